@@ -1,0 +1,934 @@
+/*
+ * libjitsym: JIT-compiled code made visible to perf, debuggers and profilers.
+ *
+ *   jitsym *session;
+ *   if (jitsym_init(NULL, &session) == JITSYM_OK) {
+ *       jitsym_code code = {0};
+ *       code.struct_size = sizeof code;
+ *       code.addr = (uint64_t)(uintptr_t)entry;
+ *       code.size = length;
+ *       code.bytes = entry;
+ *       code.name = "my_function";
+ *       jitsym_register(session, &code, NULL);
+ *       ...
+ *       jitsym_close(session);
+ *   }
+ *
+ * Conventions. Functions that can fail return a jitsym_status; outputs come last and are written only on success; a call
+ * that fails has no effect. Every struct starts with its size, so that it can grow: set it to sizeof, and every field that
+ * you do not use to 0. Input is copied before the call returns. Integers go in, enumerators come out: an unknown number is
+ * refused with a status.
+ *
+ * Threads. Every function may be called by any thread at any time. None may be called from a signal handler unless its
+ * description says so. The library starts one thread, with all signals blocked, in the first jitsym_init.
+ *
+ * Processes. After fork the parent goes on undisturbed; in the child every call on an inherited session returns
+ * JITSYM_ERR_FORKED and touches nothing, and jitsym_init opens files of the child's own. The shared library is never
+ * unloaded (dlclose leaves it in place). At a normal exit with a session open, what is pending is written.
+ *
+ * The library prints nothing, installs no signal handler, never aborts, and does nothing when it is loaded but to remember
+ * to write at exit.
+ *
+ * SPDX-License-Identifier: MIT OR Apache-2.0
+ */
+
+
+#ifndef JITSYM_H
+#define JITSYM_H
+
+/* Generated from src/capi by `JITSYM_UPDATE_HEADER=1 cargo test --test header`. Do not edit. */
+
+#include <stddef.h>
+#include <stdint.h>
+#define JITSYM_VERSION_MAJOR 0
+#define JITSYM_VERSION_MINOR 1
+#define JITSYM_VERSION_PATCH 0
+#define JITSYM_VERSION_NUMBER \
+  (JITSYM_VERSION_MAJOR * 1000000 + JITSYM_VERSION_MINOR * 1000 + JITSYM_VERSION_PATCH)
+
+#ifndef JITSYM_API
+#define JITSYM_API extern
+#endif
+
+
+
+/**
+ * What a call came to. Every function that can fail returns one of these.
+ *
+ * `JITSYM_OK` is 0 and every failure is positive. The numbers never change their meaning. A call that does not return
+ * `JITSYM_OK` has had no effect on what was registered before, and has written none of its outputs.
+ */
+typedef enum jitsym_status {
+  /**
+   * Done.
+   */
+  JITSYM_OK = 0,
+  /**
+   * A pointer that must not be NULL is NULL.
+   */
+  JITSYM_ERR_NULL = 1,
+  /**
+   * A `struct_size` (or an element size) is smaller than that of the first version of the struct.
+   */
+  JITSYM_ERR_STRUCT_SIZE = 2,
+  /**
+   * A struct is larger than this library knows, and the part that it does not know is not all zero.
+   */
+  JITSYM_ERR_STRUCT_TAIL = 3,
+  /**
+   * A flag bit that this library does not know is set, or a reserved field is not zero.
+   */
+  JITSYM_ERR_FLAGS = 4,
+  /**
+   * A field or argument that takes an enumerator holds a number that is none.
+   */
+  JITSYM_ERR_ENUM = 5,
+  /**
+   * The size of the code, or of the range, is 0.
+   */
+  JITSYM_ERR_SIZE_ZERO = 6,
+  /**
+   * Address plus size (plus free bytes) does not fit the address space.
+   */
+  JITSYM_ERR_ADDRESS_RANGE = 7,
+  /**
+   * The code is larger than `JITSYM_CODE_SIZE_MAX` (2 GiB - 1), or the whole record than the format can say.
+   */
+  JITSYM_ERR_TOO_LARGE = 8,
+  /**
+   * A line table entry lies outside the code.
+   */
+  JITSYM_ERR_LINE_OFFSET = 9,
+  /**
+   * The entries of a line table are not in order of their offsets.
+   */
+  JITSYM_ERR_LINE_ORDER = 10,
+  /**
+   * A line table entry has no file name, or line number 0.
+   */
+  JITSYM_ERR_LINE_FILE = 11,
+  /**
+   * Offsets in an unwind description lie outside the code or are not in order.
+   */
+  JITSYM_ERR_UNWIND_ORDER = 12,
+  /**
+   * An unwind description names a register that the architecture does not have.
+   */
+  JITSYM_ERR_UNWIND_REGISTER = 13,
+  /**
+   * An unwind description cannot be expressed: `.eh_frame` bytes that do not parse or do not cover the code, or a stack
+   * offset that is not a multiple of the architecture's slot size.
+   */
+  JITSYM_ERR_UNWIND_FORMAT = 14,
+  /**
+   * Unwind descriptions are not supported on this architecture.
+   */
+  JITSYM_ERR_ARCH = 15,
+  /**
+   * This session was never opened.
+   */
+  JITSYM_ERR_SESSION = 16,
+  /**
+   * This session is closed, or was closed while the call ran.
+   */
+  JITSYM_ERR_CLOSED = 17,
+  /**
+   * No code with this id is registered: the id was never given out, or its code was unregistered or overwritten.
+   */
+  JITSYM_ERR_UNKNOWN_ID = 18,
+  /**
+   * The time allowed ran out; the work goes on in the background.
+   */
+  JITSYM_ERR_TIMEOUT = 19,
+  /**
+   * The writer could not keep up and the record was dropped. It is counted in `jitsym_stats.dropped`.
+   */
+  JITSYM_ERR_DROPPED = 20,
+  /**
+   * Memory could not be had.
+   */
+  JITSYM_ERR_NO_MEMORY = 21,
+  /**
+   * No sink that was asked for could be started; `jitsym_last_error` with a NULL session says why.
+   */
+  JITSYM_ERR_NO_SINK = 22,
+  /**
+   * A sink failed, so that not all that was registered is in its file; `jitsym_last_error` says why.
+   */
+  JITSYM_ERR_SINK_FAILED = 23,
+  /**
+   * The session belongs to the parent process. After `fork` the child opens its own with `jitsym_init`.
+   */
+  JITSYM_ERR_FORKED = 24,
+  /**
+   * The background thread could not be started.
+   */
+  JITSYM_ERR_THREAD = 25,
+  /**
+   * Another session of this process already writes these sinks with other options.
+   */
+  JITSYM_ERR_CONFLICT = 26,
+  /**
+   * All session handles are in use.
+   */
+  JITSYM_ERR_TOO_MANY_SESSIONS = 27,
+  /**
+   * A directory is not an absolute path, or too long.
+   */
+  JITSYM_ERR_PATH = 28,
+  /**
+   * The buffer is too small for the result.
+   */
+  JITSYM_ERR_BUFFER = 29,
+  /**
+   * The sink that was asked about is not running.
+   */
+  JITSYM_ERR_NOT_RUNNING = 30,
+  /**
+   * The call was made from a signal handler that interrupted another call of the same thread.
+   */
+  JITSYM_ERR_BUSY = 31,
+  /**
+   * The library failed in a way that it should not have; the process goes on, the session does nothing more.
+   */
+  JITSYM_ERR_INTERNAL = 32,
+} jitsym_status;
+
+/**
+ * Limits, in bytes.
+ */
+typedef enum jitsym_limit {
+  /**
+   * The longest function name kept. A longer one is cut, and ends in `~` and eight hexadecimal digits that are made from
+   * the whole name, so that names that differ only behind the cut stay different.
+   */
+  JITSYM_NAME_MAX = 1000,
+  /**
+   * The longest directory, without the terminating NUL.
+   */
+  JITSYM_DIR_MAX = 1023,
+  /**
+   * The largest code size.
+   */
+  JITSYM_CODE_SIZE_MAX = 2147483647,
+} jitsym_limit;
+
+/**
+ * Where symbols can be written. Bits, to be combined.
+ */
+typedef enum jitsym_sink {
+  /**
+   * The perf map `perf-PID.map`: names for `perf report` with no further step, bpftrace, samply, blazesym.
+   */
+  JITSYM_SINK_MAP = 1,
+  /**
+   * The jitdump `jit-PID.dump`: names over time, code bytes, source lines and call stacks, for `perf inject --jit`.
+   */
+  JITSYM_SINK_JITDUMP = 2,
+} jitsym_sink;
+
+/**
+ * Flags of a session. Bits, to be combined.
+ */
+typedef enum jitsym_init_flag {
+  /**
+   * The environment decides what the options say too. Without this flag the options win where they are not 0 or NULL.
+   */
+  JITSYM_INIT_ENV_WINS = 1,
+  /**
+   * With `sinks` 0: no sink unless the variable `JITSYM` names one. Without this flag, both sinks.
+   */
+  JITSYM_INIT_OFF_BY_DEFAULT = 2,
+  /**
+   * Write no unwinding records to the jitdump. One reader (ddprof) stops at the first one.
+   */
+  JITSYM_INIT_NO_UNWIND = 4,
+  /**
+   * Write a move as the jitdump record that the specification has for it, JIT_CODE_MOVE, in place of a fresh
+   * JIT_CODE_LOAD. perf 7.2 crashes on that record, and others stop or ignore it: for readers that follow the specification.
+   */
+  JITSYM_INIT_MOVE_RECORDS = 8,
+  /**
+   * End the jitdump with JIT_CODE_CLOSE when the last session closes. It is removed again if a session is opened later.
+   */
+  JITSYM_INIT_CLOSE_RECORD = 16,
+  /**
+   * When the writer cannot keep up and all memory allowed is full, drop records at once instead of waiting first.
+   */
+  JITSYM_INIT_DROP_WHEN_FULL = 32,
+} jitsym_init_flag;
+
+/**
+ * Who is to read the perf map.
+ */
+typedef enum jitsym_map_dialect {
+  /**
+   * perf and all others: `START SIZE NAME` in hexadecimal digits without prefix, in `/tmp`.
+   */
+  JITSYM_MAP_PERF = 0,
+  /**
+   * Android's simpleperf: numbers with the prefix `0x`, in `/data/local/tmp`.
+   */
+  JITSYM_MAP_SIMPLEPERF = 1,
+} jitsym_map_dialect;
+
+/**
+ * How to find the caller's frame.
+ */
+typedef enum jitsym_unwind_kind {
+  /**
+   * Not known. Readers fall back to what they can guess.
+   */
+  JITSYM_UNWIND_NONE = 0,
+  /**
+   * The code keeps a frame pointer as compiled C does with `-fno-omit-frame-pointer`.
+   */
+  JITSYM_UNWIND_FRAME_POINTER = 1,
+  /**
+   * The canonical frame address (CFA) lies a fixed number of bytes above the stack pointer in all of the code.
+   */
+  JITSYM_UNWIND_FIXED_FRAME = 2,
+  /**
+   * A table of rows.
+   */
+  JITSYM_UNWIND_ROWS = 3,
+  /**
+   * An `.eh_frame` section that the compiler made.
+   */
+  JITSYM_UNWIND_EH_FRAME = 4,
+} jitsym_unwind_kind;
+
+/**
+ * A session: what `jitsym_init` opens and `jitsym_close` closes.
+ *
+ * The handle is a name, not an address: the library recognises a handle that is closed, was never opened or comes from the
+ * parent process, and answers with a status.
+ */
+typedef struct jitsym jitsym;
+
+/**
+ * How a session is to behave. A struct of zero bytes with `struct_size` set asks for the defaults, as NULL does.
+ */
+typedef struct jitsym_options {
+  /**
+   * `sizeof(jitsym_options)`.
+   */
+  size_t struct_size;
+  /**
+   * `JITSYM_SINK_*` bits. 0: what the variable `JITSYM` says, else the map and the jitdump.
+   */
+  uint32_t sinks;
+  /**
+   * `JITSYM_INIT_*` bits.
+   */
+  uint32_t flags;
+  /**
+   * Directory of the perf map, absolute. NULL: `JITSYM_DIR`, else `/tmp`, which is where perf looks.
+   */
+  const char *map_dir;
+  /**
+   * Directory of the jitdump, absolute. NULL: `JITSYM_DIR`, else below `JITDUMPDIR`, else `/tmp`. perf builds with the
+   * libdw unwinder (perf 7 for one) unwind through code of a dump only if the dump lies directly in `/tmp`.
+   */
+  const char *jitdump_dir;
+  /**
+   * One of `JITSYM_MAP_*`.
+   */
+  uint32_t map_dialect;
+  /**
+   * Permission bits of the files, before the umask. 0: 0644, so that a profiler of another user can read names. With
+   * 0600 only the same user (and root) can.
+   */
+  uint32_t file_mode;
+  /**
+   * Bound in bytes of the memory that holds records on their way to the writer. 0: 64 MiB. At least 1 MiB is used.
+   */
+  uint64_t max_memory;
+  /**
+   * How long a registration may wait when that memory is full, in milliseconds, before its record is dropped. 0: 10.
+   */
+  uint32_t max_wait_ms;
+  /**
+   * Must be 0.
+   */
+  uint32_t reserved;
+} jitsym_options;
+
+/**
+ * Where a register of the caller was saved: at the address CFA + `offset`.
+ *
+ * The CFA is the value that the stack pointer had in the caller, just before the call instruction (x86-64: the address
+ * above the return address).
+ */
+typedef struct jitsym_saved_register {
+  /**
+   * DWARF register number (x86-64: rbx 3, rbp 6, rsp 7, r12 to r15 12 to 15; aarch64: x0 to x30 0 to 30, sp 31, d8 to d15
+   * 72 to 79; riscv64: x0 to x31 0 to 31, f0 to f31 32 to 63).
+   */
+  uint32_t reg;
+  /**
+   * Bytes from the CFA, a multiple of 8, mostly negative.
+   */
+  int32_t offset;
+} jitsym_saved_register;
+
+/**
+ * One row of `JITSYM_UNWIND_ROWS`: the whole state from `offset` on, up to the next row.
+ */
+typedef struct jitsym_unwind_row {
+  /**
+   * Bytes from the start of the code. Rows are in strictly rising order. Before the first row the state is the one at a
+   * call's target: CFA = SP + 8 on x86-64 and SP + 0 elsewhere, nothing saved.
+   */
+  uint32_t offset;
+  /**
+   * DWARF number of the register that the CFA is counted from.
+   */
+  uint32_t cfa_reg;
+  /**
+   * CFA = register + this many bytes.
+   */
+  int32_t cfa_offset;
+  /**
+   * Number of entries of `saved`.
+   */
+  uint32_t saved_count;
+  /**
+   * The registers that are saved here, the return address left out on x86-64, where it always lies at CFA - 8. On other
+   * architectures the return address register is listed where it has been saved.
+   */
+  const struct jitsym_saved_register *saved;
+} jitsym_unwind_row;
+
+/**
+ * An unwind description. Only the fields of its kind are looked at; the others must be 0.
+ *
+ * It is copied before the call returns, as all input is.
+ */
+typedef struct jitsym_unwind {
+  /**
+   * `sizeof(jitsym_unwind)`.
+   */
+  size_t struct_size;
+  /**
+   * One of `JITSYM_UNWIND_*`.
+   */
+  uint32_t kind;
+  /**
+   * Must be 0.
+   */
+  uint32_t flags;
+  /**
+   * FRAME_POINTER: bytes from the start of the code to behind the instruction that stores the caller's frame pointer
+   * (x86-64 `push rbp`; aarch64 `stp x29, x30, [sp, #-n]!`). 0: 1 on x86-64, 4 on aarch64, 12 on riscv64.
+   */
+  uint32_t fp_pushed;
+  /**
+   * FRAME_POINTER: bytes to behind the instruction that sets the frame pointer (x86-64 `mov rbp, rsp`). 0: 4 on x86-64, 8
+   * on aarch64, 16 on riscv64.
+   */
+  uint32_t fp_set;
+  /**
+   * FRAME_POINTER: bytes to behind the instruction that takes the frame down (x86-64 `pop rbp` or `leave`). From there to
+   * `epilogue_end` the frame is as at entry. 0: no such place, for code that leaves by other ways.
+   */
+  uint32_t epilogue_begin;
+  /**
+   * FRAME_POINTER: bytes to behind the return instruction; the frame is standing again from there to the end of the code.
+   * 0: the end of the code.
+   */
+  uint32_t epilogue_end;
+  /**
+   * FIXED_FRAME: CFA = SP + this. FRAME_POINTER: CFA = FP + this once the frame pointer is set; 0: 16 on x86-64 and
+   * aarch64, 0 on riscv64.
+   */
+  int32_t cfa_offset;
+  /**
+   * FIXED_FRAME: saved in all of the code. FRAME_POINTER: saved from `saved_from` on, beyond the frame pointer and the
+   * return address. Number of entries of `saved`.
+   */
+  uint32_t saved_count;
+  /**
+   * See `saved_count`.
+   */
+  const struct jitsym_saved_register *saved;
+  /**
+   * FRAME_POINTER: bytes to behind the instruction that stores the last of `saved`. 0: `fp_set`.
+   */
+  uint32_t saved_from;
+  /**
+   * ROWS: number of entries of `rows`.
+   */
+  uint32_t row_count;
+  /**
+   * ROWS: the table.
+   */
+  const struct jitsym_unwind_row *rows;
+  /**
+   * `sizeof(jitsym_unwind_row)`; 0 stands for that of version 0.1.
+   */
+  size_t row_size;
+  /**
+   * EH_FRAME: the section's bytes; a terminating zero word may be there or not. Entries for other code are left out, as
+   * are personality routines.
+   */
+  const void *eh_frame;
+  /**
+   * EH_FRAME: their number.
+   */
+  size_t eh_frame_size;
+  /**
+   * EH_FRAME: the address that pc-relative pointers in it are counted from, which is the section's own. 0: where it is now.
+   */
+  uint64_t eh_frame_addr;
+} jitsym_unwind;
+
+/**
+ * One row of a line table: from `offset` on, up to the next row, the code belongs to this place in the source.
+ */
+typedef struct jitsym_line {
+  /**
+   * Bytes from the start of the code, less than its size. Rows are in order of it; of two rows with the same offset the
+   * later one counts.
+   */
+  uint32_t offset;
+  /**
+   * Line number, from 1.
+   */
+  uint32_t line;
+  /**
+   * Column, from 1; 0 if unknown.
+   */
+  uint32_t column;
+  /**
+   * Must be 0.
+   */
+  uint32_t reserved;
+  /**
+   * File name, NUL-terminated. Debuggers and `perf annotate` open it as it stands, so an absolute path is best.
+   */
+  const char *file;
+} jitsym_line;
+
+/**
+ * One piece of code. Zero in every field but `struct_size`, `addr` and `size` is a valid choice.
+ */
+typedef struct jitsym_code {
+  /**
+   * `sizeof(jitsym_code)`.
+   */
+  size_t struct_size;
+  /**
+   * Where the code runs.
+   */
+  uint64_t addr;
+  /**
+   * Its size in bytes, 1 to `JITSYM_CODE_SIZE_MAX`.
+   */
+  uint64_t size;
+  /**
+   * Name, UTF-8. It is cleaned, not refused: bytes that are not UTF-8 become U+FFFD, control characters become `_`, white
+   * space at both ends goes. A name with nothing left, or NULL, becomes `jit_ADDRESS`.
+   */
+  const char *name;
+  /**
+   * Length of `name` in bytes. 0: it ends at its NUL.
+   */
+  size_t name_len;
+  /**
+   * Where the bytes of the code can be read: `size` bytes that stay readable during the call, as for any pointer argument
+   * in C. Give it if you can: right after emitting, `addr` itself or the writable view of it. NULL: the library asks the
+   * kernel to read at `addr`, which costs a system call and survives memory that cannot be read; what could not be read
+   * is zero in the record, and counted in `jitsym_stats.unreadable`.
+   */
+  const void *bytes;
+  /**
+   * How to unwind; NULL: not known.
+   */
+  const struct jitsym_unwind *unwind;
+  /**
+   * Line table; may be NULL if `line_count` is 0.
+   */
+  const struct jitsym_line *lines;
+  /**
+   * Number of entries of `lines`.
+   */
+  size_t line_count;
+  /**
+   * `sizeof(jitsym_line)`; 0 stands for that of version 0.1.
+   */
+  size_t line_size;
+  /**
+   * How many bytes behind the code hold no other code, and will not while this code lives. If they are at least what
+   * `jitsym_unwind_size` says, perf builds with the libunwind unwinder (up to 6.x in most distributions) unwind through
+   * this code. Never declare bytes that are not free: the name of the code that lies there would be lost.
+   */
+  uint64_t free_after;
+  /**
+   * Must be 0.
+   */
+  uint32_t flags;
+  /**
+   * Must be 0.
+   */
+  uint32_t reserved;
+} jitsym_code;
+
+/**
+ * The name of one registration, for `jitsym_move` and `jitsym_unregister`. Never 0, and not used again within a process.
+ */
+typedef uint64_t jitsym_id;
+
+/**
+ * Where code has been moved to.
+ */
+typedef struct jitsym_move_target {
+  /**
+   * `sizeof(jitsym_move_target)`.
+   */
+  size_t struct_size;
+  /**
+   * Where the code runs now. Its size stays.
+   */
+  uint64_t addr;
+  /**
+   * As `jitsym_code.bytes`, for the new place.
+   */
+  const void *bytes;
+  /**
+   * As `jitsym_code.free_after`, for the new place.
+   */
+  uint64_t free_after;
+  /**
+   * Must be 0.
+   */
+  uint32_t flags;
+  /**
+   * Must be 0.
+   */
+  uint32_t reserved;
+} jitsym_move_target;
+
+/**
+ * What has happened so far in this process, over all sessions. Counters only grow.
+ */
+typedef struct jitsym_stats {
+  /**
+   * `sizeof(jitsym_stats)`, set by the caller; that many bytes are written at most.
+   */
+  size_t struct_size;
+  /**
+   * `JITSYM_SINK_*` bits of the sinks that are running.
+   */
+  uint32_t sinks_running;
+  /**
+   * `JITSYM_SINK_*` bits of the sinks that could not start or have failed since.
+   */
+  uint32_t sinks_failed;
+  /**
+   * Registrations that reached the writer.
+   */
+  uint64_t registered;
+  /**
+   * Moves that reached the writer.
+   */
+  uint64_t moved;
+  /**
+   * Codes retired by `jitsym_unregister` and its range form.
+   */
+  uint64_t unregistered;
+  /**
+   * Codes retired because newer code was registered over them.
+   */
+  uint64_t overwritten;
+  /**
+   * Codes that are live now.
+   */
+  uint64_t live;
+  /**
+   * Records dropped because the writer could not keep up.
+   */
+  uint64_t dropped;
+  /**
+   * Registrations and moves whose code bytes could not all be read.
+   */
+  uint64_t unreadable;
+  /**
+   * Names that were cleaned or cut.
+   */
+  uint64_t names_changed;
+  /**
+   * Declarations of `free_after` that were not true and have been ignored.
+   */
+  uint64_t not_free;
+  /**
+   * Bytes written to the jitdump.
+   */
+  uint64_t jitdump_bytes;
+  /**
+   * Code records written to the jitdump.
+   */
+  uint64_t jitdump_records;
+  /**
+   * Bytes written to the perf map, rewrites included.
+   */
+  uint64_t map_bytes;
+  /**
+   * Entries in the perf map.
+   */
+  uint64_t map_entries;
+  /**
+   * Times that the perf map was written anew because an entry had to change.
+   */
+  uint64_t map_rewrites;
+  /**
+   * Entries of dead code that were dropped from the perf map to keep it bounded.
+   */
+  uint64_t map_forgotten;
+  /**
+   * Write errors, over all sinks.
+   */
+  uint64_t write_errors;
+  /**
+   * Bytes of memory in use for records on their way to the writer.
+   */
+  uint64_t memory;
+} jitsym_stats;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/**
+ * Opens a session, and with the first one starts the sinks and the background thread that writes them.
+ *
+ * Sinks that cannot start are reported by `jitsym_get_stats` and `jitsym_last_error`; the call fails only if none could.
+ * Sessions of one process share files, writer and options: a second session joins the first. After the last one was closed,
+ * a new session continues the same files.
+ *
+ * Parameters:
+ * - `options`: NULL for the defaults and the environment.
+ * - `out`: receives the session.
+ *
+ * Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`, `_ENUM`, `_PATH` for bad options;
+ * `JITSYM_ERR_CONFLICT` if a running session has other directories or another dialect; `JITSYM_ERR_NO_SINK`,
+ * `JITSYM_ERR_NO_MEMORY`, `JITSYM_ERR_THREAD`, `JITSYM_ERR_TOO_MANY_SESSIONS`.
+ *
+ * Any thread; not from a signal handler. Does file I/O. Does not keep `options`.
+ *
+ * # Safety
+ * `options` is NULL or points to `struct_size` readable bytes; `out` is NULL or points to a writable pointer.
+ */
+JITSYM_API
+enum jitsym_status jitsym_init(const struct jitsym_options *options,
+                               struct jitsym **out);
+
+/**
+ * Registers code: from this moment on samples in `[addr, addr + size)` belong to `name`.
+ *
+ * Call it when the bytes are final and before the code runs: the time of the call is the time from which on the name holds.
+ * Everything is copied; nothing that `code` points to is needed afterwards. Code that is registered over live code retires
+ * that code: the newest wins.
+ *
+ * Parameters:
+ * - `code`: what to register.
+ * - `out_id`: receives the id for `jitsym_move` and `jitsym_unregister`; may be NULL. 0 if no sink is running.
+ *
+ * Returns `JITSYM_OK`; a status that names what is wrong with `code`; `JITSYM_ERR_DROPPED` or `JITSYM_ERR_NO_MEMORY` if
+ * there was no room; `JITSYM_ERR_SESSION`, `JITSYM_ERR_CLOSED`, `JITSYM_ERR_FORKED`.
+ *
+ * Any thread, concurrently; not from a signal handler. With `code->bytes` set it takes no lock and makes no system call in
+ * the steady state.
+ *
+ * # Safety
+ * `code` is NULL or points to `struct_size` readable bytes, and every pointer in it is valid for what it says.
+ */
+JITSYM_API
+enum jitsym_status jitsym_register(struct jitsym *session,
+                                   const struct jitsym_code *code,
+                                   jitsym_id *out_id);
+
+/**
+ * Tells that registered code now runs at another address: it keeps its id, name, lines and unwind description.
+ *
+ * Call it after the bytes were copied and before they run there. The old place keeps its name for samples taken before.
+ *
+ * Returns `JITSYM_OK`; `JITSYM_ERR_UNKNOWN_ID`; a status that names what is wrong with `target`; and as `jitsym_register`.
+ *
+ * Any thread, concurrently; not from a signal handler.
+ *
+ * # Safety
+ * `target` is NULL or points to `struct_size` readable bytes, and `target->bytes` is NULL or points to as many readable
+ * bytes as the code has.
+ */
+JITSYM_API
+enum jitsym_status jitsym_move(struct jitsym *session,
+                               jitsym_id id,
+                               const struct jitsym_move_target *target);
+
+/**
+ * Tells that code is gone. Call it before its memory is given back or written over.
+ *
+ * The perf map goes on naming the bytes until they are used again, because profiles are read after the fact.
+ *
+ * Returns `JITSYM_OK`; `JITSYM_ERR_UNKNOWN_ID`, also for code that newer code was registered over; and as `jitsym_register`.
+ *
+ * Any thread, concurrently; not from a signal handler.
+ */
+JITSYM_API
+enum jitsym_status jitsym_unregister(struct jitsym *session,
+                                     jitsym_id id);
+
+/**
+ * Tells that all code that starts or ends in, or covers, `[addr, addr + size)` is gone: one call for a whole code cache.
+ *
+ * The ids of that code are unknown from the next `jitsym_flush` on at the latest; until then `jitsym_unregister` may still
+ * answer `JITSYM_OK` for them, without effect. Code of all sessions is meant. A range without code is no error.
+ *
+ * Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`, `JITSYM_ERR_ADDRESS_RANGE`; and as `jitsym_register`.
+ *
+ * Any thread, concurrently; not from a signal handler.
+ */
+JITSYM_API
+enum jitsym_status jitsym_unregister_range(struct jitsym *session,
+                                           uint64_t addr,
+                                           uint64_t size);
+
+/**
+ * Waits until everything that was registered before the call is in the files, where it survives even SIGKILL.
+ *
+ * Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT` after `timeout_ms` milliseconds (0 waits for one pass of the writer, 10 seconds
+ * at most); `JITSYM_ERR_SINK_FAILED` if a sink has failed, the others being up to date; `JITSYM_ERR_SESSION`, `_CLOSED`,
+ * `_FORKED`.
+ *
+ * Any thread, concurrently; not from a signal handler.
+ */
+JITSYM_API
+enum jitsym_status jitsym_flush(struct jitsym *session,
+                                uint32_t timeout_ms);
+
+/**
+ * Closes a session: everything registered is written, and with the last session the background thread ends.
+ *
+ * The files stay, because they are read after the recording. Code registered through this session stays registered as long
+ * as another session is open. Calls on other threads that race with this one finish, or return `JITSYM_ERR_CLOSED`.
+ *
+ * Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT` if the writer did not finish within 10 seconds (the session is closed all the
+ * same); `JITSYM_ERR_SINK_FAILED`; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`. NULL is no session: `JITSYM_ERR_SESSION`.
+ *
+ * Any thread; not from a signal handler.
+ */
+JITSYM_API
+enum jitsym_status jitsym_close(struct jitsym *session);
+
+/**
+ * Reads the counters.
+ *
+ * `out->struct_size` says how much is written. The numbers of registrations still on their way are not in it yet: call
+ * `jitsym_flush` first for exact ones.
+ *
+ * Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `JITSYM_ERR_STRUCT_SIZE`; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+ *
+ * Any thread, concurrently; not from a signal handler.
+ *
+ * # Safety
+ * `out` is NULL or points to `out->struct_size` writable bytes.
+ */
+JITSYM_API
+enum jitsym_status jitsym_get_stats(struct jitsym *session,
+                                    struct jitsym_stats *out);
+
+/**
+ * Copies the text of the last failure of a sink (or of opening a session) to `buf`: what was tried, on which file, and what
+ * the system said. An empty text if there was none. The text is cut to fit and always NUL-terminated.
+ *
+ * `session` may be NULL, and is how to ask why `jitsym_init` failed.
+ *
+ * Returns `JITSYM_OK`; `JITSYM_ERR_NULL`; `JITSYM_ERR_BUFFER` if `size` is 0; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+ *
+ * Any thread, concurrently; not from a signal handler.
+ *
+ * # Safety
+ * `buf` is NULL or points to `size` writable bytes.
+ */
+JITSYM_API
+enum jitsym_status jitsym_last_error(struct jitsym *session,
+                                     char *buf,
+                                     size_t size);
+
+/**
+ * Copies the path of the file that a sink writes to `buf`, NUL-terminated.
+ *
+ * Returns `JITSYM_OK`; `JITSYM_ERR_ENUM` if `sink` is not one `JITSYM_SINK_*` bit; `JITSYM_ERR_NOT_RUNNING`;
+ * `JITSYM_ERR_NULL`; `JITSYM_ERR_BUFFER` if it does not fit (`JITSYM_DIR_MAX` + 33 bytes always do); `JITSYM_ERR_SESSION`,
+ * `_CLOSED`, `_FORKED`.
+ *
+ * Any thread, concurrently; not from a signal handler.
+ *
+ * # Safety
+ * `buf` is NULL or points to `size` writable bytes.
+ */
+JITSYM_API
+enum jitsym_status jitsym_path(struct jitsym *session,
+                               uint32_t sink,
+                               char *buf,
+                               size_t size);
+
+/**
+ * Tells how many bytes behind code of `code_size` bytes must be free for perf builds with the libunwind unwinder to unwind
+ * through it: leave them free, and say so in `jitsym_code.free_after`.
+ *
+ * It is the size of the encoded tables, about 90 to 130 bytes, plus up to 7 bytes of alignment. Ask with the `code_size` that
+ * will be registered, or with 0 for a number that is enough for any size.
+ *
+ * Returns `JITSYM_OK` (with 0 in `out` for `JITSYM_UNWIND_NONE` or a NULL description); a status that names what is wrong
+ * with `unwind`; `JITSYM_ERR_NULL`, `JITSYM_ERR_TOO_LARGE`.
+ *
+ * Needs no session. Any thread, concurrently; not from a signal handler.
+ *
+ * # Safety
+ * `unwind` is NULL or points to `struct_size` readable bytes, and every pointer in it is valid for what it says; `out` is
+ * NULL or writable.
+ */
+JITSYM_API
+enum jitsym_status jitsym_unwind_size(const struct jitsym_unwind *unwind,
+                                      uint64_t code_size,
+                                      uint64_t *out);
+
+/**
+ * A sentence in English for a status; for an unknown number a text that says so. Static, never NULL.
+ *
+ * Any thread, and from a signal handler.
+ */
+JITSYM_API
+const char *jitsym_status_text(int32_t status);
+
+/**
+ * The name of a status, for instance "JITSYM_OK"; "JITSYM_?" for an unknown number. Static, never NULL.
+ *
+ * Any thread, and from a signal handler.
+ */
+JITSYM_API
+const char *jitsym_status_name(int32_t status);
+
+/**
+ * The version of the library that is running, for instance "0.1.0". Static.
+ *
+ * Any thread, and from a signal handler.
+ */
+JITSYM_API const char *jitsym_version(void);
+
+/**
+ * The version of the library that is running as a number, to be compared with `JITSYM_VERSION_NUMBER` of the header that the
+ * program was compiled with: major * 1000000 + minor * 1000 + patch.
+ *
+ * Any thread, and from a signal handler.
+ */
+JITSYM_API
+uint32_t jitsym_version_number(void);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* JITSYM_H */

@@ -1,0 +1,336 @@
+//! The C API: pointers in, statuses out, nothing else.
+//!
+//! Every function is the same three steps: check what C handed over (`input`), call the Rust API, turn the result into a
+//! status; all of it inside the panic boundary.
+
+#![allow(non_camel_case_types)]
+
+mod boundary;
+mod input;
+pub mod status;
+pub mod types;
+
+use std::ffi::{c_char, CStr};
+
+use crate::error::Error;
+use crate::session::{self, Session};
+use crate::Id;
+use boundary::boundary;
+use status::jitsym_status;
+use types::*;
+
+/// Opens a session, and with the first one starts the sinks and the background thread that writes them.
+///
+/// Sinks that cannot start are reported by `jitsym_get_stats` and `jitsym_last_error`; the call fails only if none could.
+/// Sessions of one process share files, writer and options: a second session joins the first. After the last one was closed,
+/// a new session continues the same files.
+///
+/// Parameters:
+/// - `options`: NULL for the defaults and the environment.
+/// - `out`: receives the session.
+///
+/// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`, `_ENUM`, `_PATH` for bad options;
+/// `JITSYM_ERR_CONFLICT` if a running session has other directories or another dialect; `JITSYM_ERR_NO_SINK`,
+/// `JITSYM_ERR_NO_MEMORY`, `JITSYM_ERR_THREAD`, `JITSYM_ERR_TOO_MANY_SESSIONS`.
+///
+/// Any thread; not from a signal handler. Does file I/O. Does not keep `options`.
+///
+/// # Safety
+/// `options` is NULL or points to `struct_size` readable bytes; `out` is NULL or points to a writable pointer.
+#[no_mangle]
+pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *mut jitsym) -> jitsym_status {
+    boundary(|| {
+        if out.is_null() {
+            return Err(Error::Null);
+        }
+        boundary::silence_panics();
+        // SAFETY: the caller's promise about `options`.
+        let options = unsafe { input::options(options)? };
+        let session = session::open(&options)?;
+        // SAFETY: `out` is not NULL and by the caller's promise writable.
+        unsafe { out.write(session.into_handle() as *mut jitsym) };
+        Ok(())
+    })
+}
+
+/// Registers code: from this moment on samples in `[addr, addr + size)` belong to `name`.
+///
+/// Call it when the bytes are final and before the code runs: the time of the call is the time from which on the name holds.
+/// Everything is copied; nothing that `code` points to is needed afterwards. Code that is registered over live code retires
+/// that code: the newest wins.
+///
+/// Parameters:
+/// - `code`: what to register.
+/// - `out_id`: receives the id for `jitsym_move` and `jitsym_unregister`; may be NULL. 0 if no sink is running.
+///
+/// Returns `JITSYM_OK`; a status that names what is wrong with `code`; `JITSYM_ERR_DROPPED` or `JITSYM_ERR_NO_MEMORY` if
+/// there was no room; `JITSYM_ERR_SESSION`, `JITSYM_ERR_CLOSED`, `JITSYM_ERR_FORKED`.
+///
+/// Any thread, concurrently; not from a signal handler. With `code->bytes` set it takes no lock and makes no system call in
+/// the steady state.
+///
+/// # Safety
+/// `code` is NULL or points to `struct_size` readable bytes, and every pointer in it is valid for what it says.
+#[no_mangle]
+pub unsafe extern "C" fn jitsym_register(
+    session: *mut jitsym,
+    code: *const jitsym_code,
+    out_id: *mut jitsym_id,
+) -> jitsym_status {
+    boundary(|| {
+        let session = session::find(session as usize as u64)?;
+        let id = if session.is_idle() {
+            0
+        } else {
+            // SAFETY: the caller's promise about `code`.
+            let code = unsafe { input::code(code)? };
+            session.register(&code.as_code())?.0
+        };
+        if !out_id.is_null() {
+            // SAFETY: not NULL, and by the caller's promise writable.
+            unsafe { out_id.write(id) };
+        }
+        Ok(())
+    })
+}
+
+/// Tells that registered code now runs at another address: it keeps its id, name, lines and unwind description.
+///
+/// Call it after the bytes were copied and before they run there. The old place keeps its name for samples taken before.
+///
+/// Returns `JITSYM_OK`; `JITSYM_ERR_UNKNOWN_ID`; a status that names what is wrong with `target`; and as `jitsym_register`.
+///
+/// Any thread, concurrently; not from a signal handler.
+///
+/// # Safety
+/// `target` is NULL or points to `struct_size` readable bytes, and `target->bytes` is NULL or points to as many readable
+/// bytes as the code has.
+#[no_mangle]
+pub unsafe extern "C" fn jitsym_move(
+    session: *mut jitsym,
+    id: jitsym_id,
+    target: *const jitsym_move_target,
+) -> jitsym_status {
+    boundary(|| {
+        let session = session::find(session as usize as u64)?;
+        if session.is_idle() {
+            return Ok(());
+        }
+        // SAFETY: the caller's promise about `target`.
+        let target = unsafe { input::move_target(target)? };
+        session.move_code(Id(id), &target)
+    })
+}
+
+/// Tells that code is gone. Call it before its memory is given back or written over.
+///
+/// The perf map goes on naming the bytes until they are used again, because profiles are read after the fact.
+///
+/// Returns `JITSYM_OK`; `JITSYM_ERR_UNKNOWN_ID`, also for code that newer code was registered over; and as `jitsym_register`.
+///
+/// Any thread, concurrently; not from a signal handler.
+#[no_mangle]
+pub extern "C" fn jitsym_unregister(session: *mut jitsym, id: jitsym_id) -> jitsym_status {
+    boundary(|| {
+        let session = session::find(session as usize as u64)?;
+        if session.is_idle() {
+            return Ok(());
+        }
+        session.unregister(Id(id))
+    })
+}
+
+/// Tells that all code that starts or ends in, or covers, `[addr, addr + size)` is gone: one call for a whole code cache.
+///
+/// The ids of that code are unknown from the next `jitsym_flush` on at the latest; until then `jitsym_unregister` may still
+/// answer `JITSYM_OK` for them, without effect. Code of all sessions is meant. A range without code is no error.
+///
+/// Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`, `JITSYM_ERR_ADDRESS_RANGE`; and as `jitsym_register`.
+///
+/// Any thread, concurrently; not from a signal handler.
+#[no_mangle]
+pub extern "C" fn jitsym_unregister_range(session: *mut jitsym, addr: u64, size: u64) -> jitsym_status {
+    boundary(|| {
+        let session = session::find(session as usize as u64)?;
+        if session.is_idle() {
+            return Ok(());
+        }
+        session.unregister_range(addr, size)
+    })
+}
+
+/// Waits until everything that was registered before the call is in the files, where it survives even SIGKILL.
+///
+/// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT` after `timeout_ms` milliseconds (0 waits for one pass of the writer, 10 seconds
+/// at most); `JITSYM_ERR_SINK_FAILED` if a sink has failed, the others being up to date; `JITSYM_ERR_SESSION`, `_CLOSED`,
+/// `_FORKED`.
+///
+/// Any thread, concurrently; not from a signal handler.
+#[no_mangle]
+pub extern "C" fn jitsym_flush(session: *mut jitsym, timeout_ms: u32) -> jitsym_status {
+    boundary(|| {
+        let session = session::find(session as usize as u64)?;
+        if session.is_idle() {
+            return Ok(());
+        }
+        session.flush(timeout_ms)
+    })
+}
+
+/// Closes a session: everything registered is written, and with the last session the background thread ends.
+///
+/// The files stay, because they are read after the recording. Code registered through this session stays registered as long
+/// as another session is open. Calls on other threads that race with this one finish, or return `JITSYM_ERR_CLOSED`.
+///
+/// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT` if the writer did not finish within 10 seconds (the session is closed all the
+/// same); `JITSYM_ERR_SINK_FAILED`; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`. NULL is no session: `JITSYM_ERR_SESSION`.
+///
+/// Any thread; not from a signal handler.
+#[no_mangle]
+pub extern "C" fn jitsym_close(session: *mut jitsym) -> jitsym_status {
+    boundary(|| session::find(session as usize as u64)?.close())
+}
+
+/// Reads the counters.
+///
+/// `out->struct_size` says how much is written. The numbers of registrations still on their way are not in it yet: call
+/// `jitsym_flush` first for exact ones.
+///
+/// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `JITSYM_ERR_STRUCT_SIZE`; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+///
+/// Any thread, concurrently; not from a signal handler.
+///
+/// # Safety
+/// `out` is NULL or points to `out->struct_size` writable bytes.
+#[no_mangle]
+pub unsafe extern "C" fn jitsym_get_stats(session: *mut jitsym, out: *mut jitsym_stats) -> jitsym_status {
+    boundary(|| {
+        let session = session::find(session as usize as u64)?;
+        // SAFETY: the caller's promise about `out`.
+        unsafe { input::write_stats(out, &session.stats()) }
+    })
+}
+
+/// Copies the text of the last failure of a sink (or of opening a session) to `buf`: what was tried, on which file, and what
+/// the system said. An empty text if there was none. The text is cut to fit and always NUL-terminated.
+///
+/// `session` may be NULL, and is how to ask why `jitsym_init` failed.
+///
+/// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`; `JITSYM_ERR_BUFFER` if `size` is 0; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+///
+/// Any thread, concurrently; not from a signal handler.
+///
+/// # Safety
+/// `buf` is NULL or points to `size` writable bytes.
+#[no_mangle]
+pub unsafe extern "C" fn jitsym_last_error(session: *mut jitsym, buf: *mut c_char, size: usize) -> jitsym_status {
+    boundary(|| {
+        if !session.is_null() {
+            session::find(session as usize as u64)?;
+        }
+        // SAFETY: the caller's promise about `buf`.
+        unsafe { input::write_text(&session::last_error(), buf, size, input::Fit::Cut) }
+    })
+}
+
+/// Copies the path of the file that a sink writes to `buf`, NUL-terminated.
+///
+/// Returns `JITSYM_OK`; `JITSYM_ERR_ENUM` if `sink` is not one `JITSYM_SINK_*` bit; `JITSYM_ERR_NOT_RUNNING`;
+/// `JITSYM_ERR_NULL`; `JITSYM_ERR_BUFFER` if it does not fit (`JITSYM_DIR_MAX` + 33 bytes always do); `JITSYM_ERR_SESSION`,
+/// `_CLOSED`, `_FORKED`.
+///
+/// Any thread, concurrently; not from a signal handler.
+///
+/// # Safety
+/// `buf` is NULL or points to `size` writable bytes.
+#[no_mangle]
+pub unsafe extern "C" fn jitsym_path(
+    session: *mut jitsym,
+    sink: u32,
+    buf: *mut c_char,
+    size: usize,
+) -> jitsym_status {
+    boundary(|| {
+        let session = session::find(session as usize as u64)?;
+        let path = session.path(input::sink(sink)?)?;
+        // SAFETY: the caller's promise about `buf`.
+        unsafe { input::write_text(&path, buf, size, input::Fit::Whole) }
+    })
+}
+
+/// Tells how many bytes behind code of `code_size` bytes must be free for perf builds with the libunwind unwinder to unwind
+/// through it: leave them free, and say so in `jitsym_code.free_after`.
+///
+/// It is the size of the encoded tables, about 90 to 130 bytes, plus up to 7 bytes of alignment. Ask with the `code_size` that
+/// will be registered, or with 0 for a number that is enough for any size.
+///
+/// Returns `JITSYM_OK` (with 0 in `out` for `JITSYM_UNWIND_NONE` or a NULL description); a status that names what is wrong
+/// with `unwind`; `JITSYM_ERR_NULL`, `JITSYM_ERR_TOO_LARGE`.
+///
+/// Needs no session. Any thread, concurrently; not from a signal handler.
+///
+/// # Safety
+/// `unwind` is NULL or points to `struct_size` readable bytes, and every pointer in it is valid for what it says; `out` is
+/// NULL or writable.
+#[no_mangle]
+pub unsafe extern "C" fn jitsym_unwind_size(
+    unwind: *const jitsym_unwind,
+    code_size: u64,
+    out: *mut u64,
+) -> jitsym_status {
+    boundary(|| {
+        if out.is_null() {
+            return Err(Error::Null);
+        }
+        // SAFETY: the caller's promise about `unwind`.
+        let unwind = unsafe { input::unwind(unwind)? };
+        let size = crate::unwind::room_needed(&unwind.as_unwind(), code_size)?;
+        // SAFETY: not NULL, and by the caller's promise writable.
+        unsafe { out.write(size) };
+        Ok(())
+    })
+}
+
+/// A sentence in English for a status; for an unknown number a text that says so. Static, never NULL.
+///
+/// Any thread, and from a signal handler.
+#[no_mangle]
+pub extern "C" fn jitsym_status_text(status: i32) -> *const c_char {
+    status_texts(status).1.as_ptr()
+}
+
+/// The name of a status, for instance "JITSYM_OK"; "JITSYM_?" for an unknown number. Static, never NULL.
+///
+/// Any thread, and from a signal handler.
+#[no_mangle]
+pub extern "C" fn jitsym_status_name(status: i32) -> *const c_char {
+    status_texts(status).0.as_ptr()
+}
+
+fn status_texts(status: i32) -> (&'static CStr, &'static CStr) {
+    if status == 0 {
+        return (c"JITSYM_OK", c"done");
+    }
+    let found = Error::ALL.iter().find(|error| i64::from(**error as u32) == i64::from(status));
+    let texts = found.map(|error| error.texts());
+    let c_str = |text: &'static str| CStr::from_bytes_with_nul(text.as_bytes()).ok();
+    texts.and_then(|(name, text)| Some((c_str(name)?, c_str(text)?))).unwrap_or((c"JITSYM_?", c"unknown status"))
+}
+
+/// The version of the library that is running, for instance "0.1.0". Static.
+///
+/// Any thread, and from a signal handler.
+#[no_mangle]
+pub extern "C" fn jitsym_version() -> *const c_char {
+    const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
+    VERSION.as_ptr().cast()
+}
+
+/// The version of the library that is running as a number, to be compared with `JITSYM_VERSION_NUMBER` of the header that the
+/// program was compiled with: major * 1000000 + minor * 1000 + patch.
+///
+/// Any thread, and from a signal handler.
+#[no_mangle]
+pub extern "C" fn jitsym_version_number() -> u32 {
+    crate::VERSION_NUMBER
+}

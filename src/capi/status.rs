@@ -1,0 +1,122 @@
+//! The status enumeration of the C API and its texts.
+
+use crate::error::Error;
+
+/// What a call came to. Every function that can fail returns one of these.
+///
+/// `JITSYM_OK` is 0 and every failure is positive. The numbers never change their meaning. A call that does not return
+/// `JITSYM_OK` has had no effect on what was registered before, and has written none of its outputs.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(non_camel_case_types)]
+#[must_use]
+pub enum jitsym_status {
+    /// Done.
+    JITSYM_OK = 0,
+    /// A pointer that must not be NULL is NULL.
+    JITSYM_ERR_NULL = 1,
+    /// A `struct_size` (or an element size) is smaller than that of the first version of the struct.
+    JITSYM_ERR_STRUCT_SIZE = 2,
+    /// A struct is larger than this library knows, and the part that it does not know is not all zero.
+    JITSYM_ERR_STRUCT_TAIL = 3,
+    /// A flag bit that this library does not know is set, or a reserved field is not zero.
+    JITSYM_ERR_FLAGS = 4,
+    /// A field or argument that takes an enumerator holds a number that is none.
+    JITSYM_ERR_ENUM = 5,
+    /// The size of the code, or of the range, is 0.
+    JITSYM_ERR_SIZE_ZERO = 6,
+    /// Address plus size (plus free bytes) does not fit the address space.
+    JITSYM_ERR_ADDRESS_RANGE = 7,
+    /// The code is larger than `JITSYM_CODE_SIZE_MAX` (2 GiB - 1), or the whole record than the format can say.
+    JITSYM_ERR_TOO_LARGE = 8,
+    /// A line table entry lies outside the code.
+    JITSYM_ERR_LINE_OFFSET = 9,
+    /// The entries of a line table are not in order of their offsets.
+    JITSYM_ERR_LINE_ORDER = 10,
+    /// A line table entry has no file name, or line number 0.
+    JITSYM_ERR_LINE_FILE = 11,
+    /// Offsets in an unwind description lie outside the code or are not in order.
+    JITSYM_ERR_UNWIND_ORDER = 12,
+    /// An unwind description names a register that the architecture does not have.
+    JITSYM_ERR_UNWIND_REGISTER = 13,
+    /// An unwind description cannot be expressed: `.eh_frame` bytes that do not parse or do not cover the code, or a stack
+    /// offset that is not a multiple of the architecture's slot size.
+    JITSYM_ERR_UNWIND_FORMAT = 14,
+    /// Unwind descriptions are not supported on this architecture.
+    JITSYM_ERR_ARCH = 15,
+    /// This session was never opened.
+    JITSYM_ERR_SESSION = 16,
+    /// This session is closed, or was closed while the call ran.
+    JITSYM_ERR_CLOSED = 17,
+    /// No code with this id is registered: the id was never given out, or its code was unregistered or overwritten.
+    JITSYM_ERR_UNKNOWN_ID = 18,
+    /// The time allowed ran out; the work goes on in the background.
+    JITSYM_ERR_TIMEOUT = 19,
+    /// The writer could not keep up and the record was dropped. It is counted in `jitsym_stats.dropped`.
+    JITSYM_ERR_DROPPED = 20,
+    /// Memory could not be had.
+    JITSYM_ERR_NO_MEMORY = 21,
+    /// No sink that was asked for could be started; `jitsym_last_error` with a NULL session says why.
+    JITSYM_ERR_NO_SINK = 22,
+    /// A sink failed, so that not all that was registered is in its file; `jitsym_last_error` says why.
+    JITSYM_ERR_SINK_FAILED = 23,
+    /// The session belongs to the parent process. After `fork` the child opens its own with `jitsym_init`.
+    JITSYM_ERR_FORKED = 24,
+    /// The background thread could not be started.
+    JITSYM_ERR_THREAD = 25,
+    /// Another session of this process already writes these sinks with other options.
+    JITSYM_ERR_CONFLICT = 26,
+    /// All session handles are in use.
+    JITSYM_ERR_TOO_MANY_SESSIONS = 27,
+    /// A directory is not an absolute path, or too long.
+    JITSYM_ERR_PATH = 28,
+    /// The buffer is too small for the result.
+    JITSYM_ERR_BUFFER = 29,
+    /// The sink that was asked about is not running.
+    JITSYM_ERR_NOT_RUNNING = 30,
+    /// The call was made from a signal handler that interrupted another call of the same thread.
+    JITSYM_ERR_BUSY = 31,
+    /// The library failed in a way that it should not have; the process goes on, the session does nothing more.
+    JITSYM_ERR_INTERNAL = 32,
+}
+
+use jitsym_status::*;
+
+impl From<Error> for jitsym_status {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Null => JITSYM_ERR_NULL,
+            Error::StructSize => JITSYM_ERR_STRUCT_SIZE,
+            Error::StructTail => JITSYM_ERR_STRUCT_TAIL,
+            Error::Flags => JITSYM_ERR_FLAGS,
+            Error::Enum => JITSYM_ERR_ENUM,
+            Error::SizeZero => JITSYM_ERR_SIZE_ZERO,
+            Error::AddressRange => JITSYM_ERR_ADDRESS_RANGE,
+            Error::TooLarge => JITSYM_ERR_TOO_LARGE,
+            Error::LineOffset => JITSYM_ERR_LINE_OFFSET,
+            Error::LineOrder => JITSYM_ERR_LINE_ORDER,
+            Error::LineFile => JITSYM_ERR_LINE_FILE,
+            Error::UnwindOrder => JITSYM_ERR_UNWIND_ORDER,
+            Error::UnwindRegister => JITSYM_ERR_UNWIND_REGISTER,
+            Error::UnwindFormat => JITSYM_ERR_UNWIND_FORMAT,
+            Error::Arch => JITSYM_ERR_ARCH,
+            Error::Session => JITSYM_ERR_SESSION,
+            Error::Closed => JITSYM_ERR_CLOSED,
+            Error::UnknownId => JITSYM_ERR_UNKNOWN_ID,
+            Error::Timeout => JITSYM_ERR_TIMEOUT,
+            Error::Dropped => JITSYM_ERR_DROPPED,
+            Error::NoMemory => JITSYM_ERR_NO_MEMORY,
+            Error::NoSink => JITSYM_ERR_NO_SINK,
+            Error::SinkFailed => JITSYM_ERR_SINK_FAILED,
+            Error::Forked => JITSYM_ERR_FORKED,
+            Error::Thread => JITSYM_ERR_THREAD,
+            Error::Conflict => JITSYM_ERR_CONFLICT,
+            Error::TooManySessions => JITSYM_ERR_TOO_MANY_SESSIONS,
+            Error::Path => JITSYM_ERR_PATH,
+            Error::Buffer => JITSYM_ERR_BUFFER,
+            Error::NotRunning => JITSYM_ERR_NOT_RUNNING,
+            Error::Busy => JITSYM_ERR_BUSY,
+            Error::Internal => JITSYM_ERR_INTERNAL,
+        }
+    }
+}

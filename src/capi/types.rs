@@ -1,0 +1,312 @@
+//! The C structs and enumerators, with the documentation that the header carries.
+
+#![allow(non_camel_case_types)]
+
+use std::ffi::{c_char, c_void};
+
+/// A session: what `jitsym_init` opens and `jitsym_close` closes.
+///
+/// The handle is a name, not an address: the library recognises a handle that is closed, was never opened or comes from the
+/// parent process, and answers with a status.
+pub struct jitsym {
+    _private: [u8; 0],
+}
+
+/// The name of one registration, for `jitsym_move` and `jitsym_unregister`. Never 0, and not used again within a process.
+pub type jitsym_id = u64;
+
+/// Limits, in bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum jitsym_limit {
+    /// The longest function name kept. A longer one is cut, and ends in `~` and eight hexadecimal digits that are made from
+    /// the whole name, so that names that differ only behind the cut stay different.
+    JITSYM_NAME_MAX = 1000,
+    /// The longest directory, without the terminating NUL.
+    JITSYM_DIR_MAX = 1023,
+    /// The largest code size.
+    JITSYM_CODE_SIZE_MAX = 0x7fff_ffff,
+}
+
+/// Where symbols can be written. Bits, to be combined.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum jitsym_sink {
+    /// The perf map `perf-PID.map`: names for `perf report` with no further step, bpftrace, samply, blazesym.
+    JITSYM_SINK_MAP = 1,
+    /// The jitdump `jit-PID.dump`: names over time, code bytes, source lines and call stacks, for `perf inject --jit`.
+    JITSYM_SINK_JITDUMP = 2,
+}
+
+/// Flags of a session. Bits, to be combined.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum jitsym_init_flag {
+    /// The environment decides what the options say too. Without this flag the options win where they are not 0 or NULL.
+    JITSYM_INIT_ENV_WINS = 1,
+    /// With `sinks` 0: no sink unless the variable `JITSYM` names one. Without this flag, both sinks.
+    JITSYM_INIT_OFF_BY_DEFAULT = 2,
+    /// Write no unwinding records to the jitdump. One reader (ddprof) stops at the first one.
+    JITSYM_INIT_NO_UNWIND = 4,
+    /// Write a move as the jitdump record that the specification has for it, JIT_CODE_MOVE, in place of a fresh
+    /// JIT_CODE_LOAD. perf 7.2 crashes on that record, and others stop or ignore it: for readers that follow the specification.
+    JITSYM_INIT_MOVE_RECORDS = 8,
+    /// End the jitdump with JIT_CODE_CLOSE when the last session closes. It is removed again if a session is opened later.
+    JITSYM_INIT_CLOSE_RECORD = 16,
+    /// When the writer cannot keep up and all memory allowed is full, drop records at once instead of waiting first.
+    JITSYM_INIT_DROP_WHEN_FULL = 32,
+}
+
+/// Who is to read the perf map.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum jitsym_map_dialect {
+    /// perf and all others: `START SIZE NAME` in hexadecimal digits without prefix, in `/tmp`.
+    JITSYM_MAP_PERF = 0,
+    /// Android's simpleperf: numbers with the prefix `0x`, in `/data/local/tmp`.
+    JITSYM_MAP_SIMPLEPERF = 1,
+}
+
+/// How a session is to behave. A struct of zero bytes with `struct_size` set asks for the defaults, as NULL does.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct jitsym_options {
+    /// `sizeof(jitsym_options)`.
+    pub struct_size: usize,
+    /// `JITSYM_SINK_*` bits. 0: what the variable `JITSYM` says, else the map and the jitdump.
+    pub sinks: u32,
+    /// `JITSYM_INIT_*` bits.
+    pub flags: u32,
+    /// Directory of the perf map, absolute. NULL: `JITSYM_DIR`, else `/tmp`, which is where perf looks.
+    pub map_dir: *const c_char,
+    /// Directory of the jitdump, absolute. NULL: `JITSYM_DIR`, else below `JITDUMPDIR`, else `/tmp`. perf builds with the
+    /// libdw unwinder (perf 7 for one) unwind through code of a dump only if the dump lies directly in `/tmp`.
+    pub jitdump_dir: *const c_char,
+    /// One of `JITSYM_MAP_*`.
+    pub map_dialect: u32,
+    /// Permission bits of the files, before the umask. 0: 0644, so that a profiler of another user can read names. With
+    /// 0600 only the same user (and root) can.
+    pub file_mode: u32,
+    /// Bound in bytes of the memory that holds records on their way to the writer. 0: 64 MiB. At least 1 MiB is used.
+    pub max_memory: u64,
+    /// How long a registration may wait when that memory is full, in milliseconds, before its record is dropped. 0: 10.
+    pub max_wait_ms: u32,
+    /// Must be 0.
+    pub reserved: u32,
+}
+
+/// One row of a line table: from `offset` on, up to the next row, the code belongs to this place in the source.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct jitsym_line {
+    /// Bytes from the start of the code, less than its size. Rows are in order of it; of two rows with the same offset the
+    /// later one counts.
+    pub offset: u32,
+    /// Line number, from 1.
+    pub line: u32,
+    /// Column, from 1; 0 if unknown.
+    pub column: u32,
+    /// Must be 0.
+    pub reserved: u32,
+    /// File name, NUL-terminated. Debuggers and `perf annotate` open it as it stands, so an absolute path is best.
+    pub file: *const c_char,
+}
+
+/// How to find the caller's frame.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum jitsym_unwind_kind {
+    /// Not known. Readers fall back to what they can guess.
+    JITSYM_UNWIND_NONE = 0,
+    /// The code keeps a frame pointer as compiled C does with `-fno-omit-frame-pointer`.
+    JITSYM_UNWIND_FRAME_POINTER = 1,
+    /// The canonical frame address (CFA) lies a fixed number of bytes above the stack pointer in all of the code.
+    JITSYM_UNWIND_FIXED_FRAME = 2,
+    /// A table of rows.
+    JITSYM_UNWIND_ROWS = 3,
+    /// An `.eh_frame` section that the compiler made.
+    JITSYM_UNWIND_EH_FRAME = 4,
+}
+
+/// Where a register of the caller was saved: at the address CFA + `offset`.
+///
+/// The CFA is the value that the stack pointer had in the caller, just before the call instruction (x86-64: the address
+/// above the return address).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct jitsym_saved_register {
+    /// DWARF register number (x86-64: rbx 3, rbp 6, rsp 7, r12 to r15 12 to 15; aarch64: x0 to x30 0 to 30, sp 31, d8 to d15
+    /// 72 to 79; riscv64: x0 to x31 0 to 31, f0 to f31 32 to 63).
+    pub reg: u32,
+    /// Bytes from the CFA, a multiple of 8, mostly negative.
+    pub offset: i32,
+}
+
+/// One row of `JITSYM_UNWIND_ROWS`: the whole state from `offset` on, up to the next row.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct jitsym_unwind_row {
+    /// Bytes from the start of the code. Rows are in strictly rising order. Before the first row the state is the one at a
+    /// call's target: CFA = SP + 8 on x86-64 and SP + 0 elsewhere, nothing saved.
+    pub offset: u32,
+    /// DWARF number of the register that the CFA is counted from.
+    pub cfa_reg: u32,
+    /// CFA = register + this many bytes.
+    pub cfa_offset: i32,
+    /// Number of entries of `saved`.
+    pub saved_count: u32,
+    /// The registers that are saved here, the return address left out on x86-64, where it always lies at CFA - 8. On other
+    /// architectures the return address register is listed where it has been saved.
+    pub saved: *const jitsym_saved_register,
+}
+
+/// An unwind description. Only the fields of its kind are looked at; the others must be 0.
+///
+/// It is copied before the call returns, as all input is.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct jitsym_unwind {
+    /// `sizeof(jitsym_unwind)`.
+    pub struct_size: usize,
+    /// One of `JITSYM_UNWIND_*`.
+    pub kind: u32,
+    /// Must be 0.
+    pub flags: u32,
+    /// FRAME_POINTER: bytes from the start of the code to behind the instruction that stores the caller's frame pointer
+    /// (x86-64 `push rbp`; aarch64 `stp x29, x30, [sp, #-n]!`). 0: 1 on x86-64, 4 on aarch64, 12 on riscv64.
+    pub fp_pushed: u32,
+    /// FRAME_POINTER: bytes to behind the instruction that sets the frame pointer (x86-64 `mov rbp, rsp`). 0: 4 on x86-64, 8
+    /// on aarch64, 16 on riscv64.
+    pub fp_set: u32,
+    /// FRAME_POINTER: bytes to behind the instruction that takes the frame down (x86-64 `pop rbp` or `leave`). From there to
+    /// `epilogue_end` the frame is as at entry. 0: no such place, for code that leaves by other ways.
+    pub epilogue_begin: u32,
+    /// FRAME_POINTER: bytes to behind the return instruction; the frame is standing again from there to the end of the code.
+    /// 0: the end of the code.
+    pub epilogue_end: u32,
+    /// FIXED_FRAME: CFA = SP + this. FRAME_POINTER: CFA = FP + this once the frame pointer is set; 0: 16 on x86-64 and
+    /// aarch64, 0 on riscv64.
+    pub cfa_offset: i32,
+    /// FIXED_FRAME: saved in all of the code. FRAME_POINTER: saved from `saved_from` on, beyond the frame pointer and the
+    /// return address. Number of entries of `saved`.
+    pub saved_count: u32,
+    /// See `saved_count`.
+    pub saved: *const jitsym_saved_register,
+    /// FRAME_POINTER: bytes to behind the instruction that stores the last of `saved`. 0: `fp_set`.
+    pub saved_from: u32,
+    /// ROWS: number of entries of `rows`.
+    pub row_count: u32,
+    /// ROWS: the table.
+    pub rows: *const jitsym_unwind_row,
+    /// `sizeof(jitsym_unwind_row)`; 0 stands for that of version 0.1.
+    pub row_size: usize,
+    /// EH_FRAME: the section's bytes; a terminating zero word may be there or not. Entries for other code are left out, as
+    /// are personality routines.
+    pub eh_frame: *const c_void,
+    /// EH_FRAME: their number.
+    pub eh_frame_size: usize,
+    /// EH_FRAME: the address that pc-relative pointers in it are counted from, which is the section's own. 0: where it is now.
+    pub eh_frame_addr: u64,
+}
+
+/// One piece of code. Zero in every field but `struct_size`, `addr` and `size` is a valid choice.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct jitsym_code {
+    /// `sizeof(jitsym_code)`.
+    pub struct_size: usize,
+    /// Where the code runs.
+    pub addr: u64,
+    /// Its size in bytes, 1 to `JITSYM_CODE_SIZE_MAX`.
+    pub size: u64,
+    /// Name, UTF-8. It is cleaned, not refused: bytes that are not UTF-8 become U+FFFD, control characters become `_`, white
+    /// space at both ends goes. A name with nothing left, or NULL, becomes `jit_ADDRESS`.
+    pub name: *const c_char,
+    /// Length of `name` in bytes. 0: it ends at its NUL.
+    pub name_len: usize,
+    /// Where the bytes of the code can be read: `size` bytes that stay readable during the call, as for any pointer argument
+    /// in C. Give it if you can: right after emitting, `addr` itself or the writable view of it. NULL: the library asks the
+    /// kernel to read at `addr`, which costs a system call and survives memory that cannot be read; what could not be read
+    /// is zero in the record, and counted in `jitsym_stats.unreadable`.
+    pub bytes: *const c_void,
+    /// How to unwind; NULL: not known.
+    pub unwind: *const jitsym_unwind,
+    /// Line table; may be NULL if `line_count` is 0.
+    pub lines: *const jitsym_line,
+    /// Number of entries of `lines`.
+    pub line_count: usize,
+    /// `sizeof(jitsym_line)`; 0 stands for that of version 0.1.
+    pub line_size: usize,
+    /// How many bytes behind the code hold no other code, and will not while this code lives. If they are at least what
+    /// `jitsym_unwind_size` says, perf builds with the libunwind unwinder (up to 6.x in most distributions) unwind through
+    /// this code. Never declare bytes that are not free: the name of the code that lies there would be lost.
+    pub free_after: u64,
+    /// Must be 0.
+    pub flags: u32,
+    /// Must be 0.
+    pub reserved: u32,
+}
+
+/// Where code has been moved to.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct jitsym_move_target {
+    /// `sizeof(jitsym_move_target)`.
+    pub struct_size: usize,
+    /// Where the code runs now. Its size stays.
+    pub addr: u64,
+    /// As `jitsym_code.bytes`, for the new place.
+    pub bytes: *const c_void,
+    /// As `jitsym_code.free_after`, for the new place.
+    pub free_after: u64,
+    /// Must be 0.
+    pub flags: u32,
+    /// Must be 0.
+    pub reserved: u32,
+}
+
+/// What has happened so far in this process, over all sessions. Counters only grow.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct jitsym_stats {
+    /// `sizeof(jitsym_stats)`, set by the caller; that many bytes are written at most.
+    pub struct_size: usize,
+    /// `JITSYM_SINK_*` bits of the sinks that are running.
+    pub sinks_running: u32,
+    /// `JITSYM_SINK_*` bits of the sinks that could not start or have failed since.
+    pub sinks_failed: u32,
+    /// Registrations that reached the writer.
+    pub registered: u64,
+    /// Moves that reached the writer.
+    pub moved: u64,
+    /// Codes retired by `jitsym_unregister` and its range form.
+    pub unregistered: u64,
+    /// Codes retired because newer code was registered over them.
+    pub overwritten: u64,
+    /// Codes that are live now.
+    pub live: u64,
+    /// Records dropped because the writer could not keep up.
+    pub dropped: u64,
+    /// Registrations and moves whose code bytes could not all be read.
+    pub unreadable: u64,
+    /// Names that were cleaned or cut.
+    pub names_changed: u64,
+    /// Declarations of `free_after` that were not true and have been ignored.
+    pub not_free: u64,
+    /// Bytes written to the jitdump.
+    pub jitdump_bytes: u64,
+    /// Code records written to the jitdump.
+    pub jitdump_records: u64,
+    /// Bytes written to the perf map, rewrites included.
+    pub map_bytes: u64,
+    /// Entries in the perf map.
+    pub map_entries: u64,
+    /// Times that the perf map was written anew because an entry had to change.
+    pub map_rewrites: u64,
+    /// Entries of dead code that were dropped from the perf map to keep it bounded.
+    pub map_forgotten: u64,
+    /// Write errors, over all sinks.
+    pub write_errors: u64,
+    /// Bytes of memory in use for records on their way to the writer.
+    pub memory: u64,
+}

@@ -1,0 +1,73 @@
+//! What can go wrong, in one small `Copy` type.
+
+use std::fmt;
+
+macro_rules! errors {
+    ($($number:literal $name:ident, $constant:literal, $text:literal;)*) => {
+        /// Why a call had no effect. The numbers are those of `jitsym_status` in the C header.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[non_exhaustive]
+        #[repr(u32)]
+        pub enum Error {
+            $(#[doc = $text] $name = $number,)*
+        }
+
+        impl Error {
+            /// All errors, in the order of their numbers.
+            pub const ALL: &'static [Error] = &[$(Error::$name),*];
+
+            /// The name of the C enumerator and a sentence, both NUL-terminated for the C side.
+            pub(crate) fn texts(self) -> (&'static str, &'static str) {
+                match self {
+                    $(Error::$name => (concat!($constant, "\0"), concat!($text, "\0")),)*
+                }
+            }
+        }
+    };
+}
+
+errors! {
+    1 Null, "JITSYM_ERR_NULL", "a required pointer is NULL";
+    2 StructSize, "JITSYM_ERR_STRUCT_SIZE", "a struct size is too small";
+    3 StructTail, "JITSYM_ERR_STRUCT_TAIL", "a struct has non-zero fields that this version does not know";
+    4 Flags, "JITSYM_ERR_FLAGS", "an unknown flag bit or a reserved field is set";
+    5 Enum, "JITSYM_ERR_ENUM", "a number is none of its enumerators";
+    6 SizeZero, "JITSYM_ERR_SIZE_ZERO", "the size is 0";
+    7 AddressRange, "JITSYM_ERR_ADDRESS_RANGE", "address plus size does not fit the address space";
+    8 TooLarge, "JITSYM_ERR_TOO_LARGE", "the code or its record is larger than the format can say";
+    9 LineOffset, "JITSYM_ERR_LINE_OFFSET", "a line table entry lies outside the code";
+    10 LineOrder, "JITSYM_ERR_LINE_ORDER", "the line table is not in order of its offsets";
+    11 LineFile, "JITSYM_ERR_LINE_FILE", "a line table entry has no file name or line number 0";
+    12 UnwindOrder, "JITSYM_ERR_UNWIND_ORDER", "unwind offsets are out of order or outside the code";
+    13 UnwindRegister, "JITSYM_ERR_UNWIND_REGISTER", "an unwind description names an unknown register";
+    14 UnwindFormat, "JITSYM_ERR_UNWIND_FORMAT", "an unwind description cannot be expressed";
+    15 Arch, "JITSYM_ERR_ARCH", "unwind descriptions are not supported on this architecture";
+    16 Session, "JITSYM_ERR_SESSION", "the session was never opened";
+    17 Closed, "JITSYM_ERR_CLOSED", "the session is closed";
+    18 UnknownId, "JITSYM_ERR_UNKNOWN_ID", "no code with this id is registered";
+    19 Timeout, "JITSYM_ERR_TIMEOUT", "the time allowed ran out";
+    20 Dropped, "JITSYM_ERR_DROPPED", "the record was dropped because the writer could not keep up";
+    21 NoMemory, "JITSYM_ERR_NO_MEMORY", "memory could not be had";
+    22 NoSink, "JITSYM_ERR_NO_SINK", "no sink could be started";
+    23 SinkFailed, "JITSYM_ERR_SINK_FAILED", "a sink failed";
+    24 Forked, "JITSYM_ERR_FORKED", "the session belongs to the parent process";
+    25 Thread, "JITSYM_ERR_THREAD", "the background thread could not be started";
+    26 Conflict, "JITSYM_ERR_CONFLICT", "another session of this process writes with other options";
+    27 TooManySessions, "JITSYM_ERR_TOO_MANY_SESSIONS", "all session handles are in use";
+    28 Path, "JITSYM_ERR_PATH", "a directory is not an absolute path or is too long";
+    29 Buffer, "JITSYM_ERR_BUFFER", "the buffer is too small";
+    30 NotRunning, "JITSYM_ERR_NOT_RUNNING", "the sink is not running";
+    31 Busy, "JITSYM_ERR_BUSY", "the call interrupted another call of the same thread";
+    32 Internal, "JITSYM_ERR_INTERNAL", "internal failure";
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.texts().1.trim_end_matches('\0'))
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Shorthand used throughout the crate.
+pub type Result<T> = std::result::Result<T, Error>;

@@ -1,0 +1,138 @@
+//! What the integration tests share: the built C libraries, compilers, child processes, scratch directories.
+//!
+//! A tool that is missing fails the test that needs it; nothing is skipped.
+#![allow(dead_code)]
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::{Mutex, MutexGuard, OnceLock};
+
+/// The root of the source tree.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The two C libraries, built as they are shipped: release profile, one crate type at a time.
+pub struct Artifacts {
+    /// Directory of `libjitsym.so`, with its soname link.
+    pub shared_dir: PathBuf,
+    /// `libjitsym.a`.
+    pub static_lib: PathBuf,
+}
+
+/// Builds the C libraries once per test program; cargo decides whether there is anything to do.
+pub fn artifacts() -> &'static Artifacts {
+    static BUILT: OnceLock<Artifacts> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let build = |crate_type: &str| {
+            let dir = root().join("target").join(format!("c-{crate_type}"));
+            let mut cargo = Command::new(env!("CARGO"));
+            cargo.current_dir(root()).args(["rustc", "--quiet", "--release", "--lib", "--crate-type", crate_type]);
+            cargo.arg("--target-dir").arg(&dir);
+            run(&mut cargo);
+            dir.join("release")
+        };
+        let shared_dir = build("cdylib");
+        let soname = shared_dir.join("libjitsym.so.0.1");
+        let _ = std::os::unix::fs::symlink("libjitsym.so", &soname);
+        Artifacts { shared_dir, static_lib: build("staticlib").join("libjitsym.a") }
+    })
+}
+
+/// System libraries that a program needs beside `libjitsym.a`.
+pub const STATIC_LIBS: &[&str] = &["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl", "-lc"];
+
+/// How a C program is linked with the library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    Shared,
+    Static,
+    /// Not at all: the program uses `dlopen`.
+    None,
+}
+
+/// Compiles C or C++ sources (below the root) to a program in the test's scratch directory.
+pub fn compile(compiler: &str, sources: &[&str], link: Link, flags: &[&str], name: &str) -> PathBuf {
+    let out = scratch_dir("bin").join(name);
+    let mut command = Command::new(compiler);
+    command.current_dir(root()).args(["-g", "-Wall", "-Wextra", "-Werror", "-Iinclude"]).args(flags);
+    command.args(sources).arg("-o").arg(&out);
+    match link {
+        Link::Shared => {
+            let dir = artifacts().shared_dir.display().to_string();
+            command.args([format!("-L{dir}"), "-ljitsym".into(), format!("-Wl,-rpath,{dir}")]);
+        }
+        Link::Static => {
+            command.arg(&artifacts().static_lib).args(STATIC_LIBS);
+        }
+        Link::None => {
+            command.arg("-ldl");
+        }
+    }
+    command.args(["-lpthread"]);
+    run(&mut command);
+    out
+}
+
+/// Runs a command to its end and returns its output; anything but success fails the test with all that it printed.
+pub fn run(command: &mut Command) -> Output {
+    let output = try_run(command);
+    assert!(output.status.success(), "{}", describe(command, &output));
+    output
+}
+
+/// Runs a command to its end, whatever its exit status. A command that cannot be started fails the test.
+pub fn try_run(command: &mut Command) -> Output {
+    match command.output() {
+        Ok(output) => output,
+        Err(error) => panic!("cannot start {:?}: {error}", command.get_program()),
+    }
+}
+
+/// Command, status and everything printed, for messages.
+pub fn describe(command: &Command, output: &Output) -> String {
+    format!(
+        "{command:?}: {}\n--- stdout\n{}\n--- stderr\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+}
+
+/// The standard output as text.
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// An empty directory below the target directory, for this test program alone.
+pub fn scratch_dir(name: impl AsRef<OsStr>) -> PathBuf {
+    let program = std::env::current_exe().ok();
+    let program = program.as_ref().and_then(|path| path.file_stem()).unwrap_or(OsStr::new("test"));
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(program).join(name.as_ref());
+    std::fs::create_dir_all(&dir).expect("scratch directory");
+    dir
+}
+
+/// Tests that measure time shares hold this, so that they do not disturb each other.
+pub fn serial() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    LOCK.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Removes a process's files from /tmp when dropped: map, dump and the objects that `perf inject` wrote.
+pub struct TmpFiles(pub u32);
+
+impl Drop for TmpFiles {
+    fn drop(&mut self) {
+        let pid = self.0;
+        let _ = std::fs::remove_file(format!("/tmp/perf-{pid}.map"));
+        let _ = std::fs::remove_file(format!("/tmp/jit-{pid}.dump"));
+        let prefix = format!("jitted-{pid}-");
+        for entry in std::fs::read_dir("/tmp").into_iter().flatten().flatten() {
+            if entry.file_name().to_string_lossy().starts_with(&prefix) {
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
+    }
+}
