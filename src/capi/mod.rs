@@ -5,12 +5,14 @@
 
 #![allow(non_camel_case_types)]
 
-mod boundary;
+pub(crate) mod boundary;
 mod input;
 pub mod status;
 pub mod types;
 
 use std::ffi::{c_char, CStr};
+use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
 
 use crate::error::Error;
 use crate::session::{self, Session};
@@ -46,7 +48,7 @@ pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *
         boundary::silence_panics();
         // SAFETY: the caller's promise about `options`.
         let options = unsafe { input::options(options)? };
-        let session = session::open(&options)?;
+        let session = Session::open(&options)?;
         // SAFETY: `out` is not NULL and by the caller's promise writable.
         unsafe { out.write(session.into_handle() as *mut jitsym) };
         Ok(())
@@ -117,7 +119,7 @@ pub unsafe extern "C" fn jitsym_move(
             return Ok(());
         }
         // SAFETY: the caller's promise about `target`.
-        let target = unsafe { input::move_target(target)? };
+        let target = unsafe { input::move_target(target, session.code_size(Id(id))?)? };
         session.move_code(Id(id), &target)
     })
 }
@@ -173,7 +175,7 @@ pub extern "C" fn jitsym_flush(session: *mut jitsym, timeout_ms: u32) -> jitsym_
         if session.is_idle() {
             return Ok(());
         }
-        session.flush(timeout_ms)
+        session.flush((timeout_ms != 0).then(|| Duration::from_millis(timeout_ms.into())))
     })
 }
 
@@ -207,7 +209,7 @@ pub unsafe extern "C" fn jitsym_get_stats(session: *mut jitsym, out: *mut jitsym
     boundary(|| {
         let session = session::find(session as usize as u64)?;
         // SAFETY: the caller's promise about `out`.
-        unsafe { input::write_stats(out, &session.stats()) }
+        unsafe { input::write_stats(out, session.engine()) }
     })
 }
 
@@ -229,7 +231,7 @@ pub unsafe extern "C" fn jitsym_last_error(session: *mut jitsym, buf: *mut c_cha
             session::find(session as usize as u64)?;
         }
         // SAFETY: the caller's promise about `buf`.
-        unsafe { input::write_text(&session::last_error(), buf, size, input::Fit::Cut) }
+        unsafe { input::write_text(&session::last_error(), buf, size) }
     })
 }
 
@@ -244,17 +246,12 @@ pub unsafe extern "C" fn jitsym_last_error(session: *mut jitsym, buf: *mut c_cha
 /// # Safety
 /// `buf` is NULL or points to `size` writable bytes.
 #[no_mangle]
-pub unsafe extern "C" fn jitsym_path(
-    session: *mut jitsym,
-    sink: u32,
-    buf: *mut c_char,
-    size: usize,
-) -> jitsym_status {
+pub unsafe extern "C" fn jitsym_path(session: *mut jitsym, sink: u32, buf: *mut c_char, size: usize) -> jitsym_status {
     boundary(|| {
         let session = session::find(session as usize as u64)?;
         let path = session.path(input::sink(sink)?)?;
         // SAFETY: the caller's promise about `buf`.
-        unsafe { input::write_text(&path, buf, size, input::Fit::Whole) }
+        unsafe { input::write_bytes(path.as_os_str().as_bytes(), buf, size) }
     })
 }
 

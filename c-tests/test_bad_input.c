@@ -1,0 +1,1148 @@
+/*
+ * Bad input: every mistake has a status of its own, nothing of the call happens, and everything that was there before goes
+ * on. Input that only looks bad (odd names, memory that cannot be read) is taken.
+ */
+#define _GNU_SOURCE
+#include <sys/mman.h>
+
+#include "testing.h"
+
+#if defined(__x86_64__)
+enum { REG_SP = 7, REG_FP = 6, REG_SAVED = 3 };
+#elif defined(__aarch64__)
+enum { REG_SP = 31, REG_FP = 29, REG_SAVED = 19 };
+#elif defined(__riscv)
+enum { REG_SP = 2, REG_FP = 8, REG_SAVED = 9 };
+#endif
+enum { REG_NONE = 500 };
+
+static const uint64_t KEEPER = 0x7000000000, ADDR = 0x7100000000;
+static jitsym *session;
+static jitsym_id keeper;
+
+static jitsym_stats known(void) {
+  jitsym_stats stats = test_stats(session);
+  /* Buffers come and go with the writer's timing. */
+  stats.memory = 0;
+  return stats;
+}
+
+/* That a call is refused with a status, and that the counters say that nothing has happened. */
+#define REFUSED(status, call)                                \
+  do {                                                       \
+    jitsym_stats before_ = known();                          \
+    CHECK_STATUS(status, call);                              \
+    jitsym_stats after_ = known();                           \
+    CHECK(memcmp(&before_, &after_, sizeof before_) == 0);   \
+  } while (0)
+
+/* As REFUSED, for a code; and the id is left alone. */
+#define CODE_REFUSED(status, code)                                  \
+  do {                                                              \
+    jitsym_id id_ = 0x5555;                                         \
+    REFUSED(status, jitsym_register(session, code, &id_));          \
+    CHECK(id_ == 0x5555);                                           \
+  } while (0)
+
+static void begin(void) {
+  session = test_open();
+  keeper = test_register(session, KEEPER, 64, "keeper");
+}
+
+/* The process and what was registered first are unharmed: both files still say so, and new code is taken. */
+static void end(void) {
+  CHECK(test_register(session, KEEPER + 0x1000, 64, "after all") != 0);
+  CHECK_OK(jitsym_flush(session, 0));
+  struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
+  CHECK(strcmp(map_name(&map, KEEPER), "keeper") == 0);
+  CHECK(strcmp(map_name(&map, KEEPER + 0x1000), "after all") == 0);
+  struct dump dump = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
+  CHECK(dump_load(&dump, "keeper", 0) != NULL && dump_load(&dump, "keeper", 1) == NULL);
+  CHECK(dump_load(&dump, "after all", 0) != NULL);
+  CHECK(dump_load(&dump, "refused", 0) == NULL);
+  map_free(&map);
+  dump_free(&dump);
+  CHECK_OK(jitsym_unregister(session, keeper));
+  CHECK_OK(jitsym_close(session));
+}
+
+/* A struct with more behind it than this version of the library knows. */
+#define LONGER(type)     \
+  struct {               \
+    type known;          \
+    unsigned char tail[40]; \
+  }
+
+static void codes(void) {
+  begin();
+  jitsym_code code = test_code(ADDR, 64, "refused");
+  CODE_REFUSED(JITSYM_ERR_NULL, NULL);
+
+  static const size_t small[] = {0, 1, 8, sizeof code - 8, sizeof code - 1};
+  for (size_t i = 0; i < sizeof small / sizeof small[0]; i++) {
+    code.struct_size = small[i];
+    CODE_REFUSED(JITSYM_ERR_STRUCT_SIZE, &code);
+  }
+  code.struct_size = sizeof code;
+
+  code.size = 0;
+  CODE_REFUSED(JITSYM_ERR_SIZE_ZERO, &code);
+  code.size = 64;
+  code.addr = UINT64_MAX;
+  CODE_REFUSED(JITSYM_ERR_ADDRESS_RANGE, &code);
+  code.addr = UINT64_MAX - 62;
+  CODE_REFUSED(JITSYM_ERR_ADDRESS_RANGE, &code);
+  code.addr = ADDR;
+  code.free_after = UINT64_MAX;
+  CODE_REFUSED(JITSYM_ERR_ADDRESS_RANGE, &code);
+  code.free_after = UINT64_MAX - ADDR - 62;
+  CODE_REFUSED(JITSYM_ERR_ADDRESS_RANGE, &code);
+  code.free_after = 0;
+
+  code.bytes = NULL;
+  code.size = (uint64_t)JITSYM_CODE_SIZE_MAX + 1;
+  CODE_REFUSED(JITSYM_ERR_TOO_LARGE, &code);
+  code.size = (uint64_t)1 << 32 | 64;
+  CODE_REFUSED(JITSYM_ERR_TOO_LARGE, &code);
+  code.size = (uint64_t)1 << 63;
+  CODE_REFUSED(JITSYM_ERR_TOO_LARGE, &code);
+  code = test_code(ADDR, 64, "refused");
+
+  for (int bit = 0; bit < 32; bit++) {
+    code.flags = (uint32_t)1 << bit;
+    CODE_REFUSED(JITSYM_ERR_FLAGS, &code);
+  }
+  code.flags = 0;
+  code.reserved = 1;
+  CODE_REFUSED(JITSYM_ERR_FLAGS, &code);
+  code.reserved = 0x80000000;
+  CODE_REFUSED(JITSYM_ERR_FLAGS, &code);
+
+  LONGER(jitsym_code) longer;
+  memset(&longer, 0, sizeof longer);
+  longer.known = test_code(ADDR, 64, "refused");
+  longer.known.struct_size = sizeof longer;
+  static const size_t places[] = {0, 1, 7, 8, 39};
+  for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+    longer.tail[places[i]] = 1;
+    CODE_REFUSED(JITSYM_ERR_STRUCT_TAIL, &longer.known);
+    longer.tail[places[i]] = 0;
+  }
+  longer.known.name = "longer";
+  for (size_t size = sizeof longer.known; size <= sizeof longer; size++) {
+    longer.known.struct_size = size;
+    jitsym_id id = 0;
+    CHECK_OK(jitsym_register(session, &longer.known, &id));
+    CHECK(id != 0);
+  }
+  /* A caller of a far future version. */
+  unsigned char *far = calloc(1, 5000);
+  CHECK(far != NULL);
+  longer.known.struct_size = 5000;
+  memcpy(far, &longer.known, sizeof longer.known);
+  CHECK_OK(jitsym_register(session, (jitsym_code *)(void *)far, NULL));
+  far[4999] = 0x80;
+  CODE_REFUSED(JITSYM_ERR_STRUCT_TAIL, (jitsym_code *)(void *)far);
+  free(far);
+  end();
+}
+
+static void lines(void) {
+  begin();
+  jitsym_code code = test_code(ADDR, 64, "refused");
+  jitsym_line line[3] = {{0, 1, 1, 0, "a.c"}, {8, 2, 0, 0, "b.c"}, {8, 3, 0, 0, "c.c"}};
+  code.lines = line;
+  code.line_count = 3;
+
+  code.lines = NULL;
+  CODE_REFUSED(JITSYM_ERR_NULL, &code);
+  code.lines = line;
+  for (size_t i = 0; i < 3; i++) {
+    jitsym_line good = line[i];
+    line[i].file = NULL;
+    CODE_REFUSED(JITSYM_ERR_LINE_FILE, &code);
+    line[i] = good;
+    line[i].line = 0;
+    CODE_REFUSED(JITSYM_ERR_LINE_FILE, &code);
+    line[i] = good;
+    line[i].reserved = 1;
+    CODE_REFUSED(JITSYM_ERR_FLAGS, &code);
+    line[i] = good;
+  }
+  line[2].offset = 64;
+  CODE_REFUSED(JITSYM_ERR_LINE_OFFSET, &code);
+  line[2].offset = UINT32_MAX;
+  CODE_REFUSED(JITSYM_ERR_LINE_OFFSET, &code);
+  line[2].offset = 7;
+  CODE_REFUSED(JITSYM_ERR_LINE_ORDER, &code);
+  line[2].offset = 8;
+
+  static const size_t small[] = {1, 8, sizeof line[0] - 1};
+  for (size_t i = 0; i < sizeof small / sizeof small[0]; i++) {
+    code.line_size = small[i];
+    CODE_REFUSED(JITSYM_ERR_STRUCT_SIZE, &code);
+  }
+
+  LONGER(jitsym_line) longer[3];
+  memset(longer, 0, sizeof longer);
+  for (size_t i = 0; i < 3; i++) {
+    longer[i].known = line[i];
+  }
+  code.lines = &longer[0].known;
+  code.line_size = sizeof longer[0];
+  for (size_t i = 0; i < 3; i++) {
+    longer[i].tail[39] = 1;
+    CODE_REFUSED(JITSYM_ERR_STRUCT_TAIL, &code);
+    longer[i].tail[39] = 0;
+    longer[i].tail[0] = 1;
+    CODE_REFUSED(JITSYM_ERR_STRUCT_TAIL, &code);
+    longer[i].tail[0] = 0;
+  }
+  code.name = "longer lines";
+  CHECK_OK(jitsym_register(session, &code, NULL));
+  code.lines = line;
+  code.line_size = 0;
+  code.name = "lines";
+  CHECK_OK(jitsym_register(session, &code, NULL));
+  CHECK_OK(jitsym_flush(session, 0));
+
+  /* Both tables came to the same, with the later one of two rows for the same place. */
+  struct dump dump = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
+  static const char *const names[] = {"longer lines", "lines"};
+  for (size_t i = 0; i < 2; i++) {
+    const struct dump_record *load = dump_load(&dump, names[i], 0);
+    CHECK(load != NULL && load->debug != NULL && load->debug->lines >= 2);
+    struct dump_line got = dump_line(load->debug, 0);
+    CHECK(got.addr == ADDR && got.line == 1 && got.column == 1 && strcmp(got.file, "a.c") == 0);
+    uint64_t last = 0;
+    for (uint64_t number = 1; number < load->debug->lines; number++) {
+      struct dump_line next = dump_line(load->debug, number);
+      last = next.addr == ADDR + 8 ? number : last;
+    }
+    got = dump_line(load->debug, last);
+    CHECK(got.line == 3 && strcmp(got.file, "c.c") == 0);
+  }
+  dump_free(&dump);
+  end();
+}
+
+static jitsym_unwind unwind_of(uint32_t kind) {
+  jitsym_unwind unwind;
+  memset(&unwind, 0, sizeof unwind);
+  unwind.struct_size = sizeof unwind;
+  unwind.kind = kind;
+  if (kind == JITSYM_UNWIND_FIXED_FRAME) {
+    unwind.cfa_offset = 32;
+  }
+  return unwind;
+}
+
+/* That a description is refused with code, and also by the function that only wants its size. */
+#define UNWIND_REFUSED(status, unwind_)                            \
+  do {                                                             \
+    jitsym_code code_ = test_code(ADDR, 64, "refused");            \
+    code_.unwind = (unwind_);                                      \
+    CODE_REFUSED(status, &code_);                                  \
+    uint64_t room_ = 0x5555;                                       \
+    CHECK_STATUS(status, jitsym_unwind_size(unwind_, 64, &room_)); \
+    CHECK(room_ == 0x5555);                                        \
+  } while (0)
+
+static void unwind_taken(const jitsym_unwind *unwind, const char *name) {
+  jitsym_code code = test_code(ADDR, 64, name);
+  code.unwind = unwind;
+  CHECK_OK(jitsym_register(session, &code, NULL));
+  uint64_t room = 0x5555;
+  CHECK_OK(jitsym_unwind_size(unwind, 64, &room));
+  CHECK(room != 0x5555 && (room > 0) == (unwind->kind != JITSYM_UNWIND_NONE));
+}
+
+static void unwind_common(void) {
+  begin();
+  static const uint32_t unknown[] = {5, 6, 255, 256, 0x80000000, UINT32_MAX};
+  for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++) {
+    jitsym_unwind unwind = unwind_of(unknown[i]);
+    UNWIND_REFUSED(JITSYM_ERR_ENUM, &unwind);
+  }
+  for (uint32_t kind = JITSYM_UNWIND_NONE; kind <= JITSYM_UNWIND_ROWS; kind++) {
+    jitsym_unwind unwind = unwind_of(kind);
+    unwind_taken(&unwind, "taken");
+    static const size_t small[] = {0, 8, sizeof unwind - 1};
+    for (size_t i = 0; i < sizeof small / sizeof small[0]; i++) {
+      unwind.struct_size = small[i];
+      UNWIND_REFUSED(JITSYM_ERR_STRUCT_SIZE, &unwind);
+    }
+    unwind.struct_size = sizeof unwind;
+    unwind.flags = 1;
+    UNWIND_REFUSED(JITSYM_ERR_FLAGS, &unwind);
+    unwind.flags = 0x80000000;
+    UNWIND_REFUSED(JITSYM_ERR_FLAGS, &unwind);
+
+    LONGER(jitsym_unwind) longer;
+    memset(&longer, 0, sizeof longer);
+    longer.known = unwind_of(kind);
+    longer.known.struct_size = sizeof longer;
+    unwind_taken(&longer.known, "taken");
+    longer.tail[0] = 1;
+    UNWIND_REFUSED(JITSYM_ERR_STRUCT_TAIL, &longer.known);
+    longer.tail[0] = 0;
+    longer.tail[39] = 1;
+    UNWIND_REFUSED(JITSYM_ERR_STRUCT_TAIL, &longer.known);
+  }
+
+  jitsym_unwind unwind = unwind_of(JITSYM_UNWIND_FRAME_POINTER);
+  uint64_t room = 0x5555;
+  CHECK_STATUS(JITSYM_ERR_NULL, jitsym_unwind_size(&unwind, 64, NULL));
+  CHECK_STATUS(JITSYM_ERR_TOO_LARGE, jitsym_unwind_size(&unwind, (uint64_t)JITSYM_CODE_SIZE_MAX + 1, &room));
+  CHECK_STATUS(JITSYM_ERR_TOO_LARGE, jitsym_unwind_size(&unwind, UINT64_MAX, &room));
+  CHECK(room == 0x5555);
+  CHECK_OK(jitsym_unwind_size(NULL, 64, &room));
+  CHECK(room == 0);
+  end();
+}
+
+#if defined(__x86_64__) || defined(__aarch64__) || defined(__riscv)
+
+/* Saved registers: what is wrong with them is wrong with every kind that has them. */
+static void unwind_saved(jitsym_unwind *unwind, const jitsym_saved_register **saved, uint32_t *count) {
+  jitsym_saved_register list[2] = {{REG_SAVED, -24}, {REG_FP, -32}};
+  *saved = NULL;
+  *count = 2;
+  UNWIND_REFUSED(JITSYM_ERR_NULL, unwind);
+  *saved = list;
+  unwind_taken(unwind, "taken");
+  list[1].reg = REG_NONE;
+  UNWIND_REFUSED(JITSYM_ERR_UNWIND_REGISTER, unwind);
+  list[1].reg = UINT32_MAX;
+  UNWIND_REFUSED(JITSYM_ERR_UNWIND_REGISTER, unwind);
+  list[1].reg = REG_FP;
+  static const int32_t odd[] = {-31, -28, 1, 4, INT32_MAX, INT32_MIN + 1};
+  for (size_t i = 0; i < sizeof odd / sizeof odd[0]; i++) {
+    list[1].offset = odd[i];
+    UNWIND_REFUSED(JITSYM_ERR_UNWIND_FORMAT, unwind);
+  }
+  *saved = NULL;
+  *count = 0;
+}
+
+static void unwind_frames(void) {
+  begin();
+  jitsym_unwind unwind = unwind_of(JITSYM_UNWIND_FRAME_POINTER);
+  unwind_saved(&unwind, &unwind.saved, &unwind.saved_count);
+  unwind.fp_pushed = 65;
+  UNWIND_REFUSED(JITSYM_ERR_UNWIND_ORDER, &unwind);
+  unwind.fp_pushed = 12;
+  unwind.fp_set = 8;
+  UNWIND_REFUSED(JITSYM_ERR_UNWIND_ORDER, &unwind);
+  unwind.fp_pushed = 8;
+  unwind.fp_set = 65;
+  UNWIND_REFUSED(JITSYM_ERR_UNWIND_ORDER, &unwind);
+  unwind.fp_set = UINT32_MAX;
+  UNWIND_REFUSED(JITSYM_ERR_UNWIND_ORDER, &unwind);
+  unwind.fp_set = 12;
+  unwind_taken(&unwind, "taken");
+  unwind.epilogue_begin = 65;
+  UNWIND_REFUSED(JITSYM_ERR_UNWIND_ORDER, &unwind);
+  unwind.epilogue_begin = 8;
+  UNWIND_REFUSED(JITSYM_ERR_UNWIND_ORDER, &unwind);
+  unwind.epilogue_begin = 60;
+  unwind.epilogue_end = 56;
+  UNWIND_REFUSED(JITSYM_ERR_UNWIND_ORDER, &unwind);
+  unwind.epilogue_end = 65;
+  UNWIND_REFUSED(JITSYM_ERR_UNWIND_ORDER, &unwind);
+  unwind.epilogue_end = 64;
+  unwind_taken(&unwind, "taken");
+  jitsym_saved_register saved = {REG_SAVED, -24};
+  unwind.saved = &saved;
+  unwind.saved_count = 1;
+  unwind.saved_from = 65;
+  UNWIND_REFUSED(JITSYM_ERR_UNWIND_ORDER, &unwind);
+  unwind.saved_from = 16;
+  unwind_taken(&unwind, "taken");
+
+  unwind = unwind_of(JITSYM_UNWIND_FIXED_FRAME);
+  unwind_saved(&unwind, &unwind.saved, &unwind.saved_count);
+  end();
+}
+
+static void unwind_rows(void) {
+  begin();
+  jitsym_unwind_row row[3] = {{1, REG_SP, 16, 0, NULL}, {4, REG_FP, 16, 0, NULL}, {60, REG_SP, 8, 0, NULL}};
+  jitsym_unwind unwind = unwind_of(JITSYM_UNWIND_ROWS);
+  unwind.row_count = 3;
+  UNWIND_REFUSED(JITSYM_ERR_NULL, &unwind);
+  unwind.rows = row;
+  unwind_taken(&unwind, "taken");
+  for (size_t i = 0; i < 3; i++) {
+    unwind_saved(&unwind, &row[i].saved, &row[i].saved_count);
+    jitsym_unwind_row good = row[i];
+    row[i].cfa_reg = REG_NONE;
+    UNWIND_REFUSED(JITSYM_ERR_UNWIND_REGISTER, &unwind);
+    row[i].cfa_reg = UINT32_MAX;
+    UNWIND_REFUSED(JITSYM_ERR_UNWIND_REGISTER, &unwind);
+    row[i] = good;
+  }
+  /* Strictly rising, and inside the code. */
+  row[1].offset = 1;
+  UNWIND_REFUSED(JITSYM_ERR_UNWIND_ORDER, &unwind);
+  row[1].offset = 0;
+  UNWIND_REFUSED(JITSYM_ERR_UNWIND_ORDER, &unwind);
+  row[1].offset = 61;
+  UNWIND_REFUSED(JITSYM_ERR_UNWIND_ORDER, &unwind);
+  row[1].offset = 4;
+  row[2].offset = 65;
+  UNWIND_REFUSED(JITSYM_ERR_UNWIND_ORDER, &unwind);
+  row[2].offset = UINT32_MAX;
+  UNWIND_REFUSED(JITSYM_ERR_UNWIND_ORDER, &unwind);
+  row[2].offset = 60;
+
+  static const size_t small[] = {1, 8, sizeof row[0] - 1};
+  for (size_t i = 0; i < sizeof small / sizeof small[0]; i++) {
+    unwind.row_size = small[i];
+    UNWIND_REFUSED(JITSYM_ERR_STRUCT_SIZE, &unwind);
+  }
+  LONGER(jitsym_unwind_row) longer[3];
+  memset(longer, 0, sizeof longer);
+  for (size_t i = 0; i < 3; i++) {
+    longer[i].known = row[i];
+  }
+  unwind.rows = &longer[0].known;
+  unwind.row_size = sizeof longer[0];
+  unwind_taken(&unwind, "longer rows");
+  for (size_t i = 0; i < 3; i++) {
+    longer[i].tail[0] = 1;
+    UNWIND_REFUSED(JITSYM_ERR_STRUCT_TAIL, &unwind);
+    longer[i].tail[0] = 0;
+    longer[i].tail[39] = 1;
+    UNWIND_REFUSED(JITSYM_ERR_STRUCT_TAIL, &unwind);
+    longer[i].tail[39] = 0;
+  }
+  unwind.rows = row;
+  unwind.row_size = 0;
+  unwind_taken(&unwind, "rows");
+
+  CHECK_OK(jitsym_flush(session, 0));
+  struct dump dump = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
+  const struct dump_record *rows = dump_load(&dump, "rows", 0), *same = dump_load(&dump, "longer rows", 0);
+  CHECK(rows != NULL && rows->unwind != NULL && same != NULL && same->unwind != NULL);
+  CHECK(rows->unwind->unwind_size == same->unwind->unwind_size);
+  CHECK(memcmp(rows->unwind->unwind_bytes, same->unwind->unwind_bytes, rows->unwind->unwind_size) == 0);
+  dump_free(&dump);
+  end();
+}
+
+static void put(unsigned char **at, uint64_t value, size_t size) {
+  memcpy(*at, &value, size);
+  *at += size;
+}
+
+/* An .eh_frame as a compiler makes it, for code at an address: one CIE, one FDE with absolute addresses, the end. */
+static size_t eh_frame_make(unsigned char *bytes, uint64_t addr, uint64_t size) {
+  unsigned char *at = bytes;
+  put(&at, 20, 4);
+  put(&at, 0, 4);
+  put(&at, 1, 1);          /* version */
+  put(&at, 'z', 1);        /* augmentation "zR" */
+  put(&at, 'R', 1);
+  put(&at, 0, 1);
+  put(&at, 1, 1);          /* code alignment */
+  put(&at, 0x78, 1);       /* data alignment -8 */
+  put(&at, 16, 1);         /* return address */
+  put(&at, 1, 1);
+  put(&at, 0, 1);          /* DW_EH_PE_absptr */
+  put(&at, 0x0c, 1);       /* DW_CFA_def_cfa */
+  put(&at, REG_SP, 1);
+  put(&at, 8, 1);
+  put(&at, 0x90, 1);       /* DW_CFA_offset, return address at CFA - 8 */
+  put(&at, 1, 1);
+  put(&at, 0, 2);
+  put(&at, 24, 4);
+  put(&at, (uint64_t)(at - bytes), 4);
+  put(&at, addr, 8);
+  put(&at, size, 8);
+  put(&at, 0, 4);          /* no augmentation data; DW_CFA_nop */
+  put(&at, 0, 4);
+  return (size_t)(at - bytes);
+}
+
+static void unwind_eh_frame(void) {
+  begin();
+  unsigned char bytes[128] = {0};
+  jitsym_unwind unwind = unwind_of(JITSYM_UNWIND_EH_FRAME);
+  unwind.eh_frame_size = eh_frame_make(bytes, ADDR, 64);
+  UNWIND_REFUSED(JITSYM_ERR_NULL, &unwind);
+  unwind.eh_frame = bytes;
+  /* The size is asked for without the address of the code, so that this one is only registered. */
+  jitsym_code code = test_code(ADDR, 64, "eh_frame");
+  code.unwind = &unwind;
+  CHECK_OK(jitsym_register(session, &code, NULL));
+  /* Without the end mark, too. */
+  size_t whole = unwind.eh_frame_size;
+  unwind.eh_frame_size = whole - 4;
+  CHECK_OK(jitsym_register(session, &code, NULL));
+
+  code.name = "refused";
+  for (size_t cut = 1; cut < whole - 4; cut++) {
+    unwind.eh_frame_size = cut;
+    CODE_REFUSED(JITSYM_ERR_UNWIND_FORMAT, &code);
+  }
+  unwind.eh_frame_size = 0;
+  CODE_REFUSED(JITSYM_ERR_UNWIND_FORMAT, &code);
+  unwind.eh_frame_size = whole;
+
+  /* Tables for other code, and for less than the code. */
+  eh_frame_make(bytes, ADDR + 64, 64);
+  CODE_REFUSED(JITSYM_ERR_UNWIND_FORMAT, &code);
+  eh_frame_make(bytes, ADDR - 64, 64);
+  CODE_REFUSED(JITSYM_ERR_UNWIND_FORMAT, &code);
+  eh_frame_make(bytes, ADDR, 63);
+  CODE_REFUSED(JITSYM_ERR_UNWIND_FORMAT, &code);
+  eh_frame_make(bytes, ADDR + 1, 63);
+  CODE_REFUSED(JITSYM_ERR_UNWIND_FORMAT, &code);
+  /* Lengths that lead out of the section, an FDE whose CIE is nowhere, an unknown version and augmentation. */
+  static const struct {
+    size_t at;
+    unsigned char byte;
+  } broken[] = {{0, 0xff}, {1, 1}, {3, 0x7f}, {24, 200}, {27, 0x80}, {28, 1}, {28, 0xf0}, {30, 1}, {8, 77}, {9, 'q'}};
+  for (size_t i = 0; i < sizeof broken / sizeof broken[0]; i++) {
+    eh_frame_make(bytes, ADDR, 64);
+    bytes[broken[i].at] = broken[i].byte;
+    CODE_REFUSED(JITSYM_ERR_UNWIND_FORMAT, &code);
+  }
+  memset(bytes, 0, sizeof bytes);
+  CODE_REFUSED(JITSYM_ERR_UNWIND_FORMAT, &code);
+  memset(bytes, 0xff, sizeof bytes);
+  CODE_REFUSED(JITSYM_ERR_UNWIND_FORMAT, &code);
+  /* Random bytes may be taken for tables only if they are some; what counts is that nothing breaks. */
+  uint32_t random = 1;
+  for (int round = 0; round < 300; round++) {
+    eh_frame_make(bytes, ADDR, 64);
+    for (int change = 0; change < 1 + round % 4; change++) {
+      random = random * 1664525 + 1013904223;
+      bytes[(random >> 8) % whole] = (unsigned char)(random >> 16);
+    }
+    jitsym_status status = jitsym_register(session, &code, NULL);
+    CHECK(status == JITSYM_OK || status == JITSYM_ERR_UNWIND_FORMAT || status == JITSYM_ERR_UNWIND_REGISTER ||
+          status == JITSYM_ERR_UNWIND_ORDER);
+    code.name = "changed";
+  }
+  end();
+}
+
+#endif
+
+static void moves(void) {
+  begin();
+  jitsym_id id = test_register(session, ADDR, 64, "mover");
+  REFUSED(JITSYM_ERR_NULL, jitsym_move(session, id, NULL));
+  jitsym_move_target target = test_target(ADDR + 0x1000);
+  static const size_t small[] = {0, 8, sizeof target - 1};
+  for (size_t i = 0; i < sizeof small / sizeof small[0]; i++) {
+    target.struct_size = small[i];
+    REFUSED(JITSYM_ERR_STRUCT_SIZE, jitsym_move(session, id, &target));
+  }
+  target.struct_size = sizeof target;
+  target.flags = 1;
+  REFUSED(JITSYM_ERR_FLAGS, jitsym_move(session, id, &target));
+  target.flags = 0;
+  target.reserved = 1;
+  REFUSED(JITSYM_ERR_FLAGS, jitsym_move(session, id, &target));
+  target.reserved = 0;
+  target.addr = UINT64_MAX - 62;
+  REFUSED(JITSYM_ERR_ADDRESS_RANGE, jitsym_move(session, id, &target));
+  target.addr = ADDR + 0x1000;
+  target.free_after = UINT64_MAX - ADDR;
+  REFUSED(JITSYM_ERR_ADDRESS_RANGE, jitsym_move(session, id, &target));
+  target.free_after = 0;
+
+  LONGER(jitsym_move_target) longer;
+  memset(&longer, 0, sizeof longer);
+  longer.known = target;
+  longer.known.struct_size = sizeof longer;
+  longer.tail[39] = 1;
+  REFUSED(JITSYM_ERR_STRUCT_TAIL, jitsym_move(session, id, &longer.known));
+  longer.tail[39] = 0;
+  longer.tail[0] = 1;
+  REFUSED(JITSYM_ERR_STRUCT_TAIL, jitsym_move(session, id, &longer.known));
+  longer.tail[0] = 0;
+
+  static const jitsym_id unknown[] = {0, 0x5555555555, UINT64_MAX, UINT64_MAX - 1, (jitsym_id)1 << 63, (jitsym_id)1 << 32};
+  for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++) {
+    REFUSED(JITSYM_ERR_UNKNOWN_ID, jitsym_move(session, unknown[i], &target));
+    REFUSED(JITSYM_ERR_UNKNOWN_ID, jitsym_unregister(session, unknown[i]));
+  }
+  REFUSED(JITSYM_ERR_UNKNOWN_ID, jitsym_move(session, id + 1000000, &target));
+  REFUSED(JITSYM_ERR_UNKNOWN_ID, jitsym_unregister(session, id + 1000000));
+  CHECK_OK(jitsym_move(session, id, &longer.known));
+  CHECK_OK(jitsym_unregister(session, id));
+  REFUSED(JITSYM_ERR_UNKNOWN_ID, jitsym_unregister(session, id));
+  REFUSED(JITSYM_ERR_UNKNOWN_ID, jitsym_move(session, id, &target));
+  /* The same place again is another code with another id. */
+  jitsym_id again = test_register(session, ADDR + 0x1000, 64, "mover");
+  CHECK(again != id);
+  REFUSED(JITSYM_ERR_UNKNOWN_ID, jitsym_unregister(session, id));
+  CHECK_OK(jitsym_unregister(session, again));
+
+  REFUSED(JITSYM_ERR_SIZE_ZERO, jitsym_unregister_range(session, ADDR, 0));
+  REFUSED(JITSYM_ERR_SIZE_ZERO, jitsym_unregister_range(session, 0, 0));
+  REFUSED(JITSYM_ERR_ADDRESS_RANGE, jitsym_unregister_range(session, UINT64_MAX, 2));
+  REFUSED(JITSYM_ERR_ADDRESS_RANGE, jitsym_unregister_range(session, ADDR, UINT64_MAX));
+  REFUSED(JITSYM_ERR_ADDRESS_RANGE, jitsym_unregister_range(session, 2, UINT64_MAX));
+  end();
+}
+
+static void buffers(void) {
+  begin();
+  REFUSED(JITSYM_ERR_NULL, jitsym_get_stats(session, NULL));
+  jitsym_stats stats;
+  memset(&stats, 0x55, sizeof stats);
+  static const size_t small[] = {0, 8, sizeof stats - 8, sizeof stats - 1};
+  for (size_t i = 0; i < sizeof small / sizeof small[0]; i++) {
+    stats.struct_size = small[i];
+    REFUSED(JITSYM_ERR_STRUCT_SIZE, jitsym_get_stats(session, &stats));
+    CHECK(stats.struct_size == small[i] && stats.registered == 0x5555555555555555);
+  }
+
+  char buffer[TEST_PATH_MAX];
+  memset(buffer, 0x55, sizeof buffer);
+  static const uint32_t unknown[] = {0, 3, 4, 5, 0x80000000, UINT32_MAX};
+  for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++) {
+    REFUSED(JITSYM_ERR_ENUM, jitsym_path(session, unknown[i], buffer, sizeof buffer));
+  }
+  REFUSED(JITSYM_ERR_NULL, jitsym_path(session, JITSYM_SINK_MAP, NULL, sizeof buffer));
+  struct test_path path = test_path(session, JITSYM_SINK_MAP);
+  REFUSED(JITSYM_ERR_BUFFER, jitsym_path(session, JITSYM_SINK_MAP, buffer, 0));
+  REFUSED(JITSYM_ERR_BUFFER, jitsym_path(session, JITSYM_SINK_MAP, buffer, 1));
+  REFUSED(JITSYM_ERR_BUFFER, jitsym_path(session, JITSYM_SINK_MAP, buffer, strlen(path.text)));
+  REFUSED(JITSYM_ERR_BUFFER, jitsym_last_error(session, buffer, 0));
+  REFUSED(JITSYM_ERR_BUFFER, jitsym_last_error(NULL, buffer, 0));
+  REFUSED(JITSYM_ERR_NULL, jitsym_last_error(session, NULL, sizeof buffer));
+  REFUSED(JITSYM_ERR_NULL, jitsym_last_error(NULL, NULL, sizeof buffer));
+  for (size_t i = 0; i < sizeof buffer; i++) {
+    CHECK(buffer[i] == 0x55);
+  }
+  CHECK_OK(jitsym_path(session, JITSYM_SINK_MAP, buffer, strlen(path.text) + 1));
+  CHECK(strcmp(buffer, path.text) == 0 && buffer[strlen(path.text) + 1] == 0x55);
+  end();
+}
+
+/* Every function answers with `status` for a handle, and writes nothing. */
+static void session_refused(jitsym *handle, jitsym_status status) {
+  jitsym_id id = 0x5555;
+  jitsym_code code = test_code(ADDR, 64, "refused");
+  CHECK_STATUS(status, jitsym_register(handle, &code, &id));
+  CHECK(id == 0x5555);
+  jitsym_move_target target = test_target(ADDR + 0x1000);
+  CHECK_STATUS(status, jitsym_move(handle, keeper, &target));
+  CHECK_STATUS(status, jitsym_unregister(handle, keeper));
+  CHECK_STATUS(status, jitsym_unregister_range(handle, KEEPER, 64));
+  CHECK_STATUS(status, jitsym_flush(handle, 10));
+  jitsym_stats stats;
+  memset(&stats, 0x55, sizeof stats);
+  stats.struct_size = sizeof stats;
+  CHECK_STATUS(status, jitsym_get_stats(handle, &stats));
+  CHECK(stats.registered == 0x5555555555555555);
+  char buffer[TEST_PATH_MAX] = "untouched";
+  if (handle != NULL) {
+    CHECK_STATUS(status, jitsym_last_error(handle, buffer, sizeof buffer));
+  }
+  CHECK_STATUS(status, jitsym_path(handle, JITSYM_SINK_MAP, buffer, sizeof buffer));
+  CHECK(strcmp(buffer, "untouched") == 0);
+  CHECK_STATUS(status, jitsym_close(handle));
+}
+
+static void sessions(void) {
+  /* Before there was any. */
+  session_refused(NULL, JITSYM_ERR_SESSION);
+  session_refused((jitsym *)(uintptr_t)1, JITSYM_ERR_SESSION);
+  begin();
+  jitsym_stats before = known();
+  int on_stack = 0;
+  void *on_heap = malloc(64);
+  CHECK(on_heap != NULL);
+  uintptr_t wild[] = {0, 1, 2, 4096, UINTPTR_MAX, UINTPTR_MAX - 1, (uintptr_t)&on_stack, (uintptr_t)on_heap,
+                      (uintptr_t)&session, (uintptr_t)0xdeadbeef, (uintptr_t)0xdeadbeefdeadbeef,
+                      (uintptr_t)0x5555555555555555, (uintptr_t)0xaaaaaaaaaaaaaaaa};
+  for (size_t i = 0; i < sizeof wild / sizeof wild[0]; i++) {
+    session_refused((jitsym *)wild[i], JITSYM_ERR_SESSION);
+  }
+  /* One bit off: not this session, whatever it is taken for. */
+  for (unsigned bit = 0; bit < 8 * sizeof(uintptr_t); bit++) {
+    jitsym *near = (jitsym *)((uintptr_t)session ^ (uintptr_t)1 << bit);
+    jitsym_status status = jitsym_flush(near, 0);
+    CHECK(status == JITSYM_ERR_SESSION || status == JITSYM_ERR_CLOSED || status == JITSYM_ERR_FORKED);
+    CHECK(jitsym_close(near) != JITSYM_OK);
+  }
+  free(on_heap);
+  jitsym_stats after = known();
+  CHECK(memcmp(&before, &after, sizeof before) == 0);
+
+  /* Closed ones stay closed, also when their place has been given to others. */
+  jitsym *closed[40];
+  for (size_t i = 0; i < sizeof closed / sizeof closed[0]; i++) {
+    closed[i] = test_open();
+    CHECK(closed[i] != session);
+    CHECK_OK(jitsym_close(closed[i]));
+    for (size_t other = 0; other <= i; other++) {
+      CHECK_STATUS(JITSYM_ERR_CLOSED, jitsym_close(closed[other]));
+    }
+    session_refused(closed[i], JITSYM_ERR_CLOSED);
+  }
+  after = known();
+  CHECK(memcmp(&before, &after, sizeof before) == 0);
+  jitsym *first = session;
+  end();
+  session_refused(first, JITSYM_ERR_CLOSED);
+  begin();
+  CHECK(session != first);
+  session_refused(first, JITSYM_ERR_CLOSED);
+  CHECK_OK(jitsym_close(session));
+}
+
+static void init_refused(jitsym_status status, const jitsym_options *options) {
+  jitsym *out = (jitsym *)&session;
+  CHECK_STATUS(status, jitsym_init(options, &out));
+  CHECK(out == (jitsym *)&session);
+}
+
+/* Bad options are refused alike whether a session is running or not. */
+static void bad_options(void) {
+  CHECK_STATUS(JITSYM_ERR_NULL, jitsym_init(NULL, NULL));
+  jitsym_options options = test_options();
+  CHECK_STATUS(JITSYM_ERR_NULL, jitsym_init(&options, NULL));
+  static const size_t small[] = {0, 8, sizeof options - 1};
+  for (size_t i = 0; i < sizeof small / sizeof small[0]; i++) {
+    options.struct_size = small[i];
+    init_refused(JITSYM_ERR_STRUCT_SIZE, &options);
+  }
+  LONGER(jitsym_options) longer;
+  memset(&longer, 0, sizeof longer);
+  longer.known = test_options();
+  longer.known.struct_size = sizeof longer;
+  longer.tail[0] = 1;
+  init_refused(JITSYM_ERR_STRUCT_TAIL, &longer.known);
+  longer.tail[0] = 0;
+  longer.tail[39] = 1;
+  init_refused(JITSYM_ERR_STRUCT_TAIL, &longer.known);
+
+  for (int bit = 2; bit < 32; bit++) {
+    options = test_options();
+    options.sinks = (uint32_t)1 << bit;
+    init_refused(JITSYM_ERR_FLAGS, &options);
+    options.sinks |= JITSYM_SINK_MAP;
+    init_refused(JITSYM_ERR_FLAGS, &options);
+  }
+  for (int bit = 6; bit < 32; bit++) {
+    options = test_options();
+    options.flags = (uint32_t)1 << bit;
+    init_refused(JITSYM_ERR_FLAGS, &options);
+  }
+  options = test_options();
+  options.reserved = 1;
+  init_refused(JITSYM_ERR_FLAGS, &options);
+  static const uint32_t dialects[] = {2, 3, 256, 0x80000000, UINT32_MAX};
+  for (size_t i = 0; i < sizeof dialects / sizeof dialects[0]; i++) {
+    options = test_options();
+    options.map_dialect = dialects[i];
+    init_refused(JITSYM_ERR_ENUM, &options);
+  }
+
+  char too_long[JITSYM_DIR_MAX + 2];
+  memset(too_long, 'x', sizeof too_long);
+  too_long[0] = '/';
+  too_long[JITSYM_DIR_MAX + 1] = 0;
+  const char *const paths[] = {"", ".", "tmp", "./tmp", "../tmp", " /tmp", too_long};
+  for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
+    options = test_options();
+    options.map_dir = paths[i];
+    init_refused(JITSYM_ERR_PATH, &options);
+    options = test_options();
+    options.jitdump_dir = paths[i];
+    init_refused(JITSYM_ERR_PATH, &options);
+  }
+}
+
+static void init(void) {
+  bad_options();
+  begin();
+  jitsym_stats before = known();
+  bad_options();
+  /* What runs has the test's directory. */
+  struct test_path other = test_subdir("other", 1);
+  jitsym_options options = test_options();
+  options.map_dir = other.text;
+  init_refused(JITSYM_ERR_CONFLICT, &options);
+  options = test_options();
+  options.jitdump_dir = other.text;
+  init_refused(JITSYM_ERR_CONFLICT, &options);
+  options = test_options();
+  options.map_dialect = JITSYM_MAP_SIMPLEPERF;
+  init_refused(JITSYM_ERR_CONFLICT, &options);
+  jitsym_stats after = known();
+  CHECK(memcmp(&before, &after, sizeof before) == 0);
+
+  LONGER(jitsym_options) longer;
+  memset(&longer, 0, sizeof longer);
+  longer.known = test_options();
+  longer.known.struct_size = sizeof longer;
+  jitsym *joined = NULL;
+  CHECK_OK(jitsym_init(&longer.known, &joined));
+  CHECK(joined != NULL && joined != session);
+  CHECK_OK(jitsym_close(joined));
+  end();
+}
+
+/* That no sink can be started in a directory, that the reason names it, and that a good directory works after it. */
+static void directory_refused(const char *dir) {
+  char text[4096];
+  jitsym_options options = test_options();
+  options.map_dir = options.jitdump_dir = dir;
+  init_refused(JITSYM_ERR_NO_SINK, &options);
+  CHECK_OK(jitsym_last_error(NULL, text, sizeof text));
+  CHECK(strstr(text, dir) != NULL);
+}
+
+static void directories(void) {
+  char longest[JITSYM_DIR_MAX + 1];
+  memset(longest, 'x', JITSYM_DIR_MAX);
+  longest[0] = '/';
+  longest[JITSYM_DIR_MAX] = 0;
+  /* Just not too long: but one component of a path holds no more than 255 bytes. */
+  directory_refused(longest);
+  struct test_path missing = test_subdir("missing", 0);
+  directory_refused(missing.text);
+  CHECK(!file_exists(missing.text));
+  struct test_path file = test_subdir("file", 0);
+  file_write(file.text, "a file");
+  directory_refused(file.text);
+
+  /* One sink of two: the session opens, says what is missing and why, and the other sink goes on. */
+  for (int map_fails = 0; map_fails < 2; map_fails++) {
+    uint32_t bad = map_fails ? JITSYM_SINK_MAP : JITSYM_SINK_JITDUMP;
+    uint32_t good = map_fails ? JITSYM_SINK_JITDUMP : JITSYM_SINK_MAP;
+    jitsym_options options = test_options();
+    *(map_fails ? &options.map_dir : &options.jitdump_dir) = file.text;
+    jitsym *half = NULL;
+    CHECK_OK(jitsym_init(&options, &half));
+    jitsym_id id = test_register(half, KEEPER, 64, "half");
+    CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_flush(half, 0));
+    jitsym_stats stats;
+    memset(&stats, 0, sizeof stats);
+    stats.struct_size = sizeof stats;
+    CHECK_OK(jitsym_get_stats(half, &stats));
+    CHECK(stats.sinks_running == good && stats.sinks_failed == bad);
+    char text[4096];
+    CHECK_OK(jitsym_last_error(half, text, sizeof text));
+    CHECK(strstr(text, file.text) != NULL);
+    char short_text[8];
+    CHECK_OK(jitsym_last_error(half, short_text, sizeof short_text));
+    CHECK(strlen(short_text) == 7 && memcmp(short_text, text, 7) == 0);
+    CHECK_OK(jitsym_last_error(half, short_text, 1));
+    CHECK(short_text[0] == 0);
+    strcpy(text, "untouched");
+    CHECK_STATUS(JITSYM_ERR_NOT_RUNNING, jitsym_path(half, bad, text, sizeof text));
+    CHECK(strcmp(text, "untouched") == 0);
+    struct test_path path = test_path(half, good);
+    if (map_fails) {
+      struct dump dump = dump_read(path.text);
+      CHECK(dump_load(&dump, "half", 0) != NULL);
+      dump_free(&dump);
+    } else {
+      struct map map = map_read(path.text);
+      CHECK(strcmp(map_name(&map, KEEPER), "half") == 0);
+      map_free(&map);
+    }
+    CHECK_OK(jitsym_unregister(half, id));
+    jitsym_status status = jitsym_close(half);
+    CHECK(status == JITSYM_OK || status == JITSYM_ERR_SINK_FAILED);
+  }
+  struct stat status;
+  CHECK(stat(file.text, &status) == 0 && S_ISREG(status.st_mode) && status.st_size == 6);
+}
+
+/*
+ * A link where one of the files is to be, as somebody who knows the next pid could plant it in /tmp: what it points to is
+ * not written, not created and not cut, and the other sink works.
+ */
+static void symlink_at(uint32_t sink, int dangling) {
+  struct test_path path = test_path_of(getpid(), sink), victim = test_subdir("victim", 0);
+  if (dangling) {
+    unlink(victim.text);
+  } else {
+    file_write(victim.text, "precious\n");
+  }
+  unlink(path.text);
+  CHECK(symlink(victim.text, path.text) == 0);
+  uint32_t other = sink == JITSYM_SINK_MAP ? JITSYM_SINK_JITDUMP : JITSYM_SINK_MAP;
+  jitsym *opened = test_open();
+  test_register(opened, KEEPER, 64, "linked");
+  CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_flush(opened, 0));
+  jitsym_stats stats;
+  memset(&stats, 0, sizeof stats);
+  stats.struct_size = sizeof stats;
+  CHECK_OK(jitsym_get_stats(opened, &stats));
+  CHECK(stats.sinks_running == other && stats.sinks_failed == sink && stats.registered == 1);
+  char text[4096];
+  CHECK_OK(jitsym_last_error(opened, text, sizeof text));
+  CHECK(strstr(text, path.text) != NULL);
+  struct test_path works = test_path(opened, other);
+  if (other == JITSYM_SINK_MAP) {
+    struct map map = map_read(works.text);
+    CHECK(strcmp(map_name(&map, KEEPER), "linked") == 0);
+    map_free(&map);
+  } else {
+    struct dump dump = dump_read(works.text);
+    CHECK(dump_load(&dump, "linked", 0) != NULL);
+    dump_free(&dump);
+  }
+  (void)jitsym_close(opened);
+  if (dangling) {
+    CHECK(!file_exists(victim.text));
+  } else {
+    size_t size;
+    unsigned char *bytes = file_read(victim.text, &size);
+    CHECK(strcmp((char *)bytes, "precious\n") == 0);
+    free(bytes);
+  }
+}
+
+static void symlink_map(void) {
+  symlink_at(JITSYM_SINK_MAP, 0);
+}
+
+static void symlink_map_dangling(void) {
+  symlink_at(JITSYM_SINK_MAP, 1);
+}
+
+static void symlink_jitdump(void) {
+  symlink_at(JITSYM_SINK_JITDUMP, 0);
+}
+
+static void symlink_jitdump_dangling(void) {
+  symlink_at(JITSYM_SINK_JITDUMP, 1);
+}
+
+/* The name that a name becomes, in both files. */
+static void name_becomes(const char *name, size_t length, const char *expected) {
+  static uint64_t addr = 0x7200000000;
+  addr += 0x1000;
+  jitsym_code code = test_code(addr, 16, name);
+  code.name_len = length;
+  CHECK_OK(jitsym_register(session, &code, NULL));
+  CHECK_OK(jitsym_flush(session, 0));
+  struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
+  struct dump dump = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
+  const char *mapped = map_name(&map, addr);
+  char by_address[64];
+  if (expected == NULL) {
+    snprintf(by_address, sizeof by_address, "jit_%llx", (unsigned long long)addr);
+    expected = by_address;
+  }
+  if (strcmp(mapped, expected) != 0) {
+    fprintf(stderr, "\"%s\" became \"%s\", expected \"%s\"\n", name == NULL ? "NULL" : name, mapped, expected);
+  }
+  CHECK(strcmp(mapped, expected) == 0);
+  CHECK(dump_load(&dump, expected, 0) != NULL);
+  map_free(&map);
+  dump_free(&dump);
+}
+
+static void names(void) {
+  begin();
+  name_becomes("plain", 0, "plain");
+  name_becomes("with a space", 0, "with a space");
+  name_becomes("void f<int>(x::y const&)", 0, "void f<int>(x::y const&)");
+  name_becomes("gr\xc3\xbc\xc3\x9f", 0, "gr\xc3\xbc\xc3\x9f");
+  name_becomes("plainly", 5, "plain");
+  CHECK(known().names_changed == 0);
+
+  name_becomes(NULL, 0, NULL);
+  name_becomes("", 0, NULL);
+  name_becomes("   ", 0, NULL);
+  name_becomes(" \t\n ", 0, NULL);
+  name_becomes("  trimmed\t", 0, "trimmed");
+  name_becomes("two\nlines", 0, "two_lines");
+  name_becomes("cr\rtab\tesc\033del\177", 0, "cr_tab_esc_del_");
+  name_becomes("c1\xc2\x85next", 0, "c1_next");
+  name_becomes("nul\0inside", 10, "nul_inside");
+  name_becomes("bad\xff", 0, "bad\xef\xbf\xbd");
+  name_becomes("cut\xe2\x82", 0, "cut\xef\xbf\xbd");
+  name_becomes("half\xe2\x82\xacway", 6, "half\xef\xbf\xbd");
+  CHECK(known().names_changed >= 10);
+
+  /* perf does not see names of one or two bytes: something must have been added to them. */
+  static const char *const tiny[] = {"x", "xy"};
+  for (size_t i = 0; i < 2; i++) {
+    uint64_t addr = 0x7300000000 + 0x1000 * i;
+    jitsym_code code = test_code(addr, 16, tiny[i]);
+    CHECK_OK(jitsym_register(session, &code, NULL));
+    CHECK_OK(jitsym_flush(session, 0));
+    struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
+    const char *name = map_name(&map, addr);
+    CHECK(strlen(name) >= 3 && memcmp(name, tiny[i], strlen(tiny[i])) == 0);
+    map_free(&map);
+  }
+
+  /* A megabyte of name: cut, and names that differ only behind the cut stay different. */
+  enum { LONG = 1 << 20 };
+  char *name = malloc(LONG + 1);
+  CHECK(name != NULL);
+  memset(name, 'n', LONG);
+  name[LONG] = 0;
+  char kept[2][JITSYM_NAME_MAX + 1];
+  for (size_t i = 0; i < 2; i++) {
+    uint64_t addr = 0x7400000000 + 0x1000 * i;
+    jitsym_code code = test_code(addr, 16, name);
+    code.name_len = i == 0 ? 0 : LONG;
+    name[LONG - 1] = (char)('a' + i);
+    CHECK_OK(jitsym_register(session, &code, NULL));
+    CHECK_OK(jitsym_flush(session, 0));
+    struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
+    CHECK(strlen(map_name(&map, addr)) <= JITSYM_NAME_MAX);
+    strcpy(kept[i], map_name(&map, addr));
+    map_free(&map);
+    size_t length = strlen(kept[i]);
+    CHECK(length > JITSYM_NAME_MAX - 8 && kept[i][length - 9] == '~');
+    CHECK(strspn(kept[i] + length - 8, "0123456789abcdef") == 8);
+    CHECK(strspn(kept[i], "n") == length - 9);
+  }
+  CHECK(strcmp(kept[0], kept[1]) != 0);
+  /* The longest name that is kept as it is, and a character that would straddle the cut. */
+  name[JITSYM_NAME_MAX] = 0;
+  name_becomes(name, 0, name);
+  for (size_t i = 0; i + 1 < JITSYM_NAME_MAX; i += 2) {
+    memcpy(name + i, "\xc3\xbc", 2);
+  }
+  memcpy(name + JITSYM_NAME_MAX, "xy", 3);
+  for (size_t shift = 0; shift < 2; shift++) {
+    uint64_t addr = 0x7500000000 + 0x1000 * shift;
+    memmove(name + 1, name, JITSYM_NAME_MAX + 3);
+    name[0] = 'x';
+    jitsym_code code = test_code(addr, 16, name);
+    CHECK_OK(jitsym_register(session, &code, NULL));
+    CHECK_OK(jitsym_flush(session, 0));
+    struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
+    const char *got = map_name(&map, addr);
+    CHECK(strlen(got) <= JITSYM_NAME_MAX && strstr(got, "\xef\xbf\xbd") == NULL);
+    const char *at = got;
+    while (*at == 'x') {
+      at++;
+    }
+    for (; at[0] == '\xc3'; at += 2) {
+      CHECK(at[1] == '\xbc');
+    }
+    CHECK(*at == '~' && strlen(at) == 9);
+    map_free(&map);
+  }
+  free(name);
+
+  /* A name at the end of what can be read, with no NUL behind it. */
+  size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  char *pages = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(pages != MAP_FAILED && mprotect(pages + page, page, PROT_NONE) == 0);
+  memcpy(pages + page - 7, "no_nul!", 7);
+  name_becomes(pages + page - 7, 7, "no_nul!");
+  CHECK(munmap(pages, 2 * page) == 0);
+  end();
+}
+
+static void on_signal(int number) {
+  fprintf(stderr, "signal %d\n", number);
+  _exit(1);
+}
+
+/* Code that cannot be read is registered all the same: the name is worth more than the bytes. */
+static void unreadable(void) {
+  static const int signals[] = {SIGSEGV, SIGBUS, SIGPIPE, SIGILL};
+  for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
+    CHECK(signal(signals[i], on_signal) != SIG_ERR);
+  }
+  begin();
+  size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  unsigned char *pages = mmap(NULL, 4 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(pages != MAP_FAILED);
+  memset(pages, 0xab, 4 * page);
+  CHECK(mprotect(pages + page, page, PROT_NONE) == 0);
+  CHECK(munmap(pages + 3 * page, page) == 0);
+  CHECK(known().unreadable == 0);
+
+  const struct {
+    const char *name;
+    uint64_t addr;
+    uint64_t size;
+    /* How many of the first bytes can be read. */
+    uint64_t read;
+  } ranges[] = {
+      {"readable", (uintptr_t)pages, 100, 100},
+      {"no access", (uintptr_t)pages + page + 64, 64, 0},
+      {"half readable", (uintptr_t)pages + 2 * page + 100, page, page - 100},
+      {"unmapped", (uintptr_t)pages + 3 * page + 1024, 64, 0},
+      {"first page", 64, 64, 0},
+      {"not canonical", (uint64_t)0x8000000000000000, 64, 0},
+      {"end of memory", UINT64_MAX - 128, 64, 0},
+  };
+  enum { RANGES = sizeof ranges / sizeof ranges[0] };
+  jitsym_id ids[RANGES];
+  for (size_t i = 0; i < RANGES; i++) {
+    uint64_t before = known().unreadable;
+    jitsym_code code = test_code(ranges[i].addr, ranges[i].size, ranges[i].name);
+    code.bytes = NULL;
+    CHECK_OK(jitsym_register(session, &code, &ids[i]));
+    CHECK(known().unreadable == before + (ranges[i].read < ranges[i].size));
+  }
+  struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
+  struct dump dump = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
+  for (size_t i = 0; i < RANGES; i++) {
+    CHECK(strcmp(map_name(&map, ranges[i].addr), ranges[i].name) == 0);
+    const struct dump_record *load = dump_load(&dump, ranges[i].name, 0);
+    CHECK(load != NULL && load->addr == ranges[i].addr && load->size == ranges[i].size);
+    for (uint64_t at = 0; at < load->size; at++) {
+      CHECK(load->code[at] == (at < ranges[i].read ? 0xab : 0));
+    }
+  }
+  map_free(&map);
+  dump_free(&dump);
+
+  /* The same for a move. */
+  jitsym_move_target target = test_target((uintptr_t)pages + page + 512);
+  target.bytes = NULL;
+  uint64_t before = known().unreadable;
+  CHECK_OK(jitsym_move(session, ids[0], &target));
+  CHECK(known().unreadable == before + 1);
+  dump = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
+  const struct dump_record *moved = dump_load(&dump, "readable", 1);
+  CHECK(moved != NULL && moved->addr == target.addr && moved->size == 100);
+  for (uint64_t at = 0; at < moved->size; at++) {
+    CHECK(moved->code[at] == 0);
+  }
+  dump_free(&dump);
+  for (size_t i = 0; i < RANGES; i++) {
+    CHECK_OK(jitsym_unregister(session, ids[i]));
+  }
+  CHECK(munmap(pages, 3 * page) == 0);
+  end();
+}
+
+int main(int argc, char **argv) {
+  test_begin(argc, argv);
+  test_child(codes);
+  test_child(lines);
+  test_child(unwind_common);
+#if defined(__x86_64__) || defined(__aarch64__) || defined(__riscv)
+  test_child(unwind_frames);
+  test_child(unwind_rows);
+  test_child(unwind_eh_frame);
+#endif
+  test_child(moves);
+  test_child(buffers);
+  test_child(sessions);
+  test_child(init);
+  test_child(directories);
+  test_child(symlink_map);
+  test_child(symlink_map_dangling);
+  test_child(symlink_jitdump);
+  test_child(symlink_jitdump_dangling);
+  test_child(names);
+  test_child(unreadable);
+  return test_end();
+}

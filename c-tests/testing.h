@@ -1,0 +1,195 @@
+/*
+ * What the C tests share: arguments, options, codes, children.
+ *
+ * Every program takes a directory for its files as its first argument, and a second one, "light", for a small workload
+ * (valgrind runs one thread at a time, about 30 times slower). On success it prints "ok" and nothing else.
+ */
+#ifndef TESTING_H
+#define TESTING_H
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include "files.h"
+#include "jitdump_read.h"
+
+static const char *test_dir;
+static int test_light;
+
+static inline void test_begin(int argc, char **argv) {
+  CHECK(argc >= 2 && argv[1][0] == '/');
+  test_dir = argv[1];
+  test_light = argc >= 3 && strcmp(argv[2], "light") == 0;
+  /* What the person who runs the tests has set must not decide them. */
+  unsetenv("JITSYM");
+  unsetenv("JITSYM_DIR");
+  unsetenv("JITDUMPDIR");
+  unsetenv("JITDUMP_USE_ARCH_TIMESTAMP");
+  umask(022);
+}
+
+static inline int test_end(void) {
+  puts("ok");
+  return 0;
+}
+
+/* Options with both files in the test's directory. */
+static inline jitsym_options test_options(void) {
+  jitsym_options options;
+  memset(&options, 0, sizeof options);
+  options.struct_size = sizeof options;
+  options.map_dir = test_dir;
+  options.jitdump_dir = test_dir;
+  return options;
+}
+
+static inline jitsym *test_open_flags(uint32_t sinks, uint32_t flags) {
+  jitsym_options options = test_options();
+  options.sinks = sinks;
+  options.flags = flags;
+  jitsym *session = NULL;
+  CHECK_OK(jitsym_init(&options, &session));
+  CHECK(session != NULL);
+  return session;
+}
+
+static inline jitsym *test_open(void) {
+  return test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_JITDUMP, 0);
+}
+
+enum { TEST_CODE_MAX = 1 << 16 };
+static const unsigned char test_bytes[TEST_CODE_MAX] = {0xf3, 0x0f, 0x1e, 0xfa, 0x55, 0x48, 0x89, 0xe5, 0x5d, 0xc3};
+
+/* Code at an address where nothing needs to be, with its bytes elsewhere. */
+static inline jitsym_code test_code(uint64_t addr, uint64_t size, const char *name) {
+  jitsym_code code;
+  memset(&code, 0, sizeof code);
+  code.struct_size = sizeof code;
+  code.addr = addr;
+  code.size = size;
+  code.bytes = size <= sizeof test_bytes ? test_bytes : NULL;
+  code.name = name;
+  return code;
+}
+
+static inline jitsym_id test_register(jitsym *session, uint64_t addr, uint64_t size, const char *name) {
+  jitsym_code code = test_code(addr, size, name);
+  jitsym_id id = 0;
+  CHECK_OK(jitsym_register(session, &code, &id));
+  CHECK(id != 0);
+  return id;
+}
+
+static inline jitsym_move_target test_target(uint64_t addr) {
+  jitsym_move_target target;
+  memset(&target, 0, sizeof target);
+  target.struct_size = sizeof target;
+  target.addr = addr;
+  target.bytes = test_bytes;
+  return target;
+}
+
+/* The counters, exact ones. */
+static inline jitsym_stats test_stats(jitsym *session) {
+  jitsym_stats stats;
+  memset(&stats, 0, sizeof stats);
+  stats.struct_size = sizeof stats;
+  CHECK_OK(jitsym_flush(session, 10000));
+  CHECK_OK(jitsym_get_stats(session, &stats));
+  return stats;
+}
+
+enum { TEST_PATH_MAX = JITSYM_DIR_MAX + 33 };
+
+struct test_path {
+  char text[TEST_PATH_MAX];
+};
+
+/* The path of a file that the library writes: as it says itself, after a check that it is the one that profilers open. */
+static inline struct test_path test_path_in(jitsym *session, uint32_t sink, const char *dir) {
+  struct test_path path, expected;
+  const char *format = sink == JITSYM_SINK_MAP ? "%s/perf-%d.map" : "%s/jit-%d.dump";
+  snprintf(expected.text, sizeof expected.text, format, dir, (int)getpid());
+  CHECK_OK(jitsym_path(session, sink, path.text, sizeof path.text));
+  CHECK(strcmp(path.text, expected.text) == 0);
+  return path;
+}
+
+static inline struct test_path test_path(jitsym *session, uint32_t sink) {
+  return test_path_in(session, sink, test_dir);
+}
+
+/* Where the files of a process are, for when there is no session to ask. */
+static inline struct test_path test_path_of(pid_t pid, uint32_t sink) {
+  struct test_path path;
+  const char *format = sink == JITSYM_SINK_MAP ? "%s/perf-%d.map" : "%s/jit-%d.dump";
+  snprintf(path.text, sizeof path.text, format, test_dir, (int)pid);
+  return path;
+}
+
+/* A directory below that of the test, made if `make` is set. */
+static inline struct test_path test_subdir(const char *name, int make) {
+  struct test_path path;
+  snprintf(path.text, sizeof path.text, "%s/%s", test_dir, name);
+  CHECK(!make || mkdir(path.text, 0755) == 0 || errno == EEXIST);
+  return path;
+}
+
+static inline uint64_t test_now(void) {
+  struct timespec now;
+  CHECK(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
+  return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+static inline void test_sleep_ms(unsigned ms) {
+  struct timespec time = {ms / 1000, (long)(ms % 1000) * 1000000};
+  nanosleep(&time, NULL);
+}
+
+/*
+ * Waits for a child, a minute at most, and returns its wait status. A child that hangs is the failure that is looked for:
+ * it is killed, so that nothing is left behind.
+ */
+static inline int test_wait(pid_t child) {
+  int status = 0;
+  for (uint64_t begin = test_now(); test_now() - begin < 60000000000u; test_sleep_ms(1)) {
+    pid_t got = waitpid(child, &status, WNOHANG);
+    CHECK(got == 0 || got == child);
+    if (got == child) {
+      return status;
+    }
+  }
+  fprintf(stderr, "child %d hangs\n", (int)child);
+  kill(child, SIGKILL);
+  waitpid(child, &status, 0);
+  CHECK(!"child hangs");
+  return status;
+}
+
+/* That a child ended well: normally, and with no finding of a sanitizer or valgrind (they change the exit status). */
+static inline void test_wait_ok(pid_t child) {
+  int status = test_wait(child);
+  if (status != 0) {
+    fprintf(stderr, "child %d: wait status %#x\n", (int)child, (unsigned)status);
+  }
+  CHECK(status == 0);
+}
+
+/*
+ * Runs a scenario in a process of its own, so that what one leaves behind (open files, registered code, the environment)
+ * is not there in the next. It leaves by exit, as a program does. Returns its pid, by which its files are named.
+ */
+static inline pid_t test_child(void (*scenario)(void)) {
+  fflush(NULL);
+  pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    scenario();
+    exit(0);
+  }
+  test_wait_ok(child);
+  return child;
+}
+
+#endif

@@ -1,0 +1,474 @@
+//! What C hands over, checked and turned into the types of the Rust API.
+//!
+//! No reference to a foreign struct is ever made: it is copied byte by byte, as far as its `struct_size` says, over a struct of
+//! zeros, so a caller compiled against an older or a newer header is understood.
+
+use std::ffi::{c_char, c_void, CStr, OsStr};
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::time::Duration;
+use std::{ptr, slice};
+
+use super::types::*;
+use crate::code::{Bytes, Code, FramePointer, Line, LineTable, Lines, MoveTarget, SavedRegister, Unwind, UnwindRow};
+use crate::config::{Options, Sinks};
+use crate::error::{Error, Result};
+use crate::format::perf_map::Dialect;
+use crate::stats::Counters;
+
+/// Structs of integers and raw pointers that come from C; zero bytes are a valid value of each.
+///
+/// # Safety
+/// Every field is an integer or a raw pointer.
+unsafe trait Plain: Copy {
+    /// Size of the struct in the first version of the header.
+    const FIRST_SIZE: usize = size_of::<Self>();
+}
+
+// SAFETY: integers and raw pointers only, here and below.
+unsafe impl Plain for jitsym_options {}
+// SAFETY: as above.
+unsafe impl Plain for jitsym_code {}
+// SAFETY: as above.
+unsafe impl Plain for jitsym_move_target {}
+// SAFETY: as above.
+unsafe impl Plain for jitsym_unwind {}
+// SAFETY: as above.
+unsafe impl Plain for jitsym_unwind_row {}
+// SAFETY: as above.
+unsafe impl Plain for jitsym_line {}
+
+/// Copies a struct of `size` bytes; what this version does not know of must be zero.
+///
+/// # Safety
+/// `from` points to `size` readable bytes.
+unsafe fn copy<T: Plain>(from: *const u8, size: usize) -> Result<T> {
+    if size < T::FIRST_SIZE {
+        return Err(Error::StructSize);
+    }
+    let known = size.min(size_of::<T>());
+    // SAFETY: the caller's promise.
+    let tail = unsafe { slice::from_raw_parts(from.add(known), size - known) };
+    if tail.iter().any(|&byte| byte != 0) {
+        return Err(Error::StructTail);
+    }
+    let mut value = MaybeUninit::<T>::zeroed();
+    // SAFETY: `known` bytes are readable there and fit here; the two do not overlap.
+    unsafe { ptr::copy_nonoverlapping(from, value.as_mut_ptr().cast::<u8>(), known) };
+    // SAFETY: all bytes are initialised, and any are valid for integers and raw pointers.
+    Ok(unsafe { value.assume_init() })
+}
+
+/// Copies a struct that begins with its size.
+///
+/// # Safety
+/// `from` is NULL or points to a `size_t` and as many readable bytes as it says.
+unsafe fn read<T: Plain>(from: *const T) -> Result<T> {
+    if from.is_null() {
+        return Err(Error::Null);
+    }
+    // A size above this is a mistake, and its tail is not looked at.
+    const LARGEST: usize = 4096;
+    // SAFETY: the caller's promise; the size is the first field of every struct that is read this way.
+    let size = unsafe { from.cast::<usize>().read_unaligned() };
+    if size > LARGEST {
+        return Err(Error::StructTail);
+    }
+    // SAFETY: as above.
+    unsafe { copy(from.cast(), size) }
+}
+
+fn check_flags(flags: u32, known: u32) -> Result<()> {
+    if flags & !known == 0 {
+        Ok(())
+    } else {
+        Err(Error::Flags)
+    }
+}
+
+/// `jitsym_options`, or the defaults for NULL.
+///
+/// # Safety
+/// As `read`; strings in it are NULL or end with a NUL.
+pub unsafe fn options(from: *const jitsym_options) -> Result<Options> {
+    if from.is_null() {
+        return Ok(Options::default());
+    }
+    // SAFETY: the caller's promise.
+    let raw = unsafe { read(from)? };
+    check_flags(raw.flags, 63)?;
+    check_flags(raw.sinks, Sinks::ALL.0)?;
+    check_flags(raw.file_mode, 0o777)?;
+    check_flags(raw.reserved, 0)?;
+    let map_dialect = match raw.map_dialect {
+        0 => Dialect::Perf,
+        1 => Dialect::Simpleperf,
+        _ => return Err(Error::Enum),
+    };
+    let has = |flag: jitsym_init_flag| raw.flags & flag as u32 != 0;
+    Ok(Options {
+        sinks: (raw.sinks != 0).then_some(Sinks(raw.sinks)),
+        env_wins: has(jitsym_init_flag::JITSYM_INIT_ENV_WINS),
+        off_by_default: has(jitsym_init_flag::JITSYM_INIT_OFF_BY_DEFAULT),
+        no_unwind: has(jitsym_init_flag::JITSYM_INIT_NO_UNWIND),
+        move_records: has(jitsym_init_flag::JITSYM_INIT_MOVE_RECORDS),
+        close_record: has(jitsym_init_flag::JITSYM_INIT_CLOSE_RECORD),
+        drop_when_full: has(jitsym_init_flag::JITSYM_INIT_DROP_WHEN_FULL),
+        // SAFETY: the caller's promise.
+        map_dir: unsafe { path(raw.map_dir) },
+        // SAFETY: the caller's promise.
+        jitdump_dir: unsafe { path(raw.jitdump_dir) },
+        map_dialect,
+        file_mode: (raw.file_mode != 0).then_some(raw.file_mode),
+        max_memory: (raw.max_memory != 0).then_some(raw.max_memory),
+        max_wait: (raw.max_wait_ms != 0).then(|| Duration::from_millis(raw.max_wait_ms.into())),
+    })
+}
+
+/// # Safety
+/// `text` is NULL or ends with a NUL.
+unsafe fn path(text: *const c_char) -> Option<PathBuf> {
+    // SAFETY: the caller's promise.
+    (!text.is_null()).then(|| PathBuf::from(OsStr::from_bytes(unsafe { CStr::from_ptr(text) }.to_bytes())))
+}
+
+/// A single sink.
+pub fn sink(bit: u32) -> Result<Sinks> {
+    match bit {
+        1 => Ok(Sinks::MAP),
+        2 => Ok(Sinks::JITDUMP),
+        _ => Err(Error::Enum),
+    }
+}
+
+/// An array of structs that may be larger or smaller than ours.
+#[derive(Clone, Copy)]
+struct Array<'a, T> {
+    start: *const u8,
+    count: usize,
+    stride: usize,
+    element: PhantomData<&'a T>,
+}
+
+impl<T: Plain> Array<'_, T> {
+    /// # Safety
+    /// `start` is NULL or points to `count` elements of `stride` bytes, or of the first version's size if that is 0.
+    unsafe fn new(start: *const T, count: usize, stride: usize) -> Result<Self> {
+        let stride = if stride == 0 { T::FIRST_SIZE } else { stride };
+        if count > 0 && start.is_null() {
+            return Err(Error::Null);
+        }
+        let array = Array { start: start.cast(), count, stride, element: PhantomData };
+        if count > 0 && stride != size_of::<T>() {
+            // Sizes and tails once and for all, so that `get` cannot fail.
+            for index in 0..count {
+                // SAFETY: the caller's promise.
+                unsafe { copy::<T>(array.element(index), stride)? };
+            }
+        }
+        Ok(array)
+    }
+
+    fn element(&self, index: usize) -> *const u8 {
+        // SAFETY: `index` is below `count` at each use, and so the element inside the array.
+        unsafe { self.start.add(index * self.stride) }
+    }
+
+    fn get(&self, index: usize) -> Option<T> {
+        // SAFETY: `new` was promised that the array is there; it has checked sizes and tails.
+        (index < self.count).then(|| unsafe { copy(self.element(index), self.stride).ok() }).flatten()
+    }
+}
+
+/// A checked `jitsym_code`.
+pub struct CodeInput<'a> {
+    addr: u64,
+    size: u64,
+    name: &'a [u8],
+    bytes: Bytes<'a>,
+    unwind: UnwindInput<'a>,
+    lines: Array<'a, jitsym_line>,
+    free_after: u64,
+}
+
+/// # Safety
+/// As `read`, and every pointer in the struct is valid for what the header says.
+pub unsafe fn code<'a>(from: *const jitsym_code) -> Result<CodeInput<'a>> {
+    // SAFETY: the caller's promise.
+    let raw = unsafe { read(from)? };
+    check_flags(raw.flags | raw.reserved, 0)?;
+    // Before `bytes` is looked at.
+    if raw.size == 0 {
+        return Err(Error::SizeZero);
+    }
+    if raw.size > jitsym_limit::JITSYM_CODE_SIZE_MAX as u64 {
+        return Err(Error::TooLarge);
+    }
+    // SAFETY: the caller's promise.
+    let lines = unsafe { Array::new(raw.lines, raw.line_count, raw.line_size)? };
+    for index in 0..lines.count {
+        let line = lines.get(index).ok_or(Error::LineFile)?;
+        check_flags(line.reserved, 0)?;
+        if line.file.is_null() {
+            return Err(Error::LineFile);
+        }
+    }
+    Ok(CodeInput {
+        addr: raw.addr,
+        size: raw.size,
+        // SAFETY: the caller's promise.
+        name: unsafe { name(raw.name, raw.name_len) },
+        // SAFETY: the caller's promise.
+        bytes: unsafe { bytes(raw.bytes, raw.size) },
+        unwind: if raw.unwind.is_null() {
+            UnwindInput::Ready(Unwind::None)
+        } else {
+            // SAFETY: the caller's promise.
+            unsafe { unwind(raw.unwind)? }
+        },
+        lines,
+        free_after: raw.free_after,
+    })
+}
+
+impl CodeInput<'_> {
+    /// The same as the Rust API has it.
+    pub fn as_code(&self) -> Code<'_> {
+        Code {
+            addr: self.addr,
+            size: self.size,
+            bytes: self.bytes,
+            name: self.name,
+            unwind: self.unwind.as_unwind(),
+            lines: Lines::Table(&self.lines),
+            free_after: self.free_after,
+        }
+    }
+}
+
+impl LineTable for Array<'_, jitsym_line> {
+    fn len(&self) -> usize {
+        self.count
+    }
+
+    fn row(&self, index: usize) -> Option<Line<'_>> {
+        let raw = self.get(index)?;
+        // SAFETY: `code` has found it not NULL; that it ends with a NUL and lives as long as the call is the caller's promise.
+        let file = unsafe { CStr::from_ptr(raw.file) }.to_bytes();
+        Some(Line { offset: raw.offset, line: raw.line, column: raw.column, file })
+    }
+}
+
+/// # Safety
+/// `start` is NULL, or points to `len` bytes, or to a NUL-terminated string if `len` is 0.
+unsafe fn name<'a>(start: *const c_char, len: usize) -> &'a [u8] {
+    if start.is_null() {
+        return &[];
+    }
+    if len == 0 {
+        // SAFETY: the caller's promise.
+        return unsafe { CStr::from_ptr(start) }.to_bytes();
+    }
+    // SAFETY: the caller's promise.
+    unsafe { slice::from_raw_parts(start.cast(), len) }
+}
+
+/// # Safety
+/// `start` is NULL or points to `size` readable bytes.
+unsafe fn bytes<'a>(start: *const c_void, size: u64) -> Bytes<'a> {
+    if start.is_null() {
+        Bytes::AtAddress
+    } else {
+        // SAFETY: the caller's promise.
+        Bytes::Here(unsafe { slice::from_raw_parts(start.cast(), size as usize) })
+    }
+}
+
+/// A checked `jitsym_unwind`: rows have to be kept, because they are laid out differently.
+pub enum UnwindInput<'a> {
+    Ready(Unwind<'a>),
+    Rows(Vec<UnwindRow<'a>>),
+}
+
+/// # Safety
+/// As `read`, and every pointer in the struct is valid for what the header says. NULL is no description.
+pub unsafe fn unwind<'a>(from: *const jitsym_unwind) -> Result<UnwindInput<'a>> {
+    if from.is_null() {
+        return Ok(UnwindInput::Ready(Unwind::None));
+    }
+    // SAFETY: the caller's promise.
+    let raw = unsafe { read(from)? };
+    check_flags(raw.flags, 0)?;
+    // SAFETY: the caller's promise.
+    let saved = || unsafe { saved_registers(raw.saved, raw.saved_count) };
+    let ready = match raw.kind {
+        0 => Unwind::None,
+        1 => Unwind::FramePointer(FramePointer {
+            pushed: raw.fp_pushed,
+            set: raw.fp_set,
+            epilogue_begin: raw.epilogue_begin,
+            epilogue_end: raw.epilogue_end,
+            cfa_offset: raw.cfa_offset,
+            saved: saved()?,
+            saved_from: raw.saved_from,
+        }),
+        2 => Unwind::FixedFrame { cfa_offset: raw.cfa_offset, saved: saved()? },
+        // SAFETY: the caller's promise.
+        3 => return Ok(UnwindInput::Rows(unsafe { rows(&raw)? })),
+        4 => {
+            if raw.eh_frame.is_null() {
+                return Err(Error::Null);
+            }
+            // SAFETY: the caller's promise.
+            let bytes = unsafe { slice::from_raw_parts(raw.eh_frame.cast::<u8>(), raw.eh_frame_size) };
+            let addr = if raw.eh_frame_addr == 0 { bytes.as_ptr() as u64 } else { raw.eh_frame_addr };
+            Unwind::EhFrame { bytes, addr }
+        }
+        _ => return Err(Error::Enum),
+    };
+    Ok(UnwindInput::Ready(ready))
+}
+
+/// # Safety
+/// The pointers in `raw` are valid for what the header says.
+unsafe fn rows<'a>(raw: &jitsym_unwind) -> Result<Vec<UnwindRow<'a>>> {
+    // SAFETY: the caller's promise.
+    let array = unsafe { Array::new(raw.rows, raw.row_count as usize, raw.row_size)? };
+    let row = |index| {
+        let row: jitsym_unwind_row = array.get(index).ok_or(Error::StructSize)?;
+        // SAFETY: the caller's promise.
+        let saved = unsafe { saved_registers(row.saved, row.saved_count)? };
+        Ok(UnwindRow { offset: row.offset, cfa_register: row.cfa_reg, cfa_offset: row.cfa_offset, saved })
+    };
+    (0..array.count).map(row).collect()
+}
+
+/// # Safety
+/// `start` is NULL or points to `count` entries.
+unsafe fn saved_registers<'a>(start: *const jitsym_saved_register, count: u32) -> Result<&'a [SavedRegister]> {
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if start.is_null() {
+        return Err(Error::Null);
+    }
+    // SAFETY: the caller's promise.
+    Ok(unsafe { slice::from_raw_parts(start, count as usize) })
+}
+
+impl UnwindInput<'_> {
+    /// The same as the Rust API has it.
+    pub fn as_unwind(&self) -> Unwind<'_> {
+        match self {
+            UnwindInput::Ready(unwind) => *unwind,
+            UnwindInput::Rows(rows) => Unwind::Rows(rows),
+        }
+    }
+}
+
+/// `jitsym_move_target` for code of `size` bytes.
+///
+/// # Safety
+/// As `read`, and `bytes` in it is NULL or points to `size` readable bytes.
+pub unsafe fn move_target<'a>(from: *const jitsym_move_target, size: u64) -> Result<MoveTarget<'a>> {
+    // SAFETY: the caller's promise.
+    let raw = unsafe { read(from)? };
+    check_flags(raw.flags | raw.reserved, 0)?;
+    // SAFETY: the caller's promise.
+    Ok(MoveTarget { addr: raw.addr, bytes: unsafe { bytes(raw.bytes, size) }, free_after: raw.free_after })
+}
+
+// SAFETY: integers only.
+unsafe impl Plain for jitsym_stats {
+    // The first version ends behind its last counter.
+    const FIRST_SIZE: usize = std::mem::offset_of!(jitsym_stats, memory) + 8;
+}
+
+/// Fills in `jitsym_stats`, as much of it as the caller has.
+///
+/// # Safety
+/// `out` is NULL or points to as many writable bytes as its `struct_size` says.
+pub unsafe fn write_stats(out: *mut jitsym_stats, engine: &crate::engine::Engine) -> Result<()> {
+    if out.is_null() {
+        return Err(Error::Null);
+    }
+    // SAFETY: the caller's promise; the size is the first field.
+    let size = unsafe { out.cast::<usize>().read_unaligned() };
+    if size < jitsym_stats::FIRST_SIZE {
+        return Err(Error::StructSize);
+    }
+    let Counters {
+        registered,
+        moved,
+        unregistered,
+        overwritten,
+        live,
+        dropped,
+        unreadable,
+        names_changed,
+        not_free,
+        jitdump_bytes,
+        jitdump_records,
+        map_bytes,
+        map_entries,
+        map_rewrites,
+        map_forgotten,
+        write_errors,
+    } = &engine.counters;
+    let stats = jitsym_stats {
+        struct_size: size,
+        sinks_running: engine.sinks().0,
+        sinks_failed: engine.sinks_failed().0,
+        registered: registered.get(),
+        moved: moved.get(),
+        unregistered: unregistered.get(),
+        overwritten: overwritten.get(),
+        live: live.get(),
+        dropped: dropped.get(),
+        unreadable: unreadable.get(),
+        names_changed: names_changed.get(),
+        not_free: not_free.get(),
+        jitdump_bytes: jitdump_bytes.get(),
+        jitdump_records: jitdump_records.get(),
+        map_bytes: map_bytes.get(),
+        map_entries: map_entries.get(),
+        map_rewrites: map_rewrites.get(),
+        map_forgotten: map_forgotten.get(),
+        write_errors: write_errors.get(),
+        memory: engine.pool.memory(),
+    };
+    // SAFETY: the struct is at least that large; what a newer header has behind it is left alone.
+    unsafe { ptr::copy_nonoverlapping((&raw const stats).cast::<u8>(), out.cast(), size.min(size_of_val(&stats))) };
+    Ok(())
+}
+
+/// Copies text to a buffer, as much as fits between two characters, with a NUL behind it.
+///
+/// # Safety
+/// `buf` is NULL or points to `size` writable bytes.
+pub unsafe fn write_text(text: &str, buf: *mut c_char, size: usize) -> Result<()> {
+    let room = size.saturating_sub(1);
+    // SAFETY: the caller's promise.
+    unsafe { write_bytes(&text.as_bytes()[..text.floor_char_boundary(room)], buf, size) }
+}
+
+/// Copies bytes to a buffer, with a NUL behind them; fails if they do not fit.
+///
+/// # Safety
+/// As `write_text`.
+pub unsafe fn write_bytes(bytes: &[u8], buf: *mut c_char, size: usize) -> Result<()> {
+    if buf.is_null() {
+        return Err(Error::Null);
+    }
+    if bytes.len() >= size {
+        return Err(Error::Buffer);
+    }
+    // SAFETY: the bytes and the NUL fit.
+    unsafe {
+        ptr::copy_nonoverlapping(bytes.as_ptr(), buf.cast(), bytes.len());
+        buf.add(bytes.len()).write(0);
+    }
+    Ok(())
+}

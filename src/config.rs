@@ -1,0 +1,254 @@
+//! Options plus environment make one configuration.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::capi::types::jitsym_limit;
+use crate::error::{Error, Result};
+use crate::format::perf_map::Dialect;
+use crate::sys::clock::Clock;
+
+/// A set of sinks; the bits of `jitsym_sink`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sinks(pub(crate) u32);
+
+impl Sinks {
+    /// No sink.
+    pub const NONE: Sinks = Sinks(0);
+    /// The perf map.
+    pub const MAP: Sinks = Sinks(1);
+    /// The jitdump.
+    pub const JITDUMP: Sinks = Sinks(2);
+    /// Every sink.
+    pub const ALL: Sinks = Sinks(3);
+
+    /// Both sets together.
+    pub const fn with(self, other: Sinks) -> Sinks {
+        Sinks(self.0 | other.0)
+    }
+
+    /// Whether all of `other` is in this set.
+    pub const fn has(self, other: Sinks) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// How a session is to behave; see `jitsym_options` in the C header. `Default` is what a NULL pointer asks for in C.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The sinks to start; `None` leaves it to the environment.
+    pub sinks: Option<Sinks>,
+    /// The environment decides what the options say too.
+    pub env_wins: bool,
+    /// No sink unless the environment names one.
+    pub off_by_default: bool,
+    /// Leave unwinding records out of the jitdump.
+    pub no_unwind: bool,
+    /// Write moves as JIT_CODE_MOVE.
+    pub move_records: bool,
+    /// End the jitdump with JIT_CODE_CLOSE.
+    pub close_record: bool,
+    /// Drop records at once when memory is full.
+    pub drop_when_full: bool,
+    /// Directory of the perf map.
+    pub map_dir: Option<PathBuf>,
+    /// Directory of the jitdump.
+    pub jitdump_dir: Option<PathBuf>,
+    /// Who is to read the perf map.
+    pub map_dialect: Dialect,
+    /// Permission bits of the files.
+    pub file_mode: Option<u32>,
+    /// Bound of the memory that holds records on their way to the writer.
+    pub max_memory: Option<u64>,
+    /// How long a registration may wait when that memory is full.
+    pub max_wait: Option<Duration>,
+}
+
+/// Where the jitdump goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DumpDir {
+    /// Into this directory.
+    Exactly(PathBuf),
+    /// Into a new directory below `base/.debug/jit`, as perf's own agents do with `JITDUMPDIR`.
+    CacheBelow(PathBuf),
+}
+
+/// What a process writes, and how: fixed by its first session.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub sinks: Sinks,
+    pub unwind: bool,
+    pub move_records: bool,
+    pub close_record: bool,
+    pub drop_when_full: bool,
+    pub map_dir: PathBuf,
+    pub dump_dir: DumpDir,
+    pub dialect: Dialect,
+    pub file_mode: u32,
+    pub max_memory: usize,
+    pub max_wait: Duration,
+    pub clock: Clock,
+}
+
+/// A way to look up environment variables, so that tests need not change the real ones.
+type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
+
+impl Config {
+    /// Combines options with this process's environment.
+    pub fn new(options: &Options) -> Result<Config> {
+        // A program that runs with more rights than its caller must not write where the caller says.
+        // SAFETY: getauxval only answers.
+        let privileged = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+        let lookup =
+            |name: &str| if privileged { None } else { std::env::var_os(name).filter(|value| !value.is_empty()) };
+        Config::with_env(options, &lookup)
+    }
+
+    fn with_env(options: &Options, env: Lookup<'_>) -> Result<Config> {
+        let default_sinks = if options.off_by_default { Sinks::NONE } else { Sinks::ALL };
+        let env_sinks = env("JITSYM").map(|value| parse_sinks(&value));
+        let sinks = prefer(options, options.sinks, env_sinks).unwrap_or(default_sinks);
+
+        let env_dir = env("JITSYM_DIR").map(PathBuf::from);
+        let tmp = match options.map_dialect {
+            Dialect::Perf => "/tmp",
+            Dialect::Simpleperf => "/data/local/tmp",
+        };
+        let map_dir = prefer(options, options.map_dir.clone(), env_dir.clone()).unwrap_or_else(|| tmp.into());
+        let dump_dir = match prefer(options, options.jitdump_dir.clone(), env_dir) {
+            Some(dir) => DumpDir::Exactly(dir),
+            None => match env("JITDUMPDIR") {
+                Some(base) => DumpDir::CacheBelow(base.into()),
+                None => DumpDir::Exactly(tmp.into()),
+            },
+        };
+        let (DumpDir::Exactly(dump_path) | DumpDir::CacheBelow(dump_path)) = &dump_dir;
+        check_dir(&map_dir)?;
+        check_dir(dump_path)?;
+
+        let arch_timestamp = env("JITDUMP_USE_ARCH_TIMESTAMP").is_some_and(|value| value != "0");
+        let env_unwind = env("JITSYM_UNWIND").map(|value| value != "0" && value != "off");
+        let no_unwind = options.no_unwind.then_some(false);
+        Ok(Config {
+            sinks,
+            unwind: prefer(options, no_unwind, env_unwind).unwrap_or(true),
+            move_records: options.move_records,
+            close_record: options.close_record,
+            drop_when_full: options.drop_when_full,
+            map_dir,
+            dump_dir,
+            dialect: options.map_dialect,
+            file_mode: options.file_mode.unwrap_or(0o644),
+            max_memory: usize::try_from(options.max_memory.unwrap_or(64 << 20)).unwrap_or(usize::MAX).max(1 << 20),
+            max_wait: options.max_wait.unwrap_or(Duration::from_millis(10)),
+            clock: if arch_timestamp && Clock::ARCH_AVAILABLE { Clock::Arch } else { Clock::Monotonic },
+        })
+    }
+
+    /// Whether a session that asks for `self` can share the files of a process that runs with `running`.
+    pub fn can_join(&self, running: &Config) -> bool {
+        let map = !self.sinks.has(Sinks::MAP) || (self.map_dir == running.map_dir && self.dialect == running.dialect);
+        let dump = !self.sinks.has(Sinks::JITDUMP) || self.dump_dir == running.dump_dir;
+        running.sinks.has(self.sinks) && map && dump
+    }
+}
+
+fn prefer<T>(options: &Options, option: Option<T>, env: Option<T>) -> Option<T> {
+    if options.env_wins {
+        env.or(option)
+    } else {
+        option.or(env)
+    }
+}
+
+/// `JITSYM=map,jitdump` or `off`. Words that are not known are passed over: they may be sinks of a later version.
+fn parse_sinks(value: &OsString) -> Sinks {
+    value.as_bytes().split(|&byte| byte == b',').fold(Sinks::NONE, |sinks, word| {
+        sinks.with(match word.trim_ascii() {
+            b"map" => Sinks::MAP,
+            b"jitdump" => Sinks::JITDUMP,
+            b"on" | b"1" => Sinks::ALL,
+            _ => Sinks::NONE,
+        })
+    })
+}
+
+fn check_dir(dir: &Path) -> Result<()> {
+    let fits = dir.as_os_str().len() <= jitsym_limit::JITSYM_DIR_MAX as usize;
+    if dir.is_absolute() && fits && !dir.as_os_str().as_bytes().contains(&0) {
+        Ok(())
+    } else {
+        Err(Error::Path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(options: Options, env: &[(&str, &str)]) -> Result<Config> {
+        Config::with_env(&options, &|name| {
+            env.iter().find(|(known, _)| *known == name).map(|(_, value)| OsString::from(value))
+        })
+    }
+
+    #[test]
+    fn sinks_come_from_options_then_environment_then_default() {
+        let sinks = |options: Options, env: &[(&str, &str)]| config(options, env).unwrap().sinks;
+        let map_only = || Options { sinks: Some(Sinks::MAP), ..Options::default() };
+        assert_eq!(sinks(Options::default(), &[]), Sinks::ALL);
+        assert_eq!(sinks(Options { off_by_default: true, ..Options::default() }, &[]), Sinks::NONE);
+        assert_eq!(sinks(Options { off_by_default: true, ..Options::default() }, &[("JITSYM", "map")]), Sinks::MAP);
+        assert_eq!(sinks(Options::default(), &[("JITSYM", "off")]), Sinks::NONE);
+        assert_eq!(sinks(Options::default(), &[("JITSYM", "jitdump, map,later")]), Sinks::ALL);
+        assert_eq!(sinks(map_only(), &[("JITSYM", "jitdump")]), Sinks::MAP);
+        assert_eq!(sinks(Options { env_wins: true, ..map_only() }, &[("JITSYM", "jitdump")]), Sinks::JITDUMP);
+        assert_eq!(sinks(Options { env_wins: true, ..map_only() }, &[]), Sinks::MAP);
+    }
+
+    #[test]
+    fn directories() {
+        let dirs = |options: Options, env: &[(&str, &str)]| {
+            let config = config(options, env).unwrap();
+            (config.map_dir, config.dump_dir)
+        };
+        let exactly = |dir: &str| DumpDir::Exactly(dir.into());
+        assert_eq!(dirs(Options::default(), &[]), ("/tmp".into(), exactly("/tmp")));
+        assert_eq!(dirs(Options::default(), &[("JITSYM_DIR", "/d")]), ("/d".into(), exactly("/d")));
+        let below = DumpDir::CacheBelow("/h".into());
+        assert_eq!(dirs(Options::default(), &[("JITDUMPDIR", "/h")]), ("/tmp".into(), below));
+        let options = Options { map_dir: Some("/m".into()), ..Options::default() };
+        assert_eq!(dirs(options, &[("JITSYM_DIR", "/d")]), ("/m".into(), exactly("/d")));
+        let android = Options { map_dialect: Dialect::Simpleperf, ..Options::default() };
+        assert_eq!(dirs(android, &[]).0, PathBuf::from("/data/local/tmp"));
+    }
+
+    #[test]
+    fn bad_directories_are_refused() {
+        for dir in ["relative/dir", "", &format!("/{}", "x".repeat(1023))] {
+            let options = Options { map_dir: Some(dir.into()), ..Options::default() };
+            assert_eq!(config(options, &[]).unwrap_err(), Error::Path, "{dir}");
+        }
+    }
+
+    #[test]
+    fn switches() {
+        assert!(config(Options::default(), &[]).unwrap().unwind);
+        assert!(!config(Options::default(), &[("JITSYM_UNWIND", "0")]).unwrap().unwind);
+        let clock = |value| config(Options::default(), &[("JITDUMP_USE_ARCH_TIMESTAMP", value)]).unwrap().clock;
+        assert_eq!(clock("0"), Clock::Monotonic);
+        assert_eq!(clock("1") == Clock::Arch, Clock::ARCH_AVAILABLE);
+    }
+
+    #[test]
+    fn a_session_joins_only_the_same_files() {
+        let running = config(Options { sinks: Some(Sinks::MAP), ..Options::default() }, &[]).unwrap();
+        let with = |options: Options| config(options, &[]).unwrap().can_join(&running);
+        assert!(with(Options { sinks: Some(Sinks::MAP), ..Options::default() }));
+        assert!(with(Options { sinks: Some(Sinks::NONE), ..Options::default() }));
+        assert!(!with(Options::default()));
+        assert!(!with(Options { sinks: Some(Sinks::MAP), map_dir: Some("/m".into()), ..Options::default() }));
+    }
+}

@@ -1,0 +1,179 @@
+//! Entries of a compiler's `.eh_frame` section, cut to one piece of code and written anew.
+//!
+//! Each CIE keeps its alignment factor for data, return address column, initial instructions and its mark for signal
+//! trampolines. Personality routines and LSDAs are dropped: readers of profiles call no personality, and pointers to them
+//! mean nothing in another place.
+//!
+//! gimli can convert whole tables, but not from a section at an address of its own, not only the entries that are wanted,
+//! and not without overflow in its arithmetic when the bytes are hostile; so the entries are read with `gimli::read` and
+//! handed to `gimli::write` one instruction at a time.
+
+use std::ops::Range;
+
+use gimli::read::{self, BaseAddresses, CieOrFde, EhFrame, EndianSlice, UnwindSection};
+use gimli::write::{self, CallFrameInstruction, Expression, FrameTable};
+use gimli::{LittleEndian, Vendor};
+
+use super::{Entries, Placement};
+use crate::error::{Error, Result};
+use crate::sys::arch::Arch;
+
+type Reader<'a> = EndianSlice<'a, LittleEndian>;
+
+/// The entries of the section `bytes`, whose pc-relative pointers are counted from `addr`, that overlap `code`.
+///
+/// An entry that starts before the code or ends behind it is cut: what it says of places before the code becomes the
+/// state at the code's start. So no table claims addresses that belong to other code.
+///
+/// Without `code`, all entries, as if each began where the code begins: their size is an upper bound for any code.
+pub(super) fn entries(
+    arch: Arch,
+    bytes: &[u8],
+    addr: u64,
+    code: Option<Range<u64>>,
+    placement: &Placement,
+) -> Result<Entries> {
+    let mut section = EhFrame::new(bytes, LittleEndian);
+    section.set_address_size(8);
+    if arch == Arch::Aarch64 {
+        section.set_vendor(Vendor::AArch64);
+    }
+    let bases = BaseAddresses::default().set_eh_frame(addr);
+
+    let mut out = Entries { table: FrameTable::default(), starts: Vec::new() };
+    let mut all = section.entries(&bases);
+    while let Some(entry) = all.next().map_err(read_error)? {
+        let CieOrFde::Fde(partial) = entry else { continue };
+        let fde = partial.parse(EhFrame::cie_from_offset).map_err(read_error)?;
+        let whole = fde.initial_address()..fde.initial_address().saturating_add(fde.len());
+        let code = code.clone().unwrap_or(whole.clone());
+        let kept = whole.start.max(code.start)..whole.end.min(code.end);
+        if kept.is_empty() {
+            continue;
+        }
+        let len = u32::try_from(kept.end - kept.start).unwrap_or(u32::MAX).min(i32::MAX as u32);
+        let start = kept.start - code.start;
+        let from_cie = fde.cie();
+        let mut to = placement.fde(start, len);
+        let mut location = whole.start;
+        let mut instructions = fde.instructions(&section, &bases);
+        while let Some(instruction) = instructions.next().map_err(read_error)? {
+            match step(&instruction, from_cie, location)? {
+                Some(next) => location = next,
+                None => {
+                    // Behind the last byte kept there is nothing to say, and behind the start it is said once.
+                    let offset = location.saturating_sub(kept.start);
+                    match u32::try_from(offset) {
+                        Ok(offset) if offset < len => {
+                            if let Some(instruction) = convert(instruction, from_cie, &section)? {
+                                to.add_instruction(offset, instruction);
+                            }
+                        }
+                        _ => break,
+                    }
+                }
+            }
+        }
+        let cie = out.table.add_cie(cie(from_cie, &section, &bases, placement)?);
+        out.table.add_fde(cie, to);
+        out.starts.push(start);
+    }
+    if out.starts.is_empty() {
+        return Err(Error::UnwindFormat);
+    }
+    Ok(out)
+}
+
+/// The CIE as it is written.
+fn cie(
+    from: &read::CommonInformationEntry<Reader>,
+    section: &EhFrame<Reader>,
+    bases: &BaseAddresses,
+    placement: &Placement,
+) -> Result<write::CommonInformationEntry> {
+    // gimli divides by the factor.
+    let factor = i8::try_from(from.data_alignment_factor()).ok().filter(|&factor| factor != 0);
+    // In version 1 the register is a byte; gimli writes a LEB128 number, which is the same up to 127.
+    let return_address = Some(from.return_address_register()).filter(|register| register.0 < 0x80);
+    let mut to = placement.cie(factor.ok_or(Error::UnwindFormat)?, return_address.ok_or(Error::UnwindRegister)?);
+    to.signal_trampoline = from.is_signal_trampoline();
+    let mut instructions = from.instructions(section, bases);
+    while let Some(instruction) = instructions.next().map_err(read_error)? {
+        // A CIE describes one state, so it cannot advance.
+        if step(&instruction, from, 0)?.is_some() {
+            return Err(Error::UnwindFormat);
+        }
+        if let Some(instruction) = convert(instruction, from, section)? {
+            to.add_instruction(instruction);
+        }
+    }
+    Ok(to)
+}
+
+/// The next location, if the instruction is one that advances.
+fn step(
+    instruction: &read::CallFrameInstruction<usize>,
+    cie: &read::CommonInformationEntry<Reader>,
+    location: u64,
+) -> Result<Option<u64>> {
+    let next = match *instruction {
+        read::CallFrameInstruction::AdvanceLoc { delta } => {
+            u64::from(delta).checked_mul(cie.code_alignment_factor()).and_then(|delta| location.checked_add(delta))
+        }
+        // Locations only rise (DWARF 5, 6.4.2.1).
+        read::CallFrameInstruction::SetLoc { address } => Some(address).filter(|&address| address >= location),
+        _ => return Ok(None),
+    };
+    next.map(Some).ok_or(Error::UnwindFormat)
+}
+
+/// An instruction as it is written; `None` for padding.
+fn convert(
+    instruction: read::CallFrameInstruction<usize>,
+    cie: &read::CommonInformationEntry<Reader>,
+    section: &EhFrame<Reader>,
+) -> Result<Option<CallFrameInstruction>> {
+    use read::CallFrameInstruction as From;
+    use CallFrameInstruction as To;
+
+    // gimli writes offsets as `i32` and divides them by the factor, which overflows for the lowest one.
+    let narrow = |value: i64| i32::try_from(value).ok().filter(|&value| value != i32::MIN).ok_or(Error::UnwindFormat);
+    let plain = |value: u64| i64::try_from(value).map_err(|_| Error::UnwindFormat).and_then(narrow);
+    let signed = |factored: i64| factored.checked_mul(cie.data_alignment_factor()).ok_or(Error::UnwindFormat);
+    let scaled = |factored: i64| signed(factored).and_then(narrow);
+    let unsigned = |factored: u64| i64::try_from(factored).map_err(|_| Error::UnwindFormat).and_then(scaled);
+    let expression = |at: read::UnwindExpression<usize>| {
+        at.get(section).map(|expression| Expression::raw(expression.0.slice().to_vec())).map_err(read_error)
+    };
+
+    Ok(Some(match instruction {
+        From::DefCfa { register, offset } => To::Cfa(register, plain(offset)?),
+        From::DefCfaSf { register, factored_offset } => To::Cfa(register, scaled(factored_offset)?),
+        From::DefCfaRegister { register } => To::CfaRegister(register),
+        From::DefCfaOffset { offset } => To::CfaOffset(plain(offset)?),
+        From::DefCfaOffsetSf { factored_offset } => To::CfaOffset(scaled(factored_offset)?),
+        From::DefCfaExpression { expression: at } => To::CfaExpression(expression(at)?),
+        From::Undefined { register } => To::Undefined(register),
+        From::SameValue { register } => To::SameValue(register),
+        From::Offset { register, factored_offset } => To::Offset(register, unsigned(factored_offset)?),
+        From::OffsetExtendedSf { register, factored_offset } => To::Offset(register, scaled(factored_offset)?),
+        From::ValOffset { register, factored_offset } => To::ValOffset(register, unsigned(factored_offset)?),
+        From::ValOffsetSf { register, factored_offset } => To::ValOffset(register, scaled(factored_offset)?),
+        From::Register { dest_register, src_register } => To::Register(dest_register, src_register),
+        From::Expression { register, expression: at } => To::Expression(register, expression(at)?),
+        From::ValExpression { register, expression: at } => To::ValExpression(register, expression(at)?),
+        From::Restore { register } => To::Restore(register),
+        From::RememberState => To::RememberState,
+        From::RestoreState => To::RestoreState,
+        From::ArgsSize { size } => To::ArgsSize(u32::try_from(size).map_err(|_| Error::UnwindFormat)?),
+        From::NegateRaState => To::NegateRaState,
+        From::Nop => return Ok(None),
+        // Both are steps.
+        From::AdvanceLoc { .. } | From::SetLoc { .. } => return Err(Error::Internal),
+    }))
+}
+
+/// Whatever gimli cannot read is not a table.
+fn read_error(_: read::Error) -> Error {
+    Error::UnwindFormat
+}

@@ -1,0 +1,214 @@
+//! `.eh_frame` and `.eh_frame_hdr` (LSB 5.0 Core, 10.6 "Exception Frames"; DWARF 5, 6.4 and 7.24) from unwind descriptions.
+//!
+//! The tables are laid out for the ELF file that `perf inject --jit` makes of each function (linux
+//! tools/perf/util/genelf.c, `jit_add_eh_frame_info`): `.eh_frame` starts at the first multiple of 8 behind the code,
+//! and `.eh_frame_hdr` follows without a gap. Every pointer in them is relative, so the same bytes also serve when they are
+//! stored behind the code in memory. All supported architectures are 64-bit and little-endian.
+
+mod eh_frame;
+mod presets;
+#[cfg(test)]
+mod tests;
+
+pub use presets::Frame;
+
+use gimli::constants::{DW_EH_PE_pcrel, DW_EH_PE_sdata4, DwEhPe};
+use gimli::write::{Address, CommonInformationEntry, EhFrame, EndianVec, FrameDescriptionEntry, FrameTable, Writer};
+use gimli::{Encoding, Format, LittleEndian};
+
+use crate::code::Unwind;
+use crate::error::{Error, Result};
+use crate::sys::arch::Arch;
+
+/// What `.eh_frame` is written with; its CIEs have version 1 whatever the version of DWARF is.
+const ENCODING: Encoding = Encoding { format: Format::Dwarf32, version: 1, address_size: 8 };
+
+/// Version 1; `.eh_frame` pointer pcrel|sdata4; count udata4; table datarel|sdata4 (LSB 5.0 Core, 10.6.2).
+const HDR_ENCODINGS: [u8; 4] = [0x01, 0x1b, 0x03, 0x3b];
+
+/// The largest code size that an FDE can hold. The tables' distance to the code makes the limit a little lower.
+pub const CODE_SIZE_MAX: u64 = i32::MAX as u64;
+
+/// Bytes of `.eh_frame_hdr` before its table.
+const HDR_TABLE: usize = 12;
+
+/// Encoded tables of one piece of code.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tables {
+    /// `.eh_frame` (CIEs, FDEs, a zero word), which is a multiple of 4 bytes, and directly behind it `.eh_frame_hdr`.
+    pub bytes: Vec<u8>,
+    /// Bytes of `.eh_frame_hdr`, the last ones of `bytes`.
+    pub hdr_size: usize,
+    /// Offset of the FDE that covers the whole code; `None` if the tables were made from an `.eh_frame` section.
+    fde: Option<usize>,
+}
+
+impl Tables {
+    /// Bytes of `.eh_frame`, the first ones of `bytes`.
+    pub fn eh_frame_size(&self) -> usize {
+        self.bytes.len() - self.hdr_size
+    }
+
+    /// Makes the tables fit code of another size in bytes: what comes out is what [`encode`] would have made.
+    ///
+    /// Whether the description holds for that size is for the caller to know: the rows of [`Unwind::Rows`] must lie in the
+    /// code, and an [`Unwind::FramePointer`] must resolve to an equal [`Frame`]. `Internal` for tables that were made from
+    /// an `.eh_frame` section, which may cover a part of the code.
+    pub fn set_code_size(&mut self, code_size: u64) -> Result<()> {
+        check_code_size(code_size)?;
+        let fde = self.fde.ok_or(Error::Internal)?;
+        let hdr = self.eh_frame_size();
+        let begin = to_code(fde + 8, 0, code_size)?;
+        let range = i32::try_from(code_size).map_err(|_| Error::TooLarge)?;
+        let hdr_begin = to_code(hdr, 0, code_size)?;
+        for (at, value) in [(fde + 8, begin), (fde + 12, range), (hdr + HDR_TABLE, hdr_begin)] {
+            let field = self.bytes.get_mut(at..at + 4).ok_or(Error::Internal)?;
+            field.copy_from_slice(&value.to_le_bytes());
+        }
+        Ok(())
+    }
+}
+
+/// Encodes a description of code of `code_size` bytes; `None` if there is nothing to encode.
+///
+/// `code_addr` is only looked at for [`Unwind::EhFrame`], whose addresses are absolute: entries are cut to the code.
+///
+/// Fails with `SizeZero`; `TooLarge` if code and tables together exceed 2 GiB; `UnwindOrder` for places that are not in order
+/// or not in the code; `UnwindRegister`; `UnwindFormat` for stack offsets that are not multiples of 8, two places for one
+/// register, an `.eh_frame` section that does not parse or that says nothing of this code; `AddressRange`.
+pub fn encode(arch: Arch, unwind: &Unwind, code_addr: u64, code_size: u64) -> Result<Option<Tables>> {
+    if matches!(unwind, Unwind::None) {
+        return Ok(None);
+    }
+    check_code_size(code_size)?;
+    let placement = Placement::behind(code_size);
+    if let Unwind::EhFrame { bytes, addr } = *unwind {
+        let end = code_addr.checked_add(code_size).ok_or(Error::AddressRange)?;
+        let entries = eh_frame::entries(arch, bytes, addr, Some(code_addr..end), &placement)?;
+        return tables(&entries, code_size).map(Some);
+    }
+    let entries = presets::entries(arch, unwind, code_size, code_size, &placement)?;
+    let mut tables = tables(&entries, code_size)?;
+    tables.fde = fde_offsets(&tables.bytes).next();
+    Ok(Some(tables))
+}
+
+/// Refuses sizes that no tables can be made for.
+pub fn check_code_size(code_size: u64) -> Result<()> {
+    match code_size {
+        0 => Err(Error::SizeZero),
+        1..=CODE_SIZE_MAX => Ok(()),
+        _ => Err(Error::TooLarge),
+    }
+}
+
+/// The most bytes that the tables of a description can have, whatever the size and the address of the code.
+///
+/// For [`Unwind::EhFrame`] that is the size of tables with every entry of the section.
+pub fn size_bound(arch: Arch, unwind: &Unwind) -> Result<usize> {
+    let placement = Placement::behind(0);
+    let entries = match *unwind {
+        Unwind::None => return Ok(0),
+        Unwind::EhFrame { bytes, addr } => eh_frame::entries(arch, bytes, addr, None, &placement)?,
+        _ => presets::entries(arch, unwind, u64::MAX, 0, &placement)?,
+    };
+    Ok(tables(&entries, 0)?.bytes.len())
+}
+
+/// How the tables refer to the code.
+struct Placement {
+    /// Address of the code when `.eh_frame` has address 0, modulo 2^64.
+    code: u64,
+    /// `DW_EH_PE_*` of the addresses in FDEs.
+    pointers: DwEhPe,
+}
+
+impl Placement {
+    /// `.eh_frame` at the first multiple of 8 behind the code.
+    fn behind(code_size: u64) -> Self {
+        Placement { code: align8(code_size).wrapping_neg(), pointers: DW_EH_PE_pcrel | DW_EH_PE_sdata4 }
+    }
+
+    /// A CIE whose FDEs are written with these pointers. Places in the code are not factored: it saves nothing, because
+    /// the steps between them are small, and it lets an FDE start at any byte.
+    fn cie(&self, data_alignment: i8, return_address: gimli::Register) -> CommonInformationEntry {
+        let mut cie = CommonInformationEntry::new(ENCODING, 1, data_alignment, return_address);
+        cie.fde_address_encoding = self.pointers;
+        cie
+    }
+
+    /// An FDE for `len` bytes from `start` bytes behind the start of the code.
+    fn fde(&self, start: u64, len: u32) -> FrameDescriptionEntry {
+        FrameDescriptionEntry::new(Address::Constant(self.code.wrapping_add(start)), len)
+    }
+}
+
+/// Frame entries that are not laid out yet.
+struct Entries {
+    table: FrameTable,
+    /// Where each FDE starts, in bytes from the start of the code, in the order of the table.
+    starts: Vec<u64>,
+}
+
+/// Writes `.eh_frame` and `.eh_frame_hdr`.
+fn tables(entries: &Entries, code_size: u64) -> Result<Tables> {
+    let mut section = EhFrame::from(EndianVec::new(LittleEndian));
+    entries.table.write_eh_frame(&mut section).map_err(write_error)?;
+    section.write_u32(0).map_err(write_error)?;
+    let mut bytes = section.0.into_vec();
+    let hdr = bytes.len();
+
+    let mut rows = Vec::with_capacity(entries.starts.len());
+    for (&start, fde) in entries.starts.iter().zip(fde_offsets(&bytes)) {
+        let fde = i64::try_from(fde).and_then(|fde| i32::try_from(fde - hdr as i64)).map_err(|_| Error::TooLarge)?;
+        rows.push((to_code(hdr, start, code_size)?, fde));
+    }
+    rows.sort_unstable();
+
+    let eh_frame = i64::try_from(hdr).and_then(|hdr| i32::try_from(-hdr - 4)).map_err(|_| Error::TooLarge)?;
+    let count = u32::try_from(rows.len()).map_err(|_| Error::TooLarge)?;
+    bytes.extend_from_slice(&HDR_ENCODINGS);
+    bytes.extend_from_slice(&eh_frame.to_le_bytes());
+    bytes.extend_from_slice(&count.to_le_bytes());
+    for (start, fde) in rows {
+        bytes.extend_from_slice(&start.to_le_bytes());
+        bytes.extend_from_slice(&fde.to_le_bytes());
+    }
+    Ok(Tables { hdr_size: bytes.len() - hdr, bytes, fde: None })
+}
+
+/// The distance from offset `from` of the tables back to `start` bytes behind the start of the code.
+fn to_code(from: usize, start: u64, code_size: u64) -> Result<i32> {
+    let distance = u64::try_from(from).ok().and_then(|from| align8(code_size).checked_add(from));
+    let distance = distance.and_then(|distance| i64::try_from(distance).ok()).ok_or(Error::TooLarge)?;
+    let start = i64::try_from(start).map_err(|_| Error::TooLarge)?;
+    i32::try_from(start - distance).map_err(|_| Error::TooLarge)
+}
+
+/// Where the FDEs lie in a section that was written here: entries whose second word, the distance to the CIE, is not 0.
+fn fde_offsets(section: &[u8]) -> impl Iterator<Item = usize> + '_ {
+    let word = |at: usize| Some(u32::from_le_bytes(*section.get(at..)?.first_chunk()?));
+    let mut next = 0;
+    std::iter::from_fn(move || loop {
+        let at = next;
+        let length = word(at).filter(|&length| length != 0)?;
+        next = at + 4 + length as usize;
+        if word(at + 4)? != 0 {
+            return Some(at);
+        }
+    })
+}
+
+/// The first multiple of 8 that is not below `size`, modulo 2^64.
+fn align8(size: u64) -> u64 {
+    size.wrapping_add(7) & !7
+}
+
+/// What gimli refuses to write.
+fn write_error(error: gimli::write::Error) -> Error {
+    match error {
+        // The distance from an FDE to its code does not fit 32 bits.
+        gimli::write::Error::ValueTooLarge => Error::TooLarge,
+        _ => Error::UnwindFormat,
+    }
+}

@@ -1,0 +1,447 @@
+//! Descriptions that are not CFI yet.
+
+use super::eh_frame::{compiled, Input, SECTION};
+use super::*;
+use crate::code::{FramePointer, UnwindRow};
+
+/// MoarVM's frame: push rbp; mov rbp,rsp; sub rsp,0x100; three registers stored; ...; leave; ret; data.
+const MOAR_SAVED: [SavedRegister; 3] = [
+    SavedRegister { reg: 14, offset: -24 },
+    SavedRegister { reg: 13, offset: -32 },
+    SavedRegister { reg: 3, offset: -40 },
+];
+const MOAR: Unwind = Unwind::FramePointer(FramePointer {
+    pushed: 0,
+    set: 0,
+    epilogue_begin: 90,
+    epilogue_end: 91,
+    cfa_offset: 0,
+    saved: &MOAR_SAVED,
+    saved_from: 23,
+});
+
+/// A LuaJIT trace: what the interpreter has saved, and two more.
+const LUA_SAVED: [SavedRegister; 6] = [
+    SavedRegister { reg: 6, offset: -16 },
+    SavedRegister { reg: 3, offset: -24 },
+    SavedRegister { reg: 15, offset: -32 },
+    SavedRegister { reg: 14, offset: -40 },
+    SavedRegister { reg: 13, offset: -80 },
+    SavedRegister { reg: 12, offset: -88 },
+];
+
+const fn lua_row(offset: u32, cfa_offset: i32) -> UnwindRow<'static> {
+    UnwindRow { offset, cfa_register: 7, cfa_offset, saved: &LUA_SAVED }
+}
+
+/// A trace that takes 96 bytes more in its head and gives them back before its last jump.
+const LUA_ROWS: [UnwindRow; 3] = [lua_row(0, 96), lua_row(4, 192), lua_row(90, 96)];
+
+fn lua(cfa_offset: i64) -> Row {
+    row(7, cfa_offset, [(6, -16), (3, -24), (15, -32), (14, -40), (13, -80), (12, -88), (16, -8)])
+}
+
+#[test]
+fn frame_pointer_golden_x86_64() {
+    let tables = tables_of(Arch::X86_64, &Unwind::FramePointer(FramePointer::default()), 100);
+    golden(
+        &tables,
+        20,
+        "14 00 00 00  00 00 00 00  01 7a 52 00  01 78 10  01 1b  0c 07 08  90 01  00 00
+         1c 00 00 00  1c 00 00 00  78 ff ff ff  64 00 00 00  00  41 0e 10  86 02  43 0d 06  00 00 00 00 00 00 00
+         00 00 00 00
+         01 1b 03 3b  c0 ff ff ff  01 00 00 00  5c ff ff ff  dc ff ff ff",
+    );
+}
+
+#[test]
+fn frame_pointer_golden_aarch64() {
+    let tables = tables_of(Arch::Aarch64, &Unwind::FramePointer(FramePointer::default()), 100);
+    golden(
+        &tables,
+        20,
+        "14 00 00 00  00 00 00 00  01 7a 52 00  01 78 1e  01 1b  0c 1f 00  00 00 00 00
+         1c 00 00 00  1c 00 00 00  78 ff ff ff  64 00 00 00  00  44 0e 10  9d 02  9e 01  44 0d 1d  00 00 00 00 00
+         00 00 00 00
+         01 1b 03 3b  c0 ff ff ff  01 00 00 00  5c ff ff ff  dc ff ff ff",
+    );
+}
+
+#[test]
+fn frame_pointer_golden_riscv64() {
+    let tables = tables_of(Arch::Riscv64, &Unwind::FramePointer(FramePointer::default()), 100);
+    golden(
+        &tables,
+        20,
+        "14 00 00 00  00 00 00 00  01 7a 52 00  01 78 01  01 1b  0c 02 00  00 00 00 00
+         1c 00 00 00  1c 00 00 00  78 ff ff ff  64 00 00 00  00  4c 0e 10  44 0c 08 00  81 01  88 02  00 00 00 00
+         00 00 00 00
+         01 1b 03 3b  c0 ff ff ff  01 00 00 00  5c ff ff ff  dc ff ff ff",
+    );
+}
+
+#[test]
+fn moarvm_golden() {
+    golden(
+        &tables_of(Arch::X86_64, &MOAR, 100),
+        20,
+        "14 00 00 00  00 00 00 00  01 7a 52 00  01 78 10  01 1b  0c 07 08  90 01  00 00
+         2c 00 00 00  1c 00 00 00  78 ff ff ff  64 00 00 00  00  41 0e 10  86 02  43 0d 06
+         53 83 05  8d 04  8e 03  02 43 0a 0c 07 08  c3 c6 cd ce  41 0b 0c 06 10  00
+         00 00 00 00
+         01 1b 03 3b  b0 ff ff ff  01 00 00 00  4c ff ff ff  cc ff ff ff",
+    );
+}
+
+#[test]
+fn fixed_frame_golden() {
+    let unwind = Unwind::FixedFrame { cfa_offset: 96, saved: &LUA_SAVED };
+    golden(
+        &tables_of(Arch::X86_64, &unwind, 100),
+        20,
+        "14 00 00 00  00 00 00 00  01 7a 52 00  01 78 10  01 1b  0c 07 08  90 01  00 00
+         1c 00 00 00  1c 00 00 00  78 ff ff ff  64 00 00 00  00  0e 60  83 03  86 02  8c 0b  8d 0a  8e 05  8f 04  00
+         00 00 00 00
+         01 1b 03 3b  c0 ff ff ff  01 00 00 00  5c ff ff ff  dc ff ff ff",
+    );
+}
+
+#[test]
+fn rows_golden() {
+    golden(
+        &tables_of(Arch::X86_64, &Unwind::Rows(&LUA_ROWS), 100),
+        20,
+        "14 00 00 00  00 00 00 00  01 7a 52 00  01 78 10  01 1b  0c 07 08  90 01  00 00
+         24 00 00 00  1c 00 00 00  78 ff ff ff  64 00 00 00  00  0e 60  83 03  86 02  8c 0b  8d 0a  8e 05  8f 04
+         44 0e c0 01  02 56 0e 60  00
+         00 00 00 00
+         01 1b 03 3b  b8 ff ff ff  01 00 00 00  54 ff ff ff  d4 ff ff ff",
+    );
+}
+
+#[test]
+fn frame_pointer_rows_x86_64() {
+    let standing = || row(6, 16, [(6, -16), (16, -8)]);
+    let steps = [(0, row(7, 8, [(16, -8)])), (1, row(7, 16, [(6, -16), (16, -8)])), (4, standing())];
+    check(Arch::X86_64, &Unwind::FramePointer(FramePointer::default()), 40, &steps);
+}
+
+#[test]
+fn moarvm_rows() {
+    let steps = [
+        (0, row(7, 8, [(16, -8)])),
+        (1, row(7, 16, [(6, -16), (16, -8)])),
+        (4, row(6, 16, [(6, -16), (16, -8)])),
+        (23, row(6, 16, [(6, -16), (16, -8), (14, -24), (13, -32), (3, -40)])),
+        (90, row(7, 8, [(16, -8)])),
+        (91, row(6, 16, [(6, -16), (16, -8), (14, -24), (13, -32), (3, -40)])),
+    ];
+    check(Arch::X86_64, &MOAR, 100, &steps);
+    // Without the data behind it the epilogue ends the code.
+    check(Arch::X86_64, &MOAR, 91, &steps[..5]);
+}
+
+#[test]
+fn frame_pointer_epilogue_to_the_end() {
+    let fp = FramePointer { epilogue_begin: 20, ..FramePointer::default() };
+    let steps = [
+        (0, row(7, 8, [(16, -8)])),
+        (1, row(7, 16, [(6, -16), (16, -8)])),
+        (4, row(6, 16, [(6, -16), (16, -8)])),
+        (20, row(7, 8, [(16, -8)])),
+    ];
+    check(Arch::X86_64, &Unwind::FramePointer(fp), 30, &steps);
+    let same = FramePointer { epilogue_end: 30, ..fp };
+    let (a, b) = (Unwind::FramePointer(fp), Unwind::FramePointer(same));
+    assert_eq!(tables_of(Arch::X86_64, &a, 30), tables_of(Arch::X86_64, &b, 30));
+}
+
+#[test]
+fn frame_pointer_saved_before_it_is_set() {
+    // stp x29,x30,[sp,#-64]!; stp x20,x19,[sp,#32]; mov x29,sp, behind a nop.
+    let saved = regs([(20, -32), (19, -24)]);
+    let fp = FramePointer { pushed: 4, saved_from: 8, set: 12, cfa_offset: 64, saved: &saved, ..Default::default() };
+    let steps = [
+        (0, row(31, 0, [])),
+        (4, row(31, 64, [(29, -64), (30, -56)])),
+        (8, row(31, 64, [(29, -64), (30, -56), (20, -32), (19, -24)])),
+        (12, row(29, 64, [(29, -64), (30, -56), (20, -32), (19, -24)])),
+    ];
+    check(Arch::Aarch64, &Unwind::FramePointer(fp), 40, &steps);
+}
+
+#[test]
+fn frame_pointer_rows_aarch64() {
+    // stp x29,x30,[sp,#-64]!; mov x29,sp; stp d8,d9,[sp,#16]; ...; ldp d8,d9,..; ldp x29,x30,[sp],#64; ret; data
+    let saved = regs([(72, -48), (73, -40)]);
+    let fp = FramePointer {
+        cfa_offset: 64,
+        saved: &saved,
+        saved_from: 12,
+        epilogue_begin: 40,
+        epilogue_end: 44,
+        ..Default::default()
+    };
+    let standing = || row(29, 64, [(29, -64), (30, -56), (72, -48), (73, -40)]);
+    let steps = [
+        (0, row(31, 0, [])),
+        (4, row(31, 64, [(29, -64), (30, -56)])),
+        (8, row(29, 64, [(29, -64), (30, -56)])),
+        (12, standing()),
+        (40, row(31, 0, [])),
+        (44, standing()),
+    ];
+    check(Arch::Aarch64, &Unwind::FramePointer(fp), 48, &steps);
+}
+
+#[test]
+fn frame_pointer_rows_riscv64() {
+    let fp = FramePointer { epilogue_begin: 32, ..FramePointer::default() };
+    let entry = || row(2, 0, []);
+    let steps = [(0, entry()), (12, row(2, 16, [])), (16, row(8, 0, [(1, -8), (8, -16)])), (32, entry())];
+    check(Arch::Riscv64, &Unwind::FramePointer(fp), 36, &steps);
+    // Cranelift and V8 point s0 to the saved pair.
+    let fp = FramePointer { cfa_offset: 16, ..fp };
+    let steps = [(0, entry()), (12, row(2, 16, [])), (16, row(8, 16, [(1, -8), (8, -16)])), (32, entry())];
+    check(Arch::Riscv64, &Unwind::FramePointer(fp), 36, &steps);
+}
+
+#[test]
+fn fixed_frame_rows() {
+    check(Arch::X86_64, &Unwind::FixedFrame { cfa_offset: 96, saved: &LUA_SAVED }, 10, &[(0, lua(96))]);
+    check(Arch::X86_64, &Unwind::FixedFrame { cfa_offset: 8, saved: &[] }, 1, &[(0, row(7, 8, [(16, -8)]))]);
+    let saved = regs([(30, -8), (72, -16)]);
+    let unwind = Unwind::FixedFrame { cfa_offset: 4096, saved: &saved };
+    check(Arch::Aarch64, &unwind, 4, &[(0, row(31, 4096, [(30, -8), (72, -16)]))]);
+    let saved = regs([(1, -8), (63, -16)]);
+    let unwind = Unwind::FixedFrame { cfa_offset: 16, saved: &saved };
+    check(Arch::Riscv64, &unwind, 4, &[(0, row(2, 16, [(1, -8), (63, -16)]))]);
+}
+
+#[test]
+fn luajit_rows() {
+    check(Arch::X86_64, &Unwind::Rows(&LUA_ROWS), 100, &[(0, lua(96)), (4, lua(192)), (90, lua(96))]);
+    // A side trace starts with its parent's frame.
+    let rows = [lua_row(0, 192), lua_row(31, 224)];
+    check(Arch::X86_64, &Unwind::Rows(&rows), 60, &[(0, lua(192)), (31, lua(224))]);
+}
+
+#[test]
+fn rows_change_everything() {
+    let (a, b) = (regs([(3, -16), (6, -24)]), regs([(6, -32), (12, -40), (20, 16)]));
+    let row_of = |offset, cfa_register, cfa_offset, saved| UnwindRow { offset, cfa_register, cfa_offset, saved };
+    let rows = [
+        row_of(3, 7, 24, &a[..]),
+        row_of(70, 6, 24, &a),
+        row_of(400, 12, 40, &b),
+        row_of(401, 12, 40, &b),
+        row_of(70_000, 7, -16, &[]),
+    ];
+    let steps = [
+        (0, row(7, 8, [(16, -8)])),
+        (3, row(7, 24, [(3, -16), (6, -24), (16, -8)])),
+        (70, row(6, 24, [(3, -16), (6, -24), (16, -8)])),
+        (400, row(12, 40, [(6, -32), (12, -40), (20, 16), (16, -8)])),
+        (70_000, row(7, -16, [(16, -8)])),
+    ];
+    let tables = tables_of(Arch::X86_64, &Unwind::Rows(&rows), 70_001);
+    let image = Image::new(Arch::X86_64, &tables, 70_001);
+    for offset in [0, 2, 3, 69, 70, 399, 400, 401, 69_999, 70_000] {
+        let expected = &steps.iter().rev().find(|step| step.0 <= offset).unwrap().1;
+        assert_eq!(&plain(&image.find(offset).unwrap()), expected, "at {offset}");
+    }
+    // No rows: as at entry.
+    check(Arch::X86_64, &Unwind::Rows(&[]), 5, &[(0, row(7, 8, [(16, -8)]))]);
+}
+
+/// Descriptions whose tables can be moved to any size from 100 on.
+fn presets() -> Vec<(Arch, Unwind<'static>)> {
+    let mut all = vec![
+        (Arch::X86_64, MOAR),
+        (Arch::X86_64, Unwind::FixedFrame { cfa_offset: 96, saved: &LUA_SAVED }),
+        (Arch::X86_64, Unwind::Rows(&LUA_ROWS)),
+    ];
+    for arch in ALL {
+        all.push((arch, Unwind::FramePointer(FramePointer::default())));
+        all.push((arch, Unwind::FramePointer(FramePointer { epilogue_begin: 50, ..FramePointer::default() })));
+    }
+    all
+}
+
+#[test]
+fn set_code_size_is_a_fresh_encoding() {
+    for (arch, unwind) in presets() {
+        let mut patched = tables_of(arch, &unwind, 777);
+        for size in (100..400).chain([4095, 65_536, 1 << 20, (1 << 31) - 200]) {
+            patched.set_code_size(size).unwrap();
+            assert_eq!(patched, tables_of(arch, &unwind, size), "{unwind:?} of {size} bytes");
+        }
+        let before = patched.clone();
+        assert_eq!(patched.set_code_size(0), Err(Error::SizeZero));
+        assert_eq!(patched.set_code_size(CODE_SIZE_MAX), Err(Error::TooLarge));
+        assert_eq!(patched.set_code_size(u64::MAX), Err(Error::TooLarge));
+        assert_eq!(patched, before, "a refused size changes nothing");
+    }
+    let bytes = compiled(&Input::default());
+    let mut tables = tables_of(Arch::X86_64, &Unwind::EhFrame { bytes: &bytes, addr: SECTION }, 100);
+    assert_eq!(tables.set_code_size(100), Err(Error::Internal));
+}
+
+#[test]
+fn sizes() {
+    let unwind = Unwind::FramePointer(FramePointer::default());
+    assert_eq!(encode(Arch::X86_64, &Unwind::None, CODE, 0), Ok(None));
+    assert_eq!(refused(Arch::X86_64, &unwind, 0), Error::SizeZero);
+    assert_eq!(refused(Arch::X86_64, &unwind, 1 << 31), Error::TooLarge);
+    assert_eq!(refused(Arch::X86_64, &unwind, u64::MAX), Error::TooLarge);
+    // Code and tables share the reach of 32 bits; `.eh_frame` takes 60 bytes here.
+    assert!(encode(Arch::X86_64, &unwind, CODE, (1 << 31) - 64).is_ok());
+    assert_eq!(refused(Arch::X86_64, &unwind, (1 << 31) - 56), Error::TooLarge);
+    assert_eq!(refused(Arch::X86_64, &unwind, CODE_SIZE_MAX), Error::TooLarge);
+    for (arch, unwind) in presets() {
+        let bound = size_bound(arch, &unwind).unwrap();
+        assert_eq!(bound, tables_of(arch, &unwind, 1000).bytes.len(), "{unwind:?}");
+        assert!(bound >= tables_of(arch, &unwind, 91).bytes.len());
+    }
+    assert_eq!(size_bound(Arch::X86_64, &Unwind::None), Ok(0));
+}
+
+#[test]
+fn places_out_of_order() {
+    let fp = FramePointer { pushed: 5, set: 8, epilogue_begin: 20, epilogue_end: 21, ..FramePointer::default() };
+    let saved = regs([(3, -24)]);
+    let try_size = |fp: FramePointer, size| encode(Arch::X86_64, &Unwind::FramePointer(fp), CODE, size).map(|_| ());
+    let order = Err(Error::UnwindOrder);
+    assert_eq!(try_size(fp, 21), Ok(()));
+    assert_eq!(try_size(fp, 20), order);
+    assert_eq!(try_size(FramePointer { epilogue_end: 0, ..fp }, 20), Ok(()));
+    assert_eq!(try_size(FramePointer { epilogue_end: 0, ..fp }, 19), order);
+    assert_eq!(try_size(FramePointer { epilogue_end: 19, ..fp }, 30), order);
+    assert_eq!(try_size(FramePointer { epilogue_begin: 0, ..fp }, 30), order);
+    assert_eq!(try_size(FramePointer { epilogue_begin: 7, ..fp }, 30), order);
+    assert_eq!(try_size(FramePointer { set: 0, ..fp }, 30), order);
+    assert_eq!(try_size(FramePointer { saved: &saved, saved_from: 21, ..fp }, 30), order);
+    assert_eq!(try_size(FramePointer { saved: &saved, saved_from: 4, ..fp }, 30), order);
+    assert_eq!(try_size(FramePointer { saved: &saved, saved_from: 5, ..fp }, 30), Ok(()));
+    for (arch, size) in [(Arch::X86_64, 4), (Arch::Aarch64, 8), (Arch::Riscv64, 16)] {
+        let unwind = Unwind::FramePointer(FramePointer::default());
+        assert!(encode(arch, &unwind, CODE, size).is_ok());
+        assert_eq!(refused(arch, &unwind, size - 1), Error::UnwindOrder);
+    }
+
+    assert_eq!(refused(Arch::X86_64, &Unwind::Rows(&[lua_row(0, 8), lua_row(0, 16)]), 10), Error::UnwindOrder);
+    assert_eq!(refused(Arch::X86_64, &Unwind::Rows(&[lua_row(4, 8), lua_row(3, 16)]), 10), Error::UnwindOrder);
+    assert_eq!(refused(Arch::X86_64, &Unwind::Rows(&LUA_ROWS), 90), Error::UnwindOrder);
+}
+
+#[test]
+fn registers_and_offsets() {
+    let valid = |arch, reg: u32| match arch {
+        Arch::X86_64 => reg <= 32,
+        Arch::Aarch64 => reg <= 31 || (64..=95).contains(&reg),
+        Arch::Riscv64 => reg <= 63,
+    };
+    for arch in ALL {
+        // 16 is the return address of x86-64, which has its place already.
+        for reg in (0..200).chain([0x1_0003, u32::MAX]).filter(|&reg| reg != 16) {
+            let saved = regs([(reg, -64)]);
+            let unwind = Unwind::FixedFrame { cfa_offset: 96, saved: &saved };
+            let expected = if valid(arch, reg) { None } else { Some(Error::UnwindRegister) };
+            assert_eq!(encode(arch, &unwind, CODE, 9).err(), expected, "{reg}");
+        }
+        for (cfa_register, expected) in [(0, None), (15, None), (64, Some(Error::UnwindRegister))] {
+            let rows = [UnwindRow { offset: 0, cfa_register, cfa_offset: 16, saved: &[] }];
+            assert_eq!(encode(arch, &Unwind::Rows(&rows), CODE, 9).err(), expected);
+        }
+        for offset in [-1, 4, i32::MAX] {
+            let saved = regs([(3, offset)]);
+            for unwind in [
+                Unwind::FixedFrame { cfa_offset: 96, saved: &saved },
+                Unwind::FixedFrame { cfa_offset: offset, saved: &[] },
+                Unwind::Rows(&[UnwindRow { offset: 0, cfa_register: 7, cfa_offset: 96, saved: &saved }]),
+                Unwind::Rows(&[UnwindRow { offset: 0, cfa_register: 7, cfa_offset: offset, saved: &[] }]),
+                Unwind::FramePointer(FramePointer { saved: &saved, ..Default::default() }),
+                Unwind::FramePointer(FramePointer { cfa_offset: offset, ..Default::default() }),
+            ] {
+                assert_eq!(refused(arch, &unwind, 100), Error::UnwindFormat, "{unwind:?}");
+            }
+        }
+        // The lowest offset, whose negative does not exist.
+        let saved = regs([(3, i32::MIN)]);
+        for (cfa_offset, saved) in [(i32::MIN, &[][..]), (16, &saved)] {
+            let _ = encode(arch, &Unwind::FixedFrame { cfa_offset, saved }, CODE, 100);
+            let fp = FramePointer { cfa_offset, saved, ..Default::default() };
+            let _ = encode(arch, &Unwind::FramePointer(fp), CODE, 100);
+        }
+    }
+    // Two places for one register.
+    for (list, expected) in [
+        ([(3, -16), (3, -24)], Some(Error::UnwindFormat)),
+        ([(3, -16), (3, -16)], None),
+        ([(3, -16), (16, -16)], Some(Error::UnwindFormat)),
+        ([(3, -16), (16, -8)], None),
+    ] {
+        let saved = regs(list);
+        let unwind = Unwind::FixedFrame { cfa_offset: 96, saved: &saved };
+        assert_eq!(encode(Arch::X86_64, &unwind, CODE, 9).err(), expected, "{list:?}");
+    }
+    let saved = regs([(6, -32)]);
+    let fp = FramePointer { saved: &saved, ..Default::default() };
+    assert_eq!(refused(Arch::X86_64, &Unwind::FramePointer(fp), 100), Error::UnwindFormat);
+}
+
+#[test]
+fn descriptions_at_random() {
+    let mut random = Random(0x2545_f491_4f6c_dd1d);
+    let mut accepted = 0;
+    for _ in 0..ROUNDS {
+        let arch = ALL[random.below(3) as usize];
+        let saved: Vec<_> = (0..random.below(4))
+            .map(|_| SavedRegister { reg: random.below(40) as u32, offset: -8 * (1 + random.below(20) as i32) })
+            .collect();
+        let mut place = |limit| if random.below(3) == 0 { 0 } else { random.below(limit) as u32 };
+        let fp = FramePointer {
+            pushed: place(6),
+            set: place(20),
+            epilogue_begin: place(60),
+            epilogue_end: place(70),
+            cfa_offset: 8 * place(9) as i32,
+            saved: &saved,
+            saved_from: place(30),
+        };
+        let size = 1 + random.below(70);
+        let unwind = Unwind::FramePointer(fp);
+        let Ok(Some(mut tables)) = encode(arch, &unwind, CODE, size) else { continue };
+        accepted += 1;
+        assert!(size_bound(arch, &unwind).unwrap() >= tables.bytes.len());
+        // The last row is the one behind the epilogue, or the entry's if the epilogue ends the code.
+        let image = Image::new(arch, &tables, size);
+        let rows: Vec<_> = (0..size).map(|offset| plain(&image.find(offset).unwrap())).collect();
+        let frame = Frame::resolve(arch, &fp, size).unwrap();
+        let stands = |row: &Row| {
+            row.0
+                == match arch {
+                    Arch::X86_64 => 6,
+                    Arch::Aarch64 => 29,
+                    Arch::Riscv64 => 8,
+                }
+        };
+        for (offset, row) in rows.iter().enumerate() {
+            let offset = offset as u32;
+            let down = frame.epilogue_begin != 0
+                && offset >= frame.epilogue_begin
+                && (frame.epilogue_end == 0 || offset < frame.epilogue_end);
+            assert_eq!(stands(row), offset >= frame.set && !down, "{fp:?} at {offset} of {size}");
+            let has_saved = saved.iter().all(|it| row.2.get(&(it.reg as u16)) == Some(&i64::from(it.offset)));
+            if offset >= frame.saved_from && !down {
+                assert!(has_saved, "{fp:?} at {offset} of {size}");
+            }
+        }
+        // What the cache relies on.
+        if Frame::resolve(arch, &fp, size + 100) == Ok(frame) {
+            tables.set_code_size(size + 100).unwrap();
+            assert_eq!(Ok(Some(tables)), encode(arch, &unwind, CODE, size + 100));
+        }
+    }
+    assert!(accepted > ROUNDS / 20, "{accepted} accepted");
+}

@@ -1,0 +1,187 @@
+//! Golden bytes of every record, and what comes back when they are read.
+
+use super::*;
+
+fn le32(value: u32) -> [u8; 4] {
+    value.to_ne_bytes()
+}
+
+fn le64(value: u64) -> [u8; 8] {
+    value.to_ne_bytes()
+}
+
+fn line(offset: u32, line: u32, column: u32, file: &[u8]) -> Line<'_> {
+    Line { offset, line, column, file }
+}
+
+fn group<'a>(lines: &'a [Line<'a>], unwind: Option<Unwinding<'a>>) -> Group<'a> {
+    Group {
+        timestamp: 0x1111_2222_3333_4444,
+        pid: 100,
+        tid: 101,
+        index: 7 << 32,
+        addr: 0x7f00_0000_1000,
+        size: 8,
+        name: b"fib",
+        lines: Lines::Rows(lines),
+        unwind,
+    }
+}
+
+fn bytes(group: &Group<'_>) -> Vec<u8> {
+    let layout = group.layout().unwrap();
+    let mut out = vec![0xee; layout.code];
+    group.write(&layout, &mut out);
+    out
+}
+
+#[test]
+fn golden_header() {
+    let header = Header { machine: 62, pid: 4711, timestamp: 99, arch_timestamp: true };
+    let expected =
+        [&le32(0x4a69_5444)[..], &le32(1), &le32(40), &le32(62), &le32(0), &le32(4711), &le64(99), &le64(1)].concat();
+    assert_eq!(header.to_bytes().as_slice(), expected);
+    assert_eq!(Header::read(&header.to_bytes()), Some(header));
+    assert_eq!(Header::read(&[0; 40]), None);
+}
+
+#[test]
+fn golden_load() {
+    let expected = [
+        &le32(0)[..],
+        &le32(56 + 4 + 8),
+        &le64(0x1111_2222_3333_4444),
+        &le32(100),
+        &le32(101),
+        &le64(0x7f00_0000_1000),
+        &le64(0x7f00_0000_1000),
+        &le64(8),
+        &le64(7 << 32),
+        b"fib\0",
+    ]
+    .concat();
+    assert_eq!(bytes(&group(&[], None)), expected);
+}
+
+#[test]
+fn golden_debug_info() {
+    let lines = [line(0, 10, 1, b"/a.lua"), line(4, 11, 0, b"/b.lua")];
+    let out = bytes(&group(&lines, None));
+    let start = 0x7f00_0000_1000;
+    let entry = |addr: u64, line: u32, column: u32, file: &str| {
+        [&le64(addr)[..], &le32(line), &le32(column), file.as_bytes(), b"\0"].concat()
+    };
+    let expected = [
+        &le32(2)[..],
+        &le32(32 + 3 * 23),
+        &le64(0x1111_2222_3333_4444),
+        &le64(start),
+        &le64(3),
+        &entry(start, 10, 1, "/a.lua"),
+        &entry(start + 4, 11, 0, "/b.lua"),
+        &entry(start + 8, 11, 0, "/b.lua"),
+    ]
+    .concat();
+    assert_eq!(out[..expected.len()], expected);
+    assert_eq!(out.len(), expected.len() + 60);
+}
+
+#[test]
+fn golden_unwinding_info() {
+    let unwind = Unwinding { tables: &[1, 2, 3, 4, 5, 6], hdr_size: 2, mapped_size: 6 };
+    let out = bytes(&group(&[], Some(unwind)));
+    let expected =
+        [&le32(4)[..], &le32(46), &le64(0x1111_2222_3333_4444), &le64(6), &le64(2), &le64(6), &[1, 2, 3, 4, 5, 6]]
+            .concat();
+    assert_eq!(out[..46], expected);
+}
+
+#[test]
+fn golden_move_and_close() {
+    let moved =
+        Move { timestamp: 5, pid: 1, tid: 2, old_addr: 0x10, new_addr: 0x20, size: 4, index: 9 }.to_bytes().to_vec();
+    let expected = [
+        &le32(1)[..],
+        &le32(64),
+        &le64(5),
+        &le32(1),
+        &le32(2),
+        &le64(0x20),
+        &le64(0x10),
+        &le64(0x20),
+        &le64(4),
+        &le64(9),
+    ]
+    .concat();
+    assert_eq!(moved, expected);
+    assert_eq!(close_record(6).as_slice(), [&le32(3)[..], &le32(16), &le64(6)].concat());
+}
+
+#[test]
+fn of_rows_with_one_offset_the_last_counts() {
+    let lines = [
+        line(0, 1, 0, b"long name"),
+        line(0, 2, 0, b"b"),
+        line(4, 3, 0, b"a"),
+        line(4, 4, 0, b"c"),
+        line(4, 5, 0, b"d"),
+    ];
+    let file = [&[0; HEADER_SIZE][..], &bytes(&group(&lines, None)), &[0x90; 8]].concat();
+    let (_, record) = Records::new(&file).next().unwrap();
+    let start = 0x7f00_0000_1000;
+    let entries = vec![(start, 2, 0, &b"b"[..]), (start + 4, 5, 0, b"d"), (start + 8, 5, 0, b"d")];
+    assert_eq!(record, Record::DebugInfo { addr: start, entries });
+}
+
+#[test]
+fn bad_lines_are_named() {
+    let status = |lines: &[Line<'_>]| group(lines, None).layout().unwrap_err();
+    assert_eq!(status(&[line(8, 1, 0, b"f")]), Error::LineOffset);
+    assert_eq!(status(&[line(4, 1, 0, b"f"), line(3, 1, 0, b"f")]), Error::LineOrder);
+    assert_eq!(status(&[line(4, 0, 0, b"f")]), Error::LineFile);
+    assert_eq!(status(&[line(4, 1, 0, b"")]), Error::LineFile);
+}
+
+#[test]
+fn records_come_back() {
+    let lines = [line(0, 10, 3, b"/a.lua")];
+    let unwind = Unwinding { tables: &[1, 2, 3, 4, 5, 6], hdr_size: 2, mapped_size: 0 };
+    let file = [&[0; HEADER_SIZE][..], &bytes(&group(&lines, Some(unwind))), &[0x90; 8], &close_record(1)].concat();
+    let mut records = Records::new(&file);
+    assert!(matches!(records.next(), Some((_, Record::DebugInfo { .. }))));
+    let unwinding = Record::UnwindingInfo { eh_frame: &[1, 2, 3, 4], eh_frame_hdr: &[5, 6], mapped_size: 0 };
+    assert_eq!(records.next(), Some((0x1111_2222_3333_4444, unwinding)));
+    let Some((_, Record::Load(load))) = records.next() else { panic!() };
+    assert_eq!((load.name, load.code, load.tid), (&b"fib"[..], &[0x90; 8][..], 101));
+    assert_eq!(records.next(), Some((1, Record::Close)));
+    assert_eq!((records.next(), records.offset()), (None, file.len()));
+}
+
+#[test]
+fn a_torn_record_ends_the_file() {
+    let whole = [&[0; HEADER_SIZE][..], &bytes(&group(&[], None)), &[0x90; 8]].concat();
+    for len in 0..whole.len() {
+        assert_eq!(Records::new(&whole[..len]).count(), 0, "{len}");
+    }
+    assert_eq!(Records::new(&whole).count(), 1);
+}
+
+#[test]
+fn relocation_equals_a_fresh_group() {
+    let lines = [line(0, 10, 3, b"/a.lua"), line(5, 12, 0, b"/b.lua")];
+    let unwind = |mapped_size| Some(Unwinding { tables: &[1, 2, 3, 4, 5, 6], hdr_size: 2, mapped_size });
+    let mut moved = bytes(&group(&lines, unwind(0)));
+    relocate(&mut moved, &Relocation { timestamp: 77, tid: 5, addr: 0x1234_5678, index: 3, mapped_size: 6 });
+    let fresh = Group { timestamp: 77, tid: 5, addr: 0x1234_5678, index: 3, ..group(&lines, unwind(6)) };
+    assert_eq!(moved, bytes(&fresh));
+}
+
+#[test]
+fn a_claim_of_free_bytes_can_be_taken_back() {
+    let lines = [line(0, 10, 3, b"/a.lua")];
+    let unwind = |mapped_size| Some(Unwinding { tables: &[1, 2, 3, 4, 5, 6], hdr_size: 2, mapped_size });
+    let claimed = group(&lines, unwind(6));
+    let mut out = bytes(&claimed);
+    clear_mapped_size(&mut out, claimed.layout().unwrap().unwinding);
+    assert_eq!(out, bytes(&group(&lines, unwind(0))));
+}

@@ -1,0 +1,91 @@
+//! Names that every reader accepts.
+//!
+//! samply and blazesym give up a whole perf map for one byte that is not UTF-8; a newline in a name splits its line, blazesym
+//! also splits at a carriage return; others show control characters on a terminal. So names are cleaned, never refused.
+
+use std::borrow::Cow;
+
+/// The longest name kept, in bytes: readers have line buffers of 4096 bytes (parca) and less.
+pub const MAX: usize = crate::capi::types::jitsym_limit::JITSYM_NAME_MAX as usize;
+
+/// `~` and eight hexadecimal digits.
+const TAIL: usize = 9;
+
+/// Cleans a name: bytes that are not UTF-8 become U+FFFD, control characters `_`, outer white space goes, what is too long is
+/// cut and marked with a hash of the whole. A clean name is returned as it is. The result may be empty.
+pub fn clean(name: &[u8]) -> Cow<'_, [u8]> {
+    if name.len() <= MAX && is_plain(name) {
+        return Cow::Borrowed(name);
+    }
+    let text = String::from_utf8_lossy(name);
+    let text: String = text.trim().chars().map(|c| if c.is_control() || is_line_end(c) { '_' } else { c }).collect();
+    if text.len() <= MAX {
+        return Cow::Owned(text.into_bytes());
+    }
+    let hash = hash(name);
+    let mut cut = MAX - TAIL;
+    while !text.is_char_boundary(cut) {
+        cut -= 1;
+    }
+    Cow::Owned(format!("{}~{hash:08x}", &text[..cut]).into_bytes())
+}
+
+/// The Unicode line and paragraph separators, which some readers end a line at though they are no control characters.
+fn is_line_end(c: char) -> bool {
+    matches!(c, '\u{2028}' | '\u{2029}')
+}
+
+/// Printable ASCII without outer spaces: nothing to do, which is nearly every name.
+#[inline]
+fn is_plain(name: &[u8]) -> bool {
+    let outer_space = name.first() == Some(&b' ') || name.last() == Some(&b' ');
+    // Not short-circuiting, so that the loop is done with vectors.
+    !outer_space && name.iter().fold(true, |plain, byte| plain & (0x20..0x7f).contains(byte))
+}
+
+/// FNV-1a, folded to 32 bits.
+fn hash(bytes: &[u8]) -> u32 {
+    let hash = bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    (hash ^ (hash >> 32)) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cleaned(name: &[u8]) -> String {
+        String::from_utf8(clean(name).into_owned()).unwrap()
+    }
+
+    #[test]
+    fn clean_names_stay() {
+        for name in ["f", "foo::bar<int, 3>(a b)", "größe", "名前", "_ZN3foo3barEv"] {
+            assert_eq!(cleaned(name.as_bytes()), name);
+        }
+        assert!(matches!(clean(b"plain"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn bad_bytes_are_replaced() {
+        assert_eq!(cleaned(b"a\xffb"), "a\u{fffd}b");
+        assert_eq!(cleaned(b"a\nb\r\tc\x7f"), "a_b__c_");
+        assert_eq!(cleaned("a\u{85}b\u{2028}c".as_bytes()), "a_b_c");
+        assert_eq!(cleaned(b"a\0b"), "a_b");
+        assert_eq!(cleaned(b"  spaces inside stay  "), "spaces inside stay");
+        assert_eq!(cleaned(b" \n "), "");
+        assert_eq!(cleaned(b""), "");
+    }
+
+    #[test]
+    fn long_names_are_cut_and_stay_different() {
+        let long = "ä".repeat(600_000);
+        let (a, b) = (cleaned(format!("{long}a").as_bytes()), cleaned(format!("{long}b").as_bytes()));
+        assert!(a.len() <= MAX && a.len() > MAX - 4 && b.len() <= MAX);
+        assert_ne!(a, b);
+        assert_eq!(&a.as_bytes()[a.len() - TAIL..][..1], b"~");
+        assert_eq!(cleaned(&[b'x'; MAX]).len(), MAX);
+        assert_eq!(cleaned(&[b'x'; MAX + 1]).len(), MAX);
+    }
+}

@@ -1,0 +1,42 @@
+//! A cursor that fills a byte buffer of known size in native byte order.
+
+/// Writes one value behind the other. What does not fit is left out rather than a panic in a host process; `is_full` tells
+/// that everything fitted exactly.
+pub(super) struct Put<'a> {
+    out: &'a mut [u8],
+    at: usize,
+}
+
+impl<'a> Put<'a> {
+    pub fn new(out: &'a mut [u8]) -> Self {
+        Put { out, at: 0 }
+    }
+
+    #[inline]
+    pub fn bytes(&mut self, bytes: &[u8]) {
+        let end = self.at + bytes.len();
+        if let Some(place) = self.out.get_mut(self.at..end) {
+            place.copy_from_slice(bytes);
+        }
+        self.at = end;
+    }
+
+    #[inline]
+    pub fn u8(&mut self, value: u8) {
+        self.bytes(&[value]);
+    }
+
+    #[inline]
+    pub fn u32(&mut self, value: u32) {
+        self.bytes(&value.to_ne_bytes());
+    }
+
+    #[inline]
+    pub fn u64(&mut self, value: u64) {
+        self.bytes(&value.to_ne_bytes());
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.at == self.out.len()
+    }
+}

@@ -1,0 +1,89 @@
+//! libjitsym makes JIT-compiled code visible to perf, debuggers and every other Linux profiler.
+//!
+//! A runtime says where it has put code, what it is called, how to unwind it and which source lines it came from; a
+//! background thread writes that to a perf map and a jitdump. The C interface is `include/jitsym.h`; this crate's Rust
+//! interface is the same thing with slices:
+//!
+//! ```
+//! use jitsym::{Bytes, Code, Options, Session};
+//!
+//! # let dir = std::env::temp_dir().join(format!("jitsym-doc-{}", std::process::id()));
+//! # std::fs::create_dir_all(&dir).unwrap();
+//! # let options = Options { map_dir: Some(dir.clone()), jitdump_dir: Some(dir.clone()), ..Options::default() };
+//! # /*
+//! let options = Options::default();
+//! # */
+//! let session = Session::open(&options)?;
+//! let code = [0xc3_u8]; // Where a real runtime has executable memory.
+//! let addr = code.as_ptr() as u64;
+//! let id = session.register(&Code { bytes: Bytes::Here(&code), ..Code::new(addr, 1, "nothing") })?;
+//! session.unregister(id)?;
+//! session.close()?;
+//! # std::fs::remove_dir_all(&dir).unwrap();
+//! # Ok::<(), jitsym::Error>(())
+//! ```
+//!
+//! # Errors
+//! A call that fails has no effect, and says why with one [`Error`]. What goes wrong later, in the background, is counted and
+//! can be read back; it never reaches the host as a panic, a signal, or output.
+//!
+//! # Threads
+//! Everything may be called from any thread at any time. Registering takes no lock; with [`Bytes::Here`] it makes no system
+//! call either, once a thread has its first chunk of memory.
+//!
+//! # Fork, signals, unloading
+//! A forked child finds its parent's sessions closed ([`Error::Forked`]) and opens its own. No function may be called from a
+//! signal handler. The writer thread blocks all signals. The shared library is never unloaded.
+//!
+//! # Where to find what
+//! `capi` is the C layer. [`Session`] checks and forwards to `producer`, which lays records down in the calling thread's
+//! `chunk`; `writer` merges them, keeps the `registry`, and feeds the `sink`s. `format` has the byte layouts, `sys` the
+//! operating system.
+
+mod autoload;
+pub mod capi;
+mod chunk;
+mod code;
+mod config;
+mod engine;
+mod error;
+#[doc(hidden)]
+pub mod format;
+mod ids;
+mod process;
+mod producer;
+mod registry;
+mod session;
+mod sink;
+mod stats;
+#[doc(hidden)]
+pub mod sys;
+mod unwind;
+mod writer;
+
+pub use code::{Bytes, Code, FramePointer, Line, LineTable, Lines, MoveTarget, SavedRegister, Unwind, UnwindRow};
+pub use config::{Options, Sinks};
+pub use error::{Error, Result};
+pub use format::perf_map::Dialect;
+pub use session::{last_error, Session};
+
+/// The name of one registration. Never used again within a process; 0 stands for none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Id(pub u64);
+
+/// major * 1000000 + minor * 1000 + patch.
+pub(crate) const VERSION_NUMBER: u32 = {
+    number(env!("CARGO_PKG_VERSION_MAJOR")) * 1_000_000
+        + number(env!("CARGO_PKG_VERSION_MINOR")) * 1000
+        + number(env!("CARGO_PKG_VERSION_PATCH"))
+};
+
+const fn number(digits: &str) -> u32 {
+    let mut value = 0;
+    let mut at = 0;
+    while at < digits.len() {
+        value = value * 10 + (digits.as_bytes()[at] - b'0') as u32;
+        at += 1;
+    }
+    value
+}

@@ -1,0 +1,347 @@
+//! Sessions: opening and closing, and the check that stands before every call.
+
+use std::path::PathBuf;
+use std::sync::atomic::{compiler_fence, AtomicU64, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::Receiver;
+
+use crate::autoload;
+use crate::code::{Code, MoveTarget};
+use crate::config::{Config, Options, Sinks};
+use crate::engine::{Engine, Message};
+use crate::error::{Error, Result};
+use crate::process::{self, Process};
+use crate::sys::thread;
+use crate::writer::{Stopped, Writer};
+use crate::{producer, Id};
+
+/// The longest that closing waits for the writer, and that a flush with no time given does.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What opening and closing keep, under the process's lock.
+#[derive(Default)]
+pub struct Control {
+    open: u32,
+    running: Option<Running>,
+    /// The writer between two threads.
+    writer: Option<Box<Writer>>,
+    /// A writer that did not stop in time and may still.
+    late: Option<Receiver<Stopped>>,
+}
+
+impl std::fmt::Debug for Control {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Control").field("open", &self.open).finish_non_exhaustive()
+    }
+}
+
+/// A writer thread at work.
+struct Running {
+    config: Arc<Config>,
+    paths: Vec<(Sinks, PathBuf)>,
+}
+
+/// An open session. Closed when dropped.
+#[derive(Debug)]
+pub struct Session(Ref);
+
+/// A session that was open when it was looked up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ref {
+    process: &'static Process,
+    engine: &'static Engine,
+    place: &'static AtomicU64,
+    handle: u64,
+}
+
+/// A handle is `generation:16 | serial:32 | place:8 | TAG`. It is never dereferenced.
+const TAG: u64 = 0x6a;
+
+fn handle(process: &Process, serial: u32, place: usize) -> u64 {
+    u64::from(process.generation) << 48 | u64::from(serial) << 16 | (place as u64) << 8 | TAG
+}
+
+/// The session that a handle from C names.
+#[inline]
+pub(crate) fn find(handle: u64) -> Result<Ref> {
+    let process = process::current()?;
+    let place = &process.sessions[(handle >> 8 & 0xff) as usize];
+    if place.load(Ordering::Acquire) != handle || handle == 0 {
+        return Err(why_not(process, handle));
+    }
+    if process.is_broken() {
+        return Err(Error::Internal);
+    }
+    let engine = process.engine().ok_or(Error::Session)?;
+    Ok(Ref { process, engine, place, handle })
+}
+
+#[cold]
+fn why_not(process: &Process, handle: u64) -> Error {
+    let (generation, serial) = ((handle >> 48) as u16, (handle >> 16) as u32);
+    let given_out = handle & 0xff == TAG && serial != 0;
+    if given_out && generation < process.generation {
+        Error::Forked
+    } else if given_out && generation == process.generation && serial < process.serial.load(Ordering::Relaxed) {
+        Error::Closed
+    } else {
+        Error::Session
+    }
+}
+
+fn open(options: &Options) -> Result<Session> {
+    autoload::arm();
+    let config = Config::new(options)?;
+    let process = process::current_or_new()?;
+    if process.is_broken() {
+        return Err(Error::Internal);
+    }
+    let mut control = process.control();
+    let engine = process.engine_or_new(|| Engine::new(&config))?;
+    // A place first: it is the one thing that would have to be taken back.
+    let place = process.sessions.iter().position(|place| place.load(Ordering::Relaxed) == 0);
+    let place = place.ok_or(Error::TooManySessions)?;
+    match &control.running {
+        Some(running) if !config.can_join(&running.config) => return Err(Error::Conflict),
+        Some(_) => {}
+        None => control.start(process, engine, config)?,
+    }
+    control.open += 1;
+    let serial = process.serial.fetch_add(1, Ordering::Relaxed);
+    let handle = handle(process, serial, place);
+    process.sessions[place].store(handle, Ordering::Release);
+    Ok(Session(Ref { process, engine, place: &process.sessions[place], handle }))
+}
+
+impl Control {
+    /// Opens the sinks and starts the writer, if there is anything to write to.
+    fn start(&mut self, process: &'static Process, engine: &'static Engine, config: Config) -> Result<()> {
+        if config.sinks == Sinks::NONE {
+            return Ok(());
+        }
+        if let Some(late) = self.late.take() {
+            match late.recv_timeout(PATIENCE) {
+                Ok((_, writer)) => self.writer = Some(writer),
+                Err(_) => {
+                    self.late = Some(late);
+                    return Err(Error::Timeout);
+                }
+            }
+        }
+        let mut writer = self.writer.take().unwrap_or_else(|| Box::new(Writer::new(process, engine)));
+        writer.discard_leftovers();
+        engine.configure(&config);
+        let running = writer.sinks.open(&config);
+        let paths = writer.sinks.paths();
+        if running == Sinks::NONE {
+            self.writer = Some(writer);
+            return Err(Error::NoSink);
+        }
+        let (hand, take) = crossbeam_channel::bounded::<Box<Writer>>(1);
+        let spawned = thread::spawn_quiet("jitsym-writer", move || {
+            if let Ok(writer) = take.recv() {
+                writer.run();
+            }
+        });
+        match spawned {
+            Ok(thread) => {
+                engine.set_writer_thread(Some(thread.thread().clone()));
+                // The thread waits for it.
+                let _ = hand.send(writer);
+                self.running = Some(Running { config: Arc::new(config), paths });
+                Ok(())
+            }
+            Err(error) => {
+                process.set_last_error(format!("cannot start the writer thread: {error}"));
+                writer.sinks.close();
+                engine.stop_sinks();
+                self.writer = Some(writer);
+                Err(Error::Thread)
+            }
+        }
+    }
+
+    /// Ends the writer thread once it has written everything.
+    fn stop(&mut self, engine: &Engine) -> Result<()> {
+        if self.running.take().is_none() {
+            return Ok(());
+        }
+        let (ack, answer) = crossbeam_channel::bounded(1);
+        engine.send(Message::Stop(ack))?;
+        engine.wake();
+        match answer.recv_timeout(PATIENCE) {
+            Ok((result, writer)) => {
+                self.writer = Some(writer);
+                result
+            }
+            Err(crossbeam_channel::RecvTimeoutError::Timeout) => {
+                self.late = Some(answer);
+                Err(Error::Timeout)
+            }
+            Err(crossbeam_channel::RecvTimeoutError::Disconnected) => Err(Error::Internal),
+        }
+    }
+}
+
+impl Ref {
+    /// Whether no sink is running, so that there is nothing to do.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        self.engine.sinks() == Sinks::NONE
+    }
+
+    /// A call that raced with the close of its session may or may not have been written, and says so. The closing side has
+    /// made a barrier between ending the session and reading the records a last time.
+    #[inline]
+    fn still_open<T>(&self, value: T) -> Result<T> {
+        compiler_fence(Ordering::SeqCst);
+        if self.place.load(Ordering::Relaxed) == self.handle {
+            Ok(value)
+        } else {
+            Err(Error::Closed)
+        }
+    }
+
+    pub fn register(&self, code: &Code<'_>) -> Result<Id> {
+        producer::register(self.process, self.engine, code).and_then(|id| self.still_open(id))
+    }
+
+    pub fn code_size(&self, id: Id) -> Result<u64> {
+        self.engine.ids.size_of(id).ok_or(Error::UnknownId)
+    }
+
+    pub fn move_code(&self, id: Id, target: &MoveTarget<'_>) -> Result<()> {
+        producer::move_code(self.process, self.engine, id, target).and_then(|()| self.still_open(()))
+    }
+
+    pub fn unregister(&self, id: Id) -> Result<()> {
+        producer::unregister(self.process, self.engine, id).and_then(|()| self.still_open(()))
+    }
+
+    pub fn unregister_range(&self, addr: u64, size: u64) -> Result<()> {
+        producer::unregister_range(self.process, self.engine, addr, size).and_then(|()| self.still_open(()))
+    }
+
+    pub fn flush(&self, timeout: Option<Duration>) -> Result<()> {
+        self.engine.flush(timeout.unwrap_or(PATIENCE))
+    }
+
+    pub fn close(&self) -> Result<()> {
+        // One closer wins.
+        let ended = self.place.compare_exchange(self.handle, 0, Ordering::SeqCst, Ordering::Relaxed);
+        ended.map_err(|_| Error::Closed)?;
+        let mut control = self.process.control();
+        control.open = control.open.saturating_sub(1);
+        if control.open == 0 {
+            control.stop(self.engine)
+        } else if control.running.is_some() {
+            drop(control);
+            self.engine.flush(PATIENCE)
+        } else {
+            Ok(())
+        }
+    }
+
+    pub fn engine(&self) -> &'static Engine {
+        self.engine
+    }
+
+    pub fn path(&self, sink: Sinks) -> Result<PathBuf> {
+        if !self.engine.sinks().has(sink) {
+            return Err(Error::NotRunning);
+        }
+        let control = self.process.control();
+        let paths = control.running.iter().flat_map(|running| &running.paths);
+        let found = paths.into_iter().find(|(found, _)| *found == sink);
+        found.map(|(_, path)| path.clone()).ok_or(Error::NotRunning)
+    }
+}
+
+impl Session {
+    /// Opens a session, and with the first one starts the sinks and the background thread; `jitsym_init` in C.
+    pub fn open(options: &Options) -> Result<Session> {
+        open(options)
+    }
+
+    /// Registers code: from now on samples in it belong to its name; `jitsym_register` in C.
+    pub fn register(&self, code: &Code<'_>) -> Result<Id> {
+        if self.0.is_idle() {
+            return Ok(Id(0));
+        }
+        self.0.register(code)
+    }
+
+    /// Tells that code runs at another address now; `jitsym_move` in C.
+    pub fn move_code(&self, id: Id, target: &MoveTarget<'_>) -> Result<()> {
+        if self.0.is_idle() {
+            return Ok(());
+        }
+        self.0.move_code(id, target)
+    }
+
+    /// Tells that code is gone; `jitsym_unregister` in C.
+    pub fn unregister(&self, id: Id) -> Result<()> {
+        if self.0.is_idle() {
+            return Ok(());
+        }
+        self.0.unregister(id)
+    }
+
+    /// Tells that all code with a byte in the range is gone; `jitsym_unregister_range` in C.
+    pub fn unregister_range(&self, addr: u64, size: u64) -> Result<()> {
+        if self.0.is_idle() {
+            return Ok(());
+        }
+        self.0.unregister_range(addr, size)
+    }
+
+    /// Waits until everything registered before is in the files; `jitsym_flush` in C.
+    pub fn flush(&self, timeout: Duration) -> Result<()> {
+        if self.0.is_idle() {
+            return Ok(());
+        }
+        self.0.flush(Some(timeout))
+    }
+
+    /// The path of the file that a sink writes; `jitsym_path` in C.
+    pub fn path(&self, sink: Sinks) -> Result<PathBuf> {
+        self.0.path(sink)
+    }
+
+    /// Closes the session and says how it went; `jitsym_close` in C.
+    pub fn close(self) -> Result<()> {
+        self.0.close()
+        // Dropping it closes again, which is refused.
+    }
+
+    /// The handle for C, which now has to close the session.
+    pub(crate) fn into_handle(self) -> u64 {
+        let handle = self.0.handle;
+        std::mem::forget(self);
+        handle
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // In a forked child the session is the parent's.
+        if self.0.process.is_this_one() {
+            let _ = self.0.close();
+        }
+    }
+}
+
+/// Text of the last failure in this process; empty if there was none.
+pub fn last_error() -> String {
+    process::current().map(Process::last_error).unwrap_or_default()
+}
+
+/// Writes what is pending when the process exits with a session open. The wait is short: an exit must not hang.
+pub(crate) fn flush_at_exit() {
+    let Ok(process) = process::current() else { return };
+    if let Some(engine) = process.engine().filter(|engine| engine.sinks() != Sinks::NONE) {
+        let _ = engine.flush(Duration::from_secs(2));
+    }
+}

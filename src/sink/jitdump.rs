@@ -1,0 +1,142 @@
+//! The jitdump sink: a file that holds whole groups only, and the marker by which perf finds it.
+
+use std::fs::{self, File};
+use std::io::{self, IoSlice, Write};
+use std::path::{Path, PathBuf};
+
+use crate::config::{Config, DumpDir};
+use crate::format::jitdump::{close_record, Header, HEADER_SIZE};
+use crate::sys::arch::ELF_MACHINE;
+use crate::sys::clock::Clock;
+use crate::sys::file::{self, Identity};
+use crate::sys::marker::Marker;
+
+/// The sink.
+#[derive(Debug)]
+pub struct Jitdump {
+    path: PathBuf,
+    mode: u32,
+    pid: u32,
+    clock: Clock,
+    close_record: bool,
+    file: Option<File>,
+    identity: Option<Identity>,
+    marker: Option<Marker>,
+    /// Where the last whole group ends. Everything behind it is taken back if a write fails.
+    len: u64,
+    /// The last record is JIT_CODE_CLOSE.
+    closed: bool,
+}
+
+impl Jitdump {
+    /// Where the dump of this process goes. Makes the directory below `JITDUMPDIR` if that is what is asked for.
+    pub fn path_for(dir: &DumpDir, pid: u32) -> io::Result<PathBuf> {
+        let dir = match dir {
+            DumpDir::Exactly(dir) => dir.clone(),
+            DumpDir::CacheBelow(base) => file::make_jit_cache_dir(base)?,
+        };
+        // perf accepts no other name (linux tools/perf/util/jitdump.c, `jit_detect`).
+        Ok(dir.join(format!("jit-{pid}.dump")))
+    }
+
+    pub fn new(path: PathBuf, config: &Config, pid: u32, clock: Clock) -> Jitdump {
+        Jitdump {
+            path,
+            mode: config.file_mode,
+            pid,
+            clock,
+            close_record: config.close_record,
+            file: None,
+            identity: None,
+            marker: None,
+            len: 0,
+            closed: false,
+        }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Takes over what a later session may choose anew.
+    pub fn configure(&mut self, config: &Config) {
+        self.close_record = config.close_record;
+    }
+
+    /// Opens the file: the one that we wrote before if it is still there, else a new one.
+    pub fn open(&mut self) -> io::Result<()> {
+        if let Some(known) = self.identity.and_then(|identity| file::reopen(&self.path, identity).ok()) {
+            if self.closed {
+                // perf reads nothing behind a CLOSE record.
+                known.set_len(self.len)?;
+                self.closed = false;
+            }
+            self.file = Some(known);
+            return Ok(());
+        }
+        let mut created = file::claim(&self.path, self.mode)?;
+        let made = self.write_header(&mut created).and_then(|()| self.map_marker(&created));
+        if let Err(error) = made {
+            // No marker refers to it.
+            let _ = fs::remove_file(&self.path);
+            return Err(error);
+        }
+        self.identity = Some(file::identity(&created)?);
+        self.len = HEADER_SIZE as u64;
+        self.closed = false;
+        self.file = Some(created);
+        Ok(())
+    }
+
+    fn write_header(&self, file: &mut File) -> io::Result<()> {
+        let header = Header {
+            machine: ELF_MACHINE,
+            pid: self.pid,
+            timestamp: self.clock.now(),
+            arch_timestamp: self.clock == Clock::Arch,
+        };
+        file.write_all(&header.to_bytes())
+    }
+
+    /// perf reads the dump by its name, once for each mapping of it, so one mapping serves a file that replaces a lost one.
+    fn map_marker(&mut self, file: &File) -> io::Result<()> {
+        if self.marker.is_none() {
+            self.marker = Some(Marker::new(file).map_err(|error| {
+                let why = format!("mapping it executable failed ({error}); is the file system mounted noexec?");
+                io::Error::new(error.kind(), why)
+            })?);
+        }
+        Ok(())
+    }
+
+    /// Appends whole groups. If that fails the file ends where it ended before.
+    pub fn write(&mut self, groups: &mut [IoSlice<'_>]) -> io::Result<u64> {
+        let size: u64 = groups.iter().map(|part| part.len() as u64).sum();
+        let file = self.file.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        if let Err(error) = file::write_all_vectored(file, groups) {
+            let _ = file.set_len(self.len);
+            return Err(error);
+        }
+        self.len += size;
+        Ok(size)
+    }
+
+    /// Closes the file after a failure. What is in it stays valid.
+    pub fn give_up(&mut self) {
+        self.file = None;
+    }
+
+    /// Closes the file. It stays, and so does the marker: perf opens every dump whose marker it saw, and gives up altogether
+    /// if one is missing.
+    pub fn close(&mut self) -> io::Result<()> {
+        let Some(mut file) = self.file.take() else { return Ok(()) };
+        if self.close_record {
+            if let Err(error) = file.write_all(&close_record(self.clock.now())) {
+                let _ = file.set_len(self.len);
+                return Err(error);
+            }
+            self.closed = true;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,204 @@
+//! Files that other people can read and nobody else can plant: created new, never through a link, written in whole.
+
+use std::ffi::{CString, OsStr};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, IoSlice, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Which file on which file system: what stays the same when a name is given to another file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+/// The identity of an open file.
+pub fn identity(file: &File) -> io::Result<Identity> {
+    file.metadata().map(|data| Identity { device: data.dev(), inode: data.ino() })
+}
+
+/// The identity of whatever has this name; of a link, not of what it points to.
+pub fn identity_of_name(path: &Path) -> io::Result<Identity> {
+    fs::symlink_metadata(path).map(|data| Identity { device: data.dev(), inode: data.ino() })
+}
+
+fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    // Appending keeps whole records whole even if something else writes to the file.
+    options.read(true).append(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC);
+    options
+}
+
+/// Creates a file that does not exist yet; a link of that name counts as existing.
+pub fn create_new(path: &Path, mode: u32) -> io::Result<File> {
+    options().create_new(true).mode(mode).open(path)
+}
+
+/// Creates `path`, in place of a file that an earlier process with our pid has left there.
+///
+/// Refuses to touch anything else: a link, a file of somebody else, one with a second name, or one that another library in
+/// this process is writing.
+pub fn claim(path: &Path, mode: u32) -> io::Result<File> {
+    for _ in 0..3 {
+        match create_new(path, mode) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => remove_stale(path)?,
+            other => return other,
+        }
+    }
+    Err(refuse(io::ErrorKind::AlreadyExists, "is created again and again by somebody else"))
+}
+
+fn remove_stale(path: &Path) -> io::Result<()> {
+    let data = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        other => other?,
+    };
+    // SAFETY: geteuid only answers.
+    let user = unsafe { libc::geteuid() };
+    if !data.file_type().is_file() {
+        return Err(refuse(io::ErrorKind::AlreadyExists, "exists and is not a regular file"));
+    }
+    if data.uid() != user {
+        return Err(refuse(io::ErrorKind::PermissionDenied, "belongs to another user"));
+    }
+    if data.nlink() != 1 {
+        return Err(refuse(io::ErrorKind::AlreadyExists, "has a second name (hard link)"));
+    }
+    if in_use_here(path, Identity { device: data.dev(), inode: data.ino() }) {
+        return Err(refuse(io::ErrorKind::AlreadyExists, "is written by another library in this process"));
+    }
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Whether this process has the file open or mapped.
+fn in_use_here(path: &Path, identity: Identity) -> bool {
+    let descriptors = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let open = descriptors
+        .filter_map(|entry| fs::metadata(entry.path()).ok())
+        .any(|data| Identity { device: data.dev(), inode: data.ino() } == identity);
+    let name = path.file_name().unwrap_or(path.as_os_str()).as_bytes();
+    let mapped = fs::read("/proc/self/maps")
+        .is_ok_and(|maps| maps.split(|&byte| byte == b'\n').any(|line| line.ends_with(name)));
+    open || mapped
+}
+
+/// Opens a file that we wrote before, if it still is that file.
+pub fn reopen(path: &Path, expected: Identity) -> io::Result<File> {
+    let file = options().open(path)?;
+    if identity(&file)? != expected {
+        return Err(refuse(io::ErrorKind::NotFound, "has been replaced"));
+    }
+    Ok(file)
+}
+
+fn refuse(kind: io::ErrorKind, why: &'static str) -> io::Error {
+    io::Error::new(kind, why)
+}
+
+/// Writes all of `slices` in as few system calls as the kernel allows. Consumes them.
+pub fn write_all_vectored(mut file: &File, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
+    // Linux IOV_MAX.
+    const MOST: usize = 1024;
+    while !slices.is_empty() {
+        let batch = slices.len().min(MOST);
+        match file.write_vectored(&slices[..batch]) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => IoSlice::advance_slices(&mut slices, count),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Makes `base/.debug/jit/jitsym-jit-XXXXXX`, the place where perf's own agents put a dump when `JITDUMPDIR` is set (linux
+/// tools/perf/jvmti/jvmti_agent.c, `create_jit_cache_dir`).
+pub fn make_jit_cache_dir(base: &Path) -> io::Result<PathBuf> {
+    let parent = base.join(".debug").join("jit");
+    fs::DirBuilder::new().recursive(true).mode(0o755).create(&parent)?;
+    let template = parent.join(OsStr::new("jitsym-jit-XXXXXX"));
+    let template = CString::new(template.into_os_string().into_vec())?;
+    let pointer = template.into_raw();
+    // SAFETY: mkdtemp writes only to the six last characters of the string, which `into_raw` made ours.
+    let (made, error) = unsafe { (libc::mkdtemp(pointer), io::Error::last_os_error()) };
+    // SAFETY: the pointer comes from `into_raw`, and its length has not changed.
+    let path = unsafe { CString::from_raw(pointer) };
+    if made.is_null() {
+        return Err(error);
+    }
+    Ok(PathBuf::from(std::ffi::OsString::from_vec(path.into_bytes())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dir(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("jitsym-file-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir(&dir).unwrap();
+        dir
+    }
+
+    #[test]
+    fn a_stale_file_is_replaced_and_a_file_in_use_is_not() {
+        let dir = dir("stale");
+        let path = dir.join("jit-1.dump");
+        fs::write(&path, "old").unwrap();
+        let file = claim(&path, 0o600).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 0);
+        assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o600);
+        assert!(claim(&path, 0o600).unwrap_err().to_string().contains("another library"));
+        drop(file);
+        assert!(claim(&path, 0o600).is_ok());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn links_and_strange_files_are_refused() {
+        let dir = dir("links");
+        let (target, path) = (dir.join("target"), dir.join("perf-1.map"));
+        fs::write(&target, "precious").unwrap();
+        std::os::unix::fs::symlink(&target, &path).unwrap();
+        assert!(claim(&path, 0o600).unwrap_err().to_string().contains("regular"));
+        fs::remove_file(&path).unwrap();
+        fs::hard_link(&target, &path).unwrap();
+        assert!(claim(&path, 0o600).unwrap_err().to_string().contains("hard link"));
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert!(claim(&path, 0o600).is_err());
+        assert_eq!(fs::read(&target).unwrap(), b"precious");
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn reopening_notices_another_file() {
+        let dir = dir("reopen");
+        let path = dir.join("a");
+        let file = create_new(&path, 0o600).unwrap();
+        let id = identity(&file).unwrap();
+        assert!(reopen(&path, id).is_ok());
+        let other = dir.join("b");
+        fs::write(&other, "x").unwrap();
+        fs::rename(&other, &path).unwrap();
+        assert!(reopen(&path, id).is_err());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn vectored_writes_are_complete() {
+        let dir = dir("writev");
+        let path = dir.join("a");
+        let file = create_new(&path, 0o600).unwrap();
+        let parts: Vec<Vec<u8>> = (0..3000u32).map(|n| n.to_le_bytes().to_vec()).collect();
+        let mut slices: Vec<IoSlice> = parts.iter().map(|part| IoSlice::new(part)).collect();
+        write_all_vectored(&file, &mut slices).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), parts.concat());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}

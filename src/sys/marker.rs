@@ -1,0 +1,26 @@
+//! The marker mapping: how `perf record` learns that a process writes a jitdump.
+//!
+//! perf notes only executable mappings (linux tools/perf/builtin-record.c without `-d`), and looks for one whose file is
+//! called `jit-PID.dump` (tools/perf/util/jitdump.c, `jit_detect`). An attach later on finds it in /proc/PID/maps, so it has
+//! to stay until the process ends; that is why dropping it does nothing.
+
+use std::fs::File;
+use std::io;
+use std::mem::ManuallyDrop;
+
+use memmap2::{Mmap, MmapOptions};
+
+use super::mem::page_size;
+
+/// A page of the dump, mapped executable until the process ends.
+#[derive(Debug)]
+pub struct Marker(#[allow(dead_code)] ManuallyDrop<Mmap>);
+
+impl Marker {
+    /// Maps the file's first page. Fails on a file system that is mounted `noexec`.
+    pub fn new(dump: &File) -> io::Result<Marker> {
+        // SAFETY: the mapping is never read: it exists for its name only, so what happens to the file does not matter.
+        let mapping = unsafe { MmapOptions::new().len(page_size()).map_exec(dump)? };
+        Ok(Marker(ManuallyDrop::new(mapping)))
+    }
+}

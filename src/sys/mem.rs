@@ -1,0 +1,158 @@
+//! Memory: anonymous regions, a word that fork clears, and reads that survive unreadable pages.
+
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The size of a page.
+pub fn page_size() -> usize {
+    // SAFETY: sysconf only answers.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+}
+
+/// Private anonymous memory, zeroed, that takes up space only where it is touched. Not inherited by a forked child.
+#[derive(Debug)]
+pub struct Region {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a region is plain memory; who may touch which part of it is for its user to say.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Maps `len` bytes.
+    pub fn new(len: usize) -> io::Result<Region> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping at an address that the kernel picks touches nothing that exists.
+        let start = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the range was just mapped.
+        unsafe { libc::madvise(start, len, libc::MADV_DONTFORK) };
+        let start = NonNull::new(start.cast()).ok_or_else(io::Error::last_os_error)?;
+        Ok(Region { start, len })
+    }
+
+    /// Its first byte.
+    pub fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: this value owns the mapping, and nobody uses it any more.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+/// A word that reads 1 in the process that made it and 0 in a forked child, without a system call at either time.
+#[derive(Debug)]
+pub struct ForkWord(NonNull<AtomicU32>);
+
+// SAFETY: the word is atomic and is never unmapped.
+unsafe impl Send for ForkWord {}
+// SAFETY: as above.
+unsafe impl Sync for ForkWord {}
+
+impl ForkWord {
+    /// Maps a page for it, for ever: calls may look at it at any time until the process ends.
+    pub fn new() -> io::Result<ForkWord> {
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let len = page_size();
+        // SAFETY: as in `Region::new`.
+        let page = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
+        if page == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the page was just mapped, and nobody else knows it.
+        if unsafe { libc::madvise(page, len, libc::MADV_WIPEONFORK) } != 0 {
+            let error = io::Error::last_os_error();
+            // SAFETY: as above.
+            unsafe { libc::munmap(page, len) };
+            return Err(error);
+        }
+        let word = NonNull::new(page.cast::<AtomicU32>()).ok_or_else(io::Error::last_os_error)?;
+        // SAFETY: the page is mapped, writable, aligned, and zero is a valid atomic.
+        unsafe { word.as_ref() }.store(1, Ordering::Relaxed);
+        Ok(ForkWord(word))
+    }
+
+    /// Whether this is still the process that made the word.
+    #[inline]
+    pub fn same_process(&self) -> bool {
+        // SAFETY: the page stays mapped until the process ends.
+        unsafe { self.0.as_ref() }.load(Ordering::Relaxed) == 1
+    }
+}
+
+/// Reads this process's memory at `addr` into `out` without ever faulting, and returns how many bytes could be read. What
+/// could not is zero.
+pub fn read_self(addr: u64, out: &mut [u8]) -> usize {
+    let mut read = 0;
+    let mut done = 0;
+    while done < out.len() {
+        let from = addr + done as u64;
+        let count = read_some(from, &mut out[done..]);
+        read += count;
+        done += count;
+        if count == 0 {
+            // The page at `from` cannot be read: go on behind it.
+            let skip = (page_size() - (from as usize) % page_size()).min(out.len() - done);
+            out[done..done + skip].fill(0);
+            done += skip;
+        }
+    }
+    read
+}
+
+/// Reads from `addr` up to the first byte that cannot be read.
+fn read_some(addr: u64, out: &mut [u8]) -> usize {
+    let local = libc::iovec { iov_base: out.as_mut_ptr().cast(), iov_len: out.len() };
+    let remote = libc::iovec { iov_base: addr as usize as *mut libc::c_void, iov_len: out.len() };
+    // SAFETY: the kernel writes at most `out.len()` bytes to `out`, and answers EFAULT for remote memory that is not there.
+    let count = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
+    if count >= 0 {
+        return count as usize;
+    }
+    match io::Error::last_os_error().raw_os_error() {
+        Some(libc::EFAULT) => 0,
+        // Filtered by a sandbox, or not built into this kernel.
+        _ => std::fs::File::open("/proc/self/mem").and_then(|memory| memory.read_at(out, addr)).unwrap_or(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_around_unreadable_pages() {
+        let page = page_size();
+        let region = Region::new(3 * page).unwrap();
+        let start = region.start().as_ptr();
+        // SAFETY: the region is ours; its middle page is made unreadable.
+        unsafe {
+            ptr::write_bytes(start, 0xaa, 3 * page);
+            assert_eq!(libc::mprotect(start.add(page).cast(), page, libc::PROT_NONE), 0);
+        }
+        let mut out = vec![0xff; 2 * page];
+        assert_eq!(read_self(start as u64 + page as u64 / 2, &mut out), page);
+        assert!(out[..page / 2].iter().all(|&byte| byte == 0xaa));
+        assert!(out[page / 2..page / 2 + page].iter().all(|&byte| byte == 0));
+        assert!(out[page / 2 + page..].iter().all(|&byte| byte == 0xaa));
+    }
+
+    #[test]
+    fn reads_nothing_where_nothing_is() {
+        let mut out = [1u8; 64];
+        assert_eq!(read_self(0x10, &mut out), 0);
+        assert_eq!(out, [0; 64]);
+    }
+}

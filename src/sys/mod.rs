@@ -1,0 +1,9 @@
+//! Everything that is asked of the operating system, and nearly all `unsafe` code that is not about pointers from C.
+
+pub mod arch;
+pub mod barrier;
+pub mod clock;
+pub mod file;
+pub mod marker;
+pub mod mem;
+pub mod thread;

@@ -1,0 +1,145 @@
+//! The records of all threads in one order: that of their time stamps.
+
+use std::collections::VecDeque;
+
+use crate::chunk::{Chunk, Event};
+
+/// The unread part of a chunk.
+struct Reading {
+    chunk: Chunk,
+    next: u32,
+    end: u32,
+    /// Time stamp of the next event.
+    timestamp: u64,
+}
+
+/// Hands out events, the earliest first. Each thread's are in order already.
+pub struct Merge {
+    /// One for each thread with something to read.
+    lanes: Vec<VecDeque<Reading>>,
+    /// The lane being read, and the time up to which no other lane has an earlier event.
+    run: Option<(usize, u64)>,
+}
+
+impl Merge {
+    /// Takes each thread's chunks, oldest first, and remembers how far they can be read now.
+    pub fn new(threads: impl Iterator<Item = impl Iterator<Item = Chunk>>) -> Merge {
+        let lane = |chunks| -> VecDeque<Reading> { Iterator::filter_map(chunks, Reading::new).collect() };
+        let mut lanes = Vec::new();
+        for chunks in threads {
+            let lane = lane(chunks);
+            if !lane.is_empty() {
+                lanes.push(lane);
+            }
+        }
+        Merge { lanes, run: None }
+    }
+
+    /// The next event not later than `cutoff`. It counts as consumed.
+    pub fn next(&mut self, cutoff: u64) -> Option<(Chunk, Event)> {
+        loop {
+            let (lane, until) = match self.run {
+                Some(run) => run,
+                None => *self.run.insert(self.next_run()?),
+            };
+            let timestamp = self.lanes[lane].front().map(|reading| reading.timestamp);
+            match timestamp {
+                Some(timestamp) if timestamp <= until => {
+                    // The earliest of all is too late.
+                    if timestamp > cutoff {
+                        return None;
+                    }
+                    return self.take(lane);
+                }
+                _ => self.run = None,
+            }
+        }
+    }
+
+    /// The lane with the earliest event, and the time of the earliest event in all others.
+    fn next_run(&self) -> Option<(usize, u64)> {
+        let mut earliest: Option<(u64, usize)> = None;
+        let mut second = u64::MAX;
+        for (lane, readings) in self.lanes.iter().enumerate() {
+            let Some(timestamp) = readings.front().map(|reading| reading.timestamp) else { continue };
+            match earliest {
+                Some((best, _)) if timestamp >= best => second = second.min(timestamp),
+                _ => {
+                    second = earliest.map_or(second, |(best, _)| best);
+                    earliest = Some((timestamp, lane));
+                }
+            }
+        }
+        earliest.map(|(_, lane)| (lane, second))
+    }
+
+    fn take(&mut self, lane: usize) -> Option<(Chunk, Event)> {
+        let lane = &mut self.lanes[lane];
+        let reading = lane.front_mut()?;
+        let (chunk, event) = (reading.chunk, reading.chunk.event(reading.next));
+        reading.next += 1;
+        chunk.set_consumed(reading.next);
+        if reading.next < reading.end {
+            reading.timestamp = chunk.event(reading.next).timestamp;
+        } else {
+            lane.pop_front();
+        }
+        Some((chunk, event))
+    }
+}
+
+impl Reading {
+    fn new(chunk: Chunk) -> Option<Reading> {
+        let (next, end) = (chunk.consumed(), chunk.committed());
+        (next < end).then(|| Reading { chunk, next, end, timestamp: chunk.event(next).timestamp })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chunk::{Cursor, Kind, Pool};
+
+    fn chunk(pool: &Pool, timestamps: &[u64]) -> Chunk {
+        let mut cursor = Cursor::new(pool.take().unwrap());
+        for &timestamp in timestamps {
+            cursor.room(0).unwrap();
+            cursor.commit(Event {
+                timestamp,
+                id: 0,
+                index: 0,
+                addr: 0,
+                size: 0,
+                body_at: 0,
+                body_len: 0,
+                unwinding_at: 0,
+                tid: 0,
+                kind: Kind::Unregister,
+                flags: 0,
+                name_len: 0,
+                tables_len: 0,
+            });
+        }
+        cursor.chunk()
+    }
+
+    fn read(threads: &[Vec<Chunk>], cutoff: u64) -> Vec<u64> {
+        let mut merge = Merge::new(threads.iter().map(|chunks| chunks.iter().copied()));
+        std::iter::from_fn(|| merge.next(cutoff)).map(|(_, event)| event.timestamp).collect()
+    }
+
+    #[test]
+    fn events_come_in_the_order_of_time_and_once() {
+        let pool = Pool::new(8 << 20).unwrap();
+        let threads = [
+            vec![chunk(&pool, &[1, 5, 9]), chunk(&pool, &[10, 30])],
+            vec![chunk(&pool, &[2, 3, 4, 11])],
+            vec![chunk(&pool, &[])],
+            vec![chunk(&pool, &[5, 12, 40])],
+        ];
+        assert_eq!(read(&threads, 11), [1, 2, 3, 4, 5, 5, 9, 10, 11]);
+        assert_eq!(read(&threads, 11), []);
+        assert_eq!(read(&threads, u64::MAX), [12, 30, 40]);
+        assert_eq!(read(&threads, u64::MAX), []);
+    }
+}

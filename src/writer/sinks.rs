@@ -1,0 +1,210 @@
+//! The sinks as the writer has them: opened by configuration, isolated from each other's failures.
+
+use std::io::IoSlice;
+use std::path::PathBuf;
+
+use crate::config::{Config, DumpDir, Sinks};
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::process::Process;
+use crate::registry::{MapChange, Registry};
+use crate::sink::{describe, jitdump::Jitdump, perf_map::PerfMap};
+
+/// Pieces and bytes that may come together before they are written.
+const BATCH_PIECES: usize = 512;
+const BATCH_BYTES: usize = 1 << 20;
+
+/// Both sinks.
+pub struct SinkSet {
+    process: &'static Process,
+    engine: &'static Engine,
+    map: Option<PerfMap>,
+    dump: Option<(DumpDir, Jitdump)>,
+    /// Moves are written as JIT_CODE_MOVE.
+    pub move_records: bool,
+}
+
+impl SinkSet {
+    pub fn new(process: &'static Process, engine: &'static Engine) -> SinkSet {
+        SinkSet { process, engine, map: None, dump: None, move_records: false }
+    }
+
+    /// Opens the sinks that the configuration asks for. One that fails is reported, and the other runs.
+    pub fn open(&mut self, config: &Config) -> Sinks {
+        self.move_records = config.move_records;
+        let mut running = Sinks::NONE;
+        if config.sinks.has(Sinks::MAP) && self.open_map(config) {
+            running = running.with(Sinks::MAP);
+        }
+        if config.sinks.has(Sinks::JITDUMP) && self.open_dump(config) {
+            running = running.with(Sinks::JITDUMP);
+        }
+        self.engine.set_sinks(running, Sinks(config.sinks.0 & !running.0));
+        running
+    }
+
+    fn open_map(&mut self, config: &Config) -> bool {
+        let path = PerfMap::path_in(&config.map_dir, self.engine.pid);
+        let known = self.map.take().filter(|map| map.path() == path && map.dialect() == config.dialect);
+        let map = self.map.insert(known.unwrap_or_else(|| PerfMap::new(path, config)));
+        if let Err(error) = map.open() {
+            self.process.set_last_error(describe("create", map.path(), &error));
+            return false;
+        }
+        true
+    }
+
+    fn open_dump(&mut self, config: &Config) -> bool {
+        // The same directory again means the same file, also where the directory was made for it.
+        let known = self.dump.take().filter(|(dir, _)| *dir == config.dump_dir);
+        let dump = match known {
+            Some((_, dump)) => dump,
+            None => match Jitdump::path_for(&config.dump_dir, self.engine.pid) {
+                Ok(path) => Jitdump::new(path, config, self.engine.pid, self.engine.clock),
+                Err(error) => {
+                    self.process.set_last_error(format!("cannot make a directory for the jitdump: {error}"));
+                    return false;
+                }
+            },
+        };
+        let (_, dump) = self.dump.insert((config.dump_dir.clone(), dump));
+        dump.configure(config);
+        if let Err(error) = dump.open() {
+            self.process.set_last_error(describe("create", dump.path(), &error));
+            return false;
+        }
+        true
+    }
+
+    /// Where the files are.
+    pub fn paths(&self) -> Vec<(Sinks, PathBuf)> {
+        let map = self.map.iter().map(|map| (Sinks::MAP, map.path().to_owned()));
+        map.chain(self.dump.iter().map(|(_, dump)| (Sinks::JITDUMP, dump.path().to_owned()))).collect()
+    }
+
+    /// Whether moved code will be needed with its tables and lines.
+    pub fn want_groups(&self) -> bool {
+        self.engine.sinks().has(Sinks::JITDUMP)
+    }
+
+    /// Whether there is something to write that has to wait a little.
+    pub fn have_work(&self) -> bool {
+        self.map.as_ref().is_some_and(PerfMap::has_work)
+    }
+
+    /// Whether everything asked for has been written so far.
+    pub fn result(&self) -> Result<()> {
+        match self.engine.sinks_failed() {
+            Sinks::NONE => Ok(()),
+            _ => Err(Error::SinkFailed),
+        }
+    }
+
+    /// A registration has changed the registry.
+    pub fn note(&mut self, change: MapChange, start: u64, size: u64, name: &[u8]) {
+        if let Some(map) = &mut self.map {
+            map.note(change, start, size, name);
+        }
+    }
+
+    /// Dead code has been forgotten.
+    pub fn note_forgotten(&mut self) {
+        if let Some(map) = &mut self.map {
+            map.note_forgotten();
+        }
+    }
+
+    /// Writes pieces that are not in a chunk, behind all that came before.
+    pub fn write_owned(&mut self, groups: &mut Groups<'_>, pieces: &[&[u8]]) {
+        self.write_groups(groups);
+        self.write_dump(pieces, 1);
+    }
+
+    /// Writes what has come together.
+    pub fn write_groups(&mut self, groups: &mut Groups<'_>) {
+        if !groups.pieces.is_empty() {
+            self.write_dump(&groups.pieces, groups.records);
+            groups.clear();
+        }
+    }
+
+    fn write_dump(&mut self, pieces: &[&[u8]], records: u64) {
+        let running = self.engine.sinks().has(Sinks::JITDUMP);
+        let Some((_, dump)) = self.dump.as_mut().filter(|_| running) else { return };
+        let mut slices: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+        match dump.write(&mut slices) {
+            Ok(bytes) => {
+                self.engine.counters.jitdump_bytes.add(bytes);
+                self.engine.counters.jitdump_records.add(records);
+            }
+            Err(error) => self.failed(Sinks::JITDUMP, &error),
+        }
+    }
+
+    /// Brings the map up to date; what has to be written anew waits until it is due, unless it is wanted `now`.
+    pub fn write_map(&mut self, registry: &Registry, now: bool) {
+        let running = self.engine.sinks().has(Sinks::MAP);
+        let Some(map) = self.map.as_mut().filter(|_| running) else { return };
+        if let Err(error) = map.write(registry, now, &self.engine.counters) {
+            self.failed(Sinks::MAP, &error);
+        }
+        self.engine.counters.map_entries.set(registry.span_count() as u64);
+    }
+
+    /// A sink that cannot write is given up: what is in its file is whole, and the other one goes on.
+    fn failed(&mut self, sink: Sinks, error: &std::io::Error) {
+        self.engine.counters.write_errors.add(1);
+        self.engine.sink_failed(sink);
+        let path = self.paths().into_iter().find(|(found, _)| *found == sink).map(|(_, path)| path);
+        self.process.set_last_error(describe("write", &path.unwrap_or_default(), error));
+        match (&mut self.map, &mut self.dump) {
+            (Some(map), _) if sink == Sinks::MAP => map.close(),
+            (_, Some((_, dump))) if sink == Sinks::JITDUMP => dump.give_up(),
+            _ => {}
+        }
+    }
+
+    /// Closes the files, which stay.
+    pub fn close(&mut self) {
+        if let Some(map) = &mut self.map {
+            map.close();
+        }
+        if let Some(Err(error)) = self.dump.as_mut().map(|(_, dump)| dump.close()) {
+            self.failed(Sinks::JITDUMP, &error);
+        }
+    }
+}
+
+/// Groups in chunks, on their way to the jitdump in few system calls.
+#[derive(Default)]
+pub struct Groups<'a> {
+    pieces: Vec<&'a [u8]>,
+    records: u64,
+    bytes: usize,
+}
+
+impl<'a> Groups<'a> {
+    /// Adds a group.
+    pub fn push(&mut self, group: &'a [u8]) {
+        self.records += 1;
+        self.bytes += group.len();
+        if let Some(last) = self.pieces.last_mut() {
+            if last.as_ptr_range().end == group.as_ptr() {
+                // SAFETY: both lie in the same chunk, for a chunk begins with its head and so never where a body of another
+                // one ends; together they are one piece of initialised memory that lives as long as either.
+                *last = unsafe { std::slice::from_raw_parts(last.as_ptr(), last.len() + group.len()) };
+                return;
+            }
+        }
+        self.pieces.push(group);
+    }
+
+    /// Whether it is time to write them.
+    pub fn are_many(&self) -> bool {
+        self.pieces.len() >= BATCH_PIECES || self.bytes >= BATCH_BYTES
+    }
+
+    fn clear(&mut self) {
+        *self = Groups::default();
+    }
+}

@@ -1,0 +1,69 @@
+//! Sizes and offsets of the C structs, frozen. `c-tests/test_abi.c` has the same numbers for the header; both must hold, or
+//! C and Rust disagree about a struct.
+
+use ::jitsym::capi::types::*;
+use std::mem::{align_of, offset_of, size_of};
+
+macro_rules! frozen {
+    ($type:ident, $size:literal, $align:literal; $($field:ident $offset:literal,)*) => {
+        assert_eq!((size_of::<$type>(), align_of::<$type>()), ($size, $align), stringify!($type));
+        $(assert_eq!(offset_of!($type, $field), $offset, concat!(stringify!($type), ".", stringify!($field)));)*
+    };
+}
+
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn layout() {
+    frozen!(jitsym_options, 56, 8;
+        struct_size 0, sinks 8, flags 12, map_dir 16, jitdump_dir 24, map_dialect 32, file_mode 36, max_memory 40,
+        max_wait_ms 48, reserved 52,);
+    frozen!(jitsym_line, 24, 8; offset 0, line 4, column 8, reserved 12, file 16,);
+    frozen!(jitsym_saved_register, 8, 4; reg 0, offset 4,);
+    frozen!(jitsym_unwind_row, 24, 8; offset 0, cfa_reg 4, cfa_offset 8, saved_count 12, saved 16,);
+    frozen!(jitsym_unwind, 96, 8;
+        struct_size 0, kind 8, flags 12, fp_pushed 16, fp_set 20, epilogue_begin 24, epilogue_end 28, cfa_offset 32,
+        saved_count 36, saved 40, saved_from 48, row_count 52, rows 56, row_size 64, eh_frame 72, eh_frame_size 80,
+        eh_frame_addr 88,);
+    frozen!(jitsym_code, 96, 8;
+        struct_size 0, addr 8, size 16, name 24, name_len 32, bytes 40, unwind 48, lines 56, line_count 64, line_size 72,
+        free_after 80, flags 88, reserved 92,);
+    frozen!(jitsym_move_target, 40, 8; struct_size 0, addr 8, bytes 16, free_after 24, flags 32, reserved 36,);
+    frozen!(jitsym_stats, 152, 8;
+        struct_size 0, sinks_running 8, sinks_failed 12, registered 16, moved 24, unregistered 32, overwritten 40, live 48,
+        dropped 56, unreadable 64, names_changed 72, not_free 80, jitdump_bytes 88, jitdump_records 96, map_bytes 104,
+        map_entries 112, map_rewrites 120, map_forgotten 128, write_errors 136, memory 144,);
+}
+
+#[test]
+fn numbers() {
+    assert_eq!(size_of::<jitsym_id>(), 8);
+    assert_eq!(jitsym_limit::JITSYM_NAME_MAX as u32, 1000);
+    assert_eq!(jitsym_limit::JITSYM_DIR_MAX as u32, 1023);
+    assert_eq!(jitsym_limit::JITSYM_CODE_SIZE_MAX as u32, 0x7fff_ffff);
+    assert_eq!(jitsym_sink::JITSYM_SINK_MAP as u32, 1);
+    assert_eq!(jitsym_sink::JITSYM_SINK_JITDUMP as u32, 2);
+    assert_eq!(jitsym_init_flag::JITSYM_INIT_ENV_WINS as u32, 1);
+    assert_eq!(jitsym_init_flag::JITSYM_INIT_OFF_BY_DEFAULT as u32, 2);
+    assert_eq!(jitsym_init_flag::JITSYM_INIT_NO_UNWIND as u32, 4);
+    assert_eq!(jitsym_init_flag::JITSYM_INIT_MOVE_RECORDS as u32, 8);
+    assert_eq!(jitsym_init_flag::JITSYM_INIT_CLOSE_RECORD as u32, 16);
+    assert_eq!(jitsym_init_flag::JITSYM_INIT_DROP_WHEN_FULL as u32, 32);
+    assert_eq!(jitsym_map_dialect::JITSYM_MAP_PERF as u32, 0);
+    assert_eq!(jitsym_map_dialect::JITSYM_MAP_SIMPLEPERF as u32, 1);
+    assert_eq!(jitsym_unwind_kind::JITSYM_UNWIND_NONE as u32, 0);
+    assert_eq!(jitsym_unwind_kind::JITSYM_UNWIND_FRAME_POINTER as u32, 1);
+    assert_eq!(jitsym_unwind_kind::JITSYM_UNWIND_FIXED_FRAME as u32, 2);
+    assert_eq!(jitsym_unwind_kind::JITSYM_UNWIND_ROWS as u32, 3);
+    assert_eq!(jitsym_unwind_kind::JITSYM_UNWIND_EH_FRAME as u32, 4);
+}
+
+#[test]
+fn version() {
+    let text = env!("CARGO_PKG_VERSION");
+    let parts: Vec<u32> = text.split('.').map(|part| part.parse().expect("number")).collect();
+    let header = include_str!("../include/jitsym.h");
+    for (name, part) in ["MAJOR", "MINOR", "PATCH"].iter().zip(parts) {
+        let line = format!("#define JITSYM_VERSION_{name} {part}\n");
+        assert!(header.contains(&line), "the header does not have: {line}");
+    }
+}

@@ -1,0 +1,200 @@
+//! The C API as C and C++ programs see it: the programs in `c-tests/` are compiled and run with the shared and with the
+//! static library, under AddressSanitizer and UndefinedBehaviorSanitizer, and under valgrind; and the header is compiled as
+//! every language version that it promises.
+//!
+//! A program succeeds if it prints "ok" and nothing else: the library prints nothing, and the tools print only findings.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use support::{artifacts, compile, describe, run, scratch_dir, stdout, try_run, Link};
+
+/// Makes undefined behaviour end the program, with a stack that is worth reading.
+const SANITIZE: &[&str] =
+    &["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"];
+
+const VALGRIND: &[&str] = &[
+    "-q",
+    "--error-exitcode=9",
+    "--leak-check=full",
+    "--errors-for-leak-kinds=definite,possible",
+    "--child-silent-after-fork=no",
+    // One thread runs at a time; without this a thread that spins can starve the one that it waits for.
+    "--fair-sched=yes",
+];
+
+/// An empty directory for the files of one run.
+fn fresh_dir(name: &str) -> PathBuf {
+    let dir = scratch_dir(name);
+    std::fs::remove_dir_all(&dir).expect("empty the scratch directory");
+    std::fs::create_dir_all(&dir).expect("scratch directory");
+    dir
+}
+
+/// Runs a program behind `tool` with a directory of its own and checks that it has succeeded and printed only "ok". A
+/// program that hangs is ended after five minutes.
+fn check(tool: &[&str], program: &Path, name: &str, arguments: &[&str]) {
+    let dir = fresh_dir(name);
+    let mut command = Command::new("timeout");
+    command.args(["-k", "5", "300"]).args(tool).arg(program).arg(&dir).args(arguments);
+    // The machine that runs the tests has no say in them.
+    for variable in ["JITSYM", "JITSYM_DIR", "JITDUMPDIR", "JITDUMP_USE_ARCH_TIMESTAMP"] {
+        command.env_remove(variable);
+    }
+    command.env("ASAN_OPTIONS", "detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1");
+    command.env("UBSAN_OPTIONS", "print_stacktrace=1");
+    let output = try_run(&mut command);
+    let clean = output.status.success() && output.stdout == b"ok\n" && output.stderr.is_empty();
+    assert!(clean, "{}", describe(&command, &output));
+    // Dumps are large, and of interest only after a failure.
+    std::fs::remove_dir_all(&dir).expect("remove the scratch directory");
+}
+
+/// Compiles with the sanitizers and makes sure that they are in the program: a flag that is lost on the way would make
+/// every program pass.
+fn compile_sanitized(compiler: &str, sources: &[&str], link: Link, name: &str) -> PathBuf {
+    let program = compile(compiler, sources, link, SANITIZE, name);
+    let symbols = stdout(&run(Command::new("nm").arg(&program)));
+    for symbol in ["__asan_init", "__ubsan_handle_"] {
+        assert!(symbols.contains(symbol), "{} has no {symbol}", program.display());
+    }
+    program
+}
+
+fn valgrind() -> Vec<&'static str> {
+    let mut command = vec!["valgrind"];
+    command.extend(VALGRIND);
+    command
+}
+
+/// The four ways to run each program of one source.
+macro_rules! programs {
+    ($($name:ident, $compiler:literal, $source:literal;)*) => {$(
+        mod $name {
+            use super::*;
+
+            #[test]
+            fn shared() {
+                let name = concat!(stringify!($name), "-shared");
+                check(&[], &compile($compiler, &[$source], Link::Shared, &["-O1"], name), name, &[]);
+            }
+
+            #[test]
+            fn statically_linked() {
+                let name = concat!(stringify!($name), "-static");
+                check(&[], &compile($compiler, &[$source], Link::Static, &["-O2"], name), name, &[]);
+            }
+
+            #[test]
+            fn sanitized() {
+                let name = concat!(stringify!($name), "-sanitized");
+                check(&[], &compile_sanitized($compiler, &[$source], Link::Shared, name), name, &["light"]);
+            }
+
+            #[test]
+            fn under_valgrind() {
+                let name = concat!(stringify!($name), "-valgrind");
+                check(&valgrind(), &compile($compiler, &[$source], Link::Shared, &["-O1"], name), name, &["light"]);
+            }
+        }
+    )*};
+}
+
+programs! {
+    abi, "gcc", "c-tests/test_abi.c";
+    bad_input, "gcc", "c-tests/test_bad_input.c";
+    life, "gcc", "c-tests/test_life.c";
+    threads, "gcc", "c-tests/test_threads.c";
+    fork, "gcc", "c-tests/test_fork.c";
+    cxx, "g++", "c-tests/test_cxx.cc";
+}
+
+#[test]
+fn dlopen() {
+    let sources = ["c-tests/test_dlopen.c"];
+    let library = artifacts().shared_dir.join("libjitsym.so");
+    let library = library.to_str().expect("path");
+    let program = compile("gcc", &sources, Link::None, &["-O1"], "dlopen");
+    let sanitized = compile_sanitized("gcc", &sources, Link::None, "dlopen-sanitized");
+    for mode in ["now", "lazy"] {
+        check(&[], &program, &format!("dlopen-{mode}"), &[library, mode]);
+        check(&[], &sanitized, &format!("dlopen-sanitized-{mode}"), &[library, mode]);
+    }
+    check(&valgrind(), &program, "dlopen-valgrind", &[library, "now"]);
+}
+
+#[test]
+fn cxx_versions() {
+    for version in ["c++11", "c++17", "c++20"] {
+        for exceptions in ["-fexceptions", "-fno-exceptions"] {
+            let name = format!("cxx-{version}{exceptions}");
+            let flags = ["-pedantic", &format!("-std={version}"), exceptions];
+            check(&[], &compile("g++", &["c-tests/test_cxx.cc"], Link::Shared, &flags, &name), &name, &[]);
+        }
+    }
+}
+
+#[test]
+fn double_include() {
+    for link in [Link::Shared, Link::Static] {
+        let name = format!("double_include-{link:?}");
+        let sources = ["c-tests/double_include_a.cc", "c-tests/double_include_b.cc"];
+        check(&[], &compile("g++", &sources, link, &["-pedantic"], &name), &name, &[]);
+    }
+}
+
+#[test]
+fn header_compiles_alone() {
+    let dir = scratch_dir("header");
+    let source = dir.join("header.c");
+    std::fs::write(&source, "#include \"jitsym.h\"\n").expect("write the source");
+    let compiles = |compiler: &str, language: &str, version: &str, extra: &[&str]| {
+        let mut command = Command::new(compiler);
+        command.current_dir(support::root()).args(["-x", language, &format!("-std={version}"), "-Iinclude"]);
+        command.args(["-fsyntax-only", "-pedantic", "-Wall", "-Wextra", "-Werror", "-Wundef", "-Wconversion"]);
+        run(command.args(extra).arg(&source));
+    };
+    // gcc and g++ are required; clang is another opinion, where it is installed.
+    let clang = Command::new("clang").arg("--version").output().is_ok();
+    for compiler in ["gcc", "clang"].into_iter().take(1 + usize::from(clang)) {
+        for version in ["c99", "c11", "c17"] {
+            compiles(compiler, "c", version, &["-Wstrict-prototypes", "-Wmissing-prototypes"]);
+            // As a program that has its own attribute for imported functions.
+            compiles(compiler, "c", version, &["-DJITSYM_API=extern __attribute__((visibility(\"default\")))"]);
+        }
+    }
+    for compiler in ["g++", "clang++"].into_iter().take(1 + usize::from(clang)) {
+        for version in ["c++11", "c++17", "c++20"] {
+            compiles(compiler, "c++", version, &[]);
+            compiles(compiler, "c++", version, &["-fno-exceptions", "-fno-rtti"]);
+        }
+    }
+}
+
+/// That the tools find here what they are used to find: a sanitizer or a leak checker that does not work, as in a sandbox
+/// without ptrace, would let everything pass.
+#[test]
+fn tools_find_mistakes() {
+    let dir = scratch_dir("mistakes");
+    let mistakes = [
+        ("leak", "char *volatile p = malloc(64); p = 0; return p != 0;", true),
+        ("overrun", "volatile char *p = malloc(64); p[64] = 1; free((void *)p); return 0;", true),
+        // valgrind does not look at signed overflow.
+        ("overflow", "volatile int i = 2147483647; i = i + 1; return 0;", false),
+    ];
+    for (name, body, for_valgrind) in mistakes {
+        let source = dir.join(format!("{name}.c"));
+        let text = format!("#include <stdlib.h>\nint main(void) {{ {body} }}\n");
+        std::fs::write(&source, text).expect("write the source");
+        let source = source.to_str().expect("path");
+        let sanitized = compile("gcc", &[source], Link::None, SANITIZE, &format!("mistake-{name}-sanitized"));
+        let output = try_run(&mut Command::new(&sanitized));
+        assert!(!output.status.success() && !output.stderr.is_empty(), "the sanitizers do not find a {name}");
+        if for_valgrind {
+            let plain = compile("gcc", &[source], Link::None, &["-O0"], &format!("mistake-{name}"));
+            let output = try_run(Command::new("valgrind").args(VALGRIND).arg(&plain));
+            assert_eq!(output.status.code(), Some(9), "valgrind does not find a {name}");
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Unwind tables as other people's programs read them: `readelf`, `llvm-dwarfdump` and `llvm-readobj` on an ELF file laid
+//! out as the one that `perf inject --jit` makes of each function (linux tools/perf/util/genelf.c), and tables made from
+//! what gcc wrote.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
+
+use jitsym::format::cfi::{encode, Tables};
+use jitsym::sys::arch::Arch;
+use jitsym::{FramePointer, SavedRegister, Unwind, UnwindRow};
+use support::{run, scratch_dir, stdout};
+
+/// Where perf puts the code, in the file and in its addresses (genelf.h, `GEN_ELF_TEXT_OFFSET`).
+const TEXT: u64 = 0x80;
+
+/// Writes an ELF file with `.text`, `.eh_frame` and `.eh_frame_hdr`, and beyond what perf writes the program header that
+/// `llvm-readobj` finds the last one by.
+fn elf(arch: Arch, tables: &Tables, code_size: u64, name: &str) -> PathBuf {
+    let (machine, flags) = match arch {
+        Arch::X86_64 => (62u16, 0u32),
+        Arch::Aarch64 => (183, 0),
+        Arch::Riscv64 => (243, 5),
+    };
+    let eh_frame = TEXT + code_size.next_multiple_of(8);
+    let hdr = eh_frame + tables.eh_frame_size() as u64;
+    let hdr_size = tables.hdr_size as u64;
+    let names = b"\0.text\0.eh_frame\0.eh_frame_hdr\0.shstrtab\0";
+
+    let mut file = vec![0; eh_frame as usize];
+    file.extend_from_slice(&tables.bytes);
+    let names_at = file.len() as u64;
+    file.extend_from_slice(names);
+    let segments_at = file.len().next_multiple_of(8) as u64;
+    file.resize(segments_at as usize, 0);
+    let put = |file: &mut Vec<u8>, words: &[u64]| words.iter().for_each(|word| file.extend(word.to_le_bytes()));
+    for (kind, at, size, align) in [(1, TEXT, hdr + hdr_size - TEXT, 8), (0x6474_e550, hdr, hdr_size, 4)] {
+        put(&mut file, &[kind | 5 << 32, at, at, at, size, size, align]);
+    }
+    let sections_at = file.len() as u64;
+    put(&mut file, &[0; 8]);
+    for (name, kind, flags, at, size, align) in [
+        (1, 1, 6, TEXT, code_size, 16),
+        (7, 1, 2, eh_frame, hdr - eh_frame, 8),
+        (17, 1, 2, hdr, hdr_size, 4),
+        (31, 3, 0, names_at, names.len() as u64, 1),
+    ] {
+        let addr = if flags == 0 { 0 } else { at };
+        put(&mut file, &[name | kind << 32, flags, addr, at, size, 0, align, 0]);
+    }
+    // ELF64, little-endian, version 1; ET_DYN.
+    let mut header = b"\x7fELF\x02\x01\x01".to_vec();
+    header.resize(16, 0);
+    header.extend([3u16, machine, 1, 0].into_iter().flat_map(u16::to_le_bytes));
+    put(&mut header, &[TEXT, segments_at, sections_at]);
+    header.extend(flags.to_le_bytes());
+    header.extend([64u16, 56, 2, 64, 5, 4].into_iter().flat_map(u16::to_le_bytes));
+    file[..header.len()].copy_from_slice(&header);
+
+    let path = scratch_dir("elf").join(name);
+    std::fs::write(&path, file).expect("write the file");
+    path
+}
+
+fn tool(program: &str, option: &str, path: &Path) -> String {
+    let output = run(Command::new(program).env("LC_ALL", "C").arg(option).arg(path));
+    assert!(output.stderr.is_empty(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
+    stdout(&output)
+}
+
+/// The lines of an output with single spaces, and only those behind the line that contains `from`.
+fn lines_from(output: &str, from: &str) -> Vec<String> {
+    let lines = output.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+    lines.skip_while(|line| !line.contains(from)).skip(1).collect()
+}
+
+/// Checks the rows of the only FDE in both tools' words, and the header's table.
+fn check(arch: Arch, unwind: &Unwind, code_size: u64, name: &str, readelf: &[&str], dwarfdump: &[&str]) {
+    let tables = encode(arch, unwind, 0, code_size).expect("encoded").expect("tables");
+    let path = elf(arch, &tables, code_size, name);
+
+    let end = TEXT + code_size;
+    let output = tool("readelf", "--debug-dump=frames-interp", &path);
+    let found = lines_from(&output, &format!("FDE cie=00000000 pc={TEXT:016x}..{end:016x}"));
+    let rows: Vec<_> = found.iter().take_while(|line| !line.is_empty()).collect();
+    assert_eq!(rows, readelf, "{output}");
+    assert!(output.contains("ZERO terminator"), "{output}");
+
+    let output = tool("llvm-dwarfdump", "--eh-frame", &path);
+    let found = lines_from(&output, &format!("FDE cie=00000000 pc={TEXT:08x}...{end:08x}"));
+    let rows: Vec<_> = found.iter().filter(|line| line.starts_with("0x")).collect();
+    assert_eq!(rows, dwarfdump, "{output}");
+
+    let output = tool("llvm-readobj", "--unwind", &path);
+    let fde = TEXT + code_size.next_multiple_of(8) + 24;
+    for part in ["fde_count: 1", &format!("initial_location: 0x{TEXT:x}"), &format!("address: 0x{fde:x}")] {
+        assert!(output.lines().any(|line| line.trim() == part), "{part} in {output}");
+    }
+}
+
+fn saved<const N: usize>(list: [(u32, i32); N]) -> [SavedRegister; N] {
+    list.map(|(reg, offset)| SavedRegister { reg, offset })
+}
+
+#[test]
+fn frame_pointer() {
+    // MoarVM's frame.
+    let saved = saved([(14, -24), (13, -32), (3, -40)]);
+    let fp = FramePointer { epilogue_begin: 90, epilogue_end: 91, saved: &saved, saved_from: 23, ..Default::default() };
+    check(
+        Arch::X86_64,
+        &Unwind::FramePointer(fp),
+        100,
+        "frame-pointer",
+        &[
+            "LOC CFA rbx rbp r13 r14 ra",
+            "0000000000000080 rsp+8 u u u u c-8",
+            "0000000000000081 rsp+16 u c-16 u u c-8",
+            "0000000000000084 rbp+16 u c-16 u u c-8",
+            "0000000000000097 rbp+16 c-40 c-16 c-32 c-24 c-8",
+            "00000000000000da rsp+8 u u u u c-8",
+            "00000000000000db rbp+16 c-40 c-16 c-32 c-24 c-8",
+        ],
+        &[
+            "0x80: CFA=RSP+8: RIP=[CFA-8]",
+            "0x81: CFA=RSP+16: RBP=[CFA-16], RIP=[CFA-8]",
+            "0x84: CFA=RBP+16: RBP=[CFA-16], RIP=[CFA-8]",
+            "0x97: CFA=RBP+16: RBX=[CFA-40], RBP=[CFA-16], R13=[CFA-32], R14=[CFA-24], RIP=[CFA-8]",
+            "0xda: CFA=RSP+8: RIP=[CFA-8]",
+            "0xdb: CFA=RBP+16: RBX=[CFA-40], RBP=[CFA-16], R13=[CFA-32], R14=[CFA-24], RIP=[CFA-8]",
+        ],
+    );
+}
+
+#[test]
+fn frame_pointer_elsewhere() {
+    let unwind = Unwind::FramePointer(FramePointer { epilogue_begin: 32, ..FramePointer::default() });
+    check(
+        Arch::Aarch64,
+        &unwind,
+        36,
+        "frame-pointer-aarch64",
+        &[
+            "LOC CFA x29 ra",
+            "0000000000000080 sp+0 u u",
+            "0000000000000084 sp+16 c-16 c-8",
+            "0000000000000088 x29+16 c-16 c-8",
+            "00000000000000a0 sp+0 u u",
+        ],
+        &[
+            "0x80: CFA=WSP",
+            "0x84: CFA=WSP+16: W29=[CFA-16], W30=[CFA-8]",
+            "0x88: CFA=W29+16: W29=[CFA-16], W30=[CFA-8]",
+            "0xa0: CFA=WSP",
+        ],
+    );
+    check(
+        Arch::Riscv64,
+        &unwind,
+        36,
+        "frame-pointer-riscv64",
+        &[
+            "LOC CFA ra s0",
+            "0000000000000080 sp+0 u u",
+            "000000000000008c sp+16 u u",
+            "0000000000000090 s0+0 c-8 c-16",
+            "00000000000000a0 sp+0 u u",
+        ],
+        &["0x80: CFA=X2", "0x8c: CFA=X2+16", "0x90: CFA=X8: X1=[CFA-8], X8=[CFA-16]", "0xa0: CFA=X2"],
+    );
+}
+
+#[test]
+fn fixed_frame() {
+    let saved = saved([(6, -16), (3, -24)]);
+    check(
+        Arch::X86_64,
+        &Unwind::FixedFrame { cfa_offset: 96, saved: &saved },
+        35,
+        "fixed-frame",
+        &["LOC CFA rbx rbp ra", "0000000000000080 rsp+96 c-24 c-16 c-8"],
+        &["0x80: CFA=RSP+96: RBX=[CFA-24], RBP=[CFA-16], RIP=[CFA-8]"],
+    );
+}
+
+#[test]
+fn rows() {
+    let (saved, fewer) = (saved([(6, -16), (12, -88)]), saved([(6, -16)]));
+    let row = |offset, cfa_offset, saved| UnwindRow { offset, cfa_register: 7, cfa_offset, saved };
+    check(
+        Arch::X86_64,
+        &Unwind::Rows(&[row(0, 96, &saved), row(4, 192, &saved), row(1000, 192, &fewer), row(1090, 8, &[])]),
+        1111,
+        "rows",
+        &[
+            "LOC CFA rbp r12 ra",
+            "0000000000000080 rsp+96 c-16 c-88 c-8",
+            "0000000000000084 rsp+192 c-16 c-88 c-8",
+            "0000000000000468 rsp+192 c-16 u c-8",
+            "00000000000004c2 rsp+8 u u c-8",
+        ],
+        &[
+            "0x80: CFA=RSP+96: RBP=[CFA-16], R12=[CFA-88], RIP=[CFA-8]",
+            "0x84: CFA=RSP+192: RBP=[CFA-16], R12=[CFA-88], RIP=[CFA-8]",
+            "0x468: CFA=RSP+192: RBP=[CFA-16], RIP=[CFA-8]",
+            "0x4c2: CFA=RSP+8: RIP=[CFA-8]",
+        ],
+    );
+}
+
+/// Functions for which gcc writes many kinds of rows, two of them with a personality routine.
+const SOURCE: &str = r#"
+void sink(void *, int);
+static void cleanup(int *p) { sink(p, 0); }
+int leaf(int a) { return a * 3; }
+int keeps(int a, int b) { sink(&a, b); sink(&b, a); if (a) return b; sink(0, b); return a + b; }
+void large(int a) { char big[5000]; sink(big, a); sink(big + 1, a); }
+void grows(int n, int m) { while (n--) { char *p = __builtin_alloca(n); sink(p, m); } }
+int cleans(int a) { int b __attribute__((cleanup(cleanup))) = a; sink(&b, a); return a; }
+int cleans_early(int a) {
+  int b __attribute__((cleanup(cleanup))) = a;
+  if (a > 3) { sink(&b, 1); return 4; }
+  sink(&b, a); sink(0, a); return a + b;
+}
+"#;
+
+/// The rows that readelf prints for an FDE, with offsets from its start in place of addresses.
+fn readelf_rows(path: &Path, start: u64) -> Vec<String> {
+    let output = tool("readelf", "--debug-dump=frames-interp", path);
+    let rows = lines_from(&output, &format!(" pc={start:016x}.."));
+    let rows = rows.into_iter().take_while(|line| !line.is_empty()).map(|line| match line.split_once(' ') {
+        Some((addr, rest)) if addr != "LOC" => {
+            format!("{:#x} {rest}", u64::from_str_radix(addr, 16).expect("an address") - start)
+        }
+        _ => line,
+    });
+    rows.collect()
+}
+
+#[test]
+fn what_gcc_wrote() {
+    let dir = scratch_dir("gcc");
+    let (source, library) = (dir.join("functions.c"), dir.join("functions.so"));
+    std::fs::write(&source, SOURCE).expect("write the source");
+    for flags in [&["-O2"][..], &["-O0"], &["-O2", "-fno-omit-frame-pointer"], &["-Os", "-mno-red-zone"]] {
+        let mut gcc = Command::new("gcc");
+        gcc.args(["-shared", "-fPIC", "-fexceptions", "-g0"]).args(flags).arg(&source).arg("-o").arg(&library);
+        run(&mut gcc);
+
+        let file = std::fs::read(&library).expect("read the library");
+        let file = object::File::parse(&*file).expect("an ELF file");
+        let section = file.section_by_name(".eh_frame").expect(".eh_frame");
+        let unwind = Unwind::EhFrame { bytes: section.data().expect("its bytes"), addr: section.address() };
+        assert!(tool("readelf", "--debug-dump=frames", &library).contains("\"zPLR\""));
+
+        let mut pieces: Vec<(String, u64, u64)> = file
+            .dynamic_symbols()
+            .filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.size() > 0)
+            .map(|symbol| (symbol.name().expect("a name").to_owned(), symbol.address(), symbol.size()))
+            .collect();
+        assert_eq!(pieces.len(), 6, "{pieces:?}");
+        // Its CFA is an expression.
+        let plt = file.section_by_name(".plt").expect(".plt");
+        pieces.push(("plt".into(), plt.address(), plt.size()));
+
+        for (name, addr, size) in pieces {
+            let tables = encode(Arch::X86_64, &unwind, addr, size).expect("encoded").expect("tables");
+            assert!(!tables.bytes.windows(2).any(|bytes| bytes == b"zP"), "a personality routine in {name}");
+            let rows = readelf_rows(&elf(Arch::X86_64, &tables, size, &format!("gcc-{name}")), TEXT);
+            // readelf prints no rows for entries without instructions.
+            assert!(rows.len() >= 2 || name == "leaf", "{name} {flags:?}: {rows:?}");
+            assert_eq!(rows, readelf_rows(&library, addr), "{name} {flags:?}");
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! What perf makes of a jitdump: record, inject and script as a user would, held against the ground truth.
+//!
+//! A name is right or the test fails. Shares are compared within 5 points, since the samples are a thousand or two. Of the
+//! stacks one in a hundred may be cut off: perf copies the stack from the stack pointer up, so that a register just popped
+//! is not in the copy.
+
+#[path = "support/perf.rs"]
+mod perf;
+mod support;
+
+use perf::{Recording, Truth};
+use std::path::Path;
+use support::{run, stdout};
+
+/// Leaves, callers and C functions with every kind of unwind description, and exactly the bytes free behind each piece of
+/// code that `jitsym_unwind_size` asks for: names, shares of time, stacks and source lines are all there.
+#[test]
+fn stacks_shares_and_lines() {
+    let recording = Recording::with_stacks("stacks", perf::program(), &["scenario=stacks", "layout=gap", "seconds=3"]);
+    let truth = &recording.truth;
+    let injected = recording.inject();
+    let samples = perf::samples(truth, &injected, true);
+    let found = perf::guest_samples(truth, &samples);
+    perf::check_names(&found, 500);
+    let names: Vec<&str> = found.iter().map(|(sample, _)| &*sample.sym).collect();
+    perf::check_shares(truth, &names);
+    perf::check_stacks(truth, &found, &samples);
+    perf::check_lines(truth, &samples);
+    for name in ["leaf_fp", "leaf fixed (no frame at all)", "steps_rows"] {
+        check_annotate(truth, &injected, name);
+    }
+}
+
+/// `perf annotate` shows the instructions, with every line of the guest's source that they come from.
+fn check_annotate(truth: &Truth, injected: &Path, name: &str) {
+    let mut annotate = perf::perf("annotate");
+    annotate.arg("--stdio").arg("-i").arg(injected).arg("-s").arg(name);
+    let text = stdout(&run(&mut annotate));
+    let source = std::fs::read_to_string(&truth.source).expect("guest source");
+    let source: Vec<&str> = source.lines().collect();
+    let function = truth.function(name).expect("function");
+    for row in &function.rows {
+        let line = source[row.1 as usize - 1].trim();
+        assert!(line.contains(name), "the guest's source names the function in each line: {line:?}");
+        assert!(text.contains(line), "no source line {line:?} in\n{text}");
+    }
+    // The loop: where all of the time goes.
+    let spent: f64 = text
+        .lines()
+        .filter(|line| line.contains("jne "))
+        .filter_map(|line| line.split_whitespace().next()?.parse::<f64>().ok())
+        .sum();
+    let instructions = ["dec ", "jne ", "ret"];
+    assert!(instructions.iter().all(|instruction| text.contains(instruction)), "no code of {name} in\n{text}");
+    assert!(spent > 30.0, "{spent} % at the loops' ends of {name} in\n{text}");
+}
+
+/// Code without a free byte between the pieces keeps the right names, even where free bytes were claimed that there are not.
+#[test]
+fn packed_code_keeps_its_names() {
+    for layout in ["layout=packed", "layout=lied"] {
+        let name = layout.replace('=', "-");
+        let recording = Recording::with_stacks(&name, perf::program(), &["scenario=stacks", layout, "seconds=1.5"]);
+        let truth = &recording.truth;
+        let samples = perf::samples(truth, &recording.inject(), true);
+        let found = perf::guest_samples(truth, &samples);
+        perf::check_names(&found, 500);
+        let names: Vec<&str> = found.iter().map(|(sample, _)| &*sample.sym).collect();
+        perf::check_shares(truth, &names);
+        check_injected_frames(truth, &samples);
+    }
+}
+
+/// Whatever injected object a frame is given to, the frame lies within that object's code.
+fn check_injected_frames(truth: &Truth, samples: &[perf::Sample]) {
+    let mut within = perf::Verdict::new("frames within their object's code");
+    for frame in samples.iter().flat_map(|sample| &sample.frames).filter(|frame| frame.is_injected()) {
+        let size = truth.function(&frame.sym).map_or(0, |function| function.size);
+        within.check((perf::TEXT_OFFSET..perf::TEXT_OFFSET + size).contains(&frame.ip), || format!("{frame:?}"));
+    }
+    within.decide(500, 0.0);
+}
+
+/// Moved code has its name, stacks and lines at the old place before and at the new place after; and so have others that are
+/// put at the old place later.
+#[test]
+fn moved_code() {
+    let recording = Recording::with_stacks("move", perf::program(), &["scenario=move", "layout=gap", "seconds=2.4"]);
+    check_phases(&recording, 4);
+}
+
+/// The same with packed code: names only.
+#[test]
+fn moved_packed_code_keeps_its_names() {
+    let arguments = ["scenario=move", "layout=packed", "seconds=1"];
+    let recording = Recording::with_stacks("move-packed", perf::program(), &arguments);
+    let samples = perf::samples(&recording.truth, &recording.inject(), false);
+    perf::check_names(&perf::guest_samples(&recording.truth, &samples), 500);
+}
+
+/// An address that holds one piece of code after another: each sample has the name of its time.
+#[test]
+fn reused_addresses() {
+    let recording = Recording::with_stacks("reuse", perf::program(), &["scenario=reuse", "layout=gap", "seconds=2.4"]);
+    check_phases(&recording, 5);
+}
+
+/// Code that is freed, its memory even unmapped, before the recording ends. The program is made by clang and holds the
+/// static library.
+#[test]
+fn freed_code() {
+    let arguments = ["scenario=free", "layout=gap", "seconds=1.5"];
+    let recording = Recording::with_stacks("free", perf::static_program(), &arguments);
+    check_phases(&recording, 2);
+}
+
+/// A recording whose code changes on the way: everything is right in each phase.
+fn check_phases(recording: &Recording, phases: usize) {
+    let truth = &recording.truth;
+    assert_eq!(truth.phases.len(), phases, "{:?}", truth.phases);
+    let samples = perf::samples(truth, &recording.inject(), true);
+    let found = perf::guest_samples(truth, &samples);
+    perf::check_names(&found, 500);
+    perf::check_stacks(truth, &found, &samples);
+    perf::check_lines(truth, &samples);
+    // That the test is about something: code ran at several places, and places were held by several functions.
+    let run = |place: &&perf::Place| found.iter().filter(|(_, other)| std::ptr::eq(*other, *place)).count() >= 20;
+    let run: Vec<&perf::Place> = truth.places.iter().filter(run).collect();
+    let gone = run.iter().filter(|place| place.to != u64::MAX).count();
+    assert!(gone >= 3, "only {gone} places that were run and given up");
+}

@@ -1,0 +1,169 @@
+//! What perf makes of a perf map, with no further step: names, read after the process has ended.
+//!
+//! The map knows no time. What it can say truly is which code lived last at an address, and that is what is expected of it:
+//! also for code that is gone, as long as nothing else took its place.
+
+#[path = "support/perf.rs"]
+mod perf;
+mod support;
+
+use perf::{Recording, Sample, Truth};
+use std::io::{BufRead, BufReader, Read, Seek};
+use std::os::unix::fs::MetadataExt;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use support::{run, stdout, TmpFiles};
+
+/// Records the program with nothing but the map, and checks all that holds for any scenario.
+fn record(name: &str, arguments: &[&str]) -> (Recording, Vec<Sample>) {
+    let recording = Recording::new(name, perf::program(), &[], &[&["sinks=map"], arguments].concat());
+    let truth = &recording.truth;
+    assert!(!truth.paths.contains_key("jitdump"));
+    assert_eq!(truth.paths["map"].to_str(), Some(&*format!("/tmp/perf-{}.map", truth.pid)));
+    perf::check_map(truth, &std::fs::read(&truth.paths["map"]).expect("perf map"));
+
+    let samples = perf::samples(truth, &recording.data, false);
+    let mut names = perf::Verdict::new("names");
+    for sample in samples.iter().filter(|sample| truth.in_arena(sample.ip)) {
+        let newest = truth.newest_at(sample.ip).map(|place| &*place.name);
+        names.check(newest == Some(&*sample.sym), || format!("{sample:?}, expected {newest:?}"));
+    }
+    names.decide(500, 0.0);
+    (recording, samples)
+}
+
+/// Numbers of samples taken in code of the guest, by the name that perf gives.
+fn count<'a>(truth: &Truth, samples: &'a [Sample]) -> std::collections::HashMap<&'a str, usize> {
+    let mut counts = std::collections::HashMap::new();
+    for sample in samples.iter().filter(|sample| truth.in_arena(sample.ip)) {
+        *counts.entry(&*sample.sym).or_default() += 1;
+    }
+    counts
+}
+
+/// Code that lives to the end, without a free byte between the pieces: names and shares, by `perf script` and `perf report`.
+#[test]
+fn live_code() {
+    let (recording, samples) = record("live", &["scenario=stacks", "layout=packed", "seconds=2"]);
+    let truth = &recording.truth;
+    let guest = samples.iter().filter(|sample| truth.in_arena(sample.ip));
+    let names: Vec<&str> = guest.map(|sample| &*sample.sym).collect();
+    perf::check_shares(truth, &names);
+
+    let mut report = perf::perf("report");
+    report.arg("--stdio").arg("-i").arg(&recording.data).args(["-F", "sample,sym,dso", "-t", "|"]);
+    let report = stdout(&run(&mut report));
+    let mut reported = std::collections::HashMap::new();
+    for line in report.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
+        let fields: Vec<&str> = line.split('|').map(str::trim).collect();
+        let (samples, symbol) = (fields[0].parse::<usize>(), fields[1].strip_prefix("[.] "));
+        if fields[2].starts_with("[JIT] ") {
+            let symbol = symbol.unwrap_or_else(|| panic!("symbol in {line:?}"));
+            *reported.entry(symbol).or_default() += samples.unwrap_or_else(|_| panic!("samples in {line:?}"));
+        }
+    }
+    assert_eq!(reported, count(truth, &samples), "{report}");
+}
+
+/// Code that was freed before the end, its memory even unmapped, is still named.
+#[test]
+fn freed_code() {
+    let (recording, samples) = record("free", &["scenario=free", "layout=packed", "seconds=1.5"]);
+    let counts = count(&recording.truth, &samples);
+    for place in recording.truth.places.iter().filter(|place| place.to != u64::MAX && !place.name.starts_with("mid")) {
+        assert!(counts[&*place.name] >= 50, "{}: {counts:?}", place.name);
+    }
+}
+
+/// Moved code is named at the new place, and at the old place unless that was used again.
+#[test]
+fn moved_code() {
+    let (recording, samples) = record("move", &["scenario=move", "layout=packed", "seconds=2"]);
+    let truth = &recording.truth;
+    let run = |place: &&perf::Place| samples.iter().filter(|sample| place.contains(sample.ip)).count() >= 20;
+    let moved = truth.places.iter().filter(|place| place.moved).filter(run).count();
+    let left = truth.places.iter().filter(|place| place.to != u64::MAX && !place.moved).filter(run).count();
+    assert!(moved >= 4 && left >= 4, "{moved} places moved to, {left} moved from");
+}
+
+/// Where code was put over code, the newest is named; and what the newest left over of the older still has its name.
+#[test]
+fn reused_addresses() {
+    let (recording, samples) = record("reuse", &["scenario=reuse", "layout=packed", "seconds=2"]);
+    let counts = count(&recording.truth, &samples);
+    // `wide` is left at its tail only, and `second` behind the first bytes.
+    let names = ["wide", "second", "third", "fourth", "fifth"];
+    assert!(names.iter().all(|name| counts.get(name).is_some_and(|&count| count >= 20)), "{counts:?}");
+}
+
+/// Whoever reads the map while it grows, and while entries are replaced, sees whole lines that claim no address twice; a
+/// file that somebody has open never loses what was in it; and after a flush all is there, while the process still runs.
+#[test]
+fn growing_map() {
+    let mut program = perf::command(perf::program());
+    program.args(["scenario=many", "sinks=map", "count=12000", "seconds=2", "wait=1"]);
+    program.arg(format!("dir={}", support::scratch_dir("growing").display()));
+    program.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = program.spawn().expect("truth program");
+    let _files = TmpFiles(child.id());
+    let path = format!("/tmp/perf-{}.map", child.id());
+    let mut output = BufReader::new(child.stdout.take().expect("standard output"));
+    let mut text = String::new();
+    while !text.contains("\npath\t") {
+        assert_ne!(output.read_line(&mut text).expect("standard output"), 0, "the program ended: {text}");
+    }
+
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let truth = scope.spawn(|| {
+            while !text.ends_with("\nend\n") {
+                if output.read_line(&mut text).expect("standard output") == 0 {
+                    break;
+                }
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        watch(&path, &done);
+        truth.join().expect("reader of the truth");
+    });
+
+    let truth = Truth::parse(&text);
+    assert_eq!(truth.pid, child.id());
+    perf::check_map(&truth, &std::fs::read(&path).expect("perf map"));
+    assert!(truth.places.len() > 12000 && truth.stats["map_rewrites"] > 0, "{:?}", truth.stats);
+    drop(child.stdin.take());
+    assert!(child.wait().expect("truth program").success());
+    perf::check_map(&truth, &std::fs::read(&path).expect("perf map"));
+}
+
+/// Reads the map over and over, as fast as it can: what is new of it through a descriptor that is kept open, as those see it
+/// that map the file into memory; and whole, by name, whenever another file has taken its place.
+fn watch(path: &str, done: &AtomicBool) {
+    let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let (mut states, mut files) = (0, 0);
+    while !done.load(Ordering::Relaxed) {
+        let mut file = std::fs::File::open(path).expect("perf map");
+        let this = identity(file.metadata().expect("perf map"));
+        let mut content = Vec::new();
+        files += 1;
+        while !done.load(Ordering::Relaxed) && identity(std::fs::metadata(path).expect("perf map")) == this {
+            assert!(Instant::now() < deadline, "the program does not come to an end");
+            let mut news = Vec::new();
+            file.read_to_end(&mut news).expect("perf map");
+            if !news.is_empty() {
+                states += 1;
+                perf::parse_map(&news).unwrap_or_else(|error| panic!("{error}"));
+                content.append(&mut news);
+            }
+        }
+        file.read_to_end(&mut content).expect("perf map that was replaced");
+        perf::parse_map(&content).unwrap_or_else(|error| panic!("{error}"));
+        let mut again = Vec::new();
+        file.rewind().and_then(|()| file.read_to_end(&mut again)).expect("perf map that was replaced");
+        assert!(again == content, "a file that somebody has open was changed");
+    }
+    println!("{states} states of {files} files seen");
+    assert!(states >= 50 && files >= 3, "only {states} states of {files} files seen: nothing was watched");
+}

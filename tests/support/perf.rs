@@ -1,0 +1,636 @@
+//! The real perf, the ground-truth program (`c-tests/truth_jit.c`), and what the one says held against the other.
+#![allow(dead_code)]
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use crate::support::{compile, run, scratch_dir, serial, stdout, Link, TmpFiles};
+
+/// What `perf inject` puts before the code in the objects that it makes.
+pub const TEXT_OFFSET: u64 = 0x80;
+
+/// No frame pointers in the C part, so that its frames are found only if those of the guest are right; and no sibling
+/// calls, so that every C function is in the stack.
+const FLAGS: &[&str] = &["-std=c99", "-Wpedantic", "-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
+
+/// The ground-truth program, made by gcc and linked with the shared library.
+pub fn program() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| compile("gcc", &["c-tests/truth_jit.c"], Link::Shared, FLAGS, "truth_jit"))
+}
+
+/// The same made by clang and linked with the static library.
+pub fn static_program() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| compile("clang", &["c-tests/truth_jit.c"], Link::Static, FLAGS, "truth_jit_static"))
+}
+
+/// A command in an environment that does not depend on who runs the tests.
+pub fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy();
+        if name.starts_with("JITSYM") || name.starts_with("JITDUMP") || name.starts_with("DEBUGINFOD") {
+            command.env_remove(&*name);
+        }
+    }
+    command.env("LC_ALL", "C.UTF-8").env("PERF_CONFIG", "/dev/null");
+    command
+}
+
+/// perf, with its cache of objects in the scratch directory.
+pub fn perf(subcommand: &str) -> Command {
+    let mut command = command("perf");
+    command.arg("--buildid-dir").arg(scratch_dir("buildid")).arg(subcommand);
+    command
+}
+
+// ------------------------------------------------------------------------------------------------ the truth
+
+/// A function of the guest, as compiled.
+#[derive(Clone, Debug)]
+pub struct Function {
+    pub name: String,
+    pub size: u64,
+    pub code: Vec<u8>,
+    /// Offset, line, column.
+    pub rows: Vec<(u64, u32, u32)>,
+    pub frames: Vec<Frame>,
+}
+
+impl Function {
+    /// The source line of an offset.
+    pub fn line_at(&self, offset: u64) -> u32 {
+        self.rows.iter().rev().find(|row| row.0 <= offset).expect("line tables start at 0").1
+    }
+
+    /// The frame as it really is at an offset.
+    pub fn frame_at(&self, offset: u64) -> &Frame {
+        self.frames.iter().rev().find(|frame| frame.offset <= offset).expect("frames start at 0")
+    }
+}
+
+/// The frame that the instructions have made: see `struct frame` in `x86_emit.h`.
+#[derive(Clone, Debug)]
+pub struct Frame {
+    pub offset: u64,
+    pub depth: i64,
+    pub rbp: i64,
+    pub rbx: i64,
+    /// By register: where it was pushed (0: nowhere), and whether it has another value now.
+    pub saved: HashMap<u16, (i64, bool)>,
+}
+
+/// Code at an address for a time.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Index in `Truth::functions`; none for code that is never run.
+    pub function: Option<usize>,
+    pub name: String,
+    pub addr: u64,
+    pub size: u64,
+    pub free_after: u64,
+    /// Before and after the call that announced it.
+    pub from: u64,
+    pub done: u64,
+    /// When it was gone, `u64::MAX` for never.
+    pub to: u64,
+    pub moved: bool,
+}
+
+impl Place {
+    pub fn contains(&self, ip: u64) -> bool {
+        (self.addr..self.addr + self.size).contains(&ip)
+    }
+}
+
+/// A call stack that was run, and for how long.
+#[derive(Clone, Debug)]
+pub struct Stack {
+    pub ns: u64,
+    /// Innermost first, down to `main`; `*` stands for any frames of the C library.
+    pub frames: Vec<String>,
+}
+
+/// All that the program says of itself.
+#[derive(Clone, Debug, Default)]
+pub struct Truth {
+    pub pid: u32,
+    pub source: PathBuf,
+    pub paths: HashMap<String, PathBuf>,
+    pub arenas: Vec<(u64, u64)>,
+    pub functions: Vec<Function>,
+    pub places: Vec<Place>,
+    pub phases: Vec<String>,
+    pub stacks: Vec<Stack>,
+    pub stats: HashMap<String, u64>,
+}
+
+impl Truth {
+    pub fn parse(text: &str) -> Self {
+        let mut truth = Truth::default();
+        for line in text.lines() {
+            let fields: Vec<&str> = line.split('\t').collect();
+            let number = |index: usize| fields[index].parse::<u64>().unwrap_or_else(|_| panic!("number in {line:?}"));
+            let hex = |index: usize| u64::from_str_radix(fields[index], 16).expect("hexadecimal number");
+            match fields[0] {
+                "pid" => truth.pid = number(1) as u32,
+                "source" => truth.source = fields[1].into(),
+                "path" => drop(truth.paths.insert(fields[1].into(), fields[2].into())),
+                "arena" => truth.arenas.push((hex(1), number(2))),
+                "function" => truth.functions.push(Function {
+                    name: fields[2].into(),
+                    size: number(3),
+                    code: Vec::new(),
+                    rows: Vec::new(),
+                    frames: Vec::new(),
+                }),
+                "code" => {
+                    let digits = fields[2];
+                    let byte = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).expect("hexadecimal byte");
+                    truth.functions[number(1) as usize].code = (0..digits.len()).step_by(2).map(byte).collect();
+                }
+                "row" => {
+                    let row = (number(2), number(3) as u32, number(4) as u32);
+                    truth.functions[number(1) as usize].rows.push(row);
+                }
+                "frame" => {
+                    let saved = |field: &&str| {
+                        let parts: Vec<i64> = field.split(':').map(|part| part.parse().expect("number")).collect();
+                        (parts[0] as u16, (parts[1], parts[2] != 0))
+                    };
+                    truth.functions[number(1) as usize].frames.push(Frame {
+                        offset: number(2),
+                        depth: number(3) as i64,
+                        rbp: number(4) as i64,
+                        rbx: number(5) as i64,
+                        saved: fields[6..].iter().map(saved).collect(),
+                    });
+                }
+                "place" => truth.places.push(Place {
+                    function: fields[1].parse().ok(),
+                    name: fields[2].into(),
+                    addr: hex(3),
+                    size: number(4),
+                    free_after: number(5),
+                    from: number(6),
+                    done: number(7),
+                    to: if number(8) == 0 { u64::MAX } else { number(8) },
+                    moved: fields[9] == "move",
+                }),
+                "phase" => truth.phases.push(fields[1].into()),
+                "stack" => {
+                    let frames = fields[3..].iter().map(|&name| name.into()).collect();
+                    truth.stacks.push(Stack { ns: number(2), frames });
+                }
+                "stat" => drop(truth.stats.insert(fields[1].into(), number(2))),
+                "end" => {
+                    truth.check();
+                    return truth;
+                }
+                _ => panic!("the truth has a line {line:?}"),
+            }
+        }
+        panic!("the truth is cut off:\n{text}");
+    }
+
+    /// What must hold for any run, whatever it is about.
+    fn check(&self) {
+        for counter in ["sinks_failed", "dropped", "unreadable", "write_errors", "map_forgotten", "names_changed"] {
+            assert_eq!(self.stats[counter], 0, "{counter}");
+        }
+    }
+
+    pub fn function(&self, name: &str) -> Option<&Function> {
+        self.functions.iter().find(|function| function.name == name)
+    }
+
+    /// Whether an address lies in memory that the guest has for code.
+    pub fn in_arena(&self, ip: u64) -> bool {
+        self.arenas.iter().any(|&(addr, size)| (addr..addr + size).contains(&ip))
+    }
+
+    /// The code that lived at an address at a time.
+    pub fn place_at(&self, ip: u64, time: u64) -> Option<&Place> {
+        self.places.iter().rev().find(|place| place.contains(ip) && (place.from..place.to).contains(&time))
+    }
+
+    /// The code that lived at an address last.
+    pub fn newest_at(&self, ip: u64) -> Option<&Place> {
+        self.places.iter().rev().find(|place| place.contains(ip))
+    }
+
+    /// Who lived last at each address: start to end and name, without overlap.
+    pub fn newest(&self) -> BTreeMap<u64, (u64, String)> {
+        let mut newest: BTreeMap<u64, (u64, String)> = BTreeMap::new();
+        for place in &self.places {
+            let (start, end) = (place.addr, place.addr + place.size);
+            let overlapped: Vec<u64> =
+                newest.range(..end).rev().take_while(|(_, (until, _))| *until > start).map(|(&at, _)| at).collect();
+            for at in overlapped {
+                let (until, name) = newest.remove(&at).expect("just found");
+                if at < start {
+                    newest.insert(at, (start, name.clone()));
+                }
+                if until > end {
+                    newest.insert(end, (until, name));
+                }
+            }
+            newest.insert(start, (end, place.name.clone()));
+        }
+        newest
+    }
+
+    /// The share of each innermost function of the guest in the time that was spent in such.
+    pub fn shares(&self) -> HashMap<&str, f64> {
+        let mut shares = HashMap::new();
+        for stack in &self.stacks {
+            if self.function(&stack.frames[0]).is_some() {
+                *shares.entry(&*stack.frames[0]).or_insert(0.0) += stack.ns as f64;
+            }
+        }
+        let total: f64 = shares.values().sum();
+        shares.values_mut().for_each(|share| *share *= 100.0 / total);
+        shares
+    }
+}
+
+// ------------------------------------------------------------------------------------------------ recordings
+
+/// A run of the program under `perf record`.
+pub struct Recording {
+    pub truth: Truth,
+    pub data: PathBuf,
+    _files: TmpFiles,
+}
+
+impl Recording {
+    /// Records a run of the program; one at a time, since time is measured.
+    pub fn new(name: &str, program: &Path, perf_arguments: &[&str], arguments: &[&str]) -> Self {
+        let dir = scratch_dir(name);
+        let data = dir.join("perf.data");
+        let mut record = perf("record");
+        record.args(["-e", "cpu-clock", "-F", "999"]).args(perf_arguments).arg("-o").arg(&data).arg("--").arg(program);
+        record.arg(format!("dir={}", dir.display())).args(arguments);
+        let output = {
+            let _alone = serial();
+            run(&mut record)
+        };
+        let truth = Truth::parse(&stdout(&output));
+        let _files = TmpFiles(truth.pid);
+        Recording { truth, data, _files }
+    }
+
+    /// With call stacks and the clock of the jitdump.
+    pub fn with_stacks(name: &str, program: &Path, arguments: &[&str]) -> Self {
+        Self::new(name, program, &["-k", "1", "--call-graph", "dwarf,16384"], arguments)
+    }
+
+    /// The recording with what the jitdump says worked into it.
+    pub fn inject(&self) -> PathBuf {
+        let injected = self.data.with_file_name("injected.data");
+        run(perf("inject").arg("--jit").arg("-i").arg(&self.data).arg("-o").arg(&injected));
+        injected
+    }
+}
+
+/// A frame as perf shows it.
+#[derive(Clone, Debug)]
+pub struct PerfFrame {
+    /// In an object file: its own address, not that in memory.
+    pub ip: u64,
+    pub sym: String,
+    pub dso: String,
+    pub srcline: Option<String>,
+}
+
+impl PerfFrame {
+    /// `ip symbol (object)`, where the symbol may hold blanks and parentheses.
+    fn parse(text: &str) -> Self {
+        let (ip, rest) = text.trim_start().split_once(' ').unwrap_or_else(|| panic!("frame in {text:?}"));
+        let (sym, dso) = rest.rsplit_once(" (").unwrap_or_else(|| panic!("object in {text:?}"));
+        PerfFrame {
+            ip: u64::from_str_radix(ip, 16).unwrap_or_else(|_| panic!("address in {text:?}")),
+            sym: sym.into(),
+            dso: dso.strip_suffix(')').unwrap_or_else(|| panic!("object in {text:?}")).into(),
+            srcline: None,
+        }
+    }
+
+    pub fn is_injected(&self) -> bool {
+        self.dso.contains("/jitted-")
+    }
+
+    /// The symbol, without the suffixes that compilers give to parts and copies of C functions.
+    fn plain_name(&self) -> &str {
+        if self.is_injected() {
+            &self.sym
+        } else {
+            self.sym.split('.').next().unwrap_or_default()
+        }
+    }
+}
+
+/// A sample as perf shows it.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    pub time: u64,
+    /// The address in memory.
+    pub ip: u64,
+    pub sym: String,
+    pub dso: String,
+    /// The call stack, innermost first; empty if none was recorded.
+    pub frames: Vec<PerfFrame>,
+}
+
+/// `seconds.nanoseconds:`
+fn parse_time(text: &str) -> u64 {
+    let (seconds, nanoseconds) = text.trim_end_matches(':').split_once('.').expect("time");
+    assert_eq!(nanoseconds.len(), 9, "{text}");
+    seconds.parse::<u64>().expect("seconds") * 1_000_000_000 + nanoseconds.parse::<u64>().expect("nanoseconds")
+}
+
+/// The samples of a recording of the truth program, from `perf script`.
+///
+/// With a call graph perf prints addresses as they are in the object, so that a second run without it has to say where in
+/// memory the sample was taken.
+pub fn samples(truth: &Truth, data: &Path, stacks: bool) -> Vec<Sample> {
+    let script = |options: &[&str]| {
+        let mut script = perf("script");
+        stdout(&run(script.arg("-i").arg(data).args(["--ns", "--no-inline"]).args(options)))
+    };
+    let mut samples = Vec::new();
+    for line in script(&["-G", "-F", "comm,tid,time,ip,sym,dso"]).lines() {
+        let mut rest = line.trim_start();
+        let mut field = || {
+            let (field, behind) = rest.split_once(char::is_whitespace).unwrap_or_else(|| panic!("sample {line:?}"));
+            rest = behind.trim_start();
+            field
+        };
+        let (_comm, tid, time) = (field(), field(), parse_time(field()));
+        // The writer thread's own samples tell nothing about the guest.
+        if tid == truth.pid.to_string() {
+            let PerfFrame { ip, sym, dso, .. } = PerfFrame::parse(rest);
+            samples.push(Sample { time, ip, sym, dso, frames: Vec::new() });
+        }
+    }
+    if stacks {
+        let text = script(&["-F", "comm,tid,time,ip,sym,dso,srcline"]);
+        let mut with_stacks = samples.iter_mut();
+        for block in text.split("\n\n").filter(|block| !block.trim().is_empty()) {
+            let mut lines = block.lines();
+            let header: Vec<&str> = lines.next().unwrap_or_default().split_whitespace().collect();
+            if header[1] != truth.pid.to_string() {
+                continue;
+            }
+            let sample = with_stacks.next().expect("as many samples with stacks as without");
+            assert_eq!(sample.time, parse_time(header[2]), "samples in the same order");
+            for line in lines {
+                match (line.strip_prefix('\t'), sample.frames.last_mut()) {
+                    (Some(frame), _) => sample.frames.push(PerfFrame::parse(frame)),
+                    (None, Some(last)) => last.srcline = Some(line.trim().into()),
+                    (None, None) => panic!("a source line without a frame: {line:?}"),
+                }
+            }
+        }
+        assert!(with_stacks.next().is_none(), "as many samples with stacks as without");
+    }
+    samples
+}
+
+// ------------------------------------------------------------------------------------------------ comparisons
+
+/// Collects what is wrong, so that a failure shows how wrong it is and not only that.
+pub struct Verdict {
+    what: String,
+    checked: usize,
+    wrong: usize,
+    text: String,
+}
+
+impl Verdict {
+    pub fn new(what: &str) -> Self {
+        Verdict { what: what.into(), checked: 0, wrong: 0, text: String::new() }
+    }
+
+    pub fn check(&mut self, right: bool, message: impl FnOnce() -> String) {
+        self.checked += 1;
+        if !right {
+            self.wrong += 1;
+            if self.wrong <= 10 {
+                let _ = writeln!(self.text, "  {}", message());
+            }
+        }
+    }
+
+    /// Fails the test unless enough was checked and at most so many percent were wrong. Says the numbers in any case.
+    pub fn decide(self, at_least: usize, percent: f64) {
+        let Verdict { what, checked, wrong, text } = self;
+        println!("{what}: {wrong} of {checked} wrong");
+        assert!(checked >= at_least, "{what}: only {checked} checked, {at_least} needed");
+        assert!(wrong as f64 * 100.0 <= percent * checked as f64, "{what}: {wrong} of {checked} wrong\n{text}");
+    }
+}
+
+/// The samples that were taken in code of the guest, each with the code that the truth says was there: by address and
+/// time alone, whatever perf says. Fails if perf sees guest code elsewhere, or none where there is some.
+pub fn guest_samples<'a>(truth: &'a Truth, samples: &'a [Sample]) -> Vec<(&'a Sample, &'a Place)> {
+    let mut found = Vec::new();
+    for sample in samples {
+        match truth.place_at(sample.ip, sample.time) {
+            Some(place) => found.push((sample, place)),
+            None => assert!(
+                !truth.in_arena(sample.ip) && !sample.dso.contains("/jitted-"),
+                "a sample outside all guest code of its time: {sample:?}"
+            ),
+        }
+    }
+    found
+}
+
+/// Every one of the samples has the name of the code that was there then.
+pub fn check_names(found: &[(&Sample, &Place)], at_least: usize) {
+    let mut names = Verdict::new("names");
+    for (sample, place) in found {
+        names.check(sample.sym == place.name, || format!("{:?} for {} at {:x}", sample, place.name, place.addr));
+    }
+    names.decide(at_least, 0.0);
+}
+
+/// Each function's share of the samples is within 5 points of its share of the time.
+pub fn check_shares(truth: &Truth, names: &[&str]) {
+    assert!(names.len() >= 500, "only {} samples in guest code", names.len());
+    let mut shares = truth.shares();
+    for name in names {
+        shares.entry(name).or_insert(0.0);
+    }
+    for (name, share) in shares {
+        let samples = names.iter().filter(|&&other| other == name).count();
+        let measured = samples as f64 * 100.0 / names.len() as f64;
+        println!("share of {name}: {measured:.1} % of the samples, {share:.1} % of the time");
+        assert!((measured - share).abs() <= 5.0, "{name}: {measured:.1} % of the samples, {share:.1} % of the time");
+    }
+}
+
+/// Whether a stack as perf shows it is the expected one, down to `main`.
+fn is_stack(expected: &[String], frames: &[PerfFrame]) -> bool {
+    match expected.split_first() {
+        None => true,
+        Some((first, rest)) if first == "*" => {
+            let skipped = frames.iter().take_while(|frame| frame.dso.contains("/libc")).count();
+            (0..=skipped).any(|skip| is_stack(rest, &frames[skip..]))
+        }
+        Some((first, rest)) => frames.first().is_some_and(|f| f.plain_name() == first) && is_stack(rest, &frames[1..]),
+    }
+}
+
+/// The samples that have one of the stacks that were run, whole, from the innermost function down to `main`: 99 % of those
+/// in guest code, and of those in C functions that guest code called. Of these, each stack has its share, within 5 points.
+pub fn check_stacks(truth: &Truth, found: &[(&Sample, &Place)], samples: &[Sample]) {
+    let mut stacks = Verdict::new("stacks from guest code to main");
+    for (sample, place) in found {
+        // A sample may also be taken in a function between its callees.
+        let expected = truth.stacks.iter().any(|stack| {
+            let inner = (0..stack.frames.len()).filter(|&from| stack.frames[from] == place.name);
+            inner.into_iter().any(|from| is_stack(&stack.frames[from..], &sample.frames))
+        });
+        stacks.check(expected, || describe_stack(sample));
+    }
+    stacks.decide(500, 1.0);
+
+    // C functions that burn: the guest's frames are in the middle.
+    for stack in truth.stacks.iter().filter(|stack| truth.function(&stack.frames[0]).is_none()) {
+        let mut through = Verdict::new(&format!("stacks from {} through guest code to main", stack.frames[0]));
+        for sample in samples.iter().filter(|sample| sample.sym == stack.frames[0]) {
+            through.check(is_stack(&stack.frames, &sample.frames), || describe_stack(sample));
+        }
+        through.decide(20, 1.0);
+    }
+
+    let mut distinct: HashMap<&[String], (u64, usize)> = HashMap::new();
+    for stack in truth.stacks.iter().filter(|stack| stack.ns > 0) {
+        distinct.entry(&stack.frames).or_default().0 += stack.ns;
+    }
+    for (frames, (_, count)) in distinct.iter_mut() {
+        *count = samples.iter().filter(|sample| is_stack(frames, &sample.frames)).count();
+    }
+    let ns: u64 = distinct.values().map(|(ns, _)| ns).sum();
+    let count: usize = distinct.values().map(|(_, count)| count).sum();
+    for (frames, (stack_ns, stack_count)) in distinct {
+        let (share, measured) = (stack_ns as f64 * 100.0 / ns as f64, stack_count as f64 * 100.0 / count as f64);
+        assert!(
+            (share - measured).abs() <= 5.0,
+            "{frames:?}: {measured:.1} % of {count} samples, {share:.1} % of time"
+        );
+    }
+}
+
+fn describe_stack(sample: &Sample) -> String {
+    let names: Vec<&str> = sample.frames.iter().map(|frame| &*frame.sym).collect();
+    format!("{:x} {}: {}", sample.ip, sample.sym, names.join(" < "))
+}
+
+/// Every frame of injected code has the line of the guest's source that its place in the line table says; also those in the
+/// last row of a table, which ends with the code.
+pub fn check_lines(truth: &Truth, samples: &[Sample]) {
+    let file = truth.source.file_name().expect("file name").to_string_lossy();
+    let (mut leaves, mut callers) = (Verdict::new("lines of leaves"), Verdict::new("lines of callers"));
+    let mut last = Verdict::new("lines of the last row");
+    for sample in samples {
+        for (depth, frame) in sample.frames.iter().enumerate().filter(|(_, frame)| frame.is_injected()) {
+            let function = truth.function(&frame.sym).unwrap_or_else(|| panic!("function {frame:?}"));
+            let offset = frame.ip - TEXT_OFFSET;
+            let expected = format!("{file}:{}", function.line_at(offset));
+            let right = frame.srcline.as_deref() == Some(&*expected);
+            let verdict = if depth == 0 { &mut leaves } else { &mut callers };
+            verdict.check(right, || format!("{expected} expected: {frame:?}"));
+            if depth == 0 && function.rows.last().is_some_and(|row| row.0 <= offset) {
+                last.check(right, || format!("{expected} expected: {frame:?}"));
+            }
+        }
+    }
+    leaves.decide(500, 0.0);
+    callers.decide(500, 0.0);
+    last.decide(50, 0.0);
+}
+
+// ------------------------------------------------------------------------------------------------ the perf map
+
+/// One line of a perf map.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MapLine {
+    pub start: u64,
+    pub end: u64,
+    pub name: String,
+}
+
+/// Reads a perf map more strictly than any profiler does: what passes here is understood by all of them.
+pub fn parse_map(bytes: &[u8]) -> Result<Vec<MapLine>, String> {
+    let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
+    if !text.is_empty() && !text.ends_with('\n') {
+        return Err(format!("half a line at the end: {:?}", text.lines().next_back()));
+    }
+    let number = |digits: &str| {
+        let lower = digits.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+        let plain = lower && (!digits.starts_with('0') || digits == "0");
+        if plain {
+            u64::from_str_radix(digits, 16).ok()
+        } else {
+            None
+        }
+    };
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        let mut fields = line.splitn(3, ' ');
+        let (start, size) = (fields.next().and_then(number), fields.next().and_then(number));
+        match (start, size, fields.next()) {
+            (Some(start), Some(size @ 1..=0xffff_ffff), Some(name))
+                if name.len() >= 3 && name == name.trim() && !name.contains(char::is_control) =>
+            {
+                lines.push(MapLine { start, end: start + size, name: name.into() });
+            }
+            _ => return Err(format!("line {line:?}")),
+        }
+    }
+    let mut sorted: Vec<&MapLine> = lines.iter().collect();
+    sorted.sort_by_key(|line| line.start);
+    for pair in sorted.windows(2) {
+        if pair[0].end > pair[1].start {
+            return Err(format!("overlap: {pair:?}"));
+        }
+    }
+    Ok(lines)
+}
+
+/// The map names each address of the guest by the code that lived there last, and nothing else.
+pub fn check_map(truth: &Truth, bytes: &[u8]) {
+    let lines = parse_map(bytes).unwrap_or_else(|error| panic!("perf map: {error}"));
+    let mut map = BTreeMap::new();
+    for line in lines {
+        map.insert(line.start, (line.end, line.name));
+    }
+    let (map, newest) = (joined(map), joined(truth.newest()));
+    let mut entries = Verdict::new("entries of the perf map");
+    for entry in &newest {
+        entries.check(map.contains(entry), || format!("{entry:x?} is missing"));
+    }
+    for entry in &map {
+        entries.check(newest.contains(entry), || format!("{entry:x?} is not true"));
+    }
+    entries.decide(2, 0.0);
+}
+
+/// Adjacent ranges of one name become one, since it does not matter in how many lines a map says it.
+fn joined(ranges: BTreeMap<u64, (u64, String)>) -> std::collections::BTreeSet<(u64, u64, String)> {
+    let mut joined: Vec<(u64, u64, String)> = Vec::new();
+    for (start, (end, name)) in ranges {
+        match joined.last_mut() {
+            Some(last) if last.1 == start && last.2 == name => last.1 = end,
+            _ => joined.push((start, end, name)),
+        }
+    }
+    joined.into_iter().collect()
+}
