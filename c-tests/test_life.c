@@ -810,7 +810,7 @@ static void marker(void) {
     while (at > maps && at[-1] != '\n') {
       at--;
     }
-    CHECK(strstr(at, " r-xp ") != NULL && strstr(at, " r-xp ") < strchr(at, '\n'));
+    CHECK(strstr(at, " r-x") != NULL && strstr(at, " r-x") < strchr(at, '\n'));
     free(maps);
     if (!closed) {
       CHECK_OK(jitsym_close(session));

@@ -867,6 +867,7 @@ struct stack {
 #define STACK(weight, ...) {{__VA_ARGS__, NONE}, weight, 0, 0}
 
 uint64_t run_slice(uint64_t rounds, const uint64_t *path);
+void run_stack(struct stack *s, uint64_t target_ns);
 void run_phase(const char *name, struct stack *stacks, int count, double seconds);
 
 NOINLINE uint64_t run_slice(uint64_t rounds, const uint64_t *path) {
@@ -913,7 +914,7 @@ static void report_frames(const char *phase, const struct stack *s, int innermos
       fprintf(report_file, "\t*");
     }
   }
-  fprintf(report_file, "\trun_slice\trun_phase\tscenario_%s\tmain\n", option.scenario);
+  fprintf(report_file, "\trun_slice\trun_stack\trun_phase\tscenario_%s\tmain\n", option.scenario);
 }
 
 static void report_stack(const char *phase, const struct stack *s) {
@@ -929,7 +930,7 @@ static void report_stack(const char *phase, const struct stack *s) {
   }
 }
 
-static void run_stack(struct stack *s, uint64_t target_ns) {
+NOINLINE void run_stack(struct stack *s, uint64_t target_ns) {
   uint64_t path[PATH_MAX_LEN], rounds, begin, took;
   for (int i = 0; s->path[i] != NONE; i++) {
     path[i] = address_of(s->path[i]);

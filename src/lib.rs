@@ -40,6 +40,9 @@
 //! `chunk`; `writer` merges them, keeps the `registry`, and feeds the `sink`s. `format` has the byte layouts, `sys` the
 //! operating system.
 
+// The library runs in somebody else's process: nothing in it may give up.
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]
+
 mod autoload;
 pub mod capi;
 mod chunk;

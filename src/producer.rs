@@ -267,7 +267,7 @@ impl Lane {
         if body_len > CHUNK_SIZE - CHUNK_OVERHEAD {
             return self.append_large(body_len, fill);
         }
-        if !self.cursor.as_mut().is_some_and(|cursor| cursor.room(body_len).is_some()) {
+        if self.cursor.as_mut().is_none_or(|cursor| cursor.room(body_len).is_none()) {
             self.change_chunk()?;
         }
         let cursor = self.cursor.as_mut().ok_or(Error::Internal)?;

@@ -24,7 +24,8 @@ fn stacks_shares_and_lines() {
     perf::check_names(&found, 500);
     let names: Vec<&str> = found.iter().map(|(sample, _)| &*sample.sym).collect();
     perf::check_shares(truth, &names);
-    perf::check_stacks(truth, &found, &samples);
+    perf::check_stacks(truth, &found);
+    perf::check_stack_shares(truth, &samples);
     perf::check_lines(truth, &samples);
     for name in ["leaf_fp", "leaf fixed (no frame at all)", "steps_rows"] {
         check_annotate(truth, &injected, name);
@@ -121,7 +122,7 @@ fn check_phases(recording: &Recording, phases: usize) {
     let samples = perf::samples(truth, &recording.inject(), true);
     let found = perf::guest_samples(truth, &samples);
     perf::check_names(&found, 500);
-    perf::check_stacks(truth, &found, &samples);
+    perf::check_stacks(truth, &perf::not_unwound_before(&found));
     perf::check_lines(truth, &samples);
     // That the test is about something: code ran at several places, and places were held by several functions.
     let run = |place: &&perf::Place| found.iter().filter(|(_, other)| std::ptr::eq(*other, *place)).count() >= 20;

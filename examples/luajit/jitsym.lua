@@ -263,25 +263,32 @@ local function match_copies(ir)
   return origin
 end
 
--- For each instruction its place in the source, { file, line }, as far as it is known.
+-- The place in the source of a step, { file, line }: `before` if it is the same or if there is none.
+local function place_of_step(trace, step, before)
+  local info = trace.pc[step] >= 0 and ju.funcinfo(trace.func[step], trace.pc[step])
+  local file = info and info.source and path_of(info.source)
+  if not file or info.currentline <= 0 or (before and before.file == file and before.line == info.currentline) then
+    return before
+  end
+  return { file = file, line = info.currentline }
+end
+
+-- For each IR instruction its place.
 local function places_of(ir, trace)
   local places = {}
   local step, place = 0, nil
   for ref = 1, (ir.loop or ir.nins + 1) - 1 do
     while step < trace.steps and trace.nins[step + 1] < ref do
       step = step + 1
-      local info = trace.pc[step] >= 0 and ju.funcinfo(trace.func[step], trace.pc[step])
-      local file = info and info.source and path_of(info.source)
-      if file and info.currentline > 0 and not (place and place.file == file and place.line == info.currentline) then
-        place = { file = file, line = info.currentline }
-      end
+      place = place_of_step(trace, step, place)
     end
     places[ref] = place
   end
   if ir.loop then
     local origin = match_copies(ir)
+    places[ir.loop] = places[1]
     for ref = ir.loop + 1, ir.nins do
-      place = origin[ref] and places[origin[ref]] or places[ref - 1] or places[1]
+      place = origin[ref] and places[origin[ref]] or places[ref - 1]
       places[ref] = place
     end
   end
@@ -371,7 +378,7 @@ local function line_rows(tr, trace, mcode, addr, loop_offset)
   local anchors = anchors_of(tr, ir, info.nexit, mcode, addr, loop_offset)
   local count, place = 0, nil
   local function row(offset, new)
-    if new == place or offset >= #mcode then
+    if offset >= #mcode or (place and new.file == place.file and new.line == place.line) then
       return
     end
     if count > 0 and rows[count - 1].offset == offset then
@@ -386,6 +393,10 @@ local function line_rows(tr, trace, mcode, addr, loop_offset)
     local r = rows[count]
     r.offset, r.line, r.column, r.reserved, r.file = offset, new.line, 0, 0, new.file
     count, place = count + 1, new
+  end
+  local first = place_of_step(trace, 1)
+  if first then
+    row(0, first)
   end
   for i = 2, #anchors do
     local from, to = anchors[i - 1], anchors[i]

@@ -1,2 +1,68 @@
-//! The command-line program. `jitsym dump FILE` prints a jitdump as text.
-fn main() {}
+//! The command-line program: `jitsym dump FILE` prints a jitdump as text.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use jitsym::format::jitdump::{Header, Record, Records};
+
+const USAGE: &str = "usage: jitsym dump FILE\n       jitsym version\n";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let result = match words.as_slice() {
+        ["dump", path] => std::fs::read(path)
+            .and_then(|file| dump(&file, &mut io::stdout().lock()))
+            .map_err(|error| format!("{path}: {error}")),
+        ["version"] => {
+            println!("jitsym {}", env!("CARGO_PKG_VERSION"));
+            Ok(())
+        }
+        _ => Err(USAGE.into()),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(text) => {
+            eprintln!("{}", text.trim_end());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// One line a record, one more for each row of a line table.
+fn dump(file: &[u8], out: &mut impl Write) -> io::Result<()> {
+    let Some(header) = Header::read(file) else {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "is not a jitdump of this byte order"));
+    };
+    let clock = if header.arch_timestamp { "counter" } else { "CLOCK_MONOTONIC" };
+    writeln!(out, "jitdump of process {}, machine {}, time by {clock}", header.pid, header.machine)?;
+    let mut records = Records::new(file);
+    for (time, record) in records.by_ref() {
+        match record {
+            Record::Load(load) => {
+                let name = String::from_utf8_lossy(load.name);
+                let (addr, size, index, tid) = (load.addr, load.code.len(), load.index, load.tid);
+                writeln!(out, "{time} LOAD {addr:#x}+{size:#x} index {index} thread {tid} {name}")?;
+            }
+            Record::Move { old_addr, new_addr, size, index } => {
+                writeln!(out, "{time} MOVE {old_addr:#x} to {new_addr:#x}+{size:#x} index {index}")?;
+            }
+            Record::DebugInfo { addr, entries } => {
+                writeln!(out, "{time} DEBUG_INFO {addr:#x}, {} rows", entries.len())?;
+                for (addr, line, column, file) in entries {
+                    writeln!(out, "    {addr:#x} {}:{line}:{column}", String::from_utf8_lossy(file))?;
+                }
+            }
+            Record::UnwindingInfo { eh_frame, eh_frame_hdr, mapped_size } => {
+                let (tables, header) = (eh_frame.len(), eh_frame_hdr.len());
+                writeln!(out, "{time} UNWINDING_INFO .eh_frame {tables} .eh_frame_hdr {header} mapped {mapped_size}")?;
+            }
+            Record::Close => writeln!(out, "{time} CLOSE")?,
+            Record::Other(id) => writeln!(out, "{time} record {id}")?,
+        }
+    }
+    if records.offset() < file.len() {
+        writeln!(out, "{} bytes at the end are no whole record", file.len() - records.offset())?;
+    }
+    Ok(())
+}

@@ -449,9 +449,12 @@ pub unsafe fn write_stats(out: *mut jitsym_stats, engine: &crate::engine::Engine
 /// # Safety
 /// `buf` is NULL or points to `size` writable bytes.
 pub unsafe fn write_text(text: &str, buf: *mut c_char, size: usize) -> Result<()> {
-    let room = size.saturating_sub(1);
+    let mut len = text.len().min(size.saturating_sub(1));
+    while !text.is_char_boundary(len) {
+        len -= 1;
+    }
     // SAFETY: the caller's promise.
-    unsafe { write_bytes(&text.as_bytes()[..text.floor_char_boundary(room)], buf, size) }
+    unsafe { write_bytes(&text.as_bytes()[..len], buf, size) }
 }
 
 /// Copies bytes to a buffer, with a NUL behind them; fails if they do not fit.

@@ -1,0 +1,141 @@
+/*
+ * A complete just-in-time compiler for a language with two statements, and how it tells libjitsym about its code.
+ *
+ *     fn NAME          begins a function
+ *         spin N       counts to N
+ *         call NAME    calls a function that was defined before
+ *
+ * Usage: toy_jit PROGRAM [SECONDS]. Runs the function `start` of the program again and again. x86-64 only.
+ */
+#define _GNU_SOURCE
+#include <jitsym.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+enum { MEMORY = 1 << 16, FUNCTIONS = 64, LINES = 256 };
+
+struct function {
+    char name[64];
+    unsigned char *code;
+};
+
+static struct function functions[FUNCTIONS];
+static int function_count;
+static unsigned char *memory, *at; /* where the next byte of code goes */
+static jitsym *session;
+
+static void emit(const void *bytes, size_t count) {
+    memcpy(at, bytes, count);
+    at += count;
+}
+
+static void emit32(int value) {
+    emit(&value, sizeof value);
+}
+
+static struct function *find(const char *name) {
+    for (int i = 0; i < function_count; i++)
+        if (strcmp(functions[i].name, name) == 0) return &functions[i];
+    fprintf(stderr, "toy_jit: no function %s\n", name);
+    exit(1);
+}
+
+/* Ends a function, and registers it. */
+static void finish(struct function *function, const jitsym_line *lines, size_t line_count) {
+    emit("\x5d\xc3", 2); /* pop rbp; ret */
+    size_t size = (size_t)(at - function->code);
+
+    jitsym_unwind unwind = {0};
+    unwind.struct_size = sizeof unwind;
+    unwind.kind = JITSYM_UNWIND_FRAME_POINTER; /* push rbp; mov rbp, rsp at the start: the defaults */
+    unwind.epilogue_begin = (uint32_t)(size - 1);
+
+    /* Some free bytes behind the code let older builds of perf unwind through it. */
+    uint64_t gap = 0;
+    if (jitsym_unwind_size(&unwind, size, &gap) != JITSYM_OK) gap = 0;
+    at += gap;
+
+    jitsym_code code = {0};
+    code.struct_size = sizeof code;
+    code.addr = (uint64_t)(uintptr_t)function->code;
+    code.size = size;
+    code.bytes = function->code;
+    code.name = function->name;
+    code.unwind = &unwind;
+    code.lines = lines;
+    code.line_count = line_count;
+    code.free_after = gap;
+    jitsym_status status = jitsym_register(session, &code, NULL);
+    if (status != JITSYM_OK) fprintf(stderr, "toy_jit: %s: %s\n", function->name, jitsym_status_text(status));
+
+    at = (unsigned char *)(((uintptr_t)at + 15) & ~(uintptr_t)15);
+}
+
+static void compile(FILE *source, const char *path) {
+    char text[256], word[64], argument[64];
+    jitsym_line lines[LINES];
+    size_t line_count = 0;
+    struct function *current = NULL;
+
+    for (int number = 1; fgets(text, sizeof text, source); number++) {
+        if (sscanf(text, "%63s %63s", word, argument) != 2 || word[0] == '#') continue;
+        if (strcmp(word, "fn") == 0) {
+            if (current) finish(current, lines, line_count);
+            if (function_count == FUNCTIONS) exit(1);
+            current = &functions[function_count++];
+            strcpy(current->name, argument);
+            current->code = at;
+            line_count = 0;
+        } else if (!current) {
+            continue;
+        }
+        if (line_count == LINES || at + 256 > memory + MEMORY) exit(1);
+        lines[line_count++] = (jitsym_line){(uint32_t)(at - current->code), (uint32_t)number, 0, 0, path};
+        if (strcmp(word, "fn") == 0) {
+            emit("\x55\x48\x89\xe5", 4); /* push rbp; mov rbp, rsp */
+        } else if (strcmp(word, "spin") == 0) {
+            emit("\xb9", 1); /* mov ecx, N */
+            emit32(atoi(argument));
+            emit("\xff\xc9\x75\xfc", 4); /* again: dec ecx; jnz again */
+        } else if (strcmp(word, "call") == 0) {
+            unsigned char *callee = find(argument)->code;
+            emit("\xe8", 1); /* call rel32 */
+            emit32((int)(callee - (at + 4)));
+        }
+    }
+    if (current) finish(current, lines, line_count);
+}
+
+int main(int argc, char **argv) {
+    char *path = argc > 1 ? realpath(argv[1], NULL) : NULL;
+    FILE *source = path ? fopen(path, "r") : NULL;
+    if (!source) {
+        fprintf(stderr, "usage: toy_jit PROGRAM [SECONDS]\n");
+        return 1;
+    }
+    jitsym_status status = jitsym_init(NULL, &session);
+    if (status != JITSYM_OK) {
+        /* A runtime would go on without symbols: every call with this session is refused and harmless. */
+        fprintf(stderr, "toy_jit: %s\n", jitsym_status_text(status));
+    }
+
+    at = memory = mmap(NULL, MEMORY, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return 1;
+    compile(source, path);
+    fclose(source);
+    if (mprotect(memory, MEMORY, PROT_READ | PROT_EXEC) != 0) return 1;
+
+    void (*entry)(void) = (void (*)(void))(uintptr_t)find("start")->code;
+    time_t end = time(NULL) + (argc > 2 ? atoi(argv[2]) : 2);
+    while (time(NULL) < end)
+        for (int i = 0; i < 100; i++) entry();
+
+    status = jitsym_close(session);
+    if (status != JITSYM_OK) fprintf(stderr, "toy_jit: %s\n", jitsym_status_text(status));
+    free(path);
+    return 0;
+}

@@ -1,0 +1,48 @@
+#!/bin/sh
+# Builds the library and a small just-in-time compiler, records it with perf, and prints who burned the time and who called
+# them. Where perf may not be used it shows what the library wrote instead.
+set -eu
+cd "$(dirname "$0")/.."
+. scripts/packages.sh
+
+need cc=gcc /usr/include/stdio.h=libc6-dev
+cargo build --quiet --release --locked --bin jitsym
+cargo rustc --quiet --release --locked --lib --crate-type cdylib --target-dir target/c-cdylib
+lib=$PWD/target/c-cdylib/release
+ln -sf libjitsym.so "$lib/libjitsym.so.0.1"
+
+work=$(mktemp -d)
+pid=""
+cleanup() {
+    rm -rf "$work"
+    [ -z "$pid" ] || rm -f "/tmp/perf-$pid.map" "/tmp/jit-$pid.dump" "/tmp/jitted-$pid-"*.so
+}
+trap cleanup EXIT
+
+cc -std=c11 -O1 -g -Iinclude examples/toy_jit.c -o "$work/toy_jit" -L"$lib" -ljitsym "-Wl,-rpath,$lib"
+
+# perf's own messages are kept for the case that it fails.
+if need perf=linux-perf objdump=binutils &&
+    perf record -k 1 -F 499 --call-graph dwarf,8192 -o "$work/perf.data" \
+        sh -c 'echo $$ >"$0/pid"; exec "$0/toy_jit" examples/hello.toy 2' "$work" >"$work/perf.log" 2>&1 &&
+    perf inject --jit -i "$work/perf.data" -o "$work/jit.data" >>"$work/perf.log" 2>&1
+then
+    pid=$(cat "$work/pid")
+    echo "The program examples/hello.toy under perf: who burned the time, and who called them"
+    perf report -i "$work/jit.data" --stdio --no-children -g caller,0.5,callee --percent-limit 1 2>/dev/null |
+        grep -v '^#' | cat -s
+    echo "The hottest function, source and code"
+    perf annotate -i "$work/jit.data" --stdio -s pixel 2>/dev/null | cat -s | head -40
+else
+    echo "perf cannot be used here:"
+    sed 's/^/    /' "$work/perf.log" 2>/dev/null || true
+    echo "So this is what the library wrote for it."
+    sh -c 'echo $$ >"$0/pid"; exec "$0/toy_jit" examples/hello.toy 1' "$work"
+    pid=$(cat "$work/pid")
+    echo
+    echo "/tmp/perf-$pid.map:"
+    cat "/tmp/perf-$pid.map"
+    echo
+    echo "/tmp/jit-$pid.dump, decoded:"
+    target/release/jitsym dump "/tmp/jit-$pid.dump"
+fi

@@ -1,0 +1,31 @@
+# Sourced by the other scripts. `need COMMAND=PACKAGE ...` sees to it that the commands are there: it installs the Debian
+# packages of those that are missing where it may, and names them where it may not.
+
+need() {
+    missing=""
+    for pair in "$@"; do
+        command=${pair%%=*}
+        case $command in
+            # A header file, not a command.
+            /*) [ -e "$command" ] || missing="$missing ${pair#*=}" ;;
+            *) command -v "$command" >/dev/null 2>&1 || missing="$missing ${pair#*=}" ;;
+        esac
+    done
+    [ -n "$missing" ] || return 0
+
+    become=""
+    if [ "$(id -u)" != 0 ]; then
+        if command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then become="sudo -n"; else become=no; fi
+    fi
+    if [ "$become" = no ] || ! command -v apt-get >/dev/null 2>&1; then
+        echo "Please install these Debian packages, or what your system calls them:$missing" >&2
+        return 1
+    fi
+    echo "Installing$missing" >&2
+    # shellcheck disable=SC2086 # The words of $missing and $become are separate arguments.
+    $become apt-get update -qq >/dev/null &&
+        $become env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null || {
+        echo "Could not install$missing" >&2
+        return 1
+    }
+}

@@ -1,0 +1,10 @@
+#!/bin/sh
+# Runs every test. Installs the Debian packages that the tests need where it may.
+set -eu
+cd "$(dirname "$0")/.."
+. scripts/packages.sh
+
+need cc=gcc g++=g++ clang=clang /usr/include/stdio.h=libc6-dev perf=linux-perf objdump=binutils valgrind=valgrind \
+    luajit=luajit llvm-dwarfdump=llvm pkg-config=pkg-config cmake=cmake make=make strace=strace
+
+cargo test --locked "$@"
