@@ -18,10 +18,17 @@ pub struct Live {
     pub reach: u64,
     pub index: u64,
     pub name: Arc<[u8]>,
-    /// The jitdump group without code bytes, for a move; empty if there is no jitdump.
-    pub group: Box<[u8]>,
+    /// Where the jitdump has its group, for a move.
+    pub stored: Option<Stored>,
     /// Size of the unwind tables in it.
     pub tables_len: u32,
+}
+
+/// A place in the jitdump: that of a group, without the code bytes at its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stored {
+    pub offset: u64,
+    pub len: usize,
 }
 
 /// A piece of the address space and the code that lived there last.
@@ -189,7 +196,7 @@ mod tests {
             reach: addr + size,
             index: 0,
             name: name.as_bytes().into(),
-            group: Box::default(),
+            stored: None,
             tables_len: 0,
         }
     }

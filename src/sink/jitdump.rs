@@ -2,10 +2,12 @@
 
 use std::fs::{self, File};
 use std::io::{self, IoSlice, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use crate::config::{Config, DumpDir};
 use crate::format::jitdump::{close_record, Header, HEADER_SIZE};
+use crate::registry::Stored;
 use crate::sys::arch::ELF_MACHINE;
 use crate::sys::clock::Clock;
 use crate::sys::file::{self, Identity};
@@ -119,6 +121,19 @@ impl Jitdump {
         }
         self.len += size;
         Ok(size)
+    }
+
+    /// The size of the file.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Reads what was written before.
+    pub fn read_back(&self, place: Stored) -> io::Result<Vec<u8>> {
+        let file = self.file.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        let mut bytes = vec![0; place.len];
+        file.read_exact_at(&mut bytes, place.offset)?;
+        Ok(bytes)
     }
 
     /// Closes the file after a failure. What is in it stays valid.

@@ -6,7 +6,7 @@ use super::sinks::Groups;
 use super::Writer;
 use crate::chunk::{flag, Chunk, Event, Kind};
 use crate::format::jitdump::{clear_mapped_size, relocate, Move, Relocation};
-use crate::registry::Live;
+use crate::registry::{Live, Stored};
 use crate::{unwind, Id};
 
 impl Writer {
@@ -54,9 +54,10 @@ impl Writer {
             clear_mapped_size(body, event.unwinding_at as usize);
             reach = end;
         }
-        let group = if self.sinks.want_groups() { body[..head_len].into() } else { Box::default() };
+        let offset = self.sinks.next_offset(groups).filter(|_| with_code);
+        let stored = offset.map(|offset| Stored { offset, len: head_len });
         let (addr, size, index, tables_len) = (event.addr, event.size, event.index, event.tables_len);
-        self.insert(event.id, Live { addr, size, reach, index, name, group, tables_len });
+        self.insert(event.id, Live { addr, size, reach, index, name, stored, tables_len });
         if with_code {
             // SAFETY: as above; the mutable reference is not used any more.
             groups.push(unsafe { chunk.body(event) });
@@ -76,32 +77,30 @@ impl Writer {
         let claimed = live.tables_len > 0 && u64::from(event.unwinding_at) >= room;
         live.reach = if claimed && !self.is_used(end, end + room) { end + room } else { end };
 
-        let code_event = event.flags & flag::HAS_CODE != 0 && !live.group.is_empty();
-        let record = Move {
-            timestamp: event.timestamp,
-            pid: self.engine.pid,
-            tid: event.tid,
-            old_addr,
-            new_addr: live.addr,
-            size: live.size,
-            index: live.index,
-        };
-        if !self.sinks.move_records {
-            live.index = event.index;
-        }
-        let mapped_size = if live.reach > end { live.tables_len.into() } else { 0 };
-        let (timestamp, tid) = (event.timestamp, event.tid);
-        relocate(&mut live.group, &Relocation { timestamp, tid, addr: live.addr, index: live.index, mapped_size });
-        if code_event {
-            if self.sinks.move_records {
-                self.sinks.write_owned(groups, &[&record.to_bytes()]);
-            } else {
-                // A move is a fresh LOAD: perf 7.2 crashes on MOVE records, and none unwinds through code moved by one.
-                // SAFETY: the chunk is recycled at the end of this pass.
-                self.sinks.write_owned(groups, &[&live.group, unsafe { chunk.body(event) }]);
-            }
+        if event.flags & flag::HAS_CODE != 0 {
+            // SAFETY: the chunk is recycled at the end of this pass.
+            let code = unsafe { chunk.body(event) };
+            self.dump_move(event, old_addr, &mut live, code, groups);
         }
         self.insert(event.id, live);
+    }
+
+    fn dump_move(&mut self, event: &Event, old_addr: u64, live: &mut Live, code: &[u8], groups: &mut Groups<'_>) {
+        let (timestamp, tid) = (event.timestamp, event.tid);
+        if self.sinks.move_records {
+            let (pid, size, index) = (self.engine.pid, live.size, live.index);
+            let record = Move { timestamp, pid, tid, old_addr, new_addr: live.addr, size, index };
+            self.sinks.write_owned(groups, &[&record.to_bytes()]);
+            return;
+        }
+        // A move is a fresh LOAD: perf 7.2 crashes on MOVE records, and none unwinds through code moved by one.
+        live.index = event.index;
+        let Some(mut group) = live.stored.and_then(|stored| self.sinks.read_back(groups, stored)) else { return };
+        let mapped_size = if live.reach > live.addr + live.size { live.tables_len.into() } else { 0 };
+        relocate(&mut group, &Relocation { timestamp, tid, addr: live.addr, index: live.index, mapped_size });
+        let offset = self.sinks.next_offset(groups);
+        live.stored = offset.map(|offset| Stored { offset, len: group.len() });
+        self.sinks.write_owned(groups, &[&group, code]);
     }
 
     /// Whether bytes that were said to be free hold live code. Counts the untruth.

@@ -7,7 +7,7 @@ use crate::config::{Config, DumpDir, Sinks};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::process::Process;
-use crate::registry::{MapChange, Registry};
+use crate::registry::{MapChange, Registry, Stored};
 use crate::sink::{describe, jitdump::Jitdump, perf_map::PerfMap};
 
 /// Pieces and bytes that may come together before they are written.
@@ -82,9 +82,27 @@ impl SinkSet {
         map.chain(self.dump.iter().map(|(_, dump)| (Sinks::JITDUMP, dump.path().to_owned()))).collect()
     }
 
-    /// Whether moved code will be needed with its tables and lines.
-    pub fn want_groups(&self) -> bool {
-        self.engine.sinks().has(Sinks::JITDUMP)
+    /// Where in the jitdump the next group will be.
+    pub fn next_offset(&self, groups: &Groups<'_>) -> Option<u64> {
+        self.running_dump().map(|dump| dump.len() + groups.bytes as u64)
+    }
+
+    fn running_dump(&self) -> Option<&Jitdump> {
+        let running = self.engine.sinks().has(Sinks::JITDUMP);
+        self.dump.as_ref().filter(|_| running).map(|(_, dump)| dump)
+    }
+
+    /// Reads a group back: keeping the tables and lines of all live code in memory for a move that hardly ever comes would
+    /// cost every host more than this.
+    pub fn read_back(&mut self, groups: &mut Groups<'_>, stored: Stored) -> Option<Vec<u8>> {
+        self.write_groups(groups);
+        let read = self.running_dump()?.read_back(stored);
+        if let Err(error) = &read {
+            self.engine.counters.write_errors.add(1);
+            let path = self.running_dump()?.path();
+            self.process.set_last_error(describe("read back", path, error));
+        }
+        read.ok()
     }
 
     /// Whether there is something to write that has to wait a little.
@@ -114,7 +132,7 @@ impl SinkSet {
         }
     }
 
-    /// Writes pieces that are not in a chunk, behind all that came before.
+    /// Writes pieces of one record or group that are not in a chunk, behind all that came before.
     pub fn write_owned(&mut self, groups: &mut Groups<'_>, pieces: &[&[u8]]) {
         self.write_groups(groups);
         self.write_dump(pieces, 1);

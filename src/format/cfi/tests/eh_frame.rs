@@ -185,15 +185,19 @@ fn eh_frame_expressions_and_the_rest() {
     // The plt's CFA: rsp + 8 + ((rip & 15) >= 11) * 8.
     let plt = [0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22];
     let sent = [
-        (0, CallFrameInstruction::CfaExpression(raw(&plt))),
-        (1, CallFrameInstruction::Expression(Register(3), raw(&[0x77, 16]))),
-        (1, CallFrameInstruction::ValExpression(Register(7), raw(&[0x77, 24]))),
-        (2, CallFrameInstruction::ValOffset(Register(12), 16)),
-        (2, CallFrameInstruction::Register(Register(13), Register(0))),
-        (2, CallFrameInstruction::Undefined(Register(14))),
-        (2, CallFrameInstruction::SameValue(Register(15))),
+        (0, CallFrameInstruction::Cfa(Register(7), -16)),
+        (1, CallFrameInstruction::CfaOffset(-24)),
+        (2, CallFrameInstruction::CfaExpression(raw(&plt))),
+        (2, CallFrameInstruction::Expression(Register(3), raw(&[0x77, 16]))),
+        (2, CallFrameInstruction::ValExpression(Register(7), raw(&[0x77, 24]))),
+        (3, CallFrameInstruction::ValOffset(Register(11), -16)),
+        (3, CallFrameInstruction::ValOffset(Register(12), 16)),
+        (3, CallFrameInstruction::Register(Register(13), Register(0))),
+        (3, CallFrameInstruction::Undefined(Register(14))),
+        (3, CallFrameInstruction::SameValue(Register(15))),
         (3, CallFrameInstruction::ArgsSize(16)),
         (4, CallFrameInstruction::Offset(Register(40), 24)),
+        (4, CallFrameInstruction::Offset(Register(70), -24)),
     ];
     let mut table = FrameTable::default();
     let cie = table.add_cie(CommonInformationEntry::new(ENCODING, 1, -8, Register(16)));
@@ -208,55 +212,74 @@ fn eh_frame_expressions_and_the_rest() {
 
     let tables = tables_of(Arch::X86_64, &Unwind::EhFrame { bytes: &bytes, addr: 0 }, 10);
     let image = Image::new(Arch::X86_64, &tables, 10);
+    assert_eq!(plain(&image.find(0).unwrap()), row(7, -16, []));
+    assert_eq!(plain(&image.find(1).unwrap()), row(7, -24, []));
     let last = image.find(5).unwrap();
     let bytes_of = |at: &read::UnwindExpression<usize>| at.get(&image.frame).unwrap().0.slice().to_vec();
     assert!(matches!(last.cfa(), CfaRule::Expression(at) if bytes_of(at) == plt));
     let rule = |reg| last.register(Register(reg));
     assert!(matches!(rule(3), Some(RegisterRule::Expression(at)) if bytes_of(&at) == [0x77, 16]));
     assert!(matches!(rule(7), Some(RegisterRule::ValExpression(at)) if bytes_of(&at) == [0x77, 24]));
+    assert!(matches!(rule(11), Some(RegisterRule::ValOffset(-16))));
     assert!(matches!(rule(12), Some(RegisterRule::ValOffset(16))));
     assert!(matches!(rule(13), Some(RegisterRule::Register(Register(0)))));
     assert!(matches!(rule(14), None | Some(RegisterRule::Undefined)));
     assert!(matches!(rule(15), Some(RegisterRule::SameValue)));
     assert!(matches!(rule(40), Some(RegisterRule::Offset(24))));
+    assert!(matches!(rule(70), Some(RegisterRule::Offset(-24))));
     assert_eq!(last.saved_args_size(), 16);
+}
 
-    // Pointer authentication: the state is a register of its own, and only aarch64 has the instruction.
-    let pac = [
-        &[0x10, 0, 0, 0, 0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 30, 1, 0, 0x0c, 31, 0][..],
-        &[0x1c, 0, 0, 0, 0x18, 0, 0, 0],
+/// A section with absolute pointers and one FDE for 100 bytes at [`CODE`], whose instructions are given.
+fn by_hand(data_factor: u8, return_address: u8, sp: u8, instructions: &[u8]) -> Vec<u8> {
+    let parts = [
+        &[0x10, 0, 0, 0, 0, 0, 0, 0, 1, b'z', b'R', 0, 1, data_factor, return_address, 1, 0, 0x0c, sp, 0][..],
+        &[4 + 16 + 1 + instructions.len() as u8, 0, 0, 0, 0x18, 0, 0, 0],
         &CODE.to_le_bytes(),
         &100u64.to_le_bytes(),
-        &[0, 0x44, 0x2d, 0x44, 0x0e, 16, 0x9e, 2],
-    ]
-    .concat();
-    let unwind = Unwind::EhFrame { bytes: &pac, addr: 0 };
+        &[0],
+        instructions,
+    ];
+    parts.concat()
+}
+
+#[test]
+fn eh_frame_signed_return_addresses() {
+    let bytes = by_hand(0x78, 30, 31, &[0x44, 0x2d, 0x44, 0x0e, 16, 0x9e, 2]);
+    let unwind = Unwind::EhFrame { bytes: &bytes, addr: 0 };
     let tables = tables_of(Arch::Aarch64, &unwind, 100);
     let image = Image::new(Arch::Aarch64, &tables, 100);
+    // Whether the return address is signed is a register of its own (AADWARF64, 4.1), and only aarch64 has it.
     let signed = |offset| image.find(offset).unwrap().register(Register(34));
     assert!(!matches!(signed(3), Some(RegisterRule::Constant(1))));
     assert!(matches!(signed(4), Some(RegisterRule::Constant(1))));
     assert_eq!(image.find(8).unwrap().register(Register(30)), Some(RegisterRule::Offset(-16)));
     assert_eq!(refused(Arch::X86_64, &unwind, 100), Error::UnwindFormat);
+}
 
-    // DW_CFA_set_loc, forwards; backwards is refused.
-    let set_loc = |to: u64| {
-        let parts = [
-            &[0x14, 0, 0, 0, 0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 16, 1, 0, 0x0c, 7, 8, 0x90, 1, 0, 0][..],
-            &[0x24, 0, 0, 0, 0x1c, 0, 0, 0],
-            &CODE.to_le_bytes(),
-            &100u64.to_le_bytes(),
-            &[0, 0x44, 1],
-            &to.to_le_bytes(),
-            &[0x0e, 16, 0, 0, 0],
-        ];
-        parts.concat()
-    };
-    let bytes = set_loc(CODE + 9);
-    let steps = [(0, row(7, 8, [(16, -8)])), (9, row(7, 16, [(16, -8)]))];
+#[test]
+fn eh_frame_set_loc() {
+    let section = |to: u64| by_hand(0x78, 16, 7, &[&[0x44, 1][..], &to.to_le_bytes(), &[0x0e, 16]].concat());
+    let bytes = section(CODE + 9);
+    let steps = [(0, row(7, 0, [])), (9, row(7, 16, []))];
     check(Arch::X86_64, &Unwind::EhFrame { bytes: &bytes, addr: 0 }, 100, &steps);
-    let bytes = set_loc(CODE + 3);
+    let bytes = section(CODE + 3);
     assert_eq!(refused(Arch::X86_64, &Unwind::EhFrame { bytes: &bytes, addr: 0 }, 100), Error::UnwindFormat);
+}
+
+#[test]
+fn eh_frame_numbers_too_large() {
+    // def_cfa_offset_sf with the factor -1, up to the lowest i32, which cannot be divided by -1.
+    for (factored, accepted) in [
+        (&[0x10][..], true),
+        (&[0xff, 0xff, 0xff, 0xff, 0x07], true),
+        (&[0x80, 0x80, 0x80, 0x80, 0x08], false),
+        (&[0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x7f], false),
+    ] {
+        let bytes = by_hand(0x7f, 16, 7, &[&[0x13][..], factored].concat());
+        let result = encode(Arch::X86_64, &Unwind::EhFrame { bytes: &bytes, addr: 0 }, CODE, 100);
+        assert_eq!(result.err(), (!accepted).then_some(Error::UnwindFormat), "{factored:02x?}");
+    }
 }
 
 #[test]

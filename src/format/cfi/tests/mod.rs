@@ -83,11 +83,19 @@ impl<'a> Image<'a> {
 
     /// Ranges of the FDEs in offsets into the code, found by reading all, as libdw does.
     fn ranges(&self) -> Vec<(u64, u64)> {
-        let entries = self.frame.entries(&self.bases).filter_map(|entry| match entry.unwrap() {
+        let fdes = self.frame.entries(&self.bases).filter_map(|entry| match entry.unwrap() {
             read::CieOrFde::Cie(_) => None,
             read::CieOrFde::Fde(fde) => Some(fde.parse(read::EhFrame::cie_from_offset).unwrap()),
         });
-        entries.map(|fde| (fde.initial_address().wrapping_sub(CODE), fde.len())).collect()
+        fdes.map(|fde| {
+            let steps = fde.instructions(&self.frame, &self.bases).map(|instruction| match instruction.unwrap() {
+                read::CallFrameInstruction::AdvanceLoc { delta } => u64::from(delta),
+                _ => 0,
+            });
+            assert!(steps.sum::<u64>() <= fde.len(), "something is said of places behind the end");
+            (fde.initial_address().wrapping_sub(CODE), fde.len())
+        })
+        .collect()
     }
 }
 

@@ -263,7 +263,9 @@ fn presets() -> Vec<(Arch, Unwind<'static>)> {
     ];
     for arch in ALL {
         all.push((arch, Unwind::FramePointer(FramePointer::default())));
-        all.push((arch, Unwind::FramePointer(FramePointer { epilogue_begin: 50, ..FramePointer::default() })));
+        let to_end = FramePointer { epilogue_begin: 90, ..FramePointer::default() };
+        all.push((arch, Unwind::FramePointer(to_end)));
+        all.push((arch, Unwind::FramePointer(FramePointer { epilogue_end: 91, ..to_end })));
     }
     all
 }
