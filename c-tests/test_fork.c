@@ -11,6 +11,7 @@ static jitsym_id inherited;
 
 /* Every call on the inherited session says so, and touches nothing. */
 static void check_forked(jitsym *handle) {
+  test_inherits_threads = 1;
   jitsym_id id = 0x5555;
   jitsym_code code = test_code(CHILD, 64, "of the child");
   CHECK_STATUS(JITSYM_ERR_FORKED, jitsym_register(handle, &code, &id));
@@ -98,7 +99,9 @@ static void child_own_files(void) {
   own_files(0);
 }
 
-static void child_nothing(void) {}
+static void child_nothing(void) {
+  test_inherits_threads = 1;
+}
 
 /* One fork after the other, nothing else going on; the files are compared to the byte. */
 static void quiet(void) {
@@ -157,10 +160,10 @@ static void *storm(void *unused) {
     jitsym_status status = jitsym_register(session, &code, &id);
     CHECK(status == JITSYM_OK || status == JITSYM_ERR_DROPPED);
     atomic_fetch_add(&registered, status == JITSYM_OK);
-    if (i % 64 == 63) {
+    if (i % 16 == 15) {
       CHECK_OK(jitsym_flush(session, 10000));
     }
-    if (id != 0 && i % 16 == 15) {
+    if (id != 0 && i % 8 == 7) {
       CHECK_OK(jitsym_unregister(session, id));
     }
   }
@@ -192,6 +195,7 @@ static void storm_child(unsigned number) {
       execl("/bin/true", "true", (char *)NULL);
       _exit(1);
     default:
+      test_inherits_threads = 1;
       exit(0);
   }
 }

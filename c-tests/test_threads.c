@@ -239,7 +239,7 @@ static void storm_open(unsigned each, uint64_t max_memory) {
   jitsym_options options = test_options();
   options.max_memory = max_memory;
   /* Nothing may be dropped here, however slow the machine. */
-  options.max_wait_ms = 60000;
+  options.max_wait_ms = 20000;
   CHECK_OK(jitsym_init(&options, &storm.session));
   storm.each = each;
 }
@@ -303,6 +303,36 @@ static void brief_flush(void) {
 
 static void brief_close(void) {
   brief(1);
+}
+
+/* Threads that registered something once and stay: what they keep must not take from the others what these need. */
+static pthread_barrier_t gathering;
+
+static void *crowd_thread(void *argument) {
+  pthread_barrier_wait(&gathering);
+  storm_thread(argument);
+  pthread_barrier_wait(&gathering);
+  return NULL;
+}
+
+static void crowd(void) {
+  enum { CROWD = 250 };
+  jitsym_options options = test_options();
+  /* Not the bounds that are set elsewhere: this is what a program gets that sets none. */
+  CHECK_OK(jitsym_init(&options, &storm.session));
+  storm.each = 2;
+  CHECK(pthread_barrier_init(&gathering, NULL, CROWD) == 0);
+  pthread_t threads[CROWD];
+  for (uintptr_t i = 0; i < CROWD; i++) {
+    CHECK(pthread_create(&threads[i], NULL, crowd_thread, (void *)i) == 0);
+  }
+  for (int i = 0; i < CROWD; i++) {
+    CHECK(pthread_join(threads[i], NULL) == 0);
+  }
+  pthread_barrier_destroy(&gathering);
+  CHECK_OK(jitsym_flush(storm.session, 10000));
+  storm_check(CROWD);
+  CHECK_OK(jitsym_close(storm.session));
 }
 
 /* A flush waits for the records of all threads that came before it, not only for those of its own. */
@@ -369,6 +399,45 @@ static void free_once(void) {
   CHECK_OK(jitsym_close(storm.session));
 }
 
+/*
+ * Code that one thread registers and another one unregisters: what comes first happens first, also for threads that the
+ * writer has never heard of before, and also if the second one has ended and the first one has not.
+ */
+static pthread_barrier_t passing;
+static jitsym_id passed;
+
+static void *gives(void *argument) {
+  passed = test_register(storm.session, ADDR + 0x100 * (uint64_t)(uintptr_t)argument, 0x40, "passed on");
+  pthread_barrier_wait(&passing);
+  pthread_barrier_wait(&passing);
+  return NULL;
+}
+
+static void *takes(void *unused) {
+  (void)unused;
+  CHECK_OK(jitsym_unregister(storm.session, passed));
+  return NULL;
+}
+
+static void pass_on(void) {
+  unsigned rounds = test_light ? 30 : 1500;
+  storm_open(1, 0);
+  CHECK(pthread_barrier_init(&passing, NULL, 2) == 0);
+  for (unsigned i = 0; i < rounds; i++) {
+    pthread_t giver, taker;
+    CHECK(pthread_create(&giver, NULL, gives, (void *)(uintptr_t)i) == 0);
+    pthread_barrier_wait(&passing);
+    CHECK(pthread_create(&taker, NULL, takes, NULL) == 0);
+    CHECK(pthread_join(taker, NULL) == 0);
+    pthread_barrier_wait(&passing);
+    CHECK(pthread_join(giver, NULL) == 0);
+  }
+  pthread_barrier_destroy(&passing);
+  jitsym_stats stats = test_stats(storm.session);
+  CHECK(stats.registered == rounds && stats.unregistered == rounds && stats.live == 0);
+  CHECK_OK(jitsym_close(storm.session));
+}
+
 int main(int argc, char **argv) {
   test_begin(argc, argv);
   test_child(chaos_run);
@@ -376,7 +445,9 @@ int main(int argc, char **argv) {
   test_child(storm_narrow);
   test_child(brief_flush);
   test_child(brief_close);
+  test_child(crowd);
   test_child(flush_of_others);
   test_child(free_once);
+  test_child(pass_on);
   return test_end();
 }

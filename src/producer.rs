@@ -217,7 +217,7 @@ impl Local {
             let (head, bytes) = body.split_at_mut(layout.code);
             group.write(&layout, head);
             if with_code {
-                event.flags |= flag::HAS_CODE | copy_code(&code.bytes, code.addr, bytes);
+                event.flags |= flag::HAS_CODE | copy_code(engine.pid, &code.bytes, code.addr, bytes);
             }
             Ok(event)
         });
@@ -237,7 +237,7 @@ impl Local {
         event.unwinding_at = u32::try_from(target.free_after).unwrap_or(u32::MAX);
         self.lane.append(if with_code { size as usize } else { 0 }, |body| {
             if with_code {
-                event.flags |= flag::HAS_CODE | copy_code(&target.bytes, target.addr, body);
+                event.flags |= flag::HAS_CODE | copy_code(engine.pid, &target.bytes, target.addr, body);
             }
             // Looked at last: the code may have been unregistered meanwhile.
             engine.ids.size_of(id).map(|_| event).ok_or(Error::UnknownId)
@@ -246,13 +246,13 @@ impl Local {
 }
 
 /// Copies the code to `out`; a flag if not all of it could be read.
-fn copy_code(bytes: &Bytes<'_>, addr: u64, out: &mut [u8]) -> u8 {
+fn copy_code(pid: u32, bytes: &Bytes<'_>, addr: u64, out: &mut [u8]) -> u8 {
     let read = match bytes {
         Bytes::Here(bytes) => {
             out.copy_from_slice(bytes);
             out.len()
         }
-        Bytes::AtAddress => mem::read_self(addr, out),
+        Bytes::AtAddress => mem::read_self(pid, addr, out),
     };
     if read < out.len() {
         flag::UNREADABLE

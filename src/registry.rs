@@ -190,15 +190,7 @@ mod tests {
     use super::*;
 
     fn code(addr: u64, size: u64, name: &str) -> Live {
-        Live {
-            addr,
-            size,
-            reach: addr + size,
-            index: 0,
-            name: name.as_bytes().into(),
-            stored: None,
-            tables_len: 0,
-        }
+        Live { addr, size, reach: addr + size, index: 0, name: name.as_bytes().into(), stored: None, tables_len: 0 }
     }
 
     fn lines(registry: &Registry) -> String {

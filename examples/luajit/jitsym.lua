@@ -185,14 +185,15 @@ end
 --                     Each copy is matched with its original, in order, by its operation and operands.
 --   guards            a conditional jump to exit n belongs to a guard of snapshot n, in order: IR instruction -> offset
 --
--- The machine code follows the IR in order, so that what lies between two guards is shared out evenly among the
--- instructions between them. The rows are therefore exact at guards and can be off by a few machine instructions between.
+-- The machine code follows the IR in order, so that what lies between two guards is shared out among the instructions
+-- between them. The rows are therefore exact at guards and can be off by a few machine instructions between.
 local IR = {}                                       -- name -> number of an IR operation
 local SILENT = { "NOP", "BASE", "PVAL", "LOOP", "USE", "PHI", "RENAME", "XBAR", "CARG", "AREF", "FREF", "STRREF" }
 local JUMPLESS = {                                  -- marked as guards, but without a jump of their own
   "LOOP", "UREFO", "TNEW", "TDUP", "BUFSTR", "TOSTR", "SNEW", "CNEW", "CNEWI", "CALLA", "CALLL", "CALLS", "CALLXS",
 }
-local silent, jumpless = {}, {}
+local LONG = { HREFK = 3, TBAR = 6, OBAR = 6, CALLN = 3, CALLL = 3, CALLS = 3, CALLXS = 4, TNEW = 8, TDUP = 8, RETF = 4 }
+local weights, jumpless = {}, {}                    -- by number: length of the machine code, about; set for JUMPLESS
 local IRT_GUARD, IRT_ISPHI, IRT_MARKS = 0x80, 0x40, 0xe0
 
 -- Line tables are for programs, not for programs that compile without end: beyond this many traces they are left out,
@@ -247,7 +248,7 @@ local function match_copies(ir)
   local done = 0
   for ref = loop + 1, ir.nins do
     local kind = bit.band(ot[ref], bit.bnot(IRT_MARKS))
-    if not silent[bit.rshift(kind, 8)] then
+    if weights[bit.rshift(kind, 8)] ~= 0 then
       local op1, op2, mode = ir.op1[ref], ir.op2[ref], ir.mode[ref]
       for original = done + 1, min(loop - 1, done + MATCH_WINDOW) do
         if bit.band(ot[original], bit.bnot(IRT_MARKS)) == kind
@@ -370,6 +371,13 @@ local function anchors_of(tr, ir, exits, mcode, addr, loop_offset)
   return anchors
 end
 
+-- How long the machine code of an IR instruction is, roughly, in units of a simple instruction: a guard has a comparison
+-- and a jump in addition.
+local function weight(ot)
+  local own = weights[bit.rshift(ot, 8)] or 1
+  return own > 0 and bit.band(ot, IRT_GUARD) ~= 0 and own + 2 or own
+end
+
 -- Fills `rows` and returns how many there are.
 local function line_rows(tr, trace, mcode, addr, loop_offset)
   local info = ju.traceinfo(tr)
@@ -400,17 +408,16 @@ local function line_rows(tr, trace, mcode, addr, loop_offset)
   end
   for i = 2, #anchors do
     local from, to = anchors[i - 1], anchors[i]
-    local weight, total = 0, 0
+    local before, total = 0, 0
     for ref = from.ref + 1, to.ref do
-      total = total + (silent[bit.rshift(ir.ot[ref], 8)] and 0 or 1)
+      total = total + weight(ir.ot[ref])
     end
     for ref = from.ref + 1, to.ref do
-      if not silent[bit.rshift(ir.ot[ref], 8)] then
-        if places[ref] then
-          row(from.offset + floor((to.offset - from.offset) * weight / total), places[ref])
-        end
-        weight = weight + 1
+      local share = weight(ir.ot[ref])
+      if share > 0 and places[ref] then
+        row(from.offset + floor((to.offset - from.offset) * before / total), places[ref])
       end
+      before = before + share
     end
   end
   return count
@@ -627,7 +634,10 @@ local function start()
         IR[vmdef.irnames:match("^%S+", number * 6 + 1) or ""] = number
       end
       for _, name in ipairs(SILENT) do
-        silent[IR[name] or -1] = true
+        weights[IR[name] or -1] = 0
+      end
+      for name, weight in pairs(LONG) do
+        weights[IR[name] or -1] = weight
       end
       for _, name in ipairs(JUMPLESS) do
         jumpless[IR[name] or -1] = true

@@ -93,13 +93,13 @@ impl ForkWord {
 }
 
 /// Reads this process's memory at `addr` into `out` without ever faulting, and returns how many bytes could be read. What
-/// could not is zero.
-pub fn read_self(addr: u64, out: &mut [u8]) -> usize {
+/// could not is zero. `pid` is this process, known to the caller without a system call.
+pub fn read_self(pid: u32, addr: u64, out: &mut [u8]) -> usize {
     let mut read = 0;
     let mut done = 0;
     while done < out.len() {
         let from = addr + done as u64;
-        let count = read_some(from, &mut out[done..]);
+        let count = read_some(pid, from, &mut out[done..]);
         read += count;
         done += count;
         if count == 0 {
@@ -113,11 +113,11 @@ pub fn read_self(addr: u64, out: &mut [u8]) -> usize {
 }
 
 /// Reads from `addr` up to the first byte that cannot be read.
-fn read_some(addr: u64, out: &mut [u8]) -> usize {
+fn read_some(pid: u32, addr: u64, out: &mut [u8]) -> usize {
     let local = libc::iovec { iov_base: out.as_mut_ptr().cast(), iov_len: out.len() };
     let remote = libc::iovec { iov_base: addr as usize as *mut libc::c_void, iov_len: out.len() };
     // SAFETY: the kernel writes at most `out.len()` bytes to `out`, and answers EFAULT for remote memory that is not there.
-    let count = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
+    let count = unsafe { libc::process_vm_readv(pid as libc::pid_t, &local, 1, &remote, 1, 0) };
     if count >= 0 {
         return count as usize;
     }
@@ -143,7 +143,7 @@ mod tests {
             assert_eq!(libc::mprotect(start.add(page).cast(), page, libc::PROT_NONE), 0);
         }
         let mut out = vec![0xff; 2 * page];
-        assert_eq!(read_self(start as u64 + page as u64 / 2, &mut out), page);
+        assert_eq!(read_self(std::process::id(), start as u64 + page as u64 / 2, &mut out), page);
         assert!(out[..page / 2].iter().all(|&byte| byte == 0xaa));
         assert!(out[page / 2..page / 2 + page].iter().all(|&byte| byte == 0));
         assert!(out[page / 2 + page..].iter().all(|&byte| byte == 0xaa));
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn reads_nothing_where_nothing_is() {
         let mut out = [1u8; 64];
-        assert_eq!(read_self(0x10, &mut out), 0);
+        assert_eq!(read_self(std::process::id(), 0x10, &mut out), 0);
         assert_eq!(out, [0; 64]);
     }
 }

@@ -1,0 +1,81 @@
+// hello.c once more in C++: the header must be usable there, and the libraries must link.
+//
+//   hello DIRECTORY     an absolute one, for the map
+#include <jitsym.h>
+
+#include <cstdint>
+#include <fstream>
+#include <iostream>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+
+namespace {
+
+void check(const char *what, jitsym_status status) {
+  if (status != JITSYM_OK) {
+    throw std::runtime_error(std::string(what) + ": " + jitsym_status_text(static_cast<int32_t>(status)));
+  }
+}
+
+// What a JIT compiler has emitted. Nothing runs it here, so any bytes will do.
+const unsigned char code_bytes[64] = {};
+
+bool has_line(const std::string &path, const std::string &expected) {
+  std::ifstream file(path);
+  std::string line;
+  while (std::getline(file, line)) {
+    if (line == expected) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void run(const char *directory) {
+  if (jitsym_version_number() != JITSYM_VERSION_NUMBER) {
+    throw std::runtime_error(std::string("compiled with another version than ") + jitsym_version());
+  }
+
+  jitsym_options options = {};
+  options.struct_size = sizeof options;
+  options.sinks = JITSYM_SINK_MAP;
+  options.map_dir = directory;
+  jitsym *session = nullptr;
+  check("jitsym_init", jitsym_init(&options, &session));
+
+  jitsym_code code = {};
+  code.struct_size = sizeof code;
+  code.addr = reinterpret_cast<std::uintptr_t>(code_bytes);
+  code.size = sizeof code_bytes;
+  code.bytes = code_bytes;
+  code.name = "hello_from_jit";
+  check("jitsym_register", jitsym_register(session, &code, nullptr));
+  check("jitsym_flush", jitsym_flush(session, 10000));
+
+  char path[JITSYM_DIR_MAX + 33];
+  check("jitsym_path", jitsym_path(session, JITSYM_SINK_MAP, path, sizeof path));
+  std::ostringstream expected;
+  expected << std::hex << code.addr << ' ' << code.size << ' ' << code.name;
+  if (!has_line(path, expected.str())) {
+    throw std::runtime_error(std::string("not in ") + path + ": " + expected.str());
+  }
+  check("jitsym_close", jitsym_close(session));
+  std::cout << path << '\n';
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+  if (argc != 2) {
+    std::cerr << "usage: hello DIRECTORY\n";
+    return 2;
+  }
+  try {
+    run(argv[1]);
+    return 0;
+  } catch (const std::exception &error) {
+    std::cerr << error.what() << '\n';
+    return 1;
+  }
+}

@@ -1,0 +1,511 @@
+//! What `scripts/install.sh` installs can be used: with pkg-config and with CMake, shared and static, from C and from C++,
+//! wherever the tree has been moved to.
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use support::{root, run, scratch_dir, stdout, try_run, STATIC_LIBS};
+
+/// The most that the shared library may weigh, as it is installed.
+const SHARED_SIZE_MAX: u64 = 450 * 1024;
+
+/// An installed tree that has been moved since.
+struct Tree {
+    /// Paths that are configured count from here: nothing of the tree lies at these paths themselves.
+    root: PathBuf,
+    prefix: &'static str,
+    libdir: &'static str,
+    includedir: &'static str,
+}
+
+impl Tree {
+    /// Installs and moves. The arguments are those of the script; the fields say what they must come to.
+    fn new(
+        name: &str,
+        prefix: &'static str,
+        libdir: &'static str,
+        includedir: &'static str,
+        arguments: &[&str],
+    ) -> Tree {
+        let scratch = scratch_dir(name);
+        fs::remove_dir_all(&scratch).expect("clear the scratch directory");
+        // The space is for the quoting in the script.
+        let stage = scratch.join("first place");
+        install(&stage, arguments);
+        let root = scratch.join("moved");
+        fs::rename(&stage, &root).expect("move the installed tree");
+        Tree { root, prefix, libdir, includedir }
+    }
+
+    /// A configured path, where it is now.
+    fn path(&self, configured: &str) -> PathBuf {
+        self.root.join(configured.trim_start_matches('/'))
+    }
+
+    fn lib(&self, name: &str) -> PathBuf {
+        self.path(self.libdir).join(name)
+    }
+
+    fn pkg_config(&self, arguments: &[&str]) -> String {
+        let mut command = consumer("pkg-config");
+        command.env("PKG_CONFIG_PATH", self.lib("pkgconfig")).args(arguments).arg("jitsym");
+        stdout(&run(&mut command)).trim().to_string()
+    }
+
+    /// The same as words of a command line.
+    fn pkg_config_words(&self, arguments: &[&str]) -> Vec<String> {
+        self.pkg_config(arguments).split_whitespace().map(str::to_string).collect()
+    }
+}
+
+/// Runs the script. The variables are those that decide where things go and that the caller of the tests may have set.
+fn install(destdir: &Path, arguments: &[&str]) -> String {
+    let mut command = Command::new("sh");
+    // From another directory, because nobody has to be in the source tree.
+    command.current_dir("/").arg(root().join("scripts/install.sh")).args(arguments);
+    command.env("DESTDIR", destdir).env("CARGO", env!("CARGO"));
+    // So that it finds what the other tests have built.
+    command.env_remove("CARGO_TARGET_DIR");
+    stdout(&run(&mut command))
+}
+
+/// `/usr/local`, with nothing said but where: pkg-config file and CMake package are two and three directories deep.
+fn plain() -> &'static Tree {
+    static TREE: OnceLock<Tree> = OnceLock::new();
+    TREE.get_or_init(|| {
+        Tree::new("plain", "/usr/local", "/usr/local/lib", "/usr/local/include", &["--prefix", "/usr/local"])
+    })
+}
+
+/// As distributions with more than one architecture have it. Also a header that does not lie directly in `include`.
+fn multiarch() -> &'static Tree {
+    static TREE: OnceLock<Tree> = OnceLock::new();
+    TREE.get_or_init(|| {
+        let arguments = ["--prefix=//opt/tools/", "--libdir=lib/some-triplet", "--includedir=/opt/tools/include/jit"];
+        Tree::new("multiarch", "/opt/tools", "/opt/tools/lib/some-triplet", "/opt/tools/include/jit", &arguments)
+    })
+}
+
+/// Libraries that are not below the prefix.
+fn outside() -> &'static Tree {
+    static TREE: OnceLock<Tree> = OnceLock::new();
+    TREE.get_or_init(|| {
+        Tree::new("outside", "/usr", "/lib64", "/usr/include", &["--prefix", "/usr", "--libdir", "/lib64"])
+    })
+}
+
+fn trees() -> [&'static Tree; 3] {
+    [plain(), multiarch(), outside()]
+}
+
+/// A command without what cargo and the person who runs the tests put into the environment and what could find the library,
+/// or another one, by other ways than the tree's own files.
+fn consumer(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        let decides = ["LD_", "PKG_CONFIG", "CMAKE_", "JITSYM", "JITDUMP"].iter().any(|start| text.starts_with(start));
+        let searched = ["CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "DESTDIR"].contains(&&*text);
+        let flags = ["CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "jitsym_DIR"].contains(&&*text);
+        if decides || searched || flags {
+            command.env_remove(&name);
+        }
+    }
+    command.env("LC_ALL", "C");
+    command
+}
+
+/// What a program or library says that it needs.
+fn needed(file: &Path) -> Vec<String> {
+    let output = stdout(&run(Command::new("readelf").env("LC_ALL", "C").args(["-d", "-W"]).arg(file)));
+    assert!(output.contains("Dynamic section"), "{output}");
+    let lines = output.lines().filter(|line| line.contains("(NEEDED)"));
+    lines.filter_map(|line| Some(line.split_once('[')?.1.split_once(']')?.0.to_string())).collect()
+}
+
+/// The shared library is needed under its soname, not under its file's name or path; a program that is linked statically
+/// does not need it.
+fn assert_linked(program: &Path, shared: bool) {
+    let needed = needed(program);
+    let ours: Vec<&str> = needed.iter().filter(|name| name.contains("jitsym")).map(String::as_str).collect();
+    let expected: &[&str] = if shared { &["libjitsym.so.0.1"] } else { &[] };
+    assert_eq!(ours, expected, "{}", program.display());
+}
+
+/// Builds both programs with these flags and runs them.
+fn build_and_run(name: &str, shared: bool, cflags: &[String], libs: &[String]) {
+    for (compiler, source) in [("gcc", "hello.c"), ("g++", "hello.cc")] {
+        let dir = scratch_dir(format!("{name}-{source}"));
+        let program = dir.join("hello");
+        let mut command = consumer(compiler);
+        command.args(["-Wall", "-Wextra", "-Werror", "-pedantic"]).args(cflags);
+        command.arg(root().join("c-tests/consumers").join(source)).arg("-o").arg(&program).args(libs);
+        run(&mut command);
+        assert_linked(&program, shared);
+        run(consumer(&program).arg(&dir));
+    }
+}
+
+fn strings(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| word.to_string()).collect()
+}
+
+#[test]
+fn installed_files() {
+    for tree in trees() {
+        let version = env!("CARGO_PKG_VERSION");
+        let expected = [
+            (tree.lib(&format!("libjitsym.so.{version}")), 0o755),
+            (tree.lib("libjitsym.a"), 0o644),
+            (tree.lib("pkgconfig/jitsym.pc"), 0o644),
+            (tree.lib("cmake/jitsym/jitsymConfig.cmake"), 0o644),
+            (tree.lib("cmake/jitsym/jitsymConfigVersion.cmake"), 0o644),
+            (tree.path(tree.includedir).join("jitsym.h"), 0o644),
+            (tree.path(tree.prefix).join("bin/jitsym"), 0o755),
+        ];
+        let mut files: BTreeSet<PathBuf> = expected.iter().map(|(path, _)| path.clone()).collect();
+        for (path, mode) in &expected {
+            let metadata = fs::symlink_metadata(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            assert!(metadata.is_file(), "{}", path.display());
+            assert_eq!(metadata.permissions().mode() & 0o7777, *mode, "{}", path.display());
+        }
+        let links = [("libjitsym.so", "libjitsym.so.0.1"), ("libjitsym.so.0.1", &*format!("libjitsym.so.{version}"))];
+        for (link, target) in links {
+            assert_eq!(fs::read_link(tree.lib(link)).expect(link), Path::new(target));
+            files.insert(tree.lib(link));
+        }
+        assert_eq!(contents(&tree.root).into_keys().collect::<BTreeSet<_>>(), files);
+    }
+}
+
+/// All files below a directory: bytes, or for a link its target.
+fn contents(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display())) {
+        let entry = entry.expect("directory entry");
+        let (path, kind) = (entry.path(), entry.file_type().expect("file type"));
+        if kind.is_dir() {
+            found.append(&mut contents(&path));
+        } else if kind.is_symlink() {
+            found.insert(path.clone(), fs::read_link(&path).expect("link").into_os_string().into_encoded_bytes());
+        } else {
+            found.insert(path.clone(), fs::read(&path).expect("file"));
+        }
+    }
+    found
+}
+
+/// A second run changes nothing, and replaces files instead of writing into those that a program may be running from. Each
+/// run says what it installed, one line a file.
+#[test]
+fn idempotent() {
+    let scratch = scratch_dir("idempotent");
+    fs::remove_dir_all(&scratch).expect("clear the scratch directory");
+    let first_output = install(&scratch, &[]);
+    let first = contents(&scratch);
+    let shared = scratch.join("usr/local/lib").join(format!("libjitsym.so.{}", env!("CARGO_PKG_VERSION")));
+    let running = scratch.join("running");
+    fs::hard_link(&shared, &running).expect("a second name for the library");
+    fs::remove_file(&shared).and_then(|()| fs::write(&shared, "older version")).expect("older file");
+    fs::hard_link(&shared, scratch.join("older")).expect("a second name for the older file");
+
+    assert_eq!(install(&scratch, &[]), first_output);
+    assert_eq!(fs::read(scratch.join("older")).expect("older"), b"older version", "a file in use was written to");
+    for extra in ["older", "running"] {
+        fs::remove_file(scratch.join(extra)).expect(extra);
+    }
+    assert!(contents(&scratch) == first, "the second run came to something else");
+    let lines: BTreeSet<PathBuf> = first_output.lines().map(PathBuf::from).collect();
+    assert_eq!(lines, first.into_keys().collect(), "one line for each file");
+    assert_eq!(lines.len(), first_output.lines().count());
+}
+
+#[test]
+fn refused_arguments() {
+    let cases: &[(&[&str], &str)] = &[
+        (&["--prefix", "here"], "not absolute"),
+        (&["--prefix"], "needs a directory"),
+        (&["--libdir="], "needs a directory"),
+        (&["--libdir=../lib"], "no . or .."),
+        (&["--unknown"], "usage:"),
+    ];
+    for (arguments, text) in cases {
+        let scratch = scratch_dir("refused");
+        let mut command = Command::new("sh");
+        // Without a cargo, so that nothing is built should one be accepted.
+        command.arg(root().join("scripts/install.sh")).env("CARGO", "false").env("DESTDIR", &scratch).args(*arguments);
+        let output = try_run(&mut command);
+        assert!(!output.status.success(), "{arguments:?}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(stderr.contains(text), "{arguments:?}: {stderr}");
+    }
+}
+
+/// Neither the build tree nor the configured prefix is written into what finds the library.
+#[test]
+fn relocatable() {
+    for tree in trees() {
+        for name in ["pkgconfig/jitsym.pc", "cmake/jitsym/jitsymConfig.cmake", "cmake/jitsym/jitsymConfigVersion.cmake"]
+        {
+            let text = fs::read_to_string(tree.lib(name)).expect(name);
+            assert!(!text.contains('@'), "a placeholder is left in {name}:\n{text}");
+            assert!(!text.contains("first place"), "{name}:\n{text}");
+            assert!(!text.contains(&*root().to_string_lossy()), "{name}:\n{text}");
+            // That of the third one, /usr, is in a comment.
+            assert!(tree.prefix == "/usr" || !text.contains(tree.prefix), "{name}:\n{text}");
+        }
+        let library = fs::read(tree.lib("libjitsym.so")).expect("library");
+        let source_tree = root().to_string_lossy();
+        assert!(
+            !library.windows(source_tree.len()).any(|bytes| bytes == source_tree.as_bytes()),
+            "path of the source tree"
+        );
+    }
+}
+
+/// Prefix, directories and flags come to where the tree is now; and to another prefix, if pkg-config is told one.
+#[test]
+fn pkg_config_paths() {
+    for tree in trees() {
+        run(consumer("pkg-config").arg("--validate").arg(tree.lib("pkgconfig/jitsym.pc")));
+        let canonical =
+            |path: &Path| fs::canonicalize(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        for (variable, expected) in [
+            ("prefix", tree.prefix),
+            ("exec_prefix", tree.prefix),
+            ("libdir", tree.libdir),
+            ("includedir", tree.includedir),
+        ] {
+            let value = tree.pkg_config(&[&format!("--variable={variable}")]);
+            assert_eq!(canonical(Path::new(&value)), canonical(&tree.path(expected)), "{variable}={value}");
+        }
+        let cflags = tree.pkg_config_words(&["--cflags"]);
+        assert_eq!(cflags.len(), 1, "{cflags:?}");
+        let include = cflags[0].strip_prefix("-I").expect("-I");
+        assert_eq!(canonical(Path::new(include)), canonical(&tree.path(tree.includedir)));
+        let libs = tree.pkg_config_words(&["--libs"]);
+        assert_eq!(libs[1..], ["-ljitsym"], "{libs:?}");
+        assert_eq!(canonical(Path::new(libs[0].strip_prefix("-L").expect("-L"))), canonical(&tree.path(tree.libdir)));
+    }
+    let moved = plain().pkg_config(&["--define-variable=prefix=/elsewhere", "--cflags", "--libs"]);
+    assert_eq!(moved, "-I/elsewhere/include -L/elsewhere/lib -ljitsym");
+}
+
+#[test]
+fn pkg_config_shared() {
+    for (index, tree) in trees().into_iter().enumerate() {
+        let mut libs = tree.pkg_config_words(&["--libs"]);
+        libs.push(format!("-Wl,-rpath,{}", tree.pkg_config(&["--variable=libdir"])));
+        build_and_run(&format!("pc-shared-{index}"), true, &tree.pkg_config_words(&["--cflags"]), &libs);
+    }
+}
+
+/// `Libs.private` is what a static link needs, no more and no less.
+#[test]
+fn pkg_config_static() {
+    let tree = plain();
+    let libs = tree.pkg_config_words(&["--static", "--libs"]);
+    assert_eq!(libs[1], "-ljitsym");
+    assert_eq!(libs[2..], *STATIC_LIBS, "Libs.private and support::STATIC_LIBS differ");
+    // Both libraries lie in one directory, and the linker would take the shared one.
+    let libs: Vec<String> =
+        libs.into_iter().map(|flag| if flag == "-ljitsym" { "-l:libjitsym.a".into() } else { flag }).collect();
+    build_and_run("pc-static", false, &tree.pkg_config_words(&["--static", "--cflags"]), &libs);
+}
+
+/// Without pkg-config: the header and the libraries are where one looks for them.
+#[test]
+fn plain_compilers() {
+    let tree = plain();
+    let cflags = [format!("-I{}", tree.path(tree.includedir).display())];
+    let libdir = tree.path(tree.libdir).display().to_string();
+    let shared = strings(&[&format!("-L{libdir}"), "-ljitsym", &format!("-Wl,-rpath,{libdir}")]);
+    build_and_run("plain-shared", true, &cflags, &shared);
+    let mut archive = vec![format!("{libdir}/libjitsym.a")];
+    archive.extend(strings(STATIC_LIBS));
+    build_and_run("plain-static", false, &cflags, &archive);
+}
+
+/// Configures, builds and tests the CMake project; returns its build directory.
+fn cmake_project(tree: &Tree, name: &str, options: &[&str]) -> PathBuf {
+    let build = scratch_dir(name);
+    fs::remove_dir_all(&build).expect("clear the build directory");
+    let mut configure = consumer("cmake");
+    configure.arg("-S").arg(root().join("c-tests/consumers/cmake")).arg("-B").arg(&build);
+    configure.arg(format!("-DCMAKE_PREFIX_PATH={}", cmake_prefix(tree).display())).args(options);
+    let output = stdout(&run(&mut configure));
+    let version = format!("jitsym version {}\n", env!("CARGO_PKG_VERSION"));
+    assert!(output.contains(&version), "{output}");
+    run(consumer("cmake").arg("--build").arg(&build));
+    let output = stdout(&run(consumer("ctest").current_dir(&build).arg("--output-on-failure")));
+    // An empty list of tests would be a success too.
+    assert!(output.contains("100% tests passed, 0 tests failed out of 6"), "{output}");
+    build
+}
+
+/// What to tell CMake: the prefix, or with the libraries outside of it, their directory.
+fn cmake_prefix(tree: &Tree) -> PathBuf {
+    if tree.libdir == format!("{}/lib", tree.prefix) {
+        tree.path(tree.prefix)
+    } else {
+        tree.lib("cmake/jitsym")
+    }
+}
+
+#[test]
+fn cmake() {
+    // BUILD_SHARED_LIBS, and whether jitsym::jitsym then is the shared library.
+    let cases: &[(&Tree, &[&str], bool)] = &[
+        (plain(), &[], true),
+        (plain(), &["-DBUILD_SHARED_LIBS=OFF"], false),
+        (plain(), &["-DBUILD_SHARED_LIBS=ON"], true),
+        (multiarch(), &[], true),
+        (outside(), &["-DBUILD_SHARED_LIBS=OFF"], false),
+    ];
+    for (index, (tree, options, default_is_shared)) in cases.iter().enumerate() {
+        let build = cmake_project(tree, &format!("cmake-{index}"), options);
+        for language in ["c", "cc"] {
+            assert_linked(&build.join(format!("hello_{language}_shared")), true);
+            assert_linked(&build.join(format!("hello_{language}_static")), false);
+            assert_linked(&build.join(format!("hello_{language}_jitsym")), *default_is_shared);
+        }
+    }
+}
+
+/// The properties that CMake does not need for the project above, but others may.
+#[test]
+fn cmake_targets() {
+    let script = "
+        foreach(target shared static)
+          foreach(property IMPORTED_LOCATION IMPORTED_SONAME INTERFACE_INCLUDE_DIRECTORIES INTERFACE_LINK_LIBRARIES)
+            get_target_property(value jitsym::${target} ${property})
+            message(\"${target} ${property} ${value}\")
+          endforeach()
+        endforeach()
+        get_cmake_property(variables VARIABLES)
+        foreach(variable ${variables})
+          if(variable MATCHES _jitsym)
+            message(\"left behind: ${variable}\")
+          endif()
+        endforeach()";
+    for (index, tree) in trees().into_iter().enumerate() {
+        let script = format!("find_package(jitsym CONFIG REQUIRED)\n{script}");
+        let printed = configure_only(tree, &format!("cmake-targets-{index}"), &script);
+        let include = fs::canonicalize(tree.path(tree.includedir)).expect("includedir");
+        let lib = fs::canonicalize(tree.path(tree.libdir)).expect("libdir");
+        let expected = [
+            format!("shared IMPORTED_LOCATION {}/libjitsym.so.{}", lib.display(), env!("CARGO_PKG_VERSION")),
+            "shared IMPORTED_SONAME libjitsym.so.0.1".into(),
+            format!("shared INTERFACE_INCLUDE_DIRECTORIES {}", include.display()),
+            "shared INTERFACE_LINK_LIBRARIES value-NOTFOUND".into(),
+            format!("static IMPORTED_LOCATION {}/libjitsym.a", lib.display()),
+            "static IMPORTED_SONAME value-NOTFOUND".into(),
+            format!("static INTERFACE_INCLUDE_DIRECTORIES {}", include.display()),
+            format!("static INTERFACE_LINK_LIBRARIES {}", STATIC_LIBS.join(";")),
+        ];
+        assert_eq!(printed.lines().collect::<Vec<_>>(), expected);
+    }
+}
+
+/// Runs CMake code in a project of its own, and returns what it prints with `message()`.
+fn configure_only(tree: &Tree, name: &str, code: &str) -> String {
+    let dir = scratch_dir(name);
+    fs::remove_dir_all(&dir).and_then(|()| fs::create_dir(&dir)).expect("project directory");
+    // Libraries cannot be imported without a language that links.
+    let head = "cmake_minimum_required(VERSION 3.16)\nproject(questions LANGUAGES C)\n";
+    fs::write(dir.join("CMakeLists.txt"), format!("{head}{code}\n")).expect("project");
+    let mut configure = consumer("cmake");
+    configure.arg("-S").arg(&dir).arg("-B").arg(dir.join("build"));
+    configure.arg(format!("-DCMAKE_PREFIX_PATH={}", cmake_prefix(tree).display()));
+    String::from_utf8(run(&mut configure).stderr).expect("UTF-8")
+}
+
+/// Which requests for a version are granted.
+#[test]
+fn cmake_versions() {
+    let cases = [
+        ("", true),
+        ("0.1", true),
+        ("0.1.0", true),
+        ("0.1.0 EXACT", true),
+        ("0.1.99", false),
+        ("0.0", false),
+        ("0.0.9 EXACT", false),
+        ("0.2", false),
+        ("1", false),
+        ("1.1", false),
+        ("0.1...0.3", true),
+        ("0.0...<0.1", false),
+        ("0.0...0.1.0", true),
+        ("0.0...<0.1.1", true),
+        ("0.2...1", false),
+    ];
+    let mut code = String::new();
+    for (request, _) in cases {
+        code += &format!("find_package(jitsym {request} CONFIG QUIET)\n");
+        code += &format!("message(\"{request}: ${{jitsym_FOUND}}\")\nunset(jitsym_DIR CACHE)\n");
+    }
+    let printed = configure_only(plain(), "cmake-versions", &code);
+    let expected: Vec<String> =
+        cases.iter().map(|(request, granted)| format!("{request}: {}", u8::from(*granted))).collect();
+    assert_eq!(printed.lines().collect::<Vec<_>>(), expected);
+}
+
+/// A distribution may leave out the static library: the package then works without it, and says so to who asks for it.
+#[test]
+fn cmake_without_static() {
+    let tree = Tree::new("no-static", "/usr", "/usr/lib", "/usr/include", &["--prefix", "/usr"]);
+    fs::remove_file(tree.lib("libjitsym.a")).expect("remove the static library");
+    let code = "
+        find_package(jitsym CONFIG QUIET)
+        message(\"${jitsym_FOUND}\")
+        if(TARGET jitsym::static)
+          message(\"static\")
+        endif()
+        unset(jitsym_DIR CACHE)
+        set(BUILD_SHARED_LIBS OFF)
+        find_package(jitsym CONFIG)";
+    let printed = configure_only(&tree, "cmake-no-static", code);
+    assert!(printed.starts_with("1\n"), "{printed}");
+    assert!(!printed.contains("static\n"), "{printed}");
+    assert!(printed.contains("the static library of jitsym is not in"), "{printed}");
+}
+
+/// One version everywhere.
+#[test]
+fn versions_agree() {
+    let tree = plain();
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(tree.pkg_config(&["--modversion"]), version);
+
+    let text = fs::read_to_string(tree.lib("cmake/jitsym/jitsymConfigVersion.cmake")).expect("CMake version file");
+    assert!(text.contains(&format!("set(PACKAGE_VERSION \"{version}\")\n")), "{text}");
+
+    let header = fs::read_to_string(tree.path(tree.includedir).join("jitsym.h")).expect("header");
+    let number = |part: &str| {
+        let start = format!("#define JITSYM_VERSION_{part} ");
+        let line = header.lines().find_map(|line| line.strip_prefix(&start));
+        line.unwrap_or_else(|| panic!("no {start}in the header")).to_string()
+    };
+    assert_eq!(["MAJOR", "MINOR", "PATCH"].map(number).join("."), version);
+
+    // The program is the one of this version too, and starts.
+    let program = tree.path(tree.prefix).join("bin/jitsym");
+    assert_eq!(stdout(&run(consumer(program).arg("version"))), format!("jitsym {version}\n"));
+}
+
+/// The installed shared library is small, and has neither debug information nor the symbols that only debuggers use.
+#[test]
+fn shared_library_size() {
+    let library = plain().lib("libjitsym.so");
+    let sections = stdout(&run(Command::new("readelf").env("LC_ALL", "C").args(["-S", "-W"]).arg(&library)));
+    assert!(sections.contains(".dynsym"), "{sections}");
+    assert!(!sections.contains(".debug_") && !sections.contains(".symtab"), "{sections}");
+    let size = fs::metadata(&library).expect("library").len();
+    assert!(size <= SHARED_SIZE_MAX, "the shared library has {size} bytes, at most {SHARED_SIZE_MAX} are allowed");
+}
