@@ -112,12 +112,13 @@ typedef enum jitsym_status {
    */
   JITSYM_ERR_UNWIND_ORDER = 12,
   /**
-   * An unwind description names a register that the architecture does not have.
+   * An unwind description names a register that the architecture does not have, or counts the CFA from one that holds no
+   * address.
    */
   JITSYM_ERR_UNWIND_REGISTER = 13,
   /**
-   * An unwind description cannot be expressed: `.eh_frame` bytes that do not parse or do not cover the code, or a stack
-   * offset that is not a multiple of the architecture's slot size.
+   * An unwind description cannot be expressed: `.eh_frame` bytes that do not parse or do not cover the code, a stack offset
+   * that is not a multiple of 8, or two places for one register.
    */
   JITSYM_ERR_UNWIND_FORMAT = 14,
   /**
@@ -208,7 +209,7 @@ typedef enum jitsym_limit {
    */
   JITSYM_DIR_MAX = 1023,
   /**
-   * The largest code size.
+   * The largest code size. With an unwind description it is smaller by the size of the tables.
    */
   JITSYM_CODE_SIZE_MAX = 2147483647,
 } jitsym_limit;
@@ -425,12 +426,13 @@ typedef struct jitsym_unwind {
   uint32_t fp_pushed;
   /**
    * FRAME_POINTER: bytes to behind the instruction that sets the frame pointer (x86-64 `mov rbp, rsp`). 0: 4 on x86-64, 8
-   * on aarch64, 16 on riscv64.
+   * on aarch64, 16 on riscv64; so if something stands before the usual prologue (`endbr64`), give both.
    */
   uint32_t fp_set;
   /**
    * FRAME_POINTER: bytes to behind the instruction that takes the frame down (x86-64 `pop rbp` or `leave`). From there to
-   * `epilogue_end` the frame is as at entry. 0: no such place, for code that leaves by other ways.
+   * `epilogue_end` the frame is as at entry. 0: no such place, for code that leaves by other ways. Code with several
+   * epilogues is described by ROWS.
    */
   uint32_t epilogue_begin;
   /**
@@ -439,8 +441,8 @@ typedef struct jitsym_unwind {
    */
   uint32_t epilogue_end;
   /**
-   * FIXED_FRAME: CFA = SP + this. FRAME_POINTER: CFA = FP + this once the frame pointer is set; 0: 16 on x86-64 and
-   * aarch64, 0 on riscv64.
+   * FIXED_FRAME: CFA = SP + this, taken as it is. FRAME_POINTER: CFA = FP + this once the frame pointer is set; 0: 16 on
+   * x86-64 and aarch64, 0 on riscv64.
    */
   int32_t cfa_offset;
   /**
@@ -453,7 +455,7 @@ typedef struct jitsym_unwind {
    */
   const struct jitsym_saved_register *saved;
   /**
-   * FRAME_POINTER: bytes to behind the instruction that stores the last of `saved`. 0: `fp_set`.
+   * FRAME_POINTER: bytes to behind the instruction that stores the last of `saved`, not before `fp_pushed`. 0: `fp_set`.
    */
   uint32_t saved_from;
   /**
@@ -470,7 +472,7 @@ typedef struct jitsym_unwind {
   size_t row_size;
   /**
    * EH_FRAME: the section's bytes; a terminating zero word may be there or not. Entries for other code are left out, as
-   * are personality routines.
+   * are personality routines; an entry that extends beyond the code is cut to it.
    */
   const void *eh_frame;
   /**
@@ -878,8 +880,9 @@ enum jitsym_status jitsym_path(struct jitsym *session,
  * Tells how many bytes behind code of `code_size` bytes must be free for perf builds with the libunwind unwinder to unwind
  * through it: leave them free, and say so in `jitsym_code.free_after`.
  *
- * It is the size of the encoded tables, about 90 to 130 bytes, plus up to 7 bytes of alignment. Ask with the `code_size` that
- * will be registered, or with 0 for a number that is enough for any size.
+ * It is the size of the encoded tables, 80 to 120 bytes for most code, plus up to 7 bytes of alignment. Ask with the
+ * `code_size` that will be registered, or with 0 for a number that is enough for any size. Of an `.eh_frame` section all
+ * entries are counted, because which ones are for the code depends on its address.
  *
  * Returns `JITSYM_OK` (with 0 in `out` for `JITSYM_UNWIND_NONE` or a NULL description); a status that names what is wrong
  * with `unwind`; `JITSYM_ERR_NULL`, `JITSYM_ERR_TOO_LARGE`.

@@ -5,7 +5,7 @@ mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{symlink, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -341,7 +341,7 @@ fn cmake_project(tree: &Tree, name: &str, options: &[&str]) -> PathBuf {
     let output = stdout(&run(&mut configure));
     let version = format!("jitsym version {}\n", env!("CARGO_PKG_VERSION"));
     assert!(output.contains(&version), "{output}");
-    run(consumer("cmake").arg("--build").arg(&build));
+    run(consumer("cmake").arg("--build").arg(&build).args(["--parallel", "2"]));
     let output = stdout(&run(consumer("ctest").current_dir(&build).arg("--output-on-failure")));
     // An empty list of tests would be a success too.
     assert!(output.contains("100% tests passed, 0 tests failed out of 6"), "{output}");
@@ -410,6 +410,25 @@ fn cmake_targets() {
         ];
         assert_eq!(printed.lines().collect::<Vec<_>>(), expected);
     }
+}
+
+/// Where /lib is a link to /usr/lib, the package may be found as /lib/cmake/jitsym, from where the header is not where it
+/// is from /usr/lib.
+#[test]
+fn cmake_through_a_link() {
+    let arguments = ["--prefix=/usr", "--bindir=/bin"];
+    let tree = Tree::new("link", "/usr", "/usr/lib", "/usr/include", &arguments);
+    symlink("usr/lib", tree.path("/lib")).expect("link");
+    let code = format!(
+        "set(jitsym_DIR \"{}\")
+        find_package(jitsym CONFIG REQUIRED)
+        get_target_property(value jitsym::shared INTERFACE_INCLUDE_DIRECTORIES)
+        message(\"${{value}}\")",
+        tree.path("/lib/cmake/jitsym").display()
+    );
+    let include = PathBuf::from(configure_only(&tree, "cmake-link", &code).trim());
+    assert!(include.join("jitsym.h").is_file(), "{}", include.display());
+    assert!(tree.path("/bin/jitsym").is_file());
 }
 
 /// Runs CMake code in a project of its own, and returns what it prints with `message()`.

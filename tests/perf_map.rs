@@ -146,7 +146,7 @@ fn watch(path: &str, done: &AtomicBool) {
     while !done.load(Ordering::Relaxed) {
         let mut file = std::fs::File::open(path).expect("perf map");
         let this = identity(file.metadata().expect("perf map"));
-        let mut content = Vec::new();
+        let (mut content, mut pending) = (Vec::new(), Vec::new());
         files += 1;
         while !done.load(Ordering::Relaxed) && identity(std::fs::metadata(path).expect("perf map")) == this {
             assert!(Instant::now() < deadline, "the program does not come to an end");
@@ -154,10 +154,17 @@ fn watch(path: &str, done: &AtomicBool) {
             file.read_to_end(&mut news).expect("perf map");
             if !news.is_empty() {
                 states += 1;
-                perf::parse_map(&news).unwrap_or_else(|error| panic!("{error}"));
-                content.append(&mut news);
+                pending.append(&mut news);
+                // The kernel lets a file grow by one page after the other within a write. That much of half a line is in
+                // nobody's hands; `every_write_is_of_whole_lines` sees that it is all.
+                let in_a_write = (content.len() + pending.len()) % 4096 == 0;
+                if pending.ends_with(b"\n") || !in_a_write {
+                    perf::parse_map(&pending).unwrap_or_else(|error| panic!("{error}"));
+                    content.append(&mut pending);
+                }
             }
         }
+        content.append(&mut pending);
         file.read_to_end(&mut content).expect("perf map that was replaced");
         perf::parse_map(&content).unwrap_or_else(|error| panic!("{error}"));
         let mut again = Vec::new();
@@ -166,4 +173,30 @@ fn watch(path: &str, done: &AtomicBool) {
     }
     println!("{states} states of {files} files seen");
     assert!(states >= 50 && files >= 3, "only {states} states of {files} files seen: nothing was watched");
+}
+
+/// Each system call that writes to the map, or to the file that is to take its place, writes whole lines.
+#[test]
+fn every_write_is_of_whole_lines() {
+    let dir = support::scratch_dir("writes");
+    let log = dir.join("strace");
+    let mut strace = perf::command("strace");
+    strace.args(["-f", "-y", "-e", "trace=write,writev,pwrite64,pwritev,pwritev2", "-s", "10000000", "-o"]).arg(&log);
+    strace.arg(perf::program()).args(["scenario=many", "sinks=map", "count=3000", "seconds=0.5"]);
+    strace.arg(format!("dir={}", dir.display()));
+    let truth = Truth::parse(&stdout(&run(&mut strace)));
+    let _files = TmpFiles(truth.pid);
+    let log = std::fs::read_to_string(log).expect("output of strace");
+    let (mut writes, mut bytes) = (perf::Verdict::new("writes to the map"), 0);
+    // PID write(FD<PATH>, "TEXT", SIZE ...
+    for line in log.lines() {
+        let file = line.split_once('<').and_then(|(_, rest)| rest.split_once('>')).map_or("", |(file, _)| file);
+        if file.contains(&format!("perf-{}.map", truth.pid)) {
+            let (text, rest) = line.rsplit_once("\", ").unwrap_or_else(|| panic!("write in {line:?}"));
+            bytes += rest.split([')', ' ']).next().and_then(|size| size.parse::<u64>().ok()).expect("size of a write");
+            writes.check(text.ends_with("\\n"), || text[text.len().saturating_sub(200)..].to_string());
+        }
+    }
+    writes.decide(10, 0.0);
+    assert_eq!(bytes, truth.stats["map_bytes"], "every write was seen");
 }

@@ -203,16 +203,16 @@ local LINES_MAX = 4000
 local MATCH_WINDOW = 100
 
 local directory                                     -- where relative file names start
-local paths = {}                                    -- chunk name -> absolute path, or false
+local paths = {}                                    -- chunk name -> absolute path
 local function path_of(source)
+  if type(source) ~= "string" or byte(source) ~= 64 then
+    return nil                                      -- no "@": not from a file
+  end
   local path = paths[source]
-  if path == nil then
-    path = false
-    if type(source) == "string" and sub(source, 1, 1) == "@" then
-      path = sub(source, 2)
-      if sub(path, 1, 1) ~= "/" and directory then
-        path = directory .. "/" .. (sub(path, 1, 2) == "./" and sub(path, 3) or path)
-      end
+  if not path then
+    path = sub(source, 2)
+    if directory and byte(path) ~= 47 then
+      path = directory .. "/" .. (sub(path, 1, 2) == "./" and sub(path, 3) or path)
     end
     paths[source] = path
   end
@@ -445,7 +445,8 @@ end
 local function register()
   local status = lib.jitsym_lua_register(session, code, code_id)
   if status == ERR_FORKED then
-    -- This is the child of a fork, which has to have a session of its own.
+    -- This is the child of a fork, which has to have a session of its own. (For the traces that it has inherited, perf
+    -- goes on looking in the files of the parent.)
     session = open()
     status = session and lib.jitsym_lua_register(session, code, code_id) or status
   end

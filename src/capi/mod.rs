@@ -258,8 +258,9 @@ pub unsafe extern "C" fn jitsym_path(session: *mut jitsym, sink: u32, buf: *mut 
 /// Tells how many bytes behind code of `code_size` bytes must be free for perf builds with the libunwind unwinder to unwind
 /// through it: leave them free, and say so in `jitsym_code.free_after`.
 ///
-/// It is the size of the encoded tables, about 90 to 130 bytes, plus up to 7 bytes of alignment. Ask with the `code_size` that
-/// will be registered, or with 0 for a number that is enough for any size.
+/// It is the size of the encoded tables, 80 to 120 bytes for most code, plus up to 7 bytes of alignment. Ask with the
+/// `code_size` that will be registered, or with 0 for a number that is enough for any size. Of an `.eh_frame` section all
+/// entries are counted, because which ones are for the code depends on its address.
 ///
 /// Returns `JITSYM_OK` (with 0 in `out` for `JITSYM_UNWIND_NONE` or a NULL description); a status that names what is wrong
 /// with `unwind`; `JITSYM_ERR_NULL`, `JITSYM_ERR_TOO_LARGE`.

@@ -37,10 +37,11 @@ pub enum jitsym_status {
     JITSYM_ERR_LINE_FILE = 11,
     /// Offsets in an unwind description lie outside the code or are not in order.
     JITSYM_ERR_UNWIND_ORDER = 12,
-    /// An unwind description names a register that the architecture does not have.
+    /// An unwind description names a register that the architecture does not have, or counts the CFA from one that holds no
+    /// address.
     JITSYM_ERR_UNWIND_REGISTER = 13,
-    /// An unwind description cannot be expressed: `.eh_frame` bytes that do not parse or do not cover the code, or a stack
-    /// offset that is not a multiple of the architecture's slot size.
+    /// An unwind description cannot be expressed: `.eh_frame` bytes that do not parse or do not cover the code, a stack offset
+    /// that is not a multiple of 8, or two places for one register.
     JITSYM_ERR_UNWIND_FORMAT = 14,
     /// Unwind descriptions are not supported on this architecture.
     JITSYM_ERR_ARCH = 15,

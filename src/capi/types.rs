@@ -24,7 +24,7 @@ pub enum jitsym_limit {
     JITSYM_NAME_MAX = 1000,
     /// The longest directory, without the terminating NUL.
     JITSYM_DIR_MAX = 1023,
-    /// The largest code size.
+    /// The largest code size. With an unwind description it is smaller by the size of the tables.
     JITSYM_CODE_SIZE_MAX = 0x7fff_ffff,
 }
 
@@ -176,23 +176,24 @@ pub struct jitsym_unwind {
     /// (x86-64 `push rbp`; aarch64 `stp x29, x30, [sp, #-n]!`). 0: 1 on x86-64, 4 on aarch64, 12 on riscv64.
     pub fp_pushed: u32,
     /// FRAME_POINTER: bytes to behind the instruction that sets the frame pointer (x86-64 `mov rbp, rsp`). 0: 4 on x86-64, 8
-    /// on aarch64, 16 on riscv64.
+    /// on aarch64, 16 on riscv64; so if something stands before the usual prologue (`endbr64`), give both.
     pub fp_set: u32,
     /// FRAME_POINTER: bytes to behind the instruction that takes the frame down (x86-64 `pop rbp` or `leave`). From there to
-    /// `epilogue_end` the frame is as at entry. 0: no such place, for code that leaves by other ways.
+    /// `epilogue_end` the frame is as at entry. 0: no such place, for code that leaves by other ways. Code with several
+    /// epilogues is described by ROWS.
     pub epilogue_begin: u32,
     /// FRAME_POINTER: bytes to behind the return instruction; the frame is standing again from there to the end of the code.
     /// 0: the end of the code.
     pub epilogue_end: u32,
-    /// FIXED_FRAME: CFA = SP + this. FRAME_POINTER: CFA = FP + this once the frame pointer is set; 0: 16 on x86-64 and
-    /// aarch64, 0 on riscv64.
+    /// FIXED_FRAME: CFA = SP + this, taken as it is. FRAME_POINTER: CFA = FP + this once the frame pointer is set; 0: 16 on
+    /// x86-64 and aarch64, 0 on riscv64.
     pub cfa_offset: i32,
     /// FIXED_FRAME: saved in all of the code. FRAME_POINTER: saved from `saved_from` on, beyond the frame pointer and the
     /// return address. Number of entries of `saved`.
     pub saved_count: u32,
     /// See `saved_count`.
     pub saved: *const jitsym_saved_register,
-    /// FRAME_POINTER: bytes to behind the instruction that stores the last of `saved`. 0: `fp_set`.
+    /// FRAME_POINTER: bytes to behind the instruction that stores the last of `saved`, not before `fp_pushed`. 0: `fp_set`.
     pub saved_from: u32,
     /// ROWS: number of entries of `rows`.
     pub row_count: u32,
@@ -201,7 +202,7 @@ pub struct jitsym_unwind {
     /// `sizeof(jitsym_unwind_row)`; 0 stands for that of version 0.1.
     pub row_size: usize,
     /// EH_FRAME: the section's bytes; a terminating zero word may be there or not. Entries for other code are left out, as
-    /// are personality routines.
+    /// are personality routines; an entry that extends beyond the code is cut to it.
     pub eh_frame: *const c_void,
     /// EH_FRAME: their number.
     pub eh_frame_size: usize,

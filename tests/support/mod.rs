@@ -61,7 +61,8 @@ pub fn compile(compiler: &str, sources: &[&str], link: Link, flags: &[&str], nam
     match link {
         Link::Shared => {
             let dir = artifacts().shared_dir.display().to_string();
-            command.args([format!("-L{dir}"), "-ljitsym".into(), format!("-Wl,-rpath,{dir}")]);
+            // The old kind of rpath wins over LD_LIBRARY_PATH, in which cargo names directories with other builds.
+            command.args([format!("-L{dir}"), "-ljitsym".into(), format!("-Wl,--disable-new-dtags,-rpath,{dir}")]);
         }
         Link::Static => {
             command.arg(&artifacts().static_lib).args(STATIC_LIBS);
