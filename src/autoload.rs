@@ -6,6 +6,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::capi::boundary::boundary;
+
 static ARMED: AtomicBool = AtomicBool::new(false);
 
 #[ctor::ctor(unsafe)]
@@ -23,6 +25,9 @@ pub fn arm() {
 }
 
 extern "C" fn at_exit() {
-    // Nothing may unwind into the C library.
-    let _ = std::panic::catch_unwind(crate::session::flush_at_exit);
+    // Nothing may unwind into the C library; there is nobody to hear of a failure.
+    let _ = boundary(|| {
+        crate::session::flush_at_exit();
+        Ok(())
+    });
 }

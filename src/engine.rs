@@ -3,17 +3,17 @@
 use std::sync::atomic::{compiler_fence, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 
 use crate::chunk::{Chunk, Pool};
 use crate::config::{Config, Sinks};
 use crate::error::{Error, Result};
 use crate::ids::Ids;
 use crate::stats::Counters;
-use crate::sys::barrier;
 use crate::sys::clock::Clock;
+use crate::sys::{barrier, thread};
 use crate::writer::Stopped;
 
 /// The first code index. perf names files after the index, in a directory that other writers of the same process (CPython,
@@ -48,6 +48,29 @@ pub struct Slot {
     pub current: AtomicPtr<u8>,
     /// The thread is gone.
     pub detached: AtomicBool,
+    /// Odd while the thread lays down a record: from before it takes the time to after it has published.
+    progress: AtomicU32,
+}
+
+impl Slot {
+    /// The thread begins a record; it takes the time afterwards.
+    #[inline]
+    pub fn begin(&self) {
+        self.progress.store(self.progress.load(Ordering::Relaxed) | 1, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    /// The thread has published the record, or given it up.
+    #[inline]
+    pub fn end(&self) {
+        let progress = self.progress.load(Ordering::Relaxed) | 1;
+        self.progress.store(progress.wrapping_add(1), Ordering::Release);
+    }
+
+    /// A number that is odd while a record is being laid down, and another one for each record.
+    pub fn progress(&self) -> u32 {
+        self.progress.load(Ordering::Acquire)
+    }
 }
 
 /// The shared state. One a process, never freed.
@@ -153,6 +176,7 @@ impl Engine {
             number: self.next_slot.fetch_add(1, Ordering::Relaxed),
             current: AtomicPtr::default(),
             detached: AtomicBool::new(false),
+            progress: AtomicU32::new(0),
         });
         self.send(Message::Attach(slot.clone()))?;
         Ok(slot)
@@ -210,14 +234,28 @@ impl Engine {
 
     /// Waits until everything committed before the call is in the files.
     pub fn flush(&self, timeout: Duration) -> Result<()> {
+        let answer = self.ask_to_flush()?;
+        match answer.recv_timeout(timeout) {
+            Ok(result) => result,
+            Err(RecvTimeoutError::Timeout) => Err(Error::Timeout),
+            // The writer stopped before it came to the message: what stops it writes everything.
+            Err(RecvTimeoutError::Disconnected) => Err(Error::Closed),
+        }
+    }
+
+    /// As `flush`, for a thread that is ending: waiting in a channel needs thread-local storage, which is gone already.
+    pub fn flush_polling(&self, timeout: Duration) {
+        let Ok(answer) = self.ask_to_flush() else { return };
+        let end = Instant::now() + timeout;
+        while answer.try_recv() == Err(TryRecvError::Empty) && Instant::now() < end {
+            thread::sleep_briefly();
+        }
+    }
+
+    fn ask_to_flush(&self) -> Result<Receiver<Result<()>>> {
         let (ack, answer) = crossbeam_channel::bounded(1);
         self.send(Message::Flush(ack))?;
         self.wake();
-        match answer.recv_timeout(timeout) {
-            Ok(result) => result,
-            Err(crossbeam_channel::RecvTimeoutError::Timeout) => Err(Error::Timeout),
-            // The writer stopped before it came to the message: what stops it writes everything.
-            Err(crossbeam_channel::RecvTimeoutError::Disconnected) => Err(Error::Closed),
-        }
+        Ok(answer)
     }
 }

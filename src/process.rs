@@ -67,14 +67,29 @@ pub fn current_or_new() -> Result<&'static Process> {
         broken: AtomicBool::new(false),
     }));
     match CURRENT.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire) {
-        // SAFETY: published just now, never freed.
-        Ok(_) => Ok(unsafe { &*new }),
+        Ok(_) => {
+            // SAFETY: published just now, never freed.
+            let process = unsafe { &*new };
+            if !process.word.kept_by_kernel {
+                // Kernels before 4.14. This does not see a raw clone system call, but every fork of the C library.
+                // SAFETY: the handler does nothing but a store, which is allowed in a child of a process with threads.
+                unsafe { libc::pthread_atfork(None, None, Some(mark_child)) };
+            }
+            Ok(process)
+        }
         Err(faster) => {
             // SAFETY: ours was never seen by anybody (its fork word stays mapped: one page, once in a process's life).
             drop(unsafe { Box::from_raw(new) });
             // SAFETY: as above.
             Ok(unsafe { &*faster })
         }
+    }
+}
+
+extern "C" fn mark_child() {
+    // SAFETY: as in `current`.
+    if let Some(process) = unsafe { CURRENT.load(Ordering::Acquire).as_ref() } {
+        process.word.clear();
     }
 }
 

@@ -45,11 +45,11 @@ struct Lane {
     cursor: Option<Cursor>,
 }
 
-/// Runs `body` with the calling thread's state.
+/// Runs `body`, which lays down one record, with the calling thread's state and the time.
 fn with_local<T>(
     process: &'static Process,
     engine: &'static Engine,
-    body: impl FnOnce(&mut Local) -> Result<T>,
+    body: impl FnOnce(&mut Local, u64) -> Result<T>,
 ) -> Result<T> {
     let mut body = Some(body);
     let inside = LOCAL.try_with(|cell| {
@@ -59,41 +59,38 @@ fn with_local<T>(
             *local = Some(Local::new(process, engine)?);
         }
         match (local.as_mut(), body.take()) {
-            (Some(local), Some(body)) => body(local),
+            (Some(local), Some(body)) => local.record(body),
             _ => Err(Error::Internal),
         }
     });
     match (inside, body) {
         (Ok(result), _) => result,
         // The thread is ending and its state is gone already: make one for this call.
-        (Err(_), Some(body)) => body(&mut Local::new(process, engine)?),
+        (Err(_), Some(body)) => Local::new(process, engine)?.record(body),
         (Err(_), None) => Err(Error::Internal),
     }
 }
 
 /// Lays down a registration.
 pub fn register(process: &'static Process, engine: &'static Engine, code: &Code<'_>) -> Result<Id> {
-    let timestamp = engine.clock.now();
     check_range(code.addr, code.size, code.free_after)?;
     check_bytes(&code.bytes, code.size)?;
-    with_local(process, engine, |local| local.register(timestamp, code))
+    with_local(process, engine, |local, timestamp| local.register(timestamp, code))
 }
 
 /// Lays down a move.
 pub fn move_code(process: &'static Process, engine: &'static Engine, id: Id, target: &MoveTarget<'_>) -> Result<()> {
-    let timestamp = engine.clock.now();
     let size = engine.ids.size_of(id).ok_or(Error::UnknownId)?;
     check_range(target.addr, size, target.free_after)?;
     check_bytes(&target.bytes, size)?;
-    with_local(process, engine, |local| local.move_code(timestamp, id, size, target))
+    with_local(process, engine, |local, timestamp| local.move_code(timestamp, id, size, target))
 }
 
 /// Lays down the end of one registration.
 pub fn unregister(process: &'static Process, engine: &'static Engine, id: Id) -> Result<()> {
-    let timestamp = engine.clock.now();
     // Looked up first, so that a wrong id costs no record.
     engine.ids.size_of(id).ok_or(Error::UnknownId)?;
-    with_local(process, engine, |local| {
+    with_local(process, engine, |local, timestamp| {
         let event = local.event(Kind::Unregister, timestamp, id.0, 0, 0, 0);
         local.lane.append(0, |_| if engine.ids.retire(id) { Ok(event) } else { Err(Error::UnknownId) })
     })
@@ -101,12 +98,11 @@ pub fn unregister(process: &'static Process, engine: &'static Engine, id: Id) ->
 
 /// Lays down the end of all registrations in a range.
 pub fn unregister_range(process: &'static Process, engine: &'static Engine, addr: u64, size: u64) -> Result<()> {
-    let timestamp = engine.clock.now();
     if size == 0 {
         return Err(Error::SizeZero);
     }
     addr.checked_add(size).ok_or(Error::AddressRange)?;
-    with_local(process, engine, |local| {
+    with_local(process, engine, |local, timestamp| {
         let event = local.event(Kind::UnregisterRange, timestamp, 0, 0, addr, size);
         local.lane.append(0, |_| Ok(event))
     })
@@ -139,6 +135,15 @@ impl Local {
             stock: Stock::new(),
             unwind: Cache::default(),
         })
+    }
+
+    /// Runs `body` with the time, between the marks by which the writer knows that a record stamped so early is still coming.
+    fn record<T>(&mut self, body: impl FnOnce(&mut Local, u64) -> Result<T>) -> Result<T> {
+        self.lane.slot.begin();
+        let timestamp = self.lane.engine.clock.now();
+        let result = body(self, timestamp);
+        self.lane.slot.end();
+        result
     }
 
     fn event(&self, kind: Kind, timestamp: u64, id: u64, index: u64, addr: u64, size: u64) -> Event {

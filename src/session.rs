@@ -225,7 +225,11 @@ impl Ref {
     }
 
     pub fn flush(&self, timeout: Option<Duration>) -> Result<()> {
-        self.engine.flush(timeout.unwrap_or(PATIENCE))
+        match (self.is_idle(), self.engine.sinks_failed()) {
+            (true, Sinks::NONE) => Ok(()),
+            (true, _) => Err(Error::SinkFailed),
+            (false, _) => self.engine.flush(timeout.unwrap_or(PATIENCE)),
+        }
     }
 
     pub fn close(&self) -> Result<()> {
@@ -299,9 +303,6 @@ impl Session {
 
     /// Waits until everything registered before is in the files; `jitsym_flush` in C.
     pub fn flush(&self, timeout: Duration) -> Result<()> {
-        if self.0.is_idle() {
-            return Ok(());
-        }
         self.0.flush(Some(timeout))
     }
 
@@ -342,6 +343,6 @@ pub fn last_error() -> String {
 pub(crate) fn flush_at_exit() {
     let Ok(process) = process::current() else { return };
     if let Some(engine) = process.engine().filter(|engine| engine.sinks() != Sinks::NONE) {
-        let _ = engine.flush(Duration::from_secs(2));
+        engine.flush_polling(Duration::from_secs(2));
     }
 }

@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gimli::{BaseAddresses, CfaRule, EhFrame, LittleEndian, RegisterRule, UnwindContext, UnwindSection};
 use linux_perf_data::jitdump::{JitDumpReader, JitDumpRecord};
@@ -155,12 +155,11 @@ fn perf_names_traces() {
     for program in PROGRAMS {
         let source = std::fs::read_to_string(example(&format!("{program}.lua"))).expect("program");
         let lines = source.lines().count() as u32;
-        let mut plain = command("luajit");
-        plain.arg(example(&format!("{program}.lua")));
-        let expected = stdout(&run(&mut plain));
-
+        // Without the module, at the same time: samples are taken by the time that the process has run.
+        let plain = std::thread::spawn(move || run(command("luajit").arg(example(&format!("{program}.lua")))));
         let recording = record(program);
         let _files = TmpFiles(recording.pid);
+        let expected = stdout(&plain.join().expect("luajit without the module"));
         assert_eq!(recording.output, expected, "{program}: the result with the module");
         assert!(!expected.is_empty());
 
@@ -332,13 +331,18 @@ fn read_word(pid: i32, addr: u64) -> u64 {
 fn unwind_tables_hold_at_every_instruction() {
     const BURSTS: usize = 40;
     const STEPS: usize = 1500;
-    let _serial = serial();
     for (program, size) in [("nbody", "1000000000"), ("fannkuch", "12"), ("strings", "10000000")] {
         let mut luajit = command("luajit");
         luajit.arg("-ljitsym").arg(example(&format!("{program}.lua"))).arg(size).stdout(Stdio::null());
         let child = Running(luajit.spawn().expect("start luajit"));
         let _files = TmpFiles(child.0.id());
         let pid = child.0.id() as i32;
+        let dump_size = || std::fs::metadata(format!("/tmp/jit-{pid}.dump")).map_or(0, |dump| dump.len());
+        let started = Instant::now();
+        while dump_size() < 1000 {
+            assert!(started.elapsed() < Duration::from_secs(30), "{program}: no trace is in the dump");
+            std::thread::sleep(Duration::from_millis(10));
+        }
         std::thread::sleep(Duration::from_millis(200));
 
         ptrace(libc::PTRACE_SEIZE, pid, std::ptr::null_mut());
@@ -357,8 +361,11 @@ fn unwind_tables_hold_at_every_instruction() {
                 wait_for_stop(pid);
             }
         }
-        // Only the thread that runs Lua is stopped; the writer goes on.
-        std::thread::sleep(Duration::from_millis(500));
+        // Only the thread that runs Lua is stopped; the writer goes on until there is nothing more to write.
+        let mut size_before = 0;
+        while std::mem::replace(&mut size_before, dump_size()) != dump_size() {
+            std::thread::sleep(Duration::from_millis(500));
+        }
         let codes = read_dump(child.0.id());
 
         let mut frames: BTreeMap<u64, u32> = BTreeMap::new();

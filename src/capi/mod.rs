@@ -171,11 +171,8 @@ pub extern "C" fn jitsym_unregister_range(session: *mut jitsym, addr: u64, size:
 #[no_mangle]
 pub extern "C" fn jitsym_flush(session: *mut jitsym, timeout_ms: u32) -> jitsym_status {
     boundary(|| {
-        let session = session::find(session as usize as u64)?;
-        if session.is_idle() {
-            return Ok(());
-        }
-        session.flush((timeout_ms != 0).then(|| Duration::from_millis(timeout_ms.into())))
+        let timeout = (timeout_ms != 0).then(|| Duration::from_millis(timeout_ms.into()));
+        session::find(session as usize as u64)?.flush(timeout)
     })
 }
 

@@ -111,14 +111,10 @@ impl Jitdump {
         Ok(())
     }
 
-    /// Appends whole groups. If that fails the file ends where it ended before.
+    /// Appends whole groups, or nothing.
     pub fn write(&mut self, groups: &mut [IoSlice<'_>]) -> io::Result<u64> {
-        let size: u64 = groups.iter().map(|part| part.len() as u64).sum();
         let file = self.file.as_ref().ok_or(io::ErrorKind::NotConnected)?;
-        if let Err(error) = file::write_all_vectored(file, groups) {
-            let _ = file.set_len(self.len);
-            return Err(error);
-        }
+        let size = file::append_whole(file, groups)?;
         self.len += size;
         Ok(size)
     }
@@ -144,12 +140,9 @@ impl Jitdump {
     /// Closes the file. It stays, and so does the marker: perf opens every dump whose marker it saw, and gives up altogether
     /// if one is missing.
     pub fn close(&mut self) -> io::Result<()> {
-        let Some(mut file) = self.file.take() else { return Ok(()) };
+        let Some(file) = self.file.take() else { return Ok(()) };
         if self.close_record {
-            if let Err(error) = file.write_all(&close_record(self.clock.now())) {
-                let _ = file.set_len(self.len);
-                return Err(error);
-            }
+            file::append_whole(&file, &mut [IoSlice::new(&close_record(self.clock.now()))])?;
             self.closed = true;
         }
         Ok(())

@@ -4,7 +4,7 @@
 //! in place by renaming: whoever has the old one open or mapped keeps it as it was.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, IoSlice, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -114,14 +114,9 @@ impl PerfMap {
         if self.pending.is_empty() {
             return Ok(());
         }
-        let mut file = self.file.as_ref().ok_or(io::ErrorKind::NotConnected)?;
-        let good = file.metadata()?.len();
-        if let Err(error) = file.write_all(&self.pending) {
-            // Half a line would cost some readers the whole file.
-            let _ = file.set_len(good);
-            return Err(error);
-        }
-        counters.map_bytes.add(self.pending.len() as u64);
+        let file = self.file.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        let size = file::append_whole(file, &mut [IoSlice::new(&self.pending)])?;
+        counters.map_bytes.add(size);
         self.pending.clear();
         Ok(())
     }

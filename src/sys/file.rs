@@ -77,13 +77,18 @@ fn remove_stale(path: &Path) -> io::Result<()> {
 
 /// Whether this process has the file open or mapped.
 fn in_use_here(path: &Path, identity: Identity) -> bool {
+    let inode = identity.inode.to_string();
     let descriptors = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let open = descriptors
         .filter_map(|entry| fs::metadata(entry.path()).ok())
         .any(|data| Identity { device: data.dev(), inode: data.ino() } == identity);
+    // The device is not compared: some file systems show another one there than stat does.
     let name = path.file_name().unwrap_or(path.as_os_str()).as_bytes();
-    let mapped = fs::read("/proc/self/maps")
-        .is_ok_and(|maps| maps.split(|&byte| byte == b'\n').any(|line| line.ends_with(name)));
+    let is_mapping = |line: &[u8]| {
+        let inode_field = line.split(|&byte| byte == b' ').filter(|field| !field.is_empty()).nth(4);
+        inode_field == Some(inode.as_bytes()) && line.ends_with(name)
+    };
+    let mapped = fs::read("/proc/self/maps").is_ok_and(|maps| maps.split(|&byte| byte == b'\n').any(is_mapping));
     open || mapped
 }
 
@@ -100,15 +105,28 @@ fn refuse(kind: io::ErrorKind, why: &'static str) -> io::Error {
     io::Error::new(kind, why)
 }
 
-/// Writes all of `slices` in as few system calls as the kernel allows. Consumes them.
-pub fn write_all_vectored(mut file: &File, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
+/// Appends all of `slices`, in as few system calls as the kernel allows, or nothing. Consumes them; returns their size.
+pub fn append_whole(file: &File, slices: &mut [IoSlice<'_>]) -> io::Result<u64> {
+    let mut written = 0;
+    let result = append(file, slices, &mut written);
+    if result.is_err() && written > 0 {
+        // What follows half a record or half a line would be lost to readers.
+        let _ = file.metadata().and_then(|data| file.set_len(data.len() - written));
+    }
+    result.map(|()| written)
+}
+
+fn append(mut file: &File, mut slices: &mut [IoSlice<'_>], written: &mut u64) -> io::Result<()> {
     // Linux IOV_MAX.
     const MOST: usize = 1024;
     while !slices.is_empty() {
         let batch = slices.len().min(MOST);
         match file.write_vectored(&slices[..batch]) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(count) => IoSlice::advance_slices(&mut slices, count),
+            Ok(count) => {
+                *written += count as u64;
+                IoSlice::advance_slices(&mut slices, count);
+            }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
@@ -197,8 +215,32 @@ mod tests {
         let file = create_new(&path, 0o600).unwrap();
         let parts: Vec<Vec<u8>> = (0..3000u32).map(|n| n.to_le_bytes().to_vec()).collect();
         let mut slices: Vec<IoSlice> = parts.iter().map(|part| IoSlice::new(part)).collect();
-        write_all_vectored(&file, &mut slices).unwrap();
+        assert_eq!(append_whole(&file, &mut slices).unwrap(), 12_000);
         assert_eq!(fs::read(&path).unwrap(), parts.concat());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_write_that_fails_half_way_leaves_nothing() {
+        let dir = dir("half");
+        let path = dir.join("a");
+        let file = create_new(&path, 0o600).unwrap();
+        append_whole(&file, &mut [IoSlice::new(b"whole")]).unwrap();
+        // The limit holds for the whole test process, for a moment; no other test here writes that much to a file.
+        let limit = libc::rlimit { rlim_cur: 4096, rlim_max: libc::RLIM_INFINITY };
+        let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: plain system calls with valid pointers. SIGXFSZ is ignored while the limit is on.
+        let error = unsafe {
+            let handler = libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+            libc::getrlimit(libc::RLIMIT_FSIZE, &mut before);
+            libc::setrlimit(libc::RLIMIT_FSIZE, &limit);
+            let error = append_whole(&file, &mut [IoSlice::new(&[b'x'; 3000]), IoSlice::new(&[b'y'; 3000])]);
+            libc::setrlimit(libc::RLIMIT_FSIZE, &before);
+            libc::signal(libc::SIGXFSZ, handler);
+            error.unwrap_err()
+        };
+        assert_eq!(error.raw_os_error(), Some(libc::EFBIG));
+        assert_eq!(fs::read(&path).unwrap(), b"whole");
         fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -54,7 +54,11 @@ impl Drop for Region {
 
 /// A word that reads 1 in the process that made it and 0 in a forked child, without a system call at either time.
 #[derive(Debug)]
-pub struct ForkWord(NonNull<AtomicU32>);
+pub struct ForkWord {
+    word: NonNull<AtomicU32>,
+    /// The kernel clears it, for every kind of fork.
+    pub kept_by_kernel: bool,
+}
 
 // SAFETY: the word is atomic and is never unmapped.
 unsafe impl Send for ForkWord {}
@@ -72,23 +76,27 @@ impl ForkWord {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: the page was just mapped, and nobody else knows it.
-        if unsafe { libc::madvise(page, len, libc::MADV_WIPEONFORK) } != 0 {
-            let error = io::Error::last_os_error();
-            // SAFETY: as above.
-            unsafe { libc::munmap(page, len) };
-            return Err(error);
-        }
+        let kept_by_kernel = unsafe { libc::madvise(page, len, libc::MADV_WIPEONFORK) } == 0;
         let word = NonNull::new(page.cast::<AtomicU32>()).ok_or_else(io::Error::last_os_error)?;
-        // SAFETY: the page is mapped, writable, aligned, and zero is a valid atomic.
-        unsafe { word.as_ref() }.store(1, Ordering::Relaxed);
-        Ok(ForkWord(word))
+        let this = ForkWord { word, kept_by_kernel };
+        this.word().store(1, Ordering::Relaxed);
+        Ok(this)
+    }
+
+    fn word(&self) -> &AtomicU32 {
+        // SAFETY: the page is mapped until the process ends, aligned, and any value is a valid atomic.
+        unsafe { self.word.as_ref() }
     }
 
     /// Whether this is still the process that made the word.
     #[inline]
     pub fn same_process(&self) -> bool {
-        // SAFETY: the page stays mapped until the process ends.
-        unsafe { self.0.as_ref() }.load(Ordering::Relaxed) == 1
+        self.word().load(Ordering::Relaxed) == 1
+    }
+
+    /// Does in a forked child what the kernel would have done.
+    pub fn clear(&self) {
+        self.word().store(0, Ordering::Relaxed);
     }
 }
 

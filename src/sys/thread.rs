@@ -11,6 +11,11 @@ pub fn id() -> u32 {
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
+/// Sleeps for about a tenth of a millisecond.
+pub fn sleep_briefly() {
+    std::thread::sleep(std::time::Duration::from_micros(100));
+}
+
 /// Starts a thread that no signal of the host is ever delivered to: a host's SIGPROF or SIGINT handler must not run on it.
 pub fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{fence, Ordering};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
 
@@ -34,6 +34,11 @@ const BUSY_BYTES: usize = 64 * 1024;
 /// Passes without work, at the longest pause, before the writer sleeps until it is woken.
 const IDLE_PASSES: u32 = 20;
 
+/// How long a pass waits for records that are being laid down.
+const STRAGGLER_WAIT: Duration = Duration::from_millis(1);
+/// Passes that are put off for one that takes longer. Then the order of time in the file gives way: readers cope.
+const DEFERRED_PASSES: u32 = 10;
+
 /// The answer to a request to stop: how it went, and the writer for the next thread.
 pub type Stopped = (Result<()>, Box<Writer>);
 
@@ -48,6 +53,10 @@ pub struct Writer {
     /// Requests that have come in and are answered after a pass that began later.
     flushes: Vec<Sender<Result<()>>>,
     stop: Option<Sender<Stopped>>,
+    /// When the last of them came in.
+    asked_at: u64,
+    /// Passes given up, one after the other, because a record stamped earlier was still being laid down.
+    deferred_passes: u32,
 }
 
 /// A registering thread as the writer sees it.
@@ -72,6 +81,8 @@ impl Writer {
             sources: BTreeMap::new(),
             flushes: Vec::new(),
             stop: None,
+            asked_at: 0,
+            deferred_passes: 0,
         }
     }
 
@@ -95,6 +106,9 @@ impl Writer {
             let asked = stop.is_some() || !flushes.is_empty();
             if asked {
                 barrier::all_threads();
+                while self.engine.clock.now() < self.asked_at + self.engine.clock.slack() {
+                    std::hint::spin_loop();
+                }
             }
             let bytes = self.pass(asked);
             for ack in flushes {
@@ -142,10 +156,17 @@ impl Writer {
     /// Reads everything that was published, writes it, and recycles the chunks. `now`: whoever asked wants all sinks up to
     /// date. Returns how many bytes were read.
     fn pass(&mut self, now: bool) -> usize {
-        // Records stamped later than this wait for the next pass: a record that came about because of another one then
-        // never goes before it, whatever chunks the two are in.
-        let cutoff = self.engine.clock.now();
+        // Records stamped later than this wait for the next pass. All that are stamped earlier are waited for, so the time in
+        // the file does not go back, and a record that came about because of another one never goes before it.
+        let cutoff = self.engine.clock.now() - self.engine.clock.slack();
         fence(Ordering::SeqCst);
+        self.collect();
+        if !self.await_stragglers() && !now && self.deferred_passes < DEFERRED_PASSES {
+            self.deferred_passes += 1;
+            return 0;
+        }
+        self.deferred_passes = 0;
+        // Again, because a thread that was waited for may have changed chunks.
         self.collect();
         let mut merge = Merge::new(self.sources.values().map(Source::readings));
         let mut groups = Groups::default();
@@ -162,6 +183,24 @@ impl Writer {
         self.recycle();
         self.engine.counters.live.set(self.registry.live_count() as u64);
         bytes
+    }
+
+    /// Waits for the threads that are just laying down a record, which may be stamped before this pass began. False if one
+    /// takes long: it copies much, or has lost its processor.
+    fn await_stragglers(&self) -> bool {
+        let slots = self.sources.values().map(|source| &source.slot);
+        let busy: Vec<(&Slot, u32)> =
+            slots.map(|slot| (&**slot, slot.progress())).filter(|(_, progress)| progress % 2 == 1).collect();
+        let end = Instant::now() + STRAGGLER_WAIT;
+        busy.iter().all(|(slot, progress)| loop {
+            if slot.progress() != *progress {
+                return true;
+            }
+            if Instant::now() >= end {
+                return false;
+            }
+            std::thread::yield_now();
+        })
     }
 
     /// Finds out which chunks there are to read, and what was asked for.
@@ -184,8 +223,14 @@ impl Writer {
                         source.full.push_back(chunk);
                     }
                 }
-                Message::Flush(ack) => self.flushes.push(ack),
-                Message::Stop(ack) => self.stop = Some(ack),
+                Message::Flush(ack) => {
+                    self.flushes.push(ack);
+                    self.asked_at = self.engine.clock.now();
+                }
+                Message::Stop(ack) => {
+                    self.stop = Some(ack);
+                    self.asked_at = self.engine.clock.now();
+                }
             }
         }
     }
