@@ -10,6 +10,9 @@
 
 enum { DUMP_LOAD = 0, DUMP_MOVE = 1, DUMP_DEBUG = 2, DUMP_CLOSE = 3, DUMP_UNWIND = 4 };
 
+/* Bytes of the file's header, which jitsym_stats.jitdump_bytes does not count. */
+enum { DUMP_HEADER = 40 };
+
 struct dump_record {
   uint32_t id;
   uint64_t time;
@@ -170,10 +173,10 @@ static inline struct dump dump_read(const char *path) {
   struct dump dump;
   memset(&dump, 0, sizeof dump);
   dump.bytes = file_read(path, &dump.size);
-  CHECK(dump.size >= 40);
+  CHECK(dump.size >= DUMP_HEADER);
   CHECK(dump_u32(dump.bytes) == 0x4a695444);
   CHECK(dump_u32(dump.bytes + 4) == 1);
-  CHECK(dump_u32(dump.bytes + 8) == 40);
+  CHECK(dump_u32(dump.bytes + 8) == DUMP_HEADER);
   dump.machine = dump_u32(dump.bytes + 12);
   CHECK(dump_u32(dump.bytes + 16) == 0);
   dump.pid = dump_u32(dump.bytes + 20);
@@ -181,7 +184,7 @@ static inline struct dump dump_read(const char *path) {
   dump.flags = dump_u64(dump.bytes + 32);
   CHECK(dump.flags <= 1);
 
-  for (size_t at = 40; at < dump.size; dump.count++) {
+  for (size_t at = DUMP_HEADER; at < dump.size; dump.count++) {
     CHECK(dump.size - at >= 16);
     uint32_t size = dump_u32(dump.bytes + at + 4);
     CHECK(size >= 16 && size <= dump.size - at);
@@ -193,7 +196,7 @@ static inline struct dump dump_read(const char *path) {
   size_t loads = 0;
   uint64_t time = 0;
   const struct dump_record *debug = NULL, *unwind = NULL;
-  size_t at = 40;
+  size_t at = DUMP_HEADER;
   for (size_t i = 0; i < dump.count; i++) {
     struct dump_record *record = &dump.records[i];
     uint32_t size = dump_u32(dump.bytes + at + 4);

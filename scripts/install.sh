@@ -104,7 +104,7 @@ destdir=${DESTDIR:-}
 new=
 trap 'if [ -n "$new" ]; then rm -f "$new"; fi' EXIT
 
-# Names the place for a new file at $2 in `new`. Files are renamed to their places, never written there: a program that runs
+# Names the place for a new file in `new`. Files are renamed to their places, never written there: a program that runs
 # with the old library keeps it whole.
 begin() {
   mkdir -p "$destdir$1"

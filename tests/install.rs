@@ -1,5 +1,5 @@
-//! What `scripts/install.sh` installs can be used: with pkg-config and with CMake, shared and static, from C and from C++,
-//! wherever the tree has been moved to.
+//! What `scripts/install.sh` installs can be used: with pkg-config and with CMake, shared and static, from C and from
+//! C++, wherever the tree has been moved to.
 
 mod support;
 
@@ -103,8 +103,8 @@ fn trees() -> [&'static Tree; 3] {
     [plain(), multiarch(), outside()]
 }
 
-/// A command without what cargo and the person who runs the tests put into the environment and what could find the library,
-/// or another one, by other ways than the tree's own files.
+/// A command without what cargo and the person who runs the tests put into the environment and what could find the
+/// library, or another one, by other ways than the tree's own files.
 fn consumer(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
@@ -128,8 +128,8 @@ fn needed(file: &Path) -> Vec<String> {
     lines.filter_map(|line| Some(line.split_once('[')?.1.split_once(']')?.0.to_string())).collect()
 }
 
-/// The shared library is needed under its soname, not under its file's name or path; a program that is linked statically
-/// does not need it.
+/// The shared library is needed under its soname, not under its file's name or path; a program that is linked
+/// statically does not need it.
 fn assert_linked(program: &Path, shared: bool) {
     let needed = needed(program);
     let ours: Vec<&str> = needed.iter().filter(|name| name.contains("jitsym")).map(String::as_str).collect();
@@ -200,8 +200,8 @@ fn contents(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
-/// A second run changes nothing, and replaces files instead of writing into those that a program may be running from. Each
-/// run says what it installed, one line a file.
+/// A second run changes nothing, and replaces files instead of writing into those that a program may be running from.
+/// Each run says what it installed, one line a file.
 #[test]
 fn idempotent() {
     let scratch = scratch_dir("idempotent");
@@ -209,16 +209,13 @@ fn idempotent() {
     let first_output = install(&scratch, &[]);
     let first = contents(&scratch);
     let shared = scratch.join("usr/local/lib").join(format!("libjitsym.so.{}", env!("CARGO_PKG_VERSION")));
-    let running = scratch.join("running");
-    fs::hard_link(&shared, &running).expect("a second name for the library");
     fs::remove_file(&shared).and_then(|()| fs::write(&shared, "older version")).expect("older file");
-    fs::hard_link(&shared, scratch.join("older")).expect("a second name for the older file");
+    let older = scratch.join("older");
+    fs::hard_link(&shared, &older).expect("a second name for the older file");
 
     assert_eq!(install(&scratch, &[]), first_output);
-    assert_eq!(fs::read(scratch.join("older")).expect("older"), b"older version", "a file in use was written to");
-    for extra in ["older", "running"] {
-        fs::remove_file(scratch.join(extra)).expect(extra);
-    }
+    assert_eq!(fs::read(&older).expect("older"), b"older version", "a file in use was written to");
+    fs::remove_file(&older).expect("older");
     assert!(contents(&scratch) == first, "the second run came to something else");
     let lines: BTreeSet<PathBuf> = first_output.lines().map(PathBuf::from).collect();
     assert_eq!(lines, first.into_keys().collect(), "one line for each file");
@@ -412,8 +409,8 @@ fn cmake_targets() {
     }
 }
 
-/// Where /lib is a link to /usr/lib, the package may be found as /lib/cmake/jitsym, from where the header is not where it
-/// is from /usr/lib.
+/// Where /lib is a link to /usr/lib, the package may be found as /lib/cmake/jitsym, from where the header is not where
+/// it is from /usr/lib.
 #[test]
 fn cmake_through_a_link() {
     let arguments = ["--prefix=/usr", "--bindir=/bin"];
@@ -464,12 +461,31 @@ fn cmake_versions() {
         ("0.0...<0.1.1", true),
         ("0.2...1", false),
     ];
+    ask_for_versions(plain(), "cmake-versions", &cases);
+}
+
+/// From 1.0 on it is the major version alone that decides. Seen with a version file that is made for such a version.
+#[test]
+fn cmake_versions_after_zero() {
+    let tree = Tree::new("after-zero", "/usr", "/usr/lib", "/usr/include", &["--prefix=/usr"]);
+    let mut text = fs::read_to_string(root().join("cmake/jitsymConfigVersion.cmake.in")).expect("template");
+    for (name, value) in [("VERSION", "2.3.4"), ("VERSION_MAJOR", "2"), ("VERSION_MINOR", "3")] {
+        text = text.replace(&format!("@{name}@"), value);
+    }
+    fs::write(tree.lib("cmake/jitsym/jitsymConfigVersion.cmake"), text).expect("version file");
+    let cases =
+        [("2", true), ("2.1", true), ("2.3.4", true), ("2.4", false), ("1.3", false), ("0.3", false), ("3.0", false)];
+    ask_for_versions(&tree, "cmake-versions-after-zero", &cases);
+}
+
+/// Compares what `find_package` finds with what it should.
+fn ask_for_versions(tree: &Tree, name: &str, cases: &[(&str, bool)]) {
     let mut code = String::new();
     for (request, _) in cases {
         code += &format!("find_package(jitsym {request} CONFIG QUIET)\n");
         code += &format!("message(\"{request}: ${{jitsym_FOUND}}\")\nunset(jitsym_DIR CACHE)\n");
     }
-    let printed = configure_only(plain(), "cmake-versions", &code);
+    let printed = configure_only(tree, name, &code);
     let expected: Vec<String> =
         cases.iter().map(|(request, granted)| format!("{request}: {}", u8::from(*granted))).collect();
     assert_eq!(printed.lines().collect::<Vec<_>>(), expected);

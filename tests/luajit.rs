@@ -3,13 +3,10 @@
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ffi::OsStr;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Output, Stdio};
 
-use gimli::{BaseAddresses, CfaRule, EhFrame, LittleEndian, RegisterRule, UnwindContext, UnwindSection};
 use linux_perf_data::jitdump::{JitDumpReader, JitDumpRecord};
 
 use support::{artifacts, root, run, scratch_dir, serial, stdout, TmpFiles};
@@ -60,9 +57,9 @@ struct Sample {
     dso: String,
 }
 
-/// What one recording says by itself, without the library: the process, and its anonymous executable mappings. These are
-/// the areas that LuaJIT takes for machine code; each has the stubs for leaving traces at its lower end, 4 bytes each,
-/// which are not part of a trace but hardly ever caught by a sample.
+/// What one recording says by itself, without the library: the process, and its anonymous executable mappings. These
+/// are the areas that LuaJIT takes for machine code; each has the stubs for leaving traces at its lower end, 4 bytes
+/// each, which are not part of a trace but hardly ever caught by a sample.
 struct Recording {
     file: PathBuf,
     pid: u32,
@@ -212,13 +209,12 @@ fn check_source_lines(recording: &Recording, injected: &Path, lines: u32) {
     assert!(found.len() >= 10, "the samples are in more than {} lines", found.len());
 }
 
-/// Line tables against the machine code itself: the square root is computed in one line of the program, and so must be the
-/// instructions that do it, up to the one line of uncertainty that there is between two guards.
+/// Line tables against the machine code itself: the square root is computed in one line of the program, and so must be
+/// the instructions that do it, up to the one line of uncertainty that there is between two guards.
 fn check_square_roots(pid: u32, source: &str) {
     let is_root = |line: &str| line.contains("math.sqrt") && line.contains("pull");
     let expected = 1 + source.lines().position(is_root).expect("the line in the program") as u32;
-    let mut exact = 0;
-    let mut found = Vec::new();
+    let (mut exact, mut found) = (0, Vec::new());
     for code in read_dump(pid) {
         for at in 0..code.bytes.len() {
             // sqrtsd: F2 [REX] 0F 51
@@ -234,7 +230,7 @@ fn check_square_roots(pid: u32, source: &str) {
     }
     println!("nbody: the square root of line {expected} is computed in lines {found:?}");
     assert!(!found.is_empty() && found.iter().all(|line| line.abs_diff(expected) <= 1), "{found:?}, not {expected}");
-    assert!(exact > 0, "{found:?}, not {expected}");
+    assert!(exact as usize * 2 >= found.len(), "{found:?}, not {expected}");
 }
 
 /// A trace as the jitdump has it.
@@ -280,168 +276,182 @@ fn read_dump(pid: u32) -> Vec<Code> {
 
 // ------------------------------------------------------------------------------------------------ unwinding
 
-/// Kills the process when the test is over, however it ends.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn ptrace(request: libc::c_uint, pid: i32, data: *mut libc::c_void) {
-    // SAFETY: `data` is what the requests used here take: nothing, or a writable user_regs_struct.
-    let result = unsafe { libc::ptrace(request, pid, std::ptr::null_mut::<libc::c_void>(), data) };
-    assert_eq!(result, 0, "ptrace {request}: {}", std::io::Error::last_os_error());
-}
-
-fn wait_for_stop(pid: i32) {
-    let mut status = 0;
-    // SAFETY: `status` is writable.
-    let found = unsafe { libc::waitpid(pid, &mut status, libc::__WALL) };
-    assert!(found == pid && libc::WIFSTOPPED(status), "luajit did not stop: {found}, status {status:x}");
-    assert_eq!(libc::WSTOPSIG(status), libc::SIGTRAP, "luajit got a signal");
-}
-
-fn registers(pid: i32) -> libc::user_regs_struct {
-    // SAFETY: a struct of integers.
-    let mut registers: libc::user_regs_struct = unsafe { std::mem::zeroed() };
-    ptrace(libc::PTRACE_GETREGS, pid, (&raw mut registers).cast());
-    registers
-}
-
-fn read_word(pid: i32, addr: u64) -> u64 {
-    let mut word = 0u64;
-    let local = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: 8 };
-    let remote = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: 8 };
-    // SAFETY: `local` describes `word`.
-    let read = unsafe { libc::process_vm_readv(pid, &local, 1, &remote, 1, 0) };
-    assert_eq!(read, 8, "no stack at {addr:x}");
-    word
-}
-
-/// The unwind tables of the dump against a running luajit, instruction by instruction.
-///
-/// These programs run in one call of the interpreter, so that all instructions of all traces have the same frame, which
-/// begins at the same address, however deep the stack is at that moment: below a return address into luajit. No other value
-/// than the right one has that property through heads, bodies and tails of traces with different frame sizes.
-#[test]
+/// The registers and the frame layout are those of x86-64.
 #[cfg(target_arch = "x86_64")]
-fn unwind_tables_hold_at_every_instruction() {
-    const BURSTS: usize = 40;
-    const STEPS: usize = 1500;
-    for (program, size) in [("nbody", "1000000000"), ("fannkuch", "12"), ("strings", "10000000")] {
-        let mut luajit = command("luajit");
-        luajit.arg("-ljitsym").arg(example(&format!("{program}.lua"))).arg(size).stdout(Stdio::null());
-        let child = Running(luajit.spawn().expect("start luajit"));
-        let _files = TmpFiles(child.0.id());
-        let pid = child.0.id() as i32;
-        let dump_size = || std::fs::metadata(format!("/tmp/jit-{pid}.dump")).map_or(0, |dump| dump.len());
-        let started = Instant::now();
-        while dump_size() < 1000 {
-            assert!(started.elapsed() < Duration::from_secs(30), "{program}: no trace is in the dump");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        std::thread::sleep(Duration::from_millis(200));
+mod unwinding {
+    use std::ffi::OsStr;
+    use std::process::Child;
+    use std::time::{Duration, Instant};
 
-        ptrace(libc::PTRACE_SEIZE, pid, std::ptr::null_mut());
-        let mut seen: BTreeMap<(u64, u64), u32> = BTreeMap::new();
-        for burst in 0..BURSTS {
-            if burst > 0 {
-                ptrace(libc::PTRACE_CONT, pid, std::ptr::null_mut());
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            ptrace(libc::PTRACE_INTERRUPT, pid, std::ptr::null_mut());
-            wait_for_stop(pid);
-            for _ in 0..STEPS {
-                let registers = registers(pid);
-                *seen.entry((registers.rip, registers.rsp)).or_default() += 1;
-                ptrace(libc::PTRACE_SINGLESTEP, pid, std::ptr::null_mut());
-                wait_for_stop(pid);
-            }
-        }
-        // Only the thread that runs Lua is stopped; the writer goes on until there is nothing more to write.
-        let mut size_before = 0;
-        while std::mem::replace(&mut size_before, dump_size()) != dump_size() {
-            std::thread::sleep(Duration::from_millis(500));
-        }
-        let codes = read_dump(child.0.id());
+    use gimli::{BaseAddresses, CfaRule, EhFrame, LittleEndian, RegisterRule, UnwindContext, UnwindSection};
 
-        let mut frames: BTreeMap<u64, u32> = BTreeMap::new();
-        let (mut steps, mut traces, mut sizes) = (0, BTreeSet::new(), BTreeSet::new());
-        let mut bare = 0;
-        for (&(rip, rsp), &count) in &seen {
-            // The newest is the one that lives there.
-            let holds = |code: &&Code| (code.addr..code.addr + code.bytes.len() as u64).contains(&rip);
-            let Some(code) = codes.iter().rev().find(holds) else { continue };
-            if code.eh_frame.is_empty() {
-                bare += count;
-                continue;
-            }
-            let (size, saved) = frame_at(code, rip);
-            // rbp, rbx, r15, r14, r13, r12 by their DWARF numbers.
-            assert_eq!(
-                saved,
-                [(3, -24), (6, -16), (12, -88), (13, -80), (14, -40), (15, -32), (16, -8)],
-                "{}",
-                code.name
-            );
-            *frames.entry(rsp + size).or_default() += count;
-            steps += count;
-            traces.insert(&code.name);
-            sizes.insert(size);
-        }
-        println!(
-            "{program}: {steps} steps in {} traces, {bare} without table, frames of {sizes:?} bytes",
-            traces.len()
-        );
-        assert!(steps >= 3000 && traces.len() >= 3, "{program}: {steps} steps in {} traces", traces.len());
-        assert!(bare * 10 <= steps, "{program}: {bare} steps in traces without a table");
-        assert_eq!(frames.len(), 1, "{program}: one frame, not {frames:x?}");
-        assert!(
-            program != "nbody" || sizes.len() >= 2,
-            "nbody has traces with and without a frame of their own: {sizes:?}"
-        );
+    use super::*;
 
-        // The return address follows a call instruction of luajit.
-        let cfa = *frames.keys().next().expect("one");
-        let back = read_word(pid, cfa - 8);
-        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("mappings");
-        let in_luajit = maps.lines().any(|line| {
-            let fields: Vec<&str> = line.split_whitespace().collect();
-            let (from, to) = fields[0].split_once('-').expect("range");
-            let hex = |text| u64::from_str_radix(text, 16).expect("address");
-            let name = fields.get(5).and_then(|path| Path::new(path).file_name()).unwrap_or(OsStr::new(""));
-            let ours = name.to_string_lossy().starts_with("luajit") || name.to_string_lossy().contains("libluajit");
-            ours && fields[1] == "r-xp" && (hex(from)..hex(to)).contains(&back)
-        });
-        assert!(in_luajit, "{program}: {back:x} is not in luajit:\n{maps}");
-        assert_eq!(read_word(pid, back - 5) as u8, 0xe8, "{program}: a call before {back:x}");
+    /// Kills the process when the test is over, however it ends, and then removes its files.
+    struct Running(Child, #[expect(dead_code)] TmpFiles);
+
+    impl Drop for Running {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
     }
-}
 
-/// The distance from the stack pointer to the CFA, and where registers are saved, by the table of the dump.
-fn frame_at(code: &Code, rip: u64) -> (u64, Vec<(u16, i64)>) {
-    let section = EhFrame::new(&code.eh_frame, LittleEndian);
-    // perf lays the table out behind the code, aligned.
-    let at = code.addr + (code.bytes.len() as u64).next_multiple_of(8);
-    let bases = BaseAddresses::default().set_eh_frame(at);
-    let mut context = UnwindContext::new();
-    let row = section
-        .unwind_info_for_address(&bases, &mut context, rip, EhFrame::cie_from_offset)
-        .unwrap_or_else(|error| panic!("{} at {rip:x}: {error}", code.name));
-    let CfaRule::RegisterAndOffset { register, offset } = row.cfa() else { panic!("{}: {:?}", code.name, row.cfa()) };
-    assert_eq!(register.0, 7, "{}: counted from rsp", code.name);
-    let mut saved: Vec<(u16, i64)> = row
-        .registers()
-        .map(|(register, rule)| match rule {
-            RegisterRule::Offset(offset) => (register.0, *offset),
-            other => panic!("{}: {other:?}", code.name),
-        })
-        .collect();
-    saved.sort_unstable();
-    (*offset as u64, saved)
+    fn ptrace(request: libc::c_uint, pid: i32, data: *mut libc::c_void) {
+        // SAFETY: `data` is what the requests used here take: nothing, or a writable user_regs_struct.
+        let result = unsafe { libc::ptrace(request, pid, std::ptr::null_mut::<libc::c_void>(), data) };
+        assert_eq!(result, 0, "ptrace {request}: {}", std::io::Error::last_os_error());
+    }
+
+    fn wait_for_stop(pid: i32) {
+        let mut status = 0;
+        // SAFETY: `status` is writable.
+        let found = unsafe { libc::waitpid(pid, &mut status, libc::__WALL) };
+        assert!(found == pid && libc::WIFSTOPPED(status), "luajit did not stop: {found}, status {status:x}");
+        assert_eq!(libc::WSTOPSIG(status), libc::SIGTRAP, "luajit got a signal");
+    }
+
+    fn registers(pid: i32) -> libc::user_regs_struct {
+        // SAFETY: a struct of integers.
+        let mut registers: libc::user_regs_struct = unsafe { std::mem::zeroed() };
+        ptrace(libc::PTRACE_GETREGS, pid, (&raw mut registers).cast());
+        registers
+    }
+
+    fn read_word(pid: i32, addr: u64) -> u64 {
+        let mut word = 0u64;
+        let local = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: 8 };
+        let remote = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: 8 };
+        // SAFETY: `local` describes `word`.
+        let read = unsafe { libc::process_vm_readv(pid, &local, 1, &remote, 1, 0) };
+        assert_eq!(read, 8, "no stack at {addr:x}");
+        word
+    }
+
+    /// The unwind tables of the dump against a running luajit, instruction by instruction.
+    ///
+    /// These programs run in one call of the interpreter, so that all instructions of all traces have the same frame,
+    /// which begins at the same address, however deep the stack is at that moment: above a return address into luajit.
+    /// No other value than the right one has that property through heads, bodies and tails of traces with different
+    /// frames.
+    #[test]
+    fn unwind_tables_hold_at_every_instruction() {
+        const BURSTS: usize = 40;
+        const STEPS: usize = 1500;
+        let mut all_sizes = BTreeSet::new();
+        for (program, size) in [("nbody", "1000000000"), ("fannkuch", "12"), ("strings", "10000000")] {
+            let mut luajit = command("luajit");
+            luajit.arg("-ljitsym").arg(example(&format!("{program}.lua"))).arg(size).stdout(Stdio::null());
+            let child = luajit.spawn().expect("start luajit");
+            let id = child.id();
+            let _child = Running(child, TmpFiles(id));
+            let pid = id as i32;
+            let dump_size = || std::fs::metadata(format!("/tmp/jit-{pid}.dump")).map_or(0, |dump| dump.len());
+            let started = Instant::now();
+            while dump_size() < 1000 {
+                assert!(started.elapsed() < Duration::from_secs(30), "{program}: no trace is in the dump");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            std::thread::sleep(Duration::from_millis(200));
+
+            ptrace(libc::PTRACE_SEIZE, pid, std::ptr::null_mut());
+            let mut seen: BTreeMap<(u64, u64), u32> = BTreeMap::new();
+            for burst in 0..BURSTS {
+                if burst > 0 {
+                    ptrace(libc::PTRACE_CONT, pid, std::ptr::null_mut());
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                ptrace(libc::PTRACE_INTERRUPT, pid, std::ptr::null_mut());
+                wait_for_stop(pid);
+                for _ in 0..STEPS {
+                    let registers = registers(pid);
+                    *seen.entry((registers.rip, registers.rsp)).or_default() += 1;
+                    ptrace(libc::PTRACE_SINGLESTEP, pid, std::ptr::null_mut());
+                    wait_for_stop(pid);
+                }
+            }
+            // Only the thread that runs Lua is stopped; the writer goes on until there is nothing more to write.
+            let mut size_before = 0;
+            while std::mem::replace(&mut size_before, dump_size()) != dump_size() {
+                std::thread::sleep(Duration::from_millis(500));
+            }
+            let codes = read_dump(id);
+
+            let mut frames: BTreeMap<u64, u32> = BTreeMap::new();
+            let (mut steps, mut traces, mut sizes) = (0, BTreeSet::new(), BTreeSet::new());
+            let mut bare = 0;
+            for (&(rip, rsp), &count) in &seen {
+                // The newest is the one that lives there.
+                let holds = |code: &&Code| (code.addr..code.addr + code.bytes.len() as u64).contains(&rip);
+                let Some(code) = codes.iter().rev().find(holds) else { continue };
+                if code.eh_frame.is_empty() {
+                    bare += count;
+                    continue;
+                }
+                let (size, saved) = frame_at(code, rip);
+                // rbp, rbx, r15, r14, r13, r12 by their DWARF numbers.
+                assert_eq!(
+                    saved,
+                    [(3, -24), (6, -16), (12, -88), (13, -80), (14, -40), (15, -32), (16, -8)],
+                    "{}",
+                    code.name
+                );
+                *frames.entry(rsp + size).or_default() += count;
+                steps += count;
+                traces.insert(&code.name);
+                sizes.insert(size);
+            }
+            println!(
+                "{program}: {steps} steps in {} traces, {bare} without table, frames of {sizes:?} bytes",
+                traces.len()
+            );
+            assert!(steps >= 3000 && traces.len() >= 2, "{program}: {steps} steps in {} traces", traces.len());
+            assert!(bare * 10 <= steps, "{program}: {bare} steps in traces without a table");
+            assert_eq!(frames.len(), 1, "{program}: one frame, not {frames:x?}");
+            all_sizes.extend(sizes);
+
+            // The return address follows a call instruction of luajit.
+            let cfa = *frames.keys().next().expect("one");
+            let back = read_word(pid, cfa - 8);
+            let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("mappings");
+            let in_luajit = maps.lines().any(|line| {
+                let fields: Vec<&str> = line.split_whitespace().collect();
+                let (from, to) = fields[0].split_once('-').expect("range");
+                let hex = |text| u64::from_str_radix(text, 16).expect("address");
+                let name = fields.get(5).and_then(|path| Path::new(path).file_name()).unwrap_or(OsStr::new(""));
+                let ours = name.to_string_lossy().starts_with("luajit") || name.to_string_lossy().contains("libluajit");
+                ours && fields[1] == "r-xp" && (hex(from)..hex(to)).contains(&back)
+            });
+            assert!(in_luajit, "{program}: {back:x} is not in luajit:\n{maps}");
+            assert_eq!(read_word(pid, back - 5) as u8, 0xe8, "{program}: a call before {back:x}");
+        }
+        assert!(all_sizes.len() >= 2, "traces with and without stack of their own: {all_sizes:?}");
+    }
+
+    /// The distance from the stack pointer to the CFA, and where registers are saved, by the table of the dump.
+    fn frame_at(code: &Code, rip: u64) -> (u64, Vec<(u16, i64)>) {
+        let section = EhFrame::new(&code.eh_frame, LittleEndian);
+        // perf lays the table out behind the code, aligned.
+        let at = code.addr + (code.bytes.len() as u64).next_multiple_of(8);
+        let bases = BaseAddresses::default().set_eh_frame(at);
+        let mut context = UnwindContext::new();
+        let row = section
+            .unwind_info_for_address(&bases, &mut context, rip, EhFrame::cie_from_offset)
+            .unwrap_or_else(|error| panic!("{} at {rip:x}: {error}", code.name));
+        let CfaRule::RegisterAndOffset { register, offset } = row.cfa() else {
+            panic!("{}: {:?}", code.name, row.cfa())
+        };
+        assert_eq!(register.0, 7, "{}: counted from rsp", code.name);
+        let mut saved: Vec<(u16, i64)> = row
+            .registers()
+            .map(|(register, rule)| match rule {
+                RegisterRule::Offset(offset) => (register.0, *offset),
+                other => panic!("{}: {other:?}", code.name),
+            })
+            .collect();
+        saved.sort_unstable();
+        (*offset as u64, saved)
+    }
 }
 
 // ------------------------------------------------------------------------------------------------ the life of traces
@@ -461,9 +471,13 @@ fn flushed_traces_are_unregistered() {
           for number = 1, 2000 do
             found = found + (ju.traceinfo(number) and 1 or 0)
           end
-          io.write(("%s registered %d unregistered %d overwritten %d live %d traces %d flushes %d refused %d failures %d\n")
-            :format(title, stats.registered, stats.unregistered, stats.overwritten, stats.live, found, stats.flushes,
-              stats.refused, stats.failures))
+          io.write(title, " traces ", found)
+          for _, name in ipairs {
+            "registered", "unregistered", "overwritten", "live", "flushes", "refused", "failures",
+          } do
+            io.write(" ", name, " ", stats[name])
+          end
+          io.write("\n")
         end
         jit.off(counters)
         arg = { "4", "300" }
@@ -548,7 +562,8 @@ fn the_program_is_left_alone() {
     assert_eq!(out, expected);
     assert!(err.lines().count() >= 3 && err.lines().all(|line| line.starts_with("[TRACE ")), "{err}");
 
-    // The program's own declarations of the library, before and after the module's, and the module loaded a second time.
+    // The program's own declarations of the library, before and after the module's, and the module loaded a second
+    // time.
     let declared = "local ffi = require 'ffi' local function declare() ffi.cdef[[typedef struct jitsym jitsym; \
                     int jitsym_flush(jitsym *, uint32_t);]] end declare() package.loaded.jitsym = nil \
                     local js = require 'jitsym' declare() \

@@ -188,13 +188,23 @@ fn every_write_is_of_whole_lines() {
     let _files = TmpFiles(truth.pid);
     let log = std::fs::read_to_string(log).expect("output of strace");
     let (mut writes, mut bytes) = (perf::Verdict::new("writes to the map"), 0);
-    // PID write(FD<PATH>, "TEXT", SIZE ...
+    // PID write(FD<PATH>, "TEXT", SIZE) = WRITTEN
+    // PID writev(FD<PATH>, [{iov_base="TEXT", iov_len=SIZE}, ...], COUNT) = WRITTEN
     for line in log.lines() {
         let file = line.split_once('<').and_then(|(_, rest)| rest.split_once('>')).map_or("", |(file, _)| file);
         if file.contains(&format!("perf-{}.map", truth.pid)) {
             let (text, rest) = line.rsplit_once("\", ").unwrap_or_else(|| panic!("write in {line:?}"));
-            bytes += rest.split([')', ' ']).next().and_then(|size| size.parse::<u64>().ok()).expect("size of a write");
-            writes.check(text.ends_with("\\n"), || text[text.len().saturating_sub(200)..].to_string());
+            let sizes = line.split("\", ").skip(1).filter_map(|size| {
+                let digits = size.strip_prefix("iov_len=").unwrap_or(size);
+                digits.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u64>().ok()
+            });
+            let size: u64 = sizes.sum();
+            // Without a result the line was interrupted by one of another thread.
+            let written = rest.rsplit_once(") = ").map_or(Ok(size), |(_, written)| written.parse());
+            bytes += size;
+            writes.check(text.ends_with("\\n") && written == Ok(size), || {
+                format!("{written:?} of {size} bytes: {}", &text[text.len().saturating_sub(200)..])
+            });
         }
     }
     writes.decide(10, 0.0);

@@ -16,8 +16,9 @@
 --
 -- SPDX-License-Identifier: MIT OR Apache-2.0
 
--- What is needed is kept in locals, because the program may change its globals. `jit.off` is more than a matter of taste:
--- the handlers run while a trace is being recorded, and compiled code that leaves a trace there would disturb the recorder.
+-- What is needed is kept in locals, because the program may change its globals. `jit.off` is more than a matter of
+-- taste: the handlers run while a trace is being recorded, and compiled code that leaves a trace there would disturb
+-- the recorder.
 local jit, ipairs, pairs, pcall, tonumber, type = jit, ipairs, pairs, pcall, tonumber, type
 local byte, find, format, sub = string.byte, string.find, string.format, string.sub
 local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
@@ -37,8 +38,8 @@ local lines_wanted, stop_recording = false, nil     -- whether line tables are m
 local spadjust = {}                                 -- trace number -> bytes of stack of its own; nil: not known
 local counts = { traces = 0, flushes = 0, refused = 0, failures = 0, with_lines = 0, with_unwind = 0 }
 
--- Structs as in jitsym.h, without names: the program may have its own declarations of the same header. For the same reason
--- the functions get names of our own.
+-- Structs as in jitsym.h, without names: the program may have its own declarations of the same header. For the same
+-- reason the functions get names of our own.
 local CODE = [[struct {
   size_t struct_size; uint64_t addr; uint64_t size; const char *name; size_t name_len; const void *bytes;
   const void *unwind; const void *lines; size_t line_count; size_t line_size; uint64_t free_after;
@@ -71,9 +72,9 @@ const char *jitsym_lua_status_text(int32_t status) __asm__("jitsym_status_text")
 char *jitsym_lua_getcwd(char *buf, size_t size) __asm__("getcwd");
 ]]
 local STAT_NAMES = {
-  "sinks_running", "sinks_failed", "registered", "moved", "unregistered", "overwritten", "live", "dropped", "unreadable",
-  "names_changed", "not_free", "jitdump_bytes", "jitdump_records", "map_bytes", "map_entries", "map_rewrites",
-  "map_forgotten", "write_errors", "memory",
+  "sinks_running", "sinks_failed", "registered", "moved", "unregistered", "overwritten", "live", "dropped",
+  "unreadable", "names_changed", "not_free", "jitdump_bytes", "jitdump_records", "map_bytes", "map_entries",
+  "map_rewrites", "map_forgotten", "write_errors", "memory",
 }
 local UNWIND_FIXED_FRAME, UNWIND_ROWS = 2, 3        -- enum jitsym_unwind_kind
 local ERR_FORKED = 24                               -- enum jitsym_status
@@ -93,8 +94,8 @@ end
 -- the caller at fixed places. A trace that spills takes more, by instructions that look always the same:
 --
 --   root trace   [add rsp, -n]  mov dword [r14+x], TRACENO  ...  [add rsp, n  jmp elsewhere]
---   side trace   loads from the parent's frame, then as a root trace, n being counted from the parent's value; at its end
---                all of it is given back
+--   side trace   loads from the parent's frame, then as a root trace, n being counted from the parent's value; at its
+--                end all of it is given back
 --
 -- The store of the trace number is what the head is recognised by. Whatever does not look like this, or contradicts
 -- itself, gets no description: a wrong one is worse than none.
@@ -192,8 +193,10 @@ local SILENT = { "NOP", "BASE", "PVAL", "LOOP", "USE", "PHI", "RENAME", "XBAR", 
 local JUMPLESS = {                                  -- marked as guards, but without a jump of their own
   "LOOP", "UREFO", "TNEW", "TDUP", "BUFSTR", "TOSTR", "SNEW", "CNEW", "CNEWI", "CALLA", "CALLL", "CALLS", "CALLXS",
 }
-local LONG = { HREFK = 3, TBAR = 6, OBAR = 6, CALLN = 3, CALLL = 3, CALLS = 3, CALLXS = 4, TNEW = 8, TDUP = 8, RETF = 4 }
-local weights, jumpless = {}, {}                    -- by number: length of the machine code, about; set for JUMPLESS
+local LONG = {                                      -- in machine code; all others count 1
+  HREFK = 3, TBAR = 6, OBAR = 6, CALLN = 3, CALLL = 3, CALLS = 3, CALLXS = 4, TNEW = 8, TDUP = 8, RETF = 4,
+}
+local weights, jumpless = {}, {}                    -- the same by number
 local IRT_GUARD, IRT_ISPHI, IRT_MARKS = 0x80, 0x40, 0xe0
 
 -- Line tables are for programs, not for programs that compile without end: beyond this many traces they are left out,
@@ -316,8 +319,8 @@ local function anchors_of(tr, ir, exits, mcode, addr, loop_offset)
     end
   end
 
-  -- Jumps to exits: `jcc rel32` and `jmp rel32`. Bytes that look like one by chance do not lead to an exit. Two in a row
-  -- are one comparison of floating-point numbers.
+  -- Jumps to exits: `jcc rel32` and `jmp rel32`. Bytes that look like one by chance do not lead to an exit. Two in a
+  -- row are one comparison of floating-point numbers.
   local jumps, per_exit = {}, {}
   local at = 1
   while true do
@@ -371,8 +374,8 @@ local function anchors_of(tr, ir, exits, mcode, addr, loop_offset)
   return anchors
 end
 
--- How long the machine code of an IR instruction is, roughly, in units of a simple instruction: a guard has a comparison
--- and a jump in addition.
+-- How long the machine code of an IR instruction is, roughly, in units of a simple instruction: a guard has a
+-- comparison and a jump in addition.
 local function weight(ot)
   local own = weights[bit.rshift(ot, 8)] or 1
   return own > 0 and bit.band(ot, IRT_GUARD) ~= 0 and own + 2 or own
@@ -433,7 +436,8 @@ local function open()
     local reason = ffi.string(lib.jitsym_lua_status_text(status))
     return nil, text[0] ~= 0 and reason .. " " .. ffi.string(text) or reason
   end
-  -- At the end of the Lua state the session is closed. If the process ends before that, the library writes what is left.
+  -- At the end of the Lua state the session is closed. If the process ends before that, the library writes what is
+  -- left.
   return ffi.gc(out[0], function(handle)
     if session == handle then
       session = nil
@@ -499,7 +503,8 @@ local function on_stop(tr, trace)
   ids_count = ids_count + 1
 end
 
--- All machine code is gone. One by one, because another Lua state of this process may have been given the memory already.
+-- All machine code is gone. One by one, because another Lua state of this process may have been given the memory
+-- already.
 local function on_flush()
   for i = 0, ids_count - 1 do
     lib.jitsym_lua_unregister(session, ids[i])
@@ -559,9 +564,9 @@ end
 -- (`luajit -jv`, for instance) is still called: LuaJIT knows one for each event.
 --
 -- The handler runs on the stack of the program, so that it should need little of it: LuaJIT 2.1.0-beta3 crashes if the
--- handler of an event, this or any other, overflows the stack. That takes a program which starts a hot loop within a few
--- dozen of its 65,500 slots from the end. A coroutine, which has a stack of its own, is no way out: the recorder would go
--- on with that stack in place of the program's.
+-- handler of an event, this or any other, overflows the stack. That takes a program which starts a hot loop within a
+-- few dozen of its 65,500 slots from the end. A coroutine, which has a stack of its own, is no way out: the recorder
+-- would go on with that stack in place of the program's.
 local function attach(handler, event)
   local earlier
   local function outer(...)
@@ -673,8 +678,8 @@ function M.flush(milliseconds)
   return true
 end
 
--- The counters of the library by the names of jitsym_stats, and those of the module: `traces` registered, `with_lines` and
--- `with_unwind` of them, `flushes` of the machine code, traces `refused` by the library, `failures` in this module.
+-- The counters of the library by the names of jitsym_stats, and those of the module: `traces` registered, `with_lines`
+-- and `with_unwind` of them, `flushes` of the machine code, traces `refused` by the library, `failures` in this module.
 function M.stats()
   if not session then
     return nil, M.message
