@@ -738,6 +738,12 @@ static void bad_options(void) {
     options.flags = (uint32_t)1 << bit;
     init_refused(JITSYM_ERR_FLAGS, &options);
   }
+  /* Permission bits only: nobody needs the others on these files. */
+  for (int bit = 9; bit < 32; bit++) {
+    options = test_options();
+    options.file_mode = 0600 | (uint32_t)1 << bit;
+    init_refused(JITSYM_ERR_FLAGS, &options);
+  }
   options = test_options();
   options.reserved = 1;
   init_refused(JITSYM_ERR_FLAGS, &options);

@@ -181,14 +181,15 @@ static void flush_times_out(void) {
   options.max_wait_ms = 20000;
   jitsym *session = NULL;
   CHECK_OK(jitsym_init(&options, &session));
-  for (unsigned i = 0; i < 2000; i++) {
+  unsigned count = test_light ? 200 : 2000;
+  for (unsigned i = 0; i < count; i++) {
     test_register(session, ADDR + 0x10000 * i, 0x4000, "big");
   }
   jitsym_status status = jitsym_flush(session, 1);
   CHECK(status == JITSYM_OK || status == JITSYM_ERR_TIMEOUT);
   CHECK_OK(jitsym_flush(session, 10000));
   struct dump dump = dump_of(session);
-  CHECK(dump_count(&dump, DUMP_LOAD) == 2000);
+  CHECK(dump_count(&dump, DUMP_LOAD) == count);
   dump_free(&dump);
   CHECK_OK(jitsym_close(session));
 }
@@ -201,6 +202,49 @@ static void name_is(jitsym *session, uint64_t addr, const char *name) {
   }
   CHECK(strcmp(map_name(&map, addr), name) == 0);
   map_free(&map);
+}
+
+/* With memory for a few records only: what finds no room is refused and counted, and all that was taken is written. */
+static void drops(uint32_t flags) {
+  jitsym_options options = test_options();
+  options.flags = flags;
+  options.max_memory = 1;
+  options.max_wait_ms = 1;
+  jitsym *session = NULL;
+  CHECK_OK(jitsym_init(&options, &session));
+  unsigned taken = 0, dropped = 0, count = test_light ? 300 : 3000;
+  char name[32];
+  for (unsigned i = 0; i < count; i++) {
+    snprintf(name, sizeof name, "number %u", i);
+    jitsym_code code = test_code(ADDR + 0x10000 * i, 0x8000, name);
+    jitsym_id id = 0x5555;
+    jitsym_status status = jitsym_register(session, &code, &id);
+    CHECK(status == JITSYM_OK || status == JITSYM_ERR_DROPPED);
+    CHECK((id == 0x5555) == (status == JITSYM_ERR_DROPPED));
+    taken += status == JITSYM_OK;
+    dropped += status == JITSYM_ERR_DROPPED;
+    if (status == JITSYM_OK && i % 2 == 0) {
+      status = jitsym_unregister(session, id);
+      CHECK(status == JITSYM_OK || status == JITSYM_ERR_DROPPED);
+      dropped += status == JITSYM_ERR_DROPPED;
+    }
+  }
+  jitsym_stats stats = test_stats(session);
+  CHECK(taken > 0 && stats.registered == taken && stats.dropped == dropped && stats.jitdump_records == taken);
+  struct dump dump = dump_of(session);
+  CHECK(dump_count(&dump, DUMP_LOAD) == taken);
+  dump_free(&dump);
+  /* There is room again. */
+  test_register(session, ADDR, 0x40, "after the flood");
+  CHECK_OK(jitsym_close(session));
+}
+
+static void drops_after_waiting(void) {
+  drops(0);
+}
+
+static void drops_at_once(void) {
+  drops(JITSYM_INIT_DROP_WHEN_FULL);
 }
 
 /* Code over live code: the newest wins, the older is gone, and every address has one name (map_read checks that). */
@@ -834,6 +878,8 @@ int main(int argc, char **argv) {
   test_child(two_sessions);
   flush_survives_kill();
   test_child(flush_times_out);
+  test_child(drops_after_waiting);
+  test_child(drops_at_once);
   test_child(overlaps);
   test_child(moves);
   test_child(move_records);

@@ -97,7 +97,7 @@ static void chaos_run(void) {
   for (uintptr_t i = 0; i < THREADS; i++) {
     CHECK(pthread_create(&threads[i], NULL, chaos_thread, (void *)(i + 1)) == 0);
   }
-  unsigned rounds = test_light ? 20 : 200;
+  unsigned rounds = test_light ? 20 : 120;
   for (unsigned i = 0; i < rounds; i++) {
     jitsym *old = atomic_load(&chaos.session), *new = NULL;
     /* Half of the time the last session closes, and writer and files with it, before the next one opens. */

@@ -46,7 +46,8 @@ fn read_dump(truth: &Truth) -> Vec<Group> {
     assert!(last > 0 && last <= truth.places[0].done, "time of the header");
 
     let mut groups: Vec<Group> = Vec::new();
-    let (mut lines, mut unwind): (Option<(u64, Vec<_>)>, Option<(u64, UnwindInfo)>) = (None, None);
+    let mut lines: Option<(u64, Vec<_>)> = None;
+    let mut unwind: Option<(u64, UnwindInfo)> = None;
     while let Some(raw) = reader.next_record().expect("jitdump record") {
         assert!(raw.timestamp >= last, "time goes back to {} from {last}", raw.timestamp);
         last = raw.timestamp;
@@ -199,7 +200,7 @@ fn check_tables(place: &Place, function: &Function, unwind: &UnwindInfo) {
             "{name}: the tables reach beyond the free bytes"
         );
     }
-    assert!(unwind.eh_frame.len() % 4 == 0 && unwind.eh_frame.ends_with(&[0; 4]), "{name}: terminator");
+    assert!(unwind.eh_frame.len().is_multiple_of(4) && unwind.eh_frame.ends_with(&[0; 4]), "{name}: terminator");
 
     let mut fdes = Vec::new();
     let mut entries = eh_frame.entries(&bases);
