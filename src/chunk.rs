@@ -10,7 +10,7 @@
 //!
 //! The thread publishes a record with one release store of the number of events; the writer reads it with acquire.
 
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
@@ -155,6 +155,14 @@ impl Chunk {
     pub unsafe fn body<'a>(self, event: &Event) -> &'a [u8] {
         // SAFETY: the body was written before the event was committed, and lies inside the chunk.
         unsafe { slice::from_raw_parts(self.0.as_ptr().add(event.body_at as usize), event.body_len as usize) }
+    }
+
+    /// Where the body of a committed event is, as `body` but with the right to the whole chunk, so that adjacent bodies can be
+    /// joined.
+    pub fn body_ptr(self, event: &Event) -> *const [u8] {
+        // SAFETY: the body lies inside the chunk.
+        let start = unsafe { self.0.as_ptr().add(event.body_at as usize) };
+        ptr::slice_from_raw_parts(start, event.body_len as usize)
     }
 
     /// The body of a committed event, to be corrected before it is written.

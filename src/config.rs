@@ -141,7 +141,9 @@ impl Config {
             dump_dir,
             dialect: options.map_dialect,
             file_mode: options.file_mode.unwrap_or(0o644),
-            max_memory: usize::try_from(options.max_memory.unwrap_or(64 << 20)).unwrap_or(usize::MAX).max(1 << 20),
+            max_memory: usize::try_from(options.max_memory.unwrap_or(64 << 20))
+                .unwrap_or(usize::MAX)
+                .clamp(1 << 20, 16 << 30),
             max_wait: options.max_wait.unwrap_or(Duration::from_millis(10)),
             clock: if arch_timestamp && Clock::ARCH_AVAILABLE { Clock::Arch } else { Clock::Monotonic },
         })

@@ -1,19 +1,20 @@
 //! What registering threads and the writer share: the pool, the ids, the channel between them, the counters.
 
-use std::sync::atomic::{compiler_fence, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{compiler_fence, fence, AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError};
+use crossbeam_channel::{Receiver, Sender};
 
 use crate::chunk::{Chunk, Pool};
 use crate::config::{Config, Sinks};
 use crate::error::{Error, Result};
 use crate::ids::Ids;
+use crate::slot::Slot;
 use crate::stats::Counters;
+use crate::sys::barrier;
 use crate::sys::clock::Clock;
-use crate::sys::{barrier, thread};
 use crate::writer::Stopped;
 
 /// The first code index. perf names files after the index, in a directory that other writers of the same process (CPython,
@@ -21,6 +22,23 @@ use crate::writer::Stopped;
 const FIRST_INDEX: u64 = 1 << 40;
 /// Threads take code indices by this many.
 const INDEX_BLOCK: u64 = 1024;
+
+/// What callers want of the writer. Not in the channel, which may be full while the writer hangs in a slow disk.
+#[derive(Debug, Default)]
+pub struct Requests {
+    /// A writer is running.
+    pub open: bool,
+    /// Number of the last request to write everything.
+    pub asked: u64,
+    /// Number of the last such request that is answered.
+    pub answered: u64,
+    /// The last answer.
+    pub result: Option<Error>,
+    /// The writer is to end, and to hand itself back.
+    pub stop: Option<Sender<Stopped>>,
+    /// The process exits, which may end the writer at any moment: it is to write nothing more unless asked.
+    pub exiting: bool,
+}
 
 /// What a registering thread tells the writer, besides the records in its chunk.
 pub enum Message {
@@ -33,44 +51,6 @@ pub enum Message {
         /// The chunk.
         chunk: Chunk,
     },
-    /// Write out everything and answer.
-    Flush(Sender<Result<()>>),
-    /// Write out everything, close the files, and hand the writer back.
-    Stop(Sender<Stopped>),
-}
-
-/// The place of one registering thread.
-#[derive(Debug)]
-pub struct Slot {
-    /// Unique number.
-    pub number: u64,
-    /// The chunk that the thread fills; null while it changes chunks.
-    pub current: AtomicPtr<u8>,
-    /// The thread is gone.
-    pub detached: AtomicBool,
-    /// Odd while the thread lays down a record: from before it takes the time to after it has published.
-    progress: AtomicU32,
-}
-
-impl Slot {
-    /// The thread begins a record; it takes the time afterwards.
-    #[inline]
-    pub fn begin(&self) {
-        self.progress.store(self.progress.load(Ordering::Relaxed) | 1, Ordering::Relaxed);
-        compiler_fence(Ordering::SeqCst);
-    }
-
-    /// The thread has published the record, or given it up.
-    #[inline]
-    pub fn end(&self) {
-        let progress = self.progress.load(Ordering::Relaxed) | 1;
-        self.progress.store(progress.wrapping_add(1), Ordering::Release);
-    }
-
-    /// A number that is odd while a record is being laid down, and another one for each record.
-    pub fn progress(&self) -> u32 {
-        self.progress.load(Ordering::Acquire)
-    }
 }
 
 /// The shared state. One a process, never freed.
@@ -82,6 +62,8 @@ pub struct Engine {
     pub clock: Clock,
     pub pid: u32,
     messages: (Sender<Message>, Receiver<Message>),
+    requests: Mutex<Requests>,
+    answered: Condvar,
     /// Bits of the sinks that are running; none makes every call return at once.
     sinks: AtomicU32,
     sinks_failed: AtomicU32,
@@ -93,8 +75,8 @@ pub struct Engine {
     /// The writer sleeps until it is woken.
     asleep: AtomicBool,
     writer_thread: Mutex<Option<Thread>>,
-    /// Whether the writer can make a barrier for all threads. If not it never sleeps for good, and never relies on one.
-    pub barriers: bool,
+    /// The kernel makes barriers for all threads, so that a registering thread need not make one of its own.
+    light_order: bool,
 }
 
 impl Engine {
@@ -109,6 +91,8 @@ impl Engine {
             clock: config.clock,
             pid: std::process::id(),
             messages,
+            requests: Mutex::default(),
+            answered: Condvar::new(),
             sinks: AtomicU32::new(0),
             sinks_failed: AtomicU32::new(0),
             next_index: AtomicU64::new(FIRST_INDEX),
@@ -118,7 +102,7 @@ impl Engine {
             max_wait_ms: AtomicU32::new(0),
             asleep: AtomicBool::new(false),
             writer_thread: Mutex::new(None),
-            barriers: barrier::register(),
+            light_order: barrier::register(),
         })
     }
 
@@ -172,21 +156,23 @@ impl Engine {
 
     /// Makes the place of a thread, and tells the writer.
     pub fn attach(&self) -> Result<Arc<Slot>> {
-        let slot = Arc::new(Slot {
-            number: self.next_slot.fetch_add(1, Ordering::Relaxed),
-            current: AtomicPtr::default(),
-            detached: AtomicBool::new(false),
-            progress: AtomicU32::new(0),
-        });
+        let slot = Arc::new(Slot::new(self.next_slot.fetch_add(1, Ordering::Relaxed)));
         self.send(Message::Attach(slot.clone()))?;
         Ok(slot)
     }
 
-    /// An empty chunk for a thread.
+    /// An empty chunk for a thread, if there is one.
     pub fn take_chunk(&self) -> Option<Chunk> {
         if self.pool.is_low() {
             self.wake();
         }
+        self.pool.take()
+    }
+
+    /// An empty chunk for a thread, as soon as there is one, within the time that the session allows.
+    #[cold]
+    pub fn wait_for_chunk(&self) -> Option<Chunk> {
+        self.wake();
         if self.drop_when_full.load(Ordering::Relaxed) {
             return self.pool.take();
         }
@@ -195,7 +181,11 @@ impl Engine {
 
     /// Sends to the writer. There is room but in a storm of new threads, so waiting is the exception.
     pub fn send(&self, message: Message) -> Result<()> {
-        self.messages.0.send_timeout(message, Duration::from_millis(100)).map_err(|_| Error::Dropped)
+        let wait = Duration::from_millis(self.max_wait_ms.load(Ordering::Relaxed).into());
+        self.messages.0.send_timeout(message, wait).map_err(|_| {
+            self.counters.dropped.add(1);
+            Error::Dropped
+        })
     }
 
     /// What was sent. For the writer, which never waits here: then no sender ever has to wake it.
@@ -213,11 +203,22 @@ impl Engine {
         self.asleep.store(asleep, Ordering::SeqCst);
     }
 
-    /// Called after each record. One relaxed load: `barrier::all_threads` in the writer, between announcing its sleep and
-    /// looking for records a last time, orders it against the publishing of the record.
+    /// Stands between what a registering thread announces and what it looks at afterwards. The other side, in the writer,
+    /// calls `barrier::all_threads` between the same two; where the kernel makes that a barrier for every thread, nothing is
+    /// left to do here but to keep the compiler from changing the order.
+    #[inline]
+    pub fn order(&self) {
+        if self.light_order {
+            compiler_fence(Ordering::SeqCst);
+        } else {
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    /// Called after each record: whoever publishes one while the writer sleeps wakes it.
     #[inline]
     pub fn wake_if_asleep(&self) {
-        compiler_fence(Ordering::SeqCst);
+        self.order();
         if self.asleep.load(Ordering::Relaxed) {
             self.wake();
         }
@@ -232,30 +233,44 @@ impl Engine {
         }
     }
 
+    /// The requests, for the writer and for whoever starts and ends it.
+    pub fn requests(&self) -> MutexGuard<'_, Requests> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells those who wait that there is an answer, or that there will be none.
+    pub fn tell_waiting(&self) {
+        self.answered.notify_all();
+    }
+
     /// Waits until everything committed before the call is in the files.
     pub fn flush(&self, timeout: Duration) -> Result<()> {
-        let answer = self.ask_to_flush()?;
-        match answer.recv_timeout(timeout) {
-            Ok(result) => result,
-            Err(RecvTimeoutError::Timeout) => Err(Error::Timeout),
-            // The writer stopped before it came to the message: what stops it writes everything.
-            Err(RecvTimeoutError::Disconnected) => Err(Error::Closed),
-        }
+        self.ask(timeout, false)
     }
 
-    /// As `flush`, for a thread that is ending: waiting in a channel needs thread-local storage, which is gone already.
-    pub fn flush_polling(&self, timeout: Duration) {
-        let Ok(answer) = self.ask_to_flush() else { return };
-        let end = Instant::now() + timeout;
-        while answer.try_recv() == Err(TryRecvError::Empty) && Instant::now() < end {
-            thread::sleep_briefly();
-        }
+    /// As `flush`, when the process exits.
+    pub fn flush_at_exit(&self, timeout: Duration) -> Result<()> {
+        self.ask(timeout, true)
     }
 
-    fn ask_to_flush(&self) -> Result<Receiver<Result<()>>> {
-        let (ack, answer) = crossbeam_channel::bounded(1);
-        self.send(Message::Flush(ack))?;
+    fn ask(&self, timeout: Duration, exiting: bool) -> Result<()> {
+        let mut requests = self.requests();
+        requests.asked += 1;
+        requests.exiting |= exiting;
+        let mine = requests.asked;
+        drop(requests);
         self.wake();
-        Ok(answer)
+        let unanswered = |requests: &mut Requests| requests.open && requests.answered < mine;
+        let (requests, waited) = self
+            .answered
+            .wait_timeout_while(self.requests(), timeout, unanswered)
+            .unwrap_or_else(PoisonError::into_inner);
+        match requests.result {
+            _ if waited.timed_out() => Err(Error::Timeout),
+            // The writer ended before it came to this: what ends it writes everything.
+            _ if requests.answered < mine => Err(Error::Closed),
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
     }
 }

@@ -18,7 +18,8 @@ const SEGMENTS: usize = 20;
 /// Slots travel between threads by this many.
 const BATCH: usize = 32;
 
-/// Free slots on their way from the writer to a registering thread. `u32::MAX` is no slot.
+/// Free slots on their way from the writer to a registering thread. `u32::MAX` is no slot. Their number is bounded by how
+/// many registrations were ever live at a time.
 type Batch = [u32; BATCH];
 const EMPTY_BATCH: Batch = [u32::MAX; BATCH];
 
@@ -36,7 +37,7 @@ impl Ids {
         Ids {
             segments: [const { AtomicPtr::new(ptr::null_mut()) }; SEGMENTS],
             fresh: AtomicU32::new(0),
-            free: crossbeam_channel::bounded(64),
+            free: crossbeam_channel::unbounded(),
         }
     }
 
@@ -138,8 +139,9 @@ impl Stock {
         match ids.free.1.try_recv() {
             Ok(batch) => self.slots = batch,
             Err(_) => {
-                let first = ids.fresh.fetch_add(BATCH as u32, Ordering::Relaxed);
-                for (slot, number) in self.slots.iter_mut().zip(first..) {
+                let next = |fresh: u32| fresh.checked_add(BATCH as u32);
+                let Ok(first) = ids.fresh.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next) else { return };
+                for (slot, number) in self.slots.iter_mut().zip(first..first + BATCH as u32) {
                     *slot = number;
                 }
             }
@@ -155,8 +157,8 @@ impl Stock {
     pub fn give_back(&mut self, ids: &Ids) {
         if self.len > 0 {
             self.slots[self.len..].fill(u32::MAX);
-            // If there is no room the slots stay unused: a few words.
-            let _ = ids.free.0.try_send(self.slots);
+            // The receiver lives as long as the sender.
+            let _ = ids.free.0.send(self.slots);
             self.len = 0;
         }
     }
@@ -172,13 +174,9 @@ impl Recycler {
     /// The slot of a retired id may be used again.
     pub fn add(&mut self, ids: &Ids, id: Id) {
         self.slots.push(split(id).1);
-        while let Some(rest) = self.slots.len().checked_sub(BATCH) {
-            let mut batch = EMPTY_BATCH;
-            batch.copy_from_slice(&self.slots[rest..]);
-            if ids.free.0.try_send(batch).is_err() {
-                return;
-            }
-            self.slots.truncate(rest);
+        if let Ok(batch) = Batch::try_from(self.slots.as_slice()) {
+            let _ = ids.free.0.send(batch);
+            self.slots.clear();
         }
     }
 }
@@ -227,6 +225,19 @@ mod tests {
         assert_eq!(again.0 as u32, id.0 as u32);
         assert_ne!(again, id);
         assert_eq!(ids.fresh.load(Ordering::Relaxed), BATCH as u32);
+    }
+
+    #[test]
+    fn slots_of_a_whole_cache_are_used_again() {
+        let (ids, mut stock, mut recycler) = (Ids::new(), Stock::new(), Recycler::default());
+        for _ in 0..10 {
+            let all: Vec<Id> = (0..20_000).map(|_| stock.take(&ids, 1).unwrap()).collect();
+            for id in all {
+                assert!(ids.retire(id));
+                recycler.add(&ids, id);
+            }
+        }
+        assert!(ids.fresh.load(Ordering::Relaxed) <= 20_000 + 2 * BATCH as u32);
     }
 
     #[test]

@@ -37,7 +37,7 @@
 //!
 //! # Where to find what
 //! `capi` is the C layer. [`Session`] checks and forwards to `producer`, which lays records down in the calling thread's
-//! `chunk`; `writer` merges them, keeps the `registry`, and feeds the `sink`s. `format` has the byte layouts, `sys` the
+//! `chunk` by way of its `lane`; `writer` merges them, keeps the `registry`, and feeds the `sink`s. `format` has the byte layouts, `sys` the
 //! operating system.
 
 // The library runs in somebody else's process: nothing in it may give up.
@@ -53,11 +53,13 @@ mod error;
 #[doc(hidden)]
 pub mod format;
 mod ids;
+mod lane;
 mod process;
 mod producer;
 mod registry;
 mod session;
 mod sink;
+mod slot;
 mod stats;
 #[doc(hidden)]
 pub mod sys;

@@ -1,18 +1,17 @@
-//! The registering side: what a thread does, on its own memory, to lay down one record.
+//! The registering side: what each call lays down.
 
 use std::cell::RefCell;
 use std::ops::Range;
-use std::sync::atomic::Ordering;
-use std::sync::Arc;
 
-use crate::chunk::{flag, Cursor, Event, Kind, CHUNK_SIZE};
-use crate::code::{Bytes, Code, MoveTarget};
+use crate::chunk::{flag, Event, Kind};
+use crate::code::{Bytes, Code, Lines, MoveTarget};
 use crate::config::Sinks;
-use crate::engine::{Engine, Message, Slot};
+use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::format::jitdump::{Group, Unwinding};
 use crate::format::name;
 use crate::ids::Stock;
+use crate::lane::Lane;
 use crate::process::Process;
 use crate::sys::{mem, thread};
 use crate::unwind::Cache;
@@ -20,9 +19,6 @@ use crate::{unwind, Id};
 
 /// The largest code: perf holds the size in an `int`.
 const CODE_SIZE_MAX: u64 = crate::capi::types::jitsym_limit::JITSYM_CODE_SIZE_MAX as u64;
-
-/// Bytes of a chunk that are not for bodies, generously.
-const CHUNK_OVERHEAD: usize = 256;
 
 thread_local! {
     static LOCAL: RefCell<Option<Local>> = const { RefCell::new(None) };
@@ -38,18 +34,11 @@ struct Local {
     unwind: Cache,
 }
 
-/// The thread's way to the writer.
-struct Lane {
-    engine: &'static Engine,
-    slot: Arc<Slot>,
-    cursor: Option<Cursor>,
-}
-
-/// Runs `body`, which lays down one record, with the calling thread's state and the time.
+/// Runs `body` with the calling thread's state.
 fn with_local<T>(
     process: &'static Process,
     engine: &'static Engine,
-    body: impl FnOnce(&mut Local, u64) -> Result<T>,
+    body: impl FnOnce(&mut Local) -> Result<T>,
 ) -> Result<T> {
     let mut body = Some(body);
     let inside = LOCAL.try_with(|cell| {
@@ -59,14 +48,14 @@ fn with_local<T>(
             *local = Some(Local::new(process, engine)?);
         }
         match (local.as_mut(), body.take()) {
-            (Some(local), Some(body)) => local.record(body),
+            (Some(local), Some(body)) => body(local),
             _ => Err(Error::Internal),
         }
     });
     match (inside, body) {
         (Ok(result), _) => result,
         // The thread is ending and its state is gone already: make one for this call.
-        (Err(_), Some(body)) => Local::new(process, engine)?.record(body),
+        (Err(_), Some(body)) => body(&mut Local::new(process, engine)?),
         (Err(_), None) => Err(Error::Internal),
     }
 }
@@ -75,7 +64,7 @@ fn with_local<T>(
 pub fn register(process: &'static Process, engine: &'static Engine, code: &Code<'_>) -> Result<Id> {
     check_range(code.addr, code.size, code.free_after)?;
     check_bytes(&code.bytes, code.size)?;
-    with_local(process, engine, |local, timestamp| local.register(timestamp, code))
+    with_local(process, engine, |local| local.register(code))
 }
 
 /// Lays down a move.
@@ -83,16 +72,16 @@ pub fn move_code(process: &'static Process, engine: &'static Engine, id: Id, tar
     let size = engine.ids.size_of(id).ok_or(Error::UnknownId)?;
     check_range(target.addr, size, target.free_after)?;
     check_bytes(&target.bytes, size)?;
-    with_local(process, engine, |local, timestamp| local.move_code(timestamp, id, size, target))
+    with_local(process, engine, |local| local.move_code(id, size, target))
 }
 
 /// Lays down the end of one registration.
 pub fn unregister(process: &'static Process, engine: &'static Engine, id: Id) -> Result<()> {
     // Looked up first, so that a wrong id costs no record.
     engine.ids.size_of(id).ok_or(Error::UnknownId)?;
-    with_local(process, engine, |local, timestamp| {
-        let event = local.event(Kind::Unregister, timestamp, id.0, 0, 0, 0);
-        local.lane.append(0, |_| if engine.ids.retire(id) { Ok(event) } else { Err(Error::UnknownId) })
+    with_local(process, engine, |local| {
+        let event = local.event(Kind::Unregister, id.0, 0, 0, 0);
+        local.lane.append(0, |_, _| if engine.ids.retire(id) { Ok(event) } else { Err(Error::UnknownId) })
     })
 }
 
@@ -102,9 +91,9 @@ pub fn unregister_range(process: &'static Process, engine: &'static Engine, addr
         return Err(Error::SizeZero);
     }
     addr.checked_add(size).ok_or(Error::AddressRange)?;
-    with_local(process, engine, |local, timestamp| {
-        let event = local.event(Kind::UnregisterRange, timestamp, 0, 0, addr, size);
-        local.lane.append(0, |_| Ok(event))
+    with_local(process, engine, |local| {
+        let event = local.event(Kind::UnregisterRange, 0, 0, addr, size);
+        local.lane.append(0, |_, _| Ok(event))
     })
 }
 
@@ -129,7 +118,7 @@ impl Local {
     fn new(process: &'static Process, engine: &'static Engine) -> Result<Local> {
         Ok(Local {
             process,
-            lane: Lane { engine, slot: engine.attach()?, cursor: None },
+            lane: Lane::new(engine)?,
             tid: thread::id(),
             indices: 0..0,
             stock: Stock::new(),
@@ -137,18 +126,10 @@ impl Local {
         })
     }
 
-    /// Runs `body` with the time, between the marks by which the writer knows that a record stamped so early is still coming.
-    fn record<T>(&mut self, body: impl FnOnce(&mut Local, u64) -> Result<T>) -> Result<T> {
-        self.lane.slot.begin();
-        let timestamp = self.lane.engine.clock.now();
-        let result = body(self, timestamp);
-        self.lane.slot.end();
-        result
-    }
-
-    fn event(&self, kind: Kind, timestamp: u64, id: u64, index: u64, addr: u64, size: u64) -> Event {
+    /// An event that is complete but for what depends on the chunk and the time.
+    fn event(&self, kind: Kind, id: u64, index: u64, addr: u64, size: u64) -> Event {
         Event {
-            timestamp,
+            timestamp: 0,
             id,
             index,
             addr,
@@ -171,7 +152,7 @@ impl Local {
         })
     }
 
-    fn register(&mut self, timestamp: u64, code: &Code<'_>) -> Result<Id> {
+    fn register(&mut self, code: &Code<'_>) -> Result<Id> {
         let engine = self.lane.engine;
         let cleaned = name::clean(code.name);
         let fallback;
@@ -183,8 +164,8 @@ impl Local {
         };
 
         let index = self.next_index();
-        let mut event = self.event(Kind::Load, timestamp, 0, index, code.addr, code.size);
-        if name.as_ptr() != code.name.as_ptr() {
+        let mut event = self.event(Kind::Load, 0, index, code.addr, code.size);
+        if name != code.name {
             event.flags |= flag::NAME_CHANGED;
         }
         let tables = self.unwind.tables(&code.unwind, code.addr, code.size)?;
@@ -199,8 +180,8 @@ impl Local {
             }
             event.tables_len = unwind.tables.len() as u32;
         }
-        let group = Group {
-            timestamp,
+        let mut group = Group {
+            timestamp: 0,
             pid: engine.pid,
             tid: self.tid,
             index,
@@ -210,15 +191,22 @@ impl Local {
             lines: code.lines,
             unwind,
         };
-        let layout = group.layout()?;
+        let mut layout = group.layout()?;
         let with_code = engine.sinks().has(Sinks::JITDUMP);
+        if !with_code {
+            // Checked, but nobody reads it.
+            group.lines = Lines::Rows(&[]);
+            group.unwind = None;
+            layout = group.layout()?;
+        }
         let body_len = layout.code + if with_code { code.size as usize } else { 0 };
         event.unwinding_at = layout.unwinding as u32;
         event.name_len = name.len() as u16;
 
         let id = self.stock.take(&engine.ids, code.size).ok_or(Error::NoMemory)?;
         event.id = id.0;
-        let appended = self.lane.append(body_len, |body| {
+        let appended = self.lane.append(body_len, |body, timestamp| {
+            group.timestamp = timestamp;
             let (head, bytes) = body.split_at_mut(layout.code);
             group.write(&layout, head);
             if with_code {
@@ -233,14 +221,14 @@ impl Local {
         Ok(id)
     }
 
-    fn move_code(&mut self, timestamp: u64, id: Id, size: u64, target: &MoveTarget<'_>) -> Result<()> {
+    fn move_code(&mut self, id: Id, size: u64, target: &MoveTarget<'_>) -> Result<()> {
         let engine = self.lane.engine;
         let index = self.next_index();
-        let mut event = self.event(Kind::Move, timestamp, id.0, index, target.addr, size);
+        let mut event = self.event(Kind::Move, id.0, index, target.addr, size);
         let with_code = engine.sinks().has(Sinks::JITDUMP);
         // Whether that is enough depends on the tables, which the writer has.
         event.unwinding_at = u32::try_from(target.free_after).unwrap_or(u32::MAX);
-        self.lane.append(if with_code { size as usize } else { 0 }, |body| {
+        self.lane.append(if with_code { size as usize } else { 0 }, |body, _| {
             if with_code {
                 event.flags |= flag::HAS_CODE | copy_code(engine.pid, &target.bytes, target.addr, body);
             }
@@ -266,80 +254,6 @@ fn copy_code(pid: u32, bytes: &Bytes<'_>, addr: u64, out: &mut [u8]) -> u8 {
     }
 }
 
-impl Lane {
-    /// Lays down one record: `fill` writes its body and says what it is. An error of `fill` leaves no trace.
-    fn append(&mut self, body_len: usize, fill: impl FnOnce(&mut [u8]) -> Result<Event>) -> Result<()> {
-        if body_len > CHUNK_SIZE - CHUNK_OVERHEAD {
-            return self.append_large(body_len, fill);
-        }
-        if self.cursor.as_mut().is_none_or(|cursor| cursor.room(body_len).is_none()) {
-            self.change_chunk()?;
-        }
-        let cursor = self.cursor.as_mut().ok_or(Error::Internal)?;
-        fill_and_commit(cursor, body_len, fill)?;
-        self.engine.wake_if_asleep();
-        Ok(())
-    }
-
-    /// A record that no chunk can hold gets one of its own.
-    #[cold]
-    fn append_large(&mut self, body_len: usize, fill: impl FnOnce(&mut [u8]) -> Result<Event>) -> Result<()> {
-        let body_fits = u32::try_from(body_len + CHUNK_OVERHEAD).is_ok();
-        let chunk = if body_fits { self.engine.pool.take_large(body_len) } else { None };
-        let Some(chunk) = chunk else {
-            self.engine.counters.dropped.add(1);
-            return Err(Error::NoMemory);
-        };
-        let mut cursor = Cursor::new(chunk);
-        let sent = fill_and_commit(&mut cursor, body_len, fill)
-            // What this thread laid down before has to be written before.
-            .and_then(|()| self.hand_over())
-            .and_then(|()| self.engine.send(Message::Full { slot: self.slot.number, chunk }));
-        if sent.is_err() {
-            self.engine.pool.put_back(cursor);
-        }
-        self.engine.wake_if_asleep();
-        sent
-    }
-
-    #[cold]
-    fn change_chunk(&mut self) -> Result<()> {
-        // The new one first: without it the old one is kept, for records that are small enough.
-        let Some(chunk) = self.engine.take_chunk() else {
-            self.engine.counters.dropped.add(1);
-            return Err(Error::Dropped);
-        };
-        let cursor = Cursor::new(chunk);
-        if let Err(error) = self.hand_over() {
-            self.engine.pool.put_back(cursor);
-            return Err(error);
-        }
-        self.cursor = Some(cursor);
-        self.slot.current.store(chunk.as_ptr(), Ordering::Release);
-        Ok(())
-    }
-
-    /// Gives the current chunk to the writer.
-    fn hand_over(&mut self) -> Result<()> {
-        let Some(cursor) = self.cursor.take() else { return Ok(()) };
-        // Taken out of the slot before it is sent: once sent it may be recycled, and must not be found here any more.
-        self.slot.current.store(std::ptr::null_mut(), Ordering::Release);
-        let sent = self.engine.send(Message::Full { slot: self.slot.number, chunk: cursor.chunk() });
-        if sent.is_err() {
-            self.slot.current.store(cursor.chunk().as_ptr(), Ordering::Release);
-            self.cursor = Some(cursor);
-        }
-        sent
-    }
-}
-
-fn fill_and_commit(cursor: &mut Cursor, body_len: usize, fill: impl FnOnce(&mut [u8]) -> Result<Event>) -> Result<()> {
-    let body = cursor.room(body_len).ok_or(Error::Internal)?;
-    let event = fill(body)?;
-    cursor.commit(Event { body_len: body_len as u32, ..event });
-    Ok(())
-}
-
 impl Drop for Local {
     fn drop(&mut self) {
         // In a forked child this is a copy of the parent's, whose chunk is not even mapped.
@@ -347,9 +261,6 @@ impl Drop for Local {
             return;
         }
         self.stock.give_back(&self.lane.engine.ids);
-        // If it cannot be sent it stays in the slot, where the writer finds it too.
-        if self.lane.hand_over().is_ok() {
-            self.lane.slot.detached.store(true, Ordering::Release);
-        }
+        self.lane.finish();
     }
 }

@@ -1,7 +1,7 @@
 //! Sessions: opening and closing, and the check that stands before every call.
 
 use std::path::PathBuf;
-use std::sync::atomic::{compiler_fence, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crossbeam_channel::Receiver;
 use crate::autoload;
 use crate::code::{Code, MoveTarget};
 use crate::config::{Config, Options, Sinks};
-use crate::engine::{Engine, Message};
+use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::process::{self, Process};
 use crate::sys::thread;
@@ -66,9 +66,12 @@ fn handle(process: &Process, serial: u32, place: usize) -> u64 {
 /// The session that a handle from C names.
 #[inline]
 pub(crate) fn find(handle: u64) -> Result<Ref> {
+    if handle & 0xff != TAG {
+        return Err(Error::Session);
+    }
     let process = process::current()?;
     let place = &process.sessions[(handle >> 8 & 0xff) as usize];
-    if place.load(Ordering::Acquire) != handle || handle == 0 {
+    if place.load(Ordering::Acquire) != handle {
         return Err(why_not(process, handle));
     }
     if process.is_broken() {
@@ -81,7 +84,7 @@ pub(crate) fn find(handle: u64) -> Result<Ref> {
 #[cold]
 fn why_not(process: &Process, handle: u64) -> Error {
     let (generation, serial) = ((handle >> 48) as u16, (handle >> 16) as u32);
-    let given_out = handle & 0xff == TAG && serial != 0;
+    let given_out = serial != 0;
     if given_out && generation < process.generation {
         Error::Forked
     } else if given_out && generation == process.generation && serial < process.serial.load(Ordering::Relaxed) {
@@ -93,11 +96,22 @@ fn why_not(process: &Process, handle: u64) -> Error {
 
 fn open(options: &Options) -> Result<Session> {
     autoload::arm();
-    let config = Config::new(options)?;
     let process = process::current_or_new()?;
     if process.is_broken() {
         return Err(Error::Internal);
     }
+    let opened = open_in(process, options);
+    if let Err(error) = &opened {
+        // Sinks and the thread have said more already.
+        if !matches!(error, Error::NoSink | Error::Thread) {
+            process.set_last_error(error.to_string());
+        }
+    }
+    opened
+}
+
+fn open_in(process: &'static Process, options: &Options) -> Result<Session> {
+    let config = Config::new(options)?;
     let mut control = process.control();
     let engine = process.engine_or_new(|| Engine::new(&config))?;
     // A place first: it is the one thing that would have to be taken back.
@@ -119,6 +133,7 @@ impl Control {
     /// Opens the sinks and starts the writer, if there is anything to write to.
     fn start(&mut self, process: &'static Process, engine: &'static Engine, config: Config) -> Result<()> {
         if config.sinks == Sinks::NONE {
+            engine.set_sinks(Sinks::NONE, Sinks::NONE);
             return Ok(());
         }
         if let Some(late) = self.late.take() {
@@ -131,9 +146,9 @@ impl Control {
             }
         }
         let mut writer = self.writer.take().unwrap_or_else(|| Box::new(Writer::new(process, engine)));
-        writer.discard_leftovers();
+        writer.begin();
         engine.configure(&config);
-        let running = writer.sinks.open(&config);
+        let running = thread::quietly(|| writer.sinks.open(&config));
         let paths = writer.sinks.paths();
         if running == Sinks::NONE {
             self.writer = Some(writer);
@@ -169,7 +184,7 @@ impl Control {
             return Ok(());
         }
         let (ack, answer) = crossbeam_channel::bounded(1);
-        engine.send(Message::Stop(ack))?;
+        engine.requests().stop = Some(ack);
         engine.wake();
         match answer.recv_timeout(PATIENCE) {
             Ok((result, writer)) => {
@@ -196,7 +211,7 @@ impl Ref {
     /// made a barrier between ending the session and reading the records a last time.
     #[inline]
     fn still_open<T>(&self, value: T) -> Result<T> {
-        compiler_fence(Ordering::SeqCst);
+        self.engine.order();
         if self.place.load(Ordering::Relaxed) == self.handle {
             Ok(value)
         } else {
@@ -343,6 +358,6 @@ pub fn last_error() -> String {
 pub(crate) fn flush_at_exit() {
     let Ok(process) = process::current() else { return };
     if let Some(engine) = process.engine().filter(|engine| engine.sinks() != Sinks::NONE) {
-        engine.flush_polling(Duration::from_secs(2));
+        let _ = engine.flush_at_exit(Duration::from_secs(2));
     }
 }

@@ -184,8 +184,7 @@ fn every_write_is_of_whole_lines() {
     strace.args(["-f", "-y", "-e", "trace=write,writev,pwrite64,pwritev,pwritev2", "-s", "10000000", "-o"]).arg(&log);
     strace.arg(perf::program()).args(["scenario=many", "sinks=map", "count=3000", "seconds=0.5"]);
     strace.arg(format!("dir={}", dir.display()));
-    let truth = Truth::parse(&stdout(&run(&mut strace)));
-    let _files = TmpFiles(truth.pid);
+    let (truth, _files) = perf::read_truth(&stdout(&run(&mut strace)));
     let log = std::fs::read_to_string(log).expect("output of strace");
     let (mut writes, mut bytes) = (perf::Verdict::new("writes to the map"), 0);
     // PID write(FD<PATH>, "TEXT", SIZE) = WRITTEN

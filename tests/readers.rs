@@ -113,8 +113,7 @@ fn dump(arguments: &[&str]) -> (Truth, Vec<Group>, TmpFiles) {
     let name = arguments.concat().replace(['=', '/'], "-");
     let mut program = perf::command(perf::program());
     program.arg(format!("dir={}", scratch_dir(name).display())).args(["seconds=0", "sinks=jitdump"]).args(arguments);
-    let truth = Truth::parse(&stdout(&run(&mut program)));
-    let files = TmpFiles(truth.pid);
+    let (truth, files) = perf::read_truth(&stdout(&run(&mut program)));
     let groups = read_dump(&truth);
     assert_eq!(groups.len(), truth.places.len(), "as many pieces of code in the dump as announced");
     assert_eq!(groups.len() as u64, truth.stats["jitdump_records"]);

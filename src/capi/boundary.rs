@@ -2,11 +2,12 @@
 
 use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::status::jitsym_status;
 use crate::error::Result;
 use crate::process;
+use crate::sys::thread;
 
 thread_local! {
     /// The thread runs code of this library.
@@ -30,6 +31,11 @@ pub fn boundary(body: impl FnOnce() -> Result<()>) -> jitsym_status {
     }
 }
 
+/// As `boundary`, for functions that access files or wait, which are cancellation points of POSIX threads.
+pub fn blocking_boundary(body: impl FnOnce() -> Result<()>) -> jitsym_status {
+    thread::uncancelled(|| boundary(body))
+}
+
 #[cold]
 fn broken() -> jitsym_status {
     if let Ok(process) = process::current() {
@@ -42,16 +48,15 @@ fn broken() -> jitsym_status {
 /// Keeps Rust from printing a message about a panic in this library to the host's standard error. Panics of the host's own
 /// Rust code, if there is any, go to the hook that was there before.
 pub fn silence_panics() {
-    static ONCE: Once = Once::new();
-    if !std::thread::panicking() {
-        ONCE.call_once(|| {
-            let before = panic::take_hook();
-            panic::set_hook(Box::new(move |info| {
-                if !INSIDE.try_with(Cell::get).unwrap_or(false) {
-                    before(info);
-                }
-            }));
-        });
+    // Not a lock: one that another thread holds when the process forks would never be released in the child.
+    static DONE: AtomicBool = AtomicBool::new(false);
+    if !std::thread::panicking() && !DONE.swap(true, Ordering::Relaxed) {
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if !INSIDE.try_with(Cell::get).unwrap_or(false) {
+                before(info);
+            }
+        }));
     }
 }
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::session::{self, Session};
 use crate::Id;
-use boundary::boundary;
+use boundary::{blocking_boundary, boundary};
 use status::jitsym_status;
 use types::*;
 
@@ -41,7 +41,7 @@ use types::*;
 /// `options` is NULL or points to `struct_size` readable bytes; `out` is NULL or points to a writable pointer.
 #[no_mangle]
 pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *mut jitsym) -> jitsym_status {
-    boundary(|| {
+    blocking_boundary(|| {
         if out.is_null() {
             return Err(Error::Null);
         }
@@ -170,7 +170,7 @@ pub extern "C" fn jitsym_unregister_range(session: *mut jitsym, addr: u64, size:
 /// Any thread, concurrently; not from a signal handler.
 #[no_mangle]
 pub extern "C" fn jitsym_flush(session: *mut jitsym, timeout_ms: u32) -> jitsym_status {
-    boundary(|| {
+    blocking_boundary(|| {
         let timeout = (timeout_ms != 0).then(|| Duration::from_millis(timeout_ms.into()));
         session::find(session as usize as u64)?.flush(timeout)
     })
@@ -187,7 +187,7 @@ pub extern "C" fn jitsym_flush(session: *mut jitsym, timeout_ms: u32) -> jitsym_
 /// Any thread; not from a signal handler.
 #[no_mangle]
 pub extern "C" fn jitsym_close(session: *mut jitsym) -> jitsym_status {
-    boundary(|| session::find(session as usize as u64)?.close())
+    blocking_boundary(|| session::find(session as usize as u64)?.close())
 }
 
 /// Reads the counters.
@@ -203,7 +203,7 @@ pub extern "C" fn jitsym_close(session: *mut jitsym) -> jitsym_status {
 /// `out` is NULL or points to `out->struct_size` writable bytes.
 #[no_mangle]
 pub unsafe extern "C" fn jitsym_get_stats(session: *mut jitsym, out: *mut jitsym_stats) -> jitsym_status {
-    boundary(|| {
+    blocking_boundary(|| {
         let session = session::find(session as usize as u64)?;
         // SAFETY: the caller's promise about `out`.
         unsafe { input::write_stats(out, session.engine()) }
@@ -223,7 +223,7 @@ pub unsafe extern "C" fn jitsym_get_stats(session: *mut jitsym, out: *mut jitsym
 /// `buf` is NULL or points to `size` writable bytes.
 #[no_mangle]
 pub unsafe extern "C" fn jitsym_last_error(session: *mut jitsym, buf: *mut c_char, size: usize) -> jitsym_status {
-    boundary(|| {
+    blocking_boundary(|| {
         if !session.is_null() {
             session::find(session as usize as u64)?;
         }
@@ -244,7 +244,7 @@ pub unsafe extern "C" fn jitsym_last_error(session: *mut jitsym, buf: *mut c_cha
 /// `buf` is NULL or points to `size` writable bytes.
 #[no_mangle]
 pub unsafe extern "C" fn jitsym_path(session: *mut jitsym, sink: u32, buf: *mut c_char, size: usize) -> jitsym_status {
-    boundary(|| {
+    blocking_boundary(|| {
         let session = session::find(session as usize as u64)?;
         let path = session.path(input::sink(sink)?)?;
         // SAFETY: the caller's promise about `buf`.

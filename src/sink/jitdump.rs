@@ -119,6 +119,14 @@ impl Jitdump {
         Ok(size)
     }
 
+    /// Fails if the file has been removed, so that nobody takes what was written for kept.
+    pub fn check(&self) -> io::Result<()> {
+        match &self.file {
+            Some(file) if file::is_removed(file) => Err(io::Error::new(io::ErrorKind::NotFound, "it has been removed")),
+            _ => Ok(()),
+        }
+    }
+
     /// The size of the file.
     pub fn len(&self) -> u64 {
         self.len

@@ -67,7 +67,8 @@ impl PerfMap {
         let opened = match before {
             Some(opened) => opened,
             None => {
-                self.stale = true;
+                // One that was lost is written again from the registry.
+                self.stale |= self.identity.is_some();
                 file::claim(&self.path, self.mode)?
             }
         };
@@ -105,6 +106,8 @@ impl PerfMap {
 
     /// Brings the file up to date; a rewrite only if it is due or `now`.
     pub fn write(&mut self, registry: &Registry, now: bool, counters: &Counters) -> io::Result<()> {
+        // Programs that tidy /tmp remove it under long-running processes.
+        self.stale |= now && self.file.as_ref().is_some_and(file::is_removed);
         if self.stale && (now || Instant::now() >= self.not_before) {
             let begin = Instant::now();
             self.rewrite(registry, counters)?;

@@ -3,6 +3,7 @@
 use std::ffi::{CString, OsStr};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -24,6 +25,11 @@ pub fn identity_of_name(path: &Path) -> io::Result<Identity> {
     fs::symlink_metadata(path).map(|data| Identity { device: data.dev(), inode: data.ino() })
 }
 
+/// Whether the file has been removed since it was opened.
+pub fn is_removed(file: &File) -> bool {
+    file.metadata().is_ok_and(|data| data.nlink() == 0)
+}
+
 fn options() -> OpenOptions {
     let mut options = OpenOptions::new();
     // Appending keeps whole records whole even if something else writes to the file.
@@ -38,16 +44,29 @@ pub fn create_new(path: &Path, mode: u32) -> io::Result<File> {
 
 /// Creates `path`, in place of a file that an earlier process with our pid has left there.
 ///
-/// Refuses to touch anything else: a link, a file of somebody else, one with a second name, or one that another library in
-/// this process is writing.
+/// Refuses to touch anything else: a link, a file of somebody else, one with a second name, one that another library in
+/// this process is writing, or one of a living process that has the same pid in another namespace. Such processes are known
+/// by a lock, which the system releases when the last of their descriptors is closed.
 pub fn claim(path: &Path, mode: u32) -> io::Result<File> {
     for _ in 0..3 {
         match create_new(path, mode) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => remove_stale(path)?,
-            other => return other,
+            Err(error) => return Err(error),
+            Ok(file) => {
+                // A file system without locks is no reason to go without symbols.
+                let _ = lock(&file);
+                return Ok(file);
+            }
         }
     }
     Err(refuse(io::ErrorKind::AlreadyExists, "is created again and again by somebody else"))
+}
+
+/// Locks a file for as long as it is open. False if somebody else has.
+fn lock(file: &File) -> bool {
+    // SAFETY: flock takes a descriptor, which is open.
+    let failed = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0;
+    !(failed && io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock)
 }
 
 fn remove_stale(path: &Path) -> io::Result<()> {
@@ -68,6 +87,11 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     }
     if in_use_here(path, Identity { device: data.dev(), inode: data.ino() }) {
         return Err(refuse(io::ErrorKind::AlreadyExists, "is written by another library in this process"));
+    }
+    let same =
+        OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK).open(path);
+    if same.is_ok_and(|file| !lock(&file)) {
+        return Err(refuse(io::ErrorKind::AlreadyExists, "is written by a living process with the same pid"));
     }
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -98,6 +122,7 @@ pub fn reopen(path: &Path, expected: Identity) -> io::Result<File> {
     if identity(&file)? != expected {
         return Err(refuse(io::ErrorKind::NotFound, "has been replaced"));
     }
+    let _ = lock(&file);
     Ok(file)
 }
 
@@ -174,6 +199,28 @@ mod tests {
         assert!(claim(&path, 0o600).unwrap_err().to_string().contains("another library"));
         drop(file);
         assert!(claim(&path, 0o600).is_ok());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_file_of_a_living_process_is_refused() {
+        let dir = dir("living");
+        let path = dir.join("jit-1.dump");
+        fs::write(&path, "alive").unwrap();
+        let mut holder = std::process::Command::new("flock").arg(&path).args(["sleep", "60"]).spawn().unwrap();
+        // Until the lock is taken the file looks stale; so look at it without claiming it.
+        let file = File::open(&path).unwrap();
+        while lock(&file) {
+            // SAFETY: the descriptor is open.
+            unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) };
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        drop(file);
+        let error = claim(&path, 0o600).unwrap_err();
+        holder.kill().unwrap();
+        holder.wait().unwrap();
+        assert!(error.to_string().contains("living process"), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), b"alive");
         fs::remove_dir_all(&dir).unwrap();
     }
 

@@ -5,6 +5,8 @@ use std::os::unix::fs::FileExt;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::thread::uncancelled;
+
 /// The size of a page.
 pub fn page_size() -> usize {
     // SAFETY: sysconf only answers.
@@ -132,7 +134,9 @@ fn read_some(pid: u32, addr: u64, out: &mut [u8]) -> usize {
     match io::Error::last_os_error().raw_os_error() {
         Some(libc::EFAULT) => 0,
         // Filtered by a sandbox, or not built into this kernel.
-        _ => std::fs::File::open("/proc/self/mem").and_then(|memory| memory.read_at(out, addr)).unwrap_or(0),
+        _ => uncancelled(|| {
+            std::fs::File::open("/proc/self/mem").and_then(|memory| memory.read_at(out, addr)).unwrap_or(0)
+        }),
     }
 }
 

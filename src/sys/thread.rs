@@ -11,23 +11,47 @@ pub fn id() -> u32 {
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
-/// Sleeps for about a tenth of a millisecond.
-pub fn sleep_briefly() {
-    std::thread::sleep(std::time::Duration::from_micros(100));
+/// Runs `body` with all signals blocked on this thread. A SIGXFSZ that a write in it has raised is taken away: the write has
+/// failed with EFBIG, which says it all.
+pub fn quietly<T>(body: impl FnOnce() -> T) -> T {
+    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+    let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+    let mut size_limit = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the sets are ours to write; a set that was emptied is initialised.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::sigemptyset(size_limit.as_mut_ptr());
+        libc::sigaddset(size_limit.as_mut_ptr(), libc::SIGXFSZ);
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+    }
+    let result = body();
+    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: both sets were filled in above. The mask is put back as it was.
+    unsafe {
+        libc::sigtimedwait(size_limit.as_ptr(), std::ptr::null_mut(), &now);
+        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
+    }
+    result
+}
+
+/// Runs `body` on a thread that cannot be cancelled meanwhile: file access is a cancellation point, and a cancellation must
+/// not unwind through Rust.
+pub fn uncancelled<T>(body: impl FnOnce() -> T) -> T {
+    let mut before = 0;
+    // SAFETY: the pointer is valid; 1 is PTHREAD_CANCEL_DISABLE on Linux.
+    unsafe { pthread_setcancelstate(1, &mut before) };
+    let result = body();
+    // SAFETY: as above.
+    unsafe { pthread_setcancelstate(before, &mut 0) };
+    result
+}
+
+extern "C" {
+    fn pthread_setcancelstate(state: libc::c_int, before: *mut libc::c_int) -> libc::c_int;
 }
 
 /// Starts a thread that no signal of the host is ever delivered to: a host's SIGPROF or SIGINT handler must not run on it.
 pub fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
-    let mut before = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: both sets are ours to write. A new thread inherits the mask of its creator, so the mask is set around the
-    // creation and put back as it was.
-    unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
-    }
-    let thread = Builder::new().name(name.into()).stack_size(512 * 1024).spawn(body);
-    // SAFETY: `before` was filled in by the first call.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
-    thread
+    // A new thread inherits the mask of its creator.
+    quietly(|| Builder::new().name(name.into()).stack_size(512 * 1024).spawn(body))
 }

@@ -10,7 +10,7 @@ use crate::registry::{Live, Stored};
 use crate::{unwind, Id};
 
 impl Writer {
-    pub(super) fn apply(&mut self, chunk: Chunk, event: &Event, groups: &mut Groups<'_>) {
+    pub(super) fn apply(&mut self, chunk: Chunk, event: &Event, groups: &mut Groups) {
         let counters = &self.engine.counters;
         if event.flags & flag::UNREADABLE != 0 {
             counters.unreadable.add(1);
@@ -38,7 +38,7 @@ impl Writer {
         }
     }
 
-    fn load(&mut self, chunk: Chunk, event: &Event, groups: &mut Groups<'_>) {
+    fn load(&mut self, chunk: Chunk, event: &Event, groups: &mut Groups) {
         self.engine.counters.registered.add(1);
         // SAFETY: this pass recycles the chunk at its end, and there is no other reference to this body yet.
         let body = unsafe { chunk.body_mut(event) };
@@ -51,7 +51,9 @@ impl Writer {
         let claimed = event.flags & flag::FREE_BEHIND != 0;
         let mut reach = if claimed { end + unwind::room(event.size, event.tables_len as usize) } else { end };
         if self.is_used(end, reach) {
-            clear_mapped_size(body, event.unwinding_at as usize);
+            if with_code {
+                clear_mapped_size(body, event.unwinding_at as usize);
+            }
             reach = end;
         }
         let offset = self.sinks.next_offset(groups).filter(|_| with_code);
@@ -59,15 +61,14 @@ impl Writer {
         let (addr, size, index, tables_len) = (event.addr, event.size, event.index, event.tables_len);
         self.insert(event.id, Live { addr, size, reach, index, name, stored, tables_len });
         if with_code {
-            // SAFETY: as above; the mutable reference is not used any more.
-            groups.push(unsafe { chunk.body(event) });
+            groups.push(chunk, event);
             if groups.are_many() {
                 self.sinks.write_groups(groups);
             }
         }
     }
 
-    fn move_code(&mut self, chunk: Chunk, event: &Event, groups: &mut Groups<'_>) {
+    fn move_code(&mut self, chunk: Chunk, event: &Event, groups: &mut Groups) {
         // If it was unregistered or overwritten meanwhile the move came too late.
         let Some(mut live) = self.registry.remove(event.id) else { return };
         self.engine.counters.moved.add(1);
@@ -85,7 +86,7 @@ impl Writer {
         self.insert(event.id, live);
     }
 
-    fn dump_move(&mut self, event: &Event, old_addr: u64, live: &mut Live, code: &[u8], groups: &mut Groups<'_>) {
+    fn dump_move(&mut self, event: &Event, old_addr: u64, live: &mut Live, code: &[u8], groups: &mut Groups) {
         let (timestamp, tid) = (event.timestamp, event.tid);
         if self.sinks.move_records {
             let (pid, size, index) = (self.engine.pid, live.size, live.index);

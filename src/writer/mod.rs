@@ -17,11 +17,12 @@ use crossbeam_channel::Sender;
 
 use crate::capi::boundary;
 use crate::chunk::{Chunk, Event, Kind};
-use crate::engine::{Engine, Message, Slot};
+use crate::engine::{Engine, Message, Requests};
 use crate::error::Result;
 use crate::ids::Recycler;
 use crate::process::Process;
 use crate::registry::Registry;
+use crate::slot::Slot;
 use crate::sys::barrier;
 use crate::Id;
 use merge::Merge;
@@ -50,9 +51,11 @@ pub struct Writer {
     recycler: Recycler,
     pub sinks: SinkSet,
     sources: BTreeMap<u64, Source>,
-    /// Requests that have come in and are answered after a pass that began later.
-    flushes: Vec<Sender<Result<()>>>,
+    /// Requests as they have come in; they are answered after a pass that began later.
+    asked: u64,
+    answered: u64,
     stop: Option<Sender<Stopped>>,
+    exiting: bool,
     /// When the last of them came in.
     asked_at: u64,
     /// Passes given up, one after the other, because a record stamped earlier was still being laid down.
@@ -79,8 +82,10 @@ impl Writer {
             recycler: Recycler::default(),
             sinks: SinkSet::new(process, engine),
             sources: BTreeMap::new(),
-            flushes: Vec::new(),
+            asked: 0,
+            answered: 0,
             stop: None,
+            exiting: false,
             asked_at: 0,
             deferred_passes: 0,
         }
@@ -93,6 +98,9 @@ impl Writer {
         if catch_unwind(AssertUnwindSafe(|| self.run_until_stopped())).is_err() {
             process.set_last_error("the writer failed".into());
             process.set_broken();
+            if let Some(engine) = process.engine() {
+                end_requests(engine);
+            }
         }
     }
 
@@ -100,32 +108,36 @@ impl Writer {
         let mut pause = SHORTEST_PAUSE;
         let mut idle_passes = 0;
         loop {
-            // What was committed before a request was sent may have been stamped or published after the pass began in which
+            // What was committed before a request was made may have been stamped or published after the pass began in which
             // the request came in. A pass that begins now has all of it.
-            let (flushes, stop) = (std::mem::take(&mut self.flushes), self.stop.take());
-            let asked = stop.is_some() || !flushes.is_empty();
+            let (due, stop) = (self.asked, self.stop.take());
+            let asked = stop.is_some() || due > self.answered;
             if asked {
                 barrier::all_threads();
                 while self.engine.clock.now() < self.asked_at + self.engine.clock.slack() {
                     std::hint::spin_loop();
                 }
+            } else if self.exiting {
+                self.wait_to_be_asked();
+                continue;
             }
             let bytes = self.pass(asked);
-            for ack in flushes {
-                // If this fails nobody waits any more.
-                let _ = ack.send(self.sinks.result());
+            if asked {
+                self.answer(due);
             }
             if let Some(ack) = stop {
                 self.finish(ack);
                 return;
             }
-            if self.stop.is_some() || !self.flushes.is_empty() {
+            if self.is_asked() {
                 continue;
             }
-            pause = if bytes >= BUSY_BYTES { pause / 2 } else { pause * 2 }.clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
-            let idle = bytes == 0 && pause == LONGEST_PAUSE && !self.sinks.have_work();
-            idle_passes = if idle { idle_passes + 1 } else { 0 };
-            if idle_passes > IDLE_PASSES && self.engine.barriers {
+            if let Some(bytes) = bytes {
+                pause = if bytes >= BUSY_BYTES { pause / 2 } else { pause * 2 }.clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
+                let idle = bytes == 0 && pause == LONGEST_PAUSE && !self.sinks.have_work();
+                idle_passes = if idle { idle_passes + 1 } else { 0 };
+            }
+            if idle_passes > IDLE_PASSES {
                 self.sleep();
                 idle_passes = 0;
                 pause = SHORTEST_PAUSE;
@@ -135,35 +147,51 @@ impl Writer {
         }
     }
 
+    fn is_asked(&self) -> bool {
+        self.stop.is_some() || self.asked > self.answered
+    }
+
+    fn answer(&mut self, due: u64) {
+        self.answered = due;
+        let mut requests = self.engine.requests();
+        requests.answered = due;
+        requests.result = self.sinks.result().err();
+        self.engine.tell_waiting();
+    }
+
+    /// While the process exits: a write that it interrupts would leave a torn record.
+    fn wait_to_be_asked(&mut self) {
+        self.collect();
+        if !self.is_asked() {
+            std::thread::park();
+        }
+    }
+
     /// Sleeps until it is woken, unless there is something to do already.
-    fn sleep(&self) {
+    fn sleep(&mut self) {
         self.engine.set_asleep(true);
         barrier::all_threads();
-        // Whoever publishes a record from now on sees the announcement; what was published before is seen here.
-        if !self.has_work() {
+        // Whoever publishes a record or sends something from now on sees the announcement; what came before is found here.
+        self.collect();
+        if !self.is_asked() && !self.sources.values().any(Source::has_unread) {
             std::thread::park();
         }
         self.engine.set_asleep(false);
     }
 
-    fn has_work(&self) -> bool {
-        self.sources.values().any(|source| {
-            let chunk = current_chunk(&source.slot);
-            chunk.is_some_and(|chunk| chunk.consumed() < chunk.committed())
-        })
-    }
-
     /// Reads everything that was published, writes it, and recycles the chunks. `now`: whoever asked wants all sinks up to
-    /// date. Returns how many bytes were read.
-    fn pass(&mut self, now: bool) -> usize {
+    /// date. Returns how many bytes were read; `None` if the pass was put off.
+    fn pass(&mut self, now: bool) -> Option<usize> {
         // Records stamped later than this wait for the next pass. All that are stamped earlier are waited for, so the time in
         // the file does not go back, and a record that came about because of another one never goes before it.
         let cutoff = self.engine.clock.now() - self.engine.clock.slack();
         fence(Ordering::SeqCst);
         self.collect();
-        if !self.await_stragglers() && !now && self.deferred_passes < DEFERRED_PASSES {
+        // Not while threads wait for memory: then being early counts for more than the order.
+        let may_wait = !now && self.deferred_passes < DEFERRED_PASSES && !self.engine.pool.is_low();
+        if !self.await_stragglers() && may_wait {
             self.deferred_passes += 1;
-            return 0;
+            return None;
         }
         self.deferred_passes = 0;
         // Again, because a thread that was waited for may have changed chunks.
@@ -176,13 +204,18 @@ impl Writer {
             self.apply(chunk, &event, &mut groups);
         }
         self.sinks.write_groups(&mut groups);
-        if self.registry.forget_oldest() > 0 {
+        let forgotten = self.registry.forget_oldest();
+        if forgotten > 0 {
+            self.engine.counters.map_forgotten.add(forgotten as u64);
             self.sinks.note_forgotten();
+        }
+        if now {
+            self.sinks.check_dump();
         }
         self.sinks.write_map(&self.registry, now);
         self.recycle();
         self.engine.counters.live.set(self.registry.live_count() as u64);
-        bytes
+        Some(bytes)
     }
 
     /// Waits for the threads that are just laying down a record, which may be stamped before this pass began. False if one
@@ -205,10 +238,18 @@ impl Writer {
 
     /// Finds out which chunks there are to read, and what was asked for.
     fn collect(&mut self) {
+        let mut requests = self.engine.requests();
+        if requests.asked > self.asked || requests.stop.is_some() {
+            self.asked_at = self.engine.clock.now();
+        }
+        self.asked = requests.asked;
+        self.exiting = requests.exiting;
+        self.stop = requests.stop.take().or(self.stop.take());
+        drop(requests);
         for source in self.sources.values_mut() {
             // Before the channel is emptied: what an ended thread has sent is then in the channel.
-            source.ended = source.slot.detached.load(Ordering::Acquire);
-            source.current = current_chunk(&source.slot);
+            source.ended = source.slot.is_detached();
+            source.current = source.slot.current();
         }
         // After the slots, so that a chunk which a thread changes now is found at least once, and the older chunks of a
         // thread are always known before newer ones.
@@ -222,14 +263,6 @@ impl Writer {
                     if let Some(source) = self.sources.get_mut(&slot) {
                         source.full.push_back(chunk);
                     }
-                }
-                Message::Flush(ack) => {
-                    self.flushes.push(ack);
-                    self.asked_at = self.engine.clock.now();
-                }
-                Message::Stop(ack) => {
-                    self.stop = Some(ack);
-                    self.asked_at = self.engine.clock.now();
                 }
             }
         }
@@ -245,6 +278,23 @@ impl Writer {
             }
             !(source.ended && source.full.is_empty())
         });
+        if pool.is_low() {
+            self.take_back();
+        }
+    }
+
+    /// Takes back the chunks of threads that have nothing in them to be read and are not laying down anything.
+    fn take_back(&self) {
+        let slots = self.sources.values().map(|source| &source.slot);
+        let idle = |slot: &&Arc<Slot>| slot.current().is_some_and(|chunk| chunk.consumed() == chunk.committed());
+        let wanted: Vec<&Arc<Slot>> = slots.filter(idle).filter(|slot| slot.want()).collect();
+        if wanted.is_empty() {
+            return;
+        }
+        barrier::all_threads();
+        for chunk in wanted.iter().filter_map(|slot| slot.take()) {
+            self.engine.pool.recycle(chunk);
+        }
     }
 
     /// Closes the files and hands everything to whoever waits for it.
@@ -254,18 +304,22 @@ impl Writer {
             self.retire(id);
         }
         self.engine.counters.live.set(0);
-        self.flushes.clear();
         self.sinks.close();
         let result = self.sinks.result();
         self.engine.stop_sinks();
         self.engine.set_writer_thread(None);
+        end_requests(self.engine);
         let _ = ack.send((result, self));
     }
 
-    /// Throws away what calls that lost the race with the last close have left behind: they returned `Closed`.
-    pub fn discard_leftovers(&mut self) {
+    /// Begins a new life: throws away what calls that lost the race with the last close have left behind (they returned
+    /// `Closed`), and takes requests again.
+    pub fn begin(&mut self) {
         self.collect();
-        self.flushes.clear();
+        self.answered = self.asked;
+        let mut requests = self.engine.requests();
+        *requests = Requests { open: true, asked: self.asked, answered: self.asked, ..Requests::default() };
+        drop(requests);
         let mut merge = Merge::new(self.sources.values().map(Source::readings));
         while let Some((_, event)) = merge.next(u64::MAX) {
             match event.kind {
@@ -286,13 +340,20 @@ impl Writer {
     }
 }
 
-/// The chunk that a thread is filling.
-fn current_chunk(slot: &Slot) -> Option<Chunk> {
-    // SAFETY: only the writer recycles chunks, and none that is in a slot, so what is found there exists.
-    unsafe { Chunk::from_ptr(slot.current.load(Ordering::Acquire)) }
+/// Nobody answers requests any more.
+fn end_requests(engine: &Engine) {
+    let mut requests = engine.requests();
+    requests.open = false;
+    // Whoever waits for it learns that nobody will come.
+    requests.stop = None;
+    engine.tell_waiting();
 }
 
 impl Source {
+    fn has_unread(&self) -> bool {
+        self.readings().any(|chunk| chunk.consumed() < chunk.committed())
+    }
+
     /// The chunks to read in this pass, oldest first.
     fn readings(&self) -> impl Iterator<Item = Chunk> + '_ {
         // If the thread has sent the chunk meanwhile, it is there twice.

@@ -3,6 +3,7 @@
 use std::io::IoSlice;
 use std::path::PathBuf;
 
+use crate::chunk::{Chunk, Event};
 use crate::config::{Config, DumpDir, Sinks};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -83,7 +84,7 @@ impl SinkSet {
     }
 
     /// Where in the jitdump the next group will be.
-    pub fn next_offset(&self, groups: &Groups<'_>) -> Option<u64> {
+    pub fn next_offset(&self, groups: &Groups) -> Option<u64> {
         self.running_dump().map(|dump| dump.len() + groups.bytes as u64)
     }
 
@@ -94,7 +95,7 @@ impl SinkSet {
 
     /// Reads a group back: keeping the tables and lines of all live code in memory for a move that hardly ever comes would
     /// cost every host more than this.
-    pub fn read_back(&mut self, groups: &mut Groups<'_>, stored: Stored) -> Option<Vec<u8>> {
+    pub fn read_back(&mut self, groups: &mut Groups, stored: Stored) -> Option<Vec<u8>> {
         self.write_groups(groups);
         let read = self.running_dump()?.read_back(stored);
         if let Err(error) = &read {
@@ -133,16 +134,18 @@ impl SinkSet {
     }
 
     /// Writes pieces of one record or group that are not in a chunk, behind all that came before.
-    pub fn write_owned(&mut self, groups: &mut Groups<'_>, pieces: &[&[u8]]) {
+    pub fn write_owned(&mut self, groups: &mut Groups, pieces: &[&[u8]]) {
         self.write_groups(groups);
         self.write_dump(pieces, 1);
     }
 
     /// Writes what has come together.
-    pub fn write_groups(&mut self, groups: &mut Groups<'_>) {
-        if !groups.pieces.is_empty() {
-            self.write_dump(&groups.pieces, groups.records);
-            groups.clear();
+    pub fn write_groups(&mut self, groups: &mut Groups) {
+        let Groups { pieces, records, .. } = std::mem::take(groups);
+        if !pieces.is_empty() {
+            // SAFETY: the pieces are committed bodies in chunks that are recycled later, and nobody writes to them any more.
+            let pieces: Vec<&[u8]> = pieces.iter().map(|&piece| unsafe { &*piece }).collect();
+            self.write_dump(&pieces, records);
         }
     }
 
@@ -156,6 +159,13 @@ impl SinkSet {
                 self.engine.counters.jitdump_records.add(records);
             }
             Err(error) => self.failed(Sinks::JITDUMP, &error),
+        }
+    }
+
+    /// Notices that the jitdump is gone.
+    pub fn check_dump(&mut self) {
+        if let Some(Err(error)) = self.running_dump().map(Jitdump::check) {
+            self.failed(Sinks::JITDUMP, &error);
         }
     }
 
@@ -195,22 +205,22 @@ impl SinkSet {
 
 /// Groups in chunks, on their way to the jitdump in few system calls.
 #[derive(Default)]
-pub struct Groups<'a> {
-    pieces: Vec<&'a [u8]>,
+pub struct Groups {
+    pieces: Vec<*const [u8]>,
     records: u64,
     bytes: usize,
 }
 
-impl<'a> Groups<'a> {
-    /// Adds a group.
-    pub fn push(&mut self, group: &'a [u8]) {
+impl Groups {
+    /// Adds the group that is the body of this event. The chunk is not recycled before the groups are written.
+    pub fn push(&mut self, chunk: Chunk, event: &Event) {
+        let group = chunk.body_ptr(event);
         self.records += 1;
         self.bytes += group.len();
         if let Some(last) = self.pieces.last_mut() {
-            if last.as_ptr_range().end == group.as_ptr() {
-                // SAFETY: both lie in the same chunk, for a chunk begins with its head and so never where a body of another
-                // one ends; together they are one piece of initialised memory that lives as long as either.
-                *last = unsafe { std::slice::from_raw_parts(last.as_ptr(), last.len() + group.len()) };
+            // A chunk begins with its head, never where a body of another one ends: both lie in the same chunk.
+            if last.cast::<u8>().wrapping_add(last.len()) == group.cast() {
+                *last = std::ptr::slice_from_raw_parts(last.cast(), last.len() + group.len());
                 return;
             }
         }
@@ -220,9 +230,5 @@ impl<'a> Groups<'a> {
     /// Whether it is time to write them.
     pub fn are_many(&self) -> bool {
         self.pieces.len() >= BATCH_PIECES || self.bytes >= BATCH_BYTES
-    }
-
-    fn clear(&mut self) {
-        *self = Groups::default();
     }
 }

@@ -258,6 +258,13 @@ impl Truth {
     }
 }
 
+/// The truth of a finished run, and what removes the run's files: also if the truth is found to be bad.
+pub fn read_truth(text: &str) -> (Truth, TmpFiles) {
+    let pid = text.lines().find_map(|line| line.strip_prefix("pid\t")).and_then(|pid| pid.parse().ok());
+    let files = TmpFiles(pid.unwrap_or_else(|| panic!("no process id in the truth:\n{text}")));
+    (Truth::parse(text), files)
+}
+
 // ------------------------------------------------------------------------------------------------ recordings
 
 /// A run of the program under `perf record`.
@@ -279,8 +286,7 @@ impl Recording {
             let _alone = serial();
             run(&mut record)
         };
-        let truth = Truth::parse(&stdout(&output));
-        let _files = TmpFiles(truth.pid);
+        let (truth, _files) = read_truth(&stdout(&output));
         Recording { truth, data, _files }
     }
 

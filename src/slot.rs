@@ -1,0 +1,121 @@
+//! The place where a registering thread and the writer meet: which chunk the thread fills, and whether it is at it.
+//!
+//! A thread with nothing to register still holds a chunk. When chunks run short the writer takes such chunks back. For that
+//! both sides announce first and look afterwards: the thread that it lays down a record, the writer that it wants the chunk.
+//! A barrier between the two (`Engine::order` on the thread's side, `barrier::all_threads` on the writer's) makes sure that
+//! at least one of them sees the other.
+
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU8, Ordering};
+
+use crate::chunk::Chunk;
+
+/// The thread's place.
+#[derive(Debug)]
+pub struct Slot {
+    /// Unique number.
+    pub number: u64,
+    /// The chunk that the thread fills; null if it has none.
+    current: AtomicPtr<u8>,
+    /// The thread is gone.
+    detached: AtomicBool,
+    /// Odd while the thread lays down a record: from before it takes the time to after it has published.
+    progress: AtomicU32,
+    /// Who has the chunk: `KEPT`, `WANTED` or `TAKEN`.
+    claim: AtomicU8,
+}
+
+/// The chunk is the thread's.
+const KEPT: u8 = 0;
+/// The writer decides whether it takes the chunk; the thread keeps off until it has.
+const WANTED: u8 = 1;
+/// The writer has taken the chunk.
+const TAKEN: u8 = 2;
+
+impl Slot {
+    pub fn new(number: u64) -> Slot {
+        Slot {
+            number,
+            current: AtomicPtr::default(),
+            detached: AtomicBool::new(false),
+            progress: AtomicU32::new(0),
+            claim: AtomicU8::new(KEPT),
+        }
+    }
+
+    /// The chunk that the thread fills.
+    pub fn current(&self) -> Option<Chunk> {
+        // SAFETY: only the writer recycles chunks, and none that is in a slot, so what is found there exists.
+        unsafe { Chunk::from_ptr(self.current.load(Ordering::Acquire)) }
+    }
+
+    /// Says which chunk the thread fills.
+    pub fn set_current(&self, chunk: Option<Chunk>) {
+        self.current.store(chunk.map_or(std::ptr::null_mut(), Chunk::as_ptr), Ordering::Release);
+    }
+
+    /// The thread has sent its last chunk.
+    pub fn detach(&self) {
+        self.detached.store(true, Ordering::Release);
+    }
+
+    /// Whether the thread is gone.
+    pub fn is_detached(&self) -> bool {
+        self.detached.load(Ordering::Acquire)
+    }
+
+    /// The thread begins a record, or to hand over its chunk. `Engine::order` has to follow, then `is_kept`.
+    #[inline]
+    pub fn begin(&self) {
+        self.progress.store(self.progress.load(Ordering::Relaxed) | 1, Ordering::Relaxed);
+    }
+
+    /// The thread has published the record, or given it up.
+    #[inline]
+    pub fn end(&self) {
+        let progress = self.progress.load(Ordering::Relaxed) | 1;
+        self.progress.store(progress.wrapping_add(1), Ordering::Release);
+    }
+
+    /// Whether the thread, having begun, may use its chunk.
+    #[inline]
+    pub fn is_kept(&self) -> bool {
+        self.claim.load(Ordering::Relaxed) == KEPT
+    }
+
+    /// Waits, not having begun, until the writer has decided. True if the chunk is gone.
+    #[cold]
+    pub fn settle(&self) -> bool {
+        loop {
+            match self.claim.load(Ordering::Acquire) {
+                WANTED => std::thread::yield_now(),
+                TAKEN => {
+                    self.claim.store(KEPT, Ordering::Release);
+                    return true;
+                }
+                _ => return false,
+            }
+        }
+    }
+
+    /// A number that is odd while a record is being laid down, and another one for each record.
+    pub fn progress(&self) -> u32 {
+        self.progress.load(Ordering::Acquire)
+    }
+
+    /// The writer wants the chunk. `barrier::all_threads` has to follow, then `take`. False if an earlier taking is not even
+    /// noticed yet.
+    pub fn want(&self) -> bool {
+        self.claim.compare_exchange(KEPT, WANTED, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    }
+
+    /// The chunk, if the thread is not at it and the writer has read all that is in it.
+    pub fn take(&self) -> Option<Chunk> {
+        let idle = self.progress().is_multiple_of(2);
+        let chunk = self.current().filter(|chunk| idle && chunk.consumed() == chunk.committed());
+        if chunk.is_some() {
+            self.set_current(None);
+        }
+        self.claim.store(if chunk.is_some() { TAKEN } else { KEPT }, Ordering::Release);
+        chunk
+    }
+}
