@@ -21,6 +21,9 @@ use crate::sys::mem::Region;
 /// Size of a chunk of the pool.
 pub const CHUNK_SIZE: usize = 256 * 1024;
 
+/// Chunks for one record are a multiple of this, which bounds their number.
+const OWN_UNIT: usize = 16 * 1024;
+
 const HEAD: usize = 64;
 
 #[repr(C)]
@@ -30,6 +33,8 @@ struct Head {
     /// Number of events that the writer is done with; only the writer looks at it.
     consumed: AtomicU32,
     size: usize,
+    /// Made for one record, and not of the pool.
+    own: bool,
 }
 
 const _: () = assert!(size_of::<Head>() <= HEAD && size_of::<Event>() == 64);
@@ -95,8 +100,8 @@ unsafe impl Send for Chunk {}
 impl Chunk {
     /// # Safety
     /// `start` is 64-byte aligned, and `size` bytes from it are writable and belong to the chunk.
-    unsafe fn init(start: NonNull<u8>, size: usize) -> Chunk {
-        let head = Head { committed: AtomicU32::new(0), consumed: AtomicU32::new(0), size };
+    unsafe fn init(start: NonNull<u8>, size: usize, own: bool) -> Chunk {
+        let head = Head { committed: AtomicU32::new(0), consumed: AtomicU32::new(0), size, own };
         // SAFETY: the caller's promise.
         unsafe { start.cast::<Head>().write(head) };
         Chunk(start)
@@ -129,10 +134,6 @@ impl Chunk {
 
     pub fn set_consumed(self, count: u32) {
         self.head().consumed.store(count, Ordering::Relaxed);
-    }
-
-    fn is_large(self) -> bool {
-        self.head().size > CHUNK_SIZE
     }
 
     fn event_ptr(self, number: u32) -> *mut Event {
@@ -220,6 +221,11 @@ impl Cursor {
     }
 }
 
+/// Size of a chunk for one record.
+fn own_size(body: usize) -> usize {
+    (HEAD + body + size_of::<Event>()).next_multiple_of(OWN_UNIT)
+}
+
 /// Where chunks come from and go back to.
 #[derive(Debug)]
 pub struct Pool {
@@ -228,13 +234,13 @@ pub struct Pool {
     /// Chunks from here on were never used.
     fresh: AtomicUsize,
     free: (Sender<Chunk>, Receiver<Chunk>),
-    /// Bytes of chunks made for one large record each.
-    large: AtomicUsize,
-    large_limit: usize,
+    /// Bytes of chunks made for one record each.
+    own: AtomicUsize,
+    own_limit: usize,
 }
 
 impl Pool {
-    /// A pool that uses at most `max_memory` bytes, half of it for records larger than a chunk.
+    /// A pool that uses at most `max_memory` bytes, half of it for records that get a chunk of their own.
     pub fn new(max_memory: usize) -> std::io::Result<Pool> {
         let chunks = (max_memory / 2 / CHUNK_SIZE).max(2);
         Ok(Pool {
@@ -242,20 +248,15 @@ impl Pool {
             chunks,
             fresh: AtomicUsize::new(0),
             free: crossbeam_channel::bounded(chunks),
-            large: AtomicUsize::new(0),
-            large_limit: max_memory / 2,
+            own: AtomicUsize::new(0),
+            own_limit: max_memory / 2,
         })
-    }
-
-    /// Number of chunks.
-    pub fn capacity(&self) -> usize {
-        self.chunks
     }
 
     /// Bytes in use.
     pub fn memory(&self) -> u64 {
         let fresh = self.fresh.load(Ordering::Relaxed).min(self.chunks);
-        ((fresh - self.free.1.len().min(fresh)) * CHUNK_SIZE + self.large.load(Ordering::Relaxed)) as u64
+        ((fresh - self.free.1.len().min(fresh)) * CHUNK_SIZE + self.own.load(Ordering::Relaxed)) as u64
     }
 
     /// Whether so few chunks are left that the writer should hurry.
@@ -272,28 +273,33 @@ impl Pool {
         let take = |used: usize| (used < self.chunks).then_some(used + 1);
         let number = self.fresh.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
         // SAFETY: `number` is below the count of chunks in the region, and nobody else got it.
-        Some(unsafe { Chunk::init(self.region.start().add(number * CHUNK_SIZE), CHUNK_SIZE) })
+        Some(unsafe { Chunk::init(self.region.start().add(number * CHUNK_SIZE), CHUNK_SIZE, false) })
     }
 
-    /// A chunk, waiting until the writer has given one back.
-    pub fn take_within(&self, wait: std::time::Duration) -> Option<Chunk> {
-        self.take().or_else(|| self.free.1.recv_timeout(wait).ok())
+    /// Whether a record with `body` bytes can be held at all.
+    pub fn can_hold(&self, body: usize) -> bool {
+        own_size(body) <= self.own_limit
     }
 
-    /// A chunk of its own for one record with `body` bytes.
-    pub fn take_large(&self, body: usize) -> Option<Chunk> {
-        let size = (HEAD + body + size_of::<Event>()).next_multiple_of(4096).max(CHUNK_SIZE + 4096);
-        let fits = |used: usize| used.checked_add(size).filter(|&sum| sum <= self.large_limit);
-        self.large.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).ok()?;
+    /// The most chunks of both kinds that there can be at a time.
+    pub fn most_chunks(&self) -> usize {
+        self.chunks + self.own_limit / OWN_UNIT
+    }
+
+    /// A chunk of its own for one record with `body` bytes, if the bound allows it.
+    pub fn take_own(&self, body: usize) -> Option<Chunk> {
+        let size = own_size(body);
+        let fits = |used: usize| used.checked_add(size).filter(|&sum| sum <= self.own_limit);
+        self.own.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).ok()?;
         match Region::new(size) {
             Ok(region) => {
                 // SAFETY: the region is fresh and `size` bytes long; `recycle` frees it.
-                let chunk = unsafe { Chunk::init(region.start(), size) };
+                let chunk = unsafe { Chunk::init(region.start(), size, true) };
                 std::mem::forget(region);
                 Some(chunk)
             }
             Err(_) => {
-                self.large.fetch_sub(size, Ordering::Relaxed);
+                self.own.fetch_sub(size, Ordering::Relaxed);
                 None
             }
         }
@@ -301,11 +307,11 @@ impl Pool {
 
     /// Gives a chunk back that is written out and that nobody else uses any more.
     pub fn recycle(&self, chunk: Chunk) {
-        if chunk.is_large() {
+        if chunk.head().own {
             let size = chunk.head().size;
-            // SAFETY: `take_large` mapped it with this size, and the last user is done.
+            // SAFETY: `take_own` mapped it with this size, and the last user is done.
             unsafe { libc::munmap(chunk.as_ptr().cast(), size) };
-            self.large.fetch_sub(size, Ordering::Relaxed);
+            self.own.fetch_sub(size, Ordering::Relaxed);
         } else {
             // There is room for all chunks.
             let _ = self.free.0.try_send(chunk);
@@ -364,7 +370,7 @@ mod tests {
     #[test]
     fn the_pool_is_bounded_and_reuses() {
         let pool = Pool::new(1 << 20).unwrap();
-        assert_eq!(pool.capacity(), 2);
+        assert_eq!(pool.chunks, 2);
         let (a, b) = (pool.take().unwrap(), pool.take().unwrap());
         assert!(pool.take().is_none() && pool.is_low());
         assert_eq!(pool.memory(), 2 * CHUNK_SIZE as u64);
@@ -378,14 +384,14 @@ mod tests {
     #[test]
     fn large_records_have_a_bound_of_their_own() {
         let pool = Pool::new(4 << 20).unwrap();
-        assert!(pool.take_large(3 << 20).is_none());
-        let chunk = pool.take_large(1 << 20).unwrap();
+        assert!(!pool.can_hold(3 << 20) && pool.take_own(3 << 20).is_none());
+        let chunk = pool.take_own(1 << 20).unwrap();
         let mut cursor = Cursor::new(chunk);
         cursor.room(1 << 20).unwrap().fill(7);
         cursor.commit(event(1 << 20));
-        assert!(pool.take_large(1 << 20).is_none());
+        assert!(pool.can_hold(1 << 20) && pool.take_own(1 << 20).is_none());
         pool.recycle(chunk);
         assert_eq!(pool.memory(), 0);
-        assert!(pool.take_large(1 << 20).is_some());
+        assert!(pool.take_own(1 << 20).is_some());
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{compiler_fence, fence, AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
 
@@ -13,8 +13,8 @@ use crate::error::{Error, Result};
 use crate::ids::Ids;
 use crate::slot::Slot;
 use crate::stats::Counters;
-use crate::sys::barrier;
 use crate::sys::clock::Clock;
+use crate::sys::{barrier, thread};
 use crate::writer::Stopped;
 
 /// The first code index. perf names files after the index, in a directory that other writers of the same process (CPython,
@@ -82,8 +82,8 @@ pub struct Engine {
 impl Engine {
     pub fn new(config: &Config) -> Result<Engine> {
         let pool = Pool::new(config.max_memory).map_err(|_| Error::NoMemory)?;
-        // Room for every chunk there can be, and for many threads that start at once.
-        let messages = crossbeam_channel::bounded(2 * pool.capacity() + 1024);
+        // Room for every chunk that there can be, and for many threads that start at once.
+        let messages = crossbeam_channel::bounded(pool.most_chunks() + 1024);
         Ok(Engine {
             pool,
             ids: Ids::new(),
@@ -169,14 +169,22 @@ impl Engine {
         self.pool.take()
     }
 
-    /// An empty chunk for a thread, as soon as there is one, within the time that the session allows.
+    /// Memory for one record alone, as soon as there is some, within the time that the session allows.
     #[cold]
-    pub fn wait_for_chunk(&self) -> Option<Chunk> {
+    pub fn wait_for_own(&self, body_len: usize) -> Option<Chunk> {
         self.wake();
-        if self.drop_when_full.load(Ordering::Relaxed) {
-            return self.pool.take();
+        let wait = if self.drop_when_full.load(Ordering::Relaxed) {
+            Duration::ZERO
+        } else {
+            Duration::from_millis(self.max_wait_ms.load(Ordering::Relaxed).into())
+        };
+        let end = Instant::now() + wait;
+        loop {
+            match self.pool.take_own(body_len) {
+                None if Instant::now() < end => thread::sleep_briefly(),
+                result => return result,
+            }
         }
-        self.pool.take_within(Duration::from_millis(self.max_wait_ms.load(Ordering::Relaxed).into()))
     }
 
     /// Sends to the writer. There is room but in a storm of new threads, so waiting is the exception.

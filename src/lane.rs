@@ -28,13 +28,7 @@ impl Lane {
     /// The time is taken when there is room. A call that had to wait for it is stamped later than it began, which is as
     /// true: the code does not run before the call returns.
     pub fn append(&mut self, body_len: usize, fill: impl FnOnce(&mut [u8], u64) -> Result<Event>) -> Result<()> {
-        if body_len > CHUNK_SIZE - CHUNK_OVERHEAD {
-            return self.append_large(body_len, fill);
-        }
-        loop {
-            if self.cursor.as_mut().is_none_or(|cursor| cursor.room(body_len).is_none()) {
-                self.change_chunk()?;
-            }
+        while self.find_room(body_len)? {
             // While there was no record the writer may have taken the chunk.
             self.enter();
             if let Some(cursor) = &mut self.cursor {
@@ -45,16 +39,27 @@ impl Lane {
             }
             self.slot.end();
         }
+        self.append_alone(body_len, fill)
     }
 
-    /// A record that no chunk can hold gets one of its own.
+    /// Sees to it that the chunk has room for a body. False if no chunk has, or none is free.
+    #[inline]
+    fn find_room(&mut self, body_len: usize) -> Result<bool> {
+        match &mut self.cursor {
+            Some(cursor) if cursor.room(body_len).is_some() => Ok(true),
+            _ if body_len > CHUNK_SIZE - CHUNK_OVERHEAD => Ok(false),
+            _ => self.change_chunk(),
+        }
+    }
+
+    /// A record that no chunk can hold, or that finds none free, gets memory of its own.
     #[cold]
-    fn append_large(&mut self, body_len: usize, fill: impl FnOnce(&mut [u8], u64) -> Result<Event>) -> Result<()> {
-        let body_fits = u32::try_from(body_len + CHUNK_OVERHEAD).is_ok();
-        let chunk = if body_fits { self.engine.pool.take_large(body_len) } else { None };
+    fn append_alone(&mut self, body_len: usize, fill: impl FnOnce(&mut [u8], u64) -> Result<Event>) -> Result<()> {
+        let body_fits = u32::try_from(body_len + CHUNK_OVERHEAD).is_ok() && self.engine.pool.can_hold(body_len);
+        let chunk = if body_fits { self.engine.wait_for_own(body_len) } else { None };
         let Some(chunk) = chunk else {
             self.engine.counters.dropped.add(1);
-            return Err(Error::NoMemory);
+            return Err(if body_fits { Error::Dropped } else { Error::NoMemory });
         };
         let mut cursor = Cursor::new(chunk);
         self.enter();
@@ -86,30 +91,18 @@ impl Lane {
         }
     }
 
+    /// Hands over the current chunk and takes another one. False if none is free.
     #[cold]
-    fn change_chunk(&mut self) -> Result<()> {
-        let free = self.engine.take_chunk();
+    fn change_chunk(&mut self) -> Result<bool> {
         // The full one goes first, also if there is no other yet: writing it out is what makes one free.
         self.enter();
         let handed_over = self.hand_over();
         self.slot.end();
-        let chunk = match (handed_over, free) {
-            (Ok(()), Some(chunk)) => chunk,
-            (Ok(()), None) => self.engine.wait_for_chunk().ok_or_else(|| {
-                self.engine.counters.dropped.add(1);
-                Error::Dropped
-            })?,
-            (Err(error), free) => {
-                if let Some(chunk) = free {
-                    self.engine.pool.recycle(chunk);
-                }
-                self.engine.counters.dropped.add(1);
-                return Err(error);
-            }
-        };
+        handed_over?;
+        let Some(chunk) = self.engine.take_chunk() else { return Ok(false) };
         self.cursor = Some(Cursor::new(chunk));
         self.slot.set_current(Some(chunk));
-        Ok(())
+        Ok(true)
     }
 
     /// Gives the current chunk to the writer. To be called between `enter` and `Slot::end`.

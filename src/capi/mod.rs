@@ -24,16 +24,17 @@ use types::*;
 /// Opens a session, and with the first one starts the sinks and the background thread that writes them.
 ///
 /// Sinks that cannot start are reported by `jitsym_get_stats` and `jitsym_last_error`; the call fails only if none could.
-/// Sessions of one process share files, writer and options: a second session joins the first. After the last one was closed,
-/// a new session continues the same files.
+/// Sessions of one process share files and writer: a second session joins the first, whose options count. After the last one
+/// was closed, a new session may have new options; if its directories are the same it continues the same files.
 ///
 /// Parameters:
 /// - `options`: NULL for the defaults and the environment.
 /// - `out`: receives the session.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`, `_ENUM`, `_PATH` for bad options;
-/// `JITSYM_ERR_CONFLICT` if a running session has other directories or another dialect; `JITSYM_ERR_NO_SINK`,
-/// `JITSYM_ERR_NO_MEMORY`, `JITSYM_ERR_THREAD`, `JITSYM_ERR_TOO_MANY_SESSIONS`.
+/// `JITSYM_ERR_CONFLICT` if a session is open that has other directories, another dialect, or lacks a sink that this one asks
+/// for; `JITSYM_ERR_NO_SINK`, `JITSYM_ERR_NO_MEMORY`, `JITSYM_ERR_THREAD`, `JITSYM_ERR_TOO_MANY_SESSIONS`;
+/// `JITSYM_ERR_TIMEOUT` if an earlier close did not finish and still has not.
 ///
 /// Any thread; not from a signal handler. Does file I/O. Does not keep `options`.
 ///
@@ -65,8 +66,9 @@ pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *
 /// - `code`: what to register.
 /// - `out_id`: receives the id for `jitsym_move` and `jitsym_unregister`; may be NULL. 0 if no sink is running.
 ///
-/// Returns `JITSYM_OK`; a status that names what is wrong with `code`; `JITSYM_ERR_DROPPED` or `JITSYM_ERR_NO_MEMORY` if
-/// there was no room; `JITSYM_ERR_SESSION`, `JITSYM_ERR_CLOSED`, `JITSYM_ERR_FORKED`.
+/// Returns `JITSYM_OK`, also without a look at `code` if no sink is running; a status that names what is wrong with `code`;
+/// `JITSYM_ERR_DROPPED` or `JITSYM_ERR_NO_MEMORY` if there was no room; `JITSYM_ERR_SESSION`, `JITSYM_ERR_CLOSED`,
+/// `JITSYM_ERR_FORKED`, `JITSYM_ERR_BUSY`.
 ///
 /// Any thread, concurrently; not from a signal handler. With `code->bytes` set it takes no lock and makes no system call in
 /// the steady state.
@@ -235,7 +237,7 @@ pub unsafe extern "C" fn jitsym_last_error(session: *mut jitsym, buf: *mut c_cha
 /// Copies the path of the file that a sink writes to `buf`, NUL-terminated.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_ENUM` if `sink` is not one `JITSYM_SINK_*` bit; `JITSYM_ERR_NOT_RUNNING`;
-/// `JITSYM_ERR_NULL`; `JITSYM_ERR_BUFFER` if it does not fit (`JITSYM_DIR_MAX` + 33 bytes always do); `JITSYM_ERR_SESSION`,
+/// `JITSYM_ERR_NULL`; `JITSYM_ERR_BUFFER` if it does not fit (`JITSYM_DIR_MAX` + 64 bytes always do); `JITSYM_ERR_SESSION`,
 /// `_CLOSED`, `_FORKED`.
 ///
 /// Any thread, concurrently; not from a signal handler.

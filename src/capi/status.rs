@@ -5,7 +5,8 @@ use crate::error::Error;
 /// What a call came to. Every function that can fail returns one of these.
 ///
 /// `JITSYM_OK` is 0 and every failure is positive. The numbers never change their meaning. A call that does not return
-/// `JITSYM_OK` has had no effect on what was registered before, and has written none of its outputs.
+/// `JITSYM_OK` has had no effect on what was registered before, and has written none of its outputs. (`JITSYM_ERR_CLOSED` from
+/// a call that ran while its session was closed leaves open whether the record was still written.)
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(non_camel_case_types)]
@@ -17,9 +18,10 @@ pub enum jitsym_status {
     JITSYM_ERR_NULL = 1,
     /// A `struct_size` (or an element size) is smaller than that of the first version of the struct.
     JITSYM_ERR_STRUCT_SIZE = 2,
-    /// A struct is larger than this library knows, and the part that it does not know is not all zero.
+    /// A struct is larger than this library knows, and the part that it does not know is not all zero; or its size is above
+    /// 4096, which is taken for garbage.
     JITSYM_ERR_STRUCT_TAIL = 3,
-    /// A flag bit that this library does not know is set, or a reserved field is not zero.
+    /// A flag bit that this library does not know is set, a reserved field is not zero, or a file mode is above 0777.
     JITSYM_ERR_FLAGS = 4,
     /// A field or argument that takes an enumerator holds a number that is none.
     JITSYM_ERR_ENUM = 5,
@@ -40,7 +42,7 @@ pub enum jitsym_status {
     /// An unwind description names a register that the architecture does not have, or counts the CFA from one that holds no
     /// address.
     JITSYM_ERR_UNWIND_REGISTER = 13,
-    /// An unwind description cannot be expressed: `.eh_frame` bytes that do not parse or do not cover the code, a stack offset
+    /// An unwind description cannot be expressed: `.eh_frame` bytes that do not parse or say nothing of the code, a stack offset
     /// that is not a multiple of 8, or two places for one register.
     JITSYM_ERR_UNWIND_FORMAT = 14,
     /// Unwind descriptions are not supported on this architecture.
@@ -55,7 +57,7 @@ pub enum jitsym_status {
     JITSYM_ERR_TIMEOUT = 19,
     /// The writer could not keep up and the record was dropped. It is counted in `jitsym_stats.dropped`.
     JITSYM_ERR_DROPPED = 20,
-    /// Memory could not be had.
+    /// Memory could not be had, or the code is larger than `jitsym_options.max_memory` allows.
     JITSYM_ERR_NO_MEMORY = 21,
     /// No sink that was asked for could be started; `jitsym_last_error` with a NULL session says why.
     JITSYM_ERR_NO_SINK = 22,
@@ -65,7 +67,8 @@ pub enum jitsym_status {
     JITSYM_ERR_FORKED = 24,
     /// The background thread could not be started.
     JITSYM_ERR_THREAD = 25,
-    /// Another session of this process already writes these sinks with other options.
+    /// Another session of this process is open that writes to other directories, in another dialect, or not to a sink that
+    /// this one asks for.
     JITSYM_ERR_CONFLICT = 26,
     /// All session handles are in use.
     JITSYM_ERR_TOO_MANY_SESSIONS = 27,

@@ -84,10 +84,12 @@ pub struct jitsym_options {
     pub jitdump_dir: *const c_char,
     /// One of `JITSYM_MAP_*`.
     pub map_dialect: u32,
-    /// Permission bits of the files, before the umask. 0: 0644, so that a profiler of another user can read names. With
-    /// 0600 only the same user (and root) can.
+    /// Permission bits of the files, before the umask, at most 0777. 0: 0644, so that a profiler of another user can read
+    /// names. With 0600 only the same user (and root) can.
     pub file_mode: u32,
-    /// Bound in bytes of the memory that holds records on their way to the writer. 0: 64 MiB. At least 1 MiB is used.
+    /// Bound in bytes of the memory that holds records on their way to the writer, from 1 MiB to 16 GiB (other values are
+    /// moved into that range). 0: 64 MiB. Half of it is for records above 256 KiB, so code larger than that half is refused
+    /// with `JITSYM_ERR_NO_MEMORY`. The first session of a process decides.
     pub max_memory: u64,
     /// How long a registration may wait when that memory is full, in milliseconds, before its record is dropped. 0: 10.
     pub max_wait_ms: u32,
@@ -160,7 +162,7 @@ pub struct jitsym_unwind_row {
     pub saved: *const jitsym_saved_register,
 }
 
-/// An unwind description. Only the fields of its kind are looked at; the others must be 0.
+/// An unwind description. Only the fields of its kind are looked at.
 ///
 /// It is copied before the call returns, as all input is.
 #[repr(C)]
@@ -221,7 +223,8 @@ pub struct jitsym_code {
     /// Its size in bytes, 1 to `JITSYM_CODE_SIZE_MAX`.
     pub size: u64,
     /// Name, UTF-8. It is cleaned, not refused: bytes that are not UTF-8 become U+FFFD, control characters become `_`, white
-    /// space at both ends goes. A name with nothing left, or NULL, becomes `jit_ADDRESS`.
+    /// space at both ends goes. A name with nothing left, or NULL, becomes `jit_ADDRESS`. In the perf map a name of one or
+    /// two bytes gets `()` behind it, because perf drops such names there.
     pub name: *const c_char,
     /// Length of `name` in bytes. 0: it ends at its NUL.
     pub name_len: usize,
@@ -266,11 +269,12 @@ pub struct jitsym_move_target {
     pub reserved: u32,
 }
 
-/// What has happened so far in this process, over all sessions. Counters only grow.
+/// What has happened so far in this process, over all sessions. All but `live`, `map_entries` and `memory` only grow.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct jitsym_stats {
-    /// `sizeof(jitsym_stats)`, set by the caller; that many bytes are written at most.
+    /// `sizeof(jitsym_stats)`, set by the caller; that many bytes are written at most. What a newer header has behind the
+    /// fields that this library knows is left as it was.
     pub struct_size: usize,
     /// `JITSYM_SINK_*` bits of the sinks that are running.
     pub sinks_running: u32,
@@ -294,7 +298,7 @@ pub struct jitsym_stats {
     pub names_changed: u64,
     /// Declarations of `free_after` that were not true and have been ignored.
     pub not_free: u64,
-    /// Bytes written to the jitdump.
+    /// Bytes written to the jitdump behind its header.
     pub jitdump_bytes: u64,
     /// Code records written to the jitdump.
     pub jitdump_records: u64,
