@@ -26,8 +26,9 @@
  * JITSYM_ERR_FORKED and touches nothing, and jitsym_init opens files of the child's own. The shared library is never
  * unloaded (dlclose leaves it in place). At a normal exit with a session open, what is pending is written.
  *
- * The library prints nothing, installs no signal handler, never aborts, and does nothing when it is loaded but to remember
- * to write at exit.
+ * The library prints nothing, installs no signal handler, and does nothing when it is loaded but to remember to write at
+ * exit. Nothing that fails in it ends the process, with one exception: if the process has no memory left at all, Rust's
+ * allocation of small objects aborts.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -56,7 +57,8 @@
  * What a call came to. Every function that can fail returns one of these.
  *
  * `JITSYM_OK` is 0 and every failure is positive. The numbers never change their meaning. A call that does not return
- * `JITSYM_OK` has had no effect on what was registered before, and has written none of its outputs.
+ * `JITSYM_OK` has had no effect on what was registered before, and has written none of its outputs. (`JITSYM_ERR_CLOSED` from
+ * a call that ran while its session was closed leaves open whether the record was still written.)
  */
 typedef enum jitsym_status {
   /**
@@ -72,11 +74,12 @@ typedef enum jitsym_status {
    */
   JITSYM_ERR_STRUCT_SIZE = 2,
   /**
-   * A struct is larger than this library knows, and the part that it does not know is not all zero.
+   * A struct is larger than this library knows, and the part that it does not know is not all zero; or its size is above
+   * 4096, which is taken for garbage.
    */
   JITSYM_ERR_STRUCT_TAIL = 3,
   /**
-   * A flag bit that this library does not know is set, or a reserved field is not zero.
+   * A flag bit that this library does not know is set, a reserved field is not zero, or a file mode is above 0777.
    */
   JITSYM_ERR_FLAGS = 4,
   /**
@@ -117,7 +120,7 @@ typedef enum jitsym_status {
    */
   JITSYM_ERR_UNWIND_REGISTER = 13,
   /**
-   * An unwind description cannot be expressed: `.eh_frame` bytes that do not parse or do not cover the code, a stack offset
+   * An unwind description cannot be expressed: `.eh_frame` bytes that do not parse or say nothing of the code, a stack offset
    * that is not a multiple of 8, or two places for one register.
    */
   JITSYM_ERR_UNWIND_FORMAT = 14,
@@ -146,7 +149,7 @@ typedef enum jitsym_status {
    */
   JITSYM_ERR_DROPPED = 20,
   /**
-   * Memory could not be had.
+   * Memory could not be had, or the code is larger than `jitsym_options.max_memory` allows.
    */
   JITSYM_ERR_NO_MEMORY = 21,
   /**
@@ -166,7 +169,8 @@ typedef enum jitsym_status {
    */
   JITSYM_ERR_THREAD = 25,
   /**
-   * Another session of this process already writes these sinks with other options.
+   * Another session of this process is open that writes to other directories, in another dialect, or not to a sink that
+   * this one asks for.
    */
   JITSYM_ERR_CONFLICT = 26,
   /**
@@ -337,12 +341,14 @@ typedef struct jitsym_options {
    */
   uint32_t map_dialect;
   /**
-   * Permission bits of the files, before the umask. 0: 0644, so that a profiler of another user can read names. With
-   * 0600 only the same user (and root) can.
+   * Permission bits of the files, before the umask, at most 0777. 0: 0644, so that a profiler of another user can read
+   * names. With 0600 only the same user (and root) can.
    */
   uint32_t file_mode;
   /**
-   * Bound in bytes of the memory that holds records on their way to the writer. 0: 64 MiB. At least 1 MiB is used.
+   * Bound in bytes of the memory that holds records on their way to the writer, from 1 MiB to 16 GiB (other values are
+   * moved into that range). 0: 64 MiB. Half of it is for records above 256 KiB, so code larger than that half is refused
+   * with `JITSYM_ERR_NO_MEMORY`. The first session of a process decides.
    */
   uint64_t max_memory;
   /**
@@ -402,7 +408,7 @@ typedef struct jitsym_unwind_row {
 } jitsym_unwind_row;
 
 /**
- * An unwind description. Only the fields of its kind are looked at; the others must be 0.
+ * An unwind description. Only the fields of its kind are looked at.
  *
  * It is copied before the call returns, as all input is.
  */
@@ -530,7 +536,8 @@ typedef struct jitsym_code {
   uint64_t size;
   /**
    * Name, UTF-8. It is cleaned, not refused: bytes that are not UTF-8 become U+FFFD, control characters become `_`, white
-   * space at both ends goes. A name with nothing left, or NULL, becomes `jit_ADDRESS`.
+   * space at both ends goes. A name with nothing left, or NULL, becomes `jit_ADDRESS`. In the perf map a name of one or
+   * two bytes gets `()` behind it, because perf drops such names there.
    */
   const char *name;
   /**
@@ -612,11 +619,12 @@ typedef struct jitsym_move_target {
 } jitsym_move_target;
 
 /**
- * What has happened so far in this process, over all sessions. Counters only grow.
+ * What has happened so far in this process, over all sessions. All but `live`, `map_entries` and `memory` only grow.
  */
 typedef struct jitsym_stats {
   /**
-   * `sizeof(jitsym_stats)`, set by the caller; that many bytes are written at most.
+   * `sizeof(jitsym_stats)`, set by the caller; that many bytes are written at most. What a newer header has behind the
+   * fields that this library knows is left as it was.
    */
   size_t struct_size;
   /**
@@ -664,7 +672,7 @@ typedef struct jitsym_stats {
    */
   uint64_t not_free;
   /**
-   * Bytes written to the jitdump.
+   * Bytes written to the jitdump behind its header.
    */
   uint64_t jitdump_bytes;
   /**
@@ -705,16 +713,17 @@ extern "C" {
  * Opens a session, and with the first one starts the sinks and the background thread that writes them.
  *
  * Sinks that cannot start are reported by `jitsym_get_stats` and `jitsym_last_error`; the call fails only if none could.
- * Sessions of one process share files, writer and options: a second session joins the first. After the last one was closed,
- * a new session continues the same files.
+ * Sessions of one process share files and writer: a second session joins the first, whose options count. After the last one
+ * was closed, a new session may have new options; if its directories are the same it continues the same files.
  *
  * Parameters:
  * - `options`: NULL for the defaults and the environment.
  * - `out`: receives the session.
  *
  * Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`, `_ENUM`, `_PATH` for bad options;
- * `JITSYM_ERR_CONFLICT` if a running session has other directories or another dialect; `JITSYM_ERR_NO_SINK`,
- * `JITSYM_ERR_NO_MEMORY`, `JITSYM_ERR_THREAD`, `JITSYM_ERR_TOO_MANY_SESSIONS`.
+ * `JITSYM_ERR_CONFLICT` if a session is open that has other directories, another dialect, or lacks a sink that this one asks
+ * for; `JITSYM_ERR_NO_SINK`, `JITSYM_ERR_NO_MEMORY`, `JITSYM_ERR_THREAD`, `JITSYM_ERR_TOO_MANY_SESSIONS`;
+ * `JITSYM_ERR_TIMEOUT` if an earlier close did not finish and still has not.
  *
  * Any thread; not from a signal handler. Does file I/O. Does not keep `options`.
  *
@@ -736,8 +745,9 @@ enum jitsym_status jitsym_init(const struct jitsym_options *options,
  * - `code`: what to register.
  * - `out_id`: receives the id for `jitsym_move` and `jitsym_unregister`; may be NULL. 0 if no sink is running.
  *
- * Returns `JITSYM_OK`; a status that names what is wrong with `code`; `JITSYM_ERR_DROPPED` or `JITSYM_ERR_NO_MEMORY` if
- * there was no room; `JITSYM_ERR_SESSION`, `JITSYM_ERR_CLOSED`, `JITSYM_ERR_FORKED`.
+ * Returns `JITSYM_OK`, also without a look at `code` if no sink is running; a status that names what is wrong with `code`;
+ * `JITSYM_ERR_DROPPED` or `JITSYM_ERR_NO_MEMORY` if there was no room; `JITSYM_ERR_SESSION`, `JITSYM_ERR_CLOSED`,
+ * `JITSYM_ERR_FORKED`, `JITSYM_ERR_BUSY`.
  *
  * Any thread, concurrently; not from a signal handler. With `code->bytes` set it takes no lock and makes no system call in
  * the steady state.
@@ -862,7 +872,7 @@ enum jitsym_status jitsym_last_error(struct jitsym *session,
  * Copies the path of the file that a sink writes to `buf`, NUL-terminated.
  *
  * Returns `JITSYM_OK`; `JITSYM_ERR_ENUM` if `sink` is not one `JITSYM_SINK_*` bit; `JITSYM_ERR_NOT_RUNNING`;
- * `JITSYM_ERR_NULL`; `JITSYM_ERR_BUFFER` if it does not fit (`JITSYM_DIR_MAX` + 33 bytes always do); `JITSYM_ERR_SESSION`,
+ * `JITSYM_ERR_NULL`; `JITSYM_ERR_BUFFER` if it does not fit (`JITSYM_DIR_MAX` + 64 bytes always do); `JITSYM_ERR_SESSION`,
  * `_CLOSED`, `_FORKED`.
  *
  * Any thread, concurrently; not from a signal handler.

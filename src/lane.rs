@@ -45,11 +45,13 @@ impl Lane {
     /// Sees to it that the chunk has room for a body. False if no chunk has, or none is free.
     #[inline]
     fn find_room(&mut self, body_len: usize) -> Result<bool> {
-        match &mut self.cursor {
-            Some(cursor) if cursor.room(body_len).is_some() => Ok(true),
-            _ if body_len > CHUNK_SIZE - CHUNK_OVERHEAD => Ok(false),
-            _ => self.change_chunk(),
+        if self.cursor.as_mut().is_some_and(|cursor| cursor.room(body_len).is_some()) {
+            return Ok(true);
         }
+        if body_len > CHUNK_SIZE - CHUNK_OVERHEAD {
+            return Ok(false);
+        }
+        self.change_chunk()
     }
 
     /// A record that no chunk can hold, or that finds none free, gets memory of its own.
