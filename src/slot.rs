@@ -5,7 +5,7 @@
 //! A barrier between the two (`Engine::order` on the thread's side, `barrier::all_threads` on the writer's) makes sure that
 //! at least one of them sees the other.
 
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
 
 use crate::chunk::Chunk;
 
@@ -18,8 +18,8 @@ pub struct Slot {
     current: AtomicPtr<u8>,
     /// The thread is gone.
     detached: AtomicBool,
-    /// Odd while the thread lays down a record: from before it takes the time to after it has published.
-    progress: AtomicU32,
+    /// The thread lays down a record, or changes chunks.
+    busy: AtomicBool,
     /// Who has the chunk: `KEPT`, `WANTED` or `TAKEN`.
     claim: AtomicU8,
 }
@@ -37,7 +37,7 @@ impl Slot {
             number,
             current: AtomicPtr::default(),
             detached: AtomicBool::new(false),
-            progress: AtomicU32::new(0),
+            busy: AtomicBool::new(false),
             claim: AtomicU8::new(KEPT),
         }
     }
@@ -66,14 +66,13 @@ impl Slot {
     /// The thread begins a record, or to hand over its chunk. `Engine::order` has to follow, then `is_kept`.
     #[inline]
     pub fn begin(&self) {
-        self.progress.store(self.progress.load(Ordering::Relaxed) | 1, Ordering::Relaxed);
+        self.busy.store(true, Ordering::Relaxed);
     }
 
     /// The thread has published the record, or given it up.
     #[inline]
     pub fn end(&self) {
-        let progress = self.progress.load(Ordering::Relaxed) | 1;
-        self.progress.store(progress.wrapping_add(1), Ordering::Release);
+        self.busy.store(false, Ordering::Release);
     }
 
     /// Whether the thread, having begun, may use its chunk.
@@ -97,11 +96,6 @@ impl Slot {
         }
     }
 
-    /// A number that is odd while a record is being laid down, and another one for each record.
-    pub fn progress(&self) -> u32 {
-        self.progress.load(Ordering::Acquire)
-    }
-
     /// The writer wants the chunk. `barrier::all_threads` has to follow, then `take`. False if an earlier taking is not even
     /// noticed yet.
     pub fn want(&self) -> bool {
@@ -110,7 +104,7 @@ impl Slot {
 
     /// The chunk, if the thread is not at it and the writer has read all that is in it.
     pub fn take(&self) -> Option<Chunk> {
-        let idle = self.progress().is_multiple_of(2);
+        let idle = !self.busy.load(Ordering::Acquire);
         let chunk = self.current().filter(|chunk| idle && chunk.consumed() == chunk.committed());
         if chunk.is_some() {
             self.set_current(None);

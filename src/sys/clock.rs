@@ -13,14 +13,6 @@ impl Clock {
     /// Whether this machine has a time stamp counter that perf can convert.
     pub const ARCH_AVAILABLE: bool = cfg!(target_arch = "x86_64");
 
-    /// How long a store may stay invisible to other processors, generously: 10 µs or so, in units of this clock.
-    pub const fn slack(self) -> u64 {
-        match self {
-            Clock::Monotonic => 10_000,
-            Clock::Arch => 50_000,
-        }
-    }
-
     /// The time now. Never 0.
     #[inline]
     pub fn now(self) -> u64 {

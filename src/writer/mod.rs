@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{fence, Ordering};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crossbeam_channel::Sender;
 
@@ -19,6 +19,7 @@ use crate::capi::boundary;
 use crate::chunk::{Chunk, Event, Kind};
 use crate::engine::{Engine, Message, Requests};
 use crate::error::Result;
+use crate::format::jitdump::set_time;
 use crate::ids::Recycler;
 use crate::process::Process;
 use crate::registry::Registry;
@@ -34,11 +35,6 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 const BUSY_BYTES: usize = 64 * 1024;
 /// Passes without work, at the longest pause, before the writer sleeps until it is woken.
 const IDLE_PASSES: u32 = 20;
-
-/// How long a pass waits for records that are being laid down.
-const STRAGGLER_WAIT: Duration = Duration::from_millis(1);
-/// Passes that are put off for one that takes longer. Then the order of time in the file gives way: readers cope.
-const DEFERRED_PASSES: u32 = 10;
 
 /// The answer to a request to stop: how it went, and the writer for the next thread.
 pub type Stopped = (Result<()>, Box<Writer>);
@@ -56,10 +52,8 @@ pub struct Writer {
     answered: u64,
     stop: Option<Sender<Stopped>>,
     exiting: bool,
-    /// When the last of them came in.
-    asked_at: u64,
-    /// Passes given up, one after the other, because a record stamped earlier was still being laid down.
-    deferred_passes: u32,
+    /// Time of the last record.
+    last_time: u64,
 }
 
 /// A registering thread as the writer sees it.
@@ -86,8 +80,7 @@ impl Writer {
             answered: 0,
             stop: None,
             exiting: false,
-            asked_at: 0,
-            deferred_passes: 0,
+            last_time: 0,
         }
     }
 
@@ -114,9 +107,6 @@ impl Writer {
             let asked = stop.is_some() || due > self.answered;
             if asked {
                 barrier::all_threads();
-                while self.engine.clock.now() < self.asked_at + self.engine.clock.slack() {
-                    std::hint::spin_loop();
-                }
             } else if self.exiting {
                 self.wait_to_be_asked();
                 continue;
@@ -132,11 +122,9 @@ impl Writer {
             if self.is_asked() {
                 continue;
             }
-            if let Some(bytes) = bytes {
-                pause = if bytes >= BUSY_BYTES { pause / 2 } else { pause * 2 }.clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
-                let idle = bytes == 0 && pause == LONGEST_PAUSE && !self.sinks.have_work();
-                idle_passes = if idle { idle_passes + 1 } else { 0 };
-            }
+            pause = if bytes >= BUSY_BYTES { pause / 2 } else { pause * 2 }.clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
+            let idle = bytes == 0 && pause == LONGEST_PAUSE && !self.sinks.have_work();
+            idle_passes = if idle { idle_passes + 1 } else { 0 };
             if idle_passes > IDLE_PASSES {
                 self.sleep();
                 idle_passes = 0;
@@ -180,26 +168,18 @@ impl Writer {
     }
 
     /// Reads everything that was published, writes it, and recycles the chunks. `now`: whoever asked wants all sinks up to
-    /// date. Returns how many bytes were read; `None` if the pass was put off.
-    fn pass(&mut self, now: bool) -> Option<usize> {
-        // Records stamped later than this wait for the next pass. All that are stamped earlier are waited for, so the time in
-        // the file does not go back, and a record that came about because of another one never goes before it.
-        let cutoff = self.engine.clock.now() - self.engine.clock.slack();
+    /// date. Returns how many bytes were read.
+    fn pass(&mut self, now: bool) -> usize {
+        // Records stamped later than this wait for the next pass. A record that came about because of another one is stamped
+        // after the other was published; so if it is read in this pass, the other one is found in this pass too.
+        let cutoff = self.engine.clock.now();
         fence(Ordering::SeqCst);
-        self.collect();
-        // Not while threads wait for memory: then being early counts for more than the order.
-        let may_wait = !now && self.deferred_passes < DEFERRED_PASSES && !self.engine.pool.is_low();
-        if !self.await_stragglers() && may_wait {
-            self.deferred_passes += 1;
-            return None;
-        }
-        self.deferred_passes = 0;
-        // Again, because a thread that was waited for may have changed chunks.
         self.collect();
         let mut merge = Merge::new(self.sources.values().map(Source::readings));
         let mut groups = Groups::default();
         let mut bytes = 0;
-        while let Some((chunk, event)) = merge.next(cutoff) {
+        while let Some((chunk, mut event)) = merge.next(cutoff) {
+            self.keep_order(chunk, &mut event);
             bytes += size_of::<Event>() + event.body_len as usize;
             self.apply(chunk, &event, &mut groups);
         }
@@ -215,33 +195,26 @@ impl Writer {
         self.sinks.write_map(&self.registry, now);
         self.recycle();
         self.engine.counters.live.set(self.registry.live_count() as u64);
-        Some(bytes)
+        bytes
     }
 
-    /// Waits for the threads that are just laying down a record, which may be stamped before this pass began. False if one
-    /// takes long: it copies much, or has lost its processor.
-    fn await_stragglers(&self) -> bool {
-        let slots = self.sources.values().map(|source| &source.slot);
-        let busy: Vec<(&Slot, u32)> =
-            slots.map(|slot| (&**slot, slot.progress())).filter(|(_, progress)| progress % 2 == 1).collect();
-        let end = Instant::now() + STRAGGLER_WAIT;
-        busy.iter().all(|(slot, progress)| loop {
-            if slot.progress() != *progress {
-                return true;
+    /// Time must not go back in the file. A record that was stamped before the end of an earlier pass but published after it is
+    /// given the time of the last record that was written then. That is as true: its call had not returned yet, so its code
+    /// had not run.
+    fn keep_order(&mut self, chunk: Chunk, event: &mut Event) {
+        if event.timestamp < self.last_time {
+            event.timestamp = self.last_time;
+            if event.kind == Kind::Load {
+                // SAFETY: this pass recycles the chunk at its end, and there is no other reference to this body yet.
+                set_time(unsafe { chunk.body_mut(event) }, self.last_time);
             }
-            if Instant::now() >= end {
-                return false;
-            }
-            std::thread::yield_now();
-        })
+        }
+        self.last_time = event.timestamp;
     }
 
     /// Finds out which chunks there are to read, and what was asked for.
     fn collect(&mut self) {
         let mut requests = self.engine.requests();
-        if requests.asked > self.asked || requests.stop.is_some() {
-            self.asked_at = self.engine.clock.now();
-        }
         self.asked = requests.asked;
         self.exiting = requests.exiting;
         self.stop = requests.stop.take().or(self.stop.take());

@@ -296,27 +296,41 @@ pub struct Relocation {
     pub mapped_size: u64,
 }
 
+/// Gives all records of a written group another time stamp.
+pub fn set_time(group: &mut [u8], timestamp: u64) {
+    for_each_record(group, |_, record| put_at(record, 8, &timestamp.to_ne_bytes()));
+}
+
+fn for_each_record(group: &mut [u8], mut change: impl FnMut(u32, &mut [u8])) {
+    let mut at = 0;
+    while let Some(record) = read::raw(group, at) {
+        // The last one may be without its code bytes.
+        let end = (at + record.total_size).min(group.len());
+        change(record.id, &mut group[at..end]);
+        if record.id == id::LOAD {
+            return;
+        }
+        at = end;
+    }
+}
+
 /// Turns a written group without code bytes into that of the same code at another place. The unwind tables stay as they are:
 /// they count from the place where perf puts them.
 pub fn relocate(group: &mut [u8], change: &Relocation) {
-    let mut at = 0;
-    while let Some(record) = read::raw(group, at) {
-        let len = record.total_size.min(group.len() - at);
-        let bytes = &mut group[at..at + len];
-        put_at(bytes, 8, &change.timestamp.to_ne_bytes());
-        match record.id {
-            id::DEBUG_INFO => relocate_debug(bytes, change.addr),
-            id::UNWINDING_INFO => put_at(bytes, 32, &change.mapped_size.to_ne_bytes()),
+    for_each_record(group, |id, record| {
+        put_at(record, 8, &change.timestamp.to_ne_bytes());
+        match id {
+            id::DEBUG_INFO => relocate_debug(record, change.addr),
+            id::UNWINDING_INFO => put_at(record, 32, &change.mapped_size.to_ne_bytes()),
             id::LOAD => {
-                put_at(bytes, 20, &change.tid.to_ne_bytes());
-                put_at(bytes, 24, &change.addr.to_ne_bytes());
-                put_at(bytes, 32, &change.addr.to_ne_bytes());
-                put_at(bytes, 48, &change.index.to_ne_bytes());
+                put_at(record, 20, &change.tid.to_ne_bytes());
+                put_at(record, 24, &change.addr.to_ne_bytes());
+                put_at(record, 32, &change.addr.to_ne_bytes());
+                put_at(record, 48, &change.index.to_ne_bytes());
             }
             _ => {}
         }
-        at += len;
-    }
+    });
 }
 
 fn relocate_debug(record: &mut [u8], addr: u64) {

@@ -185,3 +185,14 @@ fn a_claim_of_free_bytes_can_be_taken_back() {
     clear_mapped_size(&mut out, claimed.layout().unwrap().unwinding);
     assert_eq!(out, bytes(&group(&lines, unwind(0))));
 }
+
+#[test]
+fn a_group_can_be_given_another_time() {
+    let lines = [line(0, 10, 3, b"/a.lua")];
+    let unwind = Some(Unwinding { tables: &[1, 2, 3, 4, 5, 6], hdr_size: 2, mapped_size: 0 });
+    // With code bytes that look like another record.
+    let code = le32(4).repeat(2);
+    let mut out = [bytes(&group(&lines, unwind)), code.clone()].concat();
+    set_time(&mut out, 99);
+    assert_eq!(out, [bytes(&Group { timestamp: 99, ..group(&lines, unwind) }), code].concat());
+}
