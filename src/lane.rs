@@ -109,15 +109,13 @@ impl Lane {
 
     /// Gives the current chunk to the writer. To be called between `enter` and `Slot::end`.
     fn hand_over(&mut self) -> Result<()> {
-        let Some(cursor) = self.cursor.take() else { return Ok(()) };
-        // Taken out of the slot before it is sent: once sent it may be recycled, and must not be found here any more.
+        let Some(cursor) = &self.cursor else { return Ok(()) };
+        // Sent first, and only then taken out of the slot: so the writer, which looks at the slot first and then empties the
+        // channel, finds the chunk in one place at least. It recycles none that it still sees in the slot.
+        self.engine.send(Message::Full { slot: self.slot.number, chunk: cursor.chunk() })?;
         self.slot.set_current(None);
-        let sent = self.engine.send(Message::Full { slot: self.slot.number, chunk: cursor.chunk() });
-        if sent.is_err() {
-            self.slot.set_current(Some(cursor.chunk()));
-            self.cursor = Some(cursor);
-        }
-        sent
+        self.cursor = None;
+        Ok(())
     }
 
     /// The thread ends.

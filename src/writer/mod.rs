@@ -229,7 +229,9 @@ impl Writer {
         while let Some(message) = self.engine.receive() {
             match message {
                 Message::Attach(slot) => {
-                    let source = Source { slot, full: VecDeque::new(), current: None, ended: false };
+                    // Its full chunks, if it has any, come behind this message.
+                    let current = slot.current();
+                    let source = Source { slot, full: VecDeque::new(), current, ended: false };
                     self.sources.insert(source.slot.number, source);
                 }
                 Message::Full { slot, chunk } => {
@@ -245,7 +247,12 @@ impl Writer {
     fn recycle(&mut self) {
         let pool = &self.engine.pool;
         self.sources.retain(|_, source| {
-            while let Some(&chunk) = source.full.front().filter(|chunk| chunk.consumed() == chunk.committed()) {
+            while let Some(&chunk) = source.full.front() {
+                // The thread has sent it, and is about to take it out of its slot.
+                let still_in_slot = source.slot.current() == Some(chunk);
+                if still_in_slot || chunk.consumed() < chunk.committed() {
+                    break;
+                }
                 source.full.pop_front();
                 pool.recycle(chunk);
             }
