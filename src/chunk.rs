@@ -305,7 +305,7 @@ impl Pool {
         }
     }
 
-    /// Gives a chunk back that is written out and that nobody else uses any more.
+    /// Gives a chunk back that is written out, or was never published, and that nobody else uses any more.
     pub fn recycle(&self, chunk: Chunk) {
         if chunk.head().own {
             let size = chunk.head().size;
@@ -316,11 +316,6 @@ impl Pool {
             // There is room for all chunks.
             let _ = self.free.0.try_send(chunk);
         }
-    }
-
-    /// Gives back a chunk that was never published.
-    pub fn put_back(&self, cursor: Cursor) {
-        self.recycle(cursor.chunk);
     }
 }
 

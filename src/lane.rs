@@ -71,7 +71,7 @@ impl Lane {
             .and_then(|()| self.engine.send(Message::Full { slot: self.slot.number, chunk }));
         self.slot.end();
         if sent.is_err() {
-            self.engine.pool.put_back(cursor);
+            self.engine.pool.recycle(chunk);
         }
         self.engine.wake_if_asleep();
         sent

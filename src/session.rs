@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::Receiver;
@@ -39,7 +38,7 @@ impl std::fmt::Debug for Control {
 
 /// A writer thread at work.
 struct Running {
-    config: Arc<Config>,
+    config: Config,
     paths: Vec<(Sinks, PathBuf)>,
 }
 
@@ -165,7 +164,7 @@ impl Control {
                 engine.set_writer_thread(Some(thread.thread().clone()));
                 // The thread waits for it.
                 let _ = hand.send(writer);
-                self.running = Some(Running { config: Arc::new(config), paths });
+                self.running = Some(Running { config, paths });
                 Ok(())
             }
             Err(error) => {
@@ -220,6 +219,9 @@ impl Ref {
     }
 
     pub fn register(&self, code: &Code<'_>) -> Result<Id> {
+        if self.is_idle() {
+            return Ok(Id(0));
+        }
         producer::register(self.process, self.engine, code).and_then(|id| self.still_open(id))
     }
 
@@ -228,14 +230,23 @@ impl Ref {
     }
 
     pub fn move_code(&self, id: Id, target: &MoveTarget<'_>) -> Result<()> {
+        if self.is_idle() {
+            return Ok(());
+        }
         producer::move_code(self.process, self.engine, id, target).and_then(|()| self.still_open(()))
     }
 
     pub fn unregister(&self, id: Id) -> Result<()> {
+        if self.is_idle() {
+            return Ok(());
+        }
         producer::unregister(self.process, self.engine, id).and_then(|()| self.still_open(()))
     }
 
     pub fn unregister_range(&self, addr: u64, size: u64) -> Result<()> {
+        if self.is_idle() {
+            return Ok(());
+        }
         producer::unregister_range(self.process, self.engine, addr, size).and_then(|()| self.still_open(()))
     }
 
@@ -286,33 +297,21 @@ impl Session {
 
     /// Registers code: from now on samples in it belong to its name; `jitsym_register` in C.
     pub fn register(&self, code: &Code<'_>) -> Result<Id> {
-        if self.0.is_idle() {
-            return Ok(Id(0));
-        }
         self.0.register(code)
     }
 
     /// Tells that code runs at another address now; `jitsym_move` in C.
     pub fn move_code(&self, id: Id, target: &MoveTarget<'_>) -> Result<()> {
-        if self.0.is_idle() {
-            return Ok(());
-        }
         self.0.move_code(id, target)
     }
 
     /// Tells that code is gone; `jitsym_unregister` in C.
     pub fn unregister(&self, id: Id) -> Result<()> {
-        if self.0.is_idle() {
-            return Ok(());
-        }
         self.0.unregister(id)
     }
 
     /// Tells that all code with a byte in the range is gone; `jitsym_unregister_range` in C.
     pub fn unregister_range(&self, addr: u64, size: u64) -> Result<()> {
-        if self.0.is_idle() {
-            return Ok(());
-        }
         self.0.unregister_range(addr, size)
     }
 

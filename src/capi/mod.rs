@@ -135,13 +135,7 @@ pub unsafe extern "C" fn jitsym_move(
 /// Any thread, concurrently; not from a signal handler.
 #[no_mangle]
 pub extern "C" fn jitsym_unregister(session: *mut jitsym, id: jitsym_id) -> jitsym_status {
-    boundary(|| {
-        let session = session::find(session as usize as u64)?;
-        if session.is_idle() {
-            return Ok(());
-        }
-        session.unregister(Id(id))
-    })
+    boundary(|| session::find(session as usize as u64)?.unregister(Id(id)))
 }
 
 /// Tells that all code that starts or ends in, or covers, `[addr, addr + size)` is gone: one call for a whole code cache.
@@ -154,13 +148,7 @@ pub extern "C" fn jitsym_unregister(session: *mut jitsym, id: jitsym_id) -> jits
 /// Any thread, concurrently; not from a signal handler.
 #[no_mangle]
 pub extern "C" fn jitsym_unregister_range(session: *mut jitsym, addr: u64, size: u64) -> jitsym_status {
-    boundary(|| {
-        let session = session::find(session as usize as u64)?;
-        if session.is_idle() {
-            return Ok(());
-        }
-        session.unregister_range(addr, size)
-    })
+    boundary(|| session::find(session as usize as u64)?.unregister_range(addr, size))
 }
 
 /// Waits until everything that was registered before the call is in the files, where it survives even SIGKILL.
