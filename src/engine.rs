@@ -120,10 +120,10 @@ impl Engine {
         self.unwind_records.load(Ordering::Relaxed)
     }
 
-    /// The sinks that are running.
+    /// The sinks that are running. Whoever sees them stopped sees too that the last session was closed before.
     #[inline]
     pub fn sinks(&self) -> Sinks {
-        Sinks(self.sinks.load(Ordering::Relaxed))
+        Sinks(self.sinks.load(Ordering::Acquire))
     }
 
     /// The sinks that could not start or have failed.
@@ -134,7 +134,7 @@ impl Engine {
     /// Says which sinks run and which do not though they should.
     pub fn set_sinks(&self, running: Sinks, failed: Sinks) {
         self.sinks_failed.store(failed.0, Ordering::Relaxed);
-        self.sinks.store(running.0, Ordering::Relaxed);
+        self.sinks.store(running.0, Ordering::Release);
     }
 
     /// A sink has failed; the others go on.
@@ -145,7 +145,7 @@ impl Engine {
 
     /// Nothing is written any more.
     pub fn stop_sinks(&self) {
-        self.sinks.store(0, Ordering::Relaxed);
+        self.sinks.store(0, Ordering::Release);
     }
 
     /// A block of code indices that nobody else has.

@@ -200,7 +200,8 @@ impl Control {
 }
 
 impl Ref {
-    /// Whether no sink is running, so that there is nothing to do.
+    /// Whether no sink is running, so that there is nothing to do: because the session has none, or because it was closed
+    /// meanwhile, which `still_open` tells.
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.engine.sinks() == Sinks::NONE
@@ -209,7 +210,7 @@ impl Ref {
     /// A call that raced with the close of its session may or may not have been written, and says so. The closing side has
     /// made a barrier between ending the session and reading the records a last time.
     #[inline]
-    fn still_open<T>(&self, value: T) -> Result<T> {
+    pub fn still_open<T>(&self, value: T) -> Result<T> {
         self.engine.order();
         if self.place.load(Ordering::Relaxed) == self.handle {
             Ok(value)
@@ -220,7 +221,7 @@ impl Ref {
 
     pub fn register(&self, code: &Code<'_>) -> Result<Id> {
         if self.is_idle() {
-            return Ok(Id(0));
+            return self.still_open(Id(0));
         }
         producer::register(self.process, self.engine, code).and_then(|id| self.still_open(id))
     }
@@ -231,29 +232,29 @@ impl Ref {
 
     pub fn move_code(&self, id: Id, target: &MoveTarget<'_>) -> Result<()> {
         if self.is_idle() {
-            return Ok(());
+            return self.still_open(());
         }
         producer::move_code(self.process, self.engine, id, target).and_then(|()| self.still_open(()))
     }
 
     pub fn unregister(&self, id: Id) -> Result<()> {
         if self.is_idle() {
-            return Ok(());
+            return self.still_open(());
         }
         producer::unregister(self.process, self.engine, id).and_then(|()| self.still_open(()))
     }
 
     pub fn unregister_range(&self, addr: u64, size: u64) -> Result<()> {
         if self.is_idle() {
-            return Ok(());
+            return self.still_open(());
         }
         producer::unregister_range(self.process, self.engine, addr, size).and_then(|()| self.still_open(()))
     }
 
     pub fn flush(&self, timeout: Option<Duration>) -> Result<()> {
         match (self.is_idle(), self.engine.sinks_failed()) {
-            (true, Sinks::NONE) => Ok(()),
-            (true, _) => Err(Error::SinkFailed),
+            (true, Sinks::NONE) => self.still_open(()),
+            (true, _) => self.still_open(()).and(Err(Error::SinkFailed)),
             (false, _) => self.engine.flush(timeout.unwrap_or(PATIENCE)),
         }
     }
@@ -279,10 +280,12 @@ impl Ref {
     }
 
     pub fn path(&self, sink: Sinks) -> Result<PathBuf> {
+        let control = self.process.control();
+        // Whoever closes ends the session first and then asks for the lock: as long as it is open the sinks are not stopped.
+        self.still_open(())?;
         if !self.engine.sinks().has(sink) {
             return Err(Error::NotRunning);
         }
-        let control = self.process.control();
         let paths = control.running.iter().flat_map(|running| &running.paths);
         let found = paths.into_iter().find(|(found, _)| *found == sink);
         found.map(|(_, path)| path.clone()).ok_or(Error::NotRunning)

@@ -84,7 +84,7 @@ pub unsafe extern "C" fn jitsym_register(
     boundary(|| {
         let session = session::find(session as usize as u64)?;
         let id = if session.is_idle() {
-            0
+            session.still_open(0)?
         } else {
             // SAFETY: the caller's promise about `code`.
             let code = unsafe { input::code(code)? };
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn jitsym_move(
     boundary(|| {
         let session = session::find(session as usize as u64)?;
         if session.is_idle() {
-            return Ok(());
+            return session.still_open(());
         }
         // SAFETY: the caller's promise about `target`.
         let target = unsafe { input::move_target(target, session.code_size(Id(id))?)? };
