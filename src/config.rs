@@ -52,6 +52,10 @@ pub struct Options {
     pub close_record: bool,
     /// Drop records at once when memory is full.
     pub drop_when_full: bool,
+    /// Keep records on their way to the writer in private memory.
+    pub no_spool: bool,
+    /// First complete the files of this user's processes that were killed.
+    pub recover: bool,
     /// Directory of the perf map.
     pub map_dir: Option<PathBuf>,
     /// Directory of the jitdump.
@@ -64,6 +68,8 @@ pub struct Options {
     pub max_memory: Option<u64>,
     /// How long a registration may wait when that memory is full.
     pub max_wait: Option<Duration>,
+    /// Directory of the spool.
+    pub spool_dir: Option<PathBuf>,
 }
 
 /// Where the jitdump goes.
@@ -90,6 +96,9 @@ pub struct Config {
     pub max_memory: usize,
     pub max_wait: Duration,
     pub clock: Clock,
+    /// Directory of the spool; `None` for private memory.
+    pub spool_dir: Option<PathBuf>,
+    pub recover: bool,
 }
 
 /// A way to look up environment variables, so that tests need not change the real ones.
@@ -127,6 +136,11 @@ impl Config {
         let (DumpDir::Exactly(dump_path) | DumpDir::CacheBelow(dump_path)) = &dump_dir;
         check_dir(&map_dir)?;
         check_dir(dump_path)?;
+        let no_spool = env("JITSYM_SPOOL").map(|value| value == "0" || value == "off");
+        let no_spool = prefer(options, options.no_spool.then_some(true), no_spool).unwrap_or(false);
+        let spool_dir = prefer(options, options.spool_dir.clone(), env("JITSYM_SPOOL_DIR").map(PathBuf::from));
+        let spool_dir = spool_dir.unwrap_or_else(|| "/dev/shm".into());
+        check_dir(&spool_dir)?;
 
         let arch_timestamp = env("JITDUMP_USE_ARCH_TIMESTAMP").is_some_and(|value| value != "0");
         let env_unwind = env("JITSYM_UNWIND").map(|value| value != "0" && value != "off");
@@ -146,6 +160,8 @@ impl Config {
                 .clamp(1 << 20, 16 << 30),
             max_wait: options.max_wait.unwrap_or(Duration::from_millis(10)),
             clock: if arch_timestamp && Clock::ARCH_AVAILABLE { Clock::Arch } else { Clock::Monotonic },
+            spool_dir: (!no_spool).then_some(spool_dir),
+            recover: options.recover || env("JITSYM_RECOVER").is_some_and(|value| value != "0" && value != "off"),
         })
     }
 

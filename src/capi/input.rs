@@ -98,7 +98,7 @@ pub unsafe fn options(from: *const jitsym_options) -> Result<Options> {
     }
     // SAFETY: the caller's promise.
     let raw = unsafe { read(from)? };
-    check_flags(raw.flags, 63)?;
+    check_flags(raw.flags, 255)?;
     check_flags(raw.sinks, Sinks::ALL.0)?;
     check_flags(raw.file_mode, 0o777)?;
     check_flags(raw.reserved, 0)?;
@@ -116,6 +116,8 @@ pub unsafe fn options(from: *const jitsym_options) -> Result<Options> {
         move_records: has(jitsym_init_flag::JITSYM_INIT_MOVE_RECORDS),
         close_record: has(jitsym_init_flag::JITSYM_INIT_CLOSE_RECORD),
         drop_when_full: has(jitsym_init_flag::JITSYM_INIT_DROP_WHEN_FULL),
+        no_spool: has(jitsym_init_flag::JITSYM_INIT_NO_SPOOL),
+        recover: has(jitsym_init_flag::JITSYM_INIT_RECOVER),
         // SAFETY: the caller's promise.
         map_dir: unsafe { path(raw.map_dir) },
         // SAFETY: the caller's promise.
@@ -124,6 +126,8 @@ pub unsafe fn options(from: *const jitsym_options) -> Result<Options> {
         file_mode: (raw.file_mode != 0).then_some(raw.file_mode),
         max_memory: (raw.max_memory != 0).then_some(raw.max_memory),
         max_wait: (raw.max_wait_ms != 0).then(|| Duration::from_millis(raw.max_wait_ms.into())),
+        // SAFETY: the caller's promise.
+        spool_dir: unsafe { path(raw.spool_dir) },
     })
 }
 

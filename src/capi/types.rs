@@ -55,6 +55,35 @@ pub enum jitsym_init_flag {
     JITSYM_INIT_CLOSE_RECORD = 16,
     /// When the writer cannot keep up and all memory allowed is full, drop records at once instead of waiting first.
     JITSYM_INIT_DROP_WHEN_FULL = 32,
+    /// Keep records on their way to the writer in private memory, not in a spool: what is not written yet when the process is
+    /// killed is lost.
+    JITSYM_INIT_NO_SPOOL = 64,
+    /// Before anything else, complete the files of this user's processes that were killed, from the spools that they left
+    /// behind, as the command `jitsym recover` does.
+    JITSYM_INIT_RECOVER = 128,
+}
+
+/// Flags of a piece of code. Bits, to be combined.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum jitsym_code_flag {
+    /// The bytes stay as they are, where they are, until the next `jitsym_flush`, `jitsym_unregister` or `jitsym_move` of
+    /// this code has returned. The writer reads them there later, so that the call copies none: for large code, and for
+    /// runtimes that never free. `jitsym_unregister` and `jitsym_move` wait for the writer if it has not read them yet. If
+    /// the process is killed before, the record is recovered without them.
+    JITSYM_CODE_STABLE = 1,
+}
+
+/// Whether records on their way to the writer outlive the process.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum jitsym_spool_state {
+    /// They are in private memory: SIGKILL loses those of the last 50 milliseconds at most, while the writer keeps up.
+    JITSYM_SPOOL_NONE = 0,
+    /// They are in a spool, from which `jitsym recover` completes the files.
+    JITSYM_SPOOL_SHARED = 1,
+    /// The spool could not grow, because its file system is full; some are in private memory.
+    JITSYM_SPOOL_PARTLY = 2,
 }
 
 /// Who is to read the perf map.
@@ -88,13 +117,17 @@ pub struct jitsym_options {
     /// names. With 0600 only the same user (and root) can.
     pub file_mode: u32,
     /// Bound in bytes of the memory that holds records on their way to the writer, from 1 MiB to 16 GiB (other values are
-    /// moved into that range). 0: 64 MiB. Half of it is for records above 256 KiB, so code larger than that half is refused
-    /// with `JITSYM_ERR_NO_MEMORY`. The first session of a process decides.
+    /// moved into that range). 0: 64 MiB. It starts with 4 MiB (or the bound, if that is less) and grows when the writer
+    /// cannot keep up. Code whose record does not fit into what is left of the bound behind that start is refused with
+    /// `JITSYM_ERR_NO_MEMORY`. The first session of a process decides.
     pub max_memory: u64,
     /// How long a registration may wait when that memory is full, in milliseconds, before its record is dropped. 0: 10.
     pub max_wait_ms: u32,
     /// Must be 0.
     pub reserved: u32,
+    /// Directory of the spool, absolute, on a file system in memory. NULL: `JITSYM_SPOOL_DIR`, else `/dev/shm`. The first
+    /// session of a process decides.
+    pub spool_dir: *const c_char,
 }
 
 /// One row of a line table: from `offset` on, up to the next row, the code belongs to this place in the source.
@@ -245,7 +278,7 @@ pub struct jitsym_code {
     /// `jitsym_unwind_size` says, perf builds with the libunwind unwinder (up to 6.x in most distributions) unwind through
     /// this code. Never declare bytes that are not free: the name of the code that lies there would be lost.
     pub free_after: u64,
-    /// Must be 0.
+    /// `JITSYM_CODE_*` bits.
     pub flags: u32,
     /// Must be 0.
     pub reserved: u32,
@@ -269,7 +302,8 @@ pub struct jitsym_move_target {
     pub reserved: u32,
 }
 
-/// What has happened so far in this process, over all sessions. All but `live`, `map_entries` and `memory` only grow.
+/// What has happened so far in this process, over all sessions. All but `live`, `map_entries`, `memory`, `memory_held`
+/// and `spool` only grow.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct jitsym_stats {
@@ -314,4 +348,14 @@ pub struct jitsym_stats {
     pub write_errors: u64,
     /// Bytes of memory in use for records on their way to the writer.
     pub memory: u64,
+    /// Bytes of memory that are held for that purpose, in use or not; at most `jitsym_options.max_memory`.
+    pub memory_held: u64,
+    /// Records that had to wait for memory.
+    pub waited: u64,
+    /// Records of killed processes that `JITSYM_INIT_RECOVER` has put into their files.
+    pub recovered: u64,
+    /// One of `JITSYM_SPOOL_*`.
+    pub spool: u32,
+    /// Not used.
+    pub reserved: u32,
 }
