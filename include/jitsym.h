@@ -261,6 +261,16 @@ typedef enum jitsym_init_flag {
    * When the writer cannot keep up and all memory allowed is full, drop records at once instead of waiting first.
    */
   JITSYM_INIT_DROP_WHEN_FULL = 32,
+  /**
+   * Keep records on their way to the writer in private memory, not in a spool: what is not written yet when the process is
+   * killed is lost.
+   */
+  JITSYM_INIT_NO_SPOOL = 64,
+  /**
+   * Before anything else, complete the files of this user's processes that were killed, from the spools that they left
+   * behind, as the command `jitsym recover` does.
+   */
+  JITSYM_INIT_RECOVER = 128,
 } jitsym_init_flag;
 
 /**
@@ -302,6 +312,37 @@ typedef enum jitsym_unwind_kind {
    */
   JITSYM_UNWIND_EH_FRAME = 4,
 } jitsym_unwind_kind;
+
+/**
+ * Flags of a piece of code. Bits, to be combined.
+ */
+typedef enum jitsym_code_flag {
+  /**
+   * The bytes stay as they are, where they are, until the next `jitsym_flush`, `jitsym_unregister` or `jitsym_move` of
+   * this code has returned. The writer reads them there later, so that the call copies none: for large code, and for
+   * runtimes that never free. `jitsym_unregister` and `jitsym_move` wait for the writer if it has not read them yet. If
+   * the process is killed before, the record is recovered without them.
+   */
+  JITSYM_CODE_STABLE = 1,
+} jitsym_code_flag;
+
+/**
+ * Whether records on their way to the writer outlive the process.
+ */
+typedef enum jitsym_spool_state {
+  /**
+   * They are in private memory: SIGKILL loses those of the last 50 milliseconds at most, while the writer keeps up.
+   */
+  JITSYM_SPOOL_NONE = 0,
+  /**
+   * They are in a spool, from which `jitsym recover` completes the files.
+   */
+  JITSYM_SPOOL_SHARED = 1,
+  /**
+   * The spool could not grow, because its file system is full; some are in private memory.
+   */
+  JITSYM_SPOOL_PARTLY = 2,
+} jitsym_spool_state;
 
 /**
  * A session: what `jitsym_init` opens and `jitsym_close` closes.
@@ -347,8 +388,9 @@ typedef struct jitsym_options {
   uint32_t file_mode;
   /**
    * Bound in bytes of the memory that holds records on their way to the writer, from 1 MiB to 16 GiB (other values are
-   * moved into that range). 0: 64 MiB. Half of it is for records above 256 KiB, so code larger than that half is refused
-   * with `JITSYM_ERR_NO_MEMORY`. The first session of a process decides.
+   * moved into that range). 0: 64 MiB. It starts with 4 MiB (or the bound, if that is less) and grows when the writer
+   * cannot keep up. Code whose record does not fit into what is left of the bound behind that start is refused with
+   * `JITSYM_ERR_NO_MEMORY`. The first session of a process decides.
    */
   uint64_t max_memory;
   /**
@@ -359,6 +401,11 @@ typedef struct jitsym_options {
    * Must be 0.
    */
   uint32_t reserved;
+  /**
+   * Directory of the spool, absolute, on a file system in memory. NULL: `JITSYM_SPOOL_DIR`, else `/dev/shm`. The first
+   * session of a process decides.
+   */
+  const char *spool_dir;
 } jitsym_options;
 
 /**
@@ -574,7 +621,7 @@ typedef struct jitsym_code {
    */
   uint64_t free_after;
   /**
-   * Must be 0.
+   * `JITSYM_CODE_*` bits.
    */
   uint32_t flags;
   /**
@@ -619,7 +666,8 @@ typedef struct jitsym_move_target {
 } jitsym_move_target;
 
 /**
- * What has happened so far in this process, over all sessions. All but `live`, `map_entries` and `memory` only grow.
+ * What has happened so far in this process, over all sessions. All but `live`, `map_entries`, `memory`, `memory_held`
+ * and `spool` only grow.
  */
 typedef struct jitsym_stats {
   /**
@@ -703,6 +751,26 @@ typedef struct jitsym_stats {
    * Bytes of memory in use for records on their way to the writer.
    */
   uint64_t memory;
+  /**
+   * Bytes of memory that are held for that purpose, in use or not; at most `jitsym_options.max_memory`.
+   */
+  uint64_t memory_held;
+  /**
+   * Records that had to wait for memory.
+   */
+  uint64_t waited;
+  /**
+   * Records of killed processes that `JITSYM_INIT_RECOVER` has put into their files.
+   */
+  uint64_t recovered;
+  /**
+   * One of `JITSYM_SPOOL_*`.
+   */
+  uint32_t spool;
+  /**
+   * Not used.
+   */
+  uint32_t reserved;
 } jitsym_stats;
 
 #ifdef __cplusplus

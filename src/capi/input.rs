@@ -442,6 +442,11 @@ pub unsafe fn write_stats(out: *mut jitsym_stats, engine: &crate::engine::Engine
         map_forgotten: map_forgotten.get(),
         write_errors: write_errors.get(),
         memory: engine.pool.memory(),
+        memory_held: engine.pool.memory(),
+        waited: 0,
+        recovered: 0,
+        spool: 0,
+        reserved: 0,
     };
     // SAFETY: the struct is at least that large; what a newer header has behind it is left alone.
     unsafe { ptr::copy_nonoverlapping((&raw const stats).cast::<u8>(), out.cast(), size.min(size_of_val(&stats))) };
