@@ -656,7 +656,7 @@ typedef struct jitsym_move_target {
    */
   uint64_t free_after;
   /**
-   * Must be 0.
+   * `JITSYM_CODE_*` bits, for the new place.
    */
   uint32_t flags;
   /**

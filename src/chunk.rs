@@ -12,32 +12,53 @@
 
 use std::ptr::{self, NonNull};
 use std::slice;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crossbeam_channel::{Receiver, Sender};
-
-use crate::sys::mem::Region;
-
-/// Size of a chunk of the pool.
+/// Size of a chunk of the pool, and the unit of larger ones.
 pub const CHUNK_SIZE: usize = 256 * 1024;
 
-/// Chunks for one record are a multiple of this, which bounds their number.
-const OWN_UNIT: usize = 16 * 1024;
+/// Two cache lines: one for the thread that fills the chunk, one for the writer.
+pub const HEAD: usize = 128;
 
-const HEAD: usize = 64;
+/// The longest body that fits a chunk of the pool.
+pub const BODY_MAX: usize = CHUNK_SIZE - HEAD - size_of::<Event>();
 
-#[repr(C)]
+#[derive(Debug)]
+#[repr(C, align(64))]
 struct Head {
     /// Number of events published.
     committed: AtomicU32,
-    /// Number of events that the writer is done with; only the writer looks at it.
-    consumed: AtomicU32,
-    size: usize,
-    /// Made for one record, and not of the pool.
-    own: bool,
+    /// Bytes, the head included.
+    size: AtomicU32,
+    /// In which order chunks were begun.
+    serial: AtomicU64,
+    consumed: ConsumedCells,
 }
 
-const _: () = assert!(size_of::<Head>() <= HEAD && size_of::<Event>() == 64);
+/// How many events are consumed, as of the last pass of the writer that touched the chunk and as of the one before. Which of
+/// them is valid depends on which pass was committed last (see `spool::layout`).
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct ConsumedCells([ConsumedCell; 2]);
+
+#[derive(Debug)]
+#[repr(C)]
+struct ConsumedCell {
+    pass: AtomicU64,
+    count: AtomicU64,
+}
+
+const _: () = assert!(size_of::<Head>() == HEAD && size_of::<Event>() == 64);
+
+/// A cell that is being written.
+const NO_PASS: u64 = u64::MAX;
+
+/// Size of the chunk that one record with `body` bytes needs for itself.
+pub fn size_for(body: usize) -> Option<usize> {
+    let size = body.checked_add(HEAD + size_of::<Event>())?.checked_next_multiple_of(CHUNK_SIZE)?;
+    // Places in a chunk are 32 bits wide.
+    (size <= u32::MAX as usize).then_some(size)
+}
 
 /// What a record is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +66,7 @@ const _: () = assert!(size_of::<Head>() <= HEAD && size_of::<Event>() == 64);
 pub enum Kind {
     /// Code was registered; the body is its group.
     Load,
-    /// Code was moved; the body is its bytes at the new place.
+    /// Code was moved; the body is its bytes at the new place, and `size` the address of the old one.
     Move,
     /// Code was unregistered; no body.
     Unregister,
@@ -87,24 +108,26 @@ pub mod flag {
     pub const FREE_BEHIND: u8 = 4;
     /// The body ends with the code bytes.
     pub const HAS_CODE: u8 = 8;
+    /// The body ends with the address at which the writer finds the code bytes.
+    pub const STABLE: u8 = 16;
 }
 
 /// A chunk. Copies are names of the same memory; who may use it is said at each method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk(NonNull<u8>);
 
-// SAFETY: the memory of a chunk outlives every user (the pool is never unmapped, a large chunk is freed by its last user,
-// the writer), and its parts are handed from thread to thread by `committed`.
+// SAFETY: the memory of a chunk outlives every user (it is never unmapped, and the writer, its last user, gives it back), and
+// its parts are handed from thread to thread by `committed`.
 unsafe impl Send for Chunk {}
 
 impl Chunk {
     /// # Safety
-    /// `start` is 64-byte aligned, and `size` bytes from it are writable and belong to the chunk.
-    unsafe fn init(start: NonNull<u8>, size: usize, own: bool) -> Chunk {
-        let head = Head { committed: AtomicU32::new(0), consumed: AtomicU32::new(0), size, own };
-        // SAFETY: the caller's promise.
-        unsafe { start.cast::<Head>().write(head) };
-        Chunk(start)
+    /// `start` is 64-byte aligned, and `size` bytes from it, at most 4 GiB, are writable and belong to the chunk.
+    pub unsafe fn init(start: NonNull<u8>, size: usize) -> Chunk {
+        let chunk = Chunk(start);
+        chunk.head().size.store(size as u32, Ordering::Relaxed);
+        chunk.reset();
+        chunk
     }
 
     /// The address as a number, for publishing it in an atomic.
@@ -113,14 +136,30 @@ impl Chunk {
     }
 
     /// # Safety
-    /// `start` comes from `as_ptr` of a chunk that still exists.
+    /// A chunk starts there.
+    pub unsafe fn at(start: NonNull<u8>) -> Chunk {
+        Chunk(start)
+    }
+
+    /// # Safety
+    /// `start` is null, or the start of a chunk that exists.
     pub unsafe fn from_ptr(start: *mut u8) -> Option<Chunk> {
         NonNull::new(start).map(Chunk)
     }
 
     fn head(&self) -> &Head {
-        // SAFETY: `init` wrote the head, and it is only read and changed through atomics from then on.
+        // SAFETY: a chunk begins with a head; any bytes are a valid one, because all its fields are atomics.
         unsafe { self.0.cast::<Head>().as_ref() }
+    }
+
+    /// Bytes, the head included.
+    pub fn size(self) -> usize {
+        self.head().size.load(Ordering::Relaxed) as usize
+    }
+
+    /// In which order chunks were begun.
+    pub fn serial(self) -> u64 {
+        self.head().serial.load(Ordering::Relaxed)
     }
 
     /// Number of events that can be read.
@@ -128,16 +167,69 @@ impl Chunk {
         self.head().committed.load(Ordering::Acquire)
     }
 
+    /// Number of events that the writer is done with, as of the last pass up to this one.
+    pub fn consumed_up_to(self, pass: u64) -> u32 {
+        let cells = self.head().consumed.0.iter();
+        let read = |cell: &ConsumedCell| (cell.pass.load(Ordering::Relaxed), cell.count.load(Ordering::Relaxed));
+        let latest = cells.map(read).filter(|&(at, _)| at <= pass).max();
+        latest.map_or(0, |(_, count)| count as u32)
+    }
+
+    /// Number of events that the writer is done with.
     pub fn consumed(self) -> u32 {
-        self.head().consumed.load(Ordering::Relaxed)
+        self.consumed_up_to(NO_PASS - 1)
     }
 
-    pub fn set_consumed(self, count: u32) {
-        self.head().consumed.store(count, Ordering::Relaxed);
+    /// Notes in a pass how many events the writer is done with. Only the writer calls it.
+    pub fn set_consumed(self, pass: u64, count: u32) {
+        let [a, b] = &self.head().consumed.0;
+        let (a_pass, b_pass) = (a.pass.load(Ordering::Relaxed), b.pass.load(Ordering::Relaxed));
+        // What belongs to the last pass that was committed stays until this one is.
+        let cell = if a_pass == pass || (b_pass != pass && a_pass <= b_pass) { a } else { b };
+        cell.pass.store(NO_PASS, Ordering::Release);
+        cell.count.store(count.into(), Ordering::Release);
+        cell.pass.store(pass, Ordering::Release);
     }
 
-    fn event_ptr(self, number: u32) -> *mut Event {
-        let at = self.head().size - (number as usize + 1) * size_of::<Event>();
+    /// Makes a copy of a foreign chunk one that can be read from an event on: it ends before the first event that makes no
+    /// sense. Nobody else may use it.
+    pub fn make_sound(self, from: u32, is_sound: impl Fn(&Event, &[u8]) -> bool) {
+        let most = (self.size() - HEAD) / size_of::<Event>();
+        let committed = self.committed().min(most as u32);
+        let mut end = from.min(committed);
+        while end < committed && self.is_event(end) {
+            let event = self.event(end);
+            let in_chunk = event.body_at as usize + event.body_len as usize <= self.size();
+            // SAFETY: the body lies in the chunk, which is ours.
+            if !in_chunk || !is_sound(&event, unsafe { self.body(&event) }) {
+                break;
+            }
+            end += 1;
+        }
+        self.head().committed.store(end, Ordering::Relaxed);
+        self.set_consumed(NO_PASS - 1, from.min(end));
+    }
+
+    /// Whether an event has a kind that exists, without which it is no value of its type.
+    fn is_event(self, number: u32) -> bool {
+        let event = self.event_ptr_in(self.size(), number).cast::<u8>();
+        // SAFETY: the event lies in the chunk.
+        let kind = unsafe { event.add(std::mem::offset_of!(Event, kind)).read() };
+        kind <= Kind::UnregisterRange as u8
+    }
+
+    /// Makes it empty again. Nobody else may use it.
+    pub fn reset(self) {
+        // In this order: a process that is killed in between leaves nothing to be read a second time.
+        self.head().committed.store(0, Ordering::Release);
+        for cell in &self.head().consumed.0 {
+            cell.count.store(0, Ordering::Release);
+            cell.pass.store(0, Ordering::Release);
+        }
+    }
+
+    fn event_ptr_in(self, size: usize, number: u32) -> *mut Event {
+        let at = size - (number as usize + 1) * size_of::<Event>();
         // SAFETY: `Cursor::room` keeps the events inside the chunk. Chunk sizes are multiples of an event's, so it is aligned.
         unsafe { self.0.as_ptr().add(at).cast() }
     }
@@ -146,7 +238,7 @@ impl Chunk {
     pub fn event(self, number: u32) -> Event {
         debug_assert!(number < self.committed());
         // SAFETY: committed events are not written to any more.
-        unsafe { self.event_ptr(number).read() }
+        unsafe { self.event_ptr_in(self.size(), number).read() }
     }
 
     /// The body of a committed event.
@@ -180,152 +272,57 @@ impl Chunk {
 #[derive(Debug)]
 pub struct Cursor {
     chunk: Chunk,
+    size: usize,
     body: usize,
     events: u32,
 }
 
 impl Cursor {
-    /// Starts to write in a chunk that nobody else uses.
-    pub fn new(chunk: Chunk) -> Cursor {
-        chunk.head().committed.store(0, Ordering::Relaxed);
-        chunk.set_consumed(0);
-        Cursor { chunk, body: HEAD, events: 0 }
+    /// Starts to write in an empty chunk that nobody else uses; `serial` is higher than that of every chunk begun before.
+    pub fn new(chunk: Chunk, serial: u64) -> Cursor {
+        chunk.head().serial.store(serial, Ordering::Relaxed);
+        Cursor { chunk, size: chunk.size(), body: HEAD, events: 0 }
     }
 
     pub fn chunk(&self) -> Chunk {
         self.chunk
     }
 
-    /// Memory for the body of the next record, if it and its event fit.
+    /// Whether nothing is published in it yet.
+    pub fn is_empty(&self) -> bool {
+        self.events == 0
+    }
+
+    /// All the memory that is left for the body of the next record; `None` if not even an event fits.
     #[inline]
-    pub fn room(&mut self, len: usize) -> Option<&mut [u8]> {
+    pub fn room(&mut self) -> Option<&mut [u8]> {
         let events = (self.events as usize + 1) * size_of::<Event>();
-        let end = self.body.checked_add(len)?.checked_add(events)?;
-        if end > self.chunk.head().size {
-            return None;
-        }
+        let len = self.size.checked_sub(self.body + events)?;
         // SAFETY: the range lies between what is committed and the events, so this thread alone uses it; the memory is
         // mapped zeroed, so it holds initialised bytes.
         Some(unsafe { slice::from_raw_parts_mut(self.chunk.0.as_ptr().add(self.body), len) })
     }
 
-    /// Publishes a record whose body was just written to `room(event.body_len)`.
+    /// Publishes a record whose body, `event.body_len` bytes, was just written to the start of `room`.
     #[inline]
     pub fn commit(&mut self, mut event: Event) {
         event.body_at = self.body as u32;
         // SAFETY: `room` left space for the event.
-        unsafe { self.chunk.event_ptr(self.events).write(event) };
+        unsafe { self.chunk.event_ptr_in(self.size, self.events).write(event) };
         self.body += event.body_len as usize;
         self.events += 1;
         self.chunk.head().committed.store(self.events, Ordering::Release);
     }
 }
 
-/// Size of a chunk for one record.
-fn own_size(body: usize) -> usize {
-    (HEAD + body + size_of::<Event>()).next_multiple_of(OWN_UNIT)
-}
-
-/// Where chunks come from and go back to.
-#[derive(Debug)]
-pub struct Pool {
-    region: Region,
-    chunks: usize,
-    /// Chunks from here on were never used.
-    fresh: AtomicUsize,
-    free: (Sender<Chunk>, Receiver<Chunk>),
-    /// Bytes of chunks made for one record each.
-    own: AtomicUsize,
-    own_limit: usize,
-}
-
-impl Pool {
-    /// A pool that uses at most `max_memory` bytes, half of it for records that get a chunk of their own.
-    pub fn new(max_memory: usize) -> std::io::Result<Pool> {
-        let chunks = (max_memory / 2 / CHUNK_SIZE).max(2);
-        Ok(Pool {
-            region: Region::new(chunks * CHUNK_SIZE)?,
-            chunks,
-            fresh: AtomicUsize::new(0),
-            free: crossbeam_channel::bounded(chunks),
-            own: AtomicUsize::new(0),
-            own_limit: max_memory / 2,
-        })
-    }
-
-    /// Bytes in use.
-    pub fn memory(&self) -> u64 {
-        let fresh = self.fresh.load(Ordering::Relaxed).min(self.chunks);
-        ((fresh - self.free.1.len().min(fresh)) * CHUNK_SIZE + self.own.load(Ordering::Relaxed)) as u64
-    }
-
-    /// Whether so few chunks are left that the writer should hurry.
-    pub fn is_low(&self) -> bool {
-        let used = self.fresh.load(Ordering::Relaxed).min(self.chunks);
-        self.chunks - used + self.free.1.len() <= self.chunks / 3
-    }
-
-    /// A chunk, if one is free.
-    pub fn take(&self) -> Option<Chunk> {
-        if let Ok(chunk) = self.free.1.try_recv() {
-            return Some(chunk);
-        }
-        let take = |used: usize| (used < self.chunks).then_some(used + 1);
-        let number = self.fresh.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
-        // SAFETY: `number` is below the count of chunks in the region, and nobody else got it.
-        Some(unsafe { Chunk::init(self.region.start().add(number * CHUNK_SIZE), CHUNK_SIZE, false) })
-    }
-
-    /// Whether a record with `body` bytes can be held at all.
-    pub fn can_hold(&self, body: usize) -> bool {
-        own_size(body) <= self.own_limit
-    }
-
-    /// The most chunks of both kinds that there can be at a time.
-    pub fn most_chunks(&self) -> usize {
-        self.chunks + self.own_limit / OWN_UNIT
-    }
-
-    /// A chunk of its own for one record with `body` bytes, if the bound allows it.
-    pub fn take_own(&self, body: usize) -> Option<Chunk> {
-        let size = own_size(body);
-        let fits = |used: usize| used.checked_add(size).filter(|&sum| sum <= self.own_limit);
-        self.own.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).ok()?;
-        match Region::new(size) {
-            Ok(region) => {
-                // SAFETY: the region is fresh and `size` bytes long; `recycle` frees it.
-                let chunk = unsafe { Chunk::init(region.start(), size, true) };
-                std::mem::forget(region);
-                Some(chunk)
-            }
-            Err(_) => {
-                self.own.fetch_sub(size, Ordering::Relaxed);
-                None
-            }
-        }
-    }
-
-    /// Gives a chunk back that is written out, or was never published, and that nobody else uses any more.
-    pub fn recycle(&self, chunk: Chunk) {
-        if chunk.head().own {
-            let size = chunk.head().size;
-            // SAFETY: `take_own` mapped it with this size, and the last user is done.
-            unsafe { libc::munmap(chunk.as_ptr().cast(), size) };
-            self.own.fetch_sub(size, Ordering::Relaxed);
-        } else {
-            // There is room for all chunks.
-            let _ = self.free.0.try_send(chunk);
-        }
-    }
-}
-
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
+    use crate::spool::Memory;
 
-    fn event(body_len: u32) -> Event {
+    pub fn event(kind: Kind, timestamp: u64, body_len: u32) -> Event {
         Event {
-            timestamp: 1,
+            timestamp,
             id: 2,
             index: 3,
             addr: 4,
@@ -334,7 +331,7 @@ mod tests {
             body_len,
             unwinding_at: 0,
             tid: 6,
-            kind: Kind::Load,
+            kind,
             flags: 0,
             name_len: 0,
             tables_len: 0,
@@ -343,16 +340,16 @@ mod tests {
 
     #[test]
     fn bodies_are_adjacent_and_come_back() {
-        let pool = Pool::new(1 << 20).unwrap();
-        let mut cursor = Cursor::new(pool.take().unwrap());
+        let (memory, _) = Memory::new(1, None).unwrap();
+        let chunk = memory.make_chunk(&(0..1)).unwrap();
+        let mut cursor = Cursor::new(chunk, 7);
         let mut written = 0u32;
-        while let Some(room) = cursor.room(100) {
-            room.fill(written as u8);
-            cursor.commit(event(100));
+        while let Some(room) = cursor.room().filter(|room| room.len() >= 100) {
+            room[..100].fill(written as u8);
+            cursor.commit(event(Kind::Load, 1, 100));
             written += 1;
         }
-        let chunk = cursor.chunk();
-        assert_eq!(chunk.committed(), written);
+        assert_eq!((chunk.committed(), chunk.serial(), chunk.size()), (written, 7, CHUNK_SIZE));
         assert_eq!(written as usize, (CHUNK_SIZE - HEAD) / 164);
         for number in 0..written {
             let event = chunk.event(number);
@@ -360,33 +357,35 @@ mod tests {
             // SAFETY: the chunk is not recycled yet.
             assert!(unsafe { chunk.body(&event) }.iter().all(|&byte| byte == number as u8));
         }
+        // What is left holds records without a body, to the last event.
+        while cursor.room().is_some() {
+            cursor.commit(event(Kind::Unregister, 1, 0));
+        }
+        let events = chunk.committed() as usize * size_of::<Event>();
+        assert!(HEAD + 100 * written as usize + events > CHUNK_SIZE - size_of::<Event>());
     }
 
     #[test]
-    fn the_pool_is_bounded_and_reuses() {
-        let pool = Pool::new(1 << 20).unwrap();
-        assert_eq!(pool.chunks, 2);
-        let (a, b) = (pool.take().unwrap(), pool.take().unwrap());
-        assert!(pool.take().is_none() && pool.is_low());
-        assert_eq!(pool.memory(), 2 * CHUNK_SIZE as u64);
-        pool.recycle(a);
-        assert_eq!(pool.take(), Some(a));
-        pool.recycle(a);
-        pool.recycle(b);
-        assert_eq!(pool.memory(), 0);
+    fn what_is_consumed_counts_when_its_pass_does() {
+        let (memory, _) = Memory::new(1, None).unwrap();
+        let chunk = memory.make_chunk(&(0..1)).unwrap();
+        assert_eq!(chunk.consumed(), 0);
+        chunk.set_consumed(3, 10);
+        assert_eq!((chunk.consumed(), chunk.consumed_up_to(2), chunk.consumed_up_to(3)), (10, 0, 10));
+        chunk.set_consumed(5, 20);
+        chunk.set_consumed(5, 21);
+        assert_eq!((chunk.consumed_up_to(4), chunk.consumed_up_to(5)), (10, 21));
+        chunk.set_consumed(6, 30);
+        assert_eq!((chunk.consumed_up_to(5), chunk.consumed_up_to(6)), (21, 30));
+        chunk.reset();
+        assert_eq!((chunk.consumed(), chunk.committed()), (0, 0));
     }
 
     #[test]
-    fn large_records_have_a_bound_of_their_own() {
-        let pool = Pool::new(4 << 20).unwrap();
-        assert!(!pool.can_hold(3 << 20) && pool.take_own(3 << 20).is_none());
-        let chunk = pool.take_own(1 << 20).unwrap();
-        let mut cursor = Cursor::new(chunk);
-        cursor.room(1 << 20).unwrap().fill(7);
-        cursor.commit(event(1 << 20));
-        assert!(pool.can_hold(1 << 20) && pool.take_own(1 << 20).is_none());
-        pool.recycle(chunk);
-        assert_eq!(pool.memory(), 0);
-        assert!(pool.take_own(1 << 20).is_some());
+    fn large_records_take_whole_units() {
+        assert_eq!(size_for(0), Some(CHUNK_SIZE));
+        assert_eq!(size_for(BODY_MAX), Some(CHUNK_SIZE));
+        assert_eq!(size_for(BODY_MAX + 1), Some(2 * CHUNK_SIZE));
+        assert_eq!((size_for(u32::MAX as usize), size_for(usize::MAX)), (None, None));
     }
 }

@@ -1,5 +1,7 @@
 //! What a runtime says of a piece of code: the borrowed input types of the Rust API.
 
+use crate::error::{Error, Result};
+
 /// One piece of code to register. See `jitsym_code` in the C header for ranges and meanings.
 #[derive(Clone, Copy, Debug)]
 pub struct Code<'a> {
@@ -17,6 +19,8 @@ pub struct Code<'a> {
     pub lines: Lines<'a>,
     /// Bytes behind the code that hold no other code while this code lives.
     pub free_after: u64,
+    /// The bytes stay as they are until they are flushed, unregistered or moved: see `JITSYM_CODE_STABLE` in the C header.
+    pub stable: bool,
 }
 
 impl<'a> Code<'a> {
@@ -30,6 +34,7 @@ impl<'a> Code<'a> {
             unwind: Unwind::None,
             lines: Lines::Rows(&[]),
             free_after: 0,
+            stable: false,
         }
     }
 }
@@ -72,10 +77,11 @@ impl<'a> Lines<'a> {
         self.len() == 0
     }
 
-    /// One row; `None` if there is none or it has no file name.
-    pub fn row(&self, index: usize) -> Option<Line<'a>> {
+    /// One row; an error if there is none, or if there is something wrong with it.
+    #[inline]
+    pub fn row(&self, index: usize) -> Result<Line<'a>> {
         match self {
-            Lines::Rows(rows) => rows.get(index).copied(),
+            Lines::Rows(rows) => rows.get(index).copied().ok_or(Error::LineFile),
             Lines::Table(table) => table.row(index),
         }
     }
@@ -89,8 +95,8 @@ pub trait LineTable {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// One row; `None` if it has no file name.
-    fn row(&self, index: usize) -> Option<Line<'_>>;
+    /// One row, or what is wrong with it.
+    fn row(&self, index: usize) -> Result<Line<'_>>;
 }
 
 /// One row of a line table: from `offset` on, up to the next row.
@@ -175,4 +181,6 @@ pub struct MoveTarget<'a> {
     pub bytes: Bytes<'a>,
     /// Bytes behind the new place that hold no other code.
     pub free_after: u64,
+    /// As [`Code::stable`], for the new place.
+    pub stable: bool,
 }

@@ -96,9 +96,18 @@ pub struct Config {
     pub max_memory: usize,
     pub max_wait: Duration,
     pub clock: Clock,
-    /// Directory of the spool; `None` for private memory.
-    pub spool_dir: Option<PathBuf>,
+    /// Records on their way to the writer lie in a spool.
+    pub spool: bool,
+    pub spool_dir: PathBuf,
     pub recover: bool,
+}
+
+const DEFAULT_SPOOL_DIR: &str = "/dev/shm";
+
+/// Where spools are, as far as the environment says.
+pub fn spool_dir() -> PathBuf {
+    let set = std::env::var_os("JITSYM_SPOOL_DIR").filter(|value| !value.is_empty());
+    set.map_or_else(|| DEFAULT_SPOOL_DIR.into(), PathBuf::from)
 }
 
 /// A way to look up environment variables, so that tests need not change the real ones.
@@ -139,7 +148,7 @@ impl Config {
         let no_spool = env("JITSYM_SPOOL").map(|value| value == "0" || value == "off");
         let no_spool = prefer(options, options.no_spool.then_some(true), no_spool).unwrap_or(false);
         let spool_dir = prefer(options, options.spool_dir.clone(), env("JITSYM_SPOOL_DIR").map(PathBuf::from));
-        let spool_dir = spool_dir.unwrap_or_else(|| "/dev/shm".into());
+        let spool_dir = spool_dir.unwrap_or_else(|| DEFAULT_SPOOL_DIR.into());
         check_dir(&spool_dir)?;
 
         let arch_timestamp = env("JITDUMP_USE_ARCH_TIMESTAMP").is_some_and(|value| value != "0");
@@ -160,7 +169,8 @@ impl Config {
                 .clamp(1 << 20, 16 << 30),
             max_wait: options.max_wait.unwrap_or(Duration::from_millis(10)),
             clock: if arch_timestamp && Clock::ARCH_AVAILABLE { Clock::Arch } else { Clock::Monotonic },
-            spool_dir: (!no_spool).then_some(spool_dir),
+            spool: !no_spool,
+            spool_dir,
             recover: options.recover || env("JITSYM_RECOVER").is_some_and(|value| value != "0" && value != "off"),
         })
     }

@@ -1,18 +1,19 @@
-//! What registering threads and the writer share: the pool, the ids, the channel between them, the counters.
+//! What registering threads and the writer share: the pool, the ids, the channel between them.
 
-use std::sync::atomic::{compiler_fence, fence, AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{compiler_fence, fence, AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
 
-use crate::chunk::{Chunk, Pool};
+use crate::chunk::{Chunk, Cursor};
 use crate::config::{Config, Sinks};
 use crate::error::{Error, Result};
 use crate::ids::Ids;
+use crate::pool::Pool;
 use crate::slot::Slot;
-use crate::stats::Counters;
+use crate::status::{LastError, Status};
 use crate::sys::clock::Clock;
 use crate::sys::{barrier, thread};
 use crate::writer::Stopped;
@@ -58,49 +59,52 @@ pub enum Message {
 pub struct Engine {
     pub pool: Pool,
     pub ids: Ids,
-    pub counters: Counters,
+    pub status: Arc<Status>,
     pub clock: Clock,
-    pub pid: u32,
     messages: (Sender<Message>, Receiver<Message>),
     requests: Mutex<Requests>,
     answered: Condvar,
-    /// Bits of the sinks that are running; none makes every call return at once.
-    sinks: AtomicU32,
-    sinks_failed: AtomicU32,
     next_index: AtomicU64,
     next_slot: AtomicU64,
     unwind_records: AtomicBool,
     drop_when_full: AtomicBool,
     max_wait_ms: AtomicU32,
+    /// Number of registrations and moves whose code bytes the writer has to read yet.
+    unread: AtomicI64,
     /// The writer sleeps until it is woken.
     asleep: AtomicBool,
+    /// Somebody has woken the writer because chunks run short, and it has not come to that yet.
+    hurried: AtomicBool,
     writer_thread: Mutex<Option<Thread>>,
     /// The kernel makes barriers for all threads, so that a registering thread need not make one of its own.
     light_order: bool,
 }
 
 impl Engine {
-    pub fn new(config: &Config) -> Result<Engine> {
-        let pool = Pool::new(config.max_memory).map_err(|_| Error::NoMemory)?;
+    pub fn new(config: &Config, last_error: &Arc<LastError>) -> Result<Engine> {
+        let (pool, no_spool) =
+            Pool::new(config.max_memory, config.spool.then_some(&config.spool_dir)).map_err(|_| Error::NoMemory)?;
+        if let Some(why) = no_spool {
+            last_error.set(why);
+        }
         // Room for every chunk that there can be, and for many threads that start at once.
         let messages = crossbeam_channel::bounded(pool.most_chunks() + 1024);
         Ok(Engine {
             pool,
             ids: Ids::new(),
-            counters: Counters::default(),
+            status: Arc::new(Status::new(std::process::id(), config.clock, last_error.clone())),
             clock: config.clock,
-            pid: std::process::id(),
             messages,
             requests: Mutex::default(),
             answered: Condvar::new(),
-            sinks: AtomicU32::new(0),
-            sinks_failed: AtomicU32::new(0),
             next_index: AtomicU64::new(FIRST_INDEX),
             next_slot: AtomicU64::new(0),
             unwind_records: AtomicBool::new(false),
             drop_when_full: AtomicBool::new(false),
             max_wait_ms: AtomicU32::new(0),
+            unread: AtomicI64::new(0),
             asleep: AtomicBool::new(false),
+            hurried: AtomicBool::new(false),
             writer_thread: Mutex::new(None),
             light_order: barrier::register(),
         })
@@ -120,32 +124,23 @@ impl Engine {
         self.unwind_records.load(Ordering::Relaxed)
     }
 
-    /// The sinks that are running. Whoever sees them stopped sees too that the last session was closed before.
+    /// The sinks that are running.
     #[inline]
     pub fn sinks(&self) -> Sinks {
-        Sinks(self.sinks.load(Ordering::Acquire))
+        self.status.sinks()
     }
 
-    /// The sinks that could not start or have failed.
-    pub fn sinks_failed(&self) -> Sinks {
-        Sinks(self.sinks_failed.load(Ordering::Relaxed))
+    /// Counts code whose bytes the writer has to read.
+    #[inline]
+    pub fn add_unread(&self, change: i64) {
+        if change != 0 {
+            self.unread.fetch_add(change, Ordering::AcqRel);
+        }
     }
 
-    /// Says which sinks run and which do not though they should.
-    pub fn set_sinks(&self, running: Sinks, failed: Sinks) {
-        self.sinks_failed.store(failed.0, Ordering::Relaxed);
-        self.sinks.store(running.0, Ordering::Release);
-    }
-
-    /// A sink has failed; the others go on.
-    pub fn sink_failed(&self, sink: Sinks) {
-        self.sinks.fetch_and(!sink.0, Ordering::Relaxed);
-        self.sinks_failed.fetch_or(sink.0, Ordering::Relaxed);
-    }
-
-    /// Nothing is written any more.
-    pub fn stop_sinks(&self) {
-        self.sinks.store(0, Ordering::Release);
+    /// Whether there is such code.
+    pub fn has_unread(&self) -> bool {
+        self.unread.load(Ordering::Acquire) > 0
     }
 
     /// A block of code indices that nobody else has.
@@ -162,26 +157,41 @@ impl Engine {
     }
 
     /// An empty chunk for a thread, if there is one.
-    pub fn take_chunk(&self) -> Option<Chunk> {
-        if self.pool.is_low() {
+    pub fn take_chunk(&self) -> Option<Cursor> {
+        let taken = self.pool.take();
+        // Waking costs more than a hundred registrations, so only one thread does it.
+        if self.pool.is_low() && !self.hurried.swap(true, Ordering::Relaxed) {
             self.wake();
         }
-        self.pool.take()
+        taken
     }
 
-    /// Memory for one record alone, as soon as there is some, within the time that the session allows.
+    /// The writer comes to what it was woken for.
+    pub fn clear_hurry(&self) {
+        self.hurried.store(false, Ordering::Relaxed);
+    }
+
+    /// Memory, as soon as `take` finds some, within the time that the session allows.
     #[cold]
-    pub fn wait_for_own(&self, body_len: usize) -> Option<Chunk> {
+    pub fn wait_for(&self, mut take: impl FnMut() -> Option<Cursor>) -> Option<Cursor> {
+        if let Some(cursor) = take() {
+            return Some(cursor);
+        }
         self.wake();
         let wait = if self.drop_when_full.load(Ordering::Relaxed) {
             Duration::ZERO
         } else {
             Duration::from_millis(self.max_wait_ms.load(Ordering::Relaxed).into())
         };
+        if wait.is_zero() {
+            return None;
+        }
+        self.status.counters.waited.add(1);
         let end = Instant::now() + wait;
         loop {
-            match self.pool.take_own(body_len) {
-                None if Instant::now() < end => thread::sleep_briefly(),
+            thread::sleep_briefly();
+            match take() {
+                None if Instant::now() < end => {}
                 result => return result,
             }
         }
@@ -191,7 +201,7 @@ impl Engine {
     pub fn send(&self, message: Message) -> Result<()> {
         let wait = Duration::from_millis(self.max_wait_ms.load(Ordering::Relaxed).into());
         self.messages.0.send_timeout(message, wait).map_err(|_| {
-            self.counters.dropped.add(1);
+            self.status.counters.dropped.add(1);
             Error::Dropped
         })
     }

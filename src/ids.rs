@@ -1,9 +1,9 @@
 //! Which registrations exist, and how large their code is: a slab of words that any thread can check and retire without a
 //! lock.
 //!
-//! An id is `generation << 32 | slot`. The word of a slot is `generation << 32 | code size`, the generation odd while the
-//! code is registered; so an id is live exactly if its generation is the word's, and an id that was given out is never given
-//! out again.
+//! An id is `generation << 32 | place`. The word of a place is `generation << 32 | unread << 31 | code size`, the generation
+//! odd while the code is registered; so an id is live exactly if its generation is the word's, and an id that was given out is
+//! never given out again.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -23,10 +23,21 @@ const BATCH: usize = 32;
 type Batch = [u32; BATCH];
 const EMPTY_BATCH: Batch = [u32::MAX; BATCH];
 
+/// The bytes of the code are not copied, and the writer has not read them yet.
+const UNREAD: u64 = 1 << 31;
+
+/// One registration.
+#[derive(Debug, Default)]
+struct Place {
+    word: AtomicU64,
+    /// Where the code lies.
+    addr: AtomicU64,
+}
+
 /// The slab.
 #[derive(Debug)]
 pub struct Ids {
-    segments: [AtomicPtr<AtomicU64>; SEGMENTS],
+    segments: [AtomicPtr<Place>; SEGMENTS],
     /// Slots from here on were never used.
     fresh: AtomicU32,
     free: (Sender<Batch>, Receiver<Batch>),
@@ -47,49 +58,81 @@ impl Ids {
         (segment, (position - (u64::from(FIRST_SEGMENT) << segment)) as usize)
     }
 
-    fn word(&self, slot: u32) -> Option<&AtomicU64> {
+    fn place(&self, slot: u32) -> Option<&Place> {
         let (segment, offset) = Self::locate(slot);
         let start = self.segments.get(segment)?.load(Ordering::Acquire);
-        // SAFETY: a segment that is published has `FIRST_SEGMENT << segment` words and is never freed; `locate` stays below.
+        // SAFETY: a segment that is published has `FIRST_SEGMENT << segment` places and is never freed; `locate` stays below.
         (!start.is_null()).then(|| unsafe { &*start.add(offset) })
     }
 
-    /// The word of a slot, with its segment made if need be.
-    fn word_or_new(&self, slot: u32) -> Option<&AtomicU64> {
+    /// The place of a slot, with its segment made if need be.
+    fn place_or_new(&self, slot: u32) -> Option<&Place> {
         let (segment, _) = Self::locate(slot);
-        let place = self.segments.get(segment)?;
-        if place.load(Ordering::Acquire).is_null() {
+        let start = self.segments.get(segment)?;
+        if start.load(Ordering::Acquire).is_null() {
             let len = (FIRST_SEGMENT as usize) << segment;
-            let mut words = Vec::new();
-            words.try_reserve_exact(len).ok()?;
-            words.resize_with(len, || AtomicU64::new(0));
-            let words = Box::into_raw(words.into_boxed_slice());
+            let mut places = Vec::new();
+            places.try_reserve_exact(len).ok()?;
+            places.resize_with(len, Place::default);
+            let places = Box::into_raw(places.into_boxed_slice());
             let published =
-                place.compare_exchange(ptr::null_mut(), words.cast(), Ordering::AcqRel, Ordering::Acquire).is_ok();
+                start.compare_exchange(ptr::null_mut(), places.cast(), Ordering::AcqRel, Ordering::Acquire).is_ok();
             if !published {
                 // SAFETY: another thread was faster; ours was never seen by anybody.
-                drop(unsafe { Box::from_raw(words) });
+                drop(unsafe { Box::from_raw(places) });
             }
         }
-        self.word(slot)
+        self.place(slot)
+    }
+
+    /// The place of a live id, and its word.
+    fn live(&self, id: Id) -> Option<(&Place, u64)> {
+        let (generation, slot) = split(id);
+        let place = self.place(slot)?;
+        let word = place.word.load(Ordering::Acquire);
+        (generation % 2 == 1 && word >> 32 == u64::from(generation)).then_some((place, word))
     }
 
     /// The size of the code that is registered with this id; `None` if there is none.
+    #[inline]
     pub fn size_of(&self, id: Id) -> Option<u64> {
-        let (generation, slot) = split(id);
-        let word = self.word(slot)?.load(Ordering::Acquire);
-        (generation % 2 == 1 && word >> 32 == u64::from(generation)).then_some(word & 0xffff_ffff)
+        self.live(id).map(|(_, word)| word & (UNREAD - 1))
+    }
+
+    /// Notes where code lies now, and returns where it lay before; `None` if there is none with this id.
+    pub fn move_to(&self, id: Id, addr: u64, unread: bool) -> Option<u64> {
+        let (place, word) = self.live(id)?;
+        if unread {
+            // Fails if the code is unregistered meanwhile, and then does not matter.
+            let _ = place.word.compare_exchange(word, word | UNREAD, Ordering::AcqRel, Ordering::Relaxed);
+        }
+        Some(place.addr.swap(addr, Ordering::AcqRel))
+    }
+
+    /// Whether the bytes of this code are still to be read.
+    pub fn is_unread(&self, id: Id) -> bool {
+        self.live(id).is_some_and(|(_, word)| word & UNREAD != 0)
+    }
+
+    /// The bytes have been read. Only the writer calls it.
+    pub fn set_read(&self, id: Id) {
+        if let Some((place, word)) = self.live(id) {
+            let _ = place.word.compare_exchange(word, word & !UNREAD, Ordering::AcqRel, Ordering::Relaxed);
+        }
     }
 
     /// Ends an id. True for exactly one caller; that one sees to it that `Recycler::add` gets the slot, once nothing refers
     /// to it any more.
     pub fn retire(&self, id: Id) -> bool {
-        let (generation, slot) = split(id);
-        let Some(size) = self.size_of(id) else { return false };
-        let (live, dead) = (word_of(generation, size), word_of(generation.wrapping_add(1), 0));
-        // The size does not change while the id lives, so this fails only if somebody else has just retired it.
-        let exchange = |word: &AtomicU64| word.compare_exchange(live, dead, Ordering::AcqRel, Ordering::Relaxed);
-        self.word(slot).is_some_and(|word| exchange(word).is_ok())
+        let dead = word_of(split(id).0.wrapping_add(1), 0);
+        loop {
+            let Some((place, word)) = self.live(id) else { return false };
+            match place.word.compare_exchange(word, dead, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return true,
+                // Somebody has just retired it, or read its bytes.
+                Err(_) => std::hint::spin_loop(),
+            }
+        }
     }
 }
 
@@ -113,17 +156,20 @@ impl Stock {
         Stock { slots: EMPTY_BATCH, len: 0 }
     }
 
-    /// Makes a live id for code of `size` bytes, which is below 4 GiB. `None` if there is no memory for more.
-    pub fn take(&mut self, ids: &Ids, size: u64) -> Option<Id> {
+    /// Makes a live id for code at `addr` of `size` bytes, which is below 2 GiB. `None` if there is no memory for more.
+    #[inline]
+    pub fn take(&mut self, ids: &Ids, addr: u64, size: u64, unread: bool) -> Option<Id> {
         if self.len == 0 {
             self.refill(ids);
         }
         self.len = self.len.checked_sub(1)?;
         let slot = self.slots[self.len];
-        let word = ids.word_or_new(slot)?;
+        let place = ids.place_or_new(slot)?;
+        place.addr.store(addr, Ordering::Relaxed);
         // Nobody else writes the word of a slot that is free.
-        let generation = ((word.load(Ordering::Relaxed) >> 32) as u32).wrapping_add(1);
-        word.store(word_of(generation, size), Ordering::Release);
+        let generation = ((place.word.load(Ordering::Relaxed) >> 32) as u32).wrapping_add(1);
+        let flag = if unread { UNREAD } else { 0 };
+        place.word.store(word_of(generation, size) | flag, Ordering::Release);
         Some(Id(u64::from(generation) << 32 | u64::from(slot)))
     }
 
@@ -135,6 +181,7 @@ impl Stock {
         }
     }
 
+    #[cold]
     fn refill(&mut self, ids: &Ids) {
         match ids.free.1.try_recv() {
             Ok(batch) => self.slots = batch,
@@ -190,7 +237,7 @@ mod tests {
         let (ids, mut stock, mut recycler) = (Ids::new(), Stock::new(), Recycler::default());
         let mut seen = std::collections::HashSet::new();
         for _ in 0..5000 {
-            let id = stock.take(&ids, 40).unwrap();
+            let id = stock.take(&ids, 0x1000, 40, false).unwrap();
             assert!(seen.insert(id.0));
             assert_eq!(ids.size_of(id), Some(40));
             assert!(ids.retire(id) && ids.size_of(id).is_none() && !ids.retire(id));
@@ -211,17 +258,17 @@ mod tests {
             expected = (place.0, place.1 + 1);
         }
         assert!(Ids::locate(u32::MAX).0 >= SEGMENTS, "the last slots do not exist, and are refused");
-        assert!(Ids::new().word_or_new(u32::MAX).is_none());
+        assert!(Ids::new().place_or_new(u32::MAX).is_none());
     }
 
     #[test]
     fn what_was_not_used_is_given_back() {
         let (ids, mut stock) = (Ids::new(), Stock::new());
-        let id = stock.take(&ids, 40).unwrap();
+        let id = stock.take(&ids, 0x1000, 40, false).unwrap();
         stock.put_back(&ids, id);
         stock.give_back(&ids);
         let mut other = Stock::new();
-        let again = other.take(&ids, 1).unwrap();
+        let again = other.take(&ids, 0x1000, 1, false).unwrap();
         assert_eq!(again.0 as u32, id.0 as u32);
         assert_ne!(again, id);
         assert_eq!(ids.fresh.load(Ordering::Relaxed), BATCH as u32);
@@ -231,7 +278,7 @@ mod tests {
     fn slots_of_a_whole_cache_are_used_again() {
         let (ids, mut stock, mut recycler) = (Ids::new(), Stock::new(), Recycler::default());
         for _ in 0..10 {
-            let all: Vec<Id> = (0..20_000).map(|_| stock.take(&ids, 1).unwrap()).collect();
+            let all: Vec<Id> = (0..20_000).map(|_| stock.take(&ids, 0x1000, 1, false).unwrap()).collect();
             for id in all {
                 assert!(ids.retire(id));
                 recycler.add(&ids, id);
@@ -244,12 +291,27 @@ mod tests {
     fn only_one_thread_retires() {
         let ids = Ids::new();
         let mut stock = Stock::new();
-        let all: Vec<Id> = (0..2000).map(|_| stock.take(&ids, 40).unwrap()).collect();
+        let all: Vec<Id> = (0..2000).map(|_| stock.take(&ids, 0x1000, 40, false).unwrap()).collect();
         let won: usize = std::thread::scope(|scope| {
             let race = || all.iter().filter(|&&id| ids.retire(id)).count();
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(race)).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).sum()
         });
         assert_eq!(won, all.len());
+    }
+
+    #[test]
+    fn an_id_remembers_what_is_to_be_read_and_where() {
+        let (ids, mut stock) = (Ids::new(), Stock::new());
+        let id = stock.take(&ids, 0x1000, 40, true).unwrap();
+        assert!(ids.is_unread(id));
+        assert_eq!(ids.size_of(id), Some(40));
+        ids.set_read(id);
+        assert!(!ids.is_unread(id));
+        assert_eq!(ids.move_to(id, 0x2000, false), Some(0x1000));
+        assert!(!ids.is_unread(id));
+        assert_eq!(ids.move_to(id, 0x3000, true), Some(0x2000));
+        assert!(ids.is_unread(id) && ids.retire(id) && !ids.is_unread(id) && !ids.retire(id));
+        assert_eq!(ids.move_to(id, 0x4000, false), None);
     }
 }

@@ -2,13 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::chunk::{Cursor, Event, CHUNK_SIZE};
+use crate::chunk::{Cursor, Event, BODY_MAX};
 use crate::engine::{Engine, Message};
 use crate::error::{Error, Result};
 use crate::slot::Slot;
-
-/// Bytes of a chunk that are not for bodies, generously.
-const CHUNK_OVERHEAD: usize = 256;
 
 /// See the module's description.
 pub struct Lane {
@@ -17,61 +14,77 @@ pub struct Lane {
     cursor: Option<Cursor>,
 }
 
+/// What lays down one record.
+pub trait Fill {
+    /// The least length of the body.
+    fn least_len(&self) -> usize;
+    /// The length of the body.
+    fn exact_len(&self) -> Result<usize>;
+    /// Writes the body to the start of `room` and says what the record is, its length too. `None` if there is not room
+    /// enough: then it is asked again, with more.
+    fn fill(&mut self, room: &mut [u8], timestamp: u64) -> Result<Option<Event>>;
+}
+
 impl Lane {
     pub fn new(engine: &'static Engine) -> Result<Lane> {
         Ok(Lane { engine, slot: engine.attach()?, cursor: None })
     }
 
-    /// Lays down one record: `fill` writes its body, is given the time, and says what the record is. An error of `fill`
-    /// leaves no trace.
+    /// Lays down one record. An error leaves no trace.
     ///
     /// The time is taken when there is room. A call that had to wait for it is stamped later than it began, which is as
     /// true: the code does not run before the call returns.
-    pub fn append(&mut self, body_len: usize, fill: impl FnOnce(&mut [u8], u64) -> Result<Event>) -> Result<()> {
-        while self.find_room(body_len)? {
-            // While there was no record the writer may have taken the chunk.
-            self.enter();
-            if let Some(cursor) = &mut self.cursor {
-                let result = fill_and_commit(cursor, body_len, self.engine.clock.now(), fill);
-                self.slot.end();
-                self.engine.wake_if_asleep();
-                return result;
-            }
-            self.slot.end();
-        }
-        self.append_alone(body_len, fill)
-    }
-
-    /// Sees to it that the chunk has room for a body. False if no chunk has, or none is free.
     #[inline]
-    fn find_room(&mut self, body_len: usize) -> Result<bool> {
-        if self.cursor.as_mut().is_some_and(|cursor| cursor.room(body_len).is_some()) {
-            return Ok(true);
+    pub fn append(&mut self, record: &mut impl Fill) -> Result<()> {
+        if record.least_len() > BODY_MAX {
+            return self.append_large(record);
         }
-        if body_len > CHUNK_SIZE - CHUNK_OVERHEAD {
-            return Ok(false);
+        loop {
+            if self.cursor.is_some() {
+                self.enter();
+                // While there was no record the writer may have taken the chunk.
+                if let Some(cursor) = &mut self.cursor {
+                    let result = fill_and_commit(cursor, self.engine, record);
+                    let was_empty = cursor.is_empty();
+                    self.slot.end();
+                    match result {
+                        Ok(false) if was_empty => return self.append_large(record),
+                        Ok(false) => {}
+                        Ok(true) => {
+                            self.engine.wake_if_asleep();
+                            return Ok(());
+                        }
+                        Err(error) => return Err(error),
+                    }
+                } else {
+                    self.slot.end();
+                }
+            }
+            self.change_chunk()?;
         }
-        self.change_chunk()
     }
 
-    /// A record that no chunk can hold, or that finds none free, gets memory of its own.
+    /// A record that no chunk of the pool holds gets one of its own, in which it is laid down as any other.
     #[cold]
-    fn append_alone(&mut self, body_len: usize, fill: impl FnOnce(&mut [u8], u64) -> Result<Event>) -> Result<()> {
-        let body_fits = u32::try_from(body_len + CHUNK_OVERHEAD).is_ok() && self.engine.pool.can_hold(body_len);
-        let chunk = if body_fits { self.engine.wait_for_own(body_len) } else { None };
-        let Some(chunk) = chunk else {
-            self.engine.counters.dropped.add(1);
-            return Err(if body_fits { Error::Dropped } else { Error::NoMemory });
+    fn append_large(&mut self, record: &mut impl Fill) -> Result<()> {
+        let len = record.exact_len()?;
+        let pool = &self.engine.pool;
+        let fits = pool.can_hold(len);
+        let taken = if fits { self.engine.wait_for(|| pool.take_large(len)) } else { None };
+        let Some(mut cursor) = taken else {
+            self.engine.status.counters.dropped.add(1);
+            return Err(if fits { Error::Dropped } else { Error::NoMemory });
         };
-        let mut cursor = Cursor::new(chunk);
+        let chunk = cursor.chunk();
         self.enter();
-        let sent = fill_and_commit(&mut cursor, body_len, self.engine.clock.now(), fill)
+        let sent = fill_and_commit(&mut cursor, self.engine, record)
+            .and_then(|filled| filled.then_some(()).ok_or(Error::Internal))
             // What this thread laid down before has to be written before.
             .and_then(|()| self.hand_over())
             .and_then(|()| self.engine.send(Message::Full { slot: self.slot.number, chunk }));
         self.slot.end();
         if sent.is_err() {
-            self.engine.pool.recycle(chunk);
+            pool.recycle(chunk);
         }
         self.engine.wake_if_asleep();
         sent
@@ -93,18 +106,23 @@ impl Lane {
         }
     }
 
-    /// Hands over the current chunk and takes another one. False if none is free.
+    /// Hands over the current chunk, if there is one, and takes another one.
     #[cold]
-    fn change_chunk(&mut self) -> Result<bool> {
+    fn change_chunk(&mut self) -> Result<()> {
         // The full one goes first, also if there is no other yet: writing it out is what makes one free.
         self.enter();
         let handed_over = self.hand_over();
         self.slot.end();
         handed_over?;
-        let Some(chunk) = self.engine.take_chunk() else { return Ok(false) };
-        self.cursor = Some(Cursor::new(chunk));
-        self.slot.set_current(Some(chunk));
-        Ok(true)
+        let pool = &self.engine.pool;
+        let taken = self.engine.take_chunk().or_else(|| pool.take_new());
+        let Some(cursor) = taken.or_else(|| self.engine.wait_for(|| pool.take())) else {
+            self.engine.status.counters.dropped.add(1);
+            return Err(Error::Dropped);
+        };
+        self.slot.set_current(Some(cursor.chunk()));
+        self.cursor = Some(cursor);
+        Ok(())
     }
 
     /// Gives the current chunk to the writer. To be called between `enter` and `Slot::end`.
@@ -129,14 +147,11 @@ impl Lane {
     }
 }
 
-fn fill_and_commit(
-    cursor: &mut Cursor,
-    body_len: usize,
-    timestamp: u64,
-    fill: impl FnOnce(&mut [u8], u64) -> Result<Event>,
-) -> Result<()> {
-    let body = cursor.room(body_len).ok_or(Error::Internal)?;
-    let event = fill(body, timestamp)?;
-    cursor.commit(Event { timestamp, body_len: body_len as u32, ..event });
-    Ok(())
+#[inline]
+fn fill_and_commit(cursor: &mut Cursor, engine: &Engine, record: &mut impl Fill) -> Result<bool> {
+    let Some(room) = cursor.room() else { return Ok(false) };
+    let timestamp = engine.clock.now();
+    let Some(event) = record.fill(room, timestamp)? else { return Ok(false) };
+    cursor.commit(Event { timestamp, ..event });
+    Ok(true)
 }

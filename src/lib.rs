@@ -54,23 +54,26 @@ mod error;
 pub mod format;
 mod ids;
 mod lane;
+mod pool;
 mod process;
 mod producer;
 mod registry;
 mod session;
 mod sink;
 mod slot;
-mod stats;
+mod spool;
+mod status;
 #[doc(hidden)]
 pub mod sys;
 mod unwind;
 mod writer;
 
 pub use code::{Bytes, Code, FramePointer, Line, LineTable, Lines, MoveTarget, SavedRegister, Unwind, UnwindRow};
-pub use config::{Options, Sinks};
+pub use config::{spool_dir, Options, Sinks};
 pub use error::{Error, Result};
 pub use format::perf_map::Dialect;
 pub use session::{last_error, Session};
+pub use spool::recover::{recover, Report};
 
 /// The name of one registration. Never used again within a process; 0 stands for none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

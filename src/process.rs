@@ -5,13 +5,14 @@
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use once_cell::sync::OnceCell;
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::session::Control;
+use crate::status::LastError;
 use crate::sys::mem::ForkWord;
 
 /// How many sessions a process may have open at a time.
@@ -29,7 +30,8 @@ pub struct Process {
     pub serial: AtomicU32,
     control: Mutex<Control>,
     engine: OnceCell<Engine>,
-    last_error: Mutex<String>,
+    /// Text of the last failure.
+    pub last_error: Arc<LastError>,
     broken: AtomicBool,
 }
 
@@ -63,7 +65,7 @@ pub fn current_or_new() -> Result<&'static Process> {
         serial: AtomicU32::new(1),
         control: Mutex::default(),
         engine: OnceCell::new(),
-        last_error: Mutex::default(),
+        last_error: Arc::default(),
         broken: AtomicBool::new(false),
     }));
     match CURRENT.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire) {
@@ -116,21 +118,11 @@ impl Process {
         self.engine.get_or_try_init(make)
     }
 
-    /// Text of the last failure.
-    pub fn last_error(&self) -> String {
-        self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Remembers a failure for `jitsym_last_error`.
-    pub fn set_last_error(&self, text: String) {
-        *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = text;
-    }
-
     /// A panic was caught: from now on every call answers `Error::Internal`.
     pub fn set_broken(&self) {
         self.broken.store(true, Ordering::Relaxed);
         if let Some(engine) = self.engine() {
-            engine.stop_sinks();
+            engine.status.stop_sinks();
         }
     }
 

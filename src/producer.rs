@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::ops::Range;
+use std::time::Duration;
 
 use crate::chunk::{flag, Event, Kind};
 use crate::code::{Bytes, Code, Lines, MoveTarget};
@@ -11,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::format::jitdump::{Group, Unwinding};
 use crate::format::name;
 use crate::ids::Stock;
-use crate::lane::Lane;
+use crate::lane::{Fill, Lane};
 use crate::process::Process;
 use crate::sys::{mem, thread};
 use crate::unwind::Cache;
@@ -19,6 +20,9 @@ use crate::{unwind, Id};
 
 /// The largest code: perf holds the size in an `int`.
 const CODE_SIZE_MAX: u64 = crate::capi::types::jitsym_limit::JITSYM_CODE_SIZE_MAX as u64;
+
+/// How long the end of stable code waits for the writer to read its bytes.
+const STABLE_PATIENCE: Duration = Duration::from_secs(10);
 
 thread_local! {
     static LOCAL: RefCell<Option<Local>> = const { RefCell::new(None) };
@@ -72,6 +76,7 @@ pub fn move_code(process: &'static Process, engine: &'static Engine, id: Id, tar
     let size = engine.ids.size_of(id).ok_or(Error::UnknownId)?;
     check_range(target.addr, size, target.free_after)?;
     check_bytes(&target.bytes, size)?;
+    wait_until_read(engine, engine.ids.is_unread(id));
     with_local(process, engine, |local| local.move_code(id, size, target))
 }
 
@@ -79,9 +84,10 @@ pub fn move_code(process: &'static Process, engine: &'static Engine, id: Id, tar
 pub fn unregister(process: &'static Process, engine: &'static Engine, id: Id) -> Result<()> {
     // Looked up first, so that a wrong id costs no record.
     engine.ids.size_of(id).ok_or(Error::UnknownId)?;
+    wait_until_read(engine, engine.ids.is_unread(id));
     with_local(process, engine, |local| {
         let event = local.event(Kind::Unregister, id.0, 0, 0, 0);
-        local.lane.append(0, |_, _| if engine.ids.retire(id) { Ok(event) } else { Err(Error::UnknownId) })
+        local.lane.append(&mut Bare(|| if engine.ids.retire(id) { Ok(event) } else { Err(Error::UnknownId) }))
     })
 }
 
@@ -91,10 +97,38 @@ pub fn unregister_range(process: &'static Process, engine: &'static Engine, addr
         return Err(Error::SizeZero);
     }
     addr.checked_add(size).ok_or(Error::AddressRange)?;
+    // Which code lies there only the writer knows.
+    wait_until_read(engine, engine.has_unread());
     with_local(process, engine, |local| {
         let event = local.event(Kind::UnregisterRange, 0, 0, addr, size);
-        local.lane.append(0, |_, _| Ok(event))
+        local.lane.append(&mut Bare(|| Ok(event)))
     })
+}
+
+/// Once such a call returns, the caller may use the memory of code that it called stable for something else.
+#[inline]
+fn wait_until_read(engine: &Engine, unread: bool) {
+    if unread {
+        // A writer that hangs must not hold the host up for ever. Then it finds other bytes there, and survives none.
+        let _ = thread::uncancelled(|| engine.flush(STABLE_PATIENCE));
+    }
+}
+
+/// A record without a body.
+struct Bare<F>(F);
+
+impl<F: FnMut() -> Result<Event>> Fill for Bare<F> {
+    fn least_len(&self) -> usize {
+        0
+    }
+
+    fn exact_len(&self) -> Result<usize> {
+        Ok(0)
+    }
+
+    fn fill(&mut self, _: &mut [u8], _: u64) -> Result<Option<Event>> {
+        (self.0)().map(Some)
+    }
 }
 
 fn check_range(addr: u64, size: u64, free_after: u64) -> Result<()> {
@@ -168,6 +202,7 @@ impl Local {
         if name != code.name {
             event.flags |= flag::NAME_CHANGED;
         }
+        event.name_len = name.len() as u16;
         let tables = self.unwind.tables(&code.unwind, code.addr, code.size)?;
         let unwind = tables.filter(|_| engine.unwind_records()).map(|(tables, hdr_size)| {
             let room = unwind::room(code.size, tables.len());
@@ -182,7 +217,7 @@ impl Local {
         }
         let mut group = Group {
             timestamp: 0,
-            pid: engine.pid,
+            pid: engine.status.pid,
             tid: self.tid,
             index,
             addr: code.addr,
@@ -191,30 +226,19 @@ impl Local {
             lines: code.lines,
             unwind,
         };
-        let mut layout = group.layout()?;
-        let with_code = engine.sinks().has(Sinks::JITDUMP);
-        if !with_code {
+        let tail = Tail::new(engine, &code.bytes, code.addr, code.size, code.stable);
+        if matches!(tail, Tail::Nothing) {
             // Checked, but nobody reads it.
+            group.size()?;
             group.lines = Lines::Rows(&[]);
             group.unwind = None;
-            layout = group.layout()?;
         }
-        let body_len = layout.code + if with_code { code.size as usize } else { 0 };
-        event.unwinding_at = layout.unwinding as u32;
-        event.name_len = name.len() as u16;
-
-        let id = self.stock.take(&engine.ids, code.size).ok_or(Error::NoMemory)?;
+        let unread = matches!(tail, Tail::Later(_));
+        let id = self.stock.take(&engine.ids, code.addr, code.size, unread).ok_or(Error::NoMemory)?;
         event.id = id.0;
-        let appended = self.lane.append(body_len, |body, timestamp| {
-            group.timestamp = timestamp;
-            let (head, bytes) = body.split_at_mut(layout.code);
-            group.write(&layout, head);
-            if with_code {
-                event.flags |= flag::HAS_CODE | copy_code(engine.pid, &code.bytes, code.addr, bytes);
-            }
-            Ok(event)
-        });
-        if let Err(error) = appended {
+        engine.add_unread(unread.into());
+        if let Err(error) = self.lane.append(&mut Load { group, tail, event }) {
+            engine.add_unread(-i64::from(unread));
             self.stock.put_back(&engine.ids, id);
             return Err(error);
         }
@@ -224,33 +248,118 @@ impl Local {
     fn move_code(&mut self, id: Id, size: u64, target: &MoveTarget<'_>) -> Result<()> {
         let engine = self.lane.engine;
         let index = self.next_index();
-        let mut event = self.event(Kind::Move, id.0, index, target.addr, size);
-        let with_code = engine.sinks().has(Sinks::JITDUMP);
+        let mut event = self.event(Kind::Move, id.0, index, target.addr, 0);
         // Whether that is enough depends on the tables, which the writer has.
         event.unwinding_at = u32::try_from(target.free_after).unwrap_or(u32::MAX);
-        self.lane.append(if with_code { size as usize } else { 0 }, |body, _| {
-            if with_code {
-                event.flags |= flag::HAS_CODE | copy_code(engine.pid, &target.bytes, target.addr, body);
-            }
-            // Looked at last: the code may have been unregistered meanwhile.
-            engine.ids.size_of(id).map(|_| event).ok_or(Error::UnknownId)
-        })
+        let tail = Tail::new(engine, &target.bytes, target.addr, size, target.stable);
+        let unread = matches!(tail, Tail::Later(_));
+        engine.add_unread(unread.into());
+        let appended = self.lane.append(&mut Move { engine, tail, event });
+        if appended.is_err() {
+            engine.add_unread(-i64::from(unread));
+        }
+        appended
     }
 }
 
-/// Copies the code to `out`; a flag if not all of it could be read.
-fn copy_code(pid: u32, bytes: &Bytes<'_>, addr: u64, out: &mut [u8]) -> u8 {
-    let read = match bytes {
-        Bytes::Here(bytes) => {
-            out.copy_from_slice(bytes);
-            out.len()
+/// What stands at the end of a body: the code, or where it can be found.
+enum Tail<'a> {
+    Code { pid: u32, bytes: Bytes<'a>, addr: u64, size: usize },
+    Later(u64),
+    Nothing,
+}
+
+impl<'a> Tail<'a> {
+    #[inline]
+    fn new(engine: &Engine, bytes: &Bytes<'a>, addr: u64, size: u64, stable: bool) -> Tail<'a> {
+        match bytes {
+            _ if !engine.sinks().has(Sinks::JITDUMP) => Tail::Nothing,
+            Bytes::Here(bytes) if stable => Tail::Later(bytes.as_ptr() as u64),
+            Bytes::AtAddress if stable => Tail::Later(addr),
+            _ => Tail::Code { pid: engine.status.pid, bytes: *bytes, addr, size: size as usize },
         }
-        Bytes::AtAddress => mem::read_self(pid, addr, out),
-    };
-    if read < out.len() {
-        flag::UNREADABLE
-    } else {
-        0
+    }
+
+    #[inline]
+    fn len(&self) -> usize {
+        match self {
+            Tail::Code { size, .. } => *size,
+            Tail::Later(_) => 8,
+            Tail::Nothing => 0,
+        }
+    }
+
+    /// Writes it to `out`, which is as long as it, and returns the event's flags for it.
+    #[inline]
+    fn write(&self, out: &mut [u8]) -> u8 {
+        match self {
+            Tail::Code { bytes: Bytes::Here(bytes), .. } => {
+                out.copy_from_slice(bytes);
+                flag::HAS_CODE
+            }
+            Tail::Code { pid, bytes: Bytes::AtAddress, addr, .. } => {
+                let read = mem::read_self(*pid, *addr, out);
+                flag::HAS_CODE | if read < out.len() { flag::UNREADABLE } else { 0 }
+            }
+            Tail::Later(addr) => {
+                out.copy_from_slice(&addr.to_ne_bytes());
+                flag::STABLE
+            }
+            Tail::Nothing => 0,
+        }
+    }
+}
+
+/// The record of a registration.
+struct Load<'a> {
+    group: Group<'a>,
+    tail: Tail<'a>,
+    event: Event,
+}
+
+impl Fill for Load<'_> {
+    #[inline]
+    fn least_len(&self) -> usize {
+        self.group.fixed_size() + self.tail.len()
+    }
+
+    fn exact_len(&self) -> Result<usize> {
+        Ok(self.group.size()? + self.tail.len())
+    }
+
+    #[inline]
+    fn fill(&mut self, room: &mut [u8], timestamp: u64) -> Result<Option<Event>> {
+        self.group.timestamp = timestamp;
+        let Some(layout) = self.group.write(room, self.tail.len())? else { return Ok(None) };
+        let body_len = layout.code + self.tail.len();
+        let flags = self.event.flags | self.tail.write(&mut room[layout.code..body_len]);
+        Ok(Some(Event { flags, unwinding_at: layout.unwinding as u32, body_len: body_len as u32, ..self.event }))
+    }
+}
+
+/// The record of a move.
+struct Move<'a> {
+    engine: &'static Engine,
+    tail: Tail<'a>,
+    event: Event,
+}
+
+impl Fill for Move<'_> {
+    fn least_len(&self) -> usize {
+        self.tail.len()
+    }
+
+    fn exact_len(&self) -> Result<usize> {
+        Ok(self.tail.len())
+    }
+
+    fn fill(&mut self, room: &mut [u8], _: u64) -> Result<Option<Event>> {
+        let Some(body) = room.get_mut(..self.tail.len()) else { return Ok(None) };
+        let flags = self.event.flags | self.tail.write(body);
+        // Looked at last: the code may have been unregistered meanwhile.
+        let unread = matches!(self.tail, Tail::Later(_));
+        let old_addr = self.engine.ids.move_to(Id(self.event.id), self.event.addr, unread).ok_or(Error::UnknownId)?;
+        Ok(Some(Event { flags, size: old_addr, body_len: body.len() as u32, ..self.event }))
     }
 }
 

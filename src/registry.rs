@@ -132,6 +132,26 @@ impl Registry {
         Some(live)
     }
 
+    /// Gives the live code that starts at an address another id. False if there is none.
+    pub fn rename(&mut self, start: u64, id: u64) -> bool {
+        let Some(span) = self.spans.get_mut(&start).filter(|span| span.owner != 0) else { return false };
+        let old = std::mem::replace(&mut span.owner, id);
+        match self.live.remove(&old) {
+            Some(live) => self.live.insert(id, live).is_none(),
+            None => false,
+        }
+    }
+
+    /// The size of live code.
+    pub fn size_of(&self, id: u64) -> Option<u64> {
+        self.live.get(&id).map(|live| live.size)
+    }
+
+    /// Whether this id is live.
+    pub fn is_live(&self, id: u64) -> bool {
+        self.live.contains_key(&id)
+    }
+
     /// Ids of the live code that has a byte in `[start, end)`.
     pub fn live_in(&self, start: u64, end: u64) -> Vec<u64> {
         let overlapping = self.spans.range(..end).rev().take_while(|(_, span)| span.end > start);

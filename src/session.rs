@@ -12,6 +12,7 @@ use crate::config::{Config, Options, Sinks};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::process::{self, Process};
+use crate::spool::recover;
 use crate::sys::thread;
 use crate::writer::{Stopped, Writer};
 use crate::{producer, Id};
@@ -103,7 +104,7 @@ fn open(options: &Options) -> Result<Session> {
     if let Err(error) = &opened {
         // Sinks and the thread have said more already.
         if !matches!(error, Error::NoSink | Error::Thread) {
-            process.set_last_error(error.to_string());
+            process.last_error.set(error.to_string());
         }
     }
     opened
@@ -112,7 +113,10 @@ fn open(options: &Options) -> Result<Session> {
 fn open_in(process: &'static Process, options: &Options) -> Result<Session> {
     let config = Config::new(options)?;
     let mut control = process.control();
-    let engine = process.engine_or_new(|| Engine::new(&config))?;
+    let tidy = process.engine().is_none() || config.recover;
+    let recovered = if tidy { thread::quietly(|| recover::tidy(&config.spool_dir, config.recover)) } else { 0 };
+    let engine = process.engine_or_new(|| thread::quietly(|| Engine::new(&config, &process.last_error)))?;
+    engine.status.counters.recovered.add(recovered);
     // A place first: it is the one thing that would have to be taken back.
     let place = process.sessions.iter().position(|place| place.load(Ordering::Relaxed) == 0);
     let place = place.ok_or(Error::TooManySessions)?;
@@ -132,7 +136,7 @@ impl Control {
     /// Opens the sinks and starts the writer, if there is anything to write to.
     fn start(&mut self, process: &'static Process, engine: &'static Engine, config: Config) -> Result<()> {
         if config.sinks == Sinks::NONE {
-            engine.set_sinks(Sinks::NONE, Sinks::NONE);
+            engine.status.set_sinks(Sinks::NONE, Sinks::NONE);
             return Ok(());
         }
         if let Some(late) = self.late.take() {
@@ -147,8 +151,8 @@ impl Control {
         let mut writer = self.writer.take().unwrap_or_else(|| Box::new(Writer::new(process, engine)));
         writer.begin();
         engine.configure(&config);
-        let running = thread::quietly(|| writer.sinks.open(&config));
-        let paths = writer.sinks.paths();
+        let running = thread::quietly(|| writer.open(&config));
+        let paths = writer.ledger.sinks.paths();
         if running == Sinks::NONE {
             self.writer = Some(writer);
             return Err(Error::NoSink);
@@ -168,9 +172,9 @@ impl Control {
                 Ok(())
             }
             Err(error) => {
-                process.set_last_error(format!("cannot start the writer thread: {error}"));
-                writer.sinks.close();
-                engine.stop_sinks();
+                process.last_error.set(format!("cannot start the writer thread: {error}"));
+                writer.ledger.sinks.close();
+                engine.status.stop_sinks();
                 self.writer = Some(writer);
                 Err(Error::Thread)
             }
@@ -252,7 +256,7 @@ impl Ref {
     }
 
     pub fn flush(&self, timeout: Option<Duration>) -> Result<()> {
-        match (self.is_idle(), self.engine.sinks_failed()) {
+        match (self.is_idle(), self.engine.status.sinks_failed()) {
             (true, Sinks::NONE) => self.still_open(()),
             (true, _) => self.still_open(()).and(Err(Error::SinkFailed)),
             (false, _) => self.engine.flush(timeout.unwrap_or(PATIENCE)),
@@ -353,13 +357,15 @@ impl Drop for Session {
 
 /// Text of the last failure in this process; empty if there was none.
 pub fn last_error() -> String {
-    process::current().map(Process::last_error).unwrap_or_default()
+    process::current().map(|process| process.last_error.get()).unwrap_or_default()
 }
 
 /// Writes what is pending when the process exits with a session open. The wait is short: an exit must not hang.
 pub(crate) fn flush_at_exit() {
     let Ok(process) = process::current() else { return };
-    if let Some(engine) = process.engine().filter(|engine| engine.sinks() != Sinks::NONE) {
-        let _ = engine.flush_at_exit(Duration::from_secs(2));
+    let Some(engine) = process.engine() else { return };
+    let written = engine.sinks() == Sinks::NONE || engine.flush_at_exit(Duration::from_secs(2)) != Err(Error::Timeout);
+    if written {
+        engine.pool.memory().remove_spool();
     }
 }

@@ -1,11 +1,17 @@
-//! The command-line program: `jitsym dump FILE` prints a jitdump as text.
+//! The command-line program: `jitsym dump` prints a jitdump as text, `jitsym recover` completes the files of processes that
+//! were killed.
 
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use jitsym::format::jitdump::{Header, Record, Records};
 
-const USAGE: &str = "usage: jitsym dump FILE\n       jitsym version\n";
+const USAGE: &str = "\
+usage: jitsym dump FILE
+       jitsym recover [--dir DIR] [PID]...
+       jitsym version
+";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -14,6 +20,8 @@ fn main() -> ExitCode {
         ["dump", path] => std::fs::read(path)
             .and_then(|file| dump(&file, &mut io::stdout().lock()))
             .map_err(|error| format!("{path}: {error}")),
+        ["recover", "--dir", dir, pids @ ..] => recover(Path::new(dir), pids),
+        ["recover", pids @ ..] => recover(&jitsym::spool_dir(), pids),
         ["version"] => {
             println!("jitsym {}", env!("CARGO_PKG_VERSION"));
             Ok(())
@@ -27,6 +35,24 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Completes the files of all dead processes of this user that left a spool in `dir`, or of those with these pids.
+fn recover(dir: &Path, pids: &[&str]) -> Result<(), String> {
+    let pids: Vec<u32> =
+        pids.iter().map(|pid| pid.parse().map_err(|_| format!("{pid}: no pid\n{USAGE}"))).collect::<Result<_, _>>()?;
+    let wanted = |pid| pids.is_empty() || pids.contains(&pid);
+    let reports = jitsym::recover(dir, &wanted).map_err(|error| format!("{}: {error}", dir.display()))?;
+    let mut failed = false;
+    for report in reports {
+        let problems: String = report.problems.iter().map(|problem| format!("; {problem}")).collect();
+        println!("{}: {} records completed{problems}", report.pid, report.records);
+        failed |= report.kept;
+    }
+    if failed {
+        return Err("some files are not complete; their spools are kept".into());
+    }
+    Ok(())
 }
 
 /// One line a record, one more for each row of a line table.

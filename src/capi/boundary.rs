@@ -39,7 +39,7 @@ pub fn blocking_boundary(body: impl FnOnce() -> Result<()>) -> jitsym_status {
 #[cold]
 fn broken() -> jitsym_status {
     if let Ok(process) = process::current() {
-        process.set_last_error("internal failure".into());
+        process.last_error.set("internal failure".into());
         process.set_broken();
     }
     jitsym_status::JITSYM_ERR_INTERNAL

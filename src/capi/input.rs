@@ -3,6 +3,7 @@
 //! No reference to a foreign struct is ever made: it is copied byte by byte, as far as its `struct_size` says, over a struct of
 //! zeros, so a caller compiled against an older or a newer header is understood.
 
+use std::cell::Cell;
 use std::ffi::{c_char, c_void, CStr, OsStr};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -16,7 +17,7 @@ use crate::code::{Bytes, Code, FramePointer, Line, LineTable, Lines, MoveTarget,
 use crate::config::{Options, Sinks};
 use crate::error::{Error, Result};
 use crate::format::perf_map::Dialect;
-use crate::stats::Counters;
+use crate::status::Counters;
 
 /// Structs of integers and raw pointers that come from C; zero bytes are a valid value of each.
 ///
@@ -47,6 +48,11 @@ unsafe impl Plain for jitsym_line {}
 unsafe fn copy<T: Plain>(from: *const u8, size: usize) -> Result<T> {
     if size < T::FIRST_SIZE {
         return Err(Error::StructSize);
+    }
+    if size == size_of::<T>() {
+        // What nearly every caller has.
+        // SAFETY: the caller's promise; any bytes are valid for integers and raw pointers.
+        return Ok(unsafe { from.cast::<T>().read_unaligned() });
     }
     let known = size.min(size_of::<T>());
     // SAFETY: the caller's promise.
@@ -193,8 +199,9 @@ pub struct CodeInput<'a> {
     name: &'a [u8],
     bytes: Bytes<'a>,
     unwind: UnwindInput<'a>,
-    lines: Array<'a, jitsym_line>,
+    lines: LineInput<'a>,
     free_after: u64,
+    stable: bool,
 }
 
 /// # Safety
@@ -202,7 +209,7 @@ pub struct CodeInput<'a> {
 pub unsafe fn code<'a>(from: *const jitsym_code) -> Result<CodeInput<'a>> {
     // SAFETY: the caller's promise.
     let raw = unsafe { read(from)? };
-    check_flags(raw.flags | raw.reserved, 0)?;
+    let stable = check_code_flags(raw.flags, raw.reserved)?;
     // Before `bytes` is looked at.
     if raw.size == 0 {
         return Err(Error::SizeZero);
@@ -211,14 +218,7 @@ pub unsafe fn code<'a>(from: *const jitsym_code) -> Result<CodeInput<'a>> {
         return Err(Error::TooLarge);
     }
     // SAFETY: the caller's promise.
-    let lines = unsafe { Array::new(raw.lines, raw.line_count, raw.line_size)? };
-    for index in 0..lines.count {
-        let line = lines.get(index).ok_or(Error::LineFile)?;
-        check_flags(line.reserved, 0)?;
-        if line.file.is_null() {
-            return Err(Error::LineFile);
-        }
-    }
+    let rows = unsafe { Array::new(raw.lines, raw.line_count, raw.line_size)? };
     Ok(CodeInput {
         addr: raw.addr,
         size: raw.size,
@@ -232,8 +232,9 @@ pub unsafe fn code<'a>(from: *const jitsym_code) -> Result<CodeInput<'a>> {
             // SAFETY: the caller's promise.
             unsafe { unwind(raw.unwind)? }
         },
-        lines,
+        lines: LineInput { rows, last_file: Cell::new((ptr::null(), 0)) },
         free_after: raw.free_after,
+        stable,
     })
 }
 
@@ -248,20 +249,45 @@ impl CodeInput<'_> {
             unwind: self.unwind.as_unwind(),
             lines: Lines::Table(&self.lines),
             free_after: self.free_after,
+            stable: self.stable,
         }
     }
 }
 
-impl LineTable for Array<'_, jitsym_line> {
+fn check_code_flags(flags: u32, reserved: u32) -> Result<bool> {
+    let stable = jitsym_code_flag::JITSYM_CODE_STABLE as u32;
+    check_flags(flags, stable)?;
+    check_flags(reserved, 0)?;
+    Ok(flags & stable != 0)
+}
+
+/// A line table of C.
+struct LineInput<'a> {
+    rows: Array<'a, jitsym_line>,
+    /// The last file name and its length: most rows have the same one as the row before.
+    last_file: Cell<(*const c_char, usize)>,
+}
+
+impl LineTable for LineInput<'_> {
     fn len(&self) -> usize {
-        self.count
+        self.rows.count
     }
 
-    fn row(&self, index: usize) -> Option<Line<'_>> {
-        let raw = self.get(index)?;
-        // SAFETY: `code` has found it not NULL; that it ends with a NUL and lives as long as the call is the caller's promise.
-        let file = unsafe { CStr::from_ptr(raw.file) }.to_bytes();
-        Some(Line { offset: raw.offset, line: raw.line, column: raw.column, file })
+    fn row(&self, index: usize) -> Result<Line<'_>> {
+        let raw = self.rows.get(index).ok_or(Error::LineFile)?;
+        check_flags(raw.reserved, 0)?;
+        if raw.file.is_null() {
+            return Err(Error::LineFile);
+        }
+        let (last, mut len) = self.last_file.get();
+        if raw.file != last {
+            // SAFETY: that it ends with a NUL and lives as long as the call is the caller's promise.
+            len = unsafe { CStr::from_ptr(raw.file) }.to_bytes().len();
+            self.last_file.set((raw.file, len));
+        }
+        // SAFETY: as above.
+        let file = unsafe { slice::from_raw_parts(raw.file.cast::<u8>(), len) };
+        Ok(Line { offset: raw.offset, line: raw.line, column: raw.column, file })
     }
 }
 
@@ -379,16 +405,14 @@ impl UnwindInput<'_> {
 pub unsafe fn move_target<'a>(from: *const jitsym_move_target, size: u64) -> Result<MoveTarget<'a>> {
     // SAFETY: the caller's promise.
     let raw = unsafe { read(from)? };
-    check_flags(raw.flags | raw.reserved, 0)?;
+    let stable = check_code_flags(raw.flags, raw.reserved)?;
     // SAFETY: the caller's promise.
-    Ok(MoveTarget { addr: raw.addr, bytes: unsafe { bytes(raw.bytes, size) }, free_after: raw.free_after })
+    let bytes = unsafe { bytes(raw.bytes, size) };
+    Ok(MoveTarget { addr: raw.addr, bytes, free_after: raw.free_after, stable })
 }
 
 // SAFETY: integers only.
-unsafe impl Plain for jitsym_stats {
-    // The first version ends behind its last counter.
-    const FIRST_SIZE: usize = std::mem::offset_of!(jitsym_stats, memory) + 8;
-}
+unsafe impl Plain for jitsym_stats {}
 
 /// Fills in `jitsym_stats`, as much of it as the caller has.
 ///
@@ -420,11 +444,13 @@ pub unsafe fn write_stats(out: *mut jitsym_stats, engine: &crate::engine::Engine
         map_rewrites,
         map_forgotten,
         write_errors,
-    } = &engine.counters;
+        waited,
+        recovered,
+    } = &engine.status.counters;
     let stats = jitsym_stats {
         struct_size: size,
         sinks_running: engine.sinks().0,
-        sinks_failed: engine.sinks_failed().0,
+        sinks_failed: engine.status.sinks_failed().0,
         registered: registered.get(),
         moved: moved.get(),
         unregistered: unregistered.get(),
@@ -441,11 +467,11 @@ pub unsafe fn write_stats(out: *mut jitsym_stats, engine: &crate::engine::Engine
         map_rewrites: map_rewrites.get(),
         map_forgotten: map_forgotten.get(),
         write_errors: write_errors.get(),
-        memory: engine.pool.memory(),
-        memory_held: engine.pool.memory(),
-        waited: 0,
-        recovered: 0,
-        spool: 0,
+        memory: engine.pool.bytes_used(),
+        memory_held: engine.pool.bytes_held(),
+        waited: waited.get(),
+        recovered: recovered.get(),
+        spool: engine.pool.memory().state() as u32,
         reserved: 0,
     };
     // SAFETY: the struct is at least that large; what a newer header has behind it is left alone.

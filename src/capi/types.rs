@@ -296,7 +296,7 @@ pub struct jitsym_move_target {
     pub bytes: *const c_void,
     /// As `jitsym_code.free_after`, for the new place.
     pub free_after: u64,
-    /// Must be 0.
+    /// `JITSYM_CODE_*` bits, for the new place.
     pub flags: u32,
     /// Must be 0.
     pub reserved: u32,

@@ -39,6 +39,23 @@ fn push_hex(out: &mut Vec<u8>, value: u64) {
     }
 }
 
+/// Start, size and name of all whole lines in either dialect. Lines that make no sense are passed over.
+pub fn lines(text: &[u8]) -> impl Iterator<Item = (u64, u64, &[u8])> {
+    let whole = text.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
+    text[..whole].split(|&byte| byte == b'\n').filter_map(|line| {
+        let mut fields = line.splitn(3, |&byte| byte == b' ');
+        let (start, size) = (parse_hex(fields.next()?)?, parse_hex(fields.next()?)?);
+        let name = fields.next().filter(|name| !name.is_empty())?;
+        start.checked_add(size).filter(|&end| end > start)?;
+        Some((start, size, name))
+    })
+}
+
+fn parse_hex(digits: &[u8]) -> Option<u64> {
+    let digits = digits.strip_prefix(b"0x").unwrap_or(digits);
+    u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -62,5 +79,16 @@ mod tests {
         assert_eq!(line(Dialect::Perf, 16, 1, "f"), "10 1 f()\n");
         assert_eq!(line(Dialect::Perf, 16, 1, "ab"), "10 1 ab()\n");
         assert_eq!(line(Dialect::Perf, 16, 1, "abc"), "10 1 abc\n");
+    }
+
+    #[test]
+    fn lines_come_back() {
+        let mut text = Vec::new();
+        push_line(&mut text, Dialect::Perf, 0x7f00_0000_1000, 0x2c, b"fib(int) x");
+        push_line(&mut text, Dialect::Simpleperf, 16, 1, b"f");
+        text.extend_from_slice(b"nonsense\n10 0 empty\nffffffffffffffff 2 beyond\n20 4 torn");
+        let read: Vec<_> = lines(&text).collect();
+        assert_eq!(read, [(0x7f00_0000_1000, 0x2c, &b"fib(int) x"[..]), (16, 1, b"f()")]);
+        assert_eq!(lines(b"").count() + lines(b"10 1 torn").count(), 0);
     }
 }

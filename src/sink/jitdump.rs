@@ -6,8 +6,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use crate::config::{Config, DumpDir};
-use crate::format::jitdump::{close_record, Header, HEADER_SIZE};
+use crate::format::jitdump::{close_record, places, Header, Place, HEADER_SIZE};
 use crate::registry::Stored;
+use crate::spool::layout::FileState;
 use crate::sys::arch::ELF_MACHINE;
 use crate::sys::clock::Clock;
 use crate::sys::file::{self, Identity};
@@ -41,13 +42,13 @@ impl Jitdump {
         Ok(dir.join(format!("jit-{pid}.dump")))
     }
 
-    pub fn new(path: PathBuf, config: &Config, pid: u32, clock: Clock) -> Jitdump {
+    pub fn new(path: PathBuf, mode: u32, pid: u32, clock: Clock) -> Jitdump {
         Jitdump {
             path,
-            mode: config.file_mode,
+            mode,
             pid,
             clock,
-            close_record: config.close_record,
+            close_record: false,
             file: None,
             identity: None,
             marker: None,
@@ -132,12 +133,37 @@ impl Jitdump {
         self.len
     }
 
+    /// What a spool has to know of it.
+    pub fn state(&self) -> Option<FileState> {
+        self.file.as_ref()?;
+        self.identity.map(|identity| FileState { identity, len: self.len })
+    }
+
+    /// Goes on with the file of a dead process, from where its last whole pass ended.
+    pub fn adopt(&mut self, state: &FileState) -> io::Result<()> {
+        let file = file::reopen(&self.path, state.identity)?;
+        if file.metadata()?.len() < state.len {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "has been cut"));
+        }
+        file.set_len(state.len)?;
+        self.identity = Some(state.identity);
+        self.len = state.len;
+        self.file = Some(file);
+        Ok(())
+    }
+
     /// Reads what was written before.
     pub fn read_back(&self, place: Stored) -> io::Result<Vec<u8>> {
         let file = self.file.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         let mut bytes = vec![0; place.len];
         file.read_exact_at(&mut bytes, place.offset)?;
         Ok(bytes)
+    }
+
+    /// Hands out what is in it.
+    pub fn read_places(&self, found: &mut dyn FnMut(Place)) -> io::Result<()> {
+        let file = self.file.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        places(self.len, |bytes, offset| file.read_exact_at(bytes, offset), found)
     }
 
     /// Closes the file after a failure. What is in it stays valid.

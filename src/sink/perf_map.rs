@@ -8,10 +8,10 @@ use std::io::{self, IoSlice, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::config::Config;
 use crate::format::perf_map::{push_line, Dialect};
 use crate::registry::{MapChange, Registry};
-use crate::stats::Counters;
+use crate::spool::layout::FileState;
+use crate::status::Counters;
 use crate::sys::file::{self, Identity};
 
 /// The least time between two rewrites, unless somebody asks for a flush.
@@ -27,6 +27,7 @@ pub struct PerfMap {
     mode: u32,
     file: Option<File>,
     identity: Option<Identity>,
+    len: u64,
     /// Lines to append.
     pending: Vec<u8>,
     /// Lines in the file have to change.
@@ -40,13 +41,14 @@ impl PerfMap {
         dir.join(format!("perf-{pid}.map"))
     }
 
-    pub fn new(path: PathBuf, config: &Config) -> PerfMap {
+    pub fn new(path: PathBuf, dialect: Dialect, mode: u32) -> PerfMap {
         PerfMap {
             path,
-            dialect: config.dialect,
-            mode: config.file_mode,
+            dialect,
+            mode,
             file: None,
             identity: None,
+            len: 0,
             pending: Vec::new(),
             stale: false,
             not_before: Instant::now(),
@@ -73,8 +75,35 @@ impl PerfMap {
             }
         };
         self.identity = Some(file::identity(&opened)?);
+        self.len = opened.metadata()?.len();
         self.file = Some(opened);
         Ok(())
+    }
+
+    /// What a spool has to know of it.
+    pub fn state(&self) -> Option<FileState> {
+        self.file.as_ref()?;
+        self.identity.map(|identity| FileState { identity, len: self.len })
+    }
+
+    /// Opens the file of a dead process: the one that is known, or the one that was about to replace it. Returns its lines as of
+    /// the end of the last whole pass, or some of the following one.
+    pub fn adopt(&mut self, state: &FileState, next: Identity) -> io::Result<Vec<u8>> {
+        let known = file::identity_of_name(&self.path)? == state.identity;
+        let identity = if known { state.identity } else { next };
+        let file = file::reopen(&self.path, identity)?;
+        let mut text = fs::read(&self.path)?;
+        if known {
+            if (text.len() as u64) < state.len {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "has been cut"));
+            }
+            text.truncate(state.len as usize);
+        }
+        self.identity = Some(identity);
+        self.file = Some(file);
+        // Whatever follows, it is put into place at once or not at all.
+        self.stale = true;
+        Ok(text)
     }
 
     /// Closes the file, which stays.
@@ -87,10 +116,17 @@ impl PerfMap {
     /// Takes note of a registration that the registry has just been told of.
     pub fn note(&mut self, change: MapChange, start: u64, size: u64, name: &[u8]) {
         match change {
-            MapChange::None => {}
-            MapChange::Append if self.file.is_some() => push_line(&mut self.pending, self.dialect, start, size, name),
-            // Without a file nothing is collected: a later one is written from the registry.
-            MapChange::Append | MapChange::Rewrite => self.stale = true,
+            MapChange::None => return,
+            MapChange::Append => {}
+            MapChange::Rewrite => self.stale = true,
+        }
+        if self.file.is_some() {
+            // Also if the file is to be written anew: until then the name is there, if not alone, and is not lost with the
+            // process.
+            push_line(&mut self.pending, self.dialect, start, size, name);
+        } else {
+            // Nothing is collected: a later file is written from the registry.
+            self.stale = true;
         }
     }
 
@@ -105,12 +141,19 @@ impl PerfMap {
     }
 
     /// Brings the file up to date; a rewrite only if it is due or `now`.
-    pub fn write(&mut self, registry: &Registry, now: bool, counters: &Counters) -> io::Result<()> {
+    /// `announce` is told of a file before it takes the name.
+    pub fn write(
+        &mut self,
+        registry: &Registry,
+        now: bool,
+        counters: &Counters,
+        announce: &dyn Fn(Identity),
+    ) -> io::Result<()> {
         // Programs that tidy /tmp remove it under long-running processes.
         self.stale |= now && self.file.as_ref().is_some_and(file::is_removed);
         if self.stale && (now || Instant::now() >= self.not_before) {
             let begin = Instant::now();
-            self.rewrite(registry, counters)?;
+            self.rewrite(registry, counters, announce)?;
             self.not_before = Instant::now() + (begin.elapsed() * REWRITE_SHARE).max(REWRITE_INTERVAL);
             return Ok(());
         }
@@ -120,11 +163,12 @@ impl PerfMap {
         let file = self.file.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         let size = file::append_whole(file, &mut [IoSlice::new(&self.pending)])?;
         counters.map_bytes.add(size);
+        self.len += size;
         self.pending.clear();
         Ok(())
     }
 
-    fn rewrite(&mut self, registry: &Registry, counters: &Counters) -> io::Result<()> {
+    fn rewrite(&mut self, registry: &Registry, counters: &Counters, announce: &dyn Fn(Identity)) -> io::Result<()> {
         let mut text = Vec::with_capacity(64 * registry.span_count());
         for (start, size, name) in registry.spans() {
             push_line(&mut text, self.dialect, start, size, name);
@@ -133,13 +177,16 @@ impl PerfMap {
         let pid_name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let fresh_path = self.path.with_file_name(format!(".{pid_name}.new"));
         let mut fresh = file::claim(&fresh_path, self.mode)?;
+        let identity = file::identity(&fresh)?;
+        announce(identity);
         let renamed =
             fresh.write_all(&text).and_then(|()| self.check_ours()).and_then(|()| fs::rename(&fresh_path, &self.path));
         if let Err(error) = renamed {
             let _ = fs::remove_file(&fresh_path);
             return Err(error);
         }
-        self.identity = Some(file::identity(&fresh)?);
+        self.identity = Some(identity);
+        self.len = text.len() as u64;
         self.file = Some(fresh);
         self.pending.clear();
         self.stale = false;

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 /// Which file on which file system: what stays the same when a name is given to another file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    device: u64,
-    inode: u64,
+    pub device: u64,
+    pub inode: u64,
 }
 
 /// The identity of an open file.

@@ -1,6 +1,9 @@
 //! Memory: anonymous regions, a word that fork clears, and reads that survive unreadable pages.
 
+use std::fs::File;
 use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,7 +16,7 @@ pub fn page_size() -> usize {
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
-/// Private anonymous memory, zeroed, that takes up space only where it is touched. Not inherited by a forked child.
+/// Memory for records, zeroed, of which only what was committed may be touched. Not inherited by a forked child.
 #[derive(Debug)]
 pub struct Region {
     start: NonNull<u8>,
@@ -26,12 +29,24 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Maps `len` bytes.
-    pub fn new(len: usize) -> io::Result<Region> {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
+    /// Maps `len` bytes of private memory, which need no committing.
+    pub fn private(len: usize) -> io::Result<Region> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: a new mapping at an address that the kernel picks touches nothing that exists.
-        let start = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
+        unsafe { Region::map(ptr::null_mut(), len, flags, -1) }
+    }
+
+    /// Maps the first `len` bytes of a file, shared with it.
+    pub fn shared(file: &File, len: usize) -> io::Result<Region> {
+        // SAFETY: as above.
+        unsafe { Region::map(ptr::null_mut(), len, libc::MAP_SHARED | libc::MAP_NORESERVE, file.as_raw_fd()) }
+    }
+
+    /// # Safety
+    /// With `MAP_FIXED` in the flags, the range at `at` is the caller's and nobody uses it.
+    unsafe fn map(at: *mut libc::c_void, len: usize, flags: libc::c_int, file: libc::c_int) -> io::Result<Region> {
+        // SAFETY: the caller's promise.
+        let start = unsafe { libc::mmap(at, len, libc::PROT_READ | libc::PROT_WRITE, flags, file, 0) };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
@@ -44,6 +59,35 @@ impl Region {
     /// Its first byte.
     pub fn start(&self) -> NonNull<u8> {
         self.start
+    }
+
+    fn at(&self, range: &Range<usize>) -> *mut libc::c_void {
+        debug_assert!(range.end <= self.len);
+        // SAFETY: inside the region.
+        unsafe { self.start.as_ptr().add(range.start).cast() }
+    }
+
+    /// Puts private memory in the place of a range that nobody uses.
+    pub fn make_private(&self, range: Range<usize>) -> io::Result<()> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+        // SAFETY: the range lies in the region, and by contract nobody uses it.
+        let part = unsafe { Region::map(self.at(&range), range.len(), flags, -1)? };
+        std::mem::forget(part);
+        Ok(())
+    }
+
+    /// Has the kernel provide the pages of a range that is committed, so that nobody pays for that when they are used.
+    pub fn populate(&self, range: Range<usize>) {
+        // Linux 5.14; not in every version of the bindings.
+        const MADV_POPULATE_WRITE: libc::c_int = 23;
+        // SAFETY: the range lies in the region; the advice changes no contents.
+        unsafe { libc::madvise(self.at(&range), range.len(), MADV_POPULATE_WRITE) };
+    }
+
+    /// Gives the pages of a range that nobody uses back; private ones read zero afterwards.
+    pub fn discard(&self, range: Range<usize>) {
+        // SAFETY: the range lies in the region, and by contract nobody uses it.
+        unsafe { libc::madvise(self.at(&range), range.len(), libc::MADV_DONTNEED) };
     }
 }
 
@@ -72,7 +116,7 @@ impl ForkWord {
     pub fn new() -> io::Result<ForkWord> {
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         let len = page_size();
-        // SAFETY: as in `Region::new`.
+        // SAFETY: as in `Region::private`.
         let page = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
         if page == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -135,7 +179,7 @@ fn read_some(pid: u32, addr: u64, out: &mut [u8]) -> usize {
         Some(libc::EFAULT) => 0,
         // Filtered by a sandbox, or not built into this kernel.
         _ => uncancelled(|| {
-            std::fs::File::open("/proc/self/mem").and_then(|memory| memory.read_at(out, addr)).unwrap_or(0)
+            File::open("/proc/self/mem").and_then(|memory| memory.read_at(out, addr)).unwrap_or(0)
         }),
     }
 }
@@ -147,7 +191,7 @@ mod tests {
     #[test]
     fn reads_around_unreadable_pages() {
         let page = page_size();
-        let region = Region::new(3 * page).unwrap();
+        let region = Region::private(3 * page).unwrap();
         let start = region.start().as_ptr();
         // SAFETY: the region is ours; its middle page is made unreadable.
         unsafe {

@@ -6,4 +6,5 @@ pub mod clock;
 pub mod file;
 pub mod marker;
 pub mod mem;
+pub mod spool;
 pub mod thread;

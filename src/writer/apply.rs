@@ -1,17 +1,58 @@
-//! What each record does: to the registry, and from there to the sinks.
+//! The ledger: what each record does to the registry, and from there to the sinks.
+//!
+//! The writer has one for its process; recovering the spool of a dead process makes another one for that.
 
 use std::sync::Arc;
 
-use super::sinks::Groups;
-use super::Writer;
+use super::sinks::{Groups, SinkSet};
 use crate::chunk::{flag, Chunk, Event, Kind};
-use crate::format::jitdump::{clear_mapped_size, relocate, Move, Relocation};
-use crate::registry::{Live, Stored};
-use crate::{unwind, Id};
+use crate::format::jitdump::{clear_mapped_size, relocate, set_time, Move, Relocation};
+use crate::registry::{Live, Registry, Stored};
+use crate::spool::layout::State;
+use crate::status::Status;
+use crate::sys::mem;
+use crate::unwind;
 
-impl Writer {
-    pub(super) fn apply(&mut self, chunk: Chunk, event: &Event, groups: &mut Groups) {
-        let counters = &self.engine.counters;
+/// See the module's description.
+pub struct Ledger {
+    pub status: Arc<Status>,
+    pub registry: Registry,
+    pub sinks: SinkSet,
+    /// What the owner of the ids has to be told of.
+    pub notices: Vec<Notice>,
+    /// The process lives, so that the bytes of stable code can be read.
+    pub alive: bool,
+    /// Time of the last record.
+    pub last_time: u64,
+}
+
+/// What happened to an id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// Its code was unregistered by a call.
+    Unregistered(u64),
+    /// Its code was taken out of the registry without one.
+    Retired(u64),
+    /// The bytes of its stable code have been read.
+    Read(u64),
+}
+
+impl Ledger {
+    pub fn new(status: Arc<Status>, alive: bool) -> Ledger {
+        let sinks = SinkSet::new(status.clone());
+        Ledger { status, registry: Registry::default(), sinks, notices: Vec::new(), alive, last_time: 0 }
+    }
+
+    /// How far everything is written.
+    pub fn state(&self) -> State {
+        let (map, dump) = self.sinks.file_states();
+        State { last_time: self.last_time, map, dump }
+    }
+
+    /// Takes over one record of a chunk that is not recycled before `groups` are written.
+    pub fn apply(&mut self, chunk: Chunk, event: &mut Event, groups: &mut Groups) {
+        self.keep_order(chunk, event);
+        let counters = &self.status.counters;
         if event.flags & flag::UNREADABLE != 0 {
             counters.unreadable.add(1);
         }
@@ -25,25 +66,38 @@ impl Writer {
                 if self.registry.remove(event.id).is_some() {
                     counters.unregistered.add(1);
                 }
-                // The caller has retired the id; nothing refers to it any more.
-                self.recycler.add(&self.engine.ids, Id(event.id));
+                self.notices.push(Notice::Unregistered(event.id));
             }
             Kind::UnregisterRange => {
                 for id in self.registry.live_in(event.addr, event.addr + event.size) {
                     self.registry.remove(id);
-                    self.engine.counters.unregistered.add(1);
-                    self.retire(id);
+                    self.status.counters.unregistered.add(1);
+                    self.notices.push(Notice::Retired(id));
                 }
             }
         }
     }
 
+    /// Time must not go back in the file. A record that was stamped before the end of an earlier pass but published after it is
+    /// given the time of the last record that was written then. That is as true: its call had not returned yet, so its code
+    /// had not run.
+    fn keep_order(&mut self, chunk: Chunk, event: &mut Event) {
+        if event.timestamp < self.last_time {
+            event.timestamp = self.last_time;
+            if event.kind == Kind::Load {
+                // SAFETY: the chunk is not recycled yet, and there is no other reference to this body.
+                set_time(unsafe { chunk.body_mut(event) }, self.last_time);
+            }
+        }
+        self.last_time = event.timestamp;
+    }
+
     fn load(&mut self, chunk: Chunk, event: &Event, groups: &mut Groups) {
-        self.engine.counters.registered.add(1);
-        // SAFETY: this pass recycles the chunk at its end, and there is no other reference to this body yet.
+        self.status.counters.registered.add(1);
+        // SAFETY: the chunk is not recycled yet, and there is no other reference to this body.
         let body = unsafe { chunk.body_mut(event) };
-        let with_code = event.flags & flag::HAS_CODE != 0;
-        let head_len = body.len() - if with_code { event.size as usize } else { 0 };
+        let with_code = event.flags & (flag::HAS_CODE | flag::STABLE) != 0;
+        let head_len = body.len() - tail_len(event, event.size);
         // The head ends with the name and its NUL.
         let name: Arc<[u8]> = body[head_len - 1 - usize::from(event.name_len)..head_len - 1].into();
 
@@ -60,28 +114,53 @@ impl Writer {
         let stored = offset.map(|offset| Stored { offset, len: head_len });
         let (addr, size, index, tables_len) = (event.addr, event.size, event.index, event.tables_len);
         self.insert(event.id, Live { addr, size, reach, index, name, stored, tables_len });
-        if with_code {
-            groups.push(chunk, event);
-            if groups.are_many() {
-                self.sinks.write_groups(groups);
-            }
+        if event.flags & flag::STABLE != 0 {
+            let code = self.read_stable(event, &body[head_len..], size);
+            groups.push(chunk, event, head_len);
+            groups.push_owned(code);
+        } else if with_code {
+            groups.push(chunk, event, body.len());
         }
+        if groups.are_many() {
+            self.sinks.write_groups(groups);
+        }
+    }
+
+    /// The bytes of stable code, found by the address at the end of its record.
+    fn read_stable(&mut self, event: &Event, tail: &[u8], size: u64) -> Vec<u8> {
+        let mut code = vec![0; size as usize];
+        let addr = tail.try_into().map_or(0, u64::from_ne_bytes);
+        // By the kernel: a host that breaks its promise must not be ended by this thread.
+        let read = if self.alive { mem::read_self(self.status.pid, addr, &mut code) } else { 0 };
+        if read < code.len() {
+            self.status.counters.unreadable.add(1);
+        }
+        self.notices.push(Notice::Read(event.id));
+        code
     }
 
     fn move_code(&mut self, chunk: Chunk, event: &Event, groups: &mut Groups) {
         // If it was unregistered or overwritten meanwhile the move came too late.
-        let Some(mut live) = self.registry.remove(event.id) else { return };
-        self.engine.counters.moved.add(1);
+        let Some(mut live) = self.registry.remove(event.id) else {
+            if event.flags & flag::STABLE != 0 {
+                self.notices.push(Notice::Read(event.id));
+            }
+            return;
+        };
+        self.status.counters.moved.add(1);
         let old_addr = std::mem::replace(&mut live.addr, event.addr);
         let end = live.addr + live.size;
         let room = unwind::room(live.size, live.tables_len as usize);
         let claimed = live.tables_len > 0 && u64::from(event.unwinding_at) >= room;
         live.reach = if claimed && !self.is_used(end, end + room) { end + room } else { end };
 
-        if event.flags & flag::HAS_CODE != 0 {
-            // SAFETY: the chunk is recycled at the end of this pass.
-            let code = unsafe { chunk.body(event) };
-            self.dump_move(event, old_addr, &mut live, code, groups);
+        // SAFETY: the chunk is not recycled yet.
+        let body = unsafe { chunk.body(event) };
+        if event.flags & flag::STABLE != 0 {
+            let code = self.read_stable(event, body, live.size);
+            self.dump_move(event, old_addr, &mut live, &code, groups);
+        } else if event.flags & flag::HAS_CODE != 0 {
+            self.dump_move(event, old_addr, &mut live, body, groups);
         }
         self.insert(event.id, live);
     }
@@ -89,7 +168,7 @@ impl Writer {
     fn dump_move(&mut self, event: &Event, old_addr: u64, live: &mut Live, code: &[u8], groups: &mut Groups) {
         let (timestamp, tid) = (event.timestamp, event.tid);
         if self.sinks.move_records {
-            let (pid, size, index) = (self.engine.pid, live.size, live.index);
+            let (pid, size, index) = (self.status.pid, live.size, live.index);
             let record = Move { timestamp, pid, tid, old_addr, new_addr: live.addr, size, index };
             self.sinks.write_owned(groups, &[&record.to_bytes()]);
             return;
@@ -108,7 +187,7 @@ impl Writer {
     fn is_used(&self, end: u64, reach: u64) -> bool {
         let used = self.registry.live_begins_in(end, reach);
         if used {
-            self.engine.counters.not_free.add(1);
+            self.status.counters.not_free.add(1);
         }
         used
     }
@@ -117,15 +196,24 @@ impl Writer {
     fn insert(&mut self, id: u64, live: Live) {
         if self.registry.claimed_free(live.addr) {
             // Too late to take the older code's claim back, but not to say it.
-            self.engine.counters.not_free.add(1);
+            self.status.counters.not_free.add(1);
         }
         let (addr, size, name) = (live.addr, live.size, live.name.clone());
         let mut overwritten = Vec::new();
         let change = self.registry.insert(id, live, &mut overwritten);
         for old in overwritten {
-            self.engine.counters.overwritten.add(1);
-            self.retire(old);
+            self.status.counters.overwritten.add(1);
+            self.notices.push(Notice::Retired(old));
         }
         self.sinks.note(change, addr, size, &name);
+    }
+}
+
+/// How many bytes at the end of an event's body are not for the head of its group, for code of this size.
+pub fn tail_len(event: &Event, size: u64) -> usize {
+    match event.flags & (flag::HAS_CODE | flag::STABLE) {
+        flag::HAS_CODE => size as usize,
+        flag::STABLE => 8,
+        _ => 0,
     }
 }

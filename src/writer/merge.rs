@@ -7,6 +7,7 @@ use crate::chunk::{Chunk, Event};
 /// The unread part of a chunk.
 struct Reading {
     chunk: Chunk,
+    begin: u32,
     next: u32,
     end: u32,
     /// Time stamp of the next event.
@@ -19,6 +20,8 @@ pub struct Merge {
     lanes: Vec<VecDeque<Reading>>,
     /// The lane being read, and the time up to which no other lane has an earlier event.
     run: Option<(usize, u64)>,
+    /// What is read to its end.
+    done: Vec<Reading>,
 }
 
 impl Merge {
@@ -32,10 +35,10 @@ impl Merge {
                 lanes.push(lane);
             }
         }
-        Merge { lanes, run: None }
+        Merge { lanes, run: None, done: Vec::new() }
     }
 
-    /// The next event not later than `cutoff`. It counts as consumed.
+    /// The next event not later than `cutoff`.
     pub fn next(&mut self, cutoff: u64) -> Option<(Chunk, Event)> {
         loop {
             let (lane, until) = match self.run {
@@ -78,68 +81,68 @@ impl Merge {
         let reading = lane.front_mut()?;
         let (chunk, event) = (reading.chunk, reading.chunk.event(reading.next));
         reading.next += 1;
-        chunk.set_consumed(reading.next);
         if reading.next < reading.end {
             reading.timestamp = chunk.event(reading.next).timestamp;
         } else {
-            lane.pop_front();
+            self.done.extend(lane.pop_front());
         }
         Some((chunk, event))
+    }
+
+    /// Notes in each chunk how far it has been read, as belonging to this pass.
+    pub fn finish(self, pass: u64) {
+        for reading in self.lanes.into_iter().flatten().chain(self.done) {
+            if reading.next > reading.begin {
+                reading.chunk.set_consumed(pass, reading.next);
+            }
+        }
     }
 }
 
 impl Reading {
     fn new(chunk: Chunk) -> Option<Reading> {
         let (next, end) = (chunk.consumed(), chunk.committed());
-        (next < end).then(|| Reading { chunk, next, end, timestamp: chunk.event(next).timestamp })
+        (next < end).then(|| Reading { chunk, begin: next, next, end, timestamp: chunk.event(next).timestamp })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chunk::{Cursor, Kind, Pool};
+    use crate::chunk::tests::event;
+    use crate::chunk::Kind;
+    use crate::pool::Pool;
 
     fn chunk(pool: &Pool, timestamps: &[u64]) -> Chunk {
-        let mut cursor = Cursor::new(pool.take().unwrap());
+        pool.replenish();
+        let mut cursor = pool.take().unwrap();
         for &timestamp in timestamps {
-            cursor.room(0).unwrap();
-            cursor.commit(Event {
-                timestamp,
-                id: 0,
-                index: 0,
-                addr: 0,
-                size: 0,
-                body_at: 0,
-                body_len: 0,
-                unwinding_at: 0,
-                tid: 0,
-                kind: Kind::Unregister,
-                flags: 0,
-                name_len: 0,
-                tables_len: 0,
-            });
+            cursor.commit(event(Kind::Unregister, timestamp, 0));
         }
         cursor.chunk()
     }
 
-    fn read(threads: &[Vec<Chunk>], cutoff: u64) -> Vec<u64> {
+    fn read(threads: &[Vec<Chunk>], cutoff: u64, pass: u64) -> Vec<u64> {
         let mut merge = Merge::new(threads.iter().map(|chunks| chunks.iter().copied()));
-        std::iter::from_fn(|| merge.next(cutoff)).map(|(_, event)| event.timestamp).collect()
+        let read = std::iter::from_fn(|| merge.next(cutoff)).map(|(_, event)| event.timestamp).collect();
+        merge.finish(pass);
+        read
     }
 
     #[test]
     fn events_come_in_the_order_of_time_and_once() {
-        let pool = Pool::new(8 << 20).unwrap();
+        let (pool, _) = Pool::new(8 << 20, None).unwrap();
         let threads = [
             vec![chunk(&pool, &[1, 5, 9]), chunk(&pool, &[10, 30])],
             vec![chunk(&pool, &[2, 3, 4, 11])],
             vec![chunk(&pool, &[])],
             vec![chunk(&pool, &[5, 12, 40])],
         ];
-        assert_eq!(read(&threads, 11), [1, 2, 3, 4, 5, 5, 9, 10, 11]);
-        assert_eq!(read(&threads, 11), []);
-        assert_eq!(read(&threads, u64::MAX), [12, 30, 40]);
-        assert_eq!(read(&threads, u64::MAX), []);
+        assert_eq!(read(&threads, 11, 1), [1, 2, 3, 4, 5, 5, 9, 10, 11]);
+        assert_eq!(threads[0][1].consumed_up_to(0), 0, "the pass counts when it is committed");
+        assert_eq!(read(&threads, 11, 2), []);
+        assert_eq!(read(&threads, u64::MAX, 2), [12, 30, 40]);
+        assert_eq!((threads[0][1].consumed_up_to(1), threads[0][1].consumed_up_to(2)), (1, 2));
+        assert_eq!(read(&threads, u64::MAX, 3), []);
     }
 }

@@ -16,18 +16,19 @@ use std::time::Duration;
 use crossbeam_channel::Sender;
 
 use crate::capi::boundary;
-use crate::chunk::{Chunk, Event, Kind};
+use crate::chunk::{flag, Chunk, Event, Kind};
+use crate::config::{Config, Sinks};
 use crate::engine::{Engine, Message, Requests};
 use crate::error::Result;
-use crate::format::jitdump::set_time;
 use crate::ids::Recycler;
 use crate::process::Process;
-use crate::registry::Registry;
 use crate::slot::Slot;
+use crate::spool::layout::State;
 use crate::sys::barrier;
 use crate::Id;
-use merge::Merge;
-use sinks::{Groups, SinkSet};
+pub use apply::{tail_len, Ledger, Notice};
+pub use merge::Merge;
+pub use sinks::Groups;
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
@@ -43,17 +44,16 @@ pub type Stopped = (Result<()>, Box<Writer>);
 pub struct Writer {
     process: &'static Process,
     engine: &'static Engine,
-    registry: Registry,
+    pub ledger: Ledger,
     recycler: Recycler,
-    pub sinks: SinkSet,
     sources: BTreeMap<u64, Source>,
     /// Requests as they have come in; they are answered after a pass that began later.
     asked: u64,
     answered: u64,
     stop: Option<Sender<Stopped>>,
     exiting: bool,
-    /// Time of the last record.
-    last_time: u64,
+    /// The state as of the last pass.
+    committed: State,
 }
 
 /// A registering thread as the writer sees it.
@@ -72,15 +72,14 @@ impl Writer {
         Writer {
             process,
             engine,
-            registry: Registry::default(),
+            ledger: Ledger::new(engine.status.clone(), true),
             recycler: Recycler::default(),
-            sinks: SinkSet::new(process, engine),
             sources: BTreeMap::new(),
             asked: 0,
             answered: 0,
             stop: None,
             exiting: false,
-            last_time: 0,
+            committed: State::default(),
         }
     }
 
@@ -89,7 +88,7 @@ impl Writer {
         let process = self.process;
         boundary::enter_for_good();
         if catch_unwind(AssertUnwindSafe(|| self.run_until_stopped())).is_err() {
-            process.set_last_error("the writer failed".into());
+            process.last_error.set("the writer failed".into());
             process.set_broken();
             if let Some(engine) = process.engine() {
                 end_requests(engine);
@@ -123,7 +122,7 @@ impl Writer {
                 continue;
             }
             pause = if bytes >= BUSY_BYTES { pause / 2 } else { pause * 2 }.clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
-            let idle = bytes == 0 && pause == LONGEST_PAUSE && !self.sinks.have_work();
+            let idle = bytes == 0 && pause == LONGEST_PAUSE && !self.ledger.sinks.have_work();
             idle_passes = if idle { idle_passes + 1 } else { 0 };
             if idle_passes > IDLE_PASSES {
                 self.sleep();
@@ -143,7 +142,7 @@ impl Writer {
         self.answered = due;
         let mut requests = self.engine.requests();
         requests.answered = due;
-        requests.result = self.sinks.result().err();
+        requests.result = self.ledger.sinks.result().err();
         self.engine.tell_waiting();
     }
 
@@ -157,6 +156,9 @@ impl Writer {
 
     /// Sleeps until it is woken, unless there is something to do already.
     fn sleep(&mut self) {
+        // Nobody has registered anything for a while: an idle process keeps little.
+        self.take_back();
+        self.engine.pool.shrink_to_start();
         self.engine.set_asleep(true);
         barrier::all_threads();
         // Whoever publishes a record or sends something from now on sees the announcement; what came before is found here.
@@ -170,6 +172,7 @@ impl Writer {
     /// Reads everything that was published, writes it, and recycles the chunks. `now`: whoever asked wants all sinks up to
     /// date. Returns how many bytes were read.
     fn pass(&mut self, now: bool) -> usize {
+        self.engine.clear_hurry();
         // Records stamped later than this wait for the next pass. A record that came about because of another one is stamped
         // after the other was published; so if it is read in this pass, the other one is found in this pass too.
         let cutoff = self.engine.clock.now();
@@ -179,37 +182,49 @@ impl Writer {
         let mut groups = Groups::default();
         let mut bytes = 0;
         while let Some((chunk, mut event)) = merge.next(cutoff) {
-            self.keep_order(chunk, &mut event);
             bytes += size_of::<Event>() + event.body_len as usize;
-            self.apply(chunk, &event, &mut groups);
+            self.ledger.apply(chunk, &mut event, &mut groups);
         }
-        self.sinks.write_groups(&mut groups);
-        let forgotten = self.registry.forget_oldest();
+        let ledger = &mut self.ledger;
+        ledger.sinks.write_groups(&mut groups);
+        let forgotten = ledger.registry.forget_oldest();
         if forgotten > 0 {
-            self.engine.counters.map_forgotten.add(forgotten as u64);
-            self.sinks.note_forgotten();
+            self.engine.status.counters.map_forgotten.add(forgotten as u64);
+            ledger.sinks.note_forgotten();
         }
         if now {
-            self.sinks.check_dump();
+            ledger.sinks.check_dump();
         }
-        self.sinks.write_map(&self.registry, now);
+        let memory = self.engine.pool.memory();
+        ledger.sinks.write_map(&ledger.registry, now, &|file| memory.header().set_next_map(file));
+        let state = ledger.state();
+        if bytes > 0 || state != self.committed {
+            merge.finish(memory.next_pass());
+            memory.commit(&state);
+            self.committed = state;
+        }
+        self.heed_notices();
         self.recycle();
-        self.engine.counters.live.set(self.registry.live_count() as u64);
+        self.engine.status.counters.live.set(self.ledger.registry.live_count() as u64);
         bytes
     }
 
-    /// Time must not go back in the file. A record that was stamped before the end of an earlier pass but published after it is
-    /// given the time of the last record that was written then. That is as true: its call had not returned yet, so its code
-    /// had not run.
-    fn keep_order(&mut self, chunk: Chunk, event: &mut Event) {
-        if event.timestamp < self.last_time {
-            event.timestamp = self.last_time;
-            if event.kind == Kind::Load {
-                // SAFETY: this pass recycles the chunk at its end, and there is no other reference to this body yet.
-                set_time(unsafe { chunk.body_mut(event) }, self.last_time);
+    /// Tells the ids what has become of them.
+    fn heed_notices(&mut self) {
+        let ids = &self.engine.ids;
+        for notice in self.ledger.notices.drain(..) {
+            match notice {
+                // The caller has retired the id; nothing refers to it any more.
+                Notice::Unregistered(id) => self.recycler.add(ids, Id(id)),
+                // If its owner is faster, that call's record recycles it.
+                Notice::Retired(id) if ids.retire(Id(id)) => self.recycler.add(ids, Id(id)),
+                Notice::Retired(_) => {}
+                Notice::Read(id) => {
+                    ids.set_read(Id(id));
+                    self.engine.add_unread(-1);
+                }
             }
         }
-        self.last_time = event.timestamp;
     }
 
     /// Finds out which chunks there are to read, and what was asked for.
@@ -258,9 +273,12 @@ impl Writer {
             }
             !(source.ended && source.full.is_empty())
         });
+        // Before the pool grows: memory that nobody uses is better than more.
         if pool.is_low() {
             self.take_back();
         }
+        pool.shrink_if_cramped();
+        pool.replenish();
     }
 
     /// Takes back the chunks of threads that have nothing in them to be read and are not laying down anything.
@@ -280,13 +298,15 @@ impl Writer {
     /// Closes the files and hands everything to whoever waits for it.
     fn finish(mut self: Box<Self>, ack: Sender<Stopped>) {
         // Nobody can unregister it any more.
-        for id in self.registry.remove_all() {
-            self.retire(id);
-        }
-        self.engine.counters.live.set(0);
-        self.sinks.close();
-        let result = self.sinks.result();
-        self.engine.stop_sinks();
+        let all = self.ledger.registry.remove_all();
+        self.ledger.notices.extend(all.into_iter().map(Notice::Retired));
+        self.heed_notices();
+        self.engine.status.counters.live.set(0);
+        self.ledger.sinks.close();
+        let result = self.ledger.sinks.result();
+        self.engine.pool.memory().commit(&self.ledger.state());
+        self.engine.pool.shrink(0);
+        self.engine.status.stop_sinks();
         self.engine.set_writer_thread(None);
         end_requests(self.engine);
         let _ = ack.send((result, self));
@@ -303,20 +323,28 @@ impl Writer {
         let mut merge = Merge::new(self.sources.values().map(Source::readings));
         while let Some((_, event)) = merge.next(u64::MAX) {
             match event.kind {
-                Kind::Load => self.retire(event.id),
-                Kind::Unregister => self.recycler.add(&self.engine.ids, Id(event.id)),
+                Kind::Load => self.ledger.notices.push(Notice::Retired(event.id)),
+                Kind::Unregister => self.ledger.notices.push(Notice::Unregistered(event.id)),
                 Kind::Move | Kind::UnregisterRange => {}
             }
+            if event.flags & flag::STABLE != 0 {
+                self.ledger.notices.push(Notice::Read(event.id));
+            }
         }
+        let memory = self.engine.pool.memory();
+        merge.finish(memory.next_pass());
+        memory.commit(&self.ledger.state());
+        self.heed_notices();
         self.recycle();
     }
 
-    /// Ends the id of code that the writer itself took out of the registry.
-    fn retire(&mut self, id: u64) {
-        // If its owner is faster, that call's record recycles it.
-        if self.engine.ids.retire(Id(id)) {
-            self.recycler.add(&self.engine.ids, Id(id));
-        }
+    /// Opens the sinks. Returns those that run.
+    pub fn open(&mut self, config: &Config) -> Sinks {
+        let running = self.ledger.sinks.open(config);
+        let memory = self.engine.pool.memory();
+        memory.header().set_files(&self.ledger.sinks.files(config));
+        memory.commit(&self.ledger.state());
+        running
     }
 }
 

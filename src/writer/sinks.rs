@@ -1,15 +1,22 @@
 //! The sinks as the writer has them: opened by configuration, isolated from each other's failures.
 
-use std::io::IoSlice;
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::io::{self, IoSlice};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::chunk::{Chunk, Event};
 use crate::config::{Config, DumpDir, Sinks};
-use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::process::Process;
+use crate::format::jitdump::Place;
+use crate::format::perf_map::Dialect;
 use crate::registry::{MapChange, Registry, Stored};
 use crate::sink::{describe, jitdump::Jitdump, perf_map::PerfMap};
+use crate::spool::layout::{FileState, Files, State};
+use crate::status::Status;
+use crate::sys::clock::Clock;
+use crate::sys::file::Identity;
 
 /// Pieces and bytes that may come together before they are written.
 const BATCH_PIECES: usize = 512;
@@ -17,8 +24,7 @@ const BATCH_BYTES: usize = 1 << 20;
 
 /// Both sinks.
 pub struct SinkSet {
-    process: &'static Process,
-    engine: &'static Engine,
+    status: Arc<Status>,
     map: Option<PerfMap>,
     dump: Option<(DumpDir, Jitdump)>,
     /// Moves are written as JIT_CODE_MOVE.
@@ -26,8 +32,8 @@ pub struct SinkSet {
 }
 
 impl SinkSet {
-    pub fn new(process: &'static Process, engine: &'static Engine) -> SinkSet {
-        SinkSet { process, engine, map: None, dump: None, move_records: false }
+    pub fn new(status: Arc<Status>) -> SinkSet {
+        SinkSet { status, map: None, dump: None, move_records: false }
     }
 
     /// Opens the sinks that the configuration asks for. One that fails is reported, and the other runs.
@@ -40,16 +46,16 @@ impl SinkSet {
         if config.sinks.has(Sinks::JITDUMP) && self.open_dump(config) {
             running = running.with(Sinks::JITDUMP);
         }
-        self.engine.set_sinks(running, Sinks(config.sinks.0 & !running.0));
+        self.status.set_sinks(running, Sinks(config.sinks.0 & !running.0));
         running
     }
 
     fn open_map(&mut self, config: &Config) -> bool {
-        let path = PerfMap::path_in(&config.map_dir, self.engine.pid);
+        let path = PerfMap::path_in(&config.map_dir, self.status.pid);
         let known = self.map.take().filter(|map| map.path() == path && map.dialect() == config.dialect);
-        let map = self.map.insert(known.unwrap_or_else(|| PerfMap::new(path, config)));
+        let map = self.map.insert(known.unwrap_or_else(|| PerfMap::new(path, config.dialect, config.file_mode)));
         if let Err(error) = map.open() {
-            self.process.set_last_error(describe("create", map.path(), &error));
+            self.status.last_error.set(describe("create", map.path(), &error));
             return false;
         }
         true
@@ -60,10 +66,10 @@ impl SinkSet {
         let known = self.dump.take().filter(|(dir, _)| *dir == config.dump_dir);
         let dump = match known {
             Some((_, dump)) => dump,
-            None => match Jitdump::path_for(&config.dump_dir, self.engine.pid) {
-                Ok(path) => Jitdump::new(path, config, self.engine.pid, self.engine.clock),
+            None => match Jitdump::path_for(&config.dump_dir, self.status.pid) {
+                Ok(path) => Jitdump::new(path, config.file_mode, self.status.pid, self.status.clock),
                 Err(error) => {
-                    self.process.set_last_error(format!("cannot make a directory for the jitdump: {error}"));
+                    self.status.last_error.set(format!("cannot make a directory for the jitdump: {error}"));
                     return false;
                 }
             },
@@ -71,10 +77,50 @@ impl SinkSet {
         let (_, dump) = self.dump.insert((config.dump_dir.clone(), dump));
         dump.configure(config);
         if let Err(error) = dump.open() {
-            self.process.set_last_error(describe("create", dump.path(), &error));
+            self.status.last_error.set(describe("create", dump.path(), &error));
             return false;
         }
         true
+    }
+
+    /// Takes over the files of a dead process. Returns the text of the map; what cannot be taken over is described in
+    /// `problems`.
+    pub fn adopt(
+        &mut self,
+        files: &Files,
+        state: &State,
+        next_map: Identity,
+        problems: &mut Vec<String>,
+    ) -> Vec<u8> {
+        self.move_records = files.move_records;
+        let mut running = Sinks::NONE;
+        let mut text = Vec::new();
+        if let Some(state) = state.map {
+            let dialect = if files.simpleperf { Dialect::Simpleperf } else { Dialect::Perf };
+            let map = self.map.insert(PerfMap::new(path_of(&files.map_path), dialect, files.file_mode));
+            match map.adopt(&state, next_map) {
+                Ok(lines) => (text, running) = (lines, running.with(Sinks::MAP)),
+                Err(error) => problems.push(describe("complete", map.path(), &error)),
+            }
+        }
+        if let Some(state) = state.dump {
+            let path = path_of(&files.dump_path);
+            let dump = Jitdump::new(path.clone(), files.file_mode, self.status.pid, self.status.clock);
+            let (_, dump) = self.dump.insert((DumpDir::Exactly(path), dump));
+            match dump.adopt(&state) {
+                Ok(()) => running = running.with(Sinks::JITDUMP),
+                Err(error) => problems.push(describe("complete", dump.path(), &error)),
+            }
+        }
+        self.status.set_sinks(running, Sinks::NONE);
+        text
+    }
+
+    /// Hands out what is in the jitdump.
+    pub fn read_places(&mut self, found: &mut dyn FnMut(Place)) {
+        if let Some(Err(error)) = self.running_dump().map(|dump| dump.read_places(found)) {
+            self.failed(Sinks::JITDUMP, &error);
+        }
     }
 
     /// Where the files are.
@@ -83,13 +129,32 @@ impl SinkSet {
         map.chain(self.dump.iter().map(|(_, dump)| (Sinks::JITDUMP, dump.path().to_owned()))).collect()
     }
 
+    /// What a spool has to say of the files.
+    pub fn files(&self, config: &Config) -> Files {
+        let path = |path: Option<&Path>| path.map_or_else(Vec::new, |path| path.as_os_str().as_bytes().to_vec());
+        Files {
+            map_path: path(self.map.as_ref().map(PerfMap::path)),
+            dump_path: path(self.dump.as_ref().map(|(_, dump)| dump.path())),
+            simpleperf: config.dialect == Dialect::Simpleperf,
+            move_records: self.move_records,
+            arch_timestamps: self.status.clock == Clock::Arch,
+            file_mode: config.file_mode,
+        }
+    }
+
+    /// How far the files are written, those that are.
+    pub fn file_states(&self) -> (Option<FileState>, Option<FileState>) {
+        let map = self.map.as_ref().filter(|_| self.status.sinks().has(Sinks::MAP));
+        (map.and_then(PerfMap::state), self.running_dump().and_then(Jitdump::state))
+    }
+
     /// Where in the jitdump the next group will be.
     pub fn next_offset(&self, groups: &Groups) -> Option<u64> {
         self.running_dump().map(|dump| dump.len() + groups.bytes as u64)
     }
 
     fn running_dump(&self) -> Option<&Jitdump> {
-        let running = self.engine.sinks().has(Sinks::JITDUMP);
+        let running = self.status.sinks().has(Sinks::JITDUMP);
         self.dump.as_ref().filter(|_| running).map(|(_, dump)| dump)
     }
 
@@ -99,9 +164,9 @@ impl SinkSet {
         self.write_groups(groups);
         let read = self.running_dump()?.read_back(stored);
         if let Err(error) = &read {
-            self.engine.counters.write_errors.add(1);
+            self.status.counters.write_errors.add(1);
             let path = self.running_dump()?.path();
-            self.process.set_last_error(describe("read back", path, error));
+            self.status.last_error.set(describe("read back", path, error));
         }
         read.ok()
     }
@@ -113,7 +178,7 @@ impl SinkSet {
 
     /// Whether everything asked for has been written so far.
     pub fn result(&self) -> Result<()> {
-        match self.engine.sinks_failed() {
+        match self.status.sinks_failed() {
             Sinks::NONE => Ok(()),
             _ => Err(Error::SinkFailed),
         }
@@ -141,22 +206,23 @@ impl SinkSet {
 
     /// Writes what has come together.
     pub fn write_groups(&mut self, groups: &mut Groups) {
-        let Groups { pieces, records, .. } = std::mem::take(groups);
+        let Groups { pieces, owned: _owned, records, .. } = std::mem::take(groups);
         if !pieces.is_empty() {
-            // SAFETY: the pieces are committed bodies in chunks that are recycled later, and nobody writes to them any more.
+            // SAFETY: the pieces are committed bodies in chunks that are recycled later, and nobody writes to them any more; or
+            // they are owned until the end of this function.
             let pieces: Vec<&[u8]> = pieces.iter().map(|&piece| unsafe { &*piece }).collect();
             self.write_dump(&pieces, records);
         }
     }
 
     fn write_dump(&mut self, pieces: &[&[u8]], records: u64) {
-        let running = self.engine.sinks().has(Sinks::JITDUMP);
+        let running = self.status.sinks().has(Sinks::JITDUMP);
         let Some((_, dump)) = self.dump.as_mut().filter(|_| running) else { return };
         let mut slices: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
         match dump.write(&mut slices) {
             Ok(bytes) => {
-                self.engine.counters.jitdump_bytes.add(bytes);
-                self.engine.counters.jitdump_records.add(records);
+                self.status.counters.jitdump_bytes.add(bytes);
+                self.status.counters.jitdump_records.add(records);
             }
             Err(error) => self.failed(Sinks::JITDUMP, &error),
         }
@@ -170,21 +236,22 @@ impl SinkSet {
     }
 
     /// Brings the map up to date; what has to be written anew waits until it is due, unless it is wanted `now`.
-    pub fn write_map(&mut self, registry: &Registry, now: bool) {
-        let running = self.engine.sinks().has(Sinks::MAP);
+    /// `announce` is told of a file before it replaces the map.
+    pub fn write_map(&mut self, registry: &Registry, now: bool, announce: &dyn Fn(Identity)) {
+        let running = self.status.sinks().has(Sinks::MAP);
         let Some(map) = self.map.as_mut().filter(|_| running) else { return };
-        if let Err(error) = map.write(registry, now, &self.engine.counters) {
+        if let Err(error) = map.write(registry, now, &self.status.counters, announce) {
             self.failed(Sinks::MAP, &error);
         }
-        self.engine.counters.map_entries.set(registry.span_count() as u64);
+        self.status.counters.map_entries.set(registry.span_count() as u64);
     }
 
     /// A sink that cannot write is given up: what is in its file is whole, and the other one goes on.
-    fn failed(&mut self, sink: Sinks, error: &std::io::Error) {
-        self.engine.counters.write_errors.add(1);
-        self.engine.sink_failed(sink);
+    fn failed(&mut self, sink: Sinks, error: &io::Error) {
+        self.status.counters.write_errors.add(1);
+        self.status.sink_failed(sink);
         let path = self.paths().into_iter().find(|(found, _)| *found == sink).map(|(_, path)| path);
-        self.process.set_last_error(describe("write", &path.unwrap_or_default(), error));
+        self.status.last_error.set(describe("write", &path.unwrap_or_default(), error));
         match (&mut self.map, &mut self.dump) {
             (Some(map), _) if sink == Sinks::MAP => map.close(),
             (_, Some((_, dump))) if sink == Sinks::JITDUMP => dump.give_up(),
@@ -203,28 +270,42 @@ impl SinkSet {
     }
 }
 
-/// Groups in chunks, on their way to the jitdump in few system calls.
+fn path_of(bytes: &[u8]) -> PathBuf {
+    PathBuf::from(OsStr::from_bytes(bytes))
+}
+
+/// Groups on their way to the jitdump in few system calls. Most lie in chunks.
 #[derive(Default)]
 pub struct Groups {
     pieces: Vec<*const [u8]>,
+    /// Pieces that lie in no chunk.
+    owned: Vec<Vec<u8>>,
     records: u64,
     bytes: usize,
 }
 
 impl Groups {
-    /// Adds the group that is the body of this event. The chunk is not recycled before the groups are written.
-    pub fn push(&mut self, chunk: Chunk, event: &Event) {
-        let group = chunk.body_ptr(event);
+    /// Adds the group that is the body of this event, or as much of it as is in the body. The chunk is not recycled before the
+    /// groups are written.
+    pub fn push(&mut self, chunk: Chunk, event: &Event, len: usize) {
+        let group = std::ptr::slice_from_raw_parts(chunk.body_ptr(event).cast::<u8>(), len);
         self.records += 1;
-        self.bytes += group.len();
+        self.bytes += len;
         if let Some(last) = self.pieces.last_mut() {
             // A chunk begins with its head, never where a body of another one ends: both lie in the same chunk.
             if last.cast::<u8>().wrapping_add(last.len()) == group.cast() {
-                *last = std::ptr::slice_from_raw_parts(last.cast(), last.len() + group.len());
+                *last = std::ptr::slice_from_raw_parts(last.cast(), last.len() + len);
                 return;
             }
         }
         self.pieces.push(group);
+    }
+
+    /// Adds the code bytes of the last group.
+    pub fn push_owned(&mut self, code: Vec<u8>) {
+        self.bytes += code.len();
+        self.pieces.push(&raw const code[..]);
+        self.owned.push(code);
     }
 
     /// Whether it is time to write them.

@@ -7,7 +7,7 @@
 
 mod read;
 
-pub use read::{Loaded, Record, Records};
+pub use read::{is_group_head, places, Loaded, Place, Record, Records};
 
 use super::put::Put;
 use crate::code::{Line, Lines};
@@ -126,59 +126,50 @@ pub struct Layout {
 }
 
 impl Group<'_> {
-    /// Checks the line table and says how large the group's parts are.
-    pub fn layout(&self) -> Result<Layout> {
-        let unwinding = if self.lines.is_empty() { 0 } else { self.debug_size()? };
-        let load = unwinding + self.unwind.map_or(0, |unwind| UNWINDING_FIXED_SIZE + unwind.tables.len());
-        let code = load + LOAD_FIXED_SIZE + self.name.len() + 1;
+    /// The size of the records that do not depend on the line table, without the code bytes.
+    #[inline]
+    pub fn fixed_size(&self) -> usize {
+        self.unwinding_size() + LOAD_FIXED_SIZE + self.name.len() + 1
+    }
+
+    #[inline]
+    fn unwinding_size(&self) -> usize {
+        self.unwind.map_or(0, |unwind| UNWINDING_FIXED_SIZE + unwind.tables.len())
+    }
+
+    /// Checks the line table, and says how large the group is without the code bytes.
+    pub fn size(&self) -> Result<usize> {
+        let debug = if self.lines.is_empty() { 0 } else { self.walk_lines(|_, _, _| {})? };
         // Record sizes are 32 bits wide.
-        let limit = u32::MAX as usize;
-        if unwinding > limit || code - load + self.size as usize > limit {
+        if debug > u32::MAX as usize {
             return Err(Error::TooLarge);
         }
-        Ok(Layout { unwinding, load, code })
+        Ok(debug + self.fixed_size())
     }
 
-    fn debug_size(&self) -> Result<usize> {
-        let mut size = DEBUG_FIXED_SIZE;
-        let mut last_offset = 0;
-        let mut last_entry = 0;
-        for index in 0..self.lines.len() {
-            let row = self.lines.row(index).ok_or(Error::LineFile)?;
-            if u64::from(row.offset) >= self.size {
-                return Err(Error::LineOffset);
-            }
-            if row.offset < last_offset {
-                return Err(Error::LineOrder);
-            }
-            if row.line == 0 || row.file.is_empty() {
-                return Err(Error::LineFile);
-            }
-            if index > 0 && row.offset == last_offset {
-                size -= last_entry;
-            }
-            last_offset = row.offset;
-            last_entry = DEBUG_ENTRY_FIXED_SIZE + row.file.len() + 1;
-            size += last_entry;
+    /// Writes the group without its code bytes to the start of `out`. `None` if that has no room for it and `behind` bytes
+    /// more; what is in `out` then is of no use, as it is after an error.
+    #[inline]
+    pub fn write(&self, out: &mut [u8], behind: usize) -> Result<Option<Layout>> {
+        let Some(room) = out.len().checked_sub(self.fixed_size() + behind) else { return Ok(None) };
+        let unwinding = if self.lines.is_empty() { 0 } else { self.put_debug(&mut out[..room])? };
+        if unwinding > room {
+            return Ok(None);
         }
-        // The closing entry repeats the last file.
-        Ok(size + last_entry)
-    }
-
-    /// Writes the group without its code bytes to `out`, which is `layout.code` bytes long.
-    pub fn write(&self, layout: &Layout, out: &mut [u8]) {
-        let mut put = Put::new(out);
-        if !self.lines.is_empty() {
-            self.put_debug(&mut put, layout.unwinding);
-        }
+        let load = unwinding + self.unwinding_size();
         if let Some(unwind) = &self.unwind {
-            self.put_prefix(&mut put, id::UNWINDING_INFO, layout.load - layout.unwinding);
+            let (fixed, tables) = out[unwinding..load].split_at_mut(UNWINDING_FIXED_SIZE);
+            let mut put = Put::new(fixed);
+            self.put_prefix(&mut put, id::UNWINDING_INFO, load - unwinding);
             put.u64(unwind.tables.len() as u64);
             put.u64(unwind.hdr_size as u64);
             put.u64(unwind.mapped_size);
-            put.bytes(unwind.tables);
+            tables.copy_from_slice(unwind.tables);
         }
-        self.put_prefix(&mut put, id::LOAD, layout.code - layout.load + self.size as usize);
+        let code = load + LOAD_FIXED_SIZE + self.name.len() + 1;
+        let (fixed, name) = out[load..code].split_at_mut(LOAD_FIXED_SIZE);
+        let mut put = Put::new(fixed);
+        self.put_prefix(&mut put, id::LOAD, code - load + self.size as usize);
         put.u32(self.pid);
         put.u32(self.tid);
         // `vma` and `code_addr`: always the same, some readers take one and some the other.
@@ -186,40 +177,80 @@ impl Group<'_> {
         put.u64(self.addr);
         put.u64(self.size);
         put.u64(self.index);
-        put.bytes(self.name);
-        put.u8(0);
         debug_assert!(put.is_full());
+        let (name, nul) = name.split_at_mut(self.name.len());
+        name.copy_from_slice(self.name);
+        nul.fill(0);
+        Ok(Some(Layout { unwinding, load, code }))
     }
 
+    #[inline]
     fn put_prefix(&self, put: &mut Put<'_>, id: u32, total_size: usize) {
         put.u32(id);
         put.u32(total_size as u32);
         put.u64(self.timestamp);
     }
 
-    fn put_debug(&self, put: &mut Put<'_>, total_size: usize) {
-        self.put_prefix(put, id::DEBUG_INFO, total_size);
-        put.u64(self.addr);
-        let rows = || (0..self.lines.len()).filter_map(|index| self.lines.row(index));
-        // Of rows with one offset the last counts; `debug_size` counted the same way.
-        let kept = || {
-            rows().zip(rows().skip(1).map(Some).chain([None])).filter_map(|(row, next)| match next {
-                Some(next) if next.offset == row.offset => None,
-                _ => Some(row),
-            })
-        };
-        put.u64(kept().count() as u64 + 1);
-        let mut last = None;
-        for row in kept() {
-            put_entry(put, self.addr + u64::from(row.offset), &row);
-            last = Some(row);
+    /// Writes as much of the DEBUG_INFO record as there is room for, and returns its whole size.
+    fn put_debug(&self, out: &mut [u8]) -> Result<usize> {
+        let mut entries = 0;
+        let size = self.walk_lines(|at, addr, row| {
+            // Of rows with one offset the last one counts: it takes the place of the one before.
+            entries += u64::from(at.is_new);
+            if let Some(place) = out.get_mut(at.place..at.place + entry_size(row)) {
+                put_entry(&mut Put::new(place), addr, row);
+            }
+        })?;
+        if size <= out.len() {
+            let mut put = Put::new(&mut out[..DEBUG_FIXED_SIZE]);
+            self.put_prefix(&mut put, id::DEBUG_INFO, size);
+            put.u64(self.addr);
+            put.u64(entries);
+        }
+        Ok(size)
+    }
+
+    /// Checks the rows, hands each to `entry` with its place in the record, and returns the size of the record. Rows are read
+    /// once: those of C come with a string each.
+    fn walk_lines(&self, mut entry: impl FnMut(Slot, u64, &Line<'_>)) -> Result<usize> {
+        let mut end = DEBUG_FIXED_SIZE;
+        let mut last: Option<(Line<'_>, usize)> = None;
+        for index in 0..self.lines.len() {
+            let row = self.lines.row(index)?;
+            if u64::from(row.offset) >= self.size {
+                return Err(Error::LineOffset);
+            }
+            let same_place = match last {
+                Some((before, _)) if row.offset < before.offset => return Err(Error::LineOrder),
+                Some((before, place)) if row.offset == before.offset => Some(place),
+                _ => None,
+            };
+            if row.line == 0 || row.file.is_empty() {
+                return Err(Error::LineFile);
+            }
+            let place = same_place.unwrap_or(end);
+            entry(Slot { place, is_new: same_place.is_none() }, self.addr + u64::from(row.offset), &row);
+            end = place + entry_size(&row);
+            last = Some((row, place));
         }
         // perf ends the line sequence at the last entry's address, so that the last row would cover nothing
         // (tools/perf/util/genelf_debug.c, `emit_lineno_info`): close it at the end of the code.
-        if let Some(row) = last {
-            put_entry(put, self.addr + self.size, &row);
+        if let Some((row, _)) = last {
+            entry(Slot { place: end, is_new: true }, self.addr + self.size, &row);
+            end += entry_size(&row);
         }
+        Ok(end)
     }
+}
+
+/// Where in the DEBUG_INFO record an entry goes, and whether there is none yet.
+struct Slot {
+    place: usize,
+    is_new: bool,
+}
+
+fn entry_size(row: &Line<'_>) -> usize {
+    DEBUG_ENTRY_FIXED_SIZE + row.file.len() + 1
 }
 
 /// An entry has the full file name each time: the short form "same as before" (a byte 0xff) is read by some perf only. The

@@ -1,6 +1,6 @@
 //! Reading a jitdump back: for moved code, and for the command-line program.
 
-use super::{id, LOAD_FIXED_SIZE, UNWINDING_FIXED_SIZE};
+use super::{id, LOAD_FIXED_SIZE, MOVE_SIZE, UNWINDING_FIXED_SIZE};
 use super::{Header, DEBUG_ENTRY_FIXED_SIZE, DEBUG_FIXED_SIZE, FLAG_ARCH_TIMESTAMP, HEADER_SIZE, MAGIC, PREFIX_SIZE};
 
 /// A record's prefix.
@@ -24,6 +24,91 @@ pub(super) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 
 pub(super) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
+}
+
+/// Checks that `head` is a whole group but for the code bytes at its end, for code of this size with a name of this length.
+pub fn is_group_head(head: &[u8], size: u64, name_len: usize) -> bool {
+    let mut at = 0;
+    while let Some(record) = raw(head, at) {
+        let end = at + record.total_size;
+        match record.id {
+            id::LOAD => {
+                let name_at = at + LOAD_FIXED_SIZE;
+                return u64_at(head, at + 40) == Some(size)
+                    && end as u64 == head.len() as u64 + size
+                    && name_at + name_len + 1 == head.len()
+                    && name_len > 0
+                    && head[name_at..].iter().position(|&byte| byte == 0) == Some(name_len);
+            }
+            id::DEBUG_INFO | id::UNWINDING_INFO if decode(record.id, head.get(at..end).unwrap_or(&[])).is_some() => at = end,
+            _ => return false,
+        }
+    }
+    false
+}
+
+/// A LOAD or MOVE record of a file, as far as it matters to what comes later.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Code was loaded.
+    Load {
+        /// Where in the file its group starts.
+        offset: u64,
+        /// Size of the group without the code bytes.
+        head_len: usize,
+        /// Where the code runs.
+        addr: u64,
+        /// Its size.
+        size: u64,
+        /// Its index.
+        index: u64,
+        /// Its name.
+        name: Vec<u8>,
+        /// Size of its unwind tables.
+        tables_len: u32,
+    },
+    /// Code was moved.
+    Move {
+        /// Where it ran.
+        old_addr: u64,
+        /// Where it runs.
+        new_addr: u64,
+    },
+}
+
+/// Reads the records of a file without their code, by way of `read_at`, which fills a buffer from an offset of the file.
+/// Stops at the first one that is not whole.
+pub fn places(
+    len: u64,
+    mut read_at: impl FnMut(&mut [u8], u64) -> std::io::Result<()>,
+    mut found: impl FnMut(Place),
+) -> std::io::Result<()> {
+    let (mut at, mut group, mut tables_len) = (HEADER_SIZE as u64, HEADER_SIZE as u64, 0);
+    let mut fixed = [0; MOVE_SIZE];
+    while at + PREFIX_SIZE as u64 <= len {
+        let known = (len - at).min(MOVE_SIZE as u64) as usize;
+        read_at(&mut fixed[..known], at)?;
+        let Some(record) = raw(&fixed[..known], 0).filter(|record| at + record.total_size as u64 <= len) else { break };
+        let word = |offset: usize| u64_at(&fixed[..known], offset).unwrap_or(0);
+        match record.id {
+            id::LOAD if record.total_size > LOAD_FIXED_SIZE => {
+                let (addr, size, index) = (word(32), word(40), word(48));
+                let Some(name_len) = (record.total_size - LOAD_FIXED_SIZE - 1).checked_sub(size as usize) else { break };
+                let mut name = vec![0; name_len];
+                read_at(&mut name, at + LOAD_FIXED_SIZE as u64)?;
+                let head_len = (at - group) as usize + LOAD_FIXED_SIZE + name_len + 1;
+                found(Place::Load { offset: group, head_len, addr, size, index, name, tables_len });
+            }
+            id::MOVE => found(Place::Move { old_addr: word(32), new_addr: word(40) }),
+            id::UNWINDING_INFO => tables_len = word(16) as u32,
+            _ => {}
+        }
+        at += record.total_size as u64;
+        if !matches!(record.id, id::DEBUG_INFO | id::UNWINDING_INFO) {
+            (group, tables_len) = (at, 0);
+        }
+    }
+    Ok(())
 }
 
 impl Header {

@@ -29,9 +29,13 @@ fn group<'a>(lines: &'a [Line<'a>], unwind: Option<Unwinding<'a>>) -> Group<'a> 
 }
 
 fn bytes(group: &Group<'_>) -> Vec<u8> {
-    let layout = group.layout().unwrap();
-    let mut out = vec![0xee; layout.code];
-    group.write(&layout, &mut out);
+    let size = group.size().unwrap();
+    // One byte less is too little, as is no room for what comes behind.
+    assert_eq!(group.write(&mut vec![0; size - 1], 0), Ok(None));
+    assert_eq!(group.write(&mut vec![0; size + 4], 5), Ok(None));
+    let mut out = vec![0xee; size + 5];
+    assert_eq!(group.write(&mut out, 5).unwrap().unwrap().code, size);
+    assert_eq!(out.split_off(size), [0xee; 5]);
     out
 }
 
@@ -135,7 +139,12 @@ fn of_rows_with_one_offset_the_last_counts() {
 
 #[test]
 fn bad_lines_are_named() {
-    let status = |lines: &[Line<'_>]| group(lines, None).layout().unwrap_err();
+    let status = |lines: &[Line<'_>]| {
+        let group = group(lines, None);
+        let error = group.size().unwrap_err();
+        assert_eq!(group.write(&mut [0; 1000], 0), Err(error));
+        error
+    };
     assert_eq!(status(&[line(8, 1, 0, b"f")]), Error::LineOffset);
     assert_eq!(status(&[line(4, 1, 0, b"f"), line(3, 1, 0, b"f")]), Error::LineOrder);
     assert_eq!(status(&[line(4, 0, 0, b"f")]), Error::LineFile);
@@ -182,7 +191,7 @@ fn a_claim_of_free_bytes_can_be_taken_back() {
     let unwind = |mapped_size| Some(Unwinding { tables: &[1, 2, 3, 4, 5, 6], hdr_size: 2, mapped_size });
     let claimed = group(&lines, unwind(6));
     let mut out = bytes(&claimed);
-    clear_mapped_size(&mut out, claimed.layout().unwrap().unwinding);
+    clear_mapped_size(&mut out, claimed.write(&mut [0; 1000], 0).unwrap().unwrap().unwinding);
     assert_eq!(out, bytes(&group(&lines, unwind(0))));
 }
 

@@ -1,0 +1,167 @@
+//! The memory that records lie in on their way to the writer, and what of it outlives the process.
+//!
+//! It is one range of units (of the size of a chunk) behind a header. If it can be, it is a file in shared memory, the spool:
+//! then everything published in it, and how far the writer has come, is there after SIGKILL, for [`recover`] to go on from.
+//! Else it is private memory of the same shape.
+
+pub mod layout;
+pub mod recover;
+mod replay;
+
+use std::io;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::capi::types::jitsym_spool_state;
+use crate::chunk::{Chunk, CHUNK_SIZE};
+use crate::sys::mem::Region;
+use crate::sys::spool::{Owner, SpoolFile};
+use layout::{header_len, Header, State, INSIDE};
+
+/// See the module's description.
+#[derive(Debug)]
+pub struct Memory {
+    region: Region,
+    units: usize,
+    /// Where the first unit lies.
+    start: usize,
+    file: Option<SpoolFile>,
+    /// Some units are private memory, because the file system had no more room.
+    partly: AtomicBool,
+    pass: AtomicU64,
+}
+
+impl Memory {
+    /// Makes room for `units` units, without memory behind any of them. In private memory if there is no directory for a
+    /// spool, or none can be made there; the text says why.
+    pub fn new(units: usize, dir: Option<&Path>) -> io::Result<(Memory, Option<String>)> {
+        let why = match dir.map(|dir| Memory::in_spool(units, dir)) {
+            Some(Ok(memory)) => return Ok((memory, None)),
+            Some(Err(error)) => Some(format!("cannot make a spool: {error}")),
+            None => None,
+        };
+        let start = header_len(units);
+        let region = Region::private(start + units * CHUNK_SIZE)?;
+        Ok((Memory::finish(region, units, None), why))
+    }
+
+    fn in_spool(units: usize, dir: &Path) -> io::Result<Memory> {
+        let owner = Owner::this_process();
+        let start = header_len(units);
+        let len = start + units * CHUNK_SIZE;
+        let file = SpoolFile::create(dir, &owner, len)?;
+        // The first unit too: a spool that cannot hold that is none.
+        let mapped = file.back(&(0..start + CHUNK_SIZE)).and_then(|()| Region::shared(file.file(), len));
+        match mapped {
+            Ok(region) => {
+                let memory = Memory::finish(region, units, Some(file));
+                memory.header().describe(&owner, units);
+                Ok(memory)
+            }
+            Err(error) => {
+                file.remove();
+                Err(error)
+            }
+        }
+    }
+
+    fn finish(region: Region, units: usize, file: Option<SpoolFile>) -> Memory {
+        let start = header_len(units);
+        Memory { region, units, start, file, partly: AtomicBool::new(false), pass: AtomicU64::new(0) }
+    }
+
+    pub fn header(&self) -> &Header {
+        // SAFETY: the region begins with a header, all of whose fields are atomics for which zero is a valid value.
+        unsafe { self.region.start().cast::<Header>().as_ref() }
+    }
+
+    /// Number of units.
+    pub fn units(&self) -> usize {
+        self.units
+    }
+
+    /// Whether, and how much of it, outlives the process.
+    pub fn state(&self) -> jitsym_spool_state {
+        match (&self.file, self.partly.load(Ordering::Relaxed)) {
+            (None, _) => jitsym_spool_state::JITSYM_SPOOL_NONE,
+            (Some(_), false) => jitsym_spool_state::JITSYM_SPOOL_SHARED,
+            (Some(_), true) => jitsym_spool_state::JITSYM_SPOOL_PARTLY,
+        }
+    }
+
+    fn bytes(&self, units: &Range<usize>) -> Range<usize> {
+        self.start + units.start * CHUNK_SIZE..self.start + units.end * CHUNK_SIZE
+    }
+
+    /// Makes one chunk of units that nobody uses, with memory behind it.
+    pub fn make_chunk(&self, units: &Range<usize>) -> io::Result<Chunk> {
+        let bytes = self.bytes(units);
+        if self.file.as_ref().is_some_and(|file| file.back(&bytes).is_err()) {
+            // The host goes on registering. What lies here is lost if it is killed.
+            self.region.make_private(bytes.clone())?;
+            self.partly.store(true, Ordering::Relaxed);
+        }
+        // SAFETY: the range lies in the region, which is never unmapped, and by contract nobody uses it.
+        let chunk = unsafe { Chunk::init(self.region.start().add(bytes.start), bytes.len()) };
+        let directory = self.header().directory(self.units);
+        for unit in units.clone().skip(1) {
+            directory[unit].store(INSIDE, Ordering::Relaxed);
+        }
+        // Last: from now on the chunk is looked for here.
+        directory[units.start].store(units.len() as u32, Ordering::Release);
+        Ok(chunk)
+    }
+
+    /// Has the kernel provide the pages of a chunk now.
+    pub fn populate(&self, units: &Range<usize>) {
+        self.region.populate(self.bytes(units));
+    }
+
+    /// Takes the memory from behind a chunk that nobody uses any more.
+    pub fn unmake_chunk(&self, units: &Range<usize>) {
+        let directory = self.header().directory(self.units);
+        // First: what is inside may look like anything.
+        for unit in units.clone() {
+            directory[unit].store(0, Ordering::Release);
+        }
+        let bytes = self.bytes(units);
+        if self.file.as_ref().is_none_or(|file| file.punch(&bytes).is_err()) {
+            self.region.discard(bytes);
+        }
+    }
+
+    /// The chunk that begins with a unit.
+    ///
+    /// # Safety
+    /// `make_chunk` has made one there, and `unmake_chunk` has not taken it away.
+    pub unsafe fn chunk_of(&self, unit: usize) -> Chunk {
+        // SAFETY: the range lies in the region, and by contract a chunk begins there.
+        unsafe { Chunk::at(self.region.start().add(self.start + unit * CHUNK_SIZE)) }
+    }
+
+    /// The units of a chunk that was made here.
+    pub fn units_of(&self, chunk: Chunk) -> Range<usize> {
+        let first = (chunk.as_ptr() as usize - self.region.start().as_ptr() as usize - self.start) / CHUNK_SIZE;
+        first..first + chunk.size() / CHUNK_SIZE
+    }
+
+    /// Number of the pass of the writer that is to be committed next.
+    pub fn next_pass(&self) -> u64 {
+        self.pass.load(Ordering::Relaxed) + 1
+    }
+
+    /// Ends a pass of the writer: what was marked as consumed in it is in the files from now on.
+    pub fn commit(&self, state: &State) {
+        let pass = self.next_pass();
+        self.header().commit(pass, state);
+        self.pass.store(pass, Ordering::Relaxed);
+    }
+
+    /// Removes the spool's name, when everything in it is written.
+    pub fn remove_spool(&self) {
+        if let Some(file) = &self.file {
+            file.remove();
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Completes the files of processes that were killed, from the spools that they left behind.
+//!
+//! What counts is the last pass that the writer has committed: a file is cut to the length that it had then (the jitdump), or
+//! written anew (the map), and everything published but not consumed is applied as the writer would have done. The spool goes
+//! last, so whoever is interrupted here is followed by somebody who begins again at the same place.
+//!
+//! A spool is the memory of a process that may have been killed because it went wild. So nothing in it is believed.
+
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+use super::layout::{header_len, Header, INSIDE};
+use super::replay::{is_sound, Replay};
+use crate::chunk::{Chunk, Kind, CHUNK_SIZE, HEAD};
+use crate::status::{LastError, Status};
+use crate::sys::clock::Clock;
+use crate::sys::mem::Region;
+use crate::sys::spool::{list, Owner, SpoolFile};
+use crate::writer::Merge;
+
+/// What was done for one process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The process.
+    pub pid: u32,
+    /// How many records its files lacked and now have.
+    pub records: u64,
+    /// What could not be done, and why.
+    pub problems: Vec<String>,
+    /// The spool is still there, because another attempt may succeed.
+    pub kept: bool,
+}
+
+/// Spools with something to recover that are left alone by a session that does not ask for recovery. Each takes some MiB of
+/// memory: beyond this number the oldest are recovered all the same.
+const LEFT_ALONE: usize = 16;
+
+/// Completes the files of this user's dead processes that have a spool in a directory, of those that are `wanted` by pid.
+pub fn recover(dir: &Path, wanted: &dyn Fn(u32) -> bool) -> io::Result<Vec<Report>> {
+    let mut reports = Vec::new();
+    for listed in list(dir)?.iter().filter(|listed| wanted(listed.pid)) {
+        reports.extend(Dead::open(&listed.path).map(Dead::recover));
+    }
+    Ok(reports)
+}
+
+/// What a new session does about the dead, asked for recovery or not: it removes spools that have nothing in them. Returns the
+/// number of records recovered.
+pub fn tidy(dir: &Path, all: bool) -> u64 {
+    let mut full: Vec<Dead> = Vec::new();
+    for listed in list(dir).unwrap_or_default() {
+        match Dead::open(&listed.path) {
+            Some(dead) if dead.is_empty() => {
+                dead.recover();
+            }
+            Some(dead) => full.push(dead),
+            None => {}
+        }
+    }
+    let count = if all { full.len() } else { full.len().saturating_sub(LEFT_ALONE) };
+    full.into_iter().take(count).map(|dead| dead.recover().records).sum()
+}
+
+/// A spool of a dead process, locked.
+struct Dead {
+    file: SpoolFile,
+    header: Region,
+    owner: Owner,
+    /// Chunks with something to read.
+    chunks: Vec<Copied>,
+}
+
+/// A copy of a chunk.
+struct Copied {
+    /// Owns what `chunk` names.
+    _memory: Region,
+    chunk: Chunk,
+}
+
+impl Dead {
+    /// `None` if it is none, or not ours, or its process lives, or somebody else recovers it.
+    fn open(path: &Path) -> Option<Dead> {
+        let file = SpoolFile::open_dead(path).ok()??;
+        let len = usize::try_from(file.file().metadata().ok()?.len()).ok()?;
+        let first = Region::shared(file.file(), header_len(0)).ok().filter(|_| len >= header_len(0));
+        if first.as_ref().is_none_or(|region| header(region).is_blank()) {
+            // Its process was killed while it made it.
+            file.remove();
+            return None;
+        }
+        // One of another version is for the program of that version.
+        let (owner, units) = header(&first?).description()?;
+        if units.checked_mul(CHUNK_SIZE)?.checked_add(header_len(units))? != len {
+            return None;
+        }
+        if owner.is_visibly_alive() {
+            // It has closed all its descriptors, as daemons do, and the lock with them.
+            return None;
+        }
+        let header = Region::shared(file.file(), header_len(units)).ok()?;
+        let mut dead = Dead { file, header, owner, chunks: Vec::new() };
+        dead.chunks = dead.read_chunks(units);
+        Some(dead)
+    }
+
+    fn header(&self) -> &Header {
+        header(&self.header)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.chunks.is_empty()
+    }
+
+    fn read_chunks(&self, units: usize) -> Vec<Copied> {
+        let directory = self.header().directory(units);
+        let mut chunks = Vec::new();
+        let mut unit = 0;
+        while unit < units {
+            let offset = (header_len(units) + unit * CHUNK_SIZE) as u64;
+            match directory[unit].load(Ordering::Relaxed) {
+                0 | INSIDE => unit += 1,
+                count => {
+                    let count = (count as usize).min(units - unit);
+                    chunks.extend(self.read_chunk(offset, count * CHUNK_SIZE));
+                    unit += count;
+                }
+            }
+        }
+        chunks
+    }
+
+    /// A copy of a chunk, if there is anything in it to be read.
+    fn read_chunk(&self, offset: u64, size: usize) -> Option<Copied> {
+        let committed_pass = self.header().committed();
+        let head_size = HEAD;
+        let memory = Region::private(size).ok()?;
+        // SAFETY: the region is `size` bytes long, and nobody else has it yet.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(memory.start().as_ptr(), size) };
+        // The head first: most chunks hold nothing any more.
+        self.file.file().read_exact_at(&mut bytes[..head_size], offset).ok()?;
+        // SAFETY: the region begins with the head of a chunk, whatever its bytes are.
+        let chunk = unsafe { Chunk::at(memory.start()) };
+        let unread = chunk.consumed_up_to(committed_pass);
+        if chunk.size() != size || unread >= chunk.committed() {
+            return None;
+        }
+        self.file.file().read_exact_at(&mut bytes[head_size..], offset + head_size as u64).ok()?;
+        chunk.make_sound(unread, is_sound);
+        (unread < chunk.committed()).then_some(Copied { _memory: memory, chunk })
+    }
+
+    fn recover(self) -> Report {
+        let mut report = Report { pid: self.owner.pid, ..Report::default() };
+        if !self.is_empty() {
+            self.complete_files(&mut report);
+        }
+        if !report.kept {
+            self.file.remove();
+        }
+        report
+    }
+
+    fn complete_files(&self, report: &mut Report) {
+        let header = self.header();
+        let Some(files) = header.files() else {
+            report.problems.push("the spool does not say where the files are".into());
+            return;
+        };
+        let clock = if files.arch_timestamps { Clock::Arch } else { Clock::Monotonic };
+        let status = Status::new(self.owner.pid, clock, Arc::new(LastError::default()));
+        // In the order of time; of the same time, in the order in which the chunks were begun.
+        let mut chunks: Vec<Chunk> = self.chunks.iter().map(|copied| copied.chunk).collect();
+        chunks.sort_by_key(|chunk| chunk.serial());
+        let unread = |chunk: &Chunk| chunk.consumed()..chunk.committed();
+        let moves = chunks.iter().any(|chunk| unread(chunk).any(|event| chunk.event(event).kind == Kind::Move));
+        let mut replay = Replay::new(Arc::new(status), &files, header, moves, &mut report.problems);
+        let mut merge = Merge::new(chunks.iter().map(|&chunk| std::iter::once(chunk)));
+        while let Some((chunk, mut event)) = merge.next(u64::MAX) {
+            replay.apply(chunk, &mut event);
+        }
+        match replay.finish(header) {
+            Ok(records) => report.records = records,
+            Err(why) => {
+                report.problems.push(why);
+                report.kept = true;
+            }
+        }
+    }
+}
+
+fn header(region: &Region) -> &Header {
+    // SAFETY: the region is at least as long as a header, all of whose fields are atomics.
+    unsafe { region.start().cast::<Header>().as_ref() }
+}

@@ -1,0 +1,109 @@
+//! What is known about how it goes: which sinks run, the counters, the last failure.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::config::Sinks;
+use crate::sys::clock::Clock;
+
+/// What the sinks are told, and what they tell.
+#[derive(Debug)]
+pub struct Status {
+    /// The process whose code it is.
+    pub pid: u32,
+    /// What time stamps are.
+    pub clock: Clock,
+    pub counters: Counters,
+    pub last_error: Arc<LastError>,
+    sinks: SinkBits,
+}
+
+/// In a cache line of its own: every registration looks at it, while the writer counts.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct SinkBits {
+    /// Bits of the sinks that are running; none makes every call return at once.
+    running: AtomicU32,
+    failed: AtomicU32,
+}
+
+impl Status {
+    pub fn new(pid: u32, clock: Clock, last_error: Arc<LastError>) -> Status {
+        Status { pid, clock, counters: Counters::default(), last_error, sinks: SinkBits::default() }
+    }
+
+    /// The sinks that are running. Whoever sees them stopped sees too that the last session was closed before.
+    #[inline]
+    pub fn sinks(&self) -> Sinks {
+        Sinks(self.sinks.running.load(Ordering::Acquire))
+    }
+
+    /// The sinks that could not start or have failed.
+    pub fn sinks_failed(&self) -> Sinks {
+        Sinks(self.sinks.failed.load(Ordering::Relaxed))
+    }
+
+    /// Says which sinks run and which do not though they should.
+    pub fn set_sinks(&self, running: Sinks, failed: Sinks) {
+        self.sinks.failed.store(failed.0, Ordering::Relaxed);
+        self.sinks.running.store(running.0, Ordering::Release);
+    }
+
+    /// A sink has failed; the others go on.
+    pub fn sink_failed(&self, sink: Sinks) {
+        self.sinks.running.fetch_and(!sink.0, Ordering::Relaxed);
+        self.sinks.failed.fetch_or(sink.0, Ordering::Relaxed);
+    }
+
+    /// Nothing is written any more.
+    pub fn stop_sinks(&self) {
+        self.sinks.running.store(0, Ordering::Release);
+    }
+}
+
+/// Text of the last failure; empty if there was none.
+#[derive(Debug, Default)]
+pub struct LastError(Mutex<String>);
+
+impl LastError {
+    pub fn get(&self) -> String {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn set(&self, text: String) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = text;
+    }
+}
+
+macro_rules! counters {
+    ($($name:ident)*) => {
+        /// One atomic per counter of `jitsym_stats`; the meanings are there.
+        #[derive(Debug, Default)]
+        pub struct Counters {
+            $(pub $name: Counter,)*
+        }
+    };
+}
+
+counters! {
+    registered moved unregistered overwritten live dropped unreadable names_changed not_free
+    jitdump_bytes jitdump_records map_bytes map_entries map_rewrites map_forgotten write_errors waited recovered
+}
+
+/// A counter. Exactness between counters is not promised, so relaxed order is enough.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    pub fn add(&self, count: u64) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}

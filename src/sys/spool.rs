@@ -1,0 +1,255 @@
+//! The spool's file: made for one process, locked as long as that lives, backed with memory before it is touched.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use super::clock::monotonic_ns;
+use super::file::{identity, identity_of_name};
+
+const PREFIX: &str = "jitsym-";
+const SUFFIX: &str = ".spool";
+
+/// An open spool.
+#[derive(Debug)]
+pub struct SpoolFile {
+    file: File,
+    path: PathBuf,
+}
+
+/// Which process a spool belongs to. Pids are used again, and mean another process in another namespace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Owner {
+    pub pid: u32,
+    /// Clock ticks between boot and the start of the process; 0 if not known.
+    pub start_time: u64,
+    /// Number of the pid namespace; 0 if not known.
+    pub pid_namespace: u64,
+}
+
+impl Owner {
+    /// This process.
+    pub fn this_process() -> Owner {
+        let pid = std::process::id();
+        Owner { pid, start_time: start_time("self").unwrap_or(0), pid_namespace: pid_namespace() }
+    }
+
+    /// Whether that process runs, as far as this one can see. In another namespace it cannot, and only the lock tells.
+    pub fn is_visibly_alive(&self) -> bool {
+        let comparable = self.start_time != 0 && self.pid_namespace != 0 && self.pid_namespace == pid_namespace();
+        comparable && start_time(&self.pid.to_string()) == Some(self.start_time)
+    }
+}
+
+/// Field 22 of `/proc/PID/stat` (proc(5)); `None` for a process that is gone or only waits to be reaped.
+fn start_time(process: &str) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The name in parentheses may hold anything, also a parenthesis.
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    let state = fields.next()?;
+    if matches!(state, "Z" | "X") {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+fn pid_namespace() -> u64 {
+    fs::metadata("/proc/self/ns/pid").map_or(0, |data| data.ino())
+}
+
+impl SpoolFile {
+    /// Makes the spool of this process in `dir`, `len` bytes long, without any memory behind it yet.
+    pub fn create(dir: &Path, owner: &Owner, len: usize) -> io::Result<SpoolFile> {
+        // The time makes the name unique: there may be several copies of this library in a process.
+        let path = dir.join(format!("{}{:x}{SUFFIX}", prefix(owner), monotonic_ns()));
+        let mut options = options();
+        let file = options.create_new(true).mode(0o600).open(&path)?;
+        let spool = SpoolFile { file, path };
+        // A record lock of POSIX, because only that one ends with this very process: others live on in forked children.
+        let ready = spool.lock(libc::F_SETLK).and_then(|()| spool.file.set_len(len as u64));
+        if let Err(error) = ready {
+            spool.remove();
+            return Err(error);
+        }
+        Ok(spool)
+    }
+
+    /// Opens what may be the spool of a dead process of this user, and locks it against everybody else who would recover it.
+    /// `None` if somebody has it.
+    pub fn open_dead(path: &Path) -> io::Result<Option<SpoolFile>> {
+        let spool = SpoolFile { file: options().open(path)?, path: path.to_owned() };
+        let data = spool.file.metadata()?;
+        // SAFETY: geteuid only answers.
+        let user = unsafe { libc::geteuid() };
+        if !data.is_file() || data.uid() != user || data.mode() & 0o077 != 0 {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "is not a file of this user alone"));
+        }
+        // A lock of this open file, so that two threads of one process exclude each other too.
+        match spool.lock(libc::F_OFD_SETLK) {
+            Err(error) if is_locked(&error) => return Ok(None),
+            other => other?,
+        }
+        // Whoever had the lock before may have removed it.
+        let same = identity_of_name(path).is_ok_and(|named| identity(&spool.file).is_ok_and(|opened| opened == named));
+        Ok(same.then_some(spool))
+    }
+
+    fn lock(&self, command: libc::c_int) -> io::Result<()> {
+        // SAFETY: all-zero bytes are a valid value: from the start of the file to its end.
+        let mut range: libc::flock = unsafe { std::mem::zeroed() };
+        range.l_type = libc::F_WRLCK as libc::c_short;
+        // SAFETY: the descriptor is open, and the pointer valid.
+        if unsafe { libc::fcntl(self.file.as_raw_fd(), command, &range) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+
+    /// The file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Its name.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Puts memory behind a range. Without it, touching a page of a full file system is a SIGBUS.
+    pub fn back(&self, range: &Range<usize>) -> io::Result<()> {
+        let (start, len) = (range.start as libc::off_t, range.len() as libc::off_t);
+        loop {
+            // SAFETY: the descriptor is open. Not posix_fallocate, which may fall back to writing.
+            if unsafe { libc::fallocate(self.file.as_raw_fd(), 0, start, len) } == 0 {
+                return Ok(());
+            }
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+    }
+
+    /// Takes the memory away from a range that nobody touches. It reads zero afterwards.
+    pub fn punch(&self, range: &Range<usize>) -> io::Result<()> {
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        let (start, len) = (range.start as libc::off_t, range.len() as libc::off_t);
+        // SAFETY: the descriptor is open.
+        if unsafe { libc::fallocate(self.file.as_raw_fd(), mode, start, len) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+
+    /// Removes the name.
+    pub fn remove(&self) {
+        // Nothing can be done about a failure, and nothing is wrong in the file.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK);
+    options
+}
+
+fn is_locked(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES))
+}
+
+/// How the names of all spools of a process begin.
+fn prefix(owner: &Owner) -> String {
+    format!("{PREFIX}{}-{:x}-", owner.pid, owner.start_time)
+}
+
+/// A spool in a directory, by its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    pub pid: u32,
+    /// Time since boot, in nanoseconds.
+    pub made: u64,
+    pub path: PathBuf,
+}
+
+/// The spools in a directory, oldest first. Those of this process are left out: opening and closing one would end its lock.
+pub fn list(dir: &Path) -> io::Result<Vec<Listed>> {
+    let own = prefix(&Owner::this_process());
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let name = entry?.file_name();
+        let foreign = name.to_str().filter(|name| !name.starts_with(&own));
+        if let Some((pid, made)) = foreign.and_then(parse_name) {
+            found.push(Listed { pid, made, path: dir.join(name) });
+        }
+    }
+    found.sort_by_key(|listed| listed.made);
+    Ok(found)
+}
+
+fn parse_name(name: &str) -> Option<(u32, u64)> {
+    let (pid, times) = name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?.split_once('-')?;
+    let (_, made) = times.split_once('-')?;
+    Some((pid.parse().ok()?, u64::from_str_radix(made, 16).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_tell_the_process() {
+        assert_eq!(parse_name("jitsym-17-2af-1c.spool"), Some((17, 0x1c)));
+        for name in ["jitsym-17.spool", "jitsym-17-1.spool", "jitsym-x-1-2.spool", "jitsym-17-2af-1c", "perf-17-1-1.spool"] {
+            assert_eq!(parse_name(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn processes_are_told_apart() {
+        let own = Owner::this_process();
+        assert!(own.is_visibly_alive());
+        let earlier = Owner { start_time: own.start_time - 1, ..own };
+        assert!(!earlier.is_visibly_alive(), "an earlier process with the same pid");
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let dead = Owner { pid: child.id(), start_time: start_time(&child.id().to_string()).unwrap(), ..own };
+        assert!(dead.is_visibly_alive());
+        child.kill().unwrap();
+        while dead.is_visibly_alive() {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert!(!dead.is_visibly_alive());
+    }
+
+    #[test]
+    fn one_process_recovers_and_never_the_living() {
+        let dir = std::env::temp_dir().join(format!("jitsym-spool-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir(&dir).unwrap();
+        let owner = Owner::this_process();
+        let spool = SpoolFile::create(&dir, &owner, 8192).unwrap();
+        assert_eq!(spool.file().metadata().unwrap().mode() & 0o777, 0o600);
+        assert!(list(&dir).unwrap().is_empty(), "its own spools are not for a process to recover");
+        let path = dir.join("jitsym-1-1-1.spool");
+        fs::write(&path, [0; 100]).unwrap();
+        assert!(SpoolFile::open_dead(&path).is_err(), "others may read it");
+        fs::remove_file(&path).unwrap();
+        fs::rename(spool.path(), &path).unwrap();
+        assert_eq!(list(&dir).unwrap(), [Listed { pid: 1, made: 1, path: path.clone() }]);
+        assert!(SpoolFile::open_dead(&path).unwrap().is_none(), "its owner lives");
+        drop(spool);
+        let first = SpoolFile::open_dead(&path).unwrap().unwrap();
+        assert!(SpoolFile::open_dead(&path).unwrap().is_none(), "somebody recovers it");
+        drop(first);
+        let last = SpoolFile::open_dead(&path).unwrap().unwrap();
+        last.back(&(0..8192)).unwrap();
+        last.punch(&(0..8192)).unwrap();
+        last.remove();
+        assert!(!path.exists());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}
