@@ -8,3 +8,5 @@ pub mod marker;
 pub mod mem;
 pub mod spool;
 pub mod thread;
+#[cfg(target_arch = "x86_64")]
+pub mod tsc;
