@@ -7,7 +7,7 @@
 
 /* The numbers are those of machines with 64-bit pointers. */
 #if UINTPTR_MAX == UINT64_MAX
-SIZE(jitsym_options, 56);
+SIZE(jitsym_options, 64);
 FIELD(jitsym_options, struct_size, 0);
 FIELD(jitsym_options, sinks, 8);
 FIELD(jitsym_options, flags, 12);
@@ -18,6 +18,7 @@ FIELD(jitsym_options, file_mode, 36);
 FIELD(jitsym_options, max_memory, 40);
 FIELD(jitsym_options, max_wait_ms, 48);
 FIELD(jitsym_options, reserved, 52);
+FIELD(jitsym_options, spool_dir, 56);
 
 SIZE(jitsym_saved_register, 8);
 FIELD(jitsym_saved_register, reg, 0);
@@ -79,7 +80,7 @@ FIELD(jitsym_move_target, free_after, 24);
 FIELD(jitsym_move_target, flags, 32);
 FIELD(jitsym_move_target, reserved, 36);
 
-SIZE(jitsym_stats, 152);
+SIZE(jitsym_stats, 184);
 FIELD(jitsym_stats, struct_size, 0);
 FIELD(jitsym_stats, sinks_running, 8);
 FIELD(jitsym_stats, sinks_failed, 12);
@@ -100,6 +101,11 @@ FIELD(jitsym_stats, map_rewrites, 120);
 FIELD(jitsym_stats, map_forgotten, 128);
 FIELD(jitsym_stats, write_errors, 136);
 FIELD(jitsym_stats, memory, 144);
+FIELD(jitsym_stats, memory_held, 152);
+FIELD(jitsym_stats, waited, 160);
+FIELD(jitsym_stats, recovered, 168);
+FIELD(jitsym_stats, spool, 176);
+FIELD(jitsym_stats, reserved, 180);
 #endif
 
 /* Foreign function interfaces declare enumerations as int. */
@@ -109,6 +115,8 @@ SIZE(jitsym_sink, sizeof(int));
 SIZE(jitsym_init_flag, sizeof(int));
 SIZE(jitsym_map_dialect, sizeof(int));
 SIZE(jitsym_unwind_kind, sizeof(int));
+SIZE(jitsym_code_flag, sizeof(int));
+SIZE(jitsym_spool_state, sizeof(int));
 SIZE(jitsym_id, 8);
 
 NUMBER(JITSYM_NAME_MAX, 1000);
@@ -122,6 +130,12 @@ NUMBER(JITSYM_INIT_NO_UNWIND, 4);
 NUMBER(JITSYM_INIT_MOVE_RECORDS, 8);
 NUMBER(JITSYM_INIT_CLOSE_RECORD, 16);
 NUMBER(JITSYM_INIT_DROP_WHEN_FULL, 32);
+NUMBER(JITSYM_INIT_NO_SPOOL, 64);
+NUMBER(JITSYM_INIT_RECOVER, 128);
+NUMBER(JITSYM_CODE_STABLE, 1);
+NUMBER(JITSYM_SPOOL_NONE, 0);
+NUMBER(JITSYM_SPOOL_SHARED, 1);
+NUMBER(JITSYM_SPOOL_PARTLY, 2);
 NUMBER(JITSYM_MAP_PERF, 0);
 NUMBER(JITSYM_MAP_SIMPLEPERF, 1);
 NUMBER(JITSYM_UNWIND_NONE, 0);

@@ -14,7 +14,7 @@ use crate::ids::Ids;
 use crate::pool::Pool;
 use crate::slot::Slot;
 use crate::status::{LastError, Status};
-use crate::sys::clock::Clock;
+use crate::sys::clock::Timekeeper;
 use crate::sys::{barrier, thread};
 use crate::writer::Stopped;
 
@@ -60,7 +60,7 @@ pub struct Engine {
     pub pool: Pool,
     pub ids: Ids,
     pub status: Arc<Status>,
-    pub clock: Clock,
+    pub clock: Timekeeper,
     messages: (Sender<Message>, Receiver<Message>),
     requests: Mutex<Requests>,
     answered: Condvar,
@@ -93,7 +93,7 @@ impl Engine {
             pool,
             ids: Ids::new(),
             status: Arc::new(Status::new(std::process::id(), config.clock, last_error.clone())),
-            clock: config.clock,
+            clock: Timekeeper::new(config.clock),
             messages,
             requests: Mutex::default(),
             answered: Condvar::new(),

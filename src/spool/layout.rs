@@ -155,8 +155,7 @@ impl PathCell {
 
     fn get(&self) -> Option<Vec<u8>> {
         let len = usize::try_from(self.len.load(Ordering::Relaxed)).ok().filter(|&len| len <= PATH_ROOM)?;
-        let mut path: Vec<u8> =
-            self.words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect();
+        let mut path: Vec<u8> = self.words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect();
         path.truncate(len);
         (!path.contains(&0)).then_some(path)
     }

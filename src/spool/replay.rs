@@ -26,13 +26,7 @@ pub struct Replay {
 
 impl Replay {
     /// Takes over the files. What cannot be taken over is described in `problems`. `moves`: there are records of moves.
-    pub fn new(
-        status: Arc<Status>,
-        files: &Files,
-        header: &Header,
-        moves: bool,
-        problems: &mut Vec<String>,
-    ) -> Replay {
+    pub fn new(status: Arc<Status>, files: &Files, header: &Header, moves: bool, problems: &mut Vec<String>) -> Replay {
         let mut ledger = Ledger::new(status, false);
         let state = header.state();
         ledger.last_time = state.last_time;
@@ -63,7 +57,8 @@ impl Replay {
             match place {
                 Place::Load { offset, head_len, addr, size, index, name, tables_len } => {
                     let sound = size > 0 && addr < u64::MAX - FAR && size < FAR && !name.is_empty();
-                    let (reach, name, stored) = (addr.wrapping_add(size), name.into(), Some(Stored { offset, len: head_len }));
+                    let (reach, name, stored) =
+                        (addr.wrapping_add(size), name.into(), Some(Stored { offset, len: head_len }));
                     if sound {
                         self.know(Live { addr, size, reach, index, name, stored, tables_len });
                     }

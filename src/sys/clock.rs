@@ -1,5 +1,8 @@
 //! The two clocks that a jitdump can be stamped with.
 
+#[cfg(target_arch = "x86_64")]
+use super::tsc::Calibrated;
+
 /// Where time stamps come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
@@ -19,6 +22,56 @@ impl Clock {
         match self {
             Clock::Monotonic => monotonic_ns(),
             Clock::Arch => arch_ticks(),
+        }
+    }
+}
+
+/// The clock that registering threads and the writer share: read in the cheapest way that this machine has.
+#[derive(Debug)]
+pub enum Timekeeper {
+    /// The clock itself.
+    Plain(Clock),
+    /// `Clock::Monotonic` by way of the time stamp counter.
+    #[cfg(target_arch = "x86_64")]
+    Calibrated(Calibrated),
+}
+
+impl Timekeeper {
+    /// Finds out what this machine has.
+    pub fn new(clock: Clock) -> Timekeeper {
+        #[cfg(target_arch = "x86_64")]
+        if clock == Clock::Monotonic {
+            if let Some(calibrated) = Calibrated::new() {
+                return Timekeeper::Calibrated(calibrated);
+            }
+        }
+        Timekeeper::Plain(clock)
+    }
+
+    /// The clock that is kept.
+    pub fn clock(&self) -> Clock {
+        match self {
+            Timekeeper::Plain(clock) => *clock,
+            #[cfg(target_arch = "x86_64")]
+            Timekeeper::Calibrated(_) => Clock::Monotonic,
+        }
+    }
+
+    /// The time now. Never 0, and never less than what a thread got that this one has heard from since.
+    #[inline]
+    pub fn now(&self) -> u64 {
+        match self {
+            Timekeeper::Plain(clock) => clock.now(),
+            #[cfg(target_arch = "x86_64")]
+            Timekeeper::Calibrated(calibrated) => calibrated.now(),
+        }
+    }
+
+    /// Keeps it accurate: for the writer, at the beginning of each pass.
+    pub fn rebase(&self) {
+        #[cfg(target_arch = "x86_64")]
+        if let Timekeeper::Calibrated(calibrated) = self {
+            calibrated.rebase();
         }
     }
 }

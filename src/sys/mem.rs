@@ -178,9 +178,7 @@ fn read_some(pid: u32, addr: u64, out: &mut [u8]) -> usize {
     match io::Error::last_os_error().raw_os_error() {
         Some(libc::EFAULT) => 0,
         // Filtered by a sandbox, or not built into this kernel.
-        _ => uncancelled(|| {
-            File::open("/proc/self/mem").and_then(|memory| memory.read_at(out, addr)).unwrap_or(0)
-        }),
+        _ => uncancelled(|| File::open("/proc/self/mem").and_then(|memory| memory.read_at(out, addr)).unwrap_or(0)),
     }
 }
 

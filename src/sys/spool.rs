@@ -203,7 +203,9 @@ mod tests {
     #[test]
     fn names_tell_the_process() {
         assert_eq!(parse_name("jitsym-17-2af-1c.spool"), Some((17, 0x1c)));
-        for name in ["jitsym-17.spool", "jitsym-17-1.spool", "jitsym-x-1-2.spool", "jitsym-17-2af-1c", "perf-17-1-1.spool"] {
+        for name in
+            ["jitsym-17.spool", "jitsym-17-1.spool", "jitsym-x-1-2.spool", "jitsym-17-2af-1c", "perf-17-1-1.spool"]
+        {
             assert_eq!(parse_name(name), None, "{name}");
         }
     }

@@ -173,6 +173,7 @@ impl Writer {
     /// date. Returns how many bytes were read.
     fn pass(&mut self, now: bool) -> usize {
         self.engine.clear_hurry();
+        self.engine.clock.rebase();
         // Records stamped later than this wait for the next pass. A record that came about because of another one is stamped
         // after the other was published; so if it is read in this pass, the other one is found in this pass too.
         let cutoff = self.engine.clock.now();

@@ -85,13 +85,7 @@ impl SinkSet {
 
     /// Takes over the files of a dead process. Returns the text of the map; what cannot be taken over is described in
     /// `problems`.
-    pub fn adopt(
-        &mut self,
-        files: &Files,
-        state: &State,
-        next_map: Identity,
-        problems: &mut Vec<String>,
-    ) -> Vec<u8> {
+    pub fn adopt(&mut self, files: &Files, state: &State, next_map: Identity, problems: &mut Vec<String>) -> Vec<u8> {
         self.move_records = files.move_records;
         let mut running = Sinks::NONE;
         let mut text = Vec::new();

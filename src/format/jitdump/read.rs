@@ -40,7 +40,9 @@ pub fn is_group_head(head: &[u8], size: u64, name_len: usize) -> bool {
                     && name_len > 0
                     && head[name_at..].iter().position(|&byte| byte == 0) == Some(name_len);
             }
-            id::DEBUG_INFO | id::UNWINDING_INFO if decode(record.id, head.get(at..end).unwrap_or(&[])).is_some() => at = end,
+            id::DEBUG_INFO | id::UNWINDING_INFO if decode(record.id, head.get(at..end).unwrap_or(&[])).is_some() => {
+                at = end
+            }
             _ => return false,
         }
     }
@@ -93,7 +95,9 @@ pub fn places(
         match record.id {
             id::LOAD if record.total_size > LOAD_FIXED_SIZE => {
                 let (addr, size, index) = (word(32), word(40), word(48));
-                let Some(name_len) = (record.total_size - LOAD_FIXED_SIZE - 1).checked_sub(size as usize) else { break };
+                let Some(name_len) = (record.total_size - LOAD_FIXED_SIZE - 1).checked_sub(size as usize) else {
+                    break;
+                };
                 let mut name = vec![0; name_len];
                 read_at(&mut name, at + LOAD_FIXED_SIZE as u64)?;
                 let head_len = (at - group) as usize + LOAD_FIXED_SIZE + name_len + 1;
