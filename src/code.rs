@@ -3,8 +3,10 @@
 use crate::error::{Error, Result};
 
 /// One piece of code to register. See `jitsym_code` in the C header for ranges and meanings.
+///
+/// `U` is how it says to unwind; the C layer has another type for that, which is decoded only if need be.
 #[derive(Clone, Copy, Debug)]
-pub struct Code<'a> {
+pub struct Code<'a, U = Unwind<'a>> {
     /// Where the code runs.
     pub addr: u64,
     /// Size in bytes.
@@ -14,7 +16,7 @@ pub struct Code<'a> {
     /// Name; cleaned as `jitsym_code.name` says.
     pub name: &'a [u8],
     /// How to find the caller's frame.
-    pub unwind: Unwind<'a>,
+    pub unwind: U,
     /// Line table.
     pub lines: Lines<'a>,
     /// Bytes behind the code that hold no other code while this code lives.

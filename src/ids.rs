@@ -8,20 +8,14 @@
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use crossbeam_channel::{Receiver, Sender};
-
 use crate::Id;
 
 /// Slots of the first segment; each further one is twice as long.
 const FIRST_SEGMENT: u32 = 1 << 12;
 const SEGMENTS: usize = 20;
-/// Slots travel between threads by this many.
+/// Threads take slots by this many.
 const BATCH: usize = 32;
-
-/// Free slots on their way from the writer to a registering thread. `u32::MAX` is no slot. Their number is bounded by how
-/// many registrations were ever live at a time.
-type Batch = [u32; BATCH];
-const EMPTY_BATCH: Batch = [u32::MAX; BATCH];
+const NO_SLOT: u32 = u32::MAX;
 
 /// The bytes of the code are not copied, and the writer has not read them yet.
 const UNREAD: u64 = 1 << 31;
@@ -40,7 +34,10 @@ pub struct Ids {
     segments: [AtomicPtr<Place>; SEGMENTS],
     /// Slots from here on were never used.
     fresh: AtomicU32,
-    free: (Sender<Batch>, Receiver<Batch>),
+    /// The free slot on top of a stack, `NO_SLOT` if there is none, below a number that changes with each push and pop. The
+    /// word of a free slot holds the next one in place of a size. (A channel would have the registering threads free its
+    /// memory, and wait for the lock of the arena that the writer allocated it from.)
+    free: AtomicU64,
 }
 
 impl Ids {
@@ -48,7 +45,7 @@ impl Ids {
         Ids {
             segments: [const { AtomicPtr::new(ptr::null_mut()) }; SEGMENTS],
             fresh: AtomicU32::new(0),
-            free: crossbeam_channel::unbounded(),
+            free: AtomicU64::new(NO_SLOT.into()),
         }
     }
 
@@ -83,6 +80,29 @@ impl Ids {
             }
         }
         self.place(slot)
+    }
+
+    /// Makes a slot that nobody refers to any more free for every thread.
+    pub fn recycle(&self, id: Id) {
+        self.push_free(split(id).1);
+    }
+
+    fn push_free(&self, slot: u32) {
+        let Some(place) = self.place(slot) else { return };
+        let generation = place.word.load(Ordering::Relaxed) >> 32;
+        let push = |top: u64| {
+            place.word.store(generation << 32 | top & 0xffff_ffff, Ordering::Relaxed);
+            Some(((top >> 32) + 1) << 32 | u64::from(slot))
+        };
+        let _ = self.free.fetch_update(Ordering::AcqRel, Ordering::Acquire, push);
+    }
+
+    fn pop_free(&self) -> Option<u32> {
+        let pop = |top: u64| {
+            let below = self.place(top as u32)?.word.load(Ordering::Relaxed);
+            Some(((top >> 32) + 1) << 32 | below & 0xffff_ffff)
+        };
+        self.free.fetch_update(Ordering::AcqRel, Ordering::Acquire, pop).ok().map(|top| top as u32)
     }
 
     /// The place of a live id, and its word.
@@ -121,7 +141,7 @@ impl Ids {
         }
     }
 
-    /// Ends an id. True for exactly one caller; that one sees to it that `Recycler::add` gets the slot, once nothing refers
+    /// Ends an id. True for exactly one caller; that one sees to it that `recycle` gets the id, once nothing refers
     /// to it any more.
     pub fn retire(&self, id: Id) -> bool {
         let dead = word_of(split(id).0.wrapping_add(1), 0);
@@ -147,13 +167,13 @@ fn split(id: Id) -> (u32, u32) {
 /// The free slots that one thread holds ready.
 #[derive(Debug)]
 pub struct Stock {
-    slots: Batch,
+    slots: [u32; BATCH],
     len: usize,
 }
 
 impl Stock {
     pub const fn new() -> Stock {
-        Stock { slots: EMPTY_BATCH, len: 0 }
+        Stock { slots: [NO_SLOT; BATCH], len: 0 }
     }
 
     /// Makes a live id for code at `addr` of `size` bytes, which is below 2 GiB. `None` if there is no memory for more.
@@ -183,48 +203,35 @@ impl Stock {
 
     #[cold]
     fn refill(&mut self, ids: &Ids) {
-        match ids.free.1.try_recv() {
-            Ok(batch) => self.slots = batch,
-            Err(_) => {
-                let next = |fresh: u32| fresh.checked_add(BATCH as u32);
-                let Ok(first) = ids.fresh.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next) else { return };
-                for (slot, number) in self.slots.iter_mut().zip(first..first + BATCH as u32) {
-                    *slot = number;
-                }
+        while let Some(slot) = ids.pop_free() {
+            self.slots[self.len] = slot;
+            self.len += 1;
+            if self.len == BATCH {
+                break;
             }
         }
-        self.len = BATCH;
-        // A batch from a thread that ended may be part full.
-        while self.len > 0 && self.slots[self.len - 1] == u32::MAX {
-            self.len -= 1;
+        if self.len > 0 {
+            // `take` begins at the end: with the one that was used last.
+            self.slots[..self.len].reverse();
+            return;
         }
+        let next = |fresh: u32| fresh.checked_add(BATCH as u32);
+        let Ok(first) = ids.fresh.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next) else { return };
+        for (slot, number) in self.slots.iter_mut().rev().zip(first..) {
+            *slot = number;
+        }
+        self.len = BATCH;
     }
 
     /// Gives the slots back when the thread ends.
     pub fn give_back(&mut self, ids: &Ids) {
-        if self.len > 0 {
-            self.slots[self.len..].fill(u32::MAX);
-            // The receiver lives as long as the sender.
-            let _ = ids.free.0.send(self.slots);
-            self.len = 0;
+        for &slot in &self.slots[..self.len] {
+            // The place of a slot that was never used may not exist yet.
+            if ids.place_or_new(slot).is_some() {
+                ids.push_free(slot);
+            }
         }
-    }
-}
-
-/// Slots that came free, collected by the writer until there are enough for a batch.
-#[derive(Debug, Default)]
-pub struct Recycler {
-    slots: Vec<u32>,
-}
-
-impl Recycler {
-    /// The slot of a retired id may be used again.
-    pub fn add(&mut self, ids: &Ids, id: Id) {
-        self.slots.push(split(id).1);
-        if let Ok(batch) = Batch::try_from(self.slots.as_slice()) {
-            let _ = ids.free.0.send(batch);
-            self.slots.clear();
-        }
+        self.len = 0;
     }
 }
 
@@ -234,14 +241,14 @@ mod tests {
 
     #[test]
     fn an_id_lives_once() {
-        let (ids, mut stock, mut recycler) = (Ids::new(), Stock::new(), Recycler::default());
+        let (ids, mut stock) = (Ids::new(), Stock::new());
         let mut seen = std::collections::HashSet::new();
         for _ in 0..5000 {
             let id = stock.take(&ids, 0x1000, 40, false).unwrap();
             assert!(seen.insert(id.0));
             assert_eq!(ids.size_of(id), Some(40));
             assert!(ids.retire(id) && ids.size_of(id).is_none() && !ids.retire(id));
-            recycler.add(&ids, id);
+            ids.recycle(id);
         }
         assert!(ids.fresh.load(Ordering::Relaxed) < 200, "slots are used again");
         assert!(ids.size_of(Id(0)).is_none() && !ids.retire(Id(0)) && !ids.retire(Id(u64::MAX)));
@@ -276,12 +283,12 @@ mod tests {
 
     #[test]
     fn slots_of_a_whole_cache_are_used_again() {
-        let (ids, mut stock, mut recycler) = (Ids::new(), Stock::new(), Recycler::default());
+        let (ids, mut stock) = (Ids::new(), Stock::new());
         for _ in 0..10 {
             let all: Vec<Id> = (0..20_000).map(|_| stock.take(&ids, 0x1000, 1, false).unwrap()).collect();
             for id in all {
                 assert!(ids.retire(id));
-                recycler.add(&ids, id);
+                ids.recycle(id);
             }
         }
         assert!(ids.fresh.load(Ordering::Relaxed) <= 20_000 + 2 * BATCH as u32);

@@ -34,8 +34,26 @@ impl Lane {
     ///
     /// The time is taken when there is room. A call that had to wait for it is stamped later than it began, which is as
     /// true: the code does not run before the call returns.
-    #[inline]
+    // Inlined by force, here and below, so that what a record consists of is never put together in memory but at its place.
+    #[inline(always)]
     pub fn append(&mut self, record: &mut impl Fill) -> Result<()> {
+        if let Some(cursor) = &mut self.cursor {
+            self.slot.begin();
+            self.engine.order();
+            let filled = if self.slot.is_kept() { fill_and_commit(cursor, self.engine, record) } else { Ok(false) };
+            self.slot.end();
+            if filled? {
+                self.engine.wake_if_asleep();
+                return Ok(());
+            }
+        }
+        self.append_slowly(record)
+    }
+
+    /// As `append`, where there is no room at once.
+    #[cold]
+    #[inline(never)]
+    fn append_slowly(&mut self, record: &mut impl Fill) -> Result<()> {
         if record.least_len() > BODY_MAX {
             return self.append_large(record);
         }
@@ -43,21 +61,16 @@ impl Lane {
             if self.cursor.is_some() {
                 self.enter();
                 // While there was no record the writer may have taken the chunk.
-                if let Some(cursor) = &mut self.cursor {
-                    let result = fill_and_commit(cursor, self.engine, record);
-                    let was_empty = cursor.is_empty();
-                    self.slot.end();
-                    match result {
-                        Ok(false) if was_empty => return self.append_large(record),
-                        Ok(false) => {}
-                        Ok(true) => {
-                            self.engine.wake_if_asleep();
-                            return Ok(());
-                        }
-                        Err(error) => return Err(error),
+                let filled = self.cursor.as_mut().map(|cursor| fill_and_commit(cursor, self.engine, record));
+                let was_empty = self.cursor.as_ref().is_some_and(Cursor::is_empty);
+                self.slot.end();
+                match filled.transpose()? {
+                    Some(true) => {
+                        self.engine.wake_if_asleep();
+                        return Ok(());
                     }
-                } else {
-                    self.slot.end();
+                    Some(false) if was_empty => return self.append_large(record),
+                    _ => {}
                 }
             }
             self.change_chunk()?;
@@ -91,7 +104,6 @@ impl Lane {
     }
 
     /// Announces a record, and sees to it that the writer does not take the chunk before `Slot::end`.
-    #[inline]
     fn enter(&mut self) {
         loop {
             self.slot.begin();
@@ -147,7 +159,7 @@ impl Lane {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn fill_and_commit(cursor: &mut Cursor, engine: &Engine, record: &mut impl Fill) -> Result<bool> {
     let Some(room) = cursor.room() else { return Ok(false) };
     let timestamp = engine.clock.now();

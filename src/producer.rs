@@ -1,7 +1,8 @@
 //! The registering side: what each call lays down.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::ops::Range;
+use std::ptr::NonNull;
 use std::time::Duration;
 
 use crate::chunk::{flag, Event, Kind};
@@ -15,7 +16,7 @@ use crate::ids::Stock;
 use crate::lane::{Fill, Lane};
 use crate::process::Process;
 use crate::sys::{mem, thread};
-use crate::unwind::Cache;
+use crate::unwind::{Cache, Source};
 use crate::{unwind, Id};
 
 /// The largest code: perf holds the size in an `int`.
@@ -23,10 +24,6 @@ const CODE_SIZE_MAX: u64 = crate::capi::types::jitsym_limit::JITSYM_CODE_SIZE_MA
 
 /// How long the end of stable code waits for the writer to read its bytes.
 const STABLE_PATIENCE: Duration = Duration::from_secs(10);
-
-thread_local! {
-    static LOCAL: RefCell<Option<Local>> = const { RefCell::new(None) };
-}
 
 /// What a registering thread keeps between calls.
 struct Local {
@@ -38,34 +35,96 @@ struct Local {
     unwind: Cache,
 }
 
+/// In thread-local storage: cells of plain values, so that access costs no more than finding them.
+pub struct PerThread {
+    /// The thread runs code of this library.
+    pub inside: Cell<bool>,
+    /// The thread's state, but for the time of a call that uses it.
+    local: Cell<Option<NonNull<Local>>>,
+    in_use: Cell<bool>,
+}
+
+/// Ends the thread's state with the thread.
+struct End;
+
+thread_local! {
+    pub static PER_THREAD: PerThread =
+        const { PerThread { inside: Cell::new(false), local: Cell::new(None), in_use: Cell::new(false) } };
+    static END: End = const { End };
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        PER_THREAD.with(|thread| {
+            if let Some(local) = thread.local.take() {
+                // SAFETY: `with_local` has made it, and only the cell had it.
+                drop(unsafe { Box::from_raw(local.as_ptr()) });
+            }
+        });
+    }
+}
+
 /// Runs `body` with the calling thread's state.
+#[inline(always)]
 fn with_local<T>(
     process: &'static Process,
     engine: &'static Engine,
     body: impl FnOnce(&mut Local) -> Result<T>,
 ) -> Result<T> {
-    let mut body = Some(body);
-    let inside = LOCAL.try_with(|cell| {
-        let mut local = cell.try_borrow_mut().map_err(|_| Error::Busy)?;
-        // What a forked child finds here is its parent's.
-        if !local.as_ref().is_some_and(|local| std::ptr::eq(local.process, process)) {
-            *local = Some(Local::new(process, engine)?);
+    PER_THREAD.with(|thread| {
+        if thread.in_use.replace(true) {
+            return Err(Error::Busy);
         }
-        match (local.as_mut(), body.take()) {
-            (Some(local), Some(body)) => body(local),
-            _ => Err(Error::Internal),
+        let kept = thread.local.take();
+        // SAFETY: only the cell had it, and it is empty now.
+        let usable = kept.filter(|local| unsafe { std::ptr::eq(local.as_ref().process, process) });
+        let result = match usable.map_or_else(|| new_local(kept, process, engine), Ok) {
+            Ok(mut local) => {
+                // SAFETY: as above.
+                let result = body(unsafe { local.as_mut() });
+                thread.local.set(Some(local));
+                result
+            }
+            Err(error) => Err(error),
+        };
+        thread.in_use.set(false);
+        if usable.is_none() {
+            end_with_thread(thread);
         }
-    });
-    match (inside, body) {
-        (Ok(result), _) => result,
-        // The thread is ending and its state is gone already: make one for this call.
-        (Err(_), Some(body)) => body(&mut Local::new(process, engine)?),
-        (Err(_), None) => Err(Error::Internal),
+        result
+    })
+}
+
+/// The first call of a thread, or the first in a forked child, which has its parent's state.
+#[cold]
+#[inline(never)]
+fn new_local(
+    old: Option<NonNull<Local>>,
+    process: &'static Process,
+    engine: &'static Engine,
+) -> Result<NonNull<Local>> {
+    if let Some(old) = old {
+        // SAFETY: nobody else has it.
+        drop(unsafe { Box::from_raw(old.as_ptr()) });
+    }
+    Local::new(process, engine).map(|local| NonNull::from(Box::leak(Box::new(local))))
+}
+
+#[cold]
+#[inline(never)]
+fn end_with_thread(thread: &PerThread) {
+    // A thread that has destroyed its thread-local values already keeps its state for this one call.
+    if END.try_with(|_| ()).is_err() {
+        if let Some(local) = thread.local.take() {
+            // SAFETY: only the cell had it.
+            drop(unsafe { Box::from_raw(local.as_ptr()) });
+        }
     }
 }
 
 /// Lays down a registration.
-pub fn register(process: &'static Process, engine: &'static Engine, code: &Code<'_>) -> Result<Id> {
+#[inline]
+pub fn register<U: Source>(process: &'static Process, engine: &'static Engine, code: &Code<'_, U>) -> Result<Id> {
     check_range(code.addr, code.size, code.free_after)?;
     check_bytes(&code.bytes, code.size)?;
     with_local(process, engine, |local| local.register(code))
@@ -186,7 +245,7 @@ impl Local {
         })
     }
 
-    fn register(&mut self, code: &Code<'_>) -> Result<Id> {
+    fn register<U: Source>(&mut self, code: &Code<'_, U>) -> Result<Id> {
         let engine = self.lane.engine;
         let cleaned = name::clean(code.name);
         let fallback;
@@ -203,7 +262,7 @@ impl Local {
             event.flags |= flag::NAME_CHANGED;
         }
         event.name_len = name.len() as u16;
-        let tables = self.unwind.tables(&code.unwind, code.addr, code.size)?;
+        let tables = code.unwind.tables(&mut self.unwind, code.addr, code.size)?;
         let unwind = tables.filter(|_| engine.unwind_records()).map(|(tables, hdr_size)| {
             let room = unwind::room(code.size, tables.len());
             let mapped_size = if code.free_after >= room { tables.len() as u64 } else { 0 };
@@ -318,7 +377,6 @@ struct Load<'a> {
 }
 
 impl Fill for Load<'_> {
-    #[inline]
     fn least_len(&self) -> usize {
         self.group.fixed_size() + self.tail.len()
     }
@@ -327,7 +385,7 @@ impl Fill for Load<'_> {
         Ok(self.group.size()? + self.tail.len())
     }
 
-    #[inline]
+    #[inline(always)]
     fn fill(&mut self, room: &mut [u8], timestamp: u64) -> Result<Option<Event>> {
         self.group.timestamp = timestamp;
         let Some(layout) = self.group.write(room, self.tail.len())? else { return Ok(None) };

@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::process::{self, Process};
 use crate::spool::recover;
 use crate::sys::thread;
+use crate::unwind::Source;
 use crate::writer::{Stopped, Writer};
 use crate::{producer, Id};
 
@@ -223,7 +224,8 @@ impl Ref {
         }
     }
 
-    pub fn register(&self, code: &Code<'_>) -> Result<Id> {
+    #[inline]
+    pub fn register<U: Source>(&self, code: &Code<'_, U>) -> Result<Id> {
         if self.is_idle() {
             return self.still_open(Id(0));
         }

@@ -1,5 +1,6 @@
 //! What the library does with unwind descriptions: how much room their tables take, and a cache of encoded tables.
 
+use crate::capi::types::jitsym_unwind;
 use crate::code::{SavedRegister, Unwind};
 use crate::error::{Error, Result};
 use crate::format::cfi::{self, Frame, Tables};
@@ -31,6 +32,31 @@ pub fn room_needed(unwind: &Unwind, code_size: u64) -> Result<u64> {
     Ok(room(code_size, tables_len))
 }
 
+/// Something that says how to unwind.
+pub trait Source {
+    /// What [`Cache::tables`] makes of it.
+    fn tables<'c>(&self, cache: &'c mut Cache, code_addr: u64, code_size: u64) -> Result<Option<(&'c [u8], usize)>>;
+}
+
+impl Source for Unwind<'_> {
+    fn tables<'c>(&self, cache: &'c mut Cache, code_addr: u64, code_size: u64) -> Result<Option<(&'c [u8], usize)>> {
+        cache.tables(self, code_addr, code_size)
+    }
+}
+
+/// A description as the caller has it, word by word: the same again means the same tables.
+pub type Raw = [u64; size_of::<jitsym_unwind>() / 8];
+
+/// The raw description that was used last.
+#[derive(Debug)]
+struct Recent {
+    raw: Raw,
+    saved: Vec<SavedRegister>,
+    /// The smallest code that it was found good for.
+    least: u64,
+    entry: usize,
+}
+
 /// Descriptions with a longer key are not kept.
 const KEY_WORDS: usize = 128;
 
@@ -50,6 +76,7 @@ pub struct Cache {
     oldest: usize,
     /// Tables that are not kept beyond the call.
     passing: Option<Tables>,
+    raw: Option<Recent>,
 }
 
 #[derive(Debug)]
@@ -96,6 +123,36 @@ impl Cache {
             }
         };
         Ok(Some((&tables.bytes, tables.hdr_size)))
+    }
+
+    /// Whether this is the raw description that was used last, and the code is not smaller than what it was found good for.
+    /// Then `recent_tables` has its tables: most runtimes have one frame layout, and give it again and again.
+    #[inline]
+    pub fn is_recent(&self, raw: &Raw, saved: &[SavedRegister], code_size: u64) -> bool {
+        let Some(recent) = &self.raw else { return false };
+        // Not short-circuiting, so that it is done with vectors.
+        let differ = recent.raw.iter().zip(raw).fold(0, |differ, (a, b)| differ | (a ^ b));
+        differ == 0 && code_size >= recent.least && recent.saved == saved
+    }
+
+    /// The tables of the description that `is_recent`.
+    #[inline]
+    pub fn recent_tables(&mut self, code_size: u64) -> Result<Option<(&[u8], usize)>> {
+        let recent = self.raw.as_ref().ok_or(Error::Internal)?;
+        let entry = self.entries.get_mut(recent.entry).ok_or(Error::Internal)?;
+        if entry.code_size != code_size {
+            entry.tables.set_code_size(code_size)?;
+            entry.code_size = code_size;
+        }
+        Ok(Some((&entry.tables.bytes, entry.tables.hdr_size)))
+    }
+
+    /// Remembers that the description whose tables were asked for last has this raw form. Its tables must not depend on the
+    /// size of the code but for that size itself.
+    pub fn remember(&mut self, raw: &Raw, saved: &[SavedRegister], code_size: u64) {
+        if self.entries.get(self.recent).is_some_and(|entry| entry.code_size == code_size) {
+            self.raw = Some(Recent { raw: *raw, saved: saved.to_vec(), least: code_size, entry: self.recent });
+        }
     }
 
     /// Makes the key: all that the tables depend on but the size of the code. `false` if the description is not to be kept.
@@ -154,6 +211,9 @@ impl Cache {
         match self.entries.get_mut(self.oldest) {
             Some(place) => *place = entry,
             None => self.entries.push(entry),
+        }
+        if self.raw.as_ref().is_some_and(|raw| raw.entry == self.oldest) {
+            self.raw = None;
         }
         self.recent = self.oldest;
         self.oldest = (self.oldest + 1) % ENTRIES;
@@ -325,5 +385,27 @@ mod tests {
             assert_eq!(Some(bound), largest, "{unwind:?}");
         }
         assert_eq!(room_needed(&eh_frame, 1 << 31), Err(Error::TooLarge));
+    }
+
+    #[test]
+    fn the_same_raw_description_again_is_the_same_tables() {
+        let mut cache = Cache::default();
+        let (one, other): (Raw, Raw) = ([1; 12], [2; 12]);
+        assert!(!cache.is_recent(&one, &[], 100));
+        ask(&mut cache, &fp(0), 100);
+        cache.remember(&one, &SAVED, 100);
+        for size in [100, 101, 5000, 100] {
+            assert!(cache.is_recent(&one, &SAVED, size));
+            let expected = fresh(&fp(0), size).unwrap().unwrap();
+            assert_eq!(cache.recent_tables(size), Ok(Some((&expected.bytes[..], expected.hdr_size))), "{size}");
+        }
+        assert!(!cache.is_recent(&one, &SAVED, 99), "smaller code is checked again");
+        assert!(!cache.is_recent(&other, &SAVED, 100));
+        assert!(!cache.is_recent(&one, &SAVED[..1], 100));
+        // Its entry is replaced by others.
+        for set in 5..=5 + ENTRIES as u32 {
+            ask(&mut cache, &fp(set), 100);
+        }
+        assert!(!cache.is_recent(&one, &SAVED, 100));
     }
 }

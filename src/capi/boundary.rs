@@ -1,25 +1,23 @@
 //! The panic boundary: whatever goes wrong inside, C gets a status.
 
-use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::status::jitsym_status;
 use crate::error::Result;
 use crate::process;
+use crate::producer::PER_THREAD;
 use crate::sys::thread;
-
-thread_local! {
-    /// The thread runs code of this library.
-    static INSIDE: Cell<bool> = const { Cell::new(false) };
-}
 
 /// Runs the body of a C function.
 #[inline]
 pub fn boundary(body: impl FnOnce() -> Result<()>) -> jitsym_status {
-    let outer = INSIDE.try_with(|inside| inside.replace(true)).unwrap_or(false);
-    let result = panic::catch_unwind(AssertUnwindSafe(body));
-    let _ = INSIDE.try_with(|inside| inside.set(outer));
+    let result = PER_THREAD.with(|thread| {
+        let outer = thread.inside.replace(true);
+        let result = panic::catch_unwind(AssertUnwindSafe(body));
+        thread.inside.set(outer);
+        result
+    });
     match result {
         Ok(Ok(())) => jitsym_status::JITSYM_OK,
         Ok(Err(error)) => error.into(),
@@ -53,7 +51,7 @@ pub fn silence_panics() {
     if !std::thread::panicking() && !DONE.swap(true, Ordering::Relaxed) {
         let before = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
-            if !INSIDE.try_with(Cell::get).unwrap_or(false) {
+            if !PER_THREAD.with(|thread| thread.inside.get()) {
                 before(info);
             }
         }));
@@ -62,7 +60,7 @@ pub fn silence_panics() {
 
 /// Marks the calling thread as one of the library's own.
 pub fn enter_for_good() {
-    let _ = INSIDE.try_with(|inside| inside.set(true));
+    PER_THREAD.with(|thread| thread.inside.set(true));
 }
 
 #[cfg(test)]
@@ -85,7 +83,7 @@ mod tests {
             Err(if empty[index] == 0 { Error::Null } else { Error::Busy })
         });
         assert_eq!(status, jitsym_status::JITSYM_ERR_INTERNAL);
-        assert!(!INSIDE.get());
+        assert!(!PER_THREAD.with(|thread| thread.inside.get()));
     }
 
     #[test]

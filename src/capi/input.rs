@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::ffi::{c_char, c_void, CStr, OsStr};
 use std::marker::PhantomData;
-use std::mem::MaybeUninit;
+use std::mem::{self, MaybeUninit};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,6 +18,7 @@ use crate::config::{Options, Sinks};
 use crate::error::{Error, Result};
 use crate::format::perf_map::Dialect;
 use crate::status::Counters;
+use crate::unwind::{self, Cache};
 
 /// Structs of integers and raw pointers that come from C; zero bytes are a valid value of each.
 ///
@@ -194,18 +195,13 @@ impl<T: Plain> Array<'_, T> {
 
 /// A checked `jitsym_code`.
 pub struct CodeInput<'a> {
-    addr: u64,
-    size: u64,
-    name: &'a [u8],
-    bytes: Bytes<'a>,
-    unwind: UnwindInput<'a>,
+    code: Code<'a, RawUnwind<'a>>,
     lines: LineInput<'a>,
-    free_after: u64,
-    stable: bool,
 }
 
 /// # Safety
 /// As `read`, and every pointer in the struct is valid for what the header says.
+#[inline]
 pub unsafe fn code<'a>(from: *const jitsym_code) -> Result<CodeInput<'a>> {
     // SAFETY: the caller's promise.
     let raw = unsafe { read(from)? };
@@ -219,39 +215,79 @@ pub unsafe fn code<'a>(from: *const jitsym_code) -> Result<CodeInput<'a>> {
     }
     // SAFETY: the caller's promise.
     let rows = unsafe { Array::new(raw.lines, raw.line_count, raw.line_size)? };
-    Ok(CodeInput {
+    let code = Code {
         addr: raw.addr,
         size: raw.size,
         // SAFETY: the caller's promise.
         name: unsafe { name(raw.name, raw.name_len) },
         // SAFETY: the caller's promise.
         bytes: unsafe { bytes(raw.bytes, raw.size) },
-        unwind: if raw.unwind.is_null() {
-            UnwindInput::Ready(Unwind::None)
-        } else {
-            // SAFETY: the caller's promise.
-            unsafe { unwind(raw.unwind)? }
-        },
-        lines: LineInput { rows, last_file: Cell::new((ptr::null(), 0)) },
+        unwind: RawUnwind { from: raw.unwind, what: PhantomData },
+        lines: Lines::Rows(&[]),
         free_after: raw.free_after,
         stable,
-    })
+    };
+    Ok(CodeInput { code, lines: LineInput { rows, last_file: Cell::new((ptr::null(), 0)) } })
 }
 
 impl CodeInput<'_> {
     /// The same as the Rust API has it.
-    pub fn as_code(&self) -> Code<'_> {
-        Code {
-            addr: self.addr,
-            size: self.size,
-            bytes: self.bytes,
-            name: self.name,
-            unwind: self.unwind.as_unwind(),
-            lines: Lines::Table(&self.lines),
-            free_after: self.free_after,
-            stable: self.stable,
+    #[inline]
+    pub fn as_code(&self) -> Code<'_, RawUnwind<'_>> {
+        if self.lines.rows.count == 0 {
+            self.code
+        } else {
+            Code { lines: Lines::Table(&self.lines), ..self.code }
         }
     }
+}
+
+/// A `jitsym_unwind` that is decoded if it is not the one that was used last. May be NULL.
+#[derive(Clone, Copy)]
+pub struct RawUnwind<'a> {
+    from: *const jitsym_unwind,
+    what: PhantomData<&'a jitsym_unwind>,
+}
+
+impl unwind::Source for RawUnwind<'_> {
+    #[inline]
+    fn tables<'c>(&self, cache: &'c mut Cache, code_addr: u64, code_size: u64) -> Result<Option<(&'c [u8], usize)>> {
+        if self.from.is_null() {
+            return Ok(None);
+        }
+        // SAFETY: whoever made this value promised that the struct is there.
+        let raw: jitsym_unwind = unsafe { read(self.from)? };
+        // SAFETY: the type is as large, and a struct of integers and pointers without padding.
+        let words: unwind::Raw = unsafe { mem::transmute(raw) };
+        // Rows and sections lie elsewhere and are compared in the cache, by their contents.
+        let kind_is_flat = matches!(raw.kind, 1 | 2);
+        // SAFETY: as above.
+        let saved = if kind_is_flat { unsafe { saved_registers(raw.saved, raw.saved_count)? } } else { &[] };
+        // A code that ends where the epilogue does has other tables than one that goes on.
+        let remembered = kind_is_flat && raw.epilogue_end == 0;
+        if remembered && cache.is_recent(&words, saved, code_size) {
+            return cache.recent_tables(code_size);
+        }
+        decode_and_encode(self.from, &words, remembered.then_some(saved), cache, code_addr, code_size)
+    }
+}
+
+#[cold]
+fn decode_and_encode<'c>(
+    from: *const jitsym_unwind,
+    words: &unwind::Raw,
+    remember: Option<&[SavedRegister]>,
+    cache: &'c mut Cache,
+    code_addr: u64,
+    code_size: u64,
+) -> Result<Option<(&'c [u8], usize)>> {
+    // SAFETY: whoever made the `RawUnwind` promised that the struct is there, and all that it points to.
+    let input = unsafe { unwind(from)? };
+    cache.tables(&input.as_unwind(), code_addr, code_size)?;
+    if let Some(saved) = remember {
+        cache.remember(words, saved, code_size);
+    }
+    cache.tables(&input.as_unwind(), code_addr, code_size)
 }
 
 fn check_code_flags(flags: u32, reserved: u32) -> Result<bool> {
@@ -319,8 +355,12 @@ unsafe fn bytes<'a>(start: *const c_void, size: u64) -> Bytes<'a> {
 /// A checked `jitsym_unwind`: rows have to be kept, because they are laid out differently.
 pub enum UnwindInput<'a> {
     Ready(Unwind<'a>),
+    /// As most are: not worth an allocation.
+    FewRows([UnwindRow<'a>; FEW_ROWS], usize),
     Rows(Vec<UnwindRow<'a>>),
 }
+
+const FEW_ROWS: usize = 16;
 
 /// # Safety
 /// As `read`, and every pointer in the struct is valid for what the header says. NULL is no description.
@@ -346,7 +386,7 @@ pub unsafe fn unwind<'a>(from: *const jitsym_unwind) -> Result<UnwindInput<'a>> 
         }),
         2 => Unwind::FixedFrame { cfa_offset: raw.cfa_offset, saved: saved()? },
         // SAFETY: the caller's promise.
-        3 => return Ok(UnwindInput::Rows(unsafe { rows(&raw)? })),
+        3 => return unsafe { rows(&raw) },
         4 => {
             if raw.eh_frame.is_null() {
                 return Err(Error::Null);
@@ -363,7 +403,7 @@ pub unsafe fn unwind<'a>(from: *const jitsym_unwind) -> Result<UnwindInput<'a>> 
 
 /// # Safety
 /// The pointers in `raw` are valid for what the header says.
-unsafe fn rows<'a>(raw: &jitsym_unwind) -> Result<Vec<UnwindRow<'a>>> {
+unsafe fn rows<'a>(raw: &jitsym_unwind) -> Result<UnwindInput<'a>> {
     // SAFETY: the caller's promise.
     let array = unsafe { Array::new(raw.rows, raw.row_count as usize, raw.row_size)? };
     let row = |index| {
@@ -372,7 +412,14 @@ unsafe fn rows<'a>(raw: &jitsym_unwind) -> Result<Vec<UnwindRow<'a>>> {
         let saved = unsafe { saved_registers(row.saved, row.saved_count)? };
         Ok(UnwindRow { offset: row.offset, cfa_register: row.cfa_reg, cfa_offset: row.cfa_offset, saved })
     };
-    (0..array.count).map(row).collect()
+    if array.count > FEW_ROWS {
+        return (0..array.count).map(row).collect::<Result<_>>().map(UnwindInput::Rows);
+    }
+    let mut few = [UnwindRow { offset: 0, cfa_register: 0, cfa_offset: 0, saved: &[] }; FEW_ROWS];
+    for (index, place) in few[..array.count].iter_mut().enumerate() {
+        *place = row(index)?;
+    }
+    Ok(UnwindInput::FewRows(few, array.count))
 }
 
 /// # Safety
@@ -393,6 +440,7 @@ impl UnwindInput<'_> {
     pub fn as_unwind(&self) -> Unwind<'_> {
         match self {
             UnwindInput::Ready(unwind) => *unwind,
+            UnwindInput::FewRows(rows, count) => Unwind::Rows(&rows[..*count]),
             UnwindInput::Rows(rows) => Unwind::Rows(rows),
         }
     }

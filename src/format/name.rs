@@ -47,8 +47,19 @@ fn is_line_end(c: char) -> bool {
 #[inline]
 fn is_plain(name: &[u8]) -> bool {
     let outer_space = name.first() == Some(&b' ') || name.last() == Some(&b' ');
-    // Not short-circuiting, so that the loop is done with vectors.
-    !outer_space && name.iter().fold(true, |plain, byte| plain & (0x20..0x7f).contains(byte))
+    // In pieces of one vector, the last one overlapping the one before, so that none is left over for a loop by bytes.
+    const PIECE: usize = 16;
+    let all_printable = match name.last_chunk::<PIECE>() {
+        Some(last) => name.chunks_exact(PIECE).fold(are_printable(last), |all, piece| all & are_printable(piece)),
+        None => are_printable(name),
+    };
+    all_printable && !outer_space
+}
+
+#[inline]
+fn are_printable(bytes: &[u8]) -> bool {
+    // Not short-circuiting, so that it is done with vectors.
+    bytes.iter().fold(true, |all, byte| all & (0x20..0x7f).contains(byte))
 }
 
 /// FNV-1a, folded to 32 bits.

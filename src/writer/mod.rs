@@ -20,7 +20,6 @@ use crate::chunk::{flag, Chunk, Event, Kind};
 use crate::config::{Config, Sinks};
 use crate::engine::{Engine, Message, Requests};
 use crate::error::Result;
-use crate::ids::Recycler;
 use crate::process::Process;
 use crate::slot::Slot;
 use crate::spool::layout::State;
@@ -45,7 +44,6 @@ pub struct Writer {
     process: &'static Process,
     engine: &'static Engine,
     pub ledger: Ledger,
-    recycler: Recycler,
     sources: BTreeMap<u64, Source>,
     /// Requests as they have come in; they are answered after a pass that began later.
     asked: u64,
@@ -73,7 +71,6 @@ impl Writer {
             process,
             engine,
             ledger: Ledger::new(engine.status.clone(), true),
-            recycler: Recycler::default(),
             sources: BTreeMap::new(),
             asked: 0,
             answered: 0,
@@ -216,9 +213,9 @@ impl Writer {
         for notice in self.ledger.notices.drain(..) {
             match notice {
                 // The caller has retired the id; nothing refers to it any more.
-                Notice::Unregistered(id) => self.recycler.add(ids, Id(id)),
+                Notice::Unregistered(id) => ids.recycle(Id(id)),
                 // If its owner is faster, that call's record recycles it.
-                Notice::Retired(id) if ids.retire(Id(id)) => self.recycler.add(ids, Id(id)),
+                Notice::Retired(id) if ids.retire(Id(id)) => ids.recycle(Id(id)),
                 Notice::Retired(_) => {}
                 Notice::Read(id) => {
                     ids.set_read(Id(id));

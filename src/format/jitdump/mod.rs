@@ -149,7 +149,7 @@ impl Group<'_> {
 
     /// Writes the group without its code bytes to the start of `out`. `None` if that has no room for it and `behind` bytes
     /// more; what is in `out` then is of no use, as it is after an error.
-    #[inline]
+    #[inline(always)]
     pub fn write(&self, out: &mut [u8], behind: usize) -> Result<Option<Layout>> {
         let Some(room) = out.len().checked_sub(self.fixed_size() + behind) else { return Ok(None) };
         let unwinding = if self.lines.is_empty() { 0 } else { self.put_debug(&mut out[..room])? };
@@ -192,6 +192,7 @@ impl Group<'_> {
     }
 
     /// Writes as much of the DEBUG_INFO record as there is room for, and returns its whole size.
+    #[inline(never)]
     fn put_debug(&self, out: &mut [u8]) -> Result<usize> {
         let mut entries = 0;
         let size = self.walk_lines(|at, addr, row| {
