@@ -87,8 +87,9 @@ impl Ids {
         let (generation, slot) = split(id);
         let Some(size) = self.size_of(id) else { return false };
         let (live, dead) = (word_of(generation, size), word_of(generation.wrapping_add(1), 0));
-        // The size does not change while the id lives, so this fails only if somebody else has just retired it.
-        let exchange = |word: &AtomicU64| word.compare_exchange(live, dead, Ordering::AcqRel, Ordering::Relaxed);
+        // The size does not change while the id lives, so this fails only if somebody else has just retired it. If that was the
+        // end of the session, the caller sees from now on that it has ended.
+        let exchange = |word: &AtomicU64| word.compare_exchange(live, dead, Ordering::AcqRel, Ordering::Acquire);
         self.word(slot).is_some_and(|word| exchange(word).is_ok())
     }
 }

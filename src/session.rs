@@ -219,43 +219,50 @@ impl Ref {
         }
     }
 
+    /// What a call came to. One that failed because its session was closed meanwhile (which ends all ids, and the writer that
+    /// makes room and answers) says that, and not what followed from it.
+    #[inline]
+    fn outcome<T>(&self, result: Result<T>) -> Result<T> {
+        self.still_open(()).and(result)
+    }
+
     pub fn register(&self, code: &Code<'_>) -> Result<Id> {
         if self.is_idle() {
             return self.still_open(Id(0));
         }
-        producer::register(self.process, self.engine, code).and_then(|id| self.still_open(id))
+        self.outcome(producer::register(self.process, self.engine, code))
     }
 
     pub fn code_size(&self, id: Id) -> Result<u64> {
-        self.engine.ids.size_of(id).ok_or(Error::UnknownId)
+        self.outcome(self.engine.ids.size_of(id).ok_or(Error::UnknownId))
     }
 
     pub fn move_code(&self, id: Id, target: &MoveTarget<'_>) -> Result<()> {
         if self.is_idle() {
             return self.still_open(());
         }
-        producer::move_code(self.process, self.engine, id, target).and_then(|()| self.still_open(()))
+        self.outcome(producer::move_code(self.process, self.engine, id, target))
     }
 
     pub fn unregister(&self, id: Id) -> Result<()> {
         if self.is_idle() {
             return self.still_open(());
         }
-        producer::unregister(self.process, self.engine, id).and_then(|()| self.still_open(()))
+        self.outcome(producer::unregister(self.process, self.engine, id))
     }
 
     pub fn unregister_range(&self, addr: u64, size: u64) -> Result<()> {
         if self.is_idle() {
             return self.still_open(());
         }
-        producer::unregister_range(self.process, self.engine, addr, size).and_then(|()| self.still_open(()))
+        self.outcome(producer::unregister_range(self.process, self.engine, addr, size))
     }
 
     pub fn flush(&self, timeout: Option<Duration>) -> Result<()> {
         match (self.is_idle(), self.engine.sinks_failed()) {
             (true, Sinks::NONE) => self.still_open(()),
             (true, _) => self.still_open(()).and(Err(Error::SinkFailed)),
-            (false, _) => self.engine.flush(timeout.unwrap_or(PATIENCE)),
+            (false, _) => self.outcome(self.engine.flush(timeout.unwrap_or(PATIENCE))),
         }
     }
 
@@ -268,7 +275,7 @@ impl Ref {
         if control.open == 0 {
             control.stop(self.engine)
         } else if control.running.is_some() {
-            drop(control);
+            // Under the lock: the writer does not end before it has answered.
             self.engine.flush(PATIENCE)
         } else {
             Ok(())
