@@ -16,7 +16,7 @@ use crate::sys::thread;
 use crate::writer::{Stopped, Writer};
 use crate::{producer, Id};
 
-/// The longest that closing waits for the writer, and that a flush with no time given does.
+/// The longest that closing and the exit of the process wait for the writer, and that a flush with no time given does.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What opening and closing keep, under the process's lock.
@@ -363,10 +363,11 @@ pub fn last_error() -> String {
     process::current().map(Process::last_error).unwrap_or_default()
 }
 
-/// Writes what is pending when the process exits with a session open. The wait is short: an exit must not hang.
+/// Writes what is pending when the process exits with a session open. A process that ended before the writer is done would
+/// leave half a record in the file, so the wait is long enough for a loaded machine; a disk that hangs does not hang the exit.
 pub(crate) fn flush_at_exit() {
     let Ok(process) = process::current() else { return };
     if let Some(engine) = process.engine().filter(|engine| engine.sinks() != Sinks::NONE) {
-        let _ = engine.flush_at_exit(Duration::from_secs(2));
+        let _ = engine.flush_at_exit(PATIENCE);
     }
 }
