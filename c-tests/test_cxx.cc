@@ -45,7 +45,7 @@ class Session {
   jitsym_stats stats() {
     jitsym_stats stats{};
     stats.struct_size = sizeof stats;
-    CHECK_OK(jitsym_flush(handle_, 10000));
+    CHECK_OK(jitsym_flush(handle_, 60000));
     CHECK_OK(jitsym_get_stats(handle_, &stats));
     return stats;
   }

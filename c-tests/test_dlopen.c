@@ -83,10 +83,10 @@ static void use(jitsym *session, uint64_t addr) {
   target.addr = addr + 0x100;
   target.bytes = bytes;
   OK(lib.jitsym_move(session, id, &target));
-  OK(lib.jitsym_flush(session, 10000));
+  OK(lib.jitsym_flush(session, 60000));
   OK(lib.jitsym_unregister(session, id));
   OK(lib.jitsym_unregister_range(session, addr, 0x1000));
-  OK(lib.jitsym_flush(session, 10000));
+  OK(lib.jitsym_flush(session, 60000));
   jitsym_stats stats;
   stats.struct_size = sizeof stats;
   OK(lib.jitsym_get_stats(session, &stats));

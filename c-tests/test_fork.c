@@ -41,7 +41,7 @@ static void own_files(int keep) {
   jitsym_id id = test_register(own, CHILD, 64, "of the child");
   jitsym_move_target target = test_target(CHILD + 0x1000);
   CHECK_OK(jitsym_move(own, id, &target));
-  CHECK_OK(jitsym_flush(own, 10000));
+  CHECK_OK(jitsym_flush(own, 60000));
   struct test_path map_path = test_path(own, JITSYM_SINK_MAP), dump_path = test_path(own, JITSYM_SINK_JITDUMP);
   struct map map = map_read(map_path.text);
   CHECK(strcmp(map_name(&map, CHILD), "of the child") == 0);
@@ -161,7 +161,7 @@ static void *storm(void *unused) {
     CHECK(status == JITSYM_OK || status == JITSYM_ERR_DROPPED);
     atomic_fetch_add(&registered, status == JITSYM_OK);
     if (i % 16 == 15) {
-      CHECK_OK(jitsym_flush(session, 10000));
+      CHECK_OK(jitsym_flush(session, 60000));
     }
     if (id != 0 && i % 8 == 7) {
       CHECK_OK(jitsym_unregister(session, id));
@@ -183,13 +183,25 @@ static void *doors(void *unused) {
   return NULL;
 }
 
+/*
+ * Whether a child of a process with busy threads can allocate memory. In glibc it can; but what gcc 12 has of
+ * AddressSanitizer takes no care of a fork: a lock of its allocator that another thread holds then is never released.
+ */
+#if defined(__SANITIZE_ADDRESS__)
+enum { CHILD_CAN_ALLOCATE = 0 };
+#else
+enum { CHILD_CAN_ALLOCATE = 1 };
+#endif
+
 static void storm_child(unsigned number) {
   switch (number % 4) {
     case 0:
       check_forked(session);
       _exit(0);
     case 1:
-      own_files(0);
+      if (CHILD_CAN_ALLOCATE) {
+        own_files(0);
+      }
       _exit(0);
     case 2:
       execl("/bin/true", "true", (char *)NULL);
@@ -239,6 +251,8 @@ static void forks_at_doors(void) {
 static void closed_before(void) {
   session = test_open();
   CHECK_OK(jitsym_close(session));
+  /* Then nothing but the library's own state leads to what the child inherits, and LeakSanitizer is to find all of it. */
+  test_wait_for_end_of_thread();
   pid_t child = fork();
   CHECK(child >= 0);
   if (child == 0) {

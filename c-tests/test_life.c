@@ -1,6 +1,5 @@
 /* The life of sessions, code and files: what is in the files, when, and what the options and the environment make of it. */
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <pthread.h>
 #include <sys/syscall.h>
 #if defined(__x86_64__)
@@ -23,18 +22,6 @@ static off_t size_of(const char *path) {
   struct stat status;
   CHECK(lstat(path, &status) == 0 && S_ISREG(status.st_mode));
   return status.st_size;
-}
-
-/* Numbers of files that somebody left in a directory. */
-static int files_in(const char *path) {
-  DIR *dir = opendir(path);
-  CHECK(dir != NULL);
-  int count = 0;
-  for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
-    count += entry->d_name[0] != '.';
-  }
-  closedir(dir);
-  return count;
 }
 
 /* After the last session is closed a new one goes on with the same files, and with indices and ids that were not used. */
@@ -131,7 +118,7 @@ static void two_sessions(void) {
 /* After a flush the bytes are in the files, whatever happens to the process then. */
 static void flush_leaves(void) {
   jitsym *session = test_open();
-  uint32_t timeouts[] = {0, 10000, UINT32_MAX, 1000};
+  uint32_t timeouts[] = {0, 60000, UINT32_MAX, 100000};
   char name[32];
   for (unsigned i = 0; i < 200; i++) {
     snprintf(name, sizeof name, "flushed %u", i);
@@ -155,7 +142,7 @@ static void flush_leaves(void) {
       dump_free(&dump);
     }
   }
-  CHECK_OK(jitsym_flush(session, 10000));
+  CHECK_OK(jitsym_flush(session, 60000));
   kill(getpid(), SIGKILL);
 }
 
@@ -187,7 +174,7 @@ static void flush_times_out(void) {
   }
   jitsym_status status = jitsym_flush(session, 1);
   CHECK(status == JITSYM_OK || status == JITSYM_ERR_TIMEOUT);
-  CHECK_OK(jitsym_flush(session, 10000));
+  CHECK_OK(jitsym_flush(session, 60000));
   struct dump dump = dump_of(session);
   CHECK(dump_count(&dump, DUMP_LOAD) == count);
   dump_free(&dump);
@@ -546,7 +533,7 @@ static struct choice {
 static void choose(void) {
   struct test_path dir = test_subdir("choice", 1);
   test_dir = dir.text;
-  int files = files_in(test_dir);
+  int files = test_files_in(test_dir);
   if (choice.env != NULL) {
     setenv("JITSYM", choice.env, 1);
   }
@@ -554,9 +541,9 @@ static void choose(void) {
   options.sinks = choice.sinks;
   options.flags = choice.flags;
   runs(&options, choice.expected, test_dir, test_dir);
-  CHECK(files_in(test_dir) == files + !!(choice.expected & JITSYM_SINK_MAP) + !!(choice.expected & JITSYM_SINK_JITDUMP));
+  CHECK(test_files_in(test_dir) == files + !!(choice.expected & JITSYM_SINK_MAP) + !!(choice.expected & JITSYM_SINK_JITDUMP));
   /* Off, nothing was started either. */
-  CHECK(choice.expected != 0 || files_in("/proc/self/task") == 1);
+  CHECK(choice.expected != 0 || test_files_in("/proc/self/task") == 1);
 }
 
 static void choices(void) {
@@ -826,7 +813,7 @@ static void signals_blocked(void) {
   static const int numbers[] = {SIGUSR1, SIGPROF, SIGALRM, SIGINT, SIGTERM, SIGCHLD, SIGHUP};
   jitsym *session = test_open();
   CHECK_OK(jitsym_flush(session, 0));
-  CHECK(files_in("/proc/self/task") == 2);
+  CHECK(test_files_in("/proc/self/task") == 2);
   for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
     CHECK(signal(numbers[i], note_signal) != SIG_ERR);
     sigset_t set;
@@ -839,17 +826,13 @@ static void signals_blocked(void) {
     test_sleep_ms(5);
     CHECK(handled == (int)i);
     CHECK(pthread_sigmask(SIG_UNBLOCK, &set, NULL) == 0);
-    for (int wait = 0; wait < 1000 && handled == (int)i; wait++) {
+    for (uint64_t begin = test_now(); handled == (int)i && test_now() - begin < TEST_PATIENCE;) {
       test_sleep_ms(1);
     }
     CHECK(handled == (int)i + 1 && handled_elsewhere == 0);
   }
   CHECK_OK(jitsym_close(session));
-  /* The thread ends with the last session; the kernel may take a moment to say so. */
-  for (int i = 0; i < 1000 && files_in("/proc/self/task") != 1; i++) {
-    test_sleep_ms(1);
-  }
-  CHECK(files_in("/proc/self/task") == 1);
+  test_wait_for_end_of_thread();
 }
 
 /* The marker by which perf finds the dump: an executable mapping of its file, made by init and kept while the process is. */

@@ -7,6 +7,7 @@
 #ifndef TESTING_H
 #define TESTING_H
 
+#include <dirent.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -105,7 +106,7 @@ static inline jitsym_stats test_stats(jitsym *session) {
   jitsym_stats stats;
   memset(&stats, 0, sizeof stats);
   stats.struct_size = sizeof stats;
-  CHECK_OK(jitsym_flush(session, 10000));
+  CHECK_OK(jitsym_flush(session, 60000));
   CHECK_OK(jitsym_get_stats(session, &stats));
   return stats;
 }
@@ -152,18 +153,40 @@ static inline uint64_t test_now(void) {
   return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
+/* Nanoseconds after which something hangs, on the slowest machine and under valgrind. */
+#define TEST_PATIENCE UINT64_C(300000000000)
+
 static inline void test_sleep_ms(unsigned ms) {
   struct timespec time = {ms / 1000, (long)(ms % 1000) * 1000000};
   nanosleep(&time, NULL);
 }
 
+/* Numbers of files that somebody left in a directory. */
+static inline int test_files_in(const char *path) {
+  DIR *dir = opendir(path);
+  CHECK(dir != NULL);
+  int count = 0;
+  for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
+    count += entry->d_name[0] != '.';
+  }
+  closedir(dir);
+  return count;
+}
+
+/* The library's thread ends with the last session; the kernel may take a moment to say so. */
+static inline void test_wait_for_end_of_thread(void) {
+  for (uint64_t begin = test_now(); test_files_in("/proc/self/task") != 1; test_sleep_ms(1)) {
+    CHECK(test_now() - begin < TEST_PATIENCE);
+  }
+}
+
 /*
- * Waits for a child, a minute at most, and returns its wait status. A child that hangs is the failure that is looked for:
+ * Waits for a child, a few minutes at most, and returns its wait status. A child that hangs is the failure that is looked for:
  * it is killed, so that nothing is left behind.
  */
 static inline int test_wait(pid_t child) {
   int status = 0;
-  for (uint64_t begin = test_now(); test_now() - begin < 60000000000u; test_sleep_ms(1)) {
+  for (uint64_t begin = test_now(); test_now() - begin < TEST_PATIENCE; test_sleep_ms(1)) {
     pid_t got = waitpid(child, &status, WNOHANG);
     CHECK(got == 0 || got == child);
     if (got == child) {

@@ -1179,7 +1179,7 @@ NOINLINE void scenario_many(void) {
       nanosleep(&pause, NULL);
     }
   }
-  check(jitsym_flush(session, 10000), "jitsym_flush");
+  check(jitsym_flush(session, 60000), "jitsym_flush");
 }
 
 /* ------------------------------------------------------------------------------------------------- the truth */
@@ -1352,7 +1352,7 @@ int main(int argc, char **argv) {
   compile_guest();
   scenario();
 
-  check(jitsym_flush(session, 10000), "jitsym_flush");
+  check(jitsym_flush(session, 60000), "jitsym_flush");
   print_truth();
   print_stats();
   printf("end\n");

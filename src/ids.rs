@@ -147,7 +147,8 @@ impl Ids {
         let dead = word_of(split(id).0.wrapping_add(1), 0);
         loop {
             let Some((place, word)) = self.live(id) else { return false };
-            match place.word.compare_exchange(word, dead, Ordering::AcqRel, Ordering::Relaxed) {
+            // If the end of the session was faster, the caller sees from now on that it has ended.
+            match place.word.compare_exchange(word, dead, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return true,
                 // Somebody has just retired it, or read its bytes.
                 Err(_) => std::hint::spin_loop(),

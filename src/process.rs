@@ -24,6 +24,8 @@ pub struct Process {
     /// Counts the forks between the first process and this one.
     pub generation: u16,
     word: ForkWord,
+    /// The parent's state, which the child never touches: known here so that a leak checker in a child sees that it is not lost.
+    _inherited: Option<&'static Process>,
     /// The handles of the open sessions; 0 is a free place.
     pub sessions: [AtomicU64; SESSIONS],
     /// Number of the next session.
@@ -53,7 +55,8 @@ pub fn current() -> Result<&'static Process> {
 pub fn current_or_new() -> Result<&'static Process> {
     let old = CURRENT.load(Ordering::Acquire);
     // SAFETY: as above.
-    let generation = match unsafe { old.as_ref() } {
+    let inherited: Option<&'static Process> = unsafe { old.as_ref() };
+    let generation = match inherited {
         Some(process) if process.is_this_one() => return Ok(process),
         Some(parent) => parent.generation.wrapping_add(1),
         None => 0,
@@ -61,6 +64,7 @@ pub fn current_or_new() -> Result<&'static Process> {
     let new = Box::into_raw(Box::new(Process {
         generation,
         word: ForkWord::new().map_err(|_| Error::NoMemory)?,
+        _inherited: inherited,
         sessions: [const { AtomicU64::new(0) }; SESSIONS],
         serial: AtomicU32::new(1),
         control: Mutex::default(),

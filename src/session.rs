@@ -18,7 +18,7 @@ use crate::unwind::Source;
 use crate::writer::{Stopped, Writer};
 use crate::{producer, Id};
 
-/// The longest that closing waits for the writer, and that a flush with no time given does.
+/// The longest that closing and the exit of the process wait for the writer, and that a flush with no time given does.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What opening and closing keep, under the process's lock.
@@ -224,44 +224,51 @@ impl Ref {
         }
     }
 
+    /// What a call came to. One that failed because its session was closed meanwhile (which ends all ids, and the writer that
+    /// makes room and answers) says that, and not what followed from it.
+    #[inline]
+    fn outcome<T>(&self, result: Result<T>) -> Result<T> {
+        self.still_open(()).and(result)
+    }
+
     #[inline]
     pub fn register<U: Source>(&self, code: &Code<'_, U>) -> Result<Id> {
         if self.is_idle() {
             return self.still_open(Id(0));
         }
-        producer::register(self.process, self.engine, code).and_then(|id| self.still_open(id))
+        self.outcome(producer::register(self.process, self.engine, code))
     }
 
     pub fn code_size(&self, id: Id) -> Result<u64> {
-        self.engine.ids.size_of(id).ok_or(Error::UnknownId)
+        self.outcome(self.engine.ids.size_of(id).ok_or(Error::UnknownId))
     }
 
     pub fn move_code(&self, id: Id, target: &MoveTarget<'_>) -> Result<()> {
         if self.is_idle() {
             return self.still_open(());
         }
-        producer::move_code(self.process, self.engine, id, target).and_then(|()| self.still_open(()))
+        self.outcome(producer::move_code(self.process, self.engine, id, target))
     }
 
     pub fn unregister(&self, id: Id) -> Result<()> {
         if self.is_idle() {
             return self.still_open(());
         }
-        producer::unregister(self.process, self.engine, id).and_then(|()| self.still_open(()))
+        self.outcome(producer::unregister(self.process, self.engine, id))
     }
 
     pub fn unregister_range(&self, addr: u64, size: u64) -> Result<()> {
         if self.is_idle() {
             return self.still_open(());
         }
-        producer::unregister_range(self.process, self.engine, addr, size).and_then(|()| self.still_open(()))
+        self.outcome(producer::unregister_range(self.process, self.engine, addr, size))
     }
 
     pub fn flush(&self, timeout: Option<Duration>) -> Result<()> {
         match (self.is_idle(), self.engine.status.sinks_failed()) {
             (true, Sinks::NONE) => self.still_open(()),
             (true, _) => self.still_open(()).and(Err(Error::SinkFailed)),
-            (false, _) => self.engine.flush(timeout.unwrap_or(PATIENCE)),
+            (false, _) => self.outcome(self.engine.flush(timeout.unwrap_or(PATIENCE))),
         }
     }
 
@@ -274,7 +281,7 @@ impl Ref {
         if control.open == 0 {
             control.stop(self.engine)
         } else if control.running.is_some() {
-            drop(control);
+            // Under the lock: the writer does not end before it has answered.
             self.engine.flush(PATIENCE)
         } else {
             Ok(())
@@ -362,11 +369,13 @@ pub fn last_error() -> String {
     process::current().map(|process| process.last_error.get()).unwrap_or_default()
 }
 
-/// Writes what is pending when the process exits with a session open. The wait is short: an exit must not hang.
+/// Writes what is pending when the process exits with a session open. A process that ended before the writer is done would
+/// leave half a record in the file, so the wait is long enough for a loaded machine; a disk that hangs does not hang the exit
+/// for ever. Once everything is written the spool has done its service.
 pub(crate) fn flush_at_exit() {
     let Ok(process) = process::current() else { return };
     let Some(engine) = process.engine() else { return };
-    let written = engine.sinks() == Sinks::NONE || engine.flush_at_exit(Duration::from_secs(2)) != Err(Error::Timeout);
+    let written = engine.sinks() == Sinks::NONE || engine.flush_at_exit(PATIENCE) != Err(Error::Timeout);
     if written {
         engine.pool.memory().remove_spool();
     }

@@ -179,6 +179,9 @@ pub fn make_jit_cache_dir(base: &Path) -> io::Result<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Command, Stdio};
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
     use super::*;
 
     fn dir(name: &str) -> PathBuf {
@@ -188,8 +191,16 @@ mod tests {
         dir
     }
 
+    /// For tests that change what holds for the whole process, and for those that this would disturb. That is also a child:
+    /// until it executes its program it has a copy of every descriptor, and with it the locks of files that are closed here.
+    fn alone() -> MutexGuard<'static, ()> {
+        static LOCK: Mutex<()> = Mutex::new(());
+        LOCK.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     #[test]
     fn a_stale_file_is_replaced_and_a_file_in_use_is_not() {
+        let _alone = alone();
         let dir = dir("stale");
         let path = dir.join("jit-1.dump");
         fs::write(&path, "old").unwrap();
@@ -204,10 +215,12 @@ mod tests {
 
     #[test]
     fn a_file_of_a_living_process_is_refused() {
+        let _alone = alone();
         let dir = dir("living");
         let path = dir.join("jit-1.dump");
         fs::write(&path, "alive").unwrap();
-        let mut holder = std::process::Command::new("flock").arg(&path).args(["sleep", "60"]).spawn().unwrap();
+        // It ends, and with it the lock, when its input does: however this test ends.
+        let mut holder = Command::new("flock").arg(&path).arg("cat").stdin(Stdio::piped()).spawn().unwrap();
         // Until the lock is taken the file looks stale; so look at it without claiming it.
         let file = File::open(&path).unwrap();
         while lock(&file) {
@@ -217,8 +230,8 @@ mod tests {
         }
         drop(file);
         let error = claim(&path, 0o600).unwrap_err();
-        holder.kill().unwrap();
-        holder.wait().unwrap();
+        drop(holder.stdin.take());
+        assert!(holder.wait().unwrap().success());
         assert!(error.to_string().contains("living process"), "{error}");
         assert_eq!(fs::read(&path).unwrap(), b"alive");
         fs::remove_dir_all(&dir).unwrap();
@@ -257,6 +270,7 @@ mod tests {
 
     #[test]
     fn vectored_writes_are_complete() {
+        let _alone = alone();
         let dir = dir("writev");
         let path = dir.join("a");
         let file = create_new(&path, 0o600).unwrap();
@@ -269,11 +283,12 @@ mod tests {
 
     #[test]
     fn a_write_that_fails_half_way_leaves_nothing() {
+        let _alone = alone();
         let dir = dir("half");
         let path = dir.join("a");
         let file = create_new(&path, 0o600).unwrap();
         append_whole(&file, &mut [IoSlice::new(b"whole")]).unwrap();
-        // The limit holds for the whole test process, for a moment; no other test here writes that much to a file.
+        // The limit holds for the whole test process, for a moment.
         let limit = libc::rlimit { rlim_cur: 4096, rlim_max: libc::RLIM_INFINITY };
         let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: plain system calls with valid pointers. SIGXFSZ is ignored while the limit is on.

@@ -314,8 +314,10 @@ impl Writer {
     /// `Closed`), and takes requests again.
     pub fn begin(&mut self) {
         self.collect();
-        self.answered = self.asked;
         let mut requests = self.engine.requests();
+        // Including what was asked for since `collect`: nobody would answer it any more.
+        self.asked = requests.asked;
+        self.answered = self.asked;
         *requests = Requests { open: true, asked: self.asked, answered: self.asked, ..Requests::default() };
         drop(requests);
         let mut merge = Merge::new(self.sources.values().map(Source::readings));
