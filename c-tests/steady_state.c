@@ -1,52 +1,103 @@
-/* Registers, moves and unregisters between two calls that a tracer recognises. */
+/*
+ * Registers, moves and unregisters between calls that a tracer recognises: getppid begins a stretch, getppid ends one
+ * in which the library has to make no system call, getsid one that does not count. DIR THREADS.
+ *
+ * A thread makes several chunks full. After each stretch it waits until the writer has caught up, so that there are
+ * always chunks that are free. The writer is not asleep either: it goes on for a second after the last record, so a
+ * stretch that ends sooner after the one before cannot have to wake it. On a machine so busy that it ends later, it
+ * does not count.
+ */
 #define _GNU_SOURCE
-#include <jitsym.h>
+#include <pthread.h>
 
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
+#include "testing.h"
 
-enum { SIZE = 64, WARM_UP = 100, COUNT = 1000 };
+enum { THREADS_MAX = 8, STRETCHES = 20, LIVE = 1000, SIZE = 64, CHUNKS = 10, BY_ADDRESS = 10 };
+static const uint64_t SOON_NS = 500000000;
 
 static jitsym *session;
-static unsigned char *memory;
-static int failures;
+static pthread_barrier_t all_live;
+static unsigned char memory[SIZE];
 
-static jitsym_id enter(int number, const void *bytes) {
-    jitsym_line lines[2] = {{0, 1, 1, 0, "/guest/a"}, {32, 2, 0, 0, "/guest/a"}};
-    jitsym_unwind unwind = {.struct_size = sizeof unwind, .kind = JITSYM_UNWIND_FRAME_POINTER};
-    jitsym_code code = {.struct_size = sizeof code};
-    code.addr = (uint64_t)(uintptr_t)(memory + SIZE * number);
-    code.size = SIZE;
-    code.bytes = bytes;
-    code.name = "a function";
-    code.unwind = &unwind;
-    code.lines = lines;
-    code.line_count = 2;
-    jitsym_id id = 0;
-    failures += jitsym_register(session, &code, &id) != JITSYM_OK;
-    return id;
+static jitsym_id enter(uint64_t addr, const void *bytes) {
+  jitsym_line lines[2] = {{0, 1, 1, 0, "/guest/a"}, {32, 2, 0, 0, "/guest/a"}};
+  jitsym_unwind unwind;
+  memset(&unwind, 0, sizeof unwind);
+  unwind.struct_size = sizeof unwind;
+  unwind.kind = JITSYM_UNWIND_FRAME_POINTER;
+  jitsym_code code = test_code(addr, SIZE, "a function");
+  code.bytes = bytes;
+  code.unwind = &unwind;
+  code.lines = lines;
+  code.line_count = 2;
+  jitsym_id id = 0;
+  CHECK_OK(jitsym_register(session, &code, &id));
+  return id;
 }
 
-int main(void) {
-    memory = mmap(NULL, SIZE * (COUNT + WARM_UP), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED || jitsym_init(NULL, &session) != JITSYM_OK) return 1;
-    memset(memory, 0xc3, SIZE * (COUNT + WARM_UP));
-    for (int i = 0; i < WARM_UP; i++) enter(COUNT + i, memory);
+static void calls(uint64_t addr, jitsym_id *ids) {
+  for (int i = 0; i < LIVE; i++) {
+    ids[i] = enter(addr + (uint64_t)i * SIZE, memory);
+  }
+  for (int i = 0; i < LIVE; i += 8) {
+    jitsym_move_target target = test_target(addr + (uint64_t)(LIVE + i) * SIZE);
+    CHECK_OK(jitsym_move(session, ids[i], &target));
+  }
+}
 
-    /* Not more than fit the thread's chunk: changing chunks may wake the writer. */
+static void end_calls(const jitsym_id *ids) {
+  for (int i = 0; i < LIVE; i++) {
+    CHECK_OK(jitsym_unregister(session, ids[i]));
+  }
+}
+
+static void *thread(void *number) {
+  uint64_t addr = 0x7000000000 + 0x10000000 * (uint64_t)(uintptr_t)number;
+  jitsym_id ids[LIVE];
+  /* The memory for ids grows with how many are live at a time: as many as ever will be. */
+  calls(addr, ids);
+  pthread_barrier_wait(&all_live);
+  end_calls(ids);
+  uint64_t last = test_now();
+  CHECK_OK(jitsym_flush(session, 10000));
+  for (int i = 0; i < STRETCHES;) {
     getppid();
-    for (int i = 0; i < COUNT / 2; i++) {
-        jitsym_id id = enter(i, memory);
-        jitsym_move_target target = {.struct_size = sizeof target, .bytes = memory};
-        target.addr = (uint64_t)(uintptr_t)(memory + SIZE * (i + COUNT / 2));
-        if (i % 8 == 0) failures += jitsym_move(session, id, &target) != JITSYM_OK;
-        if (i % 4 == 0) failures += jitsym_unregister(session, id) != JITSYM_OK;
+    calls(addr, ids);
+    end_calls(ids);
+    uint64_t now = test_now();
+    if (now - last < SOON_NS) {
+      getppid();
+      i++;
+    } else {
+      getsid(0);
     }
-    getppid();
+    last = now;
+    CHECK_OK(jitsym_flush(session, 10000));
+  }
+  /* The control: reading at the address goes through the kernel. */
+  getppid();
+  for (int i = 0; i < BY_ADDRESS; i++) {
+    enter((uint64_t)(uintptr_t)memory, NULL);
+  }
+  getppid();
+  return NULL;
+}
 
-    getppid();
-    for (int i = 0; i < 10; i++) enter(i, NULL);
-    getppid();
-    return failures != 0 || jitsym_close(session) != JITSYM_OK;
+int main(int argc, char **argv) {
+  test_begin(argc, argv);
+  CHECK(argc == 3);
+  int count = atoi(argv[2]);
+  CHECK(count >= 1 && count <= THREADS_MAX);
+  session = test_open();
+  pthread_t threads[THREADS_MAX];
+  CHECK(pthread_barrier_init(&all_live, NULL, (unsigned)count) == 0);
+  for (intptr_t i = 0; i < count; i++) {
+    CHECK(pthread_create(&threads[i], NULL, thread, (void *)i) == 0);
+  }
+  for (int i = 0; i < count; i++) {
+    CHECK(pthread_join(threads[i], NULL) == 0);
+  }
+  CHECK(test_stats(session).jitdump_bytes > (uint64_t)count * CHUNKS * TEST_CHUNK_SIZE);
+  CHECK_OK(jitsym_close(session));
+  return test_end();
 }

@@ -69,7 +69,11 @@ static inline jitsym *test_open(void) {
   return test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_JITDUMP, 0);
 }
 
-enum { TEST_CODE_MAX = 1 << 16 };
+enum {
+  TEST_CODE_MAX = 1 << 16,
+  /* A thread changes to other memory when it has laid down so much (see docs/design.md). */
+  TEST_CHUNK_SIZE = 256 << 10,
+};
 static const unsigned char test_bytes[TEST_CODE_MAX] = {0xf3, 0x0f, 0x1e, 0xfa, 0x55, 0x48, 0x89, 0xe5, 0x5d, 0xc3};
 
 /* Code at an address where nothing needs to be, with its bytes elsewhere. */
