@@ -22,7 +22,7 @@ pub trait Fill {
     fn exact_len(&self) -> Result<usize>;
     /// Writes the body to the start of `room` and says what the record is, its length too. `None` if there is not room
     /// enough: then it is asked again, with more.
-    fn fill(&mut self, room: &mut [u8], timestamp: u64) -> Result<Option<Event>>;
+    fn fill(&self, room: &mut [u8], timestamp: u64) -> Result<Option<Event>>;
 }
 
 impl Lane {
@@ -34,26 +34,27 @@ impl Lane {
     ///
     /// The time is taken when there is room. A call that had to wait for it is stamped later than it began, which is as
     /// true: the code does not run before the call returns.
-    // Inlined by force, here and below, so that what a record consists of is never put together in memory but at its place.
+    // Inlined by force, here and below, and with the record as a value, so that what it consists of is put together nowhere but
+    // at its place.
     #[inline(always)]
-    pub fn append(&mut self, record: &mut impl Fill) -> Result<()> {
+    pub fn append(&mut self, record: impl Fill) -> Result<()> {
         if let Some(cursor) = &mut self.cursor {
             self.slot.begin();
             self.engine.order();
-            let filled = if self.slot.is_kept() { fill_and_commit(cursor, self.engine, record) } else { Ok(false) };
+            let filled = if self.slot.is_kept() { fill_and_commit(cursor, self.engine, &record) } else { Ok(false) };
             self.slot.end();
             if filled? {
                 self.engine.wake_if_asleep();
                 return Ok(());
             }
         }
-        self.append_slowly(record)
+        self.append_slowly(&record)
     }
 
     /// As `append`, where there is no room at once.
     #[cold]
     #[inline(never)]
-    fn append_slowly(&mut self, record: &mut impl Fill) -> Result<()> {
+    fn append_slowly(&mut self, record: &impl Fill) -> Result<()> {
         if record.least_len() > BODY_MAX {
             return self.append_large(record);
         }
@@ -79,7 +80,7 @@ impl Lane {
 
     /// A record that no chunk of the pool holds gets one of its own, in which it is laid down as any other.
     #[cold]
-    fn append_large(&mut self, record: &mut impl Fill) -> Result<()> {
+    fn append_large(&mut self, record: &impl Fill) -> Result<()> {
         let len = record.exact_len()?;
         let pool = &self.engine.pool;
         let fits = pool.can_hold(len);
@@ -160,7 +161,7 @@ impl Lane {
 }
 
 #[inline(always)]
-fn fill_and_commit(cursor: &mut Cursor, engine: &Engine, record: &mut impl Fill) -> Result<bool> {
+fn fill_and_commit(cursor: &mut Cursor, engine: &Engine, record: &impl Fill) -> Result<bool> {
     let Some(room) = cursor.room() else { return Ok(false) };
     let timestamp = engine.clock.now();
     let Some(event) = record.fill(room, timestamp)? else { return Ok(false) };

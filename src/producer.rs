@@ -146,7 +146,7 @@ pub fn unregister(process: &'static Process, engine: &'static Engine, id: Id) ->
     wait_until_read(engine, engine.ids.is_unread(id));
     with_local(process, engine, |local| {
         let event = local.event(Kind::Unregister, id.0, 0, 0, 0);
-        local.lane.append(&mut Bare(|| if engine.ids.retire(id) { Ok(event) } else { Err(Error::UnknownId) }))
+        local.lane.append(Bare(|| if engine.ids.retire(id) { Ok(event) } else { Err(Error::UnknownId) }))
     })
 }
 
@@ -160,7 +160,7 @@ pub fn unregister_range(process: &'static Process, engine: &'static Engine, addr
     wait_until_read(engine, engine.has_unread());
     with_local(process, engine, |local| {
         let event = local.event(Kind::UnregisterRange, 0, 0, addr, size);
-        local.lane.append(&mut Bare(|| Ok(event)))
+        local.lane.append(Bare(|| Ok(event)))
     })
 }
 
@@ -176,7 +176,7 @@ fn wait_until_read(engine: &Engine, unread: bool) {
 /// A record without a body.
 struct Bare<F>(F);
 
-impl<F: FnMut() -> Result<Event>> Fill for Bare<F> {
+impl<F: Fn() -> Result<Event>> Fill for Bare<F> {
     fn least_len(&self) -> usize {
         0
     }
@@ -185,7 +185,7 @@ impl<F: FnMut() -> Result<Event>> Fill for Bare<F> {
         Ok(0)
     }
 
-    fn fill(&mut self, _: &mut [u8], _: u64) -> Result<Option<Event>> {
+    fn fill(&self, _: &mut [u8], _: u64) -> Result<Option<Event>> {
         (self.0)().map(Some)
     }
 }
@@ -245,20 +245,31 @@ impl Local {
         })
     }
 
+    #[inline(always)]
     fn register<U: Source>(&mut self, code: &Code<'_, U>) -> Result<Id> {
-        let engine = self.lane.engine;
-        let cleaned = name::clean(code.name);
-        let fallback;
-        let name: &[u8] = if cleaned.is_empty() {
-            fallback = format!("jit_{:x}", code.addr);
-            fallback.as_bytes()
+        if name::is_plain(code.name) {
+            self.register_as(code, code.name)
         } else {
-            &cleaned
-        };
+            self.register_cleaned(code)
+        }
+    }
 
+    #[cold]
+    #[inline(never)]
+    fn register_cleaned<U: Source>(&mut self, code: &Code<'_, U>) -> Result<Id> {
+        let mut name = name::clean(code.name);
+        if name.is_empty() {
+            name = format!("jit_{:x}", code.addr).into_bytes().into();
+        }
+        self.register_as(code, &name)
+    }
+
+    #[inline(always)]
+    fn register_as<U: Source>(&mut self, code: &Code<'_, U>, name: &[u8]) -> Result<Id> {
+        let engine = self.lane.engine;
         let index = self.next_index();
         let mut event = self.event(Kind::Load, 0, index, code.addr, code.size);
-        if name != code.name {
+        if !std::ptr::eq(name, code.name) && name != code.name {
             event.flags |= flag::NAME_CHANGED;
         }
         event.name_len = name.len() as u16;
@@ -275,7 +286,6 @@ impl Local {
             event.tables_len = unwind.tables.len() as u32;
         }
         let mut group = Group {
-            timestamp: 0,
             pid: engine.status.pid,
             tid: self.tid,
             index,
@@ -296,7 +306,7 @@ impl Local {
         let id = self.stock.take(&engine.ids, code.addr, code.size, unread).ok_or(Error::NoMemory)?;
         event.id = id.0;
         engine.add_unread(unread.into());
-        if let Err(error) = self.lane.append(&mut Load { group, tail, event }) {
+        if let Err(error) = self.lane.append(Load { group, tail, event }) {
             engine.add_unread(-i64::from(unread));
             self.stock.put_back(&engine.ids, id);
             return Err(error);
@@ -313,7 +323,7 @@ impl Local {
         let tail = Tail::new(engine, &target.bytes, target.addr, size, target.stable);
         let unread = matches!(tail, Tail::Later(_));
         engine.add_unread(unread.into());
-        let appended = self.lane.append(&mut Move { engine, tail, event });
+        let appended = self.lane.append(Move { engine, tail, event });
         if appended.is_err() {
             engine.add_unread(-i64::from(unread));
         }
@@ -386,9 +396,8 @@ impl Fill for Load<'_> {
     }
 
     #[inline(always)]
-    fn fill(&mut self, room: &mut [u8], timestamp: u64) -> Result<Option<Event>> {
-        self.group.timestamp = timestamp;
-        let Some(layout) = self.group.write(room, self.tail.len())? else { return Ok(None) };
+    fn fill(&self, room: &mut [u8], timestamp: u64) -> Result<Option<Event>> {
+        let Some(layout) = self.group.write(timestamp, room, self.tail.len())? else { return Ok(None) };
         let body_len = layout.code + self.tail.len();
         let flags = self.event.flags | self.tail.write(&mut room[layout.code..body_len]);
         Ok(Some(Event { flags, unwinding_at: layout.unwinding as u32, body_len: body_len as u32, ..self.event }))
@@ -411,7 +420,7 @@ impl Fill for Move<'_> {
         Ok(self.tail.len())
     }
 
-    fn fill(&mut self, room: &mut [u8], _: u64) -> Result<Option<Event>> {
+    fn fill(&self, room: &mut [u8], _: u64) -> Result<Option<Event>> {
         let Some(body) = room.get_mut(..self.tail.len()) else { return Ok(None) };
         let flags = self.event.flags | self.tail.write(body);
         // Looked at last: the code may have been unregistered meanwhile.

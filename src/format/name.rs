@@ -14,9 +14,6 @@ const TAIL: usize = 9;
 /// Cleans a name: bytes that are not UTF-8 become U+FFFD, control characters `_`, outer white space goes, what is too long is
 /// cut and marked with a hash of the whole. A clean name is returned as it is. The result may be empty.
 pub fn clean(name: &[u8]) -> Cow<'_, [u8]> {
-    if name.len() <= MAX && is_plain(name) {
-        return Cow::Borrowed(name);
-    }
     let text = String::from_utf8_lossy(name);
     let is_clean = |c: char| !c.is_control() && !is_line_end(c);
     if name.len() <= MAX
@@ -43,17 +40,18 @@ fn is_line_end(c: char) -> bool {
     matches!(c, '\u{2028}' | '\u{2029}')
 }
 
-/// Printable ASCII without outer spaces: nothing to do, which is nearly every name.
+/// Whether a name is printable ASCII without outer spaces, and neither empty nor too long: nothing is to be done then, and
+/// nearly every name is so.
 #[inline]
-fn is_plain(name: &[u8]) -> bool {
-    let outer_space = name.first() == Some(&b' ') || name.last() == Some(&b' ');
+pub fn is_plain(name: &[u8]) -> bool {
+    let (Some(first), Some(last)) = (name.first(), name.last()) else { return false };
     // In pieces of one vector, the last one overlapping the one before, so that none is left over for a loop by bytes.
     const PIECE: usize = 16;
     let all_printable = match name.last_chunk::<PIECE>() {
         Some(last) => name.chunks_exact(PIECE).fold(are_printable(last), |all, piece| all & are_printable(piece)),
         None => are_printable(name),
     };
-    all_printable && !outer_space
+    all_printable && *first != b' ' && *last != b' ' && name.len() <= MAX
 }
 
 #[inline]
@@ -83,6 +81,7 @@ mod tests {
         for name in ["f", "foo::bar<int, 3>(a b)", "größe", "名前", "_ZN3foo3barEv"] {
             assert_eq!(cleaned(name.as_bytes()), name);
             assert!(matches!(clean(name.as_bytes()), Cow::Borrowed(_)), "{name}");
+            assert_eq!(is_plain(name.as_bytes()), name.is_ascii(), "{name}");
         }
     }
 
@@ -106,5 +105,24 @@ mod tests {
         assert_eq!(&a.as_bytes()[a.len() - TAIL..][..1], b"~");
         assert_eq!(cleaned(&[b'x'; MAX]).len(), MAX);
         assert_eq!(cleaned(&[b'x'; MAX + 1]).len(), MAX);
+    }
+
+    #[test]
+    fn plain_names_are_known_by_every_byte() {
+        for len in 1..70 {
+            let mut name = vec![b'x'; len];
+            assert!(is_plain(&name));
+            for at in 0..len {
+                for (byte, inside) in
+                    [(b' ', true), (b'~', true), (0x1f, false), (0x7f, false), (0x80, false), (0, false)]
+                {
+                    name[at] = byte;
+                    let outer_space = byte == b' ' && (at == 0 || at == len - 1);
+                    assert_eq!(is_plain(&name), inside && !outer_space, "{name:?}");
+                }
+                name[at] = b'x';
+            }
+        }
+        assert!(!is_plain(b"") && is_plain(&[b'x'; MAX]) && !is_plain(&[b'x'; MAX + 1]));
     }
 }

@@ -79,10 +79,9 @@ impl Header {
     }
 }
 
-/// One group, everything but where its code bytes come from.
+/// One group, everything but when it was registered and where its code bytes come from.
+#[derive(Clone, Copy)]
 pub struct Group<'a> {
-    /// When the code was registered.
-    pub timestamp: u64,
     /// The process.
     pub pid: u32,
     /// The registering thread.
@@ -150,9 +149,9 @@ impl Group<'_> {
     /// Writes the group without its code bytes to the start of `out`. `None` if that has no room for it and `behind` bytes
     /// more; what is in `out` then is of no use, as it is after an error.
     #[inline(always)]
-    pub fn write(&self, out: &mut [u8], behind: usize) -> Result<Option<Layout>> {
+    pub fn write(&self, timestamp: u64, out: &mut [u8], behind: usize) -> Result<Option<Layout>> {
         let Some(room) = out.len().checked_sub(self.fixed_size() + behind) else { return Ok(None) };
-        let unwinding = if self.lines.is_empty() { 0 } else { self.put_debug(&mut out[..room])? };
+        let unwinding = if self.lines.is_empty() { 0 } else { self.put_debug(timestamp, &mut out[..room])? };
         if unwinding > room {
             return Ok(None);
         }
@@ -160,7 +159,7 @@ impl Group<'_> {
         if let Some(unwind) = &self.unwind {
             let (fixed, tables) = out[unwinding..load].split_at_mut(UNWINDING_FIXED_SIZE);
             let mut put = Put::new(fixed);
-            self.put_prefix(&mut put, id::UNWINDING_INFO, load - unwinding);
+            put_prefix(&mut put, timestamp, id::UNWINDING_INFO, load - unwinding);
             put.u64(unwind.tables.len() as u64);
             put.u64(unwind.hdr_size as u64);
             put.u64(unwind.mapped_size);
@@ -169,7 +168,7 @@ impl Group<'_> {
         let code = load + LOAD_FIXED_SIZE + self.name.len() + 1;
         let (fixed, name) = out[load..code].split_at_mut(LOAD_FIXED_SIZE);
         let mut put = Put::new(fixed);
-        self.put_prefix(&mut put, id::LOAD, code - load + self.size as usize);
+        put_prefix(&mut put, timestamp, id::LOAD, code - load + self.size as usize);
         put.u32(self.pid);
         put.u32(self.tid);
         // `vma` and `code_addr`: always the same, some readers take one and some the other.
@@ -184,16 +183,9 @@ impl Group<'_> {
         Ok(Some(Layout { unwinding, load, code }))
     }
 
-    #[inline]
-    fn put_prefix(&self, put: &mut Put<'_>, id: u32, total_size: usize) {
-        put.u32(id);
-        put.u32(total_size as u32);
-        put.u64(self.timestamp);
-    }
-
     /// Writes as much of the DEBUG_INFO record as there is room for, and returns its whole size.
     #[inline(never)]
-    fn put_debug(&self, out: &mut [u8]) -> Result<usize> {
+    fn put_debug(&self, timestamp: u64, out: &mut [u8]) -> Result<usize> {
         let mut entries = 0;
         let size = self.walk_lines(|at, addr, row| {
             // Of rows with one offset the last one counts: it takes the place of the one before.
@@ -204,7 +196,7 @@ impl Group<'_> {
         })?;
         if size <= out.len() {
             let mut put = Put::new(&mut out[..DEBUG_FIXED_SIZE]);
-            self.put_prefix(&mut put, id::DEBUG_INFO, size);
+            put_prefix(&mut put, timestamp, id::DEBUG_INFO, size);
             put.u64(self.addr);
             put.u64(entries);
         }
@@ -242,6 +234,13 @@ impl Group<'_> {
         }
         Ok(end)
     }
+}
+
+#[inline]
+fn put_prefix(put: &mut Put<'_>, timestamp: u64, id: u32, total_size: usize) {
+    put.u32(id);
+    put.u32(total_size as u32);
+    put.u64(timestamp);
 }
 
 /// Where in the DEBUG_INFO record an entry goes, and whether there is none yet.

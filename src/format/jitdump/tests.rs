@@ -2,6 +2,8 @@
 
 use super::*;
 
+const TIME: u64 = 0x1111_2222_3333_4444;
+
 fn le32(value: u32) -> [u8; 4] {
     value.to_ne_bytes()
 }
@@ -16,7 +18,6 @@ fn line(offset: u32, line: u32, column: u32, file: &[u8]) -> Line<'_> {
 
 fn group<'a>(lines: &'a [Line<'a>], unwind: Option<Unwinding<'a>>) -> Group<'a> {
     Group {
-        timestamp: 0x1111_2222_3333_4444,
         pid: 100,
         tid: 101,
         index: 7 << 32,
@@ -29,12 +30,16 @@ fn group<'a>(lines: &'a [Line<'a>], unwind: Option<Unwinding<'a>>) -> Group<'a> 
 }
 
 fn bytes(group: &Group<'_>) -> Vec<u8> {
+    bytes_at(TIME, group)
+}
+
+fn bytes_at(time: u64, group: &Group<'_>) -> Vec<u8> {
     let size = group.size().unwrap();
     // One byte less is too little, as is no room for what comes behind.
-    assert_eq!(group.write(&mut vec![0; size - 1], 0), Ok(None));
-    assert_eq!(group.write(&mut vec![0; size + 4], 5), Ok(None));
+    assert_eq!(group.write(time, &mut vec![0; size - 1], 0), Ok(None));
+    assert_eq!(group.write(time, &mut vec![0; size + 4], 5), Ok(None));
     let mut out = vec![0xee; size + 5];
-    assert_eq!(group.write(&mut out, 5).unwrap().unwrap().code, size);
+    assert_eq!(group.write(time, &mut out, 5).unwrap().unwrap().code, size);
     assert_eq!(out.split_off(size), [0xee; 5]);
     out
 }
@@ -142,7 +147,7 @@ fn bad_lines_are_named() {
     let status = |lines: &[Line<'_>]| {
         let group = group(lines, None);
         let error = group.size().unwrap_err();
-        assert_eq!(group.write(&mut [0; 1000], 0), Err(error));
+        assert_eq!(group.write(TIME, &mut [0; 1000], 0), Err(error));
         error
     };
     assert_eq!(status(&[line(8, 1, 0, b"f")]), Error::LineOffset);
@@ -181,8 +186,8 @@ fn relocation_equals_a_fresh_group() {
     let unwind = |mapped_size| Some(Unwinding { tables: &[1, 2, 3, 4, 5, 6], hdr_size: 2, mapped_size });
     let mut moved = bytes(&group(&lines, unwind(0)));
     relocate(&mut moved, &Relocation { timestamp: 77, tid: 5, addr: 0x1234_5678, index: 3, mapped_size: 6 });
-    let fresh = Group { timestamp: 77, tid: 5, addr: 0x1234_5678, index: 3, ..group(&lines, unwind(6)) };
-    assert_eq!(moved, bytes(&fresh));
+    let fresh = Group { tid: 5, addr: 0x1234_5678, index: 3, ..group(&lines, unwind(6)) };
+    assert_eq!(moved, bytes_at(77, &fresh));
 }
 
 #[test]
@@ -191,7 +196,7 @@ fn a_claim_of_free_bytes_can_be_taken_back() {
     let unwind = |mapped_size| Some(Unwinding { tables: &[1, 2, 3, 4, 5, 6], hdr_size: 2, mapped_size });
     let claimed = group(&lines, unwind(6));
     let mut out = bytes(&claimed);
-    clear_mapped_size(&mut out, claimed.write(&mut [0; 1000], 0).unwrap().unwrap().unwinding);
+    clear_mapped_size(&mut out, claimed.write(TIME, &mut [0; 1000], 0).unwrap().unwrap().unwinding);
     assert_eq!(out, bytes(&group(&lines, unwind(0))));
 }
 
@@ -203,5 +208,5 @@ fn a_group_can_be_given_another_time() {
     let code = le32(4).repeat(2);
     let mut out = [bytes(&group(&lines, unwind)), code.clone()].concat();
     set_time(&mut out, 99);
-    assert_eq!(out, [bytes(&Group { timestamp: 99, ..group(&lines, unwind) }), code].concat());
+    assert_eq!(out, [bytes_at(99, &group(&lines, unwind)), code].concat());
 }
