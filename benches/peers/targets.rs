@@ -1,0 +1,5 @@
+//! What this library is meant to reach, and whether it did.
+
+use crate::rounds::Results;
+
+pub fn print(_results: &Results) {}
