@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::contenders::Kind;
+use crate::plot;
 use crate::task::Mode;
 
 pub const USAGE: &str = "\
@@ -11,10 +12,14 @@ MODES                latency bursts saturated rate; all of them if none is named
 --rounds N           rounds of each comparison (9)
 --sizes A,B          bytes of code, in place of each mode's own
 --threads A,B        threads, in place of each mode's own
---contenders A,B     of memcpy jitsym cpython v8 llvm wasmtime luajit moarvm channel; the first two always take part
+--contenders A,B     of memcpy jitsym cpython v8 llvm wasmtime luajit moarvm channel bulk; the first two always take part
 --quick              3 rounds, a quarter of the calls
 --dir DIR            where the files go (/dev/shm; /tmp to include a real file system)
+--plot FILE          also draw the distribution at 512 bytes, as SVG; needs latency and bursts
 --library FILE       a libjitsym.so to measure in place of the one of this source tree";
+
+/// The effort that shows that everything works, and measures nothing.
+pub const SMOKE: usize = 2;
 
 /// What was asked for.
 pub struct Args {
@@ -27,6 +32,7 @@ pub struct Args {
     pub effort: usize,
     pub dir: PathBuf,
     pub library: Option<PathBuf>,
+    pub plot: Option<PathBuf>,
 }
 
 impl Args {
@@ -40,10 +46,11 @@ impl Args {
             effort: 100,
             dir: "/dev/shm".into(),
             library: None,
+            plot: None,
         };
         // Without that word it is `cargo test --benches` that runs this, to see that it works.
         if !words.iter().any(|word| word == "--bench") {
-            (args.rounds, args.effort) = (1, 2);
+            (args.rounds, args.effort) = (1, SMOKE);
         }
         let mut words = words.iter().map(String::as_str);
         while let Some(word) = words.next() {
@@ -56,12 +63,16 @@ impl Args {
                 "--threads" => args.threads = Some(list(value()?, number)?),
                 "--contenders" => args.contenders = Some(list(value()?, contender)?),
                 "--dir" => args.dir = value()?.into(),
+                "--plot" => args.plot = Some(value()?.into()),
                 "--library" => args.library = Some(value()?.into()),
                 _ => args.modes.push(Mode::parse(word).ok_or(format!("{word}: not known"))?),
             }
         }
         if args.modes.is_empty() {
             args.modes = Mode::ALL.into();
+        }
+        if args.plot.is_some() && !plot::is_measured(&args) {
+            return Err("--plot needs latency or bursts at 512 bytes and 1 or 8 threads".into());
         }
         Ok(args)
     }

@@ -10,10 +10,12 @@ mod contenders;
 mod files;
 mod library;
 mod measure;
+mod plot;
 mod record;
 mod report;
 mod rounds;
 mod statistics;
+mod syscalls;
 mod targets;
 mod task;
 mod worker;
@@ -33,4 +35,7 @@ fn main() {
     let results = rounds::run(&args);
     report::print(&args, &results);
     targets::print(&results);
+    if let Some(path) = &args.plot {
+        std::fs::write(path, plot::draw(&results)).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    }
 }

@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use crate::args::Args;
+use crate::args::{Args, SMOKE};
 use crate::contenders::Kind;
 use crate::library;
 use crate::measure::Figures;
 use crate::statistics::{shuffle, Quartiles};
+use crate::syscalls::{self, Syscalls};
 use crate::task::{Mode, Setting, Task};
 
 /// The region that `memcpy` writes to where a round trip through the library does not take more.
@@ -20,6 +21,18 @@ const LARGE: usize = 16 << 10;
 const IDLE_ROUNDS: usize = 3;
 
 /// Against whom the library is held everywhere.
+const SATURATED: [Kind; 5] = [Kind::Memcpy, Kind::Jitsym, Kind::CPython, Kind::Wasmtime, Kind::Bulk];
+const CALLERS: [Kind; 9] = [
+    Kind::Memcpy,
+    Kind::Jitsym,
+    Kind::CPython,
+    Kind::V8,
+    Kind::Llvm,
+    Kind::Wasmtime,
+    Kind::LuaJit,
+    Kind::MoarVm,
+    Kind::Channel,
+];
 const MAIN: [Kind; 4] = [Kind::Memcpy, Kind::Jitsym, Kind::CPython, Kind::Wasmtime];
 const FLOOR: [Kind; 2] = [Kind::Memcpy, Kind::Jitsym];
 
@@ -29,6 +42,8 @@ pub struct Results {
     pub rounds: BTreeMap<(Setting, Kind), Vec<Figures>>,
     /// Bytes of a record on top of its code.
     pub around: usize,
+    /// System calls, where there is a strace to count them.
+    pub syscalls: Option<Syscalls>,
     /// The regions of `memcpy` by size of code.
     pub regions: BTreeMap<usize, usize>,
 }
@@ -72,16 +87,17 @@ impl Results {
 fn settings(args: &Args, mode: Mode) -> Vec<(Setting, Vec<Kind>)> {
     let usual: &[(usize, usize, &[Kind])] = match mode {
         Mode::Probe => &[],
-        Mode::Latency => &[(64, 1, &MAIN), (512, 1, &Kind::ALL), (4096, 1, &MAIN), (65_536, 1, &MAIN)],
-        Mode::Bursts => &[
-            (512, 1, &MAIN),
-            (512, 2, &MAIN),
-            (512, 4, &MAIN),
+        Mode::Latency => &[(64, 1, &MAIN), (512, 1, &CALLERS), (4096, 1, &MAIN), (65_536, 1, &MAIN)],
+        Mode::Bursts => {
+            &[(512, 1, &MAIN), (512, 2, &MAIN), (512, 4, &MAIN), (512, 8, &CALLERS), (64, 8, &FLOOR), (4096, 8, &FLOOR)]
+        }
+        Mode::Saturated => &[
+            (512, 1, &SATURATED),
+            (512, 2, &SATURATED),
+            (512, 4, &SATURATED),
             (512, 8, &Kind::ALL),
-            (64, 8, &FLOOR),
-            (4096, 8, &FLOOR),
+            (64, 8, &SATURATED),
         ],
-        Mode::Saturated => &[(512, 1, &MAIN), (512, 2, &MAIN), (512, 4, &MAIN), (512, 8, &Kind::ALL), (64, 8, &MAIN)],
         Mode::Rate => {
             &[(512, 1, &[Kind::Memcpy, Kind::Jitsym, Kind::CPython, Kind::Wasmtime, Kind::LuaJit, Kind::Channel])]
         }
@@ -139,13 +155,16 @@ pub fn run(args: &Args) -> Results {
                 shuffle(&mut kinds, &mut order);
                 for kind in kinds {
                     (task.setting, task.contender, task.region) = (*setting, kind, results.regions[&setting.size]);
-                    task.idle = kind == Kind::Jitsym && round < IDLE_ROUNDS;
+                    task.idle = kind == Kind::Jitsym && round < IDLE_ROUNDS && args.effort > SMOKE;
                     results.rounds.entry((*setting, kind)).or_default().push(measure(&task));
                 }
             }
             let seconds = start.elapsed().as_secs();
             eprintln!("{}: round {} of {} done after {seconds} s", mode.name(), round + 1, args.rounds);
         }
+    }
+    if args.modes.contains(&Mode::Latency) {
+        results.syscalls = syscalls::count(&mut task, args.effort > SMOKE);
     }
     results
 }
@@ -164,9 +183,18 @@ fn region(task: &mut Task, size: usize) -> usize {
 
 /// Runs a worker.
 fn measure(task: &Task) -> Figures {
+    measure_with(Command::new(this_program()), task)
+}
+
+/// The program that is a worker when it is told to be one.
+pub fn this_program() -> PathBuf {
+    std::env::current_exe().expect("the path of this program")
+}
+
+/// Runs a worker by a command that lacks only what the worker is to do.
+pub fn measure_with(mut command: Command, task: &Task) -> Figures {
     std::fs::create_dir(&task.dir).unwrap_or_else(|error| panic!("{}: {error}", task.dir.display()));
-    let this = std::env::current_exe().expect("the path of this program");
-    let output = Command::new(this).args(task.to_words()).output().expect("start a worker");
+    let output = command.args(task.to_words()).output().expect("start a worker");
     // Before the next one needs the memory.
     let _ = std::fs::remove_dir_all(&task.dir);
     let text = String::from_utf8_lossy(&output.stdout);

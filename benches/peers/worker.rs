@@ -1,7 +1,7 @@
 //! A worker: runs one contender through one measurement, checks what it has written, and prints its figures.
 
 use crate::clock::Scale;
-use crate::contenders::{CPython, Channel, Contender, Jitsym, Kind, Llvm, LuaJit, Memcpy, MoarVm, Wasmtime, V8};
+use crate::contenders::{Bulk, CPython, Channel, Contender, Jitsym, Kind, Llvm, LuaJit, Memcpy, MoarVm, Wasmtime, V8};
 use crate::measure::{self, Figures};
 use crate::task::{Mode, Task};
 
@@ -18,6 +18,7 @@ pub fn run(words: &[String]) {
         Kind::LuaJit => measure::<LuaJit>(&task),
         Kind::MoarVm => measure::<MoarVm>(&task),
         Kind::Channel => measure::<Channel>(&task),
+        Kind::Bulk => measure::<Bulk>(&task),
     };
     for (name, value) in figures {
         println!("{name} {value}");

@@ -1,6 +1,7 @@
 //! Who is compared. The peers but wasmtime are written here after descriptions of how they write; no code of theirs is used.
 
 mod buffered;
+mod bulk;
 mod channel;
 
 mod map_lines;
@@ -10,6 +11,7 @@ mod stdio;
 mod wasmtime;
 
 pub use buffered::Llvm;
+pub use bulk::Bulk;
 pub use channel::Channel;
 pub use map_lines::{LuaJit, MoarVm};
 pub use memcpy::Memcpy;
@@ -53,10 +55,11 @@ pub enum Kind {
     LuaJit,
     MoarVm,
     Channel,
+    Bulk,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 9] = [
+    pub const ALL: [Kind; 10] = [
         Kind::Memcpy,
         Kind::Jitsym,
         Kind::CPython,
@@ -66,6 +69,7 @@ impl Kind {
         Kind::LuaJit,
         Kind::MoarVm,
         Kind::Channel,
+        Kind::Bulk,
     ];
 
     pub fn name(self) -> &'static str {
@@ -79,6 +83,7 @@ impl Kind {
             Kind::LuaJit => "luajit",
             Kind::MoarVm => "moarvm",
             Kind::Channel => "channel",
+            Kind::Bulk => "bulk",
         }
     }
 

@@ -6,7 +6,7 @@
 use std::sync::Barrier;
 use std::time::Duration;
 
-use super::{add_distribution, Figures, BATCH};
+use super::{add_distribution, process, Figures, BATCH};
 use crate::clock::{ticks, Scale};
 use crate::contenders::Contender;
 use crate::task::Task;
@@ -93,11 +93,14 @@ pub fn latency<C: Contender>(task: &Task, scale: &Scale) -> Figures {
         pace.wait();
     }
     let mut samples = Samples::new(task.amount(pace.batches(200)), task.amount(pace.batches(400)));
+    process::mark();
     samples.take(&mut call, || pace.wait());
+    process::mark();
     drop(call);
-    let calls = (warm_up + samples.batches.len()) * BATCH + samples.singles.len();
+    let marked = samples.batches.len() * BATCH + samples.singles.len();
+    let calls = warm_up * BATCH + marked;
     contender.close(calls).check(calls);
-    let mut figures = Figures::new();
+    let mut figures = Figures::from([("marked_calls".into(), marked as f64)]);
     add_distribution(&mut figures, "batch", &samples.batches, BATCH, scale);
     add_distribution(&mut figures, "single", &samples.singles, 1, scale);
     figures

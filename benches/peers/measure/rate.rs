@@ -47,11 +47,11 @@ pub fn rate<C: Contender>(task: &Task, scale: &Scale) -> Figures {
         let before = sleeps();
         std::thread::sleep(WATCH);
         figures.insert("wakeups".into(), (sleeps() - before) / WATCH.as_secs_f64());
+        process::mark();
         let after = timed(50);
+        process::mark();
+        figures.insert("marked_calls".into(), after.len() as f64);
         figures.insert("first".into(), scale.net_ns(after[0], 1));
-        // A wake-up costs the waker microseconds, and nothing else that this library does costs so much.
-        let dear = after.iter().filter(|&&ticks| scale.net_ns(ticks, 1) > 5000.0).count();
-        figures.insert("dear".into(), dear as f64);
         calls += after.len();
     }
     drop(call);
