@@ -57,6 +57,7 @@ impl Args {
             let mut value = || words.next().ok_or(format!("{word} needs a value"));
             match word {
                 "--bench" => {}
+                "--help" => return Err("What registering costs, next to other ways.".into()),
                 "--quick" => (args.rounds, args.effort) = (3, 25),
                 "--rounds" => args.rounds = number(value()?)?,
                 "--sizes" => args.sizes = Some(list(value()?, number)?),

@@ -44,7 +44,8 @@ fn color(kind: Kind) -> &'static str {
 /// Each further nine of a percentile takes up the same room.
 fn x(percent: f64) -> f64 {
     let nines = |percent: f64| -(1.0 - percent / 100.0).log10();
-    WIDTH * nines(percent) / nines(LAST)
+    // The logarithm of one, turned round, is below zero.
+    (WIDTH * nines(percent) / nines(LAST)).max(0.0)
 }
 
 fn y(ns: f64) -> f64 {

@@ -1,6 +1,6 @@
 //! The tables, in Markdown.
 
-use crate::args::Args;
+use crate::args::{Args, SMOKE};
 use crate::contenders::Kind;
 use crate::rounds::Results;
 use crate::statistics::Quartiles;
@@ -63,6 +63,9 @@ const RATE: &[Column] = &[
 ];
 
 pub fn print(args: &Args, results: &Results) {
+    if args.effort == SMOKE {
+        println!("\nFar too short to measure anything: without `cargo bench` this only shows that everything works.");
+    }
     let timers = results.rounds.values().flatten().filter_map(|figures| figures.get("timer"));
     println!(
         "\nMedians over {} rounds, ratios within rounds with their [quartiles]. Nanoseconds a call without the timer, which costs {:.0}.",

@@ -18,7 +18,7 @@ const REGION: usize = 1 << 20;
 /// Code above this size fills the library's memory faster than the processor's caches.
 const LARGE: usize = 16 << 10;
 /// Rounds in which the background thread is watched while there is nothing to do, which takes long and hardly varies.
-const IDLE_ROUNDS: usize = 3;
+const IDLE_ROUNDS: usize = 2;
 
 /// Against whom the library is held everywhere.
 const SATURATED: [Kind; 5] = [Kind::Memcpy, Kind::Jitsym, Kind::CPython, Kind::Wasmtime, Kind::Bulk];

@@ -33,12 +33,13 @@ pub fn print(results: &Results) {
     }
     list.target = "T2 caller's p50 at 64 KiB at most 1.25 x memcpy into as much memory";
     list.at_most_of_memcpy(setting(Mode::Latency, 65_536, 1), P50, 1.25, 0.0);
-    list.target = "T3 one thread: so many times cheaper than";
+    list.target = "T3 one thread, p50 and mean: 12 x cheaper than CPython, 15 x than wasmtime";
     for figure in [P50, MEAN] {
         list.cheaper(steady, figure, Kind::CPython, 12.0);
         list.cheaper(steady, figure, Kind::Wasmtime, 15.0);
     }
-    list.target = "T4 8 threads: so many times cheaper than";
+    list.target =
+        "T4 8 threads, cheaper than CPython and wasmtime: p50 8 x and 12 x, mean 20 x and 25 x, p99 80 x and 100 x";
     for (figure, cpython, wasmtime) in [(P50, 8.0, 12.0), (MEAN, 20.0, 25.0), (P99, 80.0, 100.0)] {
         list.cheaper(bursts, figure, Kind::CPython, cpython);
         list.cheaper(bursts, figure, Kind::Wasmtime, wasmtime);
@@ -57,7 +58,7 @@ pub fn print(results: &Results) {
         list.at_most(setting, "cpu", 500.0, "ns");
         for (other, most) in [(Kind::Bulk, 1.8), (Kind::CPython, 0.45), (Kind::Wasmtime, 0.45)] {
             let ratio = results.ratio(setting, (Kind::Jitsym, other), "cpu");
-            list.add_ratio(setting, format!("of {}'s", other.name()), ratio, |ratio| ratio <= most, most);
+            list.add_ratio(setting, format!("{}'s", other.name()), ratio, |ratio| ratio <= most, most);
         }
     }
     list.target = "T8 8 threads, saturated: records a second, and times those of CPython and wasmtime";
@@ -70,7 +71,7 @@ pub fn print(results: &Results) {
     for (other, least) in [(Kind::CPython, 2.8), (Kind::Wasmtime, 3.5)] {
         let setting = setting(Mode::Saturated, 512, 8);
         let ratio = results.ratio(setting, (Kind::Jitsym, other), "per_second");
-        list.add_ratio(setting, format!("of {}'s", other.name()), ratio, |ratio| ratio >= least, least);
+        list.add_ratio(setting, format!("{}'s", other.name()), ratio, |ratio| ratio >= least, least);
     }
     list.target =
         "T10 at 1000 records/s 0.4 % of a core; when idle no wake-ups, and one for the caller to pay afterwards";
@@ -124,7 +125,13 @@ impl List<'_> {
     fn cheaper(&mut self, setting: Setting, figure: &str, than: Kind, least: f64) {
         let ratio = self.results.ratio(setting, (than, Kind::Jitsym), figure);
         let figure = figure.split('_').next_back().unwrap_or(figure);
-        self.add_ratio(setting, format!("than {} ({figure})", than.name()), ratio, |ratio| ratio >= least, least);
+        self.add_ratio(
+            setting,
+            format!("cheaper than {} ({figure})", than.name()),
+            ratio,
+            |ratio| ratio >= least,
+            least,
+        );
     }
 
     fn at_most(&mut self, setting: Setting, figure: &str, most: f64, unit: &str) {

@@ -33,10 +33,10 @@ pub fn rate<C: Contender>(task: &Task, scale: &Scale) -> Figures {
         (0..count).map(time).collect()
     };
     // Until the background thread has come to rest at this pace.
-    let mut calls = timed(200).len();
+    let mut calls = timed(100).len();
 
     let (start, cpu_before) = (Instant::now(), cpu());
-    let samples = timed(task.amount(1000));
+    let samples = timed(task.amount(700));
     calls += samples.len();
     let share = (cpu() - cpu_before) / start.elapsed().as_nanos() as f64;
 

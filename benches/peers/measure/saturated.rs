@@ -9,8 +9,8 @@ use crate::contenders::Contender;
 use crate::task::Task;
 
 /// Bytes of code in all, about.
-const BYTES: usize = 128 << 20;
-const MOST_CALLS: usize = 500_000;
+const BYTES: usize = 96 << 20;
+const MOST_CALLS: usize = 300_000;
 
 pub fn saturated<C: Contender>(task: &Task) -> Figures {
     let threads = task.setting.threads;
