@@ -80,7 +80,7 @@ pub fn draw(results: &Results) -> String {
     put(
         out,
         format_args!(
-            r#"<text x="{LEFT}" y="20" font-size="15">Registering a function of 512 bytes: nanoseconds that the calling thread waits</text>"#
+            r#"<text x="{LEFT}" y="20" font-size="15">Registering a function of 512 bytes: how long the calling thread is busy</text>"#
         ),
     );
     for (number, (setting, title)) in panels.iter().enumerate() {
