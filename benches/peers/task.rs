@@ -1,0 +1,120 @@
+//! What a worker is to do, and how it is told: as words on its command line.
+
+use std::path::{Path, PathBuf};
+
+use crate::contenders::Kind;
+use crate::record::Shape;
+
+/// The first word of a worker's command line.
+pub const WORKER: &str = "--worker";
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Mode {
+    /// Bytes of unwind tables in this library's records; memory in use between its threads at the pace of `Latency`.
+    Probe,
+    /// One thread at a steady pace.
+    Latency,
+    /// Threads that register a few functions and sleep.
+    Bursts,
+    /// Threads that do nothing else.
+    Saturated,
+    /// One function each millisecond.
+    Rate,
+}
+
+impl Mode {
+    /// Those that can be asked for.
+    pub const ALL: [Mode; 4] = [Mode::Latency, Mode::Bursts, Mode::Saturated, Mode::Rate];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Probe => "probe",
+            Mode::Latency => "latency",
+            Mode::Bursts => "bursts",
+            Mode::Saturated => "saturated",
+            Mode::Rate => "rate",
+        }
+    }
+
+    pub fn parse(word: &str) -> Option<Mode> {
+        Mode::ALL.into_iter().chain([Mode::Probe]).find(|mode| mode.name() == word)
+    }
+}
+
+/// What contenders are compared in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Setting {
+    pub mode: Mode,
+    /// Bytes of code.
+    pub size: usize,
+    pub threads: usize,
+}
+
+/// One measurement.
+pub struct Task {
+    pub setting: Setting,
+    pub contender: Kind,
+    /// Percentage of the usual number of calls.
+    pub effort: usize,
+    /// Bytes of unwind tables in each record.
+    pub tables: usize,
+    /// Bytes of the region that `memcpy` writes to, for each thread.
+    pub region: usize,
+    /// Rate: also watch the background thread while there is nothing to do.
+    pub idle: bool,
+    /// Where the files go.
+    pub dir: PathBuf,
+    /// `libjitsym.so`.
+    pub library: PathBuf,
+}
+
+impl Task {
+    pub fn to_words(&self) -> Vec<String> {
+        let Setting { mode, size, threads } = self.setting;
+        let path = |path: &Path| path.to_str().expect("a path in UTF-8").to_owned();
+        vec![
+            WORKER.into(),
+            mode.name().into(),
+            size.to_string(),
+            threads.to_string(),
+            self.contender.name().into(),
+            self.effort.to_string(),
+            self.tables.to_string(),
+            self.region.to_string(),
+            u8::from(self.idle).to_string(),
+            path(&self.dir),
+            path(&self.library),
+        ]
+    }
+
+    /// From what follows `WORKER`.
+    pub fn from_words(words: &[String]) -> Task {
+        let number = |at: usize| words[at].parse::<usize>().expect("a number");
+        let mode = Mode::parse(&words[0]).expect("a mode");
+        Task {
+            setting: Setting { mode, size: number(1), threads: number(2) },
+            contender: Kind::parse(&words[3]).expect("a contender"),
+            effort: number(4),
+            tables: number(5),
+            region: number(6),
+            idle: number(7) != 0,
+            dir: PathBuf::from(&words[8]),
+            library: PathBuf::from(&words[9]),
+        }
+    }
+
+    pub fn shape(&self) -> Shape {
+        Shape { code: self.setting.size, tables: self.tables }
+    }
+
+    /// A file for a contender to write.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// A number of calls, or of groups of calls, according to the effort asked for.
+    pub fn amount(&self, usual: usize) -> usize {
+        (usual * self.effort / 100).max(2)
+    }
+}
