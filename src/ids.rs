@@ -5,6 +5,7 @@
 //! odd while the code is registered; so an id is live exactly if its generation is the word's, and an id that was given out is
 //! never given out again.
 
+use std::alloc::{self, Layout};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -63,20 +64,19 @@ impl Ids {
     }
 
     /// The place of a slot, with its segment made if need be.
+    #[cold]
     fn place_or_new(&self, slot: u32) -> Option<&Place> {
         let (segment, _) = Self::locate(slot);
         let start = self.segments.get(segment)?;
         if start.load(Ordering::Acquire).is_null() {
-            let len = (FIRST_SEGMENT as usize) << segment;
-            let mut places = Vec::new();
-            places.try_reserve_exact(len).ok()?;
-            places.resize_with(len, Place::default);
-            let places = Box::into_raw(places.into_boxed_slice());
-            let published =
-                start.compare_exchange(ptr::null_mut(), places.cast(), Ordering::AcqRel, Ordering::Acquire).is_ok();
-            if !published {
+            let layout = Layout::array::<Place>((FIRST_SEGMENT as usize) << segment).ok()?;
+            // Zeroed by the kernel, page by page when it is used: the thread that comes by should not pay for all of it.
+            // SAFETY: the layout is not empty.
+            let places = unsafe { alloc::alloc_zeroed(layout) }.cast::<Place>();
+            let exchange = start.compare_exchange(ptr::null_mut(), places, Ordering::AcqRel, Ordering::Acquire);
+            if exchange.is_err() && !places.is_null() {
                 // SAFETY: another thread was faster; ours was never seen by anybody.
-                drop(unsafe { Box::from_raw(places) });
+                unsafe { alloc::dealloc(places.cast(), layout) };
             }
         }
         self.place(slot)
@@ -165,27 +165,26 @@ fn split(id: Id) -> (u32, u32) {
     ((id.0 >> 32) as u32, id.0 as u32)
 }
 
-/// The free slots that one thread holds ready.
+/// The free slots that one thread holds ready, each with its place.
 #[derive(Debug)]
-pub struct Stock {
-    slots: [u32; BATCH],
+pub struct Stock<'i> {
+    slots: [Option<(u32, &'i Place)>; BATCH],
     len: usize,
 }
 
-impl Stock {
-    pub const fn new() -> Stock {
-        Stock { slots: [NO_SLOT; BATCH], len: 0 }
+impl<'i> Stock<'i> {
+    pub const fn new() -> Self {
+        Stock { slots: [None; BATCH], len: 0 }
     }
 
     /// Makes a live id for code at `addr` of `size` bytes, which is below 2 GiB. `None` if there is no memory for more.
-    #[inline]
-    pub fn take(&mut self, ids: &Ids, addr: u64, size: u64, unread: bool) -> Option<Id> {
+    #[inline(always)]
+    pub fn take(&mut self, ids: &'i Ids, addr: u64, size: u64, unread: bool) -> Option<Id> {
         if self.len == 0 {
             self.refill(ids);
         }
         self.len = self.len.checked_sub(1)?;
-        let slot = self.slots[self.len];
-        let place = ids.place_or_new(slot)?;
+        let (slot, place) = (*self.slots.get(self.len)?)?;
         place.addr.store(addr, Ordering::Relaxed);
         // Nobody else writes the word of a slot that is free.
         let generation = ((place.word.load(Ordering::Relaxed) >> 32) as u32).wrapping_add(1);
@@ -195,42 +194,45 @@ impl Stock {
     }
 
     /// Takes back an id that was never given to anybody.
-    pub fn put_back(&mut self, ids: &Ids, id: Id) {
-        if ids.retire(id) && self.len < BATCH {
-            self.slots[self.len] = split(id).1;
+    pub fn put_back(&mut self, ids: &'i Ids, id: Id) {
+        if ids.retire(id) {
+            self.put(ids, split(id).1);
+        }
+    }
+
+    fn put(&mut self, ids: &'i Ids, slot: u32) {
+        if let (Some(free), Some(place)) = (self.slots.get_mut(self.len), ids.place_or_new(slot)) {
+            *free = Some((slot, place));
             self.len += 1;
         }
     }
 
     #[cold]
-    fn refill(&mut self, ids: &Ids) {
+    #[inline(never)]
+    fn refill(&mut self, ids: &'i Ids) {
+        let mut taken = [NO_SLOT; BATCH];
+        let mut count = 0;
         while let Some(slot) = ids.pop_free() {
-            self.slots[self.len] = slot;
-            self.len += 1;
-            if self.len == BATCH {
+            taken[count] = slot;
+            count += 1;
+            if count == BATCH {
                 break;
             }
         }
-        if self.len > 0 {
-            // `take` begins at the end: with the one that was used last.
-            self.slots[..self.len].reverse();
-            return;
+        if count == 0 {
+            let next = |fresh: u32| fresh.checked_add(BATCH as u32);
+            let Ok(first) = ids.fresh.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next) else { return };
+            taken.iter_mut().zip(first..).for_each(|(slot, number)| *slot = number);
+            count = BATCH;
         }
-        let next = |fresh: u32| fresh.checked_add(BATCH as u32);
-        let Ok(first) = ids.fresh.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next) else { return };
-        for (slot, number) in self.slots.iter_mut().rev().zip(first..) {
-            *slot = number;
-        }
-        self.len = BATCH;
+        // `take` begins at the end: with the one that was used last.
+        taken[..count].iter().rev().for_each(|&slot| self.put(ids, slot));
     }
 
     /// Gives the slots back when the thread ends.
-    pub fn give_back(&mut self, ids: &Ids) {
-        for &slot in &self.slots[..self.len] {
-            // The place of a slot that was never used may not exist yet.
-            if ids.place_or_new(slot).is_some() {
-                ids.push_free(slot);
-            }
+    pub fn give_back(&mut self, ids: &'i Ids) {
+        for (slot, _) in self.slots[..self.len].iter().flatten() {
+            ids.push_free(*slot);
         }
         self.len = 0;
     }

@@ -16,6 +16,8 @@ pub struct Lane {
 
 /// What lays down one record.
 pub trait Fill {
+    /// The record is about other code than its own, which somebody else may have registered, or moves or ends code.
+    const REFERS: bool;
     /// The least length of the body.
     fn least_len(&self) -> usize;
     /// The length of the body.
@@ -30,31 +32,29 @@ impl Lane {
         Ok(Lane { engine, slot: engine.attach()?, cursor: None })
     }
 
+    /// Lays down the record of a registration if there is room for it at once. `fill` is as [`Fill::fill`].
+    #[inline(always)]
+    pub fn append_at_once(&mut self, fill: impl FnOnce(&mut [u8], u64) -> Result<Option<Event>>) -> Result<()> {
+        let Some(cursor) = &mut self.cursor else { return Ok(()) };
+        self.slot.begin();
+        self.engine.order();
+        let filled = match cursor.room() {
+            Some(room) if self.slot.is_kept() => fill(room, self.engine.clock.now_after_ends()),
+            _ => Ok(None),
+        };
+        if let Ok(Some(event)) = filled {
+            cursor.commit(event);
+        }
+        self.slot.end();
+        self.engine.wake_if_asleep();
+        filled.map(drop)
+    }
+
     /// Lays down one record. An error leaves no trace.
     ///
     /// The time is taken when there is room. A call that had to wait for it is stamped later than it began, which is as
     /// true: the code does not run before the call returns.
-    // Inlined by force, here and below, and with the record as a value, so that what it consists of is put together nowhere but
-    // at its place.
-    #[inline(always)]
-    pub fn append(&mut self, record: impl Fill) -> Result<()> {
-        if let Some(cursor) = &mut self.cursor {
-            self.slot.begin();
-            self.engine.order();
-            let filled = if self.slot.is_kept() { fill_and_commit(cursor, self.engine, &record) } else { Ok(false) };
-            self.slot.end();
-            if filled? {
-                self.engine.wake_if_asleep();
-                return Ok(());
-            }
-        }
-        self.append_slowly(&record)
-    }
-
-    /// As `append`, where there is no room at once.
-    #[cold]
-    #[inline(never)]
-    fn append_slowly(&mut self, record: &impl Fill) -> Result<()> {
+    pub fn append(&mut self, record: &impl Fill) -> Result<()> {
         if record.least_len() > BODY_MAX {
             return self.append_large(record);
         }
@@ -160,11 +160,13 @@ impl Lane {
     }
 }
 
-#[inline(always)]
-fn fill_and_commit(cursor: &mut Cursor, engine: &Engine, record: &impl Fill) -> Result<bool> {
+fn fill_and_commit<R: Fill>(cursor: &mut Cursor, engine: &Engine, record: &R) -> Result<bool> {
     let Some(room) = cursor.room() else { return Ok(false) };
-    let timestamp = engine.clock.now();
+    let timestamp = if R::REFERS { engine.clock.now() } else { engine.clock.now_after_ends() };
     let Some(event) = record.fill(room, timestamp)? else { return Ok(false) };
-    cursor.commit(Event { timestamp, ..event });
+    cursor.commit(event);
+    if R::REFERS {
+        engine.clock.note_end();
+    }
     Ok(true)
 }

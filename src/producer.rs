@@ -31,7 +31,7 @@ struct Local {
     lane: Lane,
     tid: u32,
     indices: Range<u64>,
-    stock: Stock,
+    stock: Stock<'static>,
     unwind: Cache,
 }
 
@@ -146,7 +146,7 @@ pub fn unregister(process: &'static Process, engine: &'static Engine, id: Id) ->
     wait_until_read(engine, engine.ids.is_unread(id));
     with_local(process, engine, |local| {
         let event = local.event(Kind::Unregister, id.0, 0, 0, 0);
-        local.lane.append(Bare(|| if engine.ids.retire(id) { Ok(event) } else { Err(Error::UnknownId) }))
+        local.lane.append(&Bare(|| if engine.ids.retire(id) { Ok(event) } else { Err(Error::UnknownId) }))
     })
 }
 
@@ -160,7 +160,7 @@ pub fn unregister_range(process: &'static Process, engine: &'static Engine, addr
     wait_until_read(engine, engine.has_unread());
     with_local(process, engine, |local| {
         let event = local.event(Kind::UnregisterRange, 0, 0, addr, size);
-        local.lane.append(Bare(|| Ok(event)))
+        local.lane.append(&Bare(|| Ok(event)))
     })
 }
 
@@ -177,6 +177,8 @@ fn wait_until_read(engine: &Engine, unread: bool) {
 struct Bare<F>(F);
 
 impl<F: Fn() -> Result<Event>> Fill for Bare<F> {
+    const REFERS: bool = true;
+
     fn least_len(&self) -> usize {
         0
     }
@@ -185,8 +187,8 @@ impl<F: Fn() -> Result<Event>> Fill for Bare<F> {
         Ok(0)
     }
 
-    fn fill(&self, _: &mut [u8], _: u64) -> Result<Option<Event>> {
-        (self.0)().map(Some)
+    fn fill(&self, _: &mut [u8], timestamp: u64) -> Result<Option<Event>> {
+        (self.0)().map(|event| Some(Event { timestamp, ..event }))
     }
 }
 
@@ -247,55 +249,82 @@ impl Local {
 
     #[inline(always)]
     fn register<U: Source>(&mut self, code: &Code<'_, U>) -> Result<Id> {
-        if name::is_plain(code.name) {
-            self.register_as(code, code.name)
-        } else {
-            self.register_cleaned(code)
+        match self.register_at_once(code)? {
+            Some(id) => Ok(id),
+            None => self.register_slowly(code),
         }
+    }
+
+    /// What nearly every registration is: a plain name, the bytes at hand, room in the chunk. `None` if something is not so;
+    /// then nothing has happened.
+    ///
+    /// Written so that nothing is put together anywhere but at its place in the chunk: this is the time that runtimes pay. A
+    /// function of its own, because one with all that surrounds it has too few registers.
+    #[inline(never)]
+    fn register_at_once<U: Source>(&mut self, code: &Code<'_, U>) -> Result<Option<Id>> {
+        let Local { lane, tid, indices, stock, unwind, .. } = self;
+        let engine = lane.engine;
+        let Bytes::Here(bytes) = code.bytes else { return Ok(None) };
+        if code.stable || !name::is_plain(code.name) || !engine.sinks().has(Sinks::JITDUMP) {
+            return Ok(None);
+        }
+        let Some(index) = indices.next() else { return Ok(None) };
+        let unwind = unwinding(engine, code, unwind)?;
+        let (pid, tid) = (engine.status.pid, *tid);
+        let (addr, size, name, lines) = (code.addr, code.size, code.name, code.lines);
+        let mut given = None;
+        lane.append_at_once(|room, timestamp| {
+            let group = Group { pid, tid, index, addr, size, name, lines, unwind };
+            let Some(layout) = group.write(timestamp, room, bytes.len())? else { return Ok(None) };
+            let body_len = layout.code + bytes.len();
+            room[layout.code..body_len].copy_from_slice(bytes);
+            let id = stock.take(&engine.ids, addr, size, false).ok_or(Error::NoMemory)?;
+            given = Some(id);
+            let claim = unwind.is_some_and(|unwind| unwind.mapped_size != 0);
+            Ok(Some(Event {
+                timestamp,
+                id: id.0,
+                index,
+                addr,
+                size,
+                body_at: 0,
+                body_len: body_len as u32,
+                unwinding_at: layout.unwinding as u32,
+                tid,
+                kind: Kind::Load,
+                flags: flag::HAS_CODE | if claim { flag::FREE_BEHIND } else { 0 },
+                name_len: name.len() as u16,
+                tables_len: unwind.map_or(0, |unwind| unwind.tables.len() as u32),
+            }))
+        })?;
+        Ok(given)
     }
 
     #[cold]
     #[inline(never)]
-    fn register_cleaned<U: Source>(&mut self, code: &Code<'_, U>) -> Result<Id> {
+    fn register_slowly<U: Source>(&mut self, code: &Code<'_, U>) -> Result<Id> {
         let mut name = name::clean(code.name);
         if name.is_empty() {
             name = format!("jit_{:x}", code.addr).into_bytes().into();
         }
-        self.register_as(code, &name)
-    }
-
-    #[inline(always)]
-    fn register_as<U: Source>(&mut self, code: &Code<'_, U>, name: &[u8]) -> Result<Id> {
-        let engine = self.lane.engine;
         let index = self.next_index();
         let mut event = self.event(Kind::Load, 0, index, code.addr, code.size);
-        if !std::ptr::eq(name, code.name) && name != code.name {
+        if *name != *code.name {
             event.flags |= flag::NAME_CHANGED;
         }
         event.name_len = name.len() as u16;
-        let tables = code.unwind.tables(&mut self.unwind, code.addr, code.size)?;
-        let unwind = tables.filter(|_| engine.unwind_records()).map(|(tables, hdr_size)| {
-            let room = unwind::room(code.size, tables.len());
-            let mapped_size = if code.free_after >= room { tables.len() as u64 } else { 0 };
-            Unwinding { tables, hdr_size, mapped_size }
-        });
+        let engine = self.lane.engine;
+        let unwind = unwinding(engine, code, &mut self.unwind)?;
         if let Some(unwind) = &unwind {
             if unwind.mapped_size != 0 {
                 event.flags |= flag::FREE_BEHIND;
             }
             event.tables_len = unwind.tables.len() as u32;
         }
-        let mut group = Group {
-            pid: engine.status.pid,
-            tid: self.tid,
-            index,
-            addr: code.addr,
-            size: code.size,
-            name,
-            lines: code.lines,
-            unwind,
-        };
-        let tail = Tail::new(engine, &code.bytes, code.addr, code.size, code.stable);
+        let (pid, tid) = (engine.status.pid, self.tid);
+        let (addr, size, lines) = (code.addr, code.size, code.lines);
+        let mut group = Group { pid, tid, index, addr, size, name: &name, lines, unwind };
+        let tail = Tail::new(engine, &code.bytes, addr, size, code.stable);
         if matches!(tail, Tail::Nothing) {
             // Checked, but nobody reads it.
             group.size()?;
@@ -303,10 +332,10 @@ impl Local {
             group.unwind = None;
         }
         let unread = matches!(tail, Tail::Later(_));
-        let id = self.stock.take(&engine.ids, code.addr, code.size, unread).ok_or(Error::NoMemory)?;
+        let id = self.stock.take(&engine.ids, addr, size, unread).ok_or(Error::NoMemory)?;
         event.id = id.0;
         engine.add_unread(unread.into());
-        if let Err(error) = self.lane.append(Load { group, tail, event }) {
+        if let Err(error) = self.lane.append(&Load { group, tail, event }) {
             engine.add_unread(-i64::from(unread));
             self.stock.put_back(&engine.ids, id);
             return Err(error);
@@ -323,12 +352,27 @@ impl Local {
         let tail = Tail::new(engine, &target.bytes, target.addr, size, target.stable);
         let unread = matches!(tail, Tail::Later(_));
         engine.add_unread(unread.into());
-        let appended = self.lane.append(Move { engine, tail, event });
+        let appended = self.lane.append(&Move { engine, tail, event });
         if appended.is_err() {
             engine.add_unread(-i64::from(unread));
         }
         appended
     }
+}
+
+/// The unwind tables of code, if they are wanted. A description that makes no sense is an error all the same.
+#[inline(always)]
+fn unwinding<'c, U: Source>(
+    engine: &Engine,
+    code: &Code<'_, U>,
+    cache: &'c mut Cache,
+) -> Result<Option<Unwinding<'c>>> {
+    let tables = code.unwind.tables(cache, code.addr, code.size)?;
+    Ok(tables.filter(|_| engine.unwind_records()).map(|(tables, hdr_size)| {
+        let room = unwind::room(code.size, tables.len());
+        let mapped_size = if code.free_after >= room { tables.len() as u64 } else { 0 };
+        Unwinding { tables, hdr_size, mapped_size }
+    }))
 }
 
 /// What stands at the end of a body: the code, or where it can be found.
@@ -387,6 +431,8 @@ struct Load<'a> {
 }
 
 impl Fill for Load<'_> {
+    const REFERS: bool = false;
+
     fn least_len(&self) -> usize {
         self.group.fixed_size() + self.tail.len()
     }
@@ -395,12 +441,17 @@ impl Fill for Load<'_> {
         Ok(self.group.size()? + self.tail.len())
     }
 
-    #[inline(always)]
     fn fill(&self, room: &mut [u8], timestamp: u64) -> Result<Option<Event>> {
         let Some(layout) = self.group.write(timestamp, room, self.tail.len())? else { return Ok(None) };
         let body_len = layout.code + self.tail.len();
         let flags = self.event.flags | self.tail.write(&mut room[layout.code..body_len]);
-        Ok(Some(Event { flags, unwinding_at: layout.unwinding as u32, body_len: body_len as u32, ..self.event }))
+        Ok(Some(Event {
+            timestamp,
+            flags,
+            unwinding_at: layout.unwinding as u32,
+            body_len: body_len as u32,
+            ..self.event
+        }))
     }
 }
 
@@ -412,6 +463,8 @@ struct Move<'a> {
 }
 
 impl Fill for Move<'_> {
+    const REFERS: bool = true;
+
     fn least_len(&self) -> usize {
         self.tail.len()
     }
@@ -420,13 +473,13 @@ impl Fill for Move<'_> {
         Ok(self.tail.len())
     }
 
-    fn fill(&self, room: &mut [u8], _: u64) -> Result<Option<Event>> {
+    fn fill(&self, room: &mut [u8], timestamp: u64) -> Result<Option<Event>> {
         let Some(body) = room.get_mut(..self.tail.len()) else { return Ok(None) };
         let flags = self.event.flags | self.tail.write(body);
         // Looked at last: the code may have been unregistered meanwhile.
         let unread = matches!(self.tail, Tail::Later(_));
         let old_addr = self.engine.ids.move_to(Id(self.event.id), self.event.addr, unread).ok_or(Error::UnknownId)?;
-        Ok(Some(Event { flags, size: old_addr, body_len: body.len() as u32, ..self.event }))
+        Ok(Some(Event { timestamp, flags, size: old_addr, body_len: body.len() as u32, ..self.event }))
     }
 }
 

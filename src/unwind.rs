@@ -125,18 +125,23 @@ impl Cache {
         Ok(Some((&tables.bytes, tables.hdr_size)))
     }
 
-    /// Whether this is the raw description that was used last, and the code is not smaller than what it was found good for.
-    /// Then `recent_tables` has its tables: most runtimes have one frame layout, and give it again and again.
-    #[inline]
-    pub fn is_recent(&self, raw: &Raw, saved: &[SavedRegister], code_size: u64) -> bool {
+    /// Whether this is the raw description that was used last, but perhaps for the registers saved. Most runtimes have one
+    /// frame layout, and give it again and again.
+    #[inline(always)]
+    pub fn is_recent(&self, raw: &Raw) -> bool {
         let Some(recent) = &self.raw else { return false };
         // Not short-circuiting, so that it is done with vectors.
-        let differ = recent.raw.iter().zip(raw).fold(0, |differ, (a, b)| differ | (a ^ b));
-        differ == 0 && code_size >= recent.least && recent.saved == saved
+        recent.raw.iter().zip(raw).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
     }
 
-    /// The tables of the description that `is_recent`.
-    #[inline]
+    /// Whether the description that `is_recent` saves these registers too, and was found good for code that is not larger.
+    #[inline(always)]
+    pub fn recent_is_for(&self, saved: &[SavedRegister], code_size: u64) -> bool {
+        self.raw.as_ref().is_some_and(|recent| code_size >= recent.least && recent.saved == saved)
+    }
+
+    /// The tables of that description.
+    #[inline(always)]
     pub fn recent_tables(&mut self, code_size: u64) -> Result<Option<(&[u8], usize)>> {
         let recent = self.raw.as_ref().ok_or(Error::Internal)?;
         let entry = self.entries.get_mut(recent.entry).ok_or(Error::Internal)?;
@@ -391,21 +396,21 @@ mod tests {
     fn the_same_raw_description_again_is_the_same_tables() {
         let mut cache = Cache::default();
         let (one, other): (Raw, Raw) = ([1; 12], [2; 12]);
-        assert!(!cache.is_recent(&one, &[], 100));
+        assert!(!cache.is_recent(&one));
         ask(&mut cache, &fp(0), 100);
         cache.remember(&one, &SAVED, 100);
         for size in [100, 101, 5000, 100] {
-            assert!(cache.is_recent(&one, &SAVED, size));
+            assert!(cache.is_recent(&one) && cache.recent_is_for(&SAVED, size));
             let expected = fresh(&fp(0), size).unwrap().unwrap();
             assert_eq!(cache.recent_tables(size), Ok(Some((&expected.bytes[..], expected.hdr_size))), "{size}");
         }
-        assert!(!cache.is_recent(&one, &SAVED, 99), "smaller code is checked again");
-        assert!(!cache.is_recent(&other, &SAVED, 100));
-        assert!(!cache.is_recent(&one, &SAVED[..1], 100));
+        assert!(!cache.recent_is_for(&SAVED, 99), "smaller code is checked again");
+        assert!(!cache.is_recent(&other));
+        assert!(!cache.recent_is_for(&SAVED[..1], 100));
         // Its entry is replaced by others.
         for set in 5..=5 + ENTRIES as u32 {
             ask(&mut cache, &fp(set), 100);
         }
-        assert!(!cache.is_recent(&one, &SAVED, 100));
+        assert!(!cache.is_recent(&one));
     }
 }

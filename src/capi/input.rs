@@ -46,14 +46,24 @@ unsafe impl Plain for jitsym_line {}
 ///
 /// # Safety
 /// `from` points to `size` readable bytes.
+#[inline(always)]
 unsafe fn copy<T: Plain>(from: *const u8, size: usize) -> Result<T> {
-    if size < T::FIRST_SIZE {
-        return Err(Error::StructSize);
-    }
     if size == size_of::<T>() {
         // What nearly every caller has.
         // SAFETY: the caller's promise; any bytes are valid for integers and raw pointers.
         return Ok(unsafe { from.cast::<T>().read_unaligned() });
+    }
+    // SAFETY: the caller's promise.
+    unsafe { copy_other(from, size) }
+}
+
+/// # Safety
+/// As `copy`.
+#[cold]
+#[inline(never)]
+unsafe fn copy_other<T: Plain>(from: *const u8, size: usize) -> Result<T> {
+    if size < T::FIRST_SIZE {
+        return Err(Error::StructSize);
     }
     let known = size.min(size_of::<T>());
     // SAFETY: the caller's promise.
@@ -72,6 +82,7 @@ unsafe fn copy<T: Plain>(from: *const u8, size: usize) -> Result<T> {
 ///
 /// # Safety
 /// `from` is NULL or points to a `size_t` and as many readable bytes as it says.
+#[inline(always)]
 unsafe fn read<T: Plain>(from: *const T) -> Result<T> {
     if from.is_null() {
         return Err(Error::Null);
@@ -83,7 +94,7 @@ unsafe fn read<T: Plain>(from: *const T) -> Result<T> {
     if size > LARGEST {
         return Err(Error::StructTail);
     }
-    // SAFETY: as above.
+    // SAFETY: the caller's promise.
     unsafe { copy(from.cast(), size) }
 }
 
@@ -166,6 +177,7 @@ struct Array<'a, T> {
 impl<T: Plain> Array<'_, T> {
     /// # Safety
     /// `start` is NULL or points to `count` elements of `stride` bytes, or of the first version's size if that is 0.
+    #[inline(always)]
     unsafe fn new(start: *const T, count: usize, stride: usize) -> Result<Self> {
         let stride = if stride == 0 { T::FIRST_SIZE } else { stride };
         if count > 0 && start.is_null() {
@@ -193,51 +205,66 @@ impl<T: Plain> Array<'_, T> {
     }
 }
 
-/// A checked `jitsym_code`.
-pub struct CodeInput<'a> {
-    code: Code<'a, RawUnwind<'a>>,
-    lines: LineInput<'a>,
+/// Reads one field of a struct behind a pointer, which may be unaligned.
+macro_rules! field {
+    ($from:expr, $field:ident) => {
+        (&raw const (*$from).$field).read_unaligned()
+    };
 }
 
+/// A `jitsym_code` of this version's size: where the caller has it, or a copy in `place`. What nearly every caller has is not
+/// copied, because its fields go to their places directly.
+///
 /// # Safety
-/// As `read`, and every pointer in the struct is valid for what the header says.
-#[inline]
-pub unsafe fn code<'a>(from: *const jitsym_code) -> Result<CodeInput<'a>> {
+/// As `read`.
+#[inline(always)]
+pub unsafe fn locate(from: *const jitsym_code, place: &mut MaybeUninit<jitsym_code>) -> Result<*const jitsym_code> {
+    // SAFETY: the caller's promise; the size is the first field.
+    if !from.is_null() && unsafe { from.cast::<usize>().read_unaligned() } == size_of::<jitsym_code>() {
+        return Ok(from);
+    }
     // SAFETY: the caller's promise.
-    let raw = unsafe { read(from)? };
-    let stable = check_code_flags(raw.flags, raw.reserved)?;
-    // Before `bytes` is looked at.
-    if raw.size == 0 {
+    Ok(place.write(unsafe { read(from)? }))
+}
+
+/// Checks a `jitsym_code` as far as what it points to can be read, and returns its line table.
+///
+/// # Safety
+/// `from` is what `locate` returned, and every pointer in the struct is valid for what the header says.
+#[inline(always)]
+pub unsafe fn check_code<'a>(from: *const jitsym_code) -> Result<LineInput<'a>> {
+    // SAFETY: the caller's promise, for all fields.
+    let (flags, reserved, size) = unsafe { (field!(from, flags), field!(from, reserved), field!(from, size)) };
+    check_code_flags(flags, reserved)?;
+    if size == 0 {
         return Err(Error::SizeZero);
     }
-    if raw.size > jitsym_limit::JITSYM_CODE_SIZE_MAX as u64 {
+    if size > jitsym_limit::JITSYM_CODE_SIZE_MAX as u64 {
         return Err(Error::TooLarge);
     }
     // SAFETY: the caller's promise.
-    let rows = unsafe { Array::new(raw.lines, raw.line_count, raw.line_size)? };
-    let code = Code {
-        addr: raw.addr,
-        size: raw.size,
-        // SAFETY: the caller's promise.
-        name: unsafe { name(raw.name, raw.name_len) },
-        // SAFETY: the caller's promise.
-        bytes: unsafe { bytes(raw.bytes, raw.size) },
-        unwind: RawUnwind { from: raw.unwind, what: PhantomData },
-        lines: Lines::Rows(&[]),
-        free_after: raw.free_after,
-        stable,
-    };
-    Ok(CodeInput { code, lines: LineInput { rows, last_file: Cell::new((ptr::null(), 0)) } })
+    let rows = unsafe { Array::new(field!(from, lines), field!(from, line_count), field!(from, line_size))? };
+    Ok(LineInput { rows, last_file: Cell::new((ptr::null(), 0)) })
 }
 
-impl CodeInput<'_> {
-    /// The same as the Rust API has it.
-    #[inline]
-    pub fn as_code(&self) -> Code<'_, RawUnwind<'_>> {
-        if self.lines.rows.count == 0 {
-            self.code
-        } else {
-            Code { lines: Lines::Table(&self.lines), ..self.code }
+/// The same as the Rust API has it.
+///
+/// # Safety
+/// As `check_code`, which has found nothing wrong.
+#[inline(always)]
+pub unsafe fn code<'a>(from: *const jitsym_code, lines: &'a LineInput<'a>) -> Code<'a, RawUnwind<'a>> {
+    // SAFETY: the caller's promise, for all fields and for what the pointers among them point to.
+    unsafe {
+        let size = field!(from, size);
+        Code {
+            addr: field!(from, addr),
+            size,
+            name: name(field!(from, name), field!(from, name_len)),
+            bytes: bytes(field!(from, bytes), size),
+            unwind: RawUnwind { from: field!(from, unwind), what: PhantomData },
+            lines: if lines.rows.count == 0 { Lines::Rows(&[]) } else { Lines::Table(lines) },
+            free_after: field!(from, free_after),
+            stable: field!(from, flags) & jitsym_code_flag::JITSYM_CODE_STABLE as u32 != 0,
         }
     }
 }
@@ -250,55 +277,54 @@ pub struct RawUnwind<'a> {
 }
 
 impl unwind::Source for RawUnwind<'_> {
-    #[inline]
+    #[inline(always)]
     fn tables<'c>(&self, cache: &'c mut Cache, code_addr: u64, code_size: u64) -> Result<Option<(&'c [u8], usize)>> {
         if self.from.is_null() {
             return Ok(None);
         }
-        // SAFETY: whoever made this value promised that the struct is there.
-        let raw: jitsym_unwind = unsafe { read(self.from)? };
-        // SAFETY: the type is as large, and a struct of integers and pointers without padding.
-        let words: unwind::Raw = unsafe { mem::transmute(raw) };
-        // Rows and sections lie elsewhere and are compared in the cache, by their contents.
-        let kind_is_flat = matches!(raw.kind, 1 | 2);
-        // SAFETY: as above.
-        let saved = if kind_is_flat { unsafe { saved_registers(raw.saved, raw.saved_count)? } } else { &[] };
-        // A code that ends where the epilogue does has other tables than one that goes on.
-        let remembered = kind_is_flat && raw.epilogue_end == 0;
-        if remembered && cache.is_recent(&words, saved, code_size) {
-            return cache.recent_tables(code_size);
+        // SAFETY: whoever made this value promised that the struct is there; the size is its first field.
+        let known_size = unsafe { self.from.cast::<usize>().read_unaligned() } == size_of::<jitsym_unwind>();
+        // SAFETY: as above; the struct is as large as the words.
+        if known_size && cache.is_recent(unsafe { &self.from.cast::<unwind::Raw>().read_unaligned() }) {
+            // SAFETY: as above. The last one was good, and this is the same but perhaps for what it points to.
+            let saved = unsafe { saved_registers(field!(self.from, saved), field!(self.from, saved_count))? };
+            if cache.recent_is_for(saved, code_size) {
+                return cache.recent_tables(code_size);
+            }
         }
-        decode_and_encode(self.from, &words, remembered.then_some(saved), cache, code_addr, code_size)
+        decode_and_encode(self.from, cache, code_addr, code_size)
     }
 }
 
 #[cold]
+#[inline(never)]
 fn decode_and_encode<'c>(
     from: *const jitsym_unwind,
-    words: &unwind::Raw,
-    remember: Option<&[SavedRegister]>,
     cache: &'c mut Cache,
     code_addr: u64,
     code_size: u64,
 ) -> Result<Option<(&'c [u8], usize)>> {
     // SAFETY: whoever made the `RawUnwind` promised that the struct is there, and all that it points to.
-    let input = unsafe { unwind(from)? };
-    cache.tables(&input.as_unwind(), code_addr, code_size)?;
-    if let Some(saved) = remember {
-        cache.remember(words, saved, code_size);
+    let (raw, input) = unsafe { (read(from)?, unwind(from)?) };
+    // Rows and sections lie elsewhere and are compared in the cache, by their contents. Code that ends where the epilogue does
+    // has other tables than code that goes on.
+    if matches!(raw.kind, 1 | 2) && raw.epilogue_end == 0 {
+        cache.tables(&input.as_unwind(), code_addr, code_size)?;
+        // SAFETY: the type is as large, and the struct is of integers and pointers without padding.
+        let words: unwind::Raw = unsafe { mem::transmute::<jitsym_unwind, unwind::Raw>(raw) };
+        // SAFETY: as above.
+        cache.remember(&words, unsafe { saved_registers(raw.saved, raw.saved_count)? }, code_size);
     }
     cache.tables(&input.as_unwind(), code_addr, code_size)
 }
 
-fn check_code_flags(flags: u32, reserved: u32) -> Result<bool> {
-    let stable = jitsym_code_flag::JITSYM_CODE_STABLE as u32;
-    check_flags(flags, stable)?;
-    check_flags(reserved, 0)?;
-    Ok(flags & stable != 0)
+#[inline(always)]
+fn check_code_flags(flags: u32, reserved: u32) -> Result<()> {
+    check_flags(flags & !(jitsym_code_flag::JITSYM_CODE_STABLE as u32) | reserved, 0)
 }
 
 /// A line table of C.
-struct LineInput<'a> {
+pub struct LineInput<'a> {
     rows: Array<'a, jitsym_line>,
     /// The last file name and its length: most rows have the same one as the row before.
     last_file: Cell<(*const c_char, usize)>,
@@ -453,7 +479,8 @@ impl UnwindInput<'_> {
 pub unsafe fn move_target<'a>(from: *const jitsym_move_target, size: u64) -> Result<MoveTarget<'a>> {
     // SAFETY: the caller's promise.
     let raw = unsafe { read(from)? };
-    let stable = check_code_flags(raw.flags, raw.reserved)?;
+    check_code_flags(raw.flags, raw.reserved)?;
+    let stable = raw.flags & jitsym_code_flag::JITSYM_CODE_STABLE as u32 != 0;
     // SAFETY: the caller's promise.
     let bytes = unsafe { bytes(raw.bytes, size) };
     Ok(MoveTarget { addr: raw.addr, bytes, free_after: raw.free_after, stable })

@@ -11,6 +11,7 @@ pub mod status;
 pub mod types;
 
 use std::ffi::{c_char, CStr};
+use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
@@ -86,9 +87,13 @@ pub unsafe extern "C" fn jitsym_register(
         let id = if session.is_idle() {
             session.still_open(0)?
         } else {
-            // SAFETY: the caller's promise about `code`.
-            let code = unsafe { input::code(code)? };
-            session.register(&code.as_code())?.0
+            let mut place = MaybeUninit::uninit();
+            // SAFETY: the caller's promise about `code`, here and below.
+            let code = unsafe { input::locate(code, &mut place)? };
+            // SAFETY: as above.
+            let lines = unsafe { input::check_code(code)? };
+            // SAFETY: as above.
+            session.register(&unsafe { input::code(code, &lines) })?.0
         };
         if !out_id.is_null() {
             // SAFETY: not NULL, and by the caller's promise writable.

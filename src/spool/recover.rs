@@ -69,11 +69,10 @@ struct Dead {
     file: SpoolFile,
     header: Region,
     owner: Owner,
-    /// Chunks with something to read.
-    chunks: Vec<Copied>,
+    units: usize,
 }
 
-/// A copy of a chunk.
+/// A copy of a chunk, or of its head alone.
 struct Copied {
     /// Owns what `chunk` names.
     _memory: Region,
@@ -101,61 +100,65 @@ impl Dead {
             return None;
         }
         let header = Region::shared(file.file(), header_len(units)).ok()?;
-        let mut dead = Dead { file, header, owner, chunks: Vec::new() };
-        dead.chunks = dead.read_chunks(units);
-        Some(dead)
+        Some(Dead { file, header, owner, units })
     }
 
     fn header(&self) -> &Header {
         header(&self.header)
     }
 
+    /// Whether everything in it is in the files. Looks at the heads of the chunks only: a session that starts has no time.
     fn is_empty(&self) -> bool {
-        self.chunks.is_empty()
+        !self.places().any(|(offset, size)| self.read_chunk(offset, size, HEAD).is_some())
     }
 
-    fn read_chunks(&self, units: usize) -> Vec<Copied> {
+    /// Where in the file chunks begin, and their sizes.
+    fn places(&self) -> impl Iterator<Item = (u64, usize)> + '_ {
+        let units = self.units;
         let directory = self.header().directory(units);
-        let mut chunks = Vec::new();
         let mut unit = 0;
-        while unit < units {
-            let offset = (header_len(units) + unit * CHUNK_SIZE) as u64;
-            match directory[unit].load(Ordering::Relaxed) {
-                0 | INSIDE => unit += 1,
-                count => {
-                    let count = (count as usize).min(units - unit);
-                    chunks.extend(self.read_chunk(offset, count * CHUNK_SIZE));
-                    unit += count;
-                }
+        std::iter::from_fn(move || {
+            while let Some(word) = directory.get(unit) {
+                let count = match word.load(Ordering::Relaxed) {
+                    0 | INSIDE => {
+                        unit += 1;
+                        continue;
+                    }
+                    count => (count as usize).min(units - unit),
+                };
+                let offset = (header_len(units) + unit * CHUNK_SIZE) as u64;
+                unit += count;
+                return Some((offset, count * CHUNK_SIZE));
             }
-        }
-        chunks
+            None
+        })
     }
 
-    /// A copy of a chunk, if there is anything in it to be read.
-    fn read_chunk(&self, offset: u64, size: usize) -> Option<Copied> {
-        let committed_pass = self.header().committed();
-        let head_size = HEAD;
-        let memory = Region::private(size).ok()?;
-        // SAFETY: the region is `size` bytes long, and nobody else has it yet.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(memory.start().as_ptr(), size) };
-        // The head first: most chunks hold nothing any more.
-        self.file.file().read_exact_at(&mut bytes[..head_size], offset).ok()?;
+    /// A copy of the first `len` bytes of a chunk, if there is anything in it to be read.
+    fn read_chunk(&self, offset: u64, size: usize, len: usize) -> Option<Copied> {
+        let memory = Region::private(len).ok()?;
+        // SAFETY: the region is `len` bytes long, and nobody else has it yet.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(memory.start().as_ptr(), len) };
+        self.file.file().read_exact_at(&mut bytes[..HEAD], offset).ok()?;
         // SAFETY: the region begins with the head of a chunk, whatever its bytes are.
         let chunk = unsafe { Chunk::at(memory.start()) };
-        let unread = chunk.consumed_up_to(committed_pass);
+        let unread = chunk.consumed_up_to(self.header().committed());
         if chunk.size() != size || unread >= chunk.committed() {
             return None;
         }
-        self.file.file().read_exact_at(&mut bytes[head_size..], offset + head_size as u64).ok()?;
-        chunk.make_sound(unread, is_sound);
+        if len == size {
+            self.file.file().read_exact_at(&mut bytes[HEAD..], offset + HEAD as u64).ok()?;
+            chunk.make_sound(unread, is_sound);
+        }
         (unread < chunk.committed()).then_some(Copied { _memory: memory, chunk })
     }
 
     fn recover(self) -> Report {
         let mut report = Report { pid: self.owner.pid, ..Report::default() };
-        if !self.is_empty() {
-            self.complete_files(&mut report);
+        let chunks: Vec<Copied> =
+            self.places().filter_map(|(offset, size)| self.read_chunk(offset, size, size)).collect();
+        if !chunks.is_empty() {
+            self.complete_files(&chunks, &mut report);
         }
         if !report.kept {
             self.file.remove();
@@ -163,7 +166,7 @@ impl Dead {
         report
     }
 
-    fn complete_files(&self, report: &mut Report) {
+    fn complete_files(&self, copies: &[Copied], report: &mut Report) {
         let header = self.header();
         let Some(files) = header.files() else {
             report.problems.push("the spool does not say where the files are".into());
@@ -172,7 +175,7 @@ impl Dead {
         let clock = if files.arch_timestamps { Clock::Arch } else { Clock::Monotonic };
         let status = Status::new(self.owner.pid, clock, Arc::new(LastError::default()));
         // In the order of time; of the same time, in the order in which the chunks were begun.
-        let mut chunks: Vec<Chunk> = self.chunks.iter().map(|copied| copied.chunk).collect();
+        let mut chunks: Vec<Chunk> = copies.iter().map(|copied| copied.chunk).collect();
         chunks.sort_by_key(|chunk| chunk.serial());
         let unread = |chunk: &Chunk| chunk.consumed()..chunk.committed();
         let moves = chunks.iter().any(|chunk| unread(chunk).any(|event| chunk.event(event).kind == Kind::Move));

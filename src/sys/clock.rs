@@ -1,5 +1,7 @@
 //! The two clocks that a jitdump can be stamped with.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 #[cfg(target_arch = "x86_64")]
 use super::tsc::Calibrated;
 
@@ -28,7 +30,14 @@ impl Clock {
 
 /// The clock that registering threads and the writer share: read in the cheapest way that this machine has.
 #[derive(Debug)]
-pub enum Timekeeper {
+pub struct Timekeeper {
+    way: Way,
+    /// A time after which the last end of code or the last move was published, if the counter is read without order.
+    last_end: AtomicU64,
+}
+
+#[derive(Debug)]
+enum Way {
     /// The clock itself.
     Plain(Clock),
     /// `Clock::Monotonic` by way of the time stamp counter.
@@ -39,40 +48,65 @@ pub enum Timekeeper {
 impl Timekeeper {
     /// Finds out what this machine has.
     pub fn new(clock: Clock) -> Timekeeper {
-        #[cfg(target_arch = "x86_64")]
-        if clock == Clock::Monotonic {
-            if let Some(calibrated) = Calibrated::new() {
-                return Timekeeper::Calibrated(calibrated);
-            }
-        }
-        Timekeeper::Plain(clock)
-    }
-
-    /// The clock that is kept.
-    pub fn clock(&self) -> Clock {
-        match self {
-            Timekeeper::Plain(clock) => *clock,
-            #[cfg(target_arch = "x86_64")]
-            Timekeeper::Calibrated(_) => Clock::Monotonic,
-        }
+        Timekeeper { way: Way::new(clock), last_end: AtomicU64::new(0) }
     }
 
     /// The time now. Never 0, and never less than what a thread got that this one has heard from since.
     #[inline]
     pub fn now(&self) -> u64 {
-        match self {
-            Timekeeper::Plain(clock) => clock.now(),
+        match &self.way {
+            Way::Plain(clock) => clock.now(),
             #[cfg(target_arch = "x86_64")]
-            Timekeeper::Calibrated(calibrated) => calibrated.now(),
+            Way::Calibrated(calibrated) => calibrated.now(),
+        }
+    }
+
+    /// The time now, for code that is registered: never less than that of the end or the move of other code that this thread
+    /// has heard of.
+    ///
+    /// That is what matters for it: its place was another code's before. The counter by itself might be read a little too
+    /// early, but memory is read in order, so `last_end` is as new as what this thread has heard. The other direction needs
+    /// no care: what is published after the counter was read is published after that time.
+    #[inline(always)]
+    pub fn now_after_ends(&self) -> u64 {
+        match &self.way {
+            Way::Plain(clock) => clock.now(),
+            #[cfg(target_arch = "x86_64")]
+            Way::Calibrated(calibrated) => calibrated.now_or_just_before().max(self.last_end.load(Ordering::Acquire)),
+        }
+    }
+
+    /// To be called when the end or the move of code was published, before the caller hears of it.
+    #[inline]
+    pub fn note_end(&self) {
+        match &self.way {
+            Way::Plain(_) => {}
+            #[cfg(target_arch = "x86_64")]
+            Way::Calibrated(calibrated) => {
+                self.last_end.fetch_max(calibrated.now(), Ordering::Release);
+            }
         }
     }
 
     /// Keeps it accurate: for the writer, at the beginning of each pass.
     pub fn rebase(&self) {
-        #[cfg(target_arch = "x86_64")]
-        if let Timekeeper::Calibrated(calibrated) = self {
-            calibrated.rebase();
+        match &self.way {
+            Way::Plain(_) => {}
+            #[cfg(target_arch = "x86_64")]
+            Way::Calibrated(calibrated) => calibrated.rebase(),
         }
+    }
+}
+
+impl Way {
+    fn new(clock: Clock) -> Way {
+        #[cfg(target_arch = "x86_64")]
+        if clock == Clock::Monotonic {
+            if let Some(calibrated) = Calibrated::new() {
+                return Way::Calibrated(calibrated);
+            }
+        }
+        Way::Plain(clock)
     }
 }
 
@@ -99,6 +133,14 @@ pub fn arch_ticks() -> u64 {
         std::arch::x86_64::_mm_lfence();
         std::arch::x86_64::_rdtsc()
     }
+}
+
+/// As `arch_ticks`, but in no order to what comes before.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub fn unordered_ticks() -> u64 {
+    // SAFETY: the instruction exists on every x86-64 processor.
+    unsafe { std::arch::x86_64::_rdtsc() }
 }
 
 #[cfg(not(target_arch = "x86_64"))]

@@ -20,7 +20,7 @@ use std::fs;
 use std::sync::atomic::{fence, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Mutex;
 
-use super::clock::{arch_ticks, monotonic_ns};
+use super::clock::{arch_ticks, monotonic_ns, unordered_ticks};
 
 /// How far a line reaches. Beyond, for want of a writer that draws a new one, threads ask the clock.
 const REACH_NS: u64 = 100_000_000;
@@ -101,10 +101,10 @@ impl Line {
         self.after(if was_set_back { 0 } else { ticks.min(self.reach.into()) })
     }
 
-    #[inline]
-    fn now(&self) -> u64 {
+    #[inline(always)]
+    fn now(&self, counter: impl FnOnce() -> u64) -> u64 {
         if self.exists() {
-            let tsc = arch_ticks();
+            let tsc = counter();
             self.at(tsc).unwrap_or_else(|| self.clock(tsc))
         } else {
             self.clock(0)
@@ -203,11 +203,11 @@ struct Published {
 }
 
 impl Published {
-    #[inline]
-    fn now(&self) -> u64 {
+    #[inline(always)]
+    fn now(&self, counter: impl Fn() -> u64) -> u64 {
         loop {
             let count = self.count.load(Ordering::Acquire);
-            let ns = self.lines[count & 1].load().now();
+            let ns = self.lines[count & 1].load().now(&counter);
             fence(Ordering::Acquire);
             if self.count.load(Ordering::Relaxed) == count {
                 return ns;
@@ -247,7 +247,14 @@ impl Calibrated {
     /// when it was not called for some time.
     #[inline]
     pub fn now(&self) -> u64 {
-        self.published.now()
+        self.published.now(arch_ticks)
+    }
+
+    /// As `now`, but the counter may be read up to a microsecond or so before what came before has come to its end. For 8 ns
+    /// less.
+    #[inline(always)]
+    pub fn now_or_just_before(&self) -> u64 {
+        self.published.now(unordered_ticks)
     }
 
     /// To be called every 1 to 50 ms, by one thread at a time, as long as threads want to know the time.
@@ -573,15 +580,15 @@ mod tests {
     fn the_clock_is_held_at_the_height_of_the_line() {
         let published = Published::default();
         published.set(Line::none(1 << 59));
-        assert_eq!(published.now(), 1 << 59);
+        assert_eq!(published.now(arch_ticks), 1 << 59);
         published.set(Line::none(1 << 60));
-        assert_eq!(published.now(), 1 << 60);
+        assert_eq!(published.now(arch_ticks), 1 << 60);
         let ended = Line { tsc: arch_ticks().wrapping_sub(1 << 40), ns: 1 << 61, slope: 1 << 31, reach: 1_000 };
         published.set(ended);
-        assert_eq!(published.now(), (1 << 61) + 500);
+        assert_eq!(published.now(arch_ticks), (1 << 61) + 500);
         // A writer that is interrupted while it writes the next line is not waited for, and does no harm.
         published.lines[0].store(Line::none(1 << 62));
-        assert_eq!(published.now(), (1 << 61) + 500);
+        assert_eq!(published.now(arch_ticks), (1 << 61) + 500);
     }
 
     #[test]
@@ -607,7 +614,7 @@ mod tests {
             });
             loop {
                 let before = arch_ticks() - start;
-                let time = published.now() - (1 << 60);
+                let time = published.now(arch_ticks) - (1 << 60);
                 let after = arch_ticks() - start;
                 // Long before a line ends.
                 if after > 1 << 30 {

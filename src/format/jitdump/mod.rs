@@ -138,7 +138,7 @@ impl Group<'_> {
 
     /// Checks the line table, and says how large the group is without the code bytes.
     pub fn size(&self) -> Result<usize> {
-        let debug = if self.lines.is_empty() { 0 } else { self.walk_lines(|_, _, _| {})? };
+        let debug = if self.lines.is_empty() { 0 } else { walk_lines(self.lines, self.addr, self.size, |_, _, _| {})? };
         // Record sizes are 32 bits wide.
         if debug > u32::MAX as usize {
             return Err(Error::TooLarge);
@@ -151,7 +151,11 @@ impl Group<'_> {
     #[inline(always)]
     pub fn write(&self, timestamp: u64, out: &mut [u8], behind: usize) -> Result<Option<Layout>> {
         let Some(room) = out.len().checked_sub(self.fixed_size() + behind) else { return Ok(None) };
-        let unwinding = if self.lines.is_empty() { 0 } else { self.put_debug(timestamp, &mut out[..room])? };
+        let unwinding = if self.lines.is_empty() {
+            0
+        } else {
+            put_debug(self.lines, self.addr, self.size, timestamp, &mut out[..room])?
+        };
         if unwinding > room {
             return Ok(None);
         }
@@ -182,58 +186,59 @@ impl Group<'_> {
         nul.fill(0);
         Ok(Some(Layout { unwinding, load, code }))
     }
+}
 
-    /// Writes as much of the DEBUG_INFO record as there is room for, and returns its whole size.
-    #[inline(never)]
-    fn put_debug(&self, timestamp: u64, out: &mut [u8]) -> Result<usize> {
-        let mut entries = 0;
-        let size = self.walk_lines(|at, addr, row| {
-            // Of rows with one offset the last one counts: it takes the place of the one before.
-            entries += u64::from(at.is_new);
-            if let Some(place) = out.get_mut(at.place..at.place + entry_size(row)) {
-                put_entry(&mut Put::new(place), addr, row);
-            }
-        })?;
-        if size <= out.len() {
-            let mut put = Put::new(&mut out[..DEBUG_FIXED_SIZE]);
-            put_prefix(&mut put, timestamp, id::DEBUG_INFO, size);
-            put.u64(self.addr);
-            put.u64(entries);
+/// Writes as much of the DEBUG_INFO record as there is room for, and returns its whole size.
+// Not a method, so that a group of which only the lines matter need not lie in memory.
+#[inline(never)]
+fn put_debug(lines: Lines<'_>, addr: u64, size: u64, timestamp: u64, out: &mut [u8]) -> Result<usize> {
+    let mut entries = 0;
+    let record_size = walk_lines(lines, addr, size, |at, addr, row| {
+        // Of rows with one offset the last one counts: it takes the place of the one before.
+        entries += u64::from(at.is_new);
+        if let Some(place) = out.get_mut(at.place..at.place + entry_size(row)) {
+            put_entry(&mut Put::new(place), addr, row);
         }
-        Ok(size)
+    })?;
+    if record_size <= out.len() {
+        let mut put = Put::new(&mut out[..DEBUG_FIXED_SIZE]);
+        put_prefix(&mut put, timestamp, id::DEBUG_INFO, record_size);
+        put.u64(addr);
+        put.u64(entries);
     }
+    Ok(record_size)
+}
 
-    /// Checks the rows, hands each to `entry` with its place in the record, and returns the size of the record. Rows are read
-    /// once: those of C come with a string each.
-    fn walk_lines(&self, mut entry: impl FnMut(Slot, u64, &Line<'_>)) -> Result<usize> {
-        let mut end = DEBUG_FIXED_SIZE;
-        let mut last: Option<(Line<'_>, usize)> = None;
-        for index in 0..self.lines.len() {
-            let row = self.lines.row(index)?;
-            if u64::from(row.offset) >= self.size {
-                return Err(Error::LineOffset);
-            }
-            let same_place = match last {
-                Some((before, _)) if row.offset < before.offset => return Err(Error::LineOrder),
-                Some((before, place)) if row.offset == before.offset => Some(place),
-                _ => None,
-            };
-            if row.line == 0 || row.file.is_empty() {
-                return Err(Error::LineFile);
-            }
-            let place = same_place.unwrap_or(end);
-            entry(Slot { place, is_new: same_place.is_none() }, self.addr + u64::from(row.offset), &row);
-            end = place + entry_size(&row);
-            last = Some((row, place));
+/// Checks the rows, hands each to `entry` with its place in the record, and returns the size of the record. Rows are read
+/// once: those of C come with a string each.
+fn walk_lines(lines: Lines<'_>, addr: u64, size: u64, mut entry: impl FnMut(Slot, u64, &Line<'_>)) -> Result<usize> {
+    let mut end = DEBUG_FIXED_SIZE;
+    let mut last: Option<(Line<'_>, usize)> = None;
+    for index in 0..lines.len() {
+        let row = lines.row(index)?;
+        if u64::from(row.offset) >= size {
+            return Err(Error::LineOffset);
         }
-        // perf ends the line sequence at the last entry's address, so that the last row would cover nothing
-        // (tools/perf/util/genelf_debug.c, `emit_lineno_info`): close it at the end of the code.
-        if let Some((row, _)) = last {
-            entry(Slot { place: end, is_new: true }, self.addr + self.size, &row);
-            end += entry_size(&row);
+        let same_place = match last {
+            Some((before, _)) if row.offset < before.offset => return Err(Error::LineOrder),
+            Some((before, place)) if row.offset == before.offset => Some(place),
+            _ => None,
+        };
+        if row.line == 0 || row.file.is_empty() {
+            return Err(Error::LineFile);
         }
-        Ok(end)
+        let place = same_place.unwrap_or(end);
+        entry(Slot { place, is_new: same_place.is_none() }, addr + u64::from(row.offset), &row);
+        end = place + entry_size(&row);
+        last = Some((row, place));
     }
+    // perf ends the line sequence at the last entry's address, so that the last row would cover nothing
+    // (tools/perf/util/genelf_debug.c, `emit_lineno_info`): close it at the end of the code.
+    if let Some((row, _)) = last {
+        entry(Slot { place: end, is_new: true }, addr + size, &row);
+        end += entry_size(&row);
+    }
+    Ok(end)
 }
 
 #[inline]
