@@ -272,32 +272,45 @@ impl Local {
         let unwind = unwinding(engine, code, unwind)?;
         let (pid, tid) = (engine.status.pid, *tid);
         let (addr, size, name, lines) = (code.addr, code.size, code.name, code.lines);
-        let mut given = None;
-        lane.append_at_once(|room, timestamp| {
-            let group = Group { pid, tid, index, addr, size, name, lines, unwind };
-            let Some(layout) = group.write(timestamp, room, bytes.len())? else { return Ok(None) };
-            let body_len = layout.code + bytes.len();
-            room[layout.code..body_len].copy_from_slice(bytes);
-            let id = stock.take(&engine.ids, addr, size, false).ok_or(Error::NoMemory)?;
-            given = Some(id);
-            let claim = unwind.is_some_and(|unwind| unwind.mapped_size != 0);
-            Ok(Some(Event {
-                timestamp,
-                id: id.0,
-                index,
-                addr,
-                size,
-                body_at: 0,
-                body_len: body_len as u32,
-                unwinding_at: layout.unwinding as u32,
-                tid,
-                kind: Kind::Load,
-                flags: flag::HAS_CODE | if claim { flag::FREE_BEHIND } else { 0 },
-                name_len: name.len() as u16,
-                tables_len: unwind.map_or(0, |unwind| unwind.tables.len() as u32),
-            }))
-        })?;
-        Ok(given)
+        let group = Group { pid, tid, index, addr, size, name, lines, unwind };
+        let begun = lane.begin_at_once();
+        let written = match begun {
+            Some((room, timestamp)) => match group.write(timestamp, room, bytes.len()) {
+                Ok(Some(layout)) => {
+                    let body_len = layout.code + bytes.len();
+                    room[layout.code..body_len].copy_from_slice(bytes);
+                    stock
+                        .take(&engine.ids, addr, size, false)
+                        .map(|id| (id, timestamp, layout.unwinding, body_len))
+                        .ok_or(Error::NoMemory)
+                        .map(Some)
+                }
+                Ok(None) => Ok(None),
+                Err(error) => Err(error),
+            },
+            None => Ok(None),
+        };
+        let Ok(Some((id, timestamp, unwinding_at, body_len))) = written else {
+            lane.end_at_once(None);
+            return written.map(|_| None);
+        };
+        let claim = unwind.is_some_and(|unwind| unwind.mapped_size != 0);
+        lane.end_at_once(Some(Event {
+            timestamp,
+            id: id.0,
+            index,
+            addr,
+            size,
+            body_at: 0,
+            body_len: body_len as u32,
+            unwinding_at: unwinding_at as u32,
+            tid,
+            kind: Kind::Load,
+            flags: flag::HAS_CODE | if claim { flag::FREE_BEHIND } else { 0 },
+            name_len: name.len() as u16,
+            tables_len: unwind.map_or(0, |unwind| unwind.tables.len() as u32),
+        }));
+        Ok(Some(id))
     }
 
     #[cold]

@@ -64,6 +64,20 @@ fn handle(process: &Process, serial: u32, place: usize) -> u64 {
     u64::from(process.generation) << 48 | u64::from(serial) << 16 | (place as u64) << 8 | TAG
 }
 
+/// The handle of the last session that was opened while no sink runs. Looked at before anything else, so that a runtime which
+/// always calls the library pays a load and a branch for it as long as nobody wants symbols. In a forked child it is still the
+/// parent's session, for which there is as little to do.
+static OFF: AtomicU64 = AtomicU64::new(NO_HANDLE);
+
+/// Has no tag.
+const NO_HANDLE: u64 = 1;
+
+/// Whether there is nothing to do for this session, and nothing to check.
+#[inline(always)]
+pub(crate) fn is_off(handle: u64) -> bool {
+    handle == OFF.load(Ordering::Relaxed)
+}
+
 /// The session that a handle from C names.
 #[inline]
 pub(crate) fn find(handle: u64) -> Result<Ref> {
@@ -130,6 +144,7 @@ fn open_in(process: &'static Process, options: &Options) -> Result<Session> {
     let serial = process.serial.fetch_add(1, Ordering::Relaxed);
     let handle = handle(process, serial, place);
     process.sessions[place].store(handle, Ordering::Release);
+    OFF.store(if engine.sinks() == Sinks::NONE { handle } else { NO_HANDLE }, Ordering::Relaxed);
     Ok(Session(Ref { process, engine, place: &process.sessions[place], handle }))
 }
 
@@ -276,6 +291,8 @@ impl Ref {
         // One closer wins.
         let ended = self.place.compare_exchange(self.handle, 0, Ordering::SeqCst, Ordering::Relaxed);
         ended.map_err(|_| Error::Closed)?;
+        // The one that is off may be a later one.
+        let _ = OFF.compare_exchange(self.handle, NO_HANDLE, Ordering::Relaxed, Ordering::Relaxed);
         let mut control = self.process.control();
         control.open = control.open.saturating_sub(1);
         if control.open == 0 {

@@ -82,6 +82,13 @@ pub unsafe extern "C" fn jitsym_register(
     code: *const jitsym_code,
     out_id: *mut jitsym_id,
 ) -> jitsym_status {
+    if session::is_off(session as usize as u64) {
+        if !out_id.is_null() {
+            // SAFETY: not NULL, and by the caller's promise writable.
+            unsafe { out_id.write(0) };
+        }
+        return jitsym_status::JITSYM_OK;
+    }
     boundary(|| {
         let session = session::find(session as usize as u64)?;
         let id = if session.is_idle() {
@@ -120,6 +127,9 @@ pub unsafe extern "C" fn jitsym_move(
     id: jitsym_id,
     target: *const jitsym_move_target,
 ) -> jitsym_status {
+    if session::is_off(session as usize as u64) {
+        return jitsym_status::JITSYM_OK;
+    }
     boundary(|| {
         let session = session::find(session as usize as u64)?;
         if session.is_idle() {
@@ -140,6 +150,9 @@ pub unsafe extern "C" fn jitsym_move(
 /// Any thread, concurrently; not from a signal handler.
 #[no_mangle]
 pub extern "C" fn jitsym_unregister(session: *mut jitsym, id: jitsym_id) -> jitsym_status {
+    if session::is_off(session as usize as u64) {
+        return jitsym_status::JITSYM_OK;
+    }
     boundary(|| session::find(session as usize as u64)?.unregister(Id(id)))
 }
 
@@ -153,6 +166,9 @@ pub extern "C" fn jitsym_unregister(session: *mut jitsym, id: jitsym_id) -> jits
 /// Any thread, concurrently; not from a signal handler.
 #[no_mangle]
 pub extern "C" fn jitsym_unregister_range(session: *mut jitsym, addr: u64, size: u64) -> jitsym_status {
+    if session::is_off(session as usize as u64) {
+        return jitsym_status::JITSYM_OK;
+    }
     boundary(|| session::find(session as usize as u64)?.unregister_range(addr, size))
 }
 
