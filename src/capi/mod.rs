@@ -89,6 +89,16 @@ pub unsafe extern "C" fn jitsym_register(
         }
         return jitsym_status::JITSYM_OK;
     }
+    // SAFETY: the caller's promise is the same.
+    unsafe { register(session, code, out_id) }
+}
+
+/// `jitsym_register` for a session that is not off. Apart, so that being off costs not even the saving of registers.
+///
+/// # Safety
+/// As `jitsym_register`.
+#[inline(never)]
+unsafe fn register(session: *mut jitsym, code: *const jitsym_code, out_id: *mut jitsym_id) -> jitsym_status {
     boundary(|| {
         let session = session::find(session as usize as u64)?;
         let id = if session.is_idle() {

@@ -126,6 +126,15 @@ pub fn reopen(path: &Path, expected: Identity) -> io::Result<File> {
     Ok(file)
 }
 
+/// Has the file system provide room behind the end of a file, which stays where it is. That is advice: if it cannot be followed
+/// nothing is wrong.
+pub fn reserve(file: &File, offset: u64, len: u64) {
+    // SAFETY: fallocate takes a descriptor, which is open.
+    unsafe {
+        libc::fallocate(file.as_raw_fd(), libc::FALLOC_FL_KEEP_SIZE, offset as libc::off_t, len as libc::off_t);
+    }
+}
+
 fn refuse(kind: io::ErrorKind, why: &'static str) -> io::Error {
     io::Error::new(kind, why)
 }

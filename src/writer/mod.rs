@@ -136,6 +136,9 @@ impl Writer {
     }
 
     fn answer(&mut self, due: u64) {
+        if self.exiting {
+            self.ledger.sinks.trim();
+        }
         self.answered = due;
         let mut requests = self.engine.requests();
         requests.answered = due;

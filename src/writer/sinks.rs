@@ -222,6 +222,13 @@ impl SinkSet {
         }
     }
 
+    /// Gives room ahead of files back, at the end of the process.
+    pub fn trim(&mut self) {
+        if let Some(Err(error)) = self.dump.as_mut().map(|(_, dump)| dump.trim()) {
+            self.failed(Sinks::JITDUMP, &error);
+        }
+    }
+
     /// Notices that the jitdump is gone.
     pub fn check_dump(&mut self) {
         if let Some(Err(error)) = self.running_dump().map(Jitdump::check) {
