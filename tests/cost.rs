@@ -24,12 +24,12 @@ const PLAIN: Code = Code { size: 64, lines: 0, name_len: 50 };
 /// 3.19, a processor with AVX2): room for another compiler or C library, not for another loop. Lower them when calls
 /// get cheaper.
 const BOUNDS: &[(Code, u64)] = &[
-    (PLAIN, 1470),                       // measured: 1336
-    (Code { size: 512, ..PLAIN }, 1540), // measured: 1402
-    (Code { lines: 2, ..PLAIN }, 2760),  // measured: 2511
+    (PLAIN, 870),                       // measured: 784
+    (Code { size: 512, ..PLAIN }, 940), // measured: 852
+    (Code { lines: 2, ..PLAIN }, 1340), // measured: 1212
 ];
 /// The same for a session without any sink.
-const BOUND_OFF: u64 = 85; // measured: 77
+const BOUND_OFF: u64 = 12; // measured: 10
 
 /// Runs the program under callgrind, which counts only what happens inside of jitsym_register: the writer's thread is
 /// never there. Returns the instructions, and the file that says where they went.
@@ -69,7 +69,7 @@ fn instructions_of_a_registration() {
         let (measured, profile) = count_per_call(&program, code, environment);
         println!("{code:?} {environment:?}: {measured} of {bound}");
         // The control: what is counted is more than the call itself, also where next to nothing is done.
-        assert!(measured > 10, "{measured} instructions: jitsym_register was not seen");
+        assert!(measured > 5, "{measured} instructions: jitsym_register was not seen");
         // Compilers and C libraries for other processors differ; there the numbers are only printed.
         assert!(
             measured <= bound || cfg!(not(target_arch = "x86_64")),

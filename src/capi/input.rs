@@ -298,12 +298,12 @@ impl unwind::Source for RawUnwind<'_> {
 
 #[cold]
 #[inline(never)]
-fn decode_and_encode<'c>(
+fn decode_and_encode(
     from: *const jitsym_unwind,
-    cache: &'c mut Cache,
+    cache: &mut Cache,
     code_addr: u64,
     code_size: u64,
-) -> Result<Option<(&'c [u8], usize)>> {
+) -> Result<Option<(&[u8], usize)>> {
     // SAFETY: whoever made the `RawUnwind` promised that the struct is there, and all that it points to.
     let (raw, input) = unsafe { (read(from)?, unwind(from)?) };
     // Rows and sections lie elsewhere and are compared in the cache, by their contents. Code that ends where the epilogue does
@@ -379,6 +379,7 @@ unsafe fn bytes<'a>(start: *const c_void, size: u64) -> Bytes<'a> {
 }
 
 /// A checked `jitsym_unwind`: rows have to be kept, because they are laid out differently.
+#[allow(clippy::large_enum_variant, reason = "it lives on the stack, for the time of a call")]
 pub enum UnwindInput<'a> {
     Ready(Unwind<'a>),
     /// As most are: not worth an allocation.

@@ -77,6 +77,7 @@ impl Contender for Jitsym {
             // The contenders write every record, so this one is not to drop any either.
             max_wait_ms: 60_000,
             reserved: 0,
+            spool_dir: std::ptr::null(),
         };
         let mut session = ptr::null_mut();
         // SAFETY: the options and the directory live until the call returns, and `session` is writable.
