@@ -57,6 +57,8 @@ pub struct State {
     pub last_time: u64,
     /// The perf map, if it is written.
     pub map: Option<FileState>,
+    /// Lines of the map have to change: it says all that it should, but not that alone.
+    pub map_is_stale: bool,
     /// The jitdump, if it is written.
     pub dump: Option<FileState>,
 }
@@ -88,12 +90,14 @@ pub struct Files {
 struct FileCell {
     device: AtomicU64,
     inode: AtomicU64,
+    born: AtomicU64,
 }
 
 #[derive(Debug)]
 #[repr(C)]
 struct StateCell {
     last_time: AtomicU64,
+    map_is_stale: AtomicU64,
     map: FileStateCell,
     dump: FileStateCell,
 }
@@ -122,14 +126,19 @@ impl FileCell {
     fn set(&self, identity: Identity) {
         self.device.store(identity.device, Ordering::Relaxed);
         self.inode.store(identity.inode, Ordering::Relaxed);
+        self.born.store(identity.born, Ordering::Relaxed);
     }
 
     fn get(&self) -> Identity {
-        Identity { device: self.device.load(Ordering::Relaxed), inode: self.inode.load(Ordering::Relaxed) }
+        Identity {
+            device: self.device.load(Ordering::Relaxed),
+            inode: self.inode.load(Ordering::Relaxed),
+            born: self.born.load(Ordering::Relaxed),
+        }
     }
 }
 
-const NO_FILE: Identity = Identity { device: 0, inode: 0 };
+const NO_FILE: Identity = Identity { device: 0, inode: 0, born: 0 };
 
 impl FileStateCell {
     fn set(&self, state: Option<FileState>) {
@@ -206,6 +215,7 @@ impl Header {
     pub fn commit(&self, pass: u64, state: &State) {
         let cell = &self.states[(pass & 1) as usize];
         cell.last_time.store(state.last_time, Ordering::Relaxed);
+        cell.map_is_stale.store(state.map_is_stale.into(), Ordering::Relaxed);
         cell.map.set(state.map);
         cell.dump.set(state.dump);
         self.committed.store(pass, Ordering::Release);
@@ -216,7 +226,12 @@ impl Header {
     /// The state of the last pass that was committed.
     pub fn state(&self) -> State {
         let cell = &self.states[(self.committed() & 1) as usize];
-        State { last_time: cell.last_time.load(Ordering::Relaxed), map: cell.map.get(), dump: cell.dump.get() }
+        State {
+            last_time: cell.last_time.load(Ordering::Relaxed),
+            map: cell.map.get(),
+            map_is_stale: cell.map_is_stale.load(Ordering::Relaxed) != 0,
+            dump: cell.dump.get(),
+        }
     }
 
     /// Announces the file that is about to replace the map by renaming.

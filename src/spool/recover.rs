@@ -109,7 +109,8 @@ impl Dead {
 
     /// Whether everything in it is in the files. Looks at the heads of the chunks only: a session that starts has no time.
     fn is_empty(&self) -> bool {
-        !self.places().any(|(offset, size)| self.read_chunk(offset, size, HEAD).is_some())
+        !self.header().state().map_is_stale
+            && !self.places().any(|(offset, size)| self.read_chunk(offset, size, HEAD).is_some())
     }
 
     /// Where in the file chunks begin, and their sizes.
@@ -157,7 +158,7 @@ impl Dead {
         let mut report = Report { pid: self.owner.pid, ..Report::default() };
         let chunks: Vec<Copied> =
             self.places().filter_map(|(offset, size)| self.read_chunk(offset, size, size)).collect();
-        if !chunks.is_empty() {
+        if !chunks.is_empty() || self.header().state().map_is_stale {
             self.complete_files(&chunks, &mut report);
         }
         if !report.kept {

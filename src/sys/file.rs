@@ -1,28 +1,40 @@
 //! Files that other people can read and nobody else can plant: created new, never through a link, written in whole.
 
 use std::ffi::{CString, OsStr};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, IoSlice, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 /// Which file on which file system: what stays the same when a name is given to another file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub device: u64,
     pub inode: u64,
+    /// When it was made, in nanoseconds; 0 where the file system does not say. The number of an inode is used again at once
+    /// when a file is removed.
+    pub born: u64,
+}
+
+impl Identity {
+    fn of(data: &Metadata) -> Identity {
+        let born = data.created().ok().and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
+        let born = born.map_or(0, |time| time.as_nanos() as u64);
+        Identity { device: data.dev(), inode: data.ino(), born }
+    }
 }
 
 /// The identity of an open file.
 pub fn identity(file: &File) -> io::Result<Identity> {
-    file.metadata().map(|data| Identity { device: data.dev(), inode: data.ino() })
+    file.metadata().map(|data| Identity::of(&data))
 }
 
 /// The identity of whatever has this name; of a link, not of what it points to.
 pub fn identity_of_name(path: &Path) -> io::Result<Identity> {
-    fs::symlink_metadata(path).map(|data| Identity { device: data.dev(), inode: data.ino() })
+    fs::symlink_metadata(path).map(|data| Identity::of(&data))
 }
 
 /// Whether the file has been removed since it was opened.
@@ -85,7 +97,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     if data.nlink() != 1 {
         return Err(refuse(io::ErrorKind::AlreadyExists, "has a second name (hard link)"));
     }
-    if in_use_here(path, Identity { device: data.dev(), inode: data.ino() }) {
+    if in_use_here(path, Identity::of(&data)) {
         return Err(refuse(io::ErrorKind::AlreadyExists, "is written by another library in this process"));
     }
     let same =
@@ -103,9 +115,8 @@ fn remove_stale(path: &Path) -> io::Result<()> {
 fn in_use_here(path: &Path, identity: Identity) -> bool {
     let inode = identity.inode.to_string();
     let descriptors = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
-    let open = descriptors
-        .filter_map(|entry| fs::metadata(entry.path()).ok())
-        .any(|data| Identity { device: data.dev(), inode: data.ino() } == identity);
+    let open =
+        descriptors.filter_map(|entry| fs::metadata(entry.path()).ok()).any(|data| Identity::of(&data) == identity);
     // The device is not compared: some file systems show another one there than stat does.
     let name = path.file_name().unwrap_or(path.as_os_str()).as_bytes();
     let is_mapping = |line: &[u8]| {

@@ -46,7 +46,7 @@ impl Ledger {
     /// How far everything is written.
     pub fn state(&self) -> State {
         let (map, dump) = self.sinks.file_states();
-        State { last_time: self.last_time, map, dump }
+        State { last_time: self.last_time, map, map_is_stale: map.is_some() && self.sinks.have_work(), dump }
     }
 
     /// Takes over one record of a chunk that is not recycled before `groups` are written.
