@@ -108,6 +108,7 @@ programs! {
     bad_input, "gcc", "c-tests/test_bad_input.c", &[];
     life, "gcc", "c-tests/test_life.c", &[];
     threads, "gcc", "c-tests/test_threads.c", &[];
+    stable, "gcc", "c-tests/test_stable.c", &[];
     // A forked child has the memory of the parent's threads, but not the registers that hold on to it.
     fork, "gcc", "c-tests/test_fork.c", &["--leak-check=no"];
     cxx, "g++", "c-tests/test_cxx.cc", &[];

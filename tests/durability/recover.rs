@@ -1,0 +1,65 @@
+//! The command `jitsym recover`, and file systems of a test's own.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use crate::perf;
+use crate::support::{describe, run, stdout, try_run};
+
+/// `jitsym recover`, without anything that the environment may want of it.
+pub fn recover_command(spool: &Path, pids: &[u32]) -> Command {
+    let mut command = perf::command(env!("CARGO_BIN_EXE_jitsym"));
+    command.arg("recover").arg("--dir").arg(spool).args(pids.iter().map(u32::to_string));
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Runs `jitsym recover`, two minutes at most; it must end by itself.
+pub fn recover(spool: &Path, pids: &[u32]) -> Output {
+    let recover = recover_command(spool, pids);
+    let mut command = perf::command("timeout");
+    command.args(["-k", "5", "120"]).arg(recover.get_program()).args(recover.get_args());
+    let output = try_run(&mut command);
+    let text = String::from_utf8_lossy(&output.stderr);
+    let ended = matches!(output.status.code(), Some(0 | 1)) && !text.contains("panicked");
+    assert!(ended, "{}", describe(&command, &output));
+    output
+}
+
+/// A line that `jitsym recover` prints.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Report {
+    pub pid: u32,
+    pub records: u64,
+    /// What could not be done, for instance `jitdump: it is gone`.
+    pub complaints: Vec<String>,
+}
+
+impl Report {
+    pub fn parse(output: &Output) -> Vec<Report> {
+        let line = |line: &str| {
+            let (pid, rest) = line.split_once(": ")?;
+            let mut parts = rest.split("; ");
+            let (records, what) = parts.next()?.split_once(' ')?;
+            let complaints = parts.map(String::from).collect();
+            let report = Report { pid: pid.parse().ok()?, records: records.parse().ok()?, complaints };
+            matches!(what, "records completed" | "record completed").then_some(report)
+        };
+        let text = stdout(output);
+        text.lines().map(|text| line(text).unwrap_or_else(|| panic!("line {text:?} in {output:?}"))).collect()
+    }
+}
+
+/// Runs a shell script in a mount namespace of its own, with the words behind it as `$1` and on; none if that is not
+/// allowed here.
+pub fn in_namespace(script: &str, words: &[String], environment: &[(&str, String)]) -> Option<Output> {
+    let allowed = try_run(Command::new("unshare").args(["-m", "true"])).status.success();
+    if !allowed {
+        println!("left out: no mount namespace to be had");
+        return None;
+    }
+    let mut command = perf::command("timeout");
+    command.args(["-k", "5", "180", "unshare", "-m", "sh", "-euc", script, "sh"]).args(words);
+    command.envs(environment.iter().map(|(name, value)| (name, value)));
+    Some(run(&mut command))
+}
