@@ -568,7 +568,7 @@ static void moves(void) {
   REFUSED(JITSYM_ERR_STRUCT_TAIL, jitsym_move(session, id, &longer.known));
   longer.tail[0] = 0;
 
-  static const jitsym_id unknown[] = {0, 0x5555555555, UINT64_MAX, UINT64_MAX - 1, (jitsym_id)1 << 63, (jitsym_id)1 << 32};
+  static const jitsym_id unknown[] = {0, 0x5555555555, UINT64_MAX, UINT64_MAX - 1, (jitsym_id)1 << 63, (jitsym_id)3 << 32 | 7};
   for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++) {
     REFUSED(JITSYM_ERR_UNKNOWN_ID, jitsym_move(session, unknown[i], &target));
     REFUSED(JITSYM_ERR_UNKNOWN_ID, jitsym_unregister(session, unknown[i]));
