@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #if defined(__x86_64__)
 #include <x86intrin.h>
 #endif
@@ -742,8 +743,48 @@ static void arch_timestamp(void) {
 }
 #endif
 
+/*
+ * The end of a process cuts the write that it meets, but seldom visibly. So the writes themselves are watched: this stands in
+ * front of the C library's function, and behind all exit handlers, the library's too, none may be under way or begin.
+ */
+static struct {
+  int watched;
+  int under_way;
+  int over;
+  unsigned slow_ms;
+} disk;
+
+ssize_t writev(int file, const struct iovec *parts, int count) {
+  __atomic_fetch_add(&disk.under_way, 1, __ATOMIC_SEQ_CST);
+  CHECK(!__atomic_load_n(&disk.over, __ATOMIC_SEQ_CST));
+  if (disk.slow_ms != 0) {
+    test_sleep_ms(disk.slow_ms);
+  }
+  ssize_t written = syscall(SYS_writev, file, parts, count);
+  __atomic_fetch_sub(&disk.under_way, 1, __ATOMIC_SEQ_CST);
+  return written;
+}
+
+static void after_all_handlers(int status, void *unused) {
+  (void)status, (void)unused;
+  if (disk.watched) {
+    __atomic_store_n(&disk.over, 1, __ATOMIC_SEQ_CST);
+    CHECK(__atomic_load_n(&disk.under_way, __ATOMIC_SEQ_CST) == 0);
+    /* For one that begins too late, so that it is found. */
+    test_sleep_ms(20);
+  }
+}
+
+/* What is registered first runs last, and the library registers its handler when it is loaded: this is earlier. */
+static void before_all_constructors(void) {
+  on_exit(after_all_handlers, NULL);
+}
+
+__attribute__((section(".preinit_array"), used)) static void (*const at_start)(void) = before_all_constructors;
+
 /* A program that ends with its session open: what is pending is written. */
 static void ends_open(void) {
+  disk.watched = 1;
   jitsym *session = test_open();
   char name[32];
   for (unsigned i = 0; i < 500; i++) {
@@ -761,8 +802,19 @@ static void *registers_forever(void *session) {
   return NULL;
 }
 
-/* The same while other threads register: they may come too late, but no record is torn and none of before is lost. */
-static void ends_busy(void) {
+static void *flushes_forever(void *session) {
+  for (unsigned i = 0;; i++) {
+    jitsym_code code = test_code(ADDR + 0x10000 + 0x100 * (i % 4096), 0x80, "flushed");
+    jitsym_status status = jitsym_register(session, &code, NULL);
+    CHECK(status == JITSYM_OK || status == JITSYM_ERR_CLOSED || status == JITSYM_ERR_DROPPED);
+    status = jitsym_flush(session, 0);
+    CHECK(status == JITSYM_OK || status == JITSYM_ERR_CLOSED || status == JITSYM_ERR_TIMEOUT);
+  }
+  return NULL;
+}
+
+static void ends_beside(void *(*body)(void *)) {
+  disk.watched = 1;
   jitsym *session = test_open();
   char name[32];
   for (unsigned i = 0; i < 50; i++) {
@@ -771,15 +823,36 @@ static void ends_busy(void) {
   }
   for (int i = 0; i < 2; i++) {
     pthread_t thread;
-    CHECK(pthread_create(&thread, NULL, registers_forever, session) == 0);
+    CHECK(pthread_create(&thread, NULL, body, session) == 0);
     CHECK(pthread_detach(thread) == 0);
   }
   test_sleep_ms(30);
 }
 
+/* The same while other threads register: they may come too late, but no record is torn and none of before is lost. */
+static void ends_busy(void) {
+  ends_beside(registers_forever);
+}
+
+/* The same while other threads also flush: the exit does not wait for what they ask for. */
+static void ends_flushing(void) {
+  ends_beside(flushes_forever);
+}
+
+/* With a disk too slow for the time that an exit may take: what is in the file then is whole. */
+static void ends_slowly(void) {
+  disk.watched = 1;
+  disk.slow_ms = 3000;
+  jitsym *session = test_open();
+  for (unsigned i = 0; i < 200; i++) {
+    test_register(session, ADDR + 0x10000 * i, TEST_CODE_MAX, "slowly");
+  }
+}
+
 static void exits(void) {
-  for (int busy = 0; busy < 2; busy++) {
-    pid_t child = test_child(busy ? ends_busy : ends_open);
+  static void (*const ends[])(void) = {ends_open, ends_busy, ends_flushing};
+  for (int busy = 0; busy < 3; busy++) {
+    pid_t child = test_child(ends[busy]);
     unsigned expected = busy ? 50 : 500;
     char name[32];
     struct dump dump = dump_read(test_path_of(child, JITSYM_SINK_JITDUMP).text);
@@ -793,6 +866,15 @@ static void exits(void) {
     }
     CHECK(busy || (dump.count == expected && map.count == expected));
     map_free(&map);
+    dump_free(&dump);
+  }
+  if (!test_light) {
+    /* The rest is left in the spool, which goes with the test's directory. */
+    setenv("JITSYM_SPOOL_DIR", test_dir, 1);
+    pid_t child = test_child(ends_slowly);
+    unsetenv("JITSYM_SPOOL_DIR");
+    struct dump dump = dump_read(test_path_of(child, JITSYM_SINK_JITDUMP).text);
+    CHECK(dump.count < 200 && dump.count == dump_count(&dump, DUMP_LOAD));
     dump_free(&dump);
   }
 }

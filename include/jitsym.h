@@ -24,7 +24,9 @@
  *
  * Processes. After fork the parent goes on undisturbed; in the child every call on an inherited session returns
  * JITSYM_ERR_FORKED and touches nothing, and jitsym_init opens files of the child's own. The shared library is never
- * unloaded (dlclose leaves it in place). At a normal exit with a session open, what is pending is written.
+ * unloaded (dlclose leaves it in place). At a normal exit with a session open, what is pending is written, within 10 seconds.
+ * From then on nothing is written any more but what the exiting thread itself, in a later exit handler, flushes or closes; for
+ * other threads these two return JITSYM_ERR_TIMEOUT at once, so that the end of the process finds no record half written.
  *
  * The library prints nothing, installs no signal handler, and does nothing when it is loaded but to remember to write at
  * exit. Nothing that fails in it ends the process, with one exception: if the process has no memory left at all, Rust's

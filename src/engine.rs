@@ -37,8 +37,17 @@ pub struct Requests {
     pub result: Option<Error>,
     /// The writer is to end, and to hand itself back.
     pub stop: Option<Sender<Stopped>>,
-    /// The process exits, which may end the writer at any moment: it is to write nothing more unless asked.
-    pub exiting: bool,
+    /// The thread by which the process exits. That may end the writer at any moment, so that it writes only what this thread
+    /// asks it for and waits for.
+    pub exiting: Option<u32>,
+}
+
+impl Requests {
+    /// Whether the process exits by another thread than the calling one. Then there is no time left for what this one wants: the
+    /// exit does not wait for it.
+    pub fn exit_is_elsewhere(&self) -> bool {
+        self.exiting.is_some_and(|exiting| exiting != thread::id())
+    }
 }
 
 /// What a registering thread tells the writer, besides the records in its chunk.
@@ -273,8 +282,13 @@ impl Engine {
 
     fn ask(&self, timeout: Duration, exiting: bool) -> Result<()> {
         let mut requests = self.requests();
+        if requests.exit_is_elsewhere() {
+            return Err(Error::Timeout);
+        }
         requests.asked += 1;
-        requests.exiting |= exiting;
+        if exiting {
+            requests.exiting = Some(thread::id());
+        }
         let mine = requests.asked;
         drop(requests);
         self.wake();

@@ -52,6 +52,7 @@ mod engine;
 mod error;
 #[doc(hidden)]
 pub mod format;
+mod gate;
 mod ids;
 mod lane;
 mod pool;

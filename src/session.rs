@@ -199,11 +199,17 @@ impl Control {
 
     /// Ends the writer thread once it has written everything.
     fn stop(&mut self, engine: &Engine) -> Result<()> {
-        if self.running.take().is_none() {
+        if self.running.is_none() {
             return Ok(());
         }
         let (ack, answer) = crossbeam_channel::bounded(1);
-        engine.requests().stop = Some(ack);
+        let mut requests = engine.requests();
+        if requests.exit_is_elsewhere() {
+            return Err(Error::Timeout);
+        }
+        requests.stop = Some(ack);
+        drop(requests);
+        self.running = None;
         engine.wake();
         match answer.recv_timeout(PATIENCE) {
             Ok((result, writer)) => {
@@ -386,8 +392,8 @@ pub fn last_error() -> String {
     process::current().map(|process| process.last_error.get()).unwrap_or_default()
 }
 
-/// Writes what is pending when the process exits with a session open. A process that ended before the writer is done would
-/// leave half a record in the file, so the wait is long enough for a loaded machine; a disk that hangs does not hang the exit
+/// Writes what is pending when the process exits with a session open, for as long as closing would. What is not written then
+/// stays in the spool, and the write in hand is waited for, so that it is not cut; but a disk that hangs does not hang the exit
 /// for ever. Once everything is written the spool has done its service.
 pub(crate) fn flush_at_exit() {
     let Ok(process) = process::current() else { return };
@@ -395,5 +401,7 @@ pub(crate) fn flush_at_exit() {
     let written = engine.sinks() == Sinks::NONE || engine.flush_at_exit(PATIENCE) != Err(Error::Timeout);
     if written {
         engine.pool.memory().remove_spool();
+    } else {
+        engine.status.gate.shut(PATIENCE);
     }
 }

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::config::Sinks;
+use crate::gate::Gate;
 use crate::sys::clock::Clock;
 
 /// What the sinks are told, and what they tell.
@@ -15,6 +16,8 @@ pub struct Status {
     pub clock: Clock,
     pub counters: Counters,
     pub last_error: Arc<LastError>,
+    /// Whoever changes a file goes through it.
+    pub gate: Gate,
     sinks: SinkBits,
 }
 
@@ -29,7 +32,14 @@ struct SinkBits {
 
 impl Status {
     pub fn new(pid: u32, clock: Clock, last_error: Arc<LastError>) -> Status {
-        Status { pid, clock, counters: Counters::default(), last_error, sinks: SinkBits::default() }
+        Status {
+            pid,
+            clock,
+            counters: Counters::default(),
+            last_error,
+            gate: Gate::default(),
+            sinks: SinkBits::default(),
+        }
     }
 
     /// The sinks that are running. Whoever sees them stopped sees too that the last session was closed before.

@@ -232,7 +232,7 @@ impl Writer {
     fn collect(&mut self) {
         let mut requests = self.engine.requests();
         self.asked = requests.asked;
-        self.exiting = requests.exiting;
+        self.exiting = requests.exiting.is_some();
         self.stop = requests.stop.take().or(self.stop.take());
         drop(requests);
         for source in self.sources.values_mut() {
@@ -321,7 +321,8 @@ impl Writer {
         // Including what was asked for since `collect`: nobody would answer it any more.
         self.asked = requests.asked;
         self.answered = self.asked;
-        *requests = Requests { open: true, asked: self.asked, answered: self.asked, ..Requests::default() };
+        let exiting = requests.exiting;
+        *requests = Requests { open: true, asked: self.asked, answered: self.asked, exiting, ..Requests::default() };
         drop(requests);
         let mut merge = Merge::new(self.sources.values().map(Source::readings));
         while let Some((_, event)) = merge.next(u64::MAX) {

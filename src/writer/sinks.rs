@@ -213,7 +213,7 @@ impl SinkSet {
         let running = self.status.sinks().has(Sinks::JITDUMP);
         let Some((_, dump)) = self.dump.as_mut().filter(|_| running) else { return };
         let mut slices: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
-        match dump.write(&mut slices) {
+        match self.status.gate.pass(|| dump.write(&mut slices)) {
             Ok(bytes) => {
                 self.status.counters.jitdump_bytes.add(bytes);
                 self.status.counters.jitdump_records.add(records);
@@ -241,7 +241,8 @@ impl SinkSet {
     pub fn write_map(&mut self, registry: &Registry, now: bool, announce: &dyn Fn(Identity)) {
         let running = self.status.sinks().has(Sinks::MAP);
         let Some(map) = self.map.as_mut().filter(|_| running) else { return };
-        if let Err(error) = map.write(registry, now, &self.status.counters, announce) {
+        let status = &self.status;
+        if let Err(error) = status.gate.pass(|| map.write(registry, now, &status.counters, announce)) {
             self.failed(Sinks::MAP, &error);
         }
         self.status.counters.map_entries.set(registry.span_count() as u64);
@@ -265,7 +266,8 @@ impl SinkSet {
         if let Some(map) = &mut self.map {
             map.close();
         }
-        if let Some(Err(error)) = self.dump.as_mut().map(|(_, dump)| dump.close()) {
+        let gate = &self.status.gate;
+        if let Some(Err(error)) = self.dump.as_mut().map(|(_, dump)| gate.pass(|| dump.close())) {
             self.failed(Sinks::JITDUMP, &error);
         }
     }

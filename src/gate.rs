@@ -1,0 +1,85 @@
+//! The gate before the files. It is shut when the process ends before everything is written: the end of the process cuts a
+//! write short that it meets, and readers take what stands behind half a record for lost.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// See the module's description.
+#[derive(Debug, Default)]
+pub struct Gate {
+    state: Mutex<State>,
+    left: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    inside: bool,
+    shut: bool,
+}
+
+impl Gate {
+    /// Runs what changes a file. Behind a shut gate it waits for the end of the process.
+    pub fn pass<T>(&self, change: impl FnOnce() -> T) -> T {
+        self.enter();
+        let result = change();
+        let mut state = self.state();
+        state.inside = false;
+        if state.shut {
+            self.left.notify_all();
+        }
+        result
+    }
+
+    fn enter(&self) {
+        let mut state = self.state();
+        while state.shut {
+            drop(state);
+            std::thread::park();
+            state = self.state();
+        }
+        state.inside = true;
+    }
+
+    /// Shuts the gate, for good, and waits until nobody is inside. False if somebody stays there longer than `timeout`.
+    pub fn shut(&self, timeout: Duration) -> bool {
+        let mut state = self.state();
+        state.shut = true;
+        let waited = self.left.wait_timeout_while(state, timeout, |state| state.inside);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::{mpsc, Arc};
+
+    use super::*;
+
+    #[test]
+    fn a_change_in_hand_is_finished_and_none_is_begun() {
+        let gate = Arc::new(Gate::default());
+        let changes = Arc::new(AtomicU32::new(0));
+        let (begun, begins) = mpsc::channel();
+        let (go_on, may_go_on) = mpsc::channel();
+        // It waits behind the gate until the tests end.
+        let (for_thread, counted) = (gate.clone(), changes.clone());
+        std::thread::spawn(move || loop {
+            for_thread.pass(|| {
+                begun.send(()).unwrap();
+                may_go_on.recv().unwrap();
+                counted.fetch_add(1, Ordering::SeqCst);
+            });
+        });
+        begins.recv().unwrap();
+        assert!(!gate.shut(Duration::from_millis(1)), "somebody is inside");
+        go_on.send(()).unwrap();
+        assert!(gate.shut(Duration::from_secs(60)));
+        assert_eq!(changes.load(Ordering::SeqCst), 1);
+        assert!(begins.recv_timeout(Duration::from_millis(20)).is_err());
+    }
+}
