@@ -69,8 +69,8 @@ fn handle(process: &Process, serial: u32, place: usize) -> u64 {
 /// parent's session, for which there is as little to do.
 static OFF: AtomicU64 = AtomicU64::new(NO_HANDLE);
 
-/// Has no tag.
-const NO_HANDLE: u64 = 1;
+/// Has no tag, and is nothing that somebody hands over by mistake.
+const NO_HANDLE: u64 = u64::from_be_bytes(*b"no\xffoff\xffhd");
 
 /// Whether there is nothing to do for this session, and nothing to check.
 #[inline(always)]
