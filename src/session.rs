@@ -70,7 +70,7 @@ fn handle(process: &Process, serial: u32, place: usize) -> u64 {
 static OFF: AtomicU64 = AtomicU64::new(NO_HANDLE);
 
 /// Has no tag, and is nothing that somebody hands over by mistake.
-const NO_HANDLE: u64 = u64::from_be_bytes(*b"no\xffoff\xffhd");
+const NO_HANDLE: u64 = u64::from_be_bytes(*b"\xffnot off");
 
 /// Whether there is nothing to do for this session, and nothing to check.
 #[inline(always)]
