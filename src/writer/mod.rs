@@ -295,10 +295,8 @@ impl Writer {
 
     /// Closes the files and hands everything to whoever waits for it.
     fn finish(mut self: Box<Self>, ack: Sender<Stopped>) {
-        // Nobody can unregister it any more.
-        let all = self.ledger.registry.remove_all();
-        self.ledger.notices.extend(all.into_iter().map(Notice::Retired));
-        self.heed_notices();
+        // Nobody can unregister it any more. What follows from that has time until there is another session: a program that
+        // ends need not wait for it.
         self.engine.status.counters.live.set(0);
         self.ledger.sinks.close();
         let result = self.ledger.sinks.result();
@@ -310,9 +308,12 @@ impl Writer {
         let _ = ack.send((result, self));
     }
 
-    /// Begins a new life: throws away what calls that lost the race with the last close have left behind (they returned
-    /// `Closed`), and takes requests again.
+    /// Begins a new life: ends what the last session has left registered, throws away what calls that lost the race with the
+    /// last close have left behind (they returned `Closed`), and takes requests again.
     pub fn begin(&mut self) {
+        let Ledger { registry, notices, .. } = &mut self.ledger;
+        registry.remove_all(|id| notices.push(Notice::Retired(id)));
+        self.heed_notices();
         self.collect();
         let mut requests = self.engine.requests();
         // Including what was asked for since `collect`: nobody would answer it any more.
