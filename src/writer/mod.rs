@@ -33,6 +33,9 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 /// A pass with at least this many bytes shortens the pause.
 const BUSY_BYTES: usize = 64 * 1024;
+/// What a pass has read is written and committed by about this much: its chunks are then used again while the processor still
+/// has them in its caches.
+const COMMIT_BYTES: usize = 1 << 20;
 /// Passes without work, at the longest pause, before the writer sleeps until it is woken.
 const IDLE_PASSES: u32 = 20;
 
@@ -178,13 +181,23 @@ impl Writer {
         self.collect();
         let mut merge = Merge::new(self.sources.values().map(Source::readings));
         let mut groups = Groups::default();
-        let mut bytes = 0;
+        let (mut bytes, mut uncommitted) = (0, 0);
         while let Some((chunk, mut event)) = merge.next(cutoff) {
-            bytes += size_of::<Event>() + event.body_len as usize;
+            uncommitted += size_of::<Event>() + event.body_len as usize;
             self.ledger.apply(chunk, &mut event, &mut groups);
+            if uncommitted >= COMMIT_BYTES {
+                bytes += std::mem::take(&mut uncommitted);
+                self.commit(&mut merge, &mut groups, false);
+            }
         }
+        self.commit(&mut merge, &mut groups, now);
+        bytes + uncommitted
+    }
+
+    /// Writes everything that was read, and recycles the chunks that it was in.
+    fn commit(&mut self, merge: &mut Merge, groups: &mut Groups, now: bool) {
         let ledger = &mut self.ledger;
-        ledger.sinks.write_groups(&mut groups);
+        ledger.sinks.write_groups(groups);
         let forgotten = ledger.registry.forget_oldest();
         if forgotten > 0 {
             self.engine.status.counters.map_forgotten.add(forgotten as u64);
@@ -196,15 +209,13 @@ impl Writer {
         let memory = self.engine.pool.memory();
         ledger.sinks.write_map(&ledger.registry, now, &|file| memory.header().set_next_map(file));
         let state = ledger.state();
-        if bytes > 0 || state != self.committed {
-            merge.finish(memory.next_pass());
+        if merge.mark(memory.next_pass()) || state != self.committed {
             memory.commit(&state);
             self.committed = state;
         }
         self.heed_notices();
         self.recycle();
         self.engine.status.counters.live.set(self.ledger.registry.live_count() as u64);
-        bytes
     }
 
     /// Tells the ids what has become of them.
@@ -333,7 +344,7 @@ impl Writer {
             }
         }
         let memory = self.engine.pool.memory();
-        merge.finish(memory.next_pass());
+        merge.mark(memory.next_pass());
         memory.commit(&self.ledger.state());
         self.heed_notices();
         self.recycle();
