@@ -126,9 +126,9 @@ fn few_system_calls_in_all() {
     let program = program("writer_calls", "busy");
     let steady = calls_per_registration(&program, "cycle");
     assert!(steady <= 0.05, "{steady} system calls a registration");
-    // Where the amount of live code grows the C library asks for memory, page by page on this thread.
+    // Where the amount of live code grows the C library asks for memory, page by page on this thread; for few records.
     let growing = calls_per_registration(&program, "grow");
-    assert!(growing <= 0.1, "{growing} system calls a registration");
+    assert!(growing <= 0.05, "{growing} system calls a registration");
     // The control: one call each is seen.
     let by_address = calls_per_registration(&program, "by-address");
     assert!(by_address >= 1.0, "{by_address} system calls a registration");

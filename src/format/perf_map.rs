@@ -17,6 +17,7 @@ pub enum Dialect {
 /// Appends one line for code at `start`, `size` bytes long. `name` has been cleaned and is not empty.
 pub fn push_line(out: &mut Vec<u8>, dialect: Dialect, start: u64, size: u64, name: &[u8]) {
     let prefix: &[u8] = if dialect == Dialect::Simpleperf { b"0x" } else { b"" };
+    out.reserve(2 * (b"0x".len() + HEX_MAX + b" ".len()) + name.len() + b"()\n".len());
     out.extend_from_slice(prefix);
     push_hex(out, start);
     out.push(b' ');
@@ -30,13 +31,19 @@ pub fn push_line(out: &mut Vec<u8>, dialect: Dialect, start: u64, size: u64, nam
     out.push(b'\n');
 }
 
+/// Digits of the largest number.
+const HEX_MAX: usize = 16;
+
 /// Lower-case digits without leading zeros, which `write!` does at four times the cost.
-fn push_hex(out: &mut Vec<u8>, value: u64) {
-    let digits = (64 - (value | 1).leading_zeros()).div_ceil(4);
-    for digit in (0..digits).rev() {
-        let nibble = (value >> (4 * digit) & 0xf) as usize;
-        out.push(b"0123456789abcdef"[nibble]);
+fn push_hex(out: &mut Vec<u8>, mut value: u64) {
+    let mut digits = [0; HEX_MAX];
+    let mut first = HEX_MAX;
+    while first == HEX_MAX || value != 0 {
+        first -= 1;
+        digits[first] = b"0123456789abcdef"[(value & 0xf) as usize];
+        value >>= 4;
     }
+    out.extend_from_slice(&digits[first..]);
 }
 
 /// Start, size and name of all whole lines in either dialect. Lines that make no sense are passed over.

@@ -1,5 +1,6 @@
 //! What the writer of a dead process would have done with the records that it did not come to.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::layout::{Files, Header};
@@ -11,17 +12,25 @@ use crate::registry::{Live, Stored};
 use crate::status::Status;
 use crate::writer::{tail_len, Groups, Ledger};
 
-/// Code known from a file has such an id: no process has given it out, because a registration would need that many.
-const FROM_FILE: u64 = 1 << 63;
+/// Sizes are below this, as the registry wants them.
+const TOO_LARGE: u64 = 1 << 32;
 
-/// The largest size and the largest distance behind code that are ever added to an address.
+/// What is before the first id. Slots begin with 0, and none is used twice.
+const BEFORE_IDS: u64 = (1 << 32) - 1;
+
+/// More than the largest size and the largest distance behind code that are ever added to an address.
 const FAR: u64 = 1 << 33;
 
 /// See the module's description.
 pub struct Replay {
     ledger: Ledger,
     groups: Groups,
-    next_id: u64,
+    /// Code is known here by ids of our own, because that from the files has none any more.
+    last_id: u64,
+    /// The last id of code that is known from the files.
+    last_from_files: u64,
+    /// Our ids for those of the dead process.
+    ids: HashMap<u64, u64>,
 }
 
 impl Replay {
@@ -31,22 +40,31 @@ impl Replay {
         let state = header.state();
         ledger.last_time = state.last_time;
         let map = ledger.sinks.adopt(files, &state, header.next_map(), problems);
-        let mut replay = Replay { ledger, groups: Groups::default(), next_id: FROM_FILE };
+        let mut replay =
+            Replay { ledger, groups: Groups::default(), last_id: BEFORE_IDS, last_from_files: 0, ids: HashMap::new() };
         for (addr, size, name) in perf_map::lines(&map) {
             // As live: whether it is, nobody knows any more, and bytes with live code are not free.
-            let (reach, name) = (addr + size, name.into());
-            replay.know(Live { addr, size, reach, index: 0, name, stored: None, tables_len: 0 });
+            if size < TOO_LARGE {
+                replay.know(&Live { addr, size, reach: addr + size, index: 0, stored: None, tables_len: 0 }, name);
+            }
         }
         if moves {
             replay.search_dump();
         }
+        replay.last_from_files = replay.last_id;
         replay
     }
 
     /// Takes note of code that is in a file.
-    fn know(&mut self, live: Live) {
-        self.next_id += 1;
-        self.ledger.registry.insert(self.next_id, live, &mut Vec::new());
+    fn know(&mut self, live: &Live, name: &[u8]) {
+        let id = self.new_id();
+        self.ledger.registry.insert(id, live, name, &mut Vec::new());
+    }
+
+    /// An id with the next slot.
+    fn new_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
     }
 
     /// Takes note of all code that is in the jitdump: a move copies the group from there.
@@ -56,21 +74,18 @@ impl Replay {
         for place in found {
             match place {
                 Place::Load { offset, head_len, addr, size, index, name, tables_len } => {
-                    let sound = size > 0 && addr < u64::MAX - FAR && size < FAR && !name.is_empty();
-                    let (reach, name, stored) =
-                        (addr.wrapping_add(size), name.into(), Some(Stored { offset, len: head_len }));
+                    let sound = size > 0 && addr < u64::MAX - FAR && size < TOO_LARGE && !name.is_empty();
+                    let (reach, stored) = (addr.wrapping_add(size), Some(Stored { offset, len: head_len }));
                     if sound {
-                        self.know(Live { addr, size, reach, index, name, stored, tables_len });
+                        self.know(&Live { addr, size, reach, index, stored, tables_len }, &name);
                     }
                 }
                 Place::Move { old_addr, new_addr } => {
-                    self.next_id += 1;
-                    if new_addr < u64::MAX - FAR && self.ledger.registry.rename(old_addr, self.next_id) {
-                        if let Some(mut live) = self.ledger.registry.remove(self.next_id) {
-                            live.addr = new_addr;
-                            live.reach = new_addr + live.size;
-                            self.know(live);
-                        }
+                    let registry = &mut self.ledger.registry;
+                    let id = registry.id_at(old_addr).filter(|_| new_addr < u64::MAX - FAR).unwrap_or_default();
+                    let name = registry.name_of(id).map(Vec::from);
+                    if let (Some(live), Some(name)) = (registry.remove(id), name) {
+                        self.know(&Live { addr: new_addr, reach: new_addr + live.size, ..live }, &name);
                     }
                 }
             }
@@ -79,16 +94,30 @@ impl Replay {
 
     /// Takes over one record, which is sound.
     pub fn apply(&mut self, chunk: Chunk, event: &mut Event) {
-        if event.kind == Kind::Move && !self.ledger.registry.is_live(event.id) {
-            // It was registered in an earlier pass.
-            self.ledger.registry.rename(event.size, event.id);
-        }
+        event.id = self.our_id(event);
         let size = self.ledger.registry.size_of(event.id);
         if event.kind == Kind::Move && event.flags & flag::HAS_CODE != 0 && size != Some(event.body_len.into()) {
             return;
         }
         self.ledger.apply(chunk, event, &mut self.groups);
         self.ledger.notices.clear();
+    }
+
+    /// Our id for the code that an event is about.
+    fn our_id(&mut self, event: &Event) -> u64 {
+        if event.kind == Kind::Load {
+            let id = self.new_id();
+            self.ids.insert(event.id, id);
+            return id;
+        }
+        let known = self.ids.get(&event.id).copied().filter(|&id| self.ledger.registry.is_live(id));
+        if known.is_none() && event.kind == Kind::Move {
+            // It was registered in an earlier pass; or it was overwritten, if what is there is newer than the files.
+            let found = self.ledger.registry.id_at(event.size).filter(|&id| id <= self.last_from_files);
+            self.ids.extend(found.map(|id| (event.id, id)));
+            return found.unwrap_or_default();
+        }
+        known.unwrap_or_default()
     }
 
     /// Writes everything. Returns how many records that were, or why it could not be done.
@@ -113,7 +142,7 @@ pub fn is_sound(event: &Event, body: &[u8]) -> bool {
         Kind::Load => {
             let head_len = body.len().checked_sub(tail_len(event, event.size));
             let tail_is_one = event.flags & (flag::HAS_CODE | flag::STABLE) != flag::HAS_CODE | flag::STABLE;
-            (1..FAR).contains(&event.size)
+            (1..TOO_LARGE).contains(&event.size)
                 && event.addr < u64::MAX - FAR
                 && tail_is_one
                 && head_len.is_some_and(|head_len| {

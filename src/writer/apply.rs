@@ -24,6 +24,8 @@ pub struct Ledger {
     pub alive: bool,
     /// Time of the last record.
     pub last_time: u64,
+    /// For ids that a registration pushes out; empty in between.
+    overwritten: Vec<u64>,
 }
 
 /// What happened to an id.
@@ -40,7 +42,8 @@ pub enum Notice {
 impl Ledger {
     pub fn new(status: Arc<Status>, alive: bool) -> Ledger {
         let sinks = SinkSet::new(status.clone());
-        Ledger { status, registry: Registry::default(), sinks, notices: Vec::new(), alive, last_time: 0 }
+        let registry = Registry::default();
+        Ledger { status, registry, sinks, notices: Vec::new(), alive, last_time: 0, overwritten: Vec::new() }
     }
 
     /// How far everything is written.
@@ -99,7 +102,7 @@ impl Ledger {
         let with_code = event.flags & (flag::HAS_CODE | flag::STABLE) != 0;
         let head_len = body.len() - tail_len(event, event.size);
         // The head ends with the name and its NUL.
-        let name: Arc<[u8]> = body[head_len - 1 - usize::from(event.name_len)..head_len - 1].into();
+        let name_at = head_len - 1 - usize::from(event.name_len);
 
         let end = event.addr + event.size;
         let claimed = event.flags & flag::FREE_BEHIND != 0;
@@ -113,7 +116,8 @@ impl Ledger {
         let offset = self.sinks.next_offset(groups).filter(|_| with_code);
         let stored = offset.map(|offset| Stored { offset, len: head_len });
         let (addr, size, index, tables_len) = (event.addr, event.size, event.index, event.tables_len);
-        self.insert(event.id, Live { addr, size, reach, index, name, stored, tables_len });
+        let live = Live { addr, size, reach, index, stored, tables_len };
+        self.insert(event.id, &live, &body[name_at..head_len - 1]);
         if event.flags & flag::STABLE != 0 {
             let code = self.read_stable(event, &body[head_len..], size);
             groups.push(chunk, event, head_len);
@@ -140,8 +144,9 @@ impl Ledger {
     }
 
     fn move_code(&mut self, chunk: Chunk, event: &Event, groups: &mut Groups) {
+        let name = self.registry.name_of(event.id).map(Vec::from);
         // If it was unregistered or overwritten meanwhile the move came too late.
-        let Some(mut live) = self.registry.remove(event.id) else {
+        let (Some(mut live), Some(name)) = (self.registry.remove(event.id), name) else {
             if event.flags & flag::STABLE != 0 {
                 self.notices.push(Notice::Read(event.id));
             }
@@ -162,7 +167,7 @@ impl Ledger {
         } else if event.flags & flag::HAS_CODE != 0 {
             self.dump_move(event, old_addr, &mut live, body, groups);
         }
-        self.insert(event.id, live);
+        self.insert(event.id, &live, &name);
     }
 
     fn dump_move(&mut self, event: &Event, old_addr: u64, live: &mut Live, code: &[u8], groups: &mut Groups) {
@@ -193,19 +198,17 @@ impl Ledger {
     }
 
     /// Adds code to the registry, and to the map what follows from it.
-    fn insert(&mut self, id: u64, live: Live) {
-        if self.registry.claimed_free(live.addr) {
+    fn insert(&mut self, id: u64, live: &Live, name: &[u8]) {
+        let inserted = self.registry.insert(id, live, name, &mut self.overwritten);
+        if inserted.was_claimed {
             // Too late to take the older code's claim back, but not to say it.
             self.status.counters.not_free.add(1);
         }
-        let (addr, size, name) = (live.addr, live.size, live.name.clone());
-        let mut overwritten = Vec::new();
-        let change = self.registry.insert(id, live, &mut overwritten);
-        for old in overwritten {
+        for old in self.overwritten.drain(..) {
             self.status.counters.overwritten.add(1);
             self.notices.push(Notice::Retired(old));
         }
-        self.sinks.note(change, addr, size, &name);
+        self.sinks.note(inserted.change, live.addr, live.size, name);
     }
 }
 

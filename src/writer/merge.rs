@@ -7,7 +7,8 @@ use crate::chunk::{Chunk, Event};
 /// The unread part of a chunk.
 struct Reading {
     chunk: Chunk,
-    begin: u32,
+    /// How far it is marked as read.
+    marked: u32,
     next: u32,
     end: u32,
     /// Time stamp of the next event.
@@ -89,20 +90,26 @@ impl Merge {
         Some((chunk, event))
     }
 
-    /// Notes in each chunk how far it has been read, as belonging to this pass.
-    pub fn finish(self, pass: u64) {
-        for reading in self.lanes.into_iter().flatten().chain(self.done) {
-            if reading.next > reading.begin {
+    /// Notes in each chunk how far it has been read, as belonging to this pass. What is read to its end is not touched any more.
+    /// Returns whether anything has been read since the last time.
+    pub fn mark(&mut self, pass: u64) -> bool {
+        let mut any = false;
+        for reading in self.lanes.iter_mut().filter_map(VecDeque::front_mut).chain(&mut self.done) {
+            if reading.next > reading.marked {
                 reading.chunk.set_consumed(pass, reading.next);
+                reading.marked = reading.next;
+                any = true;
             }
         }
+        self.done.clear();
+        any
     }
 }
 
 impl Reading {
     fn new(chunk: Chunk) -> Option<Reading> {
         let (next, end) = (chunk.consumed(), chunk.committed());
-        (next < end).then(|| Reading { chunk, begin: next, next, end, timestamp: chunk.event(next).timestamp })
+        (next < end).then(|| Reading { chunk, marked: next, next, end, timestamp: chunk.event(next).timestamp })
     }
 }
 
@@ -125,7 +132,7 @@ mod tests {
     fn read(threads: &[Vec<Chunk>], cutoff: u64, pass: u64) -> Vec<u64> {
         let mut merge = Merge::new(threads.iter().map(|chunks| chunks.iter().copied()));
         let read = std::iter::from_fn(|| merge.next(cutoff)).map(|(_, event)| event.timestamp).collect();
-        merge.finish(pass);
+        merge.mark(pass);
         read
     }
 
@@ -144,5 +151,23 @@ mod tests {
         assert_eq!(read(&threads, u64::MAX, 2), [12, 30, 40]);
         assert_eq!((threads[0][1].consumed_up_to(1), threads[0][1].consumed_up_to(2)), (1, 2));
         assert_eq!(read(&threads, u64::MAX, 3), []);
+    }
+
+    #[test]
+    fn what_is_read_can_be_marked_bit_by_bit() {
+        let (pool, _) = Pool::new(8 << 20, None).unwrap();
+        let threads = [vec![chunk(&pool, &[1, 4]), chunk(&pool, &[5, 7])], vec![chunk(&pool, &[2, 3, 6])]];
+        let mut merge = Merge::new(threads.iter().map(|chunks| chunks.iter().copied()));
+        assert!(!merge.mark(1));
+        for (pass, expected) in [(1, [1, 0, 0]), (2, [1, 0, 1]), (3, [1, 0, 2]), (4, [2, 0, 2]), (5, [2, 1, 2])] {
+            merge.next(u64::MAX).unwrap();
+            assert!(merge.mark(pass) && !merge.mark(pass));
+            let consumed = threads.iter().flatten().map(|chunk| chunk.consumed_up_to(pass));
+            assert!(consumed.eq(expected));
+        }
+        // A chunk that is read to its end may be another thread's by now.
+        threads[0][0].set_consumed(9, 0);
+        assert!(merge.next(u64::MAX).is_some() && merge.mark(10));
+        assert_eq!((threads[0][0].consumed(), threads[1][0].consumed()), (0, 3));
     }
 }

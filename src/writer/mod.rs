@@ -33,6 +33,9 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 /// A pass with at least this many bytes shortens the pause.
 const BUSY_BYTES: usize = 64 * 1024;
+/// What a pass has read is written and committed by about this much: its chunks are then used again while the processor still
+/// has them in its caches.
+const COMMIT_BYTES: usize = 1 << 20;
 /// Passes without work, at the longest pause, before the writer sleeps until it is woken.
 const IDLE_PASSES: u32 = 20;
 
@@ -181,13 +184,23 @@ impl Writer {
         self.collect();
         let mut merge = Merge::new(self.sources.values().map(Source::readings));
         let mut groups = Groups::default();
-        let mut bytes = 0;
+        let (mut bytes, mut uncommitted) = (0, 0);
         while let Some((chunk, mut event)) = merge.next(cutoff) {
-            bytes += size_of::<Event>() + event.body_len as usize;
+            uncommitted += size_of::<Event>() + event.body_len as usize;
             self.ledger.apply(chunk, &mut event, &mut groups);
+            if uncommitted >= COMMIT_BYTES {
+                bytes += std::mem::take(&mut uncommitted);
+                self.commit(&mut merge, &mut groups, false);
+            }
         }
+        self.commit(&mut merge, &mut groups, now);
+        bytes + uncommitted
+    }
+
+    /// Writes everything that was read, and recycles the chunks that it was in.
+    fn commit(&mut self, merge: &mut Merge, groups: &mut Groups, now: bool) {
         let ledger = &mut self.ledger;
-        ledger.sinks.write_groups(&mut groups);
+        ledger.sinks.write_groups(groups);
         let forgotten = ledger.registry.forget_oldest();
         if forgotten > 0 {
             self.engine.status.counters.map_forgotten.add(forgotten as u64);
@@ -199,15 +212,13 @@ impl Writer {
         let memory = self.engine.pool.memory();
         ledger.sinks.write_map(&ledger.registry, now, &|file| memory.header().set_next_map(file));
         let state = ledger.state();
-        if bytes > 0 || state != self.committed {
-            merge.finish(memory.next_pass());
+        if merge.mark(memory.next_pass()) || state != self.committed {
             memory.commit(&state);
             self.committed = state;
         }
         self.heed_notices();
         self.recycle();
         self.engine.status.counters.live.set(self.ledger.registry.live_count() as u64);
-        bytes
     }
 
     /// Tells the ids what has become of them.
@@ -298,10 +309,8 @@ impl Writer {
 
     /// Closes the files and hands everything to whoever waits for it.
     fn finish(mut self: Box<Self>, ack: Sender<Stopped>) {
-        // Nobody can unregister it any more.
-        let all = self.ledger.registry.remove_all();
-        self.ledger.notices.extend(all.into_iter().map(Notice::Retired));
-        self.heed_notices();
+        // Nobody can unregister it any more. What follows from that has time until there is another session: a program that
+        // ends need not wait for it.
         self.engine.status.counters.live.set(0);
         self.ledger.sinks.close();
         let result = self.ledger.sinks.result();
@@ -313,9 +322,12 @@ impl Writer {
         let _ = ack.send((result, self));
     }
 
-    /// Begins a new life: throws away what calls that lost the race with the last close have left behind (they returned
-    /// `Closed`), and takes requests again.
+    /// Begins a new life: ends what the last session has left registered, throws away what calls that lost the race with the
+    /// last close have left behind (they returned `Closed`), and takes requests again.
     pub fn begin(&mut self) {
+        let Ledger { registry, notices, .. } = &mut self.ledger;
+        registry.remove_all(|id| notices.push(Notice::Retired(id)));
+        self.heed_notices();
         self.collect();
         let mut requests = self.engine.requests();
         // Including what was asked for since `collect`: nobody would answer it any more.
@@ -336,7 +348,7 @@ impl Writer {
             }
         }
         let memory = self.engine.pool.memory();
-        merge.finish(memory.next_pass());
+        merge.mark(memory.next_pass());
         memory.commit(&self.ledger.state());
         self.heed_notices();
         self.recycle();

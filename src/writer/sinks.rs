@@ -195,25 +195,31 @@ impl SinkSet {
     /// Writes pieces of one record or group that are not in a chunk, behind all that came before.
     pub fn write_owned(&mut self, groups: &mut Groups, pieces: &[&[u8]]) {
         self.write_groups(groups);
-        self.write_dump(pieces, 1);
+        let mut slices: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+        self.write_dump(&mut slices, 1);
     }
 
     /// Writes what has come together.
     pub fn write_groups(&mut self, groups: &mut Groups) {
-        let Groups { pieces, owned: _owned, records, .. } = std::mem::take(groups);
-        if !pieces.is_empty() {
-            // SAFETY: the pieces are committed bodies in chunks that are recycled later, and nobody writes to them any more; or
-            // they are owned until the end of this function.
-            let pieces: Vec<&[u8]> = pieces.iter().map(|&piece| unsafe { &*piece }).collect();
-            self.write_dump(&pieces, records);
+        if groups.pieces.is_empty() {
+            return;
         }
+        // SAFETY: the pieces are committed bodies in chunks that are recycled later, and nobody writes to them any more; or
+        // they are owned until the end of this function.
+        let slice = |&piece: &*const [u8]| IoSlice::new(unsafe { &*piece });
+        let mut slices: Vec<IoSlice<'_>> = groups.pieces.iter().map(slice).collect();
+        self.write_dump(&mut slices, groups.records);
+        drop(slices);
+        // What it holds memory for is needed again.
+        groups.pieces.clear();
+        groups.owned.clear();
+        (groups.records, groups.bytes) = (0, 0);
     }
 
-    fn write_dump(&mut self, pieces: &[&[u8]], records: u64) {
+    fn write_dump(&mut self, slices: &mut [IoSlice<'_>], records: u64) {
         let running = self.status.sinks().has(Sinks::JITDUMP);
         let Some((_, dump)) = self.dump.as_mut().filter(|_| running) else { return };
-        let mut slices: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
-        match self.status.gate.pass(|| dump.write(&mut slices)) {
+        match self.status.gate.pass(|| dump.write(slices)) {
             Ok(bytes) => {
                 self.status.counters.jitdump_bytes.add(bytes);
                 self.status.counters.jitdump_records.add(records);

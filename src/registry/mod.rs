@@ -1,0 +1,317 @@
+//! Which code lies where: the live registrations, and for every address the code that lived there last.
+//!
+//! The second is what a perf map can say. The format has no time and is read after the fact, so freed code keeps its name
+//! until its bytes are used again, and no two entries overlap: readers answer overlaps with whatever they find first.
+//!
+//! A large program has hundreds of thousands of live registrations, and every one that comes or goes passes through here. So
+//! nothing is hashed and nothing allocated for itself: ids lead to their entries and entries to their pieces by number, and
+//! only addresses are searched for, in a tree of numbers.
+
+mod names;
+mod pieces;
+
+use std::collections::BTreeMap;
+
+use names::Names;
+use pieces::Pieces;
+
+/// How many entries of dead code are kept. Readers hold the whole map in memory, and so do we.
+const DEAD_MAX: usize = 1 << 16;
+
+/// A live registration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Live {
+    pub addr: u64,
+    /// Below 4 GiB.
+    pub size: u64,
+    /// Where the bytes end that the caller said are free behind the code, and that unwind tables are mapped to.
+    pub reach: u64,
+    pub index: u64,
+    /// Where the jitdump has its group, for a move.
+    pub stored: Option<Stored>,
+    /// Size of the unwind tables in it.
+    pub tables_len: u32,
+}
+
+/// A place in the jitdump: that of a group, without the code bytes at its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// Never 0: the file begins with its header.
+    pub offset: u64,
+    pub len: usize,
+}
+
+/// What is kept of a live registration, besides its piece.
+#[derive(Clone, Copy, Debug, Default)]
+struct Entry {
+    index: u64,
+    /// 0 if the jitdump has no group of it.
+    stored_offset: u64,
+    stored_len: u32,
+    tables_len: u32,
+    /// How far it reaches beyond its end.
+    beyond: u32,
+    piece: u32,
+    /// That of its id; 0, which no id has, if there is no registration with this slot.
+    generation: u32,
+}
+
+const _: () = assert!(size_of::<Entry>() == 40);
+
+/// What registering did to the map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapChange {
+    /// Nothing: the same line is there already.
+    None,
+    /// One line more.
+    Append,
+    /// Older lines had to change or go.
+    Rewrite,
+}
+
+/// What registering found out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inserted {
+    pub change: MapChange,
+    /// The live code before was declared to have free bytes that reach into the new code.
+    pub was_claimed: bool,
+}
+
+/// See the module's description.
+#[derive(Debug, Default)]
+pub struct Registry {
+    /// By the slot of the id, its lower half. Slots are few: those of ids that have ended are used again.
+    entries: Vec<Entry>,
+    live: usize,
+    pieces: Pieces,
+    /// The pieces by their start. They do not overlap.
+    starts: BTreeMap<u64, u32>,
+    names: Names,
+}
+
+impl Registry {
+    /// Number of live registrations.
+    pub fn live_count(&self) -> usize {
+        self.live
+    }
+
+    /// Number of spans, which is that of lines in the map.
+    pub fn span_count(&self) -> usize {
+        self.starts.len()
+    }
+
+    /// Start, size and name of all spans in order of address.
+    pub fn spans(&self) -> impl Iterator<Item = (u64, u64, &[u8])> {
+        self.starts.values().map(|&number| {
+            let piece = &self.pieces[number];
+            (piece.start, piece.size.into(), self.names.get(piece.name))
+        })
+    }
+
+    /// Adds a registration; the newest wins. Live code that it overlaps is retired and its ids are pushed to `overwritten`.
+    pub fn insert(&mut self, id: u64, live: &Live, name: &[u8], overwritten: &mut Vec<u64>) -> Inserted {
+        // Without consequence for ids that are made as they should be: their slot is free.
+        self.remove(self.id_in(id as u32));
+        let (start, end) = (live.addr, live.addr + live.size);
+        let mut inserted = Inserted { change: MapChange::Append, was_claimed: false };
+        let highest = self.starts.range(..end).next_back().map(|(_, &number)| number);
+        let overlapped = highest.filter(|&number| self.pieces[number].end() > start);
+        let before = if overlapped.is_none() { highest } else { self.last_before(start) };
+        inserted.was_claimed = before.is_some_and(|number| self.reach(number) > start);
+        let number = match overlapped {
+            // Code caches use the same places again.
+            Some(number) if (self.pieces[number].start, self.pieces[number].end()) == (start, end) => {
+                self.vacate(number, overwritten);
+                let old = self.pieces[number].name;
+                if self.names.get(old) == name {
+                    inserted.change = MapChange::None;
+                } else {
+                    inserted.change = MapChange::Rewrite;
+                    self.names.drop(old);
+                    self.pieces[number].name = self.names.add(name);
+                }
+                number
+            }
+            _ => {
+                if overlapped.is_some() {
+                    inserted.change = MapChange::Rewrite;
+                    self.clear(start, end, overwritten);
+                }
+                let name = self.names.add(name);
+                let number = self.pieces.add(start, live.size as u32, name);
+                self.starts.insert(start, number);
+                number
+            }
+        };
+        self.pieces.revive(number, id as u32);
+        self.set_entry(id, live, number);
+        if self.names.are_wasteful() {
+            self.names.compact(self.pieces.names_mut());
+        }
+        inserted
+    }
+
+    fn set_entry(&mut self, id: u64, live: &Live, piece: u32) {
+        let slot = id as u32 as usize;
+        if slot >= self.entries.len() {
+            self.entries.resize(slot + 1, Entry::default());
+        }
+        self.entries[slot] = Entry {
+            index: live.index,
+            stored_offset: live.stored.map_or(0, |stored| stored.offset),
+            stored_len: live.stored.map_or(0, |stored| stored.len as u32),
+            tables_len: live.tables_len,
+            beyond: (live.reach - live.addr - live.size).try_into().unwrap_or(u32::MAX),
+            piece,
+            generation: (id >> 32) as u32,
+        };
+        self.live += 1;
+    }
+
+    /// The last piece that begins before an address.
+    fn last_before(&self, addr: u64) -> Option<u32> {
+        self.starts.range(..addr).next_back().map(|(_, &number)| number)
+    }
+
+    /// Where the bytes end that a piece claims; 0 if it is dead.
+    fn reach(&self, number: u32) -> u64 {
+        let piece = &self.pieces[number];
+        piece.owner().map_or(0, |slot| piece.end() + u64::from(self.entries[slot as usize].beyond))
+    }
+
+    /// Takes all pieces out of `[start, end)`. What they have outside of it stays, as that of dead code.
+    fn clear(&mut self, start: u64, end: u64, overwritten: &mut Vec<u64>) {
+        while let Some(number) = self.last_before(end).filter(|&number| self.pieces[number].end() > start) {
+            self.vacate(number, overwritten);
+            let old = self.pieces[number];
+            if old.end() > end {
+                let name = self.names.copy(old.name);
+                let rest = self.pieces.add(end, (old.end() - end) as u32, name);
+                self.pieces.bury(rest);
+                self.starts.insert(end, rest);
+            }
+            if old.start < start {
+                self.pieces[number].size = (start - old.start) as u32;
+                self.pieces.bury(number);
+            } else {
+                self.forget(number);
+            }
+        }
+    }
+
+    /// Makes a piece one that nobody owns and that is not among the dead.
+    fn vacate(&mut self, number: u32, overwritten: &mut Vec<u64>) {
+        match self.pieces[number].owner() {
+            None => self.pieces.exhume(number),
+            Some(slot) => {
+                overwritten.push(self.id_in(slot));
+                self.entries[slot as usize].generation = 0;
+                self.live -= 1;
+            }
+        }
+    }
+
+    /// Drops a piece that is vacated.
+    fn forget(&mut self, number: u32) {
+        let piece = self.pieces[number];
+        self.starts.remove(&piece.start);
+        self.names.drop(piece.name);
+        self.pieces.release(number);
+    }
+
+    /// The id of the registration with a slot; 0, which is none, if there is none.
+    fn id_in(&self, slot: u32) -> u64 {
+        let generation = self.entries.get(slot as usize).map_or(0, |entry| entry.generation);
+        if generation == 0 {
+            0
+        } else {
+            u64::from(generation) << 32 | u64::from(slot)
+        }
+    }
+
+    fn entry(&self, id: u64) -> Option<&Entry> {
+        let generation = (id >> 32) as u32;
+        self.entries.get(id as u32 as usize).filter(|entry| generation != 0 && entry.generation == generation)
+    }
+
+    /// Ends a registration. Its span keeps the name.
+    pub fn remove(&mut self, id: u64) -> Option<Live> {
+        let entry = *self.entry(id)?;
+        self.entries[id as u32 as usize].generation = 0;
+        self.live -= 1;
+        self.pieces.bury(entry.piece);
+        let piece = &self.pieces[entry.piece];
+        let stored = Stored { offset: entry.stored_offset, len: entry.stored_len as usize };
+        Some(Live {
+            addr: piece.start,
+            size: piece.size.into(),
+            reach: piece.end() + u64::from(entry.beyond),
+            index: entry.index,
+            stored: (stored.offset != 0).then_some(stored),
+            tables_len: entry.tables_len,
+        })
+    }
+
+    /// The size of live code.
+    pub fn size_of(&self, id: u64) -> Option<u64> {
+        self.entry(id).map(|entry| self.pieces[entry.piece].size.into())
+    }
+
+    /// Whether this id is live.
+    pub fn is_live(&self, id: u64) -> bool {
+        self.entry(id).is_some()
+    }
+
+    /// The name of live code.
+    pub fn name_of(&self, id: u64) -> Option<&[u8]> {
+        self.entry(id).map(|entry| self.names.get(self.pieces[entry.piece].name))
+    }
+
+    /// The id of the live code that starts at an address.
+    pub fn id_at(&self, start: u64) -> Option<u64> {
+        let slot = self.pieces[*self.starts.get(&start)?].owner()?;
+        Some(self.id_in(slot))
+    }
+
+    /// Ids of the live code that has a byte in `[start, end)`.
+    pub fn live_in(&self, start: u64, end: u64) -> Vec<u64> {
+        let pieces = self.starts.range(..end).rev().map(|(_, &number)| &self.pieces[number]);
+        let overlapping = pieces.take_while(|piece| piece.end() > start);
+        overlapping.filter_map(|piece| piece.owner()).map(|slot| self.id_in(slot)).collect()
+    }
+
+    /// Whether live code begins in `[start, end)`.
+    pub fn live_begins_in(&self, start: u64, end: u64) -> bool {
+        start < end && self.starts.range(start..end).any(|(_, &number)| self.pieces[number].owner().is_some())
+    }
+
+    /// Ends all registrations, and hands out their ids.
+    pub fn remove_all(&mut self, mut ended: impl FnMut(u64)) {
+        for slot in 0..self.entries.len() {
+            let entry = &mut self.entries[slot];
+            let generation = std::mem::take(&mut entry.generation);
+            if generation != 0 {
+                self.pieces.bury(entry.piece);
+                ended(u64::from(generation) << 32 | slot as u64);
+            }
+        }
+        self.live = 0;
+    }
+
+    /// Drops the oldest spans of dead code if there are too many, some more than needed so that it happens rarely. Returns
+    /// how many.
+    pub fn forget_oldest(&mut self) -> usize {
+        let before = self.pieces.dead();
+        if before > DEAD_MAX {
+            while self.pieces.dead() > DEAD_MAX - DEAD_MAX / 8 {
+                let Some(oldest) = self.pieces.oldest_dead() else { break };
+                self.pieces.exhume(oldest);
+                self.forget(oldest);
+            }
+        }
+        before - self.pieces.dead()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+//! Pieces of the address space with the name of the code that lived there last, in one piece of memory, and the order in
+//! which the code of the dead ones died.
+
+use std::ops::{Index, IndexMut};
+
+use super::names::Name;
+
+/// No piece, or no slot.
+pub const NONE: u32 = u32::MAX;
+
+/// A piece.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece {
+    pub start: u64,
+    pub name: Name,
+    pub size: u32,
+    /// Slot of the registration while it is live, else `NONE`.
+    owner: u32,
+    /// If it is dead, the one that died before it and the one that died after it. If it is free, `after` is another free one.
+    before: u32,
+    after: u32,
+}
+
+const _: () = assert!(size_of::<Piece>() == 32);
+
+impl Piece {
+    pub fn end(&self) -> u64 {
+        self.start + u64::from(self.size)
+    }
+
+    /// Slot of the registration while it is live.
+    pub fn owner(&self) -> Option<u32> {
+        (self.owner != NONE).then_some(self.owner)
+    }
+}
+
+/// All pieces. They are known by their numbers.
+#[derive(Debug)]
+pub struct Pieces {
+    all: Vec<Piece>,
+    free: u32,
+    oldest_dead: u32,
+    newest_dead: u32,
+    dead: usize,
+}
+
+impl Default for Pieces {
+    fn default() -> Pieces {
+        Pieces { all: Vec::new(), free: NONE, oldest_dead: NONE, newest_dead: NONE, dead: 0 }
+    }
+}
+
+impl Index<u32> for Pieces {
+    type Output = Piece;
+
+    fn index(&self, number: u32) -> &Piece {
+        &self.all[number as usize]
+    }
+}
+
+impl IndexMut<u32> for Pieces {
+    fn index_mut(&mut self, number: u32) -> &mut Piece {
+        &mut self.all[number as usize]
+    }
+}
+
+impl Pieces {
+    /// Number of dead pieces.
+    pub fn dead(&self) -> usize {
+        self.dead
+    }
+
+    /// Adds a piece, dead but not among the dead: its caller says next what it is.
+    pub fn add(&mut self, start: u64, size: u32, name: Name) -> u32 {
+        let piece = Piece { start, name, size, owner: NONE, before: NONE, after: NONE };
+        if self.free == NONE {
+            self.all.push(piece);
+            return (self.all.len() - 1) as u32;
+        }
+        let number = self.free;
+        self.free = self[number].after;
+        self[number] = piece;
+        number
+    }
+
+    /// Makes the number of a piece free that is not among the dead.
+    pub fn release(&mut self, number: u32) {
+        let free = self.free;
+        // The length of its name is 0 from now on.
+        self[number] = Piece { start: 0, name: Name::default(), size: 0, owner: NONE, before: NONE, after: free };
+        self.free = number;
+    }
+
+    /// Makes a piece that of a live registration. It is not among the dead.
+    pub fn revive(&mut self, number: u32, owner: u32) {
+        self[number].owner = owner;
+    }
+
+    /// Puts a piece among the dead, as the last one that died.
+    pub fn bury(&mut self, number: u32) {
+        let before = std::mem::replace(&mut self.newest_dead, number);
+        let piece = &mut self[number];
+        (piece.owner, piece.before, piece.after) = (NONE, before, NONE);
+        match before {
+            NONE => self.oldest_dead = number,
+            before => self[before].after = number,
+        }
+        self.dead += 1;
+    }
+
+    /// Takes a dead piece from among the dead.
+    pub fn exhume(&mut self, number: u32) {
+        let Piece { before, after, .. } = self[number];
+        match before {
+            NONE => self.oldest_dead = after,
+            before => self[before].after = after,
+        }
+        match after {
+            NONE => self.newest_dead = before,
+            after => self[after].before = before,
+        }
+        self.dead -= 1;
+    }
+
+    /// The dead piece whose code died first.
+    pub fn oldest_dead(&self) -> Option<u32> {
+        (self.oldest_dead != NONE).then_some(self.oldest_dead)
+    }
+
+    /// The names of all pieces; empty ones of those that are free.
+    pub fn names_mut(&mut self) -> impl Iterator<Item = &mut Name> {
+        self.all.iter_mut().map(|piece| &mut piece.name)
+    }
+
+    /// Number of pieces that there ever were at a time.
+    #[cfg(test)]
+    pub fn most(&self) -> usize {
+        self.all.len()
+    }
+}

@@ -1,0 +1,272 @@
+use super::*;
+
+fn code(addr: u64, size: u64) -> Live {
+    Live { addr, size, reach: addr + size, index: 0, stored: None, tables_len: 0 }
+}
+
+/// An id with this slot, as it is given out first.
+fn id(slot: u64) -> u64 {
+    1 << 32 | slot
+}
+
+fn ids(slots: impl IntoIterator<Item = u64>) -> Vec<u64> {
+    slots.into_iter().map(id).collect()
+}
+
+/// Adds code, and returns what became of the map.
+fn add(registry: &mut Registry, id: u64, live: Live, name: &str, gone: &mut Vec<u64>) -> MapChange {
+    registry.insert(id, &live, name.as_bytes(), gone).change
+}
+
+/// Ends all, and returns the ids.
+fn end_all(registry: &mut Registry) -> Vec<u64> {
+    let mut all = Vec::new();
+    registry.remove_all(|id| all.push(id));
+    all
+}
+
+fn lines(registry: &Registry) -> String {
+    let line = |(start, size, name): (u64, u64, &[u8])| format!("{start}+{size} {}", String::from_utf8_lossy(name));
+    registry.spans().map(line).collect::<Vec<_>>().join(", ")
+}
+
+#[test]
+fn freed_code_keeps_its_name_until_its_bytes_are_used_again() {
+    let (mut registry, mut gone) = (Registry::default(), Vec::new());
+    assert_eq!(add(&mut registry, id(1), code(100, 50), "a", &mut gone), MapChange::Append);
+    registry.remove(id(1)).unwrap();
+    assert!(registry.remove(id(1)).is_none());
+    assert_eq!(lines(&registry), "100+50 a");
+    assert_eq!(add(&mut registry, id(2), code(120, 10), "b", &mut gone), MapChange::Rewrite);
+    assert_eq!(lines(&registry), "100+20 a, 120+10 b, 130+20 a");
+    assert!(gone.is_empty());
+    assert_eq!(registry.live_count(), 1);
+}
+
+#[test]
+fn the_newest_wins_over_live_code() {
+    let (mut registry, mut gone) = (Registry::default(), Vec::new());
+    add(&mut registry, id(1), code(100, 50), "a", &mut gone);
+    add(&mut registry, id(2), code(150, 50), "b", &mut gone);
+    add(&mut registry, id(3), code(200, 50), "c", &mut gone);
+    assert_eq!(add(&mut registry, id(4), code(140, 100), "d", &mut gone), MapChange::Rewrite);
+    assert_eq!(lines(&registry), "100+40 a, 140+100 d, 240+10 c");
+    gone.sort_unstable();
+    assert_eq!((gone, registry.live_count()), (ids([1, 2, 3]), 1));
+    assert_eq!(registry.remove(id(1)).map(|live| live.addr), None);
+}
+
+#[test]
+fn the_same_line_again_changes_nothing() {
+    let (mut registry, mut gone) = (Registry::default(), Vec::new());
+    add(&mut registry, id(1), code(100, 50), "a", &mut gone);
+    assert_eq!(add(&mut registry, id(2), code(100, 50), "a", &mut gone), MapChange::None);
+    assert_eq!(add(&mut registry, id(3), code(100, 50), "b", &mut gone), MapChange::Rewrite);
+    assert_eq!(gone, ids([1, 2]));
+}
+
+#[test]
+fn ranges() {
+    let (mut registry, mut gone) = (Registry::default(), Vec::new());
+    for n in 0..10 {
+        add(&mut registry, id(n + 1), code(100 * n, 100), "x", &mut gone);
+    }
+    let mut found = registry.live_in(150, 301);
+    found.sort_unstable();
+    assert_eq!(found, ids([2, 3, 4]));
+    assert!(registry.live_in(1000, 2000).is_empty());
+    assert!(registry.live_begins_in(100, 101) && !registry.live_begins_in(101, 200));
+    registry.remove(id(2));
+    assert!(!registry.live_begins_in(100, 101));
+    let mut all = end_all(&mut registry);
+    all.sort_unstable();
+    assert_eq!((all, registry.live_count(), registry.span_count()), (ids([1].into_iter().chain(3..11)), 0, 10));
+}
+
+#[test]
+fn claims_of_free_bytes_are_checked() {
+    let claimed_at = |addr, is_live: bool| {
+        let (mut registry, mut gone) = (Registry::default(), Vec::new());
+        add(&mut registry, id(1), Live { reach: 200, ..code(100, 50) }, "a", &mut gone);
+        if !is_live {
+            registry.remove(id(1));
+        }
+        registry.insert(id(2), &code(addr, 10), b"b", &mut gone).was_claimed
+    };
+    assert!(claimed_at(150, true) && claimed_at(199, true) && !claimed_at(200, true));
+    assert!(!claimed_at(150, false) && !claimed_at(90, true));
+}
+
+#[test]
+fn dead_entries_are_bounded_and_the_oldest_go() {
+    let (mut registry, mut gone) = (Registry::default(), Vec::new());
+    let total = DEAD_MAX as u64 + 100;
+    for n in 0..total {
+        add(&mut registry, id(n + 1), code(16 * n, 16), "x", &mut gone);
+        registry.remove(id(n + 1));
+    }
+    let forgotten = registry.forget_oldest();
+    assert!(forgotten >= 100 && registry.span_count() <= DEAD_MAX);
+    assert_eq!(registry.spans().next().unwrap().0, 16 * forgotten as u64);
+    assert_eq!(registry.forget_oldest(), 0);
+}
+
+#[test]
+fn reuse_does_not_let_memory_grow() {
+    let (mut registry, mut gone) = (Registry::default(), Vec::new());
+    for n in 0..100_000 {
+        add(&mut registry, id(n + 1), code(16 * (n % 7), 16), "x", &mut gone);
+        registry.remove(id(n + 1));
+        registry.forget_oldest();
+    }
+    assert!((registry.pieces.most(), registry.pieces.dead(), registry.span_count()) == (7, 7, 7));
+}
+
+#[test]
+fn spans_never_overlap_whatever_happens() {
+    let (mut registry, mut gone) = (Registry::default(), Vec::new());
+    let mut random = 1u64;
+    let mut next = |bound: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % bound
+    };
+    // The truth, byte by byte: whose name it has, and whether that lives.
+    let mut bytes = vec![(0u64, false); 600];
+    for n in 1..20_000u64 {
+        // Few slots, each with another generation every time.
+        let free = (0..40).map(|slot| n << 33 | 1 << 32 | slot).find(|&id| registry.id_in(id as u32) == 0);
+        let action = next(100);
+        let victim = registry.id_in(next(40) as u32);
+        let mut end = |id| bytes.iter_mut().filter(|(owner, _)| *owner == id).for_each(|byte| byte.1 = false);
+        let Some(id) = free.filter(|_| action >= 30) else {
+            assert_eq!(registry.remove(victim).is_some(), victim != 0);
+            end(victim);
+            continue;
+        };
+        if action == 99 {
+            registry.remove_all(end);
+        }
+        let (addr, size) = (next(500), next(99) + 1);
+        let mut expected: Vec<u64> =
+            bytes[addr as usize..(addr + size) as usize].iter().filter(|b| b.1).map(|b| b.0).collect();
+        add(&mut registry, id, code(addr, size), &id.to_string(), &mut gone);
+        expected.sort_unstable();
+        expected.dedup();
+        gone.sort_unstable();
+        assert_eq!(gone, expected);
+        for old in gone.drain(..) {
+            bytes.iter_mut().filter(|(owner, _)| *owner == old).for_each(|byte| byte.1 = false);
+        }
+        bytes[addr as usize..(addr + size) as usize].fill((id, true));
+        if action > 95 {
+            registry.names.compact(registry.pieces.names_mut());
+        }
+        let mut said = vec![(0u64, false); 600];
+        let mut last_end = 0;
+        for (start, size, name) in registry.spans() {
+            assert!(start >= last_end && size > 0);
+            last_end = start + size;
+            let owner = std::str::from_utf8(name).unwrap().parse().unwrap();
+            said[start as usize..last_end as usize].fill((owner, registry.live_in(start, last_end) == [owner]));
+        }
+        assert_eq!(said, bytes);
+        let live = registry.starts.values().filter(|&&number| registry.pieces[number].owner().is_some()).count();
+        assert_eq!((registry.live_count(), registry.span_count() - registry.pieces.dead()), (live, live));
+    }
+}
+
+#[test]
+fn names_of_bytes_that_are_used_again_take_no_memory() {
+    let (mut registry, mut gone) = (Registry::default(), Vec::new());
+    for n in 0..100_000 {
+        let name = format!("a name of its own, the {n}th");
+        add(&mut registry, id(n % 2), code(0x1000, 16), &name, &mut gone);
+        assert_eq!(lines(&registry), format!("4096+16 {name}"));
+        let (capacity, _) = registry.names.usage();
+        assert!(capacity <= 256 * 1024, "{capacity} bytes for one name");
+    }
+    assert_eq!((gone.len(), registry.pieces.most()), (99_999, 1));
+}
+
+#[test]
+fn names_survive_what_becomes_of_others() {
+    let (mut registry, mut gone) = (Registry::default(), Vec::new());
+    let lasting = |n: u64| format!("lasting {n}");
+    for n in 0..5000 {
+        add(&mut registry, id(n), code(64 * n, 16), &lasting(n), &mut gone);
+        for times in 0..10 {
+            let passing = format!("passing {n} {times}").repeat(4);
+            add(&mut registry, id(5000), code(1 << 40, 16), &passing, &mut gone);
+            assert!(registry.remove(id(5000)).is_some());
+        }
+    }
+    for n in 0..5000 {
+        assert_eq!(registry.name_of(id(n)), Some(lasting(n).as_bytes()));
+    }
+    let needed: usize = registry.spans().map(|(_, _, name)| name.len()).sum();
+    let (capacity, garbage) = registry.names.usage();
+    // Half of it garbage, and what a growing vector takes at once.
+    assert!(needed < 70_000 && garbage <= 2 * 64 * 1024 && capacity <= 512 * 1024, "{needed} {garbage} {capacity}");
+}
+
+#[test]
+fn a_split_gives_each_piece_a_name_of_its_own() {
+    let (mut registry, mut gone) = (Registry::default(), Vec::new());
+    add(&mut registry, id(1), code(100, 50), "whole", &mut gone);
+    add(&mut registry, id(2), code(120, 10), "middle", &mut gone);
+    // The first part goes with its name; the other one keeps its own, also when the memory is sorted out.
+    add(&mut registry, id(3), code(100, 20), "first", &mut gone);
+    registry.names.compact(registry.pieces.names_mut());
+    assert_eq!(lines(&registry), "100+20 first, 120+10 middle, 130+20 whole");
+    assert_eq!((registry.names.usage(), registry.live_count(), registry.pieces.dead()), ((16, 0), 2, 1));
+}
+
+#[test]
+fn moved_code_keeps_everything_but_its_place() {
+    let (mut registry, mut gone) = (Registry::default(), Vec::new());
+    let stored = Some(Stored { offset: 1 << 40, len: 77 });
+    let live = Live { addr: 100, size: 50, reach: 164, index: 1 << 41, stored, tables_len: 9 };
+    add(&mut registry, id(1), live, "a", &mut gone);
+    let name = registry.name_of(id(1)).unwrap().to_vec();
+    assert_eq!(registry.remove(id(1)), Some(live));
+    assert!(registry.name_of(id(1)).is_none() && registry.id_at(100).is_none());
+    // Onto a part of itself.
+    let moved = Live { addr: 120, reach: 170, ..live };
+    assert_eq!(registry.insert(id(1), &moved, &name, &mut gone).change, MapChange::Rewrite);
+    assert_eq!((lines(&registry).as_str(), registry.id_at(120)), ("100+20 a, 120+50 a", Some(id(1))));
+    assert_eq!((registry.remove(id(1)), gone), (Some(moved), vec![]));
+}
+
+#[test]
+fn a_slot_that_is_used_again_is_another_registration() {
+    let (mut registry, mut gone) = (Registry::default(), Vec::new());
+    let (old, new) = (1 << 32 | 5, 3 << 32 | 5);
+    add(&mut registry, old, code(100, 50), "a", &mut gone);
+    assert!(registry.is_live(old) && !registry.is_live(new) && !registry.is_live(5) && !registry.is_live(0));
+    assert!(registry.remove(new).is_none() && registry.remove(5).is_none() && registry.remove(u64::MAX).is_none());
+    assert!(registry.remove(old).is_some());
+    add(&mut registry, new, code(200, 60), "b", &mut gone);
+    assert!(registry.remove(old).is_none() && registry.size_of(old).is_none());
+    assert_eq!((registry.size_of(new), registry.id_at(200), registry.live_count()), (Some(60), Some(new), 1));
+    assert_eq!(registry.live_in(0, 1000), [new]);
+    // Overwritten, its slot is free too.
+    add(&mut registry, id(6), code(200, 60), "c", &mut gone);
+    assert_eq!((gone, registry.is_live(new), registry.live_count()), (vec![new], false, 1));
+}
+
+#[test]
+fn what_ends_together_dies_like_the_others() {
+    let (mut registry, mut gone) = (Registry::default(), Vec::new());
+    for n in 0..DEAD_MAX as u64 + 10 {
+        add(&mut registry, id(n), code(16 * n, 16), "x", &mut gone);
+    }
+    registry.remove(id(7));
+    assert_eq!(end_all(&mut registry), ids((0..7).chain(8..DEAD_MAX as u64 + 10)));
+    assert_eq!((registry.live_count(), registry.pieces.dead()), (0, DEAD_MAX + 10));
+    assert!(end_all(&mut registry).is_empty() && !registry.is_live(id(8)));
+    // The one that died before goes first.
+    let forgotten = registry.forget_oldest();
+    assert!(!registry.starts.contains_key(&(16 * 7)) && registry.span_count() == DEAD_MAX + 10 - forgotten);
+    add(&mut registry, id(8), code(16 * 8, 16), "again", &mut gone);
+    assert!(gone.is_empty() && registry.live_count() == 1);
+}
