@@ -25,6 +25,9 @@ static inline void test_begin(int argc, char **argv) {
   /* What the person who runs the tests has set must not decide them. */
   unsetenv("JITSYM");
   unsetenv("JITSYM_DIR");
+  unsetenv("JITSYM_SPOOL");
+  unsetenv("JITSYM_SPOOL_DIR");
+  unsetenv("JITSYM_RECOVER");
   unsetenv("JITDUMPDIR");
   unsetenv("JITDUMP_USE_ARCH_TIMESTAMP");
   umask(022);

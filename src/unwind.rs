@@ -47,14 +47,21 @@ impl Source for Unwind<'_> {
 /// A description as the caller has it, word by word: the same again means the same tables.
 pub type Raw = [u64; size_of::<jitsym_unwind>() / 8];
 
-/// The raw description that was used last.
+/// A description as the caller gave it.
 #[derive(Debug)]
-struct Recent {
+struct Given {
     raw: Raw,
     saved: Vec<SavedRegister>,
     /// The smallest code that it was found good for.
     least: u64,
-    entry: usize,
+}
+
+impl Given {
+    #[inline(always)]
+    fn is(&self, raw: &Raw) -> bool {
+        // Not short-circuiting, so that it is done with vectors.
+        self.raw.iter().zip(raw).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+    }
 }
 
 /// Descriptions with a longer key are not kept.
@@ -76,7 +83,6 @@ pub struct Cache {
     oldest: usize,
     /// Tables that are not kept beyond the call.
     passing: Option<Tables>,
-    raw: Option<Recent>,
 }
 
 #[derive(Debug)]
@@ -84,6 +90,7 @@ struct Entry {
     key: Vec<u32>,
     code_size: u64,
     tables: Tables,
+    given: Option<Given>,
 }
 
 impl Cache {
@@ -125,26 +132,25 @@ impl Cache {
         Ok(Some((&tables.bytes, tables.hdr_size)))
     }
 
-    /// Whether this is the raw description that was used last, but perhaps for the registers saved. Most runtimes have one
-    /// frame layout, and give it again and again.
+    /// Whether the entry that was used last was given in this raw form, but perhaps for the registers saved. Most runtimes have
+    /// one frame layout, and give it again and again.
     #[inline(always)]
     pub fn is_recent(&self, raw: &Raw) -> bool {
-        let Some(recent) = &self.raw else { return false };
-        // Not short-circuiting, so that it is done with vectors.
-        recent.raw.iter().zip(raw).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+        let given = self.entries.get(self.recent).and_then(|entry| entry.given.as_ref());
+        given.is_some_and(|given| given.is(raw))
     }
 
     /// Whether the description that `is_recent` saves these registers too, and was found good for code that is not larger.
     #[inline(always)]
     pub fn recent_is_for(&self, saved: &[SavedRegister], code_size: u64) -> bool {
-        self.raw.as_ref().is_some_and(|recent| code_size >= recent.least && recent.saved == saved)
+        let given = self.entries.get(self.recent).and_then(|entry| entry.given.as_ref());
+        given.is_some_and(|given| code_size >= given.least && given.saved == saved)
     }
 
     /// The tables of that description.
     #[inline(always)]
     pub fn recent_tables(&mut self, code_size: u64) -> Result<Option<(&[u8], usize)>> {
-        let recent = self.raw.as_ref().ok_or(Error::Internal)?;
-        let entry = self.entries.get_mut(recent.entry).ok_or(Error::Internal)?;
+        let entry = self.entries.get_mut(self.recent).ok_or(Error::Internal)?;
         if entry.code_size != code_size {
             entry.tables.set_code_size(code_size)?;
             entry.code_size = code_size;
@@ -155,9 +161,14 @@ impl Cache {
     /// Remembers that the description whose tables were asked for last has this raw form. Its tables must not depend on the
     /// size of the code but for that size itself.
     pub fn remember(&mut self, raw: &Raw, saved: &[SavedRegister], code_size: u64) {
-        if self.entries.get(self.recent).is_some_and(|entry| entry.code_size == code_size) {
-            self.raw = Some(Recent { raw: *raw, saved: saved.to_vec(), least: code_size, entry: self.recent });
-        }
+        let Some(entry) = self.entries.get_mut(self.recent).filter(|entry| entry.code_size == code_size) else {
+            return;
+        };
+        let given = entry.given.get_or_insert(Given { raw: *raw, saved: Vec::new(), least: code_size });
+        (given.raw, given.least) = (*raw, code_size);
+        // In the memory that it has: runtimes with several frame layouts come by here.
+        given.saved.clear();
+        given.saved.extend_from_slice(saved);
     }
 
     /// Makes the key: all that the tables depend on but the size of the code. `false` if the description is not to be kept.
@@ -212,13 +223,10 @@ impl Cache {
 
     /// Adds an entry, in place of the oldest one if all are taken.
     fn keep(&mut self, code_size: u64, tables: Tables) {
-        let entry = Entry { key: self.key.clone(), code_size, tables };
+        let entry = Entry { key: self.key.clone(), code_size, tables, given: None };
         match self.entries.get_mut(self.oldest) {
             Some(place) => *place = entry,
             None => self.entries.push(entry),
-        }
-        if self.raw.as_ref().is_some_and(|raw| raw.entry == self.oldest) {
-            self.raw = None;
         }
         self.recent = self.oldest;
         self.oldest = (self.oldest + 1) % ENTRIES;

@@ -42,7 +42,15 @@ fn check(tool: &[&str], program: &Path, name: &str, arguments: &[&str]) {
     let mut command = Command::new("timeout");
     command.args(["-k", "5", "1800"]).args(tool).arg(program).arg(&dir).args(arguments);
     // The machine that runs the tests has no say in them.
-    for variable in ["JITSYM", "JITSYM_DIR", "JITDUMPDIR", "JITDUMP_USE_ARCH_TIMESTAMP"] {
+    for variable in [
+        "JITSYM",
+        "JITSYM_DIR",
+        "JITSYM_SPOOL",
+        "JITSYM_SPOOL_DIR",
+        "JITSYM_RECOVER",
+        "JITDUMPDIR",
+        "JITDUMP_USE_ARCH_TIMESTAMP",
+    ] {
         command.env_remove(variable);
     }
     command.env("ASAN_OPTIONS", "detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1");

@@ -114,18 +114,20 @@ impl PerfMap {
     }
 
     /// Takes note of a registration that the registry has just been told of.
-    pub fn note(&mut self, change: MapChange, start: u64, size: u64, name: &[u8]) {
+    ///
+    /// `alone`: if the process is killed, only this file can tell of it. Then its line is appended also if older lines have to
+    /// change. Else it waits until the file is written anew: no two lines are to say different things, and from the jitdump it
+    /// can be recovered.
+    pub fn note(&mut self, change: MapChange, start: u64, size: u64, name: &[u8], alone: bool) {
         match change {
             MapChange::None => return,
             MapChange::Append => {}
             MapChange::Rewrite => self.stale = true,
         }
-        if self.file.is_some() {
-            // Also if the file is to be written anew: until then the name is there, if not alone, and is not lost with the
-            // process.
+        if self.file.is_some() && (alone || !self.stale) {
             push_line(&mut self.pending, self.dialect, start, size, name);
         } else {
-            // Nothing is collected: a later file is written from the registry.
+            // Without a file nothing is collected: a later one is written from the registry.
             self.stale = true;
         }
     }

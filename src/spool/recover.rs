@@ -179,8 +179,10 @@ impl Dead {
         let mut chunks: Vec<Chunk> = copies.iter().map(|copied| copied.chunk).collect();
         chunks.sort_by_key(|chunk| chunk.serial());
         let unread = |chunk: &Chunk| chunk.consumed()..chunk.committed();
-        let moves = chunks.iter().any(|chunk| unread(chunk).any(|event| chunk.event(event).kind == Kind::Move));
-        let mut replay = Replay::new(Arc::new(status), &files, header, moves, &mut report.problems);
+        let moves = || chunks.iter().any(|chunk| unread(chunk).any(|event| chunk.event(event).kind == Kind::Move));
+        // What the map lacks, or what a move needs, is in the jitdump.
+        let search = header.state().map_is_stale || moves();
+        let mut replay = Replay::new(Arc::new(status), &files, header, search, &mut report.problems);
         let mut merge = Merge::new(chunks.iter().map(|&chunk| std::iter::once(chunk)));
         while let Some((chunk, mut event)) = merge.next(u64::MAX) {
             replay.apply(chunk, &mut event);

@@ -34,8 +34,15 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Takes over the files. What cannot be taken over is described in `problems`. `moves`: there are records of moves.
-    pub fn new(status: Arc<Status>, files: &Files, header: &Header, moves: bool, problems: &mut Vec<String>) -> Replay {
+    /// Takes over the files. What cannot be taken over is described in `problems`. `search`: what is in the jitdump
+    /// matters too.
+    pub fn new(
+        status: Arc<Status>,
+        files: &Files,
+        header: &Header,
+        search: bool,
+        problems: &mut Vec<String>,
+    ) -> Replay {
         let mut ledger = Ledger::new(status, false);
         let state = header.state();
         ledger.last_time = state.last_time;
@@ -48,7 +55,7 @@ impl Replay {
                 replay.know(&Live { addr, size, reach: addr + size, index: 0, stored: None, tables_len: 0 }, name);
             }
         }
-        if moves {
+        if search {
             replay.search_dump();
         }
         replay.last_from_files = replay.last_id;

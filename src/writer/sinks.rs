@@ -180,8 +180,9 @@ impl SinkSet {
 
     /// A registration has changed the registry.
     pub fn note(&mut self, change: MapChange, start: u64, size: u64, name: &[u8]) {
+        let alone = !self.status.sinks().has(Sinks::JITDUMP);
         if let Some(map) = &mut self.map {
-            map.note(change, start, size, name);
+            map.note(change, start, size, name, alone);
         }
     }
 
