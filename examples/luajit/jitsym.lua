@@ -58,7 +58,9 @@ local LINE = "struct { uint32_t offset, line, column, reserved; const char *file
 local STATS = [[struct {
   size_t struct_size; uint32_t sinks_running, sinks_failed;
   uint64_t registered, moved, unregistered, overwritten, live, dropped, unreadable, names_changed, not_free,
-    jitdump_bytes, jitdump_records, map_bytes, map_entries, map_rewrites, map_forgotten, write_errors, memory;
+    jitdump_bytes, jitdump_records, map_bytes, map_entries, map_rewrites, map_forgotten, write_errors, memory,
+    memory_held, waited, recovered;
+  uint32_t spool, reserved;
 }]]
 local FUNCTIONS = [[
 int32_t jitsym_lua_init(const void *options, void **out) __asm__("jitsym_init");
