@@ -758,7 +758,7 @@ typedef struct jitsym_stats {
    */
   uint64_t memory_held;
   /**
-   * Records that had to wait for memory.
+   * Records that had to wait because `jitsym_options.max_memory` was reached.
    */
   uint64_t waited;
   /**

@@ -187,23 +187,51 @@ impl Engine {
             return Some(cursor);
         }
         self.wake();
-        let wait = if self.drop_when_full.load(Ordering::Relaxed) {
-            Duration::ZERO
-        } else {
-            Duration::from_millis(self.max_wait_ms.load(Ordering::Relaxed).into())
-        };
-        if wait.is_zero() {
+        let wait = Duration::from_millis(self.max_wait_ms.load(Ordering::Relaxed).into());
+        if !self.may_wait() || wait.is_zero() {
             return None;
         }
         self.status.counters.waited.add(1);
         let end = Instant::now() + wait;
         loop {
-            thread::sleep_briefly();
+            thread::sleep_micros(100);
             match take() {
                 None if Instant::now() < end => {}
                 result => return result,
             }
         }
+    }
+
+    /// A chunk that the writer makes free, as long as it gets on with its work. When threads only register faster than it writes,
+    /// waiting costs all of them less than ever more memory, whose pages have to be made; if it hangs in a slow disk, memory is
+    /// what helps.
+    #[cold]
+    pub fn wait_for_writer(&self) -> Option<Cursor> {
+        const HANGING: Duration = Duration::from_millis(2);
+        let begin = Instant::now();
+        let longest = Duration::from_millis(self.max_wait_ms.load(Ordering::Relaxed).into());
+        let (mut pass, mut since) = (self.pool.memory().next_pass(), begin);
+        while self.may_wait() {
+            // Waking eight threads ten times a millisecond would cost as much as writing what they register.
+            thread::sleep_micros(400);
+            let taken = self.pool.take();
+            if taken.is_some() {
+                return taken;
+            }
+            let now = Instant::now();
+            let latest = self.pool.memory().next_pass();
+            if latest != pass {
+                (pass, since) = (latest, now);
+            }
+            if now - since >= HANGING || now - begin >= longest {
+                break;
+            }
+        }
+        None
+    }
+
+    fn may_wait(&self) -> bool {
+        !self.drop_when_full.load(Ordering::Relaxed)
     }
 
     /// Sends to the writer. There is room but in a storm of new threads, so waiting is the exception.

@@ -130,13 +130,15 @@ impl Lane {
     fn change_chunk(&mut self) -> Result<()> {
         // The full one goes first, also if there is no other yet: writing it out is what makes one free.
         self.enter();
+        let has_filled_one = self.cursor.is_some();
         let handed_over = self.hand_over();
         self.slot.end();
         handed_over?;
-        let pool = &self.engine.pool;
-        let taken = self.engine.take_chunk().or_else(|| pool.take_new());
-        let Some(cursor) = taken.or_else(|| self.engine.wait_for(|| pool.take())) else {
-            self.engine.status.counters.dropped.add(1);
+        let engine = self.engine;
+        let taken = engine.take_chunk().or_else(|| if has_filled_one { engine.wait_for_writer() } else { None });
+        let taken = taken.or_else(|| engine.pool.take_new());
+        let Some(cursor) = taken.or_else(|| engine.wait_for(|| engine.pool.take())) else {
+            engine.status.counters.dropped.add(1);
             return Err(Error::Dropped);
         };
         self.slot.set_current(Some(cursor.chunk()));

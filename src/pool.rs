@@ -16,7 +16,7 @@ use crate::spool::Memory;
 /// What the pool starts with, unless its bound is lower.
 const START: usize = (4 << 20) / CHUNK_SIZE;
 
-/// With fewer chunks free than this the writer should hurry, and make more.
+/// With fewer chunks free than this the writer should hurry.
 const LOW: usize = 4;
 
 /// See the module's description.
@@ -151,11 +151,11 @@ impl Pool {
         self.unused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Some free chunks more, if there are fewer than there should be. For the writer, which does it pass by pass.
+    /// Some of the chunks of the start, if there are fewer. For the writer, which does it pass by pass. Those beyond it are made
+    /// by who needs them (`take_new`): the writer is held up in writing then.
     pub fn replenish(&self) {
-        let wanted = || self.held.load(Ordering::Relaxed) < self.start || self.is_low();
         for _ in 0..LOW {
-            if !wanted() || !self.grow() {
+            if self.held.load(Ordering::Relaxed) >= self.start || !self.grow() {
                 break;
             }
         }
@@ -297,9 +297,7 @@ mod tests {
     fn the_pool_grows_to_its_bound_and_back() {
         let pool = pool(8 << 20);
         let mut taken = Vec::new();
-        loop {
-            pool.replenish();
-            let Some(cursor) = pool.take() else { break };
+        while let Some(cursor) = pool.take().or_else(|| pool.take_new()) {
             taken.push(cursor.chunk());
         }
         assert_eq!(taken.len(), 32);

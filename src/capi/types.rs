@@ -350,7 +350,7 @@ pub struct jitsym_stats {
     pub memory: u64,
     /// Bytes of memory that are held for that purpose, in use or not; at most `jitsym_options.max_memory`.
     pub memory_held: u64,
-    /// Records that had to wait for memory.
+    /// Records that had to wait because `jitsym_options.max_memory` was reached.
     pub waited: u64,
     /// Records of killed processes that `JITSYM_INIT_RECOVER` has put into their files.
     pub recovered: u64,

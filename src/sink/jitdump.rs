@@ -125,9 +125,10 @@ impl Jitdump {
         let size = file::append_whole(file, groups)?;
         self.len += size;
         if self.len > self.reserved && self.len > RESERVE_FROM {
-            // Writing to room that is there already took down to a third of the time on ext4, and never more.
             let more = self.len.min(RESERVE_MOST);
-            file::reserve(file, self.len, more);
+            if file::gains_by_reserve(file) {
+                file::reserve(file, self.len, more);
+            }
             self.reserved = self.len + more;
         }
         Ok(size)

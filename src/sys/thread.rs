@@ -11,9 +11,9 @@ pub fn id() -> u32 {
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
-/// Sleeps for about a tenth of a millisecond. No cancellation point, and no use of thread-local storage.
-pub fn sleep_briefly() {
-    uncancelled(|| std::thread::sleep(std::time::Duration::from_micros(100)));
+/// Sleeps for so many microseconds, and some. No cancellation point, and no use of thread-local storage.
+pub fn sleep_micros(micros: u64) {
+    uncancelled(|| std::thread::sleep(std::time::Duration::from_micros(micros)));
 }
 
 /// Runs `body` with all signals blocked on this thread. A SIGXFSZ that a write in it has raised is taken away: the write has
