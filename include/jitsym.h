@@ -23,7 +23,7 @@
  * description says so. The library starts one thread, with all signals blocked, in the first jitsym_init.
  *
  * Processes. After fork the parent goes on undisturbed; in the child every call on an inherited session returns
- * JITSYM_ERR_FORKED and touches nothing, and jitsym_init opens files of the child's own. The shared library is never
+ * JITSYM_ERR_FORKED (or JITSYM_OK, where there is nothing to do because no sink runs) and touches nothing, and jitsym_init opens files of the child's own. The shared library is never
  * unloaded (dlclose leaves it in place). At a normal exit with a session open, what is pending is written, within 10 seconds.
  * From then on nothing is written any more but what the exiting thread itself, in a later exit handler, flushes or closes; for
  * other threads these two return JITSYM_ERR_TIMEOUT at once, so that the end of the process finds no record half written.
@@ -322,8 +322,8 @@ typedef enum jitsym_code_flag {
   /**
    * The bytes stay as they are, where they are, until the next `jitsym_flush`, `jitsym_unregister` or `jitsym_move` of
    * this code has returned. The writer reads them there later, so that the call copies none: for large code, and for
-   * runtimes that never free. `jitsym_unregister` and `jitsym_move` wait for the writer if it has not read them yet. If
-   * the process is killed before, the record is recovered without them.
+   * runtimes that never free. `jitsym_unregister`, `jitsym_move` and `jitsym_unregister_range` wait for the writer if it has
+   * not read them yet, 10 seconds at most. If the process is killed before, the record is recovered without them.
    */
   JITSYM_CODE_STABLE = 1,
 } jitsym_code_flag;
@@ -405,7 +405,7 @@ typedef struct jitsym_options {
   uint32_t reserved;
   /**
    * Directory of the spool, absolute, on a file system in memory. NULL: `JITSYM_SPOOL_DIR`, else `/dev/shm`. The first
-   * session of a process decides.
+   * session of a process decides; if it has no sink, there is no spool.
    */
   const char *spool_dir;
 } jitsym_options;

@@ -197,13 +197,17 @@ impl Chunk {
         let most = (self.size() - HEAD) / size_of::<Event>();
         let committed = self.committed().min(most as u32);
         let mut end = from.min(committed);
+        // Bodies follow each other, and end before the events begin: reading one changes no other.
+        let mut next_body = HEAD;
+        let bodies_end = self.size() - committed as usize * size_of::<Event>();
         while end < committed && self.is_event(end) {
             let event = self.event(end);
-            let in_chunk = event.body_at as usize + event.body_len as usize <= self.size();
+            let (start, stop) = (event.body_at as usize, event.body_at as usize + event.body_len as usize);
             // SAFETY: the body lies in the chunk, which is ours.
-            if !in_chunk || !is_sound(&event, unsafe { self.body(&event) }) {
+            if start < next_body || stop > bodies_end || !is_sound(&event, unsafe { self.body(&event) }) {
                 break;
             }
+            next_body = stop;
             end += 1;
         }
         self.head().committed.store(end, Ordering::Relaxed);

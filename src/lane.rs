@@ -92,8 +92,11 @@ impl Lane {
         let fits = pool.can_hold(len);
         let taken = if fits { self.engine.wait_for(|| pool.take_large(len)) } else { None };
         let Some(mut cursor) = taken else {
+            if !fits {
+                return Err(Error::NoMemory);
+            }
             self.engine.status.counters.dropped.add(1);
-            return Err(if fits { Error::Dropped } else { Error::NoMemory });
+            return Err(Error::Dropped);
         };
         let chunk = cursor.chunk();
         self.enter();

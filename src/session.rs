@@ -128,7 +128,10 @@ fn open(options: &Options) -> Result<Session> {
 fn open_in(process: &'static Process, options: &Options) -> Result<Session> {
     let config = Config::new(options)?;
     let mut control = process.control();
-    let tidy = process.engine().is_none() || config.recover;
+    // A session that writes nothing has nobody's files to complete, and makes nothing that somebody has to clean up.
+    let is_off = config.sinks == Sinks::NONE;
+    let config = Config { spool: config.spool && !is_off, ..config };
+    let tidy = !is_off && (process.engine().is_none() || config.recover);
     let recovered = if tidy { thread::quietly(|| recover::tidy(&config.spool_dir, config.recover)) } else { 0 };
     let engine = process.engine_or_new(|| thread::quietly(|| Engine::new(&config, &process.last_error)))?;
     engine.status.counters.recovered.add(recovered);

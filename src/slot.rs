@@ -8,6 +8,7 @@
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
 
 use crate::chunk::Chunk;
+use crate::sys::thread;
 
 /// The thread's place.
 #[derive(Debug)]
@@ -84,16 +85,19 @@ impl Slot {
     /// Waits, not having begun, until the writer has decided. True if the chunk is gone.
     #[cold]
     pub fn settle(&self) -> bool {
-        loop {
+        for turn in 0.. {
             match self.claim.load(Ordering::Acquire) {
-                WANTED => std::thread::yield_now(),
+                // Yielding alone gives a writer of lower priority no processor.
+                WANTED if turn < 100 => std::thread::yield_now(),
+                WANTED => thread::sleep_micros(50),
                 TAKEN => {
                     self.claim.store(KEPT, Ordering::Release);
                     return true;
                 }
-                _ => return false,
+                _ => break,
             }
         }
+        false
     }
 
     /// The writer wants the chunk. `barrier::all_threads` has to follow, then `take`. False if an earlier taking is not even

@@ -117,6 +117,7 @@ programs! {
     life, "gcc", "c-tests/test_life.c", &[];
     threads, "gcc", "c-tests/test_threads.c", &[];
     stable, "gcc", "c-tests/test_stable.c", &[];
+    host, "gcc", "c-tests/test_host.c", &[];
     // A forked child has the memory of the parent's threads, but not the registers that hold on to it.
     fork, "gcc", "c-tests/test_fork.c", &["--leak-check=no"];
     cxx, "g++", "c-tests/test_cxx.cc", &[];

@@ -116,7 +116,7 @@ pub unsafe fn options(from: *const jitsym_options) -> Result<Options> {
     }
     // SAFETY: the caller's promise.
     let raw = unsafe { read(from)? };
-    check_flags(raw.flags, 255)?;
+    check_flags(raw.flags, 2 * jitsym_init_flag::JITSYM_INIT_RECOVER as u32 - 1)?;
     check_flags(raw.sinks, Sinks::ALL.0)?;
     check_flags(raw.file_mode, 0o777)?;
     check_flags(raw.reserved, 0)?;

@@ -69,8 +69,8 @@ pub enum jitsym_init_flag {
 pub enum jitsym_code_flag {
     /// The bytes stay as they are, where they are, until the next `jitsym_flush`, `jitsym_unregister` or `jitsym_move` of
     /// this code has returned. The writer reads them there later, so that the call copies none: for large code, and for
-    /// runtimes that never free. `jitsym_unregister` and `jitsym_move` wait for the writer if it has not read them yet. If
-    /// the process is killed before, the record is recovered without them.
+    /// runtimes that never free. `jitsym_unregister`, `jitsym_move` and `jitsym_unregister_range` wait for the writer if it has
+    /// not read them yet, 10 seconds at most. If the process is killed before, the record is recovered without them.
     JITSYM_CODE_STABLE = 1,
 }
 
@@ -126,7 +126,7 @@ pub struct jitsym_options {
     /// Must be 0.
     pub reserved: u32,
     /// Directory of the spool, absolute, on a file system in memory. NULL: `JITSYM_SPOOL_DIR`, else `/dev/shm`. The first
-    /// session of a process decides.
+    /// session of a process decides; if it has no sink, there is no spool.
     pub spool_dir: *const c_char,
 }
 

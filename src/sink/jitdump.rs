@@ -11,7 +11,7 @@ use crate::registry::Stored;
 use crate::spool::layout::FileState;
 use crate::sys::arch::ELF_MACHINE;
 use crate::sys::clock::Clock;
-use crate::sys::file::{self, Identity};
+use crate::sys::file::{self, Held, Identity};
 use crate::sys::marker::Marker;
 
 /// A file that grows beyond this gets room ahead: as much as it is long already, up to a bound.
@@ -26,7 +26,7 @@ pub struct Jitdump {
     pid: u32,
     clock: Clock,
     close_record: bool,
-    file: Option<File>,
+    file: Option<Held>,
     identity: Option<Identity>,
     marker: Option<Marker>,
     /// Where the last whole group ends. Everything behind it is taken back if a write fails.
@@ -81,7 +81,7 @@ impl Jitdump {
                 known.set_len(self.len)?;
                 self.closed = false;
             }
-            self.file = Some(known);
+            self.file = Some(Held::new(known)?);
             return Ok(());
         }
         let mut created = file::claim(&self.path, self.mode)?;
@@ -94,7 +94,7 @@ impl Jitdump {
         self.identity = Some(file::identity(&created)?);
         self.len = HEADER_SIZE as u64;
         self.closed = false;
-        self.file = Some(created);
+        self.file = Some(Held::new(created)?);
         Ok(())
     }
 
@@ -121,7 +121,7 @@ impl Jitdump {
 
     /// Appends whole groups, or nothing.
     pub fn write(&mut self, groups: &mut [IoSlice<'_>]) -> io::Result<u64> {
-        let file = self.file.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        let file = self.file.as_ref().ok_or(io::ErrorKind::NotConnected)?.checked()?;
         let size = file::append_whole(file, groups)?;
         self.len += size;
         if self.len > self.reserved && self.len > RESERVE_FROM {
@@ -139,7 +139,7 @@ impl Jitdump {
         match &self.file {
             Some(file) if self.reserved > self.len => {
                 self.reserved = 0;
-                file.set_len(self.len)
+                file.checked()?.set_len(self.len)
             }
             _ => Ok(()),
         }
@@ -173,7 +173,7 @@ impl Jitdump {
         file.set_len(state.len)?;
         self.identity = Some(state.identity);
         self.len = state.len;
-        self.file = Some(file);
+        self.file = Some(Held::new(file)?);
         Ok(())
     }
 
@@ -203,7 +203,7 @@ impl Jitdump {
         self.trim()?;
         let Some(file) = self.file.take() else { return Ok(()) };
         if self.close_record {
-            file::append_whole(&file, &mut [IoSlice::new(&close_record(self.clock.now()))])?;
+            file::append_whole(file.checked()?, &mut [IoSlice::new(&close_record(self.clock.now()))])?;
             self.closed = true;
         }
         Ok(())

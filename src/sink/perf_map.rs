@@ -3,8 +3,8 @@
 //! perf and the others read the file at some moment of their own, so each write is of whole lines, and a changed file is put
 //! in place by renaming: whoever has the old one open or mapped keeps it as it was.
 
-use std::fs::{self, File};
-use std::io::{self, IoSlice, Write};
+use std::fs;
+use std::io::{self, IoSlice, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::format::perf_map::{push_line, Dialect};
 use crate::registry::{MapChange, Registry};
 use crate::spool::layout::FileState;
 use crate::status::Counters;
-use crate::sys::file::{self, Identity};
+use crate::sys::file::{self, Held, Identity};
 
 /// The least time between two rewrites, unless somebody asks for a flush.
 const REWRITE_INTERVAL: Duration = Duration::from_millis(50);
@@ -25,7 +25,7 @@ pub struct PerfMap {
     path: PathBuf,
     dialect: Dialect,
     mode: u32,
-    file: Option<File>,
+    file: Option<Held>,
     identity: Option<Identity>,
     len: u64,
     /// Lines to append.
@@ -76,7 +76,7 @@ impl PerfMap {
         };
         self.identity = Some(file::identity(&opened)?);
         self.len = opened.metadata()?.len();
-        self.file = Some(opened);
+        self.file = Some(Held::new(opened)?);
         Ok(())
     }
 
@@ -92,7 +92,8 @@ impl PerfMap {
         let known = file::identity_of_name(&self.path)? == state.identity;
         let identity = if known { state.identity } else { next };
         let file = file::reopen(&self.path, identity)?;
-        let mut text = fs::read(&self.path)?;
+        let mut text = Vec::new();
+        (&file).read_to_end(&mut text)?;
         if known {
             if (text.len() as u64) < state.len {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "has been cut"));
@@ -100,7 +101,7 @@ impl PerfMap {
             text.truncate(state.len as usize);
         }
         self.identity = Some(identity);
-        self.file = Some(file);
+        self.file = Some(Held::new(file)?);
         // Whatever follows, it is put into place at once or not at all.
         self.stale = true;
         Ok(text)
@@ -152,7 +153,7 @@ impl PerfMap {
         announce: &dyn Fn(Identity),
     ) -> io::Result<()> {
         // Programs that tidy /tmp remove it under long-running processes.
-        self.stale |= now && self.file.as_ref().is_some_and(file::is_removed);
+        self.stale |= now && self.file.as_ref().is_some_and(|file| file::is_removed(file));
         if self.stale && (now || Instant::now() >= self.not_before) {
             let begin = Instant::now();
             self.rewrite(registry, counters, announce)?;
@@ -162,7 +163,7 @@ impl PerfMap {
         if self.pending.is_empty() {
             return Ok(());
         }
-        let file = self.file.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        let file = self.file.as_ref().ok_or(io::ErrorKind::NotConnected)?.checked()?;
         let size = file::append_whole(file, &mut [IoSlice::new(&self.pending)])?;
         counters.map_bytes.add(size);
         self.len += size;
@@ -189,7 +190,7 @@ impl PerfMap {
         }
         self.identity = Some(identity);
         self.len = text.len() as u64;
-        self.file = Some(fresh);
+        self.file = Some(Held::new(fresh)?);
         self.pending.clear();
         self.stale = false;
         counters.map_rewrites.add(1);

@@ -38,6 +38,7 @@ pub struct Header {
     pid: AtomicU64,
     start_time: AtomicU64,
     pid_namespace: AtomicU64,
+    mount_namespace: AtomicU64,
     /// Number of the last pass that was committed.
     committed: AtomicU64,
     /// The one of the last pass and the one of the pass before or after it; the place is the lowest bit of the pass.
@@ -179,12 +180,8 @@ impl Header {
         self.pid.store(owner.pid.into(), Ordering::Relaxed);
         self.start_time.store(owner.start_time, Ordering::Relaxed);
         self.pid_namespace.store(owner.pid_namespace, Ordering::Relaxed);
+        self.mount_namespace.store(owner.mount_namespace, Ordering::Relaxed);
         self.magic.store(MAGIC, Ordering::Release);
-    }
-
-    /// Whether it was never described.
-    pub fn is_blank(&self) -> bool {
-        self.magic.load(Ordering::Acquire) == 0
     }
 
     /// Whose spool this is, and of how many units; `None` if it is none, or of another version.
@@ -196,6 +193,7 @@ impl Header {
             pid: self.pid.load(Ordering::Relaxed).try_into().ok()?,
             start_time: self.start_time.load(Ordering::Relaxed),
             pid_namespace: self.pid_namespace.load(Ordering::Relaxed),
+            mount_namespace: self.mount_namespace.load(Ordering::Relaxed),
         };
         known.then_some((owner, usize::try_from(self.units.load(Ordering::Relaxed)).ok()?))
     }

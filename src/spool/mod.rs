@@ -27,7 +27,8 @@ pub struct Memory {
     /// Where the first unit lies.
     start: usize,
     file: Option<SpoolFile>,
-    /// Some units are private memory, because the file system had no more room.
+    /// Some units are private memory, because the file system had no more room: which ones, and whether there are any.
+    private: Box<[AtomicBool]>,
     partly: AtomicBool,
     pass: AtomicU64,
 }
@@ -68,7 +69,8 @@ impl Memory {
 
     fn finish(region: Region, units: usize, file: Option<SpoolFile>) -> Memory {
         let start = header_len(units);
-        Memory { region, units, start, file, partly: AtomicBool::new(false), pass: AtomicU64::new(0) }
+        let private = (0..units).map(|_| AtomicBool::new(false)).collect();
+        Memory { region, units, start, file, private, partly: AtomicBool::new(false), pass: AtomicU64::new(0) }
     }
 
     pub fn header(&self) -> &Header {
@@ -97,9 +99,11 @@ impl Memory {
     /// Makes one chunk of units that nobody uses, with memory behind it.
     pub fn make_chunk(&self, units: &Range<usize>) -> io::Result<Chunk> {
         let bytes = self.bytes(units);
-        if self.file.as_ref().is_some_and(|file| file.back(&bytes).is_err()) {
+        let is_private = || units.clone().any(|unit| self.private[unit].load(Ordering::Relaxed));
+        if self.file.as_ref().is_some_and(|file| is_private() || file.back(&bytes).is_err()) {
             // The host goes on registering. What lies here is lost if it is killed.
             self.region.make_private(bytes.clone())?;
+            units.clone().for_each(|unit| self.private[unit].store(true, Ordering::Relaxed));
             self.partly.store(true, Ordering::Relaxed);
         }
         // SAFETY: the range lies in the region, which is never unmapped, and by contract nobody uses it.
@@ -125,10 +129,7 @@ impl Memory {
         for unit in units.clone() {
             directory[unit].store(0, Ordering::Release);
         }
-        let bytes = self.bytes(units);
-        if self.file.as_ref().is_none_or(|file| file.punch(&bytes).is_err()) {
-            self.region.discard(bytes);
-        }
+        self.region.discard(self.bytes(units));
     }
 
     /// The chunk that begins with a unit.

@@ -6,6 +6,7 @@
 //!
 //! A spool is the memory of a process that may have been killed because it went wild. So nothing in it is believed.
 
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -42,7 +43,16 @@ const LEFT_ALONE: usize = 16;
 pub fn recover(dir: &Path, wanted: &dyn Fn(u32) -> bool) -> io::Result<Vec<Report>> {
     let mut reports = Vec::new();
     for listed in list(dir)?.iter().filter(|listed| wanted(listed.pid)) {
-        reports.extend(Dead::open(&listed.path).map(Dead::recover));
+        match Dead::open(&listed.path) {
+            Opened::Dead(dead) => reports.push(dead.recover()),
+            Opened::Busy => reports.push(Report {
+                pid: listed.pid,
+                problems: vec!["somebody else recovers it".into()],
+                kept: true,
+                ..Report::default()
+            }),
+            Opened::Other => {}
+        }
     }
     Ok(reports)
 }
@@ -50,18 +60,32 @@ pub fn recover(dir: &Path, wanted: &dyn Fn(u32) -> bool) -> io::Result<Vec<Repor
 /// What a new session does about the dead, asked for recovery or not: it removes spools that have nothing in them. Returns the
 /// number of records recovered.
 pub fn tidy(dir: &Path, all: bool) -> u64 {
-    let mut full: Vec<Dead> = Vec::new();
+    let mut full = Vec::new();
     for listed in list(dir).unwrap_or_default() {
         match Dead::open(&listed.path) {
-            Some(dead) if dead.is_empty() => {
+            Opened::Dead(dead) if dead.is_empty() => {
                 dead.recover();
             }
-            Some(dead) => full.push(dead),
-            None => {}
+            // Not held on to: somebody else may want to recover it.
+            Opened::Dead(_) => full.push(listed.path),
+            Opened::Busy | Opened::Other => {}
         }
     }
     let count = if all { full.len() } else { full.len().saturating_sub(LEFT_ALONE) };
-    full.into_iter().take(count).map(|dead| dead.recover().records).sum()
+    let recovered = full[..count].iter().map(|path| match Dead::open(path) {
+        Opened::Dead(dead) => dead.recover().records,
+        Opened::Busy | Opened::Other => 0,
+    });
+    recovered.sum()
+}
+
+/// What a name that looks like a spool's stands for.
+enum Opened {
+    Dead(Dead),
+    /// A dead process's, but somebody has it locked.
+    Busy,
+    /// That of a living process, somebody else's, or none.
+    Other,
 }
 
 /// A spool of a dead process, locked.
@@ -80,25 +104,36 @@ struct Copied {
 }
 
 impl Dead {
-    /// `None` if it is none, or not ours, or its process lives, or somebody else recovers it.
-    fn open(path: &Path) -> Option<Dead> {
-        let file = SpoolFile::open_dead(path).ok()??;
+    fn open(path: &Path) -> Opened {
+        match SpoolFile::open_dead(path) {
+            Ok(Some(file)) => Dead::take(file).map_or(Opened::Other, Opened::Dead),
+            Ok(None) => match File::open(path).ok().and_then(|file| read_description(&file)) {
+                Some((owner, _)) if owner.is_visible() && !owner.is_visibly_alive() => Opened::Busy,
+                _ => Opened::Other,
+            },
+            Err(_) => Opened::Other,
+        }
+    }
+
+    fn take(file: SpoolFile) -> Option<Dead> {
         let len = usize::try_from(file.file().metadata().ok()?.len()).ok()?;
-        let first = Region::shared(file.file(), header_len(0)).ok().filter(|_| len >= header_len(0));
-        if first.as_ref().is_none_or(|region| header(region).is_blank()) {
+        let mut magic = [0; 8];
+        if file.file().read_exact_at(&mut magic, 0).is_err() || magic == [0; 8] {
             // Its process was killed while it made it.
             file.remove();
             return None;
         }
         // One of another version is for the program of that version.
-        let (owner, units) = header(&first?).description()?;
+        let (owner, units) = read_description(file.file())?;
         if units.checked_mul(CHUNK_SIZE)?.checked_add(header_len(units))? != len {
             return None;
         }
-        if owner.is_visibly_alive() {
-            // It has closed all its descriptors, as daemons do, and the lock with them.
+        // It may have closed all its descriptors, as daemons do, and the lock with them.
+        if owner.is_visibly_alive() || !owner.has_our_paths() {
             return None;
         }
+        // A hole would be filled when it is read through a mapping, and if there is no room for that, the reader gets a signal.
+        file.back(&(0..header_len(units))).ok()?;
         let header = Region::shared(file.file(), header_len(units)).ok()?;
         Some(Dead { file, header, owner, units })
     }
@@ -187,6 +222,7 @@ impl Dead {
         while let Some((chunk, mut event)) = merge.next(u64::MAX) {
             replay.apply(chunk, &mut event);
         }
+        report.kept = replay.lacks_a_file;
         match replay.finish(header) {
             Ok(records) => report.records = records,
             Err(why) => {
@@ -195,6 +231,15 @@ impl Dead {
             }
         }
     }
+}
+
+/// Reads whose spool a file is, and of how many units.
+fn read_description(file: &File) -> Option<(Owner, usize)> {
+    let copy = Region::private(header_len(0)).ok()?;
+    // SAFETY: the region is that long, and nobody else has it yet.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(copy.start().as_ptr(), header_len(0)) };
+    file.read_exact_at(bytes, 0).ok()?;
+    header(&copy).description()
 }
 
 fn header(region: &Region) -> &Header {

@@ -31,6 +31,8 @@ pub struct Replay {
     last_from_files: u64,
     /// Our ids for those of the dead process.
     ids: HashMap<u64, u64>,
+    /// A file that could not be taken over may be there another time.
+    pub lacks_a_file: bool,
 }
 
 impl Replay {
@@ -46,10 +48,17 @@ impl Replay {
         let mut ledger = Ledger::new(status, false);
         let state = header.state();
         ledger.last_time = state.last_time;
-        let map = ledger.sinks.adopt(files, &state, header.next_map(), problems);
-        let mut replay =
-            Replay { ledger, groups: Groups::default(), last_id: BEFORE_IDS, last_from_files: 0, ids: HashMap::new() };
-        for (addr, size, name) in perf_map::lines(&map) {
+        let adopted = ledger.sinks.adopt(files, &state, header.next_map());
+        problems.extend(adopted.problems);
+        let mut replay = Replay {
+            ledger,
+            groups: Groups::default(),
+            last_id: BEFORE_IDS,
+            last_from_files: 0,
+            ids: HashMap::new(),
+            lacks_a_file: adopted.worth_another_try,
+        };
+        for (addr, size, name) in perf_map::lines(&adopted.map) {
             // As live: whether it is, nobody knows any more, and bytes with live code are not free.
             if size < TOO_LARGE {
                 replay.know(&Live { addr, size, reach: addr + size, index: 0, stored: None, tables_len: 0 }, name);
@@ -132,6 +141,7 @@ impl Replay {
         let sinks = &mut self.ledger.sinks;
         sinks.write_groups(&mut self.groups);
         sinks.write_map(&self.ledger.registry, true, &|file| header.set_next_map(file));
+        sinks.trim();
         let status = &self.ledger.status;
         if status.sinks_failed() != Sinks::NONE {
             return Err(status.last_error.get());

@@ -3,7 +3,8 @@
 use std::ffi::{CString, OsStr};
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, IoSlice, Write};
-use std::mem::MaybeUninit;
+use std::mem::{ManuallyDrop, MaybeUninit};
+use std::ops::Deref;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -159,6 +160,50 @@ pub fn reserve(file: &File, offset: u64, len: u64) {
 
 fn refuse(kind: io::ErrorKind, why: &'static str) -> io::Error {
     io::Error::new(kind, why)
+}
+
+/// A file that is kept open for long. A host that closes all descriptors, as daemons do, may have a file of its own under the
+/// same number later: that one is neither written to nor closed.
+#[derive(Debug)]
+pub struct Held {
+    file: ManuallyDrop<File>,
+    identity: Identity,
+}
+
+impl Held {
+    pub fn new(file: File) -> io::Result<Held> {
+        Ok(Held { identity: identity(&file)?, file: ManuallyDrop::new(file) })
+    }
+
+    fn is_ours(&self) -> bool {
+        identity(&self.file).is_ok_and(|identity| identity == self.identity)
+    }
+
+    /// The file, to be written to.
+    pub fn checked(&self) -> io::Result<&File> {
+        if self.is_ours() {
+            Ok(&self.file)
+        } else {
+            Err(refuse(io::ErrorKind::NotConnected, "has been closed by somebody else"))
+        }
+    }
+}
+
+impl Deref for Held {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        &self.file
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.is_ours() {
+            // SAFETY: it is not used any more.
+            unsafe { ManuallyDrop::drop(&mut self.file) };
+        }
+    }
 }
 
 /// Appends all of `slices`, in as few system calls as the kernel allows, or nothing. Consumes them; returns their size.

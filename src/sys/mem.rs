@@ -84,10 +84,14 @@ impl Region {
         unsafe { libc::madvise(self.at(&range), range.len(), MADV_POPULATE_WRITE) };
     }
 
-    /// Gives the pages of a range that nobody uses back; private ones read zero afterwards.
+    /// Gives the pages of a range that nobody uses back, of a file too. The range reads zero afterwards.
     pub fn discard(&self, range: Range<usize>) {
-        // SAFETY: the range lies in the region, and by contract nobody uses it.
-        unsafe { libc::madvise(self.at(&range), range.len(), libc::MADV_DONTNEED) };
+        // By address and not by descriptor, which the host may have closed and be using for something else. The first is for
+        // the pages of a file, and fails for private ones, for which the second is.
+        for advice in [libc::MADV_REMOVE, libc::MADV_DONTNEED] {
+            // SAFETY: the range lies in the region, and by contract nobody uses it.
+            unsafe { libc::madvise(self.at(&range), range.len(), advice) };
+        }
     }
 }
 

@@ -8,7 +8,8 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::clock::monotonic_ns;
-use super::file::{identity, identity_of_name};
+use super::file::{identity, identity_of_name, Identity};
+use super::thread::uncancelled;
 
 const PREFIX: &str = "jitsym-";
 const SUFFIX: &str = ".spool";
@@ -17,6 +18,7 @@ const SUFFIX: &str = ".spool";
 #[derive(Debug)]
 pub struct SpoolFile {
     file: File,
+    identity: Identity,
     path: PathBuf,
 }
 
@@ -28,19 +30,35 @@ pub struct Owner {
     pub start_time: u64,
     /// Number of the pid namespace; 0 if not known.
     pub pid_namespace: u64,
+    /// Number of the mount namespace; 0 if not known. In another one its paths mean other files.
+    pub mount_namespace: u64,
 }
 
 impl Owner {
     /// This process.
     pub fn this_process() -> Owner {
         let pid = std::process::id();
-        Owner { pid, start_time: start_time("self").unwrap_or(0), pid_namespace: pid_namespace() }
+        Owner {
+            pid,
+            start_time: start_time("self").unwrap_or(0),
+            pid_namespace: namespace("pid"),
+            mount_namespace: namespace("mnt"),
+        }
     }
 
     /// Whether that process runs, as far as this one can see. In another namespace it cannot, and only the lock tells.
     pub fn is_visibly_alive(&self) -> bool {
-        let comparable = self.start_time != 0 && self.pid_namespace != 0 && self.pid_namespace == pid_namespace();
-        comparable && start_time(&self.pid.to_string()) == Some(self.start_time)
+        self.is_visible() && start_time(&self.pid.to_string()) == Some(self.start_time)
+    }
+
+    /// Whether that process would be seen if it ran.
+    pub fn is_visible(&self) -> bool {
+        self.start_time != 0 && self.pid_namespace != 0 && self.pid_namespace == namespace("pid")
+    }
+
+    /// Whether its paths are ours.
+    pub fn has_our_paths(&self) -> bool {
+        self.mount_namespace == namespace("mnt")
     }
 }
 
@@ -56,31 +74,53 @@ fn start_time(process: &str) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
-fn pid_namespace() -> u64 {
-    fs::metadata("/proc/self/ns/pid").map_or(0, |data| data.ino())
+fn namespace(kind: &str) -> u64 {
+    fs::metadata(format!("/proc/self/ns/{kind}")).map_or(0, |data| data.ino())
 }
 
 impl SpoolFile {
     /// Makes the spool of this process in `dir`, `len` bytes long, without any memory behind it yet.
     pub fn create(dir: &Path, owner: &Owner, len: usize) -> io::Result<SpoolFile> {
+        for _ in 0..10 {
+            if let Some(spool) = SpoolFile::create_locked(dir, owner)? {
+                if let Err(error) = spool.file.set_len(len as u64) {
+                    spool.remove();
+                    return Err(error);
+                }
+                return Ok(spool);
+            }
+        }
+        Err(io::Error::new(io::ErrorKind::WouldBlock, "is taken away again and again"))
+    }
+
+    /// `None` if somebody took it for a dead one before it was locked.
+    fn create_locked(dir: &Path, owner: &Owner) -> io::Result<Option<SpoolFile>> {
         // The time makes the name unique: there may be several copies of this library in a process.
         let path = dir.join(format!("{}{:x}{SUFFIX}", prefix(owner), monotonic_ns()));
-        let mut options = options();
-        let file = options.create_new(true).mode(0o600).open(&path)?;
-        let spool = SpoolFile { file, path };
+        let file = options().create_new(true).mode(0o600).open(&path)?;
+        let spool = SpoolFile { identity: identity(&file)?, file, path };
         // A record lock of POSIX, because only that one ends with this very process: others live on in forked children.
-        let ready = spool.lock(libc::F_SETLK).and_then(|()| spool.file.set_len(len as u64));
-        if let Err(error) = ready {
-            spool.remove();
-            return Err(error);
+        match spool.lock(libc::F_SETLK) {
+            Err(error) if is_locked(&error) => return Ok(None),
+            Err(error) => {
+                spool.remove();
+                return Err(error);
+            }
+            Ok(()) => {}
         }
-        Ok(spool)
+        Ok(spool.is_named().then_some(spool))
+    }
+
+    /// Whether the name is still that of this file.
+    fn is_named(&self) -> bool {
+        identity_of_name(&self.path).is_ok_and(|named| named == self.identity)
     }
 
     /// Opens what may be the spool of a dead process of this user, and locks it against everybody else who would recover it.
     /// `None` if somebody has it.
     pub fn open_dead(path: &Path) -> io::Result<Option<SpoolFile>> {
-        let spool = SpoolFile { file: options().open(path)?, path: path.to_owned() };
+        let file = options().open(path)?;
+        let spool = SpoolFile { identity: identity(&file)?, file, path: path.to_owned() };
         let data = spool.file.metadata()?;
         // SAFETY: geteuid only answers.
         let user = unsafe { libc::geteuid() };
@@ -93,8 +133,7 @@ impl SpoolFile {
             other => other?,
         }
         // Whoever had the lock before may have removed it.
-        let same = identity_of_name(path).is_ok_and(|named| identity(&spool.file).is_ok_and(|opened| opened == named));
-        Ok(same.then_some(spool))
+        Ok(spool.is_named().then_some(spool))
     }
 
     fn lock(&self, command: libc::c_int) -> io::Result<()> {
@@ -120,10 +159,14 @@ impl SpoolFile {
 
     /// Puts memory behind a range. Without it, touching a page of a full file system is a SIGBUS.
     pub fn back(&self, range: &Range<usize>) -> io::Result<()> {
+        // A host that closes all descriptors, as daemons do, may have a file of its own under this number.
+        if identity(&self.file)? != self.identity {
+            return Err(io::Error::new(io::ErrorKind::NotConnected, "has been closed"));
+        }
         let (start, len) = (range.start as libc::off_t, range.len() as libc::off_t);
         loop {
             // SAFETY: the descriptor is open. Not posix_fallocate, which may fall back to writing.
-            if unsafe { libc::fallocate(self.file.as_raw_fd(), 0, start, len) } == 0 {
+            if uncancelled(|| unsafe { libc::fallocate(self.file.as_raw_fd(), 0, start, len) }) == 0 {
                 return Ok(());
             }
             let error = io::Error::last_os_error();
@@ -131,17 +174,6 @@ impl SpoolFile {
                 return Err(error);
             }
         }
-    }
-
-    /// Takes the memory away from a range that nobody touches. It reads zero afterwards.
-    pub fn punch(&self, range: &Range<usize>) -> io::Result<()> {
-        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        let (start, len) = (range.start as libc::off_t, range.len() as libc::off_t);
-        // SAFETY: the descriptor is open.
-        if unsafe { libc::fallocate(self.file.as_raw_fd(), mode, start, len) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(())
     }
 
     /// Removes the name.
@@ -249,7 +281,6 @@ mod tests {
         drop(first);
         let last = SpoolFile::open_dead(&path).unwrap().unwrap();
         last.back(&(0..8192)).unwrap();
-        last.punch(&(0..8192)).unwrap();
         last.remove();
         assert!(!path.exists());
         fs::remove_dir_all(&dir).unwrap();

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::sinks::{Groups, SinkSet};
+use super::sinks::{zeros, Groups, SinkSet};
 use crate::chunk::{flag, Chunk, Event, Kind};
 use crate::format::jitdump::{clear_mapped_size, relocate, set_time, Move, Relocation};
 use crate::registry::{Live, Registry, Stored};
@@ -121,7 +121,7 @@ impl Ledger {
         if event.flags & flag::STABLE != 0 {
             let code = self.read_stable(event, &body[head_len..], size);
             groups.push(chunk, event, head_len);
-            groups.push_owned(code);
+            groups.push_owned(code, size as usize);
         } else if with_code {
             groups.push(chunk, event, body.len());
         }
@@ -132,7 +132,14 @@ impl Ledger {
 
     /// The bytes of stable code, found by the address at the end of its record.
     fn read_stable(&mut self, event: &Event, tail: &[u8], size: u64) -> Vec<u8> {
-        let mut code = vec![0; size as usize];
+        let mut code = Vec::new();
+        if code.try_reserve_exact(size as usize).is_err() {
+            // Zeros take its place.
+            self.status.counters.unreadable.add(1);
+            self.notices.push(Notice::Read(event.id));
+            return code;
+        }
+        code.resize(size as usize, 0);
         let addr = tail.try_into().map_or(0, u64::from_ne_bytes);
         // By the kernel: a host that breaks its promise must not be ended by this thread.
         let read = if self.alive { mem::read_self(self.status.pid, addr, &mut code) } else { 0 };
@@ -185,7 +192,9 @@ impl Ledger {
         relocate(&mut group, &Relocation { timestamp, tid, addr: live.addr, index: live.index, mapped_size });
         let offset = self.sinks.next_offset(groups);
         live.stored = offset.map(|offset| Stored { offset, len: group.len() });
-        self.sinks.write_owned(groups, &[&group, code]);
+        let missing = zeros((live.size as usize).saturating_sub(code.len())).map(|piece| piece as &[u8]);
+        let pieces: Vec<&[u8]> = [&group[..], code].into_iter().chain(missing).collect();
+        self.sinks.write_owned(groups, &pieces);
     }
 
     /// Whether bytes that were said to be free hold live code. Counts the untruth.

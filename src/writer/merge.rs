@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::chunk::{Chunk, Event};
+use crate::chunk::{Chunk, Event, Kind};
 
 /// The unread part of a chunk.
 struct Reading {
@@ -11,16 +11,24 @@ struct Reading {
     marked: u32,
     next: u32,
     end: u32,
-    /// Time stamp of the next event.
-    timestamp: u64,
+    /// When the next event comes.
+    turn: Turn,
+}
+
+/// Time stamp, and whether the event is something else than a registration: of the same time registrations come first, because
+/// what ends them may have been stamped by a clock that stood still.
+type Turn = (u64, bool);
+
+fn turn(event: &Event) -> Turn {
+    (event.timestamp, event.kind != Kind::Load)
 }
 
 /// Hands out events, the earliest first. Each thread's are in order already.
 pub struct Merge {
     /// One for each thread with something to read.
     lanes: Vec<VecDeque<Reading>>,
-    /// The lane being read, and the time up to which no other lane has an earlier event.
-    run: Option<(usize, u64)>,
+    /// The lane being read, and up to when no other lane has an earlier event.
+    run: Option<(usize, Turn)>,
     /// What is read to its end.
     done: Vec<Reading>,
 }
@@ -46,11 +54,11 @@ impl Merge {
                 Some(run) => run,
                 None => *self.run.insert(self.next_run()?),
             };
-            let timestamp = self.lanes[lane].front().map(|reading| reading.timestamp);
-            match timestamp {
-                Some(timestamp) if timestamp <= until => {
+            let turn = self.lanes[lane].front().map(|reading| reading.turn);
+            match turn {
+                Some(turn) if turn <= until => {
                     // The earliest of all is too late.
-                    if timestamp > cutoff {
+                    if turn.0 > cutoff {
                         return None;
                     }
                     return self.take(lane);
@@ -60,17 +68,17 @@ impl Merge {
         }
     }
 
-    /// The lane with the earliest event, and the time of the earliest event in all others.
-    fn next_run(&self) -> Option<(usize, u64)> {
-        let mut earliest: Option<(u64, usize)> = None;
-        let mut second = u64::MAX;
+    /// The lane with the earliest event, and the turn of the earliest event in all others.
+    fn next_run(&self) -> Option<(usize, Turn)> {
+        let mut earliest: Option<(Turn, usize)> = None;
+        let mut second = (u64::MAX, true);
         for (lane, readings) in self.lanes.iter().enumerate() {
-            let Some(timestamp) = readings.front().map(|reading| reading.timestamp) else { continue };
+            let Some(turn) = readings.front().map(|reading| reading.turn) else { continue };
             match earliest {
-                Some((best, _)) if timestamp >= best => second = second.min(timestamp),
+                Some((best, _)) if turn >= best => second = second.min(turn),
                 _ => {
                     second = earliest.map_or(second, |(best, _)| best);
-                    earliest = Some((timestamp, lane));
+                    earliest = Some((turn, lane));
                 }
             }
         }
@@ -83,7 +91,7 @@ impl Merge {
         let (chunk, event) = (reading.chunk, reading.chunk.event(reading.next));
         reading.next += 1;
         if reading.next < reading.end {
-            reading.timestamp = chunk.event(reading.next).timestamp;
+            reading.turn = turn(&chunk.event(reading.next));
         } else {
             self.done.extend(lane.pop_front());
         }
@@ -109,7 +117,7 @@ impl Merge {
 impl Reading {
     fn new(chunk: Chunk) -> Option<Reading> {
         let (next, end) = (chunk.consumed(), chunk.committed());
-        (next < end).then(|| Reading { chunk, marked: next, next, end, timestamp: chunk.event(next).timestamp })
+        (next < end).then(|| Reading { chunk, marked: next, next, end, turn: turn(&chunk.event(next)) })
     }
 }
 
@@ -117,7 +125,6 @@ impl Reading {
 mod tests {
     use super::*;
     use crate::chunk::tests::event;
-    use crate::chunk::Kind;
     use crate::pool::Pool;
 
     fn chunk(pool: &Pool, timestamps: &[u64]) -> Chunk {
@@ -169,5 +176,19 @@ mod tests {
         threads[0][0].set_consumed(9, 0);
         assert!(merge.next(u64::MAX).is_some() && merge.mark(10));
         assert_eq!((threads[0][0].consumed(), threads[1][0].consumed()), (0, 3));
+    }
+
+    #[test]
+    fn of_the_same_time_registrations_come_first() {
+        let (pool, _) = Pool::new(8 << 20, None).unwrap();
+        let lanes = [Kind::Unregister, Kind::Load, Kind::Move].map(|kind| {
+            pool.replenish();
+            let mut cursor = pool.take().unwrap();
+            cursor.commit(event(kind, 5, 0));
+            [cursor.chunk()]
+        });
+        let mut merge = Merge::new(lanes.iter().map(|chunks| chunks.iter().copied()));
+        let kinds: Vec<Kind> = std::iter::from_fn(|| merge.next(5)).map(|(_, event)| event.kind).collect();
+        assert_eq!(kinds, [Kind::Load, Kind::Unregister, Kind::Move]);
     }
 }

@@ -83,18 +83,17 @@ impl SinkSet {
         true
     }
 
-    /// Takes over the files of a dead process. Returns the text of the map; what cannot be taken over is described in
-    /// `problems`.
-    pub fn adopt(&mut self, files: &Files, state: &State, next_map: Identity, problems: &mut Vec<String>) -> Vec<u8> {
+    /// Takes over the files of a dead process.
+    pub fn adopt(&mut self, files: &Files, state: &State, next_map: Identity) -> Adopted {
         self.move_records = files.move_records;
         let mut running = Sinks::NONE;
-        let mut text = Vec::new();
+        let mut adopted = Adopted::default();
         if let Some(state) = state.map {
             let dialect = if files.simpleperf { Dialect::Simpleperf } else { Dialect::Perf };
             let map = self.map.insert(PerfMap::new(path_of(&files.map_path), dialect, files.file_mode));
             match map.adopt(&state, next_map) {
-                Ok(lines) => (text, running) = (lines, running.with(Sinks::MAP)),
-                Err(error) => problems.push(describe("complete", map.path(), &error)),
+                Ok(lines) => (adopted.map, running) = (lines, running.with(Sinks::MAP)),
+                Err(error) => adopted.refused(map.path(), &error),
             }
         }
         if let Some(state) = state.dump {
@@ -103,11 +102,11 @@ impl SinkSet {
             let (_, dump) = self.dump.insert((DumpDir::Exactly(path), dump));
             match dump.adopt(&state) {
                 Ok(()) => running = running.with(Sinks::JITDUMP),
-                Err(error) => problems.push(describe("complete", dump.path(), &error)),
+                Err(error) => adopted.refused(dump.path(), &error),
             }
         }
         self.status.set_sinks(running, Sinks::NONE);
-        text
+        adopted
     }
 
     /// Hands out what is in the jitdump.
@@ -280,6 +279,39 @@ impl SinkSet {
     }
 }
 
+/// That many zeros, in pieces.
+pub fn zeros(mut len: usize) -> impl Iterator<Item = &'static [u8]> {
+    static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
+    std::iter::from_fn(move || {
+        let piece = &ZEROS[..len.min(ZEROS.len())];
+        len -= piece.len();
+        (!piece.is_empty()).then_some(piece)
+    })
+}
+
+/// What came of taking over the files of a dead process.
+#[derive(Default)]
+pub struct Adopted {
+    /// The text of the map.
+    pub map: Vec<u8>,
+    /// Which file could not be taken over, and why.
+    pub problems: Vec<String>,
+    /// One of them may be there another time.
+    pub worth_another_try: bool,
+}
+
+impl Adopted {
+    fn refused(&mut self, path: &Path, error: &io::Error) {
+        // Gone for good, or another file: but not if there is no directory where it was, or no descriptor left.
+        let is_gone = match error.kind() {
+            io::ErrorKind::NotFound => path.parent().is_some_and(Path::is_dir),
+            kind => kind == io::ErrorKind::InvalidData,
+        };
+        self.worth_another_try |= !is_gone;
+        self.problems.push(describe("complete", path, error));
+    }
+}
+
 fn path_of(bytes: &[u8]) -> PathBuf {
     PathBuf::from(OsStr::from_bytes(bytes))
 }
@@ -311,10 +343,11 @@ impl Groups {
         self.pieces.push(group);
     }
 
-    /// Adds the code bytes of the last group.
-    pub fn push_owned(&mut self, code: Vec<u8>) {
-        self.bytes += code.len();
+    /// Adds the code bytes of the last group, with zeros for those that are missing.
+    pub fn push_owned(&mut self, code: Vec<u8>, size: usize) {
+        self.bytes += size;
         self.pieces.push(&raw const code[..]);
+        self.pieces.extend(zeros(size - code.len()).map(|piece| &raw const *piece));
         self.owned.push(code);
     }
 

@@ -1,0 +1,114 @@
+/* What a host may do that has nothing to do with the library: it must not hurt the host then. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "testing.h"
+
+static const uint64_t ADDR = 0x7000000000;
+enum { HOST_FILE = 3 << 20, MOST = 64 };
+
+static char *host_bytes(void) {
+  char *bytes = malloc(HOST_FILE);
+  CHECK(bytes != NULL);
+  memset(bytes, 'x', HOST_FILE);
+  return bytes;
+}
+
+/* Closes all descriptors of the library's files, as daemons close all there are, and opens files of its own in their places. */
+static size_t replace_descriptors(int *own) {
+  char link[TEST_PATH_MAX], name[64];
+  size_t count = 0;
+  for (int number = 3; number < 256; number++) {
+    snprintf(name, sizeof name, "/proc/self/fd/%d", number);
+    ssize_t len = readlink(name, link, sizeof link - 1);
+    if (len < 0) {
+      continue;
+    }
+    link[len] = 0;
+    if (strstr(link, ".spool") || strstr(link, "/perf-") || strstr(link, "/jit-")) {
+      CHECK(close(number) == 0 && count < MOST);
+      char path[TEST_PATH_MAX + 16];
+      snprintf(path, sizeof path, "%s-own-%zu", test_dir, count);
+      own[count] = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+      CHECK(own[count++] == number && unlink(path) == 0);
+    }
+  }
+  return count;
+}
+
+static void descriptors(void) {
+  jitsym *session = test_open();
+  test_register(session, ADDR, 0x40, "before");
+  CHECK_OK(jitsym_flush(session, 60000));
+  int own[MOST];
+  size_t count = replace_descriptors(own);
+  CHECK(count >= 3);
+  char *expected = host_bytes(), *found = host_bytes();
+  for (size_t i = 0; i < count; i++) {
+    CHECK(write(own[i], expected, HOST_FILE) == HOST_FILE);
+  }
+  /* More than there is memory for: it has to grow, and large pieces come and go. */
+  static unsigned char code[400000];
+  for (uint64_t i = 1; i <= 60; i++) {
+    jitsym_code large = test_code(ADDR + 0x100000 * i, sizeof code, "large");
+    large.bytes = code;
+    jitsym_status status = jitsym_register(session, &large, NULL);
+    CHECK(status == JITSYM_OK || status == JITSYM_ERR_DROPPED);
+    CHECK_OK(jitsym_register(session, &(jitsym_code){.struct_size = sizeof large, .addr = ADDR + i, .size = 1,
+                                                     .bytes = code, .name = "small"}, NULL));
+  }
+  CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_flush(session, 60000));
+  CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_close(session));
+  for (size_t i = 0; i < count; i++) {
+    struct stat data;
+    CHECK(fstat(own[i], &data) == 0 && data.st_size == HOST_FILE);
+    CHECK(pread(own[i], found, HOST_FILE, 0) == HOST_FILE && memcmp(found, expected, HOST_FILE) == 0);
+  }
+  free(expected);
+  free(found);
+}
+
+/* A cancellation that is pending strikes in the host's code, not within a call, from where nothing could be unwound. */
+static jitsym *cancelled_session;
+static atomic_int returned;
+
+static void *cancelled_thread(void *unused) {
+  (void)unused;
+  static unsigned char code[400000];
+  CHECK(pthread_cancel(pthread_self()) == 0);
+  for (uint64_t i = 0; i < 40; i++) {
+    /* Memory is made on this thread, for large pieces and for many small ones. */
+    jitsym_code large = test_code(ADDR + 0x100000 * i, sizeof code, "large");
+    large.bytes = code;
+    CHECK_OK(jitsym_register(cancelled_session, &large, NULL));
+    jitsym_code unread = test_code(ADDR + 0x100000 * i + 0x80000, 0x40, "at its address");
+    unread.bytes = NULL;
+    CHECK_OK(jitsym_register(cancelled_session, &unread, NULL));
+  }
+  CHECK_OK(jitsym_flush(cancelled_session, 60000));
+  atomic_store(&returned, 1);
+  pthread_testcancel();
+  return NULL;
+}
+
+static void cancellation(void) {
+  jitsym_options options = test_options();
+  options.max_wait_ms = 60000;
+  CHECK_OK(jitsym_init(&options, &cancelled_session));
+  pthread_t thread;
+  void *result;
+  CHECK(pthread_create(&thread, NULL, cancelled_thread, NULL) == 0 && pthread_join(thread, &result) == 0);
+  CHECK(result == PTHREAD_CANCELED && atomic_load(&returned));
+  test_register(cancelled_session, ADDR + 0x10000000, 0x40, "after");
+  jitsym_stats stats = test_stats(cancelled_session);
+  CHECK(stats.registered == 81 && stats.dropped == 0);
+  CHECK_OK(jitsym_close(cancelled_session));
+}
+
+int main(int argc, char **argv) {
+  test_begin(argc, argv);
+  test_child(descriptors);
+  test_child(cancellation);
+  return test_end();
+}
