@@ -12,6 +12,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::layout::{header_len, Header, INSIDE};
 use super::replay::{is_sound, Replay};
@@ -20,6 +21,7 @@ use crate::status::{LastError, Status};
 use crate::sys::clock::Clock;
 use crate::sys::mem::Region;
 use crate::sys::spool::{list, Owner, SpoolFile};
+use crate::sys::thread;
 use crate::writer::Merge;
 
 /// What was done for one process.
@@ -39,11 +41,14 @@ pub struct Report {
 /// memory: beyond this number the oldest are recovered all the same.
 const LEFT_ALONE: usize = 16;
 
+/// How long somebody else who recovers a spool is waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// Completes the files of this user's dead processes that have a spool in a directory, of those that are `wanted` by pid.
 pub fn recover(dir: &Path, wanted: &dyn Fn(u32) -> bool) -> io::Result<Vec<Report>> {
     let mut reports = Vec::new();
     for listed in list(dir)?.iter().filter(|listed| wanted(listed.pid)) {
-        match Dead::open(&listed.path) {
+        match Dead::wait_for(&listed.path) {
             Opened::Dead(dead) => reports.push(dead.recover()),
             Opened::Busy => reports.push(Report {
                 pid: listed.pid,
@@ -112,6 +117,17 @@ impl Dead {
                 _ => Opened::Other,
             },
             Err(_) => Opened::Other,
+        }
+    }
+
+    /// As `open`, with some patience: whoever has it is most likely done in a moment.
+    fn wait_for(path: &Path) -> Opened {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match Dead::open(path) {
+                Opened::Busy if Instant::now() < end => thread::sleep_micros(5000),
+                other => return other,
+            }
         }
     }
 

@@ -281,7 +281,7 @@ impl SinkSet {
 
 /// That many zeros, in pieces.
 pub fn zeros(mut len: usize) -> impl Iterator<Item = &'static [u8]> {
-    static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
+    static ZEROS: [u8; 2048] = [0; 2048];
     std::iter::from_fn(move || {
         let piece = &ZEROS[..len.min(ZEROS.len())];
         len -= piece.len();
