@@ -16,15 +16,16 @@
  *
  * Conventions. Functions that can fail return a jitsym_status; outputs come last and are written only on success; a call
  * that fails has no effect. Every struct starts with its size, so that it can grow: set it to sizeof, and every field that
- * you do not use to 0. Input is copied before the call returns. Integers go in, enumerators come out: an unknown number is
- * refused with a status.
+ * you do not use to 0. Input is copied before the call returns (but see JITSYM_CODE_STABLE). Integers go in, enumerators
+ * come out: an unknown number is refused with a status.
  *
  * Threads. Every function may be called by any thread at any time. None may be called from a signal handler unless its
  * description says so. The library starts one thread, with all signals blocked, in the first jitsym_init.
  *
  * Processes. After fork the parent goes on undisturbed; in the child every call on an inherited session returns
- * JITSYM_ERR_FORKED (or JITSYM_OK, where there is nothing to do because no sink runs) and touches nothing, and jitsym_init opens files of the child's own. The shared library is never
- * unloaded (dlclose leaves it in place). At a normal exit with a session open, what is pending is written, within 10 seconds.
+ * JITSYM_ERR_FORKED (or JITSYM_OK, where there is nothing to do because no sink runs) and touches nothing, and
+ * jitsym_init opens files of the child's own. The shared library is never unloaded (dlclose leaves it in place). At a
+ * normal exit with a session open, what is pending is written, which takes 20 seconds at most.
  * From then on nothing is written any more but what the exiting thread itself, in a later exit handler, flushes or closes; for
  * other threads these two return JITSYM_ERR_TIMEOUT at once, so that the end of the process finds no record half written.
  *
