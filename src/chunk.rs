@@ -141,12 +141,6 @@ impl Chunk {
         Chunk(start)
     }
 
-    /// # Safety
-    /// `start` is null, or the start of a chunk that exists.
-    pub unsafe fn from_ptr(start: *mut u8) -> Option<Chunk> {
-        NonNull::new(start).map(Chunk)
-    }
-
     fn head(&self) -> &Head {
         // SAFETY: a chunk begins with a head; any bytes are a valid one, because all its fields are atomics.
         unsafe { self.0.cast::<Head>().as_ref() }

@@ -291,7 +291,7 @@ impl Ref {
     pub fn flush(&self, timeout: Option<Duration>) -> Result<()> {
         match (self.is_idle(), self.engine.status.sinks_failed()) {
             (true, Sinks::NONE) => self.still_open(()),
-            (true, _) => self.still_open(()).and(Err(Error::SinkFailed)),
+            (true, _) => self.outcome(Err(Error::SinkFailed)),
             (false, _) => self.outcome(self.engine.flush(timeout.unwrap_or(PATIENCE))),
         }
     }

@@ -5,6 +5,7 @@
 //! A barrier between the two (`Engine::order` on the thread's side, `barrier::all_threads` on the writer's) makes sure that
 //! at least one of them sees the other.
 
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
 
 use crate::chunk::Chunk;
@@ -45,8 +46,9 @@ impl Slot {
 
     /// The chunk that the thread fills.
     pub fn current(&self) -> Option<Chunk> {
+        let start = NonNull::new(self.current.load(Ordering::Acquire))?;
         // SAFETY: only the writer recycles chunks, and none that is in a slot, so what is found there exists.
-        unsafe { Chunk::from_ptr(self.current.load(Ordering::Acquire)) }
+        Some(unsafe { Chunk::at(start) })
     }
 
     /// Says which chunk the thread fills.

@@ -11,7 +11,7 @@ mod replay;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::capi::types::jitsym_spool_state;
 use crate::chunk::{Chunk, CHUNK_SIZE};
@@ -30,7 +30,6 @@ pub struct Memory {
     /// Some units are private memory, because the file system had no more room: which ones, and whether there are any.
     private: Box<[AtomicBool]>,
     partly: AtomicBool,
-    pass: AtomicU64,
 }
 
 impl Memory {
@@ -70,7 +69,7 @@ impl Memory {
     fn finish(region: Region, units: usize, file: Option<SpoolFile>) -> Memory {
         let start = header_len(units);
         let private = (0..units).map(|_| AtomicBool::new(false)).collect();
-        Memory { region, units, start, file, private, partly: AtomicBool::new(false), pass: AtomicU64::new(0) }
+        Memory { region, units, start, file, private, partly: AtomicBool::new(false) }
     }
 
     pub fn header(&self) -> &Header {
@@ -149,14 +148,12 @@ impl Memory {
 
     /// Number of the pass of the writer that is to be committed next.
     pub fn next_pass(&self) -> u64 {
-        self.pass.load(Ordering::Relaxed) + 1
+        self.header().committed() + 1
     }
 
     /// Ends a pass of the writer: what was marked as consumed in it is in the files from now on.
     pub fn commit(&self, state: &State) {
-        let pass = self.next_pass();
-        self.header().commit(pass, state);
-        self.pass.store(pass, Ordering::Relaxed);
+        self.header().commit(self.next_pass(), state);
     }
 
     /// Removes the spool's name, when everything in it is written.

@@ -175,6 +175,11 @@ impl Held {
         Ok(Held { identity: identity(&file)?, file: ManuallyDrop::new(file) })
     }
 
+    /// Which file it is.
+    pub fn identity(&self) -> Identity {
+        self.identity
+    }
+
     fn is_ours(&self) -> bool {
         identity(&self.file).is_ok_and(|identity| identity == self.identity)
     }

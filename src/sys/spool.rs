@@ -8,7 +8,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::clock::monotonic_ns;
-use super::file::{identity, identity_of_name, Identity};
+use super::file::{identity_of_name, Held};
 use super::thread::uncancelled;
 
 const PREFIX: &str = "jitsym-";
@@ -17,8 +17,7 @@ const SUFFIX: &str = ".spool";
 /// An open spool.
 #[derive(Debug)]
 pub struct SpoolFile {
-    file: File,
-    identity: Identity,
+    file: Held,
     path: PathBuf,
 }
 
@@ -98,7 +97,7 @@ impl SpoolFile {
         // The time makes the name unique: there may be several copies of this library in a process.
         let path = dir.join(format!("{}{:x}{SUFFIX}", prefix(owner), monotonic_ns()));
         let file = options().create_new(true).mode(0o600).open(&path)?;
-        let spool = SpoolFile { identity: identity(&file)?, file, path };
+        let spool = SpoolFile { file: Held::new(file)?, path };
         // A record lock of POSIX, because only that one ends with this very process: others live on in forked children.
         match spool.lock(libc::F_SETLK) {
             Err(error) if is_locked(&error) => return Ok(None),
@@ -113,14 +112,14 @@ impl SpoolFile {
 
     /// Whether the name is still that of this file.
     fn is_named(&self) -> bool {
-        identity_of_name(&self.path).is_ok_and(|named| named == self.identity)
+        identity_of_name(&self.path).is_ok_and(|named| named == self.file.identity())
     }
 
     /// Opens what may be the spool of a dead process of this user, and locks it against everybody else who would recover it.
     /// `None` if somebody has it.
     pub fn open_dead(path: &Path) -> io::Result<Option<SpoolFile>> {
         let file = options().open(path)?;
-        let spool = SpoolFile { identity: identity(&file)?, file, path: path.to_owned() };
+        let spool = SpoolFile { file: Held::new(file)?, path: path.to_owned() };
         let data = spool.file.metadata()?;
         // SAFETY: geteuid only answers.
         let user = unsafe { libc::geteuid() };
@@ -159,14 +158,11 @@ impl SpoolFile {
 
     /// Puts memory behind a range. Without it, touching a page of a full file system is a SIGBUS.
     pub fn back(&self, range: &Range<usize>) -> io::Result<()> {
-        // A host that closes all descriptors, as daemons do, may have a file of its own under this number.
-        if identity(&self.file)? != self.identity {
-            return Err(io::Error::new(io::ErrorKind::NotConnected, "has been closed"));
-        }
+        let file = self.file.checked()?;
         let (start, len) = (range.start as libc::off_t, range.len() as libc::off_t);
         loop {
             // SAFETY: the descriptor is open. Not posix_fallocate, which may fall back to writing.
-            if uncancelled(|| unsafe { libc::fallocate(self.file.as_raw_fd(), 0, start, len) }) == 0 {
+            if uncancelled(|| unsafe { libc::fallocate(file.as_raw_fd(), 0, start, len) }) == 0 {
                 return Ok(());
             }
             let error = io::Error::last_os_error();
