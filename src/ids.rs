@@ -6,8 +6,8 @@
 //! never given out again.
 
 use std::alloc::{self, Layout};
-use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::{ptr, slice};
 
 use crate::Id;
 
@@ -16,6 +16,10 @@ const FIRST_SEGMENT: u32 = 1 << 12;
 const SEGMENTS: usize = 20;
 /// Threads take slots by this many.
 const BATCH: usize = 32;
+/// So many unused slots are kept ready for use.
+const AHEAD: u32 = 1 << 13;
+/// Slots in a page of memory.
+const IN_A_PAGE: usize = 4096 / size_of::<Place>();
 const NO_SLOT: u32 = u32::MAX;
 
 /// The bytes of the code are not copied, and the writer has not read them yet.
@@ -35,6 +39,8 @@ pub struct Ids {
     segments: [AtomicPtr<Place>; SEGMENTS],
     /// Slots from here on were never used.
     fresh: AtomicU32,
+    /// Slots below are in memory that the kernel has given. Only the writer asks for it.
+    ready: AtomicU32,
     /// The free slot on top of a stack, `NO_SLOT` if there is none, below a number that changes with each push and pop. The
     /// word of a free slot holds the next one in place of a size. (A channel would have the registering threads free its
     /// memory, and wait for the lock of the arena that the writer allocated it from.)
@@ -46,6 +52,7 @@ impl Ids {
         Ids {
             segments: [const { AtomicPtr::new(ptr::null_mut()) }; SEGMENTS],
             fresh: AtomicU32::new(0),
+            ready: AtomicU32::new(0),
             free: AtomicU64::new(NO_SLOT.into()),
         }
     }
@@ -70,7 +77,7 @@ impl Ids {
         let start = self.segments.get(segment)?;
         if start.load(Ordering::Acquire).is_null() {
             let layout = Layout::array::<Place>((FIRST_SEGMENT as usize) << segment).ok()?;
-            // Zeroed by the kernel, page by page when it is used: the thread that comes by should not pay for all of it.
+            // Zeroed by the kernel, page by page when it is used: whoever comes by should not pay for all of it.
             // SAFETY: the layout is not empty.
             let places = unsafe { alloc::alloc_zeroed(layout) }.cast::<Place>();
             let exchange = start.compare_exchange(ptr::null_mut(), places, Ordering::AcqRel, Ordering::Acquire);
@@ -80,6 +87,20 @@ impl Ids {
             }
         }
         self.place(slot)
+    }
+
+    /// Sees to it that the slots which are taken next are in memory: a page that has to be given to a registering thread costs
+    /// it some microseconds, once in `IN_A_PAGE` calls. For one thread at a time.
+    pub fn prepare(&self) {
+        let fresh = self.fresh.load(Ordering::Relaxed);
+        let mut ready = self.ready.load(Ordering::Relaxed).max(fresh);
+        while ready < fresh.saturating_add(AHEAD) {
+            let Some(place) = self.place_or_new(ready) else { break };
+            // A store that changes nothing, whoever else has the place by now.
+            let _ = place.word.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
+            ready += IN_A_PAGE as u32;
+        }
+        self.ready.store(ready, Ordering::Relaxed);
     }
 
     /// Makes a slot that nobody refers to any more free for every thread.
@@ -165,26 +186,32 @@ fn split(id: Id) -> (u32, u32) {
     ((id.0 >> 32) as u32, id.0 as u32)
 }
 
-/// The free slots that one thread holds ready, each with its place.
+/// The free slots that one thread holds ready.
 #[derive(Debug)]
 pub struct Stock<'i> {
-    slots: [Option<(u32, &'i Place)>; BATCH],
-    len: usize,
+    /// Such as were used before.
+    used: [u32; BATCH],
+    used_len: usize,
+    /// Such as never were: they lie side by side, from slot `next_fresh` on.
+    fresh: slice::Iter<'i, Place>,
+    next_fresh: u32,
 }
 
 impl<'i> Stock<'i> {
-    pub const fn new() -> Self {
-        Stock { slots: [None; BATCH], len: 0 }
+    pub fn new() -> Self {
+        Stock { used: [NO_SLOT; BATCH], used_len: 0, fresh: [].iter(), next_fresh: 0 }
     }
 
     /// Makes a live id for code at `addr` of `size` bytes, which is below 2 GiB. `None` if there is no memory for more.
     #[inline(always)]
     pub fn take(&mut self, ids: &'i Ids, addr: u64, size: u64, unread: bool) -> Option<Id> {
-        if self.len == 0 {
-            self.refill(ids);
-        }
-        self.len = self.len.checked_sub(1)?;
-        let (slot, place) = (*self.slots.get(self.len)?)?;
+        let (slot, place) = match self.fresh.next() {
+            Some(place) => {
+                self.next_fresh += 1;
+                (self.next_fresh - 1, place)
+            }
+            None => self.take_used(ids)?,
+        };
         place.addr.store(addr, Ordering::Relaxed);
         // Nobody else writes the word of a slot that is free.
         let generation = ((place.word.load(Ordering::Relaxed) >> 32) as u32).wrapping_add(1);
@@ -195,48 +222,59 @@ impl<'i> Stock<'i> {
 
     /// Takes back an id that was never given to anybody.
     pub fn put_back(&mut self, ids: &'i Ids, id: Id) {
-        if ids.retire(id) {
-            self.put(ids, split(id).1);
+        if !ids.retire(id) {
+            return;
         }
-    }
-
-    fn put(&mut self, ids: &'i Ids, slot: u32) {
-        if let (Some(free), Some(place)) = (self.slots.get_mut(self.len), ids.place_or_new(slot)) {
-            *free = Some((slot, place));
-            self.len += 1;
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn refill(&mut self, ids: &'i Ids) {
-        let mut taken = [NO_SLOT; BATCH];
-        let mut count = 0;
-        while let Some(slot) = ids.pop_free() {
-            taken[count] = slot;
-            count += 1;
-            if count == BATCH {
-                break;
+        match self.used.get_mut(self.used_len) {
+            Some(free) => {
+                *free = split(id).1;
+                self.used_len += 1;
             }
+            None => ids.recycle(id),
         }
-        if count == 0 {
-            let next = |fresh: u32| fresh.checked_add(BATCH as u32);
-            let Ok(first) = ids.fresh.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next) else { return };
-            taken.iter_mut().zip(first..).for_each(|(slot, number)| *slot = number);
-            count = BATCH;
+    }
+
+    #[inline(never)]
+    fn take_used(&mut self, ids: &'i Ids) -> Option<(u32, &'i Place)> {
+        if self.used_len == 0 {
+            // The one that was freed last is taken first.
+            while self.used_len < BATCH {
+                let Some(slot) = ids.pop_free() else { break };
+                self.used[self.used_len] = slot;
+                self.used_len += 1;
+            }
+            self.used[..self.used_len].reverse();
         }
-        // `take` begins at the end: with the one that was used last.
-        taken[..count].iter().rev().for_each(|&slot| self.put(ids, slot));
+        if self.used_len == 0 {
+            return self.take_fresh(ids);
+        }
+        self.used_len -= 1;
+        let slot = self.used[self.used_len];
+        Some((slot, ids.place(slot)?))
+    }
+
+    /// The first of a batch that was never used, the rest of which is kept.
+    #[cold]
+    fn take_fresh(&mut self, ids: &'i Ids) -> Option<(u32, &'i Place)> {
+        let next = |fresh: u32| fresh.checked_add(BATCH as u32);
+        let first = ids.fresh.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()?;
+        let start = ids.place_or_new(first)?;
+        // SAFETY: batches begin at multiples of their length, of which segments have a multiple: all of it is in this one.
+        let batch = unsafe { slice::from_raw_parts(start, BATCH) };
+        (self.fresh, self.next_fresh) = (batch[1..].iter(), first + 1);
+        Some((first, start))
     }
 
     /// Gives the slots back when the thread ends.
     pub fn give_back(&mut self, ids: &'i Ids) {
-        for (slot, _) in self.slots[..self.len].iter().flatten() {
-            ids.push_free(*slot);
-        }
-        self.len = 0;
+        let unused = self.next_fresh..self.next_fresh + self.fresh.len() as u32;
+        // Such as were used before are taken again first.
+        unused.rev().chain(self.used[..self.used_len].iter().copied()).for_each(|slot| ids.push_free(slot));
+        *self = Stock::new();
     }
 }
+
+const _: () = assert!(FIRST_SEGMENT as usize % BATCH == 0);
 
 #[cfg(test)]
 mod tests {
@@ -323,5 +361,31 @@ mod tests {
         assert_eq!(ids.move_to(id, 0x3000, true), Some(0x2000));
         assert!(ids.is_unread(id) && ids.retire(id) && !ids.is_unread(id) && !ids.retire(id));
         assert_eq!(ids.move_to(id, 0x4000, false), None);
+    }
+
+    #[test]
+    fn unused_slots_are_in_memory_before_they_are_taken() {
+        let (ids, mut stock) = (Ids::new(), Stock::new());
+        for _ in 0..6 {
+            ids.prepare();
+            let from = ids.fresh.load(Ordering::Relaxed);
+            let pages: Vec<u8> = (from..from + AHEAD).step_by(IN_A_PAGE).map(|slot| residency(&ids, slot)).collect();
+            assert!(pages.iter().all(|&page| page == 1), "{pages:?}");
+            for _ in 0..AHEAD - 100 {
+                stock.take(&ids, 0x1000, 40, false).unwrap();
+            }
+        }
+        assert!(ids.segments[4].load(Ordering::Relaxed).is_null());
+        assert!((0..ids.fresh.load(Ordering::Relaxed)).all(|slot| ids.place(slot).is_some()));
+    }
+
+    /// 1 if the page of a slot is in memory.
+    fn residency(ids: &Ids, slot: u32) -> u8 {
+        let place = std::ptr::from_ref(ids.place(slot).expect("its segment is there"));
+        let page = place.map_addr(|addr| addr & !4095);
+        let mut resident = 0;
+        // SAFETY: the page is mapped, and there is room for what is said about one page.
+        assert_eq!(unsafe { libc::mincore(page.cast_mut().cast(), 1, &mut resident) }, 0);
+        resident & 1
     }
 }

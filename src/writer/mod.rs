@@ -217,6 +217,7 @@ impl Writer {
             self.committed = state;
         }
         self.heed_notices();
+        self.engine.ids.prepare();
         self.recycle();
         self.engine.status.counters.live.set(self.ledger.registry.live_count() as u64);
     }
@@ -351,6 +352,7 @@ impl Writer {
         merge.mark(memory.next_pass());
         memory.commit(&self.ledger.state());
         self.heed_notices();
+        self.engine.ids.prepare();
         self.recycle();
     }
 
