@@ -274,7 +274,7 @@ impl<'i> Stock<'i> {
     }
 }
 
-const _: () = assert!(FIRST_SEGMENT as usize % BATCH == 0);
+const _: () = assert!((FIRST_SEGMENT as usize).is_multiple_of(BATCH));
 
 #[cfg(test)]
 mod tests {
