@@ -12,7 +12,7 @@ MODES                latency bursts saturated rate; all of them if none is named
 --rounds N           rounds of each comparison (9)
 --sizes A,B          bytes of code, in place of each mode's own
 --threads A,B        threads, in place of each mode's own
---contenders A,B     of memcpy jitsym cpython v8 llvm wasmtime luajit moarvm channel bulk; the first two always take part
+--contenders A,B     of cpython v8 llvm wasmtime luajit moarvm channel bulk; memcpy, bare and jitsym always take part
 --quick              3 rounds, a quarter of the calls
 --dir DIR            where the files go (/dev/shm; /tmp to include a real file system)
 --plot FILE          also draw the distribution at 512 bytes, as SVG; needs latency and bursts

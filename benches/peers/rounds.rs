@@ -22,8 +22,9 @@ const IDLE_ROUNDS: usize = 2;
 
 /// Against whom the library is held everywhere.
 const SATURATED: [Kind; 5] = [Kind::Memcpy, Kind::Jitsym, Kind::CPython, Kind::Wasmtime, Kind::Bulk];
-const CALLERS: [Kind; 9] = [
+const CALLERS: [Kind; 10] = [
     Kind::Memcpy,
+    Kind::Bare,
     Kind::Jitsym,
     Kind::CPython,
     Kind::V8,
@@ -33,8 +34,8 @@ const CALLERS: [Kind; 9] = [
     Kind::MoarVm,
     Kind::Channel,
 ];
-const MAIN: [Kind; 4] = [Kind::Memcpy, Kind::Jitsym, Kind::CPython, Kind::Wasmtime];
-const FLOOR: [Kind; 2] = [Kind::Memcpy, Kind::Jitsym];
+const MAIN: [Kind; 5] = [Kind::Memcpy, Kind::Bare, Kind::Jitsym, Kind::CPython, Kind::Wasmtime];
+const FLOOR: [Kind; 3] = [Kind::Memcpy, Kind::Bare, Kind::Jitsym];
 
 /// All figures: for each setting and contender those of each round.
 #[derive(Default)]

@@ -1,7 +1,9 @@
 //! A worker: runs one contender through one measurement, checks what it has written, and prints its figures.
 
 use crate::clock::Scale;
-use crate::contenders::{Bulk, CPython, Channel, Contender, Jitsym, Kind, Llvm, LuaJit, Memcpy, MoarVm, Wasmtime, V8};
+use crate::contenders::{
+    Bare, Bulk, CPython, Channel, Contender, Jitsym, Kind, Llvm, LuaJit, Memcpy, MoarVm, Wasmtime, V8,
+};
 use crate::measure::{self, Figures};
 use crate::task::{Mode, Task};
 
@@ -10,6 +12,7 @@ pub fn run(words: &[String]) {
     let task = Task::from_words(words);
     let figures = match task.contender {
         Kind::Memcpy => measure::<Memcpy>(&task),
+        Kind::Bare => measure::<Bare>(&task),
         Kind::Jitsym => measure::<Jitsym>(&task),
         Kind::CPython => measure::<CPython>(&task),
         Kind::V8 => measure::<V8>(&task),

@@ -1,15 +1,16 @@
 //! Who is compared. The peers but wasmtime are written here after descriptions of how they write; no code of theirs is used.
 
+mod bare;
 mod buffered;
 mod bulk;
 mod channel;
-
 mod map_lines;
 mod memcpy;
 mod ours;
 mod stdio;
 mod wasmtime;
 
+pub use bare::Bare;
 pub use buffered::Llvm;
 pub use bulk::Bulk;
 pub use channel::Channel;
@@ -47,6 +48,7 @@ pub trait Contender: Sized + Sync {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     Memcpy,
+    Bare,
     Jitsym,
     CPython,
     V8,
@@ -59,8 +61,9 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Kind; 10] = [
+    pub const ALL: [Kind; 11] = [
         Kind::Memcpy,
+        Kind::Bare,
         Kind::Jitsym,
         Kind::CPython,
         Kind::V8,
@@ -75,6 +78,7 @@ impl Kind {
     pub fn name(self) -> &'static str {
         match self {
             Kind::Memcpy => "memcpy",
+            Kind::Bare => "bare",
             Kind::Jitsym => "jitsym",
             Kind::CPython => "cpython",
             Kind::V8 => "v8",
