@@ -1,8 +1,9 @@
-//! The registering side: what each call lays down.
+//! The registering side: what each call checks and lays down, and the fast way of the usual registration.
 
-use std::cell::Cell;
+mod records;
+mod thread;
+
 use std::ops::Range;
-use std::ptr::NonNull;
 use std::time::Duration;
 
 use crate::chunk::{flag, Event, Kind};
@@ -13,11 +14,14 @@ use crate::error::{Error, Result};
 use crate::format::jitdump::{Group, Unwinding};
 use crate::format::name;
 use crate::ids::Stock;
-use crate::lane::{Fill, Lane};
+use crate::lane::Lane;
 use crate::process::Process;
-use crate::sys::{mem, thread};
+use crate::sys;
 use crate::unwind::{Cache, Source};
 use crate::{unwind, Id};
+use records::{Bare, Load, Move, Tail};
+use thread::with_local;
+pub use thread::PER_THREAD;
 
 /// The largest code: perf holds the size in an `int`.
 const CODE_SIZE_MAX: u64 = crate::capi::types::jitsym_limit::JITSYM_CODE_SIZE_MAX as u64;
@@ -33,93 +37,6 @@ struct Local {
     indices: Range<u64>,
     stock: Stock<'static>,
     unwind: Cache,
-}
-
-/// In thread-local storage: cells of plain values, so that access costs no more than finding them.
-pub struct PerThread {
-    /// The thread runs code of this library.
-    pub inside: Cell<bool>,
-    /// The thread's state, but for the time of a call that uses it.
-    local: Cell<Option<NonNull<Local>>>,
-    in_use: Cell<bool>,
-}
-
-/// Ends the thread's state with the thread.
-struct End;
-
-thread_local! {
-    pub static PER_THREAD: PerThread =
-        const { PerThread { inside: Cell::new(false), local: Cell::new(None), in_use: Cell::new(false) } };
-    static END: End = const { End };
-}
-
-impl Drop for End {
-    fn drop(&mut self) {
-        PER_THREAD.with(|thread| {
-            if let Some(local) = thread.local.take() {
-                // SAFETY: `with_local` has made it, and only the cell had it.
-                drop(unsafe { Box::from_raw(local.as_ptr()) });
-            }
-        });
-    }
-}
-
-/// Runs `body` with the calling thread's state.
-#[inline(always)]
-fn with_local<T>(
-    process: &'static Process,
-    engine: &'static Engine,
-    body: impl FnOnce(&mut Local) -> Result<T>,
-) -> Result<T> {
-    PER_THREAD.with(|thread| {
-        if thread.in_use.replace(true) {
-            return Err(Error::Busy);
-        }
-        let kept = thread.local.take();
-        // SAFETY: only the cell had it, and it is empty now.
-        let usable = kept.filter(|local| unsafe { std::ptr::eq(local.as_ref().process, process) });
-        let result = match usable.map_or_else(|| new_local(kept, process, engine), Ok) {
-            Ok(mut local) => {
-                // SAFETY: as above.
-                let result = body(unsafe { local.as_mut() });
-                thread.local.set(Some(local));
-                result
-            }
-            Err(error) => Err(error),
-        };
-        thread.in_use.set(false);
-        if usable.is_none() {
-            end_with_thread(thread);
-        }
-        result
-    })
-}
-
-/// The first call of a thread, or the first in a forked child, which has its parent's state.
-#[cold]
-#[inline(never)]
-fn new_local(
-    old: Option<NonNull<Local>>,
-    process: &'static Process,
-    engine: &'static Engine,
-) -> Result<NonNull<Local>> {
-    if let Some(old) = old {
-        // SAFETY: nobody else has it.
-        drop(unsafe { Box::from_raw(old.as_ptr()) });
-    }
-    Local::new(process, engine).map(|local| NonNull::from(Box::leak(Box::new(local))))
-}
-
-#[cold]
-#[inline(never)]
-fn end_with_thread(thread: &PerThread) {
-    // A thread that has destroyed its thread-local values already keeps its state for this one call.
-    if END.try_with(|_| ()).is_err() {
-        if let Some(local) = thread.local.take() {
-            // SAFETY: only the cell had it.
-            drop(unsafe { Box::from_raw(local.as_ptr()) });
-        }
-    }
 }
 
 /// Lays down a registration.
@@ -169,26 +86,7 @@ pub fn unregister_range(process: &'static Process, engine: &'static Engine, addr
 fn wait_until_read(engine: &Engine, unread: bool) {
     if unread {
         // A writer that hangs must not hold the host up for ever. Then it finds other bytes there, and survives none.
-        let _ = thread::uncancelled(|| engine.flush(STABLE_PATIENCE));
-    }
-}
-
-/// A record without a body.
-struct Bare<F>(F);
-
-impl<F: Fn() -> Result<Event>> Fill for Bare<F> {
-    const REFERS: bool = true;
-
-    fn least_len(&self) -> usize {
-        0
-    }
-
-    fn exact_len(&self) -> Result<usize> {
-        Ok(0)
-    }
-
-    fn fill(&self, _: &mut [u8], timestamp: u64) -> Result<Option<Event>> {
-        (self.0)().map(|event| Some(Event { timestamp, ..event }))
+        let _ = sys::thread::uncancelled(|| engine.flush(STABLE_PATIENCE));
     }
 }
 
@@ -214,7 +112,7 @@ impl Local {
         Ok(Local {
             process,
             lane: Lane::new(engine)?,
-            tid: thread::id(),
+            tid: sys::thread::id(),
             indices: 0..0,
             stock: Stock::new(),
             unwind: Cache::default(),
@@ -386,114 +284,6 @@ fn unwinding<'c, U: Source>(
         let mapped_size = if code.free_after >= room { tables.len() as u64 } else { 0 };
         Unwinding { tables, hdr_size, mapped_size }
     }))
-}
-
-/// What stands at the end of a body: the code, or where it can be found.
-enum Tail<'a> {
-    Code { pid: u32, bytes: Bytes<'a>, addr: u64, size: usize },
-    Later(u64),
-    Nothing,
-}
-
-impl<'a> Tail<'a> {
-    #[inline]
-    fn new(engine: &Engine, bytes: &Bytes<'a>, addr: u64, size: u64, stable: bool) -> Tail<'a> {
-        match bytes {
-            _ if !engine.sinks().has(Sinks::JITDUMP) => Tail::Nothing,
-            Bytes::Here(bytes) if stable => Tail::Later(bytes.as_ptr() as u64),
-            Bytes::AtAddress if stable => Tail::Later(addr),
-            _ => Tail::Code { pid: engine.status.pid, bytes: *bytes, addr, size: size as usize },
-        }
-    }
-
-    #[inline]
-    fn len(&self) -> usize {
-        match self {
-            Tail::Code { size, .. } => *size,
-            Tail::Later(_) => 8,
-            Tail::Nothing => 0,
-        }
-    }
-
-    /// Writes it to `out`, which is as long as it, and returns the event's flags for it.
-    #[inline]
-    fn write(&self, out: &mut [u8]) -> u8 {
-        match self {
-            Tail::Code { bytes: Bytes::Here(bytes), .. } => {
-                out.copy_from_slice(bytes);
-                flag::HAS_CODE
-            }
-            Tail::Code { pid, bytes: Bytes::AtAddress, addr, .. } => {
-                let read = mem::read_self(*pid, *addr, out);
-                flag::HAS_CODE | if read < out.len() { flag::UNREADABLE } else { 0 }
-            }
-            Tail::Later(addr) => {
-                out.copy_from_slice(&addr.to_ne_bytes());
-                flag::STABLE
-            }
-            Tail::Nothing => 0,
-        }
-    }
-}
-
-/// The record of a registration.
-struct Load<'a> {
-    group: Group<'a>,
-    tail: Tail<'a>,
-    event: Event,
-}
-
-impl Fill for Load<'_> {
-    const REFERS: bool = false;
-
-    fn least_len(&self) -> usize {
-        self.group.fixed_size() + self.tail.len()
-    }
-
-    fn exact_len(&self) -> Result<usize> {
-        Ok(self.group.size()? + self.tail.len())
-    }
-
-    fn fill(&self, room: &mut [u8], timestamp: u64) -> Result<Option<Event>> {
-        let Some(layout) = self.group.write(timestamp, room, self.tail.len())? else { return Ok(None) };
-        let body_len = layout.code + self.tail.len();
-        let flags = self.event.flags | self.tail.write(&mut room[layout.code..body_len]);
-        Ok(Some(Event {
-            timestamp,
-            flags,
-            unwinding_at: layout.unwinding as u32,
-            body_len: body_len as u32,
-            ..self.event
-        }))
-    }
-}
-
-/// The record of a move.
-struct Move<'a> {
-    engine: &'static Engine,
-    tail: Tail<'a>,
-    event: Event,
-}
-
-impl Fill for Move<'_> {
-    const REFERS: bool = true;
-
-    fn least_len(&self) -> usize {
-        self.tail.len()
-    }
-
-    fn exact_len(&self) -> Result<usize> {
-        Ok(self.tail.len())
-    }
-
-    fn fill(&self, room: &mut [u8], timestamp: u64) -> Result<Option<Event>> {
-        let Some(body) = room.get_mut(..self.tail.len()) else { return Ok(None) };
-        let flags = self.event.flags | self.tail.write(body);
-        // Looked at last: the code may have been unregistered meanwhile.
-        let unread = matches!(self.tail, Tail::Later(_));
-        let old_addr = self.engine.ids.move_to(Id(self.event.id), self.event.addr, unread).ok_or(Error::UnknownId)?;
-        Ok(Some(Event { timestamp, flags, size: old_addr, body_len: body.len() as u32, ..self.event }))
-    }
 }
 
 impl Drop for Local {

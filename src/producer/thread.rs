@@ -1,0 +1,96 @@
+//! What the library keeps for each registering thread, and how it ends with the thread.
+
+use std::cell::Cell;
+use std::ptr::NonNull;
+
+use super::Local;
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::process::Process;
+
+/// In thread-local storage: cells of plain values, so that access costs no more than finding them.
+pub struct PerThread {
+    /// The thread runs code of this library.
+    pub inside: Cell<bool>,
+    /// The thread's state, but for the time of a call that uses it.
+    local: Cell<Option<NonNull<Local>>>,
+    in_use: Cell<bool>,
+}
+
+/// Ends the thread's state with the thread.
+struct End;
+
+thread_local! {
+    pub static PER_THREAD: PerThread =
+        const { PerThread { inside: Cell::new(false), local: Cell::new(None), in_use: Cell::new(false) } };
+    static END: End = const { End };
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        PER_THREAD.with(|thread| {
+            if let Some(local) = thread.local.take() {
+                // SAFETY: `with_local` has made it, and only the cell had it.
+                drop(unsafe { Box::from_raw(local.as_ptr()) });
+            }
+        });
+    }
+}
+
+/// Runs `body` with the calling thread's state.
+#[inline(always)]
+pub fn with_local<T>(
+    process: &'static Process,
+    engine: &'static Engine,
+    body: impl FnOnce(&mut Local) -> Result<T>,
+) -> Result<T> {
+    PER_THREAD.with(|thread| {
+        if thread.in_use.replace(true) {
+            return Err(Error::Busy);
+        }
+        let kept = thread.local.take();
+        // SAFETY: only the cell had it, and it is empty now.
+        let usable = kept.filter(|local| unsafe { std::ptr::eq(local.as_ref().process, process) });
+        let result = match usable.map_or_else(|| new_local(kept, process, engine), Ok) {
+            Ok(mut local) => {
+                // SAFETY: as above.
+                let result = body(unsafe { local.as_mut() });
+                thread.local.set(Some(local));
+                result
+            }
+            Err(error) => Err(error),
+        };
+        thread.in_use.set(false);
+        if usable.is_none() {
+            end_with_thread(thread);
+        }
+        result
+    })
+}
+
+/// The first call of a thread, or the first in a forked child, which has its parent's state.
+#[cold]
+#[inline(never)]
+fn new_local(
+    old: Option<NonNull<Local>>,
+    process: &'static Process,
+    engine: &'static Engine,
+) -> Result<NonNull<Local>> {
+    if let Some(old) = old {
+        // SAFETY: nobody else has it.
+        drop(unsafe { Box::from_raw(old.as_ptr()) });
+    }
+    Local::new(process, engine).map(|local| NonNull::from(Box::leak(Box::new(local))))
+}
+
+#[cold]
+#[inline(never)]
+fn end_with_thread(thread: &PerThread) {
+    // A thread that has destroyed its thread-local values already keeps its state for this one call.
+    if END.try_with(|_| ()).is_err() {
+        if let Some(local) = thread.local.take() {
+            // SAFETY: only the cell had it.
+            drop(unsafe { Box::from_raw(local.as_ptr()) });
+        }
+    }
+}

@@ -1,0 +1,329 @@
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use super::*;
+
+const MS: u64 = 1_000_000;
+
+/// A counter, and a clock that runs at some rate to it.
+#[derive(Clone)]
+struct Fake {
+    tsc: u64,
+    /// In 2^-32 ns.
+    time: u128,
+    rate: u64,
+}
+
+impl Fake {
+    /// 2.6 GHz, more or less.
+    fn new(tsc: u64, ppm: i64) -> Fake {
+        let mut fake = Fake { tsc, time: 1_000_000_000_000_000 << 32, rate: 0 };
+        fake.slew(ppm);
+        fake
+    }
+
+    fn slew(&mut self, ppm: i64) {
+        let rate = (1 << 32) * 10 / 26;
+        self.rate = (rate + rate * ppm / 1_000_000) as u64;
+    }
+
+    fn ns(&self) -> u64 {
+        (self.time >> 32) as u64
+    }
+
+    fn pass(&mut self, ns: u64) {
+        let ticks = (u128::from(ns) << 32) / u128::from(self.rate);
+        self.tsc = self.tsc.wrapping_add(ticks as u64);
+        self.time += ticks * u128::from(self.rate);
+    }
+
+    /// A reading of the clock that takes 10 to 40 ns, as they do.
+    fn sample(&mut self) -> Sample {
+        let tsc = self.tsc;
+        self.pass(10 + tsc % 31);
+        Sample { tsc, ns: self.ns() }
+    }
+
+    fn start(&mut self) -> Calibration {
+        Calibration::start(self.sample(), 0)
+    }
+
+    /// What a thread that has the line gets now.
+    fn stamp(&self, line: &Line) -> u64 {
+        line.at(self.tsc).unwrap_or_else(|| self.ns().max(line.height(self.tsc)))
+    }
+
+    /// Rebases after each interval. Looks at the time in between and returns the worst error; time must not go back.
+    fn run(&mut self, calibration: &mut Calibration, interval: u64, passes: u64) -> u64 {
+        let mut worst = 0;
+        let mut last = 0;
+        let mut look = |fake: &Fake, line: &Line| {
+            let stamp = fake.stamp(line);
+            assert!(stamp >= last, "{last} to {stamp}, with {line:?}");
+            last = stamp;
+            worst = worst.max(stamp.abs_diff(fake.ns()));
+        };
+        for _ in 0..passes {
+            for _ in 0..10 {
+                look(self, &calibration.line);
+                self.pass(interval / 10);
+            }
+            let sample = self.sample();
+            let new = calibration.next(sample);
+            // The old line is followed until the new one is published, which may be late.
+            self.pass(15_000);
+            look(self, &calibration.line);
+            *calibration = new;
+            self.pass(10);
+            look(self, &calibration.line);
+        }
+        worst
+    }
+}
+
+#[test]
+fn a_line_holds_from_its_beginning_to_its_end() {
+    for tsc in [0, 1, 1 << 63, u64::MAX - 999, u64::MAX] {
+        let line = Line { tsc, ns: 5_000, slope: 1 << 31, reach: 1_000 };
+        assert_eq!(line.at(tsc), Some(5_000));
+        assert_eq!(line.at(tsc.wrapping_add(999)), Some(5_499));
+        assert_eq!(line.at(tsc.wrapping_add(1_000)), None);
+        assert_eq!(line.at(tsc.wrapping_sub(1)), None);
+        assert_eq!(line.height(tsc.wrapping_add(1 << 62)), 5_500);
+        assert_eq!(line.height(tsc.wrapping_sub(1 << 62)), 5_000);
+    }
+    let steepest = Line { tsc: 7, ns: u64::MAX >> 1, slope: u32::MAX, reach: u32::MAX };
+    let furthest = (1 << 32) - 2;
+    assert_eq!(steepest.at(7 + furthest), Some((u64::MAX >> 1) + furthest - 1));
+    let none = Line::none(9);
+    assert!(!none.exists() && none.at(0).is_none() && none.height(77) == 9);
+}
+
+#[test]
+fn a_line_follows_the_clock_whatever_the_rate_and_the_interval() {
+    for tsc in [0, 1 << 62, 0_u64.wrapping_sub(3_000_000_000)] {
+        for ppm in [0, 500, -500] {
+            for interval in [MS, 10 * MS, 50 * MS] {
+                let mut fake = Fake::new(tsc, ppm);
+                let mut calibration = fake.start();
+                let worst = fake.run(&mut calibration, interval, 4_000 * MS / interval);
+                assert!(calibration.line.exists());
+                assert!(worst < 200, "{worst} ns at {ppm} ppm, every {interval} ns");
+            }
+        }
+    }
+}
+
+#[test]
+fn slewing_is_followed() {
+    for interval in [MS, 10 * MS, 50 * MS] {
+        for step in [8, -8] {
+            let mut fake = Fake::new(1 << 40, 0);
+            let mut calibration = fake.start();
+            for change in 0..10 {
+                fake.slew(step * change);
+                let worst = fake.run(&mut calibration, interval, 500 * MS / interval);
+                assert!(calibration.line.exists());
+                assert!(worst < 900, "{worst} ns, every {interval} ns");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_line_that_is_ahead_runs_slower_and_does_not_step_back() {
+    let mut fake = Fake::new(1 << 40, 0);
+    let mut calibration = fake.start();
+    fake.run(&mut calibration, 10 * MS, 100);
+    // As after an error of 1.5 µs.
+    calibration.line.ns += 1_500;
+    let before = calibration.line;
+    let sample = fake.sample();
+    calibration = calibration.next(sample);
+    assert_eq!(calibration.line.at(sample.tsc), before.at(sample.tsc));
+    fake.run(&mut calibration, 10 * MS, 5);
+    assert!(fake.stamp(&calibration.line).abs_diff(fake.ns()) < 600);
+    fake.run(&mut calibration, 10 * MS, 5);
+    assert!(fake.stamp(&calibration.line).abs_diff(fake.ns()) < 200);
+    // One that would be far ahead waits.
+    let sample = fake.sample();
+    let waiting = Calibration::start(sample, sample.ns + 30 * MS);
+    fake.pass(25 * MS);
+    assert!(!waiting.next(fake.sample()).line.exists());
+    fake.pass(5 * MS);
+    assert!(waiting.next(fake.sample()).line.exists());
+    // A line that is behind steps forward at once, and is never left below the clock.
+    fake.run(&mut calibration, 10 * MS, 1);
+    calibration.line.ns -= 1_500;
+    let sample = fake.sample();
+    assert_eq!(calibration.next(sample).line.at(sample.tsc), Some(sample.ns));
+}
+
+#[test]
+fn a_counter_that_misses_the_clock_is_not_used_until_it_is_sane() {
+    for ppm in [300, -300, 20_000, -20_000] {
+        let mut fake = Fake::new(1 << 40, 0);
+        let mut calibration = fake.start();
+        fake.run(&mut calibration, 50 * MS, 20);
+        assert!(calibration.line.exists());
+        fake.slew(ppm);
+        fake.run(&mut calibration, 50 * MS, 1);
+        assert!(!calibration.line.exists(), "after the first pass that sees it, at {ppm} ppm");
+        // It is held where the line was, for no longer than that takes.
+        fake.pass(2 * MS);
+        assert_eq!(fake.stamp(&calibration.line), fake.ns());
+        let worst = fake.run(&mut calibration, 50 * MS, 20);
+        assert!(calibration.line.exists() && worst < 200, "{worst}");
+    }
+}
+
+#[test]
+fn after_a_gap_the_clock_is_asked_and_the_rate_found_anew() {
+    for gap in [150 * MS, 2_000 * MS, 3_600_000 * MS, 10_000_000_000 * MS] {
+        let mut fake = Fake::new(1 << 40, 0);
+        let mut calibration = fake.start();
+        fake.run(&mut calibration, 10 * MS, 100);
+        fake.pass(gap);
+        assert_eq!(fake.stamp(&calibration.line), fake.ns());
+        // The rate has changed meanwhile.
+        fake.slew(100);
+        let worst = fake.run(&mut calibration, 5 * MS, 3);
+        assert!(!calibration.line.exists());
+        assert_eq!(worst, 0);
+        let worst = fake.run(&mut calibration, 5 * MS, 10);
+        assert!(calibration.line.exists() && worst < 200, "{worst}");
+    }
+    // Also while there is no line yet.
+    let mut fake = Fake::new(1 << 40, 0);
+    let calibration = fake.start();
+    fake.pass(2_000 * MS);
+    assert!(!calibration.next(fake.sample()).line.exists());
+}
+
+#[test]
+fn a_counter_that_was_set_back_is_found_out() {
+    let mut fake = Fake::new(1 << 40, 0);
+    let mut calibration = fake.start();
+    fake.run(&mut calibration, 10 * MS, 100);
+    fake.tsc = 1_000;
+    assert!(fake.stamp(&calibration.line).abs_diff(fake.ns()) < 100);
+    fake.run(&mut calibration, 10 * MS, 1);
+    assert!(!calibration.line.exists());
+    let worst = fake.run(&mut calibration, 10 * MS, 100);
+    assert!(calibration.line.exists() && worst < 200, "{worst}");
+    // Also while there is no line yet.
+    let mut calibration = fake.start();
+    fake.pass(30 * MS);
+    fake.tsc = 1_000;
+    assert!(!calibration.next(fake.sample()).line.exists());
+    fake.run(&mut calibration, 10 * MS, 10);
+    assert!(calibration.line.exists());
+}
+
+/// Runs `reader` on three threads while this one rebases after each of the pauses. Does nothing on a machine that has no
+/// counter to calibrate.
+fn while_rebasing(pauses: impl Iterator<Item = Duration>, reader: impl Fn(&Calibrated) + Sync) {
+    let Some(calibrated) = Calibrated::new() else { return };
+    let done = AtomicBool::new(false);
+    let mut lines = 0;
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    reader(&calibrated);
+                }
+            });
+        }
+        for pause in pauses {
+            std::thread::sleep(pause);
+            calibrated.rebase();
+            assert!(calibrated.calibration.lock().unwrap().is_some(), "the kernel has given up the counter");
+            let published = &calibrated.published;
+            let line = published.lines[published.count.load(Ordering::Relaxed) & 1].load();
+            lines += usize::from(line.exists());
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert!(lines > 0, "there never was a line");
+}
+
+#[test]
+fn the_error_is_less_than_a_microsecond() {
+    for interval in [1, 10, 50] {
+        let pauses = std::iter::repeat_n(Duration::from_millis(interval), 1_500 / interval as usize);
+        while_rebasing(pauses, |calibrated| {
+            let before = monotonic_ns();
+            let now = calibrated.now();
+            let after = monotonic_ns();
+            assert!(now + 1_000 > before && now < after + 1_000, "{before} {now} {after}, every {interval} ms");
+        });
+    }
+}
+
+#[test]
+fn time_does_not_go_back_from_thread_to_thread() {
+    let latest = AtomicU64::new(0);
+    // Some are too long for a line, so that threads go to the clock and back.
+    let pauses = [1, 1, 1, 8, 1, 1, 30, 1, 1, 1, 1, 1, 120, 20, 1, 10, 1];
+    let pauses = pauses.into_iter().cycle().take(170).map(Duration::from_millis);
+    while_rebasing(pauses, |calibrated| {
+        for _ in 0..100 {
+            let seen = latest.load(Ordering::Acquire);
+            let now = calibrated.now();
+            assert!(now >= seen, "{seen} to {now}");
+            latest.fetch_max(now, Ordering::AcqRel);
+        }
+    });
+}
+
+#[test]
+fn the_clock_is_held_at_the_height_of_the_line() {
+    let published = Published::default();
+    published.set(Line::none(1 << 59));
+    assert_eq!(published.now(arch_ticks), 1 << 59);
+    published.set(Line::none(1 << 60));
+    assert_eq!(published.now(arch_ticks), 1 << 60);
+    let ended = Line { tsc: arch_ticks().wrapping_sub(1 << 40), ns: 1 << 61, slope: 1 << 31, reach: 1_000 };
+    published.set(ended);
+    assert_eq!(published.now(arch_ticks), (1 << 61) + 500);
+    // A writer that is interrupted while it writes the next line is not waited for, and does no harm.
+    published.lines[0].store(Line::none(1 << 62));
+    assert_eq!(published.now(arch_ticks), (1 << 61) + 500);
+}
+
+#[test]
+fn a_line_is_never_read_in_parts() {
+    if Calibrated::new().is_none() {
+        return;
+    }
+    let start = arch_ticks();
+    // All the same line, but written from different points of it.
+    let line = |from: u64| {
+        let (tsc, ns) = (start - (from << 20), (1 << 60) - (from << 19));
+        Line { tsc, ns, slope: 1 << 31, reach: u32::MAX }
+    };
+    let published = Published::default();
+    published.set(line(0));
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for from in (0..1_000).cycle().take_while(|_| !stop.load(Ordering::Relaxed)) {
+                published.set(line(from));
+                (0..from % 64).for_each(|_| std::hint::spin_loop());
+            }
+        });
+        loop {
+            let before = arch_ticks() - start;
+            let time = published.now(arch_ticks) - (1 << 60);
+            let after = arch_ticks() - start;
+            // Long before a line ends.
+            if after > 1 << 30 {
+                stop.store(true, Ordering::Relaxed);
+                break;
+            }
+            let is_on_the_line = (before / 2..=after / 2).contains(&time);
+            stop.fetch_or(!is_on_the_line, Ordering::Relaxed);
+            assert!(is_on_the_line, "{before} {time} {after}");
+        }
+    });
+}
