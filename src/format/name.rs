@@ -45,24 +45,26 @@ fn is_line_end(c: char) -> bool {
 #[inline]
 pub fn is_plain(name: &[u8]) -> bool {
     let (Some(first), Some(last)) = (name.first(), name.last()) else { return false };
-    // In pieces of one word, the last one overlapping the one before, so that none is left over for a loop by bytes. It ends at
-    // the first that is not plain, also lest the compiler make several KiB of vector code of it.
-    let all_printable = match name.last_chunk::<WORD>() {
-        Some(last) => name.chunks_exact(WORD).all(is_printable_word) && is_printable_word(last),
-        None => name.iter().all(|byte| (0x20..0x7f).contains(byte)),
+    // In pieces, the last one overlapping the one before, so that none is left over for a loop by bytes. It ends at the first
+    // that is not plain, also lest the compiler make several KiB of vector code of it.
+    let all_printable = match (name.last_chunk::<16>(), name.first_chunk::<8>(), name.last_chunk::<8>()) {
+        (Some(last), ..) => {
+            name.chunks_exact(16).filter_map(<[u8]>::first_chunk::<16>).all(are_printable) && are_printable(last)
+        }
+        (None, Some(first), Some(last)) => are_printable::<8>(first) && are_printable::<8>(last),
+        _ => name.iter().all(is_printable),
     };
     all_printable && *first != b' ' && *last != b' ' && name.len() <= MAX
 }
 
-const WORD: usize = 8;
+fn is_printable(byte: &u8) -> bool {
+    (0x20..0x7f).contains(byte)
+}
 
+/// Without a branch for each, so that a piece is looked at with a few vector instructions.
 #[inline]
-fn is_printable_word(bytes: &[u8]) -> bool {
-    let word = bytes.try_into().map_or(0, u64::from_ne_bytes);
-    let each = |byte: u8| u64::from_ne_bytes([byte; WORD]);
-    // The highest bit of a byte is set by what is not ASCII, by taking 0x20 from less, and by adding 1 to 0x7f. A borrow or a
-    // carry can reach another byte only from one that is not printable itself.
-    (word | word.wrapping_sub(each(0x20)) | word.wrapping_add(each(1))) & each(0x80) == 0
+fn are_printable<const N: usize>(bytes: &[u8; N]) -> bool {
+    bytes.iter().fold(true, |so_far, byte| so_far & is_printable(byte))
 }
 
 /// FNV-1a, folded to 32 bits.
