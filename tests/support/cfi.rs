@@ -151,6 +151,16 @@ impl Decoded {
         let decoded = Decoded { entries, hdr: hdr.to_vec(), code: code.start, bases };
         let parsed = EhFrameHdr::new(&decoded.hdr, LittleEndian).parse(&decoded.bases, 8).map_err(text)?;
         ensure!(parsed.eh_frame_ptr() == Pointer::Direct(at), ".eh_frame at {:?}", parsed.eh_frame_ptr());
+        // In order, and each with the start of its entry: a search among few rows may find the right one by wrong numbers.
+        let mut starts: Vec<(u64, usize)> = decoded.entries.iter().map(|entry| (entry.range.start, entry.at)).collect();
+        starts.sort_unstable();
+        let table = parsed.table().ok_or("no search table")?;
+        let mut rows = table.iter(&decoded.bases);
+        for (start, entry) in starts {
+            let row = rows.next().map_err(text)?;
+            let right = (Pointer::Direct(code.start + start), Pointer::Direct(at + entry as u64));
+            ensure!(row == Some(right), "a row of the header is {row:?} instead of {right:?}");
+        }
         Ok(decoded)
     }
 
