@@ -66,7 +66,6 @@ macro_rules! ensure {
         }
     };
 }
-pub(crate) use ensure;
 
 fn text(error: gimli::Error) -> String {
     format!("gimli: {error}")

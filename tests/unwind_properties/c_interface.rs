@@ -187,7 +187,8 @@ impl Session {
         // SAFETY: integers and pointers.
         let mut code: jitsym_code = unsafe { std::mem::zeroed() };
         (code.struct_size, code.addr, code.size) = (size_of::<jitsym_code>(), addr, size);
-        (code.name, code.bytes) = (c"code".as_ptr(), bytes.as_ptr().cast());
+        let name = if step.unclean { c"co\tde" } else { c"code" };
+        (code.name, code.bytes) = (name.as_ptr(), bytes.as_ptr().cast());
         (code.unwind, code.free_after) = (unwind, free_after);
         let mut id = 0;
         // SAFETY: all pointers are valid for what they say.
@@ -299,6 +300,7 @@ fn ends_at_its_epilogue(epilogue_begin: u32) -> (Vec<(Given, u64)>, Vec<Step>) {
         garbage: 0,
         larger: false,
         row_size_known: true,
+        unclean: false,
         free: 0,
         moved: false,
     };
@@ -312,13 +314,15 @@ fn what_is_registered_is_in_the_jitdump() {
     let described = sizes().prop_flat_map(move |size| {
         generate::description(arch, size).prop_map(move |description| (Given::Described(description), size))
     });
-    let given = prop_oneof![12 => described, 1 => (section().prop_map(Given::Section), sizes())];
+    let given = prop_oneof![12 => described, 1 => (section().prop_map(Given::Section), sizes())].boxed();
+    // As a runtime with a few frame layouts, and as one with more than the library keeps.
+    let pool = prop_oneof![3 => vec(given.clone(), 1..=4), 1 => vec(given, 18..=24)];
     let mut session = Session::open();
     // Found by chance once.
-    let (pool, steps) = ends_at_its_epilogue(19);
-    let known = case(&mut session, pool, steps);
+    let (descriptions, steps) = ends_at_its_epilogue(19);
+    let known = case(&mut session, descriptions, steps);
     let open = Mutex::new(&mut session);
-    let random = TestRunner::new(config(250)).run(&(vec(given, 1..=4), vec(step(), 1..=40)), |(pool, steps)| {
+    let random = TestRunner::new(config(250)).run(&(pool, vec(step(), 1..=40)), |(pool, steps)| {
         case(&mut open.lock().unwrap_or_else(PoisonError::into_inner), pool, steps)
     });
     session.close();

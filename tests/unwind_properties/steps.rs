@@ -48,6 +48,8 @@ pub struct Step {
     pub larger: bool,
     /// The row's size is left to the library.
     pub row_size_known: bool,
+    /// The name has to be cleaned, which takes another way through the library.
+    pub unclean: bool,
     /// Free bytes behind the code: none, one less than are needed, as many as are needed.
     pub free: u8,
     /// Moved once more.
@@ -70,10 +72,11 @@ pub fn step() -> impl Strategy<Value = Step> {
         3 => (any::<Index>(), -1i64..=9).prop_map(|(at, by)| Size::Place(at, by)),
     ];
     let garbage = prop_oneof![2 => Just(0), 1 => any::<u32>()];
-    let flags = (prop::bool::weighted(0.1), any::<bool>(), 0u8..3, prop::bool::weighted(0.1));
-    (0usize..4, change, size, garbage, flags).prop_map(|(which, change, size, garbage, flags)| {
-        let (larger, row_size_known, free, moved) = flags;
-        Step { which, change, size, garbage, larger, row_size_known, free, moved }
+    let flags =
+        (prop::bool::weighted(0.1), any::<bool>(), prop::bool::weighted(0.2), 0u8..3, prop::bool::weighted(0.1));
+    (0usize..24, change, size, garbage, flags).prop_map(|(which, change, size, garbage, flags)| {
+        let (larger, row_size_known, unclean, free, moved) = flags;
+        Step { which, change, size, garbage, larger, row_size_known, unclean, free, moved }
     })
 }
 
