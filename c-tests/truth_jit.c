@@ -2,8 +2,8 @@
  * The ground truth for the tests that run real profilers: a small JIT whose functions burn known shares of time in
  * known call stacks, and which prints what a profiler ought to find.
  *
- *   truth_jit [scenario=stacks|walk|move|reuse|free|many] [layout=gap|packed|lied] [sinks=map|jitdump|both] [seconds=S]
- *             [dir=DIR] [count=N] [wait=0|1]
+ *   truth_jit [scenario=stacks|walk|move|reuse|free|many] [layout=gap|packed|lied] [sinks=map|jitdump|both]
+ *             [seconds=S] [dir=DIR] [count=N] [wait=0|1]
  *
  * Every function takes a number of rounds to burn, and a path: the functions that it and its callees are to call. So
  * any function can stand anywhere in a stack, and the stack is known by construction. The time of a stack is not planned
@@ -1016,12 +1016,13 @@ NOINLINE void scenario_stacks(void) {
 NOINLINE void scenario_walk(void) {
   enum { DEPTH = 12, STACKS_PER_MOVE = 16, MOVED_SIZE = 1024 };
 
-  static const int callers[] = {MID_FP, MID_FP_EARLY, MID_FP_SAVES, MID_ROWS,  MID_REALIGN, MID_EH,
-                                OUTER_FP, OUTER_ROWS, SORT_IN_C,    CALL_IN_C, TRACE_ENTRY};
+  static const int callers[] = {MID_FP,   MID_FP_EARLY, MID_FP_SAVES, MID_ROWS,  MID_REALIGN, MID_EH,
+                                OUTER_FP, OUTER_ROWS,   SORT_IN_C,    CALL_IN_C, TRACE_ENTRY};
   static const int leaves[] = {LEAF_FP, LEAF_FIXED, LEAF_ROWS, LEAF_EH, STEPS_FP, STEPS_ROWS, WIDE, BURN_IN_C};
   static const int order[] = {
-      MID_ROWS, LEAF_FP, MID_FP,     MID_EH,   MID_FP_SAVES, TRACE_MID, LEAF_EH, MID_REALIGN, STEPS_FP,   COMPARE,
-      WIDE,     OUTER_FP, STEPS_ROWS, OUTER_ROWS, LEAF_FIXED, LEAF_ROWS, TRACE_LEAF, TRACE_ENTRY, MID_FP_EARLY,
+      MID_ROWS,    LEAF_FP,   MID_FP,     MID_EH,      MID_FP_SAVES, TRACE_MID,  LEAF_EH,
+      MID_REALIGN, STEPS_FP,  COMPARE,    WIDE,        OUTER_FP,     STEPS_ROWS, OUTER_ROWS,
+      LEAF_FIXED,  LEAF_ROWS, TRACE_LEAF, TRACE_ENTRY, MID_FP_EARLY,
   };
   uint8_t *arena = new_arena(ARENA_SIZE), *at = arena;
 
