@@ -2,8 +2,8 @@
  * The ground truth for the tests that run real profilers: a small JIT whose functions burn known shares of time in
  * known call stacks, and which prints what a profiler ought to find.
  *
- *   truth_jit [scenario=stacks|move|reuse|free|many] [layout=gap|packed|lied] [sinks=map|jitdump|both] [seconds=S]
- *             [dir=DIR] [count=N] [wait=0|1]
+ *   truth_jit [scenario=stacks|walk|move|reuse|free|many] [layout=gap|packed|lied] [sinks=map|jitdump|both]
+ *             [seconds=S] [dir=DIR] [count=N] [wait=0|1]
  *
  * Every function takes a number of rounds to burn, and a path: the functions that it and its callees are to call. So
  * any function can stand anywhere in a stack, and the stack is known by construction. The time of a stack is not planned
@@ -979,6 +979,7 @@ NOINLINE void run_phase(const char *name, struct stack *stacks, int count, doubl
 /* ------------------------------------------------------------------------------------------------- scenarios */
 
 void scenario_stacks(void);
+void scenario_walk(void);
 void scenario_move(void);
 void scenario_reuse(void);
 void scenario_free(void);
@@ -1006,6 +1007,53 @@ NOINLINE void scenario_stacks(void) {
   };
   put_all(order, COUNT(order), new_arena(ARENA_SIZE));
   run_phase("all", stacks, COUNT(stacks), option.seconds);
+}
+
+/*
+ * `count` random stacks, recursive ones too, each run once with next to nothing to burn, for those who follow every
+ * instruction. On the way functions are moved. Whenever `run_slice` is entered, the files are complete.
+ */
+NOINLINE void scenario_walk(void) {
+  enum { DEPTH = 12, STACKS_PER_MOVE = 16, MOVED_SIZE = 1024 };
+
+  static const int callers[] = {MID_FP,   MID_FP_EARLY, MID_FP_SAVES, MID_ROWS,  MID_REALIGN, MID_EH,
+                                OUTER_FP, OUTER_ROWS,   SORT_IN_C,    CALL_IN_C, TRACE_ENTRY};
+  static const int leaves[] = {LEAF_FP, LEAF_FIXED, LEAF_ROWS, LEAF_EH, STEPS_FP, STEPS_ROWS, WIDE, BURN_IN_C};
+  static const int order[] = {
+      MID_ROWS,    LEAF_FP,   MID_FP,     MID_EH,      MID_FP_SAVES, TRACE_MID,  LEAF_EH,
+      MID_REALIGN, STEPS_FP,  COMPARE,    WIDE,        OUTER_FP,     STEPS_ROWS, OUTER_ROWS,
+      LEAF_FIXED,  LEAF_ROWS, TRACE_LEAF, TRACE_ENTRY, MID_FP_EARLY,
+  };
+  uint8_t *arena = new_arena(ARENA_SIZE), *at = arena;
+
+  put_all(order, COUNT(order), new_arena(ARENA_SIZE));
+  check(jitsym_flush(session, 60000), "jitsym_flush");
+  for (unsigned stack = 0; stack < option.count; stack++) {
+    uint64_t path[PATH_MAX_LEN];
+    int depth = (int)(random_number() % DEPTH), size = 0, trace = 0;
+
+    if (stack % STACKS_PER_MOVE == STACKS_PER_MOVE - 1 && at + MOVED_SIZE <= arena + ARENA_SIZE) {
+      protect(arena, 1);
+      move_to(order[random_number() % COUNT(order)], at);
+      protect(arena, 0);
+      at += MOVED_SIZE;
+      check(jitsym_flush(session, 60000), "jitsym_flush");
+    }
+    while (size < depth) {
+      int next = callers[random_number() % COUNT(callers)];
+      path[size++] = address_of(next);
+      if (next == SORT_IN_C) {
+        path[size++] = address_of(COMPARE);
+      }
+      trace = next == TRACE_ENTRY;
+      if (trace && size < depth) {
+        path[size++] = address_of(TRACE_MID);
+        trace = 0;
+      }
+    }
+    path[size++] = address_of(trace ? TRACE_LEAF : leaves[random_number() % COUNT(leaves)]);
+    run_slice(1 + random_number() % 3, path);
+  }
 }
 
 NOINLINE void scenario_move(void) {
@@ -1323,8 +1371,8 @@ int main(int argc, char **argv) {
     const char *name;
     void (*run)(void);
   } scenarios[] = {
-      {"stacks", scenario_stacks}, {"move", scenario_move}, {"reuse", scenario_reuse},
-      {"free", scenario_free},     {"many", scenario_many},
+      {"stacks", scenario_stacks}, {"walk", scenario_walk}, {"move", scenario_move},
+      {"reuse", scenario_reuse},   {"free", scenario_free}, {"many", scenario_many},
   };
 
   void (*scenario)(void) = NULL;

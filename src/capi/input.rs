@@ -307,8 +307,9 @@ fn decode_and_encode(
     // SAFETY: whoever made the `RawUnwind` promised that the struct is there, and all that it points to.
     let (raw, input) = unsafe { (read(from)?, unwind(from)?) };
     // Rows and sections lie elsewhere and are compared in the cache, by their contents. Code that ends where the epilogue does
-    // has other tables than code that goes on.
-    if matches!(raw.kind, 1 | 2) && raw.epilogue_end == 0 {
+    // has other tables than code that goes on, and so has code that ends where the epilogue would begin.
+    let any_larger = raw.epilogue_end == 0 && u64::from(raw.epilogue_begin) != code_size;
+    if matches!(raw.kind, 1 | 2) && any_larger {
         cache.tables(&input.as_unwind(), code_addr, code_size)?;
         // SAFETY: the type is as large, and the struct is of integers and pointers without padding.
         let words: unwind::Raw = unsafe { mem::transmute::<jitsym_unwind, unwind::Raw>(raw) };

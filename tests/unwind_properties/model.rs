@@ -1,0 +1,285 @@
+//! What descriptions mean: the text of `jitsym_unwind` in the C header in another form, without a thought of DWARF.
+
+use std::collections::BTreeMap;
+
+use jitsym::sys::arch::Arch;
+use jitsym::{Error, FramePointer, SavedRegister, Unwind, UnwindRow};
+
+use crate::cfi::{Cfa, Rule, State};
+
+/// Where registers are saved: number, and distance from the CFA.
+pub type Saved = Vec<SavedRegister>;
+
+/// A row as `jitsym::UnwindRow`.
+#[derive(Clone, Debug)]
+pub struct Row {
+    pub offset: u32,
+    pub cfa_register: u32,
+    pub cfa_offset: i32,
+    pub saved: Saved,
+}
+
+/// Places as in `jitsym::FramePointer`.
+#[derive(Clone, Debug)]
+pub struct Places {
+    pub pushed: u32,
+    pub set: u32,
+    pub saved_from: u32,
+    pub epilogue_begin: u32,
+    pub epilogue_end: u32,
+}
+
+impl Places {
+    /// All of them, to change one.
+    pub fn all(&mut self) -> Vec<&mut u32> {
+        let Places { pushed, set, saved_from, epilogue_begin, epilogue_end } = self;
+        vec![pushed, set, saved_from, epilogue_begin, epilogue_end]
+    }
+}
+
+/// A description that owns what it points to.
+#[derive(Clone, Debug)]
+pub enum Description {
+    FramePointer(Places, i32, Saved),
+    FixedFrame(i32, Saved),
+    Rows(Vec<Row>),
+}
+
+impl Description {
+    /// Calls `f` with the description as the library takes it.
+    pub fn with<T>(&self, f: impl FnOnce(&Unwind) -> T) -> T {
+        match self {
+            Description::FramePointer(places, cfa_offset, saved) => {
+                let Places { pushed, set, saved_from, epilogue_begin, epilogue_end } = *places;
+                let cfa_offset = *cfa_offset;
+                let fp = FramePointer { pushed, set, epilogue_begin, epilogue_end, cfa_offset, saved, saved_from };
+                f(&Unwind::FramePointer(fp))
+            }
+            Description::FixedFrame(cfa_offset, saved) => f(&Unwind::FixedFrame { cfa_offset: *cfa_offset, saved }),
+            Description::Rows(rows) => {
+                let row = |row: &Row| (row.offset, row.cfa_register, row.cfa_offset);
+                let rows: Vec<UnwindRow> = rows
+                    .iter()
+                    .map(|it| (row(it), &*it.saved))
+                    .map(|((offset, cfa_register, cfa_offset), saved)| UnwindRow {
+                        offset,
+                        cfa_register,
+                        cfa_offset,
+                        saved,
+                    })
+                    .collect();
+                f(&Unwind::Rows(&rows))
+            }
+        }
+    }
+}
+
+/// What an architecture fixes.
+pub struct Machine {
+    pub sp: u16,
+    pub fp: u16,
+    pub ra: u16,
+    /// Registers that can be saved, and those that a CFA can be counted from.
+    pub registers: &'static [u32],
+    pub general: u32,
+    /// `fp_pushed`, `fp_set` and `cfa_offset` when they are 0.
+    usual: (u32, u32, i64),
+}
+
+/// 0 to 95.
+const NUMBERS: [u32; 96] = {
+    let mut numbers = [0; 96];
+    let mut at = 0;
+    while at < 96 {
+        numbers[at] = at as u32;
+        at += 1;
+    }
+    numbers
+};
+
+const AARCH64: [u32; 64] = {
+    let mut numbers = [0; 64];
+    let mut at = 0;
+    while at < 64 {
+        // x0 to x30 and sp; v0 to v31.
+        numbers[at] = if at < 32 { at as u32 } else { at as u32 + 32 };
+        at += 1;
+    }
+    numbers
+};
+
+pub fn machine(arch: Arch) -> Machine {
+    match arch {
+        Arch::X86_64 => {
+            let registers = NUMBERS.split_at(33).0;
+            Machine { sp: 7, fp: 6, ra: 16, registers, general: 16, usual: (1, 4, 16) }
+        }
+        Arch::Aarch64 => Machine { sp: 31, fp: 29, ra: 30, registers: &AARCH64, general: 32, usual: (4, 8, 16) },
+        Arch::Riscv64 => {
+            let registers = NUMBERS.split_at(64).0;
+            Machine { sp: 2, fp: 8, ra: 1, registers, general: 32, usual: (12, 16, 0) }
+        }
+    }
+}
+
+/// States with the offsets that they begin at; one that begins at the end of the code is of no byte.
+pub type States = Vec<(u64, Option<State>)>;
+
+/// A state in the making, and all that is wrong with the description: which of several faults is told is left open.
+struct Model {
+    arch: Arch,
+    machine: Machine,
+    faults: Vec<Error>,
+}
+
+/// What a description says of each byte of the code, or what can be held against it.
+pub fn expected(arch: Arch, description: &Description, code_size: u64) -> Result<States, Vec<Error>> {
+    let mut model = Model { arch, machine: machine(arch), faults: Vec::new() };
+    let states = match description {
+        Description::FramePointer(places, cfa_offset, saved) => {
+            model.frame_pointer(places, *cfa_offset, saved, code_size)
+        }
+        Description::FixedFrame(cfa_offset, saved) => {
+            let sp = u32::from(model.machine.sp);
+            vec![(0, model.state(sp, *cfa_offset, saved))]
+        }
+        Description::Rows(rows) => {
+            let mut states = vec![(0, model.entry())];
+            for (index, row) in rows.iter().enumerate() {
+                if u64::from(row.offset) >= code_size || index > 0 && rows[index - 1].offset >= row.offset {
+                    model.faults.push(Error::UnwindOrder);
+                }
+                let state = model.state(row.cfa_register, row.cfa_offset, &row.saved);
+                states.push((row.offset.into(), state));
+            }
+            states
+        }
+    };
+    if model.faults.is_empty() {
+        Ok(states.into_iter().map(|(from, state)| (from, Some(state))).collect())
+    } else {
+        Err(model.faults)
+    }
+}
+
+impl Model {
+    /// Only x86-64 calls store the return address.
+    fn entry(&self) -> State {
+        let Machine { sp, ra, .. } = self.machine;
+        match self.arch {
+            Arch::X86_64 => State { cfa: Cfa::From(sp, 8), rules: BTreeMap::from([(ra, Rule::At(-8))]) },
+            Arch::Aarch64 | Arch::Riscv64 => State { cfa: Cfa::From(sp, 0), rules: BTreeMap::new() },
+        }
+    }
+
+    fn save(&mut self, state: &mut State, saved: &[SavedRegister]) {
+        for register in saved {
+            if !self.machine.registers.contains(&register.reg) {
+                self.faults.push(Error::UnwindRegister);
+            }
+            if register.offset % 8 != 0 {
+                self.faults.push(Error::UnwindFormat);
+            }
+            self.slot(state, register.reg as u16, register.offset.into());
+        }
+    }
+
+    fn slot(&mut self, state: &mut State, register: u16, offset: i64) {
+        let there = state.rules.insert(register, Rule::At(offset));
+        if there.is_some_and(|there| there != Rule::At(offset)) || i32::try_from(offset).is_err() {
+            self.faults.push(Error::UnwindFormat);
+        }
+    }
+
+    fn state(&mut self, cfa_register: u32, cfa_offset: i32, saved: &[SavedRegister]) -> State {
+        if cfa_register >= self.machine.general {
+            self.faults.push(Error::UnwindRegister);
+        }
+        if cfa_offset % 8 != 0 {
+            self.faults.push(Error::UnwindFormat);
+        }
+        let mut state = State { cfa: Cfa::From(cfa_register as u16, cfa_offset.into()), ..self.entry() };
+        self.save(&mut state, saved);
+        state
+    }
+
+    fn frame_pointer(
+        &mut self,
+        places: &Places,
+        cfa_offset: i32,
+        saved: &[SavedRegister],
+        size: u64,
+    ) -> Vec<(u64, State)> {
+        let Machine { sp, fp, ra, usual, .. } = self.machine;
+        let or = |value: u32, usual: u32| u64::from(if value == 0 { usual } else { value });
+        let (pushed, set) = (or(places.pushed, usual.0), or(places.set, usual.1));
+        // Without registers there is no place where they are saved.
+        let saved_from = if saved.is_empty() { set } else { or(places.saved_from, set as u32) };
+        let (begin, mut end) = (u64::from(places.epilogue_begin), u64::from(places.epilogue_end));
+        let cfa_offset = if cfa_offset == 0 { usual.2 } else { cfa_offset.into() };
+
+        let mut in_order = pushed <= set && pushed <= saved_from && set.max(saved_from) <= size;
+        if begin == 0 {
+            in_order &= end == 0;
+        } else {
+            end = if end == 0 { size } else { end };
+            in_order &= set.max(saved_from) <= begin && begin <= end && end <= size;
+        }
+        if !in_order {
+            self.faults.push(Error::UnwindOrder);
+        }
+        if cfa_offset % 8 != 0 {
+            self.faults.push(Error::UnwindFormat);
+        }
+
+        // What is stored when; and what the CFA is counted from.
+        let mut stored = self.entry();
+        let mut standing = self.entry();
+        standing.cfa = Cfa::From(fp, cfa_offset);
+        match self.arch {
+            Arch::X86_64 => {
+                stored.cfa = Cfa::From(sp, 16);
+                self.slot(&mut stored, fp, -16);
+                standing.rules = stored.rules.clone();
+            }
+            Arch::Aarch64 => {
+                stored.cfa = Cfa::From(sp, cfa_offset);
+                self.slot(&mut stored, fp, -cfa_offset);
+                self.slot(&mut stored, ra, 8 - cfa_offset);
+                standing.rules = stored.rules.clone();
+            }
+            Arch::Riscv64 => {
+                // Until the frame pointer is set, both registers still have the caller's values.
+                stored.cfa = Cfa::From(sp, 16);
+                self.slot(&mut standing, fp, -16);
+                self.slot(&mut standing, ra, -8);
+            }
+        }
+        let mut whole = standing.clone();
+        self.save(&mut whole, saved);
+
+        // From here on it is the caller's own words, byte by byte where something happens.
+        let mut changes = vec![0, pushed, set, saved_from];
+        if begin != 0 {
+            changes.extend([begin, end]);
+        }
+        changes.sort_unstable();
+        changes.dedup();
+        let state_at = |offset: u64| {
+            if offset < pushed || begin != 0 && (begin..end).contains(&offset) {
+                self.entry()
+            } else if offset >= set && offset >= saved_from {
+                whole.clone()
+            } else if offset >= set {
+                standing.clone()
+            } else {
+                let mut state = stored.clone();
+                if offset >= saved_from {
+                    state.rules.extend(saved.iter().map(|it| (it.reg as u16, Rule::At(it.offset.into()))));
+                }
+                state
+            }
+        };
+        changes.into_iter().map(|offset| (offset, state_at(offset))).collect()
+    }
+}
