@@ -18,7 +18,7 @@ static uint8_t *mapped(size_t size, int protection, int flags, int file) {
   return memory;
 }
 
-/* The memory stays until the end, because nothing else may come to lie where samples were taken. */
+/* The addresses are the guest's until the end, because nothing else may come to lie where samples were taken. */
 struct region new_region(enum region_kind kind, size_t size) {
   struct region region;
   int writable = PROT_READ | PROT_WRITE, file;
@@ -37,6 +37,14 @@ struct region new_region(enum region_kind kind, size_t size) {
     region.write = region.run;
   }
   return region;
+}
+
+void map_anew(const struct region *region) {
+  if (munmap(region->run, region->size) != 0 ||
+      mmap(region->run, region->size, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE,
+           -1, 0) != region->run) {
+    fail("cannot map memory anew");
+  }
 }
 
 void protect(const struct region *region, int writable) {
@@ -88,7 +96,8 @@ void announce(struct code *code, enum gap gap) {
   registered.addr = code->addr;
   registered.size = code->size;
   registered.name = code->name;
-  registered.bytes = code->bytes;
+  registered.bytes = code->handing_over == BY_ADDRESS ? NULL : code->bytes;
+  registered.flags = code->handing_over == STABLE ? JITSYM_CODE_STABLE : 0;
   if (f->eh_style != EH_NONE) {
     describe_eh(f, code->addr);
   }
@@ -142,6 +151,14 @@ void move_code(struct code *code, const struct region *region, size_t offset, en
 void remove_code(struct code *code) {
   truth_code_ends(code->number, now());
   check(jitsym_unregister(session, code->id), "jitsym_unregister");
+}
+
+void remove_all(struct code *codes, unsigned count, const struct region *region) {
+  uint64_t to = now();
+  for (unsigned i = 0; i < count; i++) {
+    truth_code_ends(codes[i].number, to);
+  }
+  check(jitsym_unregister_range(session, (uint64_t)(uintptr_t)region->run, region->size), "jitsym_unregister_range");
 }
 
 const char *name_of(const char *prefix, unsigned number) {

@@ -153,10 +153,11 @@ static void check_stats(void) {
 
 static void say_what_readers_can_do(const struct scenario *scenario) {
 #ifdef FRAME_POINTERS
-  truth_option("unwind", strcmp(scenario->unwind, "fp") == 0 ? "both" : "dwarf");
+  const char *with_frame_pointers = "both";
 #else
-  truth_option("unwind", "dwarf");
+  const char *with_frame_pointers = "dwarf";
 #endif
+  truth_option("unwind", strcmp(scenario->unwind, "fp") == 0 ? with_frame_pointers : scenario->unwind);
   truth_option("gap", scenario->gap == WITH_GAP ? "yes" : "no");
   if (scenario->flags & IN_NAMESPACE) {
     truth_option("namespace", "pid");
