@@ -20,7 +20,7 @@
  *   run TID FROM TO STACK                                        innermost first: ID, `*C-FUNCTION`, `?`
  *   unnamed TID FROM TO
  *   end
- * pid and TID are those that a profiler outside sees.
+ * pid and TID are those that a profiler outside sees. Exit status 77: there may be no namespaces here, and nothing was run.
  *
  * Readers that follow the tables need it compiled with
  *   -O2 -fomit-frame-pointer -fno-optimize-sibling-calls
