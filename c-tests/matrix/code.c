@@ -87,6 +87,34 @@ void write_code(struct code *code, struct function *function, enum kind kind, co
   code->kind = kind;
 }
 
+/* FNV-1a folded to 32 bits, which is what the library puts behind a name that it has cut. */
+static uint32_t hash(const char *name) {
+  uint64_t hash = UINT64_C(0xcbf29ce484222325);
+  for (; *name; name++) {
+    hash = (hash ^ (uint8_t)*name) * UINT64_C(0x100000001b3);
+  }
+  return (uint32_t)(hash ^ hash >> 32);
+}
+
+/* What a name becomes in the files of the library. The caller frees it. */
+static char *name_as_written(const char *name) {
+  size_t size = strlen(name);
+  char *written = malloc(size + 1);
+  if (!written) {
+    fail("out of memory");
+  }
+  memcpy(written, name, size + 1);
+  if (size > JITSYM_NAME_MAX) {
+    size_t cut = JITSYM_NAME_MAX - 9;
+    /* Not in the middle of a character. */
+    while (((uint8_t)written[cut] & 0xc0) == 0x80) {
+      cut--;
+    }
+    snprintf(written + cut, 10, "~%08" PRIx32, hash(name));
+  }
+  return written;
+}
+
 void announce(struct code *code, enum gap gap) {
   struct function *f = code->function;
   jitsym_code registered;
@@ -169,31 +197,4 @@ const char *name_of(const char *prefix, unsigned number) {
   }
   snprintf(name, size, "%s_%u", prefix, number);
   return name;
-}
-
-/* FNV-1a folded to 32 bits, which is what the library puts behind a name that it has cut. */
-static uint32_t hash(const char *name) {
-  uint64_t hash = UINT64_C(0xcbf29ce484222325);
-  for (; *name; name++) {
-    hash = (hash ^ (uint8_t)*name) * UINT64_C(0x100000001b3);
-  }
-  return (uint32_t)(hash ^ hash >> 32);
-}
-
-char *name_as_written(const char *name) {
-  size_t size = strlen(name);
-  char *written = malloc(size + 1);
-  if (!written) {
-    fail("out of memory");
-  }
-  memcpy(written, name, size + 1);
-  if (size > JITSYM_NAME_MAX) {
-    size_t cut = JITSYM_NAME_MAX - 9;
-    /* Not in the middle of a character. */
-    while (((uint8_t)written[cut] & 0xc0) == 0x80) {
-      cut--;
-    }
-    snprintf(written + cut, 10, "~%08" PRIx32, hash(name));
-  }
-  return written;
 }

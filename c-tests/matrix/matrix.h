@@ -21,7 +21,7 @@
 /* ------------------------------------------------------------------------------------------------- main.c */
 
 struct options {
-  const char *scenario, *truth, *dir;
+  const char *truth, *dir;
   uint32_t sinks;
   double seconds;
   unsigned count;
@@ -46,9 +46,6 @@ uint64_t cpu_time(void);
 
 /* By a generator of the thread's own, in [from, to). */
 uint64_t random_in(uint64_t from, uint64_t to);
-
-/* The thread's id as the kernel tells it to those outside. */
-unsigned long outer_tid(void);
 
 void truth_option(const char *key, const char *value);
 void truth_path(const char *what, const char *path);
@@ -168,9 +165,6 @@ void remove_all(struct code *codes, unsigned count, const struct region *region)
 
 /* "PREFIX_NUMBER", kept for ever. */
 const char *name_of(const char *prefix, unsigned number);
-
-/* What a name becomes in the files of the library. The caller frees it. */
-char *name_as_written(const char *name);
 
 /* -------------------------------------------------------------------------------------------------- run.c */
 
