@@ -150,6 +150,13 @@ fn scenarios_are_what_they_say() {
     let reuse = of("reuse");
     let lives = reuse.codes.iter().filter(|code| code.to != u64::MAX).map(|code| code.to - code.from);
     assert!(lives.clone().count() > 30 && lives.min() < Some(10_000_000));
+    let flushed = of("cache-flush");
+    let ends: HashMap<u64, usize> = flushed.codes.iter().fold(HashMap::new(), |mut ends, code| {
+        *ends.entry(code.to).or_default() += 1;
+        ends
+    });
+    assert!(ends.len() == 8 && ends.values().all(|&count| count == 12) && !ends.contains_key(&u64::MAX), "{ends:?}");
+    assert_eq!(of("no-unwind").options["unwind"], "none");
 
     assert_eq!(of("memfd").options["memory"], "memfd");
     let late = of("late");
