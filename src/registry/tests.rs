@@ -95,6 +95,7 @@ fn claims_of_free_bytes_are_checked() {
     };
     assert!(claimed_at(150, true) && claimed_at(199, true) && !claimed_at(200, true));
     assert!(!claimed_at(150, false) && !claimed_at(90, true));
+    assert!(!claimed_at(120, true) && !claimed_at(145, true), "that overwrites the code itself");
 }
 
 #[test]
