@@ -45,6 +45,9 @@
 
 mod autoload;
 pub mod capi;
+#[cfg(feature = "cli")]
+#[doc(hidden)]
+pub mod check;
 mod chunk;
 mod code;
 mod config;
@@ -60,6 +63,9 @@ mod process;
 mod producer;
 mod registry;
 mod session;
+#[cfg(feature = "cli")]
+#[doc(hidden)]
+pub mod show;
 mod sink;
 mod slot;
 mod spool;
