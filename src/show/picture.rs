@@ -92,10 +92,10 @@ pub(super) fn write(mut blocks: Vec<Block>, seconds: Option<&str>, look: Look, o
     let all: u128 = areas.iter().map(|area| u128::from(area.len())).sum();
     writeln!(
         out,
-        "places     {} of {} pieces lie over earlier code, {over_bytes} bytes of it; {all} bytes in {} areas",
+        "places     {} of {} pieces lie over earlier code, {over_bytes} bytes of it; {} of {all} bytes in all",
         over,
         blocks.len(),
-        areas.len()
+        if areas.len() == 1 { "1 area".into() } else { format!("{} areas", areas.len()) }
     )?;
     writeln!(out)?;
 
@@ -107,7 +107,7 @@ pub(super) fn write(mut blocks: Vec<Block>, seconds: Option<&str>, look: Look, o
         for row in 0..area.rows {
             let (start, end) = area.row(row);
             let line = rows.next().map(|cells| draw(cells, end - start, look)).unwrap_or_default();
-            writeln!(out, "{start:#018x}  {line}")?;
+            writeln!(out, "{}", format!("{start:#018x}  {line}").trim_end())?;
         }
     }
     let end = match seconds {
