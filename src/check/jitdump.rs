@@ -44,6 +44,8 @@ pub(super) fn check(file: &[u8], report: &mut dyn Report) {
         last_time: None,
         unbiased: false,
         unwinds: false,
+        without_tables: 0,
+        code_sum: 0,
         indices: HashMap::new(),
         places: Places::default(),
     };
@@ -67,6 +69,9 @@ struct Check<'a, 'r> {
     unbiased: bool,
     /// There was an UNWINDING_INFO.
     unwinds: bool,
+    /// How much code has no unwind tables, and the bytes of all code.
+    without_tables: u64,
+    code_sum: u128,
     /// Where each code index was first used.
     indices: HashMap<u64, usize>,
     places: Places,
@@ -143,7 +148,21 @@ impl<'a> Check<'a, '_> {
                 text: "there is no JIT_CODE_LOAD".into(),
             });
         }
+        self.whole_file();
         std::mem::take(&mut self.places).check(file, &self.header, self.report);
+    }
+
+    fn whole_file(&mut self) {
+        let mut found = |rule: &'static Rule, text: String| {
+            self.report.finding(Finding { rule, place: Place::File, subject: String::new(), text });
+        };
+        if self.code_sum > u32::MAX.into() {
+            found(&rules::CODE_SUM, format!("there are {} bytes of code", self.code_sum));
+        }
+        if self.without_tables > 0 {
+            let all = self.places.len();
+            found(&rules::UNWIND_MISSING, format!("{} of {all} pieces of code have no tables", self.without_tables));
+        }
     }
 
     /// There is a record behind those that may only be the last.
@@ -266,7 +285,10 @@ impl<'a> Check<'a, '_> {
             mapped_size = unwinding.mapped_size;
             let (size, target) = (load.size, self.target);
             Tables { offset: at, name: &name, unwinding: &unwinding, size, target }.check(self.report);
+        } else {
+            self.without_tables += 1;
         }
+        self.code_sum += u128::from(load.size);
         let subject = &*format!("LOAD \"{name}\"");
         self.load_fields(offset, subject, load);
         match load.name() {

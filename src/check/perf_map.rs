@@ -129,6 +129,8 @@ impl<'a> Map<'a, '_> {
         }
         if name.len() > NAME_CUT {
             found(&rules::MAP_NAME_CUT, format!("the name has {} bytes", name.len()));
+        } else if name.contains(&b'\t') {
+            found(&rules::MAP_NAME_CUT, "there is a tab in the name".into());
         }
     }
 

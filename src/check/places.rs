@@ -52,6 +52,10 @@ impl Places {
         self.loads.is_empty()
     }
 
+    pub fn len(&self) -> usize {
+        self.loads.len()
+    }
+
     pub fn push(&mut self, load: Load) {
         self.loads.push(load);
     }

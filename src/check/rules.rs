@@ -159,6 +159,8 @@ rules! {
         "There are fewer bytes of code in the record than it announces; perf reads whatever lies before them."
     CODE_SIZE_LIMIT "code-size-limit" Jitdump Error "perf"
         "perf holds the size of code in 31 bits."
+    CODE_SUM "code-sum" Jitdump Warning "samply"
+        "samply counts the bytes of all code in 32 bits."
     CODE_SIZE_ZERO "code-size-zero" Jitdump Warning "all"
         "Code of no size names no address."
     PADDING_AFTER_CODE "padding-after-code" Jitdump Error "perf"
@@ -221,6 +223,8 @@ rules! {
     // ---- jitdump: JIT_CODE_UNWINDING_INFO ----
     UNWIND_PRESENT "unwind-present" Jitdump Note "ddprof"
         "ddprof stops reading at the first unwinding record; perf finds call stacks by them."
+    UNWIND_MISSING "unwind-missing" Jitdump Note "perf, CodSpeed"
+        "Call stacks go through code without unwind tables only by frame pointers."
     UNWIND_DANGLING "unwind-dangling" Jitdump Error "perf"
         "perf gives unwind tables to the next JIT_CODE_LOAD, whatever that is; they have to stand directly before their own."
     UNWIND_SIZE "unwind-size" Jitdump Error "all"

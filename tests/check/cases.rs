@@ -159,6 +159,7 @@ fn loads() -> Vec<Case> {
     let padded = |name: &[u8], code: &[u8]| {
         dump(&[Load { name: name.into(), code: code.into(), size: Some(SIZE), ..of() }.bytes()])
     };
+    let huge = |number: u64, size| Load { index: number, addr: number << 32, size: Some(size), ..of() }.bytes();
     let behind_code = [[0x90; 8], [0; 8]].concat();
     let long = |len| vec![b'x'; len];
     vec![
@@ -170,6 +171,12 @@ fn loads() -> Vec<Case> {
             &["code-size-too-large"],
             dump(&[Load { size: Some(1 << 31), ..of() }.bytes()]),
             dump(&[Load { size: Some((1 << 31) - 1), ..of() }.bytes()]),
+        ),
+        with_also(
+            "code-sum",
+            &["code-size-too-large"],
+            dump(&[(1..=3).flat_map(|number| huge(number, (1 << 31) - 1)).collect()]),
+            dump(&[(1..=3).flat_map(|number| huge(number, (1 << 30) - 1)).collect()]),
         ),
         load("code-size-zero", Load { code: vec![], ..of() }),
         case("padding-after-code", padded(b"fib_int\0", &behind_code), plain()),
@@ -285,6 +292,7 @@ fn unwind_tables() -> Vec<Case> {
     let hdr_first = Unwinding { eh_frame: of().hdr, hdr: of().eh_frame, ..of() };
     vec![
         case("unwind-present", good(), plain()),
+        case("unwind-missing", plain(), good()),
         case("unwind-dangling", dump(&[Load::default().bytes(), of().bytes()]), good()),
         case("unwind-dangling", before_load(&[of().bytes(), of().bytes()]), good()),
         case("unwind-dangling", dump(&[Load::default().bytes(), of().bytes(), close()]), good()),
@@ -399,6 +407,7 @@ fn maps() -> Vec<Case> {
         map("map-name-short", b"1000 8 fo\n", b"1000 8 foo\n"),
         map("map-name-stub", b"1000 8 stub<1>\n", b"1000 8 stub(1)\n"),
         map("map-name-cut", &long(301), &long(300)),
+        map_also("map-name-cut", &["map-control"], b"1000 8 na\tme\n", good),
         map("map-line-long", &long(4096 - 7), &long(4095 - 7)),
         map("map-not-utf8", b"1000 8 caf\xe9\n", "1000 8 café\n".as_bytes()),
         map("map-cr", b"1000 8 name\r\n", good),

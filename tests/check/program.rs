@@ -53,9 +53,11 @@ FILE:0xb5: error: LOAD \"a\": code_index 1 is that of the record at 0x6d [index-
     perf names its objects by the code index: with one used twice, both pieces of code show the later name.
 FILE:0xf6: error: LOAD \"a\": code_index 1 is that of the record at 0x6d [index-reused; perf]
 FILE:0x137: error: LOAD \"a\": code_index 1 is that of the record at 0x6d [index-reused; perf]
+FILE: note: 6 of 6 pieces of code have no tables [unwind-missing; perf, CodSpeed]
+    Call stacks go through code without unwind tables only by frame pointers.
 FILE: 5 more of record-unaligned (--all)
 FILE: 2 more of index-reused (--all)
-FILE: jitdump: 6 errors, 1 warning, 6 notes
+FILE: jitdump: 6 errors, 1 warning, 7 notes
 ";
 
 fn golden_file() -> Vec<u8> {

@@ -24,7 +24,8 @@ pub fn run(files: &[PathBuf], style: Style, allowed: &[&'static Rule], out: &mut
         let mut printed = printer.file(&shown);
         match input::read(path) {
             Ok(input) => {
-                *progress.borrow_mut() = Some(Progress::new(format!("checking {shown}"), input.bytes.len() as u64));
+                let (what, total) = (format!("checking {shown}"), input.bytes.len() as u64);
+                *progress.borrow_mut() = Some(Progress::new(what, total, style != Style::Text));
                 let kind = check::check(&input.bytes, &input.facts, &mut printed);
                 *progress.borrow_mut() = None;
                 if printed.finish(kind).found() {

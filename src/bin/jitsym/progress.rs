@@ -17,9 +17,10 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// `what` is done to `total` bytes.
-    pub fn new(what: String, total: u64) -> Self {
-        let next = io::stderr().is_terminal().then(|| Instant::now() + AFTER);
+    /// `what` is done to `total` bytes. Nothing is shown if as much is printed meanwhile that it shows where the work is.
+    pub fn new(what: String, total: u64, prints_much: bool) -> Self {
+        let shows = io::stderr().is_terminal() && !(prints_much && io::stdout().is_terminal());
+        let next = shows.then(|| Instant::now() + AFTER);
         Progress { what, total, next, shown: false }
     }
 

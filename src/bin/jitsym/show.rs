@@ -19,7 +19,7 @@ pub fn dump(path: &Path, disassemble: bool, name: Option<Vec<u8>>, out: &mut dyn
             return Outcome::Failed;
         }
     };
-    with(path, "printing", |input, progress| {
+    with(path, "printing", true, |input, progress| {
         let mut how = Dump { disassembler, name, progress };
         show::dump(&input.bytes, &input.facts, &mut how, out)
     })
@@ -30,7 +30,7 @@ pub fn stat(paths: &[PathBuf], out: &mut dyn Write) -> Outcome {
     let look = Look { width: terminal::width(&io::stdout()).unwrap_or(80), terminal: io::stdout().is_terminal() };
     let mut outcome = Outcome::Good;
     for (number, path) in paths.iter().enumerate() {
-        let one = with(path, "counting", |input, progress| {
+        let one = with(path, "counting", false, |input, progress| {
             if number > 0 {
                 writeln!(out)?;
             }
@@ -45,9 +45,15 @@ pub fn stat(paths: &[PathBuf], out: &mut dyn Write) -> Outcome {
 }
 
 /// Does something with a file and shows how far it is.
-fn with(path: &Path, what: &str, work: impl FnOnce(&Input, &mut dyn FnMut(u64)) -> io::Result<()>) -> Outcome {
+fn with(
+    path: &Path,
+    what: &str,
+    prints_much: bool,
+    work: impl FnOnce(&Input, &mut dyn FnMut(u64)) -> io::Result<()>,
+) -> Outcome {
     let result = input::read(path).and_then(|input| {
-        let mut progress = Progress::new(format!("{what} {}", path.display()), input.bytes.len() as u64);
+        let (what, total) = (format!("{what} {}", path.display()), input.bytes.len() as u64);
+        let mut progress = Progress::new(what, total, prints_much);
         work(&input, &mut |done| progress.update(done))
     });
     match result {
