@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt::Display;
 
+use super::header::{self, TODAY};
 use super::lines::Lines;
 use super::places::{Load, Places};
 use super::rules::{self, Rule};
@@ -13,15 +14,8 @@ use crate::format::jitdump::raw::{End, RawDebug, RawHeader, RawLoad, RawRecord, 
 use crate::format::jitdump::{id, HEADER_SIZE, LOAD_FIXED_SIZE, MOVE_SIZE, PREFIX_SIZE};
 use crate::format::text::{has_control, is_mangled, shortened};
 
-/// What lies at a place that is shown, for a name.
+/// Bytes of a name that is of use.
 const NAME_MAX: usize = 1000;
-/// `e_machine` of what Linux runs on: x86, ARM, RISC-V, PowerPC, s390, MIPS, SPARC, LoongArch, and some rarer ones.
-const MACHINES: &[u32] =
-    &[2, 3, 4, 8, 15, 20, 21, 22, 40, 42, 43, 50, 62, 88, 92, 93, 94, 164, 183, 189, 243, 252, 258];
-/// A year in nanoseconds, and the years from 2001 to 2100 after 1970.
-const YEAR: u64 = 365 * DAY;
-const DAY: u64 = 86_400 * 1_000_000_000;
-const TODAY: std::ops::Range<u64> = 31 * YEAR..130 * YEAR;
 
 pub(super) fn check(file: &[u8], report: &mut dyn Report) {
     let Some(header) = RawHeader::read(file) else {
@@ -49,7 +43,7 @@ pub(super) fn check(file: &[u8], report: &mut dyn Report) {
         indices: HashMap::new(),
         places: Places::default(),
     };
-    check.header(file);
+    header::check(&header, file, check.report);
     check.records(file);
 }
 
@@ -81,49 +75,6 @@ impl<'a> Check<'a, '_> {
     fn found(&mut self, rule: &'static Rule, offset: usize, subject: impl Display, text: impl Display) {
         let (subject, text) = (subject.to_string(), text.to_string());
         self.report.finding(Finding { rule, place: Place::Offset(offset as u64), subject, text });
-    }
-
-    fn header(&mut self, file: &[u8]) {
-        let header = self.header;
-        let mut found = |rule: &'static Rule, text: String| self.found(rule, 0, "header", text);
-        if header.swapped {
-            found(&rules::BYTE_ORDER, "the file is not in this machine's byte order".into());
-        }
-        if header.total_size as usize != HEADER_SIZE {
-            found(&rules::HEADER_SIZE, format!("total_size is {}", header.total_size));
-        }
-        match header.version {
-            0 => found(&rules::HEADER_VERSION_ZERO, "version is 0".into()),
-            1 => {}
-            version => found(&rules::HEADER_VERSION, format!("version is {version}")),
-        }
-        if header.unknown_flags() != 0 {
-            found(&rules::HEADER_FLAGS, format!("flags are {:#x}", header.flags));
-        }
-        if header.arch_timestamp() {
-            found(&rules::ARCH_TIMESTAMP, format!("flags are {:#x}", header.flags));
-        }
-        if header.machine == 0 {
-            found(&rules::MACHINE_ZERO, "elf_mach is 0".into());
-        } else if !MACHINES.contains(&header.machine) {
-            found(&rules::MACHINE_UNKNOWN, format!("elf_mach is {}", header.machine));
-        }
-        if header.pid == 0 {
-            found(&rules::HEADER_PID_ZERO, "pid is 0".into());
-        }
-        let first = RawRecords::new(file, &header).next().map(|record| record.timestamp);
-        if let Some(first) = first.filter(|_| !header.arch_timestamp()) {
-            // Microseconds look like three weeks of uptime, so that only the distance to the records tells.
-            let microseconds = TODAY.contains(&header.timestamp.saturating_mul(1000));
-            let of_today = microseconds || TODAY.contains(&header.timestamp);
-            if of_today && header.timestamp.abs_diff(first) > DAY {
-                let text = format!("timestamp is {}, and that of the first record {first}", header.timestamp);
-                found(&rules::HEADER_WALL_CLOCK, text);
-            } else if first < header.timestamp {
-                let text = format!("the first record is {} ns older than the header", header.timestamp - first);
-                found(&rules::TIME_BEFORE_HEADER, text);
-            }
-        }
     }
 
     fn records(&mut self, file: &'a [u8]) {

@@ -5,6 +5,7 @@
 //! too odd for the memory.
 
 mod file;
+mod header;
 mod jitdump;
 mod lines;
 mod perf_map;

@@ -1,4 +1,8 @@
 //! Findings as text for people and as JSON for programs.
+//!
+//! The JSON is one object: `files`, and in each of these `path`, `format` ("jitdump" or "perf map"), `errors`, `warnings`,
+//! `notes`, and `findings`, each of which has `rule`, `severity`, `readers`, `record`, `text`, and `offset` or `line` unless it
+//! is about the file as a whole. A file that could not be read has `unreadable` instead, with the reason.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};

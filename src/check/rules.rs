@@ -242,7 +242,7 @@ rules! {
     UNWIND_CFI "unwind-cfi" Jitdump Error "perf"
         "The unwind table cannot be decoded."
     UNWIND_LSDA "unwind-lsda" Jitdump Note "readers that use gimli"
-        "There is a pointer to language-specific data with the encoding `none`, which some decoders refuse, and perf's do not."
+        "There is an encoding `none` for pointers to language-specific data, which gimli refuses; libunwind reads it as there being none."
     UNWIND_FDE_BASE "unwind-fde-base" Jitdump Error "perf"
         "perf puts .eh_frame at the first multiple of 8 behind the code; the entry's address does not lead to the code from there."
     UNWIND_FDE_RANGE "unwind-fde-range" Jitdump Warning "perf"

@@ -3,12 +3,13 @@
 //! With `JITSYM_BLESS=1` in the environment the texts are written anew; look at the difference before it is committed.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use jitsym::check::report::{Printer, Style};
 use jitsym::check::{check, Facts};
 use jitsym::show::{dump, stat, Dump, Look};
 
-use crate::support::root;
+use crate::support::{root, run};
 
 fn files() -> Vec<PathBuf> {
     let entries = std::fs::read_dir(root().join("tests/corpus")).expect("corpus");
@@ -53,6 +54,31 @@ pub fn stat_text(file: &[u8]) -> Vec<u8> {
     let look = Look { width: 80, terminal: false };
     stat(file, &Facts::default(), look, &mut |_| {}, &mut out).expect("printed");
     out
+}
+
+/// All three commands on whole files of many producers, packed or not: run with `JITSYM_CORPUS=DIR cargo test --test check --
+/// --ignored`.
+#[test]
+#[ignore = "wants a directory of files, in JITSYM_CORPUS"]
+fn a_whole_directory() {
+    let dir = std::env::var_os("JITSYM_CORPUS").expect("JITSYM_CORPUS");
+    let mut count = 0;
+    for entry in std::fs::read_dir(dir).expect("corpus").flatten() {
+        let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+        let file = match name.strip_suffix(".gz") {
+            Some(_) => run(Command::new("gzip").arg("-dc").arg(&path)).stdout,
+            None => std::fs::read(&path).expect("file"),
+        };
+        let name = name.trim_end_matches(".gz");
+        if name.ends_with(".dump") || name.ends_with(".map") {
+            count += 1;
+            let checked = String::from_utf8(check_text(&file, Style::Text)).expect("text");
+            println!("{name}:\n{checked}");
+            let pieces = dump_text(&file).split(|&byte| byte == b'\n').count();
+            assert!(pieces > 10 && stat_text(&file).len() > 100 && checked.contains(" note"), "{name}");
+        }
+    }
+    assert!(count > 0, "no dumps and no maps");
 }
 
 #[test]

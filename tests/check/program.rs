@@ -182,6 +182,32 @@ fn broken_pipe() {
     }
 }
 
+/// Counts and sizes that are not true cost no memory.
+#[test]
+fn memory_is_in_proportion() {
+    let all = u64::MAX;
+    let liars = [
+        crate::build::debug_with(crate::build::ADDR, all, &[(0, 1, b"/a.c".as_slice())][..]),
+        Unwinding { size: Some(all), hdr_size: Some(all), mapped_size: all, ..Unwinding::default() }.bytes(),
+        Load { size: Some(all), ..Load::default() }.bytes(),
+    ];
+    let loads = (1..50_000).flat_map(|index| Load { index, addr: index << 12, ..Load::default() }.bytes()).collect();
+    let path = write("liars.dump", &dump(&[liars.concat(), loads]));
+    let map: String = (1..200_000).map(|line| format!("{:x} 8 name\n", line << 4)).collect();
+    let map = write("perf-2.map", map.as_bytes());
+    for command in ["check", "dump", "stat"] {
+        for path in [&path, &map] {
+            let mut shell = Command::new("sh");
+            // In KiB; the program itself needs some thousands.
+            let script = "ulimit -v 60000; exec \"$0\" \"$1\" \"$2\"";
+            shell.args(["-c", script, env!("CARGO_BIN_EXE_jitsym"), command, text(path)]);
+            let output = try_run(&mut shell);
+            let (code, errors) = (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned());
+            assert!(code.is_some_and(|code| code < 2) && errors.is_empty(), "{command} {}: {errors}", path.display());
+        }
+    }
+}
+
 #[test]
 fn pipes_are_read() {
     let path = write("piped.dump", &plain());

@@ -14,7 +14,7 @@ usage: jitsym check [--all | --json] [--allow RULE]... FILE...
            says what readers of jitdumps and perf maps would choke on, misattribute or stop at;
            ends with 1 if there are errors or warnings, with 2 if a file could not be read
                --all         every finding, not the first few of each rule
-               --json        the same for programs
+               --json        the same for programs: an object with \"files\", of which each has \"findings\"
                --allow RULE  leaves out a rule; several with commas
        jitsym check --rules [--json]
            lists the rules
