@@ -243,3 +243,14 @@ pub fn list_rules(out: &mut dyn Write, json: bool) -> io::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strings_of_json() {
+        assert_eq!(json_string("a \"b\" \\ ä"), r#""a \"b\" \\ ä""#);
+        assert_eq!(json_string("\n\0\u{1f}"), r#""\n\u0000\u001f""#);
+    }
+}

@@ -379,8 +379,14 @@ fn mapped() -> Vec<Case> {
     };
     let later =
         |addr| dump(&[mapped.bytes(), Load::default().bytes(), Load { addr, time: TIME + 1, ..second() }.bytes()]);
+    // The same in another order in the file: that of time counts.
+    let unordered = |addr| {
+        let late = Load { time: TIME + 1, ..Load::default() };
+        dump(&[mapped.bytes(), late.bytes(), Load { addr, ..second() }.bytes()])
+    };
     vec![
         case("mapped-over-earlier", before(end - 1), before(end)),
+        with_also("mapped-over-earlier", &["time-backwards"], unordered(end - 1), unordered(end)),
         case("mapped-over-later", later(end - 1), later(end)),
     ]
 }

@@ -1,11 +1,8 @@
 //! Unwind tables of any origin, laid out as perf lays them out in the object that it makes of a LOAD.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 
-use gimli::read::{
-    BaseAddresses, CieOrFde, CommonInformationEntry, EhFrame, EhFrameHdr, EndianSlice, ParsedEhFrameHdr,
-};
+use gimli::read::{BaseAddresses, CieOrFde, EhFrame, EhFrameHdr, EndianSlice, ParsedEhFrameHdr};
 use gimli::read::{FrameDescriptionEntry, UnwindContext, UnwindSection, UnwindTableRow};
 use gimli::{Endianity, RunTimeEndian, Vendor};
 
@@ -22,8 +19,8 @@ pub type Row = UnwindTableRow<usize>;
 /// Where the code lies in the objects that are looked at here. Any address, but not near the ends.
 pub const CODE: u64 = 1 << 40;
 
-/// Bytes of CIEs that are gone through for the tables of one piece of code. Each FDE goes through all of its CIE's
-/// instructions, so that hostile tables could keep us busy for hours; those of compilers do not come near this.
+/// Bytes of CIEs that are gone through for the tables of one piece of code. Each FDE goes through all of its CIE,
+/// so that hostile tables could keep us busy for hours; those of compilers do not come near this.
 const WORK_MAX: usize = 16 << 20;
 
 const EM_386: u32 = 3;
@@ -103,7 +100,6 @@ impl<'a> TableReader<'a> {
     /// Hands out all rows with their FDEs, each of which has at least one. The error says what cannot be decoded, or is that of
     /// `each`.
     pub fn each_row(&self, each: &mut dyn FnMut(&Fde<'a>, &Row) -> Result<(), String>) -> Result<(), String> {
-        let mut cies: HashMap<usize, CommonInformationEntry<Reader<'a>>> = HashMap::new();
         let mut context = UnwindContext::new();
         let mut work = 0;
         let mut entries = self.section.entries(&self.bases);
@@ -111,15 +107,7 @@ impl<'a> TableReader<'a> {
             let CieOrFde::Fde(partial) = entry else { continue };
             let at = partial.offset();
             let problem = |error: gimli::Error| format!("the entry at {at:#x}: {error}");
-            let fde = partial.parse(|section, bases, offset| {
-                if let Some(cie) = cies.get(&offset.0) {
-                    return Ok(cie.clone());
-                }
-                let cie = section.cie_from_offset(bases, offset)?;
-                cies.insert(offset.0, cie.clone());
-                Ok(cie)
-            });
-            let fde = fde.map_err(problem)?;
+            let fde = partial.parse(EhFrame::cie_from_offset).map_err(problem)?;
             work += fde.cie().entry_len();
             if work > WORK_MAX {
                 return Err("too many entries share too much".into());
