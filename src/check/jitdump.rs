@@ -11,7 +11,8 @@ use super::unwinding::Tables;
 use super::{Finding, Place, Report};
 use crate::format::cfi::read::Target;
 use crate::format::jitdump::raw::{End, RawDebug, RawHeader, RawLoad, RawRecord, RawRecords, RawUnwinding};
-use crate::format::jitdump::{id, HEADER_SIZE, LOAD_FIXED_SIZE, MOVE_SIZE, PREFIX_SIZE};
+use crate::format::jitdump::UNWINDING_FIXED_SIZE;
+use crate::format::jitdump::{id, DEBUG_FIXED_SIZE, HEADER_SIZE, LOAD_FIXED_SIZE, MOVE_SIZE, PREFIX_SIZE};
 use crate::format::text::{has_control, is_mangled, shortened};
 
 /// Bytes of a name that is of use.
@@ -54,9 +55,9 @@ struct Check<'a, 'r> {
     /// What perf holds back for the next LOAD, and where it was.
     debug: Option<(usize, RawDebug<'a>)>,
     unwinding: Option<(usize, RawUnwinding<'a>)>,
-    /// A CLOSE that may still be the last record: where, and its size.
+    /// Where a CLOSE is that may still be the last record.
     closed: Option<usize>,
-    /// A record of 16 bytes that may still be the last one.
+    /// The same for another record of 16 bytes, with its id.
     stopped: Option<(usize, u32)>,
     last_time: Option<u64>,
     /// There was a line table that cannot have addresses that are too high, so that others have none either.
@@ -140,8 +141,8 @@ impl<'a> Check<'a, '_> {
         let needed = match record.id {
             id::LOAD => LOAD_FIXED_SIZE + 1,
             id::MOVE => MOVE_SIZE,
-            id::DEBUG_INFO => 32,
-            id::UNWINDING_INFO => 40,
+            id::DEBUG_INFO => DEBUG_FIXED_SIZE,
+            id::UNWINDING_INFO => UNWINDING_FIXED_SIZE,
             _ => PREFIX_SIZE,
         };
         if size < needed {
@@ -348,7 +349,7 @@ impl<'a> Check<'a, '_> {
 }
 
 /// The name of a kind of record.
-pub(crate) fn kind(id: u32) -> &'static str {
+fn kind(id: u32) -> &'static str {
     match id {
         id::LOAD => "LOAD",
         id::MOVE => "MOVE",

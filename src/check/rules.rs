@@ -83,8 +83,8 @@ pub fn find(id: &str) -> Option<&'static Rule> {
 
 rules! {
     // ---- where the file lies ----
-    DUMP_NAME "dump-name" Jitdump Error "perf, samply, ddprof, parca"
-        "A dump is found by its name: perf takes only jit-PID.dump, with decimal digits."
+    DUMP_NAME "dump-name" Jitdump Error "perf"
+        "A dump is found by its name: perf takes only jit-PID.dump with decimal digits; samply and ddprof want jit-*.dump."
     DUMP_NAME_PID "dump-name-pid" Jitdump Error "perf 6"
         "perf 6 takes a dump only if the number in its name is the process that has it mapped."
     DUMP_DIR "dump-dir" Jitdump Warning "perf 7, CodSpeed"
@@ -133,7 +133,7 @@ rules! {
         "The record is too short for what its kind must say."
     TRUNCATED "truncated" Jitdump Error "all"
         "The file ends within a record, and what that told of is lost; everything before it can be read."
-    ZERO_TAIL "zero-tail" Jitdump Warning "samply, parca"
+    ZERO_TAIL "zero-tail" Jitdump Warning "parca, programs with linux-perf-data"
         "perf stops at zeros behind the records; others take them for records of no size."
     RECORD_UNALIGNED "record-unaligned" Jitdump Note "none known"
         "The size of the record is not a multiple of 8; no reader that is known wants it to be."

@@ -21,9 +21,9 @@ pub const PREFIX_SIZE: usize = 16;
 /// Size of a LOAD record before its name.
 pub const LOAD_FIXED_SIZE: usize = 56;
 /// Size of an UNWINDING_INFO record before its tables.
-const UNWINDING_FIXED_SIZE: usize = 40;
+pub const UNWINDING_FIXED_SIZE: usize = 40;
 /// Size of a DEBUG_INFO record before its entries.
-const DEBUG_FIXED_SIZE: usize = 32;
+pub const DEBUG_FIXED_SIZE: usize = 32;
 /// Size of a DEBUG_INFO entry before its file name.
 const DEBUG_ENTRY_FIXED_SIZE: usize = 16;
 /// Size of a MOVE record.
