@@ -8,6 +8,10 @@ mod cases;
 mod corpus;
 #[path = "check/mutations.rs"]
 mod mutations;
+#[path = "support/perf.rs"]
+mod perf;
+#[path = "check/perf_agrees.rs"]
+mod perf_agrees;
 #[path = "check/program.rs"]
 mod program;
 #[path = "check/rules.rs"]

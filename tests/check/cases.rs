@@ -132,6 +132,7 @@ fn records() -> Vec<Case> {
         case("record-short", dump(&[load.clone(), record(0, TIME, &[0; 40])]), plain()),
         case("truncated", dump(&[load.clone(), load[..load.len() - 1].into()]), plain()),
         case("truncated", dump(&[load.clone(), load[..15].into()]), plain()),
+        case("truncated", dump(&[Unwinding::default().bytes(), load[..60].into()]), plain()),
         case("zero-tail", dump(&[load.clone(), vec![0; 24]]), plain()),
         case("record-unaligned", dump(&[Load { code: vec![0x90; 7], ..Load::default() }.bytes()]), plain()),
         case("record-unknown", dump(&[load.clone(), unknown(&[1; 8])]), plain()),
