@@ -239,6 +239,8 @@ rules! {
         "The tables describe no code."
     UNWIND_HDR "unwind-hdr" Jitdump Error "perf"
         "The search table .eh_frame_hdr does not lead to the entries of .eh_frame."
+    UNWIND_HDR_FORM "unwind-hdr-form" Jitdump Note "none known"
+        "Version, encodings or pointer of .eh_frame_hdr are not as they should be, which perf does not look at."
     UNWIND_CFI "unwind-cfi" Jitdump Error "perf"
         "The unwind table cannot be decoded."
     UNWIND_LSDA "unwind-lsda" Jitdump Note "readers that use gimli"

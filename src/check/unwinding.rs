@@ -3,14 +3,12 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use gimli::read::Pointer;
-
 use super::rules::{self, Rule};
 use super::{Finding, Place, Report};
 use crate::format::cfi::read::{readable, terminator, TableReader, Target, CODE};
 use crate::format::jitdump::raw::RawUnwinding;
 
-/// The encodings that `.eh_frame_hdr` begins with, in the only form that libunwind reads.
+/// Version and encodings that `.eh_frame_hdr` begins with, in the only form that is used.
 const HDR_START: [u8; 4] = [0x01, 0x1b, 0x03, 0x3b];
 
 /// Unwind tables with the LOAD behind them.
@@ -96,6 +94,10 @@ impl Tables<'_> {
         if hdr_size != 0 {
             if let Err(text) = search_table(hdr, &tables, &fdes) {
                 found(&rules::UNWIND_HDR, text);
+            } else if !hdr.starts_with(&HDR_START) {
+                found(&rules::UNWIND_HDR_FORM, format!("it begins with {:02x?}", &hdr[..4]));
+            } else if tables.header_pointer(hdr) != Some(tables.address()) {
+                found(&rules::UNWIND_HDR_FORM, "it does not point to .eh_frame".into());
             }
         }
     }
@@ -129,27 +131,19 @@ impl Tables<'_> {
 
 /// Every entry has to be found by its address, in the order of the addresses.
 fn search_table(hdr: &[u8], tables: &TableReader, fdes: &[Entry]) -> Result<(), String> {
-    if !hdr.starts_with(&HDR_START) {
+    // perf goes by the encodings of the first two fields, and takes the third for granted.
+    if hdr.get(1..3) != Some(&HDR_START[1..3]) {
         return Err(format!("it begins with {:02x?}", &hdr[..hdr.len().min(4)]));
-    }
-    let parsed = tables.header(hdr).map_err(|error| error.to_string())?;
-    if parsed.eh_frame_ptr() != Pointer::Direct(tables.address()) {
-        return Err("it does not point to .eh_frame".into());
     }
     let by_start: HashMap<u64, u64> = fdes.iter().map(|fde| (fde.start, fde.at)).collect();
     let (mut count, mut before) = (0, None);
-    let table = parsed.table().ok_or("it has no table")?;
-    let mut rows = table.iter(tables.bases());
-    while let Some((start, at)) = rows.next().map_err(|error| error.to_string())? {
-        let (Pointer::Direct(start), Pointer::Direct(at)) = (start, at) else {
-            return Err("its pointers are indirect".into());
-        };
+    for row in tables.search_table(hdr) {
+        let (start, at) = row.ok_or_else(|| format!("it ends within row {count}"))?;
         if before.is_some_and(|before| start <= before) {
             return Err("it is not sorted".into());
         }
         before = Some(start);
-        let offset = at.checked_sub(tables.address());
-        if offset.is_none() || by_start.get(&start).copied() != offset {
+        if by_start.get(&start) != Some(&at) {
             return Err(format!("row {count} does not lead to the entry for its address"));
         }
         count += 1;

@@ -304,9 +304,13 @@ fn unwind_tables() -> Vec<Case> {
         bad("unwind-order", hdr_first),
         bad("unwind-empty", Unwinding { eh_frame: vec![], ..of() }),
         bad("unwind-empty", Unwinding { eh_frame: vec![0; 4], ..of() }),
-        // Version, the address of .eh_frame, the number of rows, a row's address, a row's entry.
-        bad("unwind-hdr", Unwinding { hdr: with(of().hdr, 0, &[2]), ..of() }),
-        bad("unwind-hdr", Unwinding { hdr: with(of().hdr, 4, &[0; 4]), ..of() }),
+        // Version, encoding of the rows, the address of .eh_frame.
+        bad("unwind-hdr-form", Unwinding { hdr: with(of().hdr, 0, &[2]), ..of() }),
+        bad("unwind-hdr-form", Unwinding { hdr: with(of().hdr, 3, &[0x1b]), ..of() }),
+        bad("unwind-hdr-form", Unwinding { hdr: with(of().hdr, 4, &[0; 4]), ..of() }),
+        // Encodings of the fields, the number of rows, a row's address, a row's entry, half a row.
+        bad("unwind-hdr", Unwinding { hdr: with(of().hdr, 1, &[0x1c]), ..of() }),
+        bad("unwind-hdr", Unwinding { hdr: of().hdr[..16].into(), ..of() }),
         bad("unwind-hdr", Unwinding { hdr: with(of().hdr, 8, &[0]), ..of() }),
         bad("unwind-hdr", Unwinding { hdr: with(of().hdr, 12, &[0; 4]), ..of() }),
         bad("unwind-hdr", Unwinding { hdr: with(of().hdr, 16, &[0; 4]), ..of() }),

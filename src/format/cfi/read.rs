@@ -2,11 +2,11 @@
 
 use std::borrow::Cow;
 
-use gimli::read::{BaseAddresses, CieOrFde, EhFrame, EhFrameHdr, EndianSlice, ParsedEhFrameHdr};
+use gimli::read::{BaseAddresses, CieOrFde, EhFrame, EndianSlice};
 use gimli::read::{FrameDescriptionEntry, UnwindContext, UnwindSection, UnwindTableRow};
 use gimli::{Endianity, RunTimeEndian, Vendor};
 
-use super::align8;
+use super::{align8, HDR_TABLE};
 use crate::format::jitdump::raw::RawHeader;
 
 /// The bytes of a table.
@@ -22,6 +22,9 @@ pub const CODE: u64 = 1 << 40;
 /// Bytes of CIEs that are gone through for the tables of one piece of code. Each FDE goes through all of its CIE,
 /// so that hostile tables could keep us busy for hours; those of compilers do not come near this.
 const WORK_MAX: usize = 16 << 20;
+
+/// Where an `.eh_frame_hdr` has the number of its rows.
+const HDR_COUNT: usize = 8;
 
 const EM_386: u32 = 3;
 const EM_ARM: u32 = 40;
@@ -82,19 +85,34 @@ impl<'a> TableReader<'a> {
         TableReader { section, bases, target }
     }
 
-    /// What pointers count from.
-    pub fn bases(&self) -> &BaseAddresses {
-        &self.bases
-    }
-
     /// Where `.eh_frame` lies.
     pub fn address(&self) -> u64 {
         self.bases.eh_frame.section.unwrap_or_default()
     }
 
-    /// The `.eh_frame_hdr` behind it.
-    pub fn header<'b>(&self, hdr: &'b [u8]) -> gimli::Result<ParsedEhFrameHdr<Reader<'b>>> {
-        EhFrameHdr::new(hdr, self.target.endian).parse(&self.bases, self.target.address_size)
+    /// The search table in the `.eh_frame_hdr` behind it, as perf reads it: whatever encodings it claims, each row has two signed
+    /// words that count from the header. Of each the start of the code, and where in `.eh_frame` its entry is.
+    /// `None` for a row that is not there.
+    pub fn search_table<'b>(&self, hdr: &'b [u8]) -> impl Iterator<Item = Option<(u64, u64)>> + use<'b> {
+        let (endian, at, frame) =
+            (self.target.endian, self.bases.eh_frame_hdr.section.unwrap_or_default(), self.address());
+        let count = hdr.get(HDR_COUNT..HDR_TABLE).map_or(0, |count| endian.read_u32(count));
+        let mut rows = hdr.get(HDR_TABLE..).unwrap_or_default().chunks_exact(8);
+        let mut missing = false;
+        (0..count).map_while(move |_| {
+            let row = rows.next().map(|row| {
+                let word = |bytes: &[u8]| at.wrapping_add_signed((endian.read_u32(bytes) as i32).into());
+                (word(&row[..4]), word(&row[4..]).wrapping_sub(frame))
+            });
+            // One is enough to say that the others are missing too.
+            (!std::mem::replace(&mut missing, row.is_none())).then_some(row)
+        })
+    }
+
+    /// Where `.eh_frame` is by the header's account.
+    pub fn header_pointer(&self, hdr: &[u8]) -> Option<u64> {
+        let distance = self.target.endian.read_u32(hdr.get(4..HDR_COUNT)?) as i32;
+        Some(self.bases.eh_frame_hdr.section?.wrapping_add(4).wrapping_add_signed(distance.into()))
     }
 
     /// Hands out all rows with their FDEs, each of which has at least one. The error says what cannot be decoded, or is that of
