@@ -38,13 +38,16 @@
 //! # Where to find what
 //! `capi` is the C layer. [`Session`] checks and forwards to `producer`, which lays records down in the calling thread's
 //! `chunk` by way of its `lane`; `writer` merges them, keeps the `registry`, and feeds the `sink`s. `format` has the byte layouts, `sys` the
-//! operating system.
+//! operating system. `check` and `show` are what the program `jitsym` is made of, and no part of the C libraries.
 
 // The library runs in somebody else's process: nothing in it may give up.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]
 
 mod autoload;
 pub mod capi;
+#[cfg(feature = "cli")]
+#[doc(hidden)]
+pub mod check;
 mod chunk;
 mod code;
 mod config;
@@ -60,6 +63,9 @@ mod process;
 mod producer;
 mod registry;
 mod session;
+#[cfg(feature = "cli")]
+#[doc(hidden)]
+pub mod show;
 mod sink;
 mod slot;
 mod spool;

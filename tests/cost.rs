@@ -49,6 +49,7 @@ fn count(program: &Path, calls: u64, code: Code, environment: &[(&str, &str)]) -
         .envs(environment.iter().copied());
     let output = run(&mut command);
     assert_eq!(stdout(&output), "ok\n", "{}", describe(&command, &output));
+    checker::assert_all_sound(&dir, &[]);
     std::fs::remove_dir_all(&dir).expect("remove the files");
     let text = std::fs::read_to_string(&profile).expect("profile");
     let totals = text.lines().find_map(|line| line.strip_prefix("totals: "));

@@ -9,7 +9,7 @@ use std::os::unix::fs::{symlink, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
-use support::{root, run, scratch_dir, stdout, try_run, STATIC_LIBS};
+use support::{checker, root, run, scratch_dir, stdout, try_run, STATIC_LIBS};
 
 /// The most that the shared library may weigh, as it is installed.
 const SHARED_SIZE_MAX: u64 = 700 * 1024;
@@ -148,6 +148,7 @@ fn build_and_run(name: &str, shared: bool, cflags: &[String], libs: &[String]) {
         run(&mut command);
         assert_linked(&program, shared);
         run(consumer(&program).arg(&dir));
+        assert!(checker::assert_all_sound(&dir, &[]) > 0);
     }
 }
 

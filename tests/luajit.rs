@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 
 use linux_perf_data::jitdump::{JitDumpReader, JitDumpRecord};
 
-use support::{artifacts, root, run, scratch_dir, serial, stdout, TmpFiles};
+use support::{artifacts, checker, root, run, scratch_dir, serial, stdout, TmpFiles};
 
 const PROGRAMS: [&str; 4] = ["nbody", "fannkuch", "mandelbrot", "strings"];
 
@@ -45,7 +45,17 @@ fn finish(mut luajit: Command) -> (Output, TmpFiles) {
     let files = TmpFiles(child.id());
     let output = child.wait_with_output().expect("wait for luajit");
     assert!(output.status.success(), "{}", support::describe(&luajit, &output));
+    check_files(files.0);
     (output, files)
+}
+
+/// Nothing is wrong with what a process has written, as far as it has.
+fn check_files(pid: u32) {
+    for path in [format!("/tmp/perf-{pid}.map"), format!("/tmp/jit-{pid}.dump")] {
+        if Path::new(&path).exists() {
+            checker::assert_sound(Path::new(&path), &[]);
+        }
+    }
 }
 
 // ------------------------------------------------------------------------------------------------ names
@@ -156,6 +166,7 @@ fn perf_names_traces() {
         let plain = std::thread::spawn(move || run(command("luajit").arg(example(&format!("{program}.lua")))));
         let recording = record(program);
         let _files = TmpFiles(recording.pid);
+        check_files(recording.pid);
         let expected = stdout(&plain.join().expect("luajit without the module"));
         assert_eq!(recording.output, expected, "{program}: the result with the module");
         assert!(!expected.is_empty());

@@ -29,6 +29,7 @@ fn the_program_compiles_and_runs() {
         let child = command.spawn().expect("start");
         let pid = child.id();
         assert!(child.wait_with_output().expect("wait").status.success(), "{name}");
+        support::checker::assert_all_sound(&dir, &[]);
         let map = std::fs::read_to_string(dir.join(format!("perf-{pid}.map"))).expect("map");
         assert!(map.ends_with(" 6 answer\n") && map.lines().count() == 1, "{map}");
     }

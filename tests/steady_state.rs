@@ -23,6 +23,7 @@ fn run_checked(tool: &[&str], program: &Path, argument: &str) {
     let mut command = Command::new("timeout");
     let output = run(command.args(["-k", "5", "300"]).args(tool).arg(program).arg(&dir).arg(argument));
     assert_eq!(stdout(&output), "ok\n", "{}", describe(&command, &output));
+    checker::assert_all_sound(&dir, &[]);
     std::fs::remove_dir_all(&dir).expect("remove the files");
 }
 

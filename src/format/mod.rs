@@ -5,3 +5,5 @@ pub mod jitdump;
 pub mod name;
 pub mod perf_map;
 mod put;
+#[cfg(feature = "cli")]
+pub mod text;

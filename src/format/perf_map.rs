@@ -63,6 +63,91 @@ fn parse_hex(digits: &[u8]) -> Option<u64> {
     u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
 }
 
+/// A line of a map of any origin, without its newline.
+#[derive(Clone, Copy, Debug)]
+pub struct RawLine<'a> {
+    /// The line.
+    pub bytes: &'a [u8],
+    /// There is a newline behind it.
+    pub ended: bool,
+}
+
+/// All lines; the last one may not be ended.
+pub fn raw_lines(text: &[u8]) -> impl Iterator<Item = RawLine<'_>> {
+    text.split_inclusive(|&byte| byte == b'\n').map(|line| match line.strip_suffix(b"\n") {
+        Some(bytes) => RawLine { bytes, ended: true },
+        None => RawLine { bytes: line, ended: false },
+    })
+}
+
+/// What a line says, and how it says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawFields<'a> {
+    /// Where the code starts.
+    pub start: u64,
+    /// Its size.
+    pub size: u64,
+    /// The rest.
+    pub name: &'a [u8],
+    /// Characters of the first number.
+    pub start_len: usize,
+    /// Characters of the second number.
+    pub size_len: usize,
+    /// One of them begins with `0x`.
+    pub prefixed: bool,
+    /// One of them has digits above 9 in upper case.
+    pub upper_case: bool,
+    /// There is one space between the fields, and nothing before the first one.
+    pub plain_separators: bool,
+}
+
+impl<'a> RawLine<'a> {
+    /// The fields as perf finds them; `None` if it finds no two numbers.
+    pub fn fields(&self) -> Option<RawFields<'a>> {
+        let blanks = |bytes: &[u8]| bytes.iter().take_while(|byte| b" \t".contains(byte)).count();
+        let number = |bytes: &'a [u8]| {
+            let end = bytes.iter().position(|byte| b" \t\r".contains(byte)).unwrap_or(bytes.len());
+            let (digits, rest) = bytes.split_at(end);
+            parse_hex_any(digits).map(|value| (value, digits, rest))
+        };
+        let before = blanks(self.bytes);
+        let (start, start_digits, rest) = number(&self.bytes[before..])?;
+        let between = blanks(rest);
+        let (size, size_digits, rest) = number(&rest[between..])?;
+        let name = rest.get(1..).unwrap_or_default();
+        let name = if rest.starts_with(b"\r") { rest } else { name };
+        let has = |is: fn(&[u8]) -> bool| is(start_digits) || is(size_digits);
+        let space = |bytes: &[u8]| bytes.first().is_none_or(|&byte| byte == b' ' || byte == b'\r');
+        Some(RawFields {
+            start,
+            size,
+            name,
+            start_len: start_digits.len(),
+            size_len: size_digits.len(),
+            prefixed: has(has_prefix),
+            upper_case: has(|digits| digits.iter().any(|byte| (b'A'..=b'F').contains(byte))),
+            plain_separators: before == 0
+                && between == 1
+                && self.bytes[start_digits.len()..].starts_with(b" ")
+                && space(rest)
+                && blanks(name) == 0,
+        })
+    }
+}
+
+fn has_prefix(digits: &[u8]) -> bool {
+    digits.starts_with(b"0x") || digits.starts_with(b"0X")
+}
+
+/// A number as `strtoull` takes it, but for signs.
+fn parse_hex_any(digits: &[u8]) -> Option<u64> {
+    let digits = if has_prefix(digits) { &digits[2..] } else { digits };
+    if !digits.iter().all(u8::is_ascii_hexdigit) {
+        return None;
+    }
+    u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,6 +7,8 @@ pub mod file;
 pub mod marker;
 pub mod mem;
 pub mod spool;
+#[cfg(feature = "cli")]
+pub mod terminal;
 pub mod thread;
 #[cfg(target_arch = "x86_64")]
 pub mod tsc;

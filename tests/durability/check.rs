@@ -4,6 +4,7 @@
 //! one call of each thread that had not returned may have left its record or not. Nothing else may be there.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::{Mutex, OnceLock};
 
 use gimli::{BaseAddresses, CieOrFde, EhFrame, EhFrameHdr, LittleEndian, Pointer, UnwindSection};
@@ -13,6 +14,7 @@ use linux_perf_data::jitdump::JitDumpReader;
 use crate::perf;
 use crate::plan::{mixed, Plan};
 use crate::run::Truth;
+use crate::support::checker;
 
 const ADDR: u64 = 0x100_0000_0000;
 const STRIDE: u64 = 0x8_0000;
@@ -172,6 +174,7 @@ pub fn check_dump(plan: &Plan, truth: &Truth, bytes: &[u8], state: State) -> Res
     ensure!(records.offset() == bytes.len(), "{} bytes are no whole record", bytes.len() - records.offset());
     ensure!(lines.is_none() && unwind.is_none(), "a group without code");
     other_opinion(bytes, count)?;
+    checker::problems(bytes, Path::new(&format!("/tmp/jit-{}.dump", truth.pid)), &[])?;
 
     let mut missing = 0;
     for thread in 0..plan.noting() {
@@ -290,6 +293,8 @@ pub fn check_map(plan: &Plan, truth: &Truth, bytes: &[u8], state: State) -> Resu
     let mut found: HashMap<Place, Vec<(u64, u64, u64)>> = HashMap::new();
     // A process that is killed between appending a line and taking the older one back leaves both.
     let lines = if state == State::Left { perf::parse_map_lines(bytes) } else { perf::parse_map(bytes) };
+    let allowed: &[&str] = if state == State::Left { &["map-overlap"] } else { &[] };
+    checker::problems(bytes, Path::new(&format!("/tmp/perf-{}.map", truth.pid)), allowed)?;
     for line in lines? {
         let (thread, number) = parse_name(&line.name).ok_or_else(|| format!("name {:?}", line.name))?;
         let base = ADDR + (thread << 40) + STRIDE * plan.slot(number);

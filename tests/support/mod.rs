@@ -3,6 +3,8 @@
 //! A tool that is missing fails the test that needs it; nothing is skipped.
 #![allow(dead_code)]
 
+pub mod checker;
+
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::support::{compile, run, scratch_dir, serial, stdout, Link, TmpFiles};
+use crate::support::{checker, compile, run, scratch_dir, serial, stdout, Link, TmpFiles};
 
 /// What `perf inject` puts before the code in the objects that it makes.
 pub const TEXT_OFFSET: u64 = 0x80;
@@ -258,11 +258,16 @@ impl Truth {
     }
 }
 
-/// The truth of a finished run, and what removes the run's files: also if the truth is found to be bad.
+/// The truth of a finished run, and what removes the run's files: also if the truth is found to be bad. The files themselves
+/// are checked.
 pub fn read_truth(text: &str) -> (Truth, TmpFiles) {
     let pid = text.lines().find_map(|line| line.strip_prefix("pid\t")).and_then(|pid| pid.parse().ok());
     let files = TmpFiles(pid.unwrap_or_else(|| panic!("no process id in the truth:\n{text}")));
-    (Truth::parse(text), files)
+    let truth = Truth::parse(text);
+    for path in truth.paths.values().filter(|path| path.exists()) {
+        checker::assert_sound(path, &[]);
+    }
+    (truth, files)
 }
 
 // ------------------------------------------------------------------------------------------------ recordings
@@ -634,6 +639,7 @@ pub fn parse_map_lines(bytes: &[u8]) -> Result<Vec<MapLine>, String> {
 
 /// The map names each address of the guest by the code that lived there last, and nothing else.
 pub fn check_map(truth: &Truth, bytes: &[u8]) {
+    checker::problems(bytes, &truth.paths["map"], &[]).unwrap_or_else(|problems| panic!("{problems}"));
     let lines = parse_map(bytes).unwrap_or_else(|error| panic!("perf map: {error}"));
     let mut map = BTreeMap::new();
     for line in lines {

@@ -54,6 +54,7 @@ pub(super) fn entries(
         let len = u32::try_from(kept.end - kept.start).unwrap_or(u32::MAX).min(i32::MAX as u32);
         let start = kept.start - code.start;
         let from_cie = fde.cie();
+        let (to_cie, mut state) = cie(from_cie, &section, &bases, placement)?;
         let mut to = placement.fde(start, len);
         let mut location = whole.start;
         let mut instructions = fde.instructions(&section, &bases);
@@ -65,6 +66,7 @@ pub(super) fn entries(
                     let offset = location.saturating_sub(kept.start);
                     match u32::try_from(offset) {
                         Ok(offset) if offset < len => {
+                            state.follow(&instruction)?;
                             if let Some(instruction) = convert(instruction, from_cie, &section)? {
                                 to.add_instruction(offset, instruction);
                             }
@@ -74,7 +76,7 @@ pub(super) fn entries(
                 }
             }
         }
-        let cie = out.table.add_cie(cie(from_cie, &section, &bases, placement)?);
+        let cie = out.table.add_cie(to_cie);
         out.table.add_fde(cie, to);
         out.starts.push(start);
     }
@@ -84,30 +86,74 @@ pub(super) fn entries(
     Ok(out)
 }
 
-/// The CIE as it is written.
+/// The CIE as it is written, and what an unwinder knows behind it.
 fn cie(
     from: &read::CommonInformationEntry<Reader>,
     section: &EhFrame<Reader>,
     bases: &BaseAddresses,
     placement: &Placement,
-) -> Result<write::CommonInformationEntry> {
+) -> Result<(write::CommonInformationEntry, State)> {
     // gimli divides by the factor.
     let factor = i8::try_from(from.data_alignment_factor()).ok().filter(|&factor| factor != 0);
     // In version 1 the register is a byte; gimli writes a LEB128 number, which is the same up to 127.
     let return_address = Some(from.return_address_register()).filter(|register| register.0 < 0x80);
     let mut to = placement.cie(factor.ok_or(Error::UnwindFormat)?, return_address.ok_or(Error::UnwindRegister)?);
     to.signal_trampoline = from.is_signal_trampoline();
+    let mut state = State::default();
     let mut instructions = from.instructions(section, bases);
     while let Some(instruction) = instructions.next().map_err(read_error)? {
         // A CIE describes one state, so it cannot advance.
         if step(&instruction, from, 0)?.is_some() {
             return Err(Error::UnwindFormat);
         }
+        // What would be restored is only being said.
+        if matches!(instruction, read::CallFrameInstruction::Restore { .. }) {
+            return Err(Error::UnwindFormat);
+        }
+        state.follow(&instruction)?;
         if let Some(instruction) = convert(instruction, from, section)? {
             to.add_instruction(instruction);
         }
     }
-    Ok(to)
+    Ok((to, state))
+}
+
+/// What some instructions build on. Unwinders give up a table in which it is not there.
+#[derive(Default)]
+struct State {
+    /// The CFA is an expression, and so has no register and no offset to change: the lowest bit, and above it the same of
+    /// the states that are remembered.
+    expressions: u64,
+    /// How many are remembered.
+    remembered: u32,
+}
+
+impl State {
+    fn follow(&mut self, instruction: &read::CallFrameInstruction<usize>) -> Result<()> {
+        use read::CallFrameInstruction as From;
+        match instruction {
+            From::DefCfa { .. } | From::DefCfaSf { .. } => self.expressions &= !1,
+            From::DefCfaExpression { .. } => self.expressions |= 1,
+            From::DefCfaRegister { .. } | From::DefCfaOffset { .. } | From::DefCfaOffsetSf { .. }
+                if self.expressions & 1 != 0 =>
+            {
+                return Err(Error::UnwindFormat);
+            }
+            From::RememberState => {
+                self.remembered += 1;
+                if self.remembered == u64::BITS {
+                    return Err(Error::UnwindFormat);
+                }
+                self.expressions = self.expressions << 1 | self.expressions & 1;
+            }
+            From::RestoreState => {
+                self.remembered = self.remembered.checked_sub(1).ok_or(Error::UnwindFormat)?;
+                self.expressions >>= 1;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
 }
 
 /// The next location, if the instruction is one that advances.

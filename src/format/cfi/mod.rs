@@ -7,6 +7,8 @@
 
 mod eh_frame;
 mod presets;
+#[cfg(feature = "cli")]
+pub mod read;
 #[cfg(test)]
 mod tests;
 

@@ -5,6 +5,7 @@
 //! `JIT_CODE_DEBUG_INFO`, `JIT_CODE_UNWINDING_INFO`, `JIT_CODE_LOAD`. perf holds the first two back and hands them to the next
 //! LOAD, whatever its address. No record is padded: perf takes the code from the end of its record.
 
+pub mod raw;
 mod read;
 
 pub use read::{is_group_head, places, Loaded, Place, Record, Records};
@@ -20,9 +21,9 @@ pub const PREFIX_SIZE: usize = 16;
 /// Size of a LOAD record before its name.
 pub const LOAD_FIXED_SIZE: usize = 56;
 /// Size of an UNWINDING_INFO record before its tables.
-const UNWINDING_FIXED_SIZE: usize = 40;
+pub const UNWINDING_FIXED_SIZE: usize = 40;
 /// Size of a DEBUG_INFO record before its entries.
-const DEBUG_FIXED_SIZE: usize = 32;
+pub const DEBUG_FIXED_SIZE: usize = 32;
 /// Size of a DEBUG_INFO entry before its file name.
 const DEBUG_ENTRY_FIXED_SIZE: usize = 16;
 /// Size of a MOVE record.
@@ -370,10 +371,10 @@ pub fn relocate(group: &mut [u8], change: &Relocation) {
 }
 
 fn relocate_debug(record: &mut [u8], addr: u64) {
-    let Some(old) = read::u64_at(record, PREFIX_SIZE) else { return };
+    let Some(old) = raw::u64_at(record, PREFIX_SIZE) else { return };
     put_at(record, PREFIX_SIZE, &addr.to_ne_bytes());
     let mut at = DEBUG_FIXED_SIZE;
-    while let Some(entry) = read::u64_at(record, at) {
+    while let Some(entry) = raw::u64_at(record, at) {
         put_at(record, at, &entry.wrapping_sub(old).wrapping_add(addr).to_ne_bytes());
         let name = record.get(at + DEBUG_ENTRY_FIXED_SIZE..).unwrap_or_default();
         let Some(name_len) = name.iter().position(|&byte| byte == 0) else { return };

@@ -1,29 +1,20 @@
 //! Reading a jitdump back: for moved code, and for the command-line program.
 
-use super::{id, LOAD_FIXED_SIZE, MOVE_SIZE, UNWINDING_FIXED_SIZE};
-use super::{Header, DEBUG_ENTRY_FIXED_SIZE, DEBUG_FIXED_SIZE, FLAG_ARCH_TIMESTAMP, HEADER_SIZE, MAGIC, PREFIX_SIZE};
+use super::raw::{u32_at, u64_at, RawHeader, RawMove, RawRecord, RawRecords};
+use super::{id, Header, HEADER_SIZE, LOAD_FIXED_SIZE, MOVE_SIZE, PREFIX_SIZE};
 
-/// A record's prefix.
+/// What matters of a record's prefix.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Raw {
     pub id: u32,
     pub total_size: usize,
-    pub timestamp: u64,
 }
 
-/// The prefix at `at`; `None` at the end or if the size cannot be one.
+/// The prefix at `at`; `None` at the end or if the size cannot be one. The record itself need not be there.
 pub(super) fn raw(bytes: &[u8], at: usize) -> Option<Raw> {
-    let raw =
-        Raw { id: u32_at(bytes, at)?, total_size: u32_at(bytes, at + 4)? as usize, timestamp: u64_at(bytes, at + 8)? };
+    let prefix = bytes.get(at..at.checked_add(PREFIX_SIZE)?)?;
+    let raw = Raw { id: u32_at(prefix, 0)?, total_size: u32_at(prefix, 4)? as usize };
     (raw.total_size >= PREFIX_SIZE).then_some(raw)
-}
-
-pub(super) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
-}
-
-pub(super) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_ne_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
 }
 
 /// Checks that `head` is a whole group but for the code bytes at its end, for code of this size with a name of this length.
@@ -40,13 +31,16 @@ pub fn is_group_head(head: &[u8], size: u64, name_len: usize) -> bool {
                     && name_len > 0
                     && head[name_at..].iter().position(|&byte| byte == 0) == Some(name_len);
             }
-            id::DEBUG_INFO | id::UNWINDING_INFO if decode(record.id, head.get(at..end).unwrap_or(&[])).is_some() => {
-                at = end
-            }
+            id::DEBUG_INFO | id::UNWINDING_INFO if is_sound(head, at) => at = end,
             _ => return false,
         }
     }
     false
+}
+
+/// Whether the record at `at` is whole and makes sense.
+fn is_sound(bytes: &[u8], at: usize) -> bool {
+    RawRecords::from(bytes, at).next().is_some_and(|record| decode(&record).is_some())
 }
 
 /// A LOAD or MOVE record of a file, as far as it matters to what comes later.
@@ -118,15 +112,9 @@ pub fn places(
 impl Header {
     /// Reads the header of a file in this machine's byte order; `None` if it is none.
     pub fn read(file: &[u8]) -> Option<Header> {
-        if u32_at(file, 0)? != MAGIC || u32_at(file, 8)? as usize != HEADER_SIZE {
-            return None;
-        }
-        Some(Header {
-            machine: u32_at(file, 12)?,
-            pid: u32_at(file, 20)?,
-            timestamp: u64_at(file, 24)?,
-            arch_timestamp: u64_at(file, 32)? & FLAG_ARCH_TIMESTAMP != 0,
-        })
+        let raw = RawHeader::read(file).filter(|raw| !raw.swapped && raw.total_size as usize == HEADER_SIZE)?;
+        let arch_timestamp = raw.arch_timestamp();
+        Some(Header { machine: raw.machine, pid: raw.pid, timestamp: raw.timestamp, arch_timestamp })
     }
 }
 
@@ -187,20 +175,17 @@ pub struct Loaded<'a> {
 
 /// The records of a file (without its header) in order, each with its time stamp. Ends where no whole record follows.
 #[derive(Clone, Debug)]
-pub struct Records<'a> {
-    bytes: &'a [u8],
-    at: usize,
-}
+pub struct Records<'a>(RawRecords<'a>);
 
 impl<'a> Records<'a> {
     /// Starts behind the header.
     pub fn new(file: &'a [u8]) -> Self {
-        Records { bytes: file, at: HEADER_SIZE }
+        Records(RawRecords::from(file, HEADER_SIZE))
     }
 
     /// Where the next record starts, or what is torn lies.
     pub fn offset(&self) -> usize {
-        self.at
+        self.0.offset()
     }
 }
 
@@ -208,55 +193,37 @@ impl<'a> Iterator for Records<'a> {
     type Item = (u64, Record<'a>);
 
     fn next(&mut self) -> Option<Self::Item> {
-        let raw = raw(self.bytes, self.at)?;
-        let record = self.bytes.get(self.at..self.at.checked_add(raw.total_size)?)?;
-        self.at += raw.total_size;
-        Some((raw.timestamp, decode(raw.id, record).unwrap_or(Record::Other(raw.id))))
+        let raw = self.0.next()?;
+        Some((raw.timestamp, decode(&raw).unwrap_or(Record::Other(raw.id))))
     }
 }
 
-fn decode(id: u32, record: &[u8]) -> Option<Record<'_>> {
-    Some(match id {
+fn decode<'a>(record: &RawRecord<'a>) -> Option<Record<'a>> {
+    Some(match record.id {
         id::LOAD => {
-            let size = u64_at(record, 40)? as usize;
-            let name = c_string(record.get(LOAD_FIXED_SIZE..)?)?;
-            Record::Load(Loaded {
-                pid: u32_at(record, 16)?,
-                tid: u32_at(record, 20)?,
-                addr: u64_at(record, 32)?,
-                index: u64_at(record, 48)?,
-                name,
-                code: record.get(record.len().checked_sub(size)?..)?,
-            })
+            let load = record.load()?;
+            let (name, code) = (load.name()?, load.code()?);
+            Record::Load(Loaded { pid: load.pid, tid: load.tid, addr: load.addr, index: load.index, name, code })
         }
-        id::MOVE => Record::Move {
-            old_addr: u64_at(record, 32)?,
-            new_addr: u64_at(record, 40)?,
-            size: u64_at(record, 48)?,
-            index: u64_at(record, 56)?,
-        },
+        id::MOVE => {
+            let RawMove { old_addr, new_addr, size, index } = record.code_move()?;
+            Record::Move { old_addr, new_addr, size, index }
+        }
         id::DEBUG_INFO => {
-            let mut entries = Vec::new();
-            let mut at = DEBUG_FIXED_SIZE;
-            for _ in 0..u64_at(record, 24)? {
-                let file = c_string(record.get(at + DEBUG_ENTRY_FIXED_SIZE..)?)?;
-                entries.push((u64_at(record, at)?, u32_at(record, at + 8)?, u32_at(record, at + 12)?, file));
-                at += DEBUG_ENTRY_FIXED_SIZE + file.len() + 1;
+            let debug = record.debug_info()?;
+            let mut all = debug.entries();
+            let entries = all.by_ref().map(|entry| (entry.addr, entry.line, entry.column, entry.file)).collect();
+            if all.rest().0 != 0 {
+                return None;
             }
-            Record::DebugInfo { addr: u64_at(record, 16)?, entries }
+            Record::DebugInfo { addr: debug.addr, entries }
         }
         id::CLOSE => Record::Close,
         id::UNWINDING_INFO => {
-            let (size, hdr_size) = (u64_at(record, 16)? as usize, u64_at(record, 24)? as usize);
-            let tables = record.get(UNWINDING_FIXED_SIZE..UNWINDING_FIXED_SIZE.checked_add(size)?)?;
-            let (eh_frame, eh_frame_hdr) = tables.split_at_checked(size.checked_sub(hdr_size)?)?;
-            Record::UnwindingInfo { eh_frame, eh_frame_hdr, mapped_size: u64_at(record, 32)? }
+            let unwinding = record.unwinding_info()?;
+            let (eh_frame, eh_frame_hdr) = unwinding.tables()?;
+            Record::UnwindingInfo { eh_frame, eh_frame_hdr, mapped_size: unwinding.mapped_size }
         }
         _ => return None,
     })
-}
-
-fn c_string(bytes: &[u8]) -> Option<&[u8]> {
-    let end = bytes.iter().position(|&byte| byte == 0)?;
-    bytes.get(..end)
 }

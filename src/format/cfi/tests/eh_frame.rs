@@ -282,6 +282,31 @@ fn eh_frame_numbers_too_large() {
     }
 }
 
+/// Unwinders give up at an instruction that builds on something that is not there.
+#[test]
+fn eh_frame_instructions_out_of_place() {
+    let expression = &[0x0f, 1, 0x57][..];
+    let (advance, offset, register) = (&[0x44][..], &[0x0e, 16][..], &[0x0d, 6][..]);
+    let (remember, restore, both) = (&[0x0a][..], &[0x0b][..], &[0x0c, 7, 16][..]);
+    for (instructions, accepted) in [
+        (vec![restore], false),
+        (vec![remember, restore], true),
+        (vec![remember, restore, restore], false),
+        (vec![remember; 63], true),
+        (vec![remember; 64], false),
+        (vec![expression, advance], true),
+        (vec![expression, advance, offset], false),
+        (vec![expression, advance, register], false),
+        (vec![expression, advance, both, advance, offset], true),
+        (vec![remember, expression, advance, restore, offset], true),
+        (vec![expression, remember, both, restore, advance, offset], false),
+    ] {
+        let bytes = by_hand(0x78, 16, 7, &instructions.concat());
+        let result = encode(Arch::X86_64, &Unwind::EhFrame { bytes: &bytes, addr: 0 }, CODE, 100);
+        assert_eq!(result.err(), (!accepted).then_some(Error::UnwindFormat), "{instructions:02x?}");
+    }
+}
+
 #[test]
 fn eh_frame_refused() {
     let bytes = compiled(&Input::default());
@@ -310,6 +335,7 @@ fn eh_frame_refused() {
     assert_eq!(patch(13, &[0]), Err(Error::UnwindFormat), "data alignment factor 0");
     assert_eq!(patch(14, &[0x80]), Err(Error::UnwindRegister), "return address column 128");
     assert_eq!(patch(20, &[0x41]), Err(Error::UnwindFormat), "a CIE that advances");
+    assert_eq!(patch(20, &[0xc3]), Err(Error::UnwindFormat), "a CIE that restores");
 }
 
 /// Bytes that are worth putting anywhere: opcodes, limits, the ends of LEB128 numbers.

@@ -1,0 +1,44 @@
+//! How far long work is, on a terminal.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+/// Shorter work goes without.
+const AFTER: Duration = Duration::from_millis(700);
+const EVERY: Duration = Duration::from_millis(100);
+
+/// One line on the standard error output, which comes late and goes at the end.
+pub struct Progress {
+    what: String,
+    total: u64,
+    /// When to show it; never if there is no terminal.
+    next: Option<Instant>,
+    shown: bool,
+}
+
+impl Progress {
+    /// `what` is done to `total` bytes. Nothing is shown if as much is printed meanwhile that it shows where the work is.
+    pub fn new(what: String, total: u64, prints_much: bool) -> Self {
+        let shows = io::stderr().is_terminal() && !(prints_much && io::stdout().is_terminal());
+        let next = shows.then(|| Instant::now() + AFTER);
+        Progress { what, total, next, shown: false }
+    }
+
+    /// So much is done.
+    pub fn update(&mut self, done: u64) {
+        if self.next.is_some_and(|next| Instant::now() >= next) {
+            self.next = Some(Instant::now() + EVERY);
+            self.shown = true;
+            let percent = done.min(self.total) as f64 * 100.0 / self.total.max(1) as f64;
+            let _ = write!(io::stderr(), "\r\x1b[K{} {percent:.0} %", self.what);
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.shown {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}

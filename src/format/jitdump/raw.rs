@@ -1,0 +1,372 @@
+//! Records as they are in a file of any origin: nothing is believed that has not been found to be there.
+
+use super::{DEBUG_ENTRY_FIXED_SIZE, DEBUG_FIXED_SIZE, HEADER_SIZE, LOAD_FIXED_SIZE, MAGIC, MOVE_SIZE, PREFIX_SIZE};
+use super::{FLAG_ARCH_TIMESTAMP, UNWINDING_FIXED_SIZE};
+
+/// Bytes with the byte order of their file.
+#[derive(Clone, Copy, Debug)]
+pub struct Fields<'a> {
+    /// The bytes.
+    pub bytes: &'a [u8],
+    swapped: bool,
+}
+
+impl Fields<'_> {
+    fn u32_at(&self, at: usize) -> Option<u32> {
+        let value = u32_at(self.bytes, at)?;
+        Some(if self.swapped { value.swap_bytes() } else { value })
+    }
+
+    fn u64_at(&self, at: usize) -> Option<u64> {
+        let value = u64_at(self.bytes, at)?;
+        Some(if self.swapped { value.swap_bytes() } else { value })
+    }
+}
+
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
+}
+
+pub(super) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_ne_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
+}
+
+fn c_string(bytes: &[u8]) -> Option<&[u8]> {
+    let end = bytes.iter().position(|&byte| byte == 0)?;
+    bytes.get(..end)
+}
+
+/// All fields of a file header, whatever is in them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawHeader {
+    /// The file is in the other byte order.
+    pub swapped: bool,
+    /// Version of the format.
+    pub version: u32,
+    /// Size of the header, by its own account.
+    pub total_size: u32,
+    /// `e_machine` of the code.
+    pub machine: u32,
+    /// The process.
+    pub pid: u32,
+    /// When the file was made.
+    pub timestamp: u64,
+    /// All flags.
+    pub flags: u64,
+}
+
+impl RawHeader {
+    /// Whether a file begins as a jitdump does, in either byte order.
+    pub fn has_magic(file: &[u8]) -> bool {
+        u32_at(file, 0).is_some_and(|magic| magic == MAGIC || magic.swap_bytes() == MAGIC)
+    }
+
+    /// `None` if there is no magic number, or not as many bytes as a header has.
+    pub fn read(file: &[u8]) -> Option<RawHeader> {
+        if !RawHeader::has_magic(file) {
+            return None;
+        }
+        let swapped = u32_at(file, 0)? != MAGIC;
+        let fields = Fields { bytes: file, swapped };
+        Some(RawHeader {
+            swapped,
+            version: fields.u32_at(4)?,
+            total_size: fields.u32_at(8)?,
+            machine: fields.u32_at(12)?,
+            pid: fields.u32_at(20)?,
+            timestamp: fields.u64_at(24)?,
+            flags: fields.u64_at(32)?,
+        })
+    }
+
+    /// Whether time stamps are raw counter values.
+    pub fn arch_timestamp(&self) -> bool {
+        self.flags & FLAG_ARCH_TIMESTAMP != 0
+    }
+
+    /// Flags that nobody knows.
+    pub fn unknown_flags(&self) -> u64 {
+        self.flags & !FLAG_ARCH_TIMESTAMP
+    }
+
+    /// Where the records begin, by the header's own account if that can be.
+    pub fn records_at(&self, file_len: usize) -> usize {
+        let size = self.total_size as usize;
+        if (HEADER_SIZE..=file_len).contains(&size) {
+            size
+        } else {
+            HEADER_SIZE
+        }
+    }
+}
+
+/// Why there is no further record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The file ends behind a whole record.
+    Clean,
+    /// Everything from here is zero.
+    Zeros,
+    /// The record announces less than its own prefix.
+    TooSmall(u32),
+    /// The record announces so many bytes, which are not there.
+    Torn(u32),
+    /// The file ends within a prefix.
+    TornPrefix,
+}
+
+/// The records of a file in order. Ends where no whole record follows.
+#[derive(Clone, Debug)]
+pub struct RawRecords<'a> {
+    file: &'a [u8],
+    at: usize,
+    swapped: bool,
+}
+
+impl<'a> RawRecords<'a> {
+    /// Those behind this header.
+    pub fn new(file: &'a [u8], header: &RawHeader) -> Self {
+        RawRecords { file, at: header.records_at(file.len()), swapped: header.swapped }
+    }
+
+    /// Those from `at`, where one was found before.
+    pub fn at(file: &'a [u8], at: usize, header: &RawHeader) -> Self {
+        RawRecords { file, at, swapped: header.swapped }
+    }
+
+    /// Those from `at` in this machine's byte order.
+    pub(super) fn from(file: &'a [u8], at: usize) -> Self {
+        RawRecords { file, at, swapped: false }
+    }
+
+    /// Where the next record starts, or what is torn lies.
+    pub fn offset(&self) -> usize {
+        self.at
+    }
+
+    /// What lies there.
+    pub fn rest(&self) -> &'a [u8] {
+        self.file.get(self.at..).unwrap_or_default()
+    }
+
+    /// Why `next` has returned `None`.
+    pub fn end(&self) -> End {
+        let rest = self.rest();
+        let fields = Fields { bytes: rest, swapped: self.swapped };
+        if rest.is_empty() {
+            return End::Clean;
+        }
+        if rest.iter().all(|&byte| byte == 0) {
+            return End::Zeros;
+        }
+        match fields.u32_at(4).filter(|_| rest.len() >= PREFIX_SIZE) {
+            Some(size) if (size as usize) < PREFIX_SIZE => End::TooSmall(size),
+            Some(size) => End::Torn(size),
+            None => End::TornPrefix,
+        }
+    }
+}
+
+impl<'a> Iterator for RawRecords<'a> {
+    type Item = RawRecord<'a>;
+
+    fn next(&mut self) -> Option<RawRecord<'a>> {
+        let rest = Fields { bytes: self.rest(), swapped: self.swapped };
+        let total_size = rest.u32_at(4)? as usize;
+        let bytes = rest.bytes.get(..total_size).filter(|bytes| bytes.len() >= PREFIX_SIZE)?;
+        let fields = Fields { bytes, swapped: self.swapped };
+        let record = RawRecord { offset: self.at, id: fields.u32_at(0)?, timestamp: fields.u64_at(8)?, fields };
+        self.at += total_size;
+        Some(record)
+    }
+}
+
+/// A whole record.
+#[derive(Clone, Copy, Debug)]
+pub struct RawRecord<'a> {
+    /// Where it lies in the file.
+    pub offset: usize,
+    /// One of `id`, or anything.
+    pub id: u32,
+    /// Time stamp.
+    pub timestamp: u64,
+    fields: Fields<'a>,
+}
+
+impl<'a> RawRecord<'a> {
+    /// Its size, prefix included.
+    pub fn size(&self) -> usize {
+        self.fields.bytes.len()
+    }
+
+    fn tail(&self, fixed_size: usize) -> &'a [u8] {
+        self.fields.bytes.get(fixed_size..).unwrap_or_default()
+    }
+
+    /// As a JIT_CODE_LOAD; `None` if it is too short.
+    pub fn load(&self) -> Option<RawLoad<'a>> {
+        Some(RawLoad {
+            pid: self.fields.u32_at(16)?,
+            tid: self.fields.u32_at(20)?,
+            vma: self.fields.u64_at(24)?,
+            addr: self.fields.u64_at(32)?,
+            size: self.fields.u64_at(40)?,
+            index: self.fields.u64_at(48)?,
+            tail: self.tail(LOAD_FIXED_SIZE),
+        })
+    }
+
+    /// As a JIT_CODE_MOVE; `None` if it is too short.
+    pub fn code_move(&self) -> Option<RawMove> {
+        (self.size() >= MOVE_SIZE).then_some(())?;
+        Some(RawMove {
+            old_addr: self.fields.u64_at(32)?,
+            new_addr: self.fields.u64_at(40)?,
+            size: self.fields.u64_at(48)?,
+            index: self.fields.u64_at(56)?,
+        })
+    }
+
+    /// As a JIT_CODE_DEBUG_INFO; `None` if it is too short.
+    pub fn debug_info(&self) -> Option<RawDebug<'a>> {
+        Some(RawDebug {
+            addr: self.fields.u64_at(16)?,
+            count: self.fields.u64_at(24)?,
+            tail: Fields { bytes: self.tail(DEBUG_FIXED_SIZE), swapped: self.fields.swapped },
+        })
+    }
+
+    /// As a JIT_CODE_UNWINDING_INFO; `None` if it is too short.
+    pub fn unwinding_info(&self) -> Option<RawUnwinding<'a>> {
+        Some(RawUnwinding {
+            size: self.fields.u64_at(16)?,
+            hdr_size: self.fields.u64_at(24)?,
+            mapped_size: self.fields.u64_at(32)?,
+            tail: self.tail(UNWINDING_FIXED_SIZE),
+        })
+    }
+}
+
+/// A JIT_CODE_LOAD.
+#[derive(Clone, Copy, Debug)]
+pub struct RawLoad<'a> {
+    /// The process.
+    pub pid: u32,
+    /// The registering thread.
+    pub tid: u32,
+    /// Address of the code, for some readers.
+    pub vma: u64,
+    /// Address of the code, for the others.
+    pub addr: u64,
+    /// Size of the code.
+    pub size: u64,
+    /// What should be a unique number.
+    pub index: u64,
+    /// Name and code.
+    pub tail: &'a [u8],
+}
+
+impl<'a> RawLoad<'a> {
+    /// The name; `None` if it does not end.
+    pub fn name(&self) -> Option<&'a [u8]> {
+        c_string(self.tail)
+    }
+
+    /// The code, taken from the end of the record as perf does; `None` if there are not as many bytes.
+    pub fn code(&self) -> Option<&'a [u8]> {
+        let from = self.tail.len().checked_sub(usize::try_from(self.size).ok()?)?;
+        self.tail.get(from..)
+    }
+}
+
+/// A JIT_CODE_MOVE.
+#[derive(Clone, Copy, Debug)]
+pub struct RawMove {
+    /// Where the code ran.
+    pub old_addr: u64,
+    /// Where it runs now.
+    pub new_addr: u64,
+    /// Its size.
+    pub size: u64,
+    /// The index of its LOAD.
+    pub index: u64,
+}
+
+/// A JIT_CODE_DEBUG_INFO.
+#[derive(Clone, Copy, Debug)]
+pub struct RawDebug<'a> {
+    /// Start of the code that the lines belong to.
+    pub addr: u64,
+    /// How many entries there should be.
+    pub count: u64,
+    tail: Fields<'a>,
+}
+
+impl<'a> RawDebug<'a> {
+    /// The entries, as far as they are whole.
+    pub fn entries(&self) -> RawEntries<'a> {
+        RawEntries { left: self.count, rest: self.tail }
+    }
+}
+
+/// One line of a line table.
+#[derive(Clone, Copy, Debug)]
+pub struct RawEntry<'a> {
+    /// Address.
+    pub addr: u64,
+    /// Line.
+    pub line: u32,
+    /// What is called discriminator, and taken for the column.
+    pub column: u32,
+    /// File name.
+    pub file: &'a [u8],
+}
+
+/// See [`RawDebug::entries`].
+#[derive(Clone, Copy, Debug)]
+pub struct RawEntries<'a> {
+    left: u64,
+    rest: Fields<'a>,
+}
+
+impl<'a> RawEntries<'a> {
+    /// How many entries are missing, and what lies in their place, or behind the last one.
+    pub fn rest(&self) -> (u64, &'a [u8]) {
+        (self.left, self.rest.bytes)
+    }
+}
+
+impl<'a> Iterator for RawEntries<'a> {
+    type Item = RawEntry<'a>;
+
+    fn next(&mut self) -> Option<RawEntry<'a>> {
+        let left = self.left.checked_sub(1)?;
+        let file = c_string(self.rest.bytes.get(DEBUG_ENTRY_FIXED_SIZE..)?)?;
+        let entry =
+            RawEntry { addr: self.rest.u64_at(0)?, line: self.rest.u32_at(8)?, column: self.rest.u32_at(12)?, file };
+        self.rest.bytes = self.rest.bytes.get(DEBUG_ENTRY_FIXED_SIZE + file.len() + 1..)?;
+        self.left = left;
+        Some(entry)
+    }
+}
+
+/// A JIT_CODE_UNWINDING_INFO.
+#[derive(Clone, Copy, Debug)]
+pub struct RawUnwinding<'a> {
+    /// Size of both tables.
+    pub size: u64,
+    /// Size of `.eh_frame_hdr` alone.
+    pub hdr_size: u64,
+    /// Bytes behind the code that the tables are mapped to.
+    pub mapped_size: u64,
+    /// The tables, and what is behind them.
+    pub tail: &'a [u8],
+}
+
+impl<'a> RawUnwinding<'a> {
+    /// `.eh_frame` and `.eh_frame_hdr` as perf reads them, the header last; `None` if the sizes contradict the record's.
+    pub fn tables(&self) -> Option<(&'a [u8], &'a [u8])> {
+        let tables = self.tail.get(..usize::try_from(self.size).ok()?)?;
+        tables.split_at_checked(tables.len().checked_sub(usize::try_from(self.hdr_size).ok()?)?)
+    }
+}

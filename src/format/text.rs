@@ -1,0 +1,69 @@
+//! What can be wrong with a name, and how names are shown.
+
+use std::fmt;
+
+/// Text of unknown origin as it can be shown on a terminal: what is not printable is escaped.
+pub struct Printable<'a> {
+    bytes: &'a [u8],
+    /// The most characters.
+    max: usize,
+}
+
+/// All of it.
+pub fn printable(bytes: &[u8]) -> Printable<'_> {
+    Printable { bytes, max: usize::MAX }
+}
+
+/// The start of it, for messages.
+pub fn shortened(bytes: &[u8]) -> Printable<'_> {
+    Printable { bytes, max: 60 }
+}
+
+impl fmt::Display for Printable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use fmt::Write;
+        let mut left = self.max;
+        for chunk in self.bytes.utf8_chunks() {
+            for c in chunk.valid().chars() {
+                if left == 0 {
+                    return f.write_str("...");
+                }
+                left -= 1;
+                if is_bad(c) {
+                    write!(f, "{}", c.escape_default())?;
+                } else {
+                    f.write_char(c)?;
+                }
+            }
+            for byte in chunk.invalid() {
+                if left == 0 {
+                    return f.write_str("...");
+                }
+                left -= 1;
+                write!(f, "\\x{byte:02x}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Control characters, and what turns the direction of a line or ends it.
+fn is_bad(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Whether there is a character in it that tears lines or acts on terminals.
+pub fn has_control(name: &[u8]) -> bool {
+    // Bytes below 0x20 are control characters in UTF-8 as in ASCII; so is U+0085, which needs no more bytes than two.
+    name.iter().any(|&byte| byte < 0x20 || byte == 0x7f)
+        || name.utf8_chunks().any(|chunk| chunk.valid().chars().any(is_bad))
+}
+
+/// Whether perf's demanglers take it for one of theirs: C++, Rust, OCaml, or a Java method's descriptor.
+pub fn is_mangled(name: &[u8]) -> bool {
+    let (start, rest) = name.split_at(name.len().min(2));
+    let itanium = matches!(start, b"_Z" | b"_R") && !rest.is_empty();
+    let ocaml = name.strip_prefix(b"caml").is_some_and(|rest| rest.first().is_some_and(u8::is_ascii_uppercase));
+    let java = name.first() == Some(&b'L') && name.contains(&b';') && name.contains(&b'(');
+    itanium || ocaml || java
+}

@@ -1,0 +1,36 @@
+//! Jitdumps and perf maps for people to read: `jitsym dump` and `jitsym stat`.
+
+mod cfi;
+mod disassemble;
+mod dump;
+mod picture;
+mod stat;
+
+pub use disassemble::Disassembler;
+pub use dump::{dump, Dump};
+pub use picture::Look;
+pub use stat::stat;
+
+use std::io;
+
+/// Neither a jitdump nor a perf map.
+fn not_a_dump() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "is not a jitdump")
+}
+
+/// A machine by its usual name.
+fn machine_name(machine: u32) -> &'static str {
+    match machine {
+        3 => "i386",
+        8 => "MIPS",
+        21 => "PowerPC64",
+        22 => "s390",
+        40 => "ARM",
+        62 => "x86-64",
+        183 => "aarch64",
+        243 => "RISC-V",
+        258 => "LoongArch",
+        0 => "none",
+        _ => "unknown",
+    }
+}
