@@ -37,25 +37,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "jitsym.h"
-#include "x86_emit.h"
-
-#if !defined(__x86_64__)
-#error "this program emits x86-64 code"
-#endif
+#include "guest_eh.h"
 
 #define NOINLINE __attribute__((noinline))
 
-enum { ARENA_SIZE = 1 << 16, PATH_MAX_LEN = 16, ROWS_MAX = 8, LINES_MAX = 16 };
-
-typedef uint64_t jit_function(uint64_t rounds, const uint64_t *path);
+enum { ARENA_SIZE = 1 << 16, PATH_MAX_LEN = 16 };
 
 /* ------------------------------------------------------------------------------------------------ small things */
-
-static void fail(const char *what) {
-  fprintf(stderr, "truth_jit: %s\n", what);
-  exit(1);
-}
 
 static uint64_t clock_ns(clockid_t clock) {
   struct timespec now;
@@ -108,495 +96,6 @@ static struct {
   int wait;
 } option = {"stacks", "/tmp", GAP, JITSYM_SINK_MAP | JITSYM_SINK_JITDUMP, 1.0, 4000, 0};
 
-/* ------------------------------------------------------------------------------------- the guest program's source */
-
-static char source_path[PATH_MAX];
-static char source_text[1 << 16];
-static size_t source_size;
-static uint32_t source_lines;
-
-static uint32_t source_line(const char *text, const char *name) {
-  int room = (int)(sizeof source_text - source_size);
-  int size = snprintf(source_text + source_size, (size_t)room, "%s %s\n", text, name);
-  if (size >= room) {
-    fail("source too long");
-  }
-  source_size += (size_t)size;
-  return ++source_lines;
-}
-
-static void write_source(void) {
-  FILE *file = fopen(source_path, "w");
-  if (!file || fwrite(source_text, 1, source_size, file) != source_size || fclose(file) != 0) {
-    fail("cannot write the guest source");
-  }
-}
-
-/* ------------------------------------------------------------------------------------------------- functions */
-
-enum eh_style { EH_NONE, EH_BARE, EH_COMPILER };
-
-struct function {
-  const char *name;
-  struct bytes code, eh_frame;
-  enum eh_style eh_style;
-  /* Offsets for the entry of `.eh_frame`: behind push, behind sub, behind add, behind pop. */
-  uint32_t eh_at[4];
-  jitsym_line lines[LINES_MAX];
-  uint32_t line_count;
-  jitsym_unwind unwind;
-  jitsym_unwind_row rows[ROWS_MAX];
-  jitsym_saved_register saved[ROWS_MAX][3];
-  /* Where it runs now, and the index in `places`. */
-  uint64_t addr;
-  size_t place;
-  jitsym_id id;
-};
-
-/* The next line of the source belongs to the code from here on. */
-static void line(struct function *f, const char *text) {
-  jitsym_line *row = &f->lines[f->line_count++];
-  if (f->line_count > LINES_MAX) {
-    fail("too many lines");
-  }
-  memset(row, 0, sizeof *row);
-  row->offset = f->code.size;
-  row->line = source_line(text, f->name);
-  row->column = 1 + f->line_count;
-  row->file = source_path;
-}
-
-/* From here on CFA = `reg` + `offset`; registers that were saved before stay saved. */
-static void row(struct function *f, uint32_t reg, int32_t offset) {
-  uint32_t index = f->unwind.row_count++;
-  jitsym_unwind_row *row = &f->rows[index];
-  if (index == ROWS_MAX) {
-    fail("too many rows");
-  }
-  memset(row, 0, sizeof *row);
-  row->offset = f->code.size;
-  row->cfa_reg = reg;
-  row->cfa_offset = offset;
-  row->saved = f->saved[index];
-  if (index > 0) {
-    memcpy(f->saved[index], f->saved[index - 1], sizeof f->saved[index]);
-    row->saved_count = f->rows[index - 1].saved_count;
-  }
-  f->unwind.rows = f->rows;
-  f->unwind.row_size = sizeof *row;
-}
-
-static void row_saved(struct function *f, uint32_t reg, int32_t offset) {
-  uint32_t index = f->unwind.row_count - 1;
-  jitsym_saved_register *saved = &f->saved[index][f->rows[index].saved_count++];
-  saved->reg = reg;
-  saved->offset = offset;
-}
-
-static void row_restored(struct function *f) {
-  f->rows[f->unwind.row_count - 1].saved_count--;
-}
-
-static void leaf_fp(struct function *f) {
-  f->unwind.kind = JITSYM_UNWIND_FRAME_POINTER;
-  line(f, "fn");
-  x_push_rbp(&f->code);
-  x_mov_rbp_rsp(&f->code);
-  line(f, "  burn");
-  x_burn(&f->code);
-  line(f, "end");
-  x_pop_rbp(&f->code);
-  f->unwind.epilogue_begin = f->code.size;
-  x_ret(&f->code);
-  f->unwind.epilogue_end = f->code.size;
-}
-
-/* The last line covers all of the time: whoever loses the end of a line table loses it. */
-static void leaf_fixed(struct function *f) {
-  f->unwind.kind = JITSYM_UNWIND_FIXED_FRAME;
-  f->unwind.cfa_offset = 8;
-  line(f, "fn: burn; end");
-  x_burn(&f->code);
-  x_ret(&f->code);
-}
-
-static void leaf_rows(struct function *f) {
-  f->unwind.kind = JITSYM_UNWIND_ROWS;
-  line(f, "fn");
-  x_push_rbx(&f->code);
-  row(f, DW_RSP, 16), row_saved(f, DW_RBX, -16);
-  x_sub_rsp(&f->code, 32);
-  row(f, DW_RSP, 48);
-  x_zero_rbx(&f->code);
-  line(f, "  burn");
-  x_burn(&f->code);
-  line(f, "end");
-  x_add_rsp(&f->code, 32);
-  row(f, DW_RSP, 16);
-  x_pop_rbx(&f->code);
-  row(f, DW_RSP, 8), row_restored(f);
-  x_ret(&f->code);
-}
-
-/* Burns in every state that a frame pointer's frame goes through: none of them is a matter of a single instruction. */
-static void steps_fp(struct function *f) {
-  f->unwind.kind = JITSYM_UNWIND_FRAME_POINTER;
-  line(f, "fn, no frame: burn");
-  x_burn_again(&f->code);
-  line(f, "  frame pointer pushed: burn");
-  x_push_rbp(&f->code);
-  f->unwind.fp_pushed = f->code.size;
-  x_burn_again(&f->code);
-  line(f, "  frame pointer set: burn");
-  x_mov_rbp_rsp(&f->code);
-  f->unwind.fp_set = f->code.size;
-  x_burn_again(&f->code);
-  line(f, "  register saved: burn");
-  x_push_rbx(&f->code);
-  f->unwind.saved_from = f->code.size;
-  x_zero_rbx(&f->code);
-  x_burn_again(&f->code);
-  line(f, "  frame gone: burn");
-  x_pop_rbx(&f->code);
-  x_pop_rbp(&f->code);
-  f->unwind.epilogue_begin = f->code.size;
-  x_burn_again(&f->code);
-  line(f, "end");
-  x_ret(&f->code);
-  f->unwind.epilogue_end = f->code.size;
-  f->saved[0][0].reg = DW_RBX;
-  f->saved[0][0].offset = -24;
-  f->unwind.saved = f->saved[0];
-  f->unwind.saved_count = 1;
-}
-
-static void steps_rows(struct function *f) {
-  f->unwind.kind = JITSYM_UNWIND_ROWS;
-  line(f, "fn, no frame: burn");
-  x_burn_again(&f->code);
-  x_push_rbp(&f->code);
-  row(f, DW_RSP, 16), row_saved(f, DW_RBP, -16);
-  x_zero_rbp(&f->code);
-  line(f, "  pushed: burn");
-  x_burn_again(&f->code);
-  x_push_rbx(&f->code);
-  row(f, DW_RSP, 24), row_saved(f, DW_RBX, -24);
-  x_zero_rbx(&f->code);
-  line(f, "  pushed twice: burn");
-  x_burn_again(&f->code);
-  x_sub_rsp(&f->code, 40);
-  row(f, DW_RSP, 64);
-  line(f, "  whole frame: burn");
-  x_burn_again(&f->code);
-  x_add_rsp(&f->code, 40);
-  row(f, DW_RSP, 24);
-  x_pop_rbx(&f->code);
-  row(f, DW_RSP, 16), row_restored(f);
-  line(f, "  popped: burn");
-  x_burn_again(&f->code);
-  x_pop_rbp(&f->code);
-  row(f, DW_RSP, 8), row_restored(f);
-  line(f, "  popped twice: burn; end");
-  x_burn_again(&f->code);
-  x_ret(&f->code);
-}
-
-/* Burns near its two ends, with a hole between them that other code can be put over while both ends stay named. */
-enum { WIDE_HOLE = 384 };
-
-static void wide(struct function *f) {
-  uint32_t jump;
-  f->unwind.kind = JITSYM_UNWIND_FRAME_POINTER;
-  line(f, "fn: burn at the head");
-  x_push_rbp(&f->code);
-  x_mov_rbp_rsp(&f->code);
-  x_burn_again(&f->code);
-  PUT(&f->code, 0xe9, 0, 0, 0, 0);
-  jump = f->code.size;
-  for (int i = 0; i < WIDE_HOLE; i++) {
-    PUT(&f->code, 0xcc);
-  }
-  set_u32(&f->code, jump - 4, f->code.size - jump);
-  line(f, "  burn at the tail; end");
-  x_burn_again(&f->code);
-  x_pop_rbp(&f->code);
-  f->unwind.epilogue_begin = f->code.size;
-  x_ret(&f->code);
-  f->unwind.epilogue_end = f->code.size;
-}
-
-static void mid_fp(struct function *f) {
-  f->unwind.kind = JITSYM_UNWIND_FRAME_POINTER;
-  line(f, "fn");
-  x_push_rbp(&f->code);
-  x_mov_rbp_rsp(&f->code);
-  line(f, "  call the next from");
-  x_call_next(&f->code);
-  line(f, "end");
-  x_pop_rbp(&f->code);
-  f->unwind.epilogue_begin = f->code.size;
-  x_ret(&f->code);
-  f->unwind.epilogue_end = f->code.size;
-}
-
-/* Returns in its middle: behind the return instruction the frame is standing again. */
-static void mid_fp_early(struct function *f) {
-  uint32_t jump, leave;
-  struct frame standing;
-  f->unwind.kind = JITSYM_UNWIND_FRAME_POINTER;
-  line(f, "fn");
-  x_push_rbp(&f->code);
-  x_mov_rbp_rsp(&f->code);
-  jump = x_jmp_forward(&f->code);
-  standing = f->code.frame;
-  line(f, "end");
-  leave = f->code.size;
-  x_pop_rbp(&f->code);
-  f->unwind.epilogue_begin = f->code.size;
-  x_ret(&f->code);
-  f->unwind.epilogue_end = f->code.size;
-  set_frame(&f->code, standing);
-  x_land(&f->code, jump);
-  line(f, "  call the next from");
-  x_call_next(&f->code);
-  x_jmp_back(&f->code, leave);
-}
-
-/* Saves rbx and destroys it: whoever counts its frame from rbx is found only if the saved value is. */
-static void mid_fp_saves(struct function *f) {
-  f->unwind.kind = JITSYM_UNWIND_FRAME_POINTER;
-  line(f, "fn");
-  x_push_rbp(&f->code);
-  x_mov_rbp_rsp(&f->code);
-  f->unwind.fp_pushed = 1;
-  f->unwind.fp_set = f->code.size;
-  x_push_rbx(&f->code);
-  f->unwind.saved_from = f->code.size;
-  x_sub_rsp(&f->code, 8);
-  x_zero_rbx(&f->code);
-  line(f, "  call the next from");
-  x_call_next(&f->code);
-  line(f, "end");
-  x_add_rsp(&f->code, 8);
-  x_pop_rbx(&f->code);
-  x_pop_rbp(&f->code);
-  f->unwind.epilogue_begin = f->code.size;
-  x_ret(&f->code);
-  f->unwind.epilogue_end = f->code.size;
-  f->saved[0][0].reg = DW_RBX;
-  f->saved[0][0].offset = -24;
-  f->unwind.saved = f->saved[0];
-  f->unwind.saved_count = 1;
-}
-
-/* No frame pointer: rbp is saved and destroyed, so that a reader that follows rbp loses the stack. */
-static void mid_rows(struct function *f) {
-  f->unwind.kind = JITSYM_UNWIND_ROWS;
-  line(f, "fn");
-  x_push_rbp(&f->code);
-  row(f, DW_RSP, 16), row_saved(f, DW_RBP, -16);
-  x_push_rbx(&f->code);
-  row(f, DW_RSP, 24), row_saved(f, DW_RBX, -24);
-  x_sub_rsp(&f->code, 24);
-  row(f, DW_RSP, 48);
-  x_zero_rbp(&f->code);
-  x_zero_rbx(&f->code);
-  line(f, "  call the next from");
-  x_call_next(&f->code);
-  line(f, "end");
-  x_add_rsp(&f->code, 24);
-  row(f, DW_RSP, 24);
-  x_pop_rbx(&f->code);
-  row(f, DW_RSP, 16), row_restored(f);
-  x_pop_rbp(&f->code);
-  row(f, DW_RSP, 8), row_restored(f);
-  x_ret(&f->code);
-}
-
-/* Aligns its stack, so that only rbx knows where the frame begins. */
-static void mid_realign(struct function *f) {
-  f->unwind.kind = JITSYM_UNWIND_ROWS;
-  line(f, "fn");
-  x_push_rbx(&f->code);
-  row(f, DW_RSP, 16), row_saved(f, DW_RBX, -16);
-  x_mov_rbx_rsp(&f->code);
-  row(f, DW_RBX, 16);
-  x_align_rsp_64(&f->code);
-  x_sub_rsp(&f->code, 64);
-  line(f, "  call the next from");
-  x_call_next(&f->code);
-  line(f, "end");
-  x_mov_rsp_rbx(&f->code);
-  row(f, DW_RSP, 16);
-  x_pop_rbx(&f->code);
-  row(f, DW_RSP, 8), row_restored(f);
-  x_ret(&f->code);
-}
-
-/* The way into a trace: a stub that makes the frame and jumps, so that it does not appear in the stack. */
-static void trace_entry(struct function *f) {
-  uint32_t exit;
-  f->unwind.kind = JITSYM_UNWIND_ROWS;
-  line(f, "enter a trace from");
-  x_push_rbx(&f->code);
-  row(f, DW_RSP, 16), row_saved(f, DW_RBX, -16);
-  x_sub_rsp(&f->code, 32);
-  row(f, DW_RSP, 48);
-  exit = x_lea_rbx(&f->code);
-  x_jmp_next(&f->code);
-  x_land_rbx(&f->code, exit);
-  line(f, "leave a trace to");
-  x_add_rsp(&f->code, 32);
-  row(f, DW_RSP, 16);
-  x_pop_rbx(&f->code);
-  row(f, DW_RSP, 8), row_restored(f);
-  x_ret(&f->code);
-}
-
-static void trace_frame(struct function *f) {
-  struct frame frame = f->code.frame;
-  frame.depth = 48;
-  frame.saved[DW_RBX].at = 16;
-  frame.saved[DW_RBX].lost = 1;
-  f->code.frame_count = 0;
-  set_frame(&f->code, frame);
-  f->unwind.kind = JITSYM_UNWIND_FIXED_FRAME;
-  f->unwind.cfa_offset = 48;
-  f->saved[0][0].reg = DW_RBX;
-  f->saved[0][0].offset = -16;
-  f->unwind.saved = f->saved[0];
-  f->unwind.saved_count = 1;
-}
-
-static void trace_leaf(struct function *f) {
-  trace_frame(f);
-  line(f, "trace: burn");
-  x_burn(&f->code);
-  x_jmp_rbx(&f->code);
-}
-
-static void trace_mid(struct function *f) {
-  trace_frame(f);
-  line(f, "trace: call the next from");
-  x_call_next(&f->code);
-  x_jmp_rbx(&f->code);
-}
-
-static void eh_body(struct function *f, int calls) {
-  f->unwind.kind = JITSYM_UNWIND_EH_FRAME;
-  line(f, "fn");
-  x_push_r12(&f->code);
-  f->eh_at[0] = f->code.size;
-  x_sub_rsp(&f->code, 32);
-  f->eh_at[1] = f->code.size;
-  x_zero_r12(&f->code);
-  line(f, calls ? "  call the next from" : "  burn");
-  if (calls) {
-    x_call_next(&f->code);
-  } else {
-    x_burn(&f->code);
-  }
-  line(f, "end");
-  x_add_rsp(&f->code, 32);
-  f->eh_at[2] = f->code.size;
-  x_pop_r12(&f->code);
-  f->eh_at[3] = f->code.size;
-  x_ret(&f->code);
-}
-
-static void leaf_eh(struct function *f) {
-  f->eh_style = EH_BARE, eh_body(f, 0);
-}
-
-static void mid_eh(struct function *f) {
-  f->eh_style = EH_COMPILER, eh_body(f, 1);
-}
-
-/* What the comparator of qsort finds in place of arguments. */
-static struct {
-  uint64_t rounds;
-  const uint64_t *path;
-} pending;
-
-static void comparator(struct function *f) {
-  f->unwind.kind = JITSYM_UNWIND_FRAME_POINTER;
-  line(f, "fn compares");
-  x_push_rbp(&f->code);
-  x_mov_rbp_rsp(&f->code);
-  x_load_rdi_rsi(&f->code, (uint64_t)(uintptr_t)&pending);
-  x_call_next(&f->code);
-  x_zero_eax(&f->code);
-  line(f, "end");
-  x_pop_rbp(&f->code);
-  f->unwind.epilogue_begin = f->code.size;
-  x_ret(&f->code);
-  f->unwind.epilogue_end = f->code.size;
-}
-
-/* The entry of `.eh_frame` for code at `addr`, with its pointers counted from `base`, the address of the table. */
-static void eh_entry(const struct function *f, struct bytes *out, uint32_t cie, uint64_t addr, uint64_t base,
-                     int compiler) {
-  uint32_t fde = eh_begin(out, cie), at = 0;
-  if (compiler) {
-    put_u32(out, (uint32_t)(addr - (base + out->size)));
-    put_u32(out, f->code.size);
-    PUT(out, 0);
-  } else {
-    put_u64(out, addr - (base + out->size));
-    put_u64(out, f->code.size);
-    PUT(out, 8);
-    put_u64(out, (uint64_t)(uintptr_t)&pending);
-  }
-  static const uint8_t offsets[4] = {16, 48, 16, 8};
-  for (int i = 0; i < 4; i++) {
-    eh_advance(out, f->eh_at[i] - at);
-    at = f->eh_at[i];
-    eh_cfa_offset(out, offsets[i]);
-    if (i == 0) {
-      eh_saved(out, DW_R12, 2);
-    }
-    if (i == 3) {
-      eh_restored(out, DW_R12);
-    }
-  }
-  eh_end(out, fde);
-}
-
-/*
- * A ready table, which names the code's address. EH_COMPILER: as in a section that a compiler put right behind the
- * code, with entries for other code and a terminator. EH_BARE: one entry with wide pointers that lies where it lies,
- * with a personality routine and its data, as C++ has them.
- */
-static void describe_eh(struct function *f, uint64_t addr) {
-  struct bytes *out = &f->eh_frame;
-  int compiler = f->eh_style == EH_COMPILER;
-  uint64_t base = compiler ? addr + f->code.size : (uint64_t)(uintptr_t)out->data;
-  uint32_t cie;
-
-  out->size = 0;
-  cie = eh_begin(out, UINT32_MAX);
-  if (compiler) {
-    PUT(out, 1, 'z', 'R', 0, 1, 0x78, DW_RA, 1, 0x1b);
-  } else {
-    PUT(out, 1, 'z', 'P', 'L', 'R', 0, 1, 0x78, DW_RA, 11, 0x00);
-    put_u64(out, (uint64_t)(uintptr_t)abort);
-    PUT(out, 0x00, 0x1c);
-  }
-  eh_initial(out);
-  eh_end(out, cie);
-  if (compiler) {
-    eh_entry(f, out, cie, addr - 4096, base, compiler);
-  }
-  eh_entry(f, out, cie, addr, base, compiler);
-  if (compiler) {
-    eh_entry(f, out, cie, addr + 4096, base, compiler);
-    put_u32(out, 0);
-  }
-  f->unwind.eh_frame = out->data;
-  f->unwind.eh_frame_size = out->size;
-  f->unwind.eh_frame_addr = compiler ? base : 0;
-}
-
 /* ------------------------------------------------------------------------------------- all functions of the guest */
 
 /* Names as runtimes have them: with spaces, brackets, letters beyond ASCII. */
@@ -639,16 +138,35 @@ static const struct {
 } guest[FUNCTION_COUNT] = {FUNCTIONS(AS_FUNCTION)};
 
 static struct function functions[FUNCTION_COUNT];
+static struct source source;
+
+/* What the comparator of qsort finds in place of arguments. */
+static struct arguments pending;
+
+/* Where a function runs now, the index in `places`, and the library's id. */
+struct placed {
+  uint64_t addr;
+  size_t place;
+  jitsym_id id;
+};
+
+static struct placed placed[FUNCTION_COUNT];
+
+static struct placed *where(const struct function *f) {
+  return &placed[f - functions];
+}
 
 static void compile_guest(void) {
   for (int i = 0; i < FUNCTION_COUNT; i++) {
     struct function *f = &functions[i];
     f->name = guest[i].name;
+    f->source = &source;
+    f->arguments = &pending;
     f->unwind.struct_size = sizeof f->unwind;
     x_begin(&f->code, 8);
     guest[i].emit(f);
   }
-  write_source();
+  write_source(&source);
 }
 
 /* ------------------------------------------------------------------------------------------------- C in the stacks */
@@ -749,9 +267,9 @@ static uint64_t unwind_size(struct function *f, uint64_t addr) {
 
 /* Puts the bytes there; returns how many free bytes are to be declared behind them. */
 static uint64_t copy_code(struct function *f, uint8_t *at) {
-  f->addr = (uint64_t)(uintptr_t)at;
+  where(f)->addr = (uint64_t)(uintptr_t)at;
   memcpy(at, f->code.data, f->code.size);
-  return option.layout == PACKED ? 0 : unwind_size(f, f->addr);
+  return option.layout == PACKED ? 0 : unwind_size(f, where(f)->addr);
 }
 
 static void announce(int index, uint64_t free_after) {
@@ -760,13 +278,13 @@ static void announce(int index, uint64_t free_after) {
 
   memset(&code, 0, sizeof code);
   code.struct_size = sizeof code;
-  code.addr = f->addr;
+  code.addr = where(f)->addr;
   code.size = f->code.size;
   code.name = f->name;
   /* Both ways to hand over the bytes have to come to the same. */
-  code.bytes = index % 3 == 2 ? NULL : (const void *)(uintptr_t)f->addr;
+  code.bytes = index % 3 == 2 ? NULL : (const void *)(uintptr_t)where(f)->addr;
   if (f->eh_style != EH_NONE) {
-    describe_eh(f, f->addr);
+    describe_eh(f, where(f)->addr);
   }
   code.unwind = &f->unwind;
   code.lines = f->lines;
@@ -774,11 +292,11 @@ static void announce(int index, uint64_t free_after) {
   code.line_size = sizeof *f->lines;
   code.free_after = free_after;
 
-  struct place *p = new_place(index, f->name, f->addr, f->code.size, "register");
-  check(jitsym_register(session, &code, &f->id), "jitsym_register");
+  struct place *p = new_place(index, f->name, where(f)->addr, f->code.size, "register");
+  check(jitsym_register(session, &code, &where(f)->id), "jitsym_register");
   p->done = now();
   p->free_after = free_after;
-  f->place = place_count - 1;
+  where(f)->place = place_count - 1;
   retire_overlapped();
 }
 
@@ -827,21 +345,21 @@ static void move_to(int index, uint8_t *at) {
   memset(&target, 0, sizeof target);
   target.struct_size = sizeof target;
   target.free_after = copy_code(f, at);
-  target.addr = f->addr;
+  target.addr = where(f)->addr;
   target.bytes = index % 3 == 2 ? NULL : at;
-  struct place *p = new_place(index, f->name, f->addr, f->code.size, "move");
-  check(jitsym_move(session, f->id, &target), "jitsym_move");
+  struct place *p = new_place(index, f->name, where(f)->addr, f->code.size, "move");
+  check(jitsym_move(session, where(f)->id, &target), "jitsym_move");
   p->done = now();
   p->free_after = target.free_after;
-  places[f->place].to = p->from;
-  f->place = place_count - 1;
+  places[where(f)->place].to = p->from;
+  where(f)->place = place_count - 1;
   retire_overlapped();
 }
 
 static void remove_code(int index) {
   struct function *f = &functions[index];
-  places[f->place].to = now();
-  check(jitsym_unregister(session, f->id), "jitsym_unregister");
+  places[where(f)->place].to = now();
+  check(jitsym_unregister(session, where(f)->id), "jitsym_unregister");
 }
 
 static void remove_range(const uint8_t *from, uint64_t size) {
@@ -885,7 +403,7 @@ static uint64_t address_of(int index) {
     case BURN_IN_C:
       return (uint64_t)(uintptr_t)burn_in_c;
     default:
-      return functions[index].addr;
+      return placed[index].addr;
   }
 }
 
@@ -1029,8 +547,8 @@ NOINLINE void scenario_move(void) {
   put_all(order, COUNT(order), first);
   run_phase("before move", stacks, COUNT(stacks), option.seconds / 4);
 
-  old_leaf = functions[LEAF_FP].addr;
-  old_wide = functions[WIDE].addr;
+  old_leaf = placed[LEAF_FP].addr;
+  old_wide = placed[WIDE].addr;
   for (int i = 0; i < COUNT(moved); i++) {
     struct function *f = &functions[moved[i]];
     protect(second, 1);
@@ -1193,7 +711,7 @@ static void print_paths(void) {
   char path[JITSYM_DIR_MAX + 33];
 
   printf("pid\t%ld\n", (long)getpid());
-  printf("source\t%s\n", source_path);
+  printf("source\t%s\n", source.path);
   for (int i = 0; i < COUNT(sinks); i++) {
     if (option.sinks & sinks[i].sink) {
       check(jitsym_path(session, sinks[i].sink, path, sizeof path), "jitsym_path");
@@ -1313,7 +831,7 @@ static void parse_options(int argc, char **argv) {
       fail("unknown option");
     }
   }
-  if (snprintf(source_path, sizeof source_path, "%s/guest.toy", option.dir) >= (int)sizeof source_path) {
+  if (snprintf(source.path, sizeof source.path, "%s/guest.toy", option.dir) >= (int)sizeof source.path) {
     fail("directory name too long");
   }
 }

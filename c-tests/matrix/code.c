@@ -1,0 +1,182 @@
+/*
+ * Memory for code, and code that is put there, moved and removed: the library and the truth are told of it together.
+ *
+ * SPDX-License-Identifier: MIT OR Apache-2.0
+ */
+#define _GNU_SOURCE
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "../guest_eh.h"
+#include "matrix.h"
+
+static uint8_t *mapped(size_t size, int protection, int flags, int file) {
+  void *memory = mmap(NULL, size, protection, flags, file, 0);
+  if (memory == MAP_FAILED) {
+    fail("mmap");
+  }
+  return memory;
+}
+
+/* The memory stays until the end, because nothing else may come to lie where samples were taken. */
+struct region new_region(enum region_kind kind, size_t size) {
+  struct region region;
+  int writable = PROT_READ | PROT_WRITE, file;
+
+  region.size = size;
+  if (kind == REGION_MEMFD) {
+    file = memfd_create("code", MFD_CLOEXEC);
+    if (file < 0 || ftruncate(file, (off_t)size) != 0) {
+      fail("memfd_create");
+    }
+    region.write = mapped(size, writable, MAP_SHARED, file);
+    region.run = mapped(size, PROT_READ | PROT_EXEC, MAP_SHARED, file);
+    close(file);
+  } else {
+    region.run = mapped(size, writable | (kind == REGION_RWX ? PROT_EXEC : 0), MAP_PRIVATE | MAP_ANONYMOUS, -1);
+    region.write = region.run;
+  }
+  return region;
+}
+
+void protect(const struct region *region, int writable) {
+  if (mprotect(region->run, region->size, PROT_READ | (writable ? PROT_WRITE : PROT_EXEC)) != 0) {
+    fail("mprotect");
+  }
+}
+
+size_t gap_behind(struct function *f, enum gap gap) {
+  uint64_t size = 0;
+  if (gap == NO_GAP) {
+    return 0;
+  }
+  if (f->eh_style != EH_NONE) {
+    /* Its size is the same anywhere. */
+    describe_eh(f, 1 << 20);
+  }
+  check(jitsym_unwind_size(&f->unwind, 0, &size), "jitsym_unwind_size");
+  return (size_t)size;
+}
+
+void write_bytes(struct code *code, struct function *function, const void *bytes, size_t size, const char *name,
+                 const struct region *region, size_t offset) {
+  memset(code, 0, sizeof *code);
+  code->function = function;
+  code->kind = KINDS;
+  code->name = name;
+  code->size = size;
+  if (offset + size > region->size) {
+    fail("region too small");
+  }
+  code->addr = (uint64_t)(uintptr_t)(region->run + offset);
+  code->bytes = region->write + offset;
+  memcpy(code->bytes, bytes, size);
+}
+
+void write_code(struct code *code, struct function *function, enum kind kind, const char *name,
+                const struct region *region, size_t offset) {
+  write_bytes(code, function, function->code.data, function->code.size, name, region, offset);
+  code->kind = kind;
+}
+
+void announce(struct code *code, enum gap gap) {
+  struct function *f = code->function;
+  jitsym_code registered;
+
+  memset(&registered, 0, sizeof registered);
+  registered.struct_size = sizeof registered;
+  registered.addr = code->addr;
+  registered.size = code->size;
+  registered.name = code->name;
+  registered.bytes = code->bytes;
+  if (f->eh_style != EH_NONE) {
+    describe_eh(f, code->addr);
+  }
+  registered.unwind = &f->unwind;
+  registered.lines = f->lines;
+  registered.line_count = f->line_count;
+  registered.free_after = gap_behind(f, gap);
+  if (f->eh_style != EH_NONE) {
+    describe_eh(f, code->addr);
+  }
+
+  char *name = name_as_written(code->name);
+  code->number = truth_code(code->addr, code->size, now(), name);
+  free(name);
+  check(jitsym_register(session, &registered, &code->id), "jitsym_register");
+  for (uint32_t i = 0; i < f->line_count; i++) {
+    truth_line(code->number, &f->lines[i]);
+  }
+}
+
+size_t put_code(struct code *code, enum kind kind, unsigned salt, const char *name, const struct region *region,
+                size_t offset, enum gap gap) {
+  struct function *function = compile(kind, salt, name, NULL);
+  write_code(code, function, kind, name, region, offset);
+  announce(code, gap);
+  return offset + function->code.size + gap_behind(function, gap);
+}
+
+void move_code(struct code *code, const struct region *region, size_t offset, enum gap gap) {
+  jitsym_move_target target;
+
+  if (offset + code->size > region->size) {
+    fail("region too small");
+  }
+  truth_code_ends(code->number, now());
+  memmove(region->write + offset, code->bytes, code->size);
+  code->addr = (uint64_t)(uintptr_t)(region->run + offset);
+  code->bytes = region->write + offset;
+
+  memset(&target, 0, sizeof target);
+  target.struct_size = sizeof target;
+  target.addr = code->addr;
+  target.bytes = code->bytes;
+  target.free_after = gap_behind(code->function, gap);
+  char *name = name_as_written(code->name);
+  code->number = truth_code(code->addr, code->size, now(), name);
+  free(name);
+  check(jitsym_move(session, code->id, &target), "jitsym_move");
+}
+
+void remove_code(struct code *code) {
+  truth_code_ends(code->number, now());
+  check(jitsym_unregister(session, code->id), "jitsym_unregister");
+}
+
+const char *name_of(const char *prefix, unsigned number) {
+  size_t size = strlen(prefix) + 12;
+  char *name = malloc(size);
+  if (!name) {
+    fail("out of memory");
+  }
+  snprintf(name, size, "%s_%u", prefix, number);
+  return name;
+}
+
+/* FNV-1a folded to 32 bits, which is what the library puts behind a name that it has cut. */
+static uint32_t hash(const char *name) {
+  uint64_t hash = UINT64_C(0xcbf29ce484222325);
+  for (; *name; name++) {
+    hash = (hash ^ (uint8_t)*name) * UINT64_C(0x100000001b3);
+  }
+  return (uint32_t)(hash ^ hash >> 32);
+}
+
+char *name_as_written(const char *name) {
+  size_t size = strlen(name);
+  char *written = malloc(size + 1);
+  if (!written) {
+    fail("out of memory");
+  }
+  memcpy(written, name, size + 1);
+  if (size > JITSYM_NAME_MAX) {
+    size_t cut = JITSYM_NAME_MAX - 9;
+    /* Not in the middle of a character. */
+    while (((uint8_t)written[cut] & 0xc0) == 0x80) {
+      cut--;
+    }
+    snprintf(written + cut, 10, "~%08" PRIx32, hash(name));
+  }
+  return written;
+}

@@ -1,0 +1,221 @@
+/*
+ * What the parts of the ground-truth program of the matrix share; see main.c for what it is.
+ *
+ * SPDX-License-Identifier: MIT OR Apache-2.0
+ */
+#ifndef MATRIX_H
+#define MATRIX_H
+
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../guest_code.h"
+
+#define NOINLINE __attribute__((noinline))
+#define COUNT(array) ((unsigned)(sizeof(array) / sizeof *(array)))
+
+/* ------------------------------------------------------------------------------------------------- main.c */
+
+struct options {
+  const char *scenario, *truth, *dir;
+  uint32_t sinks;
+  double seconds;
+  unsigned count;
+  int wait, hold;
+};
+
+extern struct options option;
+extern jitsym *session;
+
+/* No call of this program has a reason to fail, so that the truth holds only if none does. */
+void check(enum jitsym_status status, const char *call);
+
+/* Says that it is ready, and waits until it may go on, if a profiler is to attach. */
+void ready(void);
+
+/* ------------------------------------------------------------------------------------------------ truth.c */
+
+uint64_t now(void);
+
+/* The thread's own CPU time. */
+uint64_t cpu_time(void);
+
+/* By a generator of the thread's own, in [from, to). */
+uint64_t random_in(uint64_t from, uint64_t to);
+
+/* The thread's id as the kernel tells it to those outside. */
+unsigned long outer_tid(void);
+
+void truth_option(const char *key, const char *value);
+void truth_path(const char *what, const char *path);
+
+/* Opens the output: to be called before the file system changes. */
+void truth_open(void);
+
+/* Prints what readers need before anything runs: process and files. */
+void truth_begin(void);
+
+/* Code lies there from `from` on. Returns its number. */
+uint32_t truth_code(uint64_t addr, uint64_t size, uint64_t from, const char *name);
+void truth_code_ends(uint32_t number, uint64_t to);
+/* Another name under which readers may show it. */
+void truth_alias(uint32_t number, const char *name);
+void truth_line(uint32_t number, const jitsym_line *line);
+void truth_hot_line(uint32_t number, uint32_t line);
+void truth_run(uint64_t from, uint64_t to, const char *stack);
+void truth_unnamed(uint64_t from, uint64_t to);
+void truth_end(void);
+
+/* ------------------------------------------------------------------------------------------------ guest.c */
+
+enum kind {
+  LEAF_FP,
+  LEAF_FIXED,
+  LEAF_ROWS,
+  LEAF_EH,
+  STEPS_FP,
+  STEPS_ROWS,
+  LAST_LINE_HOT,
+  LEAF_KINDS,
+  MID_FP = LEAF_KINDS,
+  MID_FP_EARLY,
+  MID_FP_SAVES,
+  MID_ROWS,
+  MID_REALIGN,
+  MID_EH,
+  MID_KINDS,
+  /* A stub that makes the frame and jumps, so that it does not appear in the stack; what follows it is a trace. */
+  TRACE_ENTRY = MID_KINDS,
+  TRACE_LEAF,
+  TRACE_MID,
+  COMPARE,
+  BARE_RET,
+  CALLS_IN_LOOP,
+  KINDS
+};
+
+/*
+ * A function to be placed. `salt` makes its bytes and its size differ from others of its kind; 0: it is as they are.
+ * `source`: where it gets lines, or NULL.
+ */
+struct function *compile(enum kind kind, unsigned salt, const char *name, struct source *source);
+
+/* C functions for stacks: qsort with the next of the path as its comparator, and a plain call. */
+uint64_t sort_in_c(uint64_t rounds, const uint64_t *path);
+uint64_t call_in_c(uint64_t rounds, const uint64_t *path);
+
+/* ------------------------------------------------------------------------------------------------- code.c */
+
+/* Memory for code: where it runs and where it can be written, which differ in a dual mapping. */
+struct region {
+  uint8_t *run, *write;
+  size_t size;
+};
+
+enum region_kind { REGION_RWX, REGION_W_XOR_X, REGION_MEMFD };
+
+struct region new_region(enum region_kind kind, size_t size);
+/* Of memory that is writable or executable, never both. */
+void protect(const struct region *region, int writable);
+
+/* A function at a place, or one of C. */
+struct code {
+  struct function *function;
+  enum kind kind;
+  const char *name;
+  uint64_t addr, size;
+  /* Where it can be read and written now. */
+  uint8_t *bytes;
+  jitsym_id id;
+  /* In the truth. */
+  uint32_t number;
+  /* Rounds in a nanosecond, when it is the innermost. */
+  double speed;
+  /* For one of C: whether there are functions of the C library between it and the one that it calls. */
+  int is_c, calls_by_libc;
+};
+
+enum gap { NO_GAP, WITH_GAP };
+
+/* How many bytes behind the code the library wants to have free; 0 for NO_GAP. */
+size_t gap_behind(struct function *function, enum gap gap);
+
+/* Writes the code, of which nobody is told yet. The name is not copied. */
+void write_bytes(struct code *code, struct function *function, const void *bytes, size_t size, const char *name,
+                 const struct region *region, size_t offset);
+void write_code(struct code *code, struct function *function, enum kind kind, const char *name,
+                const struct region *region, size_t offset);
+/* Tells the library and the truth. WITH_GAP: the bytes behind that the library wants are free. */
+void announce(struct code *code, enum gap gap);
+/* Both, for a new function of that kind. Returns the offset behind the code and its gap. */
+size_t put_code(struct code *code, enum kind kind, unsigned salt, const char *name, const struct region *region,
+                size_t offset, enum gap gap);
+/* Copies it to where it may overlap its old place, and tells. */
+void move_code(struct code *code, const struct region *region, size_t offset, enum gap gap);
+void remove_code(struct code *code);
+
+/* "PREFIX_NUMBER", kept for ever. */
+const char *name_of(const char *prefix, unsigned number);
+
+/* What a name becomes in the files of the library. The caller frees it. */
+char *name_as_written(const char *name);
+
+/* -------------------------------------------------------------------------------------------------- run.c */
+
+enum { PATH_LEN = 128 };
+
+/* From the outermost function to the innermost, up to the first NULL. */
+struct stack {
+  struct code *path[PATH_LEN];
+};
+
+#define STACK(...) {{__VA_ARGS__, NULL}}
+
+/* The C functions of guest.c. */
+extern struct code sort_code, call_code;
+
+/* Calls the first function of the path. Noted nowhere. */
+uint64_t call_guest(uint64_t rounds, const uint64_t *path);
+/* Runs it for about that time, and notes it. */
+void run_stack(const struct stack *stack, uint64_t ns);
+/* Slices of 0.5 to 3 ms, each of a stack picked at random, for that much CPU time of the thread. */
+void run_stacks(const struct stack *stacks, unsigned count, double seconds);
+/* The same, of stacks made at random from those of the codes that are leaves and those that call. */
+void run_any(struct code *codes, unsigned count, double seconds);
+
+/* ------------------------------------------------------------------------------------------------ scene_*.c */
+
+struct scenario {
+  const char *name;
+  void (*run)(void);
+  /* `fp`: a reader that follows frame pointers sees the whole stack, if the C part has them too. `dwarf`: only one that
+     reads the tables. */
+  const char *unwind;
+  /* Whether the code has the free bytes behind it that readers with libunwind need. */
+  enum gap gap;
+  unsigned flags;
+};
+
+enum {
+  /* It is to run in namespaces of its own. */
+  IN_NAMESPACE = 1,
+  /* It calls `ready` by itself. */
+  READY_LATER = 2
+};
+
+#define SCENARIOS_END \
+  { NULL, NULL, NULL, NO_GAP, 0 }
+
+extern const struct scenario layout_scenarios[], stack_scenarios[], life_scenarios[], name_scenarios[], size_scenarios[],
+    process_scenarios[];
+
+/* ------------------------------------------------------------------------------------------------ namespace.c */
+
+/* Goes on in a child with pid and mount namespaces and a /tmp of its own. The parent waits for it, and ends as it does. */
+void enter_namespace(void);
+
+#endif

@@ -1,0 +1,82 @@
+/*
+ * Scenarios of where code lies: packed in both directions, with declared free bytes, in memory of every kind.
+ *
+ * SPDX-License-Identifier: MIT OR Apache-2.0
+ */
+#include "matrix.h"
+
+enum { CODES = 48, BURST = 4, REGION_SIZE = 1 << 16 };
+
+static const enum kind mixed[] = {
+    MID_FP, LEAF_FP,      MID_ROWS,    LEAF_FIXED, MID_FP_SAVES, LEAF_ROWS, MID_REALIGN,
+    MID_EH, MID_FP_EARLY, STEPS_ROWS,  LEAF_EH,    STEPS_FP,
+};
+
+static const char *name_of_kind(unsigned i) {
+  return name_of(mixed[i % COUNT(mixed)] < LEAF_KINDS ? "leaf" : "caller", i);
+}
+
+/* Code is added bit by bit, each behind the one before, and all that is there is run in between. */
+static void grow_up(enum region_kind kind, enum gap gap) {
+  static struct code codes[CODES];
+  struct region region = new_region(kind, REGION_SIZE);
+  size_t at = 0;
+  for (unsigned i = 0; i < CODES; i++) {
+    if (kind == REGION_W_XOR_X) {
+      protect(&region, 1);
+    }
+    struct function *function = compile(mixed[i % COUNT(mixed)], i + 1, name_of_kind(i), NULL);
+    write_code(&codes[i], function, mixed[i % COUNT(mixed)], function->name, &region, at);
+    at += function->code.size + gap_behind(function, gap);
+    if (kind == REGION_W_XOR_X) {
+      protect(&region, 0);
+    }
+    announce(&codes[i], gap);
+    if (i % BURST == BURST - 1) {
+      run_any(codes, i + 1, option.seconds * BURST / CODES);
+    }
+  }
+}
+
+static void packed_up(void) {
+  grow_up(REGION_RWX, NO_GAP);
+}
+
+static void declared_gap(void) {
+  grow_up(REGION_RWX, WITH_GAP);
+}
+
+static void w_xor_x(void) {
+  grow_up(REGION_W_XOR_X, WITH_GAP);
+}
+
+static void memfd(void) {
+  truth_option("memory", "memfd");
+  grow_up(REGION_MEMFD, WITH_GAP);
+}
+
+/* Each right before the one before, so that a claim beyond the end of one would be upon an older one. */
+static void packed_down(void) {
+  static struct code codes[CODES];
+  struct region region = new_region(REGION_RWX, REGION_SIZE);
+  size_t at = REGION_SIZE;
+  for (unsigned i = 0; i < CODES; i++) {
+    enum kind kind = mixed[i % COUNT(mixed)];
+    struct function *function = compile(kind, i + 1, name_of_kind(i), NULL);
+    at -= function->code.size;
+    write_code(&codes[i], function, kind, function->name, &region, at);
+    announce(&codes[i], NO_GAP);
+    if (i % BURST == BURST - 1) {
+      run_any(codes, i + 1, option.seconds * BURST / CODES);
+    }
+  }
+}
+
+const struct scenario layout_scenarios[] = {
+    {"packed-up", packed_up, "dwarf", NO_GAP, 0},
+    {"packed-down", packed_down, "dwarf", NO_GAP, 0},
+    {"declared-gap", declared_gap, "dwarf", WITH_GAP, 0},
+    {"w-xor-x", w_xor_x, "dwarf", WITH_GAP, 0},
+    {"memfd", memfd, "dwarf", WITH_GAP, 0},
+    SCENARIOS_END,
+};
