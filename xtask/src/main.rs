@@ -4,6 +4,7 @@
 //!     cargo xtask tools [--cache DIR] [--mirror URI]
 
 mod annotate;
+mod attach;
 mod lost;
 mod matrix;
 mod mirror;

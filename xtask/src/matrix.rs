@@ -8,7 +8,7 @@ use anyhow::{bail, Result};
 use crate::lost::{self, Lost};
 use crate::perf::{self, Perf};
 use crate::program::{self, Program};
-use crate::score::Share;
+use crate::score::{Score, Share};
 use crate::suites::{self, Cache};
 use crate::{mirror, table};
 
@@ -16,6 +16,9 @@ use crate::{mirror, table};
 pub const WANTED: f64 = 99.0;
 /// Fewer samples than this tell nothing.
 const ENOUGH: usize = 200;
+
+/// What programs say where the machine does not allow something.
+const NOT_AVAILABLE: &[&str] = &["namespaces are not allowed here"];
 
 /// What is to be done, from the command line.
 pub struct Plan {
@@ -43,11 +46,37 @@ enum Runner {
     Perf(usize, &'static perf::Mode),
 }
 
+/// What one cell is about.
+pub struct Task<'a> {
+    pub scenario: &'a str,
+    pub seconds: f64,
+    /// For its files.
+    pub dir: &'a Path,
+    /// The program is to live until it has been looked at.
+    pub living: bool,
+}
+
+/// What a reader came to.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    pub shares: Vec<(What, Share)>,
+    /// Examples of what is wrong.
+    pub wrong: Vec<String>,
+}
+
+impl Outcome {
+    /// Names, and stacks where there are any that can be whole.
+    pub fn of(score: Score) -> Self {
+        let mut shares = vec![(What::Names, score.names), (What::Stacks, score.stacks)];
+        shares.retain(|(what, share)| *what != What::Stacks || share.counted > 0);
+        Outcome { shares, wrong: score.wrong }
+    }
+}
+
 /// What was measured in a cell.
 #[derive(Clone, Debug)]
 pub enum Measured {
-    /// What it is a share of, and the share.
-    Shares(Vec<(What, Share)>, Vec<String>),
+    Shares(Outcome),
     Unavailable(String),
     Failed(String),
 }
@@ -203,20 +232,19 @@ fn measure(
     plan: &Plan,
     dir: &Path,
 ) -> Measured {
-    let seconds = if plan.quick { 1.0 } else { 2.0 };
+    let task = Task { scenario, seconds: if plan.quick { 1.0 } else { 2.0 }, dir, living: false };
     let outcome = match column.run {
-        Runner::Perf(index, mode) => perfs[index].1.measure(program, scenario, mode, seconds, dir),
+        Runner::Perf(index, mode) => perfs[index].1.measure(program, &task, mode),
     };
     match outcome {
-        Ok(outcome) => {
-            let mut shares = vec![(What::Names, outcome.score.names), (What::Stacks, outcome.score.stacks)];
-            shares.push((What::Report, outcome.report));
-            shares.extend(outcome.annotate.map(|share| (What::Annotate, share)));
-            // Stacks that cannot be whole, whoever reads them.
-            shares.retain(|(what, share)| *what != What::Stacks || share.counted > 0);
-            Measured::Shares(shares, outcome.score.wrong)
+        Ok(outcome) => Measured::Shares(outcome),
+        Err(error) => {
+            let error = format!("{error:#}");
+            match NOT_AVAILABLE.iter().find_map(|text| error.lines().find(|line| line.contains(text))) {
+                Some(line) => Measured::Unavailable(line.trim().to_string()),
+                None => Measured::Failed(error),
+            }
         }
-        Err(error) => Measured::Failed(format!("{error:#}")),
     }
 }
 
@@ -225,7 +253,7 @@ fn judge(measured: &Measured, lost: Option<&Lost>) -> Verdict {
     let right = match measured {
         Measured::Unavailable(_) => return Verdict::Unavailable,
         Measured::Failed(_) => false,
-        Measured::Shares(shares, _) => {
+        Measured::Shares(Outcome { shares, .. }) => {
             let counted = shares.iter().find(|(what, _)| *what == What::Names).map_or(0, |(_, share)| share.counted);
             if counted < ENOUGH {
                 return Verdict::Wrong;

@@ -1,5 +1,6 @@
 //! Running other programs: what fails is an error with all that the program printed.
 
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -47,4 +48,11 @@ pub fn describe(command: &Command, output: &Output) -> String {
         text[from..].to_string()
     };
     format!("{command:?}: {}\n{}\n{}", output.status, end(&output.stdout), end(&output.stderr))
+}
+
+/// Whether there is something to read within that many milliseconds.
+pub fn is_readable(file: &std::fs::File, milliseconds: i32) -> bool {
+    let mut poll = libc::pollfd { fd: file.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one valid pollfd.
+    unsafe { libc::poll(&mut poll, 1, milliseconds) == 1 }
 }

@@ -2,7 +2,7 @@
 
 use anyhow::{bail, Context, Result};
 
-use crate::score::{Frame, Kind, Sample};
+use crate::score::{Frame, Kind, Sample, Share};
 use crate::truth::Truth;
 
 /// The fields that are asked for. The command's name is not among them: it may hold anything.
@@ -15,6 +15,8 @@ pub struct Printed {
     pub tid: u32,
     pub time: u64,
     pub frames: Vec<PrintedFrame>,
+    /// With `-F srcline`: file and line of the last frame.
+    pub line: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,11 +34,19 @@ pub fn parse(text: &str) -> Result<Vec<Printed>> {
         if line.starts_with('\t') {
             let sample = samples.last_mut().with_context(|| format!("a frame without a sample: {line:?}"))?;
             sample.frames.push(parse_frame(line)?);
+        } else if let (true, Some(sample)) = (line.starts_with("  ") && !is_header(line), samples.last_mut()) {
+            sample.line = Some(line.trim().to_string());
         } else {
             samples.push(parse_header(line).with_context(|| format!("{line:?}"))?);
         }
     }
     Ok(samples)
+}
+
+/// Whether it begins with `PID/TID`. Source lines do not.
+fn is_header(line: &str) -> bool {
+    let ids = line.trim_start().split(' ').next().unwrap_or_default();
+    ids.split_once('/').is_some_and(|(pid, tid)| pid.parse::<i64>().is_ok() && tid.parse::<i64>().is_ok())
 }
 
 /// `PID/TID SECONDS.NANOSECONDS: [FRAME]`
@@ -52,7 +62,7 @@ fn parse_header(line: &str) -> Result<Printed> {
     let time = seconds.parse::<u64>()? * 1_000_000_000 + nanoseconds.parse::<u64>()?;
     // Processes that the recording does not know are -1.
     let id = |text: &str| text.parse::<i64>().map(|id| id as u32);
-    Ok(Printed { pid: id(pid)?, tid: id(tid)?, time, frames })
+    Ok(Printed { pid: id(pid)?, tid: id(tid)?, time, frames, line: None })
 }
 
 /// `IP SYMBOL (OBJECT)`, where both may hold blanks and parentheses: a symbol that has any is followed by the last ` (`.
@@ -110,6 +120,20 @@ pub fn samples(truth: &Truth, flat: &[Printed], stacks: &[Printed]) -> Result<Ve
     Ok(samples)
 }
 
+/// How many samples in code with a line table have the line that it says. perf prints the file's name without directories.
+pub fn lines(truth: &Truth, flat: &[Printed]) -> Share {
+    let mut share = Share::default();
+    for sample in flat {
+        let Some(ip) = sample.frames.first().map(|frame| frame.ip) else { continue };
+        let Some(code) = truth.code_at(ip, sample.time).map(|index| &truth.codes[index]) else { continue };
+        let row = code.lines.iter().rev().find(|(offset, ..)| *offset <= ip - code.addr);
+        let Some((_, line, file)) = row else { continue };
+        let file = file.rsplit('/').next().unwrap_or_default();
+        share.add(sample.line.as_deref() == Some(&format!("{file}:{line}")));
+    }
+    share
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -159,6 +183,19 @@ mod tests {
         assert_eq!(kind("7f0000009010 [unknown] ([unknown])"), Kind::Native);
         assert_eq!(kind("7f0000001010 f (/lib/libc.so.6)"), Kind::Native, "an address in a file");
         assert_eq!(kind("7f0000009010 f ([JIT] tid 100)"), Kind::Guest);
+    }
+
+    #[test]
+    fn lines_are_those_of_the_table() {
+        let text = "pid\t100\ncode\t1\t1000\t100\t0\t0\tx\nline\t1\t0\t7\t/a/b.toy\nline\t1\t8\t9\t/a/b.toy\nend\n";
+        let truth = Truth::parse(text).unwrap();
+        let shown = |offset: u64, line: &str| {
+            let text = format!(" 100/100 1.000000000: {:x} x (/tmp/jitted-100-7.so)\n  {line}\n", 0x1000 + offset);
+            let flat = parse(&text).unwrap();
+            lines(&truth, &flat).percent()
+        };
+        assert_eq!((shown(0, "b.toy:7"), shown(7, "b.toy:7"), shown(0xff, "b.toy:9")), (100.0, 100.0, 100.0));
+        assert_eq!((shown(8, "b.toy:7"), shown(8, "c.toy:9"), shown(8, "")), (0.0, 0.0, 0.0));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{bail, Context, Result};
 
 use crate::lost::LOST;
-use crate::matrix::{Cell, Column, Measured, Verdict, What, WANTED};
+use crate::matrix::{Cell, Column, Measured, Outcome, Verdict, What, WANTED};
 use crate::program;
 
 const BEGIN: &str = "<!-- cargo xtask matrix --write: begin -->";
@@ -16,8 +16,8 @@ const END: &str = "<!-- cargo xtask matrix --write: end -->";
 pub fn shown(measured: &Measured) -> String {
     match measured {
         Measured::Unavailable(_) => "not available".into(),
-        Measured::Failed(error) => format!("error: {}", error.lines().next().unwrap_or_default()),
-        Measured::Shares(shares, _) => {
+        Measured::Failed(_) => "error".into(),
+        Measured::Shares(Outcome { shares, .. }) => {
             let mut text = String::new();
             for (what, share) in shares {
                 let percent = share.percent();
@@ -37,7 +37,7 @@ pub fn shown(measured: &Measured) -> String {
 
 fn counted(measured: &Measured) -> usize {
     match measured {
-        Measured::Shares(shares, _) => shares.first().map_or(0, |(_, share)| share.counted),
+        Measured::Shares(Outcome { shares, .. }) => shares.first().map_or(0, |(_, share)| share.counted),
         _ => 0,
     }
 }
@@ -62,7 +62,7 @@ pub fn line(cell: &Cell, column: &Column, took: Duration) -> String {
 /// What is wrong in a cell, for those who look for the cause.
 pub fn details(cell: &Cell) {
     match &cell.measured {
-        Measured::Shares(shares, wrong) => {
+        Measured::Shares(Outcome { shares, wrong }) => {
             for (what, share) in shares {
                 eprintln!("    {what:?}: {} of {} right", share.right, share.counted);
             }
