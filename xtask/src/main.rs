@@ -5,13 +5,18 @@
 
 mod annotate;
 mod attach;
+mod blaze;
+mod bpf;
+mod crates;
 mod lost;
 mod matrix;
 mod mirror;
 mod perf;
 mod program;
+mod raw;
 mod report;
 mod run;
+mod samply;
 mod score;
 mod script;
 mod suites;

@@ -1,19 +1,21 @@
 //! The matrix: every reader in every scenario, what each cell came to, and whether that is as it should be.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{bail, Result};
+use anyhow::{bail, Context, Result};
 
 use crate::lost::{self, Lost};
-use crate::perf::{self, Perf};
+use crate::perf::{self, Graph, Mode, Perf};
 use crate::program::{self, Program};
 use crate::score::{Score, Share};
 use crate::suites::{self, Cache};
-use crate::{mirror, table};
+use crate::{blaze, bpf, crates, mirror, run, samply, table};
 
 /// What a cell has to reach, in percent.
 pub const WANTED: f64 = 99.0;
+/// The Debian suites whose perf is tried.
+const SUITES: [&str; 3] = ["bookworm", "trixie", "sid"];
 /// Fewer samples than this tell nothing.
 const ENOUGH: usize = 200;
 
@@ -42,8 +44,40 @@ pub struct Column {
     run: Runner,
 }
 
+#[derive(Clone, Copy)]
 enum Runner {
-    Perf(usize, &'static perf::Mode),
+    Perf(usize, &'static Mode),
+    Samply(&'static Mode),
+    Blazesym,
+    Bpftrace,
+    Crates,
+}
+
+/// The ways to use samply: it reads what perf has recorded.
+const SAMPLY_MODES: &[Mode] = &[
+    Mode { name: "jitdump", graph: Graph::FramePointers, inject: true, attach: false },
+    Mode { name: "map", graph: Graph::FramePointers, inject: false, attach: false },
+];
+
+/// What the columns are measured with.
+struct Tools {
+    perfs: Vec<(&'static str, Perf)>,
+    samply: Option<PathBuf>,
+    bpftrace: Option<PathBuf>,
+}
+
+impl Tools {
+    /// The perf that records for the other readers.
+    fn recorder(&self) -> &Perf {
+        let own = mirror::own_suite();
+        let is_own = |(suite, _): &&(&str, Perf)| own.as_deref() == Some(suite);
+        &self.perfs.iter().find(is_own).unwrap_or(&self.perfs[0]).1
+    }
+}
+
+/// One of the tools that there is because there is a column for it.
+fn present(tool: &Option<PathBuf>) -> &Path {
+    tool.as_deref().expect("a column has its tool")
 }
 
 /// What one cell is about.
@@ -87,7 +121,10 @@ pub enum What {
     Stacks,
     Report,
     Annotate,
+    /// Source lines of samples.
     Lines,
+    /// Objects that `perf inject` has made.
+    Objects,
 }
 
 /// How a cell is to be taken.
@@ -113,9 +150,10 @@ pub struct Cell {
 /// Runs the matrix and prints it. Whether all is as it should be.
 pub fn run(plan: &Plan) -> Result<bool> {
     let program = Program::build()?;
-    let perfs = perfs(plan)?;
-    let columns: Vec<Column> = columns(&perfs).into_iter().filter(|column| is_wanted(plan, column)).collect();
     let scenarios = chosen(plan, &program.scenarios()?)?;
+    let tools = tools(plan)?;
+    let mut columns = columns(plan, &tools)?;
+    columns.retain(|column| is_wanted(plan, &column.id));
     if columns.is_empty() {
         bail!("no reader is called like that");
     }
@@ -129,7 +167,7 @@ pub fn run(plan: &Plan) -> Result<bool> {
             let begin = Instant::now();
             let dir = scratch.join(format!("{scenario}-{}", column.id.replace('/', "-")));
             std::fs::create_dir_all(&dir)?;
-            let measured = measure(&program, &perfs, column, scenario, plan, &dir);
+            let measured = measure(&program, &tools, column, scenario, plan, &dir);
             if !plan.keep {
                 std::fs::remove_dir_all(&dir)?;
             }
@@ -159,13 +197,16 @@ pub fn run(plan: &Plan) -> Result<bool> {
     Ok(!cells.iter().any(|cell| cell.verdict == Verdict::Wrong))
 }
 
-/// The perfs of the suites: the machine's own, if it is of that suite.
-fn perfs(plan: &Plan) -> Result<Vec<(&'static str, Perf)>> {
+/// Prepares what is wanted.
+fn tools(plan: &Plan) -> Result<Tools> {
     let own = mirror::own_suite();
+    // The others read what a perf has recorded: the machine's own, or the oldest.
+    let others = ["samply/", "blazesym/", "crates/"].iter().any(|id| is_wanted(plan, id));
+    let recorder = own.as_deref().filter(|own| SUITES.contains(own)).unwrap_or(SUITES[0]);
     let mut perfs = Vec::new();
-    for suite in ["bookworm", "trixie", "sid"] {
-        let wanted = perf::MODES.iter().any(|mode| is_named(plan, &format!("perf-{suite}/{}", mode.name)));
-        if !wanted || (plan.quick && suite == "trixie") {
+    for suite in SUITES {
+        let wanted = perf::MODES.iter().any(|mode| is_wanted(plan, &format!("perf-{suite}/{}", mode.name)));
+        if !(wanted || others && suite == recorder) {
             continue;
         }
         let perf = if own.as_deref() == Some(suite) {
@@ -176,30 +217,66 @@ fn perfs(plan: &Plan) -> Result<Vec<(&'static str, Perf)>> {
         };
         perfs.push((suite, perf));
     }
-    Ok(perfs)
+    let samply = is_wanted(plan, "samply/").then(|| plan.cache.samply()).transpose()?;
+    // The one of the newest suite wants tracepoints of the kernel that not every kernel has.
+    let bpftrace =
+        is_wanted(plan, "bpftrace/").then(|| plan.cache.commands("bookworm", &suites::BPFTRACE)).transpose()?;
+    Ok(Tools { perfs, samply, bpftrace: bpftrace.map(|bin| bin.join("bpftrace")) })
 }
 
-fn columns(perfs: &[(&'static str, Perf)]) -> Vec<Column> {
+fn columns(plan: &Plan, tools: &Tools) -> Result<Vec<Column>> {
     let mut columns = Vec::new();
-    for (index, (suite, perf)) in perfs.iter().enumerate() {
+    let mut add = |name: &str, reader: String, mode: &str, run: Runner| {
+        columns.push(Column { id: format!("{name}/{mode}"), reader, mode: mode.into(), run });
+    };
+    for (index, (suite, perf)) in tools.perfs.iter().enumerate() {
         for mode in perf::MODES {
-            columns.push(Column {
-                id: format!("perf-{suite}/{}", mode.name),
-                reader: format!("perf {} ({suite})", perf.version),
-                mode: mode.name.into(),
-                run: Runner::Perf(index, mode),
-            });
+            let reader = format!("perf {} ({suite})", perf.version);
+            add(&format!("perf-{suite}"), reader, mode.name, Runner::Perf(index, mode));
         }
     }
-    columns
+    let version = |tool: &Path| -> Result<String> {
+        Ok(run::stdout(run::command(tool).arg("--version"))?.trim().replace(" v", " "))
+    };
+    if let Some(samply) = &tools.samply {
+        for mode in SAMPLY_MODES {
+            add("samply", version(samply)?, mode.name, Runner::Samply(mode));
+        }
+    }
+    if is_wanted(plan, "blazesym/") {
+        add("blazesym", format!("blazesym {}", locked("blazesym")?), "map", Runner::Blazesym);
+    }
+    if let Some(bpftrace) = &tools.bpftrace {
+        add("bpftrace", version(bpftrace)?, "map", Runner::Bpftrace);
+    }
+    if is_wanted(plan, "crates/") {
+        let reader = format!("linux-perf-data {}, object {}", locked("linux-perf-data")?, locked("object")?);
+        add("crates", reader, "jitdump", Runner::Crates);
+    }
+    Ok(columns)
 }
 
-fn is_named(plan: &Plan, id: &str) -> bool {
-    plan.readers.is_empty() || plan.readers.iter().any(|part| id.contains(part.as_str()))
+/// The newest version of a crate in the lock file.
+fn locked(name: &str) -> Result<String> {
+    let lock = std::fs::read_to_string(program::root().join("Cargo.lock"))?;
+    let of_crate = format!("name = \"{name}\"");
+    let mut versions = Vec::new();
+    let mut lines = lock.lines();
+    while let Some(line) = lines.next() {
+        if line == of_crate {
+            versions.extend(lines.next().and_then(|line| line.split('"').nth(1)));
+        }
+    }
+    versions.pop().map(str::to_string).with_context(|| format!("Cargo.lock has no {name}"))
 }
 
-fn is_wanted(plan: &Plan, column: &Column) -> bool {
-    is_named(plan, &column.id)
+/// Whether a column with that id, or one that begins so, is asked for.
+fn is_wanted(plan: &Plan, id: &str) -> bool {
+    if plan.quick && !id.starts_with("perf-bookworm/") && !id.starts_with("perf-sid/") {
+        return false;
+    }
+    let named = |part: &String| id.contains(part.as_str()) || (id.ends_with('/') && part.starts_with(id));
+    plan.readers.is_empty() || plan.readers.iter().any(named)
 }
 
 fn chosen(plan: &Plan, all: &[String]) -> Result<Vec<String>> {
@@ -224,17 +301,15 @@ fn is_quick(id: &str, scenario: &str) -> bool {
     }
 }
 
-fn measure(
-    program: &Program,
-    perfs: &[(&'static str, Perf)],
-    column: &Column,
-    scenario: &str,
-    plan: &Plan,
-    dir: &Path,
-) -> Measured {
+fn measure(program: &Program, tools: &Tools, column: &Column, scenario: &str, plan: &Plan, dir: &Path) -> Measured {
     let task = Task { scenario, seconds: if plan.quick { 1.0 } else { 2.0 }, dir, living: false };
+    let recorder = || tools.recorder();
     let outcome = match column.run {
-        Runner::Perf(index, mode) => perfs[index].1.measure(program, &task, mode),
+        Runner::Perf(index, mode) => tools.perfs[index].1.measure(program, &task, mode),
+        Runner::Samply(mode) => samply::measure(present(&tools.samply), recorder(), program, &task, mode),
+        Runner::Blazesym => blaze::measure(recorder(), program, &task),
+        Runner::Bpftrace => bpf::measure(present(&tools.bpftrace), program, &task),
+        Runner::Crates => crates::measure(recorder(), program, &task),
     };
     match outcome {
         Ok(outcome) => Measured::Shares(outcome),

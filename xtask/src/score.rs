@@ -9,7 +9,7 @@ use crate::truth::{Part, Truth};
 pub struct Frame {
     /// As printed; `None` if the reader has no name for it.
     pub name: Option<String>,
-    /// Whether the reader takes it for code of the guest. Code that it knows nothing of is `Guest` if it lies there.
+    /// What the reader takes it for. If it knows nothing of it, the truth says.
     pub kind: Kind,
 }
 
@@ -17,8 +17,6 @@ pub struct Frame {
 pub enum Kind {
     Guest,
     Native,
-    /// The reader does not say. Only the name counts then, and a frame without one is taken for a native one.
-    Unsaid,
 }
 
 /// A sample as a reader shows it.
@@ -128,11 +126,11 @@ fn is_stack(truth: &Truth, stack: &[Part], frames: &[Frame]) -> bool {
             let name = frame.name.as_deref();
             let right = match part {
                 Part::Code(index) => {
-                    frame.kind != Kind::Native && name.is_some_and(|name| truth.codes[*index].is_named(name))
+                    frame.kind == Kind::Guest && name.is_some_and(|name| truth.codes[*index].is_named(name))
                 }
                 // Compilers give a suffix to parts and copies of functions.
                 Part::Native(native) => {
-                    frame.kind != Kind::Guest && name.is_some_and(|name| name.split(['.', '@']).next() == Some(native))
+                    frame.kind == Kind::Native && name.is_some_and(|name| name.split(['.', '@']).next() == Some(native))
                 }
                 Part::AnyNative => false,
             };
@@ -142,7 +140,7 @@ fn is_stack(truth: &Truth, stack: &[Part], frames: &[Frame]) -> bool {
 }
 
 fn may_be_native(frame: &Frame) -> bool {
-    frame.kind != Kind::Guest
+    frame.kind == Kind::Native
 }
 
 fn shown(frames: &[Frame]) -> String {

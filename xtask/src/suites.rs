@@ -27,6 +27,8 @@ pub const BPFTRACE: Set = Set { name: "bpftrace", packages: &["bpftrace"], comma
 /// Where libraries and the loader lie; older suites have some in `/lib`.
 const LIBRARIES: [&str; 4] = ["usr/lib/ARCH-linux-gnu", "lib/ARCH-linux-gnu", "usr/lib", "lib"];
 
+const SAMPLY: &str = "0.13.1";
+
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// To be changed when what is made of the packages changes, so that older caches are made anew.
@@ -62,6 +64,24 @@ impl Cache {
         fs::write(new.join("complete"), recipe)?;
         fs::rename(&new, &dir)?;
         Ok(dir.join("bin"))
+    }
+
+    /// samply, built from its source.
+    pub fn samply(&self) -> Result<PathBuf> {
+        let _lock = self.lock("samply")?;
+        let dir = self.dir.join("samply");
+        let program = dir.join("bin/samply");
+        if !fs::read_to_string(dir.join("complete")).is_ok_and(|version| version == SAMPLY) {
+            eprintln!("Building samply {SAMPLY} in {}", dir.display());
+            let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+            cargo
+                .args(["install", "--quiet", "--locked", "--force", "--version", SAMPLY, "samply", "--root"])
+                .arg(&dir);
+            run::success(cargo.arg("--target-dir").arg(dir.join("build")))?;
+            fs::remove_dir_all(dir.join("build"))?;
+            fs::write(dir.join("complete"), SAMPLY)?;
+        }
+        Ok(program)
     }
 
     /// Held until dropped; others that want the same wait.

@@ -27,6 +27,7 @@ pub fn shown(measured: &Measured) -> String {
                     What::Report if percent < WANTED => write!(text, ", report {percent:.1}"),
                     What::Annotate if percent < WANTED => write!(text, ", annotate {percent:.1}"),
                     What::Lines if percent < WANTED => write!(text, ", lines {percent:.1}"),
+                    What::Objects if percent < WANTED => write!(text, ", objects {percent:.1}"),
                     _ => Ok(()),
                 };
             }

@@ -168,6 +168,12 @@ impl Truth {
         find(&self.runs, tid, time)?.stack.as_deref()
     }
 
+    /// Whether a C function has to be in some stack.
+    pub fn has_native_parts(&self) -> bool {
+        let parts = self.runs.values().flatten().filter_map(|run| run.stack.as_ref()).flatten();
+        parts.into_iter().any(|part| matches!(part, Part::Native(_)))
+    }
+
     /// Which call graphs can be whole; both, if the program does not say.
     pub fn unwind(&self) -> Result<Unwind> {
         Ok(match self.options.get("unwind").map(String::as_str) {
