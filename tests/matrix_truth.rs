@@ -1,0 +1,281 @@
+//! The ground-truth program of the matrix (`c-tests/matrix/`), held against itself and against the files that the library
+//! wrote: readers are measured by this truth, so it has to be true.
+
+#[path = "support/perf.rs"]
+mod perf;
+mod support;
+#[path = "matrix_truth/truth.rs"]
+mod truth;
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Stdio};
+use std::sync::OnceLock;
+
+use linux_perf_data::jitdump::{JitDumpReader, JitDumpRecord};
+use perf::Place;
+use support::{compile, run, scratch_dir, stdout, Link};
+use truth::{Code, Frame, Truth};
+
+/// As for readers that follow the tables, and for those that follow frame pointers.
+const TABLES: &[&str] = &["-std=gnu11", "-Wpedantic", "-O2", "-fno-optimize-sibling-calls", "-fomit-frame-pointer"];
+const FRAME_POINTERS: &[&str] =
+    &["-std=gnu11", "-Wpedantic", "-O2", "-fno-optimize-sibling-calls", "-fno-omit-frame-pointer", "-DFRAME_POINTERS"];
+
+/// The program, as the compiler makes it with these flags.
+fn build(compiler: &str, flags: &[&str], name: &str) -> PathBuf {
+    let dir = support::root().join("c-tests/matrix");
+    let files = std::fs::read_dir(dir).expect("sources").map(|entry| entry.expect("source").path());
+    let mut sources: Vec<String> = files
+        .filter(|path| path.extension().is_some_and(|e| e == "c"))
+        .map(|path| path.display().to_string())
+        .collect();
+    sources.sort();
+    let sources: Vec<&str> = sources.iter().map(|source| &**source).collect();
+    compile(compiler, &sources, Link::Shared, flags, name)
+}
+
+fn program() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| build("gcc", TABLES, "matrix_jit"))
+}
+
+fn scenarios(program: &Path) -> Vec<String> {
+    let list = stdout(&run(perf::command(program).arg("list")));
+    list.lines().map(String::from).collect()
+}
+
+/// A run that has printed its truth and waits to be let go, so that its files and its memory can be looked at.
+struct Held {
+    child: Child,
+    output: BufReader<ChildStdout>,
+    truth: Truth,
+    dir: PathBuf,
+}
+
+impl Held {
+    fn new(program: &Path, scenario: &str, name: &str) -> Self {
+        let dir = scratch_dir(name);
+        let truth = dir.join("truth");
+        let mut command = perf::command(program);
+        command.arg(scenario).args(["seconds=0.15", "count=1000", "hold=1"]);
+        command.arg(format!("truth={}", truth.display())).arg(format!("dir={}", dir.display()));
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start the program");
+        let mut output = BufReader::new(child.stdout.take().expect("standard output"));
+        let mut line = String::new();
+        output.read_line(&mut line).expect("read from the program");
+        assert_eq!(line, "done\n", "{scenario}");
+        let truth = Truth::parse(&std::fs::read_to_string(truth).expect("truth"));
+        Held { child, output, truth, dir }
+    }
+
+    /// A file as the process sees it, which may live in a namespace of its own.
+    fn file(&self, sink: &str) -> PathBuf {
+        format!("/proc/{}/root{}", self.truth.pid, self.truth.paths[sink]).into()
+    }
+
+    fn let_go(mut self) {
+        drop(self.child.stdin.take());
+        let status = self.child.wait().expect("wait for the program");
+        assert!(status.success(), "{status}");
+        let mut rest = String::new();
+        self.output.read_to_string(&mut rest).expect("read from the program");
+        assert_eq!(rest, "");
+        std::fs::remove_dir_all(&self.dir).expect("remove the scratch directory");
+    }
+}
+
+/// Every scenario, by both compilers: the truth holds in itself, and the files of the library say the same.
+#[test]
+fn truth_is_true() {
+    let clang = build("clang", TABLES, "matrix_jit_clang");
+    let names = scenarios(program());
+    assert!(names.len() >= 30 && names.contains(&"namespace".into()), "{names:?}");
+    assert_eq!(names, scenarios(&clang));
+    for scenario in &names {
+        for (compiler, program) in [("gcc", program()), ("clang", &clang)] {
+            println!("{scenario}, {compiler}");
+            let held = Held::new(program, scenario, &format!("{scenario}-{compiler}"));
+            held.truth.check();
+            check_dump(&held);
+            check_map(&held);
+            check_source(&held);
+            held.let_go();
+        }
+    }
+}
+
+/// What each scenario is there for is there.
+#[test]
+fn scenarios_are_what_they_say() {
+    let of = |scenario: &str| {
+        let held = Held::new(program(), scenario, &format!("said-{scenario}"));
+        let truth = held.truth.clone();
+        held.let_go();
+        truth
+    };
+    let packed = |truth: &Truth, up: bool| {
+        let pairs = truth.codes.windows(2);
+        assert!(pairs.len() > 30 && truth.options["gap"] == "no");
+        pairs.into_iter().all(|pair| {
+            let (low, high) = if up { (&pair[0], &pair[1]) } else { (&pair[1], &pair[0]) };
+            low.addr + low.size == high.addr
+        })
+    };
+    assert!(packed(&of("packed-up"), true));
+    assert!(packed(&of("packed-down"), false));
+
+    let depth = |truth: &Truth| truth.runs.iter().map(|run| run.stack.len()).max();
+    assert!(depth(&of("deep-recursion")) > Some(100));
+    let callbacks = of("callbacks");
+    assert!(callbacks.runs.iter().any(|run| run.stack.contains(&Frame::C("sort_in_c".into()))));
+    let threads = of("threads");
+    let mut tids: Vec<u64> = threads.runs.iter().map(|run| run.tid).collect();
+    tids.sort();
+    tids.dedup();
+    assert!(tids.len() == 4 && !tids.contains(&threads.pid), "{tids:?}");
+
+    let overlap = |a: &Code, b: &Code| a.addr < b.addr + b.size && b.addr < a.addr + a.size;
+    let overlapping = of("moves-overlapping");
+    let moved = |up: bool| {
+        let pairs = overlapping
+            .codes
+            .iter()
+            .enumerate()
+            .flat_map(|(at, a)| overlapping.codes[at + 1..].iter().find(|b| b.name == a.name).map(|b| (a, b)));
+        pairs.filter(|(a, b)| overlap(a, b) && (a.addr < b.addr) == up).count()
+    };
+    assert!(moved(true) > 20 && moved(false) > 20, "{} up, {} down", moved(true), moved(false));
+    let reuse = of("reuse");
+    let lives = reuse.codes.iter().filter(|code| code.to != u64::MAX).map(|code| code.to - code.from);
+    assert!(lives.clone().count() > 30 && lives.min() < Some(10_000_000));
+
+    assert_eq!(of("memfd").options["memory"], "memfd");
+    let late = of("late");
+    assert!(late.unnamed.len() > 5 && late.unnamed.iter().all(|time| time.to - time.from > 1_000_000));
+    let sizes = |truth: &Truth| truth.codes.iter().map(|code| code.size).collect::<Vec<_>>();
+    assert!(sizes(&of("one-byte")).contains(&1) && sizes(&of("one-mebibyte")).contains(&(1 << 20)));
+    let names = |truth: &Truth| truth.codes.iter().map(|code| code.name.clone()).collect::<Vec<_>>();
+    assert!(names(&of("short-names")).contains(&"f".into()));
+    let long = names(&of("long-names"));
+    assert!(long.iter().all(|name| (990..=1000).contains(&name.len())), "{long:?}");
+    assert!(long.iter().filter(|name| name.contains('~')).count() >= 8, "{long:?}");
+    assert_eq!(names(&of("many")).len(), 1000);
+    assert!(of("last-line").hot_lines.len() >= 4);
+    assert!(of("mangled-names").aliases.len() >= 4);
+}
+
+/// Compiled for readers that follow frame pointers, it says which stacks they can see.
+#[test]
+fn frame_pointers_are_kept() {
+    for compiler in ["gcc", "clang"] {
+        let program = build(compiler, FRAME_POINTERS, &format!("matrix_jit_fp_{compiler}"));
+        for (scenario, unwind) in [("frame-pointers", "both"), ("row-tables", "dwarf")] {
+            let held = Held::new(&program, scenario, &format!("fp-{scenario}-{compiler}"));
+            held.truth.check();
+            assert_eq!(held.truth.options["unwind"], unwind);
+            held.let_go();
+        }
+    }
+}
+
+/// A piece of code in the dump.
+struct Load {
+    timestamp: u64,
+    addr: u64,
+    name: String,
+    code: Vec<u8>,
+    /// Whether the tables are mapped behind the code.
+    mapped: bool,
+    /// Address, line, file.
+    lines: Vec<(u64, u32, String)>,
+}
+
+fn read_dump(path: &Path) -> Vec<Load> {
+    let mut reader = JitDumpReader::new(std::fs::File::open(path).expect("jitdump")).expect("jitdump header");
+    let (mut loads, mut mapped, mut lines) = (Vec::new(), false, Vec::new());
+    while let Some(raw) = reader.next_record().expect("jitdump record") {
+        match raw.parse().expect("jitdump record") {
+            JitDumpRecord::CodeUnwindingInfo(record) => mapped = record.mapped_size > 0,
+            JitDumpRecord::CodeDebugInfo(record) => {
+                let text = |bytes: &[u8]| String::from_utf8(bytes.into()).expect("file name");
+                let entries = record.entries.iter();
+                lines = entries.map(|e| (e.code_addr, e.line, text(&e.file_path.as_slice()))).collect();
+            }
+            JitDumpRecord::CodeLoad(record) => loads.push(Load {
+                timestamp: raw.timestamp,
+                addr: record.code_addr,
+                name: String::from_utf8(record.function_name.as_slice().into()).expect("name"),
+                code: record.code_bytes.as_slice().into(),
+                mapped: std::mem::take(&mut mapped),
+                lines: std::mem::take(&mut lines),
+            }),
+            other => panic!("record {other:?}"),
+        }
+    }
+    loads
+}
+
+/// Each piece of code is in the dump, with a time before it ran, and with the bytes that are there.
+fn check_dump(held: &Held) {
+    let truth = &held.truth;
+    let loads = read_dump(&held.file("jitdump"));
+    assert_eq!(loads.len(), truth.codes.len(), "pieces of code in the dump");
+    let mut by_place: HashMap<(u64, usize, &str), Vec<&Load>> = HashMap::new();
+    for load in &loads {
+        by_place.entry((load.addr, load.code.len(), &load.name)).or_default().push(load);
+    }
+    let mut memory = std::fs::File::open(format!("/proc/{}/mem", truth.pid)).expect("memory of the program");
+    let mut first_runs = HashMap::new();
+    for run in &truth.runs {
+        for id in run.ids() {
+            let first = first_runs.entry(id).or_insert(run.from);
+            *first = run.from.min(*first);
+        }
+    }
+    for (at, code) in truth.codes.iter().enumerate() {
+        let first_run = first_runs.get(&(at + 1)).copied().unwrap_or(code.to);
+        let candidates = by_place.get(&(code.addr, code.size as usize, &*code.name));
+        let found = candidates.into_iter().flatten().find(|load| (code.from..=first_run).contains(&load.timestamp));
+        let load = found.unwrap_or_else(|| panic!("{code:?}, first run at {first_run}, is not in the dump"));
+        assert_eq!(load.mapped, truth.options["gap"] == "yes", "{code:?}");
+        let lines: Vec<_> = code.lines.iter().map(|l| (code.addr + l.offset, l.line, l.file.clone())).collect();
+        // Behind them is the one that closes the table.
+        assert_eq!(load.lines.get(..lines.len()), Some(&*lines), "{code:?}");
+        if code.to == u64::MAX {
+            let mut bytes = vec![0; load.code.len()];
+            memory.seek(SeekFrom::Start(code.addr)).expect("address");
+            memory.read_exact(&mut bytes).expect("read the code");
+            assert!(bytes == load.code, "bytes of {code:?}");
+        }
+    }
+}
+
+/// The map names each address by the code that lay there last.
+fn check_map(held: &Held) {
+    let place = |code: &Code| Place {
+        function: None,
+        name: if code.name.len() < 3 { format!("{}()", code.name) } else { code.name.clone() },
+        addr: code.addr,
+        size: code.size,
+        free_after: 0,
+        from: code.from,
+        done: code.from,
+        to: code.to,
+        moved: false,
+    };
+    let truth = perf::Truth { places: held.truth.codes.iter().map(place).collect(), ..Default::default() };
+    perf::check_map(&truth, &std::fs::read(held.file("map")).expect("map"));
+}
+
+/// The hot lines are the last of their tables, and lines of a file that is there.
+fn check_source(held: &Held) {
+    for (id, line) in &held.truth.hot_lines {
+        let last = held.truth.codes[id - 1].lines.last().expect("lines of code with a hot one");
+        assert_eq!((last.line, &*last.file), (*line, &*held.truth.paths["source"]));
+        let source = std::fs::read_to_string(held.file("source")).expect("guest source");
+        let text = source.lines().nth(*line as usize - 1).expect("line of the source");
+        assert!(text.contains("burn") && text.contains(&held.truth.codes[id - 1].name), "{text}");
+    }
+}
