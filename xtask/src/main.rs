@@ -36,7 +36,7 @@ cargo xtask matrix   Runs readers over the ground truth and prints the share of 
     --readers A,B    only readers with one of these in their names (perf-bookworm/dwarf, perf-sid, ...)
     --scenarios A,B  only these scenarios
     --quick          a choice of both, in less than three minutes
-    --write          puts the table into docs/compatibility.md
+    --write          puts the tables of the readers into docs/compatibility.md
     --verbose        shows examples of what is wrong, also in cells that are right
     --keep           leaves the recordings where they are
 cargo xtask tools    Prepares the tools of newer Debian suites and prints their versions.

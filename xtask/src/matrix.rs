@@ -14,6 +14,8 @@ use crate::{blaze, bpf, crates, mirror, run, samply, table};
 
 /// What a cell has to reach, in percent.
 pub const WANTED: f64 = 99.0;
+/// CPU time that the program burns in a cell.
+const SECONDS: f64 = 1.0;
 /// The Debian suites whose perf is tried.
 const SUITES: [&str; 3] = ["bookworm", "trixie", "sid"];
 /// Fewer samples than this tell nothing.
@@ -143,12 +145,14 @@ pub struct Cell {
     pub column: usize,
     pub scenario: String,
     pub measured: Measured,
-    pub lost: Option<&'static Lost>,
     pub verdict: Verdict,
 }
 
 /// Runs the matrix and prints it. Whether all is as it should be.
 pub fn run(plan: &Plan) -> Result<bool> {
+    if plan.write && (plan.quick || !plan.scenarios.is_empty()) {
+        bail!("--write is for tables with all scenarios");
+    }
     let program = Program::build()?;
     let scenarios = chosen(plan, &program.scenarios()?)?;
     let tools = tools(plan)?;
@@ -161,19 +165,23 @@ pub fn run(plan: &Plan) -> Result<bool> {
     let mut cells = Vec::new();
     for scenario in &scenarios {
         for (index, column) in columns.iter().enumerate() {
-            if plan.quick && !is_quick(&column.id, scenario) {
+            let about = match column.run {
+                Runner::Perf(_, mode) => mode.is_about(scenario),
+                _ => true,
+            };
+            if !about || plan.quick && !is_quick(&column.id, scenario) {
                 continue;
             }
             let begin = Instant::now();
             let dir = scratch.join(format!("{scenario}-{}", column.id.replace('/', "-")));
             std::fs::create_dir_all(&dir)?;
-            let measured = measure(&program, &tools, column, scenario, plan, &dir);
+            let measured = measure(&program, &tools, column, scenario, &dir);
             if !plan.keep {
                 std::fs::remove_dir_all(&dir)?;
             }
             let lost = lost::find(&column.id, scenario);
             let verdict = judge(&measured, lost);
-            let cell = Cell { column: index, scenario: scenario.clone(), measured, lost, verdict };
+            let cell = Cell { column: index, scenario: scenario.clone(), measured, verdict };
             eprintln!("{}", table::line(&cell, column, begin.elapsed()));
             if plan.verbose || verdict == Verdict::Wrong {
                 table::details(&cell);
@@ -184,10 +192,12 @@ pub fn run(plan: &Plan) -> Result<bool> {
     if !plan.keep {
         std::fs::remove_dir_all(&scratch)?;
     }
-    let text = table::markdown(&columns, &scenarios, &cells);
-    println!("{text}");
+    let sections = table::sections(&columns, &scenarios, &cells);
+    for (_, text) in &sections {
+        println!("{text}");
+    }
     if plan.write {
-        table::write(&text)?;
+        table::write(&sections)?;
     }
     let not_right = |cell: &&Cell| matches!(cell.verdict, Verdict::Wrong | Verdict::Won);
     for cell in cells.iter().filter(not_right) {
@@ -301,8 +311,8 @@ fn is_quick(id: &str, scenario: &str) -> bool {
     }
 }
 
-fn measure(program: &Program, tools: &Tools, column: &Column, scenario: &str, plan: &Plan, dir: &Path) -> Measured {
-    let task = Task { scenario, seconds: if plan.quick { 1.0 } else { 2.0 }, dir, living: false };
+fn measure(program: &Program, tools: &Tools, column: &Column, scenario: &str, dir: &Path) -> Measured {
+    let task = Task { scenario, seconds: SECONDS, dir, living: false };
     let recorder = || tools.recorder();
     let outcome = match column.run {
         Runner::Perf(index, mode) => tools.perfs[index].1.measure(program, &task, mode),

@@ -38,6 +38,14 @@ pub struct Mode {
     pub attach: bool,
 }
 
+impl Mode {
+    /// Whether there is anything to learn: attaching differs from starting in what perf finds at its beginning.
+    pub fn is_about(&self, scenario: &str) -> bool {
+        let found = ["declared-gap", "frame-pointers", "many", "threads", "attach-late", "namespace"];
+        !self.attach || found.contains(&scenario)
+    }
+}
+
 pub const MODES: &[Mode] = &[
     Mode { name: "dwarf", graph: Graph::Dwarf, inject: true, attach: false },
     Mode { name: "fp", graph: Graph::FramePointers, inject: true, attach: false },

@@ -9,9 +9,6 @@ use crate::lost::LOST;
 use crate::matrix::{Cell, Column, Measured, Outcome, Verdict, What, WANTED};
 use crate::program;
 
-const BEGIN: &str = "<!-- cargo xtask matrix --write: begin -->";
-const END: &str = "<!-- cargo xtask matrix --write: end -->";
-
 /// A cell in a few words.
 pub fn shown(measured: &Measured) -> String {
     match measured {
@@ -79,55 +76,142 @@ pub fn details(cell: &Cell) {
     }
 }
 
-/// One table a reader, a row a scenario, a column a way of use.
-pub fn markdown(columns: &[Column], scenarios: &[String], cells: &[Cell]) -> String {
+/// One table a reader, with a row a scenario and a column a way of use; by the part of the columns' ids before the slash.
+pub fn sections(columns: &[Column], scenarios: &[String], cells: &[Cell]) -> Vec<(String, String)> {
+    let key = |column: &Column| column.id.split('/').next().unwrap_or_default().to_string();
+    let mut keys: Vec<String> = columns.iter().map(key).collect();
+    keys.dedup();
+    keys.into_iter()
+        .map(|wanted| {
+            let of_reader: Vec<usize> = (0..columns.len()).filter(|&index| key(&columns[index]) == wanted).collect();
+            let text = section(&wanted, columns, &of_reader, scenarios, cells);
+            (wanted, text)
+        })
+        .collect()
+}
+
+fn section(key: &str, columns: &[Column], of_reader: &[usize], scenarios: &[String], cells: &[Cell]) -> String {
     let mut text = String::new();
-    let mut readers: Vec<&str> = columns.iter().map(|column| column.reader.as_str()).collect();
-    readers.dedup();
-    for reader in readers {
-        let of_reader: Vec<usize> = (0..columns.len()).filter(|&index| columns[index].reader == reader).collect();
-        let modes: Vec<&str> = of_reader.iter().map(|&index| columns[index].mode.as_str()).collect();
-        let _ = writeln!(text, "**{reader}**\n");
-        let _ = writeln!(text, "| scenario | {} |", modes.join(" | "));
-        let _ = writeln!(text, "|---|{}", "---|".repeat(modes.len()));
-        for scenario in scenarios {
-            let cell = |&column: &usize| {
-                let cell = cells.iter().find(|cell| cell.column == column && cell.scenario == *scenario)?;
-                let samples = match counted(&cell.measured) {
-                    0 => String::new(),
-                    samples => format!(" ({samples})"),
-                };
-                Some(format!("{}{}{samples}", shown(&cell.measured), mark(cell.verdict)))
-            };
-            let row: Vec<Option<String>> = of_reader.iter().map(cell).collect();
-            if row.iter().any(Option::is_some) {
-                let row: Vec<String> = row.into_iter().map(|cell| cell.unwrap_or_default()).collect();
-                let _ = writeln!(text, "| {scenario} | {} |", row.join(" | "));
+    let modes: Vec<&str> = of_reader.iter().map(|&index| columns[index].mode.as_str()).collect();
+    let _ = writeln!(text, "{}\n", heading(key));
+    let _ = writeln!(text, "{}, Linux {}\n", columns[of_reader[0]].reader, kernel());
+    let _ = writeln!(text, "| scenario | {} |", modes.join(" | "));
+    let _ = writeln!(text, "|---|{}", "---|".repeat(modes.len()));
+    let mut unavailable: Option<&str> = None;
+    for scenario in scenarios {
+        let row: Vec<Option<&Cell>> = of_reader
+            .iter()
+            .map(|&column| cells.iter().find(|cell| cell.column == column && cell.scenario == *scenario))
+            .collect();
+        if row.iter().all(Option::is_none) {
+            continue;
+        }
+        for cell in row.iter().flatten() {
+            if let Measured::Unavailable(reason) = &cell.measured {
+                unavailable = Some(reason);
             }
         }
-        text.push('\n');
+        let row: Vec<String> = row.into_iter().map(|cell| cell.map(in_table).unwrap_or_default()).collect();
+        let _ = writeln!(text, "| {scenario} | {} |", row.join(" | "));
     }
-    if cells.iter().any(|cell| cell.lost.is_some()) {
-        text.push_str("Cells with × cannot be won by any producer:\n\n| reader | scenarios | why | what to do |\n|---|---|---|---|\n");
-        for lost in
-            LOST.iter().filter(|lost| cells.iter().any(|cell| cell.lost.is_some_and(|l| std::ptr::eq(l, *lost))))
-        {
-            let scenarios = lost.scenarios.join(", ");
-            let _ = writeln!(text, "| {} | {scenarios} | {} | {} |", lost.reader, lost.reason, lost.instead);
-        }
+    if let Some(reason) = unavailable {
+        let _ = writeln!(text, "\nNot available here: {reason}");
     }
     text
 }
 
-/// Puts the table between the marks in the documentation.
-pub fn write(table: &str) -> Result<()> {
-    let path = program::root().join("docs/compatibility.md");
-    let text = std::fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;
-    std::fs::write(&path, between(&text, table)?)?;
-    Ok(())
+fn in_table(cell: &Cell) -> String {
+    let samples = match counted(&cell.measured) {
+        0 => String::new(),
+        samples => format!(" ({samples})"),
+    };
+    format!("{}{}{samples}", shown(&cell.measured), mark(cell.verdict))
 }
 
-fn between(text: &str, table: &str) -> Result<String> {
-    let (Some(begin), Some(end)) = (text.find(BEGIN), text.find(END)) else { bail!("no marks {BEGIN} and {END}") };
-    Ok(format!("{}\n\n{}\n\n{}", &text[..begin + BEGIN.len()], table.trim(), &text[end..]))
+fn heading(key: &str) -> String {
+    format!("### {key}")
+}
+
+/// Without what a distributor adds.
+fn kernel() -> String {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    release.trim().split(['-', '+']).next().unwrap_or_default().to_string()
+}
+
+/// The cells that cannot be won.
+fn lost() -> String {
+    let mut text = "| reader | scenarios | why | what to do |\n|---|---|---|---|\n".to_string();
+    for lost in LOST {
+        let (readers, scenarios) = (lost.readers.join(", "), lost.scenarios.join(", "));
+        let _ = writeln!(text, "| {readers} | {scenarios} | {} | {} |", lost.reason, lost.instead);
+    }
+    text
+}
+
+/// Puts the tables between the marks in the documentation; those of other readers stay as they are.
+pub fn write(sections: &[(String, String)]) -> Result<()> {
+    let path = program::root().join("docs/compatibility.md");
+    let mut text = std::fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;
+    let mut all = split(inner(&text, TABLES)?);
+    for (key, section) in sections {
+        match all.iter_mut().find(|(other, _)| other == key) {
+            Some(old) => old.1.clone_from(section),
+            None => all.push((key.clone(), section.clone())),
+        }
+    }
+    let joined: Vec<&str> = all.iter().map(|(_, section)| section.trim()).collect();
+    text = between(&text, TABLES, &joined.join("\n\n"))?;
+    text = between(&text, "lost", &lost())?;
+    Ok(std::fs::write(&path, text)?)
+}
+
+const TABLES: &str = "tables";
+
+fn marks(name: &str) -> (String, String) {
+    let mark = |end: &str| format!("<!-- {name}: {end} of what `cargo xtask matrix --write` writes -->");
+    (mark("begin"), mark("end"))
+}
+
+fn inner<'t>(text: &'t str, name: &str) -> Result<&'t str> {
+    let (begin, end) = marks(name);
+    let (Some(from), Some(to)) = (text.find(&begin), text.find(&end)) else { bail!("no marks {begin} and {end}") };
+    text.get(from + begin.len()..to).with_context(|| format!("{end} comes first"))
+}
+
+fn between(text: &str, name: &str, new: &str) -> Result<String> {
+    let old = inner(text, name)?;
+    let from = old.as_ptr() as usize - text.as_ptr() as usize;
+    Ok(format!("{}\n\n{}\n\n{}", &text[..from], new.trim(), &text[from + old.len()..]))
+}
+
+/// The sections by their headings.
+fn split(text: &str) -> Vec<(String, String)> {
+    let mut sections: Vec<(String, String)> = Vec::new();
+    for line in text.lines() {
+        if let Some(key) = line.strip_prefix("### ") {
+            sections.push((key.into(), String::new()));
+        }
+        if let Some((_, section)) = sections.last_mut() {
+            section.push_str(line);
+            section.push('\n');
+        }
+    }
+    sections
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_table_is_replaced_and_the_others_stay() {
+        let (begin, end) = marks("x");
+        let text = format!("before\n{begin}\n\n### a\none\n\n### b\ntwo\n\n{end}\nbehind\n");
+        let sections = split(inner(&text, "x").unwrap());
+        assert_eq!(sections.len(), 2);
+        assert_eq!((sections[1].0.as_str(), sections[1].1.trim()), ("b", "### b\ntwo"));
+        let new = between(&text, "x", "new\n").unwrap();
+        assert_eq!(new, format!("before\n{begin}\n\nnew\n\n{end}\nbehind\n"));
+        assert!(inner("nothing", "x").is_err());
+    }
 }

@@ -83,6 +83,12 @@ impl Truth {
         if !ended {
             bail!("the truth is cut off after {} lines", text.lines().count());
         }
+        // What the library puts behind names of one or two bytes, where readers drop those.
+        if let Some(suffix) = truth.options.get("short-names").cloned() {
+            for code in truth.codes.iter_mut().filter(|code| code.name.len() < 3) {
+                code.aliases.push(format!("{}{suffix}", code.name));
+            }
+        }
         for (tid, from, to, stack) in stacks {
             let parts = stack.split(',').map(|part| parse_part(part, &ids)).collect::<Result<Vec<Part>>>();
             let stack = Some(parts.with_context(|| format!("stack {stack:?}"))?);
@@ -226,6 +232,14 @@ mod tests {
         assert_eq!(name(0x2005, 1 << 60), Some("across"), "on its second page");
         assert!(truth.codes[1].is_named("new()") && truth.codes[1].is_named("new") && !truth.codes[1].is_named("old"));
         assert_eq!(truth.codes[1].lines, [(4, 7, "/a b.toy".to_string())]);
+    }
+
+    #[test]
+    fn short_names_may_be_longer() {
+        let code = "code\t1\t1000\t20\t100\t200\té\ncode\t2\t2000\t20\t100\t200\tabc\nend\n";
+        let truth = Truth::parse(&format!("option\tshort-names\t()\n{code}")).unwrap();
+        assert!(truth.codes[0].is_named("é()") && truth.codes[0].is_named("é") && !truth.codes[1].is_named("abc()"));
+        assert!(!Truth::parse(code).unwrap().codes[0].is_named("é()"), "not unless the program says so");
     }
 
     #[test]
