@@ -30,6 +30,12 @@ pub const LOST: &[Lost] = &[
         instead: "leave `jitsym_unwind_size` bytes free behind the code and say so in `free_after`; or perf 7, or frame pointers",
     },
     Lost {
+        readers: &["perf-bookworm/dwarf", "perf-bookworm/fp", "perf-trixie/dwarf", "perf-trixie/fp"],
+        scenarios: &["mangled-lookalikes"],
+        reason: "perf demangles a name that begins like a mangled one as far as it can: `_Zoom_in` becomes `operator||`",
+        instead: "do not begin names with `_Z` or `_R`; `perf report --no-demangle`; the perf map has the name as it is",
+    },
+    Lost {
         readers: &["perf-sid/dwarf"],
         scenarios: &["moves", "moves-overlapping", "reuse-other-frames", "overwrite"],
         reason: "perf 7 goes on with the tables of the code that it met first at an address",
@@ -40,7 +46,7 @@ pub const LOST: &[Lost] = &[
 /// Why a cell is lost, if it is.
 pub fn find(id: &str, scenario: &str) -> Option<&'static Lost> {
     let is_meant = |reader: &&str| id.starts_with(*reader) || id.ends_with(*reader);
-    LOST.iter().find(|lost| lost.readers.iter().any(|reader| is_meant(reader)) && lost.scenarios.contains(&scenario))
+    LOST.iter().find(|lost| lost.readers.iter().any(is_meant) && lost.scenarios.contains(&scenario))
 }
 
 #[cfg(test)]

@@ -101,8 +101,8 @@ fn frames(
             .and_then(|resource| index("resourceTable", "lib", resource))
             .and_then(|library| profile["libs"][library as usize]["path"].as_str());
         frames.push(match library {
-            // A jitdump passes for a library.
-            Some(path) if !path.ends_with(".dump") => {
+            // Jitdumps and perf maps pass for libraries.
+            Some(path) if !path.ends_with(".dump") && !path.ends_with(".map") => {
                 let address = index("frameTable", "address", frame);
                 Frame { name: address.and_then(|address| natives.name(path, address)), kind: Kind::Native }
             }
@@ -154,14 +154,14 @@ mod tests {
     use super::*;
 
     const PROFILE: &str = r#"{
-        "libs": [{"path": "/tmp/jit-7.dump"}, {"path": "/none/libc.so.6"}],
+        "libs": [{"path": "/tmp/jit-7.dump"}, {"path": "/none/libc.so.6"}, {"path": "/tmp/perf-7.map"}],
         "threads": [{
             "tid": "7.1",
             "samples": {"stack": [2, 4, null], "time": [0.0, 1.0, 2.5]},
             "stackTable": {"frame": [0, 1, 2, 3, 2], "prefix": [null, 0, 1, null, 3]},
             "frameTable": {"func": [0, 1, 2, 3], "address": [16, 32, 48, -1]},
-            "funcTable": {"name": [0, 1, 2, 3], "resource": [1, 0, -1, -1]},
-            "resourceTable": {"lib": [0, 1]},
+            "funcTable": {"name": [0, 1, 2, 3], "resource": [1, 0, 2, -1]},
+            "resourceTable": {"lib": [0, 1, 2]},
             "stringArray": ["0x10", "with a blank", "of the map", "0x1004"]
         }]
     }"#;
