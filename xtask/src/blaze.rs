@@ -1,6 +1,6 @@
 //! blazesym as a reader: names for the addresses of a process that lives, through its perf map.
 
-use anyhow::{bail, Context, Result};
+use anyhow::Result;
 use blazesym::symbolize::source::{Process, Source};
 use blazesym::symbolize::{Input, Symbolized, Symbolizer};
 use blazesym::Pid;
@@ -23,7 +23,7 @@ pub fn measure(perf: &Perf, program: &Program, task: &Task) -> Result<Outcome> {
     addresses.extend(raw.iter().map(|sample| sample.ip));
     addresses.sort_unstable();
     addresses.dedup();
-    let names = names(truth.pid, &addresses)?;
+    let names = names(truth.pid, &addresses);
     let frame = |time: u64, address: u64| {
         let (name, module) = lookup(&addresses, &names, address);
         Frame { name, kind: kind(truth, time, address, module) }
@@ -44,22 +44,18 @@ pub fn measure(perf: &Perf, program: &Program, task: &Task) -> Result<Outcome> {
 
 type Named = Option<(String, Option<String>)>;
 
-/// Name and object file of each address.
-fn names(pid: u32, addresses: &[u64]) -> Result<Vec<Named>> {
+/// Name and object file of each address. One after another, since blazesym gives no answer at all if one cannot be looked up.
+fn names(pid: u32, addresses: &[u64]) -> Vec<Named> {
     let symbolizer = Symbolizer::new();
     let source = Source::Process(Process::new(Pid::from(pid)));
-    let symbols = symbolizer.symbolize(&source, Input::AbsAddr(addresses)).context("blazesym")?;
-    if symbols.len() != addresses.len() {
-        bail!("blazesym gives {} answers for {} addresses", symbols.len(), addresses.len());
-    }
-    let named = |symbol: &Symbolized| match symbol {
+    let named = |&address: &u64| match symbolizer.symbolize_single(&source, Input::AbsAddr(address)).ok()? {
         Symbolized::Sym(symbol) => {
             let module = symbol.module.as_ref().map(|module| module.to_string_lossy().into_owned());
             Some((symbol.name.to_string(), module))
         }
         Symbolized::Unknown(_) => None,
     };
-    Ok(symbols.iter().map(named).collect())
+    addresses.iter().map(named).collect()
 }
 
 fn lookup<'n>(addresses: &[u64], names: &'n [Named], address: u64) -> (Option<String>, Option<&'n str>) {

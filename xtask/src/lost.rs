@@ -18,10 +18,10 @@ pub const LOST: &[Lost] = &[
         instead: "a jitdump and `perf inject --jit`, or samply",
     },
     Lost {
-        readers: &["/map"],
+        readers: &["perf-bookworm/map", "perf-trixie/map", "perf-sid/map", "samply/", "blazesym/map"],
         scenarios: &["memfd"],
-        reason: "readers look into a perf map for memory without a file only, and a memfd is a file to them",
-        instead: "a jitdump and `perf inject --jit`",
+        reason: "a memfd is a file to these readers, and they look for symbols in it and nowhere else",
+        instead: "a jitdump and `perf inject --jit`, or bpftrace",
     },
     Lost {
         readers: &["perf-bookworm/dwarf", "perf-trixie/dwarf"],
@@ -34,6 +34,12 @@ pub const LOST: &[Lost] = &[
         scenarios: &["mangled-lookalikes"],
         reason: "perf demangles a name that begins like a mangled one as far as it can: `_Zoom_in` becomes `operator||`",
         instead: "do not begin names with `_Z` or `_R`; `perf report --no-demangle`; the perf map has the name as it is",
+    },
+    Lost {
+        readers: &["perf-sid/dwarf", "perf-sid/fp", "perf-sid/attach"],
+        scenarios: &["namespace"],
+        reason: "perf 7 does not find the jitdump of a process in another pid namespace, so that only the perf map is left: no tables, no code",
+        instead: "run perf in the container; or frame pointers, for names and stacks",
     },
     Lost {
         readers: &["perf-sid/dwarf"],
