@@ -353,3 +353,56 @@ fn judge(measured: &Measured, lost: Option<&Lost>) -> Verdict {
         (false, Some(_)) => Verdict::Lost,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured(names: (usize, usize), stacks: (usize, usize)) -> Measured {
+        let share = |(right, counted)| Share { counted, right };
+        let shares = vec![(What::Names, share(names)), (What::Stacks, share(stacks))];
+        Measured::Shares(Outcome { shares, wrong: Vec::new() })
+    }
+
+    #[test]
+    fn every_share_has_to_reach_what_is_wanted() {
+        assert_eq!(judge(&measured((990, 1000), (990, 1000)), None), Verdict::Right);
+        assert_eq!(judge(&measured((989, 1000), (1000, 1000)), None), Verdict::Wrong);
+        assert_eq!(judge(&measured((1000, 1000), (989, 1000)), None), Verdict::Wrong);
+        assert_eq!(judge(&Measured::Failed("why".into()), None), Verdict::Wrong);
+        assert_eq!(judge(&Measured::Unavailable("why".into()), None), Verdict::Unavailable);
+    }
+
+    #[test]
+    fn too_few_samples_are_no_success() {
+        assert_eq!(judge(&measured((199, 199), (199, 199)), None), Verdict::Wrong);
+        assert_eq!(judge(&measured((0, 0), (0, 0)), Some(&lost::LOST[0])), Verdict::Wrong, "not even of a lost cell");
+    }
+
+    #[test]
+    fn lost_cells_may_be_wrong_and_are_noticed_when_they_are_right() {
+        let lost = Some(&lost::LOST[0]);
+        assert_eq!(judge(&measured((10, 1000), (10, 1000)), lost), Verdict::Lost);
+        assert_eq!(judge(&measured((1000, 1000), (1000, 1000)), lost), Verdict::Won);
+    }
+
+    #[test]
+    fn readers_are_chosen_by_parts_of_their_names() {
+        let plan = |readers: &[&str], quick| Plan {
+            cache: Cache { dir: PathBuf::new(), mirror: None },
+            readers: readers.iter().map(|name| name.to_string()).collect(),
+            scenarios: Vec::new(),
+            quick,
+            write: false,
+            verbose: false,
+            keep: false,
+        };
+        assert!(is_wanted(&plan(&[], false), "samply/map"));
+        assert!(is_wanted(&plan(&["samply/map"], false), "samply/"), "its tool is needed");
+        assert!(
+            is_wanted(&plan(&["sid"], false), "perf-sid/fp") && !is_wanted(&plan(&["sid"], false), "perf-trixie/fp")
+        );
+        assert!(is_wanted(&plan(&[], true), "perf-sid/fp") && !is_wanted(&plan(&[], true), "samply/map"));
+        assert!(is_quick("perf-sid/map", "reuse") && !is_quick("perf-sid/fp", "reuse"));
+    }
+}

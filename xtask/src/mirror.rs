@@ -52,7 +52,7 @@ mod tests {
     #[test]
     fn the_archive_of_the_own_suite_is_taken() {
         let targets = "http://a.example/apt/\tcloud-bookworm\tmain\nhttp://s.example/sec/\tbookworm-security\tmain\n\
-            http://d.example/debian/\tbookworm\tcontrib\nhttp://d.example/debian/\tbookworm\tmain\n";
+            http://c.example/contrib/\tbookworm\tcontrib\nhttp://d.example/debian/\tbookworm\tmain\n";
         assert_eq!(choose(targets, "bookworm").as_deref(), Some("http://d.example/debian"));
         assert_eq!(choose(targets, "trixie"), None);
         assert_eq!(
