@@ -26,8 +26,7 @@ pub fn measure(bpftrace: &Path, program: &Program, task: &Task) -> Result<Outcom
     };
     let mut held = Held::start(&program.by_frame_pointers, &scenario)?;
     let pid = Held::pid(&scenario)?;
-    let mut leftovers = Leftovers::default();
-    leftovers.pids.insert(pid);
+    let _leftovers = Leftovers::of(&scenario.truth);
     let (output, log) = (task.dir.join("stacks"), task.dir.join("bpftrace.log"));
     // The second probe is attached behind the first, and so its first word tells that both are.
     let probes = [
@@ -55,7 +54,6 @@ pub fn measure(bpftrace: &Path, program: &Program, task: &Task) -> Result<Outcom
     unsafe { libc::kill(tracer.0.id() as i32, libc::SIGINT) };
     tracer.0.wait()?;
     let truth = scenario.truth()?;
-    leftovers.of(&truth);
     let text = String::from_utf8_lossy(&std::fs::read(&output)?).into_owned();
     let samples = parse(&text, &truth, offset).with_context(said)?;
     let whole = matches!(truth.unwind()?, Unwind::Both | Unwind::FramePointers);

@@ -107,12 +107,8 @@ impl Perf {
             run::success(&mut record).map(|_| None)
         };
         // Its files are to go even if it has failed.
-        let mut leftovers = Leftovers::default();
-        let truth = scenario.truth();
-        if let Ok(truth) = &truth {
-            leftovers.of(truth);
-        }
-        Ok(Recording { _program: program?, truth: truth?, data, leftovers })
+        let leftovers = Leftovers::of(&scenario.truth);
+        Ok(Recording { _program: program?, truth: scenario.truth()?, data, leftovers })
     }
 
     /// Records a scenario, and scores what perf makes of it.

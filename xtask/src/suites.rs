@@ -190,16 +190,18 @@ fn loader(root: &Path) -> Result<PathBuf> {
     bail!("no loader in {}", root.display());
 }
 
-/// Prepares all that this project uses, and prints the versions.
+/// Prepares all tools that the matrix uses, and newer debuggers, and prints what there is.
 pub fn print_all(cache: &Cache) -> Result<()> {
-    for suite in ["trixie", "sid"] {
-        for set in [&PERF, &DEBUGGERS] {
-            let bin = cache.commands(suite, set)?;
-            for name in set.commands {
-                let version = run::stdout(run::command(bin.join(name)).arg("--version"))?;
-                println!("{}: {}", bin.join(name).display(), version.lines().next().unwrap_or_default());
-            }
-        }
+    let mut tools = vec![cache.samply()?];
+    for (suite, set) in
+        [("bookworm", &BPFTRACE), ("trixie", &PERF), ("trixie", &DEBUGGERS), ("sid", &PERF), ("sid", &DEBUGGERS)]
+    {
+        let bin = cache.commands(suite, set)?;
+        tools.extend(set.commands.iter().map(|name| bin.join(name)));
+    }
+    for tool in tools {
+        let version = run::stdout(run::command(&tool).arg("--version"))?;
+        println!("{}: {}", tool.display(), version.lines().next().unwrap_or_default());
     }
     Ok(())
 }
