@@ -5,6 +5,10 @@ cd "$(dirname "$0")/.."
 . scripts/packages.sh
 
 need cc=gcc g++=g++ clang=clang /usr/include/stdio.h=libc6-dev perf=linux-perf objdump=binutils valgrind=valgrind \
-    luajit=luajit llvm-dwarfdump=llvm pkg-config=pkg-config cmake=cmake make=make strace=strace
+    luajit=luajit llvm-dwarfdump=llvm pkg-config=pkg-config cmake=cmake make=make strace=strace \
+    /usr/share/keyrings/debian-archive-keyring.gpg=debian-archive-keyring
 
 cargo test --locked "$@"
+# Old and new perf, held against the ground truth: see docs/compatibility.md. The newer one is fetched, but not installed.
+cargo test --locked --package xtask
+cargo xtask matrix --quick

@@ -58,6 +58,7 @@ static void mangled_lookalikes(void) {
   static const char *const names[] = {
       "_Zoom_in", "_Result", "_Z", "_ZN", "_R", "_RNv", "_Zen::garden", "_R2D2", "_ZZ_top", "_Runtime_call",
   };
+  truth_option("short-names", "()");
   run_named(names, COUNT(names));
 }
 

@@ -1,0 +1,68 @@
+//! The cells that no producer can win: which they are, why, and what to do instead.
+
+/// Cells that are lost, whatever the library writes.
+#[derive(Debug)]
+pub struct Lost {
+    /// Ids of columns, or how they begin or end.
+    pub readers: &'static [&'static str],
+    pub scenarios: &'static [&'static str],
+    pub reason: &'static str,
+    pub instead: &'static str,
+}
+
+pub const LOST: &[Lost] = &[
+    Lost {
+        readers: &["/map"],
+        scenarios: &["moves", "reuse", "reuse-other-frames", "overwrite"],
+        reason: "a perf map has no time: an address has the name of the code that lay there last",
+        instead: "a jitdump and `perf inject --jit`, or samply",
+    },
+    Lost {
+        readers: &["perf-bookworm/map", "perf-trixie/map", "perf-sid/map", "samply/", "blazesym/map"],
+        scenarios: &["memfd"],
+        reason: "a memfd is a file to these readers, and they look for symbols in it and nowhere else",
+        instead: "a jitdump and `perf inject --jit`, or bpftrace",
+    },
+    Lost {
+        readers: &["perf-bookworm/dwarf", "perf-trixie/dwarf"],
+        scenarios: &["packed-up", "packed-down"],
+        reason: "libunwind reads the tables in memory behind the code, where the next function is",
+        instead: "leave `jitsym_unwind_size` bytes free behind the code and say so in `free_after`; or perf 7, or frame pointers",
+    },
+    Lost {
+        readers: &["perf-bookworm/dwarf", "perf-bookworm/fp", "perf-trixie/dwarf", "perf-trixie/fp"],
+        scenarios: &["mangled-lookalikes"],
+        reason: "perf demangles a name that begins like a mangled one as far as it can: `_Zoom_in` becomes `operator||`",
+        instead: "do not begin names with `_Z` or `_R`; `perf report --no-demangle`; the perf map has the name as it is",
+    },
+    Lost {
+        readers: &["perf-sid/dwarf", "perf-sid/fp", "perf-sid/attach"],
+        scenarios: &["namespace"],
+        reason: "perf 7 does not find the jitdump of a process in another pid namespace, so that only the perf map is left: no tables, no code",
+        instead: "run perf in the container; or frame pointers, for names and stacks",
+    },
+    Lost {
+        readers: &["perf-sid/dwarf"],
+        scenarios: &["moves", "moves-overlapping", "reuse-other-frames", "overwrite"],
+        reason: "perf 7 goes on with the tables of the code that it met first at an address",
+        instead: "frame pointers, or a perf with libunwind; names are right in any case",
+    },
+];
+
+/// Why a cell is lost, if it is.
+pub fn find(id: &str, scenario: &str) -> Option<&'static Lost> {
+    let is_meant = |reader: &&str| id.starts_with(*reader) || id.ends_with(*reader);
+    LOST.iter().find(|lost| lost.readers.iter().any(is_meant) && lost.scenarios.contains(&scenario))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::find;
+
+    #[test]
+    fn cells_are_found_by_reader_and_scenario() {
+        assert!(find("blazesym/map", "memfd").is_some_and(|lost| lost.reason.contains("memfd")));
+        assert!(find("perf-sid/dwarf", "memfd").is_none());
+        assert!(find("perf-sid/dwarf", "moves").is_some() && find("perf-bookworm/dwarf", "moves").is_none());
+    }
+}

@@ -1,0 +1,98 @@
+//! Commands for those who work on libjitsym.
+//!
+//!     cargo xtask matrix [--readers A,B] [--scenarios A,B] [--quick] [--write] [--verbose] [--keep] [--cache DIR] [--mirror URI]
+//!     cargo xtask tools [--cache DIR] [--mirror URI]
+
+mod annotate;
+mod attach;
+mod blaze;
+mod bpf;
+mod crates;
+mod lost;
+mod matrix;
+mod mirror;
+mod perf;
+mod program;
+mod raw;
+mod report;
+mod run;
+mod samply;
+mod score;
+mod script;
+mod suites;
+mod table;
+mod truth;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{bail, Context, Result};
+
+use matrix::Plan;
+use suites::Cache;
+
+const USAGE: &str = "\
+cargo xtask matrix   Runs readers over the ground truth and prints the share of what they show right.
+    --readers A,B    only readers with one of these in their names (perf-bookworm/dwarf, perf-sid, ...)
+    --scenarios A,B  only these scenarios
+    --quick          a choice of both, in less than three minutes
+    --write          puts the tables of the readers into docs/compatibility.md
+    --verbose        shows examples of what is wrong, also in cells that are right
+    --keep           leaves the recordings where they are
+cargo xtask tools    Prepares the tools of newer Debian suites and prints their versions.
+Both:
+    --cache DIR      where the tools are kept (${XDG_CACHE_HOME:-~/.cache}/jitsym-matrix)
+    --mirror URI     the Debian archive to fetch them from (the one that apt uses)";
+
+fn main() -> ExitCode {
+    match command(std::env::args().skip(1)) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn command(mut arguments: impl Iterator<Item = String>) -> Result<bool> {
+    let command = arguments.next().unwrap_or_default();
+    let cache = Cache { dir: default_cache()?, mirror: None };
+    let mut plan = Plan {
+        cache,
+        readers: Vec::new(),
+        scenarios: Vec::new(),
+        quick: false,
+        write: false,
+        verbose: false,
+        keep: false,
+    };
+    while let Some(argument) = arguments.next() {
+        let mut value = || arguments.next().with_context(|| format!("{argument} needs a value"));
+        let list = |text: String| text.split(',').map(str::to_string).collect();
+        match argument.as_str() {
+            "--cache" => plan.cache.dir = std::path::absolute(value()?)?,
+            "--mirror" => plan.cache.mirror = Some(value()?),
+            "--readers" if command == "matrix" => plan.readers = list(value()?),
+            "--scenarios" if command == "matrix" => plan.scenarios = list(value()?),
+            "--quick" if command == "matrix" => plan.quick = true,
+            "--write" if command == "matrix" => plan.write = true,
+            "--verbose" if command == "matrix" => plan.verbose = true,
+            "--keep" if command == "matrix" => plan.keep = true,
+            _ => bail!("unknown argument {argument:?}\n{USAGE}"),
+        }
+    }
+    match command.as_str() {
+        "matrix" => matrix::run(&plan),
+        "tools" => suites::print_all(&plan.cache).map(|()| true),
+        _ => bail!("no command\n{USAGE}"),
+    }
+}
+
+fn default_cache() -> Result<PathBuf> {
+    let base = match std::env::var_os("XDG_CACHE_HOME").filter(|dir| !dir.is_empty()) {
+        Some(dir) => PathBuf::from(dir),
+        None => PathBuf::from(std::env::var_os("HOME").context("HOME is not set; use --cache")?).join(".cache"),
+    };
+    Ok(base.join("jitsym-matrix"))
+}

@@ -1,0 +1,408 @@
+//! The matrix: every reader in every scenario, what each cell came to, and whether that is as it should be.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{bail, Context, Result};
+
+use crate::lost::{self, Lost};
+use crate::perf::{self, Graph, Mode, Perf};
+use crate::program::{self, Program};
+use crate::score::{Score, Share};
+use crate::suites::{self, Cache};
+use crate::{blaze, bpf, crates, mirror, run, samply, table};
+
+/// What a cell has to reach, in percent.
+pub const WANTED: f64 = 99.0;
+/// CPU time that the program burns in a cell.
+const SECONDS: f64 = 1.0;
+/// The Debian suites whose perf is tried.
+const SUITES: [&str; 3] = ["bookworm", "trixie", "sid"];
+/// Fewer samples than this tell nothing.
+const ENOUGH: usize = 200;
+
+/// What programs say where the machine does not allow something.
+const NOT_AVAILABLE: &[&str] = &["namespaces are not allowed here"];
+
+/// What is to be done, from the command line.
+pub struct Plan {
+    pub cache: Cache,
+    /// Parts of the names of readers; empty: all.
+    pub readers: Vec<String>,
+    pub scenarios: Vec<String>,
+    pub quick: bool,
+    pub write: bool,
+    pub verbose: bool,
+    pub keep: bool,
+}
+
+/// One reader in one way of use: a column.
+pub struct Column {
+    /// As on the command line and in the list of lost cells: `perf-sid/dwarf`.
+    pub id: String,
+    /// For people: `perf 7.2.13`.
+    pub reader: String,
+    pub mode: String,
+    run: Runner,
+}
+
+#[derive(Clone, Copy)]
+enum Runner {
+    Perf(usize, &'static Mode),
+    Samply(&'static Mode),
+    Blazesym,
+    Bpftrace,
+    Crates,
+}
+
+/// The ways to use samply: it reads what perf has recorded.
+const SAMPLY_MODES: &[Mode] = &[
+    Mode { name: "jitdump", graph: Graph::FramePointers, inject: true, attach: false },
+    Mode { name: "map", graph: Graph::FramePointers, inject: false, attach: false },
+];
+
+/// What the columns are measured with.
+struct Tools {
+    perfs: Vec<(&'static str, Perf)>,
+    samply: Option<PathBuf>,
+    bpftrace: Option<PathBuf>,
+}
+
+impl Tools {
+    /// The perf that records for the other readers.
+    fn recorder(&self) -> &Perf {
+        let own = mirror::own_suite();
+        let is_own = |(suite, _): &&(&str, Perf)| own.as_deref() == Some(suite);
+        &self.perfs.iter().find(is_own).unwrap_or(&self.perfs[0]).1
+    }
+}
+
+/// One of the tools that there is because there is a column for it.
+fn present(tool: &Option<PathBuf>) -> &Path {
+    tool.as_deref().expect("a column has its tool")
+}
+
+/// What one cell is about.
+pub struct Task<'a> {
+    pub scenario: &'a str,
+    pub seconds: f64,
+    /// For its files.
+    pub dir: &'a Path,
+    /// The program is to live until it has been looked at.
+    pub living: bool,
+}
+
+/// What a reader came to.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    pub shares: Vec<(What, Share)>,
+    /// Examples of what is wrong.
+    pub wrong: Vec<String>,
+}
+
+impl Outcome {
+    /// Names, and stacks where there are any that can be whole.
+    pub fn of(score: Score) -> Self {
+        let mut shares = vec![(What::Names, score.names), (What::Stacks, score.stacks)];
+        shares.retain(|(what, share)| *what != What::Stacks || share.counted > 0);
+        Outcome { shares, wrong: score.wrong }
+    }
+}
+
+/// What was measured in a cell.
+#[derive(Clone, Debug)]
+pub enum Measured {
+    Shares(Outcome),
+    Unavailable(String),
+    Failed(String),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    Names,
+    Stacks,
+    Report,
+    Annotate,
+    /// Source lines of samples.
+    Lines,
+    /// Objects that `perf inject` has made.
+    Objects,
+}
+
+/// How a cell is to be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Right,
+    Wrong,
+    /// It could not be won, and was not.
+    Lost,
+    /// It is listed as one that cannot be won, and was won.
+    Won,
+    Unavailable,
+}
+
+pub struct Cell {
+    pub column: usize,
+    pub scenario: String,
+    pub measured: Measured,
+    pub verdict: Verdict,
+}
+
+/// Runs the matrix and prints it. Whether all is as it should be.
+pub fn run(plan: &Plan) -> Result<bool> {
+    if plan.write && (plan.quick || !plan.scenarios.is_empty()) {
+        bail!("--write is for tables with all scenarios");
+    }
+    let program = Program::build()?;
+    let scenarios = chosen(plan, &program.scenarios()?)?;
+    let tools = tools(plan)?;
+    let mut columns = columns(plan, &tools)?;
+    columns.retain(|column| is_wanted(plan, &column.id));
+    if columns.is_empty() {
+        bail!("no reader is called like that");
+    }
+    let scratch = program::scratch()?;
+    let mut cells = Vec::new();
+    for scenario in &scenarios {
+        for (index, column) in columns.iter().enumerate() {
+            let about = match column.run {
+                Runner::Perf(_, mode) => mode.is_about(scenario),
+                _ => true,
+            };
+            if !about || plan.quick && !is_quick(&column.id, scenario) {
+                continue;
+            }
+            let begin = Instant::now();
+            let dir = scratch.join(format!("{scenario}-{}", column.id.replace('/', "-")));
+            std::fs::create_dir_all(&dir)?;
+            let measured = measure(&program, &tools, column, scenario, &dir);
+            if !plan.keep {
+                std::fs::remove_dir_all(&dir)?;
+            }
+            let lost = lost::find(&column.id, scenario);
+            let verdict = judge(&measured, lost);
+            let cell = Cell { column: index, scenario: scenario.clone(), measured, verdict };
+            eprintln!("{}", table::line(&cell, column, begin.elapsed()));
+            if plan.verbose || verdict == Verdict::Wrong {
+                table::details(&cell);
+            }
+            cells.push(cell);
+        }
+    }
+    if !plan.keep {
+        std::fs::remove_dir_all(&scratch)?;
+    }
+    let sections = table::sections(&columns, &scenarios, &cells);
+    for (_, text) in &sections {
+        println!("{text}");
+    }
+    if plan.write {
+        table::write(&sections)?;
+    }
+    let not_right = |cell: &&Cell| matches!(cell.verdict, Verdict::Wrong | Verdict::Won);
+    for cell in cells.iter().filter(not_right) {
+        let what = if cell.verdict == Verdict::Won { "is listed as lost, but was right" } else { "is wrong" };
+        println!("{} in {} {what}: {}", columns[cell.column].id, cell.scenario, table::shown(&cell.measured));
+    }
+    Ok(!cells.iter().any(|cell| cell.verdict == Verdict::Wrong))
+}
+
+/// Prepares what is wanted.
+fn tools(plan: &Plan) -> Result<Tools> {
+    let own = mirror::own_suite();
+    // The others read what a perf has recorded: the machine's own, or the oldest.
+    let others = ["samply/", "blazesym/", "crates/"].iter().any(|id| is_wanted(plan, id));
+    let recorder = own.as_deref().filter(|own| SUITES.contains(own)).unwrap_or(SUITES[0]);
+    let mut perfs = Vec::new();
+    for suite in SUITES {
+        let wanted = perf::MODES.iter().any(|mode| is_wanted(plan, &format!("perf-{suite}/{}", mode.name)));
+        if !(wanted || others && suite == recorder) {
+            continue;
+        }
+        let perf = if own.as_deref() == Some(suite) {
+            Perf::new("perf".into(), "objdump".into())?
+        } else {
+            let bin = plan.cache.commands(suite, &suites::PERF)?;
+            Perf::new(bin.join("perf"), bin.join("objdump"))?
+        };
+        perfs.push((suite, perf));
+    }
+    let samply = is_wanted(plan, "samply/").then(|| plan.cache.samply()).transpose()?;
+    // The one of the newest suite wants tracepoints of the kernel that not every kernel has.
+    let bpftrace =
+        is_wanted(plan, "bpftrace/").then(|| plan.cache.commands("bookworm", &suites::BPFTRACE)).transpose()?;
+    Ok(Tools { perfs, samply, bpftrace: bpftrace.map(|bin| bin.join("bpftrace")) })
+}
+
+fn columns(plan: &Plan, tools: &Tools) -> Result<Vec<Column>> {
+    let mut columns = Vec::new();
+    let mut add = |name: &str, reader: String, mode: &str, run: Runner| {
+        columns.push(Column { id: format!("{name}/{mode}"), reader, mode: mode.into(), run });
+    };
+    for (index, (suite, perf)) in tools.perfs.iter().enumerate() {
+        for mode in perf::MODES {
+            let reader = format!("perf {} ({suite})", perf.version);
+            add(&format!("perf-{suite}"), reader, mode.name, Runner::Perf(index, mode));
+        }
+    }
+    let version = |tool: &Path| -> Result<String> {
+        Ok(run::stdout(run::command(tool).arg("--version"))?.trim().replace(" v", " "))
+    };
+    if let Some(samply) = &tools.samply {
+        for mode in SAMPLY_MODES {
+            add("samply", version(samply)?, mode.name, Runner::Samply(mode));
+        }
+    }
+    if is_wanted(plan, "blazesym/") {
+        add("blazesym", format!("blazesym {}", locked("blazesym")?), "map", Runner::Blazesym);
+    }
+    if let Some(bpftrace) = &tools.bpftrace {
+        add("bpftrace", version(bpftrace)?, "map", Runner::Bpftrace);
+    }
+    if is_wanted(plan, "crates/") {
+        let reader = format!("linux-perf-data {}, object {}", locked("linux-perf-data")?, locked("object")?);
+        add("crates", reader, "jitdump", Runner::Crates);
+    }
+    Ok(columns)
+}
+
+/// The newest version of a crate in the lock file.
+fn locked(name: &str) -> Result<String> {
+    let lock = std::fs::read_to_string(program::root().join("Cargo.lock"))?;
+    let of_crate = format!("name = \"{name}\"");
+    let mut versions = Vec::new();
+    let mut lines = lock.lines();
+    while let Some(line) = lines.next() {
+        if line == of_crate {
+            versions.extend(lines.next().and_then(|line| line.split('"').nth(1)));
+        }
+    }
+    versions.pop().map(str::to_string).with_context(|| format!("Cargo.lock has no {name}"))
+}
+
+/// Whether a column with that id, or one that begins so, is asked for.
+fn is_wanted(plan: &Plan, id: &str) -> bool {
+    if plan.quick && !id.starts_with("perf-bookworm/") && !id.starts_with("perf-sid/") {
+        return false;
+    }
+    let named = |part: &String| id.contains(part.as_str()) || (id.ends_with('/') && part.starts_with(id));
+    plan.readers.is_empty() || plan.readers.iter().any(named)
+}
+
+fn chosen(plan: &Plan, all: &[String]) -> Result<Vec<String>> {
+    for name in &plan.scenarios {
+        if !all.contains(name) {
+            bail!("no scenario {name:?}; there are {}", all.join(", "));
+        }
+    }
+    let chosen = |name: &&String| plan.scenarios.is_empty() || plan.scenarios.contains(name);
+    Ok(all.iter().filter(chosen).cloned().collect())
+}
+
+/// The cells of the reduced run: each thing that can go wrong, once for each perf.
+fn is_quick(id: &str, scenario: &str) -> bool {
+    let mode = id.rsplit('/').next().unwrap_or_default();
+    match scenario {
+        "declared-gap" | "row-tables" | "fixed-frame" | "callbacks" | "moves" | "threads" => mode == "dwarf",
+        "packed-down" | "reuse" => mode == "dwarf" || mode == "map",
+        "frame-pointers" => mode == "fp",
+        "attach-late" => mode == "attach",
+        _ => false,
+    }
+}
+
+fn measure(program: &Program, tools: &Tools, column: &Column, scenario: &str, dir: &Path) -> Measured {
+    let task = Task { scenario, seconds: SECONDS, dir, living: false };
+    let recorder = || tools.recorder();
+    let outcome = match column.run {
+        Runner::Perf(index, mode) => tools.perfs[index].1.measure(program, &task, mode),
+        Runner::Samply(mode) => samply::measure(present(&tools.samply), recorder(), program, &task, mode),
+        Runner::Blazesym => blaze::measure(recorder(), program, &task),
+        Runner::Bpftrace => bpf::measure(present(&tools.bpftrace), program, &task),
+        Runner::Crates => crates::measure(recorder(), program, &task),
+    };
+    match outcome {
+        Ok(outcome) => Measured::Shares(outcome),
+        Err(error) => {
+            let error = format!("{error:#}");
+            match NOT_AVAILABLE.iter().find_map(|text| error.lines().find(|line| line.contains(text))) {
+                Some(line) => Measured::Unavailable(line.trim().to_string()),
+                None => Measured::Failed(error),
+            }
+        }
+    }
+}
+
+/// What a cell came to. Too few samples are an error, and no success.
+fn judge(measured: &Measured, lost: Option<&Lost>) -> Verdict {
+    let right = match measured {
+        Measured::Unavailable(_) => return Verdict::Unavailable,
+        Measured::Failed(_) => false,
+        Measured::Shares(Outcome { shares, .. }) => {
+            let counted = shares.iter().find(|(what, _)| *what == What::Names).map_or(0, |(_, share)| share.counted);
+            if counted < ENOUGH {
+                return Verdict::Wrong;
+            }
+            shares.iter().all(|(_, share)| share.percent() >= WANTED)
+        }
+    };
+    match (right, lost) {
+        (true, None) => Verdict::Right,
+        (true, Some(_)) => Verdict::Won,
+        (false, None) => Verdict::Wrong,
+        (false, Some(_)) => Verdict::Lost,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured(names: (usize, usize), stacks: (usize, usize)) -> Measured {
+        let share = |(right, counted)| Share { counted, right };
+        let shares = vec![(What::Names, share(names)), (What::Stacks, share(stacks))];
+        Measured::Shares(Outcome { shares, wrong: Vec::new() })
+    }
+
+    #[test]
+    fn every_share_has_to_reach_what_is_wanted() {
+        assert_eq!(judge(&measured((990, 1000), (990, 1000)), None), Verdict::Right);
+        assert_eq!(judge(&measured((989, 1000), (1000, 1000)), None), Verdict::Wrong);
+        assert_eq!(judge(&measured((1000, 1000), (989, 1000)), None), Verdict::Wrong);
+        assert_eq!(judge(&Measured::Failed("why".into()), None), Verdict::Wrong);
+        assert_eq!(judge(&Measured::Unavailable("why".into()), None), Verdict::Unavailable);
+    }
+
+    #[test]
+    fn too_few_samples_are_no_success() {
+        assert_eq!(judge(&measured((199, 199), (199, 199)), None), Verdict::Wrong);
+        assert_eq!(judge(&measured((0, 0), (0, 0)), Some(&lost::LOST[0])), Verdict::Wrong, "not even of a lost cell");
+    }
+
+    #[test]
+    fn lost_cells_may_be_wrong_and_are_noticed_when_they_are_right() {
+        let lost = Some(&lost::LOST[0]);
+        assert_eq!(judge(&measured((10, 1000), (10, 1000)), lost), Verdict::Lost);
+        assert_eq!(judge(&measured((1000, 1000), (1000, 1000)), lost), Verdict::Won);
+    }
+
+    #[test]
+    fn readers_are_chosen_by_parts_of_their_names() {
+        let plan = |readers: &[&str], quick| Plan {
+            cache: Cache { dir: PathBuf::new(), mirror: None },
+            readers: readers.iter().map(|name| name.to_string()).collect(),
+            scenarios: Vec::new(),
+            quick,
+            write: false,
+            verbose: false,
+            keep: false,
+        };
+        assert!(is_wanted(&plan(&[], false), "samply/map"));
+        assert!(is_wanted(&plan(&["samply/map"], false), "samply/"), "its tool is needed");
+        assert!(
+            is_wanted(&plan(&["sid"], false), "perf-sid/fp") && !is_wanted(&plan(&["sid"], false), "perf-trixie/fp")
+        );
+        assert!(is_wanted(&plan(&[], true), "perf-sid/fp") && !is_wanted(&plan(&[], true), "samply/map"));
+        assert!(is_quick("perf-sid/map", "reuse") && !is_quick("perf-sid/fp", "reuse"));
+    }
+}

@@ -1,0 +1,178 @@
+//! perf as a reader: record, inject, script, report and annotate, as a user would call them.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::attach::{self, Held};
+use crate::matrix::{Outcome, Task, What};
+use crate::program::{Leftovers, Program, Scenario};
+use crate::score::{self, Sample, Share};
+use crate::truth::{Truth, Unwind};
+use crate::{annotate, report, run, script};
+
+/// A perf, and where it finds its objdump.
+pub struct Perf {
+    pub version: String,
+    path: PathBuf,
+    objdump: PathBuf,
+}
+
+/// How frames are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Graph {
+    FramePointers,
+    Dwarf,
+}
+
+/// A way to use perf.
+#[derive(Clone, Copy, Debug)]
+pub struct Mode {
+    pub name: &'static str,
+    pub graph: Graph,
+    /// With a jitdump, and `perf inject --jit`; else with the perf map alone.
+    pub inject: bool,
+    /// perf comes when the process is there already.
+    pub attach: bool,
+}
+
+impl Mode {
+    /// Whether there is anything to learn: attaching differs from starting in what perf finds at its beginning.
+    pub fn is_about(&self, scenario: &str) -> bool {
+        let found = ["declared-gap", "frame-pointers", "many", "threads", "attach-late", "namespace"];
+        !self.attach || found.contains(&scenario)
+    }
+}
+
+pub const MODES: &[Mode] = &[
+    Mode { name: "dwarf", graph: Graph::Dwarf, inject: true, attach: false },
+    Mode { name: "fp", graph: Graph::FramePointers, inject: true, attach: false },
+    Mode { name: "attach", graph: Graph::Dwarf, inject: true, attach: true },
+    Mode { name: "map", graph: Graph::FramePointers, inject: false, attach: false },
+];
+
+/// A run of the program under `perf record`, with the files that it has left.
+pub struct Recording {
+    /// Lives until this is dropped, if that was asked for; its files go after it.
+    _program: Option<Held>,
+    pub truth: Truth,
+    pub data: PathBuf,
+    pub leftovers: Leftovers,
+}
+
+/// How often samples are taken; no divisor of anything.
+const FREQUENCY: &str = "1499";
+/// How much of the stack is copied.
+const STACK_SIZE: &str = "dwarf,16384";
+
+impl Perf {
+    pub fn new(path: PathBuf, objdump: PathBuf) -> Result<Self> {
+        let version = run::stdout(run::command(&path).arg("--version"))?;
+        let version = version.trim().trim_start_matches("perf version ").to_string();
+        Ok(Perf { version, path, objdump })
+    }
+
+    fn command(&self, dir: &Path, subcommand: &str) -> Command {
+        let mut command = run::command(&self.path);
+        command.current_dir(dir).arg("--buildid-dir").arg(dir.join("buildid")).arg(subcommand);
+        command
+    }
+
+    /// Records a scenario.
+    pub fn record(&self, program: &Program, task: &Task, mode: &Mode) -> Result<Recording> {
+        // Files of a namespace can be read as long as its processes live.
+        let living = task.living || task.scenario == "namespace";
+        let scenario = Scenario {
+            name: task.scenario,
+            sinks: if mode.inject { "both" } else { "map" },
+            seconds: task.seconds,
+            truth: task.dir.join("truth"),
+            wait: mode.attach || living,
+            hold: living,
+        };
+        let program = match mode.graph {
+            Graph::Dwarf => &program.by_tables,
+            Graph::FramePointers => &program.by_frame_pointers,
+        };
+        let data = task.dir.join("perf.data");
+        let mut record = self.command(task.dir, "record");
+        record.args(["-e", "cpu-clock", "-k", "CLOCK_MONOTONIC", "-F", FREQUENCY, "-o"]).arg(&data);
+        record.args(["--call-graph", if mode.graph == Graph::Dwarf { STACK_SIZE } else { "fp" }]);
+        let program = if scenario.wait {
+            attach::record(record, program, &scenario, task.dir)
+        } else {
+            record.arg("--").arg(program).args(scenario.arguments());
+            run::success(&mut record).map(|_| None)
+        };
+        // Its files are to go even if it has failed.
+        let leftovers = Leftovers::of(&scenario.truth);
+        Ok(Recording { _program: program?, truth: scenario.truth()?, data, leftovers })
+    }
+
+    /// Records a scenario, and scores what perf makes of it.
+    pub fn measure(&self, program: &Program, task: &Task, mode: &Mode) -> Result<Outcome> {
+        let mut recording = self.record(program, task, mode)?;
+        let (dir, truth) = (task.dir, &recording.truth);
+        let data = if mode.inject { self.inject(dir, &recording.data)? } else { recording.data.clone() };
+        let flat = script::parse(&self.script(dir, &data, &["-G", "-F", script::FIELDS])?)?;
+        let stacks = script::parse(&self.script(dir, &data, &["-F", script::FIELDS])?)?;
+        recording.leftovers.pids.extend(stacks.iter().map(|sample| sample.pid).filter(|&pid| pid != u32::MAX));
+        let samples = script::samples(truth, &flat, &stacks)?;
+        let whole = match truth.unwind()? {
+            Unwind::Both => true,
+            Unwind::FramePointers => mode.graph == Graph::FramePointers,
+            Unwind::Dwarf => mode.graph == Graph::Dwarf,
+            Unwind::Neither => false,
+        };
+        let score = score::score(truth, &samples, whole);
+        let mut outcome = Outcome::of(score);
+        outcome.shares.push((What::Report, self.report(dir, &data, &samples)?));
+        if mode.inject {
+            // With the perf map there is no code to show.
+            outcome.shares.extend(self.annotate(dir, &data, truth, &samples)?.map(|share| (What::Annotate, share)));
+            if truth.codes.iter().any(|code| !code.lines.is_empty()) {
+                let fields = format!("{},srcline", script::FIELDS);
+                let lines = script::parse(&self.script(dir, &data, &["-G", "-F", &fields])?)?;
+                outcome.shares.push((What::Lines, script::lines(truth, &lines)));
+            }
+        }
+        Ok(outcome)
+    }
+
+    pub fn inject(&self, dir: &Path, data: &Path) -> Result<PathBuf> {
+        let injected = dir.join("injected.data");
+        run::success(self.command(dir, "inject").arg("--jit").arg("-i").arg(data).arg("-o").arg(&injected))?;
+        Ok(injected)
+    }
+
+    fn script(&self, dir: &Path, data: &Path, options: &[&str]) -> Result<String> {
+        let mut script = self.command(dir, "script");
+        script.arg("-i").arg(data).args(["--ns", "--no-inline"]).args(options);
+        run::stdout(&mut script)
+    }
+
+    /// How many of the samples `perf report` gives to the symbols that `perf script` gives them to.
+    fn report(&self, dir: &Path, data: &Path, samples: &[Sample]) -> Result<Share> {
+        let mut report = self.command(dir, "report");
+        report.arg("-i").arg(data).args(["--stdio", "-q", "--no-children", "-g", "none", "-s", "sym"]);
+        report.args(["-F", "sample,sym", "-t", report::SEPARATOR, "--percent-limit", "0"]);
+        let reported = report::parse(&run::stdout(&mut report)?)?;
+        let mut scripted: HashMap<String, usize> = HashMap::new();
+        for sample in samples {
+            *scripted.entry(sample.name.clone().unwrap_or_default()).or_default() += 1;
+        }
+        Ok(report::compare(&scripted, &reported))
+    }
+
+    /// How many of the samples of the hottest function `perf annotate` shows where they were taken.
+    fn annotate(&self, dir: &Path, data: &Path, truth: &Truth, samples: &[Sample]) -> Result<Option<Share>> {
+        let Some((name, offsets)) = annotate::hottest(truth, samples) else { return Ok(None) };
+        let mut annotate = self.command(dir, "annotate");
+        annotate.arg("-i").arg(data).args(["--stdio", "--stdio-color", "never", "--objdump"]).arg(&self.objdump);
+        annotate.args(["-s", &name]);
+        let shown = annotate::parse(&run::stdout(&mut annotate)?)?;
+        Ok(Some(annotate::compare(&offsets, &shown)))
+    }
+}

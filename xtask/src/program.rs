@@ -1,0 +1,186 @@
+//! The ground-truth program: building it, running it, and removing what a run leaves in /tmp.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{bail, Context, Result};
+
+use crate::run;
+use crate::truth::Truth;
+
+/// The root of the source tree.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the source tree")
+}
+
+/// The program, built with the library as it is shipped: once for readers that follow tables, where C has no frame pointers
+/// either, and once for those that follow frame pointers.
+pub struct Program {
+    pub by_tables: PathBuf,
+    pub by_frame_pointers: PathBuf,
+}
+
+impl Program {
+    pub fn build() -> Result<Self> {
+        let target = root().join("target/c-cdylib");
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+        cargo.current_dir(root()).args([
+            "rustc",
+            "--quiet",
+            "--locked",
+            "--release",
+            "--lib",
+            "--crate-type",
+            "cdylib",
+        ]);
+        run::success(cargo.arg("--target-dir").arg(&target))?;
+        let library = target.join("release");
+        let soname = library.join("libjitsym.so.0.1");
+        if !soname.exists() {
+            let _ = std::os::unix::fs::symlink("libjitsym.so", &soname);
+        }
+        Ok(Program {
+            by_tables: compile(&library, "matrix_jit", &["-fomit-frame-pointer"])?,
+            by_frame_pointers: compile(&library, "matrix_jit_fp", &["-fno-omit-frame-pointer", "-DFRAME_POINTERS"])?,
+        })
+    }
+
+    pub fn scenarios(&self) -> Result<Vec<String>> {
+        let list = run::stdout(run::command(&self.by_tables).arg("list"))?;
+        Ok(list.lines().map(str::to_string).collect())
+    }
+}
+
+fn compile(library: &Path, name: &str, flags: &[&str]) -> Result<PathBuf> {
+    let sources = root().join("c-tests/matrix");
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(&sources).with_context(|| format!("{}", sources.display()))? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "c") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    let program = library.join(name);
+    // Another run may be using the program.
+    let new = library.join(format!("{name}.{}", std::process::id()));
+    let mut cc = run::command("cc");
+    // Every call is a call, so that every function is in the stack.
+    cc.args(["-std=gnu11", "-g", "-O2", "-Wall", "-Wextra", "-Werror", "-fno-optimize-sibling-calls", "-pthread"]);
+    cc.args(flags).arg(format!("-I{}", root().join("include").display())).args(&files).arg("-o").arg(&new);
+    // The old kind of rpath wins over LD_LIBRARY_PATH, in which cargo names directories with other builds.
+    let library = library.display();
+    cc.args([format!("-L{library}"), "-ljitsym".into(), format!("-Wl,--disable-new-dtags,-rpath,{library}")]);
+    run::success(&mut cc)?;
+    std::fs::rename(&new, &program)?;
+    Ok(program)
+}
+
+/// One run of a scenario: how the program is called, and where it says what happened.
+pub struct Scenario<'a> {
+    pub name: &'a str,
+    pub sinks: &'a str,
+    pub seconds: f64,
+    pub truth: PathBuf,
+    /// The program waits for a profiler before it runs anything.
+    pub wait: bool,
+    /// The program stays alive at its end until its standard input ends.
+    pub hold: bool,
+}
+
+impl Scenario<'_> {
+    pub fn arguments(&self) -> Vec<String> {
+        let mut arguments = vec![self.name.to_string()];
+        arguments.push(format!("truth={}", self.truth.display()));
+        arguments.push(format!("sinks={}", self.sinks));
+        arguments.push(format!("seconds={}", self.seconds));
+        // Of the scenario `many`. With more, perf 6 takes minutes for one cell.
+        arguments.push("count=10000".into());
+        if self.wait {
+            arguments.push("wait=1".into());
+        }
+        if self.hold {
+            arguments.push("hold=1".into());
+        }
+        arguments
+    }
+
+    /// What happened. To be called when the program has ended, or has said that it is done.
+    pub fn truth(&self) -> Result<Truth> {
+        let text = std::fs::read_to_string(&self.truth).with_context(|| format!("{}", self.truth.display()))?;
+        Truth::parse(&text)
+    }
+}
+
+/// Removes the files of processes from /tmp when dropped: maps, dumps, and the objects that `perf inject` has made.
+#[derive(Default)]
+pub struct Leftovers {
+    pub pids: BTreeSet<u32>,
+    pub paths: Vec<PathBuf>,
+}
+
+impl Leftovers {
+    /// Of a run that has said so much of itself, whether it came to its end or not.
+    pub fn of(truth: &Path) -> Self {
+        let mut leftovers = Leftovers::default();
+        for line in std::fs::read_to_string(truth).unwrap_or_default().lines() {
+            match line.split('\t').collect::<Vec<_>>()[..] {
+                ["pid", pid] => leftovers.pids.extend(pid.parse::<u32>()),
+                ["path", _, path] => leftovers.paths.push(path.into()),
+                _ => {}
+            }
+        }
+        leftovers
+    }
+}
+
+impl Drop for Leftovers {
+    fn drop(&mut self) {
+        for path in &self.paths {
+            let _ = std::fs::remove_file(path);
+        }
+        for entry in std::fs::read_dir("/tmp").into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            if process_of(&name.to_string_lossy()).is_some_and(|pid| self.pids.contains(&pid)) {
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
+    }
+}
+
+/// Which process a file in /tmp is about.
+fn process_of(name: &str) -> Option<u32> {
+    let rest = if let Some(rest) = name.strip_prefix("jitted-") {
+        rest.split_once('-')?.0
+    } else if let Some(rest) = name.strip_prefix("jit-") {
+        rest.strip_suffix(".dump")?
+    } else {
+        name.strip_prefix("perf-")?.strip_suffix(".map")?
+    };
+    rest.parse().ok()
+}
+
+/// An empty directory for this run.
+pub fn scratch() -> Result<PathBuf> {
+    let dir = std::env::temp_dir().join(format!("jitsym-matrix-{}", std::process::id()));
+    if dir.exists() {
+        bail!("{} is in the way", dir.display());
+    }
+    std::fs::create_dir_all(&dir).with_context(|| format!("{}", dir.display()))?;
+    Ok(dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::process_of;
+
+    #[test]
+    fn files_are_known_by_their_process() {
+        assert_eq!(process_of("perf-12.map"), Some(12));
+        assert_eq!(process_of("jit-12.dump"), Some(12));
+        assert_eq!(process_of("jitted-12-1099511627776.so"), Some(12));
+        assert_eq!(process_of("jitsym-matrix-12"), None);
+        assert_eq!(process_of("perf-12.data"), None);
+    }
+}

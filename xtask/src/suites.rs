@@ -1,0 +1,207 @@
+//! Tools of newer Debian suites, in a cache directory: fetched and checked by apt, unpacked, and run by the suite's own loader
+//! with the suite's own libraries. Nothing is installed, and no privilege is needed.
+
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{bail, Context, Result};
+
+use crate::{mirror, run};
+
+/// Packages that are unpacked together, and the commands that are wanted of them.
+pub struct Set {
+    pub name: &'static str,
+    packages: &'static [&'static str],
+    commands: &'static [&'static str],
+}
+
+/// objdump is what `perf annotate` disassembles with.
+pub const PERF: Set =
+    Set { name: "perf", packages: &["linux-perf", "binutils"], commands: &["perf", "objdump", "addr2line"] };
+pub const DEBUGGERS: Set = Set { name: "debuggers", packages: &["gdb", "valgrind"], commands: &["gdb", "valgrind"] };
+pub const BPFTRACE: Set = Set { name: "bpftrace", packages: &["bpftrace"], commands: &["bpftrace"] };
+
+/// Where libraries and the loader lie; older suites have some in `/lib`.
+const LIBRARIES: [&str; 4] = ["usr/lib/ARCH-linux-gnu", "lib/ARCH-linux-gnu", "usr/lib", "lib"];
+
+const SAMPLY: &str = "0.13.1";
+
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// To be changed when what is made of the packages changes, so that older caches are made anew.
+const LAYOUT: u32 = 1;
+
+/// The cache directory.
+pub struct Cache {
+    pub dir: PathBuf,
+    /// Instead of the machine's own.
+    pub mirror: Option<String>,
+}
+
+impl Cache {
+    /// The directory of a suite's commands; its packages are fetched and unpacked first, if need be.
+    pub fn commands(&self, suite: &str, set: &Set) -> Result<PathBuf> {
+        let name = format!("{suite}-{}", set.name);
+        let _lock = self.lock(&name)?;
+        let dir = self.dir.join(&name);
+        let recipe = format!("{LAYOUT} {}\n", set.packages.join(" "));
+        if fs::read_to_string(dir.join("complete")).is_ok_and(|stamp| stamp == recipe) {
+            return Ok(dir.join("bin"));
+        }
+        // What a run that was stopped has left behind goes, and what an older version of this has made.
+        let new = self.dir.join(format!("{name}.new"));
+        for leftover in [&new, &dir] {
+            if leftover.exists() {
+                fs::remove_dir_all(leftover).with_context(|| format!("{}", leftover.display()))?;
+            }
+        }
+        eprintln!("Fetching {} of {suite} to {}", set.packages.join(" and "), dir.display());
+        self.fetch(suite, set, &new).with_context(|| format!("cannot fetch {} of {suite}", set.name))?;
+        wrappers(set, &new, &dir)?;
+        fs::write(new.join("complete"), recipe)?;
+        fs::rename(&new, &dir)?;
+        Ok(dir.join("bin"))
+    }
+
+    /// samply, built from its source.
+    pub fn samply(&self) -> Result<PathBuf> {
+        let _lock = self.lock("samply")?;
+        let dir = self.dir.join("samply");
+        let program = dir.join("bin/samply");
+        if !fs::read_to_string(dir.join("complete")).is_ok_and(|version| version == SAMPLY) {
+            eprintln!("Building samply {SAMPLY} in {}", dir.display());
+            let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+            cargo
+                .args(["install", "--quiet", "--locked", "--force", "--version", SAMPLY, "samply", "--root"])
+                .arg(&dir);
+            run::success(cargo.arg("--target-dir").arg(dir.join("build")))?;
+            fs::remove_dir_all(dir.join("build"))?;
+            fs::write(dir.join("complete"), SAMPLY)?;
+        }
+        Ok(program)
+    }
+
+    /// Held until dropped; others that want the same wait.
+    pub fn lock(&self, name: &str) -> Result<File> {
+        fs::create_dir_all(&self.dir).with_context(|| format!("{}", self.dir.display()))?;
+        let path = self.dir.join(format!("{name}.lock"));
+        let file = File::create(&path).with_context(|| format!("{}", path.display()))?;
+        // SAFETY: the descriptor is open.
+        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } != 0 {
+            bail!("cannot lock {}: {}", path.display(), std::io::Error::last_os_error());
+        }
+        Ok(file)
+    }
+
+    fn fetch(&self, suite: &str, set: &Set, dir: &Path) -> Result<()> {
+        let mirror = match &self.mirror {
+            Some(mirror) => mirror.clone(),
+            None => mirror::mirror()?,
+        };
+        let (root, apt) = (dir.join("root"), dir.join("apt"));
+        for sub in ["state/lists/partial", "cache/archives/partial", "parts"] {
+            fs::create_dir_all(apt.join(sub))?;
+        }
+        fs::create_dir_all(&root)?;
+        // The keys that the machine has of Debian; apt refuses a suite that is signed by none of them.
+        if !Path::new(KEYRING).exists() {
+            bail!("{KEYRING} is missing: install debian-archive-keyring");
+        }
+        fs::write(apt.join("sources.list"), format!("deb [signed-by={KEYRING}] {mirror} {suite} main\n"))?;
+        fs::write(apt.join("status"), "")?;
+        run::success(apt_get(&apt).arg("update"))?;
+        run::success(apt_get(&apt).args(["--download-only", "--yes", "install"]).args(set.packages))?;
+        for package in fs::read_dir(apt.join("cache/archives"))? {
+            let package = package?.path();
+            if package.extension().is_some_and(|extension| extension == "deb") {
+                run::success(run::command("dpkg-deb").arg("-x").arg(&package).arg(&root))?;
+            }
+        }
+        fs::remove_dir_all(&apt)?;
+        Ok(())
+    }
+}
+
+/// apt with a state of its own, and nothing installed yet. Proxies and the like are the machine's.
+fn apt_get(apt: &Path) -> Command {
+    let mut command = run::command("apt-get");
+    let options = [
+        ("Dir::Etc::sourcelist", apt.join("sources.list")),
+        ("Dir::Etc::sourceparts", apt.join("parts")),
+        ("Dir::Etc::preferences", apt.join("none")),
+        ("Dir::Etc::preferencesparts", apt.join("parts")),
+        ("Dir::State", apt.join("state")),
+        ("Dir::State::status", apt.join("status")),
+        ("Dir::Cache", apt.join("cache")),
+        ("Acquire::Languages", "none".into()),
+        ("Acquire::Retries", "3".into()),
+        ("Acquire::IndexTargets::deb::DEP-11::DefaultEnabled", "false".into()),
+        ("APT::Install-Recommends", "false".into()),
+        // It could not write to a directory of this user.
+        ("APT::Sandbox::User", "".into()),
+    ];
+    for (name, value) in options {
+        command.arg("-o").arg(format!("{name}={}", value.display()));
+    }
+    command.arg("-q");
+    command
+}
+
+/// One script a command, which runs it with the suite's own loader and libraries. They are made in `new` for the time when that
+/// is `dir`.
+fn wrappers(set: &Set, new: &Path, dir: &Path) -> Result<()> {
+    let root = dir.join("root");
+    let loader = root.join(loader(&new.join("root"))?);
+    let libraries: Vec<String> =
+        LIBRARIES.map(|dir| root.join(dir.replace("ARCH", std::env::consts::ARCH)).display().to_string()).into();
+    let libraries = libraries.join(":");
+    let bin = new.join("bin");
+    fs::create_dir_all(&bin)?;
+    for name in set.commands {
+        let program = root.join("usr/bin").join(name);
+        let (program, root) = (program.display(), root.display());
+        // perf looks for its helpers beside the program that it takes itself for: there they have to be scripts of these, too.
+        let run = format!("exec {} --argv0 \"$0\" --library-path {libraries}", loader.display());
+        let line = match *name {
+            // A script and the program that it calls; the tools themselves are static.
+            "valgrind" => format!("VALGRIND_LIB={root}/usr/libexec/valgrind {run} {program}.bin \"$@\""),
+            "gdb" => format!("PYTHONHOME={root}/usr {run} {program} --data-directory={root}/usr/share/gdb \"$@\""),
+            _ => format!("{run} {program} \"$@\""),
+        };
+        let path = bin.join(name);
+        fs::write(&path, format!("#!/bin/sh\n{line}\n"))?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+    }
+    Ok(())
+}
+
+/// The loader of the suite, relative to its root.
+fn loader(root: &Path) -> Result<PathBuf> {
+    for dir in LIBRARIES.map(|dir| dir.replace("ARCH", std::env::consts::ARCH)) {
+        for entry in fs::read_dir(root.join(&dir)).into_iter().flatten().flatten() {
+            if entry.file_name().to_string_lossy().starts_with("ld-linux") {
+                return Ok(Path::new(&dir).join(entry.file_name()));
+            }
+        }
+    }
+    bail!("no loader in {}", root.display());
+}
+
+/// Prepares all tools that the matrix uses, and newer debuggers, and prints what there is.
+pub fn print_all(cache: &Cache) -> Result<()> {
+    let mut tools = vec![cache.samply()?];
+    for (suite, set) in
+        [("bookworm", &BPFTRACE), ("trixie", &PERF), ("trixie", &DEBUGGERS), ("sid", &PERF), ("sid", &DEBUGGERS)]
+    {
+        let bin = cache.commands(suite, set)?;
+        tools.extend(set.commands.iter().map(|name| bin.join(name)));
+    }
+    for tool in tools {
+        let version = run::stdout(run::command(&tool).arg("--version"))?;
+        println!("{}: {}", tool.display(), version.lines().next().unwrap_or_default());
+    }
+    Ok(())
+}

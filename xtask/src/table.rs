@@ -1,0 +1,217 @@
+//! The matrix in print: a line a cell while it runs, the table at the end, and the same in the documentation.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use anyhow::{bail, Context, Result};
+
+use crate::lost::LOST;
+use crate::matrix::{Cell, Column, Measured, Outcome, Verdict, What, WANTED};
+use crate::program;
+
+/// A cell in a few words.
+pub fn shown(measured: &Measured) -> String {
+    match measured {
+        Measured::Unavailable(_) => "not available".into(),
+        Measured::Failed(_) => "error".into(),
+        Measured::Shares(Outcome { shares, .. }) => {
+            let mut text = String::new();
+            for (what, share) in shares {
+                let percent = share.percent();
+                let _ = match what {
+                    What::Names => write!(text, "{percent:.1}"),
+                    What::Stacks => write!(text, " / {percent:.1}"),
+                    What::Report if percent < WANTED => write!(text, ", report {percent:.1}"),
+                    What::Annotate if percent < WANTED => write!(text, ", annotate {percent:.1}"),
+                    What::Lines if percent < WANTED => write!(text, ", lines {percent:.1}"),
+                    What::Objects if percent < WANTED => write!(text, ", objects {percent:.1}"),
+                    _ => Ok(()),
+                };
+            }
+            text
+        }
+    }
+}
+
+fn counted(measured: &Measured) -> usize {
+    match measured {
+        Measured::Shares(Outcome { shares, .. }) => shares.first().map_or(0, |(_, share)| share.counted),
+        _ => 0,
+    }
+}
+
+fn mark(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Right => "",
+        Verdict::Wrong => " **wrong**",
+        Verdict::Lost => " ×",
+        Verdict::Won => " × (won)",
+        Verdict::Unavailable => "",
+    }
+}
+
+/// One line for a cell that has just been measured.
+pub fn line(cell: &Cell, column: &Column, took: Duration) -> String {
+    let (text, samples) = (shown(&cell.measured), counted(&cell.measured));
+    let took = took.as_secs_f64();
+    format!("{:22} {:22} {text}{} ({samples} samples, {took:.1} s)", cell.scenario, column.id, mark(cell.verdict))
+}
+
+/// What is wrong in a cell, for those who look for the cause.
+pub fn details(cell: &Cell) {
+    match &cell.measured {
+        Measured::Shares(Outcome { shares, wrong }) => {
+            for (what, share) in shares {
+                eprintln!("    {what:?}: {} of {} right", share.right, share.counted);
+            }
+            for text in wrong {
+                eprintln!("    {text}");
+            }
+        }
+        Measured::Unavailable(text) | Measured::Failed(text) => {
+            for line in text.lines() {
+                eprintln!("    {line}");
+            }
+        }
+    }
+}
+
+/// One table a reader, with a row a scenario and a column a way of use; by the part of the columns' ids before the slash.
+pub fn sections(columns: &[Column], scenarios: &[String], cells: &[Cell]) -> Vec<(String, String)> {
+    let key = |column: &Column| column.id.split('/').next().unwrap_or_default().to_string();
+    let mut keys: Vec<String> = columns.iter().map(key).collect();
+    keys.dedup();
+    keys.into_iter()
+        .map(|wanted| {
+            let of_reader: Vec<usize> = (0..columns.len()).filter(|&index| key(&columns[index]) == wanted).collect();
+            let text = section(&wanted, columns, &of_reader, scenarios, cells);
+            (wanted, text)
+        })
+        .collect()
+}
+
+fn section(key: &str, columns: &[Column], of_reader: &[usize], scenarios: &[String], cells: &[Cell]) -> String {
+    let mut text = String::new();
+    let modes: Vec<&str> = of_reader.iter().map(|&index| columns[index].mode.as_str()).collect();
+    let _ = writeln!(text, "{}\n", heading(key));
+    let _ = writeln!(text, "{}, Linux {}\n", columns[of_reader[0]].reader, kernel());
+    let _ = writeln!(text, "| scenario | {} |", modes.join(" | "));
+    let _ = writeln!(text, "|---|{}", "---|".repeat(modes.len()));
+    let mut unavailable: Option<&str> = None;
+    for scenario in scenarios {
+        let row: Vec<Option<&Cell>> = of_reader
+            .iter()
+            .map(|&column| cells.iter().find(|cell| cell.column == column && cell.scenario == *scenario))
+            .collect();
+        if row.iter().all(Option::is_none) {
+            continue;
+        }
+        for cell in row.iter().flatten() {
+            if let Measured::Unavailable(reason) = &cell.measured {
+                unavailable = Some(reason);
+            }
+        }
+        let row: Vec<String> = row.into_iter().map(|cell| cell.map(in_table).unwrap_or_default()).collect();
+        let _ = writeln!(text, "| {scenario} | {} |", row.join(" | "));
+    }
+    if let Some(reason) = unavailable {
+        let _ = writeln!(text, "\nNot available here: {reason}");
+    }
+    text
+}
+
+fn in_table(cell: &Cell) -> String {
+    let samples = match counted(&cell.measured) {
+        0 => String::new(),
+        samples => format!(" ({samples})"),
+    };
+    format!("{}{}{samples}", shown(&cell.measured), mark(cell.verdict))
+}
+
+fn heading(key: &str) -> String {
+    format!("### {key}")
+}
+
+/// Without what a distributor adds.
+fn kernel() -> String {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    release.trim().split(['-', '+']).next().unwrap_or_default().to_string()
+}
+
+/// The cells that cannot be won.
+fn lost() -> String {
+    let mut text = "| reader | scenarios | why | what to do |\n|---|---|---|---|\n".to_string();
+    for lost in LOST {
+        let (readers, scenarios) = (lost.readers.join(", "), lost.scenarios.join(", "));
+        let _ = writeln!(text, "| {readers} | {scenarios} | {} | {} |", lost.reason, lost.instead);
+    }
+    text
+}
+
+/// Puts the tables between the marks in the documentation; those of other readers stay as they are.
+pub fn write(sections: &[(String, String)]) -> Result<()> {
+    let path = program::root().join("docs/compatibility.md");
+    let mut text = std::fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;
+    let mut all = split(inner(&text, TABLES)?);
+    for (key, section) in sections {
+        match all.iter_mut().find(|(other, _)| other == key) {
+            Some(old) => old.1.clone_from(section),
+            None => all.push((key.clone(), section.clone())),
+        }
+    }
+    let joined: Vec<&str> = all.iter().map(|(_, section)| section.trim()).collect();
+    text = between(&text, TABLES, &joined.join("\n\n"))?;
+    text = between(&text, "lost", &lost())?;
+    Ok(std::fs::write(&path, text)?)
+}
+
+const TABLES: &str = "tables";
+
+fn marks(name: &str) -> (String, String) {
+    let mark = |end: &str| format!("<!-- {name}: {end} of what `cargo xtask matrix --write` writes -->");
+    (mark("begin"), mark("end"))
+}
+
+fn inner<'t>(text: &'t str, name: &str) -> Result<&'t str> {
+    let (begin, end) = marks(name);
+    let (Some(from), Some(to)) = (text.find(&begin), text.find(&end)) else { bail!("no marks {begin} and {end}") };
+    text.get(from + begin.len()..to).with_context(|| format!("{end} comes first"))
+}
+
+fn between(text: &str, name: &str, new: &str) -> Result<String> {
+    let old = inner(text, name)?;
+    let from = old.as_ptr() as usize - text.as_ptr() as usize;
+    Ok(format!("{}\n\n{}\n\n{}", &text[..from], new.trim(), &text[from + old.len()..]))
+}
+
+/// The sections by their headings.
+fn split(text: &str) -> Vec<(String, String)> {
+    let mut sections: Vec<(String, String)> = Vec::new();
+    for line in text.lines() {
+        if let Some(key) = line.strip_prefix("### ") {
+            sections.push((key.into(), String::new()));
+        }
+        if let Some((_, section)) = sections.last_mut() {
+            section.push_str(line);
+            section.push('\n');
+        }
+    }
+    sections
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_table_is_replaced_and_the_others_stay() {
+        let (begin, end) = marks("x");
+        let text = format!("before\n{begin}\n\n### a\none\n\n### b\ntwo\n\n{end}\nbehind\n");
+        let sections = split(inner(&text, "x").unwrap());
+        assert_eq!(sections.len(), 2);
+        assert_eq!((sections[1].0.as_str(), sections[1].1.trim()), ("b", "### b\ntwo"));
+        let new = between(&text, "x", "new\n").unwrap();
+        assert_eq!(new, format!("before\n{begin}\n\nnew\n\n{end}\nbehind\n"));
+        assert!(inner("nothing", "x").is_err());
+    }
+}

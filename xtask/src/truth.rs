@@ -1,0 +1,266 @@
+//! What the ground-truth program says of itself: which code lay where and when, and which stacks its threads ran.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+
+use anyhow::{bail, Context, Result};
+
+/// Code at an address for a time, in nanoseconds of `CLOCK_MONOTONIC`.
+#[derive(Clone, Debug)]
+pub struct Code {
+    pub addr: u64,
+    pub size: u64,
+    pub from: u64,
+    /// `u64::MAX` for never.
+    pub to: u64,
+    pub name: String,
+    /// Other names under which readers may show it.
+    pub aliases: Vec<String>,
+    /// Offset, line, file.
+    pub lines: Vec<(u64, u32, String)>,
+}
+
+impl Code {
+    pub fn is_named(&self, name: &str) -> bool {
+        self.name == name || self.aliases.iter().any(|alias| alias == name)
+    }
+}
+
+/// A part of a stack that was run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Code of the guest, by its index in `Truth::codes`.
+    Code(usize),
+    /// A C function of that name.
+    Native(String),
+    /// Any number of C functions.
+    AnyNative,
+}
+
+/// A thread ran this stack in all of [from, to]. Innermost first; `None`: samples there are not to be counted.
+#[derive(Clone, Debug)]
+pub struct Run {
+    pub from: u64,
+    pub to: u64,
+    pub stack: Option<Vec<Part>>,
+}
+
+/// Which call graphs of a scenario can be whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unwind {
+    FramePointers,
+    Dwarf,
+    Both,
+    Neither,
+}
+
+/// All that the program says.
+#[derive(Clone, Debug, Default)]
+pub struct Truth {
+    pub pid: u32,
+    pub paths: BTreeMap<String, PathBuf>,
+    pub options: HashMap<String, String>,
+    pub codes: Vec<Code>,
+    /// By thread, in the order of time.
+    runs: HashMap<u32, Vec<Run>>,
+    unnamed: HashMap<u32, Vec<Run>>,
+    /// Indices of `codes`, by page.
+    pages: HashMap<u64, Vec<usize>>,
+}
+
+const PAGE: u64 = 4096;
+
+impl Truth {
+    pub fn parse(text: &str) -> Result<Self> {
+        let mut truth = Truth::default();
+        let mut ids: HashMap<&str, usize> = HashMap::new();
+        let mut stacks: Vec<(u32, u64, u64, &str)> = Vec::new();
+        let mut ended = false;
+        for line in text.lines() {
+            let fields: Vec<&str> = line.split('\t').collect();
+            truth.line(&fields, &mut ids, &mut stacks, &mut ended).with_context(|| format!("truth line {line:?}"))?;
+        }
+        if !ended {
+            bail!("the truth is cut off after {} lines", text.lines().count());
+        }
+        // What the library puts behind names of one or two bytes, where readers drop those.
+        if let Some(suffix) = truth.options.get("short-names").cloned() {
+            for code in truth.codes.iter_mut().filter(|code| code.name.len() < 3) {
+                code.aliases.push(format!("{}{suffix}", code.name));
+            }
+        }
+        for (tid, from, to, stack) in stacks {
+            let parts = stack.split(',').map(|part| parse_part(part, &ids)).collect::<Result<Vec<Part>>>();
+            let stack = Some(parts.with_context(|| format!("stack {stack:?}"))?);
+            truth.runs.entry(tid).or_default().push(Run { from, to, stack });
+        }
+        for runs in truth.runs.values_mut().chain(truth.unnamed.values_mut()) {
+            runs.sort_by_key(|run| run.from);
+        }
+        for (index, code) in truth.codes.iter().enumerate() {
+            for page in code.addr / PAGE..=(code.addr + code.size.max(1) - 1) / PAGE {
+                truth.pages.entry(page).or_default().push(index);
+            }
+        }
+        Ok(truth)
+    }
+
+    fn line<'t>(
+        &mut self,
+        fields: &[&'t str],
+        ids: &mut HashMap<&'t str, usize>,
+        stacks: &mut Vec<(u32, u64, u64, &'t str)>,
+        ended: &mut bool,
+    ) -> Result<()> {
+        let field = |index: usize| fields.get(index).copied().context("too short");
+        let number = |index: usize| field(index)?.parse::<u64>().context("number");
+        let hex = |index: usize| u64::from_str_radix(field(index)?, 16).context("hexadecimal number");
+        let known = |ids: &HashMap<&str, usize>| ids.get(field(1)?).copied().context("unknown code");
+        if *ended {
+            bail!("behind the end");
+        }
+        match field(0)? {
+            "pid" => self.pid = number(1)? as u32,
+            "path" => drop(self.paths.insert(field(1)?.into(), field(2)?.into())),
+            "option" => drop(self.options.insert(field(1)?.into(), field(2)?.into())),
+            "code" => {
+                if ids.insert(field(1)?, self.codes.len()).is_some() {
+                    bail!("the same code twice");
+                }
+                self.codes.push(Code {
+                    addr: hex(2)?,
+                    size: hex(3)?,
+                    from: number(4)?,
+                    to: if number(5)? == 0 { u64::MAX } else { number(5)? },
+                    name: field(6)?.into(),
+                    aliases: Vec::new(),
+                    lines: Vec::new(),
+                });
+            }
+            "alias" => self.codes[known(ids)?].aliases.push(field(2)?.into()),
+            "line" => self.codes[known(ids)?].lines.push((hex(2)?, number(3)? as u32, field(4)?.into())),
+            // The line where most of the time goes: what is said by `line` says the same.
+            "hotline" => {
+                known(ids)?;
+            }
+            // The codes may come later.
+            "run" => stacks.push((number(1)? as u32, number(2)?, number(3)?, field(4)?)),
+            "unnamed" => {
+                let run = Run { from: number(2)?, to: number(3)?, stack: None };
+                self.unnamed.entry(number(1)? as u32).or_default().push(run);
+            }
+            "end" => *ended = true,
+            other => bail!("unknown kind {other:?}"),
+        }
+        Ok(())
+    }
+
+    /// The code that lay at an address at a time. Where the program says two, the newest.
+    pub fn code_at(&self, ip: u64, time: u64) -> Option<usize> {
+        let there = |&&index: &&usize| {
+            let code = &self.codes[index];
+            (code.addr..code.addr + code.size).contains(&ip) && (code.from..code.to).contains(&time)
+        };
+        self.pages.get(&(ip / PAGE))?.iter().filter(there).max_by_key(|&&index| self.codes[index].from).copied()
+    }
+
+    /// Whether samples of that thread are not to be counted then.
+    pub fn is_unnamed(&self, tid: u32, time: u64) -> bool {
+        find(&self.unnamed, tid, time).is_some()
+    }
+
+    /// The stack that the thread ran then.
+    pub fn stack_at(&self, tid: u32, time: u64) -> Option<&[Part]> {
+        find(&self.runs, tid, time)?.stack.as_deref()
+    }
+
+    /// Whether a C function has to be in some stack.
+    pub fn has_native_parts(&self) -> bool {
+        let parts = self.runs.values().flatten().filter_map(|run| run.stack.as_ref()).flatten();
+        parts.into_iter().any(|part| matches!(part, Part::Native(_)))
+    }
+
+    /// Which call graphs can be whole; both, if the program does not say.
+    pub fn unwind(&self) -> Result<Unwind> {
+        Ok(match self.options.get("unwind").map(String::as_str) {
+            Some("fp") => Unwind::FramePointers,
+            Some("dwarf") => Unwind::Dwarf,
+            Some("both") | None => Unwind::Both,
+            Some("none") => Unwind::Neither,
+            Some(other) => bail!("unknown unwind {other:?}"),
+        })
+    }
+}
+
+fn parse_part(part: &str, ids: &HashMap<&str, usize>) -> Result<Part> {
+    Ok(match part {
+        "?" => Part::AnyNative,
+        _ => match part.strip_prefix('*') {
+            Some(name) => Part::Native(name.into()),
+            None => Part::Code(*ids.get(part).with_context(|| format!("unknown code {part:?}"))?),
+        },
+    })
+}
+
+/// Runs of one thread do not overlap, so that the last one that began before is the only one that can be.
+fn find(runs: &HashMap<u32, Vec<Run>>, tid: u32, time: u64) -> Option<&Run> {
+    let runs = runs.get(&tid)?;
+    let behind = runs.partition_point(|run| run.from <= time);
+    runs[..behind].last().filter(|run| time <= run.to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "pid\t42\npath\tmap\t/tmp/perf-42.map\noption\tunwind\tdwarf\n\
+        code\t1\t1000\t20\t100\t200\told one\ncode\t2\t1000\t10\t200\t0\tnew\ncode\t3\t1ff0\t20\t0\t0\tacross\n\
+        alias\t2\tnew()\nline\t2\t4\t7\t/a b.toy\nhotline\t2\t7\n\
+        run\t43\t150\t160\t1,*qsort,?\nrun\t43\t110\t140\t3,1,?\nunnamed\t43\t300\t310\nend\n";
+
+    #[test]
+    fn what_lay_where_and_when() {
+        let truth = Truth::parse(TEXT).unwrap();
+        let name = |ip, time| truth.code_at(ip, time).map(|index| truth.codes[index].name.as_str());
+        assert_eq!(truth.pid, 42);
+        assert_eq!(truth.unwind().unwrap(), Unwind::Dwarf);
+        assert_eq!(name(0x1000, 99), None);
+        assert_eq!(name(0x1000, 100), Some("old one"));
+        assert_eq!(name(0x101f, 199), Some("old one"));
+        assert_eq!(name(0x1000, 200), Some("new"));
+        assert_eq!(name(0x1010, 200), None, "behind the end of the new one");
+        assert_eq!(name(0x2005, 1 << 60), Some("across"), "on its second page");
+        assert!(truth.codes[1].is_named("new()") && truth.codes[1].is_named("new") && !truth.codes[1].is_named("old"));
+        assert_eq!(truth.codes[1].lines, [(4, 7, "/a b.toy".to_string())]);
+    }
+
+    #[test]
+    fn short_names_may_be_longer() {
+        let code = "code\t1\t1000\t20\t100\t200\té\ncode\t2\t2000\t20\t100\t200\tabc\nend\n";
+        let truth = Truth::parse(&format!("option\tshort-names\t()\n{code}")).unwrap();
+        assert!(truth.codes[0].is_named("é()") && truth.codes[0].is_named("é") && !truth.codes[1].is_named("abc()"));
+        assert!(!Truth::parse(code).unwrap().codes[0].is_named("é()"), "not unless the program says so");
+    }
+
+    #[test]
+    fn what_ran_when() {
+        let truth = Truth::parse(TEXT).unwrap();
+        let expected = [Part::Code(0), Part::Native("qsort".into()), Part::AnyNative];
+        assert_eq!(truth.stack_at(43, 150), Some(&expected[..]));
+        assert_eq!(truth.stack_at(43, 160), Some(&expected[..]));
+        assert_eq!(truth.stack_at(43, 145), None, "between two runs");
+        assert_eq!(truth.stack_at(42, 150), None, "another thread");
+        assert!(truth.is_unnamed(43, 305) && !truth.is_unnamed(43, 311) && !truth.is_unnamed(42, 305));
+    }
+
+    #[test]
+    fn a_truth_that_is_not_whole_is_refused() {
+        let refused = |text: &str| Truth::parse(text).is_err();
+        assert!(refused("pid\t1\n"), "no end");
+        assert!(refused("run\t1\t1\t2\t9,?\nend\n"), "unknown code in a stack");
+        assert!(refused("code\t1\t1000\t20\t100\t200\n end\n"), "no name");
+        assert!(refused("what\t1\nend\n"), "unknown kind of line");
+        assert!(refused("code\t1\txyz\t20\t100\t200\tname\nend\n"), "bad number");
+        assert!(refused("end\npid\t1\n"), "something behind the end");
+    }
+}
