@@ -37,8 +37,9 @@
 //!
 //! # Where to find what
 //! `capi` is the C layer. [`Session`] checks and forwards to `producer`, which lays records down in the calling thread's
-//! `chunk` by way of its `lane`; `writer` merges them, keeps the `registry`, and feeds the `sink`s. `format` has the byte layouts, `sys` the
-//! operating system. `check` and `show` are what the program `jitsym` is made of, and no part of the C libraries.
+//! `chunk` by way of its `lane`; `writer` merges them, keeps the `registry`, and feeds the `sink`s. `format` has the byte
+//! layouts, `sys` the operating system. `check` and `show` are what the program `jitsym` is made of, and no part of the C
+//! libraries.
 
 // The library runs in somebody else's process: nothing in it may give up.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]
