@@ -118,7 +118,8 @@ impl Registry {
         let overlapped = highest.filter(|&number| self.pieces[number].end() > start);
         let before = if overlapped.is_none() { highest } else { self.last_before(start) };
         // Code that reaches into the new code itself made no claim there: it is overwritten.
-        inserted.was_claimed = before.is_some_and(|number| self.pieces[number].end() <= start && self.reach(number) > start);
+        inserted.was_claimed =
+            before.is_some_and(|number| self.pieces[number].end() <= start && self.reach(number) > start);
         let number = match overlapped {
             // Code caches use the same places again.
             Some(number) if (self.pieces[number].start, self.pieces[number].end()) == (start, end) => {
