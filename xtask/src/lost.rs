@@ -30,10 +30,16 @@ pub const LOST: &[Lost] = &[
         instead: "leave `jitsym_unwind_size` bytes free behind the code and say so in `free_after`; or perf 7, or frame pointers",
     },
     Lost {
-        readers: &["perf-bookworm/dwarf", "perf-bookworm/fp", "perf-trixie/dwarf", "perf-trixie/fp"],
+        readers: &["perf-bookworm/dwarf", "perf-bookworm/fp"],
         scenarios: &["mangled-lookalikes"],
-        reason: "perf demangles a name that begins like a mangled one as far as it can: `_Zoom_in` becomes `operator||`",
+        reason: "perf 6.1 demangles a name that begins like a mangled one as far as it can: `_Zoom_in` becomes `operator||`",
         instead: "do not begin names with `_Z` or `_R`; `perf report --no-demangle`; the perf map has the name as it is",
+    },
+    Lost {
+        readers: &["samply/"],
+        scenarios: &["odd-names"],
+        reason: "samply takes a name like `py::fib:/src/fib.py` for one of CPython, and shows a second frame for it",
+        instead: "do not begin names with `py::`",
     },
     Lost {
         readers: &["perf-sid/dwarf", "perf-sid/fp", "perf-sid/attach"],
