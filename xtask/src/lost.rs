@@ -36,6 +36,12 @@ pub const LOST: &[Lost] = &[
         instead: "do not begin names with `_Z` or `_R`; `perf report --no-demangle`; the perf map has the name as it is",
     },
     Lost {
+        readers: &["perf-trixie/dwarf", "perf-trixie/fp"],
+        scenarios: &["one-byte"],
+        reason: "`perf annotate` of perf 6.12 crashes on the function with the loop; names and stacks are right",
+        instead: "`perf annotate` of another perf",
+    },
+    Lost {
         readers: &["samply/"],
         scenarios: &["odd-names"],
         reason: "samply takes a name like `py::fib:/src/fib.py` for one of CPython, and shows a second frame for it",
