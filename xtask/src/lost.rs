@@ -48,6 +48,12 @@ pub const LOST: &[Lost] = &[
         instead: "do not begin names with `py::`",
     },
     Lost {
+        readers: &["samply/"],
+        scenarios: &["namespace"],
+        reason: "samply opens the files of a process by the names that they have in its namespace, outside of it",
+        instead: "run samply in the container, or give it the directory with `--aux-file-dir`",
+    },
+    Lost {
         readers: &["perf-sid/dwarf", "perf-sid/fp", "perf-sid/attach"],
         scenarios: &["namespace"],
         reason: "perf 7 does not find the jitdump of a process in another pid namespace, so that only the perf map is left: no tables, no code",
