@@ -48,6 +48,12 @@ pub const LOST: &[Lost] = &[
         instead: "do not begin names with `py::`",
     },
     Lost {
+        readers: &["bpftrace/map"],
+        scenarios: &["threads"],
+        reason: "bpftrace 0.17 looks for names late, and finds none any more for a thread that has ended",
+        instead: "threads that live as long as bpftrace looks, or perf",
+    },
+    Lost {
         readers: &["samply/"],
         scenarios: &["namespace"],
         reason: "samply opens the files of a process by the names that they have in its namespace, outside of it",
