@@ -18,7 +18,7 @@ static uint8_t *mapped(size_t size, int protection, int flags, int file) {
   return memory;
 }
 
-/* The memory stays until the end, because nothing else may come to lie where samples were taken. */
+/* The addresses are the guest's until the end, because nothing else may come to lie where samples were taken. */
 struct region new_region(enum region_kind kind, size_t size) {
   struct region region;
   int writable = PROT_READ | PROT_WRITE, file;
@@ -37,6 +37,14 @@ struct region new_region(enum region_kind kind, size_t size) {
     region.write = region.run;
   }
   return region;
+}
+
+void map_anew(const struct region *region) {
+  if (munmap(region->run, region->size) != 0 ||
+      mmap(region->run, region->size, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE,
+           -1, 0) != region->run) {
+    fail("cannot map memory anew");
+  }
 }
 
 void protect(const struct region *region, int writable) {
@@ -79,6 +87,34 @@ void write_code(struct code *code, struct function *function, enum kind kind, co
   code->kind = kind;
 }
 
+/* FNV-1a folded to 32 bits, which is what the library puts behind a name that it has cut. */
+static uint32_t hash(const char *name) {
+  uint64_t hash = UINT64_C(0xcbf29ce484222325);
+  for (; *name; name++) {
+    hash = (hash ^ (uint8_t)*name) * UINT64_C(0x100000001b3);
+  }
+  return (uint32_t)(hash ^ hash >> 32);
+}
+
+/* What a name becomes in the files of the library. The caller frees it. */
+static char *name_as_written(const char *name) {
+  size_t size = strlen(name);
+  char *written = malloc(size + 1);
+  if (!written) {
+    fail("out of memory");
+  }
+  memcpy(written, name, size + 1);
+  if (size > JITSYM_NAME_MAX) {
+    size_t cut = JITSYM_NAME_MAX - 9;
+    /* Not in the middle of a character. */
+    while (((uint8_t)written[cut] & 0xc0) == 0x80) {
+      cut--;
+    }
+    snprintf(written + cut, 10, "~%08" PRIx32, hash(name));
+  }
+  return written;
+}
+
 void announce(struct code *code, enum gap gap) {
   struct function *f = code->function;
   jitsym_code registered;
@@ -88,7 +124,8 @@ void announce(struct code *code, enum gap gap) {
   registered.addr = code->addr;
   registered.size = code->size;
   registered.name = code->name;
-  registered.bytes = code->bytes;
+  registered.bytes = code->handing_over == BY_ADDRESS ? NULL : code->bytes;
+  registered.flags = code->handing_over == STABLE ? JITSYM_CODE_STABLE : 0;
   if (f->eh_style != EH_NONE) {
     describe_eh(f, code->addr);
   }
@@ -144,6 +181,14 @@ void remove_code(struct code *code) {
   check(jitsym_unregister(session, code->id), "jitsym_unregister");
 }
 
+void remove_all(struct code *codes, unsigned count, const struct region *region) {
+  uint64_t to = now();
+  for (unsigned i = 0; i < count; i++) {
+    truth_code_ends(codes[i].number, to);
+  }
+  check(jitsym_unregister_range(session, (uint64_t)(uintptr_t)region->run, region->size), "jitsym_unregister_range");
+}
+
 const char *name_of(const char *prefix, unsigned number) {
   size_t size = strlen(prefix) + 12;
   char *name = malloc(size);
@@ -152,31 +197,4 @@ const char *name_of(const char *prefix, unsigned number) {
   }
   snprintf(name, size, "%s_%u", prefix, number);
   return name;
-}
-
-/* FNV-1a folded to 32 bits, which is what the library puts behind a name that it has cut. */
-static uint32_t hash(const char *name) {
-  uint64_t hash = UINT64_C(0xcbf29ce484222325);
-  for (; *name; name++) {
-    hash = (hash ^ (uint8_t)*name) * UINT64_C(0x100000001b3);
-  }
-  return (uint32_t)(hash ^ hash >> 32);
-}
-
-char *name_as_written(const char *name) {
-  size_t size = strlen(name);
-  char *written = malloc(size + 1);
-  if (!written) {
-    fail("out of memory");
-  }
-  memcpy(written, name, size + 1);
-  if (size > JITSYM_NAME_MAX) {
-    size_t cut = JITSYM_NAME_MAX - 9;
-    /* Not in the middle of a character. */
-    while (((uint8_t)written[cut] & 0xc0) == 0x80) {
-      cut--;
-    }
-    snprintf(written + cut, 10, "~%08" PRIx32, hash(name));
-  }
-  return written;
 }

@@ -20,7 +20,7 @@
  *   run TID FROM TO STACK                                        innermost first: ID, `*C-FUNCTION`, `?`
  *   unnamed TID FROM TO
  *   end
- * pid and TID are those that a profiler outside sees.
+ * pid and TID are those that a profiler outside sees. Exit status 77: there may be no namespaces here, and nothing was run.
  *
  * Readers that follow the tables need it compiled with
  *   -O2 -fomit-frame-pointer -fno-optimize-sibling-calls
@@ -153,10 +153,11 @@ static void check_stats(void) {
 
 static void say_what_readers_can_do(const struct scenario *scenario) {
 #ifdef FRAME_POINTERS
-  truth_option("unwind", strcmp(scenario->unwind, "fp") == 0 ? "both" : "dwarf");
+  const char *with_frame_pointers = "both";
 #else
-  truth_option("unwind", "dwarf");
+  const char *with_frame_pointers = "dwarf";
 #endif
+  truth_option("unwind", strcmp(scenario->unwind, "fp") == 0 ? with_frame_pointers : scenario->unwind);
   truth_option("gap", scenario->gap == WITH_GAP ? "yes" : "no");
   if (scenario->flags & IN_NAMESPACE) {
     truth_option("namespace", "pid");

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../guest_code.h"
+#include "../guest_function.h"
 
 #define NOINLINE __attribute__((noinline))
 #define COUNT(array) ((unsigned)(sizeof(array) / sizeof *(array)))
@@ -21,7 +21,7 @@
 /* ------------------------------------------------------------------------------------------------- main.c */
 
 struct options {
-  const char *scenario, *truth, *dir;
+  const char *truth, *dir;
   uint32_t sinks;
   double seconds;
   unsigned count;
@@ -46,9 +46,6 @@ uint64_t cpu_time(void);
 
 /* By a generator of the thread's own, in [from, to). */
 uint64_t random_in(uint64_t from, uint64_t to);
-
-/* The thread's id as the kernel tells it to those outside. */
-unsigned long outer_tid(void);
 
 void truth_option(const char *key, const char *value);
 void truth_path(const char *what, const char *path);
@@ -119,8 +116,12 @@ struct region {
 enum region_kind { REGION_RWX, REGION_W_XOR_X, REGION_MEMFD };
 
 struct region new_region(enum region_kind kind, size_t size);
+/* Gives the memory back and takes new memory at the same place. */
+void map_anew(const struct region *region);
 /* Of memory that is writable or executable, never both. */
 void protect(const struct region *region, int writable);
+
+enum handing_over { AS_BYTES, BY_ADDRESS, STABLE };
 
 /* A function at a place, or one of C. */
 struct code {
@@ -135,6 +136,8 @@ struct code {
   uint32_t number;
   /* Rounds in a nanosecond, when it is the innermost. */
   double speed;
+  /* Whether the library is to read the bytes by itself, at once or later. */
+  enum handing_over handing_over;
   /* For one of C: whether there are functions of the C library between it and the one that it calls. */
   int is_c, calls_by_libc;
 };
@@ -157,12 +160,11 @@ size_t put_code(struct code *code, enum kind kind, unsigned salt, const char *na
 /* Copies it to where it may overlap its old place, and tells. */
 void move_code(struct code *code, const struct region *region, size_t offset, enum gap gap);
 void remove_code(struct code *code);
+/* All of these, which are all that there is in the region, by one call. */
+void remove_all(struct code *codes, unsigned count, const struct region *region);
 
 /* "PREFIX_NUMBER", kept for ever. */
 const char *name_of(const char *prefix, unsigned number);
-
-/* What a name becomes in the files of the library. The caller frees it. */
-char *name_as_written(const char *name);
 
 /* -------------------------------------------------------------------------------------------------- run.c */
 
@@ -193,7 +195,7 @@ struct scenario {
   const char *name;
   void (*run)(void);
   /* `fp`: a reader that follows frame pointers sees the whole stack, if the C part has them too. `dwarf`: only one that
-     reads the tables. */
+     reads the tables. `none`: there are none. */
   const char *unwind;
   /* Whether the code has the free bytes behind it that readers with libunwind need. */
   enum gap gap;

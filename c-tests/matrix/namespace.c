@@ -93,9 +93,31 @@ static void make_own_tmp(void) {
   }
 }
 
+static void write_line(const char *path, const char *line) {
+  FILE *file = fopen(path, "we");
+  if (!file || fputs(line, file) < 0 || fclose(file) != 0) {
+    fail("cannot make a user namespace");
+  }
+}
+
+/* Who is not root may have namespaces within one where he is. */
+static int unshare_as_user(void) {
+  char map[64];
+  unsigned uid = (unsigned)getuid(), gid = (unsigned)getgid();
+  if (unshare(CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS) != 0) {
+    return -1;
+  }
+  write_line("/proc/self/setgroups", "deny");
+  snprintf(map, sizeof map, "0 %u 1", uid);
+  write_line("/proc/self/uid_map", map);
+  snprintf(map, sizeof map, "0 %u 1", gid);
+  write_line("/proc/self/gid_map", map);
+  return 0;
+}
+
 void enter_namespace(void) {
   int status;
-  if (unshare(CLONE_NEWPID | CLONE_NEWNS) != 0) {
+  if (unshare(CLONE_NEWPID | CLONE_NEWNS) != 0 && unshare_as_user() != 0) {
     fprintf(stderr, "ground truth: namespaces are not allowed here\n");
     exit(NOT_ALLOWED);
   }

@@ -55,6 +55,22 @@ static void memfd(void) {
   grow_up(REGION_MEMFD, WITH_GAP);
 }
 
+/* The library gets the bytes in all ways that there are. */
+static void ways_to_hand_over(void) {
+  static struct code codes[CODES];
+  struct region region = new_region(REGION_RWX, REGION_SIZE);
+  size_t at = 0;
+  for (unsigned i = 0; i < CODES; i++) {
+    enum kind kind = mixed[i % COUNT(mixed)];
+    struct function *function = compile(kind, i + 1, name_of_kind(i), NULL);
+    write_code(&codes[i], function, kind, function->name, &region, at);
+    codes[i].handing_over = (enum handing_over)(i % 3);
+    announce(&codes[i], WITH_GAP);
+    at += function->code.size + gap_behind(function, WITH_GAP);
+  }
+  run_any(codes, CODES, option.seconds);
+}
+
 /* Each right before the one before, so that a claim beyond the end of one would be upon an older one. */
 static void packed_down(void) {
   static struct code codes[CODES];
@@ -78,5 +94,6 @@ const struct scenario layout_scenarios[] = {
     {"declared-gap", declared_gap, "dwarf", WITH_GAP, 0},
     {"w-xor-x", w_xor_x, "dwarf", WITH_GAP, 0},
     {"memfd", memfd, "dwarf", WITH_GAP, 0},
+    {"ways-to-hand-over", ways_to_hand_over, "dwarf", WITH_GAP, 0},
     SCENARIOS_END,
 };

@@ -46,6 +46,24 @@ static void moves(void) {
   }
 }
 
+/* A code cache that is flushed at once and filled anew, sometimes in new memory at the same place. */
+static void cache_flush(void) {
+  struct region region = new_region(REGION_RWX, REGION_SIZE);
+  frames_change_with_time();
+  for (unsigned round = 0; round < ROUNDS; round++) {
+    size_t at = 16 * round;
+    for (unsigned i = 0; i < CODES; i++) {
+      unsigned number = round * CODES + i;
+      at = put_code(&codes[i], mixed[(i + round) % CODES], number + 1, name_of("cached", number), &region, at, WITH_GAP);
+    }
+    run_any(codes, CODES, option.seconds / ROUNDS);
+    remove_all(codes, CODES, &region);
+    if (round % 2) {
+      map_anew(&region);
+    }
+  }
+}
+
 /*
  * A compacting collector: all code is moved by less than its size, up (the highest first) and down (the lowest first), so
  * that the new place of each overlaps its old one.
@@ -150,6 +168,7 @@ static void late(void) {
 const struct scenario life_scenarios[] = {
     {"moves", moves, "dwarf", WITH_GAP, 0},
     {"moves-overlapping", moves_overlapping, "dwarf", WITH_GAP, 0},
+    {"cache-flush", cache_flush, "dwarf", WITH_GAP, 0},
     {"reuse", reuse, "fp", WITH_GAP, 0},
     {"reuse-other-frames", reuse_other_frames, "dwarf", WITH_GAP, 0},
     {"overwrite", overwrite, "fp", WITH_GAP, 0},

@@ -5,25 +5,30 @@
  */
 #include "matrix.h"
 
-enum { REGION_SIZE = 1 << 16, CODES = 24 };
+enum { REGION_SIZE = 1 << 16, CODES = 24, CALLERS = 3 };
 
-static struct code codes[CODES];
+static struct code codes[CODES + CALLERS];
 
-/* Leaves and callers in turn; `salted`: no two of the same bytes. */
-static void run_named(const char *const *names, unsigned count, int salted) {
+/* Leaves of these names, since the innermost function is what most readers show; one of their callers has one, too. */
+static void put_named(const char *const *names, unsigned count) {
   struct region region = new_region(REGION_RWX, REGION_SIZE);
   size_t at = 0;
-  for (unsigned i = 0; i < count; i++) {
-    at = put_code(&codes[i], i % 2 ? MID_FP : LEAF_FP, salted ? i + 1 : 0, names[i], &region, at, WITH_GAP);
+  for (unsigned i = 0; i < count + CALLERS; i++) {
+    const char *name = i < count ? names[i] : i == count ? names[count / 2] : name_of("caller", i);
+    at = put_code(&codes[i], i < count ? LEAF_FP : MID_FP, i + 1, name, &region, at, WITH_GAP);
   }
-  run_any(codes, count, option.seconds);
+}
+
+static void run_named(const char *const *names, unsigned count) {
+  put_named(names, count);
+  run_any(codes, count + CALLERS, option.seconds);
 }
 
 /* perf drops names of one and two bytes from a perf map, so that the library puts "()" behind them there. */
 static void short_names(void) {
   static const char *const names[] = {"f", "g", "a", "i", "x", "_", "ab", "cd", "$", "7", "\xc3\xa9", "+"};
   truth_option("short-names", "()");
-  run_named(names, COUNT(names), 1);
+  run_named(names, COUNT(names));
 }
 
 static void odd_names(void) {
@@ -45,7 +50,7 @@ static void odd_names(void) {
       "🚀 launch",
       "deadbeef 20 looks_like_a_line",
   };
-  run_named(names, COUNT(names), 1);
+  run_named(names, COUNT(names));
 }
 
 /* Look like what C++ and Rust make of names, and are not. */
@@ -54,31 +59,30 @@ static void mangled_lookalikes(void) {
       "_Zoom_in", "_Result", "_Z", "_ZN", "_R", "_RNv", "_Zen::garden", "_R2D2", "_ZZ_top", "_Runtime_call",
   };
   truth_option("short-names", "()");
-  run_named(names, COUNT(names), 1);
+  run_named(names, COUNT(names));
 }
 
 /* Are such names. Readers may show what they stand for. */
 static void mangled_names(void) {
   static const char *const names[] = {
-      "_ZN5guest4leafEv", "_ZN5guest6callerEi", "_RNvC5guest4leaf", "_RNvNtC5guest5outer6caller",
+      "_ZN5guest4leafEv", "_ZN5guest5otherEi", "_RNvC5guest4leaf", "_RNvNtC5guest5outer5other",
   };
   static const struct {
     unsigned name;
     const char *shown;
   } aliases[] = {
-      {0, "guest::leaf"},       {0, "guest::leaf()"},   {1, "guest::caller"},
-      {1, "guest::caller(int)"}, {2, "guest::leaf"}, {3, "guest::outer::caller"},
+      {0, "guest::leaf"}, {0, "guest::leaf()"}, {1, "guest::other"},
+      {1, "guest::other(int)"}, {2, "guest::leaf"}, {3, "guest::outer::other"},
   };
-  /* Before they run, so that their numbers are known. */
-  struct region region = new_region(REGION_RWX, REGION_SIZE);
-  size_t at = 0;
-  for (unsigned i = 0; i < COUNT(names); i++) {
-    at = put_code(&codes[i], i % 2 ? MID_FP : LEAF_FP, i + 1, names[i], &region, at, WITH_GAP);
-  }
+  put_named(names, COUNT(names));
   for (unsigned i = 0; i < COUNT(aliases); i++) {
     truth_alias(codes[aliases[i].name].number, aliases[i].shown);
+    if (aliases[i].name == COUNT(names) / 2) {
+      /* The caller that is called the same. */
+      truth_alias(codes[COUNT(names)].number, aliases[i].shown);
+    }
   }
-  run_any(codes, COUNT(names), option.seconds);
+  run_any(codes, COUNT(names) + CALLERS, option.seconds);
 }
 
 /* Several thousand bytes, the same up to the last few. The library cuts them and keeps them apart. */
@@ -96,7 +100,7 @@ static void long_names(void) {
     snprintf(text[i] + size - 4, 5, "_%03u", i);
     names[i] = text[i];
   }
-  run_named(names, NAMES, 1);
+  run_named(names, NAMES);
 }
 
 static void one_name(void) {
@@ -104,15 +108,18 @@ static void one_name(void) {
   for (unsigned i = 0; i < CODES; i++) {
     names[i] = "one name for all";
   }
-  run_named(names, CODES, 1);
+  run_named(names, CODES);
 }
 
+/* The same bytes again and again, each time under another name. */
 static void identical_code(void) {
-  const char *names[CODES];
+  struct region region = new_region(REGION_RWX, REGION_SIZE);
+  size_t at = 0;
   for (unsigned i = 0; i < CODES; i++) {
-    names[i] = name_of(i % 2 ? "twin_caller" : "twin_leaf", i);
+    const char *name = name_of(i % 2 ? "twin_caller" : "twin_leaf", i);
+    at = put_code(&codes[i], i % 2 ? MID_FP : LEAF_FP, 0, name, &region, at, WITH_GAP);
   }
-  run_named(names, CODES, 0);
+  run_any(codes, CODES, option.seconds);
 }
 
 const struct scenario name_scenarios[] = {

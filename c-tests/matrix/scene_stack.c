@@ -34,6 +34,21 @@ static void ready_eh_frame(void) {
   run_kinds(kinds, COUNT(kinds), "with_eh_frame");
 }
 
+/* Of which nothing is said but where it is and what it is called. */
+static void no_unwind(void) {
+  static const enum kind kinds[] = {MID_ROWS, LEAF_ROWS, MID_FP, LEAF_FP};
+  struct region region = new_region(REGION_RWX, REGION_SIZE);
+  size_t at = 0;
+  for (unsigned i = 0; i < CODES; i++) {
+    struct function *function = compile(kinds[i % COUNT(kinds)], i + 1, name_of("no_unwind", i), NULL);
+    function->unwind.kind = JITSYM_UNWIND_NONE;
+    write_code(&codes[i], function, kinds[i % COUNT(kinds)], function->name, &region, at);
+    announce(&codes[i], NO_GAP);
+    at += function->code.size;
+  }
+  run_any(codes, CODES, option.seconds);
+}
+
 /* A frame that is as large in all of the code, as traces have it: a stub makes it and jumps there. */
 static void fixed_frame(void) {
   struct region region = new_region(REGION_RWX, REGION_SIZE);
@@ -131,6 +146,7 @@ const struct scenario stack_scenarios[] = {
     {"row-tables", row_tables, "dwarf", WITH_GAP, 0},
     {"fixed-frame", fixed_frame, "dwarf", WITH_GAP, 0},
     {"ready-eh-frame", ready_eh_frame, "dwarf", WITH_GAP, 0},
+    {"no-unwind", no_unwind, "none", NO_GAP, 0},
     {"leaf-functions", leaf_functions, "dwarf", WITH_GAP, 0},
     {"deep-recursion", deep_recursion, "fp", WITH_GAP, 0},
     {"deep-recursion-rows", deep_recursion_rows, "dwarf", WITH_GAP, 0},

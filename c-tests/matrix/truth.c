@@ -45,19 +45,8 @@ uint64_t cpu_time(void) {
   return clock_ns(CLOCK_THREAD_CPUTIME_ID);
 }
 
-uint64_t random_in(uint64_t from, uint64_t to) {
-  static _Thread_local uint64_t state;
-  if (state == 0) {
-    state = 0x9e3779b97f4a7c15u * outer_tid();
-  }
-  state ^= state << 13;
-  state ^= state >> 7;
-  state ^= state << 17;
-  return from + (state >> 11) % (to - from);
-}
-
-/* /proc may be that of the outer namespace, which is what is wanted. */
-unsigned long outer_tid(void) {
+/* The thread's id as those outside see it: /proc is that of the outer namespace. */
+static unsigned long outer_tid(void) {
   static _Thread_local unsigned long tid;
   if (tid == 0) {
     char link[64];
@@ -69,6 +58,17 @@ unsigned long outer_tid(void) {
     tid = strtoul(strrchr(link, '/') + 1, NULL, 10);
   }
   return tid;
+}
+
+uint64_t random_in(uint64_t from, uint64_t to) {
+  static _Thread_local uint64_t state;
+  if (state == 0) {
+    state = 0x9e3779b97f4a7c15u * outer_tid();
+  }
+  state ^= state << 13;
+  state ^= state >> 7;
+  state ^= state << 17;
+  return from + (state >> 11) % (to - from);
 }
 
 static char *copied(const char *text) {
