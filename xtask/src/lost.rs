@@ -13,7 +13,7 @@ pub struct Lost {
 pub const LOST: &[Lost] = &[
     Lost {
         readers: &["/map"],
-        scenarios: &["moves", "reuse", "reuse-other-frames", "overwrite"],
+        scenarios: &["moves", "cache-flush", "reuse", "reuse-other-frames", "overwrite"],
         reason: "a perf map has no time: an address has the name of the code that lay there last",
         instead: "a jitdump and `perf inject --jit`, or samply",
     },
@@ -28,6 +28,12 @@ pub const LOST: &[Lost] = &[
         scenarios: &["packed-up", "packed-down"],
         reason: "libunwind reads the tables in memory behind the code, where the next function is",
         instead: "leave `jitsym_unwind_size` bytes free behind the code and say so in `free_after`; or perf 7, or frame pointers",
+    },
+    Lost {
+        readers: &["perf-bookworm/dwarf", "perf-trixie/dwarf"],
+        scenarios: &["cache-flush"],
+        reason: "libunwind remembers for an address how it has unwound there first, also when other code is there later",
+        instead: "frame pointers; names are right in any case",
     },
     Lost {
         readers: &["perf-bookworm/dwarf", "perf-bookworm/fp"],
@@ -67,7 +73,7 @@ pub const LOST: &[Lost] = &[
     },
     Lost {
         readers: &["perf-sid/dwarf"],
-        scenarios: &["moves", "moves-overlapping", "reuse-other-frames", "overwrite"],
+        scenarios: &["moves", "moves-overlapping", "cache-flush", "reuse-other-frames", "overwrite"],
         reason: "perf 7 goes on with the tables of the code that it met first at an address",
         instead: "frame pointers, or a perf with libunwind; names are right in any case",
     },
