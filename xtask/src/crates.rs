@@ -32,7 +32,11 @@ struct Load {
 pub fn measure(perf: &Perf, program: &Program, task: &Task) -> Result<Outcome> {
     let recording = perf.record(program, task, &MODE)?;
     let truth = &recording.truth;
-    let loads = read_dump(truth.paths.get("jitdump").context("no jitdump")?)?;
+    let dump = truth.paths.get("jitdump").context("no jitdump")?;
+    // The process may have a /tmp of its own; then it lives still.
+    let root = format!("/proc/{}/root", truth.pid);
+    let root = if Path::new(&root).exists() { root } else { String::new() };
+    let loads = read_dump(Path::new(&format!("{root}{}", dump.display())))?;
     let pages = by_page(&loads);
     let frame = |time: u64, address: u64| match load_at(&loads, &pages, address, time) {
         Some(load) => Frame { name: Some(load.name.clone()), kind: Kind::Guest },
@@ -54,9 +58,10 @@ pub fn measure(perf: &Perf, program: &Program, task: &Task) -> Result<Outcome> {
     let mut outcome = Outcome::of(score::score(truth, &samples, whole));
 
     perf.inject(task.dir, &recording.data)?;
+    let directory = dump.parent().context("a jitdump without a directory")?;
     let mut objects = Share::default();
     for load in &loads {
-        let path = format!("/tmp/jitted-{}-{}.so", truth.pid, load.index);
+        let path = format!("{root}{}/jitted-{}-{}.so", directory.display(), dump_pid(dump)?, load.index);
         let right = check_object(load, truth, &path);
         if let (Err(error), true) = (&right, outcome.wrong.len() < 30) {
             outcome.wrong.push(format!("{path}: {error:#}"));
@@ -65,6 +70,12 @@ pub fn measure(perf: &Perf, program: &Program, task: &Task) -> Result<Outcome> {
     }
     outcome.shares.push((What::Objects, objects));
     Ok(outcome)
+}
+
+/// The process id in the name of the dump, which is the one in its namespace.
+fn dump_pid(dump: &Path) -> Result<&str> {
+    let name = dump.file_name().and_then(|name| name.to_str()).context("the jitdump's name")?;
+    name.strip_prefix("jit-").and_then(|name| name.strip_suffix(".dump")).context("the jitdump's name")
 }
 
 fn read_dump(path: &Path) -> Result<Vec<Load>> {

@@ -13,7 +13,7 @@ pub struct Lost {
 pub const LOST: &[Lost] = &[
     Lost {
         readers: &["/map"],
-        scenarios: &["moves", "reuse", "reuse-other-frames", "overwrite"],
+        scenarios: &["moves", "cache-flush", "reuse", "reuse-other-frames", "overwrite"],
         reason: "a perf map has no time: an address has the name of the code that lay there last",
         instead: "a jitdump and `perf inject --jit`, or samply",
     },
@@ -30,10 +30,40 @@ pub const LOST: &[Lost] = &[
         instead: "leave `jitsym_unwind_size` bytes free behind the code and say so in `free_after`; or perf 7, or frame pointers",
     },
     Lost {
-        readers: &["perf-bookworm/dwarf", "perf-bookworm/fp", "perf-trixie/dwarf", "perf-trixie/fp"],
+        readers: &["perf-bookworm/dwarf", "perf-trixie/dwarf"],
+        scenarios: &["cache-flush"],
+        reason: "libunwind remembers for an address how it has unwound there first, also when other code is there later",
+        instead: "frame pointers; names are right in any case",
+    },
+    Lost {
+        readers: &["perf-bookworm/dwarf", "perf-bookworm/fp"],
         scenarios: &["mangled-lookalikes"],
-        reason: "perf demangles a name that begins like a mangled one as far as it can: `_Zoom_in` becomes `operator||`",
+        reason: "perf 6.1 demangles a name that begins like a mangled one as far as it can: `_Zoom_in` becomes `operator||`",
         instead: "do not begin names with `_Z` or `_R`; `perf report --no-demangle`; the perf map has the name as it is",
+    },
+    Lost {
+        readers: &["perf-trixie/dwarf", "perf-trixie/fp"],
+        scenarios: &["one-byte"],
+        reason: "`perf annotate` of perf 6.12 crashes on the function with the loop; names and stacks are right",
+        instead: "`perf annotate` of another perf",
+    },
+    Lost {
+        readers: &["samply/"],
+        scenarios: &["odd-names"],
+        reason: "samply takes a name like `py::fib:/src/fib.py` for one of CPython, and shows a second frame for it",
+        instead: "do not begin names with `py::`",
+    },
+    Lost {
+        readers: &["bpftrace/map"],
+        scenarios: &["threads"],
+        reason: "bpftrace 0.17 looks for names late, and finds none any more for a thread that has ended",
+        instead: "threads that live as long as bpftrace looks, or perf",
+    },
+    Lost {
+        readers: &["samply/"],
+        scenarios: &["namespace"],
+        reason: "samply opens the files of a process by the names that they have in its namespace, outside of it",
+        instead: "run samply in the container, or give it the directory with `--aux-file-dir`",
     },
     Lost {
         readers: &["perf-sid/dwarf", "perf-sid/fp", "perf-sid/attach"],
@@ -43,7 +73,7 @@ pub const LOST: &[Lost] = &[
     },
     Lost {
         readers: &["perf-sid/dwarf"],
-        scenarios: &["moves", "moves-overlapping", "reuse-other-frames", "overwrite"],
+        scenarios: &["moves", "moves-overlapping", "cache-flush", "reuse-other-frames", "overwrite"],
         reason: "perf 7 goes on with the tables of the code that it met first at an address",
         instead: "frame pointers, or a perf with libunwind; names are right in any case",
     },

@@ -204,6 +204,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_documentation_lists_what_is_lost() {
+        let path = program::root().join("docs/compatibility.md");
+        let text = std::fs::read_to_string(path).unwrap();
+        let (shown, lost) = (inner(&text, "lost").unwrap().trim(), lost());
+        assert!(shown == lost.trim(), "the table in docs/compatibility.md ought to be\n{lost}");
+    }
+
+    #[test]
     fn one_table_is_replaced_and_the_others_stay() {
         let (begin, end) = marks("x");
         let text = format!("before\n{begin}\n\n### a\none\n\n### b\ntwo\n\n{end}\nbehind\n");
