@@ -586,8 +586,8 @@ typedef struct jitsym_code {
   uint64_t size;
   /**
    * Name, UTF-8. It is cleaned, not refused: bytes that are not UTF-8 become U+FFFD, control characters become `_`, white
-   * space at both ends goes. A name with nothing left, or NULL, becomes `jit_ADDRESS`. In the perf map a name of one or
-   * two bytes gets `()` behind it, because perf drops such names there.
+   * space at both ends goes. A name with nothing left, or NULL, becomes `jit_ADDRESS`. A name of one or two
+   * bytes gets `()` behind it: perf drops such names in a perf map, and takes some in a jitdump for mangled types.
    */
   const char *name;
   /**

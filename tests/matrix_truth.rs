@@ -244,7 +244,8 @@ fn check_dump(held: &Held) {
     }
     for (at, code) in truth.codes.iter().enumerate() {
         let first_run = first_runs.get(&(at + 1)).copied().unwrap_or(code.to);
-        let candidates = by_place.get(&(code.addr, code.size as usize, &*code.name));
+        let name = shown(&code.name);
+        let candidates = by_place.get(&(code.addr, code.size as usize, &name));
         let found = candidates.into_iter().flatten().find(|load| (code.from..=first_run).contains(&load.timestamp));
         let load = found.unwrap_or_else(|| panic!("{code:?}, first run at {first_run}, is not in the dump"));
         assert_eq!(load.mapped, truth.options["gap"] == "yes", "{code:?}");
@@ -260,11 +261,20 @@ fn check_dump(held: &Held) {
     }
 }
 
+/// A name as it is in the files: short ones are made longer.
+fn shown(name: &str) -> String {
+    if name.len() < 3 {
+        format!("{name}()")
+    } else {
+        name.into()
+    }
+}
+
 /// The map names each address by the code that lay there last.
 fn check_map(held: &Held) {
     let place = |code: &Code| Place {
         function: None,
-        name: if code.name.len() < 3 { format!("{}()", code.name) } else { code.name.clone() },
+        name: shown(&code.name),
         addr: code.addr,
         size: code.size,
         free_after: 0,
@@ -273,7 +283,9 @@ fn check_map(held: &Held) {
         to: code.to,
         moved: false,
     };
-    let truth = perf::Truth { places: held.truth.codes.iter().map(place).collect(), ..Default::default() };
+    let places = held.truth.codes.iter().map(place).collect();
+    let paths = [("map".into(), held.file("map"))].into();
+    let truth = perf::Truth { places, paths, ..Default::default() };
     perf::check_map(&truth, &std::fs::read(held.file("map")).expect("map"));
 }
 

@@ -256,8 +256,8 @@ pub struct jitsym_code {
     /// Its size in bytes, 1 to `JITSYM_CODE_SIZE_MAX`.
     pub size: u64,
     /// Name, UTF-8. It is cleaned, not refused: bytes that are not UTF-8 become U+FFFD, control characters become `_`, white
-    /// space at both ends goes. A name with nothing left, or NULL, becomes `jit_ADDRESS`. In the perf map a name of one or
-    /// two bytes gets `()` behind it, because perf drops such names there.
+    /// space at both ends goes. A name with nothing left, or NULL, becomes `jit_ADDRESS`. A name of one or two
+    /// bytes gets `()` behind it: perf drops such names in a perf map, and takes some in a jitdump for mangled types.
     pub name: *const c_char,
     /// Length of `name` in bytes. 0: it ends at its NUL.
     pub name_len: usize,

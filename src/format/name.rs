@@ -35,13 +35,26 @@ pub fn clean(name: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(format!("{}~{hash:08x}", &text[..cut]).into_bytes())
 }
 
+/// Readers drop shorter names of the perf map (perf: linux tools/perf/util/symbol.c, `dso__load_perf_map`), and perf from 6.12
+/// on takes those of one letter in a jitdump for mangled types: `f` becomes `float`, `a` `signed char`.
+pub const MIN: usize = 3;
+
+/// Makes a name that is not empty long enough, by `()` behind it.
+pub fn lengthen(name: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
+    if name.len() < MIN {
+        Cow::Owned([&name[..], b"()"].concat())
+    } else {
+        name
+    }
+}
+
 /// The Unicode line and paragraph separators, which some readers end a line at though they are no control characters.
 fn is_line_end(c: char) -> bool {
     matches!(c, '\u{2028}' | '\u{2029}')
 }
 
-/// Whether a name is printable ASCII without outer spaces, and neither empty nor too long: nothing is to be done then, and
-/// nearly every name is so.
+/// Whether a name is printable ASCII without outer spaces, and neither too short nor too long: nothing is to be done then,
+/// and nearly every name is so.
 #[inline]
 pub fn is_plain(name: &[u8]) -> bool {
     let (Some(first), Some(last)) = (name.first(), name.last()) else { return false };
@@ -54,7 +67,7 @@ pub fn is_plain(name: &[u8]) -> bool {
         (None, Some(first), Some(last)) => are_printable::<8>(first) && are_printable::<8>(last),
         _ => name.iter().all(is_printable),
     };
-    all_printable && *first != b' ' && *last != b' ' && name.len() <= MAX
+    all_printable && *first != b' ' && *last != b' ' && (MIN..=MAX).contains(&name.len())
 }
 
 fn is_printable(byte: &u8) -> bool {
@@ -85,10 +98,18 @@ mod tests {
 
     #[test]
     fn clean_names_stay() {
-        for name in ["f", "foo::bar<int, 3>(a b)", "größe", "名前", "_ZN3foo3barEv"] {
+        for name in ["foo", "foo::bar<int, 3>(a b)", "größe", "名前", "_ZN3foo3barEv"] {
             assert_eq!(cleaned(name.as_bytes()), name);
             assert!(matches!(clean(name.as_bytes()), Cow::Borrowed(_)), "{name}");
             assert_eq!(is_plain(name.as_bytes()), name.is_ascii(), "{name}");
+        }
+    }
+
+    #[test]
+    fn short_names_are_lengthened() {
+        for (name, expected) in [("f", "f()"), ("if", "if()"), ("foo", "foo"), ("ä", "ä()")] {
+            assert_eq!(cleaned(name.as_bytes()), name);
+            assert_eq!(*lengthen(clean(name.as_bytes())), *expected.as_bytes());
         }
     }
 
@@ -116,7 +137,7 @@ mod tests {
 
     #[test]
     fn plain_names_are_known_by_every_byte() {
-        for len in 1..70 {
+        for len in MIN..70 {
             let mut name = vec![b'x'; len];
             assert!(is_plain(&name));
             for at in 0..len {
@@ -130,6 +151,12 @@ mod tests {
                 name[at] = b'x';
             }
         }
-        assert!(!is_plain(b"") && is_plain(&[b'x'; MAX]) && !is_plain(&[b'x'; MAX + 1]));
+        assert!(
+            !is_plain(b"")
+                && !is_plain(b"f")
+                && !is_plain(b"if")
+                && is_plain(&[b'x'; MAX])
+                && !is_plain(&[b'x'; MAX + 1])
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! The perf map: one line `START SIZE NAME` a function (linux tools/perf/Documentation/jit-interface.txt).
 //!
 //! As read by perf (tools/perf/util/symbol.c, `dso__load_perf_map`): two hexadecimal numbers, one separator, the rest is the
-//! name; a name shorter than three bytes is dropped. blazesym and ddprof take no `0x`; Android's simpleperf reads the numbers
+//! name. blazesym and ddprof take no `0x`; Android's simpleperf reads the numbers
 //! with `strtoull(.., 0)` and so needs it (simpleperf read_symbol_map.cpp).
 
 /// Who is to read the map.
@@ -14,10 +14,10 @@ pub enum Dialect {
     Simpleperf,
 }
 
-/// Appends one line for code at `start`, `size` bytes long. `name` has been cleaned and is not empty.
+/// Appends one line for code at `start`, `size` bytes long. `name` has been cleaned and has at least `name::MIN` bytes.
 pub fn push_line(out: &mut Vec<u8>, dialect: Dialect, start: u64, size: u64, name: &[u8]) {
     let prefix: &[u8] = if dialect == Dialect::Simpleperf { b"0x" } else { b"" };
-    out.reserve(2 * (b"0x".len() + HEX_MAX + b" ".len()) + name.len() + b"()\n".len());
+    out.reserve(2 * (b"0x".len() + HEX_MAX + b" ".len()) + name.len() + b"\n".len());
     out.extend_from_slice(prefix);
     push_hex(out, start);
     out.push(b' ');
@@ -25,9 +25,6 @@ pub fn push_line(out: &mut Vec<u8>, dialect: Dialect, start: u64, size: u64, nam
     push_hex(out, size);
     out.push(b' ');
     out.extend_from_slice(name);
-    if name.len() < 3 {
-        out.extend_from_slice(b"()");
-    }
     out.push(b'\n');
 }
 
@@ -167,20 +164,13 @@ mod tests {
     }
 
     #[test]
-    fn short_names_reach_three_bytes() {
-        assert_eq!(line(Dialect::Perf, 16, 1, "f"), "10 1 f()\n");
-        assert_eq!(line(Dialect::Perf, 16, 1, "ab"), "10 1 ab()\n");
-        assert_eq!(line(Dialect::Perf, 16, 1, "abc"), "10 1 abc\n");
-    }
-
-    #[test]
     fn lines_come_back() {
         let mut text = Vec::new();
         push_line(&mut text, Dialect::Perf, 0x7f00_0000_1000, 0x2c, b"fib(int) x");
-        push_line(&mut text, Dialect::Simpleperf, 16, 1, b"f");
+        push_line(&mut text, Dialect::Simpleperf, 16, 1, b"fib");
         text.extend_from_slice(b"nonsense\n10 0 empty\nffffffffffffffff 2 beyond\n20 4 torn");
         let read: Vec<_> = lines(&text).collect();
-        assert_eq!(read, [(0x7f00_0000_1000, 0x2c, &b"fib(int) x"[..]), (16, 1, b"f()")]);
+        assert_eq!(read, [(0x7f00_0000_1000, 0x2c, &b"fib(int) x"[..]), (16, 1, b"fib")]);
         assert_eq!(lines(b"").count() + lines(b"10 1 torn").count(), 0);
     }
 }

@@ -223,6 +223,7 @@ impl Local {
         if *name != *code.name {
             event.flags |= flag::NAME_CHANGED;
         }
+        let name = name::lengthen(name);
         event.name_len = name.len() as u16;
         let engine = self.lane.engine;
         let unwind = unwinding(engine, code, &mut self.unwind)?;

@@ -15,7 +15,10 @@ mod tests;
 pub use presets::Frame;
 
 use gimli::constants::{DW_EH_PE_pcrel, DW_EH_PE_sdata4, DwEhPe};
-use gimli::write::{Address, CommonInformationEntry, EhFrame, EndianVec, FrameDescriptionEntry, FrameTable, Writer};
+use gimli::write::{
+    Address, CallFrameInstruction, CommonInformationEntry, EhFrame, EndianVec, FrameDescriptionEntry, FrameTable,
+    Writer,
+};
 use gimli::{Encoding, Format, LittleEndian};
 
 use crate::code::Unwind;
@@ -83,7 +86,7 @@ pub fn encode(arch: Arch, unwind: &Unwind, code_addr: u64, code_size: u64) -> Re
         return Ok(None);
     }
     check_code_size(code_size)?;
-    let placement = Placement::behind(code_size);
+    let placement = Placement::behind(arch, code_size);
     if let Unwind::EhFrame { bytes, addr } = *unwind {
         let end = code_addr.checked_add(code_size).ok_or(Error::AddressRange)?;
         let entries = eh_frame::entries(arch, bytes, addr, Some(code_addr..end), &placement)?;
@@ -108,7 +111,7 @@ pub fn check_code_size(code_size: u64) -> Result<()> {
 ///
 /// For [`Unwind::EhFrame`] that is the size of tables with every entry of the section.
 pub fn size_bound(arch: Arch, unwind: &Unwind) -> Result<usize> {
-    let placement = Placement::behind(0);
+    let placement = Placement::behind(arch, 0);
     let entries = match *unwind {
         Unwind::None => return Ok(0),
         Unwind::EhFrame { bytes, addr } => eh_frame::entries(arch, bytes, addr, None, &placement)?,
@@ -119,6 +122,7 @@ pub fn size_bound(arch: Arch, unwind: &Unwind) -> Result<usize> {
 
 /// How the tables refer to the code.
 struct Placement {
+    arch: Arch,
     /// Address of the code when `.eh_frame` has address 0, modulo 2^64.
     code: u64,
     /// `DW_EH_PE_*` of the addresses in FDEs.
@@ -127,8 +131,8 @@ struct Placement {
 
 impl Placement {
     /// `.eh_frame` at the first multiple of 8 behind the code.
-    fn behind(code_size: u64) -> Self {
-        Placement { code: align8(code_size).wrapping_neg(), pointers: DW_EH_PE_pcrel | DW_EH_PE_sdata4 }
+    fn behind(arch: Arch, code_size: u64) -> Self {
+        Placement { arch, code: align8(code_size).wrapping_neg(), pointers: DW_EH_PE_pcrel | DW_EH_PE_sdata4 }
     }
 
     /// A CIE whose FDEs are written with these pointers. Places in the code are not factored: it saves nothing, because
@@ -136,6 +140,11 @@ impl Placement {
     fn cie(&self, data_alignment: i8, return_address: gimli::Register) -> CommonInformationEntry {
         let mut cie = CommonInformationEntry::new(ENCODING, 1, data_alignment, return_address);
         cie.fde_address_encoding = self.pointers;
+        if self.arch == Arch::X86_64 {
+            // What nobody says of rbx, libdw takes for lost: among the registers that the ABI keeps it has rax (0) where it means
+            // rbx (3) (elfutils 0.196, perf 7.2). Frames whose CFA counts from rbx then have no callers.
+            cie.add_instruction(CallFrameInstruction::SameValue(gimli::X86_64::RBX));
+        }
         cie
     }
 

@@ -35,7 +35,8 @@ fn plain(row: &UnwindTableRow<usize>) -> Row {
     };
     let saved = row.registers().filter_map(|(register, rule)| match rule {
         RegisterRule::Offset(offset) => Some((register.0, *offset)),
-        RegisterRule::Undefined => None,
+        // That rbx keeps its value is said in every CIE for x86-64.
+        RegisterRule::Undefined | RegisterRule::SameValue => None,
         other => panic!("{register:?} is {other:?}"),
     });
     (reg, offset, saved.collect())
