@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use cfi::{Cfa, Decoded, Dumped, Rule, State};
-use support::{scratch_dir, TmpFiles};
+use support::{checker, scratch_dir, TmpFiles};
 use tracee::Tracee;
 
 /// What a function has to leave as it is: rbx, rbp, r12 to r15, by their DWARF numbers.
@@ -229,5 +229,6 @@ fn every_instruction() {
         assert!(place.moved || seen >= 3, "{} was hardly seen at {:#x}", place.name, place.addr);
     }
     assert!(truth.places.iter().any(|place| place.moved && places.contains(&place.addr)), "no moved code was seen");
+    checker::assert_sound(&walk.tables.path, &[]);
     std::fs::remove_dir_all(dir).expect("remove the files");
 }

@@ -43,6 +43,9 @@ pub(super) fn check(header: &RawHeader, file: &[u8], report: &mut dyn Report) {
     if header.pid == 0 {
         found(&rules::HEADER_PID_ZERO, "pid is 0".into());
     }
+    if header.timestamp == 0 {
+        found(&rules::HEADER_TIME_ZERO, "timestamp is 0".into());
+    }
     let first = RawRecords::new(file, header).next().map(|record| record.timestamp);
     if let Some(first) = first.filter(|_| !header.arch_timestamp()) {
         // Microseconds look like three weeks of uptime, so that only the distance to the records tells.

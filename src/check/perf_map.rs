@@ -13,14 +13,14 @@ const NAME_CUT: usize = 300;
 const NAME_MIN: usize = 3;
 
 pub(super) fn check(file: &[u8], report: &mut dyn Report) {
-    let mut map = Map { file, report, entries: Vec::new() };
-    let mut offset = 0;
+    let mut map = Map { report, entries: Vec::new() };
+    let mut done = 0;
     let mut number = 0;
     for line in raw_lines(file) {
         number += 1;
-        map.line(number, offset, &line);
-        offset += line.bytes.len() as u64 + 1;
-        if !map.report.progress(offset) {
+        map.line(number, &line);
+        done += line.bytes.len() as u64 + 1;
+        if !map.report.progress(done) {
             return;
         }
     }
@@ -31,17 +31,16 @@ pub(super) fn check(file: &[u8], report: &mut dyn Report) {
 }
 
 struct Map<'a, 'r> {
-    file: &'a [u8],
     report: &'r mut dyn Report,
-    entries: Vec<Entry>,
+    entries: Vec<Entry<'a>>,
 }
 
 /// A range that a line claims.
-struct Entry {
+struct Entry<'a> {
     start: u64,
     end: u64,
     line: u64,
-    offset: u64,
+    text: &'a [u8],
 }
 
 impl<'a> Map<'a, '_> {
@@ -49,7 +48,7 @@ impl<'a> Map<'a, '_> {
         self.report.finding(Finding { rule, place, subject: subject.into(), text });
     }
 
-    fn line(&mut self, number: u64, offset: u64, line: &RawLine) {
+    fn line(&mut self, number: u64, line: &RawLine<'a>) {
         let subject = shortened(line.bytes).to_string();
         let mut found = |rule, text: String| self.found(rule, Place::Line(number), &subject, text);
         if line.bytes.len() >= LINE_MAX {
@@ -102,7 +101,7 @@ impl<'a> Map<'a, '_> {
             name => self.name(number, &subject, name),
         }
         if let Some(end) = end.filter(|&end| end > fields.start) {
-            self.entries.push(Entry { start: fields.start, end, line: number, offset });
+            self.entries.push(Entry { start: fields.start, end, line: number, text: line.bytes });
         }
     }
 
@@ -142,12 +141,11 @@ impl<'a> Map<'a, '_> {
         for entry in &entries {
             if let Some(other) = far.filter(|other| other.end > entry.start) {
                 let (early, late) = if other.line < entry.line { (other, entry) } else { (entry, other) };
-                let (subject, other_text) = (self.text_at(late.offset), self.text_at(early.offset));
-                let (subject, place) = (shortened(subject).to_string(), Place::Line(late.line));
-                let same = (early.start, early.end) == (late.start, late.end)
-                    && name_of(self.text_at(late.offset)) == name_of(other_text);
+                let (subject, place) = (shortened(late.text).to_string(), Place::Line(late.line));
+                let same =
+                    (early.start, early.end) == (late.start, late.end) && name_of(early.text) == name_of(late.text);
                 let (rule, verb) = if same { (&rules::MAP_DUPLICATE, "is") } else { (&rules::MAP_OVERLAP, "overlaps") };
-                let text = format!("it {verb} that in line {}: {}", early.line, shortened(other_text));
+                let text = format!("it {verb} that in line {}: {}", early.line, shortened(early.text));
                 self.found(rule, place, &subject, text);
             }
             if far.is_none_or(|far| entry.end > far.end) {
@@ -155,14 +153,8 @@ impl<'a> Map<'a, '_> {
             }
         }
     }
-
-    /// The line that begins there.
-    fn text_at(&self, offset: u64) -> &'a [u8] {
-        let rest = self.file.get(offset as usize..).unwrap_or_default();
-        rest.split(|&byte| byte == b'\n').next().unwrap_or_default()
-    }
 }
 
-fn name_of(line: &[u8]) -> Option<Vec<u8>> {
-    RawLine { bytes: line, ended: true }.fields().map(|fields| fields.name.to_vec())
+fn name_of(line: &[u8]) -> Option<&[u8]> {
+    RawLine { bytes: line, ended: true }.fields().map(|fields| fields.name)
 }

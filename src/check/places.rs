@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use super::rules;
 use super::{Finding, Place, Report};
 use crate::format::jitdump::raw::{RawHeader, RawRecords};
-use crate::format::text::shortened;
+use crate::format::text::{shortened, SHORT_BYTES};
 
 /// What matters of a LOAD.
 #[derive(Clone, Copy, Debug)]
@@ -122,9 +122,11 @@ fn meet(
     report.finding(Finding { rule, place, subject, text });
 }
 
-/// The name in a record that has been read before.
+/// The name in a record that has been read before. It is asked for with each mapping over this one, so that the end of a long
+/// name is not looked for.
 fn name_at(file: &[u8], header: &RawHeader, load: &Load) -> String {
     let record = RawRecords::at(file, load.offset, header).next();
-    let name = record.and_then(|record| record.load()).and_then(|load| load.name());
-    shortened(name.unwrap_or_default()).to_string()
+    let tail = record.and_then(|record| record.load()).map_or(&[][..], |load| load.tail);
+    let start = &tail[..tail.len().min(SHORT_BYTES)];
+    shortened(start.split(|&byte| byte == 0).next().unwrap_or_default()).to_string()
 }

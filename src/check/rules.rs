@@ -119,6 +119,8 @@ rules! {
         "The machine is none of those that Linux runs on."
     HEADER_PID_ZERO "header-pid-zero" Jitdump Warning "samply"
         "The header does not say which process the dump is of."
+    HEADER_TIME_ZERO "header-time-zero" Jitdump Note "samply"
+        "samply tells dumps apart by process, time and machine, and this one does not say when it was begun."
     HEADER_WALL_CLOCK "header-wall-clock" Jitdump Note "none known"
         "The time in the header is of another clock than that of the records."
     NO_CODE "no-code" Jitdump Note "none known"

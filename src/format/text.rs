@@ -14,9 +14,14 @@ pub fn printable(bytes: &[u8]) -> Printable<'_> {
     Printable { bytes, max: usize::MAX }
 }
 
-/// The start of it, for messages.
+/// Characters in messages.
+const SHORT: usize = 60;
+/// As many bytes as they can have, and a character more, which shows that there are more.
+pub const SHORT_BYTES: usize = 4 * (SHORT + 1);
+
+/// The start of it, for messages. What is behind [`SHORT_BYTES`] is not looked at.
 pub fn shortened(bytes: &[u8]) -> Printable<'_> {
-    Printable { bytes, max: 60 }
+    Printable { bytes: &bytes[..bytes.len().min(SHORT_BYTES)], max: SHORT }
 }
 
 impl fmt::Display for Printable<'_> {
@@ -66,4 +71,22 @@ pub fn is_mangled(name: &[u8]) -> bool {
     let ocaml = name.strip_prefix(b"caml").is_some_and(|rest| rest.first().is_some_and(u8::is_ascii_uppercase));
     let java = name.first() == Some(&b'L') && name.contains(&b';') && name.contains(&b'(');
     itanium || ocaml || java
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Wherever the bytes are cut, the cut is behind what is shown.
+    #[test]
+    fn the_start_of_a_name() {
+        for c in ["a", "é", "€", "😀"] {
+            for before in 0..4 {
+                let name = "x".repeat(before) + &c.repeat(SHORT - before);
+                assert_eq!(shortened(name.as_bytes()).to_string(), name);
+                assert_eq!(shortened((name.clone() + &c.repeat(200)).as_bytes()).to_string(), name + "...");
+            }
+        }
+        assert_eq!(shortened(&[0xff; 61]).to_string(), "\\xff".repeat(SHORT) + "...");
+    }
 }

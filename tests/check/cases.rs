@@ -103,6 +103,7 @@ fn headers() -> Vec<Case> {
             file(Header { pid: 0, ..of }, &[Load { pid: 0, ..Load::default() }.bytes()]),
             plain(),
         ),
+        header("header-time-zero", Header { time: 0, ..of }),
         header("header-wall-clock", Header { time: today, ..of }),
         // A machine that has been up for three weeks.
         case(

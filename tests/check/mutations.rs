@@ -6,7 +6,7 @@ use jitsym::check::report::Style;
 use jitsym::check::{check, Facts};
 use jitsym::show::{dump, stat, Dump, Look};
 
-use crate::build::{dump as file_of, Load, Unwinding};
+use crate::build::{dump as file_of, Load, Unwinding, ADDR, TIME};
 use crate::cases::cases;
 use crate::corpus::check_text;
 use crate::support::root;
@@ -98,8 +98,8 @@ fn damaged_files() {
     assert!(found > 20_000, "{found} findings");
 }
 
-/// Hostile tables of which each entry goes through much of the others, mappings over all of the address space, and lengths
-/// that nobody can have: the time and the memory taken are in proportion to the file.
+/// Hostile tables of which each entry goes through much of the others, mappings over all of the address space, names and
+/// lengths that nobody can have: the time and the memory taken are in proportion to the file.
 #[test]
 fn hostile_files() {
     let many = |record: &dyn Fn(u64) -> Vec<u8>, count: u64| {
@@ -124,7 +124,22 @@ fn hostile_files() {
         }
         file_of(&[Unwinding { eh_frame: frame, ..Unwinding::default() }.bytes(), Load::default().bytes()])
     };
+    // Long names, which are shown with every code that lies over theirs.
+    let long = vec![b'n'; 2 << 20];
+    let over = |number: u64| {
+        let load = Load { index: number + 1, addr: ADDR + 16 * number, time: TIME + number, ..Load::default() };
+        let first = Load { name: [&long[..], b"\0"].concat(), size: Some(1 << 40), ..Load::default() };
+        if number == 0 {
+            first.bytes()
+        } else {
+            load.bytes()
+        }
+    };
+    let mut lines = [b"1000 ffffffffff ", &long[..], b"\n"].concat();
+    (0..20_000u64).for_each(|number| lines.extend(format!("{:x} 8 name\n", 0x2000 + number * 16).bytes()));
     let files = [
+        ("a long name in a dump", many(&over, 20_000), "load-overlap"),
+        ("a long name in a map", lines, "map-overlap"),
         ("mapped everywhere", many(&everywhere, 20_000), "mapped-over-later"),
         ("instructions", shared(b"", 200_000), "unwind-cfi"),
         ("augmentation", shared(&[b'S'; 200_000], 0), "unwind-cfi"),

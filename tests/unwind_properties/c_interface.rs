@@ -20,7 +20,7 @@ use crate::cfi::read_dump;
 use crate::model::{expected, Description, Places, Saved, States};
 use crate::section::section;
 use crate::steps::{step, Change, Given, Size, Step, SIZE_MAX};
-use crate::support::scratch_dir;
+use crate::support::{checker, scratch_dir};
 use crate::{config, generate};
 
 /// Code is placed here and above, as if it were there; it is never run.
@@ -258,6 +258,8 @@ impl Session {
 
     fn close(self) {
         assert_eq!(jitsym_close(self.handle) as u32, 0);
+        // Sections need not have entries for all of the code.
+        assert!(checker::assert_all_sound(&self.dir, &["unwind-fde-range"]) > 0);
         std::fs::remove_dir_all(self.dir).expect("remove the files");
     }
 }
