@@ -274,6 +274,16 @@ typedef enum jitsym_init_flag {
    * behind, as the command `jitsym recover` does.
    */
   JITSYM_INIT_RECOVER = 128,
+  /**
+   * A forked child takes over the sessions and the live code before `fork` returns in it, and not with its first call. Every
+   * child pays for that, also one that only executes another program.
+   */
+  JITSYM_INIT_FORK_NOW = 256,
+  /**
+   * A forked child takes over nothing: calls on its parent's sessions return `JITSYM_ERR_FORKED`, and `jitsym_init` begins
+   * with empty files. Not together with `JITSYM_INIT_FORK_NOW`.
+   */
+  JITSYM_INIT_FORK_ALONE = 512,
 } jitsym_init_flag;
 
 /**
@@ -669,7 +679,7 @@ typedef struct jitsym_move_target {
 } jitsym_move_target;
 
 /**
- * What has happened so far in this process, over all sessions. All but `live`, `map_entries`, `memory`, `memory_held`
+ * What has happened so far in this process (a forked child begins with 0), over all sessions. All but `live`, `map_entries`, `memory`, `memory_held`
  * and `spool` only grow.
  */
 typedef struct jitsym_stats {
@@ -771,9 +781,9 @@ typedef struct jitsym_stats {
    */
   uint32_t spool;
   /**
-   * Not used.
+   * Number of codes that this process, being a forked child, has taken over from its parent.
    */
-  uint32_t reserved;
+  uint32_t inherited;
 } jitsym_stats;
 
 #ifdef __cplusplus

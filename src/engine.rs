@@ -1,6 +1,6 @@
 //! What registering threads and the writer share: the pool, the ids, the channel between them.
 
-use std::sync::atomic::{compiler_fence, fence, AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{compiler_fence, fence, AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender};
 
 use crate::chunk::{Chunk, Cursor};
-use crate::config::{Config, Sinks};
+use crate::config::{Config, Fork, Sinks};
 use crate::error::{Error, Result};
 use crate::ids::Ids;
 use crate::pool::Pool;
+use crate::registry::Registry;
 use crate::slot::Slot;
 use crate::status::{LastError, Status};
 use crate::sys::clock::Timekeeper;
@@ -78,6 +79,7 @@ pub struct Engine {
     unwind_records: AtomicBool,
     drop_when_full: AtomicBool,
     max_wait_ms: AtomicU32,
+    fork: AtomicU8,
     /// Number of registrations and moves whose code bytes the writer has to read yet.
     unread: AtomicI64,
     /// The writer sleeps until it is woken.
@@ -111,6 +113,7 @@ impl Engine {
             unwind_records: AtomicBool::new(false),
             drop_when_full: AtomicBool::new(false),
             max_wait_ms: AtomicU32::new(0),
+            fork: AtomicU8::new(config.fork as u8),
             unread: AtomicI64::new(0),
             asleep: AtomicBool::new(false),
             hurried: AtomicBool::new(false),
@@ -125,6 +128,19 @@ impl Engine {
         self.drop_when_full.store(config.drop_when_full, Ordering::Relaxed);
         let wait = u32::try_from(config.max_wait.as_millis()).unwrap_or(u32::MAX);
         self.max_wait_ms.store(wait, Ordering::Relaxed);
+        self.fork.store(config.fork as u8, Ordering::Relaxed);
+    }
+
+    /// What a forked child is to take over.
+    pub fn fork(&self) -> Fork {
+        let mode = self.fork.load(Ordering::Relaxed);
+        [Fork::AtOnce, Fork::Alone].into_iter().find(|known| *known as u8 == mode).unwrap_or_default()
+    }
+
+    /// Takes over the ids and indices that were given out in the parent before the fork.
+    pub fn inherit(&mut self, parent: &Engine, registry: &mut Registry) {
+        self.ids = parent.ids.inherit(registry);
+        self.next_index = AtomicU64::new(parent.next_index.load(Ordering::Relaxed));
     }
 
     /// Whether unwinding records are wanted in the jitdump.
@@ -162,6 +178,7 @@ impl Engine {
     pub fn attach(&self) -> Result<Arc<Slot>> {
         let slot = Arc::new(Slot::new(self.next_slot.fetch_add(1, Ordering::Relaxed)));
         self.send(Message::Attach(slot.clone()))?;
+        self.status.standstill.wait_to_register();
         Ok(slot)
     }
 

@@ -9,6 +9,7 @@ use std::alloc::{self, Layout};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::{ptr, slice};
 
+use crate::registry::Registry;
 use crate::Id;
 
 /// Slots of the first segment; each further one is twice as long.
@@ -55,6 +56,30 @@ impl Ids {
             ready: AtomicU32::new(0),
             free: AtomicU64::new(NO_SLOT.into()),
         }
+    }
+
+    /// In a forked child: the same ids as in the parent, of which those live on that are in the registry. No thread of the
+    /// parent uses any other. What is in the registry and not live here was ended meanwhile, and is taken out of it.
+    pub fn inherit(&self, registry: &mut Registry) -> Ids {
+        let segments = self.segments.each_ref().map(|start| AtomicPtr::new(start.load(Ordering::Acquire)));
+        let fresh = self.fresh.load(Ordering::Relaxed);
+        let child = Ids { segments, fresh: AtomicU32::new(fresh), ready: AtomicU32::new(fresh), ..Ids::new() };
+        for slot in (0..fresh).rev() {
+            let Some(place) = child.place(slot) else { continue };
+            let word = place.word.load(Ordering::Relaxed);
+            let generation = (word >> 32) as u32;
+            let id = u64::from(generation) << 32 | u64::from(slot);
+            let registered = registry.id_in(slot);
+            if generation % 2 == 1 && registered == id {
+                place.word.store(word & !UNREAD, Ordering::Relaxed);
+                continue;
+            }
+            registry.remove(registered);
+            // Nobody has such an id, or whoever has it is told that it is over.
+            place.word.store(word_of(generation.wrapping_add(generation % 2), 0), Ordering::Relaxed);
+            child.push_free(slot);
+        }
+        child
     }
 
     fn locate(slot: u32) -> (usize, usize) {

@@ -48,6 +48,7 @@ fn check(tool: &[&str], program: &Path, name: &str, arguments: &[&str]) {
         "JITSYM_SPOOL",
         "JITSYM_SPOOL_DIR",
         "JITSYM_RECOVER",
+        "JITSYM_FORK",
         "JITDUMPDIR",
         "JITDUMP_USE_ARCH_TIMESTAMP",
     ] {

@@ -208,7 +208,7 @@ pub extern "C" fn jitsym_flush(session: *mut jitsym, timeout_ms: u32) -> jitsym_
 /// Any thread; not from a signal handler.
 #[no_mangle]
 pub extern "C" fn jitsym_close(session: *mut jitsym) -> jitsym_status {
-    blocking_boundary(|| session::find(session as usize as u64)?.close())
+    blocking_boundary(|| session::close(session as usize as u64))
 }
 
 /// Reads the counters.

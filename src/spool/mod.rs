@@ -156,6 +156,13 @@ impl Memory {
         self.header().commit(self.next_pass(), state);
     }
 
+    /// In a forked child: see `SpoolFile::close_in_child`. The memory itself is not there.
+    pub fn close_in_child(&self) {
+        if let Some(file) = &self.file {
+            file.close_in_child();
+        }
+    }
+
     /// Removes the spool's name, when everything in it is written.
     pub fn remove_spool(&self) {
         if let Some(file) = &self.file {

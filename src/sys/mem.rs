@@ -1,4 +1,4 @@
-//! Memory: anonymous regions, a word that fork clears, and reads that survive unreadable pages.
+//! Memory: anonymous regions, a page that fork clears, and reads that survive unreadable pages.
 
 use std::fs::File;
 use std::io;
@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use super::thread::uncancelled;
 
@@ -102,22 +102,38 @@ impl Drop for Region {
     }
 }
 
-/// A word that reads 1 in the process that made it and 0 in a forked child, without a system call at either time.
+/// A page that is all zero in a forked child, without a system call at either time. Its first word is 1 in the process that
+/// made it; the others are for what a child is to know of itself, and begin as 0 in each.
 #[derive(Debug)]
-pub struct ForkWord {
-    word: NonNull<AtomicU32>,
+pub struct ForkPage {
+    words: NonNull<Words>,
     /// The kernel clears it, for every kind of fork.
     pub kept_by_kernel: bool,
 }
 
-// SAFETY: the word is atomic and is never unmapped.
-unsafe impl Send for ForkWord {}
-// SAFETY: as above.
-unsafe impl Sync for ForkWord {}
+/// What is in the page.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Words {
+    same_process: AtomicU32,
+    /// How far a child is with taking over what it has inherited.
+    pub taking: AtomicU32,
+    /// How the child found what it has inherited.
+    pub state: AtomicU32,
+    /// When it was forked.
+    pub forked_at: AtomicU64,
+    /// Where the writer's state is that it has inherited.
+    pub writer: AtomicPtr<()>,
+}
 
-impl ForkWord {
-    /// Maps a page for it, for ever: calls may look at it at any time until the process ends.
-    pub fn new() -> io::Result<ForkWord> {
+// SAFETY: the words are atomic and are never unmapped.
+unsafe impl Send for ForkPage {}
+// SAFETY: as above.
+unsafe impl Sync for ForkPage {}
+
+impl ForkPage {
+    /// Maps the page, for ever: calls may look at it at any time until the process ends.
+    pub fn new() -> io::Result<ForkPage> {
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         let len = page_size();
         // SAFETY: as in `Region::private`.
@@ -127,26 +143,31 @@ impl ForkWord {
         }
         // SAFETY: the page was just mapped, and nobody else knows it.
         let kept_by_kernel = unsafe { libc::madvise(page, len, libc::MADV_WIPEONFORK) } == 0;
-        let word = NonNull::new(page.cast::<AtomicU32>()).ok_or_else(io::Error::last_os_error)?;
-        let this = ForkWord { word, kept_by_kernel };
-        this.word().store(1, Ordering::Relaxed);
+        let words = NonNull::new(page.cast::<Words>()).ok_or_else(io::Error::last_os_error)?;
+        let this = ForkPage { words, kept_by_kernel };
+        this.words().same_process.store(1, Ordering::Relaxed);
         Ok(this)
     }
 
-    fn word(&self) -> &AtomicU32 {
+    /// What is in it.
+    #[inline]
+    pub fn words(&self) -> &Words {
         // SAFETY: the page is mapped until the process ends, aligned, and any value is a valid atomic.
-        unsafe { self.word.as_ref() }
+        unsafe { self.words.as_ref() }
     }
 
-    /// Whether this is still the process that made the word.
+    /// Whether this is still the process that made the page.
     #[inline]
     pub fn same_process(&self) -> bool {
-        self.word().load(Ordering::Relaxed) == 1
+        self.words().same_process.load(Ordering::Relaxed) == 1
     }
 
     /// Does in a forked child what the kernel would have done.
     pub fn clear(&self) {
-        self.word().store(0, Ordering::Relaxed);
+        let Words { same_process, taking, state, .. } = self.words();
+        for word in [same_process, taking, state] {
+            word.store(0, Ordering::Relaxed);
+        }
     }
 }
 

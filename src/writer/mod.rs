@@ -4,6 +4,7 @@
 //! adapts to the load; after a second without work it sleeps until it is woken.
 
 mod apply;
+mod inherit;
 mod merge;
 mod sinks;
 
@@ -11,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{fence, Ordering};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
 
@@ -23,9 +24,12 @@ use crate::error::Result;
 use crate::process::Process;
 use crate::slot::Slot;
 use crate::spool::layout::State;
+use crate::standstill::Standstill;
 use crate::sys::barrier;
+use crate::sys::thread;
 use crate::Id;
 pub use apply::{tail_len, Ledger, Notice};
+pub use inherit::Inheritance;
 pub use merge::Merge;
 pub use sinks::Groups;
 
@@ -36,6 +40,8 @@ const BUSY_BYTES: usize = 64 * 1024;
 /// What a pass has read is written and committed by about this much: its chunks are then used again while the processor still
 /// has them in its caches.
 const COMMIT_BYTES: usize = 1 << 20;
+/// How long a fork waits for threads that lay down a record.
+const HALT_PATIENCE: Duration = Duration::from_millis(10);
 /// Passes without work, at the longest pause, before the writer sleeps until it is woken.
 const IDLE_PASSES: u32 = 20;
 
@@ -55,6 +61,8 @@ pub struct Writer {
     exiting: bool,
     /// The state as of the last pass.
     committed: State,
+    /// What the sinks were opened with.
+    config: Option<Config>,
 }
 
 /// A registering thread as the writer sees it.
@@ -80,6 +88,7 @@ impl Writer {
             stop: None,
             exiting: false,
             committed: State::default(),
+            config: None,
         }
     }
 
@@ -100,6 +109,9 @@ impl Writer {
         let mut pause = SHORTEST_PAUSE;
         let mut idle_passes = 0;
         loop {
+            if self.standstill().is_asked() {
+                self.stand_still();
+            }
             // What was committed before a request was made may have been stamped or published after the pass began in which
             // the request came in. A pass that begins now has all of it.
             let (due, stop) = (self.asked, self.stop.take());
@@ -135,7 +147,37 @@ impl Writer {
     }
 
     fn is_asked(&self) -> bool {
-        self.stop.is_some() || self.asked > self.answered
+        self.stop.is_some() || self.asked > self.answered || self.standstill().is_asked()
+    }
+
+    fn standstill(&self) -> &'static Standstill {
+        &self.engine.status.standstill
+    }
+
+    /// Comes to rest for a fork, with everything written that was registered before.
+    fn stand_still(&mut self) {
+        let still = self.standstill();
+        if self.exiting || !still.begin_halt() {
+            // The end of the process may interrupt any write.
+            still.answer(false);
+            return;
+        }
+        barrier::all_threads();
+        self.collect();
+        if !still.halt(self.sources.values().map(|source| source.slot.clone())) {
+            return;
+        }
+        barrier::all_threads();
+        let end = Instant::now() + HALT_PATIENCE;
+        let mut quiet = still.is_quiet();
+        while !quiet && Instant::now() < end {
+            thread::sleep_micros(20);
+            quiet = still.is_quiet();
+        }
+        if still.enter_last() {
+            self.pass_inside(false);
+            still.answer(quiet && !self.sources.values().any(Source::has_unread));
+        }
     }
 
     fn answer(&mut self, due: u64) {
@@ -175,6 +217,13 @@ impl Writer {
     /// Reads everything that was published, writes it, and recycles the chunks. `now`: whoever asked wants all sinks up to
     /// date. Returns how many bytes were read.
     fn pass(&mut self, now: bool) -> usize {
+        self.standstill().enter();
+        let bytes = self.pass_inside(now);
+        self.standstill().leave();
+        bytes
+    }
+
+    fn pass_inside(&mut self, now: bool) -> usize {
         self.engine.clear_hurry();
         self.engine.clock.rebase();
         // Records stamped later than this wait for the next pass. A record that came about because of another one is stamped
@@ -310,6 +359,7 @@ impl Writer {
 
     /// Closes the files and hands everything to whoever waits for it.
     fn finish(mut self: Box<Self>, ack: Sender<Stopped>) {
+        self.standstill().enter();
         // Nobody can unregister it any more. What follows from that has time until there is another session: a program that
         // ends need not wait for it.
         self.engine.status.counters.live.set(0);
@@ -320,6 +370,7 @@ impl Writer {
         self.engine.status.stop_sinks();
         self.engine.set_writer_thread(None);
         end_requests(self.engine);
+        self.config = None;
         let _ = ack.send((result, self));
     }
 
@@ -362,7 +413,19 @@ impl Writer {
         let memory = self.engine.pool.memory();
         memory.header().set_files(&self.ledger.sinks.files(config));
         memory.commit(&self.ledger.state());
+        self.config = Some(config.clone());
         running
+    }
+
+    /// What the sinks were opened with, while they are.
+    pub fn config(&self) -> Option<&Config> {
+        self.config.as_ref()
+    }
+
+    /// Tells forks where a child finds what it takes over. The writer stays where it is until it has finished.
+    pub fn announce(&mut self) {
+        let still = self.standstill();
+        still.begin((&raw mut *self).cast());
     }
 }
 
@@ -373,6 +436,8 @@ fn end_requests(engine: &Engine) {
     // Whoever waits for it learns that nobody will come.
     requests.stop = None;
     engine.tell_waiting();
+    drop(requests);
+    engine.status.standstill.end();
 }
 
 impl Source {

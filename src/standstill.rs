@@ -1,0 +1,247 @@
+//! How a fork finds the library at rest, so that the child has whole data: the writer between two passes, no thread laying
+//! down a record, and everything published applied.
+//!
+//! The forking thread asks the writer, and waits for a while. The writer keeps the registering threads from beginning another
+//! record, makes a last pass, and stands still until the fork is over. A fork does not wait for ever, and goes on if the
+//! writer hangs in a slow disk: then the child learns that it does not have everything, or, if the writer was changing what it
+//! has inherited, nothing.
+//!
+//! The child touches none of this: the lock in it may be held by a thread that does not exist there.
+
+use std::ptr;
+use std::sync::atomic::{fence, AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::slot::Slot;
+use crate::sys::thread;
+
+/// The longest that a fork is held up.
+const PATIENCE: Duration = Duration::from_millis(50);
+/// Forks that begin within this time of a standstill share it. Later ones wait for the next, so that threads which fork all
+/// the time do not keep others from registering.
+const SHARED_FOR: Duration = Duration::from_millis(10);
+
+/// How a fork has found the library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Rest {
+    /// Nothing is known, or the writer was at work: nothing that is inherited can be used.
+    Disturbed = 0,
+    /// No writer runs.
+    NoWriter = 1,
+    /// What is there is sound, but there may be more that was registered.
+    Partial = 2,
+    /// Everything that was registered is there.
+    Whole = 3,
+}
+
+impl Rest {
+    /// The value with this number.
+    pub fn of(number: u32) -> Rest {
+        [Rest::NoWriter, Rest::Partial, Rest::Whole]
+            .into_iter()
+            .find(|rest| *rest as u32 == number)
+            .unwrap_or(Rest::Disturbed)
+    }
+}
+
+/// See the module's description.
+#[derive(Debug, Default)]
+pub struct Standstill {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Threads that begin to register now have to wait.
+    halting: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Where the writer's state is, as long as one runs.
+    writer: Option<WriterState>,
+    /// The writer changes what a child would take over.
+    moving: bool,
+    /// Forks that wait for the writer.
+    waiting: u32,
+    /// The writer has come to rest for them.
+    answered: bool,
+    /// It had everything then.
+    whole: bool,
+    /// Forks under way. The writer does not move.
+    forking: u32,
+    /// When the first of them began.
+    since: Option<Instant>,
+    halted: Vec<Arc<Slot>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct WriterState(*mut ());
+
+// SAFETY: an address, used by nobody here.
+unsafe impl Send for WriterState {}
+
+impl State {
+    fn is_asked(&self) -> bool {
+        self.waiting > 0 && self.forking == 0 && !self.answered
+    }
+
+    /// Whether a fork can begin.
+    fn is_ready(&self) -> bool {
+        match self.since {
+            None => self.answered,
+            Some(since) => self.whole && since.elapsed() < SHARED_FOR,
+        }
+    }
+}
+
+impl Standstill {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A writer begins to run, whose state is at this address until `end`.
+    pub fn begin(&self, writer: *mut ()) {
+        let mut state = self.state();
+        state.writer = Some(WriterState(writer));
+        (state.moving, state.whole) = (false, false);
+    }
+
+    /// There is no writer any more.
+    pub fn end(&self) {
+        let mut state = self.state();
+        (state.writer, state.moving) = (None, false);
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// The writer begins to change what a child would take over. Waits while the process forks.
+    pub fn enter(&self) {
+        let mut state = self.state();
+        while state.forking > 0 || state.answered {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.moving = true;
+    }
+
+    /// The writer has done so.
+    pub fn leave(&self) {
+        self.state().moving = false;
+    }
+
+    /// Runs what takes time and leaves alone what a child would take over, in the middle of what the writer does.
+    pub fn aside<T>(&self, body: impl FnOnce() -> T) -> T {
+        let was_moving = std::mem::take(&mut self.state().moving);
+        let result = body();
+        if was_moving {
+            let mut state = self.state();
+            // Not for one that waits: this is in the way of what it waits for.
+            while state.forking > 0 {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            state.moving = true;
+        }
+        result
+    }
+
+    /// Whether a fork waits for the writer.
+    pub fn is_asked(&self) -> bool {
+        self.state().is_asked()
+    }
+
+    /// From now on threads that begin to register wait. `barrier::all_threads` and then the search for such threads have to
+    /// follow. False if nobody asks for it any more.
+    pub fn begin_halt(&self) -> bool {
+        let state = self.state();
+        let asked = state.is_asked();
+        if asked {
+            self.halting.store(true, Ordering::SeqCst);
+        }
+        asked
+    }
+
+    /// Halts threads. False if nobody asks for it any more.
+    pub fn halt(&self, slots: impl Iterator<Item = Arc<Slot>>) -> bool {
+        let mut state = self.state();
+        if !state.is_asked() {
+            return false;
+        }
+        state.halted.extend(slots);
+        state.halted.iter().for_each(|slot| slot.halt());
+        true
+    }
+
+    /// Whether all halted threads have ended what they had begun.
+    pub fn is_quiet(&self) -> bool {
+        !self.state().halted.iter().any(|slot| slot.is_busy())
+    }
+
+    /// The writer begins its last pass before a fork. False if the fork has not waited.
+    pub fn enter_last(&self) -> bool {
+        let mut state = self.state();
+        let asked = state.is_asked();
+        state.moving |= asked;
+        asked
+    }
+
+    /// The writer has come to rest, and does not `enter` before the fork is over.
+    pub fn answer(&self, whole: bool) {
+        let mut state = self.state();
+        state.moving = false;
+        if state.is_asked() {
+            (state.answered, state.whole) = (true, whole);
+            drop(state);
+            self.changed.notify_all();
+        }
+    }
+
+    /// A thread that begins to register waits for the end of a fork. It must have told the writer of itself before.
+    pub fn wait_to_register(&self) {
+        fence(Ordering::SeqCst);
+        while self.halting.load(Ordering::SeqCst) {
+            thread::sleep_micros(50);
+        }
+    }
+
+    /// Before a fork: brings the library to rest, as far as it gets in time. `wake` wakes the writer. Also says where the
+    /// writer's state is. To be followed by `over` in the parent.
+    pub fn prepare(&self, wake: impl FnOnce()) -> (Rest, *mut ()) {
+        let end = Instant::now() + PATIENCE;
+        let mut state = self.state();
+        if state.writer.is_some() {
+            state.waiting += 1;
+            drop(state);
+            wake();
+            state = self.state();
+            while state.writer.is_some() && !state.is_ready() {
+                let left = end.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    break;
+                }
+                state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            }
+            state.waiting -= 1;
+        }
+        state.since.get_or_insert_with(Instant::now);
+        state.forking += 1;
+        match state.writer {
+            None => (Rest::NoWriter, ptr::null_mut()),
+            Some(_) if state.moving => (Rest::Disturbed, ptr::null_mut()),
+            Some(WriterState(writer)) if state.whole => (Rest::Whole, writer),
+            Some(WriterState(writer)) => (Rest::Partial, writer),
+        }
+    }
+
+    /// After a fork, in the parent.
+    pub fn over(&self) {
+        let mut state = self.state();
+        state.forking = state.forking.saturating_sub(1);
+        if state.forking > 0 {
+            return;
+        }
+        (state.answered, state.whole, state.since) = (false, false, None);
+        self.halting.store(false, Ordering::SeqCst);
+        state.halted.drain(..).for_each(|slot| slot.resume());
+        drop(state);
+        self.changed.notify_all();
+    }
+}
