@@ -45,13 +45,15 @@ impl Underway {
     pub const NONE: Underway = Underway { depth: 0, held: false, rest: Rest::Disturbed, writer: ptr::null_mut() };
 }
 
+/// The C library calls us.
+static WATCHING: AtomicBool = AtomicBool::new(false);
+
 /// Has the C library call us at each fork from now on.
 ///
 /// With the first session that writes: a program that only loads the library pays nothing. When the library is unloaded, as a
 /// plugin may be that it is linked into, the C library forgets the handlers.
 pub fn watch() {
-    static DONE: AtomicBool = AtomicBool::new(false);
-    if !DONE.swap(true, Ordering::Relaxed) {
+    if !WATCHING.swap(true, Ordering::Relaxed) {
         // SAFETY: the handlers are functions that stay as long as they are registered.
         unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
     }
@@ -131,7 +133,11 @@ fn has_open_sessions(process: &Process) -> bool {
 
 /// What a child has inherited, unless that cannot be used.
 fn usable(parent: &Process) -> Option<Rest> {
-    let rest = Rest::of(parent.page.words().state.load(Ordering::Acquire));
+    let rest = match WATCHING.load(Ordering::Relaxed) {
+        true => Rest::of(parent.page.words().state.load(Ordering::Acquire)),
+        // There never was a session that writes.
+        false => Rest::NoWriter,
+    };
     let is_usable = rest != Rest::Disturbed && !parent.is_broken();
     is_usable.then_some(rest)
 }

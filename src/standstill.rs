@@ -16,8 +16,10 @@ use std::time::{Duration, Instant};
 use crate::slot::Slot;
 use crate::sys::thread;
 
-/// The longest that a fork is held up.
+/// How long a fork waits for the writer to have everything.
 const PATIENCE: Duration = Duration::from_millis(50);
+/// How much longer it waits for the writer to come to rest at all.
+const GRACE: Duration = Duration::from_millis(25);
 /// Forks that begin within this time of a standstill share it. Later ones wait for the next, so that threads which fork all
 /// the time do not keep others from registering.
 const SHARED_FOR: Duration = Duration::from_millis(10);
@@ -125,12 +127,22 @@ impl Standstill {
 
     /// The writer has done so.
     pub fn leave(&self) {
-        self.state().moving = false;
+        self.rest();
+    }
+
+    fn rest(&self) -> bool {
+        let mut state = self.state();
+        let was_moving = std::mem::take(&mut state.moving);
+        // A system call each time, if it were for nobody.
+        if state.waiting > 0 {
+            self.changed.notify_all();
+        }
+        was_moving
     }
 
     /// Runs what takes time and leaves alone what a child would take over, in the middle of what the writer does.
     pub fn aside<T>(&self, body: impl FnOnce() -> T) -> T {
-        let was_moving = std::mem::take(&mut self.state().moving);
+        let was_moving = self.rest();
         let result = body();
         if was_moving {
             let mut state = self.state();
@@ -212,13 +224,9 @@ impl Standstill {
             drop(state);
             wake();
             state = self.state();
-            while state.writer.is_some() && !state.is_ready() {
-                let left = end.saturating_duration_since(Instant::now());
-                if left.is_zero() {
-                    break;
-                }
-                state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
-            }
+            state = self.wait(state, end, |state| state.writer.is_none() || state.is_ready());
+            // It pauses where it writes to a file next.
+            state = self.wait(state, end + GRACE, |state| !state.moving);
             state.waiting -= 1;
         }
         state.since.get_or_insert_with(Instant::now);
@@ -229,6 +237,22 @@ impl Standstill {
             Some(WriterState(writer)) if state.whole => (Rest::Whole, writer),
             Some(WriterState(writer)) => (Rest::Partial, writer),
         }
+    }
+
+    fn wait<'s>(
+        &self,
+        mut state: MutexGuard<'s, State>,
+        end: Instant,
+        is_done: impl Fn(&State) -> bool,
+    ) -> MutexGuard<'s, State> {
+        while !is_done(&state) {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state
     }
 
     /// After a fork, in the parent.
