@@ -301,9 +301,13 @@ mod tests {
             config(Options { fork: options, ..Options::default() }, &[("JITSYM_FORK", value)]).unwrap().fork
         };
         assert_eq!(config(Options::default(), &[]).unwrap().fork, Fork::FirstCall);
-        for (value, expected) in
-            [("now", Fork::AtOnce), ("off", Fork::Alone), ("0", Fork::Alone), ("on", Fork::FirstCall), ("?", Fork::FirstCall)]
-        {
+        for (value, expected) in [
+            ("now", Fork::AtOnce),
+            ("off", Fork::Alone),
+            ("0", Fork::Alone),
+            ("on", Fork::FirstCall),
+            ("?", Fork::FirstCall),
+        ] {
             assert_eq!(fork(None, value), expected, "{value}");
             assert_eq!(fork(Some(Fork::AtOnce), value), Fork::AtOnce);
         }

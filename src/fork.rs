@@ -227,7 +227,9 @@ fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<
     let process: &'static Process = Box::leak(process);
     let engine = process.engine_or_new(|| Ok(engine))?;
     if rest == Rest::Partial {
-        process.last_error.set("the fork did not wait for the writer: code that was registered just before may be missing".into());
+        process
+            .last_error
+            .set("the fork did not wait for the writer: code that was registered just before may be missing".into());
     }
     session::go_on(process, engine, config, inheritance);
     Ok(process.publish().unwrap_or(process))

@@ -262,9 +262,8 @@ impl Registry {
     /// The ids of all live registrations, in the order in which the jitdump has them.
     pub fn live_by_place(&self) -> Vec<u64> {
         let live = self.entries.iter().enumerate().filter(|(_, entry)| entry.generation != 0);
-        let mut ids: Vec<(u64, u64)> = live
-            .map(|(slot, entry)| (entry.stored_offset, u64::from(entry.generation) << 32 | slot as u64))
-            .collect();
+        let mut ids: Vec<(u64, u64)> =
+            live.map(|(slot, entry)| (entry.stored_offset, u64::from(entry.generation) << 32 | slot as u64)).collect();
         ids.sort_unstable();
         ids.into_iter().map(|(_, id)| id).collect()
     }

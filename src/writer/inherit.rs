@@ -61,7 +61,8 @@ impl Writer {
         for id in ledger.registry.live_by_place() {
             // What follows may fail, and then there is no place.
             let place = ledger.sinks.next_offset(&none).map(|end| end + batch.len() as u64);
-            let (Some(offset), Some(live), Some(name)) = (place, ledger.registry.get(id), ledger.registry.name_of(id)) else {
+            let (Some(offset), Some(live), Some(name)) = (place, ledger.registry.get(id), ledger.registry.name_of(id))
+            else {
                 ledger.registry.set_stored(id, None);
                 continue;
             };

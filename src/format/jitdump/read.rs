@@ -53,7 +53,8 @@ pub fn is_group_head(head: &[u8], size: u64, name_len: usize) -> bool {
 pub fn is_group_of(head: &[u8], size: u64, index: u64, name: &[u8]) -> bool {
     let load = || head.len().checked_sub(LOAD_FIXED_SIZE + name.len() + 1);
     is_group_head(head, size, name.len())
-        && load().is_some_and(|at| u64_at(head, at + 48) == Some(index) && head[at + LOAD_FIXED_SIZE..].starts_with(name))
+        && load()
+            .is_some_and(|at| u64_at(head, at + 48) == Some(index) && head[at + LOAD_FIXED_SIZE..].starts_with(name))
 }
 
 /// A LOAD or MOVE record of a file, as far as it matters to what comes later.
