@@ -497,10 +497,6 @@ static void alone_by_environment(void) {
   session = test_open();
   fill();
   fork_now(alone_child);
-  jitsym_options options = test_options();
-  options.flags = JITSYM_INIT_FORK_NOW | JITSYM_INIT_FORK_ALONE;
-  jitsym *other = NULL;
-  CHECK_STATUS(JITSYM_ERR_FLAGS, jitsym_init(&options, &other));
 }
 
 /* One sink alone: what the child has it from is the registry, or memory. */
