@@ -304,6 +304,7 @@ const _: () = assert!((FIRST_SEGMENT as usize).is_multiple_of(BATCH));
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::registry::Live;
 
     #[test]
     fn an_id_lives_once() {
@@ -402,6 +403,39 @@ mod tests {
         }
         assert!(ids.segments[4].load(Ordering::Relaxed).is_null());
         assert!((0..ids.fresh.load(Ordering::Relaxed)).all(|slot| ids.place(slot).is_some()));
+    }
+
+    #[test]
+    fn a_child_has_the_ids_of_live_code_and_no_other() {
+        let (ids, mut stock) = (Ids::new(), Stock::new());
+        let all: Vec<Id> = (0..100).map(|at| stock.take(&ids, 0x1000 * at, 40, at % 7 == 0).unwrap()).collect();
+        let mut registry = Registry::default();
+        for (at, id) in (0..).zip(&all) {
+            let live = Live { addr: 0x1000 * at, size: 40, reach: 0, index: 0, stored: None, tables_len: 0 };
+            let live = Live { reach: live.addr + 40, ..live };
+            match at % 4 {
+                // Ended, and the writer knows it; or not yet.
+                0 => assert!(ids.retire(*id)),
+                1 => {
+                    registry.insert(id.0, &live, b"name", &mut Vec::new());
+                    assert!(ids.retire(*id));
+                }
+                // Registered by a call that has not returned yet.
+                2 => {}
+                _ => drop(registry.insert(id.0, &live, b"name", &mut Vec::new())),
+            }
+        }
+        let child = ids.inherit(&mut registry);
+        assert_eq!(registry.live_count(), 25);
+        for (at, &id) in all.iter().enumerate() {
+            assert_eq!(child.size_of(id), (at % 4 == 3).then_some(40), "{at}");
+            assert!(!child.is_unread(id));
+        }
+        // All other slots are free, and are not given out as they were before.
+        let mut stock = Stock::new();
+        let fresh: Vec<Id> = (0..75).map(|_| stock.take(&child, 0, 1, false).unwrap()).collect();
+        assert!(fresh.iter().all(|id| (id.0 as u32) < 128 && !all.contains(id)));
+        assert!(all.iter().skip(3).step_by(4).all(|&id| child.size_of(id) == Some(40)));
     }
 
     /// 1 if the page of a slot is in memory.

@@ -30,15 +30,15 @@ impl Writer {
     /// In a forked child: takes from the parent's writer what the child goes on with. Its files are closed, but for the
     /// jitdump, which is read from.
     pub fn bequeath(&mut self, forked_at: u64) -> Inheritance {
-        let mut registry = std::mem::take(&mut self.ledger.registry);
-        // It has never run in the child.
-        registry.forget_dead();
+        let registry = std::mem::take(&mut self.ledger.registry);
         Inheritance { registry, dump: self.ledger.sinks.let_go(), forked_at }
     }
 
     /// In a forked child, when the sinks are open: goes on with what the parent has left.
     pub fn inherit(&mut self, inheritance: Inheritance) {
-        let Inheritance { registry, dump, forked_at, .. } = inheritance;
+        let Inheritance { mut registry, dump, forked_at } = inheritance;
+        // It has never run in the child.
+        registry.forget_dead();
         self.ledger.registry = registry;
         self.ledger.last_time = forked_at;
         self.write_groups(dump.as_ref(), forked_at);
