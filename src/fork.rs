@@ -17,7 +17,7 @@ use crate::config::{Config, Fork, Options, Sinks};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::process::{self, Process};
-use crate::producer::PER_THREAD;
+use crate::producer::{is_attached, PER_THREAD};
 use crate::registry::Registry;
 use crate::session;
 use crate::standstill::Rest;
@@ -83,7 +83,7 @@ fn come_to_rest() -> (Rest, *mut (), bool) {
     }
     match process::current().ok().and_then(Process::engine) {
         Some(engine) if engine.fork() != Fork::Alone => {
-            let (rest, writer) = engine.status.standstill.prepare(|| engine.wake());
+            let (rest, writer) = engine.come_to_rest(is_attached(process));
             (rest, writer, true)
         }
         _ => (Rest::Disturbed, ptr::null_mut(), false),

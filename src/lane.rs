@@ -168,6 +168,7 @@ impl Lane {
             self.slot.detach();
         }
         self.slot.end();
+        self.engine.detached();
     }
 }
 

@@ -239,6 +239,19 @@ impl Standstill {
         }
     }
 
+    /// As `prepare`, without a pass of the writer, if it is at rest already and `is_at_rest` says that it has everything.
+    pub fn prepare_at_once(&self, is_at_rest: impl FnOnce() -> bool) -> Option<(Rest, *mut ())> {
+        let mut state = self.state();
+        let WriterState(writer) = state.writer.filter(|_| !state.moving && state.waiting == 0 && state.forking == 0)?;
+        self.halting.store(true, Ordering::SeqCst);
+        if !is_at_rest() {
+            self.halting.store(false, Ordering::SeqCst);
+            return None;
+        }
+        (state.forking, state.whole, state.since) = (1, true, Some(Instant::now()));
+        Some((Rest::Whole, writer))
+    }
+
     fn wait<'s>(
         &self,
         mut state: MutexGuard<'s, State>,
@@ -348,6 +361,24 @@ mod tests {
         });
         still.end();
         assert_eq!(still.prepare(|| {}).0, Rest::NoWriter);
+    }
+
+    #[test]
+    fn a_writer_at_rest_need_not_answer() {
+        let still = Standstill::default();
+        assert!(still.prepare_at_once(|| true).is_none(), "there is none");
+        still.begin(writer());
+        assert!(still.prepare_at_once(|| false).is_none() && !still.halting.load(Ordering::SeqCst));
+        let halting = || still.halting.load(Ordering::SeqCst);
+        assert_eq!(still.prepare_at_once(halting), Some((Rest::Whole, writer())));
+        assert!(still.prepare_at_once(|| true).is_none(), "another fork is under way");
+        assert_eq!(still.prepare(|| {}).0, Rest::Whole);
+        assert!(!still.is_asked() && !still.enter_last());
+        still.over();
+        still.over();
+        still.wait_to_register();
+        still.enter();
+        assert!(still.prepare_at_once(|| true).is_none(), "it moves");
     }
 
     #[test]

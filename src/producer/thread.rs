@@ -78,6 +78,15 @@ pub fn with_local<T>(
     })
 }
 
+/// Whether the calling thread, which is not in a call, has registered anything in this process.
+pub fn is_attached(process: &Process) -> bool {
+    PER_THREAD.with(|thread| {
+        let local = thread.local.get();
+        // SAFETY: only the cell has it.
+        local.is_some_and(|local| unsafe { std::ptr::eq(local.as_ref().process, process) })
+    })
+}
+
 /// The first call of a thread, or the first in a forked child, which has its parent's state.
 #[cold]
 #[inline(never)]

@@ -11,7 +11,7 @@ mod replay;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::capi::types::jitsym_spool_state;
 use crate::chunk::{Chunk, CHUNK_SIZE};
@@ -138,6 +138,18 @@ impl Memory {
     pub unsafe fn chunk_of(&self, unit: usize) -> Chunk {
         // SAFETY: the range lies in the region, and by contract a chunk begins there.
         unsafe { Chunk::at(self.region.start().add(self.start + unit * CHUNK_SIZE)) }
+    }
+
+    /// Whether something is published in it that the writer is not done with. What the writer is making or taking away may be
+    /// missed.
+    pub fn has_unread(&self) -> bool {
+        let directory = self.header().directory(self.units).iter().enumerate();
+        let begins = |word: &AtomicU32| !matches!(word.load(Ordering::Acquire), 0 | INSIDE);
+        directory.filter(|(_, word)| begins(word)).any(|(unit, _)| {
+            // SAFETY: a chunk begins there. If it is taken away just now, its memory is still there and reads as an empty one.
+            let chunk = unsafe { self.chunk_of(unit) };
+            chunk.consumed() < chunk.committed()
+        })
     }
 
     /// The units of a chunk that was made here.
