@@ -904,6 +904,9 @@ static void fork_in_signal_handler(void) {
   for (uint64_t begin = test_now(); signals < (test_light ? 5 : 200); registered++) {
     CHECK(test_now() - begin < TEST_PATIENCE);
     test_register(session, PARENT + SLOT * (registered % 1000), 64, "x of y");
+    if (registered % 16 == 0) {
+      CHECK_OK(jitsym_flush(session, 60000));
+    }
   }
   CHECK(signal(SIGALRM, SIG_IGN) != SIG_ERR);
   CHECK(test_stats(session).registered == registered);
