@@ -24,11 +24,12 @@ static unsigned char *place(int number) {
 
 /* push rbp; mov rbp, rsp; mov ecx, 20000; 1: dec ecx; jnz 1b; pop rbp; ret */
 static void compile(int number, const char *name) {
-  static const unsigned char bytes[SIZE] = {0x55, 0x48, 0x89, 0xe5, 0xb9, 0x20, 0x4e, 0, 0, 0xff, 0xc9, 0x75, 0xfc, 0x90, 0x5d, 0xc3,
-                                            0xcc, 0xcc};
+  static const unsigned char bytes[SIZE] = {0x55, 0x48, 0x89, 0xe5, 0xb9, 0x20, 0x4e, 0,    0,
+                                            0xff, 0xc9, 0x75, 0xfc, 0x90, 0x5d, 0xc3, 0xcc, 0xcc};
   memcpy(place(number), bytes, SIZE);
   snprintf(names[number], sizeof names[number], "%s", name);
-  jitsym_line lines[] = {{0, 1 + (uint32_t)number, 0, 0, "/src/server.guest"}, {9, 2 + (uint32_t)number, 0, 0, "/src/server.guest"}};
+  const char *file = "/src/server.guest";
+  jitsym_line lines[] = {{0, 1 + (uint32_t)number, 0, 0, file}, {9, 2 + (uint32_t)number, 0, 0, file}};
   jitsym_unwind unwind;
   memset(&unwind, 0, sizeof unwind);
   unwind.struct_size = sizeof unwind;
