@@ -909,6 +909,69 @@ static void fork_in_signal_handler(void) {
   CHECK_OK(jitsym_close(session));
 }
 
+/*
+ * The host's own handler for forks waits for a lock that a thread holds while it is in the library. It was registered earlier, so
+ * it runs later, when threads are kept from registering already: nobody may be kept for ever.
+ */
+static pthread_mutex_t host_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void lock_host(void) {
+  CHECK(pthread_mutex_lock(&host_lock) == 0);
+}
+
+static void unlock_host(void) {
+  CHECK(pthread_mutex_unlock(&host_lock) == 0);
+}
+
+static void *work_with_lock(void *unused) {
+  (void)unused;
+  for (unsigned i = 0; !atomic_load(&stop); i++) {
+    lock_host();
+    for (unsigned k = 0; k < 20; k++) {
+      test_register(session, PARENT + SLOT * (i % 1000), 64, "with a lock");
+      if (k % 10 == 9 && i % 2 == 1) {
+        CHECK_OK(jitsym_flush(session, 60000));
+      }
+    }
+    unlock_host();
+    test_sleep_ms(1);
+  }
+  return NULL;
+}
+
+static void fork_with_host_lock(void) {
+  CHECK(pthread_atfork(lock_host, unlock_host, unlock_host) == 0);
+  session = test_open();
+  test_register(session, PARENT + SLOT * 2000, 64, "of the parent");
+  CHECK_OK(jitsym_flush(session, 60000));
+  pthread_t thread;
+  atomic_store(&stop, 0);
+  CHECK(pthread_create(&thread, NULL, work_with_lock, NULL) == 0);
+  for (unsigned i = 0; i < (test_light ? 3 : 30); i++) {
+    uint64_t begin = test_now();
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+      test_inherits_threads = 1;
+      jitsym_code code = test_code(CHILD, 64, "of the child");
+      jitsym_status status = CHILD_CAN_ALLOCATE ? jitsym_register(session, &code, NULL) : JITSYM_ERR_FORKED;
+      CHECK(status == JITSYM_OK || status == JITSYM_ERR_FORKED);
+      if (status == JITSYM_OK) {
+        CHECK_OK(jitsym_flush(session, 60000));
+        struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
+        CHECK(strcmp(map_name(&map, PARENT + SLOT * 2000), "of the parent") == 0);
+        map_free(&map);
+      }
+      _exit(0);
+    }
+    test_wait_ok(child);
+    CHECK(test_light || test_now() - begin < UINT64_C(9000000000));
+  }
+  atomic_store(&stop, 1);
+  CHECK(pthread_join(thread, NULL) == 0);
+  CHECK_OK(jitsym_close(session));
+}
+
 /* A fork while the process exits. */
 static void fork_late(void) {
   pid_t child = fork();
@@ -940,6 +1003,7 @@ int main(int argc, char **argv) {
   test_child(many_at_once);
   test_child(fork_at_doors);
   test_child(fork_in_signal_handler);
+  test_child(fork_with_host_lock);
   test_child(fork_at_exit);
   return test_end();
 }

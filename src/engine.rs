@@ -16,7 +16,7 @@ use crate::ids::Ids;
 use crate::pool::Pool;
 use crate::registry::Registry;
 use crate::slot::Slot;
-use crate::standstill::Rest;
+use crate::standstill::Found;
 use crate::status::{LastError, Status};
 use crate::sys::clock::Timekeeper;
 use crate::sys::{barrier, thread};
@@ -205,7 +205,7 @@ impl Engine {
     }
 
     /// Before a fork: brings the library to rest. `attached`: the calling thread has a place.
-    pub fn come_to_rest(&self, attached: bool) -> (Rest, *mut ()) {
+    pub fn come_to_rest(&self, attached: bool) -> Found {
         let still = &self.status.standstill;
         // Most processes that fork have one thread, and have registered nothing for a while.
         match still.prepare_at_once(|| self.is_at_rest(attached.into())) {

@@ -8,7 +8,6 @@
 //! A child whose state was not brought to rest (a raw clone system call runs no handlers) is told that its parent's sessions are
 //! not its own.
 
-use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -20,7 +19,7 @@ use crate::process::{self, Process};
 use crate::producer::{is_attached, PER_THREAD};
 use crate::registry::Registry;
 use crate::session;
-use crate::standstill::Rest;
+use crate::standstill::{Found, Rest};
 use crate::sys::thread;
 use crate::writer::Writer;
 
@@ -37,12 +36,11 @@ pub struct Underway {
     depth: u32,
     /// The writer stands still for it.
     held: bool,
-    rest: Rest,
-    writer: *mut (),
+    found: Found,
 }
 
 impl Underway {
-    pub const NONE: Underway = Underway { depth: 0, held: false, rest: Rest::Disturbed, writer: ptr::null_mut() };
+    pub const NONE: Underway = Underway { depth: 0, held: false, found: Found::NOTHING };
 }
 
 /// The C library calls us.
@@ -66,7 +64,7 @@ extern "C" fn before() {
         // A signal handler that interrupts this library may find its locks held by its own thread.
         if underway.depth == 1 && !thread.inside.get() {
             let _ = boundary(|| {
-                (underway.rest, underway.writer, underway.held) = come_to_rest();
+                (underway.found, underway.held) = come_to_rest();
                 Ok(())
             });
         }
@@ -74,19 +72,17 @@ extern "C" fn before() {
     });
 }
 
-fn come_to_rest() -> (Rest, *mut (), bool) {
-    let Some(process) = process::current_or_inherited() else { return (Rest::Disturbed, ptr::null_mut(), false) };
+fn come_to_rest() -> (Found, bool) {
+    let Some(process) = process::current_or_inherited() else { return (Found::NOTHING, false) };
     let words = process.page.words();
     if !process.is_this_one() && words.taking.load(Ordering::Acquire) == 0 {
         // A child that has taken nothing over forks: what it has not used is its own child's.
-        return (Rest::of(words.state.load(Ordering::Relaxed)), words.writer.load(Ordering::Relaxed), false);
+        let (rest, writer) = (Rest::of(words.state.load(Ordering::Relaxed)), words.writer.load(Ordering::Relaxed));
+        return (Found::inherited(rest, writer), false);
     }
     match process::current().ok().and_then(Process::engine) {
-        Some(engine) if engine.fork() != Fork::Alone => {
-            let (rest, writer) = engine.come_to_rest(is_attached(process));
-            (rest, writer, true)
-        }
-        _ => (Rest::Disturbed, ptr::null_mut(), false),
+        Some(engine) if engine.fork() != Fork::Alone => (engine.come_to_rest(is_attached(process)), true),
+        _ => (Found::NOTHING, false),
     }
 }
 
@@ -119,8 +115,10 @@ extern "C" fn in_child() {
         words.forked_at.store(engine.status.clock.now(), Ordering::Relaxed);
         engine.pool.memory().close_in_child();
     }
-    words.writer.store(underway.writer, Ordering::Relaxed);
-    words.state.store(underway.rest as u32, Ordering::Release);
+    let Underway { held, found, .. } = underway;
+    let rest = if held { found.rest_in_child(parent.page.shared()) } else { found.rest };
+    words.writer.store(found.writer, Ordering::Relaxed);
+    words.state.store(rest as u32, Ordering::Release);
     if engine.is_some_and(|engine| engine.fork() == Fork::AtOnce) && has_open_sessions(parent) {
         // What goes wrong the next call will say.
         let _ = boundary(|| take_over(parent, None).map(drop));

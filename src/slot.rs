@@ -9,6 +9,7 @@
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::chunk::Chunk;
 use crate::sys::thread;
@@ -88,24 +89,27 @@ impl Slot {
         self.claim.load(Ordering::Relaxed) == KEPT
     }
 
-    /// Waits, not having begun, until the writer has decided and nobody halts the thread. True if the chunk is gone.
+    /// Waits, not having begun, until the writer has decided and nobody halts the thread. True if the chunk is gone; `None` if
+    /// the thread is still halted after this time.
     #[cold]
-    pub fn settle(&self) -> bool {
+    pub fn settle(&self, patience: Duration) -> Option<bool> {
+        let begin = Instant::now();
         for turn in 0.. {
             match self.claim.load(Ordering::Acquire) {
                 KEPT => break,
                 TAKEN => {
                     // Fails if it is halted just now.
                     if self.claim.compare_exchange(TAKEN, KEPT, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                        return true;
+                        return Some(true);
                     }
                 }
+                claim if claim & HALTED != 0 && begin.elapsed() > patience => return None,
                 // Yielding alone gives a writer of lower priority no processor.
                 _ if turn < 100 => std::thread::yield_now(),
                 _ => thread::sleep_micros(50),
             }
         }
-        false
+        Some(false)
     }
 
     /// Halts the thread: `barrier::all_threads` has to follow. Once it is not busy any more, it lays down nothing until

@@ -6,14 +6,19 @@
 //! writer hangs in a slow disk: then the child learns that it does not have everything, or, if the writer was changing what it
 //! has inherited, nothing.
 //!
+//! Nor is anybody else kept for ever. Between our handler and the fork itself the host's own handlers run, and may wait for a
+//! lock that a thread holds which waits here. So threads and writer go on after a while, and say so in memory that the child
+//! shares (`Shared`): what it sees there holds at least for everything that happened before it was forked.
+//!
 //! The child touches none of this: the lock in it may be held by a thread that does not exist there.
 
 use std::ptr;
-use std::sync::atomic::{fence, AtomicBool, Ordering};
+use std::sync::atomic::{fence, AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::slot::Slot;
+use crate::sys::mem::Shared;
 use crate::sys::thread;
 
 /// How long a fork waits for the writer to have everything.
@@ -23,6 +28,11 @@ const GRACE: Duration = Duration::from_millis(25);
 /// Forks that begin within this time of a standstill share it. Later ones wait for the next, so that threads which fork all
 /// the time do not keep others from registering.
 const SHARED_FOR: Duration = Duration::from_millis(10);
+
+/// How long a thread that registers something is kept by a fork.
+pub const HALTED_FOR: Duration = Duration::from_millis(50);
+/// How long the writer is. Copying the page tables of a very large process takes its time.
+const STILL_FOR: Duration = Duration::from_secs(1);
 
 /// How a fork has found the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +58,38 @@ impl Rest {
     }
 }
 
+/// What a fork has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub rest: Rest,
+    /// Where the writer's state is.
+    pub writer: *mut (),
+    /// What was in the shared memory.
+    writer_went_on: u32,
+    thread_went_on: u32,
+}
+
+impl Found {
+    pub const NOTHING: Found = Found::inherited(Rest::Disturbed, ptr::null_mut());
+
+    /// In a child that has inherited this itself, and changes nothing of it.
+    pub const fn inherited(rest: Rest, writer: *mut ()) -> Found {
+        Found { rest, writer, writer_went_on: 0, thread_went_on: 0 }
+    }
+
+    /// In the child: how it was in the end.
+    pub fn rest_in_child(&self, shared: &Shared) -> Rest {
+        let sound = shared.writer_went_on.load(Ordering::SeqCst) == self.writer_went_on;
+        let whole = shared.thread_went_on.load(Ordering::SeqCst) == self.thread_went_on;
+        match self.rest {
+            Rest::NoWriter => Rest::NoWriter,
+            _ if !sound => Rest::Disturbed,
+            Rest::Whole if !whole => Rest::Partial,
+            rest => rest,
+        }
+    }
+}
+
 /// See the module's description.
 #[derive(Debug, Default)]
 pub struct Standstill {
@@ -61,6 +103,8 @@ pub struct Standstill {
 struct State {
     /// Where the writer's state is, as long as one runs.
     writer: Option<WriterState>,
+    /// Where children look whether this standstill has held.
+    shared: Option<&'static Shared>,
     /// The writer changes what a child would take over.
     moving: bool,
     /// Forks that wait for the writer.
@@ -87,6 +131,26 @@ impl State {
         self.waiting > 0 && self.forking == 0 && !self.answered
     }
 
+    /// What a fork finds that begins now.
+    fn found(&self) -> Found {
+        let shared =
+            |word: fn(&Shared) -> &AtomicU32| self.shared.map_or(0, |shared| word(shared).load(Ordering::SeqCst));
+        let (rest, writer) = match self.writer {
+            None => (Rest::NoWriter, ptr::null_mut()),
+            Some(_) if self.moving => (Rest::Disturbed, ptr::null_mut()),
+            Some(WriterState(writer)) if self.whole => (Rest::Whole, writer),
+            Some(WriterState(writer)) => (Rest::Partial, writer),
+        };
+        let writer_went_on = shared(|shared| &shared.writer_went_on);
+        Found { rest, writer, writer_went_on, thread_went_on: shared(|shared| &shared.thread_went_on) }
+    }
+
+    /// A thread does not wait for a fork any more.
+    fn give_up_threads(&mut self) {
+        self.whole = false;
+        self.shared.inspect(|shared| _ = shared.thread_went_on.fetch_add(1, Ordering::SeqCst));
+    }
+
     /// Whether a fork can begin.
     fn is_ready(&self) -> bool {
         match self.since {
@@ -102,9 +166,9 @@ impl Standstill {
     }
 
     /// A writer begins to run, whose state is at this address until `end`.
-    pub fn begin(&self, writer: *mut ()) {
+    pub fn begin(&self, writer: *mut (), shared: &'static Shared) {
         let mut state = self.state();
-        state.writer = Some(WriterState(writer));
+        (state.writer, state.shared) = (Some(WriterState(writer)), Some(shared));
         (state.moving, state.whole) = (false, false);
     }
 
@@ -118,11 +182,8 @@ impl Standstill {
 
     /// The writer begins to change what a child would take over. Waits while the process forks.
     pub fn enter(&self) {
-        let mut state = self.state();
-        while state.forking > 0 || state.answered {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        state.moving = true;
+        let state = self.state();
+        self.wait_for_forks(state, |state| state.forking > 0 || state.answered).moving = true;
     }
 
     /// The writer has done so.
@@ -145,14 +206,34 @@ impl Standstill {
         let was_moving = self.rest();
         let result = body();
         if was_moving {
-            let mut state = self.state();
+            let state = self.state();
             // Not for one that waits: this is in the way of what it waits for.
-            while state.forking > 0 {
-                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-            }
-            state.moving = true;
+            self.wait_for_forks(state, |state| state.forking > 0).moving = true;
         }
         result
+    }
+
+    fn wait_for_forks<'s>(
+        &self,
+        mut state: MutexGuard<'s, State>,
+        is_in_the_way: impl Fn(&State) -> bool,
+    ) -> MutexGuard<'s, State> {
+        while is_in_the_way(&state) {
+            let left = state.since.map_or(STILL_FOR, |since| STILL_FOR.saturating_sub(since.elapsed()));
+            if left.is_zero() {
+                state.whole = false;
+                state.shared.inspect(|shared| _ = shared.writer_went_on.fetch_add(1, Ordering::SeqCst));
+                break;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state
+    }
+
+    /// A thread has been halted for too long, and goes on.
+    pub fn go_on(&self, slot: &Slot) {
+        self.state().give_up_threads();
+        slot.resume();
     }
 
     /// Whether a fork waits for the writer.
@@ -208,15 +289,19 @@ impl Standstill {
 
     /// A thread that begins to register waits for the end of a fork. It must have told the writer of itself before.
     pub fn wait_to_register(&self) {
+        let begin = Instant::now();
         fence(Ordering::SeqCst);
         while self.halting.load(Ordering::SeqCst) {
+            if begin.elapsed() > HALTED_FOR {
+                self.state().give_up_threads();
+                break;
+            }
             thread::sleep_micros(50);
         }
     }
 
-    /// Before a fork: brings the library to rest, as far as it gets in time. `wake` wakes the writer. Also says where the
-    /// writer's state is. To be followed by `over` in the parent.
-    pub fn prepare(&self, wake: impl FnOnce()) -> (Rest, *mut ()) {
+    /// Before a fork: brings the library to rest, as far as it gets in time. `wake` wakes the writer. To be followed by `over` in the parent.
+    pub fn prepare(&self, wake: impl FnOnce()) -> Found {
         let end = Instant::now() + PATIENCE;
         let mut state = self.state();
         if state.writer.is_some() {
@@ -231,25 +316,20 @@ impl Standstill {
         }
         state.since.get_or_insert_with(Instant::now);
         state.forking += 1;
-        match state.writer {
-            None => (Rest::NoWriter, ptr::null_mut()),
-            Some(_) if state.moving => (Rest::Disturbed, ptr::null_mut()),
-            Some(WriterState(writer)) if state.whole => (Rest::Whole, writer),
-            Some(WriterState(writer)) => (Rest::Partial, writer),
-        }
+        state.found()
     }
 
     /// As `prepare`, without a pass of the writer, if it is at rest already and `is_at_rest` says that it has everything.
-    pub fn prepare_at_once(&self, is_at_rest: impl FnOnce() -> bool) -> Option<(Rest, *mut ())> {
+    pub fn prepare_at_once(&self, is_at_rest: impl FnOnce() -> bool) -> Option<Found> {
         let mut state = self.state();
-        let WriterState(writer) = state.writer.filter(|_| !state.moving && state.waiting == 0 && state.forking == 0)?;
+        state.writer.filter(|_| !state.moving && state.waiting == 0 && state.forking == 0)?;
         self.halting.store(true, Ordering::SeqCst);
         if !is_at_rest() {
             self.halting.store(false, Ordering::SeqCst);
             return None;
         }
         (state.forking, state.whole, state.since) = (1, true, Some(Instant::now()));
-        Some((Rest::Whole, writer))
+        Some(state.found())
     }
 
     fn wait<'s>(
@@ -294,6 +374,14 @@ mod tests {
         ptr::without_provenance_mut(64)
     }
 
+    fn shared() -> &'static Shared {
+        Box::leak(Box::new(Shared { writer_went_on: AtomicU32::new(7), thread_went_on: AtomicU32::new(7) }))
+    }
+
+    fn of(found: Found) -> (Rest, *mut ()) {
+        (found.rest, found.writer)
+    }
+
     /// What the writer does once it is asked.
     fn answer(still: &Standstill, whole: bool) {
         while !still.is_asked() {
@@ -307,7 +395,7 @@ mod tests {
     fn nobody_waits_without_a_writer() {
         let still = Standstill::default();
         let begin = Instant::now();
-        assert_eq!(still.prepare(|| panic!("nobody to wake")).0, Rest::NoWriter);
+        assert_eq!(still.prepare(|| panic!("nobody to wake")).rest, Rest::NoWriter);
         still.over();
         assert!(begin.elapsed() < PATIENCE && !still.is_asked() && !still.begin_halt());
     }
@@ -315,7 +403,7 @@ mod tests {
     #[test]
     fn the_writer_answers_and_stands_still_until_the_fork_is_over() {
         let still = Standstill::default();
-        still.begin(writer());
+        still.begin(writer(), shared());
         for whole in [true, false] {
             let (passed, passes) = mpsc::channel();
             scope(|scope| {
@@ -326,7 +414,7 @@ mod tests {
                     still.leave();
                 });
                 let rest = if whole { Rest::Whole } else { Rest::Partial };
-                assert_eq!(still.prepare(|| {}), (rest, writer()));
+                assert_eq!(of(still.prepare(|| {})), (rest, writer()));
                 assert!(passes.recv_timeout(Duration::from_millis(20)).is_err(), "it goes on while the process forks");
                 still.over();
                 passes.recv_timeout(Duration::from_secs(60)).unwrap();
@@ -337,16 +425,16 @@ mod tests {
     #[test]
     fn a_writer_that_does_not_answer_is_not_waited_for() {
         let still = Standstill::default();
-        still.begin(writer());
+        still.begin(writer(), shared());
         let begin = Instant::now();
         // It sleeps, or does not come to it.
-        assert_eq!(still.prepare(|| {}), (Rest::Partial, writer()));
+        assert_eq!(of(still.prepare(|| {})), (Rest::Partial, writer()));
         assert!(begin.elapsed() >= PATIENCE);
         assert!(!still.begin_halt() && !still.enter_last(), "too late");
         still.answer(true);
         still.over();
         still.enter();
-        assert_eq!(still.prepare(|| {}), (Rest::Disturbed, ptr::null_mut()));
+        assert_eq!(of(still.prepare(|| {})), (Rest::Disturbed, ptr::null_mut()));
         still.over();
         // In a slow write it is as good as at rest, and does not come back from it before the fork is over.
         let (written, writes) = mpsc::channel();
@@ -355,24 +443,24 @@ mod tests {
                 still.aside(|| sleep(2 * PATIENCE));
                 written.send(()).unwrap();
             });
-            assert_eq!(still.prepare(|| {}).0, Rest::Partial);
+            assert_eq!(still.prepare(|| {}).rest, Rest::Partial);
             assert!(writes.recv_timeout(2 * PATIENCE).is_err());
             still.over();
         });
         still.end();
-        assert_eq!(still.prepare(|| {}).0, Rest::NoWriter);
+        assert_eq!(still.prepare(|| {}).rest, Rest::NoWriter);
     }
 
     #[test]
     fn a_writer_at_rest_need_not_answer() {
         let still = Standstill::default();
         assert!(still.prepare_at_once(|| true).is_none(), "there is none");
-        still.begin(writer());
+        still.begin(writer(), shared());
         assert!(still.prepare_at_once(|| false).is_none() && !still.halting.load(Ordering::SeqCst));
         let halting = || still.halting.load(Ordering::SeqCst);
-        assert_eq!(still.prepare_at_once(halting), Some((Rest::Whole, writer())));
+        assert_eq!(still.prepare_at_once(halting).map(of), Some((Rest::Whole, writer())));
         assert!(still.prepare_at_once(|| true).is_none(), "another fork is under way");
-        assert_eq!(still.prepare(|| {}).0, Rest::Whole);
+        assert_eq!(still.prepare(|| {}).rest, Rest::Whole);
         assert!(!still.is_asked() && !still.enter_last());
         still.over();
         still.over();
@@ -382,9 +470,32 @@ mod tests {
     }
 
     #[test]
+    fn nobody_is_kept_for_ever_and_children_learn_of_it() {
+        let (still, shared, slot) = (Standstill::default(), shared(), Slot::new(0));
+        still.begin(writer(), shared);
+        let found = still.prepare_at_once(|| true).unwrap();
+        assert_eq!(found.rest_in_child(shared), Rest::Whole);
+        slot.halt();
+        let begin = Instant::now();
+        assert_eq!(slot.settle(HALTED_FOR), None);
+        still.go_on(&slot);
+        assert_eq!(slot.settle(HALTED_FOR), Some(false));
+        assert_eq!(found.rest_in_child(shared), Rest::Partial);
+        still.wait_to_register();
+        still.enter();
+        assert!(begin.elapsed() >= STILL_FOR - HALTED_FOR);
+        assert_eq!(found.rest_in_child(shared), Rest::Disturbed);
+        assert_eq!(Found::NOTHING.rest_in_child(shared), Rest::Disturbed);
+        still.leave();
+        still.over();
+        let next = still.prepare_at_once(|| true).unwrap();
+        assert_eq!(next.rest_in_child(shared), Rest::Whole);
+    }
+
+    #[test]
     fn forks_share_a_standstill_and_the_last_one_ends_it() {
         let still = Standstill::default();
-        still.begin(writer());
+        still.begin(writer(), shared());
         let slot = Arc::new(Slot::new(0));
         scope(|scope| {
             scope.spawn(|| {
@@ -397,8 +508,8 @@ mod tests {
                 assert!(still.is_quiet() && still.enter_last());
                 still.answer(true);
             });
-            assert_eq!(still.prepare(|| {}).0, Rest::Whole);
-            assert_eq!(still.prepare(|| {}).0, Rest::Whole);
+            assert_eq!(still.prepare(|| {}).rest, Rest::Whole);
+            assert_eq!(still.prepare(|| {}).rest, Rest::Whole);
             assert!(!slot.is_kept());
             still.over();
             assert!(!slot.is_kept() && still.halting.load(Ordering::SeqCst));

@@ -107,6 +107,7 @@ impl Drop for Region {
 #[derive(Debug)]
 pub struct ForkPage {
     words: NonNull<Words>,
+    shared: NonNull<Shared>,
     /// The kernel clears it, for every kind of fork.
     pub kept_by_kernel: bool,
 }
@@ -126,25 +127,28 @@ pub struct Words {
     pub writer: AtomicPtr<()>,
 }
 
+/// What a child reads as it is in the parent now, and not as it was when the child was forked.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Shared {
+    /// How often the writer has moved though a fork was under way.
+    pub writer_went_on: AtomicU32,
+    /// How often a thread has registered something though a fork was under way.
+    pub thread_went_on: AtomicU32,
+}
+
 // SAFETY: the words are atomic and are never unmapped.
 unsafe impl Send for ForkPage {}
 // SAFETY: as above.
 unsafe impl Sync for ForkPage {}
 
 impl ForkPage {
-    /// Maps the page, for ever: calls may look at it at any time until the process ends.
+    /// Maps the pages, for ever: calls may look at them at any time until the process ends.
     pub fn new() -> io::Result<ForkPage> {
-        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        let len = page_size();
-        // SAFETY: as in `Region::private`.
-        let page = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
-        if page == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
+        let page = map_page(libc::MAP_PRIVATE)?;
         // SAFETY: the page was just mapped, and nobody else knows it.
-        let kept_by_kernel = unsafe { libc::madvise(page, len, libc::MADV_WIPEONFORK) } == 0;
-        let words = NonNull::new(page.cast::<Words>()).ok_or_else(io::Error::last_os_error)?;
-        let this = ForkPage { words, kept_by_kernel };
+        let kept_by_kernel = unsafe { libc::madvise(page.as_ptr(), page_size(), libc::MADV_WIPEONFORK) } == 0;
+        let this = ForkPage { words: page.cast(), shared: map_page(libc::MAP_SHARED)?.cast(), kept_by_kernel };
         this.words().same_process.store(1, Ordering::Relaxed);
         Ok(this)
     }
@@ -154,6 +158,12 @@ impl ForkPage {
     pub fn words(&self) -> &Words {
         // SAFETY: the page is mapped until the process ends, aligned, and any value is a valid atomic.
         unsafe { self.words.as_ref() }
+    }
+
+    /// What it shares with its children.
+    pub fn shared(&self) -> &Shared {
+        // SAFETY: as above.
+        unsafe { self.shared.as_ref() }
     }
 
     /// Whether this is still the process that made the page.
@@ -169,6 +179,14 @@ impl ForkPage {
             word.store(0, Ordering::Relaxed);
         }
     }
+}
+
+/// Maps a page of zeros.
+fn map_page(sharing: libc::c_int) -> io::Result<NonNull<libc::c_void>> {
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, sharing | libc::MAP_ANONYMOUS);
+    // SAFETY: as in `Region::private`.
+    let page = unsafe { libc::mmap(ptr::null_mut(), page_size(), protection, flags, -1, 0) };
+    NonNull::new(page).filter(|_| page != libc::MAP_FAILED).ok_or_else(io::Error::last_os_error)
 }
 
 /// Reads this process's memory at `addr` into `out` without ever faulting, and returns how many bytes could be read. What
