@@ -93,6 +93,10 @@ static unsigned live_codes(void) {
 }
 
 static void fork_now(void (*child)(void)) {
+  if (test_light) {
+    /* Until the writer sleeps: a fork does not wait for it as long as a pass may take under valgrind. */
+    test_sleep_ms(1300);
+  }
   before_fork = test_now();
   fflush(NULL);
   pid_t pid = fork();
@@ -795,7 +799,7 @@ static void fork_in_storm(unsigned forking_threads, struct forks forks) {
     CHECK(pthread_join(forking[i], NULL) == 0);
   }
   atomic_store(&stop, 1);
-  CHECK(atomic_load(&looked_at) > 0 && 5 * atomic_load(&not_whole) <= atomic_load(&looked_at));
+  CHECK(atomic_load(&looked_at) > 0 && (test_light || 5 * atomic_load(&not_whole) <= atomic_load(&looked_at)));
   uint64_t registered = 0;
   for (unsigned i = 0; i < STORM_THREADS; i++) {
     CHECK(pthread_join(threads[i], NULL) == 0);

@@ -119,7 +119,7 @@ fn record(name: &str, environment: &[(&str, &str)]) -> (Truth, Vec<Sample>) {
     let data = scratch_dir(name).join("perf.data");
     let mut record = perf::perf("record");
     record.envs(environment.iter().copied()).args(["-e", "cpu-clock", "-F", "999", "-k", "1"]);
-    record.arg("-o").arg(&data).arg("--").arg(server()).args(["3", "0.8"]);
+    record.arg("-o").arg(&data).arg("--").arg(server()).args(["3", "0.6"]);
     let output = {
         let _alone = serial();
         run(&mut record)
@@ -192,7 +192,7 @@ fn one_worker_is_looked_at() {
     let _alone = serial();
     let data = scratch_dir("attach").join("perf.data");
     let mut child = perf::command(server())
-        .args(["2", "2"])
+        .args(["2", "0.8"])
         .env("JITSYM_FORK", "now")
         .stdout(Stdio::piped())
         .spawn()
@@ -210,7 +210,7 @@ fn one_worker_is_looked_at() {
     assert!(markers[0].ends_with(&format!("/jit-{worker}.dump")), "{maps}");
     let mut record = perf::perf("record");
     record.args(["-e", "cpu-clock", "-F", "999", "-k", "1", "-p", &worker.to_string()]).arg("-o").arg(&data);
-    run(record.args(["--", "sleep", "2.5"]));
+    run(&mut record);
     output.read_to_string(&mut text).expect("output");
     assert!(child.wait().expect("end").success());
     let truth = Truth::parse(&text);
