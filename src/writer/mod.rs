@@ -4,7 +4,7 @@
 //! adapts to the load; after a second without work it sleeps until it is woken.
 
 mod apply;
-mod inherit;
+mod fork;
 mod merge;
 mod sinks;
 
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{fence, Ordering};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crossbeam_channel::Sender;
 
@@ -24,12 +24,10 @@ use crate::error::Result;
 use crate::process::Process;
 use crate::slot::Slot;
 use crate::spool::layout::State;
-use crate::standstill::Standstill;
 use crate::sys::barrier;
-use crate::sys::thread;
 use crate::Id;
 pub use apply::{tail_len, Ledger, Notice};
-pub use inherit::Inheritance;
+pub use fork::Inheritance;
 pub use merge::Merge;
 pub use sinks::Groups;
 
@@ -40,8 +38,6 @@ const BUSY_BYTES: usize = 64 * 1024;
 /// What a pass has read is written and committed by about this much: its chunks are then used again while the processor still
 /// has them in its caches.
 const COMMIT_BYTES: usize = 1 << 20;
-/// How long a fork waits for threads that lay down a record.
-const HALT_PATIENCE: Duration = Duration::from_millis(10);
 /// Passes without work, at the longest pause, before the writer sleeps until it is woken.
 const IDLE_PASSES: u32 = 20;
 
@@ -148,36 +144,6 @@ impl Writer {
 
     fn is_asked(&self) -> bool {
         self.stop.is_some() || self.asked > self.answered || self.standstill().is_asked()
-    }
-
-    fn standstill(&self) -> &'static Standstill {
-        &self.engine.status.standstill
-    }
-
-    /// Comes to rest for a fork, with everything written that was registered before.
-    fn stand_still(&mut self) {
-        let still = self.standstill();
-        if self.exiting || !still.begin_halt() {
-            // The end of the process may interrupt any write.
-            still.answer(false);
-            return;
-        }
-        barrier::all_threads();
-        self.collect();
-        if !still.halt(self.sources.values().map(|source| source.slot.clone())) {
-            return;
-        }
-        barrier::all_threads();
-        let end = Instant::now() + HALT_PATIENCE;
-        let mut quiet = still.is_quiet();
-        while !quiet && Instant::now() < end {
-            thread::sleep_micros(20);
-            quiet = still.is_quiet();
-        }
-        if still.enter_last() {
-            self.pass_inside(false);
-            still.answer(quiet && !self.sources.values().any(Source::has_unread));
-        }
     }
 
     fn answer(&mut self, due: u64) {
@@ -415,17 +381,6 @@ impl Writer {
         memory.commit(&self.ledger.state());
         self.config = Some(config.clone());
         running
-    }
-
-    /// What the sinks were opened with, while they are.
-    pub fn config(&self) -> Option<&Config> {
-        self.config.as_ref()
-    }
-
-    /// Tells forks where a child finds what it takes over. The writer stays where it is until it has finished.
-    pub fn announce(&mut self) {
-        let still = self.standstill();
-        still.begin((&raw mut *self).cast(), self.process.page.shared());
     }
 }
 

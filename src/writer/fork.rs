@@ -1,4 +1,5 @@
-//! What the writer of a forked child takes over: the live code, and a copy of each piece's group for the child's own jitdump.
+//! The writer and forks: how it comes to rest for one, and what the writer of the child takes over: the live code, and a copy of
+//! each piece's group for the child's own jitdump.
 //!
 //! Groups are read back from the parent's jitdump, by way of the descriptor that the child has inherited: only there are line
 //! tables and unwind tables. The parent may be writing to it at the same time, or cut it, and nothing in it is believed. Code
@@ -6,16 +7,22 @@
 //! from the memory that the child has inherited.
 
 use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
 
-use super::{Groups, Writer};
+use super::{Groups, Source, Writer};
 use crate::code::Lines;
+use crate::config::Config;
 use crate::format::jitdump::{is_group_of, relocate, set_process, Group, Relocation};
 use crate::registry::{Live, Registry, Stored};
+use crate::standstill::Standstill;
 use crate::sys::file::Held;
-use crate::sys::mem;
+use crate::sys::{barrier, mem, thread};
 
 /// Bytes that come together before they are written.
 const BATCH_BYTES: usize = 1 << 20;
+
+/// How long a fork waits for threads that lay down a record.
+const HALT_PATIENCE: Duration = Duration::from_millis(10);
 
 /// What a parent has left to a child.
 pub struct Inheritance {
@@ -27,6 +34,47 @@ pub struct Inheritance {
 }
 
 impl Writer {
+    pub(super) fn standstill(&self) -> &'static Standstill {
+        &self.engine.status.standstill
+    }
+
+    /// Comes to rest for a fork, with everything written that was registered before.
+    pub(super) fn stand_still(&mut self) {
+        let still = self.standstill();
+        if self.exiting || !still.begin_halt() {
+            // The end of the process may interrupt any write.
+            still.answer(false);
+            return;
+        }
+        barrier::all_threads();
+        self.collect();
+        if !still.halt(self.sources.values().map(|source| source.slot.clone())) {
+            return;
+        }
+        barrier::all_threads();
+        let end = Instant::now() + HALT_PATIENCE;
+        let mut quiet = still.is_quiet();
+        while !quiet && Instant::now() < end {
+            thread::sleep_micros(20);
+            quiet = still.is_quiet();
+        }
+        if still.enter_last() {
+            self.pass_inside(false);
+            still.answer(quiet && !self.sources.values().any(Source::has_unread));
+        }
+    }
+
+    /// What the sinks were opened with, while they are.
+    pub fn config(&self) -> Option<&Config> {
+        self.config.as_ref()
+    }
+
+    /// Tells forks where a child finds what it takes over. The writer stays where it is until it has finished.
+    pub fn announce(&mut self) {
+        let still = self.standstill();
+        still.begin((&raw mut *self).cast(), self.process.page.shared());
+    }
+
     /// In a forked child: takes from the parent's writer what the child goes on with. Its files are closed, but for the
     /// jitdump, which is read from.
     pub fn bequeath(&mut self, forked_at: u64) -> Inheritance {
