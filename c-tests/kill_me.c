@@ -44,7 +44,7 @@ static struct {
   uint64_t relay;
   uint64_t stable;
   uint64_t sinks, flags, max_memory, max_wait_ms;
-  /* A forked child that does nothing, and outlives this process. */
+  /* A forked child that outlives this process: 1 does nothing, 2 goes on with the session. */
   uint64_t fork;
   /* After all calls: become the same program again, with the next seed. */
   uint64_t again;
@@ -333,6 +333,9 @@ int main(int argc, char **argv) {
     pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {
+      if (arguments.fork == 2) {
+        CHECK_OK(jitsym_flush(session, 60000));
+      }
       /* Should the test not live to end it. */
       alarm(300);
       for (;;) {

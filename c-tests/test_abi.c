@@ -105,7 +105,7 @@ FIELD(jitsym_stats, memory_held, 152);
 FIELD(jitsym_stats, waited, 160);
 FIELD(jitsym_stats, recovered, 168);
 FIELD(jitsym_stats, spool, 176);
-FIELD(jitsym_stats, reserved, 180);
+FIELD(jitsym_stats, inherited, 180);
 #endif
 
 /* Foreign function interfaces declare enumerations as int. */
@@ -132,6 +132,8 @@ NUMBER(JITSYM_INIT_CLOSE_RECORD, 16);
 NUMBER(JITSYM_INIT_DROP_WHEN_FULL, 32);
 NUMBER(JITSYM_INIT_NO_SPOOL, 64);
 NUMBER(JITSYM_INIT_RECOVER, 128);
+NUMBER(JITSYM_INIT_FORK_NOW, 256);
+NUMBER(JITSYM_INIT_FORK_ALONE, 512);
 NUMBER(JITSYM_CODE_STABLE, 1);
 NUMBER(JITSYM_SPOOL_NONE, 0);
 NUMBER(JITSYM_SPOOL_SHARED, 1);

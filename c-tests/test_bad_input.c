@@ -734,11 +734,14 @@ static void bad_options(void) {
     options.sinks |= JITSYM_SINK_MAP;
     init_refused(JITSYM_ERR_FLAGS, &options);
   }
-  for (int bit = 8; bit < 32; bit++) {
+  for (int bit = 10; bit < 32; bit++) {
     options = test_options();
     options.flags = (uint32_t)1 << bit;
     init_refused(JITSYM_ERR_FLAGS, &options);
   }
+  options = test_options();
+  options.flags = JITSYM_INIT_FORK_NOW | JITSYM_INIT_FORK_ALONE;
+  init_refused(JITSYM_ERR_FLAGS, &options);
   /* Permission bits only: nobody needs the others on these files. */
   for (int bit = 9; bit < 32; bit++) {
     options = test_options();

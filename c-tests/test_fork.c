@@ -1,4 +1,7 @@
-/* fork: the parent goes on undisturbed, the child is told that the session is not its own, and can have its own files. */
+/*
+ * fork with JITSYM_INIT_FORK_ALONE: the parent goes on undisturbed, the child is told that the session is not its own, and can
+ * have its own files. (What a child takes over otherwise is in test_fork_child.c.)
+ */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>
@@ -8,6 +11,10 @@
 static const uint64_t PARENT = 0x7000000000, CHILD = 0x7100000000;
 static jitsym *session;
 static jitsym_id inherited;
+
+static jitsym *open_alone(void) {
+  return test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_JITDUMP, JITSYM_INIT_FORK_ALONE);
+}
 
 /* Every call on the inherited session says so, and touches nothing. */
 static void check_forked(jitsym *handle) {
@@ -36,7 +43,7 @@ static void check_forked(jitsym *handle) {
 
 /* The child's own session, with files that are named after the child. */
 static void own_files(int keep) {
-  jitsym *own = test_open();
+  jitsym *own = open_alone();
   CHECK(own != session);
   jitsym_id id = test_register(own, CHILD, 64, "of the child");
   jitsym_move_target target = test_target(CHILD + 0x1000);
@@ -71,7 +78,7 @@ static void check_parent(pid_t pid) {
 
 static void grandchild(void) {
   check_forked(session);
-  jitsym *own = test_open();
+  jitsym *own = open_alone();
   test_register(own, CHILD, 64, "of the child");
   CHECK_OK(jitsym_flush(own, 0));
   pid_t child = fork();
@@ -105,7 +112,7 @@ static void child_nothing(void) {
 
 /* One fork after the other, nothing else going on; the files are compared to the byte. */
 static void quiet(void) {
-  session = test_open();
+  session = open_alone();
   inherited = test_register(session, PARENT, 64, "of the parent");
   jitsym_stats before = test_stats(session);
   static void (*const children[])(void) = {child_forked, child_own_files, child_nothing, grandchild};
@@ -174,7 +181,7 @@ static void *storm(void *unused) {
 static void *doors(void *unused) {
   (void)unused;
   while (!atomic_load(&stop)) {
-    jitsym *other = test_open();
+    jitsym *other = open_alone();
     jitsym_stats stats;
     stats.struct_size = sizeof stats;
     CHECK_OK(jitsym_get_stats(other, &stats));
@@ -213,7 +220,7 @@ static void storm_child(unsigned number) {
 }
 
 static void forks(void *(*thread_function)(void *), unsigned count) {
-  session = test_open();
+  session = open_alone();
   inherited = test_register(session, PARENT, 64, "of the parent");
   pthread_t thread;
   CHECK(pthread_create(&thread, NULL, thread_function, NULL) == 0);
@@ -249,7 +256,7 @@ static void forks_at_doors(void) {
 
 /* A session that was closed before the fork is closed, not the parent's; one that never was, was not. */
 static void closed_before(void) {
-  session = test_open();
+  session = open_alone();
   CHECK_OK(jitsym_close(session));
   /* Then nothing but the library's own state leads to what the child inherits, and LeakSanitizer is to find all of it. */
   test_wait_for_end_of_thread();
@@ -260,7 +267,7 @@ static void closed_before(void) {
     CHECK(status == JITSYM_ERR_CLOSED || status == JITSYM_ERR_FORKED);
     CHECK_STATUS(JITSYM_ERR_SESSION, jitsym_flush(NULL, 0));
     CHECK_STATUS(JITSYM_ERR_SESSION, jitsym_flush((jitsym *)&session, 0));
-    jitsym *own = test_open();
+    jitsym *own = open_alone();
     test_register(own, CHILD, 64, "of the child");
     CHECK_OK(jitsym_close(own));
     struct dump dump = dump_read(test_path_of(getpid(), JITSYM_SINK_JITDUMP).text);

@@ -27,6 +27,7 @@ static inline void test_begin(int argc, char **argv) {
   unsetenv("JITSYM_DIR");
   unsetenv("JITSYM_SPOOL");
   unsetenv("JITSYM_RECOVER");
+  unsetenv("JITSYM_FORK");
   unsetenv("JITDUMPDIR");
   unsetenv("JITDUMP_USE_ARCH_TIMESTAMP");
   umask(022);

@@ -22,10 +22,17 @@
  * Threads. Every function may be called by any thread at any time. None may be called from a signal handler unless its
  * description says so. The library starts one thread, with all signals blocked, in the first jitsym_init.
  *
- * Processes. After fork the parent goes on undisturbed; in the child every call on an inherited session returns
- * JITSYM_ERR_FORKED (or JITSYM_OK, where there is nothing to do because no sink runs) and touches nothing, and
- * jitsym_init opens files of the child's own. The shared library is never unloaded (dlclose leaves it in place). At a
- * normal exit with a session open, what is pending is written, which takes 20 seconds at most.
+ * Processes. After fork the parent goes on undisturbed. The child goes on with its parent's sessions and ids: its first call
+ * with a session other than jitsym_close (or jitsym_init) makes a map and a jitdump of the child's own, in which all code is
+ * that was live at the fork, and a background thread; with JITSYM_INIT_FORK_NOW fork does that itself. A child that makes no
+ * such call leaves nothing. For this, fork waits until the library is at rest, usually for some tens of microseconds; it goes
+ * on after 75 milliseconds at most. If the library was not at rest then, or its handlers did not run (a raw clone system call,
+ * a signal handler that forks while its thread is in the library), calls on an inherited session return JITSYM_ERR_FORKED
+ * and touch nothing, as they always do with JITSYM_INIT_FORK_ALONE; jitsym_init then begins with empty files. (Calls for which
+ * there is nothing to do, because no sink runs, return JITSYM_OK.) A child of vfork may call nothing here, as elsewhere.
+ *
+ * The shared library is never unloaded (dlclose leaves it in place). At a normal exit with a session open, what is pending is
+ * written, which takes 20 seconds at most.
  * From then on nothing is written any more but what the exiting thread itself, in a later exit handler, flushes or closes; for
  * other threads these two return JITSYM_ERR_TIMEOUT at once, so that the end of the process finds no record half written.
  *
@@ -164,7 +171,9 @@ typedef enum jitsym_status {
    */
   JITSYM_ERR_SINK_FAILED = 23,
   /**
-   * The session belongs to the parent process. After `fork` the child opens its own with `jitsym_init`.
+   * The session belongs to the parent process, and this one cannot go on with it: it was forked with
+   * `JITSYM_INIT_FORK_ALONE`, by a raw system call, by a signal handler that interrupted this library, or while the writer
+   * was at work and did not come to rest in time. `jitsym_init` opens a session of its own.
    */
   JITSYM_ERR_FORKED = 24,
   /**
@@ -274,6 +283,16 @@ typedef enum jitsym_init_flag {
    * behind, as the command `jitsym recover` does.
    */
   JITSYM_INIT_RECOVER = 128,
+  /**
+   * A forked child takes over its parent's sessions and live code, and makes its files, before `fork` returns in it, and not
+   * with its first call. Every child pays for that, also one that only executes another program.
+   */
+  JITSYM_INIT_FORK_NOW = 256,
+  /**
+   * A forked child takes over nothing: calls on its parent's sessions return `JITSYM_ERR_FORKED`, and `jitsym_init` begins
+   * with empty files. Not together with `JITSYM_INIT_FORK_NOW`. The options of the session that has started the sinks decide.
+   */
+  JITSYM_INIT_FORK_ALONE = 512,
 } jitsym_init_flag;
 
 /**
@@ -350,8 +369,8 @@ typedef enum jitsym_spool_state {
 /**
  * A session: what `jitsym_init` opens and `jitsym_close` closes.
  *
- * The handle is a name, not an address: the library recognises a handle that is closed, was never opened or comes from the
- * parent process, and answers with a status.
+ * The handle is a name, not an address: the library recognises a handle that is closed or was never opened, and answers with
+ * a status. A forked child goes on with its parent's (see `jitsym_init_flag`).
  */
 typedef struct jitsym jitsym;
 
@@ -669,7 +688,7 @@ typedef struct jitsym_move_target {
 } jitsym_move_target;
 
 /**
- * What has happened so far in this process, over all sessions. All but `live`, `map_entries`, `memory`, `memory_held`
+ * What has happened so far in this process (a forked child begins with 0), over all sessions. All but `live`, `map_entries`, `memory`, `memory_held`
  * and `spool` only grow.
  */
 typedef struct jitsym_stats {
@@ -771,9 +790,9 @@ typedef struct jitsym_stats {
    */
   uint32_t spool;
   /**
-   * Not used.
+   * Number of codes that this process, being a forked child, has taken over from its parent. They are not in `registered`.
    */
-  uint32_t reserved;
+  uint32_t inherited;
 } jitsym_stats;
 
 #ifdef __cplusplus
@@ -785,7 +804,8 @@ extern "C" {
  *
  * Sinks that cannot start are reported by `jitsym_get_stats` and `jitsym_last_error`; the call fails only if none could.
  * Sessions of one process share files and writer: a second session joins the first, whose options count. After the last one
- * was closed, a new session may have new options; if its directories are the same it continues the same files.
+ * was closed, a new session may have new options; if its directories are the same it continues the same files. A forked child
+ * in which this is the first call goes on with its parent's sessions too, and all of them with these options.
  *
  * Parameters:
  * - `options`: NULL for the defaults and the environment.
@@ -894,7 +914,8 @@ enum jitsym_status jitsym_flush(struct jitsym *session,
  * Closes a session: everything registered is written, and with the last session the background thread ends.
  *
  * The files stay, because they are read after the recording. Code registered through this session stays registered as long
- * as another session is open. Calls on other threads that race with this one finish, or return `JITSYM_ERR_CLOSED`.
+ * as another session is open. Calls on other threads that race with this one finish, or return `JITSYM_ERR_CLOSED`. A forked
+ * child that has not used its parent's sessions closes its copy, and makes no files for that.
  *
  * Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT` if the writer did not finish within 10 seconds (the session is closed all the
  * same); `JITSYM_ERR_SINK_FAILED`; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`. NULL is no session: `JITSYM_ERR_SESSION`.

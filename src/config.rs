@@ -56,6 +56,8 @@ pub struct Options {
     pub no_spool: bool,
     /// First complete the files of this user's processes that were killed.
     pub recover: bool,
+    /// What a forked child takes over.
+    pub fork: Option<Fork>,
     /// Directory of the perf map.
     pub map_dir: Option<PathBuf>,
     /// Directory of the jitdump.
@@ -70,6 +72,18 @@ pub struct Options {
     pub max_wait: Option<Duration>,
     /// Directory of the spool.
     pub spool_dir: Option<PathBuf>,
+}
+
+/// What a forked child takes over, and when.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fork {
+    /// Sessions and live code, with its first call that uses a session.
+    #[default]
+    FirstCall,
+    /// Sessions and live code, before `fork` returns in it.
+    AtOnce,
+    /// Nothing.
+    Alone,
 }
 
 /// Where the jitdump goes.
@@ -100,6 +114,7 @@ pub struct Config {
     pub spool: bool,
     pub spool_dir: PathBuf,
     pub recover: bool,
+    pub fork: Fork,
 }
 
 const DEFAULT_SPOOL_DIR: &str = "/dev/shm";
@@ -172,6 +187,7 @@ impl Config {
             spool: !no_spool,
             spool_dir,
             recover: options.recover || env("JITSYM_RECOVER").is_some_and(|value| value != "0" && value != "off"),
+            fork: prefer(options, options.fork, env("JITSYM_FORK").and_then(parse_fork)).unwrap_or_default(),
         })
     }
 
@@ -201,6 +217,15 @@ fn parse_sinks(value: &OsString) -> Sinks {
             _ => Sinks::NONE,
         })
     })
+}
+
+fn parse_fork(value: OsString) -> Option<Fork> {
+    match value.as_bytes() {
+        b"now" => Some(Fork::AtOnce),
+        b"off" | b"0" => Some(Fork::Alone),
+        b"on" | b"1" => Some(Fork::FirstCall),
+        _ => None,
+    }
 }
 
 fn check_dir(dir: &Path) -> Result<()> {
@@ -268,6 +293,24 @@ mod tests {
         let clock = |value| config(Options::default(), &[("JITDUMP_USE_ARCH_TIMESTAMP", value)]).unwrap().clock;
         assert_eq!(clock("0"), Clock::Monotonic);
         assert_eq!(clock("1") == Clock::Arch, Clock::ARCH_AVAILABLE);
+    }
+
+    #[test]
+    fn children() {
+        let fork = |options: Option<Fork>, value: &str| {
+            config(Options { fork: options, ..Options::default() }, &[("JITSYM_FORK", value)]).unwrap().fork
+        };
+        assert_eq!(config(Options::default(), &[]).unwrap().fork, Fork::FirstCall);
+        for (value, expected) in [
+            ("now", Fork::AtOnce),
+            ("off", Fork::Alone),
+            ("0", Fork::Alone),
+            ("on", Fork::FirstCall),
+            ("?", Fork::FirstCall),
+        ] {
+            assert_eq!(fork(None, value), expected, "{value}");
+            assert_eq!(fork(Some(Fork::AtOnce), value), Fork::AtOnce);
+        }
     }
 
     #[test]

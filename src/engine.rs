@@ -1,6 +1,8 @@
 //! What registering threads and the writer share: the pool, the ids, the channel between them.
 
-use std::sync::atomic::{compiler_fence, fence, AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{
+    compiler_fence, fence, AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering,
+};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -8,11 +10,13 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender};
 
 use crate::chunk::{Chunk, Cursor};
-use crate::config::{Config, Sinks};
+use crate::config::{Config, Fork, Sinks};
 use crate::error::{Error, Result};
 use crate::ids::Ids;
 use crate::pool::Pool;
+use crate::registry::Registry;
 use crate::slot::Slot;
+use crate::standstill::Found;
 use crate::status::{LastError, Status};
 use crate::sys::clock::Timekeeper;
 use crate::sys::{barrier, thread};
@@ -75,9 +79,12 @@ pub struct Engine {
     answered: Condvar,
     next_index: AtomicU64,
     next_slot: AtomicU64,
+    /// Number of threads that have a place.
+    attached: AtomicUsize,
     unwind_records: AtomicBool,
     drop_when_full: AtomicBool,
     max_wait_ms: AtomicU32,
+    fork: AtomicU8,
     /// Number of registrations and moves whose code bytes the writer has to read yet.
     unread: AtomicI64,
     /// The writer sleeps until it is woken.
@@ -108,9 +115,11 @@ impl Engine {
             answered: Condvar::new(),
             next_index: AtomicU64::new(FIRST_INDEX),
             next_slot: AtomicU64::new(0),
+            attached: AtomicUsize::new(0),
             unwind_records: AtomicBool::new(false),
             drop_when_full: AtomicBool::new(false),
             max_wait_ms: AtomicU32::new(0),
+            fork: AtomicU8::new(config.fork as u8),
             unread: AtomicI64::new(0),
             asleep: AtomicBool::new(false),
             hurried: AtomicBool::new(false),
@@ -125,6 +134,19 @@ impl Engine {
         self.drop_when_full.store(config.drop_when_full, Ordering::Relaxed);
         let wait = u32::try_from(config.max_wait.as_millis()).unwrap_or(u32::MAX);
         self.max_wait_ms.store(wait, Ordering::Relaxed);
+        self.fork.store(config.fork as u8, Ordering::Relaxed);
+    }
+
+    /// What a forked child is to take over.
+    pub fn fork(&self) -> Fork {
+        let mode = self.fork.load(Ordering::Relaxed);
+        [Fork::AtOnce, Fork::Alone].into_iter().find(|known| *known as u8 == mode).unwrap_or_default()
+    }
+
+    /// Takes over the ids and indices that were given out in the parent before the fork.
+    pub fn inherit(&mut self, parent: &Engine, registry: &mut Registry) {
+        self.ids = parent.ids.inherit(registry);
+        self.next_index = AtomicU64::new(parent.next_index.load(Ordering::Relaxed));
     }
 
     /// Whether unwinding records are wanted in the jitdump.
@@ -161,8 +183,35 @@ impl Engine {
     /// Makes the place of a thread, and tells the writer.
     pub fn attach(&self) -> Result<Arc<Slot>> {
         let slot = Arc::new(Slot::new(self.next_slot.fetch_add(1, Ordering::Relaxed)));
-        self.send(Message::Attach(slot.clone()))?;
+        self.attached.fetch_add(1, Ordering::SeqCst);
+        if let Err(error) = self.send(Message::Attach(slot.clone())) {
+            self.detached();
+            return Err(error);
+        }
+        self.status.standstill.wait_to_register();
         Ok(slot)
+    }
+
+    /// A thread has ended its place.
+    pub fn detached(&self) {
+        self.attached.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Whether nobody registers anything but `own` threads, and everything that was registered is written. Only while those
+    /// that begin to register are kept waiting, and the writer is.
+    fn is_at_rest(&self, own: usize) -> bool {
+        fence(Ordering::SeqCst);
+        self.attached.load(Ordering::Acquire) == own && !self.pool.memory().has_unread()
+    }
+
+    /// Before a fork: brings the library to rest. `attached`: the calling thread has a place.
+    pub fn come_to_rest(&self, attached: bool) -> Found {
+        let still = &self.status.standstill;
+        // Most processes that fork have one thread, and have registered nothing for a while.
+        match still.prepare_at_once(|| self.is_at_rest(attached.into())) {
+            Some(found) => found,
+            None => still.prepare(|| self.wake()),
+        }
     }
 
     /// An empty chunk for a thread, if there is one.

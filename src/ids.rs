@@ -9,6 +9,7 @@ use std::alloc::{self, Layout};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::{ptr, slice};
 
+use crate::registry::Registry;
 use crate::Id;
 
 /// Slots of the first segment; each further one is twice as long.
@@ -55,6 +56,30 @@ impl Ids {
             ready: AtomicU32::new(0),
             free: AtomicU64::new(NO_SLOT.into()),
         }
+    }
+
+    /// In a forked child: the same ids as in the parent, of which those live on that are in the registry. No thread of the
+    /// parent uses any other. What is in the registry and not live here was ended meanwhile, and is taken out of it.
+    pub fn inherit(&self, registry: &mut Registry) -> Ids {
+        let segments = self.segments.each_ref().map(|start| AtomicPtr::new(start.load(Ordering::Acquire)));
+        let fresh = self.fresh.load(Ordering::Relaxed);
+        let child = Ids { segments, fresh: AtomicU32::new(fresh), ready: AtomicU32::new(fresh), ..Ids::new() };
+        for slot in (0..fresh).rev() {
+            let Some(place) = child.place(slot) else { continue };
+            let word = place.word.load(Ordering::Relaxed);
+            let generation = (word >> 32) as u32;
+            let id = u64::from(generation) << 32 | u64::from(slot);
+            let registered = registry.id_in(slot);
+            if generation % 2 == 1 && registered == id {
+                place.word.store(word & !UNREAD, Ordering::Relaxed);
+                continue;
+            }
+            registry.remove(registered);
+            // Nobody has such an id, or whoever has it is told that it is over.
+            place.word.store(word_of(generation.wrapping_add(generation % 2), 0), Ordering::Relaxed);
+            child.push_free(slot);
+        }
+        child
     }
 
     fn locate(slot: u32) -> (usize, usize) {
@@ -279,6 +304,7 @@ const _: () = assert!((FIRST_SEGMENT as usize).is_multiple_of(BATCH));
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::registry::Live;
 
     #[test]
     fn an_id_lives_once() {
@@ -377,6 +403,39 @@ mod tests {
         }
         assert!(ids.segments[4].load(Ordering::Relaxed).is_null());
         assert!((0..ids.fresh.load(Ordering::Relaxed)).all(|slot| ids.place(slot).is_some()));
+    }
+
+    #[test]
+    fn a_child_has_the_ids_of_live_code_and_no_other() {
+        let (ids, mut stock) = (Ids::new(), Stock::new());
+        let all: Vec<Id> = (0..100).map(|at| stock.take(&ids, 0x1000 * at, 40, at % 7 == 0).unwrap()).collect();
+        let mut registry = Registry::default();
+        for (at, id) in (0..).zip(&all) {
+            let live = Live { addr: 0x1000 * at, size: 40, reach: 0, index: 0, stored: None, tables_len: 0 };
+            let live = Live { reach: live.addr + 40, ..live };
+            match at % 4 {
+                // Ended, and the writer knows it; or not yet.
+                0 => assert!(ids.retire(*id)),
+                1 => {
+                    registry.insert(id.0, &live, b"name", &mut Vec::new());
+                    assert!(ids.retire(*id));
+                }
+                // Registered by a call that has not returned yet.
+                2 => {}
+                _ => drop(registry.insert(id.0, &live, b"name", &mut Vec::new())),
+            }
+        }
+        let child = ids.inherit(&mut registry);
+        assert_eq!(registry.live_count(), 25);
+        for (at, &id) in all.iter().enumerate() {
+            assert_eq!(child.size_of(id), (at % 4 == 3).then_some(40), "{at}");
+            assert!(!child.is_unread(id));
+        }
+        // All other slots are free, and are not given out as they were before.
+        let mut stock = Stock::new();
+        let fresh: Vec<Id> = (0..75).map(|_| stock.take(&child, 0, 1, false).unwrap()).collect();
+        assert!(fresh.iter().all(|id| (id.0 as u32) < 128 && !all.contains(id)));
+        assert!(all.iter().skip(3).step_by(4).all(|&id| child.size_of(id) == Some(40)));
     }
 
     /// 1 if the page of a slot is in memory.

@@ -6,6 +6,7 @@ use crate::chunk::{Cursor, Event, BODY_MAX};
 use crate::engine::{Engine, Message};
 use crate::error::{Error, Result};
 use crate::slot::Slot;
+use crate::standstill::HALTED_FOR;
 
 /// See the module's description.
 pub struct Lane {
@@ -122,8 +123,10 @@ impl Lane {
                 return;
             }
             self.slot.end();
-            if self.slot.settle() {
-                self.cursor = None;
+            match self.slot.settle(HALTED_FOR) {
+                Some(true) => self.cursor = None,
+                Some(false) => {}
+                None => self.engine.status.standstill.go_on(&self.slot),
             }
         }
     }
@@ -168,6 +171,7 @@ impl Lane {
             self.slot.detach();
         }
         self.slot.end();
+        self.engine.detached();
     }
 }
 

@@ -32,8 +32,8 @@
 //! call either, once a thread has its first chunk of memory.
 //!
 //! # Fork, signals, unloading
-//! A forked child finds its parent's sessions closed ([`Error::Forked`]) and opens its own. No function may be called from a
-//! signal handler. The writer thread blocks all signals. The shared library is never unloaded.
+//! A forked child goes on with its parent's sessions, in files of its own ([`Fork`]). No function may be called from a signal
+//! handler. The writer thread blocks all signals. The shared library is never unloaded.
 //!
 //! # Where to find what
 //! `capi` is the C layer. [`Session`] checks and forwards to `producer`, which lays records down in the calling thread's
@@ -54,6 +54,7 @@ mod code;
 mod config;
 mod engine;
 mod error;
+mod fork;
 #[doc(hidden)]
 pub mod format;
 mod gate;
@@ -70,6 +71,7 @@ pub mod show;
 mod sink;
 mod slot;
 mod spool;
+mod standstill;
 mod status;
 #[doc(hidden)]
 pub mod sys;
@@ -77,7 +79,7 @@ mod unwind;
 mod writer;
 
 pub use code::{Bytes, Code, FramePointer, Line, LineTable, Lines, MoveTarget, SavedRegister, Unwind, UnwindRow};
-pub use config::{spool_dir, Options, Sinks};
+pub use config::{spool_dir, Fork, Options, Sinks};
 pub use error::{Error, Result};
 pub use format::perf_map::Dialect;
 pub use session::{last_error, Session};

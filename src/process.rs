@@ -1,7 +1,8 @@
 //! What this process has: made by the first session, left behind by a fork, never freed.
 //!
 //! Nothing here is ever freed, so that a call that races with `close` finds valid memory. A forked child recognises by the
-//! fork word that it inherited a copy whose locks and channels may be in any state, touches none of it, and makes its own.
+//! fork page that it inherited a copy whose locks and channels may be in any state, touches none of these, and makes its own
+//! (`fork`).
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -11,9 +12,10 @@ use once_cell::sync::OnceCell;
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::fork;
 use crate::session::Control;
 use crate::status::LastError;
-use crate::sys::mem::ForkWord;
+use crate::sys::mem::ForkPage;
 
 /// How many sessions a process may have open at a time.
 pub const SESSIONS: usize = 256;
@@ -23,9 +25,11 @@ pub const SESSIONS: usize = 256;
 pub struct Process {
     /// Counts the forks between the first process and this one.
     pub generation: u16,
-    word: ForkWord,
-    /// The parent's state, which the child never touches: known here so that a leak checker in a child sees that it is not lost.
-    _inherited: Option<&'static Process>,
+    /// What a child finds out from it.
+    pub page: ForkPage,
+    /// The parent's state, of which the child uses nothing that is not taken over: known here so that a leak checker in a child
+    /// sees that it is not lost.
+    inherited: Option<&'static Process>,
     /// The handles of the open sessions; 0 is a free place.
     pub sessions: [AtomicU64; SESSIONS],
     /// Number of the next session.
@@ -51,59 +55,65 @@ pub fn current() -> Result<&'static Process> {
     }
 }
 
+/// The state of this process or, in a child that has not made its own yet, of the one that it was forked from.
+pub fn current_or_inherited() -> Option<&'static Process> {
+    // SAFETY: as above.
+    unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
+}
+
 /// The state of this process, made if need be.
 pub fn current_or_new() -> Result<&'static Process> {
-    let old = CURRENT.load(Ordering::Acquire);
-    // SAFETY: as above.
-    let inherited: Option<&'static Process> = unsafe { old.as_ref() };
+    let inherited = current_or_inherited();
     let generation = match inherited {
         Some(process) if process.is_this_one() => return Ok(process),
         Some(parent) => parent.generation.wrapping_add(1),
         None => 0,
     };
-    let new = Box::into_raw(Box::new(Process {
-        generation,
-        word: ForkWord::new().map_err(|_| Error::NoMemory)?,
-        _inherited: inherited,
-        sessions: [const { AtomicU64::new(0) }; SESSIONS],
-        serial: AtomicU32::new(1),
-        control: Mutex::default(),
-        engine: OnceCell::new(),
-        last_error: Arc::default(),
-        broken: AtomicBool::new(false),
-    }));
-    match CURRENT.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) => {
-            // SAFETY: published just now, never freed.
-            let process = unsafe { &*new };
-            if !process.word.kept_by_kernel {
-                // Kernels before 4.14. This does not see a raw clone system call, but every fork of the C library.
-                // SAFETY: the handler does nothing but a store, which is allowed in a child of a process with threads.
-                unsafe { libc::pthread_atfork(None, None, Some(mark_child)) };
-            }
-            Ok(process)
-        }
-        Err(faster) => {
-            // SAFETY: ours was never seen by anybody (its fork word stays mapped: one page, once in a process's life).
-            drop(unsafe { Box::from_raw(new) });
-            // SAFETY: as above.
-            Ok(unsafe { &*faster })
-        }
+    let new = Box::into_raw(Process::new(generation, inherited)?);
+    // SAFETY: nobody else has it yet, and it is freed only if that stays so.
+    let process = unsafe { &*new };
+    if let Some(faster) = process.publish() {
+        // SAFETY: as above. (Its page stays mapped, once in a process's life.)
+        drop(unsafe { Box::from_raw(new) });
+        return Ok(faster);
     }
-}
-
-extern "C" fn mark_child() {
-    // SAFETY: as in `current`.
-    if let Some(process) = unsafe { CURRENT.load(Ordering::Acquire).as_ref() } {
-        process.word.clear();
+    if !process.page.kept_by_kernel {
+        // Kernels before 4.14: without this no child would know that it is one. A raw clone system call goes unnoticed there.
+        fork::watch();
     }
+    Ok(process)
 }
 
 impl Process {
+    /// A state for this process, which nobody has seen yet.
+    pub fn new(generation: u16, inherited: Option<&'static Process>) -> Result<Box<Process>> {
+        Ok(Box::new(Process {
+            generation,
+            page: ForkPage::new().map_err(|_| Error::NoMemory)?,
+            inherited,
+            sessions: [const { AtomicU64::new(0) }; SESSIONS],
+            serial: AtomicU32::new(1),
+            control: Mutex::default(),
+            engine: OnceCell::new(),
+            last_error: Arc::default(),
+            broken: AtomicBool::new(false),
+        }))
+    }
+
+    /// Makes it the state of this process, unless another thread was faster, whose is returned then.
+    pub fn publish(&'static self) -> Option<&'static Process> {
+        let (old, new) = (self.inherited.map_or(ptr::null(), ptr::from_ref), ptr::from_ref(self));
+        match CURRENT.compare_exchange(old.cast_mut(), new.cast_mut(), Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => None,
+            // SAFETY: what is published is never freed.
+            Err(faster) => Some(unsafe { &*faster }),
+        }
+    }
+
     /// False in a forked child.
     #[inline]
     pub fn is_this_one(&self) -> bool {
-        self.word.same_process()
+        self.page.same_process()
     }
 
     /// Opening and closing exclude each other.

@@ -11,11 +11,12 @@ use crate::code::{Code, MoveTarget};
 use crate::config::{Config, Options, Sinks};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::fork;
 use crate::process::{self, Process};
 use crate::spool::recover;
 use crate::sys::thread;
 use crate::unwind::Source;
-use crate::writer::{Stopped, Writer};
+use crate::writer::{Inheritance, Stopped, Writer};
 use crate::{producer, Id};
 
 /// The longest that closing and the exit of the process wait for the writer, and that a flush with no time given does.
@@ -46,7 +47,7 @@ struct Running {
 
 /// An open session. Closed when dropped.
 #[derive(Debug)]
-pub struct Session(Ref);
+pub struct Session(u64);
 
 /// A session that was open when it was looked up.
 #[derive(Clone, Copy, Debug)]
@@ -84,16 +85,27 @@ pub(crate) fn find(handle: u64) -> Result<Ref> {
     if handle & 0xff != TAG {
         return Err(Error::Session);
     }
-    let process = process::current()?;
-    let place = &process.sessions[(handle >> 8 & 0xff) as usize];
-    if place.load(Ordering::Acquire) != handle {
-        return Err(why_not(process, handle));
-    }
+    let process = match process::current() {
+        Err(Error::Forked) => fork::heir_for(handle)?,
+        other => other?,
+    };
+    let place = place_of(process, handle)?;
     if process.is_broken() {
         return Err(Error::Internal);
     }
     let engine = process.engine().ok_or(Error::Session)?;
     Ok(Ref { process, engine, place, handle })
+}
+
+/// The place of a session that is open.
+#[inline]
+pub(crate) fn place_of(process: &Process, handle: u64) -> Result<&AtomicU64> {
+    let place = &process.sessions[(handle >> 8 & 0xff) as usize];
+    if place.load(Ordering::Acquire) == handle {
+        Ok(place)
+    } else {
+        Err(why_not(process, handle))
+    }
 }
 
 #[cold]
@@ -111,7 +123,10 @@ fn why_not(process: &Process, handle: u64) -> Error {
 
 fn open(options: &Options) -> Result<Session> {
     autoload::arm();
-    let process = process::current_or_new()?;
+    let process = match fork::heir_with(options) {
+        Some(heir) => heir?,
+        None => process::current_or_new()?,
+    };
     if process.is_broken() {
         return Err(Error::Internal);
     }
@@ -141,23 +156,53 @@ fn open_in(process: &'static Process, options: &Options) -> Result<Session> {
     match &control.running {
         Some(running) if !config.can_join(&running.config) => return Err(Error::Conflict),
         Some(_) => {}
-        None => control.start(process, engine, config)?,
+        None => control.start(process, engine, config, None)?,
     }
     control.open += 1;
     let serial = process.serial.fetch_add(1, Ordering::Relaxed);
     let handle = handle(process, serial, place);
     process.sessions[place].store(handle, Ordering::Release);
     OFF.store(if engine.sinks() == Sinks::NONE { handle } else { NO_HANDLE }, Ordering::Relaxed);
-    Ok(Session(Ref { process, engine, place: &process.sessions[place], handle }))
+    Ok(Session(handle))
+}
+
+/// Lets the sessions go on that a forked child has taken over. Sinks that cannot start count as failed.
+pub(crate) fn go_on(
+    process: &'static Process,
+    engine: &'static Engine,
+    config: Config,
+    inheritance: Option<Inheritance>,
+) {
+    let mut control = process.control();
+    let open = process.sessions.iter().filter(|place| place.load(Ordering::Relaxed) != 0).count();
+    control.open = open as u32;
+    if inheritance.is_some() && control.start(process, engine, config, inheritance).is_err() {
+        engine.status.stop_sinks();
+    }
+}
+
+/// Closes a session that C has.
+pub(crate) fn close(handle: u64) -> Result<()> {
+    match fork::close_unused(handle) {
+        Some(closed) => closed,
+        None => find(handle)?.close(),
+    }
 }
 
 impl Control {
     /// Opens the sinks and starts the writer, if there is anything to write to.
-    fn start(&mut self, process: &'static Process, engine: &'static Engine, config: Config) -> Result<()> {
+    fn start(
+        &mut self,
+        process: &'static Process,
+        engine: &'static Engine,
+        config: Config,
+        inheritance: Option<Inheritance>,
+    ) -> Result<()> {
         if config.sinks == Sinks::NONE {
             engine.status.set_sinks(Sinks::NONE, Sinks::NONE);
             return Ok(());
         }
+        fork::watch();
         if let Some(late) = self.late.take() {
             match late.recv_timeout(PATIENCE) {
                 Ok((_, writer)) => self.writer = Some(writer),
@@ -176,6 +221,9 @@ impl Control {
             self.writer = Some(writer);
             return Err(Error::NoSink);
         }
+        if let Some(inheritance) = inheritance {
+            writer.inherit(inheritance);
+        }
         let (hand, take) = crossbeam_channel::bounded::<Box<Writer>>(1);
         let spawned = thread::spawn_quiet("jitsym-writer", move || {
             if let Ok(writer) = take.recv() {
@@ -185,6 +233,7 @@ impl Control {
         match spawned {
             Ok(thread) => {
                 engine.set_writer_thread(Some(thread.thread().clone()));
+                writer.announce();
                 // The thread waits for it.
                 let _ = hand.send(writer);
                 self.running = Some(Running { config, paths });
@@ -339,43 +388,43 @@ impl Session {
 
     /// Registers code: from now on samples in it belong to its name; `jitsym_register` in C.
     pub fn register(&self, code: &Code<'_>) -> Result<Id> {
-        self.0.register(code)
+        find(self.0)?.register(code)
     }
 
     /// Tells that code runs at another address now; `jitsym_move` in C.
     pub fn move_code(&self, id: Id, target: &MoveTarget<'_>) -> Result<()> {
-        self.0.move_code(id, target)
+        find(self.0)?.move_code(id, target)
     }
 
     /// Tells that code is gone; `jitsym_unregister` in C.
     pub fn unregister(&self, id: Id) -> Result<()> {
-        self.0.unregister(id)
+        find(self.0)?.unregister(id)
     }
 
     /// Tells that all code with a byte in the range is gone; `jitsym_unregister_range` in C.
     pub fn unregister_range(&self, addr: u64, size: u64) -> Result<()> {
-        self.0.unregister_range(addr, size)
+        find(self.0)?.unregister_range(addr, size)
     }
 
     /// Waits until everything registered before is in the files; `jitsym_flush` in C.
     pub fn flush(&self, timeout: Duration) -> Result<()> {
-        self.0.flush(Some(timeout))
+        find(self.0)?.flush(Some(timeout))
     }
 
     /// The path of the file that a sink writes; `jitsym_path` in C.
     pub fn path(&self, sink: Sinks) -> Result<PathBuf> {
-        self.0.path(sink)
+        find(self.0)?.path(sink)
     }
 
     /// Closes the session and says how it went; `jitsym_close` in C.
     pub fn close(self) -> Result<()> {
-        self.0.close()
+        close(self.0)
         // Dropping it closes again, which is refused.
     }
 
     /// The handle for C, which now has to close the session.
     pub(crate) fn into_handle(self) -> u64 {
-        let handle = self.0.handle;
+        let handle = self.0;
         std::mem::forget(self);
         handle
     }
@@ -383,10 +432,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // In a forked child the session is the parent's.
-        if self.0.process.is_this_one() {
-            let _ = self.0.close();
-        }
+        let _ = close(self.0);
     }
 }
 

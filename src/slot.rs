@@ -4,9 +4,12 @@
 //! both sides announce first and look afterwards: the thread that it lays down a record, the writer that it wants the chunk.
 //! A barrier between the two (`Engine::order` on the thread's side, `barrier::all_threads` on the writer's) makes sure that
 //! at least one of them sees the other.
+//!
+//! In the same way threads are kept from laying down anything while the process forks (`standstill`).
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::chunk::Chunk;
 use crate::sys::thread;
@@ -22,7 +25,7 @@ pub struct Slot {
     detached: AtomicBool,
     /// The thread lays down a record, or changes chunks.
     busy: AtomicBool,
-    /// Who has the chunk: `KEPT`, `WANTED` or `TAKEN`.
+    /// Who has the chunk: `KEPT`, `WANTED` or `TAKEN`, and whether the thread is `HALTED`.
     claim: AtomicU8,
 }
 
@@ -32,6 +35,8 @@ const KEPT: u8 = 0;
 const WANTED: u8 = 1;
 /// The writer has taken the chunk.
 const TAKEN: u8 = 2;
+/// A bit beside the others: the thread lays down nothing until it is taken away.
+const HALTED: u8 = 4;
 
 impl Slot {
     pub fn new(number: u64) -> Slot {
@@ -84,22 +89,43 @@ impl Slot {
         self.claim.load(Ordering::Relaxed) == KEPT
     }
 
-    /// Waits, not having begun, until the writer has decided. True if the chunk is gone.
+    /// Waits, not having begun, until the writer has decided and nobody halts the thread. True if the chunk is gone; `None` if
+    /// the thread is still halted after this time.
     #[cold]
-    pub fn settle(&self) -> bool {
+    pub fn settle(&self, patience: Duration) -> Option<bool> {
+        let begin = Instant::now();
         for turn in 0.. {
             match self.claim.load(Ordering::Acquire) {
-                // Yielding alone gives a writer of lower priority no processor.
-                WANTED if turn < 100 => std::thread::yield_now(),
-                WANTED => thread::sleep_micros(50),
+                KEPT => break,
                 TAKEN => {
-                    self.claim.store(KEPT, Ordering::Release);
-                    return true;
+                    // Fails if it is halted just now.
+                    if self.claim.compare_exchange(TAKEN, KEPT, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                        return Some(true);
+                    }
                 }
-                _ => break,
+                claim if claim & HALTED != 0 && begin.elapsed() > patience => return None,
+                // Yielding alone gives a writer of lower priority no processor.
+                _ if turn < 100 => std::thread::yield_now(),
+                _ => thread::sleep_micros(50),
             }
         }
-        false
+        Some(false)
+    }
+
+    /// Halts the thread: `barrier::all_threads` has to follow. Once it is not busy any more, it lays down nothing until
+    /// `resume`.
+    pub fn halt(&self) {
+        self.claim.fetch_or(HALTED, Ordering::SeqCst);
+    }
+
+    /// Whether the thread lays down a record that it has begun before.
+    pub fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Acquire)
+    }
+
+    /// Lets the thread go on.
+    pub fn resume(&self) {
+        self.claim.fetch_and(!HALTED, Ordering::Release);
     }
 
     /// The writer wants the chunk. `barrier::all_threads` has to follow, then `take`. False if an earlier taking is not even

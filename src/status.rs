@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::config::Sinks;
 use crate::gate::Gate;
+use crate::standstill::Standstill;
 use crate::sys::clock::Clock;
 
 /// What the sinks are told, and what they tell.
@@ -18,6 +19,8 @@ pub struct Status {
     pub last_error: Arc<LastError>,
     /// Whoever changes a file goes through it.
     pub gate: Gate,
+    /// How the writer stands still while the process forks.
+    pub standstill: Standstill,
     sinks: SinkBits,
 }
 
@@ -38,6 +41,7 @@ impl Status {
             counters: Counters::default(),
             last_error,
             gate: Gate::default(),
+            standstill: Standstill::default(),
             sinks: SinkBits::default(),
         }
     }
@@ -63,6 +67,11 @@ impl Status {
     pub fn sink_failed(&self, sink: Sinks) {
         self.sinks.running.fetch_and(!sink.0, Ordering::Relaxed);
         self.sinks.failed.fetch_or(sink.0, Ordering::Relaxed);
+    }
+
+    /// Runs what writes to a file, which a fork need not wait for.
+    pub fn write_file<T>(&self, write: impl FnOnce() -> T) -> T {
+        self.standstill.aside(|| self.gate.pass(write))
     }
 
     /// Nothing is written any more.
@@ -97,7 +106,7 @@ macro_rules! counters {
 
 counters! {
     registered moved unregistered overwritten live dropped unreadable names_changed not_free
-    jitdump_bytes jitdump_records map_bytes map_entries map_rewrites map_forgotten write_errors waited recovered
+    jitdump_bytes jitdump_records map_bytes map_entries map_rewrites map_forgotten write_errors waited recovered inherited
 }
 
 /// A counter. Exactness between counters is not promised, so relaxed order is enough.

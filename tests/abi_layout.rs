@@ -32,7 +32,7 @@ fn layout() {
         struct_size 0, sinks_running 8, sinks_failed 12, registered 16, moved 24, unregistered 32, overwritten 40, live 48,
         dropped 56, unreadable 64, names_changed 72, not_free 80, jitdump_bytes 88, jitdump_records 96, map_bytes 104,
         map_entries 112, map_rewrites 120, map_forgotten 128, write_errors 136, memory 144, memory_held 152, waited 160,
-        recovered 168, spool 176, reserved 180,);
+        recovered 168, spool 176, inherited 180,);
 }
 
 #[test]
@@ -51,6 +51,8 @@ fn numbers() {
     assert_eq!(jitsym_init_flag::JITSYM_INIT_DROP_WHEN_FULL as u32, 32);
     assert_eq!(jitsym_init_flag::JITSYM_INIT_NO_SPOOL as u32, 64);
     assert_eq!(jitsym_init_flag::JITSYM_INIT_RECOVER as u32, 128);
+    assert_eq!(jitsym_init_flag::JITSYM_INIT_FORK_NOW as u32, 256);
+    assert_eq!(jitsym_init_flag::JITSYM_INIT_FORK_ALONE as u32, 512);
     assert_eq!(jitsym_code_flag::JITSYM_CODE_STABLE as u32, 1);
     assert_eq!(jitsym_spool_state::JITSYM_SPOOL_NONE as u32, 0);
     assert_eq!(jitsym_spool_state::JITSYM_SPOOL_SHARED as u32, 1);

@@ -53,6 +53,7 @@ fn check_allowing(allowed: &[&str], tool: &[&str], program: &Path, name: &str, a
         "JITSYM_SPOOL",
         "JITSYM_SPOOL_DIR",
         "JITSYM_RECOVER",
+        "JITSYM_FORK",
         "JITDUMPDIR",
         "JITDUMP_USE_ARCH_TIMESTAMP",
     ] {
@@ -128,6 +129,7 @@ programs! {
     host, "gcc", "c-tests/test_host.c", &[], &[];
     // A forked child has the memory of the parent's threads, but not the registers that hold on to it.
     fork, "gcc", "c-tests/test_fork.c", &["--leak-check=no"], &[];
+    fork_child, "gcc", "c-tests/test_fork_child.c", &["--leak-check=no"], &[];
     cxx, "g++", "c-tests/test_cxx.cc", &[], &[];
 }
 

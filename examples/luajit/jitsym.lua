@@ -60,7 +60,7 @@ local STATS = [[struct {
   uint64_t registered, moved, unregistered, overwritten, live, dropped, unreadable, names_changed, not_free,
     jitdump_bytes, jitdump_records, map_bytes, map_entries, map_rewrites, map_forgotten, write_errors, memory,
     memory_held, waited, recovered;
-  uint32_t spool, reserved;
+  uint32_t spool, inherited;
 }]]
 local FUNCTIONS = [[
 int32_t jitsym_lua_init(const void *options, void **out) __asm__("jitsym_init");

@@ -14,7 +14,7 @@ use std::{ptr, slice};
 
 use super::types::*;
 use crate::code::{Bytes, Code, FramePointer, Line, LineTable, Lines, MoveTarget, SavedRegister, Unwind, UnwindRow};
-use crate::config::{Options, Sinks};
+use crate::config::{Fork, Options, Sinks};
 use crate::error::{Error, Result};
 use crate::format::perf_map::Dialect;
 use crate::status::Counters;
@@ -116,7 +116,7 @@ pub unsafe fn options(from: *const jitsym_options) -> Result<Options> {
     }
     // SAFETY: the caller's promise.
     let raw = unsafe { read(from)? };
-    check_flags(raw.flags, 2 * jitsym_init_flag::JITSYM_INIT_RECOVER as u32 - 1)?;
+    check_flags(raw.flags, 2 * jitsym_init_flag::JITSYM_INIT_FORK_ALONE as u32 - 1)?;
     check_flags(raw.sinks, Sinks::ALL.0)?;
     check_flags(raw.file_mode, 0o777)?;
     check_flags(raw.reserved, 0)?;
@@ -136,6 +136,12 @@ pub unsafe fn options(from: *const jitsym_options) -> Result<Options> {
         drop_when_full: has(jitsym_init_flag::JITSYM_INIT_DROP_WHEN_FULL),
         no_spool: has(jitsym_init_flag::JITSYM_INIT_NO_SPOOL),
         recover: has(jitsym_init_flag::JITSYM_INIT_RECOVER),
+        fork: match (has(jitsym_init_flag::JITSYM_INIT_FORK_NOW), has(jitsym_init_flag::JITSYM_INIT_FORK_ALONE)) {
+            (true, true) => return Err(Error::Flags),
+            (true, false) => Some(Fork::AtOnce),
+            (false, true) => Some(Fork::Alone),
+            (false, false) => None,
+        },
         // SAFETY: the caller's promise.
         map_dir: unsafe { path(raw.map_dir) },
         // SAFETY: the caller's promise.
@@ -523,6 +529,7 @@ pub unsafe fn write_stats(out: *mut jitsym_stats, engine: &crate::engine::Engine
         write_errors,
         waited,
         recovered,
+        inherited,
     } = &engine.status.counters;
     let stats = jitsym_stats {
         struct_size: size,
@@ -549,7 +556,7 @@ pub unsafe fn write_stats(out: *mut jitsym_stats, engine: &crate::engine::Engine
         waited: waited.get(),
         recovered: recovered.get(),
         spool: engine.pool.memory().state() as u32,
-        reserved: 0,
+        inherited: u32::try_from(inherited.get()).unwrap_or(u32::MAX),
     };
     // SAFETY: the struct is at least that large; what a newer header has behind it is left alone.
     unsafe { ptr::copy_nonoverlapping((&raw const stats).cast::<u8>(), out.cast(), size.min(size_of_val(&stats))) };

@@ -26,7 +26,8 @@ use types::*;
 ///
 /// Sinks that cannot start are reported by `jitsym_get_stats` and `jitsym_last_error`; the call fails only if none could.
 /// Sessions of one process share files and writer: a second session joins the first, whose options count. After the last one
-/// was closed, a new session may have new options; if its directories are the same it continues the same files.
+/// was closed, a new session may have new options; if its directories are the same it continues the same files. A forked child
+/// in which this is the first call goes on with its parent's sessions too, and all of them with these options.
 ///
 /// Parameters:
 /// - `options`: NULL for the defaults and the environment.
@@ -200,7 +201,8 @@ pub extern "C" fn jitsym_flush(session: *mut jitsym, timeout_ms: u32) -> jitsym_
 /// Closes a session: everything registered is written, and with the last session the background thread ends.
 ///
 /// The files stay, because they are read after the recording. Code registered through this session stays registered as long
-/// as another session is open. Calls on other threads that race with this one finish, or return `JITSYM_ERR_CLOSED`.
+/// as another session is open. Calls on other threads that race with this one finish, or return `JITSYM_ERR_CLOSED`. A forked
+/// child that has not used its parent's sessions closes its copy, and makes no files for that.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT` if the writer did not finish within 10 seconds (the session is closed all the
 /// same); `JITSYM_ERR_SINK_FAILED`; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`. NULL is no session: `JITSYM_ERR_SESSION`.
@@ -208,7 +210,7 @@ pub extern "C" fn jitsym_flush(session: *mut jitsym, timeout_ms: u32) -> jitsym_
 /// Any thread; not from a signal handler.
 #[no_mangle]
 pub extern "C" fn jitsym_close(session: *mut jitsym) -> jitsym_status {
-    blocking_boundary(|| session::find(session as usize as u64)?.close())
+    blocking_boundary(|| session::close(session as usize as u64))
 }
 
 /// Reads the counters.

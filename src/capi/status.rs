@@ -63,7 +63,9 @@ pub enum jitsym_status {
     JITSYM_ERR_NO_SINK = 22,
     /// A sink failed, so that not all that was registered is in its file; `jitsym_last_error` says why.
     JITSYM_ERR_SINK_FAILED = 23,
-    /// The session belongs to the parent process. After `fork` the child opens its own with `jitsym_init`.
+    /// The session belongs to the parent process, and this one cannot go on with it: it was forked with
+    /// `JITSYM_INIT_FORK_ALONE`, by a raw system call, by a signal handler that interrupted this library, or while the writer
+    /// was at work and did not come to rest in time. `jitsym_init` opens a session of its own.
     JITSYM_ERR_FORKED = 24,
     /// The background thread could not be started.
     JITSYM_ERR_THREAD = 25,

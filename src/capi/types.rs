@@ -6,8 +6,8 @@ use std::ffi::{c_char, c_void};
 
 /// A session: what `jitsym_init` opens and `jitsym_close` closes.
 ///
-/// The handle is a name, not an address: the library recognises a handle that is closed, was never opened or comes from the
-/// parent process, and answers with a status.
+/// The handle is a name, not an address: the library recognises a handle that is closed or was never opened, and answers with
+/// a status. A forked child goes on with its parent's (see `jitsym_init_flag`).
 pub struct jitsym {
     _private: [u8; 0],
 }
@@ -61,6 +61,12 @@ pub enum jitsym_init_flag {
     /// Before anything else, complete the files of this user's processes that were killed, from the spools that they left
     /// behind, as the command `jitsym recover` does.
     JITSYM_INIT_RECOVER = 128,
+    /// A forked child takes over its parent's sessions and live code, and makes its files, before `fork` returns in it, and not
+    /// with its first call. Every child pays for that, also one that only executes another program.
+    JITSYM_INIT_FORK_NOW = 256,
+    /// A forked child takes over nothing: calls on its parent's sessions return `JITSYM_ERR_FORKED`, and `jitsym_init` begins
+    /// with empty files. Not together with `JITSYM_INIT_FORK_NOW`. The options of the session that has started the sinks decide.
+    JITSYM_INIT_FORK_ALONE = 512,
 }
 
 /// Flags of a piece of code. Bits, to be combined.
@@ -302,7 +308,7 @@ pub struct jitsym_move_target {
     pub reserved: u32,
 }
 
-/// What has happened so far in this process, over all sessions. All but `live`, `map_entries`, `memory`, `memory_held`
+/// What has happened so far in this process (a forked child begins with 0), over all sessions. All but `live`, `map_entries`, `memory`, `memory_held`
 /// and `spool` only grow.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -356,6 +362,6 @@ pub struct jitsym_stats {
     pub recovered: u64,
     /// One of `JITSYM_SPOOL_*`.
     pub spool: u32,
-    /// Not used.
-    pub reserved: u32,
+    /// Number of codes that this process, being a forked child, has taken over from its parent. They are not in `registered`.
+    pub inherited: u32,
 }

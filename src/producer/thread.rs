@@ -6,6 +6,7 @@ use std::ptr::NonNull;
 use super::Local;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::fork::Underway;
 use crate::process::Process;
 
 /// In thread-local storage: cells of plain values, so that access costs no more than finding them.
@@ -15,6 +16,8 @@ pub struct PerThread {
     /// The thread's state, but for the time of a call that uses it.
     local: Cell<Option<NonNull<Local>>>,
     in_use: Cell<bool>,
+    /// The fork that the thread is about to make.
+    pub fork: Cell<Underway>,
 }
 
 /// Ends the thread's state with the thread.
@@ -22,7 +25,14 @@ struct End;
 
 thread_local! {
     pub static PER_THREAD: PerThread =
-        const { PerThread { inside: Cell::new(false), local: Cell::new(None), in_use: Cell::new(false) } };
+        const {
+            PerThread {
+                inside: Cell::new(false),
+                local: Cell::new(None),
+                in_use: Cell::new(false),
+                fork: Cell::new(Underway::NONE),
+            }
+        };
     static END: End = const { End };
 }
 
@@ -65,6 +75,15 @@ pub fn with_local<T>(
             end_with_thread(thread);
         }
         result
+    })
+}
+
+/// Whether the calling thread, which is not in a call, has registered anything in this process.
+pub fn is_attached(process: &Process) -> bool {
+    PER_THREAD.with(|thread| {
+        let local = thread.local.get();
+        // SAFETY: only the cell has it.
+        local.is_some_and(|local| unsafe { std::ptr::eq(local.as_ref().process, process) })
     })
 }
 

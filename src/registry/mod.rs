@@ -222,7 +222,7 @@ impl Registry {
     }
 
     /// The id of the registration with a slot; 0, which is none, if there is none.
-    fn id_in(&self, slot: u32) -> u64 {
+    pub fn id_in(&self, slot: u32) -> u64 {
         let generation = self.entries.get(slot as usize).map_or(0, |entry| entry.generation);
         if generation == 0 {
             0
@@ -238,10 +238,17 @@ impl Registry {
 
     /// Ends a registration. Its span keeps the name.
     pub fn remove(&mut self, id: u64) -> Option<Live> {
-        let entry = *self.entry(id)?;
-        self.entries[id as u32 as usize].generation = 0;
+        let live = self.get(id)?;
+        let entry = &mut self.entries[id as u32 as usize];
+        entry.generation = 0;
         self.live -= 1;
         self.pieces.bury(entry.piece);
+        Some(live)
+    }
+
+    /// A live registration.
+    pub fn get(&self, id: u64) -> Option<Live> {
+        let entry = self.entry(id)?;
         let piece = &self.pieces[entry.piece];
         let stored = Stored { offset: entry.stored_offset, len: entry.stored_len as usize };
         Some(Live {
@@ -252,6 +259,29 @@ impl Registry {
             stored: (stored.offset != 0).then_some(stored),
             tables_len: entry.tables_len,
         })
+    }
+
+    /// The ids of all live registrations, in the order in which the jitdump has them.
+    pub fn live_by_place(&self) -> Vec<u64> {
+        let live = self.entries.iter().enumerate().filter(|(_, entry)| entry.generation != 0);
+        let mut ids: Vec<(u64, u64)> =
+            live.map(|(slot, entry)| (entry.stored_offset, u64::from(entry.generation) << 32 | slot as u64)).collect();
+        ids.sort_unstable();
+        ids.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// Notes where the jitdump has the group of live code.
+    pub fn set_stored(&mut self, id: u64, stored: Option<Stored>) {
+        if self.entry(id).is_some() {
+            let entry = &mut self.entries[id as u32 as usize];
+            entry.stored_offset = stored.map_or(0, |stored| stored.offset);
+            entry.stored_len = stored.map_or(0, |stored| stored.len as u32);
+        }
+    }
+
+    /// Drops all spans of dead code.
+    pub fn forget_dead(&mut self) {
+        self.forget_until(0);
     }
 
     /// The size of live code.
@@ -305,13 +335,17 @@ impl Registry {
     pub fn forget_oldest(&mut self) -> usize {
         let before = self.pieces.dead();
         if before > DEAD_MAX {
-            while self.pieces.dead() > DEAD_MAX - DEAD_MAX / 8 {
-                let Some(oldest) = self.pieces.oldest_dead() else { break };
-                self.pieces.exhume(oldest);
-                self.forget(oldest);
-            }
+            self.forget_until(DEAD_MAX - DEAD_MAX / 8);
         }
         before - self.pieces.dead()
+    }
+
+    fn forget_until(&mut self, left: usize) {
+        while self.pieces.dead() > left {
+            let Some(oldest) = self.pieces.oldest_dead() else { break };
+            self.pieces.exhume(oldest);
+            self.forget(oldest);
+        }
     }
 }
 

@@ -271,3 +271,25 @@ fn what_ends_together_dies_like_the_others() {
     add(&mut registry, id(8), code(16 * 8, 16), "again", &mut gone);
     assert!(gone.is_empty() && registry.live_count() == 1);
 }
+
+#[test]
+fn a_child_gets_the_live_code_in_the_order_of_the_file() {
+    let (mut registry, mut gone) = (Registry::default(), Vec::new());
+    for (slot, offset) in [(1, 300), (2, 100), (3, 0), (4, 200), (5, 400)] {
+        let stored = (offset > 0).then_some(Stored { offset, len: 10 });
+        add(&mut registry, id(slot), Live { stored, ..code(100 * slot, 50) }, &format!("code {slot}"), &mut gone);
+    }
+    registry.remove(id(4)).unwrap();
+    add(&mut registry, id(6), code(520, 10), "over", &mut gone);
+    registry.forget_dead();
+    assert_eq!(lines(&registry), "100+50 code 1, 200+50 code 2, 300+50 code 3, 520+10 over");
+    assert_eq!(registry.live_by_place(), ids([3, 6, 2, 1]));
+    assert_eq!(registry.get(id(2)).unwrap(), Live { stored: Some(Stored { offset: 100, len: 10 }), ..code(200, 50) });
+    registry.set_stored(id(2), None);
+    registry.set_stored(id(3), Some(Stored { offset: 7, len: 8 }));
+    registry.set_stored(id(4), Some(Stored { offset: 7, len: 8 }));
+    assert_eq!(registry.get(id(2)).unwrap().stored, None);
+    assert_eq!(registry.get(id(3)).unwrap().stored, Some(Stored { offset: 7, len: 8 }));
+    assert!(registry.get(id(4)).is_none() && registry.get(id(5)).is_none());
+    assert_eq!((registry.live_count(), gone), (4, ids([5])));
+}

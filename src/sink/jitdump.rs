@@ -177,6 +177,11 @@ impl Jitdump {
         Ok(())
     }
 
+    /// The file, which is written to no more.
+    pub fn let_go(&mut self) -> Option<Held> {
+        self.file.take()
+    }
+
     /// Reads what was written before.
     pub fn read_back(&self, place: Stored) -> io::Result<Vec<u8>> {
         let file = self.file.as_ref().ok_or(io::ErrorKind::NotConnected)?;

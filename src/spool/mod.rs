@@ -11,7 +11,7 @@ mod replay;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::capi::types::jitsym_spool_state;
 use crate::chunk::{Chunk, CHUNK_SIZE};
@@ -140,6 +140,18 @@ impl Memory {
         unsafe { Chunk::at(self.region.start().add(self.start + unit * CHUNK_SIZE)) }
     }
 
+    /// Whether something is published in it that the writer is not done with. What the writer is making or taking away may be
+    /// missed.
+    pub fn has_unread(&self) -> bool {
+        let directory = self.header().directory(self.units).iter().enumerate();
+        let begins = |word: &AtomicU32| !matches!(word.load(Ordering::Acquire), 0 | INSIDE);
+        directory.filter(|(_, word)| begins(word)).any(|(unit, _)| {
+            // SAFETY: a chunk begins there. If it is taken away just now, its memory is still there and reads as an empty one.
+            let chunk = unsafe { self.chunk_of(unit) };
+            chunk.consumed() < chunk.committed()
+        })
+    }
+
     /// The units of a chunk that was made here.
     pub fn units_of(&self, chunk: Chunk) -> Range<usize> {
         let first = (chunk.as_ptr() as usize - self.region.start().as_ptr() as usize - self.start) / CHUNK_SIZE;
@@ -154,6 +166,13 @@ impl Memory {
     /// Ends a pass of the writer: what was marked as consumed in it is in the files from now on.
     pub fn commit(&self, state: &State) {
         self.header().commit(self.next_pass(), state);
+    }
+
+    /// In a forked child: see `SpoolFile::close_in_child`. The memory itself is not there.
+    pub fn close_in_child(&self) {
+        if let Some(file) = &self.file {
+            file.close_in_child();
+        }
     }
 
     /// Removes the spool's name, when everything in it is written.

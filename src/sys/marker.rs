@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io;
 use std::mem::ManuallyDrop;
 
-use memmap2::{Mmap, MmapOptions};
+use memmap2::{Advice, Mmap, MmapOptions};
 
 use super::mem::page_size;
 
@@ -21,6 +21,8 @@ impl Marker {
     pub fn new(dump: &File) -> io::Result<Marker> {
         // SAFETY: the mapping is never read: it exists for its name only, so what happens to the file does not matter.
         let mapping = unsafe { MmapOptions::new().len(page_size()).map_exec(dump)? };
+        // A forked child has a dump of its own. perf 7 takes every marker for one of the process that it finds it in.
+        let _ = mapping.advise(Advice::DontFork);
         Ok(Marker(ManuallyDrop::new(mapping)))
     }
 }

@@ -1,4 +1,4 @@
-//! Memory: anonymous regions, a word that fork clears, and reads that survive unreadable pages.
+//! Memory: anonymous regions, a page that fork clears, and reads that survive unreadable pages.
 
 use std::fs::File;
 use std::io;
@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use super::thread::uncancelled;
 
@@ -102,52 +102,91 @@ impl Drop for Region {
     }
 }
 
-/// A word that reads 1 in the process that made it and 0 in a forked child, without a system call at either time.
+/// A page that is all zero in a forked child, without a system call at either time. Its first word is 1 in the process that
+/// made it; the others are for what a child is to know of itself, and begin as 0 in each.
 #[derive(Debug)]
-pub struct ForkWord {
-    word: NonNull<AtomicU32>,
+pub struct ForkPage {
+    words: NonNull<Words>,
+    shared: NonNull<Shared>,
     /// The kernel clears it, for every kind of fork.
     pub kept_by_kernel: bool,
 }
 
-// SAFETY: the word is atomic and is never unmapped.
-unsafe impl Send for ForkWord {}
-// SAFETY: as above.
-unsafe impl Sync for ForkWord {}
+/// What is in the page.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Words {
+    same_process: AtomicU32,
+    /// How far a child is with taking over what it has inherited.
+    pub taking: AtomicU32,
+    /// How the child found what it has inherited.
+    pub state: AtomicU32,
+    /// When it was forked.
+    pub forked_at: AtomicU64,
+    /// Where the writer's state is that it has inherited.
+    pub writer: AtomicPtr<()>,
+}
 
-impl ForkWord {
-    /// Maps a page for it, for ever: calls may look at it at any time until the process ends.
-    pub fn new() -> io::Result<ForkWord> {
-        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        let len = page_size();
-        // SAFETY: as in `Region::private`.
-        let page = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
-        if page == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
+/// What a child reads as it is in the parent now, and not as it was when the child was forked.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Shared {
+    /// How often the writer has moved though a fork was under way.
+    pub writer_went_on: AtomicU32,
+    /// How often a thread has registered something though a fork was under way.
+    pub thread_went_on: AtomicU32,
+}
+
+// SAFETY: the words are atomic and are never unmapped.
+unsafe impl Send for ForkPage {}
+// SAFETY: as above.
+unsafe impl Sync for ForkPage {}
+
+impl ForkPage {
+    /// Maps the pages, for ever: calls may look at them at any time until the process ends.
+    pub fn new() -> io::Result<ForkPage> {
+        let page = map_page(libc::MAP_PRIVATE)?;
         // SAFETY: the page was just mapped, and nobody else knows it.
-        let kept_by_kernel = unsafe { libc::madvise(page, len, libc::MADV_WIPEONFORK) } == 0;
-        let word = NonNull::new(page.cast::<AtomicU32>()).ok_or_else(io::Error::last_os_error)?;
-        let this = ForkWord { word, kept_by_kernel };
-        this.word().store(1, Ordering::Relaxed);
+        let kept_by_kernel = unsafe { libc::madvise(page.as_ptr(), page_size(), libc::MADV_WIPEONFORK) } == 0;
+        let this = ForkPage { words: page.cast(), shared: map_page(libc::MAP_SHARED)?.cast(), kept_by_kernel };
+        this.words().same_process.store(1, Ordering::Relaxed);
         Ok(this)
     }
 
-    fn word(&self) -> &AtomicU32 {
+    /// What is in it.
+    #[inline]
+    pub fn words(&self) -> &Words {
         // SAFETY: the page is mapped until the process ends, aligned, and any value is a valid atomic.
-        unsafe { self.word.as_ref() }
+        unsafe { self.words.as_ref() }
     }
 
-    /// Whether this is still the process that made the word.
+    /// What it shares with its children.
+    pub fn shared(&self) -> &Shared {
+        // SAFETY: as above.
+        unsafe { self.shared.as_ref() }
+    }
+
+    /// Whether this is still the process that made the page.
     #[inline]
     pub fn same_process(&self) -> bool {
-        self.word().load(Ordering::Relaxed) == 1
+        self.words().same_process.load(Ordering::Relaxed) == 1
     }
 
     /// Does in a forked child what the kernel would have done.
     pub fn clear(&self) {
-        self.word().store(0, Ordering::Relaxed);
+        let Words { same_process, taking, state, .. } = self.words();
+        for word in [same_process, taking, state] {
+            word.store(0, Ordering::Relaxed);
+        }
     }
+}
+
+/// Maps a page of zeros.
+fn map_page(sharing: libc::c_int) -> io::Result<NonNull<libc::c_void>> {
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, sharing | libc::MAP_ANONYMOUS);
+    // SAFETY: as in `Region::private`.
+    let page = unsafe { libc::mmap(ptr::null_mut(), page_size(), protection, flags, -1, 0) };
+    NonNull::new(page).filter(|_| page != libc::MAP_FAILED).ok_or_else(io::Error::last_os_error)
 }
 
 /// Reads this process's memory at `addr` into `out` without ever faulting, and returns how many bytes could be read. What

@@ -146,6 +146,12 @@ impl SpoolFile {
         Ok(())
     }
 
+    /// In a forked child: lets go of what it has inherited, which would hold the memory when the parent is gone. The lock is not
+    /// inherited.
+    pub fn close_in_child(&self) {
+        self.file.close_in_child();
+    }
+
     /// The file.
     pub fn file(&self) -> &File {
         &self.file

@@ -4,6 +4,7 @@
 //! adapts to the load; after a second without work it sleeps until it is woken.
 
 mod apply;
+mod fork;
 mod merge;
 mod sinks;
 
@@ -26,6 +27,7 @@ use crate::spool::layout::State;
 use crate::sys::barrier;
 use crate::Id;
 pub use apply::{tail_len, Ledger, Notice};
+pub use fork::Inheritance;
 pub use merge::Merge;
 pub use sinks::Groups;
 
@@ -55,6 +57,8 @@ pub struct Writer {
     exiting: bool,
     /// The state as of the last pass.
     committed: State,
+    /// What the sinks were opened with.
+    config: Option<Config>,
 }
 
 /// A registering thread as the writer sees it.
@@ -80,6 +84,7 @@ impl Writer {
             stop: None,
             exiting: false,
             committed: State::default(),
+            config: None,
         }
     }
 
@@ -100,6 +105,9 @@ impl Writer {
         let mut pause = SHORTEST_PAUSE;
         let mut idle_passes = 0;
         loop {
+            if self.standstill().is_asked() {
+                self.stand_still();
+            }
             // What was committed before a request was made may have been stamped or published after the pass began in which
             // the request came in. A pass that begins now has all of it.
             let (due, stop) = (self.asked, self.stop.take());
@@ -135,7 +143,7 @@ impl Writer {
     }
 
     fn is_asked(&self) -> bool {
-        self.stop.is_some() || self.asked > self.answered
+        self.stop.is_some() || self.asked > self.answered || self.standstill().is_asked()
     }
 
     fn answer(&mut self, due: u64) {
@@ -175,6 +183,13 @@ impl Writer {
     /// Reads everything that was published, writes it, and recycles the chunks. `now`: whoever asked wants all sinks up to
     /// date. Returns how many bytes were read.
     fn pass(&mut self, now: bool) -> usize {
+        self.standstill().enter();
+        let bytes = self.pass_inside(now);
+        self.standstill().leave();
+        bytes
+    }
+
+    fn pass_inside(&mut self, now: bool) -> usize {
         self.engine.clear_hurry();
         self.engine.clock.rebase();
         // Records stamped later than this wait for the next pass. A record that came about because of another one is stamped
@@ -310,6 +325,7 @@ impl Writer {
 
     /// Closes the files and hands everything to whoever waits for it.
     fn finish(mut self: Box<Self>, ack: Sender<Stopped>) {
+        self.standstill().enter();
         // Nobody can unregister it any more. What follows from that has time until there is another session: a program that
         // ends need not wait for it.
         self.engine.status.counters.live.set(0);
@@ -320,6 +336,7 @@ impl Writer {
         self.engine.status.stop_sinks();
         self.engine.set_writer_thread(None);
         end_requests(self.engine);
+        self.config = None;
         let _ = ack.send((result, self));
     }
 
@@ -362,6 +379,7 @@ impl Writer {
         let memory = self.engine.pool.memory();
         memory.header().set_files(&self.ledger.sinks.files(config));
         memory.commit(&self.ledger.state());
+        self.config = Some(config.clone());
         running
     }
 }
@@ -373,6 +391,8 @@ fn end_requests(engine: &Engine) {
     // Whoever waits for it learns that nobody will come.
     requests.stop = None;
     engine.tell_waiting();
+    drop(requests);
+    engine.status.standstill.end();
 }
 
 impl Source {

@@ -16,7 +16,7 @@ use crate::sink::{describe, jitdump::Jitdump, perf_map::PerfMap};
 use crate::spool::layout::{FileState, Files, State};
 use crate::status::Status;
 use crate::sys::clock::Clock;
-use crate::sys::file::Identity;
+use crate::sys::file::{Held, Identity};
 
 /// Pieces and bytes that may come together before they are written.
 const BATCH_PIECES: usize = 512;
@@ -141,6 +141,19 @@ impl SinkSet {
         (map.and_then(PerfMap::state), self.running_dump().and_then(Jitdump::state))
     }
 
+    /// In a forked child: lets go of the parent's files, and hands over the jitdump, which groups are read from.
+    pub fn let_go(&mut self) -> Option<Held> {
+        if let Some(map) = &mut self.map {
+            map.close();
+        }
+        self.dump.as_mut().and_then(|(_, dump)| dump.let_go())
+    }
+
+    /// Groups that a forked child has inherited. Their code is in the registry already.
+    pub fn write_inherited(&mut self, groups: &[u8], records: u64) {
+        self.write_dump(&mut [IoSlice::new(groups)], records);
+    }
+
     /// Where in the jitdump the next group will be.
     pub fn next_offset(&self, groups: &Groups) -> Option<u64> {
         self.running_dump().map(|dump| dump.len() + groups.bytes as u64)
@@ -219,7 +232,7 @@ impl SinkSet {
     fn write_dump(&mut self, slices: &mut [IoSlice<'_>], records: u64) {
         let running = self.status.sinks().has(Sinks::JITDUMP);
         let Some((_, dump)) = self.dump.as_mut().filter(|_| running) else { return };
-        match self.status.gate.pass(|| dump.write(slices)) {
+        match self.status.write_file(|| dump.write(slices)) {
             Ok(bytes) => {
                 self.status.counters.jitdump_bytes.add(bytes);
                 self.status.counters.jitdump_records.add(records);
@@ -248,7 +261,7 @@ impl SinkSet {
         let running = self.status.sinks().has(Sinks::MAP);
         let Some(map) = self.map.as_mut().filter(|_| running) else { return };
         let status = &self.status;
-        if let Err(error) = status.gate.pass(|| map.write(registry, now, &status.counters, announce)) {
+        if let Err(error) = status.write_file(|| map.write(registry, now, &status.counters, announce)) {
             self.failed(Sinks::MAP, &error);
         }
         self.status.counters.map_entries.set(registry.span_count() as u64);

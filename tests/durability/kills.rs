@@ -162,18 +162,25 @@ fn killed_without_a_spool() {
     }
 }
 
-/// A child that was forked and lives on has the parent's descriptors and locks, and must not pass for the parent.
+/// A child that was forked and lives on has the parent's descriptors, and must not pass for the parent; neither must one that has
+/// gone on with its session.
 #[test]
 fn killed_with_a_child_that_lives_on() {
     let mut random = Random::new("killed_with_a_child_that_lives_on");
-    for _ in 0..rounds(2) {
+    for round in 0..rounds(4) {
         let seed = random.number() >> 1;
-        let plan = Plan { fork: true, calls: 15_000, seed, slow_disk: "block_at=500000".into(), ..Plan::default() };
+        let fork = 1 + round as u32 % 2;
+        let plan = Plan { fork, calls: 15_000, seed, slow_disk: "block_at=500000".into(), ..Plan::default() };
         let mut run = Run::start("forked", plan);
         run.wait_until("the end of the calls", |truth| truth.done);
         run.kill();
         let child = run.truth().child;
         assert!(Path::new(&format!("/proc/{child}")).exists(), "{run}: the child has ended");
+        let of_child = run.dump().with_file_name(format!("jit-{child}.dump"));
+        while fork == 2 && !of_child.exists() {
+            std::thread::yield_now();
+        }
+        assert_eq!(of_child.exists(), fork == 2, "{run}: the child's jitdump");
         recover_and_check(&run);
         assert!(Path::new(&format!("/proc/{child}")).exists(), "{run}: the child has ended");
     }

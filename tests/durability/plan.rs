@@ -83,7 +83,8 @@ pub struct Plan {
     pub flags: u32,
     pub max_memory: u64,
     pub max_wait_ms: u64,
-    pub fork: bool,
+    /// 1 has a child that does nothing, 2 one that goes on with the session.
+    pub fork: u32,
     pub again: bool,
     pub die_us: u64,
     /// At the end of all calls: 1 closes the session, 2 leaves it open.
@@ -108,7 +109,7 @@ impl Default for Plan {
             flags: 0,
             max_memory: 0,
             max_wait_ms: 60_000,
-            fork: false,
+            fork: 0,
             again: false,
             die_us: 0,
             close: 0,

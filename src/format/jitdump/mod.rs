@@ -8,7 +8,7 @@
 pub mod raw;
 mod read;
 
-pub use read::{is_group_head, places, Loaded, Place, Record, Records};
+pub use read::{is_group_head, is_group_of, places, Loaded, Place, Record, Records};
 
 use super::put::Put;
 use crate::code::{Line, Lines};
@@ -366,6 +366,16 @@ pub fn relocate(group: &mut [u8], change: &Relocation) {
                 put_at(record, 48, &change.index.to_ne_bytes());
             }
             _ => {}
+        }
+    });
+}
+
+/// Makes a written group that of another process, by whose main thread it was registered.
+pub fn set_process(group: &mut [u8], pid: u32) {
+    for_each_record(group, |id, record| {
+        if id == id::LOAD {
+            put_at(record, 16, &pid.to_ne_bytes());
+            put_at(record, 20, &pid.to_ne_bytes());
         }
     });
 }

@@ -43,6 +43,14 @@ fn is_sound(bytes: &[u8], at: usize) -> bool {
     RawRecords::from(bytes, at).next().is_some_and(|record| decode(&record).is_some())
 }
 
+/// Checks that `head` is a whole group as above, of the code with this index and name.
+pub fn is_group_of(head: &[u8], size: u64, index: u64, name: &[u8]) -> bool {
+    let load = || head.len().checked_sub(LOAD_FIXED_SIZE + name.len() + 1);
+    is_group_head(head, size, name.len())
+        && load()
+            .is_some_and(|at| u64_at(head, at + 48) == Some(index) && head[at + LOAD_FIXED_SIZE..].starts_with(name))
+}
+
 /// A LOAD or MOVE record of a file, as far as it matters to what comes later.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {

@@ -210,3 +210,27 @@ fn a_group_can_be_given_another_time() {
     set_time(&mut out, 99);
     assert_eq!(out, [bytes_at(99, &group(&lines, unwind)), code].concat());
 }
+
+#[test]
+fn a_group_of_another_process() {
+    let (lines, tables) = ([line(0, 1, 0, b"a")], [1, 2, 3, 4]);
+    let unwind = Unwinding { tables: &tables, hdr_size: 2, mapped_size: 4 };
+    let mut head = bytes(&group(&lines, Some(unwind)));
+    let other = Group { pid: 7, tid: 7, ..group(&lines, Some(unwind)) };
+    assert!(is_group_of(&head, 8, 7 << 32, b"fib"));
+    for (size, index, name) in
+        [(9, 7 << 32, &b"fib"[..]), (8, 6 << 32, b"fib"), (8, 7 << 32, b"fia"), (8, 7 << 32, b"ib")]
+    {
+        assert!(!is_group_of(&head, size, index, name), "{size} {index} {name:?}");
+    }
+    assert!(!is_group_of(&head[..head.len() - 1], 8, 7 << 32, b"fib") && !is_group_of(&[], 8, 7 << 32, b"fib"));
+    set_process(&mut head, 7);
+    assert_eq!(head, bytes(&other));
+    // Groups follow each other with their code, and only the first one is meant.
+    let mut two = [&head[..], &[0x90; 8], &bytes(&group(&lines, None))].concat();
+    set_process(&mut two, 9);
+    assert_eq!(
+        two,
+        [&bytes(&Group { pid: 9, tid: 9, ..other })[..], &[0x90; 8], &bytes(&group(&lines, None))].concat()
+    );
+}

@@ -1,0 +1,1013 @@
+/*
+ * What a forked child takes over: with its first call it has files of its own, with all that was live at the fork, and goes on
+ * with its parent's sessions and ids. One that makes no call leaves nothing. The parent does not notice either.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <spawn.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+
+#include "testing.h"
+
+enum { CODES = 400, SLOT = 0x400, SINKS = JITSYM_SINK_MAP | JITSYM_SINK_JITDUMP };
+
+static const uint64_t PARENT = 0x7000000000, MOVED = 0x7080000000, CHILD = 0x7100000000;
+static jitsym *session;
+static uint64_t before_fork, after_fork;
+
+/* The parent's code, as it is when it forks. */
+static struct {
+  jitsym_id id;
+  uint64_t addr, size;
+  int live;
+} codes[CODES];
+
+static const char *code_name(unsigned number) {
+  static char text[64];
+  snprintf(text, sizeof text, "code of the parent, number %u", number);
+  return text;
+}
+
+/* Every kind of record: with lines, with unwind tables, with free bytes behind it, with nothing. */
+static void register_code(unsigned number) {
+  jitsym_line lines[3] = {{0, 10, 1, 0, "/src/a.guest"}, {4, 11 + number, 2, 0, "/src/a.guest"}, {8, 13, 0, 0, "/src/b"}};
+  jitsym_unwind unwind;
+  memset(&unwind, 0, sizeof unwind);
+  unwind.struct_size = sizeof unwind;
+  unwind.kind = JITSYM_UNWIND_FRAME_POINTER;
+  unsigned char bytes[256];
+  memset(bytes, (int)number, sizeof bytes);
+  jitsym_code code = test_code(PARENT + SLOT * number, 16 + number % 200, code_name(number));
+  code.bytes = bytes;
+  if (number % 2 == 0) {
+    code.unwind = &unwind;
+    code.free_after = number % 4 == 0 ? 256 : 0;
+  }
+  if (number % 3 == 0) {
+    code.lines = lines;
+    code.line_count = 3;
+  }
+  CHECK_OK(jitsym_register(session, &code, &codes[number].id));
+  codes[number].addr = code.addr;
+  codes[number].size = code.size;
+  codes[number].live = 1;
+}
+
+/* Registered, moved, unregistered, overwritten; the last of it so late that nothing of it is written when the process forks. */
+static void fill(void) {
+  for (unsigned i = 0; i < CODES; i++) {
+    register_code(i);
+    if (i == CODES / 2) {
+      CHECK_OK(jitsym_flush(session, 60000));
+    }
+  }
+  for (unsigned i = 0; i < CODES; i += 5) {
+    jitsym_move_target target = test_target(MOVED + SLOT * i);
+    target.free_after = i % 10 == 0 ? 256 : 0;
+    CHECK_OK(jitsym_move(session, codes[i].id, &target));
+    codes[i].addr = target.addr;
+  }
+  for (unsigned i = 1; i < CODES; i += 5) {
+    CHECK_OK(jitsym_unregister(session, codes[i].id));
+    codes[i].live = 0;
+  }
+  CHECK_OK(jitsym_unregister_range(session, codes[2].addr, 1));
+  codes[2].live = 0;
+  codes[3].live = 0;
+  register_code(3);
+  if (test_light) {
+    /* A fork does not wait for the writer as long as that takes under valgrind. */
+    CHECK_OK(jitsym_flush(session, 60000));
+  }
+}
+
+static unsigned live_codes(void) {
+  unsigned count = 0;
+  for (unsigned i = 0; i < CODES; i++) {
+    count += (unsigned)codes[i].live;
+  }
+  return count;
+}
+
+static void fork_now(void (*child)(void)) {
+  if (test_light) {
+    /* Until the writer sleeps: a fork does not wait for it as long as a pass may take under valgrind. */
+    test_sleep_ms(1300);
+  }
+  before_fork = test_now();
+  fflush(NULL);
+  pid_t pid = fork();
+  CHECK(pid >= 0);
+  if (pid == 0) {
+    after_fork = test_now();
+    test_inherits_threads = 1;
+    child();
+    exit(0);
+  }
+  test_wait_ok(pid);
+}
+
+static const struct dump_record *find_index(const struct dump *dump, uint64_t index) {
+  for (size_t i = 0; i < dump->count; i++) {
+    if (dump->records[i].id == DUMP_LOAD && dump->records[i].index == index) {
+      return &dump->records[i];
+    }
+  }
+  return NULL;
+}
+
+static void check_same_group(const struct dump_record *mine, const struct dump_record *theirs) {
+  CHECK(theirs != NULL && strcmp(mine->name, theirs->name) == 0);
+  CHECK(mine->addr == theirs->addr && mine->size == theirs->size && memcmp(mine->code, theirs->code, mine->size) == 0);
+  CHECK((mine->debug == NULL) == (theirs->debug == NULL) && (mine->unwind == NULL) == (theirs->unwind == NULL));
+  if (mine->debug != NULL) {
+    size_t size = (size_t)(mine->debug->line_end - mine->debug->line_bytes);
+    CHECK(size == (size_t)(theirs->debug->line_end - theirs->debug->line_bytes));
+    CHECK(memcmp(mine->debug->line_bytes, theirs->debug->line_bytes, size) == 0);
+  }
+  if (mine->unwind != NULL) {
+    CHECK(mine->unwind->unwind_size == theirs->unwind->unwind_size && mine->unwind->hdr_size == theirs->unwind->hdr_size);
+    CHECK(mine->unwind->mapped_size == theirs->unwind->mapped_size);
+    CHECK(memcmp(mine->unwind->unwind_bytes, theirs->unwind->unwind_bytes, mine->unwind->unwind_size) == 0);
+  }
+}
+
+/* The files of this process begin with the live code of the parent, and nothing else of it. `more`: what came after. */
+static void check_files(pid_t parent, size_t more) {
+  CHECK_OK(jitsym_flush(session, 60000));
+  struct dump mine = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
+  struct dump theirs = dump_read(test_path_of(parent, JITSYM_SINK_JITDUMP).text);
+  struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
+  unsigned live = live_codes();
+  CHECK(mine.pid == (uint32_t)getpid() && theirs.pid == (uint32_t)parent);
+  CHECK(dump_count(&mine, DUMP_LOAD) == live + more);
+  unsigned found = 0;
+  for (size_t i = 0; i < mine.count; i++) {
+    const struct dump_record *record = &mine.records[i];
+    if (record->id == DUMP_LOAD && strncmp(record->name, "code of the parent", 18) == 0) {
+      unsigned number = (unsigned)atoi(strrchr(record->name, ' '));
+      CHECK(number < CODES && codes[number].live && record->addr == codes[number].addr);
+      CHECK(record->size == codes[number].size && record->tid == (uint32_t)getpid());
+      CHECK(record->time >= before_fork && record->time <= after_fork);
+      check_same_group(record, find_index(&theirs, record->index));
+      found++;
+    }
+  }
+  CHECK(found == live && map.count == live + more);
+  for (unsigned i = 0; i < CODES; i++) {
+    if (codes[i].live) {
+      CHECK(strcmp(map_name(&map, codes[i].addr), code_name(i)) == 0);
+    }
+  }
+  dump_free(&mine);
+  dump_free(&theirs);
+  map_free(&map);
+}
+
+/* Nothing of this process is there, and nobody works for it. */
+static void check_no_trace(void) {
+  CHECK(!file_exists(test_path_of(getpid(), JITSYM_SINK_MAP).text));
+  CHECK(!file_exists(test_path_of(getpid(), JITSYM_SINK_JITDUMP).text));
+  CHECK(test_files_in("/proc/self/task") == 1);
+}
+
+/* How many of the open files and mappings of this process have a text in their names. */
+static unsigned holds(const char *text) {
+  unsigned count = 0;
+  DIR *dir = opendir("/proc/self/fd");
+  CHECK(dir != NULL);
+  for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
+    char path[300], target[4200] = "";
+    snprintf(path, sizeof path, "/proc/self/fd/%s", entry->d_name);
+    ssize_t length = readlink(path, target, sizeof target - 1);
+    count += length > 0 && strstr(target, text) != NULL;
+  }
+  closedir(dir);
+  FILE *maps = fopen("/proc/self/maps", "r");
+  CHECK(maps != NULL);
+  for (char line[4200]; fgets(line, sizeof line, maps) != NULL;) {
+    count += strstr(line, text) != NULL;
+  }
+  fclose(maps);
+  return count;
+}
+
+static unsigned holds_files_of(pid_t pid) {
+  char map[64], dump[64], spool[64];
+  snprintf(map, sizeof map, "/perf-%d.map", (int)pid);
+  snprintf(dump, sizeof dump, "/jit-%d.dump", (int)pid);
+  snprintf(spool, sizeof spool, "/jitsym-%d-", (int)pid);
+  return holds(map) + holds(dump) + holds(spool);
+}
+
+/* ---------------------------------------------------------------------------------------------- first calls */
+
+static void first_register(void) {
+  check_no_trace();
+  pid_t parent = getppid();
+  test_register(session, CHILD, 64, "of the child");
+  check_files(parent, 1);
+  CHECK(holds_files_of(parent) == 0 && holds_files_of(getpid()) >= 4);
+  jitsym_stats stats = test_stats(session);
+  CHECK(stats.inherited == live_codes() && stats.live == live_codes() + 1 && stats.registered == 1);
+  CHECK(stats.sinks_running == SINKS && stats.sinks_failed == 0 && stats.write_errors == 0 && stats.unreadable == 0);
+  char text[64] = "?";
+  CHECK_OK(jitsym_last_error(session, text, sizeof text));
+  CHECK(strcmp(text, "") == 0);
+}
+
+static void first_move(void) {
+  jitsym_move_target target = test_target(CHILD);
+  CHECK_STATUS(JITSYM_ERR_UNKNOWN_ID, jitsym_move(session, codes[1].id, &target));
+  CHECK_OK(jitsym_move(session, codes[4].id, &target));
+  CHECK_OK(jitsym_flush(session, 60000));
+  struct dump dump = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
+  const struct dump_record *before = dump_load(&dump, code_name(4), 0), *after = dump_load(&dump, code_name(4), 1);
+  CHECK(before != NULL && after != NULL && before->addr == codes[4].addr && after->addr == CHILD);
+  CHECK(after->pid == (uint32_t)getpid() && after->unwind != NULL && before->unwind != NULL);
+  dump_free(&dump);
+  CHECK_OK(jitsym_unregister(session, codes[4].id));
+}
+
+/* All ids of live code can be ended once; others are as unknown as they were; new ones are others. */
+static void first_unregister(void) {
+  for (unsigned i = 0; i < CODES; i++) {
+    CHECK_STATUS(codes[i].live ? JITSYM_OK : JITSYM_ERR_UNKNOWN_ID, jitsym_unregister(session, codes[i].id));
+  }
+  CHECK(test_stats(session).live == 0 && test_stats(session).inherited == live_codes());
+  for (unsigned i = 0; i < 2 * CODES; i++) {
+    jitsym_id id = test_register(session, CHILD + SLOT * i, 64, "of the child");
+    for (unsigned k = 0; k < CODES; k++) {
+      CHECK(id != codes[k].id);
+    }
+  }
+  check_files(getppid(), 2 * CODES);
+}
+
+static void first_range(void) {
+  CHECK_OK(jitsym_unregister_range(session, PARENT, UINT64_C(1) << 32));
+  CHECK(test_stats(session).live == 0);
+  check_files(getppid(), 0);
+}
+
+static void first_flush(void) {
+  CHECK_OK(jitsym_flush(session, 60000));
+  check_files(getppid(), 0);
+}
+
+static void first_stats(void) {
+  jitsym_stats stats;
+  stats.struct_size = sizeof stats;
+  CHECK_OK(jitsym_get_stats(session, &stats));
+  CHECK(stats.live == live_codes() && stats.registered == 0);
+  check_files(getppid(), 0);
+}
+
+static void first_path(void) {
+  CHECK(file_exists(test_path(session, JITSYM_SINK_JITDUMP).text));
+  check_files(getppid(), 0);
+}
+
+/* A session of the child's own: with the same files as what it has inherited, whatever options that was opened with. */
+static void first_init(void) {
+  jitsym *own = test_open();
+  CHECK(own != session);
+  check_files(getppid(), 0);
+  CHECK_OK(jitsym_close(session));
+  CHECK_STATUS(JITSYM_ERR_CLOSED, jitsym_flush(session, 0));
+  CHECK_OK(jitsym_unregister(own, codes[4].id));
+  CHECK_OK(jitsym_close(own));
+}
+
+static void first_init_elsewhere(void) {
+  struct test_path dir = test_subdir("elsewhere", 1);
+  jitsym_options options = test_options();
+  options.sinks = JITSYM_SINK_MAP;
+  options.map_dir = dir.text;
+  jitsym *own = NULL;
+  CHECK_OK(jitsym_init(&options, &own));
+  CHECK_OK(jitsym_flush(session, 60000));
+  struct test_path path;
+  CHECK_OK(jitsym_path(own, JITSYM_SINK_MAP, path.text, sizeof path.text));
+  CHECK(strncmp(path.text, dir.text, strlen(dir.text)) == 0);
+  struct map map = map_read(path.text);
+  CHECK(map.count == live_codes());
+  map_free(&map);
+  CHECK(!file_exists(test_path_of(getpid(), JITSYM_SINK_MAP).text));
+  CHECK(unlink(path.text) == 0);
+}
+
+/* A refused session leaves everything as it was. */
+static void first_init_bad(void) {
+  jitsym_options options = test_options();
+  options.map_dir = "relative";
+  jitsym *own = NULL;
+  CHECK_STATUS(JITSYM_ERR_PATH, jitsym_init(&options, &own));
+  check_no_trace();
+  first_register();
+}
+
+/* Several threads of the child, each with its first call. */
+static atomic_int go;
+
+static void *register_at_go(void *number) {
+  while (!atomic_load(&go)) {
+  }
+  test_register(session, CHILD + SLOT * (uint64_t)(uintptr_t)number, 64, "of the child");
+  return NULL;
+}
+
+static void first_at_once(void) {
+  pthread_t threads[4];
+  for (uintptr_t i = 0; i < 4; i++) {
+    CHECK(pthread_create(&threads[i], NULL, register_at_go, (void *)i) == 0);
+  }
+  atomic_store(&go, 1);
+  for (unsigned i = 0; i < 4; i++) {
+    CHECK(pthread_join(threads[i], NULL) == 0);
+  }
+  check_files(getppid(), 4);
+}
+
+/* What the child cannot write to is a failed sink, as in any process, and no failure of its calls. */
+static void first_without_room(void) {
+  file_write(test_path_of(getpid(), JITSYM_SINK_MAP).text, "");
+  CHECK(unlink(test_path_of(getpid(), JITSYM_SINK_MAP).text) == 0);
+  CHECK(mkdir(test_path_of(getpid(), JITSYM_SINK_MAP).text, 0700) == 0);
+  jitsym_stats stats;
+  stats.struct_size = sizeof stats;
+  CHECK_OK(jitsym_get_stats(session, &stats));
+  CHECK(stats.sinks_running == JITSYM_SINK_JITDUMP && stats.sinks_failed == JITSYM_SINK_MAP);
+  test_register(session, CHILD, 64, "of the child");
+  CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_flush(session, 60000));
+  struct dump dump = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
+  CHECK(dump_count(&dump, DUMP_LOAD) == live_codes() + 1);
+  dump_free(&dump);
+  CHECK(rmdir(test_path_of(getpid(), JITSYM_SINK_MAP).text) == 0);
+}
+
+static void first_without_any_room(void) {
+  CHECK(mkdir(test_path_of(getpid(), JITSYM_SINK_MAP).text, 0700) == 0);
+  CHECK(mkdir(test_path_of(getpid(), JITSYM_SINK_JITDUMP).text, 0700) == 0);
+  jitsym_code code = test_code(CHILD, 64, "of the child");
+  CHECK_OK(jitsym_register(session, &code, NULL));
+  jitsym_stats stats;
+  stats.struct_size = sizeof stats;
+  CHECK_OK(jitsym_get_stats(session, &stats));
+  CHECK(stats.sinks_running == 0 && stats.sinks_failed == SINKS);
+  CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_flush(session, 0));
+  CHECK_OK(jitsym_close(session));
+  CHECK(rmdir(test_path_of(getpid(), JITSYM_SINK_MAP).text) == 0);
+  CHECK(rmdir(test_path_of(getpid(), JITSYM_SINK_JITDUMP).text) == 0);
+}
+
+/* ------------------------------------------------------------------------------------- children without a call */
+
+static void no_call(void) {
+  check_no_trace();
+  char spool[64];
+  snprintf(spool, sizeof spool, "/jitsym-%d-", (int)getppid());
+  CHECK(holds(spool) == 0);
+}
+
+static void only_exec(void) {
+  execl("/bin/true", "true", (char *)NULL);
+  _exit(1);
+}
+
+/* Calls that are about no inherited code. */
+static void only_close(void) {
+  char text[64] = "?";
+  CHECK_OK(jitsym_last_error(NULL, text, sizeof text));
+  CHECK_STATUS(JITSYM_ERR_SESSION, jitsym_flush(NULL, 0));
+  CHECK_STATUS(JITSYM_ERR_SESSION, jitsym_flush((jitsym *)&session, 0));
+  CHECK_OK(jitsym_close(session));
+  CHECK_STATUS(JITSYM_ERR_CLOSED, jitsym_close(session));
+  jitsym_code code = test_code(CHILD, 64, "of the child");
+  CHECK_STATUS(JITSYM_ERR_CLOSED, jitsym_register(session, &code, NULL));
+  check_no_trace();
+}
+
+/* --------------------------------------------------------------------------------------- children of children */
+
+static pid_t first_process;
+
+static void grandchild_first(void) {
+  /* Its parent has no files: the groups are read from those of the first process. */
+  test_register(session, CHILD, 64, "of the child");
+  check_files(first_process, 1);
+  CHECK(test_stats(session).inherited == live_codes());
+}
+
+static void child_forks_first(void) {
+  uint64_t forked[] = {before_fork, after_fork};
+  first_process = getppid();
+  fork_now(grandchild_first);
+  check_no_trace();
+  before_fork = forked[0];
+  after_fork = forked[1];
+  first_register();
+}
+
+static void grandchild_second(void) {
+  check_files(getppid(), 1);
+  CHECK(test_stats(session).inherited == live_codes() + 1);
+  CHECK_OK(jitsym_unregister(session, codes[4].id));
+}
+
+static void child_forks_later(void) {
+  uint64_t forked[] = {before_fork, after_fork};
+  test_register(session, CHILD, 64, "of the child");
+  check_files(getppid(), 1);
+  fork_now(grandchild_second);
+  before_fork = forked[0];
+  after_fork = forked[1];
+  check_files(getppid(), 1);
+}
+
+/* ------------------------------------------------------------------------------------------------ scenarios */
+
+static void (*const children[])(void) = {
+    first_register, first_move, first_unregister, first_range, first_flush, first_stats, first_path, first_init,
+    first_init_elsewhere, first_init_bad, first_at_once, first_without_room, first_without_any_room, no_call, only_exec,
+    only_close, child_forks_first, child_forks_later,
+};
+
+/* The parent's files are the same to the byte before and after each child, whatever that does. */
+static void all_children(void) {
+  session = test_open();
+  fill();
+  for (size_t i = 0; i < sizeof children / sizeof children[0]; i++) {
+    if (i > 0) {
+      CHECK_OK(jitsym_flush(session, 60000));
+    }
+    size_t sizes[2][2];
+    unsigned char *bytes[2][2];
+    static const uint32_t sinks[] = {JITSYM_SINK_MAP, JITSYM_SINK_JITDUMP};
+    for (int file = 0; file < 2; file++) {
+      bytes[file][0] = file_read(test_path(session, sinks[file]).text, &sizes[file][0]);
+    }
+    fork_now(children[i]);
+    for (int file = 0; file < 2; file++) {
+      bytes[file][1] = file_read(test_path(session, sinks[file]).text, &sizes[file][1]);
+      /* The first child was forked with records pending, which the parent has written since. */
+      CHECK(i == 0 || (sizes[file][0] == sizes[file][1] && memcmp(bytes[file][0], bytes[file][1], sizes[file][0]) == 0));
+      free(bytes[file][0]);
+      free(bytes[file][1]);
+    }
+  }
+  jitsym_stats stats = test_stats(session);
+  CHECK(stats.live == live_codes() && stats.inherited == 0 && stats.write_errors == 0);
+  struct dump dump = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
+  CHECK(dump_count(&dump, DUMP_LOAD) == stats.jitdump_records && dump_load(&dump, "of the child", 0) == NULL);
+  dump_free(&dump);
+  CHECK_OK(jitsym_close(session));
+}
+
+/* Files before any call, by option and by environment. */
+static void at_once_child(void) {
+  CHECK(file_exists(test_path_of(getpid(), JITSYM_SINK_MAP).text));
+  CHECK(file_exists(test_path_of(getpid(), JITSYM_SINK_JITDUMP).text));
+  check_files(getppid(), 0);
+}
+
+static void at_once(void) {
+  session = test_open_flags(SINKS, JITSYM_INIT_FORK_NOW);
+  fill();
+  fork_now(at_once_child);
+  CHECK_OK(jitsym_close(session));
+  fork_now(check_no_trace);
+}
+
+static void at_once_by_environment(void) {
+  setenv("JITSYM_FORK", "now", 1);
+  session = test_open();
+  fill();
+  fork_now(at_once_child);
+}
+
+static void alone_child(void) {
+  jitsym_code code = test_code(CHILD, 64, "of the child");
+  CHECK_STATUS(JITSYM_ERR_FORKED, jitsym_register(session, &code, NULL));
+  CHECK_STATUS(JITSYM_ERR_FORKED, jitsym_close(session));
+  check_no_trace();
+}
+
+static void alone_by_environment(void) {
+  setenv("JITSYM_FORK", "off", 1);
+  session = test_open();
+  fill();
+  fork_now(alone_child);
+}
+
+/* One sink alone: what the child has it from is the registry, or memory. */
+static void map_child(void) {
+  CHECK_OK(jitsym_flush(session, 60000));
+  struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
+  CHECK(map.count == live_codes());
+  map_free(&map);
+  CHECK(!file_exists(test_path_of(getpid(), JITSYM_SINK_JITDUMP).text));
+}
+
+static void dump_child(void) {
+  CHECK_OK(jitsym_flush(session, 60000));
+  struct dump dump = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
+  CHECK(dump_count(&dump, DUMP_LOAD) == live_codes());
+  dump_free(&dump);
+  CHECK(!file_exists(test_path_of(getpid(), JITSYM_SINK_MAP).text));
+}
+
+static void one_sink(void) {
+  session = test_open_flags(JITSYM_SINK_MAP, 0);
+  fill();
+  fork_now(map_child);
+  CHECK_OK(jitsym_close(session));
+  session = test_open_flags(JITSYM_SINK_JITDUMP, JITSYM_INIT_MOVE_RECORDS);
+  fill();
+  fork_now(dump_child);
+  CHECK_OK(jitsym_close(session));
+  session = test_open_flags(JITSYM_SINK_JITDUMP, JITSYM_INIT_NO_SPOOL);
+  fill();
+  fork_now(dump_child);
+}
+
+/* A jitdump that was cut or removed: names and bytes, which are in memory. */
+static unsigned char *code_in_memory;
+
+static void child_of_cut_dump(void) {
+  CHECK_OK(jitsym_flush(session, 60000));
+  struct dump dump = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
+  const struct dump_record *load = dump_load(&dump, "in memory", 0);
+  CHECK(load != NULL && load->addr == (uint64_t)(uintptr_t)code_in_memory && load->size == 100);
+  CHECK(memcmp(load->code, code_in_memory, 100) == 0 && dump_count(&dump, DUMP_LOAD) == 1);
+  dump_free(&dump);
+  struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
+  CHECK(map.count == 1);
+  map_free(&map);
+}
+
+static void cut_dump(void) {
+  code_in_memory = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(code_in_memory != MAP_FAILED);
+  memset(code_in_memory, 0xc3, 100);
+  for (int way = 0; way < 3; way++) {
+    session = test_open();
+    jitsym_code code = test_code((uint64_t)(uintptr_t)code_in_memory, 100, "in memory");
+    code.bytes = code_in_memory;
+    CHECK_OK(jitsym_register(session, &code, NULL));
+    CHECK_OK(jitsym_flush(session, 60000));
+    struct test_path path = test_path(session, JITSYM_SINK_JITDUMP);
+    if (way == 0) {
+      CHECK(truncate(path.text, 50) == 0);
+    } else if (way == 1) {
+      /* Something else of the same length. */
+      size_t size;
+      unsigned char *bytes = file_read(path.text, &size);
+      memset(bytes + 60, 0x41, size - 60);
+      FILE *file = fopen(path.text, "r+b");
+      CHECK(file != NULL && fwrite(bytes, 1, size, file) == size && fclose(file) == 0);
+      free(bytes);
+    } else {
+      /* The open file is still there. */
+      CHECK(unlink(path.text) == 0);
+    }
+    fork_now(child_of_cut_dump);
+    (void)jitsym_close(session);
+    unlink(path.text);
+  }
+}
+
+/* Nothing runs that a child could go on with. */
+static void off_child(void) {
+  jitsym_code code = test_code(CHILD, 64, "of the child");
+  jitsym_id id = 1;
+  CHECK_OK(jitsym_register(session, &code, &id));
+  CHECK(id == 0);
+  CHECK_OK(jitsym_flush(session, 0));
+  check_no_trace();
+}
+
+static void off(void) {
+  setenv("JITSYM", "off", 1);
+  session = test_open_flags(0, 0);
+  jitsym *second = test_open_flags(0, 0);
+  fork_now(off_child);
+  CHECK_OK(jitsym_close(second));
+  fork_now(off_child);
+  CHECK_OK(jitsym_close(session));
+}
+
+/* The parent ends at once, as that of a daemon does, and the child goes on. */
+static void daemon_like(void) {
+  int ends[2];
+  CHECK(pipe(ends) == 0);
+  pid_t parent = fork();
+  CHECK(parent >= 0);
+  if (parent == 0) {
+    session = test_open();
+    fill();
+    before_fork = test_now();
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child != 0) {
+      _exit(0);
+    }
+    after_fork = test_now();
+    while (getppid() != 1 && getppid() == parent) {
+      test_sleep_ms(1);
+    }
+    test_register(session, CHILD, 64, "of the child");
+    CHECK(test_stats(session).live == live_codes() + 1);
+    struct dump dump = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
+    CHECK(dump_count(&dump, DUMP_LOAD) == live_codes() + 1);
+    dump_free(&dump);
+    CHECK_OK(jitsym_close(session));
+    CHECK(write(ends[1], "k", 1) == 1);
+    _exit(0);
+  }
+  close(ends[1]);
+  char answer = 0;
+  CHECK(read(ends[0], &answer, 1) == 1 && answer == 'k');
+  test_wait_ok(parent);
+}
+
+/* ------------------------------------------------------------------------------------- other ways than fork */
+
+static void other_ways(void) {
+  session = test_open();
+  fill();
+  for (int i = 0; i < 20; i++) {
+    pid_t pid = vfork();
+    if (pid == 0) {
+      execl("/bin/true", "true", (char *)NULL);
+      _exit(1);
+    }
+    test_wait_ok(pid);
+    char *arguments[] = {"true", NULL};
+    CHECK(posix_spawn(&pid, "/bin/true", NULL, NULL, arguments, NULL) == 0);
+    test_wait_ok(pid);
+    CHECK(system("true") == 0);
+    /* No handler runs, so nobody knows in what state its memory is. */
+    pid = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    CHECK(pid >= 0);
+    if (pid == 0) {
+      alone_child();
+      if (i % 4 == 0) {
+        jitsym *own = test_open();
+        test_register(own, CHILD, 64, "of the child");
+        CHECK_OK(jitsym_flush(own, 60000));
+        struct dump dump = dump_read(test_path(own, JITSYM_SINK_JITDUMP).text);
+        CHECK(dump.pid == (uint32_t)getpid() && dump_count(&dump, DUMP_LOAD) == 1);
+        dump_free(&dump);
+        CHECK_STATUS(JITSYM_ERR_FORKED, jitsym_flush(session, 0));
+      }
+      _exit(0);
+    }
+    test_wait_ok(pid);
+    register_code(4);
+  }
+  CHECK(test_stats(session).live == live_codes());
+  fork_now(first_register);
+  CHECK_OK(jitsym_close(session));
+}
+
+/* --------------------------------------------------------------------------------------------- under load */
+
+/* Whether a child of a process with busy threads can allocate memory: see test_fork.c. */
+#if defined(__SANITIZE_ADDRESS__)
+enum { CHILD_CAN_ALLOCATE = 0 };
+#else
+enum { CHILD_CAN_ALLOCATE = 1 };
+#endif
+
+enum { STORM_THREADS = 3, STORM_SPAN = 20000 };
+
+static atomic_int stop;
+/* How much each thread has registered: what it has counted it has been told of. */
+static atomic_uint counted[STORM_THREADS];
+
+static uint64_t storm_addr(uintptr_t thread, unsigned number) {
+  return 0x6000000000 + thread * 0x100000000 + 0x80 * (uint64_t)(number % STORM_SPAN);
+}
+
+static void *storm(void *thread) {
+  for (unsigned i = 0; !atomic_load(&stop); i++) {
+    char name[64];
+    snprintf(name, sizeof name, "storm %u %u", (unsigned)(uintptr_t)thread, i);
+    jitsym_code code = test_code(storm_addr((uintptr_t)thread, i), 100, name);
+    jitsym_status status = jitsym_register(session, &code, NULL);
+    CHECK_OK(status);
+    atomic_store(&counted[(uintptr_t)thread], i + 1);
+    if (i % 8 == 0) {
+      test_sleep_ms(1);
+    }
+  }
+  return NULL;
+}
+
+/*
+ * Whatever was registered before the fork is in the child's files, and the newest of each place. Unless the fork has not waited
+ * for the writer, which the child is told: on a machine that is busy with something else that may be so. Returns that.
+ */
+static int check_storm(const unsigned *least) {
+  jitsym_stats stats = test_stats(session);
+  char text[256] = "";
+  CHECK_OK(jitsym_last_error(session, text, sizeof text));
+  int partial = strstr(text, "did not wait") != NULL;
+  CHECK(partial || strcmp(text, "") == 0);
+  CHECK(stats.sinks_failed == 0 && stats.write_errors == 0 && stats.unreadable == 0);
+  struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
+  struct dump dump = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
+  CHECK(dump_count(&dump, DUMP_LOAD) == stats.inherited + stats.registered && map.count == stats.live);
+  for (uintptr_t thread = 0; thread < STORM_THREADS && !partial; thread++) {
+    unsigned from = least[thread] > STORM_SPAN ? least[thread] - STORM_SPAN : 0;
+    for (unsigned i = from; i < least[thread]; i += 1 + (least[thread] - from) / 50) {
+      unsigned owner, number;
+      CHECK(sscanf(map_name(&map, storm_addr(thread, i)), "storm %u %u", &owner, &number) == 2);
+      CHECK(owner == thread && number % STORM_SPAN == i % STORM_SPAN && number >= i);
+    }
+  }
+  map_free(&map);
+  dump_free(&dump);
+  return partial;
+}
+
+enum { PARTIAL = 8, DISTURBED = 9 };
+
+static void storm_child(unsigned number, const unsigned *least, unsigned checks) {
+  test_inherits_threads = 1;
+  int partial = 0;
+  if (number % checks == 0 && CHILD_CAN_ALLOCATE) {
+    jitsym_code code = test_code(CHILD, 64, "of the child");
+    jitsym_status status = jitsym_register(session, &code, NULL);
+    if (status == JITSYM_ERR_FORKED) {
+      _exit(DISTURBED);
+    }
+    CHECK_OK(status);
+    partial = check_storm(least);
+    CHECK(unlink(test_path(session, JITSYM_SINK_MAP).text) == 0);
+    CHECK(unlink(test_path(session, JITSYM_SINK_JITDUMP).text) == 0);
+  }
+  _exit(partial ? PARTIAL : 0);
+}
+
+struct forks {
+  unsigned count, checks;
+};
+
+/* Children that were looked at, and those that did not have everything. */
+static atomic_uint looked_at, not_whole;
+
+static void *fork_on(void *argument) {
+  const struct forks *forks = argument;
+  for (unsigned i = 1; i <= forks->count; i++) {
+    unsigned least[STORM_THREADS];
+    for (unsigned thread = 0; thread < STORM_THREADS; thread++) {
+      least[thread] = atomic_load(&counted[thread]);
+    }
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+      storm_child(i, least, forks->checks);
+    }
+    int status = test_wait(child);
+    CHECK(WIFEXITED(status));
+    CHECK(WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == PARTIAL || WEXITSTATUS(status) == DISTURBED);
+    atomic_fetch_add(&looked_at, i % forks->checks == 0);
+    atomic_fetch_add(&not_whole, WEXITSTATUS(status) != 0);
+    CHECK(!file_exists(test_path_of(child, JITSYM_SINK_JITDUMP).text));
+  }
+  return NULL;
+}
+
+/* Threads register, others fork. The parent loses nothing and writes nothing that is not its own. */
+static void fork_in_storm(unsigned forking_threads, struct forks forks) {
+  session = test_open();
+  pthread_t threads[STORM_THREADS], forking[8];
+  atomic_store(&stop, 0);
+  for (uintptr_t i = 0; i < STORM_THREADS; i++) {
+    atomic_store(&counted[i], 0);
+    CHECK(pthread_create(&threads[i], NULL, storm, (void *)i) == 0);
+  }
+  for (unsigned i = 0; i < forking_threads; i++) {
+    CHECK(pthread_create(&forking[i], NULL, fork_on, &forks) == 0);
+  }
+  for (unsigned i = 0; i < forking_threads; i++) {
+    CHECK(pthread_join(forking[i], NULL) == 0);
+  }
+  atomic_store(&stop, 1);
+  CHECK(atomic_load(&looked_at) > 0 && (test_light || 5 * atomic_load(&not_whole) <= atomic_load(&looked_at)));
+  uint64_t registered = 0;
+  for (unsigned i = 0; i < STORM_THREADS; i++) {
+    CHECK(pthread_join(threads[i], NULL) == 0);
+    registered += atomic_load(&counted[i]);
+  }
+  jitsym_stats stats = test_stats(session);
+  CHECK(stats.registered == registered && stats.write_errors == 0 && stats.sinks_failed == 0);
+  struct dump dump = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
+  CHECK(dump_count(&dump, DUMP_LOAD) == registered && dump.size == DUMP_HEADER + stats.jitdump_bytes);
+  CHECK(dump_load(&dump, "of the child", 0) == NULL);
+  dump_free(&dump);
+  CHECK_OK(jitsym_close(session));
+}
+
+static void ten_thousand(void) {
+  fork_in_storm(1, test_light ? (struct forks){20, 10} : (struct forks){10000, 100});
+}
+
+static void many_at_once(void) {
+  fork_in_storm(4, test_light ? (struct forks){10, 5} : (struct forks){300, 30});
+}
+
+/* Sessions open and close while the process forks; a child goes on with what it has found open, or is told that it cannot. */
+static _Atomic(jitsym *) latest;
+
+static void *doors(void *unused) {
+  (void)unused;
+  while (!atomic_load(&stop)) {
+    jitsym *own = test_open();
+    test_register(own, PARENT, 64, "between doors");
+    atomic_store(&latest, own);
+    CHECK_OK(jitsym_close(own));
+  }
+  return NULL;
+}
+
+static void fork_at_doors(void) {
+  pthread_t thread;
+  atomic_store(&stop, 0);
+  CHECK(pthread_create(&thread, NULL, doors, NULL) == 0);
+  for (unsigned i = 0; i < (test_light ? 20 : 400); i++) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+      test_inherits_threads = 1;
+      jitsym *found = atomic_load(&latest);
+      if (found == NULL || !CHILD_CAN_ALLOCATE) {
+        _exit(0);
+      }
+      jitsym_code code = test_code(CHILD, 64, "of the child");
+      jitsym_status status = jitsym_register(found, &code, NULL);
+      CHECK(status == JITSYM_OK || status == JITSYM_ERR_CLOSED || status == JITSYM_ERR_FORKED);
+      if (status == JITSYM_OK) {
+        CHECK_OK(jitsym_flush(found, 60000));
+        CHECK_OK(jitsym_close(found));
+      }
+      jitsym *own = test_open();
+      test_register(own, CHILD + SLOT, 64, "of the child");
+      CHECK_OK(jitsym_close(own));
+      CHECK(unlink(test_path_of(getpid(), JITSYM_SINK_MAP).text) == 0);
+      CHECK(unlink(test_path_of(getpid(), JITSYM_SINK_JITDUMP).text) == 0);
+      _exit(0);
+    }
+    test_wait_ok(child);
+  }
+  atomic_store(&stop, 1);
+  CHECK(pthread_join(thread, NULL) == 0);
+}
+
+/* A signal handler that forks while its thread is in the library. */
+static volatile sig_atomic_t signals;
+
+/* One signal at a time: a handler that takes longer than the time between two would never let its thread go on. */
+static void next_signal(void) {
+  struct itimerval timer = {{0, 0}, {0, 2000}};
+  setitimer(ITIMER_REAL, &timer, NULL);
+}
+
+static void fork_in_handler(int signal) {
+  (void)signal;
+  signals++;
+  pid_t child = fork();
+  if (child == 0) {
+    _exit(0);
+  }
+  int status = 0;
+  if (child < 0 || waitpid(child, &status, 0) != child || status != 0) {
+    abort();
+  }
+  next_signal();
+}
+
+static void fork_in_signal_handler(void) {
+  session = test_open();
+  struct sigaction action;
+  memset(&action, 0, sizeof action);
+  action.sa_handler = fork_in_handler;
+  action.sa_flags = SA_RESTART;
+  CHECK(sigaction(SIGALRM, &action, NULL) == 0);
+  next_signal();
+  uint64_t registered = 0;
+  for (uint64_t begin = test_now(); signals < (test_light ? 5 : 200); registered++) {
+    CHECK(test_now() - begin < TEST_PATIENCE);
+    test_register(session, PARENT + SLOT * (registered % 1000), 64, "x of y");
+    if (registered % 16 == 0) {
+      CHECK_OK(jitsym_flush(session, 60000));
+    }
+  }
+  CHECK(signal(SIGALRM, SIG_IGN) != SIG_ERR);
+  CHECK(test_stats(session).registered == registered);
+  CHECK_OK(jitsym_close(session));
+}
+
+/*
+ * The host's own handler for forks waits for a lock that a thread holds while it is in the library. It was registered earlier, so
+ * it runs later, when threads are kept from registering already: nobody may be kept for ever.
+ */
+static pthread_mutex_t host_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void lock_host(void) {
+  CHECK(pthread_mutex_lock(&host_lock) == 0);
+}
+
+static void unlock_host(void) {
+  CHECK(pthread_mutex_unlock(&host_lock) == 0);
+}
+
+static void *work_with_lock(void *unused) {
+  (void)unused;
+  for (unsigned i = 0; !atomic_load(&stop); i++) {
+    lock_host();
+    for (unsigned k = 0; k < 20; k++) {
+      test_register(session, PARENT + SLOT * (i % 1000), 64, "with a lock");
+      if (k % 10 == 9 && i % 2 == 1) {
+        CHECK_OK(jitsym_flush(session, 60000));
+      }
+    }
+    unlock_host();
+    test_sleep_ms(1);
+  }
+  return NULL;
+}
+
+static void fork_with_host_lock(void) {
+  CHECK(pthread_atfork(lock_host, unlock_host, unlock_host) == 0);
+  session = test_open();
+  test_register(session, PARENT + SLOT * 2000, 64, "of the parent");
+  CHECK_OK(jitsym_flush(session, 60000));
+  pthread_t thread;
+  atomic_store(&stop, 0);
+  CHECK(pthread_create(&thread, NULL, work_with_lock, NULL) == 0);
+  for (unsigned i = 0; i < (test_light ? 3 : 30); i++) {
+    uint64_t begin = test_now();
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+      test_inherits_threads = 1;
+      jitsym_code code = test_code(CHILD, 64, "of the child");
+      jitsym_status status = CHILD_CAN_ALLOCATE ? jitsym_register(session, &code, NULL) : JITSYM_ERR_FORKED;
+      CHECK(status == JITSYM_OK || status == JITSYM_ERR_FORKED);
+      if (status == JITSYM_OK) {
+        CHECK_OK(jitsym_flush(session, 60000));
+        struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
+        CHECK(strcmp(map_name(&map, PARENT + SLOT * 2000), "of the parent") == 0);
+        map_free(&map);
+      }
+      _exit(0);
+    }
+    test_wait_ok(child);
+    CHECK(test_light || test_now() - begin < UINT64_C(9000000000));
+  }
+  atomic_store(&stop, 1);
+  CHECK(pthread_join(thread, NULL) == 0);
+  CHECK_OK(jitsym_close(session));
+}
+
+/* A fork while the process exits. */
+static void fork_late(void) {
+  pid_t child = fork();
+  if (child == 0) {
+    _exit(0);
+  }
+  test_wait_ok(child);
+}
+
+static void fork_at_exit(void) {
+  CHECK(atexit(fork_late) == 0);
+  session = test_open();
+  fill();
+  exit(0);
+}
+
+int main(int argc, char **argv) {
+  test_begin(argc, argv);
+  test_child(all_children);
+  test_child(at_once);
+  test_child(at_once_by_environment);
+  test_child(alone_by_environment);
+  test_child(one_sink);
+  test_child(cut_dump);
+  test_child(off);
+  test_child(daemon_like);
+  test_child(other_ways);
+  test_child(ten_thousand);
+  test_child(many_at_once);
+  test_child(fork_at_doors);
+  test_child(fork_in_signal_handler);
+  test_child(fork_with_host_lock);
+  test_child(fork_at_exit);
+  return test_end();
+}

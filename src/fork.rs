@@ -1,0 +1,234 @@
+//! What a forked child takes over from its parent, and when.
+//!
+//! Before `fork` the library comes to rest (`standstill`). The child does nothing but note how it was found. Its first call
+//! that uses one of its parent's sessions makes a state of the child's own, with files and a writer of its own, in which the
+//! sessions go on, all code that was live at the fork is registered, and its ids are valid. A child that makes no such call, as
+//! one that executes another program, leaves no trace.
+//!
+//! A child whose state was not brought to rest (a raw clone system call runs no handlers) is told that its parent's sessions are
+//! not its own.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::capi::boundary::boundary;
+use crate::config::{Config, Fork, Options, Sinks};
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::process::{self, Process};
+use crate::producer::{is_attached, PER_THREAD};
+use crate::registry::Registry;
+use crate::session;
+use crate::standstill::{Found, Rest};
+use crate::sys::thread;
+use crate::writer::Writer;
+
+/// How long a thread waits for another one that takes over.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// In `Words::taking`: a thread takes over, or has done so.
+const TAKING: u32 = 1;
+
+/// A fork that a thread is about to make.
+#[derive(Clone, Copy, Debug)]
+pub struct Underway {
+    /// Above 1 if a signal handler forks while its thread does.
+    depth: u32,
+    /// The writer stands still for it.
+    held: bool,
+    found: Found,
+}
+
+impl Underway {
+    pub const NONE: Underway = Underway { depth: 0, held: false, found: Found::NOTHING };
+}
+
+/// The C library calls us.
+static WATCHING: AtomicBool = AtomicBool::new(false);
+
+/// Has the C library call us at each fork from now on.
+///
+/// With the first session that writes: a program that only loads the library pays nothing. When the library is unloaded, as a
+/// plugin may be that it is linked into, the C library forgets the handlers.
+pub fn watch() {
+    if !WATCHING.swap(true, Ordering::Relaxed) {
+        // SAFETY: the handlers are functions that stay as long as they are registered.
+        unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+    }
+}
+
+extern "C" fn before() {
+    PER_THREAD.with(|thread| {
+        let mut underway = thread.fork.get();
+        underway.depth += 1;
+        // A signal handler that interrupts this library may find its locks held by its own thread.
+        if underway.depth == 1 && !thread.inside.get() {
+            let _ = boundary(|| {
+                (underway.found, underway.held) = come_to_rest();
+                Ok(())
+            });
+        }
+        thread.fork.set(underway);
+    });
+}
+
+fn come_to_rest() -> (Found, bool) {
+    let Some(process) = process::current_or_inherited() else { return (Found::NOTHING, false) };
+    let words = process.page.words();
+    if !process.is_this_one() && words.taking.load(Ordering::Acquire) == 0 {
+        // A child that has taken nothing over forks: what it has not used is its own child's.
+        let (rest, writer) = (Rest::of(words.state.load(Ordering::Relaxed)), words.writer.load(Ordering::Relaxed));
+        return (Found::inherited(rest, writer), false);
+    }
+    match process::current().ok().and_then(Process::engine) {
+        Some(engine) if engine.fork() != Fork::Alone => (engine.come_to_rest(is_attached(process)), true),
+        _ => (Found::NOTHING, false),
+    }
+}
+
+extern "C" fn in_parent() {
+    PER_THREAD.with(|thread| {
+        let mut underway = thread.fork.get();
+        underway.depth = underway.depth.saturating_sub(1);
+        if underway.depth > 0 {
+            thread.fork.set(underway);
+            return;
+        }
+        thread.fork.set(Underway::NONE);
+        if let Some(engine) = process::current().ok().and_then(Process::engine).filter(|_| underway.held) {
+            let _ = boundary(|| {
+                engine.status.standstill.over();
+                Ok(())
+            });
+        }
+    });
+}
+
+extern "C" fn in_child() {
+    let underway = PER_THREAD.with(|thread| thread.fork.replace(Underway::NONE));
+    let Some(parent) = process::current_or_inherited() else { return };
+    if !parent.page.kept_by_kernel {
+        parent.page.clear();
+    }
+    let (words, engine) = (parent.page.words(), parent.engine());
+    if let Some(engine) = engine {
+        words.forked_at.store(engine.status.clock.now(), Ordering::Relaxed);
+        engine.pool.memory().close_in_child();
+    }
+    let Underway { held, found, .. } = underway;
+    let rest = if held { found.rest_in_child(parent.page.shared()) } else { found.rest };
+    words.writer.store(found.writer, Ordering::Relaxed);
+    words.state.store(rest as u32, Ordering::Release);
+    if engine.is_some_and(|engine| engine.fork() == Fork::AtOnce) && has_open_sessions(parent) {
+        // What goes wrong the next call will say.
+        let _ = boundary(|| take_over(parent, None).map(drop));
+    }
+}
+
+fn has_open_sessions(process: &Process) -> bool {
+    process.sessions.iter().any(|place| place.load(Ordering::Relaxed) != 0)
+}
+
+/// What a child has inherited, unless that cannot be used.
+fn usable(parent: &Process) -> Option<Rest> {
+    let rest = match WATCHING.load(Ordering::Relaxed) {
+        true => Rest::of(parent.page.words().state.load(Ordering::Acquire)),
+        // There never was a session that writes.
+        false => Rest::NoWriter,
+    };
+    let is_usable = rest != Rest::Disturbed && !parent.is_broken();
+    is_usable.then_some(rest)
+}
+
+/// The state of a child for a call with a session that it has inherited.
+#[cold]
+pub fn heir_for(handle: u64) -> Result<&'static Process> {
+    let parent = process::current_or_inherited().ok_or(Error::Session)?;
+    if parent.is_this_one() {
+        return Ok(parent);
+    }
+    session::place_of(parent, handle)?;
+    take_over(parent, None)
+}
+
+/// The state of a child that opens a session itself: what it has inherited goes on with the options of that one. `None` if there
+/// is nothing to take over.
+pub fn heir_with(options: &Options) -> Option<Result<&'static Process>> {
+    let parent = process::current_or_inherited().filter(|process| !process.is_this_one())?;
+    usable(parent).filter(|_| has_open_sessions(parent))?;
+    Some(Config::new(options).and_then(|config| take_over(parent, Some(config))))
+}
+
+/// Closes a session that a child has inherited and not used: nothing is taken over for that. `None` if it is not such a one.
+pub fn close_unused(handle: u64) -> Option<Result<()>> {
+    let parent = process::current_or_inherited().filter(|process| !process.is_this_one())?;
+    if parent.page.words().taking.load(Ordering::Acquire) == TAKING {
+        return None;
+    }
+    let ended = session::place_of(parent, handle).and_then(|place| {
+        usable(parent).ok_or(Error::Forked)?;
+        let ended = place.compare_exchange(handle, 0, Ordering::SeqCst, Ordering::Relaxed);
+        ended.map(drop).map_err(|_| Error::Closed)
+    });
+    Some(ended)
+}
+
+/// Makes a child's state of what it has inherited. `wanted`: the options of a session that it opens.
+fn take_over(parent: &'static Process, wanted: Option<Config>) -> Result<&'static Process> {
+    let rest = usable(parent).ok_or(Error::Forked)?;
+    let taking = &parent.page.words().taking;
+    let end = Instant::now() + PATIENCE;
+    while taking.compare_exchange(0, TAKING, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        // Another thread of the child is at it, or has done it.
+        match process::current() {
+            Ok(process) => return Ok(process),
+            Err(_) if Instant::now() > end => return Err(Error::Timeout),
+            Err(_) => thread::sleep_micros(100),
+        }
+    }
+    let taken = thread::uncancelled(|| thread::quietly(|| take(parent, rest, wanted)));
+    if taken.is_err() {
+        taking.store(0, Ordering::Release);
+    }
+    taken
+}
+
+fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<&'static Process> {
+    let words = parent.page.words();
+    let writer = words.writer.load(Ordering::Relaxed).cast::<Writer>();
+    // SAFETY: the parent's writer stood still when the child was forked, so what is there is whole. Its thread does not exist
+    // here, and of those that do only this one is here.
+    let writer = unsafe { writer.as_mut() };
+    let wanted = wanted.filter(|config| config.sinks != Sinks::NONE);
+    let config = wanted.or_else(|| writer.as_ref().and_then(|writer| writer.config().cloned()));
+    let config = match config {
+        Some(config) => Config { recover: false, ..config },
+        // All sessions are off.
+        None => Config::new(&Options { sinks: Some(Sinks::NONE), no_spool: true, ..Options::default() })?,
+    };
+
+    let process = Process::new(parent.generation, Some(parent))?;
+    let mut engine = Engine::new(&config, &process.last_error)?;
+    // From here on nothing fails that would have to be tried again.
+    let mut inheritance = writer.map(|writer| writer.bequeath(words.forked_at.load(Ordering::Relaxed)));
+    if let Some(parent) = parent.engine() {
+        let mut none = Registry::default();
+        engine.inherit(parent, inheritance.as_mut().map_or(&mut none, |inheritance| &mut inheritance.registry));
+        if parent.status.clock != config.clock {
+            inheritance.iter_mut().for_each(|inheritance| inheritance.forked_at = config.clock.now());
+        }
+    }
+    for (place, inherited) in process.sessions.iter().zip(&parent.sessions) {
+        place.store(inherited.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    process.serial.store(parent.serial.load(Ordering::Relaxed), Ordering::Relaxed);
+    let process: &'static Process = Box::leak(process);
+    let engine = process.engine_or_new(|| Ok(engine))?;
+    if rest == Rest::Partial {
+        process
+            .last_error
+            .set("the fork did not wait for the writer: code that was registered just before may be missing".into());
+    }
+    session::go_on(process, engine, config, inheritance);
+    Ok(process.publish().unwrap_or(process))
+}

@@ -1,0 +1,221 @@
+//! A pre-forking server under the real perf: samples of the parent and of each child have the names of the code that lived
+//! there then in that process, though every process has other code at the same addresses.
+
+#[path = "support/perf.rs"]
+mod perf;
+mod support;
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use support::{compile, run, scratch_dir, serial, stdout, Link, TmpFiles};
+
+fn server() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| compile("gcc", &["c-tests/prefork.c"], Link::Shared, &["-O1"], "prefork"))
+}
+
+/// Code at an address of one process for a time.
+#[derive(Debug)]
+struct Life {
+    pid: u32,
+    addr: u64,
+    size: u64,
+    from: u64,
+    to: u64,
+    name: String,
+}
+
+/// What the server says of itself.
+struct Truth {
+    lives: Vec<Life>,
+    parent: u32,
+    workers: Vec<u32>,
+    _files: Vec<TmpFiles>,
+}
+
+impl Truth {
+    fn parse(text: &str) -> Truth {
+        let (mut lives, mut parent, mut workers) = (Vec::new(), 0, Vec::new());
+        for line in text.lines() {
+            let fields: Vec<&str> = line.split(' ').collect();
+            let number = |at: usize| fields[at].parse::<u64>().expect("number");
+            match fields[0] {
+                "pid" => parent = number(1) as u32,
+                "worker" => workers.push(number(1) as u32),
+                "life" => lives.push(Life {
+                    pid: number(1) as u32,
+                    addr: u64::from_str_radix(fields[2], 16).expect("address"),
+                    size: number(3),
+                    from: number(4),
+                    to: number(5),
+                    name: fields[6].into(),
+                }),
+                _ => {}
+            }
+        }
+        let files = workers.iter().chain([&parent]).map(|&pid| TmpFiles(pid)).collect();
+        assert!(text.ends_with("end\n"), "{text}");
+        Truth { lives, parent, workers, _files: files }
+    }
+
+    fn at(&self, pid: u32, time: u64, ip: u64) -> Option<&Life> {
+        let here = |life: &&Life| life.pid == pid && (life.addr..life.addr + life.size).contains(&ip);
+        self.lives.iter().filter(here).find(|life| (life.from..=life.to).contains(&time))
+    }
+}
+
+/// A sample: process, time in nanoseconds, address, symbol, and the symbol of its caller.
+struct Sample {
+    pid: u32,
+    time: u64,
+    ip: u64,
+    sym: String,
+}
+
+/// The samples of a recording, each with its innermost frame. The times of perf are exact to the nanosecond.
+fn samples(data: &Path) -> Vec<Sample> {
+    let mut script = perf::perf("script");
+    script.arg("--ns").arg("-i").arg(data).args(["-G", "-F", "pid,time,ip,sym"]);
+    let parse = |line: &str| {
+        // `PID TIME: ADDRESS SYMBOL`
+        let (head, rest) = line.trim().split_once(": ")?;
+        let (pid, time) = head.split_once(' ')?;
+        let (ip, sym) = rest.trim().split_once(' ')?;
+        let (seconds, nanoseconds) = time.trim().split_once('.')?;
+        let time = seconds.parse::<u64>().ok()? * 1_000_000_000 + nanoseconds.parse::<u64>().ok()?;
+        Some(Sample { pid: pid.parse().ok()?, time, ip: u64::from_str_radix(ip, 16).ok()?, sym: sym.into() })
+    };
+    let text = stdout(&run(&mut script));
+    let samples: Vec<Sample> = text.lines().filter_map(parse).collect();
+    assert!(samples.len() > 100, "{text}");
+    samples
+}
+
+/// Checks the names of all samples in known code; how many there are of each piece in each process.
+fn check_names(truth: &Truth, samples: &[Sample]) -> std::collections::BTreeMap<(u32, String), usize> {
+    let mut counts = std::collections::BTreeMap::new();
+    let mut names = perf::Verdict::new("names");
+    for sample in samples {
+        let Some(life) = truth.at(sample.pid, sample.time, sample.ip) else { continue };
+        *counts.entry((sample.pid, life.name.clone())).or_default() += 1;
+        let (ip, sym) = (sample.ip, &sample.sym);
+        names.check(*sym == life.name, || format!("{ip:x} of {} is {sym}, and not {life:?}", sample.pid));
+    }
+    names.decide(300, 0.0);
+    counts
+}
+
+fn inject(data: &Path) -> PathBuf {
+    let injected = data.with_file_name("injected.data");
+    run(perf::perf("inject").arg("--jit").arg("-i").arg(data).arg("-o").arg(&injected));
+    injected
+}
+
+fn record(name: &str, environment: &[(&str, &str)]) -> (Truth, Vec<Sample>) {
+    let data = scratch_dir(name).join("perf.data");
+    let mut record = perf::perf("record");
+    record.envs(environment.iter().copied()).args(["-e", "cpu-clock", "-F", "999", "-k", "1"]);
+    record.arg("-o").arg(&data).arg("--").arg(server()).args(["3", "0.6"]);
+    let output = {
+        let _alone = serial();
+        run(&mut record)
+    };
+    let truth = Truth::parse(&stdout(&output));
+    let samples = samples(&inject(&data));
+    (truth, samples)
+}
+
+/// Recorded from the start. Every worker ran its parent's code before and after its first call, its own, and its own in the
+/// place of its parent's; with the time of the first call or at once.
+#[test]
+fn a_server_that_forks_ahead() {
+    for (name, environment) in [("first-call", &[][..]), ("at-once", &[("JITSYM_FORK", "now")][..])] {
+        let (truth, samples) = record(name, environment);
+        let counts = check_names(&truth, &samples);
+        let ran = |pid: u32, name: String| {
+            let found = counts.get(&(pid, name.clone())).copied().unwrap_or(0);
+            assert!(found >= 20, "{found} samples of {name} in {pid}: {counts:?}");
+        };
+        for name in ["common_0", "common_1", "own_of_the_parent"] {
+            ran(truth.parent, name.into());
+        }
+        for (number, &worker) in truth.workers.iter().enumerate() {
+            ran(worker, "common_0".into());
+            ran(worker, format!("own_0_of_worker_{number}"));
+            ran(worker, format!("own_1_of_worker_{number}"));
+            ran(worker, format!("reused_by_worker_{number}"));
+        }
+        // Between the fork and the first call too.
+        let first = |pid| {
+            truth
+                .lives
+                .iter()
+                .filter(|life| life.pid == pid && life.name.starts_with("own"))
+                .map(|life| life.from)
+                .min()
+        };
+        for &worker in &truth.workers {
+            let own = first(worker).expect("own code");
+            let early = samples.iter().filter(|sample| sample.pid == worker && sample.time < own);
+            let named = early.filter(|sample| sample.sym == "common_0").count();
+            assert!(named >= 20, "{named} samples in {worker} before its first call");
+        }
+        check_files(&truth);
+    }
+}
+
+/// Every process has files with its own records alone, and its own marker.
+fn check_files(truth: &Truth) {
+    for &pid in truth.workers.iter().chain([&truth.parent]) {
+        let file = std::fs::read(format!("/tmp/jit-{pid}.dump")).expect("dump");
+        let mut names = Vec::new();
+        for (_, record) in jitsym::format::jitdump::Records::new(&file) {
+            if let jitsym::format::jitdump::Record::Load(load) = record {
+                assert_eq!(load.pid, pid);
+                names.push(String::from_utf8_lossy(load.name).into_owned());
+            }
+        }
+        let count = |part: &str| names.iter().filter(|name| name.contains(part)).count();
+        let is_parent = pid == truth.parent;
+        assert_eq!((count("common"), count("worker")), (2, if is_parent { 0 } else { 3 }), "{names:?}");
+        assert_eq!(count("own_of_the_parent"), usize::from(is_parent), "{names:?}");
+    }
+}
+
+/// perf is told of one worker alone, while it runs: by its marker it finds the worker's dump, and not the parent's.
+#[test]
+fn one_worker_is_looked_at() {
+    let _alone = serial();
+    let data = scratch_dir("attach").join("perf.data");
+    let mut child = perf::command(server())
+        .args(["2", "0.8"])
+        .env("JITSYM_FORK", "now")
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("server");
+    let mut output = BufReader::new(child.stdout.take().expect("output"));
+    let mut text = String::new();
+    while text.matches("worker").count() < 2 {
+        assert!(output.read_line(&mut text).expect("line") > 0, "{text}");
+    }
+    let worker: u32 = text.lines().rev().find_map(|line| line.strip_prefix("worker ")?.parse().ok()).expect("pid");
+    std::thread::sleep(Duration::from_millis(100));
+    let maps = std::fs::read_to_string(format!("/proc/{worker}/maps")).expect("maps");
+    let markers: Vec<&str> = maps.lines().filter(|line| line.contains(".dump")).collect();
+    assert_eq!(markers.len(), 1, "{maps}");
+    assert!(markers[0].ends_with(&format!("/jit-{worker}.dump")), "{maps}");
+    let mut record = perf::perf("record");
+    record.args(["-e", "cpu-clock", "-F", "999", "-k", "1", "-p", &worker.to_string()]).arg("-o").arg(&data);
+    run(&mut record);
+    output.read_to_string(&mut text).expect("output");
+    assert!(child.wait().expect("end").success());
+    let truth = Truth::parse(&text);
+    let samples = samples(&inject(&data));
+    assert!(samples.iter().all(|sample| sample.pid == worker));
+    let counts = check_names(&truth, &samples);
+    assert!(counts.contains_key(&(worker, "common_0".into())) && counts.len() >= 3, "{counts:?}");
+}
