@@ -129,7 +129,8 @@ programs! {
     host, "gcc", "c-tests/test_host.c", &[], &[];
     // A forked child has the memory of the parent's threads, but not the registers that hold on to it.
     fork, "gcc", "c-tests/test_fork.c", &["--leak-check=no"], &[];
-    fork_child, "gcc", "c-tests/test_fork_child.c", &["--leak-check=no"], &[];
+    // MOVE records, which have to be asked for.
+    fork_child, "gcc", "c-tests/test_fork_child.c", &["--leak-check=no"], &["code-move"];
     cxx, "g++", "c-tests/test_cxx.cc", &[], &[];
 }
 
