@@ -141,7 +141,7 @@ proptest! {
         let at = CODE.wrapping_add(section.distance as u64);
         let bytes = section.bytes(at, CODE);
         let result = encode(arch, &Unwind::EhFrame { bytes: &bytes, addr: at }, CODE, size);
-        let expected = section.expected(size);
+        let expected = section.expected(arch, size);
         if expected.iter().all(|row| row.1.is_none()) {
             prop_assert_eq!(result, Err(Error::UnwindFormat));
         } else {

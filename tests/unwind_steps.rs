@@ -178,7 +178,7 @@ impl Walk {
             assert_eq!(cfa, frame.cfa, "CFA at {}", place());
             let value = |number: u16| match state.rules.get(&number) {
                 Some(Rule::At(offset)) => Some(stack.word(cfa.wrapping_add_signed(*offset))),
-                None if number != RETURN_ADDRESS => Some(values[usize::from(number)]),
+                None | Some(Rule::Same) if number != RETURN_ADDRESS => Some(values[usize::from(number)]),
                 _ => None,
             };
             assert_eq!(value(RETURN_ADDRESS), Some(frame.return_address), "return address at {}", place());

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use ::jitsym::capi::types::*;
 use ::jitsym::capi::*;
-use ::jitsym::sys::arch::NATIVE;
+use ::jitsym::sys::arch::{Arch, NATIVE};
 use ::jitsym::{Error, SavedRegister};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -169,7 +169,7 @@ impl Session {
         let unwind = memory.write(given, step, addr);
         let expected = match given {
             Given::Described(description) => expected(NATIVE.expect("an architecture"), description, size),
-            Given::Section(section) => Some(section.expected(size))
+            Given::Section(section) => Some(section.expected(Arch::X86_64, size))
                 .filter(|it| it.iter().any(|row| row.1.is_some()))
                 .ok_or(vec![Error::UnwindFormat]),
         };

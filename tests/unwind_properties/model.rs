@@ -162,12 +162,16 @@ pub fn expected(arch: Arch, description: &Description, code_size: u64) -> Result
     }
 }
 
+const RBX: u16 = 3;
+
 impl Model {
-    /// Only x86-64 calls store the return address.
+    /// Only x86-64 calls store the return address; and there it is said that rbx keeps its value, which libdw does not know.
     fn entry(&self) -> State {
         let Machine { sp, ra, .. } = self.machine;
         match self.arch {
-            Arch::X86_64 => State { cfa: Cfa::From(sp, 8), rules: BTreeMap::from([(ra, Rule::At(-8))]) },
+            Arch::X86_64 => {
+                State { cfa: Cfa::From(sp, 8), rules: BTreeMap::from([(RBX, Rule::Same), (ra, Rule::At(-8))]) }
+            }
             Arch::Aarch64 | Arch::Riscv64 => State { cfa: Cfa::From(sp, 0), rules: BTreeMap::new() },
         }
     }
@@ -186,7 +190,8 @@ impl Model {
 
     fn slot(&mut self, state: &mut State, register: u16, offset: i64) {
         let there = state.rules.insert(register, Rule::At(offset));
-        if there.is_some_and(|there| there != Rule::At(offset)) || i32::try_from(offset).is_err() {
+        if there.is_some_and(|there| there != Rule::At(offset) && there != Rule::Same) || i32::try_from(offset).is_err()
+        {
             self.faults.push(Error::UnwindFormat);
         }
     }

@@ -6,6 +6,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 
+use ::jitsym::sys::arch::Arch;
+
 use crate::cfi::{Cfa, Rule, State};
 use crate::model::States;
 
@@ -279,9 +281,9 @@ fn entry(out: &mut Vec<u8>, mut body: Vec<u8>) {
 }
 
 impl Section {
-    /// The initial instructions, and the machine that has done them.
-    fn initial(&self) -> (Machine, Vec<u8>) {
-        let now = State { cfa: Cfa::From(7, 0), rules: BTreeMap::new() };
+    /// The initial instructions, and the machine that has done them, and that had these rules before.
+    fn initial(&self, rules: BTreeMap<u16, Rule>) -> (Machine, Vec<u8>) {
+        let now = State { cfa: Cfa::From(7, 0), rules };
         let mut machine = Machine { now, initial: None, remembered: Vec::new(), factor: self.factors.1 };
         let mut out = Vec::new();
         machine.run(&Op::Cfa(7, 8), &mut out);
@@ -303,7 +305,7 @@ impl Section {
 
     /// The section for code at `code`, when it lies at `at` itself.
     pub fn bytes(&self, at: u64, code: u64) -> Vec<u8> {
-        let (_, initial) = self.initial();
+        let (_, initial) = self.initial(BTreeMap::new());
         let mut out = Vec::new();
         let mut cie = vec![0, 0, 0, 0, self.version];
         let letters = [(self.personality, 'P'), (self.personality, 'L'), (true, 'R'), (self.signal, 'S')];
@@ -343,7 +345,7 @@ impl Section {
             }
             fde.push(if self.personality { 8 } else { 0 });
             fde.extend(self.personality.then_some([9; 8]).into_iter().flatten());
-            let (mut machine, _) = self.initial();
+            let (mut machine, _) = self.initial(BTreeMap::new());
             for (step, op) in &function.steps {
                 match *step {
                     0 => {}
@@ -366,7 +368,9 @@ impl Section {
     }
 
     /// What the section says of code of this size.
-    pub fn expected(&self, code_size: u64) -> States {
+    pub fn expected(&self, arch: Arch, code_size: u64) -> States {
+        // For x86-64 the library says before all else that rbx keeps its value.
+        let said_before: BTreeMap<u16, Rule> = (arch == Arch::X86_64).then_some((3, Rule::Same)).into_iter().collect();
         // By where it begins to be so; counted from the code, and what is before it counts at its start.
         let mut states = BTreeMap::from([(0, None)]);
         for (start, entry) in self.functions() {
@@ -374,7 +378,7 @@ impl Section {
             if start == end || end <= 0 || start >= code_size as i64 {
                 continue;
             }
-            let (mut machine, _) = self.initial();
+            let (mut machine, _) = self.initial(said_before.clone());
             let mut at = start;
             states.insert(at.max(0), Some(machine.now.clone()));
             for (step, op) in &entry.steps {
