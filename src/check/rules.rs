@@ -187,6 +187,8 @@ rules! {
         "Control characters in a name tear the lines of reports, and act on terminals."
     NAME_DEMANGLED "name-demangled" Jitdump Note "perf"
         "perf takes the name for a mangled one (C++, Rust, OCaml, Java) and shows another."
+    NAME_TYPE_CODE "name-type-code" Jitdump Warning "perf 6.12, perf 7"
+        "perf from 6.12 on takes the name for that of a C++ type in its short form, and shows `float` for `f`."
     NAME_LONG "name-long" Jitdump Note "none known"
         "Names above 1000 bytes are of little use in a report."
     LOAD_OVERLAP "load-overlap" Jitdump Note "none known"

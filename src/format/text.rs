@@ -73,6 +73,18 @@ pub fn is_mangled(name: &[u8]) -> bool {
     itanium || ocaml || java
 }
 
+/// Whether it is a type as the C++ ABI for Itanium writes it in short: pointers, references and qualifiers before a letter that
+/// stands for a type of the language or of the library. perf from 6.12 on demangles that, too.
+pub fn is_type_code(name: &[u8]) -> bool {
+    let before = name.iter().take_while(|byte| b"PROKV".contains(byte)).count();
+    match name[before..] {
+        [letter] => b"vwbcahstijlmxynofdegz".contains(&letter),
+        [b'S', letter] => b"absiod".contains(&letter),
+        [b'D', letter] => b"defhisuacn".contains(&letter),
+        _ => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -193,7 +193,7 @@ fn loads() -> Vec<Case> {
             dump(&[Load { addr: u64::MAX - 6, ..of() }.bytes()]),
             dump(&[Load { addr: u64::MAX - 8, ..of() }.bytes()]),
         ),
-        named("name-empty", b"", b"f"),
+        named("name-empty", b"", b"fib"),
         named("name-not-utf8", b"caf\xe9", "café".as_bytes()),
         named("name-control", b"a\nb", b"a b"),
         named("name-control", "a\u{85}b".as_bytes(), b"a b"),
@@ -201,6 +201,10 @@ fn loads() -> Vec<Case> {
         named("name-demangled", b"_RNvC4main3fib", b"_R"),
         named("name-demangled", b"camlStdlib__map_1", b"camlib"),
         named("name-demangled", b"Ljava/lang/Object;<init>()V", b"Left; (x)"[..4].into()),
+        named("name-type-code", b"f", b"f()"),
+        named("name-type-code", b"PKc", b"PKC"),
+        named("name-type-code", b"Ss", b"St"),
+        named("name-type-code", b"Dn", b"D"),
         named("name-long", &long(1001), &long(1000)),
     ]
 }

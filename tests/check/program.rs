@@ -49,10 +49,10 @@ FILE:0x38: note: DEBUG_INFO: it has 53 bytes [record-unaligned; none known]
     The size of the record is not a multiple of 8; no reader that is known wants it to be.
 FILE:0x38: warning: DEBUG_INFO of \"fib_int\": the last entry is for 0x7f0000001004, the code ends at 0x7f0000001008 [debug-no-end; perf]
     perf ends the table at its last entry, which so covers nothing; one at the end of the code has to follow.
-FILE:0xb5: error: LOAD \"a\": code_index 1 is that of the record at 0x6d [index-reused; perf]
+FILE:0xb5: error: LOAD \"_\": code_index 1 is that of the record at 0x6d [index-reused; perf]
     perf names its objects by the code index: with one used twice, both pieces of code show the later name.
-FILE:0xf6: error: LOAD \"a\": code_index 1 is that of the record at 0x6d [index-reused; perf]
-FILE:0x137: error: LOAD \"a\": code_index 1 is that of the record at 0x6d [index-reused; perf]
+FILE:0xf6: error: LOAD \"_\": code_index 1 is that of the record at 0x6d [index-reused; perf]
+FILE:0x137: error: LOAD \"_\": code_index 1 is that of the record at 0x6d [index-reused; perf]
 FILE: note: 6 of 6 pieces of code have no tables [unwind-missing; perf, CodSpeed]
     Call stacks go through code without unwind tables only by frame pointers.
 FILE: 5 more of record-unaligned (--all)
@@ -65,7 +65,7 @@ fn golden_file() -> Vec<u8> {
     let lines = debug(&[(4, 1, b"/a.c".as_slice())][..]);
     let again = |number: u64| {
         let addr = crate::build::ADDR + 0x100 * number;
-        Load { addr, name: b"a\0".to_vec(), code: vec![0x90; 7], ..Load::default() }.bytes()
+        Load { addr, name: b"_\0".to_vec(), code: vec![0x90; 7], ..Load::default() }.bytes()
     };
     dump(&[close, lines, Load::default().bytes(), (1..6).flat_map(again).collect()])
 }
@@ -143,7 +143,7 @@ fn json() {
     assert_eq!(first["severity"], "error");
     assert_eq!(first["readers"], serde_json::json!(["perf"]));
     assert_eq!(first["offset"], 0xb5);
-    assert_eq!(first["record"], "LOAD \"a\"");
+    assert_eq!(first["record"], "LOAD \"_\"");
     assert_eq!(first["text"], "code_index 1 is that of the record at 0x6d");
     let serious = |severity: &str| findings.iter().filter(|found| found["severity"] == severity).count();
     assert_eq!(files[0]["errors"], serious("error"));
