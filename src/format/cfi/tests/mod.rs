@@ -36,7 +36,8 @@ fn plain(row: &UnwindTableRow<usize>) -> Row {
     let saved = row.registers().filter_map(|(register, rule)| match rule {
         RegisterRule::Offset(offset) => Some((register.0, *offset)),
         // That rbx keeps its value is said in every CIE for x86-64.
-        RegisterRule::Undefined | RegisterRule::SameValue => None,
+        RegisterRule::SameValue if *register == gimli::X86_64::RBX => None,
+        RegisterRule::Undefined => None,
         other => panic!("{register:?} is {other:?}"),
     });
     (reg, offset, saved.collect())
