@@ -13,10 +13,8 @@ use crate::format::cfi::read::Target;
 use crate::format::jitdump::raw::{End, RawDebug, RawHeader, RawLoad, RawRecord, RawRecords, RawUnwinding};
 use crate::format::jitdump::UNWINDING_FIXED_SIZE;
 use crate::format::jitdump::{id, DEBUG_FIXED_SIZE, HEADER_SIZE, LOAD_FIXED_SIZE, MOVE_SIZE, PREFIX_SIZE};
+use crate::format::name;
 use crate::format::text::{has_control, is_mangled, is_type_code, shortened};
-
-/// Bytes of a name that is of use.
-const NAME_MAX: usize = 1000;
 
 pub(super) fn check(file: &[u8], report: &mut dyn Report) {
     let Some(header) = RawHeader::read(file) else {
@@ -297,7 +295,7 @@ impl<'a> Check<'a, '_> {
         if is_type_code(name) {
             self.found(&rules::NAME_TYPE_CODE, offset, subject, format!("the name is {}", shortened(name)));
         }
-        if name.len() > NAME_MAX {
+        if name.len() > name::MAX {
             self.found(&rules::NAME_LONG, offset, subject, format!("the name has {} bytes", name.len()));
         }
     }

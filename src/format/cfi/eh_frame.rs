@@ -26,16 +26,10 @@ type Reader<'a> = EndianSlice<'a, LittleEndian>;
 /// state at the code's start. So no table claims addresses that belong to other code.
 ///
 /// Without `code`, all entries, as if each began where the code begins: their size is an upper bound for any code.
-pub(super) fn entries(
-    arch: Arch,
-    bytes: &[u8],
-    addr: u64,
-    code: Option<Range<u64>>,
-    placement: &Placement,
-) -> Result<Entries> {
+pub(super) fn entries(bytes: &[u8], addr: u64, code: Option<Range<u64>>, placement: &Placement) -> Result<Entries> {
     let mut section = EhFrame::new(bytes, LittleEndian);
     section.set_address_size(8);
-    if arch == Arch::Aarch64 {
+    if placement.arch == Arch::Aarch64 {
         section.set_vendor(Vendor::AArch64);
     }
     let bases = BaseAddresses::default().set_eh_frame(addr);

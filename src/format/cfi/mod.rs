@@ -89,10 +89,10 @@ pub fn encode(arch: Arch, unwind: &Unwind, code_addr: u64, code_size: u64) -> Re
     let placement = Placement::behind(arch, code_size);
     if let Unwind::EhFrame { bytes, addr } = *unwind {
         let end = code_addr.checked_add(code_size).ok_or(Error::AddressRange)?;
-        let entries = eh_frame::entries(arch, bytes, addr, Some(code_addr..end), &placement)?;
+        let entries = eh_frame::entries(bytes, addr, Some(code_addr..end), &placement)?;
         return tables(&entries, code_size).map(Some);
     }
-    let entries = presets::entries(arch, unwind, code_size, code_size, &placement)?;
+    let entries = presets::entries(unwind, code_size, code_size, &placement)?;
     let mut tables = tables(&entries, code_size)?;
     tables.fde = fde_offsets(&tables.bytes).next();
     Ok(Some(tables))
@@ -114,8 +114,8 @@ pub fn size_bound(arch: Arch, unwind: &Unwind) -> Result<usize> {
     let placement = Placement::behind(arch, 0);
     let entries = match *unwind {
         Unwind::None => return Ok(0),
-        Unwind::EhFrame { bytes, addr } => eh_frame::entries(arch, bytes, addr, None, &placement)?,
-        _ => presets::entries(arch, unwind, u64::MAX, 0, &placement)?,
+        Unwind::EhFrame { bytes, addr } => eh_frame::entries(bytes, addr, None, &placement)?,
+        _ => presets::entries(unwind, u64::MAX, 0, &placement)?,
     };
     Ok(tables(&entries, 0)?.bytes.len())
 }

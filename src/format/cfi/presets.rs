@@ -145,13 +145,8 @@ impl<'a> Frame<'a> {
 }
 
 /// The CIE and the FDE of a description. Places are checked against `limit`, and `code_size` is written.
-pub(super) fn entries(
-    arch: Arch,
-    unwind: &Unwind,
-    limit: u64,
-    code_size: u64,
-    placement: &Placement,
-) -> Result<Entries> {
+pub(super) fn entries(unwind: &Unwind, limit: u64, code_size: u64, placement: &Placement) -> Result<Entries> {
+    let arch = placement.arch;
     let mut program = Program::new(arch);
     match unwind {
         Unwind::FramePointer(fp) => program.frame_pointer(arch, &Frame::resolve(arch, fp, limit)?)?,
