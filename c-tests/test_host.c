@@ -58,8 +58,16 @@ static void descriptors(void) {
     CHECK_OK(jitsym_register(session, &(jitsym_code){.struct_size = sizeof large, .addr = ADDR + i, .size = 1,
                                                      .bytes = code, .name = "small"}, NULL));
   }
-  CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_flush(session, 60000));
-  CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_close(session));
+  /* The files are opened again, and everything is in them. */
+  jitsym_stats stats = test_stats(session);
+  CHECK(stats.sinks_failed == 0 && stats.registered > 60);
+  struct dump dump = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
+  CHECK(dump_count(&dump, DUMP_LOAD) == stats.registered && dump_load(&dump, "before", 0) != NULL);
+  dump_free(&dump);
+  struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
+  CHECK(strcmp(map_name(&map, ADDR + 60), "small") == 0);
+  map_free(&map);
+  CHECK_OK(jitsym_close(session));
   for (size_t i = 0; i < count; i++) {
     struct stat data;
     CHECK(fstat(own[i], &data) == 0 && data.st_size == HOST_FILE);

@@ -274,6 +274,12 @@ typedef enum jitsym_init_flag {
    * behind, as the command `jitsym recover` does.
    */
   JITSYM_INIT_RECOVER = 128,
+  /**
+   * Remove map and jitdump when the last session closes, or when the process exits with one open. For files that are read
+   * while the process lives: `perf report` finds no names afterwards, and `perf inject` gives up altogether if a jitdump is
+   * missing that was there during the recording. A process that is killed leaves its files (`jitsym clean` removes them).
+   */
+  JITSYM_INIT_REMOVE_FILES = 256,
 } jitsym_init_flag;
 
 /**
@@ -409,6 +415,19 @@ typedef struct jitsym_options {
    * session of a process decides; if it has no sink, there is no spool.
    */
   const char *spool_dir;
+  /**
+   * The most bytes that the perf map may take; at least 4096. 0: `JITSYM_MAP_MAX`, else no bound. When it would become longer,
+   * dead code is left out first, the oldest first; then live code, what was registered last first
+   * (`jitsym_stats.map_omitted`), until there is room again.
+   */
+  uint64_t map_max;
+  /**
+   * The most bytes that the jitdump may take; at least 65536. 0: `JITSYM_JITDUMP_MAX`, else no bound. When it would become longer
+   * it is written anew with live code alone. If that takes more than three quarters of the bound, code that is registered
+   * from then on is left out (`jitsym_stats.jitdump_lost`), until enough other code has been unregistered; what lives then
+   * is in the file again. While the file is written anew there are two of them.
+   */
+  uint64_t jitdump_max;
 } jitsym_options;
 
 /**
@@ -669,8 +688,8 @@ typedef struct jitsym_move_target {
 } jitsym_move_target;
 
 /**
- * What has happened so far in this process, over all sessions. All but `live`, `map_entries`, `memory`, `memory_held`
- * and `spool` only grow.
+ * What has happened so far in this process, over all sessions. All but the sinks, `live`, `map_entries`, `memory`,
+ * `memory_held`, `spool`, `jitdump_held` and `map_omitted` only grow.
  */
 typedef struct jitsym_stats {
   /**
@@ -679,11 +698,12 @@ typedef struct jitsym_stats {
    */
   size_t struct_size;
   /**
-   * `JITSYM_SINK_*` bits of the sinks that are running.
+   * `JITSYM_SINK_*` bits of the sinks that are running and can write.
    */
   uint32_t sinks_running;
   /**
-   * `JITSYM_SINK_*` bits of the sinks that could not start or have failed since.
+   * `JITSYM_SINK_*` bits of the sinks that could not start, or cannot write at present. These try again, at each flush and by
+   * themselves at least every ten seconds.
    */
   uint32_t sinks_failed;
   /**
@@ -774,6 +794,25 @@ typedef struct jitsym_stats {
    * Not used.
    */
   uint32_t reserved;
+  /**
+   * Records that could not be written to the jitdump (no room on the disk or within `jitsym_options.jitdump_max`, and none in
+   * the memory in which they wait), or that waited and were left out when it was written anew. Code among them that lives
+   * when writing is possible again is written then, without lines and unwind tables.
+   */
+  uint64_t jitdump_lost;
+  /**
+   * Bytes of records that wait in memory because the jitdump cannot be written at present; at most a quarter of
+   * `jitsym_options.max_memory`.
+   */
+  uint64_t jitdump_held;
+  /**
+   * Times that the jitdump was written anew, because it was removed or cut by somebody else or as long as it may be.
+   */
+  uint64_t jitdump_rewrites;
+  /**
+   * Entries of live code that the perf map has no room for at present.
+   */
+  uint64_t map_omitted;
 } jitsym_stats;
 
 #ifdef __cplusplus

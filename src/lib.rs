@@ -46,6 +46,7 @@
 mod autoload;
 pub mod capi;
 mod chunk;
+mod clean;
 mod code;
 mod config;
 mod engine;
@@ -69,8 +70,9 @@ pub mod sys;
 mod unwind;
 mod writer;
 
+pub use clean::{clean, Cleaned};
 pub use code::{Bytes, Code, FramePointer, Line, LineTable, Lines, MoveTarget, SavedRegister, Unwind, UnwindRow};
-pub use config::{spool_dir, Options, Sinks};
+pub use config::{clean_dirs, spool_dir, Options, Sinks};
 pub use error::{Error, Result};
 pub use format::perf_map::Dialect;
 pub use session::{last_error, Session};

@@ -48,6 +48,9 @@ fn check(tool: &[&str], program: &Path, name: &str, arguments: &[&str]) {
         "JITSYM_SPOOL",
         "JITSYM_SPOOL_DIR",
         "JITSYM_RECOVER",
+        "JITSYM_REMOVE",
+        "JITSYM_MAP_MAX",
+        "JITSYM_JITDUMP_MAX",
         "JITDUMPDIR",
         "JITDUMP_USE_ARCH_TIMESTAMP",
     ] {

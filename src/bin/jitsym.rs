@@ -1,5 +1,5 @@
 //! The command-line program: `jitsym dump` prints a jitdump as text, `jitsym recover` completes the files of processes that
-//! were killed.
+//! were killed, `jitsym clean` removes those of processes that are dead.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -10,6 +10,7 @@ use jitsym::format::jitdump::{Header, Record, Records};
 const USAGE: &str = "\
 usage: jitsym dump FILE
        jitsym recover [--dir DIR] [PID]...
+       jitsym clean [--dry-run] [--dir DIR]...
        jitsym version
 ";
 
@@ -22,6 +23,7 @@ fn main() -> ExitCode {
             .map_err(|error| format!("{path}: {error}")),
         ["recover", "--dir", dir, pids @ ..] => recover(Path::new(dir), pids),
         ["recover", pids @ ..] => recover(&jitsym::spool_dir(), pids),
+        ["clean", options @ ..] => clean(options),
         ["version"] => {
             println!("jitsym {}", env!("CARGO_PKG_VERSION"));
             Ok(())
@@ -51,6 +53,38 @@ fn recover(dir: &Path, pids: &[&str]) -> Result<(), String> {
     }
     if failed {
         return Err("some files are not complete; their spools are kept".into());
+    }
+    Ok(())
+}
+
+/// Removes maps, jitdumps and spools of this user's dead processes, and says which.
+fn clean(mut options: &[&str]) -> Result<(), String> {
+    let (mut dirs, mut dry_run) = (Vec::new(), false);
+    loop {
+        options = match options {
+            ["--dry-run", rest @ ..] => {
+                dry_run = true;
+                rest
+            }
+            ["--dir", dir, rest @ ..] => {
+                dirs.push(Path::new(dir).to_owned());
+                rest
+            }
+            [] => break,
+            _ => return Err(USAGE.into()),
+        };
+    }
+    let dirs = if dirs.is_empty() { jitsym::clean_dirs() } else { dirs };
+    let verb = if dry_run { "would remove" } else { "removed" };
+    for dir in dirs {
+        let found = jitsym::clean(&dir, dry_run).map_err(|error| format!("{}: {error}", dir.display()))?;
+        for jitsym::Cleaned { path, kept } in found {
+            let written = match kept {
+                None => writeln!(io::stdout(), "{verb} {}", path.display()),
+                Some(why) => writeln!(io::stdout(), "kept {}: {why}", path.display()),
+            };
+            written.map_err(|error| format!("output: {error}"))?;
+        }
     }
     Ok(())
 }

@@ -108,6 +108,47 @@ impl Registry {
         })
     }
 
+    /// The same in the order in which the code was registered; dead code last.
+    pub fn spans_by_age(&self) -> Vec<(u64, u64, &[u8])> {
+        let mut numbers: Vec<u32> = self.starts.values().copied().collect();
+        let age = |number: u32| self.pieces[number].owner().map_or(u64::MAX, |slot| self.entries[slot as usize].index);
+        numbers.sort_by_key(|&number| age(number));
+        let span = |number| {
+            let piece = &self.pieces[number];
+            (piece.start, piece.size.into(), self.names.get(piece.name))
+        };
+        numbers.into_iter().map(span).collect()
+    }
+
+    /// All live registrations whose group was handed to the jitdump: id, where the group is, and how long the code is.
+    pub fn stored(&self) -> impl Iterator<Item = (u64, Stored, u64)> + '_ {
+        let known = |(slot, entry): (usize, &Entry)| {
+            let stored = Stored { offset: entry.stored_offset, len: entry.stored_len as usize };
+            let size = || self.pieces[entry.piece].size.into();
+            (entry.generation != 0 && stored.offset != 0).then(|| (self.id_in(slot as u32), stored, size()))
+        };
+        self.entries.iter().enumerate().filter_map(known)
+    }
+
+    /// Drops spans of dead code, the oldest first, as long as `more` says so to the next one's name.
+    pub fn forget_while(&mut self, mut more: impl FnMut(&[u8]) -> bool) {
+        while let Some(oldest) = self.pieces.oldest_dead() {
+            if !more(self.names.get(self.pieces[oldest].name)) {
+                break;
+            }
+            self.pieces.exhume(oldest);
+            self.forget(oldest);
+        }
+    }
+
+    /// Takes note that the group of a live registration is another one now, without tables.
+    pub fn set_stored(&mut self, id: u64, stored: Stored) {
+        if self.is_live(id) {
+            let entry = &mut self.entries[id as u32 as usize];
+            (entry.stored_offset, entry.stored_len, entry.tables_len) = (stored.offset, stored.len as u32, 0);
+        }
+    }
+
     /// Adds a registration; the newest wins. Live code that it overlaps is retired and its ids are pushed to `overwritten`.
     pub fn insert(&mut self, id: u64, live: &Live, name: &[u8], overwritten: &mut Vec<u64>) -> Inserted {
         // Without consequence for ids that are made as they should be: their slot is free.
@@ -236,10 +277,17 @@ impl Registry {
 
     /// Ends a registration. Its span keeps the name.
     pub fn remove(&mut self, id: u64) -> Option<Live> {
-        let entry = *self.entry(id)?;
+        let live = self.live(id)?;
+        let piece = self.entry(id)?.piece;
         self.entries[id as u32 as usize].generation = 0;
         self.live -= 1;
-        self.pieces.bury(entry.piece);
+        self.pieces.bury(piece);
+        Some(live)
+    }
+
+    /// A live registration.
+    pub fn live(&self, id: u64) -> Option<Live> {
+        let entry = *self.entry(id)?;
         let piece = &self.pieces[entry.piece];
         let stored = Stored { offset: entry.stored_offset, len: entry.stored_len as usize };
         Some(Live {
@@ -303,11 +351,11 @@ impl Registry {
     pub fn forget_oldest(&mut self) -> usize {
         let before = self.pieces.dead();
         if before > DEAD_MAX {
-            while self.pieces.dead() > DEAD_MAX - DEAD_MAX / 8 {
-                let Some(oldest) = self.pieces.oldest_dead() else { break };
-                self.pieces.exhume(oldest);
-                self.forget(oldest);
-            }
+            let mut left = before;
+            self.forget_while(|_| {
+                left -= 1;
+                left >= DEAD_MAX - DEAD_MAX / 8
+            });
         }
         before - self.pieces.dead()
     }

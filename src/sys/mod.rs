@@ -3,9 +3,11 @@
 pub mod arch;
 pub mod barrier;
 pub mod clock;
+pub mod dir;
 pub mod file;
 pub mod marker;
 pub mod mem;
+pub mod process;
 pub mod spool;
 pub mod thread;
 #[cfg(target_arch = "x86_64")]

@@ -4,7 +4,8 @@
 
 use std::sync::Arc;
 
-use super::sinks::{zeros, Groups, SinkSet};
+use super::groups::{zeros, Groups};
+use super::sinks::SinkSet;
 use crate::chunk::{flag, Chunk, Event, Kind};
 use crate::format::jitdump::{clear_mapped_size, relocate, set_time, Move, Relocation};
 use crate::registry::{Live, Registry, Stored};
@@ -49,7 +50,7 @@ impl Ledger {
     /// How far everything is written.
     pub fn state(&self) -> State {
         let (map, dump) = self.sinks.file_states();
-        State { last_time: self.last_time, map, map_is_stale: map.is_some() && self.sinks.have_work(), dump }
+        State { last_time: self.last_time, map, map_is_stale: map.is_some() && self.sinks.map_is_stale(), dump }
     }
 
     /// Takes over one record of a chunk that is not recycled before `groups` are written.

@@ -4,7 +4,9 @@
 //! adapts to the load; after a second without work it sleeps until it is woken.
 
 mod apply;
+mod groups;
 mod merge;
+mod repair;
 mod sinks;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -26,8 +28,8 @@ use crate::spool::layout::State;
 use crate::sys::barrier;
 use crate::Id;
 pub use apply::{tail_len, Ledger, Notice};
+pub use groups::Groups;
 pub use merge::Merge;
-pub use sinks::Groups;
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
@@ -141,6 +143,7 @@ impl Writer {
     fn answer(&mut self, due: u64) {
         if self.exiting {
             self.ledger.sinks.trim();
+            self.ledger.sinks.close_to_remove();
         }
         self.answered = due;
         let mut requests = self.engine.requests();
@@ -167,7 +170,10 @@ impl Writer {
         // Whoever publishes a record or sends something from now on sees the announcement; what came before is found here.
         self.collect();
         if !self.is_asked() && !self.sources.values().any(Source::has_unread) {
-            std::thread::park();
+            match self.ledger.sinks.again_in() {
+                Some(time) => std::thread::park_timeout(time),
+                None => std::thread::park(),
+            }
         }
         self.engine.set_asleep(false);
     }
@@ -210,11 +216,16 @@ impl Writer {
             ledger.sinks.check_dump();
         }
         let memory = self.engine.pool.memory();
-        ledger.sinks.write_map(&ledger.registry, now, &|file| memory.header().set_next_map(file));
+        ledger.sinks.write_map(&mut ledger.registry, now, &|file| memory.header().set_next_map(file));
         let state = ledger.state();
         if merge.mark(memory.next_pass()) || state != self.committed {
             memory.commit(&state);
             self.committed = state;
+        }
+        // What replaces the jitdump holds what is committed.
+        if ledger.repair(now, &|file| memory.header().set_next_dump(file)) {
+            self.committed = ledger.state();
+            memory.commit(&self.committed);
         }
         self.heed_notices();
         self.engine.ids.prepare();
