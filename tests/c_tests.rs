@@ -120,6 +120,7 @@ programs! {
     life, "gcc", "c-tests/test_life.c", &[];
     threads, "gcc", "c-tests/test_threads.c", &[];
     stable, "gcc", "c-tests/test_stable.c", &[];
+    files, "gcc", "c-tests/test_files.c", &[];
     host, "gcc", "c-tests/test_host.c", &[];
     // A forked child has the memory of the parent's threads, but not the registers that hold on to it.
     fork, "gcc", "c-tests/test_fork.c", &["--leak-check=no"];

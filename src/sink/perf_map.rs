@@ -40,6 +40,8 @@ pub struct PerfMap {
     /// Lines in the file have to change.
     stale: bool,
     not_before: Instant,
+    /// Live code is left out.
+    omits: bool,
     /// It could not be written.
     trouble: Option<Again>,
 }
@@ -63,6 +65,7 @@ impl PerfMap {
             pending: Vec::new(),
             stale: false,
             not_before: Instant::now(),
+            omits: false,
             trouble: None,
         }
     }
@@ -217,6 +220,8 @@ impl PerfMap {
         self.stale |= now && self.file.as_ref().is_some_and(|file| !is_whole(file));
         // What does not fit in the end only a rewrite can say.
         self.stale |= self.len + self.pending.len() as u64 > self.most;
+        // When code dies there is room for what was left out.
+        self.stale |= self.omits && registry.live_count() < registry.span_count();
         if self.stale && (now || Instant::now() >= self.not_before) {
             let begin = Instant::now();
             self.rewrite(registry, counters, announce)?;
@@ -266,7 +271,7 @@ impl PerfMap {
         self.len = text.len() as u64;
         self.file = Some(Held::new(fresh)?);
         self.pending.clear();
-        self.stale = false;
+        (self.stale, self.omits) = (false, counters.map_omitted.get() > 0);
         counters.map_rewrites.add(1);
         counters.map_bytes.add(text.len() as u64);
         Ok(())
