@@ -15,7 +15,7 @@ use crate::pool::Pool;
 use crate::slot::Slot;
 use crate::status::{LastError, Status};
 use crate::sys::clock::Timekeeper;
-use crate::sys::{barrier, thread};
+use crate::sys::{barrier, memory, thread};
 use crate::writer::Stopped;
 
 /// The first code index. perf names files after the index, in a directory that other writers of the same process (CPython,
@@ -95,6 +95,10 @@ impl Engine {
             Pool::new(config.max_memory, config.spool.then_some(&config.spool_dir)).map_err(|_| Error::NoMemory)?;
         if let Some(why) = no_spool {
             last_error.set(why);
+        }
+        // The channel takes its memory in one piece.
+        if !memory::is_there((pool.most_chunks() + 1024) * 64) {
+            return Err(Error::NoMemory);
         }
         // Room for every chunk that there can be, and for many threads that start at once.
         let messages = crossbeam_channel::bounded(pool.most_chunks() + 1024);
@@ -242,6 +246,11 @@ impl Engine {
             self.status.counters.dropped.add(1);
             Error::Dropped
         })
+    }
+
+    /// Sends to the writer if there is room.
+    pub fn send_now(&self, message: Message) -> bool {
+        self.messages.0.try_send(message).is_ok()
     }
 
     /// What was sent. For the writer, which never waits here: then no sender ever has to wake it.

@@ -13,7 +13,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::process::{self, Process};
 use crate::spool::recover;
-use crate::sys::thread;
+use crate::sys::{memory, thread};
 use crate::unwind::Source;
 use crate::writer::{Stopped, Writer};
 use crate::{producer, Id};
@@ -111,6 +111,9 @@ fn why_not(process: &Process, handle: u64) -> Error {
 
 fn open(options: &Options) -> Result<Session> {
     autoload::arm();
+    if memory::is_short() {
+        return Err(Error::NoMemory);
+    }
     let process = process::current_or_new()?;
     if process.is_broken() {
         return Err(Error::Internal);
@@ -177,14 +180,14 @@ impl Control {
             return Err(Error::NoSink);
         }
         let (hand, take) = crossbeam_channel::bounded::<Box<Writer>>(1);
-        let spawned = thread::spawn_quiet("jitsym-writer", move || {
+        let spawned = thread::spawn_quiet(c"jitsym-writer", move || {
             if let Ok(writer) = take.recv() {
                 writer.run();
             }
         });
         match spawned {
             Ok(thread) => {
-                engine.set_writer_thread(Some(thread.thread().clone()));
+                engine.set_writer_thread(Some(thread));
                 // The thread waits for it.
                 let _ = hand.send(writer);
                 self.running = Some(Running { config, paths });

@@ -75,6 +75,8 @@ pub struct Inserted {
     pub change: MapChange,
     /// The live code before was declared to have free bytes that reach into the new code.
     pub was_claimed: bool,
+    /// There is no memory for it: nothing is known of it.
+    pub was_refused: bool,
 }
 
 /// See the module's description.
@@ -108,16 +110,18 @@ impl Registry {
         })
     }
 
-    /// The same in the order in which the code was registered; dead code last.
-    pub fn spans_by_age(&self) -> Vec<(u64, u64, &[u8])> {
-        let mut numbers: Vec<u32> = self.starts.values().copied().collect();
+    /// The same in the order in which the code was registered; dead code last. `None` if there is no memory.
+    pub fn spans_by_age(&self) -> Option<impl Iterator<Item = (u64, u64, &[u8])>> {
+        let mut numbers: Vec<u32> = Vec::new();
+        numbers.try_reserve_exact(self.starts.len()).ok()?;
+        numbers.extend(self.starts.values());
         let age = |number: u32| self.pieces[number].owner().map_or(u64::MAX, |slot| self.entries[slot as usize].index);
-        numbers.sort_by_key(|&number| age(number));
+        numbers.sort_unstable_by_key(|&number| age(number));
         let span = |number| {
             let piece = &self.pieces[number];
             (piece.start, piece.size.into(), self.names.get(piece.name))
         };
-        numbers.into_iter().map(span).collect()
+        Some(numbers.into_iter().map(span))
     }
 
     /// All live registrations whose group was handed to the jitdump: id, where the group is, and how long the code is.
@@ -154,7 +158,10 @@ impl Registry {
         // Without consequence for ids that are made as they should be: their slot is free.
         self.remove(self.id_in(id as u32));
         let (start, end) = (live.addr, live.addr + live.size);
-        let mut inserted = Inserted { change: MapChange::Append, was_claimed: false };
+        let mut inserted = Inserted { change: MapChange::Append, was_claimed: false, was_refused: false };
+        if !self.make_room(id as u32 as usize, name) {
+            return Inserted { change: MapChange::None, was_refused: true, ..inserted };
+        }
         let highest = self.starts.range(..end).next_back().map(|(_, &number)| number);
         let overlapped = highest.filter(|&number| self.pieces[number].end() > start);
         let before = if overlapped.is_none() { highest } else { self.last_before(start) };
@@ -190,6 +197,12 @@ impl Registry {
             self.names.compact(self.pieces.names_mut());
         }
         inserted
+    }
+
+    /// What an insertion needs at most in large pieces of memory.
+    fn make_room(&mut self, slot: usize, name: &[u8]) -> bool {
+        let more = (slot + 1).saturating_sub(self.entries.len());
+        self.entries.try_reserve(more).is_ok() && self.pieces.make_room() && self.names.make_room(name)
     }
 
     fn set_entry(&mut self, id: u64, live: &Live, piece: u32) {
@@ -245,7 +258,9 @@ impl Registry {
         match self.pieces[number].owner() {
             None => self.pieces.exhume(number),
             Some(slot) => {
-                overwritten.push(self.id_in(slot));
+                if overwritten.try_reserve(1).is_ok() {
+                    overwritten.push(self.id_in(slot));
+                }
                 self.entries[slot as usize].generation = 0;
                 self.live -= 1;
             }
@@ -321,11 +336,18 @@ impl Registry {
         Some(self.id_in(slot))
     }
 
-    /// Ids of the live code that has a byte in `[start, end)`.
+    /// Ids of the live code that has a byte in `[start, end)`; fewer, but some, if memory is short.
     pub fn live_in(&self, start: u64, end: u64) -> Vec<u64> {
         let pieces = self.starts.range(..end).rev().map(|(_, &number)| &self.pieces[number]);
         let overlapping = pieces.take_while(|piece| piece.end() > start);
-        overlapping.filter_map(|piece| piece.owner()).map(|slot| self.id_in(slot)).collect()
+        let mut ids = Vec::with_capacity(64);
+        for slot in overlapping.filter_map(|piece| piece.owner()) {
+            if ids.try_reserve(1).is_err() {
+                break;
+            }
+            ids.push(self.id_in(slot));
+        }
+        ids
     }
 
     /// Whether live code begins in `[start, end)`.

@@ -306,7 +306,7 @@ impl PerfMap {
         if fits || total <= self.most {
             registry.spans().for_each(&mut push);
         } else {
-            registry.spans_by_age().into_iter().for_each(&mut push);
+            registry.spans_by_age().ok_or(io::ErrorKind::OutOfMemory)?.for_each(&mut push);
         }
         counters.map_omitted.set(omitted);
         Ok(text)

@@ -7,6 +7,7 @@ pub mod dir;
 pub mod file;
 pub mod marker;
 pub mod mem;
+pub mod memory;
 pub mod process;
 pub mod spool;
 pub mod thread;

@@ -5,6 +5,7 @@ use crate::chunk::{Chunk, Event};
 /// Pieces and bytes that may come together before they are written.
 const BATCH_PIECES: usize = 512;
 const BATCH_BYTES: usize = 1 << 20;
+const BATCH_GROUPS: usize = 4096;
 
 /// See the module's description.
 #[derive(Default)]
@@ -47,7 +48,7 @@ impl Groups {
 
     /// Whether it is time to write them.
     pub fn are_many(&self) -> bool {
-        self.pieces.len() >= BATCH_PIECES || self.bytes >= BATCH_BYTES
+        self.pieces.len() >= BATCH_PIECES || self.bytes >= BATCH_BYTES || self.lens.len() >= BATCH_GROUPS
     }
 
     pub fn bytes(&self) -> usize {

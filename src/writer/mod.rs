@@ -21,11 +21,11 @@ use crate::capi::boundary;
 use crate::chunk::{flag, Chunk, Event, Kind};
 use crate::config::{Config, Sinks};
 use crate::engine::{Engine, Message, Requests};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::process::Process;
 use crate::slot::Slot;
 use crate::spool::layout::State;
-use crate::sys::barrier;
+use crate::sys::{barrier, memory};
 use crate::Id;
 pub use apply::{tail_len, Ledger, Notice};
 pub use groups::Groups;
@@ -57,6 +57,8 @@ pub struct Writer {
     exiting: bool,
     /// The state as of the last pass.
     committed: State,
+    /// Memory has run out, and something is left unread for that.
+    short: bool,
 }
 
 /// A registering thread as the writer sees it.
@@ -82,6 +84,7 @@ impl Writer {
             stop: None,
             exiting: false,
             committed: State::default(),
+            short: false,
         }
     }
 
@@ -148,7 +151,7 @@ impl Writer {
         self.answered = due;
         let mut requests = self.engine.requests();
         requests.answered = due;
-        requests.result = self.ledger.sinks.result().err();
+        requests.result = if self.short { Some(Error::NoMemory) } else { self.ledger.sinks.result().err() };
         self.engine.tell_waiting();
     }
 
@@ -183,6 +186,10 @@ impl Writer {
     fn pass(&mut self, now: bool) -> usize {
         self.engine.clear_hurry();
         self.engine.clock.rebase();
+        self.short = memory::is_short();
+        if self.short {
+            return 0;
+        }
         // Records stamped later than this wait for the next pass. A record that came about because of another one is stamped
         // after the other was published; so if it is read in this pass, the other one is found in this pass too.
         let cutoff = self.engine.clock.now();
@@ -191,9 +198,11 @@ impl Writer {
         let mut merge = Merge::new(self.sources.values().map(Source::readings));
         let mut groups = Groups::default();
         let (mut bytes, mut uncommitted) = (0, 0);
-        while let Some((chunk, mut event)) = merge.next(cutoff) {
+        while !self.short {
+            let Some((chunk, mut event)) = merge.next(cutoff) else { break };
             uncommitted += size_of::<Event>() + event.body_len as usize;
             self.ledger.apply(chunk, &mut event, &mut groups);
+            self.short = memory::is_short();
             if uncommitted >= COMMIT_BYTES {
                 bytes += std::mem::take(&mut uncommitted);
                 self.commit(&mut merge, &mut groups, false);

@@ -3,6 +3,8 @@
 //! First what waits is written. Code that lives and found no room to wait is then written with what the registry knows of it and
 //! the bytes that lie at its address: without lines and unwind tables, but it has its name.
 
+use std::collections::HashSet;
+
 use super::apply::Ledger;
 use crate::code::Lines;
 use crate::config::Sinks;
@@ -45,7 +47,11 @@ impl Ledger {
 
     /// What waits is worth its memory only if the code lives.
     fn forget_dead_backlog(&mut self) {
-        let live: std::collections::HashSet<u64> = self.registry.stored().map(|(_, stored, _)| stored.offset).collect();
+        let mut live = HashSet::new();
+        if live.try_reserve(self.registry.live_count()).is_err() {
+            return;
+        }
+        live.extend(self.registry.stored().map(|(_, stored, _)| stored.offset));
         let Some(dump) = self.sinks.running_dump_mut() else { return };
         let forgotten = dump.forget_but(|order| live.contains(&order));
         self.status.counters.jitdump_lost.add(forgotten as u64);
@@ -68,8 +74,9 @@ impl Ledger {
         if self.sinks.move_records {
             return Err(refuse("cannot be written anew with JIT_CODE_MOVE records"));
         }
-        let groups = self.registry.stored().map(|(_, stored, size)| (stored.offset, stored.len + size as usize));
-        let mut groups: Vec<(u64, usize)> = groups.collect();
+        let mut groups: Vec<(u64, usize)> = Vec::new();
+        groups.try_reserve_exact(self.registry.live_count())?;
+        groups.extend(self.registry.stored().map(|(_, stored, size)| (stored.offset, stored.len + size as usize)));
         groups.sort_unstable();
         let Some(dump) = self.sinks.running_dump_mut() else { return Ok(()) };
         let total: u64 = groups.iter().map(|&(_, len)| len as u64).sum();
@@ -85,8 +92,9 @@ impl Ledger {
     /// Writes live code again that has found no room to wait, or whose group was lost with the file.
     fn write_lost(&mut self) -> std::io::Result<()> {
         let Some(dump) = self.sinks.running_dump().filter(|dump| dump.has_lost() && self.alive) else { return Ok(()) };
-        let lost = self.registry.stored().filter(|(_, stored, _)| dump.is_lost(stored.offset));
-        let lost: Vec<u64> = lost.map(|(id, ..)| id).collect();
+        let mut lost: Vec<u64> = Vec::new();
+        lost.try_reserve_exact(self.registry.live_count())?;
+        lost.extend(self.registry.stored().filter(|(_, stored, _)| dump.is_lost(stored.offset)).map(|(id, ..)| id));
         for id in lost {
             let (Some(live), Some(name)) = (self.registry.live(id), self.registry.name_of(id)) else { continue };
             let (addr, size, index, pid) = (live.addr, live.size, live.index, self.status.pid);
