@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{compiler_fence, fence, AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
@@ -10,11 +9,13 @@ use crossbeam_channel::{Receiver, Sender};
 use crate::chunk::{Chunk, Cursor};
 use crate::config::{Config, Sinks};
 use crate::error::{Error, Result};
+use crate::handover::Give;
 use crate::ids::Ids;
 use crate::pool::Pool;
 use crate::slot::Slot;
 use crate::status::{LastError, Status};
 use crate::sys::clock::Timekeeper;
+use crate::sys::park::Parker;
 use crate::sys::{barrier, memory, thread};
 use crate::writer::Stopped;
 
@@ -36,7 +37,7 @@ pub struct Requests {
     /// The last answer.
     pub result: Option<Error>,
     /// The writer is to end, and to hand itself back.
-    pub stop: Option<Sender<Stopped>>,
+    pub stop: Option<Give<Stopped>>,
     /// The thread by which the process exits. That may end the writer at any moment, so that it writes only what this thread
     /// asks it for and waits for.
     pub exiting: Option<u32>,
@@ -84,7 +85,8 @@ pub struct Engine {
     asleep: AtomicBool,
     /// Somebody has woken the writer because chunks run short, and it has not come to that yet.
     hurried: AtomicBool,
-    writer_thread: Mutex<Option<Thread>>,
+    /// What the writer sleeps at.
+    pub parker: Parker,
     /// The kernel makes barriers for all threads, so that a registering thread need not make one of its own.
     light_order: bool,
 }
@@ -118,7 +120,7 @@ impl Engine {
             unread: AtomicI64::new(0),
             asleep: AtomicBool::new(false),
             hurried: AtomicBool::new(false),
-            writer_thread: Mutex::new(None),
+            parker: Parker::default(),
             light_order: barrier::register(),
         })
     }
@@ -258,11 +260,6 @@ impl Engine {
         self.messages.1.try_recv().ok()
     }
 
-    /// The thread that `wake` wakes.
-    pub fn set_writer_thread(&self, thread: Option<Thread>) {
-        *self.writer_thread.lock().unwrap_or_else(PoisonError::into_inner) = thread;
-    }
-
     /// Says that the writer sleeps until it is woken, or that it does not.
     pub fn set_asleep(&self, asleep: bool) {
         self.asleep.store(asleep, Ordering::SeqCst);
@@ -293,9 +290,7 @@ impl Engine {
     #[cold]
     pub fn wake(&self) {
         self.set_asleep(false);
-        if let Some(thread) = &*self.writer_thread.lock().unwrap_or_else(PoisonError::into_inner) {
-            thread.unpark();
-        }
+        self.parker.unpark();
     }
 
     /// The requests, for the writer and for whoever starts and ends it.

@@ -54,6 +54,7 @@ mod error;
 #[doc(hidden)]
 pub mod format;
 mod gate;
+mod handover;
 mod ids;
 mod lane;
 mod pool;

@@ -22,17 +22,6 @@ pub fn is_there(bytes: usize) -> bool {
     probe.try_reserve_exact(bytes).is_ok()
 }
 
-/// Whether the C library has memory for small things of its own, which it takes in ways that cannot fail.
-pub fn is_there_for_c() -> bool {
-    // As large that it does not go to a cache for its size alone when it is freed.
-    // SAFETY: what was allocated is freed at once; NULL may be.
-    unsafe {
-        let probe = libc::calloc(1, 8192);
-        libc::free(probe);
-        !probe.is_null()
-    }
-}
-
 #[cfg(feature = "capi")]
 mod reserve {
     use std::alloc::{GlobalAlloc, Layout, System};
@@ -43,13 +32,14 @@ mod reserve {
     const SIZE: usize = 1 << 20;
     /// Larger pieces do not come from the reserve.
     const LARGEST: usize = 64 << 10;
+    const ALIGN: usize = align_of::<Reserve>();
 
     #[global_allocator]
     static ALLOCATOR: Allocator = Allocator;
 
     struct Allocator;
 
-    #[repr(align(64))]
+    #[repr(align(4096))]
     struct Reserve(UnsafeCell<[u8; SIZE]>);
 
     // SAFETY: each piece of it has one owner.
@@ -87,7 +77,7 @@ mod reserve {
     #[cold]
     fn take(layout: Layout) -> *mut u8 {
         SHORT.store(true, Ordering::Relaxed);
-        if layout.size() > LARGEST || layout.align() > 64 {
+        if layout.size() > LARGEST || layout.align() > ALIGN {
             return ptr::null_mut();
         }
         let change = |state: u64| {

@@ -8,6 +8,7 @@ pub mod file;
 pub mod marker;
 pub mod mem;
 pub mod memory;
+pub mod park;
 pub mod process;
 pub mod spool;
 pub mod thread;

@@ -5,10 +5,6 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::Thread;
-
-use super::memory;
 
 /// The kernel's id of the calling thread.
 pub fn id() -> u32 {
@@ -61,44 +57,27 @@ extern "C" {
     fn pthread_setcancelstate(state: libc::c_int, before: *mut libc::c_int) -> libc::c_int;
 }
 
-/// What a new thread gets to do, and what it answers.
+/// What a new thread gets to do.
 struct Start {
     name: &'static CStr,
     body: Box<dyn FnOnce() + Send>,
-    answer: Arc<Answer>,
-}
-
-#[derive(Default)]
-struct Answer(Mutex<Option<Option<Thread>>>, Condvar);
-
-impl Answer {
-    fn give(&self, thread: Option<Thread>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
-        self.1.notify_one();
-    }
-
-    fn wait(&self) -> Option<Thread> {
-        let answer = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.1.wait_while(answer, |answer| answer.is_none());
-        waited.unwrap_or_else(PoisonError::into_inner).take().flatten()
-    }
 }
 
 /// Starts a thread that no signal of the host is ever delivered to: a host's SIGPROF or SIGINT handler must not run on it.
 ///
-/// Not by the standard library: its threads end the process if there is no memory for what the C library keeps for them. This
-/// one looks first, and ends itself.
-pub fn spawn_quiet(name: &'static CStr, body: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
-    let answer = Arc::new(Answer::default());
-    let start = Box::into_raw(Box::new(Start { name, body: Box::new(body), answer: answer.clone() }));
+/// Not by the standard library: its threads end the process if there is no memory for what it keeps of them. So in this one
+/// nothing may be called that asks for the current thread.
+pub fn spawn_quiet(name: &'static CStr, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let start = Box::into_raw(Box::new(Start { name, body: Box::new(body) }));
     // A new thread inherits the mask of its creator.
-    let error = quietly(|| create(start));
-    if error != 0 {
-        // SAFETY: nobody has got it.
-        drop(unsafe { Box::from_raw(start) });
-        return Err(io::Error::from_raw_os_error(error));
+    match quietly(|| create(start)) {
+        0 => Ok(()),
+        error => {
+            // SAFETY: nobody has got it.
+            drop(unsafe { Box::from_raw(start) });
+            Err(io::Error::from_raw_os_error(error))
+        }
     }
-    answer.wait().ok_or(io::ErrorKind::OutOfMemory.into())
 }
 
 fn create(start: *mut Start) -> libc::c_int {
@@ -120,16 +99,11 @@ fn create(start: *mut Start) -> libc::c_int {
 
 extern "C" fn run(start: *mut libc::c_void) -> *mut libc::c_void {
     // SAFETY: `spawn_quiet` has made it for this thread.
-    let Start { name, body, answer } = *unsafe { Box::from_raw(start.cast::<Start>()) };
+    let Start { name, body } = *unsafe { Box::from_raw(start.cast::<Start>()) };
     // SAFETY: the string ends with a NUL.
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
-    if memory::is_there_for_c() {
-        answer.give(Some(std::thread::current()));
-        // Nothing may unwind into the C library; the body says itself what has become of it.
-        let _ = catch_unwind(AssertUnwindSafe(body));
-    } else {
-        answer.give(None);
-    }
+    // Nothing may unwind into the C library; the body says itself what has become of it.
+    let _ = catch_unwind(AssertUnwindSafe(body));
     std::ptr::null_mut()
 }
 

@@ -15,13 +15,12 @@ use std::sync::atomic::{fence, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::Sender;
-
 use crate::capi::boundary;
 use crate::chunk::{flag, Chunk, Event, Kind};
 use crate::config::{Config, Sinks};
 use crate::engine::{Engine, Message, Requests};
 use crate::error::{Error, Result};
+use crate::handover::Give;
 use crate::process::Process;
 use crate::slot::Slot;
 use crate::spool::layout::State;
@@ -53,7 +52,7 @@ pub struct Writer {
     /// Requests as they have come in; they are answered after a pass that began later.
     asked: u64,
     answered: u64,
-    stop: Option<Sender<Stopped>>,
+    stop: Option<Give<Stopped>>,
     exiting: bool,
     /// The state as of the last pass.
     committed: State,
@@ -134,7 +133,7 @@ impl Writer {
                 idle_passes = 0;
                 pause = SHORTEST_PAUSE;
             } else {
-                std::thread::park_timeout(pause);
+                self.engine.parker.park_timeout(pause);
             }
         }
     }
@@ -159,7 +158,7 @@ impl Writer {
     fn wait_to_be_asked(&mut self) {
         self.collect();
         if !self.is_asked() {
-            std::thread::park();
+            self.engine.parker.park();
         }
     }
 
@@ -174,8 +173,8 @@ impl Writer {
         self.collect();
         if !self.is_asked() && !self.sources.values().any(Source::has_unread) {
             match self.ledger.sinks.again_in() {
-                Some(time) => std::thread::park_timeout(time),
-                None => std::thread::park(),
+                Some(time) => self.engine.parker.park_timeout(time),
+                None => self.engine.parker.park(),
             }
         }
         self.engine.set_asleep(false);
@@ -329,7 +328,7 @@ impl Writer {
     }
 
     /// Closes the files and hands everything to whoever waits for it.
-    fn finish(mut self: Box<Self>, ack: Sender<Stopped>) {
+    fn finish(mut self: Box<Self>, ack: Give<Stopped>) {
         // Nobody can unregister it any more. What follows from that has time until there is another session: a program that
         // ends need not wait for it.
         self.engine.status.counters.live.set(0);
@@ -338,9 +337,8 @@ impl Writer {
         self.engine.pool.memory().commit(&self.ledger.state());
         self.engine.pool.shrink(0);
         self.engine.status.stop_sinks();
-        self.engine.set_writer_thread(None);
         end_requests(self.engine);
-        let _ = ack.send((result, self));
+        ack.give((result, self));
     }
 
     /// Begins a new life: ends what the last session has left registered, throws away what calls that lost the race with the
