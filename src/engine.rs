@@ -202,7 +202,7 @@ impl Engine {
         loop {
             thread::sleep_micros(100);
             match take() {
-                None if Instant::now() < end => {}
+                None if Instant::now() < end && self.may_wait() => {}
                 result => return result,
             }
         }
@@ -237,8 +237,9 @@ impl Engine {
         None
     }
 
+    /// Without memory the writer makes none free.
     fn may_wait(&self) -> bool {
-        !self.drop_when_full.load(Ordering::Relaxed)
+        !self.drop_when_full.load(Ordering::Relaxed) && !memory::is_short()
     }
 
     /// Sends to the writer. There is room but in a storm of new threads, so waiting is the exception.
