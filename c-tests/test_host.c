@@ -114,9 +114,48 @@ static void cancellation(void) {
   CHECK_OK(jitsym_close(cancelled_session));
 }
 
+/* The last moment of a thread: its own values are gone, and the library's, and still it calls. */
+static pthread_key_t last_moment;
+static jitsym *late_session;
+
+static void late_calls(void *number) {
+  if ((uintptr_t)number < 3) {
+    /* Once more, behind the destructors of everybody else. */
+    CHECK(pthread_setspecific(last_moment, (void *)((uintptr_t)number + 1)) == 0);
+  }
+  test_register(late_session, ADDR + 0x1000 * (uintptr_t)number, 0x40, "late");
+  CHECK_OK(jitsym_flush(late_session, 0));
+  if ((uintptr_t)number == 3) {
+    CHECK_OK(jitsym_close(late_session));
+  }
+}
+
+static void *late_thread(void *unused) {
+  (void)unused;
+  test_register(late_session, ADDR + 0x100000, 0x40, "early");
+  CHECK_OK(jitsym_flush(late_session, 0));
+  CHECK(pthread_setspecific(last_moment, (void *)1) == 0);
+  return NULL;
+}
+
+static void thread_ends(void) {
+  CHECK(pthread_key_create(&last_moment, late_calls) == 0);
+  late_session = test_open();
+  struct test_path path = test_path(late_session, JITSYM_SINK_JITDUMP);
+  pthread_t thread;
+  CHECK(pthread_create(&thread, NULL, late_thread, NULL) == 0 && pthread_join(thread, NULL) == 0);
+  struct dump dump = dump_read(path.text);
+  CHECK(dump_load(&dump, "early", 0) != NULL && dump_load(&dump, "late", 2) != NULL);
+  dump_free(&dump);
+  CHECK_STATUS(JITSYM_ERR_CLOSED, jitsym_close(late_session));
+  late_session = test_open();
+  CHECK_OK(jitsym_close(late_session));
+}
+
 int main(int argc, char **argv) {
   test_begin(argc, argv);
   test_child(descriptors);
   test_child(cancellation);
+  test_child(thread_ends);
   return test_end();
 }

@@ -187,6 +187,8 @@ impl Writer {
         self.engine.clock.rebase();
         self.short = memory::is_short();
         if self.short {
+            // Whoever asks for something has to be told.
+            self.collect();
             return 0;
         }
         // Records stamped later than this wait for the next pass. A record that came about because of another one is stamped
