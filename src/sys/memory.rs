@@ -4,13 +4,13 @@
 //! From the reserve come the small pieces that a call or a pass of the writer needs to finish in good order. Whoever begins
 //! something asks [`is_short`] first, and leaves it. Large pieces are asked for in a way that can fail.
 //!
-//! Only the C libraries have it (feature `capi`): a Rust program has one allocator, and that is for it to choose.
+//! Only the C libraries have it (feature `reserve`): a Rust program has one allocator, and that is for it to choose.
 
-#[cfg(feature = "capi")]
+#[cfg(feature = "reserve")]
 pub use reserve::is_short;
 
 /// Whether memory has run out, and is not back yet.
-#[cfg(not(feature = "capi"))]
+#[cfg(not(feature = "reserve"))]
 #[inline]
 pub fn is_short() -> bool {
     false
@@ -22,7 +22,7 @@ pub fn is_there(bytes: usize) -> bool {
     probe.try_reserve_exact(bytes).is_ok()
 }
 
-#[cfg(feature = "capi")]
+#[cfg(feature = "reserve")]
 mod reserve {
     use std::alloc::{GlobalAlloc, Layout, System};
     use std::cell::UnsafeCell;
