@@ -17,7 +17,7 @@ pub fn build() -> PathBuf {
             "--release",
             "--lib",
             "--features",
-            "capi",
+            "reserve",
             "--crate-type",
             "cdylib",
             "--target-dir",

@@ -35,7 +35,7 @@ pub fn artifacts() -> &'static Artifacts {
                 "--release",
                 "--lib",
                 "--features",
-                "capi",
+                "reserve",
             ]);
             cargo.args(["--crate-type", crate_type]);
             cargo.arg("--target-dir").arg(&dir);
