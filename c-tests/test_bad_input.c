@@ -3,6 +3,7 @@
  * on. Input that only looks bad (odd names, memory that cannot be read) is taken.
  */
 #define _GNU_SOURCE
+#include <stddef.h>
 #include <sys/mman.h>
 
 #include "testing.h"
@@ -598,7 +599,7 @@ static void buffers(void) {
   REFUSED(JITSYM_ERR_NULL, jitsym_get_stats(session, NULL));
   jitsym_stats stats;
   memset(&stats, 0x55, sizeof stats);
-  static const size_t small[] = {0, 8, sizeof stats - 8, sizeof stats - 1};
+  static const size_t small[] = {0, 8, offsetof(jitsym_stats, jitdump_lost) - 8, offsetof(jitsym_stats, jitdump_lost) - 1};
   for (size_t i = 0; i < sizeof small / sizeof small[0]; i++) {
     stats.struct_size = small[i];
     REFUSED(JITSYM_ERR_STRUCT_SIZE, jitsym_get_stats(session, &stats));
@@ -712,11 +713,19 @@ static void bad_options(void) {
   CHECK_STATUS(JITSYM_ERR_NULL, jitsym_init(NULL, NULL));
   jitsym_options options = test_options();
   CHECK_STATUS(JITSYM_ERR_NULL, jitsym_init(&options, NULL));
-  static const size_t small[] = {0, 8, sizeof options - 1};
+  static const size_t small[] = {0, 8, offsetof(jitsym_options, map_max) - 1};
   for (size_t i = 0; i < sizeof small / sizeof small[0]; i++) {
     options.struct_size = small[i];
     init_refused(JITSYM_ERR_STRUCT_SIZE, &options);
   }
+  /* One of the first version: what it does not have counts as 0. */
+  options = test_options();
+  memset(&options.map_max, 0xff, sizeof options - offsetof(jitsym_options, map_max));
+  options.struct_size = offsetof(jitsym_options, map_max);
+  jitsym *opened = NULL;
+  jitsym_status first = jitsym_init(&options, &opened);
+  CHECK(first == JITSYM_OK);
+  CHECK_OK(jitsym_close(opened));
   LONGER(jitsym_options) longer;
   memset(&longer, 0, sizeof longer);
   longer.known = test_options();
@@ -734,7 +743,7 @@ static void bad_options(void) {
     options.sinks |= JITSYM_SINK_MAP;
     init_refused(JITSYM_ERR_FLAGS, &options);
   }
-  for (int bit = 10; bit < 32; bit++) {
+  for (int bit = 11; bit < 32; bit++) {
     options = test_options();
     options.flags = (uint32_t)1 << bit;
     init_refused(JITSYM_ERR_FLAGS, &options);

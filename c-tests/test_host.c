@@ -58,8 +58,16 @@ static void descriptors(void) {
     CHECK_OK(jitsym_register(session, &(jitsym_code){.struct_size = sizeof large, .addr = ADDR + i, .size = 1,
                                                      .bytes = code, .name = "small"}, NULL));
   }
-  CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_flush(session, 60000));
-  CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_close(session));
+  /* The files are opened again, and everything is in them. */
+  jitsym_stats stats = test_stats(session);
+  CHECK(stats.sinks_failed == 0 && stats.registered > 60);
+  struct dump dump = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
+  CHECK(dump_count(&dump, DUMP_LOAD) == stats.registered && dump_load(&dump, "before", 0) != NULL);
+  dump_free(&dump);
+  struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
+  CHECK(strcmp(map_name(&map, ADDR + 60), "small") == 0);
+  map_free(&map);
+  CHECK_OK(jitsym_close(session));
   for (size_t i = 0; i < count; i++) {
     struct stat data;
     CHECK(fstat(own[i], &data) == 0 && data.st_size == HOST_FILE);
@@ -106,9 +114,48 @@ static void cancellation(void) {
   CHECK_OK(jitsym_close(cancelled_session));
 }
 
+/* The last moment of a thread: its own values are gone, and the library's, and still it calls. */
+static pthread_key_t last_moment;
+static jitsym *late_session;
+
+static void late_calls(void *number) {
+  if ((uintptr_t)number < 3) {
+    /* Once more, behind the destructors of everybody else. */
+    CHECK(pthread_setspecific(last_moment, (void *)((uintptr_t)number + 1)) == 0);
+  }
+  test_register(late_session, ADDR + 0x1000 * (uintptr_t)number, 0x40, "late");
+  CHECK_OK(jitsym_flush(late_session, 0));
+  if ((uintptr_t)number == 3) {
+    CHECK_OK(jitsym_close(late_session));
+  }
+}
+
+static void *late_thread(void *unused) {
+  (void)unused;
+  test_register(late_session, ADDR + 0x100000, 0x40, "early");
+  CHECK_OK(jitsym_flush(late_session, 0));
+  CHECK(pthread_setspecific(last_moment, (void *)1) == 0);
+  return NULL;
+}
+
+static void thread_ends(void) {
+  CHECK(pthread_key_create(&last_moment, late_calls) == 0);
+  late_session = test_open();
+  struct test_path path = test_path(late_session, JITSYM_SINK_JITDUMP);
+  pthread_t thread;
+  CHECK(pthread_create(&thread, NULL, late_thread, NULL) == 0 && pthread_join(thread, NULL) == 0);
+  struct dump dump = dump_read(path.text);
+  CHECK(dump_load(&dump, "early", 0) != NULL && dump_load(&dump, "late", 2) != NULL);
+  dump_free(&dump);
+  CHECK_STATUS(JITSYM_ERR_CLOSED, jitsym_close(late_session));
+  late_session = test_open();
+  CHECK_OK(jitsym_close(late_session));
+}
+
 int main(int argc, char **argv) {
   test_begin(argc, argv);
   test_child(descriptors);
   test_child(cancellation);
+  test_child(thread_ends);
   return test_end();
 }

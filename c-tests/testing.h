@@ -28,6 +28,9 @@ static inline void test_begin(int argc, char **argv) {
   unsetenv("JITSYM_SPOOL");
   unsetenv("JITSYM_RECOVER");
   unsetenv("JITSYM_FORK");
+  unsetenv("JITSYM_REMOVE");
+  unsetenv("JITSYM_MAP_MAX");
+  unsetenv("JITSYM_JITDUMP_MAX");
   unsetenv("JITDUMPDIR");
   unsetenv("JITDUMP_USE_ARCH_TIMESTAMP");
   umask(022);

@@ -293,6 +293,12 @@ typedef enum jitsym_init_flag {
    * with empty files. Not together with `JITSYM_INIT_FORK_NOW`. The options of the session that has started the sinks decide.
    */
   JITSYM_INIT_FORK_ALONE = 512,
+  /**
+   * Remove map and jitdump when the last session closes, or when the process exits with one open. For files that are read
+   * while the process lives: `perf report` finds no names afterwards, and `perf inject` gives up altogether if a jitdump is
+   * missing that was there during the recording. A process that is killed leaves its files (`jitsym clean` removes them).
+   */
+  JITSYM_INIT_REMOVE_FILES = 1024,
 } jitsym_init_flag;
 
 /**
@@ -428,6 +434,19 @@ typedef struct jitsym_options {
    * session of a process decides; if it has no sink, there is no spool.
    */
   const char *spool_dir;
+  /**
+   * The most bytes that the perf map may take; at least 4096. 0: `JITSYM_MAP_MAX`, else no bound. When it would become longer,
+   * dead code is left out first, the oldest first; then live code, what was registered last first
+   * (`jitsym_stats.map_omitted`), until there is room again.
+   */
+  uint64_t map_max;
+  /**
+   * The most bytes that the jitdump may take; at least 65536. 0: `JITSYM_JITDUMP_MAX`, else no bound. When it would become longer
+   * it is written anew with live code alone. If that takes more than three quarters of the bound, code that is registered
+   * from then on is left out (`jitsym_stats.jitdump_lost`), until enough other code has been unregistered; what lives then
+   * is in the file again. While the file is written anew there are two of them.
+   */
+  uint64_t jitdump_max;
 } jitsym_options;
 
 /**
@@ -688,8 +707,8 @@ typedef struct jitsym_move_target {
 } jitsym_move_target;
 
 /**
- * What has happened so far in this process (a forked child begins with 0), over all sessions. All but `live`, `map_entries`, `memory`, `memory_held`
- * and `spool` only grow.
+ * What has happened so far in this process (a forked child begins with 0), over all sessions. All but the sinks, `live`,
+ * `map_entries`, `memory`, `memory_held`, `spool`, `jitdump_held` and `map_omitted` only grow.
  */
 typedef struct jitsym_stats {
   /**
@@ -698,11 +717,12 @@ typedef struct jitsym_stats {
    */
   size_t struct_size;
   /**
-   * `JITSYM_SINK_*` bits of the sinks that are running.
+   * `JITSYM_SINK_*` bits of the sinks that are running and can write.
    */
   uint32_t sinks_running;
   /**
-   * `JITSYM_SINK_*` bits of the sinks that could not start or have failed since.
+   * `JITSYM_SINK_*` bits of the sinks that could not start, or cannot write at present. These try again, at each flush and by
+   * themselves at least every ten seconds.
    */
   uint32_t sinks_failed;
   /**
@@ -793,6 +813,25 @@ typedef struct jitsym_stats {
    * Number of codes that this process, being a forked child, has taken over from its parent. They are not in `registered`.
    */
   uint32_t inherited;
+  /**
+   * Records that could not be written to the jitdump (no room on the disk or within `jitsym_options.jitdump_max`, and none in
+   * the memory in which they wait), or that waited and were left out when it was written anew. Code among them that lives
+   * when writing is possible again is written then, without lines and unwind tables.
+   */
+  uint64_t jitdump_lost;
+  /**
+   * Bytes of records that wait in memory because the jitdump cannot be written at present; at most a quarter of
+   * `jitsym_options.max_memory`.
+   */
+  uint64_t jitdump_held;
+  /**
+   * Times that the jitdump was written anew, because it was removed or cut by somebody else or as long as it may be.
+   */
+  uint64_t jitdump_rewrites;
+  /**
+   * Entries of live code that the perf map has no room for at present.
+   */
+  uint64_t map_omitted;
 } jitsym_stats;
 
 #ifdef __cplusplus
@@ -901,8 +940,8 @@ enum jitsym_status jitsym_unregister_range(struct jitsym *session,
  * Waits until everything that was registered before the call is in the files, where it survives even SIGKILL.
  *
  * Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT` after `timeout_ms` milliseconds (0 waits for one pass of the writer, 10 seconds
- * at most); `JITSYM_ERR_SINK_FAILED` if a sink has failed, the others being up to date; `JITSYM_ERR_SESSION`, `_CLOSED`,
- * `_FORKED`.
+ * at most); `JITSYM_ERR_SINK_FAILED` if a sink could not start or cannot write, even now, the others being up to date;
+ * `JITSYM_ERR_NO_MEMORY` if the writer has none; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
  *
  * Any thread, concurrently; not from a signal handler.
  */
@@ -913,9 +952,10 @@ enum jitsym_status jitsym_flush(struct jitsym *session,
 /**
  * Closes a session: everything registered is written, and with the last session the background thread ends.
  *
- * The files stay, because they are read after the recording. Code registered through this session stays registered as long
- * as another session is open. Calls on other threads that race with this one finish, or return `JITSYM_ERR_CLOSED`. A forked
- * child that has not used its parent's sessions closes its copy, and makes no files for that.
+ * The files stay, because they are read after the recording (but see `JITSYM_INIT_REMOVE_FILES`). Code registered through this
+ * session stays registered as long as another session is open. Calls on other threads that race with this one finish, or
+ * return `JITSYM_ERR_CLOSED`. A forked child that has not used its parent's sessions closes its copy, and makes no files for
+ * that.
  *
  * Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT` if the writer did not finish within 10 seconds (the session is closed all the
  * same); `JITSYM_ERR_SINK_FAILED`; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`. NULL is no session: `JITSYM_ERR_SESSION`.

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 
 need cc=gcc /usr/include/stdio.h=libc6-dev
 cargo build --quiet --release --locked --bin jitsym
-cargo rustc --quiet --release --locked --lib --crate-type cdylib --target-dir target/c-cdylib
+cargo rustc --quiet --release --locked --lib --features reserve --crate-type cdylib --target-dir target/c-cdylib
 lib=$PWD/target/c-cdylib/release
 ln -sf libjitsym.so "$lib/libjitsym.so.0.1"
 

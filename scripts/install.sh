@@ -92,8 +92,8 @@ shared=libjitsym.so.$version
 
 # One crate type at a time, because there is no LTO as soon as `lib` is among them; a directory for each, so that cargo
 # does not build everything anew for the other.
-"$cargo" rustc --quiet --locked --release --lib --crate-type cdylib --target-dir "$target/c-cdylib"
-"$cargo" rustc --quiet --locked --release --lib --crate-type staticlib --target-dir "$target/c-staticlib"
+"$cargo" rustc --quiet --locked --release --lib --features reserve --crate-type cdylib --target-dir "$target/c-cdylib"
+"$cargo" rustc --quiet --locked --release --lib --features reserve --crate-type staticlib --target-dir "$target/c-staticlib"
 "$cargo" build --quiet --locked --release --bin jitsym --target-dir "$target"
 
 # ---- install ----

@@ -10,6 +10,14 @@ use crate::error::{Error, Result};
 use crate::format::perf_map::Dialect;
 use crate::sys::clock::Clock;
 
+/// Where the files of processes are that have run with this environment: maps and jitdumps, and spools.
+pub fn clean_dirs() -> Vec<PathBuf> {
+    let set = std::env::var_os("JITSYM_DIR").filter(|value| !value.is_empty());
+    let mut dirs = vec![set.map_or_else(|| "/tmp".into(), PathBuf::from), spool_dir()];
+    dirs.dedup();
+    dirs
+}
+
 /// A set of sinks; the bits of `jitsym_sink`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sinks(pub(crate) u32);
@@ -58,6 +66,12 @@ pub struct Options {
     pub recover: bool,
     /// What a forked child takes over.
     pub fork: Option<Fork>,
+    /// Remove the files in the end.
+    pub remove_files: bool,
+    /// The most bytes that the perf map may take.
+    pub map_max: Option<u64>,
+    /// The most bytes that the jitdump may take.
+    pub jitdump_max: Option<u64>,
     /// Directory of the perf map.
     pub map_dir: Option<PathBuf>,
     /// Directory of the jitdump.
@@ -115,7 +129,14 @@ pub struct Config {
     pub spool_dir: PathBuf,
     pub recover: bool,
     pub fork: Fork,
+    pub remove_files: bool,
+    pub map_max: u64,
+    pub jitdump_max: u64,
 }
+
+/// Bounds of files below these are of no use.
+const MAP_MAX_LEAST: u64 = 4096;
+const JITDUMP_MAX_LEAST: u64 = 65536;
 
 const DEFAULT_SPOOL_DIR: &str = "/dev/shm";
 
@@ -169,6 +190,11 @@ impl Config {
         let arch_timestamp = env("JITDUMP_USE_ARCH_TIMESTAMP").is_some_and(|value| value != "0");
         let env_unwind = env("JITSYM_UNWIND").map(|value| value != "0" && value != "off");
         let no_unwind = options.no_unwind.then_some(false);
+        let is_on = |name| env(name).is_some_and(|value| value != "0" && value != "off");
+        let bound = |option, name, least| {
+            let set = prefer(options, option, env(name).and_then(|value| parse_size(&value)));
+            set.filter(|&most| most != 0).map_or(u64::MAX, |most| most.max(least))
+        };
         Ok(Config {
             sinks,
             unwind: prefer(options, no_unwind, env_unwind).unwrap_or(true),
@@ -186,8 +212,11 @@ impl Config {
             clock: if arch_timestamp && Clock::ARCH_AVAILABLE { Clock::Arch } else { Clock::Monotonic },
             spool: !no_spool,
             spool_dir,
-            recover: options.recover || env("JITSYM_RECOVER").is_some_and(|value| value != "0" && value != "off"),
+            recover: options.recover || is_on("JITSYM_RECOVER"),
             fork: prefer(options, options.fork, env("JITSYM_FORK").and_then(parse_fork)).unwrap_or_default(),
+            remove_files: options.remove_files || is_on("JITSYM_REMOVE"),
+            map_max: bound(options.map_max, "JITSYM_MAP_MAX", MAP_MAX_LEAST),
+            jitdump_max: bound(options.jitdump_max, "JITSYM_JITDUMP_MAX", JITDUMP_MAX_LEAST),
         })
     }
 
@@ -226,6 +255,20 @@ fn parse_fork(value: OsString) -> Option<Fork> {
         b"on" | b"1" => Some(Fork::FirstCall),
         _ => None,
     }
+}
+
+/// A number of bytes, or of kilobytes and so on with a letter behind it (powers of 1024).
+fn parse_size(value: &OsString) -> Option<u64> {
+    let text = value.to_str()?.trim();
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let shift = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" => 0,
+        "k" => 10,
+        "m" => 20,
+        "g" => 30,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
 fn check_dir(dir: &Path) -> Result<()> {
@@ -290,6 +333,10 @@ mod tests {
     fn switches() {
         assert!(config(Options::default(), &[]).unwrap().unwind);
         assert!(!config(Options::default(), &[("JITSYM_UNWIND", "0")]).unwrap().unwind);
+        let most = |options: Options, value| config(options, &[("JITSYM_JITDUMP_MAX", value)]).unwrap().jitdump_max;
+        assert_eq!((most(Options::default(), "64M"), most(Options::default(), "70000")), (64 << 20, 70_000));
+        assert_eq!((most(Options::default(), "nonsense"), most(Options::default(), "1k")), (u64::MAX, 65536));
+        assert_eq!(most(Options { jitdump_max: Some(1 << 20), ..Options::default() }, "64M"), 1 << 20);
         let clock = |value| config(Options::default(), &[("JITDUMP_USE_ARCH_TIMESTAMP", value)]).unwrap().clock;
         assert_eq!(clock("0"), Clock::Monotonic);
         assert_eq!(clock("1") == Clock::Arch, Clock::ARCH_AVAILABLE);

@@ -4,7 +4,6 @@ use std::sync::atomic::{
     compiler_fence, fence, AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering,
 };
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
@@ -12,6 +11,7 @@ use crossbeam_channel::{Receiver, Sender};
 use crate::chunk::{Chunk, Cursor};
 use crate::config::{Config, Fork, Sinks};
 use crate::error::{Error, Result};
+use crate::handover::Give;
 use crate::ids::Ids;
 use crate::pool::Pool;
 use crate::registry::Registry;
@@ -19,7 +19,8 @@ use crate::slot::Slot;
 use crate::standstill::Found;
 use crate::status::{LastError, Status};
 use crate::sys::clock::Timekeeper;
-use crate::sys::{barrier, thread};
+use crate::sys::park::Parker;
+use crate::sys::{barrier, memory, thread};
 use crate::writer::Stopped;
 
 /// The first code index. perf names files after the index, in a directory that other writers of the same process (CPython,
@@ -40,7 +41,7 @@ pub struct Requests {
     /// The last answer.
     pub result: Option<Error>,
     /// The writer is to end, and to hand itself back.
-    pub stop: Option<Sender<Stopped>>,
+    pub stop: Option<Give<Stopped>>,
     /// The thread by which the process exits. That may end the writer at any moment, so that it writes only what this thread
     /// asks it for and waits for.
     pub exiting: Option<u32>,
@@ -91,7 +92,8 @@ pub struct Engine {
     asleep: AtomicBool,
     /// Somebody has woken the writer because chunks run short, and it has not come to that yet.
     hurried: AtomicBool,
-    writer_thread: Mutex<Option<Thread>>,
+    /// What the writer sleeps at.
+    pub parker: Parker,
     /// The kernel makes barriers for all threads, so that a registering thread need not make one of its own.
     light_order: bool,
 }
@@ -102,6 +104,10 @@ impl Engine {
             Pool::new(config.max_memory, config.spool.then_some(&config.spool_dir)).map_err(|_| Error::NoMemory)?;
         if let Some(why) = no_spool {
             last_error.set(why);
+        }
+        // The channel takes its memory in one piece.
+        if !memory::is_there((pool.most_chunks() + 1024) * 64) {
+            return Err(Error::NoMemory);
         }
         // Room for every chunk that there can be, and for many threads that start at once.
         let messages = crossbeam_channel::bounded(pool.most_chunks() + 1024);
@@ -123,7 +129,7 @@ impl Engine {
             unread: AtomicI64::new(0),
             asleep: AtomicBool::new(false),
             hurried: AtomicBool::new(false),
-            writer_thread: Mutex::new(None),
+            parker: Parker::default(),
             light_order: barrier::register(),
         })
     }
@@ -245,7 +251,7 @@ impl Engine {
         loop {
             thread::sleep_micros(100);
             match take() {
-                None if Instant::now() < end => {}
+                None if Instant::now() < end && self.may_wait() => {}
                 result => return result,
             }
         }
@@ -280,8 +286,9 @@ impl Engine {
         None
     }
 
+    /// Without memory the writer makes none free.
     fn may_wait(&self) -> bool {
-        !self.drop_when_full.load(Ordering::Relaxed)
+        !self.drop_when_full.load(Ordering::Relaxed) && !memory::is_short()
     }
 
     /// Sends to the writer. There is room but in a storm of new threads, so waiting is the exception.
@@ -293,14 +300,14 @@ impl Engine {
         })
     }
 
+    /// Sends to the writer if there is room.
+    pub fn send_now(&self, message: Message) -> bool {
+        self.messages.0.try_send(message).is_ok()
+    }
+
     /// What was sent. For the writer, which never waits here: then no sender ever has to wake it.
     pub fn receive(&self) -> Option<Message> {
         self.messages.1.try_recv().ok()
-    }
-
-    /// The thread that `wake` wakes.
-    pub fn set_writer_thread(&self, thread: Option<Thread>) {
-        *self.writer_thread.lock().unwrap_or_else(PoisonError::into_inner) = thread;
     }
 
     /// Says that the writer sleeps until it is woken, or that it does not.
@@ -333,9 +340,7 @@ impl Engine {
     #[cold]
     pub fn wake(&self) {
         self.set_asleep(false);
-        if let Some(thread) = &*self.writer_thread.lock().unwrap_or_else(PoisonError::into_inner) {
-            thread.unpark();
-        }
+        self.parker.unpark();
     }
 
     /// The requests, for the writer and for whoever starts and ends it.

@@ -20,7 +20,7 @@ use crate::producer::{is_attached, PER_THREAD};
 use crate::registry::Registry;
 use crate::session;
 use crate::standstill::{Found, Rest};
-use crate::sys::thread;
+use crate::sys::{memory, thread};
 use crate::writer::Writer;
 
 /// How long a thread waits for another one that takes over.
@@ -175,6 +175,9 @@ pub fn close_unused(handle: u64) -> Option<Result<()>> {
 
 /// Makes a child's state of what it has inherited. `wanted`: the options of a session that it opens.
 fn take_over(parent: &'static Process, wanted: Option<Config>) -> Result<&'static Process> {
+    if memory::is_short() {
+        return Err(Error::NoMemory);
+    }
     let rest = usable(parent).ok_or(Error::Forked)?;
     let taking = &parent.page.words().taking;
     let end = Instant::now() + PATIENCE;

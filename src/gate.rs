@@ -33,9 +33,7 @@ impl Gate {
     fn enter(&self) {
         let mut state = self.state();
         while state.shut {
-            drop(state);
-            std::thread::park();
-            state = self.state();
+            state = self.left.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.inside = true;
     }

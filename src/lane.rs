@@ -166,8 +166,11 @@ impl Lane {
     /// The thread ends.
     pub fn finish(&mut self) {
         self.enter();
-        // If it cannot be sent it stays in the slot, where the writer finds it too.
-        if self.hand_over().is_ok() {
+        // If it cannot be sent at once it stays in the slot, where the writer finds it too: a thread that ends cannot wait.
+        let chunk = self.cursor.as_ref().map(Cursor::chunk);
+        if chunk.is_none_or(|chunk| self.engine.send_now(Message::Full { slot: self.slot.number, chunk })) {
+            self.slot.set_current(None);
+            self.cursor = None;
             self.slot.detach();
         }
         self.slot.end();

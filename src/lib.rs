@@ -50,6 +50,7 @@ pub mod capi;
 #[doc(hidden)]
 pub mod check;
 mod chunk;
+mod clean;
 mod code;
 mod config;
 mod engine;
@@ -58,6 +59,7 @@ mod fork;
 #[doc(hidden)]
 pub mod format;
 mod gate;
+mod handover;
 mod ids;
 mod lane;
 mod pool;
@@ -78,8 +80,9 @@ pub mod sys;
 mod unwind;
 mod writer;
 
+pub use clean::{clean, Cleaned};
 pub use code::{Bytes, Code, FramePointer, Line, LineTable, Lines, MoveTarget, SavedRegister, Unwind, UnwindRow};
-pub use config::{spool_dir, Fork, Options, Sinks};
+pub use config::{clean_dirs, spool_dir, Fork, Options, Sinks};
 pub use error::{Error, Result};
 pub use format::perf_map::Dialect;
 pub use session::{last_error, Session};

@@ -4,17 +4,16 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crossbeam_channel::Receiver;
-
 use crate::autoload;
 use crate::code::{Code, MoveTarget};
 use crate::config::{Config, Options, Sinks};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::fork;
+use crate::handover::{handover, Missing, Take};
 use crate::process::{self, Process};
 use crate::spool::recover;
-use crate::sys::thread;
+use crate::sys::{memory, thread};
 use crate::unwind::Source;
 use crate::writer::{Inheritance, Stopped, Writer};
 use crate::{producer, Id};
@@ -30,7 +29,7 @@ pub struct Control {
     /// The writer between two threads.
     writer: Option<Box<Writer>>,
     /// A writer that did not stop in time and may still.
-    late: Option<Receiver<Stopped>>,
+    late: Option<Take<Stopped>>,
 }
 
 impl std::fmt::Debug for Control {
@@ -123,6 +122,9 @@ fn why_not(process: &Process, handle: u64) -> Error {
 
 fn open(options: &Options) -> Result<Session> {
     autoload::arm();
+    if memory::is_short() {
+        return Err(Error::NoMemory);
+    }
     let process = match fork::heir_with(options) {
         Some(heir) => heir?,
         None => process::current_or_new()?,
@@ -204,7 +206,7 @@ impl Control {
         }
         fork::watch();
         if let Some(late) = self.late.take() {
-            match late.recv_timeout(PATIENCE) {
+            match late.take(PATIENCE) {
                 Ok((_, writer)) => self.writer = Some(writer),
                 Err(_) => {
                     self.late = Some(late);
@@ -224,18 +226,19 @@ impl Control {
         if let Some(inheritance) = inheritance {
             writer.inherit(inheritance);
         }
-        let (hand, take) = crossbeam_channel::bounded::<Box<Writer>>(1);
-        let spawned = thread::spawn_quiet("jitsym-writer", move || {
-            if let Ok(writer) = take.recv() {
-                writer.run();
+        let (hand, take) = handover::<Box<Writer>>();
+        // The thread waits for it. It comes at once, or never if the thread could not be started.
+        let spawned = thread::spawn_quiet(c"jitsym-writer", move || loop {
+            match take.take(PATIENCE) {
+                Ok(writer) => return writer.run(),
+                Err(Missing::Never) => return,
+                Err(Missing::Late) => {}
             }
         });
         match spawned {
-            Ok(thread) => {
-                engine.set_writer_thread(Some(thread.thread().clone()));
+            Ok(()) => {
                 writer.announce();
-                // The thread waits for it.
-                let _ = hand.send(writer);
+                hand.give(writer);
                 self.running = Some(Running { config, paths });
                 Ok(())
             }
@@ -254,7 +257,7 @@ impl Control {
         if self.running.is_none() {
             return Ok(());
         }
-        let (ack, answer) = crossbeam_channel::bounded(1);
+        let (ack, answer) = handover();
         let mut requests = engine.requests();
         if requests.exit_is_elsewhere() {
             return Err(Error::Timeout);
@@ -263,16 +266,16 @@ impl Control {
         drop(requests);
         self.running = None;
         engine.wake();
-        match answer.recv_timeout(PATIENCE) {
+        match answer.take(PATIENCE) {
             Ok((result, writer)) => {
                 self.writer = Some(writer);
                 result
             }
-            Err(crossbeam_channel::RecvTimeoutError::Timeout) => {
+            Err(Missing::Late) => {
                 self.late = Some(answer);
                 Err(Error::Timeout)
             }
-            Err(crossbeam_channel::RecvTimeoutError::Disconnected) => Err(Error::Internal),
+            Err(Missing::Never) => Err(Error::Internal),
         }
     }
 }

@@ -31,6 +31,8 @@ struct SinkBits {
     /// Bits of the sinks that are running; none makes every call return at once.
     running: AtomicU32,
     failed: AtomicU32,
+    /// Those that run and cannot write at present.
+    stalled: AtomicU32,
 }
 
 impl Status {
@@ -52,26 +54,37 @@ impl Status {
         Sinks(self.sinks.running.load(Ordering::Acquire))
     }
 
-    /// The sinks that could not start or have failed.
+    /// Those of the running sinks that can write.
+    pub fn sinks_well(&self) -> Sinks {
+        Sinks(self.sinks().0 & !self.sinks.stalled.load(Ordering::Relaxed))
+    }
+
+    /// The sinks that could not start, have failed, or cannot write at present.
     pub fn sinks_failed(&self) -> Sinks {
-        Sinks(self.sinks.failed.load(Ordering::Relaxed))
+        let stalled = self.sinks.stalled.load(Ordering::Relaxed);
+        Sinks(self.sinks.failed.load(Ordering::Relaxed) | stalled)
     }
 
     /// Says which sinks run and which do not though they should.
     pub fn set_sinks(&self, running: Sinks, failed: Sinks) {
+        self.sinks.stalled.store(0, Ordering::Relaxed);
         self.sinks.failed.store(failed.0, Ordering::Relaxed);
         self.sinks.running.store(running.0, Ordering::Release);
     }
 
-    /// A sink has failed; the others go on.
-    pub fn sink_failed(&self, sink: Sinks) {
-        self.sinks.running.fetch_and(!sink.0, Ordering::Relaxed);
-        self.sinks.failed.fetch_or(sink.0, Ordering::Relaxed);
+    /// A sink cannot write, and tries again; the others go on.
+    pub fn sink_stalled(&self, sink: Sinks) {
+        self.sinks.stalled.fetch_or(sink.0, Ordering::Relaxed);
     }
 
-    /// Runs what writes to a file, which a fork need not wait for.
-    pub fn write_file<T>(&self, write: impl FnOnce() -> T) -> T {
-        self.standstill.aside(|| self.gate.pass(write))
+    /// A sink has caught up.
+    pub fn sink_goes_on(&self, sink: Sinks) {
+        self.sinks.stalled.fetch_and(!sink.0, Ordering::Relaxed);
+    }
+
+    /// Runs what writes to a file and changes nothing else: a fork need not wait for it.
+    pub fn aside<T>(&self, write: impl FnOnce() -> T) -> T {
+        self.standstill.aside(write)
     }
 
     /// Nothing is written any more.
@@ -107,6 +120,7 @@ macro_rules! counters {
 counters! {
     registered moved unregistered overwritten live dropped unreadable names_changed not_free
     jitdump_bytes jitdump_records map_bytes map_entries map_rewrites map_forgotten write_errors waited recovered inherited
+    jitdump_lost jitdump_held jitdump_rewrites map_omitted
 }
 
 /// A counter. Exactness between counters is not promised, so relaxed order is enough.

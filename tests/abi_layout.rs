@@ -14,9 +14,9 @@ macro_rules! frozen {
 #[test]
 #[cfg(target_pointer_width = "64")]
 fn layout() {
-    frozen!(jitsym_options, 64, 8;
+    frozen!(jitsym_options, 80, 8;
         struct_size 0, sinks 8, flags 12, map_dir 16, jitdump_dir 24, map_dialect 32, file_mode 36, max_memory 40,
-        max_wait_ms 48, reserved 52, spool_dir 56,);
+        max_wait_ms 48, reserved 52, spool_dir 56, map_max 64, jitdump_max 72,);
     frozen!(jitsym_line, 24, 8; offset 0, line 4, column 8, reserved 12, file 16,);
     frozen!(jitsym_saved_register, 8, 4; reg 0, offset 4,);
     frozen!(jitsym_unwind_row, 24, 8; offset 0, cfa_reg 4, cfa_offset 8, saved_count 12, saved 16,);
@@ -28,11 +28,11 @@ fn layout() {
         struct_size 0, addr 8, size 16, name 24, name_len 32, bytes 40, unwind 48, lines 56, line_count 64, line_size 72,
         free_after 80, flags 88, reserved 92,);
     frozen!(jitsym_move_target, 40, 8; struct_size 0, addr 8, bytes 16, free_after 24, flags 32, reserved 36,);
-    frozen!(jitsym_stats, 184, 8;
+    frozen!(jitsym_stats, 216, 8;
         struct_size 0, sinks_running 8, sinks_failed 12, registered 16, moved 24, unregistered 32, overwritten 40, live 48,
         dropped 56, unreadable 64, names_changed 72, not_free 80, jitdump_bytes 88, jitdump_records 96, map_bytes 104,
         map_entries 112, map_rewrites 120, map_forgotten 128, write_errors 136, memory 144, memory_held 152, waited 160,
-        recovered 168, spool 176, inherited 180,);
+        recovered 168, spool 176, inherited 180, jitdump_lost 184, jitdump_held 192, jitdump_rewrites 200, map_omitted 208,);
 }
 
 #[test]
@@ -53,6 +53,7 @@ fn numbers() {
     assert_eq!(jitsym_init_flag::JITSYM_INIT_RECOVER as u32, 128);
     assert_eq!(jitsym_init_flag::JITSYM_INIT_FORK_NOW as u32, 256);
     assert_eq!(jitsym_init_flag::JITSYM_INIT_FORK_ALONE as u32, 512);
+    assert_eq!(jitsym_init_flag::JITSYM_INIT_REMOVE_FILES as u32, 1024);
     assert_eq!(jitsym_code_flag::JITSYM_CODE_STABLE as u32, 1);
     assert_eq!(jitsym_spool_state::JITSYM_SPOOL_NONE as u32, 0);
     assert_eq!(jitsym_spool_state::JITSYM_SPOOL_SHARED as u32, 1);

@@ -54,6 +54,9 @@ fn check_allowing(allowed: &[&str], tool: &[&str], program: &Path, name: &str, a
         "JITSYM_SPOOL_DIR",
         "JITSYM_RECOVER",
         "JITSYM_FORK",
+        "JITSYM_REMOVE",
+        "JITSYM_MAP_MAX",
+        "JITSYM_JITDUMP_MAX",
         "JITDUMPDIR",
         "JITDUMP_USE_ARCH_TIMESTAMP",
     ] {
@@ -126,6 +129,8 @@ programs! {
     life, "gcc", "c-tests/test_life.c", &[], &["code-move", "map-0x"];
     threads, "gcc", "c-tests/test_threads.c", &[], &[];
     stable, "gcc", "c-tests/test_stable.c", &[], &[];
+    // Bounded files.
+    files, "gcc", "c-tests/test_files.c", &[], &[];
     host, "gcc", "c-tests/test_host.c", &[], &[];
     // A forked child has the memory of the parent's threads, but not the registers that hold on to it.
     fork, "gcc", "c-tests/test_fork.c", &["--leak-check=no"], &[];

@@ -10,7 +10,7 @@ use std::process::Command;
 fn static_libs() {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.current_dir(support::root());
-    cargo.args(["rustc", "--release", "--lib", "--crate-type", "staticlib", "--target-dir"]);
+    cargo.args(["rustc", "--release", "--lib", "--features", "reserve", "--crate-type", "staticlib", "--target-dir"]);
     // Not the directory of the library that the other tests link: other arguments would make cargo build it anew.
     cargo.arg(support::root().join("target/native-static-libs"));
     // The list does not depend on it, and the build takes half as long.

@@ -10,7 +10,18 @@ pub fn build() -> PathBuf {
     let dir = tmp.parent().unwrap_or(tmp).join("c-cdylib");
     let status = Command::new(env!("CARGO"))
         .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .args(["rustc", "--quiet", "--locked", "--release", "--lib", "--crate-type", "cdylib", "--target-dir"])
+        .args([
+            "rustc",
+            "--quiet",
+            "--locked",
+            "--release",
+            "--lib",
+            "--features",
+            "reserve",
+            "--crate-type",
+            "cdylib",
+            "--target-dir",
+        ])
         .arg(&dir)
         .status()
         .expect("start cargo");

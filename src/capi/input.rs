@@ -30,7 +30,9 @@ unsafe trait Plain: Copy {
 }
 
 // SAFETY: integers and raw pointers only, here and below.
-unsafe impl Plain for jitsym_options {}
+unsafe impl Plain for jitsym_options {
+    const FIRST_SIZE: usize = std::mem::offset_of!(jitsym_options, map_max);
+}
 // SAFETY: as above.
 unsafe impl Plain for jitsym_code {}
 // SAFETY: as above.
@@ -116,7 +118,7 @@ pub unsafe fn options(from: *const jitsym_options) -> Result<Options> {
     }
     // SAFETY: the caller's promise.
     let raw = unsafe { read(from)? };
-    check_flags(raw.flags, 2 * jitsym_init_flag::JITSYM_INIT_FORK_ALONE as u32 - 1)?;
+    check_flags(raw.flags, 2 * jitsym_init_flag::JITSYM_INIT_REMOVE_FILES as u32 - 1)?;
     check_flags(raw.sinks, Sinks::ALL.0)?;
     check_flags(raw.file_mode, 0o777)?;
     check_flags(raw.reserved, 0)?;
@@ -142,6 +144,9 @@ pub unsafe fn options(from: *const jitsym_options) -> Result<Options> {
             (false, true) => Some(Fork::Alone),
             (false, false) => None,
         },
+        remove_files: has(jitsym_init_flag::JITSYM_INIT_REMOVE_FILES),
+        map_max: (raw.map_max != 0).then_some(raw.map_max),
+        jitdump_max: (raw.jitdump_max != 0).then_some(raw.jitdump_max),
         // SAFETY: the caller's promise.
         map_dir: unsafe { path(raw.map_dir) },
         // SAFETY: the caller's promise.
@@ -507,7 +512,7 @@ pub unsafe fn write_stats(out: *mut jitsym_stats, engine: &crate::engine::Engine
     }
     // SAFETY: the caller's promise; the size is the first field.
     let size = unsafe { out.cast::<usize>().read_unaligned() };
-    if size < jitsym_stats::FIRST_SIZE {
+    if size < std::mem::offset_of!(jitsym_stats, jitdump_lost) {
         return Err(Error::StructSize);
     }
     let Counters {
@@ -530,10 +535,14 @@ pub unsafe fn write_stats(out: *mut jitsym_stats, engine: &crate::engine::Engine
         waited,
         recovered,
         inherited,
+        jitdump_lost,
+        jitdump_held,
+        jitdump_rewrites,
+        map_omitted,
     } = &engine.status.counters;
     let stats = jitsym_stats {
         struct_size: size,
-        sinks_running: engine.sinks().0,
+        sinks_running: engine.status.sinks_well().0,
         sinks_failed: engine.status.sinks_failed().0,
         registered: registered.get(),
         moved: moved.get(),
@@ -557,6 +566,10 @@ pub unsafe fn write_stats(out: *mut jitsym_stats, engine: &crate::engine::Engine
         recovered: recovered.get(),
         spool: engine.pool.memory().state() as u32,
         inherited: u32::try_from(inherited.get()).unwrap_or(u32::MAX),
+        jitdump_lost: jitdump_lost.get(),
+        jitdump_held: jitdump_held.get(),
+        jitdump_rewrites: jitdump_rewrites.get(),
+        map_omitted: map_omitted.get(),
     };
     // SAFETY: the struct is at least that large; what a newer header has behind it is left alone.
     unsafe { ptr::copy_nonoverlapping((&raw const stats).cast::<u8>(), out.cast(), size.min(size_of_val(&stats))) };

@@ -186,8 +186,8 @@ pub extern "C" fn jitsym_unregister_range(session: *mut jitsym, addr: u64, size:
 /// Waits until everything that was registered before the call is in the files, where it survives even SIGKILL.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT` after `timeout_ms` milliseconds (0 waits for one pass of the writer, 10 seconds
-/// at most); `JITSYM_ERR_SINK_FAILED` if a sink has failed, the others being up to date; `JITSYM_ERR_SESSION`, `_CLOSED`,
-/// `_FORKED`.
+/// at most); `JITSYM_ERR_SINK_FAILED` if a sink could not start or cannot write, even now, the others being up to date;
+/// `JITSYM_ERR_NO_MEMORY` if the writer has none; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
 ///
 /// Any thread, concurrently; not from a signal handler.
 #[no_mangle]
@@ -200,9 +200,10 @@ pub extern "C" fn jitsym_flush(session: *mut jitsym, timeout_ms: u32) -> jitsym_
 
 /// Closes a session: everything registered is written, and with the last session the background thread ends.
 ///
-/// The files stay, because they are read after the recording. Code registered through this session stays registered as long
-/// as another session is open. Calls on other threads that race with this one finish, or return `JITSYM_ERR_CLOSED`. A forked
-/// child that has not used its parent's sessions closes its copy, and makes no files for that.
+/// The files stay, because they are read after the recording (but see `JITSYM_INIT_REMOVE_FILES`). Code registered through this
+/// session stays registered as long as another session is open. Calls on other threads that race with this one finish, or
+/// return `JITSYM_ERR_CLOSED`. A forked child that has not used its parent's sessions closes its copy, and makes no files for
+/// that.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT` if the writer did not finish within 10 seconds (the session is closed all the
 /// same); `JITSYM_ERR_SINK_FAILED`; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`. NULL is no session: `JITSYM_ERR_SESSION`.

@@ -67,6 +67,10 @@ pub enum jitsym_init_flag {
     /// A forked child takes over nothing: calls on its parent's sessions return `JITSYM_ERR_FORKED`, and `jitsym_init` begins
     /// with empty files. Not together with `JITSYM_INIT_FORK_NOW`. The options of the session that has started the sinks decide.
     JITSYM_INIT_FORK_ALONE = 512,
+    /// Remove map and jitdump when the last session closes, or when the process exits with one open. For files that are read
+    /// while the process lives: `perf report` finds no names afterwards, and `perf inject` gives up altogether if a jitdump is
+    /// missing that was there during the recording. A process that is killed leaves its files (`jitsym clean` removes them).
+    JITSYM_INIT_REMOVE_FILES = 1024,
 }
 
 /// Flags of a piece of code. Bits, to be combined.
@@ -134,6 +138,15 @@ pub struct jitsym_options {
     /// Directory of the spool, absolute, on a file system in memory. NULL: `JITSYM_SPOOL_DIR`, else `/dev/shm`. The first
     /// session of a process decides; if it has no sink, there is no spool.
     pub spool_dir: *const c_char,
+    /// The most bytes that the perf map may take; at least 4096. 0: `JITSYM_MAP_MAX`, else no bound. When it would become longer,
+    /// dead code is left out first, the oldest first; then live code, what was registered last first
+    /// (`jitsym_stats.map_omitted`), until there is room again.
+    pub map_max: u64,
+    /// The most bytes that the jitdump may take; at least 65536. 0: `JITSYM_JITDUMP_MAX`, else no bound. When it would become longer
+    /// it is written anew with live code alone. If that takes more than three quarters of the bound, code that is registered
+    /// from then on is left out (`jitsym_stats.jitdump_lost`), until enough other code has been unregistered; what lives then
+    /// is in the file again. While the file is written anew there are two of them.
+    pub jitdump_max: u64,
 }
 
 /// One row of a line table: from `offset` on, up to the next row, the code belongs to this place in the source.
@@ -308,17 +321,18 @@ pub struct jitsym_move_target {
     pub reserved: u32,
 }
 
-/// What has happened so far in this process (a forked child begins with 0), over all sessions. All but `live`, `map_entries`, `memory`, `memory_held`
-/// and `spool` only grow.
+/// What has happened so far in this process (a forked child begins with 0), over all sessions. All but the sinks, `live`,
+/// `map_entries`, `memory`, `memory_held`, `spool`, `jitdump_held` and `map_omitted` only grow.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct jitsym_stats {
     /// `sizeof(jitsym_stats)`, set by the caller; that many bytes are written at most. What a newer header has behind the
     /// fields that this library knows is left as it was.
     pub struct_size: usize,
-    /// `JITSYM_SINK_*` bits of the sinks that are running.
+    /// `JITSYM_SINK_*` bits of the sinks that are running and can write.
     pub sinks_running: u32,
-    /// `JITSYM_SINK_*` bits of the sinks that could not start or have failed since.
+    /// `JITSYM_SINK_*` bits of the sinks that could not start, or cannot write at present. These try again, at each flush and by
+    /// themselves at least every ten seconds.
     pub sinks_failed: u32,
     /// Registrations that reached the writer.
     pub registered: u64,
@@ -364,4 +378,15 @@ pub struct jitsym_stats {
     pub spool: u32,
     /// Number of codes that this process, being a forked child, has taken over from its parent. They are not in `registered`.
     pub inherited: u32,
+    /// Records that could not be written to the jitdump (no room on the disk or within `jitsym_options.jitdump_max`, and none in
+    /// the memory in which they wait), or that waited and were left out when it was written anew. Code among them that lives
+    /// when writing is possible again is written then, without lines and unwind tables.
+    pub jitdump_lost: u64,
+    /// Bytes of records that wait in memory because the jitdump cannot be written at present; at most a quarter of
+    /// `jitsym_options.max_memory`.
+    pub jitdump_held: u64,
+    /// Times that the jitdump was written anew, because it was removed or cut by somebody else or as long as it may be.
+    pub jitdump_rewrites: u64,
+    /// Entries of live code that the perf map has no room for at present.
+    pub map_omitted: u64,
 }

@@ -17,7 +17,7 @@ pub enum Dialect {
 /// Appends one line for code at `start`, `size` bytes long. `name` has been cleaned and has at least `name::MIN` bytes.
 pub fn push_line(out: &mut Vec<u8>, dialect: Dialect, start: u64, size: u64, name: &[u8]) {
     let prefix: &[u8] = if dialect == Dialect::Simpleperf { b"0x" } else { b"" };
-    out.reserve(2 * (b"0x".len() + HEX_MAX + b" ".len()) + name.len() + b"\n".len());
+    out.reserve(line_len(name));
     out.extend_from_slice(prefix);
     push_hex(out, start);
     out.push(b' ');
@@ -26,6 +26,11 @@ pub fn push_line(out: &mut Vec<u8>, dialect: Dialect, start: u64, size: u64, nam
     out.push(b' ');
     out.extend_from_slice(name);
     out.push(b'\n');
+}
+
+/// The most bytes that a line with this name takes.
+pub fn line_len(name: &[u8]) -> usize {
+    2 * (b"0x".len() + HEX_MAX + b" ".len()) + name.len() + b"()\n".len()
 }
 
 /// Digits of the largest number.

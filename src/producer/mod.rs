@@ -214,6 +214,9 @@ impl Local {
     #[cold]
     #[inline(never)]
     fn register_slowly<U: Source>(&mut self, code: &Code<'_, U>) -> Result<Id> {
+        if sys::memory::is_short() {
+            return Err(Error::NoMemory);
+        }
         let mut name = name::clean(code.name);
         if name.is_empty() {
             name = format!("jit_{:x}", code.addr).into_bytes().into();

@@ -1,13 +1,17 @@
 //! What the library keeps for each registering thread, and how it ends with the thread.
 
 use std::cell::Cell;
+use std::ffi::c_void;
 use std::ptr::NonNull;
 
 use super::Local;
+use crate::capi::boundary::boundary;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::fork::Underway;
 use crate::process::Process;
+use crate::sys::memory;
+use crate::sys::thread::at_end_of_thread;
 
 /// In thread-local storage: cells of plain values, so that access costs no more than finding them.
 pub struct PerThread {
@@ -20,9 +24,6 @@ pub struct PerThread {
     pub fork: Cell<Underway>,
 }
 
-/// Ends the thread's state with the thread.
-struct End;
-
 thread_local! {
     pub static PER_THREAD: PerThread =
         const {
@@ -33,18 +34,18 @@ thread_local! {
                 fork: Cell::new(Underway::NONE),
             }
         };
-    static END: End = const { End };
 }
 
-impl Drop for End {
-    fn drop(&mut self) {
-        PER_THREAD.with(|thread| {
-            if let Some(local) = thread.local.take() {
-                // SAFETY: `with_local` has made it, and only the cell had it.
-                drop(unsafe { Box::from_raw(local.as_ptr()) });
-            }
-        });
-    }
+/// Ends the thread's state with the thread. A thread that calls again after that has a new one, which is ended too.
+extern "C" fn end(_: *mut c_void) {
+    // Nothing may unwind into the C library.
+    let _ = boundary(|| {
+        if let Some(local) = PER_THREAD.with(|thread| thread.local.take()) {
+            // SAFETY: `with_local` has made it, and only the cell had it.
+            drop(unsafe { Box::from_raw(local.as_ptr()) });
+        }
+        Ok(())
+    });
 }
 
 /// Runs `body` with the calling thread's state.
@@ -71,9 +72,6 @@ pub fn with_local<T>(
             Err(error) => Err(error),
         };
         thread.in_use.set(false);
-        if usable.is_none() {
-            end_with_thread(thread);
-        }
         result
     })
 }
@@ -99,17 +97,8 @@ fn new_local(
         // SAFETY: nobody else has it.
         drop(unsafe { Box::from_raw(old.as_ptr()) });
     }
-    Local::new(process, engine).map(|local| NonNull::from(Box::leak(Box::new(local))))
-}
-
-#[cold]
-#[inline(never)]
-fn end_with_thread(thread: &PerThread) {
-    // A thread that has destroyed its thread-local values already keeps its state for this one call.
-    if END.try_with(|_| ()).is_err() {
-        if let Some(local) = thread.local.take() {
-            // SAFETY: only the cell had it.
-            drop(unsafe { Box::from_raw(local.as_ptr()) });
-        }
+    if memory::is_short() || !at_end_of_thread(end) {
+        return Err(Error::NoMemory);
     }
+    Local::new(process, engine).map(|local| NonNull::from(Box::leak(Box::new(local))))
 }

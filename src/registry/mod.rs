@@ -75,6 +75,8 @@ pub struct Inserted {
     pub change: MapChange,
     /// The live code before was declared to have free bytes that reach into the new code.
     pub was_claimed: bool,
+    /// There is no memory for it: nothing is known of it.
+    pub was_refused: bool,
 }
 
 /// See the module's description.
@@ -108,12 +110,50 @@ impl Registry {
         })
     }
 
+    /// The same in the order in which the code was registered; dead code last. `None` if there is no memory.
+    pub fn spans_by_age(&self) -> Option<impl Iterator<Item = (u64, u64, &[u8])>> {
+        let mut numbers: Vec<u32> = Vec::new();
+        numbers.try_reserve_exact(self.starts.len()).ok()?;
+        numbers.extend(self.starts.values());
+        let age = |number: u32| self.pieces[number].owner().map_or(u64::MAX, |slot| self.entries[slot as usize].index);
+        numbers.sort_unstable_by_key(|&number| age(number));
+        let span = |number| {
+            let piece = &self.pieces[number];
+            (piece.start, piece.size.into(), self.names.get(piece.name))
+        };
+        Some(numbers.into_iter().map(span))
+    }
+
+    /// All live registrations whose group was handed to the jitdump: id, where the group is, and how long the code is.
+    pub fn stored(&self) -> impl Iterator<Item = (u64, Stored, u64)> + '_ {
+        let known = |(slot, entry): (usize, &Entry)| {
+            let stored = Stored { offset: entry.stored_offset, len: entry.stored_len as usize };
+            let size = || self.pieces[entry.piece].size.into();
+            (entry.generation != 0 && stored.offset != 0).then(|| (self.id_in(slot as u32), stored, size()))
+        };
+        self.entries.iter().enumerate().filter_map(known)
+    }
+
+    /// Drops spans of dead code, the oldest first, as long as `more` says so to the next one's name.
+    pub fn forget_while(&mut self, mut more: impl FnMut(&[u8]) -> bool) {
+        while let Some(oldest) = self.pieces.oldest_dead() {
+            if !more(self.names.get(self.pieces[oldest].name)) {
+                break;
+            }
+            self.pieces.exhume(oldest);
+            self.forget(oldest);
+        }
+    }
+
     /// Adds a registration; the newest wins. Live code that it overlaps is retired and its ids are pushed to `overwritten`.
     pub fn insert(&mut self, id: u64, live: &Live, name: &[u8], overwritten: &mut Vec<u64>) -> Inserted {
         // Without consequence for ids that are made as they should be: their slot is free.
         self.remove(self.id_in(id as u32));
         let (start, end) = (live.addr, live.addr + live.size);
-        let mut inserted = Inserted { change: MapChange::Append, was_claimed: false };
+        let mut inserted = Inserted { change: MapChange::Append, was_claimed: false, was_refused: false };
+        if !self.make_room(id as u32 as usize, name) {
+            return Inserted { change: MapChange::None, was_refused: true, ..inserted };
+        }
         let highest = self.starts.range(..end).next_back().map(|(_, &number)| number);
         let overlapped = highest.filter(|&number| self.pieces[number].end() > start);
         let before = if overlapped.is_none() { highest } else { self.last_before(start) };
@@ -151,6 +191,12 @@ impl Registry {
             self.names.compact(self.pieces.names_mut());
         }
         inserted
+    }
+
+    /// What an insertion needs at most in large pieces of memory.
+    fn make_room(&mut self, slot: usize, name: &[u8]) -> bool {
+        let more = (slot + 1).saturating_sub(self.entries.len());
+        self.entries.try_reserve(more).is_ok() && self.pieces.make_room() && self.names.make_room(name)
     }
 
     fn set_entry(&mut self, id: u64, live: &Live, piece: u32) {
@@ -206,7 +252,9 @@ impl Registry {
         match self.pieces[number].owner() {
             None => self.pieces.exhume(number),
             Some(slot) => {
-                overwritten.push(self.id_in(slot));
+                if overwritten.try_reserve(1).is_ok() {
+                    overwritten.push(self.id_in(slot));
+                }
                 self.entries[slot as usize].generation = 0;
                 self.live -= 1;
             }
@@ -240,9 +288,10 @@ impl Registry {
     pub fn remove(&mut self, id: u64) -> Option<Live> {
         let live = self.get(id)?;
         let entry = &mut self.entries[id as u32 as usize];
+        let piece = entry.piece;
         entry.generation = 0;
         self.live -= 1;
-        self.pieces.bury(entry.piece);
+        self.pieces.bury(piece);
         Some(live)
     }
 
@@ -270,10 +319,11 @@ impl Registry {
         ids.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// Notes where the jitdump has the group of live code.
-    pub fn set_stored(&mut self, id: u64, stored: Option<Stored>) {
+    /// Notes where the jitdump has the group of live code, and the size of the tables in it.
+    pub fn set_stored(&mut self, id: u64, stored: Option<Stored>, tables_len: u32) {
         if self.entry(id).is_some() {
             let entry = &mut self.entries[id as u32 as usize];
+            entry.tables_len = tables_len;
             entry.stored_offset = stored.map_or(0, |stored| stored.offset);
             entry.stored_len = stored.map_or(0, |stored| stored.len as u32);
         }
@@ -281,7 +331,7 @@ impl Registry {
 
     /// Drops all spans of dead code.
     pub fn forget_dead(&mut self) {
-        self.forget_until(0);
+        self.forget_dead_until(0);
     }
 
     /// The size of live code.
@@ -305,11 +355,18 @@ impl Registry {
         Some(self.id_in(slot))
     }
 
-    /// Ids of the live code that has a byte in `[start, end)`.
+    /// Ids of the live code that has a byte in `[start, end)`; fewer, but some, if memory is short.
     pub fn live_in(&self, start: u64, end: u64) -> Vec<u64> {
         let pieces = self.starts.range(..end).rev().map(|(_, &number)| &self.pieces[number]);
         let overlapping = pieces.take_while(|piece| piece.end() > start);
-        overlapping.filter_map(|piece| piece.owner()).map(|slot| self.id_in(slot)).collect()
+        let mut ids = Vec::with_capacity(64);
+        for slot in overlapping.filter_map(|piece| piece.owner()) {
+            if ids.try_reserve(1).is_err() {
+                break;
+            }
+            ids.push(self.id_in(slot));
+        }
+        ids
     }
 
     /// Whether live code begins in `[start, end)`.
@@ -335,17 +392,18 @@ impl Registry {
     pub fn forget_oldest(&mut self) -> usize {
         let before = self.pieces.dead();
         if before > DEAD_MAX {
-            self.forget_until(DEAD_MAX - DEAD_MAX / 8);
+            self.forget_dead_until(DEAD_MAX - DEAD_MAX / 8);
         }
         before - self.pieces.dead()
     }
 
-    fn forget_until(&mut self, left: usize) {
-        while self.pieces.dead() > left {
-            let Some(oldest) = self.pieces.oldest_dead() else { break };
-            self.pieces.exhume(oldest);
-            self.forget(oldest);
-        }
+    fn forget_dead_until(&mut self, left: usize) {
+        let mut more = self.pieces.dead().saturating_sub(left);
+        self.forget_while(|_| {
+            let goes_on = more > 0;
+            more = more.saturating_sub(1);
+            goes_on
+        });
     }
 }
 

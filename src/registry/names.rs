@@ -3,6 +3,9 @@
 /// Less garbage than this is not worth the while.
 const GARBAGE_MIN: usize = 64 * 1024;
 
+/// More than the longest name that there is.
+const PIECE_MAX: usize = 1024;
+
 /// Where a name lies: the offset above 16 bits of length.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Name(u64);
@@ -34,8 +37,16 @@ impl Names {
         Name((at as u64) << 16 | name.len() as u64)
     }
 
-    /// The same name for another owner.
+    /// Makes room for a name, and for another piece of one. False if there is no memory.
+    pub fn make_room(&mut self, name: &[u8]) -> bool {
+        self.bytes.try_reserve(name.len() + PIECE_MAX).is_ok()
+    }
+
+    /// The same name for another owner; an empty one if there is no memory.
     pub fn copy(&mut self, name: Name) -> Name {
+        if self.bytes.try_reserve(name.len()).is_err() {
+            return Name::default();
+        }
         let at = self.bytes.len();
         self.bytes.extend_from_within(name.at()..name.at() + name.len());
         Name((at as u64) << 16 | name.len() as u64)
@@ -56,8 +67,11 @@ impl Names {
 
     /// Drops the garbage. Is given all names that have an owner, and changes them.
     pub fn compact<'a>(&mut self, owned: impl Iterator<Item = &'a mut Name>) {
-        let old = std::mem::take(self);
-        self.bytes.reserve_exact(old.bytes.len() - old.garbage);
+        let mut bytes = Vec::new();
+        if bytes.try_reserve_exact(self.bytes.len() - self.garbage).is_err() {
+            return;
+        }
+        let old = std::mem::replace(self, Names { bytes, garbage: 0 });
         for name in owned {
             *name = self.add(old.get(*name));
         }

@@ -70,6 +70,11 @@ impl Pieces {
         self.dead
     }
 
+    /// Makes room for two more. False if there is no memory.
+    pub fn make_room(&mut self) -> bool {
+        self.all.try_reserve(2).is_ok()
+    }
+
     /// Adds a piece, dead but not among the dead: its caller says next what it is.
     pub fn add(&mut self, start: u64, size: u32, name: Name) -> u32 {
         let piece = Piece { start, name, size, owner: NONE, before: NONE, after: NONE };

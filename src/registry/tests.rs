@@ -285,9 +285,9 @@ fn a_child_gets_the_live_code_in_the_order_of_the_file() {
     assert_eq!(lines(&registry), "100+50 code 1, 200+50 code 2, 300+50 code 3, 520+10 over");
     assert_eq!(registry.live_by_place(), ids([3, 6, 2, 1]));
     assert_eq!(registry.get(id(2)).unwrap(), Live { stored: Some(Stored { offset: 100, len: 10 }), ..code(200, 50) });
-    registry.set_stored(id(2), None);
-    registry.set_stored(id(3), Some(Stored { offset: 7, len: 8 }));
-    registry.set_stored(id(4), Some(Stored { offset: 7, len: 8 }));
+    registry.set_stored(id(2), None, 0);
+    registry.set_stored(id(3), Some(Stored { offset: 7, len: 8 }), 9);
+    registry.set_stored(id(4), Some(Stored { offset: 7, len: 8 }), 9);
     assert_eq!(registry.get(id(2)).unwrap().stored, None);
     assert_eq!(registry.get(id(3)).unwrap().stored, Some(Stored { offset: 7, len: 8 }));
     assert!(registry.get(id(4)).is_none() && registry.get(id(5)).is_none());

@@ -1,5 +1,6 @@
 //! The sinks: where symbols go. Each owns its file and the policy for it; byte layouts are in `format`.
 
+pub mod backlog;
 pub mod jitdump;
 pub mod perf_map;
 

@@ -17,7 +17,7 @@ use crate::sys::mem::page_size;
 use crate::sys::spool::Owner;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"jitspool");
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// In the directory: part of a chunk that begins in an earlier unit. Else the number of units of the chunk that begins here,
 /// 0 if none does.
@@ -45,6 +45,8 @@ pub struct Header {
     states: [StateCell; 2],
     /// The file that is about to replace the map.
     next_map: FileCell,
+    /// The file that is about to replace the jitdump, and its length.
+    next_dump: FileStateCell,
     /// The flags of [`Files`] above its permission bits.
     mode: AtomicU64,
     map_path: PathCell,
@@ -241,6 +243,18 @@ impl Header {
     /// The last file that was announced.
     pub fn next_map(&self) -> Identity {
         self.next_map.get()
+    }
+
+    /// Announces the file that is about to replace the jitdump by renaming. What it holds is what the old one has of the last
+    /// pass that was committed.
+    pub fn set_next_dump(&self, state: FileState) {
+        self.next_dump.set(Some(state));
+        fence(Ordering::SeqCst);
+    }
+
+    /// The last file that was announced.
+    pub fn next_dump(&self) -> Option<FileState> {
+        self.next_dump.get()
     }
 
     /// Says which files there are. To be called while no file is written.

@@ -48,7 +48,7 @@ impl Replay {
         let mut ledger = Ledger::new(status, false);
         let state = header.state();
         ledger.last_time = state.last_time;
-        let adopted = ledger.sinks.adopt(files, &state, header.next_map());
+        let adopted = ledger.sinks.adopt(files, &state, (header.next_map(), header.next_dump()));
         problems.extend(adopted.problems);
         let mut replay = Replay {
             ledger,
@@ -140,7 +140,7 @@ impl Replay {
     pub fn finish(mut self, header: &Header) -> Result<u64, String> {
         let sinks = &mut self.ledger.sinks;
         sinks.write_groups(&mut self.groups);
-        sinks.write_map(&self.ledger.registry, true, &|file| header.set_next_map(file));
+        sinks.write_map(&mut self.ledger.registry, true, &|file| header.set_next_map(file));
         sinks.trim();
         let status = &self.ledger.status;
         if status.sinks_failed() != Sinks::NONE {

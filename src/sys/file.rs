@@ -1,15 +1,17 @@
 //! Files that other people can read and nobody else can plant: created new, never through a link, written in whole.
 
-use std::ffi::{CString, OsStr};
-use std::fs::{self, File, Metadata, OpenOptions};
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::{self, File, Metadata};
 use std::io::{self, IoSlice, Write};
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ops::Deref;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
+
+use super::dir::Dir;
 
 /// Which file on which file system: what stays the same when a name is given to another file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,21 +24,39 @@ pub struct Identity {
 }
 
 impl Identity {
-    fn of(data: &Metadata) -> Identity {
-        let born = data.created().ok().and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
-        let born = born.map_or(0, |time| time.as_nanos() as u64);
-        Identity { device: data.dev(), inode: data.ino(), born }
+    /// Whether both are of one file, as far as is known.
+    pub fn is(&self, other: &Identity) -> bool {
+        let born_alike = self.born == other.born || self.born == 0 || other.born == 0;
+        self.device == other.device && self.inode == other.inode && born_alike
     }
 }
 
 /// The identity of an open file.
-pub fn identity(file: &File) -> io::Result<Identity> {
-    file.metadata().map(|data| Identity::of(&data))
+pub fn look_at(file: &File) -> io::Result<Identity> {
+    identity_and_len(file).map(|(identity, _)| identity)
 }
 
-/// The identity of whatever has this name; of a link, not of what it points to.
-pub fn identity_of_name(path: &Path) -> io::Result<Identity> {
-    fs::symlink_metadata(path).map(|data| Identity::of(&data))
+fn identity_and_len(file: &File) -> io::Result<(Identity, u64)> {
+    match file.metadata() {
+        Ok(data) => {
+            let born = data.created().ok().and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
+            let born = born.map_or(0, |time| time.as_nanos() as u64);
+            Ok((Identity { device: data.dev(), inode: data.ino(), born }, data.len()))
+        }
+        // A sandbox may allow the older call only.
+        Err(_) => identity_without_birth(file),
+    }
+}
+
+fn identity_without_birth(file: &File) -> io::Result<(Identity, u64)> {
+    let mut data = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the pointer is valid; whether the descriptor is open is for the kernel to find out.
+    if unsafe { libc::fstat(file.as_raw_fd(), data.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: filled in, as the call has not failed.
+    let data = unsafe { data.assume_init() };
+    Ok((Identity { device: data.st_dev, inode: data.st_ino, born: 0 }, data.st_size as u64))
 }
 
 /// Whether the file has been removed since it was opened.
@@ -44,27 +64,23 @@ pub fn is_removed(file: &File) -> bool {
     file.metadata().is_ok_and(|data| data.nlink() == 0)
 }
 
-fn options() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    // Appending keeps whole records whole even if something else writes to the file.
-    options.read(true).append(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC);
-    options
-}
+/// Appending keeps whole records whole even if something else writes to the file.
+const APPEND: libc::c_int = libc::O_RDWR | libc::O_APPEND;
 
 /// Creates a file that does not exist yet; a link of that name counts as existing.
-pub fn create_new(path: &Path, mode: u32) -> io::Result<File> {
-    options().create_new(true).mode(mode).open(path)
+pub fn create_new(dir: &Dir, name: &OsStr, mode: u32) -> io::Result<File> {
+    dir.open_file(name, APPEND | libc::O_CREAT | libc::O_EXCL, mode)
 }
 
-/// Creates `path`, in place of a file that an earlier process with our pid has left there.
+/// Creates a file, in place of one that an earlier process with our pid has left there.
 ///
 /// Refuses to touch anything else: a link, a file of somebody else, one with a second name, one that another library in
 /// this process is writing, or one of a living process that has the same pid in another namespace. Such processes are known
 /// by a lock, which the system releases when the last of their descriptors is closed.
-pub fn claim(path: &Path, mode: u32) -> io::Result<File> {
+pub fn claim(dir: &Dir, name: &OsStr, mode: u32) -> io::Result<File> {
     for _ in 0..3 {
-        match create_new(path, mode) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => remove_stale(path)?,
+        match create_new(dir, name, mode) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => remove_stale(dir, name)?,
             Err(error) => return Err(error),
             Ok(file) => {
                 // A file system without locks is no reason to go without symbols.
@@ -83,11 +99,8 @@ fn lock(file: &File) -> bool {
     !(failed && io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock)
 }
 
-fn remove_stale(path: &Path) -> io::Result<()> {
-    let data = match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        other => other?,
-    };
+/// Whether a file is one that this user has made and nobody has a second name for; else what is wrong with it.
+pub fn check_plain(data: &Metadata) -> io::Result<()> {
     // SAFETY: geteuid only answers.
     let user = unsafe { libc::geteuid() };
     if !data.file_type().is_file() {
@@ -99,44 +112,87 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     if data.nlink() != 1 {
         return Err(refuse(io::ErrorKind::AlreadyExists, "has a second name (hard link)"));
     }
-    if in_use_here(path, Identity::of(&data)) {
+    Ok(())
+}
+
+/// Whether somebody who lives has locked a file.
+pub fn is_locked(dir: &Dir, name: &OsStr) -> bool {
+    let opened = dir.open_file(name, libc::O_RDONLY | libc::O_NONBLOCK, 0);
+    opened.is_ok_and(|file| !lock(&file))
+}
+
+fn remove_stale(dir: &Dir, name: &OsStr) -> io::Result<()> {
+    let found = dir.open_file(name, libc::O_PATH, 0);
+    let file = match found {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        other => other?,
+    };
+    check_plain(&file.metadata()?)?;
+    let identity = look_at(&file)?;
+    drop(file);
+    if in_use_here(name, identity) {
         return Err(refuse(io::ErrorKind::AlreadyExists, "is written by another library in this process"));
     }
-    let same =
-        OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK).open(path);
-    if same.is_ok_and(|file| !lock(&file)) {
+    if is_locked(dir, name) {
         return Err(refuse(io::ErrorKind::AlreadyExists, "is written by a living process with the same pid"));
     }
-    match fs::remove_file(path) {
+    match dir.remove(name) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
 }
 
 /// Whether this process has the file open or mapped.
-fn in_use_here(path: &Path, identity: Identity) -> bool {
+fn in_use_here(name: &OsStr, identity: Identity) -> bool {
     let inode = identity.inode.to_string();
     let descriptors = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
-    let open =
-        descriptors.filter_map(|entry| fs::metadata(entry.path()).ok()).any(|data| Identity::of(&data) == identity);
+    let same = |data: Metadata| (data.dev(), data.ino()) == (identity.device, identity.inode);
+    let open = descriptors.filter_map(|entry| fs::metadata(entry.path()).ok()).any(same);
     // The device is not compared: some file systems show another one there than stat does.
-    let name = path.file_name().unwrap_or(path.as_os_str()).as_bytes();
     let is_mapping = |line: &[u8]| {
         let inode_field = line.split(|&byte| byte == b' ').filter(|field| !field.is_empty()).nth(4);
-        inode_field == Some(inode.as_bytes()) && line.ends_with(name)
+        inode_field == Some(inode.as_bytes()) && line.ends_with(name.as_bytes())
     };
     let mapped = fs::read("/proc/self/maps").is_ok_and(|maps| maps.split(|&byte| byte == b'\n').any(is_mapping));
     open || mapped
 }
 
 /// Opens a file that we wrote before, if it still is that file.
-pub fn reopen(path: &Path, expected: Identity) -> io::Result<File> {
-    let file = options().open(path)?;
-    if identity(&file)? != expected {
+pub fn reopen(dir: &Dir, name: &OsStr, expected: Identity) -> io::Result<File> {
+    let file = dir.open_file(name, APPEND | libc::O_NONBLOCK, 0)?;
+    if !look_at(&file)?.is(&expected) {
         return Err(refuse(io::ErrorKind::NotFound, "has been replaced"));
     }
     let _ = lock(&file);
     Ok(file)
+}
+
+/// How the file is called that is to replace another one: hidden, so that nobody takes it for that.
+pub fn name_of_new(name: &OsStr) -> OsString {
+    let mut fresh = OsString::from(".");
+    fresh.push(name);
+    fresh.push(".new");
+    fresh
+}
+
+/// Gives a new file its name. A rename replaces whatever has the name: that must be the file that we made, or nothing.
+pub fn put_in_place(dir: &Dir, fresh: &OsStr, name: &OsStr, ours: Option<Identity>) -> io::Result<()> {
+    match dir.identity_of(name) {
+        Ok(found) if ours.is_some_and(|ours| ours.is(&found)) => {}
+        Ok(_) => return Err(refuse(io::ErrorKind::AlreadyExists, "has been replaced by somebody else")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    dir.rename(fresh, name)
+}
+
+/// Removes a file that we made, and no other one that has its name.
+pub fn remove_ours(dir: &Dir, name: &OsStr, ours: Option<Identity>) {
+    let found = dir.identity_of(name);
+    if found.is_ok_and(|found| ours.is_some_and(|ours| ours.is(&found))) {
+        // Nothing can be done about a failure, and nothing is wrong in the file.
+        let _ = dir.remove(name);
+    }
 }
 
 /// Whether writing to room that was provided ahead pays: measured on ext4, down to a third of the time. On a file system in
@@ -162,6 +218,9 @@ fn refuse(kind: io::ErrorKind, why: &'static str) -> io::Error {
     io::Error::new(kind, why)
 }
 
+/// The kind of error that says that a descriptor is not that of the file any more.
+pub const CLOSED: io::ErrorKind = io::ErrorKind::NotConnected;
+
 /// A file that is kept open for long. A host that closes all descriptors, as daemons do, may have a file of its own under the
 /// same number later: that one is neither written to nor closed.
 #[derive(Debug)]
@@ -172,7 +231,7 @@ pub struct Held {
 
 impl Held {
     pub fn new(file: File) -> io::Result<Held> {
-        Ok(Held { identity: identity(&file)?, file: ManuallyDrop::new(file) })
+        Ok(Held { identity: look_at(&file)?, file: ManuallyDrop::new(file) })
     }
 
     /// Which file it is.
@@ -181,7 +240,7 @@ impl Held {
     }
 
     fn is_ours(&self) -> bool {
-        identity(&self.file).is_ok_and(|identity| identity == self.identity)
+        self.checked().is_ok()
     }
 
     /// Closes what a forked child has inherited. It is not used any more in this process.
@@ -194,10 +253,14 @@ impl Held {
 
     /// The file, to be written to.
     pub fn checked(&self) -> io::Result<&File> {
-        if self.is_ours() {
-            Ok(&self.file)
-        } else {
-            Err(refuse(io::ErrorKind::NotConnected, "has been closed by somebody else"))
+        self.checked_len().map(|(file, _)| file)
+    }
+
+    /// The file, to be written to, and how long it is.
+    pub fn checked_len(&self) -> io::Result<(&File, u64)> {
+        match identity_and_len(&self.file) {
+            Ok((identity, len)) if identity.is(&self.identity) => Ok((&self.file, len)),
+            _ => Err(refuse(CLOSED, "has been closed by somebody else")),
         }
     }
 }
@@ -219,33 +282,35 @@ impl Drop for Held {
     }
 }
 
-/// Appends all of `slices`, in as few system calls as the kernel allows, or nothing. Consumes them; returns their size.
-pub fn append_whole(file: &File, slices: &mut [IoSlice<'_>]) -> io::Result<u64> {
+/// Appends all of `slices`, in as few system calls as the kernel allows. Consumes them. If that fails, says how many bytes
+/// were written before: they are in the file.
+pub fn append(mut file: &File, mut slices: &mut [IoSlice<'_>]) -> (u64, io::Result<()>) {
+    // Linux IOV_MAX.
+    const MOST: usize = 1024;
     let mut written = 0;
-    let result = append(file, slices, &mut written);
+    while !slices.is_empty() {
+        let batch = slices.len().min(MOST);
+        match file.write_vectored(&slices[..batch]) {
+            Ok(0) => return (written, Err(io::ErrorKind::WriteZero.into())),
+            Ok(count) => {
+                written += count as u64;
+                IoSlice::advance_slices(&mut slices, count);
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return (written, Err(error)),
+        }
+    }
+    (written, Ok(()))
+}
+
+/// Appends all of `slices` or nothing. Consumes them; returns their size.
+pub fn append_whole(file: &File, slices: &mut [IoSlice<'_>]) -> io::Result<u64> {
+    let (written, result) = append(file, slices);
     if result.is_err() && written > 0 {
         // What follows half a record or half a line would be lost to readers.
         let _ = file.metadata().and_then(|data| file.set_len(data.len() - written));
     }
     result.map(|()| written)
-}
-
-fn append(mut file: &File, mut slices: &mut [IoSlice<'_>], written: &mut u64) -> io::Result<()> {
-    // Linux IOV_MAX.
-    const MOST: usize = 1024;
-    while !slices.is_empty() {
-        let batch = slices.len().min(MOST);
-        match file.write_vectored(&slices[..batch]) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(count) => {
-                *written += count as u64;
-                IoSlice::advance_slices(&mut slices, count);
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }
 
 /// Makes `base/.debug/jit/jitsym-jit-XXXXXX`, the place where perf's own agents put a dump when `JITDUMPDIR` is set (linux
@@ -263,7 +328,7 @@ pub fn make_jit_cache_dir(base: &Path) -> io::Result<PathBuf> {
     if made.is_null() {
         return Err(error);
     }
-    Ok(PathBuf::from(std::ffi::OsString::from_vec(path.into_bytes())))
+    Ok(PathBuf::from(OsString::from_vec(path.into_bytes())))
 }
 
 #[cfg(test)]
@@ -278,6 +343,14 @@ mod tests {
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir(&dir).unwrap();
         dir
+    }
+
+    fn claim(path: &Path, mode: u32) -> io::Result<File> {
+        super::claim(&Dir::of(path)?, path.file_name().unwrap_or_default(), mode)
+    }
+
+    fn create_new(path: &Path, mode: u32) -> io::Result<File> {
+        super::create_new(&Dir::of(path)?, path.file_name().unwrap_or_default(), mode)
     }
 
     /// For tests that change what holds for the whole process, and for those that this would disturb. That is also a child:
@@ -348,12 +421,13 @@ mod tests {
         let dir = dir("reopen");
         let path = dir.join("a");
         let file = create_new(&path, 0o600).unwrap();
-        let id = identity(&file).unwrap();
-        assert!(reopen(&path, id).is_ok());
+        let id = look_at(&file).unwrap();
+        let reopen = |id| reopen(&Dir::open(&dir).unwrap(), OsStr::new("a"), id);
+        assert!(reopen(id).is_ok());
         let other = dir.join("b");
         fs::write(&other, "x").unwrap();
         fs::rename(&other, &path).unwrap();
-        assert!(reopen(&path, id).is_err());
+        assert!(reopen(id).is_err());
         fs::remove_dir_all(&dir).unwrap();
     }
 

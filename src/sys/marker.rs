@@ -2,7 +2,7 @@
 //!
 //! perf notes only executable mappings (linux tools/perf/builtin-record.c without `-d`), and looks for one whose file is
 //! called `jit-PID.dump` (tools/perf/util/jitdump.c, `jit_detect`). An attach later on finds it in /proc/PID/maps, so it has
-//! to stay until the process ends; that is why dropping it does nothing.
+//! to stay until the process ends, unless another file takes the place of its own; that is why dropping it does nothing.
 
 use std::fs::File;
 use std::io;
@@ -24,5 +24,10 @@ impl Marker {
         // A forked child has a dump of its own. perf 7 takes every marker for one of the process that it finds it in.
         let _ = mapping.advise(Advice::DontFork);
         Ok(Marker(ManuallyDrop::new(mapping)))
+    }
+
+    /// Ends the mapping, when there is one of another file.
+    pub fn end(self) {
+        drop(ManuallyDrop::into_inner(self.0));
     }
 }

@@ -3,9 +3,13 @@
 pub mod arch;
 pub mod barrier;
 pub mod clock;
+pub mod dir;
 pub mod file;
 pub mod marker;
 pub mod mem;
+pub mod memory;
+pub mod park;
+pub mod process;
 pub mod spool;
 #[cfg(feature = "cli")]
 pub mod terminal;

@@ -1,5 +1,6 @@
 //! The spool's file: made for one process, locked as long as that lives, backed with memory before it is touched.
 
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::ops::Range;
@@ -8,7 +9,8 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::clock::monotonic_ns;
-use super::file::{identity_of_name, Held};
+use super::dir::Dir;
+use super::file::Held;
 use super::thread::uncancelled;
 
 const PREFIX: &str = "jitsym-";
@@ -112,7 +114,8 @@ impl SpoolFile {
 
     /// Whether the name is still that of this file.
     fn is_named(&self) -> bool {
-        identity_of_name(&self.path).is_ok_and(|named| named == self.file.identity())
+        let named = Dir::of(&self.path).and_then(|dir| dir.identity_of(self.path.file_name().unwrap_or_default()));
+        named.is_ok_and(|named| named.is(&self.file.identity()))
     }
 
     /// Opens what may be the spool of a dead process of this user, and locks it against everybody else who would recover it.
@@ -222,6 +225,23 @@ pub fn list(dir: &Path) -> io::Result<Vec<Listed>> {
     }
     found.sort_by_key(|listed| listed.made);
     Ok(found)
+}
+
+/// The pid in the name of a spool.
+pub fn pid_in(name: &str) -> Option<u32> {
+    parse_name(name).map(|(pid, _)| pid)
+}
+
+/// Whether the process that a spool belongs to has locked it. Not to be asked of one's own: closing it would end the lock.
+pub fn is_locked_by_owner(dir: &Dir, name: &OsStr) -> bool {
+    let is_spool = name.to_str().is_some_and(|name| parse_name(name).is_some());
+    let opened = dir.open_file(name, libc::O_RDWR | libc::O_NONBLOCK, 0);
+    // SAFETY: all-zero bytes are a valid value: from the start of the file to its end.
+    let mut range: libc::flock = unsafe { std::mem::zeroed() };
+    range.l_type = libc::F_WRLCK as libc::c_short;
+    // SAFETY: the descriptor is open, and the pointer valid.
+    let is_asked = |file: File| unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &mut range) } == 0;
+    is_spool && opened.is_ok_and(is_asked) && range.l_type != libc::F_UNLCK as libc::c_short
 }
 
 fn parse_name(name: &str) -> Option<(u32, u64)> {

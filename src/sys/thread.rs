@@ -1,8 +1,10 @@
 //! Threads: ids, and how the background thread is started.
 
+use std::ffi::CStr;
 use std::io;
 use std::mem::MaybeUninit;
-use std::thread::{Builder, JoinHandle};
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The kernel's id of the calling thread.
 pub fn id() -> u32 {
@@ -55,8 +57,77 @@ extern "C" {
     fn pthread_setcancelstate(state: libc::c_int, before: *mut libc::c_int) -> libc::c_int;
 }
 
+/// What a new thread gets to do.
+struct Start {
+    name: &'static CStr,
+    body: Box<dyn FnOnce() + Send>,
+}
+
 /// Starts a thread that no signal of the host is ever delivered to: a host's SIGPROF or SIGINT handler must not run on it.
-pub fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+///
+/// Not by the standard library: its threads end the process if there is no memory for what it keeps of them. So in this one
+/// nothing may be called that asks for the current thread.
+pub fn spawn_quiet(name: &'static CStr, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let start = Box::into_raw(Box::new(Start { name, body: Box::new(body) }));
     // A new thread inherits the mask of its creator.
-    quietly(|| Builder::new().name(name.into()).stack_size(512 * 1024).spawn(body))
+    match quietly(|| create(start)) {
+        0 => Ok(()),
+        error => {
+            // SAFETY: nobody has got it.
+            drop(unsafe { Box::from_raw(start) });
+            Err(io::Error::from_raw_os_error(error))
+        }
+    }
+}
+
+fn create(start: *mut Start) -> libc::c_int {
+    let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
+    let mut thread: libc::pthread_t = 0;
+    // SAFETY: the attributes are ours, and initialised before they are used; the thread owns what it is started with.
+    unsafe {
+        let error = libc::pthread_attr_init(attributes.as_mut_ptr());
+        if error != 0 {
+            return error;
+        }
+        libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), 512 * 1024);
+        libc::pthread_attr_setdetachstate(attributes.as_mut_ptr(), libc::PTHREAD_CREATE_DETACHED);
+        let error = libc::pthread_create(&mut thread, attributes.as_ptr(), run, start.cast());
+        libc::pthread_attr_destroy(attributes.as_mut_ptr());
+        error
+    }
+}
+
+extern "C" fn run(start: *mut libc::c_void) -> *mut libc::c_void {
+    // SAFETY: `spawn_quiet` has made it for this thread.
+    let Start { name, body } = *unsafe { Box::from_raw(start.cast::<Start>()) };
+    // SAFETY: the string ends with a NUL.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+    // Nothing may unwind into the C library; the body says itself what has become of it.
+    let _ = catch_unwind(AssertUnwindSafe(body));
+    std::ptr::null_mut()
+}
+
+/// Has `end` called when the calling thread ends. False if there is no memory for that.
+///
+/// Not by a destructor of thread-local storage: the C library ends the process if there is no memory to note one.
+pub fn at_end_of_thread(end: extern "C" fn(*mut libc::c_void)) -> bool {
+    /// The key, and one more; 0 if there is none yet.
+    static KEY: AtomicU64 = AtomicU64::new(0);
+    let mut known = KEY.load(Ordering::Acquire);
+    if known == 0 {
+        let mut made: libc::pthread_key_t = 0;
+        // SAFETY: the pointer is valid, and the function stays loaded until the process ends.
+        if unsafe { libc::pthread_key_create(&mut made, Some(end)) } != 0 {
+            return false;
+        }
+        known = u64::from(made) + 1;
+        if let Err(faster) = KEY.compare_exchange(0, known, Ordering::AcqRel, Ordering::Acquire) {
+            // SAFETY: nobody else knows it.
+            unsafe { libc::pthread_key_delete(made) };
+            known = faster;
+        }
+    }
+    // Any value but NULL will do.
+    // SAFETY: the key was made and is never deleted.
+    unsafe { libc::pthread_setspecific((known - 1) as libc::pthread_key_t, end as *const libc::c_void) == 0 }
 }

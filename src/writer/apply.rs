@@ -4,7 +4,8 @@
 
 use std::sync::Arc;
 
-use super::sinks::{zeros, Groups, SinkSet};
+use super::groups::{zeros, Groups};
+use super::sinks::SinkSet;
 use crate::chunk::{flag, Chunk, Event, Kind};
 use crate::format::jitdump::{clear_mapped_size, relocate, set_time, Move, Relocation};
 use crate::registry::{Live, Registry, Stored};
@@ -49,7 +50,7 @@ impl Ledger {
     /// How far everything is written.
     pub fn state(&self) -> State {
         let (map, dump) = self.sinks.file_states();
-        State { last_time: self.last_time, map, map_is_stale: map.is_some() && self.sinks.have_work(), dump }
+        State { last_time: self.last_time, map, map_is_stale: map.is_some() && self.sinks.map_is_stale(), dump }
     }
 
     /// Takes over one record of a chunk that is not recycled before `groups` are written.
@@ -69,15 +70,19 @@ impl Ledger {
                 if self.registry.remove(event.id).is_some() {
                     counters.unregistered.add(1);
                 }
-                self.notices.push(Notice::Unregistered(event.id));
+                self.notify(Notice::Unregistered(event.id));
             }
-            Kind::UnregisterRange => {
-                for id in self.registry.live_in(event.addr, event.addr + event.size) {
+            Kind::UnregisterRange => loop {
+                let ids = self.registry.live_in(event.addr, event.addr + event.size);
+                if ids.is_empty() {
+                    break;
+                }
+                for id in ids {
                     self.registry.remove(id);
                     self.status.counters.unregistered.add(1);
-                    self.notices.push(Notice::Retired(id));
+                    self.notify(Notice::Retired(id));
                 }
-            }
+            },
         }
     }
 
@@ -136,7 +141,7 @@ impl Ledger {
         if code.try_reserve_exact(size as usize).is_err() {
             // Zeros take its place.
             self.status.counters.unreadable.add(1);
-            self.notices.push(Notice::Read(event.id));
+            self.notify(Notice::Read(event.id));
             return code;
         }
         code.resize(size as usize, 0);
@@ -146,7 +151,7 @@ impl Ledger {
         if read < code.len() {
             self.status.counters.unreadable.add(1);
         }
-        self.notices.push(Notice::Read(event.id));
+        self.notify(Notice::Read(event.id));
         code
     }
 
@@ -155,7 +160,7 @@ impl Ledger {
         // If it was unregistered or overwritten meanwhile the move came too late.
         let (Some(mut live), Some(name)) = (self.registry.remove(event.id), name) else {
             if event.flags & flag::STABLE != 0 {
-                self.notices.push(Notice::Read(event.id));
+                self.notify(Notice::Read(event.id));
             }
             return;
         };
@@ -197,6 +202,13 @@ impl Ledger {
         self.sinks.write_owned(groups, &pieces);
     }
 
+    /// Remembers what the owner of the ids has to know. Without memory for that an id is never used again.
+    fn notify(&mut self, notice: Notice) {
+        if self.notices.try_reserve(1).is_ok() {
+            self.notices.push(notice);
+        }
+    }
+
     /// Whether bytes that were said to be free hold live code. Counts the untruth.
     fn is_used(&self, end: u64, reach: u64) -> bool {
         let used = self.registry.live_begins_in(end, reach);
@@ -209,14 +221,20 @@ impl Ledger {
     /// Adds code to the registry, and to the map what follows from it.
     fn insert(&mut self, id: u64, live: &Live, name: &[u8]) {
         let inserted = self.registry.insert(id, live, name, &mut self.overwritten);
+        if inserted.was_refused {
+            self.status.counters.dropped.add(1);
+            return;
+        }
         if inserted.was_claimed {
             // Too late to take the older code's claim back, but not to say it.
             self.status.counters.not_free.add(1);
         }
-        for old in self.overwritten.drain(..) {
+        let mut overwritten = std::mem::take(&mut self.overwritten);
+        for old in overwritten.drain(..) {
             self.status.counters.overwritten.add(1);
-            self.notices.push(Notice::Retired(old));
+            self.notify(Notice::Retired(old));
         }
+        self.overwritten = overwritten;
         self.sinks.note(inserted.change, live.addr, live.size, name);
     }
 }

@@ -6,7 +6,6 @@
 //! whose group is not there (the parent writes no jitdump, or it was cut) gets one of name and bytes alone, which are read
 //! from the memory that the child has inherited.
 
-use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use super::{Groups, Source, Writer};
@@ -14,8 +13,8 @@ use crate::code::Lines;
 use crate::config::Config;
 use crate::format::jitdump::{is_group_of, relocate, set_process, Group, Relocation};
 use crate::registry::{Live, Registry, Stored};
+use crate::sink::backlog::Kept;
 use crate::standstill::Standstill;
-use crate::sys::file::Held;
 use crate::sys::{barrier, mem, thread};
 
 /// Bytes that come together before they are written.
@@ -28,7 +27,7 @@ const HALT_PATIENCE: Duration = Duration::from_millis(10);
 pub struct Inheritance {
     /// Its live code.
     pub registry: Registry,
-    dump: Option<Held>,
+    dump: Option<Kept>,
     /// When the child was forked, by the clock of its records.
     pub forked_at: u64,
 }
@@ -94,7 +93,7 @@ impl Writer {
         let memory = self.engine.pool.memory();
         // The map is empty: written anew is the same as written.
         ledger.sinks.note_forgotten();
-        ledger.sinks.write_map(&ledger.registry, true, &|file| memory.header().set_next_map(file));
+        ledger.sinks.write_map(&mut ledger.registry, true, &|file| memory.header().set_next_map(file));
         let live = ledger.registry.live_count() as u64;
         ledger.status.counters.inherited.add(live);
         ledger.status.counters.live.set(live);
@@ -102,16 +101,16 @@ impl Writer {
         memory.commit(&self.committed);
     }
 
-    fn write_groups(&mut self, from: Option<&Held>, timestamp: u64) {
+    fn write_groups(&mut self, from: Option<&Kept>, timestamp: u64) {
         let pid = self.engine.status.pid;
         let ledger = &mut self.ledger;
-        let (mut batch, mut records, none) = (Vec::with_capacity(BATCH_BYTES), 0, Groups::default());
+        let (mut batch, mut lens, none) = (Vec::new(), Vec::new(), Groups::default());
         for id in ledger.registry.live_by_place() {
             // What follows may fail, and then there is no place.
             let place = ledger.sinks.next_offset(&none).map(|end| end + batch.len() as u64);
             let (Some(offset), Some(live), Some(name)) = (place, ledger.registry.get(id), ledger.registry.name_of(id))
             else {
-                ledger.registry.set_stored(id, None);
+                ledger.registry.set_stored(id, None, 0);
                 continue;
             };
             let start = batch.len();
@@ -127,27 +126,29 @@ impl Writer {
                     ledger.status.counters.unreadable.add(1);
                 }
             }
-            ledger.registry.set_stored(id, len.map(|len| Stored { offset, len }));
-            records += u64::from(len.is_some());
+            let tables_len = copied.map_or(0, |_| live.tables_len);
+            ledger.registry.set_stored(id, len.map(|len| Stored { offset, len }), tables_len);
+            lens.extend(len.map(|_| batch.len() - start));
             if batch.len() >= BATCH_BYTES {
-                ledger.sinks.write_inherited(&batch, std::mem::take(&mut records));
+                ledger.sinks.write_inherited(&batch, &lens);
                 batch.clear();
+                lens.clear();
             }
         }
         if !batch.is_empty() {
-            ledger.sinks.write_inherited(&batch, records);
+            ledger.sinks.write_inherited(&batch, &lens);
         }
     }
 }
 
 /// Appends the group of this code with its bytes, as the parent has it. Returns its length without the bytes.
-fn copy_group(out: &mut Vec<u8>, file: &Held, live: &Live, name: &[u8], timestamp: u64) -> Option<usize> {
+fn copy_group(out: &mut Vec<u8>, file: &Kept, live: &Live, name: &[u8], timestamp: u64) -> Option<usize> {
     let Stored { offset, len } = live.stored?;
     let start = out.len();
     let whole = len.checked_add(live.size as usize)?;
     make_room(out, whole)?;
     let group = &mut out[start..];
-    file.checked().ok()?.read_exact_at(group, offset).ok()?;
+    file.read(offset, group).ok()?;
     let head = &mut group[..len];
     if !is_group_of(head, live.size, live.index, name) {
         return None;

@@ -5,7 +5,9 @@
 
 mod apply;
 mod fork;
+mod groups;
 mod merge;
+mod repair;
 mod sinks;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -14,22 +16,21 @@ use std::sync::atomic::{fence, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::Sender;
-
 use crate::capi::boundary;
 use crate::chunk::{flag, Chunk, Event, Kind};
 use crate::config::{Config, Sinks};
 use crate::engine::{Engine, Message, Requests};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::handover::Give;
 use crate::process::Process;
 use crate::slot::Slot;
 use crate::spool::layout::State;
-use crate::sys::barrier;
+use crate::sys::{barrier, memory};
 use crate::Id;
 pub use apply::{tail_len, Ledger, Notice};
 pub use fork::Inheritance;
+pub use groups::Groups;
 pub use merge::Merge;
-pub use sinks::Groups;
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
@@ -53,12 +54,14 @@ pub struct Writer {
     /// Requests as they have come in; they are answered after a pass that began later.
     asked: u64,
     answered: u64,
-    stop: Option<Sender<Stopped>>,
+    stop: Option<Give<Stopped>>,
     exiting: bool,
     /// The state as of the last pass.
     committed: State,
     /// What the sinks were opened with.
     config: Option<Config>,
+    /// Memory has run out, and something is left unread for that.
+    short: bool,
 }
 
 /// A registering thread as the writer sees it.
@@ -85,6 +88,7 @@ impl Writer {
             exiting: false,
             committed: State::default(),
             config: None,
+            short: false,
         }
     }
 
@@ -137,7 +141,7 @@ impl Writer {
                 idle_passes = 0;
                 pause = SHORTEST_PAUSE;
             } else {
-                std::thread::park_timeout(pause);
+                self.engine.parker.park_timeout(pause);
             }
         }
     }
@@ -149,11 +153,12 @@ impl Writer {
     fn answer(&mut self, due: u64) {
         if self.exiting {
             self.ledger.sinks.trim();
+            self.ledger.sinks.close_to_remove();
         }
         self.answered = due;
         let mut requests = self.engine.requests();
         requests.answered = due;
-        requests.result = self.ledger.sinks.result().err();
+        requests.result = if self.short { Some(Error::NoMemory) } else { self.ledger.sinks.result().err() };
         self.engine.tell_waiting();
     }
 
@@ -161,7 +166,7 @@ impl Writer {
     fn wait_to_be_asked(&mut self) {
         self.collect();
         if !self.is_asked() {
-            std::thread::park();
+            self.engine.parker.park();
         }
     }
 
@@ -175,7 +180,10 @@ impl Writer {
         // Whoever publishes a record or sends something from now on sees the announcement; what came before is found here.
         self.collect();
         if !self.is_asked() && !self.sources.values().any(Source::has_unread) {
-            std::thread::park();
+            match self.ledger.sinks.again_in() {
+                Some(time) => self.engine.parker.park_timeout(time),
+                None => self.engine.parker.park(),
+            }
         }
         self.engine.set_asleep(false);
     }
@@ -192,6 +200,12 @@ impl Writer {
     fn pass_inside(&mut self, now: bool) -> usize {
         self.engine.clear_hurry();
         self.engine.clock.rebase();
+        self.short = memory::is_short();
+        if self.short {
+            // Whoever asks for something has to be told.
+            self.collect();
+            return 0;
+        }
         // Records stamped later than this wait for the next pass. A record that came about because of another one is stamped
         // after the other was published; so if it is read in this pass, the other one is found in this pass too.
         let cutoff = self.engine.clock.now();
@@ -200,9 +214,11 @@ impl Writer {
         let mut merge = Merge::new(self.sources.values().map(Source::readings));
         let mut groups = Groups::default();
         let (mut bytes, mut uncommitted) = (0, 0);
-        while let Some((chunk, mut event)) = merge.next(cutoff) {
+        while !self.short {
+            let Some((chunk, mut event)) = merge.next(cutoff) else { break };
             uncommitted += size_of::<Event>() + event.body_len as usize;
             self.ledger.apply(chunk, &mut event, &mut groups);
+            self.short = memory::is_short();
             if uncommitted >= COMMIT_BYTES {
                 bytes += std::mem::take(&mut uncommitted);
                 self.commit(&mut merge, &mut groups, false);
@@ -225,11 +241,16 @@ impl Writer {
             ledger.sinks.check_dump();
         }
         let memory = self.engine.pool.memory();
-        ledger.sinks.write_map(&ledger.registry, now, &|file| memory.header().set_next_map(file));
+        ledger.sinks.write_map(&mut ledger.registry, now, &|file| memory.header().set_next_map(file));
         let state = ledger.state();
         if merge.mark(memory.next_pass()) || state != self.committed {
             memory.commit(&state);
             self.committed = state;
+        }
+        // What replaces the jitdump holds what is committed.
+        if ledger.repair(now, &|file| memory.header().set_next_dump(file)) {
+            self.committed = ledger.state();
+            memory.commit(&self.committed);
         }
         self.heed_notices();
         self.engine.ids.prepare();
@@ -324,7 +345,7 @@ impl Writer {
     }
 
     /// Closes the files and hands everything to whoever waits for it.
-    fn finish(mut self: Box<Self>, ack: Sender<Stopped>) {
+    fn finish(mut self: Box<Self>, ack: Give<Stopped>) {
         self.standstill().enter();
         // Nobody can unregister it any more. What follows from that has time until there is another session: a program that
         // ends need not wait for it.
@@ -334,10 +355,9 @@ impl Writer {
         self.engine.pool.memory().commit(&self.ledger.state());
         self.engine.pool.shrink(0);
         self.engine.status.stop_sinks();
-        self.engine.set_writer_thread(None);
         end_requests(self.engine);
         self.config = None;
-        let _ = ack.send((result, self));
+        ack.give((result, self));
     }
 
     /// Begins a new life: ends what the last session has left registered, throws away what calls that lost the race with the

@@ -1,26 +1,25 @@
 //! The sinks as the writer has them: opened by configuration, isolated from each other's failures.
 
 use std::ffi::OsStr;
-use std::io::{self, IoSlice};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::chunk::{Chunk, Event};
+use super::groups::Groups;
 use crate::config::{Config, DumpDir, Sinks};
 use crate::error::{Error, Result};
 use crate::format::jitdump::Place;
 use crate::format::perf_map::Dialect;
 use crate::registry::{MapChange, Registry, Stored};
-use crate::sink::{describe, jitdump::Jitdump, perf_map::PerfMap};
+use crate::sink::backlog::{Again, Kept};
+use crate::sink::jitdump::{Jitdump, Written};
+use crate::sink::{describe, perf_map::PerfMap};
 use crate::spool::layout::{FileState, Files, State};
 use crate::status::Status;
 use crate::sys::clock::Clock;
-use crate::sys::file::{Held, Identity};
-
-/// Pieces and bytes that may come together before they are written.
-const BATCH_PIECES: usize = 512;
-const BATCH_BYTES: usize = 1 << 20;
+use crate::sys::file::Identity;
 
 /// Both sinks.
 pub struct SinkSet {
@@ -29,16 +28,18 @@ pub struct SinkSet {
     dump: Option<(DumpDir, Jitdump)>,
     /// Moves are written as JIT_CODE_MOVE.
     pub move_records: bool,
+    /// The files are removed in the end.
+    remove_files: bool,
 }
 
 impl SinkSet {
     pub fn new(status: Arc<Status>) -> SinkSet {
-        SinkSet { status, map: None, dump: None, move_records: false }
+        SinkSet { status, map: None, dump: None, move_records: false, remove_files: false }
     }
 
     /// Opens the sinks that the configuration asks for. One that fails is reported, and the other runs.
     pub fn open(&mut self, config: &Config) -> Sinks {
-        self.move_records = config.move_records;
+        (self.move_records, self.remove_files) = (config.move_records, config.remove_files);
         let mut running = Sinks::NONE;
         if config.sinks.has(Sinks::MAP) && self.open_map(config) {
             running = running.with(Sinks::MAP);
@@ -47,6 +48,10 @@ impl SinkSet {
             running = running.with(Sinks::JITDUMP);
         }
         self.status.set_sinks(running, Sinks(config.sinks.0 & !running.0));
+        if self.running_dump().is_some_and(Jitdump::is_in_trouble) {
+            // From the last session.
+            self.status.sink_stalled(Sinks::JITDUMP);
+        }
         running
     }
 
@@ -54,7 +59,7 @@ impl SinkSet {
         let path = PerfMap::path_in(&config.map_dir, self.status.pid);
         let known = self.map.take().filter(|map| map.path() == path && map.dialect() == config.dialect);
         let map = self.map.insert(known.unwrap_or_else(|| PerfMap::new(path, config.dialect, config.file_mode)));
-        if let Err(error) = map.open() {
+        if let Err(error) = map.open(config.map_max) {
             self.status.last_error.set(describe("create", map.path(), &error));
             return false;
         }
@@ -67,7 +72,7 @@ impl SinkSet {
         let dump = match known {
             Some((_, dump)) => dump,
             None => match Jitdump::path_for(&config.dump_dir, self.status.pid) {
-                Ok(path) => Jitdump::new(path, config.file_mode, self.status.pid, self.status.clock),
+                Ok(path) => Jitdump::new(path, config.file_mode, self.status.clone()),
                 Err(error) => {
                     self.status.last_error.set(format!("cannot make a directory for the jitdump: {error}"));
                     return false;
@@ -84,7 +89,12 @@ impl SinkSet {
     }
 
     /// Takes over the files of a dead process.
-    pub fn adopt(&mut self, files: &Files, state: &State, next_map: Identity) -> Adopted {
+    pub fn adopt(
+        &mut self,
+        files: &Files,
+        state: &State,
+        (next_map, next_dump): (Identity, Option<FileState>),
+    ) -> Adopted {
         self.move_records = files.move_records;
         let mut running = Sinks::NONE;
         let mut adopted = Adopted::default();
@@ -98,9 +108,9 @@ impl SinkSet {
         }
         if let Some(state) = state.dump {
             let path = path_of(&files.dump_path);
-            let dump = Jitdump::new(path.clone(), files.file_mode, self.status.pid, self.status.clock);
+            let dump = Jitdump::new(path.clone(), files.file_mode, self.status.clone());
             let (_, dump) = self.dump.insert((DumpDir::Exactly(path), dump));
-            match dump.adopt(&state) {
+            match dump.adopt(&state, next_dump) {
                 Ok(()) => running = running.with(Sinks::JITDUMP),
                 Err(error) => adopted.refused(dump.path(), &error),
             }
@@ -112,7 +122,7 @@ impl SinkSet {
     /// Hands out what is in the jitdump.
     pub fn read_places(&mut self, found: &mut dyn FnMut(Place)) {
         if let Some(Err(error)) = self.running_dump().map(|dump| dump.read_places(found)) {
-            self.failed(Sinks::JITDUMP, &error);
+            self.stalled(Sinks::JITDUMP, "read", &error);
         }
     }
 
@@ -142,26 +152,31 @@ impl SinkSet {
     }
 
     /// In a forked child: lets go of the parent's files, and hands over the jitdump, which groups are read from.
-    pub fn let_go(&mut self) -> Option<Held> {
+    pub fn let_go(&mut self) -> Option<Kept> {
         if let Some(map) = &mut self.map {
             map.close();
         }
-        self.dump.as_mut().and_then(|(_, dump)| dump.let_go())
+        self.dump.as_mut().map(|(_, dump)| dump.let_go())
     }
 
     /// Groups that a forked child has inherited. Their code is in the registry already.
-    pub fn write_inherited(&mut self, groups: &[u8], records: u64) {
-        self.write_dump(&mut [IoSlice::new(groups)], records);
+    pub fn write_inherited(&mut self, groups: &[u8], lens: &[usize]) {
+        self.write_dump(&[groups], lens);
     }
 
-    /// Where in the jitdump the next group will be.
+    /// Where in the order of all groups the next one will be.
     pub fn next_offset(&self, groups: &Groups) -> Option<u64> {
-        self.running_dump().map(|dump| dump.len() + groups.bytes as u64)
+        self.running_dump().map(|dump| dump.next() + groups.bytes() as u64)
     }
 
-    fn running_dump(&self) -> Option<&Jitdump> {
+    pub fn running_dump(&self) -> Option<&Jitdump> {
         let running = self.status.sinks().has(Sinks::JITDUMP);
         self.dump.as_ref().filter(|_| running).map(|(_, dump)| dump)
+    }
+
+    pub fn running_dump_mut(&mut self) -> Option<&mut Jitdump> {
+        let running = self.status.sinks().has(Sinks::JITDUMP);
+        self.dump.as_mut().filter(|_| running).map(|(_, dump)| dump)
     }
 
     /// Reads a group back: keeping the tables and lines of all live code in memory for a move that hardly ever comes would
@@ -177,9 +192,21 @@ impl SinkSet {
         read.ok()
     }
 
+    /// Whether lines of the map have to change.
+    pub fn map_is_stale(&self) -> bool {
+        self.map.as_ref().is_some_and(PerfMap::is_stale)
+    }
+
     /// Whether there is something to write that has to wait a little.
     pub fn have_work(&self) -> bool {
         self.map.as_ref().is_some_and(PerfMap::has_work)
+    }
+
+    /// How long it is until something that has failed is to be tried again.
+    pub fn again_in(&self) -> Option<Duration> {
+        let dump = self.running_dump().and_then(Jitdump::again);
+        let map = self.map.as_ref().and_then(PerfMap::again);
+        dump.into_iter().chain(map).map(Again::remaining).min()
     }
 
     /// Whether everything asked for has been written so far.
@@ -208,98 +235,95 @@ impl SinkSet {
     /// Writes pieces of one record or group that are not in a chunk, behind all that came before.
     pub fn write_owned(&mut self, groups: &mut Groups, pieces: &[&[u8]]) {
         self.write_groups(groups);
-        let mut slices: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
-        self.write_dump(&mut slices, 1);
+        self.write_dump(pieces, &[pieces.iter().map(|piece| piece.len()).sum()]);
     }
 
     /// Writes what has come together.
     pub fn write_groups(&mut self, groups: &mut Groups) {
-        if groups.pieces.is_empty() {
-            return;
-        }
-        // SAFETY: the pieces are committed bodies in chunks that are recycled later, and nobody writes to them any more; or
-        // they are owned until the end of this function.
-        let slice = |&piece: &*const [u8]| IoSlice::new(unsafe { &*piece });
-        let mut slices: Vec<IoSlice<'_>> = groups.pieces.iter().map(slice).collect();
-        self.write_dump(&mut slices, groups.records);
-        drop(slices);
-        // What it holds memory for is needed again.
-        groups.pieces.clear();
-        groups.owned.clear();
-        (groups.records, groups.bytes) = (0, 0);
+        groups.drain(|pieces, lens| self.write_dump(pieces, lens));
     }
 
-    fn write_dump(&mut self, slices: &mut [IoSlice<'_>], records: u64) {
-        let running = self.status.sinks().has(Sinks::JITDUMP);
-        let Some((_, dump)) = self.dump.as_mut().filter(|_| running) else { return };
-        match self.status.write_file(|| dump.write(slices)) {
-            Ok(bytes) => {
-                self.status.counters.jitdump_bytes.add(bytes);
-                self.status.counters.jitdump_records.add(records);
-            }
-            Err(error) => self.failed(Sinks::JITDUMP, &error),
+    fn write_dump(&mut self, pieces: &[&[u8]], lens: &[usize]) {
+        let status = self.status.clone();
+        let Some(dump) = self.running_dump_mut() else { return };
+        let written = status.gate.pass(|| dump.write(pieces, lens));
+        self.count(&written);
+        if let Some(error) = &written.error {
+            self.stalled(Sinks::JITDUMP, "write", error);
         }
+    }
+
+    /// Counts what was written to the jitdump.
+    pub fn count(&self, written: &Written) {
+        let counters = &self.status.counters;
+        counters.jitdump_bytes.add(written.bytes);
+        counters.jitdump_records.add(written.groups);
+        counters.jitdump_lost.add(written.lost);
+        counters.jitdump_held.set(self.running_dump().map_or(0, |dump| dump.backlog_bytes() as u64));
     }
 
     /// Gives room ahead of files back, at the end of the process.
     pub fn trim(&mut self) {
-        if let Some(Err(error)) = self.dump.as_mut().map(|(_, dump)| dump.trim()) {
-            self.failed(Sinks::JITDUMP, &error);
+        if let Some(Err(error)) = self.running_dump_mut().map(Jitdump::trim) {
+            self.stalled(Sinks::JITDUMP, "write", &error);
         }
     }
 
     /// Notices that the jitdump is gone.
     pub fn check_dump(&mut self) {
-        if let Some(Err(error)) = self.running_dump().map(Jitdump::check) {
-            self.failed(Sinks::JITDUMP, &error);
+        if let Some(Err(error)) = self.running_dump_mut().map(Jitdump::check) {
+            self.stalled(Sinks::JITDUMP, "write", &error);
         }
     }
 
     /// Brings the map up to date; what has to be written anew waits until it is due, unless it is wanted `now`.
     /// `announce` is told of a file before it replaces the map.
-    pub fn write_map(&mut self, registry: &Registry, now: bool, announce: &dyn Fn(Identity)) {
+    pub fn write_map(&mut self, registry: &mut Registry, now: bool, announce: &dyn Fn(Identity)) {
         let running = self.status.sinks().has(Sinks::MAP);
         let Some(map) = self.map.as_mut().filter(|_| running) else { return };
         let status = &self.status;
-        if let Err(error) = status.write_file(|| map.write(registry, now, &status.counters, announce)) {
-            self.failed(Sinks::MAP, &error);
+        match status.gate.pass(|| map.write(registry, now, status, announce)) {
+            Ok(()) if map.again().is_none() => status.sink_goes_on(Sinks::MAP),
+            Ok(()) => {}
+            Err(error) => self.stalled(Sinks::MAP, "write", &error),
         }
-        self.status.counters.map_entries.set(registry.span_count() as u64);
+        let counters = &self.status.counters;
+        counters.map_entries.set((registry.span_count() as u64).saturating_sub(counters.map_omitted.get()));
     }
 
-    /// A sink that cannot write is given up: what is in its file is whole, and the other one goes on.
-    fn failed(&mut self, sink: Sinks, error: &io::Error) {
+    /// A sink cannot write. What is in its file is whole, the other sink goes on, and this one tries again.
+    pub fn stalled(&self, sink: Sinks, what: &str, error: &io::Error) {
         self.status.counters.write_errors.add(1);
-        self.status.sink_failed(sink);
-        let path = self.paths().into_iter().find(|(found, _)| *found == sink).map(|(_, path)| path);
-        self.status.last_error.set(describe("write", &path.unwrap_or_default(), error));
-        match (&mut self.map, &mut self.dump) {
-            (Some(map), _) if sink == Sinks::MAP => map.close(),
-            (_, Some((_, dump))) if sink == Sinks::JITDUMP => dump.give_up(),
-            _ => {}
-        }
+        self.status.sink_stalled(sink);
+        let path = match sink {
+            Sinks::MAP => self.map.as_ref().map(PerfMap::path),
+            _ => self.dump.as_ref().map(|(_, dump)| dump.path()),
+        };
+        self.status.last_error.set(describe(what, path.unwrap_or(Path::new("")), error));
     }
 
-    /// Closes the files, which stay.
+    /// Closes the files, which stay unless they are to be removed.
     pub fn close(&mut self) {
         if let Some(map) = &mut self.map {
             map.close();
         }
         let gate = &self.status.gate;
         if let Some(Err(error)) = self.dump.as_mut().map(|(_, dump)| gate.pass(|| dump.close())) {
-            self.failed(Sinks::JITDUMP, &error);
+            self.stalled(Sinks::JITDUMP, "write", &error);
+        }
+        if self.remove_files {
+            self.map.iter_mut().for_each(PerfMap::remove);
+            self.dump.iter_mut().for_each(|(_, dump)| dump.remove());
         }
     }
-}
 
-/// That many zeros, in pieces.
-pub fn zeros(mut len: usize) -> impl Iterator<Item = &'static [u8]> {
-    static ZEROS: [u8; 2048] = [0; 2048];
-    std::iter::from_fn(move || {
-        let piece = &ZEROS[..len.min(ZEROS.len())];
-        len -= piece.len();
-        (!piece.is_empty()).then_some(piece)
-    })
+    /// Closes the files at the end of the process, if they are to be removed.
+    pub fn close_to_remove(&mut self) {
+        if self.remove_files {
+            self.close();
+            self.status.stop_sinks();
+        }
+    }
 }
 
 /// What came of taking over the files of a dead process.
@@ -327,45 +351,4 @@ impl Adopted {
 
 fn path_of(bytes: &[u8]) -> PathBuf {
     PathBuf::from(OsStr::from_bytes(bytes))
-}
-
-/// Groups on their way to the jitdump in few system calls. Most lie in chunks.
-#[derive(Default)]
-pub struct Groups {
-    pieces: Vec<*const [u8]>,
-    /// Pieces that lie in no chunk.
-    owned: Vec<Vec<u8>>,
-    records: u64,
-    bytes: usize,
-}
-
-impl Groups {
-    /// Adds the group that is the body of this event, or as much of it as is in the body. The chunk is not recycled before the
-    /// groups are written.
-    pub fn push(&mut self, chunk: Chunk, event: &Event, len: usize) {
-        let group = std::ptr::slice_from_raw_parts(chunk.body_ptr(event).cast::<u8>(), len);
-        self.records += 1;
-        self.bytes += len;
-        if let Some(last) = self.pieces.last_mut() {
-            // A chunk begins with its head, never where a body of another one ends: both lie in the same chunk.
-            if last.cast::<u8>().wrapping_add(last.len()) == group.cast() {
-                *last = std::ptr::slice_from_raw_parts(last.cast(), last.len() + len);
-                return;
-            }
-        }
-        self.pieces.push(group);
-    }
-
-    /// Adds the code bytes of the last group, with zeros for those that are missing.
-    pub fn push_owned(&mut self, code: Vec<u8>, size: usize) {
-        self.bytes += size;
-        self.pieces.push(&raw const code[..]);
-        self.pieces.extend(zeros(size - code.len()).map(|piece| &raw const *piece));
-        self.owned.push(code);
-    }
-
-    /// Whether it is time to write them.
-    pub fn are_many(&self) -> bool {
-        self.pieces.len() >= BATCH_PIECES || self.bytes >= BATCH_BYTES
-    }
 }

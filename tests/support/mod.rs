@@ -30,7 +30,15 @@ pub fn artifacts() -> &'static Artifacts {
         let build = |crate_type: &str| {
             let dir = root().join("target").join(format!("c-{crate_type}"));
             let mut cargo = Command::new(env!("CARGO"));
-            cargo.current_dir(root()).args(["rustc", "--quiet", "--locked", "--release", "--lib"]);
+            cargo.current_dir(root()).args([
+                "rustc",
+                "--quiet",
+                "--locked",
+                "--release",
+                "--lib",
+                "--features",
+                "reserve",
+            ]);
             cargo.args(["--crate-type", crate_type]);
             cargo.arg("--target-dir").arg(&dir);
             run(&mut cargo);

@@ -78,6 +78,8 @@ impl Contender for Jitsym {
             max_wait_ms: 60_000,
             reserved: 0,
             spool_dir: std::ptr::null(),
+            map_max: 0,
+            jitdump_max: 0,
         };
         let mut session = ptr::null_mut();
         // SAFETY: the options and the directory live until the call returns, and `session` is writable.

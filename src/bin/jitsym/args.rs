@@ -26,6 +26,9 @@ usage: jitsym check [--all | --json] [--allow RULE]... FILE...
            prints numbers, sizes and rates, and a picture of the addresses over time
        jitsym recover [--dir DIR] [PID]...
            completes the files of processes that were killed
+       jitsym clean [--dry-run] [--dir DIR]...
+           removes maps, jitdumps and spools of this user's dead processes
+               --dry-run      only says which
        jitsym help | version
 ";
 
@@ -38,6 +41,7 @@ pub enum Command {
     Dump { file: PathBuf, disassemble: bool, name: Option<Vec<u8>> },
     Stat { files: Vec<PathBuf> },
     Recover { dir: PathBuf, pids: Vec<u32> },
+    Clean { dirs: Vec<PathBuf>, dry_run: bool },
 }
 
 pub fn parse() -> Result<Command, String> {
@@ -48,6 +52,7 @@ pub fn parse() -> Result<Command, String> {
             Some("dump") => dump(&mut parser).map_err(text),
             Some("stat") => stat(&mut parser).map_err(text),
             Some("recover") => recover(&mut parser).map_err(text),
+            Some("clean") => clean(&mut parser).map_err(text),
             Some("version") => nothing_more(&mut parser, Command::Version),
             Some("help") => nothing_more(&mut parser, Command::Help),
             _ => Err(format!("there is no command {word:?}")),
@@ -142,6 +147,19 @@ fn recover(parser: &mut Parser) -> Result<Command, lexopt::Error> {
         }
     }
     Ok(Command::Recover { dir: dir.unwrap_or_else(jitsym::spool_dir), pids })
+}
+
+fn clean(parser: &mut Parser) -> Result<Command, lexopt::Error> {
+    let (mut dirs, mut dry_run) = (Vec::new(), false);
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Long("dry-run") => dry_run = true,
+            Long("dir") => dirs.push(PathBuf::from(parser.value()?)),
+            Long("help") | Short('h') => return Ok(Command::Help),
+            other => return Err(other.unexpected()),
+        }
+    }
+    Ok(Command::Clean { dirs, dry_run })
 }
 
 fn pid_of(word: OsString) -> Result<u32, lexopt::Error> {

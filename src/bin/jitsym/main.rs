@@ -1,8 +1,9 @@
-//! The command-line program: says what is wrong with jitdumps and perf maps, prints them, and completes the files of processes
-//! that were killed.
+//! The command-line program: says what is wrong with jitdumps and perf maps, prints them, completes the files of processes
+//! that were killed, and removes those of processes that are dead.
 
 mod args;
 mod check;
+mod clean;
 mod input;
 mod progress;
 mod recover;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         Command::Check { files, style, allowed } => check::run(&files, style, &allowed, &mut out),
         Command::Dump { file, disassemble, name } => show::dump(&file, disassemble, name, &mut out),
         Command::Stat { files } => show::stat(&files, &mut out),
+        Command::Clean { dirs, dry_run } => clean::clean(dirs, dry_run, &mut out),
         Command::Recover { dir, pids } => {
             drop(out);
             return match recover::recover(&dir, &pids) {

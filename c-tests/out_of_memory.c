@@ -1,0 +1,225 @@
+/*
+ * Allocations that fail, one by one: the first, the second, and so on, alone or with all that follow, while a session is
+ * opened, used and closed. Each call answers with a status, and afterwards, when there is memory again, all works.
+ *
+ * Counted and refused by standing in for the C library's allocator, from which Rust's has its memory.
+ */
+#define _GNU_SOURCE
+#include <malloc.h>
+#include <pthread.h>
+#include <sys/mman.h>
+
+#include "testing.h"
+
+void *__libc_malloc(size_t size);
+void *__libc_calloc(size_t count, size_t size);
+void *__libc_realloc(void *old, size_t size);
+void *__libc_memalign(size_t alignment, size_t size);
+
+/* Allocations since the start of what is tested; from which on they fail, and how many. Those of all threads. */
+static unsigned long counted, fail_from, fail_count;
+static int armed;
+
+static int fails(void) {
+  if (!__atomic_load_n(&armed, __ATOMIC_SEQ_CST)) {
+    return 0;
+  }
+  unsigned long number = __atomic_fetch_add(&counted, 1, __ATOMIC_SEQ_CST);
+  int failed = number >= fail_from && number - fail_from < fail_count;
+  if (failed) {
+    errno = ENOMEM;
+  }
+  return failed;
+}
+
+void *malloc(size_t size) {
+  return fails() ? NULL : __libc_malloc(size);
+}
+
+void *calloc(size_t count, size_t size) {
+  return fails() ? NULL : __libc_calloc(count, size);
+}
+
+void *realloc(void *old, size_t size) {
+  return fails() ? NULL : __libc_realloc(old, size);
+}
+
+void *memalign(size_t alignment, size_t size) {
+  return fails() ? NULL : __libc_memalign(alignment, size);
+}
+
+void *aligned_alloc(size_t alignment, size_t size) {
+  return memalign(alignment, size);
+}
+
+int posix_memalign(void **out, size_t alignment, size_t size) {
+  *out = memalign(alignment, size);
+  return *out == NULL ? ENOMEM : 0;
+}
+
+static void arm(int on) {
+  __atomic_store_n(&armed, on, __ATOMIC_SEQ_CST);
+}
+
+static const uint64_t ADDR = 0x7000000000;
+enum { LIVE = 100 };
+static jitsym *session;
+static jitsym_id ids[LIVE];
+
+/* What a call may answer while there is no memory. */
+static int is_expected(jitsym_status status) {
+  return status == JITSYM_OK || status == JITSYM_ERR_NO_MEMORY || status == JITSYM_ERR_DROPPED ||
+         status == JITSYM_ERR_THREAD || status == JITSYM_ERR_NO_SINK || status == JITSYM_ERR_SINK_FAILED ||
+         status == JITSYM_ERR_UNKNOWN_ID || status == JITSYM_ERR_SESSION;
+}
+
+#define TRY(call)                                                                         \
+  do {                                                                                    \
+    jitsym_status status_ = call;                                                         \
+    if (!is_expected(status_)) {                                                          \
+      arm(0);                                                                             \
+      fprintf(stderr, "%lu, %lu: %s is %s\n", fail_from, fail_count, #call, jitsym_status_name((int)status_)); \
+      _exit(1);                                                                           \
+    }                                                                                     \
+  } while (0)
+
+static void open_session(void) {
+  jitsym_options options = test_options();
+  session = NULL;
+  TRY(jitsym_init(&options, &session));
+}
+
+static void use(void) {
+  static const jitsym_line lines[] = {{0, 10, 3, 0, "/src/first.js"}, {0x20, 11, 0, 0, "/src/second.js"}};
+  static unsigned char large[400000];
+  jitsym_unwind unwind;
+  memset(&unwind, 0, sizeof unwind);
+  unwind.struct_size = sizeof unwind;
+  for (unsigned i = 0; i < LIVE; i++) {
+    jitsym_code code = test_code(ADDR + 0x1000 * (i % 200), 0x800, i % 3 ? "plain" : "odd\tname \xff");
+    unwind.kind = i % 4;
+    unwind.cfa_offset = (int32_t)(16 + 8 * (i % 20));
+    code.unwind = i % 4 == 3 ? NULL : &unwind;
+    code.lines = lines;
+    code.line_count = i % 3;
+    if (i % 50 == 49) {
+      code.bytes = large;
+      code.size = sizeof large;
+    }
+    ids[i] = 0;
+    TRY(jitsym_register(session, &code, &ids[i]));
+    if (i % 10 == 9) {
+      jitsym_move_target target = test_target(ADDR + 0x10000000 + 0x1000 * i);
+      target.bytes = large;
+      TRY(jitsym_move(session, ids[i], &target));
+      TRY(jitsym_unregister(session, ids[i - 1]));
+    }
+    if (i % 50 == 49) {
+      TRY(jitsym_flush(session, 0));
+    }
+  }
+  TRY(jitsym_unregister_range(session, ADDR, 0x1000 * 100));
+}
+
+static void *use_on_thread(void *unused) {
+  use();
+  return unused;
+}
+
+static void whole_life(void) {
+  open_session();
+  use();
+  TRY(jitsym_flush(session, 0));
+  TRY(jitsym_close(session));
+  open_session();
+  TRY(jitsym_close(session));
+}
+
+/* With memory again everything works. */
+static void check_works(void) {
+  session = test_open();
+  test_register(session, ADDR - 0x1000, 0x80, "after all");
+  CHECK_OK(jitsym_flush(session, 0));
+  struct dump dump = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
+  struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
+  CHECK(dump_load(&dump, "after all", 0) != NULL && strcmp(map_name(&map, ADDR - 0x1000), "after all") == 0);
+  map_free(&map);
+  dump_free(&dump);
+  CHECK_OK(jitsym_close(session));
+}
+
+static void fails_in_life(void) {
+  arm(1);
+  whole_life();
+  arm(0);
+  check_works();
+}
+
+/* A session that has been at work, and then there is no more; for a thread of old, and for one that begins. */
+static void fails_at_work(void) {
+  session = test_open();
+  pthread_t thread;
+  CHECK_OK(jitsym_flush(session, 0));
+  arm(1);
+  use();
+  arm(0);
+  CHECK(pthread_create(&thread, NULL, use_on_thread, NULL) == 0);
+  arm(1);
+  pthread_join(thread, NULL);
+  TRY(jitsym_flush(session, 0));
+  arm(0);
+  CHECK_OK(jitsym_flush(session, 0));
+  CHECK_OK(jitsym_close(session));
+  check_works();
+}
+
+/* How many allocations a scenario makes if none fails. */
+static unsigned long *total;
+
+static void count(void (*scenario)(void)) {
+  fail_from = (unsigned long)-1;
+  scenario();
+  *total = counted;
+}
+
+static void count_life(void) {
+  count(fails_in_life);
+}
+
+static void count_work(void) {
+  count(fails_at_work);
+}
+
+static void sweep(void (*counting)(void), void (*scenario)(void), const char *name) {
+  test_child(counting);
+  unsigned long most = *total, tried = 0;
+  CHECK(most > 50);
+  if (getenv("OUT_OF_MEMORY_REPORT") != NULL) {
+    fprintf(stderr, "%s: %lu allocations\n", name, most);
+  }
+  static const unsigned long counts[] = {1, (unsigned long)-1};
+  for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+    /* All of the first, where the least is ready; then some. */
+    for (fail_from = 0; fail_from < most; fail_from += fail_from < 120 ? 1 : 1 + most / 40) {
+      fail_count = counts[i];
+      uint64_t begin = test_now();
+      test_child(scenario);
+      if (getenv("OUT_OF_MEMORY_REPORT") != NULL && test_now() - begin > 100000000) {
+        fprintf(stderr, "%lu, %lu: %u ms\n", fail_from, fail_count, (unsigned)((test_now() - begin) / 1000000));
+      }
+      tried++;
+    }
+  }
+  if (getenv("OUT_OF_MEMORY_REPORT") != NULL) {
+    fprintf(stderr, "%s: %lu allocations, %lu runs\n", name, most, tried);
+  }
+}
+
+int main(int argc, char **argv) {
+  test_begin(argc, argv);
+  total = mmap(NULL, sizeof *total, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  CHECK(total != MAP_FAILED);
+  sweep(count_life, fails_in_life, "the life of a session");
+  sweep(count_work, fails_at_work, "a session at work");
+  return test_end();
+}

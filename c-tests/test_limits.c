@@ -1,0 +1,419 @@
+/*
+ * A process that is hemmed in: by resource limits, by a sandbox that forbids system calls, in another root, as another user.
+ * The host goes on, no signal reaches it, and what can be written is.
+ */
+#define _GNU_SOURCE
+#include <grp.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+
+#include "testing.h"
+
+static const uint64_t ADDR = 0x7000000000;
+
+static jitsym_stats stats_now(jitsym *session) {
+  jitsym_stats stats;
+  memset(&stats, 0, sizeof stats);
+  stats.struct_size = sizeof stats;
+  CHECK_OK(jitsym_get_stats(session, &stats));
+  return stats;
+}
+
+static void put(jitsym *session, unsigned number, const char *kind) {
+  char name[64];
+  snprintf(name, sizeof name, "%s %u", kind, number);
+  test_register(session, ADDR + 0x1000 * number, 0x400, name);
+}
+
+/* Both files are whole, and have codes [0, count). */
+static void check_files(unsigned count, const char *kind) {
+  struct dump dump = dump_read(test_path_of(getpid(), JITSYM_SINK_JITDUMP).text);
+  struct map map = map_read(test_path_of(getpid(), JITSYM_SINK_MAP).text);
+  for (unsigned i = 0; i < count; i++) {
+    char name[64];
+    snprintf(name, sizeof name, "%s %u", kind, i);
+    CHECK(dump_load(&dump, name, 0) != NULL && strcmp(map_name(&map, ADDR + 0x1000 * i), name) == 0);
+  }
+  map_free(&map);
+  dump_free(&dump);
+}
+
+static void limit(int what, rlim_t soft) {
+  struct rlimit limits;
+  CHECK(getrlimit(what, &limits) == 0);
+  limits.rlim_cur = soft == RLIM_INFINITY ? limits.rlim_max : soft;
+  CHECK(setrlimit(what, &limits) == 0);
+}
+
+/* RLIMIT_FSIZE: writing beyond it raises SIGXFSZ, which ends a process. */
+static void file_size_after(void) {
+  jitsym *session = test_open();
+  put(session, 0, "size");
+  CHECK_OK(jitsym_flush(session, 0));
+  limit(RLIMIT_FSIZE, 20000);
+  for (unsigned i = 1; i < 1000; i++) {
+    put(session, i, "size");
+  }
+  CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_flush(session, 0));
+  CHECK(stats_now(session).sinks_failed == (JITSYM_SINK_JITDUMP | JITSYM_SINK_MAP));
+  struct dump dump = dump_read(test_path_of(getpid(), JITSYM_SINK_JITDUMP).text);
+  /* Up to the last whole record below the limit. */
+  CHECK(dump.size <= 20000 && dump.size > 20000 - 2000);
+  dump_free(&dump);
+  struct map map = map_read(test_path_of(getpid(), JITSYM_SINK_MAP).text);
+  map_free(&map);
+  limit(RLIMIT_FSIZE, RLIM_INFINITY);
+  CHECK_OK(jitsym_flush(session, 0));
+  check_files(1000, "size");
+  CHECK_OK(jitsym_close(session));
+}
+
+static void file_size_before(void) {
+  static const rlim_t limits[] = {0, 1, 40, 4096, 100000};
+  for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
+    limit(RLIMIT_FSIZE, limits[i]);
+    jitsym_options options = test_options();
+    jitsym *session = NULL;
+    jitsym_status status = jitsym_init(&options, &session);
+    CHECK(status == JITSYM_OK || status == JITSYM_ERR_NO_SINK);
+    CHECK(status == JITSYM_OK || limits[i] < 40);
+    for (unsigned code = 0; session != NULL && code < 500; code++) {
+      put(session, code, "small");
+    }
+    if (session != NULL) {
+      (void)jitsym_flush(session, 0);
+      (void)jitsym_close(session);
+    }
+  }
+  limit(RLIMIT_FSIZE, RLIM_INFINITY);
+  jitsym *session = test_open();
+  for (unsigned i = 0; i < 100; i++) {
+    put(session, i, "large");
+  }
+  CHECK_OK(jitsym_flush(session, 0));
+  check_files(100, "large");
+  CHECK_OK(jitsym_close(session));
+}
+
+/* RLIMIT_NOFILE: the map is written anew by way of another file, and there is no descriptor for that. */
+static void descriptors(void) {
+  jitsym *session = test_open();
+  put(session, 0, "few");
+  CHECK_OK(jitsym_flush(session, 0));
+  limit(RLIMIT_NOFILE, 3);
+  for (unsigned i = 0; i < 50; i++) {
+    put(session, i, "few");
+    put(session, i, "next");
+  }
+  CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_flush(session, 0));
+  jitsym_stats stats = stats_now(session);
+  CHECK(stats.sinks_failed == JITSYM_SINK_MAP && stats.jitdump_records == 101);
+  char text[4096];
+  CHECK_OK(jitsym_last_error(session, text, sizeof text));
+  CHECK(strstr(text, "Too many open files") != NULL);
+  limit(RLIMIT_NOFILE, RLIM_INFINITY);
+  CHECK_OK(jitsym_flush(session, 0));
+  check_files(50, "next");
+  CHECK_OK(jitsym_close(session));
+}
+
+static void no_descriptors(void) {
+  for (rlim_t most = 3; most < 12; most++) {
+    limit(RLIMIT_NOFILE, most);
+    jitsym_options options = test_options();
+    jitsym *session = NULL;
+    jitsym_status status = jitsym_init(&options, &session);
+    CHECK(status == JITSYM_OK || status == JITSYM_ERR_NO_SINK);
+    CHECK(status == JITSYM_OK || most < 12);
+    if (status == JITSYM_OK) {
+      put(session, 0, "few");
+      (void)jitsym_flush(session, 0);
+      (void)jitsym_close(session);
+    } else {
+      char text[4096];
+      CHECK_OK(jitsym_last_error(NULL, text, sizeof text));
+      CHECK(strstr(text, "Too many open files") != NULL && strstr(text, test_dir) != NULL);
+    }
+  }
+  limit(RLIMIT_NOFILE, RLIM_INFINITY);
+  jitsym *session = test_open();
+  put(session, 0, "enough");
+  CHECK_OK(jitsym_flush(session, 0));
+  check_files(1, "enough");
+  CHECK_OK(jitsym_close(session));
+}
+
+static rlim_t address_space(void) {
+  FILE *file = fopen("/proc/self/statm", "r");
+  unsigned long pages;
+  CHECK(file != NULL && fscanf(file, "%lu", &pages) == 1 && fclose(file) == 0);
+  return pages * (rlim_t)sysconf(_SC_PAGESIZE);
+}
+
+/* RLIMIT_AS: no address space for the library's memory, or for its thread. */
+static rlim_t room;
+
+static void no_memory_before(void) {
+  limit(RLIMIT_AS, address_space() + room);
+  jitsym_options options = test_options();
+  jitsym *session = NULL;
+  jitsym_status status = jitsym_init(&options, &session);
+  CHECK(status == JITSYM_OK || status == JITSYM_ERR_NO_MEMORY || status == JITSYM_ERR_THREAD);
+  for (unsigned i = 0; session != NULL && i < 2000; i++) {
+    jitsym_code code = test_code(ADDR + 0x10000 * i, 0x8000, "much");
+    status = jitsym_register(session, &code, NULL);
+    CHECK(status == JITSYM_OK || status == JITSYM_ERR_NO_MEMORY || status == JITSYM_ERR_DROPPED);
+  }
+  if (session != NULL) {
+    status = jitsym_flush(session, 0);
+    CHECK(status == JITSYM_OK || status == JITSYM_ERR_SINK_FAILED || status == JITSYM_ERR_NO_MEMORY);
+    status = jitsym_close(session);
+    CHECK(status == JITSYM_OK || status == JITSYM_ERR_SINK_FAILED || status == JITSYM_ERR_NO_MEMORY);
+  }
+  limit(RLIMIT_AS, RLIM_INFINITY);
+  session = test_open();
+  put(session, 0, "enough");
+  CHECK_OK(jitsym_flush(session, 0));
+  check_files(1, "enough");
+  CHECK_OK(jitsym_close(session));
+}
+
+static void *registers(void *session) {
+  for (unsigned i = 0; i < 500; i++) {
+    jitsym_code code = test_code(ADDR + 0x100000 * i, i % 50 == 0 ? 0x10000 : 0x800, "beside");
+    jitsym_status status = jitsym_register(session, &code, NULL);
+    CHECK(status == JITSYM_OK || status == JITSYM_ERR_NO_MEMORY || status == JITSYM_ERR_DROPPED);
+  }
+  return NULL;
+}
+
+static void no_memory_after(void) {
+  jitsym *session = test_open();
+  pthread_t threads[3];
+  for (int i = 0; i < 3; i++) {
+    /* Some begin before there is no more, and some find none. */
+    CHECK(pthread_create(&threads[i], NULL, registers, session) == 0);
+    if (i == 0) {
+      test_sleep_ms(1);
+    }
+  }
+  limit(RLIMIT_AS, address_space() + room);
+  registers(session);
+  for (int i = 0; i < 3; i++) {
+    CHECK(pthread_join(threads[i], NULL) == 0);
+  }
+  jitsym_status status = jitsym_flush(session, 0);
+  CHECK(status == JITSYM_OK || status == JITSYM_ERR_SINK_FAILED || status == JITSYM_ERR_NO_MEMORY);
+  limit(RLIMIT_AS, RLIM_INFINITY);
+  put(session, 0, "enough");
+  CHECK_OK(jitsym_flush(session, 0));
+  check_files(1, "enough");
+  CHECK_OK(jitsym_close(session));
+}
+
+static void memory(void) {
+  static const rlim_t rooms[] = {0, 1 << 12, 1 << 16, 1 << 18, 1 << 20, 5 << 20, 70 << 20, 80 << 20, 200 << 20};
+  for (size_t i = 0; i < sizeof rooms / sizeof rooms[0]; i++) {
+    room = rooms[i];
+    test_child(no_memory_before);
+    test_child(no_memory_after);
+  }
+}
+
+/* A sandbox that answers a system call with an error. */
+static struct {
+  const char *name;
+  long number;
+  int error;
+  int after;
+} forbidden;
+
+static void forbid(void) {
+  struct sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)forbidden.number, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (unsigned)forbidden.error),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  struct sock_fprog program = {sizeof filter / sizeof filter[0], filter};
+  CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+  /* For all threads, the library's too. */
+  CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0);
+  errno = 0;
+}
+
+static void sandboxed(void) {
+  if (!forbidden.after) {
+    forbid();
+  }
+  unsigned char *code_bytes = mmap(NULL, 0x2000, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(code_bytes != MAP_FAILED);
+  memset(code_bytes, 0xab, 0x1000);
+  memset(code_bytes + 0x1000, 0xcd, 0x1000);
+  jitsym *session = test_open();
+  put(session, 0, "first");
+  CHECK_OK(jitsym_flush(session, 0));
+  if (forbidden.after) {
+    forbid();
+  }
+  /* Everything that asks the system for something: reading code, writing anew, growing, an idle writer, a new thread. */
+  for (unsigned i = 0; i < 200; i++) {
+    put(session, i, "old");
+    put(session, i, "new");
+  }
+  jitsym_code code = test_code((uintptr_t)code_bytes + 0x800, 0x1000, "read by the kernel");
+  code.bytes = NULL;
+  CHECK_OK(jitsym_register(session, &code, NULL));
+  code = test_code(0x20000, 0x100, "nowhere");
+  code.bytes = NULL;
+  CHECK_OK(jitsym_register(session, &code, NULL));
+  static unsigned char large[600000];
+  code = test_code(ADDR - 0x1000000, sizeof large, "large");
+  code.bytes = large;
+  CHECK_OK(jitsym_register(session, &code, NULL));
+  pthread_t thread;
+  CHECK(pthread_create(&thread, NULL, registers, session) == 0 && pthread_join(thread, NULL) == 0);
+  for (unsigned i = 0; i < 200; i++) {
+    put(session, i, "last");
+  }
+  if (strcmp(forbidden.name, "membarrier") == 0) {
+    /* The writer goes to sleep, and is woken. */
+    test_sleep_ms(1500);
+    put(session, 200, "last");
+    test_sleep_ms(200);
+  }
+  jitsym_status status = jitsym_flush(session, 0);
+  struct dump dump = dump_read(test_path_of(getpid(), JITSYM_SINK_JITDUMP).text);
+  const struct dump_record *load = dump_load(&dump, "read by the kernel", 0);
+  CHECK(load != NULL && load->code[0] == 0xab && load->code[0x7ff] == 0xab && load->code[0x800] == 0xcd);
+  CHECK(dump_load(&dump, "nowhere", 0) != NULL && dump_load(&dump, "large", 0) != NULL);
+  dump_free(&dump);
+  if (status != JITSYM_OK) {
+    char text[4096];
+    CHECK_OK(jitsym_last_error(session, text, sizeof text));
+    fprintf(stderr, "%s, errno %d, %s: %s\n", forbidden.name, forbidden.error, forbidden.after ? "after" : "before", text);
+  }
+  CHECK_OK(status);
+  check_files(200, "last");
+  CHECK_OK(jitsym_close(session));
+}
+
+static void sandboxes(void) {
+  static const struct {
+    const char *name;
+    long number;
+  } calls[] = {
+      {"fallocate", SYS_fallocate},
+      {"membarrier", SYS_membarrier},
+      {"process_vm_readv", SYS_process_vm_readv},
+      {"memfd_create", SYS_memfd_create},
+      {"statx", SYS_statx},
+      {"madvise", SYS_madvise},
+      {"flock", SYS_flock},
+      {"fcntl", SYS_fcntl},
+      {"fstatfs", SYS_fstatfs},
+      {"kill", SYS_kill},
+      {"prctl", SYS_prctl},
+      {"getdents64", SYS_getdents64},
+      {"sched_yield", SYS_sched_yield},
+  };
+  static const int errors[] = {EPERM, ENOSYS, EACCES};
+  for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
+    for (int e = 0; e < 3; e++) {
+      for (int after = 0; after < 2; after++) {
+        forbidden.name = calls[i].name;
+        forbidden.number = calls[i].number;
+        forbidden.error = errors[e];
+        forbidden.after = after;
+        test_child(sandboxed);
+      }
+    }
+  }
+}
+
+/* Another root, after the session was opened: the files stay where they were, and are written anew there. */
+static void other_root(void) {
+  struct test_path root = test_subdir("root", 1), inside = test_subdir("root/inside", 1);
+  (void)inside;
+  jitsym *session = test_open();
+  put(session, 0, "first");
+  CHECK_OK(jitsym_flush(session, 0));
+  int outside = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  CHECK(outside >= 0 && chroot(root.text) == 0 && chdir("/") == 0);
+  for (unsigned i = 0; i < 100; i++) {
+    put(session, i, "old");
+    put(session, i, "new");
+  }
+  CHECK_OK(jitsym_flush(session, 0));
+  CHECK(fchdir(outside) == 0 && chroot(".") == 0);
+  check_files(100, "new");
+  CHECK(test_files_in(root.text) == 1);
+  CHECK_OK(jitsym_close(session));
+}
+
+/* Another user afterwards, in a directory like /tmp: what has to be written anew cannot be, but what can be appended is. */
+static void other_user(void) {
+  struct test_path dir = test_subdir("sticky", 1);
+  CHECK(chmod(dir.text, 01777) == 0);
+  test_dir = dir.text;
+  jitsym *session = test_open();
+  put(session, 0, "user");
+  CHECK_OK(jitsym_flush(session, 0));
+  CHECK(setgroups(0, NULL) == 0 && setgid(65534) == 0 && setuid(65534) == 0);
+  for (unsigned i = 1; i < 100; i++) {
+    put(session, i, "user");
+  }
+  CHECK_OK(jitsym_flush(session, 0));
+  check_files(100, "user");
+  put(session, 0, "again");
+  CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_flush(session, 0));
+  jitsym_stats stats = stats_now(session);
+  CHECK(stats.sinks_failed == JITSYM_SINK_MAP && stats.sinks_running == JITSYM_SINK_JITDUMP);
+  struct dump dump = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
+  CHECK(dump_load(&dump, "again 0", 0) != NULL && dump_count(&dump, DUMP_LOAD) == 101);
+  dump_free(&dump);
+  struct map map = map_read(test_path_of(getpid(), JITSYM_SINK_MAP).text);
+  map_free(&map);
+  CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_close(session));
+}
+
+/* A directory that the user may not write to. */
+static void not_writable(void) {
+  struct test_path dir = test_subdir("closed", 1);
+  CHECK(chmod(dir.text, 0555) == 0);
+  CHECK(geteuid() != 0 || (setgroups(0, NULL) == 0 && setgid(65534) == 0 && setuid(65534) == 0));
+  jitsym_options options = test_options();
+  options.map_dir = options.jitdump_dir = dir.text;
+  jitsym *session = NULL;
+  CHECK_STATUS(JITSYM_ERR_NO_SINK, jitsym_init(&options, &session));
+  char text[4096];
+  CHECK_OK(jitsym_last_error(NULL, text, sizeof text));
+  CHECK(strstr(text, dir.text) != NULL && strstr(text, "Permission denied") != NULL);
+}
+
+int main(int argc, char **argv) {
+  test_begin(argc, argv);
+  /* A world that other users may pass through, for those tests that become one. */
+  CHECK(chmod(test_dir, 0755) == 0);
+  test_child(file_size_after);
+  test_child(file_size_before);
+  test_child(descriptors);
+  test_child(no_descriptors);
+  if (!test_light) {
+    /* Sanitizers and valgrind want address space, and system calls of their own. */
+    memory();
+    sandboxes();
+  }
+  if (geteuid() == 0) {
+    test_child(other_root);
+    test_child(other_user);
+  }
+  test_child(not_writable);
+  return test_end();
+}

@@ -1,0 +1,114 @@
+//! Removes perf maps, jitdumps and spools of dead processes of this user, and nothing else.
+//!
+//! `/tmp` is full of other people's files, and a pid may be in use by another process, or by one that cannot be seen from
+//! here. So a file goes only if its name has exactly the form, it is this user's, has no other name, nobody with its pid
+//! is alive, nobody has it locked, and no process that can be seen has it open or mapped.
+
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::sys::dir::Dir;
+use crate::sys::{file, process, spool};
+
+/// A file with the name of a map, a jitdump or a spool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cleaned {
+    /// The file.
+    pub path: PathBuf,
+    /// Why it is still there; `None` if it is gone.
+    pub kept: Option<String>,
+}
+
+/// Removes the files of dead processes from a directory, or only says which they are.
+pub fn clean(dir: &Path, dry_run: bool) -> io::Result<Vec<Cleaned>> {
+    let held = Dir::open(dir)?;
+    let mut names = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let name = entry?.file_name();
+        if let Some(pid) = pid_in(&name) {
+            names.push((name, pid));
+        }
+    }
+    names.sort();
+    if names.is_empty() {
+        return Ok(Vec::new());
+    }
+    let used = process::files_in_use();
+    let clean = |(name, pid): (std::ffi::OsString, u32)| {
+        let result = check(&held, &name, pid, &used).and_then(|()| if dry_run { Ok(()) } else { held.remove(&name) });
+        Cleaned { path: dir.join(name), kept: result.err().map(|error| error.to_string()) }
+    };
+    Ok(names.into_iter().map(clean).collect())
+}
+
+fn check(dir: &Dir, name: &OsStr, pid: u32, used: &HashSet<(u64, u64)>) -> io::Result<()> {
+    let refuse = |why| Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
+    let data = dir.look(name)?;
+    file::check_plain(&data)?;
+    if process::is_alive(pid) {
+        return refuse("a process with this pid lives");
+    }
+    if file::is_locked(dir, name) || spool::is_locked_by_owner(dir, name) {
+        return refuse("a living process has locked it");
+    }
+    if used.contains(&(data.dev(), data.ino())) {
+        return refuse("a living process has it open");
+    }
+    Ok(())
+}
+
+/// The pid in the name of a map, a jitdump, one of either that is being written anew, or a spool.
+fn pid_in(name: &OsStr) -> Option<u32> {
+    let text = std::str::from_utf8(name.as_bytes()).ok()?;
+    if let Some(pid) = spool::pid_in(text) {
+        return Some(pid);
+    }
+    let text = text.strip_prefix('.').map_or(Some(text), |hidden| hidden.strip_suffix(".new"))?;
+    let between = |prefix, suffix| text.strip_prefix(prefix)?.strip_suffix(suffix);
+    let digits = between("perf-", ".map").or_else(|| between("jit-", ".dump"))?;
+    let are_digits = digits.bytes().all(|byte| byte.is_ascii_digit());
+    digits.parse().ok().filter(|&pid: &u32| are_digits && pid > 0 && pid <= i32::MAX as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_the_exact_form_count() {
+        let good = [
+            "perf-17.map",
+            "jit-17.dump",
+            "jit-017.dump",
+            ".perf-17.map.new",
+            ".jit-17.dump.new",
+            "jitsym-17-2af-1c.spool",
+        ];
+        for name in good {
+            assert_eq!(pid_in(OsStr::new(name)), Some(17), "{name}");
+        }
+        let bad = [
+            "perf-17.map.bak",
+            "perf-+17.map",
+            "perf-.map",
+            "perf-0.map",
+            "perf-17a.map",
+            "xperf-17.map",
+            "perf-17.dump",
+            "perf-17.map.new",
+            ".perf-17.map",
+            "perf-99999999999.map",
+            "jitted-17-1.so",
+            "jitsym-17.spool",
+            "perf.data",
+        ];
+        for name in bad {
+            assert_eq!(pid_in(OsStr::new(name)), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Hands one value from one thread to another. A channel would make a handle for the thread that waits, and end the process if
+//! there is no memory for that.
+
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// The side that gives.
+pub struct Give<T>(Arc<Place<T>>);
+
+/// The side that takes.
+pub struct Take<T>(Arc<Place<T>>);
+
+struct Place<T> {
+    state: Mutex<State<T>>,
+    changed: Condvar,
+}
+
+enum State<T> {
+    Waiting,
+    Given(T),
+    /// The giver is gone, or the value is taken.
+    Over,
+}
+
+impl<T> fmt::Debug for Give<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Give").finish_non_exhaustive()
+    }
+}
+
+/// Why there is no value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// It may still come.
+    Late,
+    /// It never will.
+    Never,
+}
+
+/// Both sides.
+pub fn handover<T>() -> (Give<T>, Take<T>) {
+    let place = Arc::new(Place { state: Mutex::new(State::Waiting), changed: Condvar::new() });
+    (Give(place.clone()), Take(place))
+}
+
+impl<T> Place<T> {
+    fn state(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end(&self, state: State<T>) {
+        *self.state() = state;
+        self.changed.notify_all();
+    }
+}
+
+impl<T> Give<T> {
+    pub fn give(self, value: T) {
+        self.0.end(State::Given(value));
+    }
+}
+
+impl<T> Drop for Give<T> {
+    fn drop(&mut self) {
+        if matches!(*self.0.state(), State::Waiting) {
+            self.0.end(State::Over);
+        }
+    }
+}
+
+impl<T> Take<T> {
+    /// The value, as soon as it is there.
+    pub fn take(&self, timeout: Duration) -> Result<T, Missing> {
+        let is_waiting = |state: &mut State<T>| matches!(state, State::Waiting);
+        let waited = self.0.changed.wait_timeout_while(self.0.state(), timeout, is_waiting);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        match std::mem::replace(&mut *state, State::Over) {
+            State::Given(value) => Ok(value),
+            State::Over => Err(Missing::Never),
+            State::Waiting => {
+                *state = State::Waiting;
+                Err(Missing::Late)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_comes_once_late_or_never() {
+        let (give, take) = handover();
+        assert_eq!(take.take(Duration::from_millis(1)), Err(Missing::Late));
+        let thread = std::thread::spawn(move || give.give(7));
+        assert_eq!(take.take(Duration::from_secs(60)), Ok(7));
+        thread.join().unwrap();
+        assert_eq!(take.take(Duration::from_secs(60)), Err(Missing::Never));
+        let (give, take) = handover::<u32>();
+        drop(give);
+        assert_eq!(take.take(Duration::from_secs(60)), Err(Missing::Never));
+    }
+}

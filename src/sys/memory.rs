@@ -1,0 +1,159 @@
+//! Memory that runs out: the allocator of the C libraries has a reserve for that, because a failed allocation of Rust's standard
+//! library ends the process, and the process is somebody else's.
+//!
+//! From the reserve come the small pieces that a call or a pass of the writer needs to finish in good order. Whoever begins
+//! something asks [`is_short`] first, and leaves it. Large pieces are asked for in a way that can fail.
+//!
+//! Only the C libraries have it (feature `reserve`): a Rust program has one allocator, and that is for it to choose.
+
+#[cfg(feature = "reserve")]
+pub use reserve::is_short;
+
+/// Whether memory has run out, and is not back yet.
+#[cfg(not(feature = "reserve"))]
+#[inline]
+pub fn is_short() -> bool {
+    false
+}
+
+/// Whether so many bytes are to be had. For what can only be asked for in a way that cannot fail.
+pub fn is_there(bytes: usize) -> bool {
+    let mut probe: Vec<u8> = Vec::new();
+    probe.try_reserve_exact(bytes).is_ok()
+}
+
+#[cfg(feature = "reserve")]
+mod reserve {
+    use std::alloc::{GlobalAlloc, Layout, System};
+    use std::cell::UnsafeCell;
+    use std::ptr;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+    const SIZE: usize = 1 << 20;
+    /// Larger pieces do not come from the reserve.
+    const LARGEST: usize = 64 << 10;
+    const ALIGN: usize = align_of::<Reserve>();
+
+    #[global_allocator]
+    static ALLOCATOR: Allocator = Allocator;
+
+    struct Allocator;
+
+    #[repr(align(4096))]
+    struct Reserve(UnsafeCell<[u8; SIZE]>);
+
+    // SAFETY: each piece of it has one owner.
+    unsafe impl Sync for Reserve {}
+
+    static RESERVE: Reserve = Reserve(UnsafeCell::new([0; SIZE]));
+    /// Pieces in use, and where the next one begins: `count:32 | next:32`. With the last piece all of it is free again.
+    static STATE: AtomicU64 = AtomicU64::new(0);
+    static SHORT: AtomicBool = AtomicBool::new(false);
+
+    /// Whether memory has run out, and is not back yet.
+    #[inline]
+    pub fn is_short() -> bool {
+        SHORT.load(Ordering::Relaxed) && is_still_short()
+    }
+
+    #[cold]
+    fn is_still_short() -> bool {
+        let half_used = STATE.load(Ordering::Relaxed) as u32 as usize > SIZE / 2;
+        if half_used || !super::is_there(LARGEST + 1) {
+            return true;
+        }
+        SHORT.store(false, Ordering::Relaxed);
+        false
+    }
+
+    fn start() -> *mut u8 {
+        RESERVE.0.get().cast()
+    }
+
+    fn is_reserve(piece: *mut u8) -> bool {
+        (piece as usize).wrapping_sub(start() as usize) < SIZE
+    }
+
+    #[cold]
+    fn take(layout: Layout) -> *mut u8 {
+        SHORT.store(true, Ordering::Relaxed);
+        if layout.size() > LARGEST || layout.align() > ALIGN {
+            return ptr::null_mut();
+        }
+        let change = |state: u64| {
+            let at = (state as u32 as usize).next_multiple_of(layout.align());
+            let end = at + layout.size();
+            (end <= SIZE).then_some(((state >> 32) + 1) << 32 | end as u64)
+        };
+        match STATE.fetch_update(Ordering::AcqRel, Ordering::Acquire, change) {
+            // SAFETY: inside the reserve.
+            Ok(before) => unsafe { start().add((before as u32 as usize).next_multiple_of(layout.align())) },
+            Err(_) => ptr::null_mut(),
+        }
+    }
+
+    #[cold]
+    fn give_back() {
+        let change = |state: u64| {
+            let count = (state >> 32) - 1;
+            Some(if count == 0 { 0 } else { count << 32 | u64::from(state as u32) })
+        };
+        let _ = STATE.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
+    }
+
+    // SAFETY: pieces come from the system's allocator and go back there, or from the reserve, where none is given out twice.
+    unsafe impl GlobalAlloc for Allocator {
+        unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+            // SAFETY: the caller's promise.
+            let piece = unsafe { System.alloc(layout) };
+            if piece.is_null() {
+                take(layout)
+            } else {
+                piece
+            }
+        }
+
+        unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+            // SAFETY: the caller's promise.
+            let piece = unsafe { System.alloc_zeroed(layout) };
+            if !piece.is_null() {
+                return piece;
+            }
+            let piece = take(layout);
+            if !piece.is_null() {
+                // SAFETY: the piece is that long.
+                unsafe { piece.write_bytes(0, layout.size()) };
+            }
+            piece
+        }
+
+        unsafe fn dealloc(&self, piece: *mut u8, layout: Layout) {
+            if is_reserve(piece) {
+                give_back();
+            } else {
+                // SAFETY: the caller's promise.
+                unsafe { System.dealloc(piece, layout) };
+            }
+        }
+
+        unsafe fn realloc(&self, piece: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+            if !is_reserve(piece) {
+                // SAFETY: the caller's promise.
+                let moved = unsafe { System.realloc(piece, layout, size) };
+                if !moved.is_null() {
+                    return moved;
+                }
+            }
+            // SAFETY: by the caller's promise the size makes a valid layout.
+            let new = unsafe { self.alloc(Layout::from_size_align_unchecked(size, layout.align())) };
+            if !new.is_null() {
+                // SAFETY: both pieces are that long, and they are different ones.
+                unsafe {
+                    ptr::copy_nonoverlapping(piece, new, size.min(layout.size()));
+                    self.dealloc(piece, layout);
+                }
+            }
+            new
+        }
+    }
+}

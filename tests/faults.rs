@@ -1,0 +1,279 @@
+//! Faults by the kernel's own means: small, read-only and noexec file systems in a mount namespace of their own, process 1 of
+//! a pid namespace, resource limits, sandboxes, allocations that fail; and `jitsym clean` among files that it must not touch.
+//!
+//! Namespaces take root; another user's run says what it leaves out.
+
+mod support;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{symlink, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+use support::*;
+
+const MAP: u32 = 1;
+const JITDUMP: u32 = 2;
+
+fn program() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| compile("gcc", &["c-tests/faults.c"], Link::Shared, &["-O1"], "faults"))
+}
+
+fn fresh_dir(name: &str) -> PathBuf {
+    let dir = scratch_dir(name);
+    fs::remove_dir_all(&dir).expect("empty the scratch directory");
+    fs::create_dir_all(&dir).expect("scratch directory");
+    dir
+}
+
+/// Whether namespaces of these kinds are to be had.
+fn may_unshare(kinds: &[&str]) -> bool {
+    let allowed = try_run(Command::new("unshare").args(kinds).arg("true")).status.success();
+    if !allowed {
+        println!("left out: no namespace to be had");
+    }
+    allowed
+}
+
+/// Runs the program in a mount namespace, with a tmpfs mounted on its directory after what `prepare` does to that (`$1`).
+fn on_tmpfs(name: &str, options: &str, prepare: &str, arguments: &[&str]) -> Option<String> {
+    if !may_unshare(&["-m"]) {
+        return None;
+    }
+    let dir = fresh_dir(name);
+    let script = format!(
+        "mount -t tmpfs -o {options} none $1; {prepare}; dir=$1; shift; exec {} $dir \"$@\"",
+        program().display()
+    );
+    let mut command = Command::new("timeout");
+    command.args(["-k", "5", "120", "unshare", "-m", "sh", "-euc", &script, "sh"]).arg(&dir).args(arguments);
+    let output = run(command.env("JITSYM_SPOOL", "off"));
+    fs::remove_dir_all(&dir).expect("remove the directory");
+    Some(ended_well(&output))
+}
+
+/// What a program has printed before "ok".
+fn ended_well(output: &Output) -> String {
+    let text = stdout(output);
+    let said = text.strip_suffix("ok\n");
+    said.unwrap_or_else(|| panic!("{output:?}")).trim_end().to_string()
+}
+
+/// A disk that fills up, and has room again later: whole files all the time, and everything in them in the end.
+#[test]
+fn full_disk_and_back() {
+    for size in ["600k", "2m"] {
+        let prepare = "head -c 300000 /dev/zero > $1/ballast";
+        on_tmpfs("full", &format!("size={size}"), prepare, &["full-and-back"]);
+        // A ballast large enough to hold all that comes after it.
+        on_tmpfs("full-large", "size=8m", "head -c 7500000 /dev/zero > $1/ballast", &["full-and-back"]);
+    }
+}
+
+/// File systems on which nothing can be made, or nothing executable mapped.
+#[test]
+fn file_systems_that_refuse() {
+    let both = (MAP | JITDUMP).to_string();
+    let cases = [
+        ("read-only", "mount -o remount,ro $1", &*both, "Read-only file system"),
+        ("filled", "head -c 1000000 /dev/zero > $1/ballast 2>/dev/null || true", "7", "No space left on device"),
+        ("noexec", "mount -o remount,noexec $1", "2", "noexec"),
+        ("no-inodes", "mount -o remount,nr_inodes=1 $1", &*both, "No space left on device"),
+    ];
+    for (name, prepare, failed, reason) in cases {
+        let Some(said) = on_tmpfs(name, "size=64k", prepare, &["sinks", failed]) else { return };
+        assert!(said.contains(reason) && said.contains(name), "{name}: {said}");
+    }
+}
+
+/// A container command: the program as process 1, with `/tmp` and all else shared with other containers.
+fn container(dir: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["-k", "5", "120", "unshare", "-p", "-f", "-m", "--mount-proc"]).arg(program()).arg(dir);
+    command.args(arguments).env("JITSYM_SPOOL", "off");
+    command
+}
+
+/// Process 1 of a container finds the files of process 1 of an earlier one, and replaces them; but not those of one that lives.
+#[test]
+fn process_1_again_and_again() {
+    if !may_unshare(&["-p", "-f", "-m"]) {
+        return;
+    }
+    let dir = fresh_dir("containers");
+    let mut inodes = Vec::new();
+    for _ in 0..3 {
+        ended_well(&run(&mut container(&dir, &["sinks", "0"])));
+        for name in ["perf-1.map", "jit-1.dump"] {
+            inodes.push(fs::metadata(dir.join(name)).expect("file").ino());
+        }
+    }
+    assert_eq!(fs::read_dir(&dir).expect("directory").count(), 2, "nothing else is left");
+    let mut holder = container(&dir, &["hold"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start");
+    let mut said = BufReader::new(holder.stdout.take().expect("output")).lines();
+    while said.next().expect("a line").expect("text") != "holding" {}
+    let before = ["perf-1.map", "jit-1.dump"].map(|name| fs::read(dir.join(name)).expect("file"));
+    let refused = ended_well(&run(&mut container(&dir, &["sinks", "3"])));
+    assert!(refused.contains("living process"), "{refused}");
+    let after = ["perf-1.map", "jit-1.dump"].map(|name| fs::read(dir.join(name)).expect("file"));
+    assert!(before == after);
+    // What lives in another container is not cleaned either.
+    let cleaned = clean(&dir, &[]);
+    assert_eq!(cleaned.iter().filter(|line| line.starts_with("kept ")).count(), 2, "{cleaned:?}");
+    drop(holder.stdin.take());
+    assert!(holder.wait().expect("end").success());
+    ended_well(&run(&mut container(&dir, &["sinks", "0"])));
+    fs::remove_dir_all(&dir).expect("remove the directory");
+}
+
+/// Limits and sandboxes, with either library.
+#[test]
+fn limits_and_sandboxes() {
+    for link in [Link::Shared, Link::Static] {
+        let name = format!("limits-{link:?}");
+        let program = compile("gcc", &["c-tests/test_limits.c"], link, &["-O1"], &name);
+        // Where another user can go, too.
+        let dir = std::env::temp_dir().join(format!("jitsym-{name}-{}", std::process::id()));
+        fs::create_dir_all(&dir).expect("directory");
+        let output = run(Command::new("timeout").args(["-k", "5", "600"]).arg(&program).arg(&dir));
+        assert_eq!(ended_well(&output), "", "{output:?}");
+        assert!(output.stderr.is_empty(), "{output:?}");
+        fs::remove_dir_all(&dir).expect("remove the directory");
+        fs::remove_dir_all(format!("{}-spools", dir.display())).expect("remove the spools");
+    }
+}
+
+/// Every allocation fails once, alone and with all that follow: no abort, and statuses.
+#[test]
+fn out_of_memory() {
+    let program = compile("gcc", &["c-tests/out_of_memory.c"], Link::Shared, &["-O1"], "out_of_memory");
+    let dir = fresh_dir("memory");
+    let output = run(Command::new("timeout").args(["-k", "5", "1200"]).arg(&program).arg(&dir));
+    assert_eq!(ended_well(&output), "", "{output:?}");
+    assert!(output.stderr.is_empty(), "{output:?}");
+}
+
+/// Runs `jitsym clean` on a directory, and returns what it says.
+fn clean(dir: &Path, options: &[&str]) -> Vec<String> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_jitsym"));
+    command.arg("clean").args(options).arg("--dir").arg(dir);
+    stdout(&run(&mut command)).lines().map(String::from).collect()
+}
+
+/// The pid of a process that has ended.
+fn dead_pid() -> u32 {
+    let mut child = Command::new("true").spawn().expect("start");
+    child.wait().expect("end");
+    child.id()
+}
+
+/// Files of dead processes go, and nothing else.
+#[test]
+fn clean_removes_what_is_dead_and_ours() {
+    let dir = fresh_dir("clean");
+    let (dead, alive) = (dead_pid(), std::process::id());
+    let path = |name: String| dir.join(name);
+    let write = |name: String| {
+        fs::write(dir.join(&name), "x").expect("write");
+        name
+    };
+    let mut gone: Vec<String> = [
+        format!("perf-{dead}.map"),
+        format!("jit-{dead}.dump"),
+        format!(".perf-{dead}.map.new"),
+        format!(".jit-{dead}.dump.new"),
+        format!("jitsym-{dead}-1f-2e.spool"),
+    ]
+    .map(write)
+    .into();
+    let mut kept: Vec<String> = [
+        format!("perf-{alive}.map"),
+        format!("jit-{alive}.dump"),
+        format!("jitsym-{alive}-1f-2e.spool"),
+        format!("perf-{dead}.map.old"),
+        format!("perf-{dead}.data"),
+        format!("jitted-{dead}-1.so"),
+        format!("my-perf-{dead}.map"),
+        "perf-.map".into(),
+        "jit-1x.dump".into(),
+        "precious".into(),
+    ]
+    .map(write)
+    .into();
+    // Not through a link, and not what has two names.
+    let other = dead_pid();
+    symlink(path("precious".into()), path(format!("perf-{other}.map"))).expect("link");
+    fs::hard_link(path("precious".into()), path(format!("jit-{other}.dump"))).expect("link");
+    fs::create_dir(path(format!("jit-0{other}.dump"))).expect("directory");
+    kept.extend([format!("perf-{other}.map"), format!("jit-{other}.dump"), format!("jit-0{other}.dump")]);
+    // Not what somebody has open, whatever the pid says; nor what is locked.
+    let third = dead_pid();
+    kept.extend([write(format!("perf-{third}.map")), write(format!("jit-{third}.dump"))]);
+    let open = fs::File::open(path(format!("perf-{third}.map"))).expect("open");
+    let mut lock = Command::new("flock");
+    lock.arg(path(format!("jit-{third}.dump"))).args(["sh", "-c", "echo; cat"]);
+    let mut holder = lock.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start");
+    BufReader::new(holder.stdout.take().expect("output")).read_line(&mut String::new()).expect("line");
+    // Not what belongs to somebody else.
+    let fourth = dead_pid();
+    let others = write(format!("perf-{fourth}.map"));
+    let is_root = Command::new("chown").arg("65534").arg(path(others.clone())).status().expect("chown").success();
+    if is_root { &mut kept } else { &mut gone }.push(others);
+
+    let names = || {
+        let entries = fs::read_dir(&dir).expect("directory").map(|entry| entry.expect("entry").file_name());
+        let mut names: Vec<String> = entries.map(|name| name.into_string().expect("name")).collect();
+        names.sort();
+        names
+    };
+    let all = names();
+    let planned = clean(&dir, &["--dry-run"]);
+    assert_eq!(names(), all, "a dry run removes nothing");
+    let done = clean(&dir, &[]);
+    kept.sort();
+    assert_eq!(names(), kept);
+    let mut removed: Vec<&str> = done.iter().filter_map(|line| line.strip_prefix("removed ")).collect();
+    let mut would: Vec<&str> = planned.iter().filter_map(|line| line.strip_prefix("would remove ")).collect();
+    removed.sort();
+    would.sort();
+    gone.sort();
+    assert_eq!(removed, would);
+    let expected: Vec<String> = gone.iter().map(|name| dir.join(name).display().to_string()).collect();
+    assert_eq!(removed, expected);
+    for reason in ["not a regular file", "hard link", "lives", "locked", "open"] {
+        assert!(done.iter().any(|line| line.starts_with("kept ") && line.contains(reason)), "{reason}: {done:?}");
+    }
+    assert!(!is_root || done.iter().any(|line| line.contains("another user")), "{done:?}");
+    assert_eq!(fs::read(path("precious".into())).expect("file"), b"x");
+    drop((open, holder.stdin.take()));
+    holder.wait().expect("end");
+    fs::remove_dir_all(&dir).expect("remove the directory");
+}
+
+/// What a process leaves that was killed goes with it; that of one that runs stays, its spool too.
+#[test]
+fn clean_after_a_real_process() {
+    let dir = fresh_dir("clean-real");
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).expect("mode");
+    let spools = PathBuf::from(format!("{}-spools", dir.display()));
+    let mut hold = Command::new(program());
+    hold.arg(&dir).arg("hold");
+    let mut holder = hold.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start");
+    let mut said = BufReader::new(holder.stdout.take().expect("output")).lines();
+    while said.next().expect("a line").expect("text") != "holding" {}
+    let count = |dir: &Path| fs::read_dir(dir).expect("directory").count();
+    for dir in [&dir, &spools] {
+        let said = clean(dir, &[]);
+        assert!(!said.is_empty() && said.iter().all(|line| line.starts_with("kept ")), "{said:?}");
+    }
+    assert_eq!((count(&dir), count(&spools)), (2, 1));
+    holder.kill().expect("kill");
+    holder.wait().expect("end");
+    clean(&dir, &[]);
+    clean(&spools, &[]);
+    assert_eq!((count(&dir), count(&spools)), (0, 0));
+    fs::remove_dir_all(&dir).expect("remove the directory");
+    fs::remove_dir_all(&spools).expect("remove the directory");
+}
