@@ -23,9 +23,15 @@ use crate::sys::park::Parker;
 use crate::sys::{barrier, memory, thread};
 use crate::writer::Stopped;
 
-/// The first code index. perf names files after the index, in a directory that other writers of the same process (CPython,
-/// V8, LLVM) use too, and they all count from 0.
-const FIRST_INDEX: u64 = 1 << 40;
+/// The first code index. perf names files after process and index, in a directory that other writers of the same process use
+/// too: CPython, V8, LLVM and wasmtime count from 0, other copies of this library from the address where they lie.
+fn first_index() -> u64 {
+    /// A copy is larger than this, so that no two begin with the same number.
+    const PLACE: usize = 1 << 16;
+    let place = (first_index as *const () as usize / PLACE) as u64 & 0x7fff_ffff;
+    (1 << 40) + (place << 28)
+}
+
 /// Threads take code indices by this many.
 const INDEX_BLOCK: u64 = 1024;
 
@@ -119,7 +125,7 @@ impl Engine {
             messages,
             requests: Mutex::default(),
             answered: Condvar::new(),
-            next_index: AtomicU64::new(FIRST_INDEX),
+            next_index: AtomicU64::new(first_index()),
             next_slot: AtomicU64::new(0),
             attached: AtomicUsize::new(0),
             unwind_records: AtomicBool::new(false),

@@ -13,7 +13,7 @@ use crate::fork;
 use crate::handover::{handover, Missing, Take};
 use crate::process::{self, Process};
 use crate::spool::recover;
-use crate::sys::{memory, thread};
+use crate::sys::{memory, pin, thread};
 use crate::unwind::Source;
 use crate::writer::{Inheritance, Stopped, Writer};
 use crate::{producer, Id};
@@ -41,7 +41,6 @@ impl std::fmt::Debug for Control {
 /// A writer thread at work.
 struct Running {
     config: Config,
-    paths: Vec<(Sinks, PathBuf)>,
 }
 
 /// An open session. Closed when dropped.
@@ -216,9 +215,9 @@ impl Control {
         }
         let mut writer = self.writer.take().unwrap_or_else(|| Box::new(Writer::new(process, engine)));
         writer.begin();
+        pin::pin();
         engine.configure(&config);
         let running = thread::quietly(|| writer.open(&config));
-        let paths = writer.ledger.sinks.paths();
         if running == Sinks::NONE {
             self.writer = Some(writer);
             return Err(Error::NoSink);
@@ -239,7 +238,7 @@ impl Control {
             Ok(()) => {
                 writer.announce();
                 hand.give(writer);
-                self.running = Some(Running { config, paths });
+                self.running = Some(Running { config });
                 Ok(())
             }
             Err(error) => {
@@ -371,15 +370,13 @@ impl Ref {
     }
 
     pub fn path(&self, sink: Sinks) -> Result<PathBuf> {
-        let control = self.process.control();
         // Whoever closes ends the session first and then asks for the lock: as long as it is open the sinks are not stopped.
+        let _control = self.process.control();
         self.still_open(())?;
         if !self.engine.sinks().has(sink) {
             return Err(Error::NotRunning);
         }
-        let paths = control.running.iter().flat_map(|running| &running.paths);
-        let found = paths.into_iter().find(|(found, _)| *found == sink);
-        found.map(|(_, path)| path.clone()).ok_or(Error::NotRunning)
+        self.engine.status.path(sink).ok_or(Error::NotRunning)
     }
 }
 

@@ -1,5 +1,6 @@
 //! What is known about how it goes: which sinks run, the counters, the last failure.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,6 +22,7 @@ pub struct Status {
     pub gate: Gate,
     /// How the writer stands still while the process forks.
     pub standstill: Standstill,
+    paths: Mutex<Vec<(Sinks, PathBuf)>>,
     sinks: SinkBits,
 }
 
@@ -44,8 +46,20 @@ impl Status {
             last_error,
             gate: Gate::default(),
             standstill: Standstill::default(),
+            paths: Mutex::default(),
             sinks: SinkBits::default(),
         }
+    }
+
+    /// Where a sink writes to.
+    pub fn path(&self, sink: Sinks) -> Option<PathBuf> {
+        let paths = self.paths.lock().unwrap_or_else(PoisonError::into_inner);
+        paths.iter().find(|(found, _)| *found == sink).map(|(_, path)| path.clone())
+    }
+
+    /// Says where the sinks write to.
+    pub fn set_paths(&self, paths: Vec<(Sinks, PathBuf)>) {
+        *self.paths.lock().unwrap_or_else(PoisonError::into_inner) = paths;
     }
 
     /// The sinks that are running. Whoever sees them stopped sees too that the last session was closed before.

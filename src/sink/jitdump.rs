@@ -6,6 +6,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use crate::spool::layout::FileState;
 use crate::status::Status;
 use crate::sys::arch::ELF_MACHINE;
 use crate::sys::clock::Clock;
+use crate::sys::company;
 use crate::sys::dir::Dir;
 use crate::sys::file::{self, Held, Identity};
 use crate::sys::marker::Marker;
@@ -25,6 +27,9 @@ use crate::sys::marker::Marker;
 /// A file that grows beyond this gets room ahead: as much as it is long already, up to a bound.
 const RESERVE_FROM: u64 = 1 << 20;
 const RESERVE_MOST: u64 = 16 << 20;
+
+/// How many names there are for the dumps of a process.
+const NAMES: usize = 10;
 
 /// The sink.
 #[derive(Debug)]
@@ -76,8 +81,7 @@ impl Jitdump {
             DumpDir::Exactly(dir) => dir.clone(),
             DumpDir::CacheBelow(base) => file::make_jit_cache_dir(base)?,
         };
-        // perf accepts no other name (linux tools/perf/util/jitdump.c, `jit_detect`).
-        Ok(dir.join(format!("jit-{pid}.dump")))
+        Ok(dir.join(name_of(pid, 0)))
     }
 
     pub fn new(path: PathBuf, mode: u32, status: Arc<Status>) -> Jitdump {
@@ -142,14 +146,15 @@ impl Jitdump {
             self.kept.file = Some(Held::new(known)?);
             return Ok(());
         }
-        let created = file::claim(dir, &name, self.mode)?;
+        let created = self.make()?;
         let made = (&created).write_all(&self.header).and_then(|()| Marker::new(&created));
         match made {
             // Another marker than that of a lost file: perf finds files by the names of mappings, and the old one has none.
             Ok(marker) => self.set_marker(marker),
             Err(error) => {
                 // No marker refers to it.
-                let _ = self.dir.as_ref().map(|dir| dir.remove(&name));
+                let name = self.name().to_owned();
+                let _ = self.dir().map(|dir| dir.remove(&name));
                 return Err(error);
             }
         }
@@ -159,6 +164,40 @@ impl Jitdump {
         self.kept.places = Places::default();
         self.kept.file = Some(Held::new(created)?);
         Ok(())
+    }
+
+    /// Makes a file, under the first name that nobody else in this process has.
+    fn make(&mut self) -> io::Result<File> {
+        let (pid, mode) = (self.status.pid, self.mode);
+        for zeros in 0..NAMES {
+            let name = name_of(pid, zeros);
+            match file::claim(self.dir()?, OsStr::new(&name), mode) {
+                Err(error) if error.kind() == file::TAKEN => {}
+                claimed => {
+                    self.path.set_file_name(name);
+                    return claimed;
+                }
+            }
+        }
+        Err(io::Error::new(file::TAKEN, "and all other names for it are taken by other libraries in this process"))
+    }
+
+    /// Whether the file is still the one that we have begun.
+    fn is_ours(&self, file: &File) -> bool {
+        let mut found = [0; HEADER_SIZE];
+        file.read_exact_at(&mut found, 0).is_ok() && found == self.header
+    }
+
+    /// Whether the file, or its name, is another library's in this process too: it cannot be taken away from that.
+    fn is_taken(&mut self) -> bool {
+        let Some(identity) = self.identity else { return false };
+        let file = self.kept.file.as_ref().and_then(|file| file.checked().ok());
+        if file.is_some_and(|file| company::writes(identity, file.as_raw_fd())) {
+            return true;
+        }
+        let name = self.name().to_owned();
+        let named = self.dir().and_then(|dir| dir.identity_of(&name));
+        named.is_ok_and(|named| !named.is(&identity) && company::uses(&name, named))
     }
 
     fn set_marker(&mut self, marker: Marker) {
@@ -182,14 +221,14 @@ impl Jitdump {
         if self.torn {
             self.kept.file.as_ref().ok_or(file::CLOSED)?.set_len(self.len)?;
             self.torn = false;
-        } else if len < self.len {
+        } else if len < self.len || !self.is_ours(self.kept.file.as_ref().ok_or(file::CLOSED)?) {
             self.spoiled = true;
         } else {
             // Somebody else writes to it too. Their records are whole, as far as we know.
             self.len = len;
         }
         if self.spoiled {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "has been cut by somebody else"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "has been cut or overwritten by somebody else"));
         }
         Ok(())
     }
@@ -300,10 +339,10 @@ impl Jitdump {
     /// Notices that the file is gone.
     pub fn check(&mut self) -> io::Result<()> {
         match &self.kept.file {
-            Some(file) if !self.spoiled && file::is_removed(file) => {
+            Some(file) if !self.spoiled && (file::is_removed(file) || file.checked().is_ok_and(|file| !self.is_ours(file))) => {
                 self.spoiled = true;
                 self.trouble.get_or_insert_with(Again::at_once);
-                Err(io::Error::new(io::ErrorKind::NotFound, "it has been removed"))
+                Err(io::Error::new(io::ErrorKind::NotFound, "it has been removed or overwritten"))
             }
             _ => Ok(()),
         }
@@ -364,24 +403,32 @@ impl Jitdump {
     }
 
     /// Writes the file anew, with these groups alone (in their order, with their lengths), and puts it in the place of the old
-    /// one. `announce` is told of it before it takes the name. Returns how many groups had waited and are not among them.
+    /// one, or elsewhere if that is another library's too. `announce` is told of it before it takes the name. Returns how many
+    /// groups had waited and are not among them.
     pub fn rewrite(&mut self, groups: &[(u64, usize)], announce: &dyn Fn(FileState)) -> io::Result<usize> {
-        let name = self.name().to_owned();
-        let fresh_name = file::name_of_new(&name);
-        let mode = self.mode;
-        let fresh = file::claim(self.dir()?, &fresh_name, mode)?;
+        let (mode, path, name) = (self.mode, self.path.clone(), self.name().to_owned());
+        let elsewhere = self.is_taken();
+        let (fresh_name, fresh) = if elsewhere {
+            let fresh = self.make()?;
+            (self.name().to_owned(), fresh)
+        } else {
+            file::claim_fresh(self.dir()?, &name, mode)?
+        };
         let replaced = self.fill(&fresh, groups).and_then(|(places, len)| {
             let identity = file::look_at(&fresh)?;
             announce(FileState { identity, len });
             let marker = Marker::new(&fresh)?;
             let ours = self.identity;
-            file::put_in_place(self.dir()?, &fresh_name, &name, ours)?;
+            if !elsewhere {
+                file::put_in_place(self.dir()?, &fresh_name, &name, ours)?;
+            }
             Ok((places, len, identity, marker))
         });
         let (places, len, identity, marker) = match replaced {
             Ok(replaced) => replaced,
             Err(error) => {
                 let _ = self.dir().and_then(|dir| dir.remove(&fresh_name));
+                self.path = path;
                 return Err(error);
             }
         };
@@ -403,7 +450,7 @@ impl Jitdump {
         buffer.extend_from_slice(&self.header);
         let (mut places, mut len) = (Places::default(), HEADER_SIZE as u64);
         let old = self.kept.file.as_ref().ok_or(file::CLOSED)?;
-        let old_len = old.checked_len().map_or(0, |(_, len)| len).min(self.len);
+        let old_len = old.checked_len().ok().filter(|(file, _)| self.is_ours(file)).map_or(0, |(_, len)| len.min(self.len));
         for &(order, size) in groups {
             if buffer.len() + size > BUFFER {
                 self.status.aside(|| fresh.write_all(&buffer))?;
@@ -437,7 +484,8 @@ impl Jitdump {
         match &self.kept.file {
             Some(file) if self.reserved > self.len => {
                 self.reserved = 0;
-                file.checked()?.set_len(self.len)
+                let (file, len) = file.checked_len()?;
+                file.set_len(len)
             }
             _ => Ok(()),
         }
@@ -465,6 +513,7 @@ impl Jitdump {
         if file.metadata()?.len() < state.len {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "has been cut"));
         }
+        file.read_exact_at(&mut self.header, 0)?;
         file.set_len(state.len)?;
         self.identity = Some(state.identity);
         (self.len, self.next) = (state.len, state.len);
@@ -499,7 +548,9 @@ impl Jitdump {
         let trimmed = self.trim();
         let Some(file) = self.kept.file.take() else { return Ok(()) };
         trimmed?;
-        if self.close_record && self.trouble.is_none() {
+        // Readers stop at it: others may have more to say.
+        let alone = !company::writes(file.identity(), file.as_raw_fd());
+        if self.close_record && self.trouble.is_none() && alone {
             file::append_whole(file.checked()?, &mut [IoSlice::new(&close_record(self.status.clock.now()))])?;
             self.closed = true;
         }
@@ -511,6 +562,12 @@ impl Jitdump {
         let (name, identity) = (self.name().to_owned(), self.identity);
         let _ = self.dir().map(|dir| file::remove_ours(dir, &name, identity));
     }
+}
+
+/// A name for a dump. perf accepts none that is not of this form, and goes by the number that the digits are: zeros before it make
+/// another name for the dump of the same process (linux tools/perf/util/jitdump.c, `jit_detect`).
+fn name_of(pid: u32, zeros: usize) -> String {
+    format!("jit-{:0>zeros$}{pid}.dump", "")
 }
 
 /// The part of what lies in pieces that begins behind `skip` bytes.

@@ -1,9 +1,13 @@
 //! The perf map sink: appends lines while that keeps the file true, else writes it anew.
 //!
 //! perf and the others read the file at some moment of their own, so each write is of whole lines, and a changed file is put
-//! in place by renaming: whoever has the old one open or mapped keeps it as it was.
+//! in place by renaming: whoever has the old one open or mapped keeps it as it was. When others in this process write to the
+//! same file it is `shared`, and only appended to.
+
+mod shared;
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -35,9 +39,14 @@ pub struct PerfMap {
     file: Option<Held>,
     identity: Option<Identity>,
     len: u64,
+    marks: shared::Marks,
+    /// Others in this process write to the file, so that lines in it cannot be changed.
+    shared: bool,
+    /// The process is dead, and so are the others in it.
+    dead: bool,
     /// Lines to append.
     pending: Vec<u8>,
-    /// Lines in the file have to change.
+    /// Lines in the file have to change; of a shared one: some may be missing.
     stale: bool,
     not_before: Instant,
     /// Live code is left out.
@@ -62,6 +71,9 @@ impl PerfMap {
             file: None,
             identity: None,
             len: 0,
+            marks: shared::Marks::default(),
+            shared: false,
+            dead: false,
             pending: Vec::new(),
             stale: false,
             not_before: Instant::now(),
@@ -96,16 +108,30 @@ impl PerfMap {
         let dir = self.dir.insert(Dir::of(&self.path)?);
         let before = self.identity.and_then(|identity| file::reopen(dir, &name, identity).ok());
         let opened = match before {
-            Some(opened) => opened,
+            Some(opened) => {
+                self.shared |= opened.metadata()?.len() > self.len;
+                opened
+            }
             None => {
                 // One that was lost is written again from the registry.
                 self.stale |= self.identity.is_some();
-                file::claim(dir, &name, self.mode)?
+                let claimed = file::claim(dir, &name, self.mode);
+                self.shared = claimed.as_ref().is_err_and(|error| error.kind() == file::TAKEN);
+                self.marks = shared::Marks::default();
+                if self.shared {
+                    file::join(dir, &name)?
+                } else {
+                    claimed?
+                }
             }
         };
-        self.identity = Some(file::look_at(&opened)?);
-        self.len = opened.metadata()?.len();
-        self.file = Some(Held::new(opened)?);
+        self.hold(opened)
+    }
+
+    fn hold(&mut self, file: File) -> io::Result<()> {
+        self.identity = Some(file::look_at(&file)?);
+        self.len = file.metadata()?.len();
+        self.file = Some(Held::new(file)?);
         Ok(())
     }
 
@@ -115,9 +141,9 @@ impl PerfMap {
         self.identity.map(|identity| FileState { identity, len: self.len })
     }
 
-    /// Opens the file of a dead process: the one that is known, or the one that was about to replace it. Returns its lines as of
-    /// the end of the last whole pass, or some of the following one.
-    pub fn adopt(&mut self, state: &FileState, next: Identity) -> io::Result<Vec<u8>> {
+    /// Opens the file of a dead process: the one that is known, or the one that was about to replace it. Returns its lines: at
+    /// least those of the last whole pass, and what others in the process have written.
+    pub fn adopt(&mut self, state: &FileState, next: Identity, shared: bool) -> io::Result<Vec<u8>> {
         let name = self.name().to_owned();
         let dir = self.dir()?;
         let known = dir.identity_of(&name)?.is(&state.identity);
@@ -129,10 +155,11 @@ impl PerfMap {
             if (text.len() as u64) < state.len {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "has been cut"));
             }
-            text.truncate(state.len as usize);
         }
-        self.identity = Some(identity);
-        self.file = Some(Held::new(file)?);
+        // The last line may be half a one.
+        text.truncate(text.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1));
+        self.hold(file)?;
+        (self.shared, self.dead) = (shared, true);
         // Whatever follows, it is put into place at once or not at all.
         self.stale = true;
         Ok(text)
@@ -154,8 +181,9 @@ impl PerfMap {
         match change {
             MapChange::None => return,
             MapChange::Append => {}
-            MapChange::Rewrite => self.stale = true,
+            MapChange::Rewrite => self.stale |= !self.shared,
         }
+        let alone = alone || self.shared;
         if self.pending.len() > PENDING_MAX && self.trouble.is_some() {
             self.pending = Vec::new();
             self.stale = true;
@@ -174,7 +202,12 @@ impl PerfMap {
         self.stale = true;
     }
 
-    /// Whether the file has to be written anew.
+    /// Whether others in this process write to the file too.
+    pub fn is_shared(&self) -> bool {
+        self.shared
+    }
+
+    /// Whether the file has to be written anew, or lines may be missing in it.
     pub fn is_stale(&self) -> bool {
         self.stale && self.file.is_some()
     }
@@ -213,6 +246,10 @@ impl PerfMap {
         status: &Status,
         announce: &dyn Fn(Identity),
     ) -> io::Result<()> {
+        self.look_around(now)?;
+        if self.shared {
+            return self.write_shared(registry, now, status);
+        }
         let is_whole =
             |file: &Held| file.checked_len().is_ok_and(|(_, len)| len >= self.len) && !file::is_removed(file);
         // Programs that tidy /tmp remove it under long-running processes. A host may have closed it, and anybody who may write
@@ -239,9 +276,11 @@ impl PerfMap {
                 return Ok(());
             }
         };
-        let size = status.aside(|| file::append_whole(file, &mut [IoSlice::new(&self.pending)]))?;
+        let appended = status.aside(|| file::append_whole(file, &mut [IoSlice::new(&self.pending)]));
+        let size = appended.inspect_err(|_| self.len = file.metadata().map_or(self.len, |data| data.len()))?;
         status.counters.map_bytes.add(size);
         self.len += size;
+        self.marks.note(&self.pending, self.len);
         self.pending.clear();
         Ok(())
     }
@@ -251,26 +290,20 @@ impl PerfMap {
         let text = self.text(registry, counters)?;
         // In the same directory, for the rename.
         let name = self.name().to_owned();
-        let fresh_name = file::name_of_new(&name);
-        let (mode, ours) = (self.mode, self.identity);
-        let dir = self.dir()?;
-        let fresh = file::claim(dir, &fresh_name, mode)?;
-        let renamed = file::look_at(&fresh).and_then(|identity| {
+        let mode = self.mode;
+        let (fresh_name, fresh) = file::claim_fresh(self.dir()?, &name, mode)?;
+        let replaced = file::look_at(&fresh).and_then(|identity| {
             announce(identity);
             status.aside(|| (&fresh).write_all(&text))?;
-            file::put_in_place(dir, &fresh_name, &name, ours)?;
-            Ok(identity)
+            self.put_in_place(&fresh_name, &name)
         });
-        let identity = match renamed {
-            Ok(identity) => identity,
-            Err(error) => {
-                let _ = dir.remove(&fresh_name);
-                return Err(error);
-            }
-        };
-        self.identity = Some(identity);
-        self.len = text.len() as u64;
-        self.file = Some(Held::new(fresh)?);
+        if !matches!(replaced, Ok(true)) {
+            let _ = self.dir().and_then(|dir| dir.remove(&fresh_name));
+            // If somebody else has come, what is missing is appended in the next pass.
+            return replaced.map(drop);
+        }
+        self.hold(fresh)?;
+        self.marks.note(&text, self.len);
         self.pending.clear();
         (self.stale, self.omits) = (false, counters.map_omitted.get() > 0);
         counters.map_rewrites.add(1);
@@ -315,6 +348,9 @@ impl PerfMap {
 
     /// Removes the file, if it still is the one that we have written.
     pub fn remove(&mut self) {
+        if self.shared {
+            return;
+        }
         let (name, identity) = (self.name().to_owned(), self.identity);
         let _ = self.dir().map(|dir| file::remove_ours(dir, &name, identity));
     }

@@ -17,7 +17,7 @@ use crate::sys::mem::page_size;
 use crate::sys::spool::Owner;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"jitspool");
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// In the directory: part of a chunk that begins in an earlier unit. Else the number of units of the chunk that begins here,
 /// 0 if none does.
@@ -62,6 +62,8 @@ pub struct State {
     pub map: Option<FileState>,
     /// Lines of the map have to change: it says all that it should, but not that alone.
     pub map_is_stale: bool,
+    /// Others in the process write to the map, so that it is only appended to.
+    pub map_is_shared: bool,
     /// The jitdump, if it is written.
     pub dump: Option<FileState>,
 }
@@ -101,6 +103,7 @@ struct FileCell {
 struct StateCell {
     last_time: AtomicU64,
     map_is_stale: AtomicU64,
+    map_is_shared: AtomicU64,
     map: FileStateCell,
     dump: FileStateCell,
 }
@@ -216,6 +219,7 @@ impl Header {
         let cell = &self.states[(pass & 1) as usize];
         cell.last_time.store(state.last_time, Ordering::Relaxed);
         cell.map_is_stale.store(state.map_is_stale.into(), Ordering::Relaxed);
+        cell.map_is_shared.store(state.map_is_shared.into(), Ordering::Relaxed);
         cell.map.set(state.map);
         cell.dump.set(state.dump);
         self.committed.store(pass, Ordering::Release);
@@ -230,6 +234,7 @@ impl Header {
             last_time: cell.last_time.load(Ordering::Relaxed),
             map: cell.map.get(),
             map_is_stale: cell.map_is_stale.load(Ordering::Relaxed) != 0,
+            map_is_shared: cell.map_is_shared.load(Ordering::Relaxed) != 0,
             dump: cell.dump.get(),
         }
     }

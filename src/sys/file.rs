@@ -6,11 +6,12 @@ use std::io::{self, IoSlice, Write};
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ops::Deref;
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use super::company;
 use super::dir::Dir;
 
 /// Which file on which file system: what stays the same when a name is given to another file.
@@ -75,12 +76,24 @@ pub fn create_new(dir: &Dir, name: &OsStr, mode: u32) -> io::Result<File> {
 /// Creates a file, in place of one that an earlier process with our pid has left there.
 ///
 /// Refuses to touch anything else: a link, a file of somebody else, one with a second name, one that another library in
-/// this process is writing, or one of a living process that has the same pid in another namespace. Such processes are known
-/// by a lock, which the system releases when the last of their descriptors is closed.
+/// this process is writing or has written (`TAKEN`), or one of a living process that has the same pid in another namespace.
+/// Such processes are known by a lock, which the system releases when the last of their descriptors is closed.
 pub fn claim(dir: &Dir, name: &OsStr, mode: u32) -> io::Result<File> {
+    claim_name(dir, name, mode, false)
+}
+
+/// The same for the file that is to replace the one of this name, under its own, which is returned.
+pub fn claim_fresh(dir: &Dir, name: &OsStr, mode: u32) -> io::Result<(OsString, File)> {
+    let fresh = name_of_new(name);
+    let file = claim_name(dir, &fresh, mode, true)?;
+    Ok((fresh, file))
+}
+
+/// `hidden`: nobody but this library has such names.
+fn claim_name(dir: &Dir, name: &OsStr, mode: u32, hidden: bool) -> io::Result<File> {
     for _ in 0..3 {
         match create_new(dir, name, mode) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => remove_stale(dir, name)?,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => remove_stale(dir, name, hidden)?,
             Err(error) => return Err(error),
             Ok(file) => {
                 // A file system without locks is no reason to go without symbols.
@@ -121,40 +134,46 @@ pub fn is_locked(dir: &Dir, name: &OsStr) -> bool {
     opened.is_ok_and(|file| !lock(&file))
 }
 
-fn remove_stale(dir: &Dir, name: &OsStr) -> io::Result<()> {
+fn remove_stale(dir: &Dir, name: &OsStr, hidden: bool) -> io::Result<()> {
     let found = dir.open_file(name, libc::O_PATH, 0);
     let file = match found {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         other => other?,
     };
-    check_plain(&file.metadata()?)?;
+    let data = file.metadata()?;
+    check_plain(&data)?;
     let identity = look_at(&file)?;
     drop(file);
-    if in_use_here(name, identity) {
-        return Err(refuse(io::ErrorKind::AlreadyExists, "is written by another library in this process"));
+    let taken = || Err(refuse(TAKEN, "is written by another library in this process"));
+    if company::uses(name, identity) {
+        return taken();
     }
-    if is_locked(dir, name) {
+    // Until it is gone: another copy of this library may be about to replace it too.
+    let opened = dir.open_file(name, libc::O_RDONLY | libc::O_NONBLOCK, 0).ok();
+    if opened.as_ref().is_some_and(|file| !lock(file)) {
         return Err(refuse(io::ErrorKind::AlreadyExists, "is written by a living process with the same pid"));
     }
-    match dir.remove(name) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
+    if !hidden && company::has_written(&data) {
+        return taken();
+    }
+    let gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+    match dir.identity_of(name) {
+        Ok(found) if found.is(&identity) => dir.remove(name).or_else(|error| if gone(&error) { Ok(()) } else { Err(error) }),
+        Ok(_) => Ok(()),
+        Err(error) if gone(&error) => Ok(()),
+        Err(error) => Err(error),
     }
 }
 
-/// Whether this process has the file open or mapped.
-fn in_use_here(name: &OsStr, identity: Identity) -> bool {
-    let inode = identity.inode.to_string();
-    let descriptors = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
-    let same = |data: Metadata| (data.dev(), data.ino()) == (identity.device, identity.inode);
-    let open = descriptors.filter_map(|entry| fs::metadata(entry.path()).ok()).any(same);
-    // The device is not compared: some file systems show another one there than stat does.
-    let is_mapping = |line: &[u8]| {
-        let inode_field = line.split(|&byte| byte == b' ').filter(|field| !field.is_empty()).nth(4);
-        inode_field == Some(inode.as_bytes()) && line.ends_with(name.as_bytes())
-    };
-    let mapped = fs::read("/proc/self/maps").is_ok_and(|maps| maps.split(|&byte| byte == b'\n').any(is_mapping));
-    open || mapped
+/// The kind of error that says that a file belongs to somebody else in this process.
+pub const TAKEN: io::ErrorKind = io::ErrorKind::ResourceBusy;
+
+/// Opens a file that somebody else in this process has made, to append to it, as from now on all in this process do.
+pub fn join(dir: &Dir, name: &OsStr) -> io::Result<File> {
+    let file = dir.open_file(name, APPEND | libc::O_NONBLOCK, 0)?;
+    check_plain(&file.metadata()?)?;
+    company::make_appending(look_at(&file)?, file.as_raw_fd());
+    Ok(file)
 }
 
 /// Opens a file that we wrote before, if it still is that file.
@@ -168,7 +187,7 @@ pub fn reopen(dir: &Dir, name: &OsStr, expected: Identity) -> io::Result<File> {
 }
 
 /// How the file is called that is to replace another one: hidden, so that nobody takes it for that.
-pub fn name_of_new(name: &OsStr) -> OsString {
+fn name_of_new(name: &OsStr) -> OsString {
     let mut fresh = OsString::from(".");
     fresh.push(name);
     fresh.push(".new");
@@ -189,7 +208,7 @@ pub fn put_in_place(dir: &Dir, fresh: &OsStr, name: &OsStr, ours: Option<Identit
 /// Removes a file that we made, and no other one that has its name.
 pub fn remove_ours(dir: &Dir, name: &OsStr, ours: Option<Identity>) {
     let found = dir.identity_of(name);
-    if found.is_ok_and(|found| ours.is_some_and(|ours| ours.is(&found))) {
+    if found.is_ok_and(|found| ours.is_some_and(|ours| ours.is(&found))) && !ours.is_some_and(company::has_writer) {
         // Nothing can be done about a failure, and nothing is wrong in the file.
         let _ = dir.remove(name);
     }
@@ -365,11 +384,14 @@ mod tests {
         let _alone = alone();
         let dir = dir("stale");
         let path = dir.join("jit-1.dump");
-        fs::write(&path, "old").unwrap();
+        fs::write(&path, "of somebody in this process").unwrap();
+        assert!(claim(&path, 0o600).unwrap_err().to_string().contains("another library"));
+        File::options().write(true).open(&path).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
         let file = claim(&path, 0o600).unwrap();
         assert_eq!(file.metadata().unwrap().len(), 0);
         assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o600);
         assert!(claim(&path, 0o600).unwrap_err().to_string().contains("another library"));
+        file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
         drop(file);
         assert!(claim(&path, 0o600).is_ok());
         fs::remove_dir_all(&dir).unwrap();

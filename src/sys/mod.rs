@@ -3,12 +3,14 @@
 pub mod arch;
 pub mod barrier;
 pub mod clock;
+pub mod company;
 pub mod dir;
 pub mod file;
 pub mod marker;
 pub mod mem;
 pub mod memory;
 pub mod park;
+pub mod pin;
 pub mod process;
 pub mod spool;
 #[cfg(feature = "cli")]

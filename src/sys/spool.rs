@@ -64,7 +64,7 @@ impl Owner {
 }
 
 /// Field 22 of `/proc/PID/stat` (proc(5)); `None` for a process that is gone or only waits to be reaped.
-fn start_time(process: &str) -> Option<u64> {
+pub(super) fn start_time(process: &str) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     // The name in parentheses may hold anything, also a parenthesis.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();

@@ -50,7 +50,8 @@ impl Ledger {
     /// How far everything is written.
     pub fn state(&self) -> State {
         let (map, dump) = self.sinks.file_states();
-        State { last_time: self.last_time, map, map_is_stale: map.is_some() && self.sinks.map_is_stale(), dump }
+        let map_is_stale = map.is_some() && self.sinks.map_is_stale();
+        State { last_time: self.last_time, map, map_is_stale, map_is_shared: self.sinks.map_is_shared(), dump }
     }
 
     /// Takes over one record of a chunk that is not recycled before `groups` are written.

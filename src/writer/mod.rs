@@ -249,6 +249,10 @@ impl Writer {
         }
         // What replaces the jitdump holds what is committed.
         if ledger.repair(now, &|file| memory.header().set_next_dump(file)) {
+            ledger.sinks.announce_paths();
+            if let Some(config) = &self.config {
+                memory.header().set_files(&ledger.sinks.files(config));
+            }
             self.committed = ledger.state();
             memory.commit(&self.committed);
         }
@@ -396,6 +400,7 @@ impl Writer {
     /// Opens the sinks. Returns those that run.
     pub fn open(&mut self, config: &Config) -> Sinks {
         let running = self.ledger.sinks.open(config);
+        self.ledger.sinks.announce_paths();
         let memory = self.engine.pool.memory();
         memory.header().set_files(&self.ledger.sinks.files(config));
         memory.commit(&self.ledger.state());

@@ -98,10 +98,10 @@ impl SinkSet {
         self.move_records = files.move_records;
         let mut running = Sinks::NONE;
         let mut adopted = Adopted::default();
-        if let Some(state) = state.map {
+        if let Some(state_of_map) = state.map {
             let dialect = if files.simpleperf { Dialect::Simpleperf } else { Dialect::Perf };
             let map = self.map.insert(PerfMap::new(path_of(&files.map_path), dialect, files.file_mode));
-            match map.adopt(&state, next_map) {
+            match map.adopt(&state_of_map, next_map, state.map_is_shared) {
                 Ok(lines) => (adopted.map, running) = (lines, running.with(Sinks::MAP)),
                 Err(error) => adopted.refused(map.path(), &error),
             }
@@ -126,10 +126,11 @@ impl SinkSet {
         }
     }
 
-    /// Where the files are.
-    pub fn paths(&self) -> Vec<(Sinks, PathBuf)> {
+    /// Says where the files are.
+    pub fn announce_paths(&self) {
         let map = self.map.iter().map(|map| (Sinks::MAP, map.path().to_owned()));
-        map.chain(self.dump.iter().map(|(_, dump)| (Sinks::JITDUMP, dump.path().to_owned()))).collect()
+        let dump = self.dump.iter().map(|(_, dump)| (Sinks::JITDUMP, dump.path().to_owned()));
+        self.status.set_paths(map.chain(dump).collect());
     }
 
     /// What a spool has to say of the files.
@@ -190,6 +191,11 @@ impl SinkSet {
             self.status.last_error.set(describe("read back", path, error));
         }
         read.ok()
+    }
+
+    /// Whether others in the process write to the map.
+    pub fn map_is_shared(&self) -> bool {
+        self.map.as_ref().is_some_and(PerfMap::is_shared)
     }
 
     /// Whether lines of the map have to change.

@@ -1,0 +1,313 @@
+/*
+ * Several runtimes in one process: copies of the library, loaded in every way that there is, and writers of the same files that
+ * behave as other runtimes do. What it is to do is said by its arguments, in their order:
+ *
+ *   load PATH     loads a copy of the shared library, with symbols of its own, and opens a session
+ *   apart PATH    the same in a namespace of its own (dlmopen)
+ *   plugin PATH   loads a plugin with the static library inside, and opens a session
+ *   foreign KIND  begins to write as another runtime does (see `begin` below)
+ *   session       opens another session of the copy that was loaded last
+ *   close         closes the session that was opened last
+ *   unload        unloads the copy that was loaded last
+ *   more          every writer announces one function more
+ *   flush         every session flushes
+ *   burn SECONDS  every function runs for so much processor time
+ *   exit          ends at once, with sessions open
+ *   kill          kills the process with what is on its way
+ *
+ * Prints what ran where and when, for a test to hold against what perf says. x86-64 only.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+
+#include "plugin.h"
+#include "testing.h"
+
+/* check.h names statuses by a function of the library, which is not linked here. */
+#define OK(call) CHECK((call) == JITSYM_OK)
+
+enum { SPAN = 1 << 16, PLACE = 256, SIZE = 18, CODES = 200, WRITERS = 16 };
+
+struct code {
+  uint64_t from;
+  char name[64];
+};
+
+struct writer {
+  char name[32];
+  const char *kind;
+  int announced;
+  /* Copies of the library. */
+  struct plugin lib;
+  void *handle;
+  jitsym *session;
+  /* Others. */
+  FILE *file;
+  int fd;
+  uint64_t index;
+};
+
+static unsigned char *memory;
+static struct code codes[CODES];
+static int code_count;
+static struct writer writers[WRITERS];
+static int writer_count;
+
+static unsigned char *place(int number) {
+  return memory + PLACE * number;
+}
+
+static struct writer *last_copy(void) {
+  struct writer *last = NULL;
+  for (int i = 0; i < writer_count; i++) {
+    last = writers[i].kind == NULL ? &writers[i] : last;
+  }
+  CHECK(last != NULL);
+  return last;
+}
+
+static struct writer *new_writer(const char *kind, const char *name) {
+  CHECK(writer_count < WRITERS);
+  struct writer *writer = &writers[writer_count++];
+  memset(writer, 0, sizeof *writer);
+  writer->kind = kind;
+  snprintf(writer->name, sizeof writer->name, "%s_%d", name, writer_count);
+  return writer;
+}
+
+/* ------------------------------------------------------------------------------------------------ copies of the library */
+
+static void open_session(struct writer *writer) {
+  jitsym_status status = writer->lib.jitsym_init(NULL, &writer->session);
+  if (status != JITSYM_OK) {
+    char text[2048] = "";
+    writer->lib.jitsym_last_error(NULL, text, sizeof text);
+    fprintf(stderr, "%s: %d: %s\n", writer->name, (int)status, text);
+  }
+  CHECK(status == JITSYM_OK);
+}
+
+static void load(const char *how, const char *path) {
+  struct writer *writer = new_writer(NULL, how);
+  int apart = strcmp(how, "apart") == 0;
+  writer->handle = apart ? dlmopen(LM_ID_NEWLM, path, RTLD_NOW) : dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (writer->handle == NULL) {
+    fprintf(stderr, "%s\n", dlerror());
+  }
+  CHECK(writer->handle != NULL);
+  if (strcmp(how, "plugin") == 0) {
+    CHECK(dlsym(writer->handle, "jitsym_init") == NULL);
+    const struct plugin *functions = dlsym(writer->handle, "plugin_functions");
+    CHECK(functions != NULL);
+    writer->lib = *functions;
+  } else {
+    void *symbol;
+    /* By way of memcpy, because ISO C does not convert between object and function pointers. */
+#define RESOLVE(function)                       \
+  symbol = dlsym(writer->handle, #function);    \
+  CHECK(symbol != NULL);                        \
+  memcpy(&writer->lib.function, &symbol, sizeof symbol);
+    PLUGIN_FUNCTIONS(RESOLVE)
+  }
+  for (struct writer *other = writers; other < writer; other++) {
+    CHECK(other->lib.jitsym_init != writer->lib.jitsym_init);
+  }
+  open_session(writer);
+}
+
+static void say_files(struct writer *writer) {
+  jitsym_stats stats;
+  memset(&stats, 0, sizeof stats);
+  stats.struct_size = sizeof stats;
+  char map[1100] = "-", dump[1100] = "-", error[2048] = "";
+  OK(writer->lib.jitsym_get_stats(writer->session, &stats));
+  writer->lib.jitsym_path(writer->session, JITSYM_SINK_MAP, map, sizeof map);
+  writer->lib.jitsym_path(writer->session, JITSYM_SINK_JITDUMP, dump, sizeof dump);
+  writer->lib.jitsym_last_error(writer->session, error, sizeof error);
+  printf("copy\t%s\t%u\t%u\t%s\t%s\t%s\n", writer->name, stats.sinks_running, stats.sinks_failed, map, dump, error);
+}
+
+/* ------------------------------------------------------------------------------------------------ other runtimes */
+
+struct dump_header {
+  uint32_t magic, version, total_size, elf_mach, pad, pid;
+  uint64_t timestamp, flags;
+};
+
+struct load_record {
+  uint32_t id, total_size;
+  uint64_t timestamp;
+  uint32_t pid, tid;
+  uint64_t vma, addr, size, index;
+};
+
+static void begin(const char *kind) {
+  struct writer *writer = new_writer(kind, kind);
+  char map[64], dump[64];
+  snprintf(map, sizeof map, "/tmp/perf-%d.map", (int)getpid());
+  snprintf(dump, sizeof dump, "/tmp/jit-%d.dump", (int)getpid());
+  struct dump_header header = {0x4a695444, 1, sizeof header, 62, 0, (uint32_t)getpid(), test_now(), 0};
+  if (strcmp(kind, "map-append") == 0) {
+    /* CPython -X perf */
+    int fd = open(map, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
+    CHECK(fd >= 0 && (writer->file = fdopen(fd, "a")) != NULL);
+  } else if (strcmp(kind, "map-own") == 0) {
+    /* V8 --perf-basic-prof, wasmtime's perfmap: as if the file were nobody else's. */
+    CHECK((writer->file = fopen(map, "w+")) != NULL);
+    setvbuf(writer->file, NULL, _IOLBF, 0);
+  } else if (strcmp(kind, "map-each") == 0) {
+    /* Ruby's YJIT: open, append, close for each line. */
+  } else if (strcmp(kind, "dump-own") == 0) {
+    /* CPython -X perf_jit: as if the file were nobody else's, and with a buffer. */
+    CHECK((writer->file = fopen(dump, "w+")) != NULL);
+    CHECK(mmap(NULL, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE, fileno(writer->file), 0) != MAP_FAILED);
+    CHECK(fwrite(&header, sizeof header, 1, writer->file) == 1);
+  } else if (strcmp(kind, "dump-append") == 0) {
+    /* wasmtime: appends to whatever is there. */
+    CHECK((writer->fd = open(dump, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666)) >= 0);
+    CHECK(mmap(NULL, 1024, PROT_READ | PROT_EXEC, MAP_PRIVATE, writer->fd, 0) != MAP_FAILED);
+    struct stat status;
+    CHECK(fstat(writer->fd, &status) == 0);
+    CHECK(status.st_size > 0 || write(writer->fd, &header, sizeof header) == sizeof header);
+  } else {
+    CHECK(!"a kind of writer");
+  }
+}
+
+static void announce_in_map(struct writer *writer, uint64_t addr, const char *name) {
+  FILE *file = writer->file;
+  if (file == NULL) {
+    char map[64];
+    snprintf(map, sizeof map, "/tmp/perf-%d.map", (int)getpid());
+    CHECK((file = fopen(map, "a")) != NULL);
+  }
+  CHECK(fprintf(file, "%llx %x %s\n", (unsigned long long)addr, SIZE, name) > 0 && fflush(file) == 0);
+  if (writer->file == NULL) {
+    CHECK(fclose(file) == 0);
+  }
+}
+
+static void announce_in_dump(struct writer *writer, uint64_t addr, const char *name) {
+  unsigned char bytes[512];
+  size_t name_size = strlen(name) + 1;
+  struct load_record record = {0, (uint32_t)(sizeof record + name_size + SIZE), test_now(), (uint32_t)getpid(),
+                               (uint32_t)syscall(SYS_gettid), addr, addr, SIZE, writer->index++};
+  memcpy(bytes, &record, sizeof record);
+  memcpy(bytes + sizeof record, name, name_size);
+  memcpy(bytes + sizeof record + name_size, (const void *)(uintptr_t)addr, SIZE);
+  if (writer->file != NULL) {
+    CHECK(fwrite(bytes, record.total_size, 1, writer->file) == 1);
+  } else {
+    CHECK(write(writer->fd, bytes, record.total_size) == (ssize_t)record.total_size);
+  }
+}
+
+/* ------------------------------------------------------------------------------------------------ code */
+
+/* push rbp; mov rbp, rsp; mov ecx, 20000; 1: dec ecx; jnz 1b; nop; pop rbp; ret */
+static void announce(struct writer *writer) {
+  static const unsigned char bytes[SIZE] = {0x55, 0x48, 0x89, 0xe5, 0xb9, 0x20, 0x4e, 0,    0,
+                                            0xff, 0xc9, 0x75, 0xfc, 0x90, 0x5d, 0xc3, 0xcc, 0xcc};
+  CHECK(code_count < CODES);
+  struct code *code = &codes[code_count];
+  unsigned char *at = place(code_count++);
+  memcpy(at, bytes, SIZE);
+  uint64_t addr = (uint64_t)(uintptr_t)at;
+  snprintf(code->name, sizeof code->name, "%.31s_code_%d", writer->name, writer->announced++);
+  if (writer->kind == NULL) {
+    jitsym_code described = test_code(addr, SIZE, code->name);
+    described.bytes = at;
+    OK(writer->lib.jitsym_register(writer->session, &described, NULL));
+  } else if (strncmp(writer->kind, "map", 3) == 0) {
+    announce_in_map(writer, addr, code->name);
+  } else {
+    announce_in_dump(writer, addr, code->name);
+  }
+  code->from = test_now();
+}
+
+static uint64_t time_spent(void) {
+  struct timespec time;
+  CHECK(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time) == 0);
+  return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
+}
+
+static void burn(double seconds) {
+  for (int i = 0; i < code_count; i++) {
+    uint64_t end = time_spent() + (uint64_t)(seconds * 1e9);
+    while (time_spent() < end) {
+      ((void (*)(void))(uintptr_t)place(i))();
+    }
+  }
+}
+
+static void say_all(void) {
+  for (int i = 0; i < code_count; i++) {
+    printf("life %d %llx %d %llu %llu %s\n", (int)getpid(), (unsigned long long)(uintptr_t)place(i), SIZE,
+           (unsigned long long)codes[i].from, (unsigned long long)test_now(), codes[i].name);
+  }
+  for (int i = 0; i < writer_count; i++) {
+    if (writers[i].session != NULL) {
+      say_files(&writers[i]);
+    }
+  }
+  puts("end");
+  fflush(stdout);
+}
+
+int main(int argc, char **argv) {
+  memory = mmap(NULL, SPAN, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(memory != MAP_FAILED);
+  printf("pid %d\n", (int)getpid());
+  fflush(stdout);
+  for (int at = 1; at < argc; at++) {
+    const char *action = argv[at];
+    if (strcmp(action, "load") == 0 || strcmp(action, "apart") == 0 || strcmp(action, "plugin") == 0) {
+      load(action, argv[++at]);
+    } else if (strcmp(action, "foreign") == 0) {
+      begin(argv[++at]);
+    } else if (strcmp(action, "session") == 0) {
+      struct writer *last = last_copy(), *writer = new_writer(NULL, "session");
+      writer->lib = last->lib;
+      open_session(writer);
+    } else if (strcmp(action, "close") == 0) {
+      OK(last_copy()->lib.jitsym_close(last_copy()->session));
+      last_copy()->session = NULL;
+    } else if (strcmp(action, "unload") == 0) {
+      struct writer *gone = last_copy();
+      CHECK(dlclose(gone->handle) == 0);
+      *gone = writers[--writer_count];
+    } else if (strcmp(action, "more") == 0) {
+      for (int i = 0; i < writer_count; i++) {
+        if (writers[i].kind != NULL || writers[i].session != NULL) {
+          announce(&writers[i]);
+        }
+      }
+    } else if (strcmp(action, "flush") == 0) {
+      for (int i = 0; i < writer_count; i++) {
+        if (writers[i].session != NULL) {
+          writers[i].lib.jitsym_flush(writers[i].session, 60000);
+        }
+      }
+    } else if (strcmp(action, "burn") == 0) {
+      burn(atof(argv[++at]));
+    } else if (strcmp(action, "exit") == 0) {
+      say_all();
+      return 0;
+    } else if (strcmp(action, "kill") == 0) {
+      say_all();
+      kill(getpid(), SIGKILL);
+    } else {
+      CHECK(!"an action");
+    }
+  }
+  say_all();
+  for (int i = 0; i < writer_count; i++) {
+    if (writers[i].session != NULL) {
+      OK(writers[i].lib.jitsym_close(writers[i].session));
+    }
+  }
+  return 0;
+}

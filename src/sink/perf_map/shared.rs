@@ -1,0 +1,181 @@
+//! The map in company: others in this process write to the same file, since there is only one that profilers read.
+//!
+//! Then the file is neither written anew, which would take it away from under the others, nor cut, and lines are appended in
+//! whole behind those of the others. Lines that should change stay, so that two may claim the same address.
+
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, IoSlice, Seek};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::time::Instant;
+
+use super::{PerfMap, REWRITE_INTERVAL, REWRITE_SHARE};
+use crate::format::perf_map::push_line;
+use crate::registry::Registry;
+use crate::status::Status;
+use crate::sys::company;
+use crate::sys::file;
+
+/// How much is remembered.
+const MARK: usize = 64;
+
+/// What is known to be in the file: by it the sink notices when somebody has opened the file as if it were new.
+#[derive(Debug, Default)]
+pub struct Marks {
+    /// The beginning, if that is ours.
+    head: Vec<u8>,
+    /// The end of what we have written last.
+    tail: Vec<u8>,
+    tail_end: u64,
+}
+
+impl Marks {
+    /// Text has been written that ends there.
+    pub fn note(&mut self, text: &[u8], end: u64) {
+        if end == text.len() as u64 {
+            self.head = text[..text.len().min(MARK)].to_vec();
+        }
+        self.tail = text[text.len().saturating_sub(MARK)..].to_vec();
+        self.tail_end = end;
+    }
+
+    fn begin(&self, file: &File) -> bool {
+        holds(file, 0, &self.head)
+    }
+
+    fn end(&self, file: &File) -> bool {
+        holds(file, self.tail_end - self.tail.len() as u64, &self.tail)
+    }
+}
+
+fn holds(file: &File, offset: u64, bytes: &[u8]) -> bool {
+    let mut found = [0; MARK];
+    let found = &mut found[..bytes.len()];
+    file.read_exact_at(found, offset).is_ok() && found == bytes
+}
+
+impl PerfMap {
+    /// Finds out whether others write to the file. Asks the whole process only when something is to be written anew or the file
+    /// is not as it was left.
+    pub(super) fn look_around(&mut self, now: bool) -> io::Result<()> {
+        let Some(file) = self.file.as_ref().filter(|_| now || self.stale || !self.pending.is_empty()) else {
+            return Ok(());
+        };
+        let Ok((checked, len)) = file.checked_len() else { return Ok(()) };
+        if file::is_removed(checked) {
+            return self.follow();
+        }
+        let is_as_left = len >= self.len && self.marks.end(checked);
+        let identity = file.identity();
+        let ours = checked.as_raw_fd();
+        if self.shared && is_as_left || !self.shared && is_as_left && len == self.len && !self.stale {
+            return Ok(());
+        }
+        let foreign = len > self.len || len > 0 && !self.marks.begin(checked);
+        if self.shared || !self.dead && (foreign || company::writes(identity, ours)) {
+            company::make_appending(identity, ours);
+            (self.shared, self.stale) = (true, true);
+        }
+        Ok(())
+    }
+
+    /// The file has no name any more. If it is because somebody in this process has given it to another one, that one is ours
+    /// too.
+    fn follow(&mut self) -> io::Result<()> {
+        let name = self.name().to_owned();
+        let dir = self.dir()?;
+        let joined = match dir.identity_of(&name) {
+            Ok(found) if company::uses(&name, found) => Some(file::join(dir, &name)?),
+            _ => None,
+        };
+        (self.shared, self.stale) = (joined.is_some(), true);
+        self.marks = Marks::default();
+        joined.map_or(Ok(()), |file| self.hold(file))
+    }
+
+    /// Gives the file that has been written anew its name, unless others write to the old one: then it keeps it.
+    pub(super) fn put_in_place(&mut self, fresh: &OsStr, name: &OsStr) -> io::Result<bool> {
+        let ours = self.identity;
+        let dir = self.dir()?;
+        let is_ours = dir.identity_of(name).is_ok_and(|found| ours.is_some_and(|ours| ours.is(&found)));
+        if !is_ours || dir.exchange(fresh, name).is_err() {
+            return file::put_in_place(dir, fresh, name, ours).map(|()| true);
+        }
+        // From here on nobody comes to the old file any more, so whoever is not there will not be.
+        let (len, dead) = (self.len, self.dead);
+        let old = self.file.as_ref().and_then(|file| file.checked_len().ok());
+        let in_company = old.is_some_and(|(file, now)| {
+            now > len || file::look_at(file).is_ok_and(|identity| company::writes(identity, file.as_raw_fd()))
+        });
+        let dir = self.dir()?;
+        if in_company && !dead {
+            dir.exchange(fresh, name)?;
+            self.shared = true;
+            return Ok(false);
+        }
+        dir.remove(fresh)?;
+        Ok(true)
+    }
+
+    /// Appends what is not in the file yet.
+    pub(super) fn write_shared(&mut self, registry: &Registry, now: bool, status: &Status) -> io::Result<()> {
+        if self.stale && (now || Instant::now() >= self.not_before) {
+            let begin = Instant::now();
+            self.pending = self.missing(registry)?;
+            self.stale = false;
+            self.not_before = Instant::now() + (begin.elapsed() * REWRITE_SHARE).max(REWRITE_INTERVAL);
+        }
+        let (mut file, len) = self.file.as_ref().ok_or(file::CLOSED)?.checked_len()?;
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        if len + self.pending.len() as u64 > self.most {
+            return Err(io::Error::new(io::ErrorKind::StorageFull, "is as long as it may be, and written by others too"));
+        }
+        if len > 0 && !holds(file, len - 1, b"\n") {
+            if !self.dead {
+                return Err(io::Error::new(io::ErrorKind::WouldBlock, "ends within a line of another library"));
+            }
+            self.pending.insert(0, b'\n');
+        }
+        let (written, result) = status.aside(|| file::append(file, &mut [IoSlice::new(&self.pending)]));
+        let end = file.stream_position()?;
+        if let Err(error) = result {
+            // Unless somebody has written behind it, half a line is taken back.
+            if written > 0 && file.metadata()?.len() == end {
+                file.set_len(end - written)?;
+            }
+            return Err(error);
+        }
+        status.counters.map_bytes.add(written);
+        status.counters.map_omitted.set(0);
+        self.omits = false;
+        self.marks.note(&self.pending, end);
+        self.len = end;
+        self.pending.clear();
+        Ok(())
+    }
+
+    /// The lines of all code that are not in the file.
+    fn missing(&self, registry: &Registry) -> io::Result<Vec<u8>> {
+        let file = self.file.as_ref().ok_or(file::CLOSED)?;
+        let (file, len) = file.checked_len()?;
+        let mut there = Vec::new();
+        there.try_reserve_exact(len as usize)?;
+        there.resize(len as usize, 0);
+        file.read_exact_at(&mut there, 0)?;
+        let there: HashSet<&[u8]> = there.split_inclusive(|&byte| byte == b'\n').collect();
+        let (mut text, mut line) = (Vec::new(), Vec::new());
+        for (start, size, name) in registry.spans() {
+            line.clear();
+            push_line(&mut line, self.dialect, start, size, name);
+            if !there.contains(&line[..]) {
+                text.try_reserve(line.len())?;
+                text.extend_from_slice(&line);
+            }
+        }
+        Ok(text)
+    }
+}

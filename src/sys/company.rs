@@ -1,0 +1,136 @@
+//! Who else in this process has to do with a file: other runtimes, and other copies of this library.
+
+use std::ffi::OsStr;
+use std::fs::{self, Metadata};
+use std::mem::MaybeUninit;
+use std::os::fd::RawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, SystemTime};
+
+use super::clock;
+use super::file::Identity;
+use super::spool;
+
+/// The descriptors that this process has of a file.
+fn descriptors(file: Identity) -> impl Iterator<Item = RawFd> {
+    let entries = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    entries.filter_map(move |entry| {
+        let number = entry.file_name().to_str()?.parse().ok()?;
+        (file_of(number)? == (file.device, file.inode)).then_some(number)
+    })
+}
+
+/// Device and inode of what a descriptor is open for. Not asked of a server on a network, which may not answer.
+fn file_of(descriptor: RawFd) -> Option<(u64, u64)> {
+    let mut data = MaybeUninit::<libc::statx>::uninit();
+    let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
+    // SAFETY: the pointers are valid; whether the descriptor is open is for the kernel to find out.
+    if unsafe { libc::statx(descriptor, c"".as_ptr(), flags, libc::STATX_INO, data.as_mut_ptr()) } != 0 {
+        // A sandbox may allow the older call only.
+        let data = fs::metadata(format!("/proc/self/fd/{descriptor}")).ok()?;
+        return Some((data.dev(), data.ino()));
+    }
+    // SAFETY: filled in, as the call has not failed.
+    let data = unsafe { data.assume_init() };
+    Some((libc::makedev(data.stx_dev_major, data.stx_dev_minor), data.stx_ino))
+}
+
+/// Whether this process has the file open, or mapped under this name.
+pub fn uses(name: &OsStr, file: Identity) -> bool {
+    let inode = file.inode.to_string();
+    // The device is not compared: some file systems show another one there than stat does.
+    let is_mapping = |line: &[u8]| {
+        let inode_field = line.split(|&byte| byte == b' ').filter(|field| !field.is_empty()).nth(4);
+        inode_field == Some(inode.as_bytes()) && line.ends_with(name.as_bytes())
+    };
+    let mapped = || fs::read("/proc/self/maps").is_ok_and(|maps| maps.split(|&byte| byte == b'\n').any(is_mapping));
+    descriptors(file).next().is_some() || mapped()
+}
+
+/// The descriptors, but for `ours`, by which this process can write to the file, with their flags.
+fn writers(file: Identity, ours: RawFd) -> impl Iterator<Item = (RawFd, libc::c_int)> {
+    descriptors(file).filter(move |&descriptor| descriptor != ours).filter_map(|descriptor| {
+        // SAFETY: whether the descriptor is still open is for the kernel to find out.
+        let flags = unsafe { libc::fcntl(descriptor, libc::F_GETFL) };
+        let can_write = flags >= 0 && matches!(flags & libc::O_ACCMODE, libc::O_WRONLY | libc::O_RDWR);
+        can_write.then_some((descriptor, flags))
+    })
+}
+
+/// Whether anybody in this process can write to the file.
+pub fn has_writer(file: Identity) -> bool {
+    writes(file, -1)
+}
+
+/// Whether somebody else in this process can write to the file.
+pub fn writes(file: Identity, ours: RawFd) -> bool {
+    writers(file, ours).next().is_some()
+}
+
+/// Has everybody in this process write at the end of the file, wherever that is. Whoever opened it for itself alone writes to
+/// the place where its own last write ended, which is over what others have written since.
+pub fn make_appending(file: Identity, ours: RawFd) {
+    for (descriptor, flags) in writers(file, ours).filter(|(_, flags)| flags & libc::O_APPEND == 0) {
+        // SAFETY: as above; the flag changes where writes go, and nothing else.
+        unsafe { libc::fcntl(descriptor, libc::F_SETFL, flags | libc::O_APPEND) };
+    }
+}
+
+/// Whether a file was written to since this process started. A process before it with the same pid had ended by then: so it is
+/// the work of somebody in this one, who may have closed it.
+pub fn has_written(data: &Metadata) -> bool {
+    let written = data.modified().ok();
+    written.zip(start()).is_some_and(|(written, start)| written >= start)
+}
+
+/// When this process started, at most a clock tick too early; `None` without `/proc`.
+fn start() -> Option<SystemTime> {
+    // SAFETY: sysconf only answers.
+    let ticks = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).ok().filter(|&ticks| ticks > 0)?;
+    let since_boot = spool::start_time("self")? * (1_000_000_000 / ticks);
+    let age = clock::boottime_ns().checked_sub(since_boot)?;
+    SystemTime::now().checked_sub(Duration::from_nanos(age))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{File, OpenOptions};
+    use std::io::Write;
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+    use crate::sys::file::look_at;
+
+    #[test]
+    fn others_are_found_and_made_to_append() {
+        let path = std::env::temp_dir().join(format!("jitsym-company-{}", std::process::id()));
+        let mut other = File::create(&path).unwrap();
+        let ours = OpenOptions::new().append(true).open(&path).unwrap();
+        let identity = look_at(&ours).unwrap();
+        other.write_all(b"one\n").unwrap();
+        assert!(writes(identity, ours.as_raw_fd()) && uses(OsStr::new("x"), identity));
+        assert!(has_written(&other.metadata().unwrap()));
+        make_appending(identity, ours.as_raw_fd());
+        (&ours).write_all(b"two\n").unwrap();
+        other.write_all(b"three\n").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"one\ntwo\nthree\n");
+        let reader = File::open(&path).unwrap();
+        drop(other);
+        assert!(!writes(identity, ours.as_raw_fd()), "one that only reads");
+        drop((ours, reader));
+        assert!(!uses(OsStr::new("x"), identity));
+        let file = File::options().write(true).open(&path).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(86400 * 365)).unwrap();
+        assert!(!has_written(&file.metadata().unwrap()));
+        fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn the_start_of_this_process_is_known() {
+        let start = start().unwrap();
+        let age = SystemTime::now().duration_since(start).unwrap();
+        // The directory of the process is made when somebody looks at it first, which was later.
+        assert!(age < Duration::from_secs(3600), "{age:?}");
+    }
+}
