@@ -329,12 +329,12 @@ static void replaced(void) {
   CHECK_OK(jitsym_flush(session, 0));
   for (int i = 0; i < 2; i++) {
     CHECK(unlink(paths[i].text) == 0);
-    file_write(paths[i].text, "somebody else's");
+    file_write(paths[i].text, "1000 10 somebody else's\n");
     put(session, 1, 1);
     CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_flush(session, 0));
     size_t size;
     unsigned char *bytes = file_read(paths[i].text, &size);
-    CHECK(strcmp((char *)bytes, "somebody else's") == 0);
+    CHECK(strcmp((char *)bytes, "1000 10 somebody else's\n") == 0);
     free(bytes);
     CHECK(unlink(paths[i].text) == 0);
     CHECK_OK(jitsym_flush(session, 0));
@@ -456,7 +456,7 @@ static void removes(void) {
       /* Files of somebody else are none of ours. */
       struct test_path map = test_path(session, JITSYM_SINK_MAP);
       CHECK(unlink(map.text) == 0);
-      file_write(map.text, "somebody else's");
+      file_write(map.text, "1000 10 somebody else's\n");
     }
     (void)jitsym_close(session);
   }

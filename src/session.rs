@@ -343,7 +343,11 @@ impl Ref {
         match (self.is_idle(), self.engine.status.sinks_failed()) {
             (true, Sinks::NONE) => self.still_open(()),
             (true, _) => self.outcome(Err(Error::SinkFailed)),
-            (false, _) => self.outcome(self.engine.flush(timeout.unwrap_or(PATIENCE))),
+            (false, _) => match self.engine.flush(timeout.unwrap_or(PATIENCE)) {
+                // There is no writer any more, but not because somebody has closed.
+                Err(_) if self.process.is_broken() => Err(Error::Internal),
+                result => self.outcome(result),
+            },
         }
     }
 

@@ -132,6 +132,8 @@ programs! {
     // Bounded files.
     files, "gcc", "c-tests/test_files.c", &[], &[];
     host, "gcc", "c-tests/test_host.c", &[], &[];
+    // What the library has when it stops is not given back.
+    panic, "gcc", "c-tests/test_panic.c", &["--leak-check=no"], &[];
     // A forked child has the memory of the parent's threads, but not the registers that hold on to it.
     fork, "gcc", "c-tests/test_fork.c", &["--leak-check=no"], &[];
     // MOVE records, which have to be asked for.
