@@ -5,12 +5,15 @@
  *   load PATH     loads a copy of the shared library, with symbols of its own, and opens a session
  *   apart PATH    the same in a namespace of its own (dlmopen)
  *   plugin PATH   loads a plugin with the static library inside, and opens a session
+ *   idle PATH     loads a plugin and unloads it with nothing called: it has to be gone then
  *   foreign KIND  begins to write as another runtime does (see `begin` below)
+ *   line          ends the line that `foreign map-half!` has begun
  *   session       opens another session of the copy that was loaded last
  *   close         closes the session that was opened last
  *   unload        unloads the copy that was loaded last
- *   more          every writer announces one function more
+ *   more          every writer announces one function more, but for those that are in the way only (!)
  *   flush         every session flushes
+ *   say           prints the status of the copy that was loaded last
  *   burn SECONDS  every function runs for so much processor time
  *   exit          ends at once, with sessions open
  *   kill          kills the process with what is on its way
@@ -117,6 +120,12 @@ static void load(const char *how, const char *path) {
   open_session(writer);
 }
 
+static void load_idle(const char *path) {
+  void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  CHECK(handle != NULL && dlclose(handle) == 0);
+  CHECK(dlopen(path, RTLD_NOW | RTLD_NOLOAD) == NULL);
+}
+
 static void say_files(struct writer *writer) {
   jitsym_stats stats;
   memset(&stats, 0, sizeof stats);
@@ -157,6 +166,10 @@ static void begin(const char *kind) {
     /* V8 --perf-basic-prof, wasmtime's perfmap: as if the file were nobody else's. */
     CHECK((writer->file = fopen(map, "w+")) != NULL);
     setvbuf(writer->file, NULL, _IOLBF, 0);
+  } else if (strcmp(kind, "map-half!") == 0) {
+    /* With a buffer, of which the end of a line may wait for the next. */
+    CHECK((writer->file = fopen(map, "w")) != NULL);
+    CHECK(fputs("1000 10 half", writer->file) >= 0 && fflush(writer->file) == 0);
   } else if (strcmp(kind, "map-each") == 0) {
     /* Ruby's YJIT: open, append, close for each line. */
   } else if (strcmp(kind, "dump-own") == 0) {
@@ -164,6 +177,12 @@ static void begin(const char *kind) {
     CHECK((writer->file = fopen(dump, "w+")) != NULL);
     CHECK(mmap(NULL, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE, fileno(writer->file), 0) != MAP_FAILED);
     CHECK(fwrite(&header, sizeof header, 1, writer->file) == 1);
+  } else if (strcmp(kind, "dump-all!") == 0) {
+    /* Somebody who has every name that there is. */
+    for (int zeros = 0; zeros < 10; zeros++) {
+      snprintf(dump, sizeof dump, "/tmp/jit-%.*s%d.dump", zeros, "000000000", (int)getpid());
+      CHECK((writer->fd = open(dump, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) >= 0);
+    }
   } else if (strcmp(kind, "dump-append") == 0) {
     /* wasmtime: appends to whatever is there. */
     CHECK((writer->fd = open(dump, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666)) >= 0);
@@ -264,7 +283,9 @@ int main(int argc, char **argv) {
   fflush(stdout);
   for (int at = 1; at < argc; at++) {
     const char *action = argv[at];
-    if (strcmp(action, "load") == 0 || strcmp(action, "apart") == 0 || strcmp(action, "plugin") == 0) {
+    if (strcmp(action, "idle") == 0) {
+      load_idle(argv[++at]);
+    } else if (strcmp(action, "load") == 0 || strcmp(action, "apart") == 0 || strcmp(action, "plugin") == 0) {
       load(action, argv[++at]);
     } else if (strcmp(action, "foreign") == 0) {
       begin(argv[++at]);
@@ -281,7 +302,7 @@ int main(int argc, char **argv) {
       *gone = writers[--writer_count];
     } else if (strcmp(action, "more") == 0) {
       for (int i = 0; i < writer_count; i++) {
-        if (writers[i].kind != NULL || writers[i].session != NULL) {
+        if (writers[i].kind != NULL ? strchr(writers[i].kind, '!') == NULL : writers[i].session != NULL) {
           announce(&writers[i]);
         }
       }
@@ -291,6 +312,10 @@ int main(int argc, char **argv) {
           writers[i].lib.jitsym_flush(writers[i].session, 60000);
         }
       }
+    } else if (strcmp(action, "line") == 0) {
+      CHECK(fputs("\n", writers[0].file) >= 0 && fflush(writers[0].file) == 0);
+    } else if (strcmp(action, "say") == 0) {
+      say_files(last_copy());
     } else if (strcmp(action, "burn") == 0) {
       burn(atof(argv[++at]));
     } else if (strcmp(action, "exit") == 0) {

@@ -339,7 +339,10 @@ impl Jitdump {
     /// Notices that the file is gone.
     pub fn check(&mut self) -> io::Result<()> {
         match &self.kept.file {
-            Some(file) if !self.spoiled && (file::is_removed(file) || file.checked().is_ok_and(|file| !self.is_ours(file))) => {
+            Some(file)
+                if !self.spoiled
+                    && (file::is_removed(file) || file.checked().is_ok_and(|file| !self.is_ours(file))) =>
+            {
                 self.spoiled = true;
                 self.trouble.get_or_insert_with(Again::at_once);
                 Err(io::Error::new(io::ErrorKind::NotFound, "it has been removed or overwritten"))
@@ -450,7 +453,8 @@ impl Jitdump {
         buffer.extend_from_slice(&self.header);
         let (mut places, mut len) = (Places::default(), HEADER_SIZE as u64);
         let old = self.kept.file.as_ref().ok_or(file::CLOSED)?;
-        let old_len = old.checked_len().ok().filter(|(file, _)| self.is_ours(file)).map_or(0, |(_, len)| len.min(self.len));
+        let old_len =
+            old.checked_len().ok().filter(|(file, _)| self.is_ours(file)).map_or(0, |(_, len)| len.min(self.len));
         for &(order, size) in groups {
             if buffer.len() + size > BUFFER {
                 self.status.aside(|| fresh.write_all(&buffer))?;

@@ -158,7 +158,9 @@ fn remove_stale(dir: &Dir, name: &OsStr, hidden: bool) -> io::Result<()> {
     }
     let gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
     match dir.identity_of(name) {
-        Ok(found) if found.is(&identity) => dir.remove(name).or_else(|error| if gone(&error) { Ok(()) } else { Err(error) }),
+        Ok(found) if found.is(&identity) => {
+            dir.remove(name).or_else(|error| if gone(&error) { Ok(()) } else { Err(error) })
+        }
         Ok(_) => Ok(()),
         Err(error) if gone(&error) => Ok(()),
         Err(error) => Err(error),

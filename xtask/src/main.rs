@@ -2,6 +2,7 @@
 //!
 //!     cargo xtask matrix [--readers A,B] [--scenarios A,B] [--quick] [--write] [--verbose] [--keep] [--cache DIR] [--mirror URI]
 //!     cargo xtask tools [--cache DIR] [--mirror URI]
+//!     cargo xtask tool NAME [--cache DIR] [--mirror URI]
 
 mod annotate;
 mod attach;
@@ -40,7 +41,8 @@ cargo xtask matrix   Runs readers over the ground truth and prints the share of 
     --verbose        shows examples of what is wrong, also in cells that are right
     --keep           leaves the recordings where they are
 cargo xtask tools    Prepares the tools of newer Debian suites and prints their versions.
-Both:
+cargo xtask tool N   Prepares one that the tests of the library use (python3.13) and prints where it is.
+All:
     --cache DIR      where the tools are kept (${XDG_CACHE_HOME:-~/.cache}/jitsym-matrix)
     --mirror URI     the Debian archive to fetch them from (the one that apt uses)";
 
@@ -57,6 +59,7 @@ fn main() -> ExitCode {
 
 fn command(mut arguments: impl Iterator<Item = String>) -> Result<bool> {
     let command = arguments.next().unwrap_or_default();
+    let tool = if command == "tool" { Some(arguments.next().context("which tool?")?) } else { None };
     let cache = Cache { dir: default_cache()?, mirror: None };
     let mut plan = Plan {
         cache,
@@ -84,6 +87,7 @@ fn command(mut arguments: impl Iterator<Item = String>) -> Result<bool> {
     }
     match command.as_str() {
         "matrix" => matrix::run(&plan),
+        "tool" => suites::print_one(&plan.cache, &tool.unwrap_or_default()).map(|()| true),
         "tools" => suites::print_all(&plan.cache).map(|()| true),
         _ => bail!("no command\n{USAGE}"),
     }

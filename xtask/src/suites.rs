@@ -22,6 +22,7 @@ pub struct Set {
 pub const PERF: Set =
     Set { name: "perf", packages: &["linux-perf", "binutils"], commands: &["perf", "objdump", "addr2line"] };
 pub const DEBUGGERS: Set = Set { name: "debuggers", packages: &["gdb", "valgrind"], commands: &["gdb", "valgrind"] };
+pub const PYTHON: Set = Set { name: "python", packages: &["python3.13"], commands: &["python3.13"] };
 pub const BPFTRACE: Set = Set { name: "bpftrace", packages: &["bpftrace"], commands: &["bpftrace"] };
 
 /// Where libraries and the loader lie; older suites have some in `/lib`.
@@ -169,6 +170,7 @@ fn wrappers(set: &Set, new: &Path, dir: &Path) -> Result<()> {
             // A script and the program that it calls; the tools themselves are static.
             "valgrind" => format!("VALGRIND_LIB={root}/usr/libexec/valgrind {run} {program}.bin \"$@\""),
             "gdb" => format!("PYTHONHOME={root}/usr {run} {program} --data-directory={root}/usr/share/gdb \"$@\""),
+            "python3.13" => format!("PYTHONHOME={root}/usr {run} {program} \"$@\""),
             _ => format!("{run} {program} \"$@\""),
         };
         let path = bin.join(name);
@@ -188,6 +190,13 @@ fn loader(root: &Path) -> Result<PathBuf> {
         }
     }
     bail!("no loader in {}", root.display());
+}
+
+/// Prepares one command of a newer suite, for the tests of the library, and prints where it is.
+pub fn print_one(cache: &Cache, name: &str) -> Result<()> {
+    let Some(set) = [PYTHON].into_iter().find(|set| set.commands.contains(&name)) else { bail!("no tool {name:?}") };
+    println!("{}", cache.commands("trixie", &set)?.join(name).display());
+    Ok(())
 }
 
 /// Prepares all tools that the matrix uses, and newer debuggers, and prints what there is.

@@ -132,7 +132,10 @@ impl PerfMap {
             return Ok(());
         }
         if len + self.pending.len() as u64 > self.most {
-            return Err(io::Error::new(io::ErrorKind::StorageFull, "is as long as it may be, and written by others too"));
+            return Err(io::Error::new(
+                io::ErrorKind::StorageFull,
+                "is as long as it may be, and written by others too",
+            ));
         }
         if len > 0 && !holds(file, len - 1, b"\n") {
             if !self.dead {
