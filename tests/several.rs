@@ -1,6 +1,8 @@
 //! Several runtimes in one process, under the real perf: all code has its name, whoever wrote it down, and whatever cannot be
 //! written beside another runtime says why.
 
+#[path = "several/hosts.rs"]
+mod hosts;
 #[path = "support/perf.rs"]
 mod perf;
 mod support;

@@ -1,0 +1,168 @@
+//! The real CPython and the real Node.js, each with a passenger: a runtime of its own in a thread of their process. Both write
+//! the same files.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use crate::support::{compile, root, run, scratch_dir, serial, stdout, Link};
+use crate::{perf, samples, Recording};
+
+/// Burns in code that the runtime names `pyburn`, until the passenger has arrived.
+const PYTHON: &str = r#"
+import ctypes, os, sys, time
+
+def pyburn():
+    total = 0
+    for number in range(20000):
+        total += number
+    return total
+
+def arrived(path):
+    try:
+        return open(path).read().endswith("end\n")
+    except FileNotFoundError:
+        return False
+
+library, out, backend = sys.argv[1:4]
+ctypes.CDLL(library)
+start = time.monotonic()
+while not arrived(out) and time.monotonic() < start + 60:
+    pyburn()
+    if backend and time.monotonic() > start + 0.2:
+        sys.activate_stack_trampoline(backend)
+        backend = ""
+"#;
+
+const NODE: &str = r#"
+const fs = require("fs");
+function jsburn(rounds) {
+  let total = 0;
+  for (let i = 0; i < rounds; i++) total = (total * 31 + i) | 0;
+  return total;
+}
+const out = process.argv[2], end = Date.now() + 60000;
+const arrived = () => fs.existsSync(out) && fs.readFileSync(out, "utf8").endsWith("end\n");
+while (!arrived() && Date.now() < end) for (let i = 0; i < 50; i++) jsburn(100000);
+"#;
+
+fn passenger() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        compile("gcc", &["c-tests/passenger.c"], Link::Shared, &["-O1", "-fPIC", "-shared"], "passenger.so")
+    })
+}
+
+/// CPython of a newer suite of Debian: older ones cannot tell perf of their functions.
+fn python() -> &'static Path {
+    static FETCHED: OnceLock<PathBuf> = OnceLock::new();
+    FETCHED.get_or_init(|| {
+        let mut xtask = Command::new(env!("CARGO"));
+        xtask.current_dir(root()).args([
+            "run",
+            "--quiet",
+            "--locked",
+            "--package",
+            "xtask",
+            "--",
+            "tool",
+            "python3.13",
+        ]);
+        PathBuf::from(stdout(&run(&mut xtask)).trim())
+    })
+}
+
+/// A scenario's directory, with the program in it and no output of an earlier run.
+fn prepare(name: &str, program: &str) -> (PathBuf, PathBuf, PathBuf) {
+    let dir = scratch_dir(name);
+    let (script, out) = (dir.join("script"), dir.join("out"));
+    std::fs::write(&script, program).expect("script");
+    let _ = std::fs::remove_file(&out);
+    (dir.join("perf.data"), script, out)
+}
+
+fn record(mut command: Command, data: PathBuf, out: &Path) -> Recording {
+    {
+        let _alone = serial();
+        run(&mut command);
+    }
+    Recording::of(&std::fs::read_to_string(out).expect("the passenger's words"), data)
+}
+
+fn record_python(name: &str, options: &[&str], late: &str) -> Recording {
+    let (data, script, out) = prepare(name, PYTHON);
+    let mut command = perf::perf("record");
+    command.args(["-e", "cpu-clock", "-F", "999", "-k", "1", "--call-graph", "dwarf,8192", "-o"]).arg(&data).arg("--");
+    command.env("PASSENGER", format!("0 {}", out.display())).arg(python()).args(options);
+    command.arg(script).arg(passenger()).arg(&out).arg(late);
+    record(command, data, &out)
+}
+
+/// How many frames have a name with this in it.
+fn frames(data: &Path, part: &str) -> usize {
+    let mut script = perf::perf("script");
+    stdout(&run(script.arg("-i").arg(data).args(["-F", "ip,sym"]))).lines().filter(|line| line.contains(part)).count()
+}
+
+/// Both have a jitdump.
+#[test]
+fn cpython_with_a_jitdump() {
+    let recording = record_python("python-dump", &["-X", "perf_jit"], "");
+    let injected = recording.injected();
+    recording.check_names(&recording.data, "-");
+    recording.check_names(&injected, "-");
+    let named = frames(&injected, "py::pyburn");
+    assert!(named > 100, "{named} frames of pyburn\n{:?}", recording.told);
+    assert_eq!(recording.told.dumps().len(), 2);
+    recording.told.check_dumps("-");
+}
+
+/// Both write to the map, which CPython opens before the library or after it.
+#[test]
+fn cpython_with_a_map() {
+    for (name, options, late) in [("early", &["-X", "perf"][..], ""), ("late", &[], "perf")] {
+        let recording = record_python(&format!("python-map-{name}"), options, late);
+        recording.check_names(&recording.data, "-");
+        recording.told.check_map("-");
+        let lines = recording.told.map_lines();
+        assert!(lines.iter().any(|line| line.name.starts_with("py::pyburn")), "{name}: {lines:?}");
+    }
+}
+
+fn record_node(name: &str, option: &str, delay_ms: u32) -> Recording {
+    let (data, script, out) = prepare(name, NODE);
+    let mut command = Recording::perf(&data);
+    // It puts its jitdump into the working directory.
+    command.current_dir("/tmp").env("PASSENGER", format!("{delay_ms} {}", out.display()));
+    command
+        .arg("env")
+        .arg(format!("LD_PRELOAD={}", passenger().display()))
+        .args(["node", option])
+        .arg(script)
+        .arg(&out);
+    record(command, data, &out)
+}
+
+/// That the runtime's own function has its name too.
+fn check_jsburn(data: &Path, recording: &Recording) {
+    let named = samples(data).iter().filter(|(_, _, sym)| sym.contains("jsburn")).count();
+    assert!(named > 100, "{named} samples in jsburn\n{:?}", recording.told);
+}
+
+/// The library is there before Node.js opens its files as if they were nobody's, and after it has.
+#[test]
+fn node() {
+    for delay_ms in [0, 500] {
+        let recording = record_node(&format!("node-map-{delay_ms}"), "--perf-basic-prof", delay_ms);
+        recording.check_names(&recording.data, "-");
+        recording.told.check_map("-");
+        check_jsburn(&recording.data, &recording);
+
+        let recording = record_node(&format!("node-dump-{delay_ms}"), "--perf-prof", delay_ms);
+        let injected = recording.injected();
+        recording.check_names(&injected, "-");
+        recording.told.check_dumps("-");
+        check_jsburn(&injected, &recording);
+        assert_eq!(recording.told.dumps().len(), 2);
+    }
+}
