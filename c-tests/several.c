@@ -15,6 +15,7 @@
  *   flush         every session flushes
  *   say           prints the status of the copy that was loaded last
  *   burn SECONDS  every function runs for so much processor time
+ *   fork          goes on in a forked child; the parent waits for its end, and says nothing
  *   exit          ends at once, with sessions open
  *   kill          kills the process with what is on its way
  *
@@ -318,6 +319,15 @@ int main(int argc, char **argv) {
       say_files(last_copy());
     } else if (strcmp(action, "burn") == 0) {
       burn(atof(argv[++at]));
+    } else if (strcmp(action, "fork") == 0) {
+      fflush(stdout);
+      pid_t child = fork();
+      CHECK(child >= 0);
+      if (child > 0) {
+        test_wait_ok(child);
+        return 0;
+      }
+      printf("pid %d\n", (int)getpid());
     } else if (strcmp(action, "exit") == 0) {
       say_all();
       return 0;

@@ -7,7 +7,7 @@ mod hosts;
 mod perf;
 mod support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -173,7 +173,7 @@ fn samples(data: &Path) -> Vec<(u64, u64, String)> {
 struct Recording {
     told: Told,
     data: PathBuf,
-    _files: TmpFiles,
+    _files: Vec<TmpFiles>,
 }
 
 impl Recording {
@@ -196,10 +196,10 @@ impl Recording {
     }
 
     fn of(text: &str, data: PathBuf) -> Recording {
-        let pid =
-            text.lines().find_map(|line| line.strip_prefix("pid ").or(line.strip_prefix("life "))?.split(' ').next());
-        let pid = pid.and_then(|pid| pid.parse().ok()).unwrap_or_else(|| panic!("no process: {text}"));
-        let _files = TmpFiles(pid);
+        let pid_in =
+            |line: &str| line.strip_prefix("pid ").or(line.strip_prefix("life "))?.split(' ').next()?.parse().ok();
+        let pids: BTreeSet<u32> = text.lines().filter_map(pid_in).collect();
+        let _files = pids.into_iter().map(TmpFiles).collect();
         Recording { told: Told::parse(text), data, _files }
     }
 
@@ -273,6 +273,17 @@ fn one_copy_after_the_other() {
     let recording = Recording::new("after", "load a more close load b more burn 0.05");
     recording.check();
     assert_eq!((recording.told.dumps().len(), recording.told.lives.len()), (2, 2));
+}
+
+/// Copies go on in a forked child, in the files of that.
+#[test]
+fn copies_in_a_forked_child() {
+    let recording = Recording::new("fork", "load a more plugin p more fork more burn 0.05");
+    // Without the jitdumps perf would look up in the parent's map what was mapped before the fork.
+    recording.check_names(&recording.injected(), "-");
+    recording.told.check_map("-");
+    recording.told.check_dumps("-");
+    assert_eq!((recording.told.dumps().len(), recording.told.lives.len()), (2, 5));
 }
 
 /// Runtimes that write the same files in every way that is known, before the library does and after it, and in turn with it.
