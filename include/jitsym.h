@@ -31,8 +31,9 @@
  * and touch nothing, as they always do with JITSYM_INIT_FORK_ALONE; jitsym_init then begins with empty files. (Calls for which
  * there is nothing to do, because no sink runs, return JITSYM_OK.) A child of vfork may call nothing here, as elsewhere.
  *
- * The shared library is never unloaded (dlclose leaves it in place). At a normal exit with a session open, what is pending is
- * written, which takes 20 seconds at most.
+ * The shared library is never unloaded (dlclose leaves it in place), nor is a plugin with the static one inside after a
+ * session that writes was opened in it. At a normal exit with a session open, what is pending is written, which takes 20
+ * seconds at most.
  * From then on nothing is written any more but what the exiting thread itself, in a later exit handler, flushes or closes; for
  * other threads these two return JITSYM_ERR_TIMEOUT at once, so that the end of the process finds no record half written.
  *
@@ -239,7 +240,8 @@ typedef enum jitsym_sink {
    */
   JITSYM_SINK_MAP = 1,
   /**
-   * The jitdump `jit-PID.dump`: names over time, code bytes, source lines and call stacks, for `perf inject --jit`.
+   * The jitdump `jit-PID.dump`: names over time, code bytes, source lines and call stacks, for `perf inject --jit`. If
+   * another library in the process has a file of that name, the number has zeros before it, which perf reads as well.
    */
   JITSYM_SINK_JITDUMP = 2,
 } jitsym_sink;

@@ -34,7 +34,8 @@ pub enum jitsym_limit {
 pub enum jitsym_sink {
     /// The perf map `perf-PID.map`: names for `perf report` with no further step, bpftrace, samply, blazesym.
     JITSYM_SINK_MAP = 1,
-    /// The jitdump `jit-PID.dump`: names over time, code bytes, source lines and call stacks, for `perf inject --jit`.
+    /// The jitdump `jit-PID.dump`: names over time, code bytes, source lines and call stacks, for `perf inject --jit`. If
+    /// another library in the process has a file of that name, the number has zeros before it, which perf reads as well.
     JITSYM_SINK_JITDUMP = 2,
 }
 

@@ -109,7 +109,7 @@ impl PerfMap {
         let before = self.identity.and_then(|identity| file::reopen(dir, &name, identity).ok());
         let opened = match before {
             Some(opened) => {
-                self.shared |= opened.metadata()?.len() > self.len;
+                self.shared |= file::identity_and_len(&opened)?.1 > self.len;
                 opened
             }
             None => {
@@ -129,8 +129,8 @@ impl PerfMap {
     }
 
     fn hold(&mut self, file: File) -> io::Result<()> {
-        self.identity = Some(file::look_at(&file)?);
-        self.len = file.metadata()?.len();
+        let (identity, len) = file::identity_and_len(&file)?;
+        (self.identity, self.len) = (Some(identity), len);
         self.file = Some(Held::new(file)?);
         Ok(())
     }
@@ -277,7 +277,7 @@ impl PerfMap {
             }
         };
         let appended = status.aside(|| file::append_whole(file, &mut [IoSlice::new(&self.pending)]));
-        let size = appended.inspect_err(|_| self.len = file.metadata().map_or(self.len, |data| data.len()))?;
+        let size = appended.inspect_err(|_| self.len = file::identity_and_len(file).map_or(self.len, |(_, len)| len))?;
         status.counters.map_bytes.add(size);
         self.len += size;
         self.marks.note(&self.pending, self.len);

@@ -37,7 +37,8 @@ pub fn look_at(file: &File) -> io::Result<Identity> {
     identity_and_len(file).map(|(identity, _)| identity)
 }
 
-fn identity_and_len(file: &File) -> io::Result<(Identity, u64)> {
+/// The identity of an open file, and its length.
+pub fn identity_and_len(file: &File) -> io::Result<(Identity, u64)> {
     match file.metadata() {
         Ok(data) => {
             let born = data.created().ok().and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());

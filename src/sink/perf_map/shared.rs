@@ -147,7 +147,7 @@ impl PerfMap {
         let end = file.stream_position()?;
         if let Err(error) = result {
             // Unless somebody has written behind it, half a line is taken back.
-            if written > 0 && file.metadata()?.len() == end {
+            if written > 0 && file::identity_and_len(file)?.1 == end {
                 file.set_len(end - written)?;
             }
             return Err(error);
