@@ -19,6 +19,7 @@ use crate::spool::layout::FileState;
 use crate::status::{Counters, Status};
 use crate::sys::dir::Dir;
 use crate::sys::file::{self, Held, Identity};
+use crate::sys::marker::Marker;
 
 /// The least time between two rewrites, unless somebody asks for a flush.
 const REWRITE_INTERVAL: Duration = Duration::from_millis(50);
@@ -40,6 +41,8 @@ pub struct PerfMap {
     identity: Option<Identity>,
     len: u64,
     marks: shared::Marks,
+    /// Of the file that was closed last.
+    marker: Option<Marker>,
     /// Others in this process write to the file, so that lines in it cannot be changed.
     shared: bool,
     /// The process is dead, and so are the others in it.
@@ -72,6 +75,7 @@ impl PerfMap {
             identity: None,
             len: 0,
             marks: shared::Marks::default(),
+            marker: None,
             shared: false,
             dead: false,
             pending: Vec::new(),
@@ -167,7 +171,12 @@ impl PerfMap {
 
     /// Closes the file, which stays.
     pub fn close(&mut self) {
-        self.file = None;
+        if let Some(file) = self.file.take() {
+            let marker = file.checked().and_then(Marker::of_map).ok();
+            if let Some(old) = std::mem::replace(&mut self.marker, marker) {
+                old.end();
+            }
+        }
         self.stale |= !self.pending.is_empty();
         self.pending.clear();
     }
@@ -277,7 +286,8 @@ impl PerfMap {
             }
         };
         let appended = status.aside(|| file::append_whole(file, &mut [IoSlice::new(&self.pending)]));
-        let size = appended.inspect_err(|_| self.len = file::identity_and_len(file).map_or(self.len, |(_, len)| len))?;
+        let size =
+            appended.inspect_err(|_| self.len = file::identity_and_len(file).map_or(self.len, |(_, len)| len))?;
         status.counters.map_bytes.add(size);
         self.len += size;
         self.marks.note(&self.pending, self.len);

@@ -69,9 +69,12 @@ pub fn is_removed(file: &File) -> bool {
 /// Appending keeps whole records whole even if something else writes to the file.
 const APPEND: libc::c_int = libc::O_RDWR | libc::O_APPEND;
 
+/// Says that a file is the work of this library. It means nothing else on a file.
+const OURS: u32 = libc::S_ISVTX;
+
 /// Creates a file that does not exist yet; a link of that name counts as existing.
 pub fn create_new(dir: &Dir, name: &OsStr, mode: u32) -> io::Result<File> {
-    dir.open_file(name, APPEND | libc::O_CREAT | libc::O_EXCL, mode)
+    dir.open_file(name, APPEND | libc::O_CREAT | libc::O_EXCL, mode | OURS)
 }
 
 /// Creates a file, in place of one that an earlier process with our pid has left there.
@@ -80,21 +83,9 @@ pub fn create_new(dir: &Dir, name: &OsStr, mode: u32) -> io::Result<File> {
 /// this process is writing or has written (`TAKEN`), or one of a living process that has the same pid in another namespace.
 /// Such processes are known by a lock, which the system releases when the last of their descriptors is closed.
 pub fn claim(dir: &Dir, name: &OsStr, mode: u32) -> io::Result<File> {
-    claim_name(dir, name, mode, false)
-}
-
-/// The same for the file that is to replace the one of this name, under its own, which is returned.
-pub fn claim_fresh(dir: &Dir, name: &OsStr, mode: u32) -> io::Result<(OsString, File)> {
-    let fresh = name_of_new(name);
-    let file = claim_name(dir, &fresh, mode, true)?;
-    Ok((fresh, file))
-}
-
-/// `hidden`: nobody but this library has such names.
-fn claim_name(dir: &Dir, name: &OsStr, mode: u32, hidden: bool) -> io::Result<File> {
     for _ in 0..3 {
         match create_new(dir, name, mode) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => remove_stale(dir, name, hidden)?,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => remove_stale(dir, name)?,
             Err(error) => return Err(error),
             Ok(file) => {
                 // A file system without locks is no reason to go without symbols.
@@ -104,6 +95,13 @@ fn claim_name(dir: &Dir, name: &OsStr, mode: u32, hidden: bool) -> io::Result<Fi
         }
     }
     Err(refuse(io::ErrorKind::AlreadyExists, "is created again and again by somebody else"))
+}
+
+/// The same for the file that is to replace the one of this name, under its own, which is returned.
+pub fn claim_fresh(dir: &Dir, name: &OsStr, mode: u32) -> io::Result<(OsString, File)> {
+    let fresh = name_of_new(name);
+    let file = claim(dir, &fresh, mode)?;
+    Ok((fresh, file))
 }
 
 /// Locks a file for as long as it is open. False if somebody else has.
@@ -135,7 +133,7 @@ pub fn is_locked(dir: &Dir, name: &OsStr) -> bool {
     opened.is_ok_and(|file| !lock(&file))
 }
 
-fn remove_stale(dir: &Dir, name: &OsStr, hidden: bool) -> io::Result<()> {
+fn remove_stale(dir: &Dir, name: &OsStr) -> io::Result<()> {
     let found = dir.open_file(name, libc::O_PATH, 0);
     let file = match found {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -154,7 +152,8 @@ fn remove_stale(dir: &Dir, name: &OsStr, hidden: bool) -> io::Result<()> {
     if opened.as_ref().is_some_and(|file| !lock(file)) {
         return Err(refuse(io::ErrorKind::AlreadyExists, "is written by a living process with the same pid"));
     }
-    if !hidden && company::has_written(&data) {
+    // One of ours that nobody here uses is that of the program before, if the process has executed another one.
+    if data.mode() & OURS == 0 && company::has_written(&data) {
         return taken();
     }
     let gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
@@ -394,7 +393,6 @@ mod tests {
         assert_eq!(file.metadata().unwrap().len(), 0);
         assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o600);
         assert!(claim(&path, 0o600).unwrap_err().to_string().contains("another library"));
-        file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
         drop(file);
         assert!(claim(&path, 0o600).is_ok());
         fs::remove_dir_all(&dir).unwrap();

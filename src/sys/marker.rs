@@ -26,6 +26,14 @@ impl Marker {
         Ok(Marker(ManuallyDrop::new(mapping)))
     }
 
+    /// Maps a map's first page, so that other copies of this library in the process see whose it is when it is closed.
+    pub fn of_map(map: &File) -> io::Result<Marker> {
+        // SAFETY: as above.
+        let mapping = unsafe { MmapOptions::new().len(page_size()).map(map)? };
+        let _ = mapping.advise(Advice::DontFork);
+        Ok(Marker(ManuallyDrop::new(mapping)))
+    }
+
     /// Ends the mapping, when there is one of another file.
     pub fn end(self) {
         drop(ManuallyDrop::into_inner(self.0));
