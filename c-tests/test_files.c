@@ -6,10 +6,9 @@
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
-#include <sys/uio.h>
 #include <sys/un.h>
 
+#include "failing_disk.h"
 #include "testing.h"
 
 enum { BOTH = JITSYM_SINK_MAP | JITSYM_SINK_JITDUMP, CODES = 2048, SIZE = 256 };
@@ -72,46 +71,6 @@ static void wait_until_well(jitsym *session) {
   for (uint64_t begin = test_now(); stats_now(session).sinks_failed != 0; test_sleep_ms(1)) {
     CHECK(test_now() - begin < TEST_PATIENCE);
   }
-}
-
-/*
- * A disk that fails: stands in front of the C library's function. Of a write that is to fail some bytes are written before,
- * as a full disk does; and then an error comes.
- */
-static struct {
-  const char *name;
-  int error;
-  size_t partly;
-  unsigned failed;
-} disk;
-
-ssize_t writev(int file, const struct iovec *parts, int count) {
-  if (__atomic_load_n(&disk.error, __ATOMIC_SEQ_CST) != 0) {
-    char link[64], path[TEST_PATH_MAX];
-    snprintf(link, sizeof link, "/proc/self/fd/%d", file);
-    ssize_t len = readlink(link, path, sizeof path - 1);
-    path[len > 0 ? len : 0] = 0;
-    if (strstr(path, disk.name) != NULL) {
-      disk.failed++;
-      size_t partly = disk.partly;
-      disk.partly = 0;
-      for (int i = 0; i < count && partly > 0; i++) {
-        size_t size = parts[i].iov_len < partly ? parts[i].iov_len : partly;
-        if (size > 0) {
-          return syscall(SYS_write, file, parts[i].iov_base, size);
-        }
-      }
-      errno = disk.error;
-      return -1;
-    }
-  }
-  return syscall(SYS_writev, file, parts, count);
-}
-
-static void disk_fails(const char *name, int error, size_t partly) {
-  disk.name = name;
-  disk.partly = partly;
-  __atomic_store_n(&disk.error, error, __ATOMIC_SEQ_CST);
 }
 
 static struct {

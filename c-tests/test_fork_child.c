@@ -7,9 +7,9 @@
 #include <spawn.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <sys/time.h>
 
+#include "failing_disk.h"
 #include "testing.h"
 
 enum { CODES = 400, SLOT = 0x400, SINKS = JITSYM_SINK_MAP | JITSYM_SINK_JITDUMP };
@@ -17,6 +17,7 @@ enum { CODES = 400, SLOT = 0x400, SINKS = JITSYM_SINK_MAP | JITSYM_SINK_JITDUMP 
 static const uint64_t PARENT = 0x7000000000, MOVED = 0x7080000000, CHILD = 0x7100000000;
 static jitsym *session;
 static uint64_t before_fork, after_fork;
+static int disk_dies;
 
 /* The parent's code, as it is when it forks. */
 static struct {
@@ -62,6 +63,9 @@ static void fill(void) {
     register_code(i);
     if (i == CODES / 2) {
       CHECK_OK(jitsym_flush(session, 60000));
+      if (disk_dies) {
+        disk_fails("/jit-", ENOSPC, 40);
+      }
     }
   }
   for (unsigned i = 0; i < CODES; i += 5) {
@@ -80,7 +84,7 @@ static void fill(void) {
   register_code(3);
   if (test_light) {
     /* A fork does not wait for the writer as long as that takes under valgrind. */
-    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK_STATUS(disk_dies ? JITSYM_ERR_SINK_FAILED : JITSYM_OK, jitsym_flush(session, 60000));
   }
 }
 
@@ -92,7 +96,7 @@ static unsigned live_codes(void) {
   return count;
 }
 
-static void fork_now(void (*child)(void)) {
+static pid_t fork_now(void (*child)(void)) {
   if (test_light) {
     /* Until the writer sleeps: a fork does not wait for it as long as a pass may take under valgrind. */
     test_sleep_ms(1300);
@@ -108,6 +112,7 @@ static void fork_now(void (*child)(void)) {
     exit(0);
   }
   test_wait_ok(pid);
+  return pid;
 }
 
 static const struct dump_record *find_index(const struct dump *dump, uint64_t index) {
@@ -580,6 +585,36 @@ static void cut_dump(void) {
   }
 }
 
+/* Groups that wait in the parent, because its disk is full, are in the child's files as well. */
+static void child_with_another_disk(void) {
+  disk_fails("/jit-", 0, 0);
+  CHECK_OK(jitsym_flush(session, 60000));
+  jitsym_stats stats = test_stats(session);
+  CHECK(stats.inherited == live_codes() && stats.jitdump_held == 0 && stats.unreadable == 0);
+  _exit(0);
+}
+
+static void full_disk(void) {
+  session = test_open();
+  disk_dies = 1;
+  fill();
+  CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_flush(session, 60000));
+  pid_t child = fork_now(child_with_another_disk);
+  disk_fails("/jit-", 0, 0);
+  CHECK_OK(jitsym_flush(session, 60000));
+  struct dump mine = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
+  struct dump theirs = dump_read(test_path_of(child, JITSYM_SINK_JITDUMP).text);
+  CHECK(dump_count(&theirs, DUMP_LOAD) == live_codes());
+  for (size_t i = 0; i < theirs.count; i++) {
+    if (theirs.records[i].id == DUMP_LOAD) {
+      check_same_group(&theirs.records[i], find_index(&mine, theirs.records[i].index));
+    }
+  }
+  dump_free(&mine);
+  dump_free(&theirs);
+  CHECK_OK(jitsym_close(session));
+}
+
 /* Nothing runs that a child could go on with. */
 static void off_child(void) {
   jitsym_code code = test_code(CHILD, 64, "of the child");
@@ -1000,6 +1035,7 @@ int main(int argc, char **argv) {
   test_child(alone_by_environment);
   test_child(one_sink);
   test_child(cut_dump);
+  test_child(full_disk);
   test_child(off);
   test_child(daemon_like);
   test_child(other_ways);
