@@ -368,7 +368,8 @@ static struct block *take_block(struct worker *worker) {
   if (world.idle_count == 0) {
     return NULL;
   }
-  unsigned at = random_below(worker, world.idle_count);
+  /* Often the one that another thread has only just let go of. */
+  unsigned at = random_below(worker, 2) ? world.idle_count - 1 : random_below(worker, world.idle_count);
   struct block *block = world.idle[at];
   world.idle[at] = world.idle[--world.idle_count];
   block->state = BUSY;
