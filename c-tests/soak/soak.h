@@ -60,7 +60,7 @@ uint64_t room_take(struct room *room, int arena, uint64_t size);
 /* ---- what a number says of its code (look.c) ---- */
 
 enum { BYTES_GIVEN, BYTES_AT_ADDRESS, BYTES_STABLE, BYTES_STABLE_THERE };
-enum { EH_ROOM = 128, ROWS_MAX = 8, LINES_MAX = 300, SOAK_NAME_MAX = 4096, SIZE_MAX_CODE = 1 << 20 };
+enum { EH_ROOM = 128, ROWS_MAX = 8, LINES_MAX = 300, SOAK_NAME_MAX = 4096, SIZE_MAX_CODE = 1 << 19 };
 
 /* All that can be known from a record in a file: its name has the number in it. */
 struct look {

@@ -163,7 +163,7 @@ impl Replay {
 
 /// Whether code, and what is said to be free behind it, lies in the address space.
 fn fits(addr: u64, size: u64, beyond: u64) -> bool {
-    addr.checked_add(size).and_then(|end| end.checked_add(beyond)).is_some()
+    addr != 0 && addr.checked_add(size).and_then(|end| end.checked_add(beyond)).is_some()
 }
 
 /// Whether an event of a dead process makes sense, with its body. (Of a move only as far as can be known without its code.)
@@ -223,6 +223,7 @@ mod tests {
         assert!(is_taken(0x1000, 16, 0));
         assert!(is_taken(u64::MAX - 16, 16, 0));
         assert!(!is_taken(u64::MAX - 15, 16, 0));
+        assert!(!is_taken(0, 16, 0));
         assert!(is_taken(u64::MAX - 96, 16, flag::FREE_BEHIND));
         assert!(!is_taken(u64::MAX - 95, 16, flag::FREE_BEHIND));
     }
