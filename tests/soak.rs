@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use support::{checker, compile, describe, scratch_dir, stdout, try_run, Link};
 
 /// What to do if nobody says how long: with the end of it, and with building the program, two minutes.
-const SECONDS: f64 = 105.0;
+const SECONDS: f64 = 95.0;
 /// A process that is not the long one.
 const ROUND: f64 = 4.0;
 /// Bytes of jitdump that it makes, in about.

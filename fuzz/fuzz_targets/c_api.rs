@@ -81,15 +81,17 @@ impl Run<'_> {
         }
     }
 
-    fn register(&self, session: &Session, code: &CodeIn, memory: &mut Memory) {
+    fn register(&self, session: &Session, code: &CodeIn, times: u8, memory: &mut Memory) {
         let code = code.place(self.place, memory);
-        let mut id = 0x5a5a;
-        // SAFETY: `code` points to a struct as large as it says, as does what it points to.
-        if good(unsafe { jitsym_register(self.session(session), code.cast::<jitsym_code>(), &mut id) }) {
-            assert_ne!(id, 0x5a5a);
-            self.known.lock().expect("not poisoned").ids.push(id);
-        } else {
-            assert_eq!(id, 0x5a5a);
+        for _ in 0..times {
+            let mut id = 0x5a5a;
+            // SAFETY: `code` points to a struct as large as it says, as does what it points to.
+            if good(unsafe { jitsym_register(self.session(session), code.cast::<jitsym_code>(), &mut id) }) {
+                assert_ne!(id, 0x5a5a);
+                self.known.lock().expect("not poisoned").ids.push(id);
+            } else {
+                assert_eq!(id, 0x5a5a);
+            }
         }
     }
 
@@ -131,10 +133,8 @@ impl Run<'_> {
         for call in calls {
             match call {
                 Call::Init(options) => self.init(options, &mut memory),
-                Call::Register(session, code) => self.register(session, code, &mut memory),
-                Call::Again(session, code, times) => {
-                    (0..*times).for_each(|_| self.register(session, code, &mut memory));
-                }
+                Call::Register(session, code) => self.register(session, code, 1, &mut memory),
+                Call::Again(session, code, times) => self.register(session, code, *times, &mut memory),
                 Call::Move(session, id, target) => self.move_code(session, id, target, &mut memory),
                 Call::Unregister(session, id) => drop(good(jitsym_unregister(self.session(session), self.id(id)))),
                 Call::Range(session, addr, size) => {

@@ -54,7 +54,13 @@ impl Place {
         assert!(printed >= 0 && unsafe { libc::dup2(printed, 1) } == 1);
         let options = Options { max_memory: Some(MEMORY_MAX as u64), ..Options::default() };
         Session::open(&options).and_then(|session| session.close()).expect("a session");
-        Place { root, memory: vec![0x90; 1 << 16].into(), many_bytes: vec![0xcc; MEMORY_MAX].into(), printed, runs: AtomicU32::new(0) }
+        Place {
+            root,
+            memory: vec![0x90; 1 << 16].into(),
+            many_bytes: vec![0xcc; MEMORY_MAX].into(),
+            printed,
+            runs: AtomicU32::new(0),
+        }
     }
 
     /// A directory, by number: good ones and bad ones. None stands for NULL.
