@@ -90,6 +90,8 @@ static void codes(void) {
   code.size = 0;
   CODE_REFUSED(JITSYM_ERR_SIZE_ZERO, &code);
   code.size = 64;
+  code.addr = 0;
+  CODE_REFUSED(JITSYM_ERR_ADDRESS_RANGE, &code);
   code.addr = UINT64_MAX;
   CODE_REFUSED(JITSYM_ERR_ADDRESS_RANGE, &code);
   code.addr = UINT64_MAX - 62;
@@ -551,6 +553,8 @@ static void moves(void) {
   target.reserved = 1;
   REFUSED(JITSYM_ERR_FLAGS, jitsym_move(session, id, &target));
   target.reserved = 0;
+  target.addr = 0;
+  REFUSED(JITSYM_ERR_ADDRESS_RANGE, jitsym_move(session, id, &target));
   target.addr = UINT64_MAX - 62;
   REFUSED(JITSYM_ERR_ADDRESS_RANGE, jitsym_move(session, id, &target));
   target.addr = ADDR + 0x1000;

@@ -102,7 +102,7 @@ typedef enum jitsym_status {
    */
   JITSYM_ERR_SIZE_ZERO = 6,
   /**
-   * Address plus size (plus free bytes) does not fit the address space.
+   * Address plus size (plus free bytes) does not fit the address space; or the address of code is 0, where none can lie.
    */
   JITSYM_ERR_ADDRESS_RANGE = 7,
   /**

@@ -33,7 +33,7 @@ errors! {
     4 Flags, "JITSYM_ERR_FLAGS", "an unknown flag bit or a reserved field is set";
     5 Enum, "JITSYM_ERR_ENUM", "a number is none of its enumerators";
     6 SizeZero, "JITSYM_ERR_SIZE_ZERO", "the size is 0";
-    7 AddressRange, "JITSYM_ERR_ADDRESS_RANGE", "address plus size does not fit the address space";
+    7 AddressRange, "JITSYM_ERR_ADDRESS_RANGE", "address plus size does not fit the address space, or the address is 0";
     8 TooLarge, "JITSYM_ERR_TOO_LARGE", "the code or its record is larger than the format can say";
     9 LineOffset, "JITSYM_ERR_LINE_OFFSET", "a line table entry lies outside the code";
     10 LineOrder, "JITSYM_ERR_LINE_ORDER", "the line table is not in order of its offsets";

@@ -27,7 +27,7 @@ pub enum jitsym_status {
     JITSYM_ERR_ENUM = 5,
     /// The size of the code, or of the range, is 0.
     JITSYM_ERR_SIZE_ZERO = 6,
-    /// Address plus size (plus free bytes) does not fit the address space.
+    /// Address plus size (plus free bytes) does not fit the address space; or the address of code is 0, where none can lie.
     JITSYM_ERR_ADDRESS_RANGE = 7,
     /// The code is larger than `JITSYM_CODE_SIZE_MAX` (2 GiB - 1), or the whole record than the format can say.
     JITSYM_ERR_TOO_LARGE = 8,

@@ -97,6 +97,10 @@ fn check_range(addr: u64, size: u64, free_after: u64) -> Result<()> {
     if size > CODE_SIZE_MAX {
         return Err(Error::TooLarge);
     }
+    // A host that goes on with 0 where it got no memory; readers take a line or record with that address for damage.
+    if addr == 0 {
+        return Err(Error::AddressRange);
+    }
     addr.checked_add(size).and_then(|end| end.checked_add(free_after)).map(drop).ok_or(Error::AddressRange)
 }
 

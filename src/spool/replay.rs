@@ -10,6 +10,7 @@ use crate::format::jitdump::{is_group_head, Place};
 use crate::format::perf_map;
 use crate::registry::{Live, Stored};
 use crate::status::Status;
+use crate::unwind;
 use crate::writer::{tail_len, Groups, Ledger};
 
 /// Sizes are below this, as the registry wants them.
@@ -17,9 +18,6 @@ const TOO_LARGE: u64 = 1 << 32;
 
 /// What is before the first id. Slots begin with 0, and none is used twice.
 const BEFORE_IDS: u64 = (1 << 32) - 1;
-
-/// More than the largest size and the largest distance behind code that are ever added to an address.
-const FAR: u64 = 1 << 33;
 
 /// See the module's description.
 pub struct Replay {
@@ -90,7 +88,7 @@ impl Replay {
         for place in found {
             match place {
                 Place::Load { offset, head_len, addr, size, index, name, tables_len } => {
-                    let sound = size > 0 && addr < u64::MAX - FAR && size < TOO_LARGE && !name.is_empty();
+                    let sound = size > 0 && size < TOO_LARGE && fits(addr, size, 0) && !name.is_empty();
                     let (reach, stored) = (addr.wrapping_add(size), Some(Stored { offset, len: head_len }));
                     if sound {
                         self.know(&Live { addr, size, reach, index, stored, tables_len }, &name);
@@ -98,7 +96,8 @@ impl Replay {
                 }
                 Place::Move { old_addr, new_addr } => {
                     let registry = &mut self.ledger.registry;
-                    let id = registry.id_at(old_addr).filter(|_| new_addr < u64::MAX - FAR).unwrap_or_default();
+                    let id = registry.id_at(old_addr).unwrap_or_default();
+                    let id = registry.size_of(id).filter(|&size| fits(new_addr, size, 0)).map_or(0, |_| id);
                     let name = registry.name_of(id).map(Vec::from);
                     if let (Some(live), Some(name)) = (registry.remove(id), name) {
                         self.know(&Live { addr: new_addr, reach: new_addr + live.size, ..live }, &name);
@@ -111,12 +110,21 @@ impl Replay {
     /// Takes over one record, which is sound.
     pub fn apply(&mut self, chunk: Chunk, event: &mut Event) {
         event.id = self.our_id(event);
-        let size = self.ledger.registry.size_of(event.id);
-        if event.kind == Kind::Move && event.flags & flag::HAS_CODE != 0 && size != Some(event.body_len.into()) {
+        if event.kind == Kind::Move && !self.is_sound_move(event) {
             return;
         }
         self.ledger.apply(chunk, event, &mut self.groups);
         self.ledger.notices.clear();
+    }
+
+    /// Whether code that is known can have been moved as this says.
+    fn is_sound_move(&self, event: &Event) -> bool {
+        let has_code = event.flags & flag::HAS_CODE != 0;
+        let Some(live) = self.ledger.registry.get(event.id) else { return !has_code };
+        let room = unwind::room(live.size, live.tables_len as usize);
+        let claimed = live.tables_len > 0 && u64::from(event.unwinding_at) >= room;
+        fits(event.addr, live.size, if claimed { room } else { 0 })
+            && (!has_code || live.size == u64::from(event.body_len))
     }
 
     /// Our id for the code that an event is about.
@@ -153,22 +161,70 @@ impl Replay {
     }
 }
 
-/// Whether an event of a dead process makes sense, with its body.
+/// Whether code, and what is said to be free behind it, lies in the address space.
+fn fits(addr: u64, size: u64, beyond: u64) -> bool {
+    addr != 0 && addr.checked_add(size).and_then(|end| end.checked_add(beyond)).is_some()
+}
+
+/// Whether an event of a dead process makes sense, with its body. (Of a move only as far as can be known without its code.)
 pub fn is_sound(event: &Event, body: &[u8]) -> bool {
     match event.kind {
         Kind::Load => {
             let head_len = body.len().checked_sub(tail_len(event, event.size));
             let tail_is_one = event.flags & (flag::HAS_CODE | flag::STABLE) != flag::HAS_CODE | flag::STABLE;
+            let claimed = event.flags & flag::FREE_BEHIND != 0;
+            let room = if claimed { unwind::room(event.size, event.tables_len as usize) } else { 0 };
             (1..TOO_LARGE).contains(&event.size)
-                && event.addr < u64::MAX - FAR
+                && fits(event.addr, event.size, room)
                 && tail_is_one
                 && head_len.is_some_and(|head_len| {
                     event.unwinding_at as usize <= head_len
                         && is_group_head(&body[..head_len], event.size, event.name_len.into())
                 })
         }
-        Kind::Move => event.addr < u64::MAX - FAR && (event.flags & flag::STABLE == 0 || body.len() == 8),
+        Kind::Move => event.flags & flag::STABLE == 0 || body.len() == 8,
         Kind::Unregister => true,
         Kind::UnregisterRange => event.addr.checked_add(event.size).is_some(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::code::Lines;
+    use crate::format::jitdump::Group;
+
+    /// Whether what is laid down for such code is taken.
+    fn is_taken(addr: u64, size: u64, flags: u8) -> bool {
+        let group =
+            Group { pid: 1, tid: 1, index: 1, addr, size, name: b"name", lines: Lines::Rows(&[]), unwind: None };
+        let mut body = vec![0; group.fixed_size() + size as usize];
+        let layout = group.write(1, &mut body, size as usize).expect("a sound group").expect("room for it");
+        let event = Event {
+            timestamp: 1,
+            id: 1 << 32,
+            index: 1,
+            addr,
+            size,
+            body_at: 0,
+            body_len: body.len() as u32,
+            unwinding_at: layout.unwinding as u32,
+            tid: 1,
+            kind: Kind::Load,
+            flags: flags | flag::HAS_CODE,
+            name_len: 4,
+            tables_len: 80,
+        };
+        is_sound(&event, &body)
+    }
+
+    #[test]
+    fn all_of_the_address_space_counts() {
+        assert!(is_taken(0x1000, 16, 0));
+        assert!(is_taken(u64::MAX - 16, 16, 0));
+        assert!(!is_taken(u64::MAX - 15, 16, 0));
+        assert!(!is_taken(0, 16, 0));
+        assert!(is_taken(u64::MAX - 96, 16, flag::FREE_BEHIND));
+        assert!(!is_taken(u64::MAX - 95, 16, flag::FREE_BEHIND));
     }
 }

@@ -1,0 +1,134 @@
+//! The soak: `c-tests/soak.c` does for a while at random whatever a runtime may do, with threads and forked processes, some of
+//! which are killed. A model knows what must come of it, and the files of every process are held against that.
+//!
+//! Two minutes; `JITSYM_SOAK_SECONDS=3600 cargo test --test soak` for an hour. A failure says its seed, and
+//! `JITSYM_SOAK_SEED` repeats it: the same calls, though threads make them in another order.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use support::{checker, compile, describe, scratch_dir, stdout, try_run, Link};
+
+/// What to do if nobody says how long: with the end of it, and with building the program, two minutes.
+const SECONDS: f64 = 95.0;
+/// A process that is not the long one.
+const ROUND: f64 = 4.0;
+/// Bytes of jitdump that it makes, in about.
+const ROUND_BYTES: u64 = 20_000_000;
+
+/// MOVE records are asked for now and then. A jitdump does not say when code ends, so that code which was freed before its
+/// place was used as a gap looks as if it were there.
+const ALLOWED: [&str; 3] = ["code-move", "mapped-over-earlier", "mapped-over-later"];
+
+/// What `soak run` prints.
+#[derive(Debug, Default)]
+struct Counts {
+    codes: u64,
+    children: u64,
+    /// They did not take over all that the parent had, because it was not at rest when it forked. That is allowed, and rare.
+    poor_children: u64,
+}
+
+/// Directories of one run, removed if it ends well: one for the files, one for the spools, in memory if there is enough.
+struct Dirs {
+    files: PathBuf,
+    spools: PathBuf,
+}
+
+impl Dirs {
+    fn new(name: &str) -> Dirs {
+        let files = scratch_dir(name);
+        let df = try_run(Command::new("df").args(["--output=avail", "-B1M", "/dev/shm"]));
+        let free = stdout(&df).lines().last().and_then(|megabytes| megabytes.trim().parse().ok()).unwrap_or(0u64);
+        let in_memory = Path::new("/dev/shm").join(format!("jitsym-soak-{}-{name}", std::process::id()));
+        let spools = if free >= 1024 { in_memory } else { scratch_dir(format!("{name}-spools")) };
+        for dir in [&files, &spools] {
+            let _ = std::fs::remove_dir_all(dir);
+            std::fs::create_dir_all(dir).expect("directory");
+        }
+        Dirs { files, spools }
+    }
+}
+
+impl Drop for Dirs {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.spools);
+        if !std::thread::panicking() {
+            let _ = std::fs::remove_dir_all(&self.files);
+        }
+    }
+}
+
+/// Runs a command that must end well and print nothing but its result.
+fn must(dirs: &Dirs, seed: u64, seconds: f64, words: &[&str]) -> String {
+    let mut command = Command::new("timeout");
+    command.args(["-k", "5", &format!("{}", 300.0 + 2.0 * seconds)]).args(words);
+    for variable in
+        ["JITSYM", "JITSYM_DIR", "JITSYM_SPOOL", "JITSYM_RECOVER", "JITSYM_FORK", "JITSYM_UNWIND", "JITDUMPDIR"]
+    {
+        command.env_remove(variable);
+    }
+    command.env_remove("JITDUMP_USE_ARCH_TIMESTAMP").env("JITSYM_SPOOL_DIR", &dirs.spools);
+    let output = try_run(&mut command);
+    let well = output.status.success() && output.stderr.is_empty();
+    assert!(well, "JITSYM_SOAK_SEED={seed}: {}", describe(&command, &output));
+    stdout(&output)
+}
+
+/// One process with its children, and all that is checked of it.
+fn soak(program: &Path, name: &str, seed: u64, seconds: f64, bytes: u64) -> Counts {
+    let dirs = Dirs::new(name);
+    let program = program.to_str().expect("path");
+    let files = dirs.files.to_str().expect("path");
+    let must = |words: &[&str]| must(&dirs, seed, seconds, words);
+    let said = must(&[program, files, "run", &seed.to_string(), &seconds.to_string(), &bytes.to_string()]);
+    let numbers: Vec<u64> = said.split_whitespace().map(|number| number.parse().expect("a number")).collect();
+    must(&[env!("CARGO_BIN_EXE_jitsym"), "recover", "--dir", dirs.spools.to_str().expect("path")]);
+    must(&[program, files, "verify"]);
+    let sound = std::panic::catch_unwind(|| checker::assert_all_sound(&dirs.files, &ALLOWED));
+    assert!(sound.is_ok(), "JITSYM_SOAK_SEED={seed}");
+    let spools = std::fs::read_dir(&dirs.spools).expect("directory").count();
+    assert_eq!(spools, 0, "JITSYM_SOAK_SEED={seed}: spools are left");
+    Counts { codes: numbers[0], children: numbers[1], poor_children: numbers[2] }
+}
+
+fn number_from(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is no number: {text}")))
+}
+
+#[test]
+fn what_is_in_the_files_is_what_was_done() {
+    let program = compile("gcc", &["c-tests/soak.c"], Link::Shared, &["-O1"], "soak");
+    let seconds = number_from("JITSYM_SOAK_SECONDS").map_or(SECONDS, |seconds| seconds as f64);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock");
+    let given = number_from("JITSYM_SOAK_SEED");
+    let first = given.unwrap_or(now.as_nanos() as u64 | 1);
+    let begin = Instant::now();
+    let mut all = Counts::default();
+    let mut add = |counts: Counts| {
+        all.codes += counts.codes;
+        all.children += counts.children;
+        all.poor_children += counts.poor_children;
+    };
+    std::thread::scope(|scope| {
+        // One process lives all the time, and others besides do more in less.
+        let long = scope.spawn(|| soak(&program, "long", first, seconds, ROUND_BYTES + 100_000 * seconds as u64));
+        let end = begin + Duration::from_secs_f64((seconds - 2.0 * ROUND).max(0.0));
+        let mut seed = first;
+        while Instant::now() < end {
+            seed = if given.is_some() { first } else { seed.wrapping_add(2) };
+            add(soak(&program, "round", seed, ROUND, ROUND_BYTES));
+        }
+        match long.join() {
+            Ok(counts) => add(counts),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    });
+    println!("{all:?}");
+    assert!(all.codes as f64 > 100.0 * seconds && all.children as f64 > seconds, "too little has happened: {all:?}");
+    assert!(all.poor_children * 2 < all.children, "most children did not have all: {all:?}");
+}
