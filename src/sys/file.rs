@@ -113,10 +113,10 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether this process has the file open or mapped.
+/// Whether this process has the file open or mapped. By way of this thread: `/proc/self` shows nothing once the first one has ended.
 fn in_use_here(path: &Path, identity: Identity) -> bool {
     let inode = identity.inode.to_string();
-    let descriptors = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let descriptors = fs::read_dir("/proc/thread-self/fd").into_iter().flatten().flatten();
     let open =
         descriptors.filter_map(|entry| fs::metadata(entry.path()).ok()).any(|data| Identity::of(&data) == identity);
     // The device is not compared: some file systems show another one there than stat does.
@@ -125,7 +125,7 @@ fn in_use_here(path: &Path, identity: Identity) -> bool {
         let inode_field = line.split(|&byte| byte == b' ').filter(|field| !field.is_empty()).nth(4);
         inode_field == Some(inode.as_bytes()) && line.ends_with(name)
     };
-    let mapped = fs::read("/proc/self/maps").is_ok_and(|maps| maps.split(|&byte| byte == b'\n').any(is_mapping));
+    let mapped = fs::read("/proc/thread-self/maps").is_ok_and(|maps| maps.split(|&byte| byte == b'\n').any(is_mapping));
     open || mapped
 }
 

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use super::thread::uncancelled;
+use super::thread::{self, uncancelled};
 
 /// The size of a page.
 pub fn page_size() -> usize {
@@ -214,14 +214,20 @@ fn read_some(pid: u32, addr: u64, out: &mut [u8]) -> usize {
     let local = libc::iovec { iov_base: out.as_mut_ptr().cast(), iov_len: out.len() };
     let remote = libc::iovec { iov_base: addr as usize as *mut libc::c_void, iov_len: out.len() };
     // SAFETY: the kernel writes at most `out.len()` bytes to `out`, and answers EFAULT for remote memory that is not there.
-    let count = unsafe { libc::process_vm_readv(pid as libc::pid_t, &local, 1, &remote, 1, 0) };
-    if count >= 0 {
-        return count as usize;
+    let read = |id: u32| unsafe { libc::process_vm_readv(id as libc::pid_t, &local, 1, &remote, 1, 0) };
+    let error = |count| if count < 0 { io::Error::last_os_error().raw_os_error() } else { None };
+    let mut count = read(pid);
+    if error(count) == Some(libc::ESRCH) {
+        // The process goes by its first thread, which has ended. The memory is this thread's too.
+        count = read(thread::id());
     }
-    match io::Error::last_os_error().raw_os_error() {
+    match error(count) {
+        None => count as usize,
         Some(libc::EFAULT) => 0,
         // Filtered by a sandbox, or not built into this kernel.
-        _ => uncancelled(|| File::open("/proc/self/mem").and_then(|memory| memory.read_at(out, addr)).unwrap_or(0)),
+        _ => uncancelled(|| {
+            File::open("/proc/thread-self/mem").and_then(|memory| memory.read_at(out, addr)).unwrap_or(0)
+        }),
     }
 }
 
