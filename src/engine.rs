@@ -4,7 +4,6 @@ use std::sync::atomic::{
     compiler_fence, fence, AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering,
 };
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
@@ -19,7 +18,9 @@ use crate::slot::Slot;
 use crate::standstill::Found;
 use crate::status::{LastError, Status};
 use crate::sys::clock::Timekeeper;
+use crate::sys::park::Parker;
 use crate::sys::{barrier, thread};
+use crate::urgent::Urgent;
 use crate::writer::Stopped;
 
 /// The first code index. perf names files after the index, in a directory that other writers of the same process (CPython,
@@ -91,7 +92,14 @@ pub struct Engine {
     asleep: AtomicBool,
     /// Somebody has woken the writer because chunks run short, and it has not come to that yet.
     hurried: AtomicBool,
-    writer_thread: Mutex<Option<Thread>>,
+    /// What the writer sleeps at.
+    pub parker: Parker,
+    /// What signal handlers ask the writer for.
+    pub urgent: Urgent,
+    /// The process exits, and only the thread by which it does so registers anything.
+    shut: AtomicBool,
+    /// No other thread has anything left to be written.
+    exit_whole: AtomicBool,
     /// The kernel makes barriers for all threads, so that a registering thread need not make one of its own.
     light_order: bool,
 }
@@ -123,7 +131,10 @@ impl Engine {
             unread: AtomicI64::new(0),
             asleep: AtomicBool::new(false),
             hurried: AtomicBool::new(false),
-            writer_thread: Mutex::new(None),
+            parker: Parker::default(),
+            urgent: Urgent::default(),
+            shut: AtomicBool::new(false),
+            exit_whole: AtomicBool::new(false),
             light_order: barrier::register(),
         })
     }
@@ -189,7 +200,33 @@ impl Engine {
             return Err(error);
         }
         self.status.standstill.wait_to_register();
+        if self.is_shut_out(slot.tid) {
+            slot.detach();
+            self.detached();
+            return Err(Error::Closed);
+        }
         Ok(slot)
+    }
+
+    /// From now on only the thread registers anything by which the process exits.
+    pub fn shut_out(&self) {
+        self.shut.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether a thread may not register anything any more. One that begins to must have told the writer of itself before.
+    pub fn is_shut_out(&self, tid: u32) -> bool {
+        fence(Ordering::SeqCst);
+        self.shut.load(Ordering::SeqCst) && self.urgent.exits_elsewhere(tid)
+    }
+
+    /// The pass that is made next reads all that other threads have registered.
+    pub fn set_exit_whole(&self) {
+        self.exit_whole.store(true, Ordering::Release);
+    }
+
+    /// Whether nothing is left of what other threads have registered, once the exit is answered.
+    pub fn is_exit_whole(&self) -> bool {
+        self.exit_whole.load(Ordering::Acquire)
     }
 
     /// A thread has ended its place.
@@ -298,11 +335,6 @@ impl Engine {
         self.messages.1.try_recv().ok()
     }
 
-    /// The thread that `wake` wakes.
-    pub fn set_writer_thread(&self, thread: Option<Thread>) {
-        *self.writer_thread.lock().unwrap_or_else(PoisonError::into_inner) = thread;
-    }
-
     /// Says that the writer sleeps until it is woken, or that it does not.
     pub fn set_asleep(&self, asleep: bool) {
         self.asleep.store(asleep, Ordering::SeqCst);
@@ -333,9 +365,7 @@ impl Engine {
     #[cold]
     pub fn wake(&self) {
         self.set_asleep(false);
-        if let Some(thread) = &*self.writer_thread.lock().unwrap_or_else(PoisonError::into_inner) {
-            thread.unpark();
-        }
+        self.parker.unpark();
     }
 
     /// The requests, for the writer and for whoever starts and ends it.

@@ -76,6 +76,7 @@ mod status;
 #[doc(hidden)]
 pub mod sys;
 mod unwind;
+mod urgent;
 mod writer;
 
 pub use code::{Bytes, Code, FramePointer, Line, LineTable, Lines, MoveTarget, SavedRegister, Unwind, UnwindRow};

@@ -7,7 +7,7 @@ use super::Local;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::fork::Underway;
-use crate::process::Process;
+use crate::process::{self, Process};
 
 /// In thread-local storage: cells of plain values, so that access costs no more than finding them.
 pub struct PerThread {
@@ -44,7 +44,16 @@ impl Drop for End {
                 drop(unsafe { Box::from_raw(local.as_ptr()) });
             }
         });
+        // It may have been the last one but the writer.
+        if let Some(engine) = process::current().ok().and_then(Process::engine) {
+            engine.wake_if_asleep();
+        }
     }
+}
+
+/// Has the writer told when the calling thread ends.
+pub fn watch_thread() {
+    let _ = END.try_with(|_| ());
 }
 
 /// Runs `body` with the calling thread's state.

@@ -4,8 +4,10 @@ pub mod arch;
 pub mod barrier;
 pub mod clock;
 pub mod file;
+pub mod futex;
 pub mod marker;
 pub mod mem;
+pub mod park;
 pub mod spool;
 #[cfg(feature = "cli")]
 pub mod terminal;

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{fence, Ordering};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
 
@@ -20,11 +20,11 @@ use crate::capi::boundary;
 use crate::chunk::{flag, Chunk, Event, Kind};
 use crate::config::{Config, Sinks};
 use crate::engine::{Engine, Message, Requests};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::process::Process;
 use crate::slot::Slot;
 use crate::spool::layout::State;
-use crate::sys::barrier;
+use crate::sys::{barrier, thread};
 use crate::Id;
 pub use apply::{tail_len, Ledger, Notice};
 pub use fork::Inheritance;
@@ -38,6 +38,11 @@ const BUSY_BYTES: usize = 64 * 1024;
 /// What a pass has read is written and committed by about this much: its chunks are then used again while the processor still
 /// has them in its caches.
 const COMMIT_BYTES: usize = 1 << 20;
+/// Once the process's first thread has ended, the writer looks so often whether there are others. (A thread that ends and has used
+/// the library wakes it, so that it learns of the first one's end.)
+const LOOK_AROUND: Duration = Duration::from_secs(1);
+/// How long an exit waits for threads that lay down a record.
+const RECORD_PATIENCE: Duration = Duration::from_secs(1);
 /// Passes without work, at the longest pause, before the writer sleeps until it is woken.
 const IDLE_PASSES: u32 = 20;
 
@@ -92,10 +97,12 @@ impl Writer {
     pub fn run(self: Box<Self>) {
         let process = self.process;
         boundary::enter_for_good();
+        self.engine.urgent.run();
         if catch_unwind(AssertUnwindSafe(|| self.run_until_stopped())).is_err() {
             process.last_error.set("the writer failed".into());
             process.set_broken();
             if let Some(engine) = process.engine() {
+                engine.urgent.end(Some(Error::Internal));
                 end_requests(engine);
             }
         }
@@ -111,8 +118,11 @@ impl Writer {
             // What was committed before a request was made may have been stamped or published after the pass began in which
             // the request came in. A pass that begins now has all of it.
             let (due, stop) = (self.asked, self.stop.take());
-            let asked = stop.is_some() || due > self.answered;
-            if asked {
+            let urgent = self.engine.urgent.pending(self.exiting);
+            let asked = stop.is_some() || due > self.answered || urgent.is_some();
+            if self.exiting && asked {
+                self.shut_out();
+            } else if asked {
                 barrier::all_threads();
             } else if self.exiting {
                 self.wait_to_be_asked();
@@ -121,6 +131,9 @@ impl Writer {
             let bytes = self.pass(asked);
             if asked {
                 self.answer(due);
+            }
+            if let Some(number) = urgent {
+                self.engine.urgent.answer(number, self.ledger.sinks.result().err());
             }
             if let Some(ack) = stop {
                 self.finish(ack);
@@ -137,13 +150,16 @@ impl Writer {
                 idle_passes = 0;
                 pause = SHORTEST_PAUSE;
             } else {
-                std::thread::park_timeout(pause);
+                self.engine.parker.park_timeout(pause);
             }
         }
     }
 
     fn is_asked(&self) -> bool {
-        self.stop.is_some() || self.asked > self.answered || self.standstill().is_asked()
+        self.stop.is_some()
+            || self.asked > self.answered
+            || self.engine.urgent.is_pending()
+            || self.standstill().is_asked()
     }
 
     fn answer(&mut self, due: u64) {
@@ -157,11 +173,31 @@ impl Writer {
         self.engine.tell_waiting();
     }
 
+    /// The process exits: what other threads register from now on would be lost with them, and so they are told that it is not
+    /// taken.
+    fn shut_out(&mut self) {
+        self.engine.shut_out();
+        barrier::all_threads();
+        self.collect();
+        let engine = self.engine;
+        let others = || self.sources.values().map(|source| &source.slot).filter(|slot| engine.is_shut_out(slot.tid));
+        others().for_each(|slot| slot.shut());
+        barrier::all_threads();
+        let end = Instant::now() + RECORD_PATIENCE;
+        while others().any(|slot| slot.is_busy()) {
+            if Instant::now() > end {
+                return;
+            }
+            thread::sleep_micros(20);
+        }
+        engine.set_exit_whole();
+    }
+
     /// While the process exits: a write that it interrupts would leave a torn record.
     fn wait_to_be_asked(&mut self) {
         self.collect();
         if !self.is_asked() {
-            std::thread::park();
+            self.engine.parker.park();
         }
     }
 
@@ -175,9 +211,22 @@ impl Writer {
         // Whoever publishes a record or sends something from now on sees the announcement; what came before is found here.
         self.collect();
         if !self.is_asked() && !self.sources.values().any(Source::has_unread) {
-            std::thread::park();
+            if thread::first_has_ended() {
+                self.sleep_as_the_last();
+            } else {
+                self.engine.parker.park();
+            }
         }
         self.engine.set_asleep(false);
+    }
+
+    /// Sleeps, unless the host has no thread any more. The C library ends a process with its last thread, which is this one as long
+    /// as nobody closes the session.
+    fn sleep_as_the_last(&self) {
+        if thread::is_alone() {
+            thread::end_process();
+        }
+        self.engine.parker.park_timeout(LOOK_AROUND);
     }
 
     /// Reads everything that was published, writes it, and recycles the chunks. `now`: whoever asked wants all sinks up to
@@ -334,7 +383,7 @@ impl Writer {
         self.engine.pool.memory().commit(&self.ledger.state());
         self.engine.pool.shrink(0);
         self.engine.status.stop_sinks();
-        self.engine.set_writer_thread(None);
+        self.engine.urgent.end(result.err());
         end_requests(self.engine);
         self.config = None;
         let _ = ack.send((result, self));
