@@ -458,7 +458,8 @@ static void fault(void) {
   if (test_light) {
     raise(SIGSEGV);
   }
-  *(volatile int *)8 = 0;
+  int *volatile nowhere = (int *)8;
+  *nowhere = 0;
 }
 
 static int segfault(void) {
@@ -511,17 +512,15 @@ static int heap_is_broken(void) {
   begin_busy();
   allowed_ms = 500;
   CHECK(freopen("/dev/null", "w", stderr) != NULL);
-  size_t *last = malloc(72);
+  enum { SIZE = 72 };
+  uintptr_t last = 0;
   for (int i = 0; i < 100000; i++) {
-    size_t *next = malloc(72);
-    /* The size of what is left behind the last piece; there is none that large. */
-    if (next > last) {
-      last = next;
-    }
+    uintptr_t next = (uintptr_t)malloc(SIZE);
+    last = next > last ? next : last;
   }
-  for (size_t *top = last + 9; top < last + 10; top++) {
-    *(volatile size_t *)top = (size_t)-1 / 2;
-  }
+  /* The size of what is left behind the last piece; there is none that large. */
+  volatile uintptr_t top = last + SIZE;
+  *(volatile size_t *)top = (size_t)-1 / 2;
   for (;;) {
     CHECK(malloc(4096 - 64) != NULL);
   }
@@ -621,14 +620,15 @@ static void says_what_is_so(void) {
   check_files(getpid(), 0);
 }
 
-static _Atomic unsigned interrupted;
+static _Atomic unsigned interrupted, in_vain;
 
 static void flush_in_handler(int number) {
   (void)number;
   errno = 4321;
-  jitsym_status status = jitsym_flush_from_signal(20000);
-  CHECK(status == JITSYM_OK || status == JITSYM_ERR_NOT_RUNNING);
+  jitsym_status status = jitsym_flush_from_signal(test_light ? 5000 : 1000);
+  CHECK(status == JITSYM_OK || status == JITSYM_ERR_NOT_RUNNING || status == JITSYM_ERR_TIMEOUT);
   CHECK(errno == 4321);
+  in_vain += status == JITSYM_ERR_TIMEOUT;
   interrupted++;
 }
 
@@ -662,6 +662,8 @@ static void interrupts_everything(void) {
       usleep(i % 3 * 50);
     }
   }
+  /* The thread may have been in malloc, and the writer may have had to wait for that. */
+  CHECK(in_vain <= rounds / 20);
   enough = 1;
   CHECK(pthread_join(threads[0], NULL) == 0 && pthread_join(threads[1], NULL) == 0);
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{
     compiler_fence, fence, AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering,
 };
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
@@ -371,6 +371,15 @@ impl Engine {
     /// The requests, for the writer and for whoever starts and ends it.
     pub fn requests(&self) -> MutexGuard<'_, Requests> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same, if nobody else has them.
+    pub fn try_requests(&self) -> Option<MutexGuard<'_, Requests>> {
+        match self.requests.try_lock() {
+            Ok(requests) => Some(requests),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// Tells those who wait that there is an answer, or that there will be none.

@@ -236,6 +236,7 @@ impl Control {
                 writer.announce();
                 // The thread waits for it.
                 let _ = hand.send(writer);
+                engine.urgent.begin();
                 self.running = Some(Running { config, paths });
                 Ok(())
             }

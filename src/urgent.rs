@@ -32,9 +32,9 @@ pub struct Urgent {
 const STARTING: u32 = u32::MAX;
 
 impl Urgent {
-    /// A writer is about to run.
+    /// A writer is about to run, if it does not yet. Nothing that the calling thread has to do stands before that any more.
     pub fn begin(&self) {
-        self.writer.store(STARTING, Ordering::SeqCst);
+        let _ = self.writer.compare_exchange(0, STARTING, Ordering::SeqCst, Ordering::SeqCst);
     }
 
     /// The calling thread is the writer.

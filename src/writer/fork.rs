@@ -71,7 +71,6 @@ impl Writer {
 
     /// Tells forks where a child finds what it takes over. The writer stays where it is until it has finished.
     pub fn announce(&mut self) {
-        self.engine.urgent.begin();
         let still = self.standstill();
         still.begin((&raw mut *self).cast(), self.process.page.shared());
     }

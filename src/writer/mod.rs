@@ -11,7 +11,7 @@ mod sinks;
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{fence, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
@@ -129,7 +129,7 @@ impl Writer {
                 continue;
             }
             let bytes = self.pass(asked);
-            if asked {
+            if stop.is_some() || due > self.answered {
                 self.answer(due);
             }
             if let Some(number) = urgent {
@@ -304,13 +304,21 @@ impl Writer {
         }
     }
 
+    /// The requests; none if a signal handler waits, which may have interrupted the thread that has them.
+    fn requests(&self) -> Option<MutexGuard<'static, Requests>> {
+        match self.engine.try_requests() {
+            None if !self.engine.urgent.is_pending() => Some(self.engine.requests()),
+            requests => requests,
+        }
+    }
+
     /// Finds out which chunks there are to read, and what was asked for.
     fn collect(&mut self) {
-        let mut requests = self.engine.requests();
-        self.asked = requests.asked;
-        self.exiting = requests.exiting.is_some();
-        self.stop = requests.stop.take().or(self.stop.take());
-        drop(requests);
+        if let Some(mut requests) = self.requests() {
+            self.asked = requests.asked;
+            self.exiting = requests.exiting.is_some();
+            self.stop = requests.stop.take().or(self.stop.take());
+        }
         for source in self.sources.values_mut() {
             // Before the channel is emptied: what an ended thread has sent is then in the channel.
             source.ended = source.slot.is_detached();
