@@ -207,14 +207,17 @@ static void check_files(pid_t pid, int recovered) {
   free(seen);
 }
 
-/* A process has left no spool that has something in it, or none at all. */
-static void check_no_spool(pid_t pid) {
+/* A process that has written everything has left no spool. */
+static void check_no_spool(pid_t pid, const char *way) {
   char prefix[32];
   int length = snprintf(prefix, sizeof prefix, "jitsym-%d-", (int)pid);
   DIR *dir = opendir(getenv("JITSYM_SPOOL_DIR"));
   CHECK(dir != NULL);
   for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
-    CHECK(strncmp(entry->d_name, prefix, (size_t)length) != 0);
+    if (strncmp(entry->d_name, prefix, (size_t)length) == 0) {
+      fprintf(stderr, "%s: has left %s\n", way, entry->d_name);
+      CHECK(0);
+    }
   }
   closedir(dir);
 }
@@ -634,11 +637,10 @@ static void flush_in_handler(int number) {
 
 static _Atomic int enough;
 
-static void *opens_and_closes_often(void *unused) {
-  (void)unused;
+static void *opens_and_closes_often(void *thread) {
   while (!enough) {
     jitsym *own = test_open();
-    test_register(own, ADDR - 0x1000, 0x40, "interrupted");
+    test_register(own, ADDR + 0x1000 * (uintptr_t)thread, 0x40, "interrupted");
     CHECK_OK(jitsym_flush(own, 60000));
     CHECK_OK(jitsym_close(own));
   }
@@ -652,7 +654,7 @@ static void interrupts_everything(void) {
   action.sa_handler = flush_in_handler;
   action.sa_flags = SA_RESTART;
   CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
-  pthread_t threads[2] = {start(opens_and_closes_often, 0), start(opens_and_closes_often, 0)};
+  pthread_t threads[2] = {start(opens_and_closes_often, 0), start(opens_and_closes_often, 1)};
   unsigned rounds = test_light ? 50 : 2000;
   for (unsigned i = 0; i < rounds; i++) {
     unsigned before = interrupted;
@@ -667,6 +669,13 @@ static void interrupts_everything(void) {
   enough = 1;
   CHECK(pthread_join(threads[0], NULL) == 0 && pthread_join(threads[1], NULL) == 0);
 }
+
+#if defined(__SANITIZE_ADDRESS__)
+/* AddressSanitizer takes the frames that pthread_exit and cancellation leave behind for live ones. */
+enum { LEAVES_FRAMES = 1 };
+#else
+enum { LEAVES_FRAMES = 0 };
+#endif
 
 /* All ways; those where the library gets to run leave complete files. */
 static const struct way {
@@ -688,9 +697,9 @@ static const struct way {
     {"exit_beside_flush", exits_beside_flush, 0, 1, 0},
     {"exit_beside_close", exits_beside_close, 0, 1, 0},
     {"short_threads", short_threads, 0, 1, 0},
-    {"cancelled", cancelled, 0, 1, 0},
-    {"first_thread_ends", first_thread_ends, 0, 1, 0},
-    {"all_threads_end", all_threads_end, 0, 1, 0},
+    {"cancelled", cancelled, 0, 1, LEAVES_FRAMES},
+    {"first_thread_ends", first_thread_ends, 0, 1, LEAVES_FRAMES},
+    {"all_threads_end", all_threads_end, 0, 1, LEAVES_FRAMES},
     {"segfault_handled", segfault_handled, SIGSEGV, 1, 0},
     {"abort_handled", aborts_handled, SIGABRT, 1, 0},
     {"sigterm_handled", terminated_handled, SIGTERM, 1, 0},
@@ -738,7 +747,7 @@ static int go(const struct way *way) {
   CHECK(is_right);
   check_files(child, 0);
   if (way->signal == 0) {
-    check_no_spool(child);
+    check_no_spool(child, way->name);
   }
   return -1;
 }

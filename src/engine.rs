@@ -402,10 +402,14 @@ impl Engine {
         if requests.exit_is_elsewhere() {
             return Err(Error::Timeout);
         }
-        requests.asked += 1;
         if exiting {
             requests.exiting = Some(thread::id());
         }
+        if !requests.open {
+            // A writer that begins later would not know of it.
+            return Err(Error::Closed);
+        }
+        requests.asked += 1;
         let mine = requests.asked;
         drop(requests);
         self.wake();

@@ -411,6 +411,11 @@ impl Writer {
         let exiting = requests.exiting;
         *requests = Requests { open: true, asked: self.asked, answered: self.asked, exiting, ..Requests::default() };
         drop(requests);
+        if exiting.is_some() {
+            // Nobody waits for what is written in this session, but for the exiting thread.
+            self.exiting = true;
+            self.shut_out();
+        }
         let mut merge = Merge::new(self.sources.values().map(Source::readings));
         while let Some((_, event)) = merge.next(u64::MAX) {
             match event.kind {
