@@ -25,7 +25,7 @@ enum {
   KNOWN = 300,
   SHORT_THREADS = 60,
   THREADS_MAX = THREADS + SHORT_THREADS,
-  NUMBERS_MAX = 1 << 20,
+  NUMBERS_MAX = 1 << 17,
   /* How a handler ends the process under valgrind, which prints something about one that is killed by a signal. */
   HANDLED = 42,
 };
@@ -416,6 +416,18 @@ static int first_thread_ends(void) {
   return end_first(goes_on_and_exits);
 }
 
+/* For a recovery that must leave it alone. */
+static void *goes_on_and_stays(void *first) {
+  goes_on(*(pthread_t *)first);
+  alarm(60);
+  registers((void *)(uintptr_t)2);
+  return NULL;
+}
+
+static int first_thread_ends_early(void) {
+  return end_first(goes_on_and_stays);
+}
+
 static int all_threads_end(void) {
   return end_first(goes_on_and_ends);
 }
@@ -715,6 +727,7 @@ static const struct way {
     {"segfault", segfault, SIGSEGV, 0, 1},
     {"sigterm", is_terminated, SIGTERM, 0, 1},
     {"sigkill", is_killed, SIGKILL, 0, 1},
+    {"first_thread_ends_early", first_thread_ends_early, SIGKILL, 0, 1},
 };
 
 enum { WAYS = sizeof ways / sizeof ways[0] };

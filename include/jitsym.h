@@ -31,10 +31,14 @@
  * and touch nothing, as they always do with JITSYM_INIT_FORK_ALONE; jitsym_init then begins with empty files. (Calls for which
  * there is nothing to do, because no sink runs, return JITSYM_OK.) A child of vfork may call nothing here, as elsewhere.
  *
- * The shared library is never unloaded (dlclose leaves it in place). At a normal exit with a session open, what is pending is
- * written, which takes 20 seconds at most.
- * From then on nothing is written any more but what the exiting thread itself, in a later exit handler, flushes or closes; for
- * other threads these two return JITSYM_ERR_TIMEOUT at once, so that the end of the process finds no record half written.
+ * The shared library is never unloaded (dlclose leaves it in place).
+ *
+ * Process end. At an exit with a session open (exit, return from main, quick_exit, or the end of the program's last thread)
+ * what is pending is written, which takes 20 seconds at most. From then on nothing is written any more but what the exiting
+ * thread itself, in a later exit handler, flushes or closes. Other threads are told so: what they register is refused with
+ * JITSYM_ERR_CLOSED, and flushing and closing return JITSYM_ERR_TIMEOUT at once, so that the end of the process finds no record
+ * half written. After any other end (_exit, abort, an uncaught exception, a signal) what was pending is in the spool, for the
+ * command `jitsym recover`, unless a crash handler calls jitsym_flush_from_signal.
  *
  * The library prints nothing, installs no signal handler, and does nothing when it is loaded but to remember to write at
  * exit. Nothing that fails in it ends the process, with one exception: if the process has no memory left at all, Rust's

@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::fork;
 use crate::process::{self, Process};
 use crate::spool::recover;
+use crate::sys::futex::keeping_errno;
 use crate::sys::thread;
 use crate::unwind::Source;
 use crate::writer::{Inheritance, Stopped, Writer};
@@ -471,8 +472,13 @@ pub(crate) fn wait_for_exit() {
     }
 }
 
-/// Asks the writer to write everything, in a signal handler.
-pub(crate) fn flush_from_signal(timeout: Duration) -> Result<()> {
+/// Has everything that was registered before written, from a signal handler, whatever that has interrupted;
+/// `jitsym_flush_from_signal` in C.
+pub fn flush_from_signal(timeout: Duration) -> Result<()> {
+    keeping_errno(|| ask_from_signal(timeout))
+}
+
+fn ask_from_signal(timeout: Duration) -> Result<()> {
     let process =
         process::current().map_err(|error| if error == Error::Session { Error::NotRunning } else { error })?;
     if process.is_broken() {

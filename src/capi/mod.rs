@@ -17,7 +17,6 @@ use std::time::Duration;
 
 use crate::error::Error;
 use crate::session::{self, Session};
-use crate::sys::futex::keeping_errno;
 use crate::Id;
 use boundary::{blocking_boundary, boundary};
 use status::jitsym_status;
@@ -218,7 +217,7 @@ pub extern "C" fn jitsym_flush_from_signal(timeout_ms: u32) -> jitsym_status {
     const DEFAULT_MS: u32 = 1000;
     let timeout = Duration::from_millis(if timeout_ms == 0 { DEFAULT_MS } else { timeout_ms }.into());
     // No panic boundary, which keeps something in thread-local storage: there is nothing here that can panic.
-    match keeping_errno(|| session::flush_from_signal(timeout)) {
+    match session::flush_from_signal(timeout) {
         Ok(()) => jitsym_status::JITSYM_OK,
         Err(error) => error.into(),
     }

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use super::thread::{self, uncancelled};
+use super::thread::uncancelled;
 
 /// The size of a page.
 pub fn page_size() -> usize {
@@ -214,17 +214,14 @@ fn read_some(pid: u32, addr: u64, out: &mut [u8]) -> usize {
     let local = libc::iovec { iov_base: out.as_mut_ptr().cast(), iov_len: out.len() };
     let remote = libc::iovec { iov_base: addr as usize as *mut libc::c_void, iov_len: out.len() };
     // SAFETY: the kernel writes at most `out.len()` bytes to `out`, and answers EFAULT for remote memory that is not there.
-    let read = |id: u32| unsafe { libc::process_vm_readv(id as libc::pid_t, &local, 1, &remote, 1, 0) };
-    let error = |count| if count < 0 { io::Error::last_os_error().raw_os_error() } else { None };
-    let mut count = read(pid);
-    if error(count) == Some(libc::ESRCH) {
-        // The process goes by its first thread, which has ended. The memory is this thread's too.
-        count = read(thread::id());
+    let count = unsafe { libc::process_vm_readv(pid as libc::pid_t, &local, 1, &remote, 1, 0) };
+    if count >= 0 {
+        return count as usize;
     }
-    match error(count) {
-        None => count as usize,
+    match io::Error::last_os_error().raw_os_error() {
         Some(libc::EFAULT) => 0,
-        // Filtered by a sandbox, or not built into this kernel.
+        // Filtered by a sandbox, or not built into this kernel; or the process's first thread has ended, by which it goes for the
+        // kernel. The memory is this one's too.
         _ => uncancelled(|| {
             File::open("/proc/thread-self/mem").and_then(|memory| memory.read_at(out, addr)).unwrap_or(0)
         }),
