@@ -32,10 +32,14 @@
  * there is nothing to do, because no sink runs, return JITSYM_OK.) A child of vfork may call nothing here, as elsewhere.
  *
  * The shared library is never unloaded (dlclose leaves it in place), nor is a plugin with the static one inside after a
- * session that writes was opened in it. At a normal exit with a session open, what is pending is written, which takes 20
- * seconds at most.
- * From then on nothing is written any more but what the exiting thread itself, in a later exit handler, flushes or closes; for
- * other threads these two return JITSYM_ERR_TIMEOUT at once, so that the end of the process finds no record half written.
+ * session that writes was opened in it.
+ *
+ * Process end. At an exit with a session open (exit, return from main, quick_exit, or the end of the program's last thread)
+ * what is pending is written, which takes 20 seconds at most. From then on nothing is written any more but what the exiting
+ * thread itself, in a later exit handler, flushes or closes. Other threads are told so: what they register is refused with
+ * JITSYM_ERR_CLOSED, and flushing and closing return JITSYM_ERR_TIMEOUT at once, so that the end of the process finds no record
+ * half written. After any other end (_exit, abort, an uncaught exception, a signal) what was pending is in the spool, for the
+ * command `jitsym recover`, unless a crash handler calls jitsym_flush_from_signal.
  *
  * The library prints nothing, installs no signal handler, and does nothing when it is loaded but to remember to write at
  * exit. Nothing that fails in it ends the process, with one exception: if the process has no memory left at all, Rust's
@@ -144,7 +148,7 @@ typedef enum jitsym_status {
    */
   JITSYM_ERR_SESSION = 16,
   /**
-   * This session is closed, or was closed while the call ran.
+   * This session is closed, or was closed while the call ran, or another thread has ended the process.
    */
   JITSYM_ERR_CLOSED = 17,
   /**
@@ -199,7 +203,7 @@ typedef enum jitsym_status {
    */
   JITSYM_ERR_BUFFER = 29,
   /**
-   * The sink that was asked about is not running.
+   * The sink that was asked about is not running, or none is.
    */
   JITSYM_ERR_NOT_RUNNING = 30,
   /**
@@ -210,6 +214,11 @@ typedef enum jitsym_status {
    * The library failed in a way that it should not have; the process goes on, the session does nothing more.
    */
   JITSYM_ERR_INTERNAL = 32,
+  /**
+   * `jitsym_flush_from_signal` was called on the library's own thread: nobody is left who could write. What is not in the files
+   * is in the spool; `jitsym recover` completes them when the process has ended.
+   */
+  JITSYM_ERR_WRITER = 33,
 } jitsym_status;
 
 /**
@@ -950,6 +959,25 @@ enum jitsym_status jitsym_unregister_range(struct jitsym *session,
 JITSYM_API
 enum jitsym_status jitsym_flush(struct jitsym *session,
                                 uint32_t timeout_ms);
+
+/**
+ * Has everything that was registered before written, from a signal handler: for a host's crash handler, before it lets the
+ * process end.
+ *
+ * The handler may have interrupted anything: this library, `malloc`, another handler. The call takes no lock, allocates nothing and
+ * leaves `errno` as it was; it asks the background thread and waits for its answer. If that needs something that the interrupted
+ * thread holds, for instance the lock of `malloc`, the time runs out. Without `JITSYM_OK` what was registered may not be in the
+ * files, but in the spool, if there is one: `jitsym recover` completes the files when the process has ended.
+ *
+ * Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT` after `timeout_ms` milliseconds (0: one second), or at once if the process exits by
+ * another thread; `JITSYM_ERR_NOT_RUNNING` if no sink is running, with nothing to be written; `JITSYM_ERR_WRITER` at once on the
+ * background thread itself; `JITSYM_ERR_SINK_FAILED`; `JITSYM_ERR_FORKED` in a child that has not used its parent's sessions, with
+ * nothing to be written; `JITSYM_ERR_INTERNAL`.
+ *
+ * Needs no session. Any thread, concurrently, and from a signal handler, on an alternate stack too.
+ */
+JITSYM_API
+enum jitsym_status jitsym_flush_from_signal(uint32_t timeout_ms);
 
 /**
  * Closes a session: everything registered is written, and with the last session the background thread ends.

@@ -7,6 +7,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::capi::boundary::boundary;
+use crate::producer::PER_THREAD;
+use crate::session::{flush_at_exit, flush_from_signal, wait_for_exit, PATIENCE};
 
 static ARMED: AtomicBool = AtomicBool::new(false);
 
@@ -19,15 +21,41 @@ fn at_load() {
 /// library, and then the handler runs a little earlier than it could.
 pub fn arm() {
     if !ARMED.swap(true, Ordering::Relaxed) {
-        // SAFETY: the handler may run at any time, and the library stays loaded until the process ends (`-z nodelete`).
-        unsafe { libc::atexit(at_exit) };
+        // SAFETY: the handlers may run at any time, and the library stays loaded until the process ends (`-z nodelete`).
+        unsafe {
+            // In this order, because the last one runs first.
+            libc::atexit(after_exit);
+            libc::atexit(at_exit);
+            // A program that calls quick_exit wants no destructors to run, and its files complete all the same: that is what such
+            // handlers are for. Ours touches nothing of the program's.
+            at_quick_exit(after_exit);
+            at_quick_exit(at_exit);
+        }
     }
 }
 
+extern "C" {
+    fn at_quick_exit(handler: extern "C" fn()) -> libc::c_int;
+}
+
 extern "C" fn at_exit() {
+    if PER_THREAD.with(|thread| thread.inside.get()) {
+        // Called by a signal handler that interrupted this library, whose locks its own thread may hold.
+        let _ = flush_from_signal(PATIENCE);
+        return;
+    }
     // Nothing may unwind into the C library; there is nobody to hear of a failure.
     let _ = boundary(|| {
-        crate::session::flush_at_exit();
+        flush_at_exit();
+        Ok(())
+    });
+}
+
+/// Two threads may call `exit` at once. In C libraries that let them, each handler runs on one of them; this one keeps the other
+/// from ending the process before the first is done.
+extern "C" fn after_exit() {
+    let _ = boundary(|| {
+        wait_for_exit();
         Ok(())
     });
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{
     compiler_fence, fence, AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering,
 };
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
@@ -21,6 +21,7 @@ use crate::status::{LastError, Status};
 use crate::sys::clock::Timekeeper;
 use crate::sys::park::Parker;
 use crate::sys::{barrier, memory, thread};
+use crate::urgent::Urgent;
 use crate::writer::Stopped;
 
 /// The first code index. perf names files after process and index, in a directory that other writers of the same process use
@@ -100,6 +101,12 @@ pub struct Engine {
     hurried: AtomicBool,
     /// What the writer sleeps at.
     pub parker: Parker,
+    /// What signal handlers ask the writer for.
+    pub urgent: Urgent,
+    /// The process exits, and only the thread by which it does so registers anything.
+    shut: AtomicBool,
+    /// No other thread has anything left to be written.
+    exit_whole: AtomicBool,
     /// The kernel makes barriers for all threads, so that a registering thread need not make one of its own.
     light_order: bool,
 }
@@ -136,6 +143,9 @@ impl Engine {
             asleep: AtomicBool::new(false),
             hurried: AtomicBool::new(false),
             parker: Parker::default(),
+            urgent: Urgent::default(),
+            shut: AtomicBool::new(false),
+            exit_whole: AtomicBool::new(false),
             light_order: barrier::register(),
         })
     }
@@ -201,7 +211,33 @@ impl Engine {
             return Err(error);
         }
         self.status.standstill.wait_to_register();
+        if self.is_shut_out(slot.tid) {
+            slot.detach();
+            self.detached();
+            return Err(Error::Closed);
+        }
         Ok(slot)
+    }
+
+    /// From now on only the thread registers anything by which the process exits.
+    pub fn shut_out(&self) {
+        self.shut.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether a thread may not register anything any more. One that begins to must have told the writer of itself before.
+    pub fn is_shut_out(&self, tid: u32) -> bool {
+        fence(Ordering::SeqCst);
+        self.shut.load(Ordering::SeqCst) && self.urgent.exits_elsewhere(tid)
+    }
+
+    /// The pass that is made next reads all that other threads have registered.
+    pub fn set_exit_whole(&self) {
+        self.exit_whole.store(true, Ordering::Release);
+    }
+
+    /// Whether nothing is left of what other threads have registered, once the exit is answered.
+    pub fn is_exit_whole(&self) -> bool {
+        self.exit_whole.load(Ordering::Acquire)
     }
 
     /// A thread has ended its place.
@@ -354,6 +390,15 @@ impl Engine {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The same, if nobody else has them.
+    pub fn try_requests(&self) -> Option<MutexGuard<'_, Requests>> {
+        match self.requests.try_lock() {
+            Ok(requests) => Some(requests),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
     /// Tells those who wait that there is an answer, or that there will be none.
     pub fn tell_waiting(&self) {
         self.answered.notify_all();
@@ -374,10 +419,14 @@ impl Engine {
         if requests.exit_is_elsewhere() {
             return Err(Error::Timeout);
         }
-        requests.asked += 1;
         if exiting {
             requests.exiting = Some(thread::id());
         }
+        if !requests.open {
+            // A writer that begins later would not know of it.
+            return Err(Error::Closed);
+        }
+        requests.asked += 1;
         let mine = requests.asked;
         drop(requests);
         self.wake();

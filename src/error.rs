@@ -59,6 +59,7 @@ errors! {
     30 NotRunning, "JITSYM_ERR_NOT_RUNNING", "the sink is not running";
     31 Busy, "JITSYM_ERR_BUSY", "the call interrupted another call of the same thread";
     32 Internal, "JITSYM_ERR_INTERNAL", "internal failure";
+    33 Writer, "JITSYM_ERR_WRITER", "the call was made on the library's own thread, which cannot go on";
 }
 
 impl fmt::Display for Error {

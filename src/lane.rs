@@ -67,7 +67,7 @@ impl Lane {
         }
         loop {
             if self.cursor.is_some() {
-                self.enter();
+                self.enter()?;
                 // While there was no record the writer may have taken the chunk.
                 let filled = self.cursor.as_mut().map(|cursor| fill_and_commit(cursor, self.engine, record));
                 let was_empty = self.cursor.as_ref().is_some_and(Cursor::is_empty);
@@ -100,8 +100,9 @@ impl Lane {
             return Err(Error::Dropped);
         };
         let chunk = cursor.chunk();
-        self.enter();
-        let sent = fill_and_commit(&mut cursor, self.engine, record)
+        let sent = self
+            .enter()
+            .and_then(|()| fill_and_commit(&mut cursor, self.engine, record))
             .and_then(|filled| filled.then_some(()).ok_or(Error::Internal))
             // What this thread laid down before has to be written before.
             .and_then(|()| self.hand_over())
@@ -115,14 +116,17 @@ impl Lane {
     }
 
     /// Announces a record, and sees to it that the writer does not take the chunk before `Slot::end`.
-    fn enter(&mut self) {
+    fn enter(&mut self) -> Result<()> {
         loop {
             self.slot.begin();
             self.engine.order();
             if self.slot.is_kept() {
-                return;
+                return Ok(());
             }
             self.slot.end();
+            if self.slot.is_shut() {
+                return Err(Error::Closed);
+            }
             match self.slot.settle(HALTED_FOR) {
                 Some(true) => self.cursor = None,
                 Some(false) => {}
@@ -135,7 +139,7 @@ impl Lane {
     #[cold]
     fn change_chunk(&mut self) -> Result<()> {
         // The full one goes first, also if there is no other yet: writing it out is what makes one free.
-        self.enter();
+        self.enter()?;
         let has_filled_one = self.cursor.is_some();
         let handed_over = self.hand_over();
         self.slot.end();
@@ -165,10 +169,10 @@ impl Lane {
 
     /// The thread ends.
     pub fn finish(&mut self) {
-        self.enter();
         // If it cannot be sent at once it stays in the slot, where the writer finds it too: a thread that ends cannot wait.
+        let is_in = self.enter().is_ok();
         let chunk = self.cursor.as_ref().map(Cursor::chunk);
-        if chunk.is_none_or(|chunk| self.engine.send_now(Message::Full { slot: self.slot.number, chunk })) {
+        if is_in && chunk.is_none_or(|chunk| self.engine.send_now(Message::Full { slot: self.slot.number, chunk })) {
             self.slot.set_current(None);
             self.cursor = None;
             self.slot.detach();

@@ -33,7 +33,7 @@
 //!
 //! # Fork, signals, unloading
 //! A forked child goes on with its parent's sessions, in files of its own ([`Fork`]). No function may be called from a signal
-//! handler. The writer thread blocks all signals. The shared library is never unloaded.
+//! handler but [`flush_from_signal`]. The writer thread blocks all signals. The shared library is never unloaded.
 //!
 //! # Where to find what
 //! `capi` is the C layer. [`Session`] checks and forwards to `producer`, which lays records down in the calling thread's
@@ -78,6 +78,7 @@ mod status;
 #[doc(hidden)]
 pub mod sys;
 mod unwind;
+mod urgent;
 mod writer;
 
 pub use clean::{clean, Cleaned};
@@ -85,7 +86,7 @@ pub use code::{Bytes, Code, FramePointer, Line, LineTable, Lines, MoveTarget, Sa
 pub use config::{clean_dirs, spool_dir, Fork, Options, Sinks};
 pub use error::{Error, Result};
 pub use format::perf_map::Dialect;
-pub use session::{last_error, Session};
+pub use session::{flush_from_signal, last_error, Session};
 pub use spool::recover::{recover, Report};
 
 /// The name of one registration. Never used again within a process; 0 stands for none.

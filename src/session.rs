@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::autoload;
 use crate::code::{Code, MoveTarget};
@@ -13,13 +13,14 @@ use crate::fork;
 use crate::handover::{handover, Missing, Take};
 use crate::process::{self, Process};
 use crate::spool::recover;
+use crate::sys::futex::keeping_errno;
 use crate::sys::{memory, pin, thread};
 use crate::unwind::Source;
 use crate::writer::{Inheritance, Stopped, Writer};
 use crate::{producer, Id};
 
 /// The longest that closing and the exit of the process wait for the writer, and that a flush with no time given does.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What opening and closing keep, under the process's lock.
 #[derive(Default)]
@@ -159,6 +160,7 @@ fn open_in(process: &'static Process, options: &Options) -> Result<Session> {
         Some(_) => {}
         None => control.start(process, engine, config, None)?,
     }
+    producer::watch_thread();
     control.open += 1;
     let serial = process.serial.fetch_add(1, Ordering::Relaxed);
     let handle = handle(process, serial, place);
@@ -238,6 +240,7 @@ impl Control {
             Ok(()) => {
                 writer.announce();
                 hand.give(writer);
+                engine.urgent.begin();
                 self.running = Some(Running { config });
                 Ok(())
             }
@@ -449,12 +452,43 @@ pub fn last_error() -> String {
 /// stays in the spool, and the write in hand is waited for, so that it is not cut; but a disk that hangs does not hang the exit
 /// for ever. Once everything is written the spool has done its service.
 pub(crate) fn flush_at_exit() {
-    let Ok(process) = process::current() else { return };
-    let Some(engine) = process.engine() else { return };
-    let written = engine.sinks() == Sinks::NONE || engine.flush_at_exit(PATIENCE) != Err(Error::Timeout);
-    if written {
-        engine.pool.memory().remove_spool();
-    } else {
-        engine.status.gate.shut(PATIENCE);
+    let Some(engine) = process::current().ok().and_then(Process::engine) else { return };
+    if !engine.urgent.exit() {
+        return wait_for_exit();
     }
+    let asked = if engine.sinks() == Sinks::NONE { Err(Error::NotRunning) } else { engine.flush_at_exit(PATIENCE) };
+    match asked {
+        Err(Error::Timeout) => _ = engine.status.gate.shut(PATIENCE),
+        // Unless a thread was stopped in the middle of a call.
+        Ok(()) | Err(Error::SinkFailed) if engine.is_exit_whole() => engine.pool.memory().remove_spool(),
+        Err(Error::Closed | Error::NotRunning) => engine.pool.memory().remove_spool(),
+        _ => {}
+    }
+    engine.urgent.exit_is_over();
+}
+
+/// If the process exits by another thread too, waits until that has written what is pending: the first one that has no exit handlers
+/// left ends the process.
+pub(crate) fn wait_for_exit() {
+    let Some(engine) = process::current().ok().and_then(Process::engine) else { return };
+    let end = Instant::now() + 2 * PATIENCE;
+    while engine.urgent.is_exit_under_way(thread::id()) && Instant::now() < end {
+        thread::sleep_micros(200);
+    }
+}
+
+/// Has everything that was registered before written, from a signal handler, whatever that has interrupted;
+/// `jitsym_flush_from_signal` in C.
+pub fn flush_from_signal(timeout: Duration) -> Result<()> {
+    keeping_errno(|| ask_from_signal(timeout))
+}
+
+fn ask_from_signal(timeout: Duration) -> Result<()> {
+    let process =
+        process::current().map_err(|error| if error == Error::Session { Error::NotRunning } else { error })?;
+    if process.is_broken() {
+        return Err(Error::Internal);
+    }
+    let engine = process.engine().ok_or(Error::NotRunning)?;
+    engine.urgent.flush(timeout, || engine.wake())
 }

@@ -19,13 +19,15 @@ use crate::sys::thread;
 pub struct Slot {
     /// Unique number.
     pub number: u64,
+    /// The thread.
+    pub tid: u32,
     /// The chunk that the thread fills; null if it has none.
     current: AtomicPtr<u8>,
     /// The thread is gone.
     detached: AtomicBool,
     /// The thread lays down a record, or changes chunks.
     busy: AtomicBool,
-    /// Who has the chunk: `KEPT`, `WANTED` or `TAKEN`, and whether the thread is `HALTED`.
+    /// Who has the chunk: `KEPT`, `WANTED` or `TAKEN`, and whether the thread is `HALTED` or `SHUT`.
     claim: AtomicU8,
 }
 
@@ -37,11 +39,14 @@ const WANTED: u8 = 1;
 const TAKEN: u8 = 2;
 /// A bit beside the others: the thread lays down nothing until it is taken away.
 const HALTED: u8 = 4;
+/// Another bit: the thread lays down nothing any more, because the process exits.
+const SHUT: u8 = 8;
 
 impl Slot {
     pub fn new(number: u64) -> Slot {
         Slot {
             number,
+            tid: thread::id(),
             current: AtomicPtr::default(),
             detached: AtomicBool::new(false),
             busy: AtomicBool::new(false),
@@ -103,6 +108,7 @@ impl Slot {
                         return Some(true);
                     }
                 }
+                claim if claim & SHUT != 0 => break,
                 claim if claim & HALTED != 0 && begin.elapsed() > patience => return None,
                 // Yielding alone gives a writer of lower priority no processor.
                 _ if turn < 100 => std::thread::yield_now(),
@@ -116,6 +122,18 @@ impl Slot {
     /// `resume`.
     pub fn halt(&self) {
         self.claim.fetch_or(HALTED, Ordering::SeqCst);
+    }
+
+    /// Lets the thread lay down nothing any more: `barrier::all_threads` has to follow. Records that it has begun may still come as
+    /// long as it is busy.
+    pub fn shut(&self) {
+        self.claim.fetch_or(SHUT, Ordering::SeqCst);
+    }
+
+    /// Whether the thread lays down nothing any more.
+    #[cold]
+    pub fn is_shut(&self) -> bool {
+        self.claim.load(Ordering::Relaxed) & SHUT != 0
     }
 
     /// Whether the thread lays down a record that it has begun before.

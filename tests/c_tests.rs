@@ -138,6 +138,7 @@ programs! {
     fork, "gcc", "c-tests/test_fork.c", &["--leak-check=no"], &[];
     // MOVE records, which have to be asked for.
     fork_child, "gcc", "c-tests/test_fork_child.c", &["--leak-check=no"], &["code-move"];
+    ends, "gcc", "c-tests/test_ends.c", &["--leak-check=no"], &[];
     cxx, "g++", "c-tests/test_cxx.cc", &[], &[];
 }
 

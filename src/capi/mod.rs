@@ -198,6 +198,31 @@ pub extern "C" fn jitsym_flush(session: *mut jitsym, timeout_ms: u32) -> jitsym_
     })
 }
 
+/// Has everything that was registered before written, from a signal handler: for a host's crash handler, before it lets the
+/// process end.
+///
+/// The handler may have interrupted anything: this library, `malloc`, another handler. The call takes no lock, allocates nothing and
+/// leaves `errno` as it was; it asks the background thread and waits for its answer. If that needs something that the interrupted
+/// thread holds, for instance the lock of `malloc`, the time runs out. Without `JITSYM_OK` what was registered may not be in the
+/// files, but in the spool, if there is one: `jitsym recover` completes the files when the process has ended.
+///
+/// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT` after `timeout_ms` milliseconds (0: one second), or at once if the process exits by
+/// another thread; `JITSYM_ERR_NOT_RUNNING` if no sink is running, with nothing to be written; `JITSYM_ERR_WRITER` at once on the
+/// background thread itself; `JITSYM_ERR_SINK_FAILED`; `JITSYM_ERR_FORKED` in a child that has not used its parent's sessions, with
+/// nothing to be written; `JITSYM_ERR_INTERNAL`.
+///
+/// Needs no session. Any thread, concurrently, and from a signal handler, on an alternate stack too.
+#[no_mangle]
+pub extern "C" fn jitsym_flush_from_signal(timeout_ms: u32) -> jitsym_status {
+    const DEFAULT_MS: u32 = 1000;
+    let timeout = Duration::from_millis(if timeout_ms == 0 { DEFAULT_MS } else { timeout_ms }.into());
+    // No panic boundary, which keeps something in thread-local storage: there is nothing here that can panic.
+    match session::flush_from_signal(timeout) {
+        Ok(()) => jitsym_status::JITSYM_OK,
+        Err(error) => error.into(),
+    }
+}
+
 /// Closes a session: everything registered is written, and with the last session the background thread ends.
 ///
 /// The files stay, because they are read after the recording (but see `JITSYM_INIT_REMOVE_FILES`). Code registered through this

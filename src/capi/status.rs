@@ -49,7 +49,7 @@ pub enum jitsym_status {
     JITSYM_ERR_ARCH = 15,
     /// This session was never opened.
     JITSYM_ERR_SESSION = 16,
-    /// This session is closed, or was closed while the call ran.
+    /// This session is closed, or was closed while the call ran, or another thread has ended the process.
     JITSYM_ERR_CLOSED = 17,
     /// No code with this id is registered: the id was never given out, or its code was unregistered or overwritten.
     JITSYM_ERR_UNKNOWN_ID = 18,
@@ -78,12 +78,15 @@ pub enum jitsym_status {
     JITSYM_ERR_PATH = 28,
     /// The buffer is too small for the result.
     JITSYM_ERR_BUFFER = 29,
-    /// The sink that was asked about is not running.
+    /// The sink that was asked about is not running, or none is.
     JITSYM_ERR_NOT_RUNNING = 30,
     /// The call was made from a signal handler that interrupted another call of the same thread.
     JITSYM_ERR_BUSY = 31,
     /// The library failed in a way that it should not have; the process goes on, the session does nothing more.
     JITSYM_ERR_INTERNAL = 32,
+    /// `jitsym_flush_from_signal` was called on the library's own thread: nobody is left who could write. What is not in the files
+    /// is in the spool; `jitsym recover` completes them when the process has ended.
+    JITSYM_ERR_WRITER = 33,
 }
 
 use jitsym_status::*;
@@ -123,6 +126,7 @@ impl From<Error> for jitsym_status {
             Error::NotRunning => JITSYM_ERR_NOT_RUNNING,
             Error::Busy => JITSYM_ERR_BUSY,
             Error::Internal => JITSYM_ERR_INTERNAL,
+            Error::Writer => JITSYM_ERR_WRITER,
         }
     }
 }

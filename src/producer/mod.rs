@@ -21,7 +21,7 @@ use crate::unwind::{Cache, Source};
 use crate::{unwind, Id};
 use records::{Bare, Load, Move, Tail};
 use thread::with_local;
-pub use thread::{is_attached, PER_THREAD};
+pub use thread::{is_attached, watch_thread, PER_THREAD};
 
 /// The largest code: perf holds the size in an `int`.
 const CODE_SIZE_MAX: u64 = crate::capi::types::jitsym_limit::JITSYM_CODE_SIZE_MAX as u64;

@@ -9,7 +9,7 @@ use crate::capi::boundary::boundary;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::fork::Underway;
-use crate::process::Process;
+use crate::process::{self, Process};
 use crate::sys::memory;
 use crate::sys::thread::at_end_of_thread;
 
@@ -44,8 +44,18 @@ extern "C" fn end(_: *mut c_void) {
             // SAFETY: `with_local` has made it, and only the cell had it.
             drop(unsafe { Box::from_raw(local.as_ptr()) });
         }
+        // It may have been the last one but the writer.
+        if let Some(engine) = process::current().ok().and_then(Process::engine) {
+            engine.wake_if_asleep();
+        }
         Ok(())
     });
+}
+
+/// Has the writer told when the calling thread ends.
+pub fn watch_thread() {
+    // A process without memory for that ends with its next thread that has it.
+    let _ = at_end_of_thread(end);
 }
 
 /// Runs `body` with the calling thread's state.

@@ -14,7 +14,7 @@ use super::spool;
 
 /// The descriptors that this process has of a file.
 fn descriptors(file: Identity) -> impl Iterator<Item = RawFd> {
-    let entries = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let entries = fs::read_dir("/proc/thread-self/fd").into_iter().flatten().flatten();
     entries.filter_map(move |entry| {
         let number = entry.file_name().to_str()?.parse().ok()?;
         (file_of(number)? == (file.device, file.inode)).then_some(number)
@@ -28,7 +28,7 @@ fn file_of(descriptor: RawFd) -> Option<(u64, u64)> {
     // SAFETY: the pointers are valid; whether the descriptor is open is for the kernel to find out.
     if unsafe { libc::statx(descriptor, c"".as_ptr(), flags, libc::STATX_INO, data.as_mut_ptr()) } != 0 {
         // A sandbox may allow the older call only.
-        let data = fs::metadata(format!("/proc/self/fd/{descriptor}")).ok()?;
+        let data = fs::metadata(format!("/proc/thread-self/fd/{descriptor}")).ok()?;
         return Some((data.dev(), data.ino()));
     }
     // SAFETY: filled in, as the call has not failed.
@@ -44,7 +44,8 @@ pub fn uses(name: &OsStr, file: Identity) -> bool {
         let inode_field = line.split(|&byte| byte == b' ').filter(|field| !field.is_empty()).nth(4);
         inode_field == Some(inode.as_bytes()) && line.ends_with(name.as_bytes())
     };
-    let mapped = || fs::read("/proc/self/maps").is_ok_and(|maps| maps.split(|&byte| byte == b'\n').any(is_mapping));
+    let mapped =
+        || fs::read("/proc/thread-self/maps").is_ok_and(|maps| maps.split(|&byte| byte == b'\n').any(is_mapping));
     descriptors(file).next().is_some() || mapped()
 }
 

@@ -220,8 +220,11 @@ fn read_some(pid: u32, addr: u64, out: &mut [u8]) -> usize {
     }
     match io::Error::last_os_error().raw_os_error() {
         Some(libc::EFAULT) => 0,
-        // Filtered by a sandbox, or not built into this kernel.
-        _ => uncancelled(|| File::open("/proc/self/mem").and_then(|memory| memory.read_at(out, addr)).unwrap_or(0)),
+        // Filtered by a sandbox, or not built into this kernel; or the process's first thread has ended, by which it goes for the
+        // kernel. The memory is this one's too.
+        _ => uncancelled(|| {
+            File::open("/proc/thread-self/mem").and_then(|memory| memory.read_at(out, addr)).unwrap_or(0)
+        }),
     }
 }
 

@@ -6,6 +6,7 @@ pub mod clock;
 pub mod company;
 pub mod dir;
 pub mod file;
+pub mod futex;
 pub mod marker;
 pub mod mem;
 pub mod memory;

@@ -63,20 +63,23 @@ impl Owner {
     }
 }
 
-/// Field 22 of `/proc/PID/stat` (proc(5)); `None` for a process that is gone or only waits to be reaped.
+/// Field 22 of `/proc/PID/stat` (proc(5)); `None` for a process that is gone or only waits to be reaped. One whose first thread has
+/// ended while others go on looks as if it did, but for the number of its threads.
 pub(super) fn start_time(process: &str) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     // The name in parentheses may hold anything, also a parenthesis.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = fields.next()?;
-    if matches!(state, "Z" | "X") {
+    let threads: u32 = fields.nth(16)?.parse().ok()?;
+    if matches!(state, "Z" | "X") && threads <= 1 {
         return None;
     }
-    fields.nth(18)?.parse().ok()
+    fields.nth(1)?.parse().ok()
 }
 
+/// Of this thread: that of a first one that has ended is none.
 fn namespace(kind: &str) -> u64 {
-    fs::metadata(format!("/proc/self/ns/{kind}")).map_or(0, |data| data.ino())
+    fs::metadata(format!("/proc/thread-self/ns/{kind}")).map_or(0, |data| data.ino())
 }
 
 impl SpoolFile {

@@ -1,6 +1,7 @@
 //! Threads: ids, and how the background thread is started.
 
 use std::ffi::CStr;
+use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -61,6 +62,38 @@ extern "C" {
 struct Start {
     name: &'static CStr,
     body: Box<dyn FnOnce() + Send>,
+}
+
+/// Whether the process's first thread has ended while others go on: it stays as a zombie.
+pub fn first_has_ended() -> bool {
+    // The name in parentheses may hold anything.
+    let is_zombie = |stat: String| stat.rsplit_once(')').is_some_and(|(_, rest)| rest.starts_with(" Z"));
+    fs::read_to_string("/proc/self/stat").is_ok_and(is_zombie)
+}
+
+/// Whether there is no thread but this one and the first one.
+pub fn is_alone() -> bool {
+    let (own, first) = (id(), std::process::id());
+    let number = |entry: io::Result<fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse::<u32>().ok();
+    let mut threads = fs::read_dir("/proc/self/task").into_iter().flatten().map(number).peekable();
+    threads.peek().is_some() && threads.all(|number| number == Some(own) || number == Some(first))
+}
+
+/// Ends the process as the C library does with the last thread of a program: `exit(0)`. On a thread with a stack and signals as
+/// other threads have them, because exit handlers run there.
+pub fn end_process() {
+    extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
+        let mut none = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: the set is ours, and initialised before it is used. No frame of Rust code that has anything to drop is left.
+        unsafe {
+            libc::sigemptyset(none.as_mut_ptr());
+            libc::pthread_sigmask(libc::SIG_SETMASK, none.as_ptr(), std::ptr::null_mut());
+            libc::exit(0)
+        }
+    }
+    let mut thread: libc::pthread_t = 0;
+    // SAFETY: the pointers are valid. If there is no memory for a thread, it is tried again later.
+    unsafe { libc::pthread_create(&mut thread, std::ptr::null(), run, std::ptr::null_mut()) };
 }
 
 /// Starts a thread that no signal of the host is ever delivered to: a host's SIGPROF or SIGINT handler must not run on it.

@@ -13,8 +13,8 @@ mod sinks;
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{fence, Ordering};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, MutexGuard};
+use std::time::{Duration, Instant};
 
 use crate::capi::boundary;
 use crate::chunk::{flag, Chunk, Event, Kind};
@@ -25,7 +25,7 @@ use crate::handover::Give;
 use crate::process::Process;
 use crate::slot::Slot;
 use crate::spool::layout::State;
-use crate::sys::{barrier, memory};
+use crate::sys::{barrier, memory, thread};
 use crate::Id;
 pub use apply::{tail_len, Ledger, Notice};
 pub use fork::Inheritance;
@@ -39,6 +39,11 @@ const BUSY_BYTES: usize = 64 * 1024;
 /// What a pass has read is written and committed by about this much: its chunks are then used again while the processor still
 /// has them in its caches.
 const COMMIT_BYTES: usize = 1 << 20;
+/// Once the process's first thread has ended, the writer looks so often whether there are others. (A thread that ends and has used
+/// the library wakes it, so that it learns of the first one's end.)
+const LOOK_AROUND: Duration = Duration::from_secs(1);
+/// How long an exit waits for threads that lay down a record.
+const RECORD_PATIENCE: Duration = Duration::from_secs(1);
 /// Passes without work, at the longest pause, before the writer sleeps until it is woken.
 const IDLE_PASSES: u32 = 20;
 
@@ -96,10 +101,12 @@ impl Writer {
     pub fn run(self: Box<Self>) {
         let process = self.process;
         boundary::enter_for_good();
+        self.engine.urgent.run();
         if catch_unwind(AssertUnwindSafe(|| self.run_until_stopped())).is_err() {
             process.last_error.set("the writer failed".into());
             process.set_broken();
             if let Some(engine) = process.engine() {
+                engine.urgent.end(Some(Error::Internal));
                 end_requests(engine);
             }
         }
@@ -115,16 +122,22 @@ impl Writer {
             // What was committed before a request was made may have been stamped or published after the pass began in which
             // the request came in. A pass that begins now has all of it.
             let (due, stop) = (self.asked, self.stop.take());
-            let asked = stop.is_some() || due > self.answered;
-            if asked {
+            let urgent = self.engine.urgent.pending(self.exiting);
+            let asked = stop.is_some() || due > self.answered || urgent.is_some();
+            if self.exiting && asked {
+                self.shut_out();
+            } else if asked {
                 barrier::all_threads();
             } else if self.exiting {
                 self.wait_to_be_asked();
                 continue;
             }
             let bytes = self.pass(asked);
-            if asked {
+            if stop.is_some() || due > self.answered {
                 self.answer(due);
+            }
+            if let Some(number) = urgent {
+                self.engine.urgent.answer(number, self.problem());
             }
             if let Some(ack) = stop {
                 self.finish(ack);
@@ -147,7 +160,10 @@ impl Writer {
     }
 
     fn is_asked(&self) -> bool {
-        self.stop.is_some() || self.asked > self.answered || self.standstill().is_asked()
+        self.stop.is_some()
+            || self.asked > self.answered
+            || self.engine.urgent.is_pending()
+            || self.standstill().is_asked()
     }
 
     fn answer(&mut self, due: u64) {
@@ -158,8 +174,37 @@ impl Writer {
         self.answered = due;
         let mut requests = self.engine.requests();
         requests.answered = due;
-        requests.result = if self.short { Some(Error::NoMemory) } else { self.ledger.sinks.result().err() };
+        requests.result = self.problem();
         self.engine.tell_waiting();
+    }
+
+    /// Why not everything is written.
+    fn problem(&self) -> Option<Error> {
+        if self.short {
+            Some(Error::NoMemory)
+        } else {
+            self.ledger.sinks.result().err()
+        }
+    }
+
+    /// The process exits: what other threads register from now on would be lost with them, and so they are told that it is not
+    /// taken.
+    fn shut_out(&mut self) {
+        self.engine.shut_out();
+        barrier::all_threads();
+        self.collect();
+        let engine = self.engine;
+        let others = || self.sources.values().map(|source| &source.slot).filter(|slot| engine.is_shut_out(slot.tid));
+        others().for_each(|slot| slot.shut());
+        barrier::all_threads();
+        let end = Instant::now() + RECORD_PATIENCE;
+        while others().any(|slot| slot.is_busy()) {
+            if Instant::now() > end {
+                return;
+            }
+            thread::sleep_micros(20);
+        }
+        engine.set_exit_whole();
     }
 
     /// While the process exits: a write that it interrupts would leave a torn record.
@@ -180,12 +225,25 @@ impl Writer {
         // Whoever publishes a record or sends something from now on sees the announcement; what came before is found here.
         self.collect();
         if !self.is_asked() && !self.sources.values().any(Source::has_unread) {
-            match self.ledger.sinks.again_in() {
-                Some(time) => self.engine.parker.park_timeout(time),
-                None => self.engine.parker.park(),
+            let again = self.ledger.sinks.again_in();
+            if thread::first_has_ended() {
+                self.sleep_as_the_last(again);
+            } else if let Some(time) = again {
+                self.engine.parker.park_timeout(time);
+            } else {
+                self.engine.parker.park();
             }
         }
         self.engine.set_asleep(false);
+    }
+
+    /// Sleeps, unless the host has no thread any more. The C library ends a process with its last thread, which is this one as long
+    /// as nobody closes the session.
+    fn sleep_as_the_last(&self, again: Option<Duration>) {
+        if thread::is_alone() {
+            thread::end_process();
+        }
+        self.engine.parker.park_timeout(again.map_or(LOOK_AROUND, |time| time.min(LOOK_AROUND)));
     }
 
     /// Reads everything that was published, writes it, and recycles the chunks. `now`: whoever asked wants all sinks up to
@@ -280,13 +338,21 @@ impl Writer {
         }
     }
 
+    /// The requests; none if a signal handler waits, which may have interrupted the thread that has them.
+    fn requests(&self) -> Option<MutexGuard<'static, Requests>> {
+        match self.engine.try_requests() {
+            None if !self.engine.urgent.is_pending() => Some(self.engine.requests()),
+            requests => requests,
+        }
+    }
+
     /// Finds out which chunks there are to read, and what was asked for.
     fn collect(&mut self) {
-        let mut requests = self.engine.requests();
-        self.asked = requests.asked;
-        self.exiting = requests.exiting.is_some();
-        self.stop = requests.stop.take().or(self.stop.take());
-        drop(requests);
+        if let Some(mut requests) = self.requests() {
+            self.asked = requests.asked;
+            self.exiting = requests.exiting.is_some();
+            self.stop = requests.stop.take().or(self.stop.take());
+        }
         for source in self.sources.values_mut() {
             // Before the channel is emptied: what an ended thread has sent is then in the channel.
             source.ended = source.slot.is_detached();
@@ -359,6 +425,7 @@ impl Writer {
         self.engine.pool.memory().commit(&self.ledger.state());
         self.engine.pool.shrink(0);
         self.engine.status.stop_sinks();
+        self.engine.urgent.end(result.err());
         end_requests(self.engine);
         self.config = None;
         ack.give((result, self));
@@ -378,6 +445,11 @@ impl Writer {
         let exiting = requests.exiting;
         *requests = Requests { open: true, asked: self.asked, answered: self.asked, exiting, ..Requests::default() };
         drop(requests);
+        if exiting.is_some() {
+            // Nobody waits for what is written in this session, but for the exiting thread.
+            self.exiting = true;
+            self.shut_out();
+        }
         let mut merge = Merge::new(self.sources.values().map(Source::readings));
         while let Some((_, event)) = merge.next(u64::MAX) {
             match event.kind {
