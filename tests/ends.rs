@@ -5,7 +5,6 @@
 //! in which the library gets to run a second time by itself, also under valgrind and the sanitizers: `tests/c_tests.rs`.)
 
 #[path = "support/perf.rs"]
-#[allow(dead_code)]
 mod perf;
 #[path = "durability/recover.rs"]
 #[allow(dead_code)]
