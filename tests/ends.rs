@@ -5,7 +5,6 @@
 //! in which the library gets to run a second time by itself, also under valgrind and the sanitizers: `tests/c_tests.rs`.)
 
 #[path = "support/perf.rs"]
-#[allow(dead_code)]
 mod perf;
 #[path = "durability/recover.rs"]
 #[allow(dead_code)]
@@ -85,7 +84,8 @@ fn complete_and_check(name: &str, dir: &Path, spools: &Path, pid: u32, work: Wor
 
 fn ends(way: &str, signal: Option<i32>, work: Work) {
     let (dir, spools) = fresh_dirs(way);
-    let (pid, status) = go(Command::new(program()).arg(&dir).args(["end", way]));
+    let end = if work == Work::None { "end-unwritten" } else { "end" };
+    let (pid, status) = go(Command::new(program()).arg(&dir).args([end, way]));
     assert_eq!((status.code(), status.signal()), (signal.map_or(Some(0), |_| None), signal), "{way}");
     complete_and_check(way, &dir, &spools, pid, work);
 }
@@ -161,7 +161,7 @@ fn not_yet() {
     let reports = Report::parse(&recover(&spools, &[pid]));
     child.kill().and_then(|()| child.wait()).expect("kill the program");
     assert_eq!(reports, [], "taken for dead");
-    complete_and_check(name, &dir, &spools, pid, Work::None);
+    complete_and_check(name, &dir, &spools, pid, Work::InHandler);
 }
 
 /// A plugin is unloaded with its session open: the library stays, whether it is linked into the plugin or beside it.
