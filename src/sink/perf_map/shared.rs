@@ -70,7 +70,7 @@ impl PerfMap {
         let is_as_left = len >= self.len && self.marks.end(checked);
         let identity = file.identity();
         let ours = checked.as_raw_fd();
-        if self.shared && is_as_left || !self.shared && is_as_left && len == self.len && !self.stale {
+        if is_as_left && (self.shared || len == self.len && !self.stale) {
             return Ok(());
         }
         let foreign = len > self.len || len > 0 && !self.marks.begin(checked);
