@@ -518,9 +518,9 @@ impl Jitdump {
         let trimmed = self.trim();
         let Some(file) = self.kept.file.take() else { return Ok(()) };
         trimmed?;
-        // Readers stop at it: others may have more to say.
-        let alone = !company::writes(file.identity(), file.as_raw_fd());
-        if self.close_record && self.trouble.is_none() && alone {
+        // Readers stop at it, and others may have more to say.
+        let is_last = || !company::writes(file.identity(), file.as_raw_fd());
+        if self.close_record && self.trouble.is_none() && is_last() {
             file::append_whole(file.checked()?, &mut [IoSlice::new(&close_record(self.status.clock.now()))])?;
             self.closed = true;
         }
