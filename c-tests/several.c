@@ -12,6 +12,7 @@
  *   close         closes the session that was opened last
  *   unload        unloads the copy that was loaded last
  *   more          every writer announces one function more, but for those that are in the way only (!)
+ *   replace N     the copy that was loaded last announces another function in the place of the one with this number
  *   flush         every session flushes
  *   say           prints the status of the copy that was loaded last
  *   burn SECONDS  every function runs for so much processor time
@@ -227,12 +228,11 @@ static void announce_in_dump(struct writer *writer, uint64_t addr, const char *n
 /* ------------------------------------------------------------------------------------------------ code */
 
 /* push rbp; mov rbp, rsp; mov ecx, 20000; 1: dec ecx; jnz 1b; nop; pop rbp; ret */
-static void announce(struct writer *writer) {
+static void announce_at(struct writer *writer, int number) {
   static const unsigned char bytes[SIZE] = {0x55, 0x48, 0x89, 0xe5, 0xb9, 0x20, 0x4e, 0,    0,
                                             0xff, 0xc9, 0x75, 0xfc, 0x90, 0x5d, 0xc3, 0xcc, 0xcc};
-  CHECK(code_count < CODES);
-  struct code *code = &codes[code_count];
-  unsigned char *at = place(code_count++);
+  struct code *code = &codes[number];
+  unsigned char *at = place(number);
   memcpy(at, bytes, SIZE);
   uint64_t addr = (uint64_t)(uintptr_t)at;
   snprintf(code->name, sizeof code->name, "%.31s_code_%d", writer->name, writer->announced++);
@@ -246,6 +246,11 @@ static void announce(struct writer *writer) {
     announce_in_dump(writer, addr, code->name);
   }
   code->from = test_now();
+}
+
+static void announce(struct writer *writer) {
+  CHECK(code_count < CODES);
+  announce_at(writer, code_count++);
 }
 
 static uint64_t time_spent(void) {
@@ -313,6 +318,8 @@ int main(int argc, char **argv) {
           writers[i].lib.jitsym_flush(writers[i].session, 60000);
         }
       }
+    } else if (strcmp(action, "replace") == 0) {
+      announce_at(last_copy(), atoi(argv[++at]));
     } else if (strcmp(action, "line") == 0) {
       CHECK(fputs("\n", writers[0].file) >= 0 && fflush(writers[0].file) == 0);
     } else if (strcmp(action, "say") == 0) {

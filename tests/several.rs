@@ -151,7 +151,8 @@ fn objects() -> &'static Path {
 /// The host's arguments; an object is named by its letter.
 fn arguments(actions: &str) -> Vec<String> {
     let dir = objects().display();
-    let path = |word: &str| if word.len() == 1 { format!("{dir}/{word}") } else { word.into() };
+    let is_object = |word: &str| ["a", "b", "c", "p", "q"].contains(&word);
+    let path = |word: &str| if is_object(word) { format!("{dir}/{word}") } else { word.into() };
     actions.split_whitespace().map(path).collect()
 }
 
@@ -302,24 +303,42 @@ fn other_runtimes() {
     }
 }
 
+/// Runs the host without perf.
+fn run_host(actions: &str) -> (Told, TmpFiles) {
+    let output = run(perf::command("timeout").arg("60").arg(host()).args(arguments(actions)));
+    let told = Told::parse(&stdout(&output));
+    let files = TmpFiles(told.pid);
+    (told, files)
+}
+
+/// Lines of others are not lost when code of a copy is replaced, which would have its map written anew, nor when it finds a file
+/// that nobody has open.
+#[test]
+fn maps_are_not_taken_away() {
+    for actions in [
+        "load a more flush foreign map-each more flush replace 0 flush more flush exit",
+        "load a more flush foreign map-append flush replace 0 flush more exit",
+        "load a more flush plugin p flush replace 0 flush more exit",
+        "foreign map-each more load a more flush replace 1 exit",
+        "load a more close load b more replace 1 exit",
+    ] {
+        let (told, _files) = run_host(actions);
+        told.check_map("-");
+    }
+}
+
 /// What cannot be joined is refused with its reason, and the other sink goes on.
 #[test]
 fn refusals() {
-    let host = |actions: &str| {
-        let output = run(perf::command("timeout").arg("60").arg(host()).args(arguments(actions)));
-        let told = Told::parse(&stdout(&output));
-        let files = TmpFiles(told.pid);
-        (told, files)
-    };
     // Every name for a dump is somebody else's.
-    let (told, _files) = host("foreign dump-all! load a more flush exit");
+    let (told, _files) = run_host("foreign dump-all! load a more flush exit");
     let copy = &told.copies[0];
     assert_eq!((copy.running, copy.failed), (1, 2), "{told:?}");
     assert!(copy.error.contains("taken by other libraries in this process"), "{told:?}");
     assert!(told.dumps().iter().all(|dump| dump.metadata().expect("dump").len() == 0), "{told:?}");
     told.check_map("dump");
     // Somebody has begun a line: as long as it is not ended nothing can be appended, and then it is.
-    let (told, _files) = host("foreign map-half! load a more flush say line flush exit");
+    let (told, _files) = run_host("foreign map-half! load a more flush say line flush exit");
     let (before, after) = (&told.copies[0], &told.copies[1]);
     assert_eq!((before.running, before.failed), (2, 1), "{told:?}");
     assert!(before.error.contains("ends within a line of another library"), "{told:?}");

@@ -3,6 +3,8 @@
 //! When a group cannot be written (the disk is full, the file is gone or as long as it may be) the sink is in trouble: groups
 //! wait in memory, as far as there is room, and the writer tries again from time to time.
 
+mod names;
+
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
@@ -23,13 +25,11 @@ use crate::sys::company;
 use crate::sys::dir::Dir;
 use crate::sys::file::{self, Held, Identity};
 use crate::sys::marker::Marker;
+use names::name_of;
 
 /// A file that grows beyond this gets room ahead: as much as it is long already, up to a bound.
 const RESERVE_FROM: u64 = 1 << 20;
 const RESERVE_MOST: u64 = 16 << 20;
-
-/// How many names there are for the dumps of a process.
-const NAMES: usize = 10;
 
 /// The sink.
 #[derive(Debug)]
@@ -164,40 +164,6 @@ impl Jitdump {
         self.kept.places = Places::default();
         self.kept.file = Some(Held::new(created)?);
         Ok(())
-    }
-
-    /// Makes a file, under the first name that nobody else in this process has.
-    fn make(&mut self) -> io::Result<File> {
-        let (pid, mode) = (self.status.pid, self.mode);
-        for zeros in 0..NAMES {
-            let name = name_of(pid, zeros);
-            match file::claim(self.dir()?, OsStr::new(&name), mode) {
-                Err(error) if error.kind() == file::TAKEN => {}
-                claimed => {
-                    self.path.set_file_name(name);
-                    return claimed;
-                }
-            }
-        }
-        Err(io::Error::new(file::TAKEN, "and all other names for it are taken by other libraries in this process"))
-    }
-
-    /// Whether the file is still the one that we have begun.
-    fn is_ours(&self, file: &File) -> bool {
-        let mut found = [0; HEADER_SIZE];
-        file.read_exact_at(&mut found, 0).is_ok() && found == self.header
-    }
-
-    /// Whether the file, or its name, is another library's in this process too: it cannot be taken away from that.
-    fn is_taken(&mut self) -> bool {
-        let Some(identity) = self.identity else { return false };
-        let file = self.kept.file.as_ref().and_then(|file| file.checked().ok());
-        if file.is_some_and(|file| company::writes(identity, file.as_raw_fd())) {
-            return true;
-        }
-        let name = self.name().to_owned();
-        let named = self.dir().and_then(|dir| dir.identity_of(&name));
-        named.is_ok_and(|named| !named.is(&identity) && company::uses(&name, named))
     }
 
     fn set_marker(&mut self, marker: Marker) {
@@ -552,9 +518,9 @@ impl Jitdump {
         let trimmed = self.trim();
         let Some(file) = self.kept.file.take() else { return Ok(()) };
         trimmed?;
-        // Readers stop at it: others may have more to say.
-        let alone = !company::writes(file.identity(), file.as_raw_fd());
-        if self.close_record && self.trouble.is_none() && alone {
+        // Readers stop at it, and others may have more to say.
+        let is_last = || !company::writes(file.identity(), file.as_raw_fd());
+        if self.close_record && self.trouble.is_none() && is_last() {
             file::append_whole(file.checked()?, &mut [IoSlice::new(&close_record(self.status.clock.now()))])?;
             self.closed = true;
         }
@@ -566,12 +532,6 @@ impl Jitdump {
         let (name, identity) = (self.name().to_owned(), self.identity);
         let _ = self.dir().map(|dir| file::remove_ours(dir, &name, identity));
     }
-}
-
-/// A name for a dump. perf accepts none that is not of this form, and goes by the number that the digits are: zeros before it make
-/// another name for the dump of the same process (linux tools/perf/util/jitdump.c, `jit_detect`).
-fn name_of(pid: u32, zeros: usize) -> String {
-    format!("jit-{:0>zeros$}{pid}.dump", "")
 }
 
 /// The part of what lies in pieces that begins behind `skip` bytes.

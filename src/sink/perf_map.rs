@@ -155,10 +155,8 @@ impl PerfMap {
         let file = file::reopen(dir, &name, identity)?;
         let mut text = Vec::new();
         (&file).read_to_end(&mut text)?;
-        if known {
-            if (text.len() as u64) < state.len {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "has been cut"));
-            }
+        if known && (text.len() as u64) < state.len {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "has been cut"));
         }
         // The last line may be half a one.
         text.truncate(text.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1));

@@ -35,9 +35,11 @@ impl Marks {
     /// Text has been written that ends there.
     pub fn note(&mut self, text: &[u8], end: u64) {
         if end == text.len() as u64 {
-            self.head = text[..text.len().min(MARK)].to_vec();
+            self.head.clear();
+            self.head.extend_from_slice(&text[..text.len().min(MARK)]);
         }
-        self.tail = text[text.len().saturating_sub(MARK)..].to_vec();
+        self.tail.clear();
+        self.tail.extend_from_slice(&text[text.len().saturating_sub(MARK)..]);
         self.tail_end = end;
     }
 
@@ -70,7 +72,7 @@ impl PerfMap {
         let is_as_left = len >= self.len && self.marks.end(checked);
         let identity = file.identity();
         let ours = checked.as_raw_fd();
-        if self.shared && is_as_left || !self.shared && is_as_left && len == self.len && !self.stale {
+        if is_as_left && (self.shared || len == self.len && !self.stale) {
             return Ok(());
         }
         let foreign = len > self.len || len > 0 && !self.marks.begin(checked);

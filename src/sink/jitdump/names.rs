@@ -1,0 +1,57 @@
+//! The names of the jitdumps of a process: each library in it has one of its own.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+
+use super::Jitdump;
+use crate::format::jitdump::HEADER_SIZE;
+use crate::sys::company;
+use crate::sys::file;
+
+/// How many names there are for the dumps of a process.
+const NAMES: usize = 10;
+
+/// A name for a dump. perf accepts none that is not of this form, and goes by the number that the digits are: zeros before it make
+/// another name for the dump of the same process (linux tools/perf/util/jitdump.c, `jit_detect`).
+pub fn name_of(pid: u32, zeros: usize) -> String {
+    format!("jit-{:0>zeros$}{pid}.dump", "")
+}
+
+impl Jitdump {
+    /// Makes a file, under the first name that nobody else in this process has.
+    pub(super) fn make(&mut self) -> io::Result<File> {
+        let (pid, mode) = (self.status.pid, self.mode);
+        for zeros in 0..NAMES {
+            let name = name_of(pid, zeros);
+            match file::claim(self.dir()?, OsStr::new(&name), mode) {
+                Err(error) if error.kind() == file::TAKEN => {}
+                claimed => {
+                    self.path.set_file_name(name);
+                    return claimed;
+                }
+            }
+        }
+        Err(io::Error::new(file::TAKEN, "and all other names for it are taken by other libraries in this process"))
+    }
+
+    /// Whether the file is still the one that we have begun.
+    pub(super) fn is_ours(&self, file: &File) -> bool {
+        let mut found = [0; HEADER_SIZE];
+        file.read_exact_at(&mut found, 0).is_ok() && found == self.header
+    }
+
+    /// Whether the file, or its name, is another library's in this process too: it cannot be taken away from that.
+    pub(super) fn is_taken(&mut self) -> bool {
+        let Some(identity) = self.identity else { return false };
+        let file = self.kept.file.as_ref().and_then(|file| file.checked().ok());
+        if file.is_some_and(|file| company::writes(identity, file.as_raw_fd())) {
+            return true;
+        }
+        let name = self.name().to_owned();
+        let named = self.dir().and_then(|dir| dir.identity_of(&name));
+        named.is_ok_and(|named| !named.is(&identity) && company::uses(&name, named))
+    }
+}
