@@ -167,6 +167,11 @@ impl PerfMap {
         Ok(text)
     }
 
+    /// In a forked child: closes the parent's file, of which no page is mapped here.
+    pub fn let_go(&mut self) {
+        self.file = None;
+    }
+
     /// Closes the file, which stays.
     pub fn close(&mut self) {
         if let Some(file) = self.file.take() {

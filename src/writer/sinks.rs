@@ -155,7 +155,7 @@ impl SinkSet {
     /// In a forked child: lets go of the parent's files, and hands over the jitdump, which groups are read from.
     pub fn let_go(&mut self) -> Option<Kept> {
         if let Some(map) = &mut self.map {
-            map.close();
+            map.let_go();
         }
         self.dump.as_mut().map(|(_, dump)| dump.let_go())
     }
