@@ -12,7 +12,7 @@
 
 use std::ptr::{self, NonNull};
 use std::slice;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sys::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Size of a chunk of the pool, and the unit of larger ones.
 pub const CHUNK_SIZE: usize = 256 * 1024;

@@ -1,9 +1,9 @@
 //! What registering threads and the writer share: the pool, the ids, the channel between them.
 
-use std::sync::atomic::{
+use crate::sys::sync::atomic::{
     compiler_fence, fence, AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering,
 };
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use crate::sys::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};

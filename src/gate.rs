@@ -1,7 +1,7 @@
 //! The gate before the files. It is shut when the process ends before everything is written: the end of the process cuts a
 //! write short that it meets, and readers take what stands behind half a record for lost.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use crate::sys::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// See the module's description.

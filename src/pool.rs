@@ -7,8 +7,8 @@
 use std::io;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use crate::sys::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::sys::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::chunk::{size_for, Chunk, Cursor, CHUNK_SIZE};
 use crate::spool::Memory;

@@ -8,7 +8,7 @@
 //! In the same way threads are kept from laying down anything while the process forks (`standstill`).
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
+use crate::sys::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::chunk::Chunk;

@@ -3,7 +3,7 @@
 //! With it the registering threads need no fence of their own between publishing a record and looking whether the writer
 //! sleeps or the session closes; the writer, which does so rarely, pays for both sides.
 
-use std::sync::atomic::{fence, Ordering};
+use crate::sys::sync::atomic::{fence, Ordering};
 
 const CMD_PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
 const CMD_REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;

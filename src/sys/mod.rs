@@ -11,6 +11,7 @@ pub mod memory;
 pub mod park;
 pub mod process;
 pub mod spool;
+pub mod sync;
 #[cfg(feature = "cli")]
 pub mod terminal;
 pub mod thread;

@@ -1,7 +1,7 @@
 //! How a thread sleeps until another one wakes it: as `std::thread::park`, but without the handle that the standard library makes
 //! for a thread. Making that ends the process if there is no memory for it.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use crate::sys::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// Nobody has woken it.
