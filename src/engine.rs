@@ -3,10 +3,9 @@
 use crate::sys::sync::atomic::{
     compiler_fence, fence, AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering,
 };
-use crate::sys::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
-
-use crossbeam_channel::{Receiver, Sender};
+use crate::sys::sync::channel::{self, Receiver, Sender};
+use crate::sys::sync::{Arc, Condvar, Instant, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::chunk::{Chunk, Cursor};
 use crate::config::{Config, Fork, Sinks};
@@ -110,7 +109,7 @@ impl Engine {
             return Err(Error::NoMemory);
         }
         // Room for every chunk that there can be, and for many threads that start at once.
-        let messages = crossbeam_channel::bounded(pool.most_chunks() + 1024);
+        let messages = channel::bounded(pool.most_chunks() + 1024);
         Ok(Engine {
             pool,
             ids: Ids::new(),

@@ -6,7 +6,7 @@
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use crate::sys::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use crate::sys::sync::outside::{Arc, Mutex, MutexGuard, PoisonError};
 
 use once_cell::sync::OnceCell;
 

@@ -9,9 +9,10 @@
 
 use std::ptr::NonNull;
 use crate::sys::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::chunk::Chunk;
+use crate::sys::sync::{yield_now, Instant};
 use crate::sys::thread;
 
 /// The thread's place.
@@ -105,7 +106,7 @@ impl Slot {
                 }
                 claim if claim & HALTED != 0 && begin.elapsed() > patience => return None,
                 // Yielding alone gives a writer of lower priority no processor.
-                _ if turn < 100 => std::thread::yield_now(),
+                _ if turn < 100 => yield_now(),
                 _ => thread::sleep_micros(50),
             }
         }

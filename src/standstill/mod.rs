@@ -14,8 +14,8 @@
 
 use std::ptr;
 use crate::sys::sync::atomic::{fence, AtomicBool, Ordering};
-use crate::sys::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use crate::sys::sync::{Arc, Condvar, Instant, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::slot::Slot;
 use crate::sys::mem::Shared;

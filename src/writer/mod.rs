@@ -7,6 +7,8 @@ mod apply;
 mod fork;
 mod groups;
 mod merge;
+#[cfg(jitsym_loom)]
+pub mod models;
 mod repair;
 mod sinks;
 

@@ -22,6 +22,25 @@ pub use std::sync::{atomic, Condvar, Mutex, MutexGuard};
 pub use {crossbeam_channel as channel, std::thread::yield_now, std::time::Instant};
 
 #[cfg(jitsym_loom)]
-pub use model::{channel, yield_now, Condvar, Instant, Mutex, MutexGuard};
+pub use model::{channel, yield_now, Condvar, Instant, Mutex, MutexGuard, Witness};
 #[cfg(jitsym_locks)]
 pub use posix::{Condvar, Mutex, MutexGuard};
+
+/// What loom has nothing to do with: there is one of it, and not one in each run of a model.
+#[cfg(not(jitsym_loom))]
+pub use self as outside;
+#[cfg(jitsym_loom)]
+pub use std::sync as outside;
+
+/// Pieces of memory that are not made of atomics. loom is told when they are read and written; else this is nothing.
+#[cfg(not(jitsym_loom))]
+#[derive(Debug)]
+pub struct Witness;
+
+#[cfg(not(jitsym_loom))]
+impl Witness {
+    #[inline(always)]
+    pub fn written(&self, _: u32) {}
+    #[inline(always)]
+    pub fn read(&self, _: u32) {}
+}

@@ -18,7 +18,7 @@
 
 use std::fs;
 use std::sync::atomic::{fence, AtomicU64, AtomicUsize, Ordering};
-use crate::sys::sync::Mutex;
+use crate::sys::sync::outside::Mutex;
 
 use crate::sys::clock::{arch_ticks, monotonic_ns, unordered_ticks};
 
