@@ -1,8 +1,8 @@
 //! Hands one value from one thread to another. A channel would make a handle for the thread that waits, and end the process if
 //! there is no memory for that.
 
-use std::fmt;
 use crate::sys::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::fmt;
 use std::time::Duration;
 
 /// The side that gives.

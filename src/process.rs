@@ -4,9 +4,9 @@
 //! fork page that it inherited a copy whose locks and channels may be in any state, touches none of these, and makes its own
 //! (`fork`).
 
+use crate::sys::sync::outside::{Arc, Mutex, MutexGuard, PoisonError};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use crate::sys::sync::outside::{Arc, Mutex, MutexGuard, PoisonError};
 
 use once_cell::sync::OnceCell;
 

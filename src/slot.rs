@@ -7,8 +7,8 @@
 //!
 //! In the same way threads are kept from laying down anything while the process forks (`standstill`).
 
-use std::ptr::NonNull;
 use crate::sys::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
+use std::ptr::NonNull;
 use std::time::Duration;
 
 use crate::chunk::Chunk;

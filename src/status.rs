@@ -1,7 +1,7 @@
 //! What is known about how it goes: which sinks run, the counters, the last failure.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sys::sync::outside::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::config::Sinks;
 use crate::gate::Gate;

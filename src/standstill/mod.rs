@@ -12,9 +12,9 @@
 //!
 //! The child touches none of this: the lock in it may be held by a thread that does not exist there.
 
-use std::ptr;
 use crate::sys::sync::atomic::{fence, AtomicBool, Ordering};
 use crate::sys::sync::{Arc, Condvar, Instant, Mutex, MutexGuard, PoisonError};
+use std::ptr;
 use std::time::Duration;
 
 use crate::slot::Slot;

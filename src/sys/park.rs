@@ -58,7 +58,9 @@ impl Parker {
             let wake = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
             // SAFETY: as above.
             #[cfg(not(jitsym_loom))]
-            unsafe { libc::syscall(libc::SYS_futex, self.0.as_ptr(), wake, 1) };
+            unsafe {
+                libc::syscall(libc::SYS_futex, self.0.as_ptr(), wake, 1)
+            };
         }
     }
 }

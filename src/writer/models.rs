@@ -45,9 +45,23 @@ const MODELS: &[Model] = &[
     Model { name: "take_back", switches: 3, body: take_back, weak: &[("src/engine.rs", FENCE)] },
     Model { name: "pool", switches: 2, body: pool, weak: &[("src/pool.rs", "self.top.fetch_update(")] },
     Model { name: "sleep", switches: 2, body: sleep, weak: &[("src/engine.rs", FENCE)] },
-    Model { name: "flush", switches: 1, body: flush, weak: &[] },
+    Model {
+        name: "flush",
+        switches: 1,
+        body: flush,
+        weak: &[("src/chunk.rs", "self.head().committed.load(Ordering::Acquire)")],
+    },
     Model { name: "close", switches: 1, body: close, weak: &[("src/engine.rs", FENCE)] },
-    Model { name: "fork", switches: 1, body: fork, weak: &[] },
+    Model {
+        name: "fork",
+        switches: 1,
+        body: fork,
+        weak: &[
+            ("src/slot.rs", "self.busy.store(false, Ordering::Release)"),
+            ("src/slot.rs", "let idle = !self.busy.load(Ordering::Acquire)"),
+            ("src/standstill/mod.rs", "fence(Ordering::SeqCst)"),
+        ],
+    },
 ];
 
 /// What a process has. One for each run.
@@ -326,7 +340,8 @@ pub fn sweep() -> bool {
             let source = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../").to_owned() + &file);
             let source = source.expect("source");
             let code = source.split("#[cfg(test)]").next().unwrap_or_default();
-            let gives_order = |line: &str| ["Release", "Acquire", "AcqRel", "SeqCst"].iter().any(|order| line.contains(order));
+            let gives_order =
+                |line: &str| ["Release", "Acquire", "AcqRel", "SeqCst"].iter().any(|order| line.contains(order));
             for (line, number) in code.lines().zip(1..).filter(|(line, _)| gives_order(line)) {
                 if !holds(model.name, Some(&format!("{file}:{number}"))) {
                     println!("{}: notices {file}:{number}: {}", model.name, line.trim());

@@ -15,9 +15,9 @@ pub mod model;
 #[cfg(jitsym_locks)]
 mod posix;
 
-pub use std::sync::{Arc, PoisonError};
 #[cfg(not(any(jitsym_locks, jitsym_loom)))]
 pub use std::sync::{atomic, Condvar, Mutex, MutexGuard};
+pub use std::sync::{Arc, PoisonError};
 #[cfg(not(jitsym_loom))]
 pub use {crossbeam_channel as channel, std::thread::yield_now, std::time::Instant};
 
