@@ -65,7 +65,7 @@ impl Head {
             size: AtomicU32::new(0),
             serial: AtomicU64::new(0),
             consumed: ConsumedCells([cell(), cell()]),
-            contents: Witness::new(),
+            contents: Witness::default(),
         }
     }
 }

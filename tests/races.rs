@@ -254,6 +254,23 @@ fn models() {
     println!("{}", stdout(&output));
 }
 
+/// The same with more events, for as long as there is time: `cargo test --test races -- --ignored`.
+#[test]
+#[ignore = "takes minutes"]
+fn more_of_it() {
+    for source in ["races", "test_threads"] {
+        thread_sanitizer(source, &[]);
+    }
+    models();
+    let program = root().join("target/models/release/jitsym-models");
+    for model in ["publish", "take_back", "pool", "sleep", "flush", "close", "fork"] {
+        let output = run(Command::new(&program).arg(model).env("JITSYM_SWITCHES", "2"));
+        println!("{}", stdout(&output));
+    }
+    // Which places in the source the models depend on, one by one.
+    println!("{}", stdout(&run(Command::new(&program).arg("sweep").env("JITSYM_SWITCHES", "1"))));
+}
+
 fn address_sanitizer(source: &str) {
     check(&[], &ADDRESS.program(address_library(), source), &["light"]);
 }

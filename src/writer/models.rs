@@ -4,6 +4,8 @@
 //! Each names the places whose order it depends on. Run with one of them weakened it has to fail: loom finds a race, a record
 //! that is lost, or a thread that waits for ever.
 
+#![allow(clippy::expect_used, clippy::panic, reason = "a model fails by a panic")]
+
 use std::process::Command;
 use std::ptr;
 use std::sync::atomic::{AtomicBool as Flag, Ordering::SeqCst};

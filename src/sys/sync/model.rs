@@ -149,11 +149,13 @@ pub struct Witness([loom::cell::UnsafeCell<()>; PIECES]);
 /// More than there are in any model.
 const PIECES: usize = 4;
 
-impl Witness {
-    pub fn new() -> Witness {
+impl Default for Witness {
+    fn default() -> Self {
         Witness(std::array::from_fn(|_| loom::cell::UnsafeCell::new(())))
     }
+}
 
+impl Witness {
     #[track_caller]
     pub fn written(&self, piece: u32) {
         self.0[piece as usize].with_mut(|_| ());
