@@ -10,10 +10,11 @@
 //!
 //! The thread publishes a record with one release store of the number of events; the writer reads it with acquire.
 
-use crate::sys::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::sys::sync::Witness;
 use std::ptr::{self, NonNull};
 use std::slice;
+
+use crate::sys::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sys::sync::Witness;
 
 /// Size of a chunk of the pool, and the unit of larger ones. In a model one record fills it.
 pub const CHUNK_SIZE: usize = if cfg!(jitsym_loom) { 4096 } else { 256 * 1024 };

@@ -1,10 +1,5 @@
 //! What registering threads and the writer share: the pool, the ids, the channel between them.
 
-use crate::sys::sync::atomic::{
-    compiler_fence, fence, AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering,
-};
-use crate::sys::sync::channel::{self, Receiver, Sender};
-use crate::sys::sync::{Arc, Condvar, Instant, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::chunk::{Chunk, Cursor};
@@ -19,6 +14,11 @@ use crate::standstill::Found;
 use crate::status::{LastError, Status};
 use crate::sys::clock::Timekeeper;
 use crate::sys::park::Parker;
+use crate::sys::sync::atomic::{
+    compiler_fence, fence, AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering,
+};
+use crate::sys::sync::channel::{self, Receiver, Sender};
+use crate::sys::sync::{Arc, Condvar, Instant, Mutex, MutexGuard, PoisonError};
 use crate::sys::{barrier, memory, thread};
 use crate::writer::Stopped;
 

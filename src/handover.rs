@@ -1,9 +1,10 @@
 //! Hands one value from one thread to another. A channel would make a handle for the thread that waits, and end the process if
 //! there is no memory for that.
 
-use crate::sys::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::fmt;
 use std::time::Duration;
+
+use crate::sys::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// The side that gives.
 pub struct Give<T>(Arc<Place<T>>);

@@ -4,14 +4,14 @@
 //! channel would hand them out in turn, and so walk through all of the pool's memory: 31 instead of 20 ns for a 512-byte
 //! record, measured with 1 MiB and 256 KiB in turn.
 
-use crate::sys::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use crate::sys::sync::{Mutex, MutexGuard, PoisonError};
 use std::io;
 use std::ops::Range;
 use std::path::Path;
 
 use crate::chunk::{size_for, Chunk, Cursor, CHUNK_SIZE};
 use crate::spool::Memory;
+use crate::sys::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::sys::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What the pool starts with, unless its bound is lower.
 const START: usize = (4 << 20) / CHUNK_SIZE;

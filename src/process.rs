@@ -4,7 +4,6 @@
 //! fork page that it inherited a copy whose locks and channels may be in any state, touches none of these, and makes its own
 //! (`fork`).
 
-use crate::sys::sync::outside::{Arc, Mutex, MutexGuard, PoisonError};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -16,6 +15,7 @@ use crate::fork;
 use crate::session::Control;
 use crate::status::LastError;
 use crate::sys::mem::ForkPage;
+use crate::sys::sync::outside::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How many sessions a process may have open at a time.
 pub const SESSIONS: usize = 256;

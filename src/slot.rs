@@ -7,11 +7,11 @@
 //!
 //! In the same way threads are kept from laying down anything while the process forks (`standstill`).
 
-use crate::sys::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
 use std::ptr::NonNull;
 use std::time::Duration;
 
 use crate::chunk::Chunk;
+use crate::sys::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
 use crate::sys::sync::{yield_now, Instant};
 use crate::sys::thread;
 

@@ -1,12 +1,12 @@
 //! What is known about how it goes: which sinks run, the counters, the last failure.
 
-use crate::sys::sync::outside::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::config::Sinks;
 use crate::gate::Gate;
 use crate::standstill::Standstill;
 use crate::sys::clock::Clock;
+use crate::sys::sync::outside::{Arc, Mutex, PoisonError};
 
 /// What the sinks are told, and what they tell.
 #[derive(Debug)]

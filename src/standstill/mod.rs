@@ -12,13 +12,13 @@
 //!
 //! The child touches none of this: the lock in it may be held by a thread that does not exist there.
 
-use crate::sys::sync::atomic::{fence, AtomicBool, Ordering};
-use crate::sys::sync::{Arc, Condvar, Instant, Mutex, MutexGuard, PoisonError};
 use std::ptr;
 use std::time::Duration;
 
 use crate::slot::Slot;
 use crate::sys::mem::Shared;
+use crate::sys::sync::atomic::{fence, AtomicBool, Ordering};
+use crate::sys::sync::{Arc, Condvar, Instant, Mutex, MutexGuard, PoisonError};
 use crate::sys::thread;
 
 /// How long a fork waits for the writer to have everything.

@@ -1,8 +1,9 @@
 //! How a thread sleeps until another one wakes it: as `std::thread::park`, but without the handle that the standard library makes
 //! for a thread. Making that ends the process if there is no memory for it.
 
-use crate::sys::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+
+use crate::sys::sync::atomic::{AtomicU32, Ordering};
 
 /// Nobody has woken it.
 const EMPTY: u32 = 0;

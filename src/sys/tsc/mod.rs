@@ -16,11 +16,11 @@
 //!   passing it on takes several times that. (A writer that is interrupted for long between the last look at the counter and
 //!   the very next store stretches this; with the lines of a quiet clock, by 1 ns for each millisecond or so.)
 
-use crate::sys::sync::outside::Mutex;
 use std::fs;
 use std::sync::atomic::{fence, AtomicU64, AtomicUsize, Ordering};
 
 use crate::sys::clock::{arch_ticks, monotonic_ns, unordered_ticks};
+use crate::sys::sync::outside::Mutex;
 
 /// How far a line reaches. Beyond, for want of a writer that draws a new one, threads ask the clock.
 const REACH_NS: u64 = 100_000_000;
