@@ -273,6 +273,21 @@ fn address_sanitizer(source: &str) {
     check(&[], &ADDRESS.program(address_library(), source), &["light"]);
 }
 
+/// The library's own code reads what it must not: the caller has lied to it.
+#[test]
+fn address_sanitizer_finds_an_overread() {
+    let program = ADDRESS.program(address_library(), "overread");
+    let (command, output) = try_program(&[], &program, &[], &[]);
+    let report = String::from_utf8_lossy(&output.stderr);
+    let read_by = report.lines().find(|line| line.trim_start().starts_with("#0")).unwrap_or_default();
+    assert!(
+        // `memcpy` is what code calls that is not instrumented, and `__asan_memcpy` what other code does.
+        report.contains("heap-buffer-overflow") && !read_by.contains(" in mem"),
+        "AddressSanitizer does not see what Rust code reads\n{}",
+        describe(&command, &output)
+    );
+}
+
 #[test]
 fn address_sanitizer_bad_input() {
     address_sanitizer("test_bad_input");
