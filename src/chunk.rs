@@ -12,13 +12,15 @@
 
 use std::ptr::{self, NonNull};
 use std::slice;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Size of a chunk of the pool, and the unit of larger ones.
-pub const CHUNK_SIZE: usize = 256 * 1024;
+use crate::sys::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sys::sync::Witness;
+
+/// Size of a chunk of the pool, and the unit of larger ones. In a model one record fills it.
+pub const CHUNK_SIZE: usize = if cfg!(jitsym_loom) { 4096 } else { 256 * 1024 };
 
 /// Two cache lines: one for the thread that fills the chunk, one for the writer.
-pub const HEAD: usize = 128;
+pub const HEAD: usize = size_of::<Head>();
 
 /// The longest body that fits a chunk of the pool.
 pub const BODY_MAX: usize = CHUNK_SIZE - HEAD - size_of::<Event>();
@@ -33,6 +35,8 @@ struct Head {
     /// In which order chunks were begun.
     serial: AtomicU64,
     consumed: ConsumedCells,
+    /// The records.
+    contents: Witness,
 }
 
 /// How many events are consumed, as of the last pass of the writer that touched the chunk and as of the one before. Which of
@@ -48,10 +52,24 @@ struct ConsumedCell {
     count: AtomicU64,
 }
 
-const _: () = assert!(size_of::<Head>() == HEAD && size_of::<Event>() == 64);
+const _: () = assert!((HEAD == 128 || cfg!(jitsym_loom)) && size_of::<Event>() == 64);
 
 /// A cell that is being written.
 const NO_PASS: u64 = u64::MAX;
+
+#[cfg(jitsym_loom)]
+impl Head {
+    fn new() -> Head {
+        let cell = || ConsumedCell { pass: AtomicU64::new(0), count: AtomicU64::new(0) };
+        Head {
+            committed: AtomicU32::new(0),
+            size: AtomicU32::new(0),
+            serial: AtomicU64::new(0),
+            consumed: ConsumedCells([cell(), cell()]),
+            contents: Witness::default(),
+        }
+    }
+}
 
 /// Size of the chunk that one record with `body` bytes needs for itself.
 pub fn size_for(body: usize) -> Option<usize> {
@@ -125,6 +143,12 @@ impl Chunk {
     /// `start` is 64-byte aligned, and `size` bytes from it, at most 4 GiB, are writable and belong to the chunk.
     pub unsafe fn init(start: NonNull<u8>, size: usize) -> Chunk {
         let chunk = Chunk(start);
+        // In a model atomics have to be made.
+        #[cfg(jitsym_loom)]
+        // SAFETY: the caller's promise.
+        unsafe {
+            start.cast::<Head>().write(Head::new());
+        }
         chunk.head().size.store(size as u32, Ordering::Relaxed);
         chunk.reset();
         chunk
@@ -149,6 +173,12 @@ impl Chunk {
     /// Bytes, the head included.
     pub fn size(self) -> usize {
         self.head().size.load(Ordering::Relaxed) as usize
+    }
+
+    /// Writes to it.
+    #[cfg(jitsym_loom)]
+    pub fn touch(self) {
+        self.head().contents.written(0);
     }
 
     /// In which order chunks were begun.
@@ -235,6 +265,7 @@ impl Chunk {
     /// An event that is committed.
     pub fn event(self, number: u32) -> Event {
         debug_assert!(number < self.committed());
+        self.head().contents.read(number);
         // SAFETY: committed events are not written to any more.
         unsafe { self.event_ptr_in(self.size(), number).read() }
     }
@@ -305,6 +336,7 @@ impl Cursor {
     #[inline]
     pub fn commit(&mut self, mut event: Event) {
         event.body_at = self.body as u32;
+        self.chunk.head().contents.written(self.events);
         // SAFETY: `room` left space for the event.
         unsafe { self.chunk.event_ptr_in(self.size, self.events).write(event) };
         self.body += event.body_len as usize;

@@ -1,12 +1,7 @@
 //! What registering threads and the writer share: the pool, the ids, the channel between them.
 
-use std::sync::atomic::{
-    compiler_fence, fence, AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering,
-};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::{Duration, Instant};
-
-use crossbeam_channel::{Receiver, Sender};
+use std::sync::TryLockError;
+use std::time::Duration;
 
 use crate::chunk::{Chunk, Cursor};
 use crate::config::{Config, Fork, Sinks};
@@ -20,6 +15,11 @@ use crate::standstill::Found;
 use crate::status::{LastError, Status};
 use crate::sys::clock::Timekeeper;
 use crate::sys::park::Parker;
+use crate::sys::sync::atomic::{
+    compiler_fence, fence, AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering,
+};
+use crate::sys::sync::channel::{self, Receiver, Sender};
+use crate::sys::sync::{Arc, Condvar, Instant, Mutex, MutexGuard, PoisonError};
 use crate::sys::{barrier, memory, thread};
 use crate::urgent::Urgent;
 use crate::writer::Stopped;
@@ -123,7 +123,7 @@ impl Engine {
             return Err(Error::NoMemory);
         }
         // Room for every chunk that there can be, and for many threads that start at once.
-        let messages = crossbeam_channel::bounded(pool.most_chunks() + 1024);
+        let messages = channel::bounded(pool.most_chunks() + 1024);
         Ok(Engine {
             pool,
             ids: Ids::new(),

@@ -1,8 +1,9 @@
 //! The gate before the files. It is shut when the process ends before everything is written: the end of the process cuts a
 //! write short that it meets, and readers take what stands behind half a record for lost.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use crate::sys::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// See the module's description.
 #[derive(Debug, Default)]

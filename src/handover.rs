@@ -2,8 +2,9 @@
 //! there is no memory for that.
 
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use crate::sys::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// The side that gives.
 pub struct Give<T>(Arc<Place<T>>);

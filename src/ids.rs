@@ -82,6 +82,19 @@ impl Ids {
         child
     }
 
+    /// Never done in a process. In a model there is one slab for each order of events that is run.
+    #[cfg(jitsym_loom)]
+    pub fn free(&mut self) {
+        for (segment, start) in self.segments.iter_mut().enumerate() {
+            let start = std::mem::replace(start.get_mut(), ptr::null_mut());
+            let layout = Layout::array::<Place>((FIRST_SEGMENT as usize) << segment);
+            if let (false, Ok(layout)) = (start.is_null(), layout) {
+                // SAFETY: `place_or_new` has made it like this, and nobody uses it any more.
+                unsafe { alloc::dealloc(start.cast(), layout) };
+            }
+        }
+    }
+
     fn locate(slot: u32) -> (usize, usize) {
         let position = slot as u64 + u64::from(FIRST_SEGMENT);
         let segment = (position.ilog2() - FIRST_SEGMENT.ilog2()) as usize;

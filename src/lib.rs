@@ -89,6 +89,9 @@ pub use format::perf_map::Dialect;
 pub use session::{flush_from_signal, last_error, Session};
 pub use spool::recover::{recover, Report};
 
+#[cfg(jitsym_loom)]
+pub use writer::models;
+
 /// The name of one registration. Never used again within a process; 0 stands for none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Id(pub u64);

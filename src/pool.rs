@@ -7,11 +7,11 @@
 use std::io;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::chunk::{size_for, Chunk, Cursor, CHUNK_SIZE};
 use crate::spool::Memory;
+use crate::sys::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::sys::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What the pool starts with, unless its bound is lower.
 const START: usize = (4 << 20) / CHUNK_SIZE;

@@ -6,7 +6,6 @@
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use once_cell::sync::OnceCell;
 
@@ -16,6 +15,7 @@ use crate::fork;
 use crate::session::Control;
 use crate::status::LastError;
 use crate::sys::mem::ForkPage;
+use crate::sys::sync::outside::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How many sessions a process may have open at a time.
 pub const SESSIONS: usize = 256;

@@ -8,10 +8,11 @@
 //! In the same way threads are kept from laying down anything while the process forks (`standstill`).
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::chunk::Chunk;
+use crate::sys::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
+use crate::sys::sync::{yield_now, Instant};
 use crate::sys::thread;
 
 /// The thread's place.
@@ -111,7 +112,7 @@ impl Slot {
                 claim if claim & SHUT != 0 => break,
                 claim if claim & HALTED != 0 && begin.elapsed() > patience => return None,
                 // Yielding alone gives a writer of lower priority no processor.
-                _ if turn < 100 => std::thread::yield_now(),
+                _ if turn < 100 => yield_now(),
                 _ => thread::sleep_micros(50),
             }
         }

@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::config::Sinks;
 use crate::gate::Gate;
 use crate::standstill::Standstill;
 use crate::sys::clock::Clock;
+use crate::sys::sync::outside::{Arc, Mutex, PoisonError};
 
 /// What the sinks are told, and what they tell.
 #[derive(Debug)]

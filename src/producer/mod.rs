@@ -30,7 +30,7 @@ const CODE_SIZE_MAX: u64 = crate::capi::types::jitsym_limit::JITSYM_CODE_SIZE_MA
 const STABLE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a registering thread keeps between calls.
-struct Local {
+pub struct Local {
     process: &'static Process,
     lane: Lane,
     tid: u32,
@@ -112,7 +112,7 @@ fn check_bytes(bytes: &Bytes<'_>, size: u64) -> Result<()> {
 }
 
 impl Local {
-    fn new(process: &'static Process, engine: &'static Engine) -> Result<Local> {
+    pub fn new(process: &'static Process, engine: &'static Engine) -> Result<Local> {
         Ok(Local {
             process,
             lane: Lane::new(engine)?,
@@ -150,7 +150,7 @@ impl Local {
     }
 
     #[inline(always)]
-    fn register<U: Source>(&mut self, code: &Code<'_, U>) -> Result<Id> {
+    pub fn register<U: Source>(&mut self, code: &Code<'_, U>) -> Result<Id> {
         match self.register_at_once(code)? {
             Some(id) => Ok(id),
             None => self.register_slowly(code),

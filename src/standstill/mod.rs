@@ -13,12 +13,12 @@
 //! The child touches none of this: the lock in it may be held by a thread that does not exist there.
 
 use std::ptr;
-use std::sync::atomic::{fence, AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::slot::Slot;
 use crate::sys::mem::Shared;
+use crate::sys::sync::atomic::{fence, AtomicBool, Ordering};
+use crate::sys::sync::{Arc, Condvar, Instant, Mutex, MutexGuard, PoisonError};
 use crate::sys::thread;
 
 /// How long a fork waits for the writer to have everything.
@@ -133,16 +133,16 @@ impl State {
 
     /// What a fork finds that begins now.
     fn found(&self) -> Found {
-        let shared =
-            |word: fn(&Shared) -> &AtomicU32| self.shared.map_or(0, |shared| word(shared).load(Ordering::SeqCst));
+        let shared = |word: fn(&Shared) -> u32| self.shared.map_or(0, word);
         let (rest, writer) = match self.writer {
             None => (Rest::NoWriter, ptr::null_mut()),
             Some(_) if self.moving => (Rest::Disturbed, ptr::null_mut()),
             Some(WriterState(writer)) if self.whole => (Rest::Whole, writer),
             Some(WriterState(writer)) => (Rest::Partial, writer),
         };
-        let writer_went_on = shared(|shared| &shared.writer_went_on);
-        Found { rest, writer, writer_went_on, thread_went_on: shared(|shared| &shared.thread_went_on) }
+        let writer_went_on = shared(|shared| shared.writer_went_on.load(Ordering::SeqCst));
+        let thread_went_on = shared(|shared| shared.thread_went_on.load(Ordering::SeqCst));
+        Found { rest, writer, writer_went_on, thread_went_on }
     }
 
     /// A thread does not wait for a fork any more.

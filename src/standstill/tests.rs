@@ -1,3 +1,4 @@
+use std::sync::atomic::AtomicU32;
 use std::sync::mpsc;
 use std::thread::{scope, sleep};
 

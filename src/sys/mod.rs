@@ -14,6 +14,7 @@ pub mod park;
 pub mod pin;
 pub mod process;
 pub mod spool;
+pub mod sync;
 #[cfg(feature = "cli")]
 pub mod terminal;
 pub mod thread;

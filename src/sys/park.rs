@@ -1,8 +1,9 @@
 //! How a thread sleeps until another one wakes it: as `std::thread::park`, but without the handle that the standard library makes
 //! for a thread. Making that ends the process if there is no memory for it.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+
+use crate::sys::sync::atomic::{AtomicU32, Ordering};
 
 /// Nobody has woken it.
 const EMPTY: u32 = 0;
@@ -30,6 +31,17 @@ impl Parker {
         self.sleep(&time);
     }
 
+    /// In a model no time passes.
+    #[cfg(jitsym_loom)]
+    fn sleep(&self, _: *const libc::timespec) {
+        if self.0.fetch_sub(1, Ordering::Acquire) == WOKEN {
+            return;
+        }
+        super::sync::model::wait_at(&self.0, ASLEEP);
+        self.0.swap(EMPTY, Ordering::Acquire);
+    }
+
+    #[cfg(not(jitsym_loom))]
     fn sleep(&self, time: *const libc::timespec) {
         if self.0.fetch_sub(1, Ordering::Acquire) == WOKEN {
             return;
@@ -43,9 +55,13 @@ impl Parker {
     /// Wakes the thread.
     pub fn unpark(&self) {
         if self.0.swap(WOKEN, Ordering::Release) == ASLEEP {
+            #[cfg(not(jitsym_loom))]
             let wake = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
             // SAFETY: as above.
-            unsafe { libc::syscall(libc::SYS_futex, self.0.as_ptr(), wake, 1) };
+            #[cfg(not(jitsym_loom))]
+            unsafe {
+                libc::syscall(libc::SYS_futex, self.0.as_ptr(), wake, 1)
+            };
         }
     }
 }

@@ -15,8 +15,15 @@ pub fn id() -> u32 {
 }
 
 /// Sleeps for so many microseconds, and some. No cancellation point, and no use of thread-local storage.
+#[cfg(not(jitsym_loom))]
 pub fn sleep_micros(micros: u64) {
     uncancelled(|| std::thread::sleep(std::time::Duration::from_micros(micros)));
+}
+
+/// There is no time in a model, but there are other threads.
+#[cfg(jitsym_loom)]
+pub fn sleep_micros(_: u64) {
+    super::sync::yield_now();
 }
 
 /// Runs `body` with all signals blocked on this thread. A SIGXFSZ that a write in it has raised is taken away: the write has

@@ -6,7 +6,7 @@
 //! whose group is not there (the parent writes no jitdump, or it was cut) gets one of name and bytes alone, which are read
 //! from the memory that the child has inherited.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{Groups, Source, Writer};
 use crate::code::Lines;
@@ -15,6 +15,7 @@ use crate::format::jitdump::{is_group_of, relocate, set_process, Group, Relocati
 use crate::registry::{Live, Registry, Stored};
 use crate::sink::backlog::Kept;
 use crate::standstill::Standstill;
+use crate::sys::sync::Instant;
 use crate::sys::{barrier, mem, thread};
 
 /// Bytes that come together before they are written.

@@ -7,13 +7,15 @@ mod apply;
 mod fork;
 mod groups;
 mod merge;
+#[cfg(jitsym_loom)]
+pub mod models;
 mod repair;
 mod sinks;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{fence, Ordering};
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::capi::boundary;
@@ -25,6 +27,7 @@ use crate::handover::Give;
 use crate::process::Process;
 use crate::slot::Slot;
 use crate::spool::layout::State;
+use crate::sys::sync::MutexGuard;
 use crate::sys::{barrier, memory, thread};
 use crate::Id;
 pub use apply::{tail_len, Ledger, Notice};

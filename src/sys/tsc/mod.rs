@@ -18,9 +18,9 @@
 
 use std::fs;
 use std::sync::atomic::{fence, AtomicU64, AtomicUsize, Ordering};
-use std::sync::Mutex;
 
 use crate::sys::clock::{arch_ticks, monotonic_ns, unordered_ticks};
+use crate::sys::sync::outside::Mutex;
 
 /// How far a line reaches. Beyond, for want of a writer that draws a new one, threads ask the clock.
 const REACH_NS: u64 = 100_000_000;

@@ -1,0 +1,184 @@
+//! Atomics of which one access can be made weaker: how a test shows that it would notice. For builds that look for races; see
+//! the module above.
+
+use std::fmt;
+use std::panic::Location;
+pub use std::sync::atomic::{compiler_fence, Ordering};
+use std::sync::atomic::{AtomicPtr as AtomicPtrPlain, AtomicU32 as AtomicU32Plain};
+
+#[cfg(jitsym_loom)]
+use loom::sync::atomic as inner;
+#[cfg(not(jitsym_loom))]
+use std::sync::atomic as inner;
+
+/// The place in the source whose accesses and fences give no order: the line, 0 for none, and the end of the file's path. Read
+/// in a way that gives no order either.
+static WEAK_LINE: AtomicU32Plain = AtomicU32Plain::new(NOT_ASKED);
+static WEAK_FILE: AtomicPtrPlain<String> = AtomicPtrPlain::new(std::ptr::null_mut());
+
+/// Nobody has looked at the environment yet.
+const NOT_ASKED: u32 = u32::MAX;
+
+/// Makes the accesses at a place, `FILE:LINE`, weaker, and those of the place before as they are written.
+pub fn weaken(place: Option<&str>) {
+    let (file, line) = place.and_then(|place| place.rsplit_once(':')).unwrap_or_default();
+    // Never freed: somebody may be looking at it.
+    WEAK_FILE.store(Box::into_raw(Box::new(file.to_owned())), Ordering::Relaxed);
+    WEAK_LINE.store(line.parse().unwrap_or(0), Ordering::Relaxed);
+}
+
+fn is_weak(at: &Location<'_>) -> bool {
+    if WEAK_LINE.load(Ordering::Relaxed) == NOT_ASKED {
+        weaken(std::env::var("JITSYM_WEAKEN").ok().as_deref());
+    }
+    if WEAK_LINE.load(Ordering::Relaxed) != at.line() {
+        return false;
+    }
+    // SAFETY: what is stored there is never freed.
+    unsafe { WEAK_FILE.load(Ordering::Relaxed).as_ref() }.is_some_and(|file| at.file().ends_with(file.as_str()))
+}
+
+#[track_caller]
+fn as_asked(order: Ordering) -> Ordering {
+    if is_weak(Location::caller()) {
+        Ordering::Relaxed
+    } else {
+        order
+    }
+}
+
+/// As `std::sync::atomic::fence`.
+#[track_caller]
+pub fn fence(order: Ordering) {
+    if !is_weak(Location::caller()) {
+        inner::fence(order);
+    }
+}
+
+macro_rules! atomics {
+    ($($name:ident $(<$T:ident>)?: $value:ty;)*) => {$(
+        /// As the one in `std::sync::atomic`.
+        #[repr(transparent)]
+        pub struct $name $(<$T>)? (inner::$name $(<$T>)?);
+
+        #[allow(dead_code, reason = "not each of them is used with each type")]
+        impl $(<$T>)? $name $(<$T>)? {
+            pub fn new(value: $value) -> Self {
+                Self(inner::$name::new(value))
+            }
+
+            #[track_caller]
+            pub fn load(&self, order: Ordering) -> $value {
+                self.0.load(as_asked(order))
+            }
+
+            #[track_caller]
+            pub fn store(&self, value: $value, order: Ordering) {
+                self.0.store(value, as_asked(order));
+            }
+
+            #[track_caller]
+            pub fn swap(&self, value: $value, order: Ordering) -> $value {
+                self.0.swap(value, as_asked(order))
+            }
+
+            #[track_caller]
+            pub fn compare_exchange(
+                &self,
+                old: $value,
+                new: $value,
+                success: Ordering,
+                failure: Ordering,
+            ) -> Result<$value, $value> {
+                self.0.compare_exchange(old, new, as_asked(success), as_asked(failure))
+            }
+
+            #[track_caller]
+            pub fn fetch_update(
+                &self,
+                set: Ordering,
+                fetch: Ordering,
+                next: impl FnMut($value) -> Option<$value>,
+            ) -> Result<$value, $value> {
+                self.0.fetch_update(as_asked(set), as_asked(fetch), next)
+            }
+        }
+
+        impl $(<$T>)? fmt::Debug for $name $(<$T>)? {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_struct(stringify!($name)).finish_non_exhaustive()
+            }
+        }
+    )*};
+}
+
+atomics! {
+    AtomicBool: bool;
+    AtomicU8: u8;
+    AtomicU32: u32;
+    AtomicU64: u64;
+    AtomicI64: i64;
+    AtomicUsize: usize;
+    AtomicPtr<T>: *mut T;
+}
+
+macro_rules! arithmetic {
+    ($($name:ident: $value:ty;)*) => {$(
+        #[allow(dead_code, reason = "not each of them is used with each type")]
+        impl $name {
+            #[track_caller]
+            pub fn fetch_add(&self, value: $value, order: Ordering) -> $value {
+                self.0.fetch_add(value, as_asked(order))
+            }
+
+            #[track_caller]
+            pub fn fetch_sub(&self, value: $value, order: Ordering) -> $value {
+                self.0.fetch_sub(value, as_asked(order))
+            }
+
+            #[track_caller]
+            pub fn fetch_or(&self, value: $value, order: Ordering) -> $value {
+                self.0.fetch_or(value, as_asked(order))
+            }
+
+            #[track_caller]
+            pub fn fetch_and(&self, value: $value, order: Ordering) -> $value {
+                self.0.fetch_and(value, as_asked(order))
+            }
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self::new(0)
+            }
+        }
+    )*};
+}
+
+arithmetic! {
+    AtomicU8: u8;
+    AtomicU32: u32;
+    AtomicU64: u64;
+    AtomicI64: i64;
+    AtomicUsize: usize;
+}
+
+impl AtomicU32 {
+    /// As in `std::sync::atomic`.
+    #[cfg(not(jitsym_loom))]
+    pub fn as_ptr(&self) -> *mut u32 {
+        self.0.as_ptr()
+    }
+}
+
+impl Default for AtomicBool {
+    fn default() -> Self {
+        AtomicBool::new(false)
+    }
+}
+
+impl<T> Default for AtomicPtr<T> {
+    fn default() -> Self {
+        AtomicPtr::new(std::ptr::null_mut())
+    }
+}

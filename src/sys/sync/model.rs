@@ -1,0 +1,168 @@
+//! loom's locks with the interface of the standard library's, and what else threads meet at. See the module above.
+//!
+//! Nothing ever times out here: a model in which somebody waits for what never comes fails.
+
+use std::collections::VecDeque;
+use std::sync::LockResult;
+use std::time::Duration;
+
+use super::atomic::{AtomicU32, Ordering};
+pub use loom::sync::{Mutex, MutexGuard};
+pub use loom::thread::yield_now;
+
+/// As `std::sync::Condvar`.
+#[derive(Debug, Default)]
+pub struct Condvar(loom::sync::Condvar);
+
+/// As `std::sync::WaitTimeoutResult`.
+#[derive(Clone, Copy, Debug)]
+pub struct InTime;
+
+impl InTime {
+    pub fn timed_out(&self) -> bool {
+        false
+    }
+}
+
+impl Condvar {
+    pub fn new() -> Condvar {
+        Condvar::default()
+    }
+
+    pub fn wait<'m, T>(&self, guard: MutexGuard<'m, T>) -> LockResult<MutexGuard<'m, T>> {
+        self.0.wait(guard)
+    }
+
+    pub fn wait_timeout<'m, T>(
+        &self,
+        guard: MutexGuard<'m, T>,
+        _: Duration,
+    ) -> LockResult<(MutexGuard<'m, T>, InTime)> {
+        Ok((self.0.wait(guard).unwrap_or_else(|poisoned| poisoned.into_inner()), InTime))
+    }
+
+    pub fn wait_timeout_while<'m, T>(
+        &self,
+        mut guard: MutexGuard<'m, T>,
+        _: Duration,
+        mut condition: impl FnMut(&mut T) -> bool,
+    ) -> LockResult<(MutexGuard<'m, T>, InTime)> {
+        while condition(&mut guard) {
+            guard = self.0.wait(guard).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+        Ok((guard, InTime))
+    }
+
+    pub fn notify_all(&self) {
+        self.0.notify_all();
+    }
+}
+
+/// Time, which stands still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Instant(Duration);
+
+impl Instant {
+    pub fn now() -> Instant {
+        Instant(Duration::ZERO)
+    }
+
+    pub fn elapsed(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    pub fn saturating_duration_since(&self, earlier: Instant) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl std::ops::Add<Duration> for Instant {
+    type Output = Instant;
+    fn add(self, time: Duration) -> Instant {
+        Instant(self.0 + time)
+    }
+}
+
+impl std::ops::Sub for Instant {
+    type Output = Duration;
+    fn sub(self, earlier: Instant) -> Duration {
+        self.saturating_duration_since(earlier)
+    }
+}
+
+/// What the kernel does for a thread that waits at a word: it sleeps as long as the word is as expected.
+pub fn wait_at(word: &AtomicU32, expected: u32) {
+    while word.load(Ordering::Relaxed) == expected {
+        yield_now();
+    }
+}
+
+/// A bounded channel; crossbeam's own is not made for loom. Behind one lock, and so with more order between threads that send
+/// and receive than crossbeam's: what only that order would guarantee is not found.
+pub mod channel {
+    use super::{Duration, Mutex, VecDeque};
+    use std::fmt;
+    use std::sync::Arc;
+
+    pub struct Sender<T>(Arc<Mutex<VecDeque<T>>>);
+    pub struct Receiver<T>(Arc<Mutex<VecDeque<T>>>);
+
+    pub fn bounded<T>(_: usize) -> (Sender<T>, Receiver<T>) {
+        let queue = Arc::new(Mutex::new(VecDeque::new()));
+        (Sender(queue.clone()), Receiver(queue))
+    }
+
+    impl<T> fmt::Debug for Sender<T> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.debug_struct("Sender").finish_non_exhaustive()
+        }
+    }
+
+    impl<T> fmt::Debug for Receiver<T> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.debug_struct("Receiver").finish_non_exhaustive()
+        }
+    }
+
+    impl<T> Sender<T> {
+        pub fn try_send(&self, value: T) -> Result<(), T> {
+            self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push_back(value);
+            Ok(())
+        }
+
+        pub fn send_timeout(&self, value: T, _: Duration) -> Result<(), T> {
+            self.try_send(value)
+        }
+    }
+
+    impl<T> Receiver<T> {
+        pub fn try_recv(&self) -> Result<T, Option<T>> {
+            self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop_front().ok_or(None)
+        }
+    }
+}
+
+/// Pieces of memory that are not made of atomics, of which loom is told when they are read and written.
+#[derive(Debug)]
+pub struct Witness([loom::cell::UnsafeCell<()>; PIECES]);
+
+/// More than there are in any model.
+const PIECES: usize = 4;
+
+impl Default for Witness {
+    fn default() -> Self {
+        Witness(std::array::from_fn(|_| loom::cell::UnsafeCell::new(())))
+    }
+}
+
+impl Witness {
+    #[track_caller]
+    pub fn written(&self, piece: u32) {
+        self.0[piece as usize].with_mut(|_| ());
+    }
+
+    #[track_caller]
+    pub fn read(&self, piece: u32) {
+        self.0[piece as usize].with(|_| ());
+    }
+}

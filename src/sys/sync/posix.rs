@@ -1,0 +1,159 @@
+//! The standard library's locks, made of POSIX ones. For builds that look for races; see the module above.
+//!
+//! Never poisoned: nothing in the library panics while it holds a lock, or it is all over.
+
+use std::cell::UnsafeCell;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr;
+use std::sync::{LockResult, TryLockError, TryLockResult};
+use std::time::Duration;
+
+/// As `std::sync::Mutex`.
+pub struct Mutex<T> {
+    lock: UnsafeCell<libc::pthread_mutex_t>,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: whoever has the guard has the lock, so there is one at a time.
+unsafe impl<T: Send> Send for Mutex<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Mutex<T> {}
+
+/// As `std::sync::MutexGuard`.
+pub struct MutexGuard<'m, T>(&'m Mutex<T>);
+
+impl<T> Mutex<T> {
+    pub const fn new(value: T) -> Mutex<T> {
+        Mutex { lock: UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER), value: UnsafeCell::new(value) }
+    }
+
+    pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
+        // SAFETY: the lock was initialised, and has not moved since it was first taken: it is borrowed until it is given back.
+        unsafe { libc::pthread_mutex_lock(self.lock.get()) };
+        Ok(MutexGuard(self))
+    }
+
+    pub fn try_lock(&self) -> TryLockResult<MutexGuard<'_, T>> {
+        // SAFETY: as above.
+        match unsafe { libc::pthread_mutex_trylock(self.lock.get()) } {
+            0 => Ok(MutexGuard(self)),
+            _ => Err(TryLockError::WouldBlock),
+        }
+    }
+}
+
+impl<T: Default> Default for Mutex<T> {
+    fn default() -> Self {
+        Mutex::new(T::default())
+    }
+}
+
+impl<T> fmt::Debug for Mutex<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mutex").finish_non_exhaustive()
+    }
+}
+
+impl<T> Deref for MutexGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        // SAFETY: this thread has the lock.
+        unsafe { &*self.0.value.get() }
+    }
+}
+
+impl<T> DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: this thread has the lock, and the guard once.
+        unsafe { &mut *self.0.value.get() }
+    }
+}
+
+impl<T> Drop for MutexGuard<'_, T> {
+    fn drop(&mut self) {
+        // SAFETY: this thread has the lock.
+        unsafe { libc::pthread_mutex_unlock(self.0.lock.get()) };
+    }
+}
+
+/// As `std::sync::Condvar`.
+pub struct Condvar(UnsafeCell<libc::pthread_cond_t>);
+
+// SAFETY: what POSIX has made to be shared.
+unsafe impl Send for Condvar {}
+// SAFETY: as above.
+unsafe impl Sync for Condvar {}
+
+/// As `std::sync::WaitTimeoutResult`.
+#[derive(Clone, Copy, Debug)]
+pub struct WaitTimeoutResult(bool);
+
+impl WaitTimeoutResult {
+    pub fn timed_out(&self) -> bool {
+        self.0
+    }
+}
+
+impl Condvar {
+    pub const fn new() -> Condvar {
+        Condvar(UnsafeCell::new(libc::PTHREAD_COND_INITIALIZER))
+    }
+
+    pub fn wait<'m, T>(&self, guard: MutexGuard<'m, T>) -> LockResult<MutexGuard<'m, T>> {
+        // SAFETY: both were initialised, and this thread has the lock.
+        unsafe { libc::pthread_cond_wait(self.0.get(), guard.0.lock.get()) };
+        Ok(guard)
+    }
+
+    pub fn wait_timeout<'m, T>(
+        &self,
+        guard: MutexGuard<'m, T>,
+        timeout: Duration,
+    ) -> LockResult<(MutexGuard<'m, T>, WaitTimeoutResult)> {
+        let mut end = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: `end` is ours to write.
+        unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &mut end) };
+        let nanos = end.tv_nsec + libc::c_long::from(timeout.subsec_nanos());
+        let seconds = libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX);
+        end.tv_sec = end.tv_sec.saturating_add(seconds).saturating_add(nanos / 1_000_000_000);
+        end.tv_nsec = nanos % 1_000_000_000;
+        // SAFETY: as in `wait`; the time is valid.
+        let result = unsafe { libc::pthread_cond_timedwait(self.0.get(), guard.0.lock.get(), ptr::from_ref(&end)) };
+        Ok((guard, WaitTimeoutResult(result == libc::ETIMEDOUT)))
+    }
+
+    pub fn wait_timeout_while<'m, T>(
+        &self,
+        mut guard: MutexGuard<'m, T>,
+        timeout: Duration,
+        mut condition: impl FnMut(&mut T) -> bool,
+    ) -> LockResult<(MutexGuard<'m, T>, WaitTimeoutResult)> {
+        let end = std::time::Instant::now().checked_add(timeout);
+        while condition(&mut guard) {
+            let left = end.map_or(timeout, |end| end.saturating_duration_since(std::time::Instant::now()));
+            if left.is_zero() {
+                return Ok((guard, WaitTimeoutResult(true)));
+            }
+            guard = self.wait_timeout(guard, left).unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+        }
+        Ok((guard, WaitTimeoutResult(false)))
+    }
+
+    pub fn notify_all(&self) {
+        // SAFETY: it was initialised.
+        unsafe { libc::pthread_cond_broadcast(self.0.get()) };
+    }
+}
+
+impl Default for Condvar {
+    fn default() -> Self {
+        Condvar::new()
+    }
+}
+
+impl fmt::Debug for Condvar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Condvar").finish_non_exhaustive()
+    }
+}

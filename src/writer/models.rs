@@ -1,0 +1,355 @@
+//! Models of what threads do to each other: the library's own code, run by loom in every order of events (up to a number of
+//! unforced switches from thread to thread), and with every value that a load may return then.
+//!
+//! Each names the places whose order it depends on. Run with one of them weakened it has to fail: loom finds a race, a record
+//! that is lost, or a thread that waits for ever.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "a model fails by a panic")]
+
+use std::process::Command;
+use std::ptr;
+use std::sync::atomic::{AtomicBool as Flag, Ordering::SeqCst};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use loom::thread;
+
+use crate::chunk::CHUNK_SIZE;
+use crate::code::{Bytes, Code};
+use crate::config::{Config, Options, Sinks};
+use crate::engine::Engine;
+use crate::handover::handover;
+use crate::process::Process;
+use crate::producer::Local;
+use crate::standstill::Rest;
+use crate::sys::sync::atomic::{self, AtomicU64, Ordering};
+use crate::writer::{Stopped, Writer};
+
+/// See the module's description.
+struct Model {
+    name: &'static str,
+    /// How often at most a thread is interrupted that could go on.
+    switches: usize,
+    body: fn(&World),
+    /// File, and text of the line, of which one access is weakened.
+    weak: &'static [(&'static str, &'static str)],
+}
+
+const FENCE: &str = "            fence(Ordering::SeqCst);";
+
+const MODELS: &[Model] = &[
+    Model {
+        name: "publish",
+        switches: 2,
+        body: publish,
+        weak: &[("src/chunk.rs", "committed.store(self.events, Ordering::Release)")],
+    },
+    Model { name: "take_back", switches: 3, body: take_back, weak: &[("src/engine.rs", FENCE)] },
+    Model { name: "pool", switches: 2, body: pool, weak: &[("src/pool.rs", "self.top.fetch_update(")] },
+    Model { name: "sleep", switches: 2, body: sleep, weak: &[("src/engine.rs", FENCE)] },
+    Model {
+        name: "flush",
+        switches: 1,
+        body: flush,
+        weak: &[("src/chunk.rs", "self.head().committed.load(Ordering::Acquire)")],
+    },
+    Model { name: "close", switches: 1, body: close, weak: &[("src/engine.rs", FENCE)] },
+    Model {
+        name: "fork",
+        switches: 1,
+        body: fork,
+        weak: &[
+            ("src/slot.rs", "self.busy.store(false, Ordering::Release)"),
+            ("src/slot.rs", "let idle = !self.busy.load(Ordering::Acquire)"),
+            ("src/standstill/mod.rs", "fence(Ordering::SeqCst)"),
+        ],
+    },
+];
+
+/// What a process has. One for each run.
+#[derive(Clone, Copy)]
+struct World {
+    engine: &'static Engine,
+    process: &'static Process,
+}
+
+impl World {
+    fn new(units: usize) -> World {
+        static PROCESS: OnceLock<(&'static Process, Config)> = OnceLock::new();
+        let (process, config) = PROCESS.get_or_init(|| {
+            let options = Options { sinks: Some(Sinks::NONE), no_spool: true, ..Options::default() };
+            let config = Config { spool: false, ..Config::new(&options).expect("configuration") };
+            (Box::leak(Process::new(0, None).expect("process")), config)
+        });
+        let config = Config { max_memory: units * CHUNK_SIZE, ..config.clone() };
+        let engine = Engine::new(&config, &process.last_error).expect("engine");
+        // Records have bodies, though there is no file to write them to.
+        engine.status.set_sinks(Sinks::JITDUMP, Sinks::NONE);
+        World { engine: Box::leak(Box::new(engine)), process }
+    }
+
+    /// When all threads have ended.
+    fn end(self) {
+        // SAFETY: nobody uses it any more.
+        let mut engine = unsafe { Box::from_raw(ptr::from_ref(self.engine).cast_mut()) };
+        engine.ids.free();
+    }
+
+    fn writer(&self) -> Box<Writer> {
+        let mut writer = Box::new(Writer::new(self.process, self.engine));
+        writer.begin();
+        writer
+    }
+
+    fn thread(&self) -> Local {
+        Local::new(self.process, self.engine).expect("a place")
+    }
+
+    /// Pieces of code that the writer has read.
+    fn registered(&self) -> u64 {
+        self.engine.status.counters.registered.get()
+    }
+
+    /// Starts a writer. What is returned stops it.
+    fn start(self) -> impl FnOnce() -> Box<Writer> {
+        let mut writer = self.writer();
+        writer.announce();
+        let thread = thread::spawn(move || writer.run_until_stopped());
+        move || {
+            let (ack, answer) = handover::<Stopped>();
+            self.engine.requests().stop = Some(ack);
+            self.engine.wake();
+            let (result, writer) = answer.take(Duration::MAX).expect("an answer");
+            result.expect("nothing can fail");
+            thread.join().expect("the writer");
+            writer
+        }
+    }
+}
+
+/// Registers code of such a size.
+fn register(local: &mut Local, size: usize) {
+    let bytes = [0; CHUNK_SIZE];
+    let code = Code { bytes: Bytes::Here(&bytes[..size]), ..Code::new(0x1000, size as u64, "code") };
+    local.register(&code).expect("there is room");
+}
+
+/// Fills most of a chunk.
+const LARGE: usize = CHUNK_SIZE / 2;
+
+/// A thread publishes records, changes its chunk and ends, while the writer reads: each record is read once, and whole.
+fn publish(world: &World) {
+    let world = *world;
+    let mut writer = world.writer();
+    let thread = thread::spawn(move || {
+        let mut local = world.thread();
+        register(&mut local, 16);
+        register(&mut local, LARGE);
+        register(&mut local, LARGE);
+    });
+    writer.pass(false);
+    writer.pass(false);
+    thread.join().expect("thread");
+    writer.pass(false);
+    assert_eq!(world.registered(), 3);
+    assert_eq!(world.engine.pool.bytes_used(), 0, "all chunks have come back");
+}
+
+/// The writer takes the chunk back from a thread, which begins a record at the same time, and gives it to another one.
+fn take_back(world: &World) {
+    let world = *world;
+    let mut writer = world.writer();
+    let mut local = world.thread();
+    register(&mut local, 16);
+    writer.pass(false);
+    let thread = thread::spawn(move || {
+        register(&mut local, 16);
+        local
+    });
+    writer.take_back();
+    let mut other = world.thread();
+    register(&mut other, 16);
+    let local = thread.join().expect("thread");
+    writer.pass(false);
+    assert_eq!(world.registered(), 3);
+    drop((local, other));
+}
+
+/// Chunks come and go: nobody has one that another thread has.
+fn pool(world: &World) {
+    let world = *world;
+    let use_one = move || {
+        for _ in 0..2 {
+            if let Some(cursor) = world.engine.pool.take() {
+                cursor.chunk().touch();
+                world.engine.pool.recycle(cursor.chunk());
+            }
+        }
+    };
+    world.engine.pool.replenish();
+    let threads = [thread::spawn(use_one), thread::spawn(use_one)];
+    for thread in threads {
+        thread.join().expect("thread");
+    }
+    assert_eq!(world.engine.pool.bytes_used(), 0);
+}
+
+/// The writer goes to sleep while a thread registers: it sees the record, or is woken.
+fn sleep(world: &World) {
+    let world = *world;
+    let mut writer = world.writer();
+    let mut local = world.thread();
+    let thread = thread::spawn(move || {
+        register(&mut local, 16);
+        local
+    });
+    // It may also be woken for something else.
+    while world.registered() == 0 {
+        writer.sleep();
+        writer.pass(false);
+    }
+    drop(thread.join().expect("thread"));
+}
+
+/// A flush is answered, and what was registered before it is written then.
+fn flush(world: &World) {
+    let world = *world;
+    let stop = world.start();
+    let thread = thread::spawn(move || {
+        let mut local = world.thread();
+        register(&mut local, 16);
+        world.engine.flush(Duration::MAX).expect("an answer");
+        assert_eq!(world.registered(), 1);
+        local
+    });
+    let local = thread.join().expect("thread");
+    stop();
+    drop(local);
+}
+
+/// A session is closed while a thread registers: the record is written, or the caller is told that the session is closed.
+fn close(world: &World) {
+    let world = *world;
+    // The place of the session. The sessions of a process are made once, and loom's atomics in each run.
+    let place = std::sync::Arc::new(AtomicU64::new(1));
+    let stop = world.start();
+    let mut local = world.thread();
+    let its_place = place.clone();
+    let thread = thread::spawn(move || {
+        register(&mut local, 16);
+        // `Ref::still_open`.
+        world.engine.order();
+        (its_place.load(Ordering::Relaxed) == 1, local)
+    });
+    // `Ref::close`.
+    place.compare_exchange(1, 0, Ordering::SeqCst, Ordering::Relaxed).expect("one closer");
+    let writer = stop();
+    let written = world.registered();
+    let (told, local) = thread.join().expect("thread");
+    assert!(!told || written == 1, "a record is lost, and its caller was told that it is not");
+    drop((local, writer));
+}
+
+/// A process forks while a thread begins to register: what had returned before is with the writer, and nothing moves until the
+/// fork is over.
+fn fork(world: &World) {
+    let world = *world;
+    let stop = world.start();
+    static RETURNED: Flag = Flag::new(false);
+    RETURNED.store(false, SeqCst);
+    let thread = thread::spawn(move || {
+        let mut local = world.thread();
+        register(&mut local, 16);
+        RETURNED.store(true, SeqCst);
+        local
+    });
+    let before = RETURNED.load(SeqCst);
+    let found = world.engine.come_to_rest(false);
+    assert_eq!(found.rest, Rest::Whole);
+    let in_child = (world.registered(), world.engine.pool.memory().has_unread());
+    assert!(!before || in_child.0 == 1);
+    thread::yield_now();
+    assert_eq!((world.registered(), world.engine.pool.memory().has_unread()), (in_child.0, false));
+    world.engine.status.standstill.over();
+    drop(thread.join().expect("thread"));
+    stop();
+}
+
+/// `FILE:LINE` of each line with this text.
+fn place(file: &str, text: &str) -> String {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../").to_owned() + file;
+    let source = std::fs::read_to_string(&path).expect("source");
+    let mut lines = source.lines().zip(1..).filter(|(line, _)| line.contains(text));
+    let (_, line) = lines.next().unwrap_or_else(|| panic!("{file} has no line with {text}"));
+    assert!(lines.next().is_none(), "{file} has several lines with {text}");
+    format!("{file}:{line}")
+}
+
+/// Runs one model, weakened at a place. True if it holds.
+pub fn run(name: &str, weak: Option<&str>) -> bool {
+    let Some(model) = MODELS.iter().find(|model| model.name == name) else { return false };
+    atomic::weaken(weak);
+    let mut builder = loom::model::Builder::new();
+    let switches = std::env::var("JITSYM_SWITCHES").ok().and_then(|number| number.parse().ok());
+    builder.preemption_bound = Some(switches.unwrap_or(model.switches));
+    builder.max_branches = 20_000;
+    let runs = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let (counted, begin) = (runs.clone(), std::time::Instant::now());
+    let body = model.body;
+    builder.check(move || {
+        counted.fetch_add(1, SeqCst);
+        let world = World::new(4);
+        body(&world);
+        world.end();
+    });
+    println!("{name}: {} orders of events in {:.1?}", runs.load(SeqCst), begin.elapsed());
+    true
+}
+
+/// Runs a model in a process of its own. True if it holds.
+fn holds(name: &str, weak: Option<&str>) -> bool {
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    let output = command.arg(name).args(weak).output().expect("start it");
+    if weak.is_none() {
+        print!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    }
+    output.status.success()
+}
+
+/// Runs all models, and each with all its weak places. True if all is as it has to be.
+pub fn run_all() -> bool {
+    let mut well = true;
+    for model in MODELS {
+        if !holds(model.name, None) {
+            println!("{}: FAILED", model.name);
+            well = false;
+        }
+        for (file, text) in model.weak {
+            let place = place(file, text);
+            let noticed = !holds(model.name, Some(&place));
+            println!("{}: weakened at {place}: {}", model.name, if noticed { "noticed" } else { "NOT NOTICED" });
+            well &= noticed;
+        }
+    }
+    well
+}
+
+/// Weakens each place in the source that gives an order.
+pub fn sweep() -> bool {
+    for model in MODELS {
+        for file in ["chunk", "slot", "pool", "engine", "standstill/mod", "sys/park", "sys/barrier"] {
+            let file = format!("src/{file}.rs");
+            let source = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../").to_owned() + &file);
+            let source = source.expect("source");
+            let code = source.split("#[cfg(test)]").next().unwrap_or_default();
+            let gives_order =
+                |line: &str| ["Release", "Acquire", "AcqRel", "SeqCst"].iter().any(|order| line.contains(order));
+            for (line, number) in code.lines().zip(1..).filter(|(line, _)| gives_order(line)) {
+                if !holds(model.name, Some(&format!("{file}:{number}"))) {
+                    println!("{}: notices {file}:{number}: {}", model.name, line.trim());
+                }
+            }
+        }
+    }
+    true
+}
