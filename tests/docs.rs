@@ -1,0 +1,351 @@
+//! What README.md and docs/*.md say in code and numbers is true.
+//!
+//! Every block of code in them is compiled and run, or says why not. What is done with it depends on its language, and on a
+//! comment in front of it:
+//!
+//! | block | what is done |
+//! |---|---|
+//! | `c` with a `main` | compiled, run, and what it has registered is looked for |
+//! | `c` behind `<!-- test: NAME -->` | a part of the program `tests/docs/NAME.c`, which includes all such parts of the document |
+//! | `sh` | run in the sandbox of its document, in the order of the text |
+//! | `sh` behind `<!-- test: expect TEXT -->` | the same, and its output has to contain the text |
+//! | any behind `<!-- test: not run, REASON -->` | nothing |
+
+#[path = "support/perf.rs"]
+mod perf;
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use support::*;
+
+/// A fenced block of code.
+struct Block {
+    /// The document's path below the root.
+    document: String,
+    /// The line of the document in which the block's first line stands.
+    line: usize,
+    language: String,
+    /// What the comment in front of it says behind `test: `.
+    mark: Option<String>,
+    text: String,
+}
+
+/// What a test does with a block.
+#[derive(PartialEq, Eq)]
+enum Use<'a> {
+    Program,
+    Fragment(&'a str),
+    Shell { expect: Option<&'a str> },
+    NotRun,
+}
+
+impl Block {
+    fn place(&self) -> String {
+        format!("{}:{}", self.document, self.line)
+    }
+
+    fn used(&self) -> Use<'_> {
+        let mark = self.mark.as_deref();
+        if mark.and_then(|mark| mark.strip_prefix("not run, ")).is_some_and(|reason| !reason.trim().is_empty()) {
+            return Use::NotRun;
+        }
+        match (&*self.language, mark) {
+            ("c", None) if self.text.contains("int main(") => Use::Program,
+            ("c", Some(name)) if harness(name).exists() => Use::Fragment(name),
+            ("sh", None) => Use::Shell { expect: None },
+            ("sh", Some(mark)) if mark.starts_with("expect ") => Use::Shell { expect: mark.strip_prefix("expect ") },
+            _ => panic!("{}: nobody tests this block, and it does not say why: {mark:?}", self.place()),
+        }
+    }
+}
+
+fn harness(name: &str) -> PathBuf {
+    root().join(format!("tests/docs/{name}.c"))
+}
+
+/// The documents, by their paths below the root.
+fn documents() -> Vec<String> {
+    let mut documents = vec!["README.md".to_owned()];
+    for entry in std::fs::read_dir(root().join("docs")).expect("docs") {
+        let name = entry.expect("entry").file_name().into_string().expect("UTF-8");
+        if name.ends_with(".md") {
+            documents.push(format!("docs/{name}"));
+        }
+    }
+    documents.sort();
+    documents
+}
+
+fn read(document: &str) -> String {
+    std::fs::read_to_string(root().join(document)).expect("document")
+}
+
+fn blocks() -> Vec<Block> {
+    documents().iter().flat_map(|document| blocks_of(document)).collect()
+}
+
+fn blocks_of(document: &str) -> Vec<Block> {
+    let text = read(document);
+    let mut blocks: Vec<Block> = Vec::new();
+    let (mut mark, mut open, mut list, mut blank) = (None, false, false, true);
+    for (number, line) in (1..).zip(text.lines()) {
+        if line.starts_with("```") {
+            open = !open;
+            if open {
+                let (document, language) = (document.to_owned(), line[3..].trim().to_owned());
+                blocks.push(Block { document, line: number + 1, language, mark: mark.take(), text: String::new() });
+            }
+        } else if open {
+            let block = blocks.last_mut().expect("an open block");
+            block.text.extend([line, "\n"]);
+        } else if let Some(rest) = line.strip_prefix("<!-- test: ") {
+            let said = rest.strip_suffix(" -->").unwrap_or_else(|| panic!("{document}:{number}: {line}"));
+            assert_eq!(mark.replace(said.to_owned()), None, "{document}:{number}: the mark before has no block");
+        } else {
+            assert!(mark.is_none(), "{document}:{number}: a mark without a block");
+            // Indented code would be overlooked. What is indented below the item of a list belongs to it.
+            assert!(!(blank && !list && line.starts_with("    ")), "{document}:{number}: code without a fence");
+            if !line.is_empty() && !line.starts_with(' ') {
+                list = line.starts_with(['-', '*']) || line.starts_with(|c: char| c.is_ascii_digit());
+            }
+        }
+        blank = line.is_empty();
+    }
+    assert!(!open && mark.is_none(), "{document}: the end of a block is missing");
+    blocks
+}
+
+#[test]
+fn every_block_is_tested_or_says_why_not() {
+    let blocks = blocks();
+    let uses: Vec<Use<'_>> = blocks.iter().map(Block::used).collect();
+    let used: BTreeSet<&str> =
+        uses.iter().filter_map(|used| if let Use::Fragment(name) = used { Some(*name) } else { None }).collect();
+    for entry in std::fs::read_dir(root().join("tests/docs")).expect("harnesses") {
+        let path = entry.expect("entry").path();
+        let name = path.file_stem().and_then(|stem| stem.to_str()).expect("UTF-8");
+        assert!(used.contains(name), "no block is a part of {}", path.display());
+    }
+    assert!(uses.contains(&Use::Program));
+}
+
+/// Compiles C as strictly as the strictest of readers.
+const STRICT: [&str; 4] = ["-std=c99", "-Wpedantic", "-D_GNU_SOURCE", "-O2"];
+
+fn compile_strictly(source: &Path, link: Link, flags: &[&str], name: &str) -> PathBuf {
+    compile("gcc", &[source.to_str().expect("UTF-8")], link, &[&STRICT, flags].concat(), name)
+}
+
+/// Each program is made with both libraries, and leaves a map in which its one function is.
+#[test]
+fn programs_compile_and_run() {
+    for block in blocks().iter().filter(|block| block.used() == Use::Program) {
+        let name = block.place().replace(['/', ':'], "-");
+        let dir = scratch_dir(&name);
+        let source = dir.join("program.c");
+        std::fs::write(&source, lines_of(block)).expect("write the program");
+        for link in [Link::Shared, Link::Static] {
+            let program = compile_strictly(&source, link, &[], &format!("{name}-{link:?}"));
+            let mut command = perf::command(program);
+            command.env("JITSYM_DIR", &dir);
+            let child = command.spawn().expect("start");
+            let pid = child.id();
+            assert!(child.wait_with_output().expect("wait").status.success(), "{}, {link:?}", block.place());
+            checker::assert_all_sound(&dir, &[]);
+            let map = std::fs::read_to_string(dir.join(format!("perf-{pid}.map"))).expect("map");
+            assert!(map.ends_with(" answer\n") && map.lines().count() == 1, "{}: {map}", block.place());
+        }
+    }
+}
+
+/// The text of a block for the compiler, which then gives places in the document.
+fn lines_of(block: &Block) -> String {
+    format!("#line {} \"{}\"\n{}", block.line, block.document, block.text)
+}
+
+/// Compiles a harness with the fragments of all documents that are marked for it.
+fn compile_harness(name: &str, flags: &[&str]) -> PathBuf {
+    let dir = scratch_dir(name);
+    let mut text = String::new();
+    for block in blocks().iter().filter(|block| block.used() == Use::Fragment(name)) {
+        let _ = writeln!(text, "{}", lines_of(block));
+    }
+    std::fs::write(dir.join("fragments.c"), text).expect("write the fragments");
+    let include = format!("-I{}", dir.display());
+    compile_strictly(&harness(name), Link::Shared, &[&[&*include], flags].concat(), name)
+}
+
+#[test]
+fn declarations_are_those_of_the_header() {
+    run(&mut perf::command(compile_harness("declarations", &[])));
+}
+
+#[test]
+fn fragments_of_a_runtime_do_what_the_text_says() {
+    let program = compile_harness("lifecycle", &[]);
+    for (mode, variable, files) in [("off", None, 0), ("on", Some("on"), 2)] {
+        std::fs::remove_dir_all(scratch_dir("lifecycle-files")).expect("remove the files of the run before");
+        let dir = scratch_dir("lifecycle-files");
+        let mut command = perf::command(&program);
+        command.arg(mode).env("JITSYM_DIR", &dir);
+        if let Some(value) = variable {
+            command.env("JITSYM", value);
+        }
+        assert_eq!(stdout(&run(&mut command)), "ok\n");
+        assert_eq!(checker::assert_all_sound(&dir, &[]), files, "{mode}");
+    }
+}
+
+/// The stacks that perf finds through frames that are described as the text says.
+#[test]
+fn perf_unwinds_the_worked_examples() {
+    let program = compile_harness("frames", &["-fomit-frame-pointer", "-fno-optimize-sibling-calls"]);
+    let dir = scratch_dir("frames-data");
+    let (data, injected) = (dir.join("perf.data"), dir.join("jit.data"));
+    let mut record = perf::perf("record");
+    record.args(["-q", "-k", "1", "-e", "cpu-clock", "-F", "999", "--call-graph", "dwarf,4096", "-o"]).arg(&data);
+    // The shell says its pid, which the program takes over.
+    record.args(["sh", "-c", "echo $$; exec \"$0\" 3"]).arg(program);
+    let pid = {
+        let _alone = serial();
+        stdout(&run(&mut record)).trim().parse::<u32>().expect("pid")
+    };
+    let _files = TmpFiles(pid);
+    run(perf::perf("inject").args(["--jit", "-i"]).arg(&data).arg("-o").arg(&injected));
+    let text = stdout(&run(perf::perf("script").args(["--no-inline", "-F", "ip,sym", "-i"]).arg(&injected)));
+
+    let mut stacks: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+    let mut wrong = String::new();
+    for sample in text.split("\n\n") {
+        let frames: Vec<&str> = sample.lines().filter_map(|line| Some(line.trim_start().split_once(' ')?.1)).collect();
+        let Some(name) = frames.first().filter(|name| name.starts_with("TRACE_") || **name == "moar frame") else {
+            continue;
+        };
+        let caller = if name.starts_with("TRACE_") { "run_trace" } else { "run_moar" };
+        let (whole, all) = stacks.entry(name).or_default();
+        *all += 1;
+        if frames.get(1..3) == Some(&[caller, "main"]) {
+            *whole += 1;
+        } else if wrong.len() < 2000 {
+            let _ = writeln!(wrong, "{}", frames.join(" < "));
+        }
+    }
+    println!("{stacks:?}");
+    assert_eq!(
+        stacks.keys().copied().collect::<Vec<_>>(),
+        ["TRACE_1 root", "TRACE_2 side", "TRACE_3 plain", "moar frame"]
+    );
+    for (name, (whole, all)) in &stacks {
+        assert!(*all >= 50 && whole * 100 >= all * 99, "{name}: {whole} of {all} whole:\n{wrong}");
+    }
+}
+
+/// Runs the commands of all documents, each document's in a directory of its own. In their path are `jitsym`, and `vm`, which
+/// runs `examples/hello.toy` for two seconds and ignores what else it is told.
+#[test]
+fn commands_do_what_the_text_says() {
+    let toy = compile("gcc", &["examples/toy_jit.c"], Link::Shared, &["-O1"], "toy_jit");
+    let blocks = blocks();
+    let documents: BTreeSet<&str> = blocks.iter().map(|block| &*block.document).collect();
+    for document in documents {
+        let sandbox = scratch_dir(document.replace('/', "-"));
+        std::fs::remove_dir_all(&sandbox).expect("empty");
+        let (bin, pids) = (sandbox.join("bin"), sandbox.join("pids"));
+        std::fs::create_dir_all(&bin).expect("directory");
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_jitsym"), bin.join("jitsym")).expect("link");
+        let vm = bin.join("vm");
+        let guest = root().join("examples/hello.toy");
+        let (toy, guest, list) = (toy.display(), guest.display(), pids.display());
+        let script = format!("#!/bin/sh\necho $$ >>'{list}'\nexec '{toy}' '{guest}' 2\n");
+        std::fs::write(&vm, script).expect("write vm");
+        std::fs::set_permissions(&vm, PermissionsExt::from_mode(0o755)).expect("executable");
+        std::fs::write(&pids, "").expect("write pids");
+
+        for block in blocks.iter().filter(|block| block.document == document) {
+            let Use::Shell { expect } = block.used() else { continue };
+            let path = format!("{}:{}", bin.display(), std::env::var("PATH").expect("PATH"));
+            let mut shell = perf::command("timeout");
+            shell
+                .args(["120", "sh", "-euc", &block.text])
+                .current_dir(&sandbox)
+                .env("HOME", &sandbox)
+                .env("PATH", path);
+            let output = {
+                let _alone = serial();
+                try_run(&mut shell)
+            };
+            // Until the block has been judged, and those of the blocks before: they may be read again.
+            let said = describe(&shell, &output);
+            let right = output.status.success() && expect.is_none_or(|text| stdout(&output).contains(text));
+            if !right {
+                remove_files(&pids);
+            }
+            assert!(right, "{}, {expect:?} expected: {said}", block.place());
+        }
+        remove_files(&pids);
+    }
+}
+
+/// Removes the files of the processes that are listed.
+fn remove_files(pids: &Path) {
+    let pids = std::fs::read_to_string(pids).expect("pids");
+    pids.lines().for_each(|pid| drop(TmpFiles(pid.parse().expect("pid"))));
+}
+
+/// Every link to another place in the tree leads somewhere, and to a heading that is there.
+#[test]
+fn links_lead_somewhere() {
+    let anchors = |document: &Path| -> BTreeSet<String> {
+        let text = std::fs::read_to_string(document).expect("document");
+        let headings = text.lines().filter_map(|line| Some(line.strip_prefix('#')?.trim_start_matches('#').trim()));
+        headings
+            .map(|heading| {
+                let letters = heading.to_lowercase().replace(' ', "-");
+                letters.chars().filter(|c| c.is_alphanumeric() || "-_".contains(*c)).collect()
+            })
+            .collect()
+    };
+    let mut count = 0;
+    for document in documents() {
+        let here = root().join(&document);
+        let text = read(&document);
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if target.contains("://") {
+                continue;
+            }
+            let (file, heading) = target.split_once('#').unwrap_or((target, ""));
+            let to = if file.is_empty() { here.clone() } else { here.parent().expect("directory").join(file) };
+            assert!(to.exists(), "{document}: {target}");
+            assert!(heading.is_empty() || anchors(&to).contains(heading), "{document}: {target}");
+            count += 1;
+        }
+    }
+    assert!(count > 50, "{count}");
+}
+
+#[test]
+fn the_link_line_for_static_libraries_is_the_tested_one() {
+    assert!(read("README.md").contains(&format!("libjitsym.a {}`", STATIC_LIBS.join(" "))));
+}
+
+#[test]
+fn every_variable_of_the_environment_is_documented() {
+    let source = std::fs::read_to_string(root().join("src/config.rs")).expect("source");
+    let mut variables: BTreeSet<&str> = BTreeSet::new();
+    for begin in ["env(\"", "is_on(\"", "option, \"", "map_max, \"", "jitdump_max, \""] {
+        variables.extend(source.split(begin).skip(1).filter_map(|rest| rest.split('"').next()));
+    }
+    assert!(variables.len() >= 12, "{variables:?}");
+    for (document, variable) in
+        ["README.md", "docs/users.md"].iter().flat_map(|d| variables.iter().map(move |v| (d, v)))
+    {
+        let text = read(document);
+        let rows =
+            text.lines().filter(|line| line.starts_with("| `")).map(|line| line.split(" |").next().unwrap_or_default());
+        assert!(rows.into_iter().any(|row| row.contains(&format!("`{variable}`"))), "{document}: {variable}");
+    }
+}
