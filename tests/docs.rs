@@ -9,6 +9,7 @@
 //! | `c` behind `<!-- test: NAME -->` | a part of the program `tests/docs/NAME.c`, which includes all such parts of the document |
 //! | `sh` | run in the sandbox of its document, in the order of the text |
 //! | `sh` behind `<!-- test: expect TEXT -->` | the same, and its output has to contain the text |
+//! | `sh` behind `<!-- test: container, expect TEXT -->` | the same, `$pid` being that of a process in another pid namespace with a `/tmp` of its own |
 //! | any behind `<!-- test: not run, REASON -->` | nothing |
 
 #[path = "support/perf.rs"]
@@ -19,6 +20,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::Duration;
 
 use support::*;
 
@@ -39,7 +42,7 @@ struct Block {
 enum Use<'a> {
     Program,
     Fragment(&'a str),
-    Shell { expect: Option<&'a str> },
+    Shell { container: bool, expect: Option<&'a str> },
     NotRun,
 }
 
@@ -56,8 +59,13 @@ impl Block {
         match (&*self.language, mark) {
             ("c", None) if self.text.contains("int main(") => Use::Program,
             ("c", Some(name)) if harness(name).exists() => Use::Fragment(name),
-            ("sh", None) => Use::Shell { expect: None },
-            ("sh", Some(mark)) if mark.starts_with("expect ") => Use::Shell { expect: mark.strip_prefix("expect ") },
+            ("sh", None) => Use::Shell { container: false, expect: None },
+            ("sh", Some(mark)) if mark.starts_with("expect ") => {
+                Use::Shell { container: false, expect: mark.strip_prefix("expect ") }
+            }
+            ("sh", Some(mark)) if mark.starts_with("container, expect ") => {
+                Use::Shell { container: true, expect: mark.strip_prefix("container, expect ") }
+            }
             _ => panic!("{}: nobody tests this block, and it does not say why: {mark:?}", self.place()),
         }
     }
@@ -245,55 +253,110 @@ fn perf_unwinds_the_worked_examples() {
 }
 
 /// Runs the commands of all documents, each document's in a directory of its own. In their path are `jitsym`, and `vm`, which
-/// runs `examples/hello.toy` for two seconds and ignores what else it is told.
+/// runs `examples/hello.toy` for a while.
 #[test]
 fn commands_do_what_the_text_says() {
-    let toy = compile("gcc", &["examples/toy_jit.c"], Link::Shared, &["-O1"], "toy_jit");
+    let toy = compile("gcc", &["examples/toy_jit.c"], Link::Static, &["-O1"], "toy_jit");
     let blocks = blocks();
     let documents: BTreeSet<&str> = blocks.iter().map(|block| &*block.document).collect();
     for document in documents {
-        let sandbox = scratch_dir(document.replace('/', "-"));
-        std::fs::remove_dir_all(&sandbox).expect("empty");
-        let (bin, pids) = (sandbox.join("bin"), sandbox.join("pids"));
-        std::fs::create_dir_all(&bin).expect("directory");
-        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_jitsym"), bin.join("jitsym")).expect("link");
-        let vm = bin.join("vm");
-        let guest = root().join("examples/hello.toy");
-        let (toy, guest, list) = (toy.display(), guest.display(), pids.display());
-        let script = format!("#!/bin/sh\necho $$ >>'{list}'\nexec '{toy}' '{guest}' 2\n");
-        std::fs::write(&vm, script).expect("write vm");
-        std::fs::set_permissions(&vm, PermissionsExt::from_mode(0o755)).expect("executable");
-        std::fs::write(&pids, "").expect("write pids");
-
+        let sandbox = Sandbox::new(document, &toy);
         for block in blocks.iter().filter(|block| block.document == document) {
-            let Use::Shell { expect } = block.used() else { continue };
-            let path = format!("{}:{}", bin.display(), std::env::var("PATH").expect("PATH"));
-            let mut shell = perf::command("timeout");
-            shell
-                .args(["120", "sh", "-euc", &block.text])
-                .current_dir(&sandbox)
-                .env("HOME", &sandbox)
-                .env("PATH", path);
-            let output = {
-                let _alone = serial();
-                try_run(&mut shell)
-            };
-            // Until the block has been judged, and those of the blocks before: they may be read again.
-            let said = describe(&shell, &output);
-            let right = output.status.success() && expect.is_none_or(|text| stdout(&output).contains(text));
-            if !right {
-                remove_files(&pids);
+            let Use::Shell { container, expect } = block.used() else { continue };
+            let mut shell = sandbox.shell(&block.text);
+            let _alone = serial();
+            let inhabitant = container.then(|| Container::new(&toy));
+            if let Some(container) = &inhabitant {
+                shell.env("pid", container.pid.to_string());
             }
-            assert!(right, "{}, {expect:?} expected: {said}", block.place());
+            let output = try_run(&mut shell);
+            let right = output.status.success() && expect.is_none_or(|text| stdout(&output).contains(text));
+            assert!(right, "{}, {expect:?} expected: {}", block.place(), describe(&shell, &output));
         }
-        remove_files(&pids);
     }
 }
 
-/// Removes the files of the processes that are listed.
-fn remove_files(pids: &Path) {
-    let pids = std::fs::read_to_string(pids).expect("pids");
-    pids.lines().for_each(|pid| drop(TmpFiles(pid.parse().expect("pid"))));
+/// Where the commands of a document run.
+struct Sandbox(PathBuf);
+
+impl Sandbox {
+    fn new(document: &str, toy: &Path) -> Self {
+        let sandbox = Sandbox(scratch_dir(document.replace('/', "-")));
+        std::fs::remove_dir_all(&sandbox.0).expect("empty");
+        let bin = sandbox.0.join("bin");
+        std::fs::create_dir_all(&bin).expect("directory");
+        std::fs::write(sandbox.pids(), "").expect("write pids");
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_jitsym"), bin.join("jitsym")).expect("link");
+        // It runs for longer if it has to be found first.
+        let script = format!(
+            "#!/bin/sh\necho $$ >>'{}'\nexec '{}' '{}' $VM_SECONDS\n",
+            sandbox.pids().display(),
+            toy.display(),
+            root().join("examples/hello.toy").display()
+        );
+        std::fs::write(bin.join("vm"), script).expect("write vm");
+        std::fs::set_permissions(bin.join("vm"), PermissionsExt::from_mode(0o755)).expect("executable");
+        sandbox
+    }
+
+    fn pids(&self) -> PathBuf {
+        self.0.join("pids")
+    }
+
+    fn shell(&self, commands: &str) -> Command {
+        let mut shell = perf::command("timeout");
+        shell.args(["120", "sh", "-euc", commands]).current_dir(&self.0).env("HOME", &self.0);
+        let path = std::env::var("PATH").expect("PATH");
+        shell.env("PATH", format!("{}:{path}", self.0.join("bin").display()));
+        shell.env("VM_SECONDS", if commands.contains("vm &") { "8" } else { "2" });
+        shell
+    }
+}
+
+impl Drop for Sandbox {
+    /// Reports may need the files of the processes until the last block.
+    fn drop(&mut self) {
+        let pids = std::fs::read_to_string(self.pids()).unwrap_or_default();
+        pids.lines().filter_map(|pid| pid.parse().ok()).for_each(|pid| drop(TmpFiles(pid)));
+    }
+}
+
+/// The toy in a pid namespace and with a `/tmp` of its own, for twelve seconds.
+struct Container {
+    unshare: Child,
+    /// Its pid out here.
+    pid: u32,
+}
+
+impl Container {
+    fn new(toy: &Path) -> Self {
+        // Both files may lie in the /tmp that is hidden.
+        let script = "exec 8<\"$1\" 9<\"$0\"; mount -t tmpfs none /tmp; cat <&8 >/tmp/hello.toy
+            exec /proc/self/fd/9 /tmp/hello.toy 12";
+        let mut unshare = perf::command("unshare");
+        unshare.args(["--pid", "--fork", "--kill-child", "--mount", "sh", "-euc", script]).arg(toy);
+        let unshare = unshare.arg(root().join("examples/hello.toy")).spawn().expect("start unshare");
+        let mut container = Container { pid: 0, unshare };
+        let children = format!("/proc/{0}/task/{0}/children", container.unshare.id());
+        for _ in 0..1000 {
+            let child = std::fs::read_to_string(&children).unwrap_or_default();
+            container.pid = child.trim().parse().unwrap_or(0);
+            if Path::new(&format!("/proc/{}/root/tmp/perf-1.map", container.pid)).exists() {
+                return container;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("nothing is in the container");
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        // The process inside goes with it.
+        let _ = self.unshare.kill();
+        let _ = self.unshare.wait();
+        drop(TmpFiles(self.pid));
+    }
 }
 
 /// Every link to another place in the tree leads somewhere, and to a heading that is there.
