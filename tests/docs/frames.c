@@ -48,6 +48,31 @@ __asm__(".text\n"
 void lj_enter(void *trace);
 void lj_exit(void);
 
+/*
+ * Callers, each of which finds its own frame by another of the registers that belong to it: if the code that it calls says wrongly
+ * where it has put that register, the stack ends there.
+ */
+#define VIA(reg)                                                                                      \
+    __asm__(".globl via_" #reg "\n .type via_" #reg ", @function\n via_" #reg ":\n"                   \
+            "    .cfi_startproc\n"                                                                    \
+            "    push %" #reg "\n .cfi_def_cfa_offset 16\n .cfi_offset %" #reg ", -16\n"              \
+            "    mov %rsp, %" #reg "\n .cfi_def_cfa %" #reg ", 16\n"                                  \
+            "    call *%rsi\n"                                                                        \
+            "    pop %" #reg "\n .cfi_def_cfa %rsp, 8\n"                                              \
+            "    ret\n"                                                                               \
+            "    .cfi_endproc\n"                                                                      \
+            ".size via_" #reg ", . - via_" #reg "\n");                                                \
+    void via_##reg(void *argument, void (*function)(void *));
+
+VIA(rbx)
+VIA(rbp)
+VIA(r12)
+VIA(r13)
+VIA(r14)
+VIA(r15)
+
+static void (*const via[])(void *, void (*)(void *)) = { via_rbx, via_rbp, via_r12, via_r13, via_r14, via_r15 };
+
 static jitsym *session;
 static unsigned char *at;
 
@@ -162,17 +187,6 @@ static unsigned char *make_moar_code(void) {
     return start;
 }
 
-/* By a pointer that the compiler cannot see through, so that each has a frame. */
-__attribute__((noinline)) static void run_trace(void *trace) {
-    lj_enter(trace);
-    __asm__ volatile("");
-}
-
-__attribute__((noinline)) static void run_moar(void (*code)(void)) {
-    code();
-    __asm__ volatile("");
-}
-
 int main(int argc, char **argv) {
     if (argc != 2 || jitsym_init(NULL, &session) != JITSYM_OK) return 1;
     unsigned char *memory = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -182,10 +196,10 @@ int main(int argc, char **argv) {
     if (mprotect(memory, 8192, PROT_READ | PROT_EXEC) != 0) return 1;
 
     while (clock() < atoi(argv[1]) * CLOCKS_PER_SEC)
-        for (int i = 0; i < 100; i++) {
-            run_trace(traces);
-            run_trace(plain);
-            run_moar((void (*)(void))(uintptr_t)moar);
+        for (int i = 0; i < 6; i++) {
+            via[i](traces, lj_enter);
+            via[i](plain, lj_enter);
+            via[i](NULL, (void (*)(void *))(uintptr_t)moar);
         }
     return jitsym_close(session) == JITSYM_OK ? 0 : 1;
 }
