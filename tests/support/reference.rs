@@ -47,10 +47,7 @@ pub fn from_header(header: &str) -> String {
         let links = entries.iter().filter(|entry| entry.kind == kind).map(|entry| link(&entry.name));
         let _ = writeln!(out, "\n{title}: {}.", links.collect::<Vec<_>>().join(", "));
     }
-    out.push_str("\n## Conventions\n");
-    for paragraph in conventions(header) {
-        let _ = writeln!(out, "\n{}", linked(&paragraph, &names, ""));
-    }
+    let _ = writeln!(out, "\n## Conventions\n\n{}", conventions(header));
     for (kind, title) in SECTIONS {
         let _ = writeln!(out, "\n## {title}");
         for entry in entries.iter().filter(|entry| entry.kind == kind) {
@@ -98,30 +95,12 @@ fn linked(text: &str, names: &BTreeSet<&str>, here: &str) -> String {
     parts.collect()
 }
 
-/// The paragraphs of the comment at the top that say what holds for every call.
-fn conventions(header: &str) -> Vec<String> {
+/// What the comment at the top says of every call.
+fn conventions(header: &str) -> String {
     let comment = header.split("*/").next().unwrap_or_default();
     let (_, text) = comment.split_once(" * Conventions.").expect("conventions");
-    let text = format!("**Conventions.**{text}");
-    let mut paragraphs = vec![String::new()];
-    for line in text.lines().map(|line| line.trim_start_matches(" *").trim()) {
-        let last = paragraphs.last_mut().expect("never empty");
-        match line {
-            "" => paragraphs.push(String::new()),
-            _ if line.starts_with("SPDX") => {}
-            _ if last.is_empty() => last.push_str(line),
-            _ => last.extend(["\n", line]),
-        }
-    }
-    paragraphs.retain(|paragraph| !paragraph.is_empty());
-    for paragraph in &mut paragraphs {
-        for word in ["Threads.", "Processes."] {
-            if paragraph.starts_with(word) {
-                *paragraph = paragraph.replacen(word, &format!("**{word}**"), 1);
-            }
-        }
-    }
-    paragraphs
+    let lines = text.lines().map(|line| line.trim_start_matches(" *").trim()).filter(|line| !line.starts_with("SPDX"));
+    lines.collect::<Vec<_>>().join("\n").trim().to_owned()
 }
 
 /// The entries in the order of the header.
