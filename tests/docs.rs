@@ -9,123 +9,24 @@
 //! | `c` behind `<!-- test: NAME -->` | a part of the program `tests/docs/NAME.c`, which includes all such parts of the document |
 //! | `sh` | run in the sandbox of its document, in the order of the text |
 //! | `sh` behind `<!-- test: expect TEXT -->` | the same, and its output has to contain the text |
-//! | `sh` behind `<!-- test: container, expect TEXT -->` | the same, `$pid` being that of a process in another pid namespace with a `/tmp` of its own |
+//! | `sh` behind `<!-- test: container, expect TEXT -->` | the same, `$pid` being that of a process in a container |
 //! | any behind `<!-- test: not run, REASON -->` | nothing |
 
+#[path = "docs/blocks.rs"]
+mod blocks;
 #[path = "support/perf.rs"]
 mod perf;
+#[path = "docs/sandbox.rs"]
+mod sandbox;
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
-use std::time::Duration;
 
+use blocks::*;
+use sandbox::{Container, Sandbox};
 use support::*;
-
-/// A fenced block of code.
-struct Block {
-    /// The document's path below the root.
-    document: String,
-    /// The line of the document in which the block's first line stands.
-    line: usize,
-    language: String,
-    /// What the comment in front of it says behind `test: `.
-    mark: Option<String>,
-    text: String,
-}
-
-/// What a test does with a block.
-#[derive(PartialEq, Eq)]
-enum Use<'a> {
-    Program,
-    Fragment(&'a str),
-    Shell { container: bool, expect: Option<&'a str> },
-    NotRun,
-}
-
-impl Block {
-    fn place(&self) -> String {
-        format!("{}:{}", self.document, self.line)
-    }
-
-    fn used(&self) -> Use<'_> {
-        let mark = self.mark.as_deref();
-        if mark.and_then(|mark| mark.strip_prefix("not run, ")).is_some_and(|reason| !reason.trim().is_empty()) {
-            return Use::NotRun;
-        }
-        match (&*self.language, mark) {
-            ("c", None) if self.text.contains("int main(") => Use::Program,
-            ("c", Some(name)) if harness(name).exists() => Use::Fragment(name),
-            ("sh", None) => Use::Shell { container: false, expect: None },
-            ("sh", Some(mark)) if mark.starts_with("expect ") => {
-                Use::Shell { container: false, expect: mark.strip_prefix("expect ") }
-            }
-            ("sh", Some(mark)) if mark.starts_with("container, expect ") => {
-                Use::Shell { container: true, expect: mark.strip_prefix("container, expect ") }
-            }
-            _ => panic!("{}: nobody tests this block, and it does not say why: {mark:?}", self.place()),
-        }
-    }
-}
-
-fn harness(name: &str) -> PathBuf {
-    root().join(format!("tests/docs/{name}.c"))
-}
-
-/// The documents, by their paths below the root.
-fn documents() -> Vec<String> {
-    let mut documents = vec!["README.md".to_owned()];
-    for entry in std::fs::read_dir(root().join("docs")).expect("docs") {
-        let name = entry.expect("entry").file_name().into_string().expect("UTF-8");
-        if name.ends_with(".md") {
-            documents.push(format!("docs/{name}"));
-        }
-    }
-    documents.sort();
-    documents
-}
-
-fn read(document: &str) -> String {
-    std::fs::read_to_string(root().join(document)).expect("document")
-}
-
-fn blocks() -> Vec<Block> {
-    documents().iter().flat_map(|document| blocks_of(document)).collect()
-}
-
-fn blocks_of(document: &str) -> Vec<Block> {
-    let text = read(document);
-    let mut blocks: Vec<Block> = Vec::new();
-    let (mut mark, mut open, mut list, mut blank) = (None, false, false, true);
-    for (number, line) in (1..).zip(text.lines()) {
-        if line.starts_with("```") {
-            open = !open;
-            if open {
-                let (document, language) = (document.to_owned(), line[3..].trim().to_owned());
-                blocks.push(Block { document, line: number + 1, language, mark: mark.take(), text: String::new() });
-            }
-        } else if open {
-            let block = blocks.last_mut().expect("an open block");
-            block.text.extend([line, "\n"]);
-        } else if let Some(rest) = line.strip_prefix("<!-- test: ") {
-            let said = rest.strip_suffix(" -->").unwrap_or_else(|| panic!("{document}:{number}: {line}"));
-            assert_eq!(mark.replace(said.to_owned()), None, "{document}:{number}: the mark before has no block");
-        } else {
-            assert!(mark.is_none(), "{document}:{number}: a mark without a block");
-            // Indented code would be overlooked. What is indented below the item of a list belongs to it.
-            assert!(!(blank && !list && line.starts_with("    ")), "{document}:{number}: code without a fence");
-            if !line.is_empty() && !line.starts_with(' ') {
-                list = line.starts_with(['-', '*']) || line.starts_with(|c: char| c.is_ascii_digit());
-            }
-        }
-        blank = line.is_empty();
-    }
-    assert!(!open && mark.is_none(), "{document}: the end of a block is missing");
-    blocks
-}
 
 #[test]
 fn every_block_is_tested_or_says_why_not() {
@@ -135,6 +36,9 @@ fn every_block_is_tested_or_says_why_not() {
         uses.iter().filter_map(|used| if let Use::Fragment(name) = used { Some(*name) } else { None }).collect();
     for entry in std::fs::read_dir(root().join("tests/docs")).expect("harnesses") {
         let path = entry.expect("entry").path();
+        if path.extension().is_none_or(|extension| extension != "c") {
+            continue;
+        }
         let name = path.file_stem().and_then(|stem| stem.to_str()).expect("UTF-8");
         assert!(used.contains(name), "no block is a part of {}", path.display());
     }
@@ -254,8 +158,7 @@ fn perf_unwinds_the_worked_examples() {
     }
 }
 
-/// Runs the commands of all documents, each document's in a directory of its own. In their path are `jitsym`, and `vm`, which
-/// runs `examples/hello.toy` for a while.
+/// Runs the commands of all documents, each document's in a directory of its own.
 #[test]
 fn commands_do_what_the_text_says() {
     let toy = compile("gcc", &["examples/toy_jit.c"], Link::Static, &["-O1"], "toy_jit");
@@ -275,89 +178,6 @@ fn commands_do_what_the_text_says() {
             let right = output.status.success() && expect.is_none_or(|text| stdout(&output).contains(text));
             assert!(right, "{}, {expect:?} expected: {}", block.place(), describe(&shell, &output));
         }
-    }
-}
-
-/// Where the commands of a document run.
-struct Sandbox(PathBuf);
-
-impl Sandbox {
-    fn new(document: &str, toy: &Path) -> Self {
-        let sandbox = Sandbox(scratch_dir(document.replace('/', "-")));
-        std::fs::remove_dir_all(&sandbox.0).expect("empty");
-        let bin = sandbox.0.join("bin");
-        std::fs::create_dir_all(&bin).expect("directory");
-        std::fs::write(sandbox.pids(), "").expect("write pids");
-        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_jitsym"), bin.join("jitsym")).expect("link");
-        // It runs for longer if it has to be found first.
-        let script = format!(
-            "#!/bin/sh\necho $$ >>'{}'\nexec '{}' '{}' $VM_SECONDS\n",
-            sandbox.pids().display(),
-            toy.display(),
-            root().join("examples/hello.toy").display()
-        );
-        std::fs::write(bin.join("vm"), script).expect("write vm");
-        std::fs::set_permissions(bin.join("vm"), PermissionsExt::from_mode(0o755)).expect("executable");
-        sandbox
-    }
-
-    fn pids(&self) -> PathBuf {
-        self.0.join("pids")
-    }
-
-    fn shell(&self, commands: &str) -> Command {
-        let mut shell = perf::command("timeout");
-        shell.args(["120", "sh", "-euc", commands]).current_dir(&self.0).env("HOME", &self.0);
-        let path = std::env::var("PATH").expect("PATH");
-        shell.env("PATH", format!("{}:{path}", self.0.join("bin").display()));
-        shell.env("VM_SECONDS", if commands.contains("vm &") { "8" } else { "2" });
-        shell
-    }
-}
-
-impl Drop for Sandbox {
-    /// Reports may need the files of the processes until the last block.
-    fn drop(&mut self) {
-        let pids = std::fs::read_to_string(self.pids()).unwrap_or_default();
-        pids.lines().filter_map(|pid| pid.parse().ok()).for_each(|pid| drop(TmpFiles(pid)));
-    }
-}
-
-/// The toy in a pid namespace and with a `/tmp` of its own, for twelve seconds.
-struct Container {
-    unshare: Child,
-    /// Its pid out here.
-    pid: u32,
-}
-
-impl Container {
-    fn new(toy: &Path) -> Self {
-        // Both files may lie in the /tmp that is hidden.
-        let script = "exec 8<\"$1\" 9<\"$0\"; mount -t tmpfs none /tmp; cat <&8 >/tmp/hello.toy
-            exec /proc/self/fd/9 /tmp/hello.toy 12";
-        let mut unshare = perf::command("unshare");
-        unshare.args(["--pid", "--fork", "--kill-child", "--mount", "sh", "-euc", script]).arg(toy);
-        let unshare = unshare.arg(root().join("examples/hello.toy")).spawn().expect("start unshare");
-        let mut container = Container { pid: 0, unshare };
-        let children = format!("/proc/{0}/task/{0}/children", container.unshare.id());
-        for _ in 0..1000 {
-            let child = std::fs::read_to_string(&children).unwrap_or_default();
-            container.pid = child.trim().parse().unwrap_or(0);
-            if Path::new(&format!("/proc/{}/root/tmp/perf-1.map", container.pid)).exists() {
-                return container;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        panic!("nothing is in the container");
-    }
-}
-
-impl Drop for Container {
-    fn drop(&mut self) {
-        // The process inside goes with it.
-        let _ = self.unshare.kill();
-        let _ = self.unshare.wait();
-        drop(TmpFiles(self.pid));
     }
 }
 
