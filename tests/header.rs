@@ -1,11 +1,13 @@
-//! The checked-in header is what cbindgen makes of the sources.
+//! The checked-in header is what cbindgen makes of the sources, and the reference what the header says.
+
+#[path = "support/reference.rs"]
+mod reference;
 
 use std::path::Path;
 
 #[test]
 fn header_is_up_to_date() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let path = root.join("include/jitsym.h");
     let config = cbindgen::Config::from_file(root.join("cbindgen.toml")).expect("cbindgen.toml");
     let mut builder = cbindgen::Builder::new().with_config(config);
     for source in ["src/capi/status.rs", "src/capi/types.rs", "src/capi/mod.rs"] {
@@ -14,13 +16,16 @@ fn header_is_up_to_date() {
     let mut fresh = Vec::new();
     builder.generate().expect("cbindgen").write(&mut fresh);
 
-    if std::env::var_os("JITSYM_UPDATE_HEADER").is_some() {
-        std::fs::write(&path, &fresh).expect("write the header");
-        return;
+    let fresh = String::from_utf8(fresh).expect("UTF-8");
+    for (file, text) in [("docs/reference.md", reference::from_header(&fresh)), ("include/jitsym.h", fresh)] {
+        let path = root.join(file);
+        if std::env::var_os("JITSYM_UPDATE_HEADER").is_some() {
+            std::fs::write(&path, &text).expect("write the file");
+            continue;
+        }
+        assert!(
+            std::fs::read_to_string(&path).unwrap_or_default() == text,
+            "{file} differs from the sources; update it with\n    JITSYM_UPDATE_HEADER=1 cargo test --test header"
+        );
     }
-    let checked_in = std::fs::read(&path).unwrap_or_default();
-    assert!(
-        checked_in == fresh,
-        "include/jitsym.h differs from the sources; update it with\n    JITSYM_UPDATE_HEADER=1 cargo test --test header"
-    );
 }

@@ -1,0 +1,236 @@
+//! What README.md and docs/*.md say in code and numbers is true.
+//!
+//! Every block of code in them is compiled and run, or says why not. What is done with it depends on its language, and on a
+//! comment in front of it:
+//!
+//! | block | what is done |
+//! |---|---|
+//! | `c` with a `main` | compiled, run, and what it has registered is looked for |
+//! | `c` behind `<!-- test: NAME -->` | a part of the program `tests/docs/NAME.c`, which includes all such parts of the document |
+//! | `sh` | run in the sandbox of its document, in the order of the text |
+//! | `sh` behind `<!-- test: expect TEXT -->` | the same, and its output has to contain the text |
+//! | `sh` behind `<!-- test: container, expect TEXT -->` | the same, `$pid` being that of a process in a container |
+//! | any behind `<!-- test: not run, REASON -->` | nothing |
+
+#[path = "docs/blocks.rs"]
+mod blocks;
+#[path = "support/perf.rs"]
+mod perf;
+#[path = "docs/sandbox.rs"]
+mod sandbox;
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use blocks::*;
+use sandbox::{Container, Sandbox};
+use support::*;
+
+#[test]
+fn every_block_is_tested_or_says_why_not() {
+    let blocks = blocks();
+    let uses: Vec<Use<'_>> = blocks.iter().map(Block::used).collect();
+    let used: BTreeSet<&str> =
+        uses.iter().filter_map(|used| if let Use::Fragment(name) = used { Some(*name) } else { None }).collect();
+    for entry in std::fs::read_dir(root().join("tests/docs")).expect("harnesses") {
+        let path = entry.expect("entry").path();
+        if path.extension().is_none_or(|extension| extension != "c") {
+            continue;
+        }
+        let name = path.file_stem().and_then(|stem| stem.to_str()).expect("UTF-8");
+        assert!(used.contains(name), "no block is a part of {}", path.display());
+    }
+    assert!(uses.contains(&Use::Program));
+}
+
+/// Compiles C as strictly as the strictest of readers.
+const STRICT: [&str; 4] = ["-std=c99", "-Wpedantic", "-D_GNU_SOURCE", "-O2"];
+
+fn compile_strictly(source: &Path, link: Link, flags: &[&str], name: &str) -> PathBuf {
+    compile("gcc", &[source.to_str().expect("UTF-8")], link, &[&STRICT, flags].concat(), name)
+}
+
+/// Each program is made with both libraries, and leaves a map in which its one function is.
+#[test]
+fn programs_compile_and_run() {
+    for block in blocks().iter().filter(|block| block.used() == Use::Program) {
+        let name = block.place().replace(['/', ':'], "-");
+        let dir = scratch_dir(&name);
+        let source = dir.join("program.c");
+        std::fs::write(&source, lines_of(block)).expect("write the program");
+        for link in [Link::Shared, Link::Static] {
+            let program = compile_strictly(&source, link, &[], &format!("{name}-{link:?}"));
+            let mut command = perf::command(program);
+            command.env("JITSYM_DIR", &dir);
+            let child = command.spawn().expect("start");
+            let pid = child.id();
+            assert!(child.wait_with_output().expect("wait").status.success(), "{}, {link:?}", block.place());
+            checker::assert_all_sound(&dir, &[]);
+            let map = std::fs::read_to_string(dir.join(format!("perf-{pid}.map"))).expect("map");
+            assert!(map.ends_with(" answer\n") && map.lines().count() == 1, "{}: {map}", block.place());
+        }
+    }
+}
+
+/// The text of a block for the compiler, which then gives places in the document.
+fn lines_of(block: &Block) -> String {
+    format!("#line {} \"{}\"\n{}", block.line, block.document, block.text)
+}
+
+/// Compiles a harness with the fragments of all documents that are marked for it.
+fn compile_harness(name: &str, flags: &[&str]) -> PathBuf {
+    let dir = scratch_dir(name);
+    let mut text = String::new();
+    for block in blocks().iter().filter(|block| block.used() == Use::Fragment(name)) {
+        let _ = writeln!(text, "{}", lines_of(block));
+    }
+    std::fs::write(dir.join("fragments.c"), text).expect("write the fragments");
+    let include = format!("-I{}", dir.display());
+    compile_strictly(&harness(name), Link::Shared, &[&[&*include], flags].concat(), name)
+}
+
+#[test]
+fn declarations_are_those_of_the_header() {
+    run(&mut perf::command(compile_harness("declarations", &[])));
+}
+
+#[test]
+fn fragments_of_a_runtime_do_what_the_text_says() {
+    let program = compile_harness("lifecycle", &[]);
+    for (mode, variable, files) in [("off", None, 0), ("on", Some("on"), 2)] {
+        std::fs::remove_dir_all(scratch_dir("lifecycle-files")).expect("remove the files of the run before");
+        let dir = scratch_dir("lifecycle-files");
+        let mut command = perf::command(&program);
+        command.arg(mode).env("JITSYM_DIR", &dir);
+        if let Some(value) = variable {
+            command.env("JITSYM", value);
+        }
+        assert_eq!(stdout(&run(&mut command)), "ok\n");
+        assert_eq!(checker::assert_all_sound(&dir, &[]), files, "{mode}");
+    }
+}
+
+/// The stacks that perf finds through frames that are described as the text says.
+#[test]
+fn perf_unwinds_the_worked_examples() {
+    let program = compile_harness("frames", &["-fomit-frame-pointer", "-fno-optimize-sibling-calls"]);
+    let dir = scratch_dir("frames-data");
+    let (data, injected) = (dir.join("perf.data"), dir.join("jit.data"));
+    let mut record = perf::perf("record");
+    record.args(["-q", "-k", "1", "-e", "cpu-clock", "-F", "999", "--call-graph", "dwarf,4096", "-o"]).arg(&data);
+    // The shell says its pid, which the program takes over.
+    record.args(["sh", "-c", "echo $$; exec \"$0\" 3"]).arg(program);
+    let pid = {
+        let _alone = serial();
+        stdout(&run(&mut record)).trim().parse::<u32>().expect("pid")
+    };
+    let _files = TmpFiles(pid);
+    run(perf::perf("inject").args(["--jit", "-i"]).arg(&data).arg("-o").arg(&injected));
+    let text = stdout(&run(perf::perf("script").args(["--no-inline", "-F", "ip,sym", "-i"]).arg(&injected)));
+
+    // By code and caller, how many stacks are whole, of how many.
+    let mut stacks: BTreeMap<(&str, &str), (usize, usize)> = BTreeMap::new();
+    let mut wrong = String::new();
+    for sample in text.split("\n\n") {
+        let frames: Vec<&str> = sample.lines().filter_map(|line| Some(line.trim_start().split_once(' ')?.1)).collect();
+        let Some(name) = frames.first().filter(|name| name.starts_with("TRACE_") || **name == "moar frame") else {
+            continue;
+        };
+        let caller = frames.get(1).filter(|caller| caller.starts_with("via_")).unwrap_or(&"nobody");
+        let (whole, all) = stacks.entry((name, caller)).or_default();
+        *all += 1;
+        if *caller != "nobody" && frames.get(2) == Some(&"main") {
+            *whole += 1;
+        } else if wrong.len() < 2000 {
+            let _ = writeln!(wrong, "{}", frames.join(" < "));
+        }
+    }
+    println!("{stacks:?}");
+    for name in ["TRACE_1 root", "TRACE_2 side", "TRACE_3 plain", "moar frame"] {
+        for register in ["rbx", "rbp", "r12", "r13", "r14", "r15"] {
+            let (whole, all) = stacks.get(&(name, &*format!("via_{register}"))).copied().unwrap_or_default();
+            assert!(all >= 10 && whole == all, "{name}, {register}: {whole} of {all} whole:\n{wrong}");
+        }
+        let lost = stacks.get(&(name, "nobody")).map_or(0, |(_, all)| *all);
+        assert!(lost <= 2, "{name}: {lost} without a caller:\n{wrong}");
+    }
+}
+
+/// Runs the commands of all documents, each document's in a directory of its own.
+#[test]
+fn commands_do_what_the_text_says() {
+    let toy = compile("gcc", &["examples/toy_jit.c"], Link::Static, &["-O1"], "toy_jit");
+    let blocks = blocks();
+    let documents: BTreeSet<&str> = blocks.iter().map(|block| &*block.document).collect();
+    for document in documents {
+        let sandbox = Sandbox::new(document, &toy);
+        for block in blocks.iter().filter(|block| block.document == document) {
+            let Use::Shell { container, expect } = block.used() else { continue };
+            let mut shell = sandbox.shell(&block.text);
+            let _alone = serial();
+            let inhabitant = container.then(|| Container::new(&toy));
+            if let Some(container) = &inhabitant {
+                shell.env("pid", container.pid.to_string());
+            }
+            let output = try_run(&mut shell);
+            let right = output.status.success() && expect.is_none_or(|text| stdout(&output).contains(text));
+            assert!(right, "{}, {expect:?} expected: {}", block.place(), describe(&shell, &output));
+        }
+    }
+}
+
+/// Every link to another place in the tree leads somewhere, and to a heading that is there.
+#[test]
+fn links_lead_somewhere() {
+    let anchors = |document: &Path| -> BTreeSet<String> {
+        let text = std::fs::read_to_string(document).expect("document");
+        let headings = text.lines().filter_map(|line| Some(line.strip_prefix('#')?.trim_start_matches('#').trim()));
+        headings
+            .map(|heading| {
+                let letters = heading.to_lowercase().replace(' ', "-");
+                letters.chars().filter(|c| c.is_alphanumeric() || "-_".contains(*c)).collect()
+            })
+            .collect()
+    };
+    let mut count = 0;
+    for document in documents() {
+        let here = root().join(&document);
+        let text = read(&document);
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if target.contains("://") {
+                continue;
+            }
+            let (file, heading) = target.split_once('#').unwrap_or((target, ""));
+            let to = if file.is_empty() { here.clone() } else { here.parent().expect("directory").join(file) };
+            assert!(to.exists(), "{document}: {target}");
+            assert!(heading.is_empty() || anchors(&to).contains(heading), "{document}: {target}");
+            count += 1;
+        }
+    }
+    assert!(count > 50, "{count}");
+}
+
+#[test]
+fn the_link_line_for_static_libraries_is_the_tested_one() {
+    assert!(read("README.md").contains(&format!("libjitsym.a {}`", STATIC_LIBS.join(" "))));
+}
+
+#[test]
+fn every_variable_of_the_environment_is_documented() {
+    let source = std::fs::read_to_string(root().join("src/config.rs")).expect("source");
+    let mut variables: BTreeSet<&str> = BTreeSet::new();
+    for begin in ["env(\"", "is_on(\"", "option, \"", "map_max, \"", "jitdump_max, \""] {
+        variables.extend(source.split(begin).skip(1).filter_map(|rest| rest.split('"').next()));
+    }
+    assert!(variables.len() >= 12, "{variables:?}");
+    for (document, variable) in
+        ["README.md", "docs/users.md"].iter().flat_map(|d| variables.iter().map(move |v| (d, v)))
+    {
+        let text = read(document);
+        let rows =
+            text.lines().filter(|line| line.starts_with("| `")).map(|line| line.split(" |").next().unwrap_or_default());
+        assert!(rows.into_iter().any(|row| row.contains(&format!("`{variable}`"))), "{document}: {variable}");
+    }
+}

@@ -1,0 +1,168 @@
+//! Makes `docs/reference.md` of the header: an entry for each function and type, its comment as the text.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+/// A declaration and the comment in front of it.
+struct Entry {
+    kind: Kind,
+    name: String,
+    /// Lines of the comment, without its stars.
+    comment: Vec<String>,
+    /// A function as it is declared.
+    declaration: String,
+    /// Fields or enumerators, each with its comment.
+    members: Vec<(String, Vec<String>)>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Function,
+    Struct,
+    Enum,
+    Other,
+}
+
+const SECTIONS: [(Kind, &str); 4] = [
+    (Kind::Function, "Functions"),
+    (Kind::Struct, "Structs"),
+    (Kind::Enum, "Enumerations"),
+    (Kind::Other, "Other types"),
+];
+
+const INTRODUCTION: &str = "\
+# Reference
+
+<!-- Made from include/jitsym.h by `JITSYM_UPDATE_HEADER=1 cargo test --test header`. Do not edit. -->
+
+All of [jitsym.h](../include/jitsym.h). What to call when is in [integration.md](integration.md).
+";
+
+/// The whole document.
+pub fn from_header(header: &str) -> String {
+    let entries = parse(header);
+    let names: BTreeSet<&str> = entries.iter().map(|entry| &*entry.name).collect();
+    let mut out = String::from(INTRODUCTION);
+    for (kind, title) in SECTIONS {
+        let links = entries.iter().filter(|entry| entry.kind == kind).map(|entry| link(&entry.name));
+        let _ = writeln!(out, "\n{title}: {}.", links.collect::<Vec<_>>().join(", "));
+    }
+    let _ = writeln!(out, "\n## Conventions\n\n{}", conventions(header));
+    for (kind, title) in SECTIONS {
+        let _ = writeln!(out, "\n## {title}");
+        for entry in entries.iter().filter(|entry| entry.kind == kind) {
+            entry.write(&names, &mut out);
+        }
+    }
+    out
+}
+
+impl Entry {
+    fn write(&self, names: &BTreeSet<&str>, out: &mut String) {
+        let _ = writeln!(out, "\n### {}\n", self.name);
+        if !self.declaration.is_empty() {
+            let _ = writeln!(out, "<!-- test: declarations -->\n```c\n{}\n```\n", self.declaration);
+        }
+        for line in &self.comment {
+            match &**line {
+                "# Safety" => out.push_str("**Pointers.**\n"),
+                line => drop(writeln!(out, "{}", linked(line, names, &self.name))),
+            }
+        }
+        if !self.members.is_empty() {
+            out.push('\n');
+        }
+        for (member, comment) in &self.members {
+            let _ = writeln!(out, "- `{member}`: {}", linked(&comment.join(" "), names, &self.name));
+        }
+    }
+}
+
+fn link(name: &str) -> String {
+    format!("[`{name}`](#{name})")
+}
+
+/// The text, with links in place of the names that have an entry, but for the one at hand; `name.field` is one as well.
+fn linked(text: &str, names: &BTreeSet<&str>, here: &str) -> String {
+    let parts = text.split('`').enumerate().map(|(index, part)| {
+        let name = part.split('.').next().unwrap_or_default();
+        match index % 2 {
+            0 => part.to_owned(),
+            _ if names.contains(name) && name != here => format!("[`{part}`](#{name})"),
+            _ => format!("`{part}`"),
+        }
+    });
+    parts.collect()
+}
+
+/// What the comment at the top says of every call.
+fn conventions(header: &str) -> String {
+    let comment = header.split("*/").next().unwrap_or_default();
+    let (_, text) = comment.split_once(" * Conventions.").expect("conventions");
+    let lines = text.lines().map(|line| line.trim_start_matches(" *").trim()).filter(|line| !line.starts_with("SPDX"));
+    lines.collect::<Vec<_>>().join("\n").trim().to_owned()
+}
+
+/// The entries in the order of the header.
+fn parse(header: &str) -> Vec<Entry> {
+    let mut entries = Vec::new();
+    let mut lines = header.lines();
+    let mut comment = Vec::new();
+    while let Some(line) = lines.next() {
+        match line {
+            "/**" => comment = comment_lines(&mut lines),
+            _ if line.starts_with("typedef ") || line.starts_with("JITSYM_API") => {
+                entries.push(entry(line, &mut lines, std::mem::take(&mut comment)));
+            }
+            _ => {}
+        }
+    }
+    entries
+}
+
+fn comment_lines<'a>(lines: &mut impl Iterator<Item = &'a str>) -> Vec<String> {
+    let body = lines.take_while(|line| line.trim() != "*/");
+    body.map(|line| line.trim().trim_start_matches('*').trim().to_owned()).collect()
+}
+
+fn entry<'a>(first: &str, lines: &mut impl Iterator<Item = &'a str>, comment: Vec<String>) -> Entry {
+    assert!(!comment.is_empty(), "{first:?} has no comment");
+    let mut entry =
+        Entry { kind: Kind::Other, name: String::new(), comment, declaration: String::new(), members: Vec::new() };
+    if let Some(rest) = first.strip_prefix("JITSYM_API") {
+        let mut declaration = rest.trim().to_owned();
+        while !declaration.ends_with(';') {
+            declaration.extend([if declaration.is_empty() { "" } else { "\n" }, lines.next().expect("the end of it")]);
+        }
+        let name = declaration.split('(').next().and_then(|head| head.rsplit([' ', '*']).next());
+        entry.name = name.expect("a name").to_owned();
+        entry.kind = Kind::Function;
+        // Shorter, without the tags that every type has a name for; what follows the first line moves with its parenthesis.
+        let plain = declaration.replace("enum ", "").replace("struct ", "");
+        let arguments: Vec<&str> = plain.lines().map(str::trim).collect();
+        let indent = format!("\n{}", " ".repeat(arguments[0].find('(').expect("arguments") + 1));
+        entry.declaration = arguments.join(&indent);
+        return entry;
+    }
+    if first.ends_with(';') {
+        entry.name = first.trim_end_matches(';').rsplit(' ').next().expect("a name").to_owned();
+        return entry;
+    }
+    entry.kind = if first.starts_with("typedef enum") { Kind::Enum } else { Kind::Struct };
+    let mut comment = Vec::new();
+    loop {
+        let line = lines.next().expect("the end of the type").trim();
+        if let Some(name) = line.strip_prefix("} ") {
+            entry.name = name.trim_end_matches(';').to_owned();
+            return entry;
+        }
+        match line {
+            "/**" => comment = comment_lines(lines),
+            _ => {
+                let member = line.trim_end_matches([',', ';']).replace("struct ", "");
+                assert!(!comment.is_empty(), "{member:?} has no comment");
+                entry.members.push((member, std::mem::take(&mut comment)));
+            }
+        }
+    }
+}
