@@ -59,6 +59,7 @@ errors! {
     30 NotRunning, "JITSYM_ERR_NOT_RUNNING", "the sink is not running";
     31 Busy, "JITSYM_ERR_BUSY", "the call interrupted another call of the same thread";
     32 Internal, "JITSYM_ERR_INTERNAL", "internal failure";
+    33 Forbidden, "JITSYM_ERR_FORBIDDEN", "the user does not allow sinks to be enabled late";
 }
 
 impl fmt::Display for Error {

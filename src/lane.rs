@@ -57,7 +57,8 @@ impl Lane {
         self.engine.wake_if_asleep();
     }
 
-    /// Lays down one record. An error leaves no trace.
+    /// Lays down one record. An error leaves no trace; `NotRunning` is that of a call that was overtaken by the end of all
+    /// sinks.
     ///
     /// The time is taken when there is room. A call that had to wait for it is stamped later than it began, which is as
     /// true: the code does not run before the call returns.
@@ -67,7 +68,7 @@ impl Lane {
         }
         loop {
             if self.cursor.is_some() {
-                self.enter();
+                self.enter_if_on()?;
                 // While there was no record the writer may have taken the chunk.
                 let filled = self.cursor.as_mut().map(|cursor| fill_and_commit(cursor, self.engine, record));
                 let was_empty = self.cursor.as_ref().is_some_and(Cursor::is_empty);
@@ -96,11 +97,17 @@ impl Lane {
             if !fits {
                 return Err(Error::NoMemory);
             }
+            if self.engine.is_off() {
+                return Err(Error::NotRunning);
+            }
             self.engine.status.counters.dropped.add(1);
             return Err(Error::Dropped);
         };
         let chunk = cursor.chunk();
-        self.enter();
+        if let Err(off) = self.enter_if_on() {
+            pool.recycle(chunk);
+            return Err(off);
+        }
         let sent = fill_and_commit(&mut cursor, self.engine, record)
             .and_then(|filled| filled.then_some(()).ok_or(Error::Internal))
             // What this thread laid down before has to be written before.
@@ -112,6 +119,17 @@ impl Lane {
         }
         self.engine.wake_if_asleep();
         sent
+    }
+
+    /// As `enter`, unless there is nothing to lay down records for any more. Whoever turns that off looks afterwards who is
+    /// at it (`Writer::turn_off`), and takes chunks from those that are not.
+    fn enter_if_on(&mut self) -> Result<()> {
+        self.enter();
+        if self.engine.is_off() {
+            self.slot.end();
+            return Err(Error::NotRunning);
+        }
+        Ok(())
     }
 
     /// Announces a record, and sees to it that the writer does not take the chunk before `Slot::end`.
@@ -135,7 +153,7 @@ impl Lane {
     #[cold]
     fn change_chunk(&mut self) -> Result<()> {
         // The full one goes first, also if there is no other yet: writing it out is what makes one free.
-        self.enter();
+        self.enter_if_on()?;
         let has_filled_one = self.cursor.is_some();
         let handed_over = self.hand_over();
         self.slot.end();
@@ -144,6 +162,9 @@ impl Lane {
         let taken = engine.take_chunk().or_else(|| if has_filled_one { engine.wait_for_writer() } else { None });
         let taken = taken.or_else(|| engine.pool.take_new());
         let Some(cursor) = taken.or_else(|| engine.wait_for(|| engine.pool.take())) else {
+            if engine.is_off() {
+                return Err(Error::NotRunning);
+            }
             engine.status.counters.dropped.add(1);
             return Err(Error::Dropped);
         };

@@ -15,7 +15,7 @@ use crate::process::{self, Process};
 use crate::spool::recover;
 use crate::sys::{memory, thread};
 use crate::unwind::Source;
-use crate::writer::{Inheritance, Stopped, Writer};
+use crate::writer::{Change, Inheritance, Stop, Stopped, Writer};
 use crate::{producer, Id};
 
 /// The longest that closing and the exit of the process wait for the writer, and that a flush with no time given does.
@@ -25,6 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Default)]
 pub struct Control {
     open: u32,
+    /// What each open session has asked for, by its place.
+    configs: Vec<(usize, Config)>,
     running: Option<Running>,
     /// The writer between two threads.
     writer: Option<Box<Writer>>,
@@ -145,27 +147,41 @@ fn open(options: &Options) -> Result<Session> {
 fn open_in(process: &'static Process, options: &Options) -> Result<Session> {
     let config = Config::new(options)?;
     let mut control = process.control();
-    // A session that writes nothing has nobody's files to complete, and makes nothing that somebody has to clean up.
-    let is_off = config.sinks == Sinks::NONE;
-    let config = Config { spool: config.spool && !is_off, ..config };
-    let tidy = !is_off && (process.engine().is_none() || config.recover);
-    let recovered = if tidy { thread::quietly(|| recover::tidy(&config.spool_dir, config.recover)) } else { 0 };
     let engine = process.engine_or_new(|| thread::quietly(|| Engine::new(&config, &process.last_error)))?;
-    engine.status.counters.recovered.add(recovered);
     // A place first: it is the one thing that would have to be taken back.
     let place = process.sessions.iter().position(|place| place.load(Ordering::Relaxed) == 0);
     let place = place.ok_or(Error::TooManySessions)?;
     match &control.running {
-        Some(running) if !config.can_join(&running.config) => return Err(Error::Conflict),
-        Some(_) => {}
-        None => control.start(process, engine, config, None)?,
+        Some(running) if running.config.sinks != Sinks::NONE && !config.can_join(&running.config) => {
+            return Err(Error::Conflict)
+        }
+        Some(_) => {
+            if config.recover && config.sinks != Sinks::NONE {
+                tidy(engine, &config);
+            }
+            control.join(engine, &config)?;
+        }
+        None => control.start(process, engine, config.clone(), None)?,
     }
     control.open += 1;
+    control.configs.retain(|&(known, _)| known != place);
+    control.configs.push((place, config));
     let serial = process.serial.fetch_add(1, Ordering::Relaxed);
     let handle = handle(process, serial, place);
     process.sessions[place].store(handle, Ordering::Release);
-    OFF.store(if engine.sinks() == Sinks::NONE { handle } else { NO_HANDLE }, Ordering::Relaxed);
+    set_off(engine, handle);
     Ok(Session(handle))
+}
+
+/// To be called under the process's lock.
+fn set_off(engine: &Engine, handle: u64) {
+    OFF.store(if engine.is_off() { handle } else { NO_HANDLE }, Ordering::Relaxed);
+}
+
+/// What is done about dead processes before there is a spool of our own.
+fn tidy(engine: &Engine, config: &Config) {
+    let recovered = thread::quietly(|| recover::tidy(&config.spool_dir, config.recover));
+    engine.status.counters.recovered.add(recovered);
 }
 
 /// Lets the sessions go on that a forked child has taken over. Sinks that cannot start count as failed.
@@ -174,8 +190,10 @@ pub(crate) fn go_on(
     engine: &'static Engine,
     config: Config,
     inheritance: Option<Inheritance>,
+    configs: Vec<(usize, Config)>,
 ) {
     let mut control = process.control();
+    control.configs = configs;
     let open = process.sessions.iter().filter(|place| place.load(Ordering::Relaxed) != 0).count();
     control.open = open as u32;
     if inheritance.is_some() && control.start(process, engine, config, inheritance).is_err() {
@@ -200,7 +218,8 @@ impl Control {
         config: Config,
         inheritance: Option<Inheritance>,
     ) -> Result<()> {
-        if config.sinks == Sinks::NONE {
+        // A session that writes nothing has nobody's files to complete, and makes nothing that somebody has to clean up.
+        if config.sinks == Sinks::NONE && !config.remember {
             engine.status.set_sinks(Sinks::NONE, Sinks::NONE);
             return Ok(());
         }
@@ -214,13 +233,25 @@ impl Control {
                 }
             }
         }
+        let was_open = engine.pool.is_open();
+        if inheritance.is_none() && (config.recover || !was_open) {
+            tidy(engine, &config);
+        }
+        let dir = config.spool.then_some(config.spool_dir.as_path());
+        if let Some(why) = thread::quietly(|| engine.pool.open(dir)) {
+            process.last_error.set(why);
+        }
         let mut writer = self.writer.take().unwrap_or_else(|| Box::new(Writer::new(process, engine)));
         writer.begin();
         engine.configure(&config);
         let running = thread::quietly(|| writer.open(&config));
         let paths = writer.ledger.sinks.paths();
-        if running == Sinks::NONE {
+        if running == Sinks::NONE && config.sinks != Sinks::NONE {
+            engine.status.stop_sinks();
             self.writer = Some(writer);
+            if !was_open {
+                engine.pool.shut();
+            }
             return Err(Error::NoSink);
         }
         if let Some(inheritance) = inheritance {
@@ -252,9 +283,97 @@ impl Control {
         }
     }
 
-    /// Ends the writer thread once it has written everything.
-    fn stop(&mut self, engine: &Engine) -> Result<()> {
+    /// A session joins those that are open. Nobody has to start what nobody has asked for so far, but to remember, or to write
+    /// where so far code is only remembered.
+    fn join(&mut self, engine: &Engine, config: &Config) -> Result<()> {
+        let Some(running) = &self.running else { return Ok(()) };
+        let only_remembers = running.config.sinks == Sinks::NONE;
+        let on = if only_remembers { config.sinks } else { Sinks::NONE };
+        if on == Sinks::NONE && (running.config.remember || !config.remember) {
+            return Ok(());
+        }
+        match self.change(engine, config, on, Sinks::NONE) {
+            // The other one runs.
+            Err(Error::SinkFailed) => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Starts sinks.
+    fn enable(&mut self, process: &'static Process, engine: &'static Engine, config: Config) -> Result<()> {
+        let (asked, known) = (config.sinks, engine.status.sinks());
+        let Some(running) = &self.running else {
+            self.start(process, engine, config, None)?;
+            return match engine.status.sinks_failed() {
+                Sinks::NONE => Ok(()),
+                _ => Err(Error::SinkFailed),
+            };
+        };
+        if !(Config { sinks: Sinks(asked.0 & known.0), ..config.clone() }).can_join(&running.config) {
+            return Err(Error::Conflict);
+        }
+        match asked.without(known) {
+            Sinks::NONE => Ok(()),
+            on => self.change(engine, &config, on, Sinks::NONE),
+        }
+    }
+
+    /// Stops sinks.
+    fn disable(&mut self, engine: &Engine, sinks: Sinks) -> Result<()> {
+        let Some(running) = &self.running else {
+            // What could not start is not wanted any more.
+            engine.status.remove_sinks(sinks);
+            return Ok(());
+        };
+        if engine.status.sinks().without(sinks) == Sinks::NONE && !running.config.remember {
+            return self.stop(engine, true);
+        }
+        let config = running.config.clone();
+        self.change(engine, &config, Sinks::NONE, sinks)
+    }
+
+    /// Has the running writer start or stop sinks.
+    fn change(&mut self, engine: &Engine, wanted: &Config, on: Sinks, off: Sinks) -> Result<()> {
+        let Some(running) = &mut self.running else { return Err(Error::NotRunning) };
+        let mut config = running.config.with_sinks_of(wanted, on);
+        config.sinks = config.sinks.without(off);
+        config.remember |= wanted.remember;
+        let (ack, answer) = handover();
+        let mut requests = engine.requests();
+        if requests.exit_is_elsewhere() {
+            return Err(Error::Timeout);
+        }
+        requests.change = Some(Change { on, off, config: config.clone(), ack });
+        drop(requests);
+        engine.wake();
+        running.config = config;
+        match answer.take(PATIENCE) {
+            Ok((result, paths)) => {
+                running.config.sinks = engine.status.sinks();
+                running.paths = paths;
+                result
+            }
+            Err(Missing::Late) => Err(Error::Timeout),
+            Err(Missing::Never) => Err(Error::Internal),
+        }
+    }
+
+    /// Removes the files of sinks that were stopped before, if that is asked for.
+    pub fn remove_files(&mut self) {
+        self.writer.iter_mut().for_each(|writer| writer.ledger.sinks.remove_files());
+    }
+
+    /// What each open session has asked for, by its place.
+    pub fn configs(&self) -> Vec<(usize, Config)> {
+        self.configs.clone()
+    }
+
+    /// Ends the writer thread once it has written everything. `off`: with sessions open.
+    fn stop(&mut self, engine: &Engine, off: bool) -> Result<()> {
         if self.running.is_none() {
+            if !off {
+                self.remove_files();
+            }
             return Ok(());
         }
         let (ack, answer) = handover();
@@ -262,7 +381,7 @@ impl Control {
         if requests.exit_is_elsewhere() {
             return Err(Error::Timeout);
         }
-        requests.stop = Some(ack);
+        requests.stop = Some(Stop { off, ack });
         drop(requests);
         self.running = None;
         engine.wake();
@@ -285,7 +404,7 @@ impl Ref {
     /// meanwhile, which `still_open` tells.
     #[inline]
     pub fn is_idle(&self) -> bool {
-        self.engine.sinks() == Sinks::NONE
+        self.engine.is_off()
     }
 
     /// A call that raced with the close of its session may or may not have been written, and says so. The closing side has
@@ -348,6 +467,35 @@ impl Ref {
         }
     }
 
+    /// Starts sinks for all sessions, with what this one has asked for when it was opened.
+    pub fn enable(&self, sinks: Option<Sinks>) -> Result<()> {
+        let mut control = self.process.control();
+        self.still_open(())?;
+        let place = (self.handle >> 8 & 0xff) as usize;
+        let config = control.configs.iter().find(|&&(known, _)| known == place);
+        let (_, config) = config.ok_or(Error::Internal)?;
+        if !config.late {
+            return Err(Error::Forbidden);
+        }
+        if memory::is_short() {
+            return Err(Error::NoMemory);
+        }
+        let default = if config.sinks == Sinks::NONE { Sinks::ALL } else { config.sinks };
+        let config = Config { sinks: sinks.unwrap_or(default), ..config.clone() };
+        let enabled = control.enable(self.process, self.engine, config);
+        set_off(self.engine, self.handle);
+        enabled
+    }
+
+    /// Stops sinks for all sessions.
+    pub fn disable(&self, sinks: Option<Sinks>) -> Result<()> {
+        let mut control = self.process.control();
+        self.still_open(())?;
+        let disabled = control.disable(self.engine, sinks.unwrap_or(Sinks::ALL));
+        set_off(self.engine, self.handle);
+        disabled
+    }
+
     pub fn close(&self) -> Result<()> {
         // One closer wins.
         let ended = self.place.compare_exchange(self.handle, 0, Ordering::SeqCst, Ordering::Relaxed);
@@ -357,7 +505,7 @@ impl Ref {
         let mut control = self.process.control();
         control.open = control.open.saturating_sub(1);
         if control.open == 0 {
-            control.stop(self.engine)
+            control.stop(self.engine, false)
         } else if control.running.is_some() {
             // Under the lock: the writer does not end before it has answered.
             self.engine.flush(PATIENCE)
@@ -374,7 +522,7 @@ impl Ref {
         let control = self.process.control();
         // Whoever closes ends the session first and then asks for the lock: as long as it is open the sinks are not stopped.
         self.still_open(())?;
-        if !self.engine.sinks().has(sink) {
+        if !self.engine.status.sinks().has(sink) {
             return Err(Error::NotRunning);
         }
         let paths = control.running.iter().flat_map(|running| &running.paths);
@@ -414,6 +562,16 @@ impl Session {
         find(self.0)?.flush(Some(timeout))
     }
 
+    /// Starts sinks in a running process; `jitsym_enable` in C.
+    pub fn enable(&self, sinks: Option<Sinks>) -> Result<()> {
+        find(self.0)?.enable(sinks)
+    }
+
+    /// Stops sinks in a running process; `jitsym_disable` in C.
+    pub fn disable(&self, sinks: Option<Sinks>) -> Result<()> {
+        find(self.0)?.disable(sinks)
+    }
+
     /// The path of the file that a sink writes; `jitsym_path` in C.
     pub fn path(&self, sink: Sinks) -> Result<PathBuf> {
         find(self.0)?.path(sink)
@@ -450,8 +608,9 @@ pub fn last_error() -> String {
 pub(crate) fn flush_at_exit() {
     let Ok(process) = process::current() else { return };
     let Some(engine) = process.engine() else { return };
-    let written = engine.sinks() == Sinks::NONE || engine.flush_at_exit(PATIENCE) != Err(Error::Timeout);
+    let written = engine.is_off() || engine.flush_at_exit(PATIENCE) != Err(Error::Timeout);
     if written {
+        process.remove_files_at_exit();
         engine.pool.memory().remove_spool();
     } else {
         engine.status.gate.shut(PATIENCE);

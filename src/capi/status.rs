@@ -84,6 +84,8 @@ pub enum jitsym_status {
     JITSYM_ERR_BUSY = 31,
     /// The library failed in a way that it should not have; the process goes on, the session does nothing more.
     JITSYM_ERR_INTERNAL = 32,
+    /// The variable `JITSYM_LATE` forbids to enable sinks at run time.
+    JITSYM_ERR_FORBIDDEN = 33,
 }
 
 use jitsym_status::*;
@@ -123,6 +125,7 @@ impl From<Error> for jitsym_status {
             Error::NotRunning => JITSYM_ERR_NOT_RUNNING,
             Error::Busy => JITSYM_ERR_BUSY,
             Error::Internal => JITSYM_ERR_INTERNAL,
+            Error::Forbidden => JITSYM_ERR_FORBIDDEN,
         }
     }
 }
