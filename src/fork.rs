@@ -204,9 +204,10 @@ fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<
     let writer = unsafe { writer.as_mut() };
     let wanted = wanted.filter(|config| config.sinks != Sinks::NONE);
     let configs = parent.configs();
+    let remember = writer.as_ref().and_then(|writer| writer.config()).is_some_and(|config| config.remember);
     let config = wanted.or_else(|| writer.as_ref().and_then(|writer| writer.config().cloned()));
     let config = match (config, configs.first()) {
-        (Some(config), _) => Config { recover: false, ..config },
+        (Some(config), _) => Config { recover: false, remember: remember || config.remember, ..config },
         // All sessions are off.
         (None, Some((_, config))) => Config { sinks: Sinks::NONE, ..config.clone() },
         (None, None) => Config::new(&Options { sinks: Some(Sinks::NONE), ..Options::default() })?,

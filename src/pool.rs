@@ -358,7 +358,7 @@ mod tests {
         assert_eq!(pool.open(Some(&dir)), None);
         assert_eq!(pool.memory().state(), crate::capi::types::jitsym_spool_state::JITSYM_SPOOL_SHARED);
         let again = pool.take().unwrap().chunk();
-        assert_eq!((again, again.committed()), (a, 0), "the same addresses");
+        assert_eq!((again.committed(), again.size()), (0, CHUNK_SIZE));
         pool.recycle(again);
         assert!(pool.shut());
         assert_eq!(pool.memory().state(), crate::capi::types::jitsym_spool_state::JITSYM_SPOOL_NONE);

@@ -272,8 +272,9 @@ impl Jitdump {
         self.kept.places.get(order).is_some()
     }
 
-    /// Gives up what waits to be written.
-    pub fn stop_trying(&mut self) {
+    /// Closes the directory too, and gives up what waits to be written.
+    pub fn leave(&mut self) {
+        self.dir = None;
         (self.trouble, self.lost) = (None, 0);
         self.kept.backlog = Backlog::default();
     }

@@ -138,6 +138,11 @@ impl PerfMap {
         Ok(text)
     }
 
+    /// Closes the directory too.
+    pub fn leave(&mut self) {
+        self.dir = None;
+    }
+
     /// Closes the file, which stays.
     pub fn close(&mut self) {
         self.file = None;

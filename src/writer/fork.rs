@@ -80,14 +80,13 @@ impl Writer {
         let ledger = &mut self.ledger;
         ledger.registry = registry;
         ledger.last_time = forked_at;
-        match &dump {
-            Some(kept) if ledger.sinks.running_dump().is_none() => {
-                forget_places(&mut ledger.registry, ledger.sinks.keep_prefaces(), |stored: Stored| {
-                    let mut head = vec![0; stored.len];
-                    kept.read(stored.offset, &mut head).ok().map(|()| head)
-                });
-            }
-            _ => ledger.write_live(dump.as_ref(), forked_at),
+        if ledger.sinks.running_dump().is_some() {
+            ledger.write_live(dump.as_ref(), forked_at);
+        } else {
+            forget_places(&mut ledger.registry, ledger.sinks.keep_prefaces(), |stored: Stored| {
+                let mut head = vec![0; stored.len];
+                dump.as_ref()?.read(stored.offset, &mut head).ok().map(|()| head)
+            });
         }
         let memory = self.engine.pool.memory();
         // The map is empty: written anew is the same as written.

@@ -107,6 +107,7 @@ impl Writer {
         let ledger = &mut self.ledger;
         ledger.registry.remove_all(|id| ledger.notices.push(Notice::Retired(id)));
         (ledger.registry, ledger.left) = (Registry::default(), Left::default());
+        ledger.sinks.note_forgotten();
         self.heed_notices();
         self.ledger.notices = Vec::new();
     }

@@ -65,11 +65,14 @@ impl SinkSet {
     /// Closes sinks whose files are up to date, and which stay.
     pub fn stop(&mut self, sinks: Sinks) {
         if sinks.has(Sinks::MAP) {
-            self.map.iter_mut().for_each(PerfMap::close);
+            self.map.iter_mut().for_each(|map| {
+                map.close();
+                map.leave();
+            });
         }
         if sinks.has(Sinks::JITDUMP) {
             self.close_dump();
-            self.dump.iter_mut().for_each(|(_, dump)| dump.stop_trying());
+            self.dump.iter_mut().for_each(|(_, dump)| dump.leave());
         }
         self.status.remove_sinks(sinks);
     }
