@@ -191,6 +191,7 @@ static const struct {
     STATUS(30, JITSYM_ERR_NOT_RUNNING),
     STATUS(31, JITSYM_ERR_BUSY),
     STATUS(32, JITSYM_ERR_INTERNAL),
+    STATUS(33, JITSYM_ERR_FORBIDDEN),
 };
 
 enum { STATUS_COUNT = sizeof statuses / sizeof statuses[0] };

@@ -690,7 +690,7 @@ static void memory(void) {
       fprintf(stderr, "on %ld KiB more, off %ld KiB more\n", (long)(on - before) / 1024, (long)(off - before) / 1024);
     }
     /* A slot for each id is kept (16 bytes): no id is ever given out again. */
-    CHECK(test_light || (on - before > 15 << 20 && off - before < 10 << 20));
+    CHECK(test_light || (on - before > 15 << 20 && off - before < 4 << 20));
   }
   CHECK_OK(jitsym_close(session));
 

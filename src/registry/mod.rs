@@ -17,6 +17,8 @@ use names::Names;
 use pieces::Pieces;
 use prefaces::Prefaces;
 
+use crate::sys::table::Table;
+
 /// How many entries of dead code are kept. Readers hold the whole map in memory, and so do we.
 const DEAD_MAX: usize = 1 << 16;
 
@@ -100,7 +102,7 @@ pub struct Inserted {
 #[derive(Debug, Default)]
 pub struct Registry {
     /// By the slot of the id, its lower half. Slots are few: those of ids that have ended are used again.
-    entries: Vec<Entry>,
+    entries: Table<Entry>,
     live: usize,
     pieces: Pieces,
     /// The pieces by their start. They do not overlap.
@@ -219,7 +221,8 @@ impl Registry {
     fn set_entry(&mut self, id: u64, live: &Live, piece: u32) {
         let slot = id as u32 as usize;
         if slot >= self.entries.len() {
-            self.entries.resize(slot + 1, Entry::default());
+            let missing = slot + 1 - self.entries.len();
+            (0..missing).for_each(|_| self.entries.push(Entry::default()));
         }
         self.entries[slot] = Entry {
             index: live.index,

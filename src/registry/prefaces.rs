@@ -2,6 +2,7 @@
 //! lie one behind the other in one piece of memory, as names do.
 
 use super::IN_MEMORY;
+use crate::sys::table::Table;
 
 /// Less garbage than this is not worth the while.
 const GARBAGE_MIN: usize = 64 * 1024;
@@ -9,7 +10,7 @@ const GARBAGE_MIN: usize = 64 * 1024;
 /// All prefaces. Each has one owner, who drops it.
 #[derive(Debug, Default)]
 pub struct Prefaces {
-    bytes: Vec<u8>,
+    bytes: Table<u8>,
     /// How many of them belong to prefaces that were dropped.
     garbage: usize,
 }
@@ -18,11 +19,7 @@ impl Prefaces {
     /// Adds one and says where it is; `None` if there is no memory.
     pub fn add(&mut self, preface: &[u8]) -> Option<u64> {
         let at = self.bytes.len();
-        let more = preface.len();
-        if self.bytes.capacity() - at < more {
-            // Not twice as much: this is memory that a host pays for profiles that it may never make.
-            self.bytes.try_reserve_exact(more.max(at / 8).max(4096)).ok()?;
-        }
+        self.bytes.try_reserve(preface.len()).ok()?;
         self.bytes.extend_from_slice(preface);
         Some(at as u64)
     }
@@ -42,8 +39,8 @@ impl Prefaces {
 
     /// Drops the garbage. Is given where all prefaces are that have an owner, and changes what the owners know of it.
     pub fn compact<'a>(&mut self, owned: impl Iterator<Item = (u64, u32, &'a mut u64)>) {
-        let mut bytes = Vec::new();
-        if bytes.try_reserve_exact(self.bytes.len() - self.garbage).is_err() {
+        let mut bytes = Table::default();
+        if bytes.try_reserve(self.bytes.len() - self.garbage).is_err() {
             return;
         }
         let old = std::mem::replace(self, Prefaces { bytes, garbage: 0 });
@@ -56,6 +53,6 @@ impl Prefaces {
     /// Bytes in use, and those that are dropped.
     #[cfg(test)]
     pub fn usage(&self) -> (usize, usize) {
-        (self.bytes.capacity(), self.garbage)
+        (self.bytes.len(), self.garbage)
     }
 }

@@ -11,6 +11,7 @@ pub mod memory;
 pub mod park;
 pub mod process;
 pub mod spool;
+pub mod table;
 #[cfg(feature = "cli")]
 pub mod terminal;
 pub mod thread;

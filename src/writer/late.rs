@@ -9,7 +9,7 @@ use crate::handover::Give;
 use crate::registry::Registry;
 use crate::sys::{barrier, memory, thread};
 use crate::writer::live::Left;
-use crate::writer::Notice;
+use crate::Id;
 
 /// How long the end of all sinks waits for threads that lay down a record.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -104,11 +104,14 @@ impl Writer {
 
     /// Ends all registrations, and forgets what was known of them.
     pub(super) fn forget_all(&mut self) {
-        let ledger = &mut self.ledger;
-        ledger.registry.remove_all(|id| ledger.notices.push(Notice::Retired(id)));
+        let (ledger, ids) = (&mut self.ledger, &self.engine.ids);
+        ledger.registry.remove_all(|id| {
+            if ids.retire(Id(id)) {
+                ids.recycle(Id(id));
+            }
+        });
         (ledger.registry, ledger.left) = (Registry::default(), Left::default());
         ledger.sinks.note_forgotten();
-        self.heed_notices();
         self.ledger.notices = Vec::new();
     }
 }
