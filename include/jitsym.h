@@ -306,7 +306,7 @@ typedef enum jitsym_init_flag {
   /**
    * Remember live code, so that `jitsym_enable` can write it when it starts a sink: with its lines and unwind tables, but not
    * its bytes, which are read at its address then. Without a sink registering then costs as much as with one, and
-   * live code takes memory (docs/design.md says how much). The variable `JITSYM_LATE` can forbid it, or ask for it.
+   * live code takes memory (docs/design.md says how much), as long as any session is open. The variable `JITSYM_LATE` can forbid it, or ask for it.
    */
   JITSYM_INIT_REMEMBER = 2048,
 } jitsym_init_flag;
@@ -883,9 +883,10 @@ enum jitsym_status jitsym_init(const struct jitsym_options *options,
  *
  * Parameters:
  * - `code`: what to register.
- * - `out_id`: receives the id for `jitsym_move` and `jitsym_unregister`; may be NULL. 0 if no sink is running.
+ * - `out_id`: receives the id for `jitsym_move` and `jitsym_unregister`; may be NULL. 0 if no sink is running and code is not
+ *   remembered for one.
  *
- * Returns `JITSYM_OK`, also without a look at `code` if no sink is running; a status that names what is wrong with `code`;
+ * Returns `JITSYM_OK`, also without a look at `code` if the id is 0; a status that names what is wrong with `code`;
  * `JITSYM_ERR_DROPPED` or `JITSYM_ERR_NO_MEMORY` if there was no room; `JITSYM_ERR_SESSION`, `JITSYM_ERR_CLOSED`,
  * `JITSYM_ERR_FORKED`, `JITSYM_ERR_BUSY`.
  *

@@ -170,7 +170,6 @@ impl Engine {
         self.wanted() == Sinks::NONE
     }
 
-
     /// Counts code whose bytes the writer has to read.
     #[inline]
     pub fn add_unread(&self, change: i64) {

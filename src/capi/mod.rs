@@ -66,9 +66,10 @@ pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *
 ///
 /// Parameters:
 /// - `code`: what to register.
-/// - `out_id`: receives the id for `jitsym_move` and `jitsym_unregister`; may be NULL. 0 if no sink is running.
+/// - `out_id`: receives the id for `jitsym_move` and `jitsym_unregister`; may be NULL. 0 if no sink is running and code is not
+///   remembered for one.
 ///
-/// Returns `JITSYM_OK`, also without a look at `code` if no sink is running; a status that names what is wrong with `code`;
+/// Returns `JITSYM_OK`, also without a look at `code` if the id is 0; a status that names what is wrong with `code`;
 /// `JITSYM_ERR_DROPPED` or `JITSYM_ERR_NO_MEMORY` if there was no room; `JITSYM_ERR_SESSION`, `JITSYM_ERR_CLOSED`,
 /// `JITSYM_ERR_FORKED`, `JITSYM_ERR_BUSY`.
 ///

@@ -343,9 +343,7 @@ impl Registry {
         let live = self.entries.iter().enumerate().filter(|(_, entry)| entry.generation != 0);
         let mut ids: Vec<(u64, u64)> = Vec::new();
         ids.try_reserve_exact(self.live).ok()?;
-        ids.extend(
-            live.map(|(slot, entry)| (entry.stored_offset, u64::from(entry.generation) << 32 | slot as u64)),
-        );
+        ids.extend(live.map(|(slot, entry)| (entry.stored_offset, u64::from(entry.generation) << 32 | slot as u64)));
         ids.sort_unstable();
         Some(ids.into_iter().map(|(_, id)| id))
     }

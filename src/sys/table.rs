@@ -112,7 +112,10 @@ mod tests {
         }
         table[7][2] = 0;
         table.extend_from_slice(&[[1; 5], [2; 5]]);
-        assert_eq!((table.len(), table[7], table[99_999], table[100_001]), (100_002, [7, 7, 0, 7, 7], [99_999; 5], [2; 5]));
+        assert_eq!(
+            (table.len(), table[7], table[99_999], table[100_001]),
+            (100_002, [7, 7, 0, 7, 7], [99_999; 5], [2; 5])
+        );
         assert!(table.try_reserve(usize::MAX).is_err() && table.try_reserve(usize::MAX / 64).is_err());
         assert_eq!(table.len(), 100_002);
     }

@@ -47,7 +47,16 @@ impl Ledger {
     pub fn new(status: Arc<Status>, alive: bool) -> Ledger {
         let sinks = SinkSet::new(status.clone());
         let registry = Registry::default();
-        Ledger { status, registry, sinks, notices: Vec::new(), alive, last_time: 0, left: Left::default(), overwritten: Vec::new() }
+        Ledger {
+            status,
+            registry,
+            sinks,
+            notices: Vec::new(),
+            alive,
+            last_time: 0,
+            left: Left::default(),
+            overwritten: Vec::new(),
+        }
     }
 
     /// How far everything is written.
