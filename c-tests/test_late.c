@@ -341,6 +341,77 @@ static void one_after_the_other(void) {
   munmap(memory, 4096);
 }
 
+/* A call that was in the middle when the jitdump was started is in it too, though it did not know. */
+enum { ROWS = 20000, MIDDLES = 4096 };
+static struct {
+  jitsym *session;
+  atomic_int stop;
+  atomic_uint done;
+} middle;
+
+static void *middle_thread(void *argument) {
+  jitsym_line *lines = argument;
+  for (unsigned i = 0; !atomic_load(&middle.stop) && i < MIDDLES; i++) {
+    char name[32];
+    snprintf(name, sizeof name, "middle_%u", i);
+    jitsym_code code = test_code(ADDR + (uint64_t)i * 2 * ROWS, ROWS, name);
+    code.lines = lines;
+    code.line_count = ROWS;
+    CHECK_OK(jitsym_register(middle.session, &code, NULL));
+    atomic_store(&middle.done, i + 1);
+    if (i % 4 == 3) {
+      test_sleep_ms(1);
+    }
+  }
+  return NULL;
+}
+
+static void in_the_middle(void) {
+  jitsym_line *lines = calloc(ROWS, sizeof *lines);
+  CHECK(lines != NULL);
+  for (uint32_t i = 0; i < ROWS; i++) {
+    lines[i].offset = i;
+    lines[i].line = i + 1;
+    lines[i].file = "m";
+  }
+  jitsym_options options = test_options();
+  options.sinks = JITSYM_SINK_MAP;
+  options.max_wait_ms = 60000;
+  CHECK_OK(jitsym_init(&options, &middle.session));
+  pthread_t thread;
+  CHECK(pthread_create(&thread, NULL, middle_thread, lines) == 0);
+  for (unsigned round = 0; round < (test_light ? 3U : 30U); round++) {
+    CHECK_OK(jitsym_enable(middle.session, JITSYM_SINK_JITDUMP));
+    unsigned done = atomic_load(&middle.done);
+    /* The one that is under way. */
+    while (atomic_load(&middle.done) == done && done < MIDDLES) {
+      test_sleep_ms(1);
+    }
+    done = atomic_load(&middle.done);
+    CHECK_OK(jitsym_flush(middle.session, 60000));
+    CHECK_OK(jitsym_disable(middle.session, JITSYM_SINK_JITDUMP));
+    struct dump dump = own_dump();
+    char *seen = calloc(MIDDLES, 1);
+    CHECK(seen != NULL);
+    for (size_t i = 0; i < dump.count; i++) {
+      if (dump.records[i].id == DUMP_LOAD) {
+        unsigned number = (unsigned)strtoul(dump.records[i].name + strlen("middle_"), NULL, 10);
+        CHECK(number < MIDDLES && !seen[number]);
+        seen[number] = 1;
+      }
+    }
+    for (unsigned i = 0; i < done; i++) {
+      CHECK(seen[i]);
+    }
+    free(seen);
+    dump_free(&dump);
+  }
+  atomic_store(&middle.stop, 1);
+  CHECK(pthread_join(thread, NULL) == 0);
+  CHECK_OK(jitsym_close(middle.session));
+  free(lines);
+}
+
 static void statuses(void) {
   jitsym *session = open_off(0);
   CHECK_STATUS(JITSYM_ERR_FLAGS, jitsym_enable(session, 4));
@@ -978,6 +1049,7 @@ int main(int argc, char **argv) {
       {"remembered", remembered},
       {"unreadable_and_stable", unreadable_and_stable},
       {"one_after_the_other", one_after_the_other},
+      {"in_the_middle", in_the_middle},
       {"statuses", statuses},
       {"environment", environment},
       {"several_sessions", several_sessions},

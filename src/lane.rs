@@ -68,7 +68,7 @@ impl Lane {
         }
         loop {
             if self.cursor.is_some() {
-                self.enter_if_on()?;
+                self.enter();
                 // While there was no record the writer may have taken the chunk.
                 let filled = self.cursor.as_mut().map(|cursor| fill_and_commit(cursor, self.engine, record));
                 let was_empty = self.cursor.as_ref().is_some_and(Cursor::is_empty);
@@ -104,10 +104,7 @@ impl Lane {
             return Err(Error::Dropped);
         };
         let chunk = cursor.chunk();
-        if let Err(off) = self.enter_if_on() {
-            pool.recycle(chunk);
-            return Err(off);
-        }
+        self.enter();
         let sent = fill_and_commit(&mut cursor, self.engine, record)
             .and_then(|filled| filled.then_some(()).ok_or(Error::Internal))
             // What this thread laid down before has to be written before.
@@ -119,17 +116,6 @@ impl Lane {
         }
         self.engine.wake_if_asleep();
         sent
-    }
-
-    /// As `enter`, unless there is nothing to lay down records for any more. Whoever turns that off looks afterwards who is
-    /// at it (`Writer::turn_off`), and takes chunks from those that are not.
-    fn enter_if_on(&mut self) -> Result<()> {
-        self.enter();
-        if self.engine.is_off() {
-            self.slot.end();
-            return Err(Error::NotRunning);
-        }
-        Ok(())
     }
 
     /// Announces a record, and sees to it that the writer does not take the chunk before `Slot::end`.
@@ -153,7 +139,7 @@ impl Lane {
     #[cold]
     fn change_chunk(&mut self) -> Result<()> {
         // The full one goes first, also if there is no other yet: writing it out is what makes one free.
-        self.enter_if_on()?;
+        self.enter();
         let has_filled_one = self.cursor.is_some();
         let handed_over = self.hand_over();
         self.slot.end();

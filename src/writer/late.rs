@@ -83,8 +83,8 @@ impl Writer {
 
     /// Nothing is wanted any more: gives back whatever there is, also what threads hold.
     ///
-    /// They are told first, and then looked at. One that lays down a record has begun before, and is waited for; the chunks of all
-    /// others are taken, and whoever comes for one finds that there is nothing to do.
+    /// One that lays down a record is waited for, and the chunks of all others are taken. Whoever comes for a chunk later finds none,
+    /// and that nothing is wanted.
     pub(super) fn turn_off(&mut self) {
         self.off = true;
         self.engine.status.stop_sinks();
