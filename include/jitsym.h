@@ -305,8 +305,9 @@ typedef enum jitsym_init_flag {
   JITSYM_INIT_REMOVE_FILES = 1024,
   /**
    * Remember live code, so that `jitsym_enable` can write it when it starts a sink: with its lines and unwind tables, but not
-   * its bytes, which are read at its address then. Without a sink registering then costs as much as with one, and
-   * live code takes memory (docs/design.md says how much), as long as any session is open. The variable `JITSYM_LATE` can forbid it, or ask for it.
+   * its bytes, which are read at its address then. Without a sink registering then costs as much as with one, and live
+   * code takes memory (docs/design.md says how much), as long as any session is open. The variable `JITSYM_LATE` can
+   * forbid it, or ask for it.
    */
   JITSYM_INIT_REMEMBER = 2048,
 } jitsym_init_flag;
