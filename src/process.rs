@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use once_cell::sync::OnceCell;
 
 use crate::config::Config;
+use crate::control::Control;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::fork;
-use crate::session::Control;
 use crate::status::LastError;
 use crate::sys::mem::ForkPage;
 
