@@ -59,6 +59,12 @@ impl Writer {
         let started = ledger.sinks.start(&config, on);
         let memory = self.engine.pool.memory();
         memory.header().set_files(&ledger.sinks.files(&config));
+        if started != Sinks::NONE {
+            // What lives as of a time when the files were there already, and the marker with them.
+            self.pass_inside(false);
+        }
+        let ledger = &mut self.ledger;
+        ledger.sinks.announce(on, started);
         if started.has(Sinks::MAP) {
             // It says what lives from now on.
             ledger.registry.forget_dead();
@@ -67,9 +73,10 @@ impl Writer {
         if started.has(Sinks::JITDUMP) {
             // Not with the time at which the code was registered: of a perf that has watched the process since before, the
             // mappings that it saw before the marker would hide it.
-            ledger.last_time = ledger.last_time.max(self.engine.clock.now());
-            let now = ledger.last_time;
-            ledger.write_live(None, now);
+            let time = self.cutoff.max(ledger.last_time);
+            ledger.write_live(None, time);
+            // What was published late may lie where something of it does.
+            ledger.last_time = time + 1;
         }
         self.config = Some(config);
         self.pass_inside(true);

@@ -75,6 +75,8 @@ pub struct Writer {
     committed: State,
     /// What the sinks were opened with.
     config: Option<Config>,
+    /// Everything that was stamped before is read, but for what was published late.
+    cutoff: u64,
     /// Memory has run out, and something is left unread for that.
     short: bool,
 }
@@ -105,6 +107,7 @@ impl Writer {
             exiting: false,
             committed: State::default(),
             config: None,
+            cutoff: 0,
             short: false,
         }
     }
@@ -229,6 +232,7 @@ impl Writer {
         // Records stamped later than this wait for the next pass. A record that came about because of another one is stamped
         // after the other was published; so if it is read in this pass, the other one is found in this pass too.
         let cutoff = self.engine.clock.now();
+        self.cutoff = cutoff;
         fence(Ordering::SeqCst);
         self.collect();
         let mut merge = Merge::new(self.sources.values().map(Source::readings));

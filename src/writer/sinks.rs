@@ -41,10 +41,12 @@ impl SinkSet {
     pub fn open(&mut self, config: &Config) -> Sinks {
         let remember = if config.remember { Sinks::REMEMBER } else { Sinks::NONE };
         self.status.set_sinks(remember, Sinks::NONE);
-        self.start(config, config.sinks)
+        let started = self.start(config, config.sinks);
+        self.announce(config.sinks, started);
+        started
     }
 
-    /// Opens sinks that do not run. One that fails is reported, and the other runs.
+    /// Opens sinks that do not run, and says which ones that were. They run when they are announced.
     pub fn start(&mut self, config: &Config, sinks: Sinks) -> Sinks {
         (self.move_records, self.remove_files) = (config.move_records, config.remove_files);
         let mut started = Sinks::NONE;
@@ -54,12 +56,16 @@ impl SinkSet {
         if sinks.has(Sinks::JITDUMP) && self.open_dump(config) {
             started = started.with(Sinks::JITDUMP);
         }
+        started
+    }
+
+    /// Of the sinks that were asked for, those that have been opened run from now on.
+    pub fn announce(&mut self, sinks: Sinks, started: Sinks) {
         self.status.add_sinks(sinks, started);
         if started.has(Sinks::JITDUMP) && self.running_dump().is_some_and(Jitdump::is_in_trouble) {
             // From the last session.
             self.status.sink_stalled(Sinks::JITDUMP);
         }
-        started
     }
 
     /// Closes sinks whose files are up to date, and which stay.
