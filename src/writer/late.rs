@@ -70,17 +70,19 @@ impl Writer {
             ledger.registry.forget_dead();
             ledger.sinks.note_forgotten();
         }
+        let mut has_all = true;
         if started.has(Sinks::JITDUMP) {
             // Not with the time at which the code was registered: of a perf that has watched the process since before, the
             // mappings that it saw before the marker would hide it.
             let time = self.cutoff.max(ledger.last_time);
-            ledger.write_live(None, time);
+            has_all = ledger.write_live(None, time);
             // What was published late may lie where something of it does.
             ledger.last_time = time + 1;
         }
         self.config = Some(config);
         self.pass_inside(true);
         match (status.sinks_failed().0 & on.0, status.sinks().0 & on.0) {
+            _ if self.short || !has_all => Err(Error::NoMemory),
             (0, _) if unwritten => Err(Error::SinkFailed),
             (0, _) => Ok(()),
             (_, 0) => Err(Error::NoSink),
@@ -110,7 +112,7 @@ impl Writer {
     }
 
     /// Ends all registrations, and forgets what was known of them.
-    pub(super) fn forget_all(&mut self) {
+    fn forget_all(&mut self) {
         let (ledger, ids) = (&mut self.ledger, &self.engine.ids);
         ledger.registry.remove_all(|id| {
             if ids.retire(Id(id)) {

@@ -42,13 +42,13 @@ struct Pending {
 }
 
 impl Ledger {
-    /// Writes all live code to the jitdump, if one runs.
-    pub fn write_live(&mut self, parent: Option<&Kept>, timestamp: u64) {
+    /// Writes all live code to the jitdump, if one runs. False if there is no memory for that.
+    pub fn write_live(&mut self, parent: Option<&Kept>, timestamp: u64) -> bool {
         let goes_on = self.sinks.running_dump().is_some_and(|dump| dump.goes_on());
         let left = std::mem::take(&mut self.left);
         let Some(ids) = self.registry.live_by_place() else {
             self.status.counters.jitdump_lost.add(self.registry.live_count() as u64);
-            return;
+            return false;
         };
         let (mut batch, mut lens, mut pending, none) = (Vec::new(), Vec::new(), Vec::new(), Groups::default());
         for id in ids {
@@ -81,6 +81,7 @@ impl Ledger {
         }
         self.write_batch(&mut batch, &mut lens, &mut pending);
         self.registry.tidy();
+        true
     }
 
     /// A fork may find us in the middle of writing: only then the registry says that the groups are in the file.

@@ -81,6 +81,7 @@ impl SinkSet {
             self.dump.iter_mut().for_each(|(_, dump)| dump.leave());
         }
         self.status.remove_sinks(sinks);
+        self.count(&Written::default());
     }
 
     /// Whether live code is remembered for sinks that are started later.
