@@ -607,9 +607,11 @@ static void forks(void) {
   CHECK(loads("of the parent") == 1 && loads("of the child") == 0);
   CHECK_OK(jitsym_close(in_child));
   in_child = open_off(0);
+  test_wait_for_end_of_thread();
   test_child(child_of_nothing);
   CHECK_OK(jitsym_enable(in_child, 0));
   CHECK_OK(jitsym_disable(in_child, 0));
+  test_wait_for_end_of_thread();
   test_child(child_of_nothing);
   CHECK_OK(jitsym_close(in_child));
   munmap(child_code, 4096);
@@ -681,6 +683,8 @@ static void removed_in_the_end(void) {
     CHECK(own_files() == 2 && loads("read later") == 1);
     CHECK_OK(jitsym_close(session));
     CHECK(own_files() == 0);
+    /* AddressSanitizer does not bear a fork while a thread ends. */
+    test_wait_for_end_of_thread();
     in_child = flags != 0 ? session : NULL;
     pid_t child = test_child(removes_at_exit);
     CHECK(!file_exists(test_path_of(child, JITSYM_SINK_MAP).text));
