@@ -115,7 +115,8 @@ impl Ledger {
         out.truncate(start);
         let preface = self.registry.preface_of(id);
         let (whole, len) = make_group(out, pid, live, name, preface, timestamp)?;
-        if !whole {
+        // What the parent was about to write may have been read by it before.
+        if !whole && parent.is_none() {
             self.status.counters.unreadable.add(1);
         }
         Some((len, if preface.is_empty() { 0 } else { live.tables_len }))
