@@ -115,7 +115,7 @@ impl Ledger {
         out.truncate(start);
         let preface = self.registry.preface_of(id);
         let (whole, len) = make_group(out, pid, live, name, preface, timestamp)?;
-        // What the parent was about to write may have been read by it before.
+        // A parent had the bytes from elsewhere perhaps, and has counted those that it could not read.
         if !whole && parent.is_none() {
             self.status.counters.unreadable.add(1);
         }
