@@ -1039,7 +1039,12 @@ static void exits(void) {
 static void exit_meanwhile(void) {
   for (unsigned i = 0; i < (test_light ? 4U : 20U); i++) {
     in_child = i % 2 ? (jitsym *)(uintptr_t)1 : NULL;
-    test_child(exits);
+    struct test_path dump = test_path_of(test_child(exits), JITSYM_SINK_JITDUMP);
+    /* The end may come between the making of a file and its header. There is no marker then, so perf does not look for it. */
+    struct stat status;
+    if (stat(dump.text, &status) == 0 && status.st_size == 0) {
+      CHECK(unlink(dump.text) == 0);
+    }
   }
 }
 
