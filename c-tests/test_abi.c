@@ -192,6 +192,7 @@ static const struct {
     STATUS(31, JITSYM_ERR_BUSY),
     STATUS(32, JITSYM_ERR_INTERNAL),
     STATUS(33, JITSYM_ERR_WRITER),
+    STATUS(34, JITSYM_ERR_FORBIDDEN),
 };
 
 enum { STATUS_COUNT = sizeof statuses / sizeof statuses[0] };

@@ -29,6 +29,7 @@ static inline void test_begin(int argc, char **argv) {
   unsetenv("JITSYM_RECOVER");
   unsetenv("JITSYM_FORK");
   unsetenv("JITSYM_REMOVE");
+  unsetenv("JITSYM_LATE");
   unsetenv("JITSYM_MAP_MAX");
   unsetenv("JITSYM_JITDUMP_MAX");
   unsetenv("JITDUMPDIR");

@@ -2,7 +2,7 @@
  * The ground truth for the tests that run real profilers: a small JIT whose functions burn known shares of time in
  * known call stacks, and which prints what a profiler ought to find.
  *
- *   truth_jit [scenario=stacks|walk|move|reuse|free|many] [layout=gap|packed|lied] [sinks=map|jitdump|both]
+ *   truth_jit [scenario=stacks|walk|move|reuse|free|many|late] [layout=gap|packed|lied] [sinks=map|jitdump|both]
  *             [seconds=S] [dir=DIR] [count=N] [wait=0|1]
  *
  * Every function takes a number of rounds to burn, and a path: the functions that it and its callees are to call. So
@@ -502,6 +502,8 @@ void scenario_move(void);
 void scenario_reuse(void);
 void scenario_free(void);
 void scenario_many(void);
+void scenario_late(void);
+static void print_paths(void);
 
 NOINLINE void scenario_stacks(void) {
   static struct stack stacks[] = {
@@ -686,6 +688,50 @@ NOINLINE void scenario_free(void) {
   }
   munmap(arena[2], ARENA_SIZE);
   run_phase("after free", stacks, 1, option.seconds / 4);
+}
+
+/*
+ * Sinks are started and stopped while the guest runs; only in the phases called "on" it is to be seen. On the way code comes, goes
+ * and moves while nothing is written. With wait=1 the first such phase begins when somebody has written a line.
+ */
+NOINLINE void scenario_late(void) {
+  static struct stack stacks[] = {
+      STACK(4, OUTER_FP, LEAF_FP),
+      STACK(3, OUTER_FP, MID_ROWS, LEAF_EH),
+      STACK(3, MID_REALIGN, MID_EH, WIDE),
+      STACK(3, OUTER_FP, MID_ROWS, LEAF_FIXED),
+  };
+  static struct stack later[] = {
+      STACK(3, OUTER_FP, LEAF_FP),
+      STACK(3, MID_REALIGN, MID_EH, SECOND),
+      STACK(3, OUTER_FP, MID_ROWS, LEAF_EH),
+      STACK(3, OUTER_FP, THIRD),
+  };
+  static const int order[] = {OUTER_FP, LEAF_FP, MID_ROWS, LEAF_EH, MID_REALIGN, MID_EH, WIDE, LEAF_FIXED};
+  uint8_t *first = new_arena(ARENA_SIZE), *second = new_arena(ARENA_SIZE);
+
+  put_all(order, COUNT(order), first);
+  run_phase("off", stacks, COUNT(stacks), option.seconds / 8);
+  check(jitsym_enable(session, 0), "jitsym_enable");
+  print_paths();
+  fflush(stdout);
+  if (option.wait) {
+    getchar();
+  }
+  run_phase("on", stacks, COUNT(stacks), option.seconds * 3 / 8);
+  check(jitsym_disable(session, 0), "jitsym_disable");
+
+  uint64_t old_wide = placed[WIDE].addr, old_fixed = placed[LEAF_FIXED].addr;
+  remove_code(WIDE);
+  remove_code(LEAF_FIXED);
+  protect(second, 1);
+  move_to(LEAF_EH, second);
+  protect(second, 0);
+  put_at(SECOND, first, (size_t)(old_wide - (uint64_t)(uintptr_t)first));
+  put_at(THIRD, first, (size_t)(old_fixed - (uint64_t)(uintptr_t)first));
+  run_phase("off", later, COUNT(later), option.seconds / 8);
+  check(jitsym_enable(session, 0), "jitsym_enable");
+  run_phase("on", later, COUNT(later), option.seconds * 3 / 8);
 }
 
 static void announce_name(const char *name, uint64_t addr, uint64_t size) {
@@ -891,6 +937,7 @@ int main(int argc, char **argv) {
   } scenarios[] = {
       {"stacks", scenario_stacks}, {"walk", scenario_walk}, {"move", scenario_move},
       {"reuse", scenario_reuse},   {"free", scenario_free}, {"many", scenario_many},
+      {"late", scenario_late},
   };
 
   void (*scenario)(void) = NULL;
@@ -912,9 +959,15 @@ int main(int argc, char **argv) {
 
   memset(&options, 0, sizeof options);
   options.struct_size = sizeof options;
-  options.sinks = option.sinks;
+  if (scenario == scenario_late) {
+    options.flags = JITSYM_INIT_OFF_BY_DEFAULT | JITSYM_INIT_REMEMBER;
+  } else {
+    options.sinks = option.sinks;
+  }
   check(jitsym_init(&options, &session), "jitsym_init");
-  print_paths();
+  if (scenario != scenario_late) {
+    print_paths();
+  }
   compile_guest();
   scenario();
 

@@ -7,8 +7,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::capi::boundary::boundary;
+use crate::control::PATIENCE;
 use crate::producer::PER_THREAD;
-use crate::session::{flush_at_exit, flush_from_signal, wait_for_exit, PATIENCE};
+use crate::session::{flush_at_exit, flush_from_signal, wait_for_exit};
 
 static ARMED: AtomicBool = AtomicBool::new(false);
 

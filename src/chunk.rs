@@ -370,7 +370,7 @@ pub mod tests {
 
     #[test]
     fn bodies_are_adjacent_and_come_back() {
-        let (memory, _) = Memory::new(1, None).unwrap();
+        let memory = Memory::new(1).unwrap();
         let chunk = memory.make_chunk(&(0..1)).unwrap();
         let mut cursor = Cursor::new(chunk, 7);
         let mut written = 0u32;
@@ -397,7 +397,7 @@ pub mod tests {
 
     #[test]
     fn what_is_consumed_counts_when_its_pass_does() {
-        let (memory, _) = Memory::new(1, None).unwrap();
+        let memory = Memory::new(1).unwrap();
         let chunk = memory.make_chunk(&(0..1)).unwrap();
         assert_eq!(chunk.consumed(), 0);
         chunk.set_consumed(3, 10);

@@ -31,10 +31,23 @@ impl Sinks {
     pub const JITDUMP: Sinks = Sinks(2);
     /// Every sink.
     pub const ALL: Sinks = Sinks(3);
+    /// No sink, but beside them where the running ones are noted: live code is remembered for those that are enabled later.
+    pub(crate) const REMEMBER: Sinks = Sinks(1 << 31);
 
     /// Both sets together.
     pub const fn with(self, other: Sinks) -> Sinks {
         Sinks(self.0 | other.0)
+    }
+
+    /// This set without what is in the other one.
+    pub const fn without(self, other: Sinks) -> Sinks {
+        Sinks(self.0 & !other.0)
+    }
+
+    /// Whether records are wanted with lines and unwind tables.
+    #[inline]
+    pub(crate) const fn want_groups(self) -> bool {
+        self.0 & (Sinks::JITDUMP.0 | Sinks::REMEMBER.0) != 0
     }
 
     /// Whether all of `other` is in this set.
@@ -68,6 +81,8 @@ pub struct Options {
     pub fork: Option<Fork>,
     /// Remove the files in the end.
     pub remove_files: bool,
+    /// Remember live code for sinks that are enabled later.
+    pub remember: bool,
     /// The most bytes that the perf map may take.
     pub map_max: Option<u64>,
     /// The most bytes that the jitdump may take.
@@ -130,6 +145,10 @@ pub struct Config {
     pub recover: bool,
     pub fork: Fork,
     pub remove_files: bool,
+    /// Live code is remembered for sinks that are enabled later.
+    pub remember: bool,
+    /// Sinks may be enabled later.
+    pub late: bool,
     pub map_max: u64,
     pub jitdump_max: u64,
 }
@@ -191,6 +210,9 @@ impl Config {
         let env_unwind = env("JITSYM_UNWIND").map(|value| value != "0" && value != "off");
         let no_unwind = options.no_unwind.then_some(false);
         let is_on = |name| env(name).is_some_and(|value| value != "0" && value != "off");
+        // The user has the last word, whatever the options say: what may not be enabled need not be remembered either.
+        let late = env("JITSYM_LATE").is_none_or(|value| value != "0" && value != "off");
+        let remember = options.remember || env("JITSYM_LATE").is_some_and(|value| value == "remember");
         let bound = |option, name, least| {
             let set = prefer(options, option, env(name).and_then(|value| parse_size(&value)));
             set.filter(|&most| most != 0).map_or(u64::MAX, |most| most.max(least))
@@ -215,6 +237,8 @@ impl Config {
             recover: options.recover || is_on("JITSYM_RECOVER"),
             fork: prefer(options, options.fork, env("JITSYM_FORK").and_then(parse_fork)).unwrap_or_default(),
             remove_files: options.remove_files || is_on("JITSYM_REMOVE"),
+            remember: remember && late,
+            late,
             map_max: bound(options.map_max, "JITSYM_MAP_MAX", MAP_MAX_LEAST),
             jitdump_max: bound(options.jitdump_max, "JITSYM_JITDUMP_MAX", JITDUMP_MAX_LEAST),
         })
@@ -225,6 +249,23 @@ impl Config {
         let map = !self.sinks.has(Sinks::MAP) || (self.map_dir == running.map_dir && self.dialect == running.dialect);
         let dump = !self.sinks.has(Sinks::JITDUMP) || self.dump_dir == running.dump_dir;
         running.sinks.has(self.sinks) && map && dump
+    }
+
+    /// As it is once these sinks have been started too, as a session with `other` wants them. What only concerns registering
+    /// threads stays.
+    pub fn with_sinks_of(&self, other: &Config, sinks: Sinks) -> Config {
+        let mut config = Config { sinks: self.sinks.with(sinks), ..self.clone() };
+        if self.sinks == Sinks::NONE {
+            (config.file_mode, config.remove_files) = (other.file_mode, other.remove_files);
+        }
+        if sinks.has(Sinks::MAP) {
+            (config.map_dir, config.dialect, config.map_max) = (other.map_dir.clone(), other.dialect, other.map_max);
+        }
+        if sinks.has(Sinks::JITDUMP) {
+            (config.dump_dir, config.jitdump_max) = (other.dump_dir.clone(), other.jitdump_max);
+            (config.move_records, config.close_record) = (other.move_records, other.close_record);
+        }
+        config
     }
 }
 
@@ -340,6 +381,18 @@ mod tests {
         let clock = |value| config(Options::default(), &[("JITDUMP_USE_ARCH_TIMESTAMP", value)]).unwrap().clock;
         assert_eq!(clock("0"), Clock::Monotonic);
         assert_eq!(clock("1") == Clock::Arch, Clock::ARCH_AVAILABLE);
+    }
+
+    #[test]
+    fn late_sinks() {
+        let late = |remember, env: &[(&str, &str)]| {
+            let config = config(Options { remember, ..Options::default() }, env).unwrap();
+            (config.late, config.remember)
+        };
+        assert_eq!((late(false, &[]), late(true, &[])), ((true, false), (true, true)));
+        assert_eq!(late(false, &[("JITSYM_LATE", "remember")]), (true, true));
+        assert_eq!(late(true, &[("JITSYM_LATE", "off")]), (false, false), "the user has the last word");
+        assert_eq!(late(false, &[("JITSYM_LATE", "on")]), (true, false));
     }
 
     #[test]

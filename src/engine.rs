@@ -6,7 +6,6 @@ use std::time::Duration;
 use crate::chunk::{Chunk, Cursor};
 use crate::config::{Config, Fork, Sinks};
 use crate::error::{Error, Result};
-use crate::handover::Give;
 use crate::ids::Ids;
 use crate::pool::Pool;
 use crate::registry::Registry;
@@ -22,7 +21,7 @@ use crate::sys::sync::channel::{self, Receiver, Sender};
 use crate::sys::sync::{Arc, Condvar, Instant, Mutex, MutexGuard, PoisonError};
 use crate::sys::{barrier, memory, thread};
 use crate::urgent::Urgent;
-use crate::writer::Stopped;
+use crate::writer::{Change, Stop};
 
 /// The first code index. perf names files after process and index, in a directory that other writers of the same process use
 /// too: CPython, V8, LLVM and wasmtime count from 0, other copies of this library from the address where they lie.
@@ -48,7 +47,9 @@ pub struct Requests {
     /// The last answer.
     pub result: Option<Error>,
     /// The writer is to end, and to hand itself back.
-    pub stop: Option<Give<Stopped>>,
+    pub stop: Option<Stop>,
+    /// Sinks are to be started or stopped.
+    pub change: Option<Change>,
     /// The thread by which the process exits. That may end the writer at any moment, so that it writes only what this thread
     /// asks it for and waits for.
     pub exiting: Option<u32>,
@@ -113,11 +114,7 @@ pub struct Engine {
 
 impl Engine {
     pub fn new(config: &Config, last_error: &Arc<LastError>) -> Result<Engine> {
-        let (pool, no_spool) =
-            Pool::new(config.max_memory, config.spool.then_some(&config.spool_dir)).map_err(|_| Error::NoMemory)?;
-        if let Some(why) = no_spool {
-            last_error.set(why);
-        }
+        let pool = Pool::new(config.max_memory).map_err(|_| Error::NoMemory)?;
         // The channel takes its memory in one piece.
         if !memory::is_there((pool.most_chunks() + 1024) * 64) {
             return Err(Error::NoMemory);
@@ -177,10 +174,16 @@ impl Engine {
         self.unwind_records.load(Ordering::Relaxed)
     }
 
-    /// The sinks that are running.
+    /// What registering threads have to lay down records for: see [`Status::wanted`].
     #[inline]
-    pub fn sinks(&self) -> Sinks {
-        self.status.sinks()
+    pub fn wanted(&self) -> Sinks {
+        self.status.wanted()
+    }
+
+    /// Whether there is nothing to lay down records for.
+    #[inline]
+    pub fn is_off(&self) -> bool {
+        self.wanted() == Sinks::NONE
     }
 
     /// Counts code whose bytes the writer has to read.
@@ -328,9 +331,9 @@ impl Engine {
         None
     }
 
-    /// Without memory the writer makes none free.
+    /// Without memory the writer makes none free, nor without anything to write.
     fn may_wait(&self) -> bool {
-        !self.drop_when_full.load(Ordering::Relaxed) && !memory::is_short()
+        !self.drop_when_full.load(Ordering::Relaxed) && !memory::is_short() && !self.is_off()
     }
 
     /// Sends to the writer. There is room but in a storm of new threads, so waiting is the exception.

@@ -60,6 +60,7 @@ errors! {
     31 Busy, "JITSYM_ERR_BUSY", "the call interrupted another call of the same thread";
     32 Internal, "JITSYM_ERR_INTERNAL", "internal failure";
     33 Writer, "JITSYM_ERR_WRITER", "the call was made on the library's own thread, which cannot go on";
+    34 Forbidden, "JITSYM_ERR_FORBIDDEN", "the user does not allow sinks to be enabled late";
 }
 
 impl fmt::Display for Error {

@@ -203,11 +203,14 @@ fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<
     // here, and of those that do only this one is here.
     let writer = unsafe { writer.as_mut() };
     let wanted = wanted.filter(|config| config.sinks != Sinks::NONE);
+    let configs = parent.configs();
+    let remember = writer.as_ref().and_then(|writer| writer.config()).is_some_and(|config| config.remember);
     let config = wanted.or_else(|| writer.as_ref().and_then(|writer| writer.config().cloned()));
-    let config = match config {
-        Some(config) => Config { recover: false, ..config },
+    let config = match (config, configs.first()) {
+        (Some(config), _) => Config { recover: false, remember: remember || config.remember, ..config },
         // All sessions are off.
-        None => Config::new(&Options { sinks: Some(Sinks::NONE), no_spool: true, ..Options::default() })?,
+        (None, Some((_, config))) => Config { sinks: Sinks::NONE, ..config.clone() },
+        (None, None) => Config::new(&Options { sinks: Some(Sinks::NONE), ..Options::default() })?,
     };
 
     let process = Process::new(parent.generation, Some(parent))?;
@@ -232,6 +235,6 @@ fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<
             .last_error
             .set("the fork did not wait for the writer: code that was registered just before may be missing".into());
     }
-    session::go_on(process, engine, config, inheritance);
+    session::go_on(process, engine, config, inheritance, configs);
     Ok(process.publish().unwrap_or(process))
 }

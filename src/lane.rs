@@ -57,7 +57,8 @@ impl Lane {
         self.engine.wake_if_asleep();
     }
 
-    /// Lays down one record. An error leaves no trace.
+    /// Lays down one record. An error leaves no trace; `NotRunning` is that of a call that was overtaken by the end of all
+    /// sinks.
     ///
     /// The time is taken when there is room. A call that had to wait for it is stamped later than it began, which is as
     /// true: the code does not run before the call returns.
@@ -95,6 +96,9 @@ impl Lane {
         let Some(mut cursor) = taken else {
             if !fits {
                 return Err(Error::NoMemory);
+            }
+            if self.engine.is_off() {
+                return Err(Error::NotRunning);
             }
             self.engine.status.counters.dropped.add(1);
             return Err(Error::Dropped);
@@ -148,6 +152,9 @@ impl Lane {
         let taken = engine.take_chunk().or_else(|| if has_filled_one { engine.wait_for_writer() } else { None });
         let taken = taken.or_else(|| engine.pool.take_new());
         let Some(cursor) = taken.or_else(|| engine.wait_for(|| engine.pool.take())) else {
+            if engine.is_off() {
+                return Err(Error::NotRunning);
+            }
             engine.status.counters.dropped.add(1);
             return Err(Error::Dropped);
         };

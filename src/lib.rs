@@ -53,6 +53,7 @@ mod chunk;
 mod clean;
 mod code;
 mod config;
+mod control;
 mod engine;
 mod error;
 mod fork;

@@ -24,7 +24,8 @@ const LOW: usize = 4;
 pub struct Pool {
     memory: Memory,
     free: Stack,
-    /// Units that nothing is in, in order and with gaps between them. Only the writer and threads with large records ask.
+    /// Units that nothing is in, in order and with gaps between them; none while the pool is shut. Only the writer and threads
+    /// with large records ask.
     unused: Mutex<Vec<Range<usize>>>,
     /// Units with memory behind them.
     held: AtomicUsize,
@@ -35,22 +36,54 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool of at most `max_memory` bytes, in a spool in `dir` if that can be. The text says why there is none.
-    pub fn new(max_memory: usize, dir: Option<&Path>) -> io::Result<(Pool, Option<String>)> {
+    /// A pool that is going to hold at most `max_memory` bytes, and holds nothing before it is opened.
+    pub fn new(max_memory: usize) -> io::Result<Pool> {
         let units = (max_memory / CHUNK_SIZE).max(2);
-        let (memory, why) = Memory::new(units, dir)?;
-        let pool = Pool {
-            memory,
+        Ok(Pool {
+            memory: Memory::new(units)?,
             free: Stack::new(units),
-            unused: Mutex::new(std::iter::once(0..units).collect()),
+            unused: Mutex::default(),
             held: AtomicUsize::new(0),
             start: START.min(units / 2),
             cramped: AtomicBool::new(false),
             serial: AtomicU64::new(1),
-        };
+        })
+    }
+
+    /// Whether it has been opened.
+    pub fn is_open(&self) -> bool {
+        self.held.load(Ordering::Relaxed) > 0 || !self.unused().is_empty()
+    }
+
+    /// Opens it, in a spool in `dir` if that can be; the text says why there is none. Nobody else opens or shuts it.
+    pub fn open(&self, dir: Option<&Path>) -> Option<String> {
+        if self.is_open() {
+            return None;
+        }
+        let why = dir.and_then(|dir| self.memory.attach(dir).err());
+        self.unused().push(0..self.memory.units());
         // One, for the thread that registers at once. The writer makes the others.
-        pool.grow();
-        Ok((pool, why))
+        self.grow();
+        why.map(|why| format!("cannot make a spool: {why}"))
+    }
+
+    /// Gives all memory back, and the spool, if no chunk is in use. Nobody else opens or shuts it.
+    pub fn shut(&self) -> bool {
+        let mut unused = self.unused();
+        let mut free = Vec::new();
+        while let Some(unit) = self.free.pop() {
+            free.push(unit);
+        }
+        // Whoever has one that is in use has taken it, or is about to give it back.
+        if free.len() < self.held.load(Ordering::Relaxed) {
+            free.into_iter().rev().for_each(|unit| self.free.push(unit));
+            return false;
+        }
+        // From here on there is none to be had.
+        unused.clear();
+        self.held.store(0, Ordering::Relaxed);
+        self.memory.detach();
+        true
     }
 
     pub fn memory(&self) -> &Memory {
@@ -272,8 +305,9 @@ mod tests {
     use crate::chunk::{Kind, BODY_MAX};
 
     fn pool(max_memory: usize) -> Pool {
-        let (pool, why) = Pool::new(max_memory, None).unwrap();
-        assert!(why.is_none());
+        let pool = Pool::new(max_memory).unwrap();
+        assert!(!pool.is_open() && pool.take().is_none() && pool.take_new().is_none());
+        assert!(pool.open(None).is_none() && pool.is_open());
         (0..8).for_each(|_| pool.replenish());
         pool
     }
@@ -308,6 +342,26 @@ mod tests {
         pool.shrink_if_cramped();
         assert_eq!((pool.bytes_held(), pool.bytes_used()), (4 << 20, 0));
         assert!(pool.take_large(4 << 20).is_none() && pool.take_large((4 << 20) - 1000).is_some());
+    }
+
+    #[test]
+    fn it_is_shut_when_every_chunk_has_come_home() {
+        let pool = pool(8 << 20);
+        let (a, b) = (pool.take().unwrap().chunk(), pool.take_large(1 << 20).unwrap().chunk());
+        pool.recycle(a);
+        assert!(!pool.shut() && pool.is_open());
+        pool.recycle(b);
+        assert!(pool.shut() && !pool.is_open());
+        assert_eq!((pool.bytes_held(), pool.bytes_used()), (0, 0));
+        assert!(pool.take().is_none() && pool.take_new().is_none() && pool.take_large(1 << 20).is_none());
+        let dir = std::env::temp_dir();
+        assert_eq!(pool.open(Some(&dir)), None);
+        assert_eq!(pool.memory().state(), crate::capi::types::jitsym_spool_state::JITSYM_SPOOL_SHARED);
+        let again = pool.take().unwrap().chunk();
+        assert_eq!((again.committed(), again.size()), (0, CHUNK_SIZE));
+        pool.recycle(again);
+        assert!(pool.shut());
+        assert_eq!(pool.memory().state(), crate::capi::types::jitsym_spool_state::JITSYM_SPOOL_NONE);
     }
 
     #[test]

@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use once_cell::sync::OnceCell;
 
+use crate::config::Config;
+use crate::control::Control;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::fork;
-use crate::session::Control;
 use crate::status::LastError;
 use crate::sys::mem::ForkPage;
 use crate::sys::sync::outside::{Arc, Mutex, MutexGuard, PoisonError};
@@ -119,6 +120,18 @@ impl Process {
     /// Opening and closing exclude each other.
     pub fn control(&self) -> MutexGuard<'_, Control> {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whoever opens or closes a session at this moment does so no more, or has not removed anything.
+    pub fn remove_files_at_exit(&self) {
+        if let Ok(mut control) = self.control.try_lock() {
+            control.remove_files();
+        }
+    }
+
+    /// In a forked child: what the parent's sessions have asked for, unless one was just being opened or closed.
+    pub fn configs(&self) -> Vec<(usize, Config)> {
+        self.control.try_lock().map_or_else(|_| Vec::new(), |control| control.configs())
     }
 
     /// The engine, if a session was ever opened.

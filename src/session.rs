@@ -7,42 +7,16 @@ use std::time::{Duration, Instant};
 use crate::autoload;
 use crate::code::{Code, MoveTarget};
 use crate::config::{Config, Options, Sinks};
+use crate::control::{tidy, PATIENCE};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::fork;
-use crate::handover::{handover, Missing, Take};
 use crate::process::{self, Process};
-use crate::spool::recover;
 use crate::sys::futex::keeping_errno;
-use crate::sys::{memory, pin, thread};
+use crate::sys::{memory, thread};
 use crate::unwind::Source;
-use crate::writer::{Inheritance, Stopped, Writer};
+use crate::writer::Inheritance;
 use crate::{producer, Id};
-
-/// The longest that closing and the exit of the process wait for the writer, and that a flush with no time given does.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
-
-/// What opening and closing keep, under the process's lock.
-#[derive(Default)]
-pub struct Control {
-    open: u32,
-    running: Option<Running>,
-    /// The writer between two threads.
-    writer: Option<Box<Writer>>,
-    /// A writer that did not stop in time and may still.
-    late: Option<Take<Stopped>>,
-}
-
-impl std::fmt::Debug for Control {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Control").field("open", &self.open).finish_non_exhaustive()
-    }
-}
-
-/// A writer thread at work.
-struct Running {
-    config: Config,
-}
 
 /// An open session. Closed when dropped.
 #[derive(Debug)]
@@ -145,28 +119,36 @@ fn open(options: &Options) -> Result<Session> {
 fn open_in(process: &'static Process, options: &Options) -> Result<Session> {
     let config = Config::new(options)?;
     let mut control = process.control();
-    // A session that writes nothing has nobody's files to complete, and makes nothing that somebody has to clean up.
-    let is_off = config.sinks == Sinks::NONE;
-    let config = Config { spool: config.spool && !is_off, ..config };
-    let tidy = !is_off && (process.engine().is_none() || config.recover);
-    let recovered = if tidy { thread::quietly(|| recover::tidy(&config.spool_dir, config.recover)) } else { 0 };
     let engine = process.engine_or_new(|| thread::quietly(|| Engine::new(&config, &process.last_error)))?;
-    engine.status.counters.recovered.add(recovered);
     // A place first: it is the one thing that would have to be taken back.
     let place = process.sessions.iter().position(|place| place.load(Ordering::Relaxed) == 0);
     let place = place.ok_or(Error::TooManySessions)?;
     match &control.running {
-        Some(running) if !config.can_join(&running.config) => return Err(Error::Conflict),
-        Some(_) => {}
-        None => control.start(process, engine, config, None)?,
+        Some(running) if running.config.sinks != Sinks::NONE && !config.can_join(&running.config) => {
+            return Err(Error::Conflict)
+        }
+        Some(_) => {
+            if config.recover && config.sinks != Sinks::NONE {
+                tidy(engine, &config);
+            }
+            control.join(engine, &config)?;
+        }
+        None => control.start(process, engine, config.clone(), None)?,
     }
     producer::watch_thread();
     control.open += 1;
+    control.configs.retain(|&(known, _)| known != place);
+    control.configs.push((place, config));
     let serial = process.serial.fetch_add(1, Ordering::Relaxed);
     let handle = handle(process, serial, place);
     process.sessions[place].store(handle, Ordering::Release);
-    OFF.store(if engine.sinks() == Sinks::NONE { handle } else { NO_HANDLE }, Ordering::Relaxed);
+    set_off(engine, handle);
     Ok(Session(handle))
+}
+
+/// To be called under the process's lock.
+fn set_off(engine: &Engine, handle: u64) {
+    OFF.store(if engine.is_off() { handle } else { NO_HANDLE }, Ordering::Relaxed);
 }
 
 /// Lets the sessions go on that a forked child has taken over. Sinks that cannot start count as failed.
@@ -175,8 +157,10 @@ pub(crate) fn go_on(
     engine: &'static Engine,
     config: Config,
     inheritance: Option<Inheritance>,
+    configs: Vec<(usize, Config)>,
 ) {
     let mut control = process.control();
+    control.configs = configs;
     let open = process.sessions.iter().filter(|place| place.load(Ordering::Relaxed) != 0).count();
     control.open = open as u32;
     if inheritance.is_some() && control.start(process, engine, config, inheritance).is_err() {
@@ -192,102 +176,12 @@ pub(crate) fn close(handle: u64) -> Result<()> {
     }
 }
 
-impl Control {
-    /// Opens the sinks and starts the writer, if there is anything to write to.
-    fn start(
-        &mut self,
-        process: &'static Process,
-        engine: &'static Engine,
-        config: Config,
-        inheritance: Option<Inheritance>,
-    ) -> Result<()> {
-        if config.sinks == Sinks::NONE {
-            engine.status.set_sinks(Sinks::NONE, Sinks::NONE);
-            return Ok(());
-        }
-        fork::watch();
-        if let Some(late) = self.late.take() {
-            match late.take(PATIENCE) {
-                Ok((_, writer)) => self.writer = Some(writer),
-                Err(_) => {
-                    self.late = Some(late);
-                    return Err(Error::Timeout);
-                }
-            }
-        }
-        let mut writer = self.writer.take().unwrap_or_else(|| Box::new(Writer::new(process, engine)));
-        writer.begin();
-        pin::pin();
-        engine.configure(&config);
-        let running = thread::quietly(|| writer.open(&config));
-        if running == Sinks::NONE {
-            self.writer = Some(writer);
-            return Err(Error::NoSink);
-        }
-        if let Some(inheritance) = inheritance {
-            writer.inherit(inheritance);
-        }
-        let (hand, take) = handover::<Box<Writer>>();
-        // The thread waits for it. It comes at once, or never if the thread could not be started.
-        let spawned = thread::spawn_quiet(c"jitsym-writer", move || loop {
-            match take.take(PATIENCE) {
-                Ok(writer) => return writer.run(),
-                Err(Missing::Never) => return,
-                Err(Missing::Late) => {}
-            }
-        });
-        match spawned {
-            Ok(()) => {
-                writer.announce();
-                hand.give(writer);
-                engine.urgent.begin();
-                self.running = Some(Running { config });
-                Ok(())
-            }
-            Err(error) => {
-                process.last_error.set(format!("cannot start the writer thread: {error}"));
-                writer.ledger.sinks.close();
-                engine.status.stop_sinks();
-                self.writer = Some(writer);
-                Err(Error::Thread)
-            }
-        }
-    }
-
-    /// Ends the writer thread once it has written everything.
-    fn stop(&mut self, engine: &Engine) -> Result<()> {
-        if self.running.is_none() {
-            return Ok(());
-        }
-        let (ack, answer) = handover();
-        let mut requests = engine.requests();
-        if requests.exit_is_elsewhere() {
-            return Err(Error::Timeout);
-        }
-        requests.stop = Some(ack);
-        drop(requests);
-        self.running = None;
-        engine.wake();
-        match answer.take(PATIENCE) {
-            Ok((result, writer)) => {
-                self.writer = Some(writer);
-                result
-            }
-            Err(Missing::Late) => {
-                self.late = Some(answer);
-                Err(Error::Timeout)
-            }
-            Err(Missing::Never) => Err(Error::Internal),
-        }
-    }
-}
-
 impl Ref {
     /// Whether no sink is running, so that there is nothing to do: because the session has none, or because it was closed
     /// meanwhile, which `still_open` tells.
     #[inline]
     pub fn is_idle(&self) -> bool {
-        self.engine.sinks() == Sinks::NONE
+        self.engine.is_off()
     }
 
     /// A call that raced with the close of its session may or may not have been written, and says so. The closing side has
@@ -354,6 +248,35 @@ impl Ref {
         }
     }
 
+    /// Starts sinks for all sessions, with what this one has asked for when it was opened.
+    pub fn enable(&self, sinks: Option<Sinks>) -> Result<()> {
+        let mut control = self.process.control();
+        self.still_open(())?;
+        let place = (self.handle >> 8 & 0xff) as usize;
+        let config = control.configs.iter().find(|&&(known, _)| known == place);
+        let (_, config) = config.ok_or(Error::Internal)?;
+        if !config.late {
+            return Err(Error::Forbidden);
+        }
+        if memory::is_short() {
+            return Err(Error::NoMemory);
+        }
+        let default = if config.sinks == Sinks::NONE { Sinks::ALL } else { config.sinks };
+        let config = Config { sinks: sinks.unwrap_or(default), ..config.clone() };
+        let enabled = control.enable(self.process, self.engine, config);
+        set_off(self.engine, self.handle);
+        enabled
+    }
+
+    /// Stops sinks for all sessions.
+    pub fn disable(&self, sinks: Option<Sinks>) -> Result<()> {
+        let mut control = self.process.control();
+        self.still_open(())?;
+        let disabled = control.disable(self.engine, sinks.unwrap_or(Sinks::ALL));
+        set_off(self.engine, self.handle);
+        disabled
+    }
+
     pub fn close(&self) -> Result<()> {
         // One closer wins.
         let ended = self.place.compare_exchange(self.handle, 0, Ordering::SeqCst, Ordering::Relaxed);
@@ -363,7 +286,7 @@ impl Ref {
         let mut control = self.process.control();
         control.open = control.open.saturating_sub(1);
         if control.open == 0 {
-            control.stop(self.engine)
+            control.stop(self.engine, false)
         } else if control.running.is_some() {
             // Under the lock: the writer does not end before it has answered.
             self.engine.flush(PATIENCE)
@@ -380,7 +303,7 @@ impl Ref {
         // Whoever closes ends the session first and then asks for the lock: as long as it is open the sinks are not stopped.
         let _control = self.process.control();
         self.still_open(())?;
-        if !self.engine.sinks().has(sink) {
+        if !self.engine.status.sinks().has(sink) {
             return Err(Error::NotRunning);
         }
         self.engine.status.path(sink).ok_or(Error::NotRunning)
@@ -418,6 +341,16 @@ impl Session {
         find(self.0)?.flush(Some(timeout))
     }
 
+    /// Starts sinks in a running process; `jitsym_enable` in C.
+    pub fn enable(&self, sinks: Option<Sinks>) -> Result<()> {
+        find(self.0)?.enable(sinks)
+    }
+
+    /// Stops sinks in a running process; `jitsym_disable` in C.
+    pub fn disable(&self, sinks: Option<Sinks>) -> Result<()> {
+        find(self.0)?.disable(sinks)
+    }
+
     /// The path of the file that a sink writes; `jitsym_path` in C.
     pub fn path(&self, sink: Sinks) -> Result<PathBuf> {
         find(self.0)?.path(sink)
@@ -452,17 +385,21 @@ pub fn last_error() -> String {
 /// stays in the spool, and the write in hand is waited for, so that it is not cut; but a disk that hangs does not hang the exit
 /// for ever. Once everything is written the spool has done its service.
 pub(crate) fn flush_at_exit() {
-    let Some(engine) = process::current().ok().and_then(Process::engine) else { return };
+    let Ok(process) = process::current() else { return };
+    let Some(engine) = process.engine() else { return };
     if !engine.urgent.exit() {
         return wait_for_exit();
     }
-    let asked = if engine.sinks() == Sinks::NONE { Err(Error::NotRunning) } else { engine.flush_at_exit(PATIENCE) };
+    let asked = if engine.is_off() { Err(Error::NotRunning) } else { engine.flush_at_exit(PATIENCE) };
     match asked {
         Err(Error::Timeout) => _ = engine.status.gate.shut(PATIENCE),
         // Unless a thread was stopped in the middle of a call.
-        Ok(()) | Err(Error::SinkFailed) if engine.is_exit_whole() => engine.pool.memory().remove_spool(),
-        Err(Error::Closed | Error::NotRunning) => engine.pool.memory().remove_spool(),
-        _ => {}
+        Ok(()) | Err(Error::SinkFailed) if !engine.is_exit_whole() => {}
+        Ok(()) | Err(Error::SinkFailed | Error::Closed | Error::NotRunning) => {
+            process.remove_files_at_exit();
+            engine.pool.memory().remove_spool();
+        }
+        Err(_) => {}
     }
     engine.urgent.exit_is_over();
 }

@@ -30,7 +30,7 @@ pub struct Status {
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct SinkBits {
-    /// Bits of the sinks that are running; none makes every call return at once.
+    /// Bits of the sinks that are running, and `Sinks::REMEMBER`; none makes every call return at once.
     running: AtomicU32,
     failed: AtomicU32,
     /// Those that run and cannot write at present.
@@ -62,10 +62,17 @@ impl Status {
         *self.paths.lock().unwrap_or_else(PoisonError::into_inner) = paths;
     }
 
-    /// The sinks that are running. Whoever sees them stopped sees too that the last session was closed before.
+    /// What registering threads have to lay down records for: the running sinks, and `Sinks::REMEMBER`. Whoever sees none any
+    /// more sees too that the last session was closed before, or that the sinks were disabled.
+    #[inline]
+    pub fn wanted(&self) -> Sinks {
+        Sinks(self.sinks.running.load(Ordering::Acquire))
+    }
+
+    /// The sinks that are running.
     #[inline]
     pub fn sinks(&self) -> Sinks {
-        Sinks(self.sinks.running.load(Ordering::Acquire))
+        Sinks(self.wanted().0 & Sinks::ALL.0)
     }
 
     /// Those of the running sinks that can write.
@@ -79,11 +86,25 @@ impl Status {
         Sinks(self.sinks.failed.load(Ordering::Relaxed) | stalled)
     }
 
-    /// Says which sinks run and which do not though they should.
+    /// Says what is wanted, and which sinks do not run though they should.
     pub fn set_sinks(&self, running: Sinks, failed: Sinks) {
         self.sinks.stalled.store(0, Ordering::Relaxed);
         self.sinks.failed.store(failed.0, Ordering::Relaxed);
         self.sinks.running.store(running.0, Ordering::Release);
+    }
+
+    /// Of the sinks that were asked for later, these have started.
+    pub fn add_sinks(&self, asked: Sinks, started: Sinks) {
+        self.sinks.failed.fetch_or(asked.without(started).0, Ordering::Relaxed);
+        self.sinks.failed.fetch_and(!started.0, Ordering::Relaxed);
+        self.sinks.running.fetch_or(started.0, Ordering::Release);
+    }
+
+    /// These sinks are not wanted any more.
+    pub fn remove_sinks(&self, sinks: Sinks) {
+        self.sinks.running.fetch_and(!sinks.0, Ordering::Release);
+        self.sinks.failed.fetch_and(!sinks.0, Ordering::Relaxed);
+        self.sinks.stalled.fetch_and(!sinks.0, Ordering::Relaxed);
     }
 
     /// A sink cannot write, and tries again; the others go on.

@@ -54,6 +54,7 @@ fn numbers() {
     assert_eq!(jitsym_init_flag::JITSYM_INIT_FORK_NOW as u32, 256);
     assert_eq!(jitsym_init_flag::JITSYM_INIT_FORK_ALONE as u32, 512);
     assert_eq!(jitsym_init_flag::JITSYM_INIT_REMOVE_FILES as u32, 1024);
+    assert_eq!(jitsym_init_flag::JITSYM_INIT_REMEMBER as u32, 2048);
     assert_eq!(jitsym_code_flag::JITSYM_CODE_STABLE as u32, 1);
     assert_eq!(jitsym_spool_state::JITSYM_SPOOL_NONE as u32, 0);
     assert_eq!(jitsym_spool_state::JITSYM_SPOOL_SHARED as u32, 1);

@@ -55,6 +55,7 @@ fn check_allowing(allowed: &[&str], tool: &[&str], program: &Path, name: &str, a
         "JITSYM_RECOVER",
         "JITSYM_FORK",
         "JITSYM_REMOVE",
+        "JITSYM_LATE",
         "JITSYM_MAP_MAX",
         "JITSYM_JITDUMP_MAX",
         "JITDUMPDIR",
@@ -134,6 +135,8 @@ programs! {
     host, "gcc", "c-tests/test_host.c", &[], &[];
     // What the library has when it stops is not given back.
     panic, "gcc", "c-tests/test_panic.c", &["--leak-check=no"], &[];
+    // Its children have that of the parent's thread too.
+    late, "gcc", "c-tests/test_late.c", &["--leak-check=no"], &[];
     // A forked child has the memory of the parent's threads, but not the registers that hold on to it.
     fork, "gcc", "c-tests/test_fork.c", &["--leak-check=no"], &[];
     // MOVE records, which have to be asked for.

@@ -118,7 +118,7 @@ pub unsafe fn options(from: *const jitsym_options) -> Result<Options> {
     }
     // SAFETY: the caller's promise.
     let raw = unsafe { read(from)? };
-    check_flags(raw.flags, 2 * jitsym_init_flag::JITSYM_INIT_REMOVE_FILES as u32 - 1)?;
+    check_flags(raw.flags, 2 * jitsym_init_flag::JITSYM_INIT_REMEMBER as u32 - 1)?;
     check_flags(raw.sinks, Sinks::ALL.0)?;
     check_flags(raw.file_mode, 0o777)?;
     check_flags(raw.reserved, 0)?;
@@ -145,6 +145,7 @@ pub unsafe fn options(from: *const jitsym_options) -> Result<Options> {
             (false, false) => None,
         },
         remove_files: has(jitsym_init_flag::JITSYM_INIT_REMOVE_FILES),
+        remember: has(jitsym_init_flag::JITSYM_INIT_REMEMBER),
         map_max: (raw.map_max != 0).then_some(raw.map_max),
         jitdump_max: (raw.jitdump_max != 0).then_some(raw.jitdump_max),
         // SAFETY: the caller's promise.
@@ -174,6 +175,12 @@ pub fn sink(bit: u32) -> Result<Sinks> {
         2 => Ok(Sinks::JITDUMP),
         _ => Err(Error::Enum),
     }
+}
+
+/// A set of sinks; `None` if it is empty.
+pub fn sinks(bits: u32) -> Result<Option<Sinks>> {
+    check_flags(bits, Sinks::ALL.0)?;
+    Ok((bits != 0).then_some(Sinks(bits)))
 }
 
 /// An array of structs that may be larger or smaller than ours.

@@ -66,9 +66,10 @@ pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *
 ///
 /// Parameters:
 /// - `code`: what to register.
-/// - `out_id`: receives the id for `jitsym_move` and `jitsym_unregister`; may be NULL. 0 if no sink is running.
+/// - `out_id`: receives the id for `jitsym_move` and `jitsym_unregister`; may be NULL. 0 if no sink is running and code is not
+///   remembered for one.
 ///
-/// Returns `JITSYM_OK`, also without a look at `code` if no sink is running; a status that names what is wrong with `code`;
+/// Returns `JITSYM_OK`, also without a look at `code` if the id is 0; a status that names what is wrong with `code`;
 /// `JITSYM_ERR_DROPPED` or `JITSYM_ERR_NO_MEMORY` if there was no room; `JITSYM_ERR_SESSION`, `JITSYM_ERR_CLOSED`,
 /// `JITSYM_ERR_FORKED`, `JITSYM_ERR_BUSY`.
 ///
@@ -221,6 +222,59 @@ pub extern "C" fn jitsym_flush_from_signal(timeout_ms: u32) -> jitsym_status {
         Ok(()) => jitsym_status::JITSYM_OK,
         Err(error) => error.into(),
     }
+}
+
+/// Starts sinks in a running process, for all sessions: they belong to the process.
+///
+/// When this has returned `JITSYM_OK`, all code that is live and known is in the files, and everything that is registered
+/// from then on, each piece once. Known is all code that was registered while a sink ran or with `JITSYM_INIT_REMEMBER`; without
+/// either, code that was registered before is not, and has to be registered again (it has got the id 0). Code that was
+/// registered while only the perf map ran, without `JITSYM_INIT_REMEMBER`, comes without lines and unwind tables. The bytes are
+/// those that lie at the address of the code now.
+///
+/// A sink that runs already is left as it is. Directories, bounds and so on are those that this session was opened with, where no
+/// running sink has others. A file that was written before and is still there is gone on with.
+///
+/// Parameters:
+/// - `sinks`: `JITSYM_SINK_*` bits. 0: those that this session would have started when it was opened, or if that were none,
+///   all.
+///
+/// Returns `JITSYM_OK`; `JITSYM_ERR_FLAGS` for other bits; `JITSYM_ERR_FORBIDDEN` if the variable `JITSYM_LATE` is `off`;
+/// `JITSYM_ERR_CONFLICT` if one of the sinks runs with another directory or dialect; `JITSYM_ERR_NO_SINK` if none of them could
+/// be started, and `JITSYM_ERR_SINK_FAILED` if one could not, or cannot write at present, and the other runs (`jitsym_get_stats`
+/// and `jitsym_last_error` say more); `JITSYM_ERR_NO_MEMORY`, `JITSYM_ERR_THREAD`; `JITSYM_ERR_TIMEOUT` after 10 seconds, while
+/// the work goes on in the background, or if the process exits; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+///
+/// Any thread, concurrently; not from a signal handler. Does file I/O.
+#[no_mangle]
+pub extern "C" fn jitsym_enable(session: *mut jitsym, sinks: u32) -> jitsym_status {
+    blocking_boundary(|| {
+        let sinks = input::sinks(sinks)?;
+        session::find(session as usize as u64)?.enable(sinks)
+    })
+}
+
+/// Stops sinks in a running process, for all sessions, also those that have asked for them. Everything that was registered before
+/// is written first. The files stay (but see `JITSYM_INIT_REMOVE_FILES`), and `jitsym_enable` goes on with them.
+///
+/// With the last sink everything ends that costs the process anything: the background thread, the memory for records and the
+/// spool are given back, calls return at once as in a session that has none, and all ids end (`jitsym_enable` makes later calls
+/// answer `JITSYM_ERR_UNKNOWN_ID` for them). With `JITSYM_INIT_REMEMBER` only the files are closed, and ids live on.
+///
+/// Parameters:
+/// - `sinks`: `JITSYM_SINK_*` bits. 0: all.
+///
+/// Returns `JITSYM_OK`, also if they do not run; `JITSYM_ERR_FLAGS` for other bits; `JITSYM_ERR_SINK_FAILED` if one could not
+/// write everything (it is stopped all the same); `JITSYM_ERR_NO_MEMORY`; `JITSYM_ERR_TIMEOUT` as `jitsym_enable`;
+/// `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+///
+/// Any thread, concurrently; not from a signal handler. Does file I/O.
+#[no_mangle]
+pub extern "C" fn jitsym_disable(session: *mut jitsym, sinks: u32) -> jitsym_status {
+    blocking_boundary(|| {
+        let sinks = input::sinks(sinks)?;
+        session::find(session as usize as u64)?.disable(sinks)
+    })
 }
 
 /// Closes a session: everything registered is written, and with the last session the background thread ends.

@@ -87,6 +87,8 @@ pub enum jitsym_status {
     /// `jitsym_flush_from_signal` was called on the library's own thread: nobody is left who could write. What is not in the files
     /// is in the spool; `jitsym recover` completes them when the process has ended.
     JITSYM_ERR_WRITER = 33,
+    /// The variable `JITSYM_LATE` forbids to enable sinks at run time.
+    JITSYM_ERR_FORBIDDEN = 34,
 }
 
 use jitsym_status::*;
@@ -127,6 +129,7 @@ impl From<Error> for jitsym_status {
             Error::Busy => JITSYM_ERR_BUSY,
             Error::Internal => JITSYM_ERR_INTERNAL,
             Error::Writer => JITSYM_ERR_WRITER,
+            Error::Forbidden => JITSYM_ERR_FORBIDDEN,
         }
     }
 }

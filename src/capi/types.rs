@@ -72,6 +72,11 @@ pub enum jitsym_init_flag {
     /// while the process lives: `perf report` finds no names afterwards, and `perf inject` gives up altogether if a jitdump is
     /// missing that was there during the recording. A process that is killed leaves its files (`jitsym clean` removes them).
     JITSYM_INIT_REMOVE_FILES = 1024,
+    /// Remember live code, so that `jitsym_enable` can write it when it starts a sink: with its lines and unwind tables, but not
+    /// its bytes, which are read at its address then. Without a sink registering then costs as much as with one, and live
+    /// code takes memory (docs/design.md says how much), as long as any session is open. The variable `JITSYM_LATE` can
+    /// forbid it, or ask for it.
+    JITSYM_INIT_REMEMBER = 2048,
 }
 
 /// Flags of a piece of code. Bits, to be combined.
@@ -136,8 +141,8 @@ pub struct jitsym_options {
     pub max_wait_ms: u32,
     /// Must be 0.
     pub reserved: u32,
-    /// Directory of the spool, absolute, on a file system in memory. NULL: `JITSYM_SPOOL_DIR`, else `/dev/shm`. The first
-    /// session of a process decides; if it has no sink, there is no spool.
+    /// Directory of the spool, absolute, on a file system in memory. NULL: `JITSYM_SPOOL_DIR`, else `/dev/shm`. The session that
+    /// first starts a sink, or remembers, decides, until all are disabled.
     pub spool_dir: *const c_char,
     /// The most bytes that the perf map may take; at least 4096. 0: `JITSYM_MAP_MAX`, else no bound. When it would become longer,
     /// dead code is left out first, the oldest first; then live code, what was registered last first

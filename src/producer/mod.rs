@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use crate::chunk::{flag, Event, Kind};
 use crate::code::{Bytes, Code, Lines, MoveTarget};
-use crate::config::Sinks;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::format::jitdump::{Group, Unwinding};
@@ -63,7 +62,8 @@ pub fn unregister(process: &'static Process, engine: &'static Engine, id: Id) ->
     wait_until_read(engine, engine.ids.is_unread(id));
     with_local(process, engine, |local| {
         let event = local.event(Kind::Unregister, id.0, 0, 0, 0);
-        local.lane.append(&Bare(|| if engine.ids.retire(id) { Ok(event) } else { Err(Error::UnknownId) }))
+        let retired = || if engine.ids.retire(id) { Ok(event) } else { Err(Error::UnknownId) };
+        if_off(local.lane.append(&Bare(retired)), ())
     })
 }
 
@@ -77,8 +77,16 @@ pub fn unregister_range(process: &'static Process, engine: &'static Engine, addr
     wait_until_read(engine, engine.has_unread());
     with_local(process, engine, |local| {
         let event = local.event(Kind::UnregisterRange, 0, 0, addr, size);
-        local.lane.append(&Bare(|| Ok(event)))
+        if_off(local.lane.append(&Bare(|| Ok(event))), ())
     })
+}
+
+/// A call that finds out late that the sinks were disabled has as little to do as one that begins then.
+fn if_off<T>(result: Result<T>, value: T) -> Result<T> {
+    match result {
+        Err(Error::NotRunning) => Ok(value),
+        other => other,
+    }
 }
 
 /// Once such a call returns, the caller may use the memory of code that it called stable for something else.
@@ -167,7 +175,7 @@ impl Local {
         let Local { lane, tid, indices, stock, unwind, .. } = self;
         let engine = lane.engine;
         let Bytes::Here(bytes) = code.bytes else { return Ok(None) };
-        if code.stable || !name::is_plain(code.name) || !engine.sinks().has(Sinks::JITDUMP) {
+        if code.stable || !name::is_plain(code.name) || !engine.wanted().want_groups() {
             return Ok(None);
         }
         let Some(index) = indices.next() else { return Ok(None) };
@@ -243,8 +251,9 @@ impl Local {
         let (pid, tid) = (engine.status.pid, self.tid);
         let (addr, size, lines) = (code.addr, code.size, code.lines);
         let mut group = Group { pid, tid, index, addr, size, name: &name, lines, unwind };
-        let tail = Tail::new(engine, &code.bytes, addr, size, code.stable);
-        if matches!(tail, Tail::Nothing) {
+        let wanted = engine.wanted();
+        let tail = Tail::new(engine, wanted, &code.bytes, addr, size, code.stable);
+        if !wanted.want_groups() {
             // Checked, but nobody reads it.
             group.size()?;
             group.lines = Lines::Rows(&[]);
@@ -257,7 +266,7 @@ impl Local {
         if let Err(error) = self.lane.append(&Load { group, tail, event }) {
             engine.add_unread(-i64::from(unread));
             self.stock.put_back(&engine.ids, id);
-            return Err(error);
+            return if_off(Err(error), Id(0));
         }
         Ok(id)
     }
@@ -268,14 +277,14 @@ impl Local {
         let mut event = self.event(Kind::Move, id.0, index, target.addr, 0);
         // Whether that is enough depends on the tables, which the writer has.
         event.unwinding_at = u32::try_from(target.free_after).unwrap_or(u32::MAX);
-        let tail = Tail::new(engine, &target.bytes, target.addr, size, target.stable);
+        let tail = Tail::new(engine, engine.wanted(), &target.bytes, target.addr, size, target.stable);
         let unread = matches!(tail, Tail::Later(_));
         engine.add_unread(unread.into());
         let appended = self.lane.append(&Move { engine, tail, event });
         if appended.is_err() {
             engine.add_unread(-i64::from(unread));
         }
-        appended
+        if_off(appended, ())
     }
 }
 

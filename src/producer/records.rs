@@ -38,9 +38,9 @@ pub enum Tail<'a> {
 
 impl<'a> Tail<'a> {
     #[inline]
-    pub fn new(engine: &Engine, bytes: &Bytes<'a>, addr: u64, size: u64, stable: bool) -> Tail<'a> {
+    pub fn new(engine: &Engine, wanted: Sinks, bytes: &Bytes<'a>, addr: u64, size: u64, stable: bool) -> Tail<'a> {
         match bytes {
-            _ if !engine.sinks().has(Sinks::JITDUMP) => Tail::Nothing,
+            _ if !wanted.has(Sinks::JITDUMP) => Tail::Nothing,
             Bytes::Here(bytes) if stable => Tail::Later(bytes.as_ptr() as u64),
             Bytes::AtAddress if stable => Tail::Later(addr),
             _ => Tail::Code { pid: engine.status.pid, bytes: *bytes, addr, size: size as usize },

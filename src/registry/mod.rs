@@ -9,11 +9,15 @@
 
 mod names;
 mod pieces;
+mod prefaces;
 
 use std::collections::BTreeMap;
 
 use names::Names;
 use pieces::Pieces;
+use prefaces::Prefaces;
+
+use crate::sys::table::Table;
 
 /// How many entries of dead code are kept. Readers hold the whole map in memory, and so do we.
 const DEAD_MAX: usize = 1 << 16;
@@ -45,7 +49,7 @@ pub struct Stored {
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
     index: u64,
-    /// 0 if the jitdump has no group of it.
+    /// Where the jitdump has its group, or the registry its preface (`IN_MEMORY`); 0 for neither.
     stored_offset: u64,
     stored_len: u32,
     tables_len: u32,
@@ -57,6 +61,21 @@ struct Entry {
 }
 
 const _: () = assert!(size_of::<Entry>() == 40);
+
+/// In `stored_offset`: what is below is a place among the prefaces. No file is that long.
+const IN_MEMORY: u64 = 1 << 63;
+
+impl Entry {
+    fn stored(&self) -> Option<Stored> {
+        let is_in_file = self.stored_offset != 0 && self.stored_offset & IN_MEMORY == 0;
+        is_in_file.then_some(Stored { offset: self.stored_offset, len: self.stored_len as usize })
+    }
+
+    /// Where its preface is, if it is kept here, and how long it is.
+    fn preface(&self) -> Option<(u64, u32)> {
+        (self.stored_offset & IN_MEMORY != 0).then_some((self.stored_offset & !IN_MEMORY, self.stored_len))
+    }
+}
 
 /// What registering did to the map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,12 +102,13 @@ pub struct Inserted {
 #[derive(Debug, Default)]
 pub struct Registry {
     /// By the slot of the id, its lower half. Slots are few: those of ids that have ended are used again.
-    entries: Vec<Entry>,
+    entries: Table<Entry>,
     live: usize,
     pieces: Pieces,
     /// The pieces by their start. They do not overlap.
     starts: BTreeMap<u64, u32>,
     names: Names,
+    prefaces: Prefaces,
 }
 
 impl Registry {
@@ -127,9 +147,8 @@ impl Registry {
     /// All live registrations whose group was handed to the jitdump: id, where the group is, and how long the code is.
     pub fn stored(&self) -> impl Iterator<Item = (u64, Stored, u64)> + '_ {
         let known = |(slot, entry): (usize, &Entry)| {
-            let stored = Stored { offset: entry.stored_offset, len: entry.stored_len as usize };
-            let size = || self.pieces[entry.piece].size.into();
-            (entry.generation != 0 && stored.offset != 0).then(|| (self.id_in(slot as u32), stored, size()))
+            let stored = entry.stored().filter(|_| entry.generation != 0)?;
+            Some((self.id_in(slot as u32), stored, self.pieces[entry.piece].size.into()))
         };
         self.entries.iter().enumerate().filter_map(known)
     }
@@ -202,7 +221,8 @@ impl Registry {
     fn set_entry(&mut self, id: u64, live: &Live, piece: u32) {
         let slot = id as u32 as usize;
         if slot >= self.entries.len() {
-            self.entries.resize(slot + 1, Entry::default());
+            let missing = slot + 1 - self.entries.len();
+            (0..missing).for_each(|_| self.entries.push(Entry::default()));
         }
         self.entries[slot] = Entry {
             index: live.index,
@@ -255,9 +275,19 @@ impl Registry {
                 if overwritten.try_reserve(1).is_ok() {
                     overwritten.push(self.id_in(slot));
                 }
-                self.entries[slot as usize].generation = 0;
-                self.live -= 1;
+                self.end(slot);
             }
+        }
+    }
+
+    /// Makes a slot that of no registration.
+    fn end(&mut self, slot: u32) {
+        let entry = &mut self.entries[slot as usize];
+        entry.generation = 0;
+        self.live -= 1;
+        if let Some((_, len)) = entry.preface() {
+            entry.stored_offset = 0;
+            self.prefaces.drop(len);
         }
     }
 
@@ -287,10 +317,8 @@ impl Registry {
     /// Ends a registration. Its span keeps the name.
     pub fn remove(&mut self, id: u64) -> Option<Live> {
         let live = self.get(id)?;
-        let entry = &mut self.entries[id as u32 as usize];
-        let piece = entry.piece;
-        entry.generation = 0;
-        self.live -= 1;
+        let piece = self.entries[id as u32 as usize].piece;
+        self.end(id as u32);
         self.pieces.bury(piece);
         Some(live)
     }
@@ -299,33 +327,69 @@ impl Registry {
     pub fn get(&self, id: u64) -> Option<Live> {
         let entry = self.entry(id)?;
         let piece = &self.pieces[entry.piece];
-        let stored = Stored { offset: entry.stored_offset, len: entry.stored_len as usize };
         Some(Live {
             addr: piece.start,
             size: piece.size.into(),
             reach: piece.end() + u64::from(entry.beyond),
             index: entry.index,
-            stored: (stored.offset != 0).then_some(stored),
+            stored: entry.stored(),
             tables_len: entry.tables_len,
         })
     }
 
-    /// The ids of all live registrations, in the order in which the jitdump has them.
-    pub fn live_by_place(&self) -> Vec<u64> {
+    /// The ids of all live registrations, in the order in which the jitdump has them or they came. `None` if there is no
+    /// memory.
+    pub fn live_by_place(&self) -> Option<impl Iterator<Item = u64>> {
         let live = self.entries.iter().enumerate().filter(|(_, entry)| entry.generation != 0);
-        let mut ids: Vec<(u64, u64)> =
-            live.map(|(slot, entry)| (entry.stored_offset, u64::from(entry.generation) << 32 | slot as u64)).collect();
+        let mut ids: Vec<(u64, u64)> = Vec::new();
+        ids.try_reserve_exact(self.live).ok()?;
+        ids.extend(live.map(|(slot, entry)| (entry.stored_offset, u64::from(entry.generation) << 32 | slot as u64)));
         ids.sort_unstable();
-        ids.into_iter().map(|(_, id)| id).collect()
+        Some(ids.into_iter().map(|(_, id)| id))
     }
 
     /// Notes where the jitdump has the group of live code, and the size of the tables in it.
     pub fn set_stored(&mut self, id: u64, stored: Option<Stored>, tables_len: u32) {
         if self.entry(id).is_some() {
             let entry = &mut self.entries[id as u32 as usize];
+            if let Some((_, len)) = entry.preface() {
+                self.prefaces.drop(len);
+            }
             entry.tables_len = tables_len;
             entry.stored_offset = stored.map_or(0, |stored| stored.offset);
             entry.stored_len = stored.map_or(0, |stored| stored.len as u32);
+        }
+    }
+
+    /// Keeps the preface of live code, in place of where the jitdump has it. One that there is no memory for is not kept.
+    pub fn keep_preface(&mut self, id: u64, preface: &[u8]) {
+        let tables_len = self.entry(id).map_or(0, |entry| entry.tables_len);
+        self.set_stored(id, None, tables_len);
+        if preface.is_empty() || self.entry(id).is_none() {
+            return;
+        }
+        if let Some(at) = self.prefaces.add(preface) {
+            let entry = &mut self.entries[id as u32 as usize];
+            (entry.stored_offset, entry.stored_len) = (at | IN_MEMORY, preface.len() as u32);
+        }
+    }
+
+    /// The preface of live code; an empty one if none is kept.
+    pub fn preface_of(&self, id: u64) -> &[u8] {
+        let place = self.entry(id).and_then(Entry::preface);
+        place.map_or(&[], |(at, len)| self.prefaces.get(at, len))
+    }
+
+    /// Gives memory of what was dropped back, if it is worth the while.
+    pub fn tidy(&mut self) {
+        if self.prefaces.are_wasteful() {
+            self.prefaces.compact(self.entries.iter_mut().filter_map(|entry| {
+                let (at, len) = entry.preface()?;
+                Some((at, len, &mut entry.stored_offset))
+            }));
+        }
+        if self.names.are_wasteful() {
+            self.names.compact(self.pieces.names_mut());
         }
     }
 
@@ -377,14 +441,13 @@ impl Registry {
     /// Ends all registrations, and hands out their ids.
     pub fn remove_all(&mut self, mut ended: impl FnMut(u64)) {
         for slot in 0..self.entries.len() {
-            let entry = &mut self.entries[slot];
-            let generation = std::mem::take(&mut entry.generation);
+            let Entry { generation, piece, .. } = self.entries[slot];
             if generation != 0 {
-                self.pieces.bury(entry.piece);
+                self.end(slot as u32);
+                self.pieces.bury(piece);
                 ended(u64::from(generation) << 32 | slot as u64);
             }
         }
-        self.live = 0;
     }
 
     /// Drops the oldest spans of dead code if there are too many, some more than needed so that it happens rarely. Returns

@@ -1,5 +1,7 @@
 //! Names, one behind the other in one piece of memory: an allocation for each would cost as much as all else about a record.
 
+use crate::sys::table::Table;
+
 /// Less garbage than this is not worth the while.
 const GARBAGE_MIN: usize = 64 * 1024;
 
@@ -23,7 +25,7 @@ impl Name {
 /// All names. Each has one owner, who drops it.
 #[derive(Debug, Default)]
 pub struct Names {
-    bytes: Vec<u8>,
+    bytes: Table<u8>,
     /// How many of them belong to names that were dropped.
     garbage: usize,
 }
@@ -48,7 +50,8 @@ impl Names {
             return Name::default();
         }
         let at = self.bytes.len();
-        self.bytes.extend_from_within(name.at()..name.at() + name.len());
+        let copy = self.get(name).to_vec();
+        self.bytes.extend_from_slice(&copy);
         Name((at as u64) << 16 | name.len() as u64)
     }
 
@@ -67,8 +70,8 @@ impl Names {
 
     /// Drops the garbage. Is given all names that have an owner, and changes them.
     pub fn compact<'a>(&mut self, owned: impl Iterator<Item = &'a mut Name>) {
-        let mut bytes = Vec::new();
-        if bytes.try_reserve_exact(self.bytes.len() - self.garbage).is_err() {
+        let mut bytes = Table::default();
+        if bytes.try_reserve(self.bytes.len() - self.garbage).is_err() {
             return;
         }
         let old = std::mem::replace(self, Names { bytes, garbage: 0 });
@@ -80,6 +83,6 @@ impl Names {
     /// Bytes in use, and those that are dropped.
     #[cfg(test)]
     pub fn usage(&self) -> (usize, usize) {
-        (self.bytes.capacity(), self.garbage)
+        (self.bytes.len(), self.garbage)
     }
 }

@@ -4,6 +4,7 @@
 use std::ops::{Index, IndexMut};
 
 use super::names::Name;
+use crate::sys::table::Table;
 
 /// No piece, or no slot.
 pub const NONE: u32 = u32::MAX;
@@ -37,7 +38,7 @@ impl Piece {
 /// All pieces. They are known by their numbers.
 #[derive(Debug)]
 pub struct Pieces {
-    all: Vec<Piece>,
+    all: Table<Piece>,
     free: u32,
     oldest_dead: u32,
     newest_dead: u32,
@@ -46,7 +47,7 @@ pub struct Pieces {
 
 impl Default for Pieces {
     fn default() -> Pieces {
-        Pieces { all: Vec::new(), free: NONE, oldest_dead: NONE, newest_dead: NONE, dead: 0 }
+        Pieces { all: Table::default(), free: NONE, oldest_dead: NONE, newest_dead: NONE, dead: 0 }
     }
 }
 

@@ -50,6 +50,8 @@ pub struct Jitdump {
     reserved: u64,
     /// The last record is JIT_CODE_CLOSE.
     closed: bool,
+    /// When it was opened the last time, the file had all that was written to it before.
+    goes_on: bool,
     /// Half a group may lie behind the last whole one.
     torn: bool,
     /// The file has to be written anew: it is gone, cut, or as long as it may be.
@@ -100,6 +102,7 @@ impl Jitdump {
             most: u64::MAX,
             reserved: 0,
             closed: false,
+            goes_on: false,
             torn: false,
             spoiled: false,
             next: HEADER_SIZE as u64,
@@ -143,6 +146,7 @@ impl Jitdump {
                 known.set_len(self.len)?;
                 self.closed = false;
             }
+            self.goes_on = !self.spoiled && known.metadata()?.len() >= self.len;
             self.kept.file = Some(Held::new(known)?);
             return Ok(());
         }
@@ -160,7 +164,7 @@ impl Jitdump {
         }
         self.identity = Some(file::look_at(&created)?);
         self.len = HEADER_SIZE as u64;
-        (self.closed, self.torn, self.spoiled) = (false, false, false);
+        (self.closed, self.torn, self.spoiled, self.goes_on) = (false, false, false, false);
         self.kept.places = Places::default();
         self.kept.file = Some(Held::new(created)?);
         Ok(())
@@ -261,6 +265,23 @@ impl Jitdump {
             self.reserved = self.len + more;
         }
         result
+    }
+
+    /// Whether the file that was opened last has all that was written to it before.
+    pub fn goes_on(&self) -> bool {
+        self.goes_on
+    }
+
+    /// Whether a group is in the file.
+    pub fn is_written(&self, order: u64) -> bool {
+        self.kept.places.get(order).is_some()
+    }
+
+    /// Closes the directory too, and gives up what waits to be written.
+    pub fn leave(&mut self) {
+        self.dir = None;
+        (self.trouble, self.lost) = (None, 0);
+        self.kept.backlog = Backlog::default();
     }
 
     /// Whether there is something to catch up on.

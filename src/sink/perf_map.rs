@@ -172,6 +172,11 @@ impl PerfMap {
         self.file = None;
     }
 
+    /// Closes the directory too.
+    pub fn leave(&mut self) {
+        self.dir = None;
+    }
+
     /// Closes the file, which stays.
     pub fn close(&mut self) {
         if let Some(file) = self.file.take() {

@@ -2,7 +2,7 @@
 //!
 //! It is one range of units (of the size of a chunk) behind a header. If it can be, it is a file in shared memory, the spool:
 //! then everything published in it, and how far the writer has come, is there after SIGKILL, for [`recover`] to go on from.
-//! Else it is private memory of the same shape.
+//! Else, and while nothing is written, it is private memory of the same shape at the same addresses.
 
 pub mod layout;
 pub mod recover;
@@ -12,6 +12,7 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::capi::types::jitsym_spool_state;
 use crate::chunk::{Chunk, CHUNK_SIZE};
@@ -26,50 +27,55 @@ pub struct Memory {
     units: usize,
     /// Where the first unit lies.
     start: usize,
-    file: Option<SpoolFile>,
+    /// Locked for moments only.
+    file: Mutex<Option<Arc<SpoolFile>>>,
     /// Some units are private memory, because the file system had no more room: which ones, and whether there are any.
     private: Box<[AtomicBool]>,
     partly: AtomicBool,
 }
 
 impl Memory {
-    /// Makes room for `units` units, without memory behind any of them. In private memory if there is no directory for a
-    /// spool, or none can be made there; the text says why.
-    pub fn new(units: usize, dir: Option<&Path>) -> io::Result<(Memory, Option<String>)> {
-        let why = match dir.map(|dir| Memory::in_spool(units, dir)) {
-            Some(Ok(memory)) => return Ok((memory, None)),
-            Some(Err(error)) => Some(format!("cannot make a spool: {error}")),
-            None => None,
-        };
+    /// Makes room for `units` units, in private memory, without any behind them.
+    pub fn new(units: usize) -> io::Result<Memory> {
         let start = header_len(units);
         let region = Region::private(start + units * CHUNK_SIZE)?;
-        Ok((Memory::finish(region, units, None), why))
-    }
-
-    fn in_spool(units: usize, dir: &Path) -> io::Result<Memory> {
-        let owner = Owner::this_process();
-        let start = header_len(units);
-        let len = start + units * CHUNK_SIZE;
-        let file = SpoolFile::create(dir, &owner, len)?;
-        // The first unit too: a spool that cannot hold that is none.
-        let mapped = file.back(&(0..start + CHUNK_SIZE)).and_then(|()| Region::shared(file.file(), len));
-        match mapped {
-            Ok(region) => {
-                let memory = Memory::finish(region, units, Some(file));
-                memory.header().describe(&owner, units);
-                Ok(memory)
-            }
-            Err(error) => {
-                file.remove();
-                Err(error)
-            }
-        }
-    }
-
-    fn finish(region: Region, units: usize, file: Option<SpoolFile>) -> Memory {
-        let start = header_len(units);
         let private = (0..units).map(|_| AtomicBool::new(false)).collect();
-        Memory { region, units, start, file, private, partly: AtomicBool::new(false) }
+        Ok(Memory { region, units, start, file: Mutex::default(), private, partly: AtomicBool::new(false) })
+    }
+
+    /// Puts a spool in the place of it. There is no chunk in it.
+    pub fn attach(&self, dir: &Path) -> io::Result<()> {
+        let owner = Owner::this_process();
+        let file = SpoolFile::create(dir, &owner, self.start + self.units * CHUNK_SIZE)?;
+        // The first unit too: a spool that cannot hold that is none.
+        let mapped = file.back(&(0..self.start + CHUNK_SIZE)).and_then(|()| self.region.share(file.file()));
+        if let Err(error) = mapped {
+            file.remove();
+            // The kernel may have taken away what was there before it failed.
+            self.region.make_all_private()?;
+            return Err(error);
+        }
+        self.header().describe(&owner, self.units);
+        *self.locked() = Some(Arc::new(file));
+        Ok(())
+    }
+
+    /// Gives everything back to the kernel, and removes the spool. There is no chunk in it.
+    pub fn detach(&self) {
+        let file = self.locked().take();
+        // Without address space for it, what is there stays.
+        let _ = self.region.make_all_private();
+        file.inspect(|file| file.remove());
+        self.private.iter().for_each(|private| private.store(false, Ordering::Relaxed));
+        self.partly.store(false, Ordering::Relaxed);
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Option<Arc<SpoolFile>>> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn file(&self) -> Option<Arc<SpoolFile>> {
+        self.locked().clone()
     }
 
     pub fn header(&self) -> &Header {
@@ -84,7 +90,7 @@ impl Memory {
 
     /// Whether, and how much of it, outlives the process.
     pub fn state(&self) -> jitsym_spool_state {
-        match (&self.file, self.partly.load(Ordering::Relaxed)) {
+        match (self.file(), self.partly.load(Ordering::Relaxed)) {
             (None, _) => jitsym_spool_state::JITSYM_SPOOL_NONE,
             (Some(_), false) => jitsym_spool_state::JITSYM_SPOOL_SHARED,
             (Some(_), true) => jitsym_spool_state::JITSYM_SPOOL_PARTLY,
@@ -99,7 +105,7 @@ impl Memory {
     pub fn make_chunk(&self, units: &Range<usize>) -> io::Result<Chunk> {
         let bytes = self.bytes(units);
         let is_private = || units.clone().any(|unit| self.private[unit].load(Ordering::Relaxed));
-        if self.file.as_ref().is_some_and(|file| is_private() || file.back(&bytes).is_err()) {
+        if self.file().is_some_and(|file| is_private() || file.back(&bytes).is_err()) {
             // The host goes on registering. What lies here is lost if it is killed.
             self.region.make_private(bytes.clone())?;
             units.clone().for_each(|unit| self.private[unit].store(true, Ordering::Relaxed));
@@ -170,14 +176,15 @@ impl Memory {
 
     /// In a forked child: see `SpoolFile::close_in_child`. The memory itself is not there.
     pub fn close_in_child(&self) {
-        if let Some(file) = &self.file {
+        // Another thread may have held the lock, and is not here.
+        if let Some(file) = self.file.try_lock().ok().as_deref().and_then(Option::as_ref) {
             file.close_in_child();
         }
     }
 
     /// Removes the spool's name, when everything in it is written.
     pub fn remove_spool(&self) {
-        if let Some(file) = &self.file {
+        if let Some(file) = self.file() {
             file.remove();
         }
     }

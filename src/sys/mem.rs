@@ -76,6 +76,20 @@ impl Region {
         Ok(())
     }
 
+    /// Puts private memory, which reads zero, in the place of all of it.
+    pub fn make_all_private(&self) -> io::Result<()> {
+        self.make_private(0..self.len)
+    }
+
+    /// Puts a file that is as long in the place of all of it, while nobody uses any of it but to look at the first page.
+    pub fn share(&self, file: &File) -> io::Result<()> {
+        let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED;
+        // SAFETY: by contract nobody uses what lies there; who only looks finds one memory or the other.
+        let whole = unsafe { Region::map(self.start.as_ptr().cast(), self.len, flags, file.as_raw_fd())? };
+        std::mem::forget(whole);
+        Ok(())
+    }
+
     /// Has the kernel provide the pages of a range that is committed, so that nobody pays for that when they are used.
     pub fn populate(&self, range: Range<usize>) {
         // Linux 5.14; not in every version of the bindings.

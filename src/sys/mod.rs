@@ -15,6 +15,7 @@ pub mod pin;
 pub mod process;
 pub mod spool;
 pub mod sync;
+pub mod table;
 #[cfg(feature = "cli")]
 pub mod terminal;
 pub mod thread;

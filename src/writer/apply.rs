@@ -5,9 +5,10 @@
 use std::sync::Arc;
 
 use super::groups::{zeros, Groups};
+use super::live::Left;
 use super::sinks::SinkSet;
 use crate::chunk::{flag, Chunk, Event, Kind};
-use crate::format::jitdump::{clear_mapped_size, relocate, set_time, Move, Relocation};
+use crate::format::jitdump::{clear_mapped_size, relocate, set_time, Move, Relocation, LOAD_FIXED_SIZE};
 use crate::registry::{Live, Registry, Stored};
 use crate::spool::layout::State;
 use crate::status::Status;
@@ -25,6 +26,8 @@ pub struct Ledger {
     pub alive: bool,
     /// Time of the last record.
     pub last_time: u64,
+    /// What a jitdump has that may be gone on with.
+    pub left: Left,
     /// For ids that a registration pushes out; empty in between.
     overwritten: Vec<u64>,
 }
@@ -44,7 +47,16 @@ impl Ledger {
     pub fn new(status: Arc<Status>, alive: bool) -> Ledger {
         let sinks = SinkSet::new(status.clone());
         let registry = Registry::default();
-        Ledger { status, registry, sinks, notices: Vec::new(), alive, last_time: 0, overwritten: Vec::new() }
+        Ledger {
+            status,
+            registry,
+            sinks,
+            notices: Vec::new(),
+            alive,
+            last_time: 0,
+            left: Left::default(),
+            overwritten: Vec::new(),
+        }
     }
 
     /// How far everything is written.
@@ -105,59 +117,67 @@ impl Ledger {
         self.status.counters.registered.add(1);
         // SAFETY: the chunk is not recycled yet, and there is no other reference to this body.
         let body = unsafe { chunk.body_mut(event) };
-        let with_code = event.flags & (flag::HAS_CODE | flag::STABLE) != 0;
         let head_len = body.len() - tail_len(event, event.size);
         // The head ends with the name and its NUL.
         let name_at = head_len - 1 - usize::from(event.name_len);
+        let offset = self.sinks.next_offset(groups);
 
         let end = event.addr + event.size;
         let claimed = event.flags & flag::FREE_BEHIND != 0;
         let mut reach = if claimed { end + unwind::room(event.size, event.tables_len as usize) } else { end };
         if self.is_used(end, reach) {
-            if with_code {
+            if offset.is_some() {
                 clear_mapped_size(body, event.unwinding_at as usize);
             }
             reach = end;
         }
-        let offset = self.sinks.next_offset(groups).filter(|_| with_code);
         let stored = offset.map(|offset| Stored { offset, len: head_len });
         let (addr, size, index, tables_len) = (event.addr, event.size, event.index, event.tables_len);
         let live = Live { addr, size, reach, index, stored, tables_len };
         self.insert(event.id, &live, &body[name_at..head_len - 1]);
-        if event.flags & flag::STABLE != 0 {
-            let code = self.read_stable(event, &body[head_len..], size);
+        if self.sinks.keep_prefaces() {
+            self.registry.keep_preface(event.id, &body[..name_at - LOAD_FIXED_SIZE]);
+        }
+        if offset.is_some() && event.flags & flag::HAS_CODE != 0 {
+            groups.push(chunk, event, body.len());
+        } else if offset.is_some() {
+            // Stable, or laid down before the jitdump was started.
+            let code = self.read_code(event, &body[head_len..], addr, size);
             groups.push(chunk, event, head_len);
             groups.push_owned(code, size as usize);
-        } else if with_code {
-            groups.push(chunk, event, body.len());
+        } else if event.flags & flag::STABLE != 0 {
+            self.notify(Notice::Read(event.id));
         }
         if groups.are_many() {
             self.sinks.write_groups(groups);
         }
     }
 
-    /// The bytes of stable code, found by the address at the end of its record.
-    fn read_stable(&mut self, event: &Event, tail: &[u8], size: u64) -> Vec<u8> {
+    /// The bytes of code that are not in its record: of stable code, found by the address at the record's end; else at the
+    /// address where it runs.
+    fn read_code(&mut self, event: &Event, tail: &[u8], addr: u64, size: u64) -> Vec<u8> {
         let mut code = Vec::new();
-        if code.try_reserve_exact(size as usize).is_err() {
+        if code.try_reserve_exact(size as usize).is_ok() {
+            code.resize(size as usize, 0);
+            let addr = tail.try_into().map_or(addr, u64::from_ne_bytes);
+            // By the kernel: a host that breaks its promise must not be ended by this thread.
+            let read = if self.alive { mem::read_self(self.status.pid, addr, &mut code) } else { 0 };
+            if read < code.len() {
+                self.status.counters.unreadable.add(1);
+            }
+        } else {
             // Zeros take its place.
             self.status.counters.unreadable.add(1);
+        }
+        if event.flags & flag::STABLE != 0 {
             self.notify(Notice::Read(event.id));
-            return code;
         }
-        code.resize(size as usize, 0);
-        let addr = tail.try_into().map_or(0, u64::from_ne_bytes);
-        // By the kernel: a host that breaks its promise must not be ended by this thread.
-        let read = if self.alive { mem::read_self(self.status.pid, addr, &mut code) } else { 0 };
-        if read < code.len() {
-            self.status.counters.unreadable.add(1);
-        }
-        self.notify(Notice::Read(event.id));
         code
     }
 
     fn move_code(&mut self, chunk: Chunk, event: &Event, groups: &mut Groups) {
         let name = self.registry.name_of(event.id).map(Vec::from);
+        let preface = self.registry.preface_of(event.id).to_vec();
         // If it was unregistered or overwritten meanwhile the move came too late.
         let (Some(mut live), Some(name)) = (self.registry.remove(event.id), name) else {
             if event.flags & flag::STABLE != 0 {
@@ -174,13 +194,23 @@ impl Ledger {
 
         // SAFETY: the chunk is not recycled yet.
         let body = unsafe { chunk.body(event) };
-        if event.flags & flag::STABLE != 0 {
-            let code = self.read_stable(event, body, live.size);
-            self.dump_move(event, old_addr, &mut live, &code, groups);
-        } else if event.flags & flag::HAS_CODE != 0 {
+        let dumps = self.sinks.running_dump().is_some();
+        if dumps && event.flags & flag::HAS_CODE != 0 {
             self.dump_move(event, old_addr, &mut live, body, groups);
+        } else if dumps {
+            let code = self.read_code(event, body, live.addr, live.size);
+            self.dump_move(event, old_addr, &mut live, &code, groups);
+        } else {
+            // A jitdump that has it at the old place has it not at the new one.
+            live.index = event.index;
+            if event.flags & flag::STABLE != 0 {
+                self.notify(Notice::Read(event.id));
+            }
         }
         self.insert(event.id, &live, &name);
+        if self.sinks.keep_prefaces() {
+            self.registry.keep_preface(event.id, &preface);
+        }
     }
 
     fn dump_move(&mut self, event: &Event, old_addr: u64, live: &mut Live, code: &[u8], groups: &mut Groups) {

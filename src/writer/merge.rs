@@ -145,7 +145,8 @@ mod tests {
 
     #[test]
     fn events_come_in_the_order_of_time_and_once() {
-        let (pool, _) = Pool::new(8 << 20, None).unwrap();
+        let pool = Pool::new(8 << 20).unwrap();
+        pool.open(None);
         let threads = [
             vec![chunk(&pool, &[1, 5, 9]), chunk(&pool, &[10, 30])],
             vec![chunk(&pool, &[2, 3, 4, 11])],
@@ -162,7 +163,8 @@ mod tests {
 
     #[test]
     fn what_is_read_can_be_marked_bit_by_bit() {
-        let (pool, _) = Pool::new(8 << 20, None).unwrap();
+        let pool = Pool::new(8 << 20).unwrap();
+        pool.open(None);
         let threads = [vec![chunk(&pool, &[1, 4]), chunk(&pool, &[5, 7])], vec![chunk(&pool, &[2, 3, 6])]];
         let mut merge = Merge::new(threads.iter().map(|chunks| chunks.iter().copied()));
         assert!(!merge.mark(1));
@@ -180,7 +182,8 @@ mod tests {
 
     #[test]
     fn of_the_same_time_registrations_come_first() {
-        let (pool, _) = Pool::new(8 << 20, None).unwrap();
+        let pool = Pool::new(8 << 20).unwrap();
+        pool.open(None);
         let lanes = [Kind::Unregister, Kind::Load, Kind::Move].map(|kind| {
             pool.replenish();
             let mut cursor = pool.take().unwrap();

@@ -6,6 +6,8 @@
 mod apply;
 mod fork;
 mod groups;
+mod late;
+mod live;
 mod merge;
 #[cfg(jitsym_loom)]
 pub mod models;
@@ -33,6 +35,7 @@ use crate::Id;
 pub use apply::{tail_len, Ledger, Notice};
 pub use fork::Inheritance;
 pub use groups::Groups;
+pub use late::Change;
 pub use merge::Merge;
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
@@ -53,6 +56,15 @@ const IDLE_PASSES: u32 = 20;
 /// The answer to a request to stop: how it went, and the writer for the next thread.
 pub type Stopped = (Result<()>, Box<Writer>);
 
+/// The writer is to end.
+#[derive(Debug)]
+pub struct Stop {
+    /// Because no sink is wanted any more, though sessions are open: everything is given back.
+    pub off: bool,
+    /// Gets the answer.
+    pub ack: Give<Stopped>,
+}
+
 /// Everything that only the writer touches. Handed from one thread to the next when sessions close and open again.
 pub struct Writer {
     process: &'static Process,
@@ -62,12 +74,17 @@ pub struct Writer {
     /// Requests as they have come in; they are answered after a pass that began later.
     asked: u64,
     answered: u64,
-    stop: Option<Give<Stopped>>,
+    stop: Option<Stop>,
+    change: Option<Change>,
+    /// Nothing is wanted any more.
+    off: bool,
     exiting: bool,
     /// The state as of the last pass.
     committed: State,
     /// What the sinks were opened with.
     config: Option<Config>,
+    /// Everything that was stamped before is read, but for what was published late.
+    cutoff: u64,
     /// Memory has run out, and something is left unread for that.
     short: bool,
 }
@@ -93,9 +110,12 @@ impl Writer {
             asked: 0,
             answered: 0,
             stop: None,
+            change: None,
+            off: false,
             exiting: false,
             committed: State::default(),
             config: None,
+            cutoff: 0,
             short: false,
         }
     }
@@ -124,9 +144,9 @@ impl Writer {
             }
             // What was committed before a request was made may have been stamped or published after the pass began in which
             // the request came in. A pass that begins now has all of it.
-            let (due, stop) = (self.asked, self.stop.take());
+            let (due, stop, change) = (self.asked, self.stop.take(), self.change.take());
             let urgent = self.engine.urgent.pending(self.exiting);
-            let asked = stop.is_some() || due > self.answered || urgent.is_some();
+            let asked = stop.is_some() || change.is_some() || due > self.answered || urgent.is_some();
             if self.exiting && asked {
                 self.shut_out();
             } else if asked {
@@ -142,8 +162,11 @@ impl Writer {
             if let Some(number) = urgent {
                 self.engine.urgent.answer(number, self.problem());
             }
-            if let Some(ack) = stop {
-                self.finish(ack);
+            if let Some(change) = change {
+                self.change_sinks(change);
+            }
+            if let Some(stop) = stop {
+                self.finish(stop);
                 return;
             }
             if self.is_asked() {
@@ -164,6 +187,7 @@ impl Writer {
 
     fn is_asked(&self) -> bool {
         self.stop.is_some()
+            || self.change.is_some()
             || self.asked > self.answered
             || self.engine.urgent.is_pending()
             || self.standstill().is_asked()
@@ -270,6 +294,7 @@ impl Writer {
         // Records stamped later than this wait for the next pass. A record that came about because of another one is stamped
         // after the other was published; so if it is read in this pass, the other one is found in this pass too.
         let cutoff = self.engine.clock.now();
+        self.cutoff = cutoff;
         fence(Ordering::SeqCst);
         self.collect();
         let mut merge = Merge::new(self.sources.values().map(Source::readings));
@@ -293,6 +318,13 @@ impl Writer {
     fn commit(&mut self, merge: &mut Merge, groups: &mut Groups, now: bool) {
         let ledger = &mut self.ledger;
         ledger.sinks.write_groups(groups);
+        if ledger.sinks.remember() {
+            // Memory is for what a sink that is started later has to say.
+            if !ledger.sinks.map_runs() {
+                ledger.registry.forget_dead();
+            }
+            ledger.registry.tidy();
+        }
         let forgotten = ledger.registry.forget_oldest();
         if forgotten > 0 {
             self.engine.status.counters.map_forgotten.add(forgotten as u64);
@@ -355,6 +387,7 @@ impl Writer {
             self.asked = requests.asked;
             self.exiting = requests.exiting.is_some();
             self.stop = requests.stop.take().or(self.stop.take());
+            self.change = requests.change.take().or(self.change.take());
         }
         for source in self.sources.values_mut() {
             // Before the channel is emptied: what an ended thread has sent is then in the channel.
@@ -400,7 +433,9 @@ impl Writer {
             self.take_back();
         }
         pool.shrink_if_cramped();
-        pool.replenish();
+        if !self.off {
+            pool.replenish();
+        }
     }
 
     /// Takes back the chunks of threads that have nothing in them to be read and are not laying down anything.
@@ -418,25 +453,31 @@ impl Writer {
     }
 
     /// Closes the files and hands everything to whoever waits for it.
-    fn finish(mut self: Box<Self>, ack: Give<Stopped>) {
+    fn finish(mut self: Box<Self>, stop: Stop) {
         self.standstill().enter();
-        // Nobody can unregister it any more. What follows from that has time until there is another session: a program that
-        // ends need not wait for it.
+        let mut result = self.ledger.sinks.result();
+        if stop.off {
+            self.turn_off();
+        } else {
+            // Nobody can unregister it any more. What follows from that has time until there is another session: a program
+            // that ends need not wait for it.
+            self.ledger.sinks.close();
+            result = self.ledger.sinks.result();
+        }
         self.engine.status.counters.live.set(0);
-        self.ledger.sinks.close();
-        let result = self.ledger.sinks.result();
         self.engine.pool.memory().commit(&self.ledger.state());
         self.engine.pool.shrink(0);
         self.engine.status.stop_sinks();
         self.engine.urgent.end(result.err());
         end_requests(self.engine);
         self.config = None;
-        ack.give((result, self));
+        stop.ack.give((result, self));
     }
 
     /// Begins a new life: ends what the last session has left registered, throws away what calls that lost the race with the
     /// last close have left behind (they returned `Closed`), and takes requests again.
     pub fn begin(&mut self) {
+        self.off = false;
         let Ledger { registry, notices, .. } = &mut self.ledger;
         registry.remove_all(|id| notices.push(Notice::Retired(id)));
         self.heed_notices();
@@ -489,7 +530,7 @@ fn end_requests(engine: &Engine) {
     let mut requests = engine.requests();
     requests.open = false;
     // Whoever waits for it learns that nobody will come.
-    requests.stop = None;
+    (requests.stop, requests.change) = (None, None);
     engine.tell_waiting();
     drop(requests);
     engine.status.standstill.end();

@@ -23,7 +23,7 @@ use crate::process::Process;
 use crate::producer::Local;
 use crate::standstill::Rest;
 use crate::sys::sync::atomic::{self, AtomicU64, Ordering};
-use crate::writer::{Stopped, Writer};
+use crate::writer::{Stop, Stopped, Writer};
 
 /// See the module's description.
 struct Model {
@@ -83,6 +83,7 @@ impl World {
         });
         let config = Config { max_memory: units * CHUNK_SIZE, ..config.clone() };
         let engine = Engine::new(&config, &process.last_error).expect("engine");
+        assert_eq!(engine.pool.open(None), None);
         // Records have bodies, though there is no file to write them to.
         engine.status.set_sinks(Sinks::JITDUMP, Sinks::NONE);
         World { engine: Box::leak(Box::new(engine)), process }
@@ -117,7 +118,7 @@ impl World {
         let thread = thread::spawn(move || writer.run_until_stopped());
         move || {
             let (ack, answer) = handover::<Stopped>();
-            self.engine.requests().stop = Some(ack);
+            self.engine.requests().stop = Some(Stop { off: false, ack });
             self.engine.wake();
             let (result, writer) = answer.take(Duration::MAX).expect("an answer");
             result.expect("nothing can fail");

@@ -39,20 +39,64 @@ impl SinkSet {
 
     /// Opens the sinks that the configuration asks for. One that fails is reported, and the other runs.
     pub fn open(&mut self, config: &Config) -> Sinks {
+        let remember = if config.remember { Sinks::REMEMBER } else { Sinks::NONE };
+        self.status.set_sinks(remember, Sinks::NONE);
+        let started = self.start(config, config.sinks);
+        self.announce(config.sinks, started);
+        started
+    }
+
+    /// Opens sinks that do not run, and says which ones that were. They run when they are announced.
+    pub fn start(&mut self, config: &Config, sinks: Sinks) -> Sinks {
         (self.move_records, self.remove_files) = (config.move_records, config.remove_files);
-        let mut running = Sinks::NONE;
-        if config.sinks.has(Sinks::MAP) && self.open_map(config) {
-            running = running.with(Sinks::MAP);
+        let mut started = Sinks::NONE;
+        if sinks.has(Sinks::MAP) && self.open_map(config) {
+            started = started.with(Sinks::MAP);
         }
-        if config.sinks.has(Sinks::JITDUMP) && self.open_dump(config) {
-            running = running.with(Sinks::JITDUMP);
+        if sinks.has(Sinks::JITDUMP) && self.open_dump(config) {
+            started = started.with(Sinks::JITDUMP);
         }
-        self.status.set_sinks(running, Sinks(config.sinks.0 & !running.0));
-        if self.running_dump().is_some_and(Jitdump::is_in_trouble) {
+        started
+    }
+
+    /// Of the sinks that were asked for, those that have been opened run from now on.
+    pub fn announce(&mut self, sinks: Sinks, started: Sinks) {
+        self.status.add_sinks(sinks, started);
+        if started.has(Sinks::JITDUMP) && self.running_dump().is_some_and(Jitdump::is_in_trouble) {
             // From the last session.
             self.status.sink_stalled(Sinks::JITDUMP);
         }
-        running
+    }
+
+    /// Closes sinks whose files are up to date, and which stay.
+    pub fn stop(&mut self, sinks: Sinks) {
+        if sinks.has(Sinks::MAP) {
+            self.map.iter_mut().for_each(|map| {
+                map.close();
+                map.leave();
+            });
+        }
+        if sinks.has(Sinks::JITDUMP) {
+            self.close_dump();
+            self.dump.iter_mut().for_each(|(_, dump)| dump.leave());
+        }
+        self.status.remove_sinks(sinks);
+        self.count(&Written::default());
+    }
+
+    /// Whether live code is remembered for sinks that are started later.
+    pub fn remember(&self) -> bool {
+        self.status.wanted().has(Sinks::REMEMBER)
+    }
+
+    /// Whether the map runs.
+    pub fn map_runs(&self) -> bool {
+        self.status.sinks().has(Sinks::MAP)
+    }
+
+    /// Whether what live code has before its LOAD is kept in memory: because no jitdump has it, and one may be started later.
+    pub fn keep_prefaces(&self) -> bool {
+        self.remember() && self.running_dump().is_none()
     }
 
     fn open_map(&mut self, config: &Config) -> bool {
@@ -313,10 +357,19 @@ impl SinkSet {
         if let Some(map) = &mut self.map {
             map.close();
         }
+        self.close_dump();
+        self.remove_files();
+    }
+
+    fn close_dump(&mut self) {
         let gate = &self.status.gate;
         if let Some(Err(error)) = self.dump.as_mut().map(|(_, dump)| gate.pass(|| dump.close())) {
             self.stalled(Sinks::JITDUMP, "write", &error);
         }
+    }
+
+    /// Removes the files, which are closed, if that is asked for.
+    pub fn remove_files(&mut self) {
         if self.remove_files {
             self.map.iter_mut().for_each(PerfMap::remove);
             self.dump.iter_mut().for_each(|(_, dump)| dump.remove());

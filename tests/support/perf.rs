@@ -110,6 +110,7 @@ impl Place {
 /// A call stack that was run, and for how long.
 #[derive(Clone, Debug)]
 pub struct Stack {
+    pub phase: String,
     pub ns: u64,
     /// Innermost first, down to `main`; `*` stands for any frames of the C library.
     pub frames: Vec<String>,
@@ -125,6 +126,8 @@ pub struct Truth {
     pub functions: Vec<Function>,
     pub places: Vec<Place>,
     pub phases: Vec<String>,
+    /// From when to when each phase went.
+    pub phase_times: Vec<(u64, u64)>,
     pub stacks: Vec<Stack>,
     pub stats: HashMap<String, u64>,
 }
@@ -181,10 +184,13 @@ impl Truth {
                     to: if number(8) == 0 { u64::MAX } else { number(8) },
                     moved: fields[9] == "move",
                 }),
-                "phase" => truth.phases.push(fields[1].into()),
+                "phase" => {
+                    truth.phases.push(fields[1].into());
+                    truth.phase_times.push((number(2), number(3)));
+                }
                 "stack" => {
                     let frames = fields[3..].iter().map(|&name| name.into()).collect();
-                    truth.stacks.push(Stack { ns: number(2), frames });
+                    truth.stacks.push(Stack { phase: fields[1].into(), ns: number(2), frames });
                 }
                 "stat" => drop(truth.stats.insert(fields[1].into(), number(2))),
                 "end" => {
@@ -369,8 +375,18 @@ fn parse_time(text: &str) -> u64 {
 /// With a call graph perf prints addresses as they are in the object, so that a second run without it has to say where in
 /// memory the sample was taken.
 pub fn samples(truth: &Truth, data: &Path, stacks: bool) -> Vec<Sample> {
+    samples_of(truth, data, stacks, &[])
+}
+
+/// The same, of these times only if there are any.
+pub fn samples_of(truth: &Truth, data: &Path, stacks: bool, times: &[(u64, u64)]) -> Vec<Sample> {
+    let seconds = |ns: u64| format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000);
+    let ranges: Vec<String> = times.iter().map(|&(from, to)| format!("{},{}", seconds(from), seconds(to))).collect();
     let script = |options: &[&str]| {
         let mut script = perf("script");
+        if !ranges.is_empty() {
+            script.args(["--time", &ranges.join(" ")]);
+        }
         stdout(&run(script.arg("-i").arg(data).args(["--ns", "--no-inline"]).args(options)))
     };
     let mut samples = Vec::new();

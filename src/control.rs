@@ -1,0 +1,237 @@
+//! What is under the process's lock: opening and closing sessions, and the start and the end of the writer and of its sinks.
+
+use std::time::Duration;
+
+use crate::config::{Config, Sinks};
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::fork;
+use crate::handover::{handover, Missing, Take};
+use crate::process::Process;
+use crate::spool::recover;
+use crate::sys::{pin, thread};
+use crate::writer::{Change, Inheritance, Stop, Stopped, Writer};
+
+/// The longest that closing and the exit of the process wait for the writer, and that a flush with no time given does.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// See the module's description.
+#[derive(Default)]
+pub struct Control {
+    /// Number of open sessions.
+    pub open: u32,
+    /// What each open session has asked for, by its place.
+    pub configs: Vec<(usize, Config)>,
+    pub running: Option<Running>,
+    /// The writer between two threads.
+    writer: Option<Box<Writer>>,
+    /// A writer that did not stop in time and may still.
+    late: Option<Take<Stopped>>,
+}
+
+impl std::fmt::Debug for Control {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Control").field("open", &self.open).finish_non_exhaustive()
+    }
+}
+
+/// A writer thread at work.
+pub struct Running {
+    pub config: Config,
+}
+
+impl Control {
+    /// Opens the sinks and starts the writer, if there is anything to write to.
+    pub fn start(
+        &mut self,
+        process: &'static Process,
+        engine: &'static Engine,
+        config: Config,
+        inheritance: Option<Inheritance>,
+    ) -> Result<()> {
+        // A session that writes nothing has nobody's files to complete, and makes nothing that somebody has to clean up.
+        if config.sinks == Sinks::NONE && !config.remember {
+            engine.status.set_sinks(Sinks::NONE, Sinks::NONE);
+            return Ok(());
+        }
+        fork::watch();
+        if let Some(late) = self.late.take() {
+            match late.take(PATIENCE) {
+                Ok((_, writer)) => self.writer = Some(writer),
+                Err(_) => {
+                    self.late = Some(late);
+                    return Err(Error::Timeout);
+                }
+            }
+        }
+        let was_open = engine.pool.is_open();
+        if inheritance.is_none() && (config.recover || !was_open) {
+            tidy(engine, &config);
+        }
+        let dir = config.spool.then_some(config.spool_dir.as_path());
+        if let Some(why) = thread::quietly(|| engine.pool.open(dir)) {
+            process.last_error.set(why);
+        }
+        let mut writer = self.writer.take().unwrap_or_else(|| Box::new(Writer::new(process, engine)));
+        writer.begin();
+        pin::pin();
+        engine.configure(&config);
+        let running = thread::quietly(|| writer.open(&config));
+        if running == Sinks::NONE && config.sinks != Sinks::NONE {
+            engine.status.stop_sinks();
+            self.writer = Some(writer);
+            if !was_open {
+                engine.pool.shut();
+            }
+            return Err(Error::NoSink);
+        }
+        if let Some(inheritance) = inheritance {
+            writer.inherit(inheritance);
+        }
+        let (hand, take) = handover::<Box<Writer>>();
+        // The thread waits for it. It comes at once, or never if the thread could not be started.
+        let spawned = thread::spawn_quiet(c"jitsym-writer", move || loop {
+            match take.take(PATIENCE) {
+                Ok(writer) => return writer.run(),
+                Err(Missing::Never) => return,
+                Err(Missing::Late) => {}
+            }
+        });
+        match spawned {
+            Ok(()) => {
+                writer.announce();
+                hand.give(writer);
+                engine.urgent.begin();
+                self.running = Some(Running { config });
+                Ok(())
+            }
+            Err(error) => {
+                process.last_error.set(format!("cannot start the writer thread: {error}"));
+                writer.ledger.sinks.close();
+                engine.status.stop_sinks();
+                self.writer = Some(writer);
+                Err(Error::Thread)
+            }
+        }
+    }
+
+    /// A session joins those that are open. Nobody has to start what nobody has asked for so far, but to remember, or to write
+    /// where so far code is only remembered.
+    pub fn join(&mut self, engine: &Engine, config: &Config) -> Result<()> {
+        let Some(running) = &self.running else { return Ok(()) };
+        let only_remembers = running.config.sinks == Sinks::NONE;
+        let on = if only_remembers { config.sinks } else { Sinks::NONE };
+        if on == Sinks::NONE && (running.config.remember || !config.remember) {
+            return Ok(());
+        }
+        match self.change(engine, config, on, Sinks::NONE) {
+            // The other one runs.
+            Err(Error::SinkFailed) => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Starts sinks.
+    pub fn enable(&mut self, process: &'static Process, engine: &'static Engine, config: Config) -> Result<()> {
+        let (asked, known) = (config.sinks, engine.status.sinks());
+        let Some(running) = &self.running else {
+            self.start(process, engine, config, None)?;
+            return match engine.status.sinks_failed() {
+                Sinks::NONE => Ok(()),
+                _ => Err(Error::SinkFailed),
+            };
+        };
+        if !(Config { sinks: Sinks(asked.0 & known.0), ..config.clone() }).can_join(&running.config) {
+            return Err(Error::Conflict);
+        }
+        match asked.without(known) {
+            Sinks::NONE => Ok(()),
+            on => self.change(engine, &config, on, Sinks::NONE),
+        }
+    }
+
+    /// Stops sinks.
+    pub fn disable(&mut self, engine: &Engine, sinks: Sinks) -> Result<()> {
+        let Some(running) = &self.running else {
+            // What could not start is not wanted any more.
+            engine.status.remove_sinks(sinks);
+            return Ok(());
+        };
+        if engine.status.sinks().without(sinks) == Sinks::NONE && !running.config.remember {
+            return self.stop(engine, true);
+        }
+        let config = running.config.clone();
+        self.change(engine, &config, Sinks::NONE, sinks)
+    }
+
+    /// Has the running writer start or stop sinks.
+    fn change(&mut self, engine: &Engine, wanted: &Config, on: Sinks, off: Sinks) -> Result<()> {
+        let Some(running) = &mut self.running else { return Err(Error::NotRunning) };
+        let mut config = running.config.with_sinks_of(wanted, on);
+        config.sinks = config.sinks.without(off);
+        config.remember |= wanted.remember;
+        let (ack, answer) = handover();
+        let mut requests = engine.requests();
+        if requests.exit_is_elsewhere() {
+            return Err(Error::Timeout);
+        }
+        requests.change = Some(Change { on, off, config: config.clone(), ack });
+        drop(requests);
+        engine.wake();
+        running.config = config;
+        match answer.take(PATIENCE) {
+            Ok(result) => {
+                running.config.sinks = engine.status.sinks();
+                result
+            }
+            Err(Missing::Late) => Err(Error::Timeout),
+            Err(Missing::Never) => Err(Error::Internal),
+        }
+    }
+
+    /// Removes the files of sinks that were stopped before, if that is asked for.
+    pub fn remove_files(&mut self) {
+        self.writer.iter_mut().for_each(|writer| writer.ledger.sinks.remove_files());
+    }
+
+    /// What each open session has asked for, by its place.
+    pub fn configs(&self) -> Vec<(usize, Config)> {
+        self.configs.clone()
+    }
+
+    /// Ends the writer thread once it has written everything. `off`: with sessions open.
+    pub fn stop(&mut self, engine: &Engine, off: bool) -> Result<()> {
+        if self.running.is_none() {
+            if !off {
+                self.remove_files();
+            }
+            return Ok(());
+        }
+        let (ack, answer) = handover();
+        let mut requests = engine.requests();
+        if requests.exit_is_elsewhere() {
+            return Err(Error::Timeout);
+        }
+        requests.stop = Some(Stop { off, ack });
+        drop(requests);
+        self.running = None;
+        engine.wake();
+        match answer.take(PATIENCE) {
+            Ok((result, writer)) => {
+                self.writer = Some(writer);
+                result
+            }
+            Err(Missing::Late) => {
+                self.late = Some(answer);
+                Err(Error::Timeout)
+            }
+            Err(Missing::Never) => Err(Error::Internal),
+        }
+    }
+}
+
+/// What is done about dead processes before there is a spool of our own.
+pub fn tidy(engine: &Engine, config: &Config) {
+    let recovered = thread::quietly(|| recover::tidy(&config.spool_dir, config.recover));
+    engine.status.counters.recovered.add(recovered);
+}

@@ -1,0 +1,58 @@
+//! Prefaces: the records of a group that stand before its LOAD, lines and unwind tables, of live code that no jitdump has. They
+//! lie one behind the other in one piece of memory, as names do.
+
+use super::IN_MEMORY;
+use crate::sys::table::Table;
+
+/// Less garbage than this is not worth the while.
+const GARBAGE_MIN: usize = 64 * 1024;
+
+/// All prefaces. Each has one owner, who drops it.
+#[derive(Debug, Default)]
+pub struct Prefaces {
+    bytes: Table<u8>,
+    /// How many of them belong to prefaces that were dropped.
+    garbage: usize,
+}
+
+impl Prefaces {
+    /// Adds one and says where it is; `None` if there is no memory.
+    pub fn add(&mut self, preface: &[u8]) -> Option<u64> {
+        let at = self.bytes.len();
+        self.bytes.try_reserve(preface.len()).ok()?;
+        self.bytes.extend_from_slice(preface);
+        Some(at as u64)
+    }
+
+    pub fn get(&self, at: u64, len: u32) -> &[u8] {
+        &self.bytes[at as usize..at as usize + len as usize]
+    }
+
+    pub fn drop(&mut self, len: u32) {
+        self.garbage += len as usize;
+    }
+
+    /// Whether more than half is garbage, so that compacting costs no more than adding has cost since the last time.
+    pub fn are_wasteful(&self) -> bool {
+        self.garbage > GARBAGE_MIN && self.garbage > self.bytes.len() / 2
+    }
+
+    /// Drops the garbage. Is given where all prefaces are that have an owner, and changes what the owners know of it.
+    pub fn compact<'a>(&mut self, owned: impl Iterator<Item = (u64, u32, &'a mut u64)>) {
+        let mut bytes = Table::default();
+        if bytes.try_reserve(self.bytes.len() - self.garbage).is_err() {
+            return;
+        }
+        let old = std::mem::replace(self, Prefaces { bytes, garbage: 0 });
+        for (at, len, known) in owned {
+            *known = self.bytes.len() as u64 | IN_MEMORY;
+            self.bytes.extend_from_slice(old.get(at, len));
+        }
+    }
+
+    /// Bytes in use, and those that are dropped.
+    #[cfg(test)]
+    pub fn usage(&self) -> (usize, usize) {
+        (self.bytes.len(), self.garbage)
+    }
+}

@@ -1,0 +1,124 @@
+//! Sinks that are started and stopped while the writer runs, and how it ends when none is wanted any more.
+
+use std::time::{Duration, Instant};
+
+use super::Writer;
+use crate::config::{Config, Sinks};
+use crate::error::{Error, Result};
+use crate::handover::Give;
+use crate::registry::Registry;
+use crate::sys::{barrier, memory, thread};
+use crate::writer::live::Left;
+use crate::Id;
+
+/// How long the end of all sinks waits for threads that lay down a record.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What is to change.
+pub struct Change {
+    /// Sinks that are to run from now on.
+    pub on: Sinks,
+    /// Sinks that are not.
+    pub off: Sinks,
+    /// How it is to be afterwards.
+    pub config: Config,
+    /// Gets the answer.
+    pub ack: Give<Result<()>>,
+}
+
+impl std::fmt::Debug for Change {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Change").field("on", &self.on).field("off", &self.off).finish_non_exhaustive()
+    }
+}
+
+impl Writer {
+    /// Starts and stops sinks, behind a pass that has written everything that was registered before.
+    pub(super) fn change_sinks(&mut self, change: Change) {
+        let Change { on, off, config, ack } = change;
+        self.standstill().enter();
+        let result = if memory::is_short() { Err(Error::NoMemory) } else { self.change(on, off, config) };
+        self.standstill().leave();
+        ack.give(result);
+    }
+
+    fn change(&mut self, on: Sinks, off: Sinks, config: Config) -> Result<()> {
+        let ledger = &mut self.ledger;
+        let status = ledger.status.clone();
+        if config.remember {
+            status.add_sinks(Sinks::REMEMBER, Sinks::REMEMBER);
+        }
+        let unwritten = status.sinks_failed().0 & status.sinks().0 & off.0 != 0;
+        if off.has(Sinks::JITDUMP) {
+            ledger.leave_dump();
+        }
+        ledger.sinks.stop(off);
+        let started = ledger.sinks.start(&config, on);
+        let memory = self.engine.pool.memory();
+        memory.header().set_files(&ledger.sinks.files(&config));
+        if started != Sinks::NONE {
+            // What lives as of a time when the files were there already, and the marker with them.
+            self.pass_inside(false);
+        }
+        let ledger = &mut self.ledger;
+        ledger.sinks.announce(on, started);
+        ledger.sinks.announce_paths();
+        if started.has(Sinks::MAP) {
+            // It says what lives from now on.
+            ledger.registry.forget_dead();
+            ledger.sinks.note_forgotten();
+        }
+        let mut has_all = true;
+        if started.has(Sinks::JITDUMP) {
+            // Not with the time at which the code was registered: of a perf that has watched the process since before, the
+            // mappings that it saw before the marker would hide it.
+            let time = self.cutoff.max(ledger.last_time);
+            has_all = ledger.write_live(None, time);
+            // What was published late may lie where something of it does.
+            ledger.last_time = time + 1;
+        }
+        self.config = Some(config);
+        self.pass_inside(true);
+        match (status.sinks_failed().0 & on.0, status.sinks().0 & on.0) {
+            _ if self.short || !has_all => Err(Error::NoMemory),
+            (0, _) if unwritten => Err(Error::SinkFailed),
+            (0, _) => Ok(()),
+            (_, 0) => Err(Error::NoSink),
+            _ => Err(Error::SinkFailed),
+        }
+    }
+
+    /// Nothing is wanted any more: gives back whatever there is, also what threads hold.
+    ///
+    /// One that lays down a record is waited for, and the chunks of all others are taken. Whoever comes for a chunk later finds none,
+    /// and that nothing is wanted.
+    pub(super) fn turn_off(&mut self) {
+        self.off = true;
+        self.engine.status.stop_sinks();
+        let end = Instant::now() + PATIENCE;
+        loop {
+            barrier::all_threads();
+            self.pass_inside(false);
+            self.take_back();
+            if self.engine.pool.shut() || Instant::now() > end {
+                break;
+            }
+            thread::sleep_micros(100);
+        }
+        self.ledger.sinks.stop(Sinks::ALL);
+        self.forget_all();
+    }
+
+    /// Ends all registrations, and forgets what was known of them.
+    fn forget_all(&mut self) {
+        let (ledger, ids) = (&mut self.ledger, &self.engine.ids);
+        ledger.registry.remove_all(|id| {
+            if ids.retire(Id(id)) {
+                ids.recycle(Id(id));
+            }
+        });
+        (ledger.registry, ledger.left) = (Registry::default(), Left::default());
+        ledger.sinks.note_forgotten();
+        self.ledger.notices = Vec::new();
+    }
+}

@@ -1,0 +1,200 @@
+//! Live code on its way to a jitdump that has been started while it lived: in a forked child, or late. And back into memory, when
+//! a jitdump is stopped.
+//!
+//! A group is copied from the parent's jitdump, if that has it: by way of the descriptor that the child has inherited. The parent
+//! may be writing to it at the same time, or cut it, and nothing in it is believed. Else it is made of what the registry knows,
+//! and of the bytes that lie at the address of the code.
+
+use super::{Groups, Ledger};
+use crate::code::Lines;
+use crate::format::jitdump::{is_group_of, relocate, set_process, Group, Relocation, LOAD_FIXED_SIZE};
+use crate::registry::{Live, Registry, Stored};
+use crate::sink::backlog::Kept;
+use crate::sys::mem;
+
+/// Bytes that come together before they are written.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// Which code a jitdump has that is stopped, and where, by its index: code that moves gets another one. If it is started again and
+/// still is the same file, that code need not be written to it another time.
+#[derive(Debug, Default)]
+pub struct Left(Vec<(u64, Stored)>);
+
+impl Left {
+    fn find(&self, index: u64) -> Option<Stored> {
+        let at = self.0.binary_search_by_key(&index, |&(index, _)| index).ok()?;
+        Some(self.0[at].1)
+    }
+
+    fn note(&mut self, index: u64, stored: Stored) {
+        // Without memory it is written twice, which costs no more than room.
+        if self.0.try_reserve(1).is_ok() {
+            self.0.push((index, stored));
+        }
+    }
+}
+
+/// A group that is about to be written.
+struct Pending {
+    id: u64,
+    stored: Option<Stored>,
+    tables_len: u32,
+}
+
+impl Ledger {
+    /// Writes all live code to the jitdump, if one runs. False if there is no memory for that.
+    pub fn write_live(&mut self, parent: Option<&Kept>, timestamp: u64) -> bool {
+        let goes_on = self.sinks.running_dump().is_some_and(|dump| dump.goes_on());
+        let left = std::mem::take(&mut self.left);
+        let Some(ids) = self.registry.live_by_place() else {
+            self.status.counters.jitdump_lost.add(self.registry.live_count() as u64);
+            return false;
+        };
+        let (mut batch, mut lens, mut pending, none) = (Vec::new(), Vec::new(), Vec::new(), Groups::default());
+        for id in ids {
+            // What follows may fail, and then there is no place.
+            let place = self.sinks.next_offset(&none).map(|end| end + batch.len() as u64);
+            let (Some(offset), Some(live)) = (place, self.registry.get(id)) else {
+                pending.push(Pending { id, stored: None, tables_len: 0 });
+                continue;
+            };
+            if let Some(stored) = left.find(live.index).filter(|_| goes_on) {
+                self.registry.set_stored(id, Some(stored), live.tables_len);
+                continue;
+            }
+            let start = batch.len();
+            let len = self.put_group(&mut batch, id, &live, parent, timestamp);
+            if len.is_none() {
+                batch.truncate(start);
+                self.status.counters.unreadable.add(1);
+            }
+            let (len, tables_len) = len.unzip();
+            pending.push(Pending {
+                id,
+                stored: len.map(|len| Stored { offset, len }),
+                tables_len: tables_len.unwrap_or(0),
+            });
+            lens.extend(len.map(|_| batch.len() - start));
+            if batch.len() >= BATCH_BYTES {
+                self.write_batch(&mut batch, &mut lens, &mut pending);
+            }
+        }
+        self.write_batch(&mut batch, &mut lens, &mut pending);
+        self.registry.tidy();
+        true
+    }
+
+    /// A fork may find us in the middle of writing: only then the registry says that the groups are in the file.
+    fn write_batch(&mut self, batch: &mut Vec<u8>, lens: &mut Vec<usize>, pending: &mut Vec<Pending>) {
+        if !batch.is_empty() {
+            self.sinks.write_inherited(batch, lens);
+        }
+        for Pending { id, stored, tables_len } in pending.drain(..) {
+            self.registry.set_stored(id, stored, tables_len);
+        }
+        batch.clear();
+        lens.clear();
+    }
+
+    /// Appends a group with its bytes. Returns its length without them, and that of its unwind tables.
+    fn put_group(
+        &self,
+        out: &mut Vec<u8>,
+        id: u64,
+        live: &Live,
+        parent: Option<&Kept>,
+        timestamp: u64,
+    ) -> Option<(usize, u32)> {
+        let (name, pid) = (self.registry.name_of(id)?, self.status.pid);
+        let start = out.len();
+        let copied = parent.and_then(|file| copy_group(out, file, live, name, timestamp));
+        if let Some(len) = copied {
+            set_process(&mut out[start..], pid);
+            return Some((len, live.tables_len));
+        }
+        out.truncate(start);
+        let preface = self.registry.preface_of(id);
+        let (whole, len) = make_group(out, pid, live, name, preface, timestamp)?;
+        // A parent had the bytes from elsewhere perhaps, and has counted those that it could not read.
+        if !whole && parent.is_none() {
+            self.status.counters.unreadable.add(1);
+        }
+        Some((len, if preface.is_empty() { 0 } else { live.tables_len }))
+    }
+
+    /// The jitdump is about to be stopped, and everything is written.
+    pub fn leave_dump(&mut self) {
+        let Some(dump) = self.sinks.running_dump() else { return };
+        let keep = self.sinks.remember();
+        self.left = forget_places(&mut self.registry, keep, |stored| dump.read_back(stored).ok());
+        self.left.0.retain(|&(_, stored)| dump.is_written(stored.offset));
+    }
+}
+
+/// Live code has no place in a jitdump any more. What it has before its LOAD is kept, if it is to be, as far as it can be read.
+/// Returns where the code was that could be.
+pub fn forget_places(registry: &mut Registry, keep: bool, read: impl Fn(Stored) -> Option<Vec<u8>>) -> Left {
+    let mut left = Left::default();
+    for id in registry.live_by_place().into_iter().flatten() {
+        let (Some(live), Some(name)) = (registry.get(id), registry.name_of(id)) else { continue };
+        let Some(stored) = live.stored else { continue };
+        let head = read(stored).filter(|head| is_group_of(head, live.size, live.index, name));
+        let preface_len = stored.len - LOAD_FIXED_SIZE - name.len() - 1;
+        if head.is_some() {
+            left.note(live.index, stored);
+        }
+        registry.keep_preface(id, head.as_ref().filter(|_| keep).map_or(&[], |head| &head[..preface_len]));
+    }
+    left.0.sort_unstable_by_key(|&(index, _)| index);
+    left
+}
+
+/// Appends the group of this code with its bytes, as the parent has it. Returns its length without the bytes.
+fn copy_group(out: &mut Vec<u8>, file: &Kept, live: &Live, name: &[u8], timestamp: u64) -> Option<usize> {
+    let Stored { offset, len } = live.stored?;
+    let start = out.len();
+    let whole = len.checked_add(live.size as usize)?;
+    make_room(out, whole)?;
+    let group = &mut out[start..];
+    file.read(offset, group).ok()?;
+    let head = &mut group[..len];
+    if !is_group_of(head, live.size, live.index, name) {
+        return None;
+    }
+    // Where the parent has written a move as such, the group has the address that the code had before.
+    relocate(head, &relocation(live, 0, timestamp));
+    Some(len)
+}
+
+/// Appends a group that is made of what is known, with the bytes that lie at the address. Returns whether these could all be
+/// read, and its length without them.
+fn make_group(
+    out: &mut Vec<u8>,
+    pid: u32,
+    live: &Live,
+    name: &[u8],
+    preface: &[u8],
+    timestamp: u64,
+) -> Option<(bool, usize)> {
+    let Live { addr, size, index, .. } = *live;
+    let group = Group { pid, tid: pid, index, addr, size, name, lines: Lines::Rows(&[]), unwind: None };
+    let (start, len) = (out.len(), preface.len() + group.fixed_size());
+    make_room(out, len.checked_add(size as usize)?)?;
+    let (records, code) = out[start..].split_at_mut(len);
+    records[..preface.len()].copy_from_slice(preface);
+    group.write(timestamp, &mut records[preface.len()..], 0).ok()??;
+    relocate(records, &relocation(live, pid, timestamp));
+    Some((mem::read_self(pid, addr, code) == code.len(), len))
+}
+
+fn relocation(live: &Live, tid: u32, timestamp: u64) -> Relocation {
+    let mapped_size = if live.reach > live.addr + live.size { live.tables_len.into() } else { 0 };
+    Relocation { timestamp, tid, addr: live.addr, index: live.index, mapped_size }
+}
+
+/// Makes the buffer longer, if there is memory for it.
+fn make_room(out: &mut Vec<u8>, more: usize) -> Option<()> {
+    out.try_reserve(more).ok()?;
+    out.resize(out.len() + more, 0);
+    Some(())
+}

@@ -1,0 +1,80 @@
+//! Sinks that are started and stopped while perf watches: what the guest registered before it was to be seen has its name, its
+//! share of the time, its stacks and its source lines from then on.
+
+#[path = "support/perf.rs"]
+mod perf;
+mod support;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::Stdio;
+use std::time::Duration;
+
+use perf::{Recording, Truth};
+use support::{run, scratch_dir, serial};
+
+const ARGUMENTS: [&str; 3] = ["scenario=late", "layout=gap", "seconds=4"];
+
+/// perf has watched since the start.
+#[test]
+fn started_under_perf() {
+    let recording = Recording::with_stacks("started", perf::program(), &ARGUMENTS);
+    let injected = recording.inject();
+    check(&recording.truth, &injected);
+}
+
+/// perf comes when the sinks have been started, and before they are stopped and started again.
+#[test]
+fn attached_later() {
+    let _alone = serial();
+    let dir = scratch_dir("attached");
+    let data = dir.join("perf.data");
+    let mut guest = perf::command(perf::program())
+        .arg(format!("dir={}", dir.display()))
+        .args(ARGUMENTS)
+        .arg("wait=1")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("guest");
+    let mut output = BufReader::new(guest.stdout.take().expect("output"));
+    let mut input = guest.stdin.take().expect("input");
+    let mut text = String::new();
+    while !text.contains("jitdump") {
+        assert!(output.read_line(&mut text).expect("line") > 0, "{text}");
+    }
+    let mut record = perf::perf("record");
+    record.args(["-e", "cpu-clock", "-F", "999", "-k", "1", "--call-graph", "dwarf,16384", "-o"]).arg(&data);
+    let mut record = record.args(["-p", &guest.id().to_string()]).stderr(Stdio::null()).spawn().expect("perf");
+    std::thread::sleep(Duration::from_secs(1));
+    input.write_all(b"\n").expect("go on");
+    drop(input);
+    output.read_to_string(&mut text).expect("output");
+    assert!(guest.wait().expect("end").success() && record.wait().expect("end").success());
+    let (truth, _files) = perf::read_truth(&text);
+    let injected = data.with_file_name("injected.data");
+    run(perf::perf("inject").arg("--jit").arg("-i").arg(&data).arg("-o").arg(&injected));
+    check(&truth, &injected);
+}
+
+fn check(truth: &Truth, injected: &std::path::Path) {
+    assert_eq!(truth.phases, ["off", "on", "off", "on"]);
+    let seen = perf::samples_of(truth, injected, true, &[truth.phase_times[1], truth.phase_times[3]]);
+    let mut truth = truth.clone();
+    truth.stacks.retain(|stack| stack.phase == "on");
+    let found = perf::guest_samples(&truth, &seen);
+    perf::check_names(&found, 500);
+    let names: Vec<&str> = found.iter().map(|(sample, _)| &*sample.sym).collect();
+    perf::check_shares(&truth, &names);
+    perf::check_stacks(&truth, &perf::not_unwound_before(&found));
+    perf::check_lines(&truth, &seen);
+    // What lived all the time is in the file once, what moved meanwhile twice.
+    let file = std::fs::read(&truth.paths["jitdump"]).expect("dump");
+    let mut names = Vec::new();
+    for (_, record) in jitsym::format::jitdump::Records::new(&file) {
+        if let jitsym::format::jitdump::Record::Load(load) = record {
+            names.push(String::from_utf8_lossy(load.name).into_owned());
+        }
+    }
+    let count = |name: &str| names.iter().filter(|other| *other == name).count();
+    assert_eq!((count("leaf_fp"), count("leaf_eh"), count("wide"), names.len()), (1, 2, 1, 11), "{names:?}");
+}
