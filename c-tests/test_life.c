@@ -794,9 +794,16 @@ static void ends_open(void) {
   }
 }
 
+/* Each thread has its own place: what two of them register there at the same time nobody could tell apart. */
+static uint64_t own_place(void) {
+  static _Atomic unsigned threads;
+  return ADDR + 0x1000000 * (uint64_t)++threads;
+}
+
 static void *registers_forever(void *session) {
+  uint64_t place = own_place();
   for (unsigned i = 0;; i++) {
-    jitsym_code code = test_code(ADDR + 0x10000 + 0x100 * (i % 4096), 0x80, "forever");
+    jitsym_code code = test_code(place + 0x100 * (i % 4096), 0x80, "forever");
     jitsym_status status = jitsym_register(session, &code, NULL);
     CHECK(status == JITSYM_OK || status == JITSYM_ERR_CLOSED || status == JITSYM_ERR_DROPPED);
   }
@@ -804,8 +811,9 @@ static void *registers_forever(void *session) {
 }
 
 static void *flushes_forever(void *session) {
+  uint64_t place = own_place();
   for (unsigned i = 0;; i++) {
-    jitsym_code code = test_code(ADDR + 0x10000 + 0x100 * (i % 4096), 0x80, "flushed");
+    jitsym_code code = test_code(place + 0x100 * (i % 4096), 0x80, "flushed");
     jitsym_status status = jitsym_register(session, &code, NULL);
     CHECK(status == JITSYM_OK || status == JITSYM_ERR_CLOSED || status == JITSYM_ERR_DROPPED);
     status = jitsym_flush(session, 0);
