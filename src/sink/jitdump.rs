@@ -188,10 +188,12 @@ impl Jitdump {
                 file.checked_len()?.1
             }
         };
+        // Another runtime that takes the file for its own cuts it to nothing, and first writes a header.
+        let may_differ = len != self.len || len == HEADER_SIZE as u64;
         if self.torn {
             self.kept.file.as_ref().ok_or(file::CLOSED)?.set_len(self.len)?;
             self.torn = false;
-        } else if len < self.len || !self.is_ours(self.kept.file.as_ref().ok_or(file::CLOSED)?) {
+        } else if len < self.len || may_differ && !self.is_ours(self.kept.file.as_ref().ok_or(file::CLOSED)?) {
             self.spoiled = true;
         } else {
             // Somebody else writes to it too. Their records are whole, as far as we know.

@@ -263,7 +263,7 @@ impl PerfMap {
         status: &Status,
         announce: &dyn Fn(Identity),
     ) -> io::Result<()> {
-        self.look_around(now)?;
+        let is_as_left = self.look_around(now)?;
         if self.shared {
             return self.write_shared(registry, now, status);
         }
@@ -286,13 +286,10 @@ impl PerfMap {
             return Ok(());
         }
         let file = self.file.as_ref().ok_or(file::CLOSED)?;
-        let file = match file.checked_len() {
-            Ok((file, len)) if len >= self.len => file,
-            _ => {
-                self.stale = true;
-                return Ok(());
-            }
-        };
+        if !is_as_left && !file.checked_len().is_ok_and(|(_, len)| len >= self.len) {
+            self.stale = true;
+            return Ok(());
+        }
         let appended = status.aside(|| file::append_whole(file, &mut [IoSlice::new(&self.pending)]));
         let size =
             appended.inspect_err(|_| self.len = file::identity_and_len(file).map_or(self.len, |(_, len)| len))?;

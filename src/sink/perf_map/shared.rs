@@ -60,27 +60,30 @@ fn holds(file: &File, offset: u64, bytes: &[u8]) -> bool {
 
 impl PerfMap {
     /// Finds out whether others write to the file. Asks the whole process only when something is to be written anew or the file
-    /// is not as it was left.
-    pub(super) fn look_around(&mut self, now: bool) -> io::Result<()> {
+    /// is not as it was left. Returns whether it is.
+    pub(super) fn look_around(&mut self, now: bool) -> io::Result<bool> {
         let Some(file) = self.file.as_ref().filter(|_| now || self.stale || !self.pending.is_empty()) else {
-            return Ok(());
+            return Ok(false);
         };
-        let Ok((checked, len)) = file.checked_len() else { return Ok(()) };
+        let Ok((checked, len)) = file.checked_len() else { return Ok(false) };
+        if len == self.len && !(self.shared || self.stale || now) {
+            return Ok(true);
+        }
         if file::is_removed(checked) {
-            return self.follow();
+            return self.follow().map(|()| false);
         }
         let is_as_left = len >= self.len && self.marks.end(checked);
         let identity = file.identity();
         let ours = checked.as_raw_fd();
         if is_as_left && (self.shared || len == self.len && !self.stale) {
-            return Ok(());
+            return Ok(false);
         }
         let foreign = len > self.len || len > 0 && !self.marks.begin(checked);
         if self.shared || !self.dead && (foreign || company::writes(identity, ours)) {
             company::make_appending(identity, ours);
             (self.shared, self.stale) = (true, true);
         }
-        Ok(())
+        Ok(false)
     }
 
     /// The file has no name any more. If it is because somebody in this process has given it to another one, that one is ours
