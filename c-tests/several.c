@@ -24,6 +24,7 @@
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
@@ -338,6 +339,22 @@ int main(int argc, char **argv) {
     } else if (strcmp(action, "exit") == 0) {
       say_all();
       return 0;
+    } else if (strcmp(action, "last") == 0) {
+      say_all();
+      fflush(stdout);
+      /* The process ends with its last thread, or by this: the library's threads take no signal that can be blocked. */
+      pid_t process = getpid();
+      if (fork() == 0) {
+        for (int file = 0; file < 3; file++) {
+          close(file);
+        }
+        for (int i = 0; i < 600 && kill(process, 0) == 0; i++) {
+          test_sleep_ms(100);
+        }
+        kill(process, SIGKILL);
+        _exit(0);
+      }
+      pthread_exit(NULL);
     } else if (strcmp(action, "kill") == 0) {
       say_all();
       kill(getpid(), SIGKILL);

@@ -20,7 +20,8 @@
  * come out: an unknown number is refused with a status.
  *
  * Threads. Every function may be called by any thread at any time. None may be called from a signal handler unless its
- * description says so. The library starts one thread, with all signals blocked, in the first jitsym_init.
+ * description says so. The library starts one thread, with all signals blocked, with the first session
+ * that writes or remembers, or with jitsym_enable.
  *
  * Processes. After fork the parent goes on undisturbed. The child goes on with its parent's sessions and ids: its first call
  * with a session other than jitsym_close (or jitsym_init) makes a map and a jitdump of the child's own, in which all code is
@@ -42,8 +43,8 @@
  * command `jitsym recover`, unless a crash handler calls jitsym_flush_from_signal.
  *
  * The library prints nothing, installs no signal handler, and does nothing when it is loaded but to remember to write at
- * exit. Nothing that fails in it ends the process, with one exception: if the process has no memory left at all, Rust's
- * allocation of small objects aborts.
+ * exit. Nothing that fails in it ends the process, not even a process that is out of memory, unless one call
+ * needs more than 1 MiB of it in small pieces.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -90,7 +90,7 @@ impl Control {
         }
         let (hand, take) = handover::<Box<Writer>>();
         // The thread waits for it. It comes at once, or never if the thread could not be started.
-        let spawned = thread::spawn_quiet(c"jitsym-writer", move || loop {
+        let spawned = thread::spawn_quiet(thread::WRITER, move || loop {
             match take.take(PATIENCE) {
                 Ok(writer) => return writer.run(),
                 Err(Missing::Never) => return,
@@ -110,6 +110,9 @@ impl Control {
                 writer.ledger.sinks.close();
                 engine.status.stop_sinks();
                 self.writer = Some(writer);
+                if !was_open {
+                    engine.pool.shut();
+                }
                 Err(Error::Thread)
             }
         }
@@ -172,15 +175,19 @@ impl Control {
         config.remember |= wanted.remember;
         let (ack, answer) = handover();
         let mut requests = engine.requests();
-        if requests.exit_is_elsewhere() {
+        // One that was given up may still be waiting for the disk.
+        if requests.exit_is_elsewhere() || requests.change.is_some() {
             return Err(Error::Timeout);
         }
         requests.change = Some(Change { on, off, config: config.clone(), ack });
         drop(requests);
         engine.wake();
-        running.config = config;
+        let before = std::mem::replace(&mut running.config, config);
         match answer.take(PATIENCE) {
             Ok(result) => {
+                if !matches!(result, Ok(()) | Err(Error::SinkFailed)) {
+                    running.config = before;
+                }
                 running.config.sinks = engine.status.sinks();
                 result
             }

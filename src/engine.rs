@@ -108,6 +108,8 @@ pub struct Engine {
     shut: AtomicBool,
     /// No other thread has anything left to be written.
     exit_whole: AtomicBool,
+    /// A writer has ended with records unread, for want of memory.
+    left_unread: AtomicBool,
     /// The kernel makes barriers for all threads, so that a registering thread need not make one of its own.
     light_order: bool,
 }
@@ -143,6 +145,7 @@ impl Engine {
             urgent: Urgent::default(),
             shut: AtomicBool::new(false),
             exit_whole: AtomicBool::new(false),
+            left_unread: AtomicBool::new(false),
             light_order: barrier::register(),
         })
     }
@@ -231,6 +234,16 @@ impl Engine {
     pub fn is_shut_out(&self, tid: u32) -> bool {
         fence(Ordering::SeqCst);
         self.shut.load(Ordering::SeqCst) && self.urgent.exits_elsewhere(tid)
+    }
+
+    /// A writer ends without having read everything.
+    pub fn set_left_unread(&self) {
+        self.left_unread.store(true, Ordering::Release);
+    }
+
+    /// Whether records are left in the spool that nobody will write.
+    pub fn has_left_unread(&self) -> bool {
+        self.left_unread.load(Ordering::Acquire)
     }
 
     /// The pass that is made next reads all that other threads have registered.

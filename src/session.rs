@@ -253,8 +253,13 @@ impl Ref {
         let mut control = self.process.control();
         self.still_open(())?;
         let place = (self.handle >> 8 & 0xff) as usize;
-        let config = control.configs.iter().find(|&&(known, _)| known == place);
-        let (_, config) = config.ok_or(Error::Internal)?;
+        let config = match control.configs.iter().find(|&&(known, _)| known == place) {
+            Some((_, config)) => config.clone(),
+            // Forked while another thread had the lock.
+            None => {
+                control.running.as_ref().map_or_else(|| Config::new(&Options::default()), |it| Ok(it.config.clone()))?
+            }
+        };
         if !config.late {
             return Err(Error::Forbidden);
         }
@@ -265,7 +270,15 @@ impl Ref {
         let config = Config { sinks: sinks.unwrap_or(default), ..config.clone() };
         let enabled = control.enable(self.process, self.engine, config);
         set_off(self.engine, self.handle);
+        self.forget_if_closed();
         enabled
+    }
+
+    /// A session that was closed meanwhile is not the one that is off.
+    fn forget_if_closed(&self) {
+        if self.still_open(()).is_err() {
+            let _ = OFF.compare_exchange(self.handle, NO_HANDLE, Ordering::Relaxed, Ordering::Relaxed);
+        }
     }
 
     /// Stops sinks for all sessions.
@@ -274,6 +287,7 @@ impl Ref {
         self.still_open(())?;
         let disabled = control.disable(self.engine, sinks.unwrap_or(Sinks::ALL));
         set_off(self.engine, self.handle);
+        self.forget_if_closed();
         disabled
     }
 
@@ -390,6 +404,8 @@ pub(crate) fn flush_at_exit() {
     if !engine.urgent.exit() {
         return wait_for_exit();
     }
+    // Also if nothing runs: what another thread starts now writes nothing.
+    engine.requests().exiting = Some(thread::id());
     let asked = if engine.is_off() { Err(Error::NotRunning) } else { engine.flush_at_exit(PATIENCE) };
     match asked {
         Err(Error::Timeout) => _ = engine.status.gate.shut(PATIENCE),
@@ -397,7 +413,9 @@ pub(crate) fn flush_at_exit() {
         Ok(()) | Err(Error::SinkFailed) if !engine.is_exit_whole() => {}
         Ok(()) | Err(Error::SinkFailed | Error::Closed | Error::NotRunning) => {
             process.remove_files_at_exit();
-            engine.pool.memory().remove_spool();
+            if !process.is_broken() && !engine.has_left_unread() {
+                engine.pool.memory().remove_spool();
+            }
         }
         Err(_) => {}
     }

@@ -276,6 +276,14 @@ fn one_copy_after_the_other() {
     assert_eq!((recording.told.dumps().len(), recording.told.lives.len()), (2, 2));
 }
 
+/// When the program has no thread any more, the copies' own do not keep the process for each other.
+#[test]
+fn the_last_thread_ends() {
+    let recording = Recording::new("last", "load a more load b more burn 0.05 last");
+    recording.check();
+    assert_eq!((recording.told.dumps().len(), recording.told.lives.len()), (2, 3));
+}
+
 /// Copies go on in a forked child, in the files of that.
 #[test]
 fn copies_in_a_forked_child() {

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::sys::file::{self, Held};
@@ -37,7 +38,7 @@ impl Places {
 /// Groups that wait to be written.
 #[derive(Debug, Default)]
 pub struct Backlog {
-    groups: BTreeMap<u64, Vec<u8>>,
+    groups: BTreeMap<u64, Arc<Vec<u8>>>,
     bytes: usize,
     most: usize,
 }
@@ -46,6 +47,10 @@ impl Backlog {
     /// One that holds at most so many bytes.
     pub fn new(most: usize) -> Backlog {
         Backlog { most, ..Backlog::default() }
+    }
+
+    pub fn len(&self) -> usize {
+        self.groups.len()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -69,17 +74,17 @@ impl Backlog {
         }
         pieces.iter().for_each(|piece| group.extend_from_slice(piece));
         self.bytes += len;
-        self.groups.insert(order, group);
+        self.groups.insert(order, Arc::new(group));
         true
     }
 
     pub fn get(&self, order: u64) -> Option<&[u8]> {
-        self.groups.get(&order).map(Vec::as_slice)
+        self.groups.get(&order).map(|group| group.as_slice())
     }
 
     /// The oldest ones, as many as are worth one system call.
-    pub fn first(&self) -> impl Iterator<Item = (u64, &[u8])> {
-        self.groups.iter().take(256).map(|(&order, group)| (order, group.as_slice()))
+    pub fn first(&self) -> impl Iterator<Item = (u64, Arc<Vec<u8>>)> + '_ {
+        self.groups.iter().take(256).map(|(&order, group)| (order, group.clone()))
     }
 
     /// Forgets a group.
@@ -91,7 +96,7 @@ impl Backlog {
     pub fn retain(&mut self, wanted: impl Fn(u64) -> bool) -> usize {
         let before = self.groups.len();
         self.groups.retain(|&order, _| wanted(order));
-        self.bytes = self.groups.values().map(Vec::len).sum();
+        self.bytes = self.groups.values().map(|group| group.len()).sum();
         before - self.groups.len()
     }
 }

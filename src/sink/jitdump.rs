@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use super::backlog::{Again, Backlog, Kept, Places};
 use crate::config::{Config, DumpDir};
-use crate::format::jitdump::{close_record, places, Header, Place, HEADER_SIZE};
+use crate::format::jitdump::{close_record, places, Header, Place, HEADER_SIZE, PREFIX_SIZE};
 use crate::registry::Stored;
 use crate::spool::layout::FileState;
 use crate::status::Status;
@@ -141,12 +141,22 @@ impl Jitdump {
         let name = self.name().to_owned();
         let dir = self.dir.insert(Dir::of(&self.path)?);
         if let Some(known) = self.identity.and_then(|identity| file::reopen(dir, &name, identity).ok()) {
-            if self.closed {
+            // Other runtimes take it for their own file, or write behind what is in it.
+            let (len, is_ours) = (known.metadata()?.len(), self.is_ours(&known));
+            let closed = std::mem::take(&mut self.closed);
+            self.spoiled |= !is_ours;
+            if closed && is_ours {
                 // perf reads nothing behind a CLOSE record.
-                known.set_len(self.len)?;
-                self.closed = false;
+                if len == self.len + PREFIX_SIZE as u64 {
+                    known.set_len(self.len)?;
+                } else {
+                    self.spoiled = true;
+                }
             }
-            self.goes_on = !self.spoiled && known.metadata()?.len() >= self.len;
+            self.goes_on = !self.spoiled && len >= self.len;
+            if self.spoiled {
+                self.trouble.get_or_insert_with(Again::at_once);
+            }
             self.kept.file = Some(Held::new(known)?);
             return Ok(());
         }
@@ -279,11 +289,11 @@ impl Jitdump {
         self.kept.places.get(order).is_some()
     }
 
-    /// Closes the directory too, and gives up what waits to be written.
-    pub fn leave(&mut self) {
+    /// Closes the directory too, and gives up what waits to be written. Returns how many groups that are.
+    pub fn leave(&mut self) -> usize {
         self.dir = None;
         (self.trouble, self.lost) = (None, 0);
-        self.kept.backlog = Backlog::default();
+        std::mem::take(&mut self.kept.backlog).len()
     }
 
     /// Whether there is something to catch up on.
@@ -349,25 +359,21 @@ impl Jitdump {
     pub fn catch_up(&mut self) -> (Written, io::Result<()>) {
         let mut all = Written::default();
         while !self.kept.backlog.is_empty() {
-            let backlog = std::mem::take(&mut self.kept.backlog);
-            let first: Vec<(u64, &[u8])> = backlog.first().collect();
-            let pieces: Vec<&[u8]> = first.iter().map(|&(_, group)| group).collect();
+            // They stay where they are while they are written: a child that is forked then finds them there.
+            let first: Vec<(u64, Arc<Vec<u8>>)> = self.kept.backlog.first().collect();
+            let pieces: Vec<&[u8]> = first.iter().map(|(_, group)| group.as_slice()).collect();
             let lens: Vec<usize> = pieces.iter().map(|group| group.len()).collect();
             let (mut groups, mut offset) = (0, self.len);
             let result = self.append(&pieces, &lens, &mut groups);
             // If somebody else has written to the file, behind that.
             offset = offset.max(self.len - lens[..groups].iter().sum::<usize>() as u64);
-            let mut done = Vec::with_capacity(groups);
-            for &(order, group) in &first[..groups] {
-                self.kept.places.set(order, group.len() as u64, offset);
+            for (order, group) in &first[..groups] {
+                self.kept.places.set(*order, group.len() as u64, offset);
                 offset += group.len() as u64;
                 all.bytes += group.len() as u64;
-                done.push(order);
+                self.kept.backlog.remove(*order);
             }
-            drop(first);
-            self.kept.backlog = backlog;
             all.groups += groups as u64;
-            done.into_iter().for_each(|order| self.kept.backlog.remove(order));
             if result.is_err() {
                 return (all, result);
             }

@@ -167,6 +167,11 @@ impl PerfMap {
         Ok(text)
     }
 
+    /// Nothing more is written to the file, and no page of it stays mapped.
+    pub fn end(self) {
+        self.marker.into_iter().for_each(Marker::end);
+    }
+
     /// In a forked child: closes the parent's file, of which no page is mapped here.
     pub fn let_go(&mut self) {
         self.file = None;

@@ -71,6 +71,9 @@ struct Start {
     body: Box<dyn FnOnce() + Send>,
 }
 
+/// What the writer's thread is called.
+pub const WRITER: &CStr = c"jitsym-writer";
+
 /// Whether the process's first thread has ended while others go on: it stays as a zombie.
 pub fn first_has_ended() -> bool {
     // The name in parentheses may hold anything.
@@ -78,12 +81,16 @@ pub fn first_has_ended() -> bool {
     fs::read_to_string("/proc/self/stat").is_ok_and(is_zombie)
 }
 
-/// Whether there is no thread but this one and the first one.
+/// Whether there is no thread but this one, the first one, and the writers of other copies of this library.
 pub fn is_alone() -> bool {
     let (own, first) = (id(), std::process::id());
     let number = |entry: io::Result<fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse::<u32>().ok();
     let mut threads = fs::read_dir("/proc/self/task").into_iter().flatten().map(number).peekable();
-    threads.peek().is_some() && threads.all(|number| number == Some(own) || number == Some(first))
+    let is_writer = |number: u32| {
+        fs::read(format!("/proc/self/task/{number}/comm")).is_ok_and(|name| name.trim_ascii_end() == WRITER.to_bytes())
+    };
+    threads.peek().is_some()
+        && threads.all(|number| number.is_some_and(|number| number == own || number == first || is_writer(number)))
 }
 
 /// Ends the process as the C library does with the last thread of a program: `exit(0)`. On a thread with a stack and signals as
@@ -93,6 +100,8 @@ pub fn end_process() {
         let mut none = MaybeUninit::<libc::sigset_t>::uninit();
         // SAFETY: the set is ours, and initialised before it is used. No frame of Rust code that has anything to drop is left.
         unsafe {
+            // It has inherited the writer's name, by which other copies would take it for one.
+            libc::prctl(libc::PR_SET_NAME, c"jitsym-exit".as_ptr());
             libc::sigemptyset(none.as_mut_ptr());
             libc::pthread_sigmask(libc::SIG_SETMASK, none.as_ptr(), std::ptr::null_mut());
             libc::exit(0)

@@ -177,7 +177,10 @@ impl Ledger {
 
     fn move_code(&mut self, chunk: Chunk, event: &Event, groups: &mut Groups) {
         let name = self.registry.name_of(event.id).map(Vec::from);
-        let preface = self.registry.preface_of(event.id).to_vec();
+        let (mut preface, kept) = (Vec::new(), self.registry.preface_of(event.id));
+        if preface.try_reserve_exact(kept.len()).is_ok() {
+            preface.extend_from_slice(kept);
+        }
         // If it was unregistered or overwritten meanwhile the move came too late.
         let (Some(mut live), Some(name)) = (self.registry.remove(event.id), name) else {
             if event.flags & flag::STABLE != 0 {

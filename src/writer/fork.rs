@@ -85,7 +85,9 @@ impl Writer {
             ledger.write_live(dump.as_ref(), forked_at);
         } else {
             forget_places(&mut ledger.registry, ledger.sinks.keep_prefaces(), |stored: Stored| {
-                let mut head = vec![0; stored.len];
+                let mut head = Vec::new();
+                head.try_reserve_exact(stored.len).ok()?;
+                head.resize(stored.len, 0);
                 dump.as_ref()?.read(stored.offset, &mut head).ok().map(|()| head)
             });
         }

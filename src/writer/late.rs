@@ -100,7 +100,8 @@ impl Writer {
             barrier::all_threads();
             self.pass_inside(false);
             self.take_back();
-            if self.engine.pool.shut() || Instant::now() > end {
+            // While the process exits other threads are shut out with what they have.
+            if self.engine.pool.shut() || self.exiting || Instant::now() > end {
                 break;
             }
             thread::sleep_micros(100);

@@ -14,6 +14,8 @@ use crate::sys::mem;
 
 /// Bytes that come together before they are written.
 const BATCH_BYTES: usize = 1 << 20;
+/// Groups that do: what is kept of them in the meantime is small enough to be had when memory is short.
+const BATCH_GROUPS: usize = 1024;
 
 /// Which code a jitdump has that is stopped, and where, by its index: code that moves gets another one. If it is started again and
 /// still is the same file, that code need not be written to it another time.
@@ -52,6 +54,9 @@ impl Ledger {
         };
         let (mut batch, mut lens, mut pending, none) = (Vec::new(), Vec::new(), Vec::new(), Groups::default());
         for id in ids {
+            if batch.len() >= BATCH_BYTES || pending.len() >= BATCH_GROUPS {
+                self.write_batch(&mut batch, &mut lens, &mut pending);
+            }
             // What follows may fail, and then there is no place.
             let place = self.sinks.next_offset(&none).map(|end| end + batch.len() as u64);
             let (Some(offset), Some(live)) = (place, self.registry.get(id)) else {
@@ -75,9 +80,6 @@ impl Ledger {
                 tables_len: tables_len.unwrap_or(0),
             });
             lens.extend(len.map(|_| batch.len() - start));
-            if batch.len() >= BATCH_BYTES {
-                self.write_batch(&mut batch, &mut lens, &mut pending);
-            }
         }
         self.write_batch(&mut batch, &mut lens, &mut pending);
         self.registry.tidy();

@@ -156,14 +156,15 @@ impl Writer {
                 continue;
             }
             let bytes = self.pass(asked);
+            // First: who asks may be the exiting thread, and then end the process.
+            if let Some(change) = change {
+                self.change_sinks(change);
+            }
             if stop.is_some() || due > self.answered {
                 self.answer(due);
             }
             if let Some(number) = urgent {
                 self.engine.urgent.answer(number, self.problem());
-            }
-            if let Some(change) = change {
-                self.change_sinks(change);
             }
             if let Some(stop) = stop {
                 self.finish(stop);
@@ -387,7 +388,9 @@ impl Writer {
             self.asked = requests.asked;
             self.exiting = requests.exiting.is_some();
             self.stop = requests.stop.take().or(self.stop.take());
-            self.change = requests.change.take().or(self.change.take());
+            if self.change.is_none() {
+                self.change = requests.change.take();
+            }
         }
         for source in self.sources.values_mut() {
             // Before the channel is emptied: what an ended thread has sent is then in the channel.
@@ -455,7 +458,11 @@ impl Writer {
     /// Closes the files and hands everything to whoever waits for it.
     fn finish(mut self: Box<Self>, stop: Stop) {
         self.standstill().enter();
-        let mut result = self.ledger.sinks.result();
+        let running = self.engine.status.sinks();
+        let mut result = match self.engine.status.sinks_failed().0 & running.0 {
+            0 => Ok(()),
+            _ => Err(Error::SinkFailed),
+        };
         if stop.off {
             self.turn_off();
         } else {
@@ -463,6 +470,10 @@ impl Writer {
             // that ends need not wait for it.
             self.ledger.sinks.close();
             result = self.ledger.sinks.result();
+        }
+        if self.short {
+            result = Err(Error::NoMemory);
+            self.engine.set_left_unread();
         }
         self.engine.status.counters.live.set(0);
         self.engine.pool.memory().commit(&self.ledger.state());

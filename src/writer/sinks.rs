@@ -78,7 +78,8 @@ impl SinkSet {
         }
         if sinks.has(Sinks::JITDUMP) {
             self.close_dump();
-            self.dump.iter_mut().for_each(|(_, dump)| dump.leave());
+            let left: usize = self.dump.iter_mut().map(|(_, dump)| dump.leave()).sum();
+            self.status.counters.jitdump_lost.add(left as u64);
         }
         self.status.remove_sinks(sinks);
         self.count(&Written::default());
@@ -101,7 +102,13 @@ impl SinkSet {
 
     fn open_map(&mut self, config: &Config) -> bool {
         let path = PerfMap::path_in(&config.map_dir, self.status.pid);
-        let known = self.map.take().filter(|map| map.path() == path && map.dialect() == config.dialect);
+        let known = match self.map.take() {
+            Some(map) if map.path() == path && map.dialect() == config.dialect => Some(map),
+            other => {
+                other.into_iter().for_each(PerfMap::end);
+                None
+            }
+        };
         let map = self.map.insert(known.unwrap_or_else(|| PerfMap::new(path, config.dialect, config.file_mode)));
         if let Err(error) = map.open(config.map_max) {
             self.status.last_error.set(describe("create", map.path(), &error));

@@ -174,12 +174,14 @@ impl PerfMap {
         there.try_reserve_exact(len as usize)?;
         there.resize(len as usize, 0);
         file.read_exact_at(&mut there, 0)?;
-        let there: HashSet<&[u8]> = there.split_inclusive(|&byte| byte == b'\n').collect();
+        let mut lines: HashSet<&[u8]> = HashSet::new();
+        lines.try_reserve(there.iter().filter(|&&byte| byte == b'\n').count() + 1)?;
+        lines.extend(there.split_inclusive(|&byte| byte == b'\n'));
         let (mut text, mut line) = (Vec::new(), Vec::new());
         for (start, size, name) in registry.spans() {
             line.clear();
             push_line(&mut line, self.dialect, start, size, name);
-            if !there.contains(&line[..]) {
+            if !lines.contains(&line[..]) {
                 text.try_reserve(line.len())?;
                 text.extend_from_slice(&line);
             }
