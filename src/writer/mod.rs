@@ -40,6 +40,8 @@ pub use merge::Merge;
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+/// How long nothing is written behind an answer to a signal handler.
+const REST: Duration = Duration::from_millis(100);
 /// A pass with at least this many bytes shortens the pause.
 const BUSY_BYTES: usize = 64 * 1024;
 /// What a pass has read is written and committed by about this much: its chunks are then used again while the processor still
@@ -173,6 +175,9 @@ impl Writer {
             if self.is_asked() {
                 continue;
             }
+            if urgent.is_some() {
+                self.rest();
+            }
             pause = if bytes >= BUSY_BYTES { pause / 2 } else { pause * 2 }.clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
             let idle = bytes == 0 && pause == LONGEST_PAUSE && !self.ledger.sinks.have_work();
             idle_passes = if idle { idle_passes + 1 } else { 0 };
@@ -183,6 +188,19 @@ impl Writer {
             } else {
                 self.engine.parker.park_timeout(pause);
             }
+        }
+    }
+
+    /// Whoever asked in a signal handler most likely ends the process now, and would cut a write that is under way.
+    fn rest(&mut self) {
+        let end = Instant::now() + REST;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.is_asked() {
+                return;
+            }
+            self.engine.parker.park_timeout(left);
+            self.collect();
         }
     }
 
