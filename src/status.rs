@@ -80,6 +80,11 @@ impl Status {
         Sinks(self.sinks().0 & !self.sinks.stalled.load(Ordering::Relaxed))
     }
 
+    /// Those of the running sinks that cannot.
+    pub fn sinks_unwell(&self) -> Sinks {
+        self.sinks().without(self.sinks_well())
+    }
+
     /// The sinks that could not start, have failed, or cannot write at present.
     pub fn sinks_failed(&self) -> Sinks {
         let stalled = self.sinks.stalled.load(Ordering::Relaxed);

@@ -48,7 +48,7 @@ impl Writer {
         if config.remember {
             status.add_sinks(Sinks::REMEMBER, Sinks::REMEMBER);
         }
-        let unwritten = status.sinks_failed().0 & status.sinks().0 & off.0 != 0;
+        let unwritten = status.sinks_unwell().0 & off.0 != 0;
         if off.has(Sinks::JITDUMP) {
             ledger.leave_dump();
         }

@@ -476,31 +476,29 @@ impl Writer {
     /// Closes the files and hands everything to whoever waits for it.
     fn finish(mut self: Box<Self>, stop: Stop) {
         self.standstill().enter();
-        let running = self.engine.status.sinks();
-        let mut result = match self.engine.status.sinks_failed().0 & running.0 {
-            0 => Ok(()),
-            _ => Err(Error::SinkFailed),
-        };
-        if stop.off {
+        let problem = if stop.off {
+            // A sink that could not start is none of those that are stopped.
+            let unwritten = self.engine.status.sinks_unwell() != Sinks::NONE;
             self.turn_off();
+            unwritten.then_some(Error::SinkFailed)
         } else {
             // Nobody can unregister it any more. What follows from that has time until there is another session: a program
             // that ends need not wait for it.
             self.ledger.sinks.close();
-            result = self.ledger.sinks.result();
-        }
+            self.ledger.sinks.result().err()
+        };
         if self.short {
-            result = Err(Error::NoMemory);
             self.engine.set_left_unread();
         }
+        let problem = if self.short { Some(Error::NoMemory) } else { problem };
         self.engine.status.counters.live.set(0);
         self.engine.pool.memory().commit(&self.ledger.state());
         self.engine.pool.shrink(0);
         self.engine.status.stop_sinks();
-        self.engine.urgent.end(result.err());
+        self.engine.urgent.end(problem);
         end_requests(self.engine);
         self.config = None;
-        stop.ack.give((result, self));
+        stop.ack.give((problem.map_or(Ok(()), Err), self));
     }
 
     /// Begins a new life: ends what the last session has left registered, throws away what calls that lost the race with the
