@@ -10,14 +10,6 @@
 
 static const uint64_t ADDR = 0x7000000000;
 
-static jitsym_stats stats_now(jitsym *session) {
-  jitsym_stats stats;
-  memset(&stats, 0, sizeof stats);
-  stats.struct_size = sizeof stats;
-  CHECK_OK(jitsym_get_stats(session, &stats));
-  return stats;
-}
-
 static void put(jitsym *session, unsigned number) {
   char name[64];
   snprintf(name, sizeof name, "code %u", number);
@@ -28,7 +20,7 @@ static void full_and_back(void) {
   jitsym *session = test_open();
   unsigned count = 0;
   /* Until both files have met the end of the disk: the map needs less. */
-  for (unsigned failed = 0; failed != (JITSYM_SINK_MAP | JITSYM_SINK_JITDUMP); failed = stats_now(session).sinks_failed) {
+  for (unsigned failed = 0; failed != (JITSYM_SINK_MAP | JITSYM_SINK_JITDUMP); failed = test_stats_now(session).sinks_failed) {
     for (unsigned i = 0; i < 100; i++) {
       put(session, count++);
     }
@@ -37,7 +29,7 @@ static void full_and_back(void) {
     /* Both are whole at any time. */
     struct dump dump = dump_read(test_path_of(getpid(), JITSYM_SINK_JITDUMP).text);
     struct map map = map_read(test_path_of(getpid(), JITSYM_SINK_MAP).text);
-    CHECK(dump_count(&dump, DUMP_LOAD) == stats_now(session).jitdump_records);
+    CHECK(dump_count(&dump, DUMP_LOAD) == test_stats_now(session).jitdump_records);
     map_free(&map);
     dump_free(&dump);
   }
@@ -47,13 +39,13 @@ static void full_and_back(void) {
   struct test_path ballast = test_subdir("ballast", 0);
   CHECK(unlink(ballast.text) == 0);
   /* Without being asked. */
-  for (uint64_t begin = test_now(); stats_now(session).sinks_failed != 0; test_sleep_ms(10)) {
+  for (uint64_t begin = test_now(); test_stats_now(session).sinks_failed != 0; test_sleep_ms(10)) {
     CHECK(test_now() - begin < TEST_PATIENCE);
   }
   CHECK_OK(jitsym_flush(session, 0));
   struct dump dump = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
   struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
-  CHECK(dump_count(&dump, DUMP_LOAD) == count && map.count == count && stats_now(session).jitdump_lost == 0);
+  CHECK(dump_count(&dump, DUMP_LOAD) == count && map.count == count && test_stats_now(session).jitdump_lost == 0);
   for (unsigned i = 0; i < count; i++) {
     char name[64];
     snprintf(name, sizeof name, "code %u", i);
@@ -81,7 +73,7 @@ static void sinks(uint32_t failed) {
   }
   put(session, 1);
   CHECK_STATUS(failed == 0 ? JITSYM_OK : JITSYM_ERR_SINK_FAILED, jitsym_flush(session, 0));
-  jitsym_stats stats = stats_now(session);
+  jitsym_stats stats = test_stats_now(session);
   CHECK(stats.sinks_failed == failed && stats.sinks_running == (all ^ failed) && stats.registered == 1);
   if ((failed & JITSYM_SINK_MAP) == 0) {
     struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);

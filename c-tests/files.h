@@ -147,4 +147,12 @@ static inline void map_free(struct map *map) {
   free(map->entries);
 }
 
+/* That a file holds this text and nothing else. */
+static inline void file_check(const char *path, const char *text) {
+  size_t size;
+  unsigned char *bytes = file_read(path, &size);
+  CHECK(strcmp((char *)bytes, text) == 0);
+  free(bytes);
+}
+
 #endif

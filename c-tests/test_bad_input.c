@@ -923,10 +923,7 @@ static void symlink_at(uint32_t sink, int dangling) {
   if (dangling) {
     CHECK(!file_exists(victim.text));
   } else {
-    size_t size;
-    unsigned char *bytes = file_read(victim.text, &size);
-    CHECK(strcmp((char *)bytes, "precious\n") == 0);
-    free(bytes);
+    file_check(victim.text, "precious\n");
   }
 }
 

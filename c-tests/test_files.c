@@ -59,16 +59,8 @@ static void check_live(jitsym *session, unsigned from, unsigned to, unsigned gen
   dump_free(&dump);
 }
 
-static jitsym_stats stats_now(jitsym *session) {
-  jitsym_stats stats;
-  memset(&stats, 0, sizeof stats);
-  stats.struct_size = sizeof stats;
-  CHECK_OK(jitsym_get_stats(session, &stats));
-  return stats;
-}
-
 static void wait_until_well(jitsym *session) {
-  for (uint64_t begin = test_now(); stats_now(session).sinks_failed != 0; test_sleep_ms(1)) {
+  for (uint64_t begin = test_now(); test_stats_now(session).sinks_failed != 0; test_sleep_ms(1)) {
     CHECK(test_now() - begin < TEST_PATIENCE);
   }
 }
@@ -109,7 +101,7 @@ static void dump_fails(void) {
     }
   }
   CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_flush(session, 0));
-  jitsym_stats stats = stats_now(session);
+  jitsym_stats stats = test_stats_now(session);
   CHECK(stats.sinks_failed == JITSYM_SINK_JITDUMP && stats.sinks_running == JITSYM_SINK_MAP);
   CHECK(stats.write_errors > 0 && stats.dropped == 0 && disk.failed > 0);
   /* The memory in which records wait is bounded; what finds no room there is counted. */
@@ -184,7 +176,7 @@ static void map_fails(void) {
   struct map map = map_read(test_path_of(getpid(), JITSYM_SINK_MAP).text);
   CHECK(map.count == 1);
   map_free(&map);
-  jitsym_stats stats = stats_now(session);
+  jitsym_stats stats = test_stats_now(session);
   CHECK(stats.sinks_failed == JITSYM_SINK_MAP && stats.sinks_running == JITSYM_SINK_JITDUMP);
   struct dump dump = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
   CHECK(dump.count == 2 * 1000);
@@ -211,7 +203,7 @@ static void fails_at_close(void) {
   CHECK(dump_count(&dump, DUMP_LOAD) == 1);
   dump_free(&dump);
   session = test_open();
-  CHECK(stats_now(session).sinks_failed == JITSYM_SINK_JITDUMP);
+  CHECK(test_stats_now(session).sinks_failed == JITSYM_SINK_JITDUMP);
   put(session, 100, 1);
   CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_flush(session, 0));
   disk_fails("/jit-", 0, 0);
@@ -291,10 +283,7 @@ static void replaced(void) {
     file_write(paths[i].text, "1000 10 somebody else's\n");
     put(session, 1, 1);
     CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_flush(session, 0));
-    size_t size;
-    unsigned char *bytes = file_read(paths[i].text, &size);
-    CHECK(strcmp((char *)bytes, "1000 10 somebody else's\n") == 0);
-    free(bytes);
+    file_check(paths[i].text, "1000 10 somebody else's\n");
     CHECK(unlink(paths[i].text) == 0);
     CHECK_OK(jitsym_flush(session, 0));
     check_live(session, 0, 2, 1);
@@ -343,7 +332,7 @@ static void bounded(uint64_t map_max, uint64_t jitdump_max) {
   }
   CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_flush(session, 0));
   CHECK(size_of(map.text) <= map_bound && size_of(dump.text) <= dump_bound);
-  stats = stats_now(session);
+  stats = test_stats_now(session);
   CHECK(stats.map_omitted > 0 && stats.sinks_failed == JITSYM_SINK_JITDUMP && stats.live == MANY);
   struct map few = map_read(map.text);
   CHECK(few.count == MANY - stats.map_omitted && stats.map_entries == few.count);
@@ -476,7 +465,7 @@ static void meets_plant(void) {
   uint32_t other = BOTH ^ planted.sink;
   put(session, 0, 1);
   CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_flush(session, 0));
-  jitsym_stats stats = stats_now(session);
+  jitsym_stats stats = test_stats_now(session);
   CHECK(stats.sinks_running == other && stats.sinks_failed == planted.sink);
   char text[4096];
   CHECK_OK(jitsym_last_error(session, text, sizeof text));
@@ -496,10 +485,7 @@ static void meets_plant(void) {
   if (planted.what == DANGLING) {
     CHECK(!file_exists(victim.text));
   } else {
-    size_t size;
-    unsigned char *bytes = file_read(victim.text, &size);
-    CHECK(strcmp((char *)bytes, "precious\n") == 0);
-    free(bytes);
+    file_check(victim.text, "precious\n");
   }
   CHECK((planted.what == DIRECTORY ? rmdir(path.text) : unlink(path.text)) == 0);
   /* Alone it cannot run at all, and that is said. */
@@ -532,10 +518,7 @@ static void plant_beside(void) {
   CHECK(symlink(victim.text, fresh.text) == 0);
   put(session, 0, 2);
   CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_flush(session, 0));
-  size_t size;
-  unsigned char *bytes = file_read(victim.text, &size);
-  CHECK(strcmp((char *)bytes, "precious\n") == 0);
-  free(bytes);
+  file_check(victim.text, "precious\n");
   CHECK(unlink(fresh.text) == 0);
   CHECK_OK(jitsym_flush(session, 0));
   check_live(session, 0, 1, 2);
@@ -615,7 +598,7 @@ static void vanishes(void) {
     CHECK(pthread_create(&threads[i], NULL, vanish, vanishing + PAGES / 2 * page * (size_t)i) == 0);
   }
   unsigned count = test_light ? 300 : 20000, refused = 0;
-  for (unsigned i = 0; i < count || (stats_now(session).unreadable == 0 && !taken); i++) {
+  for (unsigned i = 0; i < count || (test_stats_now(session).unreadable == 0 && !taken); i++) {
     uint64_t size = 1 + i * 7919 % (3 * page);
     jitsym_code code = test_code((uintptr_t)vanishing + i * 4099 % ((PAGES - 3) * page), size, "vanishing");
     code.bytes = NULL;

@@ -49,16 +49,11 @@ static int mappings_of(const char *path) {
 }
 
 static uint32_t running(jitsym *session) {
-  jitsym_stats stats;
-  stats.struct_size = sizeof stats;
-  CHECK_OK(jitsym_get_stats(session, &stats));
-  return stats.sinks_running;
+  return test_stats_now(session).sinks_running;
 }
 
 static uint64_t held(jitsym *session) {
-  jitsym_stats stats;
-  stats.struct_size = sizeof stats;
-  CHECK_OK(jitsym_get_stats(session, &stats));
+  jitsym_stats stats = test_stats_now(session);
   return stats.memory + stats.memory_held;
 }
 

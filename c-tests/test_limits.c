@@ -17,14 +17,6 @@
 
 static const uint64_t ADDR = 0x7000000000;
 
-static jitsym_stats stats_now(jitsym *session) {
-  jitsym_stats stats;
-  memset(&stats, 0, sizeof stats);
-  stats.struct_size = sizeof stats;
-  CHECK_OK(jitsym_get_stats(session, &stats));
-  return stats;
-}
-
 static void put(jitsym *session, unsigned number, const char *kind) {
   char name[64];
   snprintf(name, sizeof name, "%s %u", kind, number);
@@ -61,7 +53,7 @@ static void file_size_after(void) {
     put(session, i, "size");
   }
   CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_flush(session, 0));
-  CHECK(stats_now(session).sinks_failed == (JITSYM_SINK_JITDUMP | JITSYM_SINK_MAP));
+  CHECK(test_stats_now(session).sinks_failed == (JITSYM_SINK_JITDUMP | JITSYM_SINK_MAP));
   struct dump dump = dump_read(test_path_of(getpid(), JITSYM_SINK_JITDUMP).text);
   /* Up to the last whole record below the limit. */
   CHECK(dump.size <= 20000 && dump.size > 20000 - 2000);
@@ -112,7 +104,7 @@ static void descriptors(void) {
     put(session, i, "next");
   }
   CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_flush(session, 0));
-  jitsym_stats stats = stats_now(session);
+  jitsym_stats stats = test_stats_now(session);
   CHECK(stats.sinks_failed == JITSYM_SINK_MAP && stats.jitdump_records == 101);
   char text[4096];
   CHECK_OK(jitsym_last_error(session, text, sizeof text));
@@ -373,7 +365,7 @@ static void other_user(void) {
   check_files(100, "user");
   put(session, 0, "again");
   CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_flush(session, 0));
-  jitsym_stats stats = stats_now(session);
+  jitsym_stats stats = test_stats_now(session);
   CHECK(stats.sinks_failed == JITSYM_SINK_MAP && stats.sinks_running == JITSYM_SINK_JITDUMP);
   struct dump dump = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
   CHECK(dump_load(&dump, "again 0", 0) != NULL && dump_count(&dump, DUMP_LOAD) == 101);
