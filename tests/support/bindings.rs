@@ -1,6 +1,8 @@
 //! What the tests of the language packages share: their READMEs, tools from other registries, and guests in other languages.
 #![allow(dead_code)]
 
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -64,8 +66,13 @@ pub fn check_guest(name: &str, complete: impl FnOnce(&mut Command, &Path)) {
         complete(record, dir);
     });
     let truth = &recording.truth;
-    // To look for lines in what the host does at its start takes the longest.
-    let samples = perf::samples_of(truth, &recording.inject(), true, &truth.phase_times);
+    let injected = recording.inject();
+    let mut samples = perf::samples(truth, &injected, false);
+    // Only of guest code: it takes perf long to look for lines in a host.
+    let guest: Vec<&str> = truth.functions.iter().map(|function| &*function.name).collect();
+    let mut script = perf::perf("script");
+    script.args(["--ns", "--no-inline", "-F", perf::STACK_FIELDS, "-S", &guest.join(","), "-i"]).arg(&injected);
+    perf::add_stacks(truth, &mut samples, &stdout(&run(&mut script)));
     let found = perf::guest_samples(truth, &samples);
     perf::check_names(&found, 500);
     let names: Vec<&str> = found.iter().map(|(sample, _)| &*sample.sym).collect();
@@ -76,4 +83,35 @@ pub fn check_guest(name: &str, complete: impl FnOnce(&mut Command, &Path)) {
     for (counter, value) in [("registered", 4), ("moved", 1), ("unregistered", 1), ("live", 3), ("not_free", 0)] {
         assert_eq!(truth.stats[counter], value, "{counter}");
     }
+}
+
+/// What a package claims of the C interface (`struct NAME SIZE`, `field STRUCT NAME OFFSET SIZE`, `number NAME VALUE`), the C
+/// compiler finds in the header; and there is no struct or enumerator that it does not know.
+pub fn check_claims(claims: &str) {
+    let mut asserts = String::from("#include <jitsym.h>\n");
+    let mut known = BTreeSet::new();
+    for line in claims.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        let claim = match words[..] {
+            ["struct", name, size] => format!("sizeof({name}) == {size}"),
+            ["field", name, field, offset, size] => {
+                format!("offsetof({name}, {field}) == {offset} && sizeof((({name} *)0)->{field}) == {size}")
+            }
+            ["number", name, value] => format!("{name} == {value}"),
+            _ => panic!("the claim {line:?}"),
+        };
+        known.extend(["struct", "number"].contains(&words[0]).then_some(words[1]));
+        let _ = writeln!(asserts, "_Static_assert({claim}, \"{line}\");");
+    }
+    let source = scratch_dir("claims").join("claims.c");
+    std::fs::write(&source, asserts).expect("write the claims");
+    run(Command::new("cc").current_dir(root()).args(["-std=c11", "-fsyntax-only", "-Iinclude"]).arg(&source));
+
+    let header = std::fs::read_to_string(root().join("include/jitsym.h")).expect("header");
+    let enumerators = header.lines().filter_map(|line| line.strip_prefix("  JITSYM_")?.split_once(" = "));
+    let structs = header.lines().filter_map(|line| line.strip_prefix("typedef struct ")?.strip_suffix(" {"));
+    let all: BTreeSet<String> =
+        enumerators.map(|(name, _)| format!("JITSYM_{name}")).chain(structs.map(String::from)).collect();
+    let missing: Vec<&String> = all.iter().filter(|name| !known.contains(&***name)).collect();
+    assert!(all.len() > 60 && missing.is_empty(), "of {} not known: {missing:?}", all.len());
 }

@@ -417,27 +417,37 @@ pub fn samples_of(truth: &Truth, data: &Path, stacks: bool, times: &[(u64, u64)]
         }
     }
     if stacks {
-        let text = script(&["-F", "comm,tid,time,ip,sym,dso,srcline"]);
-        let mut with_stacks = samples.iter_mut();
-        for block in text.split("\n\n").filter(|block| !block.trim().is_empty()) {
-            let mut lines = block.lines();
-            let header: Vec<&str> = lines.next().unwrap_or_default().split_whitespace().collect();
-            if header[1] != truth.pid.to_string() {
-                continue;
-            }
-            let sample = with_stacks.next().expect("as many samples with stacks as without");
-            assert_eq!(sample.time, parse_time(header[2]), "samples in the same order");
-            for line in lines {
-                match (line.strip_prefix('\t'), sample.frames.last_mut()) {
-                    (Some(frame), _) => sample.frames.push(PerfFrame::parse(frame)),
-                    (None, Some(last)) => last.srcline = Some(line.trim().into()),
-                    (None, None) => panic!("a source line without a frame: {line:?}"),
-                }
-            }
-        }
-        assert!(with_stacks.next().is_none(), "as many samples with stacks as without");
+        let count = add_stacks(truth, &mut samples, &script(&["-F", STACK_FIELDS]));
+        assert_eq!(count, samples.len(), "as many samples with stacks as without");
     }
     samples
+}
+
+/// What `perf script` is asked for, for `add_stacks`.
+pub const STACK_FIELDS: &str = "comm,tid,time,ip,sym,dso,srcline";
+
+/// Adds to samples the stacks that perf has printed of them, or of some of them. Returns of how many.
+pub fn add_stacks(truth: &Truth, samples: &mut [Sample], text: &str) -> usize {
+    let mut count = 0;
+    let mut without = samples.iter_mut();
+    for block in text.split("\n\n").filter(|block| !block.trim().is_empty()) {
+        let mut lines = block.lines();
+        let header: Vec<&str> = lines.next().unwrap_or_default().split_whitespace().collect();
+        if header[1] != truth.pid.to_string() {
+            continue;
+        }
+        let time = parse_time(header[2]);
+        let sample = without.find(|sample| sample.time == time).expect("the same samples in the same order");
+        count += 1;
+        for line in lines {
+            match (line.strip_prefix('\t'), sample.frames.last_mut()) {
+                (Some(frame), _) => sample.frames.push(PerfFrame::parse(frame)),
+                (None, Some(last)) => last.srcline = Some(line.trim().into()),
+                (None, None) => panic!("a source line without a frame: {line:?}"),
+            }
+        }
+    }
+    count
 }
 
 // ------------------------------------------------------------------------------------------------ comparisons

@@ -150,6 +150,8 @@ class Descriptions(TestCase):
                 session.register(ADDR + 4096 * index, 6, "framed", CODE, unwind=unwind, free_after=gap)
             self.assertEqual(self.counted(session, "not_free"), [0])
         self.assertEqual(jitsym.unwind_size(None), 0)
+        more = jitsym.Rows([*rows.rows, jitsym.Row(5, 7, 8)])
+        self.assertGreater(jitsym.unwind_size(more, 6), jitsym.unwind_size(rows, 6))
 
     def test_lines_are_tuples_of_any_kind(self):
         with self.session() as session:
