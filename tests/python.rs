@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 
-use bindings::{check_guest, package, plain_header, python_env, run_readme, with_library};
-use support::{run, scratch_dir, stdout};
+use bindings::{check_guest, package, python_env, run_readme, with_library};
+use support::{plain_header, run, scratch_dir, stdout};
 
 /// A Python that has the package as it stands.
 fn python() -> Command {

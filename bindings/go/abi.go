@@ -2,7 +2,7 @@ package jitsym
 
 // What is in the header by name: numbers and counters. A test looks for what is missing.
 
-// #include <jitsym.h>
+// #include "shim.h"
 import "C"
 
 // A Status is what a call came to. Failures are errors, for errors.Is and errors.As; a call that fails has had no effect.
@@ -44,13 +44,14 @@ const (
 	ErrInternal        Status = C.JITSYM_ERR_INTERNAL
 	ErrWriter          Status = C.JITSYM_ERR_WRITER
 	ErrForbidden       Status = C.JITSYM_ERR_FORBIDDEN
+	ErrLibrary         Status = C.JITSYM_ERR_LIBRARY
 )
 
 // Error is a sentence in English.
-func (s Status) Error() string { return "jitsym: " + C.GoString(C.jitsym_status_text(C.int32_t(s))) }
+func (s Status) Error() string { return "jitsym: " + C.GoString(C.go_status_text(C.int32_t(s))) }
 
 // Name is the name of the status in C, for instance "JITSYM_ERR_UNKNOWN_ID".
-func (s Status) Name() string { return C.GoString(C.jitsym_status_name(C.int32_t(s))) }
+func (s Status) Name() string { return C.GoString(C.go_status_name(C.int32_t(s))) }
 
 // Sink is where symbols can be written: bits.
 type Sink uint32

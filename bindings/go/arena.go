@@ -1,7 +1,6 @@
 package jitsym
 
-// #include <jitsym.h>
-// #include <stdlib.h>
+// #include "shim.h"
 import "C"
 
 import (

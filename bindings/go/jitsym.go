@@ -9,70 +9,11 @@
 // Any goroutine may make any call at any time. What each promises is in the library's reference.
 package jitsym
 
-/*
-#cgo LDFLAGS: -ljitsym
-#include <jitsym.h>
-#include <stdlib.h>
+// The headers lie beside this package, or where the library was installed.
 
-// A session is a number here: it is no address, and Go looks at what it takes for pointers.
-typedef uintptr_t handle;
-
-static jitsym_status go_init(const jitsym_options *options, handle *out) {
-	jitsym *session = NULL;
-	jitsym_status status = jitsym_init(options, &session);
-	*out = (handle)session;
-	return status;
-}
-
-// Memory of Go goes in as arguments, which the call keeps in place; what the struct itself points to is memory of C.
-static jitsym_status go_register(handle session, jitsym_code code, _GoString_ name, const void *bytes, jitsym_id *id) {
-	code.name_len = _GoStringLen(name);
-	code.name = code.name_len != 0 ? _GoStringPtr(name) : NULL;
-	code.bytes = bytes;
-	return jitsym_register((jitsym *)session, &code, id);
-}
-
-static jitsym_status go_move(handle session, jitsym_id id, jitsym_move_target target, const void *bytes) {
-	target.bytes = bytes;
-	return jitsym_move((jitsym *)session, id, &target);
-}
-
-static jitsym_status go_unregister(handle session, jitsym_id id) {
-	return jitsym_unregister((jitsym *)session, id);
-}
-
-static jitsym_status go_unregister_range(handle session, uint64_t addr, uint64_t size) {
-	return jitsym_unregister_range((jitsym *)session, addr, size);
-}
-
-static jitsym_status go_flush(handle session, uint32_t timeout_ms) {
-	return jitsym_flush((jitsym *)session, timeout_ms);
-}
-
-static jitsym_status go_enable(handle session, uint32_t sinks) {
-	return jitsym_enable((jitsym *)session, sinks);
-}
-
-static jitsym_status go_disable(handle session, uint32_t sinks) {
-	return jitsym_disable((jitsym *)session, sinks);
-}
-
-static jitsym_status go_close(handle session) {
-	return jitsym_close((jitsym *)session);
-}
-
-static jitsym_status go_get_stats(handle session, jitsym_stats *out) {
-	return jitsym_get_stats((jitsym *)session, out);
-}
-
-static jitsym_status go_last_error(handle session, char *buffer, size_t size) {
-	return jitsym_last_error((jitsym *)session, buffer, size);
-}
-
-static jitsym_status go_path(handle session, uint32_t sink, char *buffer, size_t size) {
-	return jitsym_path((jitsym *)session, sink, buffer, size);
-}
-*/
+// #cgo CFLAGS: -I${SRCDIR}/../../include
+// #cgo LDFLAGS: -ldl
+// #include "shim.h"
 import "C"
 
 import (
@@ -267,8 +208,12 @@ func (s *Session) Path(sink Sink) (string, error) {
 	})
 }
 
-// Version is the version of the library that is running.
-func Version() string { return C.GoString(C.jitsym_version()) }
+// Available tells whether the library can be loaded: the file that the variable JITSYM_LIB names, or else what the dynamic linker
+// finds. Without it every call that needs it returns ErrLibrary.
+func Available() bool { return C.go_load() == C.JITSYM_OK }
+
+// Version is the version of the library that is running; empty if there is none.
+func Version() string { return C.GoString(C.go_version()) }
 
 func (s *Session) stats(out *C.jitsym_stats) error { return check(C.go_get_stats(s.handle, out)) }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -132,6 +133,7 @@ func TestLife(t *testing.T) {
 	f.ok(session.UnregisterRange(addr, 4096))
 	stats := f.counted(session)
 	f.equal([5]uint64{stats.Registered, stats.Moved, stats.Unregistered, stats.NamesChanged, stats.Live}, [5]uint64{3, 1, 3, 2, 0})
+	f.equal(stats.Unreadable, uint64(0))
 	f.equal(stats.SinksRunning, jitsym.SinkMap|jitsym.SinkJitdump)
 	f.mapHas("jit_7e0000000080")
 	f.equal(value(session.Path(jitsym.SinkMap))(f), filepath.Join(f.dir, fmt.Sprintf("perf-%d.map", os.Getpid())))
@@ -275,6 +277,24 @@ func TestErrors(t *testing.T) {
 			t.Error(text)
 		}
 	})
+}
+
+func TestWithoutTheLibrary(t *testing.T) {
+	if os.Getenv("JITSYM_LIB") == "libm.so.6" {
+		_, err := jitsym.Open(nil)
+		_, sizeErr := jitsym.UnwindSize(nil, 0)
+		fmt.Println(jitsym.Available(), errors.Is(err, jitsym.ErrLibrary), errors.Is(sizeErr, jitsym.ErrLibrary), err)
+		os.Exit(0)
+	}
+	f := begin(t)
+	child := exec.Command(os.Args[0], "-test.run", "^TestWithoutTheLibrary$")
+	child.Env = append(os.Environ(), "JITSYM_LIB=libm.so.6")
+	out := string(value(child.Output())(f))
+	if !strings.HasPrefix(out, "false true true jitsym: the shared library was not found") {
+		f.Error(out)
+	}
+	f.equal(jitsym.Available(), true)
+	f.equal(jitsym.Version(), "0.1.0")
 }
 
 func TestGoroutines(t *testing.T) {

@@ -1,6 +1,6 @@
 package jitsym
 
-// #include <jitsym.h>
+// #include "shim.h"
 import "C"
 
 import "unsafe"
@@ -106,6 +106,6 @@ func UnwindSize(unwind Unwind, codeSize uint64) (uint64, error) {
 	var memory arena
 	defer memory.free()
 	var size C.uint64_t
-	status := C.jitsym_unwind_size(memory.unwind(unwind), C.uint64_t(codeSize), &size)
-	return uint64(size), check(C.jitsym_status(status))
+	status := C.go_unwind_size(memory.unwind(unwind), C.uint64_t(codeSize), &size)
+	return uint64(size), check(status)
 }

@@ -42,6 +42,7 @@ const Status = Object.freeze({
   ERR_INTERNAL: 32,
   ERR_WRITER: 33,
   ERR_FORBIDDEN: 34,
+  ERR_LIBRARY: 35,
 });
 
 const Sink = Object.freeze({ MAP: 1, JITDUMP: 2 });

@@ -152,7 +152,7 @@ export declare class JitsymError extends Error {
 /** How many bytes behind the code must be free for perf builds that unwind with libunwind; see `freeAfter`. */
 export declare function unwindSize(unwind: Unwind | null | undefined, codeSize?: Word): number;
 
-/** Whether the library can be loaded. Without it only what needs it throws, with the code JITSYM_LIBRARY_NOT_FOUND. */
+/** Whether the library can be loaded. Without it only what needs it throws, with the code JITSYM_ERR_LIBRARY. */
 export declare function available(): boolean;
 
 /** The version of the library that is running. */

@@ -36,10 +36,8 @@ function load() {
       problems.push(error.message);
     }
   }
-  const where = given ? 'JITSYM_LIB' : "the system's loader; JITSYM_LIB may name the file";
-  const error = new Error(`no libjitsym by ${where}: ${problems.join('; ')}`);
-  error.code = 'JITSYM_LIBRARY_NOT_FOUND';
-  throw error;
+  const hint = given ? '' : '; the variable JITSYM_LIB may name the file';
+  throw new JitsymError(Status.ERR_LIBRARY, 'JITSYM_ERR_LIBRARY', 'no libjitsym', problems.join('; ') + hint);
 }
 
 /** A text that a function of the library writes. */

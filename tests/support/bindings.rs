@@ -18,15 +18,6 @@ pub fn with_library(command: &mut Command) -> &mut Command {
     command.env("JITSYM_LIB", artifacts().shared_dir.join("libjitsym.so"))
 }
 
-/// The header as parsers of FFI libraries take it: declarations alone.
-pub fn plain_header() -> PathBuf {
-    let header = scratch_dir("header").join("jitsym.h");
-    let mut shell = Command::new("sh");
-    shell.current_dir(root()).args(["-euc", "grep -v '^#include' include/jitsym.h | cc -E -P -"]);
-    std::fs::write(&header, stdout(&run(&mut shell))).expect("write the header");
-    header
-}
-
 /// A Python environment, shared by all test programs, with these packages of PyPI in it. Its programs are in `bin`.
 pub fn python_env(packages: &[&str]) -> PathBuf {
     let env = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python-env");

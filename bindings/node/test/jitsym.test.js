@@ -70,7 +70,7 @@ test('code is registered, moved and unregistered', () => {
   session.unregister(session.register({ ...piece, name: 'a\ud800b' }).id);
   session.register({ ...piece, addr: Number(addr), name: '' });
   session.unregisterRange(addr, 4096);
-  assert.deepEqual(counted(session, 'registered', 'moved', 'unregistered', 'namesChanged', 'live'), [3, 1, 3, 1, 0]);
+  assert.deepEqual(counted(session, 'registered', 'moved', 'unregistered', 'namesChanged', 'unreadable', 'live'), [3, 1, 3, 1, 0, 0]);
   assert.equal(session.stats().sinksRunning, Sink.MAP | Sink.JITDUMP);
   assert.equal(session.path(Sink.MAP), join(dir, `perf-${process.pid}.map`));
   session.close();
@@ -185,7 +185,7 @@ test('without the library', () => {
   for (const [lib, reason] of [['/nonexistent/libjitsym.so', 'No such file'], ['libm.so.6', 'jitsym_init']]) {
     const env = { ...process.env, JITSYM_LIB: lib };
     const out = execFileSync(process.execPath, ['-e', program], { env, cwd: __dirname, encoding: 'utf8' });
-    assert.match(out, new RegExp(`^false JITSYM_LIBRARY_NOT_FOUND .*${reason}`));
+    assert.match(out, new RegExp(`^false JITSYM_ERR_LIBRARY .*${reason}`));
   }
 });
 

@@ -65,8 +65,8 @@ class Life(TestCase):
             session.register(ADDR + 128, 6, "a\udc80b", CODE).unregister()
             session.register(ADDR + 128, 6, "", CODE)
             session.unregister_range(ADDR, 4096)
-            counted = self.counted(session, "registered", "moved", "unregistered", "names_changed", "live")
-            self.assertEqual(counted, [3, 1, 3, 2, 0])
+            counted = self.counted(session, "registered", "moved", "unregistered", "names_changed", "unreadable", "live")
+            self.assertEqual(counted, [3, 1, 3, 2, 0, 0])
             self.assertEqual(session.stats().sinks_running, jitsym.Sink.MAP | jitsym.Sink.JITDUMP)
             self.assertEqual(session.path(jitsym.Sink.MAP), f"{self.dir}/perf-{os.getpid()}.map")
             self.assertIn(f"jit_{ADDR + 128:x}", self.map())
@@ -223,13 +223,14 @@ class Errors(TestCase):
             "import jitsym\n"
             "assert not jitsym.available()\n"
             "try:\n    jitsym.Session()\n"
-            "except ImportError as error:\n    print(error)\n"
+            "except ImportError as error:\n    print(isinstance(error, jitsym.JitsymError), error)\n"
         )
         for lib, reason in (("/nonexistent/libjitsym.so", "No such file"), ("libm.so.6", "undefined symbol")):
             environment = {**os.environ, "JITSYM_LIB": lib}
             out = subprocess.run(
                 [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
             )
+            self.assertIn("True no libjitsym (JITSYM_ERR_LIBRARY): ", out.stdout)
             self.assertIn(reason, out.stdout)
 
 

@@ -47,6 +47,7 @@ class Status(enum.IntEnum):
     ERR_INTERNAL = 32
     ERR_WRITER = 33
     ERR_FORBIDDEN = 34
+    ERR_LIBRARY = 35
 
 
 class Sink(enum.IntFlag):

@@ -7,10 +7,6 @@ import ctypes
 from ._abi import Status
 
 
-class LibraryNotFound(ImportError):
-    """libjitsym.so cannot be loaded."""
-
-
 class JitsymError(Exception):
     """A call that failed. It has had no effect."""
 
@@ -24,6 +20,13 @@ class JitsymError(Exception):
         self.status = status
         #: Its name in C, for instance "JITSYM_ERR_UNKNOWN_ID".
         self.name = name
+
+
+class LibraryNotFound(JitsymError, ImportError):
+    """libjitsym.so cannot be loaded."""
+
+    def __init__(self, detail: str):
+        super().__init__(Status.ERR_LIBRARY, "JITSYM_ERR_LIBRARY", "no libjitsym", detail)
 
 
 class InvalidArgument(JitsymError, ValueError):

@@ -33,8 +33,8 @@ def load() -> ctypes.CDLL:
         if (number // 1000000, number // 1000 % 1000) == _abi.VERSION:
             return library
         problems.append(f"{name} is version {library.jitsym_version().decode()}, not {wanted}")
-    where = "JITSYM_LIB" if given else "the system's loader; JITSYM_LIB may name the file"
-    raise LibraryNotFound(f"no libjitsym by {where}: {'; '.join(problems)}")
+    hint = "" if given else "; the variable JITSYM_LIB may name the file"
+    raise LibraryNotFound("; ".join(problems) + hint)
 
 
 def available() -> bool:
