@@ -6,6 +6,7 @@ cd "$(dirname "$0")/.."
 
 need cc=gcc g++=g++ clang=clang /usr/include/stdio.h=libc6-dev perf=linux-perf objdump=binutils valgrind=valgrind \
     luajit=luajit node=nodejs llvm-dwarfdump=llvm pkg-config=pkg-config cmake=cmake make=make strace=strace \
+    python3=python3 /usr/share/python-wheels=python3-venv go=golang-go \
     /usr/share/keyrings/debian-archive-keyring.gpg=debian-archive-keyring
 
 cargo test --locked "$@"
