@@ -23,6 +23,7 @@ pub const PERF: Set =
     Set { name: "perf", packages: &["linux-perf", "binutils"], commands: &["perf", "objdump", "addr2line"] };
 pub const DEBUGGERS: Set = Set { name: "debuggers", packages: &["gdb", "valgrind"], commands: &["gdb", "valgrind"] };
 pub const PYTHON: Set = Set { name: "python", packages: &["python3.13"], commands: &["python3.13"] };
+pub const CARGO_C: Set = Set { name: "cargo-c", packages: &["cargo-c"], commands: &["cargo-cinstall"] };
 pub const BPFTRACE: Set = Set { name: "bpftrace", packages: &["bpftrace"], commands: &["bpftrace"] };
 
 /// Where libraries and the loader lie; older suites have some in `/lib`.
@@ -194,7 +195,9 @@ fn loader(root: &Path) -> Result<PathBuf> {
 
 /// Prepares one command of a newer suite, for the tests of the library, and prints where it is.
 pub fn print_one(cache: &Cache, name: &str) -> Result<()> {
-    let Some(set) = [PYTHON].into_iter().find(|set| set.commands.contains(&name)) else { bail!("no tool {name:?}") };
+    let Some(set) = [PYTHON, CARGO_C].into_iter().find(|set| set.commands.contains(&name)) else {
+        bail!("no tool {name:?}")
+    };
     println!("{}", cache.commands("trixie", &set)?.join(name).display());
     Ok(())
 }
