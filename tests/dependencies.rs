@@ -5,7 +5,6 @@ mod support;
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
-use serde_json::Value;
 use support::{root, run, stdout, STATIC_LIBS};
 
 const DOCUMENT: &str = include_str!("../docs/dependencies.md");
@@ -17,33 +16,24 @@ fn table(heading: &str) -> Vec<Vec<&'static str>> {
     rows.map(|row| row.trim_matches('|').split('|').map(str::trim).collect()).collect()
 }
 
-/// Each crate that is built into the library or the program, with those that ask for it.
+/// Each crate that is built into the library or the program, with those that ask for it. (`cargo metadata` would say this of the
+/// whole workspace, whose other members want more of the same crates.)
 fn built() -> BTreeMap<String, BTreeSet<String>> {
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.current_dir(root()).args(["metadata", "--locked", "--format-version=1", "--filter-platform"]);
-    let metadata = stdout(&run(cargo.arg(format!("{}-unknown-linux-gnu", std::env::consts::ARCH))));
-    let metadata: Value = serde_json::from_str(&metadata).expect("metadata");
-    let array = |value: &Value| value.as_array().expect("array").clone();
-    let text = |value: &Value| value.as_str().expect("text").to_owned();
-    let names: BTreeMap<String, String> =
-        array(&metadata["packages"]).iter().map(|package| (text(&package["id"]), text(&package["name"]))).collect();
-    let nodes = array(&metadata["resolve"]["nodes"]);
+    cargo.current_dir(root()).args(["tree", "--locked", "--package", "jitsym", "--edges", "normal,build"]);
+    let tree = stdout(&run(cargo.args(["--prefix", "depth", "--color", "never"])));
     let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    let (first, _) = names.iter().find(|(_, name)| *name == "jitsym").expect("the library itself");
-    let mut open = vec![first.clone()];
-    while let Some(id) = open.pop() {
-        let node = nodes.iter().find(|node| node["id"] == *id).expect("node");
-        for dependency in array(&node["deps"]) {
-            if array(&dependency["dep_kinds"]).iter().all(|kind| kind["kind"] == "dev") {
-                continue;
-            }
-            let package = text(&dependency["pkg"]);
-            let askers = found.entry(names[&package].clone()).or_default();
-            if askers.is_empty() {
-                open.push(package);
-            }
-            askers.insert(names[&id].clone());
+    // From the root to the crate of the line before.
+    let mut path: Vec<String> = Vec::new();
+    for line in tree.lines() {
+        let name = line.trim_start_matches(|c: char| c.is_ascii_digit());
+        let depth: usize = line[..line.len() - name.len()].parse().expect("depth");
+        let name = name.split(' ').next().expect("name").to_owned();
+        path.truncate(depth);
+        if let Some(asker) = path.last() {
+            found.entry(name.clone()).or_default().insert(asker.clone());
         }
+        path.push(name);
     }
     found
 }
