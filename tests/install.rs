@@ -49,6 +49,7 @@ fn installed_files() {
             (tree.lib("cmake/jitsym/jitsymConfig.cmake"), 0o644),
             (tree.lib("cmake/jitsym/jitsymConfigVersion.cmake"), 0o644),
             (tree.path(tree.includedir).join("jitsym.h"), 0o644),
+            (tree.path(tree.includedir).join("jitsym_dl.h"), 0o644),
             (tree.path(tree.prefix).join("bin/jitsym"), 0o755),
         ];
         let pages = fs::read_dir(root().join("man")).expect("man").map(|page| {
