@@ -47,7 +47,15 @@ pub fn artifacts() -> &'static Artifacts {
         let shared_dir = build("cdylib");
         let soname = shared_dir.join("libjitsym.so.0.1");
         let _ = std::os::unix::fs::symlink("libjitsym.so", &soname);
-        Artifacts { shared_dir, static_lib: build("staticlib").join("libjitsym.a") }
+        let static_dir = build("staticlib");
+        // As it is installed: see scripts/seal.sh.
+        let static_lib = static_dir.join("sealed/libjitsym.a");
+        std::fs::create_dir_all(static_dir.join("sealed")).expect("directory of the static library");
+        run(Command::new("sh")
+            .arg(root().join("scripts/seal.sh"))
+            .arg(static_dir.join("libjitsym.a"))
+            .arg(&static_lib));
+        Artifacts { shared_dir, static_lib }
     })
 }
 
