@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include <stddef.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
 
 #include "testing.h"
 
@@ -1086,7 +1087,7 @@ static void unreadable(void) {
   CHECK(mprotect(pages + page, page, PROT_NONE) == 0 && mprotect(pages + 3 * page, page, PROT_NONE) == 0);
   CHECK(known().unreadable == 0);
 
-  const struct {
+  struct {
     const char *name;
     uint64_t addr;
     uint64_t size;
@@ -1104,6 +1105,13 @@ static void unreadable(void) {
   };
   enum { RANGES = sizeof ranges / sizeof ranges[0] };
   jitsym_id ids[RANGES];
+  /* Where the system call is missing (qemu), the library reads /proc/self/mem, which has what is there, accessible or not. */
+  char byte;
+  struct iovec part = {&byte, 1};
+  if (process_vm_readv(getpid(), &part, 1, &part, 1, 0) != 1) {
+    ranges[1].read = ranges[1].size;
+    ranges[2].read = ranges[2].size;
+  }
   for (size_t i = 0; i < RANGES; i++) {
     uint64_t before = known().unreadable;
     jitsym_code code = test_code(ranges[i].addr, ranges[i].size, ranges[i].name);

@@ -176,7 +176,7 @@ static void check_files(pid_t parent, size_t more) {
 static void check_no_trace(void) {
   CHECK(!file_exists(test_path_of(getpid(), JITSYM_SINK_MAP).text));
   CHECK(!file_exists(test_path_of(getpid(), JITSYM_SINK_JITDUMP).text));
-  CHECK(test_files_in("/proc/self/task") == 1);
+  CHECK(test_threads() == 1);
 }
 
 /* How many of the open files and mappings of this process have a text in their names. */
