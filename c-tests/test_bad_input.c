@@ -1108,7 +1108,8 @@ static void unreadable(void) {
   /* Where the system call is missing (qemu), the library reads /proc/self/mem, which has what is there, accessible or not. */
   char byte;
   struct iovec part = {&byte, 1};
-  if (process_vm_readv(getpid(), &part, 1, &part, 1, 0) != 1) {
+  int knows_access = process_vm_readv(getpid(), &part, 1, &part, 1, 0) == 1;
+  if (!knows_access) {
     ranges[1].read = ranges[1].size;
     ranges[2].read = ranges[2].size;
   }
@@ -1137,12 +1138,12 @@ static void unreadable(void) {
   target.bytes = NULL;
   uint64_t before = known().unreadable;
   CHECK_OK(jitsym_move(session, ids[0], &target));
-  CHECK(known().unreadable == before + 1);
+  CHECK(known().unreadable == before + (knows_access ? 1 : 0));
   dump = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
   const struct dump_record *moved = dump_load(&dump, "readable", 1);
   CHECK(moved != NULL && moved->addr == target.addr && moved->size == 100);
   for (uint64_t at = 0; at < moved->size; at++) {
-    CHECK(moved->code[at] == 0);
+    CHECK(moved->code[at] == (knows_access ? 0 : 0xab));
   }
   dump_free(&dump);
   for (size_t i = 0; i < RANGES; i++) {
