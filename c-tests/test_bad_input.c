@@ -10,13 +10,13 @@
 #include "testing.h"
 
 #if defined(__x86_64__)
-enum { REG_SP = 7, REG_FP = 6, REG_SAVED = 3, REG_OTHER = 12 };
+enum { REGISTER_SP = 7, REGISTER_FP = 6, REGISTER_SAVED = 3, REGISTER_OTHER = 12 };
 #elif defined(__aarch64__)
-enum { REG_SP = 31, REG_FP = 29, REG_SAVED = 19, REG_OTHER = 20 };
+enum { REGISTER_SP = 31, REGISTER_FP = 29, REGISTER_SAVED = 19, REGISTER_OTHER = 20 };
 #elif defined(__riscv)
-enum { REG_SP = 2, REG_FP = 8, REG_SAVED = 9, REG_OTHER = 18 };
+enum { REGISTER_SP = 2, REGISTER_FP = 8, REGISTER_SAVED = 9, REGISTER_OTHER = 18 };
 #endif
-enum { REG_NONE = 500 };
+enum { REGISTER_NONE = 500 };
 
 static const uint64_t KEEPER = 0x7000000000, ADDR = 0x7100000000;
 static jitsym *session;
@@ -311,24 +311,24 @@ static void unwind_common(void) {
 
 /* Saved registers: what is wrong with them is wrong with every kind that has them. */
 static void unwind_saved(jitsym_unwind *unwind, const jitsym_saved_register **saved, uint32_t *count) {
-  jitsym_saved_register list[2] = {{REG_SAVED, -24}, {REG_OTHER, -32}};
+  jitsym_saved_register list[2] = {{REGISTER_SAVED, -24}, {REGISTER_OTHER, -32}};
   *saved = NULL;
   *count = 2;
   UNWIND_REFUSED(JITSYM_ERR_NULL, unwind);
   *saved = list;
   unwind_taken(unwind, "taken");
-  list[1].reg = REG_NONE;
+  list[1].reg = REGISTER_NONE;
   UNWIND_REFUSED(JITSYM_ERR_UNWIND_REGISTER, unwind);
   list[1].reg = UINT32_MAX;
   UNWIND_REFUSED(JITSYM_ERR_UNWIND_REGISTER, unwind);
-  list[1].reg = REG_OTHER;
+  list[1].reg = REGISTER_OTHER;
   static const int32_t odd[] = {-31, -28, 1, 4, INT32_MAX, INT32_MIN + 1};
   for (size_t i = 0; i < sizeof odd / sizeof odd[0]; i++) {
     list[1].offset = odd[i];
     UNWIND_REFUSED(JITSYM_ERR_UNWIND_FORMAT, unwind);
   }
   /* One register in two places. */
-  list[1].reg = REG_SAVED;
+  list[1].reg = REGISTER_SAVED;
   list[1].offset = -40;
   UNWIND_REFUSED(JITSYM_ERR_UNWIND_FORMAT, unwind);
   *saved = NULL;
@@ -362,7 +362,7 @@ static void unwind_frames(void) {
   UNWIND_REFUSED(JITSYM_ERR_UNWIND_ORDER, &unwind);
   unwind.epilogue_end = 64;
   unwind_taken(&unwind, "taken");
-  jitsym_saved_register saved = {REG_SAVED, -24};
+  jitsym_saved_register saved = {REGISTER_SAVED, -24};
   unwind.saved = &saved;
   unwind.saved_count = 1;
   unwind.saved_from = 65;
@@ -377,7 +377,7 @@ static void unwind_frames(void) {
 
 static void unwind_rows(void) {
   begin();
-  jitsym_unwind_row row[3] = {{1, REG_SP, 16, 0, NULL}, {4, REG_FP, 16, 0, NULL}, {60, REG_SP, 8, 0, NULL}};
+  jitsym_unwind_row row[3] = {{1, REGISTER_SP, 16, 0, NULL}, {4, REGISTER_FP, 16, 0, NULL}, {60, REGISTER_SP, 8, 0, NULL}};
   jitsym_unwind unwind = unwind_of(JITSYM_UNWIND_ROWS);
   unwind.row_count = 3;
   UNWIND_REFUSED(JITSYM_ERR_NULL, &unwind);
@@ -386,7 +386,7 @@ static void unwind_rows(void) {
   for (size_t i = 0; i < 3; i++) {
     unwind_saved(&unwind, &row[i].saved, &row[i].saved_count);
     jitsym_unwind_row good = row[i];
-    row[i].cfa_reg = REG_NONE;
+    row[i].cfa_reg = REGISTER_NONE;
     UNWIND_REFUSED(JITSYM_ERR_UNWIND_REGISTER, &unwind);
     row[i].cfa_reg = UINT32_MAX;
     UNWIND_REFUSED(JITSYM_ERR_UNWIND_REGISTER, &unwind);
@@ -461,7 +461,7 @@ static size_t eh_frame_make(unsigned char *bytes, uint64_t addr, uint64_t size) 
   put(&at, 1, 1);
   put(&at, 0, 1);          /* DW_EH_PE_absptr */
   put(&at, 0x0c, 1);       /* DW_CFA_def_cfa */
-  put(&at, REG_SP, 1);
+  put(&at, REGISTER_SP, 1);
   put(&at, 8, 1);
   put(&at, 0x90, 1);       /* DW_CFA_offset, return address at CFA - 8 */
   put(&at, 1, 1);
