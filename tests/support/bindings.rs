@@ -33,6 +33,9 @@ pub fn python_env(packages: &[&str]) -> PathBuf {
 /// run the file that it is in.
 pub fn run_readme(language: &str, fence: &str, file: &str, command: impl FnOnce(&Path) -> Command) {
     let text = std::fs::read_to_string(package(language).join("README.md")).expect("README");
+    for link in text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next()) {
+        assert!(package(language).join(link).exists(), "the README for {language} leads to {link}");
+    }
     let blocks: Vec<&str> = text.split(&format!("```{fence}\n")).skip(1).collect();
     assert_eq!(blocks.len(), 1, "blocks of {fence} in the README for {language}");
     let name = format!("{language}-readme");
