@@ -53,8 +53,11 @@ beforeEach(() => {
 });
 
 afterEach(() => {
-  within({}, (session) => session.unregisterRange(addr, 1n << 40n));
-  rmSync(dir, { recursive: true });
+  try {
+    within({}, (session) => session.unregisterRange(addr, 1n << 40n));
+  } finally {
+    rmSync(dir, { recursive: true });
+  }
 });
 
 test('code is registered, moved and unregistered', () => {
