@@ -1,11 +1,14 @@
 //! The checked-in header is what cbindgen makes of the sources, and the reference and the manual pages what the header says.
+//! Parsers of FFI libraries take it (cffi: tests/python.rs).
 
 #[path = "support/man.rs"]
 mod man;
 #[path = "support/reference.rs"]
 mod reference;
+mod support;
 
 use std::path::Path;
+use std::process::Command;
 
 #[test]
 fn header_is_up_to_date() {
@@ -39,4 +42,29 @@ fn header_is_up_to_date() {
             "{file} differs from the sources; update it with\n    JITSYM_UPDATE_HEADER=1 cargo test --test header"
         );
     }
+}
+
+/// A program in LuaJIT that has nothing but the header.
+#[test]
+fn the_header_loads_in_luajit() {
+    let dir = support::scratch_dir("luajit");
+    std::fs::remove_dir_all(&dir).expect("remove the files of the run before");
+    let dir = support::scratch_dir("luajit");
+    let script = r#"
+        local ffi = require "ffi"
+        ffi.cdef(io.read "*a")
+        local lib = ffi.load(os.getenv "JITSYM_LIB")
+        local out = ffi.new "jitsym *[1]"
+        assert(lib.jitsym_init(nil, out) == lib.JITSYM_OK)
+        local code = ffi.new("jitsym_code", { struct_size = ffi.sizeof "jitsym_code", addr = 0x7e0000000000ULL, size = 64 })
+        local name, bytes = "by_luajit", ffi.new "char[64]"
+        code.name, code.bytes = name, bytes
+        assert(lib.jitsym_register(out[0], code, nil) == lib.JITSYM_OK)
+        assert(lib.jitsym_close(out[0]) == lib.JITSYM_OK)
+    "#;
+    let mut luajit = Command::new("luajit");
+    luajit.args(["-e", script]).stdin(std::fs::File::open(support::plain_header()).expect("header"));
+    let lib = support::artifacts().shared_dir.join("libjitsym.so");
+    support::run(luajit.env("JITSYM_LIB", lib).env("JITSYM_DIR", &dir));
+    assert_eq!(support::checker::assert_all_sound(&dir, &[]), 2);
 }

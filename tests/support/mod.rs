@@ -4,6 +4,8 @@
 #![allow(dead_code)]
 
 pub mod checker;
+pub mod genelf;
+pub mod readelf;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -123,6 +125,15 @@ pub fn describe(command: &Command, output: &Output) -> String {
 /// The standard output as text.
 pub fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The header as parsers of FFI libraries take it: declarations alone.
+pub fn plain_header() -> PathBuf {
+    let header = scratch_dir("header").join("jitsym.h");
+    let mut shell = Command::new("sh");
+    shell.current_dir(root()).args(["-euc", "grep -v '^#include' include/jitsym.h | cc -E -P -"]);
+    std::fs::write(&header, stdout(&run(&mut shell))).expect("write the header");
+    header
 }
 
 /// An empty directory below the target directory, for this test program alone.
