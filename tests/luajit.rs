@@ -1,8 +1,13 @@
-//! `examples/luajit` with the real, unmodified `luajit` and the real perf.
+//! `bindings/luajit` with the real, unmodified `luajit` and the real perf.
 
+#[path = "luajit/hot.rs"]
+mod hot;
+#[path = "luajit/life.rs"]
+mod life;
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -14,7 +19,7 @@ use support::{artifacts, checker, root, run, scratch_dir, serial, stdout, TmpFil
 const PROGRAMS: [&str; 4] = ["nbody", "fannkuch", "mandelbrot", "strings"];
 
 fn example(file: &str) -> PathBuf {
-    root().join("examples/luajit").join(file)
+    root().join("bindings/luajit").join(file)
 }
 
 /// A command in an environment that does not depend on who runs the tests, and in which `luajit -ljitsym` works.
@@ -79,10 +84,15 @@ struct Recording {
 }
 
 fn record(program: &str) -> Recording {
-    let file = scratch_dir("perf").join(format!("{program}.data"));
+    let arguments = [example(&format!("{program}.lua")).into_os_string()];
+    record_with(Path::new("luajit"), program, &["-g"], &arguments)
+}
+
+fn record_with(luajit: &Path, name: &str, options: &[&str], arguments: &[OsString]) -> Recording {
+    let file = scratch_dir("perf").join(format!("{name}.data"));
     let mut record = perf("record");
-    record.args(["-q", "-k", "1", "-e", "cpu-clock", "-F", "999", "-g", "-o"]).arg(&file).args(["luajit", "-ljitsym"]);
-    let output = stdout(&run(record.arg(example(&format!("{program}.lua")))));
+    record.args(["-q", "-k", "1", "-e", "cpu-clock", "-F", "999"]).args(options).arg("-o").arg(&file);
+    let output = stdout(&run(record.arg(luajit).arg("-ljitsym").args(arguments)));
 
     let events = stdout(&run(perf("script").arg("--show-mmap-events").arg("-i").arg(&file)));
     let mut pids = BTreeSet::new();
@@ -98,7 +108,7 @@ fn record(program: &str) -> Recording {
         pids.insert(ids.split_once('/').expect("pid and tid").0.parse::<u32>().expect("pid"));
         areas.insert((hex(addr), hex(size)));
     }
-    assert_eq!(pids.len(), 1, "{program}: one process with machine code");
+    assert_eq!(pids.len(), 1, "{name}: one process with machine code");
     let areas = areas.into_iter().map(|(addr, size)| addr..addr + size).collect();
     Recording { file, pid: pids.into_iter().next().expect("one"), areas, output }
 }

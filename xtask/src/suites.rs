@@ -23,6 +23,7 @@ pub const PERF: Set =
     Set { name: "perf", packages: &["linux-perf", "binutils"], commands: &["perf", "objdump", "addr2line"] };
 pub const DEBUGGERS: Set = Set { name: "debuggers", packages: &["gdb", "valgrind"], commands: &["gdb", "valgrind"] };
 pub const PYTHON: Set = Set { name: "python", packages: &["python3.13"], commands: &["python3.13"] };
+pub const LUAJIT: Set = Set { name: "luajit", packages: &["luajit"], commands: &["luajit"] };
 pub const BPFTRACE: Set = Set { name: "bpftrace", packages: &["bpftrace"], commands: &["bpftrace"] };
 
 /// Where libraries and the loader lie; older suites have some in `/lib`.
@@ -171,6 +172,10 @@ fn wrappers(set: &Set, new: &Path, dir: &Path) -> Result<()> {
             "valgrind" => format!("VALGRIND_LIB={root}/usr/libexec/valgrind {run} {program}.bin \"$@\""),
             "gdb" => format!("PYTHONHOME={root}/usr {run} {program} --data-directory={root}/usr/share/gdb \"$@\""),
             "python3.13" => format!("PYTHONHOME={root}/usr {run} {program} \"$@\""),
+            // Its own part of the standard library lies where it would be installed.
+            "luajit" => {
+                format!("LUA_PATH=\"${{LUA_PATH:-;;}};{root}/usr/share/luajit-2.1/?.lua\" {run} {program} \"$@\"")
+            }
             _ => format!("{run} {program} \"$@\""),
         };
         let path = bin.join(name);
@@ -194,8 +199,11 @@ fn loader(root: &Path) -> Result<PathBuf> {
 
 /// Prepares one command of a newer suite, for the tests of the library, and prints where it is.
 pub fn print_one(cache: &Cache, name: &str) -> Result<()> {
-    let Some(set) = [PYTHON].into_iter().find(|set| set.commands.contains(&name)) else { bail!("no tool {name:?}") };
-    println!("{}", cache.commands("trixie", &set)?.join(name).display());
+    let tools = [("trixie", PYTHON), ("trixie", LUAJIT), ("sid", PERF)];
+    let Some((suite, set)) = tools.into_iter().find(|(_, set)| set.commands.contains(&name)) else {
+        bail!("no tool {name:?}")
+    };
+    println!("{}", cache.commands(suite, &set)?.join(name).display());
     Ok(())
 }
 

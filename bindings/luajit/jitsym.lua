@@ -187,9 +187,10 @@ end
 --   the loop          LuaJIT makes the body of a loop by copying what it has recorded, leaving out what is invariant.
 --                     Each copy is matched with its original, in order, by its operation and operands.
 --   guards            a conditional jump to exit n belongs to a guard of snapshot n, in order: IR instruction -> offset
+--   arithmetic        `sqrtsd` and the like belong to the IR of the same name, in order, between two guards (x86-64)
 --
--- The machine code follows the IR in order, so that what lies between two guards is shared out among the instructions
--- between them. The rows are therefore exact at guards and can be off by a few machine instructions between.
+-- The machine code follows the IR in order, so that what lies between two of these is shared out among the instructions
+-- between them. The rows are therefore exact there and can be off by a few machine instructions between.
 local IR = {}                                       -- name -> number of an IR operation
 local SILENT = { "NOP", "BASE", "PVAL", "LOOP", "USE", "PHI", "RENAME", "XBAR", "CARG", "AREF", "FREF", "STRREF" }
 local JUMPLESS = {                                  -- marked as guards, but without a jump of their own
@@ -301,6 +302,51 @@ local function places_of(ir, trace)
   return places
 end
 
+-- The arithmetic of floating-point numbers: byte behind `F2 [REX] 0F` of the instruction -> name of the IR operation.
+local ARITHMETIC = { [0x51] = "FPMATH", [0x58] = "ADD", [0x59] = "MUL", [0x5c] = "SUB", [0x5e] = "DIV" }
+local IRT_TYPE, IRT_NUM = 0x1f, 14
+local FPM_SQRT                                      -- operand of FPMATH for `sqrtsd`
+
+-- The offset behind an instruction whose ModRM byte is at `at`.
+local function behind_operands(mcode, at)
+  local modrm = byte(mcode, at) or 0xc0
+  local mod, rm = bit.rshift(modrm, 6), bit.band(modrm, 7)
+  if mod == 3 then
+    return at
+  end
+  local base = rm == 4 and bit.band(byte(mcode, at + 1) or 0, 7) or rm
+  at = rm == 4 and at + 1 or at
+  return at + (mod == 1 and 1 or (mod == 2 or base == 5) and 4 or 0)
+end
+
+-- Anchors between two: see above. What has no counterpart on the other side is passed over if it is IR (it was not needed),
+-- and spoils the attempt if it is not.
+local function arithmetic_between(ir, mcode, from, to, anchors)
+  local found, ref = {}, from.ref
+  local at = from.offset + 1
+  while true do
+    at = find(mcode, "\242[\64-\79]?\15[\81\88\89\92\94]", at)
+    if not at or at > to.offset then
+      break
+    end
+    local opcode = byte(mcode, at + 1) == 15 and at + 2 or at + 3
+    local name = ARITHMETIC[byte(mcode, opcode)]
+    repeat
+      ref = ref + 1
+    until ref > to.ref
+      or bit.rshift(ir.ot[ref], 8) == IR[name] and bit.band(ir.ot[ref], IRT_TYPE) == IRT_NUM
+      and (name ~= "FPMATH" or ir.op2[ref] == FPM_SQRT)
+    if ref > to.ref then
+      return
+    end
+    at = behind_operands(mcode, opcode + 1) + 1
+    found[#found + 1] = { offset = at - 1, ref = ref }
+  end
+  for _, anchor in ipairs(found) do
+    anchors[#anchors + 1] = anchor
+  end
+end
+
 -- Pairs of offset and IR instruction: the code before the offset belongs to the instructions up to that one.
 local function anchors_of(tr, ir, exits, mcode, addr, loop_offset)
   -- Guards of each snapshot.
@@ -373,7 +419,13 @@ local function anchors_of(tr, ir, exits, mcode, addr, loop_offset)
     anchor(loop_offset, ir.loop)
   end
   anchor(#mcode, ir.nins)
-  return anchors
+
+  local all = { anchors[1] }
+  for i = 2, #anchors do
+    arithmetic_between(ir, mcode, anchors[i - 1], anchors[i], all)
+    all[#all + 1] = anchors[i]
+  end
+  return all
 end
 
 -- How long the machine code of an IR instruction is, roughly, in units of a simple instruction: a guard has a
@@ -429,6 +481,15 @@ local function line_rows(tr, trace, mcode, addr, loop_offset)
 end
 
 -------------------------------------------------------------------------------------------------------------- events
+-- All machine code is gone. One by one, because another Lua state of this process may have been given the memory
+-- already.
+local function unregister_all()
+  for i = 0, ids_count - 1 do
+    lib.jitsym_lua_unregister(session, ids[i])
+  end
+  ids_count, spadjust = 0, {}
+end
+
 local function open()
   local out = ffi.new("void *[1]")
   local status = lib.jitsym_lua_init(nil, out)
@@ -438,10 +499,11 @@ local function open()
     local reason = ffi.string(lib.jitsym_lua_status_text(status))
     return nil, text[0] ~= 0 and reason .. " " .. ffi.string(text) or reason
   end
-  -- At the end of the Lua state the session is closed. If the process ends before that, the library writes what is
-  -- left.
+  -- At the end of the Lua state, of which no event tells, its machine code goes: other states of the process may get the
+  -- memory. If the process ends before that, the library writes what is left.
   return ffi.gc(out[0], function(handle)
     if session == handle then
+      pcall(unregister_all)
       session = nil
     end
     pcall(lib.jitsym_lua_close, handle)
@@ -505,16 +567,6 @@ local function on_stop(tr, trace)
   ids_count = ids_count + 1
 end
 
--- All machine code is gone. One by one, because another Lua state of this process may have been given the memory
--- already.
-local function on_flush()
-  for i = 0, ids_count - 1 do
-    lib.jitsym_lua_unregister(session, ids[i])
-  end
-  ids_count, spadjust = 0, {}
-  counts.flushes = counts.flushes + 1
-end
-
 local function place_of(func, pc)
   local info = ju.funcinfo(func, pc)
   return info.loc or info.addr and format("C:%x", info.addr) or "?"
@@ -544,7 +596,8 @@ local function on_trace(what, tr, func, pc, parent, exit)
     current = nil
   elseif what == "flush" then
     current = nil
-    on_flush()
+    unregister_all()
+    counts.flushes = counts.flushes + 1
   end
 end
 
@@ -639,7 +692,7 @@ local function start()
     local ok, vmdef = pcall(require, "jit.vmdef")
     if ok and type(vmdef.irnames) == "string" then
       for number = 0, #vmdef.irnames / 6 - 1 do
-        IR[vmdef.irnames:match("^%S+", number * 6 + 1) or ""] = number
+        IR[vmdef.irnames:sub(number * 6 + 1, number * 6 + 6):match("^%S*")] = number
       end
       for _, name in ipairs(SILENT) do
         weights[IR[name] or -1] = 0
@@ -649,6 +702,9 @@ local function start()
       end
       for _, name in ipairs(JUMPLESS) do
         jumpless[IR[name] or -1] = true
+      end
+      for number, name in pairs(vmdef.irfpm or {}) do
+        FPM_SQRT = name == "sqrt" and number or FPM_SQRT
       end
       local buffer = ffi.new("char[?]", 4096)
       if ffi.C.jitsym_lua_getcwd(buffer, 4096) ~= nil then
