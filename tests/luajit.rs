@@ -231,11 +231,18 @@ fn check_source_lines(recording: &Recording, injected: &Path, lines: u32) {
 }
 
 /// Line tables against the machine code itself: the square root is computed in one line of the program, and so must be
-/// the instructions that do it, up to the one line of uncertainty that there is between two guards.
+/// the instructions that do it.
 fn check_square_roots(pid: u32, source: &str) {
     let is_root = |line: &str| line.contains("math.sqrt") && line.contains("pull");
     let expected = 1 + source.lines().position(is_root).expect("the line in the program") as u32;
-    let (mut exact, mut found) = (0, Vec::new());
+    let found = square_roots(pid);
+    println!("nbody: the square root of line {expected} is computed in lines {found:?}");
+    assert!(!found.is_empty() && found.iter().all(|&line| line == expected), "{found:?}, not {expected}");
+}
+
+/// The lines of all instructions in traces that compute a square root.
+fn square_roots(pid: u32) -> Vec<u32> {
+    let mut found = Vec::new();
     for code in read_dump(pid) {
         for at in 0..code.bytes.len() {
             // sqrtsd: F2 [REX] 0F 51
@@ -243,15 +250,11 @@ fn check_square_roots(pid: u32, source: &str) {
             let root = matches!(tail, [0xf2, 0x0f, 0x51, ..] | [0xf2, 0x40..=0x4f, 0x0f, 0x51, ..]);
             if root {
                 let row = code.lines.iter().rev().find(|row| row.0 <= code.addr + at as u64);
-                let line = row.expect("line tables start with the code").1;
-                exact += u32::from(line == expected);
-                found.push(line);
+                found.push(row.expect("line tables start with the code").1);
             }
         }
     }
-    println!("nbody: the square root of line {expected} is computed in lines {found:?}");
-    assert!(!found.is_empty() && found.iter().all(|line| line.abs_diff(expected) <= 1), "{found:?}, not {expected}");
-    assert!(exact as usize * 2 >= found.len(), "{found:?}, not {expected}");
+    found
 }
 
 /// A trace as the jitdump has it.

@@ -1,6 +1,6 @@
 -- Ground truth for source lines and call stacks: each phase burns its time in one line, in another kind of trace. That is the
--- line that ends with `hot: PHASE`; its square roots wait for each other, and as a sample may point behind the instruction that takes
--- long, it ends with quick ones. From when to when each phase went is printed.
+-- line that ends with `hot: PHASE`; its square roots wait for each other. A sample may point behind the instruction that has
+-- taken long, so most end with quick ones. From when to when each phase went is printed.
 --
 --   luajit hot.lua SECONDS PHASES...
 local seconds = tonumber(arg[1])
@@ -23,7 +23,7 @@ phases.loop = function()
   local x, odd = 1, 0
   for i = 1, 20000 do
     odd = odd + i % 2
-    x = sqrt(sqrt(sqrt(sqrt(sqrt(sqrt(sqrt(sqrt(x + 2) + 3) + 4) + 5) + 6) + 7) + 8) + 9) * 0.5 + 1 -- hot: loop
+    x = sqrt(sqrt(sqrt(sqrt(sqrt(sqrt(sqrt(sqrt(x + 2) + 3) + 4) + 5) + 6) + 7) + 8) + 9) -- hot: loop
     if odd < 0 then
       x = 1
     end
