@@ -224,6 +224,10 @@ typedef enum jitsym_status {
    * The variable `JITSYM_LATE` forbids to enable sinks at run time.
    */
   JITSYM_ERR_FORBIDDEN = 34,
+  /**
+   * From `jitsym_dl.h` alone: the shared library was not found, or is of a version with another ABI.
+   */
+  JITSYM_ERR_LIBRARY = 35,
 } jitsym_status;
 
 /**

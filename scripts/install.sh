@@ -179,6 +179,7 @@ install_link "$shared" "$libdir" "$soname"
 install_link "$soname" "$libdir" libjitsym.so
 install_file 644 "$target/c-staticlib/$release/libjitsym.a" "$libdir" libjitsym.a
 install_file 644 include/jitsym.h "$includedir" jitsym.h
+install_file 644 include/jitsym_dl.h "$includedir" jitsym_dl.h
 install_template pkgconfig/jitsym.pc.in "$pkgconfigdir" jitsym.pc
 install_template cmake/jitsymConfig.cmake.in "$cmakedir" jitsymConfig.cmake
 install_template cmake/jitsymConfigVersion.cmake.in "$cmakedir" jitsymConfigVersion.cmake

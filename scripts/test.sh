@@ -10,5 +10,5 @@ need cc=gcc g++=g++ clang=clang /usr/include/stdio.h=libc6-dev perf=linux-perf o
 
 cargo test --locked "$@"
 # Old and new perf, held against the ground truth: see docs/compatibility.md. The newer one is fetched, but not installed.
-cargo test --locked --package xtask
+cargo test --locked --package xtask --package jitsym-cranelift
 cargo xtask matrix --quick

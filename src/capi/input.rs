@@ -302,8 +302,8 @@ impl unwind::Source for RawUnwind<'_> {
         }
         // SAFETY: whoever made this value promised that the struct is there; the size is its first field.
         let known_size = unsafe { self.from.cast::<usize>().read_unaligned() } == size_of::<jitsym_unwind>();
-        // SAFETY: as above; the struct is as large as the words.
-        if known_size && cache.is_recent(unsafe { &self.from.cast::<unwind::Raw>().read_unaligned() }) {
+        // SAFETY: as above; the struct is as large, and bytes need no alignment.
+        if known_size && cache.is_recent(unsafe { &*self.from.cast::<unwind::Raw>() }) {
             // SAFETY: as above. The last one was good, and this is the same but perhaps for what it points to.
             let saved = unsafe { saved_registers(field!(self.from, saved), field!(self.from, saved_count))? };
             if cache.recent_is_for(saved, code_size) {

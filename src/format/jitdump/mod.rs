@@ -242,7 +242,7 @@ fn walk_lines(lines: Lines<'_>, addr: u64, size: u64, mut entry: impl FnMut(Slot
     Ok(end)
 }
 
-#[inline]
+#[inline(always)]
 fn put_prefix(put: &mut Put<'_>, timestamp: u64, id: u32, total_size: usize) {
     put.u32(id);
     put.u32(total_size as u32);
