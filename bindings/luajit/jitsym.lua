@@ -79,6 +79,7 @@ local STAT_NAMES = {
   "map_rewrites", "map_forgotten", "write_errors", "memory",
 }
 local UNWIND_FIXED_FRAME, UNWIND_ROWS = 2, 3        -- enum jitsym_unwind_kind
+local CODE_PACKED = 2                               -- enum jitsym_code_flag
 local ERR_FORKED = 24                               -- enum jitsym_status
 
 -- A reader of bytes: a signed little-endian integer of `size` bytes (1 or 4) that begins at `at`.
@@ -528,7 +529,7 @@ local function on_stop(tr, trace)
   code.addr, code.size, code.bytes = addr, #mcode, mcode
   code.name, code.name_len = name, #name
   code.unwind, code.lines, code.line_count, code.line_size = nil, nil, 0, 0
-  code.free_after = 0                               -- LuaJIT packs traces without a gap
+  code.flags = CODE_PACKED                          -- LuaJIT leaves no gap between traces
 
   if unwind and describe_frame(tr, trace.parent, mcode, loop) then
     code.unwind = unwind

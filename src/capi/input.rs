@@ -283,6 +283,7 @@ pub unsafe fn code<'a>(from: *const jitsym_code, lines: &'a LineInput<'a>) -> Co
             lines: if lines.rows.count == 0 { Lines::Rows(&[]) } else { Lines::Table(lines) },
             free_after: field!(from, free_after),
             stable: field!(from, flags) & jitsym_code_flag::JITSYM_CODE_STABLE as u32 != 0,
+            packed: field!(from, flags) & jitsym_code_flag::JITSYM_CODE_PACKED as u32 != 0,
         }
     }
 }
@@ -339,7 +340,8 @@ fn decode_and_encode(
 
 #[inline(always)]
 fn check_code_flags(flags: u32, reserved: u32) -> Result<()> {
-    check_flags(flags & !(jitsym_code_flag::JITSYM_CODE_STABLE as u32) | reserved, 0)
+    let known = jitsym_code_flag::JITSYM_CODE_STABLE as u32 | jitsym_code_flag::JITSYM_CODE_PACKED as u32;
+    check_flags(flags & !known | reserved, 0)
 }
 
 /// A line table of C.

@@ -11,6 +11,7 @@ use super::unwinding::Tables;
 use super::{Finding, Place, Report};
 use crate::format::cfi::read::Target;
 use crate::format::jitdump::raw::{End, RawDebug, RawHeader, RawLoad, RawRecord, RawRecords, RawUnwinding};
+use crate::format::jitdump::stand_in;
 use crate::format::jitdump::UNWINDING_FIXED_SIZE;
 use crate::format::jitdump::{id, DEBUG_FIXED_SIZE, HEADER_SIZE, LOAD_FIXED_SIZE, MOVE_SIZE, PREFIX_SIZE};
 use crate::format::name;
@@ -228,6 +229,12 @@ impl<'a> Check<'a, '_> {
     fn load(&mut self, offset: usize, time: u64, load: &RawLoad<'a>) {
         let name = shortened(load.name().unwrap_or_default()).to_string();
         let mut mapped_size = 0;
+        if stand_in::is_one(load.size, load.name().unwrap_or_default()) {
+            // No code, and what is said of its tables is said of those of the code whose index it shares.
+            mapped_size = self.unwinding.take().map_or(0, |(_, unwinding)| unwinding.mapped_size);
+            self.places.push(Load { time, addr: load.addr, size: load.size, mapped_size, offset });
+            return;
+        }
         if let Some((at, debug)) = self.debug.take() {
             let may_be_biased = !self.unbiased;
             let lines =

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use super::groups::{zeros, Groups};
 use super::live::Left;
 use super::sinks::SinkSet;
+use super::stand_ins::StandIns;
 use crate::chunk::{flag, Chunk, Event, Kind};
-use crate::format::jitdump::{clear_mapped_size, relocate, set_time, Move, Relocation, LOAD_FIXED_SIZE};
+use crate::format::jitdump::{clear_mapped_size, relocate, set_time, stand_in, Move, Relocation, LOAD_FIXED_SIZE};
 use crate::registry::{Live, Registry, Stored};
 use crate::spool::layout::State;
 use crate::status::Status;
@@ -30,6 +31,7 @@ pub struct Ledger {
     pub left: Left,
     /// For ids that a registration pushes out; empty in between.
     overwritten: Vec<u64>,
+    stand_ins: StandIns,
 }
 
 /// What happened to an id.
@@ -56,6 +58,7 @@ impl Ledger {
             last_time: 0,
             left: Left::default(),
             overwritten: Vec::new(),
+            stand_ins: StandIns::default(),
         }
     }
 
@@ -120,7 +123,7 @@ impl Ledger {
         let head_len = body.len() - tail_len(event, event.size);
         // The head ends with the name and its NUL.
         let name_at = head_len - 1 - usize::from(event.name_len);
-        let offset = self.sinks.next_offset(groups);
+        let mut offset = self.sinks.next_offset(groups);
 
         let end = event.addr + event.size;
         let claimed = event.flags & flag::FREE_BEHIND != 0;
@@ -131,14 +134,24 @@ impl Ledger {
             }
             reach = end;
         }
-        let stored = offset.map(|offset| Stored { offset, len: head_len });
-        let (addr, size, index, tables_len) = (event.addr, event.size, event.index, event.tables_len);
+        let pair = if offset.is_some() && reach == end { self.stand_in(event, &body[..head_len]) } else { None };
+        let (mut stored_len, mut tables_len) = (head_len, event.tables_len);
+        if let Some(pair) = &pair {
+            offset = offset.map(|offset| offset + pair.stand_in.len() as u64);
+            (stored_len, tables_len) = (pair.head.len(), pair.tables_len as u32);
+        }
+        let stored = offset.map(|offset| Stored { offset, len: stored_len });
+        let (addr, size, index) = (event.addr, event.size, event.index);
         let live = Live { addr, size, reach, index, stored, tables_len };
         self.insert(event.id, &live, &body[name_at..head_len - 1]);
         if self.sinks.keep_prefaces() {
             self.registry.keep_preface(event.id, &body[..name_at - LOAD_FIXED_SIZE]);
         }
-        if offset.is_some() && event.flags & flag::HAS_CODE != 0 {
+        if let Some(pair) = pair {
+            groups.push_made(pair.stand_in);
+            groups.push_made(pair.head);
+            groups.push_owned(body[head_len..].to_vec(), size as usize);
+        } else if offset.is_some() && event.flags & flag::HAS_CODE != 0 {
             groups.push(chunk, event, body.len());
         } else if offset.is_some() {
             // Stable, or laid down before the jitdump was started.
@@ -151,6 +164,17 @@ impl Ledger {
         if groups.are_many() {
             self.sinks.write_groups(groups);
         }
+    }
+
+    /// Two groups in the place of the one that begins with `head`, for code that is packed.
+    fn stand_in(&mut self, event: &Event, head: &[u8]) -> Option<stand_in::Pair> {
+        let wanted = flag::PACKED | flag::HAS_CODE;
+        if event.flags & wanted != wanted || event.tables_len == 0 || !self.alive {
+            return None;
+        }
+        let tables_len = event.tables_len as usize;
+        let addr = self.stand_ins.place(event.addr, stand_in::room(event.size, tables_len))?;
+        stand_in::pair(head, event.unwinding_at as usize, tables_len, addr)
     }
 
     /// The bytes of code that are not in its record: of stable code, found by the address at the record's end; else at the

@@ -7,6 +7,7 @@
 
 pub mod raw;
 mod read;
+pub mod stand_in;
 
 pub use read::{is_group_head, is_group_of, places, Loaded, Place, Record, Records};
 

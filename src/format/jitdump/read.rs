@@ -1,7 +1,7 @@
 //! Reading a jitdump back: for moved code, and for the command-line program.
 
 use super::raw::{u32_at, u64_at, RawHeader, RawMove, RawRecord, RawRecords};
-use super::{id, Header, HEADER_SIZE, LOAD_FIXED_SIZE, MOVE_SIZE, PREFIX_SIZE};
+use super::{id, stand_in, Header, HEADER_SIZE, LOAD_FIXED_SIZE, MOVE_SIZE, PREFIX_SIZE};
 
 /// What matters of a record's prefix.
 #[derive(Clone, Copy, Debug)]
@@ -103,7 +103,9 @@ pub fn places(
                 let mut name = vec![0; name_len];
                 read_at(&mut name, at + LOAD_FIXED_SIZE as u64)?;
                 let head_len = (at - group) as usize + LOAD_FIXED_SIZE + name_len + 1;
-                found(Place::Load { offset: group, head_len, addr, size, index, name, tables_len });
+                if !stand_in::is_one(size, &name) {
+                    found(Place::Load { offset: group, head_len, addr, size, index, name, tables_len });
+                }
             }
             id::MOVE => found(Place::Move { old_addr: word(32), new_addr: word(40) }),
             id::UNWINDING_INFO => tables_len = word(16) as u32,
