@@ -285,6 +285,10 @@ fn read_dump(pid: u32) -> Vec<Code> {
                 bytes.truncate(bytes.len() - header);
                 eh_frame = bytes;
             }
+            // No code, but where perf finds the tables of the code behind it.
+            JitDumpRecord::CodeLoad(load) if *load.function_name.as_slice() == *b"[unwind tables]" => {
+                eh_frame.clear();
+            }
             JitDumpRecord::CodeLoad(load) => codes.push(Code {
                 name: String::from_utf8_lossy(&load.function_name.as_slice()).into_owned(),
                 addr: load.code_addr,

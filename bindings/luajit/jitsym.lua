@@ -273,8 +273,8 @@ end
 
 -- The place in the source of a step, { file, line }: `before` if it is the same or if there is none.
 local function place_of_step(trace, step, before)
-  local info = trace.pc[step] >= 0 and ju.funcinfo(trace.func[step], trace.pc[step])
-  local file = info and info.source and path_of(info.source)
+  local info = ju.funcinfo(trace.func[step], trace.pc[step])
+  local file = info.source and path_of(info.source)
   if not file or info.currentline <= 0 or (before and before.file == file and before.line == info.currentline) then
     return before
   end
@@ -305,6 +305,7 @@ end
 
 -- The arithmetic of floating-point numbers: byte behind `F2 [REX] 0F` of the instruction -> name of the IR operation.
 local ARITHMETIC = { [0x51] = "FPMATH", [0x58] = "ADD", [0x59] = "MUL", [0x5c] = "SUB", [0x5e] = "DIV" }
+local operations = {}                               -- number of such an operation -> name
 local IRT_TYPE, IRT_NUM = 0x1f, 14
 local FPM_SQRT                                      -- operand of FPMATH for `sqrtsd`
 
@@ -320,10 +321,18 @@ local function behind_operands(mcode, at)
   return at + (mod == 1 and 1 or (mod == 2 or base == 5) and 4 or 0)
 end
 
--- Anchors between two: see above. What has no counterpart on the other side is passed over if it is IR (it was not needed),
--- and spoils the attempt if it is not.
+-- Anchors between two: see above. Of each operation there have to be as many in the IR as in the machine code; IR that turned
+-- out not to be needed makes no code.
 local function arithmetic_between(ir, mcode, from, to, anchors)
-  local found, ref = {}, from.ref
+  local wanted = {}
+  for ref = from.ref + 1, to.ref do
+    local name = bit.band(ir.ot[ref], IRT_TYPE) == IRT_NUM and operations[bit.rshift(ir.ot[ref], 8)]
+    if name and (name ~= "FPMATH" or ir.op2[ref] == FPM_SQRT) then
+      local refs = wanted[name] or {}
+      wanted[name], refs[#refs + 1] = refs, ref
+    end
+  end
+  local found, counts = {}, {}
   local at = from.offset + 1
   while true do
     at = find(mcode, "\242[\64-\79]?\15[\81\88\89\92\94]", at)
@@ -332,19 +341,16 @@ local function arithmetic_between(ir, mcode, from, to, anchors)
     end
     local opcode = byte(mcode, at + 1) == 15 and at + 2 or at + 3
     local name = ARITHMETIC[byte(mcode, opcode)]
-    repeat
-      ref = ref + 1
-    until ref > to.ref
-      or bit.rshift(ir.ot[ref], 8) == IR[name] and bit.band(ir.ot[ref], IRT_TYPE) == IRT_NUM
-      and (name ~= "FPMATH" or ir.op2[ref] == FPM_SQRT)
-    if ref > to.ref then
-      return
-    end
     at = behind_operands(mcode, opcode + 1) + 1
-    found[#found + 1] = { offset = at - 1, ref = ref }
+    counts[name] = (counts[name] or 0) + 1
+    found[#found + 1] = { offset = at - 1, name = name, nth = counts[name] }
   end
   for _, anchor in ipairs(found) do
-    anchors[#anchors + 1] = anchor
+    local refs = wanted[anchor.name] or {}
+    anchor.ref = refs[anchor.nth]
+    if #refs == counts[anchor.name] and anchor.ref > anchors[#anchors].ref then
+      anchors[#anchors + 1] = anchor
+    end
   end
 end
 
@@ -603,10 +609,10 @@ local function on_trace(what, tr, func, pc, parent, exit)
 end
 
 -- A bytecode instruction is about to be recorded. Those that made no IR are forgotten, as are those whose IR has been
--- taken back.
+-- taken back. What a built-in function does (it has no bytecode) belongs to the call.
 local function on_record(tr, func, pc)
   local trace = current
-  if trace and trace.tr == tr and lines_wanted then
+  if trace and trace.tr == tr and lines_wanted and pc >= 0 then
     local nins, steps = ju.traceinfo(tr).nins, trace.steps
     while steps > 0 and trace.nins[steps] >= nins do
       steps = steps - 1
@@ -703,6 +709,9 @@ local function start()
       end
       for _, name in ipairs(JUMPLESS) do
         jumpless[IR[name] or -1] = true
+      end
+      for _, name in pairs(ARITHMETIC) do
+        operations[IR[name] or -1] = name
       end
       for number, name in pairs(vmdef.irfpm or {}) do
         FPM_SQRT = name == "sqrt" and number or FPM_SQRT

@@ -123,7 +123,7 @@ impl Ledger {
         let head_len = body.len() - tail_len(event, event.size);
         // The head ends with the name and its NUL.
         let name_at = head_len - 1 - usize::from(event.name_len);
-        let mut offset = self.sinks.next_offset(groups);
+        let offset = self.sinks.next_offset(groups);
 
         let end = event.addr + event.size;
         let claimed = event.flags & flag::FREE_BEHIND != 0;
@@ -134,12 +134,14 @@ impl Ledger {
             }
             reach = end;
         }
-        let pair = if offset.is_some() && reach == end { self.stand_in(event, &body[..head_len]) } else { None };
-        let (mut stored_len, mut tables_len) = (head_len, event.tables_len);
-        if let Some(pair) = &pair {
-            offset = offset.map(|offset| offset + pair.stand_in.len() as u64);
-            (stored_len, tables_len) = (pair.head.len(), pair.tables_len as u32);
-        }
+        let packed = flag::PACKED | flag::HAS_CODE;
+        let doubled = if offset.is_some() && reach == end && event.flags & packed == packed {
+            self.add_stand_in(&body[..head_len], event.addr, event.size, event.tables_len)
+        } else {
+            None
+        };
+        let (stored_len, tables_len) =
+            doubled.as_ref().map_or((head_len, event.tables_len), |(group, tables_len)| (group.len(), *tables_len));
         let stored = offset.map(|offset| Stored { offset, len: stored_len });
         let (addr, size, index) = (event.addr, event.size, event.index);
         let live = Live { addr, size, reach, index, stored, tables_len };
@@ -147,9 +149,8 @@ impl Ledger {
         if self.sinks.keep_prefaces() {
             self.registry.keep_preface(event.id, &body[..name_at - LOAD_FIXED_SIZE]);
         }
-        if let Some(pair) = pair {
-            groups.push_made(pair.stand_in);
-            groups.push_made(pair.head);
+        if let Some((group, _)) = doubled {
+            groups.push_made(group);
             groups.push_owned(body[head_len..].to_vec(), size as usize);
         } else if offset.is_some() && event.flags & flag::HAS_CODE != 0 {
             groups.push(chunk, event, body.len());
@@ -166,15 +167,15 @@ impl Ledger {
         }
     }
 
-    /// Two groups in the place of the one that begins with `head`, for code that is packed.
-    fn stand_in(&mut self, event: &Event, head: &[u8]) -> Option<stand_in::Pair> {
-        let wanted = flag::PACKED | flag::HAS_CODE;
-        if event.flags & wanted != wanted || event.tables_len == 0 || !self.alive {
+    /// The group that begins with `head`, with a stand-in, and the size of its tables then.
+    fn add_stand_in(&mut self, head: &[u8], addr: u64, size: u64, tables_len: u32) -> Option<(Vec<u8>, u32)> {
+        // In a process that is gone nothing can be set aside.
+        if tables_len == 0 || !self.alive {
             return None;
         }
-        let tables_len = event.tables_len as usize;
-        let addr = self.stand_ins.place(event.addr, stand_in::room(event.size, tables_len))?;
-        stand_in::pair(head, event.unwinding_at as usize, tables_len, addr)
+        let place = self.stand_ins.place(addr, stand_in::room(size, tables_len as usize))?;
+        let (group, tables_len) = stand_in::add(head, place)?;
+        Some((group, tables_len as u32))
     }
 
     /// The bytes of code that are not in its record: of stable code, found by the address at the record's end; else at the
@@ -252,7 +253,14 @@ impl Ledger {
         live.index = event.index;
         let Some(mut group) = live.stored.and_then(|stored| self.sinks.read_back(groups, stored)) else { return };
         let mapped_size = if live.reach > live.addr + live.size { live.tables_len.into() } else { 0 };
+        let stood_in = stand_in::len(&group);
+        group.drain(..stood_in);
         relocate(&mut group, &Relocation { timestamp, tid, addr: live.addr, index: live.index, mapped_size });
+        if stood_in > 0 && mapped_size == 0 {
+            if let Some(doubled) = self.add_stand_in(&group, live.addr, live.size, live.tables_len) {
+                (group, live.tables_len) = doubled;
+            }
+        }
         let offset = self.sinks.next_offset(groups);
         live.stored = offset.map(|offset| Stored { offset, len: group.len() });
         let missing = zeros((live.size as usize).saturating_sub(code.len())).map(|piece| piece as &[u8]);

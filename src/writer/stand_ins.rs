@@ -5,8 +5,9 @@ use crate::sys::mem::{self, Reserved};
 
 /// Address space that is asked for at a time.
 const AREA: u64 = 16 << 20;
-/// How many such areas there may be.
+/// How many such areas there may be, and how often none may be found before nothing is looked for any more.
 const AREAS: usize = 64;
+const ATTEMPTS: u32 = 8;
 /// How far below the code a stand-in may lie, so that all distances fit 32 bits.
 const REACH: u64 = 0x7000_0000;
 
@@ -14,6 +15,7 @@ const REACH: u64 = 0x7000_0000;
 #[derive(Default)]
 pub struct StandIns {
     areas: Vec<Area>,
+    failures: u32,
 }
 
 struct Area {
@@ -30,28 +32,28 @@ impl StandIns {
         };
         let index = match self.areas.iter().position(fits) {
             Some(index) => index,
-            None if len > AREA || self.areas.len() == AREAS => return None,
+            None if len > AREA || self.areas.len() == AREAS || self.failures == ATTEMPTS => return None,
             None => {
                 self.areas.try_reserve(1).ok()?;
-                let page = mem::page_size() as u64;
-                // Doubling the distance each time, for address spaces that are full near the code.
-                let reserved = (0..6).find_map(|far: u32| {
-                    let below = addr.checked_sub((2 * AREA) << far)?;
-                    Reserved::at(below / page * page, AREA)
-                })?;
+                let Some(reserved) = reserve_below(addr) else {
+                    self.failures += 1;
+                    return None;
+                };
                 self.areas.push(Area { reserved, used: 0 });
                 self.areas.len() - 1
             }
         };
         let area = &mut self.areas[index];
-        if !fits(area) {
-            return None;
-        }
         let at = area.reserved.start() + area.used;
-        area.used += len.next_multiple_of(16);
-        area.used = area.used.min(AREA);
+        area.used = (area.used + len.next_multiple_of(16)).min(AREA);
         Some(at)
     }
+}
+
+/// The nearest area below that can be had, with a distance in which the code can go on growing.
+fn reserve_below(addr: u64) -> Option<Reserved> {
+    let top = addr / mem::page_size() as u64 * mem::page_size() as u64;
+    (2..REACH / AREA).find_map(|far| top.checked_sub(far * AREA).and_then(|start| Reserved::at(start, AREA)))
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ pub(super) fn raw(bytes: &[u8], at: usize) -> Option<Raw> {
 
 /// Checks that `head` is a whole group but for the code bytes at its end, for code of this size with a name of this length.
 pub fn is_group_head(head: &[u8], size: u64, name_len: usize) -> bool {
-    let mut at = 0;
+    let mut at = stand_in::len(head);
     while let Some(record) = raw(head, at) {
         let end = at + record.total_size;
         match record.id {
@@ -103,9 +103,12 @@ pub fn places(
                 let mut name = vec![0; name_len];
                 read_at(&mut name, at + LOAD_FIXED_SIZE as u64)?;
                 let head_len = (at - group) as usize + LOAD_FIXED_SIZE + name_len + 1;
-                if !stand_in::is_one(size, &name) {
-                    found(Place::Load { offset: group, head_len, addr, size, index, name, tables_len });
+                if stand_in::is_one(size, &name) {
+                    // The group goes on.
+                    at += record.total_size as u64;
+                    continue;
                 }
+                found(Place::Load { offset: group, head_len, addr, size, index, name, tables_len });
             }
             id::MOVE => found(Place::Move { old_addr: word(32), new_addr: word(40) }),
             id::UNWINDING_INFO => tables_len = word(16) as u32,

@@ -9,8 +9,11 @@
 //! Seen from the stand-in, the tables have to say where the code really is. Builds of perf with libdw count from the mapping that
 //! a sample lies in, so that these need the usual tables. There are both: each FDE twice, and each in the search table, where
 //! the reader's own distance to the code picks one.
+//!
+//! The records of the stand-in are the beginning of the group of its code, so that they stay together wherever that is copied.
 
 use super::raw::{u32_at, u64_at};
+use super::read::raw;
 use super::{id, put_at, put_prefix, LOAD_FIXED_SIZE, UNWINDING_FIXED_SIZE};
 use crate::format::put::Put;
 
@@ -23,15 +26,17 @@ const SIZE: u64 = 1;
 /// Bytes of `.eh_frame_hdr` before its search table.
 const HDR_TABLE: usize = 12;
 
-/// Two groups that take the place of one.
-#[derive(Debug)]
-pub struct Pair {
-    /// The whole group of the stand-in.
-    pub stand_in: Vec<u8>,
-    /// The group of the code, but for its bytes.
-    pub head: Vec<u8>,
-    /// Size of the tables.
-    pub tables_len: usize,
+/// How long the records of a stand-in are that a group begins with; 0 if it has none.
+pub fn len(group: &[u8]) -> usize {
+    let records = || {
+        let unwinding = raw(group, 0).filter(|record| record.id == id::UNWINDING_INFO)?;
+        let load_at = unwinding.total_size;
+        let load = raw(group, load_at).filter(|record| record.id == id::LOAD)?;
+        let name = group.get(load_at + LOAD_FIXED_SIZE..)?.get(..NAME.len())?;
+        let behind_name = *group.get(load_at + LOAD_FIXED_SIZE + NAME.len())?;
+        (is_one(u64_at(group, load_at + 40)?, name) && behind_name == 0).then_some(load_at + load.total_size)
+    };
+    records().filter(|&len| len <= group.len()).unwrap_or(0)
 }
 
 /// Whether a LOAD record is that of a stand-in.
@@ -45,32 +50,40 @@ pub fn room(code_size: u64, tables_len: usize) -> u64 {
     8 + align8(code_size) + 2 * tables_len as u64 + 16
 }
 
-/// The groups for the one that begins with `head`, whose tables were made here and are `tables_len` long; the stand-in goes to
-/// `addr`. `None` if that is not below the code, or too far away.
-pub fn pair(head: &[u8], unwinding_at: usize, tables_len: usize, addr: u64) -> Option<Pair> {
-    let load_at = unwinding_at + UNWINDING_FIXED_SIZE + tables_len;
+/// The group for that which begins with `head` and has no stand-in, but with one at `addr`; and the size of its tables. `None` if
+/// it has no tables, or `addr` is not below the code, or too far away.
+pub fn add(head: &[u8], addr: u64) -> Option<(Vec<u8>, usize)> {
+    let mut unwinding_at = 0;
+    let load_at = loop {
+        let record = raw(head, unwinding_at)?;
+        match record.id {
+            id::UNWINDING_INFO => break unwinding_at + record.total_size,
+            id::LOAD => return None,
+            _ => unwinding_at += record.total_size,
+        }
+    };
     let (before, unwinding, load) = (head.get(..unwinding_at)?, head.get(unwinding_at..load_at)?, head.get(load_at..)?);
     let (time, hdr_size) = (u64_at(unwinding, 8)?, usize::try_from(u64_at(unwinding, 24)?).ok()?);
     let (code_addr, code_size) = (u64_at(load, 32)?, u64_at(load, 40)?);
     let distance = i32::try_from(code_addr.checked_sub(addr)?).ok()?;
-    let (tables, hdr_size) = twice(&unwinding[UNWINDING_FIXED_SIZE..], hdr_size, distance)?;
+    let (tables, hdr_size) = twice(unwinding.get(UNWINDING_FIXED_SIZE..)?, hdr_size, code_size, distance)?;
 
-    let mut stand_in = unwinding_record(time, &tables, hdr_size, align8(code_size) + tables.len() as u64);
-    let start = stand_in.len();
-    stand_in.extend_from_slice(load.get(..LOAD_FIXED_SIZE)?);
-    stand_in.extend_from_slice(NAME);
-    stand_in.extend_from_slice(&[0; 1 + SIZE as usize]);
-    let record = &mut stand_in[start..];
+    let mut group = unwinding_record(time, &tables, hdr_size, align8(code_size) + tables.len() as u64);
+    let start = group.len();
+    group.extend_from_slice(load.get(..LOAD_FIXED_SIZE)?);
+    group.extend_from_slice(NAME);
+    group.extend_from_slice(&[0; 1 + SIZE as usize]);
+    let record = &mut group[start..];
     let total = u32::try_from(record.len()).ok()?;
     put_at(record, 4, &total.to_ne_bytes());
     put_at(record, 24, &addr.to_ne_bytes());
     put_at(record, 32, &addr.to_ne_bytes());
     put_at(record, 40, &SIZE.to_ne_bytes());
 
-    let mut head = before.to_vec();
-    head.extend_from_slice(&unwinding_record(time, &tables, hdr_size, 0));
-    head.extend_from_slice(load);
-    Some(Pair { stand_in, head, tables_len: tables.len() })
+    group.extend_from_slice(before);
+    group.extend_from_slice(&unwinding_record(time, &tables, hdr_size, 0));
+    group.extend_from_slice(load);
+    Some((group, tables.len()))
 }
 
 fn unwinding_record(time: u64, tables: &[u8], hdr_size: usize, mapped_size: u64) -> Vec<u8> {
@@ -84,19 +97,28 @@ fn unwinding_record(time: u64, tables: &[u8], hdr_size: usize, mapped_size: u64)
     record
 }
 
-/// Tables in which each FDE comes a second time, for code that lies `distance` bytes higher. Returns the size of their header
-/// too.
-fn twice(tables: &[u8], hdr_size: usize, distance: i32) -> Option<(Vec<u8>, usize)> {
+/// Tables in which each FDE comes a second time, for code that lies `distance` bytes higher, and not a third time, for where the
+/// code lay before. Returns the size of their header too.
+fn twice(tables: &[u8], hdr_size: usize, code_size: u64, distance: i32) -> Option<(Vec<u8>, usize)> {
     let (section, hdr) = tables.split_at_checked(tables.len().checked_sub(hdr_size)?)?;
     let count = u32_at(hdr, 8)? as usize;
-    // Without the zero word at the end.
-    let mut out = section.get(..section.len().checked_sub(4)?)?.to_vec();
-    let mut rows = Vec::new();
+    // All counted from the start of the section.
+    let hdr_at = i32::try_from(section.len()).ok()?;
+    let behind_code = i32::try_from(code_size).ok()? - i32::try_from(align8(code_size)).ok()?;
+    let mut end = section.len().checked_sub(4)?;
+    let mut fdes = Vec::new();
     for row in 0..count {
         let (start, fde) = (i32_at(hdr, HDR_TABLE + 8 * row)?, i32_at(hdr, HDR_TABLE + 8 * row + 4)?);
-        // Counted from the start of the section.
-        let start = start + i32::try_from(section.len()).ok()?;
-        let at = usize::try_from(i32::try_from(section.len()).ok()? + fde).ok()?;
+        let (start, at) = (start.checked_add(hdr_at)?, usize::try_from(hdr_at.checked_add(fde)?).ok()?);
+        if start < behind_code {
+            fdes.push((start, at));
+        } else {
+            end = end.min(at);
+        }
+    }
+    let mut out = section.get(..end)?.to_vec();
+    let mut rows = Vec::new();
+    for (start, at) in fdes {
         let len = 4 + u32_at(section, at)? as usize;
         let (copy_at, moved) = (out.len(), i32::try_from(out.len() - at).ok()?);
         out.extend_from_slice(section.get(at..at + len)?);
@@ -113,7 +135,7 @@ fn twice(tables: &[u8], hdr_size: usize, distance: i32) -> Option<(Vec<u8>, usiz
     let hdr_at = i32::try_from(out.len()).ok()?;
     out.extend_from_slice(hdr.get(..4)?);
     out.extend_from_slice(&(-hdr_at - 4).to_ne_bytes());
-    out.extend_from_slice(&(2 * count as u32).to_ne_bytes());
+    out.extend_from_slice(&(rows.len() as u32).to_ne_bytes());
     for (start, at) in rows {
         out.extend_from_slice(&start.checked_sub(hdr_at)?.to_ne_bytes());
         out.extend_from_slice(&(i32::try_from(at).ok()? - hdr_at).to_ne_bytes());
@@ -137,7 +159,7 @@ mod tests {
     use super::*;
     use crate::code::{Lines, Unwind};
     use crate::format::cfi;
-    use crate::format::jitdump::{Group, Unwinding};
+    use crate::format::jitdump::{is_group_of, Group, Unwinding};
     use crate::sys::arch::Arch;
 
     /// Both readers find the code's frame by way of the search table: from where the tables lie for the one, and for the other.
@@ -151,13 +173,20 @@ mod tests {
         let group = Group { pid: 1, tid: 2, index: 3, addr: ADDR, size: 45, name, lines, unwind: Some(unwind) };
         let mut out = [0; 1000];
         let layout = group.write(7, &mut out, 0).unwrap().unwrap();
+        let mut group = out[..layout.code].to_vec();
         for addr in [ADDR - 64, ADDR - 0x1000, ADDR - 0x6fff_0000] {
-            let pair = pair(&out[..layout.code], layout.unwinding, tables.bytes.len(), addr).unwrap();
-            assert!(pair.stand_in.len() as u64 > 100 && room(45, tables.bytes.len()) >= 48 + pair.tables_len as u64);
-            let both = &pair.head[layout.unwinding + UNWINDING_FIXED_SIZE..][..pair.tables_len];
+            // From the second turn on in the place of an older one.
+            let (whole, tables_len) = add(&group[len(&group)..], addr).unwrap();
+            let at = len(&whole);
+            assert!(at > 0 && tables_len < 2 * tables.bytes.len());
+            assert!(room(45, tables.bytes.len()) >= 48 + tables_len as u64);
+            assert!(is_group_of(&whole, 45, 3, b"trace"));
+            let head = &whole[at..];
+            let both = &head[UNWINDING_FIXED_SIZE..][..tables_len];
+            assert_eq!(both, &whole[UNWINDING_FIXED_SIZE..][..tables_len]);
             for base in [addr, ADDR] {
                 let section_at = base + align8(45);
-                let hdr_size = u64_at(&pair.head, layout.unwinding + 24).unwrap() as usize;
+                let hdr_size = u64_at(head, 24).unwrap() as usize;
                 let hdr_at = both.len() - hdr_size;
                 let bases =
                     BaseAddresses::default().set_eh_frame(section_at).set_eh_frame_hdr(section_at + hdr_at as u64);
@@ -175,8 +204,12 @@ mod tests {
                     assert!(matches!(found.unwrap().cfa(), gimli::CfaRule::RegisterAndOffset { offset: 96, .. }));
                 }
             }
+            group = whole;
         }
-        // Not below.
-        assert!(pair(&out[..layout.code], layout.unwinding, tables.bytes.len(), ADDR + 8).is_none());
+        // Not below; and without tables.
+        assert!(
+            add(&out[..layout.code], ADDR + 8).is_none() && add(&out[layout.load..layout.code], ADDR - 64).is_none()
+        );
+        assert_eq!(len(&out[..layout.code]), 0);
     }
 }
