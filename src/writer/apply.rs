@@ -134,8 +134,7 @@ impl Ledger {
             }
             reach = end;
         }
-        let packed = flag::PACKED | flag::HAS_CODE;
-        let doubled = if offset.is_some() && reach == end && event.flags & packed == packed {
+        let doubled = if offset.is_some() && reach == end && event.flags & flag::PACKED != 0 {
             self.add_stand_in(&body[..head_len], event.addr, event.size, event.tables_len)
         } else {
             None
@@ -149,16 +148,22 @@ impl Ledger {
         if self.sinks.keep_prefaces() {
             self.registry.keep_preface(event.id, &body[..name_at - LOAD_FIXED_SIZE]);
         }
-        if let Some((group, _)) = doubled {
-            groups.push_made(group);
-            groups.push_owned(body[head_len..].to_vec(), size as usize);
-        } else if offset.is_some() && event.flags & flag::HAS_CODE != 0 {
-            groups.push(chunk, event, body.len());
-        } else if offset.is_some() {
-            // Stable, or laid down before the jitdump was started.
-            let code = self.read_code(event, &body[head_len..], addr, size);
-            groups.push(chunk, event, head_len);
-            groups.push_owned(code, size as usize);
+        if offset.is_some() {
+            let has_code = event.flags & flag::HAS_CODE != 0;
+            if has_code && doubled.is_none() {
+                groups.push(chunk, event, body.len());
+            } else {
+                // Stable, or laid down before the jitdump was started, or with another head.
+                let code = match has_code {
+                    true => self.copy_code(&body[head_len..]),
+                    false => self.read_code(event, &body[head_len..], addr, size),
+                };
+                match doubled {
+                    Some((group, _)) => groups.push_made(group),
+                    None => groups.push(chunk, event, head_len),
+                }
+                groups.push_owned(code, size as usize);
+            }
         } else if event.flags & flag::STABLE != 0 {
             self.notify(Notice::Read(event.id));
         }
@@ -176,6 +181,16 @@ impl Ledger {
         let place = self.stand_ins.place(addr, stand_in::room(size, tables_len as usize))?;
         let (group, tables_len) = stand_in::add(head, place)?;
         Some((group, tables_len as u32))
+    }
+
+    /// The bytes of code, or zeros in their place if there is no memory for them.
+    fn copy_code(&self, bytes: &[u8]) -> Vec<u8> {
+        let mut code = Vec::new();
+        match code.try_reserve_exact(bytes.len()) {
+            Ok(()) => code.extend_from_slice(bytes),
+            Err(_) => self.status.counters.unreadable.add(1),
+        }
+        code
     }
 
     /// The bytes of code that are not in its record: of stable code, found by the address at the record's end; else at the

@@ -68,7 +68,9 @@ pub fn add(head: &[u8], addr: u64) -> Option<(Vec<u8>, usize)> {
     let distance = i32::try_from(code_addr.checked_sub(addr)?).ok()?;
     let (tables, hdr_size) = twice(unwinding.get(UNWINDING_FIXED_SIZE..)?, hdr_size, code_size, distance)?;
 
-    let mut group = unwinding_record(time, &tables, hdr_size, align8(code_size) + tables.len() as u64);
+    let mut group = Vec::new();
+    group.try_reserve_exact(2 * (head.len() + tables.len() + NAME.len())).ok()?;
+    put_unwinding(&mut group, time, &tables, hdr_size, align8(code_size) + tables.len() as u64);
     let start = group.len();
     group.extend_from_slice(load.get(..LOAD_FIXED_SIZE)?);
     group.extend_from_slice(NAME);
@@ -81,20 +83,20 @@ pub fn add(head: &[u8], addr: u64) -> Option<(Vec<u8>, usize)> {
     put_at(record, 40, &SIZE.to_ne_bytes());
 
     group.extend_from_slice(before);
-    group.extend_from_slice(&unwinding_record(time, &tables, hdr_size, 0));
+    put_unwinding(&mut group, time, &tables, hdr_size, 0);
     group.extend_from_slice(load);
     Some((group, tables.len()))
 }
 
-fn unwinding_record(time: u64, tables: &[u8], hdr_size: usize, mapped_size: u64) -> Vec<u8> {
-    let mut record = vec![0; UNWINDING_FIXED_SIZE];
+fn put_unwinding(out: &mut Vec<u8>, time: u64, tables: &[u8], hdr_size: usize, mapped_size: u64) {
+    let mut record = [0; UNWINDING_FIXED_SIZE];
     let mut put = Put::new(&mut record);
     put_prefix(&mut put, time, id::UNWINDING_INFO, UNWINDING_FIXED_SIZE + tables.len());
     put.u64(tables.len() as u64);
     put.u64(hdr_size as u64);
     put.u64(mapped_size);
-    record.extend_from_slice(tables);
-    record
+    out.extend_from_slice(&record);
+    out.extend_from_slice(tables);
 }
 
 /// Tables in which each FDE comes a second time, for code that lies `distance` bytes higher, and not a third time, for where the
