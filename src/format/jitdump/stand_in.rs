@@ -121,11 +121,11 @@ fn twice(tables: &[u8], hdr_size: usize, code_size: u64, distance: i32) -> Optio
     let mut out = section.get(..end)?.to_vec();
     let mut rows = Vec::new();
     for (start, at) in fdes {
-        let len = 4 + u32_at(section, at)? as usize;
-        let (copy_at, moved) = (out.len(), i32::try_from(out.len() - at).ok()?);
-        out.extend_from_slice(section.get(at..at + len)?);
+        let len = (u32_at(section, at)? as usize).checked_add(4)?;
+        let (copy_at, moved) = (out.len(), i32::try_from(out.len().checked_sub(at)?).ok()?);
+        out.extend_from_slice(section.get(at..at.checked_add(len)?)?);
         let copy = &mut out[copy_at..];
-        let cie = u32_at(copy, 4)? + moved as u32;
+        let cie = u32_at(copy, 4)?.checked_add(moved as u32)?;
         let begin = i32_at(copy, 8)?.checked_sub(moved)?.checked_add(distance)?;
         put_at(copy, 4, &cie.to_ne_bytes());
         put_at(copy, 8, &begin.to_ne_bytes());
