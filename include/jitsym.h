@@ -383,7 +383,7 @@ typedef enum jitsym_code_flag {
    * Other code lies behind this, or will: `free_after` is 0. Builds of perf with libunwind find unwind tables only behind
    * the code, so with this flag the jitdump has another small record, for a place below the code at which nothing is, and the
    * tables lie behind that. `perf inject` then makes each object twice, and the process has some address space less. Without
-   * an unwind description, and in a `jitsym_move_target`, the flag means nothing.
+   * an unwind description the flag means nothing. Not for `jitsym_move_target`: packed code stays packed.
    */
   JITSYM_CODE_PACKED = 2,
 } jitsym_code_flag;
