@@ -5,17 +5,18 @@
 #define _GNU_SOURCE
 #include <stddef.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
 
 #include "testing.h"
 
 #if defined(__x86_64__)
-enum { REG_SP = 7, REG_FP = 6, REG_SAVED = 3, REG_OTHER = 12 };
+enum { REGISTER_SP = 7, REGISTER_FP = 6, REGISTER_SAVED = 3, REGISTER_OTHER = 12 };
 #elif defined(__aarch64__)
-enum { REG_SP = 31, REG_FP = 29, REG_SAVED = 19, REG_OTHER = 20 };
+enum { REGISTER_SP = 31, REGISTER_FP = 29, REGISTER_SAVED = 19, REGISTER_OTHER = 20 };
 #elif defined(__riscv)
-enum { REG_SP = 2, REG_FP = 8, REG_SAVED = 9, REG_OTHER = 18 };
+enum { REGISTER_SP = 2, REGISTER_FP = 8, REGISTER_SAVED = 9, REGISTER_OTHER = 18 };
 #endif
-enum { REG_NONE = 500 };
+enum { REGISTER_NONE = 500 };
 
 static const uint64_t KEEPER = 0x7000000000, ADDR = 0x7100000000;
 static jitsym *session;
@@ -310,24 +311,24 @@ static void unwind_common(void) {
 
 /* Saved registers: what is wrong with them is wrong with every kind that has them. */
 static void unwind_saved(jitsym_unwind *unwind, const jitsym_saved_register **saved, uint32_t *count) {
-  jitsym_saved_register list[2] = {{REG_SAVED, -24}, {REG_OTHER, -32}};
+  jitsym_saved_register list[2] = {{REGISTER_SAVED, -24}, {REGISTER_OTHER, -32}};
   *saved = NULL;
   *count = 2;
   UNWIND_REFUSED(JITSYM_ERR_NULL, unwind);
   *saved = list;
   unwind_taken(unwind, "taken");
-  list[1].reg = REG_NONE;
+  list[1].reg = REGISTER_NONE;
   UNWIND_REFUSED(JITSYM_ERR_UNWIND_REGISTER, unwind);
   list[1].reg = UINT32_MAX;
   UNWIND_REFUSED(JITSYM_ERR_UNWIND_REGISTER, unwind);
-  list[1].reg = REG_OTHER;
+  list[1].reg = REGISTER_OTHER;
   static const int32_t odd[] = {-31, -28, 1, 4, INT32_MAX, INT32_MIN + 1};
   for (size_t i = 0; i < sizeof odd / sizeof odd[0]; i++) {
     list[1].offset = odd[i];
     UNWIND_REFUSED(JITSYM_ERR_UNWIND_FORMAT, unwind);
   }
   /* One register in two places. */
-  list[1].reg = REG_SAVED;
+  list[1].reg = REGISTER_SAVED;
   list[1].offset = -40;
   UNWIND_REFUSED(JITSYM_ERR_UNWIND_FORMAT, unwind);
   *saved = NULL;
@@ -361,7 +362,7 @@ static void unwind_frames(void) {
   UNWIND_REFUSED(JITSYM_ERR_UNWIND_ORDER, &unwind);
   unwind.epilogue_end = 64;
   unwind_taken(&unwind, "taken");
-  jitsym_saved_register saved = {REG_SAVED, -24};
+  jitsym_saved_register saved = {REGISTER_SAVED, -24};
   unwind.saved = &saved;
   unwind.saved_count = 1;
   unwind.saved_from = 65;
@@ -376,7 +377,7 @@ static void unwind_frames(void) {
 
 static void unwind_rows(void) {
   begin();
-  jitsym_unwind_row row[3] = {{1, REG_SP, 16, 0, NULL}, {4, REG_FP, 16, 0, NULL}, {60, REG_SP, 8, 0, NULL}};
+  jitsym_unwind_row row[3] = {{1, REGISTER_SP, 16, 0, NULL}, {4, REGISTER_FP, 16, 0, NULL}, {60, REGISTER_SP, 8, 0, NULL}};
   jitsym_unwind unwind = unwind_of(JITSYM_UNWIND_ROWS);
   unwind.row_count = 3;
   UNWIND_REFUSED(JITSYM_ERR_NULL, &unwind);
@@ -385,7 +386,7 @@ static void unwind_rows(void) {
   for (size_t i = 0; i < 3; i++) {
     unwind_saved(&unwind, &row[i].saved, &row[i].saved_count);
     jitsym_unwind_row good = row[i];
-    row[i].cfa_reg = REG_NONE;
+    row[i].cfa_reg = REGISTER_NONE;
     UNWIND_REFUSED(JITSYM_ERR_UNWIND_REGISTER, &unwind);
     row[i].cfa_reg = UINT32_MAX;
     UNWIND_REFUSED(JITSYM_ERR_UNWIND_REGISTER, &unwind);
@@ -460,7 +461,7 @@ static size_t eh_frame_make(unsigned char *bytes, uint64_t addr, uint64_t size) 
   put(&at, 1, 1);
   put(&at, 0, 1);          /* DW_EH_PE_absptr */
   put(&at, 0x0c, 1);       /* DW_CFA_def_cfa */
-  put(&at, REG_SP, 1);
+  put(&at, REGISTER_SP, 1);
   put(&at, 8, 1);
   put(&at, 0x90, 1);       /* DW_CFA_offset, return address at CFA - 8 */
   put(&at, 1, 1);
@@ -1088,7 +1089,7 @@ static void unreadable(void) {
   CHECK(mprotect(pages + page, page, PROT_NONE) == 0 && mprotect(pages + 3 * page, page, PROT_NONE) == 0);
   CHECK(known().unreadable == 0);
 
-  const struct {
+  struct {
     const char *name;
     uint64_t addr;
     uint64_t size;
@@ -1106,6 +1107,14 @@ static void unreadable(void) {
   };
   enum { RANGES = sizeof ranges / sizeof ranges[0] };
   jitsym_id ids[RANGES];
+  /* Where the system call is missing (qemu), the library reads /proc/self/mem, which has what is there, accessible or not. */
+  char byte;
+  struct iovec part = {&byte, 1};
+  int knows_access = process_vm_readv(getpid(), &part, 1, &part, 1, 0) == 1;
+  if (!knows_access) {
+    ranges[1].read = ranges[1].size;
+    ranges[2].read = ranges[2].size;
+  }
   for (size_t i = 0; i < RANGES; i++) {
     uint64_t before = known().unreadable;
     jitsym_code code = test_code(ranges[i].addr, ranges[i].size, ranges[i].name);
@@ -1131,12 +1140,12 @@ static void unreadable(void) {
   target.bytes = NULL;
   uint64_t before = known().unreadable;
   CHECK_OK(jitsym_move(session, ids[0], &target));
-  CHECK(known().unreadable == before + 1);
+  CHECK(known().unreadable == before + (knows_access ? 1 : 0));
   dump = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
   const struct dump_record *moved = dump_load(&dump, "readable", 1);
   CHECK(moved != NULL && moved->addr == target.addr && moved->size == 100);
   for (uint64_t at = 0; at < moved->size; at++) {
-    CHECK(moved->code[at] == 0);
+    CHECK(moved->code[at] == (knows_access ? 0 : 0xab));
   }
   dump_free(&dump);
   for (size_t i = 0; i < RANGES; i++) {

@@ -4,7 +4,7 @@
 
 mod support;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
@@ -12,83 +12,21 @@ use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 use jitsym::format::cfi::{encode, Tables};
 use jitsym::sys::arch::Arch;
 use jitsym::{FramePointer, SavedRegister, Unwind, UnwindRow};
-use support::{run, scratch_dir, stdout};
+use support::genelf::{self, TEXT};
+use support::readelf::{lines_from, rows as readelf_rows, tool, without_kept};
+use support::{run, scratch_dir};
 
-/// Where perf puts the code, in the file and in its addresses (genelf.h, `GEN_ELF_TEXT_OFFSET`).
-const TEXT: u64 = 0x80;
-
-/// Writes an ELF file with `.text`, `.eh_frame` and `.eh_frame_hdr`, and beyond what perf writes the program header that
-/// `llvm-readobj` finds the last one by.
+/// An ELF file of tables for code that does not matter.
 fn elf(arch: Arch, tables: &Tables, code_size: u64, name: &str) -> PathBuf {
-    let (machine, flags) = match arch {
-        Arch::X86_64 => (62u16, 0u32),
-        Arch::Aarch64 => (183, 0),
-        Arch::Riscv64 => (243, 5),
+    let machine = match arch {
+        Arch::X86_64 => 62,
+        Arch::Aarch64 => 183,
+        Arch::Riscv64 => 243,
     };
-    let eh_frame = TEXT + code_size.next_multiple_of(8);
-    let hdr = eh_frame + tables.eh_frame_size() as u64;
-    let hdr_size = tables.hdr_size as u64;
-    let names = b"\0.text\0.eh_frame\0.eh_frame_hdr\0.shstrtab\0";
-
-    let mut file = vec![0; eh_frame as usize];
-    file.extend_from_slice(&tables.bytes);
-    let names_at = file.len() as u64;
-    file.extend_from_slice(names);
-    let segments_at = file.len().next_multiple_of(8) as u64;
-    file.resize(segments_at as usize, 0);
-    let put = |file: &mut Vec<u8>, words: &[u64]| words.iter().for_each(|word| file.extend(word.to_le_bytes()));
-    for (kind, at, size, align) in [(1, TEXT, hdr + hdr_size - TEXT, 8), (0x6474_e550, hdr, hdr_size, 4)] {
-        put(&mut file, &[kind | 5 << 32, at, at, at, size, size, align]);
-    }
-    let sections_at = file.len() as u64;
-    put(&mut file, &[0; 8]);
-    for (name, kind, flags, at, size, align) in [
-        (1, 1, 6, TEXT, code_size, 16),
-        (7, 1, 2, eh_frame, hdr - eh_frame, 8),
-        (17, 1, 2, hdr, hdr_size, 4),
-        (31, 3, 0, names_at, names.len() as u64, 1),
-    ] {
-        let addr = if flags == 0 { 0 } else { at };
-        put(&mut file, &[name | kind << 32, flags, addr, at, size, 0, align, 0]);
-    }
-    // ELF64, little-endian, version 1; ET_DYN.
-    let mut header = b"\x7fELF\x02\x01\x01".to_vec();
-    header.resize(16, 0);
-    header.extend([3u16, machine, 1, 0].into_iter().flat_map(u16::to_le_bytes));
-    put(&mut header, &[TEXT, segments_at, sections_at]);
-    header.extend(flags.to_le_bytes());
-    header.extend([64u16, 56, 2, 64, 5, 4].into_iter().flat_map(u16::to_le_bytes));
-    file[..header.len()].copy_from_slice(&header);
-
     let path = scratch_dir("elf").join(name);
-    std::fs::write(&path, file).expect("write the file");
+    let (eh_frame, hdr) = tables.bytes.split_at(tables.eh_frame_size());
+    std::fs::write(&path, genelf::object(machine, &vec![0; code_size as usize], eh_frame, hdr, name)).expect("written");
     path
-}
-
-fn tool(program: &str, option: &str, path: &Path) -> String {
-    let output = run(Command::new(program).env("LC_ALL", "C").arg(option).arg(path));
-    assert!(output.stderr.is_empty(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
-    stdout(&output)
-}
-
-/// The lines of an output with single spaces, and only those behind the line that contains `from`.
-fn lines_from(output: &str, from: &str) -> Vec<String> {
-    let lines = output.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
-    lines.skip_while(|line| !line.contains(from)).skip(1).collect()
-}
-
-/// Rows of readelf without what they say of rbx where it keeps its value: every CIE for x86-64 says that.
-fn without_kept(rows: Vec<String>) -> Vec<String> {
-    let rows: Vec<Vec<&str>> = rows.iter().map(|row| row.split(' ').collect()).collect();
-    let column = rows.first().and_then(|head| head.iter().position(|&word| word == "rbx"));
-    let kept = |row: &Vec<&str>| column.is_some_and(|column| row[column] == "s");
-    let always = !rows.is_empty() && rows[1..].iter().all(kept);
-    let words = |row: &Vec<&str>| -> String {
-        let words = row.iter().enumerate().filter(|(index, _)| !always || Some(*index) != column);
-        let words = words.map(|(index, &word)| if Some(index) == column && word == "s" { "u" } else { word });
-        words.collect::<Vec<_>>().join(" ")
-    };
-    rows.iter().map(words).collect()
 }
 
 /// Checks the rows of the only FDE in both tools' words, and the header's table.
@@ -241,19 +179,6 @@ int cleans_early(int a) {
   sink(&b, a); sink(0, a); return a + b;
 }
 "#;
-
-/// The rows that readelf prints for an FDE, with offsets from its start in place of addresses.
-fn readelf_rows(path: &Path, start: u64) -> Vec<String> {
-    let output = tool("readelf", "--debug-dump=frames-interp", path);
-    let rows = lines_from(&output, &format!(" pc={start:016x}.."));
-    let rows = rows.into_iter().take_while(|line| !line.is_empty()).map(|line| match line.split_once(' ') {
-        Some((addr, rest)) if addr != "LOC" => {
-            format!("{:#x} {rest}", u64::from_str_radix(addr, 16).expect("an address") - start)
-        }
-        _ => line,
-    });
-    without_kept(rows.collect())
-}
 
 #[test]
 fn what_gcc_wrote() {

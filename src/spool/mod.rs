@@ -174,8 +174,9 @@ impl Memory {
         self.header().commit(self.next_pass(), state);
     }
 
-    /// In a forked child: see `SpoolFile::close_in_child`. The memory itself is not there.
+    /// In a forked child: see `SpoolFile::close_in_child`. The memory itself is not there, whatever the kernel.
     pub fn close_in_child(&self) {
+        self.region.leave_in_child();
         // Another thread may have held the lock, and is not here.
         if let Some(file) = self.file.try_lock().ok().as_deref().and_then(Option::as_ref) {
             file.close_in_child();

@@ -1,5 +1,6 @@
 //! The two clocks that a jitdump can be stamped with.
 
+#[cfg(target_arch = "x86_64")]
 use std::sync::atomic::{AtomicU64, Ordering};
 
 #[cfg(target_arch = "x86_64")]
@@ -32,8 +33,6 @@ impl Clock {
 #[derive(Debug)]
 pub struct Timekeeper {
     way: Way,
-    /// A time after which the last end of code or the last move was published, if the counter is read without order.
-    last_end: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -42,13 +41,17 @@ enum Way {
     Plain(Clock),
     /// `Clock::Monotonic` by way of the time stamp counter.
     #[cfg(target_arch = "x86_64")]
-    Calibrated(Calibrated),
+    Calibrated {
+        clock: Calibrated,
+        /// A time after which the last end of code or the last move was published: the counter is read without order.
+        last_end: AtomicU64,
+    },
 }
 
 impl Timekeeper {
     /// Finds out what this machine has.
     pub fn new(clock: Clock) -> Timekeeper {
-        Timekeeper { way: Way::new(clock), last_end: AtomicU64::new(0) }
+        Timekeeper { way: Way::new(clock) }
     }
 
     /// The time now. Never 0, and never less than what a thread got that this one has heard from since.
@@ -57,7 +60,7 @@ impl Timekeeper {
         match &self.way {
             Way::Plain(clock) => clock.now(),
             #[cfg(target_arch = "x86_64")]
-            Way::Calibrated(calibrated) => calibrated.now(),
+            Way::Calibrated { clock, .. } => clock.now(),
         }
     }
 
@@ -72,7 +75,7 @@ impl Timekeeper {
         match &self.way {
             Way::Plain(clock) => clock.now(),
             #[cfg(target_arch = "x86_64")]
-            Way::Calibrated(calibrated) => calibrated.now_or_just_before().max(self.last_end.load(Ordering::Acquire)),
+            Way::Calibrated { clock, last_end } => clock.now_or_just_before().max(last_end.load(Ordering::Acquire)),
         }
     }
 
@@ -82,8 +85,8 @@ impl Timekeeper {
         match &self.way {
             Way::Plain(_) => {}
             #[cfg(target_arch = "x86_64")]
-            Way::Calibrated(calibrated) => {
-                self.last_end.fetch_max(calibrated.now(), Ordering::Release);
+            Way::Calibrated { clock, last_end } => {
+                last_end.fetch_max(clock.now(), Ordering::Release);
             }
         }
     }
@@ -93,7 +96,7 @@ impl Timekeeper {
         match &self.way {
             Way::Plain(_) => {}
             #[cfg(target_arch = "x86_64")]
-            Way::Calibrated(calibrated) => calibrated.rebase(),
+            Way::Calibrated { clock, .. } => clock.rebase(),
         }
     }
 }
@@ -102,8 +105,8 @@ impl Way {
     fn new(clock: Clock) -> Way {
         #[cfg(target_arch = "x86_64")]
         if clock == Clock::Monotonic {
-            if let Some(calibrated) = Calibrated::new() {
-                return Way::Calibrated(calibrated);
+            if let Some(clock) = Calibrated::new() {
+                return Way::Calibrated { clock, last_end: AtomicU64::new(0) };
             }
         }
         Way::Plain(clock)

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use super::thread::uncancelled;
 
@@ -21,6 +21,8 @@ pub fn page_size() -> usize {
 pub struct Region {
     start: NonNull<u8>,
     len: usize,
+    /// A forked child has it, because the kernel does not keep it from it.
+    is_inherited: AtomicBool,
 }
 
 // SAFETY: a region is plain memory; who may touch which part of it is for its user to say.
@@ -51,9 +53,18 @@ impl Region {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: the range was just mapped.
-        unsafe { libc::madvise(start, len, libc::MADV_DONTFORK) };
+        let is_inherited = AtomicBool::new(!unsafe { is_heeded(start, len, libc::MADV_DONTFORK) });
         let start = NonNull::new(start.cast()).ok_or_else(io::Error::last_os_error)?;
-        Ok(Region { start, len })
+        Ok(Region { start, len, is_inherited })
+    }
+
+    /// In a forked child, which uses nothing of it: it is not there afterwards.
+    pub fn leave_in_child(&self) {
+        // Once: this child's own children will not have it.
+        if self.is_inherited.swap(false, Ordering::Relaxed) {
+            // SAFETY: the mapping was inherited, and nobody in this process uses it.
+            unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+        }
     }
 
     /// Its first byte.
@@ -147,6 +158,18 @@ impl Reserved {
     }
 }
 
+/// Gives advice that is no mere hint, and says whether it is followed.
+///
+/// # Safety
+/// The range is the caller's, and what the advice does to it is what the caller wants.
+unsafe fn is_heeded(start: *mut libc::c_void, len: usize, advice: libc::c_int) -> bool {
+    // No kernel knows it, but qemu 7.2 running a program of another architecture agrees to any advice, and does nothing.
+    const NO_ADVICE: libc::c_int = libc::c_int::MAX;
+    // SAFETY: the caller's promise.
+    let agrees = |advice| unsafe { libc::madvise(start, len, advice) } == 0;
+    agrees(advice) && !agrees(NO_ADVICE)
+}
+
 /// A page that is all zero in a forked child, without a system call at either time. Its first word is 1 in the process that
 /// made it; the others are for what a child is to know of itself, and begin as 0 in each.
 #[derive(Debug)]
@@ -192,7 +215,7 @@ impl ForkPage {
     pub fn new() -> io::Result<ForkPage> {
         let page = map_page(libc::MAP_PRIVATE)?;
         // SAFETY: the page was just mapped, and nobody else knows it.
-        let kept_by_kernel = unsafe { libc::madvise(page.as_ptr(), page_size(), libc::MADV_WIPEONFORK) } == 0;
+        let kept_by_kernel = unsafe { is_heeded(page.as_ptr(), page_size(), libc::MADV_WIPEONFORK) };
         let this = ForkPage { words: page.cast(), shared: map_page(libc::MAP_SHARED)?.cast(), kept_by_kernel };
         this.words().same_process.store(1, Ordering::Relaxed);
         Ok(this)

@@ -207,6 +207,7 @@ impl Decoded {
 
 /// Code of a jitdump with its tables.
 pub struct Dumped {
+    pub name: String,
     pub addr: u64,
     pub code: Vec<u8>,
     /// `.eh_frame`, `.eh_frame_hdr`, and the bytes behind the code that they are mapped to.
@@ -238,6 +239,7 @@ pub fn read_dump(file: impl std::io::Read) -> Vec<Dumped> {
                 tables = Some((eh_frame.to_vec(), hdr.to_vec(), record.mapped_size));
             }
             JitDumpRecord::CodeLoad(record) => dumped.push(Dumped {
+                name: String::from_utf8_lossy(&record.function_name.as_slice()).into_owned(),
                 addr: record.code_addr,
                 code: record.code_bytes.as_slice().to_vec(),
                 tables: tables.take(),

@@ -4,6 +4,8 @@
 #![allow(dead_code)]
 
 pub mod checker;
+pub mod genelf;
+pub mod readelf;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

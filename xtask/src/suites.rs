@@ -15,17 +15,59 @@ use crate::{mirror, run};
 pub struct Set {
     pub name: &'static str,
     packages: &'static [&'static str],
+    /// Packages that are wanted without those that they depend on.
+    alone: &'static [&'static str],
+    /// Debian's name of another architecture that packages are taken of.
+    foreign: Option<&'static str>,
     commands: &'static [&'static str],
 }
 
+impl Set {
+    const fn new(name: &'static str, packages: &'static [&'static str], commands: &'static [&'static str]) -> Set {
+        Set { name, packages, alone: &[], foreign: None, commands }
+    }
+
+    /// Everything that there is in the set, as a name for it.
+    fn recipe(&self) -> String {
+        format!("{LAYOUT} {}\n", [self.packages, self.alone].concat().join(" "))
+    }
+}
+
 /// objdump is what `perf annotate` disassembles with.
-pub const PERF: Set =
-    Set { name: "perf", packages: &["linux-perf", "binutils"], commands: &["perf", "objdump", "addr2line"] };
-pub const DEBUGGERS: Set = Set { name: "debuggers", packages: &["gdb", "valgrind"], commands: &["gdb", "valgrind"] };
-pub const PYTHON: Set = Set { name: "python", packages: &["python3.13"], commands: &["python3.13"] };
-pub const LUAJIT: Set = Set { name: "luajit", packages: &["luajit"], commands: &["luajit"] };
-pub const CARGO_C: Set = Set { name: "cargo-c", packages: &["cargo-c"], commands: &["cargo-cinstall"] };
-pub const BPFTRACE: Set = Set { name: "bpftrace", packages: &["bpftrace"], commands: &["bpftrace"] };
+pub const PERF: Set = Set::new("perf", &["linux-perf", "binutils"], &["perf", "objdump", "addr2line"]);
+pub const DEBUGGERS: Set = Set::new("debuggers", &["gdb", "valgrind"], &["gdb", "valgrind"]);
+pub const PYTHON: Set = Set::new("python", &["python3.13"], &["python3.13"]);
+const LUAJIT: Set = Set::new("luajit", &["luajit"], &["luajit"]);
+const CARGO_C: Set = Set::new("cargo-c", &["cargo-c"], &["cargo-cinstall"]);
+pub const BPFTRACE: Set = Set::new("bpftrace", &["bpftrace"], &["bpftrace"]);
+
+/// A compiler that makes code for another machine, and an emulator that runs it. The standard library has to be of the same
+/// version as the compiler, so both come from one suite. rustc depends on a linker, for which the machine's own is taken.
+/// Debian 12 has an emulator too, which fails in a forked child that starts a thread.
+const CROSS_AARCH64: Set = Set {
+    name: "cross-aarch64",
+    packages: &["libstd-rust-dev"],
+    alone: &["rustc", "libstd-rust-dev:arm64", "qemu-user"],
+    foreign: Some("arm64"),
+    commands: &["rustc", "qemu-aarch64"],
+};
+const CROSS_RISCV64: Set = Set {
+    name: "cross-riscv64",
+    packages: &["libstd-rust-dev"],
+    alone: &["rustc", "libstd-rust-dev:riscv64", "qemu-user"],
+    foreign: Some("riscv64"),
+    commands: &["rustc", "qemu-riscv64"],
+};
+
+/// What the tests of the library use, and where it is taken from.
+const FOR_TESTS: [(&str, Set); 6] = [
+    ("trixie", PYTHON),
+    ("trixie", LUAJIT),
+    ("sid", PERF),
+    ("trixie", CARGO_C),
+    ("forky", CROSS_AARCH64),
+    ("forky", CROSS_RISCV64),
+];
 
 /// Where libraries and the loader lie; older suites have some in `/lib`.
 const LIBRARIES: [&str; 4] = ["usr/lib/ARCH-linux-gnu", "lib/ARCH-linux-gnu", "usr/lib", "lib"];
@@ -54,7 +96,7 @@ impl Cache {
         let name = format!("{suite}-{}", set.name);
         let _lock = self.lock(&name)?;
         let dir = self.dir.join(&name);
-        let recipe = format!("{LAYOUT} {}\n", set.packages.join(" "));
+        let recipe = set.recipe();
         if fs::read_to_string(dir.join("complete")).is_ok_and(|stamp| stamp == recipe) {
             return Ok(dir.join("bin"));
         }
@@ -65,7 +107,7 @@ impl Cache {
                 fs::remove_dir_all(leftover).with_context(|| format!("{}", leftover.display()))?;
             }
         }
-        eprintln!("Fetching {} of {suite} to {}", set.packages.join(" and "), dir.display());
+        eprintln!("Fetching {} of {suite} to {}", [set.packages, set.alone].concat().join(", "), dir.display());
         self.fetch(suite, set, &new).with_context(|| format!("cannot fetch {} of {suite}", set.name))?;
         wrappers(set, &new, &dir)?;
         fs::write(new.join("complete"), recipe)?;
@@ -138,22 +180,39 @@ impl Cache {
         }
         fs::write(apt.join("sources.list"), format!("deb [signed-by={KEYRING}] {mirror} {suite} main\n"))?;
         fs::write(apt.join("status"), "")?;
-        run::success(apt_get(&apt).arg("update"))?;
-        run::success(apt_get(&apt).args(["--download-only", "--yes", "install"]).args(set.packages))?;
-        for package in fs::read_dir(apt.join("cache/archives"))? {
+        let archives = apt.join("cache/archives");
+        let apt_get = || apt_get(&apt, set.foreign);
+        run::success(apt_get().arg("update"))?;
+        run::success(apt_get().args(["--download-only", "--yes", "install"]).args(set.packages))?;
+        if !set.alone.is_empty() {
+            run::success(apt_get().arg("download").args(set.alone).current_dir(&archives))?;
+        }
+        for package in fs::read_dir(&archives)? {
             let package = package?.path();
             if package.extension().is_some_and(|extension| extension == "deb") {
                 run::success(run::command("dpkg-deb").arg("-x").arg(&package).arg(&root))?;
             }
         }
         fs::remove_dir_all(&apt)?;
+        if set.foreign.is_some() {
+            // One package has emulators of everything, 470 MB of them.
+            for program in fs::read_dir(root.join("usr/bin"))? {
+                let program = program?;
+                if !set.commands.iter().any(|command| program.file_name() == *command) {
+                    fs::remove_file(program.path())?;
+                }
+            }
+        }
         Ok(())
     }
 }
 
 /// apt with a state of its own, and nothing installed yet. Proxies and the like are the machine's.
-fn apt_get(apt: &Path) -> Command {
+fn apt_get(apt: &Path, foreign: Option<&str>) -> Command {
     let mut command = run::command("apt-get");
+    if let Some(foreign) = foreign {
+        command.arg("-o").arg(format!("APT::Architectures::={foreign}"));
+    }
     let options = [
         ("Dir::Etc::sourcelist", apt.join("sources.list")),
         ("Dir::Etc::sourceparts", apt.join("parts")),
@@ -195,6 +254,8 @@ fn wrappers(set: &Set, new: &Path, dir: &Path) -> Result<()> {
             // A script and the program that it calls; the tools themselves are static.
             "valgrind" => format!("VALGRIND_LIB={root}/usr/libexec/valgrind {run} {program}.bin \"$@\""),
             "gdb" => format!("PYTHONHOME={root}/usr {run} {program} --data-directory={root}/usr/share/gdb \"$@\""),
+            // Static, and its own loader.
+            name if name.starts_with("qemu-") => format!("exec {program} \"$@\""),
             "python3.13" => format!("PYTHONHOME={root}/usr {run} {program} \"$@\""),
             // Its own part of the standard library lies where it would be installed.
             "luajit" => {
@@ -221,17 +282,17 @@ fn loader(root: &Path) -> Result<PathBuf> {
     bail!("no loader in {}", root.display());
 }
 
-/// Prepares one command of a newer suite, for the tests of the library, and prints where it is.
+/// Prepares one command of a newer suite, for the tests of the library, and prints where it is. The others of its set lie beside
+/// it.
 pub fn print_one(cache: &Cache, name: &str) -> Result<()> {
     if name == "cargo-deny" {
         println!("{}", cache.cargo_deny()?.display());
         return Ok(());
     }
-    let tools = [("trixie", PYTHON), ("trixie", LUAJIT), ("trixie", CARGO_C), ("sid", PERF)];
-    let Some((suite, set)) = tools.into_iter().find(|(_, set)| set.commands.contains(&name)) else {
+    let Some((suite, set)) = FOR_TESTS.iter().find(|(_, set)| set.commands.contains(&name)) else {
         bail!("no tool {name:?}")
     };
-    println!("{}", cache.commands(suite, &set)?.join(name).display());
+    println!("{}", cache.commands(suite, set)?.join(name).display());
     Ok(())
 }
 

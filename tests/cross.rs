@@ -1,0 +1,417 @@
+//! The library on other machines than this one: it is built for them, the C tests run under qemu's emulation, and code is
+//! registered whose call stacks a debugger then finds by the tables in the jitdump, at each instruction.
+//!
+//! The compiler and the emulator are fetched by `cargo xtask tool`; the C compiler is that of the Debian package
+//! `gcc-aarch64-linux-gnu`. aarch64 belongs to all tests. riscv64 is for those who have `gcc-riscv64-linux-gnu`:
+//! `cargo test --test cross -- --ignored`.
+
+#[path = "support/cfi.rs"]
+mod cfi;
+mod support;
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Write};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use object::{Object, ObjectSymbol};
+
+use support::{checker, describe, genelf, readelf, root, run, scratch_dir, stdout, try_run, Link, STATIC_LIBS};
+
+/// A machine that is emulated.
+struct Target {
+    arch: &'static str,
+    triple: &'static str,
+    /// `e_machine`.
+    machine: u16,
+    /// For code as those compilers make it that know no compressed instructions.
+    flags: &'static [&'static str],
+    built: OnceLock<Built>,
+}
+
+/// What programs for it are made with and run by.
+struct Built {
+    qemu: PathBuf,
+    libraries: PathBuf,
+}
+
+static AARCH64: Target =
+    Target { arch: "aarch64", triple: "aarch64-unknown-linux-gnu", machine: 183, flags: &[], built: OnceLock::new() };
+static RISCV64: Target = Target {
+    arch: "riscv64",
+    triple: "riscv64gc-unknown-linux-gnu",
+    machine: 243,
+    flags: &["-march=rv64g"],
+    built: OnceLock::new(),
+};
+
+impl Target {
+    fn built(&self) -> &Built {
+        self.built.get_or_init(|| {
+            let tool = format!("qemu-{}", self.arch);
+            let found = run(Command::new(env!("CARGO")).current_dir(root()).args(["xtask", "tool", &tool]));
+            let qemu = PathBuf::from(stdout(&found).trim());
+            let dir = root().join("target/c-cross");
+            let mut cargo = Command::new(env!("CARGO"));
+            cargo.current_dir(root()).env("RUSTC", qemu.with_file_name("rustc"));
+            let linker = format!("CARGO_TARGET_{}_LINKER", self.triple.replace('-', "_").to_uppercase());
+            cargo.env(linker, self.compiler());
+            cargo.args(["rustc", "--quiet", "--locked", "--release", "--lib", "--features", "reserve"]);
+            // In one go, which takes two thirds of the time.
+            cargo.args(["--crate-type", "cdylib,staticlib", "--target", self.triple, "--target-dir"]).arg(&dir);
+            run(&mut cargo);
+            let libraries = dir.join(self.triple).join("release");
+            let _ = std::os::unix::fs::symlink("libjitsym.so", libraries.join("libjitsym.so.0.1"));
+            Built { qemu, libraries }
+        })
+    }
+
+    fn compiler(&self) -> String {
+        format!("{}-linux-gnu-gcc", self.arch)
+    }
+
+    /// Where the loader and the libraries of the C compiler's packages lie.
+    fn sysroot(&self) -> String {
+        format!("/usr/{}-linux-gnu", self.arch)
+    }
+
+    fn scratch(&self, name: &str) -> PathBuf {
+        scratch_dir(format!("{}-{name}", self.arch))
+    }
+
+    /// Compiles a program. `whole`: without any shared library.
+    fn compile(&self, sources: &[&Path], link: Link, whole: bool, name: &str) -> PathBuf {
+        let libraries = self.built().libraries.display().to_string();
+        let out = self.scratch("bin").join(name);
+        let mut gcc = Command::new(self.compiler());
+        gcc.current_dir(root()).args(["-g", "-O1", "-fno-omit-frame-pointer", "-Wall", "-Wextra", "-Werror"]);
+        gcc.arg("-Iinclude").args(sources).arg("-o").arg(&out);
+        match link {
+            Link::Shared => {
+                gcc.args([format!("-L{libraries}"), "-ljitsym".into()]);
+                gcc.arg(format!("-Wl,--disable-new-dtags,-rpath,{libraries}"));
+            }
+            _ => {
+                gcc.arg(format!("{libraries}/libjitsym.a"));
+                let replaced = STATIC_LIBS.iter().map(|&library| match library {
+                    "-lgcc_s" if whole => "-lgcc_eh",
+                    library => library,
+                });
+                gcc.args(whole.then_some("-static")).args(replaced);
+            }
+        }
+        run(gcc.arg("-lpthread"));
+        out
+    }
+
+    /// A program, with an end, and a directory for its files as its argument.
+    fn emulated(&self, options: &[&str], program: &Path, dir: &Path) -> Command {
+        if dir.exists() {
+            std::fs::remove_dir_all(dir).expect("empty the directory");
+        }
+        std::fs::create_dir_all(dir).expect("directory");
+        let mut command = Command::new("timeout");
+        command.args(["-k", "5", "600"]).arg(&self.built().qemu).args(["-L", &self.sysroot()]);
+        command.args(options).arg(program).arg(dir);
+        command
+    }
+
+    /// Runs one of the C tests, with its small workload.
+    fn check(&self, test: &str, link: Link, whole: bool, allowed: &[&str]) {
+        let name = format!("{test}-{link:?}{}", if whole { "-whole" } else { "" });
+        let source = PathBuf::from(format!("c-tests/test_{test}.c"));
+        let program = self.compile(&[&source], link, whole, &name);
+        let dir = self.scratch(&name);
+        let mut command = self.emulated(&[], &program, &dir);
+        let output = try_run(command.arg("light"));
+        let clean = output.status.success() && output.stdout == b"ok\n" && output.stderr.is_empty();
+        assert!(clean, "{}", describe(&command, &output));
+        checker::assert_all_sound(&dir, allowed);
+        std::fs::remove_dir_all(&dir).expect("remove the directory");
+    }
+
+    /// The program that registers code of its own machine.
+    fn jit(&self) -> PathBuf {
+        let dir = self.scratch("pieces");
+        let object = |source: &str, flags: &[&str]| {
+            let out = dir.join(source).with_extension("o");
+            let mut gcc = Command::new(self.compiler());
+            gcc.args(["-c", "-O1", "-fno-omit-frame-pointer", "-Wall", "-Wextra", "-Werror"]).args(flags);
+            run(gcc.arg(root().join("c-tests/cross").join(source)).arg("-o").arg(&out));
+            out
+        };
+        let (pieces, compiled) = (object("pieces.S", &[]), object("compiled.c", self.flags));
+        self.compile(&[Path::new("c-tests/cross/main.c"), &pieces, &compiled], Link::Shared, false, "jit")
+    }
+
+    /// The code in the only jitdump of a directory, with its names.
+    fn dumped(&self, dir: &Path) -> Vec<Piece> {
+        let files = std::fs::read_dir(dir).expect("directory").flatten().map(|entry| entry.path());
+        let dump = files.filter(|path| path.extension().is_some_and(|extension| extension == "dump")).next();
+        let bytes = std::fs::read(dump.expect("a jitdump")).expect("read");
+        // linux tools/perf/Documentation/jitdump-specification.txt: magic, version, size, elf_mach.
+        assert_eq!(bytes[12..16], u32::from(self.machine).to_ne_bytes());
+        let pieces = cfi::read_dump(&bytes[..]).into_iter().map(|dumped| {
+            let name = PIECES.iter().find(|(_, name)| dumped.name == *name).expect("a known piece").1;
+            let (eh_frame, hdr, _) = dumped.tables.as_ref().expect("tables");
+            let path = dir.join(format!("{name}.so"));
+            let object = genelf::object(self.machine, &dumped.code, eh_frame, hdr, name);
+            std::fs::write(&path, object).expect("written");
+            Piece { name, object: path, range: dumped.range() }
+        });
+        let pieces: Vec<Piece> = pieces.collect();
+        assert_eq!(pieces.len(), PIECES.len());
+        pieces
+    }
+}
+
+/// Code of a jitdump, and the file that perf would make of it.
+struct Piece {
+    name: &'static str,
+    object: PathBuf,
+    range: Range<u64>,
+}
+
+/// In the order in which they call each other: what they are called in the program, and as registered code.
+const PIECES: [(&str, &str); 5] = [
+    ("compiled", "jit_compiled"),
+    ("framed", "jit_framed"),
+    ("rows", "jit_rows"),
+    ("entry", "jit_entry"),
+    ("fixed", "jit_fixed"),
+];
+
+/// What of the CIE has to be the same, whoever has made it. In which units it counts is each producer's own affair, and where the
+/// CFA is in the beginning is to be seen in the rows.
+fn common(path: &Path) -> Vec<String> {
+    let output = readelf::tool("readelf", "--debug-dump=frames", path);
+    let cie = output.lines().skip_while(|line| !line.ends_with(" CIE")).take_while(|line| !line.contains(" FDE "));
+    let common = cie.filter(|line| line.contains("Augmentation:") || line.contains("Return address column:"));
+    common.take(2).map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+}
+
+/// The tables of registered code say what the assembler says of the same code, and `llvm-dwarfdump` reads them.
+fn tables(target: &Target) {
+    let program = target.jit();
+    let dir = target.scratch("tables");
+    let mut command = target.emulated(&[], &program, &dir);
+    let output = run(&mut command);
+    assert_eq!(stdout(&output), "ok\n", "{}", describe(&command, &output));
+    assert_eq!(checker::assert_all_sound(&dir, &[]), 2);
+
+    let bytes = std::fs::read(&program).expect("read");
+    let file = object::File::parse(&*bytes).expect("an ELF file");
+    let address = |symbol: &str| {
+        let symbol = file.symbols().find(|found| found.name() == Ok(symbol));
+        symbol.unwrap_or_else(|| panic!("no symbol")).address()
+    };
+    for piece in target.dumped(&dir) {
+        let (original, _) = PIECES.iter().find(|(_, name)| *name == piece.name).expect("a known piece");
+        assert_eq!(common(&piece.object), common(&program), "{}", piece.name);
+        assert_eq!(common(&piece.object).len(), 2);
+        let rows = readelf::rows(&piece.object, genelf::TEXT);
+        assert!(rows.len() >= 2, "{}: {rows:?}", piece.name);
+        // Of frame pointers on riscv64 the library knows less: see `jitsym_unwind.fp_pushed`. gcc counts from the stack
+        // pointer on aarch64, which comes to the same: the debugger will see.
+        let is_told_so = *original != "compiled" && !(*original == "framed" && target.machine == 243);
+        if is_told_so {
+            let expected = readelf::rows(&program, address(&format!("{original}_begin")));
+            assert_eq!(rows, expected, "{}", piece.name);
+        }
+        let output = readelf::tool("llvm-dwarfdump", "--eh-frame", &piece.object);
+        assert!(output.contains("FDE cie=00000000 pc=00000080..."), "{output}");
+    }
+    std::fs::remove_dir_all(&dir).expect("remove the directory");
+}
+
+/// A debugger in a conversation.
+struct Debugger {
+    child: Child,
+    output: BufReader<std::process::ChildStdout>,
+}
+
+impl Debugger {
+    fn start(program: &Path) -> Debugger {
+        let mut command = Command::new("timeout");
+        command.args(["-k", "5", "120", "gdb-multiarch", "-nx", "-q", "-ex", "set prompt"]).arg(program);
+        command.env("LC_ALL", "C").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().expect("gdb-multiarch");
+        let output = BufReader::new(child.stdout.take().expect("its output"));
+        Debugger { child, output }
+    }
+
+    /// Gives commands, and returns what has been printed until they were done.
+    fn say(&mut self, commands: &str) -> String {
+        let input = self.child.stdin.as_mut().expect("its input");
+        writeln!(input, "{commands}\necho \\n@said\\n").expect("gdb listens");
+        let mut printed = String::new();
+        while self.output.read_line(&mut printed).expect("gdb answers") > 0 {
+            if printed.ends_with("\n@said\n") {
+                return printed;
+            }
+        }
+        panic!("gdb has ended: {printed}");
+    }
+}
+
+impl Drop for Debugger {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A process that ends with this.
+struct Emulated {
+    child: Child,
+    socket: PathBuf,
+}
+
+impl Drop for Emulated {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+/// The names of the functions of a `bt`, the innermost first.
+fn functions(backtrace: &str) -> Vec<&str> {
+    fn name(line: &str) -> Option<&str> {
+        let rest = line.split_once(' ')?.1.trim_start();
+        let rest = if rest.starts_with("0x") { rest.split_once(" in ")?.1 } else { rest };
+        Some(&rest[..rest.find(" (")?])
+    }
+    backtrace.lines().filter(|line| line.starts_with('#')).map(|line| name(line).unwrap_or("?")).collect()
+}
+
+/// Who is to be on the stack when a function is the innermost: what `fixed` does is done in the frame of `entry`.
+fn expected(innermost: &str) -> Vec<&str> {
+    let mut stack = vec!["main", "run"];
+    stack.extend(PIECES.map(|(_, name)| name));
+    stack.push("reached");
+    let depth = stack.iter().position(|name| *name == innermost).expect("a known function");
+    stack.truncate(depth + 1);
+    if depth > 5 {
+        stack.remove(5);
+    }
+    stack.reverse();
+    stack
+}
+
+/// gdb finds the way from each instruction of the registered code to `main`, with the files that perf would make of the dump and
+/// with nothing else.
+fn debugger(target: &Target) {
+    let program = target.jit();
+    let dir = target.scratch("debugger");
+    // A socket's name has to be short.
+    let socket = std::env::temp_dir().join(format!("jitsym-{}-{}.gdb", target.arch, std::process::id()));
+    let mut command = target.emulated(&["-g", socket.to_str().expect("path")], &program, &dir);
+    let mut emulated =
+        Emulated { child: command.stdout(Stdio::piped()).spawn().expect("started"), socket: socket.clone() };
+    let begin = Instant::now();
+    while !socket.exists() {
+        assert!(begin.elapsed() < Duration::from_secs(30), "qemu does not listen");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let mut gdb = Debugger::start(&program);
+    gdb.say("set pagination off\nset confirm off\nset width 0\nset debuginfod enabled off\nset style enabled off");
+    let printed = gdb.say(&format!("set sysroot {}\ntarget remote {}", target.sysroot(), socket.display()));
+    let printed = printed + &gdb.say("break ready\nbreak reached\ncontinue");
+    assert!(printed.contains("ready ("), "{printed}");
+    // By itself it does not find the way.
+    let printed = gdb.say("continue\nbt\ncontinue");
+    assert!(printed.contains("reached (") && !functions(&printed).contains(&"run"), "{printed}");
+
+    let pieces = target.dumped(&dir);
+    let mut printed = String::new();
+    for piece in &pieces {
+        let offset = piece.range.start - genelf::TEXT;
+        printed += &gdb.say(&format!("add-symbol-file {} -o {offset:#x}", piece.object.display()));
+    }
+    let first = pieces.iter().map(|piece| piece.range.start).min().expect("pieces");
+    let last = pieces.iter().map(|piece| piece.range.end).max().expect("pieces");
+    printed += &gdb.say(&format!("delete\ntbreak *{first:#x}\ncontinue"));
+    printed += &gdb.say(&format!(
+        "set $steps = 0\nwhile $steps < 200\nprintf \"@step %lx\\n\", $pc\nbt\nstepi\n\
+         if (unsigned long)$pc == (unsigned long)&reached\nprintf \"@step %lx\\n\", $pc\nbt\nfinish\nend\n\
+         if $pc < {first:#x} || $pc >= {last:#x}\nloop_break\nend\nset $steps = $steps + 1\nend"
+    ));
+    let mut seen = BTreeSet::new();
+    for step in printed.split("@step ").skip(1) {
+        let pc = u64::from_str_radix(step.lines().next().unwrap_or_default(), 16).expect("an address");
+        let found = functions(step);
+        let innermost = pieces.iter().find(|piece| piece.range.contains(&pc)).map_or("reached", |piece| piece.name);
+        assert_eq!(found, expected(innermost), "at {pc:#x}: {step}");
+        seen.insert(pc);
+    }
+    // No instruction is left out, and `reached` was.
+    let code: Vec<u64> = pieces.iter().flat_map(|piece| piece.range.clone().step_by(4)).collect();
+    assert_eq!(seen.len(), code.len() + 1, "{printed}");
+    assert!(code.iter().all(|pc| seen.contains(pc)), "{printed}");
+
+    gdb.say("delete\ncontinue");
+    let status = emulated.child.wait().expect("waited for");
+    assert!(status.success(), "{status}");
+    std::fs::remove_dir_all(&dir).expect("remove the directory");
+}
+
+/// The tests of a machine.
+macro_rules! machine {
+    ($machine:ident, $target:ident, $(#[$ignored:meta])?) => {
+        mod $machine {
+            use super::*;
+
+            machine! { @programs $target, [$(#[$ignored])?]
+                abi, "abi", Shared, false, &[];
+                abi_static, "abi", Static, false, &[];
+                // Tables for a part of the code only.
+                bad_input, "bad_input", Shared, false, &["unwind-fde-range"];
+                // MOVE records and Android's dialect, which have to be asked for.
+                life, "life", Shared, false, &["code-move", "map-0x"];
+                life_static, "life", Static, true, &["code-move", "map-0x"];
+                threads, "threads", Shared, false, &[];
+                threads_static, "threads", Static, false, &[];
+                stable, "stable", Shared, false, &[];
+                files, "files", Shared, false, &[];
+                host, "host", Shared, false, &[];
+                host_static, "host", Static, false, &[];
+                panics, "panic", Shared, false, &[];
+                late, "late", Shared, false, &[];
+                fork, "fork", Shared, false, &[];
+                fork_static, "fork", Static, false, &[];
+                // MOVE records, which have to be asked for.
+                fork_child, "fork_child", Shared, false, &["code-move"];
+                ends, "ends", Shared, false, &[];
+            }
+
+            #[test]
+            $(#[$ignored])?
+            fn tables() {
+                super::tables(&$target);
+            }
+
+            #[test]
+            $(#[$ignored])?
+            fn debugger() {
+                super::debugger(&$target);
+            }
+        }
+    };
+    (@programs $target:ident, $ignored:tt $($name:ident, $test:literal, $link:ident, $whole:literal, $allowed:expr;)*) => {$(
+        machine! { @program $target, $ignored, $name, $test, $link, $whole, $allowed }
+    )*};
+    (@program $target:ident, [$(#[$ignored:meta])?], $name:ident, $test:literal, $link:ident, $whole:literal, $allowed:expr) => {
+        #[test]
+        $(#[$ignored])?
+        fn $name() {
+            $target.check($test, Link::$link, $whole, $allowed);
+        }
+    };
+}
+
+machine! { aarch64, AARCH64, }
+machine! { riscv64, RISCV64, #[ignore = "wants gcc-riscv64-linux-gnu; for those who change what depends on the machine"] }
