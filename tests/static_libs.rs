@@ -53,6 +53,24 @@ fn beside_another_rust_library() {
     assert!(support::checker::assert_all_sound(&dir, &[]) > 0);
 }
 
+/// A program without any shared library, which is what `-lgcc_eh` is for.
+#[test]
+fn in_a_static_program() {
+    let dir = support::scratch_dir("static");
+    let program = dir.join("program");
+    let mut compiler = Command::new("gcc");
+    compiler
+        .current_dir(support::root())
+        .args(["-static", "-Iinclude", "c-tests/consumers/hello.c", "-o"])
+        .arg(&program);
+    compiler.arg(&support::artifacts().static_lib).arg("-lgcc_eh");
+    support::run(compiler.args(support::STATIC_LIBS.iter().filter(|library| **library != "-lgcc_s")));
+    let headers = support::stdout(&support::run(Command::new("readelf").args(["-l", "-W"]).arg(&program)));
+    assert!(!headers.contains("INTERP") && !headers.contains("DYNAMIC"), "{headers}");
+    support::run(Command::new(&program).arg(&dir));
+    assert!(support::checker::assert_all_sound(&dir, &[]) > 0);
+}
+
 /// Whoever uses little of the library, and asks the linker to leave out what nobody needs, gets less.
 #[test]
 fn unused_parts_are_left_out() {
