@@ -212,6 +212,17 @@ func TestFramesAndLines(t *testing.T) {
 		value(session.Register(info))(f)
 		stats := f.counted(session)
 		f.equal([2]uint64{stats.Registered, stats.NotFree}, [2]uint64{4, 0})
+
+		written := func(addr uintptr, packed bool) uint64 {
+			info = piece
+			info.Addr, info.Unwind, info.Packed = addr, rows, packed
+			before := f.counted(session).JitdumpBytes
+			value(session.Register(info))(f)
+			return f.counted(session).JitdumpBytes - before
+		}
+		if written(addr+0x30000, true) <= written(addr+0x20000, false) {
+			f.Error("packed code has no second record")
+		}
 	})
 	if !bytes.Contains(f.read("jit-%d.dump"), []byte("\x08\x00\x00\x00\x05\x00\x00\x00/src/two.toy\x00")) {
 		f.Error("the lines are not in the dump")

@@ -135,6 +135,13 @@ test('frames and lines arrive', () => {
     const lines = [{ offset: 0, line: 1, file: '/src/one.toy' }, { offset: 3, line: 8, column: 5, file: '/src/two.toy' }];
     session.register({ ...piece, addr: addr + 65536n, lines });
     assert.deepEqual(counted(session, 'registered', 'notFree'), [4, 0]);
+
+    const written = (addr, packed) => {
+      const [before] = counted(session, 'jitdumpBytes');
+      session.register({ ...piece, addr, unwind: rows, packed });
+      return counted(session, 'jitdumpBytes')[0] - before;
+    };
+    assert.ok(written(addr + 0x30000n, true) > written(addr + 0x20000n, false), 'no second record');
   });
   assert.ok(dump().includes('\x08\0\0\0\x05\0\0\0/src/two.toy\0'));
   assert.equal(unwindSize(null), 0);

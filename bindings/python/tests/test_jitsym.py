@@ -149,6 +149,14 @@ class Descriptions(TestCase):
                 self.assertGreater(gap, 40)
                 session.register(ADDR + 4096 * index, 6, "framed", CODE, unwind=unwind, free_after=gap)
             self.assertEqual(self.counted(session, "not_free"), [0])
+
+            def written(addr, packed):
+                (before,) = self.counted(session, "jitdump_bytes")
+                session.register(addr, 6, "a name", CODE, unwind=rows, packed=packed)
+                return self.counted(session, "jitdump_bytes")[0] - before
+
+            # A second record.
+            self.assertGreater(written(ADDR + (2 << 16), True), written(ADDR + (1 << 16), False))
         self.assertEqual(jitsym.unwind_size(None), 0)
         more = jitsym.Rows([*rows.rows, jitsym.Row(5, 7, 8)])
         self.assertGreater(jitsym.unwind_size(more, 6), jitsym.unwind_size(rows, 6))
