@@ -12,6 +12,9 @@ usage: install.sh [OPTION]...
   --includedir=DIR  header (PREFIX/include)
   --bindir=DIR      program (PREFIX/bin)
   --mandir=DIR      manual pages (PREFIX/share/man)
+  --small           builds Rust's standard library too, without its printer of
+                    backtraces, which makes the libraries a third smaller; needs
+                    the library's source (rustup component add rust-src)
 A directory that is not absolute lies below the prefix. Environment:
   DESTDIR             put before every path that is written, for packagers
   CARGO, STRIP, LD, OBJCOPY, AR
@@ -26,10 +29,11 @@ fail() {
   exit 1
 }
 
-prefix=/usr/local libdir=lib includedir=include bindir=bin mandir=share/man
+prefix=/usr/local libdir=lib includedir=include bindir=bin mandir=share/man small=
 while [ $# -gt 0 ]; do
   case $1 in
     --help) usage; exit 0 ;;
+    --small) small=yes; shift; continue ;;
     --prefix=* | --libdir=* | --includedir=* | --bindir=* | --mandir=*) option=${1%%=*} value=${1#*=} ;;
     --prefix | --libdir | --includedir | --bindir | --mandir)
       [ $# -ge 2 ] || fail "$1 needs a directory"
@@ -94,13 +98,27 @@ minor=${minor%%.*}
 if [ "$major" = 0 ]; then soname=libjitsym.so.0.$minor; else soname=libjitsym.so.$major; fi
 shared=libjitsym.so.$version
 
+# What makes the C libraries what they are, besides the release profile.
+set -- --quiet --locked --release --lib --features reserve
+library_release=$release
+if [ -n "$small" ]; then
+  rustc=${RUSTC:-rustc}
+  [ -e "$("$rustc" --print sysroot)/lib/rustlib/src/rust/library/Cargo.lock" ] ||
+    fail "--small needs the source of Rust's standard library: rustup component add rust-src, or your system's rust-src"
+  # The stable compiler can do it, though it calls the options unstable. A target has to be named for them.
+  export RUSTC_BOOTSTRAP=1
+  triple=${CARGO_BUILD_TARGET:-$("$rustc" -vV | sed -n 's/^host: //p')}
+  set -- "$@" --target "$triple" -Zbuild-std=std,panic_unwind -Zbuild-std-features=optimize_for_size
+  library_release=$triple/release
+fi
+
 # One crate type at a time, because there is no LTO as soon as `lib` is among them; a directory for each, so that cargo
 # does not build everything anew for the other.
-"$cargo" rustc --quiet --locked --release --lib --features reserve --crate-type cdylib --target-dir "$target/c-cdylib"
-"$cargo" rustc --quiet --locked --release --lib --features reserve --crate-type staticlib --target-dir "$target/c-staticlib"
-static=$target/c-staticlib/$release/sealed/libjitsym.a
+"$cargo" rustc "$@" --crate-type cdylib --target-dir "$target/c-cdylib"
+"$cargo" rustc "$@" --crate-type staticlib --target-dir "$target/c-staticlib"
+static=$target/c-staticlib/$library_release/sealed/libjitsym.a
 mkdir -p "${static%/*}"
-sh scripts/seal.sh "$target/c-staticlib/$release/libjitsym.a" "$static"
+sh scripts/seal.sh "$target/c-staticlib/$library_release/libjitsym.a" "$static"
 "$cargo" build --quiet --locked --release --bin jitsym --target-dir "$target"
 
 # ---- install ----
@@ -181,7 +199,7 @@ install_template() {
   finish "$2" "$3"
 }
 
-install_stripped 755 "$target/c-cdylib/$release/libjitsym.so" "$libdir" "$shared" --strip-unneeded
+install_stripped 755 "$target/c-cdylib/$library_release/libjitsym.so" "$libdir" "$shared" --strip-unneeded
 install_link "$shared" "$libdir" "$soname"
 install_link "$soname" "$libdir" libjitsym.so
 install_stripped 644 "$static" "$libdir" libjitsym.a --strip-debug

@@ -182,11 +182,21 @@ int cleans_early(int a) {
 
 #[test]
 fn what_gcc_wrote() {
-    let dir = scratch_dir("gcc");
+    what_a_compiler_wrote("gcc", Arch::X86_64, &["-Os", "-mno-red-zone"]);
+}
+
+/// Signed return addresses included.
+#[test]
+fn what_gcc_wrote_for_aarch64() {
+    what_a_compiler_wrote("aarch64-linux-gnu-gcc", Arch::Aarch64, &["-Os", "-mbranch-protection=standard"]);
+}
+
+fn what_a_compiler_wrote(compiler: &str, arch: Arch, more: &[&str]) {
+    let dir = scratch_dir(compiler);
     let (source, library) = (dir.join("functions.c"), dir.join("functions.so"));
     std::fs::write(&source, SOURCE).expect("write the source");
-    for flags in [&["-O2"][..], &["-O0"], &["-O2", "-fno-omit-frame-pointer"], &["-Os", "-mno-red-zone"]] {
-        let mut gcc = Command::new("gcc");
+    for flags in [&["-O2"][..], &["-O0"], &["-O2", "-fno-omit-frame-pointer"], more] {
+        let mut gcc = Command::new(compiler);
         gcc.args(["-shared", "-fPIC", "-fexceptions", "-g0"]).args(flags).arg(&source).arg("-o").arg(&library);
         run(&mut gcc);
 
@@ -202,14 +212,16 @@ fn what_gcc_wrote() {
             .map(|symbol| (symbol.name().expect("a name").to_owned(), symbol.address(), symbol.size()))
             .collect();
         assert_eq!(pieces.len(), 6, "{pieces:?}");
-        // Its CFA is an expression.
-        let plt = file.section_by_name(".plt").expect(".plt");
-        pieces.push(("plt".into(), plt.address(), plt.size()));
+        if arch == Arch::X86_64 {
+            // Its CFA is an expression. Elsewhere it has no tables.
+            let plt = file.section_by_name(".plt").expect(".plt");
+            pieces.push(("plt".into(), plt.address(), plt.size()));
+        }
 
         for (name, addr, size) in pieces {
-            let tables = encode(Arch::X86_64, &unwind, addr, size).expect("encoded").expect("tables");
+            let tables = encode(arch, &unwind, addr, size).expect("encoded").expect("tables");
             assert!(!tables.bytes.windows(2).any(|bytes| bytes == b"zP"), "a personality routine in {name}");
-            let rows = readelf_rows(&elf(Arch::X86_64, &tables, size, &format!("gcc-{name}")), TEXT);
+            let rows = readelf_rows(&elf(arch, &tables, size, &format!("{compiler}-{name}")), TEXT);
             // readelf prints no rows for entries without instructions.
             assert!(rows.len() >= 2 || name == "leaf", "{name} {flags:?}: {rows:?}");
             assert_eq!(rows, readelf_rows(&library, addr), "{name} {flags:?}");

@@ -131,12 +131,16 @@ impl Target {
         let source = PathBuf::from(format!("c-tests/test_{test}.c"));
         let program = self.compile(&[&source], link, whole, &name);
         let dir = self.scratch(&name);
-        let mut command = self.emulated(&[], &program, &dir);
+        self.succeeds(self.emulated(&[], &program, &dir), &dir, allowed);
+    }
+
+    /// Runs a C test, and looks at its files.
+    fn succeeds(&self, mut command: Command, dir: &Path, allowed: &[&str]) {
         let output = try_run(command.arg("light"));
         let clean = output.status.success() && output.stdout == b"ok\n" && output.stderr.is_empty();
         assert!(clean, "{}", describe(&command, &output));
-        checker::assert_all_sound(&dir, allowed);
-        std::fs::remove_dir_all(&dir).expect("remove the directory");
+        checker::assert_all_sound(dir, allowed);
+        std::fs::remove_dir_all(dir).expect("remove the directory");
     }
 
     /// The program that registers code of its own machine.
@@ -171,6 +175,22 @@ impl Target {
         let pieces: Vec<Piece> = pieces.collect();
         assert_eq!(pieces.len(), PIECES.len());
         pieces
+    }
+}
+
+/// Where pages are larger than 4 KiB.
+fn large_pages(target: &Target) {
+    let shim = target.scratch("bin").join("pages.so");
+    let mut gcc = Command::new(target.compiler());
+    gcc.args(["-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]);
+    run(gcc.arg(root().join("c-tests/cross/pages.c")).arg("-o").arg(&shim).arg("-ldl"));
+    let variable = format!("LD_PRELOAD={}", shim.display());
+    for (test, allowed) in [("bad_input", &["unwind-fde-range"][..]), ("files", &[]), ("late", &[])] {
+        let name = format!("{test}-large-pages");
+        let source = PathBuf::from(format!("c-tests/test_{test}.c"));
+        let program = target.compile(&[&source], Link::Shared, false, &name);
+        let dir = target.scratch(&name);
+        target.succeeds(target.emulated(&["-E", &variable], &program, &dir), &dir, allowed);
     }
 }
 
@@ -398,6 +418,12 @@ macro_rules! machine {
             $(#[$ignored])?
             fn tables() {
                 super::tables(&$target);
+            }
+
+            #[test]
+            $(#[$ignored])?
+            fn large_pages() {
+                super::large_pages(&$target);
             }
 
             #[test]

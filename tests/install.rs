@@ -16,6 +16,8 @@ use support::{root, run, scratch_dir, stdout, try_run, STATIC_LIBS};
 
 /// The most that the shared library may weigh, as it is installed.
 const SHARED_SIZE_MAX: u64 = 700 * 1024;
+/// The same if the standard library is built for it.
+const SMALL_SIZE_MAX: u64 = 450 * 1024;
 
 /// As distributions with more than one architecture have it. Also a header that does not lie directly in `include`.
 fn multiarch() -> &'static Tree {
@@ -450,4 +452,16 @@ fn shared_library_size() {
     assert!(!sections.contains(".debug_") && !sections.contains(".symtab"), "{sections}");
     let size = fs::metadata(&library).expect("library").len();
     assert!(size <= SHARED_SIZE_MAX, "the shared library has {size} bytes, at most {SHARED_SIZE_MAX} are allowed");
+}
+
+/// With a standard library of its own. Takes minutes, and the source of that, which the compilers of most machines come without.
+#[test]
+#[ignore = "needs the source of Rust's standard library"]
+fn small_library_size() {
+    let scratch = scratch_dir("small");
+    fs::remove_dir_all(&scratch).expect("clear the directory");
+    installed::install(&scratch, &["--prefix=/usr", "--small"]);
+    let size = fs::metadata(scratch.join("usr/lib/libjitsym.so")).expect("library").len();
+    println!("{size} bytes");
+    assert!(size <= SMALL_SIZE_MAX, "the small shared library has {size} bytes, at most {SMALL_SIZE_MAX} are allowed");
 }

@@ -23,7 +23,10 @@ fn python() -> Command {
         run(&mut pip);
         env
     });
-    perf::command(env.join("bin/python"))
+    let mut python = perf::command(env.join("bin/python"));
+    // Nothing but what was installed there, and nothing is left in the source tree.
+    python.args(["-I", "-B"]);
+    python
 }
 
 fn script(file: &str) -> PathBuf {
@@ -33,8 +36,7 @@ fn script(file: &str) -> PathBuf {
 #[test]
 fn the_package_passes_its_own_tests() {
     let mut tests = python();
-    // Nothing is left in the source tree.
-    tests.args(["-B", "-m", "unittest", "discover", "--start-directory"]).arg(package("python").join("tests"));
+    tests.args(["-m", "unittest", "discover", "--start-directory"]).arg(package("python").join("tests"));
     run(with_library(&mut tests));
 }
 
@@ -53,7 +55,7 @@ fn the_readme_tells_the_truth() {
 #[test]
 fn the_package_has_the_c_interface_right() {
     let mut command = python();
-    command.arg("-B").arg(script("header.py")).arg(plain_header()).env("JITSYM_DIR", scratch_dir("cffi"));
+    command.arg(script("header.py")).arg(plain_header()).env("JITSYM_DIR", scratch_dir("cffi"));
     println!("{}", stdout(&run(with_library(&mut command))));
 }
 
@@ -63,6 +65,6 @@ fn the_package_has_the_c_interface_right() {
 fn perf_sees_what_python_compiles() {
     let python = python();
     check_guest("guest", |record, dir| {
-        record.arg(python.get_program()).arg(script("guest.py")).arg(dir);
+        record.arg(python.get_program()).args(python.get_args()).arg(script("guest.py")).arg(dir);
     });
 }

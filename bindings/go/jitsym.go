@@ -43,7 +43,8 @@ type Options struct {
 	JitdumpMax uint64
 }
 
-// A Session is open until Close, or until the process ends, and not until the garbage collector finds it.
+// A Session is open until Close, or until the process ends, and not until the garbage collector finds it. Calls on a nil Session
+// fail and are harmless, so a host may go on without one.
 type Session struct {
 	handle C.handle
 	closed atomic.Bool
@@ -132,7 +133,7 @@ func (s *Session) Register(info CodeInfo) (Code, error) {
 		return Code{}, ErrLineFile
 	}
 	var id C.jitsym_id
-	if err := check(C.go_register(s.handle, code, info.Name, bytes, &id)); err != nil {
+	if err := check(C.go_register(s.c(), code, info.Name, bytes, &id)); err != nil {
 		return Code{}, err
 	}
 	return Code{s, id, info.Size}, nil
@@ -155,7 +156,7 @@ func (c Code) Move(target Target) error {
 	if err != nil {
 		return err
 	}
-	return check(C.go_move(c.session.handle, c.id, C.jitsym_move_target{
+	return check(C.go_move(c.session.c(), c.id, C.jitsym_move_target{
 		struct_size: C.sizeof_jitsym_move_target,
 		addr:        C.uint64_t(target.Addr),
 		free_after:  C.uint64_t(target.FreeAfter),
@@ -168,7 +169,7 @@ func (c Code) Unregister() error {
 	if c.id == 0 {
 		return nil
 	}
-	return check(C.go_unregister(c.session.handle, c.id))
+	return check(C.go_unregister(c.session.c(), c.id))
 }
 
 // ID is the library's name for the code; 0 if no sink runs and nothing is remembered.
@@ -176,35 +177,35 @@ func (c Code) ID() uint64 { return uint64(c.id) }
 
 // UnregisterRange tells that all code that the range touches is gone, whoever has registered it.
 func (s *Session) UnregisterRange(addr uintptr, size uint64) error {
-	return check(C.go_unregister_range(s.handle, C.uint64_t(addr), C.uint64_t(size)))
+	return check(C.go_unregister_range(s.c(), C.uint64_t(addr), C.uint64_t(size)))
 }
 
 // Flush waits until all that was registered is in the files; 0 stands for the library's own limit.
 func (s *Session) Flush(timeout time.Duration) error {
-	return check(C.go_flush(s.handle, milliseconds(timeout)))
+	return check(C.go_flush(s.c(), milliseconds(timeout)))
 }
 
 // Enable starts sinks in the running process; 0 stands for those of the session.
-func (s *Session) Enable(sinks Sink) error { return check(C.go_enable(s.handle, C.uint32_t(sinks))) }
+func (s *Session) Enable(sinks Sink) error { return check(C.go_enable(s.c(), C.uint32_t(sinks))) }
 
 // Disable stops sinks in the running process; 0 stands for all.
-func (s *Session) Disable(sinks Sink) error { return check(C.go_disable(s.handle, C.uint32_t(sinks))) }
+func (s *Session) Disable(sinks Sink) error { return check(C.go_disable(s.c(), C.uint32_t(sinks))) }
 
 // Close writes what is pending. The files stay, to be read after the recording. The second time is harmless.
 func (s *Session) Close() error {
-	if s.closed.Swap(true) {
+	if s != nil && s.closed.Swap(true) {
 		return nil
 	}
-	return check(C.go_close(s.handle))
+	return check(C.go_close(s.c()))
 }
 
 // LastError is the text of the last failure of a sink; empty if there was none.
-func (s *Session) LastError() (string, error) { return lastError(s.handle) }
+func (s *Session) LastError() (string, error) { return lastError(s.c()) }
 
 // Path is the file that a sink writes.
 func (s *Session) Path(sink Sink) (string, error) {
 	return text(C.JITSYM_DIR_MAX+64, func(buffer *C.char, size C.size_t) C.jitsym_status {
-		return C.go_path(s.handle, C.uint32_t(sink), buffer, size)
+		return C.go_path(s.c(), C.uint32_t(sink), buffer, size)
 	})
 }
 
@@ -215,7 +216,15 @@ func Available() bool { return C.go_load() == C.JITSYM_OK }
 // Version is the version of the library that is running; empty if there is none.
 func Version() string { return C.GoString(C.go_version()) }
 
-func (s *Session) stats(out *C.jitsym_stats) error { return check(C.go_get_stats(s.handle, out)) }
+func (s *Session) stats(out *C.jitsym_stats) error { return check(C.go_get_stats(s.c(), out)) }
+
+// c is the session in C, where none is refused.
+func (s *Session) c() C.handle {
+	if s == nil {
+		return 0
+	}
+	return s.handle
+}
 
 func lastError(session C.handle) (string, error) {
 	return text(4096, func(buffer *C.char, size C.size_t) C.jitsym_status {

@@ -297,6 +297,16 @@ func TestWithoutTheLibrary(t *testing.T) {
 	f.equal(jitsym.Version(), "0.1.0")
 }
 
+func TestWithoutASession(t *testing.T) {
+	f := begin(t)
+	var session *jitsym.Session
+	code, err := session.Register(piece)
+	f.is(err, jitsym.ErrSession)
+	f.ok(code.Unregister())
+	f.is(session.Flush(0), jitsym.ErrSession)
+	f.is(session.Close(), jitsym.ErrSession)
+}
+
 func TestGoroutines(t *testing.T) {
 	f := begin(t)
 	f.with(nil, func(session *jitsym.Session) {

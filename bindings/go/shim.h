@@ -1,5 +1,7 @@
 /*
  * What Go calls. The functions of jitsym_dl.h themselves are macros, which cgo does not take for functions.
+ *
+ * SPDX-License-Identifier: MIT OR Apache-2.0
  */
 #include <jitsym_dl.h>
 

@@ -68,7 +68,8 @@ theirs = {}
 for name in set(re.findall(r"^\} (jitsym_\w+);", text, re.MULTILINE)):
     if ffi.typeof(name).kind == "enum":
         theirs.update(ffi.typeof(name).relements)
-check("enumerators", numbers, theirs)
+for name in sorted(numbers.keys() | theirs.keys()):
+    check(name, numbers.get(name), theirs.get(name))
 
 functions = set(re.findall(r"\b(jitsym_\w+)\(", text)) - {"jitsym_flush_from_signal"}
 check("functions", sorted(_abi.FUNCTIONS), sorted(functions))

@@ -228,7 +228,7 @@ class Errors(TestCase):
         for lib, reason in (("/nonexistent/libjitsym.so", "No such file"), ("libm.so.6", "undefined symbol")):
             environment = {**os.environ, "JITSYM_LIB": lib}
             out = subprocess.run(
-                [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+                [sys.executable, "-I", "-c", program], env=environment, capture_output=True, text=True, check=True
             )
             self.assertIn("True no libjitsym (JITSYM_ERR_LIBRARY): ", out.stdout)
             self.assertIn(reason, out.stdout)
