@@ -100,6 +100,8 @@ type CodeInfo struct {
 	// Stable promises that Bytes is no memory of Go's but a mapping, which stays as it is until the code is unregistered.
 	// Then they are not copied now.
 	Stable bool
+	// Packed says that other code lies behind this without a gap; its stacks then cost a second record.
+	Packed bool
 }
 
 // Code is a piece of registered code: a value that can be copied, and used by any goroutine. It is live until Unregister, or
@@ -128,6 +130,9 @@ func (s *Session) Register(info CodeInfo) (Code, error) {
 		line_size:   C.sizeof_jitsym_line,
 		free_after:  C.uint64_t(info.FreeAfter),
 		flags:       flags(info.Stable),
+	}
+	if info.Packed {
+		code.flags |= C.JITSYM_CODE_PACKED
 	}
 	if memory.nul {
 		return Code{}, ErrLineFile

@@ -48,6 +48,8 @@ export interface CodeInfo extends Place {
   name: string;
   unwind?: Unwind | null;
   lines?: Line[];
+  /** Other code lies behind this without a gap; its stacks then cost a second record. */
+  packed?: boolean;
 }
 
 /** The library's options; what is left out it decides itself. */

@@ -76,7 +76,7 @@ class Session {
     this.#session = new Handle(library, out[0]);
   }
 
-  register({ addr, size, name, bytes, unwind, lines, freeAfter = 0, stable = false }) {
+  register({ addr, size, name, bytes, unwind, lines, freeAfter = 0, stable = false, packed = false }) {
     const id = [0];
     if (typeof name !== 'string') throw new TypeError(`name is not a string: ${name}`);
     this.#session.call(
@@ -91,7 +91,7 @@ class Session {
         unwind: described(unwind),
         ...lineTable(lines),
         free_after: u64(freeAfter, 'freeAfter'),
-        flags: stable ? CodeFlag.STABLE : 0,
+        flags: (stable ? CodeFlag.STABLE : 0) | (packed ? CodeFlag.PACKED : 0),
       },
       id,
     );

@@ -37,6 +37,7 @@ impl Set {
 pub const PERF: Set = Set::new("perf", &["linux-perf", "binutils"], &["perf", "objdump", "addr2line"]);
 pub const DEBUGGERS: Set = Set::new("debuggers", &["gdb", "valgrind"], &["gdb", "valgrind"]);
 pub const PYTHON: Set = Set::new("python", &["python3.13"], &["python3.13"]);
+const LUAJIT: Set = Set::new("luajit", &["luajit"], &["luajit"]);
 const CARGO_C: Set = Set::new("cargo-c", &["cargo-c"], &["cargo-cinstall"]);
 pub const BPFTRACE: Set = Set::new("bpftrace", &["bpftrace"], &["bpftrace"]);
 
@@ -58,9 +59,15 @@ const CROSS_RISCV64: Set = Set {
     commands: &["rustc", "qemu-riscv64"],
 };
 
-/// What the tests of the library use, by the last of the commands, and where it is taken from.
-const FOR_TESTS: [(&str, Set); 4] =
-    [("trixie", PYTHON), ("trixie", CARGO_C), ("forky", CROSS_AARCH64), ("forky", CROSS_RISCV64)];
+/// What the tests of the library use, and where it is taken from.
+const FOR_TESTS: [(&str, Set); 6] = [
+    ("trixie", PYTHON),
+    ("trixie", LUAJIT),
+    ("sid", PERF),
+    ("trixie", CARGO_C),
+    ("forky", CROSS_AARCH64),
+    ("forky", CROSS_RISCV64),
+];
 
 /// Where libraries and the loader lie; older suites have some in `/lib`.
 const LIBRARIES: [&str; 4] = ["usr/lib/ARCH-linux-gnu", "lib/ARCH-linux-gnu", "usr/lib", "lib"];
@@ -250,6 +257,10 @@ fn wrappers(set: &Set, new: &Path, dir: &Path) -> Result<()> {
             // Static, and its own loader.
             name if name.starts_with("qemu-") => format!("exec {program} \"$@\""),
             "python3.13" => format!("PYTHONHOME={root}/usr {run} {program} \"$@\""),
+            // Its own part of the standard library lies where it would be installed.
+            "luajit" => {
+                format!("LUA_PATH=\"${{LUA_PATH:-;;}};{root}/usr/share/luajit-2.1/?.lua\" {run} {program} \"$@\"")
+            }
             _ => format!("{run} {program} \"$@\""),
         };
         let path = bin.join(name);
@@ -278,8 +289,9 @@ pub fn print_one(cache: &Cache, name: &str) -> Result<()> {
         println!("{}", cache.cargo_deny()?.display());
         return Ok(());
     }
-    let is_last = |(_, set): &&(&str, Set)| set.commands.last() == Some(&name);
-    let Some((suite, set)) = FOR_TESTS.iter().find(is_last) else { bail!("no tool {name:?}") };
+    let Some((suite, set)) = FOR_TESTS.iter().find(|(_, set)| set.commands.contains(&name)) else {
+        bail!("no tool {name:?}")
+    };
     println!("{}", cache.commands(suite, set)?.join(name).display());
     Ok(())
 }

@@ -91,6 +91,7 @@ class UnwindKind(enum.IntEnum):
 
 class CodeFlag(enum.IntFlag):
     STABLE = 1
+    PACKED = 2
 
 
 class SpoolState(enum.IntEnum):

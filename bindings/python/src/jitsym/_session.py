@@ -144,6 +144,7 @@ class Session:
         lines: Iterable[Line | tuple[Any, ...]] = (),
         free_after: int = 0,
         stable: bool = False,
+        packed: bool = False,
     ) -> Code:
         """Registers code: from now on samples in `size` bytes from `addr` on belong to `name`.
 
@@ -151,6 +152,7 @@ class Session:
         writable mapping of the same memory, or the bytes that were copied there. Without it the library asks the kernel
         to read at `addr`. `free_after` bytes behind the code hold no other code (see `unwind_size`). With `stable` the
         bytes stay where they are until the code is unregistered, and are not copied now; `bytes` is an address then.
+        `packed` code has none free behind it; its stacks then cost a second record.
         """
         keep: list[Any] = []
         text = name.encode("utf-8", "surrogatepass")
@@ -168,7 +170,7 @@ class Session:
             code.line_count = len(rows)
             code.line_size = ctypes.sizeof(_abi.jitsym_line)
         code.free_after = unsigned(free_after, 64, "free_after")
-        code.flags = _abi.CodeFlag.STABLE if stable else 0
+        code.flags = _abi.CodeFlag.STABLE * stable | _abi.CodeFlag.PACKED * packed
         id = ctypes.c_uint64()
         self._call("jitsym_register", code, id)
         return Code(self, id.value, code.size)
