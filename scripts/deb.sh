@@ -8,7 +8,7 @@
 # DEBFULLNAME and DEBEMAIL say whose packages they are, as for Debian's own tools; SOURCE_DATE_EPOCH when they were made.
 set -eu
 
-[ $# = 1 ] || { sed -n '2,/^$/p' "$0" | sed 's/^# \{0,1\}//' >&2; exit 2; }
+[ $# = 1 ] || { sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 mkdir -p "$1"
 out=$(cd "$1" && pwd)
 cd "$(dirname "$0")/.."

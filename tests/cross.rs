@@ -64,6 +64,12 @@ impl Target {
             cargo.args(["--crate-type", "cdylib,staticlib", "--target", self.triple, "--target-dir"]).arg(&dir);
             run(&mut cargo);
             let libraries = dir.join(self.triple).join("release");
+            // As it is installed: see scripts/seal.sh.
+            let tool = |name: &str| format!("{}-linux-gnu-{name}", self.arch);
+            let mut seal = Command::new("sh");
+            seal.env("LD", tool("ld")).env("OBJCOPY", tool("objcopy")).env("AR", tool("ar"));
+            seal.arg(root().join("scripts/seal.sh")).arg(libraries.join("libjitsym.a"));
+            run(seal.arg(libraries.join("libjitsym-sealed.a")));
             let _ = std::os::unix::fs::symlink("libjitsym.so", libraries.join("libjitsym.so.0.1"));
             Built { qemu, libraries }
         })
@@ -95,7 +101,7 @@ impl Target {
                 gcc.arg(format!("-Wl,--disable-new-dtags,-rpath,{libraries}"));
             }
             _ => {
-                gcc.arg(format!("{libraries}/libjitsym.a"));
+                gcc.arg(format!("{libraries}/libjitsym-sealed.a"));
                 let replaced = STATIC_LIBS.iter().map(|&library| match library {
                     "-lgcc_s" if whole => "-lgcc_eh",
                     library => library,
