@@ -6,6 +6,8 @@ cd "$(dirname "$0")/.."
 
 need cc=gcc g++=g++ clang=clang /usr/include/stdio.h=libc6-dev perf=linux-perf objdump=binutils valgrind=valgrind \
     luajit=luajit node=nodejs llvm-dwarfdump=llvm pkg-config=pkg-config cmake=cmake make=make strace=strace \
+    aarch64-linux-gnu-gcc=gcc-aarch64-linux-gnu /usr/aarch64-linux-gnu/include/stdio.h=libc6-dev-arm64-cross \
+    gdb-multiarch=gdb-multiarch \
     /usr/share/keyrings/debian-archive-keyring.gpg=debian-archive-keyring
 
 cargo test --locked "$@"

@@ -1,15 +1,30 @@
 /*
- * Preloaded, it has a program believe in pages of 64 KiB, as kernels for aarch64 may have: that is what it is told, and every
- * mapping whose place it leaves open begins with such a page and fills the last one.
+ * Preloaded, it has a program believe in pages of 64 KiB, as kernels for aarch64 may have: that is what it is told; every
+ * mapping whose place it leaves open begins with such a page and fills the last one; and what is done to a part of a page is
+ * refused, as such a kernel refuses it, or done to all of it.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <stdint.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 enum { PAGE = 65536 };
+
+static size_t whole_pages(size_t size) {
+  return (size + PAGE - 1) / PAGE * PAGE;
+}
+
+/* A system call about memory, unless it is refused. */
+static long on_pages(long number, void *at, size_t size, long argument) {
+  if ((uintptr_t)at % PAGE != 0) {
+    errno = EINVAL;
+    return -1;
+  }
+  return syscall(number, at, whole_pages(size), argument);
+}
 
 static void *map(void *at, size_t size, int protection, int flags, int file, off_t offset) {
   return (void *)syscall(SYS_mmap, at, size, protection, flags, file, offset);
@@ -24,24 +39,40 @@ int getpagesize(void) {
   return PAGE;
 }
 
+int munmap(void *at, size_t size) {
+  return (int)on_pages(SYS_munmap, at, size, 0);
+}
+
+int mprotect(void *at, size_t size, int protection) {
+  return (int)on_pages(SYS_mprotect, at, size, protection);
+}
+
+int madvise(void *at, size_t size, int advice) {
+  return (int)on_pages(SYS_madvise, at, size, advice);
+}
+
 void *mmap(void *at, size_t size, int protection, int flags, int file, off_t offset) {
-  if (at != NULL) {
-    return map(at, size, protection, flags, file, offset);
+  if (offset % PAGE != 0 || ((flags & MAP_FIXED) && (uintptr_t)at % PAGE != 0)) {
+    errno = EINVAL;
+    return MAP_FAILED;
   }
-  size_t whole = (size + PAGE - 1) / PAGE * PAGE;
+  size_t whole = whole_pages(size);
+  if (at != NULL) {
+    return map(at, flags & MAP_ANONYMOUS ? whole : size, protection, flags, file, offset);
+  }
   char *room = map(NULL, whole + PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (room == MAP_FAILED) {
     return room;
   }
-  char *begin = (char *)(((uintptr_t)room + PAGE - 1) / PAGE * PAGE);
+  char *begin = (char *)whole_pages((uintptr_t)room);
   size_t before = (size_t)(begin - room);
   if (before > 0) {
-    munmap(room, before);
+    syscall(SYS_munmap, room, before);
   }
-  munmap(begin + whole, PAGE - before);
+  syscall(SYS_munmap, begin + whole, PAGE - before);
   void *mapped = map(begin, flags & MAP_ANONYMOUS ? whole : size, protection, flags | MAP_FIXED, file, offset);
   if (mapped == MAP_FAILED) {
-    munmap(begin, whole);
+    syscall(SYS_munmap, begin, whole);
   }
   return mapped;
 }
