@@ -1,12 +1,13 @@
 /*
  * Preloaded, it has a program believe in pages of 64 KiB, as kernels for aarch64 may have: that is what it is told; every
- * mapping whose place it leaves open begins with such a page and fills the last one; and what is done to a part of a page is
- * refused, as such a kernel refuses it, or done to all of it.
+ * mapping whose place it leaves open begins with such a page and fills the last one; and what is done to the last page is
+ * done to all of it. Such a kernel refuses what begins within a page. The library might not mind; but it should never come to
+ * that, so it ends the program.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
-#include <errno.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -17,12 +18,17 @@ static size_t whole_pages(size_t size) {
   return (size + PAGE - 1) / PAGE * PAGE;
 }
 
-/* A system call about memory, unless it is refused. */
-static long on_pages(long number, void *at, size_t size, long argument) {
-  if ((uintptr_t)at % PAGE != 0) {
-    errno = EINVAL;
-    return -1;
+static void begins_with_page(uint64_t at) {
+  if (at % PAGE != 0) {
+    static const char message[] = "not the begin of a page\n";
+    syscall(SYS_write, 2, message, sizeof message - 1);
+    abort();
   }
+}
+
+/* A system call about memory. */
+static long on_pages(long number, void *at, size_t size, long argument) {
+  begins_with_page((uintptr_t)at);
   return syscall(number, at, whole_pages(size), argument);
 }
 
@@ -52,9 +58,9 @@ int madvise(void *at, size_t size, int advice) {
 }
 
 void *mmap(void *at, size_t size, int protection, int flags, int file, off_t offset) {
-  if (offset % PAGE != 0 || ((flags & MAP_FIXED) && (uintptr_t)at % PAGE != 0)) {
-    errno = EINVAL;
-    return MAP_FAILED;
+  begins_with_page((uint64_t)offset);
+  if (flags & MAP_FIXED) {
+    begins_with_page((uintptr_t)at);
   }
   size_t whole = whole_pages(size);
   if (at != NULL) {
@@ -79,4 +85,18 @@ void *mmap(void *at, size_t size, int protection, int flags, int file, off_t off
 
 void *mmap64(void *at, size_t size, int protection, int flags, int file, off64_t offset) {
   return mmap(at, size, protection, flags, file, offset);
+}
+
+/* As the library uses it: for private memory that may move. */
+void *mremap(void *at, size_t from, size_t to, int flags, ...) {
+  begins_with_page((uintptr_t)at);
+  if (whole_pages(to) == whole_pages(from)) {
+    return at;
+  }
+  void *place = mmap(NULL, to, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (place == MAP_FAILED) {
+    return place;
+  }
+  flags |= MREMAP_MAYMOVE | MREMAP_FIXED;
+  return (void *)syscall(SYS_mremap, at, whole_pages(from), whole_pages(to), flags, place);
 }
