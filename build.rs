@@ -1,15 +1,48 @@
-//! Link arguments of the shared library, which cargo does not set by itself.
+//! Link arguments of the shared library, which cargo does not set by itself, and the CMake package for cargo-c.
+
+use std::path::PathBuf;
+use std::{env, fs};
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=cmake");
     // While the major version is 0, every minor version may break the ABI.
-    let major = std::env::var("CARGO_PKG_VERSION_MAJOR").unwrap_or_default();
-    let minor = std::env::var("CARGO_PKG_VERSION_MINOR").unwrap_or_default();
-    let soversion = if major == "0" { format!("0.{minor}") } else { major };
-    // cargo-c sets the soname by itself.
-    if std::env::var_os("CARGO_FEATURE_CAPI").is_none() {
-        println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libjitsym.so.{soversion}");
+    let major = env::var("CARGO_PKG_VERSION_MAJOR").unwrap_or_default();
+    let minor = env::var("CARGO_PKG_VERSION_MINOR").unwrap_or_default();
+    let soversion = if major == "0" { format!("0.{minor}") } else { major.clone() };
+    let soname = format!("libjitsym.so.{soversion}");
+    if env::var_os("CARGO_FEATURE_CAPI").is_some() {
+        // cargo-c sets the soname by itself.
+        cmake_package(&soname, &major, &minor);
+    } else {
+        println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,{soname}");
     }
     // Threads may be in the library, or come back to it when they end, after a dlclose.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
+}
+
+/// Fills in cmake/*.in for `PREFIX/share/cmake/jitsym`, from where cargo-c installs data. scripts/install.sh does the same for
+/// where it installs it.
+fn cmake_package(soname: &str, major: &str, minor: &str) {
+    let version = env::var("CARGO_PKG_VERSION").unwrap_or_default();
+    let shared_file = format!("libjitsym.so.{version}");
+    let values = [
+        ("VERSION", &*version),
+        ("VERSION_MAJOR", major),
+        ("VERSION_MINOR", minor),
+        ("SONAME", soname),
+        ("SHARED_FILE", &shared_file),
+        ("STATIC_LIBS_LIST", "-lgcc_s;-lutil;-lrt;-lpthread;-lm;-ldl;-lc"),
+        ("CMAKE_TO_LIBDIR", "../../../lib/${CMAKE_LIBRARY_ARCHITECTURE};../../../lib64;../../../lib"),
+        ("CMAKE_TO_INCLUDEDIR", "../../../include"),
+    ];
+    let dir = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join("capi");
+    fs::create_dir_all(&dir).expect("directory for the CMake package");
+    for name in ["jitsymConfig.cmake", "jitsymConfigVersion.cmake"] {
+        let mut text = fs::read_to_string(format!("cmake/{name}.in")).expect("template");
+        for (placeholder, value) in values {
+            text = text.replace(&format!("@{placeholder}@"), value);
+        }
+        fs::write(dir.join(name), text).expect("CMake package");
+    }
 }

@@ -193,6 +193,7 @@ static const struct {
     STATUS(32, JITSYM_ERR_INTERNAL),
     STATUS(33, JITSYM_ERR_WRITER),
     STATUS(34, JITSYM_ERR_FORBIDDEN),
+    STATUS(35, JITSYM_ERR_LIBRARY),
 };
 
 enum { STATUS_COUNT = sizeof statuses / sizeof statuses[0] };

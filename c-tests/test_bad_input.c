@@ -113,7 +113,7 @@ static void codes(void) {
   CODE_REFUSED(JITSYM_ERR_TOO_LARGE, &code);
   code = test_code(ADDR, 64, "refused");
 
-  for (int bit = 1; bit < 32; bit++) {
+  for (int bit = 2; bit < 32; bit++) {
     code.flags = (uint32_t)1 << bit;
     CODE_REFUSED(JITSYM_ERR_FLAGS, &code);
   }
@@ -548,7 +548,9 @@ static void moves(void) {
     REFUSED(JITSYM_ERR_STRUCT_SIZE, jitsym_move(session, id, &target));
   }
   target.struct_size = sizeof target;
-  target.flags = 2;
+  target.flags = JITSYM_CODE_PACKED;
+  REFUSED(JITSYM_ERR_FLAGS, jitsym_move(session, id, &target));
+  target.flags = 4;
   REFUSED(JITSYM_ERR_FLAGS, jitsym_move(session, id, &target));
   target.flags = 0;
   target.reserved = 1;

@@ -2,7 +2,7 @@
  * The ground truth for the tests that run real profilers: a small JIT whose functions burn known shares of time in
  * known call stacks, and which prints what a profiler ought to find.
  *
- *   truth_jit [scenario=stacks|walk|move|reuse|free|many|late] [layout=gap|packed|lied] [sinks=map|jitdump|both]
+ *   truth_jit [scenario=stacks|walk|move|reuse|free|many|late] [layout=gap|packed|lied|marked] [sinks=map|jitdump|both]
  *             [seconds=S] [dir=DIR] [count=N] [wait=0|1]
  *
  * Every function takes a number of rounds to burn, and a path: the functions that it and its callees are to call. So
@@ -85,7 +85,7 @@ static char *report;
 static size_t report_size;
 static FILE *report_file;
 
-enum layout { GAP, PACKED, LIED };
+enum layout { GAP, PACKED, LIED, MARKED };
 
 static struct {
   const char *scenario, *dir;
@@ -269,7 +269,7 @@ static uint64_t unwind_size(struct function *f, uint64_t addr) {
 static uint64_t copy_code(struct function *f, uint8_t *at) {
   where(f)->addr = (uint64_t)(uintptr_t)at;
   memcpy(at, f->code.data, f->code.size);
-  return option.layout == PACKED ? 0 : unwind_size(f, where(f)->addr);
+  return option.layout == PACKED || option.layout == MARKED ? 0 : unwind_size(f, where(f)->addr);
 }
 
 static void announce(int index, uint64_t free_after) {
@@ -291,6 +291,7 @@ static void announce(int index, uint64_t free_after) {
   code.line_count = f->line_count;
   code.line_size = sizeof *f->lines;
   code.free_after = free_after;
+  code.flags = option.layout == MARKED ? JITSYM_CODE_PACKED : 0;
 
   struct place *p = new_place(index, f->name, where(f)->addr, f->code.size, "register");
   check(jitsym_register(session, &code, &where(f)->id), "jitsym_register");
@@ -902,7 +903,7 @@ static uint32_t choice(const char *value, const char *const *names, uint32_t cou
 }
 
 static void parse_options(int argc, char **argv) {
-  static const char *const layouts[] = {"gap", "packed", "lied"};
+  static const char *const layouts[] = {"gap", "packed", "lied", "marked"};
   static const char *const sinks[] = {"map", "jitdump", "both"};
   static const uint32_t bits[] = {JITSYM_SINK_MAP, JITSYM_SINK_JITDUMP, JITSYM_SINK_MAP | JITSYM_SINK_JITDUMP};
   const char *value;
@@ -912,7 +913,7 @@ static void parse_options(int argc, char **argv) {
       continue;
     }
     if (option_value(argv[i], "layout", &value)) {
-      option.layout = (enum layout)choice(value, layouts, 3);
+      option.layout = (enum layout)choice(value, layouts, 4);
     } else if (option_value(argv[i], "sinks", &value)) {
       option.sinks = bits[choice(value, sinks, 3)];
     } else if (option_value(argv[i], "seconds", &value)) {

@@ -224,6 +224,10 @@ typedef enum jitsym_status {
    * The variable `JITSYM_LATE` forbids to enable sinks at run time.
    */
   JITSYM_ERR_FORBIDDEN = 34,
+  /**
+   * From `jitsym_dl.h` alone: the shared library was not found, or is of a version with another ABI.
+   */
+  JITSYM_ERR_LIBRARY = 35,
 } jitsym_status;
 
 /**
@@ -375,6 +379,13 @@ typedef enum jitsym_code_flag {
    * not read them yet, 10 seconds at most. If the process is killed before, the record is recovered without them.
    */
   JITSYM_CODE_STABLE = 1,
+  /**
+   * Other code lies behind this, or will: `free_after` is 0. Builds of perf with libunwind find unwind tables only behind
+   * the code, so with this flag the jitdump has another small record, for a place below the code at which nothing is, and the
+   * tables lie behind that. `perf inject` then makes each object twice, and the process has some address space less. Without
+   * an unwind description the flag means nothing. Not for `jitsym_move_target`: packed code stays packed.
+   */
+  JITSYM_CODE_PACKED = 2,
 } jitsym_code_flag;
 
 /**

@@ -11,9 +11,14 @@ usage: install.sh [OPTION]...
   --libdir=DIR      libraries, pkg-config file and CMake package (PREFIX/lib)
   --includedir=DIR  header (PREFIX/include)
   --bindir=DIR      program (PREFIX/bin)
+  --mandir=DIR      manual pages (PREFIX/share/man)
+  --small           builds Rust's standard library too, without its printer of
+                    backtraces, which makes the libraries a third smaller; needs
+                    the library's source (rustup component add rust-src)
 A directory that is not absolute lies below the prefix. Environment:
   DESTDIR             put before every path that is written, for packagers
-  CARGO, STRIP        the programs to use
+  CARGO, STRIP, LD, OBJCOPY, AR
+                      the programs to use; STRIP=: leaves debug information in
   CARGO_TARGET_DIR    where to build
   CARGO_BUILD_TARGET  what to build for
 END
@@ -24,12 +29,13 @@ fail() {
   exit 1
 }
 
-prefix=/usr/local libdir=lib includedir=include bindir=bin
+prefix=/usr/local libdir=lib includedir=include bindir=bin mandir=share/man small=
 while [ $# -gt 0 ]; do
   case $1 in
     --help) usage; exit 0 ;;
-    --prefix=* | --libdir=* | --includedir=* | --bindir=*) option=${1%%=*} value=${1#*=} ;;
-    --prefix | --libdir | --includedir | --bindir)
+    --small) small=yes; shift; continue ;;
+    --prefix=* | --libdir=* | --includedir=* | --bindir=* | --mandir=*) option=${1%%=*} value=${1#*=} ;;
+    --prefix | --libdir | --includedir | --bindir | --mandir)
       [ $# -ge 2 ] || fail "$1 needs a directory"
       option=$1 value=$2
       shift
@@ -48,6 +54,7 @@ while [ $# -gt 0 ]; do
     --libdir) libdir=$value ;;
     --includedir) includedir=$value ;;
     --bindir) bindir=$value ;;
+    --mandir) mandir=$value ;;
   esac
 done
 case $prefix in
@@ -57,6 +64,7 @@ esac
 case $libdir in /*) ;; *) libdir=$prefix/$libdir ;; esac
 case $includedir in /*) ;; *) includedir=$prefix/$includedir ;; esac
 case $bindir in /*) ;; *) bindir=$prefix/$bindir ;; esac
+case $mandir in /*) ;; *) mandir=$prefix/$mandir ;; esac
 
 # The way from one absolute directory to another, by names alone.
 relative() {
@@ -90,10 +98,27 @@ minor=${minor%%.*}
 if [ "$major" = 0 ]; then soname=libjitsym.so.0.$minor; else soname=libjitsym.so.$major; fi
 shared=libjitsym.so.$version
 
+# What makes the C libraries what they are, besides the release profile.
+set -- --quiet --locked --release --lib --features reserve
+library_release=$release
+if [ -n "$small" ]; then
+  rustc=${RUSTC:-rustc}
+  [ -e "$("$rustc" --print sysroot)/lib/rustlib/src/rust/library/Cargo.lock" ] ||
+    fail "--small needs the source of Rust's standard library: rustup component add rust-src, or your system's rust-src"
+  # The stable compiler can do it, though it calls the options unstable. A target has to be named for them.
+  export RUSTC_BOOTSTRAP=1
+  triple=${CARGO_BUILD_TARGET:-$("$rustc" -vV | sed -n 's/^host: //p')}
+  set -- "$@" --target "$triple" -Zbuild-std=std,panic_unwind -Zbuild-std-features=optimize_for_size
+  library_release=$triple/release
+fi
+
 # One crate type at a time, because there is no LTO as soon as `lib` is among them; a directory for each, so that cargo
 # does not build everything anew for the other.
-"$cargo" rustc --quiet --locked --release --lib --features reserve --crate-type cdylib --target-dir "$target/c-cdylib"
-"$cargo" rustc --quiet --locked --release --lib --features reserve --crate-type staticlib --target-dir "$target/c-staticlib"
+"$cargo" rustc "$@" --crate-type cdylib --target-dir "$target/c-cdylib"
+"$cargo" rustc "$@" --crate-type staticlib --target-dir "$target/c-staticlib"
+static=$target/c-staticlib/$library_release/sealed/libjitsym.a
+mkdir -p "${static%/*}"
+sh scripts/seal.sh "$target/c-staticlib/$library_release/libjitsym.a" "$static"
 "$cargo" build --quiet --locked --release --bin jitsym --target-dir "$target"
 
 # ---- install ----
@@ -126,11 +151,11 @@ install_file() {
   finish "$3" "$4"
 }
 
-# As install_file, without debug information and without the symbols that linking does not need.
+# As install_file, without what the option $5 of strip takes away.
 install_stripped() {
   begin "$3" "$4"
   cp "$2" "$new"
-  if command -v "${STRIP:-strip}" >/dev/null; then "${STRIP:-strip}" --strip-unneeded "$new"; fi
+  if command -v "${STRIP:-strip}" >/dev/null; then "${STRIP:-strip}" "$5" "$new"; fi
   chmod "$1" "$new"
   finish "$3" "$4"
 }
@@ -174,12 +199,16 @@ install_template() {
   finish "$2" "$3"
 }
 
-install_stripped 755 "$target/c-cdylib/$release/libjitsym.so" "$libdir" "$shared"
+install_stripped 755 "$target/c-cdylib/$library_release/libjitsym.so" "$libdir" "$shared" --strip-unneeded
 install_link "$shared" "$libdir" "$soname"
 install_link "$soname" "$libdir" libjitsym.so
-install_file 644 "$target/c-staticlib/$release/libjitsym.a" "$libdir" libjitsym.a
+install_stripped 644 "$static" "$libdir" libjitsym.a --strip-debug
 install_file 644 include/jitsym.h "$includedir" jitsym.h
+install_file 644 include/jitsym_dl.h "$includedir" jitsym_dl.h
 install_template pkgconfig/jitsym.pc.in "$pkgconfigdir" jitsym.pc
 install_template cmake/jitsymConfig.cmake.in "$cmakedir" jitsymConfig.cmake
 install_template cmake/jitsymConfigVersion.cmake.in "$cmakedir" jitsymConfigVersion.cmake
-install_stripped 755 "$target/$release/jitsym" "$bindir" jitsym
+install_stripped 755 "$target/$release/jitsym" "$bindir" jitsym --strip-unneeded
+for page in man/*; do
+  install_file 644 "$page" "$mandir/man${page##*.}" "${page#man/}"
+done

@@ -128,6 +128,8 @@ pub mod flag {
     pub const HAS_CODE: u8 = 8;
     /// The body ends with the address at which the writer finds the code bytes.
     pub const STABLE: u8 = 16;
+    /// Nothing is free behind the code, and its unwind tables are to have a stand-in.
+    pub const PACKED: u8 = 32;
 }
 
 /// A chunk. Copies are names of the same memory; who may use it is said at each method.

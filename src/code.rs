@@ -23,6 +23,8 @@ pub struct Code<'a, U = Unwind<'a>> {
     pub free_after: u64,
     /// The bytes stay as they are until they are flushed, unregistered or moved: see `JITSYM_CODE_STABLE` in the C header.
     pub stable: bool,
+    /// Nothing is free behind the code: see `JITSYM_CODE_PACKED` in the C header.
+    pub packed: bool,
 }
 
 impl<'a> Code<'a> {
@@ -37,6 +39,7 @@ impl<'a> Code<'a> {
             lines: Lines::Rows(&[]),
             free_after: 0,
             stable: false,
+            packed: false,
         }
     }
 }

@@ -61,6 +61,7 @@ errors! {
     32 Internal, "JITSYM_ERR_INTERNAL", "internal failure";
     33 Writer, "JITSYM_ERR_WRITER", "the call was made on the library's own thread, which cannot go on";
     34 Forbidden, "JITSYM_ERR_FORBIDDEN", "the user does not allow sinks to be enabled late";
+    35 Library, "JITSYM_ERR_LIBRARY", "the shared library was not found, or is another version";
 }
 
 impl fmt::Display for Error {

@@ -89,6 +89,7 @@ pub use error::{Error, Result};
 pub use format::perf_map::Dialect;
 pub use session::{flush_from_signal, last_error, Session};
 pub use spool::recover::{recover, Report};
+pub use unwind::room_needed as unwind_size;
 
 #[cfg(jitsym_loom)]
 pub use writer::models;

@@ -89,7 +89,7 @@ fn valgrind(extra: &[&'static str]) -> Vec<&'static str> {
     [&["valgrind"], VALGRIND, extra].concat()
 }
 
-/// The four ways to run each program of one source.
+/// The four ways to run each program of one source: with a large workload once, with a small one otherwise.
 macro_rules! programs {
     ($($name:ident, $compiler:literal, $source:literal, $valgrind:expr, $allowed:expr;)*) => {$(
         mod $name {
@@ -104,7 +104,7 @@ macro_rules! programs {
             #[test]
             fn statically_linked() {
                 let name = concat!(stringify!($name), "-static");
-                check_allowing($allowed, &[], &compile($compiler, &[$source], Link::Static, &["-O2"], name), name, &[]);
+                check_allowing($allowed, &[], &compile($compiler, &[$source], Link::Static, &["-O2"], name), name, &["light"]);
             }
 
             #[test]

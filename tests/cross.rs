@@ -153,8 +153,8 @@ impl Target {
 
     /// The code in the only jitdump of a directory, with its names.
     fn dumped(&self, dir: &Path) -> Vec<Piece> {
-        let files = std::fs::read_dir(dir).expect("directory").flatten().map(|entry| entry.path());
-        let dump = files.filter(|path| path.extension().is_some_and(|extension| extension == "dump")).next();
+        let mut files = std::fs::read_dir(dir).expect("directory").flatten().map(|entry| entry.path());
+        let dump = files.find(|path| path.extension().is_some_and(|extension| extension == "dump"));
         let bytes = std::fs::read(dump.expect("a jitdump")).expect("read");
         // linux tools/perf/Documentation/jitdump-specification.txt: magic, version, size, elf_mach.
         assert_eq!(bytes[12..16], u32::from(self.machine).to_ne_bytes());

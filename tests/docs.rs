@@ -80,7 +80,7 @@ fn lines_of(block: &Block) -> String {
 }
 
 /// Compiles a harness with the fragments of all documents that are marked for it.
-fn compile_harness(name: &str, flags: &[&str]) -> PathBuf {
+fn compile_harness(name: &str, link: Link, flags: &[&str]) -> PathBuf {
     let dir = scratch_dir(name);
     let mut text = String::new();
     for block in blocks().iter().filter(|block| block.used() == Use::Fragment(name)) {
@@ -88,17 +88,17 @@ fn compile_harness(name: &str, flags: &[&str]) -> PathBuf {
     }
     std::fs::write(dir.join("fragments.c"), text).expect("write the fragments");
     let include = format!("-I{}", dir.display());
-    compile_strictly(&harness(name), Link::Shared, &[&[&*include], flags].concat(), name)
+    compile_strictly(&harness(name), link, &[&[&*include], flags].concat(), name)
 }
 
 #[test]
 fn declarations_are_those_of_the_header() {
-    run(&mut perf::command(compile_harness("declarations", &[])));
+    run(&mut perf::command(compile_harness("declarations", Link::Shared, &[])));
 }
 
 #[test]
 fn fragments_of_a_runtime_do_what_the_text_says() {
-    let program = compile_harness("lifecycle", &[]);
+    let program = compile_harness("lifecycle", Link::Shared, &[]);
     for (mode, variable, files) in [("off", None, 0), ("on", Some("on"), 2)] {
         std::fs::remove_dir_all(scratch_dir("lifecycle-files")).expect("remove the files of the run before");
         let dir = scratch_dir("lifecycle-files");
@@ -114,8 +114,22 @@ fn fragments_of_a_runtime_do_what_the_text_says() {
 
 /// The stacks that perf finds through frames that are described as the text says.
 #[test]
+fn the_loader_finds_the_library_or_does_without() {
+    let program = compile_harness("loader", Link::None, &[]);
+    let dir = scratch_dir("loader-files");
+    let mut command = perf::command(&program);
+    assert_eq!(stdout(&run(command.arg("off").env_remove("LD_LIBRARY_PATH"))), "ok\n");
+    let mut command = perf::command(&program);
+    command.arg("on").env("JITSYM_LIB", artifacts().shared_dir.join("libjitsym.so")).env("JITSYM_DIR", &dir);
+    let child = command.spawn().expect("start");
+    let map = dir.join(format!("perf-{}.map", child.id()));
+    assert!(child.wait_with_output().expect("wait").status.success());
+    assert!(std::fs::read_to_string(map).expect("map").ends_with(" 10 by_loader\n"));
+}
+
+#[test]
 fn perf_unwinds_the_worked_examples() {
-    let program = compile_harness("frames", &["-fomit-frame-pointer", "-fno-optimize-sibling-calls"]);
+    let program = compile_harness("frames", Link::Shared, &["-fomit-frame-pointer", "-fno-optimize-sibling-calls"]);
     let dir = scratch_dir("frames-data");
     let (data, injected) = (dir.join("perf.data"), dir.join("jit.data"));
     let mut record = perf::perf("record");

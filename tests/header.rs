@@ -1,9 +1,14 @@
-//! The checked-in header is what cbindgen makes of the sources, and the reference what the header says.
+//! The checked-in header is what cbindgen makes of the sources, and the reference and the manual pages what the header says.
+//! Parsers of FFI libraries take it (cffi: tests/python.rs).
 
+#[path = "support/man.rs"]
+mod man;
 #[path = "support/reference.rs"]
 mod reference;
+mod support;
 
 use std::path::Path;
+use std::process::Command;
 
 #[test]
 fn header_is_up_to_date() {
@@ -17,8 +22,17 @@ fn header_is_up_to_date() {
     builder.generate().expect("cbindgen").write(&mut fresh);
 
     let fresh = String::from_utf8(fresh).expect("UTF-8");
-    for (file, text) in [("docs/reference.md", reference::from_header(&fresh)), ("include/jitsym.h", fresh)] {
-        let path = root.join(file);
+    let readme = std::fs::read_to_string(root.join("README.md")).expect("README.md");
+    let pages = man::from_header(&fresh, &readme);
+    for page in std::fs::read_dir(root.join("man")).expect("man") {
+        let name = page.expect("page").file_name().into_string().expect("UTF-8");
+        assert!(name == "jitsym.1" || pages.contains_key(&name), "man/{name} is a page of nothing");
+    }
+    let mut files = vec![("docs/reference.md".to_owned(), reference::from_header(&fresh))];
+    files.extend(pages.into_iter().map(|(name, text)| (format!("man/{name}"), text)));
+    files.push(("include/jitsym.h".into(), fresh));
+    for (file, text) in files {
+        let path = root.join(&file);
         if std::env::var_os("JITSYM_UPDATE_HEADER").is_some() {
             std::fs::write(&path, &text).expect("write the file");
             continue;
@@ -28,4 +42,29 @@ fn header_is_up_to_date() {
             "{file} differs from the sources; update it with\n    JITSYM_UPDATE_HEADER=1 cargo test --test header"
         );
     }
+}
+
+/// A program in LuaJIT that has nothing but the header.
+#[test]
+fn the_header_loads_in_luajit() {
+    let dir = support::scratch_dir("luajit");
+    std::fs::remove_dir_all(&dir).expect("remove the files of the run before");
+    let dir = support::scratch_dir("luajit");
+    let script = r#"
+        local ffi = require "ffi"
+        ffi.cdef(io.read "*a")
+        local lib = ffi.load(os.getenv "JITSYM_LIB")
+        local out = ffi.new "jitsym *[1]"
+        assert(lib.jitsym_init(nil, out) == lib.JITSYM_OK)
+        local code = ffi.new("jitsym_code", { struct_size = ffi.sizeof "jitsym_code", addr = 0x7e0000000000ULL, size = 64 })
+        local name, bytes = "by_luajit", ffi.new "char[64]"
+        code.name, code.bytes = name, bytes
+        assert(lib.jitsym_register(out[0], code, nil) == lib.JITSYM_OK)
+        assert(lib.jitsym_close(out[0]) == lib.JITSYM_OK)
+    "#;
+    let mut luajit = Command::new("luajit");
+    luajit.args(["-e", script]).stdin(std::fs::File::open(support::plain_header()).expect("header"));
+    let lib = support::artifacts().shared_dir.join("libjitsym.so");
+    support::run(luajit.env("JITSYM_LIB", lib).env("JITSYM_DIR", &dir));
+    assert_eq!(support::checker::assert_all_sound(&dir, &[]), 2);
 }

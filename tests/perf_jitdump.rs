@@ -72,6 +72,17 @@ fn packed_code_keeps_its_names() {
     }
 }
 
+/// Packed code that is called so has stacks and lines as well, whatever its frames are; also when it is moved, and when other code
+/// takes its place.
+#[test]
+fn packed_code_that_says_so_has_stacks() {
+    for (scenario, phases) in [("move", 4), ("reuse", 5)] {
+        let arguments = [&format!("scenario={scenario}"), "layout=marked", "seconds=1.8"];
+        let recording = Recording::with_stacks(&format!("{scenario}-marked"), perf::program(), &arguments);
+        check_phases(&recording, phases);
+    }
+}
+
 /// Whatever injected object a frame is given to, the frame lies within that object's code.
 fn check_injected_frames(truth: &Truth, samples: &[perf::Sample]) {
     let mut within = perf::Verdict::new("frames within their object's code");

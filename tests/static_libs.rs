@@ -1,9 +1,10 @@
-//! The libraries that a static link needs are the ones that we say: `-l` flags in `support::STATIC_LIBS`, from where the C
-//! tests have them.
+//! What stands beside the static library in a link. The libraries that it needs are the ones that we say: `-l` flags in
+//! `support::STATIC_LIBS`, from where the C tests have them. And other Rust libraries do not clash with it.
 
 mod support;
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::process::Command;
 
 #[test]
@@ -21,4 +22,71 @@ fn static_libs() {
     let printed: BTreeSet<&str> = line.split_whitespace().collect();
     let promised: BTreeSet<&str> = support::STATIC_LIBS.iter().copied().collect();
     assert_eq!(printed, promised, "support::STATIC_LIBS and what is written about static linking must change");
+}
+
+/// A program with another static library that contains Rust: panics are caught in both, by what each has of Rust's runtime
+/// library, in whatever order they are linked.
+#[test]
+fn beside_another_rust_library() {
+    let dir = support::scratch_dir("another");
+    let rustc = Path::new(env!("CARGO")).with_file_name("rustc");
+    let source = support::root().join("c-tests/consumers");
+    let whole = ["-Clto=fat", "-Ccodegen-units=1"];
+    for (name, lto) in [("parts", &[][..]), ("whole", &whole)] {
+        let other = dir.join(format!("libother-{name}.a"));
+        let mut compiler = Command::new(&rustc);
+        compiler.args(["-O", "--edition=2021", "--crate-type=staticlib", "-o"]).arg(&other).args(lto);
+        support::run(compiler.arg(source.join("another.rs")));
+        let ours = &support::artifacts().static_lib;
+        for libraries in [[ours, &other], [&other, ours]] {
+            for flags in [&[][..], &["-Wl,--gc-sections"]] {
+                let program = dir.join("program");
+                let mut compiler = Command::new("gcc");
+                compiler.current_dir(support::root()).args(["-Wall", "-Wextra", "-Werror", "-Iinclude"]).args(flags);
+                compiler.arg(source.join("beside.c")).args(libraries).args(support::STATIC_LIBS);
+                support::run(compiler.arg("-o").arg(&program));
+                let output = support::run(Command::new(&program).env("JITSYM_DIR", &dir));
+                assert_eq!(support::stdout(&output), "another: 1, caught 5\njitsym: 0, 1 registered\n");
+            }
+        }
+    }
+    assert!(support::checker::assert_all_sound(&dir, &[]) > 0);
+}
+
+/// A program without any shared library, which is what `-lgcc_eh` is for.
+#[test]
+fn in_a_static_program() {
+    let dir = support::scratch_dir("static");
+    let program = dir.join("program");
+    let mut compiler = Command::new("gcc");
+    compiler
+        .current_dir(support::root())
+        .args(["-static", "-Iinclude", "c-tests/consumers/hello.c", "-o"])
+        .arg(&program);
+    compiler.arg(&support::artifacts().static_lib).arg("-lgcc_eh");
+    support::run(compiler.args(support::STATIC_LIBS.iter().filter(|library| **library != "-lgcc_s")));
+    let headers = support::stdout(&support::run(Command::new("readelf").args(["-l", "-W"]).arg(&program)));
+    assert!(!headers.contains("INTERP") && !headers.contains("DYNAMIC"), "{headers}");
+    support::run(Command::new(&program).arg(&dir));
+    assert!(support::checker::assert_all_sound(&dir, &[]) > 0);
+}
+
+/// Whoever uses little of the library, and asks the linker to leave out what nobody needs, gets less.
+#[test]
+fn unused_parts_are_left_out() {
+    let dir = support::scratch_dir("little");
+    let source = dir.join("little.c");
+    std::fs::write(
+        &source,
+        "#include <jitsym.h>\nint main(void) { return jitsym_version_number() != JITSYM_VERSION_NUMBER; }\n",
+    )
+    .expect("program");
+    let size = |flag: &str| {
+        let program =
+            support::compile("gcc", &[source.to_str().expect("UTF-8")], support::Link::Static, &["-s", flag], "little");
+        support::run(&mut Command::new(&program));
+        std::fs::metadata(program).expect("program").len()
+    };
+    let (all, little) = (size("-Wl,--no-gc-sections"), size("-Wl,--gc-sections"));
+    assert!(little < all / 2, "{little} of {all} bytes are left");
 }

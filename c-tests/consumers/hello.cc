@@ -4,6 +4,7 @@
 #include <jitsym.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <fstream>
 #include <iostream>
 #include <sstream>
@@ -12,9 +13,19 @@
 
 namespace {
 
+// Also for compilers that are told to do without exceptions.
+void fail(const std::string &text) {
+#ifdef __cpp_exceptions
+  throw std::runtime_error(text);
+#else
+  std::cerr << text << '\n';
+  std::exit(1);
+#endif
+}
+
 void check(const char *what, jitsym_status status) {
   if (status != JITSYM_OK) {
-    throw std::runtime_error(std::string(what) + ": " + jitsym_status_text(static_cast<int32_t>(status)));
+    fail(std::string(what) + ": " + jitsym_status_text(static_cast<int32_t>(status)));
   }
 }
 
@@ -34,7 +45,7 @@ bool has_line(const std::string &path, const std::string &expected) {
 
 void run(const char *directory) {
   if (jitsym_version_number() != JITSYM_VERSION_NUMBER) {
-    throw std::runtime_error(std::string("compiled with another version than ") + jitsym_version());
+    fail(std::string("compiled with another version than ") + jitsym_version());
   }
 
   jitsym_options options = {};
@@ -58,7 +69,7 @@ void run(const char *directory) {
   std::ostringstream expected;
   expected << std::hex << code.addr << ' ' << code.size << ' ' << code.name;
   if (!has_line(path, expected.str())) {
-    throw std::runtime_error(std::string("not in ") + path + ": " + expected.str());
+    fail(std::string("not in ") + path + ": " + expected.str());
   }
   check("jitsym_close", jitsym_close(session));
   std::cout << path << '\n';
@@ -71,11 +82,21 @@ int main(int argc, char **argv) {
     std::cerr << "usage: hello DIRECTORY\n";
     return 2;
   }
+#ifdef __cpp_exceptions
   try {
+    // The library has to be no obstacle to one of the program's own.
+    try {
+      check("thrown", jitsym_flush(nullptr, 0));
+      return 1;
+    } catch (const std::runtime_error &) {
+    }
     run(argv[1]);
-    return 0;
   } catch (const std::exception &error) {
     std::cerr << error.what() << '\n';
     return 1;
   }
+#else
+  run(argv[1]);
+#endif
+  return 0;
 }

@@ -253,7 +253,7 @@ pub unsafe fn locate(from: *const jitsym_code, place: &mut MaybeUninit<jitsym_co
 pub unsafe fn check_code<'a>(from: *const jitsym_code) -> Result<LineInput<'a>> {
     // SAFETY: the caller's promise, for all fields.
     let (flags, reserved, size) = unsafe { (field!(from, flags), field!(from, reserved), field!(from, size)) };
-    check_code_flags(flags, reserved)?;
+    check_code_flags(flags, STABLE | PACKED, reserved)?;
     if size == 0 {
         return Err(Error::SizeZero);
     }
@@ -282,7 +282,8 @@ pub unsafe fn code<'a>(from: *const jitsym_code, lines: &'a LineInput<'a>) -> Co
             unwind: RawUnwind { from: field!(from, unwind), what: PhantomData },
             lines: if lines.rows.count == 0 { Lines::Rows(&[]) } else { Lines::Table(lines) },
             free_after: field!(from, free_after),
-            stable: field!(from, flags) & jitsym_code_flag::JITSYM_CODE_STABLE as u32 != 0,
+            stable: field!(from, flags) & STABLE != 0,
+            packed: field!(from, flags) & PACKED != 0,
         }
     }
 }
@@ -302,8 +303,8 @@ impl unwind::Source for RawUnwind<'_> {
         }
         // SAFETY: whoever made this value promised that the struct is there; the size is its first field.
         let known_size = unsafe { self.from.cast::<usize>().read_unaligned() } == size_of::<jitsym_unwind>();
-        // SAFETY: as above; the struct is as large as the words.
-        if known_size && cache.is_recent(unsafe { &self.from.cast::<unwind::Raw>().read_unaligned() }) {
+        // SAFETY: as above; the struct is as large, and bytes need no alignment.
+        if known_size && cache.is_recent(unsafe { &*self.from.cast::<unwind::Raw>() }) {
             // SAFETY: as above. The last one was good, and this is the same but perhaps for what it points to.
             let saved = unsafe { saved_registers(field!(self.from, saved), field!(self.from, saved_count))? };
             if cache.recent_is_for(saved, code_size) {
@@ -337,9 +338,12 @@ fn decode_and_encode(
     cache.tables(&input.as_unwind(), code_addr, code_size)
 }
 
+const STABLE: u32 = jitsym_code_flag::JITSYM_CODE_STABLE as u32;
+const PACKED: u32 = jitsym_code_flag::JITSYM_CODE_PACKED as u32;
+
 #[inline(always)]
-fn check_code_flags(flags: u32, reserved: u32) -> Result<()> {
-    check_flags(flags & !(jitsym_code_flag::JITSYM_CODE_STABLE as u32) | reserved, 0)
+fn check_code_flags(flags: u32, known: u32, reserved: u32) -> Result<()> {
+    check_flags(flags & !known | reserved, 0)
 }
 
 /// A line table of C.
@@ -499,8 +503,8 @@ impl UnwindInput<'_> {
 pub unsafe fn move_target<'a>(from: *const jitsym_move_target, size: u64) -> Result<MoveTarget<'a>> {
     // SAFETY: the caller's promise.
     let raw = unsafe { read(from)? };
-    check_code_flags(raw.flags, raw.reserved)?;
-    let stable = raw.flags & jitsym_code_flag::JITSYM_CODE_STABLE as u32 != 0;
+    check_code_flags(raw.flags, STABLE, raw.reserved)?;
+    let stable = raw.flags & STABLE != 0;
     // SAFETY: the caller's promise.
     let bytes = unsafe { bytes(raw.bytes, size) };
     Ok(MoveTarget { addr: raw.addr, bytes, free_after: raw.free_after, stable })

@@ -89,6 +89,8 @@ pub enum jitsym_status {
     JITSYM_ERR_WRITER = 33,
     /// The variable `JITSYM_LATE` forbids to enable sinks at run time.
     JITSYM_ERR_FORBIDDEN = 34,
+    /// From `jitsym_dl.h` alone: the shared library was not found, or is of a version with another ABI.
+    JITSYM_ERR_LIBRARY = 35,
 }
 
 use jitsym_status::*;
@@ -130,6 +132,7 @@ impl From<Error> for jitsym_status {
             Error::Internal => JITSYM_ERR_INTERNAL,
             Error::Writer => JITSYM_ERR_WRITER,
             Error::Forbidden => JITSYM_ERR_FORBIDDEN,
+            Error::Library => JITSYM_ERR_LIBRARY,
         }
     }
 }

@@ -88,6 +88,11 @@ pub enum jitsym_code_flag {
     /// runtimes that never free. `jitsym_unregister`, `jitsym_move` and `jitsym_unregister_range` wait for the writer if it has
     /// not read them yet, 10 seconds at most. If the process is killed before, the record is recovered without them.
     JITSYM_CODE_STABLE = 1,
+    /// Other code lies behind this, or will: `free_after` is 0. Builds of perf with libunwind find unwind tables only behind
+    /// the code, so with this flag the jitdump has another small record, for a place below the code at which nothing is, and the
+    /// tables lie behind that. `perf inject` then makes each object twice, and the process has some address space less. Without
+    /// an unwind description the flag means nothing. Not for `jitsym_move_target`: packed code stays packed.
+    JITSYM_CODE_PACKED = 2,
 }
 
 /// Whether records on their way to the writer outlive the process.

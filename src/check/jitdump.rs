@@ -12,7 +12,7 @@ use super::{Finding, Place, Report};
 use crate::format::cfi::read::Target;
 use crate::format::jitdump::raw::{End, RawDebug, RawHeader, RawLoad, RawRecord, RawRecords, RawUnwinding};
 use crate::format::jitdump::UNWINDING_FIXED_SIZE;
-use crate::format::jitdump::{id, DEBUG_FIXED_SIZE, HEADER_SIZE, LOAD_FIXED_SIZE, MOVE_SIZE, PREFIX_SIZE};
+use crate::format::jitdump::{id, stand_in, DEBUG_FIXED_SIZE, HEADER_SIZE, LOAD_FIXED_SIZE, MOVE_SIZE, PREFIX_SIZE};
 use crate::format::name;
 use crate::format::text::{has_control, is_mangled, is_type_code, shortened};
 
@@ -40,6 +40,7 @@ pub(super) fn check(file: &[u8], report: &mut dyn Report) {
         without_tables: 0,
         code_sum: 0,
         indices: HashMap::new(),
+        stand_in: None,
         places: Places::default(),
     };
     header::check(&header, file, check.report);
@@ -67,6 +68,8 @@ struct Check<'a, 'r> {
     code_sum: u128,
     /// Where each code index was first used.
     indices: HashMap<u64, usize>,
+    /// Index and address of the stand-in for the next LOAD.
+    stand_in: Option<(u64, u64)>,
     places: Places,
 }
 
@@ -228,6 +231,14 @@ impl<'a> Check<'a, '_> {
     fn load(&mut self, offset: usize, time: u64, load: &RawLoad<'a>) {
         let name = shortened(load.name().unwrap_or_default()).to_string();
         let mut mapped_size = 0;
+        if stand_in::is_one(load.size, load.name().unwrap_or_default()) {
+            // No code, and what is said of its tables is said of those of the code whose index it shares.
+            mapped_size = self.unwinding.take().map_or(0, |(_, unwinding)| unwinding.mapped_size);
+            self.places.push(Load { time, addr: load.addr, size: load.size, mapped_size, offset });
+            self.stand_in = Some((load.index, load.addr));
+            return;
+        }
+        let stand_in = self.stand_in.take().filter(|&(index, _)| index == load.index);
         if let Some((at, debug)) = self.debug.take() {
             let may_be_biased = !self.unbiased;
             let lines =
@@ -237,7 +248,8 @@ impl<'a> Check<'a, '_> {
         if let Some((at, unwinding)) = self.unwinding.take() {
             mapped_size = unwinding.mapped_size;
             let (size, target) = (load.size, self.target);
-            Tables { offset: at, name: &name, unwinding: &unwinding, size, target }.check(self.report);
+            let stand_in = stand_in.map(|(_, addr)| load.addr.wrapping_sub(addr));
+            Tables { offset: at, name: &name, unwinding: &unwinding, size, target, stand_in }.check(self.report);
         } else {
             self.without_tables += 1;
         }

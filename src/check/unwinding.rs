@@ -21,6 +21,8 @@ pub(super) struct Tables<'a> {
     /// Of the code.
     pub size: u64,
     pub target: Target,
+    /// How far below the code it has a stand-in, where the tables are mapped and for which they have entries too.
+    pub stand_in: Option<u64>,
 }
 
 impl Tables<'_> {
@@ -44,7 +46,9 @@ impl Tables<'_> {
         if hdr_size == 0 {
             found(&rules::UNWIND_HDR_ZERO, "eh_frame_hdr_size is 0".into());
         }
-        if mapped_size == 0 {
+        if mapped_size == 0 && self.stand_in.is_some() {
+            // They are mapped there.
+        } else if mapped_size == 0 {
             found(&rules::UNWIND_NOT_MAPPED, "mapped_size is 0".into());
         } else if mapped_size < size {
             found(&rules::UNWIND_MAPPED_SHORT, format!("mapped_size is {mapped_size}, unwinding_size {size}"));
@@ -88,7 +92,13 @@ impl Tables<'_> {
             found(&rules::UNWIND_EMPTY, ".eh_frame has no entry for any code".into());
             return;
         }
-        if let Some((rule, text)) = self.ranges(&fdes) {
+        let for_stand_in = |fde: &Entry| {
+            self.stand_in.is_some_and(|distance| (CODE + distance..CODE + distance + self.size).contains(&fde.start))
+        };
+        let (doubles, own): (Vec<Entry>, Vec<Entry>) = fdes.iter().copied().partition(for_stand_in);
+        if let Some((rule, text)) = self.ranges(&own, 0) {
+            found(rule, text);
+        } else if let Some((rule, text)) = self.stand_in.and_then(|distance| self.ranges(&doubles, distance)) {
             found(rule, text);
         }
         if hdr_size != 0 {
@@ -102,11 +112,12 @@ impl Tables<'_> {
         }
     }
 
-    /// What is wrong with where the entries say that the code is.
-    fn ranges(&self, fdes: &[Entry]) -> Option<(&'static Rule, String)> {
-        let end = CODE + self.size;
-        let from_code = |addr: u64| addr.wrapping_sub(CODE) as i64;
-        if let Some(fde) = fdes.iter().find(|fde| fde.start < CODE || fde.start >= end) {
+    /// What is wrong with where the entries say that the code is, which is so many bytes above where it is to the tables.
+    fn ranges(&self, fdes: &[Entry], distance: u64) -> Option<(&'static Rule, String)> {
+        let code = CODE + distance;
+        let end = code + self.size;
+        let from_code = |addr: u64| addr.wrapping_sub(code) as i64;
+        if let Some(fde) = fdes.iter().find(|fde| fde.start < code || fde.start >= end) {
             let text = format!(
                 "an entry begins {} bytes from the start of the code, which has {}",
                 from_code(fde.start),
@@ -117,7 +128,7 @@ impl Tables<'_> {
         let mut sorted: Vec<(u64, u64)> =
             fdes.iter().map(|fde| (fde.start, fde.start.saturating_add(fde.len))).collect();
         sorted.sort_unstable();
-        let mut covered = CODE;
+        let mut covered = code;
         for (start, until) in sorted {
             if start > covered {
                 return Some((&rules::UNWIND_FDE_RANGE, format!("no entry for offset {}", from_code(covered))));
@@ -155,6 +166,7 @@ fn search_table(hdr: &[u8], tables: &TableReader, fdes: &[Entry]) -> Result<(), 
 }
 
 /// What matters of an FDE.
+#[derive(Clone, Copy)]
 struct Entry {
     /// Where it is in the section.
     at: u64,

@@ -12,7 +12,7 @@ impl<'a> Put<'a> {
         Put { out, at: 0 }
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn bytes(&mut self, bytes: &[u8]) {
         let end = self.at + bytes.len();
         if let Some(place) = self.out.get_mut(self.at..end) {
@@ -21,17 +21,17 @@ impl<'a> Put<'a> {
         self.at = end;
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn u8(&mut self, value: u8) {
         self.bytes(&[value]);
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn u32(&mut self, value: u32) {
         self.bytes(&value.to_ne_bytes());
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn u64(&mut self, value: u64) {
         self.bytes(&value.to_ne_bytes());
     }

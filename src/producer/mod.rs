@@ -216,7 +216,9 @@ impl Local {
             unwinding_at: unwinding_at as u32,
             tid,
             kind: Kind::Load,
-            flags: flag::HAS_CODE | if claim { flag::FREE_BEHIND } else { 0 },
+            flags: flag::HAS_CODE
+                | if claim { flag::FREE_BEHIND } else { 0 }
+                | if code.packed { flag::PACKED } else { 0 },
             name_len: name.len() as u16,
             tables_len: unwind.map_or(0, |unwind| unwind.tables.len() as u32),
         }));
@@ -237,6 +239,9 @@ impl Local {
         let mut event = self.event(Kind::Load, 0, index, code.addr, code.size);
         if *name != *code.name {
             event.flags |= flag::NAME_CHANGED;
+        }
+        if code.packed {
+            event.flags |= flag::PACKED;
         }
         let name = name::lengthen(name);
         event.name_len = name.len() as u16;

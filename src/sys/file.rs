@@ -222,8 +222,8 @@ pub fn gains_by_reserve(file: &File) -> bool {
     let mut data = MaybeUninit::<libc::statfs>::uninit();
     // SAFETY: the descriptor is open and the pointer valid.
     let failed = unsafe { libc::fstatfs(file.as_raw_fd(), data.as_mut_ptr()) } != 0;
-    // SAFETY: filled in, as the call has not failed.
-    !failed && unsafe { data.assume_init() }.f_type == libc::EXT4_SUPER_MAGIC
+    // SAFETY: filled in, as the call has not failed. (C libraries differ in whether it has a sign.)
+    !failed && unsafe { data.assume_init() }.f_type as u64 == libc::EXT4_SUPER_MAGIC as u64
 }
 
 /// Has the file system provide room behind the end of a file, which stays where it is. That is advice: if it cannot be followed

@@ -127,6 +127,37 @@ impl Drop for Region {
     }
 }
 
+/// Address space in which nothing is to be mapped, for the rest of the process.
+#[derive(Debug)]
+pub struct Reserved {
+    start: u64,
+}
+
+impl Reserved {
+    /// Sets `len` bytes at this address aside, if nothing is mapped there.
+    pub fn at(start: u64, len: u64) -> Option<Reserved> {
+        let (start, len) = (usize::try_from(start).ok()?, usize::try_from(len).ok()?);
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+        // SAFETY: a mapping that replaces none touches nothing that exists.
+        let found = unsafe { libc::mmap(start as *mut libc::c_void, len, libc::PROT_NONE, flags, -1, 0) };
+        if found == libc::MAP_FAILED {
+            return None;
+        }
+        if found as usize != start {
+            // A kernel that does not know the flag (before 4.17) takes the address for a wish.
+            // SAFETY: the range was just mapped.
+            unsafe { libc::munmap(found, len) };
+            return None;
+        }
+        Some(Reserved { start: start as u64 })
+    }
+
+    /// Its first byte.
+    pub fn start(&self) -> u64 {
+        self.start
+    }
+}
+
 /// Gives advice that is no mere hint, and says whether it is followed.
 ///
 /// # Safety

@@ -25,7 +25,7 @@ impl Parker {
     /// The same for so long at most.
     pub fn park_timeout(&self, time: Duration) {
         let time = libc::timespec {
-            tv_sec: libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX),
+            tv_sec: time.as_secs().try_into().unwrap_or(i64::MAX as _),
             tv_nsec: time.subsec_nanos() as _,
         };
         self.sleep(&time);

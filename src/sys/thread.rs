@@ -107,9 +107,9 @@ pub fn end_process() {
             libc::exit(0)
         }
     }
-    let mut thread: libc::pthread_t = 0;
+    let mut thread = MaybeUninit::<libc::pthread_t>::uninit();
     // SAFETY: the pointers are valid. If there is no memory for a thread, it is tried again later.
-    unsafe { libc::pthread_create(&mut thread, std::ptr::null(), run, std::ptr::null_mut()) };
+    unsafe { libc::pthread_create(thread.as_mut_ptr(), std::ptr::null(), run, std::ptr::null_mut()) };
 }
 
 /// Starts a thread that no signal of the host is ever delivered to: a host's SIGPROF or SIGINT handler must not run on it.
@@ -131,7 +131,7 @@ pub fn spawn_quiet(name: &'static CStr, body: impl FnOnce() + Send + 'static) ->
 
 fn create(start: *mut Start) -> libc::c_int {
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
-    let mut thread: libc::pthread_t = 0;
+    let mut thread = MaybeUninit::<libc::pthread_t>::uninit();
     // SAFETY: the attributes are ours, and initialised before they are used; the thread owns what it is started with.
     unsafe {
         let error = libc::pthread_attr_init(attributes.as_mut_ptr());
@@ -140,7 +140,7 @@ fn create(start: *mut Start) -> libc::c_int {
         }
         libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), 512 * 1024);
         libc::pthread_attr_setdetachstate(attributes.as_mut_ptr(), libc::PTHREAD_CREATE_DETACHED);
-        let error = libc::pthread_create(&mut thread, attributes.as_ptr(), run, start.cast());
+        let error = libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), run, start.cast());
         libc::pthread_attr_destroy(attributes.as_mut_ptr());
         error
     }

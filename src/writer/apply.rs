@@ -7,8 +7,9 @@ use std::sync::Arc;
 use super::groups::{zeros, Groups};
 use super::live::Left;
 use super::sinks::SinkSet;
+use super::stand_ins::StandIns;
 use crate::chunk::{flag, Chunk, Event, Kind};
-use crate::format::jitdump::{clear_mapped_size, relocate, set_time, Move, Relocation, LOAD_FIXED_SIZE};
+use crate::format::jitdump::{clear_mapped_size, relocate, set_time, stand_in, Move, Relocation, LOAD_FIXED_SIZE};
 use crate::registry::{Live, Registry, Stored};
 use crate::spool::layout::State;
 use crate::status::Status;
@@ -30,6 +31,7 @@ pub struct Ledger {
     pub left: Left,
     /// For ids that a registration pushes out; empty in between.
     overwritten: Vec<u64>,
+    stand_ins: StandIns,
 }
 
 /// What happened to an id.
@@ -56,6 +58,7 @@ impl Ledger {
             last_time: 0,
             left: Left::default(),
             overwritten: Vec::new(),
+            stand_ins: StandIns::default(),
         }
     }
 
@@ -131,26 +134,63 @@ impl Ledger {
             }
             reach = end;
         }
-        let stored = offset.map(|offset| Stored { offset, len: head_len });
-        let (addr, size, index, tables_len) = (event.addr, event.size, event.index, event.tables_len);
+        let doubled = if offset.is_some() && reach == end && event.flags & flag::PACKED != 0 {
+            self.add_stand_in(&body[..head_len], event.addr, event.size, event.tables_len)
+        } else {
+            None
+        };
+        let (stored_len, tables_len) =
+            doubled.as_ref().map_or((head_len, event.tables_len), |(group, tables_len)| (group.len(), *tables_len));
+        let stored = offset.map(|offset| Stored { offset, len: stored_len });
+        let (addr, size, index) = (event.addr, event.size, event.index);
         let live = Live { addr, size, reach, index, stored, tables_len };
         self.insert(event.id, &live, &body[name_at..head_len - 1]);
         if self.sinks.keep_prefaces() {
             self.registry.keep_preface(event.id, &body[..name_at - LOAD_FIXED_SIZE]);
         }
-        if offset.is_some() && event.flags & flag::HAS_CODE != 0 {
-            groups.push(chunk, event, body.len());
-        } else if offset.is_some() {
-            // Stable, or laid down before the jitdump was started.
-            let code = self.read_code(event, &body[head_len..], addr, size);
-            groups.push(chunk, event, head_len);
-            groups.push_owned(code, size as usize);
+        if offset.is_some() {
+            let has_code = event.flags & flag::HAS_CODE != 0;
+            if has_code && doubled.is_none() {
+                groups.push(chunk, event, body.len());
+            } else {
+                // Stable, or laid down before the jitdump was started, or with another head.
+                let code = match has_code {
+                    true => self.copy_code(&body[head_len..]),
+                    false => self.read_code(event, &body[head_len..], addr, size),
+                };
+                match doubled {
+                    Some((group, _)) => groups.push_made(group),
+                    None => groups.push(chunk, event, head_len),
+                }
+                groups.push_owned(code, size as usize);
+            }
         } else if event.flags & flag::STABLE != 0 {
             self.notify(Notice::Read(event.id));
         }
         if groups.are_many() {
             self.sinks.write_groups(groups);
         }
+    }
+
+    /// The group that begins with `head`, with a stand-in, and the size of its tables then.
+    fn add_stand_in(&mut self, head: &[u8], addr: u64, size: u64, tables_len: u32) -> Option<(Vec<u8>, u32)> {
+        // In a process that is gone nothing can be set aside.
+        if tables_len == 0 || !self.alive {
+            return None;
+        }
+        let place = self.stand_ins.place(addr, stand_in::room(size, tables_len as usize))?;
+        let (group, tables_len) = stand_in::add(head, place)?;
+        Some((group, tables_len as u32))
+    }
+
+    /// The bytes of code, or zeros in their place if there is no memory for them.
+    fn copy_code(&self, bytes: &[u8]) -> Vec<u8> {
+        let mut code = Vec::new();
+        match code.try_reserve_exact(bytes.len()) {
+            Ok(()) => code.extend_from_slice(bytes),
+            Err(_) => self.status.counters.unreadable.add(1),
+        }
+        code
     }
 
     /// The bytes of code that are not in its record: of stable code, found by the address at the record's end; else at the
@@ -228,7 +268,14 @@ impl Ledger {
         live.index = event.index;
         let Some(mut group) = live.stored.and_then(|stored| self.sinks.read_back(groups, stored)) else { return };
         let mapped_size = if live.reach > live.addr + live.size { live.tables_len.into() } else { 0 };
+        let stood_in = stand_in::len(&group);
+        group.drain(..stood_in);
         relocate(&mut group, &Relocation { timestamp, tid, addr: live.addr, index: live.index, mapped_size });
+        if stood_in > 0 && mapped_size == 0 {
+            if let Some(doubled) = self.add_stand_in(&group, live.addr, live.size, live.tables_len) {
+                (group, live.tables_len) = doubled;
+            }
+        }
         let offset = self.sinks.next_offset(groups);
         live.stored = offset.map(|offset| Stored { offset, len: group.len() });
         let missing = zeros((live.size as usize).saturating_sub(code.len())).map(|piece| piece as &[u8]);

@@ -35,6 +35,13 @@ impl Groups {
         self.pieces.push(group);
     }
 
+    /// Adds a group that lies in no chunk, but for its code bytes.
+    pub fn push_made(&mut self, group: Vec<u8>) {
+        self.lens.push(0);
+        let len = group.len();
+        self.push_owned(group, len);
+    }
+
     /// Adds the code bytes of the last group, with zeros for those that are missing.
     pub fn push_owned(&mut self, code: Vec<u8>, size: usize) {
         if let Some(len) = self.lens.last_mut() {

@@ -13,6 +13,7 @@ mod merge;
 pub mod models;
 mod repair;
 mod sinks;
+mod stand_ins;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{catch_unwind, AssertUnwindSafe};

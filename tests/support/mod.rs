@@ -49,7 +49,15 @@ pub fn artifacts() -> &'static Artifacts {
         let shared_dir = build("cdylib");
         let soname = shared_dir.join("libjitsym.so.0.1");
         let _ = std::os::unix::fs::symlink("libjitsym.so", &soname);
-        Artifacts { shared_dir, static_lib: build("staticlib").join("libjitsym.a") }
+        let static_dir = build("staticlib");
+        // As it is installed: see scripts/seal.sh.
+        let static_lib = static_dir.join("sealed/libjitsym.a");
+        std::fs::create_dir_all(static_dir.join("sealed")).expect("directory of the static library");
+        run(Command::new("sh")
+            .arg(root().join("scripts/seal.sh"))
+            .arg(static_dir.join("libjitsym.a"))
+            .arg(&static_lib));
+        Artifacts { shared_dir, static_lib }
     })
 }
 
@@ -117,6 +125,15 @@ pub fn describe(command: &Command, output: &Output) -> String {
 /// The standard output as text.
 pub fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The header as parsers of FFI libraries take it: declarations alone.
+pub fn plain_header() -> PathBuf {
+    let header = scratch_dir("header").join("jitsym.h");
+    let mut shell = Command::new("sh");
+    shell.current_dir(root()).args(["-euc", "grep -v '^#include' include/jitsym.h | cc -E -P -"]);
+    std::fs::write(&header, stdout(&run(&mut shell))).expect("write the header");
+    header
 }
 
 /// An empty directory below the target directory, for this test program alone.

@@ -112,7 +112,8 @@ impl Place {
 pub struct Stack {
     pub phase: String,
     pub ns: u64,
-    /// Innermost first, down to `main`; `*` stands for any frames of the C library.
+    /// Innermost first, down to `main`; `*` stands for any frames of the C library, `@TEXT` for one or more of objects with such
+    /// a path.
     pub frames: Vec<String>,
 }
 
@@ -278,6 +279,9 @@ pub fn read_truth(text: &str) -> (Truth, TmpFiles) {
 
 // ------------------------------------------------------------------------------------------------ recordings
 
+/// Records call stacks, and by the clock of the jitdump.
+pub const WITH_STACKS: &[&str] = &["-k", "1", "--call-graph", "dwarf,16384"];
+
 /// A run of the program under `perf record`.
 pub struct Recording {
     pub truth: Truth,
@@ -288,11 +292,19 @@ pub struct Recording {
 impl Recording {
     /// Records a run of the program; one at a time, since time is measured.
     pub fn new(name: &str, program: &Path, perf_arguments: &[&str], arguments: &[&str]) -> Self {
+        Self::of(name, perf_arguments, |record, dir| {
+            record.arg(program).arg(format!("dir={}", dir.display())).args(arguments);
+        })
+    }
+
+    /// Records what `complete` makes of the command `perf record`: some other program that prints a truth. It may have the
+    /// directory.
+    pub fn of(name: &str, perf_arguments: &[&str], complete: impl FnOnce(&mut Command, &Path)) -> Self {
         let dir = scratch_dir(name);
         let data = dir.join("perf.data");
         let mut record = perf("record");
-        record.args(["-e", "cpu-clock", "-F", "999"]).args(perf_arguments).arg("-o").arg(&data).arg("--").arg(program);
-        record.arg(format!("dir={}", dir.display())).args(arguments);
+        record.args(["-e", "cpu-clock", "-F", "999"]).args(perf_arguments).arg("-o").arg(&data).arg("--");
+        complete(&mut record, &dir);
         let output = {
             let _alone = serial();
             run(&mut record)
@@ -303,7 +315,7 @@ impl Recording {
 
     /// With call stacks and the clock of the jitdump.
     pub fn with_stacks(name: &str, program: &Path, arguments: &[&str]) -> Self {
-        Self::new(name, program, &["-k", "1", "--call-graph", "dwarf,16384"], arguments)
+        Self::new(name, program, WITH_STACKS, arguments)
     }
 
     /// The recording with what the jitdump says worked into it.
@@ -405,27 +417,37 @@ pub fn samples_of(truth: &Truth, data: &Path, stacks: bool, times: &[(u64, u64)]
         }
     }
     if stacks {
-        let text = script(&["-F", "comm,tid,time,ip,sym,dso,srcline"]);
-        let mut with_stacks = samples.iter_mut();
-        for block in text.split("\n\n").filter(|block| !block.trim().is_empty()) {
-            let mut lines = block.lines();
-            let header: Vec<&str> = lines.next().unwrap_or_default().split_whitespace().collect();
-            if header[1] != truth.pid.to_string() {
-                continue;
-            }
-            let sample = with_stacks.next().expect("as many samples with stacks as without");
-            assert_eq!(sample.time, parse_time(header[2]), "samples in the same order");
-            for line in lines {
-                match (line.strip_prefix('\t'), sample.frames.last_mut()) {
-                    (Some(frame), _) => sample.frames.push(PerfFrame::parse(frame)),
-                    (None, Some(last)) => last.srcline = Some(line.trim().into()),
-                    (None, None) => panic!("a source line without a frame: {line:?}"),
-                }
-            }
-        }
-        assert!(with_stacks.next().is_none(), "as many samples with stacks as without");
+        let count = add_stacks(truth, &mut samples, &script(&["-F", STACK_FIELDS]));
+        assert_eq!(count, samples.len(), "as many samples with stacks as without");
     }
     samples
+}
+
+/// What `perf script` is asked for, for `add_stacks`.
+pub const STACK_FIELDS: &str = "comm,tid,time,ip,sym,dso,srcline";
+
+/// Adds to samples the stacks that perf has printed of them, or of some of them. Returns of how many.
+pub fn add_stacks(truth: &Truth, samples: &mut [Sample], text: &str) -> usize {
+    let mut count = 0;
+    let mut without = samples.iter_mut();
+    for block in text.split("\n\n").filter(|block| !block.trim().is_empty()) {
+        let mut lines = block.lines();
+        let header: Vec<&str> = lines.next().unwrap_or_default().split_whitespace().collect();
+        if header[1] != truth.pid.to_string() {
+            continue;
+        }
+        let time = parse_time(header[2]);
+        let sample = without.find(|sample| sample.time == time).expect("the same samples in the same order");
+        count += 1;
+        for line in lines {
+            match (line.strip_prefix('\t'), sample.frames.last_mut()) {
+                (Some(frame), _) => sample.frames.push(PerfFrame::parse(frame)),
+                (None, Some(last)) => last.srcline = Some(line.trim().into()),
+                (None, None) => panic!("a source line without a frame: {line:?}"),
+            }
+        }
+    }
+    count
 }
 
 // ------------------------------------------------------------------------------------------------ comparisons
@@ -522,12 +544,16 @@ fn is_stack(expected: &[String], frames: &[PerfFrame]) -> bool {
             let skipped = frames.iter().take_while(|frame| frame.dso.contains("/libc")).count();
             (0..=skipped).any(|skip| is_stack(rest, &frames[skip..]))
         }
+        Some((first, rest)) if first.starts_with('@') => {
+            let skipped = frames.iter().take_while(|frame| frame.dso.contains(&first[1..])).count();
+            (1..=skipped).any(|skip| is_stack(rest, &frames[skip..]))
+        }
         Some((first, rest)) => frames.first().is_some_and(|f| f.plain_name() == first) && is_stack(rest, &frames[1..]),
     }
 }
 
-/// The samples that have one of the stacks that were run, whole, from the innermost function down to `main`: 99 % of those
-/// in guest code.
+/// The samples that have one of the stacks that were run, whole, from the innermost function down to the last that the truth
+/// names: 99 % of those in guest code.
 pub fn check_stacks(truth: &Truth, found: &[(&Sample, &Place)]) {
     let mut stacks = Verdict::new("stacks from guest code to main");
     for (sample, place) in found {

@@ -1,22 +1,25 @@
 //! Makes `docs/reference.md` of the header: an entry for each function and type, its comment as the text.
+#![allow(dead_code)]
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 /// A declaration and the comment in front of it.
-struct Entry {
-    kind: Kind,
-    name: String,
+pub struct Entry {
+    pub kind: Kind,
+    pub name: String,
     /// Lines of the comment, without its stars.
-    comment: Vec<String>,
+    pub comment: Vec<String>,
+    /// Where the declaration begins.
+    pub first: String,
     /// A function as it is declared.
-    declaration: String,
+    pub declaration: String,
     /// Fields or enumerators, each with its comment.
-    members: Vec<(String, Vec<String>)>,
+    pub members: Vec<(String, Vec<String>)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub enum Kind {
     Function,
     Struct,
     Enum,
@@ -96,7 +99,7 @@ fn linked(text: &str, names: &BTreeSet<&str>, here: &str) -> String {
 }
 
 /// What the comment at the top says of every call.
-fn conventions(header: &str) -> String {
+pub fn conventions(header: &str) -> String {
     let comment = header.split("*/").next().unwrap_or_default();
     let (_, text) = comment.split_once(" * Conventions.").expect("conventions");
     let lines = text.lines().map(|line| line.trim_start_matches(" *").trim()).filter(|line| !line.starts_with("SPDX"));
@@ -104,7 +107,7 @@ fn conventions(header: &str) -> String {
 }
 
 /// The entries in the order of the header.
-fn parse(header: &str) -> Vec<Entry> {
+pub fn parse(header: &str) -> Vec<Entry> {
     let mut entries = Vec::new();
     let mut lines = header.lines();
     let mut comment = Vec::new();
@@ -127,8 +130,14 @@ fn comment_lines<'a>(lines: &mut impl Iterator<Item = &'a str>) -> Vec<String> {
 
 fn entry<'a>(first: &str, lines: &mut impl Iterator<Item = &'a str>, comment: Vec<String>) -> Entry {
     assert!(!comment.is_empty(), "{first:?} has no comment");
-    let mut entry =
-        Entry { kind: Kind::Other, name: String::new(), comment, declaration: String::new(), members: Vec::new() };
+    let mut entry = Entry {
+        kind: Kind::Other,
+        name: String::new(),
+        comment,
+        first: first.to_owned(),
+        declaration: String::new(),
+        members: Vec::new(),
+    };
     if let Some(rest) = first.strip_prefix("JITSYM_API") {
         let mut declaration = rest.trim().to_owned();
         while !declaration.ends_with(';') {

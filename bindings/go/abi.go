@@ -1,0 +1,171 @@
+package jitsym
+
+// What is in the header by name: numbers and counters. A test looks for what is missing.
+
+// #include "shim.h"
+import "C"
+
+// A Status is what a call came to. Failures are errors, for errors.Is and errors.As; a call that fails has had no effect.
+type Status uint32
+
+// The failures, by their names in C.
+const (
+	ErrNull            Status = C.JITSYM_ERR_NULL
+	ErrStructSize      Status = C.JITSYM_ERR_STRUCT_SIZE
+	ErrStructTail      Status = C.JITSYM_ERR_STRUCT_TAIL
+	ErrFlags           Status = C.JITSYM_ERR_FLAGS
+	ErrEnum            Status = C.JITSYM_ERR_ENUM
+	ErrSizeZero        Status = C.JITSYM_ERR_SIZE_ZERO
+	ErrAddressRange    Status = C.JITSYM_ERR_ADDRESS_RANGE
+	ErrTooLarge        Status = C.JITSYM_ERR_TOO_LARGE
+	ErrLineOffset      Status = C.JITSYM_ERR_LINE_OFFSET
+	ErrLineOrder       Status = C.JITSYM_ERR_LINE_ORDER
+	ErrLineFile        Status = C.JITSYM_ERR_LINE_FILE
+	ErrUnwindOrder     Status = C.JITSYM_ERR_UNWIND_ORDER
+	ErrUnwindRegister  Status = C.JITSYM_ERR_UNWIND_REGISTER
+	ErrUnwindFormat    Status = C.JITSYM_ERR_UNWIND_FORMAT
+	ErrArch            Status = C.JITSYM_ERR_ARCH
+	ErrSession         Status = C.JITSYM_ERR_SESSION
+	ErrClosed          Status = C.JITSYM_ERR_CLOSED
+	ErrUnknownID       Status = C.JITSYM_ERR_UNKNOWN_ID
+	ErrTimeout         Status = C.JITSYM_ERR_TIMEOUT
+	ErrDropped         Status = C.JITSYM_ERR_DROPPED
+	ErrNoMemory        Status = C.JITSYM_ERR_NO_MEMORY
+	ErrNoSink          Status = C.JITSYM_ERR_NO_SINK
+	ErrSinkFailed      Status = C.JITSYM_ERR_SINK_FAILED
+	ErrForked          Status = C.JITSYM_ERR_FORKED
+	ErrThread          Status = C.JITSYM_ERR_THREAD
+	ErrConflict        Status = C.JITSYM_ERR_CONFLICT
+	ErrTooManySessions Status = C.JITSYM_ERR_TOO_MANY_SESSIONS
+	ErrPath            Status = C.JITSYM_ERR_PATH
+	ErrBuffer          Status = C.JITSYM_ERR_BUFFER
+	ErrNotRunning      Status = C.JITSYM_ERR_NOT_RUNNING
+	ErrBusy            Status = C.JITSYM_ERR_BUSY
+	ErrInternal        Status = C.JITSYM_ERR_INTERNAL
+	ErrWriter          Status = C.JITSYM_ERR_WRITER
+	ErrForbidden       Status = C.JITSYM_ERR_FORBIDDEN
+	ErrLibrary         Status = C.JITSYM_ERR_LIBRARY
+)
+
+// Error is a sentence in English.
+func (s Status) Error() string { return "jitsym: " + C.GoString(C.go_status_text(C.int32_t(s))) }
+
+// Name is the name of the status in C, for instance "JITSYM_ERR_UNKNOWN_ID".
+func (s Status) Name() string { return C.GoString(C.go_status_name(C.int32_t(s))) }
+
+// Sink is where symbols can be written: bits.
+type Sink uint32
+
+// The sinks.
+const (
+	SinkMap     Sink = C.JITSYM_SINK_MAP
+	SinkJitdump Sink = C.JITSYM_SINK_JITDUMP
+)
+
+// Init are flags of a session: bits.
+type Init uint32
+
+// The flags; the library's reference says what each does.
+const (
+	InitEnvWins      Init = C.JITSYM_INIT_ENV_WINS
+	InitOffByDefault Init = C.JITSYM_INIT_OFF_BY_DEFAULT
+	InitNoUnwind     Init = C.JITSYM_INIT_NO_UNWIND
+	InitMoveRecords  Init = C.JITSYM_INIT_MOVE_RECORDS
+	InitCloseRecord  Init = C.JITSYM_INIT_CLOSE_RECORD
+	InitDropWhenFull Init = C.JITSYM_INIT_DROP_WHEN_FULL
+	InitNoSpool      Init = C.JITSYM_INIT_NO_SPOOL
+	InitRecover      Init = C.JITSYM_INIT_RECOVER
+	InitForkNow      Init = C.JITSYM_INIT_FORK_NOW
+	InitForkAlone    Init = C.JITSYM_INIT_FORK_ALONE
+	InitRemoveFiles  Init = C.JITSYM_INIT_REMOVE_FILES
+	InitRemember     Init = C.JITSYM_INIT_REMEMBER
+)
+
+// MapDialect says who is to read the perf map.
+type MapDialect uint32
+
+// The dialects.
+const (
+	MapPerf       MapDialect = C.JITSYM_MAP_PERF
+	MapSimpleperf MapDialect = C.JITSYM_MAP_SIMPLEPERF
+)
+
+// SpoolState says whether records on their way to the writer outlive the process.
+type SpoolState uint32
+
+// The states.
+const (
+	SpoolNone   SpoolState = C.JITSYM_SPOOL_NONE
+	SpoolShared SpoolState = C.JITSYM_SPOOL_SHARED
+	SpoolPartly SpoolState = C.JITSYM_SPOOL_PARTLY
+)
+
+// Stats are the counters of the process; the library's reference says what each counts.
+type Stats struct {
+	SinksRunning    Sink
+	SinksFailed     Sink
+	Registered      uint64
+	Moved           uint64
+	Unregistered    uint64
+	Overwritten     uint64
+	Live            uint64
+	Dropped         uint64
+	Unreadable      uint64
+	NamesChanged    uint64
+	NotFree         uint64
+	JitdumpBytes    uint64
+	JitdumpRecords  uint64
+	MapBytes        uint64
+	MapEntries      uint64
+	MapRewrites     uint64
+	MapForgotten    uint64
+	WriteErrors     uint64
+	Memory          uint64
+	MemoryHeld      uint64
+	Waited          uint64
+	Recovered       uint64
+	Spool           SpoolState
+	Inherited       uint32
+	JitdumpLost     uint64
+	JitdumpHeld     uint64
+	JitdumpRewrites uint64
+	MapOmitted      uint64
+}
+
+// Stats reads the counters. Flush first for exact ones.
+func (s *Session) Stats() (Stats, error) {
+	out := C.jitsym_stats{struct_size: C.sizeof_jitsym_stats}
+	if err := s.stats(&out); err != nil {
+		return Stats{}, err
+	}
+	return Stats{
+		SinksRunning:    Sink(out.sinks_running),
+		SinksFailed:     Sink(out.sinks_failed),
+		Registered:      uint64(out.registered),
+		Moved:           uint64(out.moved),
+		Unregistered:    uint64(out.unregistered),
+		Overwritten:     uint64(out.overwritten),
+		Live:            uint64(out.live),
+		Dropped:         uint64(out.dropped),
+		Unreadable:      uint64(out.unreadable),
+		NamesChanged:    uint64(out.names_changed),
+		NotFree:         uint64(out.not_free),
+		JitdumpBytes:    uint64(out.jitdump_bytes),
+		JitdumpRecords:  uint64(out.jitdump_records),
+		MapBytes:        uint64(out.map_bytes),
+		MapEntries:      uint64(out.map_entries),
+		MapRewrites:     uint64(out.map_rewrites),
+		MapForgotten:    uint64(out.map_forgotten),
+		WriteErrors:     uint64(out.write_errors),
+		Memory:          uint64(out.memory),
+		MemoryHeld:      uint64(out.memory_held),
+		Waited:          uint64(out.waited),
+		Recovered:       uint64(out.recovered),
+		Spool:           SpoolState(out.spool),
+		Inherited:       uint32(out.inherited),
+		JitdumpLost:     uint64(out.jitdump_lost),
+		JitdumpHeld:     uint64(out.jitdump_held),
+		JitdumpRewrites: uint64(out.jitdump_rewrites),
+		MapOmitted:      uint64(out.map_omitted),
+	}, nil
+}

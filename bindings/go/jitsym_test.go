@@ -1,0 +1,346 @@
+package jitsym_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"jitsym"
+)
+
+var code = []byte{0xb8, 42, 0, 0, 0, 0xc3} // mov eax, 42; ret
+
+const addr = 0x7e0000000000 // nothing is there: the bytes come from elsewhere
+
+var piece = jitsym.CodeInfo{Addr: addr, Size: 6, Name: "code", Bytes: code}
+
+// fixture is a test with a directory of its own. Sessions of a process share code and counters, and so do tests.
+type fixture struct {
+	*testing.T
+	dir    string
+	before jitsym.Stats
+}
+
+func begin(t *testing.T) *fixture {
+	f := &fixture{T: t, dir: t.TempDir()}
+	f.with(nil, func(s *jitsym.Session) { f.before = value(s.Stats())(f) })
+	t.Cleanup(func() { f.with(nil, func(s *jitsym.Session) { f.ok(s.UnregisterRange(addr, 1<<40)) }) })
+	return f
+}
+
+func value[T any](v T, err error) func(*fixture) T {
+	return func(f *fixture) T {
+		f.Helper()
+		f.ok(err)
+		return v
+	}
+}
+
+func (f *fixture) ok(err error) {
+	f.Helper()
+	if err != nil {
+		f.Fatal(err)
+	}
+}
+
+func (f *fixture) equal(got, want any) {
+	f.Helper()
+	if got != want {
+		f.Fatalf("%v, not %v", got, want)
+	}
+}
+
+func (f *fixture) is(err error, status jitsym.Status) {
+	f.Helper()
+	if !errors.Is(err, status) {
+		f.Fatalf("%v, not %v", err, status)
+	}
+}
+
+func (f *fixture) open(options *jitsym.Options) *jitsym.Session {
+	f.Helper()
+	if options == nil {
+		options = new(jitsym.Options)
+	}
+	if options.MapDir == "" {
+		options.MapDir = f.dir
+	}
+	options.JitdumpDir = f.dir
+	return value(jitsym.Open(options))(f)
+}
+
+func (f *fixture) with(options *jitsym.Options, run func(*jitsym.Session)) {
+	f.Helper()
+	session := f.open(options)
+	defer func() { f.ok(session.Close()) }()
+	run(session)
+}
+
+// counted are the counters since the test began.
+func (f *fixture) counted(s *jitsym.Session) jitsym.Stats {
+	f.Helper()
+	f.ok(s.Flush(10 * time.Second))
+	now := value(s.Stats())(f)
+	now.Registered -= f.before.Registered
+	now.Moved -= f.before.Moved
+	now.Unregistered -= f.before.Unregistered
+	now.NamesChanged -= f.before.NamesChanged
+	now.Unreadable -= f.before.Unreadable
+	now.NotFree -= f.before.NotFree
+	return now
+}
+
+func (f *fixture) read(pattern string) []byte {
+	f.Helper()
+	return value(os.ReadFile(filepath.Join(f.dir, fmt.Sprintf(pattern, os.Getpid()))))(f)
+}
+
+func (f *fixture) mapHas(text string) {
+	f.Helper()
+	if all := f.read("perf-%d.map"); !bytes.Contains(all, []byte(text)) {
+		f.Fatalf("no %q in\n%s", text, all)
+	}
+}
+
+func TestLife(t *testing.T) {
+	f := begin(t)
+	session := f.open(nil)
+	info := piece
+	info.Name = "answer λ"
+	answer := value(session.Register(info))(f)
+	if answer.ID() == 0 {
+		f.Fatal("no id")
+	}
+	f.ok(session.Flush(time.Second))
+	f.mapHas("7e0000000000 6 answer λ\n")
+	f.ok(answer.Move(jitsym.Target{Addr: addr + 64, Bytes: code}))
+	f.ok(answer.Unregister())
+	info.Addr += 128
+	info.Name = "a\xffb"
+	f.ok(value(session.Register(info))(f).Unregister())
+	info.Name = "cut off here"[7:7]
+	value(session.Register(info))(f)
+	f.ok(session.UnregisterRange(addr, 4096))
+	stats := f.counted(session)
+	f.equal([5]uint64{stats.Registered, stats.Moved, stats.Unregistered, stats.NamesChanged, stats.Live}, [5]uint64{3, 1, 3, 2, 0})
+	f.equal(stats.Unreadable, uint64(0))
+	f.equal(stats.SinksRunning, jitsym.SinkMap|jitsym.SinkJitdump)
+	f.mapHas("jit_7e0000000080")
+	f.equal(value(session.Path(jitsym.SinkMap))(f), filepath.Join(f.dir, fmt.Sprintf("perf-%d.map", os.Getpid())))
+	f.ok(session.Close())
+	f.ok(session.Close())
+	f.is(session.Flush(0), jitsym.ErrClosed)
+}
+
+func TestBytes(t *testing.T) {
+	f := begin(t)
+	pages := value(syscall.Mmap(-1, 0, 4096, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON))(f)
+	at := uintptr(unsafe.Pointer(&pages[0]))
+	copy(pages, "in a mapping....read by a kernelfor this is kept")
+	f.with(nil, func(session *jitsym.Session) {
+		for i, info := range []jitsym.CodeInfo{
+			{Addr: addr, Bytes: []byte("memory of Go....")},
+			{Addr: addr + 64, Bytes: pages[:16]},
+			{Addr: at + 16},
+			{Addr: at + 32, Bytes: pages[32:], Stable: true},
+		} {
+			info.Name, info.Size = "code", 16
+			code, err := session.Register(info)
+			if f.ok(err); i >= 2 {
+				f.ok(code.Unregister())
+			}
+		}
+		f.equal(f.counted(session).Unreadable, uint64(0))
+	})
+	dump := f.read("jit-%d.dump")
+	for _, text := range []string{"memory of Go....", "in a mapping....", "read by a kernel", "for this is kept"} {
+		if !bytes.Contains(dump, []byte("code\x00"+text)) {
+			f.Error("not in the dump:", text)
+		}
+	}
+}
+
+func TestLate(t *testing.T) {
+	f := begin(t)
+	f.with(&jitsym.Options{Flags: jitsym.InitOffByDefault}, func(session *jitsym.Session) {
+		unseen := value(session.Register(piece))(f)
+		f.equal(unseen.ID(), uint64(0))
+		f.ok(unseen.Move(jitsym.Target{Addr: addr + 64}))
+		f.ok(unseen.Unregister())
+		_, err := session.Path(jitsym.SinkMap)
+		f.is(err, jitsym.ErrNotRunning)
+	})
+	f.with(&jitsym.Options{Flags: jitsym.InitOffByDefault | jitsym.InitRemember}, func(session *jitsym.Session) {
+		info := piece
+		info.Name = "remembered"
+		value(session.Register(info))(f)
+		f.ok(session.Enable(jitsym.SinkMap))
+		f.mapHas("remembered")
+		f.ok(session.Disable(0))
+		f.equal(value(session.Stats())(f).SinksRunning, jitsym.Sink(0))
+	})
+}
+
+func TestFramesAndLines(t *testing.T) {
+	f := begin(t)
+	saved := []jitsym.Saved{{Reg: 3, Offset: -16}}
+	rows := jitsym.Rows{{Offset: 0, CFAReg: 7, CFAOffset: 8}, {Offset: 1, CFAReg: 7, CFAOffset: 16, Saved: saved}}
+	f.with(nil, func(session *jitsym.Session) {
+		info := piece
+		for _, info.Unwind = range []jitsym.Unwind{
+			jitsym.FramePointer{EpilogueBegin: 5}, jitsym.FixedFrame{CFAOffset: 24, Saved: saved}, rows,
+		} {
+			info.FreeAfter = value(jitsym.UnwindSize(info.Unwind, 6))(f)
+			if info.FreeAfter < 40 {
+				f.Error(info.FreeAfter)
+			}
+			info.Addr += 4096
+			value(session.Register(info))(f)
+		}
+		info = piece
+		info.Lines = []jitsym.Line{{Line: 1, File: "/src/one.toy"}, {Offset: 3, Line: 8, Column: 5, File: "/src/two.toy"}}
+		value(session.Register(info))(f)
+		stats := f.counted(session)
+		f.equal([2]uint64{stats.Registered, stats.NotFree}, [2]uint64{4, 0})
+	})
+	if !bytes.Contains(f.read("jit-%d.dump"), []byte("\x08\x00\x00\x00\x05\x00\x00\x00/src/two.toy\x00")) {
+		f.Error("the lines are not in the dump")
+	}
+	f.equal(value(jitsym.UnwindSize(nil, 6))(f), uint64(0))
+	more := append(rows, jitsym.Row{Offset: 5, CFAReg: 7, CFAOffset: 8})
+	if value(jitsym.UnwindSize(more, 6))(f) <= value(jitsym.UnwindSize(rows, 6))(f) {
+		f.Error("a row is missing")
+	}
+	for _, data := range [][]byte{nil, {16, 0, 0, 0, 0, 0}} {
+		_, err := jitsym.UnwindSize(jitsym.EhFrame{Data: data}, 6)
+		if err == nil {
+			f.Errorf("%v is taken for a section", data)
+		}
+	}
+}
+
+func TestErrors(t *testing.T) {
+	f := begin(t)
+	refused := func(session *jitsym.Session, want error, change func(*jitsym.CodeInfo)) {
+		t.Helper()
+		info := piece
+		change(&info)
+		if _, err := session.Register(info); !errors.Is(err, want) {
+			t.Errorf("%v, not %v", err, want)
+		}
+	}
+	f.with(nil, func(session *jitsym.Session) {
+		refused(session, jitsym.ErrSizeZero, func(c *jitsym.CodeInfo) { c.Size = 0 })
+		refused(session, jitsym.ErrAddressRange, func(c *jitsym.CodeInfo) { c.Addr = 0 })
+		refused(session, jitsym.ErrShortBytes, func(c *jitsym.CodeInfo) { c.Size = 7 })
+		refused(session, jitsym.ErrLineOrder, func(c *jitsym.CodeInfo) {
+			c.Lines = []jitsym.Line{{Offset: 2, Line: 1, File: "a"}, {Offset: 1, Line: 1, File: "a"}}
+		})
+		refused(session, jitsym.ErrLineFile, func(c *jitsym.CodeInfo) { c.Lines = []jitsym.Line{{Line: 1, File: "a\x00b"}} })
+		refused(session, jitsym.ErrUnwindRegister, func(c *jitsym.CodeInfo) {
+			c.Unwind = jitsym.FixedFrame{CFAOffset: 8, Saved: []jitsym.Saved{{Reg: 99, Offset: -16}}}
+		})
+		old := value(session.Register(piece))(f)
+		value(session.Register(piece))(f)
+		f.ok(session.Flush(0))
+		err := old.Unregister()
+		f.is(err, jitsym.ErrUnknownID)
+		var status jitsym.Status
+		if !errors.As(err, &status) || status.Name() != "JITSYM_ERR_UNKNOWN_ID" {
+			t.Error(err)
+		}
+		if err := old.Move(jitsym.Target{Addr: addr, Bytes: code[:2]}); !errors.Is(err, jitsym.ErrShortBytes) {
+			t.Error(err)
+		}
+		_, err = jitsym.Open(&jitsym.Options{MapDir: "/"})
+		f.is(err, jitsym.ErrConflict)
+	})
+	_, err := jitsym.Open(&jitsym.Options{MapDir: "/nonexistent", Sinks: jitsym.SinkMap})
+	f.is(err, jitsym.ErrNoSink)
+	if !strings.Contains(err.Error(), "/nonexistent") {
+		t.Error(err)
+	}
+	_, err = jitsym.Open(&jitsym.Options{MapDir: "/tmp\x00", Sinks: jitsym.SinkMap})
+	f.is(err, jitsym.ErrPath)
+	f.with(nil, func(session *jitsym.Session) {
+		if text := value(session.LastError())(f); !strings.Contains(err.Error()+text, "/nonexistent") {
+			t.Error(text)
+		}
+	})
+}
+
+func TestWithoutTheLibrary(t *testing.T) {
+	if os.Getenv("JITSYM_LIB") == "libm.so.6" {
+		_, err := jitsym.Open(nil)
+		_, sizeErr := jitsym.UnwindSize(nil, 0)
+		fmt.Println(jitsym.Available(), errors.Is(err, jitsym.ErrLibrary), errors.Is(sizeErr, jitsym.ErrLibrary), err)
+		os.Exit(0)
+	}
+	f := begin(t)
+	child := exec.Command(os.Args[0], "-test.run", "^TestWithoutTheLibrary$")
+	child.Env = append(os.Environ(), "JITSYM_LIB=libm.so.6")
+	out := string(value(child.Output())(f))
+	if !strings.HasPrefix(out, "false true true jitsym: the shared library was not found") {
+		f.Error(out)
+	}
+	f.equal(jitsym.Available(), true)
+	f.equal(jitsym.Version(), "0.1.0")
+}
+
+func TestWithoutASession(t *testing.T) {
+	f := begin(t)
+	var session *jitsym.Session
+	code, err := session.Register(piece)
+	f.is(err, jitsym.ErrSession)
+	f.ok(code.Unregister())
+	f.is(session.Flush(0), jitsym.ErrSession)
+	f.is(session.Close(), jitsym.ErrSession)
+}
+
+func TestGoroutines(t *testing.T) {
+	f := begin(t)
+	f.with(nil, func(session *jitsym.Session) {
+		var all sync.WaitGroup
+		handed := make(chan jitsym.Code)
+		for number := uintptr(0); number < 4; number++ {
+			all.Add(1)
+			go func(at uintptr) {
+				defer all.Done()
+				for i := uintptr(0); i < 300; i++ {
+					info := piece
+					info.Addr = at + 64*i
+					info.Lines = []jitsym.Line{{Line: 1, File: fmt.Sprint("/src/", i)}}
+					code, err := session.Register(info)
+					if err == nil {
+						err = code.Move(jitsym.Target{Addr: at + 1<<16 + 64*i, Bytes: piece.Bytes})
+					}
+					if err != nil {
+						t.Error(err)
+					}
+					if i%2 == 1 {
+						handed <- code
+					}
+					if i%100 == 0 {
+						runtime.GC()
+					}
+				}
+			}(addr + number<<20)
+		}
+		go func() { all.Wait(); close(handed) }()
+		for code := range handed {
+			f.ok(code.Unregister())
+		}
+		stats := f.counted(session)
+		f.equal([3]uint64{stats.Registered, stats.Moved, stats.Live}, [3]uint64{1200, 1200, 600})
+	})
+}

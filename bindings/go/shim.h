@@ -1,0 +1,86 @@
+/*
+ * What Go calls. The functions of jitsym_dl.h themselves are macros, which cgo does not take for functions.
+ *
+ * SPDX-License-Identifier: MIT OR Apache-2.0
+ */
+#include <jitsym_dl.h>
+
+/* A session is a number here: it is no address, and Go looks at what it takes for pointers. */
+typedef uintptr_t handle;
+
+static inline jitsym_status go_load(void) {
+    return jitsym_dl_load(NULL);
+}
+
+static inline jitsym_status go_init(const jitsym_options *options, handle *out) {
+    jitsym *session = NULL;
+    jitsym_status status = jitsym_init(options, &session);
+    *out = (handle)session;
+    return status;
+}
+
+/* Memory of Go goes in as arguments, which the call keeps in place; what the struct itself points to is memory of C. */
+static inline jitsym_status go_register(handle session, jitsym_code code, _GoString_ name, const void *bytes, jitsym_id *id) {
+    code.name_len = _GoStringLen(name);
+    code.name = code.name_len != 0 ? _GoStringPtr(name) : NULL;
+    code.bytes = bytes;
+    return jitsym_register((jitsym *)session, &code, id);
+}
+
+static inline jitsym_status go_move(handle session, jitsym_id id, jitsym_move_target target, const void *bytes) {
+    target.bytes = bytes;
+    return jitsym_move((jitsym *)session, id, &target);
+}
+
+static inline jitsym_status go_unregister(handle session, jitsym_id id) {
+    return jitsym_unregister((jitsym *)session, id);
+}
+
+static inline jitsym_status go_unregister_range(handle session, uint64_t addr, uint64_t size) {
+    return jitsym_unregister_range((jitsym *)session, addr, size);
+}
+
+static inline jitsym_status go_flush(handle session, uint32_t timeout_ms) {
+    return jitsym_flush((jitsym *)session, timeout_ms);
+}
+
+static inline jitsym_status go_enable(handle session, uint32_t sinks) {
+    return jitsym_enable((jitsym *)session, sinks);
+}
+
+static inline jitsym_status go_disable(handle session, uint32_t sinks) {
+    return jitsym_disable((jitsym *)session, sinks);
+}
+
+static inline jitsym_status go_close(handle session) {
+    return jitsym_close((jitsym *)session);
+}
+
+static inline jitsym_status go_get_stats(handle session, jitsym_stats *out) {
+    return jitsym_get_stats((jitsym *)session, out);
+}
+
+static inline jitsym_status go_last_error(handle session, char *buffer, size_t size) {
+    return jitsym_last_error((jitsym *)session, buffer, size);
+}
+
+static inline jitsym_status go_path(handle session, uint32_t sink, char *buffer, size_t size) {
+    return jitsym_path((jitsym *)session, sink, buffer, size);
+}
+
+static inline jitsym_status go_unwind_size(const jitsym_unwind *unwind, uint64_t code_size, uint64_t *out) {
+    return go_load() == JITSYM_OK ? jitsym_unwind_size(unwind, code_size, out) : JITSYM_ERR_LIBRARY;
+}
+
+static inline const char *go_status_text(int32_t status) {
+    return jitsym_status_text(status);
+}
+
+static inline const char *go_status_name(int32_t status) {
+    return jitsym_status_name(status);
+}
+
+static inline const char *go_version(void) {
+    go_load();
+    return jitsym_version();
+}

@@ -1,0 +1,217 @@
+// The C interface as koffi sees it. A test has the C compiler hold every layout and number against jitsym.h.
+'use strict';
+
+const koffi = require('koffi');
+
+/** While the major version is 0, a new minor version may change the interface. */
+const VERSION = [0, 1];
+
+const Status = Object.freeze({
+  OK: 0,
+  ERR_NULL: 1,
+  ERR_STRUCT_SIZE: 2,
+  ERR_STRUCT_TAIL: 3,
+  ERR_FLAGS: 4,
+  ERR_ENUM: 5,
+  ERR_SIZE_ZERO: 6,
+  ERR_ADDRESS_RANGE: 7,
+  ERR_TOO_LARGE: 8,
+  ERR_LINE_OFFSET: 9,
+  ERR_LINE_ORDER: 10,
+  ERR_LINE_FILE: 11,
+  ERR_UNWIND_ORDER: 12,
+  ERR_UNWIND_REGISTER: 13,
+  ERR_UNWIND_FORMAT: 14,
+  ERR_ARCH: 15,
+  ERR_SESSION: 16,
+  ERR_CLOSED: 17,
+  ERR_UNKNOWN_ID: 18,
+  ERR_TIMEOUT: 19,
+  ERR_DROPPED: 20,
+  ERR_NO_MEMORY: 21,
+  ERR_NO_SINK: 22,
+  ERR_SINK_FAILED: 23,
+  ERR_FORKED: 24,
+  ERR_THREAD: 25,
+  ERR_CONFLICT: 26,
+  ERR_TOO_MANY_SESSIONS: 27,
+  ERR_PATH: 28,
+  ERR_BUFFER: 29,
+  ERR_NOT_RUNNING: 30,
+  ERR_BUSY: 31,
+  ERR_INTERNAL: 32,
+  ERR_WRITER: 33,
+  ERR_FORBIDDEN: 34,
+  ERR_LIBRARY: 35,
+});
+
+const Sink = Object.freeze({ MAP: 1, JITDUMP: 2 });
+
+const Init = Object.freeze({
+  ENV_WINS: 1,
+  OFF_BY_DEFAULT: 2,
+  NO_UNWIND: 4,
+  MOVE_RECORDS: 8,
+  CLOSE_RECORD: 16,
+  DROP_WHEN_FULL: 32,
+  NO_SPOOL: 64,
+  RECOVER: 128,
+  FORK_NOW: 256,
+  FORK_ALONE: 512,
+  REMOVE_FILES: 1024,
+  REMEMBER: 2048,
+});
+
+const MapDialect = Object.freeze({ PERF: 0, SIMPLEPERF: 1 });
+const UnwindKind = Object.freeze({ NONE: 0, FRAME_POINTER: 1, FIXED_FRAME: 2, ROWS: 3, EH_FRAME: 4 });
+const CodeFlag = Object.freeze({ STABLE: 1, PACKED: 2 });
+const SpoolState = Object.freeze({ NONE: 0, SHARED: 1, PARTLY: 2 });
+const Limit = Object.freeze({ NAME_MAX: 1000, DIR_MAX: 1023, CODE_SIZE_MAX: 2147483647 });
+
+// By the prefixes of the enumerators' names in C.
+const numbers = {
+  JITSYM_: { ...Status, ...Limit },
+  JITSYM_SINK_: Sink,
+  JITSYM_INIT_: Init,
+  JITSYM_MAP_: MapDialect,
+  JITSYM_UNWIND_: UnwindKind,
+  JITSYM_CODE_: CodeFlag,
+  JITSYM_SPOOL_: SpoolState,
+};
+
+// Types without names, because koffi has one table of names for the whole program. Fields that an object does not have
+// are zero.
+const structs = {};
+structs.jitsym_options = koffi.struct({
+  struct_size: 'size_t',
+  sinks: 'uint32_t',
+  flags: 'uint32_t',
+  map_dir: 'const char *',
+  jitdump_dir: 'const char *',
+  map_dialect: 'uint32_t',
+  file_mode: 'uint32_t',
+  max_memory: 'uint64_t',
+  max_wait_ms: 'uint32_t',
+  reserved: 'uint32_t',
+  spool_dir: 'const char *',
+  map_max: 'uint64_t',
+  jitdump_max: 'uint64_t',
+});
+structs.jitsym_saved_register = koffi.struct({ reg: 'uint32_t', offset: 'int32_t' });
+structs.jitsym_unwind_row = koffi.struct({
+  offset: 'uint32_t',
+  cfa_reg: 'uint32_t',
+  cfa_offset: 'int32_t',
+  saved_count: 'uint32_t',
+  saved: koffi.pointer(structs.jitsym_saved_register),
+});
+structs.jitsym_unwind = koffi.struct({
+  struct_size: 'size_t',
+  kind: 'uint32_t',
+  flags: 'uint32_t',
+  fp_pushed: 'uint32_t',
+  fp_set: 'uint32_t',
+  epilogue_begin: 'uint32_t',
+  epilogue_end: 'uint32_t',
+  cfa_offset: 'int32_t',
+  saved_count: 'uint32_t',
+  saved: koffi.pointer(structs.jitsym_saved_register),
+  saved_from: 'uint32_t',
+  row_count: 'uint32_t',
+  rows: koffi.pointer(structs.jitsym_unwind_row),
+  row_size: 'size_t',
+  eh_frame: 'const void *',
+  eh_frame_size: 'size_t',
+  eh_frame_addr: 'uint64_t',
+});
+structs.jitsym_line = koffi.struct({
+  offset: 'uint32_t',
+  line: 'uint32_t',
+  column: 'uint32_t',
+  reserved: 'uint32_t',
+  file: 'const char *',
+});
+structs.jitsym_code = koffi.struct({
+  struct_size: 'size_t',
+  addr: 'uint64_t',
+  size: 'uint64_t',
+  name: 'const char *',
+  name_len: 'size_t',
+  bytes: 'const void *',
+  unwind: koffi.pointer(structs.jitsym_unwind),
+  lines: koffi.pointer(structs.jitsym_line),
+  line_count: 'size_t',
+  line_size: 'size_t',
+  free_after: 'uint64_t',
+  flags: 'uint32_t',
+  reserved: 'uint32_t',
+});
+structs.jitsym_move_target = koffi.struct({
+  struct_size: 'size_t',
+  addr: 'uint64_t',
+  bytes: 'const void *',
+  free_after: 'uint64_t',
+  flags: 'uint32_t',
+  reserved: 'uint32_t',
+});
+structs.jitsym_stats = koffi.struct({
+  struct_size: 'size_t',
+  sinks_running: 'uint32_t',
+  sinks_failed: 'uint32_t',
+  registered: 'uint64_t',
+  moved: 'uint64_t',
+  unregistered: 'uint64_t',
+  overwritten: 'uint64_t',
+  live: 'uint64_t',
+  dropped: 'uint64_t',
+  unreadable: 'uint64_t',
+  names_changed: 'uint64_t',
+  not_free: 'uint64_t',
+  jitdump_bytes: 'uint64_t',
+  jitdump_records: 'uint64_t',
+  map_bytes: 'uint64_t',
+  map_entries: 'uint64_t',
+  map_rewrites: 'uint64_t',
+  map_forgotten: 'uint64_t',
+  write_errors: 'uint64_t',
+  memory: 'uint64_t',
+  memory_held: 'uint64_t',
+  waited: 'uint64_t',
+  recovered: 'uint64_t',
+  spool: 'uint32_t',
+  inherited: 'uint32_t',
+  jitdump_lost: 'uint64_t',
+  jitdump_held: 'uint64_t',
+  jitdump_rewrites: 'uint64_t',
+  map_omitted: 'uint64_t',
+});
+
+/** The size that a struct begins with. */
+const struct_size = Object.fromEntries(Object.entries(structs).map(([name, type]) => [name, koffi.sizeof(type)]));
+
+const session = 'void *';
+const id = 'uint64_t';
+const pointer = koffi.pointer;
+
+// Result and arguments of each function.
+const functions = {
+  jitsym_init: ['int', [pointer(structs.jitsym_options), koffi.out(pointer(session))]],
+  jitsym_register: ['int', [session, pointer(structs.jitsym_code), koffi.out(pointer(id))]],
+  jitsym_move: ['int', [session, id, pointer(structs.jitsym_move_target)]],
+  jitsym_unregister: ['int', [session, id]],
+  jitsym_unregister_range: ['int', [session, 'uint64_t', 'uint64_t']],
+  jitsym_flush: ['int', [session, 'uint32_t']],
+  jitsym_enable: ['int', [session, 'uint32_t']],
+  jitsym_disable: ['int', [session, 'uint32_t']],
+  jitsym_close: ['int', [session]],
+  jitsym_get_stats: ['int', [session, koffi.inout(pointer(structs.jitsym_stats))]],
+  jitsym_last_error: ['int', [session, 'void *', 'size_t']],
+  jitsym_path: ['int', [session, 'uint32_t', 'void *', 'size_t']],
+  jitsym_unwind_size: ['int', [pointer(structs.jitsym_unwind), 'uint64_t', koffi.out(pointer('uint64_t'))]],
+  jitsym_status_text: ['const char *', ['int32_t']],
+  jitsym_status_name: ['const char *', ['int32_t']],
+  jitsym_version: ['const char *', []],
+  jitsym_version_number: ['uint32_t', []],
+};
+
+module.exports = { VERSION, Status, Sink, Init, MapDialect, UnwindKind, CodeFlag, SpoolState, Limit, numbers, structs, struct_size, functions };

@@ -1,0 +1,184 @@
+/** JIT-compiled code made visible to perf, debuggers and profilers, through libjitsym. */
+
+/** An address or a size. Numbers above 2 ** 53 are refused: use a BigInt. */
+export type Word = bigint | number;
+
+/** Where bytes can be read: an address (which is believed), or memory of JavaScript. */
+export type Readable = bigint | ArrayBufferView | ArrayBuffer;
+
+/** DWARF register numbers, and bytes from the CFA: where the caller's registers are. */
+export type Saved = [register: number, offset: number][];
+
+/** How to find the caller's frame. Zeros stand for the usual prologue. */
+export type Unwind =
+  | {
+      kind: 'framePointer';
+      pushed?: number;
+      set?: number;
+      epilogueBegin?: number;
+      epilogueEnd?: number;
+      cfaOffset?: number;
+      saved?: Saved;
+      savedFrom?: number;
+    }
+  | { kind: 'fixedFrame'; cfaOffset: number; saved?: Saved }
+  | { kind: 'rows'; rows: { offset: number; cfaReg: number; cfaOffset: number; saved?: Saved }[] }
+  | { kind: 'ehFrame'; data: ArrayBufferView | ArrayBuffer; addr?: Word };
+
+/** From `offset` on the code belongs to this place in the source. */
+export interface Line {
+  offset: number;
+  line: number;
+  column?: number;
+  file: string;
+}
+
+export interface Place {
+  /** Where the code can be read. Without it the library asks the kernel to read at its address. */
+  bytes?: Readable | null;
+  /** How many bytes behind the code hold no other code; see `unwindSize`. */
+  freeAfter?: Word;
+  /** The bytes stay where they are until the code is unregistered, and are not copied now; `bytes` is an address then. */
+  stable?: boolean;
+}
+
+export interface CodeInfo extends Place {
+  addr: Word;
+  size: number;
+  name: string;
+  unwind?: Unwind | null;
+  lines?: Line[];
+  /** Other code lies behind this without a gap; its stacks then cost a second record. */
+  packed?: boolean;
+}
+
+/** The library's options; what is left out it decides itself. */
+export interface Options {
+  /** Bits of `Sink`. */
+  sinks?: number;
+  /** Bits of `Init`. */
+  flags?: number;
+  mapDir?: string;
+  jitdumpDir?: string;
+  spoolDir?: string;
+  mapDialect?: number;
+  fileMode?: number;
+  maxMemory?: Word;
+  maxWaitMs?: number;
+  mapMax?: Word;
+  jitdumpMax?: Word;
+}
+
+/** The counters of the process; the library's reference says what each counts. */
+export interface Stats {
+  sinksRunning: number;
+  sinksFailed: number;
+  registered: number;
+  moved: number;
+  unregistered: number;
+  overwritten: number;
+  live: number;
+  dropped: number;
+  unreadable: number;
+  namesChanged: number;
+  notFree: number;
+  jitdumpBytes: number;
+  jitdumpRecords: number;
+  mapBytes: number;
+  mapEntries: number;
+  mapRewrites: number;
+  mapForgotten: number;
+  writeErrors: number;
+  memory: number;
+  memoryHeld: number;
+  waited: number;
+  recovered: number;
+  spool: number;
+  inherited: number;
+  jitdumpLost: number;
+  jitdumpHeld: number;
+  jitdumpRewrites: number;
+  mapOmitted: number;
+}
+
+/** A piece of registered code. Nothing happens when the object goes: code is gone when it is unregistered. */
+export declare class Code {
+  private constructor();
+  /** Known to all sessions of the process, in all worker threads. 0n: no sink runs, and there is nothing to do. */
+  readonly id: bigint;
+  /** The code now runs at `addr`. */
+  move(addr: Word, place?: Place): void;
+  /** The code is gone: to be called before its memory is used for something else. The second time is harmless. */
+  unregister(): void;
+}
+
+/** An open session. It ends with `close` or the process, and not when the object goes. */
+export declare class Session {
+  constructor(options?: Options);
+  /** From now on samples in `size` bytes from `addr` on belong to `name`. */
+  register(code: CodeInfo): Code;
+  /** The code with this id is gone; for ids from other threads. */
+  unregister(id: bigint): void;
+  /** All code that the range touches is gone, whoever has registered it. */
+  unregisterRange(addr: Word, size: Word): void;
+  /** Waits until all that was registered is in the files; 0 stands for the library's own limit. */
+  flush(timeoutMs?: number): void;
+  /** The same without stopping the event loop. */
+  flushAsync(timeoutMs?: number): Promise<void>;
+  /** Starts sinks in the running process. */
+  enable(sinks?: number): void;
+  /** Stops sinks in the running process. */
+  disable(sinks?: number): void;
+  /** The counters. `flush` first for exact ones. */
+  stats(): Stats;
+  /** The text of the last failure of a sink; empty if there was none. */
+  lastError(): string;
+  /** The file that a sink writes. */
+  path(sink: number): string;
+  readonly closed: boolean;
+  /** Writes what is pending. The files stay, to be read after the recording. The second time is harmless. */
+  close(): void;
+  /** For `using`: the same as `close`. */
+  [Symbol.dispose](): void;
+}
+
+/** A call that failed. It has had no effect. */
+export declare class JitsymError extends Error {
+  private constructor();
+  /** The name of the status in C, for instance "JITSYM_ERR_UNKNOWN_ID". */
+  readonly code: string;
+  /** Its number: one of `Status`. */
+  readonly status: number;
+}
+
+/** How many bytes behind the code must be free for perf builds that unwind with libunwind; see `freeAfter`. */
+export declare function unwindSize(unwind: Unwind | null | undefined, codeSize?: Word): number;
+
+/** Whether the library can be loaded. Without it only what needs it throws, with the code JITSYM_ERR_LIBRARY. */
+export declare function available(): boolean;
+
+/** The version of the library that is running. */
+export declare function version(): string;
+
+export declare const Sink: Readonly<{ MAP: 1; JITDUMP: 2 }>;
+export declare const Init: Readonly<
+  Record<
+    | 'ENV_WINS'
+    | 'OFF_BY_DEFAULT'
+    | 'NO_UNWIND'
+    | 'MOVE_RECORDS'
+    | 'CLOSE_RECORD'
+    | 'DROP_WHEN_FULL'
+    | 'NO_SPOOL'
+    | 'RECOVER'
+    | 'FORK_NOW'
+    | 'FORK_ALONE'
+    | 'REMOVE_FILES'
+    | 'REMEMBER',
+    number
+  >
+>;
+export declare const MapDialect: Readonly<{ PERF: 0; SIMPLEPERF: 1 }>;
+export declare const SpoolState: Readonly<{ NONE: 0; SHARED: 1; PARTLY: 2 }>;
+/** Statuses by their names in C, without JITSYM_. */
+export declare const Status: Readonly<Record<string, number>>;

@@ -1,0 +1,186 @@
+// JIT-compiled code made visible to perf, debuggers and profilers, through libjitsym.
+'use strict';
+
+const { CodeFlag, Init, Limit, MapDialect, Sink, SpoolState, Status, struct_size, structs } = require('./abi.js');
+const { codeBytes, described, lineTable, path, u32, u64 } = require('./arguments.js');
+const { JitsymError, check, lastError, load, text } = require('./library.js');
+
+/** A piece of registered code. Nothing happens when the object goes: code is gone when it is unregistered. */
+class Code {
+  #session;
+  #size;
+
+  constructor(session, id, size) {
+    this.#session = session;
+    this.#size = size;
+    this.id = id;
+  }
+
+  move(addr, { bytes, freeAfter = 0, stable = false } = {}) {
+    if (this.id === 0n) return;
+    this.#session.call('jitsym_move', this.id, {
+      struct_size: struct_size.jitsym_move_target,
+      addr: u64(addr, 'addr'),
+      bytes: codeBytes(bytes, this.#size, stable),
+      free_after: u64(freeAfter, 'freeAfter'),
+      flags: stable ? CodeFlag.STABLE : 0,
+    });
+  }
+
+  unregister() {
+    if (this.id === 0n) return;
+    this.#session.call('jitsym_unregister', this.id);
+    this.id = 0n;
+  }
+}
+
+/** What code needs to know of its session. */
+class Handle {
+  constructor(library, handle) {
+    this.library = library;
+    this.handle = handle;
+  }
+
+  call(name, ...args) {
+    check(this.library[name](this.handle, ...args));
+  }
+}
+
+/** An open session. It ends with `close` or the process, and not when the object goes. */
+class Session {
+  #session;
+  #closed = false;
+
+  constructor(options = {}) {
+    const library = load();
+    const out = [null];
+    check(
+      library.jitsym_init(
+        {
+          struct_size: struct_size.jitsym_options,
+          sinks: u32(options.sinks ?? 0, 'sinks'),
+          flags: u32(options.flags ?? 0, 'flags'),
+          map_dir: path(options.mapDir, 'mapDir'),
+          jitdump_dir: path(options.jitdumpDir, 'jitdumpDir'),
+          spool_dir: path(options.spoolDir, 'spoolDir'),
+          map_dialect: u32(options.mapDialect ?? 0, 'mapDialect'),
+          file_mode: u32(options.fileMode ?? 0, 'fileMode'),
+          max_memory: u64(options.maxMemory ?? 0, 'maxMemory'),
+          max_wait_ms: u32(options.maxWaitMs ?? 0, 'maxWaitMs'),
+          map_max: u64(options.mapMax ?? 0, 'mapMax'),
+          jitdump_max: u64(options.jitdumpMax ?? 0, 'jitdumpMax'),
+        },
+        out,
+      ),
+    );
+    this.#session = new Handle(library, out[0]);
+  }
+
+  register({ addr, size, name, bytes, unwind, lines, freeAfter = 0, stable = false, packed = false }) {
+    const id = [0];
+    if (typeof name !== 'string') throw new TypeError(`name is not a string: ${name}`);
+    this.#session.call(
+      'jitsym_register',
+      {
+        struct_size: struct_size.jitsym_code,
+        addr: u64(addr, 'addr'),
+        size: u64(size, 'size'),
+        name,
+        name_len: Buffer.byteLength(name),
+        bytes: codeBytes(bytes, size, stable),
+        unwind: described(unwind),
+        ...lineTable(lines),
+        free_after: u64(freeAfter, 'freeAfter'),
+        flags: (stable ? CodeFlag.STABLE : 0) | (packed ? CodeFlag.PACKED : 0),
+      },
+      id,
+    );
+    return new Code(this.#session, BigInt(id[0]), size);
+  }
+
+  unregister(id) {
+    this.#session.call('jitsym_unregister', u64(id, 'id'));
+  }
+
+  unregisterRange(addr, size) {
+    this.#session.call('jitsym_unregister_range', u64(addr, 'addr'), u64(size, 'size'));
+  }
+
+  flush(timeoutMs = 0) {
+    this.#session.call('jitsym_flush', u32(timeoutMs, 'timeoutMs'));
+  }
+
+  flushAsync(timeoutMs = 0) {
+    return new Promise((resolve, reject) => {
+      const { library, handle } = this.#session;
+      library.jitsym_flush.async(handle, u32(timeoutMs, 'timeoutMs'), (error, status) => {
+        try {
+          if (error) throw error;
+          resolve(check(status));
+        } catch (failure) {
+          reject(failure);
+        }
+      });
+    });
+  }
+
+  enable(sinks = 0) {
+    this.#session.call('jitsym_enable', u32(sinks, 'sinks'));
+  }
+
+  disable(sinks = 0) {
+    this.#session.call('jitsym_disable', u32(sinks, 'sinks'));
+  }
+
+  stats() {
+    const out = { struct_size: struct_size.jitsym_stats };
+    for (const field of Object.keys(structs.jitsym_stats.members)) out[field] ??= 0;
+    this.#session.call('jitsym_get_stats', out);
+    const fields = Object.entries(out).filter(([field]) => field !== 'struct_size');
+    return Object.fromEntries(fields.map(([field, value]) => [field.replace(/_(.)/g, (_, c) => c.toUpperCase()), Number(value)]));
+  }
+
+  lastError() {
+    return lastError(this.#session.handle);
+  }
+
+  path(sink) {
+    const { library, handle } = this.#session;
+    return text(Limit.DIR_MAX + 64, (buffer, size) => library.jitsym_path(handle, u32(sink, 'sink'), buffer, size));
+  }
+
+  get closed() {
+    return this.#closed;
+  }
+
+  close() {
+    if (this.#closed) return;
+    this.#closed = true;
+    this.#session.call('jitsym_close');
+  }
+
+  [Symbol.dispose ?? Symbol.for('Symbol.dispose')]() {
+    this.close();
+  }
+}
+
+function unwindSize(unwind, codeSize = 0) {
+  const out = [0];
+  check(load().jitsym_unwind_size(described(unwind), u64(codeSize, 'codeSize'), out));
+  return Number(out[0]);
+}
+
+function available() {
+  try {
+    load();
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+function version() {
+  return load().jitsym_version();
+}
+
+module.exports = { Code, Init, JitsymError, MapDialect, Session, Sink, SpoolState, Status, available, unwindSize, version };

@@ -1,0 +1,62 @@
+// Finds and loads libjitsym.so, and makes errors of what its functions answer.
+'use strict';
+
+const koffi = require('koffi');
+const { VERSION, Status, functions } = require('./abi.js');
+
+/** A call that failed. It has had no effect. `code` is the name of the status in C. */
+class JitsymError extends Error {
+  constructor(status, code, text, detail) {
+    super(detail ? `${text}: ${detail}` : text);
+    this.name = 'JitsymError';
+    this.code = code;
+    this.status = status;
+  }
+}
+
+let loaded;
+
+/** The functions of the library, from `JITSYM_LIB` or by the system's loader. A failure is not remembered. */
+function load() {
+  if (loaded) return loaded;
+  const given = process.env.JITSYM_LIB;
+  const wanted = VERSION.join('.');
+  const problems = [];
+  for (const name of given ? [given] : [`libjitsym.so.${wanted}`, 'libjitsym.so']) {
+    try {
+      const library = koffi.load(name);
+      const found = Object.entries(functions).map(([name, [result, args]]) => [name, library.func(name, result, args)]);
+      const bound = Object.fromEntries(found);
+      const number = bound.jitsym_version_number();
+      if (Math.floor(number / 1000000) === VERSION[0] && Math.floor(number / 1000) % 1000 === VERSION[1]) {
+        return (loaded = bound);
+      }
+      problems.push(`${name} is version ${bound.jitsym_version()}, not ${wanted}`);
+    } catch (error) {
+      problems.push(error.message);
+    }
+  }
+  const hint = given ? '' : '; the variable JITSYM_LIB may name the file';
+  throw new JitsymError(Status.ERR_LIBRARY, 'JITSYM_ERR_LIBRARY', 'no libjitsym', problems.join('; ') + hint);
+}
+
+/** A text that a function of the library writes. */
+function text(size, write) {
+  const buffer = Buffer.alloc(size);
+  check(write(buffer, size));
+  return buffer.toString('utf8', 0, buffer.indexOf(0));
+}
+
+function lastError(session) {
+  return text(4096, (buffer, size) => load().jitsym_last_error(session, buffer, size));
+}
+
+function check(status) {
+  if (status === Status.OK) return;
+  const { jitsym_status_name, jitsym_status_text } = load();
+  // The last failure is that of the process, and can be asked for without a session.
+  const detail = status === Status.ERR_NO_SINK || status === Status.ERR_SINK_FAILED ? lastError(null) : '';
+  throw new JitsymError(status, jitsym_status_name(status), jitsym_status_text(status), detail);
+}
+
+module.exports = { JitsymError, check, lastError, load, text };

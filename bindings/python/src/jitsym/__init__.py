@@ -1,0 +1,59 @@
+"""JIT-compiled code made visible to perf, debuggers and profilers, through libjitsym.
+
+    with jitsym.Session() as session:
+        code = session.register(addr, size, "my_function", bytes=addr)
+        ...
+        code.unregister()
+
+What each call promises is in the library's reference; this package passes on what it answers.
+"""
+
+from ._abi import Init, MapDialect, Sink, SpoolState, Status
+from ._errors import (
+    ClosedError,
+    DroppedError,
+    ForkedError,
+    InvalidArgument,
+    JitsymError,
+    LibraryNotFound,
+    OutOfMemory,
+    SinkError,
+    TimedOut,
+    UnknownId,
+)
+from ._library import available, version
+from ._session import Code, Line, Session, Stats
+from ._unwind import EhFrame, FixedFrame, FramePointer, Row, Rows, Unwind, unwind_size
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ClosedError",
+    "Code",
+    "DroppedError",
+    "EhFrame",
+    "FixedFrame",
+    "ForkedError",
+    "FramePointer",
+    "Init",
+    "InvalidArgument",
+    "JitsymError",
+    "LibraryNotFound",
+    "Line",
+    "MapDialect",
+    "OutOfMemory",
+    "Row",
+    "Rows",
+    "Session",
+    "Sink",
+    "SinkError",
+    "SpoolState",
+    "Stats",
+    "Status",
+    "TimedOut",
+    "UnknownId",
+    "Unwind",
+    "available",
+    "unwind_size",
+    "version",
+]

@@ -1,0 +1,52 @@
+"""Finds and loads libjitsym.so."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+
+from . import _abi
+from ._errors import LibraryNotFound
+
+
+@functools.cache
+def load() -> ctypes.CDLL:
+    """The library, from `JITSYM_LIB` or by the system's loader; raises LibraryNotFound. A failure is not remembered.
+
+    A CDLL gives the interpreter's lock back for each call, so a call that waits for the writer stops no other thread.
+    """
+    given = os.environ.get("JITSYM_LIB")
+    wanted = "{}.{}".format(*_abi.VERSION)
+    names = [given] if given else [f"libjitsym.so.{wanted}", "libjitsym.so"]
+    problems = []
+    for name in names:
+        try:
+            library = ctypes.CDLL(name)
+            for function, (result, arguments) in _abi.FUNCTIONS.items():
+                getattr(library, function).restype = result
+                getattr(library, function).argtypes = arguments
+        except (OSError, AttributeError) as error:
+            problems.append(str(error))
+            continue
+        number: int = library.jitsym_version_number()
+        if (number // 1000000, number // 1000 % 1000) == _abi.VERSION:
+            return library
+        problems.append(f"{name} is version {library.jitsym_version().decode()}, not {wanted}")
+    hint = "" if given else "; the variable JITSYM_LIB may name the file"
+    raise LibraryNotFound("; ".join(problems) + hint)
+
+
+def available() -> bool:
+    """Whether the library can be loaded. Without it only what needs it raises LibraryNotFound, not the import."""
+    try:
+        load()
+    except LibraryNotFound:
+        return False
+    return True
+
+
+def version() -> str:
+    """The version of the library that is running."""
+    text: bytes = load().jitsym_version()
+    return text.decode()

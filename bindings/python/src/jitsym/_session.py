@@ -1,0 +1,272 @@
+"""Sessions, and the code that is registered with them."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import numbers
+import os
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from . import _abi
+from ._abi import Init, MapDialect, Sink, SpoolState, Status
+from ._arguments import address_of, milliseconds, unsigned
+from ._errors import error_for
+from ._library import load
+from ._unwind import Unwind, described
+
+
+class Line(NamedTuple):
+    """From `offset` on the code belongs to this place in the source. A tuple in the same order will do."""
+
+    offset: int
+    line: int
+    file: str | bytes | os.PathLike[str]
+    column: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Stats:
+    """The counters of the process; the reference says what each counts."""
+
+    sinks_running: Sink
+    sinks_failed: Sink
+    registered: int
+    moved: int
+    unregistered: int
+    overwritten: int
+    live: int
+    dropped: int
+    unreadable: int
+    names_changed: int
+    not_free: int
+    jitdump_bytes: int
+    jitdump_records: int
+    map_bytes: int
+    map_entries: int
+    map_rewrites: int
+    map_forgotten: int
+    write_errors: int
+    memory: int
+    memory_held: int
+    waited: int
+    recovered: int
+    spool: SpoolState
+    inherited: int
+    jitdump_lost: int
+    jitdump_held: int
+    jitdump_rewrites: int
+    map_omitted: int
+
+
+class Code:
+    """A piece of registered code. Nothing happens when the object goes: code is gone when it is unregistered."""
+
+    __slots__ = ("id", "session", "size")
+
+    def __init__(self, session: Session, id: int, size: int):
+        self.session = session
+        #: Known to all sessions of the process. 0: no sink runs and nothing is remembered, and there is nothing to do.
+        self.id = id
+        self.size = size
+
+    def move(self, addr: int, bytes: Any = None, *, free_after: int = 0, stable: bool = False) -> None:
+        """The code now runs at `addr`. `bytes`, `free_after` and `stable` are as in `Session.register`."""
+        if self.id == 0:
+            return
+        keep: list[Any] = []
+        target = _abi.jitsym_move_target(struct_size=ctypes.sizeof(_abi.jitsym_move_target))
+        target.addr = unsigned(addr, 64, "addr")
+        target.bytes = _code_bytes(bytes, self.size, stable, keep)
+        target.free_after = unsigned(free_after, 64, "free_after")
+        target.flags = _abi.CodeFlag.STABLE if stable else 0
+        self.session._call("jitsym_move", self.id, target)
+
+    def unregister(self) -> None:
+        """The code is gone: to be called before its memory is used for something else. The second time is harmless."""
+        if self.id != 0:
+            self.session._call("jitsym_unregister", self.id)
+            self.id = 0
+
+    def __repr__(self) -> str:
+        return f"<jitsym.Code {self.id} of {self.size} bytes>"
+
+
+class Session:
+    """An open session. Keyword arguments are the library's options; 0 and None leave the choice to it.
+
+    It ends with `close`, a `with` block, or the process, and not when the object goes. Any thread may use it.
+    """
+
+    def __init__(
+        self,
+        *,
+        sinks: Sink | int = 0,
+        flags: Init | int = 0,
+        map_dir: str | bytes | os.PathLike[str] | None = None,
+        jitdump_dir: str | bytes | os.PathLike[str] | None = None,
+        spool_dir: str | bytes | os.PathLike[str] | None = None,
+        map_dialect: MapDialect | int = MapDialect.PERF,
+        file_mode: int = 0,
+        max_memory: int = 0,
+        max_wait_ms: int = 0,
+        map_max: int = 0,
+        jitdump_max: int = 0,
+    ):
+        self._library = load()
+        self._closed = False
+        options = _abi.jitsym_options(struct_size=ctypes.sizeof(_abi.jitsym_options))
+        options.sinks = unsigned(sinks, 32, "sinks")
+        options.flags = unsigned(flags, 32, "flags")
+        options.map_dir = _path(map_dir)
+        options.jitdump_dir = _path(jitdump_dir)
+        options.spool_dir = _path(spool_dir)
+        options.map_dialect = unsigned(map_dialect, 32, "map_dialect")
+        options.file_mode = unsigned(file_mode, 32, "file_mode")
+        options.max_memory = unsigned(max_memory, 64, "max_memory")
+        options.max_wait_ms = unsigned(max_wait_ms, 32, "max_wait_ms")
+        options.map_max = unsigned(map_max, 64, "map_max")
+        options.jitdump_max = unsigned(jitdump_max, 64, "jitdump_max")
+        handle = ctypes.c_void_p()
+        self._handle: int | None = None
+        self._check(self._library.jitsym_init(options, handle))
+        self._handle = handle.value
+
+    def register(
+        self,
+        addr: int,
+        size: int,
+        name: str,
+        bytes: Any = None,
+        *,
+        unwind: Unwind | None = None,
+        lines: Iterable[Line | tuple[Any, ...]] = (),
+        free_after: int = 0,
+        stable: bool = False,
+        packed: bool = False,
+    ) -> Code:
+        """Registers code: from now on samples in `size` bytes from `addr` on belong to `name`.
+
+        `bytes` is where the code can be read: an address (which is believed), or any object with a buffer, such as a
+        writable mapping of the same memory, or the bytes that were copied there. Without it the library asks the kernel
+        to read at `addr`. `free_after` bytes behind the code hold no other code (see `unwind_size`). With `stable` the
+        bytes stay where they are until the code is unregistered, and are not copied now; `bytes` is an address then.
+        `packed` code has none free behind it; its stacks then cost a second record.
+        """
+        keep: list[Any] = []
+        text = name.encode("utf-8", "surrogatepass")
+        code = _abi.jitsym_code(struct_size=ctypes.sizeof(_abi.jitsym_code))
+        code.addr = unsigned(addr, 64, "addr")
+        code.size = unsigned(size, 64, "size")
+        code.name = text
+        code.name_len = len(text)
+        code.bytes = _code_bytes(bytes, code.size, stable, keep)
+        if unwind is not None:
+            code.unwind = ctypes.pointer(described(unwind, keep))
+        rows = [Line(*row) for row in lines]
+        if rows:
+            code.lines = _lines(rows)
+            code.line_count = len(rows)
+            code.line_size = ctypes.sizeof(_abi.jitsym_line)
+        code.free_after = unsigned(free_after, 64, "free_after")
+        code.flags = _abi.CodeFlag.STABLE * stable | _abi.CodeFlag.PACKED * packed
+        id = ctypes.c_uint64()
+        self._call("jitsym_register", code, id)
+        return Code(self, id.value, code.size)
+
+    def unregister_range(self, addr: int, size: int) -> None:
+        """All code that the range touches is gone, whoever has registered it."""
+        self._call("jitsym_unregister_range", unsigned(addr, 64, "addr"), unsigned(size, 64, "size"))
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Waits until all that was registered is in the files; `timeout` in seconds."""
+        self._call("jitsym_flush", milliseconds(timeout))
+
+    def enable(self, sinks: Sink | int = 0) -> None:
+        """Starts sinks in the running process."""
+        self._call("jitsym_enable", unsigned(sinks, 32, "sinks"))
+
+    def disable(self, sinks: Sink | int = 0) -> None:
+        """Stops sinks in the running process."""
+        self._call("jitsym_disable", unsigned(sinks, 32, "sinks"))
+
+    def stats(self) -> Stats:
+        """The counters. `flush` first for exact ones."""
+        struct = _abi.jitsym_stats(struct_size=ctypes.sizeof(_abi.jitsym_stats))
+        self._call("jitsym_get_stats", struct)
+        values = {field.name: getattr(struct, field.name) for field in dataclasses.fields(Stats)}
+        for sinks in ("sinks_running", "sinks_failed"):
+            values[sinks] = Sink(values[sinks])
+        values["spool"] = SpoolState(values["spool"])
+        return Stats(**values)
+
+    def last_error(self) -> str:
+        """The text of the last failure of a sink; empty if there was none."""
+        buffer = ctypes.create_string_buffer(4096)
+        self._call("jitsym_last_error", buffer, len(buffer))
+        return buffer.value.decode("utf-8", "replace")
+
+    def path(self, sink: Sink) -> str:
+        """The file that a sink writes."""
+        buffer = ctypes.create_string_buffer(_abi.Limit.DIR_MAX + 64)
+        self._call("jitsym_path", unsigned(sink, 32, "sink"), buffer, len(buffer))
+        return os.fsdecode(buffer.value)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        """Writes what is pending. The files stay, to be read after the recording. The second time is harmless."""
+        if not self._closed:
+            self._closed = True
+            self._call("jitsym_close")
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _call(self, function: str, *arguments: Any) -> None:
+        self._check(getattr(self._library, function)(self._handle, *arguments))
+
+    def _check(self, status: int) -> None:
+        if status == Status.OK:
+            return
+        detail = ""
+        if status in (Status.ERR_NO_SINK, Status.ERR_SINK_FAILED):
+            # The last failure is that of the process, and can be asked for when this session is closed.
+            buffer = ctypes.create_string_buffer(4096)
+            if self._library.jitsym_last_error(None, buffer, len(buffer)) == Status.OK:
+                detail = buffer.value.decode("utf-8", "replace")
+        raise error_for(self._library, status, detail)
+
+
+def _path(path: Any) -> bytes | None:
+    if path is None:
+        return None
+    text = os.fsencode(path)
+    if b"\0" in text:
+        raise ValueError("a path with a NUL")
+    return text
+
+
+def _code_bytes(data: Any, size: int, stable: bool, keep: list[Any]) -> int | None:
+    if stable and data is not None and not isinstance(data, numbers.Integral):
+        raise ValueError("stable code wants the address of its bytes: nobody keeps a buffer")
+    return address_of(data, size, keep)
+
+
+def _lines(rows: list[Line]) -> Any:
+    table = (_abi.jitsym_line * len(rows))()
+    files: dict[Any, bytes | None] = {}
+    for entry, row in zip(table, rows):
+        if row.file not in files:
+            files[row.file] = _path(row.file)
+        entry.offset = unsigned(row.offset, 32, "offset")
+        entry.line = unsigned(row.line, 32, "line")
+        entry.column = unsigned(row.column, 32, "column")
+        entry.file = files[row.file]
+    return table

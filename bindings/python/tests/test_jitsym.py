@@ -1,0 +1,277 @@
+"""The package with the real library: `python -m unittest discover tests`."""
+
+import contextlib
+import ctypes
+import mmap
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+
+import jitsym
+
+CODE = b"\xb8\x2a\x00\x00\x00\xc3"  # mov eax, 42; ret
+ADDR = 0x7E0000000000  # nothing is there: the bytes come from elsewhere
+
+
+class TestCase(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.dir = directory.name
+        with self.session() as session:
+            self.before = session.stats()
+        self.addCleanup(self.forget)
+
+    def forget(self):
+        """Sessions of a process share code and counters, and so do tests."""
+        with self.session() as session:
+            session.unregister_range(ADDR, 1 << 40)
+
+    def counted(self, session, *names):
+        session.flush(10)
+        return [getattr(session.stats(), name) - getattr(self.before, name) for name in names]
+
+    def session(self, **options):
+        return jitsym.Session(**{"map_dir": self.dir, "jitdump_dir": self.dir, **options})
+
+    def map(self, pid=None):
+        with open(f"{self.dir}/perf-{pid or os.getpid()}.map", encoding="utf-8") as file:
+            return file.read()
+
+    @contextlib.contextmanager
+    def refused(self, cls, name):
+        with self.assertRaises(cls) as context:
+            yield context
+        error = context.exception
+        self.assertIs(type(error), cls)
+        self.assertEqual(error.name, "JITSYM_" + name)
+        self.assertEqual(error.status, jitsym.Status[name])
+        self.assertIn(error.name, str(error))
+
+
+class Life(TestCase):
+    def test_code_is_registered_moved_and_unregistered(self):
+        with self.session() as session:
+            code = session.register(ADDR, len(CODE), "answer λ", CODE)
+            self.assertNotEqual(code.id, 0)
+            session.flush(10)
+            self.assertIn(f"{ADDR:x} 6 answer λ\n", self.map())
+            code.move(ADDR + 64, CODE)
+            code.unregister()
+            code.unregister()
+            session.register(ADDR + 128, 6, "a\udc80b", CODE).unregister()
+            session.register(ADDR + 128, 6, "", CODE)
+            session.unregister_range(ADDR, 4096)
+            counted = self.counted(session, "registered", "moved", "unregistered", "names_changed", "unreadable", "live")
+            self.assertEqual(counted, [3, 1, 3, 2, 0, 0])
+            self.assertEqual(session.stats().sinks_running, jitsym.Sink.MAP | jitsym.Sink.JITDUMP)
+            self.assertEqual(session.path(jitsym.Sink.MAP), f"{self.dir}/perf-{os.getpid()}.map")
+            self.assertIn(f"jit_{ADDR + 128:x}", self.map())
+        self.assertTrue(session.closed)
+        session.close()
+
+    def test_the_bytes_come_from_wherever_they_are(self):
+        mapping = mmap.mmap(-1, 4096)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+        wanted = []
+
+        def mapped(code, as_what):
+            mapping[: len(code)] = code
+            return as_what
+
+        with self.session() as session:
+            forms = [
+                lambda code: code,
+                bytearray,
+                memoryview,
+                lambda code: memoryview(bytearray(b"--" + code))[2:],
+                lambda code: mapped(code, mapping),
+                lambda code: mapped(code, address),
+            ]
+            for index, form in enumerate(forms):
+                code = b"code in form %d" % index
+                wanted.append(code)
+                session.register(ADDR + 64 * index, len(code), "code", form(code))
+            mapping[:16] = b"read by a kernel"
+            session.register(address, 16, "code")
+            mapping[16:32] = b"for this is kept"
+            stable = session.register(address + 16, 16, "code", address + 16, stable=True)
+            stable.unregister()
+            path = session.path(jitsym.Sink.JITDUMP)
+            self.assertEqual(self.counted(session, "unreadable"), [0])
+        with open(path, "rb") as file:
+            dump = file.read()
+        for code in [*wanted, b"read by a kernel", b"for this is kept"]:
+            self.assertIn(b"code\0" + code, dump)
+
+    def test_sinks_that_are_started_later(self):
+        with self.session(flags=jitsym.Init.OFF_BY_DEFAULT) as session:
+            code = session.register(ADDR, 6, "unseen", CODE)
+            self.assertEqual(code.id, 0)
+            code.move(ADDR + 64)
+            code.unregister()
+            with self.refused(jitsym.SinkError, "ERR_NOT_RUNNING"):
+                session.path(jitsym.Sink.MAP)
+        with self.session(flags=jitsym.Init.OFF_BY_DEFAULT | jitsym.Init.REMEMBER) as session:
+            session.register(ADDR, 6, "remembered", CODE)
+            session.enable(jitsym.Sink.MAP)
+            self.assertIn("remembered", self.map())
+            session.disable()
+            self.assertEqual(session.stats().sinks_running, 0)
+
+    def test_a_child_goes_on(self):
+        with self.session() as session:
+            session.register(ADDR, 6, "inherited", CODE)
+            child = os.fork()
+            if child == 0:
+                with contextlib.suppress(BaseException):
+                    session.register(ADDR + 64, 6, "of the child", CODE)
+                    session.close()
+                    os._exit(0)
+                os._exit(1)
+            self.assertEqual(os.waitpid(child, 0)[1], 0)
+            session.flush(10)
+            self.assertNotIn("child", self.map())
+            self.assertEqual(
+                [line.split(" ", 2)[2] for line in self.map(child).splitlines()], ["inherited", "of the child"]
+            )
+
+
+class Descriptions(TestCase):
+    def test_sizes_are_those_that_registering_needs(self):
+        rows = jitsym.Rows([jitsym.Row(0, 7, 8), jitsym.Row(1, 7, 16, {3: -16})])
+        with self.session() as session:
+            for index, unwind in enumerate([jitsym.FramePointer(5), jitsym.FixedFrame(24, {3: -16}), rows]):
+                gap = jitsym.unwind_size(unwind, 6)
+                self.assertGreater(gap, 40)
+                session.register(ADDR + 4096 * index, 6, "framed", CODE, unwind=unwind, free_after=gap)
+            self.assertEqual(self.counted(session, "not_free"), [0])
+        self.assertEqual(jitsym.unwind_size(None), 0)
+        more = jitsym.Rows([*rows.rows, jitsym.Row(5, 7, 8)])
+        self.assertGreater(jitsym.unwind_size(more, 6), jitsym.unwind_size(rows, 6))
+
+    def test_lines_are_tuples_of_any_kind(self):
+        with self.session() as session:
+            path = session.path(jitsym.Sink.JITDUMP)
+            lines = [jitsym.Line(0, 1, "/src/one.toy"), (2, 7, b"/src/two.toy"), (3, 8, "/src/two.toy", 5)]
+            session.register(ADDR, 6, "lines", CODE, lines=lines)
+        with open(path, "rb") as file:
+            dump = file.read()
+        self.assertIn(b"\x07\0\0\0\0\0\0\0/src/two.toy\0", dump)
+        self.assertIn(b"\x08\0\0\0\x05\0\0\0/src/two.toy\0", dump)
+
+    def test_a_ready_eh_frame(self):
+        with self.assertRaises(jitsym.InvalidArgument):
+            jitsym.unwind_size(jitsym.EhFrame(b"\x10\0\0\0\0\0"), 6)
+
+
+class Errors(TestCase):
+    def test_each_has_its_class_and_status(self):
+        with self.session() as session:
+            with self.refused(jitsym.InvalidArgument, "ERR_SIZE_ZERO"):
+                session.register(ADDR, 0, "none", CODE)
+            with self.refused(jitsym.InvalidArgument, "ERR_LINE_ORDER"):
+                session.register(ADDR, 6, "lines", CODE, lines=[(2, 1, "a"), (1, 1, "a")])
+            with self.refused(jitsym.InvalidArgument, "ERR_UNWIND_REGISTER"):
+                session.register(ADDR, 6, "frame", CODE, unwind=jitsym.FixedFrame(8, {99: -16}))
+            old = session.register(ADDR, 6, "old", CODE)
+            session.register(ADDR, 6, "new", CODE)
+            session.flush(10)
+            with self.refused(jitsym.UnknownId, "ERR_UNKNOWN_ID"):
+                old.unregister()
+            with self.refused(jitsym.JitsymError, "ERR_CONFLICT"):
+                jitsym.Session(map_dir="/")
+        with self.refused(jitsym.ClosedError, "ERR_CLOSED"):
+            session.flush()
+        with self.refused(jitsym.SinkError, "ERR_NO_SINK") as context:
+            self.session(sinks=jitsym.Sink.MAP, map_dir="/nonexistent")
+        self.assertIn("/nonexistent", str(context.exception))
+        with self.session() as session:
+            self.assertIn(session.last_error(), str(context.exception))
+
+    def test_they_are_python_s_own_too(self):
+        for cls, base in (
+            (jitsym.InvalidArgument, ValueError),
+            (jitsym.UnknownId, LookupError),
+            (jitsym.TimedOut, TimeoutError),
+            (jitsym.OutOfMemory, MemoryError),
+            (jitsym.SinkError, OSError),
+            (jitsym.LibraryNotFound, ImportError),
+        ):
+            self.assertTrue(issubclass(cls, base))
+
+    def test_what_c_would_cut_off_is_refused(self):
+        with self.session() as session:
+            for arguments, options in (
+                ((-1, 6, "name", CODE), {}),
+                ((1 << 64, 6, "name", CODE), {}),
+                ((ADDR, 7, "name", CODE), {}),
+                ((ADDR, 6, "name", CODE), {"lines": [(1 << 32, 1, "a")]}),
+                ((ADDR, 6, "name", CODE), {"lines": [(0, 1, "a\0b")]}),
+                ((ADDR, 6, "name", CODE), {"unwind": jitsym.FixedFrame(1 << 31)}),
+                ((ADDR, 6, "name", CODE), {"stable": True}),
+            ):
+                with self.assertRaises(ValueError):
+                    session.register(*arguments, **options)
+            self.assertEqual(self.counted(session, "registered"), [0])
+
+    def test_without_the_library(self):
+        program = (
+            "import jitsym\n"
+            "assert not jitsym.available()\n"
+            "try:\n    jitsym.Session()\n"
+            "except ImportError as error:\n    print(isinstance(error, jitsym.JitsymError), error)\n"
+        )
+        for lib, reason in (("/nonexistent/libjitsym.so", "No such file"), ("libm.so.6", "undefined symbol")):
+            environment = {**os.environ, "JITSYM_LIB": lib}
+            out = subprocess.run(
+                [sys.executable, "-I", "-c", program], env=environment, capture_output=True, text=True, check=True
+            )
+            self.assertIn("True no libjitsym (JITSYM_ERR_LIBRARY): ", out.stdout)
+            self.assertIn(reason, out.stdout)
+
+
+class Threads(TestCase):
+    def test_threads_register_at_the_same_time(self):
+        def work(number):
+            for index in range(300):
+                code = session.register(ADDR + (number << 20) + 64 * index, 6, f"code {number} {index}", CODE)
+                code.move(ADDR + (number << 20) + (1 << 16) + 64 * index, CODE)
+                if index % 2:
+                    code.unregister()
+
+        with self.session() as session:
+            threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertEqual(self.counted(session, "registered", "moved", "live"), [1200, 1200, 600])
+
+    def test_a_call_that_waits_lets_others_run(self):
+        asked, seen = threading.Event(), []
+
+        def other():
+            asked.wait()
+            seen.append(True)
+
+        interval = sys.getswitchinterval()
+        self.addCleanup(sys.setswitchinterval, interval)
+        with self.session() as session:
+            thread = threading.Thread(target=other)
+            thread.start()
+            # Now nobody gets the interpreter's lock who is not given it.
+            sys.setswitchinterval(1000)
+            asked.set()
+            for _ in range(1000):
+                session.flush()
+            done = len(seen)
+            thread.join()
+        self.assertEqual(done, 1)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,133 @@
+/*
+ * The loader jitsym_dl.h: nothing happens without the library, everything with it, in all files of a program, and whichever
+ * thread comes first. Takes the library's path and a mode after the directory.
+ */
+#define _GNU_SOURCE
+#include "jitsym_dl.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "files.h"
+#include "test_dl.h"
+
+static jitsym_options options;
+
+static jitsym_code some_code(void) {
+  static const unsigned char bytes[16];
+  jitsym_code code;
+  memset(&code, 0, sizeof code);
+  code.struct_size = sizeof code;
+  code.addr = 0x10000;
+  code.size = sizeof bytes;
+  code.bytes = bytes;
+  code.name = "dl_code";
+  return code;
+}
+
+/* What each function does without the library: nothing, and it says so. */
+static void test_absent(void) {
+  jitsym *session = NULL;
+  jitsym_code code = some_code();
+  jitsym_id id = 17;
+  jitsym_stats stats;
+  char buffer[64] = "untouched";
+  uint64_t size = 18;
+  memset(&stats, 0, sizeof stats);
+  stats.struct_size = sizeof stats;
+  CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_init(&options, &session));
+  CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_register(session, &code, &id));
+  CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_move(session, id, NULL));
+  CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_unregister(session, id));
+  CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_unregister_range(session, code.addr, code.size));
+  CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_flush(session, 0));
+  CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_flush_from_signal(0));
+  CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_enable(session, 0));
+  CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_disable(session, 0));
+  CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_get_stats(session, &stats));
+  CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_last_error(session, buffer, sizeof buffer));
+  CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_path(session, JITSYM_SINK_MAP, buffer, sizeof buffer));
+  CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_unwind_size(NULL, 16, &size));
+  CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_close(session));
+  CHECK(session == NULL && id == 17 && size == 18 && strcmp(buffer, "untouched") == 0);
+  CHECK(strcmp(jitsym_status_name(JITSYM_ERR_LIBRARY), "JITSYM_ERR_LIBRARY") == 0);
+  CHECK(strstr(jitsym_status_text(JITSYM_ERR_LIBRARY), "not found") != NULL);
+  CHECK(jitsym_status_name(JITSYM_ERR_NULL)[0] != 0 && jitsym_status_text(JITSYM_ERR_NULL)[0] != 0);
+  CHECK(jitsym_version()[0] == 0 && jitsym_version_number() == 0);
+  CHECK_STATUS(JITSYM_ERR_LIBRARY, other_file_registers(session, &code));
+}
+
+/* The functions by their names in jitsym.h, through pointers too, and in another file, which is in C++. */
+static void test_present(void) {
+  jitsym *session = NULL;
+  jitsym_code code = some_code();
+  CHECK_OK(jitsym_init(&options, &session));
+  CHECK(strcmp(jitsym_version(), "0.1.0") == 0 && jitsym_version_number() == JITSYM_VERSION_NUMBER);
+  CHECK(strcmp(jitsym_status_name(JITSYM_ERR_LIBRARY), "JITSYM_ERR_LIBRARY") == 0);
+  CHECK(strcmp(jitsym_status_name(JITSYM_ERR_NULL), "JITSYM_ERR_NULL") == 0);
+  jitsym_id id = 0;
+  jitsym_status (*pointer)(jitsym *, const jitsym_code *, jitsym_id *) = jitsym_register;
+  CHECK_OK(pointer(session, &code, &id));
+  CHECK(id != 0);
+  code.addr += 0x1000;
+  CHECK_OK(other_file_registers(session, &code));
+  CHECK_OK(jitsym_flush(session, 0));
+  char path[JITSYM_DIR_MAX + 64];
+  CHECK_OK(jitsym_path(session, JITSYM_SINK_MAP, path, sizeof path));
+  struct map map = map_read(path);
+  CHECK(strcmp(map_name(&map, 0x10000), "dl_code") == 0 && strcmp(map_name(&map, 0x11000), "dl_code") == 0);
+  map_free(&map);
+  CHECK_OK(jitsym_close(session));
+}
+
+static void *open_and_close(void *barrier) {
+  pthread_barrier_wait((pthread_barrier_t *)barrier);
+  jitsym *session = NULL;
+  jitsym_code code = some_code();
+  CHECK_OK(jitsym_init(&options, &session));
+  CHECK_OK(jitsym_register(session, &code, NULL));
+  CHECK_OK(jitsym_close(session));
+  return NULL;
+}
+
+static void test_threads(void) {
+  enum { COUNT = 8 };
+  pthread_t threads[COUNT];
+  pthread_barrier_t barrier;
+  CHECK(pthread_barrier_init(&barrier, NULL, COUNT) == 0);
+  for (int i = 0; i < COUNT; i++) CHECK(pthread_create(&threads[i], NULL, open_and_close, &barrier) == 0);
+  for (int i = 0; i < COUNT; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+}
+
+/* For a tool that counts its instructions. */
+__attribute__((noinline)) jitsym_status one_call(jitsym *session, const jitsym_code *code);
+jitsym_status one_call(jitsym *session, const jitsym_code *code) {
+  return jitsym_register(session, code, NULL);
+}
+
+int main(int argc, char **argv) {
+  CHECK(argc == 4 && argv[1][0] == '/');
+  const char *library = argv[2], *mode = argv[3];
+  options.struct_size = sizeof options;
+  options.map_dir = options.jitdump_dir = options.spool_dir = argv[1];
+  if (strcmp(mode, "absent") == 0) {
+    test_absent();
+  } else if (strcmp(mode, "present") == 0) {
+    test_present();
+  } else if (strcmp(mode, "late") == 0) {
+    /* A program that has a place of its own for the library, and finds it there at the second attempt. */
+    test_absent();
+    CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_dl_load("/nowhere/libjitsym.so"));
+    CHECK_OK(jitsym_dl_load(library));
+    CHECK_OK(jitsym_dl_load("/nowhere/libjitsym.so"));
+    test_present();
+  } else if (strcmp(mode, "threads") == 0) {
+    test_threads();
+  } else {
+    jitsym_code code = some_code();
+    for (int calls = atoi(mode); calls > 0; calls--) CHECK(one_call(NULL, &code) == JITSYM_ERR_LIBRARY);
+  }
+  puts("ok");
+  return 0;
+}

@@ -1,0 +1,101 @@
+//! What the real perf shows of the code that Cranelift has compiled: names, shares, whole stacks, source lines.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The most that a share may be off, in parts of one.
+const SHARE_TOLERANCE: f64 = 0.05;
+
+fn run(command: &mut Command) -> String {
+    let output = command.env("LC_ALL", "C.UTF-8").env("PERF_CONFIG", "/dev/null").output().expect("start");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {}\n{stderr}", output.status);
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// A stack: symbol and place in the source of each frame, innermost first.
+type Stack = Vec<(String, String)>;
+
+/// Records a program of the toy language, and returns the stacks of all samples in code that was compiled.
+fn record(dir: &Path, program: &Path) -> Vec<Stack> {
+    let (data, injected) = (dir.join("perf.data"), dir.join("jit.data"));
+    let mut record = Command::new("perf");
+    record.args(["record", "-q", "-k", "1", "-e", "cpu-clock", "-F", "999", "--call-graph", "dwarf,16384", "-o"]);
+    for name in ["JITSYM", "JITSYM_DIR", "JITDUMPDIR"] {
+        record.env_remove(name);
+    }
+    run(record.arg(&data).arg("--").arg(env!("CARGO_BIN_EXE_jitsym-cranelift")).arg(program).arg("1"));
+    run(Command::new("perf").args(["inject", "--jit", "-i"]).arg(&data).arg("-o").arg(&injected));
+    let text = run(Command::new("perf").args(["script", "-F", "pid,ip,sym,srcline", "-i"]).arg(&injected));
+
+    let mut stacks: Vec<Stack> = Vec::new();
+    let mut pid = None;
+    for line in text.lines() {
+        // PID, then for each frame a line "\tADDRESS SYMBOL" and one "  PLACE".
+        if let Some(frame) = line.strip_prefix('\t') {
+            let (_, symbol) = frame.trim_start().split_once(' ').expect("address and symbol");
+            stacks.last_mut().expect("a sample").push((symbol.to_string(), String::new()));
+        } else if let Some(place) = line.strip_prefix("  ") {
+            let (_, of_frame) = stacks.last_mut().and_then(|stack| stack.last_mut()).expect("a frame");
+            *of_frame = place.to_string();
+        } else if !line.is_empty() {
+            pid = Some(line.trim().parse::<u32>().expect("pid"));
+            stacks.push(Vec::new());
+        }
+    }
+    if let Some(pid) = pid {
+        for name in [format!("perf-{pid}.map"), format!("jit-{pid}.dump")] {
+            std::fs::remove_file(Path::new("/tmp").join(name)).expect("a file of the library");
+        }
+    }
+    stacks.retain(|stack| ["pixel", "row", "image", "start"].contains(&stack.first().map_or("", |frame| &frame.0)));
+    stacks
+}
+
+#[test]
+fn names_stacks_and_lines() {
+    let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("perf");
+    std::fs::create_dir_all(&dir).expect("directory");
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../hello.toy");
+    let stacks = record(&dir, &program);
+    std::fs::remove_dir_all(&dir).expect("remove the recording");
+    assert!(stacks.len() > 500, "{} samples in compiled code", stacks.len());
+
+    // Turns of a loop in one call of `start`, by the lines of hello.toy that they stand in.
+    let truth = [("pixel", 4, 36000.0), ("pixel", 5, 12000.0), ("row", 8, 4000.0), ("image", 13, 4000.0)];
+    let all: f64 = truth.iter().map(|(_, _, turns)| turns).sum();
+    let mut found: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for stack in &stacks {
+        *found.entry((&stack[0].0, &stack[0].1)).or_default() += 1;
+    }
+    for (name, line, turns) in truth {
+        let samples = found.get(&(name, &*format!("hello.toy:{line}"))).copied().unwrap_or_default();
+        let share = samples as f64 / stacks.len() as f64;
+        assert!((share - turns / all).abs() < SHARE_TOLERANCE, "{name} in line {line}: {share} of {found:?}");
+    }
+
+    // The callers, with the lines of the calls, up to where the program calls the code.
+    let callers = |name: &str| -> &[(&str, &[u32])] {
+        match name {
+            "pixel" => &[("row", &[9, 10]), ("image", &[14, 15]), ("start", &[18])],
+            "row" => &[("image", &[14, 15]), ("start", &[18])],
+            "image" => &[("start", &[18])],
+            _ => &[],
+        }
+    };
+    let is_whole = |stack: &&Stack| {
+        let expected = callers(&stack[0].0);
+        let (called, outside) = stack[1..].split_at(expected.len().min(stack.len() - 1));
+        called.len() == expected.len()
+            && called.iter().zip(expected).all(|((name, place), (expected, lines))| {
+                name == expected && lines.iter().any(|line| *place == format!("hello.toy:{line}"))
+            })
+            && outside.first().is_some_and(|(name, _)| name.ends_with("main"))
+            && outside.iter().any(|(name, _)| name.contains("lang_start"))
+    };
+    let whole = stacks.iter().filter(is_whole).count();
+    println!("{whole} of {} stacks are whole", stacks.len());
+    let example = stacks.iter().find(|stack| !is_whole(stack));
+    assert!(whole as f64 >= 0.99 * stacks.len() as f64, "{whole} of {}, for example not {example:?}", stacks.len());
+}

@@ -1,0 +1,221 @@
+/*
+ * libjitsym for programs that are shipped to machines that may not have it.
+ *
+ * Include this file instead of jitsym.h, in C or C++, and do not link with the library. All functions can be called as they
+ * are described there. jitsym_init looks for libjitsym.so; until it is found, every function does nothing and returns
+ * JITSYM_ERR_LIBRARY, at the cost of one load and one branch. Nothing else is needed: no source file, no option (glibc
+ * before 2.34: -ldl).
+ *
+ *   - What is looked for is the file that the environment variable JITSYM_LIB names, which programs that run with the rights
+ *     of another user ignore, or else libjitsym.so.0.1 where the dynamic linker looks for libraries (DT_RPATH and DT_RUNPATH
+ *     of the program, LD_LIBRARY_PATH, the system's directories). A program with a place of its own calls
+ *     jitsym_dl_load(path) before.
+ *   - A library of another ABI version is not used. The library is never unloaded.
+ *   - All files of a program, or of a shared library, share one state. Another shared library with this file in it has its
+ *     own, and the same libjitsym; before it uses a session that it was given, it has to call jitsym_dl_load.
+ *   - Any thread may be the first, also several at once.
+ *   - Not from a signal handler, but for what jitsym.h allows there, if the library was loaded before.
+ *
+ * jitsym_status_name and jitsym_status_text know JITSYM_ERR_LIBRARY without the library, and jitsym_version returns "".
+ *
+ * SPDX-License-Identifier: MIT OR Apache-2.0
+ */
+#ifndef JITSYM_DL_H
+#define JITSYM_DL_H
+
+#include "jitsym.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Every function of jitsym.h. */
+#define JITSYM_DL_FUNCTIONS(FUNCTION)  \
+  FUNCTION(jitsym_init)                \
+  FUNCTION(jitsym_register)            \
+  FUNCTION(jitsym_move)                \
+  FUNCTION(jitsym_unregister)          \
+  FUNCTION(jitsym_unregister_range)    \
+  FUNCTION(jitsym_flush)               \
+  FUNCTION(jitsym_flush_from_signal)   \
+  FUNCTION(jitsym_enable)              \
+  FUNCTION(jitsym_disable)             \
+  FUNCTION(jitsym_close)               \
+  FUNCTION(jitsym_get_stats)           \
+  FUNCTION(jitsym_last_error)          \
+  FUNCTION(jitsym_path)                \
+  FUNCTION(jitsym_unwind_size)         \
+  FUNCTION(jitsym_status_text)         \
+  FUNCTION(jitsym_status_name)         \
+  FUNCTION(jitsym_version)             \
+  FUNCTION(jitsym_version_number)
+
+typedef struct jitsym_dl_functions {
+#define JITSYM_DL_MEMBER(name) __typeof__(name) *name##_;
+  JITSYM_DL_FUNCTIONS(JITSYM_DL_MEMBER)
+#undef JITSYM_DL_MEMBER
+} jitsym_dl_functions;
+
+/* The library's, or NULL. Weak, so that all files of a program have the same; hidden, so that nothing else has it. */
+__attribute__((weak, visibility("hidden"))) const jitsym_dl_functions *jitsym_dl_loaded;
+
+static inline const jitsym_dl_functions *jitsym_dl_get(void) {
+  return __atomic_load_n(&jitsym_dl_loaded, __ATOMIC_ACQUIRE);
+}
+
+/*
+ * Loads the library, if that has not been done yet. `path` is its file, or a name for the dynamic linker; NULL: what is said
+ * above. Does file I/O.
+ *
+ * Returns JITSYM_OK; JITSYM_ERR_LIBRARY if there is none, or none of this version (it can be tried again);
+ * JITSYM_ERR_NO_MEMORY.
+ */
+static inline jitsym_status jitsym_dl_load(const char *path) {
+  jitsym_dl_functions *functions;
+  const jitsym_dl_functions *none = NULL;
+  void *library, *symbol;
+  uint32_t version;
+
+  if (jitsym_dl_get() != NULL) return JITSYM_OK;
+  if (path == NULL && getauxval(AT_SECURE) == 0) path = getenv("JITSYM_LIB");
+  /* As its soname: while the major version is 0, every minor version has its own. */
+  if (path == NULL || path[0] == 0) path = "libjitsym.so.0.1";
+  library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (library == NULL) return JITSYM_ERR_LIBRARY;
+  functions = (jitsym_dl_functions *)malloc(sizeof *functions);
+  if (functions == NULL) {
+    dlclose(library);
+    return JITSYM_ERR_NO_MEMORY;
+  }
+  /* By way of memcpy, because ISO C does not convert between pointers to objects and to functions. */
+#define JITSYM_DL_RESOLVE(name)                          \
+  symbol = dlsym(library, #name);                        \
+  if (symbol == NULL) goto other;                        \
+  memcpy(&functions->name##_, &symbol, sizeof symbol);
+  JITSYM_DL_FUNCTIONS(JITSYM_DL_RESOLVE)
+#undef JITSYM_DL_RESOLVE
+  version = functions->jitsym_version_number_();
+  if (version / 1000 != JITSYM_VERSION_NUMBER / 1000) goto other;
+  if (!__atomic_compare_exchange_n(&jitsym_dl_loaded, &none, functions, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+    /* Another thread was faster. The library stays, which counts how often it was opened. */
+    free(functions);
+  }
+  return JITSYM_OK;
+
+other:
+  free(functions);
+  dlclose(library);
+  return JITSYM_ERR_LIBRARY;
+}
+
+/* What is called in the place of each function of jitsym.h. */
+#define JITSYM_DL_CALL(name, otherwise, arguments)         \
+  const jitsym_dl_functions *functions = jitsym_dl_get();  \
+  return functions == NULL ? (otherwise) : functions->name##_ arguments
+
+static inline jitsym_status jitsym_dl_init(const jitsym_options *options, jitsym **out) {
+  jitsym_status status = jitsym_dl_load(NULL);
+  return status != JITSYM_OK ? status : jitsym_dl_get()->jitsym_init_(options, out);
+}
+
+static inline jitsym_status jitsym_dl_register(jitsym *session, const jitsym_code *code, jitsym_id *out) {
+  JITSYM_DL_CALL(jitsym_register, JITSYM_ERR_LIBRARY, (session, code, out));
+}
+
+static inline jitsym_status jitsym_dl_move(jitsym *session, jitsym_id id, const jitsym_move_target *target) {
+  JITSYM_DL_CALL(jitsym_move, JITSYM_ERR_LIBRARY, (session, id, target));
+}
+
+static inline jitsym_status jitsym_dl_unregister(jitsym *session, jitsym_id id) {
+  JITSYM_DL_CALL(jitsym_unregister, JITSYM_ERR_LIBRARY, (session, id));
+}
+
+static inline jitsym_status jitsym_dl_unregister_range(jitsym *session, uint64_t addr, uint64_t size) {
+  JITSYM_DL_CALL(jitsym_unregister_range, JITSYM_ERR_LIBRARY, (session, addr, size));
+}
+
+static inline jitsym_status jitsym_dl_flush(jitsym *session, uint32_t timeout_ms) {
+  JITSYM_DL_CALL(jitsym_flush, JITSYM_ERR_LIBRARY, (session, timeout_ms));
+}
+
+static inline jitsym_status jitsym_dl_flush_from_signal(uint32_t timeout_ms) {
+  JITSYM_DL_CALL(jitsym_flush_from_signal, JITSYM_ERR_LIBRARY, (timeout_ms));
+}
+
+static inline jitsym_status jitsym_dl_enable(jitsym *session, uint32_t sinks) {
+  JITSYM_DL_CALL(jitsym_enable, JITSYM_ERR_LIBRARY, (session, sinks));
+}
+
+static inline jitsym_status jitsym_dl_disable(jitsym *session, uint32_t sinks) {
+  JITSYM_DL_CALL(jitsym_disable, JITSYM_ERR_LIBRARY, (session, sinks));
+}
+
+static inline jitsym_status jitsym_dl_close(jitsym *session) {
+  JITSYM_DL_CALL(jitsym_close, JITSYM_ERR_LIBRARY, (session));
+}
+
+static inline jitsym_status jitsym_dl_get_stats(jitsym *session, jitsym_stats *out) {
+  JITSYM_DL_CALL(jitsym_get_stats, JITSYM_ERR_LIBRARY, (session, out));
+}
+
+static inline jitsym_status jitsym_dl_last_error(jitsym *session, char *buffer, size_t size) {
+  JITSYM_DL_CALL(jitsym_last_error, JITSYM_ERR_LIBRARY, (session, buffer, size));
+}
+
+static inline jitsym_status jitsym_dl_path(jitsym *session, uint32_t sink, char *buffer, size_t size) {
+  JITSYM_DL_CALL(jitsym_path, JITSYM_ERR_LIBRARY, (session, sink, buffer, size));
+}
+
+static inline jitsym_status jitsym_dl_unwind_size(const jitsym_unwind *unwind, uint64_t code_size, uint64_t *out) {
+  JITSYM_DL_CALL(jitsym_unwind_size, JITSYM_ERR_LIBRARY, (unwind, code_size, out));
+}
+
+static inline const char *jitsym_dl_status_text(int32_t status) {
+  JITSYM_DL_CALL(jitsym_status_text, status == JITSYM_ERR_LIBRARY ? "the shared library was not found, or is another version"
+                                                                 : "unknown, because the shared library is not loaded",
+                 (status));
+}
+
+static inline const char *jitsym_dl_status_name(int32_t status) {
+  JITSYM_DL_CALL(jitsym_status_name, status == JITSYM_ERR_LIBRARY ? "JITSYM_ERR_LIBRARY" : "JITSYM_?", (status));
+}
+
+static inline const char *jitsym_dl_version(void) {
+  JITSYM_DL_CALL(jitsym_version, "", ());
+}
+
+static inline uint32_t jitsym_dl_version_number(void) {
+  JITSYM_DL_CALL(jitsym_version_number, 0, ());
+}
+
+#undef JITSYM_DL_CALL
+
+#ifdef __cplusplus
+}
+#endif
+
+#define jitsym_init jitsym_dl_init
+#define jitsym_register jitsym_dl_register
+#define jitsym_move jitsym_dl_move
+#define jitsym_unregister jitsym_dl_unregister
+#define jitsym_unregister_range jitsym_dl_unregister_range
+#define jitsym_flush jitsym_dl_flush
+#define jitsym_flush_from_signal jitsym_dl_flush_from_signal
+#define jitsym_enable jitsym_dl_enable
+#define jitsym_disable jitsym_dl_disable
+#define jitsym_close jitsym_dl_close
+#define jitsym_get_stats jitsym_dl_get_stats
+#define jitsym_last_error jitsym_dl_last_error
+#define jitsym_path jitsym_dl_path
+#define jitsym_unwind_size jitsym_dl_unwind_size
+#define jitsym_status_text jitsym_dl_status_text
+#define jitsym_status_name jitsym_dl_status_name
+#define jitsym_version jitsym_dl_version
+#define jitsym_version_number jitsym_dl_version_number
+
+#endif /* JITSYM_DL_H */

@@ -1,0 +1,111 @@
+#!/bin/sh
+# usage: deb.sh DIRECTORY
+#
+# Builds Debian packages of what install.sh installs, into the directory: libjitsym0.1 (the shared library), libjitsym-dev
+# (everything to compile and link with, and the manual), jitsym (the program). They are for the system that they are built on:
+# what they depend on is asked of its dpkg.
+#
+# DEBFULLNAME and DEBEMAIL say whose packages they are, as for Debian's own tools; SOURCE_DATE_EPOCH when they were made.
+set -eu
+
+[ $# = 1 ] || { sed -n '2,/^$/p' "$0" | sed 's/^# \{0,1\}//' >&2; exit 2; }
+mkdir -p "$1"
+out=$(cd "$1" && pwd)
+cd "$(dirname "$0")/.."
+. scripts/packages.sh
+need dpkg-shlibdeps=dpkg-dev cc=gcc
+
+version=$(sed -n '/^\[package\]/,/^\[/s/^version *= *"\(.*\)".*/\1/p' Cargo.toml)
+date=${SOURCE_DATE_EPOCH:-$(date +%s)}
+export SOURCE_DATE_EPOCH="$date"
+maintainer="${DEBFULLNAME:-$(id -un)} <${DEBEMAIL:-$(id -un)@$(hostname -f)}>"
+architecture=$(dpkg --print-architecture)
+libdir=usr/lib/$(dpkg-architecture -qDEB_HOST_MULTIARCH)
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+umask 022
+all=$work/all
+DESTDIR=$all scripts/install.sh --prefix=/usr --libdir="/$libdir" >/dev/null
+# Debian's libraries are not executable.
+chmod 644 "$all/$libdir/libjitsym.so.$version"
+soname=$(readelf -d "$all/$libdir/libjitsym.so.$version" | sed -n 's/.*(SONAME).*\[\(.*\)\]/\1/p')
+library=libjitsym${soname#libjitsym.so.}
+
+# move PACKAGE FILE...: from the installed tree to that of a package.
+move() {
+  to=$work/$1
+  shift
+  for file in "$@"; do
+    mkdir -p "$to/${file%/*}"
+    mv "$all/$file" "$to/$file"
+  done
+}
+files() { (cd "$all" && find "$@" ! -type d); }
+
+# shellcheck disable=SC2046 # One argument for each file.
+{
+  move "$library" $(files "$libdir" -name 'libjitsym.so.*')
+  move jitsym usr/bin/jitsym usr/share/man/man1/jitsym.1
+  move libjitsym-dev $(files .)
+}
+
+# ---- what dpkg is to know ----
+
+mkdir -p "$work/shlibs/debian" "$work/$library/DEBIAN" "$work/libjitsym-dev/DEBIAN" "$work/jitsym/DEBIAN"
+echo "libjitsym ${soname#libjitsym.so.} $library (>= $version)" >"$work/$library/DEBIAN/shlibs"
+# The linker's cache is for dpkg to renew when all packages are in place.
+echo "activate-noawait ldconfig" >"$work/$library/DEBIAN/triggers"
+
+# What a program or library of a package needs, by version.
+needs() {
+  echo "Source: libjitsym" >"$work/shlibs/debian/control"
+  (cd "$work/shlibs" && dpkg-shlibdeps -O "$1") | sed -n 's/^shlibs:Depends=//p'
+}
+
+# package NAME SECTION DEPENDS SUMMARY, and the description as input: writes the control file and the documents.
+package() {
+  tree=$work/$1 doc=$work/$1/usr/share/doc/$1
+  mkdir -p "$doc"
+  gzip -9n <CHANGELOG.md >"$doc/changelog.gz"
+  printf 'libjitsym (%s-1) unstable; urgency=medium\n\n  * Built from the sources of this version.\n\n -- %s  %s\n' \
+    "$version" "$maintainer" "$(date -uRd "@$date")" | gzip -9n >"$doc/changelog.Debian.gz"
+  {
+    printf 'Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\nUpstream-Name: libjitsym\n\n'
+    printf 'Files: *\nCopyright: %s\n' "$(sed -n 's/^Copyright (c) //p' LICENSE-MIT)"
+    printf 'License: MIT or Apache-2.0\n\nLicense: MIT\n'
+    sed '1,/^Copyright/d; s/^$/./; s/^/ /' LICENSE-MIT | sed '1d'
+    printf '\nLicense: Apache-2.0\n On Debian systems the text is in /usr/share/common-licenses/Apache-2.0.\n'
+  } >"$doc/copyright"
+  # Timestamps within gzip files would make each build another one.
+  if [ -d "$tree/usr/share/man" ]; then find "$tree/usr/share/man" -type f -exec gzip -9n {} +; fi
+  {
+    printf 'Package: %s\nSource: libjitsym\nVersion: %s-1\nArchitecture: %s\n' "$1" "$version" "$architecture"
+    printf 'Maintainer: %s\nInstalled-Size: %s\n' "$maintainer" "$(du -sk --exclude=DEBIAN "$tree" | cut -f1)"
+    printf 'Section: %s\nPriority: optional\nDepends: %s\n' "$2" "$3"
+    case $1 in jitsym) ;; *) echo "Multi-Arch: same" ;; esac
+    printf 'Description: %s\n' "$4"
+    sed 's/^$/./; s/^/ /'
+  } >"$tree/DEBIAN/control"
+  (cd "$tree" && find usr -type f -exec md5sum {} + | LC_ALL=C sort -k2) >"$tree/DEBIAN/md5sums"
+  dpkg-deb --root-owner-group -Zxz --build "$tree" "$out" >/dev/null
+  echo "$out/$1_$version-1_$architecture.deb"
+}
+
+package "$library" libs "$(needs "$work/$library/$libdir/libjitsym.so.$version")" "JIT-compiled code made visible to profilers" <<'END'
+A just-in-time compiler tells this library where it has put code and what the
+code is called. A background thread writes that down in the forms that perf,
+bpftrace, samply and others read: perf maps and jitdumps.
+END
+package libjitsym-dev libdevel "$library (= $version-1)" "JIT-compiled code made visible to profilers - development files" <<'END'
+A just-in-time compiler tells this library where it has put code and what the
+code is called. A background thread writes that down in the forms that perf,
+bpftrace, samply and others read: perf maps and jitdumps.
+
+Header, static library, pkg-config file, CMake package and manual pages.
+END
+package jitsym utils "$(needs "$work/jitsym/usr/bin/jitsym")" "reads jitdumps and perf maps" <<'END'
+Finds what readers of a jitdump or perf map would choke on or misattribute,
+prints such files, completes those of killed processes that used libjitsym,
+and removes those of dead ones.
+END

@@ -1,0 +1,24 @@
+#!/bin/sh
+# usage: seal.sh ARCHIVE OUT
+#
+# Makes of the archive that rustc has written one that shows the functions of jitsym.h and nothing else. As it comes, it has
+# symbols of Rust's runtime library in it (rust_eh_personality for one), and a second Rust library in the same program
+# defines them again. Here everything becomes one object, in which those names are local.
+#
+# LD, OBJCOPY and AR are the programs to use, for another architecture.
+set -eu
+
+archive=$1 out=$2
+functions=$(dirname "$0")/../tests/exports.txt
+work=$(mktemp -d "$out.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+
+# The linker takes what the functions need, and leaves the rest of the compiler's helpers. Sections stay apart, so that a
+# program can still drop what it does not use. Groups of sections go: two of them whose names are local would be taken for
+# the same one, and the second be thrown away.
+# shellcheck disable=SC2046 # One argument for each name.
+"${LD:-ld}" -r --force-group-allocation -o "$work/jitsym.o" $(sed 's/^/--undefined=/' "$functions") "$archive"
+"${OBJCOPY:-objcopy}" --keep-global-symbols="$functions" "$work/jitsym.o"
+"${AR:-ar}" rcsD "$work/libjitsym.a" "$work/jitsym.o"
+# Whoever links it has nothing to do if it is the same.
+cmp -s "$work/libjitsym.a" "$out" || mv -f "$work/libjitsym.a" "$out"

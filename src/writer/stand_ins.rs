@@ -1,0 +1,83 @@
+//! Where stand-ins for code without room behind it are put (`format::jitdump::stand_in`): address space that is set aside, in
+//! which nothing is ever mapped.
+
+use crate::sys::mem::{self, Reserved};
+
+/// Address space that is asked for at a time.
+const AREA: u64 = 16 << 20;
+/// How many such areas there may be, and how often none may be found before nothing is looked for any more.
+const AREAS: usize = 64;
+const ATTEMPTS: u32 = 8;
+/// How far below the code a stand-in may lie, so that all distances fit 32 bits.
+const REACH: u64 = 0x7000_0000;
+
+/// See the module's description. What has been set aside stays so: perf knows of each stand-in until the recording ends.
+#[derive(Default)]
+pub struct StandIns {
+    areas: Vec<Area>,
+    failures: u32,
+}
+
+struct Area {
+    reserved: Reserved,
+    used: u64,
+}
+
+impl StandIns {
+    /// An address below `addr` from which on `len` bytes are free. `None` if there is none to be had.
+    pub fn place(&mut self, addr: u64, len: u64) -> Option<u64> {
+        let fits = |area: &Area| {
+            let at = area.reserved.start() + area.used;
+            len <= AREA - area.used && at + len <= addr && addr - at <= REACH
+        };
+        let index = match self.areas.iter().position(fits) {
+            Some(index) => index,
+            None if len > AREA || self.areas.len() == AREAS || self.failures == ATTEMPTS => return None,
+            None => {
+                self.areas.try_reserve(1).ok()?;
+                let Some(reserved) = reserve_below(addr) else {
+                    self.failures += 1;
+                    return None;
+                };
+                self.areas.push(Area { reserved, used: 0 });
+                self.areas.len() - 1
+            }
+        };
+        let area = &mut self.areas[index];
+        let at = area.reserved.start() + area.used;
+        area.used = (area.used + len.next_multiple_of(16)).min(AREA);
+        Some(at)
+    }
+}
+
+/// The nearest area below that can be had, with a distance in which the code can go on growing.
+fn reserve_below(addr: u64) -> Option<Reserved> {
+    let top = addr / mem::page_size() as u64 * mem::page_size() as u64;
+    (2..REACH / AREA).find_map(|far| top.checked_sub(far * AREA).and_then(|start| Reserved::at(start, AREA)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_below_the_code_and_apart() {
+        let page = mem::page_size();
+        let region = mem::Region::private(page).unwrap();
+        let addr = region.start().as_ptr() as u64;
+        let mut stand_ins = StandIns::default();
+        let mut last = 0;
+        for _ in 0..100 {
+            let at = stand_ins.place(addr, 1000).unwrap();
+            assert!(at >= last + 1000 && at + 1000 <= addr && addr - at <= REACH, "{at:x} for {addr:x}");
+            last = at;
+        }
+        assert_eq!(stand_ins.areas.len(), 1);
+        // Another area when the first one is full, and none for what fits none.
+        assert!(stand_ins.place(addr, AREA).is_some());
+        assert_eq!(
+            (stand_ins.place(addr, AREA + 1), stand_ins.place(5000, 100), stand_ins.areas.len()),
+            (None, None, 2)
+        );
+    }
+}

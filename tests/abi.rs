@@ -1,0 +1,148 @@
+//! The header of today against the ABI of the last release: see abi/README.md.
+
+#[path = "support/reference.rs"]
+mod reference;
+mod support;
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use reference::Kind;
+use support::{describe, root, run, scratch_dir, try_run};
+
+const HEADER: &str = include_str!("../include/jitsym.h");
+
+/// The dump of the release whose ABI this one has to have.
+fn released() -> PathBuf {
+    let version = env!("CARGO_PKG_VERSION").split('.').collect::<Vec<_>>();
+    root().join(format!("abi/jitsym-{}.{}.xml", version[0], version[1]))
+}
+
+/// A library in C with the functions of a header, which do nothing, and a variable of each enumeration, because functions take
+/// integers in their place. From the one in Rust libabigail would learn types of Rust's as well, another lot with each compiler;
+/// that it has the same functions and structs as the header is for tests/exports.rs, tests/header.rs and tests/abi_layout.rs.
+fn library(header: &str, dir: &Path) -> PathBuf {
+    fs::create_dir_all(dir).expect("directory");
+    fs::write(dir.join("jitsym.h"), header).expect("header");
+    let mut source = String::from("#include \"jitsym.h\"\n");
+    for entry in reference::parse(header) {
+        let _ = match entry.kind {
+            Kind::Function => writeln!(source, "{} {{ __builtin_trap(); }}", entry.declaration.trim_end_matches(';')),
+            Kind::Enum => writeln!(source, "{0} variable_of_{0};", entry.name),
+            Kind::Struct | Kind::Other => Ok(()),
+        };
+    }
+    fs::write(dir.join("library.c"), source).expect("source");
+    let library = dir.join("library.so");
+    let mut compiler = Command::new("gcc");
+    compiler.current_dir(dir).args(["-g", "-O0", "-shared", "-fPIC", "-Wl,-soname,libjitsym.so.0.1", "library.c"]);
+    run(compiler.arg("-o").arg(&library));
+    library
+}
+
+fn dump(library: &Path, file: &Path) {
+    let mut abidw = Command::new("abidw");
+    abidw.args(["--no-corpus-path", "--no-comp-dir-path", "--no-show-locs", "--no-architecture", "--out-file"]);
+    run(abidw.arg(file).arg(library));
+}
+
+/// Structs that grow at their end: `struct_size`, or the size of an element, says with which version a caller was compiled.
+const GROWING: [&str; 7] = ["options", "code", "line", "unwind", "unwind_row", "move_target", "stats"];
+
+/// The header without the fields that structs have got at their ends since.
+fn as_far_as_released(header: &str) -> String {
+    let dump = fs::read_to_string(released()).expect("dump of the last release");
+    let mut header = header.to_owned();
+    for name in GROWING.map(|name| format!("jitsym_{name}")) {
+        let (_, class) = dump.split_once(&format!("<class-decl name='{name}' ")).expect("struct in the dump");
+        let (class, _) = class.split_once("</class-decl>").expect("end of the struct");
+        let (_, last) = class.rsplit_once("<var-decl name='").expect("fields");
+        let (last, _) = last.split_once('\'').expect("name of a field");
+        let end = header.find(&format!("}} {name};")).expect("end of the struct");
+        let start = header[..end].rfind(&format!("struct {name} {{")).expect("start of the struct");
+        // A field that is gone stays so, for abidiff to find.
+        if let Some(at) = header[start..end].find(&format!("{last};\n")) {
+            header.replace_range(start + at + last.len() + 2..end, "");
+        }
+    }
+    header
+}
+
+/// Compares a header with the released one.
+fn compare(header: &str, dir: &Path) -> Output {
+    let library = library(&as_far_as_released(header), dir);
+    let mut abidiff = Command::new("abidiff");
+    try_run(abidiff.args(["--no-added-syms", "--no-architecture"]).arg(released()).arg(library))
+}
+
+#[test]
+fn header_has_the_abi_of_the_last_release() {
+    let dir = scratch_dir("today");
+    if std::env::var_os("JITSYM_UPDATE_ABI").is_some() {
+        dump(&library(HEADER, &dir), &released());
+    }
+    let output = compare(HEADER, &dir);
+    assert!(
+        output.status.success(),
+        "programs that were compiled with the last release would not run with this one; see abi/README.md\n{}",
+        describe(&Command::new("abidiff"), &output)
+    );
+}
+
+/// What breaks programs is noticed, and what does not is let be.
+#[test]
+fn changes_are_told_apart() {
+    let function = HEADER.find("JITSYM_API\nenum jitsym_status jitsym_move(").expect("jitsym_move");
+    let end = function + HEADER[function..].find(");\n").expect("its end") + 3;
+    let without_move = format!("{}{}", &HEADER[..function], &HEADER[end..]);
+    let one_more = format!(
+        "{}/**\n * One more.\n */\n{}",
+        &HEADER[..end],
+        HEADER[function..].replacen("jitsym_move(", "jitsym_new(", 1)
+    );
+    let cases = [
+        ("function removed", without_move, false),
+        ("function added", one_more, true),
+        ("argument", HEADER.replacen("uint32_t timeout_ms);", "uint64_t timeout_ms);", 1), false),
+        ("field type", HEADER.replacen("uint32_t max_wait_ms;", "uint16_t max_wait_ms;", 1), false),
+        (
+            "field moved",
+            HEADER.replacen("uint64_t addr;\n", "uint32_t gap;\n  /**\n   * Address.\n   */\n  uint64_t addr;\n", 1),
+            false,
+        ),
+        (
+            "field at the end",
+            HEADER.replacen("} jitsym_code;", "  /**\n   * New.\n   */\n  uint64_t fresh;\n} jitsym_code;", 1),
+            true,
+        ),
+        (
+            "struct without a size",
+            HEADER.replacen(
+                "} jitsym_saved_register;",
+                "  /**\n   * New.\n   */\n  uint64_t fresh;\n} jitsym_saved_register;",
+                1,
+            ),
+            false,
+        ),
+        ("enumerator changed", HEADER.replacen("JITSYM_SINK_MAP = 1,", "JITSYM_SINK_MAP = 4,", 1), false),
+        ("enumerator removed", HEADER.replacen("  JITSYM_SINK_MAP = 1,\n", "", 1), false),
+        (
+            "enumerator added",
+            HEADER.replacen("} jitsym_sink;", "  /**\n   * New.\n   */\n  JITSYM_SINK_NEW = 4,\n} jitsym_sink;", 1),
+            true,
+        ),
+        (
+            "status added",
+            HEADER.replacen("} jitsym_status;", "  /**\n   * New.\n   */\n  JITSYM_ERR_NEW = 99,\n} jitsym_status;", 1),
+            true,
+        ),
+    ];
+    let dir = scratch_dir("changes");
+    for (what, header, harmless) in cases {
+        assert_ne!(header, HEADER, "{what}: the header is as it was");
+        let output = compare(&header, &dir);
+        assert_eq!(output.status.success(), harmless, "{what}\n{}", describe(&Command::new("abidiff"), &output));
+    }
+}

@@ -1,0 +1,195 @@
+//! `include/jitsym_dl.h`: programs that are not linked with the library use it where it is, and lose one branch where it is not.
+
+#[path = "support/perf.rs"]
+mod perf;
+mod support;
+
+use std::fs;
+use std::os::unix::fs::{chown, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use perf::Recording;
+use support::{artifacts, compile, describe, root, run, scratch_dir, stdout, try_run, Link};
+
+/// How programs are compiled that were not written for the loader: whatever they include of the library is that then.
+const INSTEAD: [&str; 2] = ["-include", "jitsym_dl.h"];
+
+fn program() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let other = scratch_dir("bin").join("test_dl_other.o");
+        let mut cxx = Command::new("g++");
+        cxx.current_dir(root()).args(["-c", "-O1", "-g", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-Iinclude"]);
+        run(cxx.arg("c-tests/test_dl_other.cc").arg("-o").arg(&other));
+        let sources = ["c-tests/test_dl.c", other.to_str().expect("path")];
+        compile("gcc", &sources, Link::None, &["-O1", "-Wpedantic", "-std=c99"], "test_dl")
+    })
+}
+
+/// A run in which the library is found nowhere, if nobody says where.
+fn command(program: &Path, mode: &str) -> Command {
+    let dir = scratch_dir(format!("files-{mode}"));
+    let mut command = Command::new(program);
+    command.env_clear().arg(dir).arg(artifacts().shared_dir.join("libjitsym.so")).arg(mode);
+    command
+}
+
+fn succeed(command: &mut Command) {
+    let output = try_run(command);
+    assert!(
+        output.status.success() && output.stdout == b"ok\n" && output.stderr.is_empty(),
+        "{}",
+        describe(command, &output)
+    );
+}
+
+#[test]
+fn absent_and_present() {
+    let program = program();
+    let library = artifacts().shared_dir.join("libjitsym.so");
+    succeed(&mut command(program, "absent"));
+    succeed(command(program, "absent").env("JITSYM_LIB", "/nowhere/libjitsym.so"));
+    succeed(&mut command(program, "late"));
+    succeed(command(program, "present").env("JITSYM_LIB", &library));
+    for _ in 0..20 {
+        succeed(command(program, "threads").env("JITSYM_LIB", &library));
+    }
+    // By its soname, where the dynamic linker looks.
+    succeed(command(program, "present").env("LD_LIBRARY_PATH", &artifacts().shared_dir));
+    succeed(command(program, "present").env("LD_LIBRARY_PATH", &artifacts().shared_dir).env("JITSYM_LIB", ""));
+    // The dynamic linker has nothing to do with it before it is asked.
+    let needed = stdout(&run(Command::new("readelf").arg("-d").arg(program)));
+    assert!(needed.contains("libc.so.6") && !needed.contains("jitsym"), "{needed}");
+}
+
+/// Another ABI is not used, nor a library that lacks a function, and nothing is left of the attempt.
+#[test]
+fn other_libraries() {
+    let program = program();
+    let dir = scratch_dir("other");
+    let names = fs::read_to_string(root().join("tests/exports.txt")).expect("list of functions");
+    let build = |name: &str, version: u32, without: &str| {
+        let functions: String = names
+            .lines()
+            .filter(|name| *name != without && *name != "jitsym_version_number")
+            .map(|name| format!("int {name}(void) {{ return 0; }}\n"))
+            .collect();
+        let source = dir.join(format!("{name}.c"));
+        let text = format!("{functions}unsigned jitsym_version_number(void) {{ return {version}; }}\n");
+        fs::write(&source, text).expect("write the source");
+        let library = dir.join(format!("{name}.so"));
+        run(Command::new("gcc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source));
+        library
+    };
+    for (name, version, without) in [("minor", 2000, ""), ("major", 1_001_000, ""), ("lacking", 1000, "jitsym_path")] {
+        succeed(command(program, "absent").env("JITSYM_LIB", build(name, version, without)));
+    }
+    // The control: with all functions and another patch version it is taken.
+    let output = try_run(command(program, "absent").env("JITSYM_LIB", build("good", 1999, "")));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("jitsym_init(&options, &session) is"), "{output:?}");
+}
+
+/// A program with the rights of another user does not load what its user names.
+#[test]
+fn privileged_programs() {
+    let dir = Path::new("/tmp").join(format!("jitsym-loader-{}", std::process::id()));
+    fs::create_dir(&dir).expect("directory");
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).expect("permissions");
+    let of_another = dir.join("test_dl");
+    fs::copy(program(), &of_another).expect("copy");
+    let library = dir.join("libjitsym.so");
+    fs::copy(artifacts().shared_dir.join("libjitsym.so"), &library).expect("copy");
+    let mut with_library = Command::new(&of_another);
+    with_library.env_clear().env("JITSYM_LIB", &library).arg(&dir).arg(&library);
+    // The control: so it is found without other rights.
+    let present = try_run(with_library.arg("present"));
+    chown(&of_another, Some(65534), Some(65534)).expect("give the program to another user, which root may");
+    fs::set_permissions(&of_another, fs::Permissions::from_mode(0o4755)).expect("setuid");
+    let mut absent = Command::new(&of_another);
+    let absent = try_run(absent.env_clear().env("JITSYM_LIB", &library).arg(&dir).arg(&library).arg("absent"));
+    fs::remove_dir_all(&dir).expect("remove the directory");
+    assert_eq!(present.stdout, b"ok\n", "{present:?}");
+    assert_eq!(absent.stdout, b"ok\n", "{absent:?}");
+}
+
+/// All of jitsym.h is there: a program that uses it does the same with the loader, function by function.
+#[test]
+fn every_function() {
+    let names = fs::read_to_string(root().join("tests/exports.txt")).expect("list of functions");
+    let header = fs::read_to_string(root().join("include/jitsym_dl.h")).expect("header");
+    for name in names.lines() {
+        let define = format!("#define {name} jitsym_dl_{}\n", name.trim_start_matches("jitsym_"));
+        assert!(header.contains(&define), "{define}");
+        assert!(header.contains(&format!("FUNCTION({name})")), "{name}");
+    }
+    // Those whose first call is jitsym_init.
+    for source in ["test_threads", "test_files", "test_late"] {
+        let flags = [&INSTEAD[..], &["-O1"]].concat();
+        let program = compile("gcc", &[&format!("c-tests/{source}.c")], Link::None, &flags, source);
+        let dir = scratch_dir(format!("files-{source}"));
+        let mut command = Command::new(&program);
+        succeed(command.arg(&dir).arg("light").env("JITSYM_LIB", artifacts().shared_dir.join("libjitsym.so")));
+    }
+}
+
+/// Without the library a call takes a load and a branch.
+#[test]
+fn one_branch() {
+    let program = program();
+    let count = |calls: u64| {
+        let profile = scratch_dir("profiles").join(calls.to_string());
+        let mut valgrind = Command::new("valgrind");
+        valgrind.args(["-q", "--tool=callgrind", "--toggle-collect=one_call"]);
+        valgrind.arg(format!("--callgrind-out-file={}", profile.display()));
+        let inner = command(program, &calls.to_string());
+        run(valgrind.arg(program).args(inner.get_args()).env_remove("JITSYM_LIB"));
+        let text = fs::read_to_string(&profile).expect("profile");
+        let totals = text.lines().find_map(|line| line.strip_prefix("totals: ")).expect("totals");
+        totals.trim().parse::<u64>().expect("number")
+    };
+    let each = (count(2000) - count(1000)) / 1000;
+    println!("{each} instructions");
+    // The load, the comparison, the branch, the result and the return; with some compilers a register is saved.
+    assert!((4..=8).contains(&each) || cfg!(not(target_arch = "x86_64")), "{each}");
+}
+
+#[test]
+fn every_language_version() {
+    let dir = scratch_dir("header");
+    let source = dir.join("header.c");
+    let text = "#include \"jitsym_dl.h\"\njitsym_status f(jitsym *s);\njitsym_status f(jitsym *s) { return jitsym_close(s); }\n";
+    fs::write(&source, text).expect("write the source");
+    let compiles = |compiler: &str, language: &str, version: &str| {
+        let mut command = Command::new(compiler);
+        command.current_dir(root()).args(["-x", language, &format!("-std={version}"), "-Iinclude", "-fsyntax-only"]);
+        command.args(["-pedantic", "-Wall", "-Wextra", "-Wshadow", "-Wundef", "-Wconversion", "-Werror"]);
+        run(command.arg(&source));
+    };
+    for version in ["c99", "c11", "c17", "gnu17"] {
+        compiles("gcc", "c", version);
+        compiles("clang", "c", version);
+    }
+    for version in ["c++11", "c++17", "c++20"] {
+        compiles("g++", "c++", version);
+        compiles("clang++", "c++", version);
+    }
+}
+
+/// What a distribution would ship: a runtime that does not need the library, finds it by its soname, and then has names in perf.
+#[test]
+fn perf_sees_the_functions() {
+    // The old kind of rpath wins over LD_LIBRARY_PATH, in which cargo names directories with other builds.
+    let rpath = format!("-Wl,--disable-new-dtags,-rpath,{}", artifacts().shared_dir.display());
+    let flags = [&INSTEAD[..], &["-O1", &rpath]].concat();
+    let program = compile("gcc", &["c-tests/truth_jit.c"], Link::None, &flags, "truth_jit");
+    let recording = Recording::new("loader", &program, &[], &["scenario=stacks", "seconds=1"]);
+    let samples = perf::samples(&recording.truth, &recording.data, false);
+    let mut names = perf::Verdict::new("names");
+    for sample in samples.iter().filter(|sample| recording.truth.in_arena(sample.ip)) {
+        let newest = recording.truth.newest_at(sample.ip).map(|place| &*place.name);
+        names.check(newest == Some(&*sample.sym), || format!("{sample:?}, expected {newest:?}"));
+    }
+    names.decide(200, 1.0);
+}

@@ -1,0 +1,188 @@
+//! Ground truth for source lines and call stacks: `hot.lua` says when which line was hot, in which kind of trace.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::*;
+
+const PHASES: [&str; 9] =
+    ["loop", "inlined", "side", "side_inlined", "spill", "recursion", "coroutines", "callback", "stitched"];
+
+/// A tool of a newer suite of Debian, fetched if need be.
+pub fn tool(name: &str) -> PathBuf {
+    let mut xtask = Command::new(env!("CARGO"));
+    xtask.current_dir(root()).args(["run", "--quiet", "--locked", "--package", "xtask", "--", "tool", name]);
+    PathBuf::from(stdout(&run(&mut xtask)).trim())
+}
+
+fn program(file: &str) -> PathBuf {
+    root().join("tests/luajit").join(file)
+}
+
+/// Where each phase is hot: `FILE:LINE`.
+fn hot_lines() -> HashMap<String, String> {
+    let mut lines = HashMap::new();
+    for file in ["hot.lua", "inlined.lua"] {
+        let text = std::fs::read_to_string(program(file)).expect("program");
+        for (index, line) in text.lines().enumerate() {
+            if let Some((_, phase)) = line.split_once(" -- hot: ") {
+                lines.insert(phase.to_string(), format!("{file}:{}", index + 1));
+            }
+        }
+    }
+    lines
+}
+
+/// What perf says of a sample: the time in seconds, the source line, and for each frame its symbol and object.
+struct Stack {
+    time: f64,
+    line: String,
+    frames: Vec<(String, String)>,
+}
+
+/// Injects the jitdump and reads the samples, with the perf that is given.
+fn stacks(perf: impl Fn(&str) -> Command, recording: &Recording) -> Vec<Stack> {
+    let injected = recording.file.with_extension("injected");
+    run(perf("inject").arg("--jit").arg("-i").arg(&recording.file).arg("-o").arg(&injected));
+    // Lines without callers: perf 6.1 may crash when it looks for the line of a frame that is in no file.
+    let script = |depth: &str, fields: &str| {
+        let mut script = perf("script");
+        script.args(["--no-inline", "--max-stack", depth, "-F", fields, "-i"]).arg(&injected);
+        stdout(&run(&mut script))
+    };
+    let (whole, leaves) = (script("100", "pid,time,ip,sym,dso"), script("1", "pid,time,ip,srcline"));
+    let samples = |text: &str| -> Vec<Vec<String>> {
+        let blocks = text.split("\n\n").filter(|block| !block.trim().is_empty());
+        let lines = |block: &str| block.lines().filter(|line| !line.is_empty()).map(String::from).collect();
+        blocks.map(lines).collect()
+    };
+    let (whole, leaves) = (samples(&whole), samples(&leaves));
+    assert_eq!(whole.len(), leaves.len());
+    let mut stacks = Vec::new();
+    for (sample, leaf) in whole.iter().zip(&leaves) {
+        let header: Vec<&str> = sample[0].split_whitespace().collect();
+        assert_eq!(sample[0], leaf[0], "the same sample");
+        let [pid, time] = header[..] else { panic!("perf script printed {sample:?}") };
+        if pid != recording.pid.to_string() {
+            continue;
+        }
+        let frame = |line: &String| {
+            let frame = line.trim_start().split_once(' ').and_then(|(_, frame)| frame.rsplit_once(" ("));
+            let (symbol, object) = frame.unwrap_or_else(|| panic!("perf script printed {line:?}"));
+            (symbol.into(), object.trim_end_matches(')').into())
+        };
+        stacks.push(Stack {
+            time: time.trim_end_matches(':').parse().expect("time"),
+            line: leaf.get(2).map_or_else(String::new, |line| line.trim().into()),
+            frames: sample[1..].iter().map(frame).collect(),
+        });
+    }
+    stacks
+}
+
+fn is_in_trace(stack: &Stack) -> bool {
+    stack.frames.first().is_some_and(|frame| frame.1.contains("/jitted-"))
+}
+
+/// The phase that a sample was taken in.
+fn phase_at(phases: &[(String, f64, f64)], time: f64) -> Option<&str> {
+    phases.iter().find(|(_, from, to)| (*from..*to).contains(&time)).map(|(name, ..)| &**name)
+}
+
+/// Whether these symbols are in the stack, in this order.
+fn goes_through(stack: &Stack, symbols: &[&str]) -> bool {
+    let mut frames = stack.frames.iter();
+    // With debug information of the C library it is called `__GI___qsort_r`.
+    symbols.iter().all(|symbol| {
+        frames.any(|frame| frame.0.trim_start_matches("__GI_").trim_start_matches('_').starts_with(symbol))
+    })
+}
+
+/// In each phase: samples in traces have names, the line that was hot is the one that they are in, and their stacks go
+/// through the right callers to `main`.
+fn check(recording: &Recording, stacks: &[Stack]) {
+    let lines = hot_lines();
+    let phases: Vec<(String, f64, f64)> = recording
+        .output
+        .lines()
+        .map(|line| {
+            let fields: Vec<&str> = line.split(' ').collect();
+            (fields[0].into(), fields[1].parse().expect("seconds"), fields[2].parse().expect("seconds"))
+        })
+        .collect();
+    assert_eq!(phases.len(), PHASES.len(), "{}", recording.output);
+    for phase in PHASES {
+        let of_phase: Vec<&Stack> =
+            stacks.iter().filter(|stack| phase_at(&phases, stack.time) == Some(phase)).collect();
+        // The interpreter, the compiler and C functions take their share too.
+        let traces: Vec<&Stack> = of_phase.iter().filter(|stack| is_in_trace(stack)).copied().collect();
+        let named = traces.iter().filter(|stack| stack.frames[0].0.starts_with("TRACE_")).count();
+        let mut found: BTreeMap<&str, usize> = BTreeMap::new();
+        for stack in &traces {
+            *found.entry(&stack.line).or_default() += 1;
+        }
+        let hot = found.get(&*lines[phase]).copied().unwrap_or(0);
+        // A trace has the frame of the interpreter, which C has called.
+        let (caller, callers): (&str, &[&str]) = match phase {
+            "callback" => ("/libc.so", &["TRACE_", "qsort_r", "lua_pcall", "main", "start"]),
+            _ => ("/luajit", &["TRACE_", "lua_pcall", "main", "start"]),
+        };
+        let whole = traces
+            .iter()
+            .filter(|stack| stack.frames.get(1).is_some_and(|frame| frame.1.contains(caller)))
+            .filter(|stack| goes_through(stack, callers))
+            .count();
+        let all = traces.len();
+        println!(
+            "{phase}: {named} of {all} named, {hot} in {}, {whole} whole; {} others",
+            lines[phase],
+            of_phase.len() - all
+        );
+        // Now and then LuaJIT cannot compile a side trace with many values.
+        assert!(all >= 50, "{phase}: {all} of {} samples in traces", of_phase.len());
+        assert!(named * 100 >= all * 99, "{phase}: {named} of {all} have names");
+        assert!(hot * 100 >= all * 80, "{phase}: {hot} of {all} in {}, but {found:?}", lines[phase]);
+        let broken = traces.iter().find(|stack| !goes_through(stack, callers)).map(|stack| &stack.frames);
+        assert!(whole * 100 >= all * 99, "{phase}: {whole} of {all} stacks through {callers:?}, not {broken:#?}");
+    }
+}
+
+/// Square roots are computed in the hot lines alone.
+fn check_all_square_roots(pid: u32) {
+    let lines: Vec<u32> =
+        hot_lines().values().map(|line| line.rsplit_once(':').expect("line").1.parse().expect("number")).collect();
+    let (right, wrong): (Vec<u32>, Vec<u32>) = square_roots(pid).into_iter().partition(|line| lines.contains(line));
+    println!("{} square roots in hot lines, others in {wrong:?}", right.len());
+    assert!(
+        right.len() >= 100 && wrong.len() * 100 <= right.len(),
+        "{} in hot lines, others in {wrong:?}",
+        right.len()
+    );
+}
+
+/// Real recordings of two versions of LuaJIT, read by an old perf and a new one.
+#[test]
+fn lines_and_stacks_of_traces_are_right() {
+    let (newer_luajit, newer_perf) = (tool("luajit"), tool("perf"));
+    let newer_perf = |subcommand: &str| {
+        let mut command = command(newer_perf.to_str().expect("UTF-8"));
+        command.arg("--buildid-dir").arg(scratch_dir("buildid")).arg(subcommand);
+        command
+    };
+    let mut arguments: Vec<OsString> = vec![program("hot.lua").into(), "0.2".into()];
+    arguments.extend(PHASES.map(OsString::from));
+    for (luajit, name) in [(Path::new("luajit"), "hot"), (&newer_luajit, "hot-newer")] {
+        let recording = {
+            let _serial = serial();
+            record_with(luajit, name, &["--call-graph", "dwarf,8192"], &arguments)
+        };
+        let _files = TmpFiles(recording.pid);
+        check_files(recording.pid);
+        check_all_square_roots(recording.pid);
+        println!("{name}, perf with libunwind:");
+        check(&recording, &stacks(perf, &recording));
+        println!("{name}, perf with libdw:");
+        check(&recording, &stacks(newer_perf, &recording));
+    }
+}

@@ -1,0 +1,70 @@
+//! `bindings/python`, installed with pip, with the real Python and the real perf.
+
+#[path = "support/bindings.rs"]
+mod bindings;
+#[path = "support/perf.rs"]
+mod perf;
+mod support;
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use bindings::{check_guest, package, python_env, run_readme, with_library};
+use support::{plain_header, run, scratch_dir, stdout};
+
+/// A Python that has the package as it stands.
+fn python() -> Command {
+    static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
+    let env = INSTALLED.get_or_init(|| {
+        let env = python_env(&["cffi==2.0.0"]);
+        let mut pip = Command::new(env.join("bin/pip"));
+        pip.args(["install", "--quiet", "--force-reinstall", "--no-deps"]).arg(package("python"));
+        run(&mut pip);
+        env
+    });
+    let mut python = perf::command(env.join("bin/python"));
+    // Nothing but what was installed there, and nothing is left in the source tree.
+    python.args(["-I", "-B"]);
+    python
+}
+
+fn script(file: &str) -> PathBuf {
+    package("python").join("tests").join(file)
+}
+
+#[test]
+fn the_package_passes_its_own_tests() {
+    let mut tests = python();
+    tests.args(["-m", "unittest", "discover", "--start-directory"]).arg(package("python").join("tests"));
+    run(with_library(&mut tests));
+}
+
+/// The program in the README, as it stands.
+#[test]
+fn the_readme_tells_the_truth() {
+    run_readme("python", "python", "program.py", |program| {
+        let mut command = python();
+        command.arg(program);
+        command
+    });
+}
+
+/// ctypes has the layouts, numbers and signatures that cffi finds in the header; with which a program can also do without
+/// the package.
+#[test]
+fn the_package_has_the_c_interface_right() {
+    let mut command = python();
+    command.arg(script("header.py")).arg(plain_header()).env("JITSYM_DIR", scratch_dir("cffi"));
+    println!("{}", stdout(&run(with_library(&mut command))));
+}
+
+/// Machine code that Python makes and runs: names, shares, stacks down to the interpreter, lines.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn perf_sees_what_python_compiles() {
+    let python = python();
+    check_guest("guest", |record, dir| {
+        record.arg(python.get_program()).args(python.get_args()).arg(script("guest.py")).arg(dir);
+    });
+}

@@ -1,0 +1,194 @@
+//! Makes the manual pages of section 3 of the header: one for each function and type, and `libjitsym(3)` for all of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use crate::reference::{self, Entry, Kind};
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// When the text last changed in more than words; the same on all pages.
+const DATE: &str = "2026-11-22";
+
+/// File names below `man/`, and what is in them.
+pub fn from_header(header: &str, readme: &str) -> BTreeMap<String, String> {
+    let entries = reference::parse(header);
+    let names: BTreeSet<&str> = entries.iter().map(|entry| &*entry.name).collect();
+    let mut pages: BTreeMap<String, String> =
+        entries.iter().map(|entry| (format!("{}.3", entry.name), page(entry, &names))).collect();
+    pages.insert("libjitsym.3".into(), overview(header, readme, &entries));
+    pages
+}
+
+fn head(name: &str, about: &str) -> String {
+    format!(
+        ".\\\" Made from include/jitsym.h by `JITSYM_UPDATE_HEADER=1 cargo test --test header`. Do not edit.\n\
+         .TH {name} 3 {DATE} \"libjitsym {VERSION}\" \"libjitsym\"\n\
+         .SH NAME\n{name} \\- {}\n",
+        spans(about)
+    )
+}
+
+/// What the page is about: the first sentence, as a phrase.
+fn about(entry: &Entry) -> String {
+    let text = entry.comment.join(" ");
+    let sentence = text.split_once(". ").map_or(text.trim_end_matches('.'), |(first, _)| first);
+    let sentence = sentence.split(": ").next().unwrap_or(sentence);
+    let mut letters = sentence.chars();
+    letters.next().map(|first| first.to_lowercase().collect::<String>() + letters.as_str()).unwrap_or_default()
+}
+
+fn page(entry: &Entry, names: &BTreeSet<&str>) -> String {
+    let mut out = head(&entry.name, &about(entry));
+    out += ".SH LIBRARY\nlibjitsym (\\-ljitsym)\n.SH SYNOPSIS\n.nf\n.B #include <jitsym.h>\n";
+    let declaration = match entry.kind {
+        Kind::Function => entry.declaration.clone(),
+        Kind::Struct => format!("typedef struct {0} {{ ... }} {0};", entry.name),
+        Kind::Enum => format!("typedef enum {0} {{ ... }} {0};", entry.name),
+        Kind::Other => entry.first.clone(),
+    };
+    let _ = writeln!(out, "\n{}\n.fi\n.SH DESCRIPTION", verbatim(&declaration));
+    let (text, returns) = parts(&entry.comment);
+    out += &text;
+    for (index, (member, comment)) in entry.members.iter().enumerate() {
+        if index == 0 {
+            out += if entry.kind == Kind::Enum { ".SS Values\n" } else { ".SS Fields\n" };
+        }
+        let _ = write!(out, ".TP\n.B {}\n{}\n", verbatim(member), line(&comment.join(" ")));
+    }
+    if !returns.is_empty() {
+        let _ = writeln!(out, ".SH RETURN VALUE\n{}", line(&returns));
+    }
+    let mut also: BTreeSet<&str> = named(entry).filter(|name| names.contains(name)).collect();
+    also.remove(&*entry.name);
+    out += ".SH SEE ALSO\n";
+    for name in also {
+        let _ = writeln!(out, ".BR {name} (3),");
+    }
+    out += ".BR libjitsym (3)\n";
+    out
+}
+
+/// All words in code of an entry, declaration included.
+fn named(entry: &Entry) -> impl Iterator<Item = &str> {
+    let comments = entry.members.iter().flat_map(|(member, comment)| comment.iter().chain([member]));
+    let texts = entry.comment.iter().chain(comments).chain([&entry.declaration]);
+    texts.flat_map(|text| text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_'))
+}
+
+/// The comment of an entry: what is in it but for the paragraph that says what is returned, and that paragraph.
+fn parts(comment: &[String]) -> (String, String) {
+    let (mut text, mut returns) = (String::new(), String::new());
+    for paragraph in comment.split(String::is_empty) {
+        let mut lines = paragraph.iter().map(String::as_str).peekable();
+        match lines.peek() {
+            Some(first) if first.starts_with("Returns ") && !text.is_empty() => {
+                returns = lines.collect::<Vec<_>>().join(" ");
+                continue;
+            }
+            Some(&"# Safety") => {
+                lines.next();
+                text += ".SS Pointers\n";
+            }
+            Some(&"Parameters:") => {
+                lines.next();
+                text += ".SS Parameters\n";
+            }
+            Some(first) if first.contains("Any thread") => text += ".SS Threads\n",
+            _ if !text.is_empty() => text += ".PP\n",
+            _ => {}
+        }
+        while let Some(first) = lines.next() {
+            let mut joined = first.to_owned();
+            while let Some(next) = lines.next_if(|next| !next.starts_with("- ")) {
+                joined = joined + " " + next;
+            }
+            text += &match joined.strip_prefix("- ").and_then(|item| item.split_once(": ")) {
+                Some((name, what)) => format!(".TP\n.I {}\n{}\n", verbatim(name.trim_matches('`')), line(what)),
+                None => line(&joined) + "\n",
+            };
+        }
+    }
+    (text, returns)
+}
+
+fn overview(header: &str, readme: &str, entries: &[Entry]) -> String {
+    let mut out = head("libjitsym", "JIT-compiled code made visible to perf, debuggers and profilers");
+    out += ".SH LIBRARY\nlibjitsym (\\-ljitsym)\n.SH SYNOPSIS\n.nf\n.B #include <jitsym.h>\n";
+    for entry in entries.iter().filter(|entry| entry.kind == Kind::Function) {
+        let _ = writeln!(out, "\n{}", verbatim(&entry.declaration));
+    }
+    out += ".fi\n.SH DESCRIPTION\n";
+    out += "A just-in-time compiler registers the code that it makes, and a background thread writes it down in the forms that\n\
+            Linux tools read: the perf map (names) and the jitdump (names over time, code, source lines and call stacks,\n\
+            through\n.BR \"perf inject \\-\\-jit\" ).\n";
+    let comment = header.split("*/").next().unwrap_or_default();
+    let lines = comment.lines().map(|line| line.strip_prefix(" *   ")).skip_while(Option::is_none);
+    let example: Vec<&str> = lines.map_while(|line| line).collect();
+    let _ = writeln!(out, ".PP\n.nf\n{}\n.fi", verbatim(&example.join("\n")));
+    for paragraph in reference::conventions(header).split("\n\n") {
+        // "Threads. Every function ...": the first word is a heading. That of a paragraph without one is a sentence.
+        let text = match paragraph.split_once(". ") {
+            Some((title, text)) if title.split(' ').count() <= 2 => {
+                let _ = writeln!(out, ".SS {title}");
+                text
+            }
+            _ => {
+                out += ".PP\n";
+                paragraph
+            }
+        };
+        let _ = writeln!(out, "{}", line(&text.replace('\n', " ")));
+    }
+    for (kind, title) in [(Kind::Function, "Functions"), (Kind::Struct, "Structs"), (Kind::Enum, "Enumerations")] {
+        let _ = writeln!(out, ".SS {title}");
+        for entry in entries.iter().filter(|entry| entry.kind == kind) {
+            let _ = write!(out, ".TP\n.BR {} (3)\n{}\n", entry.name, line(&about(entry)));
+        }
+    }
+    out += ".SH ENVIRONMENT\nOptions that are given in code win, unless the host wants it otherwise.\n";
+    let (_, table) = readme.split_once("\n## Environment\n").expect("the README's variables");
+    for row in table.lines().skip_while(|line| !line.starts_with("| `")).take_while(|line| line.starts_with("| `")) {
+        let (variable, meaning) = row.trim_matches(['|', ' ']).split_once(" | ").expect("two columns");
+        let _ = write!(out, ".TP\n{}\n{}\n", spans(variable), line(meaning));
+    }
+    out += ".SH FILES\n.TP\n.I /tmp/perf\\-PID.map\nThe perf map.\n\
+            .TP\n.I /tmp/jit\\-PID.dump\nThe jitdump.\n\
+            .TP\n.I /dev/shm/jitsym\\-*.spool\nRecords on their way to the files; what a killed process leaves behind there,\n\
+            .B jitsym recover\nputs into its files.\n";
+    out += ".SH SEE ALSO\n.BR jitsym (1),\n.BR perf (1),\n.BR perf\\-inject (1)\n";
+    out
+}
+
+/// Running text. A full stop or an apostrophe at the start of a line would be a request.
+fn line(text: &str) -> String {
+    let mut words = spans(text);
+    if words.starts_with(['.', '\'']) {
+        words.insert_str(0, "\\&");
+    }
+    // Sentences begin on lines of their own, which is how the formatter knows where they end.
+    let mut out = String::new();
+    for (index, sentence) in words.split(". ").enumerate() {
+        out += if index == 0 { "" } else { ".\n" };
+        out += sentence;
+    }
+    out
+}
+
+/// Text with what is between backquotes in bold type.
+fn spans(text: &str) -> String {
+    let parts = text.split('`').enumerate();
+    parts
+        .map(|(index, part)| if index % 2 == 0 { escaped(part) } else { format!("\\fB{}\\fR", verbatim(part)) })
+        .collect()
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\e")
+}
+
+/// Text in which every character stands for itself, as in code.
+fn verbatim(text: &str) -> String {
+    let text = escaped(text).replace('-', "\\-").replace('~', "\\(ti").replace('^', "\\(ha").replace('\'', "\\(aq");
+    text.replace("\n.", "\n\\&.")
+}
