@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use super::groups::{zeros, Groups};
 use super::live::Left;
-use super::sinks::SinkSet;
-use super::stand_ins::StandIns;
+use super::{sinks::SinkSet, stand_ins};
 use crate::chunk::{flag, Chunk, Event, Kind};
 use crate::format::jitdump::{clear_mapped_size, relocate, set_time, stand_in, Move, Relocation, LOAD_FIXED_SIZE};
 use crate::registry::{Live, Registry, Stored};
@@ -31,7 +30,6 @@ pub struct Ledger {
     pub left: Left,
     /// For ids that a registration pushes out; empty in between.
     overwritten: Vec<u64>,
-    stand_ins: StandIns,
 }
 
 /// What happened to an id.
@@ -58,7 +56,6 @@ impl Ledger {
             last_time: 0,
             left: Left::default(),
             overwritten: Vec::new(),
-            stand_ins: StandIns::default(),
         }
     }
 
@@ -173,12 +170,12 @@ impl Ledger {
     }
 
     /// The group that begins with `head`, with a stand-in, and the size of its tables then.
-    fn add_stand_in(&mut self, head: &[u8], addr: u64, size: u64, tables_len: u32) -> Option<(Vec<u8>, u32)> {
+    fn add_stand_in(&self, head: &[u8], addr: u64, size: u64, tables_len: u32) -> Option<(Vec<u8>, u32)> {
         // In a process that is gone nothing can be set aside.
         if tables_len == 0 || !self.alive {
             return None;
         }
-        let place = self.stand_ins.place(addr, stand_in::room(size, tables_len as usize))?;
+        let place = stand_ins::place(addr, stand_in::room(size, tables_len as usize))?;
         let (group, tables_len) = stand_in::add(head, place)?;
         Some((group, tables_len as u32))
     }

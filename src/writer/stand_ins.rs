@@ -1,6 +1,8 @@
 //! Where stand-ins for code without room behind it are put (`format::jitdump::stand_in`): address space that is set aside, in
 //! which nothing is ever mapped.
 
+use std::sync::Mutex;
+
 use crate::sys::mem::{self, Reserved};
 
 /// Address space that is asked for at a time.
@@ -11,9 +13,17 @@ const ATTEMPTS: u32 = 8;
 /// How far below the code a stand-in may lie, so that all distances fit 32 bits.
 const REACH: u64 = 0x7000_0000;
 
-/// See the module's description. What has been set aside stays so: perf knows of each stand-in until the recording ends.
-#[derive(Default)]
-pub struct StandIns {
+/// Those of the process. What has been set aside stays so, because perf knows of each stand-in until the recording ends; a host
+/// that opens session after session must not lose more address space with each. Writers alone use it, one after the other.
+static ALL: Mutex<StandIns> = Mutex::new(StandIns { areas: Vec::new(), failures: 0 });
+
+/// An address below `addr` from which on `len` bytes are free, for good. `None` if there is none to be had, also in a child that was
+/// forked while this was at work.
+pub fn place(addr: u64, len: u64) -> Option<u64> {
+    ALL.try_lock().ok()?.place(addr, len)
+}
+
+struct StandIns {
     areas: Vec<Area>,
     failures: u32,
 }
@@ -24,8 +34,7 @@ struct Area {
 }
 
 impl StandIns {
-    /// An address below `addr` from which on `len` bytes are free. `None` if there is none to be had.
-    pub fn place(&mut self, addr: u64, len: u64) -> Option<u64> {
+    fn place(&mut self, addr: u64, len: u64) -> Option<u64> {
         let fits = |area: &Area| {
             let at = area.reserved.start() + area.used;
             len <= AREA - area.used && at + len <= addr && addr - at <= REACH
@@ -65,7 +74,7 @@ mod tests {
         let page = mem::page_size();
         let region = mem::Region::private(page).unwrap();
         let addr = region.start().as_ptr() as u64;
-        let mut stand_ins = StandIns::default();
+        let mut stand_ins = StandIns { areas: Vec::new(), failures: 0 };
         let mut last = 0;
         for _ in 0..100 {
             let at = stand_ins.place(addr, 1000).unwrap();
