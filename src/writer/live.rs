@@ -150,8 +150,12 @@ pub fn forget_places(registry: &mut Registry, keep: bool, read: impl Fn(Stored) 
         let mut preface = head.filter(|_| keep).unwrap_or_default();
         let moved = !preface.is_empty() && load_addr(&preface[preface_len..]) != Some(live.addr);
         preface.truncate(preface_len);
-        if moved && stand_in::len(&preface) > 0 && stand_in::remove(&mut preface).is_none() {
-            preface.clear();
+        if moved && stand_in::len(&preface) > 0 {
+            let tables_len = stand_in::remove(&mut preface);
+            if tables_len.is_none() {
+                preface.clear();
+            }
+            registry.set_stored(id, None, tables_len.map_or(0, |len| len as u32));
         }
         registry.keep_preface(id, &preface);
     }
