@@ -382,8 +382,10 @@ typedef enum jitsym_code_flag {
   /**
    * Other code lies behind this, or will: `free_after` is 0. Builds of perf with libunwind find unwind tables only behind
    * the code, so with this flag the jitdump has another small record, for a place below the code at which nothing is, and the
-   * tables lie behind that. `perf inject` then makes each object twice, and the process has some address space less. Without
-   * an unwind description the flag means nothing. Not for `jitsym_move_target`: packed code stays packed.
+   * tables lie behind that. `perf inject` then makes each object twice, and the process has some address space less, 1 GiB
+   * at most; when that is used up, or there is none within 1.75 GiB below the code, the flag does nothing. Nor does it
+   * without an unwind description. Not for `jitsym_move_target`: packed code stays packed, unless it moves while no jitdump is
+   * written.
    */
   JITSYM_CODE_PACKED = 2,
 } jitsym_code_flag;
