@@ -81,6 +81,9 @@ relative() {
 
 # ---- build ----
 
+command -v "${CARGO:-cargo}" >/dev/null || fail "Rust 1.88 or newer is needed, and there is no cargo (https://rustup.rs)"
+echo "building, which takes some minutes the first time" >&2
+
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 target=${CARGO_TARGET_DIR:-$root/target}
 case $target in /*) ;; *) target=$(pwd)/$target ;; esac

@@ -228,7 +228,7 @@ fn links_lead_somewhere() {
 
 #[test]
 fn the_link_line_for_static_libraries_is_the_tested_one() {
-    assert!(read("README.md").contains(&format!("libjitsym.a {}`", STATIC_LIBS.join(" "))));
+    assert!(read("README.md").contains(&format!("lib/libjitsym.a {}`", STATIC_LIBS.join(" "))));
 }
 
 #[test]
