@@ -46,6 +46,7 @@ static void register_code(unsigned number) {
   if (number % 2 == 0) {
     code.unwind = &unwind;
     code.free_after = number % 4 == 0 ? 256 : 0;
+    code.flags = number % 4 == 0 ? 0 : JITSYM_CODE_PACKED;
   }
   if (number % 3 == 0) {
     code.lines = lines;

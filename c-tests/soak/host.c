@@ -209,6 +209,8 @@ static void do_register(struct worker *worker, jitsym *session, struct block *bl
   uint64_t gap = block->start + block->size - addr - size;
   if (alone && gap >= CLAIM) {
     code.free_after = gap;
+  } else if (look.unwind != JITSYM_UNWIND_NONE && random_below(worker, 2)) {
+    code.flags |= JITSYM_CODE_PACKED;
   }
   jitsym_id id = 0;
   jitsym_status status = jitsym_register(session, &code, &id);

@@ -68,9 +68,15 @@ struct Check<'a, 'r> {
     code_sum: u128,
     /// Where each code index was first used.
     indices: HashMap<u64, usize>,
-    /// Index and address of the stand-in for the next LOAD.
-    stand_in: Option<(u64, u64)>,
+    /// That for the next LOAD.
+    stand_in: Option<StandIn>,
     places: Places,
+}
+
+struct StandIn {
+    offset: usize,
+    index: u64,
+    addr: u64,
 }
 
 impl<'a> Check<'a, '_> {
@@ -218,6 +224,15 @@ impl<'a> Check<'a, '_> {
         if let Some((offset, _)) = self.unwinding.take() {
             self.dangling_unwinding(offset, next);
         }
+        self.lone_stand_in(next);
+    }
+
+    fn lone_stand_in(&mut self, next: &str) {
+        if let Some(stand_in) = self.stand_in.take() {
+            let text =
+                format!("the tables of the stand-in for code {} are for none: behind it is {next}", stand_in.index);
+            self.found(&rules::UNWIND_DANGLING, stand_in.offset, "LOAD", text);
+        }
     }
 
     fn dangling_debug(&mut self, offset: usize, next: &str) {
@@ -231,14 +246,20 @@ impl<'a> Check<'a, '_> {
     fn load(&mut self, offset: usize, time: u64, load: &RawLoad<'a>) {
         let name = shortened(load.name().unwrap_or_default()).to_string();
         let mut mapped_size = 0;
-        if stand_in::is_one(load.size, load.name().unwrap_or_default()) {
+        let (tables, mapped) = self.unwinding.as_ref().map_or((0, 0), |(_, tables)| (tables.size, tables.mapped_size));
+        if stand_in::is_one(load.size, load.name().unwrap_or_default(), tables, mapped) {
             // No code, and what is said of its tables is said of those of the code whose index it shares.
-            mapped_size = self.unwinding.take().map_or(0, |(_, unwinding)| unwinding.mapped_size);
-            self.places.push(Load { time, addr: load.addr, size: load.size, mapped_size, offset });
-            self.stand_in = Some((load.index, load.addr));
+            self.unwinding = None;
+            self.lone_stand_in("another one");
+            self.process_fields(offset, &format!("LOAD \"{name}\""), load);
+            self.places.push(Load { time, addr: load.addr, size: load.size, mapped_size: mapped, offset });
+            self.stand_in = Some(StandIn { offset, index: load.index, addr: load.addr });
             return;
         }
-        let stand_in = self.stand_in.take().filter(|&(index, _)| index == load.index);
+        if self.stand_in.as_ref().is_some_and(|stand_in| stand_in.index != load.index) {
+            self.lone_stand_in("the code of another index");
+        }
+        let stand_in = self.stand_in.take();
         if let Some((at, debug)) = self.debug.take() {
             let may_be_biased = !self.unbiased;
             let lines =
@@ -248,7 +269,7 @@ impl<'a> Check<'a, '_> {
         if let Some((at, unwinding)) = self.unwinding.take() {
             mapped_size = unwinding.mapped_size;
             let (size, target) = (load.size, self.target);
-            let stand_in = stand_in.map(|(_, addr)| load.addr.wrapping_sub(addr));
+            let stand_in = stand_in.map(|stand_in| load.addr.wrapping_sub(stand_in.addr));
             Tables { offset: at, name: &name, unwinding: &unwinding, size, target, stand_in }.check(self.report);
         } else {
             self.without_tables += 1;
@@ -266,7 +287,7 @@ impl<'a> Check<'a, '_> {
         self.places.push(Load { time, addr: load.addr, size: load.size, mapped_size, offset });
     }
 
-    fn load_fields(&mut self, offset: usize, subject: &str, load: &RawLoad) {
+    fn process_fields(&mut self, offset: usize, subject: &str, load: &RawLoad) {
         if load.pid != self.header.pid {
             let text = format!("pid is {}, and {} in the header", load.pid, self.header.pid);
             self.found(&rules::LOAD_PID, offset, subject, text);
@@ -278,6 +299,10 @@ impl<'a> Check<'a, '_> {
             let text = format!("vma is {:#x}, and code_addr {:#x}", load.vma, load.addr);
             self.found(&rules::VMA_DIFFERS, offset, subject, text);
         }
+    }
+
+    fn load_fields(&mut self, offset: usize, subject: &str, load: &RawLoad) {
+        self.process_fields(offset, subject, load);
         if load.addr == 0 || load.addr.checked_add(load.size).is_none() {
             let text = format!("code_addr is {:#x}, and code_size {:#x}", load.addr, load.size);
             self.found(&rules::ADDRESS_RANGE, offset, subject, text);

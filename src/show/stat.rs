@@ -7,7 +7,7 @@ use super::picture::{self, Block, Look};
 use super::{machine_name, not_a_dump};
 use crate::check::{Facts, Kind};
 use crate::format::jitdump::raw::{End, RawHeader, RawLoad, RawRecord, RawRecords};
-use crate::format::jitdump::{id, HEADER_SIZE};
+use crate::format::jitdump::{id, stand_in, HEADER_SIZE};
 use crate::format::perf_map::raw_lines;
 
 /// Prints the numbers, and the picture.
@@ -55,6 +55,8 @@ struct Jitdump<'a> {
     rows: u64,
     tables: u64,
     mapped: u64,
+    /// Size of the tables before the next LOAD, and what they are mapped to.
+    unwinding: (u64, u64),
     blocks: Vec<Block>,
     times: Vec<u64>,
 }
@@ -83,6 +85,7 @@ impl<'a> Jitdump<'a> {
                 if let Some(unwinding) = record.unwinding_info() {
                     self.tables += unwinding.tables().map_or(0, |_| unwinding.size);
                     self.mapped += u64::from(unwinding.mapped_size != 0);
+                    self.unwinding = (unwinding.size, unwinding.mapped_size);
                 }
             }
             _ => {}
@@ -91,6 +94,10 @@ impl<'a> Jitdump<'a> {
 
     fn load(&mut self, time: u64, load: &RawLoad<'a>) {
         let name = load.name().unwrap_or_default();
+        let (tables, mapped) = std::mem::take(&mut self.unwinding);
+        if stand_in::is_one(load.size, name, tables, mapped) {
+            return;
+        }
         self.names.insert(name);
         self.name_bytes += name.len() as u64;
         self.threads.insert(load.tid);

@@ -226,6 +226,13 @@ impl Ledger {
             return;
         };
         self.status.counters.moved.add(1);
+        // No jitdump runs. What was kept of one that has been stopped may have a stand-in for the old place.
+        if stand_in::len(&preface) > 0 {
+            live.tables_len = stand_in::remove(&mut preface).map_or(0, |len| len as u32);
+            if live.tables_len == 0 {
+                preface.clear();
+            }
+        }
         let old_addr = std::mem::replace(&mut live.addr, event.addr);
         let end = live.addr + live.size;
         let room = unwind::room(live.size, live.tables_len as usize);
@@ -264,11 +271,14 @@ impl Ledger {
         // A move is a fresh LOAD: perf 7.2 crashes on MOVE records, and none unwinds through code moved by one.
         live.index = event.index;
         let Some(mut group) = live.stored.and_then(|stored| self.sinks.read_back(groups, stored)) else { return };
+        let stood_in = stand_in::len(&group) > 0;
+        if stood_in {
+            let Some(tables_len) = stand_in::remove(&mut group) else { return };
+            live.tables_len = tables_len as u32;
+        }
         let mapped_size = if live.reach > live.addr + live.size { live.tables_len.into() } else { 0 };
-        let stood_in = stand_in::len(&group);
-        group.drain(..stood_in);
         relocate(&mut group, &Relocation { timestamp, tid, addr: live.addr, index: live.index, mapped_size });
-        if stood_in > 0 && mapped_size == 0 {
+        if stood_in && mapped_size == 0 {
             if let Some(doubled) = self.add_stand_in(&group, live.addr, live.size, live.tables_len) {
                 (group, live.tables_len) = doubled;
             }

@@ -7,7 +7,8 @@
 
 use super::{Groups, Ledger};
 use crate::code::Lines;
-use crate::format::jitdump::{is_group_of, relocate, set_process, Group, Relocation, LOAD_FIXED_SIZE};
+use crate::format::jitdump::{is_group_of, load_addr, relocate, set_process, stand_in};
+use crate::format::jitdump::{Group, Relocation, LOAD_FIXED_SIZE};
 use crate::registry::{Live, Registry, Stored};
 use crate::sink::backlog::Kept;
 use crate::sys::mem;
@@ -110,13 +111,14 @@ impl Ledger {
         let (name, pid) = (self.registry.name_of(id)?, self.status.pid);
         let start = out.len();
         let copied = parent.and_then(|file| copy_group(out, file, live, name, timestamp));
-        if let Some(len) = copied {
+        if let Some((len, tables_len)) = copied {
             set_process(&mut out[start..], pid);
-            return Some((len, live.tables_len));
+            return Some((len, tables_len));
         }
         out.truncate(start);
         let preface = self.registry.preface_of(id);
         let (whole, len) = make_group(out, pid, live, name, preface, timestamp)?;
+        set_process(&mut out[start..], pid);
         // A parent had the bytes from elsewhere perhaps, and has counted those that it could not read.
         if !whole && parent.is_none() {
             self.status.counters.unreadable.add(1);
@@ -145,14 +147,25 @@ pub fn forget_places(registry: &mut Registry, keep: bool, read: impl Fn(Stored) 
         if head.is_some() {
             left.note(live.index, stored);
         }
-        registry.keep_preface(id, head.as_ref().filter(|_| keep).map_or(&[], |head| &head[..preface_len]));
+        let mut preface = head.filter(|_| keep).unwrap_or_default();
+        let moved = !preface.is_empty() && load_addr(&preface[preface_len..]) != Some(live.addr);
+        preface.truncate(preface_len);
+        if moved && stand_in::len(&preface) > 0 {
+            let tables_len = stand_in::remove(&mut preface);
+            if tables_len.is_none() {
+                preface.clear();
+            }
+            registry.set_stored(id, None, tables_len.map_or(0, |len| len as u32));
+        }
+        registry.keep_preface(id, &preface);
     }
     left.0.sort_unstable_by_key(|&(index, _)| index);
     left
 }
 
-/// Appends the group of this code with its bytes, as the parent has it. Returns its length without the bytes.
-fn copy_group(out: &mut Vec<u8>, file: &Kept, live: &Live, name: &[u8], timestamp: u64) -> Option<usize> {
+/// Appends the group of this code with its bytes, as the parent has it. Returns its length without the bytes, and that of its
+/// unwind tables.
+fn copy_group(out: &mut Vec<u8>, file: &Kept, live: &Live, name: &[u8], timestamp: u64) -> Option<(usize, u32)> {
     let Stored { offset, len } = live.stored?;
     let start = out.len();
     let whole = len.checked_add(live.size as usize)?;
@@ -163,9 +176,18 @@ fn copy_group(out: &mut Vec<u8>, file: &Kept, live: &Live, name: &[u8], timestam
     if !is_group_of(head, live.size, live.index, name) {
         return None;
     }
-    // Where the parent has written a move as such, the group has the address that the code had before.
-    relocate(head, &relocation(live, 0, timestamp));
-    Some(len)
+    // Where the parent has written a move as such, the group has the address that the code had before, and its stand-in is for that.
+    let moved = load_addr(&head[len - LOAD_FIXED_SIZE - name.len() - 1..]) != Some(live.addr);
+    if !moved || stand_in::len(head) == 0 {
+        relocate(head, &relocation(live, 0, timestamp));
+        return Some((len, live.tables_len));
+    }
+    let mut plain = out.get(start..start + len)?.to_vec();
+    let live = Live { tables_len: stand_in::remove(&mut plain)? as u32, ..*live };
+    relocate(&mut plain, &relocation(&live, 0, timestamp));
+    let len = plain.len();
+    out.splice(start..whole + start - live.size as usize, plain);
+    Some((len, live.tables_len))
 }
 
 /// Appends a group that is made of what is known, with the bytes that lie at the address. Returns whether these could all be

@@ -7,15 +7,19 @@ use crate::sys::mem::{self, Reserved};
 
 /// Address space that is asked for at a time.
 const AREA: u64 = 16 << 20;
-/// How many such areas there may be, and how often none may be found before nothing is looked for any more.
+/// How many such areas there may be.
 const AREAS: usize = 64;
+/// How often none may be found below code in one neighbourhood, before nothing is looked for there any more; how large that is, and
+/// of how many it is remembered.
 const ATTEMPTS: u32 = 8;
+const NEIGHBOURHOOD: u64 = 1 << 31;
+const NEIGHBOURHOODS: usize = 64;
 /// How far below the code a stand-in may lie, so that all distances fit 32 bits.
 const REACH: u64 = 0x7000_0000;
 
 /// Those of the process. What has been set aside stays so, because perf knows of each stand-in until the recording ends; a host
 /// that opens session after session must not lose more address space with each. Writers alone use it, one after the other.
-static ALL: Mutex<StandIns> = Mutex::new(StandIns { areas: Vec::new(), failures: 0 });
+static ALL: Mutex<StandIns> = Mutex::new(StandIns { areas: Vec::new(), failures: Vec::new() });
 
 /// An address below `addr` from which on `len` bytes are free, for good. `None` if there is none to be had, also in a child that was
 /// forked while this was at work.
@@ -25,7 +29,8 @@ pub fn place(addr: u64, len: u64) -> Option<u64> {
 
 struct StandIns {
     areas: Vec<Area>,
-    failures: u32,
+    /// Neighbourhoods without room, and how often there was none.
+    failures: Vec<(u64, u32)>,
 }
 
 struct Area {
@@ -41,11 +46,11 @@ impl StandIns {
         };
         let index = match self.areas.iter().position(fits) {
             Some(index) => index,
-            None if len > AREA || self.areas.len() == AREAS || self.failures == ATTEMPTS => return None,
+            None if len > AREA || self.areas.len() == AREAS || self.is_hopeless(addr) => return None,
             None => {
                 self.areas.try_reserve(1).ok()?;
                 let Some(reserved) = reserve_below(addr) else {
-                    self.failures += 1;
+                    self.failed(addr);
                     return None;
                 };
                 self.areas.push(Area { reserved, used: 0 });
@@ -56,6 +61,20 @@ impl StandIns {
         let at = area.reserved.start() + area.used;
         area.used = (area.used + len.next_multiple_of(16)).min(AREA);
         Some(at)
+    }
+
+    fn is_hopeless(&self, addr: u64) -> bool {
+        let known = self.failures.iter().find(|&&(place, _)| place == addr / NEIGHBOURHOOD);
+        known.map_or(self.failures.len() == NEIGHBOURHOODS, |&(_, count)| count == ATTEMPTS)
+    }
+
+    fn failed(&mut self, addr: u64) {
+        let place = addr / NEIGHBOURHOOD;
+        if let Some((_, count)) = self.failures.iter_mut().find(|&&mut (known, _)| known == place) {
+            *count += 1;
+        } else if self.failures.try_reserve(1).is_ok() {
+            self.failures.push((place, 1));
+        }
     }
 }
 
@@ -74,7 +93,7 @@ mod tests {
         let page = mem::page_size();
         let region = mem::Region::private(page).unwrap();
         let addr = region.start().as_ptr() as u64;
-        let mut stand_ins = StandIns { areas: Vec::new(), failures: 0 };
+        let mut stand_ins = StandIns { areas: Vec::new(), failures: Vec::new() };
         let mut last = 0;
         for _ in 0..100 {
             let at = stand_ins.place(addr, 1000).unwrap();
@@ -88,5 +107,11 @@ mod tests {
             (stand_ins.place(addr, AREA + 1), stand_ins.place(5000, 100), stand_ins.areas.len()),
             (None, None, 2)
         );
+        // What cannot be had in one place is not given up elsewhere.
+        for _ in 0..2 * ATTEMPTS {
+            assert_eq!(stand_ins.place(5000, 100), None);
+        }
+        assert_eq!(stand_ins.failures, [(0, ATTEMPTS)]);
+        assert!(stand_ins.is_hopeless(5000) && stand_ins.place(addr, AREA).is_some());
     }
 }

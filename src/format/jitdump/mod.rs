@@ -353,7 +353,8 @@ fn for_each_record(group: &mut [u8], mut change: impl FnMut(u32, &mut [u8])) {
 }
 
 /// Turns a written group without code bytes into that of the same code at another place. The unwind tables stay as they are:
-/// they count from the place where perf puts them. A stand-in stays where it is: it is for code that does not move.
+/// they count from the place where perf puts them. A stand-in stays where it is: one for code that lay elsewhere has to be taken
+/// out first.
 pub fn relocate(group: &mut [u8], change: &Relocation) {
     let (stand_in, group) = group.split_at_mut(stand_in::len(group));
     for_each_record(stand_in, |id, record| {
@@ -377,6 +378,11 @@ pub fn relocate(group: &mut [u8], change: &Relocation) {
             _ => {}
         }
     });
+}
+
+/// Where the code of a LOAD record lies.
+pub fn load_addr(load: &[u8]) -> Option<u64> {
+    raw::u64_at(load, 32)
 }
 
 /// Makes a written group that of another process, by whose main thread it was registered.

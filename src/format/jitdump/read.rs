@@ -87,7 +87,7 @@ pub fn places(
     mut read_at: impl FnMut(&mut [u8], u64) -> std::io::Result<()>,
     mut found: impl FnMut(Place),
 ) -> std::io::Result<()> {
-    let (mut at, mut group, mut tables_len) = (HEADER_SIZE as u64, HEADER_SIZE as u64, 0);
+    let (mut at, mut group, mut tables_len, mut mapped) = (HEADER_SIZE as u64, HEADER_SIZE as u64, 0, 0);
     let mut fixed = [0; MOVE_SIZE];
     while at + PREFIX_SIZE as u64 <= len {
         let known = (len - at).min(MOVE_SIZE as u64) as usize;
@@ -103,7 +103,7 @@ pub fn places(
                 let mut name = vec![0; name_len];
                 read_at(&mut name, at + LOAD_FIXED_SIZE as u64)?;
                 let head_len = (at - group) as usize + LOAD_FIXED_SIZE + name_len + 1;
-                if stand_in::is_one(size, &name) {
+                if stand_in::is_one(size, &name, tables_len.into(), mapped) {
                     // The group goes on.
                     at += record.total_size as u64;
                     continue;
@@ -111,12 +111,12 @@ pub fn places(
                 found(Place::Load { offset: group, head_len, addr, size, index, name, tables_len });
             }
             id::MOVE => found(Place::Move { old_addr: word(32), new_addr: word(40) }),
-            id::UNWINDING_INFO => tables_len = word(16) as u32,
+            id::UNWINDING_INFO => (tables_len, mapped) = (word(16) as u32, word(32)),
             _ => {}
         }
         at += record.total_size as u64;
         if !matches!(record.id, id::DEBUG_INFO | id::UNWINDING_INFO) {
-            (group, tables_len) = (at, 0);
+            (group, tables_len, mapped) = (at, 0, 0);
         }
     }
     Ok(())

@@ -34,14 +34,17 @@ pub fn len(group: &[u8]) -> usize {
         let load = raw(group, load_at).filter(|record| record.id == id::LOAD)?;
         let name = group.get(load_at + LOAD_FIXED_SIZE..)?.get(..NAME.len())?;
         let behind_name = *group.get(load_at + LOAD_FIXED_SIZE + NAME.len())?;
-        (is_one(u64_at(group, load_at + 40)?, name) && behind_name == 0).then_some(load_at + load.total_size)
+        let (tables, mapped) = (u64_at(group, 16)?, u64_at(group, 32)?);
+        (is_one(u64_at(group, load_at + 40)?, name, tables, mapped) && behind_name == 0)
+            .then_some(load_at + load.total_size)
     };
     records().filter(|&len| len <= group.len()).unwrap_or(0)
 }
 
-/// Whether a LOAD record is that of a stand-in.
-pub fn is_one(size: u64, name: &[u8]) -> bool {
-    size == SIZE && name == NAME
+/// Whether a LOAD record is that of a stand-in: with tables of this size before it, and what they are mapped to. Code may have any
+/// name, but never maps more than its tables.
+pub fn is_one(size: u64, name: &[u8], tables_size: u64, mapped_size: u64) -> bool {
+    size == SIZE && name == NAME && tables_size > 0 && mapped_size > tables_size
 }
 
 /// How many bytes of address space a stand-in takes for code of this size with tables of this size.
@@ -66,7 +69,7 @@ pub fn add(head: &[u8], addr: u64) -> Option<(Vec<u8>, usize)> {
     let (time, hdr_size) = (u64_at(unwinding, 8)?, usize::try_from(u64_at(unwinding, 24)?).ok()?);
     let (code_addr, code_size) = (u64_at(load, 32)?, u64_at(load, 40)?);
     let distance = i32::try_from(code_addr.checked_sub(addr)?).ok()?;
-    let (tables, hdr_size) = twice(unwinding.get(UNWINDING_FIXED_SIZE..)?, hdr_size, code_size, distance)?;
+    let (tables, hdr_size) = twice(unwinding.get(UNWINDING_FIXED_SIZE..)?, hdr_size, distance)?;
 
     let mut group = Vec::new();
     group.try_reserve_exact(2 * (head.len() + tables.len() + NAME.len())).ok()?;
@@ -99,28 +102,70 @@ fn put_unwinding(out: &mut Vec<u8>, time: u64, tables: &[u8], hdr_size: usize, m
     out.extend_from_slice(tables);
 }
 
-/// Tables in which each FDE comes a second time, for code that lies `distance` bytes higher, and not a third time, for where the
-/// code lay before. Returns the size of their header too.
-fn twice(tables: &[u8], hdr_size: usize, code_size: u64, distance: i32) -> Option<(Vec<u8>, usize)> {
+/// Takes the stand-in out of a group that has one, and of its tables what they have for that: it then is as it was before `add`.
+/// Of the group there need not be more than the preface. Returns the size of the tables; `None` if these are not as written here.
+pub fn remove(group: &mut Vec<u8>) -> Option<usize> {
+    let mut at = len(group);
+    let record = loop {
+        let record = raw(group, at).filter(|record| at + record.total_size <= group.len())?;
+        match record.id {
+            id::UNWINDING_INFO => break record,
+            id::LOAD => return None,
+            _ => at += record.total_size,
+        }
+    };
+    let (size, hdr_size) =
+        (usize::try_from(u64_at(group, at + 16)?).ok()?, usize::try_from(u64_at(group, at + 24)?).ok()?);
+    let tables = group.get_mut(at..at + record.total_size)?.get_mut(UNWINDING_FIXED_SIZE..)?;
+    if tables.len() != size {
+        return None;
+    }
+    let hdr_at = size.checked_sub(hdr_size)?;
+    // Of the rows the lower half is for the code where it is mapped; and what these lead to lies first.
+    let rows = u32_at(tables.get(hdr_at..)?, 8)? as usize;
+    let mut end = hdr_at.checked_sub(4)?;
+    for row in rows / 2..rows {
+        let fde = i32_at(tables, hdr_at + HDR_TABLE + 8 * row + 4)?;
+        end = end.min(usize::try_from(i64::try_from(hdr_at).ok()? + i64::from(fde)).ok()?);
+    }
+    let new_hdr_at = end + 4;
+    let moved = i32::try_from(hdr_at.checked_sub(new_hdr_at)?).ok()?;
+    let new_hdr_size = HDR_TABLE + 8 * (rows / 2);
+    tables.copy_within(hdr_at..hdr_at.checked_add(new_hdr_size).filter(|&end| end <= size)?, new_hdr_at);
+    put_at(tables, end, &[0; 4]);
+    let hdr = &mut tables[new_hdr_at..];
+    put_at(hdr, 8, &((rows / 2) as u32).to_ne_bytes());
+    // The pointer to the section, and the rows, count from the header.
+    let words = [4].into_iter().chain((0..rows / 2 * 2).map(|word| HDR_TABLE + 4 * word));
+    for word in words {
+        let value = i32_at(hdr, word)?.checked_add(moved)?;
+        put_at(hdr, word, &value.to_ne_bytes());
+    }
+    let new_size = new_hdr_at + new_hdr_size;
+    let record_size = u32::try_from(UNWINDING_FIXED_SIZE + new_size).ok()?;
+    put_at(group, at + 4, &record_size.to_ne_bytes());
+    put_at(group, at + 16, &(new_size as u64).to_ne_bytes());
+    put_at(group, at + 24, &(new_hdr_size as u64).to_ne_bytes());
+    group.drain(at + UNWINDING_FIXED_SIZE + new_size..at + UNWINDING_FIXED_SIZE + size);
+    group.drain(..len(group));
+    Some(new_size)
+}
+
+/// Tables in which each FDE comes a second time, for code that lies `distance` bytes higher. Returns the size of their header too.
+fn twice(tables: &[u8], hdr_size: usize, distance: i32) -> Option<(Vec<u8>, usize)> {
     let (section, hdr) = tables.split_at_checked(tables.len().checked_sub(hdr_size)?)?;
     let count = u32_at(hdr, 8)? as usize;
     // All counted from the start of the section.
     let hdr_at = i32::try_from(section.len()).ok()?;
-    let behind_code = i32::try_from(code_size).ok()? - i32::try_from(align8(code_size)).ok()?;
-    let mut end = section.len().checked_sub(4)?;
-    let mut fdes = Vec::new();
+    let end = section.len().checked_sub(4)?;
+    let mut out = Vec::new();
+    out.try_reserve_exact(2 * tables.len()).ok()?;
+    out.extend_from_slice(&section[..end]);
+    let mut rows = Vec::new();
+    rows.try_reserve_exact(2 * count.min(tables.len())).ok()?;
     for row in 0..count {
         let (start, fde) = (i32_at(hdr, HDR_TABLE + 8 * row)?, i32_at(hdr, HDR_TABLE + 8 * row + 4)?);
         let (start, at) = (start.checked_add(hdr_at)?, usize::try_from(hdr_at.checked_add(fde)?).ok()?);
-        if start < behind_code {
-            fdes.push((start, at));
-        } else {
-            end = end.min(at);
-        }
-    }
-    let mut out = section.get(..end)?.to_vec();
-    let mut rows = Vec::new();
-    for (start, at) in fdes {
         let len = (u32_at(section, at)? as usize).checked_add(4)?;
         let (copy_at, moved) = (out.len(), i32::try_from(out.len().checked_sub(at)?).ok()?);
         out.extend_from_slice(section.get(at..at.checked_add(len)?)?);
@@ -175,10 +220,9 @@ mod tests {
         let group = Group { pid: 1, tid: 2, index: 3, addr: ADDR, size: 45, name, lines, unwind: Some(unwind) };
         let mut out = [0; 1000];
         let layout = group.write(7, &mut out, 0).unwrap().unwrap();
-        let mut group = out[..layout.code].to_vec();
+        let plain = out[..layout.code].to_vec();
         for addr in [ADDR - 64, ADDR - 0x1000, ADDR - 0x6fff_0000] {
-            // From the second turn on in the place of an older one.
-            let (whole, tables_len) = add(&group[len(&group)..], addr).unwrap();
+            let (whole, tables_len) = add(&plain, addr).unwrap();
             let at = len(&whole);
             assert!(at > 0 && tables_len < 2 * tables.bytes.len());
             assert!(room(45, tables.bytes.len()) >= 48 + tables_len as u64);
@@ -206,7 +250,13 @@ mod tests {
                     assert!(matches!(found.unwrap().cfa(), gimli::CfaRule::RegisterAndOffset { offset: 96, .. }));
                 }
             }
-            group = whole;
+            // What is taken out again leaves nothing, of the preface as of all.
+            let (mut again, mut preface) = (whole.clone(), whole[..whole.len() - LOAD_FIXED_SIZE - 6].to_vec());
+            assert_eq!(
+                (remove(&mut again), remove(&mut preface)),
+                (Some(tables.bytes.len()), Some(tables.bytes.len()))
+            );
+            assert_eq!((&again[..], &preface[..]), (&plain[..], &plain[..layout.load]));
         }
         // Not below; and without tables.
         assert!(
