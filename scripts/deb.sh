@@ -18,7 +18,7 @@ need dpkg-shlibdeps=dpkg-dev cc=gcc
 version=$(sed -n '/^\[package\]/,/^\[/s/^version *= *"\(.*\)".*/\1/p' Cargo.toml)
 date=${SOURCE_DATE_EPOCH:-$(date +%s)}
 export SOURCE_DATE_EPOCH="$date"
-maintainer="${DEBFULLNAME:-$(id -un)} <${DEBEMAIL:-$(id -un)@$(hostname -f)}>"
+maintainer="${DEBFULLNAME:-$(id -un)} <${DEBEMAIL:-$(id -un)@$(hostname -f 2>/dev/null || hostname)}>"
 architecture=$(dpkg --print-architecture)
 libdir=usr/lib/$(dpkg-architecture -qDEB_HOST_MULTIARCH)
 

@@ -64,7 +64,7 @@ pub fn artifacts() -> &'static Artifacts {
 }
 
 /// System libraries that a program needs beside `libjitsym.a`.
-pub const STATIC_LIBS: &[&str] = &["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl", "-lc"];
+pub const STATIC_LIBS: &[&str] = &["-lutil", "-lrt", "-lpthread", "-lm", "-ldl", "-lc"];
 
 /// How a C program is linked with the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
