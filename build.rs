@@ -32,7 +32,7 @@ fn cmake_package(soname: &str, major: &str, minor: &str) {
         ("VERSION_MINOR", minor),
         ("SONAME", soname),
         ("SHARED_FILE", &shared_file),
-        ("STATIC_LIBS_LIST", "-lgcc_s;-lutil;-lrt;-lpthread;-lm;-ldl;-lc"),
+        ("STATIC_LIBS_LIST", "-lutil;-lrt;-lpthread;-lm;-ldl;-lc"),
         ("CMAKE_TO_LIBDIR", "../../../lib/${CMAKE_LIBRARY_ARCHITECTURE};../../../lib64;../../../lib"),
         ("CMAKE_TO_INCLUDEDIR", "../../../include"),
     ];

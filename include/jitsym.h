@@ -1,5 +1,5 @@
 /*
- * libjitsym: JIT-compiled code made visible to perf, debuggers and profilers.
+ * libjitsym: JIT-compiled code made visible to perf and other profilers.
  *
  *   jitsym *session;
  *   if (jitsym_init(NULL, &session) == JITSYM_OK) {

@@ -10,6 +10,7 @@
  *     of another user ignore, or else libjitsym.so.0.1 where the dynamic linker looks for libraries (DT_RPATH and DT_RUNPATH
  *     of the program, LD_LIBRARY_PATH, the system's directories). A program with a place of its own calls
  *     jitsym_dl_load(path) before.
+ *   - Not for programs without a dynamic linker (-static), in which dlopen does not do what it should.
  *   - A library of another ABI version is not used. The library is never unloaded.
  *   - All files of a program, or of a shared library, share one state. Another shared library with this file in it has its
  *     own, and the same libjitsym; before it uses a session that it was given, it has to call jitsym_dl_load.

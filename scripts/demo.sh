@@ -5,6 +5,7 @@ set -eu
 cd "$(dirname "$0")/.."
 . scripts/packages.sh
 
+command -v cargo >/dev/null || { echo "demo.sh: Rust 1.88 or newer is needed, and there is no cargo" >&2; exit 1; }
 need cc=gcc /usr/include/stdio.h=libc6-dev
 cargo build --quiet --release --locked --bin jitsym
 cargo rustc --quiet --release --locked --lib --features reserve --crate-type cdylib --target-dir target/c-cdylib

@@ -81,6 +81,9 @@ relative() {
 
 # ---- build ----
 
+command -v "${CARGO:-cargo}" >/dev/null || fail "Rust 1.88 or newer is needed, and there is no cargo (https://rustup.rs)"
+echo "building, which takes some minutes the first time" >&2
+
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 target=${CARGO_TARGET_DIR:-$root/target}
 case $target in /*) ;; *) target=$(pwd)/$target ;; esac
@@ -100,13 +103,13 @@ shared=libjitsym.so.$version
 
 # What makes the C libraries what they are, besides the release profile.
 set -- --quiet --locked --release --lib --features reserve
-library_release=$release
+library_release=$release bootstrap=
 if [ -n "$small" ]; then
   rustc=${RUSTC:-rustc}
   [ -e "$("$rustc" --print sysroot)/lib/rustlib/src/rust/library/Cargo.lock" ] ||
     fail "--small needs the source of Rust's standard library: rustup component add rust-src, or your system's rust-src"
   # The stable compiler can do it, though it calls the options unstable. A target has to be named for them.
-  export RUSTC_BOOTSTRAP=1
+  bootstrap=1
   triple=${CARGO_BUILD_TARGET:-$("$rustc" -vV | sed -n 's/^host: //p')}
   set -- "$@" --target "$triple" -Zbuild-std=std,panic_unwind -Zbuild-std-features=optimize_for_size
   library_release=$triple/release
@@ -114,8 +117,9 @@ fi
 
 # One crate type at a time, because there is no LTO as soon as `lib` is among them; a directory for each, so that cargo
 # does not build everything anew for the other.
-"$cargo" rustc "$@" --crate-type cdylib --target-dir "$target/c-cdylib"
-"$cargo" rustc "$@" --crate-type staticlib --target-dir "$target/c-staticlib"
+library() { env ${bootstrap:+RUSTC_BOOTSTRAP=1} "$cargo" rustc "$@"; }
+library "$@" --crate-type cdylib --target-dir "$target/c-cdylib"
+library "$@" --crate-type staticlib --target-dir "$target/c-staticlib"
 static=$target/c-staticlib/$library_release/sealed/libjitsym.a
 mkdir -p "${static%/*}"
 sh scripts/seal.sh "$target/c-staticlib/$library_release/libjitsym.a" "$static"
@@ -167,8 +171,9 @@ install_link() {
   finish "$2" "$3"
 }
 
-# What a program that is linked with the static library needs beside it, as `--print native-static-libs` says for glibc.
-static_libs="-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc"
+# What a program that is linked with the static library needs beside it, as `--print native-static-libs` says for glibc;
+# but for the unwinder (-lgcc_s), which C compilers add by themselves, and know whether the static one is wanted.
+static_libs="-lutil -lrt -lpthread -lm -ldl -lc"
 static_libs_list=$(echo "$static_libs" | tr ' ' ';')
 
 # The text of $2 as the replacement of a `s,@$1@,...,g`.

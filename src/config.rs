@@ -280,11 +280,15 @@ fn prefer<T>(options: &Options, option: Option<T>, env: Option<T>) -> Option<T> 
 /// `JITSYM=map,jitdump` or `off`. Words that are not known are passed over: they may be sinks of a later version.
 fn parse_sinks(value: &OsString) -> Sinks {
     value.as_bytes().split(|&byte| byte == b',').fold(Sinks::NONE, |sinks, word| {
-        sinks.with(match word.trim_ascii() {
-            b"map" => Sinks::MAP,
-            b"jitdump" => Sinks::JITDUMP,
-            b"on" | b"1" => Sinks::ALL,
-            _ => Sinks::NONE,
+        let is = |names: &[&str]| names.iter().any(|name| word.trim_ascii().eq_ignore_ascii_case(name.as_bytes()));
+        sinks.with(if is(&["map"]) {
+            Sinks::MAP
+        } else if is(&["jitdump"]) {
+            Sinks::JITDUMP
+        } else if is(&["on", "1", "true", "yes"]) {
+            Sinks::ALL
+        } else {
+            Sinks::NONE
         })
     })
 }
@@ -340,6 +344,9 @@ mod tests {
         assert_eq!(sinks(Options { off_by_default: true, ..Options::default() }, &[("JITSYM", "map")]), Sinks::MAP);
         assert_eq!(sinks(Options::default(), &[("JITSYM", "off")]), Sinks::NONE);
         assert_eq!(sinks(Options::default(), &[("JITSYM", "jitdump, map,later")]), Sinks::ALL);
+        for (value, expected) in [("ON", Sinks::ALL), ("true", Sinks::ALL), ("Map", Sinks::MAP), ("foo", Sinks::NONE)] {
+            assert_eq!(sinks(Options::default(), &[("JITSYM", value)]), expected, "{value}");
+        }
         assert_eq!(sinks(map_only(), &[("JITSYM", "jitdump")]), Sinks::MAP);
         assert_eq!(sinks(Options { env_wins: true, ..map_only() }, &[("JITSYM", "jitdump")]), Sinks::JITDUMP);
         assert_eq!(sinks(Options { env_wins: true, ..map_only() }, &[]), Sinks::MAP);

@@ -1,4 +1,4 @@
-//! libjitsym makes JIT-compiled code visible to perf, debuggers and every other Linux profiler.
+//! libjitsym makes JIT-compiled code visible to perf and every other Linux profiler.
 //!
 //! A runtime says where it has put code, what it is called, how to unwind it and which source lines it came from; a
 //! background thread writes that to a perf map and a jitdump. The C interface is `include/jitsym.h`; this crate's Rust

@@ -102,11 +102,7 @@ impl Target {
             }
             _ => {
                 gcc.arg(format!("{libraries}/libjitsym-sealed.a"));
-                let replaced = STATIC_LIBS.iter().map(|&library| match library {
-                    "-lgcc_s" if whole => "-lgcc_eh",
-                    library => library,
-                });
-                gcc.args(whole.then_some("-static")).args(replaced);
+                gcc.args(whole.then_some("-static")).args(STATIC_LIBS);
             }
         }
         run(gcc.arg("-lpthread"));

@@ -112,7 +112,6 @@ fn fragments_of_a_runtime_do_what_the_text_says() {
     }
 }
 
-/// The stacks that perf finds through frames that are described as the text says.
 #[test]
 fn the_loader_finds_the_library_or_does_without() {
     let program = compile_harness("loader", Link::None, &[]);
@@ -127,6 +126,7 @@ fn the_loader_finds_the_library_or_does_without() {
     assert!(std::fs::read_to_string(map).expect("map").ends_with(" 10 by_loader\n"));
 }
 
+/// The stacks that perf finds through frames that are described as the text says.
 #[test]
 fn perf_unwinds_the_worked_examples() {
     let program = compile_harness("frames", Link::Shared, &["-fomit-frame-pointer", "-fno-optimize-sibling-calls"]);
@@ -228,7 +228,7 @@ fn links_lead_somewhere() {
 
 #[test]
 fn the_link_line_for_static_libraries_is_the_tested_one() {
-    assert!(read("README.md").contains(&format!("libjitsym.a {}`", STATIC_LIBS.join(" "))));
+    assert!(read("README.md").contains(&format!("lib/libjitsym.a {}`", STATIC_LIBS.join(" "))));
 }
 
 #[test]

@@ -14,7 +14,7 @@ use std::process::{Command, Output, Stdio};
 
 use linux_perf_data::jitdump::{JitDumpReader, JitDumpRecord};
 
-use support::{artifacts, checker, root, run, scratch_dir, serial, stdout, TmpFiles};
+use support::{artifacts, checker, root, run, run_privileged, scratch_dir, serial, stdout, TmpFiles};
 
 const PROGRAMS: [&str; 4] = ["nbody", "fannkuch", "mandelbrot", "strings"];
 
@@ -551,6 +551,66 @@ fn flushed_traces_are_unregistered() {
     }
 }
 
+/// Without `JITSYM_LIB` the library is found by the name that it is installed with, and by that of a development package; another
+/// version of it is not taken for it.
+#[test]
+fn the_library_is_found_by_its_names_and_version() {
+    let real = artifacts().shared_dir.join("libjitsym.so");
+    let build = |version: u32| {
+        let source = scratch_dir("versions").join(format!("{version}.c"));
+        // With everything else, which it has from the real one.
+        std::fs::write(&source, format!("unsigned jitsym_version_number(void) {{ return {version}; }}\n"))
+            .expect("write");
+        let library = source.with_extension("so");
+        let mut cc = Command::new("cc");
+        cc.args(["-shared", "-fPIC", "-Wl,--no-as-needed", "-o"]).arg(&library).args([&source, &real]);
+        run(cc.arg(format!("-Wl,-rpath,{}", artifacts().shared_dir.display())));
+        library
+    };
+    let (patch, minor, major) = (build(1999), build(2000), build(1_001_000));
+    let state = "local js = require 'jitsym' io.write(tostring(js.active), ' ', tostring(js.message))";
+    let with = |libraries: &[(&str, &Path)], given: Option<&Path>| {
+        let dir = scratch_dir("names");
+        std::fs::remove_dir_all(&dir).expect("remove the links of the time before");
+        let dir = scratch_dir("names");
+        for (name, file) in libraries {
+            std::os::unix::fs::symlink(file, dir.join(name)).expect("link");
+        }
+        let mut luajit = command("luajit");
+        luajit.env("LD_LIBRARY_PATH", dir).env("JITSYM_LIB", given.unwrap_or(Path::new(""))).args(["-e", state]);
+        stdout(&finish(luajit).0)
+    };
+    assert_eq!(with(&[("libjitsym.so.0.1", &real)], None), "true nil");
+    assert_eq!(with(&[("libjitsym.so", &real)], None), "true nil");
+    assert_eq!(with(&[("libjitsym.so.0.1", &minor), ("libjitsym.so", &real)], None), "true nil");
+    assert_eq!(with(&[], Some(&patch)), "true nil");
+    for other in [&minor, &major] {
+        let message = with(&[("libjitsym.so", other)], None);
+        assert!(message.starts_with("false ") && message.contains("jitsym is not version 0.1"), "{message}");
+        let message = with(&[("libjitsym.so.0.1", &real)], Some(other));
+        assert_eq!(message, format!("false {} is not version 0.1", other.display()));
+    }
+}
+
+/// A program with the rights of another user does not load what its user names.
+#[test]
+fn a_privileged_program_chooses_its_library_itself() {
+    let state = "require 'jitsym' local maps = io.open('/proc/self/maps'):read('*a') \
+                 io.write(tostring(maps:find(os.getenv('JITSYM_LIB'), 1, true) ~= nil))";
+    let plain = command("luajit");
+    let complete = |luajit: &mut Command| {
+        luajit.env_clear().envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        luajit.env("JITSYM", "off").args(["-e", state]);
+    };
+    let file = stdout(&run(Command::new("sh").args(["-c", "command -v luajit"])));
+    let luajit = Path::new(file.trim());
+    assert_eq!(stdout(&run_privileged(luajit, complete)), "false");
+    // The control: so it is found without other rights.
+    let mut control = Command::new(luajit);
+    complete(&mut control);
+    assert_eq!(stdout(&run(&mut control)), "true");
+}
+
 /// The module never gets into the program's way: without the library, switched off, with another handler of the events.
 #[test]
 fn the_program_is_left_alone() {
@@ -571,7 +631,7 @@ fn the_program_is_left_alone() {
 
     for (variable, reason) in [
         (("JITSYM_LIB", "/nonexistent/libjitsym.so"), "/nonexistent/libjitsym.so"),
-        (("JITSYM_LIB", "libm.so.6"), "jitsym_init"),
+        (("JITSYM_LIB", "libm.so.6"), "jitsym_version_number"),
         (("JITSYM", "off"), "JITSYM"),
     ] {
         let (out, err) = run_with(Some(variable), &[], &program);

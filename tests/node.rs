@@ -11,7 +11,9 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use bindings::{check_claims, check_guest, package, python_env, run_readme, with_library};
-use support::{run, scratch_dir, stdout};
+use support::{run, run_privileged, scratch_dir, stdout};
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 struct Installed {
     /// The package as users get it, with what it depends on and its tests.
@@ -34,7 +36,7 @@ fn installed() -> &'static Installed {
         let _ = std::fs::remove_dir_all(scratch_dir("packed"));
         let packed = scratch_dir("packed");
         npm(&package("node"), &["pack", "--pack-destination", packed.to_str().expect("UTF-8")]);
-        run(Command::new("tar").current_dir(&packed).args(["xzf", "jitsym-0.1.0.tgz"]));
+        run(Command::new("tar").current_dir(&packed).args(["xzf", &format!("jitsym-{VERSION}.tgz")]));
         let dir = packed.join("package");
         run(Command::new("cp").arg("-r").arg(package("node").join("test")).arg(&dir));
         run(Command::new("cp").arg(package("node").join("package-lock.json")).arg(&dir));
@@ -71,6 +73,33 @@ fn the_readme_tells_the_truth() {
         command.arg("readme.mjs");
         command
     });
+}
+
+#[test]
+fn the_versions_are_one() {
+    let program = "const lock = require('./package-lock.json'); \
+                   console.log(require('jitsym/package.json').version, lock.version, lock.packages[''].version, \
+                               require('jitsym').version())";
+    let versions = stdout(&run(with_library(node().args(["-e", program]))));
+    assert_eq!(versions, [VERSION; 4].join(" ") + "\n");
+}
+
+/// A program with the rights of another user does not load what its user names.
+#[test]
+fn a_privileged_program_chooses_its_library_itself() {
+    let program = "require('jitsym').available(); \
+                   console.log(require('fs').readFileSync('/proc/self/maps', 'utf8').includes(process.env.JITSYM_LIB))";
+    let complete = |command: &mut Command| {
+        with_library(command).current_dir(&installed().dir).args(["-e", program]);
+    };
+    let file = stdout(&run(Command::new("sh").args(["-c", "command -v node"])));
+    for program in [Path::new(file.trim()), &installed().newer] {
+        assert_eq!(stdout(&run_privileged(program, complete)), "false\n");
+        // The control: so it is found without other rights.
+        let mut plain = Command::new(program);
+        complete(&mut plain);
+        assert_eq!(stdout(&run(&mut plain)), "true\n");
+    }
 }
 
 /// koffi lays structs out as the C compiler does, and every number is that of the header.

@@ -136,7 +136,7 @@ fn plugins_with_the_static_library() {
             .arg("-o")
             .arg(dir.join(name))
             .args(tree.pkg_config_words(&["--static", "--libs-only-L"]))
-            .args(["-l:libjitsym.a", "-lgcc_s"]));
+            .arg("-l:libjitsym.a"));
     }
     let host = dir.join("host");
     run(consumer("gcc").args(["-Wall", "-Wextra", "-Werror"]).arg(source("host.c")).arg("-o").arg(&host).arg("-ldl"));

@@ -6,12 +6,12 @@ mod bindings;
 mod perf;
 mod support;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
 use bindings::{check_guest, package, python_env, run_readme, with_library};
-use support::{plain_header, run, scratch_dir, stdout};
+use support::{plain_header, run, run_privileged, scratch_dir, stdout};
 
 /// A Python that has the package as it stands.
 fn python() -> Command {
@@ -48,6 +48,32 @@ fn the_readme_tells_the_truth() {
         command.arg(program);
         command
     });
+}
+
+#[test]
+fn the_versions_are_one() {
+    let program = "import importlib.metadata, jitsym; \
+                   print(importlib.metadata.version('jitsym'), jitsym.__version__, jitsym.version())";
+    let mut versions = python();
+    versions.args(["-c", program]);
+    let expected = [env!("CARGO_PKG_VERSION"); 3].join(" ") + "\n";
+    assert_eq!(stdout(&run(with_library(&mut versions))), expected);
+}
+
+/// A program with the rights of another user does not load what its user names.
+#[test]
+fn a_privileged_program_chooses_its_library_itself() {
+    let file = Path::new("/usr/bin/python3");
+    let program = "import os, sys; sys.path.insert(0, sys.argv[1]); import jitsym; jitsym.available(); \
+                   print(os.environ['JITSYM_LIB'] in open('/proc/self/maps').read())";
+    let complete = |command: &mut Command| {
+        with_library(command).args(["-I", "-B", "-c", program]).arg(package("python").join("src"));
+    };
+    assert_eq!(stdout(&run_privileged(file, complete)), "False\n");
+    // The control: so it is found without other rights.
+    let mut plain = Command::new(file);
+    complete(&mut plain);
+    assert_eq!(stdout(&run(&mut plain)), "True\n");
 }
 
 /// ctypes has the layouts, numbers and signatures that cffi finds in the header; with which a program can also do without

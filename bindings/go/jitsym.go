@@ -22,7 +22,6 @@ import (
 	"math"
 	"sync/atomic"
 	"time"
-	"unsafe"
 )
 
 // ErrShortBytes is returned if CodeInfo.Bytes or Target.Bytes has fewer bytes than the code.
@@ -263,14 +262,14 @@ func check(status C.jitsym_status) error {
 	}
 }
 
-func pointer(bytes []byte, size uint64) (unsafe.Pointer, error) {
+func pointer(bytes []byte, size uint64) (*C.uchar, error) {
 	if len(bytes) == 0 {
 		return nil, nil
 	}
 	if uint64(len(bytes)) < size {
 		return nil, ErrShortBytes
 	}
-	return unsafe.Pointer(&bytes[0]), nil
+	return (*C.uchar)(&bytes[0]), nil
 }
 
 func flags(stable bool) C.uint32_t {

@@ -170,6 +170,22 @@ func TestBytes(t *testing.T) {
 	}
 }
 
+// Bytes may lie in an object that has pointers to memory of Go: nobody follows them.
+func TestBytesBesidePointers(t *testing.T) {
+	f := begin(t)
+	object := &struct {
+		next *int
+		code [6]byte
+	}{new(int), *(*[6]byte)(code)}
+	f.with(nil, func(session *jitsym.Session) {
+		info := piece
+		info.Bytes = object.code[:]
+		moved := value(session.Register(info))(f)
+		f.ok(moved.Move(jitsym.Target{Addr: addr + 64, Bytes: object.code[:]}))
+		f.equal(f.counted(session).Unreadable, uint64(0))
+	})
+}
+
 func TestLate(t *testing.T) {
 	f := begin(t)
 	f.with(&jitsym.Options{Flags: jitsym.InitOffByDefault}, func(session *jitsym.Session) {

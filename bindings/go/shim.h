@@ -19,15 +19,20 @@ static inline jitsym_status go_init(const jitsym_options *options, handle *out) 
     return status;
 }
 
-/* Memory of Go goes in as arguments, which the call keeps in place; what the struct itself points to is memory of C. */
-static inline jitsym_status go_register(handle session, jitsym_code code, _GoString_ name, const void *bytes, jitsym_id *id) {
+/*
+ * Memory of Go goes in as arguments, which the call keeps in place; what the struct itself points to is memory of C. `bytes` is no
+ * `void *`, for which cgo would look for pointers in all of the object that the bytes are a part of, and refuse them.
+ */
+static inline jitsym_status go_register(handle session, jitsym_code code, _GoString_ name, const unsigned char *bytes,
+                                        jitsym_id *id) {
     code.name_len = _GoStringLen(name);
     code.name = code.name_len != 0 ? _GoStringPtr(name) : NULL;
     code.bytes = bytes;
     return jitsym_register((jitsym *)session, &code, id);
 }
 
-static inline jitsym_status go_move(handle session, jitsym_id id, jitsym_move_target target, const void *bytes) {
+static inline jitsym_status go_move(handle session, jitsym_id id, jitsym_move_target target,
+                                    const unsigned char *bytes) {
     target.bytes = bytes;
     return jitsym_move((jitsym *)session, id, &target);
 }

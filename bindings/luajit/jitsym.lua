@@ -3,7 +3,8 @@
 --
 --   LUA_PATH="/path/to/bindings/luajit/?.lua;;" luajit -ljitsym program.lua
 --
--- The library is the file that the environment variable JITSYM_LIB names, else what the system finds as "jitsym".
+-- The library is the file that the environment variable JITSYM_LIB names, else what the system finds as "libjitsym.so.0.1" or as
+-- "jitsym". Where the process has the rights of another user than the one who runs it, the variable is ignored.
 --
 -- The module never raises an error into the program and prints nothing. `require "jitsym"` returns a table:
 --
@@ -71,7 +72,9 @@ int32_t jitsym_lua_close(void *session) __asm__("jitsym_close");
 int32_t jitsym_lua_get_stats(void *session, void *out) __asm__("jitsym_get_stats");
 int32_t jitsym_lua_last_error(void *session, char *buf, size_t size) __asm__("jitsym_last_error");
 const char *jitsym_lua_status_text(int32_t status) __asm__("jitsym_status_text");
+uint32_t jitsym_lua_version_number(void) __asm__("jitsym_version_number");
 char *jitsym_lua_getcwd(char *buf, size_t size) __asm__("getcwd");
+unsigned long jitsym_lua_getauxval(unsigned long type) __asm__("getauxval");
 ]]
 local STAT_NAMES = {
   "sinks_running", "sinks_failed", "registered", "moved", "unregistered", "overwritten", "live", "dropped",
@@ -81,6 +84,8 @@ local STAT_NAMES = {
 local UNWIND_FIXED_FRAME, UNWIND_ROWS = 2, 3        -- enum jitsym_unwind_kind
 local CODE_PACKED = 2                               -- enum jitsym_code_flag
 local ERR_FORKED = 24                               -- enum jitsym_status
+local VERSION, VERSION_NUMBER = "0.1", 1            -- JITSYM_VERSION_NUMBER without the last three digits, the patch
+local AT_SECURE = 23                                -- <elf.h>
 
 -- A reader of bytes: a signed little-endian integer of `size` bytes (1 or 4) that begins at `at`.
 local function integer(text, at, size)
@@ -667,6 +672,27 @@ local function struct(declaration)
   return value
 end
 
+-- The library, or nil and why there is none. While the major version is 0, every minor version has an interface of its own.
+local function load()
+  local given = ffi.C.jitsym_lua_getauxval(AT_SECURE) == 0 and os.getenv("JITSYM_LIB") or ""
+  local problems = {}
+  for _, name in ipairs(given ~= "" and { given } or { "libjitsym.so." .. VERSION, "jitsym" }) do
+    local ok, found = pcall(ffi.load, name)
+    local number
+    if ok then
+      ok, number = pcall(function() return found.jitsym_lua_version_number() end)
+    end
+    if not ok then
+      problems[#problems + 1] = tostring(number or found)
+    elseif floor(number / 1000) == VERSION_NUMBER then
+      return found
+    else
+      problems[#problems + 1] = name .. " is not version " .. VERSION
+    end
+  end
+  return nil, table.concat(problems, "; ")
+end
+
 -- Returns nothing, or why nothing will be registered.
 local function start()
   if not jit or not jit.attach then
@@ -674,8 +700,11 @@ local function start()
   end
   ffi, bit, ju = require("ffi"), require("bit"), require("jit.util")
   ffi.cdef(FUNCTIONS)
-  lib = ffi.load(os.getenv("JITSYM_LIB") or "jitsym")
   local message
+  lib, message = load()
+  if not lib then
+    return message
+  end
   session, message = open()
   if not session then
     return message

@@ -26,18 +26,21 @@ function path(value, what) {
   return value;
 }
 
+const isAddress = (value) => typeof value === 'bigint' || typeof value === 'number';
+const isMemory = (value) => ArrayBuffer.isView(value) || value instanceof ArrayBuffer;
+
 /** Where `size` bytes can be read: null, an address, or a view or buffer of JavaScript. */
 function readable(value, size, what) {
   if (value === undefined || value === null) return null;
-  if (typeof value === 'bigint') return u64(value, what);
-  if (!ArrayBuffer.isView(value) && !(value instanceof ArrayBuffer)) throw new TypeError(`${what} are neither a buffer nor a BigInt`);
+  if (isAddress(value)) return BigInt(u64(value, what));
+  if (!isMemory(value)) throw new TypeError(`${what} are neither a buffer nor an address`);
   if (value.byteLength < size) throw new RangeError(`${value.byteLength} ${what} are given, ${size} are needed`);
   return value;
 }
 
 /** The bytes of code, which nobody keeps in place if they are a buffer. */
 function codeBytes(value, size, stable) {
-  if (stable && typeof value !== 'bigint' && value !== undefined && value !== null) {
+  if (stable && !isAddress(value) && value !== undefined && value !== null) {
     throw new TypeError('stable code wants the address of its bytes: nobody keeps a buffer');
   }
   return readable(value, size, 'bytes');
@@ -75,12 +78,15 @@ const kinds = {
     row_count: unwind.rows.length,
     row_size: struct_size.jitsym_unwind_row,
   }),
-  ehFrame: (unwind) => ({
-    kind: UnwindKind.EH_FRAME,
-    eh_frame: readable(unwind.data, 0, 'data'),
-    eh_frame_size: unwind.data.byteLength,
-    eh_frame_addr: u64(unwind.addr ?? 0n, 'addr'),
-  }),
+  ehFrame: (unwind) => {
+    if (!isMemory(unwind.data)) throw new TypeError(`data is no buffer: ${unwind.data}`);
+    return {
+      kind: UnwindKind.EH_FRAME,
+      eh_frame: unwind.data,
+      eh_frame_size: unwind.data.byteLength,
+      eh_frame_addr: u64(unwind.addr ?? 0n, 'addr'),
+    };
+  },
 };
 
 function described(unwind) {

@@ -4,7 +4,7 @@
 export type Word = bigint | number;
 
 /** Where bytes can be read: an address (which is believed), or memory of JavaScript. */
-export type Readable = bigint | ArrayBufferView | ArrayBuffer;
+export type Readable = Word | ArrayBufferView | ArrayBuffer;
 
 /** DWARF register numbers, and bytes from the CFA: where the caller's registers are. */
 export type Saved = [register: number, offset: number][];

@@ -14,12 +14,20 @@ class JitsymError extends Error {
   }
 }
 
+const AT_SECURE = 23;
+
+/** What `JITSYM_LIB` names, unless the process has the rights of another user than the one who runs it. */
+function givenLibrary() {
+  const getauxval = koffi.load(null).func('getauxval', 'unsigned long', ['unsigned long']);
+  return getauxval(AT_SECURE) ? undefined : process.env.JITSYM_LIB;
+}
+
 let loaded;
 
 /** The functions of the library, from `JITSYM_LIB` or by the system's loader. A failure is not remembered. */
 function load() {
   if (loaded) return loaded;
-  const given = process.env.JITSYM_LIB;
+  const given = givenLibrary();
   const wanted = VERSION.join('.');
   const problems = [];
   for (const name of given ? [given] : [`libjitsym.so.${wanted}`, 'libjitsym.so']) {

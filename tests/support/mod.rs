@@ -8,6 +8,8 @@ pub mod genelf;
 pub mod readelf;
 
 use std::ffi::OsStr;
+use std::fs::Permissions;
+use std::os::unix::fs::{chown, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Mutex, MutexGuard, OnceLock};
@@ -62,7 +64,7 @@ pub fn artifacts() -> &'static Artifacts {
 }
 
 /// System libraries that a program needs beside `libjitsym.a`.
-pub const STATIC_LIBS: &[&str] = &["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl", "-lc"];
+pub const STATIC_LIBS: &[&str] = &["-lutil", "-lrt", "-lpthread", "-lm", "-ldl", "-lc"];
 
 /// How a C program is linked with the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +112,19 @@ pub fn try_run(command: &mut Command) -> Output {
         Ok(output) => output,
         Err(error) => panic!("cannot start {:?}: {error}", command.get_program()),
     }
+}
+
+/// Runs a program (its file) with the rights of another group, as one does that is installed setgid. That takes root.
+pub fn run_privileged(program: &Path, complete: impl FnOnce(&mut Command)) -> Output {
+    let copy = scratch_dir("privileged").join(program.file_name().expect("program"));
+    std::fs::copy(program, &copy).expect("copy the program");
+    chown(&copy, None, Some(65534)).expect("give the program to another group, which root may");
+    std::fs::set_permissions(&copy, Permissions::from_mode(0o2755)).expect("setgid");
+    let mut command = Command::new(&copy);
+    complete(&mut command);
+    let output = run(&mut command);
+    std::fs::remove_file(copy).expect("remove the copy");
+    output
 }
 
 /// Command, status and everything printed, for messages.

@@ -91,6 +91,7 @@ test('the bytes come from wherever they are', () => {
     (text) => Uint8Array.from(text).buffer,
     (text) => Buffer.concat([Buffer.from('--'), text]).subarray(2),
     (text) => (new Uint8Array(koffi.view(memory, 64)).set(text), koffi.address(memory)),
+    (text) => (new Uint8Array(koffi.view(memory, 64)).set(text), Number(koffi.address(memory))),
   ];
   const texts = forms.map((_, index) => Buffer.from(`code in form ${index}`));
   within({}, (session) => {
@@ -102,6 +103,9 @@ test('the bytes come from wherever they are', () => {
     const at = koffi.address(memory);
     session.register({ addr: at, size: 16, name: 'code' }).unregister();
     session.register({ addr: at + 16n, size: 16, name: 'code', bytes: at + 16n, stable: true }).unregister();
+    const last = session.register({ addr: at + 32n, size: 16, name: 'code', bytes: Number(at) + 32, stable: true });
+    last.move(at, { bytes: Number(at) });
+    last.unregister();
     assert.deepEqual(counted(session, 'unreadable'), [0]);
   });
   for (const text of [...texts, 'read by a kernel', 'for this is kept']) assert.ok(dump().includes(`code\0${text}`), text);
@@ -179,6 +183,9 @@ test('what C would cut off is refused', () => {
       [{ unwind: { kind: 'fixedFrame', cfaOffset: 2 ** 31 } }, RangeError],
       [{ unwind: { kind: 'toString' } }, TypeError],
       [{ bytes: 'text' }, TypeError],
+      [{ bytes: -1 }, RangeError],
+      [{ bytes: 2 ** 60 }, RangeError],
+      [{ unwind: { kind: 'ehFrame', data: 4096 } }, TypeError],
       [{ stable: true }, TypeError],
       [{ name: 7 }, TypeError],
     ]) {

@@ -1,9 +1,12 @@
 """The package with the real library: `python -m unittest discover tests`."""
 
 import contextlib
+import copy
 import ctypes
 import mmap
 import os
+import pickle
+import struct
 import subprocess
 import sys
 import tempfile
@@ -87,6 +90,7 @@ class Life(TestCase):
                 lambda code: code,
                 bytearray,
                 memoryview,
+                lambda code: memoryview(bytearray(code)).toreadonly(),
                 lambda code: memoryview(bytearray(b"--" + code))[2:],
                 lambda code: mapped(code, mapping),
                 lambda code: mapped(code, address),
@@ -175,6 +179,22 @@ class Descriptions(TestCase):
         with self.assertRaises(jitsym.InvalidArgument):
             jitsym.unwind_size(jitsym.EhFrame(b"\x10\0\0\0\0\0"), 6)
 
+    def test_an_eh_frame_is_counted_from_where_it_is(self):
+        mapping = mmap.mmap(-1, 4096)
+        here = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+        cie = struct.pack("<2I4s8B4x", 20, 0, b"\x01zR\0", 1, 0x78, 16, 1, 0x1C, 0x0C, 7, 8)
+        fde = struct.pack("<2I2q4x", 24, len(cie) + 4, ADDR - (here + len(cie) + 8), 6)
+        section = cie + fde + bytes(4)
+        mapping[: len(section)] = section
+        view = memoryview(mapping)[: len(section)]
+        with self.session() as session:
+            for data in (view, view.toreadonly()):
+                session.register(ADDR, 6, "framed", CODE, unwind=jitsym.EhFrame(data))
+            for data in (bytearray(section), section, memoryview(section)):
+                with self.refused(jitsym.InvalidArgument, "ERR_UNWIND_FORMAT"):
+                    session.register(ADDR, 6, "framed", CODE, unwind=jitsym.EhFrame(data))
+                session.register(ADDR, 6, "framed", CODE, unwind=jitsym.EhFrame(data, here))
+
 
 class Errors(TestCase):
     def test_each_has_its_class_and_status(self):
@@ -210,6 +230,32 @@ class Errors(TestCase):
             (jitsym.LibraryNotFound, ImportError),
         ):
             self.assertTrue(issubclass(cls, base))
+
+    def test_they_can_be_pickled_and_copied(self):
+        def all_of(cls):
+            return [cls, *(found for derived in cls.__subclasses__() for found in all_of(derived))]
+
+        classes = all_of(jitsym.JitsymError)
+        self.assertEqual(len(classes), 10)
+        for cls in classes:
+            arguments = (22, "JITSYM_ERR_NO_SINK", "text", "detail")
+            error = cls("detail") if cls is jitsym.LibraryNotFound else cls(*arguments)
+            error.more = ["of the program"]
+            ways = [copy.copy, copy.deepcopy]
+            for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+                ways.append(lambda error, protocol=protocol: pickle.loads(pickle.dumps(error, protocol)))
+            for way in ways:
+                other = way(error)
+                self.assertIs(type(other), cls)
+                self.assertEqual((str(other), other.args, vars(other)), (str(error), error.args, vars(error)))
+
+    def test_times_of_any_length(self):
+        with self.session() as session:
+            for timeout in (float("inf"), 1e308, 10**400, 1e-9, 0, -1.0, float("-inf")):
+                with contextlib.suppress(jitsym.TimedOut):
+                    session.flush(timeout)
+            with self.assertRaises(ValueError):
+                session.flush(float("nan"))
 
     def test_what_c_would_cut_off_is_refused(self):
         with self.session() as session:

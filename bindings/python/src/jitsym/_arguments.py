@@ -26,11 +26,37 @@ def milliseconds(seconds: float | None) -> int:
     """None stands for the library's own limit, which is 0."""
     if seconds is None:
         return 0
-    return max(1, min(round(seconds * 1000), 0xFFFFFFFF))
+    return round(max(min(seconds * 1000, 0xFFFFFFFF), 1))
+
+
+class _Buffer(ctypes.Structure):
+    """`Py_buffer`: ctypes itself gives the address of a buffer only if that can be written to."""
+
+    _fields_ = [
+        ("buf", ctypes.c_void_p),
+        ("obj", ctypes.c_void_p),
+        ("len", ctypes.c_ssize_t),
+        ("itemsize", ctypes.c_ssize_t),
+        ("readonly", ctypes.c_int),
+        ("ndim", ctypes.c_int),
+        ("format", ctypes.c_void_p),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("suboffsets", ctypes.c_void_p),
+        ("internal", ctypes.c_void_p),
+    ]
+
+
+# Not as attributes of `pythonapi`, which belong to the whole program.
+_get_buffer = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(_Buffer), ctypes.c_int)(
+    ("PyObject_GetBuffer", ctypes.pythonapi)
+)
+_release_buffer = ctypes.PYFUNCTYPE(None, ctypes.POINTER(_Buffer))(("PyBuffer_Release", ctypes.pythonapi))
+_PYBUF_SIMPLE = 0
 
 
 def address_of(data: Any, size: int, keep: list[Any]) -> int | None:
-    """Where `size` bytes can be read: `data` is None, an address, or an object with a buffer, which goes to `keep`."""
+    """Where `size` bytes can be read: `data` is None, an address, or an object with a buffer, a view of which goes to `keep`."""
     if data is None:
         return None
     if isinstance(data, numbers.Integral):
@@ -38,11 +64,10 @@ def address_of(data: Any, size: int, keep: list[Any]) -> int | None:
     view = memoryview(data)
     if view.nbytes < size:
         raise ValueError(f"{view.nbytes} bytes are given, {size} are needed")
-    if view.readonly and not isinstance(data, bytes):
-        data = bytes(view)
-    if isinstance(data, bytes):
-        keep.append(data)
-        return ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value
-    array = (ctypes.c_char * view.nbytes).from_buffer(data)
-    keep.append(array)
-    return ctypes.addressof(array)
+    buffer = _Buffer()
+    _get_buffer(view, buffer, _PYBUF_SIMPLE)
+    address: int | None = buffer.buf
+    _release_buffer(buffer)
+    # The view itself holds the buffer where it is.
+    keep.append(view)
+    return address

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from typing import Any
 
 from ._abi import Status
 
@@ -20,6 +21,11 @@ class JitsymError(Exception):
         self.status = status
         #: Its name in C, for instance "JITSYM_ERR_UNKNOWN_ID".
         self.name = name
+        self._arguments: tuple[Any, ...] = (status, name, text, detail)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # What exceptions do by themselves is to call the class with `args`, which holds the message alone.
+        return type(self), self._arguments, self.__dict__
 
 
 class LibraryNotFound(JitsymError, ImportError):
@@ -27,6 +33,7 @@ class LibraryNotFound(JitsymError, ImportError):
 
     def __init__(self, detail: str):
         super().__init__(Status.ERR_LIBRARY, "JITSYM_ERR_LIBRARY", "no libjitsym", detail)
+        self._arguments = (detail,)
 
 
 class InvalidArgument(JitsymError, ValueError):

@@ -9,6 +9,14 @@ import os
 from . import _abi
 from ._errors import LibraryNotFound
 
+_AT_SECURE = 23
+
+
+def _given() -> str | None:
+    """What `JITSYM_LIB` names, unless the process has the rights of another user than the one who runs it."""
+    getauxval = ctypes.CFUNCTYPE(ctypes.c_ulong, ctypes.c_ulong)(("getauxval", ctypes.CDLL(None)))
+    return None if getauxval(_AT_SECURE) else os.environ.get("JITSYM_LIB")
+
 
 @functools.cache
 def load() -> ctypes.CDLL:
@@ -16,7 +24,7 @@ def load() -> ctypes.CDLL:
 
     A CDLL gives the interpreter's lock back for each call, so a call that waits for the writer stops no other thread.
     """
-    given = os.environ.get("JITSYM_LIB")
+    given = _given()
     wanted = "{}.{}".format(*_abi.VERSION)
     names = [given] if given else [f"libjitsym.so.{wanted}", "libjitsym.so"]
     problems = []
