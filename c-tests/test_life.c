@@ -934,6 +934,13 @@ static void marker(void) {
     size_t size;
     char *maps = (char *)file_read("/proc/self/maps", &size);
     char *at = strstr(maps, path.text);
+    /* qemu puts its own list together, and was seen to miss one while another thread maps something. */
+    for (int attempts = 0; at == NULL && attempts < 10; attempts++) {
+      free(maps);
+      test_sleep_ms(10);
+      maps = (char *)file_read("/proc/self/maps", &size);
+      at = strstr(maps, path.text);
+    }
     CHECK(at != NULL);
     while (at > maps && at[-1] != '\n') {
       at--;
