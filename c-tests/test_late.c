@@ -603,14 +603,7 @@ static void register_first(uint64_t addr) {
 /* A child that goes on with the parent's session. */
 static void test_heir(void (*scenario)(void)) {
   for (int attempts = 0; attempts < 20; attempts++) {
-    fflush(NULL);
-    pid_t child = fork();
-    CHECK(child >= 0);
-    if (child == 0) {
-      scenario();
-      exit(0);
-    }
-    int status = test_wait(child);
+    int status = test_wait(test_start(scenario));
     if (!WIFEXITED(status) || WEXITSTATUS(status) != DISTURBED) {
       CHECK(status == 0);
       return;

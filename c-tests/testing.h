@@ -238,11 +238,8 @@ static inline void test_wait_ok(pid_t child) {
   CHECK(status == 0);
 }
 
-/*
- * Runs a scenario in a process of its own, so that what one leaves behind (open files, registered code, the environment)
- * is not there in the next. It leaves by exit, as a program does. Returns its pid, by which its files are named.
- */
-static inline pid_t test_child(void (*scenario)(void)) {
+/* Starts a scenario in a process of its own, which leaves by exit. */
+static inline pid_t test_start(void (*scenario)(void)) {
   fflush(NULL);
   pid_t child = fork();
   CHECK(child >= 0);
@@ -250,6 +247,15 @@ static inline pid_t test_child(void (*scenario)(void)) {
     scenario();
     exit(0);
   }
+  return child;
+}
+
+/*
+ * Runs a scenario in a process of its own, so that what one leaves behind (open files, registered code, the environment)
+ * is not there in the next. It leaves by exit, as a program does. Returns its pid, by which its files are named.
+ */
+static inline pid_t test_child(void (*scenario)(void)) {
+  pid_t child = test_start(scenario);
   test_wait_ok(child);
   return child;
 }

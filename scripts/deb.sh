@@ -15,7 +15,6 @@ cd "$(dirname "$0")/.."
 . scripts/packages.sh
 need dpkg-shlibdeps=dpkg-dev cc=gcc
 
-version=$(sed -n '/^\[package\]/,/^\[/s/^version *= *"\(.*\)".*/\1/p' Cargo.toml)
 date=${SOURCE_DATE_EPOCH:-$(date +%s)}
 export SOURCE_DATE_EPOCH="$date"
 maintainer="${DEBFULLNAME:-$(id -un)} <${DEBEMAIL:-$(id -un)@$(hostname -f 2>/dev/null || hostname 2>/dev/null || echo localhost)}>"
@@ -27,6 +26,7 @@ trap 'rm -rf "$work"' EXIT
 umask 022
 all=$work/all
 DESTDIR=$all scripts/install.sh --prefix=/usr --libdir="/$libdir" >/dev/null
+version=$(sed -n 's/^Version: //p' "$all/$libdir/pkgconfig/jitsym.pc")
 # Debian's libraries are not executable.
 chmod 644 "$all/$libdir/libjitsym.so.$version"
 soname=$(readelf -d "$all/$libdir/libjitsym.so.$version" | sed -n 's/.*(SONAME).*\[\(.*\)\]/\1/p')

@@ -102,6 +102,10 @@ fn changes_are_told_apart() {
         &HEADER[..end],
         HEADER[function..].replacen("jitsym_move(", "jitsym_new(", 1)
     );
+    let longer = |name: &str, member: &str| {
+        let end = format!("}} {name};");
+        HEADER.replacen(&end, &format!("  /**\n   * New.\n   */\n  {member}\n{end}"), 1)
+    };
     let cases = [
         ("function removed", without_move, false),
         ("function added", one_more, true),
@@ -112,32 +116,12 @@ fn changes_are_told_apart() {
             HEADER.replacen("uint64_t addr;\n", "uint32_t gap;\n  /**\n   * Address.\n   */\n  uint64_t addr;\n", 1),
             false,
         ),
-        (
-            "field at the end",
-            HEADER.replacen("} jitsym_code;", "  /**\n   * New.\n   */\n  uint64_t fresh;\n} jitsym_code;", 1),
-            true,
-        ),
-        (
-            "struct without a size",
-            HEADER.replacen(
-                "} jitsym_saved_register;",
-                "  /**\n   * New.\n   */\n  uint64_t fresh;\n} jitsym_saved_register;",
-                1,
-            ),
-            false,
-        ),
+        ("field at the end", longer("jitsym_code", "uint64_t fresh;"), true),
+        ("struct without a size", longer("jitsym_saved_register", "uint64_t fresh;"), false),
         ("enumerator changed", HEADER.replacen("JITSYM_SINK_MAP = 1,", "JITSYM_SINK_MAP = 4,", 1), false),
         ("enumerator removed", HEADER.replacen("  JITSYM_SINK_MAP = 1,\n", "", 1), false),
-        (
-            "enumerator added",
-            HEADER.replacen("} jitsym_sink;", "  /**\n   * New.\n   */\n  JITSYM_SINK_NEW = 4,\n} jitsym_sink;", 1),
-            true,
-        ),
-        (
-            "status added",
-            HEADER.replacen("} jitsym_status;", "  /**\n   * New.\n   */\n  JITSYM_ERR_NEW = 99,\n} jitsym_status;", 1),
-            true,
-        ),
+        ("enumerator added", longer("jitsym_sink", "JITSYM_SINK_NEW = 4,"), true),
+        ("status added", longer("jitsym_status", "JITSYM_ERR_NEW = 99,"), true),
     ];
     let dir = scratch_dir("changes");
     for (what, header, harmless) in cases {

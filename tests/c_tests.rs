@@ -8,7 +8,7 @@ mod support;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use support::{artifacts, checker, compile, describe, run, scratch_dir, stdout, try_run, Link};
+use support::{artifacts, checker, compile, describe, fresh_dir, run, scratch_dir, stdout, try_run, Link};
 
 /// Makes undefined behaviour end the program, with a stack that is worth reading.
 const SANITIZE: &[&str] =
@@ -26,14 +26,6 @@ const VALGRIND: &[&str] = &[
     // One thread runs at a time; without this a thread that spins can starve the one that it waits for.
     "--fair-sched=yes",
 ];
-
-/// An empty directory for the files of one run.
-fn fresh_dir(name: &str) -> PathBuf {
-    let dir = scratch_dir(name);
-    std::fs::remove_dir_all(&dir).expect("empty the scratch directory");
-    std::fs::create_dir_all(&dir).expect("scratch directory");
-    dir
-}
 
 /// Runs a program behind `tool` with a directory of its own and checks that it has succeeded and printed only "ok". A
 /// program that hangs is ended after half an hour: its own checks find that earlier, if they can.

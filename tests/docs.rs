@@ -100,8 +100,7 @@ fn declarations_are_those_of_the_header() {
 fn fragments_of_a_runtime_do_what_the_text_says() {
     let program = compile_harness("lifecycle", Link::Shared, &[]);
     for (mode, variable, files) in [("off", None, 0), ("on", Some("on"), 2)] {
-        std::fs::remove_dir_all(scratch_dir("lifecycle-files")).expect("remove the files of the run before");
-        let dir = scratch_dir("lifecycle-files");
+        let dir = fresh_dir("lifecycle-files");
         let mut command = perf::command(&program);
         command.arg(mode).env("JITSYM_DIR", &dir);
         if let Some(value) = variable {

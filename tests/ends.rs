@@ -18,7 +18,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use recover::{recover, Report};
-use support::{artifacts, checker, compile, run, scratch_dir, stdout, Link};
+use support::{artifacts, checker, compile, fresh_dir, run, stdout, Link};
 
 /// What there is for the library to do, and for a recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,12 +55,7 @@ fn go(command: &mut Command) -> (u32, ExitStatus) {
 
 /// A directory for files and one for spools, both empty.
 fn fresh_dirs(name: &str) -> (PathBuf, PathBuf) {
-    let (dir, spools) = (scratch_dir(name), scratch_dir(format!("{name}-spools")));
-    for dir in [&dir, &spools] {
-        std::fs::remove_dir_all(dir).expect("empty the scratch directory");
-        std::fs::create_dir_all(dir).expect("scratch directory");
-    }
-    (dir, spools)
+    (fresh_dir(name), fresh_dir(format!("{name}-spools")))
 }
 
 /// Has the files of a dead process completed, and checks that they hold what it noted, that readers like them, and that there is

@@ -21,13 +21,6 @@ fn program() -> &'static Path {
     BUILT.get_or_init(|| compile("gcc", &["c-tests/faults.c"], Link::Shared, &["-O1"], "faults"))
 }
 
-fn fresh_dir(name: &str) -> PathBuf {
-    let dir = scratch_dir(name);
-    fs::remove_dir_all(&dir).expect("empty the scratch directory");
-    fs::create_dir_all(&dir).expect("scratch directory");
-    dir
-}
-
 /// Whether namespaces of these kinds are to be had.
 fn may_unshare(kinds: &[&str]) -> bool {
     let allowed = try_run(Command::new("unshare").args(kinds).arg("true")).status.success();

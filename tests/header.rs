@@ -47,9 +47,7 @@ fn header_is_up_to_date() {
 /// A program in LuaJIT that has nothing but the header.
 #[test]
 fn the_header_loads_in_luajit() {
-    let dir = support::scratch_dir("luajit");
-    std::fs::remove_dir_all(&dir).expect("remove the files of the run before");
-    let dir = support::scratch_dir("luajit");
+    let dir = support::fresh_dir("luajit");
     let script = r#"
         local ffi = require "ffi"
         ffi.cdef(io.read "*a")

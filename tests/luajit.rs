@@ -570,9 +570,7 @@ fn the_library_is_found_by_its_names_and_version() {
     let (patch, minor, major) = (build(1999), build(2000), build(1_001_000));
     let state = "local js = require 'jitsym' io.write(tostring(js.active), ' ', tostring(js.message))";
     let with = |libraries: &[(&str, &Path)], given: Option<&Path>| {
-        let dir = scratch_dir("names");
-        std::fs::remove_dir_all(&dir).expect("remove the links of the time before");
-        let dir = scratch_dir("names");
+        let dir = support::fresh_dir("names");
         for (name, file) in libraries {
             std::os::unix::fs::symlink(file, dir.join(name)).expect("link");
         }

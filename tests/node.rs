@@ -11,7 +11,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use bindings::{check_claims, check_guest, package, python_env, run_readme, with_library};
-use support::{run, run_privileged, scratch_dir, stdout};
+use support::{run, run_privileged, stdout};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -33,8 +33,7 @@ fn installed() -> &'static Installed {
             run(Command::new(env.join("bin/npm")).current_dir(dir).args(arguments).arg("--silent"))
         };
 
-        let _ = std::fs::remove_dir_all(scratch_dir("packed"));
-        let packed = scratch_dir("packed");
+        let packed = support::fresh_dir("packed");
         npm(&package("node"), &["pack", "--pack-destination", packed.to_str().expect("UTF-8")]);
         run(Command::new("tar").current_dir(&packed).args(["xzf", &format!("jitsym-{VERSION}.tgz")]));
         let dir = packed.join("package");

@@ -7,18 +7,11 @@ mod support;
 
 use std::ffi::OsStr;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use installed::*;
-use support::{checker, root, run, scratch_dir, stdout};
-
-/// A directory that is empty now.
-fn fresh_dir(name: &str) -> PathBuf {
-    let dir = scratch_dir(name);
-    fs::remove_dir_all(&dir).and_then(|()| fs::create_dir(&dir)).expect("directory");
-    dir
-}
+use support::{checker, fresh_dir, root, run, stdout};
 
 fn file_names(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
@@ -73,7 +66,7 @@ fn cargo_c() {
 #[test]
 fn cmake_from_source() {
     for (how, options, shared) in [("subdirectory", None, true), ("fetch", Some("-DBUILD_SHARED_LIBS=OFF"), false)] {
-        let build = fresh_dir(&format!("source-{how}"));
+        let build = fresh_dir(format!("source-{how}"));
         let mut configure = consumer("cmake");
         configure.arg("-S").arg(root().join("c-tests/consumers/fetch")).arg("-B").arg(&build);
         configure.arg(format!("-DHOW={how}")).arg(format!("-DSOURCE={}", root().display())).args(options);
@@ -141,7 +134,7 @@ fn plugins_with_the_static_library() {
     let host = dir.join("host");
     run(consumer("gcc").args(["-Wall", "-Wextra", "-Werror"]).arg(source("host.c")).arg("-o").arg(&host).arg("-ldl"));
     for scope in ["local", "global"] {
-        let files = fresh_dir(&format!("plugins-{scope}"));
+        let files = fresh_dir(format!("plugins-{scope}"));
         run(consumer(&host).env("JITSYM_DIR", &files).arg(scope).arg(dir.join("one.so")).arg(dir.join("two.so")));
         assert!(checker::assert_all_sound(&files, &[]) > 0);
         let map = file_names(&files).into_iter().find(|name| name.ends_with(".map")).expect("map");

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::OnceLock;
-use support::{describe, root, run, scratch_dir, stdout, try_run, STATIC_LIBS};
+use support::{describe, fresh_dir, root, run, scratch_dir, stdout, try_run, STATIC_LIBS};
 
 /// A build of the static library, and how programs are linked with it.
 struct Build {
@@ -138,9 +138,7 @@ fn address_library() -> &'static Path {
 /// Runs a program behind `tool` with a directory of its own. That the files in it are right other tests see to.
 fn try_program(tool: &[&str], program: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> (Command, Output) {
     static RUNS: AtomicU32 = AtomicU32::new(0);
-    let dir = scratch_dir(format!("run-{}", RUNS.fetch_add(1, Ordering::Relaxed)));
-    std::fs::remove_dir_all(&dir).expect("empty the scratch directory");
-    std::fs::create_dir_all(&dir).expect("scratch directory");
+    let dir = fresh_dir(format!("run-{}", RUNS.fetch_add(1, Ordering::Relaxed)));
     let mut command = Command::new("timeout");
     command.args(["-k", "5", "600"]).args(tool).arg(program).arg(&dir).args(arguments);
     let suppressions = scratch_dir("suppressions").join("thread");

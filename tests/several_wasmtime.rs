@@ -17,12 +17,6 @@ const MACHINE: u32 = 62;
 
 static CODE: [u8; 16] = [0xc3; 16];
 
-/// A run that was ended may have left its files.
-fn empty_dir(name: &str) -> std::path::PathBuf {
-    std::fs::remove_dir_all(support::scratch_dir(name)).expect("clear the directory");
-    support::scratch_dir(name)
-}
-
 fn theirs(dir: &Path) -> JitDumpFile {
     JitDumpFile::new(dir.join(format!("jit-{}.dump", std::process::id())), MACHINE).expect("wasmtime's jitdump")
 }
@@ -68,7 +62,7 @@ fn check(dir: &Path, dumps: usize) {
 
 #[test]
 fn whoever_comes_first() {
-    let dir = empty_dir("theirs");
+    let dir = support::fresh_dir("theirs");
     let mut writer = theirs(&dir);
     let session = ours(&dir);
     let name = session.path(Sinks::JITDUMP).expect("path");
@@ -79,7 +73,7 @@ fn whoever_comes_first() {
     check(&dir, 2);
 
     // They append to ours.
-    let dir = empty_dir("ours");
+    let dir = support::fresh_dir("ours");
     let session = ours(&dir);
     let mut writer = theirs(&dir);
     both(&mut writer, &session);

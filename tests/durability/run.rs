@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::perf;
 use crate::plan::{slow_disk, Plan, CALLS_MAX};
 use crate::recover::{recover, Report};
-use crate::support::{scratch_dir, stdout, try_run};
+use crate::support::{self, scratch_dir, stdout, try_run};
 
 const THREADS_MAX: usize = 32;
 const CALLS_AT: usize = 4096;
@@ -17,10 +17,7 @@ const CALLS_AT: usize = 4096;
 /// An empty directory for one run's files.
 pub fn fresh_dir(name: &str) -> PathBuf {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
-    let dir = scratch_dir(format!("{name}-{}", NUMBER.fetch_add(1, Ordering::Relaxed)));
-    std::fs::remove_dir_all(&dir).expect("empty the scratch directory");
-    std::fs::create_dir_all(&dir).expect("scratch directory");
-    dir
+    support::fresh_dir(format!("{name}-{}", NUMBER.fetch_add(1, Ordering::Relaxed)))
 }
 
 /// A directory for spools that nobody else looks into, removed when dropped: in memory, unless there is too little. The

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::perf::{self, Recording};
-use crate::support::{artifacts, checker, root, run, scratch_dir, stdout};
+use crate::support::{artifacts, checker, fresh_dir, root, run, scratch_dir, stdout};
 
 pub fn package(language: &str) -> PathBuf {
     root().join("bindings").join(language)
@@ -39,8 +39,7 @@ pub fn run_readme(language: &str, fence: &str, file: &str, command: impl FnOnce(
     let blocks: Vec<&str> = text.split(&format!("```{fence}\n")).skip(1).collect();
     assert_eq!(blocks.len(), 1, "blocks of {fence} in the README for {language}");
     let name = format!("{language}-readme");
-    std::fs::remove_dir_all(scratch_dir(&name)).expect("remove the files of the run before");
-    let dir = scratch_dir(&name);
+    let dir = fresh_dir(&name);
     let program = dir.join(file);
     std::fs::write(&program, blocks[0].split("```").next().expect("end")).expect("write the program");
     run(with_library(&mut command(&program)).env("JITSYM_DIR", &dir));

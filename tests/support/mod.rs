@@ -6,6 +6,7 @@
 pub mod checker;
 pub mod genelf;
 pub mod readelf;
+mod tmp_files;
 
 use std::ffi::OsStr;
 use std::fs::Permissions;
@@ -13,6 +14,10 @@ use std::os::unix::fs::{chown, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Mutex, MutexGuard, OnceLock};
+
+// Not every test profiles a process.
+#[allow(unused_imports)]
+pub use tmp_files::TmpFiles;
 
 /// The root of the source tree.
 pub fn root() -> &'static Path {
@@ -151,7 +156,7 @@ pub fn plain_header() -> PathBuf {
     header
 }
 
-/// An empty directory below the target directory, for this test program alone.
+/// A directory below the target directory, for this test program alone.
 pub fn scratch_dir(name: impl AsRef<OsStr>) -> PathBuf {
     let program = std::env::current_exe().ok();
     let program = program.as_ref().and_then(|path| path.file_stem()).unwrap_or(OsStr::new("test"));
@@ -160,27 +165,16 @@ pub fn scratch_dir(name: impl AsRef<OsStr>) -> PathBuf {
     dir
 }
 
+/// The same, without what a run before has left in it.
+pub fn fresh_dir(name: impl AsRef<OsStr>) -> PathBuf {
+    let dir = scratch_dir(name);
+    std::fs::remove_dir_all(&dir).expect("empty the scratch directory");
+    std::fs::create_dir_all(&dir).expect("scratch directory");
+    dir
+}
+
 /// Tests that measure time shares hold this, so that they do not disturb each other.
 pub fn serial() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
-/// Removes a process's files from /tmp when dropped: map, dump and the objects that `perf inject` wrote.
-pub struct TmpFiles(pub u32);
-
-impl Drop for TmpFiles {
-    fn drop(&mut self) {
-        let pid = self.0;
-        let _ = std::fs::remove_file(format!("/tmp/perf-{pid}.map"));
-        let (prefix, dump) = (format!("jitted-{pid}-"), format!("{pid}.dump"));
-        for entry in std::fs::read_dir("/tmp").into_iter().flatten().flatten() {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            // Where several libraries write, the number has zeros before it.
-            let is_dump = name.strip_prefix("jit-").is_some_and(|name| name.trim_start_matches('0') == dump);
-            if is_dump || name.starts_with(&prefix) {
-                let _ = std::fs::remove_file(entry.path());
-            }
-        }
-    }
 }

@@ -1,26 +1,13 @@
 //! What the real perf shows of the code that Cranelift has compiled: names, shares, whole stacks, source lines.
 
+#[path = "../../../tests/support/tmp_files.rs"]
+mod tmp_files;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The files of a process, which go when the test ends, however it does.
-struct TmpFiles(u32);
-
-impl Drop for TmpFiles {
-    fn drop(&mut self) {
-        for entry in std::fs::read_dir("/tmp").into_iter().flatten().flatten() {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            let pid = self.0;
-            if name == format!("perf-{pid}.map")
-                || name == format!("jit-{pid}.dump")
-                || name.starts_with(&format!("jitted-{pid}-"))
-            {
-                let _ = std::fs::remove_file(entry.path());
-            }
-        }
-    }
-}
+use tmp_files::TmpFiles;
 
 /// The most that a share may be off, in parts of one.
 const SHARE_TOLERANCE: f64 = 0.05;
