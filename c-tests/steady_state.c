@@ -17,7 +17,6 @@ static const uint64_t SOON_NS = 500000000;
 
 static jitsym *session;
 static pthread_barrier_t all_live;
-static unsigned char memory[SIZE];
 
 static jitsym_id enter(uint64_t addr, const void *bytes) {
   jitsym_line lines[2] = {{0, 1, 1, 0, "/guest/a"}, {32, 2, 0, 0, "/guest/a"}};
@@ -36,8 +35,9 @@ static jitsym_id enter(uint64_t addr, const void *bytes) {
 }
 
 static void calls(uint64_t addr, jitsym_id *ids) {
+  static const unsigned char bytes[SIZE];
   for (int i = 0; i < LIVE; i++) {
-    ids[i] = enter(addr + (uint64_t)i * SIZE, memory);
+    ids[i] = enter(addr + (uint64_t)i * SIZE, bytes);
   }
   for (int i = 0; i < LIVE; i += 8) {
     jitsym_move_target target = test_target(addr + (uint64_t)(LIVE + i) * SIZE);
@@ -74,7 +74,8 @@ static void *thread(void *number) {
     last = now;
     CHECK_OK(jitsym_flush(session, 10000));
   }
-  /* The control: reading at the address goes through the kernel. */
+  /* The control: reading at the address goes through the kernel. No other thread takes this place. */
+  unsigned char memory[SIZE] = {0};
   getppid();
   for (int i = 0; i < BY_ADDRESS; i++) {
     enter((uint64_t)(uintptr_t)memory, NULL);
