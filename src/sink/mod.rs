@@ -3,6 +3,8 @@
 pub mod backlog;
 pub mod jitdump;
 pub mod perf_map;
+#[allow(dead_code)]
+pub mod region_file;
 
 use std::io;
 use std::path::Path;
