@@ -6,7 +6,6 @@ use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use super::apply::{tail_len, Ledger, Notice};
 use super::groups::Groups;
@@ -17,13 +16,15 @@ use crate::region::{build_id, Kind, Region, Switch};
 use crate::registry::{Live, MapChange, Registry};
 use crate::sink::describe;
 use crate::sink::region_file::{Code, RegionFile};
-use crate::sys::file;
 use crate::sys::sync::outside::PoisonError;
+use crate::sys::{file, thread};
 
 /// Files of older generations that are kept, for profiles that have samples of them, and how many bytes they may have together.
 const OLD_FILES: usize = 20_000;
 const OLD_BYTES: u64 = 256 << 20;
-/// A caller gives a file another name only if that costs the writer at most this part of its time.
+/// What the end of a generation may cost the writer, in nanoseconds of its processor's time, for callers to begin the next one at any time. Beyond that they
+/// do so only if it takes at most this part of the writer's time.
+const CHEAP_SWITCH: u64 = 2_000_000;
 const SWITCH_SHARE: u64 = 8;
 
 /// What the writer knows of code in regions.
@@ -174,7 +175,7 @@ impl Ledger {
 
     /// The file of a region has got another name: what it says goes under its old one, and it begins anew with what lives.
     fn close_generation(&mut self, region: &'static Region, switch: &Switch) {
-        let begin = Instant::now();
+        let begin = thread::cpu_time();
         let mut guard = region.file.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(file) = guard.as_mut() else { return };
         let result = file.write(true).and_then(|()| self.put_aside(region, file, &switch.old));
@@ -187,8 +188,10 @@ impl Ledger {
             let path = region.naming.lock().unwrap_or_else(PoisonError::into_inner).path.with_file_name(&switch.old);
             self.status.last_error.set(describe("write", &path, &error));
         }
-        let cost = begin.elapsed().as_nanos() as u64;
-        region.not_before.store(self.status.clock.now() + cost * SWITCH_SHARE, Ordering::Relaxed);
+        let cost = thread::cpu_time() - begin;
+        if cost > CHEAP_SWITCH {
+            region.not_before.store(self.status.clock.now() + cost * SWITCH_SHARE, Ordering::Relaxed);
+        }
     }
 
     /// Writes what the file says under a name that it had.
