@@ -392,6 +392,12 @@ impl RegionFile {
         Ok(())
     }
 
+    /// The file itself, to be mapped. Fails if somebody has closed it.
+    pub fn file(&self) -> io::Result<&File> {
+        self.disk.check()?;
+        Ok(self.disk.file())
+    }
+
     /// How many bytes the file has but for the text.
     pub fn bytes(&self) -> u64 {
         let parts = self.parts().iter().map(|part| part.end()).sum::<u64>();

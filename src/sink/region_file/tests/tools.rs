@@ -66,6 +66,7 @@ fn check_with_tools(path: &Path, region: &Region) {
     let debug = ["-a", "-N", "--debug-dump=info", "--debug-dump=decodedline", "--debug-dump=aranges"];
     let has_lines = region.truth.values().any(|truth| !truth.lines.is_empty());
     tool("eu-readelf", &debug[..if has_lines { debug.len() } else { 2 }], path);
+    assert_eq!(tool("eu-elflint", &["--gnu-ld"], path), "No errors\n");
     let frames = tool("eu-readelf", &["--debug-dump=frames"], path);
     let tables = region.truth.values().filter(|truth| truth.cfa.is_some()).count();
     // Dead code has a range of 0.
