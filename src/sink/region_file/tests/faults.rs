@@ -3,6 +3,11 @@
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex};
 
+use gimli::read::{BaseAddresses, EhFrame, EhFrameHdr, UnwindSection};
+use gimli::LittleEndian;
+use object::ObjectSymbol as _;
+
+use super::seen::units;
 use super::*;
 
 /// Adds code in random order, some of it over older code, and writes now and then.
@@ -12,7 +17,7 @@ fn the_file_is_in_order_between_any_two_writes() {
     let reads = Arc::new(Mutex::new((0, 0)));
     let shared = reads.clone();
     region.file.disk.before_write = Some(Box::new(move |file, at, bytes| {
-        let mut read = || {
+        let read = || {
             let names = read_anytime(&bytes_of(file));
             let mut reads = shared.lock().unwrap();
             *reads = (reads.0 + 1, reads.1.max(names));
