@@ -48,6 +48,7 @@ fn check_allowing(allowed: &[&str], tool: &[&str], program: &Path, name: &str, a
         "JITSYM_FORK",
         "JITSYM_REMOVE",
         "JITSYM_LATE",
+        "JITSYM_ADOPT",
         "JITSYM_MAP_MAX",
         "JITSYM_JITDUMP_MAX",
         "JITDUMPDIR",
