@@ -337,7 +337,11 @@ impl Ref {
 
     pub fn create_region(&self, wanted: &Wanted) -> Result<Created> {
         let status = &self.engine.status;
-        self.outcome(status.regions.create(status, wanted))
+        let made = status.regions.create(status, wanted)?;
+        self.still_open(made).inspect_err(|_| {
+            // Nobody learns of it.
+            let _ = status.regions.release(status, made.exec);
+        })
     }
 
     pub fn adopt_region(&self, addr: u64, size: u64) -> Result<()> {

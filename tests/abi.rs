@@ -64,8 +64,9 @@ fn as_far_as_released(header: &str) -> String {
         let end = header.find(&format!("}} {name};")).expect("end of the struct");
         let start = header[..end].rfind(&format!("struct {name} {{")).expect("start of the struct");
         // A field that is gone stays so, for abidiff to find.
-        if let Some(at) = header[start..end].find(&format!("{last};\n")) {
-            header.replace_range(start + at + last.len() + 2..end, "");
+        let known = [" ", "*"].map(|before| format!("{before}{last};\n"));
+        if let Some(at) = known.iter().find_map(|field| header[start..end].find(field)) {
+            header.replace_range(start + at + last.len() + 3..end, "");
         }
     }
     header

@@ -48,6 +48,7 @@ impl Regions {
         if end - start >= REACH {
             return Err(Error::TooLarge);
         }
+        let _changing = lock(&self.changing);
         if self.overlap(start, end) {
             return Err(Error::Region);
         }
@@ -62,12 +63,12 @@ impl Regions {
         let base = maps::gap(&maps, low, start, tables_len, page_size() as u64, wish).ok_or(Error::NoMemory)?;
         let new = self.new_file(status).map_err(|text| refused(status, text))?;
         let path = new.naming.path.clone();
-        let parts = swap(new, &pieces, base, tables_len).map_err(|error| {
-            let text = describe("map", &path, &error);
-            refused(status, text)
+        let swapped = swap(new, &pieces, base, tables_len);
+        let parts = swapped.map_err(|error| refused(status, describe("map", &path, &error)))?;
+        let region = Region::new(parts).and_then(|region| self.publish(region)).inspect_err(|_| {
+            take_back(&pieces, base, tables_len);
+            let _ = std::fs::remove_file(&path);
         })?;
-        lock(&self.settings).last_path = Some(path);
-        let region = self.publish(Region::new(parts)?)?;
         status.counters.regions.add(1);
         Ok(region)
     }
@@ -89,6 +90,10 @@ impl Regions {
             true => self.adopt_range(status, mapping.start, mapping.end),
             false => Err(Error::NotPlain),
         };
+        if matches!(adopted, Err(Error::Region)) {
+            // Another thread was faster.
+            return self.find(addr, size);
+        }
         if adopted.is_err() {
             let mut settings = lock(&self.settings);
             if settings.refused.len() < REFUSED_MOST {
@@ -143,12 +148,7 @@ fn swap(new: New, pieces: &[Mapping], base: u64, tables_len: u64) -> io::Result<
                 unsafe { code_memory::map_over(addr, len, piece.protection, Sharing::Private, &memory, offset) }
             });
             if let Err(error) = swapped {
-                for piece in &pieces[..done] {
-                    // What cannot be taken back is memory with the right bytes all the same.
-                    let _ = make_plain(piece);
-                }
-                // SAFETY: our tables, which nobody reads there.
-                unsafe { code_memory::unmap(base, tables_len) };
+                take_back(&pieces[..done], base, tables_len);
                 return Err(error);
             }
         }
@@ -164,6 +164,16 @@ fn swap(new: New, pieces: &[Mapping], base: u64, tables_len: u64) -> io::Result<
             Err(error)
         }
     }
+}
+
+/// Puts plain memory in the place of what has been swapped.
+fn take_back(pieces: &[Mapping], base: u64, tables_len: u64) {
+    for piece in pieces {
+        // What cannot be taken back is memory with the right bytes all the same.
+        let _ = make_plain(piece);
+    }
+    // SAFETY: our tables, which nobody reads there.
+    unsafe { code_memory::unmap(base, tables_len) };
 }
 
 /// Hands out the pages of a mapping that are not all zero.
@@ -214,14 +224,8 @@ fn make_plain(piece: &Mapping) -> io::Result<()> {
 impl Region {
     /// Makes it plain memory again, what of it still is a mapping of its file.
     pub(super) fn make_plain(&self) -> Result<()> {
-        let inode = lock(&self.naming).file.as_ref().map(|file| file.identity().inode).unwrap_or_default();
-        let (start, end) = (self.start, self.end());
-        let maps = maps::within(start, end).map_err(|_| Error::NoMemory)?;
+        let mapped = self.mapped().map_err(|_| Error::NoMemory)?;
         self.is_unwell.store(true, Ordering::Relaxed);
-        for mapping in maps.iter().filter(|mapping| mapping.inode == inode && inode != 0) {
-            let piece = Mapping { start: mapping.start.max(start), end: mapping.end.min(end), ..*mapping };
-            make_plain(&piece).map_err(|_| Error::NoMemory)?;
-        }
-        Ok(())
+        mapped.iter().try_for_each(make_plain).map_err(|_| Error::NoMemory)
     }
 }

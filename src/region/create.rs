@@ -69,6 +69,7 @@ impl Regions {
         let (len, max_len) = (whole(wanted.size)?, whole(max_len)?);
         let huge = if wanted.huge { HUGE_PAGE } else { 0 };
         let alignment = wanted.alignment.max(page_size() as u64).max(huge);
+        let _changing = lock(&self.changing);
         // So that the text is aligned in the file as it is in memory.
         let tables_len = RegionFile::tables_room(max_len).next_multiple_of(alignment);
         let base = place(tables_len, max_len, alignment, wanted.near)?;
@@ -85,10 +86,13 @@ impl Regions {
             code_memory::advise_huge(start, len);
             code_memory::advise_huge(write, len);
         }
-        let named = parts.file.is_some();
+        let (named, path) = (parts.file.is_some(), parts.naming.path.clone());
         if let Err(error) = Region::new(parts).and_then(|region| self.publish(region)) {
             // SAFETY: as above.
             unsafe { unmap_all(&room, kind) };
+            if named {
+                let _ = std::fs::remove_file(path);
+            }
             return Err(error);
         }
         status.counters.regions.add(named.into());
@@ -97,24 +101,18 @@ impl Regions {
 
     /// A region with a file that profilers find; `None` if that cannot be, which is noted.
     fn with_file(&self, status: &Status, wanted: &Wanted, room: &Room) -> Option<Parts> {
-        if !status.sinks().has(Sinks::REGION) {
-            return None;
-        }
-        let made = self.new_file(status).and_then(|new| {
-            let path = new.naming.path.clone();
-            fill(new, wanted, room).map_err(|error| describe("map", &path, &error))
-        });
-        match made {
-            Ok(parts) => {
-                lock(&self.settings).last_path = Some(parts.naming.path.clone());
-                Some(parts)
-            }
-            Err(text) => {
-                status.counters.region_refused.add(1);
-                status.last_error.set(text);
-                None
-            }
-        }
+        let made = match status.sinks().has(Sinks::REGION) {
+            true => self.new_file(status).and_then(|new| {
+                let path = new.naming.path.clone();
+                fill(new, wanted, room).map_err(|error| describe("map", &path, &error))
+            }),
+            false => Err("a region has no file: the sink for them does not run".into()),
+        };
+        made.map_err(|text| {
+            status.counters.region_refused.add(1);
+            status.last_error.set(text);
+        })
+        .ok()
     }
 
     /// A new file for a region, with a name of its own.
@@ -144,6 +142,7 @@ impl Regions {
 
     /// Makes a region larger, at its end.
     pub fn grow(&self, start: u64, size: u64) -> Result<()> {
+        let _changing = lock(&self.changing);
         let region = self.starting(start)?;
         let Kind::TwoViews { write } = region.kind else { return Err(Error::Region) };
         let (old, new) = (region.len(), code_memory::whole_pages(size).ok_or(Error::TooLarge)?);
@@ -179,12 +178,14 @@ impl Regions {
         }
         let region = self.all().find(|region| region.holds(addr, size)).ok_or(Error::Region)?;
         let naming = lock(&region.naming);
-        if let Some(Ok(file)) = naming.file.as_ref().map(Held::checked) {
+        // Without the descriptor, which a host may have closed, the file would be shown again.
+        if let Some(file) = &naming.file {
+            let file = file.checked().map_err(|_| Error::SinkFailed)?;
             code_memory::punch(file, addr - region.base, size).map_err(|_| Error::NoMemory)?;
         }
         if matches!(region.kind, Kind::Private { .. }) {
             // SAFETY: the caller gives these pages up.
-            unsafe { libc::madvise(addr as *mut _, size as usize, libc::MADV_DONTNEED) };
+            unsafe { code_memory::drop_pages(addr, size) }.map_err(|_| Error::NoMemory)?;
         }
         Ok(())
     }
@@ -196,6 +197,7 @@ impl Regions {
     /// Ends a region: a created one is unmapped, an adopted one becomes plain memory again, with the same bytes. What is
     /// registered in it should have been written before.
     pub fn release(&self, status: &Status, start: u64) -> Result<()> {
+        let _changing = lock(&self.changing);
         let region = self.starting(start)?;
         if let Kind::Private { adopted: true, .. } = region.kind {
             region.make_plain()?;

@@ -156,6 +156,18 @@ fn allocate(file: &File, mode: i32, offset: u64, len: u64) -> io::Result<()> {
     }
 }
 
+/// Gives up what was written to private memory: it shows its file again, or zero if it has none.
+///
+/// # Safety
+/// Nobody uses what lies there.
+pub unsafe fn drop_pages(addr: u64, len: u64) -> io::Result<()> {
+    // SAFETY: the caller's promise.
+    match unsafe { libc::madvise(addr as *mut _, len as usize, libc::MADV_DONTNEED) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Asks for huge pages, where the kernel has them for such memory. That is advice: without them nothing is wrong.
 pub fn advise_huge(addr: u64, len: u64) {
     // SAFETY: the advice changes no contents, wherever it points.
