@@ -303,11 +303,16 @@ impl Region {
             return true;
         }
         thread::uncancelled(|| {
-            let is_mapped = self.is_mapped();
-            if !is_mapped {
-                regions.end(status, self);
+            let _changing = lock(&regions.changing);
+            if self.is_mapped() {
+                return true;
             }
-            is_mapped
+            if regions.all().any(|region| std::ptr::eq(region, self)) {
+                regions.end(status, self);
+                // SAFETY: our tables, which nobody reads there.
+                unsafe { code_memory::unmap(self.base, self.tables_len) };
+            }
+            false
         })
     }
 
