@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use super::{lock, Kind, Naming, Parts, Region, Regions};
 use crate::config::Sinks;
 use crate::error::{Error, Result};
+use crate::fork;
 use crate::sink::describe;
 use crate::sink::region_file::{Place, RegionFile};
 use crate::status::Status;
@@ -55,6 +56,7 @@ const HIGHEST: u64 = 1 << 47;
 impl Regions {
     /// Makes a region. If its file cannot be had it is plain memory, and what is registered in it goes to the other sinks.
     pub fn create(&self, status: &Status, wanted: &Wanted) -> Result<Created> {
+        fork::watch();
         let max_len = wanted.max_size.max(wanted.size);
         if wanted.size == 0 {
             return Err(Error::SizeZero);
@@ -163,6 +165,10 @@ impl Regions {
             }
         });
         grown.map_err(|_| Error::NoMemory)?;
+        drop(naming);
+        if let Some(file) = lock(&region.file).as_mut() {
+            file.set_text_len(new).map_err(|_| Error::NoMemory)?;
+        }
         region.len.store(new, Ordering::Release);
         Ok(())
     }
@@ -288,7 +294,7 @@ fn fill(new: New, wanted: &Wanted, room: &Room) -> io::Result<Parts> {
     let start = base + tables_len;
     let filled = (|| {
         let text = file.try_clone()?;
-        let file = RegionFile::create(file, Place { text: tables_len, text_len: max_len, tables_len })?;
+        let file = RegionFile::create(file, Place { text: tables_len, text_len: len, text_room: max_len, tables_len })?;
         if wanted.one_view {
             check_private_exec(&text, tables_len, READ_WRITE)?;
             // SAFETY: the room was set aside for this, and nobody has it.

@@ -7,6 +7,7 @@
 
 mod adopt;
 mod create;
+mod fork;
 mod marks;
 
 use std::collections::VecDeque;
@@ -23,7 +24,7 @@ use crate::sys::dir::Dir;
 use crate::sys::file::Held;
 use crate::sys::maps::{self, Mapping};
 use crate::sys::sync::outside::{Mutex, MutexGuard, PoisonError};
-use crate::sys::thread;
+use crate::sys::thread::{self, quietly};
 pub use create::{build_id, Created, Wanted};
 use marks::Marks;
 
@@ -228,7 +229,7 @@ impl Regions {
         let region = match known {
             Some(region) => region,
             None if self.adopting.load(Ordering::Relaxed) => {
-                match thread::uncancelled(|| self.adopt_around(status, addr, size)) {
+                match thread::uncancelled(|| quietly(|| self.adopt_around(status, addr, size))) {
                     Some(region) => region,
                     None => return,
                 }
@@ -347,10 +348,10 @@ impl Region {
             status.counters.region_late.add(1);
             return;
         }
-        thread::uncancelled(|| self.rename(status));
+        thread::uncancelled(|| self.rename(status, now));
     }
 
-    fn rename(&self, status: &Status) {
+    fn rename(&self, status: &Status, now: u64) {
         let mut naming = lock(&self.naming);
         let (generation, number) = (naming.generation + 1, naming.number);
         let fresh = OsString::from(format!("jit-{}-{number}.{generation}.so", status.pid));
@@ -372,8 +373,8 @@ impl Region {
                 };
             }
         }
-        let time = status.clock.now();
-        naming.switches.push_back((time, old));
+        // What is registered from now on is stamped later: the time from before is safely so.
+        naming.switches.push_back((now, old));
         self.switched.store(naming.switches.front().map_or(NEVER, |&(time, _)| time), Ordering::Release);
         self.generation.fetch_add(1, Ordering::Release);
         status.counters.region_generations.add(1);

@@ -34,6 +34,8 @@ pub struct RegionCode {
     /// Files of older generations, oldest first.
     old: VecDeque<(PathBuf, u64)>,
     old_bytes: u64,
+    /// Something waits to be written.
+    pub have_work: bool,
     /// Regions whose file still names dead code where something else lives.
     stale: Vec<&'static Region>,
 }
@@ -153,6 +155,23 @@ impl Ledger {
         }
     }
 
+    /// In a forked child: live code in its parent's regions goes to its own files, or where there are none to the other sinks.
+    pub(super) fn inherit_regions(&mut self, code: Registry, time: u64) {
+        for id in code.live_by_place().into_iter().flatten() {
+            let (Some(live), Some(name)) = (code.get(id), code.name_of(id)) else { continue };
+            let preface = code.preface_of(id);
+            match self.region_of(live.addr, live.size) {
+                Some(region) => self.enter(region, id, time, &live, name, preface, &[]),
+                None => {
+                    self.registry.insert(id, &live, name, &mut Vec::new());
+                    self.registry.keep_preface(id, preface);
+                }
+            }
+        }
+        // What is inherited is counted elsewhere.
+        self.status.counters.region_code.set(0);
+    }
+
     /// The file of a region has got another name: what it says goes under its old one, and it begins anew with what lives.
     fn close_generation(&mut self, region: &'static Region, old: &OsString) {
         let begin = Instant::now();
@@ -213,6 +232,7 @@ impl Ledger {
             return;
         }
         let status = self.status.clone();
+        let (mut have_work, mut left_out) = (false, 0);
         for region in status.regions.all() {
             while let Some(old) = region.next_switch(self.last_time) {
                 self.close_generation(region, &old);
@@ -226,6 +246,9 @@ impl Ledger {
             let before = file.bytes();
             let result = status.gate.pass(|| file.write(now));
             status.counters.region_bytes.add(file.bytes().saturating_sub(before));
+            have_work |= file.has_work();
+            let left = file.left_out();
+            left_out += left.names + left.tables + left.lines;
             let was_unwell = region.is_unwell.swap(result.is_err(), Ordering::Relaxed);
             match result {
                 Err(error) if !was_unwell => {
@@ -236,6 +259,8 @@ impl Ledger {
                 _ => {}
             }
         }
+        self.regions.have_work = have_work;
+        status.counters.region_left_out.set(left_out);
         self.regions.registry.tidy();
     }
 
