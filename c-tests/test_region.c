@@ -823,6 +823,7 @@ static void adopts_by_itself(void) {
   unsigned char *data = map_anonymous(8 * page, PROT_READ | PROT_WRITE);
   CHECK(mprotect(data + 7 * page, page, PROT_NONE) == 0);
   static const unsigned char constant[CODE_SIZE] = {1};
+  uint64_t adopted = 0;
   for (unsigned way = 0; way < 4; way++) {
     /* By an option, by the user, not at all, and against the user's word. */
     const char *variable[] = {NULL, "1", NULL, "0"};
@@ -840,7 +841,8 @@ static void adopts_by_itself(void) {
     jitsym_code nowhere = test_code(0x10000, CODE_SIZE, "nowhere_mapped");
     CHECK_OK(jitsym_register(session, &nowhere, NULL));
     jitsym_stats stats = test_stats(session);
-    CHECK(stats.regions == (uint64_t)adopts[way] && stats.region_code == (uint64_t)adopts[way]);
+    adopted += (uint64_t)adopts[way];
+    CHECK(stats.regions == (uint64_t)adopts[way] && stats.region_code == adopted);
     CHECK(stats.live == 4 && stats.region_refused == 0);
     CHECK(is_of_file(memory, "jit-") == adopts[way] && is_of_file(memory + 8 * page - 1, "jit-") == adopts[way]);
     CHECK(!is_of_file(data, "jit-") && call(memory + page) == way);

@@ -40,6 +40,7 @@ impl Regions {
             return Err(Error::Alignment);
         }
         let end = addr.checked_add(size).filter(|_| addr != 0).ok_or(Error::AddressRange)?;
+        let _changing = lock(&self.changing);
         self.adopt_range(status, addr, end).map(drop)
     }
 
@@ -50,7 +51,6 @@ impl Regions {
         if end - start >= REACH {
             return Err(Error::TooLarge);
         }
-        let _changing = lock(&self.changing);
         if self.overlap(start, end) {
             return Err(Error::Region);
         }
@@ -60,17 +60,39 @@ impl Regions {
             return Err(Error::Locked);
         }
         let tables_len = RegionFile::tables_room(end - start);
+        let base = self.place_below(maps, start, end, tables_len)?;
+        let swapped = self.swap_range(status, &pieces, base, tables_len);
+        if swapped.is_err() {
+            // SAFETY: it was set aside for tables, which nobody reads there.
+            unsafe { code_memory::unmap(base, tables_len) };
+        }
+        swapped
+    }
+
+    /// Sets address space aside for tables, as near below a range as can be.
+    fn place_below(&self, mut maps: Vec<Mapping>, start: u64, end: u64, tables_len: u64) -> Result<u64> {
         let low = start.saturating_sub(REACH - (end - start)).max(LOWEST);
         // perf 7.2 takes an object that begins where another one did for that one.
         let apart = self.count() % APART * page_size() as u64;
         let wish = start.saturating_sub(tables_len + apart);
-        let base = maps::gap(&maps, low, start, tables_len, page_size() as u64, wish).ok_or(Error::NoMemory)?;
+        for _ in 0..8 {
+            let base = maps::gap(&maps, low, start, tables_len, page_size() as u64, wish).ok_or(Error::NoMemory)?;
+            // Another thread may map something there meanwhile.
+            if mem::Reserved::at(base, tables_len).is_some() {
+                return Ok(base);
+            }
+            maps = maps::all().map_err(|_| Error::NoMemory)?;
+        }
+        Err(Error::NoMemory)
+    }
+
+    fn swap_range(&self, status: &Status, pieces: &[Mapping], base: u64, tables_len: u64) -> Result<&'static Region> {
         let new = self.new_file(status, false).map_err(|text| refused(status, text))?;
         let path = new.naming.path.clone();
-        let swapped = swap(new, &pieces, base, tables_len);
+        let swapped = swap(new, pieces, base, tables_len);
         let parts = swapped.map_err(|error| refused(status, describe("map", &path, &error)))?;
         let region = Region::new(parts).and_then(|region| self.publish(region)).inspect_err(|_| {
-            take_back(&pieces, base, tables_len);
+            take_back(pieces);
             let _ = std::fs::remove_file(&path);
         })?;
         status.counters.regions.add(1);
@@ -84,6 +106,11 @@ impl Regions {
         if lock(&self.settings).refused.iter().any(refused) {
             return None;
         }
+        let _changing = lock(&self.changing);
+        if let Some(region) = self.find(addr, size) {
+            // Another thread was faster.
+            return Some(region);
+        }
         let found = maps::within(addr, end).ok()?;
         let &[mapping] = found.as_slice() else { return None };
         if mapping.start > addr || mapping.end < end || !mapping.is_executable() && mapping.is_plain() {
@@ -94,10 +121,6 @@ impl Regions {
             true => self.adopt_range(status, mapping.start, mapping.end),
             false => Err(Error::NotPlain),
         };
-        if matches!(adopted, Err(Error::Region)) {
-            // Another thread was faster.
-            return self.find(addr, size);
-        }
         if adopted.is_err() {
             let mut settings = lock(&self.settings);
             if settings.refused.len() < REFUSED_MOST {
@@ -131,7 +154,7 @@ fn pieces(maps: &[Mapping], start: u64, end: u64) -> Result<Vec<Mapping>> {
     Ok(pieces)
 }
 
-/// Puts a file in the place of memory, with the same bytes and protections.
+/// Puts a file in the place of memory, with the same bytes and protections, and its tables where nothing else is.
 pub(super) fn swap(new: New, pieces: &[Mapping], base: u64, tables_len: u64) -> io::Result<Parts> {
     let New { naming, file } = new;
     let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { return Err(io::ErrorKind::NotFound.into()) };
@@ -143,7 +166,8 @@ pub(super) fn swap(new: New, pieces: &[Mapping], base: u64, tables_len: u64) -> 
         let memory = file.try_clone()?;
         let file = RegionFile::create(file, Place { text, text_len: len, text_room: len, tables_len, spare: 0 })?;
         check_private_exec(&memory, text, if never_flips { both } else { READ_EXEC })?;
-        code_memory::map_free(base, tables_len, READ_EXEC, &memory, 0)?;
+        // SAFETY: the range is for the tables, and nobody has it.
+        unsafe { code_memory::map_over(base, tables_len, READ_EXEC, Sharing::Private, &memory, 0)? };
         for (done, piece) in pieces.iter().enumerate() {
             let offset = piece.start - base;
             let swapped = copy_to_file(piece, &memory, offset).and_then(|()| {
@@ -152,7 +176,7 @@ pub(super) fn swap(new: New, pieces: &[Mapping], base: u64, tables_len: u64) -> 
                 unsafe { code_memory::map_over(addr, len, piece.protection, Sharing::Private, &memory, offset) }
             });
             if let Err(error) = swapped {
-                take_back(&pieces[..done], base, tables_len);
+                take_back(&pieces[..done]);
                 return Err(error);
             }
         }
@@ -171,13 +195,11 @@ pub(super) fn swap(new: New, pieces: &[Mapping], base: u64, tables_len: u64) -> 
 }
 
 /// Puts plain memory in the place of what has been swapped.
-fn take_back(pieces: &[Mapping], base: u64, tables_len: u64) {
+fn take_back(pieces: &[Mapping]) {
     for piece in pieces {
         // What cannot be taken back is memory with the right bytes all the same.
         let _ = make_plain(piece);
     }
-    // SAFETY: our tables, which nobody reads there.
-    unsafe { code_memory::unmap(base, tables_len) };
 }
 
 /// Hands out the pages of a mapping that are not all zero.

@@ -246,6 +246,7 @@ impl Regions {
         if let Some(mut file) = lock(&region.file).take() {
             let _ = file.write(true).and_then(|()| file.finish(build_id()));
             status.counters.regions_ended.add(1);
+            self.keep_last(region);
         }
         lock(&region.naming).file = None;
     }

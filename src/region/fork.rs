@@ -143,8 +143,6 @@ fn adopt_again(new: New, old: &Region, adopted: bool, never_flips: bool) -> io::
         new.naming.remove();
         return Err(io::ErrorKind::NotFound.into());
     }
-    // SAFETY: the parent's tables, which nobody reads there.
-    unsafe { code_memory::unmap(old.base, old.tables_len) };
     let parts = swap(new, &pieces, old.base, old.tables_len)?;
     Ok(Parts { kind: Kind::Private { adopted, never_flips }, ..parts })
 }

@@ -7,6 +7,7 @@
 
 mod adopt;
 mod create;
+mod files;
 mod fork;
 mod marks;
 
@@ -59,6 +60,7 @@ struct Settings {
     next_number: u32,
     /// The last one that got a file.
     last: Option<&'static Region>,
+    files: files::Files,
     /// Ranges that are not looked at again.
     refused: Vec<(u64, u64)>,
 }
