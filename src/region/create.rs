@@ -20,27 +20,36 @@ use crate::sys::file::{self, Held};
 use crate::sys::maps;
 use crate::sys::mem::{page_size, Reserved};
 
-/// What a region is to be like. Sizes in bytes.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Wanted {
+/// What a region of code memory is to be like; see `jitsym_region_options` in the C header. Sizes are in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RegionOptions {
+    /// How large it is at first, rounded up to whole pages; at most 1 GiB.
     pub size: u64,
-    /// Up to this it can grow; 0: not at all.
+    /// How large it can become by [`Session::grow_region`](crate::Session::grow_region); address space for that is set aside.
+    /// 0: `size`.
     pub max_size: u64,
-    /// A power of two; 0: that of a page.
+    /// A power of two, of which the address where code runs is a multiple. 0: that of a page.
     pub alignment: u64,
-    /// All of it is to be within reach of a 32-bit displacement from here; 0: anywhere.
+    /// An address from which all of it can be reached by a displacement of 32 bits with sign, as x86-64 calls and jumps have it. 0:
+    /// anywhere.
     pub near: u64,
-    /// One private view, whose protection the host changes.
+    /// One private view, writable at first; the runtime changes its protection itself.
     pub one_view: bool,
-    /// For huge pages.
+    /// Aligned to 2 MiB, in huge pages where the file system has them.
     pub huge: bool,
 }
 
-/// A region as its user gets it.
+/// A region of code memory that [`Session::create_region`](crate::Session::create_region) has made. It is memory as a system call
+/// gives it: nothing ends with this struct, which may be copied, but with
+/// [`Session::release_region`](crate::Session::release_region) or the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Created {
+pub struct CodeRegion {
+    /// Where code runs: readable and executable. This is the address to register code with.
     pub exec: u64,
+    /// Where code is written: the same memory, readable and writable, zero at first. With
+    /// [`one_view`](RegionOptions::one_view) the same address as `exec`.
     pub write: u64,
+    /// Its size in bytes: whole pages.
     pub size: u64,
 }
 
@@ -63,7 +72,7 @@ const HIGHEST: u64 = 1 << 47;
 
 impl Regions {
     /// Makes a region. If its file cannot be had it is plain memory, and what is registered in it goes to the other sinks.
-    pub fn create(&self, status: &Status, wanted: &Wanted) -> Result<Created> {
+    pub fn create(&self, status: &Status, wanted: &RegionOptions) -> Result<CodeRegion> {
         fork::watch();
         let max_len = wanted.max_size.max(wanted.size);
         if wanted.size == 0 {
@@ -111,11 +120,11 @@ impl Regions {
             unsafe { code_memory::unmap(room.write, max_len) };
         }
         status.counters.regions.add(named.into());
-        Ok(Created { exec: start, write, size: len })
+        Ok(CodeRegion { exec: start, write, size: len })
     }
 
     /// A region with a file that profilers find; `None` if that cannot be, which is noted.
-    fn with_file(&self, status: &Status, wanted: &Wanted, room: &Room) -> Option<Parts> {
+    fn with_file(&self, status: &Status, wanted: &RegionOptions, room: &Room) -> Option<Parts> {
         let made = match status.sinks().has(Sinks::REGION) {
             true => self.new_file(status, !wanted.one_view).and_then(|new| {
                 let path = new.naming.path.clone();
@@ -321,7 +330,7 @@ fn place(tables_len: u64, max_len: u64, alignment: u64, near: u64) -> Result<(u6
 }
 
 /// Puts a region's file in its place.
-fn fill(new: New, wanted: &Wanted, room: &Room) -> io::Result<Parts> {
+fn fill(new: New, wanted: &RegionOptions, room: &Room) -> io::Result<Parts> {
     let New { naming, file } = new;
     let &Room { base, tables_len, len, max_len, .. } = room;
     let start = base + tables_len;
@@ -366,7 +375,7 @@ fn map_two_views(file: &File, room: &Room) -> io::Result<()> {
 }
 
 /// The same memory without a file that profilers could open.
-fn without_file(wanted: &Wanted, room: &Room) -> Option<Parts> {
+fn without_file(wanted: &RegionOptions, room: &Room) -> Option<Parts> {
     let &Room { base, tables_len, len, max_len, write } = room;
     let start = base + tables_len;
     let (kind, held) = if wanted.one_view {
