@@ -9,6 +9,7 @@ mod attach;
 mod blaze;
 mod bpf;
 mod crates;
+mod eu_stack;
 mod lost;
 mod matrix;
 mod mirror;
