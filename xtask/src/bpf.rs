@@ -22,6 +22,7 @@ pub fn measure(bpftrace: &Path, program: &Program, task: &Task, mode: &Mode) -> 
     let scenario = Scenario {
         name: task.scenario,
         written: mode.written,
+        count: task.count,
         // It loses most samples on the way. And a name is in the map 50 ms after its registration at the latest, which is later
         // than bpftrace asks for those of the first samples.
         seconds: 4.0 * task.seconds,

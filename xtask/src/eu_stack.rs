@@ -38,6 +38,7 @@ pub fn measure(program: &Program, task: &Task, mode: &Mode) -> Result<Outcome> {
     let scenario = Scenario {
         name: task.scenario,
         written: mode.written,
+        count: task.count,
         seconds: 8.0 * task.seconds,
         truth: task.dir.join("truth"),
         wait: true,

@@ -16,6 +16,8 @@ use crate::{blaze, bpf, crates, eu_stack, mirror, run, samply, table};
 pub const WANTED: f64 = 99.0;
 /// CPU time that the program burns in a cell.
 const SECONDS: f64 = 1.0;
+/// Functions of the scenario `many`. With more, perf 6 takes minutes for one cell.
+const MANY: usize = 10_000;
 /// The Debian suites whose perf is tried.
 const SUITES: [&str; 3] = ["bookworm", "trixie", "sid"];
 /// Fewer samples than this tell nothing.
@@ -87,6 +89,8 @@ pub struct Task<'a> {
     pub dir: &'a Path,
     /// The program is to live until it has been looked at.
     pub living: bool,
+    /// Functions of the scenario `many`.
+    pub count: usize,
 }
 
 /// What a reader came to.
@@ -313,7 +317,7 @@ fn is_quick(id: &str, scenario: &str) -> bool {
 }
 
 fn measure(program: &Program, tools: &Tools, column: &Column, scenario: &str, dir: &Path) -> Measured {
-    let task = Task { scenario, seconds: SECONDS, dir, living: false };
+    let task = Task { scenario, seconds: SECONDS, dir, living: false, count: MANY };
     let recorder = || tools.recorder();
     let mode = column.mode;
     let outcome = match column.run {

@@ -80,7 +80,7 @@ impl Perf {
         Ok(Perf { version, path, objdump })
     }
 
-    fn command(&self, dir: &Path, subcommand: &str) -> Command {
+    pub fn command(&self, dir: &Path, subcommand: &str) -> Command {
         let mut command = run::command(&self.path);
         command.current_dir(dir).arg("--buildid-dir").arg(dir.join("buildid")).arg(subcommand);
         command
@@ -93,6 +93,7 @@ impl Perf {
         let scenario = Scenario {
             name: task.scenario,
             written: mode.written,
+            count: task.count,
             seconds: task.seconds,
             truth: task.dir.join("truth"),
             wait: mode.attach || living,

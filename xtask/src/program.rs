@@ -115,6 +115,8 @@ impl Written {
 pub struct Scenario<'a> {
     pub name: &'a str,
     pub written: Written,
+    /// Functions of the scenario `many`.
+    pub count: usize,
     pub seconds: f64,
     pub truth: PathBuf,
     /// The program waits for a profiler before it runs anything.
@@ -129,8 +131,7 @@ impl Scenario<'_> {
         arguments.push(format!("truth={}", self.truth.display()));
         arguments.extend(self.written.arguments().map(String::from));
         arguments.push(format!("seconds={}", self.seconds));
-        // Of the scenario `many`. With more, perf 6 takes minutes for one cell.
-        arguments.push("count=10000".into());
+        arguments.push(format!("count={}", self.count));
         if self.wait {
             arguments.push("wait=1".into());
         }
@@ -184,7 +185,7 @@ impl Drop for Leftovers {
 }
 
 /// Which process a file in /tmp is about.
-fn process_of(name: &str) -> Option<u32> {
+pub fn process_of(name: &str) -> Option<u32> {
     let rest = if let Some(rest) = name.strip_prefix("jitted-") {
         rest.split_once('-')?.0
     } else if let Some(rest) = name.strip_prefix("jit-") {
