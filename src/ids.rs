@@ -178,6 +178,11 @@ impl Ids {
         self.live(id).map(|(_, word)| word & (UNREAD - 1))
     }
 
+    /// Where the code lies that is registered with this id, and its size.
+    pub fn place_of(&self, id: Id) -> Option<(u64, u64)> {
+        self.live(id).map(|(place, word)| (place.addr.load(Ordering::Relaxed), word & (UNREAD - 1)))
+    }
+
     /// Notes where code lies now, and returns where it lay before; `None` if there is none with this id.
     pub fn move_to(&self, id: Id, addr: u64, unread: bool) -> Option<u64> {
         let (place, word) = self.live(id)?;

@@ -3,6 +3,7 @@
 pub mod backlog;
 pub mod jitdump;
 pub mod perf_map;
+pub mod region_file;
 
 use std::io;
 use std::path::Path;

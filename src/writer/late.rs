@@ -118,6 +118,11 @@ impl Writer {
                 ids.recycle(Id(id));
             }
         });
+        ledger.regions.registry.remove_all(|id| {
+            if ids.retire(Id(id)) {
+                ids.recycle(Id(id));
+            }
+        });
         (ledger.registry, ledger.left) = (Registry::default(), Left::default());
         ledger.sinks.note_forgotten();
         self.ledger.notices = Vec::new();

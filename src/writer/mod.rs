@@ -11,6 +11,7 @@ mod live;
 mod merge;
 #[cfg(jitsym_loom)]
 pub mod models;
+mod regions;
 mod repair;
 mod sinks;
 mod stand_ins;
@@ -216,6 +217,7 @@ impl Writer {
     fn answer(&mut self, due: u64) {
         if self.exiting {
             self.ledger.sinks.trim();
+            self.ledger.finish_regions();
             self.ledger.sinks.close_to_remove();
         }
         self.answered = due;
@@ -355,6 +357,7 @@ impl Writer {
         }
         let memory = self.engine.pool.memory();
         ledger.sinks.write_map(&mut ledger.registry, now, &|file| memory.header().set_next_map(file));
+        ledger.write_regions(now);
         let state = ledger.state();
         if merge.mark(memory.next_pass()) || state != self.committed {
             memory.commit(&state);
@@ -372,7 +375,7 @@ impl Writer {
         self.heed_notices();
         self.engine.ids.prepare();
         self.recycle();
-        self.engine.status.counters.live.set(self.ledger.registry.live_count() as u64);
+        self.engine.status.counters.live.set(self.ledger.live_count() as u64);
     }
 
     /// Tells the ids what has become of them.
@@ -485,6 +488,7 @@ impl Writer {
         } else {
             // Nobody can unregister it any more. What follows from that has time until there is another session: a program
             // that ends need not wait for it.
+            self.ledger.finish_regions();
             self.ledger.sinks.close();
             self.ledger.sinks.result().err()
         };
@@ -506,8 +510,9 @@ impl Writer {
     /// last close have left behind (they returned `Closed`), and takes requests again.
     pub fn begin(&mut self) {
         self.off = false;
-        let Ledger { registry, notices, .. } = &mut self.ledger;
+        let Ledger { registry, regions, notices, .. } = &mut self.ledger;
         registry.remove_all(|id| notices.push(Notice::Retired(id)));
+        regions.registry.remove_all(|id| notices.push(Notice::Retired(id)));
         self.heed_notices();
         self.collect();
         let mut requests = self.engine.requests();
