@@ -71,7 +71,8 @@ struct region new_region(enum region_kind kind, size_t size) {
   if (option.memory == CREATED_REGIONS) {
     return create_region(size, 0, kind == REGION_W_XOR_X ? JITSYM_REGION_ONE_VIEW : 0);
   }
-  struct region region = plain_region(kind, size);
+  /* Whole pages, as the library adopts them. */
+  struct region region = plain_region(kind, (size + 4095) / 4096 * 4096);
   if (option.memory == ADOPTED_REGIONS) {
     if (kind == REGION_W_XOR_X) {
       protect(&region, 0);
