@@ -123,7 +123,7 @@ fn pieces(maps: &[Mapping], start: u64, end: u64) -> Result<Vec<Mapping>> {
 }
 
 /// Puts a file in the place of memory, with the same bytes and protections.
-fn swap(new: New, pieces: &[Mapping], base: u64, tables_len: u64) -> io::Result<Parts> {
+pub(super) fn swap(new: New, pieces: &[Mapping], base: u64, tables_len: u64) -> io::Result<Parts> {
     let New { naming, file } = new;
     let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { return Err(io::ErrorKind::NotFound.into()) };
     let (start, len) = (first.start, last.end - first.start);
@@ -167,7 +167,7 @@ fn swap(new: New, pieces: &[Mapping], base: u64, tables_len: u64) -> io::Result<
 }
 
 /// Hands out the pages of a mapping that are not all zero.
-fn for_pages(piece: &Mapping, mut each: impl FnMut(u64, &[u8]) -> io::Result<()>) -> io::Result<()> {
+pub(super) fn for_pages(piece: &Mapping, mut each: impl FnMut(u64, &[u8]) -> io::Result<()>) -> io::Result<()> {
     // Unlike other ways this reads memory that may not be read now.
     let memory = File::open("/proc/thread-self/mem")?;
     let mut block = vec![0; BLOCK];

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use super::{lock, Kind, Naming, Parts, Region, Regions};
 use crate::config::Sinks;
 use crate::error::{Error, Result};
+use crate::fork;
 use crate::sink::describe;
 use crate::sink::region_file::{Place, RegionFile};
 use crate::status::Status;
@@ -55,6 +56,7 @@ const HIGHEST: u64 = 1 << 47;
 impl Regions {
     /// Makes a region. If its file cannot be had it is plain memory, and what is registered in it goes to the other sinks.
     pub fn create(&self, status: &Status, wanted: &Wanted) -> Result<Created> {
+        fork::watch();
         let max_len = wanted.max_size.max(wanted.size);
         if wanted.size == 0 {
             return Err(Error::SizeZero);

@@ -7,6 +7,7 @@
 
 mod adopt;
 mod create;
+mod fork;
 mod marks;
 
 use std::collections::VecDeque;
@@ -328,8 +329,8 @@ impl Region {
                 };
             }
         }
-        let time = status.clock.now();
-        naming.switches.push_back((time, old));
+        // What is registered from now on is stamped later: the time from before is safely so.
+        naming.switches.push_back((now, old));
         self.switched.store(naming.switches.front().map_or(NEVER, |&(time, _)| time), Ordering::Release);
         self.generation.fetch_add(1, Ordering::Release);
         status.counters.region_generations.add(1);

@@ -106,6 +106,7 @@ impl Writer {
             }
             thread::sleep_micros(100);
         }
+        self.ledger.finish_regions();
         self.ledger.sinks.stop(Sinks::ALL);
         self.forget_all();
     }

@@ -153,6 +153,23 @@ impl Ledger {
         }
     }
 
+    /// In a forked child: live code in its parent's regions goes to its own files, or where there are none to the other sinks.
+    pub(super) fn inherit_regions(&mut self, code: Registry, time: u64) {
+        for id in code.live_by_place().into_iter().flatten() {
+            let (Some(live), Some(name)) = (code.get(id), code.name_of(id)) else { continue };
+            let preface = code.preface_of(id);
+            match self.region_of(live.addr, live.size) {
+                Some(region) => self.enter(region, id, time, &live, name, preface, &[]),
+                None => {
+                    self.registry.insert(id, &live, name, &mut Vec::new());
+                    self.registry.keep_preface(id, preface);
+                }
+            }
+        }
+        // What is inherited is counted elsewhere.
+        self.status.counters.region_code.set(0);
+    }
+
     /// The file of a region has got another name: what it says goes under its old one, and it begins anew with what lives.
     fn close_generation(&mut self, region: &'static Region, old: &OsString) {
         let begin = Instant::now();
