@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 
 need cc=gcc g++=g++ clang=clang /usr/include/stdio.h=libc6-dev perf=linux-perf objdump=binutils valgrind=valgrind \
     luajit=luajit node=nodejs python3=python3 /usr/share/python-wheels=python3-venv pip3=python3-pip go=golang-go \
-    llvm-dwarfdump=llvm pkg-config=pkg-config cmake=cmake make=make meson=meson strace=strace mandoc=mandoc \
+    llvm-dwarfdump=llvm eu-readelf=elfutils pkg-config=pkg-config cmake=cmake make=make meson=meson strace=strace mandoc=mandoc \
     dpkg-shlibdeps=dpkg-dev lintian=lintian abidiff=abigail-tools \
     aarch64-linux-gnu-gcc=gcc-aarch64-linux-gnu /usr/aarch64-linux-gnu/include/stdio.h=libc6-dev-arm64-cross \
     gdb-multiarch=gdb-multiarch \

@@ -337,16 +337,16 @@ impl Ref {
 
     pub fn create_region(&self, wanted: &Wanted) -> Result<Created> {
         let status = &self.engine.status;
-        self.outcome(status.regions.create(status, wanted))
+        self.outcome(thread::quietly(|| status.regions.create(status, wanted)))
     }
 
     pub fn adopt_region(&self, addr: u64, size: u64) -> Result<()> {
         let status = &self.engine.status;
-        self.outcome(status.regions.adopt(status, addr, size))
+        self.outcome(thread::quietly(|| status.regions.adopt(status, addr, size)))
     }
 
     pub fn grow_region(&self, start: u64, size: u64) -> Result<()> {
-        self.outcome(self.engine.status.regions.grow(start, size))
+        self.outcome(thread::quietly(|| self.engine.status.regions.grow(start, size)))
     }
 
     pub fn discard_region(&self, addr: u64, size: u64) -> Result<()> {
@@ -357,7 +357,7 @@ impl Ref {
         // What goes wrong with other sinks is no reason to keep it.
         let _ = self.flush(None);
         let status = &self.engine.status;
-        self.outcome(status.regions.release(status, start))
+        self.outcome(thread::quietly(|| status.regions.release(status, start)))
     }
 
     pub fn path(&self, sink: Sinks) -> Result<PathBuf> {

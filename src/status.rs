@@ -165,7 +165,7 @@ counters! {
     registered moved unregistered overwritten live dropped unreadable names_changed not_free
     jitdump_bytes jitdump_records map_bytes map_entries map_rewrites map_forgotten write_errors waited recovered inherited
     jitdump_lost jitdump_held jitdump_rewrites map_omitted
-    regions regions_ended region_code region_bytes region_generations region_late region_refused
+    regions regions_ended region_code region_bytes region_generations region_late region_refused region_left_out
 }
 
 /// A counter. Exactness between counters is not promised, so relaxed order is enough.

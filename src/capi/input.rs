@@ -600,6 +600,7 @@ pub unsafe fn write_stats(out: *mut jitsym_stats, engine: &crate::engine::Engine
         region_generations,
         region_late,
         region_refused,
+        region_left_out,
     } = &engine.status.counters;
     let regions = regions.get().saturating_sub(regions_ended.get());
     // The sink for regions is not there as long as there is none.
@@ -643,6 +644,7 @@ pub unsafe fn write_stats(out: *mut jitsym_stats, engine: &crate::engine::Engine
         region_generations: region_generations.get(),
         region_late: region_late.get(),
         region_refused: region_refused.get(),
+        region_left_out: region_left_out.get(),
     };
     // SAFETY: the struct is at least that large; what a newer header has behind it is left alone.
     unsafe { ptr::copy_nonoverlapping((&raw const stats).cast::<u8>(), out.cast(), size.min(size_of_val(&stats))) };

@@ -392,7 +392,8 @@ pub struct jitsym_region {
 }
 
 /// What has happened so far in this process (a forked child begins with 0), over all sessions. All but the sinks, `live`,
-/// `map_entries`, `memory`, `memory_held`, `spool`, `jitdump_held`, `map_omitted` and `regions` only grow.
+/// `map_entries`, `memory`, `memory_held`, `spool`, `jitdump_held`, `map_omitted`, `regions` and
+/// `region_left_out` only grow.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct jitsym_stats {
@@ -471,4 +472,6 @@ pub struct jitsym_stats {
     pub region_late: u64,
     /// Regions that are plain memory because they could not have a file, and memory that could not be adopted for that reason.
     pub region_refused: u64,
+    /// Names, unwind tables and line tables of code that have no room in the files of regions as they are now.
+    pub region_left_out: u64,
 }

@@ -1,6 +1,7 @@
 //! The file formats: pure functions from values to bytes and back. The only place that knows byte layouts.
 
 pub mod cfi;
+pub mod elf;
 pub mod jitdump;
 pub mod name;
 pub mod perf_map;

@@ -132,7 +132,7 @@ pub(super) fn swap(new: New, pieces: &[Mapping], base: u64, tables_len: u64) -> 
     let never_flips = pieces.iter().any(|piece| piece.protection == both);
     let swapped = (|| {
         let memory = file.try_clone()?;
-        let file = RegionFile::create(file, Place { text, text_len: len, tables_len })?;
+        let file = RegionFile::create(file, Place { text, text_len: len, text_room: len, tables_len })?;
         check_private_exec(&memory, text, if never_flips { both } else { READ_EXEC })?;
         code_memory::map_free(base, tables_len, READ_EXEC, &memory, 0)?;
         for (done, piece) in pieces.iter().enumerate() {

@@ -166,6 +166,10 @@ impl Regions {
             }
         });
         grown.map_err(|_| Error::NoMemory)?;
+        drop(naming);
+        if let Some(file) = lock(&region.file).as_mut() {
+            file.set_text_len(new).map_err(|_| Error::NoMemory)?;
+        }
         region.len.store(new, Ordering::Release);
         Ok(())
     }
@@ -288,7 +292,7 @@ fn fill(new: New, wanted: &Wanted, room: &Room) -> io::Result<Parts> {
     let start = base + tables_len;
     let filled = (|| {
         let text = file.try_clone()?;
-        let file = RegionFile::create(file, Place { text: tables_len, text_len: max_len, tables_len })?;
+        let file = RegionFile::create(file, Place { text: tables_len, text_len: len, text_room: max_len, tables_len })?;
         if wanted.one_view {
             check_private_exec(&text, tables_len, READ_WRITE)?;
             // SAFETY: the room was set aside for this, and nobody has it.

@@ -22,6 +22,7 @@ use crate::sys::code_memory::{self, Sharing, READ_EXEC};
 use crate::sys::dir::Dir;
 use crate::sys::file::Held;
 use crate::sys::sync::outside::{Mutex, MutexGuard, PoisonError};
+use crate::sys::thread::quietly;
 pub use create::{build_id, Created, Wanted};
 use marks::Marks;
 
@@ -211,7 +212,7 @@ impl Regions {
         let known = self.find(addr, size).filter(|region| region.is_there(self, status));
         let region = match known {
             Some(region) => region,
-            None if self.adopting.load(Ordering::Relaxed) => match self.adopt_around(status, addr, size) {
+            None if self.adopting.load(Ordering::Relaxed) => match quietly(|| self.adopt_around(status, addr, size)) {
                 Some(region) => region,
                 None => return,
             },

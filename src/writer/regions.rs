@@ -34,6 +34,8 @@ pub struct RegionCode {
     /// Files of older generations, oldest first.
     old: VecDeque<(PathBuf, u64)>,
     old_bytes: u64,
+    /// Something waits to be written.
+    pub have_work: bool,
     /// Regions whose file still names dead code where something else lives.
     stale: Vec<&'static Region>,
 }
@@ -230,6 +232,7 @@ impl Ledger {
             return;
         }
         let status = self.status.clone();
+        let (mut have_work, mut left_out) = (false, 0);
         for region in status.regions.all() {
             while let Some(old) = region.next_switch(self.last_time) {
                 self.close_generation(region, &old);
@@ -243,6 +246,9 @@ impl Ledger {
             let before = file.bytes();
             let result = status.gate.pass(|| file.write(now));
             status.counters.region_bytes.add(file.bytes().saturating_sub(before));
+            have_work |= file.has_work();
+            let left = file.left_out();
+            left_out += left.names + left.tables + left.lines;
             let was_unwell = region.is_unwell.swap(result.is_err(), Ordering::Relaxed);
             match result {
                 Err(error) if !was_unwell => {
@@ -253,6 +259,8 @@ impl Ledger {
                 _ => {}
             }
         }
+        self.regions.have_work = have_work;
+        status.counters.region_left_out.set(left_out);
         self.regions.registry.tidy();
     }
 

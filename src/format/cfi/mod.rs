@@ -29,7 +29,7 @@ use crate::sys::arch::Arch;
 const ENCODING: Encoding = Encoding { format: Format::Dwarf32, version: 1, address_size: 8 };
 
 /// Version 1; `.eh_frame` pointer pcrel|sdata4; count udata4; table datarel|sdata4 (LSB 5.0 Core, 10.6.2).
-const HDR_ENCODINGS: [u8; 4] = [0x01, 0x1b, 0x03, 0x3b];
+pub(super) const HDR_ENCODINGS: [u8; 4] = [0x01, 0x1b, 0x03, 0x3b];
 
 /// The largest code size that an FDE can hold. The tables' distance to the code makes the limit a little lower.
 pub const CODE_SIZE_MAX: u64 = i32::MAX as u64;

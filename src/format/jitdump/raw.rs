@@ -23,11 +23,11 @@ impl Fields<'_> {
     }
 }
 
-pub(super) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+pub(in crate::format) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
 }
 
-pub(super) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+pub(in crate::format) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
 }
 
@@ -135,7 +135,7 @@ impl<'a> RawRecords<'a> {
     }
 
     /// Those from `at` in this machine's byte order.
-    pub(super) fn from(file: &'a [u8], at: usize) -> Self {
+    pub fn from(file: &'a [u8], at: usize) -> Self {
         RawRecords { file, at, swapped: false }
     }
 

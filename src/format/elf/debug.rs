@@ -1,0 +1,258 @@
+//! Source lines of a region in DWARF: for each function a unit of its own, made from the jitdump record that says the same.
+//!
+//! DWARF 4, because all that read these files do so for it: addr2line and objdump (which `perf annotate` and `perf report
+//! --srcline` ask), libdw, gdb, and the crates gimli and blazesym. What version 5 has more is of no use here: files in it are told
+//! apart by a section that all units share, and older binutils get it wrong. In version 4 a unit is complete in itself, so
+//! that it can be appended.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use gimli::leb128::write::{signed, unsigned};
+
+use crate::format::jitdump::raw::RawRecord;
+
+/// `.debug_abbrev`, the same for all units: 1 is the unit with a child, 2 the function.
+pub const ABBREV: &[u8] = &[
+    1, 0x11, 1, // DW_TAG_compile_unit, DW_CHILDREN_yes
+    0x11, 0x01, // DW_AT_low_pc, DW_FORM_addr
+    0x12, 0x06, // DW_AT_high_pc, DW_FORM_data4
+    0x10, 0x17, // DW_AT_stmt_list, DW_FORM_sec_offset
+    0x03, 0x08, // DW_AT_name, DW_FORM_string
+    0, 0, //
+    2, 0x2e, 0, // DW_TAG_subprogram, DW_CHILDREN_no
+    0x11, 0x01, // DW_AT_low_pc, DW_FORM_addr
+    0x12, 0x06, // DW_AT_high_pc, DW_FORM_data4
+    0x03, 0x08, // DW_AT_name, DW_FORM_string
+    0, 0, //
+    0,
+];
+
+/// Size of what is in `.debug_aranges` for a unit.
+pub const ARANGES_SIZE: u64 = 48;
+/// Where in it the address is.
+const ARANGES_ADDR: u64 = 16;
+
+/// Special opcodes advance the line by -5 to 8, and the address by up to 17 bytes.
+const LINE_BASE: i64 = -5;
+const LINE_RANGE: i64 = 14;
+const OPCODE_BASE: i64 = 13;
+/// How many operands the standard opcodes have.
+const OPERANDS: &[u8] = &[0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1];
+
+const DW_LNS_COPY: u8 = 1;
+const DW_LNS_ADVANCE_PC: u8 = 2;
+const DW_LNS_ADVANCE_LINE: u8 = 3;
+const DW_LNS_SET_FILE: u8 = 4;
+const DW_LNS_SET_COLUMN: u8 = 5;
+const DW_LNE_END_SEQUENCE: u8 = 1;
+const DW_LNE_SET_ADDRESS: u8 = 2;
+
+/// A function.
+#[derive(Clone, Copy, Debug)]
+pub struct Function<'a> {
+    /// Its name, without NUL.
+    pub name: &'a [u8],
+    /// Its address in the file.
+    pub addr: u64,
+    /// Its size.
+    pub size: u64,
+}
+
+/// The sections, as far as they are to be written, and how long they are before that.
+#[derive(Debug)]
+pub struct Sections<'a> {
+    pub info: (u64, &'a mut Vec<u8>),
+    pub line: (u64, &'a mut Vec<u8>),
+    pub aranges: (u64, &'a mut Vec<u8>),
+}
+
+/// Where a unit has the address of its function, in each section. With 0 there, where no code is, it says nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Addresses {
+    pub info: [u32; 2],
+    pub line: u32,
+    pub aranges: u32,
+}
+
+/// Appends the unit that a DEBUG_INFO record is about. `None` if the record makes no sense, the sections are full, or there is no
+/// memory; then nothing has changed.
+pub fn append(record: &RawRecord<'_>, function: &Function<'_>, mut to: Sections<'_>) -> Option<Addresses> {
+    let lens = (to.info.1.len(), to.line.1.len(), to.aranges.1.len());
+    let done = try_to_append(record, function, &mut to);
+    if done.is_none() {
+        to.info.1.truncate(lens.0);
+        to.line.1.truncate(lens.1);
+        to.aranges.1.truncate(lens.2);
+    }
+    done
+}
+
+fn try_to_append(record: &RawRecord<'_>, function: &Function<'_>, to: &mut Sections<'_>) -> Option<Addresses> {
+    let size = u32::try_from(function.size).ok()?;
+    let (info_at, line_at, aranges_at) = (end(&to.info)?, end(&to.line)?, end(&to.aranges)?);
+    let first_file = record.debug_info()?.entries().next()?.file;
+
+    let line = &mut *to.line.1;
+    // A row takes at most 26 bytes and its name, and 17 in the record and its name.
+    line.try_reserve(2 * record.size() + 256).ok()?;
+    let set_address = line_at.checked_add(lines(record, function, line)?)?;
+
+    let info = &mut *to.info.1;
+    info.try_reserve(first_file.len() + function.name.len() + 64).ok()?;
+    let begin = info.len();
+    info.extend_from_slice(&[0; 4]);
+    info.extend_from_slice(&4u16.to_ne_bytes());
+    info.extend_from_slice(&0u32.to_ne_bytes());
+    info.extend_from_slice(&[8, 1]);
+    let unit_addr = info.len() - begin;
+    info.extend_from_slice(&function.addr.to_ne_bytes());
+    info.extend_from_slice(&size.to_ne_bytes());
+    info.extend_from_slice(&line_at.to_ne_bytes());
+    info.extend_from_slice(first_file);
+    info.extend_from_slice(&[0, 2]);
+    let function_addr = info.len() - begin;
+    info.extend_from_slice(&function.addr.to_ne_bytes());
+    info.extend_from_slice(&size.to_ne_bytes());
+    info.extend_from_slice(function.name);
+    info.extend_from_slice(&[0, 0]);
+    set_length(info, begin)?;
+
+    let aranges = &mut *to.aranges.1;
+    aranges.try_reserve(ARANGES_SIZE as usize).ok()?;
+    aranges.extend_from_slice(&(ARANGES_SIZE as u32 - 4).to_ne_bytes());
+    aranges.extend_from_slice(&2u16.to_ne_bytes());
+    aranges.extend_from_slice(&info_at.to_ne_bytes());
+    aranges.extend_from_slice(&[8, 0, 0, 0, 0, 0]);
+    for word in [function.addr, function.size, 0, 0] {
+        aranges.extend_from_slice(&word.to_ne_bytes());
+    }
+    let in_info = |at: usize| info_at.checked_add(u32::try_from(at).ok()?);
+    Some(Addresses {
+        info: [in_info(unit_addr)?, in_info(function_addr)?],
+        line: set_address,
+        aranges: aranges_at.checked_add(ARANGES_ADDR as u32)?,
+    })
+}
+
+/// The end of a section, which DWARF wants to be below 4 GiB.
+fn end((len, pending): &(u64, &mut Vec<u8>)) -> Option<u32> {
+    u32::try_from(len.checked_add(pending.len() as u64)?).ok()
+}
+
+/// Fills in the length of what begins with it and goes up to the end.
+fn set_length(out: &mut [u8], begin: usize) -> Option<()> {
+    let len = u32::try_from(out.len() - begin - 4).ok()?;
+    out.get_mut(begin..begin + 4)?.copy_from_slice(&len.to_ne_bytes());
+    Some(())
+}
+
+/// Appends a line program, for which there is room. Returns where in it the address is.
+fn lines(record: &RawRecord<'_>, function: &Function<'_>, out: &mut Vec<u8>) -> Option<u32> {
+    let debug = record.debug_info()?;
+    let begin = out.len();
+    out.extend_from_slice(&[0; 4]);
+    out.extend_from_slice(&4u16.to_ne_bytes());
+    let header = out.len();
+    out.extend_from_slice(&[0; 4]);
+    // Instructions of one byte, one operation each; rows are statements.
+    out.extend_from_slice(&[1, 1, 1, LINE_BASE as i8 as u8, LINE_RANGE as u8, OPCODE_BASE as u8]);
+    out.extend_from_slice(OPERANDS);
+    out.push(0);
+    let files = put_files(debug.entries().map(|entry| entry.file), out)?;
+    set_length(out, header)?;
+
+    out.extend_from_slice(&[0, 9, DW_LNE_SET_ADDRESS]);
+    let set_address = out.len();
+    out.extend_from_slice(&function.addr.to_ne_bytes());
+    // What a program starts with.
+    let mut now = Row { offset: 0, line: 1, column: 0, file: 1 };
+    let mut known: Option<(&[u8], u64)> = None;
+    for entry in debug.entries() {
+        let offset = entry.addr.checked_sub(debug.addr)?;
+        if offset >= function.size {
+            break;
+        }
+        let file = match known {
+            Some((name, file)) if name == entry.file => file,
+            _ => *files.get(entry.file)?,
+        };
+        known = Some((entry.file, file));
+        let next = Row { offset, line: i64::from(entry.line), column: u64::from(entry.column), file };
+        now.step(&next, out)?;
+        now = next;
+    }
+    out.push(DW_LNS_ADVANCE_PC);
+    put_unsigned(out, function.size - now.offset);
+    out.extend_from_slice(&[0, 1, DW_LNE_END_SEQUENCE]);
+    set_length(out, begin)?;
+    u32::try_from(set_address - begin).ok()
+}
+
+/// Writes the table of files, each once, and says which number it has. Files count from 1.
+fn put_files<'a>(names: impl Iterator<Item = &'a [u8]>, out: &mut Vec<u8>) -> Option<HashMap<&'a [u8], u64>> {
+    let mut files = HashMap::new();
+    let mut last = None;
+    for name in names {
+        if last == Some(name) {
+            continue;
+        }
+        last = Some(name);
+        files.try_reserve(1).ok()?;
+        let next = files.len() as u64 + 1;
+        files.entry(name).or_insert_with(|| {
+            out.extend_from_slice(name);
+            // The end of the name; the directory is in it; neither time nor size.
+            out.extend_from_slice(&[0, 0, 0, 0]);
+            next
+        });
+    }
+    out.push(0);
+    Some(files)
+}
+
+struct Row {
+    offset: u64,
+    line: i64,
+    column: u64,
+    file: u64,
+}
+
+impl Row {
+    /// Writes what leads from this row to the next one. `None` if that does not lie behind.
+    fn step(&self, next: &Row, out: &mut Vec<u8>) -> Option<()> {
+        let advance = next.offset.checked_sub(self.offset)?;
+        if next.file != self.file {
+            out.push(DW_LNS_SET_FILE);
+            put_unsigned(out, next.file);
+        }
+        if next.column != self.column {
+            out.push(DW_LNS_SET_COLUMN);
+            put_unsigned(out, next.column);
+        }
+        let lines = next.line - self.line;
+        let small = Range { start: LINE_BASE, end: LINE_BASE + LINE_RANGE };
+        let special = i64::try_from(advance).ok().and_then(|advance| advance.checked_mul(LINE_RANGE));
+        let special = special.and_then(|advance| (lines - LINE_BASE + OPCODE_BASE).checked_add(advance));
+        match special.and_then(|special| u8::try_from(special).ok()).filter(|_| small.contains(&lines)) {
+            Some(opcode) => out.push(opcode),
+            None => {
+                out.push(DW_LNS_ADVANCE_LINE);
+                put_signed(out, lines);
+                out.push(DW_LNS_ADVANCE_PC);
+                put_unsigned(out, advance);
+                out.push(DW_LNS_COPY);
+            }
+        }
+        Some(())
+    }
+}
+
+fn put_unsigned(out: &mut Vec<u8>, value: u64) {
+    // Writing to a vector cannot fail.
+    let _ = unsigned(out, value);
+}
+
+fn put_signed(out: &mut Vec<u8>, value: i64) {
+    let _ = signed(out, value);
+}

@@ -1,0 +1,127 @@
+//! `.eh_frame` of a region: the entries that `format/cfi` has made for each piece of code, with their pointers changed for where
+//! they and the code lie in the file. CIEs that are alike are there once.
+//!
+//! The section is only appended to. It has no zero word at its end, over which the next entry would have to be written while
+//! somebody reads it: its size is in its header.
+
+use std::collections::HashMap;
+
+use crate::format::jitdump::raw::u32_at;
+
+/// Different CIEs that are remembered. Compilers have a handful.
+const CIES_MAX: usize = 1024;
+
+/// An entry for the search table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Where the code begins that the FDE describes, in bytes from the start of the function.
+    pub start: u32,
+    /// Offset of the FDE in the section.
+    pub fde: u32,
+}
+
+/// Where in an FDE the size of its code is. With 0 there it describes nothing.
+pub const FDE_RANGE: u64 = 12;
+
+/// The CIEs that a section has.
+#[derive(Debug, Default)]
+pub struct Frames {
+    cies: HashMap<Vec<u8>, u32>,
+}
+
+/// Where the entries go.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// Size of the code.
+    pub code_size: u64,
+    /// How far behind the start of the section it begins.
+    pub code: u64,
+    /// Size of the section so far.
+    pub at: u64,
+    /// How large it may become.
+    pub room: u64,
+}
+
+impl Frames {
+    /// Appends the entries of an `.eh_frame` that was made to lie behind code of this size (rounded up to 8), with what the search
+    /// table is to say of them. Entries for anything but this code are left out. `None` if there is no room, no memory, or a
+    /// distance does not fit; then nothing has changed.
+    pub fn append(&mut self, section: &[u8], to: &Target, out: &mut Vec<u8>, rows: &mut Vec<Row>) -> Option<()> {
+        let (out_len, rows_len) = (out.len(), rows.len());
+        let done = self.try_to_append(section, to, out, rows, out_len);
+        if done.is_none() {
+            out.truncate(out_len);
+            rows.truncate(rows_len);
+            self.cies.retain(|_, &mut at| u64::from(at) < to.at);
+        }
+        done
+    }
+
+    fn try_to_append(
+        &mut self,
+        section: &[u8],
+        to: &Target,
+        out: &mut Vec<u8>,
+        rows: &mut Vec<Row>,
+        begin: usize,
+    ) -> Option<()> {
+        out.try_reserve(section.len()).ok()?;
+        let mut next = 0;
+        while let Some(length) = u32_at(section, next).filter(|&length| length != 0) {
+            let at = next;
+            next = at.checked_add(length as usize)?.checked_add(4)?;
+            let entry = section.get(at..next)?;
+            let back = u32_at(entry, 4)?;
+            if back == 0 {
+                continue;
+            }
+            // From the field to the code, and from the field back to where the section begins, which is behind the code.
+            let section_at = i64::try_from(to.code_size.checked_next_multiple_of(8)?).ok()?;
+            let start = i64::from(u32_at(entry, 8)? as i32).checked_add(section_at)?.checked_add(at as i64 + 8)?;
+            let range = u32_at(entry, 12)?;
+            let Ok(start) = u32::try_from(start) else { continue };
+            if u64::from(start) + u64::from(range) > to.code_size || range == 0 {
+                continue;
+            }
+            let cie = entry_at(section, (at + 4).checked_sub(back as usize)?)?;
+            let cie = self.cie(cie, to, out, begin)?;
+            let fde = u32::try_from(to.at + (out.len() - begin) as u64).ok()?;
+            // What was left out of this section may make room for CIEs that were not counted on; but never by more.
+            out.try_reserve(entry.len()).ok()?;
+            rows.try_reserve(1).ok()?;
+            let copy = out.len();
+            out.extend_from_slice(entry);
+            let field = i64::from(fde) + 8;
+            let code = i64::try_from(to.code).ok()?.checked_add(i64::from(start))?;
+            let code = i32::try_from(code - field).ok()?;
+            out.get_mut(copy + 4..copy + 8)?.copy_from_slice(&(fde + 4 - cie).to_ne_bytes());
+            out.get_mut(copy + 8..copy + 12)?.copy_from_slice(&code.to_ne_bytes());
+            rows.push(Row { start, fde });
+        }
+        (to.at + (out.len() - begin) as u64 <= to.room).then_some(())
+    }
+
+    /// Where this CIE is, which is appended if there is none like it.
+    fn cie(&mut self, cie: &[u8], to: &Target, out: &mut Vec<u8>, begin: usize) -> Option<u32> {
+        if let Some(&at) = self.cies.get(cie) {
+            return Some(at);
+        }
+        let at = u32::try_from(to.at + (out.len() - begin) as u64).ok()?;
+        out.try_reserve(cie.len()).ok()?;
+        out.extend_from_slice(cie);
+        if self.cies.len() < CIES_MAX {
+            let mut key = Vec::new();
+            key.try_reserve_exact(cie.len()).ok()?;
+            key.extend_from_slice(cie);
+            self.cies.try_reserve(1).ok()?;
+            self.cies.insert(key, at);
+        }
+        Some(at)
+    }
+}
+
+/// A whole entry.
+fn entry_at(section: &[u8], at: usize) -> Option<&[u8]> {
+    let length = u32_at(section, at)? as usize;
+    section.get(at..at.checked_add(length)?.checked_add(4)?)
+}

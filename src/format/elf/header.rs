@@ -1,0 +1,176 @@
+//! The header page: everything that says where the rest of the file is, in one block that is written at once.
+
+use std::ops::Range;
+
+use super::debug::ABBREV;
+use super::SYMBOL_SIZE;
+use crate::format::put::Put;
+use crate::sys::arch::ELF_MACHINE;
+
+/// Size of the page.
+pub const HEADER_SIZE: usize = 4096;
+
+const ELF_HEADER: u16 = 64;
+const PROGRAM_HEADER: u16 = 56;
+const SECTION_HEADER: u16 = 64;
+
+const ET_DYN: u16 = 3;
+const PT_LOAD: u32 = 1;
+const PT_NOTE: u32 = 4;
+const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
+const PF_X: u32 = 1;
+const PF_R: u32 = 4;
+const SHT_PROGBITS: u32 = 1;
+const SHT_SYMTAB: u32 = 2;
+const SHT_STRTAB: u32 = 3;
+const SHT_NOTE: u32 = 7;
+const SHF_ALLOC: u64 = 2;
+const SHF_EXECINSTR: u64 = 4;
+const NT_GNU_BUILD_ID: u32 = 3;
+
+/// Where the parts in the page lie. There is room for three program headers before them.
+const NOTE_AT: usize = 232;
+const NOTE_SIZE: usize = 36;
+const ABBREV_AT: usize = NOTE_AT + NOTE_SIZE + 4;
+const NAMES_AT: usize = 384;
+const SECTIONS_AT: usize = 640;
+
+/// Names of sections, as in `.shstrtab`.
+const NAMES: &[u8] = b"\0.text\0.note.gnu.build-id\0.eh_frame\0.eh_frame_hdr\0.symtab\0.strtab\0\
+    .debug_abbrev\0.debug_info\0.debug_line\0.debug_aranges\0.shstrtab\0";
+
+const _: () = assert!(ABBREV_AT + ABBREV.len() <= NAMES_AT && NAMES_AT + NAMES.len() <= SECTIONS_AT);
+
+/// What a file consists of. Sections that are empty are left out, but for `.text`, which is always the first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Image {
+    /// The code. The segment that is loaded ends with it.
+    pub text: Range<u64>,
+    pub eh_frame: Range<u64>,
+    pub eh_frame_hdr: Range<u64>,
+    /// Left out too if it has nothing but the null symbol.
+    pub symtab: Range<u64>,
+    pub strtab: Range<u64>,
+    pub debug_info: Range<u64>,
+    pub debug_line: Range<u64>,
+    pub debug_aranges: Range<u64>,
+    /// A file that changes has none: perf's cache would keep the first content that it sees under one.
+    pub build_id: Option<[u8; 20]>,
+}
+
+struct Section<'a> {
+    name: &'static str,
+    kind: u32,
+    flags: u64,
+    range: &'a Range<u64>,
+    align: u64,
+}
+
+impl Image {
+    /// The first page of the file.
+    pub fn header_page(&self) -> [u8; HEADER_SIZE] {
+        let mut page = [0; HEADER_SIZE];
+        let in_page = |at: usize, len: usize| at as u64..(at + len) as u64;
+        let note = if self.build_id.is_some() { in_page(NOTE_AT, NOTE_SIZE) } else { 0..0 };
+        let abbrev = if self.debug_info.is_empty() { 0..0 } else { in_page(ABBREV_AT, ABBREV.len()) };
+        let names = in_page(NAMES_AT, NAMES.len());
+        let has_symbols = self.symtab.end - self.symtab.start > SYMBOL_SIZE as u64;
+        let (symtab, strtab) = if has_symbols { (&self.symtab, &self.strtab) } else { (&(0..0), &(0..0)) };
+
+        let section = |name, kind, flags, range, align| Section { name, kind, flags, range, align };
+        let all = [
+            section(".text", SHT_PROGBITS, SHF_ALLOC | SHF_EXECINSTR, &self.text, 16),
+            section(".note.gnu.build-id", SHT_NOTE, SHF_ALLOC, &note, 4),
+            section(".eh_frame", SHT_PROGBITS, SHF_ALLOC, &self.eh_frame, 8),
+            section(".eh_frame_hdr", SHT_PROGBITS, SHF_ALLOC, &self.eh_frame_hdr, 4),
+            section(".symtab", SHT_SYMTAB, 0, symtab, 8),
+            section(".strtab", SHT_STRTAB, 0, strtab, 1),
+            section(".debug_abbrev", SHT_PROGBITS, 0, &abbrev, 1),
+            section(".debug_info", SHT_PROGBITS, 0, &self.debug_info, 1),
+            section(".debug_line", SHT_PROGBITS, 0, &self.debug_line, 1),
+            section(".debug_aranges", SHT_PROGBITS, 0, &self.debug_aranges, 1),
+            section(".shstrtab", SHT_STRTAB, 0, &names, 1),
+        ];
+        let mut at = SECTIONS_AT + usize::from(SECTION_HEADER);
+        let mut count = 1;
+        for section in all.iter().filter(|section| section.name == ".text" || !section.range.is_empty()) {
+            put_section(&mut page, at, section, count);
+            at += usize::from(SECTION_HEADER);
+            count += 1;
+        }
+
+        let mut segments = 1;
+        put_segment(&mut page, 0, PT_LOAD, PF_R | PF_X, &(0..self.text.end), HEADER_SIZE as u64);
+        for (kind, range) in [(PT_GNU_EH_FRAME, &self.eh_frame_hdr), (PT_NOTE, &note)] {
+            if !range.is_empty() {
+                put_segment(&mut page, segments, kind, PF_R, range, 4);
+                segments += 1;
+            }
+        }
+        if let Some(build_id) = &self.build_id {
+            let mut put = Put::new(&mut page[NOTE_AT..NOTE_AT + NOTE_SIZE]);
+            put.u32(4);
+            put.u32(build_id.len() as u32);
+            put.u32(NT_GNU_BUILD_ID);
+            put.bytes(b"GNU\0");
+            put.bytes(build_id);
+            debug_assert!(put.is_full());
+        }
+        page[ABBREV_AT..ABBREV_AT + ABBREV.len()].copy_from_slice(ABBREV);
+        page[NAMES_AT..NAMES_AT + NAMES.len()].copy_from_slice(NAMES);
+        put_elf_header(&mut page, segments as u16, count as u16);
+        page
+    }
+}
+
+fn put_elf_header(page: &mut [u8], segments: u16, sections: u16) {
+    let mut put = Put::new(&mut page[..usize::from(ELF_HEADER)]);
+    // 64 bits, this machine's byte order, version 1, System V.
+    put.bytes(b"\x7fELF");
+    put.bytes(&[2, if cfg!(target_endian = "little") { 1 } else { 2 }, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    put.bytes(&ET_DYN.to_ne_bytes());
+    put.bytes(&(ELF_MACHINE as u16).to_ne_bytes());
+    put.u32(1);
+    put.u64(0);
+    put.u64(u64::from(ELF_HEADER));
+    put.u64(SECTIONS_AT as u64);
+    put.u32(0);
+    for value in [ELF_HEADER, PROGRAM_HEADER, segments, SECTION_HEADER, sections, sections - 1] {
+        put.bytes(&value.to_ne_bytes());
+    }
+    debug_assert!(put.is_full());
+}
+
+fn put_segment(page: &mut [u8], index: usize, kind: u32, flags: u32, range: &Range<u64>, align: u64) {
+    let at = usize::from(ELF_HEADER) + index * usize::from(PROGRAM_HEADER);
+    let len = range.end - range.start;
+    let mut put = Put::new(&mut page[at..at + usize::from(PROGRAM_HEADER)]);
+    put.u32(kind);
+    put.u32(flags);
+    for value in [range.start, range.start, range.start, len, len, align] {
+        put.u64(value);
+    }
+    debug_assert!(put.is_full());
+}
+
+fn put_section(page: &mut [u8], at: usize, section: &Section<'_>, index: u32) {
+    let len = section.range.end - section.range.start;
+    let name = NAMES.windows(section.name.len()).position(|name| name == section.name.as_bytes()).unwrap_or(0);
+    // The strings of the symbols are in the section behind theirs; all symbols are local.
+    let (link, info, entry) = match section.kind {
+        SHT_SYMTAB => (index + 1, (len / SYMBOL_SIZE as u64) as u32, SYMBOL_SIZE as u64),
+        _ => (0, 0, 0),
+    };
+    let mut put = Put::new(&mut page[at..at + usize::from(SECTION_HEADER)]);
+    put.u32(name as u32);
+    put.u32(section.kind);
+    put.u64(section.flags);
+    put.u64(if section.flags & SHF_ALLOC == 0 { 0 } else { section.range.start });
+    put.u64(section.range.start);
+    put.u64(len);
+    put.u32(link);
+    put.u32(info);
+    put.u64(section.align);
+    put.u64(entry);
+    debug_assert!(put.is_full());
+}

@@ -1,0 +1,35 @@
+//! The ELF file of a code region: a shared object that is made of one page of headers, tables that are only appended to, and the
+//! code. Addresses in it are offsets in the file (System V ABI, "Object Files"; LSB 5.0 Core, 10.6, for the search table).
+//!
+//! Everything here is made for one function at a time, so that the next one costs as much as the first.
+
+pub mod debug;
+pub mod frames;
+pub mod header;
+pub mod search;
+
+use super::put::Put;
+
+/// Size of a symbol.
+pub const SYMBOL_SIZE: usize = 24;
+
+/// The section `.text`, in symbols.
+const TEXT: u8 = 1;
+
+/// `STB_LOCAL`, `STT_FUNC`. Local, as in the objects that perf makes of a jitdump: no two of those may not have one name, and
+/// perf takes them all the same (linux tools/perf/util/symbol-elf.c, `elf_sym__is_function`).
+const LOCAL_FUNCTION: u8 = 2;
+
+/// A function in `.symtab`. `name` is an offset in `.strtab`.
+pub fn symbol(name: u32, addr: u64, size: u64) -> [u8; SYMBOL_SIZE] {
+    let mut out = [0; SYMBOL_SIZE];
+    let mut put = Put::new(&mut out);
+    put.u32(name);
+    put.u8(LOCAL_FUNCTION);
+    put.u8(0);
+    put.bytes(&u16::from(TEXT).to_ne_bytes());
+    put.u64(addr);
+    put.u64(size);
+    debug_assert!(put.is_full());
+    out
+}

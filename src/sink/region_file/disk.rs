@@ -1,0 +1,70 @@
+//! Writing to places of a file, whole or not at all for those who read it by its header.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use crate::sys::file::Held;
+
+/// How much is copied at once.
+const COPY: usize = 128 << 10;
+
+#[cfg(test)]
+type Hook = Box<dyn FnMut(&File, u64, &[u8]) -> io::Result<()> + Send>;
+
+/// An open file.
+pub struct Disk {
+    file: Held,
+    /// Told of each write before it happens, which fails if this does.
+    #[cfg(test)]
+    pub before_write: Option<Hook>,
+}
+
+impl std::fmt::Debug for Disk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.file.fmt(f)
+    }
+}
+
+impl Disk {
+    pub fn new(file: File) -> io::Result<Disk> {
+        crate::sys::file::allow_any_place(&file)?;
+        Ok(Disk {
+            file: Held::new(file)?,
+            #[cfg(test)]
+            before_write: None,
+        })
+    }
+
+    /// Fails if somebody has closed the file. To be asked once before some writes.
+    pub fn check(&self) -> io::Result<()> {
+        self.file.checked().map(drop)
+    }
+
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    pub fn write(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        #[cfg(test)]
+        if let Some(hook) = &mut self.before_write {
+            hook(&self.file, at, bytes)?;
+        }
+        self.file.write_all_at(bytes, at)
+    }
+
+    /// Copies what is in a part of another file, or of this one if `from` is `None`.
+    pub fn copy(&mut self, from: Option<&Disk>, from_at: u64, to_at: u64, len: u64) -> io::Result<()> {
+        let mut buffer = Vec::new();
+        buffer.try_reserve_exact(len.min(COPY as u64) as usize)?;
+        buffer.resize(len.min(COPY as u64) as usize, 0);
+        let mut done = 0;
+        while done < len {
+            let piece = &mut buffer[..(len - done).min(COPY as u64) as usize];
+            from.map_or(&*self.file, Disk::file).read_exact_at(piece, from_at + done)?;
+            self.write(to_at + done, piece)?;
+            done += piece.len() as u64;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,57 @@
+//! A copy of a region's file that does not change any more: what it said before its code was replaced.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+
+use super::disk::Disk;
+use super::{RegionFile, PAGE};
+use crate::format::elf::header::{Image, HEADER_SIZE};
+
+/// Code that is not further apart is copied together.
+const GAP: u64 = 4096;
+
+impl RegionFile {
+    /// Writes what this file says, or is about to say, to an empty one; with the bytes of the code, as the file has them now, if
+    /// that is asked for. The code lies at the same place, and without gaps behind it what is not unwind tables.
+    pub fn snapshot(&self, to: File, with_text: bool, build_id: [u8; 20]) -> io::Result<()> {
+        self.disk.check()?;
+        let mut to = Disk::new(to)?;
+        let text = self.text();
+        to.file().set_len(text.end)?;
+        if with_text {
+            self.code_ranges(|range| to.copy(Some(&self.disk), range.start, range.start, range.end - range.start))?;
+        }
+        let mut end = text.end.checked_next_multiple_of(PAGE).ok_or(io::ErrorKind::InvalidInput)?;
+        let mut copy = |part: &super::Part, to: &mut Disk| {
+            let range = part.copy_to(&self.disk, to, end)?;
+            end = range.end.next_multiple_of(8);
+            io::Result::Ok(range)
+        };
+        let image = Image {
+            symtab: copy(&self.symtab, &mut to)?,
+            strtab: copy(&self.strtab, &mut to)?,
+            debug_info: copy(&self.debug_info, &mut to)?,
+            debug_line: copy(&self.debug_line, &mut to)?,
+            debug_aranges: copy(&self.debug_aranges, &mut to)?,
+            eh_frame: self.eh_frame.copy_to(&self.disk, &mut to, HEADER_SIZE as u64)?,
+            eh_frame_hdr: self.table.copy_to(&mut to)?,
+            text,
+            build_id: Some(build_id),
+        };
+        to.write(0, &image.header_page())
+    }
+
+    /// The parts of the file in which code is known.
+    fn code_ranges(&self, mut each: impl FnMut(Range<u64>) -> io::Result<()>) -> io::Result<()> {
+        let mut range = 0..0;
+        for (&offset, known) in &self.known {
+            let at = self.place.text + u64::from(offset);
+            if range.end > 0 && at - range.end > GAP {
+                each(std::mem::replace(&mut range, at..at))?;
+            }
+            range = if range.end == 0 { at } else { range.start }..at + u64::from(known.size);
+        }
+        each(range)
+    }
+}

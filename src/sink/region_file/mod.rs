@@ -1,0 +1,420 @@
+//! The file behind a code region: an ELF file that grows while the code in it runs, and that anybody may open at any moment.
+//!
+//! ```text
+//! 0        header page            says where everything is; written last, by one write
+//! 4096     .eh_frame              appended to
+//!          .eh_frame_hdr, twice   one is in use: appended to while new code lies highest, else the other one is written
+//! text     .text                  the code, which others write, through a mapping or `write_code`
+//!          .symtab, .strtab, .debug_*   appended to; see `part`
+//! ```
+//! The tables lie below the text: unwinders that count from the lowest mapping of a file then count right.
+//!
+//! Nothing is written through a mapping, so that a full disk is an error and no signal. Whoever calls has SIGXFSZ blocked.
+
+mod disk;
+mod final_copy;
+mod part;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::time::Duration;
+
+use crate::format::elf::debug::{self, Addresses};
+use crate::format::elf::frames::{self, Frames, FDE_RANGE};
+use crate::format::elf::header::{Image, HEADER_SIZE};
+use crate::format::elf::{search, symbol, SYMBOL_SIZE};
+use crate::format::jitdump::id;
+use crate::format::jitdump::raw::{RawRecord, RawRecords};
+
+use disk::Disk;
+use part::{Part, Space};
+use table::Table;
+
+/// The largest page that the supported systems have.
+const PAGE: u64 = 64 << 10;
+/// The least room for `.eh_frame`.
+const EH_FRAME_MIN: u64 = 64 << 10;
+/// Each search table has this part of the room that `.eh_frame` has: an FDE has about 40 bytes, a row 8.
+const HDR_SHARE: u64 = 4;
+/// Bytes that wait for a file that cannot be written.
+const WAITING_MAX: usize = 64 << 20;
+/// After this time nobody reads by a header that has been replaced.
+const READING: Duration = Duration::from_secs(5);
+/// Unwinders count in 32 bits with a sign.
+const UNWINDING_MAX: u64 = i32::MAX as u64;
+
+/// Where the parts of a region lie in its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Offset of the code, a multiple of the page size and not below `tables_len`.
+    pub text: u64,
+    /// How long the code is.
+    pub text_len: u64,
+    /// How long it may become: what lies behind it begins behind that.
+    pub text_room: u64,
+    /// Bytes from the start of the file on that are for the header page and the tables; see [`RegionFile::tables_room`].
+    pub tables_len: u64,
+}
+
+/// A piece of code.
+#[derive(Clone, Copy, Debug)]
+pub struct Code<'a> {
+    /// From the start of the text.
+    pub offset: u64,
+    pub size: u64,
+    /// Cleaned name without NUL.
+    pub name: &'a [u8],
+    /// The jitdump records before its LOAD, without those of a stand-in: DEBUG_INFO, UNWINDING_INFO, both, or nothing.
+    pub preface: &'a [u8],
+}
+
+/// What is not in the file though it should be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Code without a name, and so without anything: outside of the region, or there was no memory for it.
+    pub names: u64,
+    /// Code without unwind tables: they are full, or too far away.
+    pub tables: u64,
+    /// Code without source lines.
+    pub lines: u64,
+}
+
+/// What the file says of a piece of code.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    size: u32,
+    /// Which symbol it is.
+    symbol: u32,
+    lines: Option<Addresses>,
+}
+
+/// The file.
+#[derive(Debug)]
+pub struct RegionFile {
+    disk: Disk,
+    place: Place,
+    space: Space,
+    frames: Frames,
+    eh_frame: Part,
+    table: Table,
+    symtab: Part,
+    strtab: Part,
+    debug_info: Part,
+    debug_line: Part,
+    debug_aranges: Part,
+    /// By offset in the text. No two overlap.
+    known: BTreeMap<u32, Known>,
+    /// What the header page says.
+    published: Image,
+    /// What the page in the file says has to be taken back before anything else is written.
+    cleared: bool,
+    build_id: Option<[u8; 20]>,
+    left_out: LeftOut,
+}
+
+impl RegionFile {
+    /// How many bytes the header page and the tables need for text of this length: a multiple of every page size.
+    pub fn tables_room(text_len: u64) -> u64 {
+        let eh_frame = text_len.max(EH_FRAME_MIN);
+        let hdr = eh_frame / HDR_SHARE;
+        (HEADER_SIZE as u64).saturating_add(eh_frame).saturating_add(2 * hdr).saturating_add(PAGE - 1) / PAGE * PAGE
+    }
+
+    /// Makes of an empty file one of a region that has no code yet. It is not to be written to by anybody else, but for the text.
+    pub fn create(file: File, place: Place) -> io::Result<RegionFile> {
+        let (eh_frame, slots) = split(place.tables_len).ok_or(io::ErrorKind::InvalidInput)?;
+        let text_end =
+            place.text.checked_add(place.text_room.max(place.text_len)).and_then(|end| end.checked_add(PAGE - 1));
+        let end = text_end.ok_or(io::ErrorKind::InvalidInput)? / PAGE * PAGE;
+        if place.text < place.tables_len || place.text_room > u32::MAX.into() || place.text_len > u32::MAX.into() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let place = Place { text_room: place.text_room.max(place.text_len), ..place };
+        let disk = Disk::new(file)?;
+        disk.file().set_len(place.text + place.text_len)?;
+        let mut file = RegionFile {
+            disk,
+            place,
+            space: Space::new(end),
+            frames: Frames::default(),
+            table: Table::new(slots, eh_frame.start, place.text),
+            eh_frame: Part::fixed(eh_frame),
+            symtab: Part::growing(),
+            strtab: Part::growing(),
+            debug_info: Part::growing(),
+            debug_line: Part::growing(),
+            debug_aranges: Part::growing(),
+            known: BTreeMap::new(),
+            published: Image::default(),
+            cleared: false,
+            build_id: None,
+            left_out: LeftOut::default(),
+        };
+        file.publish()?;
+        Ok(file)
+    }
+
+    /// Takes note of code. It replaces what is known of code that it overlaps.
+    pub fn add(&mut self, code: &Code<'_>) {
+        if self.try_to_add(code).is_none() {
+            self.left_out.names += 1;
+        }
+    }
+
+    fn try_to_add(&mut self, code: &Code<'_>) -> Option<()> {
+        let end = code.offset.checked_add(code.size).filter(|&end| end <= self.place.text_len)?;
+        let (offset, size) = (u32::try_from(code.offset).ok()?, u32::try_from(code.size).ok()?);
+        if size == 0 {
+            return None;
+        }
+        self.forget(code.offset..end);
+        let waiting = [&self.symtab, &self.strtab, &self.debug_info, &self.debug_line].map(Part::waiting);
+        if waiting.iter().sum::<usize>() > WAITING_MAX {
+            return None;
+        }
+        if self.symtab.end() == 0 {
+            self.symtab.pending.try_reserve(SYMBOL_SIZE).ok()?;
+            self.strtab.pending.try_reserve(1).ok()?;
+            self.symtab.pending.extend_from_slice(&[0; SYMBOL_SIZE]);
+            self.strtab.pending.push(0);
+        }
+        let name = u32::try_from(self.strtab.end()).ok()?;
+        let number = u32::try_from(self.symtab.end() / SYMBOL_SIZE as u64).ok()?;
+        self.symtab.pending.try_reserve(SYMBOL_SIZE).ok()?;
+        self.strtab.pending.try_reserve(code.name.len() + 1).ok()?;
+        self.symtab.pending.extend_from_slice(&symbol(name, self.place.text + code.offset, code.size));
+        self.strtab.pending.extend_from_slice(code.name);
+        self.strtab.pending.push(0);
+
+        let mut lines = None;
+        for record in RawRecords::from(code.preface, 0) {
+            match record.id {
+                id::DEBUG_INFO => {
+                    lines = self.add_lines(&record, code);
+                    self.left_out.lines += u64::from(lines.is_none());
+                }
+                id::UNWINDING_INFO if self.add_tables(&record, code).is_none() => self.left_out.tables += 1,
+                _ => {}
+            }
+        }
+        self.known.insert(offset, Known { size, symbol: number, lines });
+        Some(())
+    }
+
+    fn add_lines(&mut self, record: &RawRecord<'_>, code: &Code<'_>) -> Option<Addresses> {
+        let function = debug::Function { name: code.name, addr: self.place.text + code.offset, size: code.size };
+        let (info, line, aranges) = (&mut self.debug_info, &mut self.debug_line, &mut self.debug_aranges);
+        let behind = |part: &Part| part.end() - part.pending.len() as u64;
+        let to = debug::Sections {
+            info: (behind(info), &mut info.pending),
+            line: (behind(line), &mut line.pending),
+            aranges: (behind(aranges), &mut aranges.pending),
+        };
+        debug::append(record, &function, to)
+    }
+
+    fn add_tables(&mut self, record: &RawRecord<'_>, code: &Code<'_>) -> Option<()> {
+        let (section, _) = record.unwinding_info()?.tables()?;
+        let addr = self.place.text + code.offset;
+        if addr.checked_add(code.size)? > UNWINDING_MAX {
+            return None;
+        }
+        let part = &mut self.eh_frame;
+        let to =
+            frames::Target { code_size: code.size, code: addr - part.range().start, at: part.end(), room: part.room() };
+        let mut rows = Vec::new();
+        let (kept, offset) = (part.pending.len(), code.offset as u32);
+        self.frames.append(section, &to, &mut part.pending, &mut rows)?;
+        let room = self.table.has_room(rows.len());
+        if !room {
+            // What has been appended stays: CIEs in it may be remembered. But nobody is to find the FDEs.
+            for row in &rows {
+                part.patch(u64::from(row.fde) + FDE_RANGE, &[0; 4]);
+            }
+            return None;
+        }
+        debug_assert!(kept <= part.pending.len());
+        for row in rows {
+            self.table.add(search::Row { start: offset + row.start, fde: row.fde });
+        }
+        Some(())
+    }
+
+    /// Forgets code that overlaps a part of the text.
+    fn forget(&mut self, range: Range<u64>) {
+        let Ok(end) = u32::try_from(range.end) else { return };
+        while let Some((&offset, &known)) = self.known.range(..end).next_back() {
+            let old = u64::from(offset)..u64::from(offset) + u64::from(known.size);
+            if old.end <= range.start {
+                return;
+            }
+            self.known.remove(&offset);
+            self.symtab.patch(u64::from(known.symbol) * SYMBOL_SIZE as u64, &[0; SYMBOL_SIZE]);
+            let eh_frame = &mut self.eh_frame;
+            self.table.remove(old, |fde| eh_frame.patch(u64::from(fde) + FDE_RANGE, &[0; 4]));
+            if let Some(lines) = known.lines {
+                // Where no code ever is.
+                let nowhere = [0; 8];
+                lines.info.iter().for_each(|&at| self.debug_info.patch(at.into(), &nowhere));
+                self.debug_line.patch(lines.line.into(), &nowhere);
+                self.debug_aranges.patch(lines.aranges.into(), &nowhere);
+            }
+        }
+    }
+
+    /// Brings the file up to date. New code that does not lie highest gets into the search table when that is due, or `now`. After an
+    /// error the file says what it said before, and the next call tries again.
+    pub fn write(&mut self, now: bool) -> io::Result<()> {
+        let due = self.table.has_work() && (now || self.table.is_due());
+        if !due && !self.has_news() {
+            return Ok(());
+        }
+        self.disk.check()?;
+        if self.cleared {
+            self.publish_as(Image { text: self.text(), build_id: self.build_id, ..Image::default() })?;
+            self.cleared = false;
+        }
+        for part in [
+            &mut self.eh_frame,
+            &mut self.strtab,
+            &mut self.symtab,
+            &mut self.debug_line,
+            &mut self.debug_info,
+            &mut self.debug_aranges,
+        ] {
+            part.write(&mut self.disk, &mut self.space)?;
+        }
+        self.table.write(&mut self.disk, now)?;
+        self.publish()?;
+        self.table.count(&mut self.disk)?;
+        self.space.give_back(&self.disk, READING);
+        Ok(())
+    }
+
+    fn parts(&self) -> [&Part; 6] {
+        [&self.eh_frame, &self.symtab, &self.strtab, &self.debug_info, &self.debug_line, &self.debug_aranges]
+    }
+
+    /// Whether something can be written at once.
+    fn has_news(&self) -> bool {
+        self.cleared
+            || self.parts().iter().any(|part| part.has_news())
+            || self.table.has_news()
+            || self.published != self.image()
+    }
+
+    /// Whether `write` has something to do, now or when it is due.
+    pub fn has_work(&self) -> bool {
+        self.has_news() || self.table.has_work()
+    }
+
+    fn text(&self) -> Range<u64> {
+        self.place.text..self.place.text + self.place.text_len
+    }
+
+    /// What is in the file.
+    fn image(&self) -> Image {
+        Image {
+            text: self.text(),
+            eh_frame: self.eh_frame.range(),
+            eh_frame_hdr: self.table.range(),
+            symtab: self.symtab.range(),
+            strtab: self.strtab.range(),
+            debug_info: self.debug_info.range(),
+            debug_line: self.debug_line.range(),
+            debug_aranges: self.debug_aranges.range(),
+            build_id: self.build_id,
+        }
+    }
+
+    fn publish(&mut self) -> io::Result<()> {
+        self.publish_as(self.image())
+    }
+
+    fn publish_as(&mut self, image: Image) -> io::Result<()> {
+        if self.published == image {
+            return Ok(());
+        }
+        self.disk.write(0, &image.header_page())?;
+        self.published = image;
+        self.space.published();
+        Ok(())
+    }
+
+    /// The text is longer or shorter now, by `Place::text_room` at most. Known by the file with the next `write`.
+    pub fn set_text_len(&mut self, len: u64) -> io::Result<()> {
+        if len > self.place.text_room {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        if self.disk.file().metadata()?.len() < self.place.text + len {
+            self.disk.file().set_len(self.place.text + len)?;
+        }
+        self.place.text_len = len;
+        Ok(())
+    }
+
+    /// Writes code, for those who do not see the file where it runs.
+    pub fn write_code(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let end = offset.checked_add(bytes.len() as u64).filter(|&end| end <= self.place.text_len);
+        end.ok_or(io::ErrorKind::InvalidInput)?;
+        self.disk.check()?;
+        self.disk.write(self.place.text + offset, bytes)
+    }
+
+    /// Forgets all code: what is added from now on is a new generation. The next `write` tells the file.
+    pub fn reset(&mut self) {
+        self.frames = Frames::default();
+        for part in [
+            &mut self.eh_frame,
+            &mut self.symtab,
+            &mut self.strtab,
+            &mut self.debug_info,
+            &mut self.debug_line,
+            &mut self.debug_aranges,
+        ] {
+            part.clear();
+        }
+        self.table.clear();
+        self.known.clear();
+        self.cleared = true;
+    }
+
+    /// Writes everything, for the last time: under a build-id, a file does not change any more.
+    pub fn finish(&mut self, build_id: [u8; 20]) -> io::Result<()> {
+        self.build_id = Some(build_id);
+        self.write(true)?;
+        self.space.give_back(&self.disk, Duration::ZERO);
+        Ok(())
+    }
+
+    /// How many bytes the file has but for the text.
+    pub fn bytes(&self) -> u64 {
+        let parts = self.parts().iter().map(|part| part.end()).sum::<u64>();
+        let table = self.table.range();
+        HEADER_SIZE as u64 + parts + (table.end - table.start)
+    }
+
+    /// How many pieces of code are known.
+    pub fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    pub fn left_out(&self) -> LeftOut {
+        self.left_out
+    }
+}
+
+/// The room for `.eh_frame`, and for each of the two search tables.
+fn split(tables_len: u64) -> Option<(Range<u64>, [Range<u64>; 2])> {
+    let room = tables_len.checked_sub(HEADER_SIZE as u64)?;
+    let hdr = room / (HDR_SHARE + 2) / 16 * 16;
+    let first = tables_len / 16 * 16 - 2 * hdr;
+    let second = first + hdr;
+    // Both slots with at least one row.
+    (hdr >= 32).then_some((HEADER_SIZE as u64..first, [first..second, second..second + hdr]))
+}

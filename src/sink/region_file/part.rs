@@ -1,0 +1,182 @@
+//! A section that is appended to, in a stretch of the file of its own. When that is full it moves to one of twice the size at the
+//! end of the file, so that a byte is copied about once.
+
+use std::io;
+use std::ops::Range;
+use std::time::Instant;
+
+use super::disk::Disk;
+use crate::sys::file;
+
+/// How long the smallest stretch is.
+const ROOM_MIN: u64 = 16 << 10;
+/// A buffer that is larger is given back when it is empty.
+const KEPT: usize = 1 << 20;
+
+/// The end of the file, and stretches that nobody uses any more.
+#[derive(Debug)]
+pub struct Space {
+    pub end: u64,
+    left: Vec<Stretch>,
+}
+
+#[derive(Debug)]
+struct Stretch {
+    /// Since when the header says so.
+    unused: Option<Instant>,
+    range: Range<u64>,
+}
+
+impl Space {
+    pub fn new(end: u64) -> Space {
+        Space { end, left: Vec::new() }
+    }
+
+    /// The header that has just been written says nothing of what was left before.
+    pub fn published(&mut self) {
+        let now = Instant::now();
+        for stretch in &mut self.left {
+            stretch.unused.get_or_insert(now);
+        }
+    }
+
+    /// Gives back what has not been used for some time: somebody may have read the header before.
+    pub fn give_back(&mut self, disk: &Disk, after: std::time::Duration) {
+        self.left.retain(|stretch| {
+            let is_over = stretch.unused.is_some_and(|since| since.elapsed() >= after);
+            if is_over {
+                file::punch(disk.file(), stretch.range.start, stretch.range.end - stretch.range.start);
+            }
+            !is_over
+        });
+    }
+}
+
+/// A section.
+#[derive(Debug)]
+pub struct Part {
+    at: u64,
+    room: u64,
+    /// Whether it stays where it is.
+    fixed: bool,
+    /// Bytes in the file.
+    len: u64,
+    /// Bytes behind those.
+    pub pending: Vec<u8>,
+    /// Bytes in the file that have to change.
+    patches: Vec<(u64, Patch)>,
+}
+
+/// Up to as many bytes as a symbol has.
+type Patch = ([u8; 24], usize);
+
+impl Part {
+    /// One with this room, which is all it gets.
+    pub fn fixed(range: Range<u64>) -> Part {
+        Part { at: range.start, room: range.end - range.start, fixed: true, ..Part::growing() }
+    }
+
+    pub fn growing() -> Part {
+        Part { at: 0, room: 0, fixed: false, len: 0, pending: Vec::new(), patches: Vec::new() }
+    }
+
+    /// How long it is, or will be.
+    pub fn end(&self) -> u64 {
+        self.len + self.pending.len() as u64
+    }
+
+    /// Where it is in the file, as far as it is there.
+    pub fn range(&self) -> Range<u64> {
+        self.at..self.at + self.len
+    }
+
+    /// How many bytes it may have.
+    pub fn room(&self) -> u64 {
+        if self.fixed {
+            self.room
+        } else {
+            u32::MAX.into()
+        }
+    }
+
+    /// Bytes that wait.
+    pub fn waiting(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Whether there is something to write.
+    pub fn has_news(&self) -> bool {
+        !self.pending.is_empty() || !self.patches.is_empty()
+    }
+
+    /// Changes up to 24 bytes that lie somewhere in it.
+    pub fn patch(&mut self, at: u64, bytes: &[u8]) {
+        let Some(pending_at) = at.checked_sub(self.len).and_then(|at| usize::try_from(at).ok()) else {
+            let mut patch = [0; 24];
+            if let (Some(place), Ok(())) = (patch.get_mut(..bytes.len()), self.patches.try_reserve(1)) {
+                place.copy_from_slice(bytes);
+                self.patches.push((at, (patch, bytes.len())));
+            }
+            return;
+        };
+        if let Some(place) = self.pending.get_mut(pending_at..pending_at + bytes.len()) {
+            place.copy_from_slice(bytes);
+        }
+    }
+
+    /// Brings the file up to date. What a header that was written before says of it stays as it is, but for patches.
+    pub fn write(&mut self, disk: &mut Disk, space: &mut Space) -> io::Result<()> {
+        while let Some((at, (bytes, len))) = self.patches.last() {
+            disk.write(self.at + at, &bytes[..*len])?;
+            self.patches.pop();
+        }
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        if self.end() > self.room {
+            self.grow(disk, space)?;
+        }
+        disk.write(self.at + self.len, &self.pending)?;
+        self.len = self.end();
+        self.pending.clear();
+        if self.pending.capacity() > KEPT {
+            self.pending = Vec::new();
+        }
+        Ok(())
+    }
+
+    fn grow(&mut self, disk: &mut Disk, space: &mut Space) -> io::Result<()> {
+        if self.fixed {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        space.left.try_reserve(1)?;
+        let room = self.end().max(self.room + 1).max(ROOM_MIN).next_power_of_two();
+        let at = space.end;
+        disk.copy(None, self.at, at, self.len)?;
+        if self.room > 0 {
+            space.left.push(Stretch { unused: None, range: self.at..self.at + self.room });
+        }
+        (self.at, self.room) = (at, room);
+        space.end += room;
+        Ok(())
+    }
+
+    /// Copies all of it to a place in another file; returns where it is there.
+    pub fn copy_to(&self, from: &Disk, to: &mut Disk, at: u64) -> io::Result<Range<u64>> {
+        to.copy(Some(from), self.at, at, self.len)?;
+        if !self.pending.is_empty() {
+            to.write(at + self.len, &self.pending)?;
+        }
+        for (place, (bytes, len)) in &self.patches {
+            to.write(at + place, &bytes[..*len])?;
+        }
+        Ok(at..at + self.end())
+    }
+
+    /// Forgets what is in it. The room stays.
+    pub fn clear(&mut self) {
+        self.len = 0;
+        self.pending.clear();
+        self.patches.clear();
+    }
+}

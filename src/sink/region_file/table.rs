@@ -1,0 +1,221 @@
+//! The search table of a region's file, in one of two places.
+//!
+//! New rows that come last are appended where the table is: readers do not look behind its count. Others wait until it is due that
+//! all is written in order to the other place, to which the header then leads. (Readers in the middle of the old one go on.)
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use super::disk::Disk;
+use crate::format::elf::search::{Places, Row, COUNT_AT, HEAD_SIZE, ROW_SIZE};
+
+/// The least time between two tables, unless somebody asks for a flush.
+const INTERVAL: Duration = Duration::from_millis(50);
+/// Making them takes at most this part of the writer's time.
+const SHARE: u32 = 20;
+/// The FDE of a row that is to go.
+const DEAD: u32 = u32::MAX;
+
+/// The table.
+#[derive(Debug)]
+pub struct Table {
+    slots: [Range<u64>; 2],
+    eh_frame: u64,
+    text: u64,
+    /// Which place it is in.
+    slot: usize,
+    /// In order.
+    rows: Vec<Row>,
+    /// How many of these are in the file.
+    written: usize,
+    /// How many of these the count says.
+    counted: usize,
+    /// Those in the file are not the first ones of `rows`, or some of them are dead.
+    stale: bool,
+    /// Rows that are to be added.
+    fresh: BTreeMap<u32, u32>,
+    not_before: Instant,
+}
+
+impl Table {
+    pub fn new(slots: [Range<u64>; 2], eh_frame: u64, text: u64) -> Table {
+        Table {
+            slots,
+            eh_frame,
+            text,
+            slot: 0,
+            rows: Vec::new(),
+            written: 0,
+            counted: 0,
+            stale: false,
+            fresh: BTreeMap::new(),
+            not_before: Instant::now(),
+        }
+    }
+
+    /// Whether so many more fit.
+    pub fn has_room(&mut self, more: usize) -> bool {
+        let room = (self.slots[0].end - self.slots[0].start) as usize;
+        let count = self.rows.len() + self.fresh.len() + more;
+        HEAD_SIZE + ROW_SIZE * count <= room && self.rows.try_reserve(self.fresh.len() + more).is_ok()
+    }
+
+    /// Takes note of a row, for which there is room. There is none with this start that lives.
+    pub fn add(&mut self, row: Row) {
+        self.fresh.insert(row.start, row.fde);
+    }
+
+    /// Takes out what leads to code that starts in a part of the text, and says which FDEs these are.
+    pub fn remove(&mut self, range: Range<u64>, mut found: impl FnMut(u32)) {
+        let place = |at: u64| self.rows.partition_point(|row| u64::from(row.start) < at);
+        let (begin, end) = (place(range.start), place(range.end));
+        for row in self.rows.get_mut(begin..end).unwrap_or_default() {
+            if row.fde != DEAD {
+                found(std::mem::replace(&mut row.fde, DEAD));
+                self.stale = true;
+            }
+        }
+        let bounds = range.start as u32..range.end.min(u32::MAX.into()) as u32;
+        while let Some((&start, &fde)) = self.fresh.range(bounds.clone()).next() {
+            self.fresh.remove(&start);
+            found(fde);
+        }
+    }
+
+    pub fn clear(&mut self) {
+        self.rows.clear();
+        self.fresh.clear();
+        (self.written, self.counted, self.stale) = (0, 0, false);
+    }
+
+    /// Whether something waits.
+    pub fn has_work(&self) -> bool {
+        self.stale || !self.fresh.is_empty() || self.has_news()
+    }
+
+    /// Whether something can be written at once.
+    pub fn has_news(&self) -> bool {
+        let goes_on = !self.stale && self.written > 0;
+        self.counted != self.written
+            || self.written == 0 && !self.fresh.is_empty()
+            || goes_on
+                && (self.written < self.rows.len()
+                    || self.behind().is_some_and(|from| self.fresh.range(from..).next().is_some()))
+    }
+
+    /// Whether a new table may be made.
+    pub fn is_due(&self) -> bool {
+        Instant::now() >= self.not_before
+    }
+
+    /// Where code starts that lies behind all that is in order.
+    fn behind(&self) -> Option<u32> {
+        self.rows.last().map_or(Some(0), |row| row.start.checked_add(1))
+    }
+
+    /// Writes what can be appended, or a new table if that is due, or `now`.
+    pub fn write(&mut self, disk: &mut Disk, now: bool) -> io::Result<()> {
+        let merge = (self.stale || self.behind().is_none_or(|from| self.fresh.range(..from).next().is_some()))
+            && (now || self.is_due());
+        if merge || self.written == 0 {
+            if self.rows.is_empty() && self.fresh.is_empty() {
+                self.stale = false;
+                return Ok(());
+            }
+            let begin = Instant::now();
+            self.merge();
+            self.write_other(disk)?;
+            self.not_before = Instant::now() + (begin.elapsed() * SHARE).max(INTERVAL);
+            return Ok(());
+        }
+        if self.stale {
+            return Ok(());
+        }
+        let last = self.behind().map(|from| self.fresh.split_off(&from)).unwrap_or_default();
+        self.rows.extend(last.into_iter().map(|(start, fde)| Row { start, fde }));
+        if self.written < self.rows.len() {
+            let mut bytes = Vec::new();
+            self.push_rows(self.slot, self.written, &mut bytes)?;
+            let at = self.slots[self.slot].start + (HEAD_SIZE + ROW_SIZE * self.written) as u64;
+            disk.write(at, &bytes)?;
+            self.written = self.rows.len();
+        }
+        Ok(())
+    }
+
+    /// Brings all rows in order. There is memory for them.
+    fn merge(&mut self) {
+        self.rows.retain(|row| row.fde != DEAD);
+        let mut old = self.rows.len();
+        let count = old + self.fresh.len();
+        self.rows.resize(count, Row { start: 0, fde: DEAD });
+        // From the end, so that nothing is overwritten that is still wanted.
+        let mut to = count;
+        let fresh = std::mem::take(&mut self.fresh);
+        for (start, fde) in fresh.into_iter().rev() {
+            while old > 0 && self.rows[old - 1].start > start {
+                (old, to) = (old - 1, to - 1);
+                self.rows[to] = self.rows[old];
+            }
+            to -= 1;
+            self.rows[to] = Row { start, fde };
+        }
+        self.stale = true;
+    }
+
+    /// Writes the whole table to the place where it is not.
+    fn write_other(&mut self, disk: &mut Disk) -> io::Result<()> {
+        let slot = 1 - self.slot;
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(HEAD_SIZE)?;
+        bytes.extend_from_slice(&self.places(slot).head(self.rows.len() as u32));
+        self.push_rows(slot, 0, &mut bytes)?;
+        disk.write(self.slots[slot].start, &bytes)?;
+        self.slot = slot;
+        (self.written, self.counted, self.stale) = (self.rows.len(), self.rows.len(), false);
+        Ok(())
+    }
+
+    /// Says how many rows there are, behind the header that says how large the section is.
+    pub fn count(&mut self, disk: &mut Disk) -> io::Result<()> {
+        if self.counted != self.written {
+            disk.write(self.slots[self.slot].start + COUNT_AT, &(self.written as u32).to_ne_bytes())?;
+            self.counted = self.written;
+        }
+        Ok(())
+    }
+
+    /// Where it is in the file, as far as it is there.
+    pub fn range(&self) -> Range<u64> {
+        let at = self.slots[self.slot].start;
+        at..at + if self.written == 0 { 0 } else { (HEAD_SIZE + ROW_SIZE * self.written) as u64 }
+    }
+
+    fn places(&self, slot: usize) -> Places {
+        Places { hdr: self.slots[slot].start, eh_frame: self.eh_frame, text: self.text }
+    }
+
+    fn push_rows(&self, slot: usize, from: usize, bytes: &mut Vec<u8>) -> io::Result<()> {
+        let (places, rows) = (self.places(slot), self.rows.get(from..).unwrap_or_default());
+        bytes.try_reserve_exact(rows.len() * ROW_SIZE)?;
+        rows.iter().for_each(|row| bytes.extend_from_slice(&places.row(row)));
+        Ok(())
+    }
+
+    /// Writes all of it to the first place in another file that is laid out like this one; returns where it is there.
+    pub fn copy_to(&self, to: &mut Disk) -> io::Result<Range<u64>> {
+        let mut all = Table::new(self.slots.clone(), self.eh_frame, self.text);
+        all.rows.try_reserve_exact(self.rows.len() + self.fresh.len())?;
+        all.rows.extend_from_slice(&self.rows);
+        all.fresh = self.fresh.clone();
+        // It writes to the place where it is not.
+        all.slot = 1;
+        all.merge();
+        if !all.rows.is_empty() {
+            all.write_other(to)?;
+        }
+        Ok(all.range())
+    }
+}

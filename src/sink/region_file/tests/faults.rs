@@ -1,0 +1,117 @@
+//! Somebody who reads between any two writes, and writes that fail.
+
+use std::sync::{Arc, Mutex};
+
+use super::*;
+
+/// Adds code in random order, some of it over older code, and writes now and then. After each write that the file sees, whoever
+/// opens it finds an object in order: that is asserted here by reading it before each write and at the end.
+#[test]
+fn the_file_is_in_order_between_any_two_writes() {
+    let mut region = Region::new(1 << 18);
+    let reads = Arc::new(Mutex::new((0, 0)));
+    let shared = reads.clone();
+    region.file.disk.before_write = Some(Box::new(move |file, _, _| {
+        let bytes = bytes_of(file);
+        let mut reads = shared.lock().unwrap();
+        reads.0 += 1;
+        reads.1 = read_anytime(&bytes).max(reads.1);
+        Ok(())
+    }));
+    let mut random = Random(77);
+    for number in 0..500 {
+        let size = 20 + random.below(300);
+        region.add(random.below((1 << 18) - size), Truth::new(number, size));
+        if random.below(3) == 0 {
+            region.file.write(random.below(2) == 0).unwrap();
+        }
+        if number == 300 {
+            region.file.reset();
+            region.truth.clear();
+        }
+    }
+    region.file.disk.before_write = None;
+    region.file.write(true).unwrap();
+    region.check();
+    let (count, most) = *reads.lock().unwrap();
+    assert!(count > 1000 && most > 100, "{count} {most}");
+}
+
+/// What holds at any time: everything that can be read can be read to its end. What a header says that is about to be replaced
+/// may be short of rows, or say more of dead code than there is.
+fn read_anytime(bytes: &[u8]) -> usize {
+    let elf = ElfFile64::<object::Endianness>::parse(bytes).unwrap();
+    let section = |name: &str| elf.section_by_name(name).map_or(&[][..], |section| section.data().unwrap());
+    let mut names = 0;
+    for symbol in elf.symbols().filter(|symbol| symbol.kind() == object::SymbolKind::Text) {
+        assert!(symbol.name().unwrap().starts_with("function "));
+        names += 1;
+    }
+    units(&section, false);
+    let (eh_frame, hdr) = (section(".eh_frame"), section(".eh_frame_hdr"));
+    if hdr.is_empty() {
+        return names;
+    }
+    let address = |name: &str| elf.section_by_name(name).map_or(0, |section| section.address());
+    let bases = BaseAddresses::default().set_eh_frame(address(".eh_frame")).set_eh_frame_hdr(address(".eh_frame_hdr"));
+    let parsed = EhFrameHdr::new(hdr, LittleEndian).parse(&bases, 8).unwrap();
+    let table = parsed.table().unwrap();
+    let section = EhFrame::new(eh_frame, LittleEndian);
+    let mut rows = table.iter(&bases);
+    let mut last = 0;
+    while let Some((start, fde)) = rows.next().unwrap() {
+        assert!(start.pointer() > last);
+        last = start.pointer();
+        let at = gimli::EhFrameOffset((fde.pointer() - address(".eh_frame")) as usize);
+        let fde = section.fde_from_offset(&bases, at, EhFrame::cie_from_offset).unwrap();
+        assert!(fde.initial_address() == last || fde.len() == 0);
+    }
+    names
+}
+
+/// Every write in turn fails, once; nothing is torn then, and the next attempt ends where it would have without.
+#[test]
+fn a_write_that_fails_is_made_up_for() {
+    let mut failures = 0;
+    for fail_at in 0.. {
+        let mut region = Region::new(1 << 18);
+        let writes = Arc::new(Mutex::new(0));
+        let shared = writes.clone();
+        region.file.disk.before_write = Some(Box::new(move |_, _, _| {
+            let mut writes = shared.lock().unwrap();
+            *writes += 1;
+            if *writes - 1 == fail_at {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            Ok(())
+        }));
+        let mut failed = false;
+        let mut random = Random(5);
+        for number in 0..60 {
+            let size = 20 + random.below(300);
+            // Long names, so that parts move.
+            let mut truth = Truth::new(number, size);
+            truth.name += &"x".repeat(900);
+            region.add(random.below((1 << 18) - size), truth);
+            if number % 6 == 0 {
+                let result = region.file.write(true);
+                failed |= result.is_err();
+                read_anytime(&region.bytes());
+                if result.is_err() {
+                    assert!(region.file.has_work());
+                    region.file.write(true).unwrap();
+                }
+                region.check();
+            }
+            if number == 40 {
+                region.file.reset();
+                region.truth.clear();
+            }
+        }
+        if !failed {
+            break;
+        }
+        failures += 1;
+    }
+    assert!(failures > 70, "{failures}");
+}

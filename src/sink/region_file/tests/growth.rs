@@ -1,0 +1,77 @@
+//! What a file costs when there is much code.
+
+use std::sync::{Arc, Mutex};
+
+use std::time::Instant;
+
+use super::*;
+
+/// Counts writes and their bytes.
+fn count(region: &mut Region) -> Arc<Mutex<(u64, u64)>> {
+    let count = Arc::new(Mutex::new((0, 0)));
+    let shared = count.clone();
+    region.file.disk.before_write = Some(Box::new(move |_, _, bytes| {
+        let mut count = shared.lock().unwrap();
+        *count = (count.0 + 1, count.1 + bytes.len() as u64);
+        Ok(())
+    }));
+    count
+}
+
+/// Prints the time for each function, for whoever wants to know.
+#[test]
+fn the_last_function_costs_as_much_as_the_first() {
+    for (order, what) in [(0, "upwards"), (1, "downwards"), (2, "anywhere")] {
+        let mut costs = Vec::new();
+        for functions in [1000u64, 10_000, 100_000] {
+            let mut region = Region::new(functions * 128);
+            let counted = count(&mut region);
+            let prefaces: Vec<_> = (0..30).map(|number| Truth::new(number, 128).preface(BASE)).collect();
+            let begin = Instant::now();
+            for number in 0..functions {
+                let at = match order {
+                    0 => number,
+                    1 => functions - 1 - number,
+                    // Each once, because the factor has no divisor in common with the number.
+                    _ => number * 37_337 % functions,
+                };
+                let preface = &prefaces[number as usize % 30];
+                region.file.add(&Code { offset: at * 128, size: 128, name: b"function", preface });
+                if number % 20 == 0 {
+                    region.file.write(false).unwrap();
+                }
+            }
+            let time = begin.elapsed();
+            region.file.write(true).unwrap();
+            let (writes, bytes) = *counted.lock().unwrap();
+            println!("{what} {functions}: {:?} {} writes a tick", time / functions as u32, writes * 20 / functions);
+            assert_eq!(Seen::read(&region.bytes()).names.len() as u64, functions);
+            // Nine appends at most, the header, and what grows.
+            assert!(writes * 20 < functions * 10 + 4000, "{writes} writes");
+            costs.push(bytes as f64 / functions as f64);
+        }
+        // In order nothing is written twice but when a part moves.
+        println!("{what}: {costs:?} bytes for each");
+        assert!(order > 0 || costs[2] < 2.0 * costs[0], "{costs:?}");
+    }
+}
+
+/// Also if each call is followed by a flush, in order.
+#[test]
+fn a_flush_for_each_function_costs_the_same() {
+    let costs: Vec<f64> = [500u64, 5000]
+        .into_iter()
+        .map(|functions| {
+            let mut region = Region::new(functions * 128);
+            let counted = count(&mut region);
+            for number in 0..functions {
+                region.add(number * 128, Truth::new(number, 128));
+                region.file.write(true).unwrap();
+            }
+            region.check();
+            let (_, bytes) = *counted.lock().unwrap();
+            bytes as f64 / functions as f64
+        })
+        .collect();
+    assert!(costs[1] < 1.3 * costs[0], "{costs:?}");
+}

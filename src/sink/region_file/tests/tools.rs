@@ -1,0 +1,94 @@
+//! The file in the eyes of binutils, elfutils and LLVM.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::*;
+
+/// A file with a name, for tools, which goes with this value.
+struct Named(PathBuf);
+
+impl Named {
+    fn new(name: &str) -> Named {
+        Named(std::env::temp_dir().join(format!("jitsym-region-{name}-{}.so", std::process::id())))
+    }
+
+    fn create(&self) -> File {
+        let mut options = OpenOptions::new();
+        // As the library makes its files.
+        options.read(true).append(true).create_new(true).mode(0o600).open(&self.0).unwrap()
+    }
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// What a tool prints, without any complaint.
+fn tool(program: &str, arguments: &[&str], path: &Path) -> String {
+    let output = Command::new(program).env("LC_ALL", "C").args(arguments).arg(path).output().expect(program);
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && complaint.is_empty(), "{program} {arguments:?}: {complaint}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn tools_read_it() {
+    for functions in [0u64, 1, 1000] {
+        let name = Named::new(&functions.to_string());
+        let mut region = Region::with_file(name.create(), 1 << 20);
+        let mut random = Random(3);
+        for number in 0..functions {
+            let size = 20 + random.below(300);
+            region.add(random.below((1 << 20) - size), Truth::new(number + 1, size));
+            if number % 10 == 0 {
+                region.file.write(number % 20 == 0).unwrap();
+            }
+        }
+        region.file.write(true).unwrap();
+        region.check();
+        let mut texts = vec![(name, &region)];
+        let copy = Named::new(&format!("copy-{functions}"));
+        region.file.snapshot(copy.create(), true, ID).unwrap();
+        texts.push((copy, &region));
+        for (name, region) in texts {
+            check_with_tools(&name.0, region);
+        }
+    }
+}
+
+fn check_with_tools(path: &Path, region: &Region) {
+    let all = tool("readelf", &["-aW", "--debug-dump=info,decodedline,aranges,abbrev,frames-interp"], path);
+    assert!(!all.to_lowercase().contains("warning"), "{all}");
+    assert_eq!(all.matches(" FUNC ").count(), region.truth.len());
+    let debug = ["-a", "-N", "--debug-dump=info", "--debug-dump=decodedline", "--debug-dump=aranges"];
+    let has_lines = region.truth.values().any(|truth| !truth.lines.is_empty());
+    tool("eu-readelf", &debug[..if has_lines { debug.len() } else { 2 }], path);
+    let frames = tool("eu-readelf", &["--debug-dump=frames"], path);
+    let tables = region.truth.values().filter(|truth| truth.cfa.is_some()).count();
+    // Dead code has a range of 0.
+    let live = frames.lines().filter(|line| line.contains("address_range:") && !line.contains(" 0 ("));
+    assert_eq!(live.count(), tables, "{frames}");
+    let verified = tool("llvm-dwarfdump", &["--verify"], path);
+    assert!(verified.contains("No errors."), "{verified}");
+    let frames = tool("llvm-dwarfdump", &["--eh-frame"], path);
+    assert!(!frames.contains("rror"), "{frames}");
+
+    for (&offset, truth) in region.truth.iter().take(40) {
+        let addr = region.file.place.text + offset;
+        let range = format!("pc={addr:08x}...{:08x}", addr + truth.size);
+        assert_eq!(frames.contains(&range), truth.cfa.is_some(), "{range}");
+        for &(at, line, file) in &truth.lines {
+            let expected = format!("{}\n{file}:{line}", truth.name);
+            let place = format!("{:#x}", addr + u64::from(at));
+            // The last argument is the file.
+            for (program, arguments) in [("addr2line", ["-f", "-e"]), ("eu-addr2line", ["-f", "-e"])] {
+                let output = Command::new(program).args(arguments).arg(path).arg(&place).output().unwrap();
+                let found = String::from_utf8(output.stdout).unwrap();
+                assert!(found.starts_with(&expected), "{program} {place}: {found} and not {expected}");
+            }
+        }
+    }
+}
