@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 use super::{lock, Kind, Naming, Parts, Region, Regions};
@@ -18,7 +18,7 @@ use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::dir::Dir;
 use crate::sys::file::{self, Held};
 use crate::sys::maps;
-use crate::sys::mem::page_size;
+use crate::sys::mem::{page_size, Reserved};
 
 /// What a region is to be like. Sizes in bytes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -42,6 +42,14 @@ pub struct Created {
     pub exec: u64,
     pub write: u64,
     pub size: u64,
+}
+
+/// How many generations begin at different places.
+pub(super) const SLIDES: u64 = 16;
+
+/// Bytes behind the header page that the loaded segment of a region with two views may begin in.
+pub(super) fn spare() -> u64 {
+    (SLIDES + 1) * page_size() as u64
 }
 
 const HUGE_PAGE: u64 = 2 << 20;
@@ -72,25 +80,30 @@ impl Regions {
         let huge = if wanted.huge { HUGE_PAGE } else { 0 };
         let alignment = wanted.alignment.max(page_size() as u64).max(huge);
         // So that the text is aligned in the file as it is in memory.
-        let tables_len = RegionFile::tables_room(max_len).next_multiple_of(alignment);
-        let base = place(tables_len, max_len, alignment, wanted.near)?;
-        let room = Room { base, tables_len, len, max_len };
+        let tables_len = (RegionFile::tables_room(max_len) + spare()).next_multiple_of(alignment);
+        let (base, write) = place(tables_len, max_len, alignment, wanted.near)?;
+        let room = Room { base, tables_len, len, max_len, write };
         let made = self.with_file(status, wanted, &room).or_else(|| without_file(wanted, &room));
         let Some(parts) = made else {
             // SAFETY: it was just set aside, and nobody has it.
-            unsafe { code_memory::unmap(base, tables_len + max_len) };
+            unsafe { unmap_all(&room) };
             return Err(Error::NoMemory);
         };
-        let (start, kind) = (parts.start, parts.kind);
-        let write = if let Kind::TwoViews { write } = kind { write } else { start };
+        let start = parts.start;
+        let write = if let Kind::TwoViews { write } = parts.kind { write } else { start };
+        if wanted.one_view {
+            // SAFETY: as above.
+            unsafe { code_memory::unmap(room.write, max_len) };
+        }
         if wanted.huge {
-            code_memory::advise_huge(start, len);
+            // All of a mapping, which is not to fall into two.
+            code_memory::advise_huge(if wanted.one_view { start } else { base }, start + len - base);
             code_memory::advise_huge(write, len);
         }
         let named = parts.file.is_some();
         if let Err(error) = Region::new(parts).and_then(|region| self.publish(region)) {
             // SAFETY: as above.
-            unsafe { unmap_all(&room, kind) };
+            unsafe { unmap_all(&room) };
             return Err(error);
         }
         status.counters.regions.add(named.into());
@@ -102,7 +115,7 @@ impl Regions {
         if !status.sinks().has(Sinks::REGION) {
             return None;
         }
-        let made = self.new_file(status).and_then(|new| {
+        let made = self.new_file(status, !wanted.one_view).and_then(|new| {
             let path = new.naming.path.clone();
             fill(new, wanted, room).map_err(|error| describe("map", &path, &error))
         });
@@ -119,8 +132,8 @@ impl Regions {
         }
     }
 
-    /// A new file for a region, with a name of its own.
-    pub(super) fn new_file(&self, status: &Status) -> std::result::Result<New, String> {
+    /// A new file for a region, with a name of its own. `slides`: its generations can begin at different places.
+    pub(super) fn new_file(&self, status: &Status, slides: bool) -> std::result::Result<New, String> {
         const ATTEMPTS: u32 = 1000;
         let mut settings = lock(&self.settings);
         let dir = Dir::open(&settings.dir).map_err(|error| describe("open", &settings.dir, &error))?;
@@ -128,13 +141,17 @@ impl Regions {
         loop {
             let number = settings.next_number;
             settings.next_number += 1;
-            let name = OsString::from(format!("jit-{}-{number}.so", status.pid));
+            let stem = match slides && settings.dir == Path::new("/tmp") {
+                true => format!("jitted-{}-r{number}", status.pid),
+                false => format!("jit-{}-{number}", status.pid),
+            };
+            let name = OsString::from(format!("{stem}.so"));
             let path = settings.dir.join(&name);
             match file::claim_to_place(&dir, &name, settings.mode) {
                 Ok(file) => {
                     let held = file.try_clone().and_then(Held::new);
                     let held = held.map_err(|error| describe("open", &path, &error))?;
-                    let naming = Naming::new(Some(dir), path, Some(held), number);
+                    let naming = Naming::new(Some(dir), path, Some(held), stem);
                     return Ok(New { naming, file });
                 }
                 // Another copy of this library has one of that name, or another program.
@@ -212,7 +229,11 @@ impl Regions {
             // SAFETY: the caller gives the memory up, or it holds our tables, which nobody reads there.
             Kind::Private { adopted: true, .. } => unsafe { code_memory::unmap(base, tables_len) },
             // SAFETY: as above.
-            _ => unsafe { unmap_all(&Room { base, tables_len, len: region.len(), max_len }, kind) },
+            Kind::Private { .. } => unsafe { code_memory::unmap(base, tables_len + max_len) },
+            // SAFETY: as above.
+            Kind::TwoViews { write } => unsafe {
+                unmap_all(&Room { base, tables_len, len: region.len(), max_len, write })
+            },
         }
         Ok(())
     }
@@ -235,8 +256,8 @@ pub(super) struct New {
 }
 
 impl Naming {
-    pub(super) fn new(dir: Option<Dir>, path: PathBuf, file: Option<Held>, number: u32) -> Naming {
-        Naming { dir, path, file, number, generation: 0, switches: Default::default() }
+    pub(super) fn new(dir: Option<Dir>, path: PathBuf, file: Option<Held>, stem: String) -> Naming {
+        Naming { dir, path, file, stem, generation: 0, switches: Default::default() }
     }
 
     /// In case of failure: nobody has seen the file.
@@ -253,12 +274,16 @@ struct Room {
     tables_len: u64,
     len: u64,
     max_len: u64,
+    /// For a second view. It lies above all that is executable: perf with libunwind counts from the lowest mapping of a file.
+    write: u64,
 }
 
-/// Sets address space aside: first the tables, then the text.
-fn place(tables_len: u64, max_len: u64, alignment: u64, near: u64) -> Result<u64> {
-    let total = tables_len + max_len;
+/// Sets address space aside: first the tables, then the text, and somewhere behind it as much again for a second view. Returns
+/// where the first and the last begins.
+fn place(tables_len: u64, max_len: u64, alignment: u64, near: u64) -> Result<(u64, u64)> {
+    let code = tables_len + max_len;
     if near == 0 {
+        let total = code + max_len;
         let found = code_memory::reserve(total + alignment).map_err(|_| Error::NoMemory)?;
         let base = found.next_multiple_of(alignment);
         // SAFETY: it was just set aside, and nobody has it.
@@ -270,17 +295,24 @@ fn place(tables_len: u64, max_len: u64, alignment: u64, near: u64) -> Result<u64
                 code_memory::unmap(base + total, found + alignment - base);
             }
         }
-        return Ok(base);
+        return Ok((base, base + code));
     }
     for _ in 0..8 {
         let maps = maps::all().map_err(|_| Error::NoMemory)?;
         let low = near.saturating_sub(REACH).max(LOWEST + tables_len) - tables_len;
         let high = near.saturating_add(REACH).min(HIGHEST);
-        let Some(base) = maps::gap(&maps, low, high, total, alignment, near) else { break };
+        let Some(base) = maps::gap(&maps, low, high, code, alignment, near) else { break };
+        let end = base + code;
+        let Some(write) = maps::gap(&maps, end, HIGHEST, max_len, page_size() as u64, end) else { break };
         // Another thread may map something there meanwhile.
-        if crate::sys::mem::Reserved::at(base, total).is_some() {
-            return Ok(base);
+        if Reserved::at(base, code).is_none() {
+            continue;
         }
+        if Reserved::at(write, max_len).is_some() {
+            return Ok((base, write));
+        }
+        // SAFETY: it was just set aside, and nobody has it.
+        unsafe { code_memory::unmap(base, code) };
     }
     Err(Error::NoMemory)
 }
@@ -288,11 +320,14 @@ fn place(tables_len: u64, max_len: u64, alignment: u64, near: u64) -> Result<u64
 /// Puts a region's file in its place.
 fn fill(new: New, wanted: &Wanted, room: &Room) -> io::Result<Parts> {
     let New { naming, file } = new;
-    let &Room { base, tables_len, len, max_len } = room;
+    let &Room { base, tables_len, len, max_len, .. } = room;
     let start = base + tables_len;
     let filled = (|| {
         let text = file.try_clone()?;
-        let file = RegionFile::create(file, Place { text: tables_len, text_len: len, text_room: max_len, tables_len })?;
+        let file = RegionFile::create(
+            file,
+            Place { text: tables_len, text_len: len, text_room: max_len, tables_len, spare: spare() },
+        )?;
         if wanted.one_view {
             check_private_exec(&text, tables_len, READ_WRITE)?;
             // SAFETY: the room was set aside for this, and nobody has it.
@@ -303,8 +338,8 @@ fn fill(new: New, wanted: &Wanted, room: &Room) -> io::Result<Parts> {
             return Ok((Kind::Private { adopted: false, never_flips: false }, file));
         }
         code_memory::provide(&text, tables_len, len)?;
-        let write = map_two_views(&text, room)?;
-        Ok((Kind::TwoViews { write }, file))
+        map_two_views(&text, room)?;
+        Ok((Kind::TwoViews { write: room.write }, file))
     })();
     match filled {
         Ok((kind, file)) => Ok(Parts { start, len, max_len, base, tables_len, kind, naming, file: Some(file) }),
@@ -317,26 +352,19 @@ fn fill(new: New, wanted: &Wanted, room: &Room) -> io::Result<Parts> {
     }
 }
 
-/// Maps a file for a region with two views. Returns where it is writable.
-fn map_two_views(file: &File, room: &Room) -> io::Result<u64> {
-    let &Room { base, tables_len, len, max_len } = room;
-    let write = code_memory::reserve(max_len)?;
+/// Maps a file for a region with two views.
+fn map_two_views(file: &File, room: &Room) -> io::Result<()> {
+    let &Room { base, tables_len, len, write, .. } = room;
     // SAFETY: both ranges were set aside for this, and nobody has them.
-    let mapped = unsafe {
-        code_memory::map_over(write, len, READ_WRITE, Sharing::Shared, file, tables_len)
-            .and_then(|()| code_memory::map_over(base, tables_len + len, READ_EXEC, Sharing::Shared, file, 0))
-    };
-    if let Err(error) = mapped {
-        // SAFETY: as above.
-        unsafe { code_memory::unmap(write, max_len) };
-        return Err(error);
+    unsafe {
+        code_memory::map_over(write, len, READ_WRITE, Sharing::Shared, file, tables_len)?;
+        code_memory::map_over(base, tables_len + len, READ_EXEC, Sharing::Shared, file, 0)
     }
-    Ok(write)
 }
 
 /// The same memory without a file that profilers could open.
 fn without_file(wanted: &Wanted, room: &Room) -> Option<Parts> {
-    let &Room { base, tables_len, len, max_len } = room;
+    let &Room { base, tables_len, len, max_len, write } = room;
     let start = base + tables_len;
     let (kind, held) = if wanted.one_view {
         // SAFETY: the room was set aside for this, and nobody has it.
@@ -346,21 +374,20 @@ fn without_file(wanted: &Wanted, room: &Room) -> Option<Parts> {
         let file = code_memory::nameless_file().ok()?;
         file.set_len(tables_len + max_len).ok()?;
         code_memory::provide(&file, tables_len, len).ok()?;
-        (Kind::TwoViews { write: map_two_views(&file, room).ok()? }, Some(Held::new(file).ok()?))
+        map_two_views(&file, room).ok()?;
+        (Kind::TwoViews { write }, Some(Held::new(file).ok()?))
     };
-    let naming = Naming::new(None, PathBuf::new(), held, 0);
+    let naming = Naming::new(None, PathBuf::new(), held, String::new());
     Some(Parts { start, len, max_len, base, tables_len, kind, naming, file: None })
 }
 
 /// # Safety
 /// Nobody uses the memory.
-unsafe fn unmap_all(room: &Room, kind: Kind) {
+unsafe fn unmap_all(room: &Room) {
     // SAFETY: the caller's promise.
     unsafe {
         code_memory::unmap(room.base, room.tables_len + room.max_len);
-        if let Kind::TwoViews { write } = kind {
-            code_memory::unmap(write, room.max_len);
-        }
+        code_memory::unmap(room.write, room.max_len);
     }
 }
 

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 use super::adopt::{for_pages, swap};
-use super::create::New;
+use super::create::{spare, New};
 use super::{lock, Kind, Naming, Parts, Region, Regions};
 use crate::sink::describe;
 use crate::sink::region_file::{Place, RegionFile};
@@ -57,7 +57,7 @@ impl Regions {
 
     /// The same memory in a new file.
     fn again(&self, status: &Status, old: &Region) -> Option<Parts> {
-        let made = self.new_file(status).and_then(|new| {
+        let made = self.new_file(status, matches!(old.kind, Kind::TwoViews { .. })).and_then(|new| {
             let path = new.naming.path.clone();
             let made = match old.kind {
                 Kind::TwoViews { write } => refill(new, old, write),
@@ -113,8 +113,10 @@ fn refill(new: New, old: &Region, write: u64) -> io::Result<Parts> {
     let (start, max_len, base, tables_len) = (old.start, old.max_len, old.base, old.tables_len);
     let filled = (|| {
         let memory = file.try_clone()?;
-        let file =
-            RegionFile::create(file, Place { text: old.text(), text_len: old.len(), text_room: max_len, tables_len })?;
+        let file = RegionFile::create(
+            file,
+            Place { text: old.text(), text_len: old.len(), text_room: max_len, tables_len, spare: spare() },
+        )?;
         copy_text(old, &memory)?;
         remap(old, write, &memory)?;
         Ok(file)
@@ -164,7 +166,7 @@ fn plain(old: &Region) -> Parts {
         base: old.base,
         tables_len: old.tables_len,
         kind: old.kind,
-        naming: Naming::new(None, PathBuf::new(), held, 0),
+        naming: Naming::new(None, PathBuf::new(), held, String::new()),
         file: None,
     }
 }

@@ -12,7 +12,7 @@ mod marks;
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::error::{Error, Result};
@@ -21,6 +21,7 @@ use crate::status::Status;
 use crate::sys::code_memory::{self, Sharing, READ_EXEC};
 use crate::sys::dir::Dir;
 use crate::sys::file::Held;
+use crate::sys::mem::page_size;
 use crate::sys::sync::outside::{Mutex, MutexGuard, PoisonError};
 use crate::sys::thread::quietly;
 pub use create::{build_id, Created, Wanted};
@@ -110,10 +111,21 @@ pub struct Naming {
     pub path: PathBuf,
     /// A descriptor for mappings.
     file: Option<Held>,
-    number: u32,
+    /// What all its names begin with.
+    stem: String,
     generation: u32,
-    /// Names that the file had, and that the writer has to give to what it said then; with the time when it lost them.
-    pub switches: VecDeque<(u64, OsString)>,
+    /// Names that it had, for the writer.
+    switches: VecDeque<Switch>,
+}
+
+/// The file of a region got another name.
+#[derive(Debug)]
+pub struct Switch {
+    time: u64,
+    /// The name that it had before, which the writer has to give to what it said then.
+    pub old: OsString,
+    /// Where the segment that is loaded begins from now on.
+    pub begin: u64,
 }
 
 impl Default for Regions {
@@ -170,6 +182,11 @@ impl Regions {
     /// Permission bits of the files.
     pub fn mode(&self) -> u32 {
         lock(&self.settings).mode
+    }
+
+    /// How many files there have been.
+    fn count(&self) -> u64 {
+        lock(&self.settings).next_number.into()
     }
 
     /// The path of the file of the last region.
@@ -310,8 +327,8 @@ impl Region {
             return;
         }
         let mut naming = lock(&self.naming);
-        let (generation, number) = (naming.generation + 1, naming.number);
-        let fresh = OsString::from(format!("jit-{}-{number}.{generation}.so", status.pid));
+        let generation = naming.generation + 1;
+        let fresh = OsString::from(format!("{}.{generation}.so", naming.stem));
         let old = naming.path.file_name().unwrap_or_default().to_owned();
         // Something of that name is left of a dead process, and would be lost by renaming.
         let renamed = naming.dir.as_ref().filter(|dir| dir.look(&fresh).is_err()).map(|dir| dir.rename(&old, &fresh));
@@ -321,31 +338,56 @@ impl Region {
         }
         naming.generation = generation;
         naming.path.set_file_name(&fresh);
-        if let Kind::TwoViews { .. } = self.kind {
-            if let Some(Ok(file)) = naming.file.as_ref().map(Held::checked) {
-                // SAFETY: the range is this region's, and shows the same part of the same file already.
-                let _ = unsafe {
-                    let len = self.text() + self.len();
-                    code_memory::map_over(self.base, len, READ_EXEC, Sharing::Shared, file, 0)
-                };
-            }
+        let mut begin = 0;
+        if let (Kind::TwoViews { .. }, Some(Ok(file))) = (self.kind, naming.file.as_ref().map(Held::checked)) {
+            begin = if is_slid(&naming.path) { begin_of(generation) } else { 0 };
+            let (end, page) = (self.text() + self.len(), page_size() as u64);
+            // SAFETY: the range is this region's. Of what is used of it, all but the header page shows the same part of the same
+            // file already, and the tables are for nobody in this process.
+            let _ = unsafe {
+                if begin > 0 {
+                    // Else the kernel makes one mapping of both.
+                    let _ = code_memory::reserve_over(self.base, begin);
+                    let _ = code_memory::map_over(self.base, page, READ_EXEC, Sharing::Shared, file, 0);
+                }
+                code_memory::map_over(self.base + begin, end - begin, READ_EXEC, Sharing::Shared, file, begin)
+            };
         }
         // What is registered from now on is stamped later: the time from before is safely so.
-        naming.switches.push_back((now, old));
-        self.switched.store(naming.switches.front().map_or(NEVER, |&(time, _)| time), Ordering::Release);
+        naming.switches.push_back(Switch { time: now, old, begin });
+        self.switched.store(naming.next_time(), Ordering::Release);
         self.generation.fetch_add(1, Ordering::Release);
         status.counters.region_generations.add(1);
     }
 
-    /// The next name that the file had before a time, for the writer.
-    pub fn next_switch(&self, before: u64) -> Option<OsString> {
+    /// The next switch before a time, for the writer.
+    pub fn next_switch(&self, before: u64) -> Option<Switch> {
         if self.switched.load(Ordering::Acquire) > before {
             return None;
         }
         let mut naming = lock(&self.naming);
-        let first = naming.switches.pop_front_if(|&mut (time, _)| time <= before).map(|(_, name)| name);
-        self.switched.store(naming.switches.front().map_or(NEVER, |&(time, _)| time), Ordering::Release);
+        let first = naming.switches.pop_front_if(|switch| switch.time <= before);
+        self.switched.store(naming.next_time(), Ordering::Release);
         first
+    }
+}
+
+/// perf 7.2 keeps one table of what it has found for a process (its libdw), by where an object begins. So each generation has to begin at
+/// another place, though nothing moves. For a path that begins like this that is where its mapping does (linux
+/// tools/perf/util/unwind-libdw.c, `__report_module`); for any other it follows from the offset in the file, which cannot change.
+fn is_slid(path: &Path) -> bool {
+    use std::os::unix::ffi::OsStrExt;
+    path.as_os_str().as_bytes().starts_with(b"/tmp/jitted-")
+}
+
+/// Where the mapping of a generation of a region with two views begins in its file.
+fn begin_of(generation: u32) -> u64 {
+    (u64::from(generation) % create::SLIDES + 1) * page_size() as u64
+}
+
+impl Naming {
+    fn next_time(&self) -> u64 {
+        self.switches.front().map_or(NEVER, |switch| switch.time)
     }
 }
 

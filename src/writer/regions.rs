@@ -13,7 +13,7 @@ use super::groups::Groups;
 use crate::chunk::{flag, Chunk, Event};
 use crate::config::Sinks;
 use crate::format::jitdump::{stand_in, LOAD_FIXED_SIZE};
-use crate::region::{build_id, Kind, Region};
+use crate::region::{build_id, Kind, Region, Switch};
 use crate::registry::{Live, MapChange, Registry};
 use crate::sink::describe;
 use crate::sink::region_file::{Code, RegionFile};
@@ -122,8 +122,8 @@ impl Ledger {
         preface: &[u8],
         code: &[u8],
     ) {
-        while let Some(old) = region.next_switch(time) {
-            self.close_generation(region, &old);
+        while let Some(switch) = region.next_switch(time) {
+            self.close_generation(region, &switch);
         }
         let mut overwritten = std::mem::take(&mut self.overwritten);
         let inserted = self.regions.registry.insert(id, live, name, &mut overwritten);
@@ -173,18 +173,18 @@ impl Ledger {
     }
 
     /// The file of a region has got another name: what it says goes under its old one, and it begins anew with what lives.
-    fn close_generation(&mut self, region: &'static Region, old: &OsString) {
+    fn close_generation(&mut self, region: &'static Region, switch: &Switch) {
         let begin = Instant::now();
         let mut guard = region.file.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(file) = guard.as_mut() else { return };
-        let result = file.write(true).and_then(|()| self.put_aside(region, file, old));
+        let result = file.write(true).and_then(|()| self.put_aside(region, file, &switch.old));
         self.regions.registry.forget_dead_in(region.start, region.end());
-        self.write_anew(region, file);
+        self.write_anew(region, file, switch.begin);
         drop(guard);
         self.regions.stale.retain(|known| !std::ptr::eq(*known, region));
         if let Err(error) = result {
             self.status.counters.write_errors.add(1);
-            let path = region.naming.lock().unwrap_or_else(PoisonError::into_inner).path.with_file_name(old);
+            let path = region.naming.lock().unwrap_or_else(PoisonError::into_inner).path.with_file_name(&switch.old);
             self.status.last_error.set(describe("write", &path, &error));
         }
         let cost = begin.elapsed().as_nanos() as u64;
@@ -213,8 +213,8 @@ impl Ledger {
     }
 
     /// Writes a file anew: what lives, and the names of what was there last.
-    fn write_anew(&self, region: &Region, file: &mut RegionFile) {
-        file.reset();
+    fn write_anew(&self, region: &Region, file: &mut RegionFile, begin: u64) {
+        file.reset(begin);
         let registry = &self.regions.registry;
         let (start, end) = (region.start, region.end());
         for (addr, size, name, id) in registry.spans_in(start, end) {
@@ -234,14 +234,14 @@ impl Ledger {
         let status = self.status.clone();
         let (mut have_work, mut left_out) = (false, 0);
         for region in status.regions.all() {
-            while let Some(old) = region.next_switch(self.last_time) {
-                self.close_generation(region, &old);
+            while let Some(switch) = region.next_switch(self.last_time) {
+                self.close_generation(region, &switch);
             }
             let mut guard = region.file.lock().unwrap_or_else(PoisonError::into_inner);
             let Some(file) = guard.as_mut() else { continue };
             if let Some(at) = self.regions.stale.iter().position(|known| std::ptr::eq(*known, region)) {
                 self.regions.stale.swap_remove(at);
-                self.write_anew(region, file);
+                self.write_anew(region, file, file.begin());
             }
             let before = file.bytes();
             let result = status.gate.pass(|| file.write(now));

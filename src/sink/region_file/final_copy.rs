@@ -29,12 +29,13 @@ impl RegionFile {
             io::Result::Ok(range)
         };
         let image = Image {
+            begin: self.begin,
             symtab: copy(&self.symtab, &mut to)?,
             strtab: copy(&self.strtab, &mut to)?,
             debug_info: copy(&self.debug_info, &mut to)?,
             debug_line: copy(&self.debug_line, &mut to)?,
             debug_aranges: copy(&self.debug_aranges, &mut to)?,
-            eh_frame: self.eh_frame.copy_to(&self.disk, &mut to, HEADER_SIZE as u64)?,
+            eh_frame: self.eh_frame.copy_to(&self.disk, &mut to, HEADER_SIZE as u64 + self.place.spare)?,
             eh_frame_hdr: self.table.copy_to(&mut to)?,
             text,
             build_id: Some(build_id),

@@ -26,7 +26,7 @@ fn the_file_is_in_order_between_any_two_writes() {
             region.file.write(random.below(2) == 0).unwrap();
         }
         if number == 300 {
-            region.file.reset();
+            region.file.reset(0);
             region.truth.clear();
         }
     }
@@ -104,7 +104,7 @@ fn a_write_that_fails_is_made_up_for() {
                 region.check();
             }
             if number == 40 {
-                region.file.reset();
+                region.file.reset(0);
                 region.truth.clear();
             }
         }

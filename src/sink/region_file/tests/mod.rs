@@ -111,7 +111,7 @@ impl Region {
 
     fn with_file(file: File, text_len: u64) -> Region {
         let tables_len = RegionFile::tables_room(text_len);
-        let place = Place { text: tables_len, text_len, text_room: 2 * text_len, tables_len };
+        let place = Place { text: tables_len, text_len, text_room: 2 * text_len, tables_len, spare: 0 };
         Region { file: RegionFile::create(file, place).unwrap(), truth: BTreeMap::new() }
     }
 
@@ -370,7 +370,7 @@ fn nothing_is_known_behind_a_reset() {
         region.add(number * 1000, Truth::new(number, 900));
     }
     region.file.write(true).unwrap();
-    region.file.reset();
+    region.file.reset(0);
     region.truth.clear();
     region.file.write(false).unwrap();
     region.check();
@@ -436,7 +436,7 @@ fn full_tables_leave_names_and_lines() {
     let mut region = Region::new(4096);
     // The least room: 2046 rows, which come before 64 KiB of FDEs do with code that has nothing to say.
     let tables_len = RegionFile::tables_room(4096);
-    let place = Place { text: tables_len, text_len: 1 << 20, text_room: 1 << 20, tables_len };
+    let place = Place { text: tables_len, text_len: 1 << 20, text_room: 1 << 20, tables_len, spare: 0 };
     region.file = RegionFile::create(unnamed(), place).unwrap();
     for number in 0..4000 {
         region.add(number * 100, Truth::new(5 * number + 1, 90));
