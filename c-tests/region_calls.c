@@ -52,7 +52,7 @@ static void check_protection(const void *address, const char *protection) {
 static int is_in_file(const void *address) {
   const char *path = mapping_at(address).path, *name = strrchr(path, '/');
   size_t size = strlen(path);
-  return name != NULL && strncmp(name, "/jit-", 5) == 0 && size > 3 && strcmp(path + size - 3, ".so") == 0;
+  return name != NULL && strncmp(name, "/jit", 4) == 0 && size > 3 && strcmp(path + size - 3, ".so") == 0;
 }
 
 /* mov eax, value; ret */
@@ -599,13 +599,14 @@ static void adopted_goes(void) {
   /* Elsewhere it is the file still, and code there is for other sinks. */
   unsigned char *target = memory_of(SIZE, PROT_NONE);
   CHECK(mremap(memory, SIZE / 2, SIZE / 2, MREMAP_MAYMOVE | MREMAP_FIXED, target) == target);
+  /* Memory anew where it was, before somebody else takes the place. */
+  CHECK(mmap(memory, SIZE, RWX, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == memory);
   CHECK(run_code(target) == 70 && run_code(target + PAGE) == 71);
   announce(session, target, "moved by the kernel");
   CHECK_OK(jitsym_flush(session, 60000));
 
-  /* Memory anew where it was, adopted anew. */
+  /* It is adopted anew. */
   CHECK_OK(jitsym_unregister_range(session, (uintptr_t)memory, SIZE));
-  CHECK(mmap(memory, SIZE, RWX, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == memory);
   CHECK(memory[0] == 0 && !is_in_file(memory));
   CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
   put_code(memory, 72);

@@ -229,14 +229,13 @@ static void discarded(void) {
 
   static struct code kept[CODES], gone[CODES];
   struct region region = create_region(REGION_SIZE, 0, 0);
-  truth_option("stale-frames", "yes");
   put_some(kept, CODES, "kept", &region, 0);
   struct region pages = region;
   pages.run += FIRST;
   pages.write += FIRST;
   pages.size = PAGES * PAGE;
   for (unsigned round = 0; round < ROUNDS; round++) {
-    put_some(gone, CODES, name_of("of_round", round), &pages, 48 * round);
+    put_some(gone, CODES, name_of("of_round", round), &pages, 0);
     run_any(kept, CODES, option.seconds / ROUNDS / 2);
     run_any(gone, CODES, option.seconds / ROUNDS / 2);
     remove_all(gone, CODES, &pages);

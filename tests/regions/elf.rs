@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use gimli::{BaseAddresses, EhFrame, EhFrameHdr, EndianSlice, NativeEndian, UnwindSection};
-use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
+use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
 
 use crate::recorded::tool;
 use crate::script;
@@ -28,27 +28,37 @@ pub struct Symbol {
 /// The files of regions that are mapped in a process, executable.
 pub fn files_of(pid: u32) -> Vec<File> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("mappings of the program");
-    let mut bases: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut files: BTreeMap<&str, File> = BTreeMap::new();
     for line in maps.lines() {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let [range, protection, offset, _, _, path] = fields[..] else { continue };
         if script::is_region(path) && protection.contains('x') {
             let hex = |digits: &str| u64::from_str_radix(digits, 16).expect("hexadecimal number");
-            let base = hex(range.split('-').next().unwrap_or_default()) - hex(offset);
-            assert_eq!(
-                *bases.entry(path).or_insert(base),
-                base,
-                "the distances in memory are those in the file:\n{maps}"
-            );
+            let (start, offset) = (hex(range.split('-').next().unwrap_or_default()), hex(offset));
+            let file = files.entry(path).or_insert_with(|| File::read(Path::new(path)));
+            // The header page is not in the segment.
+            let Some(base) = file.base_of(start, offset) else { continue };
+            assert!(file.base == 0 || file.base == base, "the distances in memory are those in the file:\n{maps}");
+            file.base = base;
         }
     }
-    bases.into_iter().map(|(path, base)| File::read(Path::new(path), base)).collect()
+    files.into_values().collect()
 }
 
 impl File {
-    pub fn read(path: &Path, base: u64) -> Self {
+    pub fn read(path: &Path) -> Self {
         let bytes = std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        File { path: path.into(), base, bytes }
+        File { path: path.into(), base: 0, bytes }
+    }
+
+    /// Where address 0 is if a part of the file is mapped there.
+    fn base_of(&self, start: u64, offset: u64) -> Option<u64> {
+        let object = self.object();
+        let segment = object.segments().find(|segment| {
+            let (from, size) = segment.file_range();
+            (from..from + size).contains(&offset)
+        })?;
+        Some(start - (segment.address() + (offset - segment.file_range().0)))
     }
 
     fn object(&self) -> object::File<'_> {
@@ -59,7 +69,6 @@ impl File {
         let object = self.object();
         let section = object.section_by_name(name).unwrap_or_else(|| panic!("{} has no {name}", self.path.display()));
         let (from, size) = section.file_range().expect("section in the file");
-        assert_eq!(section.address(), from, "{name}: its address is its offset");
         let bytes = &self.bytes[from as usize..(from + size) as usize];
         (section.address(), EndianSlice::new(bytes, NativeEndian))
     }

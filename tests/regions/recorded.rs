@@ -1,11 +1,12 @@
 //! Runs of the ground-truth program of the matrix, with or without perf.
 
+use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 
-use crate::score::{self, Score};
+use crate::score::{self, Sample, Score};
 use crate::support::{compile, fresh_dir, root, run, stdout, Link, TmpFiles};
 use crate::truth::{Truth, Unwind};
 use crate::{perf, script};
@@ -96,10 +97,40 @@ impl Recorded {
             let text = self.perf("script", &[&["--ns", "--no-inline", "-F", script::FIELDS], options].concat());
             script::parse(&text).unwrap_or_else(|error| panic!("{}: {error:#}", self.what))
         };
-        let samples = script::samples(&self.truth, &script(&["-G"]), &script(&[]));
+        let printed = script(&[]);
+        let samples = script::samples(&self.truth, &script(&["-G"]), &printed);
         let samples = samples.unwrap_or_else(|error| panic!("{}: {error:#}", self.what));
-        let stacks = self.truth.unwind().expect("unwind") != Unwind::Neither;
-        score::score(&self.truth, &samples, stacks)
+        if self.truth.unwind().expect("unwind") == Unwind::Neither {
+            return score::score(&self.truth, &samples, false);
+        }
+        if !self.truth.options.contains_key("stale-frames") {
+            return score::score(&self.truth, &samples, true);
+        }
+        // libunwind remembers for an address how it has unwound there, and perf lets it: where other code has been sampled
+        // before, the names count.
+        let (mut fresh, mut stale): (Vec<Sample>, Vec<Sample>) = Default::default();
+        let (mut bases, mut first): (HashMap<&str, u64>, HashMap<u64, &str>) = Default::default();
+        for (printed, sample) in printed.iter().zip(samples) {
+            let of_region = printed.frames.iter().enumerate().filter(|(_, frame)| script::is_region(&frame.dso));
+            let mut is_fresh = true;
+            for (depth, frame) in of_region {
+                // Of the innermost frame alone the address in memory is known, which tells where the file is.
+                if depth == 0 {
+                    bases.insert(&frame.dso, sample.ip.wrapping_sub(frame.ip));
+                }
+                // perf shows callers within their call, libunwind looks behind it.
+                let base = bases.get(&*frame.dso).copied().unwrap_or_default().wrapping_add(u64::from(depth > 0));
+                let name = frame.sym.as_deref().unwrap_or_default();
+                is_fresh &= *first.entry(base.wrapping_add(frame.ip)).or_insert(name) == name;
+            }
+            if is_fresh { &mut fresh } else { &mut stale }.push(sample);
+        }
+        let mut score = score::score(&self.truth, &fresh, true);
+        let others = score::score(&self.truth, &stale, false);
+        score.names.counted += others.names.counted;
+        score.names.right += others.names.right;
+        score.wrong.extend(others.wrong);
+        score
     }
 
     /// 99 % of the names and of the stacks are right, and there are enough of both.
