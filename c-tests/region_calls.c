@@ -799,9 +799,9 @@ static void no_file(void) {
 int main(int argc, char **argv) {
   static void (*const parts[])(void) = {
       create_refuses,      adopt_refuses,   others_refuse, two_views,        one_view,   places,
-      many_regions,        without_sink,    sessions_end,  adopted_is_the_same, adopted_is_used, adopted_goes,
-      beside_other_sinks,  adopts_by_itself, forks_later,  forks_now,        meets_leftovers, removes_files,
-      adopted_while_it_runs,
+      many_regions,        without_sink,    sessions_end,  adopted_is_the_same, adopted_is_used,
+      beside_other_sinks,  adopts_by_itself, forks_later,  forks_now,        meets_leftovers,
+      adopted_while_it_runs, removes_files, adopted_goes,
   };
 
   test_begin(argc, argv);

@@ -24,7 +24,7 @@ mod truth;
 use std::path::Path;
 
 use recorded::{for_frame_pointers, for_tables, Recorded, Running, STACKS};
-use support::{run, stdout};
+use support::{compile, describe, run, stdout, Link};
 
 /// Records a scenario in regions of the library's own, and wants 99 % of the names and whole stacks.
 fn right(scenario: &str) {
@@ -296,4 +296,41 @@ fn files_of_dead_processes_are_removed() {
     assert_eq!(files_of(pid).len(), alive.len(), "--dry-run");
     clean(&[]);
     assert_eq!(files_of(pid), Vec::<String>::new());
+}
+
+// ------------------------------------------------------------------------------------------------ the calls
+
+const CALLS: &[&str] = &["c-tests/region_calls.c"];
+
+/// Runs that program in a directory of its own; it says what is wrong.
+fn calls(program: &Path, name: &str) {
+    let dir = support::fresh_dir(name);
+    let mut command = perf::command("timeout");
+    let output = run(command.args(["-k", "5", "300"]).arg(program).arg(&dir));
+    assert_eq!((&*stdout(&output), &*output.stderr), ("ok\n", &b""[..]), "{}", describe(&command, &output));
+}
+
+/// What is refused and how, what memory regions are, and that adopted memory is what it was.
+#[test]
+fn calls_and_memory() {
+    calls(&compile("gcc", CALLS, Link::Shared, &["-std=gnu11", "-O1"], "region_calls"), "calls");
+}
+
+#[test]
+fn calls_and_memory_statically_linked_and_sanitized() {
+    let flags = ["-std=gnu11", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+    calls(&compile("gcc", CALLS, Link::Static, &flags, "region_calls_sanitized"), "calls-sanitized");
+}
+
+/// Directories whose files must not be executed, or without room for them: regions are memory all the same.
+#[test]
+fn no_file_can_be_had() {
+    let program = compile("gcc", CALLS, Link::Shared, &["-std=gnu11", "-O1"], "region_calls_no_file");
+    for options in ["noexec", "size=300k"] {
+        let dir = support::fresh_dir("no-file");
+        let script = format!("mount -t tmpfs -o {options},mode=1777 none \"$2\" && exec \"$1\" \"$2\" no-file");
+        let mut unshare = perf::command("unshare");
+        unshare.args(["-rm", "timeout", "60", "sh", "-c", &script, "sh"]).arg(&program).arg(&dir);
+        assert_eq!(stdout(&run(&mut unshare)), "ok\n", "{options}");
+    }
 }

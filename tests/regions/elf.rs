@@ -65,12 +65,14 @@ impl File {
         object::File::parse(&*self.bytes).unwrap_or_else(|error| panic!("{}: {error}", self.path.display()))
     }
 
+    /// Where it is, and what. Addresses are offsets; but the section header of the search table says another one, so that builds of
+    /// perf with libunwind count from where the mapping begins.
     fn section(&self, name: &str) -> (u64, EndianSlice<'_, NativeEndian>) {
         let object = self.object();
         let section = object.section_by_name(name).unwrap_or_else(|| panic!("{} has no {name}", self.path.display()));
         let (from, size) = section.file_range().expect("section in the file");
         let bytes = &self.bytes[from as usize..(from + size) as usize];
-        (section.address(), EndianSlice::new(bytes, NativeEndian))
+        (from, EndianSlice::new(bytes, NativeEndian))
     }
 
     pub fn symbols(&self) -> Vec<Symbol> {
