@@ -454,6 +454,11 @@ impl Registry {
         ids
     }
 
+    /// Whether anything is known in `[start, end)`, of live code or dead.
+    pub fn is_known_in(&self, start: u64, end: u64) -> bool {
+        self.last_before(end).is_some_and(|number| self.pieces[number].end() > start)
+    }
+
     /// Whether live code begins in `[start, end)`.
     pub fn live_begins_in(&self, start: u64, end: u64) -> bool {
         start < end && self.starts.range(start..end).any(|(_, &number)| self.pieces[number].owner().is_some())

@@ -12,7 +12,7 @@ use crate::chunk::{flag, Chunk, Event};
 use crate::config::Sinks;
 use crate::format::jitdump::{stand_in, LOAD_FIXED_SIZE};
 use crate::region::{build_id, Kind, Region, Switch};
-use crate::registry::{Live, MapChange, Registry};
+use crate::registry::{Live, Registry};
 use crate::sink::describe;
 use crate::sink::region_file::{Code, RegionFile};
 use crate::sys::sync::outside::PoisonError;
@@ -117,6 +117,14 @@ impl Ledger {
         while let Some(switch) = region.next_switch(time) {
             self.close_generation(region, &switch);
         }
+        if self.regions.registry.is_known_in(live.addr, live.addr + live.size) {
+            // Live code is overwritten, or nobody could see to it in time: samples so far are of what was there.
+            self.status.counters.region_late.add(1);
+            region.switch(&self.status, false);
+            while let Some(switch) = region.next_switch(u64::MAX) {
+                self.close_generation(region, &switch);
+            }
+        }
         let mut overwritten = std::mem::take(&mut self.overwritten);
         let inserted = self.regions.registry.insert(id, live, name, &mut overwritten);
         for old in overwritten.drain(..) {
@@ -130,10 +138,6 @@ impl Ledger {
         }
         self.status.counters.region_code.add(1);
         self.regions.registry.keep_preface(id, preface);
-        if inserted.change == MapChange::Rewrite {
-            // Nobody has given the file another name in time: the newest takes the place of what was there.
-            self.status.counters.region_late.add(1);
-        }
         let mut file = region.file.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = file.as_mut() {
             let offset = live.addr - region.start;
