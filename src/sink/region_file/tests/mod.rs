@@ -224,7 +224,8 @@ fn a_final_copy_says_the_same() {
     let mut region = Region::new(1 << 20);
     for number in 0..200 {
         let offset = number * 1001 % 200 * 5000;
-        region.file.write_code(offset, &[number as u8 | 1; 300]).unwrap();
+        // A page that nobody has said to be code follows.
+        region.file.write_code(offset, &[number as u8 | 1; 4999]).unwrap();
         region.add(offset, Truth::new(number, 300));
         if number == 100 {
             region.file.write(false).unwrap();
@@ -244,6 +245,7 @@ fn a_final_copy_says_the_same() {
         for (&offset, truth) in &region.truth {
             let range = (seen.text.start + offset) as usize..(seen.text.start + offset + truth.size) as usize;
             assert_eq!(bytes[range.clone()] == before[range.clone()], with_text, "{offset:#x}");
+            assert_eq!(bytes[range.end + 300..range.start + 4999], [0; 4699][..4999 - 300 - truth.size as usize]);
         }
     }
     assert_eq!(region.bytes(), before);
