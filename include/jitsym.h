@@ -228,6 +228,24 @@ typedef enum jitsym_status {
    * From `jitsym_dl.h` alone: the shared library was not found, or is of a version with another ABI.
    */
   JITSYM_ERR_LIBRARY = 35,
+  /**
+   * Memory cannot be adopted as a region because not all of it is private memory without a file: it is shared, mapped from a
+   * file, a heap or a stack, or not mapped.
+   */
+  JITSYM_ERR_NOT_PLAIN = 36,
+  /**
+   * Memory cannot be adopted as a region because the process has locked memory (`mlock`, `mlockall`), which a region would not
+   * be.
+   */
+  JITSYM_ERR_LOCKED = 37,
+  /**
+   * There is no region at this address; or, for a new one, there is one already; or regions of this kind cannot do that.
+   */
+  JITSYM_ERR_REGION = 38,
+  /**
+   * An address or size is no multiple of the size of a page, or an alignment no power of two.
+   */
+  JITSYM_ERR_ALIGNMENT = 39,
 } jitsym_status;
 
 /**
@@ -262,6 +280,12 @@ typedef enum jitsym_sink {
    * another library in the process has a file of that name, the number has zeros before it, which perf reads as well.
    */
   JITSYM_SINK_JITDUMP = 2,
+  /**
+   * The ELF files `jit-PID-N.so` that regions of code memory are mappings of (`jitsym_region_create`, `jitsym_region_adopt`,
+   * `JITSYM_INIT_ADOPT`), in the directory of the jitdump: names, lines and call stacks in every profiler, with no further
+   * step. What is registered in a region goes to its file, and not to map and jitdump. Without regions this is nothing.
+   */
+  JITSYM_SINK_REGION = 4,
 } jitsym_sink;
 
 /**
@@ -326,6 +350,13 @@ typedef enum jitsym_init_flag {
    * forbid it, or ask for it.
    */
   JITSYM_INIT_REMEMBER = 2048,
+  /**
+   * Code that is registered in private executable memory which is not known becomes the beginning of a region: the mapping that
+   * it lies in is adopted, as by `jitsym_region_adopt`. The registering thread must be the only one that writes to that memory,
+   * or changes its protection, during the call; others may execute it. Memory that cannot be adopted is left as it is. The
+   * variable `JITSYM_ADOPT` can ask for it, or forbid it.
+   */
+  JITSYM_INIT_ADOPT = 4096,
 } jitsym_init_flag;
 
 /**
@@ -407,6 +438,22 @@ typedef enum jitsym_spool_state {
    */
   JITSYM_SPOOL_PARTLY = 2,
 } jitsym_spool_state;
+
+/**
+ * Flags of a region. Bits, to be combined.
+ */
+typedef enum jitsym_region_flag {
+  /**
+   * One view of private memory, first readable and writable, whose protection the runtime changes itself (`mprotect`), for
+   * instance to readable and executable before code in it runs. A forked child has its own copy, as of any private memory.
+   * Without this flag there are two views of shared memory, whose protections must stay as they are.
+   */
+  JITSYM_REGION_ONE_VIEW = 1,
+  /**
+   * Aligned to 2 MiB, and with huge pages where the kernel has them for such memory.
+   */
+  JITSYM_REGION_HUGE_PAGES = 2,
+} jitsym_region_flag;
 
 /**
  * A session: what `jitsym_init` opens and `jitsym_close` closes.
@@ -744,7 +791,7 @@ typedef struct jitsym_move_target {
 
 /**
  * What has happened so far in this process (a forked child begins with 0), over all sessions. All but the sinks, `live`,
- * `map_entries`, `memory`, `memory_held`, `spool`, `jitdump_held` and `map_omitted` only grow.
+ * `map_entries`, `memory`, `memory_held`, `spool`, `jitdump_held`, `map_omitted` and `regions` only grow.
  */
 typedef struct jitsym_stats {
   /**
@@ -868,7 +915,89 @@ typedef struct jitsym_stats {
    * Entries of live code that the perf map has no room for at present.
    */
   uint64_t map_omitted;
+  /**
+   * Regions with a file, adopted ones included, that there are now.
+   */
+  uint64_t regions;
+  /**
+   * Registrations and moves that went to the file of a region, and not to the map and the jitdump.
+   */
+  uint64_t region_code;
+  /**
+   * Bytes written to the files of regions, older generations included.
+   */
+  uint64_t region_bytes;
+  /**
+   * Times that the file of a region got another name, so that code in the place of dead code has a name of its own.
+   */
+  uint64_t region_generations;
+  /**
+   * Times that this came too late, or could not be done: samples in the new code may have the name of the old.
+   */
+  uint64_t region_late;
+  /**
+   * Regions that are plain memory because they could not have a file, and memory that could not be adopted for that reason.
+   */
+  uint64_t region_refused;
 } jitsym_stats;
+
+/**
+ * What a region of code memory is to be like.
+ */
+typedef struct jitsym_region_options {
+  /**
+   * `sizeof(jitsym_region_options)`.
+   */
+  size_t struct_size;
+  /**
+   * Bytes, rounded up to whole pages; at most 1 GiB.
+   */
+  uint64_t size;
+  /**
+   * Bytes that it can grow to by `jitsym_region_grow`; address space for that is set aside. 0: `size`.
+   */
+  uint64_t max_size;
+  /**
+   * A power of two, of which the address of the executable view is a multiple. 0: that of a page.
+   */
+  uint64_t alignment;
+  /**
+   * An address from which all of the executable view can be reached by a displacement of 32 bits with sign, as x86-64 calls and
+   * jumps have it. 0: anywhere.
+   */
+  uint64_t near_addr;
+  /**
+   * `JITSYM_REGION_*` bits.
+   */
+  uint32_t flags;
+  /**
+   * Must be 0.
+   */
+  uint32_t reserved;
+} jitsym_region_options;
+
+/**
+ * A region of code memory.
+ */
+typedef struct jitsym_region {
+  /**
+   * `sizeof(jitsym_region)`, set by the caller.
+   */
+  size_t struct_size;
+  /**
+   * Where code runs: readable and executable. This is the address to register code with.
+   */
+  void *exec;
+  /**
+   * Where code is written: the same memory, readable and writable, reads zero at first. With `JITSYM_REGION_ONE_VIEW` the same
+   * address as `exec`.
+   */
+  void *write;
+  /**
+   * Bytes.
+   */
+  uint64_t size;
+} jitsym_region;
 
 #ifdef __cplusplus
 extern "C" {
@@ -1176,6 +1305,111 @@ JITSYM_API const char *jitsym_version(void);
  */
 JITSYM_API
 uint32_t jitsym_version_number(void);
+
+/**
+ * Makes a region of code memory: a mapping of an ELF file that the library writes, so that perf and every other profiler that
+ * reads ELF files names the code in it, and unwinds through it, with no further step. Code in it is registered as elsewhere, by
+ * `jitsym_register` with its executable address.
+ *
+ * If the file cannot be had (no sink `JITSYM_SINK_REGION`, a directory mounted `noexec`, no room) the memory is there all the same,
+ * what is registered in it goes to the other sinks, and `jitsym_stats.region_refused` and `jitsym_last_error` say so. The memory
+ * stays when the session is closed, until `jitsym_region_release` or the end of the process.
+ *
+ * After a fork, parent and child must not both use a region with two views: the child has a copy of its own only once it has made a
+ * call with one of its parent's sessions, or with `JITSYM_INIT_FORK_NOW` when `fork` returns.
+ *
+ * Parameters:
+ * - `out`: receives the region; `out->struct_size` is set by the caller.
+ *
+ * Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`; `JITSYM_ERR_SIZE_ZERO`; `JITSYM_ERR_TOO_LARGE`
+ * above 1 GiB; `JITSYM_ERR_ALIGNMENT`; `JITSYM_ERR_NO_MEMORY`, also if nothing is free near the address; `JITSYM_ERR_SESSION`,
+ * `_CLOSED`, `_FORKED`.
+ *
+ * Any thread, concurrently; not from a signal handler. Does file I/O.
+ *
+ * # Safety
+ * `options` is NULL or points to `struct_size` readable bytes; `out` is NULL or points to `out->struct_size` writable bytes.
+ */
+JITSYM_API
+enum jitsym_status jitsym_region_create(struct jitsym *session,
+                                        const struct jitsym_region_options *options,
+                                        struct jitsym_region *out);
+
+/**
+ * Makes memory that the runtime has a region: a private mapping of an ELF file with the same bytes and protections takes its place.
+ *
+ * During the call other threads may execute the memory, but nobody may write to it or change its protection. Afterwards the runtime
+ * may do with it what it did before: write, change protections, unmap, fork. `madvise(MADV_DONTNEED)` makes it show what the
+ * file has, which is the bytes as they were adopted or registered, and not zero; `jitsym_region_discard` makes it zero.
+ *
+ * Where dead code is replaced the new code has a name of its own if the runtime makes the memory executable anew each time it has
+ * written to it (W^X); in memory that is writable and executable at once the newest name holds for all samples.
+ *
+ * Parameters:
+ * - `addr`, `size`: whole pages.
+ *
+ * Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`, `_ALIGNMENT`, `_ADDRESS_RANGE`; `JITSYM_ERR_TOO_LARGE` from 1.75 GiB on;
+ * `JITSYM_ERR_NOT_PLAIN`, `JITSYM_ERR_LOCKED`, `JITSYM_ERR_REGION` if the memory is none that can be adopted;
+ * `JITSYM_ERR_NO_MEMORY`, also if no address space is free below it; `JITSYM_ERR_NOT_RUNNING` without `JITSYM_SINK_REGION`;
+ * `JITSYM_ERR_SINK_FAILED` if the file cannot be had, or must not be executed (`noexec`, SELinux `execmod`): `jitsym_last_error` says
+ * more; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`. The memory is as it was then.
+ *
+ * Any thread; not from a signal handler. Does file I/O.
+ */
+JITSYM_API
+enum jitsym_status jitsym_region_adopt(struct jitsym *session,
+                                       void *addr,
+                                       uint64_t size);
+
+/**
+ * Makes a region with two views larger, at its end, up to `jitsym_region_options.max_size`. Nothing that is there moves.
+ *
+ * Parameters:
+ * - `exec`: where the region begins.
+ * - `size`: its new size in bytes, rounded up to whole pages. A smaller one than it has changes nothing.
+ *
+ * Returns `JITSYM_OK`; `JITSYM_ERR_REGION` if none begins there, or it has one view; `JITSYM_ERR_TOO_LARGE`;
+ * `JITSYM_ERR_NO_MEMORY`; `JITSYM_ERR_SINK_FAILED` if the host has closed its file; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+ *
+ * Any thread; not from a signal handler. Does file I/O.
+ */
+JITSYM_API
+enum jitsym_status jitsym_region_grow(struct jitsym *session,
+                                      void *exec,
+                                      uint64_t size);
+
+/**
+ * Gives pages of a region back, when no code in them is registered or runs any more. They read zero afterwards, and take memory
+ * again when they are written to; for that there has to be room where the file is, or the kernel raises `SIGBUS`.
+ *
+ * Parameters:
+ * - `addr`, `size`: whole pages of the executable view.
+ *
+ * Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`, `_ALIGNMENT`; `JITSYM_ERR_REGION` if they do not lie in a region;
+ * `JITSYM_ERR_NO_MEMORY` if the file system cannot do that; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+ *
+ * Any thread; not from a signal handler. Does file I/O.
+ */
+JITSYM_API
+enum jitsym_status jitsym_region_discard(struct jitsym *session,
+                                         void *addr,
+                                         uint64_t size);
+
+/**
+ * Ends a region. One that was created is unmapped; one that was adopted becomes plain memory again, with the same bytes and
+ * protections, under the same conditions as `jitsym_region_adopt`. What was registered in it is written before; its file stays,
+ * for profiles that are read later. Unregister the code in it as usual.
+ *
+ * Parameters:
+ * - `exec`: where the region begins.
+ *
+ * Returns `JITSYM_OK`; `JITSYM_ERR_REGION`; `JITSYM_ERR_NO_MEMORY`; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+ *
+ * Any thread; not from a signal handler. Does file I/O.
+ */
+JITSYM_API
+enum jitsym_status jitsym_region_release(struct jitsym *session,
+                                         void *exec);
 
 #ifdef __cplusplus
 }  // extern "C"

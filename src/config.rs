@@ -29,8 +29,10 @@ impl Sinks {
     pub const MAP: Sinks = Sinks(1);
     /// The jitdump.
     pub const JITDUMP: Sinks = Sinks(2);
+    /// The ELF files that are code memory.
+    pub const REGION: Sinks = Sinks(4);
     /// Every sink.
-    pub const ALL: Sinks = Sinks(3);
+    pub const ALL: Sinks = Sinks(7);
     /// No sink, but beside them where the running ones are noted: live code is remembered for those that are enabled later.
     pub(crate) const REMEMBER: Sinks = Sinks(1 << 31);
 
@@ -47,7 +49,7 @@ impl Sinks {
     /// Whether records are wanted with lines and unwind tables.
     #[inline]
     pub(crate) const fn want_groups(self) -> bool {
-        self.0 & (Sinks::JITDUMP.0 | Sinks::REMEMBER.0) != 0
+        self.0 & (Sinks::JITDUMP.0 | Sinks::REGION.0 | Sinks::REMEMBER.0) != 0
     }
 
     /// Whether all of `other` is in this set.
@@ -83,6 +85,8 @@ pub struct Options {
     pub remove_files: bool,
     /// Remember live code for sinks that are enabled later.
     pub remember: bool,
+    /// Adopt the memory that code is registered in.
+    pub adopt: bool,
     /// The most bytes that the perf map may take.
     pub map_max: Option<u64>,
     /// The most bytes that the jitdump may take.
@@ -149,6 +153,8 @@ pub struct Config {
     pub remember: bool,
     /// Sinks may be enabled later.
     pub late: bool,
+    /// Unknown memory that code is registered in becomes a region.
+    pub adopt: bool,
     pub map_max: u64,
     pub jitdump_max: u64,
 }
@@ -239,6 +245,8 @@ impl Config {
             remove_files: options.remove_files || is_on("JITSYM_REMOVE"),
             remember: remember && late,
             late,
+            // Here too the user has the last word.
+            adopt: env("JITSYM_ADOPT").map_or(options.adopt, |value| value != "0" && value != "off"),
             map_max: bound(options.map_max, "JITSYM_MAP_MAX", MAP_MAX_LEAST),
             jitdump_max: bound(options.jitdump_max, "JITSYM_JITDUMP_MAX", JITDUMP_MAX_LEAST),
         })
@@ -248,7 +256,8 @@ impl Config {
     pub fn can_join(&self, running: &Config) -> bool {
         let map = !self.sinks.has(Sinks::MAP) || (self.map_dir == running.map_dir && self.dialect == running.dialect);
         let dump = !self.sinks.has(Sinks::JITDUMP) || self.dump_dir == running.dump_dir;
-        running.sinks.has(self.sinks) && map && dump
+        // Where no region is made none is missed.
+        running.sinks.has(self.sinks.without(Sinks::REGION)) && map && dump
     }
 
     /// As it is once these sinks have been started too, as a session with `other` wants them. What only concerns registering
@@ -285,6 +294,8 @@ fn parse_sinks(value: &OsString) -> Sinks {
             Sinks::MAP
         } else if is(&["jitdump"]) {
             Sinks::JITDUMP
+        } else if is(&["region"]) {
+            Sinks::REGION
         } else if is(&["on", "1", "true", "yes"]) {
             Sinks::ALL
         } else {
@@ -343,7 +354,8 @@ mod tests {
         assert_eq!(sinks(Options { off_by_default: true, ..Options::default() }, &[]), Sinks::NONE);
         assert_eq!(sinks(Options { off_by_default: true, ..Options::default() }, &[("JITSYM", "map")]), Sinks::MAP);
         assert_eq!(sinks(Options::default(), &[("JITSYM", "off")]), Sinks::NONE);
-        assert_eq!(sinks(Options::default(), &[("JITSYM", "jitdump, map,later")]), Sinks::ALL);
+        assert_eq!(sinks(Options::default(), &[("JITSYM", "jitdump, map,later")]), Sinks(3));
+        assert_eq!(sinks(Options::default(), &[("JITSYM", "region")]), Sinks::REGION);
         for (value, expected) in [("ON", Sinks::ALL), ("true", Sinks::ALL), ("Map", Sinks::MAP), ("foo", Sinks::NONE)] {
             assert_eq!(sinks(Options::default(), &[("JITSYM", value)]), expected, "{value}");
         }
@@ -427,6 +439,7 @@ mod tests {
         assert!(with(Options { sinks: Some(Sinks::MAP), ..Options::default() }));
         assert!(with(Options { sinks: Some(Sinks::NONE), ..Options::default() }));
         assert!(!with(Options::default()));
+        assert!(with(Options { sinks: Some(Sinks::MAP.with(Sinks::REGION)), ..Options::default() }));
         assert!(!with(Options { sinks: Some(Sinks::MAP), map_dir: Some("/m".into()), ..Options::default() }));
     }
 }

@@ -160,7 +160,12 @@ impl Control {
             engine.status.remove_sinks(sinks);
             return Ok(());
         };
-        if engine.status.sinks().without(sinks) == Sinks::NONE && !running.config.remember {
+        let mut left = engine.status.sinks().without(sinks);
+        if engine.status.regions.all().next().is_none() {
+            // Nothing is in a region that would have to be written.
+            left = left.without(Sinks::REGION);
+        }
+        if left == Sinks::NONE && !running.config.remember {
             return self.stop(engine, true);
         }
         let config = running.config.clone();

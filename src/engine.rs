@@ -166,8 +166,8 @@ impl Engine {
     }
 
     /// Takes over the ids and indices that were given out in the parent before the fork.
-    pub fn inherit(&mut self, parent: &Engine, registry: &mut Registry) {
-        self.ids = parent.ids.inherit(registry);
+    pub fn inherit(&mut self, parent: &Engine, registries: [&mut Registry; 2]) {
+        self.ids = parent.ids.inherit(registries);
         self.next_index = AtomicU64::new(parent.next_index.load(Ordering::Relaxed));
     }
 

@@ -62,6 +62,10 @@ errors! {
     33 Writer, "JITSYM_ERR_WRITER", "the call was made on the library's own thread, which cannot go on";
     34 Forbidden, "JITSYM_ERR_FORBIDDEN", "the user does not allow sinks to be enabled late";
     35 Library, "JITSYM_ERR_LIBRARY", "the shared library was not found, or is another version";
+    36 NotPlain, "JITSYM_ERR_NOT_PLAIN", "the memory is not private, has a file, or is a heap, a stack or a hole";
+    37 Locked, "JITSYM_ERR_LOCKED", "the process has locked memory, which a file's would not be";
+    38 Region, "JITSYM_ERR_REGION", "there is no region, or there is one already, or not of this kind";
+    39 Alignment, "JITSYM_ERR_ALIGNMENT", "an address or size is no multiple of a page, or an alignment no power of two";
 }
 
 impl fmt::Display for Error {

@@ -112,6 +112,8 @@ extern "C" fn in_child() {
     }
     let (words, engine) = (parent.page.words(), parent.engine());
     if let Some(engine) = engine {
+        // Code memory that is shared must not change under the child's feet.
+        engine.status.regions.part_in_child();
         words.forked_at.store(engine.status.clock.now(), Ordering::Relaxed);
         engine.pool.memory().close_in_child();
     }
@@ -218,8 +220,16 @@ fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<
     // From here on nothing fails that would have to be tried again.
     let mut inheritance = writer.map(|writer| writer.bequeath(words.forked_at.load(Ordering::Relaxed)));
     if let Some(parent) = parent.engine() {
-        let mut none = Registry::default();
-        engine.inherit(parent, inheritance.as_mut().map_or(&mut none, |inheritance| &mut inheritance.registry));
+        let mut none = [Registry::default(), Registry::default()];
+        let registries = match &mut inheritance {
+            Some(inheritance) => [&mut inheritance.registry, &mut inheritance.region_code],
+            None => none.each_mut(),
+        };
+        engine.inherit(parent, registries);
+        match &mut inheritance {
+            Some(inheritance) => inheritance.regions = Some(&parent.status.regions),
+            None => engine.status.regions.inherit(&engine.status, &parent.status.regions),
+        }
         if parent.status.clock != config.clock {
             inheritance.iter_mut().for_each(|inheritance| inheritance.forked_at = config.clock.now());
         }

@@ -58,9 +58,9 @@ impl Ids {
         }
     }
 
-    /// In a forked child: the same ids as in the parent, of which those live on that are in the registry. No thread of the
-    /// parent uses any other. What is in the registry and not live here was ended meanwhile, and is taken out of it.
-    pub fn inherit(&self, registry: &mut Registry) -> Ids {
+    /// In a forked child: the same ids as in the parent, of which those live on that are in one of the registries. No thread of
+    /// the parent uses any other. What is in a registry and not live here was ended meanwhile, and is taken out of it.
+    pub fn inherit(&self, mut registries: [&mut Registry; 2]) -> Ids {
         let segments = self.segments.each_ref().map(|start| AtomicPtr::new(start.load(Ordering::Acquire)));
         let fresh = self.fresh.load(Ordering::Relaxed);
         let child = Ids { segments, fresh: AtomicU32::new(fresh), ready: AtomicU32::new(fresh), ..Ids::new() };
@@ -69,12 +69,14 @@ impl Ids {
             let word = place.word.load(Ordering::Relaxed);
             let generation = (word >> 32) as u32;
             let id = u64::from(generation) << 32 | u64::from(slot);
-            let registered = registry.id_in(slot);
-            if generation % 2 == 1 && registered == id {
+            let registered = registries.each_ref().map(|registry| registry.id_in(slot));
+            if generation % 2 == 1 && registered.contains(&id) {
                 place.word.store(word & !UNREAD, Ordering::Relaxed);
                 continue;
             }
-            registry.remove(registered);
+            for (registry, registered) in registries.iter_mut().zip(registered) {
+                registry.remove(registered);
+            }
             // Nobody has such an id, or whoever has it is told that it is over.
             place.word.store(word_of(generation.wrapping_add(generation % 2), 0), Ordering::Relaxed);
             child.push_free(slot);
@@ -176,6 +178,11 @@ impl Ids {
     #[inline]
     pub fn size_of(&self, id: Id) -> Option<u64> {
         self.live(id).map(|(_, word)| word & (UNREAD - 1))
+    }
+
+    /// Where the code lies that is registered with this id, and its size.
+    pub fn place_of(&self, id: Id) -> Option<(u64, u64)> {
+        self.live(id).map(|(place, word)| (place.addr.load(Ordering::Relaxed), word & (UNREAD - 1)))
     }
 
     /// Notes where code lies now, and returns where it lay before; `None` if there is none with this id.
@@ -438,7 +445,7 @@ mod tests {
                 _ => drop(registry.insert(id.0, &live, b"name", &mut Vec::new())),
             }
         }
-        let child = ids.inherit(&mut registry);
+        let child = ids.inherit([&mut registry, &mut Registry::default()]);
         assert_eq!(registry.live_count(), 25);
         for (at, &id) in all.iter().enumerate() {
             assert_eq!(child.size_of(id), (at % 4 == 3).then_some(40), "{at}");

@@ -66,6 +66,7 @@ mod lane;
 mod pool;
 mod process;
 mod producer;
+mod region;
 mod registry;
 mod session;
 #[cfg(feature = "cli")]

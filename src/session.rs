@@ -12,6 +12,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::fork;
 use crate::process::{self, Process};
+use crate::region::{Created, Wanted};
 use crate::sys::futex::keeping_errno;
 use crate::sys::{memory, thread};
 use crate::unwind::Source;
@@ -208,6 +209,10 @@ impl Ref {
         if self.is_idle() {
             return self.still_open(Id(0));
         }
+        let status = &self.engine.status;
+        if status.regions.are_watching() {
+            status.regions.before_code(status, code.addr, code.size);
+        }
         self.outcome(producer::register(self.process, self.engine, code))
     }
 
@@ -219,6 +224,13 @@ impl Ref {
         if self.is_idle() {
             return self.still_open(());
         }
+        let status = &self.engine.status;
+        if status.regions.are_watching() {
+            if let Some((addr, size)) = self.engine.ids.place_of(id) {
+                status.regions.after_code(status, addr, size);
+                status.regions.before_code(status, target.addr, size);
+            }
+        }
         self.outcome(producer::move_code(self.process, self.engine, id, target))
     }
 
@@ -226,12 +238,22 @@ impl Ref {
         if self.is_idle() {
             return self.still_open(());
         }
+        let status = &self.engine.status;
+        if status.regions.are_watching() {
+            if let Some((addr, size)) = self.engine.ids.place_of(id) {
+                status.regions.after_code(status, addr, size);
+            }
+        }
         self.outcome(producer::unregister(self.process, self.engine, id))
     }
 
     pub fn unregister_range(&self, addr: u64, size: u64) -> Result<()> {
         if self.is_idle() {
             return self.still_open(());
+        }
+        let status = &self.engine.status;
+        if status.regions.are_watching() {
+            status.regions.after_range(status, addr, size);
         }
         self.outcome(producer::unregister_range(self.process, self.engine, addr, size))
     }
@@ -313,12 +335,40 @@ impl Ref {
         self.engine
     }
 
+    pub fn create_region(&self, wanted: &Wanted) -> Result<Created> {
+        let status = &self.engine.status;
+        self.outcome(thread::quietly(|| status.regions.create(status, wanted)))
+    }
+
+    pub fn adopt_region(&self, addr: u64, size: u64) -> Result<()> {
+        let status = &self.engine.status;
+        self.outcome(thread::quietly(|| status.regions.adopt(status, addr, size)))
+    }
+
+    pub fn grow_region(&self, start: u64, size: u64) -> Result<()> {
+        self.outcome(thread::quietly(|| self.engine.status.regions.grow(start, size)))
+    }
+
+    pub fn discard_region(&self, addr: u64, size: u64) -> Result<()> {
+        self.outcome(self.engine.status.regions.discard(addr, size))
+    }
+
+    pub fn release_region(&self, start: u64) -> Result<()> {
+        // What goes wrong with other sinks is no reason to keep it.
+        let _ = self.flush(None);
+        let status = &self.engine.status;
+        self.outcome(thread::quietly(|| status.regions.release(status, start)))
+    }
+
     pub fn path(&self, sink: Sinks) -> Result<PathBuf> {
         // Whoever closes ends the session first and then asks for the lock: as long as it is open the sinks are not stopped.
         let _control = self.process.control();
         self.still_open(())?;
         if !self.engine.status.sinks().has(sink) {
             return Err(Error::NotRunning);
+        }
+        if sink == Sinks::REGION {
+            return self.engine.status.regions.last_path().ok_or(Error::NotRunning);
         }
         self.engine.status.path(sink).ok_or(Error::NotRunning)
     }

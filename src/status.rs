@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::config::Sinks;
 use crate::gate::Gate;
+use crate::region::Regions;
 use crate::standstill::Standstill;
 use crate::sys::clock::Clock;
 use crate::sys::sync::outside::{Arc, Mutex, PoisonError};
@@ -22,6 +23,8 @@ pub struct Status {
     pub gate: Gate,
     /// How the writer stands still while the process forks.
     pub standstill: Standstill,
+    /// Code memory that is a mapping of an ELF file.
+    pub regions: Regions,
     paths: Mutex<Vec<(Sinks, PathBuf)>>,
     sinks: SinkBits,
 }
@@ -46,6 +49,7 @@ impl Status {
             last_error,
             gate: Gate::default(),
             standstill: Standstill::default(),
+            regions: Regions::default(),
             paths: Mutex::default(),
             sinks: SinkBits::default(),
         }
@@ -161,6 +165,7 @@ counters! {
     registered moved unregistered overwritten live dropped unreadable names_changed not_free
     jitdump_bytes jitdump_records map_bytes map_entries map_rewrites map_forgotten write_errors waited recovered inherited
     jitdump_lost jitdump_held jitdump_rewrites map_omitted
+    regions regions_ended region_code region_bytes region_generations region_late region_refused region_left_out
 }
 
 /// A counter. Exactness between counters is not promised, so relaxed order is enough.

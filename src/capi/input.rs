@@ -17,6 +17,7 @@ use crate::code::{Bytes, Code, FramePointer, Line, LineTable, Lines, MoveTarget,
 use crate::config::{Fork, Options, Sinks};
 use crate::error::{Error, Result};
 use crate::format::perf_map::Dialect;
+use crate::region::Wanted;
 use crate::status::Counters;
 use crate::unwind::{self, Cache};
 
@@ -118,7 +119,7 @@ pub unsafe fn options(from: *const jitsym_options) -> Result<Options> {
     }
     // SAFETY: the caller's promise.
     let raw = unsafe { read(from)? };
-    check_flags(raw.flags, 2 * jitsym_init_flag::JITSYM_INIT_REMEMBER as u32 - 1)?;
+    check_flags(raw.flags, 2 * jitsym_init_flag::JITSYM_INIT_ADOPT as u32 - 1)?;
     check_flags(raw.sinks, Sinks::ALL.0)?;
     check_flags(raw.file_mode, 0o777)?;
     check_flags(raw.reserved, 0)?;
@@ -146,6 +147,7 @@ pub unsafe fn options(from: *const jitsym_options) -> Result<Options> {
         },
         remove_files: has(jitsym_init_flag::JITSYM_INIT_REMOVE_FILES),
         remember: has(jitsym_init_flag::JITSYM_INIT_REMEMBER),
+        adopt: has(jitsym_init_flag::JITSYM_INIT_ADOPT),
         map_max: (raw.map_max != 0).then_some(raw.map_max),
         jitdump_max: (raw.jitdump_max != 0).then_some(raw.jitdump_max),
         // SAFETY: the caller's promise.
@@ -173,6 +175,7 @@ pub fn sink(bit: u32) -> Result<Sinks> {
     match bit {
         1 => Ok(Sinks::MAP),
         2 => Ok(Sinks::JITDUMP),
+        4 => Ok(Sinks::REGION),
         _ => Err(Error::Enum),
     }
 }
@@ -511,6 +514,46 @@ pub unsafe fn move_target<'a>(from: *const jitsym_move_target, size: u64) -> Res
 }
 
 // SAFETY: integers only.
+unsafe impl Plain for jitsym_region_options {}
+
+/// `jitsym_region_options`.
+///
+/// # Safety
+/// As `read`.
+pub unsafe fn region(from: *const jitsym_region_options) -> Result<Wanted> {
+    // SAFETY: the caller's promise.
+    let raw = unsafe { read(from)? };
+    let (one_view, huge) =
+        (jitsym_region_flag::JITSYM_REGION_ONE_VIEW as u32, jitsym_region_flag::JITSYM_REGION_HUGE_PAGES as u32);
+    check_flags(raw.flags, one_view | huge)?;
+    check_flags(raw.reserved, 0)?;
+    Ok(Wanted {
+        size: raw.size,
+        max_size: raw.max_size,
+        alignment: raw.alignment,
+        near: raw.near_addr,
+        one_view: raw.flags & one_view != 0,
+        huge: raw.flags & huge != 0,
+    })
+}
+
+/// How much of a `jitsym_region` the caller has.
+///
+/// # Safety
+/// `out` is NULL or points to a readable `size_t`.
+pub unsafe fn region_size(out: *mut jitsym_region) -> Result<usize> {
+    if out.is_null() {
+        return Err(Error::Null);
+    }
+    // SAFETY: the caller's promise; the size is the first field.
+    let size = unsafe { out.cast::<usize>().read_unaligned() };
+    if size < size_of::<jitsym_region>() {
+        return Err(Error::StructSize);
+    }
+    Ok(size)
+}
+
+// SAFETY: integers only.
 unsafe impl Plain for jitsym_stats {}
 
 /// Fills in `jitsym_stats`, as much of it as the caller has.
@@ -550,10 +593,24 @@ pub unsafe fn write_stats(out: *mut jitsym_stats, engine: &crate::engine::Engine
         jitdump_held,
         jitdump_rewrites,
         map_omitted,
+        regions,
+        regions_ended,
+        region_code,
+        region_bytes,
+        region_generations,
+        region_late,
+        region_refused,
+        region_left_out,
     } = &engine.status.counters;
+    let regions = regions.get().saturating_sub(regions_ended.get());
+    // The sink for regions is not there as long as there is none.
+    let sinks_running = match engine.status.sinks_well() {
+        sinks if regions == 0 => sinks.without(Sinks::REGION),
+        sinks => sinks,
+    };
     let stats = jitsym_stats {
         struct_size: size,
-        sinks_running: engine.status.sinks_well().0,
+        sinks_running: sinks_running.0,
         sinks_failed: engine.status.sinks_failed().0,
         registered: registered.get(),
         moved: moved.get(),
@@ -581,6 +638,13 @@ pub unsafe fn write_stats(out: *mut jitsym_stats, engine: &crate::engine::Engine
         jitdump_held: jitdump_held.get(),
         jitdump_rewrites: jitdump_rewrites.get(),
         map_omitted: map_omitted.get(),
+        regions,
+        region_code: region_code.get(),
+        region_bytes: region_bytes.get(),
+        region_generations: region_generations.get(),
+        region_late: region_late.get(),
+        region_refused: region_refused.get(),
+        region_left_out: region_left_out.get(),
     };
     // SAFETY: the struct is at least that large; what a newer header has behind it is left alone.
     unsafe { ptr::copy_nonoverlapping((&raw const stats).cast::<u8>(), out.cast(), size.min(size_of_val(&stats))) };

@@ -7,6 +7,7 @@
 
 pub(crate) mod boundary;
 mod input;
+pub mod region;
 pub mod status;
 pub mod types;
 

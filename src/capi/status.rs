@@ -91,6 +91,16 @@ pub enum jitsym_status {
     JITSYM_ERR_FORBIDDEN = 34,
     /// From `jitsym_dl.h` alone: the shared library was not found, or is of a version with another ABI.
     JITSYM_ERR_LIBRARY = 35,
+    /// Memory cannot be adopted as a region because not all of it is private memory without a file: it is shared, mapped from a
+    /// file, a heap or a stack, or not mapped.
+    JITSYM_ERR_NOT_PLAIN = 36,
+    /// Memory cannot be adopted as a region because the process has locked memory (`mlock`, `mlockall`), which a region would not
+    /// be.
+    JITSYM_ERR_LOCKED = 37,
+    /// There is no region at this address; or, for a new one, there is one already; or regions of this kind cannot do that.
+    JITSYM_ERR_REGION = 38,
+    /// An address or size is no multiple of the size of a page, or an alignment no power of two.
+    JITSYM_ERR_ALIGNMENT = 39,
 }
 
 use jitsym_status::*;
@@ -133,6 +143,10 @@ impl From<Error> for jitsym_status {
             Error::Writer => JITSYM_ERR_WRITER,
             Error::Forbidden => JITSYM_ERR_FORBIDDEN,
             Error::Library => JITSYM_ERR_LIBRARY,
+            Error::NotPlain => JITSYM_ERR_NOT_PLAIN,
+            Error::Locked => JITSYM_ERR_LOCKED,
+            Error::Region => JITSYM_ERR_REGION,
+            Error::Alignment => JITSYM_ERR_ALIGNMENT,
         }
     }
 }

@@ -37,6 +37,10 @@ pub enum jitsym_sink {
     /// The jitdump `jit-PID.dump`: names over time, code bytes, source lines and call stacks, for `perf inject --jit`. If
     /// another library in the process has a file of that name, the number has zeros before it, which perf reads as well.
     JITSYM_SINK_JITDUMP = 2,
+    /// The ELF files `jit-PID-N.so` that regions of code memory are mappings of (`jitsym_region_create`, `jitsym_region_adopt`,
+    /// `JITSYM_INIT_ADOPT`), in the directory of the jitdump: names, lines and call stacks in every profiler, with no further
+    /// step. What is registered in a region goes to its file, and not to map and jitdump. Without regions this is nothing.
+    JITSYM_SINK_REGION = 4,
 }
 
 /// Flags of a session. Bits, to be combined.
@@ -77,6 +81,23 @@ pub enum jitsym_init_flag {
     /// code takes memory (docs/design.md says how much), as long as any session is open. The variable `JITSYM_LATE` can
     /// forbid it, or ask for it.
     JITSYM_INIT_REMEMBER = 2048,
+    /// Code that is registered in private executable memory which is not known becomes the beginning of a region: the mapping that
+    /// it lies in is adopted, as by `jitsym_region_adopt`. The registering thread must be the only one that writes to that memory,
+    /// or changes its protection, during the call; others may execute it. Memory that cannot be adopted is left as it is. The
+    /// variable `JITSYM_ADOPT` can ask for it, or forbid it.
+    JITSYM_INIT_ADOPT = 4096,
+}
+
+/// Flags of a region. Bits, to be combined.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum jitsym_region_flag {
+    /// One view of private memory, first readable and writable, whose protection the runtime changes itself (`mprotect`), for
+    /// instance to readable and executable before code in it runs. A forked child has its own copy, as of any private memory.
+    /// Without this flag there are two views of shared memory, whose protections must stay as they are.
+    JITSYM_REGION_ONE_VIEW = 1,
+    /// Aligned to 2 MiB, and with huge pages where the kernel has them for such memory.
+    JITSYM_REGION_HUGE_PAGES = 2,
 }
 
 /// Flags of a piece of code. Bits, to be combined.
@@ -334,8 +355,45 @@ pub struct jitsym_move_target {
     pub reserved: u32,
 }
 
+/// What a region of code memory is to be like.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct jitsym_region_options {
+    /// `sizeof(jitsym_region_options)`.
+    pub struct_size: usize,
+    /// Bytes, rounded up to whole pages; at most 1 GiB.
+    pub size: u64,
+    /// Bytes that it can grow to by `jitsym_region_grow`; address space for that is set aside. 0: `size`.
+    pub max_size: u64,
+    /// A power of two, of which the address of the executable view is a multiple. 0: that of a page.
+    pub alignment: u64,
+    /// An address from which all of the executable view can be reached by a displacement of 32 bits with sign, as x86-64 calls and
+    /// jumps have it. 0: anywhere.
+    pub near_addr: u64,
+    /// `JITSYM_REGION_*` bits.
+    pub flags: u32,
+    /// Must be 0.
+    pub reserved: u32,
+}
+
+/// A region of code memory.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct jitsym_region {
+    /// `sizeof(jitsym_region)`, set by the caller.
+    pub struct_size: usize,
+    /// Where code runs: readable and executable. This is the address to register code with.
+    pub exec: *mut c_void,
+    /// Where code is written: the same memory, readable and writable, reads zero at first. With `JITSYM_REGION_ONE_VIEW` the same
+    /// address as `exec`.
+    pub write: *mut c_void,
+    /// Bytes.
+    pub size: u64,
+}
+
 /// What has happened so far in this process (a forked child begins with 0), over all sessions. All but the sinks, `live`,
-/// `map_entries`, `memory`, `memory_held`, `spool`, `jitdump_held` and `map_omitted` only grow.
+/// `map_entries`, `memory`, `memory_held`, `spool`, `jitdump_held`, `map_omitted`, `regions` and
+/// `region_left_out` only grow.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct jitsym_stats {
@@ -402,4 +460,18 @@ pub struct jitsym_stats {
     pub jitdump_rewrites: u64,
     /// Entries of live code that the perf map has no room for at present.
     pub map_omitted: u64,
+    /// Regions with a file, adopted ones included, that there are now.
+    pub regions: u64,
+    /// Registrations and moves that went to the file of a region, and not to the map and the jitdump.
+    pub region_code: u64,
+    /// Bytes written to the files of regions, older generations included.
+    pub region_bytes: u64,
+    /// Times that the file of a region got another name, so that code in the place of dead code has a name of its own.
+    pub region_generations: u64,
+    /// Times that this came too late, or could not be done: samples in the new code may have the name of the old.
+    pub region_late: u64,
+    /// Regions that are plain memory because they could not have a file, and memory that could not be adopted for that reason.
+    pub region_refused: u64,
+    /// Names, unwind tables and line tables of code that have no room in the files of regions as they are now.
+    pub region_left_out: u64,
 }

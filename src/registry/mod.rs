@@ -144,6 +144,15 @@ impl Registry {
         Some(numbers.into_iter().map(span))
     }
 
+    /// Start, size, name and id of all spans that begin in `[start, end)`; the id of dead code is 0.
+    pub fn spans_in(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64, &[u8], u64)> {
+        self.starts.range(start..end).map(|(_, &number)| {
+            let piece = &self.pieces[number];
+            let id = piece.owner().map_or(0, |slot| self.id_in(slot));
+            (piece.start, piece.size.into(), self.names.get(piece.name), id)
+        })
+    }
+
     /// All live registrations whose group was handed to the jitdump: id, where the group is, and how long the code is.
     pub fn stored(&self) -> impl Iterator<Item = (u64, Stored, u64)> + '_ {
         let known = |(slot, entry): (usize, &Entry)| {
@@ -396,6 +405,18 @@ impl Registry {
     /// Drops all spans of dead code.
     pub fn forget_dead(&mut self) {
         self.forget_dead_until(0);
+    }
+
+    /// Drops the spans of dead code that begin in `[start, end)`.
+    pub fn forget_dead_in(&mut self, start: u64, end: u64) {
+        let mut next = start;
+        while let Some((&at, &number)) = self.starts.range(next..end).next() {
+            next = at + 1;
+            if self.pieces[number].owner().is_none() {
+                self.pieces.exhume(number);
+                self.forget(number);
+            }
+        }
     }
 
     /// The size of live code.

@@ -3,7 +3,6 @@
 pub mod backlog;
 pub mod jitdump;
 pub mod perf_map;
-#[allow(dead_code)]
 pub mod region_file;
 
 use std::io;

@@ -73,8 +73,8 @@ const APPEND: libc::c_int = libc::O_RDWR | libc::O_APPEND;
 const OURS: u32 = libc::S_ISVTX;
 
 /// Creates a file that does not exist yet; a link of that name counts as existing.
-pub fn create_new(dir: &Dir, name: &OsStr, mode: u32) -> io::Result<File> {
-    dir.open_file(name, APPEND | libc::O_CREAT | libc::O_EXCL, mode | OURS)
+fn create_with(dir: &Dir, name: &OsStr, mode: u32, flags: libc::c_int) -> io::Result<File> {
+    dir.open_file(name, flags | libc::O_CREAT | libc::O_EXCL, mode | OURS)
 }
 
 /// Creates a file, in place of one that an earlier process with our pid has left there.
@@ -83,8 +83,17 @@ pub fn create_new(dir: &Dir, name: &OsStr, mode: u32) -> io::Result<File> {
 /// this process is writing or has written (`TAKEN`), or one of a living process that has the same pid in another namespace.
 /// Such processes are known by a lock, which the system releases when the last of their descriptors is closed.
 pub fn claim(dir: &Dir, name: &OsStr, mode: u32) -> io::Result<File> {
+    claim_with(dir, name, mode, APPEND)
+}
+
+/// The same for a file that is written to at any place.
+pub fn claim_to_place(dir: &Dir, name: &OsStr, mode: u32) -> io::Result<File> {
+    claim_with(dir, name, mode, libc::O_RDWR)
+}
+
+fn claim_with(dir: &Dir, name: &OsStr, mode: u32, flags: libc::c_int) -> io::Result<File> {
     for _ in 0..3 {
-        match create_new(dir, name, mode) {
+        match create_with(dir, name, mode, flags) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => remove_stale(dir, name)?,
             Err(error) => return Err(error),
             Ok(file) => {
@@ -391,7 +400,7 @@ mod tests {
     }
 
     fn create_new(path: &Path, mode: u32) -> io::Result<File> {
-        super::create_new(&Dir::of(path)?, path.file_name().unwrap_or_default(), mode)
+        create_with(&Dir::of(path)?, path.file_name().unwrap_or_default(), mode, APPEND)
     }
 
     /// For tests that change what holds for the whole process, and for those that this would disturb. That is also a child:

@@ -3,10 +3,12 @@
 pub mod arch;
 pub mod barrier;
 pub mod clock;
+pub mod code_memory;
 pub mod company;
 pub mod dir;
 pub mod file;
 pub mod futex;
+pub mod maps;
 pub mod marker;
 pub mod mem;
 pub mod memory;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::groups::{zeros, Groups};
 use super::live::Left;
+use super::regions::RegionCode;
 use super::{sinks::SinkSet, stand_ins};
 use crate::chunk::{flag, Chunk, Event, Kind};
 use crate::format::jitdump::{clear_mapped_size, relocate, set_time, stand_in, Move, Relocation, LOAD_FIXED_SIZE};
@@ -28,8 +29,10 @@ pub struct Ledger {
     pub last_time: u64,
     /// What a jitdump has that may be gone on with.
     pub left: Left,
+    /// Code that lies in regions.
+    pub regions: RegionCode,
     /// For ids that a registration pushes out; empty in between.
-    overwritten: Vec<u64>,
+    pub(super) overwritten: Vec<u64>,
 }
 
 /// What happened to an id.
@@ -55,6 +58,7 @@ impl Ledger {
             alive,
             last_time: 0,
             left: Left::default(),
+            regions: RegionCode::default(),
             overwritten: Vec::new(),
         }
     }
@@ -77,21 +81,28 @@ impl Ledger {
             counters.names_changed.add(1);
         }
         match event.kind {
-            Kind::Load => self.load(chunk, event, groups),
+            Kind::Load => match self.region_of(event.addr, event.size) {
+                Some(region) => self.load_in_region(region, chunk, event),
+                None => self.load(chunk, event, groups),
+            },
             Kind::Move => self.move_code(chunk, event, groups),
             Kind::Unregister => {
-                if self.registry.remove(event.id).is_some() {
-                    counters.unregistered.add(1);
+                if self.remove(event.id) {
+                    self.status.counters.unregistered.add(1);
                 }
                 self.notify(Notice::Unregistered(event.id));
             }
             Kind::UnregisterRange => loop {
-                let ids = self.registry.live_in(event.addr, event.addr + event.size);
+                let (start, end) = (event.addr, event.addr + event.size);
+                let mut ids = self.registry.live_in(start, end);
+                if ids.is_empty() {
+                    ids = self.regions.registry.live_in(start, end);
+                }
                 if ids.is_empty() {
                     break;
                 }
                 for id in ids {
-                    self.registry.remove(id);
+                    self.remove(id);
                     self.status.counters.unregistered.add(1);
                     self.notify(Notice::Retired(id));
                 }
@@ -213,6 +224,9 @@ impl Ledger {
     }
 
     fn move_code(&mut self, chunk: Chunk, event: &Event, groups: &mut Groups) {
+        if self.move_by_region(event, groups) {
+            return;
+        }
         let name = self.registry.name_of(event.id).map(Vec::from);
         let (mut preface, kept) = (Vec::new(), self.registry.preface_of(event.id));
         if preface.try_reserve_exact(kept.len()).is_ok() {
@@ -291,7 +305,7 @@ impl Ledger {
     }
 
     /// Remembers what the owner of the ids has to know. Without memory for that an id is never used again.
-    fn notify(&mut self, notice: Notice) {
+    pub(super) fn notify(&mut self, notice: Notice) {
         if self.notices.try_reserve(1).is_ok() {
             self.notices.push(notice);
         }
@@ -307,7 +321,7 @@ impl Ledger {
     }
 
     /// Adds code to the registry, and to the map what follows from it.
-    fn insert(&mut self, id: u64, live: &Live, name: &[u8]) {
+    pub(super) fn insert(&mut self, id: u64, live: &Live, name: &[u8]) {
         let inserted = self.registry.insert(id, live, name, &mut self.overwritten);
         if inserted.was_refused {
             self.status.counters.dropped.add(1);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::live::forget_places;
 use super::{Source, Writer};
 use crate::config::Config;
+use crate::region::Regions;
 use crate::registry::{Registry, Stored};
 use crate::sink::backlog::Kept;
 use crate::standstill::Standstill;
@@ -19,6 +20,10 @@ const HALT_PATIENCE: Duration = Duration::from_millis(10);
 pub struct Inheritance {
     /// Its live code.
     pub registry: Registry,
+    /// The live code in regions.
+    pub region_code: Registry,
+    /// The parent's regions.
+    pub regions: Option<&'static Regions>,
     dump: Option<Kept>,
     /// When the child was forked, by the clock of its records.
     pub forked_at: u64,
@@ -70,16 +75,21 @@ impl Writer {
     /// jitdump, which is read from.
     pub fn bequeath(&mut self, forked_at: u64) -> Inheritance {
         let registry = std::mem::take(&mut self.ledger.registry);
-        Inheritance { registry, dump: self.ledger.sinks.let_go(), forked_at }
+        let region_code = std::mem::take(&mut self.ledger.regions.registry);
+        Inheritance { registry, region_code, regions: None, dump: self.ledger.sinks.let_go(), forked_at }
     }
 
     /// In a forked child, when the sinks are open: goes on with what the parent has left.
     pub fn inherit(&mut self, inheritance: Inheritance) {
-        let Inheritance { mut registry, dump, forked_at } = inheritance;
+        let Inheritance { mut registry, region_code, regions, dump, forked_at } = inheritance;
         // It has never run in the child.
         registry.forget_dead();
         let ledger = &mut self.ledger;
         ledger.registry = registry;
+        if let Some(regions) = regions {
+            ledger.status.regions.inherit(&ledger.status, regions);
+        }
+        ledger.inherit_regions(region_code, forked_at);
         ledger.last_time = forked_at;
         if ledger.sinks.running_dump().is_some() {
             ledger.write_live(dump.as_ref(), forked_at);
@@ -95,7 +105,8 @@ impl Writer {
         // The map is empty: written anew is the same as written.
         ledger.sinks.note_forgotten();
         ledger.sinks.write_map(&mut ledger.registry, true, &|file| memory.header().set_next_map(file));
-        let live = ledger.registry.live_count() as u64;
+        ledger.write_regions(true, forked_at);
+        let live = ledger.live_count() as u64;
         ledger.status.counters.inherited.add(live);
         ledger.status.counters.live.set(live);
         self.committed = ledger.state();

@@ -106,6 +106,7 @@ impl Writer {
             }
             thread::sleep_micros(100);
         }
+        self.ledger.finish_regions();
         self.ledger.sinks.stop(Sinks::ALL);
         self.forget_all();
     }
@@ -114,6 +115,11 @@ impl Writer {
     fn forget_all(&mut self) {
         let (ledger, ids) = (&mut self.ledger, &self.engine.ids);
         ledger.registry.remove_all(|id| {
+            if ids.retire(Id(id)) {
+                ids.recycle(Id(id));
+            }
+        });
+        ledger.regions.registry.remove_all(|id| {
             if ids.retire(Id(id)) {
                 ids.recycle(Id(id));
             }

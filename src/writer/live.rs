@@ -87,6 +87,22 @@ impl Ledger {
         true
     }
 
+    /// Writes one piece of live code, whose preface is kept, to the jitdump, if one runs.
+    pub(super) fn write_one(&mut self, id: u64, timestamp: u64) {
+        let Some(offset) = self.sinks.next_offset(&Groups::default()) else { return };
+        let Some(live) = self.registry.get(id) else { return };
+        let mut batch = Vec::new();
+        match self.put_group(&mut batch, id, &live, None, timestamp) {
+            Some((len, tables_len)) => {
+                self.sinks.write_inherited(&batch, &[batch.len()]);
+                if !self.sinks.keep_prefaces() {
+                    self.registry.set_stored(id, Some(Stored { offset, len }), tables_len);
+                }
+            }
+            None => self.status.counters.unreadable.add(1),
+        }
+    }
+
     /// A fork may find us in the middle of writing: only then the registry says that the groups are in the file.
     fn write_batch(&mut self, batch: &mut Vec<u8>, lens: &mut Vec<usize>, pending: &mut Vec<Pending>) {
         if !batch.is_empty() {

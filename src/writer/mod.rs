@@ -11,6 +11,7 @@ mod live;
 mod merge;
 #[cfg(jitsym_loom)]
 pub mod models;
+mod regions;
 mod repair;
 mod sinks;
 mod stand_ins;
@@ -180,7 +181,10 @@ impl Writer {
                 self.rest();
             }
             pause = if bytes >= BUSY_BYTES { pause / 2 } else { pause * 2 }.clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
-            let idle = bytes == 0 && pause == LONGEST_PAUSE && !self.ledger.sinks.have_work();
+            let idle = bytes == 0
+                && pause == LONGEST_PAUSE
+                && !self.ledger.sinks.have_work()
+                && !self.ledger.regions.have_work;
             idle_passes = if idle { idle_passes + 1 } else { 0 };
             if idle_passes > IDLE_PASSES {
                 self.sleep();
@@ -216,6 +220,7 @@ impl Writer {
     fn answer(&mut self, due: u64) {
         if self.exiting {
             self.ledger.sinks.trim();
+            self.ledger.finish_regions();
             self.ledger.sinks.close_to_remove();
         }
         self.answered = due;
@@ -327,15 +332,16 @@ impl Writer {
             self.short = memory::is_short();
             if uncommitted >= COMMIT_BYTES {
                 bytes += std::mem::take(&mut uncommitted);
-                self.commit(&mut merge, &mut groups, false);
+                let until = self.ledger.last_time;
+                self.commit(&mut merge, &mut groups, false, until);
             }
         }
-        self.commit(&mut merge, &mut groups, now);
+        self.commit(&mut merge, &mut groups, now, cutoff);
         bytes + uncommitted
     }
 
-    /// Writes everything that was read, and recycles the chunks that it was in.
-    fn commit(&mut self, merge: &mut Merge, groups: &mut Groups, now: bool) {
+    /// Writes everything that was read, which is all that was stamped before `until`, and recycles the chunks that it was in.
+    fn commit(&mut self, merge: &mut Merge, groups: &mut Groups, now: bool, until: u64) {
         let ledger = &mut self.ledger;
         ledger.sinks.write_groups(groups);
         if ledger.sinks.remember() {
@@ -355,6 +361,7 @@ impl Writer {
         }
         let memory = self.engine.pool.memory();
         ledger.sinks.write_map(&mut ledger.registry, now, &|file| memory.header().set_next_map(file));
+        ledger.write_regions(now, until);
         let state = ledger.state();
         if merge.mark(memory.next_pass()) || state != self.committed {
             memory.commit(&state);
@@ -372,7 +379,7 @@ impl Writer {
         self.heed_notices();
         self.engine.ids.prepare();
         self.recycle();
-        self.engine.status.counters.live.set(self.ledger.registry.live_count() as u64);
+        self.engine.status.counters.live.set(self.ledger.live_count() as u64);
     }
 
     /// Tells the ids what has become of them.
@@ -485,6 +492,7 @@ impl Writer {
         } else {
             // Nobody can unregister it any more. What follows from that has time until there is another session: a program
             // that ends need not wait for it.
+            self.ledger.finish_regions();
             self.ledger.sinks.close();
             self.ledger.sinks.result().err()
         };
@@ -506,8 +514,9 @@ impl Writer {
     /// last close have left behind (they returned `Closed`), and takes requests again.
     pub fn begin(&mut self) {
         self.off = false;
-        let Ledger { registry, notices, .. } = &mut self.ledger;
+        let Ledger { registry, regions, notices, .. } = &mut self.ledger;
         registry.remove_all(|id| notices.push(Notice::Retired(id)));
+        regions.registry.remove_all(|id| notices.push(Notice::Retired(id)));
         self.heed_notices();
         self.collect();
         let mut requests = self.engine.requests();

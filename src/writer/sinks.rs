@@ -56,6 +56,15 @@ impl SinkSet {
         if sinks.has(Sinks::JITDUMP) && self.open_dump(config) {
             started = started.with(Sinks::JITDUMP);
         }
+        // It has nothing to open. If everything else fails it is not what was asked for.
+        if sinks.has(Sinks::REGION) && (started != Sinks::NONE || sinks == Sinks::REGION) {
+            started = started.with(Sinks::REGION);
+            let dir = match &config.dump_dir {
+                DumpDir::Exactly(dir) => dir,
+                DumpDir::CacheBelow(base) => base,
+            };
+            self.status.regions.configure(dir.clone(), config.file_mode, config.adopt);
+        }
         started
     }
 

@@ -44,6 +44,8 @@ const _: () = assert!(ABBREV_AT + ABBREV.len() <= NAMES_AT && NAMES_AT + NAMES.l
 /// What a file consists of. Sections that are empty are left out, but for `.text`, which is always the first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Image {
+    /// Where the segment that is loaded begins: 0, or behind the header page.
+    pub begin: u64,
     /// The code. The segment that is loaded ends with it.
     pub text: Range<u64>,
     pub eh_frame: Range<u64>,
@@ -64,6 +66,8 @@ struct Section<'a> {
     flags: u64,
     range: &'a Range<u64>,
     align: u64,
+    /// What its address is beyond its offset.
+    beyond: u64,
 }
 
 impl Image {
@@ -77,12 +81,14 @@ impl Image {
         let has_symbols = self.symtab.end - self.symtab.start > SYMBOL_SIZE as u64;
         let (symtab, strtab) = if has_symbols { (&self.symtab, &self.strtab) } else { (&(0..0), &(0..0)) };
 
-        let section = |name, kind, flags, range, align| Section { name, kind, flags, range, align };
+        let section = |name, kind, flags, range, align| Section { name, kind, flags, range, align, beyond: 0 };
         let all = [
             section(".text", SHT_PROGBITS, SHF_ALLOC | SHF_EXECINSTR, &self.text, 16),
             section(".note.gnu.build-id", SHT_NOTE, SHF_ALLOC, &note, 4),
             section(".eh_frame", SHT_PROGBITS, SHF_ALLOC, &self.eh_frame, 8),
-            section(".eh_frame_hdr", SHT_PROGBITS, SHF_ALLOC, &self.eh_frame_hdr, 4),
+            // perf with libunwind goes by the section, and takes off where the first segment begins (linux
+            // tools/perf/util/unwind-libunwind-local.c, `read_unwind_spec_eh_frame`). libdw goes by the program header.
+            Section { beyond: self.begin, ..section(".eh_frame_hdr", SHT_PROGBITS, SHF_ALLOC, &self.eh_frame_hdr, 4) },
             section(".symtab", SHT_SYMTAB, 0, symtab, 8),
             section(".strtab", SHT_STRTAB, 0, strtab, 1),
             section(".debug_abbrev", SHT_PROGBITS, 0, &abbrev, 1),
@@ -100,7 +106,7 @@ impl Image {
         }
 
         let mut segments = 1;
-        put_segment(&mut page, 0, PT_LOAD, PF_R | PF_X, &(0..self.text.end), HEADER_SIZE as u64);
+        put_segment(&mut page, 0, PT_LOAD, PF_R | PF_X, &(self.begin..self.text.end), HEADER_SIZE as u64);
         for (kind, range) in [(PT_GNU_EH_FRAME, &self.eh_frame_hdr), (PT_NOTE, &note)] {
             if !range.is_empty() {
                 put_segment(&mut page, segments, kind, PF_R, range, 4);
@@ -165,7 +171,7 @@ fn put_section(page: &mut [u8], at: usize, section: &Section<'_>, index: u32) {
     put.u32(name as u32);
     put.u32(section.kind);
     put.u64(section.flags);
-    put.u64(if section.flags & SHF_ALLOC == 0 { 0 } else { section.range.start });
+    put.u64(if section.flags & SHF_ALLOC == 0 { 0 } else { section.range.start + section.beyond });
     put.u64(section.range.start);
     put.u64(len);
     put.u32(link);

@@ -59,6 +59,8 @@ pub struct Place {
     pub text_room: u64,
     /// Bytes from the start of the file on that are for the header page and the tables; see [`RegionFile::tables_room`].
     pub tables_len: u64,
+    /// How many of them, behind the header page, stay free: the segment that is loaded may begin anywhere there.
+    pub spare: u64,
 }
 
 /// A piece of code.
@@ -108,6 +110,7 @@ pub struct RegionFile {
     published: Image,
     /// What the page in the file says has to be taken back before anything else is written.
     cleared: bool,
+    begin: u64,
     build_id: Option<[u8; 20]>,
     left_out: LeftOut,
 }
@@ -122,7 +125,7 @@ impl RegionFile {
 
     /// Makes of an empty file one of a region that has no code yet. It is not to be written to by anybody else, but for the text.
     pub fn create(file: File, place: Place) -> io::Result<RegionFile> {
-        let (eh_frame, slots) = split(place.tables_len).ok_or(io::ErrorKind::InvalidInput)?;
+        let (eh_frame, slots) = split(place.tables_len, place.spare).ok_or(io::ErrorKind::InvalidInput)?;
         let text_end =
             place.text.checked_add(place.text_room.max(place.text_len)).and_then(|end| end.checked_add(PAGE - 1));
         let end = text_end.ok_or(io::ErrorKind::InvalidInput)? / PAGE * PAGE;
@@ -142,6 +145,7 @@ impl RegionFile {
             known: BTreeMap::new(),
             published: Image::default(),
             cleared: false,
+            begin: 0,
             build_id: None,
             left_out: LeftOut::default(),
         };
@@ -151,6 +155,7 @@ impl RegionFile {
 
     /// Takes note of code. It replaces what is known of code that it overlaps.
     pub fn add(&mut self, code: &Code<'_>) {
+        self.build_id = None;
         if self.try_to_add(code).is_none() {
             self.left_out.names += 1;
         }
@@ -265,7 +270,12 @@ impl RegionFile {
         }
         self.disk.check()?;
         if self.cleared {
-            self.publish_as(Image { text: self.text(), build_id: self.build_id, ..Image::default() })?;
+            self.publish_as(Image {
+                begin: self.begin,
+                text: self.text(),
+                build_id: self.build_id,
+                ..Image::default()
+            })?;
             self.cleared = false;
         }
         for part in self.parts.all_mut() {
@@ -298,6 +308,7 @@ impl RegionFile {
     /// What is in the file.
     fn image(&self) -> Image {
         Image {
+            begin: self.begin,
             text: self.text(),
             eh_frame: self.parts.eh_frame.range(),
             eh_frame_hdr: self.table.range(),
@@ -344,8 +355,15 @@ impl RegionFile {
         self.disk.write(self.place.text + offset, bytes)
     }
 
-    /// Forgets all code: what is added from now on is a new generation. The next `write` tells the file.
-    pub fn reset(&mut self) {
+    /// Where the segment that is loaded begins.
+    pub fn begin(&self) -> u64 {
+        self.begin
+    }
+
+    /// Forgets all code: what is added from now on is a new generation, whose loaded segment begins there. The next `write` tells
+    /// the file.
+    pub fn reset(&mut self, begin: u64) {
+        self.begin = begin;
         self.frames = Frames::default();
         for part in self.parts.all_mut() {
             part.clear();
@@ -369,6 +387,11 @@ impl RegionFile {
         Ok(self.disk.file())
     }
 
+    /// Whether most of what is in the tables is about code that has been replaced.
+    pub fn is_wasteful(&self) -> bool {
+        self.parts.symtab.end() / SYMBOL_SIZE as u64 > 2 * self.known.len() as u64 + 64
+    }
+
     /// How many bytes the file has but for the text.
     pub fn bytes(&self) -> u64 {
         let parts = self.parts.all().iter().map(|part| part.end()).sum::<u64>();
@@ -387,11 +410,12 @@ impl RegionFile {
 }
 
 /// The room for `.eh_frame`, and for each of the two search tables.
-fn split(tables_len: u64) -> Option<(Range<u64>, [Range<u64>; 2])> {
-    let room = tables_len.checked_sub(HEADER_SIZE as u64)?;
+fn split(tables_len: u64, spare: u64) -> Option<(Range<u64>, [Range<u64>; 2])> {
+    let begin = spare.checked_add(HEADER_SIZE as u64)?;
+    let room = tables_len.checked_sub(begin)?;
     let hdr = room / (HDR_SHARE + 2) / 16 * 16;
     let first = tables_len / 16 * 16 - 2 * hdr;
     let second = first + hdr;
     // Both slots with at least one row.
-    (hdr >= 32).then_some((HEADER_SIZE as u64..first, [first..second, second..second + hdr]))
+    (hdr >= 32).then_some((begin..first, [first..second, second..second + hdr]))
 }

@@ -38,7 +38,7 @@ fn the_file_is_in_order_between_any_two_writes() {
             region.file.write(random.below(2) == 0).unwrap();
         }
         if number == 300 {
-            region.file.reset();
+            region.file.reset(0);
             region.truth.clear();
         }
     }
@@ -116,7 +116,7 @@ fn a_write_that_fails_is_made_up_for() {
                 region.check();
             }
             if number == 40 {
-                region.file.reset();
+                region.file.reset(0);
                 region.truth.clear();
             }
         }

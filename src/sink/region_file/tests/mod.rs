@@ -123,7 +123,7 @@ impl Region {
 
     fn with_file(file: File, text_len: u64) -> Region {
         let tables_len = RegionFile::tables_room(text_len);
-        let place = Place { text: tables_len, text_len, text_room: 2 * text_len, tables_len };
+        let place = Place { text: tables_len, text_len, text_room: 2 * text_len, tables_len, spare: 0 };
         Region { file: RegionFile::create(file, place).unwrap(), truth: BTreeMap::new() }
     }
 
@@ -208,7 +208,7 @@ fn nothing_is_known_behind_a_reset() {
         region.add(number * 1000, Truth::new(number, 900));
     }
     region.file.write(true).unwrap();
-    region.file.reset();
+    region.file.reset(0);
     region.truth.clear();
     region.file.write(false).unwrap();
     region.check();
@@ -237,7 +237,7 @@ fn a_final_copy_says_the_same() {
     let before = region.bytes();
     for with_text in [true, false] {
         let copy = unnamed();
-        region.file.snapshot(copy.try_clone().unwrap(), with_text, ID).unwrap();
+        region.file.snapshot(copy.try_clone().unwrap(), |_| with_text, ID).unwrap();
         let bytes = bytes_of(&copy);
         let seen = Seen::read(&bytes);
         assert_eq!(seen.functions(), region.truth);
@@ -276,7 +276,7 @@ fn full_tables_leave_names_and_lines() {
     let mut region = Region::new(4096);
     // The least room: 2046 rows, which come before 64 KiB of FDEs do with code that has nothing to say.
     let tables_len = RegionFile::tables_room(4096);
-    let place = Place { text: tables_len, text_len: 1 << 20, text_room: 1 << 20, tables_len };
+    let place = Place { text: tables_len, text_len: 1 << 20, text_room: 1 << 20, tables_len, spare: 0 };
     region.file = RegionFile::create(unnamed(), place).unwrap();
     for number in 0..4000 {
         region.add(number * 100, Truth::new(5 * number + 1, 90));
@@ -296,7 +296,7 @@ fn full_tables_leave_names_and_lines() {
 fn unwind_tables_end_where_the_search_tables_begin() {
     let mut region = Region::new(1 << 20);
     let tables_len = RegionFile::tables_room(4096);
-    let place = Place { text: tables_len, text_len: 1 << 20, text_room: 1 << 20, tables_len };
+    let place = Place { text: tables_len, text_len: 1 << 20, text_room: 1 << 20, tables_len, spare: 0 };
     region.file = RegionFile::create(unnamed(), place).unwrap();
     let frame = cfi::encode(Arch::X86_64, &Unwind::FramePointer(FramePointer::default()), BASE, 90).unwrap().unwrap();
     for number in 0..4000 {
@@ -304,7 +304,7 @@ fn unwind_tables_end_where_the_search_tables_begin() {
         region.file.add(&Code { offset: 100 * number, size: 90, name: b"f", preface: &preface });
     }
     region.file.write(true).unwrap();
-    let (eh_frame, slots) = split(tables_len).unwrap();
+    let (eh_frame, slots) = split(tables_len, 0).unwrap();
     let end = region.file.parts.eh_frame.range().end;
     assert!(end <= slots[0].start && end + 64 > eh_frame.end, "{end:#x} {slots:x?}");
     assert!(slots[0].end <= slots[1].start && slots[1].end <= tables_len);

@@ -1,0 +1,124 @@
+//! The C calls for code memory that is a mapping of an ELF file.
+
+use std::ffi::c_void;
+
+use super::boundary::blocking_boundary;
+use super::input;
+use super::status::jitsym_status;
+use super::types::*;
+use crate::session;
+
+/// Makes a region of code memory: a mapping of an ELF file that the library writes, so that perf and every other profiler that
+/// reads ELF files names the code in it, and unwinds through it, with no further step. Code in it is registered as elsewhere, by
+/// `jitsym_register` with its executable address.
+///
+/// If the file cannot be had (no sink `JITSYM_SINK_REGION`, a directory mounted `noexec`, no room) the memory is there all the same,
+/// what is registered in it goes to the other sinks, and `jitsym_stats.region_refused` and `jitsym_last_error` say so. The memory
+/// stays when the session is closed, until `jitsym_region_release` or the end of the process.
+///
+/// After a fork, parent and child must not both use a region with two views: the child has a copy of its own only once it has made a
+/// call with one of its parent's sessions, or with `JITSYM_INIT_FORK_NOW` when `fork` returns.
+///
+/// Parameters:
+/// - `out`: receives the region; `out->struct_size` is set by the caller.
+///
+/// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`; `JITSYM_ERR_SIZE_ZERO`; `JITSYM_ERR_TOO_LARGE`
+/// above 1 GiB; `JITSYM_ERR_ALIGNMENT`; `JITSYM_ERR_NO_MEMORY`, also if nothing is free near the address; `JITSYM_ERR_SESSION`,
+/// `_CLOSED`, `_FORKED`.
+///
+/// Any thread, concurrently; not from a signal handler. Does file I/O.
+///
+/// # Safety
+/// `options` is NULL or points to `struct_size` readable bytes; `out` is NULL or points to `out->struct_size` writable bytes.
+#[no_mangle]
+pub unsafe extern "C" fn jitsym_region_create(
+    session: *mut jitsym,
+    options: *const jitsym_region_options,
+    out: *mut jitsym_region,
+) -> jitsym_status {
+    blocking_boundary(|| {
+        // SAFETY: the caller's promise about `options`.
+        let wanted = unsafe { input::region(options)? };
+        // SAFETY: the caller's promise about `out`.
+        let struct_size = unsafe { input::region_size(out)? };
+        let made = session::find(session as usize as u64)?.create_region(&wanted)?;
+        let region = jitsym_region {
+            struct_size,
+            exec: made.exec as *mut c_void,
+            write: made.write as *mut c_void,
+            size: made.size,
+        };
+        // SAFETY: not NULL, and by the caller's promise writable.
+        unsafe { out.write_unaligned(region) };
+        Ok(())
+    })
+}
+
+/// Makes memory that the runtime has a region: a private mapping of an ELF file with the same bytes and protections takes its place.
+///
+/// During the call other threads may execute the memory, but nobody may write to it or change its protection. Afterwards the runtime
+/// may do with it what it did before: write, change protections, unmap, fork. `madvise(MADV_DONTNEED)` makes it show what the
+/// file has, which is the bytes as they were adopted or registered, and not zero; `jitsym_region_discard` makes it zero.
+///
+/// Where dead code is replaced the new code has a name of its own if the runtime makes the memory executable anew each time it has
+/// written to it (W^X); in memory that is writable and executable at once the newest name holds for all samples.
+///
+/// Parameters:
+/// - `addr`, `size`: whole pages.
+///
+/// Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`, `_ALIGNMENT`, `_ADDRESS_RANGE`; `JITSYM_ERR_TOO_LARGE` from 1.75 GiB on;
+/// `JITSYM_ERR_NOT_PLAIN`, `JITSYM_ERR_LOCKED`, `JITSYM_ERR_REGION` if the memory is none that can be adopted;
+/// `JITSYM_ERR_NO_MEMORY`, also if no address space is free below it; `JITSYM_ERR_NOT_RUNNING` without `JITSYM_SINK_REGION`;
+/// `JITSYM_ERR_SINK_FAILED` if the file cannot be had, or must not be executed (`noexec`, SELinux `execmod`): `jitsym_last_error` says
+/// more; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`. The memory is as it was then.
+///
+/// Any thread; not from a signal handler. Does file I/O.
+#[no_mangle]
+pub extern "C" fn jitsym_region_adopt(session: *mut jitsym, addr: *mut c_void, size: u64) -> jitsym_status {
+    blocking_boundary(|| session::find(session as usize as u64)?.adopt_region(addr as u64, size))
+}
+
+/// Makes a region with two views larger, at its end, up to `jitsym_region_options.max_size`. Nothing that is there moves.
+///
+/// Parameters:
+/// - `exec`: where the region begins.
+/// - `size`: its new size in bytes, rounded up to whole pages. A smaller one than it has changes nothing.
+///
+/// Returns `JITSYM_OK`; `JITSYM_ERR_REGION` if none begins there, or it has one view; `JITSYM_ERR_TOO_LARGE`;
+/// `JITSYM_ERR_NO_MEMORY`; `JITSYM_ERR_SINK_FAILED` if the host has closed its file; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+///
+/// Any thread; not from a signal handler. Does file I/O.
+#[no_mangle]
+pub extern "C" fn jitsym_region_grow(session: *mut jitsym, exec: *mut c_void, size: u64) -> jitsym_status {
+    blocking_boundary(|| session::find(session as usize as u64)?.grow_region(exec as u64, size))
+}
+
+/// Gives pages of a region back, when no code in them is registered or runs any more. They read zero afterwards, and take memory
+/// again when they are written to; for that there has to be room where the file is, or the kernel raises `SIGBUS`.
+///
+/// Parameters:
+/// - `addr`, `size`: whole pages of the executable view.
+///
+/// Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`, `_ALIGNMENT`; `JITSYM_ERR_REGION` if they do not lie in a region;
+/// `JITSYM_ERR_NO_MEMORY` if the file system cannot do that; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+///
+/// Any thread; not from a signal handler. Does file I/O.
+#[no_mangle]
+pub extern "C" fn jitsym_region_discard(session: *mut jitsym, addr: *mut c_void, size: u64) -> jitsym_status {
+    blocking_boundary(|| session::find(session as usize as u64)?.discard_region(addr as u64, size))
+}
+
+/// Ends a region. One that was created is unmapped; one that was adopted becomes plain memory again, with the same bytes and
+/// protections, under the same conditions as `jitsym_region_adopt`. What was registered in it is written before; its file stays,
+/// for profiles that are read later. Unregister the code in it as usual.
+///
+/// Parameters:
+/// - `exec`: where the region begins.
+///
+/// Returns `JITSYM_OK`; `JITSYM_ERR_REGION`; `JITSYM_ERR_NO_MEMORY`; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+///
+/// Any thread; not from a signal handler. Does file I/O.
+#[no_mangle]
+pub extern "C" fn jitsym_region_release(session: *mut jitsym, exec: *mut c_void) -> jitsym_status {
+    blocking_boundary(|| session::find(session as usize as u64)?.release_region(exec as u64))
+}

@@ -1,0 +1,231 @@
+//! Regions that were the host's own memory: a private mapping of a file with the same bytes takes its place, in one step that
+//! running threads do not notice, and can be taken back.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::Ordering;
+
+use super::create::{check_private_exec, New};
+use super::{lock, Kind, Parts, Region, Regions};
+use crate::config::Sinks;
+use crate::error::{Error, Result};
+use crate::sink::describe;
+use crate::sink::region_file::{Place, RegionFile};
+use crate::status::Status;
+use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
+use crate::sys::maps::{self, Mapping};
+use crate::sys::mem::{self, page_size};
+
+/// How far below the code its tables may lie: distances are 32-bit numbers.
+const REACH: u64 = 0x7000_0000;
+/// Nothing is mapped below.
+const LOWEST: u64 = 1 << 16;
+/// Regions at one address, one after the other, have their tables at so many different ones.
+const APART: u64 = 256;
+/// Bytes that are copied at a time.
+const BLOCK: usize = 64 << 10;
+/// So many refused ranges are remembered.
+const REFUSED_MOST: usize = 1024;
+
+impl Regions {
+    /// Makes memory of the host a region. Other threads may execute it meanwhile, but not write to it, and nobody may change its
+    /// protection.
+    pub fn adopt(&self, status: &Status, addr: u64, size: u64) -> Result<()> {
+        let page = page_size() as u64;
+        if size == 0 {
+            return Err(Error::SizeZero);
+        }
+        if addr % page != 0 || size % page != 0 {
+            return Err(Error::Alignment);
+        }
+        let end = addr.checked_add(size).filter(|_| addr != 0).ok_or(Error::AddressRange)?;
+        self.adopt_range(status, addr, end).map(drop)
+    }
+
+    fn adopt_range(&self, status: &Status, start: u64, end: u64) -> Result<&'static Region> {
+        if !status.sinks().has(Sinks::REGION) {
+            return Err(Error::NotRunning);
+        }
+        if end - start >= REACH {
+            return Err(Error::TooLarge);
+        }
+        if self.overlap(start, end) {
+            return Err(Error::Region);
+        }
+        let maps = maps::all().map_err(|_| Error::NoMemory)?;
+        let pieces = pieces(&maps, start, end)?;
+        if code_memory::has_locked_memory() {
+            return Err(Error::Locked);
+        }
+        let tables_len = RegionFile::tables_room(end - start);
+        let low = start.saturating_sub(REACH - (end - start)).max(LOWEST);
+        // perf 7.2 takes an object that begins where another one did for that one.
+        let apart = self.count() % APART * page_size() as u64;
+        let wish = start.saturating_sub(tables_len + apart);
+        let base = maps::gap(&maps, low, start, tables_len, page_size() as u64, wish).ok_or(Error::NoMemory)?;
+        let new = self.new_file(status, false).map_err(|text| refused(status, text))?;
+        let path = new.naming.path.clone();
+        let parts = swap(new, &pieces, base, tables_len).map_err(|error| {
+            let text = describe("map", &path, &error);
+            refused(status, text)
+        })?;
+        lock(&self.settings).last_path = Some(path);
+        let region = self.publish(Region::new(parts)?)?;
+        status.counters.regions.add(1);
+        Ok(region)
+    }
+
+    /// Adopts the mapping that code lies in, unless that is no memory of the kind, or it has been tried before.
+    pub(super) fn adopt_around(&self, status: &Status, addr: u64, size: u64) -> Option<&'static Region> {
+        let end = addr.checked_add(size)?;
+        let refused = |&(start, behind): &(u64, u64)| start <= addr && end <= behind;
+        if lock(&self.settings).refused.iter().any(refused) {
+            return None;
+        }
+        let found = maps::within(addr, end).ok()?;
+        let &[mapping] = found.as_slice() else { return None };
+        if mapping.start > addr || mapping.end < end || !mapping.is_executable() && mapping.is_plain() {
+            // Not now: it is being written to, perhaps.
+            return None;
+        }
+        let adopted = match mapping.is_plain() {
+            true => self.adopt_range(status, mapping.start, mapping.end),
+            false => Err(Error::NotPlain),
+        };
+        if adopted.is_err() {
+            let mut settings = lock(&self.settings);
+            if settings.refused.len() < REFUSED_MOST {
+                settings.refused.push((mapping.start, mapping.end));
+            }
+        }
+        adopted.ok()
+    }
+}
+
+fn refused(status: &Status, text: String) -> Error {
+    status.counters.region_refused.add(1);
+    status.last_error.set(text);
+    Error::SinkFailed
+}
+
+/// What is mapped in a range without gap, all of it memory that can be adopted.
+fn pieces(maps: &[Mapping], start: u64, end: u64) -> Result<Vec<Mapping>> {
+    let mut pieces = Vec::new();
+    let mut next = start;
+    for mapping in maps.iter().filter(|mapping| mapping.start < end && start < mapping.end) {
+        if mapping.start > next || !mapping.is_plain() {
+            return Err(Error::NotPlain);
+        }
+        next = mapping.end.min(end);
+        pieces.push(Mapping { start: mapping.start.max(start), end: next, ..*mapping });
+    }
+    if next < end {
+        return Err(Error::NotPlain);
+    }
+    Ok(pieces)
+}
+
+/// Puts a file in the place of memory, with the same bytes and protections.
+pub(super) fn swap(new: New, pieces: &[Mapping], base: u64, tables_len: u64) -> io::Result<Parts> {
+    let New { naming, file } = new;
+    let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { return Err(io::ErrorKind::NotFound.into()) };
+    let (start, len) = (first.start, last.end - first.start);
+    let text = start - base;
+    let both = READ_WRITE | READ_EXEC;
+    let never_flips = pieces.iter().any(|piece| piece.protection == both);
+    let swapped = (|| {
+        let memory = file.try_clone()?;
+        let file = RegionFile::create(file, Place { text, text_len: len, text_room: len, tables_len, spare: 0 })?;
+        check_private_exec(&memory, text, if never_flips { both } else { READ_EXEC })?;
+        code_memory::map_free(base, tables_len, READ_EXEC, &memory, 0)?;
+        for (done, piece) in pieces.iter().enumerate() {
+            let offset = piece.start - base;
+            let swapped = copy_to_file(piece, &memory, offset).and_then(|()| {
+                let (addr, len) = (piece.start, piece.end - piece.start);
+                // SAFETY: the file has the same bytes there, and the caller of `adopt` has promised that nobody writes.
+                unsafe { code_memory::map_over(addr, len, piece.protection, Sharing::Private, &memory, offset) }
+            });
+            if let Err(error) = swapped {
+                for piece in &pieces[..done] {
+                    // What cannot be taken back is memory with the right bytes all the same.
+                    let _ = make_plain(piece);
+                }
+                // SAFETY: our tables, which nobody reads there.
+                unsafe { code_memory::unmap(base, tables_len) };
+                return Err(error);
+            }
+        }
+        Ok(file)
+    })();
+    match swapped {
+        Ok(file) => {
+            let kind = Kind::Private { adopted: true, never_flips };
+            Ok(Parts { start, len, max_len: len, base, tables_len, kind, naming, file: Some(file) })
+        }
+        Err(error) => {
+            naming.remove();
+            Err(error)
+        }
+    }
+}
+
+/// Hands out the pages of a mapping that are not all zero.
+pub(super) fn for_pages(piece: &Mapping, mut each: impl FnMut(u64, &[u8]) -> io::Result<()>) -> io::Result<()> {
+    // Unlike other ways this reads memory that may not be read now.
+    let memory = File::open("/proc/thread-self/mem")?;
+    let mut block = vec![0; BLOCK];
+    let mut addr = piece.start;
+    while addr < piece.end {
+        let part = &mut block[..(piece.end - addr).min(BLOCK as u64) as usize];
+        if memory.read_exact_at(part, addr).is_err() && mem::read_self(std::process::id(), addr, part) < part.len() {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the memory cannot be read"));
+        }
+        for (number, bytes) in part.chunks(page_size()).enumerate() {
+            if bytes.iter().any(|&byte| byte != 0) {
+                each(addr + (number * page_size()) as u64, bytes)?;
+            }
+        }
+        addr += part.len() as u64;
+    }
+    Ok(())
+}
+
+fn copy_to_file(piece: &Mapping, file: &File, offset: u64) -> io::Result<()> {
+    for_pages(piece, |addr, bytes| file.write_all_at(bytes, offset + (addr - piece.start)))
+}
+
+/// Puts plain memory in the place of a mapping, with the same bytes and protection.
+fn make_plain(piece: &Mapping) -> io::Result<()> {
+    let len = piece.end - piece.start;
+    let fresh = code_memory::anonymous(len)?;
+    // SAFETY: the new memory is as long and nobody else has it; what it replaces has the same bytes.
+    unsafe {
+        let moved = for_pages(piece, |addr, bytes| {
+            let to = (fresh + (addr - piece.start)) as *mut u8;
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+            Ok(())
+        })
+        .and_then(|()| code_memory::protect(fresh, len, piece.protection))
+        .and_then(|()| code_memory::move_over(fresh, piece.start, len));
+        if moved.is_err() {
+            code_memory::unmap(fresh, len);
+        }
+        moved
+    }
+}
+
+impl Region {
+    /// Makes it plain memory again, what of it still is a mapping of its file.
+    pub(super) fn make_plain(&self) -> Result<()> {
+        let inode = lock(&self.naming).file.as_ref().map(|file| file.identity().inode).unwrap_or_default();
+        let (start, end) = (self.start, self.end());
+        let maps = maps::within(start, end).map_err(|_| Error::NoMemory)?;
+        self.is_unwell.store(true, Ordering::Relaxed);
+        for mapping in maps.iter().filter(|mapping| mapping.inode == inode && inode != 0) {
+            let piece = Mapping { start: mapping.start.max(start), end: mapping.end.min(end), ..*mapping };
+            make_plain(&piece).map_err(|_| Error::NoMemory)?;
+        }
+        Ok(())
+    }
+}

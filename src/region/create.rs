@@ -1,0 +1,421 @@
+//! Regions that the library makes: where they are placed, how they grow, what is given back, and their end.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use super::{lock, Kind, Naming, Parts, Region, Regions};
+use crate::config::Sinks;
+use crate::error::{Error, Result};
+use crate::fork;
+use crate::sink::describe;
+use crate::sink::region_file::{Place, RegionFile};
+use crate::status::Status;
+use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
+use crate::sys::dir::Dir;
+use crate::sys::file::{self, Held};
+use crate::sys::maps;
+use crate::sys::mem::{page_size, Reserved};
+
+/// What a region is to be like. Sizes in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wanted {
+    pub size: u64,
+    /// Up to this it can grow; 0: not at all.
+    pub max_size: u64,
+    /// A power of two; 0: that of a page.
+    pub alignment: u64,
+    /// All of it is to be within reach of a 32-bit displacement from here; 0: anywhere.
+    pub near: u64,
+    /// One private view, whose protection the host changes.
+    pub one_view: bool,
+    /// For huge pages.
+    pub huge: bool,
+}
+
+/// A region as its user gets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Created {
+    pub exec: u64,
+    pub write: u64,
+    pub size: u64,
+}
+
+/// How many generations begin at different places.
+pub(super) const SLIDES: u64 = 16;
+
+/// Bytes behind the header page that the loaded segment of a region with two views may begin in.
+pub(super) fn spare() -> u64 {
+    (SLIDES + 1) * page_size() as u64
+}
+
+const HUGE_PAGE: u64 = 2 << 20;
+/// The largest region: distances between code and tables are 32-bit numbers.
+const SIZE_MAX: u64 = 1 << 30;
+/// How far a 32-bit displacement reaches, from anywhere in an instruction.
+const REACH: u64 = (1 << 31) - (1 << 16);
+/// Nothing is mapped below.
+const LOWEST: u64 = 1 << 16;
+const HIGHEST: u64 = 1 << 47;
+
+impl Regions {
+    /// Makes a region. If its file cannot be had it is plain memory, and what is registered in it goes to the other sinks.
+    pub fn create(&self, status: &Status, wanted: &Wanted) -> Result<Created> {
+        fork::watch();
+        let max_len = wanted.max_size.max(wanted.size);
+        if wanted.size == 0 {
+            return Err(Error::SizeZero);
+        }
+        if max_len > SIZE_MAX || wanted.alignment > SIZE_MAX {
+            return Err(Error::TooLarge);
+        }
+        if wanted.alignment != 0 && !wanted.alignment.is_power_of_two() {
+            return Err(Error::Alignment);
+        }
+        let whole = |len: u64| code_memory::whole_pages(len).ok_or(Error::TooLarge);
+        let (len, max_len) = (whole(wanted.size)?, whole(max_len)?);
+        let huge = if wanted.huge { HUGE_PAGE } else { 0 };
+        let alignment = wanted.alignment.max(page_size() as u64).max(huge);
+        // So that the text is aligned in the file as it is in memory.
+        let tables_len = (RegionFile::tables_room(max_len) + spare()).next_multiple_of(alignment);
+        let (base, write) = place(tables_len, max_len, alignment, wanted.near)?;
+        let room = Room { base, tables_len, len, max_len, write };
+        let made = self.with_file(status, wanted, &room).or_else(|| without_file(wanted, &room));
+        let Some(parts) = made else {
+            // SAFETY: it was just set aside, and nobody has it.
+            unsafe { unmap_all(&room) };
+            return Err(Error::NoMemory);
+        };
+        let start = parts.start;
+        let write = if let Kind::TwoViews { write } = parts.kind { write } else { start };
+        if wanted.one_view {
+            // SAFETY: as above.
+            unsafe { code_memory::unmap(room.write, max_len) };
+        }
+        if wanted.huge {
+            // All of a mapping, which is not to fall into two.
+            code_memory::advise_huge(if wanted.one_view { start } else { base }, start + len - base);
+            code_memory::advise_huge(write, len);
+        }
+        let named = parts.file.is_some();
+        if let Err(error) = Region::new(parts).and_then(|region| self.publish(region)) {
+            // SAFETY: as above.
+            unsafe { unmap_all(&room) };
+            return Err(error);
+        }
+        status.counters.regions.add(named.into());
+        Ok(Created { exec: start, write, size: len })
+    }
+
+    /// A region with a file that profilers find; `None` if that cannot be, which is noted.
+    fn with_file(&self, status: &Status, wanted: &Wanted, room: &Room) -> Option<Parts> {
+        if !status.sinks().has(Sinks::REGION) {
+            return None;
+        }
+        let made = self.new_file(status, !wanted.one_view).and_then(|new| {
+            let path = new.naming.path.clone();
+            fill(new, wanted, room).map_err(|error| describe("map", &path, &error))
+        });
+        match made {
+            Ok(parts) => {
+                lock(&self.settings).last_path = Some(parts.naming.path.clone());
+                Some(parts)
+            }
+            Err(text) => {
+                status.counters.region_refused.add(1);
+                status.last_error.set(text);
+                None
+            }
+        }
+    }
+
+    /// A new file for a region, with a name of its own. `slides`: its generations can begin at different places.
+    pub(super) fn new_file(&self, status: &Status, slides: bool) -> std::result::Result<New, String> {
+        const ATTEMPTS: u32 = 1000;
+        let mut settings = lock(&self.settings);
+        let dir = Dir::open(&settings.dir).map_err(|error| describe("open", &settings.dir, &error))?;
+        let mut attempt = 0;
+        loop {
+            let number = settings.next_number;
+            settings.next_number += 1;
+            let stem = match slides && settings.dir == Path::new("/tmp") {
+                true => format!("jitted-{}-r{number}", status.pid),
+                false => format!("jit-{}-{number}", status.pid),
+            };
+            let name = OsString::from(format!("{stem}.so"));
+            let path = settings.dir.join(&name);
+            match file::claim_to_place(&dir, &name, settings.mode) {
+                Ok(file) => {
+                    let held = file.try_clone().and_then(Held::new);
+                    let held = held.map_err(|error| describe("open", &path, &error))?;
+                    let naming = Naming::new(Some(dir), path, Some(held), stem);
+                    return Ok(New { naming, file });
+                }
+                // Another copy of this library has one of that name, or another program.
+                Err(_) if attempt < ATTEMPTS => attempt += 1,
+                Err(error) => return Err(describe("create", &path, &error)),
+            }
+        }
+    }
+
+    /// Makes a region larger, at its end.
+    pub fn grow(&self, start: u64, size: u64) -> Result<()> {
+        let region = self.starting(start)?;
+        let Kind::TwoViews { write } = region.kind else { return Err(Error::Region) };
+        let (old, new) = (region.len(), code_memory::whole_pages(size).ok_or(Error::TooLarge)?);
+        if new > region.max_len {
+            return Err(Error::TooLarge);
+        }
+        if new <= old {
+            return Ok(());
+        }
+        let naming = lock(&region.naming);
+        let file = naming.file.as_ref().and_then(|file| file.checked().ok()).ok_or(Error::SinkFailed)?;
+        let (offset, more) = (region.text() + old, new - old);
+        let grown = code_memory::provide(file, offset, more).and_then(|()| {
+            // SAFETY: both ranges were set aside for this, and nobody uses them yet.
+            unsafe {
+                code_memory::map_over(write + old, more, READ_WRITE, Sharing::Shared, file, offset)?;
+                code_memory::map_over(start + old, more, READ_EXEC, Sharing::Shared, file, offset)
+            }
+        });
+        grown.map_err(|_| Error::NoMemory)?;
+        drop(naming);
+        if let Some(file) = lock(&region.file).as_mut() {
+            file.set_text_len(new).map_err(|_| Error::NoMemory)?;
+        }
+        region.len.store(new, Ordering::Release);
+        Ok(())
+    }
+
+    /// Gives whole pages back; they read zero afterwards.
+    pub fn discard(&self, addr: u64, size: u64) -> Result<()> {
+        let page = page_size() as u64;
+        if size == 0 {
+            return Err(Error::SizeZero);
+        }
+        if addr % page != 0 || size % page != 0 {
+            return Err(Error::Alignment);
+        }
+        let region = self.all().find(|region| region.holds(addr, size)).ok_or(Error::Region)?;
+        let naming = lock(&region.naming);
+        if let Some(Ok(file)) = naming.file.as_ref().map(Held::checked) {
+            code_memory::punch(file, addr - region.base, size).map_err(|_| Error::NoMemory)?;
+        }
+        if matches!(region.kind, Kind::Private { .. }) {
+            // SAFETY: the caller gives these pages up.
+            unsafe { libc::madvise(addr as *mut _, size as usize, libc::MADV_DONTNEED) };
+        }
+        Ok(())
+    }
+
+    fn starting(&self, start: u64) -> Result<&'static Region> {
+        self.all().find(|region| region.start == start).ok_or(Error::Region)
+    }
+
+    /// Ends a region: a created one is unmapped, an adopted one becomes plain memory again, with the same bytes. What is
+    /// registered in it should have been written before.
+    pub fn release(&self, status: &Status, start: u64) -> Result<()> {
+        let region = self.starting(start)?;
+        if let Kind::Private { adopted: true, .. } = region.kind {
+            region.make_plain()?;
+        }
+        self.end(status, region);
+        let Region { base, tables_len, max_len, kind, .. } = *region;
+        match kind {
+            // SAFETY: the caller gives the memory up, or it holds our tables, which nobody reads there.
+            Kind::Private { adopted: true, .. } => unsafe { code_memory::unmap(base, tables_len) },
+            // SAFETY: as above.
+            Kind::Private { .. } => unsafe { code_memory::unmap(base, tables_len + max_len) },
+            // SAFETY: as above.
+            Kind::TwoViews { write } => unsafe {
+                unmap_all(&Room { base, tables_len, len: region.len(), max_len, write })
+            },
+        }
+        Ok(())
+    }
+
+    /// The region is none any more; its file is final.
+    pub(super) fn end(&self, status: &Status, region: &'static Region) {
+        self.forget(region);
+        if let Some(mut file) = lock(&region.file).take() {
+            let _ = file.write(true).and_then(|()| file.finish(build_id()));
+            status.counters.regions_ended.add(1);
+        }
+        lock(&region.naming).file = None;
+    }
+}
+
+/// A file that was made for a region.
+pub(super) struct New {
+    pub naming: Naming,
+    pub file: File,
+}
+
+impl Naming {
+    pub(super) fn new(dir: Option<Dir>, path: PathBuf, file: Option<Held>, stem: String) -> Naming {
+        Naming { dir, path, file, stem, generation: 0, switches: Default::default() }
+    }
+
+    /// In case of failure: nobody has seen the file.
+    pub(super) fn remove(&self) {
+        if let (Some(dir), Some(name)) = (&self.dir, self.path.file_name()) {
+            let _ = dir.remove(name);
+        }
+    }
+}
+
+/// Address space that was set aside.
+struct Room {
+    base: u64,
+    tables_len: u64,
+    len: u64,
+    max_len: u64,
+    /// For a second view. It lies above all that is executable: perf with libunwind counts from the lowest mapping of a file.
+    write: u64,
+}
+
+/// Sets address space aside: first the tables, then the text, and somewhere behind it as much again for a second view. Returns
+/// where the first and the last begins.
+fn place(tables_len: u64, max_len: u64, alignment: u64, near: u64) -> Result<(u64, u64)> {
+    let code = tables_len + max_len;
+    if near == 0 {
+        let total = code + max_len;
+        let found = code_memory::reserve(total + alignment).map_err(|_| Error::NoMemory)?;
+        let base = found.next_multiple_of(alignment);
+        // SAFETY: it was just set aside, and nobody has it.
+        unsafe {
+            if base > found {
+                code_memory::unmap(found, base - found);
+            }
+            if found + alignment > base {
+                code_memory::unmap(base + total, found + alignment - base);
+            }
+        }
+        return Ok((base, base + code));
+    }
+    for _ in 0..8 {
+        let maps = maps::all().map_err(|_| Error::NoMemory)?;
+        let low = near.saturating_sub(REACH).max(LOWEST + tables_len) - tables_len;
+        let high = near.saturating_add(REACH).min(HIGHEST);
+        let Some(base) = maps::gap(&maps, low, high, code, alignment, near) else { break };
+        let end = base + code;
+        let Some(write) = maps::gap(&maps, end, HIGHEST, max_len, page_size() as u64, end) else { break };
+        // Another thread may map something there meanwhile.
+        if Reserved::at(base, code).is_none() {
+            continue;
+        }
+        if Reserved::at(write, max_len).is_some() {
+            return Ok((base, write));
+        }
+        // SAFETY: it was just set aside, and nobody has it.
+        unsafe { code_memory::unmap(base, code) };
+    }
+    Err(Error::NoMemory)
+}
+
+/// Puts a region's file in its place.
+fn fill(new: New, wanted: &Wanted, room: &Room) -> io::Result<Parts> {
+    let New { naming, file } = new;
+    let &Room { base, tables_len, len, max_len, .. } = room;
+    let start = base + tables_len;
+    let filled = (|| {
+        let text = file.try_clone()?;
+        let file = RegionFile::create(
+            file,
+            Place { text: tables_len, text_len: len, text_room: max_len, tables_len, spare: spare() },
+        )?;
+        if wanted.one_view {
+            check_private_exec(&text, tables_len, READ_WRITE)?;
+            // SAFETY: the room was set aside for this, and nobody has it.
+            unsafe {
+                code_memory::map_over(base, tables_len, READ_EXEC, Sharing::Private, &text, 0)?;
+                code_memory::map_over(start, len, READ_WRITE, Sharing::Private, &text, tables_len)?;
+            }
+            return Ok((Kind::Private { adopted: false, never_flips: false }, file));
+        }
+        code_memory::provide(&text, tables_len, len)?;
+        map_two_views(&text, room)?;
+        Ok((Kind::TwoViews { write: room.write }, file))
+    })();
+    match filled {
+        Ok((kind, file)) => Ok(Parts { start, len, max_len, base, tables_len, kind, naming, file: Some(file) }),
+        Err(error) => {
+            // SAFETY: nobody has it.
+            let _ = unsafe { code_memory::reserve_over(base, tables_len + max_len) };
+            naming.remove();
+            Err(error)
+        }
+    }
+}
+
+/// Maps a file for a region with two views.
+fn map_two_views(file: &File, room: &Room) -> io::Result<()> {
+    let &Room { base, tables_len, len, write, .. } = room;
+    // SAFETY: both ranges were set aside for this, and nobody has them.
+    unsafe {
+        code_memory::map_over(write, len, READ_WRITE, Sharing::Shared, file, tables_len)?;
+        code_memory::map_over(base, tables_len + len, READ_EXEC, Sharing::Shared, file, 0)
+    }
+}
+
+/// The same memory without a file that profilers could open.
+fn without_file(wanted: &Wanted, room: &Room) -> Option<Parts> {
+    let &Room { base, tables_len, len, max_len, write } = room;
+    let start = base + tables_len;
+    let (kind, held) = if wanted.one_view {
+        // SAFETY: the room was set aside for this, and nobody has it.
+        unsafe { code_memory::move_over(code_memory::anonymous(len).ok()?, start, len).ok()? };
+        (Kind::Private { adopted: false, never_flips: false }, None)
+    } else {
+        let file = code_memory::nameless_file().ok()?;
+        file.set_len(tables_len + max_len).ok()?;
+        code_memory::provide(&file, tables_len, len).ok()?;
+        map_two_views(&file, room).ok()?;
+        (Kind::TwoViews { write }, Some(Held::new(file).ok()?))
+    };
+    let naming = Naming::new(None, PathBuf::new(), held, String::new());
+    Some(Parts { start, len, max_len, base, tables_len, kind, naming, file: None })
+}
+
+/// # Safety
+/// Nobody uses the memory.
+unsafe fn unmap_all(room: &Room) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        code_memory::unmap(room.base, room.tables_len + room.max_len);
+        code_memory::unmap(room.write, room.max_len);
+    }
+}
+
+/// Whether memory of this file that has been written to may be executed: not on a file system mounted `noexec`, and not where a
+/// security policy forbids it (SELinux `execmod`). A host whose own `mprotect` failed for that would not survive it.
+pub(super) fn check_private_exec(file: &File, offset: u64, protection: i32) -> io::Result<()> {
+    let page = page_size() as u64;
+    let probe = code_memory::reserve(page)?;
+    // SAFETY: the page was just set aside, and nobody has it.
+    unsafe {
+        let checked = code_memory::map_over(probe, page, READ_WRITE, Sharing::Private, file, offset).and_then(|()| {
+            (probe as *mut u8).write_volatile(1);
+            code_memory::protect(probe, page, protection | READ_EXEC)?;
+            code_memory::protect(probe, page, READ_EXEC)
+        });
+        code_memory::unmap(probe, page);
+        checked
+    }
+}
+
+/// A name for the contents of a file that is final.
+pub fn build_id() -> [u8; 20] {
+    let mut id = [0; 20];
+    let random = File::open("/dev/urandom").and_then(|source| source.read_at(&mut id, 0));
+    if random.is_err() {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        id[..16].copy_from_slice(&now.as_nanos().to_le_bytes());
+        id[16..].copy_from_slice(&std::process::id().to_le_bytes());
+    }
+    id
+}

@@ -1,0 +1,172 @@
+//! Regions in a forked child: what is shared with the parent becomes the child's own at once, and gets files of its own when the child
+//! takes over.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+
+use super::adopt::{for_pages, swap};
+use super::create::{spare, New};
+use super::{lock, Kind, Naming, Parts, Region, Regions};
+use crate::sink::describe;
+use crate::sink::region_file::{Place, RegionFile};
+use crate::status::Status;
+use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
+use crate::sys::file::Held;
+use crate::sys::maps::{self, Mapping};
+
+impl Regions {
+    /// In a forked child, before anything else runs: from now on parent and child do not see what the other writes.
+    ///
+    /// Only the forking thread exists here, so nobody uses the memory; the parent's other threads may go on writing to what is being
+    /// copied, as they may write to a file.
+    pub fn part_in_child(&self) {
+        for region in self.all() {
+            let Kind::TwoViews { write } = region.kind else { continue };
+            if let Ok(file) = copy(region).and_then(|file| remap(region, write, &file).map(|()| file)) {
+                // Held by another thread at the fork, it is not needed but to grow.
+                if let Ok(mut naming) = region.naming.try_lock() {
+                    naming.file = Held::new(file).ok();
+                }
+            }
+        }
+    }
+
+    /// In a forked child that takes over: its parent's regions, with files of their own if sinks run.
+    pub fn inherit(&self, status: &Status, parent: &Regions) {
+        for old in parent.all() {
+            let had_file = match old.file.try_lock() {
+                // The descriptor is the parent's.
+                Ok(mut file) => file.take().is_some(),
+                Err(_) => true,
+            };
+            let made = match had_file {
+                true => self.again(status, old),
+                false => None,
+            };
+            let named = made.is_some();
+            let Ok(region) = Region::new(made.unwrap_or_else(|| plain(old))) else { continue };
+            region.len.store(old.len(), Ordering::Relaxed);
+            if self.publish(region).is_ok() {
+                status.counters.regions.add(named.into());
+            }
+        }
+    }
+
+    /// The same memory in a new file.
+    fn again(&self, status: &Status, old: &Region) -> Option<Parts> {
+        let made = self.new_file(status, matches!(old.kind, Kind::TwoViews { .. })).and_then(|new| {
+            let path = new.naming.path.clone();
+            let made = match old.kind {
+                Kind::TwoViews { write } => refill(new, old, write),
+                Kind::Private { adopted, never_flips } => adopt_again(new, old, adopted, never_flips),
+            };
+            made.map_err(|error| describe("map", &path, &error))
+        });
+        match made {
+            Ok(parts) => {
+                lock(&self.settings).last_path = Some(parts.naming.path.clone());
+                Some(parts)
+            }
+            Err(text) => {
+                status.counters.region_refused.add(1);
+                status.last_error.set(text);
+                None
+            }
+        }
+    }
+}
+
+/// A file without a name that has the bytes of a region.
+fn copy(region: &Region) -> io::Result<File> {
+    let file = code_memory::nameless_file()?;
+    let text = region.text();
+    file.set_len(text + region.max_len)?;
+    copy_text(region, &file)?;
+    Ok(file)
+}
+
+fn copy_text(region: &Region, file: &File) -> io::Result<()> {
+    code_memory::provide(file, region.text(), region.len())?;
+    let piece = whole(region);
+    for_pages(&piece, |addr, bytes| file.write_all_at(bytes, addr - region.base))
+}
+
+fn whole(region: &Region) -> Mapping {
+    let (start, end, offset) = (region.start, region.end(), region.text());
+    Mapping { start, end, protection: READ_EXEC, shared: true, offset, inode: 0, special: false }
+}
+
+fn remap(region: &Region, write: u64, file: &File) -> io::Result<()> {
+    let (len, offset) = (region.len(), region.text());
+    // SAFETY: nobody else runs in this process yet, or they run code whose bytes are the same.
+    unsafe {
+        code_memory::map_over(write, len, READ_WRITE, Sharing::Shared, file, offset)?;
+        code_memory::map_over(region.base, offset + len, READ_EXEC, Sharing::Shared, file, 0)
+    }
+}
+
+fn refill(new: New, old: &Region, write: u64) -> io::Result<Parts> {
+    let New { naming, file } = new;
+    let (start, max_len, base, tables_len) = (old.start, old.max_len, old.base, old.tables_len);
+    let filled = (|| {
+        let memory = file.try_clone()?;
+        let file = RegionFile::create(
+            file,
+            Place { text: old.text(), text_len: old.len(), text_room: max_len, tables_len, spare: spare() },
+        )?;
+        copy_text(old, &memory)?;
+        remap(old, write, &memory)?;
+        Ok(file)
+    })();
+    match filled {
+        Ok(file) => {
+            let kind = old.kind;
+            Ok(Parts { start, len: old.len(), max_len, base, tables_len, kind, naming, file: Some(file) })
+        }
+        Err(error) => {
+            naming.remove();
+            Err(error)
+        }
+    }
+}
+
+/// Private memory that still is a mapping of the parent's file.
+fn adopt_again(new: New, old: &Region, adopted: bool, never_flips: bool) -> io::Result<Parts> {
+    let naming = old.naming.try_lock().map_err(|_| io::ErrorKind::WouldBlock);
+    let inode = naming?.file.as_ref().map(|file| file.identity().inode).unwrap_or_default();
+    let clip =
+        |mapping: Mapping| Mapping { start: mapping.start.max(old.start), end: mapping.end.min(old.end()), ..mapping };
+    let found = maps::within(old.start, old.end())?;
+    let pieces: Vec<Mapping> = found.into_iter().filter(|mapping| mapping.inode == inode).map(clip).collect();
+    let is_whole = pieces.windows(2).all(|pair| pair[0].end == pair[1].start)
+        && pieces.first().is_some_and(|first| first.start == old.start)
+        && pieces.last().is_some_and(|last| last.end == old.end());
+    if !is_whole {
+        // The host has unmapped part of it.
+        new.naming.remove();
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    // SAFETY: the parent's tables, which nobody reads there.
+    unsafe { code_memory::unmap(old.base, old.tables_len) };
+    let parts = swap(new, &pieces, old.base, old.tables_len)?;
+    Ok(Parts { kind: Kind::Private { adopted, never_flips }, ..parts })
+}
+
+/// Memory whose code goes to the other sinks.
+fn plain(old: &Region) -> Parts {
+    // Another thread of the parent may have held it at the fork.
+    let held = old.naming.try_lock().ok().and_then(|mut naming| naming.file.take());
+    Parts {
+        start: old.start,
+        len: old.len(),
+        max_len: old.max_len,
+        base: old.base,
+        tables_len: old.tables_len,
+        kind: old.kind,
+        naming: Naming::new(None, PathBuf::new(), held, String::new()),
+        file: None,
+    }
+}

@@ -1,0 +1,60 @@
+//! Where in a region dead code is named: looked at and written by the threads that register code, without a lock.
+
+use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::sys::mem;
+
+/// Bytes of code for which there is one mark. Code that only shares such a piece with dead code costs a generation more, and
+/// nothing else.
+const PIECE: u64 = 64;
+
+/// For each piece of a region the generation in which dead code is named there; 0 for none.
+#[derive(Debug)]
+pub struct Marks {
+    memory: mem::Region,
+    count: usize,
+}
+
+impl Marks {
+    pub fn new(len: u64) -> io::Result<Marks> {
+        let count = usize::try_from(len.div_ceil(PIECE)).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        Ok(Marks { memory: mem::Region::private(count * size_of::<AtomicU32>())?, count })
+    }
+
+    fn pieces(&self, offset: u64, len: u64) -> &[AtomicU32] {
+        // SAFETY: the memory is as long, zeroed, aligned to pages, and lives as long as this; any value is a valid atomic.
+        let all = unsafe { std::slice::from_raw_parts(self.memory.start().as_ptr().cast::<AtomicU32>(), self.count) };
+        let (first, end) = ((offset / PIECE) as usize, (offset + len).div_ceil(PIECE) as usize);
+        all.get(first..end).unwrap_or_default()
+    }
+
+    /// Whether dead code is named in a range in this generation.
+    pub fn any(&self, offset: u64, len: u64, generation: u32) -> bool {
+        self.pieces(offset, len).iter().any(|mark| mark.load(Ordering::Relaxed) == generation)
+    }
+
+    /// Notes that there is.
+    pub fn set(&self, offset: u64, len: u64, generation: u32) {
+        for mark in self.pieces(offset, len) {
+            mark.store(generation, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_of_one_generation() {
+        let marks = Marks::new(1000).unwrap();
+        assert!(!marks.any(0, 1000, 1));
+        marks.set(100, 30, 1);
+        assert!(marks.any(64, 1, 1) && marks.any(191, 1, 1) && marks.any(0, 1000, 1));
+        assert!(!marks.any(0, 64, 1) && !marks.any(192, 808, 1) && !marks.any(0, 1000, 2));
+        // Nothing lies behind the end.
+        marks.set(990, 100, 2);
+        assert!(!marks.any(2000, 10, 2));
+    }
+}

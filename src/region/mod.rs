@@ -1,0 +1,437 @@
+//! Code memory that is a mapping of an ELF file, so that every profiler names code in it by itself: the regions of a process, as
+//! the threads that register code and the writer share them.
+//!
+//! perf takes the name of a mapping from the path of its file at the time of `mmap` or `mprotect`. So when bytes at which dead
+//! code is named are used for other code, the file gets another name (`rename`), and the mapping is made again over itself: the
+//! same file and bytes, but a new generation in the profile. The writer puts what the file said before under its old name.
+
+mod adopt;
+mod create;
+mod fork;
+mod marks;
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use crate::error::{Error, Result};
+use crate::sink::region_file::RegionFile;
+use crate::status::Status;
+use crate::sys::code_memory::{self, Sharing, READ_EXEC};
+use crate::sys::dir::Dir;
+use crate::sys::file::Held;
+use crate::sys::mem::page_size;
+use crate::sys::sync::outside::{Mutex, MutexGuard, PoisonError};
+use crate::sys::thread::quietly;
+pub use create::{build_id, Created, Wanted};
+use marks::Marks;
+
+/// How many regions there may be at a time.
+pub const MOST: usize = 256;
+
+/// How many generations may wait for the writer to see to them.
+const PENDING_MOST: usize = 256;
+
+/// No switch is pending.
+const NEVER: u64 = u64::MAX;
+
+/// The regions of a process.
+#[derive(Debug)]
+pub struct Regions {
+    /// There are some, or unknown memory is adopted: whoever registers code has to look.
+    watching: AtomicBool,
+    adopting: AtomicBool,
+    /// Beyond this place there is none.
+    used: AtomicUsize,
+    /// What is here is never freed: a call that races with the end of a region finds valid memory.
+    places: [AtomicPtr<Region>; MOST],
+    settings: Mutex<Settings>,
+}
+
+/// Where files are made, and what is known of memory that cannot be adopted.
+#[derive(Debug, Default)]
+struct Settings {
+    dir: PathBuf,
+    mode: u32,
+    /// The file of the next region has this number at least.
+    next_number: u32,
+    last_path: Option<PathBuf>,
+    /// Ranges that are not looked at again.
+    refused: Vec<(u64, u64)>,
+}
+
+/// How the memory of a region is mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Executable, and a second time writable at another place; both show the file.
+    TwoViews { write: u64 },
+    /// Once; the host changes what may be done with it, and what it writes is not in the file.
+    Private {
+        /// It was the host's before.
+        adopted: bool,
+        /// It is writable and executable at the same time, so that nothing tells perf of a new name.
+        never_flips: bool,
+    },
+}
+
+/// One region. Made once, and never freed.
+#[derive(Debug)]
+pub struct Region {
+    /// Where the executable memory begins, and how long it is and may become.
+    pub start: u64,
+    len: AtomicU64,
+    pub max_len: u64,
+    /// Where the file's first byte is mapped, with the tables behind it, and how much of it.
+    pub base: u64,
+    pub tables_len: u64,
+    pub kind: Kind,
+    marks: Marks,
+    /// Counts what `marks` are compared with.
+    generation: AtomicU32,
+    /// Code has been registered since the file got its last name.
+    is_in_use: AtomicBool,
+    /// Callers' count of live code.
+    live: AtomicI64,
+    /// The host may have unmapped it meanwhile.
+    is_suspect: AtomicBool,
+    /// Its file cannot be written: new code in it is for the other sinks.
+    pub is_unwell: AtomicBool,
+    /// The time before which no caller gives the file another name.
+    pub not_before: AtomicU64,
+    /// When it got the name that it has, as long as the writer has not seen to the last one; else `NEVER`.
+    switched: AtomicU64,
+    pub naming: Mutex<Naming>,
+    /// Only the writer has it for long.
+    pub file: Mutex<Option<RegionFile>>,
+}
+
+/// What the file of a region is called.
+#[derive(Debug)]
+pub struct Naming {
+    /// None if the file has no name.
+    pub dir: Option<Dir>,
+    pub path: PathBuf,
+    /// A descriptor for mappings.
+    file: Option<Held>,
+    /// What all its names begin with.
+    stem: String,
+    generation: u32,
+    /// Names that it had, for the writer.
+    switches: VecDeque<Switch>,
+}
+
+/// The file of a region got another name.
+#[derive(Debug)]
+pub struct Switch {
+    time: u64,
+    /// The name that it had before, which the writer has to give to what it said then.
+    pub old: OsString,
+    /// Where the segment that is loaded begins from now on.
+    pub begin: u64,
+}
+
+impl Default for Regions {
+    fn default() -> Regions {
+        Regions {
+            watching: AtomicBool::new(false),
+            adopting: AtomicBool::new(false),
+            used: AtomicUsize::new(0),
+            places: [const { AtomicPtr::new(std::ptr::null_mut()) }; MOST],
+            settings: Mutex::default(),
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Regions {
+    /// Whether a registration has to be looked at.
+    #[inline(always)]
+    pub fn are_watching(&self) -> bool {
+        self.watching.load(Ordering::Acquire)
+    }
+
+    /// What holds from now on for new regions.
+    pub fn configure(&self, dir: PathBuf, mode: u32, adopting: bool) {
+        {
+            let mut settings = lock(&self.settings);
+            (settings.dir, settings.mode) = (dir, mode);
+            settings.refused.clear();
+        }
+        self.adopting.store(adopting, Ordering::Relaxed);
+        self.watch();
+    }
+
+    fn watch(&self) {
+        let any = self.all().next().is_some() || self.adopting.load(Ordering::Relaxed);
+        self.watching.store(any, Ordering::Release);
+    }
+
+    /// The regions that there are.
+    pub fn all(&self) -> impl Iterator<Item = &'static Region> + '_ {
+        let used = self.used.load(Ordering::Acquire);
+        // SAFETY: what is published here is never freed.
+        self.places[..used].iter().filter_map(|place| unsafe { place.load(Ordering::Acquire).as_ref() })
+    }
+
+    /// The region that code lies in, as a whole, if profilers see it there.
+    pub fn find(&self, addr: u64, size: u64) -> Option<&'static Region> {
+        self.all().find(|region| region.holds(addr, size)).filter(|region| !region.is_unwell.load(Ordering::Relaxed))
+    }
+
+    /// Permission bits of the files.
+    pub fn mode(&self) -> u32 {
+        lock(&self.settings).mode
+    }
+
+    /// How many files there have been.
+    fn count(&self) -> u64 {
+        lock(&self.settings).next_number.into()
+    }
+
+    /// The path of the file of the last region.
+    pub fn last_path(&self) -> Option<PathBuf> {
+        lock(&self.settings).last_path.clone()
+    }
+
+    /// Whether something of a range belongs to a region.
+    fn overlap(&self, start: u64, end: u64) -> bool {
+        self.all().any(|region| region.start < end && start < region.start + region.max_len)
+    }
+
+    /// Makes a region known. It cannot be taken back, only ended.
+    fn publish(&self, region: Region) -> Result<&'static Region> {
+        let region: &'static Region = Box::leak(Box::new(region));
+        let new = std::ptr::from_ref(region).cast_mut();
+        for (number, place) in self.places.iter().enumerate() {
+            if place.compare_exchange(std::ptr::null_mut(), new, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                self.used.fetch_max(number + 1, Ordering::AcqRel);
+                self.watch();
+                return Ok(region);
+            }
+        }
+        Err(Error::NoMemory)
+    }
+
+    /// The region is none any more.
+    fn forget(&self, region: &'static Region) {
+        let old = std::ptr::from_ref(region).cast_mut();
+        for place in &self.places {
+            let _ = place.compare_exchange(old, std::ptr::null_mut(), Ordering::AcqRel, Ordering::Relaxed);
+        }
+        self.watch();
+    }
+
+    /// Before code is registered: sees to it that samples of it will not be taken for dead code, or of no code at all.
+    #[cold]
+    #[inline(never)]
+    pub fn before_code(&self, status: &Status, addr: u64, size: u64) {
+        let known = self.find(addr, size).filter(|region| region.is_there(self, status));
+        let region = match known {
+            Some(region) => region,
+            None if self.adopting.load(Ordering::Relaxed) => match quietly(|| self.adopt_around(status, addr, size)) {
+                Some(region) => region,
+                None => return,
+            },
+            None => return,
+        };
+        region.live.fetch_add(1, Ordering::Relaxed);
+        let generation = region.generation.load(Ordering::Relaxed);
+        if region.marks.any(addr - region.start, size, generation) {
+            region.switch(status, false);
+        }
+        region.is_in_use.store(true, Ordering::Relaxed);
+    }
+
+    /// Code is gone, or moves away.
+    #[cold]
+    #[inline(never)]
+    pub fn after_code(&self, status: &Status, addr: u64, size: u64) {
+        let Some(region) = self.find(addr, size) else { return };
+        if region.live.fetch_sub(1, Ordering::Relaxed) <= 1 {
+            region.is_suspect.store(true, Ordering::Relaxed);
+        }
+        region.mark_dead(status, addr, size);
+    }
+
+    /// All code in a range is gone.
+    #[cold]
+    #[inline(never)]
+    pub fn after_range(&self, status: &Status, addr: u64, size: u64) {
+        let end = addr.saturating_add(size);
+        for region in self.all().filter(|region| region.start < end && addr < region.end()) {
+            let (start, end) = (addr.max(region.start), end.min(region.end()));
+            region.is_suspect.store(true, Ordering::Relaxed);
+            region.mark_dead(status, start, end - start);
+        }
+    }
+}
+
+impl Region {
+    pub fn len(&self) -> u64 {
+        self.len.load(Ordering::Acquire)
+    }
+
+    pub fn end(&self) -> u64 {
+        self.start + self.len()
+    }
+
+    fn holds(&self, addr: u64, size: u64) -> bool {
+        addr >= self.start && addr.checked_add(size).is_some_and(|end| end <= self.end())
+    }
+
+    /// Where the text begins in the file.
+    pub fn text(&self) -> u64 {
+        self.start - self.base
+    }
+
+    fn mark_dead(&self, status: &Status, addr: u64, size: u64) {
+        // Where the host's own mprotect tells perf of a new name, that has to be there before: with the first code that goes.
+        let generation = match self.kind {
+            Kind::Private { never_flips: false, .. } if self.is_in_use.swap(false, Ordering::Relaxed) => {
+                self.switch(status, false);
+                return;
+            }
+            _ => self.generation.load(Ordering::Relaxed),
+        };
+        self.marks.set(addr - self.start, size, generation);
+    }
+
+    /// Whether the host has left the memory as it was, as far as there is doubt. Forgets a region that is not there any more.
+    fn is_there(&'static self, regions: &Regions, status: &Status) -> bool {
+        if !self.is_suspect.swap(false, Ordering::Relaxed) || matches!(self.kind, Kind::TwoViews { .. }) {
+            return true;
+        }
+        if self.is_mapped() {
+            return true;
+        }
+        regions.end(status, self);
+        false
+    }
+
+    /// Whether any of it is still a mapping of its file.
+    pub fn is_mapped(&self) -> bool {
+        let inode = lock(&self.naming).file.as_ref().map(|file| file.identity().inode);
+        let maps = crate::sys::maps::within(self.start, self.end()).unwrap_or_default();
+        inode.is_some_and(|inode| maps.iter().any(|mapping| mapping.inode == inode))
+    }
+
+    /// Gives the file another name, and tells perf. Not before the writer can keep up with it, unless that asks for it.
+    pub fn switch(&self, status: &Status, at_once: bool) {
+        if matches!(self.kind, Kind::Private { never_flips: true, .. }) {
+            return;
+        }
+        let now = status.clock.now();
+        if !at_once && now < self.not_before.load(Ordering::Relaxed) {
+            status.counters.region_late.add(1);
+            return;
+        }
+        let mut naming = lock(&self.naming);
+        if naming.switches.len() >= PENDING_MOST {
+            status.counters.region_late.add(1);
+            return;
+        }
+        let generation = naming.generation + 1;
+        let fresh = OsString::from(format!("{}.{generation}.so", naming.stem));
+        let old = naming.path.file_name().unwrap_or_default().to_owned();
+        // Something of that name is left of a dead process, and would be lost by renaming.
+        let renamed = naming.dir.as_ref().filter(|dir| dir.look(&fresh).is_err()).map(|dir| dir.rename(&old, &fresh));
+        if !matches!(renamed, Some(Ok(()))) {
+            status.counters.region_late.add(1);
+            return;
+        }
+        naming.generation = generation;
+        naming.path.set_file_name(&fresh);
+        let mut begin = 0;
+        if let (Kind::TwoViews { .. }, Some(Ok(file))) = (self.kind, naming.file.as_ref().map(Held::checked)) {
+            begin = if is_slid(&naming.path) { begin_of(generation) } else { 0 };
+            let (end, page) = (self.text() + self.len(), page_size() as u64);
+            // SAFETY: the range is this region's. Of what is used of it, all but the header page shows the same part of the same
+            // file already, and the tables are for nobody in this process.
+            let _ = unsafe {
+                if begin > 0 {
+                    // Else the kernel makes one mapping of both.
+                    let _ = code_memory::reserve_over(self.base, begin);
+                    let _ = code_memory::map_over(self.base, page, READ_EXEC, Sharing::Shared, file, 0);
+                }
+                code_memory::map_over(self.base + begin, end - begin, READ_EXEC, Sharing::Shared, file, begin)
+            };
+        }
+        // What is registered from now on is stamped later: the time from before is safely so.
+        naming.switches.push_back(Switch { time: now, old, begin });
+        self.switched.store(naming.next_time(), Ordering::Release);
+        self.generation.fetch_add(1, Ordering::Release);
+        status.counters.region_generations.add(1);
+    }
+
+    /// The next switch before a time, for the writer.
+    pub fn next_switch(&self, before: u64) -> Option<Switch> {
+        if self.switched.load(Ordering::Acquire) > before {
+            return None;
+        }
+        let mut naming = lock(&self.naming);
+        let first = naming.switches.pop_front_if(|switch| switch.time <= before);
+        self.switched.store(naming.next_time(), Ordering::Release);
+        first
+    }
+}
+
+/// perf 7.2 keeps one table of what it has found for a process (its libdw), by where an object begins. So each generation has to begin at
+/// another place, though nothing moves. For a path that begins like this that is where its mapping does (linux
+/// tools/perf/util/unwind-libdw.c, `__report_module`); for any other it follows from the offset in the file, which cannot change.
+fn is_slid(path: &Path) -> bool {
+    use std::os::unix::ffi::OsStrExt;
+    path.as_os_str().as_bytes().starts_with(b"/tmp/jitted-")
+}
+
+/// Where the mapping of a generation of a region with two views begins in its file.
+fn begin_of(generation: u32) -> u64 {
+    // Not at the next page: the kernel would make one mapping of the header page and it.
+    (u64::from(generation) % create::SLIDES + 2) * page_size() as u64
+}
+
+impl Naming {
+    fn next_time(&self) -> u64 {
+        self.switches.front().map_or(NEVER, |switch| switch.time)
+    }
+}
+
+/// What a region is made of, once its memory is in place.
+#[derive(Debug)]
+struct Parts {
+    start: u64,
+    len: u64,
+    max_len: u64,
+    base: u64,
+    tables_len: u64,
+    kind: Kind,
+    naming: Naming,
+    /// None if no profiler will see it.
+    file: Option<RegionFile>,
+}
+
+impl Region {
+    fn new(parts: Parts) -> Result<Region> {
+        Ok(Region {
+            start: parts.start,
+            len: AtomicU64::new(parts.len),
+            max_len: parts.max_len,
+            base: parts.base,
+            tables_len: parts.tables_len,
+            kind: parts.kind,
+            marks: Marks::new(parts.max_len).map_err(|_| Error::NoMemory)?,
+            generation: AtomicU32::new(1),
+            is_in_use: AtomicBool::new(false),
+            live: AtomicI64::new(0),
+            is_suspect: AtomicBool::new(false),
+            is_unwell: AtomicBool::new(parts.file.is_none()),
+            not_before: AtomicU64::new(0),
+            switched: AtomicU64::new(NEVER),
+            naming: Mutex::new(parts.naming),
+            file: Mutex::new(parts.file),
+        })
+    }
+}

@@ -1,0 +1,131 @@
+//! What is mapped where in this process, as the kernel lists it, and where there is room between it.
+
+use std::fs;
+use std::io;
+
+/// A line of `/proc/self/maps` (linux Documentation/filesystems/proc.rst).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    pub start: u64,
+    pub end: u64,
+    /// `PROT_*` bits.
+    pub protection: i32,
+    pub shared: bool,
+    /// Where in its file it begins.
+    pub offset: u64,
+    /// The number of its file's inode; 0 for memory without a file.
+    pub inode: u64,
+    /// It has a name that the kernel gives to memory of its own: heap, stack, vdso and the like.
+    pub special: bool,
+}
+
+impl Mapping {
+    /// Private memory without a file, and no heap or stack.
+    pub fn is_plain(&self) -> bool {
+        !self.shared && self.inode == 0 && !self.special
+    }
+
+    pub fn is_executable(&self) -> bool {
+        self.protection & libc::PROT_EXEC != 0
+    }
+}
+
+/// Everything that is mapped, in order of address.
+pub fn all() -> io::Result<Vec<Mapping>> {
+    // Of the calling thread: the process's first one may have ended.
+    let text = fs::read("/proc/thread-self/maps")?;
+    Ok(text.split(|&byte| byte == b'\n').filter_map(parse).collect())
+}
+
+/// What overlaps `[start, end)`.
+pub fn within(start: u64, end: u64) -> io::Result<Vec<Mapping>> {
+    let mut found = all()?;
+    found.retain(|mapping| mapping.start < end && start < mapping.end);
+    Ok(found)
+}
+
+fn parse(line: &[u8]) -> Option<Mapping> {
+    let mut fields = line.split(|&byte| byte == b' ').filter(|field| !field.is_empty());
+    let range = std::str::from_utf8(fields.next()?).ok()?;
+    let (start, end) = range.split_once('-')?;
+    let flags = fields.next()?;
+    let number = |field: &[u8], radix| u64::from_str_radix(std::str::from_utf8(field).ok()?, radix).ok();
+    let offset = number(fields.next()?, 16)?;
+    let inode = number(fields.nth(1)?, 10)?;
+    let name = fields.next().unwrap_or_default();
+    let bit = |at: usize, letter, bit| if flags.get(at) == Some(&letter) { bit } else { 0 };
+    Some(Mapping {
+        start: number(start.as_bytes(), 16)?,
+        end: number(end.as_bytes(), 16)?,
+        protection: bit(0, b'r', libc::PROT_READ) | bit(1, b'w', libc::PROT_WRITE) | bit(2, b'x', libc::PROT_EXEC),
+        shared: flags.get(3) == Some(&b's'),
+        offset,
+        inode,
+        // A host may have given its own memory a name: "[anon:...]" (Linux 5.17).
+        special: name.starts_with(b"[") && !name.starts_with(b"[anon"),
+    })
+}
+
+/// Where `len` bytes are free in `[low, high)`, at a multiple of `align`: as near to `near` as can be.
+pub fn gap(maps: &[Mapping], low: u64, high: u64, len: u64, align: u64, near: u64) -> Option<u64> {
+    // Nothing is placed right at a stack, which may grow down.
+    const GUARD: u64 = 1 << 20;
+    let ends = std::iter::once(low).chain(maps.iter().map(|mapping| mapping.end));
+    let starts = maps
+        .iter()
+        .map(|mapping| if mapping.special { mapping.start.saturating_sub(GUARD) } else { mapping.start })
+        .chain(std::iter::once(high));
+    let fit = |(begin, end): (u64, u64)| {
+        let first = begin.max(low).checked_next_multiple_of(align)?;
+        let last = end.min(high).checked_sub(len)? / align * align;
+        (first <= last).then(|| (near / align * align).clamp(first, last))
+    };
+    ends.zip(starts).filter_map(fit).min_by_key(|place| place.abs_diff(near))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_the_kernel() {
+        let parsed = parse(b"7f00-8f00 r-xp 00001000 fd:00 4711                       /usr/lib/a b.so").unwrap();
+        let protection = libc::PROT_READ | libc::PROT_EXEC;
+        let expected = Mapping {
+            start: 0x7f00,
+            end: 0x8f00,
+            protection,
+            shared: false,
+            offset: 4096,
+            inode: 4711,
+            special: false,
+        };
+        assert_eq!(parsed, expected);
+        assert!(parse(b"7f00-8f00 rw-p 00000000 00:00 0 ").unwrap().is_plain());
+        assert!(parse(b"7f00-8f00 rw-p 00000000 00:00 0    [anon: code]").unwrap().is_plain());
+        assert!(!parse(b"7f00-8f00 rw-p 00000000 00:00 0    [heap]").unwrap().is_plain());
+        assert!(!parse(b"7f00-8f00 rw-s 00000000 00:00 0 ").unwrap().is_plain());
+        assert_eq!(parse(b""), None);
+    }
+
+    #[test]
+    fn this_function_is_in_a_file() {
+        let here = this_function_is_in_a_file as *const () as u64;
+        let found = within(here, here + 1).unwrap();
+        assert!(found.len() == 1 && found[0].is_executable() && found[0].inode != 0, "{found:?}");
+    }
+
+    #[test]
+    fn gaps_near_an_address() {
+        let mapping =
+            |start, end| Mapping { start, end, protection: 0, shared: false, offset: 0, inode: 0, special: false };
+        let maps = [mapping(0x1_0000, 0x2_0000), mapping(0x3_0000, 0x4_0000)];
+        let find = |len, align, near| gap(&maps, 0x8000, 0x10_0000, len, align, near);
+        assert_eq!(find(0x1000, 0x1000, 0x2_5000), Some(0x2_5000));
+        assert_eq!(find(0x1000, 0x1000, 0x3_1000), Some(0x2_f000));
+        assert_eq!(find(0x1_0000, 0x1000, 0x3_f000), Some(0x4_0000));
+        assert_eq!(find(0x1_0000, 0x1000, 0x3_8000), Some(0x4_0000));
+        assert_eq!(find(0x1000, 0x1_0000, 0x2_5000), Some(0x2_0000));
+        assert_eq!(find(0x10_0000, 0x1000, 0), None);
+    }
+}

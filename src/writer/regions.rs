@@ -1,0 +1,274 @@
+//! Code in regions: what the ledger does with it. Its names, lines and tables go to the file that the code lies in, and neither to
+//! the map nor to the jitdump.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+
+use super::apply::{tail_len, Ledger, Notice};
+use super::groups::Groups;
+use crate::chunk::{flag, Chunk, Event};
+use crate::config::Sinks;
+use crate::format::jitdump::{stand_in, LOAD_FIXED_SIZE};
+use crate::region::{build_id, Kind, Region, Switch};
+use crate::registry::{Live, MapChange, Registry};
+use crate::sink::describe;
+use crate::sink::region_file::{Code, RegionFile};
+use crate::sys::sync::outside::PoisonError;
+use crate::sys::{file, thread};
+
+/// Files of older generations that are kept, for profiles that have samples of them, and how many bytes they may have together.
+const OLD_FILES: usize = 20_000;
+const OLD_BYTES: u64 = 256 << 20;
+/// What the end of a generation may cost the writer, in nanoseconds of its processor's time, for callers to begin the next one at any time. Beyond that they
+/// do so only if it takes at most this part of the writer's time.
+const CHEAP_SWITCH: u64 = 2_000_000;
+const SWITCH_SHARE: u64 = 8;
+
+/// What the writer knows of code in regions.
+#[derive(Default)]
+pub struct RegionCode {
+    /// Which of it is live, and what is named where in the file of the generation.
+    pub registry: Registry,
+    /// Files of older generations, oldest first.
+    old: VecDeque<(PathBuf, u64)>,
+    old_bytes: u64,
+    /// Something waits to be written.
+    pub have_work: bool,
+}
+
+impl Ledger {
+    /// The region that code goes to.
+    pub(super) fn region_of(&self, addr: u64, size: u64) -> Option<&'static Region> {
+        let is_wanted = self.alive && self.status.regions.are_watching() && self.status.sinks().has(Sinks::REGION);
+        self.status.regions.find(addr, size).filter(|_| is_wanted)
+    }
+
+    /// How much code is live, in regions or not.
+    pub fn live_count(&self) -> usize {
+        self.registry.live_count() + self.regions.registry.live_count()
+    }
+
+    /// Ends a registration, wherever its code lies.
+    pub(super) fn remove(&mut self, id: u64) -> bool {
+        self.registry.remove(id).is_some() || self.regions.registry.remove(id).is_some()
+    }
+
+    pub(super) fn load_in_region(&mut self, region: &'static Region, chunk: Chunk, event: &Event) {
+        self.status.counters.registered.add(1);
+        // SAFETY: the chunk is not recycled yet, and there is no reference that may write to this body.
+        let body = unsafe { chunk.body(event) };
+        let head_len = body.len() - tail_len(event, event.size);
+        let name_at = head_len - 1 - usize::from(event.name_len);
+        let preface = body.get(..name_at.saturating_sub(LOAD_FIXED_SIZE)).unwrap_or_default();
+        let (addr, size, index) = (event.addr, event.size, event.index);
+        let live = Live { addr, size, reach: addr + size, index, stored: None, tables_len: event.tables_len };
+        let code = if event.flags & flag::HAS_CODE != 0 { &body[head_len..] } else { &[] };
+        self.enter(region, event.id, event.timestamp, &live, &body[name_at..head_len - 1], preface, code);
+        if event.flags & flag::STABLE != 0 {
+            self.notify(Notice::Read(event.id));
+        }
+    }
+
+    /// Code moves out of a region, into one, or within one. False if no region has to do with it.
+    pub(super) fn move_by_region(&mut self, event: &Event, groups: &mut Groups) -> bool {
+        let is_in_region = self.regions.registry.is_live(event.id);
+        let from = if is_in_region { &mut self.regions.registry } else { &mut self.registry };
+        let Some(size) = from.size_of(event.id) else { return false };
+        let to = self.region_of(event.addr, size);
+        if to.is_none() && !is_in_region {
+            return false;
+        }
+        let from = if is_in_region { &mut self.regions.registry } else { &mut self.registry };
+        let (name, mut preface) =
+            (from.name_of(event.id).unwrap_or_default().to_vec(), from.preface_of(event.id).to_vec());
+        let Some(mut live) = from.remove(event.id) else { return false };
+        self.status.counters.moved.add(1);
+        if let Some(group) = live.stored.take().and_then(|stored| self.sinks.read_back(groups, stored)) {
+            preface = group;
+            preface.truncate(preface.len().saturating_sub(LOAD_FIXED_SIZE + name.len() + 1));
+        }
+        if stand_in::len(&preface) > 0 {
+            live.tables_len = stand_in::remove(&mut preface).map_or(0, |len| len as u32);
+        }
+        (live.addr, live.index, live.reach) = (event.addr, event.index, event.addr + live.size);
+        match to {
+            Some(region) => self.enter(region, event.id, event.timestamp, &live, &name, &preface, &[]),
+            None => {
+                self.insert(event.id, &live, &name);
+                self.registry.keep_preface(event.id, &preface);
+                self.sinks.write_groups(groups);
+                self.write_one(event.id, event.timestamp);
+            }
+        }
+        if event.flags & flag::STABLE != 0 {
+            self.notify(Notice::Read(event.id));
+        }
+        true
+    }
+
+    /// Code begins to live in a region.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn enter(
+        &mut self,
+        region: &'static Region,
+        id: u64,
+        time: u64,
+        live: &Live,
+        name: &[u8],
+        preface: &[u8],
+        code: &[u8],
+    ) {
+        while let Some(switch) = region.next_switch(time) {
+            self.close_generation(region, &switch);
+        }
+        let mut overwritten = std::mem::take(&mut self.overwritten);
+        let inserted = self.regions.registry.insert(id, live, name, &mut overwritten);
+        for old in overwritten.drain(..) {
+            self.status.counters.overwritten.add(1);
+            self.notify(Notice::Retired(old));
+        }
+        self.overwritten = overwritten;
+        if inserted.was_refused {
+            self.status.counters.dropped.add(1);
+            return;
+        }
+        self.status.counters.region_code.add(1);
+        self.regions.registry.keep_preface(id, preface);
+        if inserted.change == MapChange::Rewrite {
+            // Nobody has given the file another name in time: the newest takes the place of what was there.
+            self.status.counters.region_late.add(1);
+        }
+        let mut file = region.file.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = file.as_mut() {
+            let offset = live.addr - region.start;
+            file.add(&Code { offset, size: live.size, name, preface });
+            if matches!(region.kind, Kind::Private { .. }) && !code.is_empty() {
+                // What the host writes is not in the file by itself.
+                let _ = file.write_code(offset, code);
+            }
+        }
+    }
+
+    /// In a forked child: live code in its parent's regions goes to its own files, or where there are none to the other sinks.
+    pub(super) fn inherit_regions(&mut self, code: Registry, time: u64) {
+        for id in code.live_by_place().into_iter().flatten() {
+            let (Some(live), Some(name)) = (code.get(id), code.name_of(id)) else { continue };
+            let preface = code.preface_of(id);
+            match self.region_of(live.addr, live.size) {
+                Some(region) => self.enter(region, id, time, &live, name, preface, &[]),
+                None => {
+                    self.registry.insert(id, &live, name, &mut Vec::new());
+                    self.registry.keep_preface(id, preface);
+                }
+            }
+        }
+        // What is inherited is counted elsewhere.
+        self.status.counters.region_code.set(0);
+    }
+
+    /// The file of a region has got another name: what it says goes under its old one, and it begins anew with what lives.
+    fn close_generation(&mut self, region: &'static Region, switch: &Switch) {
+        let begin = thread::cpu_time();
+        let mut guard = region.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(file) = guard.as_mut() else { return };
+        let result = file.write(true).and_then(|()| self.put_aside(region, file, &switch.old));
+        self.regions.registry.forget_dead_in(region.start, region.end());
+        self.write_anew(region, file, switch.begin);
+        drop(guard);
+        if let Err(error) = result {
+            self.status.counters.write_errors.add(1);
+            let path = region.naming.lock().unwrap_or_else(PoisonError::into_inner).path.with_file_name(&switch.old);
+            self.status.last_error.set(describe("write", &path, &error));
+        }
+        let cost = thread::cpu_time() - begin;
+        if cost > CHEAP_SWITCH {
+            region.not_before.store(self.status.clock.now() + cost * SWITCH_SHARE, Ordering::Relaxed);
+        }
+    }
+
+    /// Writes what the file says under a name that it had.
+    fn put_aside(&mut self, region: &Region, file: &mut RegionFile, old: &OsString) -> io::Result<()> {
+        let naming = region.naming.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(dir) = &naming.dir else { return Ok(()) };
+        let path = naming.path.with_file_name(old);
+        let to = file::claim_to_place(dir, old, self.status.regions.mode())?;
+        drop(naming);
+        let len = to.try_clone()?;
+        // Where code has died, other code may have been written already.
+        let lives = |offset| self.regions.registry.id_at(region.start + offset).is_some();
+        file.snapshot(to, lives, build_id())?;
+        let bytes = len.metadata().map_or(0, |data| std::os::unix::fs::MetadataExt::blocks(&data) * 512);
+        self.status.counters.region_bytes.add(bytes);
+        self.regions.old.push_back((path, bytes));
+        self.regions.old_bytes += bytes;
+        while self.regions.old.len() > OLD_FILES || self.regions.old_bytes > OLD_BYTES {
+            let Some((path, bytes)) = self.regions.old.pop_front() else { break };
+            self.regions.old_bytes -= bytes;
+            let _ = std::fs::remove_file(path);
+        }
+        Ok(())
+    }
+
+    /// Writes a file anew: what lives, and the names of what was there last.
+    fn write_anew(&self, region: &Region, file: &mut RegionFile, begin: u64) {
+        file.reset(begin);
+        let registry = &self.regions.registry;
+        let (start, end) = (region.start, region.end());
+        for (addr, size, name, id) in registry.spans_in(start, end) {
+            if addr < start || addr + size > end {
+                continue;
+            }
+            let preface = if id == 0 { &[] } else { registry.preface_of(id) };
+            file.add(&Code { offset: addr - start, size, name, preface });
+        }
+    }
+
+    /// Brings the files of regions up to date. `until`: everything that was stamped before has been seen.
+    pub(super) fn write_regions(&mut self, now: bool, until: u64) {
+        if !self.status.regions.are_watching() {
+            return;
+        }
+        let status = self.status.clone();
+        let (mut have_work, mut left_out) = (false, 0);
+        for region in status.regions.all() {
+            while let Some(switch) = region.next_switch(until) {
+                self.close_generation(region, &switch);
+            }
+            let mut guard = region.file.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(file) = guard.as_mut() else { continue };
+            if file.is_wasteful() {
+                self.write_anew(region, file, file.begin());
+            }
+            let before = file.bytes();
+            let result = status.gate.pass(|| file.write(now));
+            status.counters.region_bytes.add(file.bytes().saturating_sub(before));
+            have_work |= file.has_work();
+            let left = file.left_out();
+            left_out += left.names + left.tables + left.lines;
+            let was_unwell = region.is_unwell.swap(result.is_err(), Ordering::Relaxed);
+            match result {
+                Err(error) if !was_unwell => {
+                    status.counters.write_errors.add(1);
+                    let path = region.naming.lock().unwrap_or_else(PoisonError::into_inner).path.clone();
+                    status.last_error.set(describe("write", &path, &error));
+                }
+                _ => {}
+            }
+        }
+        self.regions.have_work = have_work;
+        status.counters.region_left_out.set(left_out);
+        self.regions.registry.tidy();
+    }
+
+    /// The files of regions are final for now: the last session closes, or the process exits.
+    pub(super) fn finish_regions(&mut self) {
+        self.write_regions(true, u64::MAX);
+        for region in self.status.regions.all() {
+            let mut file = region.file.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = file.as_mut().map(|file| file.finish(build_id()));
+        }
+    }
+}
