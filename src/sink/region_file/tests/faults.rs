@@ -84,46 +84,46 @@ fn read_anytime(bytes: &[u8]) -> usize {
 /// Every write in turn fails, once; nothing is torn then, and the next attempt ends where it would have without.
 #[test]
 fn a_write_that_fails_is_made_up_for() {
-    let mut failures = 0;
-    for fail_at in 0.. {
-        let mut region = Region::new(1 << 18);
-        let writes = Arc::new(Mutex::new(0));
-        let shared = writes.clone();
-        region.file.disk.before_write = Some(Box::new(move |_, _, _| {
-            let mut writes = shared.lock().unwrap();
-            *writes += 1;
-            if *writes - 1 == fail_at {
-                return Err(io::ErrorKind::StorageFull.into());
-            }
-            Ok(())
-        }));
-        let mut failed = false;
-        let mut random = Random(5);
-        for number in 0..60 {
-            let size = 20 + random.below(300);
-            // Long names, so that parts move.
-            let mut truth = Truth::new(number, size);
-            truth.name += &"x".repeat(900);
-            region.add(random.below((1 << 18) - size), truth);
-            if number % 6 == 0 {
-                let result = region.file.write(true);
-                failed |= result.is_err();
-                read_anytime(&region.bytes());
-                if result.is_err() {
-                    assert!(region.file.has_work());
-                    region.file.write(true).unwrap();
-                }
-                region.check();
-            }
-            if number == 40 {
-                region.file.reset(0);
-                region.truth.clear();
-            }
-        }
-        if !failed {
-            break;
-        }
-        failures += 1;
+    for in_order in [false, true] {
+        let failures = (0..).take_while(|&fail_at| add_with_failure(fail_at, in_order)).count();
+        assert!(failures > 70, "{failures}");
     }
-    assert!(failures > 70, "{failures}");
+}
+
+/// Adds code, and lets one of the writes fail. False if there are not as many.
+fn add_with_failure(fail_at: u32, in_order: bool) -> bool {
+    let mut region = Region::new(1 << 18);
+    let mut writes = 0;
+    region.file.disk.before_write = Some(Box::new(move |_, _, _| {
+        writes += 1;
+        if writes - 1 == fail_at {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        Ok(())
+    }));
+    let mut failed = false;
+    let mut random = Random(5);
+    for number in 0..60 {
+        let size = 20 + random.below(300);
+        // Long names, so that parts move.
+        let mut truth = Truth::new(number, size);
+        truth.name += &"x".repeat(900);
+        let anywhere = random.below((1 << 18) - size);
+        region.add(if in_order { number * 400 } else { anywhere }, truth);
+        if number % 6 == 0 {
+            let result = region.file.write(true);
+            read_anytime(&region.bytes());
+            if result.is_err() {
+                failed = true;
+                assert!(region.file.has_work());
+                region.file.write(true).unwrap();
+            }
+            region.check();
+        }
+        if number == 40 {
+            region.file.reset(0);
+            region.truth.clear();
+        }
+    }
+    failed
 }
