@@ -38,7 +38,7 @@ fn the_file_is_in_order_between_any_two_writes() {
             region.file.write(random.below(2) == 0).unwrap();
         }
         if number == 300 {
-            region.file.reset(0);
+            region.file.reset(4096);
             region.truth.clear();
         }
     }
@@ -64,7 +64,8 @@ fn read_anytime(bytes: &[u8]) -> usize {
     if hdr.is_empty() {
         return names;
     }
-    let address = |name: &str| elf.section_by_name(name).map_or(0, |section| section.address());
+    let address =
+        |name: &str| elf.section_by_name(name).and_then(|section| section.file_range()).map_or(0, |(at, _)| at);
     let bases = BaseAddresses::default().set_eh_frame(address(".eh_frame")).set_eh_frame_hdr(address(".eh_frame_hdr"));
     let parsed = EhFrameHdr::new(hdr, LittleEndian).parse(&bases, 8).unwrap();
     let table = parsed.table().unwrap();
@@ -121,7 +122,7 @@ fn add_with_failure(fail_at: u32, in_order: bool) -> bool {
             region.check();
         }
         if number == 40 {
-            region.file.reset(0);
+            region.file.reset(4096);
             region.truth.clear();
         }
     }
