@@ -7,11 +7,13 @@
 
 mod adopt;
 mod create;
+mod files;
 mod fork;
 mod marks;
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -21,10 +23,11 @@ use crate::status::Status;
 use crate::sys::code_memory::{self, Sharing, READ_EXEC};
 use crate::sys::dir::Dir;
 use crate::sys::file::Held;
+use crate::sys::maps::{self, Mapping};
 use crate::sys::mem::page_size;
 use crate::sys::sync::outside::{Mutex, MutexGuard, PoisonError};
-use crate::sys::thread::quietly;
-pub use create::{build_id, Created, Wanted};
+use crate::sys::thread::{self, quietly};
+pub use create::{build_id, CodeRegion, RegionOptions};
 use marks::Marks;
 
 /// How many regions there may be at a time.
@@ -47,6 +50,8 @@ pub struct Regions {
     /// What is here is never freed: a call that races with the end of a region finds valid memory.
     places: [AtomicPtr<Region>; MOST],
     settings: Mutex<Settings>,
+    /// Regions are made and ended by one thread at a time.
+    changing: Mutex<()>,
 }
 
 /// Where files are made, and what is known of memory that cannot be adopted.
@@ -56,7 +61,9 @@ struct Settings {
     mode: u32,
     /// The file of the next region has this number at least.
     next_number: u32,
-    last_path: Option<PathBuf>,
+    /// The last one that got a file.
+    last: Option<&'static Region>,
+    files: files::Files,
     /// Ranges that are not looked at again.
     refused: Vec<(u64, u64)>,
 }
@@ -139,6 +146,7 @@ impl Default for Regions {
             used: AtomicUsize::new(0),
             places: [const { AtomicPtr::new(std::ptr::null_mut()) }; MOST],
             settings: Mutex::default(),
+            changing: Mutex::default(),
         }
     }
 }
@@ -194,7 +202,10 @@ impl Regions {
 
     /// The path of the file of the last region.
     pub fn last_path(&self) -> Option<PathBuf> {
-        lock(&self.settings).last_path.clone()
+        let last = lock(&self.settings).last?;
+        // With another generation it has another one.
+        let path = lock(&last.naming).path.clone();
+        Some(path)
     }
 
     /// Whether something of a range belongs to a region.
@@ -204,12 +215,19 @@ impl Regions {
 
     /// Makes a region known. It cannot be taken back, only ended.
     fn publish(&self, region: Region) -> Result<&'static Region> {
+        if self.places.iter().all(|place| !place.load(Ordering::Relaxed).is_null()) {
+            return Err(Error::NoMemory);
+        }
+        let has_file = !region.is_unwell.load(Ordering::Relaxed);
         let region: &'static Region = Box::leak(Box::new(region));
         let new = std::ptr::from_ref(region).cast_mut();
         for (number, place) in self.places.iter().enumerate() {
             if place.compare_exchange(std::ptr::null_mut(), new, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 self.used.fetch_max(number + 1, Ordering::AcqRel);
                 self.watch();
+                if has_file {
+                    lock(&self.settings).last = Some(region);
+                }
                 return Ok(region);
             }
         }
@@ -232,10 +250,12 @@ impl Regions {
         let known = self.find(addr, size).filter(|region| region.is_there(self, status));
         let region = match known {
             Some(region) => region,
-            None if self.adopting.load(Ordering::Relaxed) => match quietly(|| self.adopt_around(status, addr, size)) {
-                Some(region) => region,
-                None => return,
-            },
+            None if self.adopting.load(Ordering::Relaxed) => {
+                match thread::uncancelled(|| quietly(|| self.adopt_around(status, addr, size))) {
+                    Some(region) => region,
+                    None => return,
+                }
+            }
             None => return,
         };
         region.live.fetch_add(1, Ordering::Relaxed);
@@ -305,18 +325,39 @@ impl Region {
         if !self.is_suspect.swap(false, Ordering::Relaxed) || matches!(self.kind, Kind::TwoViews { .. }) {
             return true;
         }
-        if self.is_mapped() {
-            return true;
-        }
-        regions.end(status, self);
-        false
+        thread::uncancelled(|| {
+            let _changing = lock(&regions.changing);
+            if self.is_mapped() {
+                return true;
+            }
+            if regions.all().any(|region| std::ptr::eq(region, self)) {
+                regions.end(status, self);
+                // SAFETY: our tables, which nobody reads there.
+                unsafe { code_memory::unmap(self.base, self.tables_len) };
+            }
+            false
+        })
     }
 
     /// Whether any of it is still a mapping of its file.
     pub fn is_mapped(&self) -> bool {
+        self.mapped().is_ok_and(|mapped| !mapped.is_empty())
+    }
+
+    /// What of it is still a mapping of its file, as far as it has got one.
+    fn mapped(&self) -> io::Result<Vec<Mapping>> {
         let inode = lock(&self.naming).file.as_ref().map(|file| file.identity().inode);
-        let maps = crate::sys::maps::within(self.start, self.end()).unwrap_or_default();
-        inode.is_some_and(|inode| maps.iter().any(|mapping| mapping.inode == inode))
+        let (start, end) = (self.start, self.end());
+        // Another file system may have an inode of this number; but not mapped just as this file would be.
+        let is_ours = |mapping: &Mapping| Some(mapping.inode) == inode && mapping.start - mapping.offset == self.base;
+        let mut mapped = maps::within(start, end)?;
+        mapped.retain(|mapping| mapping.start >= mapping.offset && is_ours(mapping));
+        for mapping in &mut mapped {
+            let from = mapping.start.max(start);
+            mapping.offset += from - mapping.start;
+            (mapping.start, mapping.end) = (from, mapping.end.min(end));
+        }
+        Ok(mapped)
     }
 
     /// Gives the file another name, and tells perf. Not before the writer can keep up with it, unless that asks for it.
@@ -329,6 +370,10 @@ impl Region {
             status.counters.region_late.add(1);
             return;
         }
+        thread::uncancelled(|| self.rename(status, now));
+    }
+
+    fn rename(&self, status: &Status, now: u64) {
         let mut naming = lock(&self.naming);
         if naming.switches.len() >= PENDING_MOST {
             status.counters.region_late.add(1);

@@ -383,11 +383,9 @@ impl RegionFile {
         self.parts.symtab.end() / SYMBOL_SIZE as u64 > 2 * self.known.len() as u64 + 64
     }
 
-    /// How many bytes the file has but for the text.
-    pub fn bytes(&self) -> u64 {
-        let parts = self.parts.all().iter().map(|part| part.end()).sum::<u64>();
-        let table = self.table.range();
-        HEADER_SIZE as u64 + parts + (table.end - table.start)
+    /// How many bytes were written since this was asked last.
+    pub fn take_written(&mut self) -> u64 {
+        std::mem::take(&mut self.disk.written)
     }
 
     pub fn left_out(&self) -> LeftOut {
