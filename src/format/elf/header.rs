@@ -84,7 +84,7 @@ impl Image {
         let section = |name, kind, flags, range, align| Section { name, kind, flags, range, align, beyond: 0 };
         let all = [
             section(".text", SHT_PROGBITS, SHF_ALLOC | SHF_EXECINSTR, &self.text, 16),
-            section(".note.gnu.build-id", SHT_NOTE, SHF_ALLOC, &note, 4),
+            section(".note.gnu.build-id", SHT_NOTE, if self.begin == 0 { SHF_ALLOC } else { 0 }, &note, 4),
             section(".eh_frame", SHT_PROGBITS, SHF_ALLOC, &self.eh_frame, 8),
             // perf with libunwind goes by the section, and takes off where the first segment begins (linux
             // tools/perf/util/unwind-libunwind-local.c, `read_unwind_spec_eh_frame`). libdw goes by the program header.

@@ -108,8 +108,8 @@ pub struct RegionFile {
     known: BTreeMap<u32, Known>,
     /// What the header page says.
     published: Image,
-    /// What the page in the file says has to be taken back before anything else is written.
-    cleared: bool,
+    /// What the header page says is not what is known now, but what was before a `reset`.
+    is_reset: bool,
     begin: u64,
     build_id: Option<[u8; 20]>,
     left_out: LeftOut,
@@ -144,7 +144,7 @@ impl RegionFile {
             parts: Parts::new(eh_frame),
             known: BTreeMap::new(),
             published: Image::default(),
-            cleared: false,
+            is_reset: false,
             begin: 0,
             build_id: None,
             left_out: LeftOut::default(),
@@ -269,20 +269,17 @@ impl RegionFile {
             return Ok(());
         }
         self.disk.check()?;
-        if self.cleared {
-            self.publish_as(Image {
-                begin: self.begin,
-                text: self.text(),
-                build_id: self.build_id,
-                ..Image::default()
-            })?;
-            self.cleared = false;
+        if self.is_reset {
+            // Names and lines are written to another place, and the old ones stay until these are whole. Tables have one place.
+            let without_tables = Image { eh_frame: 0..0, eh_frame_hdr: 0..0, ..self.published.clone() };
+            self.publish_as(without_tables)?;
         }
         for part in self.parts.all_mut() {
             part.write(&mut self.disk, &mut self.space)?;
         }
         self.table.write(&mut self.disk, now)?;
         self.publish()?;
+        self.is_reset = false;
         self.table.count(&mut self.disk)?;
         self.space.give_back(&self.disk, READING);
         Ok(())
@@ -290,7 +287,7 @@ impl RegionFile {
 
     /// Whether something can be written at once.
     fn has_news(&self) -> bool {
-        self.cleared
+        self.is_reset
             || self.parts.all().iter().any(|part| part.has_news())
             || self.table.has_news()
             || self.published != self.image()
@@ -322,16 +319,16 @@ impl RegionFile {
     }
 
     fn publish(&mut self) -> io::Result<()> {
-        self.publish_as(self.image())
+        self.publish_as(self.image())?;
+        self.space.published();
+        Ok(())
     }
 
     fn publish_as(&mut self, image: Image) -> io::Result<()> {
-        if self.published == image {
-            return Ok(());
+        if self.published != image {
+            self.disk.write(0, &image.header_page())?;
+            self.published = image;
         }
-        self.disk.write(0, &image.header_page())?;
-        self.published = image;
-        self.space.published();
         Ok(())
     }
 
@@ -366,11 +363,11 @@ impl RegionFile {
         self.begin = begin;
         self.frames = Frames::default();
         for part in self.parts.all_mut() {
-            part.clear();
+            part.clear(!self.is_reset);
         }
         self.table.clear();
         self.known.clear();
-        self.cleared = true;
+        self.is_reset = true;
     }
 
     /// Writes everything, for the last time: under a build-id, a file does not change any more.
@@ -389,12 +386,6 @@ impl RegionFile {
     /// How many bytes were written since this was asked last.
     pub fn take_written(&mut self) -> u64 {
         std::mem::take(&mut self.disk.written)
-    }
-
-    /// How many pieces of code are known.
-    #[cfg(test)]
-    pub fn len(&self) -> usize {
-        self.known.len()
     }
 
     pub fn left_out(&self) -> LeftOut {

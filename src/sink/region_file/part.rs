@@ -57,6 +57,8 @@ impl Space {
 pub struct Part {
     at: u64,
     room: u64,
+    /// Where it was before it was cleared.
+    other: (u64, u64),
     /// Whether it stays where it is.
     fixed: bool,
     /// Bytes in the file.
@@ -77,7 +79,7 @@ impl Part {
     }
 
     pub fn growing() -> Part {
-        Part { at: 0, room: 0, fixed: false, len: 0, pending: Vec::new(), patches: Vec::new() }
+        Part { at: 0, room: 0, other: (0, 0), fixed: false, len: 0, pending: Vec::new(), patches: Vec::new() }
     }
 
     /// How long it is, or will be.
@@ -168,8 +170,11 @@ impl Part {
         Ok(at..at + self.end())
     }
 
-    /// Forgets what is in it. The room stays.
-    pub fn clear(&mut self) {
+    /// Forgets what is in it. `elsewhere`: what the file has of it stays there for now, unless it cannot.
+    pub fn clear(&mut self, elsewhere: bool) {
+        if elsewhere && !self.fixed {
+            (self.at, self.room, self.other) = (self.other.0, self.other.1, (self.at, self.room));
+        }
         self.len = 0;
         self.pending.clear();
         self.patches.clear();

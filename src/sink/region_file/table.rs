@@ -95,14 +95,9 @@ impl Table {
         self.stale || !self.fresh.is_empty() || self.has_news()
     }
 
-    /// Whether something can be written at once.
+    /// Whether the count is behind. (Rows that can be appended come with FDEs, which are news of their own.)
     pub fn has_news(&self) -> bool {
-        let goes_on = !self.stale && self.written > 0;
         self.counted != self.written
-            || self.written == 0 && !self.fresh.is_empty()
-            || goes_on
-                && (self.written < self.rows.len()
-                    || self.behind().is_some_and(|from| self.fresh.range(from..).next().is_some()))
     }
 
     /// Whether a new table may be made.

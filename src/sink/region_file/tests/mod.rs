@@ -22,6 +22,8 @@ use crate::sys::arch::Arch;
 
 /// Where the code of these tests runs, so that what is taken for an offset by mistake is none.
 const BASE: u64 = 0x7f12_3450_0000;
+/// Room for the beginnings of generations.
+const SPARE: u64 = 64 << 10;
 const ID: [u8; 20] = *b"twenty bytes of name";
 
 /// A file without a name, so that nothing is left behind.
@@ -122,8 +124,8 @@ impl Region {
     }
 
     fn with_file(file: File, text_len: u64) -> Region {
-        let tables_len = RegionFile::tables_room(text_len);
-        let place = Place { text: tables_len, text_len, text_room: 2 * text_len, tables_len, spare: 0 };
+        let tables_len = RegionFile::tables_room(text_len) + SPARE;
+        let place = Place { text: tables_len, text_len, text_room: 2 * text_len, tables_len, spare: SPARE };
         Region { file: RegionFile::create(file, place).unwrap(), truth: BTreeMap::new() }
     }
 
@@ -142,9 +144,9 @@ impl Region {
     /// The file says all of it, and nothing else.
     fn check(&self) {
         let seen = Seen::read(&self.bytes());
-        assert_eq!(seen.text, self.file.text());
+        assert_eq!((seen.begin, &seen.text), (self.file.begin(), &self.file.text()));
         assert_eq!(seen.functions(), self.truth);
-        assert_eq!(self.file.len(), self.truth.len());
+        assert_eq!(self.file.known.len(), self.truth.len());
     }
 }
 
@@ -208,10 +210,11 @@ fn nothing_is_known_behind_a_reset() {
         region.add(number * 1000, Truth::new(number, 900));
     }
     region.file.write(true).unwrap();
-    region.file.reset(0);
+    region.file.reset(8192);
     region.truth.clear();
     region.file.write(false).unwrap();
     region.check();
+    assert_eq!(region.file.begin(), 8192);
     for number in 0..20 {
         region.add(number * 3000, Truth::new(number + 5, 50));
     }
@@ -224,7 +227,8 @@ fn a_final_copy_says_the_same() {
     let mut region = Region::new(1 << 20);
     for number in 0..200 {
         let offset = number * 1001 % 200 * 5000;
-        region.file.write_code(offset, &[number as u8 | 1; 300]).unwrap();
+        // A page that nobody has said to be code follows.
+        region.file.write_code(offset, &[number as u8 | 1; 4999]).unwrap();
         region.add(offset, Truth::new(number, 300));
         if number == 100 {
             region.file.write(false).unwrap();
@@ -244,6 +248,7 @@ fn a_final_copy_says_the_same() {
         for (&offset, truth) in &region.truth {
             let range = (seen.text.start + offset) as usize..(seen.text.start + offset + truth.size) as usize;
             assert_eq!(bytes[range.clone()] == before[range.clone()], with_text, "{offset:#x}");
+            assert_eq!(bytes[range.end + 300..range.start + 4999], [0; 4699][..4999 - 300 - truth.size as usize]);
         }
     }
     assert_eq!(region.bytes(), before);

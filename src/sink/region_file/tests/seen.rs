@@ -10,6 +10,8 @@ use super::*;
 /// What a reader finds in a file.
 #[derive(Debug)]
 pub struct Seen {
+    /// Where the loaded segment begins.
+    pub begin: u64,
     pub text: Range<u64>,
     /// By address, from the symbols.
     pub names: BTreeMap<u64, (String, u64)>,
@@ -29,11 +31,13 @@ impl Seen {
         let text = text.address()..text.address() + text.size();
         let load = elf.elf_program_headers()[0];
         let endian = object::Endianness::Little;
-        assert_eq!((load.p_vaddr(endian), load.p_filesz(endian)), (0, text.end));
+        let begin = load.p_vaddr(endian);
+        assert_eq!((load.p_offset(endian), load.p_filesz(endian)), (begin, text.end - begin));
         for section in elf.sections() {
             // The text of a file may be a hole at its end.
             assert!(section.file_range().is_none_or(|(at, len)| at + len <= bytes.len() as u64));
-            assert!(section.address() == 0 || section.address() == section.file_range().unwrap().0);
+            let beyond = if section.name() == Ok(".eh_frame_hdr") { begin } else { 0 };
+            assert!(section.address() == 0 || section.address() == section.file_range().unwrap().0 + beyond);
         }
         let mut names = BTreeMap::new();
         for symbol in elf.symbols().filter(|symbol| symbol.kind() == object::SymbolKind::Text) {
@@ -45,6 +49,7 @@ impl Seen {
             names,
             frames: frames(&elf, data(".eh_frame"), data(".eh_frame_hdr")),
             units: units(&data, true),
+            begin,
             text,
             build_id: elf.build_id().unwrap().map(<[u8]>::to_vec),
         }
@@ -74,13 +79,18 @@ impl Seen {
 
 /// Goes by the search table as an unwinder does, and then over the section from its start, as libdw does.
 fn frames(elf: &ElfFile64<'_>, eh_frame: &[u8], hdr: &[u8]) -> BTreeMap<u64, (u64, i32)> {
-    let address = |name: &str| elf.section_by_name(name).map_or(0, |section| section.address());
+    // What is loaded from a place is at the address of that number, also where the section header has another one for perf.
+    let address =
+        |name: &str| elf.section_by_name(name).and_then(|section| section.file_range()).map_or(0, |(at, _)| at);
     let bases = BaseAddresses::default().set_eh_frame(address(".eh_frame")).set_eh_frame_hdr(address(".eh_frame_hdr"));
-    let section = EhFrame::new(eh_frame, LittleEndian);
+    let (section, endian) = (EhFrame::new(eh_frame, LittleEndian), object::Endianness::Little);
     let mut found = BTreeMap::new();
     if hdr.is_empty() {
         return found;
     }
+    let segment = elf.elf_program_headers().iter().find(|header| header.p_type(endian) == object::elf::PT_GNU_EH_FRAME);
+    let segment = segment.map(|header| (header.p_offset(endian), header.p_vaddr(endian), header.p_filesz(endian)));
+    assert_eq!(segment, Some((address(".eh_frame_hdr"), address(".eh_frame_hdr"), hdr.len() as u64)));
     let parsed = EhFrameHdr::new(hdr, LittleEndian).parse(&bases, 8).unwrap();
     assert_eq!(parsed.eh_frame_ptr().pointer(), address(".eh_frame"));
     let table = parsed.table().unwrap();

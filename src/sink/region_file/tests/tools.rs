@@ -30,7 +30,11 @@ impl Drop for Named {
 fn tool(program: &str, arguments: &[&str], path: &Path) -> String {
     let output = Command::new(program).env("LC_ALL", "C").args(arguments).arg(path).output().expect(program);
     let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && complaint.is_empty(), "{program} {arguments:?}: {complaint}");
+    assert!(
+        output.status.success() && complaint.is_empty(),
+        "{program} {arguments:?}: {complaint} {}",
+        String::from_utf8_lossy(&output.stdout)
+    );
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -39,6 +43,7 @@ fn tools_read_it() {
     for functions in [0u64, 1, 1000] {
         let name = Named::new(&functions.to_string());
         let mut region = Region::with_file(name.create(), 1 << 20);
+        region.file.reset(if functions == 1 { 4096 } else { 0 });
         let mut random = Random(3);
         for number in 0..functions {
             let size = 20 + random.below(300);
