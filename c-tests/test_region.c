@@ -572,7 +572,7 @@ static void no_file(void) {
  * looked at. */
 static void no_exec(void) {
   struct test_path dir = test_subdir("noexec", 1);
-  if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+  if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", "none", MS_REC | MS_PRIVATE, "") != 0 ||
       mount("jitsym-test", dir.text, "tmpfs", MS_NOEXEC, "size=1m") != 0) {
     return;
   }

@@ -257,7 +257,8 @@ impl Regions {
             status.counters.regions_ended.add(1);
             self.keep_last(region);
         }
-        lock(&region.naming).file = None;
+        let mut naming = lock(&region.naming);
+        (naming.file, naming.dir) = (None, None);
     }
 }
 

@@ -61,6 +61,8 @@ struct Settings {
     /// The last one that got a file.
     last: Option<&'static Region>,
     files: files::Files,
+    /// Regions that are none any more, which are not freed: a call that races with their end may still look at them.
+    ended: Vec<&'static Region>,
     /// Ranges that are not looked at again.
     refused: Vec<(u64, u64)>,
 }
@@ -237,6 +239,8 @@ impl Regions {
         for place in &self.places {
             let _ = place.compare_exchange(old, std::ptr::null_mut(), Ordering::AcqRel, Ordering::Relaxed);
         }
+        region.marks.forget();
+        lock(&self.settings).ended.push(region);
         self.watch();
     }
 
