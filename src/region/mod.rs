@@ -33,6 +33,9 @@ use marks::Marks;
 /// How many regions there may be at a time.
 pub const MOST: usize = 256;
 
+/// How many generations may wait for the writer to see to them.
+const PENDING_MOST: usize = 256;
+
 /// No switch is pending.
 const NEVER: u64 = u64::MAX;
 
@@ -376,6 +379,10 @@ impl Region {
 
     fn rename(&self, status: &Status, now: u64) {
         let mut naming = lock(&self.naming);
+        if naming.switches.len() >= PENDING_MOST {
+            status.counters.region_late.add(1);
+            return;
+        }
         let generation = naming.generation + 1;
         let fresh = OsString::from(format!("{}.{generation}.so", naming.stem));
         let old = naming.path.file_name().unwrap_or_default().to_owned();
@@ -431,7 +438,8 @@ fn is_slid(path: &Path) -> bool {
 
 /// Where the mapping of a generation of a region with two views begins in its file.
 fn begin_of(generation: u32) -> u64 {
-    (u64::from(generation) % create::SLIDES + 1) * page_size() as u64
+    // Not at the next page: the kernel would make one mapping of the header page and it.
+    (u64::from(generation) % create::SLIDES + 2) * page_size() as u64
 }
 
 impl Naming {

@@ -26,6 +26,14 @@ pub fn sleep_micros(_: u64) {
     super::sync::yield_now();
 }
 
+/// How long the calling thread has had a processor, in nanoseconds.
+pub fn cpu_time() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is valid.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
 /// Runs `body` with all signals blocked on this thread. A SIGXFSZ that a write in it has raised is taken away: the write has
 /// failed with EFBIG, which says it all.
 pub fn quietly<T>(body: impl FnOnce() -> T) -> T {

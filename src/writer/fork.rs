@@ -105,7 +105,7 @@ impl Writer {
         // The map is empty: written anew is the same as written.
         ledger.sinks.note_forgotten();
         ledger.sinks.write_map(&mut ledger.registry, true, &|file| memory.header().set_next_map(file));
-        ledger.write_regions(true);
+        ledger.write_regions(true, forked_at);
         let live = ledger.live_count() as u64;
         ledger.status.counters.inherited.add(live);
         ledger.status.counters.live.set(live);

@@ -332,15 +332,16 @@ impl Writer {
             self.short = memory::is_short();
             if uncommitted >= COMMIT_BYTES {
                 bytes += std::mem::take(&mut uncommitted);
-                self.commit(&mut merge, &mut groups, false);
+                let until = self.ledger.last_time;
+                self.commit(&mut merge, &mut groups, false, until);
             }
         }
-        self.commit(&mut merge, &mut groups, now);
+        self.commit(&mut merge, &mut groups, now, cutoff);
         bytes + uncommitted
     }
 
-    /// Writes everything that was read, and recycles the chunks that it was in.
-    fn commit(&mut self, merge: &mut Merge, groups: &mut Groups, now: bool) {
+    /// Writes everything that was read, which is all that was stamped before `until`, and recycles the chunks that it was in.
+    fn commit(&mut self, merge: &mut Merge, groups: &mut Groups, now: bool, until: u64) {
         let ledger = &mut self.ledger;
         ledger.sinks.write_groups(groups);
         if ledger.sinks.remember() {
@@ -360,7 +361,7 @@ impl Writer {
         }
         let memory = self.engine.pool.memory();
         ledger.sinks.write_map(&mut ledger.registry, now, &|file| memory.header().set_next_map(file));
-        ledger.write_regions(now);
+        ledger.write_regions(now, until);
         let state = ledger.state();
         if merge.mark(memory.next_pass()) || state != self.committed {
             memory.commit(&state);

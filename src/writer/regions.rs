@@ -5,7 +5,6 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use super::apply::{tail_len, Ledger, Notice};
 use super::groups::Groups;
@@ -16,10 +15,12 @@ use crate::region::{build_id, Kind, Region, Switch};
 use crate::registry::{Live, MapChange, Registry};
 use crate::sink::describe;
 use crate::sink::region_file::{Code, RegionFile};
-use crate::sys::file;
 use crate::sys::sync::outside::PoisonError;
+use crate::sys::{file, thread};
 
-/// A caller gives a file another name only if that costs the writer at most this part of its time.
+/// What the end of a generation may cost the writer, in nanoseconds of its processor's time, for callers to begin the next one at
+/// any time. Beyond that they do so only if it takes at most this part of the writer's time.
+const CHEAP_SWITCH: u64 = 2_000_000;
 const SWITCH_SHARE: u64 = 8;
 
 /// What the writer knows of code in regions.
@@ -29,8 +30,6 @@ pub struct RegionCode {
     pub registry: Registry,
     /// Something waits to be written.
     pub have_work: bool,
-    /// Regions whose file still names dead code where something else lives.
-    stale: Vec<&'static Region>,
 }
 
 impl Ledger {
@@ -131,11 +130,9 @@ impl Ledger {
         }
         self.status.counters.region_code.add(1);
         self.regions.registry.keep_preface(id, preface);
-        if inserted.change == MapChange::Rewrite && !self.regions.stale.iter().any(|known| std::ptr::eq(*known, region))
-        {
-            // Nobody has given the file another name in time: it is written anew, with what lives there now.
+        if inserted.change == MapChange::Rewrite {
+            // Nobody has given the file another name in time: the newest takes the place of what was there.
             self.status.counters.region_late.add(1);
-            self.regions.stale.push(region);
         }
         let mut file = region.file.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = file.as_mut() {
@@ -167,21 +164,22 @@ impl Ledger {
 
     /// The file of a region has got another name: what it says goes under its old one, and it begins anew with what lives.
     fn close_generation(&mut self, region: &'static Region, switch: &Switch) {
-        let begin = Instant::now();
+        let begin = thread::cpu_time();
         let mut guard = region.file.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(file) = guard.as_mut() else { return };
         let result = file.write(true).and_then(|()| self.put_aside(region, file, &switch.old));
         self.regions.registry.forget_dead_in(region.start, region.end());
         self.write_anew(region, file, switch.begin);
         drop(guard);
-        self.regions.stale.retain(|known| !std::ptr::eq(*known, region));
         if let Err(error) = result {
             self.status.counters.write_errors.add(1);
             let path = region.naming.lock().unwrap_or_else(PoisonError::into_inner).path.with_file_name(&switch.old);
             self.status.last_error.set(describe("write", &path, &error));
         }
-        let cost = begin.elapsed().as_nanos() as u64;
-        region.not_before.store(self.status.clock.now() + cost * SWITCH_SHARE, Ordering::Relaxed);
+        let cost = thread::cpu_time() - begin;
+        if cost > CHEAP_SWITCH {
+            region.not_before.store(self.status.clock.now() + cost * SWITCH_SHARE, Ordering::Relaxed);
+        }
     }
 
     /// Writes what the file says under a name that it had.
@@ -192,7 +190,9 @@ impl Ledger {
         let to = file::claim_to_place(dir, old, self.status.regions.mode())?;
         drop(naming);
         let (written, identity) = (to.try_clone()?, file::look_at(&to)?);
-        let result = file.snapshot(to, true, build_id());
+        // Where code has died, other code may have been written already.
+        let lives = |offset| self.regions.registry.id_at(region.start + offset).is_some();
+        let result = file.snapshot(to, lives, build_id());
         let bytes = written.metadata().map_or(0, |data| data.blocks() * 512);
         self.status.counters.region_bytes.add(bytes);
         self.status.regions.keep_old(path, identity, bytes);
@@ -213,21 +213,20 @@ impl Ledger {
         }
     }
 
-    /// Brings the files of regions up to date.
-    pub(super) fn write_regions(&mut self, now: bool) {
+    /// Brings the files of regions up to date. `until`: everything that was stamped before has been seen.
+    pub(super) fn write_regions(&mut self, now: bool, until: u64) {
         if !self.status.regions.are_watching() {
             return;
         }
         let status = self.status.clone();
         let (mut have_work, mut left_out) = (false, 0);
         for region in status.regions.all() {
-            while let Some(switch) = region.next_switch(self.last_time) {
+            while let Some(switch) = region.next_switch(until) {
                 self.close_generation(region, &switch);
             }
             let mut guard = region.file.lock().unwrap_or_else(PoisonError::into_inner);
             let Some(file) = guard.as_mut() else { continue };
-            if let Some(at) = self.regions.stale.iter().position(|known| std::ptr::eq(*known, region)) {
-                self.regions.stale.swap_remove(at);
+            if file.is_wasteful() {
                 self.write_anew(region, file, file.begin());
             }
             let result = status.gate.pass(|| file.write(now));
@@ -252,7 +251,7 @@ impl Ledger {
 
     /// The files of regions are final for now: the last session closes, or the process exits.
     pub(super) fn finish_regions(&mut self) {
-        self.write_regions(true);
+        self.write_regions(true, u64::MAX);
         for region in self.status.regions.all() {
             let mut file = region.file.lock().unwrap_or_else(PoisonError::into_inner);
             let _ = file.as_mut().map(|file| file.finish(build_id()));

@@ -7,7 +7,8 @@ pub mod debug;
 pub mod frames;
 pub mod header;
 pub mod search;
-
+#[cfg(test)]
+mod tests;
 use super::put::Put;
 
 /// Size of a symbol.

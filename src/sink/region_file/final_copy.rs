@@ -5,6 +5,7 @@ use std::io;
 use std::ops::Range;
 
 use super::disk::Disk;
+use super::part::Part;
 use super::{RegionFile, PAGE};
 use crate::format::elf::header::{Image, HEADER_SIZE};
 
@@ -12,30 +13,31 @@ use crate::format::elf::header::{Image, HEADER_SIZE};
 const GAP: u64 = 4096;
 
 impl RegionFile {
-    /// Writes what this file says, or is about to say, to an empty one; with the bytes of the code, as the file has them now, if
-    /// that is asked for. The code lies at the same place, and without gaps behind it what is not unwind tables.
-    pub fn snapshot(&self, to: File, with_text: bool, build_id: [u8; 20]) -> io::Result<()> {
+    /// Writes what this file says, or is about to say, to an empty one, as if [`RegionFile::finish`] had been called; this one
+    /// stays as it is. Code and unwind tables lie at the same places. `has_bytes`: whether the bytes that the file has for the code
+    /// at an offset in the text are still those of the code.
+    pub fn snapshot(&self, to: File, has_bytes: impl Fn(u64) -> bool, build_id: [u8; 20]) -> io::Result<()> {
         self.disk.check()?;
         let mut to = Disk::new(to)?;
         let text = self.text();
         to.file().set_len(text.end)?;
-        if with_text {
-            self.code_ranges(|range| to.copy(Some(&self.disk), range.start, range.start, range.end - range.start))?;
-        }
+        self.code_ranges(has_bytes, |range| {
+            to.copy(Some(&self.disk), range.start, range.start, range.end - range.start)
+        })?;
         let mut end = text.end.checked_next_multiple_of(PAGE).ok_or(io::ErrorKind::InvalidInput)?;
-        let mut copy = |part: &super::Part, to: &mut Disk| {
+        let mut copy = |part: &Part, to: &mut Disk| {
             let range = part.copy_to(&self.disk, to, end)?;
             end = range.end.next_multiple_of(8);
             io::Result::Ok(range)
         };
         let image = Image {
             begin: self.begin,
-            symtab: copy(&self.symtab, &mut to)?,
-            strtab: copy(&self.strtab, &mut to)?,
-            debug_info: copy(&self.debug_info, &mut to)?,
-            debug_line: copy(&self.debug_line, &mut to)?,
-            debug_aranges: copy(&self.debug_aranges, &mut to)?,
-            eh_frame: self.eh_frame.copy_to(&self.disk, &mut to, HEADER_SIZE as u64 + self.place.spare)?,
+            symtab: copy(&self.parts.symtab, &mut to)?,
+            strtab: copy(&self.parts.strtab, &mut to)?,
+            debug_info: copy(&self.parts.debug_info, &mut to)?,
+            debug_line: copy(&self.parts.debug_line, &mut to)?,
+            debug_aranges: copy(&self.parts.debug_aranges, &mut to)?,
+            eh_frame: self.parts.eh_frame.copy_to(&self.disk, &mut to, HEADER_SIZE as u64 + self.place.spare)?,
             eh_frame_hdr: self.table.copy_to(&mut to)?,
             text,
             build_id: Some(build_id),
@@ -43,11 +45,19 @@ impl RegionFile {
         to.write(0, &image.header_page())
     }
 
-    /// The parts of the file in which code is known.
-    fn code_ranges(&self, mut each: impl FnMut(Range<u64>) -> io::Result<()>) -> io::Result<()> {
+    /// The parts of the file in which code is known that has its bytes there.
+    fn code_ranges(
+        &self,
+        has_bytes: impl Fn(u64) -> bool,
+        mut each: impl FnMut(Range<u64>) -> io::Result<()>,
+    ) -> io::Result<()> {
         let mut range = 0..0;
         for (&offset, known) in &self.known {
             let at = self.place.text + u64::from(offset);
+            if !has_bytes(offset.into()) {
+                each(std::mem::replace(&mut range, 0..0))?;
+                continue;
+            }
             if range.end > 0 && at - range.end > GAP {
                 each(std::mem::replace(&mut range, at..at))?;
             }

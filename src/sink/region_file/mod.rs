@@ -28,11 +28,11 @@ use crate::format::elf::debug::{self, Addresses};
 use crate::format::elf::frames::{self, Frames, FDE_RANGE};
 use crate::format::elf::header::{Image, HEADER_SIZE};
 use crate::format::elf::{search, symbol, SYMBOL_SIZE};
-use crate::format::jitdump::id;
 use crate::format::jitdump::raw::{RawRecord, RawRecords};
+use crate::format::jitdump::{id, stand_in};
 
 use disk::Disk;
-use part::{Part, Space};
+use part::{Part, Parts, Space};
 use table::Table;
 
 /// The largest page that the supported systems have.
@@ -71,7 +71,7 @@ pub struct Code<'a> {
     pub size: u64,
     /// Cleaned name without NUL.
     pub name: &'a [u8],
-    /// The jitdump records before its LOAD, without those of a stand-in: DEBUG_INFO, UNWINDING_INFO, both, or nothing.
+    /// The jitdump records before its LOAD: DEBUG_INFO, UNWINDING_INFO, both, or nothing. Those of a stand-in count for nothing.
     pub preface: &'a [u8],
 }
 
@@ -102,13 +102,8 @@ pub struct RegionFile {
     place: Place,
     space: Space,
     frames: Frames,
-    eh_frame: Part,
     table: Table,
-    symtab: Part,
-    strtab: Part,
-    debug_info: Part,
-    debug_line: Part,
-    debug_aranges: Part,
+    parts: Parts,
     /// By offset in the text. No two overlap.
     known: BTreeMap<u32, Known>,
     /// What the header page says.
@@ -146,12 +141,7 @@ impl RegionFile {
             space: Space::new(end),
             frames: Frames::default(),
             table: Table::new(slots, eh_frame.start, place.text),
-            eh_frame: Part::fixed(eh_frame),
-            symtab: Part::growing(),
-            strtab: Part::growing(),
-            debug_info: Part::growing(),
-            debug_line: Part::growing(),
-            debug_aranges: Part::growing(),
+            parts: Parts::new(eh_frame),
             known: BTreeMap::new(),
             published: Image::default(),
             cleared: false,
@@ -178,26 +168,25 @@ impl RegionFile {
             return None;
         }
         self.forget(code.offset..end);
-        let waiting = [&self.symtab, &self.strtab, &self.debug_info, &self.debug_line].map(Part::waiting);
-        if waiting.iter().sum::<usize>() > WAITING_MAX {
+        if self.parts.all().iter().map(|part| part.pending.len()).sum::<usize>() > WAITING_MAX {
             return None;
         }
-        if self.symtab.end() == 0 {
-            self.symtab.pending.try_reserve(SYMBOL_SIZE).ok()?;
-            self.strtab.pending.try_reserve(1).ok()?;
-            self.symtab.pending.extend_from_slice(&[0; SYMBOL_SIZE]);
-            self.strtab.pending.push(0);
+        if self.parts.symtab.end() == 0 {
+            self.parts.symtab.pending.try_reserve(SYMBOL_SIZE).ok()?;
+            self.parts.strtab.pending.try_reserve(1).ok()?;
+            self.parts.symtab.pending.extend_from_slice(&[0; SYMBOL_SIZE]);
+            self.parts.strtab.pending.push(0);
         }
-        let name = u32::try_from(self.strtab.end()).ok()?;
-        let number = u32::try_from(self.symtab.end() / SYMBOL_SIZE as u64).ok()?;
-        self.symtab.pending.try_reserve(SYMBOL_SIZE).ok()?;
-        self.strtab.pending.try_reserve(code.name.len() + 1).ok()?;
-        self.symtab.pending.extend_from_slice(&symbol(name, self.place.text + code.offset, code.size));
-        self.strtab.pending.extend_from_slice(code.name);
-        self.strtab.pending.push(0);
+        let name = u32::try_from(self.parts.strtab.end()).ok()?;
+        let number = u32::try_from(self.parts.symtab.end() / SYMBOL_SIZE as u64).ok()?;
+        self.parts.symtab.pending.try_reserve(SYMBOL_SIZE).ok()?;
+        self.parts.strtab.pending.try_reserve(code.name.len() + 1).ok()?;
+        self.parts.symtab.pending.extend_from_slice(&symbol(name, self.place.text + code.offset, code.size));
+        self.parts.strtab.pending.extend_from_slice(code.name);
+        self.parts.strtab.pending.push(0);
 
         let mut lines = None;
-        for record in RawRecords::from(code.preface, 0) {
+        for record in RawRecords::from(code.preface, stand_in::len(code.preface)) {
             match record.id {
                 id::DEBUG_INFO => {
                     lines = self.add_lines(&record, code);
@@ -213,7 +202,8 @@ impl RegionFile {
 
     fn add_lines(&mut self, record: &RawRecord<'_>, code: &Code<'_>) -> Option<Addresses> {
         let function = debug::Function { name: code.name, addr: self.place.text + code.offset, size: code.size };
-        let (info, line, aranges) = (&mut self.debug_info, &mut self.debug_line, &mut self.debug_aranges);
+        let (info, line, aranges) =
+            (&mut self.parts.debug_info, &mut self.parts.debug_line, &mut self.parts.debug_aranges);
         let behind = |part: &Part| part.end() - part.pending.len() as u64;
         let to = debug::Sections {
             info: (behind(info), &mut info.pending),
@@ -229,11 +219,11 @@ impl RegionFile {
         if addr.checked_add(code.size)? > UNWINDING_MAX {
             return None;
         }
-        let part = &mut self.eh_frame;
+        let part = &mut self.parts.eh_frame;
         let to =
             frames::Target { code_size: code.size, code: addr - part.range().start, at: part.end(), room: part.room() };
         let mut rows = Vec::new();
-        let (kept, offset) = (part.pending.len(), code.offset as u32);
+        let offset = code.offset as u32;
         self.frames.append(section, &to, &mut part.pending, &mut rows)?;
         let room = self.table.has_room(rows.len());
         if !room {
@@ -243,7 +233,6 @@ impl RegionFile {
             }
             return None;
         }
-        debug_assert!(kept <= part.pending.len());
         for row in rows {
             self.table.add(search::Row { start: offset + row.start, fde: row.fde });
         }
@@ -259,15 +248,15 @@ impl RegionFile {
                 return;
             }
             self.known.remove(&offset);
-            self.symtab.patch(u64::from(known.symbol) * SYMBOL_SIZE as u64, &[0; SYMBOL_SIZE]);
-            let eh_frame = &mut self.eh_frame;
+            self.parts.symtab.patch(u64::from(known.symbol) * SYMBOL_SIZE as u64, &[0; SYMBOL_SIZE]);
+            let eh_frame = &mut self.parts.eh_frame;
             self.table.remove(old, |fde| eh_frame.patch(u64::from(fde) + FDE_RANGE, &[0; 4]));
             if let Some(lines) = known.lines {
                 // Where no code ever is.
                 let nowhere = [0; 8];
-                lines.info.iter().for_each(|&at| self.debug_info.patch(at.into(), &nowhere));
-                self.debug_line.patch(lines.line.into(), &nowhere);
-                self.debug_aranges.patch(lines.aranges.into(), &nowhere);
+                lines.info.iter().for_each(|&at| self.parts.debug_info.patch(at.into(), &nowhere));
+                self.parts.debug_line.patch(lines.line.into(), &nowhere);
+                self.parts.debug_aranges.patch(lines.aranges.into(), &nowhere);
             }
         }
     }
@@ -289,14 +278,7 @@ impl RegionFile {
             })?;
             self.cleared = false;
         }
-        for part in [
-            &mut self.eh_frame,
-            &mut self.strtab,
-            &mut self.symtab,
-            &mut self.debug_line,
-            &mut self.debug_info,
-            &mut self.debug_aranges,
-        ] {
+        for part in self.parts.all_mut() {
             part.write(&mut self.disk, &mut self.space)?;
         }
         self.table.write(&mut self.disk, now)?;
@@ -306,14 +288,10 @@ impl RegionFile {
         Ok(())
     }
 
-    fn parts(&self) -> [&Part; 6] {
-        [&self.eh_frame, &self.symtab, &self.strtab, &self.debug_info, &self.debug_line, &self.debug_aranges]
-    }
-
     /// Whether something can be written at once.
     fn has_news(&self) -> bool {
         self.cleared
-            || self.parts().iter().any(|part| part.has_news())
+            || self.parts.all().iter().any(|part| part.has_news())
             || self.table.has_news()
             || self.published != self.image()
     }
@@ -332,13 +310,13 @@ impl RegionFile {
         Image {
             begin: self.begin,
             text: self.text(),
-            eh_frame: self.eh_frame.range(),
+            eh_frame: self.parts.eh_frame.range(),
             eh_frame_hdr: self.table.range(),
-            symtab: self.symtab.range(),
-            strtab: self.strtab.range(),
-            debug_info: self.debug_info.range(),
-            debug_line: self.debug_line.range(),
-            debug_aranges: self.debug_aranges.range(),
+            symtab: self.parts.symtab.range(),
+            strtab: self.parts.strtab.range(),
+            debug_info: self.parts.debug_info.range(),
+            debug_line: self.parts.debug_line.range(),
+            debug_aranges: self.parts.debug_aranges.range(),
             build_id: self.build_id,
         }
     }
@@ -387,14 +365,7 @@ impl RegionFile {
     pub fn reset(&mut self, begin: u64) {
         self.begin = begin;
         self.frames = Frames::default();
-        for part in [
-            &mut self.eh_frame,
-            &mut self.symtab,
-            &mut self.strtab,
-            &mut self.debug_info,
-            &mut self.debug_line,
-            &mut self.debug_aranges,
-        ] {
+        for part in self.parts.all_mut() {
             part.clear();
         }
         self.table.clear();
@@ -410,12 +381,18 @@ impl RegionFile {
         Ok(())
     }
 
+    /// Whether most of what is in the tables is about code that has been replaced.
+    pub fn is_wasteful(&self) -> bool {
+        self.parts.symtab.end() / SYMBOL_SIZE as u64 > 2 * self.known.len() as u64 + 64
+    }
+
     /// How many bytes were written since this was asked last.
     pub fn take_written(&mut self) -> u64 {
         std::mem::take(&mut self.disk.written)
     }
 
     /// How many pieces of code are known.
+    #[cfg(test)]
     pub fn len(&self) -> usize {
         self.known.len()
     }

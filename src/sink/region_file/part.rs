@@ -99,11 +99,6 @@ impl Part {
         }
     }
 
-    /// Bytes that wait.
-    pub fn waiting(&self) -> usize {
-        self.pending.len()
-    }
-
     /// Whether there is something to write.
     pub fn has_news(&self) -> bool {
         !self.pending.is_empty() || !self.patches.is_empty()
@@ -178,5 +173,39 @@ impl Part {
         self.len = 0;
         self.pending.clear();
         self.patches.clear();
+    }
+}
+
+/// All sections that are appended to.
+#[derive(Debug)]
+pub struct Parts {
+    pub eh_frame: Part,
+    pub symtab: Part,
+    pub strtab: Part,
+    pub debug_info: Part,
+    pub debug_line: Part,
+    pub debug_aranges: Part,
+}
+
+impl Parts {
+    pub fn new(eh_frame: Range<u64>) -> Parts {
+        Parts {
+            eh_frame: Part::fixed(eh_frame),
+            symtab: Part::growing(),
+            strtab: Part::growing(),
+            debug_info: Part::growing(),
+            debug_line: Part::growing(),
+            debug_aranges: Part::growing(),
+        }
+    }
+
+    pub fn all(&self) -> [&Part; 6] {
+        let Parts { eh_frame, symtab, strtab, debug_info, debug_line, debug_aranges } = self;
+        [eh_frame, symtab, strtab, debug_info, debug_line, debug_aranges]
+    }
+
+    pub fn all_mut(&mut self) -> [&mut Part; 6] {
+        let Parts { eh_frame, symtab, strtab, debug_info, debug_line, debug_aranges } = self;
+        [eh_frame, symtab, strtab, debug_info, debug_line, debug_aranges]
     }
 }

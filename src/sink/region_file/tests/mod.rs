@@ -2,21 +2,22 @@
 
 mod faults;
 mod growth;
+mod seen;
 mod tools;
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 
-use gimli::read::{BaseAddresses, CfaRule, Dwarf, EhFrame, EhFrameHdr, EndianSlice, UnwindContext, UnwindSection};
-use gimli::LittleEndian;
-use object::read::elf::{ElfFile64, ProgramHeader as _};
-use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
+use object::read::elf::ElfFile64;
+use object::{Object as _, ObjectSection as _};
+
+use seen::Seen;
 
 use super::*;
-use crate::code::{Line, Lines, Unwind};
-use crate::format::cfi;
-use crate::format::jitdump::{Group, Unwinding};
+use crate::code::{FramePointer, Line, Lines, Unwind};
+use crate::format::cfi::{self, Tables};
+use crate::format::jitdump::{Group, Unwinding, LOAD_FIXED_SIZE};
 use crate::sys::arch::Arch;
 
 /// Where the code of these tests runs, so that what is taken for an offset by mistake is none.
@@ -75,27 +76,38 @@ impl Truth {
         Truth { size, name: format!("function {number}"), cfa, lines }
     }
 
-    /// The records before the LOAD, as the producer makes them.
-    fn preface(&self, addr: u64) -> Vec<u8> {
-        let rows: Vec<_> = self
-            .lines
-            .iter()
-            .map(|&(offset, line, file)| Line { offset, line, column: 3, file: file.as_bytes() })
-            .collect();
-        let unwind = self.cfa.map_or(Unwind::None, |cfa_offset| Unwind::FixedFrame { cfa_offset, saved: &[] });
-        let tables = cfi::encode(Arch::X86_64, &unwind, addr, self.size).unwrap();
-        let unwinding = tables.as_ref().map(|tables| Unwinding {
-            tables: &tables.bytes,
-            hdr_size: tables.hdr_size,
-            mapped_size: 0,
-        });
-        let (name, lines) = (self.name.as_bytes(), Lines::Rows(&rows));
-        let group = Group { pid: 1, tid: 2, index: 3, addr, size: self.size, name, lines, unwind: unwinding };
-        let mut out = vec![0; group.size().unwrap()];
-        let layout = group.write(7, &mut out, 0).unwrap().unwrap();
-        out.truncate(layout.load);
-        out
+    fn rows(&self) -> Vec<Line<'static>> {
+        let row =
+            |&(offset, line, file): &(u32, u32, &'static str)| Line { offset, line, column: 3, file: file.as_bytes() };
+        self.lines.iter().map(row).collect()
     }
+
+    fn tables(&self, addr: u64) -> Option<Tables> {
+        let unwind = self.cfa.map_or(Unwind::None, |cfa_offset| Unwind::FixedFrame { cfa_offset, saved: &[] });
+        cfi::encode(Arch::X86_64, &unwind, addr, self.size).unwrap()
+    }
+
+    fn preface(&self, addr: u64) -> Vec<u8> {
+        preface(addr, self.size, &self.name, &self.rows(), self.tables(addr).as_ref())
+    }
+}
+
+/// The records before the LOAD, as the producer makes them.
+fn preface(addr: u64, size: u64, name: &str, lines: &[Line<'_>], tables: Option<&Tables>) -> Vec<u8> {
+    let mut group = head(addr, size, name, lines, tables);
+    group.truncate(group.len() - LOAD_FIXED_SIZE - name.len() - 1);
+    group
+}
+
+/// The whole group but for its code.
+fn head(addr: u64, size: u64, name: &str, lines: &[Line<'_>], tables: Option<&Tables>) -> Vec<u8> {
+    let unwind = tables.map(|tables| Unwinding { tables: &tables.bytes, hdr_size: tables.hdr_size, mapped_size: 0 });
+    let (name, lines) = (name.as_bytes(), Lines::Rows(lines));
+    let group = Group { pid: 1, tid: 2, index: 3, addr, size, name, lines, unwind };
+    let mut out = vec![0; group.size().unwrap()];
+    let layout = group.write(7, &mut out, 0).unwrap().unwrap();
+    assert_eq!(layout.code, out.len());
+    out
 }
 
 /// A region, and what its file should say.
@@ -134,180 +146,6 @@ impl Region {
         assert_eq!(seen.functions(), self.truth);
         assert_eq!(self.file.len(), self.truth.len());
     }
-}
-
-/// What a reader finds in a file.
-#[derive(Debug)]
-struct Seen {
-    text: Range<u64>,
-    /// By address, from the symbols.
-    names: BTreeMap<u64, (String, u64)>,
-    /// Of each start in the search table the size that its FDE has, and the CFA there.
-    frames: BTreeMap<u64, (u64, i32)>,
-    /// Of each unit's function the name, the size and the lines.
-    units: Units,
-    build_id: Option<Vec<u8>>,
-}
-
-impl Seen {
-    fn read(bytes: &[u8]) -> Seen {
-        let elf = ElfFile64::<object::Endianness>::parse(bytes).unwrap();
-        let section = |name: &str| elf.section_by_name(name);
-        let data = |name: &str| section(name).map_or(&[][..], |section| section.data().unwrap());
-        let text = section(".text").unwrap();
-        let text = text.address()..text.address() + text.size();
-        let load = elf.elf_program_headers()[0];
-        let endian = object::Endianness::Little;
-        assert_eq!((load.p_vaddr(endian), load.p_filesz(endian)), (0, text.end));
-        for section in elf.sections() {
-            // The text of a file may be a hole at its end.
-            assert!(section.file_range().is_none_or(|(at, len)| at + len <= bytes.len() as u64));
-            assert!(section.address() == 0 || section.address() == section.file_range().unwrap().0);
-        }
-        let mut names = BTreeMap::new();
-        for symbol in elf.symbols().filter(|symbol| symbol.kind() == object::SymbolKind::Text) {
-            let (start, size) = (symbol.address(), symbol.size());
-            assert!(text.contains(&start) && start + size <= text.end && size > 0);
-            assert!(names.insert(start, (symbol.name().unwrap().to_owned(), size)).is_none());
-        }
-        Seen {
-            names,
-            frames: frames(&elf, data(".eh_frame"), data(".eh_frame_hdr")),
-            units: units(&data, true),
-            text,
-            build_id: elf.build_id().unwrap().map(<[u8]>::to_vec),
-        }
-    }
-
-    fn functions(&self) -> BTreeMap<u64, Truth> {
-        for addr in self.frames.keys().chain(self.units.keys()) {
-            assert!(self.names.contains_key(addr), "{addr:#x} has no name");
-        }
-        let functions = self.names.iter().map(|(&addr, (name, size))| {
-            let cfa = self.frames.get(&addr).map(|&(len, cfa)| {
-                assert_eq!(len, *size);
-                cfa
-            });
-            let lines = self.units.get(&addr).map(|(unit, len, rows)| {
-                assert_eq!((unit, len), (name, size));
-                let files = ["/src/one.js", "/src/two.js"];
-                let known = |file: &str| *files.iter().find(|known| **known == file).unwrap();
-                rows.iter().map(|(offset, line, file)| (*offset, *line, known(file))).collect()
-            });
-            let lines = lines.unwrap_or_default();
-            (addr - self.text.start, Truth { size: *size, name: name.clone(), cfa, lines })
-        });
-        functions.collect()
-    }
-}
-
-/// Goes by the search table as an unwinder does, and then over the section from its start, as libdw does.
-fn frames(elf: &ElfFile64<'_>, eh_frame: &[u8], hdr: &[u8]) -> BTreeMap<u64, (u64, i32)> {
-    let address = |name: &str| elf.section_by_name(name).map_or(0, |section| section.address());
-    let bases = BaseAddresses::default().set_eh_frame(address(".eh_frame")).set_eh_frame_hdr(address(".eh_frame_hdr"));
-    let section = EhFrame::new(eh_frame, LittleEndian);
-    let mut found = BTreeMap::new();
-    if hdr.is_empty() {
-        return found;
-    }
-    let parsed = EhFrameHdr::new(hdr, LittleEndian).parse(&bases, 8).unwrap();
-    assert_eq!(parsed.eh_frame_ptr().pointer(), address(".eh_frame"));
-    let table = parsed.table().unwrap();
-    let mut rows = table.iter(&bases);
-    let (mut last, mut count) = (0, 0);
-    while let Some((start, _)) = rows.next().unwrap() {
-        let start = start.pointer();
-        assert!(start > last, "the table is not in order");
-        (last, count) = (start, count + 1);
-        let cfa_at = |addr: u64| {
-            let fde = table.fde_for_address(&section, &bases, addr, EhFrame::cie_from_offset).unwrap();
-            let mut context = UnwindContext::new();
-            let row = fde.unwind_info_for_address(&section, &bases, &mut context, addr).unwrap();
-            let CfaRule::RegisterAndOffset { offset, .. } = *row.cfa() else { panic!("{row:?}") };
-            (fde.initial_address(), fde.len(), offset as i32)
-        };
-        let (initial, len, cfa) = cfa_at(start);
-        assert_eq!(initial, start);
-        assert_eq!(cfa_at(start + len - 1), (initial, len, cfa));
-        found.insert(start, (len, cfa));
-    }
-    assert_eq!(hdr.len(), 12 + 8 * count, "the header's size and its count differ");
-    let mut all = BTreeMap::new();
-    let mut entries = section.entries(&bases);
-    while let Some(entry) = entries.next().unwrap() {
-        let gimli::CieOrFde::Fde(partial) = entry else { continue };
-        let fde = partial.parse(EhFrame::cie_from_offset).unwrap();
-        if fde.len() > 0 {
-            assert!(all.insert(fde.initial_address(), fde.len()).is_none());
-        }
-    }
-    assert!(found.iter().all(|(start, (len, _))| all.get(start) == Some(len)));
-    found
-}
-
-/// Offset, line and file.
-type Rows = Vec<(u32, u32, String)>;
-type Units = BTreeMap<u64, (String, u64, Rows)>;
-
-/// `settled`: nobody is in the middle of taking out what is gone.
-fn units<'a>(data: &dyn Fn(&str) -> &'a [u8], settled: bool) -> Units {
-    let dwarf = Dwarf::load(|id| Ok::<_, gimli::Error>(EndianSlice::new(data(id.name()), LittleEndian))).unwrap();
-    let mut aranges = BTreeMap::new();
-    let mut sets = dwarf.debug_aranges.headers();
-    while let Some(set) = sets.next().unwrap() {
-        let mut entries = set.entries();
-        while let Some(entry) = entries.next().unwrap() {
-            aranges.insert(set.debug_info_offset().0, (entry.address(), entry.length()));
-        }
-    }
-    let mut found = BTreeMap::new();
-    let mut headers = dwarf.units();
-    while let Some(header) = headers.next().unwrap() {
-        let at = header.offset().0;
-        let unit = dwarf.unit(header).unwrap();
-        let mut ranges = dwarf.unit_ranges(&unit).unwrap();
-        let range = ranges.next().unwrap().unwrap();
-        let program = unit.line_program.clone().unwrap();
-        let mut rows = program.rows();
-        let mut lines: Rows = Vec::new();
-        let agree = |one, other| assert!(one == other || !settled && (one == 0 || other == 0), "{one:#x} {other:#x}");
-        let mut begin = None;
-        let mut sequence_end = 0;
-        while let Some((header, row)) = rows.next_row().unwrap() {
-            let begin = *begin.get_or_insert(row.address());
-            if row.end_sequence() {
-                sequence_end = row.address() - begin;
-                continue;
-            }
-            assert_eq!(row.column(), gimli::ColumnType::Column(3.try_into().unwrap()));
-            let file = row.file(header).unwrap().path_name();
-            let file = dwarf.attr_string(&unit, file).unwrap().to_string().unwrap().to_owned();
-            lines.push(((row.address() - begin) as u32, row.line().unwrap().get() as u32, file));
-        }
-        agree(begin.unwrap(), range.begin);
-        assert_eq!(sequence_end, range.end - range.begin);
-        let (arange, len) = aranges.remove(&at).unwrap();
-        agree(arange, range.begin);
-        assert_eq!(len, sequence_end);
-        let mut entries = unit.entries();
-        entries.next_entry().unwrap();
-        let root = entries.current().unwrap();
-        let name = dwarf.attr_string(&unit, root.attr_value(gimli::DW_AT_name).unwrap()).unwrap();
-        assert_eq!(name.to_string().unwrap(), lines[0].2);
-        entries.next_entry().unwrap();
-        let function = entries.current().unwrap();
-        let name = dwarf.attr_string(&unit, function.attr_value(gimli::DW_AT_name).unwrap()).unwrap();
-        let own = dwarf.die_ranges(&unit, function).unwrap().next().unwrap().unwrap();
-        agree(own.begin, range.begin);
-        assert_eq!(own.end - own.begin, sequence_end);
-        // At address 0 there is what is gone.
-        if settled && range.begin > 0 {
-            let name = name.to_string().unwrap().to_owned();
-            assert!(found.insert(range.begin, (name, range.end - range.begin, lines)).is_none());
-        }
-    }
-    assert!(aranges.is_empty());
-    found
 }
 
 #[test]
@@ -398,7 +236,7 @@ fn a_final_copy_says_the_same() {
     let before = region.bytes();
     for with_text in [true, false] {
         let copy = unnamed();
-        region.file.snapshot(copy.try_clone().unwrap(), with_text, ID).unwrap();
+        region.file.snapshot(copy.try_clone().unwrap(), |_| with_text, ID).unwrap();
         let bytes = bytes_of(&copy);
         let seen = Seen::read(&bytes);
         assert_eq!(seen.functions(), region.truth);
@@ -449,5 +287,43 @@ fn full_tables_leave_names_and_lines() {
     for (offset, truth) in &mut region.truth {
         truth.cfa = truth.cfa.filter(|_| seen.frames.contains_key(&(tables_len + offset)));
     }
+    region.check();
+}
+
+#[test]
+fn unwind_tables_end_where_the_search_tables_begin() {
+    let mut region = Region::new(1 << 20);
+    let tables_len = RegionFile::tables_room(4096);
+    let place = Place { text: tables_len, text_len: 1 << 20, text_room: 1 << 20, tables_len, spare: 0 };
+    region.file = RegionFile::create(unnamed(), place).unwrap();
+    let frame = cfi::encode(Arch::X86_64, &Unwind::FramePointer(FramePointer::default()), BASE, 90).unwrap().unwrap();
+    for number in 0..4000 {
+        let preface = preface(BASE + 100 * number, 90, "f", &[], Some(&frame));
+        region.file.add(&Code { offset: 100 * number, size: 90, name: b"f", preface: &preface });
+    }
+    region.file.write(true).unwrap();
+    let (eh_frame, slots) = split(tables_len, 0).unwrap();
+    let end = region.file.parts.eh_frame.range().end;
+    assert!(end <= slots[0].start && end + 64 > eh_frame.end, "{end:#x} {slots:x?}");
+    assert!(slots[0].end <= slots[1].start && slots[1].end <= tables_len);
+    let bytes = region.bytes();
+    let elf = ElfFile64::<object::Endianness>::parse(&bytes[..]).unwrap();
+    let hdr = elf.section_by_name(".eh_frame_hdr").unwrap().size();
+    assert_eq!((hdr - 12) / 8, 4000 - region.file.left_out().tables);
+}
+
+/// Code that was registered where its tables had to be laid elsewhere has them twice; of these, one counts.
+#[test]
+fn stand_ins_count_for_nothing() {
+    let mut region = Region::new(1 << 16);
+    let truth = Truth::new(2, 90);
+    let tables = truth.tables(BASE);
+    let group = head(BASE, 90, &truth.name, &truth.rows(), tables.as_ref());
+    let (with_stand_in, _) = stand_in::add(&group, BASE - 4096).unwrap();
+    let len = with_stand_in.len() - (group.len() - truth.preface(BASE).len());
+    region.add(0, truth);
+    let code = Code { offset: 0, size: 90, name: b"function 2", preface: &with_stand_in[..len] };
+    region.file.add(&code);
+    region.file.write(true).unwrap();
     region.check();
 }

@@ -51,7 +51,7 @@ fn tools_read_it() {
         region.check();
         let mut texts = vec![(name, &region)];
         let copy = Named::new(&format!("copy-{functions}"));
-        region.file.snapshot(copy.create(), true, ID).unwrap();
+        region.file.snapshot(copy.create(), |_| true, ID).unwrap();
         texts.push((copy, &region));
         for (name, region) in texts {
             check_with_tools(&name.0, region);
@@ -66,6 +66,7 @@ fn check_with_tools(path: &Path, region: &Region) {
     let debug = ["-a", "-N", "--debug-dump=info", "--debug-dump=decodedline", "--debug-dump=aranges"];
     let has_lines = region.truth.values().any(|truth| !truth.lines.is_empty());
     tool("eu-readelf", &debug[..if has_lines { debug.len() } else { 2 }], path);
+    assert_eq!(tool("eu-elflint", &["--gnu-ld"], path), "No errors\n");
     let frames = tool("eu-readelf", &["--debug-dump=frames"], path);
     let tables = region.truth.values().filter(|truth| truth.cfa.is_some()).count();
     // Dead code has a range of 0.

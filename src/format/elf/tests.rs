@@ -1,0 +1,182 @@
+//! Golden bytes, and what hostile input does: nothing. What real readers find in whole files is tested in `sink/region_file`.
+
+use super::frames::{Frames, Row, Target};
+use super::header::Image;
+use super::*;
+use crate::code::{Line, Lines, Unwind};
+use crate::format::cfi;
+use crate::format::jitdump::raw::RawRecords;
+use crate::format::jitdump::{Group, PREFIX_SIZE};
+use crate::sys::arch::Arch;
+
+#[test]
+fn golden_symbol() {
+    let expected =
+        [&7u32.to_ne_bytes()[..], &[2, 0, 1, 0], &0x1_2345u64.to_ne_bytes(), &0x67u64.to_ne_bytes()].concat();
+    assert_eq!(symbol(7, 0x1_2345, 0x67).as_slice(), expected);
+}
+
+#[test]
+fn golden_search_table() {
+    let places = search::Places { hdr: 0x5000, eh_frame: 0x1000, text: 0x1_0000 };
+    let word = |value: i32| value.to_ne_bytes();
+    assert_eq!(places.head(3).as_slice(), [[1, 0x1b, 3, 0x3b], word(-0x4004), word(3)].concat());
+    let row = search::Row { start: 0x20, fde: 0x18 };
+    assert_eq!(places.row(&row).as_slice(), [word(0xb020), word(-0x3fe8)].concat());
+}
+
+/// The fields of a header page that say how much there is; where it is, readers tell.
+#[test]
+fn what_is_empty_is_left_out() {
+    let counts = |page: &[u8]| [56, 60, 62].map(|at| u16::from_ne_bytes([page[at], page[at + 1]]));
+    let mut image = Image { text: 0x2000..0x3000, ..Image::default() };
+    let page = image.header_page();
+    assert_eq!(&page[..7], b"\x7fELF\x02\x01\x01");
+    assert_eq!(&page[16..20], [3u16.to_ne_bytes(), (crate::sys::arch::ELF_MACHINE as u16).to_ne_bytes()].concat());
+    // One segment; the null section, `.text`, `.shstrtab`.
+    assert_eq!(counts(&page), [1, 3, 2]);
+    // A null symbol alone is no symbol.
+    (image.symtab, image.strtab) = (0x3000..0x3018, 0x4000..0x4001);
+    assert_eq!(counts(&image.header_page()), [1, 3, 2]);
+    image.symtab.end += 24;
+    assert_eq!(counts(&image.header_page()), [1, 5, 4]);
+    (image.eh_frame, image.eh_frame_hdr) = (0x1000..0x1100, 0x1800..0x1814);
+    assert_eq!(counts(&image.header_page()), [2, 7, 6]);
+    image.build_id = Some([9; 20]);
+    assert_eq!(counts(&image.header_page()), [3, 8, 7]);
+    // The abbreviations come with what they are for.
+    (image.debug_info, image.debug_line, image.debug_aranges) = (0x5000..0x5010, 0x6000..0x6010, 0x7000..0x7030);
+    assert_eq!(counts(&image.header_page()), [3, 12, 11]);
+}
+
+fn tables(code_size: u64, cfa_offset: i32) -> Vec<u8> {
+    let tables =
+        cfi::encode(Arch::X86_64, &Unwind::FixedFrame { cfa_offset, saved: &[] }, 0, code_size).unwrap().unwrap();
+    tables.bytes[..tables.eh_frame_size()].to_vec()
+}
+
+#[test]
+fn a_cie_is_there_once_and_pointers_are_those_of_the_new_place() {
+    let (mut frames, mut out, mut rows) = (Frames::default(), Vec::new(), Vec::new());
+    let section = tables(45, 16);
+    let mut target = Target { code_size: 45, code: 0x2003, at: 0, room: 1000 };
+    frames.append(&section, &target, &mut out, &mut rows).unwrap();
+    // The same but for the zero word and the distance to the code.
+    let fde = rows[0].fde as usize;
+    assert_eq!(rows, [Row { start: 0, fde: fde as u32 }]);
+    assert_eq!(out.len(), section.len() - 4);
+    let word = |out: &[u8], at: usize| i32::from_ne_bytes(out[at..at + 4].try_into().unwrap());
+    assert_eq!(word(&out, fde + 8), 0x2003 - (fde as i32 + 8));
+    assert_eq!((&out[..fde + 8], &out[fde + 12..]), (&section[..fde + 8], &section[fde + 12..section.len() - 4]));
+
+    // The next one shares its CIE, below what was written before in the meantime.
+    let fde_len = out.len() - fde;
+    (target.at, target.code, target.code_size) = (out.len() as u64, 0x1000, 8);
+    let mut more = Vec::new();
+    frames.append(&tables(8, 24), &target, &mut more, &mut rows).unwrap();
+    assert_eq!(more.len(), fde_len);
+    assert_eq!(word(&more, 4) as u64, target.at + 4);
+    assert_eq!(word(&more, 8) as i64, 0x1000 - (target.at as i64 + 8));
+
+    // Without room nothing changes, and what was to be shared is not remembered.
+    let other = cfi::encode(Arch::Aarch64, &Unwind::FixedFrame { cfa_offset: 16, saved: &[] }, 0, 8).unwrap().unwrap();
+    let other = &other.bytes[..other.eh_frame_size()];
+    let (old, old_rows) = (more.clone(), rows.clone());
+    target.at += more.len() as u64;
+    let mut full = target;
+    full.room = target.at + 40;
+    let mut third = Vec::new();
+    assert_eq!(frames.append(other, &full, &mut third, &mut rows), None);
+    assert_eq!((third.len(), &rows, &more), (0, &old_rows, &old));
+    frames.append(other, &target, &mut third, &mut rows).unwrap();
+    assert_eq!(third.len(), other.len() - 4);
+    // Too far away.
+    let far = Target { code: (1 << 31) + 1000, ..target };
+    assert_eq!(frames.append(other, &far, &mut third, &mut rows), None);
+}
+
+fn record(lines: &[Line<'_>]) -> Vec<u8> {
+    let group = Group {
+        pid: 1,
+        tid: 1,
+        index: 1,
+        addr: 0x70_0000,
+        size: 64,
+        name: b"f",
+        lines: Lines::Rows(lines),
+        unwind: None,
+    };
+    let mut out = vec![0; group.size().unwrap()];
+    let layout = group.write(1, &mut out, 0).unwrap().unwrap();
+    out.truncate(layout.load);
+    out
+}
+
+/// What a unit takes in `.debug_info`, `.debug_line` and `.debug_aranges`.
+fn unit(record: &[u8]) -> Option<[Vec<u8>; 3]> {
+    let [mut info, mut line, mut aranges] = [(); 3].map(|()| Vec::new());
+    let function = debug::Function { name: b"f", addr: 0x2000, size: 64 };
+    let to = debug::Sections { info: (100, &mut info), line: (200, &mut line), aranges: (48, &mut aranges) };
+    let done = debug::append(&RawRecords::from(record, 0).next()?, &function, to);
+    assert!(done.is_some() || info.is_empty() && line.is_empty() && aranges.is_empty());
+    done.map(|_| [info, line, aranges])
+}
+
+#[test]
+fn golden_lines() {
+    let row = |offset, line, file| Line { offset, line, column: 0, file };
+    // One special opcode each where that will do.
+    let rows = [row(0, 10, &b"a"[..]), row(3, 12, b"a"), row(60, 1000, b"/b"), row(61, 12, b"a")];
+    let [info, line, aranges] = unit(&record(&rows)).unwrap();
+    let info_tail = [&b"a\0\x02"[..], &0x2000u64.to_ne_bytes(), &64u32.to_ne_bytes(), b"f\0\0"].concat();
+    let (head, tail) = info.split_at(28);
+    assert_eq!(tail, info_tail);
+    assert_eq!(head[..4], (info.len() as u32 - 4).to_ne_bytes());
+    assert_eq!(head[12..], [&0x2000u64.to_ne_bytes()[..], &64u32.to_ne_bytes(), &200u32.to_ne_bytes()].concat());
+    let program = [
+        &[0, 9, 2][..],
+        &0x2000u64.to_ne_bytes(),
+        &[3, 9, 2, 0, 1, 62],
+        &[4, 2, 3, 0xdc, 7, 2, 57, 1],
+        &[4, 1, 3, 0xa4, 0x78, 2, 1, 1],
+        &[2, 3, 0, 1, 1],
+    ];
+    assert!(line.ends_with(&program.concat()), "{line:x?}");
+    assert!(line.windows(13).any(|bytes| bytes == b"\0a\0\0\0\0/b\0\0\0\0\0"));
+    assert_eq!(aranges.len() as u64, debug::ARANGES_SIZE);
+    assert_eq!(aranges[6..10], 100u32.to_ne_bytes());
+}
+
+/// Whatever is in a record, it is refused or makes a unit; nothing is left of one that is refused.
+#[test]
+fn broken_records_do_no_harm() {
+    let row = |offset, line| Line { offset, line, column: 9, file: b"file.js" };
+    let good = record(&[row(0, 1), row(8, 300), row(40, 2)]);
+    assert!(unit(&good).is_some());
+    for at in PREFIX_SIZE..good.len() {
+        for value in [0, 1, 0x7f, 0x80, 0xff] {
+            let mut bad = good.clone();
+            bad[at] = value;
+            unit(&bad);
+        }
+    }
+    // No entries; and addresses that go back.
+    assert!(unit(&record(&[])).is_none());
+    let mut back = good.clone();
+    let second = PREFIX_SIZE + 16 + 16 + 8;
+    back[second..second + 8].copy_from_slice(&0x70_0030u64.to_ne_bytes());
+    assert!(unit(&back).is_none());
+
+    let section = tables(45, 16);
+    for at in 0..section.len() {
+        for value in [0, 1, 0x14, 0x7f, 0x80, 0xff] {
+            let mut bad = section.clone();
+            bad[at] = value;
+            let (mut out, mut rows) = (Vec::new(), Vec::new());
+            let target = Target { code_size: 45, code: 0x2003, at: 8, room: 1000 };
+            if Frames::default().append(&bad, &target, &mut out, &mut rows).is_none() {
+                assert!(out.is_empty() && rows.is_empty());
+            }
+        }
+    }
+}
