@@ -422,7 +422,8 @@ impl Region {
             return None;
         }
         let mut naming = lock(&self.naming);
-        let first = naming.switches.pop_front_if(|switch| switch.time <= before);
+        let is_due = naming.switches.front().is_some_and(|switch| switch.time <= before);
+        let first = if is_due { naming.switches.pop_front() } else { None };
         self.switched.store(naming.next_time(), Ordering::Release);
         first
     }
