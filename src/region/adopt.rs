@@ -51,7 +51,7 @@ impl Regions {
         if end - start >= REACH {
             return Err(Error::TooLarge);
         }
-        if self.overlap(start, end) {
+        if self.all().any(|region| region.overlaps(start, end) && !self.end_if_gone(status, region)) {
             return Err(Error::Region);
         }
         let maps = maps::all().map_err(|_| Error::NoMemory)?;
