@@ -338,8 +338,8 @@ typedef enum jitsym_init_flag {
    */
   JITSYM_INIT_FORK_ALONE = 512,
   /**
-   * Remove map, jitdump and the files of regions when the last session closes, or when the process exits with one open. For files that are read
-   * while the process lives: `perf report` finds no names afterwards, and `perf inject` gives up altogether if a jitdump is
+   * Remove map, jitdump and the files of regions when the last session closes, or when the process exits with one open. For files
+   * that are read while the process lives: `perf report` finds no names afterwards, and `perf inject` gives up altogether if a jitdump is
    * missing that was there during the recording. A process that is killed leaves its files (`jitsym clean` removes them).
    */
   JITSYM_INIT_REMOVE_FILES = 1024,
