@@ -97,7 +97,7 @@ FIELD(jitsym_region, exec, 8);
 FIELD(jitsym_region, write, 16);
 FIELD(jitsym_region, size, 24);
 
-SIZE(jitsym_stats, 264);
+SIZE(jitsym_stats, 272);
 FIELD(jitsym_stats, struct_size, 0);
 FIELD(jitsym_stats, sinks_running, 8);
 FIELD(jitsym_stats, sinks_failed, 12);
@@ -133,6 +133,7 @@ FIELD(jitsym_stats, region_bytes, 232);
 FIELD(jitsym_stats, region_generations, 240);
 FIELD(jitsym_stats, region_late, 248);
 FIELD(jitsym_stats, region_refused, 256);
+FIELD(jitsym_stats, region_left_out, 264);
 #endif
 
 /* Foreign function interfaces declare enumerations as int. */

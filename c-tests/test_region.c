@@ -311,7 +311,9 @@ static void places(void) {
     CHECK((char *)region.exec > (char *)taken + room / 2 + GIB);
     CHECK((char *)region.exec + region.size <= (char *)taken + room / 2 + GIB + 64 * MIB);
     CHECK_OK(jitsym_region_release(session, region.exec));
-    CHECK(munmap(taken, room) == 0);
+    /* Not what the hole was given to meanwhile. */
+    CHECK(munmap(taken, room / 2 + GIB) == 0);
+    CHECK(munmap(at_offset(taken, room / 2 + GIB + 64 * MIB), room / 2 - GIB - 64 * MIB) == 0);
   }
   /* For huge pages. */
   jitsym_region_options wanted = wanted_size(2 * MIB);
@@ -443,7 +445,7 @@ static void many(void) {
   jitsym *session = open_all(0);
   enum { MOST = 256 };
   static jitsym_region regions[MOST];
-  for (int round = 0; round < (test_light ? 1 : 3); round++) {
+  for (int round = 0; round < 2 - test_light; round++) {
     for (int i = 0; i < MOST; i++) {
       regions[i] = create_size(session, page);
     }
@@ -572,7 +574,7 @@ static void no_file(void) {
  * looked at. */
 static void no_exec(void) {
   struct test_path dir = test_subdir("noexec", 1);
-  if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+  if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", "none", MS_REC | MS_PRIVATE, "") != 0 ||
       mount("jitsym-test", dir.text, "tmpfs", MS_NOEXEC, "size=1m") != 0) {
     return;
   }
@@ -588,6 +590,16 @@ static void no_exec(void) {
   CHECK(call(memory) == 9 && mapping_at(memory).path[0] == 0 && has_flags(memory, "rwxp"));
   CHECK(test_stats_now(session).region_refused == 3 && test_files_in(dir.text) == 0);
   CHECK_OK(jitsym_close(session));
+}
+
+/* AddressSanitizer makes nothing of mlock. */
+static int has_locked_memory(void) {
+  size_t size;
+  char *status = (char *)file_read("/proc/self/status", &size), *line = strstr(status, "VmLck:");
+  CHECK(line != NULL);
+  int has = strtoul(line + strlen("VmLck:"), NULL, 10) != 0;
+  free(status);
+  return has;
 }
 
 /* Memory that does not lend itself to it is left as it is. */
@@ -624,8 +636,9 @@ static void refusals(void) {
   CHECK_STATUS(JITSYM_ERR_NOT_PLAIN, jitsym_region_adopt(session, memory, 8 * page));
   CHECK_STATUS(JITSYM_ERR_NOT_PLAIN, jitsym_region_adopt(session, memory, 5 * page));
   CHECK_STATUS(JITSYM_ERR_NOT_PLAIN, jitsym_region_adopt(session, memory + 4 * page, 4 * page));
-  CHECK(mmap(memory + 4 * page, page, PROT_READ, MAP_SHARED | MAP_FIXED, file, 0) == memory + 4 * page);
-  CHECK_STATUS(JITSYM_ERR_NOT_PLAIN, jitsym_region_adopt(session, memory, 8 * page));
+  CHECK(mmap(memory + 5 * page, page, PROT_READ, MAP_SHARED | MAP_FIXED, file, 0) == memory + 5 * page);
+  CHECK_STATUS(JITSYM_ERR_NOT_PLAIN, jitsym_region_adopt(session, memory + 5 * page, 3 * page));
+  CHECK_STATUS(JITSYM_ERR_NOT_PLAIN, jitsym_region_adopt(session, memory + 5 * page, page));
   CHECK(mapping_at(memory).path[0] == 0 && memory[0] == 0x5a && memory[8 * page - 1] == 0x5a);
 
   /* Twice, also in part. */
@@ -644,7 +657,7 @@ static void refusals(void) {
 
   /* Locked memory anywhere. */
   unsigned char *locked = map_anonymous(page, PROT_READ | PROT_WRITE);
-  if (mlock(locked, page) == 0) {
+  if (mlock(locked, page) == 0 && has_locked_memory()) {
     CHECK_STATUS(JITSYM_ERR_LOCKED, jitsym_region_adopt(session, memory, 4 * page));
     CHECK(munlock(locked, page) == 0);
     CHECK_OK(jitsym_region_adopt(session, memory, 4 * page));
@@ -676,7 +689,7 @@ static void *run_all_the_time(void *argument) {
 
 static void wait_for_calls(struct runner *runner) {
   unsigned long calls = atomic_load(&runner->calls);
-  for (uint64_t begin = test_now(); atomic_load(&runner->calls) < calls + 100; sched_yield()) {
+  for (uint64_t begin = test_now(); atomic_load(&runner->calls) < calls + 10; sched_yield()) {
     CHECK(test_now() - begin < TEST_PATIENCE);
   }
 }
@@ -706,7 +719,7 @@ static void adopting(void) {
   pthread_t thread;
   CHECK(pthread_create(&thread, NULL, run_all_the_time, &runner) == 0);
   wait_for_calls(&runner);
-  for (int round = 0; round < 3; round++) {
+  for (int round = 0; round < (test_light ? 1 : 3); round++) {
     for (int swapped = 0; swapped < 2; swapped++) {
       if (!swapped) {
         CHECK_OK(jitsym_region_adopt(session, memory, PAGES * page));
@@ -768,9 +781,10 @@ static void host_goes_on(void) {
   CHECK(call(memory + page) == 7 && is_of_file(memory + page, path.text));
   register_at(session, memory + page, "patched");
   /* Unmapped in the middle and at the end, moved, and something else in its place. */
-  CHECK(munmap(memory + 8 * page, 2 * page) == 0);
+  unsigned char *target = map_anonymous(page, PROT_NONE);
+  CHECK(munmap(memory + 9 * page, page) == 0);
   CHECK(munmap(memory + 15 * page, page) == 0);
-  unsigned char *elsewhere = mremap(memory + 10 * page, page, page, MREMAP_MAYMOVE | MREMAP_FIXED, map_anonymous(page, PROT_NONE));
+  unsigned char *elsewhere = mremap(memory + 10 * page, page, page, MREMAP_MAYMOVE | MREMAP_FIXED, target);
   CHECK(elsewhere != MAP_FAILED && call(elsewhere) == 110);
   CHECK(mmap(memory + 8 * page, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == memory + 8 * page);
   memory[8 * page] = 0x77;
@@ -792,9 +806,9 @@ static void host_goes_on(void) {
   }
   CHECK(strcmp((char *)memory + 5 * page + 100, "not in the file") == 0);
   CHECK(memory[8 * page] == 0x77 && has_flags(memory + 8 * page, "rw-p"));
-  CHECK(has_flags(memory + 9 * page, "none") || mapping_at(memory + 9 * page).path[0] == 0);
   CHECK(call(memory + 11 * page) == 111 && call(memory + 14 * page) == 114 && call(elsewhere) == 110);
-  CHECK(munmap(memory, 16 * page) == 0 && munmap(elsewhere, page) == 0);
+  /* Not what has come to lie in the holes. */
+  CHECK(munmap(memory, 9 * page) == 0 && munmap(memory + 11 * page, 4 * page) == 0 && munmap(elsewhere, page) == 0);
 
   /* Unmapped as a whole without a word: there is none any more when somebody comes to it. */
   memory = map_anonymous(4 * page, PROT_READ | PROT_WRITE | PROT_EXEC);

@@ -338,8 +338,8 @@ typedef enum jitsym_init_flag {
    */
   JITSYM_INIT_FORK_ALONE = 512,
   /**
-   * Remove map and jitdump when the last session closes, or when the process exits with one open. For files that are read
-   * while the process lives: `perf report` finds no names afterwards, and `perf inject` gives up altogether if a jitdump is
+   * Remove map, jitdump and the files of regions when the last session closes, or when the process exits with one open. For files
+   * that are read while the process lives: `perf report` finds no names afterwards, and `perf inject` gives up altogether if a jitdump is
    * missing that was there during the recording. A process that is killed leaves its files (`jitsym clean` removes them).
    */
   JITSYM_INIT_REMOVE_FILES = 1024,
@@ -791,7 +791,8 @@ typedef struct jitsym_move_target {
 
 /**
  * What has happened so far in this process (a forked child begins with 0), over all sessions. All but the sinks, `live`,
- * `map_entries`, `memory`, `memory_held`, `spool`, `jitdump_held`, `map_omitted` and `regions` only grow.
+ * `map_entries`, `memory`, `memory_held`, `spool`, `jitdump_held`, `map_omitted`, `regions` and
+ * `region_left_out` only grow.
  */
 typedef struct jitsym_stats {
   /**
@@ -939,6 +940,10 @@ typedef struct jitsym_stats {
    * Regions that are plain memory because they could not have a file, and memory that could not be adopted for that reason.
    */
   uint64_t region_refused;
+  /**
+   * Names, unwind tables and line tables of code that have no room in the files of regions as they are now.
+   */
+  uint64_t region_left_out;
 } jitsym_stats;
 
 /**
@@ -1386,7 +1391,8 @@ enum jitsym_status jitsym_region_grow(struct jitsym *session,
  * - `addr`, `size`: whole pages of the executable view.
  *
  * Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`, `_ALIGNMENT`; `JITSYM_ERR_REGION` if they do not lie in a region;
- * `JITSYM_ERR_NO_MEMORY` if the file system cannot do that; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+ * `JITSYM_ERR_NO_MEMORY` if the file system cannot do that, or pages are unmapped; `JITSYM_ERR_SINK_FAILED` if the host has closed
+ * the file; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
  *
  * Any thread; not from a signal handler. Does file I/O.
  */

@@ -111,6 +111,24 @@ fn fragments_of_a_runtime_do_what_the_text_says() {
     }
 }
 
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn code_memory_comes_from_the_library() {
+    let dir = fresh_dir("regions-files");
+    let mut command = perf::command(compile_harness("regions", Link::Shared, &[]));
+    assert_eq!(stdout(&run(command.env("JITSYM_DIR", &dir))), "ok\n");
+    let files = std::fs::read_dir(&dir).expect("directory").map(|entry| entry.expect("entry").path());
+    let files: Vec<Vec<u8>> = files
+        .filter(|path| path.extension().is_some_and(|extension| extension == "so"))
+        .map(|path| std::fs::read(path).expect("file"))
+        .collect();
+    assert_eq!(files.len(), 2);
+    for name in [b"first_function\0".as_slice(), b"second_function\0"] {
+        let with_name = files.iter().filter(|file| file.windows(name.len()).any(|bytes| bytes == name)).count();
+        assert_eq!(with_name, 1);
+    }
+}
+
 #[test]
 fn the_loader_finds_the_library_or_does_without() {
     let program = compile_harness("loader", Link::None, &[]);

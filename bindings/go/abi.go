@@ -45,6 +45,10 @@ const (
 	ErrWriter          Status = C.JITSYM_ERR_WRITER
 	ErrForbidden       Status = C.JITSYM_ERR_FORBIDDEN
 	ErrLibrary         Status = C.JITSYM_ERR_LIBRARY
+	ErrNotPlain        Status = C.JITSYM_ERR_NOT_PLAIN
+	ErrLocked          Status = C.JITSYM_ERR_LOCKED
+	ErrRegion          Status = C.JITSYM_ERR_REGION
+	ErrAlignment       Status = C.JITSYM_ERR_ALIGNMENT
 )
 
 // Error is a sentence in English.
@@ -60,6 +64,7 @@ type Sink uint32
 const (
 	SinkMap     Sink = C.JITSYM_SINK_MAP
 	SinkJitdump Sink = C.JITSYM_SINK_JITDUMP
+	SinkRegion  Sink = C.JITSYM_SINK_REGION
 )
 
 // Init are flags of a session: bits.
@@ -79,6 +84,7 @@ const (
 	InitForkAlone    Init = C.JITSYM_INIT_FORK_ALONE
 	InitRemoveFiles  Init = C.JITSYM_INIT_REMOVE_FILES
 	InitRemember     Init = C.JITSYM_INIT_REMEMBER
+	InitAdopt        Init = C.JITSYM_INIT_ADOPT
 )
 
 // MapDialect says who is to read the perf map.
@@ -102,34 +108,41 @@ const (
 
 // Stats are the counters of the process; the library's reference says what each counts.
 type Stats struct {
-	SinksRunning    Sink
-	SinksFailed     Sink
-	Registered      uint64
-	Moved           uint64
-	Unregistered    uint64
-	Overwritten     uint64
-	Live            uint64
-	Dropped         uint64
-	Unreadable      uint64
-	NamesChanged    uint64
-	NotFree         uint64
-	JitdumpBytes    uint64
-	JitdumpRecords  uint64
-	MapBytes        uint64
-	MapEntries      uint64
-	MapRewrites     uint64
-	MapForgotten    uint64
-	WriteErrors     uint64
-	Memory          uint64
-	MemoryHeld      uint64
-	Waited          uint64
-	Recovered       uint64
-	Spool           SpoolState
-	Inherited       uint32
-	JitdumpLost     uint64
-	JitdumpHeld     uint64
-	JitdumpRewrites uint64
-	MapOmitted      uint64
+	SinksRunning      Sink
+	SinksFailed       Sink
+	Registered        uint64
+	Moved             uint64
+	Unregistered      uint64
+	Overwritten       uint64
+	Live              uint64
+	Dropped           uint64
+	Unreadable        uint64
+	NamesChanged      uint64
+	NotFree           uint64
+	JitdumpBytes      uint64
+	JitdumpRecords    uint64
+	MapBytes          uint64
+	MapEntries        uint64
+	MapRewrites       uint64
+	MapForgotten      uint64
+	WriteErrors       uint64
+	Memory            uint64
+	MemoryHeld        uint64
+	Waited            uint64
+	Recovered         uint64
+	Spool             SpoolState
+	Inherited         uint32
+	JitdumpLost       uint64
+	JitdumpHeld       uint64
+	JitdumpRewrites   uint64
+	MapOmitted        uint64
+	Regions           uint64
+	RegionCode        uint64
+	RegionBytes       uint64
+	RegionGenerations uint64
+	RegionLate        uint64
+	RegionRefused     uint64
+	RegionLeftOut     uint64
 }
 
 // Stats reads the counters. Flush first for exact ones.
@@ -139,33 +152,40 @@ func (s *Session) Stats() (Stats, error) {
 		return Stats{}, err
 	}
 	return Stats{
-		SinksRunning:    Sink(out.sinks_running),
-		SinksFailed:     Sink(out.sinks_failed),
-		Registered:      uint64(out.registered),
-		Moved:           uint64(out.moved),
-		Unregistered:    uint64(out.unregistered),
-		Overwritten:     uint64(out.overwritten),
-		Live:            uint64(out.live),
-		Dropped:         uint64(out.dropped),
-		Unreadable:      uint64(out.unreadable),
-		NamesChanged:    uint64(out.names_changed),
-		NotFree:         uint64(out.not_free),
-		JitdumpBytes:    uint64(out.jitdump_bytes),
-		JitdumpRecords:  uint64(out.jitdump_records),
-		MapBytes:        uint64(out.map_bytes),
-		MapEntries:      uint64(out.map_entries),
-		MapRewrites:     uint64(out.map_rewrites),
-		MapForgotten:    uint64(out.map_forgotten),
-		WriteErrors:     uint64(out.write_errors),
-		Memory:          uint64(out.memory),
-		MemoryHeld:      uint64(out.memory_held),
-		Waited:          uint64(out.waited),
-		Recovered:       uint64(out.recovered),
-		Spool:           SpoolState(out.spool),
-		Inherited:       uint32(out.inherited),
-		JitdumpLost:     uint64(out.jitdump_lost),
-		JitdumpHeld:     uint64(out.jitdump_held),
-		JitdumpRewrites: uint64(out.jitdump_rewrites),
-		MapOmitted:      uint64(out.map_omitted),
+		SinksRunning:      Sink(out.sinks_running),
+		SinksFailed:       Sink(out.sinks_failed),
+		Registered:        uint64(out.registered),
+		Moved:             uint64(out.moved),
+		Unregistered:      uint64(out.unregistered),
+		Overwritten:       uint64(out.overwritten),
+		Live:              uint64(out.live),
+		Dropped:           uint64(out.dropped),
+		Unreadable:        uint64(out.unreadable),
+		NamesChanged:      uint64(out.names_changed),
+		NotFree:           uint64(out.not_free),
+		JitdumpBytes:      uint64(out.jitdump_bytes),
+		JitdumpRecords:    uint64(out.jitdump_records),
+		MapBytes:          uint64(out.map_bytes),
+		MapEntries:        uint64(out.map_entries),
+		MapRewrites:       uint64(out.map_rewrites),
+		MapForgotten:      uint64(out.map_forgotten),
+		WriteErrors:       uint64(out.write_errors),
+		Memory:            uint64(out.memory),
+		MemoryHeld:        uint64(out.memory_held),
+		Waited:            uint64(out.waited),
+		Recovered:         uint64(out.recovered),
+		Spool:             SpoolState(out.spool),
+		Inherited:         uint32(out.inherited),
+		JitdumpLost:       uint64(out.jitdump_lost),
+		JitdumpHeld:       uint64(out.jitdump_held),
+		JitdumpRewrites:   uint64(out.jitdump_rewrites),
+		MapOmitted:        uint64(out.map_omitted),
+		Regions:           uint64(out.regions),
+		RegionCode:        uint64(out.region_code),
+		RegionBytes:       uint64(out.region_bytes),
+		RegionGenerations: uint64(out.region_generations),
+		RegionLate:        uint64(out.region_late),
+		RegionRefused:     uint64(out.region_refused),
+		RegionLeftOut:     uint64(out.region_left_out),
 	}, nil
 }

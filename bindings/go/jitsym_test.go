@@ -371,3 +371,49 @@ func TestGoroutines(t *testing.T) {
 		f.equal([3]uint64{stats.Registered, stats.Moved, stats.Live}, [3]uint64{1200, 1200, 600})
 	})
 }
+
+// TestRegions: code memory comes from the library, or is adopted.
+func TestRegions(t *testing.T) {
+	f := begin(t)
+	f.with(nil, func(s *jitsym.Session) {
+		region := value(s.CreateRegion(jitsym.RegionOptions{Size: 1, MaxSize: 1 << 20}))(f)
+		page := syscall.Getpagesize()
+		f.equal(len(region.Write), page)
+		copy(region.Write, code)
+		running := unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(nil), region.Exec)), page)
+		f.equal(string(running[:len(code)]), string(code))
+		made := value(s.Register(jitsym.CodeInfo{Addr: region.Exec, Size: 6, Name: "in_a_region", Bytes: region.Write}))(f)
+		f.ok(s.Flush(10 * time.Second))
+		f.equal(value(s.Stats())(f).RegionCode-f.before.RegionCode, uint64(1))
+		file := value(os.ReadFile(value(s.Path(jitsym.SinkRegion))(f)))(f)
+		f.equal(bytes.Contains(file, []byte("in_a_region")), true)
+		f.ok(made.Unregister())
+		f.ok(region.Grow(1 << 20))
+		f.ok(region.Discard(0, uint64(page)))
+		f.equal(running[0], byte(0))
+		f.ok(region.Release())
+		f.is(region.Release(), jitsym.ErrRegion)
+		_, err := s.CreateRegion(jitsym.RegionOptions{})
+		f.is(err, jitsym.ErrSizeZero)
+		one := value(s.CreateRegion(jitsym.RegionOptions{Size: 1, OneView: true, HugePages: true}))(f)
+		f.equal(uintptr(unsafe.Pointer(&one.Write[0])), one.Exec)
+		f.equal(one.Exec%(2<<20), uintptr(0))
+		f.ok(one.Release())
+	})
+	protection := syscall.PROT_READ | syscall.PROT_EXEC
+	memory := value(syscall.Mmap(-1, 0, 8192, protection, syscall.MAP_PRIVATE|syscall.MAP_ANON))(f)
+	start := uintptr(unsafe.Pointer(&memory[0]))
+	f.with(nil, func(s *jitsym.Session) {
+		region := value(s.AdoptRegion(start, 8192))(f)
+		f.equal(region.Exec, start)
+		f.equal(value(s.Stats())(f).Regions-f.before.Regions, uint64(1))
+		f.ok(region.Release())
+	})
+	f.with(&jitsym.Options{Flags: jitsym.InitAdopt}, func(s *jitsym.Session) {
+		value(s.Register(jitsym.CodeInfo{Addr: start, Size: 16, Name: "by_itself", Bytes: memory}))(f)
+		f.ok(s.Flush(10 * time.Second))
+		f.equal(value(s.Stats())(f).RegionCode-f.before.RegionCode, uint64(2))
+		f.ok(s.UnregisterRange(start, 8192))
+	})
+	f.ok(syscall.Munmap(memory))
+}

@@ -73,6 +73,26 @@ static inline jitsym_status go_path(handle session, uint32_t sink, char *buffer,
     return jitsym_path((jitsym *)session, sink, buffer, size);
 }
 
+static inline jitsym_status go_region_create(handle session, const jitsym_region_options *options, jitsym_region *out) {
+    return jitsym_region_create((jitsym *)session, options, out);
+}
+
+static inline jitsym_status go_region_adopt(handle session, uintptr_t addr, uint64_t size) {
+    return jitsym_region_adopt((jitsym *)session, (void *)addr, size);
+}
+
+static inline jitsym_status go_region_grow(handle session, uintptr_t exec, uint64_t size) {
+    return jitsym_region_grow((jitsym *)session, (void *)exec, size);
+}
+
+static inline jitsym_status go_region_discard(handle session, uintptr_t addr, uint64_t size) {
+    return jitsym_region_discard((jitsym *)session, (void *)addr, size);
+}
+
+static inline jitsym_status go_region_release(handle session, uintptr_t exec) {
+    return jitsym_region_release((jitsym *)session, (void *)exec);
+}
+
 static inline jitsym_status go_unwind_size(const jitsym_unwind *unwind, uint64_t code_size, uint64_t *out) {
     return go_load() == JITSYM_OK ? jitsym_unwind_size(unwind, code_size, out) : JITSYM_ERR_LIBRARY;
 }

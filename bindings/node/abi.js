@@ -43,9 +43,13 @@ const Status = Object.freeze({
   ERR_WRITER: 33,
   ERR_FORBIDDEN: 34,
   ERR_LIBRARY: 35,
+  ERR_NOT_PLAIN: 36,
+  ERR_LOCKED: 37,
+  ERR_REGION: 38,
+  ERR_ALIGNMENT: 39,
 });
 
-const Sink = Object.freeze({ MAP: 1, JITDUMP: 2 });
+const Sink = Object.freeze({ MAP: 1, JITDUMP: 2, REGION: 4 });
 
 const Init = Object.freeze({
   ENV_WINS: 1,
@@ -60,11 +64,13 @@ const Init = Object.freeze({
   FORK_ALONE: 512,
   REMOVE_FILES: 1024,
   REMEMBER: 2048,
+  ADOPT: 4096,
 });
 
 const MapDialect = Object.freeze({ PERF: 0, SIMPLEPERF: 1 });
 const UnwindKind = Object.freeze({ NONE: 0, FRAME_POINTER: 1, FIXED_FRAME: 2, ROWS: 3, EH_FRAME: 4 });
 const CodeFlag = Object.freeze({ STABLE: 1, PACKED: 2 });
+const RegionFlag = Object.freeze({ ONE_VIEW: 1, HUGE_PAGES: 2 });
 const SpoolState = Object.freeze({ NONE: 0, SHARED: 1, PARTLY: 2 });
 const Limit = Object.freeze({ NAME_MAX: 1000, DIR_MAX: 1023, CODE_SIZE_MAX: 2147483647 });
 
@@ -76,6 +82,7 @@ const numbers = {
   JITSYM_MAP_: MapDialect,
   JITSYM_UNWIND_: UnwindKind,
   JITSYM_CODE_: CodeFlag,
+  JITSYM_REGION_: RegionFlag,
   JITSYM_SPOOL_: SpoolState,
 };
 
@@ -154,6 +161,17 @@ structs.jitsym_move_target = koffi.struct({
   flags: 'uint32_t',
   reserved: 'uint32_t',
 });
+structs.jitsym_region_options = koffi.struct({
+  struct_size: 'size_t',
+  size: 'uint64_t',
+  max_size: 'uint64_t',
+  alignment: 'uint64_t',
+  near_addr: 'uint64_t',
+  flags: 'uint32_t',
+  reserved: 'uint32_t',
+});
+// Pointers as numbers: JavaScript cannot use them, but code is registered with them.
+structs.jitsym_region = koffi.struct({ struct_size: 'size_t', exec: 'uintptr_t', write: 'uintptr_t', size: 'uint64_t' });
 structs.jitsym_stats = koffi.struct({
   struct_size: 'size_t',
   sinks_running: 'uint32_t',
@@ -184,6 +202,13 @@ structs.jitsym_stats = koffi.struct({
   jitdump_held: 'uint64_t',
   jitdump_rewrites: 'uint64_t',
   map_omitted: 'uint64_t',
+  regions: 'uint64_t',
+  region_code: 'uint64_t',
+  region_bytes: 'uint64_t',
+  region_generations: 'uint64_t',
+  region_late: 'uint64_t',
+  region_refused: 'uint64_t',
+  region_left_out: 'uint64_t',
 });
 
 /** The size that a struct begins with. */
@@ -207,6 +232,11 @@ const functions = {
   jitsym_get_stats: ['int', [session, koffi.inout(pointer(structs.jitsym_stats))]],
   jitsym_last_error: ['int', [session, 'void *', 'size_t']],
   jitsym_path: ['int', [session, 'uint32_t', 'void *', 'size_t']],
+  jitsym_region_create: ['int', [session, pointer(structs.jitsym_region_options), koffi.inout(pointer(structs.jitsym_region))]],
+  jitsym_region_adopt: ['int', [session, 'uintptr_t', 'uint64_t']],
+  jitsym_region_grow: ['int', [session, 'uintptr_t', 'uint64_t']],
+  jitsym_region_discard: ['int', [session, 'uintptr_t', 'uint64_t']],
+  jitsym_region_release: ['int', [session, 'uintptr_t']],
   jitsym_unwind_size: ['int', [pointer(structs.jitsym_unwind), 'uint64_t', koffi.out(pointer('uint64_t'))]],
   jitsym_status_text: ['const char *', ['int32_t']],
   jitsym_status_name: ['const char *', ['int32_t']],
@@ -214,4 +244,4 @@ const functions = {
   jitsym_version_number: ['uint32_t', []],
 };
 
-module.exports = { VERSION, Status, Sink, Init, MapDialect, UnwindKind, CodeFlag, SpoolState, Limit, numbers, structs, struct_size, functions };
+module.exports = { VERSION, Status, Sink, Init, MapDialect, UnwindKind, CodeFlag, RegionFlag, SpoolState, Limit, numbers, structs, struct_size, functions };

@@ -58,6 +58,8 @@ export interface Options {
   sinks?: number;
   /** Bits of `Init`. */
   flags?: number;
+  /** Memory that code is registered in becomes a region by itself; see `Session.adoptRegion`. */
+  adopt?: boolean;
   mapDir?: string;
   jitdumpDir?: string;
   spoolDir?: string;
@@ -99,6 +101,13 @@ export interface Stats {
   jitdumpHeld: number;
   jitdumpRewrites: number;
   mapOmitted: number;
+  regions: number;
+  regionCode: number;
+  regionBytes: number;
+  regionGenerations: number;
+  regionLate: number;
+  regionRefused: number;
+  regionLeftOut: number;
 }
 
 /** A piece of registered code. Nothing happens when the object goes: code is gone when it is unregistered. */
@@ -112,6 +121,36 @@ export declare class Code {
   unregister(): void;
 }
 
+/** What a region is to be like. Sizes are in bytes. */
+export interface RegionOptions {
+  size: Word;
+  /** It can grow so far. */
+  maxSize?: Word;
+  alignment?: Word;
+  /** An address from which all of it can be reached by a displacement of 32 bits. */
+  near?: Word;
+  /** Code is written where it runs, and the program changes the protection of the memory itself. */
+  oneView?: boolean;
+  hugePages?: boolean;
+}
+
+/** Code memory that is a mapping of an ELF file. It ends with `release`, and not when the object goes. */
+export declare class Region {
+  private constructor();
+  /** Where code runs: the address to register it with. */
+  readonly exec: bigint;
+  /** Where code is written; null for memory that was adopted. */
+  readonly write: bigint | null;
+  /** How large it was at first. */
+  readonly size: number;
+  /** It is so large from now on, in whole pages, unless it was larger. Nothing moves. */
+  grow(size: Word): void;
+  /** Gives whole pages back, in which no code lives any more. They read zero from now on. */
+  discard(offset: Word, size: Word): void;
+  /** Memory that was created is gone, memory that was adopted is plain memory again. */
+  release(): void;
+}
+
 /** An open session. It ends with `close` or the process, and not when the object goes. */
 export declare class Session {
   constructor(options?: Options);
@@ -121,6 +160,10 @@ export declare class Session {
   unregister(id: bigint): void;
   /** All code that the range touches is gone, whoever has registered it. */
   unregisterRange(addr: Word, size: Word): void;
+  /** Makes code memory that every profiler which reads ELF files finds names in, with no further step. */
+  createRegion(options: RegionOptions): Region;
+  /** Makes memory of the program a region, whole pages of it. During the call nobody may write to it or change its protection. */
+  adoptRegion(addr: Word, size: Word): Region;
   /** Waits until all that was registered is in the files; 0 stands for the library's own limit. */
   flush(timeoutMs?: number): void;
   /** The same without stopping the event loop. */
@@ -160,7 +203,7 @@ export declare function available(): boolean;
 /** The version of the library that is running. */
 export declare function version(): string;
 
-export declare const Sink: Readonly<{ MAP: 1; JITDUMP: 2 }>;
+export declare const Sink: Readonly<{ MAP: 1; JITDUMP: 2; REGION: 4 }>;
 export declare const Init: Readonly<
   Record<
     | 'ENV_WINS'
@@ -174,7 +217,8 @@ export declare const Init: Readonly<
     | 'FORK_NOW'
     | 'FORK_ALONE'
     | 'REMOVE_FILES'
-    | 'REMEMBER',
+    | 'REMEMBER'
+    | 'ADOPT',
     number
   >
 >;

@@ -1,7 +1,7 @@
 // JIT-compiled code made visible to perf, debuggers and profilers, through libjitsym.
 'use strict';
 
-const { CodeFlag, Init, Limit, MapDialect, Sink, SpoolState, Status, struct_size, structs } = require('./abi.js');
+const { CodeFlag, Init, Limit, MapDialect, RegionFlag, Sink, SpoolState, Status, struct_size, structs } = require('./abi.js');
 const { codeBytes, described, lineTable, path, u32, u64 } = require('./arguments.js');
 const { JitsymError, check, lastError, load, text } = require('./library.js');
 
@@ -46,6 +46,30 @@ class Handle {
   }
 }
 
+/** Code memory that is a mapping of an ELF file. It ends with `release`, and not when the object goes. */
+class Region {
+  #session;
+
+  constructor(session, exec, write, size) {
+    this.#session = session;
+    this.exec = exec;
+    this.write = write;
+    this.size = size;
+  }
+
+  grow(size) {
+    this.#session.call('jitsym_region_grow', this.exec, u64(size, 'size'));
+  }
+
+  discard(offset, size) {
+    this.#session.call('jitsym_region_discard', this.exec + BigInt(u64(offset, 'offset')), u64(size, 'size'));
+  }
+
+  release() {
+    this.#session.call('jitsym_region_release', this.exec);
+  }
+}
+
 /** An open session. It ends with `close` or the process, and not when the object goes. */
 class Session {
   #session;
@@ -59,7 +83,7 @@ class Session {
         {
           struct_size: struct_size.jitsym_options,
           sinks: u32(options.sinks ?? 0, 'sinks'),
-          flags: u32(options.flags ?? 0, 'flags'),
+          flags: (u32(options.flags ?? 0, 'flags') | (options.adopt ? Init.ADOPT : 0)) >>> 0,
           map_dir: path(options.mapDir, 'mapDir'),
           jitdump_dir: path(options.jitdumpDir, 'jitdumpDir'),
           spool_dir: path(options.spoolDir, 'spoolDir'),
@@ -104,6 +128,29 @@ class Session {
 
   unregisterRange(addr, size) {
     this.#session.call('jitsym_unregister_range', u64(addr, 'addr'), u64(size, 'size'));
+  }
+
+  createRegion({ size, maxSize = 0, alignment = 0, near = 0, oneView = false, hugePages = false }) {
+    const region = { struct_size: struct_size.jitsym_region, exec: 0, write: 0, size: 0 };
+    this.#session.call(
+      'jitsym_region_create',
+      {
+        struct_size: struct_size.jitsym_region_options,
+        size: u64(size, 'size'),
+        max_size: u64(maxSize, 'maxSize'),
+        alignment: u64(alignment, 'alignment'),
+        near_addr: u64(near, 'near'),
+        flags: (oneView ? RegionFlag.ONE_VIEW : 0) | (hugePages ? RegionFlag.HUGE_PAGES : 0),
+      },
+      region,
+    );
+    return new Region(this.#session, BigInt(region.exec), BigInt(region.write), Number(region.size));
+  }
+
+  adoptRegion(addr, size) {
+    const start = BigInt(u64(addr, 'addr'));
+    this.#session.call('jitsym_region_adopt', start, u64(size, 'size'));
+    return new Region(this.#session, start, null, Number(size));
   }
 
   flush(timeoutMs = 0) {
@@ -183,4 +230,4 @@ function version() {
   return load().jitsym_version();
 }
 
-module.exports = { Code, Init, JitsymError, MapDialect, Session, Sink, SpoolState, Status, available, unwindSize, version };
+module.exports = { Code, Init, JitsymError, MapDialect, Region, Session, Sink, SpoolState, Status, available, unwindSize, version };

@@ -72,8 +72,8 @@ pub enum jitsym_init_flag {
     /// A forked child takes over nothing: calls on its parent's sessions return `JITSYM_ERR_FORKED`, and `jitsym_init` begins
     /// with empty files. Not together with `JITSYM_INIT_FORK_NOW`. The options of the session that has started the sinks decide.
     JITSYM_INIT_FORK_ALONE = 512,
-    /// Remove map and jitdump when the last session closes, or when the process exits with one open. For files that are read
-    /// while the process lives: `perf report` finds no names afterwards, and `perf inject` gives up altogether if a jitdump is
+    /// Remove map, jitdump and the files of regions when the last session closes, or when the process exits with one open. For files
+    /// that are read while the process lives: `perf report` finds no names afterwards, and `perf inject` gives up altogether if a jitdump is
     /// missing that was there during the recording. A process that is killed leaves its files (`jitsym clean` removes them).
     JITSYM_INIT_REMOVE_FILES = 1024,
     /// Remember live code, so that `jitsym_enable` can write it when it starts a sink: with its lines and unwind tables, but not

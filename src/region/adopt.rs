@@ -36,7 +36,7 @@ impl Regions {
         if size == 0 {
             return Err(Error::SizeZero);
         }
-        if addr % page != 0 || size % page != 0 {
+        if !addr.is_multiple_of(page) || !size.is_multiple_of(page) {
             return Err(Error::Alignment);
         }
         let end = addr.checked_add(size).filter(|_| addr != 0).ok_or(Error::AddressRange)?;
@@ -51,7 +51,7 @@ impl Regions {
         if end - start >= REACH {
             return Err(Error::TooLarge);
         }
-        if self.overlap(start, end) {
+        if self.all().any(|region| region.overlaps(start, end) && !self.end_if_gone(status, region)) {
             return Err(Error::Region);
         }
         let maps = maps::all().map_err(|_| Error::NoMemory)?;

@@ -205,7 +205,7 @@ impl Regions {
         if size == 0 {
             return Err(Error::SizeZero);
         }
-        if addr % page != 0 || size % page != 0 {
+        if !addr.is_multiple_of(page) || !size.is_multiple_of(page) {
             return Err(Error::Alignment);
         }
         let region = self.all().find(|region| region.holds(addr, size)).ok_or(Error::Region)?;
@@ -257,7 +257,8 @@ impl Regions {
             status.counters.regions_ended.add(1);
             self.keep_last(region);
         }
-        lock(&region.naming).file = None;
+        let mut naming = lock(&region.naming);
+        (naming.file, naming.dir) = (None, None);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::sys::mem;
+use crate::sys::{code_memory, mem};
 
 /// Bytes of code for which there is one mark. Code that only shares such a piece with dead code costs a generation more, and
 /// nothing else.
@@ -32,6 +32,13 @@ impl Marks {
     /// Whether dead code is named in a range in this generation.
     pub fn any(&self, offset: u64, len: u64, generation: u32) -> bool {
         self.pieces(offset, len).iter().any(|mark| mark.load(Ordering::Relaxed) == generation)
+    }
+
+    /// Gives the memory of the marks back, which are 0 then.
+    pub fn forget(&self) {
+        let start = self.memory.start().as_ptr() as u64;
+        // SAFETY: the memory is private, and 0 is a valid mark; a thread that sets one meanwhile may find it there or not.
+        let _ = unsafe { code_memory::drop_pages(start, (self.count * size_of::<AtomicU32>()) as u64) };
     }
 
     /// Notes that there is.

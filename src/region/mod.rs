@@ -64,6 +64,8 @@ struct Settings {
     /// The last one that got a file.
     last: Option<&'static Region>,
     files: files::Files,
+    /// Regions that are none any more, which are not freed: a call that races with their end may still look at them.
+    ended: Vec<&'static Region>,
     /// Ranges that are not looked at again.
     refused: Vec<(u64, u64)>,
 }
@@ -208,11 +210,6 @@ impl Regions {
         Some(path)
     }
 
-    /// Whether something of a range belongs to a region.
-    fn overlap(&self, start: u64, end: u64) -> bool {
-        self.all().any(|region| region.start < end && start < region.start + region.max_len)
-    }
-
     /// Makes a region known. It cannot be taken back, only ended.
     fn publish(&self, region: Region) -> Result<&'static Region> {
         if self.places.iter().all(|place| !place.load(Ordering::Relaxed).is_null()) {
@@ -234,12 +231,25 @@ impl Regions {
         Err(Error::NoMemory)
     }
 
+    /// Ends a region that the host has unmapped, and says whether it is one. To be called by who changes regions.
+    fn end_if_gone(&self, status: &Status, region: &'static Region) -> bool {
+        let is_gone = matches!(region.kind, Kind::Private { .. }) && region.is_named() && !region.is_mapped();
+        if is_gone {
+            self.end(status, region);
+            // SAFETY: our tables, which nobody reads there.
+            unsafe { code_memory::unmap(region.base, region.tables_len) };
+        }
+        is_gone
+    }
+
     /// The region is none any more.
     fn forget(&self, region: &'static Region) {
         let old = std::ptr::from_ref(region).cast_mut();
         for place in &self.places {
             let _ = place.compare_exchange(old, std::ptr::null_mut(), Ordering::AcqRel, Ordering::Relaxed);
         }
+        region.marks.forget();
+        lock(&self.settings).ended.push(region);
         self.watch();
     }
 
@@ -303,6 +313,11 @@ impl Region {
         addr >= self.start && addr.checked_add(size).is_some_and(|end| end <= self.end())
     }
 
+    /// Whether something of a range belongs to it.
+    fn overlaps(&self, start: u64, end: u64) -> bool {
+        self.start < end && start < self.start + self.max_len
+    }
+
     /// Where the text begins in the file.
     pub fn text(&self) -> u64 {
         self.start - self.base
@@ -327,16 +342,13 @@ impl Region {
         }
         thread::uncancelled(|| {
             let _changing = lock(&regions.changing);
-            if self.is_mapped() {
-                return true;
-            }
-            if regions.all().any(|region| std::ptr::eq(region, self)) {
-                regions.end(status, self);
-                // SAFETY: our tables, which nobody reads there.
-                unsafe { code_memory::unmap(self.base, self.tables_len) };
-            }
-            false
+            regions.all().any(|region| std::ptr::eq(region, self)) && !regions.end_if_gone(status, self)
         })
+    }
+
+    /// Whether it has got a file that a mapping can be known by.
+    fn is_named(&self) -> bool {
+        lock(&self.naming).file.is_some()
     }
 
     /// Whether any of it is still a mapping of its file.
@@ -418,7 +430,8 @@ impl Region {
             return None;
         }
         let mut naming = lock(&self.naming);
-        let first = naming.switches.pop_front_if(|switch| switch.time <= before);
+        let is_due = naming.switches.front().is_some_and(|switch| switch.time <= before);
+        let first = if is_due { naming.switches.pop_front() } else { None };
         self.switched.store(naming.next_time(), Ordering::Release);
         first
     }

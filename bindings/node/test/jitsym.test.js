@@ -111,6 +111,50 @@ test('the bytes come from wherever they are', () => {
   for (const text of [...texts, 'read by a kernel', 'for this is kept']) assert.ok(dump().includes(`code\0${text}`), text);
 });
 
+test('code memory comes from the library', () => {
+  within({}, (session) => {
+    const region = session.createRegion({ size: 1, maxSize: 1 << 20 });
+    assert.equal(typeof region.exec, 'bigint');
+    assert.notEqual(region.exec, region.write);
+    assert.equal(region.size % 4096, 0);
+    koffi.encode(region.write, 'uint8_t', [...code], code.length);
+    assert.deepEqual([...Buffer.from(koffi.decode(region.exec, koffi.array('uint8_t', code.length)))], [...code]);
+    const answer = session.register({ addr: region.exec, size: code.length, name: 'in_a_region', bytes: region.exec });
+    assert.deepEqual(counted(session, 'regionCode', 'regions', 'unreadable'), [1, 1, 0]);
+    assert.ok(readFileSync(session.path(Sink.REGION)).includes('in_a_region'));
+    assert.ok(!map().includes('in_a_region'));
+    answer.unregister();
+    region.grow(1 << 20);
+    region.discard(0, 4096);
+    assert.deepEqual(koffi.decode(region.exec, 'uint8_t'), 0);
+    refused('ERR_REGION', () => session.adoptRegion(region.exec, region.size));
+    region.release();
+    refused('ERR_REGION', () => region.release());
+    refused('ERR_SIZE_ZERO', () => session.createRegion({ size: 0 }));
+    assert.throws(() => session.createRegion({ size: -1 }), RangeError);
+    const one = session.createRegion({ size: 4096, oneView: true, hugePages: true });
+    assert.deepEqual([one.exec, one.exec % (2n << 20n)], [one.write, 0n]);
+    one.release();
+  });
+});
+
+test('memory is adopted', () => {
+  const mmap = koffi.load('libc.so.6').func('uintptr_t mmap(uintptr_t, size_t, int, int, int, int64_t)');
+  const [PRIVATE_ANONYMOUS, READ_EXEC] = [0x22, 5];
+  const memory = BigInt(mmap(0, 8192, READ_EXEC, PRIVATE_ANONYMOUS, -1, 0));
+  within({}, (session) => {
+    const region = session.adoptRegion(memory, 8192);
+    assert.deepEqual([region.exec, region.write, region.size], [memory, null, 8192]);
+    assert.equal(session.stats().regions - before.regions, 1);
+    region.release();
+  });
+  within({ adopt: true }, (session) => {
+    session.register({ addr: memory, size: 16, name: 'by_itself', bytes: memory });
+    assert.deepEqual(counted(session, 'regions', 'regionCode'), [1, 1]);
+    session.unregisterRange(memory, 8192);
+  });
+});
+
 test('sinks can be started later', () => {
   within({ flags: Init.OFF_BY_DEFAULT }, (session) => {
     const unseen = session.register(piece);

@@ -144,6 +144,76 @@ class Life(TestCase):
             )
 
 
+class Regions(TestCase):
+    def test_code_memory_comes_from_the_library(self):
+        with self.session() as session:
+            region = session.create_region(1, max_size=1 << 20, near=ctypes.cast(ctypes.pythonapi.Py_IsInitialized, ctypes.c_void_p).value)
+            self.assertEqual(region.size, mmap.PAGESIZE)
+            self.assertNotEqual(region.exec, region.write)
+            addr = region.put(64, CODE)
+            self.assertEqual(addr, region.exec + 64)
+            if os.uname().machine == "x86_64":
+                self.assertEqual(ctypes.CFUNCTYPE(ctypes.c_int)(addr)(), 42)
+            code = session.register(addr, len(CODE), "in_a_region", bytes=addr)
+            self.assertEqual(self.counted(session, "region_code", "regions"), [1, 1])
+            path = session.path(jitsym.Sink.REGION)
+            self.assertEqual(path, f"{self.dir}/jit-{os.getpid()}-{path.split('-')[-1]}")
+            with open(path, "rb") as file:
+                self.assertIn(b"in_a_region", file.read())
+            self.assertNotIn("in_a_region", self.map())
+            region.grow(mmap.PAGESIZE + 1)
+            self.assertEqual(region.size, 2 * mmap.PAGESIZE)
+            region.put(2 * mmap.PAGESIZE - len(CODE), memoryview(CODE))
+            for offset, data in ((-1, b"a"), (2 * mmap.PAGESIZE, b"a"), (2 * mmap.PAGESIZE - 1, b"ab"), (0, bytes(1 << 16))):
+                self.assertRaises(ValueError, region.put, offset, data)
+            code.unregister()
+            region.discard(0, mmap.PAGESIZE)
+            self.assertEqual(ctypes.string_at(region.exec, mmap.PAGESIZE), bytes(mmap.PAGESIZE))
+            self.assertIn(f"{region.exec:#x}", repr(region))
+            region.release()
+            with self.refused(jitsym.JitsymError, "ERR_REGION"):
+                region.release()
+
+    def test_memory_is_adopted(self):
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        memory = mmap.mmap(-1, 2 * mmap.PAGESIZE, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+        view = ctypes.c_char.from_buffer(memory)
+        addr = ctypes.addressof(view)
+        memory[: len(CODE)] = CODE
+        with self.session() as session:
+            with self.refused(jitsym.InvalidArgument, "ERR_ALIGNMENT"):
+                session.adopt_region(addr, 17)
+            region = session.adopt_region(addr, 2 * mmap.PAGESIZE)
+            self.assertRaises(ValueError, region.put, 0, CODE)
+            self.assertEqual(memory[: len(CODE)], CODE)
+            session.register(addr, len(CODE), "adopted", bytes=addr)
+            self.assertEqual(self.counted(session, "region_code"), [1])
+            session.unregister_range(addr, mmap.PAGESIZE)
+            region.release()
+            self.assertEqual(memory[: len(CODE)], CODE)
+        with self.session(adopt=True) as session:
+            session.register(addr, len(CODE), "by_itself", bytes=addr)
+            self.assertEqual(self.counted(session, "region_code", "region_refused"), [2, 0])
+            with open(session.path(jitsym.Sink.REGION), "rb") as file:
+                self.assertIn(b"by_itself", file.read())
+            session.unregister_range(addr, mmap.PAGESIZE)
+        del view
+        memory.close()
+
+    def test_bad_wishes_are_refused(self):
+        with self.session() as session:
+            with self.refused(jitsym.InvalidArgument, "ERR_SIZE_ZERO"):
+                session.create_region(0)
+            with self.refused(jitsym.InvalidArgument, "ERR_ALIGNMENT"):
+                session.create_region(1, alignment=3)
+            with self.refused(jitsym.InvalidArgument, "ERR_TOO_LARGE"):
+                session.create_region(1 << 40)
+            self.assertRaises(ValueError, session.create_region, -1)
+            region = session.create_region(1, one_view=True, huge_pages=True)
+            self.assertEqual((region.exec, region.exec % (2 << 20)), (region.write, 0))
+            region.release()
+
+
 class Descriptions(TestCase):
     def test_sizes_are_those_that_registering_needs(self):
         rows = jitsym.Rows([jitsym.Row(0, 7, 8), jitsym.Row(1, 7, 16, {3: -16})])

@@ -48,6 +48,10 @@ class Status(enum.IntEnum):
     ERR_WRITER = 33
     ERR_FORBIDDEN = 34
     ERR_LIBRARY = 35
+    ERR_NOT_PLAIN = 36
+    ERR_LOCKED = 37
+    ERR_REGION = 38
+    ERR_ALIGNMENT = 39
 
 
 class Sink(enum.IntFlag):
@@ -55,6 +59,7 @@ class Sink(enum.IntFlag):
 
     MAP = 1
     JITDUMP = 2
+    REGION = 4
 
 
 class Init(enum.IntFlag):
@@ -72,6 +77,7 @@ class Init(enum.IntFlag):
     FORK_ALONE = 512
     REMOVE_FILES = 1024
     REMEMBER = 2048
+    ADOPT = 4096
 
 
 class MapDialect(enum.IntEnum):
@@ -92,6 +98,11 @@ class UnwindKind(enum.IntEnum):
 class CodeFlag(enum.IntFlag):
     STABLE = 1
     PACKED = 2
+
+
+class RegionFlag(enum.IntFlag):
+    ONE_VIEW = 1
+    HUGE_PAGES = 2
 
 
 class SpoolState(enum.IntEnum):
@@ -201,6 +212,27 @@ class jitsym_move_target(Structure):
     ]
 
 
+class jitsym_region_options(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("size", c_uint64),
+        ("max_size", c_uint64),
+        ("alignment", c_uint64),
+        ("near_addr", c_uint64),
+        ("flags", c_uint32),
+        ("reserved", c_uint32),
+    ]
+
+
+class jitsym_region(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("exec", c_void_p),
+        ("write", c_void_p),
+        ("size", c_uint64),
+    ]
+
+
 class jitsym_stats(Structure):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -232,6 +264,13 @@ class jitsym_stats(Structure):
         ("jitdump_held", c_uint64),
         ("jitdump_rewrites", c_uint64),
         ("map_omitted", c_uint64),
+        ("regions", c_uint64),
+        ("region_code", c_uint64),
+        ("region_bytes", c_uint64),
+        ("region_generations", c_uint64),
+        ("region_late", c_uint64),
+        ("region_refused", c_uint64),
+        ("region_left_out", c_uint64),
     ]
 
 
@@ -243,6 +282,8 @@ STRUCTS = (
     jitsym_line,
     jitsym_code,
     jitsym_move_target,
+    jitsym_region_options,
+    jitsym_region,
     jitsym_stats,
 )
 
@@ -254,6 +295,7 @@ NUMBERS = {
     "JITSYM_MAP_": (MapDialect,),
     "JITSYM_UNWIND_": (UnwindKind,),
     "JITSYM_CODE_": (CodeFlag,),
+    "JITSYM_REGION_": (RegionFlag,),
     "JITSYM_SPOOL_": (SpoolState,),
 }
 
@@ -274,6 +316,11 @@ FUNCTIONS = {
     "jitsym_get_stats": (c_int, [_session, POINTER(jitsym_stats)]),
     "jitsym_last_error": (c_int, [_session, c_void_p, c_size_t]),
     "jitsym_path": (c_int, [_session, c_uint32, c_void_p, c_size_t]),
+    "jitsym_region_create": (c_int, [_session, POINTER(jitsym_region_options), POINTER(jitsym_region)]),
+    "jitsym_region_adopt": (c_int, [_session, c_void_p, c_uint64]),
+    "jitsym_region_grow": (c_int, [_session, c_void_p, c_uint64]),
+    "jitsym_region_discard": (c_int, [_session, c_void_p, c_uint64]),
+    "jitsym_region_release": (c_int, [_session, c_void_p]),
     "jitsym_unwind_size": (c_int, [POINTER(jitsym_unwind), c_uint64, POINTER(c_uint64)]),
     "jitsym_status_text": (c_char_p, [c_int32]),
     "jitsym_status_name": (c_char_p, [c_int32]),

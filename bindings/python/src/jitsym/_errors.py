@@ -69,7 +69,12 @@ class ForkedError(JitsymError):
 
 
 _CLASSES = {
-    InvalidArgument: [*range(Status.ERR_NULL, Status.ERR_ARCH + 1), Status.ERR_PATH],
+    InvalidArgument: [
+        *range(Status.ERR_NULL, Status.ERR_ARCH + 1),
+        Status.ERR_PATH,
+        Status.ERR_NOT_PLAIN,
+        Status.ERR_ALIGNMENT,
+    ],
     ClosedError: [Status.ERR_SESSION, Status.ERR_CLOSED],
     UnknownId: [Status.ERR_UNKNOWN_ID],
     TimedOut: [Status.ERR_TIMEOUT],

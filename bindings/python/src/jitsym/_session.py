@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import mmap
 import numbers
+import operator
 import os
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -58,6 +60,13 @@ class Stats:
     jitdump_held: int
     jitdump_rewrites: int
     map_omitted: int
+    regions: int
+    region_code: int
+    region_bytes: int
+    region_generations: int
+    region_late: int
+    region_refused: int
+    region_left_out: int
 
 
 class Code:
@@ -93,10 +102,55 @@ class Code:
         return f"<jitsym.Code {self.id} of {self.size} bytes>"
 
 
+class Region:
+    """Code memory that is a mapping of an ELF file. It ends with `release`, and not when the object goes."""
+
+    __slots__ = ("exec", "session", "size", "write")
+
+    def __init__(self, session: Session, exec: int, write: int | None, size: int):
+        self.session = session
+        #: The address where code runs: the one to register it with.
+        self.exec = exec
+        #: The address where code is written. None for memory that was adopted, which the program writes to as before.
+        self.write = write
+        self.size = size
+
+    def put(self, offset: int, code: Any) -> int:
+        """Writes code (any object with a buffer) at `offset`, and returns the address where it runs."""
+        view = memoryview(code)
+        if self.write is None:
+            raise ValueError("adopted memory is written to where it is")
+        if not 0 <= operator.index(offset) <= self.size - view.nbytes:
+            raise ValueError(f"{view.nbytes} bytes at {offset} are not in {self.size}")
+        ctypes.memmove(self.write + offset, view.tobytes(), view.nbytes)
+        return self.exec + offset
+
+    def grow(self, size: int) -> None:
+        """It is `size` bytes large from now on, in whole pages, unless it was larger. Nothing moves."""
+        size = unsigned(size, 64, "size")
+        self.session._call("jitsym_region_grow", self.exec, size)
+        self.size = max(self.size, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
+
+    def discard(self, offset: int, size: int) -> None:
+        """Gives whole pages back, in which no code lives any more. They read zero from now on."""
+        if not 0 <= operator.index(offset) <= self.size:
+            raise ValueError(f"{offset} is not in {self.size} bytes")
+        self.session._call("jitsym_region_discard", self.exec + offset, unsigned(size, 64, "size"))
+
+    def release(self) -> None:
+        """Ends it: memory that was created is gone, memory that was adopted is plain memory again. Only once."""
+        self.session._call("jitsym_region_release", self.exec)
+        self.size = 0
+
+    def __repr__(self) -> str:
+        return f"<jitsym.Region of {self.size} bytes at {self.exec:#x}>"
+
+
 class Session:
     """An open session. Keyword arguments are the library's options; 0 and None leave the choice to it.
 
     It ends with `close`, a `with` block, or the process, and not when the object goes. Any thread may use it.
+    `adopt` makes memory that code is registered in a region by itself; what is asked for that is said of `adopt_region`.
     """
 
     def __init__(
@@ -104,6 +158,7 @@ class Session:
         *,
         sinks: Sink | int = 0,
         flags: Init | int = 0,
+        adopt: bool = False,
         map_dir: str | bytes | os.PathLike[str] | None = None,
         jitdump_dir: str | bytes | os.PathLike[str] | None = None,
         spool_dir: str | bytes | os.PathLike[str] | None = None,
@@ -118,7 +173,7 @@ class Session:
         self._closed = False
         options = _abi.jitsym_options(struct_size=ctypes.sizeof(_abi.jitsym_options))
         options.sinks = unsigned(sinks, 32, "sinks")
-        options.flags = unsigned(flags, 32, "flags")
+        options.flags = unsigned(flags, 32, "flags") | (Init.ADOPT if adopt else 0)
         options.map_dir = _path(map_dir)
         options.jitdump_dir = _path(jitdump_dir)
         options.spool_dir = _path(spool_dir)
@@ -178,6 +233,42 @@ class Session:
     def unregister_range(self, addr: int, size: int) -> None:
         """All code that the range touches is gone, whoever has registered it."""
         self._call("jitsym_unregister_range", unsigned(addr, 64, "addr"), unsigned(size, 64, "size"))
+
+    def create_region(
+        self,
+        size: int,
+        *,
+        max_size: int = 0,
+        alignment: int = 0,
+        near: int = 0,
+        one_view: bool = False,
+        huge_pages: bool = False,
+    ) -> Region:
+        """Makes code memory that every profiler which reads ELF files finds names in, with no further step.
+
+        It can grow to `max_size`, begins at a multiple of `alignment`, and can be reached from the address `near` by a
+        displacement of 32 bits. With `one_view` code is written where it runs, and the program changes the protection of the
+        memory itself. If its file cannot be had it is there all the same, and code in it goes to the other sinks.
+        """
+        options = _abi.jitsym_region_options(struct_size=ctypes.sizeof(_abi.jitsym_region_options))
+        options.size = unsigned(size, 64, "size")
+        options.max_size = unsigned(max_size, 64, "max_size")
+        options.alignment = unsigned(alignment, 64, "alignment")
+        options.near_addr = unsigned(near, 64, "near")
+        options.flags = _abi.RegionFlag.ONE_VIEW * one_view | _abi.RegionFlag.HUGE_PAGES * huge_pages
+        region = _abi.jitsym_region(struct_size=ctypes.sizeof(_abi.jitsym_region))
+        self._call("jitsym_region_create", options, region)
+        return Region(self, region.exec, region.write, region.size)
+
+    def adopt_region(self, addr: int, size: int) -> Region:
+        """Makes memory of the program a region, whole pages of it, with the same bytes and protections.
+
+        During the call no other thread may write to it or change its protection; others may run code there. Memory of an
+        `mmap.mmap` has to be private for that (`flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS`).
+        """
+        addr, size = unsigned(addr, 64, "addr"), unsigned(size, 64, "size")
+        self._call("jitsym_region_adopt", addr, size)
+        return Region(self, addr, None, size)
 
     def flush(self, timeout: float | None = None) -> None:
         """Waits until all that was registered is in the files; `timeout` in seconds."""
