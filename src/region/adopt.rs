@@ -50,10 +50,14 @@ impl Regions {
         if end - start >= REACH {
             return Err(Error::TooLarge);
         }
+        let maps = maps::all().map_err(|_| Error::NoMemory)?;
+        self.check_all(status, &maps);
         if self.overlap(start, end) {
             return Err(Error::Region);
         }
-        let maps = maps::all().map_err(|_| Error::NoMemory)?;
+        if !self.have_room() {
+            return Err(Error::NoMemory);
+        }
         let pieces = pieces(&maps, start, end)?;
         if code_memory::has_locked_memory() {
             return Err(Error::Locked);

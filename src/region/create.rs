@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
-use super::{lock, Kind, Naming, Parts, Region, Regions};
+use super::{lock, Kind, Naming, Parts, Region, Regions, NEVER};
 use crate::config::Sinks;
 use crate::error::{Error, Result};
 use crate::fork;
@@ -213,7 +213,7 @@ impl Regions {
     }
 
     fn starting(&self, start: u64) -> Result<&'static Region> {
-        self.all().find(|region| region.start == start).ok_or(Error::Region)
+        self.all().find(|region| region.start == start && region.gone() == NEVER).ok_or(Error::Region)
     }
 
     /// Ends a region: a created one is unmapped, an adopted one becomes plain memory again, with the same bytes. What is
@@ -236,6 +236,15 @@ impl Regions {
             },
         }
         Ok(())
+    }
+
+    /// The host has unmapped a region, and all code of it has been seen: ends it. Returns the path of its file.
+    pub fn end_gone(&self, status: &Status, region: &'static Region) -> PathBuf {
+        self.end(status, region);
+        // SAFETY: these are the tables, which nobody reads there, and of which the host does not know.
+        unsafe { code_memory::unmap(region.base, region.tables_len) };
+        region.marks.clear();
+        lock(&region.naming).path.clone()
     }
 
     /// The region is none any more; its file is final.

@@ -34,6 +34,11 @@ impl Marks {
         self.pieces(offset, len).iter().any(|mark| mark.load(Ordering::Relaxed) == generation)
     }
 
+    /// Gives the memory back. Whoever still looks finds nothing.
+    pub fn clear(&self) {
+        self.memory.discard(0..self.count * size_of::<AtomicU32>());
+    }
+
     /// Notes that there is.
     pub fn set(&self, offset: u64, len: u64, generation: u32) {
         for mark in self.pieces(offset, len) {
@@ -56,5 +61,7 @@ mod tests {
         // Nothing lies behind the end.
         marks.set(990, 100, 2);
         assert!(!marks.any(2000, 10, 2));
+        marks.clear();
+        assert!(!marks.any(0, 1000, 1));
     }
 }

@@ -21,6 +21,7 @@ use crate::status::Status;
 use crate::sys::code_memory::{self, Sharing, READ_EXEC};
 use crate::sys::dir::Dir;
 use crate::sys::file::Held;
+use crate::sys::maps::{self, Mapping};
 use crate::sys::mem::page_size;
 use crate::sys::sync::outside::{Mutex, MutexGuard, PoisonError};
 use crate::sys::thread::quietly;
@@ -42,6 +43,8 @@ pub struct Regions {
     /// There are some, or unknown memory is adopted: whoever registers code has to look.
     watching: AtomicBool,
     adopting: AtomicBool,
+    /// The host has unmapped some, to whose end the writer has not seen yet.
+    some_gone: AtomicBool,
     /// Beyond this place there is none.
     used: AtomicUsize,
     /// What is here is never freed: a call that races with the end of a region finds valid memory.
@@ -95,6 +98,8 @@ pub struct Region {
     live: AtomicI64,
     /// The host may have unmapped it meanwhile.
     is_suspect: AtomicBool,
+    /// Since when it is known that it has; else `NEVER`. What was registered before is still written.
+    gone: AtomicU64,
     /// Its file cannot be written: new code in it is for the other sinks.
     pub is_unwell: AtomicBool,
     /// The time before which no caller gives the file another name.
@@ -136,6 +141,7 @@ impl Default for Regions {
         Regions {
             watching: AtomicBool::new(false),
             adopting: AtomicBool::new(false),
+            some_gone: AtomicBool::new(false),
             used: AtomicUsize::new(0),
             places: [const { AtomicPtr::new(std::ptr::null_mut()) }; MOST],
             settings: Mutex::default(),
@@ -182,6 +188,25 @@ impl Regions {
         self.all().find(|region| region.holds(addr, size)).filter(|region| !region.is_unwell.load(Ordering::Relaxed))
     }
 
+    /// The region that code lies in that was registered at a time, for the writer.
+    pub fn find_at(&self, addr: u64, size: u64, time: u64) -> Option<&'static Region> {
+        let held = self.all().filter(|region| region.spans(addr, size) && region.gone() > time);
+        held.min_by_key(|region| region.gone()).filter(|region| !region.is_unwell.load(Ordering::Relaxed))
+    }
+
+    /// The regions that the host had unmapped before some time.
+    pub fn gone(&self, before: u64) -> Vec<&'static Region> {
+        if !self.some_gone.swap(false, Ordering::AcqRel) {
+            return Vec::new();
+        }
+        let (gone, later): (Vec<_>, Vec<_>) =
+            self.all().filter(|region| region.gone() != NEVER).partition(|region| region.gone() <= before);
+        if !later.is_empty() {
+            self.some_gone.store(true, Ordering::Release);
+        }
+        gone
+    }
+
     /// Permission bits of the files.
     pub fn mode(&self) -> u32 {
         lock(&self.settings).mode
@@ -199,7 +224,13 @@ impl Regions {
 
     /// Whether something of a range belongs to a region.
     fn overlap(&self, start: u64, end: u64) -> bool {
-        self.all().any(|region| region.start < end && start < region.start + region.max_len)
+        let overlaps = |region: &Region| region.start < end && start < region.start + region.max_len;
+        self.all().any(|region| overlaps(region) && region.gone() == NEVER)
+    }
+
+    /// Whether there can be one more.
+    fn have_room(&self) -> bool {
+        self.places.iter().any(|place| place.load(Ordering::Relaxed).is_null())
     }
 
     /// Makes a region known. It cannot be taken back, only ended.
@@ -223,6 +254,26 @@ impl Regions {
             let _ = place.compare_exchange(old, std::ptr::null_mut(), Ordering::AcqRel, Ordering::Relaxed);
         }
         self.watch();
+    }
+
+    /// Whether any of a region still is a mapping of its file. Else it is none any more.
+    fn check(&self, status: &Status, region: &Region, maps: &[Mapping]) -> bool {
+        let inode = lock(&region.naming).file.as_ref().map(|file| file.identity().inode);
+        let is_part = |mapping: &Mapping| mapping.start < region.end() && region.start < mapping.end;
+        let is_mapped = maps.iter().any(|mapping| Some(mapping.inode) == inode && is_part(mapping));
+        if !is_mapped {
+            // What is registered from now on is stamped later.
+            region.gone.store(status.clock.now(), Ordering::Release);
+            self.some_gone.store(true, Ordering::Release);
+        }
+        is_mapped
+    }
+
+    /// Looks after regions that the host may have unmapped, given everything that is mapped.
+    fn check_all(&self, status: &Status, maps: &[Mapping]) {
+        for region in self.all().filter(|region| region.gone() == NEVER && !region.is_beyond_doubt()) {
+            self.check(status, region, maps);
+        }
     }
 
     /// Before code is registered: sees to it that samples of it will not be taken for dead code, or of no code at all.
@@ -262,7 +313,8 @@ impl Regions {
     #[inline(never)]
     pub fn after_range(&self, status: &Status, addr: u64, size: u64) {
         let end = addr.saturating_add(size);
-        for region in self.all().filter(|region| region.start < end && addr < region.end()) {
+        let overlaps = |region: &&Region| region.start < end && addr < region.end() && region.gone() == NEVER;
+        for region in self.all().filter(overlaps) {
             let (start, end) = (addr.max(region.start), end.min(region.end()));
             region.is_suspect.store(true, Ordering::Relaxed);
             region.mark_dead(status, start, end - start);
@@ -280,6 +332,14 @@ impl Region {
     }
 
     fn holds(&self, addr: u64, size: u64) -> bool {
+        self.spans(addr, size) && self.gone() == NEVER
+    }
+
+    fn gone(&self) -> u64 {
+        self.gone.load(Ordering::Acquire)
+    }
+
+    fn spans(&self, addr: u64, size: u64) -> bool {
         addr >= self.start && addr.checked_add(size).is_some_and(|end| end <= self.end())
     }
 
@@ -300,23 +360,14 @@ impl Region {
         self.marks.set(addr - self.start, size, generation);
     }
 
-    /// Whether the host has left the memory as it was, as far as there is doubt. Forgets a region that is not there any more.
-    fn is_there(&'static self, regions: &Regions, status: &Status) -> bool {
-        if !self.is_suspect.swap(false, Ordering::Relaxed) || matches!(self.kind, Kind::TwoViews { .. }) {
-            return true;
-        }
-        if self.is_mapped() {
-            return true;
-        }
-        regions.end(status, self);
-        false
+    /// Whether the host has left the memory as it was, as far as there is doubt.
+    fn is_there(&self, regions: &Regions, status: &Status) -> bool {
+        self.is_beyond_doubt() || regions.check(status, self, &maps::within(self.start, self.end()).unwrap_or_default())
     }
 
-    /// Whether any of it is still a mapping of its file.
-    pub fn is_mapped(&self) -> bool {
-        let inode = lock(&self.naming).file.as_ref().map(|file| file.identity().inode);
-        let maps = crate::sys::maps::within(self.start, self.end()).unwrap_or_default();
-        inode.is_some_and(|inode| maps.iter().any(|mapping| mapping.inode == inode))
+    /// Whether the host has had no reason to give the memory back. Asked once.
+    fn is_beyond_doubt(&self) -> bool {
+        matches!(self.kind, Kind::TwoViews { .. }) || !self.is_suspect.swap(false, Ordering::Relaxed)
     }
 
     /// Gives the file another name, and tells perf. Not before the writer can keep up with it, unless that asks for it.
@@ -427,6 +478,7 @@ impl Region {
             is_in_use: AtomicBool::new(false),
             live: AtomicI64::new(0),
             is_suspect: AtomicBool::new(false),
+            gone: AtomicU64::new(NEVER),
             is_unwell: AtomicBool::new(parts.file.is_none()),
             not_before: AtomicU64::new(0),
             switched: AtomicU64::new(NEVER),

@@ -40,10 +40,26 @@ pub struct RegionCode {
 }
 
 impl Ledger {
-    /// The region that code goes to.
-    pub(super) fn region_of(&self, addr: u64, size: u64) -> Option<&'static Region> {
-        let is_wanted = self.alive && self.status.regions.are_watching() && self.status.sinks().has(Sinks::REGION);
-        self.status.regions.find(addr, size).filter(|_| is_wanted)
+    /// The region that code goes to that was registered at a time.
+    pub(super) fn region_of(&mut self, addr: u64, size: u64, time: u64) -> Option<&'static Region> {
+        if !self.alive || !self.status.regions.are_watching() || !self.status.sinks().has(Sinks::REGION) {
+            return None;
+        }
+        self.end_gone(time);
+        self.status.regions.find_at(addr, size, time)
+    }
+
+    /// Regions that the host had unmapped before some time, of which everything has been seen.
+    fn end_gone(&mut self, before: u64) {
+        for region in self.status.regions.gone(before) {
+            while let Some(switch) = region.next_switch(before) {
+                self.close_generation(region, &switch);
+            }
+            let path = self.status.regions.end_gone(&self.status, region);
+            self.regions.registry.forget_dead_in(region.start, region.end());
+            let bytes = std::fs::metadata(&path).map_or(0, |data| std::os::unix::fs::MetadataExt::blocks(&data) * 512);
+            self.keep(path, bytes);
+        }
     }
 
     /// How much code is live, in regions or not.
@@ -77,7 +93,7 @@ impl Ledger {
         let is_in_region = self.regions.registry.is_live(event.id);
         let from = if is_in_region { &mut self.regions.registry } else { &mut self.registry };
         let Some(size) = from.size_of(event.id) else { return false };
-        let to = self.region_of(event.addr, size);
+        let to = self.region_of(event.addr, size, event.timestamp);
         if to.is_none() && !is_in_region {
             return false;
         }
@@ -157,7 +173,7 @@ impl Ledger {
         for id in code.live_by_place().into_iter().flatten() {
             let (Some(live), Some(name)) = (code.get(id), code.name_of(id)) else { continue };
             let preface = code.preface_of(id);
-            match self.region_of(live.addr, live.size) {
+            match self.region_of(live.addr, live.size, time) {
                 Some(region) => self.enter(region, id, time, &live, name, preface, &[]),
                 None => {
                     self.registry.insert(id, &live, name, &mut Vec::new());
@@ -202,6 +218,12 @@ impl Ledger {
         file.snapshot(to, lives, build_id())?;
         let bytes = len.metadata().map_or(0, |data| std::os::unix::fs::MetadataExt::blocks(&data) * 512);
         self.status.counters.region_bytes.add(bytes);
+        self.keep(path, bytes);
+        Ok(())
+    }
+
+    /// Keeps a file that does not change any more, for profiles that have samples of it, and in its place not the oldest ones.
+    fn keep(&mut self, path: PathBuf, bytes: u64) {
         self.regions.old.push_back((path, bytes));
         self.regions.old_bytes += bytes;
         while self.regions.old.len() > OLD_FILES || self.regions.old_bytes > OLD_BYTES {
@@ -209,7 +231,6 @@ impl Ledger {
             self.regions.old_bytes -= bytes;
             let _ = std::fs::remove_file(path);
         }
-        Ok(())
     }
 
     /// Writes a file anew: what lives, and the names of what was there last.
@@ -233,6 +254,7 @@ impl Ledger {
         }
         let status = self.status.clone();
         let (mut have_work, mut left_out) = (false, 0);
+        self.end_gone(until);
         for region in status.regions.all() {
             while let Some(switch) = region.next_switch(until) {
                 self.close_generation(region, &switch);

@@ -1,18 +1,18 @@
 //! What a process that was profiled leaves in /tmp.
 
-/// Removes a process's files from /tmp when dropped: map, dump and the objects that `perf inject` wrote.
+/// Removes a process's files from /tmp when dropped: map, dump, regions, and the objects that `perf inject` wrote.
 pub struct TmpFiles(pub u32);
 
 impl Drop for TmpFiles {
     fn drop(&mut self) {
         let pid = self.0;
         let _ = std::fs::remove_file(format!("/tmp/perf-{pid}.map"));
-        let (prefix, dump) = (format!("jitted-{pid}-"), format!("{pid}.dump"));
+        let (prefix, region, dump) = (format!("jitted-{pid}-"), format!("jit-{pid}-"), format!("{pid}.dump"));
         for entry in std::fs::read_dir("/tmp").into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             // Where several libraries write, the number has zeros before it.
             let is_dump = name.strip_prefix("jit-").is_some_and(|name| name.trim_start_matches('0') == dump);
-            if is_dump || name.starts_with(&prefix) {
+            if is_dump || name.starts_with(&prefix) || name.starts_with(&region) {
                 let _ = std::fs::remove_file(entry.path());
             }
         }
