@@ -92,9 +92,9 @@ pub struct Region {
     marks: Marks,
     /// Counts what `marks` are compared with.
     generation: AtomicU32,
-    /// Code has been registered since the file got its last name.
+    /// Code has been registered since the file got its last name, where that may have to be another one soon.
     is_in_use: AtomicBool,
-    /// Callers' count of live code.
+    /// Callers' count of live code, where the host may unmap it.
     live: AtomicI64,
     /// The host may have unmapped it meanwhile.
     is_suspect: AtomicBool,
@@ -196,7 +196,7 @@ impl Regions {
 
     /// The regions that the host had unmapped before some time.
     pub fn gone(&self, before: u64) -> Vec<&'static Region> {
-        if !self.some_gone.swap(false, Ordering::AcqRel) {
+        if !self.some_gone.load(Ordering::Relaxed) || !self.some_gone.swap(false, Ordering::AcqRel) {
             return Vec::new();
         }
         let (gone, later): (Vec<_>, Vec<_>) =
@@ -271,38 +271,39 @@ impl Regions {
 
     /// Looks after regions that the host may have unmapped, given everything that is mapped.
     fn check_all(&self, status: &Status, maps: &[Mapping]) {
-        for region in self.all().filter(|region| region.gone() == NEVER && !region.is_beyond_doubt()) {
+        let in_doubt = |region: &&Region| region.gone() == NEVER && region.is_suspect.swap(false, Ordering::Relaxed);
+        for region in self.all().filter(in_doubt) {
             self.check(status, region, maps);
         }
     }
 
-    /// Before code is registered: sees to it that samples of it will not be taken for dead code, or of no code at all.
-    #[cold]
+    /// Before code is registered: sees to it that samples of it will not be taken for dead code, or of no code at all. This is part
+    /// of what each registration costs: no lock, and what threads share is written to only where it changes.
     #[inline(never)]
     pub fn before_code(&self, status: &Status, addr: u64, size: u64) {
-        let known = self.find(addr, size).filter(|region| region.is_there(self, status));
-        let region = match known {
-            Some(region) => region,
-            None if self.adopting.load(Ordering::Relaxed) => match quietly(|| self.adopt_around(status, addr, size)) {
-                Some(region) => region,
-                None => return,
-            },
-            None => return,
-        };
-        region.live.fetch_add(1, Ordering::Relaxed);
-        let generation = region.generation.load(Ordering::Relaxed);
-        if region.marks.any(addr - region.start, size, generation) {
-            region.switch(status, false);
+        match self.find(addr, size) {
+            Some(region) if !region.is_suspect.load(Ordering::Relaxed) => region.take(status, addr, size),
+            known => self.before_doubtful_code(status, addr, size, known),
         }
-        region.is_in_use.store(true, Ordering::Relaxed);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn before_doubtful_code(&self, status: &Status, addr: u64, size: u64, known: Option<&'static Region>) {
+        let region = match known.filter(|region| region.is_there(self, status)) {
+            None if self.adopting.load(Ordering::Relaxed) => quietly(|| self.adopt_around(status, addr, size)),
+            region => region,
+        };
+        if let Some(region) = region {
+            region.take(status, addr, size);
+        }
     }
 
     /// Code is gone, or moves away.
-    #[cold]
     #[inline(never)]
     pub fn after_code(&self, status: &Status, addr: u64, size: u64) {
         let Some(region) = self.find(addr, size) else { return };
-        if region.live.fetch_sub(1, Ordering::Relaxed) <= 1 {
+        if matches!(region.kind, Kind::Private { .. }) && region.live.fetch_sub(1, Ordering::Relaxed) <= 1 {
             region.is_suspect.store(true, Ordering::Relaxed);
         }
         region.mark_dead(status, addr, size);
@@ -316,7 +317,9 @@ impl Regions {
         let overlaps = |region: &&Region| region.start < end && addr < region.end() && region.gone() == NEVER;
         for region in self.all().filter(overlaps) {
             let (start, end) = (addr.max(region.start), end.min(region.end()));
-            region.is_suspect.store(true, Ordering::Relaxed);
+            if matches!(region.kind, Kind::Private { .. }) {
+                region.is_suspect.store(true, Ordering::Relaxed);
+            }
             region.mark_dead(status, start, end - start);
         }
     }
@@ -348,6 +351,19 @@ impl Region {
         self.start - self.base
     }
 
+    /// Code is about to be registered.
+    fn take(&self, status: &Status, addr: u64, size: u64) {
+        if matches!(self.kind, Kind::Private { .. }) {
+            self.live.fetch_add(1, Ordering::Relaxed);
+            if !self.is_in_use.load(Ordering::Relaxed) {
+                self.is_in_use.store(true, Ordering::Relaxed);
+            }
+        }
+        if self.marks.any(addr - self.start, size, self.generation.load(Ordering::Relaxed)) {
+            self.switch(status, false);
+        }
+    }
+
     fn mark_dead(&self, status: &Status, addr: u64, size: u64) {
         // Where the host's own mprotect tells perf of a new name, that has to be there before: with the first code that goes.
         let generation = match self.kind {
@@ -362,15 +378,12 @@ impl Region {
 
     /// Whether the host has left the memory as it was, as far as there is doubt.
     fn is_there(&self, regions: &Regions, status: &Status) -> bool {
-        self.is_beyond_doubt() || regions.check(status, self, &maps::within(self.start, self.end()).unwrap_or_default())
-    }
-
-    /// Whether the host has had no reason to give the memory back. Asked once.
-    fn is_beyond_doubt(&self) -> bool {
-        matches!(self.kind, Kind::TwoViews { .. }) || !self.is_suspect.swap(false, Ordering::Relaxed)
+        let maps = || maps::within(self.start, self.end()).unwrap_or_default();
+        !self.is_suspect.swap(false, Ordering::Relaxed) || regions.check(status, self, &maps())
     }
 
     /// Gives the file another name, and tells perf. Not before the writer can keep up with it, unless that asks for it.
+    #[cold]
     pub fn switch(&self, status: &Status, at_once: bool) {
         if matches!(self.kind, Kind::Private { never_flips: true, .. }) {
             return;
