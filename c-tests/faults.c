@@ -97,6 +97,15 @@ int main(int argc, char **argv) {
   } else {
     CHECK(strcmp(what, "hold") == 0);
     sinks(0);
+    jitsym_options options = test_options();
+    jitsym *session = NULL;
+    CHECK_OK(jitsym_init(&options, &session));
+    jitsym_region_options wanted;
+    memset(&wanted, 0, sizeof wanted);
+    wanted.struct_size = sizeof wanted;
+    wanted.size = 4096;
+    jitsym_region region = {sizeof region, NULL, NULL, 0};
+    CHECK_OK(jitsym_region_create(session, &wanted, &region));
     puts("holding");
     fflush(stdout);
     CHECK(getchar() == EOF);

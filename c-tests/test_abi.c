@@ -82,7 +82,22 @@ FIELD(jitsym_move_target, free_after, 24);
 FIELD(jitsym_move_target, flags, 32);
 FIELD(jitsym_move_target, reserved, 36);
 
-SIZE(jitsym_stats, 216);
+SIZE(jitsym_region_options, 48);
+FIELD(jitsym_region_options, struct_size, 0);
+FIELD(jitsym_region_options, size, 8);
+FIELD(jitsym_region_options, max_size, 16);
+FIELD(jitsym_region_options, alignment, 24);
+FIELD(jitsym_region_options, near_addr, 32);
+FIELD(jitsym_region_options, flags, 40);
+FIELD(jitsym_region_options, reserved, 44);
+
+SIZE(jitsym_region, 32);
+FIELD(jitsym_region, struct_size, 0);
+FIELD(jitsym_region, exec, 8);
+FIELD(jitsym_region, write, 16);
+FIELD(jitsym_region, size, 24);
+
+SIZE(jitsym_stats, 264);
 FIELD(jitsym_stats, struct_size, 0);
 FIELD(jitsym_stats, sinks_running, 8);
 FIELD(jitsym_stats, sinks_failed, 12);
@@ -112,6 +127,12 @@ FIELD(jitsym_stats, jitdump_lost, 184);
 FIELD(jitsym_stats, jitdump_held, 192);
 FIELD(jitsym_stats, jitdump_rewrites, 200);
 FIELD(jitsym_stats, map_omitted, 208);
+FIELD(jitsym_stats, regions, 216);
+FIELD(jitsym_stats, region_code, 224);
+FIELD(jitsym_stats, region_bytes, 232);
+FIELD(jitsym_stats, region_generations, 240);
+FIELD(jitsym_stats, region_late, 248);
+FIELD(jitsym_stats, region_refused, 256);
 #endif
 
 /* Foreign function interfaces declare enumerations as int. */
@@ -122,6 +143,7 @@ SIZE(jitsym_init_flag, sizeof(int));
 SIZE(jitsym_map_dialect, sizeof(int));
 SIZE(jitsym_unwind_kind, sizeof(int));
 SIZE(jitsym_code_flag, sizeof(int));
+SIZE(jitsym_region_flag, sizeof(int));
 SIZE(jitsym_spool_state, sizeof(int));
 SIZE(jitsym_id, 8);
 
@@ -130,6 +152,7 @@ NUMBER(JITSYM_DIR_MAX, 1023);
 NUMBER(JITSYM_CODE_SIZE_MAX, 0x7fffffff);
 NUMBER(JITSYM_SINK_MAP, 1);
 NUMBER(JITSYM_SINK_JITDUMP, 2);
+NUMBER(JITSYM_SINK_REGION, 4);
 NUMBER(JITSYM_INIT_ENV_WINS, 1);
 NUMBER(JITSYM_INIT_OFF_BY_DEFAULT, 2);
 NUMBER(JITSYM_INIT_NO_UNWIND, 4);
@@ -140,7 +163,12 @@ NUMBER(JITSYM_INIT_NO_SPOOL, 64);
 NUMBER(JITSYM_INIT_RECOVER, 128);
 NUMBER(JITSYM_INIT_FORK_NOW, 256);
 NUMBER(JITSYM_INIT_FORK_ALONE, 512);
+NUMBER(JITSYM_INIT_REMOVE_FILES, 1024);
+NUMBER(JITSYM_INIT_REMEMBER, 2048);
+NUMBER(JITSYM_INIT_ADOPT, 4096);
 NUMBER(JITSYM_CODE_STABLE, 1);
+NUMBER(JITSYM_REGION_ONE_VIEW, 1);
+NUMBER(JITSYM_REGION_HUGE_PAGES, 2);
 NUMBER(JITSYM_SPOOL_NONE, 0);
 NUMBER(JITSYM_SPOOL_SHARED, 1);
 NUMBER(JITSYM_SPOOL_PARTLY, 2);
@@ -194,6 +222,10 @@ static const struct {
     STATUS(33, JITSYM_ERR_WRITER),
     STATUS(34, JITSYM_ERR_FORBIDDEN),
     STATUS(35, JITSYM_ERR_LIBRARY),
+    STATUS(36, JITSYM_ERR_NOT_PLAIN),
+    STATUS(37, JITSYM_ERR_LOCKED),
+    STATUS(38, JITSYM_ERR_REGION),
+    STATUS(39, JITSYM_ERR_ALIGNMENT),
 };
 
 enum { STATUS_COUNT = sizeof statuses / sizeof statuses[0] };
@@ -291,6 +323,44 @@ static void test_sizes(void) {
   for (size_t i = sizeof stats; i < sizeof room; i++) {
     CHECK(room[i] == 0xa5);
   }
+  /* A program that was compiled before there were regions gets what it knows, and not a byte more. */
+  static const size_t older[] = {offsetof(jitsym_stats, jitdump_lost), offsetof(jitsym_stats, regions),
+                                 offsetof(jitsym_stats, region_code)};
+  for (size_t number = 0; number < sizeof older / sizeof older[0]; number++) {
+    memset(room, 0xa5, sizeof room);
+    memcpy(room, &older[number], sizeof older[number]);
+    CHECK_OK(jitsym_get_stats(session, (jitsym_stats *)(void *)room));
+    jitsym_stats some = stats;
+    some.struct_size = older[number];
+    CHECK(memcmp(room, &some, older[number]) == 0);
+    for (size_t i = older[number]; i < sizeof room; i++) {
+      CHECK(room[i] == 0xa5);
+    }
+  }
+
+  jitsym_region_options wanted;
+  memset(&wanted, 0, sizeof wanted);
+  wanted.struct_size = sizeof wanted - 1;
+  wanted.size = 1;
+  jitsym_region region;
+  memset(&region, 0xa5, sizeof region);
+  region.struct_size = sizeof region;
+  CHECK_STATUS(JITSYM_ERR_STRUCT_SIZE, jitsym_region_create(session, &wanted, &region));
+  wanted.struct_size = sizeof wanted;
+  region.struct_size = sizeof region - 1;
+  CHECK_STATUS(JITSYM_ERR_STRUCT_SIZE, jitsym_region_create(session, &wanted, &region));
+  CHECK(region.size == UINT64_C(0xa5a5a5a5a5a5a5a5));
+  /* What a newer header has behind the fields that this library knows is left as it was. */
+  memset(room, 0xa5, sizeof room);
+  region.struct_size = sizeof region + 8;
+  memcpy(room, &region.struct_size, sizeof region.struct_size);
+  CHECK_OK(jitsym_region_create(session, &wanted, (jitsym_region *)(void *)room));
+  memcpy(&region, room, sizeof region);
+  CHECK(region.struct_size == sizeof region + 8 && region.size > 0 && region.exec != NULL && region.write != NULL);
+  for (size_t i = sizeof region; i < sizeof room; i++) {
+    CHECK(room[i] == 0xa5);
+  }
+  CHECK_OK(jitsym_region_release(session, region.exec));
   CHECK_OK(jitsym_close(session));
 }
 

@@ -49,6 +49,19 @@ static void test_absent(void) {
   CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_last_error(session, buffer, sizeof buffer));
   CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_path(session, JITSYM_SINK_MAP, buffer, sizeof buffer));
   CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_unwind_size(NULL, 16, &size));
+  jitsym_region_options wanted;
+  jitsym_region region;
+  memset(&wanted, 0, sizeof wanted);
+  memset(&region, 0, sizeof region);
+  wanted.struct_size = sizeof wanted;
+  wanted.size = 4096;
+  region.struct_size = sizeof region;
+  CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_region_create(session, &wanted, &region));
+  CHECK(region.exec == NULL && region.write == NULL && region.size == 0);
+  CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_region_adopt(session, buffer, 4096));
+  CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_region_grow(session, buffer, 4096));
+  CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_region_discard(session, buffer, 4096));
+  CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_region_release(session, buffer));
   CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_close(session));
   CHECK(session == NULL && id == 17 && size == 18 && strcmp(buffer, "untouched") == 0);
   CHECK(strcmp(jitsym_status_name(JITSYM_ERR_LIBRARY), "JITSYM_ERR_LIBRARY") == 0);
@@ -56,6 +69,26 @@ static void test_absent(void) {
   CHECK(jitsym_status_name(JITSYM_ERR_NULL)[0] != 0 && jitsym_status_text(JITSYM_ERR_NULL)[0] != 0);
   CHECK(jitsym_version()[0] == 0 && jitsym_version_number() == 0);
   CHECK_STATUS(JITSYM_ERR_LIBRARY, other_file_registers(session, &code));
+}
+
+/* Memory from the library, and taken back. */
+static void use_region(jitsym *session) {
+  jitsym_region_options wanted;
+  jitsym_region region;
+  memset(&wanted, 0, sizeof wanted);
+  wanted.struct_size = sizeof wanted;
+  wanted.size = 1;
+  wanted.max_size = 1 << 20;
+  region.struct_size = sizeof region;
+  CHECK_OK(jitsym_region_create(session, &wanted, &region));
+  CHECK(region.size > 0 && region.exec != region.write);
+  memcpy(region.write, "region", 7);
+  CHECK(strcmp((const char *)region.exec, "region") == 0);
+  CHECK_OK(jitsym_region_grow(session, region.exec, 1 << 16));
+  CHECK_OK(jitsym_region_discard(session, region.exec, region.size));
+  CHECK(*(const char *)region.exec == 0);
+  CHECK_STATUS(JITSYM_ERR_REGION, jitsym_region_adopt(session, region.exec, region.size));
+  CHECK_OK(jitsym_region_release(session, region.exec));
 }
 
 /* The functions by their names in jitsym.h, through pointers too, and in another file, which is in C++. */
@@ -78,6 +111,7 @@ static void test_present(void) {
   struct map map = map_read(path);
   CHECK(strcmp(map_name(&map, 0x10000), "dl_code") == 0 && strcmp(map_name(&map, 0x11000), "dl_code") == 0);
   map_free(&map);
+  use_region(session);
   CHECK_OK(jitsym_close(session));
 }
 

@@ -25,6 +25,11 @@
   FUNCTION(jitsym_last_error)        \
   FUNCTION(jitsym_path)              \
   FUNCTION(jitsym_unwind_size)       \
+  FUNCTION(jitsym_region_create)     \
+  FUNCTION(jitsym_region_adopt)      \
+  FUNCTION(jitsym_region_grow)       \
+  FUNCTION(jitsym_region_discard)    \
+  FUNCTION(jitsym_region_release)    \
   FUNCTION(jitsym_status_text)       \
   FUNCTION(jitsym_status_name)       \
   FUNCTION(jitsym_version)           \
@@ -103,6 +108,19 @@ static void use(jitsym *session, uint64_t addr) {
   uint64_t room = 1;
   OK(lib.jitsym_unwind_size(&unwind, 64, &room));
   CHECK(room == 0);
+  jitsym_region_options wanted;
+  memset(&wanted, 0, sizeof wanted);
+  wanted.struct_size = sizeof wanted;
+  wanted.size = 1;
+  wanted.max_size = 1 << 20;
+  jitsym_region region = {sizeof region, NULL, NULL, 0};
+  OK(lib.jitsym_region_create(session, &wanted, &region));
+  memcpy(region.write, bytes, sizeof bytes);
+  CHECK(memcmp(region.exec, bytes, sizeof bytes) == 0);
+  OK(lib.jitsym_region_grow(session, region.exec, 1 << 16));
+  OK(lib.jitsym_region_discard(session, region.exec, region.size));
+  CHECK(lib.jitsym_region_adopt(session, region.exec, region.size) == JITSYM_ERR_REGION);
+  OK(lib.jitsym_region_release(session, region.exec));
   CHECK(lib.jitsym_version_number() == JITSYM_VERSION_NUMBER);
   CHECK(strlen(lib.jitsym_version()) >= 5);
   CHECK(strcmp(lib.jitsym_status_name(JITSYM_OK), "JITSYM_OK") == 0 && lib.jitsym_status_text(JITSYM_OK)[0] != 0);

@@ -50,6 +50,7 @@ static inline void test_begin(int argc, char **argv) {
   unsetenv("JITSYM_FORK");
   unsetenv("JITSYM_REMOVE");
   unsetenv("JITSYM_LATE");
+  unsetenv("JITSYM_ADOPT");
   unsetenv("JITSYM_MAP_MAX");
   unsetenv("JITSYM_JITDUMP_MAX");
   unsetenv("JITDUMPDIR");

@@ -51,6 +51,11 @@ extern "C" {
   FUNCTION(jitsym_last_error)          \
   FUNCTION(jitsym_path)                \
   FUNCTION(jitsym_unwind_size)         \
+  FUNCTION(jitsym_region_create)       \
+  FUNCTION(jitsym_region_adopt)        \
+  FUNCTION(jitsym_region_grow)         \
+  FUNCTION(jitsym_region_discard)      \
+  FUNCTION(jitsym_region_release)      \
   FUNCTION(jitsym_status_text)         \
   FUNCTION(jitsym_status_name)         \
   FUNCTION(jitsym_version)             \
@@ -176,6 +181,26 @@ static inline jitsym_status jitsym_dl_unwind_size(const jitsym_unwind *unwind, u
   JITSYM_DL_CALL(jitsym_unwind_size, JITSYM_ERR_LIBRARY, (unwind, code_size, out));
 }
 
+static inline jitsym_status jitsym_dl_region_create(jitsym *session, const jitsym_region_options *options, jitsym_region *out) {
+  JITSYM_DL_CALL(jitsym_region_create, JITSYM_ERR_LIBRARY, (session, options, out));
+}
+
+static inline jitsym_status jitsym_dl_region_adopt(jitsym *session, void *addr, uint64_t size) {
+  JITSYM_DL_CALL(jitsym_region_adopt, JITSYM_ERR_LIBRARY, (session, addr, size));
+}
+
+static inline jitsym_status jitsym_dl_region_grow(jitsym *session, void *exec, uint64_t size) {
+  JITSYM_DL_CALL(jitsym_region_grow, JITSYM_ERR_LIBRARY, (session, exec, size));
+}
+
+static inline jitsym_status jitsym_dl_region_discard(jitsym *session, void *addr, uint64_t size) {
+  JITSYM_DL_CALL(jitsym_region_discard, JITSYM_ERR_LIBRARY, (session, addr, size));
+}
+
+static inline jitsym_status jitsym_dl_region_release(jitsym *session, void *exec) {
+  JITSYM_DL_CALL(jitsym_region_release, JITSYM_ERR_LIBRARY, (session, exec));
+}
+
 static inline const char *jitsym_dl_status_text(int32_t status) {
   JITSYM_DL_CALL(jitsym_status_text, status == JITSYM_ERR_LIBRARY ? "the shared library was not found, or is another version"
                                                                  : "unknown, because the shared library is not loaded",
@@ -214,6 +239,11 @@ static inline uint32_t jitsym_dl_version_number(void) {
 #define jitsym_last_error jitsym_dl_last_error
 #define jitsym_path jitsym_dl_path
 #define jitsym_unwind_size jitsym_dl_unwind_size
+#define jitsym_region_create jitsym_dl_region_create
+#define jitsym_region_adopt jitsym_dl_region_adopt
+#define jitsym_region_grow jitsym_dl_region_grow
+#define jitsym_region_discard jitsym_dl_region_discard
+#define jitsym_region_release jitsym_dl_region_release
 #define jitsym_status_text jitsym_dl_status_text
 #define jitsym_status_name jitsym_dl_status_name
 #define jitsym_version jitsym_dl_version

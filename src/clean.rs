@@ -1,4 +1,4 @@
-//! Removes perf maps, jitdumps and spools of dead processes of this user, and nothing else.
+//! Removes perf maps, jitdumps, files of regions and spools of dead processes of this user, and nothing else.
 //!
 //! `/tmp` is full of other people's files, and a pid may be in use by another process, or by one that cannot be seen from
 //! here. So a file goes only if its name has exactly the form, it is this user's, has no other name, nobody with its pid
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use crate::sys::dir::Dir;
 use crate::sys::{file, process, spool};
 
-/// A file with the name of a map, a jitdump or a spool.
+/// A file with the name of a map, a jitdump, a region or a spool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cleaned {
     /// The file.
@@ -62,15 +62,34 @@ fn check(dir: &Dir, name: &OsStr, pid: u32, used: &HashSet<(u64, u64)>) -> io::R
     Ok(())
 }
 
-/// The pid in the name of a map, a jitdump, one of either that is being written anew, or a spool.
+/// The pid in the name of a map, a jitdump, one of either that is being written anew, a region or a spool.
 fn pid_in(name: &OsStr) -> Option<u32> {
     let text = std::str::from_utf8(name.as_bytes()).ok()?;
     if let Some(pid) = spool::pid_in(text) {
         return Some(pid);
     }
+    if let Some(digits) = region_pid(text) {
+        return pid_of(digits);
+    }
     let text = text.strip_prefix('.').map_or(Some(text), |hidden| hidden.strip_suffix(".new"))?;
     let between = |prefix, suffix| text.strip_prefix(prefix)?.strip_suffix(suffix);
-    let digits = between("perf-", ".map").or_else(|| between("jit-", ".dump"))?;
+    pid_of(between("perf-", ".map").or_else(|| between("jit-", ".dump"))?)
+}
+
+/// What stands for the pid in `jit-PID-N.so`, and in `jitted-PID-rN.so`, as it is in `/tmp`; or with the number of a generation
+/// behind N and a dot. (`jitted-PID-N.so` is what `perf inject` makes.)
+fn region_pid(text: &str) -> Option<&str> {
+    let text = text.strip_suffix(".so")?;
+    let (pid, rest) = match text.strip_prefix("jitted-") {
+        Some(text) => text.split_once("-r")?,
+        None => text.strip_prefix("jit-")?.split_once('-')?,
+    };
+    let is_number = |text: &str| text.parse::<u32>().is_ok_and(|number| number.to_string() == text);
+    let (number, generation) = rest.split_once('.').unwrap_or((rest, "1"));
+    (is_number(number) && is_number(generation)).then_some(pid)
+}
+
+fn pid_of(digits: &str) -> Option<u32> {
     let are_digits = digits.bytes().all(|byte| byte.is_ascii_digit());
     digits.parse().ok().filter(|&pid: &u32| are_digits && pid > 0 && pid <= i32::MAX as u32)
 }
@@ -88,6 +107,12 @@ mod tests {
             ".perf-17.map.new",
             ".jit-17.dump.new",
             "jitsym-17-2af-1c.spool",
+            "jit-17-0.so",
+            "jit-17-4711.so",
+            "jit-17-0.1.so",
+            "jit-17-12.345.so",
+            "jitted-17-r0.so",
+            "jitted-17-r12.345.so",
         ];
         for name in good {
             assert_eq!(pid_in(OsStr::new(name)), Some(17), "{name}");
@@ -104,6 +129,24 @@ mod tests {
             ".perf-17.map",
             "perf-99999999999.map",
             "jitted-17-1.so",
+            "jitted-17-r.so",
+            "jitted-17-r1.so.so",
+            "jitted-x-r1.so",
+            "jitted-17-rr1.so",
+            "jit-17-r1.so",
+            "jit-17.so",
+            "jit-17-.so",
+            "jit-17-1",
+            "jit-17-01.so",
+            "jit-17-+1.so",
+            "jit-17-1..so",
+            "jit-17-1.2.3.so",
+            "jit-17-1.x.so",
+            "jit-17-1-2.so",
+            "jit--17-1.so",
+            "jit-0-1.so",
+            "jit-17-99999999999.so",
+            ".jit-17-1.so.new",
             "jitsym-17.spool",
             "perf.data",
         ];

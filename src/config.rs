@@ -85,7 +85,9 @@ pub struct Options {
     pub remove_files: bool,
     /// Remember live code for sinks that are enabled later.
     pub remember: bool,
-    /// Adopt the memory that code is registered in.
+    /// Adopt the memory that code is registered in, if it is private and executable, as by
+    /// [`Session::adopt_region`](crate::Session::adopt_region). Who sets this promises for each registration what is said there: the
+    /// registering thread alone writes to that memory or changes its protection meanwhile.
     pub adopt: bool,
     /// The most bytes that the perf map may take.
     pub map_max: Option<u64>,

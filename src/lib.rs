@@ -88,6 +88,7 @@ pub use code::{Bytes, Code, FramePointer, Line, LineTable, Lines, MoveTarget, Sa
 pub use config::{clean_dirs, spool_dir, Fork, Options, Sinks};
 pub use error::{Error, Result};
 pub use format::perf_map::Dialect;
+pub use region::{CodeRegion, RegionOptions};
 pub use session::{flush_from_signal, last_error, Session};
 pub use spool::recover::{recover, Report};
 pub use unwind::room_needed as unwind_size;

@@ -12,7 +12,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::fork;
 use crate::process::{self, Process};
-use crate::region::{Created, Wanted};
+use crate::region::{CodeRegion, RegionOptions};
 use crate::sys::futex::keeping_errno;
 use crate::sys::{memory, thread};
 use crate::unwind::Source;
@@ -335,9 +335,13 @@ impl Ref {
         self.engine
     }
 
-    pub fn create_region(&self, wanted: &Wanted) -> Result<Created> {
+    pub fn create_region(&self, wanted: &RegionOptions) -> Result<CodeRegion> {
         let status = &self.engine.status;
-        self.outcome(thread::quietly(|| status.regions.create(status, wanted)))
+        let made = thread::quietly(|| status.regions.create(status, wanted))?;
+        self.still_open(made).inspect_err(|_| {
+            // Nobody learns of it.
+            let _ = status.regions.release(status, made.exec);
+        })
     }
 
     pub fn adopt_region(&self, addr: u64, size: u64) -> Result<()> {
@@ -413,6 +417,82 @@ impl Session {
     /// Stops sinks in a running process; `jitsym_disable` in C.
     pub fn disable(&self, sinks: Option<Sinks>) -> Result<()> {
         find(self.0)?.disable(sinks)
+    }
+
+    /// Makes a region of code memory: a mapping of an ELF file that the library writes, so that every profiler that reads ELF files
+    /// names the code in it with no further step; `jitsym_region_create` in C. Code in it is registered as elsewhere, with the
+    /// address where it runs.
+    ///
+    /// If the file cannot be had, which [`last_error`] explains, the memory is there all the same, and code in it goes to the
+    /// other sinks. It stays when the session is closed.
+    ///
+    /// ```
+    /// use jitsym::{Bytes, Code, Options, RegionOptions, Session};
+    ///
+    /// # let dir = std::env::temp_dir().join(format!("jitsym-doc-region-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&dir).unwrap();
+    /// # let options = Options { map_dir: Some(dir.clone()), jitdump_dir: Some(dir.clone()), ..Options::default() };
+    /// # /*
+    /// let options = Options::default();
+    /// # */
+    /// let session = Session::open(&options)?;
+    /// let near = std::ptr::from_ref(&session) as u64;
+    /// let region = session.create_region(&RegionOptions { size: 4096, max_size: 64 << 20, near, ..RegionOptions::default() })?;
+    /// # #[cfg(target_arch = "x86_64")]
+    /// let code = [0xb8, 42, 0, 0, 0, 0xc3]; // mov eax, 42; ret
+    /// # #[cfg(not(target_arch = "x86_64"))]
+    /// # let code = [0_u8; 4];
+    /// // SAFETY: the region is that large, and nobody else writes to it or runs what is there.
+    /// unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), region.write as *mut u8, code.len()) };
+    /// let id = session.register(&Code { bytes: Bytes::Here(&code), ..Code::new(region.exec, code.len() as u64, "answer") })?;
+    /// # #[cfg(target_arch = "x86_64")] {
+    /// // SAFETY: there is a function of this type.
+    /// let answer = unsafe { std::mem::transmute::<*const u8, extern "C" fn() -> u32>(region.exec as *const u8) };
+    /// assert_eq!(answer(), 42);
+    /// # }
+    /// session.unregister(id)?;
+    /// // SAFETY: nobody runs anything there any more.
+    /// unsafe { session.release_region(region.exec)? };
+    /// session.close()?;
+    /// # std::fs::remove_dir_all(&dir).unwrap();
+    /// # Ok::<(), jitsym::Error>(())
+    /// ```
+    pub fn create_region(&self, options: &RegionOptions) -> Result<CodeRegion> {
+        find(self.0)?.create_region(options)
+    }
+
+    /// Makes memory that the runtime has a region, whole pages of it: a private mapping of an ELF file with the same bytes and
+    /// protections takes its place; `jitsym_region_adopt` in C, where it is said what changes for the runtime.
+    ///
+    /// # Safety
+    /// During the call nobody writes to the memory or changes its protection, on any thread: what is written meanwhile may be
+    /// lost. Others may execute it.
+    pub unsafe fn adopt_region(&self, addr: u64, size: u64) -> Result<()> {
+        find(self.0)?.adopt_region(addr, size)
+    }
+
+    /// Makes a region with two views larger, at its end: up to `size` bytes in all. Nothing that is there moves;
+    /// `jitsym_region_grow` in C.
+    pub fn grow_region(&self, exec: u64, size: u64) -> Result<()> {
+        find(self.0)?.grow_region(exec, size)
+    }
+
+    /// Gives whole pages of a region back, which read zero afterwards; `jitsym_region_discard` in C.
+    ///
+    /// # Safety
+    /// Nobody runs code there, or has a reference to what lies there.
+    pub unsafe fn discard_region(&self, addr: u64, size: u64) -> Result<()> {
+        find(self.0)?.discard_region(addr, size)
+    }
+
+    /// Ends the region that begins here: one that was created is unmapped, one that was adopted becomes plain memory again, with the
+    /// same bytes and protections; `jitsym_region_release` in C.
+    ///
+    /// # Safety
+    /// Nobody runs code in memory that was created, or has a reference to what lies there, in either view. For memory that was
+    /// adopted the same holds as for [`adopt_region`](Session::adopt_region).
+    pub unsafe fn release_region(&self, exec: u64) -> Result<()> {
+        find(self.0)?.release_region(exec)
     }
 
     /// The path of the file that a sink writes; `jitsym_path` in C.

@@ -28,11 +28,15 @@ fn layout() {
         struct_size 0, addr 8, size 16, name 24, name_len 32, bytes 40, unwind 48, lines 56, line_count 64, line_size 72,
         free_after 80, flags 88, reserved 92,);
     frozen!(jitsym_move_target, 40, 8; struct_size 0, addr 8, bytes 16, free_after 24, flags 32, reserved 36,);
-    frozen!(jitsym_stats, 216, 8;
+    frozen!(jitsym_region_options, 48, 8;
+        struct_size 0, size 8, max_size 16, alignment 24, near_addr 32, flags 40, reserved 44,);
+    frozen!(jitsym_region, 32, 8; struct_size 0, exec 8, write 16, size 24,);
+    frozen!(jitsym_stats, 264, 8;
         struct_size 0, sinks_running 8, sinks_failed 12, registered 16, moved 24, unregistered 32, overwritten 40, live 48,
         dropped 56, unreadable 64, names_changed 72, not_free 80, jitdump_bytes 88, jitdump_records 96, map_bytes 104,
         map_entries 112, map_rewrites 120, map_forgotten 128, write_errors 136, memory 144, memory_held 152, waited 160,
-        recovered 168, spool 176, inherited 180, jitdump_lost 184, jitdump_held 192, jitdump_rewrites 200, map_omitted 208,);
+        recovered 168, spool 176, inherited 180, jitdump_lost 184, jitdump_held 192, jitdump_rewrites 200, map_omitted 208,
+        regions 216, region_code 224, region_bytes 232, region_generations 240, region_late 248, region_refused 256,);
 }
 
 #[test]
@@ -43,6 +47,7 @@ fn numbers() {
     assert_eq!(jitsym_limit::JITSYM_CODE_SIZE_MAX as u32, 0x7fff_ffff);
     assert_eq!(jitsym_sink::JITSYM_SINK_MAP as u32, 1);
     assert_eq!(jitsym_sink::JITSYM_SINK_JITDUMP as u32, 2);
+    assert_eq!(jitsym_sink::JITSYM_SINK_REGION as u32, 4);
     assert_eq!(jitsym_init_flag::JITSYM_INIT_ENV_WINS as u32, 1);
     assert_eq!(jitsym_init_flag::JITSYM_INIT_OFF_BY_DEFAULT as u32, 2);
     assert_eq!(jitsym_init_flag::JITSYM_INIT_NO_UNWIND as u32, 4);
@@ -55,7 +60,10 @@ fn numbers() {
     assert_eq!(jitsym_init_flag::JITSYM_INIT_FORK_ALONE as u32, 512);
     assert_eq!(jitsym_init_flag::JITSYM_INIT_REMOVE_FILES as u32, 1024);
     assert_eq!(jitsym_init_flag::JITSYM_INIT_REMEMBER as u32, 2048);
+    assert_eq!(jitsym_init_flag::JITSYM_INIT_ADOPT as u32, 4096);
     assert_eq!(jitsym_code_flag::JITSYM_CODE_STABLE as u32, 1);
+    assert_eq!(jitsym_region_flag::JITSYM_REGION_ONE_VIEW as u32, 1);
+    assert_eq!(jitsym_region_flag::JITSYM_REGION_HUGE_PAGES as u32, 2);
     assert_eq!(jitsym_spool_state::JITSYM_SPOOL_NONE as u32, 0);
     assert_eq!(jitsym_spool_state::JITSYM_SPOOL_SHARED as u32, 1);
     assert_eq!(jitsym_spool_state::JITSYM_SPOOL_PARTLY as u32, 2);

@@ -178,6 +178,10 @@ fn clean_removes_what_is_dead_and_ours() {
         format!(".perf-{dead}.map.new"),
         format!(".jit-{dead}.dump.new"),
         format!("jitsym-{dead}-1f-2e.spool"),
+        format!("jit-{dead}-0.so"),
+        format!("jit-{dead}-12.3.so"),
+        format!("jitted-{dead}-r0.so"),
+        format!("jitted-{dead}-r12.3.so"),
     ]
     .map(write)
     .into();
@@ -185,6 +189,10 @@ fn clean_removes_what_is_dead_and_ours() {
         format!("perf-{alive}.map"),
         format!("jit-{alive}.dump"),
         format!("jitsym-{alive}-1f-2e.spool"),
+        format!("jit-{alive}-0.so"),
+        format!("jitted-{alive}-r0.1.so"),
+        format!("jit-{dead}-0.1.2.so"),
+        format!("libjit-{dead}-0.so"),
         format!("perf-{dead}.map.old"),
         format!("perf-{dead}.data"),
         format!("jitted-{dead}-1.so"),
@@ -261,7 +269,8 @@ fn clean_after_a_real_process() {
         let said = clean(dir, &[]);
         assert!(!said.is_empty() && said.iter().all(|line| line.starts_with("kept ")), "{said:?}");
     }
-    assert_eq!((count(&dir), count(&spools)), (2, 1));
+    // Map, jitdump and the file of a region; the spool.
+    assert_eq!((count(&dir), count(&spools)), (3, 1));
     holder.kill().expect("kill");
     holder.wait().expect("end");
     clean(&dir, &[]);

@@ -138,6 +138,16 @@ impl Session {
         });
     }
 
+    /// Brings the files to their end.
+    pub fn close(&self) {
+        // SAFETY: the types are those of the header.
+        ok(unsafe {
+            let close: unsafe extern "C" fn(*mut jitsym) -> jitsym_status =
+                mem::transmute(symbol(self.library, c"jitsym_close"));
+            close(self.session)
+        });
+    }
+
     pub fn stats(&self) -> jitsym_stats {
         let mut stats = jitsym_stats { struct_size: size_of::<jitsym_stats>(), ..Default::default() };
         // SAFETY: the types are those of the header, and `struct_size` bytes are writable.

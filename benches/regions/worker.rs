@@ -1,6 +1,7 @@
 //! One measurement, in a process of its own: `worker LIBRARY DIRECTORY TASK...`.
 
 use std::ffi::CString;
+use std::fs::DirEntry;
 use std::mem::MaybeUninit;
 use std::path::Path;
 use std::time::Duration;
@@ -176,11 +177,15 @@ fn writer(session: &Session, dir: &Path, kind: &str, count: usize, order: &str, 
     session.flush();
     let ns = others_ns() - begin;
     check(session, kind, count);
-    let files = std::fs::read_dir(dir).expect("directory").flatten();
-    let blocks = |entry: std::fs::DirEntry| std::os::unix::fs::MetadataExt::blocks(&entry.metadata().expect("file"));
-    let is_object = |entry: &std::fs::DirEntry| entry.path().extension().is_some_and(|extension| extension == "so");
-    let bytes: u64 = files.filter(is_object).map(|entry| blocks(entry) * 512).sum();
-    // The code itself is not counted.
-    let bytes = bytes.saturating_sub(text.next_multiple_of(64 << 10));
-    Figures::from([("ns".into(), ns / count as f64), ("bytes".into(), bytes as f64 / count as f64)])
+    let sizes = || {
+        let files = std::fs::read_dir(dir).expect("directory").flatten();
+        let is_object = |entry: &DirEntry| entry.path().extension().is_some_and(|extension| extension == "so");
+        let blocks = |entry: DirEntry| std::os::unix::fs::MetadataExt::blocks(&entry.metadata().expect("file"));
+        let bytes: u64 = files.filter(is_object).map(|entry| blocks(entry) * 512).sum();
+        // The code itself is not counted.
+        bytes.saturating_sub(text.next_multiple_of(64 << 10)) as f64 / count as f64
+    };
+    let meanwhile = sizes();
+    session.close();
+    Figures::from([("ns".into(), ns / count as f64), ("meanwhile".into(), meanwhile), ("bytes".into(), sizes())])
 }

@@ -19,11 +19,12 @@ static uint8_t *mapped(size_t size, int protection, int flags, int file) {
 }
 
 /* The addresses are the guest's until the end, because nothing else may come to lie where samples were taken. */
-struct region new_region(enum region_kind kind, size_t size) {
+struct region plain_region(enum region_kind kind, size_t size) {
   struct region region;
   int writable = PROT_READ | PROT_WRITE, file;
 
   region.size = size;
+  region.created = 0;
   if (kind == REGION_MEMFD) {
     file = memfd_create("code", MFD_CLOEXEC);
     if (file < 0 || ftruncate(file, (off_t)size) != 0) {
@@ -39,11 +40,60 @@ struct region new_region(enum region_kind kind, size_t size) {
   return region;
 }
 
+struct region create_region(size_t size, size_t max_size, uint32_t flags) {
+  jitsym_region_options options;
+  jitsym_region created;
+  struct region region;
+
+  memset(&options, 0, sizeof options);
+  options.struct_size = sizeof options;
+  options.size = size;
+  options.max_size = max_size;
+  options.flags = flags;
+  memset(&created, 0, sizeof created);
+  created.struct_size = sizeof created;
+  check(jitsym_region_create(session, &options, &created), "jitsym_region_create");
+  if (created.size < size) {
+    fail("the region is smaller than was asked for");
+  }
+  region.run = created.exec;
+  region.write = created.write;
+  region.size = size;
+  region.created = 1;
+  return region;
+}
+
+void adopt_region(const struct region *region) {
+  check(jitsym_region_adopt(session, region->run, region->size), "jitsym_region_adopt");
+}
+
+struct region new_region(enum region_kind kind, size_t size) {
+  if (option.memory == CREATED_REGIONS) {
+    return create_region(size, 0, kind == REGION_W_XOR_X ? JITSYM_REGION_ONE_VIEW : 0);
+  }
+  /* Whole pages, as the library adopts them. */
+  struct region region = plain_region(kind, (size + 4095) / 4096 * 4096);
+  if (option.memory == ADOPTED_REGIONS) {
+    if (kind == REGION_W_XOR_X) {
+      protect(&region, 0);
+    }
+    adopt_region(&region);
+  }
+  return region;
+}
+
 void map_anew(const struct region *region) {
+  if (region->created) {
+    check(jitsym_region_discard(session, region->run, region->size), "jitsym_region_discard");
+    return;
+  }
   if (munmap(region->run, region->size) != 0 ||
       mmap(region->run, region->size, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE,
            -1, 0) != region->run) {
     fail("cannot map memory anew");
+  }
+  if (option.memory == ADOPTED_REGIONS) {
+    adopt_region(region);
   }
 }
 
@@ -55,7 +105,7 @@ void protect(const struct region *region, int writable) {
 
 size_t gap_behind(struct function *f, enum gap gap) {
   uint64_t size = 0;
-  if (gap == NO_GAP) {
+  if (gap == NO_GAP || option.sinks == JITSYM_SINK_REGION) {
     return 0;
   }
   if (f->eh_style != EH_NONE) {

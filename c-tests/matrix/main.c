@@ -3,10 +3,13 @@
  * what a reader of its profile ought to find.
  *
  *   matrix_jit list
- *   matrix_jit SCENARIO [truth=FILE] [dir=DIR] [sinks=map|jitdump|both] [seconds=S] [count=N] [wait=0|1] [hold=0|1]
+ *   matrix_jit SCENARIO [truth=FILE] [dir=DIR] [sinks=map|jitdump|both|region] [memory=plain|created|adopted] [seconds=S]
+ *              [count=N] [wait=0|1] [hold=0|1]
  *
  *   truth    where the truth goes; standard output
  *   dir      directory of the library's files; what the library takes by itself
+ *   memory   what code lies in, where the scenario leaves it open: plain, or with sinks=region regions that the library has
+ *            made or adopted
  *   seconds  CPU time to burn, 2
  *   count    functions of the scenario `many`, 50000
  *   wait     1: prints "ready" and waits for a byte on standard input before it runs anything
@@ -15,6 +18,7 @@
  * The truth is lines of fields separated by tabs. Times are CLOCK_MONOTONIC in nanoseconds; addresses, sizes and offsets
  * lower-case hexadecimal.
  *   pid N | path map|jitdump|source FILE | option KEY VALUE      first, and flushed before "ready"
+ *   path region FILE                                             of the last region; behind all that ran
  *   code ID ADDR SIZE FROM TO NAME                               TO 0: to the end
  *   alias ID NAME | line ID OFFSET LINE FILE | hotline ID LINE
  *   run TID FROM TO STACK                                        innermost first: ID, `*C-FUNCTION`, `?`
@@ -40,7 +44,7 @@ struct options option = {
 jitsym *session;
 
 static const struct scenario *const groups[] = {
-    layout_scenarios, stack_scenarios, life_scenarios, name_scenarios, size_scenarios, process_scenarios,
+    layout_scenarios, stack_scenarios, life_scenarios, name_scenarios, size_scenarios, process_scenarios, region_scenarios,
 };
 
 void check(enum jitsym_status status, const char *call) {
@@ -101,10 +105,24 @@ static uint32_t sinks_of(const char *value) {
   if (strcmp(value, "jitdump") == 0) {
     return JITSYM_SINK_JITDUMP;
   }
+  if (strcmp(value, "region") == 0) {
+    return JITSYM_SINK_REGION;
+  }
   if (strcmp(value, "both") != 0) {
     fail("unknown sink");
   }
   return JITSYM_SINK_MAP | JITSYM_SINK_JITDUMP;
+}
+
+static enum memory memory_of(const char *value) {
+  static const char *const names[] = {"plain", "created", "adopted"};
+  for (unsigned i = 0; i < COUNT(names); i++) {
+    if (strcmp(value, names[i]) == 0) {
+      return (enum memory)i;
+    }
+  }
+  fail("unknown memory");
+  return PLAIN_MEMORY;
 }
 
 static void parse_options(int argc, char **argv) {
@@ -115,6 +133,8 @@ static void parse_options(int argc, char **argv) {
     }
     if (is_option(argv[i], "sinks", &value)) {
       option.sinks = sinks_of(value);
+    } else if (is_option(argv[i], "memory", &value)) {
+      option.memory = memory_of(value);
     } else if (is_option(argv[i], "seconds", &value)) {
       option.seconds = strtod(value, NULL);
     } else if (is_option(argv[i], "count", &value)) {
@@ -158,7 +178,7 @@ static void say_what_readers_can_do(const struct scenario *scenario) {
   const char *with_frame_pointers = "dwarf";
 #endif
   truth_option("unwind", strcmp(scenario->unwind, "fp") == 0 ? with_frame_pointers : scenario->unwind);
-  truth_option("gap", scenario->gap == WITH_GAP ? "yes" : "no");
+  truth_option("gap", scenario->gap == WITH_GAP && option.sinks != JITSYM_SINK_REGION ? "yes" : "no");
   if (scenario->flags & IN_NAMESPACE) {
     truth_option("namespace", "pid");
   }
@@ -178,6 +198,9 @@ int main(int argc, char **argv) {
   if (scenario->flags & IN_NAMESPACE) {
     enter_namespace();
   }
+  if (scenario->flags & ADOPTS_ALL) {
+    setenv("JITSYM_ADOPT", "1", 1);
+  }
   open_session();
   say_what_readers_can_do(scenario);
   truth_begin();
@@ -186,6 +209,11 @@ int main(int argc, char **argv) {
   }
   scenario->run();
   check_stats();
+  if (option.sinks & JITSYM_SINK_REGION) {
+    char path[JITSYM_DIR_MAX + 64];
+    check(jitsym_path(session, JITSYM_SINK_REGION, path, sizeof path), "jitsym_path");
+    truth_path("region", path);
+  }
   truth_end();
   if (option.hold) {
     say_and_wait("done");

@@ -20,9 +20,13 @@
 
 /* ------------------------------------------------------------------------------------------------- main.c */
 
+/* What code lies in where a scenario does not say: memory of its own, or regions of the library. */
+enum memory { PLAIN_MEMORY, CREATED_REGIONS, ADOPTED_REGIONS };
+
 struct options {
   const char *truth, *dir;
   uint32_t sinks;
+  enum memory memory;
   double seconds;
   unsigned count;
   int wait, hold;
@@ -65,6 +69,8 @@ void truth_line(uint32_t number, const jitsym_line *line);
 void truth_hot_line(uint32_t number, uint32_t line);
 void truth_run(uint64_t from, uint64_t to, const char *stack);
 void truth_unnamed(uint64_t from, uint64_t to);
+/* To be called first in a forked child. It goes on with the log, which is one for all processes. */
+void truth_forked(void);
 void truth_end(void);
 
 /* ------------------------------------------------------------------------------------------------ guest.c */
@@ -111,11 +117,18 @@ uint64_t call_in_c(uint64_t rounds, const uint64_t *path);
 struct region {
   uint8_t *run, *write;
   size_t size;
+  /* Whether it is of the library. */
+  int created;
 };
 
 enum region_kind { REGION_RWX, REGION_W_XOR_X, REGION_MEMFD };
 
 struct region new_region(enum region_kind kind, size_t size);
+/* From the library, whatever the options say; `max_size` and `flags` as in jitsym_region_options. */
+struct region create_region(size_t size, size_t max_size, uint32_t flags);
+/* Memory of the guest's own, whatever the options say. */
+struct region plain_region(enum region_kind kind, size_t size);
+void adopt_region(const struct region *region);
 /* Gives the memory back and takes new memory at the same place. */
 void map_anew(const struct region *region);
 /* Of memory that is writable or executable, never both. */
@@ -144,7 +157,7 @@ struct code {
 
 enum gap { NO_GAP, WITH_GAP };
 
-/* How many bytes behind the code the library wants to have free; 0 for NO_GAP. */
+/* How many bytes behind the code the library wants to have free; 0 for NO_GAP, and in regions. */
 size_t gap_behind(struct function *function, enum gap gap);
 
 /* Writes the code, of which nobody is told yet. The name is not copied. */
@@ -206,14 +219,16 @@ enum {
   /* It is to run in namespaces of its own. */
   IN_NAMESPACE = 1,
   /* It calls `ready` by itself. */
-  READY_LATER = 2
+  READY_LATER = 2,
+  /* The library is to adopt memory by itself. */
+  ADOPTS_ALL = 4
 };
 
 #define SCENARIOS_END \
   { NULL, NULL, NULL, NO_GAP, 0 }
 
 extern const struct scenario layout_scenarios[], stack_scenarios[], life_scenarios[], name_scenarios[], size_scenarios[],
-    process_scenarios[];
+    process_scenarios[], region_scenarios[];
 
 /* ------------------------------------------------------------------------------------------------ namespace.c */
 

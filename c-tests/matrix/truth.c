@@ -1,5 +1,6 @@
 /*
- * The log of what really happened. It is kept in memory and printed at the end, lest the printing shows in the profile.
+ * The log of what really happened. It is kept in memory and printed at the end, lest the printing shows in the profile. The memory
+ * is shared with forked children, so that all write into one log.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -7,6 +8,7 @@
 #include "matrix.h"
 
 #include <pthread.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -22,14 +24,22 @@ struct run_line {
   char *stack;
 };
 
-static struct code_line *codes;
-static size_t code_count, code_room;
-static struct run_line *runs;
-static size_t run_count, run_room;
+/* Begins the memory that is shared. What is handed out of it is never taken back; pages that are not used are not there. */
+static struct log {
+  pthread_mutex_t lock;
+  size_t used;
+  struct code_line *codes;
+  size_t code_count, code_room;
+  struct run_line *runs;
+  size_t run_count, run_room;
+} *logged;
+
+enum { LOG_SIZE = 1 << 30 };
+
 static char *extra;
 static size_t extra_size;
 static FILE *extra_file, *out;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static _Thread_local unsigned long tid;
 
 static uint64_t clock_ns(clockid_t clock) {
   struct timespec time;
@@ -47,7 +57,6 @@ uint64_t cpu_time(void) {
 
 /* The thread's id as those outside see it: /proc is that of the outer namespace. */
 static unsigned long outer_tid(void) {
-  static _Thread_local unsigned long tid;
   if (tid == 0) {
     char link[64];
     ssize_t size = readlink("/proc/thread-self", link, sizeof link - 1);
@@ -71,23 +80,27 @@ uint64_t random_in(uint64_t from, uint64_t to) {
   return from + (state >> 11) % (to - from);
 }
 
-static char *copied(const char *text) {
-  char *copy = strdup(text);
-  if (!copy) {
-    fail("out of memory");
+static void *shared(size_t size) {
+  size_t from = (logged->used + 15) & ~(size_t)15;
+  if (size > LOG_SIZE - from) {
+    fail("too much has happened");
   }
-  return copy;
+  logged->used = from + size;
+  return (char *)logged + from;
+}
+
+static char *copied(const char *text) {
+  size_t size = strlen(text) + 1;
+  return memcpy(shared(size), text, size);
 }
 
 static void *with_room(void *list, size_t count, size_t *room, size_t size) {
-  if (count == *room) {
-    *room = *room * 2 + 1024;
-    list = realloc(list, *room * size);
-    if (!list) {
-      fail("out of memory");
-    }
+  if (count < *room) {
+    return list;
   }
-  return list;
+  *room = *room * 2 + 1024;
+  void *larger = shared(*room * size);
+  return count == 0 ? larger : memcpy(larger, list, count * size);
 }
 
 static FILE *extra_lines(void) {
@@ -101,6 +114,14 @@ static FILE *extra_lines(void) {
 }
 
 void truth_open(void) {
+  pthread_mutexattr_t of_processes;
+  logged = mmap(NULL, LOG_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (logged == MAP_FAILED || pthread_mutexattr_init(&of_processes) != 0 ||
+      pthread_mutexattr_setpshared(&of_processes, PTHREAD_PROCESS_SHARED) != 0 ||
+      pthread_mutex_init(&logged->lock, &of_processes) != 0) {
+    fail("no memory for the truth");
+  }
+  logged->used = sizeof *logged;
   out = option.truth ? fopen(option.truth, "we") : stdout;
   if (!out) {
     fail("cannot write the truth");
@@ -134,53 +155,53 @@ void truth_begin(void) {
 }
 
 uint32_t truth_code(uint64_t addr, uint64_t size, uint64_t from, const char *name) {
-  pthread_mutex_lock(&lock);
-  codes = with_room(codes, code_count, &code_room, sizeof *codes);
-  struct code_line *line = &codes[code_count++];
+  pthread_mutex_lock(&logged->lock);
+  logged->codes = with_room(logged->codes, logged->code_count, &logged->code_room, sizeof *logged->codes);
+  struct code_line *line = &logged->codes[logged->code_count++];
   line->addr = addr;
   line->size = size;
   line->from = from;
   line->to = 0;
   line->name = copied(name);
-  uint32_t number = (uint32_t)code_count;
-  pthread_mutex_unlock(&lock);
+  uint32_t number = (uint32_t)logged->code_count;
+  pthread_mutex_unlock(&logged->lock);
   return number;
 }
 
 void truth_code_ends(uint32_t number, uint64_t to) {
-  pthread_mutex_lock(&lock);
-  codes[number - 1].to = to;
-  pthread_mutex_unlock(&lock);
+  pthread_mutex_lock(&logged->lock);
+  logged->codes[number - 1].to = to;
+  pthread_mutex_unlock(&logged->lock);
 }
 
 void truth_alias(uint32_t number, const char *name) {
-  pthread_mutex_lock(&lock);
+  pthread_mutex_lock(&logged->lock);
   fprintf(extra_lines(), "alias\t%u\t%s\n", number, name);
-  pthread_mutex_unlock(&lock);
+  pthread_mutex_unlock(&logged->lock);
 }
 
 void truth_line(uint32_t number, const jitsym_line *line) {
-  pthread_mutex_lock(&lock);
+  pthread_mutex_lock(&logged->lock);
   fprintf(extra_lines(), "line\t%u\t%x\t%u\t%s\n", number, line->offset, line->line, line->file);
-  pthread_mutex_unlock(&lock);
+  pthread_mutex_unlock(&logged->lock);
 }
 
 void truth_hot_line(uint32_t number, uint32_t line) {
-  pthread_mutex_lock(&lock);
+  pthread_mutex_lock(&logged->lock);
   fprintf(extra_lines(), "hotline\t%u\t%u\n", number, line);
-  pthread_mutex_unlock(&lock);
+  pthread_mutex_unlock(&logged->lock);
 }
 
 static void add_run(uint64_t from, uint64_t to, const char *stack) {
-  unsigned long tid = outer_tid();
-  pthread_mutex_lock(&lock);
-  runs = with_room(runs, run_count, &run_room, sizeof *runs);
-  struct run_line *line = &runs[run_count++];
-  line->tid = tid;
+  unsigned long thread = outer_tid();
+  pthread_mutex_lock(&logged->lock);
+  logged->runs = with_room(logged->runs, logged->run_count, &logged->run_room, sizeof *logged->runs);
+  struct run_line *line = &logged->runs[logged->run_count++];
+  line->tid = thread;
   line->from = from;
   line->to = to;
   line->stack = stack ? copied(stack) : NULL;
-  pthread_mutex_unlock(&lock);
+  pthread_mutex_unlock(&logged->lock);
 }
 
 void truth_run(uint64_t from, uint64_t to, const char *stack) {
@@ -191,30 +212,30 @@ void truth_unnamed(uint64_t from, uint64_t to) {
   add_run(from, to, NULL);
 }
 
+void truth_forked(void) {
+  tid = 0;
+}
+
 void truth_end(void) {
-  for (size_t i = 0; i < code_count; i++) {
-    const struct code_line *line = &codes[i];
+  for (size_t i = 0; i < logged->code_count; i++) {
+    const struct code_line *line = &logged->codes[i];
     fprintf(out, "code\t%zu\t%" PRIx64 "\t%" PRIx64 "\t%" PRIu64 "\t%" PRIu64 "\t%s\n", i + 1, line->addr, line->size,
             line->from, line->to, line->name);
-    free(line->name);
   }
   if (extra_file) {
     fclose(extra_file);
     fputs(extra, out);
     free(extra);
   }
-  for (size_t i = 0; i < run_count; i++) {
-    const struct run_line *line = &runs[i];
+  for (size_t i = 0; i < logged->run_count; i++) {
+    const struct run_line *line = &logged->runs[i];
     if (line->stack) {
       fprintf(out, "run\t%lu\t%" PRIu64 "\t%" PRIu64 "\t%s\n", line->tid, line->from, line->to, line->stack);
     } else {
       fprintf(out, "unnamed\t%lu\t%" PRIu64 "\t%" PRIu64 "\n", line->tid, line->from, line->to);
     }
-    free(line->stack);
   }
   fprintf(out, "end\n");
-  free(codes);
-  free(runs);
   if (fflush(out) != 0 || ferror(out)) {
     fail("cannot write the truth");
   }

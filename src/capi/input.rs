@@ -17,7 +17,7 @@ use crate::code::{Bytes, Code, FramePointer, Line, LineTable, Lines, MoveTarget,
 use crate::config::{Fork, Options, Sinks};
 use crate::error::{Error, Result};
 use crate::format::perf_map::Dialect;
-use crate::region::Wanted;
+use crate::region::RegionOptions;
 use crate::status::Counters;
 use crate::unwind::{self, Cache};
 
@@ -520,14 +520,14 @@ unsafe impl Plain for jitsym_region_options {}
 ///
 /// # Safety
 /// As `read`.
-pub unsafe fn region(from: *const jitsym_region_options) -> Result<Wanted> {
+pub unsafe fn region(from: *const jitsym_region_options) -> Result<RegionOptions> {
     // SAFETY: the caller's promise.
     let raw = unsafe { read(from)? };
     let (one_view, huge) =
         (jitsym_region_flag::JITSYM_REGION_ONE_VIEW as u32, jitsym_region_flag::JITSYM_REGION_HUGE_PAGES as u32);
     check_flags(raw.flags, one_view | huge)?;
     check_flags(raw.reserved, 0)?;
-    Ok(Wanted {
+    Ok(RegionOptions {
         size: raw.size,
         max_size: raw.max_size,
         alignment: raw.alignment,

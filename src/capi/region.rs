@@ -100,7 +100,8 @@ pub extern "C" fn jitsym_region_grow(session: *mut jitsym, exec: *mut c_void, si
 /// - `addr`, `size`: whole pages of the executable view.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`, `_ALIGNMENT`; `JITSYM_ERR_REGION` if they do not lie in a region;
-/// `JITSYM_ERR_NO_MEMORY` if the file system cannot do that; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+/// `JITSYM_ERR_NO_MEMORY` if the file system cannot do that, or pages are unmapped; `JITSYM_ERR_SINK_FAILED` if the host has closed
+/// the file; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
 ///
 /// Any thread; not from a signal handler. Does file I/O.
 #[no_mangle]

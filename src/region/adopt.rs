@@ -36,10 +36,11 @@ impl Regions {
         if size == 0 {
             return Err(Error::SizeZero);
         }
-        if addr % page != 0 || size % page != 0 {
+        if !addr.is_multiple_of(page) || !size.is_multiple_of(page) {
             return Err(Error::Alignment);
         }
         let end = addr.checked_add(size).filter(|_| addr != 0).ok_or(Error::AddressRange)?;
+        let _changing = lock(&self.changing);
         self.adopt_range(status, addr, end).map(drop)
     }
 
@@ -55,27 +56,46 @@ impl Regions {
         if self.overlap(start, end) {
             return Err(Error::Region);
         }
-        if !self.have_room() {
-            return Err(Error::NoMemory);
-        }
         let pieces = pieces(&maps, start, end)?;
         if code_memory::has_locked_memory() {
             return Err(Error::Locked);
         }
         let tables_len = RegionFile::tables_room(end - start);
+        let base = self.place_below(maps, start, end, tables_len)?;
+        let swapped = self.swap_range(status, &pieces, base, tables_len);
+        if swapped.is_err() {
+            // SAFETY: it was set aside for tables, which nobody reads there.
+            unsafe { code_memory::unmap(base, tables_len) };
+        }
+        swapped
+    }
+
+    /// Sets address space aside for tables, as near below a range as can be.
+    fn place_below(&self, mut maps: Vec<Mapping>, start: u64, end: u64, tables_len: u64) -> Result<u64> {
         let low = start.saturating_sub(REACH - (end - start)).max(LOWEST);
         // perf 7.2 takes an object that begins where another one did for that one.
         let apart = self.count() % APART * page_size() as u64;
         let wish = start.saturating_sub(tables_len + apart);
-        let base = maps::gap(&maps, low, start, tables_len, page_size() as u64, wish).ok_or(Error::NoMemory)?;
+        for _ in 0..8 {
+            let base = maps::gap(&maps, low, start, tables_len, page_size() as u64, wish).ok_or(Error::NoMemory)?;
+            // Another thread may map something there meanwhile.
+            if mem::Reserved::at(base, tables_len).is_some() {
+                return Ok(base);
+            }
+            maps = maps::all().map_err(|_| Error::NoMemory)?;
+        }
+        Err(Error::NoMemory)
+    }
+
+    fn swap_range(&self, status: &Status, pieces: &[Mapping], base: u64, tables_len: u64) -> Result<&'static Region> {
         let new = self.new_file(status, false).map_err(|text| refused(status, text))?;
         let path = new.naming.path.clone();
-        let parts = swap(new, &pieces, base, tables_len).map_err(|error| {
-            let text = describe("map", &path, &error);
-            refused(status, text)
+        let swapped = swap(new, pieces, base, tables_len);
+        let parts = swapped.map_err(|error| refused(status, describe("map", &path, &error)))?;
+        let region = Region::new(parts).and_then(|region| self.publish(region)).inspect_err(|_| {
+            take_back(pieces);
+            let _ = std::fs::remove_file(&path);
         })?;
-        lock(&self.settings).last_path = Some(path);
-        let region = self.publish(Region::new(parts)?)?;
         status.counters.regions.add(1);
         Ok(region)
     }
@@ -86,6 +106,11 @@ impl Regions {
         let refused = |&(start, behind): &(u64, u64)| start <= addr && end <= behind;
         if lock(&self.settings).refused.iter().any(refused) {
             return None;
+        }
+        let _changing = lock(&self.changing);
+        if let Some(region) = self.find(addr, size) {
+            // Another thread was faster.
+            return Some(region);
         }
         let found = maps::within(addr, end).ok()?;
         let &[mapping] = found.as_slice() else { return None };
@@ -130,7 +155,7 @@ fn pieces(maps: &[Mapping], start: u64, end: u64) -> Result<Vec<Mapping>> {
     Ok(pieces)
 }
 
-/// Puts a file in the place of memory, with the same bytes and protections.
+/// Puts a file in the place of memory, with the same bytes and protections, and its tables where nothing else is.
 pub(super) fn swap(new: New, pieces: &[Mapping], base: u64, tables_len: u64) -> io::Result<Parts> {
     let New { naming, file } = new;
     let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { return Err(io::ErrorKind::NotFound.into()) };
@@ -142,7 +167,8 @@ pub(super) fn swap(new: New, pieces: &[Mapping], base: u64, tables_len: u64) -> 
         let memory = file.try_clone()?;
         let file = RegionFile::create(file, Place { text, text_len: len, text_room: len, tables_len, spare: 0 })?;
         check_private_exec(&memory, text, if never_flips { both } else { READ_EXEC })?;
-        code_memory::map_free(base, tables_len, READ_EXEC, &memory, 0)?;
+        // SAFETY: the range is for the tables, and nobody has it.
+        unsafe { code_memory::map_over(base, tables_len, READ_EXEC, Sharing::Private, &memory, 0)? };
         for (done, piece) in pieces.iter().enumerate() {
             let offset = piece.start - base;
             let swapped = copy_to_file(piece, &memory, offset).and_then(|()| {
@@ -151,12 +177,7 @@ pub(super) fn swap(new: New, pieces: &[Mapping], base: u64, tables_len: u64) -> 
                 unsafe { code_memory::map_over(addr, len, piece.protection, Sharing::Private, &memory, offset) }
             });
             if let Err(error) = swapped {
-                for piece in &pieces[..done] {
-                    // What cannot be taken back is memory with the right bytes all the same.
-                    let _ = make_plain(piece);
-                }
-                // SAFETY: our tables, which nobody reads there.
-                unsafe { code_memory::unmap(base, tables_len) };
+                take_back(&pieces[..done]);
                 return Err(error);
             }
         }
@@ -171,6 +192,14 @@ pub(super) fn swap(new: New, pieces: &[Mapping], base: u64, tables_len: u64) -> 
             naming.remove();
             Err(error)
         }
+    }
+}
+
+/// Puts plain memory in the place of what has been swapped.
+fn take_back(pieces: &[Mapping]) {
+    for piece in pieces {
+        // What cannot be taken back is memory with the right bytes all the same.
+        let _ = make_plain(piece);
     }
 }
 
@@ -222,14 +251,8 @@ fn make_plain(piece: &Mapping) -> io::Result<()> {
 impl Region {
     /// Makes it plain memory again, what of it still is a mapping of its file.
     pub(super) fn make_plain(&self) -> Result<()> {
-        let inode = lock(&self.naming).file.as_ref().map(|file| file.identity().inode).unwrap_or_default();
-        let (start, end) = (self.start, self.end());
-        let maps = maps::within(start, end).map_err(|_| Error::NoMemory)?;
+        let mapped = self.mapped().map_err(|_| Error::NoMemory)?;
         self.is_unwell.store(true, Ordering::Relaxed);
-        for mapping in maps.iter().filter(|mapping| mapping.inode == inode && inode != 0) {
-            let piece = Mapping { start: mapping.start.max(start), end: mapping.end.min(end), ..*mapping };
-            make_plain(&piece).map_err(|_| Error::NoMemory)?;
-        }
-        Ok(())
+        mapped.iter().try_for_each(make_plain).map_err(|_| Error::NoMemory)
     }
 }

@@ -20,27 +20,36 @@ use crate::sys::file::{self, Held};
 use crate::sys::maps;
 use crate::sys::mem::{page_size, Reserved};
 
-/// What a region is to be like. Sizes in bytes.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Wanted {
+/// What a region of code memory is to be like; see `jitsym_region_options` in the C header. Sizes are in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RegionOptions {
+    /// How large it is at first, rounded up to whole pages; at most 1 GiB.
     pub size: u64,
-    /// Up to this it can grow; 0: not at all.
+    /// How large it can become by [`Session::grow_region`](crate::Session::grow_region); address space for that is set aside.
+    /// 0: `size`.
     pub max_size: u64,
-    /// A power of two; 0: that of a page.
+    /// A power of two, of which the address where code runs is a multiple. 0: that of a page.
     pub alignment: u64,
-    /// All of it is to be within reach of a 32-bit displacement from here; 0: anywhere.
+    /// An address from which all of it can be reached by a displacement of 32 bits with sign, as x86-64 calls and jumps have it. 0:
+    /// anywhere.
     pub near: u64,
-    /// One private view, whose protection the host changes.
+    /// One private view, writable at first; the runtime changes its protection itself.
     pub one_view: bool,
-    /// For huge pages.
+    /// Aligned to 2 MiB, in huge pages where the file system has them.
     pub huge: bool,
 }
 
-/// A region as its user gets it.
+/// A region of code memory that [`Session::create_region`](crate::Session::create_region) has made. It is memory as a system call
+/// gives it: nothing ends with this struct, which may be copied, but with
+/// [`Session::release_region`](crate::Session::release_region) or the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Created {
+pub struct CodeRegion {
+    /// Where code runs: readable and executable. This is the address to register code with.
     pub exec: u64,
+    /// Where code is written: the same memory, readable and writable, zero at first. With
+    /// [`one_view`](RegionOptions::one_view) the same address as `exec`.
     pub write: u64,
+    /// Its size in bytes: whole pages.
     pub size: u64,
 }
 
@@ -63,7 +72,7 @@ const HIGHEST: u64 = 1 << 47;
 
 impl Regions {
     /// Makes a region. If its file cannot be had it is plain memory, and what is registered in it goes to the other sinks.
-    pub fn create(&self, status: &Status, wanted: &Wanted) -> Result<Created> {
+    pub fn create(&self, status: &Status, wanted: &RegionOptions) -> Result<CodeRegion> {
         fork::watch();
         let max_len = wanted.max_size.max(wanted.size);
         if wanted.size == 0 {
@@ -79,6 +88,7 @@ impl Regions {
         let (len, max_len) = (whole(wanted.size)?, whole(max_len)?);
         let huge = if wanted.huge { HUGE_PAGE } else { 0 };
         let alignment = wanted.alignment.max(page_size() as u64).max(huge);
+        let _changing = lock(&self.changing);
         // So that the text is aligned in the file as it is in memory.
         let tables_len = (RegionFile::tables_room(max_len) + spare()).next_multiple_of(alignment);
         let (base, write) = place(tables_len, max_len, alignment, wanted.near)?;
@@ -91,45 +101,42 @@ impl Regions {
         };
         let start = parts.start;
         let write = if let Kind::TwoViews { write } = parts.kind { write } else { start };
-        if wanted.one_view {
-            // SAFETY: as above.
-            unsafe { code_memory::unmap(room.write, max_len) };
-        }
         if wanted.huge {
             // All of a mapping, which is not to fall into two.
             code_memory::advise_huge(if wanted.one_view { start } else { base }, start + len - base);
             code_memory::advise_huge(write, len);
         }
-        let named = parts.file.is_some();
+        let (named, path) = (parts.file.is_some(), parts.naming.path.clone());
         if let Err(error) = Region::new(parts).and_then(|region| self.publish(region)) {
             // SAFETY: as above.
             unsafe { unmap_all(&room) };
+            if named {
+                let _ = std::fs::remove_file(path);
+            }
             return Err(error);
         }
+        if wanted.one_view {
+            // SAFETY: there is no other view.
+            unsafe { code_memory::unmap(room.write, max_len) };
+        }
         status.counters.regions.add(named.into());
-        Ok(Created { exec: start, write, size: len })
+        Ok(CodeRegion { exec: start, write, size: len })
     }
 
     /// A region with a file that profilers find; `None` if that cannot be, which is noted.
-    fn with_file(&self, status: &Status, wanted: &Wanted, room: &Room) -> Option<Parts> {
-        if !status.sinks().has(Sinks::REGION) {
-            return None;
-        }
-        let made = self.new_file(status, !wanted.one_view).and_then(|new| {
-            let path = new.naming.path.clone();
-            fill(new, wanted, room).map_err(|error| describe("map", &path, &error))
-        });
-        match made {
-            Ok(parts) => {
-                lock(&self.settings).last_path = Some(parts.naming.path.clone());
-                Some(parts)
-            }
-            Err(text) => {
-                status.counters.region_refused.add(1);
-                status.last_error.set(text);
-                None
-            }
-        }
+    fn with_file(&self, status: &Status, wanted: &RegionOptions, room: &Room) -> Option<Parts> {
+        let made = match status.sinks().has(Sinks::REGION) {
+            true => self.new_file(status, !wanted.one_view).and_then(|new| {
+                let path = new.naming.path.clone();
+                fill(new, wanted, room).map_err(|error| describe("map", &path, &error))
+            }),
+            false => Err("a region has no file: the sink for them does not run".into()),
+        };
+        made.map_err(|text| {
+            status.counters.region_refused.add(1);
+            status.last_error.set(text);
+        })
+        .ok()
     }
 
     /// A new file for a region, with a name of its own. `slides`: its generations can begin at different places.
@@ -163,6 +170,7 @@ impl Regions {
 
     /// Makes a region larger, at its end.
     pub fn grow(&self, start: u64, size: u64) -> Result<()> {
+        let _changing = lock(&self.changing);
         let region = self.starting(start)?;
         let Kind::TwoViews { write } = region.kind else { return Err(Error::Region) };
         let (old, new) = (region.len(), code_memory::whole_pages(size).ok_or(Error::TooLarge)?);
@@ -197,17 +205,19 @@ impl Regions {
         if size == 0 {
             return Err(Error::SizeZero);
         }
-        if addr % page != 0 || size % page != 0 {
+        if !addr.is_multiple_of(page) || !size.is_multiple_of(page) {
             return Err(Error::Alignment);
         }
         let region = self.all().find(|region| region.holds(addr, size)).ok_or(Error::Region)?;
         let naming = lock(&region.naming);
-        if let Some(Ok(file)) = naming.file.as_ref().map(Held::checked) {
+        // Without the descriptor, which a host may have closed, the file would be shown again.
+        if let Some(file) = &naming.file {
+            let file = file.checked().map_err(|_| Error::SinkFailed)?;
             code_memory::punch(file, addr - region.base, size).map_err(|_| Error::NoMemory)?;
         }
         if matches!(region.kind, Kind::Private { .. }) {
             // SAFETY: the caller gives these pages up.
-            unsafe { libc::madvise(addr as *mut _, size as usize, libc::MADV_DONTNEED) };
+            unsafe { code_memory::drop_pages(addr, size) }.map_err(|_| Error::NoMemory)?;
         }
         Ok(())
     }
@@ -219,11 +229,12 @@ impl Regions {
     /// Ends a region: a created one is unmapped, an adopted one becomes plain memory again, with the same bytes. What is
     /// registered in it should have been written before.
     pub fn release(&self, status: &Status, start: u64) -> Result<()> {
+        let _changing = lock(&self.changing);
         let region = self.starting(start)?;
         if let Kind::Private { adopted: true, .. } = region.kind {
             region.make_plain()?;
         }
-        self.end(status, region);
+        self.end(status, region, Regions::keep_last);
         let Region { base, tables_len, max_len, kind, .. } = *region;
         match kind {
             // SAFETY: the caller gives the memory up, or it holds our tables, which nobody reads there.
@@ -238,21 +249,21 @@ impl Regions {
         Ok(())
     }
 
-    /// The host has unmapped a region, and all code of it has been seen: ends it. Returns the path of its file.
-    pub fn end_gone(&self, status: &Status, region: &'static Region) -> PathBuf {
-        self.end(status, region);
+    /// The host has unmapped a region, and all code of it has been seen: ends it.
+    pub fn end_gone(&self, status: &Status, region: &'static Region) {
+        self.end(status, region, Regions::keep_gone);
         // SAFETY: these are the tables, which nobody reads there, and of which the host does not know.
         unsafe { code_memory::unmap(region.base, region.tables_len) };
         region.marks.clear();
-        lock(&region.naming).path.clone()
     }
 
     /// The region is none any more; its file is final.
-    pub(super) fn end(&self, status: &Status, region: &'static Region) {
+    fn end(&self, status: &Status, region: &'static Region, keep: fn(&Regions, &Region)) {
         self.forget(region);
         if let Some(mut file) = lock(&region.file).take() {
             let _ = file.write(true).and_then(|()| file.finish(build_id()));
             status.counters.regions_ended.add(1);
+            keep(self, region);
         }
         lock(&region.naming).file = None;
     }
@@ -327,7 +338,7 @@ fn place(tables_len: u64, max_len: u64, alignment: u64, near: u64) -> Result<(u6
 }
 
 /// Puts a region's file in its place.
-fn fill(new: New, wanted: &Wanted, room: &Room) -> io::Result<Parts> {
+fn fill(new: New, wanted: &RegionOptions, room: &Room) -> io::Result<Parts> {
     let New { naming, file } = new;
     let &Room { base, tables_len, len, max_len, .. } = room;
     let start = base + tables_len;
@@ -372,7 +383,7 @@ fn map_two_views(file: &File, room: &Room) -> io::Result<()> {
 }
 
 /// The same memory without a file that profilers could open.
-fn without_file(wanted: &Wanted, room: &Room) -> Option<Parts> {
+fn without_file(wanted: &RegionOptions, room: &Room) -> Option<Parts> {
     let &Room { base, tables_len, len, max_len, write } = room;
     let start = base + tables_len;
     let (kind, held) = if wanted.one_view {

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use super::adopt::{for_pages, swap};
 use super::create::{spare, New};
-use super::{lock, Kind, Naming, Parts, Region, Regions, NEVER};
+use super::{Kind, Naming, Parts, Region, Regions, NEVER};
 use crate::sink::describe;
 use crate::sink::region_file::{Place, RegionFile};
 use crate::status::Status;
@@ -65,17 +65,11 @@ impl Regions {
             };
             made.map_err(|error| describe("map", &path, &error))
         });
-        match made {
-            Ok(parts) => {
-                lock(&self.settings).last_path = Some(parts.naming.path.clone());
-                Some(parts)
-            }
-            Err(text) => {
-                status.counters.region_refused.add(1);
-                status.last_error.set(text);
-                None
-            }
-        }
+        made.map_err(|text| {
+            status.counters.region_refused.add(1);
+            status.last_error.set(text);
+        })
+        .ok()
     }
 }
 
@@ -149,8 +143,6 @@ fn adopt_again(new: New, old: &Region, adopted: bool, never_flips: bool) -> io::
         new.naming.remove();
         return Err(io::ErrorKind::NotFound.into());
     }
-    // SAFETY: the parent's tables, which nobody reads there.
-    unsafe { code_memory::unmap(old.base, old.tables_len) };
     let parts = swap(new, &pieces, old.base, old.tables_len)?;
     Ok(Parts { kind: Kind::Private { adopted, never_flips }, ..parts })
 }

@@ -7,11 +7,13 @@
 
 mod adopt;
 mod create;
+mod files;
 mod fork;
 mod marks;
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -24,8 +26,8 @@ use crate::sys::file::Held;
 use crate::sys::maps::{self, Mapping};
 use crate::sys::mem::page_size;
 use crate::sys::sync::outside::{Mutex, MutexGuard, PoisonError};
-use crate::sys::thread::quietly;
-pub use create::{build_id, Created, Wanted};
+use crate::sys::thread::{self, quietly};
+pub use create::{build_id, CodeRegion, RegionOptions};
 use marks::Marks;
 
 /// How many regions there may be at a time.
@@ -50,6 +52,8 @@ pub struct Regions {
     /// What is here is never freed: a call that races with the end of a region finds valid memory.
     places: [AtomicPtr<Region>; MOST],
     settings: Mutex<Settings>,
+    /// Regions are made and ended by one thread at a time.
+    changing: Mutex<()>,
 }
 
 /// Where files are made, and what is known of memory that cannot be adopted.
@@ -59,7 +63,9 @@ struct Settings {
     mode: u32,
     /// The file of the next region has this number at least.
     next_number: u32,
-    last_path: Option<PathBuf>,
+    /// The last one that got a file.
+    last: Option<&'static Region>,
+    files: files::Files,
     /// Ranges that are not looked at again.
     refused: Vec<(u64, u64)>,
 }
@@ -145,6 +151,7 @@ impl Default for Regions {
             used: AtomicUsize::new(0),
             places: [const { AtomicPtr::new(std::ptr::null_mut()) }; MOST],
             settings: Mutex::default(),
+            changing: Mutex::default(),
         }
     }
 }
@@ -219,7 +226,10 @@ impl Regions {
 
     /// The path of the file of the last region.
     pub fn last_path(&self) -> Option<PathBuf> {
-        lock(&self.settings).last_path.clone()
+        let last = lock(&self.settings).last?;
+        // With another generation it has another one.
+        let path = lock(&last.naming).path.clone();
+        Some(path)
     }
 
     /// Whether something of a range belongs to a region.
@@ -228,19 +238,21 @@ impl Regions {
         self.all().any(|region| overlaps(region) && region.gone() == NEVER)
     }
 
-    /// Whether there can be one more.
-    fn have_room(&self) -> bool {
-        self.places.iter().any(|place| place.load(Ordering::Relaxed).is_null())
-    }
-
     /// Makes a region known. It cannot be taken back, only ended.
     fn publish(&self, region: Region) -> Result<&'static Region> {
+        if self.places.iter().all(|place| !place.load(Ordering::Relaxed).is_null()) {
+            return Err(Error::NoMemory);
+        }
+        let has_file = !region.is_unwell.load(Ordering::Relaxed);
         let region: &'static Region = Box::leak(Box::new(region));
         let new = std::ptr::from_ref(region).cast_mut();
         for (number, place) in self.places.iter().enumerate() {
             if place.compare_exchange(std::ptr::null_mut(), new, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 self.used.fetch_max(number + 1, Ordering::AcqRel);
                 self.watch();
+                if has_file {
+                    lock(&self.settings).last = Some(region);
+                }
                 return Ok(region);
             }
         }
@@ -258,12 +270,11 @@ impl Regions {
 
     /// Whether any of a region still is a mapping of its file. Else it is none any more.
     fn check(&self, status: &Status, region: &Region, maps: &[Mapping]) -> bool {
-        let inode = lock(&region.naming).file.as_ref().map(|file| file.identity().inode);
-        let is_part = |mapping: &Mapping| mapping.start < region.end() && region.start < mapping.end;
-        let is_mapped = maps.iter().any(|mapping| Some(mapping.inode) == inode && is_part(mapping));
+        let is_mapped = !region.mapped_in(maps).is_empty();
         if !is_mapped {
-            // What is registered from now on is stamped later.
-            region.gone.store(status.clock.now(), Ordering::Release);
+            // What is registered from now on is stamped later. Another thread may have been faster.
+            let now = status.clock.now();
+            let _ = region.gone.compare_exchange(NEVER, now, Ordering::AcqRel, Ordering::Relaxed);
             self.some_gone.store(true, Ordering::Release);
         }
         is_mapped
@@ -291,7 +302,9 @@ impl Regions {
     #[inline(never)]
     fn before_doubtful_code(&self, status: &Status, addr: u64, size: u64, known: Option<&'static Region>) {
         let region = match known.filter(|region| region.is_there(self, status)) {
-            None if self.adopting.load(Ordering::Relaxed) => quietly(|| self.adopt_around(status, addr, size)),
+            None if self.adopting.load(Ordering::Relaxed) => {
+                thread::uncancelled(|| quietly(|| self.adopt_around(status, addr, size)))
+            }
             region => region,
         };
         if let Some(region) = region {
@@ -379,7 +392,29 @@ impl Region {
     /// Whether the host has left the memory as it was, as far as there is doubt.
     fn is_there(&self, regions: &Regions, status: &Status) -> bool {
         let maps = || maps::within(self.start, self.end()).unwrap_or_default();
-        !self.is_suspect.swap(false, Ordering::Relaxed) || regions.check(status, self, &maps())
+        !self.is_suspect.swap(false, Ordering::Relaxed) || thread::uncancelled(|| regions.check(status, self, &maps()))
+    }
+
+    /// What of it is still a mapping of its file, as far as it has got one.
+    fn mapped(&self) -> io::Result<Vec<Mapping>> {
+        Ok(self.mapped_in(&maps::within(self.start, self.end())?))
+    }
+
+    /// The same, given what is mapped.
+    fn mapped_in(&self, maps: &[Mapping]) -> Vec<Mapping> {
+        let inode = lock(&self.naming).file.as_ref().map(|file| file.identity().inode);
+        let (start, end) = (self.start, self.end());
+        // Another file system may have an inode of this number; but not mapped just as this file would be.
+        let is_ours = |mapping: &&Mapping| {
+            let base = mapping.start.checked_sub(mapping.offset);
+            mapping.start < end && start < mapping.end && Some(mapping.inode) == inode && base == Some(self.base)
+        };
+        let part = |mapping: &Mapping| {
+            let from = mapping.start.max(start);
+            let offset = mapping.offset + (from - mapping.start);
+            Mapping { start: from, end: mapping.end.min(end), offset, ..*mapping }
+        };
+        maps.iter().filter(is_ours).map(part).collect()
     }
 
     /// Gives the file another name, and tells perf. Not before the writer can keep up with it, unless that asks for it.
@@ -393,6 +428,10 @@ impl Region {
             status.counters.region_late.add(1);
             return;
         }
+        thread::uncancelled(|| self.rename(status, now));
+    }
+
+    fn rename(&self, status: &Status, now: u64) {
         let mut naming = lock(&self.naming);
         if naming.switches.len() >= PENDING_MOST {
             status.counters.region_late.add(1);
@@ -437,7 +476,8 @@ impl Region {
             return None;
         }
         let mut naming = lock(&self.naming);
-        let first = naming.switches.pop_front_if(|switch| switch.time <= before);
+        let is_before = naming.switches.front().is_some_and(|switch| switch.time <= before);
+        let first = if is_before { naming.switches.pop_front() } else { None };
         self.switched.store(naming.next_time(), Ordering::Release);
         first
     }

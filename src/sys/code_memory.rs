@@ -39,20 +39,6 @@ pub unsafe fn map_over(
     unsafe { map(addr, len, protection, flags, file.as_raw_fd(), offset) }.map(drop)
 }
 
-/// Maps part of a file where nothing is mapped; fails if something is.
-pub fn map_free(addr: u64, len: u64, protection: i32, file: &File, offset: u64) -> io::Result<()> {
-    let flags = libc::MAP_FIXED_NOREPLACE | libc::MAP_PRIVATE;
-    // SAFETY: a mapping that replaces none touches nothing that exists.
-    let found = unsafe { map(addr, len, protection, flags, file.as_raw_fd(), offset)? };
-    if found != addr {
-        // A kernel that does not know the flag (before 4.17) takes the address for a wish.
-        // SAFETY: the range was just mapped.
-        unsafe { unmap(found, len) };
-        return Err(io::ErrorKind::AlreadyExists.into());
-    }
-    Ok(())
-}
-
 /// Sets address space aside, anywhere.
 pub fn reserve(len: u64) -> io::Result<u64> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -153,6 +139,18 @@ fn allocate(file: &File, mode: i32, offset: u64, len: u64) -> io::Result<()> {
         if error.kind() != io::ErrorKind::Interrupted {
             return Err(error);
         }
+    }
+}
+
+/// Gives up what was written to private memory: it shows its file again, or zero if it has none.
+///
+/// # Safety
+/// Nobody uses what lies there.
+pub unsafe fn drop_pages(addr: u64, len: u64) -> io::Result<()> {
+    // SAFETY: the caller's promise.
+    match unsafe { libc::madvise(addr as *mut _, len as usize, libc::MADV_DONTNEED) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

@@ -1,10 +1,9 @@
 //! Code in regions: what the ledger does with it. Its names, lines and tables go to the file that the code lies in, and neither to
 //! the map nor to the jitdump.
 
-use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
 
 use super::apply::{tail_len, Ledger, Notice};
@@ -19,11 +18,8 @@ use crate::sink::region_file::{Code, RegionFile};
 use crate::sys::sync::outside::PoisonError;
 use crate::sys::{file, thread};
 
-/// Files of older generations that are kept, for profiles that have samples of them, and how many bytes they may have together.
-const OLD_FILES: usize = 20_000;
-const OLD_BYTES: u64 = 256 << 20;
-/// What the end of a generation may cost the writer, in nanoseconds of its processor's time, for callers to begin the next one at any time. Beyond that they
-/// do so only if it takes at most this part of the writer's time.
+/// What the end of a generation may cost the writer, in nanoseconds of its processor's time, for callers to begin the next one at
+/// any time. Beyond that they do so only if it takes at most this part of the writer's time.
 const CHEAP_SWITCH: u64 = 2_000_000;
 const SWITCH_SHARE: u64 = 8;
 
@@ -32,9 +28,6 @@ const SWITCH_SHARE: u64 = 8;
 pub struct RegionCode {
     /// Which of it is live, and what is named where in the file of the generation.
     pub registry: Registry,
-    /// Files of older generations, oldest first.
-    old: VecDeque<(PathBuf, u64)>,
-    old_bytes: u64,
     /// Something waits to be written.
     pub have_work: bool,
 }
@@ -55,10 +48,8 @@ impl Ledger {
             while let Some(switch) = region.next_switch(before) {
                 self.close_generation(region, &switch);
             }
-            let path = self.status.regions.end_gone(&self.status, region);
+            self.status.regions.end_gone(&self.status, region);
             self.regions.registry.forget_dead_in(region.start, region.end());
-            let bytes = std::fs::metadata(&path).map_or(0, |data| std::os::unix::fs::MetadataExt::blocks(&data) * 512);
-            self.keep(path, bytes);
         }
     }
 
@@ -212,25 +203,14 @@ impl Ledger {
         let path = naming.path.with_file_name(old);
         let to = file::claim_to_place(dir, old, self.status.regions.mode())?;
         drop(naming);
-        let len = to.try_clone()?;
+        let (written, identity) = (to.try_clone()?, file::look_at(&to)?);
         // Where code has died, other code may have been written already.
         let lives = |offset| self.regions.registry.id_at(region.start + offset).is_some();
-        file.snapshot(to, lives, build_id())?;
-        let bytes = len.metadata().map_or(0, |data| std::os::unix::fs::MetadataExt::blocks(&data) * 512);
+        let result = file.snapshot(to, lives, build_id());
+        let bytes = written.metadata().map_or(0, |data| data.blocks() * 512);
         self.status.counters.region_bytes.add(bytes);
-        self.keep(path, bytes);
-        Ok(())
-    }
-
-    /// Keeps a file that does not change any more, for profiles that have samples of it, and in its place not the oldest ones.
-    fn keep(&mut self, path: PathBuf, bytes: u64) {
-        self.regions.old.push_back((path, bytes));
-        self.regions.old_bytes += bytes;
-        while self.regions.old.len() > OLD_FILES || self.regions.old_bytes > OLD_BYTES {
-            let Some((path, bytes)) = self.regions.old.pop_front() else { break };
-            self.regions.old_bytes -= bytes;
-            let _ = std::fs::remove_file(path);
-        }
+        self.status.regions.keep_old(path, identity, bytes);
+        result
     }
 
     /// Writes a file anew: what lives, and the names of what was there last.
@@ -264,9 +244,8 @@ impl Ledger {
             if file.is_wasteful() {
                 self.write_anew(region, file, file.begin());
             }
-            let before = file.bytes();
             let result = status.gate.pass(|| file.write(now));
-            status.counters.region_bytes.add(file.bytes().saturating_sub(before));
+            status.counters.region_bytes.add(file.take_written());
             have_work |= file.has_work();
             let left = file.left_out();
             left_out += left.names + left.tables + left.lines;

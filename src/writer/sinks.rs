@@ -389,6 +389,7 @@ impl SinkSet {
         if self.remove_files {
             self.map.iter_mut().for_each(PerfMap::remove);
             self.dump.iter_mut().for_each(|(_, dump)| dump.remove());
+            self.status.regions.remove_files(&self.status);
         }
     }
 

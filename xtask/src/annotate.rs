@@ -7,9 +7,6 @@ use anyhow::{Context, Result};
 use crate::score::{Sample, Share};
 use crate::truth::Truth;
 
-/// Where the code begins in the objects that `perf inject` makes.
-const TEXT_OFFSET: u64 = 0x80;
-
 /// The function with the most samples that perf names rightly, and how many samples there are at each offset.
 pub fn hottest(truth: &Truth, samples: &[Sample]) -> Option<(String, BTreeMap<u64, usize>)> {
     let mut offsets: HashMap<&str, BTreeMap<u64, usize>> = HashMap::new();
@@ -25,13 +22,16 @@ pub fn hottest(truth: &Truth, samples: &[Sample]) -> Option<(String, BTreeMap<u6
 /// Samples by offset, from all of the functions in the output: code that was moved is there once a place.
 pub fn parse(text: &str) -> Result<BTreeMap<u64, usize>> {
     let mut samples = BTreeMap::new();
-    let mut of_function = 0.0;
+    let (mut of_function, mut begin) = (0.0, None);
     for line in text.lines() {
         if line.trim_start().starts_with("Percent") && line.contains(" samples, ") {
             let before = line.split(" samples, ").next().unwrap_or_default();
             let count = before.rsplit('(').next().unwrap_or_default();
             of_function = count.parse::<f64>().with_context(|| format!("samples in {line:?}"))?;
-        } else if let Some((percent, offset)) = instruction(line) {
+            begin = None;
+        } else if let Some((percent, address)) = instruction(line) {
+            // All instructions are shown, from the first one on.
+            let offset = address - *begin.get_or_insert(address);
             let count = (percent * of_function / 100.0).round() as usize;
             if count > 0 {
                 *samples.entry(offset).or_default() += count;
@@ -41,13 +41,13 @@ pub fn parse(text: &str) -> Result<BTreeMap<u64, usize>> {
     Ok(samples)
 }
 
-/// `PERCENT : OFFSET: INSTRUCTION`; other lines are source and headings.
+/// `PERCENT : ADDRESS: INSTRUCTION`; other lines are source and headings.
 fn instruction(line: &str) -> Option<(f64, u64)> {
     let (percent, rest) = line.split_once(" : ")?;
     let percent: f64 = percent.trim().parse().ok()?;
-    let (offset, text) = rest.trim_start().split_once(':')?;
-    let offset = u64::from_str_radix(offset, 16).ok()?;
-    (!text.trim().is_empty()).then(|| (percent, offset.wrapping_sub(TEXT_OFFSET)))
+    let (address, text) = rest.trim_start().split_once(':')?;
+    let address = u64::from_str_radix(address, 16).ok()?;
+    (!text.trim().is_empty()).then_some((percent, address))
 }
 
 /// How many of the samples are shown where they were taken.
@@ -69,7 +69,8 @@ mod tests {
    25.00 :   8a:     dec    %rdi // guest.toy:3
    75.00 :   8d:     jne    87 <leaf+0x7>
  Percent |\tSource code & Disassembly of jitted-17911-2.so for cpu-clock (40 samples, percent: local hits)
-  100.00 :   8a:     dec    %rdi
+    0.00 :   201080:     push   %rbx
+  100.00 :   20108a:     dec    %rdi
 ";
 
     #[test]

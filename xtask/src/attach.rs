@@ -51,6 +51,12 @@ impl Held {
         Ok(())
     }
 
+    /// Whether it says something, or ends, within that time.
+    pub fn has_said_more(&self, within: Duration) -> Result<bool> {
+        let output = self.0.stdout.as_ref().context("no standard output")?;
+        Ok(run::is_readable(output, within.as_millis() as i32))
+    }
+
     /// Until it has ended by itself.
     pub fn end(mut self) -> Result<()> {
         let status = self.0.wait()?;

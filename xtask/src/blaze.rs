@@ -1,4 +1,5 @@
-//! blazesym as a reader: names for the addresses of a process that lives, through its perf map.
+//! blazesym as a reader: names for the addresses of a process that lives, through its perf map or the
+//! files of its regions.
 
 use anyhow::Result;
 use blazesym::symbolize::source::{Process, Source};
@@ -7,16 +8,20 @@ use blazesym::Pid;
 
 use crate::matrix::{Outcome, Task};
 use crate::perf::{Graph, Mode, Perf};
-use crate::program::Program;
-use crate::raw;
+use crate::program::{Program, Written};
 use crate::score::{self, Frame, Kind, Sample};
 use crate::truth::{Truth, Unwind};
+use crate::{raw, script};
 
-const MODE: Mode = Mode { name: "map", graph: Graph::FramePointers, inject: false, attach: true };
+/// The ways to use it: perf comes when the process is there already.
+pub const MODES: &[Mode] = &[
+    Mode { attach: true, ..Mode::new("map", Graph::FramePointers, Written::Map) },
+    Mode { attach: true, ..Mode::new("region", Graph::FramePointers, Written::Region) },
+];
 
 /// Records with perf, and asks blazesym while the program still lives.
-pub fn measure(perf: &Perf, program: &Program, task: &Task) -> Result<Outcome> {
-    let recording = perf.record(program, &Task { living: true, ..*task }, &MODE)?;
+pub fn measure(perf: &Perf, program: &Program, task: &Task, mode: &Mode) -> Result<Outcome> {
+    let recording = perf.record(program, &Task { living: true, ..*task }, mode)?;
     let truth = &recording.truth;
     let raw = raw::samples(&recording.data)?;
     let mut addresses: Vec<u64> = raw.iter().flat_map(|sample| &sample.chain).copied().collect();
@@ -66,10 +71,10 @@ fn lookup<'n>(addresses: &[u64], names: &'n [Named], address: u64) -> (Option<St
 }
 
 fn kind(truth: &Truth, time: u64, address: u64, module: Option<&str>) -> Kind {
-    let is_map = module.is_some_and(|module| module.ends_with(".map"));
+    let is_ours = module.is_some_and(|module| module.ends_with(".map") || script::is_region(module));
     match module {
-        Some(_) if !is_map => Kind::Native,
-        _ if is_map || truth.code_at(address, time).is_some() => Kind::Guest,
+        Some(_) if !is_ours => Kind::Native,
+        _ if is_ours || truth.code_at(address, time).is_some() => Kind::Guest,
         _ => Kind::Native,
     }
 }

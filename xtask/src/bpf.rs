@@ -1,4 +1,5 @@
-//! bpftrace as a reader: `ustack(perf)` of a process that lives, through its perf map.
+//! bpftrace as a reader: `ustack(perf)` of a process that lives, through its perf map or the files of
+//! its regions.
 
 use std::fs::File;
 use std::path::Path;
@@ -8,15 +9,20 @@ use anyhow::{bail, Context, Result};
 
 use crate::attach::{Held, Killed};
 use crate::matrix::{Outcome, Task};
-use crate::program::{Leftovers, Program, Scenario};
-use crate::run;
+use crate::perf::{Graph, Mode};
+use crate::program::{Leftovers, Program, Scenario, Written};
 use crate::score::{self, Frame, Kind, Sample};
 use crate::truth::{Truth, Unwind};
+use crate::{run, script};
 
-pub fn measure(bpftrace: &Path, program: &Program, task: &Task) -> Result<Outcome> {
+pub const MODES: &[Mode] =
+    &[Mode::new("map", Graph::FramePointers, Written::Map), Mode::new("region", Graph::FramePointers, Written::Region)];
+
+pub fn measure(bpftrace: &Path, program: &Program, task: &Task, mode: &Mode) -> Result<Outcome> {
     let scenario = Scenario {
         name: task.scenario,
-        sinks: "map",
+        written: mode.written,
+        count: task.count,
         // It loses most samples on the way. And a name is in the map 50 ms after its registration at the latest, which is later
         // than bpftrace asks for those of the first samples.
         seconds: 4.0 * task.seconds,
@@ -107,7 +113,8 @@ fn parse_frame(text: &str, truth: &Truth, time: u64) -> Result<Frame> {
     let name = symbol.rsplit_once('+').map_or(symbol, |(name, _)| name);
     let name = (name != "[unknown]" && !name.starts_with("0x")).then(|| name.to_string());
     let is_map = module.starts_with("/tmp/perf-") && module.ends_with(".map");
-    let guest = is_map || (module == "[unknown]" && truth.code_at(address, time).is_some());
+    let guest =
+        is_map || script::is_region(module) || (module == "[unknown]" && truth.code_at(address, time).is_some());
     Ok(Frame { name, kind: if guest { Kind::Guest } else { Kind::Native } })
 }
 

@@ -11,12 +11,12 @@ use object::{Object, ObjectSection, ObjectSymbol};
 
 use crate::matrix::{Outcome, Task, What};
 use crate::perf::{Graph, Mode, Perf};
-use crate::program::Program;
+use crate::program::{Program, Written};
 use crate::raw;
 use crate::score::{self, Frame, Kind, Sample, Share};
 use crate::truth::{Truth, Unwind};
 
-const MODE: Mode = Mode { name: "jitdump", graph: Graph::FramePointers, inject: true, attach: false };
+pub const MODES: &[Mode] = &[Mode::new("jitdump", Graph::FramePointers, Written::Jitdump)];
 
 /// A piece of code as the dump has it.
 struct Load {
@@ -29,8 +29,8 @@ struct Load {
     lines: Vec<(u64, u32, String)>,
 }
 
-pub fn measure(perf: &Perf, program: &Program, task: &Task) -> Result<Outcome> {
-    let recording = perf.record(program, task, &MODE)?;
+pub fn measure(perf: &Perf, program: &Program, task: &Task, mode: &Mode) -> Result<Outcome> {
+    let recording = perf.record(program, task, mode)?;
     let truth = &recording.truth;
     let dump = truth.paths.get("jitdump").context("no jitdump")?;
     // The process may have a /tmp of its own; then it lives still.

@@ -1,6 +1,7 @@
 //! Commands for those who work on libjitsym.
 //!
 //!     cargo xtask matrix [--readers A,B] [--scenarios A,B] [--quick] [--write] [--verbose] [--keep] [--cache DIR] [--mirror URI]
+//!     cargo xtask inject [--counts A,B] [--suites A,B] [--rounds N] [--cache DIR] [--mirror URI]
 //!     cargo xtask tools [--cache DIR] [--mirror URI]
 //!     cargo xtask tool NAME [--cache DIR] [--mirror URI]
 
@@ -9,6 +10,8 @@ mod attach;
 mod blaze;
 mod bpf;
 mod crates;
+mod eu_stack;
+mod inject;
 mod lost;
 mod matrix;
 mod mirror;
@@ -40,6 +43,10 @@ cargo xtask matrix   Runs readers over the ground truth and prints the share of 
     --write          puts the tables of the readers into docs/compatibility.md
     --verbose        shows examples of what is wrong, also in cells that are right
     --keep           leaves the recordings where they are
+cargo xtask inject   Measures how long it takes from a recording to a report, with `perf inject --jit` and with regions.
+    --counts A,B     of functions (1000,10000,100000)
+    --suites A,B     the Debian suites whose perf does it (bookworm,sid)
+    --rounds N       of both, one after the other (3)
 cargo xtask tools    Prepares the tools of newer Debian suites and prints their versions.
 cargo xtask tool N   Prepares one that the tests of the library use and prints where it is: python3.13, luajit, perf,
                      cargo-cinstall, cargo-deny, qemu-aarch64, qemu-riscv64 (these two with a rustc beside them).
@@ -71,9 +78,10 @@ fn command(mut arguments: impl Iterator<Item = String>) -> Result<bool> {
         verbose: false,
         keep: false,
     };
+    let (mut counts, mut suites, mut rounds) = (vec![1_000, 10_000, 100_000], vec!["bookworm".into(), "sid".into()], 3);
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().with_context(|| format!("{argument} needs a value"));
-        let list = |text: String| text.split(',').map(str::to_string).collect();
+        let list = |text: String| text.split(',').map(str::to_string).collect::<Vec<_>>();
         match argument.as_str() {
             "--cache" => plan.cache.dir = std::path::absolute(value()?)?,
             "--mirror" => plan.cache.mirror = Some(value()?),
@@ -83,11 +91,17 @@ fn command(mut arguments: impl Iterator<Item = String>) -> Result<bool> {
             "--write" if command == "matrix" => plan.write = true,
             "--verbose" if command == "matrix" => plan.verbose = true,
             "--keep" if command == "matrix" => plan.keep = true,
+            "--counts" if command == "inject" => {
+                counts = list(value()?).iter().map(|text| text.parse()).collect::<Result<_, _>>().context(USAGE)?;
+            }
+            "--suites" if command == "inject" => suites = list(value()?),
+            "--rounds" if command == "inject" => rounds = value()?.parse().context(USAGE)?,
             _ => bail!("unknown argument {argument:?}\n{USAGE}"),
         }
     }
     match command.as_str() {
         "matrix" => matrix::run(&plan),
+        "inject" => inject::run(&inject::Plan { cache: plan.cache, counts, suites, rounds }).map(|()| true),
         "tool" => suites::print_one(&plan.cache, &tool.unwrap_or_default()).map(|()| true),
         "tools" => suites::print_all(&plan.cache).map(|()| true),
         _ => bail!("no command\n{USAGE}"),

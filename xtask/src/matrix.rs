@@ -6,16 +6,18 @@ use std::time::Instant;
 use anyhow::{bail, Context, Result};
 
 use crate::lost::{self, Lost};
-use crate::perf::{self, Graph, Mode, Perf};
+use crate::perf::{self, Mode, Perf};
 use crate::program::{self, Program};
 use crate::score::{Score, Share};
 use crate::suites::{self, Cache};
-use crate::{blaze, bpf, crates, mirror, run, samply, table};
+use crate::{blaze, bpf, crates, eu_stack, mirror, run, samply, table};
 
 /// What a cell has to reach, in percent.
 pub const WANTED: f64 = 99.0;
 /// CPU time that the program burns in a cell.
 const SECONDS: f64 = 1.0;
+/// Functions of the scenario `many`. With more, perf 6 takes minutes for one cell.
+const MANY: usize = 10_000;
 /// The Debian suites whose perf is tried.
 const SUITES: [&str; 3] = ["bookworm", "trixie", "sid"];
 /// Fewer samples than this tell nothing.
@@ -42,24 +44,21 @@ pub struct Column {
     pub id: String,
     /// For people: `perf 7.2.13`.
     pub reader: String,
-    pub mode: String,
+    /// How it is used.
+    pub mode: &'static Mode,
     run: Runner,
 }
 
 #[derive(Clone, Copy)]
 enum Runner {
-    Perf(usize, &'static Mode),
-    Samply(&'static Mode),
+    /// Which one.
+    Perf(usize),
+    Samply,
     Blazesym,
     Bpftrace,
+    EuStack,
     Crates,
 }
-
-/// The ways to use samply: it reads what perf has recorded.
-const SAMPLY_MODES: &[Mode] = &[
-    Mode { name: "jitdump", graph: Graph::FramePointers, inject: true, attach: false },
-    Mode { name: "map", graph: Graph::FramePointers, inject: false, attach: false },
-];
 
 /// What the columns are measured with.
 struct Tools {
@@ -90,6 +89,8 @@ pub struct Task<'a> {
     pub dir: &'a Path,
     /// The program is to live until it has been looked at.
     pub living: bool,
+    /// Functions of the scenario `many`.
+    pub count: usize,
 }
 
 /// What a reader came to.
@@ -166,8 +167,9 @@ pub fn run(plan: &Plan) -> Result<bool> {
     for scenario in &scenarios {
         for (index, column) in columns.iter().enumerate() {
             let about = match column.run {
-                Runner::Perf(_, mode) => mode.is_about(scenario),
-                _ => true,
+                Runner::Perf(_) => column.mode.is_about(scenario),
+                Runner::EuStack => eu_stack::is_about(scenario),
+                _ => column.mode.written.is_about(scenario),
             };
             if !about || plan.quick && !is_quick(&column.id, scenario) {
                 continue;
@@ -236,32 +238,33 @@ fn tools(plan: &Plan) -> Result<Tools> {
 
 fn columns(plan: &Plan, tools: &Tools) -> Result<Vec<Column>> {
     let mut columns = Vec::new();
-    let mut add = |name: &str, reader: String, mode: &str, run: Runner| {
-        columns.push(Column { id: format!("{name}/{mode}"), reader, mode: mode.into(), run });
+    let mut add = |name: &str, reader: String, modes: &'static [Mode], run: Runner| {
+        let column =
+            |mode: &'static Mode| Column { id: format!("{name}/{}", mode.name), reader: reader.clone(), mode, run };
+        columns.extend(modes.iter().map(column));
     };
     for (index, (suite, perf)) in tools.perfs.iter().enumerate() {
-        for mode in perf::MODES {
-            let reader = format!("perf {} ({suite})", perf.version);
-            add(&format!("perf-{suite}"), reader, mode.name, Runner::Perf(index, mode));
-        }
+        let reader = format!("perf {} ({suite})", perf.version);
+        add(&format!("perf-{suite}"), reader, perf::MODES, Runner::Perf(index));
     }
     let version = |tool: &Path| -> Result<String> {
         Ok(run::stdout(run::command(tool).arg("--version"))?.trim().replace(" v", " "))
     };
     if let Some(samply) = &tools.samply {
-        for mode in SAMPLY_MODES {
-            add("samply", version(samply)?, mode.name, Runner::Samply(mode));
-        }
+        add("samply", version(samply)?, samply::MODES, Runner::Samply);
     }
     if is_wanted(plan, "blazesym/") {
-        add("blazesym", format!("blazesym {}", locked("blazesym")?), "map", Runner::Blazesym);
+        add("blazesym", format!("blazesym {}", locked("blazesym")?), blaze::MODES, Runner::Blazesym);
     }
     if let Some(bpftrace) = &tools.bpftrace {
-        add("bpftrace", version(bpftrace)?, "map", Runner::Bpftrace);
+        add("bpftrace", version(bpftrace)?, bpf::MODES, Runner::Bpftrace);
+    }
+    if is_wanted(plan, "eu-stack/") {
+        add("eu-stack", eu_stack::version()?, eu_stack::MODES, Runner::EuStack);
     }
     if is_wanted(plan, "crates/") {
         let reader = format!("linux-perf-data {}, object {}", locked("linux-perf-data")?, locked("object")?);
-        add("crates", reader, "jitdump", Runner::Crates);
+        add("crates", reader, crates::MODES, Runner::Crates);
     }
     Ok(columns)
 }
@@ -304,7 +307,9 @@ fn is_quick(id: &str, scenario: &str) -> bool {
     let mode = id.rsplit('/').next().unwrap_or_default();
     match scenario {
         "declared-gap" | "row-tables" | "fixed-frame" | "callbacks" | "moves" | "threads" => mode == "dwarf",
-        "packed-down" | "reuse" => mode == "dwarf" || mode == "map",
+        "packed-down" => ["dwarf", "map", "region"].contains(&mode),
+        "reuse" => mode == "dwarf" || mode == "map",
+        "region-adopted" | "region-reused" => mode == "region",
         "frame-pointers" => mode == "fp",
         "attach-late" => mode == "attach",
         _ => false,
@@ -312,14 +317,16 @@ fn is_quick(id: &str, scenario: &str) -> bool {
 }
 
 fn measure(program: &Program, tools: &Tools, column: &Column, scenario: &str, dir: &Path) -> Measured {
-    let task = Task { scenario, seconds: SECONDS, dir, living: false };
+    let task = Task { scenario, seconds: SECONDS, dir, living: false, count: MANY };
     let recorder = || tools.recorder();
+    let mode = column.mode;
     let outcome = match column.run {
-        Runner::Perf(index, mode) => tools.perfs[index].1.measure(program, &task, mode),
-        Runner::Samply(mode) => samply::measure(present(&tools.samply), recorder(), program, &task, mode),
-        Runner::Blazesym => blaze::measure(recorder(), program, &task),
-        Runner::Bpftrace => bpf::measure(present(&tools.bpftrace), program, &task),
-        Runner::Crates => crates::measure(recorder(), program, &task),
+        Runner::Perf(index) => tools.perfs[index].1.measure(program, &task, mode),
+        Runner::Samply => samply::measure(present(&tools.samply), recorder(), program, &task, mode),
+        Runner::Blazesym => blaze::measure(recorder(), program, &task, mode),
+        Runner::Bpftrace => bpf::measure(present(&tools.bpftrace), program, &task, mode),
+        Runner::EuStack => eu_stack::measure(program, &task, mode),
+        Runner::Crates => crates::measure(recorder(), program, &task, mode),
     };
     match outcome {
         Ok(outcome) => Measured::Shares(outcome),

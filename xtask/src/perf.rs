@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use crate::attach::{self, Held};
 use crate::matrix::{Outcome, Task, What};
-use crate::program::{Leftovers, Program, Scenario};
+use crate::program::{Leftovers, Program, Scenario, Written};
 use crate::score::{self, Sample, Share};
 use crate::truth::{Truth, Unwind};
 use crate::{annotate, report, run, script};
@@ -32,8 +32,7 @@ pub enum Graph {
 pub struct Mode {
     pub name: &'static str,
     pub graph: Graph,
-    /// With a jitdump, and `perf inject --jit`; else with the perf map alone.
-    pub inject: bool,
+    pub written: Written,
     /// perf comes when the process is there already.
     pub attach: bool,
 }
@@ -41,16 +40,23 @@ pub struct Mode {
 impl Mode {
     /// Whether there is anything to learn: attaching differs from starting in what perf finds at its beginning.
     pub fn is_about(&self, scenario: &str) -> bool {
-        let found = ["declared-gap", "frame-pointers", "many", "threads", "attach-late", "namespace"];
-        !self.attach || found.contains(&scenario)
+        let found = ["declared-gap", "frame-pointers", "many", "threads", "attach-late", "namespace", "region-adopted"];
+        self.written.is_about(scenario) && (!self.attach || found.contains(&scenario))
+    }
+
+    pub const fn new(name: &'static str, graph: Graph, written: Written) -> Mode {
+        Mode { name, graph, written, attach: false }
     }
 }
 
 pub const MODES: &[Mode] = &[
-    Mode { name: "dwarf", graph: Graph::Dwarf, inject: true, attach: false },
-    Mode { name: "fp", graph: Graph::FramePointers, inject: true, attach: false },
-    Mode { name: "attach", graph: Graph::Dwarf, inject: true, attach: true },
-    Mode { name: "map", graph: Graph::FramePointers, inject: false, attach: false },
+    Mode::new("dwarf", Graph::Dwarf, Written::Jitdump),
+    Mode::new("fp", Graph::FramePointers, Written::Jitdump),
+    Mode { attach: true, ..Mode::new("attach", Graph::Dwarf, Written::Jitdump) },
+    Mode::new("map", Graph::FramePointers, Written::Map),
+    Mode::new("region", Graph::Dwarf, Written::Region),
+    Mode { attach: true, ..Mode::new("region-attach", Graph::Dwarf, Written::Region) },
+    Mode::new("adopted", Graph::Dwarf, Written::Adopted),
 ];
 
 /// A run of the program under `perf record`, with the files that it has left.
@@ -74,7 +80,7 @@ impl Perf {
         Ok(Perf { version, path, objdump })
     }
 
-    fn command(&self, dir: &Path, subcommand: &str) -> Command {
+    pub fn command(&self, dir: &Path, subcommand: &str) -> Command {
         let mut command = run::command(&self.path);
         command.current_dir(dir).arg("--buildid-dir").arg(dir.join("buildid")).arg(subcommand);
         command
@@ -86,7 +92,8 @@ impl Perf {
         let living = task.living || task.scenario == "namespace";
         let scenario = Scenario {
             name: task.scenario,
-            sinks: if mode.inject { "both" } else { "map" },
+            written: mode.written,
+            count: task.count,
             seconds: task.seconds,
             truth: task.dir.join("truth"),
             wait: mode.attach || living,
@@ -115,7 +122,8 @@ impl Perf {
     pub fn measure(&self, program: &Program, task: &Task, mode: &Mode) -> Result<Outcome> {
         let mut recording = self.record(program, task, mode)?;
         let (dir, truth) = (task.dir, &recording.truth);
-        let data = if mode.inject { self.inject(dir, &recording.data)? } else { recording.data.clone() };
+        let is_jitdump = mode.written == Written::Jitdump;
+        let data = if is_jitdump { self.inject(dir, &recording.data)? } else { recording.data.clone() };
         let flat = script::parse(&self.script(dir, &data, &["-G", "-F", script::FIELDS])?)?;
         let stacks = script::parse(&self.script(dir, &data, &["-F", script::FIELDS])?)?;
         recording.leftovers.pids.extend(stacks.iter().map(|sample| sample.pid).filter(|&pid| pid != u32::MAX));
@@ -129,7 +137,7 @@ impl Perf {
         let score = score::score(truth, &samples, whole);
         let mut outcome = Outcome::of(score);
         outcome.shares.push((What::Report, self.report(dir, &data, &samples)?));
-        if mode.inject {
+        if mode.written != Written::Map {
             // With the perf map there is no code to show.
             if let Some((name, taken)) = annotate::hottest(truth, &samples) {
                 // It is the one command of perf that was seen to crash; what the others have shown counts all the same.

@@ -77,10 +77,46 @@ fn compile(library: &Path, name: &str, flags: &[&str]) -> Result<PathBuf> {
     Ok(program)
 }
 
+/// What the program is to have the library write, and where its code lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// The perf map alone.
+    Map,
+    /// A jitdump too, which `perf inject --jit` works in.
+    Jitdump,
+    /// Regions that the library makes, and nothing else.
+    Region,
+    /// The same, but of memory of the program's own, which the library adopts.
+    Adopted,
+}
+
+impl Written {
+    /// Whether the scenario can be run so, and differs from how it is run otherwise.
+    pub fn is_about(self, scenario: &str) -> bool {
+        let chooses_regions = scenario.starts_with("region-");
+        match self {
+            Written::Map | Written::Jitdump => !chooses_regions,
+            Written::Region => scenario != "memfd",
+            Written::Adopted => scenario != "memfd" && !chooses_regions,
+        }
+    }
+
+    fn arguments(self) -> [&'static str; 2] {
+        match self {
+            Written::Map => ["sinks=map", "memory=plain"],
+            Written::Jitdump => ["sinks=both", "memory=plain"],
+            Written::Region => ["sinks=region", "memory=created"],
+            Written::Adopted => ["sinks=region", "memory=adopted"],
+        }
+    }
+}
+
 /// One run of a scenario: how the program is called, and where it says what happened.
 pub struct Scenario<'a> {
     pub name: &'a str,
-    pub sinks: &'a str,
+    pub written: Written,
+    /// Functions of the scenario `many`.
+    pub count: usize,
     pub seconds: f64,
     pub truth: PathBuf,
     /// The program waits for a profiler before it runs anything.
@@ -93,10 +129,9 @@ impl Scenario<'_> {
     pub fn arguments(&self) -> Vec<String> {
         let mut arguments = vec![self.name.to_string()];
         arguments.push(format!("truth={}", self.truth.display()));
-        arguments.push(format!("sinks={}", self.sinks));
+        arguments.extend(self.written.arguments().map(String::from));
         arguments.push(format!("seconds={}", self.seconds));
-        // Of the scenario `many`. With more, perf 6 takes minutes for one cell.
-        arguments.push("count=10000".into());
+        arguments.push(format!("count={}", self.count));
         if self.wait {
             arguments.push("wait=1".into());
         }
@@ -113,7 +148,7 @@ impl Scenario<'_> {
     }
 }
 
-/// Removes the files of processes from /tmp when dropped: maps, dumps, and the objects that `perf inject` has made.
+/// Removes the files of processes from /tmp when dropped: maps, dumps, regions, and the objects that `perf inject` has made.
 #[derive(Default)]
 pub struct Leftovers {
     pub pids: BTreeSet<u32>,
@@ -150,11 +185,12 @@ impl Drop for Leftovers {
 }
 
 /// Which process a file in /tmp is about.
-fn process_of(name: &str) -> Option<u32> {
+pub fn process_of(name: &str) -> Option<u32> {
     let rest = if let Some(rest) = name.strip_prefix("jitted-") {
         rest.split_once('-')?.0
     } else if let Some(rest) = name.strip_prefix("jit-") {
-        rest.strip_suffix(".dump")?
+        // Of regions `PID-NUMBER.so`, and `PID-NUMBER.GENERATION.so`.
+        rest.strip_suffix(".dump").or_else(|| Some(rest.strip_suffix(".so")?.split_once('-')?.0))?
     } else {
         name.strip_prefix("perf-")?.strip_suffix(".map")?
     };
@@ -180,6 +216,7 @@ mod tests {
         assert_eq!(process_of("perf-12.map"), Some(12));
         assert_eq!(process_of("jit-12.dump"), Some(12));
         assert_eq!(process_of("jitted-12-1099511627776.so"), Some(12));
+        assert_eq!((process_of("jit-12-1.so"), process_of("jit-12-1.3.so")), (Some(12), Some(12)));
         assert_eq!(process_of("jitsym-matrix-12"), None);
         assert_eq!(process_of("perf-12.data"), None);
     }

@@ -51,7 +51,7 @@ pub fn describe(command: &Command, output: &Output) -> String {
 }
 
 /// Whether there is something to read within that many milliseconds.
-pub fn is_readable(file: &std::fs::File, milliseconds: i32) -> bool {
+pub fn is_readable(file: &impl AsRawFd, milliseconds: i32) -> bool {
     let mut poll = libc::pollfd { fd: file.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one valid pollfd.
     unsafe { libc::poll(&mut poll, 1, milliseconds) == 1 }

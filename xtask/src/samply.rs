@@ -8,12 +8,20 @@ use object::{Object, ObjectSymbol};
 use serde_json::Value;
 
 use crate::matrix::{Outcome, Task};
-use crate::perf::{Mode, Perf};
-use crate::program::Program;
+use crate::perf::{Graph, Mode, Perf};
+use crate::program::{Program, Written};
 use crate::raw::{self, RawSample};
 use crate::run;
 use crate::score::{self, Frame, Kind, Sample};
+use crate::script;
 use crate::truth::{Truth, Unwind};
+
+/// The ways to use it: it reads what perf has recorded.
+pub const MODES: &[Mode] = &[
+    Mode::new("jitdump", Graph::FramePointers, Written::Jitdump),
+    Mode::new("map", Graph::FramePointers, Written::Map),
+    Mode::new("region", Graph::FramePointers, Written::Region),
+];
 
 pub fn measure(samply: &Path, perf: &Perf, program: &Program, task: &Task, mode: &Mode) -> Result<Outcome> {
     let recording = perf.record(program, task, mode)?;
@@ -104,7 +112,8 @@ fn frames(
             // Jitdumps and perf maps pass for libraries.
             Some(path) if !path.ends_with(".dump") && !path.ends_with(".map") => {
                 let address = index("frameTable", "address", frame);
-                Frame { name: address.and_then(|address| natives.name(path, address)), kind: Kind::Native }
+                let kind = if script::is_region(path) { Kind::Guest } else { Kind::Native };
+                Frame { name: address.and_then(|address| natives.name(path, address)), kind }
             }
             _ => {
                 // Where samply knows nothing, the name is the address.

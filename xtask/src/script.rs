@@ -85,7 +85,7 @@ impl PrintedFrame {
     /// Whose code perf takes it for. Of memory without a file only the truth knows whether it held code.
     fn kind(&self, truth: &Truth, time: u64) -> Kind {
         let file = self.dso.rsplit('/').next().unwrap_or_default();
-        let injected = file.starts_with("jitted-") && file.contains(".so");
+        let injected = file.starts_with("jitted-") && file.contains(".so") || is_region(file);
         let mapped = (file.starts_with("perf-") && file.ends_with(".map")) || self.dso.starts_with("[JIT]");
         let none = ["//anon", "/memfd:", "/dev/zero", "/anon_hugepage", "/SYSV"];
         let real = self.dso.starts_with('/') && !none.iter().any(|prefix| self.dso.starts_with(prefix));
@@ -95,6 +95,14 @@ impl PrintedFrame {
             Kind::Native
         }
     }
+}
+
+/// Whether a file of that name, or path, is one that the library writes for a region.
+pub fn is_region(path: &str) -> bool {
+    // `jit-PID-NUMBER.so`, or in /tmp `jitted-PID-rNUMBER.so`, both with a generation perhaps.
+    let file = path.rsplit('/').next().unwrap_or_default();
+    let injected = file.strip_prefix("jitted-").and_then(|rest| rest.split_once('-'));
+    (file.starts_with("jit-") || injected.is_some_and(|(_, rest)| rest.starts_with('r'))) && file.ends_with(".so")
 }
 
 /// Puts two outputs for one recording together: without call graphs, for the address in memory, and with them.
@@ -183,6 +191,9 @@ mod tests {
         assert_eq!(kind("7f0000009010 [unknown] ([unknown])"), Kind::Native);
         assert_eq!(kind("7f0000001010 f (/lib/libc.so.6)"), Kind::Native, "an address in a file");
         assert_eq!(kind("7f0000009010 f ([JIT] tid 100)"), Kind::Guest);
+        assert_eq!(kind("9010 f (/tmp/jit-100-1.so)"), Kind::Guest);
+        assert_eq!(kind("9010 f (/tmp/jitted-100-r1.3.so)"), Kind::Guest);
+        assert!(is_region("/tmp/jitted-100-r1.3.so") && !is_region("/tmp/jitted-100-1.so") && !is_region("x.so"));
     }
 
     #[test]

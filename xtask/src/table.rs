@@ -92,7 +92,7 @@ pub fn sections(columns: &[Column], scenarios: &[String], cells: &[Cell]) -> Vec
 
 fn section(key: &str, columns: &[Column], of_reader: &[usize], scenarios: &[String], cells: &[Cell]) -> String {
     let mut text = String::new();
-    let modes: Vec<&str> = of_reader.iter().map(|&index| columns[index].mode.as_str()).collect();
+    let modes: Vec<&str> = of_reader.iter().map(|&index| columns[index].mode.name).collect();
     let _ = writeln!(text, "{}\n", heading(key));
     let _ = writeln!(text, "{}, Linux {}\n", columns[of_reader[0]].reader, kernel());
     let _ = writeln!(text, "| scenario | {} |", modes.join(" | "));

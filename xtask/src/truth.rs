@@ -174,6 +174,11 @@ impl Truth {
         find(&self.runs, tid, time)?.stack.as_deref()
     }
 
+    /// What the thread ran at some time in [from, to].
+    pub fn runs_between(&self, tid: u32, from: u64, to: u64) -> impl Iterator<Item = &Run> {
+        self.runs.get(&tid).into_iter().flatten().filter(move |run| run.from <= to && from <= run.to)
+    }
+
     /// Whether a C function has to be in some stack.
     pub fn has_native_parts(&self) -> bool {
         let parts = self.runs.values().flatten().filter_map(|run| run.stack.as_ref()).flatten();
@@ -250,6 +255,8 @@ mod tests {
         assert_eq!(truth.stack_at(43, 160), Some(&expected[..]));
         assert_eq!(truth.stack_at(43, 145), None, "between two runs");
         assert_eq!(truth.stack_at(42, 150), None, "another thread");
+        let between = |from, to| truth.runs_between(43, from, to).map(|run| run.from).collect::<Vec<_>>();
+        assert_eq!((between(141, 149), between(140, 150), between(155, 155)), (vec![], vec![110, 150], vec![150]));
         assert!(truth.is_unnamed(43, 305) && !truth.is_unnamed(43, 311) && !truth.is_unnamed(42, 305));
     }
 

@@ -15,6 +15,8 @@ type Hook = Box<dyn FnMut(&File, u64, &[u8]) -> io::Result<()> + Send>;
 /// An open file.
 pub struct Disk {
     file: Held,
+    /// Bytes that were written, since somebody has asked.
+    pub written: u64,
     /// Told of each write before it happens, which fails if this does.
     #[cfg(test)]
     pub before_write: Option<Hook>,
@@ -31,6 +33,7 @@ impl Disk {
         crate::sys::file::allow_any_place(&file)?;
         Ok(Disk {
             file: Held::new(file)?,
+            written: 0,
             #[cfg(test)]
             before_write: None,
         })
@@ -50,7 +53,9 @@ impl Disk {
         if let Some(hook) = &mut self.before_write {
             hook(&self.file, at, bytes)?;
         }
-        self.file.write_all_at(bytes, at)
+        self.file.write_all_at(bytes, at)?;
+        self.written += bytes.len() as u64;
+        Ok(())
     }
 
     /// Copies what is in a part of another file, or of this one if `from` is `None`.

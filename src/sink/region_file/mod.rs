@@ -381,25 +381,18 @@ impl RegionFile {
         Ok(())
     }
 
-    /// The file itself, to be mapped. Fails if somebody has closed it.
-    pub fn file(&self) -> io::Result<&File> {
-        self.disk.check()?;
-        Ok(self.disk.file())
-    }
-
     /// Whether most of what is in the tables is about code that has been replaced.
     pub fn is_wasteful(&self) -> bool {
         self.parts.symtab.end() / SYMBOL_SIZE as u64 > 2 * self.known.len() as u64 + 64
     }
 
-    /// How many bytes the file has but for the text.
-    pub fn bytes(&self) -> u64 {
-        let parts = self.parts.all().iter().map(|part| part.end()).sum::<u64>();
-        let table = self.table.range();
-        HEADER_SIZE as u64 + parts + (table.end - table.start)
+    /// How many bytes were written since this was asked last.
+    pub fn take_written(&mut self) -> u64 {
+        std::mem::take(&mut self.disk.written)
     }
 
     /// How many pieces of code are known.
+    #[cfg(test)]
     pub fn len(&self) -> usize {
         self.known.len()
     }

@@ -1,0 +1,357 @@
+/*
+ * Scenarios of code regions: what there is to be seen in one that the library has made or adopted, as it changes.
+ *
+ * In all of them code is packed, and most of it has no frame pointer.
+ *
+ * SPDX-License-Identifier: MIT OR Apache-2.0
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "matrix.h"
+
+enum { PAGE = 4096, REGION_SIZE = 1 << 16, CODES = 16 };
+
+static const enum kind mixed[] = {
+    MID_ROWS, LEAF_ROWS, MID_FP, LEAF_FIXED, MID_EH, LEAF_EH, MID_REALIGN, STEPS_ROWS,
+};
+
+static enum kind kind_of(unsigned i) {
+  return mixed[i % COUNT(mixed)];
+}
+
+/* One behind the other from there on, named after `name`. Returns the offset behind them. */
+static size_t put_some(struct code *codes, unsigned count, const char *name, const struct region *region, size_t at) {
+  for (unsigned i = 0; i < count; i++) {
+    at = put_code(&codes[i], kind_of(i), i + 1, name_of(name, i), region, at, NO_GAP);
+  }
+  return at;
+}
+
+/* ------------------------------------------------------------------------------------------------ adopted */
+
+/* Another thread, which runs code all the while, and is held against the truth from when `is_known` is set. */
+static struct runner {
+  pthread_t thread;
+  struct code *codes;
+  unsigned count;
+  double seconds;
+  int is_running, is_known;
+} runner;
+
+static void *run_all_the_while(void *nothing) {
+  const uint64_t caller = runner.codes[0].addr;
+  while (!__atomic_load_n(&runner.is_known, __ATOMIC_ACQUIRE)) {
+    const uint64_t path[] = {caller, runner.codes[1].addr};
+    call_guest(20000, path);
+    __atomic_store_n(&runner.is_running, 1, __ATOMIC_RELEASE);
+  }
+  /* With speeds of its own. */
+  struct code codes[CODES];
+  memcpy(codes, runner.codes, runner.count * sizeof *codes);
+  run_any(codes, runner.count, runner.seconds);
+  return nothing;
+}
+
+/* The codes are there, and nobody knows of them: they are told when the library has the memory, in which the thread runs. */
+static void start_runner(struct code *codes, unsigned count, double seconds) {
+  runner.codes = codes;
+  runner.count = count;
+  runner.seconds = seconds;
+  if (pthread_create(&runner.thread, NULL, run_all_the_while, NULL) != 0) {
+    fail("pthread_create");
+  }
+  while (!__atomic_load_n(&runner.is_running, __ATOMIC_ACQUIRE)) {
+    usleep(1000);
+  }
+}
+
+static void announce_to_runner(void) {
+  for (unsigned i = 0; i < runner.count; i++) {
+    announce(&runner.codes[i], NO_GAP);
+  }
+  __atomic_store_n(&runner.is_known, 1, __ATOMIC_RELEASE);
+}
+
+static size_t write_some(struct code *codes, unsigned count, const char *name, const struct region *region, size_t at) {
+  for (unsigned i = 0; i < count; i++) {
+    struct function *function = compile(kind_of(i), i + 1, name_of(name, i), NULL);
+    write_code(&codes[i], function, kind_of(i), function->name, region, at);
+    at += function->code.size;
+  }
+  return at;
+}
+
+/* The runtime's own memory, writable and executable, is adopted while a thread runs in it. Both go on then. */
+static void adopted(void) {
+  static struct code before[CODES], behind[CODES];
+  struct region region = plain_region(REGION_RWX, REGION_SIZE);
+  size_t at = write_some(before, CODES, "ran_before", &region, 0);
+  start_runner(before, CODES, option.seconds / 2);
+  adopt_region(&region);
+  announce_to_runner();
+  put_some(behind, CODES, "put_behind", &region, at);
+  run_any(behind, CODES, option.seconds / 2);
+  pthread_join(runner.thread, NULL);
+}
+
+/* The same for memory that is writable or executable, never both: pages of it, as code is added. */
+static void adopted_flips(void) {
+  enum { ADDED = 24 };
+
+  static struct code before[CODES], behind[ADDED];
+  struct region region = plain_region(REGION_W_XOR_X, REGION_SIZE);
+  write_some(before, CODES, "ran_before", &region, 0);
+  protect(&region, 0);
+  start_runner(before, CODES, option.seconds / 2);
+  adopt_region(&region);
+  announce_to_runner();
+  struct region rest = region;
+  rest.run += REGION_SIZE / 2;
+  rest.write += REGION_SIZE / 2;
+  rest.size -= REGION_SIZE / 2;
+  size_t at = 0;
+  for (unsigned i = 0; i < ADDED; i++) {
+    protect(&rest, 1);
+    struct function *function = compile(kind_of(i), i + 1, name_of("added", i), NULL);
+    write_code(&behind[i], function, kind_of(i), function->name, &rest, at);
+    at += function->code.size;
+    protect(&rest, 0);
+    announce(&behind[i], NO_GAP);
+    if (i % 4 == 3) {
+      run_any(behind, i + 1, option.seconds / 2 * 4 / ADDED);
+    }
+  }
+  pthread_join(runner.thread, NULL);
+}
+
+/* A runtime that registers its code and says nothing of memory, of which it has several pieces; one is given back and taken anew. */
+static void automatic(void) {
+  enum { PIECES = 3 };
+
+  static struct code codes[PIECES][CODES];
+  struct region regions[PIECES];
+  for (unsigned i = 0; i < PIECES; i++) {
+    regions[i] = plain_region(REGION_RWX, REGION_SIZE);
+    put_some(codes[i], CODES, name_of("of_piece", i), &regions[i], 32 * i);
+    run_any(&codes[0][0], (i + 1) * CODES, option.seconds / (PIECES + 1));
+  }
+  remove_all(codes[1], CODES, &regions[1]);
+  map_anew(&regions[1]);
+  put_some(codes[1], CODES, "of_new_piece", &regions[1], 64);
+  run_any(&codes[0][0], PIECES * CODES, option.seconds / (PIECES + 1));
+}
+
+/* Given back by the library: what is there stays there, and runs on, without a name. */
+static void released(void) {
+  static struct code codes[CODES];
+  static uint8_t bytes[REGION_SIZE];
+  struct region region = plain_region(REGION_RWX, REGION_SIZE);
+  adopt_region(&region);
+  put_some(codes, CODES, "until_release", &region, 0);
+  run_any(codes, CODES, option.seconds);
+  memcpy(bytes, region.run, REGION_SIZE);
+  uint64_t path[] = {codes[0].addr, codes[1].addr}, before = call_guest(1000, path);
+  uint64_t to = now();
+  for (unsigned i = 0; i < CODES; i++) {
+    truth_code_ends(codes[i].number, to);
+  }
+  check(jitsym_region_release(session, region.run), "jitsym_region_release");
+  if (memcmp(bytes, region.run, REGION_SIZE) != 0) {
+    fail("a region has other bytes when it is released");
+  }
+  region.run[REGION_SIZE - 1] = 0xcc;
+  if (call_guest(1000, path) != before) {
+    fail("code of a released region does something else");
+  }
+}
+
+/* ------------------------------------------------------------------------------------------------ changes */
+
+/*
+ * A place holds one piece of code after another, each for a slice, a thousand in a second: other names, other sizes, other
+ * frames. Which place is next nobody knows, so that dead code lies there for a long time or none.
+ */
+static void reused(void) {
+  enum { PLACES = 64, ROOM = 256, NONE = -1 };
+
+  static const enum kind kinds[] = {LEAF_FP, LEAF_ROWS, LEAF_FIXED, STEPS_ROWS, LEAF_EH, STEPS_FP};
+  static struct function *functions[COUNT(kinds)];
+  static struct code at[PLACES];
+  static double speed[COUNT(kinds)];
+  struct region region = create_region(REGION_SIZE, 0, 0);
+  struct code caller;
+  uint64_t end = cpu_time() + (uint64_t)(option.seconds * 1e9);
+
+  truth_option("stale-frames", "yes");
+  put_code(&caller, MID_ROWS, 1, "caller_of_reused", &region, 0, NO_GAP);
+  for (unsigned i = 0; i < COUNT(kinds); i++) {
+    functions[i] = compile(kinds[i], i + 2, "", NULL);
+  }
+  for (unsigned n = 0; cpu_time() < end; n++) {
+    unsigned place = (unsigned)random_in(0, PLACES), which = (unsigned)random_in(0, COUNT(kinds));
+    struct code *code = &at[place];
+    if (code->function) {
+      remove_code(code);
+    }
+    write_code(code, functions[which], kinds[which], name_of("reused", n), &region, 1024 + place * ROOM);
+    code->speed = speed[which];
+    announce(code, NO_GAP);
+    const struct stack stack = STACK(&caller, code);
+    run_stack(&stack, random_in(500000, 1300000));
+    speed[which] = code->speed;
+  }
+}
+
+/* Made small, and larger as it fills. */
+static void grown(void) {
+  enum { STEPS = 4, STEP = 4 * PAGE };
+
+  static struct code codes[STEPS][CODES];
+  struct region region = create_region(STEP, STEPS * STEP, 0);
+  for (unsigned i = 0; i < STEPS; i++) {
+    if (i > 0) {
+      region.size = (i + 1) * STEP;
+      check(jitsym_region_grow(session, region.run, region.size), "jitsym_region_grow");
+    }
+    /* Across what was the end. */
+    put_some(codes[i], CODES, name_of("of_step", i), &region, i == 0 ? 0 : i * STEP - 512);
+    run_any(&codes[0][0], (i + 1) * CODES, option.seconds / STEPS);
+  }
+}
+
+/* Pages that are given back to the system, and used again. */
+static void discarded(void) {
+  enum { ROUNDS = 8, FIRST = 4 * PAGE, PAGES = 4 };
+
+  static struct code kept[CODES], gone[CODES];
+  struct region region = create_region(REGION_SIZE, 0, 0);
+  put_some(kept, CODES, "kept", &region, 0);
+  struct region pages = region;
+  pages.run += FIRST;
+  pages.write += FIRST;
+  pages.size = PAGES * PAGE;
+  for (unsigned round = 0; round < ROUNDS; round++) {
+    put_some(gone, CODES, name_of("of_round", round), &pages, 0);
+    run_any(kept, CODES, option.seconds / ROUNDS / 2);
+    run_any(gone, CODES, option.seconds / ROUNDS / 2);
+    remove_all(gone, CODES, &pages);
+    check(jitsym_region_discard(session, pages.run, pages.size), "jitsym_region_discard");
+    for (size_t i = 0; i < pages.size; i += 64) {
+      if (pages.run[i] != 0) {
+        fail("pages that were given back are not 0");
+      }
+    }
+  }
+}
+
+static void huge_pages(void) {
+  static struct code codes[4 * CODES];
+  struct region region = create_region(4 << 20, 0, JITSYM_REGION_HUGE_PAGES);
+  if ((uintptr_t)region.run % (2 << 20) != 0) {
+    fail("the region is not aligned to 2 MiB");
+  }
+  for (unsigned i = 0; i < 4; i++) {
+    put_some(codes + i * CODES, CODES, name_of("of_mebibyte", i), &region, ((size_t)i << 20) + 128);
+  }
+  run_any(codes, COUNT(codes), option.seconds);
+}
+
+/* Regions of all kinds, and two sessions that have made them, with code of all of them in one stack. */
+static void several(void) {
+  enum { ALL = 6 };
+
+  static struct code codes[ALL][CODES];
+  struct region regions[ALL];
+  jitsym *first = session, *second = NULL;
+  jitsym_options options;
+  memset(&options, 0, sizeof options);
+  options.struct_size = sizeof options;
+  options.sinks = option.sinks;
+  options.map_dir = option.dir;
+  options.jitdump_dir = option.dir;
+  check(jitsym_init(&options, &second), "jitsym_init");
+  for (unsigned i = 0; i < ALL; i++) {
+    session = i % 2 ? second : first;
+    if (i < ALL / 2) {
+      regions[i] = create_region(REGION_SIZE, 0, i == 2 ? JITSYM_REGION_ONE_VIEW : 0);
+    } else {
+      regions[i] = plain_region(i == ALL - 1 ? REGION_W_XOR_X : REGION_RWX, REGION_SIZE);
+      protect(&regions[i], 0);
+      adopt_region(&regions[i]);
+      protect(&regions[i], 1);
+    }
+    write_some(codes[i], CODES, name_of("of_region", i), &regions[i], 512 * i);
+    if (regions[i].run == regions[i].write) {
+      protect(&regions[i], 0);
+    }
+    for (unsigned n = 0; n < CODES; n++) {
+      announce(&codes[i][n], NO_GAP);
+    }
+    run_any(&codes[0][0], (i + 1) * CODES, option.seconds / ALL);
+  }
+  check(jitsym_close(second), "jitsym_close");
+  session = first;
+  run_any(&codes[0][0], ALL * CODES, option.seconds / ALL);
+}
+
+/* ------------------------------------------------------------------------------------------------ processes */
+
+enum { CHILDREN = 2, SHARE = REGION_SIZE / (CHILDREN + 2) };
+
+static struct code of_all[CODES], of_one[CODES];
+
+/* What all have inherited, and what this process has made, each in turn. */
+static void run_both(double seconds) {
+  run_any(of_all, CODES, seconds / 2);
+  run_any(of_one, CODES, seconds / 2);
+}
+
+/*
+ * Children go on with the region that they have inherited, each in a part of it that is nobody else's, so that time and address
+ * tell the code; the parent does so, too.
+ */
+static void forked(void) {
+  struct region region = create_region(REGION_SIZE, 0, 0);
+  pid_t children[CHILDREN];
+  put_some(of_all, CODES, "of_all", &region, 0);
+  run_any(of_all, CODES, option.seconds / 4);
+  for (unsigned i = 0; i < CHILDREN; i++) {
+    children[i] = fork();
+    if (children[i] < 0) {
+      fail("fork");
+    }
+    if (children[i] == 0) {
+      truth_forked();
+      put_some(of_one, CODES, name_of("of_child", i), &region, (i + 1) * SHARE);
+      run_both(option.seconds / 4);
+      check(jitsym_flush(session, 60000), "jitsym_flush");
+      _exit(0);
+    }
+  }
+  put_some(of_one, CODES, "of_parent", &region, (CHILDREN + 1) * SHARE);
+  run_both(option.seconds / 4);
+  for (unsigned i = 0; i < CHILDREN; i++) {
+    int status;
+    if (waitpid(children[i], &status, 0) != children[i] || status != 0) {
+      fail("a child has failed");
+    }
+  }
+}
+
+const struct scenario region_scenarios[] = {
+    {"region-adopted", adopted, "dwarf", NO_GAP, 0},
+    {"region-adopted-flips", adopted_flips, "dwarf", NO_GAP, 0},
+    {"region-automatic", automatic, "dwarf", NO_GAP, ADOPTS_ALL},
+    {"region-released", released, "dwarf", NO_GAP, 0},
+    {"region-reused", reused, "dwarf", NO_GAP, 0},
+    {"region-grown", grown, "dwarf", NO_GAP, 0},
+    {"region-discarded", discarded, "dwarf", NO_GAP, 0},
+    {"region-huge-pages", huge_pages, "dwarf", NO_GAP, 0},
+    {"region-several", several, "dwarf", NO_GAP, 0},
+    {"region-forked", forked, "dwarf", NO_GAP, 0},
+    SCENARIOS_END,
+};

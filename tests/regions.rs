@@ -1,0 +1,336 @@
+//! Code regions, read by the real perf with no step in between: names and whole call stacks of packed code, held against the
+//! ground truth (`c-tests/matrix/`), and the files themselves, read by other people's tools.
+//!
+//! Each test records about a second of processor time. They may run at the same time: no share of time is compared.
+
+#[path = "regions/elf.rs"]
+mod elf;
+#[path = "support/perf.rs"]
+mod perf;
+#[path = "regions/recorded.rs"]
+mod recorded;
+// How right a reader is, as the matrix of readers has it.
+#[allow(dead_code)]
+#[path = "../xtask/src/score.rs"]
+mod score;
+#[allow(dead_code)]
+#[path = "../xtask/src/script.rs"]
+mod script;
+mod support;
+#[allow(dead_code)]
+#[path = "../xtask/src/truth.rs"]
+mod truth;
+
+use std::path::Path;
+
+use recorded::{for_frame_pointers, for_tables, Recorded, Running, STACKS};
+use support::{compile, describe, run, stdout, Link};
+
+/// Records a scenario in regions of the library's own, and wants 99 % of the names and whole stacks.
+fn right(scenario: &str) {
+    Recorded::of(for_tables(), scenario, &["memory=created"], STACKS).check();
+}
+
+/// The same in memory of the program's own, which the library adopts.
+fn right_in_adopted(scenario: &str) {
+    Recorded::of(for_tables(), scenario, &["memory=adopted"], STACKS).check();
+}
+
+// ------------------------------------------------------------------------------------------------ names and stacks
+
+#[test]
+fn packed_in_two_views() {
+    right("packed-up");
+}
+
+#[test]
+fn packed_downward() {
+    right("packed-down");
+}
+
+/// One view, which the program makes writable and executable in turn.
+#[test]
+fn one_view() {
+    right("w-xor-x");
+}
+
+/// C between the frames of the guest, and a hundred frames of it.
+#[test]
+fn deep_and_through_c() {
+    right("callbacks");
+    right("deep-recursion-rows");
+}
+
+#[test]
+fn adopted_while_a_thread_runs_in_it() {
+    right("region-adopted");
+}
+
+#[test]
+fn adopted_and_made_writable_in_turn() {
+    right("region-adopted-flips");
+}
+
+#[test]
+fn adopted_memory_is_used_as_before() {
+    right_in_adopted("cache-flush");
+    right_in_adopted("w-xor-x");
+}
+
+/// The program only registers code; the user has set `JITSYM_ADOPT`.
+#[test]
+fn adopted_by_itself() {
+    right("region-automatic");
+}
+
+#[test]
+fn released() {
+    right("region-released");
+}
+
+/// A thousand pieces a second, of other names, sizes and frames, over what was there before.
+#[test]
+fn reused() {
+    right("region-reused");
+}
+
+#[test]
+fn moved_and_overwritten() {
+    right("moves");
+    right("overwrite");
+}
+
+#[test]
+fn threads_that_compile_and_run() {
+    right("threads");
+}
+
+/// Children go on compiling in the region that they have inherited.
+#[test]
+fn forked() {
+    right("region-forked");
+}
+
+#[test]
+fn grown_and_given_back() {
+    right("region-grown");
+    right("region-discarded");
+}
+
+#[test]
+fn huge_pages() {
+    right("region-huge-pages");
+}
+
+#[test]
+fn several_regions_and_sessions() {
+    right("region-several");
+}
+
+#[test]
+fn a_hundred_thousand() {
+    Recorded::of(for_tables(), "many", &["memory=created", "count=100000"], STACKS).check();
+}
+
+#[test]
+fn frame_pointers() {
+    let options = ["-k", "CLOCK_MONOTONIC", "--call-graph", "fp"];
+    Recorded::of(for_frame_pointers(), "frame-pointers", &["memory=created"], &options).check();
+}
+
+/// perf comes when the process is there already.
+#[test]
+fn attached() {
+    let mut running = Running::start("attach-late", &["memory=created", "wait=1"]);
+    running.wait_for("ready");
+    running.record().check();
+}
+
+// ------------------------------------------------------------------------------------------------ what users type
+
+/// `perf record`, `perf report`, and nothing else: each function has its share, by its name, out of the region's file.
+#[test]
+fn plain_record_and_report() {
+    let recorded = Recorded::of(for_tables(), "packed-up", &["memory=created"], &["--call-graph", "dwarf"]);
+    let text = recorded.perf("report", &["--stdio", "-q", "--no-children", "-g", "none", "-F", "sample,dso,sym"]);
+    let (mut named, mut others) = (0, 0);
+    for line in text.lines().filter(|line| !line.trim().is_empty()) {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let samples: usize = fields[0].parse().unwrap_or_else(|_| panic!("{line:?}"));
+        let of_guest = recorded.truth.codes.iter().any(|code| code.name == fields[fields.len() - 1]);
+        if of_guest && script::is_region(fields[1]) {
+            named += samples;
+        } else if script::is_region(fields[1]) || fields[1].starts_with("[JIT]") || fields[1] == "[unknown]" {
+            others += samples;
+        }
+    }
+    assert!(
+        named > 500 && others * 100 <= named,
+        "{named} samples in guest code have names, {others} have not:\n{text}"
+    );
+}
+
+/// Source lines by `perf report`, by `perf script` and between the instructions that `perf annotate` shows.
+#[test]
+fn source_lines() {
+    let recorded = Recorded::of(for_tables(), "last-line", &["memory=created"], STACKS);
+    recorded.check();
+    let flat = recorded.perf("script", &["--ns", "-G", "-F", &format!("{},srcline", script::FIELDS)]);
+    let lines = script::lines(&recorded.truth, &script::parse(&flat).expect("script"));
+    assert!(lines.counted > 500 && lines.percent() >= 99.0, "lines: {lines:?}");
+
+    let source = recorded.truth.paths["source"].clone();
+    let name = source.file_name().expect("name").to_string_lossy().into_owned();
+    let hot = std::fs::read_to_string(&source).expect("source");
+    let is_hot = |line: &str| {
+        let number = line.split(&format!("{name}:")).nth(1).and_then(|rest| rest.trim().parse::<usize>().ok());
+        number.and_then(|number| hot.lines().nth(number - 1)).is_some_and(|text| text.contains("burn"))
+    };
+    let report =
+        recorded.perf("report", &["--stdio", "-q", "--no-children", "-g", "none", "--inline", "-F", "sample,srcline"]);
+    let samples = |line: &str| line.split_whitespace().next().and_then(|text| text.parse::<usize>().ok()).unwrap_or(0);
+    let at_hot: usize = report.lines().filter(|line| is_hot(line)).map(samples).sum();
+    assert!(at_hot > 500, "{at_hot} samples in hot lines:\n{report}");
+
+    let shown = recorded.perf("annotate", &["--stdio", "--stdio-color", "never", "-s", "last_line_is_hot_0"]);
+    assert!(shown.contains("burn; end last_line_is_hot_0"), "the source is not shown:\n{shown}");
+    let counted = shown.lines().filter_map(|line| line.split(" : ").next()?.trim().parse::<f64>().ok()).sum::<f64>();
+    assert!(counted > 95.0, "samples at instructions:\n{shown}");
+}
+
+/// The files of a recording, copied to another place, are all that a report needs.
+#[test]
+fn copied_elsewhere() {
+    let mut recorded = Recorded::of(for_tables(), "region-adopted", &[], &[STACKS, &["-N"]].concat());
+    let root = recorded.dir.join("copy");
+    let printed =
+        script::parse(&recorded.perf("script", &["--ns", "--no-inline", "-F", script::FIELDS])).expect("script");
+    let mut paths: Vec<&str> =
+        printed.iter().flat_map(|sample| &sample.frames).map(|frame| frame.dso.as_str()).collect();
+    paths.sort_unstable();
+    paths.dedup();
+    let mut regions = 0;
+    for path in paths.into_iter().filter(|path| path.starts_with('/') && Path::new(path).exists()) {
+        let copy = root.join(&path[1..]);
+        std::fs::create_dir_all(copy.parent().expect("directory")).expect("directory of the copy");
+        std::fs::copy(path, copy).expect("copy");
+        if script::is_region(path) {
+            std::fs::remove_file(path).expect("remove the region's file");
+            regions += 1;
+        }
+    }
+    assert!(regions >= 1, "no file of a region");
+    recorded.check_is(|names| names < 10.0);
+    recorded.options = vec!["--symfs".into(), root.display().to_string()];
+    recorded.check();
+}
+
+// ------------------------------------------------------------------------------------------------ the files
+
+/// What lives is in the file, with name, code and unwind table, in the words of other people's tools; while the process lives, and
+/// when it has been killed.
+#[test]
+fn files_are_sound() {
+    for (scenario, memory) in
+        [("packed-down", "created"), ("last-line", "created"), ("region-adopted", "plain"), ("region-reused", "plain")]
+    {
+        let mut running = Running::start(scenario, &[&format!("memory={memory}"), "hold=1", "seconds=0.2"]);
+        running.wait_for("done");
+        let truth = running.truth();
+        let files = elf::files_of(running.pid());
+        assert!(!files.is_empty());
+        let found: usize = files.iter().map(|file| file.check(&truth, running.pid())).sum();
+        let living = truth.codes.iter().filter(|code| code.to == u64::MAX).count();
+        assert_eq!(found, living, "pieces of code that live, in {scenario}");
+        running.kill();
+        for file in &files {
+            assert_eq!(std::fs::read(&file.path).expect("file of a killed process"), file.bytes, "{scenario}");
+        }
+    }
+}
+
+/// A process that is killed while it registers code: what was registered a moment before is in the file, up to some piece without
+/// a gap, and the tables are whole.
+#[test]
+fn killed_while_it_registers() {
+    let mut running = Running::start("many", &["memory=created", "count=100000", "seconds=3", "wait=1"]);
+    running.wait_for("ready");
+    running.go();
+    std::thread::sleep(std::time::Duration::from_millis(700));
+    let alive = elf::files_of(running.pid());
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    running.kill();
+    let [alive] = &alive[..] else { panic!("{} files", alive.len()) };
+    let dead = elf::File::read(&alive.path);
+    // `cold_17`, `hot_20` and so on.
+    let mut numbers: Vec<usize> = dead
+        .symbols()
+        .iter()
+        .map(|symbol| symbol.name.split('_').nth(1).expect("number").parse().expect("number"))
+        .collect();
+    numbers.sort_unstable();
+    println!("{} names while it lived, {} when it was dead", alive.symbols().len(), numbers.len());
+    assert!(alive.symbols().len() > 100 && numbers.len() > alive.symbols().len(), "what came later is there too");
+    assert!(numbers.iter().copied().eq(0..numbers.len()), "some are missing");
+    dead.check_tables();
+}
+
+/// `jitsym clean` removes the files of processes that are dead, of all generations, and no others.
+#[test]
+fn files_of_dead_processes_are_removed() {
+    let files_of = |pid: u32| -> Vec<String> {
+        let names = std::fs::read_dir("/tmp").expect("/tmp").flatten();
+        let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        names.filter(|name| script::is_region(name) && name.contains(&format!("-{pid}-"))).collect()
+    };
+    let mut dead = Running::start("region-reused", &["hold=1", "seconds=0.1"]);
+    dead.wait_for("done");
+    let (pid, alive) = (dead.pid(), files_of(dead.pid()));
+    assert!(alive.len() > 1, "a region of several generations has several files: {alive:?}");
+    let clean = |dry_run: &[&str]| stdout(&run(perf::command(env!("CARGO_BIN_EXE_jitsym")).arg("clean").args(dry_run)));
+    clean(&[]);
+    assert_eq!(files_of(pid).len(), alive.len(), "files of a living process");
+    dead.kill();
+    let said = clean(&["--dry-run"]);
+    assert!(files_of(pid).iter().all(|name| said.contains(name.as_str())), "{said}");
+    assert_eq!(files_of(pid).len(), alive.len(), "--dry-run");
+    clean(&[]);
+    assert_eq!(files_of(pid), Vec::<String>::new());
+}
+
+// ------------------------------------------------------------------------------------------------ the calls
+
+const CALLS: &[&str] = &["c-tests/region_calls.c"];
+
+/// Runs that program in a directory of its own; it says what is wrong.
+fn calls(program: &Path, name: &str) {
+    let dir = support::fresh_dir(name);
+    let mut command = perf::command("timeout");
+    let output = run(command.args(["-k", "5", "300"]).arg(program).arg(&dir));
+    assert_eq!((&*stdout(&output), &*output.stderr), ("ok\n", &b""[..]), "{}", describe(&command, &output));
+}
+
+/// What is refused and how, what memory regions are, and that adopted memory is what it was.
+#[test]
+fn calls_and_memory() {
+    calls(&compile("gcc", CALLS, Link::Shared, &["-std=gnu11", "-O1"], "region_calls"), "calls");
+}
+
+#[test]
+fn calls_and_memory_statically_linked_and_sanitized() {
+    let flags = ["-std=gnu11", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+    calls(&compile("gcc", CALLS, Link::Static, &flags, "region_calls_sanitized"), "calls-sanitized");
+}
+
+/// Directories whose files must not be executed, or without room for them: regions are memory all the same.
+#[test]
+fn no_file_can_be_had() {
+    let program = compile("gcc", CALLS, Link::Shared, &["-std=gnu11", "-O1"], "region_calls_no_file");
+    for options in ["noexec", "size=300k"] {
+        let dir = support::fresh_dir("no-file");
+        let script = format!("mount -t tmpfs -o {options},mode=1777 none \"$2\" && exec \"$1\" \"$2\" no-file");
+        let mut unshare = perf::command("unshare");
+        unshare.args(["-rm", "timeout", "60", "sh", "-c", &script, "sh"]).arg(&program).arg(&dir);
+        assert_eq!(stdout(&run(&mut unshare)), "ok\n", "{options}");
+    }
+}

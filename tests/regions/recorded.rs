@@ -1,0 +1,231 @@
+//! Runs of the ground-truth program of the matrix, with or without perf.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::OnceLock;
+
+use crate::score::{self, Sample, Score};
+use crate::support::{compile, fresh_dir, root, run, stdout, Link, TmpFiles};
+use crate::truth::{Truth, Unwind};
+use crate::{perf, script};
+
+/// Call stacks by unwind tables, and the clock of the truth.
+pub const STACKS: &[&str] = &["-k", "CLOCK_MONOTONIC", "--call-graph", "dwarf,16384"];
+
+/// Every call is a call, so that every function is in the stack.
+const FLAGS: &[&str] = &["-std=gnu11", "-O2", "-fno-optimize-sibling-calls"];
+
+fn build(flags: &[&str], name: &str) -> PathBuf {
+    let files = std::fs::read_dir(root().join("c-tests/matrix")).expect("sources").flatten();
+    let sources: Vec<String> =
+        files.map(|file| file.path().display().to_string()).filter(|path| path.ends_with(".c")).collect();
+    let sources: Vec<&str> = sources.iter().map(|source| &**source).collect();
+    compile("gcc", &sources, Link::Shared, &[FLAGS, flags].concat(), name)
+}
+
+/// The program for readers that follow tables.
+pub fn for_tables() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| build(&["-fomit-frame-pointer"], "matrix_jit"))
+}
+
+/// The program for readers that follow frame pointers.
+pub fn for_frame_pointers() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| build(&["-fno-omit-frame-pointer", "-DFRAME_POINTERS"], "matrix_jit_fp"))
+}
+
+fn read_truth(path: &Path) -> Truth {
+    let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    Truth::parse(&text).unwrap_or_else(|error| panic!("{}: {error:#}", path.display()))
+}
+
+/// The directory of one run: tests run at the same time, and some run a scenario twice.
+fn dir_of(scenario: &str, options: &[&str]) -> PathBuf {
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("test").replace("::", "-");
+    fresh_dir(format!("{test}-{scenario}-{}", options.join("-").replace('=', "-")))
+}
+
+/// A run under `perf record`.
+pub struct Recorded {
+    pub truth: Truth,
+    pub dir: PathBuf,
+    /// For every other command of perf.
+    pub options: Vec<String>,
+    what: String,
+    data: PathBuf,
+    _files: Vec<TmpFiles>,
+}
+
+impl Recorded {
+    pub fn of(program: &Path, scenario: &str, options: &[&str], perf_options: &[&str]) -> Self {
+        let dir = dir_of(scenario, options);
+        let (data, truth) = (dir.join("perf.data"), dir.join("truth"));
+        let mut record = perf::perf("record");
+        record.args(["-e", "cpu-clock", "-F", "999"]).args(perf_options).arg("-o").arg(&data).arg("--");
+        record.arg(program).args([scenario, "sinks=region", "seconds=1"]).args(options);
+        run(record.arg(format!("truth={}", truth.display())));
+        let truth = read_truth(&truth);
+        let files = TmpFiles(truth.pid);
+        Recorded::new(scenario, dir, truth, files)
+    }
+
+    fn new(scenario: &str, dir: PathBuf, truth: Truth, files: TmpFiles) -> Self {
+        let data = dir.join("perf.data");
+        let (options, what, _files) = (Vec::new(), scenario.into(), vec![files]);
+        let mut recorded = Recorded { truth, dir, options, what, data, _files };
+        // Children have files of their own.
+        let pids = recorded.perf("script", &["-G", "-F", "pid"]);
+        let mut pids: Vec<u32> = pids.lines().filter_map(|line| line.trim().parse().ok()).collect();
+        pids.sort_unstable();
+        pids.dedup();
+        pids.retain(|pid| *pid != recorded.truth.pid);
+        recorded._files.extend(pids.into_iter().map(TmpFiles));
+        recorded
+    }
+
+    /// The output of another command of perf.
+    pub fn perf(&self, subcommand: &str, arguments: &[&str]) -> String {
+        stdout(&run(perf::perf(subcommand).arg("-i").arg(&self.data).args(&self.options).args(arguments)))
+    }
+
+    fn score(&self) -> Score {
+        let script = |options: &[&str]| {
+            let text = self.perf("script", &[&["--ns", "--no-inline", "-F", script::FIELDS], options].concat());
+            script::parse(&text).unwrap_or_else(|error| panic!("{}: {error:#}", self.what))
+        };
+        let printed = script(&[]);
+        let samples = script::samples(&self.truth, &script(&["-G"]), &printed);
+        let samples = samples.unwrap_or_else(|error| panic!("{}: {error:#}", self.what));
+        if self.truth.unwind().expect("unwind") == Unwind::Neither {
+            return score::score(&self.truth, &samples, false);
+        }
+        if !self.truth.options.contains_key("stale-frames") {
+            return score::score(&self.truth, &samples, true);
+        }
+        // libunwind remembers for an address how it has unwound there, and perf lets it: where other code has been sampled
+        // before, the names count.
+        let (mut fresh, mut stale): (Vec<Sample>, Vec<Sample>) = Default::default();
+        let (mut bases, mut first): (HashMap<&str, u64>, HashMap<u64, &str>) = Default::default();
+        for (printed, sample) in printed.iter().zip(samples) {
+            let of_region = printed.frames.iter().enumerate().filter(|(_, frame)| script::is_region(&frame.dso));
+            let mut is_fresh = true;
+            for (depth, frame) in of_region {
+                // Of the innermost frame alone the address in memory is known, which tells where the file is.
+                if depth == 0 {
+                    bases.insert(&frame.dso, sample.ip.wrapping_sub(frame.ip));
+                }
+                // perf shows callers within their call, libunwind looks behind it.
+                let base = bases.get(&*frame.dso).copied().unwrap_or_default().wrapping_add(u64::from(depth > 0));
+                let name = frame.sym.as_deref().unwrap_or_default();
+                is_fresh &= *first.entry(base.wrapping_add(frame.ip)).or_insert(name) == name;
+            }
+            if is_fresh { &mut fresh } else { &mut stale }.push(sample);
+        }
+        let mut score = score::score(&self.truth, &fresh, true);
+        let others = score::score(&self.truth, &stale, false);
+        score.names.counted += others.names.counted;
+        score.names.right += others.names.right;
+        score.wrong.extend(others.wrong);
+        score
+    }
+
+    /// 99 % of the names and of the stacks are right, and there are enough of both.
+    pub fn check(&self) {
+        let Score { names, stacks, wrong } = self.score();
+        let shown = format!("{}: names {names:?}, stacks {stacks:?}", self.what);
+        println!("{shown}");
+        assert!(names.counted >= 400 && stacks.counted >= 300, "{shown}");
+        assert!(names.percent() >= 99.0 && stacks.percent() >= 99.0, "{shown}\n{}", wrong.join("\n"));
+    }
+
+    /// The share of right names, in percent, is what is expected.
+    pub fn check_is(&self, is_expected: impl Fn(f64) -> bool) {
+        let names = self.score().names;
+        assert!(is_expected(names.percent()), "{}: names {names:?}", self.what);
+    }
+}
+
+/// A run that waits for a word at its beginning or its end.
+pub struct Running {
+    child: Child,
+    output: BufReader<ChildStdout>,
+    scenario: String,
+    dir: PathBuf,
+    /// It does not go before the process.
+    files: Option<TmpFiles>,
+}
+
+impl Running {
+    pub fn start(scenario: &str, options: &[&str]) -> Self {
+        let dir = dir_of(scenario, options);
+        let mut command = perf::command(for_tables());
+        command.args([scenario, "sinks=region", "seconds=1"]).args(options);
+        command.arg(format!("truth={}", dir.join("truth").display()));
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start the program");
+        let output = BufReader::new(child.stdout.take().expect("standard output"));
+        let files = Some(TmpFiles(child.id()));
+        Running { child, output, scenario: scenario.into(), dir, files }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn wait_for(&mut self, word: &str) {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("read from the program");
+        assert_eq!(line.trim(), word, "{}", self.scenario);
+    }
+
+    pub fn go(&mut self) {
+        self.child.stdin.as_mut().expect("standard input").write_all(b"\n").expect("write to the program");
+    }
+
+    /// The truth, which is whole when the program has said that it is done.
+    pub fn truth(&self) -> Truth {
+        read_truth(&self.dir.join("truth"))
+    }
+
+    /// perf attaches, the program goes on, and both come to their end.
+    pub fn record(mut self) -> Recorded {
+        let mut record = perf::perf("record");
+        record.args(["-e", "cpu-clock", "-F", "999"]).args(STACKS).args(["-p", &self.pid().to_string()]);
+        let (said, log) = (self.dir.join("record.log"), "Events enabled");
+        record.args(["-D", "50", "-o"]).arg(self.dir.join("perf.data"));
+        record.stderr(std::fs::File::create(&said).expect("log"));
+        let mut perf = record.spawn().expect("start perf");
+        // It says so when its events count, because it was told to wait for a moment.
+        while !std::fs::read_to_string(&said).expect("log").contains(log) {
+            assert!(perf.try_wait().expect("perf").is_none(), "{:?}", std::fs::read_to_string(&said));
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        self.go();
+        assert!(self.child.wait().expect("wait for the program").success());
+        assert!(perf.wait().expect("wait for perf").success(), "{:?}", std::fs::read_to_string(&said));
+        let files = self.files.take().expect("files of the process");
+        Recorded::new(&self.scenario, self.dir.clone(), self.truth(), files)
+    }
+
+    pub fn kill(&mut self) {
+        self.child.kill().expect("kill the program");
+        self.child.wait().expect("wait for the program");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What other tools print about a file. They print no complaint.
+pub fn tool(command: &mut Command) -> String {
+    let output = run(command.env("LC_ALL", "C"));
+    assert!(output.stderr.is_empty(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    stdout(&output)
+}
