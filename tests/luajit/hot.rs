@@ -172,10 +172,12 @@ pub fn check(recording: &Recording, stacks: &[Stack], is_in_trace: impl Fn(&Stac
         );
         // Now and then LuaJIT cannot compile a side trace with many values.
         assert!(all >= 50, "{phase}: {all} of {} samples in traces", of_phase.len());
-        assert!(named * 100 >= all * 99, "{phase}: {named} of {all} have names");
+        // One sample may be in the stubs that lead out of traces, which are part of the memory.
+        let enough = |count: usize| (all - count) * 100 <= all.max(100);
+        assert!(enough(named), "{phase}: {named} of {all} have names");
         assert!(hot * 100 >= all * 80, "{phase}: {hot} of {all} in {}, but {found:?}", lines[phase]);
         let broken = traces.iter().find(|stack| !goes_through(stack, callers)).map(|stack| &stack.frames);
-        assert!(whole * 100 >= all * 99, "{phase}: {whole} of {all} stacks through {callers:?}, not {broken:#?}");
+        assert!(enough(whole), "{phase}: {whole} of {all} stacks through {callers:?}, not {broken:#?}");
     }
 }
 
