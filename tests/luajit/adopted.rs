@@ -153,3 +153,55 @@ fn nothing_stays_mapped_of_areas_that_are_gone() {
     assert!(*mapped >= 1 && *mapped <= 2 * *regions && *regions <= 4, "{text}");
     assert!(failures.iter().all(|&number| number == 0), "{text}");
 }
+
+/// Areas at one and the same address, one after the other, before the writer has seen any of them: each file names the code that
+/// was there in its time.
+#[test]
+fn areas_at_one_address_are_told_apart() {
+    const AREAS: usize = 50;
+    let script = r#"
+        local ffi = require("ffi")
+        ffi.cdef(HEADER)
+        ffi.cdef[[
+          void *mmap(void *, size_t, int, int, int, long);
+          int mprotect(void *, size_t, int);
+          int munmap(void *, size_t);
+        ]]
+        local lib = ffi.load(os.getenv("JITSYM_LIB"))
+        local session, id = ffi.new("jitsym *[1]"), ffi.new("jitsym_id[1]")
+        local function ok(status) assert(status == 0, status) end
+        ok(lib.jitsym_init(nil, session))
+        local size, addr = 65536, nil
+        for i = 0, AREAS - 1 do
+          -- Private and anonymous; from the second one on at the address of the first.
+          local area = ffi.C.mmap(addr, size, 3, addr and 0x32 or 0x22, -1, 0)
+          assert(not addr or area == addr)
+          addr = area
+          ffi.fill(area, 64, 0xc3)
+          assert(ffi.C.mprotect(area, size, 5) == 0)
+          local code, name = ffi.new("jitsym_code"), "area_" .. i
+          code.struct_size, code.size, code.bytes, code.name = ffi.sizeof(code), 64, area, name
+          code.addr = ffi.cast("uintptr_t", area)
+          ok(lib.jitsym_register(session[0], code, id))
+          ok(lib.jitsym_unregister(session[0], id[0]))
+          assert(ffi.C.munmap(area, size) == 0)
+        end
+        ok(lib.jitsym_flush(session[0], 10000))
+        local stats = ffi.new("jitsym_stats")
+        stats.struct_size = ffi.sizeof(stats)
+        ok(lib.jitsym_get_stats(session[0], stats))
+        io.write(tonumber(stats.region_code), " ", tonumber(stats.region_late), " ", tonumber(stats.regions))
+    "#;
+    let header = std::fs::read_to_string(support::plain_header()).expect("header");
+    let mut luajit = command("luajit");
+    luajit.envs(ADOPT).arg("-e").arg(format!("AREAS = {AREAS} HEADER = [==[{header}]==]\n{script}"));
+    let (output, files) = finish(luajit);
+    // The last one is not looked for any more.
+    assert_eq!(stdout(&output), format!("{AREAS} 0 1"));
+    for number in 0..AREAS {
+        let bytes = std::fs::read(format!("/tmp/jit-{}-{number}.so", files.0)).expect("the file of an area");
+        let is_name = |bytes: &&[u8]| bytes.starts_with(b"area_") && bytes[5..].iter().all(u8::is_ascii_digit);
+        let names: Vec<&[u8]> = bytes.split(|&byte| byte == 0).filter(is_name).collect();
+        assert_eq!(names, [format!("area_{number}").as_bytes()]);
+    }
+}
