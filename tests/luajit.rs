@@ -1,5 +1,7 @@
 //! `bindings/luajit` with the real, unmodified `luajit` and the real perf.
 
+#[path = "luajit/adopted.rs"]
+mod adopted;
 #[path = "luajit/hot.rs"]
 mod hot;
 #[path = "luajit/life.rs"]
@@ -85,13 +87,31 @@ struct Recording {
 
 fn record(program: &str) -> Recording {
     let arguments = [example(&format!("{program}.lua")).into_os_string()];
-    record_with(Path::new("luajit"), program, &["-g"], &arguments)
+    record_with(Path::new("luajit"), program, &[], &["-g"], &arguments)
 }
 
-fn record_with(luajit: &Path, name: &str, options: &[&str], arguments: &[OsString]) -> Recording {
+fn record_with(
+    luajit: &Path,
+    name: &str,
+    variables: &[(&str, &str)],
+    options: &[&str],
+    arguments: &[OsString],
+) -> Recording {
+    let options = [&["-k", "1", "-e", "cpu-clock", "-F", "999"], options].concat();
+    record_plainly(luajit, name, variables, &options, arguments)
+}
+
+/// The same with no options of perf but these.
+fn record_plainly(
+    luajit: &Path,
+    name: &str,
+    variables: &[(&str, &str)],
+    options: &[&str],
+    arguments: &[OsString],
+) -> Recording {
     let file = scratch_dir("perf").join(format!("{name}.data"));
     let mut record = perf("record");
-    record.args(["-q", "-k", "1", "-e", "cpu-clock", "-F", "999"]).args(options).arg("-o").arg(&file);
+    record.envs(variables.iter().copied()).arg("-q").args(options).arg("-o").arg(&file);
     let output = stdout(&run(record.arg(luajit).arg("-ljitsym").args(arguments)));
 
     let events = stdout(&run(perf("script").arg("--show-mmap-events").arg("-i").arg(&file)));
@@ -119,7 +139,12 @@ impl Recording {
     }
 
     fn samples(&self, file: &Path) -> Vec<Sample> {
-        let text = stdout(&run(perf("script").args(["-G", "-F", "pid,ip,sym,dso", "-i"]).arg(file)));
+        self.samples_by(perf("script"), file)
+    }
+
+    /// The samples in trace memory, in order of time.
+    fn samples_by(&self, mut script: Command, file: &Path) -> Vec<Sample> {
+        let text = stdout(&run(script.args(["-G", "-F", "pid,ip,sym,dso", "-i"]).arg(file)));
         let mut samples = Vec::new();
         for line in text.lines() {
             // PID IP SYMBOL (DSO)

@@ -6,6 +6,9 @@
 -- The library is the file that the environment variable JITSYM_LIB names, else what the system finds as "libjitsym.so.0.1" or as
 -- "jitsym". Where the process has the rights of another user than the one who runs it, the variable is ignored.
 --
+-- With JITSYM_ADOPT=1 the memory that LuaJIT compiles to becomes a mapping of files that name the traces. Then perf and every
+-- other profiler that reads ELF files needs no further step, for call stacks neither.
+--
 -- The module never raises an error into the program and prints nothing. `require "jitsym"` returns a table:
 --
 --   flush([ms])  waits until all that was registered is in the files; true, or nil and a message
@@ -62,6 +65,8 @@ local STATS = [[struct {
     jitdump_bytes, jitdump_records, map_bytes, map_entries, map_rewrites, map_forgotten, write_errors, memory,
     memory_held, waited, recovered;
   uint32_t spool, inherited;
+  uint64_t jitdump_lost, jitdump_held, jitdump_rewrites, map_omitted, regions, region_code, region_bytes,
+    region_generations, region_late, region_refused, region_left_out;
 }]]
 local FUNCTIONS = [[
 int32_t jitsym_lua_init(const void *options, void **out) __asm__("jitsym_init");
@@ -79,7 +84,8 @@ unsigned long jitsym_lua_getauxval(unsigned long type) __asm__("getauxval");
 local STAT_NAMES = {
   "sinks_running", "sinks_failed", "registered", "moved", "unregistered", "overwritten", "live", "dropped",
   "unreadable", "names_changed", "not_free", "jitdump_bytes", "jitdump_records", "map_bytes", "map_entries",
-  "map_rewrites", "map_forgotten", "write_errors", "memory",
+  "map_rewrites", "map_forgotten", "write_errors", "memory", "regions", "region_code", "region_bytes",
+  "region_generations", "region_late", "region_refused", "region_left_out",
 }
 local UNWIND_FIXED_FRAME, UNWIND_ROWS = 2, 3        -- enum jitsym_unwind_kind
 local CODE_PACKED = 2                               -- enum jitsym_code_flag

@@ -51,10 +51,11 @@ impl Regions {
         if end - start >= REACH {
             return Err(Error::TooLarge);
         }
-        if self.all().any(|region| region.overlaps(start, end) && !self.end_if_gone(status, region)) {
+        let maps = maps::all().map_err(|_| Error::NoMemory)?;
+        self.check_all(status, &maps);
+        if self.overlap(start, end) {
             return Err(Error::Region);
         }
-        let maps = maps::all().map_err(|_| Error::NoMemory)?;
         let pieces = pieces(&maps, start, end)?;
         if code_memory::has_locked_memory() {
             return Err(Error::Locked);

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
-use super::{lock, Kind, Naming, Parts, Region, Regions};
+use super::{lock, Kind, Naming, Parts, Region, Regions, NEVER};
 use crate::config::Sinks;
 use crate::error::{Error, Result};
 use crate::fork;
@@ -223,7 +223,7 @@ impl Regions {
     }
 
     fn starting(&self, start: u64) -> Result<&'static Region> {
-        self.all().find(|region| region.start == start).ok_or(Error::Region)
+        self.all().find(|region| region.start == start && region.gone() == NEVER).ok_or(Error::Region)
     }
 
     /// Ends a region: a created one is unmapped, an adopted one becomes plain memory again, with the same bytes. What is
@@ -234,7 +234,7 @@ impl Regions {
         if let Kind::Private { adopted: true, .. } = region.kind {
             region.make_plain()?;
         }
-        self.end(status, region);
+        self.end(status, region, Regions::keep_last);
         let Region { base, tables_len, max_len, kind, .. } = *region;
         match kind {
             // SAFETY: the caller gives the memory up, or it holds our tables, which nobody reads there.
@@ -249,13 +249,20 @@ impl Regions {
         Ok(())
     }
 
+    /// The host has unmapped a region, and all code of it has been seen: ends it.
+    pub fn end_gone(&self, status: &Status, region: &'static Region) {
+        self.end(status, region, Regions::keep_gone);
+        // SAFETY: these are the tables, which nobody reads there, and of which the host does not know.
+        unsafe { code_memory::unmap(region.base, region.tables_len) };
+    }
+
     /// The region is none any more; its file is final.
-    pub(super) fn end(&self, status: &Status, region: &'static Region) {
+    fn end(&self, status: &Status, region: &'static Region, keep: fn(&Regions, &Region)) {
         self.forget(region);
         if let Some(mut file) = lock(&region.file).take() {
             let _ = file.write(true).and_then(|()| file.finish(build_id()));
             status.counters.regions_ended.add(1);
-            self.keep_last(region);
+            keep(self, region);
         }
         let mut naming = lock(&region.naming);
         (naming.file, naming.dir) = (None, None);

@@ -1,6 +1,7 @@
 //! Files that regions have had: kept for profiles that have samples of them, up to a bound, and removed in the end if that is asked for.
 
 use std::collections::VecDeque;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
@@ -58,6 +59,14 @@ impl Regions {
     pub(super) fn keep_last(&self, region: &Region) {
         if let Some(last) = last_of(region) {
             lock(&self.settings).files.ended.push(last);
+        }
+    }
+
+    /// Takes note of the file of a region that the host has unmapped. In time there may be many.
+    pub(super) fn keep_gone(&self, region: &Region) {
+        if let Some(Past { path, identity, .. }) = last_of(region) {
+            let bytes = std::fs::metadata(&path).map_or(0, |data| data.blocks() * 512);
+            self.keep_old(path, identity, bytes);
         }
     }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use super::adopt::{for_pages, swap};
 use super::create::{spare, New};
-use super::{Kind, Naming, Parts, Region, Regions};
+use super::{Kind, Naming, Parts, Region, Regions, NEVER};
 use crate::sink::describe;
 use crate::sink::region_file::{Place, RegionFile};
 use crate::status::Status;
@@ -36,7 +36,7 @@ impl Regions {
 
     /// In a forked child that takes over: its parent's regions, with files of their own if sinks run.
     pub fn inherit(&self, status: &Status, parent: &Regions) {
-        for old in parent.all() {
+        for old in parent.all().filter(|region| region.gone() == NEVER) {
             let had_file = match old.file.try_lock() {
                 // The descriptor is the parent's.
                 Ok(mut file) => file.take().is_some(),

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::sys::{code_memory, mem};
+use crate::sys::mem;
 
 /// Bytes of code for which there is one mark. Code that only shares such a piece with dead code costs a generation more, and
 /// nothing else.
@@ -14,12 +14,14 @@ const PIECE: u64 = 64;
 pub struct Marks {
     memory: mem::Region,
     count: usize,
+    /// The generation of the last mark: as long as no code has died in one, nothing else need be looked at.
+    newest: AtomicU32,
 }
 
 impl Marks {
     pub fn new(len: u64) -> io::Result<Marks> {
         let count = usize::try_from(len.div_ceil(PIECE)).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        Ok(Marks { memory: mem::Region::private(count * size_of::<AtomicU32>())?, count })
+        Ok(Marks { memory: mem::Region::private(count * size_of::<AtomicU32>())?, count, newest: AtomicU32::new(0) })
     }
 
     fn pieces(&self, offset: u64, len: u64) -> &[AtomicU32] {
@@ -30,21 +32,28 @@ impl Marks {
     }
 
     /// Whether dead code is named in a range in this generation.
+    #[inline]
     pub fn any(&self, offset: u64, len: u64, generation: u32) -> bool {
+        self.newest.load(Ordering::Relaxed) == generation && self.is_marked(offset, len, generation)
+    }
+
+    fn is_marked(&self, offset: u64, len: u64, generation: u32) -> bool {
         self.pieces(offset, len).iter().any(|mark| mark.load(Ordering::Relaxed) == generation)
     }
 
-    /// Gives the memory of the marks back, which are 0 then.
-    pub fn forget(&self) {
-        let start = self.memory.start().as_ptr() as u64;
-        // SAFETY: the memory is private, and 0 is a valid mark; a thread that sets one meanwhile may find it there or not.
-        let _ = unsafe { code_memory::drop_pages(start, (self.count * size_of::<AtomicU32>()) as u64) };
+    /// Gives the memory back. Whoever still looks finds nothing.
+    pub fn clear(&self) {
+        self.memory.discard(0..self.count * size_of::<AtomicU32>());
     }
 
     /// Notes that there is.
     pub fn set(&self, offset: u64, len: u64, generation: u32) {
         for mark in self.pieces(offset, len) {
             mark.store(generation, Ordering::Relaxed);
+        }
+        if self.newest.load(Ordering::Relaxed) < generation {
+            // Not a store: another thread may be one generation ahead.
+            self.newest.fetch_max(generation, Ordering::Relaxed);
         }
     }
 }
@@ -60,8 +69,15 @@ mod tests {
         marks.set(100, 30, 1);
         assert!(marks.any(64, 1, 1) && marks.any(191, 1, 1) && marks.any(0, 1000, 1));
         assert!(!marks.any(0, 64, 1) && !marks.any(192, 808, 1) && !marks.any(0, 1000, 2));
+        marks.set(500, 1, 2);
+        assert!(marks.any(500, 1, 2) && !marks.any(100, 30, 2));
         // Nothing lies behind the end.
         marks.set(990, 100, 2);
         assert!(!marks.any(2000, 10, 2));
+        // Whoever comes late with a mark of an older one hides none of a newer one.
+        marks.set(0, 10, 1);
+        assert!(marks.any(500, 1, 2));
+        marks.clear();
+        assert!(!marks.any(0, 1000, 2));
     }
 }

@@ -45,6 +45,8 @@ pub struct Regions {
     /// There are some, or unknown memory is adopted: whoever registers code has to look.
     watching: AtomicBool,
     adopting: AtomicBool,
+    /// The host has unmapped some, to whose end the writer has not seen yet.
+    some_gone: AtomicBool,
     /// Beyond this place there is none.
     used: AtomicUsize,
     /// What is here is never freed: a call that races with the end of a region finds valid memory.
@@ -98,12 +100,14 @@ pub struct Region {
     marks: Marks,
     /// Counts what `marks` are compared with.
     generation: AtomicU32,
-    /// Code has been registered since the file got its last name.
+    /// Code has been registered since the file got its last name, where that may have to be another one soon.
     is_in_use: AtomicBool,
-    /// Callers' count of live code.
+    /// Callers' count of live code, where the host may unmap it.
     live: AtomicI64,
     /// The host may have unmapped it meanwhile.
     is_suspect: AtomicBool,
+    /// Since when it is known that it has; else `NEVER`. What was registered before is still written.
+    gone: AtomicU64,
     /// Its file cannot be written: new code in it is for the other sinks.
     pub is_unwell: AtomicBool,
     /// The time before which no caller gives the file another name.
@@ -145,6 +149,7 @@ impl Default for Regions {
         Regions {
             watching: AtomicBool::new(false),
             adopting: AtomicBool::new(false),
+            some_gone: AtomicBool::new(false),
             used: AtomicUsize::new(0),
             places: [const { AtomicPtr::new(std::ptr::null_mut()) }; MOST],
             settings: Mutex::default(),
@@ -192,6 +197,25 @@ impl Regions {
         self.all().find(|region| region.holds(addr, size)).filter(|region| !region.is_unwell.load(Ordering::Relaxed))
     }
 
+    /// The region that code lies in that was registered at a time, for the writer.
+    pub fn find_at(&self, addr: u64, size: u64, time: u64) -> Option<&'static Region> {
+        let held = self.all().filter(|region| region.spans(addr, size) && region.gone() > time);
+        held.min_by_key(|region| region.gone()).filter(|region| !region.is_unwell.load(Ordering::Relaxed))
+    }
+
+    /// The regions that the host had unmapped before some time.
+    pub fn gone(&self, before: u64) -> Vec<&'static Region> {
+        if !self.some_gone.load(Ordering::Relaxed) || !self.some_gone.swap(false, Ordering::AcqRel) {
+            return Vec::new();
+        }
+        let (gone, later): (Vec<_>, Vec<_>) =
+            self.all().filter(|region| region.gone() != NEVER).partition(|region| region.gone() <= before);
+        if !later.is_empty() {
+            self.some_gone.store(true, Ordering::Release);
+        }
+        gone
+    }
+
     /// Permission bits of the files.
     pub fn mode(&self) -> u32 {
         lock(&self.settings).mode
@@ -208,6 +232,12 @@ impl Regions {
         // With another generation it has another one.
         let path = lock(&last.naming).path.clone();
         Some(path)
+    }
+
+    /// Whether something of a range belongs to a region.
+    fn overlap(&self, start: u64, end: u64) -> bool {
+        let overlaps = |region: &Region| region.start < end && start < region.start + region.max_len;
+        self.all().any(|region| overlaps(region) && region.gone() == NEVER)
     }
 
     /// Makes a region known. It cannot be taken back, only ended.
@@ -231,57 +261,67 @@ impl Regions {
         Err(Error::NoMemory)
     }
 
-    /// Ends a region that the host has unmapped, and says whether it is one. To be called by who changes regions.
-    fn end_if_gone(&self, status: &Status, region: &'static Region) -> bool {
-        let is_gone = matches!(region.kind, Kind::Private { .. }) && region.is_named() && !region.is_mapped();
-        if is_gone {
-            self.end(status, region);
-            // SAFETY: our tables, which nobody reads there.
-            unsafe { code_memory::unmap(region.base, region.tables_len) };
-        }
-        is_gone
-    }
-
     /// The region is none any more.
     fn forget(&self, region: &'static Region) {
         let old = std::ptr::from_ref(region).cast_mut();
         for place in &self.places {
             let _ = place.compare_exchange(old, std::ptr::null_mut(), Ordering::AcqRel, Ordering::Relaxed);
         }
-        region.marks.forget();
+        region.marks.clear();
         lock(&self.settings).ended.push(region);
         self.watch();
     }
 
-    /// Before code is registered: sees to it that samples of it will not be taken for dead code, or of no code at all.
-    #[cold]
+    /// Whether any of a region still is a mapping of its file. Else it is none any more.
+    fn check(&self, status: &Status, region: &Region, maps: &[Mapping]) -> bool {
+        // Without a file nothing can tell.
+        let is_mapped = lock(&region.naming).file.is_none() || !region.mapped_in(maps).is_empty();
+        if !is_mapped {
+            // What is registered from now on is stamped later. Another thread may have been faster.
+            let now = status.clock.now();
+            let _ = region.gone.compare_exchange(NEVER, now, Ordering::AcqRel, Ordering::Relaxed);
+            self.some_gone.store(true, Ordering::Release);
+        }
+        is_mapped
+    }
+
+    /// Looks after regions that the host may have unmapped, given everything that is mapped.
+    fn check_all(&self, status: &Status, maps: &[Mapping]) {
+        let in_doubt = |region: &&Region| region.gone() == NEVER && region.is_suspect.swap(false, Ordering::Relaxed);
+        for region in self.all().filter(in_doubt) {
+            self.check(status, region, maps);
+        }
+    }
+
+    /// Before code is registered: sees to it that samples of it will not be taken for dead code, or of no code at all. This is part
+    /// of what each registration costs: no lock, and what threads share is written to only where it changes.
     #[inline(never)]
     pub fn before_code(&self, status: &Status, addr: u64, size: u64) {
-        let known = self.find(addr, size).filter(|region| region.is_there(self, status));
-        let region = match known {
-            Some(region) => region,
-            None if self.adopting.load(Ordering::Relaxed) => {
-                match thread::uncancelled(|| quietly(|| self.adopt_around(status, addr, size))) {
-                    Some(region) => region,
-                    None => return,
-                }
-            }
-            None => return,
-        };
-        region.live.fetch_add(1, Ordering::Relaxed);
-        let generation = region.generation.load(Ordering::Relaxed);
-        if region.marks.any(addr - region.start, size, generation) {
-            region.switch(status, false);
+        match self.find(addr, size) {
+            Some(region) if !region.is_suspect.load(Ordering::Relaxed) => region.take(status, addr, size),
+            known => self.before_doubtful_code(status, addr, size, known),
         }
-        region.is_in_use.store(true, Ordering::Relaxed);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn before_doubtful_code(&self, status: &Status, addr: u64, size: u64, known: Option<&'static Region>) {
+        let region = match known.filter(|region| region.is_there(self, status)) {
+            None if self.adopting.load(Ordering::Relaxed) => {
+                thread::uncancelled(|| quietly(|| self.adopt_around(status, addr, size)))
+            }
+            region => region,
+        };
+        if let Some(region) = region {
+            region.take(status, addr, size);
+        }
     }
 
     /// Code is gone, or moves away.
-    #[cold]
     #[inline(never)]
     pub fn after_code(&self, status: &Status, addr: u64, size: u64) {
         let Some(region) = self.find(addr, size) else { return };
-        if region.live.fetch_sub(1, Ordering::Relaxed) <= 1 {
+        if matches!(region.kind, Kind::Private { .. }) && region.live.fetch_sub(1, Ordering::Relaxed) <= 1 {
             region.is_suspect.store(true, Ordering::Relaxed);
         }
         region.mark_dead(status, addr, size);
@@ -292,9 +332,12 @@ impl Regions {
     #[inline(never)]
     pub fn after_range(&self, status: &Status, addr: u64, size: u64) {
         let end = addr.saturating_add(size);
-        for region in self.all().filter(|region| region.start < end && addr < region.end()) {
+        let overlaps = |region: &&Region| region.start < end && addr < region.end() && region.gone() == NEVER;
+        for region in self.all().filter(overlaps) {
             let (start, end) = (addr.max(region.start), end.min(region.end()));
-            region.is_suspect.store(true, Ordering::Relaxed);
+            if matches!(region.kind, Kind::Private { .. }) {
+                region.is_suspect.store(true, Ordering::Relaxed);
+            }
             region.mark_dead(status, start, end - start);
         }
     }
@@ -310,17 +353,33 @@ impl Region {
     }
 
     fn holds(&self, addr: u64, size: u64) -> bool {
-        addr >= self.start && addr.checked_add(size).is_some_and(|end| end <= self.end())
+        self.spans(addr, size) && self.gone() == NEVER
     }
 
-    /// Whether something of a range belongs to it.
-    fn overlaps(&self, start: u64, end: u64) -> bool {
-        self.start < end && start < self.start + self.max_len
+    fn gone(&self) -> u64 {
+        self.gone.load(Ordering::Acquire)
+    }
+
+    fn spans(&self, addr: u64, size: u64) -> bool {
+        addr >= self.start && addr.checked_add(size).is_some_and(|end| end <= self.end())
     }
 
     /// Where the text begins in the file.
     pub fn text(&self) -> u64 {
         self.start - self.base
+    }
+
+    /// Code is about to be registered.
+    fn take(&self, status: &Status, addr: u64, size: u64) {
+        if matches!(self.kind, Kind::Private { .. }) {
+            self.live.fetch_add(1, Ordering::Relaxed);
+            if !self.is_in_use.load(Ordering::Relaxed) {
+                self.is_in_use.store(true, Ordering::Relaxed);
+            }
+        }
+        if self.marks.any(addr - self.start, size, self.generation.load(Ordering::Relaxed)) {
+            self.switch(status, false);
+        }
     }
 
     fn mark_dead(&self, status: &Status, addr: u64, size: u64) {
@@ -335,44 +394,36 @@ impl Region {
         self.marks.set(addr - self.start, size, generation);
     }
 
-    /// Whether the host has left the memory as it was, as far as there is doubt. Forgets a region that is not there any more.
-    fn is_there(&'static self, regions: &Regions, status: &Status) -> bool {
-        if !self.is_suspect.swap(false, Ordering::Relaxed) || matches!(self.kind, Kind::TwoViews { .. }) {
-            return true;
-        }
-        thread::uncancelled(|| {
-            let _changing = lock(&regions.changing);
-            regions.all().any(|region| std::ptr::eq(region, self)) && !regions.end_if_gone(status, self)
-        })
-    }
-
-    /// Whether it has got a file that a mapping can be known by.
-    fn is_named(&self) -> bool {
-        lock(&self.naming).file.is_some()
-    }
-
-    /// Whether any of it is still a mapping of its file.
-    pub fn is_mapped(&self) -> bool {
-        self.mapped().is_ok_and(|mapped| !mapped.is_empty())
+    /// Whether the host has left the memory as it was, as far as there is doubt.
+    fn is_there(&self, regions: &Regions, status: &Status) -> bool {
+        let maps = || maps::within(self.start, self.end()).unwrap_or_default();
+        !self.is_suspect.swap(false, Ordering::Relaxed) || thread::uncancelled(|| regions.check(status, self, &maps()))
     }
 
     /// What of it is still a mapping of its file, as far as it has got one.
     fn mapped(&self) -> io::Result<Vec<Mapping>> {
+        Ok(self.mapped_in(&maps::within(self.start, self.end())?))
+    }
+
+    /// The same, given what is mapped.
+    fn mapped_in(&self, maps: &[Mapping]) -> Vec<Mapping> {
         let inode = lock(&self.naming).file.as_ref().map(|file| file.identity().inode);
         let (start, end) = (self.start, self.end());
         // Another file system may have an inode of this number; but not mapped just as this file would be.
-        let is_ours = |mapping: &Mapping| Some(mapping.inode) == inode && mapping.start - mapping.offset == self.base;
-        let mut mapped = maps::within(start, end)?;
-        mapped.retain(|mapping| mapping.start >= mapping.offset && is_ours(mapping));
-        for mapping in &mut mapped {
+        let is_ours = |mapping: &&Mapping| {
+            let base = mapping.start.checked_sub(mapping.offset);
+            mapping.start < end && start < mapping.end && Some(mapping.inode) == inode && base == Some(self.base)
+        };
+        let part = |mapping: &Mapping| {
             let from = mapping.start.max(start);
-            mapping.offset += from - mapping.start;
-            (mapping.start, mapping.end) = (from, mapping.end.min(end));
-        }
-        Ok(mapped)
+            let offset = mapping.offset + (from - mapping.start);
+            Mapping { start: from, end: mapping.end.min(end), offset, ..*mapping }
+        };
+        maps.iter().filter(is_ours).map(part).collect()
     }
 
     /// Gives the file another name, and tells perf. Not before the writer can keep up with it, unless that asks for it.
+    #[cold]
     pub fn switch(&self, status: &Status, at_once: bool) {
         if matches!(self.kind, Kind::Private { never_flips: true, .. }) {
             return;
@@ -430,8 +481,8 @@ impl Region {
             return None;
         }
         let mut naming = lock(&self.naming);
-        let is_due = naming.switches.front().is_some_and(|switch| switch.time <= before);
-        let first = if is_due { naming.switches.pop_front() } else { None };
+        let is_before = naming.switches.front().is_some_and(|switch| switch.time <= before);
+        let first = if is_before { naming.switches.pop_front() } else { None };
         self.switched.store(naming.next_time(), Ordering::Release);
         first
     }
@@ -485,6 +536,7 @@ impl Region {
             is_in_use: AtomicBool::new(false),
             live: AtomicI64::new(0),
             is_suspect: AtomicBool::new(false),
+            gone: AtomicU64::new(NEVER),
             is_unwell: AtomicBool::new(parts.file.is_none()),
             not_before: AtomicU64::new(0),
             switched: AtomicU64::new(NEVER),

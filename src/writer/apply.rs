@@ -81,7 +81,7 @@ impl Ledger {
             counters.names_changed.add(1);
         }
         match event.kind {
-            Kind::Load => match self.region_of(event.addr, event.size) {
+            Kind::Load => match self.region_of(event.addr, event.size, event.timestamp) {
                 Some(region) => self.load_in_region(region, chunk, event),
                 None => self.load(chunk, event, groups),
             },

@@ -33,10 +33,24 @@ pub struct RegionCode {
 }
 
 impl Ledger {
-    /// The region that code goes to.
-    pub(super) fn region_of(&self, addr: u64, size: u64) -> Option<&'static Region> {
-        let is_wanted = self.alive && self.status.regions.are_watching() && self.status.sinks().has(Sinks::REGION);
-        self.status.regions.find(addr, size).filter(|_| is_wanted)
+    /// The region that code goes to that was registered at a time.
+    pub(super) fn region_of(&mut self, addr: u64, size: u64, time: u64) -> Option<&'static Region> {
+        if !self.alive || !self.status.regions.are_watching() || !self.status.sinks().has(Sinks::REGION) {
+            return None;
+        }
+        self.end_gone(time);
+        self.status.regions.find_at(addr, size, time)
+    }
+
+    /// Regions that the host had unmapped before some time, of which everything has been seen.
+    fn end_gone(&mut self, before: u64) {
+        for region in self.status.regions.gone(before) {
+            while let Some(switch) = region.next_switch(before) {
+                self.close_generation(region, &switch);
+            }
+            self.status.regions.end_gone(&self.status, region);
+            self.regions.registry.forget_dead_in(region.start, region.end());
+        }
     }
 
     /// How much code is live, in regions or not.
@@ -70,7 +84,7 @@ impl Ledger {
         let is_in_region = self.regions.registry.is_live(event.id);
         let from = if is_in_region { &mut self.regions.registry } else { &mut self.registry };
         let Some(size) = from.size_of(event.id) else { return false };
-        let to = self.region_of(event.addr, size);
+        let to = self.region_of(event.addr, size, event.timestamp);
         if to.is_none() && !is_in_region {
             return false;
         }
@@ -154,7 +168,7 @@ impl Ledger {
         for id in code.live_by_place().into_iter().flatten() {
             let (Some(live), Some(name)) = (code.get(id), code.name_of(id)) else { continue };
             let preface = code.preface_of(id);
-            match self.region_of(live.addr, live.size) {
+            match self.region_of(live.addr, live.size, time) {
                 Some(region) => self.enter(region, id, time, &live, name, preface, &[]),
                 None => {
                     self.registry.insert(id, &live, name, &mut Vec::new());
@@ -224,6 +238,7 @@ impl Ledger {
         }
         let status = self.status.clone();
         let (mut have_work, mut left_out) = (false, 0);
+        self.end_gone(until);
         for region in status.regions.all() {
             while let Some(switch) = region.next_switch(until) {
                 self.close_generation(region, &switch);

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use super::*;
 
-const PHASES: [&str; 9] =
+pub const PHASES: [&str; 9] =
     ["loop", "inlined", "side", "side_inlined", "spill", "recursion", "coroutines", "callback", "stitched"];
 
 /// A tool of a newer suite of Debian, fetched if need be.
@@ -16,8 +16,15 @@ pub fn tool(name: &str) -> PathBuf {
     PathBuf::from(stdout(&run(&mut xtask)).trim())
 }
 
-fn program(file: &str) -> PathBuf {
+pub fn program(file: &str) -> PathBuf {
     root().join("tests/luajit").join(file)
+}
+
+/// For luajit: `hot.lua` with all phases, each of so many seconds.
+pub fn arguments(seconds: &str) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = vec![program("hot.lua").into(), seconds.into()];
+    arguments.extend(PHASES.map(OsString::from));
+    arguments
 }
 
 /// Where each phase is hot: `FILE:LINE`.
@@ -34,35 +41,58 @@ fn hot_lines() -> HashMap<String, String> {
     lines
 }
 
-/// What perf says of a sample: the time in seconds, the source line, and for each frame its symbol and object.
-struct Stack {
-    time: f64,
-    line: String,
-    frames: Vec<(String, String)>,
+/// A perf of a newer suite, with a directory of our own for what it keeps.
+pub fn newer_perf() -> impl Fn(&str) -> Command {
+    let program = tool("perf");
+    move |subcommand| {
+        let mut command = command(program.to_str().expect("UTF-8"));
+        command.arg("--buildid-dir").arg(scratch_dir("buildid")).arg(subcommand);
+        command
+    }
 }
 
-/// Injects the jitdump and reads the samples, with the perf that is given.
-fn stacks(perf: impl Fn(&str) -> Command, recording: &Recording) -> Vec<Stack> {
+/// What perf says of a sample: the time in seconds, the address, the source line, and for each frame its symbol and object.
+pub struct Stack {
+    pub time: f64,
+    pub ip: u64,
+    line: String,
+    pub frames: Vec<(String, String)>,
+}
+
+/// Injects the jitdump, with the perf that is given.
+fn inject(perf: impl Fn(&str) -> Command, recording: &Recording) -> PathBuf {
     let injected = recording.file.with_extension("injected");
     run(perf("inject").arg("--jit").arg("-i").arg(&recording.file).arg("-o").arg(&injected));
+    injected
+}
+
+/// Reads the samples of a recording, or of what was made of it, with the perf that is given.
+pub fn stacks(perf: impl Fn(&str) -> Command, recording: &Recording, file: &Path) -> Vec<Stack> {
     // Lines without callers: perf 6.1 may crash when it looks for the line of a frame that is in no file.
     let script = |depth: &str, fields: &str| {
         let mut script = perf("script");
-        script.args(["--no-inline", "--max-stack", depth, "-F", fields, "-i"]).arg(&injected);
+        script.args(["--no-inline", "--max-stack", depth, "-F", fields, "-i"]).arg(file);
         stdout(&run(&mut script))
     };
     let (whole, leaves) = (script("100", "pid,time,ip,sym,dso"), script("1", "pid,time,ip,srcline"));
+    // Where callers are printed addresses are those in the file.
+    let ips = stdout(&run(perf("script").args(["-G", "-F", "pid,time,ip", "-i"]).arg(file)));
+    let ips: Vec<(&str, u64)> = ips
+        .lines()
+        .filter_map(|line| line.rsplit_once(' '))
+        .map(|(header, ip)| (header.trim(), u64::from_str_radix(ip, 16).expect("address")))
+        .collect();
     let samples = |text: &str| -> Vec<Vec<String>> {
         let blocks = text.split("\n\n").filter(|block| !block.trim().is_empty());
         let lines = |block: &str| block.lines().filter(|line| !line.is_empty()).map(String::from).collect();
         blocks.map(lines).collect()
     };
     let (whole, leaves) = (samples(&whole), samples(&leaves));
-    assert_eq!(whole.len(), leaves.len());
+    assert_eq!((whole.len(), whole.len()), (leaves.len(), ips.len()));
     let mut stacks = Vec::new();
-    for (sample, leaf) in whole.iter().zip(&leaves) {
+    for ((sample, leaf), (bare, ip)) in whole.iter().zip(&leaves).zip(ips) {
         let header: Vec<&str> = sample[0].split_whitespace().collect();
-        assert_eq!(sample[0], leaf[0], "the same sample");
+        assert_eq!((sample[0].trim(), &sample[0]), (bare, &leaf[0]), "the same sample");
         let [pid, time] = header[..] else { panic!("perf script printed {sample:?}") };
         if pid != recording.pid.to_string() {
             continue;
@@ -74,6 +104,7 @@ fn stacks(perf: impl Fn(&str) -> Command, recording: &Recording) -> Vec<Stack> {
         };
         stacks.push(Stack {
             time: time.trim_end_matches(':').parse().expect("time"),
+            ip,
             line: leaf.get(2).map_or_else(String::new, |line| line.trim().into()),
             frames: sample[1..].iter().map(frame).collect(),
         });
@@ -91,7 +122,7 @@ fn phase_at(phases: &[(String, f64, f64)], time: f64) -> Option<&str> {
 }
 
 /// Whether these symbols are in the stack, in this order.
-fn goes_through(stack: &Stack, symbols: &[&str]) -> bool {
+pub fn goes_through(stack: &Stack, symbols: &[&str]) -> bool {
     let mut frames = stack.frames.iter();
     // With debug information of the C library it is called `__GI___qsort_r`.
     symbols.iter().all(|symbol| {
@@ -101,7 +132,7 @@ fn goes_through(stack: &Stack, symbols: &[&str]) -> bool {
 
 /// In each phase: samples in traces have names, the line that was hot is the one that they are in, and their stacks go
 /// through the right callers to `main`.
-fn check(recording: &Recording, stacks: &[Stack]) {
+pub fn check(recording: &Recording, stacks: &[Stack], is_in_trace: impl Fn(&Stack) -> bool) {
     let lines = hot_lines();
     let phases: Vec<(String, f64, f64)> = recording
         .output
@@ -141,10 +172,12 @@ fn check(recording: &Recording, stacks: &[Stack]) {
         );
         // Now and then LuaJIT cannot compile a side trace with many values.
         assert!(all >= 50, "{phase}: {all} of {} samples in traces", of_phase.len());
-        assert!(named * 100 >= all * 99, "{phase}: {named} of {all} have names");
+        // One sample may be in the stubs that lead out of traces, which are part of the memory.
+        let enough = |count: usize| (all - count) * 100 <= all.max(100);
+        assert!(enough(named), "{phase}: {named} of {all} have names");
         assert!(hot * 100 >= all * 80, "{phase}: {hot} of {all} in {}, but {found:?}", lines[phase]);
         let broken = traces.iter().find(|stack| !goes_through(stack, callers)).map(|stack| &stack.frames);
-        assert!(whole * 100 >= all * 99, "{phase}: {whole} of {all} stacks through {callers:?}, not {broken:#?}");
+        assert!(enough(whole), "{phase}: {whole} of {all} stacks through {callers:?}, not {broken:#?}");
     }
 }
 
@@ -164,25 +197,20 @@ fn check_all_square_roots(pid: u32) {
 /// Real recordings of two versions of LuaJIT, read by an old perf and a new one.
 #[test]
 fn lines_and_stacks_of_traces_are_right() {
-    let (newer_luajit, newer_perf) = (tool("luajit"), tool("perf"));
-    let newer_perf = |subcommand: &str| {
-        let mut command = command(newer_perf.to_str().expect("UTF-8"));
-        command.arg("--buildid-dir").arg(scratch_dir("buildid")).arg(subcommand);
-        command
-    };
-    let mut arguments: Vec<OsString> = vec![program("hot.lua").into(), "0.2".into()];
-    arguments.extend(PHASES.map(OsString::from));
+    let (newer_luajit, newer_perf) = (tool("luajit"), newer_perf());
+    let arguments = arguments("0.2");
     for (luajit, name) in [(Path::new("luajit"), "hot"), (&newer_luajit, "hot-newer")] {
         let recording = {
             let _serial = serial();
-            record_with(luajit, name, &["--call-graph", "dwarf,8192"], &arguments)
+            record_with(luajit, name, &[], &["--call-graph", "dwarf,8192"], &arguments)
         };
         let _files = TmpFiles(recording.pid);
         check_files(recording.pid);
         check_all_square_roots(recording.pid);
         println!("{name}, perf with libunwind:");
-        check(&recording, &stacks(perf, &recording));
+        check(&recording, &stacks(perf, &recording, &inject(perf, &recording)), is_in_trace);
         println!("{name}, perf with libdw:");
-        check(&recording, &stacks(newer_perf, &recording));
+        let injected = inject(&newer_perf, &recording);
+        check(&recording, &stacks(&newer_perf, &recording, &injected), is_in_trace);
     }
 }
