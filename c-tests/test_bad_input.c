@@ -303,7 +303,8 @@ static void inlines_at(uint64_t addr) {
 }
 
 static void inlines(void) {
-  begin();
+  session = test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_JITDUMP | JITSYM_SINK_REGION, 0);
+  keeper = test_register(session, KEEPER, 64, "keeper");
   inlines_at(ADDR);
   jitsym_region_options options;
   memset(&options, 0, sizeof options);

@@ -13,7 +13,9 @@ use std::time::Duration;
 use std::{ptr, slice};
 
 use super::types::*;
-use crate::code::{Bytes, Code, FramePointer, Inline, Line, LineTable, Lines, MoveTarget, SavedRegister, Unwind, UnwindRow};
+use crate::code::{
+    Bytes, Code, FramePointer, Inline, Line, LineTable, Lines, MoveTarget, SavedRegister, Unwind, UnwindRow,
+};
 use crate::config::{Fork, Options, Sinks};
 use crate::error::{Error, Result};
 use crate::format::perf_map::Dialect;

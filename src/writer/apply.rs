@@ -9,7 +9,9 @@ use super::live::Left;
 use super::regions::RegionCode;
 use super::{sinks::SinkSet, stand_ins};
 use crate::chunk::{flag, Chunk, Event, Kind};
-use crate::format::jitdump::{clear_mapped_size, inlines, relocate, set_time, stand_in, Move, Relocation, LOAD_FIXED_SIZE};
+use crate::format::jitdump::{
+    clear_mapped_size, inlines, relocate, set_time, stand_in, Move, Relocation, LOAD_FIXED_SIZE,
+};
 use crate::registry::{Live, Registry, Stored};
 use crate::spool::layout::State;
 use crate::status::Status;

@@ -110,7 +110,8 @@ mod tests {
         let record = record(&all, 64).unwrap();
         assert_eq!((len(&record), len(&record[1..]), len(&record[..record.len() - 1])), (record.len(), 0, 0));
         let read = RawRecords::from(&record, 0).next().unwrap();
-        let expected = all.map(|inline| if inline.name == b" a\n" { Inline { name: b"a()", ..inline } } else { inline });
+        let expected =
+            all.map(|inline| if inline.name == b" a\n" { Inline { name: b"a()", ..inline } } else { inline });
         assert_eq!(entries(&read).collect::<Vec<_>>(), expected);
     }
 
@@ -144,7 +145,11 @@ mod tests {
             refused(&[GOOD, bad]);
         }
         // Next to each other, and one in the other's place with another parent.
-        assert!(record(&[GOOD, inner, Inline { begin: 20, end: 21, ..inner }, Inline { parent: Some(1), ..inner }], 64).is_ok());
+        assert!(record(
+            &[GOOD, inner, Inline { begin: 20, end: 21, ..inner }, Inline { parent: Some(1), ..inner }],
+            64
+        )
+        .is_ok());
         refused(&[GOOD, inner, Inline { begin: 19, end: 21, ..inner }]);
     }
 }
