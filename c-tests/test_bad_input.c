@@ -81,7 +81,7 @@ static void codes(void) {
   jitsym_code code = test_code(ADDR, 64, "refused");
   CODE_REFUSED(JITSYM_ERR_NULL, NULL);
 
-  static const size_t small[] = {0, 1, 8, sizeof code - 8, sizeof code - 1};
+  static const size_t small[] = {0, 1, 8, offsetof(jitsym_code, inlines) - 8, offsetof(jitsym_code, inlines) - 1};
   for (size_t i = 0; i < sizeof small / sizeof small[0]; i++) {
     code.struct_size = small[i];
     CODE_REFUSED(JITSYM_ERR_STRUCT_SIZE, &code);

@@ -139,6 +139,13 @@ pub struct Inline<'a> {
     pub parent: Option<u32>,
 }
 
+impl Inline<'_> {
+    /// Whether it is inlined into the entry with this index.
+    pub(crate) fn is_in(&self, index: usize) -> bool {
+        self.parent.is_some_and(|parent| parent as usize == index)
+    }
+}
+
 /// How to find the caller's frame. Offsets count bytes from the start of the code; registers have their DWARF numbers.
 #[derive(Clone, Copy, Debug)]
 pub enum Unwind<'a> {

@@ -390,7 +390,8 @@ fn a_record_that_is_left_behind_is_recovered() {
     let program = compile("gcc", CALLS, Link::Shared, &["-std=gnu11", "-O1"], "region_calls_left");
     let dir = support::fresh_dir("left-behind");
     let pid = stdout(&run(perf::command(&program).arg(&dir).arg("leave-one"))).trim().to_owned();
-    run(perf::command(env!("CARGO_BIN_EXE_jitsym")).args(["recover", &pid]));
+    let spools = format!("{}-spools", dir.display());
+    run(perf::command(env!("CARGO_BIN_EXE_jitsym")).args(["recover", "--dir", &spools, &pid]));
     assert_eq!(support::checker::assert_all_sound(&dir, &[]), 2);
     let dump = dir.join(format!("jit-{pid}.dump"));
     let printed = stdout(&run(perf::command(env!("CARGO_BIN_EXE_jitsym")).arg("dump").arg(&dump)));

@@ -36,6 +36,7 @@ pub const ABBREV: &[u8] = &[
     4, 0x2e, 0, // DW_TAG_subprogram, DW_CHILDREN_no
     0x03, 0x08, // DW_AT_name, DW_FORM_string
     0x6e, 0x08, // DW_AT_linkage_name, DW_FORM_string
+    0x3a, 0x0f, // DW_AT_decl_file, DW_FORM_udata
     0x20, 0x0b, // DW_AT_inline, DW_FORM_data1
     0, 0, //
     5, 0x1d, 1, // DW_TAG_inlined_subroutine, DW_CHILDREN_yes
@@ -164,7 +165,7 @@ fn try_to_append(records: &Records<'_>, function: &Function<'_>, to: &mut Sectio
     info.extend_from_slice(&line_at.to_ne_bytes());
     info.extend_from_slice(first_file);
     info.push(0);
-    let origins = inlines.append_origins(info, begin)?;
+    let origins = inlines.append_origins(info, begin, &files, records.rows())?;
     info.push(if inlines.is_empty() { 2 } else { 3 });
     let function_addr = info.len() - begin;
     info.extend_from_slice(&function.addr.to_ne_bytes());

@@ -7,7 +7,7 @@ use gimli::leb128::write::unsigned;
 
 use crate::code::Inline;
 use crate::format::jitdump::inlines;
-use crate::format::jitdump::raw::RawRecord;
+use crate::format::jitdump::raw::{RawEntry, RawRecord};
 
 const DW_INL_INLINED: u8 = 1;
 
@@ -43,17 +43,32 @@ impl<'a> Inlines<'a> {
 
     /// At most so many bytes are appended to each section.
     pub fn room(&self) -> usize {
-        // An entry takes 22 bytes and its name at least in the record, 29 and its name twice at most here, and 32 in the ranges.
+        // An entry takes 22 bytes and its name at least in the record, 34 and its name twice at most here, and 32 in the ranges.
         2 * self.size
     }
 
     /// Appends the functions that they are instances of to a unit that begins at `begin`; says where in it each is, by its name.
-    pub fn append_origins(&self, info: &mut Vec<u8>, begin: usize) -> Option<HashMap<&'a [u8], u32>> {
+    /// `rows`: the lines of the unit, each with its offset.
+    pub fn append_origins(
+        &self,
+        info: &mut Vec<u8>,
+        begin: usize,
+        files: &HashMap<&[u8], u64>,
+        rows: impl Iterator<Item = (Option<u64>, RawEntry<'a>)>,
+    ) -> Option<HashMap<&'a [u8], u32>> {
         let mut origins = HashMap::new();
-        for (_, inline) in &self.all {
+        let mut rows = rows.peekable();
+        let mut file_here = None;
+        for (place, (index, inline)) in self.all.iter().enumerate() {
+            while let Some((_, row)) = rows.next_if(|(offset, _)| offset.is_none_or(|at| at <= inline.begin.into())) {
+                file_here = Some(row.file);
+            }
             if origins.contains_key(inline.name) {
                 continue;
             }
+            // Where the first call in it stands, else its first line.
+            let call_in_it = self.all.get(place + 1).filter(|(_, next)| next.is_in(*index));
+            let file = call_in_it.map(|(_, next)| next.call_file).or(file_here).unwrap_or(inline.call_file);
             origins.try_reserve(1).ok()?;
             origins.insert(inline.name, u32::try_from(info.len() - begin).ok()?);
             info.push(4);
@@ -62,6 +77,8 @@ impl<'a> Inlines<'a> {
                 info.extend_from_slice(inline.name);
                 info.push(0);
             }
+            // Without, perf 7 does not look at the files of calls (linux tools/perf/util/dwarf-aux.c, `die_get_file_name`).
+            let _ = unsigned(info, *files.get(file)?);
             info.push(DW_INL_INLINED);
         }
         Some(origins)
@@ -89,8 +106,7 @@ impl<'a> Inlines<'a> {
             if inline.begin >= inline.end || u64::from(inline.end) > code_size {
                 return None;
             }
-            let next = self.all.get(place + 1);
-            let has_more = next.is_some_and(|(_, next)| next.parent == u32::try_from(*index).ok());
+            let has_more = self.all.get(place + 1).is_some_and(|(_, next)| next.is_in(*index));
             info.push(if has_more { 5 } else { 6 });
             info.extend_from_slice(&origins.get(inline.name)?.to_ne_bytes());
             let at = ranges_at.checked_add(u32::try_from(ranges.len() - ranges_begin).ok()?)?;

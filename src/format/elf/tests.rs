@@ -184,12 +184,12 @@ fn golden_inlined_functions() {
     let head = 30;
     assert_eq!(info[..4], (info.len() as u32 - 4).to_ne_bytes());
     assert_eq!(info[4..head], plain_info[4..head]);
-    let (outer, inner) = (head as u32, head as u32 + 14);
+    let (outer, inner) = (head as u32, head as u32 + 15);
     let instance = |abbrev: u8, origin: u32, range: u32, call: &[u8]| {
         [&[abbrev][..], &origin.to_ne_bytes(), &(64 + 32 * range).to_ne_bytes(), call].concat()
     };
     let expected = [
-        &b"\x04outer\0outer\0\x01\x04inner\0inner\0\x01\x03"[..],
+        &b"\x04outer\0outer\0\x01\x01\x04inner\0inner\0\x01\x01\x03"[..],
         &0x2000u64.to_ne_bytes(),
         &64u32.to_ne_bytes(),
         b"f\0",
