@@ -6,8 +6,9 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
+use std::sync::Arc;
 
-use super::{lock, Kind, Naming, Parts, Region, Regions, NEVER};
+use super::{lock, Kind, Naming, Parts, Region, Regions, Settings, NEVER};
 use crate::config::Sinks;
 use crate::error::{Error, Result};
 use crate::fork;
@@ -143,7 +144,7 @@ impl Regions {
     pub(super) fn new_file(&self, status: &Status, slides: bool) -> std::result::Result<New, String> {
         const ATTEMPTS: u32 = 1000;
         let mut settings = lock(&self.settings);
-        let dir = Dir::open(&settings.dir).map_err(|error| describe("open", &settings.dir, &error))?;
+        let dir = settings.open_dir().map_err(|error| describe("open", &settings.dir, &error))?;
         let mut attempt = 0;
         loop {
             let number = settings.next_number;
@@ -156,9 +157,9 @@ impl Regions {
             let path = settings.dir.join(&name);
             match file::claim_to_place(&dir, &name, settings.mode) {
                 Ok(file) => {
-                    let held = file.try_clone().and_then(Held::new);
-                    let held = held.map_err(|error| describe("open", &path, &error))?;
-                    let naming = Naming::new(Some(dir), path, Some(held), stem);
+                    let file = Held::new(file).map_err(|error| describe("open", &path, &error))?;
+                    let file = Arc::new(file);
+                    let naming = Naming::new(Some(dir), path, Some(file.clone()), stem);
                     return Ok(New { naming, file });
                 }
                 // Another copy of this library has one of that name, or another program.
@@ -272,11 +273,22 @@ impl Regions {
 /// A file that was made for a region.
 pub(super) struct New {
     pub naming: Naming,
-    pub file: File,
+    pub file: Arc<Held>,
+}
+
+impl Settings {
+    /// The directory, which regions share as long as it is the same one: a host has few descriptors.
+    fn open_dir(&mut self) -> io::Result<Arc<Dir>> {
+        let now = Dir::open(&self.dir)?;
+        match &self.last_dir {
+            Some(last) if last.is(&now) => Ok(last.clone()),
+            _ => Ok(self.last_dir.insert(Arc::new(now)).clone()),
+        }
+    }
 }
 
 impl Naming {
-    pub(super) fn new(dir: Option<Dir>, path: PathBuf, file: Option<Held>, stem: String) -> Naming {
+    pub(super) fn new(dir: Option<Arc<Dir>>, path: PathBuf, file: Option<Arc<Held>>, stem: String) -> Naming {
         Naming { dir, path, file, stem, generation: 0, switches: Default::default() }
     }
 
@@ -343,13 +355,14 @@ fn fill(new: New, wanted: &RegionOptions, room: &Room) -> io::Result<Parts> {
     let &Room { base, tables_len, len, max_len, .. } = room;
     let start = base + tables_len;
     let filled = (|| {
-        let text = file.try_clone()?;
+        let text = file.clone();
         let file = RegionFile::create(
             file,
             Place { text: tables_len, text_len: len, text_room: max_len, tables_len, spare: spare() },
         )?;
         if wanted.one_view {
             check_private_exec(&text, tables_len, READ_WRITE)?;
+            provide_if_possible(&text, tables_len, len)?;
             // SAFETY: the room was set aside for this, and nobody has it.
             unsafe {
                 code_memory::map_over(base, tables_len, READ_EXEC, Sharing::Private, &text, 0)?;
@@ -395,7 +408,7 @@ fn without_file(wanted: &RegionOptions, room: &Room) -> Option<Parts> {
         file.set_len(tables_len + max_len).ok()?;
         code_memory::provide(&file, tables_len, len).ok()?;
         map_two_views(&file, room).ok()?;
-        (Kind::TwoViews { write }, Some(Held::new(file).ok()?))
+        (Kind::TwoViews { write }, Some(Arc::new(Held::new(file).ok()?)))
     };
     let naming = Naming::new(None, PathBuf::new(), held, String::new());
     Some(Parts { start, len, max_len, base, tables_len, kind, naming, file: None })
@@ -425,6 +438,15 @@ pub(super) fn check_private_exec(file: &File, offset: u64, protection: i32) -> i
         });
         code_memory::unmap(probe, page);
         checked
+    }
+}
+
+/// Has the file system provide room for private memory too: in memory (tmpfs) it takes a page of its own for each one that is touched,
+/// and the kernel raises SIGBUS if there is none. Where it cannot provide any, it takes none for that.
+pub(super) fn provide_if_possible(file: &File, offset: u64, len: u64) -> io::Result<()> {
+    match code_memory::provide(file, offset, len) {
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
+        result => result,
     }
 }
 

@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
+use std::sync::Arc;
 
 use super::adopt::{for_pages, swap};
 use super::create::{spare, New};
@@ -28,7 +29,7 @@ impl Regions {
             if let Ok(file) = copy(region).and_then(|file| remap(region, write, &file).map(|()| file)) {
                 // Held by another thread at the fork, it is not needed but to grow.
                 if let Ok(mut naming) = region.naming.try_lock() {
-                    naming.file = Held::new(file).ok();
+                    naming.file = Held::new(file).ok().map(Arc::new);
                 }
             }
         }
@@ -48,6 +49,10 @@ impl Regions {
             };
             let named = made.is_some();
             let Ok(region) = Region::new(made.unwrap_or_else(|| plain(old))) else { continue };
+            if let Ok(mut naming) = old.naming.try_lock() {
+                // The parent's, or a file without a name, in the place of which there is one now.
+                (naming.file, naming.dir) = (None, None);
+            }
             region.len.store(old.len(), Ordering::Relaxed);
             if self.publish(region).is_ok() {
                 status.counters.regions.add(named.into());
@@ -106,7 +111,7 @@ fn refill(new: New, old: &Region, write: u64) -> io::Result<Parts> {
     let New { naming, file } = new;
     let (start, max_len, base, tables_len) = (old.start, old.max_len, old.base, old.tables_len);
     let filled = (|| {
-        let memory = file.try_clone()?;
+        let memory = file.clone();
         let file = RegionFile::create(
             file,
             Place { text: old.text(), text_len: old.len(), text_room: max_len, tables_len, spare: spare() },

@@ -16,6 +16,7 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::sink::region_file::RegionFile;
@@ -60,6 +61,8 @@ pub struct Regions {
 #[derive(Debug, Default)]
 struct Settings {
     dir: PathBuf,
+    /// The directory of the last region.
+    last_dir: Option<Arc<Dir>>,
     mode: u32,
     /// The file of the next region has this number at least.
     next_number: u32,
@@ -123,10 +126,10 @@ pub struct Region {
 #[derive(Debug)]
 pub struct Naming {
     /// None if the file has no name.
-    pub dir: Option<Dir>,
+    pub dir: Option<Arc<Dir>>,
     pub path: PathBuf,
     /// A descriptor for mappings.
-    file: Option<Held>,
+    file: Option<Arc<Held>>,
     /// What all its names begin with.
     stem: String,
     generation: u32,
@@ -396,8 +399,17 @@ impl Region {
 
     /// Whether the host has left the memory as it was, as far as there is doubt.
     fn is_there(&self, regions: &Regions, status: &Status) -> bool {
-        let maps = || maps::within(self.start, self.end()).unwrap_or_default();
-        !self.is_suspect.swap(false, Ordering::Relaxed) || thread::uncancelled(|| regions.check(status, self, &maps()))
+        if !self.is_suspect.swap(false, Ordering::Relaxed) {
+            return true;
+        }
+        thread::uncancelled(|| match maps::within(self.start, self.end()) {
+            Ok(maps) => regions.check(status, self, &maps),
+            Err(_) => {
+                // There is no descriptor left, perhaps.
+                self.is_suspect.store(true, Ordering::Relaxed);
+                true
+            }
+        })
     }
 
     /// What of it is still a mapping of its file, as far as it has got one.
@@ -433,7 +445,8 @@ impl Region {
             status.counters.region_late.add(1);
             return;
         }
-        thread::uncancelled(|| self.rename(status, now));
+        // A thread that is stopped by a signal, as for garbage collection, must not keep others waiting.
+        thread::uncancelled(|| quietly(|| self.rename(status, now)));
     }
 
     fn rename(&self, status: &Status, now: u64) {
@@ -454,7 +467,7 @@ impl Region {
         naming.generation = generation;
         naming.path.set_file_name(&fresh);
         let mut begin = 0;
-        if let (Kind::TwoViews { .. }, Some(Ok(file))) = (self.kind, naming.file.as_ref().map(Held::checked)) {
+        if let (Kind::TwoViews { .. }, Some(Ok(file))) = (self.kind, naming.file.as_ref().map(|file| file.checked())) {
             begin = if is_slid(&naming.path) { begin_of(generation) } else { 0 };
             let (end, page) = (self.text() + self.len(), page_size() as u64);
             // SAFETY: the range is this region's. Of what is used of it, all but the header page shows the same part of the same

@@ -3,11 +3,13 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::disk::Disk;
 use super::part::Part;
 use super::{RegionFile, PAGE};
 use crate::format::elf::header::{Image, HEADER_SIZE};
+use crate::sys::file::Held;
 
 /// Code that is not further apart is copied together.
 const GAP: u64 = 4096;
@@ -18,7 +20,7 @@ impl RegionFile {
     /// at an offset in the text are still those of the code.
     pub fn snapshot(&self, to: File, has_bytes: impl Fn(u64) -> bool, build_id: [u8; 20]) -> io::Result<()> {
         self.disk.check()?;
-        let mut to = Disk::new(to)?;
+        let mut to = Disk::new(Arc::new(Held::new(to)?))?;
         let text = self.text();
         to.file().set_len(text.end)?;
         self.code_ranges(has_bytes, |range| {

@@ -19,9 +19,9 @@ mod table;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::format::elf::debug::{self, Addresses};
@@ -30,6 +30,7 @@ use crate::format::elf::header::{Image, HEADER_SIZE};
 use crate::format::elf::{search, symbol, SYMBOL_SIZE};
 use crate::format::jitdump::raw::{RawRecord, RawRecords};
 use crate::format::jitdump::{id, stand_in};
+use crate::sys::file::Held;
 
 use disk::Disk;
 use part::{Part, Parts, Space};
@@ -124,7 +125,7 @@ impl RegionFile {
     }
 
     /// Makes of an empty file one of a region that has no code yet. It is not to be written to by anybody else, but for the text.
-    pub fn create(file: File, place: Place) -> io::Result<RegionFile> {
+    pub fn create(file: Arc<Held>, place: Place) -> io::Result<RegionFile> {
         let (eh_frame, slots) = split(place.tables_len, place.spare).ok_or(io::ErrorKind::InvalidInput)?;
         let text_end =
             place.text.checked_add(place.text_room.max(place.text_len)).and_then(|end| end.checked_add(PAGE - 1));

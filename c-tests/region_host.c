@@ -1,0 +1,235 @@
+/*
+ * What code regions may never do to the program that has them: change bytes that it executes, end it by a signal, keep it waiting,
+ * or take its descriptors. What each call refuses is in region_calls.c.
+ *
+ * Usage: region_host DIR [PART]: all parts, or `full` for a directory on a file system in memory of 2 MiB. x86-64 only.
+ */
+#define _GNU_SOURCE
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include "testing.h"
+
+enum { PAGE = 4096, SIZE = 16 * PAGE, RWX = PROT_READ | PROT_WRITE | PROT_EXEC };
+
+/* mov eax, value; ret */
+enum { CODE_SIZE = 6 };
+
+static void put_code(unsigned char *at, uint32_t value) {
+  at[0] = 0xb8;
+  memcpy(at + 1, &value, sizeof value);
+  at[5] = 0xc3;
+}
+
+static uint32_t run_code(const void *at) {
+  return ((uint32_t(*)(void))(uintptr_t)at)();
+}
+
+static unsigned char *memory_of(size_t size, int protection) {
+  unsigned char *memory = mmap(NULL, size, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(memory != MAP_FAILED);
+  return memory;
+}
+
+static jitsym_id announce(jitsym *session, const void *at, const void *bytes, const char *name) {
+  jitsym_code code = test_code((uintptr_t)at, CODE_SIZE, name);
+  code.bytes = bytes;
+  jitsym_id id = 0;
+  CHECK_OK(jitsym_register(session, &code, &id));
+  return id;
+}
+
+static jitsym *open_regions(void) {
+  return test_open_flags(JITSYM_SINK_REGION, 0);
+}
+
+static jitsym_region create(jitsym *session, uint64_t size, uint32_t flags) {
+  jitsym_region_options options;
+  memset(&options, 0, sizeof options);
+  options.struct_size = sizeof options;
+  options.size = size;
+  options.flags = flags;
+  jitsym_region region;
+  memset(&region, 0, sizeof region);
+  region.struct_size = sizeof region;
+  CHECK_OK(jitsym_region_create(session, &options, &region));
+  return region;
+}
+
+/* ------------------------------------------------------------------------------------------------ bytes */
+
+/* The program has linked its code since it wrote the bytes that it registers: what runs stays what it is. */
+static void bytes_are_the_hosts(void) {
+  jitsym *session = open_regions();
+  for (int protection = 0; protection < 2; protection++) {
+    unsigned char *memory = memory_of(SIZE, RWX), unlinked[CODE_SIZE];
+    put_code(memory, 200);
+    put_code(memory + PAGE, 201);
+    CHECK(mprotect(memory, SIZE, protection ? RWX : PROT_READ | PROT_EXEC) == 0);
+    CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
+    put_code(unlinked, 0);
+    announce(session, memory, unlinked, "linked");
+    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK(run_code(memory) == 200 && run_code(memory + PAGE) == 201);
+  }
+  CHECK_OK(jitsym_close(session));
+}
+
+/* A forked child executes what its parent had, whatever that puts in its place, also if it never uses the library. */
+static void bytes_are_the_childs(void) {
+  jitsym *session = open_regions();
+  unsigned char *memory = memory_of(SIZE, RWX);
+  put_code(memory, 210);
+  CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
+  jitsym_region one = create(session, SIZE, JITSYM_REGION_ONE_VIEW);
+  unsigned char *view = one.write;
+  put_code(view, 211);
+  CHECK(mprotect(view, SIZE, PROT_READ | PROT_EXEC) == 0);
+  jitsym_id ids[] = {announce(session, memory, memory, "old"), announce(session, view, view, "old too")};
+  int go[2];
+  CHECK(pipe(go) == 0);
+  pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    char byte;
+    close(go[1]);
+    CHECK(read(go[0], &byte, 1) == 0);
+    CHECK(run_code(memory) == 210 && run_code(view) == 211);
+    _exit(0);
+  }
+  CHECK_OK(jitsym_unregister(session, ids[0]));
+  CHECK_OK(jitsym_unregister(session, ids[1]));
+  put_code(memory, 212);
+  CHECK(mprotect(view, SIZE, PROT_READ | PROT_WRITE) == 0);
+  put_code(view, 213);
+  CHECK(mprotect(view, SIZE, PROT_READ | PROT_EXEC) == 0);
+  announce(session, memory, memory, "new");
+  announce(session, view, view, "new too");
+  CHECK_OK(jitsym_flush(session, 60000));
+  close(go[0]);
+  close(go[1]);
+  test_wait_ok(child);
+  CHECK_OK(jitsym_close(session));
+}
+
+/* ------------------------------------------------------------------------------------------------ signals */
+
+/* Fills the disk that the files are on. */
+static void fill_disk(void) {
+  char path[TEST_PATH_MAX];
+  static const char zeros[4096];
+  snprintf(path, sizeof path, "%s/filler", test_dir);
+  int file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+  CHECK(file >= 0);
+  for (; write(file, zeros, sizeof zeros) > 0;) {
+  }
+  CHECK(errno == ENOSPC);
+  close(file);
+}
+
+/* Memory stays memory when the disk of its file is full. */
+static void full_disk(void) {
+  jitsym *session = open_regions();
+  unsigned char *memory = memory_of(SIZE, RWX);
+  put_code(memory, 220);
+  CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
+  unsigned char *one = create(session, SIZE, JITSYM_REGION_ONE_VIEW).write;
+  unsigned char *two = create(session, SIZE, 0).write;
+  CHECK(test_stats(session).regions == 3);
+  fill_disk();
+  for (int i = 0; i < SIZE; i += PAGE) {
+    CHECK(one[i] == 0 && two[i] == 0 && (i == 0 || memory[i] == 0));
+    put_code(memory + i, 221);
+    put_code(one + i, 222);
+    put_code(two + i, 223);
+    CHECK(run_code(memory + i) == 221);
+  }
+  CHECK_OK(jitsym_close(session));
+}
+
+/* A child of a process whose files may not grow is none of the library's business. */
+static void limited_forks(void) {
+  jitsym *session = open_regions();
+  jitsym_region region = create(session, SIZE, 0);
+  put_code(region.write, 230);
+  struct rlimit limit = {PAGE, RLIM_INFINITY};
+  CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+  pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    CHECK(run_code(region.exec) == 230);
+    _exit(0);
+  }
+  test_wait_ok(child);
+  limit.rlim_cur = RLIM_INFINITY;
+  CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+  CHECK_OK(jitsym_close(session));
+}
+
+/* ------------------------------------------------------------------------------------------------ descriptors */
+
+/* One for each region, and none that stays when it ends, here or in a child that has got regions of its own. */
+static void descriptors(void) {
+  enum { COUNT = 10 };
+  jitsym *session = open_regions();
+  CHECK_OK(jitsym_region_release(session, create(session, SIZE, 0).exec));
+  int before = test_files_in("/proc/self/fd");
+  void *all[2 * COUNT];
+  for (int i = 0; i < 2 * COUNT; i++) {
+    all[i] = create(session, SIZE, i % 2 ? JITSYM_REGION_ONE_VIEW : 0).exec;
+  }
+  CHECK(test_files_in("/proc/self/fd") <= before + 2 * COUNT);
+  pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK(test_stats(session).regions == 2 * COUNT);
+    CHECK(test_files_in("/proc/self/fd") <= before + 2 * COUNT + 2);
+    _exit(0);
+  }
+  test_wait_ok(child);
+  for (int i = 0; i < 2 * COUNT; i++) {
+    CHECK_OK(jitsym_region_release(session, all[i]));
+  }
+  CHECK(test_files_in("/proc/self/fd") == before);
+  CHECK_OK(jitsym_close(session));
+}
+
+/* Without any left, memory that is still a region is not taken for none. */
+static void no_descriptors(void) {
+  jitsym *session = open_regions();
+  unsigned char *memory = memory_of(SIZE, RWX);
+  CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
+  put_code(memory, 240);
+  CHECK_OK(jitsym_unregister(session, announce(session, memory, memory, "the only one")));
+  struct rlimit before, limit;
+  CHECK(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  limit = before;
+  limit.rlim_cur = 3;
+  CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+  announce(session, memory, memory, "the next one");
+  CHECK(setrlimit(RLIMIT_NOFILE, &before) == 0);
+  jitsym_stats stats = test_stats(session);
+  CHECK(stats.regions == 1 && stats.region_code == 2);
+  CHECK_OK(jitsym_close(session));
+}
+
+int main(int argc, char **argv) {
+  static void (*const parts[])(void) = {
+      bytes_are_the_hosts,
+      bytes_are_the_childs,
+      limited_forks,
+      descriptors,
+      no_descriptors,
+  };
+
+  test_begin(argc, argv);
+  if (argc >= 3 && strcmp(argv[2], "full") == 0) {
+    test_child(full_disk);
+    return test_end();
+  }
+  for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+    test_child(parts[i]);
+  }
+  return test_end();
+}
