@@ -166,6 +166,65 @@ static void limited_forks(void) {
   CHECK_OK(jitsym_close(session));
 }
 
+/* ------------------------------------------------------------------------------------------------ what the files say */
+
+/* How often bytes are in the file of the last region. */
+static int in_file(jitsym *session, const void *bytes, size_t size) {
+  char path[TEST_PATH_MAX];
+  CHECK_OK(jitsym_path(session, JITSYM_SINK_REGION, path, sizeof path));
+  size_t length;
+  unsigned char *content = file_read(path, &length);
+  int count = 0;
+  for (size_t i = 0; i + size <= length; i++) {
+    count += memcmp(content + i, bytes, size) == 0;
+  }
+  free(content);
+  return count;
+}
+
+/* Code that was registered before its memory became a region: profilers look for its name in the region's file alone. */
+static void known_before(void) {
+  jitsym *session = test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_JITDUMP | JITSYM_SINK_REGION, 0);
+  unsigned char *memory = memory_of(SIZE, RWX);
+  put_code(memory, 1);
+  jitsym_id id = announce(session, memory, memory, "known before");
+  announce(session, memory + PAGE, memory, "overwritten at once");
+  CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
+  announce(session, memory + PAGE, memory, "its heir");
+  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK(in_file(session, "known before", 13) == 1 && in_file(session, "its heir", 9) == 1);
+  CHECK(test_stats(session).live == 2);
+  CHECK_OK(jitsym_unregister(session, id));
+  CHECK(test_stats(session).live == 1);
+  CHECK_OK(jitsym_close(session));
+}
+
+/* The bytes of code in memory that is not the file itself, however they are registered. */
+static void bytes_are_in_the_file(void) {
+  jitsym *session = open_regions();
+  unsigned char *memory = create(session, SIZE, JITSYM_REGION_ONE_VIEW).write;
+  for (int i = 0; i < 5; i++) {
+    put_code(memory + i * PAGE, 0x12345000 + i);
+  }
+  announce(session, memory, memory, "plain");
+  announce(session, memory + PAGE, NULL, "found at its address");
+  announce(session, memory + 2 * PAGE, memory + 2 * PAGE, "a name that is cl\x01""eaned");
+  jitsym_code code = test_code((uintptr_t)memory + 3 * PAGE, CODE_SIZE, "stable");
+  code.bytes = memory + 3 * PAGE;
+  code.flags = JITSYM_CODE_STABLE;
+  CHECK_OK(jitsym_register(session, &code, NULL));
+  unsigned char elsewhere[CODE_SIZE];
+  put_code(elsewhere, 0x12345004);
+  jitsym_move_target target = test_target((uintptr_t)memory + 4 * PAGE);
+  target.bytes = memory + 4 * PAGE;
+  CHECK_OK(jitsym_move(session, announce(session, elsewhere, elsewhere, "moved"), &target));
+  CHECK_OK(jitsym_flush(session, 60000));
+  for (int i = 0; i < 5; i++) {
+    CHECK(in_file(session, memory + i * PAGE, CODE_SIZE) == 1);
+  }
+  CHECK_OK(jitsym_close(session));
+}
+
 /* ------------------------------------------------------------------------------------------------ descriptors */
 
 /* One for each region, and none that stays when it ends, here or in a child that has got regions of its own. */
@@ -219,6 +278,8 @@ int main(int argc, char **argv) {
       bytes_are_the_hosts,
       bytes_are_the_childs,
       limited_forks,
+      known_before,
+      bytes_are_in_the_file,
       descriptors,
       no_descriptors,
   };

@@ -107,6 +107,8 @@ pub struct Region {
     is_in_use: AtomicBool,
     /// Callers' count of live code, where the host may unmap it.
     live: AtomicI64,
+    /// The writer has not seen it yet.
+    pub is_new: AtomicBool,
     /// The host may have unmapped it meanwhile.
     is_suspect: AtomicBool,
     /// Since when it is known that it has; else `NEVER`. What was registered before is still written.
@@ -385,6 +387,11 @@ impl Region {
         }
     }
 
+    /// There is live code in it that was not registered in it.
+    pub fn count_live(&self) {
+        self.live.fetch_add(1, Ordering::Relaxed);
+    }
+
     fn mark_dead(&self, status: &Status, addr: u64, size: u64) {
         // Where the host's own mprotect tells perf of a new name, that has to be there before: with the first code that goes.
         let generation = match self.kind {
@@ -548,6 +555,7 @@ impl Region {
             generation: AtomicU32::new(1),
             is_in_use: AtomicBool::new(false),
             live: AtomicI64::new(0),
+            is_new: AtomicBool::new(true),
             is_suspect: AtomicBool::new(false),
             gone: AtomicU64::new(NEVER),
             is_unwell: AtomicBool::new(parts.file.is_none()),

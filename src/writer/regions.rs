@@ -1,6 +1,7 @@
 //! Code in regions: what the ledger does with it. Its names, lines and tables go to the file that the code lies in, and neither to
 //! the map nor to the jitdump.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -34,12 +35,39 @@ pub struct RegionCode {
 
 impl Ledger {
     /// The region that code goes to that was registered at a time.
-    pub(super) fn region_of(&mut self, addr: u64, size: u64, time: u64) -> Option<&'static Region> {
+    pub(super) fn region_of(
+        &mut self,
+        addr: u64,
+        size: u64,
+        time: u64,
+        groups: &mut Groups,
+    ) -> Option<&'static Region> {
         if !self.alive || !self.status.regions.are_watching() || !self.status.sinks().has(Sinks::REGION) {
             return None;
         }
         self.end_gone(time);
-        self.status.regions.find_at(addr, size, time)
+        let region = self.status.regions.find_at(addr, size, time)?;
+        self.take_in(region, groups);
+        Some(region)
+    }
+
+    /// Code that was registered before its memory became a region is named by the region's file from now on: profilers look at
+    /// no other one there.
+    fn take_in(&mut self, region: &'static Region, groups: &mut Groups) {
+        if !region.is_new.load(Ordering::Relaxed) || !region.is_new.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        for id in self.registry.live_in(region.start, region.end()) {
+            let is_inside =
+                |live: &Live| live.addr >= region.start && live.addr.saturating_add(live.size) <= region.end();
+            if !self.registry.get(id).is_some_and(|live| is_inside(&live)) {
+                continue;
+            }
+            if let Some((live, name, preface)) = self.take_out(id, false, groups) {
+                region.count_live();
+                self.enter(region, id, 0, &live, &name, &preface, &[]);
+            }
+        }
     }
 
     /// Regions that the host had unmapped before some time, of which everything has been seen.
@@ -72,27 +100,30 @@ impl Ledger {
         let preface = body.get(..name_at.saturating_sub(LOAD_FIXED_SIZE)).unwrap_or_default();
         let (addr, size, index) = (event.addr, event.size, event.index);
         let live = Live { addr, size, reach: addr + size, index, stored: None, tables_len: event.tables_len };
-        let code = if event.flags & flag::HAS_CODE != 0 { &body[head_len..] } else { &[] };
-        self.enter(region, event.id, event.timestamp, &live, &body[name_at..head_len - 1], preface, code);
-        if event.flags & flag::STABLE != 0 {
-            self.notify(Notice::Read(event.id));
+        let code = self.code_for(region, event, &body[head_len..], size);
+        self.enter(region, event.id, event.timestamp, &live, &body[name_at..head_len - 1], preface, &code);
+    }
+
+    /// The bytes of code that a region's file does not have by itself.
+    fn code_for<'b>(&mut self, region: &Region, event: &Event, tail: &'b [u8], size: u64) -> Cow<'b, [u8]> {
+        let has_code = event.flags & flag::HAS_CODE != 0;
+        match region.kind {
+            Kind::Private { .. } if has_code => Cow::Borrowed(tail),
+            Kind::Private { .. } => Cow::Owned(self.read_code(event, tail, event.addr, size)),
+            Kind::TwoViews { .. } => {
+                if event.flags & flag::STABLE != 0 {
+                    self.notify(Notice::Read(event.id));
+                }
+                Cow::Borrowed(&[])
+            }
         }
     }
 
-    /// Code moves out of a region, into one, or within one. False if no region has to do with it.
-    pub(super) fn move_by_region(&mut self, event: &Event, groups: &mut Groups) -> bool {
-        let is_in_region = self.regions.registry.is_live(event.id);
+    /// Ends a registration that goes on elsewhere: returns it, its name, and the records before its LOAD.
+    fn take_out(&mut self, id: u64, is_in_region: bool, groups: &mut Groups) -> Option<(Live, Vec<u8>, Vec<u8>)> {
         let from = if is_in_region { &mut self.regions.registry } else { &mut self.registry };
-        let Some(size) = from.size_of(event.id) else { return false };
-        let to = self.region_of(event.addr, size, event.timestamp);
-        if to.is_none() && !is_in_region {
-            return false;
-        }
-        let from = if is_in_region { &mut self.regions.registry } else { &mut self.registry };
-        let (name, mut preface) =
-            (from.name_of(event.id).unwrap_or_default().to_vec(), from.preface_of(event.id).to_vec());
-        let Some(mut live) = from.remove(event.id) else { return false };
-        self.status.counters.moved.add(1);
+        let (name, mut preface) = (from.name_of(id).unwrap_or_default().to_vec(), from.preface_of(id).to_vec());
+        let mut live = from.remove(id)?;
         if let Some(group) = live.stored.take().and_then(|stored| self.sinks.read_back(groups, stored)) {
             preface = group;
             preface.truncate(preface.len().saturating_sub(LOAD_FIXED_SIZE + name.len() + 1));
@@ -100,18 +131,39 @@ impl Ledger {
         if stand_in::len(&preface) > 0 {
             live.tables_len = stand_in::remove(&mut preface).map_or(0, |len| len as u32);
         }
+        Some((live, name, preface))
+    }
+
+    /// Code moves out of a region, into one, or within one. False if no region has to do with it.
+    pub(super) fn move_by_region(&mut self, chunk: Chunk, event: &Event, groups: &mut Groups) -> bool {
+        let is_in_region = self.regions.registry.is_live(event.id);
+        let from = if is_in_region { &mut self.regions.registry } else { &mut self.registry };
+        let Some(size) = from.size_of(event.id) else { return false };
+        let to = self.region_of(event.addr, size, event.timestamp, groups);
+        if to.is_none() && !is_in_region {
+            return false;
+        }
+        // Its memory may have become a region just now.
+        let is_in_region = is_in_region || self.regions.registry.is_live(event.id);
+        let Some((mut live, name, preface)) = self.take_out(event.id, is_in_region, groups) else { return false };
+        self.status.counters.moved.add(1);
         (live.addr, live.index, live.reach) = (event.addr, event.index, event.addr + live.size);
         match to {
-            Some(region) => self.enter(region, event.id, event.timestamp, &live, &name, &preface, &[]),
+            Some(region) => {
+                // SAFETY: the chunk is not recycled yet.
+                let body = unsafe { chunk.body(event) };
+                let code = self.code_for(region, event, body, live.size);
+                self.enter(region, event.id, event.timestamp, &live, &name, &preface, &code);
+            }
             None => {
                 self.insert(event.id, &live, &name);
                 self.registry.keep_preface(event.id, &preface);
                 self.sinks.write_groups(groups);
                 self.write_one(event.id, event.timestamp);
+                if event.flags & flag::STABLE != 0 {
+                    self.notify(Notice::Read(event.id));
+                }
             }
-        }
-        if event.flags & flag::STABLE != 0 {
-            self.notify(Notice::Read(event.id));
         }
         true
     }
@@ -168,8 +220,11 @@ impl Ledger {
         for id in code.live_by_place().into_iter().flatten() {
             let (Some(live), Some(name)) = (code.get(id), code.name_of(id)) else { continue };
             let preface = code.preface_of(id);
-            match self.region_of(live.addr, live.size, time) {
-                Some(region) => self.enter(region, id, time, &live, name, preface, &[]),
+            match self.region_of(live.addr, live.size, time, &mut Groups::default()) {
+                Some(region) => {
+                    region.count_live();
+                    self.enter(region, id, time, &live, name, preface, &[]);
+                }
                 None => {
                     self.registry.insert(id, &live, name, &mut Vec::new());
                     self.registry.keep_preface(id, preface);
@@ -240,6 +295,9 @@ impl Ledger {
         let (mut have_work, mut left_out) = (false, 0);
         self.end_gone(until);
         for region in status.regions.all() {
+            if status.sinks().has(Sinks::REGION) {
+                self.take_in(region, &mut Groups::default());
+            }
             while let Some(switch) = region.next_switch(until) {
                 self.close_generation(region, &switch);
             }
