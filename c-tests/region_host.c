@@ -273,6 +273,73 @@ static void no_descriptors(void) {
   CHECK_OK(jitsym_close(session));
 }
 
+/* A host that closes all descriptors, as daemons do, and opens files of its own: the region goes on. */
+static void closed_descriptors(void) {
+  jitsym *session = open_regions();
+  jitsym_region region = create(session, SIZE, 0);
+  unsigned char *exec = region.exec;
+  put_code(region.write, 250);
+  announce(session, exec, exec, "before they are closed");
+  CHECK_OK(jitsym_flush(session, 60000));
+  for (int i = 3; i < 100; i++) {
+    close(i);
+  }
+  char path[TEST_PATH_MAX];
+  snprintf(path, sizeof path, "%s/of-the-host", test_dir);
+  file_write(path, "");
+  for (int i = 3; i < 100; i++) {
+    CHECK(open(path, O_RDWR | O_CLOEXEC) == i);
+  }
+  announce(session, exec + PAGE, exec, "after they were closed");
+  CHECK_OK(jitsym_flush(session, 60000));
+  announce(session, exec, exec, "a new generation");
+  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK(in_file(session, "after they were closed", 23) && in_file(session, "a new generation", 17));
+  jitsym_stats stats = test_stats(session);
+  CHECK(stats.sinks_failed == 0 && stats.region_code == 3 && stats.region_generations == 1);
+  file_check(path, "");
+  CHECK_OK(jitsym_close(session));
+}
+
+/* While the disk is full this is said; when there is room again all names are there. */
+static void full_disk_and_back(void) {
+  jitsym *session = test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_REGION, 0);
+  unsigned char *exec = create(session, SIZE * 16, 0).exec;
+  char path[TEST_PATH_MAX], name[64];
+  fill_disk();
+  for (int i = 0; i < 2000; i++) {
+    snprintf(name, sizeof name, "registered on a full disk %d", i);
+    announce(session, exec + i * 16, exec, name);
+    if (i == 1000) {
+      CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_flush(session, 60000));
+    }
+  }
+  CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_flush(session, 60000));
+  jitsym_stats stats = test_stats_now(session);
+  CHECK(stats.sinks_failed & JITSYM_SINK_REGION && stats.write_errors > 0 && stats.write_errors < 100);
+  snprintf(path, sizeof path, "%s/filler", test_dir);
+  CHECK(unlink(path) == 0);
+  jitsym_flush(session, 60000);
+  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK(test_stats(session).sinks_failed == 0);
+  CHECK(in_file(session, "registered on a full disk 0", 28) && in_file(session, "registered on a full disk 1999", 31));
+  CHECK_OK(jitsym_close(session));
+}
+
+/* Code of a region that has gone is retired by code that comes to lie there later, as everywhere. */
+static void overwritten_later(void) {
+  jitsym *session = test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_REGION, 0);
+  unsigned char *memory = memory_of(SIZE, RWX);
+  CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
+  jitsym_id id = announce(session, memory, memory, "in the region");
+  CHECK_OK(jitsym_region_release(session, memory));
+  announce(session, memory, memory, "where it was");
+  jitsym_stats stats = test_stats(session);
+  CHECK(stats.live == 1 && stats.overwritten == 1);
+  CHECK_STATUS(JITSYM_ERR_UNKNOWN_ID, jitsym_unregister(session, id));
+  CHECK_OK(jitsym_close(session));
+}
+
 int main(int argc, char **argv) {
   static void (*const parts[])(void) = {
       bytes_are_the_hosts,
@@ -282,11 +349,17 @@ int main(int argc, char **argv) {
       bytes_are_in_the_file,
       descriptors,
       no_descriptors,
+      closed_descriptors,
+      overwritten_later,
   };
 
   test_begin(argc, argv);
   if (argc >= 3 && strcmp(argv[2], "full") == 0) {
     test_child(full_disk);
+    char path[TEST_PATH_MAX];
+    snprintf(path, sizeof path, "rm %s/*", test_dir);
+    CHECK(system(path) == 0);
+    test_child(full_disk_and_back);
     return test_end();
   }
   for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {

@@ -1,14 +1,17 @@
 //! Files that regions have had: kept for profiles that have samples of them, up to a bound, and removed in the end if that is asked for.
 
 use std::collections::VecDeque;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
+use std::sync::Arc;
 
 use super::{lock, Region, Regions};
+use crate::sink::region_file::RegionFile;
 use crate::status::Status;
 use crate::sys::dir::Dir;
-use crate::sys::file::Identity;
+use crate::sys::file::{self, Held, Identity};
 
 /// Files of older generations that are kept, and how many bytes they may have together.
 const OLD_FILES: usize = 20_000;
@@ -82,6 +85,24 @@ impl Regions {
             status.counters.regions_ended.add(1);
             last_of(region).iter().for_each(Past::remove);
         }
+    }
+}
+
+impl Region {
+    /// Opens its file again, of which a host has closed the descriptor, as daemons do with all.
+    pub fn reopen(&self, file: &mut RegionFile) -> io::Result<()> {
+        let mut naming = lock(&self.naming);
+        let (Some(held), Some(name)) = (&naming.file, naming.path.file_name()) else {
+            return Err(io::ErrorKind::NotFound.into());
+        };
+        let dir = match naming.dir.as_ref().filter(|dir| dir.is_open()) {
+            Some(dir) => dir.clone(),
+            None => Arc::new(Dir::of(&naming.path)?),
+        };
+        let held = Arc::new(Held::new(file::reopen_to_place(&dir, name, held.identity())?)?);
+        file.reopen(held.clone())?;
+        (naming.file, naming.dir) = (Some(held), Some(dir));
+        Ok(())
     }
 }
 

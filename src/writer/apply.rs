@@ -322,6 +322,7 @@ impl Ledger {
 
     /// Adds code to the registry, and to the map what follows from it.
     pub(super) fn insert(&mut self, id: u64, live: &Live, name: &[u8]) {
+        self.retire_in(true, live.addr, live.addr + live.size);
         let inserted = self.registry.insert(id, live, name, &mut self.overwritten);
         if inserted.was_refused {
             self.status.counters.dropped.add(1);

@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use super::apply::{tail_len, Ledger, Notice};
 use super::groups::Groups;
@@ -14,6 +15,7 @@ use crate::config::Sinks;
 use crate::format::jitdump::{stand_in, LOAD_FIXED_SIZE};
 use crate::region::{build_id, Kind, Region, Switch};
 use crate::registry::{Live, Registry};
+use crate::sink::backlog::Again;
 use crate::sink::describe;
 use crate::sink::region_file::{Code, RegionFile};
 use crate::sys::sync::outside::PoisonError;
@@ -31,6 +33,15 @@ pub struct RegionCode {
     pub registry: Registry,
     /// Something waits to be written.
     pub have_work: bool,
+    /// When to try again what could not be.
+    again: Option<Instant>,
+}
+
+impl RegionCode {
+    /// How long it is until something that has failed is to be tried again.
+    pub fn again_in(&self) -> Option<Duration> {
+        self.again.map(|at| at.saturating_duration_since(Instant::now()))
+    }
 }
 
 impl Ledger {
@@ -168,6 +179,19 @@ impl Ledger {
         true
     }
 
+    /// Ends what live code of the other registry, in regions or not, lies where code begins to live.
+    pub(super) fn retire_in(&mut self, in_regions: bool, start: u64, end: u64) {
+        let registry = if in_regions { &mut self.regions.registry } else { &mut self.registry };
+        if registry.live_count() == 0 || !registry.is_known_in(start, end) {
+            return;
+        }
+        for id in registry.live_in(start, end) {
+            self.remove(id);
+            self.status.counters.overwritten.add(1);
+            self.notify(Notice::Retired(id));
+        }
+    }
+
     /// Code begins to live in a region.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn enter(
@@ -191,6 +215,7 @@ impl Ledger {
                 self.close_generation(region, &switch);
             }
         }
+        self.retire_in(false, live.addr, live.addr + live.size);
         let mut overwritten = std::mem::take(&mut self.overwritten);
         let inserted = self.regions.registry.insert(id, live, name, &mut overwritten);
         for old in overwritten.drain(..) {
@@ -293,9 +318,11 @@ impl Ledger {
         }
         let status = self.status.clone();
         let (mut have_work, mut left_out) = (false, 0);
+        self.regions.again = None;
+        let mut are_well = true;
         self.end_gone(until);
         for region in status.regions.all() {
-            if status.sinks().has(Sinks::REGION) {
+            if status.sinks().has(Sinks::REGION) && !region.is_unwell.load(Ordering::Relaxed) {
                 self.take_in(region, &mut Groups::default());
             }
             while let Some(switch) = region.next_switch(until) {
@@ -306,20 +333,43 @@ impl Ledger {
             if file.is_wasteful() {
                 self.write_anew(region, file, file.begin());
             }
-            let result = status.gate.pass(|| file.write(now));
-            status.counters.region_bytes.add(file.take_written());
-            have_work |= file.has_work();
             let left = file.left_out();
             left_out += left.names + left.tables + left.lines;
-            let was_unwell = region.is_unwell.swap(result.is_err(), Ordering::Relaxed);
-            match result {
-                Err(error) if !was_unwell => {
-                    status.counters.write_errors.add(1);
-                    let path = region.naming.lock().unwrap_or_else(PoisonError::into_inner).path.clone();
-                    status.last_error.set(describe("write", &path, &error));
+            let waits = !now && file.again.as_ref().is_some_and(|again| !again.is_due());
+            if !waits {
+                let result = status.gate.pass(|| match file.write(now) {
+                    Err(error) if error.kind() == file::CLOSED => region.reopen(file).and_then(|()| file.write(now)),
+                    result => result,
+                });
+                status.counters.region_bytes.add(file.take_written());
+                let was_unwell = region.is_unwell.swap(result.is_err(), Ordering::Relaxed);
+                match &result {
+                    Err(error) if !was_unwell => {
+                        status.counters.write_errors.add(1);
+                        let path = region.naming.lock().unwrap_or_else(PoisonError::into_inner).path.clone();
+                        status.last_error.set(describe("write", &path, error));
+                    }
+                    // What was registered meanwhile is elsewhere.
+                    Ok(()) if was_unwell => {
+                        region.is_new.store(true, Ordering::Relaxed);
+                        have_work = true;
+                    }
+                    _ => {}
                 }
-                _ => {}
+                file.again = result.is_err().then(|| Again::after(file.again.as_ref()));
             }
+            match &file.again {
+                None => have_work |= file.has_work(),
+                Some(again) => {
+                    are_well = false;
+                    let at = Instant::now() + again.remaining();
+                    self.regions.again = Some(self.regions.again.map_or(at, |other| other.min(at)));
+                }
+            }
+        }
+        match are_well {
+            true => status.sink_goes_on(Sinks::REGION),
+            false => status.sink_stalled(Sinks::REGION),
         }
         self.regions.have_work = have_work;
         status.counters.region_left_out.set(left_out);

@@ -15,7 +15,7 @@ type Hook = Box<dyn FnMut(&File, u64, &[u8]) -> io::Result<()> + Send>;
 
 /// An open file.
 pub struct Disk {
-    file: Arc<Held>,
+    pub(super) file: Arc<Held>,
     /// Bytes that were written, since somebody has asked.
     pub written: u64,
     /// Told of each write before it happens, which fails if this does.

@@ -30,6 +30,7 @@ use crate::format::elf::header::{Image, HEADER_SIZE};
 use crate::format::elf::{search, symbol, SYMBOL_SIZE};
 use crate::format::jitdump::raw::{RawRecord, RawRecords};
 use crate::format::jitdump::{id, stand_in};
+use crate::sink::backlog::Again;
 use crate::sys::file::Held;
 
 use disk::Disk;
@@ -114,6 +115,8 @@ pub struct RegionFile {
     begin: u64,
     build_id: Option<[u8; 20]>,
     left_out: LeftOut,
+    /// It could not be written.
+    pub again: Option<Again>,
 }
 
 impl RegionFile {
@@ -149,6 +152,7 @@ impl RegionFile {
             begin: 0,
             build_id: None,
             left_out: LeftOut::default(),
+            again: None,
         };
         file.publish()?;
         Ok(file)
@@ -283,6 +287,13 @@ impl RegionFile {
         self.is_reset = false;
         self.table.count(&mut self.disk)?;
         self.space.give_back(&self.disk, READING);
+        Ok(())
+    }
+
+    /// The same file, opened again, because somebody has closed it.
+    pub fn reopen(&mut self, file: Arc<Held>) -> io::Result<()> {
+        let disk = Disk::new(file)?;
+        (self.disk.file, self.again) = (disk.file, None);
         Ok(())
     }
 
