@@ -326,6 +326,32 @@ static void full_disk_and_back(void) {
   CHECK_OK(jitsym_close(session));
 }
 
+/* Files of regions that have been released stay, with names and code, and take no room for the rest. */
+static void released_files(void) {
+  jitsym *session = open_regions();
+  struct test_path paths[3];
+  for (int i = 0; i < 3; i++) {
+    jitsym_region region = create(session, 128 << 20, 0);
+    put_code((unsigned char *)region.write + (64 << 20), 0x23456000);
+    announce(session, (unsigned char *)region.exec + (64 << 20), region.exec, "of a large region");
+    CHECK_OK(jitsym_path(session, JITSYM_SINK_REGION, paths[i].text, sizeof paths[i].text));
+    CHECK_OK(jitsym_region_release(session, region.exec));
+  }
+  unsigned char code[CODE_SIZE];
+  put_code(code, 0x23456000);
+  for (int i = 0; i < 3; i++) {
+    struct stat stat;
+    CHECK(lstat(paths[i].text, &stat) == 0 && stat.st_blocks < 2048);
+    int file = open(paths[i].text, O_RDONLY | O_CLOEXEC);
+    unsigned char *content = mmap(NULL, (size_t)stat.st_size, PROT_READ, MAP_PRIVATE, file, 0);
+    CHECK(content != MAP_FAILED && memmem(content, (size_t)stat.st_size, code, CODE_SIZE) != NULL);
+    CHECK(memmem(content, (size_t)stat.st_size, "of a large region", 18) != NULL);
+    munmap(content, (size_t)stat.st_size);
+    close(file);
+  }
+  CHECK_OK(jitsym_close(session));
+}
+
 /* Code of a region that has gone is retired by code that comes to lie there later, as everywhere. */
 static void overwritten_later(void) {
   jitsym *session = test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_REGION, 0);
@@ -351,6 +377,7 @@ int main(int argc, char **argv) {
       no_descriptors,
       closed_descriptors,
       overwritten_later,
+      released_files,
   };
 
   test_begin(argc, argv);

@@ -235,7 +235,7 @@ impl Regions {
         if let Kind::Private { adopted: true, .. } = region.kind {
             region.make_plain()?;
         }
-        self.end(status, region, Regions::keep_last);
+        self.end(status, region);
         let Region { base, tables_len, max_len, kind, .. } = *region;
         match kind {
             // SAFETY: the caller gives the memory up, or it holds our tables, which nobody reads there.
@@ -252,18 +252,19 @@ impl Regions {
 
     /// The host has unmapped a region, and all code of it has been seen: ends it.
     pub fn end_gone(&self, status: &Status, region: &'static Region) {
-        self.end(status, region, Regions::keep_gone);
+        self.end(status, region);
         // SAFETY: these are the tables, which nobody reads there, and of which the host does not know.
         unsafe { code_memory::unmap(region.base, region.tables_len) };
     }
 
     /// The region is none any more; its file is final.
-    fn end(&self, status: &Status, region: &'static Region, keep: fn(&Regions, &Region)) {
+    fn end(&self, status: &Status, region: &'static Region) {
         self.forget(region);
         if let Some(mut file) = lock(&region.file).take() {
             let _ = file.write(true).and_then(|()| file.finish(build_id()));
+            file.give_text_back();
             status.counters.regions_ended.add(1);
-            keep(self, region);
+            self.keep_last(region);
         }
         let mut naming = lock(&region.naming);
         (naming.file, naming.dir) = (None, None);

@@ -37,11 +37,9 @@ impl Past {
 
 #[derive(Debug, Default)]
 pub(super) struct Files {
-    /// Of older generations, oldest first.
+    /// Of older generations, and the last ones of regions that are none any more; oldest first.
     old: VecDeque<Past>,
     old_bytes: u64,
-    /// The last ones of regions that are none any more.
-    ended: Vec<Past>,
 }
 
 impl Regions {
@@ -58,15 +56,8 @@ impl Regions {
         }
     }
 
-    /// Takes note of the file of a region that ends.
+    /// Takes note of the file of a region that ends. In time there may be many.
     pub(super) fn keep_last(&self, region: &Region) {
-        if let Some(last) = last_of(region) {
-            lock(&self.settings).files.ended.push(last);
-        }
-    }
-
-    /// Takes note of the file of a region that the host has unmapped. In time there may be many.
-    pub(super) fn keep_gone(&self, region: &Region) {
         if let Some(Past { path, identity, .. }) = last_of(region) {
             let bytes = std::fs::metadata(&path).map_or(0, |data| data.blocks() * 512);
             self.keep_old(path, identity, bytes);
@@ -77,7 +68,7 @@ impl Regions {
     /// now on.
     pub fn remove_files(&self, status: &Status) {
         let files = std::mem::take(&mut lock(&self.settings).files);
-        files.old.iter().chain(&files.ended).for_each(Past::remove);
+        files.old.iter().for_each(Past::remove);
         for region in self.all() {
             let Some(file) = lock(&region.file).take() else { continue };
             drop(file);

@@ -9,7 +9,7 @@ use super::disk::Disk;
 use super::part::Part;
 use super::{RegionFile, PAGE};
 use crate::format::elf::header::{Image, HEADER_SIZE};
-use crate::sys::file::Held;
+use crate::sys::file::{self, Held};
 
 /// Code that is not further apart is copied together.
 const GAP: u64 = 4096;
@@ -45,6 +45,27 @@ impl RegionFile {
             build_id: Some(build_id),
         };
         to.write(0, &image.header_page())
+    }
+
+    /// Gives the room back that the text has beside code, when no memory shows it any more.
+    pub fn give_text_back(&self) {
+        let mut begin = self.text().start;
+        let punch = |begin: u64, end: u64| {
+            if begin < end && self.disk.check().is_ok() {
+                file::punch(self.disk.file(), begin, end - begin);
+            }
+        };
+        let code = self.code_ranges(
+            |_| true,
+            |range| {
+                punch(begin, range.start);
+                begin = begin.max(range.end);
+                Ok(())
+            },
+        );
+        if code.is_ok() {
+            punch(begin, self.text().end);
+        }
     }
 
     /// The parts of the file in which code is known that has its bytes there.
