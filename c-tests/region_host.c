@@ -333,10 +333,14 @@ static void released_files(void) {
   for (int i = 0; i < 3; i++) {
     jitsym_region region = create(session, 128 << 20, 0);
     put_code((unsigned char *)region.write + (64 << 20), 0x23456000);
-    announce(session, (unsigned char *)region.exec + (64 << 20), region.exec, "of a large region");
+    jitsym_id id = announce(session, (unsigned char *)region.exec + (64 << 20), region.exec, "of a large region");
+    CHECK_OK(jitsym_unregister(session, id));
     CHECK_OK(jitsym_path(session, JITSYM_SINK_REGION, paths[i].text, sizeof paths[i].text));
     CHECK_OK(jitsym_region_release(session, region.exec));
   }
+  /* They lie at one address: what lived in one is nothing to the next. */
+  jitsym_stats stats = test_stats(session);
+  CHECK(stats.region_code == 3 && stats.region_generations == 0 && stats.region_late == 0);
   unsigned char code[CODE_SIZE];
   put_code(code, 0x23456000);
   for (int i = 0; i < 3; i++) {

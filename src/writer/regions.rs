@@ -68,6 +68,8 @@ impl Ledger {
         if !region.is_new.load(Ordering::Relaxed) || !region.is_new.swap(false, Ordering::Relaxed) {
             return;
         }
+        // Of another region that was there.
+        self.regions.registry.forget_dead_in(region.start, region.end());
         for id in self.registry.live_in(region.start, region.end()) {
             let is_inside =
                 |live: &Live| live.addr >= region.start && live.addr.saturating_add(live.size) <= region.end();
