@@ -331,9 +331,9 @@ static void released_files(void) {
   jitsym *session = open_regions();
   struct test_path paths[3];
   for (int i = 0; i < 3; i++) {
-    jitsym_region region = create(session, 128 << 20, 0);
-    put_code((unsigned char *)region.write + (64 << 20), 0x23456000);
-    jitsym_id id = announce(session, (unsigned char *)region.exec + (64 << 20), region.exec, "of a large region");
+    jitsym_region region = create(session, 32 << 20, 0);
+    put_code((unsigned char *)region.write + (16 << 20), 0x23456000);
+    jitsym_id id = announce(session, (unsigned char *)region.exec + (16 << 20), region.exec, "of a large region");
     CHECK_OK(jitsym_unregister(session, id));
     CHECK_OK(jitsym_path(session, JITSYM_SINK_REGION, paths[i].text, sizeof paths[i].text));
     CHECK_OK(jitsym_region_release(session, region.exec));
@@ -352,6 +352,47 @@ static void released_files(void) {
     CHECK(memmem(content, (size_t)stat.st_size, "of a large region", 18) != NULL);
     munmap(content, (size_t)stat.st_size);
     close(file);
+  }
+  CHECK_OK(jitsym_close(session));
+}
+
+/* The program gives part of a region back, takes other memory there, and goes on in the rest. */
+static void partly_unmapped(void) {
+  enum { HALF = 1 << 16 };
+  jitsym *session = test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_REGION, 0);
+  for (int adopted = 0; adopted < 2; adopted++) {
+    unsigned char *memory;
+    if (adopted) {
+      memory = memory_of(2 * HALF, RWX);
+      CHECK_OK(jitsym_region_adopt(session, memory, 2 * HALF));
+    } else {
+      memory = create(session, 2 * HALF, JITSYM_REGION_ONE_VIEW).write;
+      CHECK(mprotect(memory, 2 * HALF, RWX) == 0);
+    }
+    jitsym_id id = announce(session, memory, memory, "in the part that goes");
+    put_code(memory + HALF, 260);
+    announce(session, memory + HALF, memory, "in the part that stays");
+    CHECK_OK(jitsym_unregister(session, id));
+    CHECK(mmap(memory, HALF, RWX, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == memory);
+    put_code(memory, 261);
+    announce(session, memory, memory, "in other memory");
+    announce(session, memory + HALF + 64, memory, "in what is left");
+    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK(!in_file(session, "in other memory", 16) && in_file(session, "in what is left", 16));
+    struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
+    CHECK(strcmp(map_name(&map, (uintptr_t)memory), "in other memory") == 0);
+    map_free(&map);
+    /* It may become a region too. */
+    if (adopted) {
+      CHECK_OK(jitsym_region_adopt(session, memory, HALF));
+      CHECK_OK(jitsym_flush(session, 60000));
+      CHECK(in_file(session, "in other memory", 16));
+      CHECK_OK(jitsym_region_release(session, memory));
+    }
+    CHECK_OK(jitsym_region_release(session, memory));
+    CHECK_STATUS(JITSYM_ERR_REGION, jitsym_region_release(session, memory));
+    CHECK(run_code(memory) == 261);
+    CHECK(!adopted || run_code(memory + HALF) == 260);
   }
   CHECK_OK(jitsym_close(session));
 }
@@ -382,6 +423,7 @@ int main(int argc, char **argv) {
       closed_descriptors,
       overwritten_later,
       released_files,
+      partly_unmapped,
   };
 
   test_begin(argc, argv);

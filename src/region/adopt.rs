@@ -57,6 +57,9 @@ impl Regions {
             return Err(Error::Region);
         }
         let pieces = pieces(&maps, start, end)?;
+        if self.is_full() {
+            return Err(Error::NoMemory);
+        }
         if code_memory::has_locked_memory() {
             return Err(Error::Locked);
         }
@@ -112,6 +115,9 @@ impl Regions {
             // Another thread was faster.
             return Some(region);
         }
+        if self.is_full() {
+            return None;
+        }
         let found = maps::within(addr, end).ok()?;
         let &[mapping] = found.as_slice() else { return None };
         if mapping.start > addr || mapping.end < end || !mapping.is_executable() && mapping.is_plain() {
@@ -124,9 +130,10 @@ impl Regions {
         };
         if adopted.is_err() {
             let mut settings = lock(&self.settings);
-            if settings.refused.len() < REFUSED_MOST {
-                settings.refused.push((mapping.start, mapping.end));
+            if settings.refused.len() >= REFUSED_MOST {
+                settings.refused.pop_front();
             }
+            settings.refused.push_back((mapping.start, mapping.end));
         }
         adopted.ok()
     }

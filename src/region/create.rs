@@ -90,6 +90,9 @@ impl Regions {
         let huge = if wanted.huge { HUGE_PAGE } else { 0 };
         let alignment = wanted.alignment.max(page_size() as u64).max(huge);
         let _changing = lock(&self.changing);
+        if self.is_full() {
+            return Err(Error::NoMemory);
+        }
         // So that the text is aligned in the file as it is in memory.
         let tables_len = (RegionFile::tables_room(max_len) + spare()).next_multiple_of(alignment);
         let (base, write) = place(tables_len, max_len, alignment, wanted.near)?;
@@ -224,7 +227,10 @@ impl Regions {
     }
 
     fn starting(&self, start: u64) -> Result<&'static Region> {
-        self.all().find(|region| region.start == start && region.gone() == NEVER).ok_or(Error::Region)
+        let mut all = self.all().filter(|region| region.start == start && region.gone() == NEVER);
+        // What begins where a part of another one was lost is meant before that.
+        let first = all.next();
+        all.find(|region| !region.lost.any(start, start + 1)).or(first).ok_or(Error::Region)
     }
 
     /// Ends a region: a created one is unmapped, an adopted one becomes plain memory again, with the same bytes. What is
@@ -232,6 +238,12 @@ impl Regions {
     pub fn release(&self, status: &Status, start: u64) -> Result<()> {
         let _changing = lock(&self.changing);
         let region = self.starting(start)?;
+        let had_file = lock(&region.naming).file.is_some();
+        // Where the host has mapped something else since, that is not ours to unmap.
+        let mapped = match region.kind {
+            Kind::Private { adopted: false, .. } if had_file => region.mapped().map_err(|_| Error::NoMemory)?,
+            _ => Vec::new(),
+        };
         if let Kind::Private { adopted: true, .. } = region.kind {
             region.make_plain()?;
         }
@@ -240,6 +252,14 @@ impl Regions {
         match kind {
             // SAFETY: the caller gives the memory up, or it holds our tables, which nobody reads there.
             Kind::Private { adopted: true, .. } => unsafe { code_memory::unmap(base, tables_len) },
+            // SAFETY: as above.
+            Kind::Private { .. } if had_file => unsafe {
+                code_memory::unmap(base, tables_len);
+                mapped.iter().for_each(|piece| code_memory::unmap(piece.start, piece.end - piece.start));
+                if region.len() < max_len {
+                    code_memory::unmap(region.end(), max_len - region.len());
+                }
+            },
             // SAFETY: as above.
             Kind::Private { .. } => unsafe { code_memory::unmap(base, tables_len + max_len) },
             // SAFETY: as above.

@@ -9,13 +9,14 @@ mod adopt;
 mod create;
 mod files;
 mod fork;
+mod lost;
 mod marks;
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
@@ -29,6 +30,7 @@ use crate::sys::mem::page_size;
 use crate::sys::sync::outside::{Mutex, MutexGuard, PoisonError};
 use crate::sys::thread::{self, quietly};
 pub use create::{build_id, CodeRegion, RegionOptions};
+use lost::Lost;
 use marks::Marks;
 
 /// How many regions there may be at a time.
@@ -36,6 +38,9 @@ pub const MOST: usize = 256;
 
 /// How many generations may wait for the writer to see to them.
 const PENDING_MOST: usize = 256;
+
+/// Live code is counted for each so many bytes: what a host is likely to give back.
+const PART: u64 = 64 << 10;
 
 /// No switch is pending.
 const NEVER: u64 = u64::MAX;
@@ -72,7 +77,7 @@ struct Settings {
     /// Regions that are none any more, which are not freed: a call that races with their end may still look at them.
     ended: Vec<&'static Region>,
     /// Ranges that are not looked at again.
-    refused: Vec<(u64, u64)>,
+    refused: VecDeque<(u64, u64)>,
 }
 
 /// How the memory of a region is mapped.
@@ -105,8 +110,9 @@ pub struct Region {
     generation: AtomicU32,
     /// Code has been registered since the file got its last name, where that may have to be another one soon.
     is_in_use: AtomicBool,
-    /// Callers' count of live code, where the host may unmap it.
-    live: AtomicI64,
+    /// Callers' counts of live code, where the host may unmap it: of what begins in each `PART` bytes.
+    live: Vec<AtomicI32>,
+    lost: Lost,
     /// The writer has not seen it yet.
     pub is_new: AtomicBool,
     /// The host may have unmapped it meanwhile.
@@ -186,6 +192,8 @@ impl Regions {
     }
 
     fn watch(&self) {
+        // The writer ends some while others are made.
+        let _settings = lock(&self.settings);
         let any = self.all().next().is_some() || self.adopting.load(Ordering::Relaxed);
         self.watching.store(any, Ordering::Release);
     }
@@ -204,7 +212,9 @@ impl Regions {
 
     /// The region that code lies in that was registered at a time, for the writer.
     pub fn find_at(&self, addr: u64, size: u64, time: u64) -> Option<&'static Region> {
-        let held = self.all().filter(|region| region.spans(addr, size) && region.gone() > time);
+        let held = self
+            .all()
+            .filter(|region| region.spans(addr, size) && region.gone() > time && !region.lost.any(addr, addr + size));
         held.min_by_key(|region| region.gone()).filter(|region| !region.is_unwell.load(Ordering::Relaxed))
     }
 
@@ -241,13 +251,21 @@ impl Regions {
 
     /// Whether something of a range belongs to a region.
     fn overlap(&self, start: u64, end: u64) -> bool {
-        let overlaps = |region: &Region| region.start < end && start < region.start + region.max_len;
+        let overlaps = |region: &Region| {
+            let (from, to) = (start.max(region.start), end.min(region.start + region.max_len));
+            from < to && !region.lost.all(from, to)
+        };
         self.all().any(|region| overlaps(region) && region.gone() == NEVER)
+    }
+
+    /// Whether there are as many as there may be.
+    fn is_full(&self) -> bool {
+        self.places.iter().all(|place| !place.load(Ordering::Relaxed).is_null())
     }
 
     /// Makes a region known. It cannot be taken back, only ended.
     fn publish(&self, region: Region) -> Result<&'static Region> {
-        if self.places.iter().all(|place| !place.load(Ordering::Relaxed).is_null()) {
+        if self.is_full() {
             return Err(Error::NoMemory);
         }
         let has_file = !region.is_unwell.load(Ordering::Relaxed);
@@ -277,10 +295,14 @@ impl Regions {
         self.watch();
     }
 
-    /// Whether any of a region still is a mapping of its file. Else it is none any more.
+    /// Whether any of a region still is a mapping of its file. Else it is none any more; and what is not is lost.
     fn check(&self, status: &Status, region: &Region, maps: &[Mapping]) -> bool {
         // Without a file nothing can tell.
-        let is_mapped = lock(&region.naming).file.is_none() || !region.mapped_in(maps).is_empty();
+        let is_mapped = lock(&region.naming).file.is_none() || {
+            let mapped = region.mapped_in(maps);
+            let parts = mapped.iter().map(|mapping| (mapping.start, mapping.end));
+            !mapped.is_empty() && region.lost.add(region.start, region.end(), parts)
+        };
         if !is_mapped {
             // What is registered from now on is stamped later. Another thread may have been faster.
             let now = status.clock.now();
@@ -311,7 +333,7 @@ impl Regions {
     #[cold]
     #[inline(never)]
     fn before_doubtful_code(&self, status: &Status, addr: u64, size: u64, known: Option<&'static Region>) {
-        let region = match known.filter(|region| region.is_there(self, status)) {
+        let region = match known.filter(|region| region.is_there(self, status) && region.holds(addr, size)) {
             None if self.adopting.load(Ordering::Relaxed) => {
                 thread::uncancelled(|| quietly(|| self.adopt_around(status, addr, size)))
             }
@@ -326,7 +348,8 @@ impl Regions {
     #[inline(never)]
     pub fn after_code(&self, status: &Status, addr: u64, size: u64) {
         let Some(region) = self.find(addr, size) else { return };
-        if matches!(region.kind, Kind::Private { .. }) && region.live.fetch_sub(1, Ordering::Relaxed) <= 1 {
+        let live = region.live(addr).map(|live| live.fetch_sub(1, Ordering::Relaxed));
+        if live.is_some_and(|before| before <= 1) {
             region.is_suspect.store(true, Ordering::Relaxed);
         }
         region.mark_dead(status, addr, size);
@@ -358,7 +381,12 @@ impl Region {
     }
 
     fn holds(&self, addr: u64, size: u64) -> bool {
-        self.spans(addr, size) && self.gone() == NEVER
+        self.spans(addr, size) && self.gone() == NEVER && !self.lost.any(addr, addr + size)
+    }
+
+    /// The count of live code that code at an address is one of.
+    fn live(&self, addr: u64) -> Option<&AtomicI32> {
+        self.live.get(((addr - self.start) / PART) as usize)
     }
 
     fn gone(&self) -> u64 {
@@ -376,8 +404,8 @@ impl Region {
 
     /// Code is about to be registered.
     fn take(&self, status: &Status, addr: u64, size: u64) {
-        if matches!(self.kind, Kind::Private { .. }) {
-            self.live.fetch_add(1, Ordering::Relaxed);
+        if let Some(live) = self.live(addr) {
+            live.fetch_add(1, Ordering::Relaxed);
             if !self.is_in_use.load(Ordering::Relaxed) {
                 self.is_in_use.store(true, Ordering::Relaxed);
             }
@@ -388,8 +416,8 @@ impl Region {
     }
 
     /// There is live code in it that was not registered in it.
-    pub fn count_live(&self) {
-        self.live.fetch_add(1, Ordering::Relaxed);
+    pub fn count_live(&self, addr: u64) {
+        self.live(addr).map(|live| live.fetch_add(1, Ordering::Relaxed));
     }
 
     fn mark_dead(&self, status: &Status, addr: u64, size: u64) {
@@ -544,6 +572,12 @@ struct Parts {
 
 impl Region {
     fn new(parts: Parts) -> Result<Region> {
+        let mut live = Vec::new();
+        if let Kind::Private { .. } = parts.kind {
+            let count = parts.max_len.div_ceil(PART) as usize;
+            live.try_reserve_exact(count).map_err(|_| Error::NoMemory)?;
+            live.resize_with(count, AtomicI32::default);
+        }
         Ok(Region {
             start: parts.start,
             len: AtomicU64::new(parts.len),
@@ -554,7 +588,8 @@ impl Region {
             marks: Marks::new(parts.max_len).map_err(|_| Error::NoMemory)?,
             generation: AtomicU32::new(1),
             is_in_use: AtomicBool::new(false),
-            live: AtomicI64::new(0),
+            live,
+            lost: Lost::default(),
             is_new: AtomicBool::new(true),
             is_suspect: AtomicBool::new(false),
             gone: AtomicU64::new(NEVER),

@@ -77,7 +77,7 @@ impl Ledger {
                 continue;
             }
             if let Some((live, name, preface)) = self.take_out(id, false, groups) {
-                region.count_live();
+                region.count_live(live.addr);
                 self.enter(region, id, 0, &live, &name, &preface, &[]);
             }
         }
@@ -249,7 +249,7 @@ impl Ledger {
             let preface = code.preface_of(id);
             match self.region_of(live.addr, live.size, time, &mut Groups::default()) {
                 Some(region) => {
-                    region.count_live();
+                    region.count_live(live.addr);
                     self.enter(region, id, time, &live, name, preface, &[]);
                 }
                 None => {
