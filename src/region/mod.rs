@@ -511,7 +511,7 @@ impl Region {
     /// reckons from where the lowest one begins (linux tools/perf/util/unwind-libunwind-local.c, `read_unwind_spec_eh_frame`).
     fn announce_tables(&self) {
         let naming = lock(&self.naming);
-        if let Some(Ok(file)) = naming.file.as_ref().map(Held::checked) {
+        if let Some(Ok(file)) = naming.file.as_ref().map(|file| file.checked()) {
             // SAFETY: the range is this region's; it shows the same part of the same file already, which nobody reads there.
             let _ = unsafe { code_memory::map_over(self.base, self.tables_len, READ_EXEC, Sharing::Private, file, 0) };
         }
