@@ -397,6 +397,34 @@ static void partly_unmapped(void) {
   CHECK_OK(jitsym_close(session));
 }
 
+/* What a forked child copies of a region is what there is in it, not what there is room for. */
+static void forks_cost_little(void) {
+  jitsym *session = open_regions();
+  jitsym_region region = create(session, 256 << 20, 0);
+  put_code((unsigned char *)region.write + (100 << 20), 270);
+  for (int i = 0; i < 3; i++) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+      CHECK(run_code((unsigned char *)region.exec + (100 << 20)) == 270);
+      int found = 0;
+      for (int number = 3; number < 100; number++) {
+        char link[64], path[TEST_PATH_MAX] = "";
+        struct stat stat;
+        snprintf(link, sizeof link, "/proc/self/fd/%d", number);
+        if (readlink(link, path, sizeof path - 1) > 0 && strstr(path, "memfd:jitsym") != NULL) {
+          CHECK(fstat(number, &stat) == 0 && stat.st_blocks < (32 << 20) / 512);
+          found++;
+        }
+      }
+      CHECK(found == 1);
+      _exit(0);
+    }
+    test_wait_ok(child);
+  }
+  CHECK_OK(jitsym_close(session));
+}
+
 /* Code of a region that has gone is retired by code that comes to lie there later, as everywhere. */
 static void overwritten_later(void) {
   jitsym *session = test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_REGION, 0);
@@ -424,6 +452,7 @@ int main(int argc, char **argv) {
       overwritten_later,
       released_files,
       partly_unmapped,
+      forks_cost_little,
   };
 
   test_begin(argc, argv);

@@ -87,10 +87,23 @@ fn copy(region: &Region) -> io::Result<File> {
     Ok(file)
 }
 
-fn copy_text(region: &Region, file: &File) -> io::Result<()> {
-    code_memory::provide(file, region.text(), region.len())?;
-    let piece = whole(region);
-    for_pages(&piece, |addr, bytes| file.write_all_at(bytes, addr - region.base))
+/// Copies what there is of a region's memory: a child that only executes another program pays for no more.
+fn copy_text(region: &Region, to: &File) -> io::Result<()> {
+    let naming = region.naming.try_lock().ok();
+    let held = naming.as_ref().and_then(|naming| naming.file.as_ref()?.checked().ok());
+    let Some(from) = held else {
+        let piece = whole(region);
+        return for_pages(&piece, |addr, bytes| to.write_all_at(bytes, addr - region.base));
+    };
+    // What is read ahead was a hole, and would be data.
+    code_memory::advise_random(region.start, region.len());
+    let end = region.text() + region.len();
+    let mut next = region.text();
+    while let Some(data) = code_memory::data_in(from, next..end)? {
+        code_memory::write_from(region.base + data.start, data.end - data.start, to, data.start)?;
+        next = data.end;
+    }
+    Ok(())
 }
 
 fn whole(region: &Region) -> Mapping {
@@ -116,6 +129,7 @@ fn refill(new: New, old: &Region, write: u64) -> io::Result<Parts> {
             file,
             Place { text: old.text(), text_len: old.len(), text_room: max_len, tables_len, spare: spare() },
         )?;
+        code_memory::provide(&memory, old.text(), old.len())?;
         copy_text(old, &memory)?;
         remap(old, write, &memory)?;
         Ok(file)
