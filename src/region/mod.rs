@@ -497,12 +497,9 @@ impl Region {
         }
         undisturbed(|| {
             self.rename(status, now);
-            match (self.kind, code) {
-                (Kind::Private { never_flips: true, .. }, Some((addr, size))) => {
-                    self.announce_tables();
-                    self.announce(addr, size);
-                }
-                _ => {}
+            if let (Kind::Private { never_flips: true, .. }, Some((addr, size))) = (self.kind, code) {
+                self.announce_tables();
+                self.announce(addr, size);
             }
         });
     }
