@@ -5,8 +5,13 @@
  * Usage: region_host DIR [PART]: all parts, or `full` for a directory on a file system in memory of 2 MiB. x86-64 only.
  */
 #define _GNU_SOURCE
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 
 #include "testing.h"
 
@@ -397,6 +402,68 @@ static void partly_unmapped(void) {
   CHECK_OK(jitsym_close(session));
 }
 
+/* Code that was registered while the sink did not run is in the file when it runs again. */
+static void enabled_again(void) {
+  jitsym *session = test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_REGION, 0);
+  unsigned char *exec = create(session, SIZE, 0).exec;
+  announce(session, exec, exec, "before");
+  CHECK_OK(jitsym_disable(session, JITSYM_SINK_REGION));
+  announce(session, exec + PAGE, exec, "in between");
+  CHECK_OK(jitsym_enable(session, JITSYM_SINK_REGION));
+  announce(session, exec + 2 * PAGE, exec, "behind");
+  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK(in_file(session, "before", 7) && in_file(session, "in between", 11) && in_file(session, "behind", 7));
+  CHECK(test_stats(session).live == 3);
+  CHECK_OK(jitsym_close(session));
+}
+
+/* A sandbox that knows nothing of fallocate. */
+static void sandboxed(void) {
+  struct sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_fallocate, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+  jitsym *session = open_regions();
+  CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+  for (uint32_t flags = 0; flags < 2; flags++) {
+    unsigned char *write = create(session, SIZE, flags).write;
+    memset(write, 0xc3, SIZE);
+  }
+  CHECK_OK(jitsym_close(session));
+}
+
+/* Regions that come and go leave nothing behind in the address space. */
+static void address_space(void) {
+  enum { GIB = 1 << 30 };
+  jitsym *session = open_regions();
+  for (int i = 0; i < 100; i++) {
+    jitsym_region_options options;
+    memset(&options, 0, sizeof options);
+    options.struct_size = sizeof options;
+    options.size = SIZE;
+    options.max_size = GIB - i * SIZE;
+    options.flags = i % 2 ? JITSYM_REGION_ONE_VIEW : 0;
+    jitsym_region region;
+    memset(&region, 0, sizeof region);
+    region.struct_size = sizeof region;
+    CHECK_OK(jitsym_region_create(session, &options, &region));
+    announce(session, region.exec, region.write, "short-lived");
+    CHECK_OK(jitsym_region_release(session, region.exec));
+    if (i == 10) {
+      struct rlimit limit;
+      size_t size;
+      char *text = (char *)file_read("/proc/self/statm", &size);
+      limit.rlim_cur = limit.rlim_max = (rlim_t)strtoul(text, NULL, 10) * PAGE + 4 * (rlim_t)GIB;
+      free(text);
+      CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
+    }
+  }
+  CHECK_OK(jitsym_close(session));
+}
+
 /* What a forked child copies of a region is what there is in it, not what there is room for. */
 static void forks_cost_little(void) {
   jitsym *session = open_regions();
@@ -453,6 +520,9 @@ int main(int argc, char **argv) {
       released_files,
       partly_unmapped,
       forks_cost_little,
+      address_space,
+      enabled_again,
+      sandboxed,
   };
 
   test_begin(argc, argv);

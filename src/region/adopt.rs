@@ -95,7 +95,8 @@ impl Regions {
         let path = new.naming.path.clone();
         let swapped = swap(new, pieces, base, tables_len);
         let parts = swapped.map_err(|error| refused(status, describe("map", &path, &error)))?;
-        let region = Region::new(parts).and_then(|region| self.publish(region)).inspect_err(|_| {
+        let made = self.marks_for(parts.max_len).and_then(|marks| Region::new(parts, marks));
+        let region = made.and_then(|region| self.publish(region)).inspect_err(|_| {
             take_back(pieces);
             let _ = std::fs::remove_file(&path);
         })?;

@@ -113,7 +113,8 @@ impl Regions {
             code_memory::advise_huge(write, len);
         }
         let (named, path) = (parts.file.is_some(), parts.naming.path.clone());
-        if let Err(error) = Region::new(parts).and_then(|region| self.publish(region)) {
+        let region = self.marks_for(max_len).and_then(|marks| Region::new(parts, marks));
+        if let Err(error) = region.and_then(|region| self.publish(region)) {
             // SAFETY: as above.
             unsafe { unmap_all(&room) };
             if named {
@@ -429,12 +430,18 @@ fn without_file(wanted: &RegionOptions, room: &Room) -> Option<Parts> {
     } else {
         let file = code_memory::nameless_file().ok()?;
         file.set_len(tables_len + max_len).ok()?;
-        code_memory::provide(&file, tables_len, len).ok()?;
+        // A sandbox may forbid that; what is touched is memory as any other then.
+        let provided = code_memory::provide(&file, tables_len, len);
+        provided.or_else(|error| if is_full(&error) { Err(error) } else { Ok(()) }).ok()?;
         map_two_views(&file, room).ok()?;
         (Kind::TwoViews { write }, Some(Arc::new(Held::new(file).ok()?)))
     };
     let naming = Naming::new(None, PathBuf::new(), held, String::new());
     Some(Parts { start, len, max_len, base, tables_len, kind, naming, file: None })
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::ENOMEM))
 }
 
 /// # Safety

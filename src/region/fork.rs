@@ -48,7 +48,10 @@ impl Regions {
                 false => None,
             };
             let named = made.is_some();
-            let Ok(region) = Region::new(made.unwrap_or_else(|| plain(old))) else { continue };
+            let parts = made.unwrap_or_else(|| plain(old));
+            let Ok(region) = self.marks_for(parts.max_len).and_then(|marks| Region::new(parts, marks)) else {
+                continue;
+            };
             if let Ok(mut naming) = old.naming.try_lock() {
                 // The parent's, or a file without a name, in the place of which there is one now.
                 (naming.file, naming.dir) = (None, None);

@@ -76,6 +76,9 @@ struct Settings {
     files: files::Files,
     /// Regions that are none any more, which are not freed: a call that races with their end may still look at them.
     ended: Vec<&'static Region>,
+    /// Marks of such regions, whose address space others take over. Whoever still looks at them finds marks that are not meant for
+    /// him, which costs a generation at most.
+    spare_marks: Vec<Arc<Marks>>,
     /// Ranges that are not looked at again.
     refused: VecDeque<(u64, u64)>,
 }
@@ -106,7 +109,7 @@ pub struct Region {
     pub base: u64,
     pub tables_len: u64,
     pub kind: Kind,
-    marks: Marks,
+    marks: Arc<Marks>,
     /// Counts what `marks` are compared with.
     generation: AtomicU32,
     /// Code has been registered since the file got its last name, where that may have to be another one soon.
@@ -194,6 +197,8 @@ impl Regions {
             (settings.dir, settings.mode) = (dir, mode);
             settings.refused.clear();
         }
+        // Code that was registered in regions while this sink did not run belongs in their files now.
+        self.all().for_each(|region| region.is_new.store(true, Ordering::Relaxed));
         self.adopting.store(adopting, Ordering::Relaxed);
         self.watch();
     }
@@ -298,8 +303,23 @@ impl Regions {
             let _ = place.compare_exchange(old, std::ptr::null_mut(), Ordering::AcqRel, Ordering::Relaxed);
         }
         region.marks.clear();
-        lock(&self.settings).ended.push(region);
+        {
+            let mut settings = lock(&self.settings);
+            settings.ended.push(region);
+            settings.spare_marks.push(region.marks.clone());
+        }
         self.watch();
+    }
+
+    /// Marks for a region that can be so long.
+    fn marks_for(&self, len: u64) -> Result<Arc<Marks>> {
+        let mut settings = lock(&self.settings);
+        let spare = &mut settings.spare_marks;
+        let fit = spare.iter().enumerate().filter(|(_, marks)| marks.fit(len)).min_by_key(|(_, marks)| marks.len());
+        match fit.map(|(number, _)| number) {
+            Some(number) => Ok(spare.swap_remove(number)),
+            None => Ok(Arc::new(Marks::new(len).map_err(|_| Error::NoMemory)?)),
+        }
     }
 
     /// Whether any of a region still is a mapping of its file. Else it is none any more; and what is not is lost.
@@ -621,7 +641,7 @@ struct Parts {
 }
 
 impl Region {
-    fn new(parts: Parts) -> Result<Region> {
+    fn new(parts: Parts, marks: Arc<Marks>) -> Result<Region> {
         let mut live = Vec::new();
         if let Kind::Private { .. } = parts.kind {
             let count = parts.max_len.div_ceil(PART) as usize;
@@ -635,7 +655,7 @@ impl Region {
             base: parts.base,
             tables_len: parts.tables_len,
             kind: parts.kind,
-            marks: Marks::new(parts.max_len).map_err(|_| Error::NoMemory)?,
+            marks,
             generation: AtomicU32::new(1),
             is_in_use: AtomicBool::new(false),
             live,
