@@ -134,7 +134,7 @@ impl Ledger {
         if self.regions.registry.is_known_in(live.addr, live.addr + live.size) {
             // Live code is overwritten, or nobody could see to it in time: samples so far are of what was there.
             self.status.counters.region_late.add(1);
-            region.switch(&self.status, false);
+            region.switch(&self.status, None);
             while let Some(switch) = region.next_switch(u64::MAX) {
                 self.close_generation(region, &switch);
             }
