@@ -73,8 +73,8 @@ impl Regions {
     /// Sets address space aside for tables, as near below a range as can be.
     fn place_below(&self, mut maps: Vec<Mapping>, start: u64, end: u64, tables_len: u64) -> Result<u64> {
         let low = start.saturating_sub(REACH - (end - start)).max(LOWEST);
-        // perf 7.2 takes an object that begins where another one did for that one.
-        let apart = self.count() % APART * page_size() as u64;
+        // perf 7.2 takes an object that begins where another one did for that one, and loses its way in one that begins before it.
+        let apart = (APART - 1 - self.count() % APART) * page_size() as u64;
         let wish = start.saturating_sub(tables_len + apart);
         for _ in 0..8 {
             let base = maps::gap(&maps, low, start, tables_len, page_size() as u64, wish).ok_or(Error::NoMemory)?;

@@ -109,7 +109,7 @@ fn refill(new: New, old: &Region, write: u64) -> io::Result<Parts> {
         let memory = file.try_clone()?;
         let file = RegionFile::create(
             file,
-            Place { text: old.text(), text_len: old.len(), text_room: max_len, tables_len, spare: spare() },
+            Place { text: old.text(), text_len: old.len(), text_room: max_len, tables_len, spare: spare(max_len) },
         )?;
         copy_text(old, &memory)?;
         remap(old, write, &memory)?;

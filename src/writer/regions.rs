@@ -16,7 +16,7 @@ use crate::registry::{Live, Registry};
 use crate::sink::describe;
 use crate::sink::region_file::{Code, RegionFile};
 use crate::sys::sync::outside::PoisonError;
-use crate::sys::{file, thread};
+use crate::sys::{file, mem, thread};
 
 /// What the end of a generation may cost the writer, in nanoseconds of its processor's time, for callers to begin the next one at
 /// any time. Beyond that they do so only if it takes at most this part of the writer's time.
@@ -156,9 +156,10 @@ impl Ledger {
         if let Some(file) = file.as_mut() {
             let offset = live.addr - region.start;
             file.add(&Code { offset, size: live.size, name, preface });
-            if matches!(region.kind, Kind::Private { .. }) && !code.is_empty() {
+            if matches!(region.kind, Kind::Private { .. }) {
                 // What the host writes is not in the file by itself.
-                let _ = file.write_code(offset, code);
+                let read = if code.is_empty() { read(self.status.pid, live) } else { Vec::new() };
+                let _ = file.write_code(offset, if code.is_empty() { &read } else { code });
             }
         }
     }
@@ -276,4 +277,16 @@ impl Ledger {
             let _ = file.as_mut().map(|file| file.finish(build_id()));
         }
     }
+}
+
+/// Code as it is in memory, or nothing if it is not there any more. Without a jitdump not every record has it.
+fn read(pid: u32, code: &Live) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if bytes.try_reserve_exact(code.size as usize).is_ok() {
+        bytes.resize(code.size as usize, 0);
+        if mem::read_self(pid, code.addr, &mut bytes) < bytes.len() {
+            bytes.clear();
+        }
+    }
+    bytes
 }

@@ -7,7 +7,7 @@ use anyhow::{bail, Context, Result};
 
 use crate::lost::LOST;
 use crate::matrix::{Cell, Column, Measured, Outcome, Verdict, What, WANTED};
-use crate::program;
+use crate::program::{self, Written};
 
 /// A cell in a few words.
 pub fn shown(measured: &Measured) -> String {
@@ -21,10 +21,7 @@ pub fn shown(measured: &Measured) -> String {
                 let _ = match what {
                     What::Names => write!(text, "{percent:.1}"),
                     What::Stacks => write!(text, " / {percent:.1}"),
-                    What::Report if percent < WANTED => write!(text, ", report {percent:.1}"),
-                    What::Annotate if percent < WANTED => write!(text, ", annotate {percent:.1}"),
-                    What::Lines if percent < WANTED => write!(text, ", lines {percent:.1}"),
-                    What::Objects if percent < WANTED => write!(text, ", objects {percent:.1}"),
+                    _ if percent < WANTED => write!(text, ", {} {percent:.1}", name(*what)),
                     _ => Ok(()),
                 };
             }
@@ -76,9 +73,15 @@ pub fn details(cell: &Cell) {
     }
 }
 
-/// One table a reader, with a row a scenario and a column a way of use; by the part of the columns' ids before the slash.
+/// The reader that a column is of; perf has so many columns that those of code in regions are a table of their own.
+fn key(column: &Column) -> String {
+    let reader = column.id.split('/').next().unwrap_or_default();
+    let in_regions = matches!(column.mode.written, Written::Region | Written::Adopted);
+    format!("{reader}{}", if in_regions && reader.starts_with("perf-") { ", code in regions" } else { "" })
+}
+
+/// One table a reader, with a row a scenario and a column a way of use.
 pub fn sections(columns: &[Column], scenarios: &[String], cells: &[Cell]) -> Vec<(String, String)> {
-    let key = |column: &Column| column.id.split('/').next().unwrap_or_default().to_string();
     let mut keys: Vec<String> = columns.iter().map(key).collect();
     keys.dedup();
     keys.into_iter()
@@ -140,12 +143,24 @@ fn kernel() -> String {
 
 /// The cells that cannot be won.
 fn lost() -> String {
-    let mut text = "| reader | scenarios | why | what to do |\n|---|---|---|---|\n".to_string();
+    let mut text = "| reader | scenarios | lost | why | what to do |\n|---|---|---|---|---|\n".to_string();
     for lost in LOST {
         let (readers, scenarios) = (lost.readers.join(", "), lost.scenarios.join(", "));
-        let _ = writeln!(text, "| {readers} | {scenarios} | {} | {} |", lost.reason, lost.instead);
+        let what = lost.what.iter().map(|what| name(*what)).collect::<Vec<_>>().join(", ");
+        let _ = writeln!(text, "| {readers} | {scenarios} | {what} | {} | {} |", lost.reason, lost.instead);
     }
     text
+}
+
+fn name(what: What) -> &'static str {
+    match what {
+        What::Names => "names",
+        What::Stacks => "stacks",
+        What::Report => "report",
+        What::Annotate => "annotate",
+        What::Lines => "lines",
+        What::Objects => "objects",
+    }
 }
 
 /// Puts the tables between the marks in the documentation; those of other readers stay as they are.
