@@ -27,7 +27,7 @@ use crate::sys::maps::{self, Mapping};
 use crate::sys::mem::page_size;
 use crate::sys::sync::outside::{Mutex, MutexGuard, PoisonError};
 use crate::sys::thread::{self, quietly};
-pub use create::{build_id, CodeRegion, RegionOptions};
+pub use create::{CodeRegion, RegionOptions};
 use marks::Marks;
 
 /// How many regions there may be at a time.
