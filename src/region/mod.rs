@@ -222,11 +222,6 @@ impl Regions {
         lock(&self.settings).mode
     }
 
-    /// How many files there have been.
-    fn count(&self) -> u64 {
-        lock(&self.settings).next_number.into()
-    }
-
     /// The path of the file of the last region.
     pub fn last_path(&self) -> Option<PathBuf> {
         let last = lock(&self.settings).last?;
