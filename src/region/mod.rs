@@ -520,6 +520,11 @@ impl Region {
         status.counters.region_generations.add(1);
     }
 
+    /// Whether the writer has a switch to see to.
+    pub fn is_switching(&self) -> bool {
+        self.switched.load(Ordering::Acquire) != NEVER
+    }
+
     /// The next switch before a time, for the writer.
     pub fn next_switch(&self, before: u64) -> Option<Switch> {
         if self.switched.load(Ordering::Acquire) > before {

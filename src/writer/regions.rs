@@ -19,7 +19,8 @@ use crate::sys::sync::outside::PoisonError;
 use crate::sys::{file, mem, thread};
 
 /// What the end of a generation may cost the writer, in nanoseconds of its processor's time, for callers to begin the next one at
-/// any time. Beyond that they do so only if it takes at most this part of the writer's time.
+/// any time. Beyond that they do so only if it takes at most this part of the writer's time. Of two ends the cheaper one counts: a
+/// machine that has other things to do makes one now and then look expensive.
 const CHEAP_SWITCH: u64 = 2_000_000;
 const SWITCH_SHARE: u64 = 8;
 
@@ -30,6 +31,8 @@ pub struct RegionCode {
     pub registry: Registry,
     /// Something waits to be written.
     pub have_work: bool,
+    /// What the end of the last generation cost.
+    last_cost: u64,
 }
 
 impl Ledger {
@@ -132,11 +135,14 @@ impl Ledger {
             self.close_generation(region, &switch);
         }
         if self.regions.registry.is_known_in(live.addr, live.addr + live.size) {
-            // Live code is overwritten, or nobody could see to it in time: samples so far are of what was there.
+            // Live code is overwritten, or nobody could see to it in time: samples so far are of what was there. Where the host has begun
+            // another generation since, that has to wait until all code from before it is known.
             self.status.counters.region_late.add(1);
-            region.switch(&self.status, None);
-            while let Some(switch) = region.next_switch(u64::MAX) {
-                self.close_generation(region, &switch);
+            if !region.is_switching() {
+                region.switch(&self.status, None);
+                if let Some(switch) = region.next_switch(u64::MAX) {
+                    self.close_generation(region, &switch);
+                }
             }
         }
         let mut overwritten = std::mem::take(&mut self.overwritten);
@@ -195,7 +201,8 @@ impl Ledger {
             let path = region.naming.lock().unwrap_or_else(PoisonError::into_inner).path.with_file_name(&switch.old);
             self.status.last_error.set(describe("write", &path, &error));
         }
-        let cost = thread::cpu_time() - begin;
+        let last = thread::cpu_time() - begin;
+        let cost = last.min(std::mem::replace(&mut self.regions.last_cost, last));
         if cost > CHEAP_SWITCH {
             region.not_before.store(self.status.clock.now() + cost * SWITCH_SHARE, Ordering::Relaxed);
         }
@@ -209,8 +216,9 @@ impl Ledger {
         let to = file::claim_to_place(dir, old, self.status.regions.mode())?;
         drop(naming);
         let (written, identity) = (to.try_clone()?, file::look_at(&to)?);
-        // Where code has died, other code may have been written already.
-        let lives = |offset| self.regions.registry.id_at(region.start + offset).is_some();
+        // Where code has died the host may have written other code already, which a private mapping keeps to itself.
+        let is_private = matches!(region.kind, Kind::Private { .. });
+        let lives = |offset| is_private || self.regions.registry.id_at(region.start + offset).is_some();
         let result = file.snapshot(to, lives, region.build_id());
         let bytes = written.metadata().map_or(0, |data| data.blocks() * 512);
         self.status.counters.region_bytes.add(bytes);
