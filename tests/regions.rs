@@ -191,10 +191,12 @@ fn source_lines() {
         let number = line.split(&format!("{name}:")).nth(1).and_then(|rest| rest.trim().parse::<usize>().ok());
         number.and_then(|number| hot.lines().nth(number - 1)).is_some_and(|text| text.contains("burn"))
     };
-    let report =
-        recorded.perf("report", &["--stdio", "-q", "--no-children", "-g", "none", "--inline", "-F", "sample,srcline"]);
+    // With `--inline`: nothing is inlined, and each line goes with its function.
+    let fields = ["--inline", "-F", "sample,sym,srcline"];
+    let report = recorded.perf("report", &[&["--stdio", "-q", "--no-children", "-g", "none"], &fields[..]].concat());
     let samples = |line: &str| line.split_whitespace().next().and_then(|text| text.parse::<usize>().ok()).unwrap_or(0);
-    let at_hot: usize = report.lines().filter(|line| is_hot(line)).map(samples).sum();
+    let is_named = |line: &&str| line.contains("[.] last_line_is_hot_");
+    let at_hot: usize = report.lines().filter(|line| is_hot(line)).filter(is_named).map(samples).sum();
     assert!(at_hot > 500, "{at_hot} samples in hot lines:\n{report}");
 
     let shown = recorded.perf("annotate", &["--stdio", "--stdio-color", "never", "-s", "last_line_is_hot_0"]);

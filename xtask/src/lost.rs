@@ -92,6 +92,71 @@ pub const LOST: &[Lost] = &[
         reason: "perf 7 goes on with the tables of the code that it met first at an address",
         instead: "frame pointers, or a perf with libunwind; names are right in any case",
     },
+    Lost {
+        readers: &[
+            "perf-bookworm/region", "perf-bookworm/adopted", "perf-trixie/region", "perf-trixie/adopted",
+        ],
+        scenarios: &["moves", "cache-flush"],
+        what: &[What::Stacks],
+        reason: "libunwind remembers for an address how it has unwound there first, also when other code is there later",
+        instead: "frame pointers; names are right in any case",
+    },
+    Lost {
+        readers: &["perf-sid/region"],
+        scenarios: &["moves-overlapping", "reuse-other-frames"],
+        what: &[What::Stacks],
+        reason: "perf 7 goes on with the tables that it met first where an object begins; a region begins anew in 64 places, or a page for each four of code if that is more, and these have more generations",
+        instead: "larger regions; or frame pointers; names are right in any case",
+    },
+    Lost {
+        readers: &["perf-sid/adopted"],
+        scenarios: &["moves", "moves-overlapping", "cache-flush", "reuse-other-frames"],
+        what: &[What::Stacks],
+        reason: "perf 7 goes on with the tables that it met first where an object begins, and adopted memory begins where it does",
+        instead: "regions of the library's own; or frame pointers, or a perf with libunwind; names are right in any case",
+    },
+    Lost {
+        readers: &["perf-sid/region"],
+        scenarios: &["region-automatic", "region-several"],
+        what: &[What::Stacks],
+        reason: "adopted memory is an object from its tables to its end; if another object begins between, libdw finds neither",
+        instead: "regions of the library's own; or some hundred KiB of free address space below memory that is to be adopted",
+    },
+    Lost {
+        readers: &["perf-bookworm/region", "perf-trixie/region", "perf-sid/region"],
+        scenarios: &["moves", "moves-overlapping", "cache-flush"],
+        what: &[What::Annotate],
+        reason: "the file of a region of two views is the memory itself: when the next generation begins, other code is there already, and the bytes of what died are nowhere",
+        instead: "a jitdump; names, stacks and lines are right in any case",
+    },
+    Lost {
+        readers: &["perf-bookworm/adopted", "perf-trixie/adopted", "perf-sid/adopted"],
+        scenarios: &["overwrite"],
+        what: &[What::Names],
+        reason: "code over live code is seen by the background thread, which cannot tell perf of a new generation in memory that is writable and executable at once",
+        instead: "`jitsym_unregister` before memory is used for something else; or a jitdump",
+    },
+    Lost {
+        readers: &["perf-bookworm/region", "perf-trixie/region"],
+        scenarios: &["mangled-lookalikes"],
+        what: &[What::Names],
+        reason: "perf 6.1 demangles a name that begins like a mangled one as far as it can: `_Zoom_in` becomes `operator||`",
+        instead: "do not begin names with `_Z` or `_R`; `perf report --no-demangle`",
+    },
+    Lost {
+        readers: &["perf-bookworm/region", "perf-bookworm/adopted", "perf-trixie/region", "perf-trixie/adopted"],
+        scenarios: &["namespace"],
+        what: &[What::Annotate],
+        reason: "`perf annotate` looks for the file of a process in another mount namespace outside of it",
+        instead: "run perf in the container, or copy the file and use `--symfs`",
+    },
+    Lost {
+        readers: &["perf-sid/region", "perf-sid/adopted"],
+        scenarios: &["namespace"],
+        what: &[What::Stacks, What::Annotate],
+        reason: "perf 7 looks for tables and code of a process in another mount namespace outside of it",
+        instead: "run perf in the container, or copy the file and use `--symfs`; or frame pointers",
+    },
 ];
 
 impl Lost {

@@ -73,17 +73,28 @@ pub fn details(cell: &Cell) {
     }
 }
 
-/// The reader that a column is of; perf has so many columns that those of code in regions are a table of their own.
-fn key(column: &Column) -> String {
-    let reader = column.id.split('/').next().unwrap_or_default();
-    let in_regions = matches!(column.mode.written, Written::Region | Written::Adopted);
-    format!("{reader}{}", if in_regions && reader.starts_with("perf-") { ", code in regions" } else { "" })
+fn reader(column: &Column) -> &str {
+    column.id.split('/').next().unwrap_or_default()
 }
 
-/// One table a reader, with a row a scenario and a column a way of use.
+/// The table that a column is in. Those of code in regions are tables of their own: one for each perf, and one for all others, which
+/// have a column each.
+fn key(column: &Column) -> String {
+    match (column.mode.written, reader(column)) {
+        (Written::Map | Written::Jitdump, reader) => reader.into(),
+        (_, reader) if reader.starts_with("perf-") => format!("{reader}, code in regions"),
+        _ => "other readers, code in regions".into(),
+    }
+}
+
+/// Tables with a row a scenario and a column a way of use.
 pub fn sections(columns: &[Column], scenarios: &[String], cells: &[Cell]) -> Vec<(String, String)> {
-    let mut keys: Vec<String> = columns.iter().map(key).collect();
-    keys.dedup();
+    let mut keys: Vec<String> = Vec::new();
+    for key in columns.iter().map(key) {
+        if !keys.contains(&key) {
+            keys.push(key);
+        }
+    }
     keys.into_iter()
         .map(|wanted| {
             let of_reader: Vec<usize> = (0..columns.len()).filter(|&index| key(&columns[index]) == wanted).collect();
@@ -95,11 +106,14 @@ pub fn sections(columns: &[Column], scenarios: &[String], cells: &[Cell]) -> Vec
 
 fn section(key: &str, columns: &[Column], of_reader: &[usize], scenarios: &[String], cells: &[Cell]) -> String {
     let mut text = String::new();
-    let modes: Vec<&str> = of_reader.iter().map(|&index| columns[index].mode.name).collect();
+    let mut readers: Vec<&str> = of_reader.iter().map(|&index| columns[index].reader.as_str()).collect();
+    readers.dedup();
+    let title = |&index: &usize| if readers.len() > 1 { reader(&columns[index]) } else { columns[index].mode.name };
+    let titles: Vec<&str> = of_reader.iter().map(title).collect();
     let _ = writeln!(text, "{}\n", heading(key));
-    let _ = writeln!(text, "{}, Linux {}\n", columns[of_reader[0]].reader, kernel());
-    let _ = writeln!(text, "| scenario | {} |", modes.join(" | "));
-    let _ = writeln!(text, "|---|{}", "---|".repeat(modes.len()));
+    let _ = writeln!(text, "{}, Linux {}\n", readers.join(", "), kernel());
+    let _ = writeln!(text, "| scenario | {} |", titles.join(" | "));
+    let _ = writeln!(text, "|---|{}", "---|".repeat(titles.len()));
     let mut unavailable: Option<&str> = None;
     for scenario in scenarios {
         let row: Vec<Option<&Cell>> = of_reader
