@@ -78,9 +78,6 @@ impl Session {
             near_addr: 0,
             flags: 0,
             reserved: 0,
-            inlines: ptr::null(),
-            inline_count: 0,
-            inline_size: 0,
         };
         let (exec, write) = (ptr::null_mut(), ptr::null_mut());
         let mut region = jitsym_region { struct_size: size_of::<jitsym_region>(), exec, write, size: 0 };
@@ -126,6 +123,9 @@ impl Session {
             free_after: 0,
             flags: 0,
             reserved: 0,
+            inlines: ptr::null(),
+            inline_count: 0,
+            inline_size: 0,
         };
         let mut id = 0;
         // SAFETY: the name ends in NUL, the bytes and rows are as many, and all of it lives until the call returns.

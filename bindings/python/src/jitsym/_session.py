@@ -29,7 +29,10 @@ class Line(NamedTuple):
 
 
 class Inline(NamedTuple):
-    """The code from `begin` to `end` is a function that was inlined, into the entry with the index `parent` or the function itself."""
+    """The code from `begin` to `end` is a function that was inlined, and where the call stood that is gone.
+
+    It was inlined into the entry with the index `parent`, or into the function itself.
+    """
 
     begin: int
     end: int
