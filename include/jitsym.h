@@ -1347,8 +1347,9 @@ enum jitsym_status jitsym_region_create(struct jitsym *session,
  * may do with it what it did before: write, change protections, unmap, fork. `madvise(MADV_DONTNEED)` makes it show what the
  * file has, which is the bytes as they were adopted or registered, and not zero; `jitsym_region_discard` makes it zero.
  *
- * Where dead code is replaced the new code has a name of its own if the runtime makes the memory executable anew each time it has
- * written to it (W^X); in memory that is writable and executable at once the newest name holds for all samples.
+ * Where dead code is replaced the new code has a name of its own. The library tells perf of it: where the runtime makes the memory
+ * executable anew each time it has written to it (W^X) by that, and in memory that is writable and executable at once by changing
+ * the protection of the pages of code that is about to be registered, and changing it back; they stay writable and executable.
  *
  * Parameters:
  * - `addr`, `size`: whole pages.

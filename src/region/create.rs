@@ -66,6 +66,8 @@ const HUGE_PAGE: u64 = 2 << 20;
 const SIZE_MAX: u64 = 1 << 30;
 /// How far a 32-bit displacement reaches, from anywhere in an instruction.
 const REACH: u64 = (1 << 31) - (1 << 16);
+/// Files that have a larger hole between tables and text have no build-id.
+const HOLE_MOST: u64 = 64 << 20;
 /// Nothing is mapped below.
 const LOWEST: u64 = 1 << 16;
 const HIGHEST: u64 = 1 << 47;
@@ -260,7 +262,7 @@ impl Regions {
     fn end(&self, status: &Status, region: &'static Region, keep: fn(&Regions, &Region)) {
         self.forget(region);
         if let Some(mut file) = lock(&region.file).take() {
-            let _ = file.write(true).and_then(|()| file.finish(build_id()));
+            let _ = file.write(true).and_then(|()| file.finish(region.build_id()));
             status.counters.regions_ended.add(1);
             keep(self, region);
         }
@@ -428,14 +430,20 @@ pub(super) fn check_private_exec(file: &File, offset: u64, protection: i32) -> i
     }
 }
 
-/// A name for the contents of a file that is final.
-pub fn build_id() -> [u8; 20] {
-    let mut id = [0; 20];
-    let random = File::open("/dev/urandom").and_then(|source| source.read_at(&mut id, 0));
-    if random.is_err() {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        id[..16].copy_from_slice(&now.as_nanos().to_le_bytes());
-        id[16..].copy_from_slice(&std::process::id().to_le_bytes());
+impl Region {
+    /// A name for the contents of its file, which are final.
+    pub fn build_id(&self) -> Option<[u8; 20]> {
+        // perf keeps a copy of each file that has one, holes and all, unless it can link to it.
+        if self.text() - self.tables_len > HOLE_MOST {
+            return None;
+        }
+        let mut id = [0; 20];
+        let random = File::open("/dev/urandom").and_then(|source| source.read_at(&mut id, 0));
+        if random.is_err() {
+            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+            id[..16].copy_from_slice(&now.as_nanos().to_le_bytes());
+            id[16..].copy_from_slice(&std::process::id().to_le_bytes());
+        }
+        Some(id)
     }
-    id
 }

@@ -20,14 +20,14 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, 
 use crate::error::{Error, Result};
 use crate::sink::region_file::RegionFile;
 use crate::status::Status;
-use crate::sys::code_memory::{self, Sharing, READ_EXEC};
+use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::dir::Dir;
 use crate::sys::file::Held;
 use crate::sys::maps::{self, Mapping};
 use crate::sys::mem::page_size;
 use crate::sys::sync::outside::{Mutex, MutexGuard, PoisonError};
 use crate::sys::thread::{self, quietly};
-pub use create::{build_id, CodeRegion, RegionOptions};
+pub use create::{CodeRegion, RegionOptions};
 use marks::Marks;
 
 /// How many regions there may be at a time.
@@ -81,7 +81,8 @@ pub enum Kind {
     Private {
         /// It was the host's before.
         adopted: bool,
-        /// It is writable and executable at the same time, so that nothing tells perf of a new name.
+        /// It is writable and executable at the same time: the host has no reason to call `mprotect`, which would tell perf of
+        /// another name.
         never_flips: bool,
     },
 }
@@ -374,11 +375,20 @@ impl Region {
         if matches!(self.kind, Kind::Private { .. }) {
             self.live.fetch_add(1, Ordering::Relaxed);
             if !self.is_in_use.load(Ordering::Relaxed) {
-                self.is_in_use.store(true, Ordering::Relaxed);
+                self.begin_to_use();
             }
         }
         if self.marks.any(addr - self.start, size, self.generation.load(Ordering::Relaxed)) {
-            self.switch(status, false);
+            self.switch(status, Some((addr, size)));
+        }
+    }
+
+    #[cold]
+    fn begin_to_use(&self) {
+        self.is_in_use.store(true, Ordering::Relaxed);
+        // The file may have got another name since code was last registered, of which the host's `mprotect` tells for the code.
+        if self.generation.load(Ordering::Relaxed) > 1 {
+            thread::uncancelled(|| self.announce_tables());
         }
     }
 
@@ -386,7 +396,7 @@ impl Region {
         // Where the host's own mprotect tells perf of a new name, that has to be there before: with the first code that goes.
         let generation = match self.kind {
             Kind::Private { never_flips: false, .. } if self.is_in_use.swap(false, Ordering::Relaxed) => {
-                self.switch(status, false);
+                self.switch(status, None);
                 return;
             }
             _ => self.generation.load(Ordering::Relaxed),
@@ -422,18 +432,58 @@ impl Region {
         maps.iter().filter(is_ours).map(part).collect()
     }
 
-    /// Gives the file another name, and tells perf. Not before the writer can keep up with it, unless that asks for it.
+    /// Gives the file another name, and tells perf. Not before the writer can keep up with it. `code` is where the calling thread
+    /// is about to register some.
     #[cold]
-    pub fn switch(&self, status: &Status, at_once: bool) {
-        if matches!(self.kind, Kind::Private { never_flips: true, .. }) {
+    pub fn switch(&self, status: &Status, code: Option<(u64, u64)>) {
+        if code.is_none() && matches!(self.kind, Kind::Private { never_flips: true, .. }) {
             return;
         }
         let now = status.clock.now();
-        if !at_once && now < self.not_before.load(Ordering::Relaxed) {
+        if now < self.not_before.load(Ordering::Relaxed) {
             status.counters.region_late.add(1);
             return;
         }
-        thread::uncancelled(|| self.rename(status, now));
+        thread::uncancelled(|| {
+            self.rename(status, now);
+            match (self.kind, code) {
+                (Kind::Private { never_flips: true, .. }, Some((addr, size))) => {
+                    self.announce_tables();
+                    self.announce(addr, size);
+                }
+                _ => {}
+            }
+        });
+    }
+
+    /// Tells perf the name of the file for the tables. It looks for them in the mapping of the file that the code is in, and
+    /// reckons from where the lowest one begins (linux tools/perf/util/unwind-libunwind-local.c, `read_unwind_spec_eh_frame`).
+    fn announce_tables(&self) {
+        let naming = lock(&self.naming);
+        if let Some(Ok(file)) = naming.file.as_ref().map(Held::checked) {
+            // SAFETY: the range is this region's; it shows the same part of the same file already, which nobody reads there.
+            let _ = unsafe { code_memory::map_over(self.base, self.tables_len, READ_EXEC, Sharing::Private, file, 0) };
+        }
+    }
+
+    /// Tells perf the name of the file of memory that may be written and executed at the same time, as far as it is that still.
+    fn announce(&self, addr: u64, size: u64) {
+        let page = page_size() as u64;
+        let (start, end) = (addr / page * page, (addr + size).next_multiple_of(page));
+        let maps = maps::within(start, end).unwrap_or_default();
+        let rwx = READ_WRITE | READ_EXEC;
+        let is_rwx = |piece: &Mapping| piece.start <= start && end <= piece.end && piece.protection == rwx;
+        if self.mapped_in(&maps).iter().any(is_rwx) {
+            // perf is told by `mprotect` if that changes anything. What can be written can be read too on each of our processors
+            // (linux mm, `protection_map`), so that nobody misses the right to read. At its return the mapping is one again, and
+            // perf is told of all of it.
+            // SAFETY: the pages hold code that the caller is about to register: nobody unmaps them now. They are ours, and no
+            // thread does what is not allowed meanwhile.
+            let _ = unsafe {
+                code_memory::protect(start, end - start, rwx & !libc::PROT_READ)
+                    .and_then(|()| code_memory::protect(start, end - start, rwx))
+            };
+        }
     }
 
     fn rename(&self, status: &Status, now: u64) {

@@ -11,7 +11,7 @@ use super::groups::Groups;
 use crate::chunk::{flag, Chunk, Event};
 use crate::config::Sinks;
 use crate::format::jitdump::{stand_in, LOAD_FIXED_SIZE};
-use crate::region::{build_id, Kind, Region, Switch};
+use crate::region::{Kind, Region, Switch};
 use crate::registry::{Live, Registry};
 use crate::sink::describe;
 use crate::sink::region_file::{Code, RegionFile};
@@ -134,7 +134,7 @@ impl Ledger {
         if self.regions.registry.is_known_in(live.addr, live.addr + live.size) {
             // Live code is overwritten, or nobody could see to it in time: samples so far are of what was there.
             self.status.counters.region_late.add(1);
-            region.switch(&self.status, false);
+            region.switch(&self.status, None);
             while let Some(switch) = region.next_switch(u64::MAX) {
                 self.close_generation(region, &switch);
             }
@@ -210,7 +210,7 @@ impl Ledger {
         let (written, identity) = (to.try_clone()?, file::look_at(&to)?);
         // Where code has died, other code may have been written already.
         let lives = |offset| self.regions.registry.id_at(region.start + offset).is_some();
-        let result = file.snapshot(to, lives, build_id());
+        let result = file.snapshot(to, lives, region.build_id());
         let bytes = written.metadata().map_or(0, |data| data.blocks() * 512);
         self.status.counters.region_bytes.add(bytes);
         self.status.regions.keep_old(path, identity, bytes);
@@ -273,7 +273,7 @@ impl Ledger {
         self.write_regions(true, u64::MAX);
         for region in self.status.regions.all() {
             let mut file = region.file.lock().unwrap_or_else(PoisonError::into_inner);
-            let _ = file.as_mut().map(|file| file.finish(build_id()));
+            let _ = file.as_mut().map(|file| file.finish(region.build_id()));
         }
     }
 }

@@ -16,7 +16,7 @@ impl RegionFile {
     /// Writes what this file says, or is about to say, to an empty one, as if [`RegionFile::finish`] had been called; this one
     /// stays as it is. Code and unwind tables lie at the same places. `has_bytes`: whether the bytes that the file has for the code
     /// at an offset in the text are still those of the code.
-    pub fn snapshot(&self, to: File, has_bytes: impl Fn(u64) -> bool, build_id: [u8; 20]) -> io::Result<()> {
+    pub fn snapshot(&self, to: File, has_bytes: impl Fn(u64) -> bool, build_id: Option<[u8; 20]>) -> io::Result<()> {
         self.disk.check()?;
         let mut to = Disk::new(to)?;
         let text = self.text();
@@ -40,7 +40,7 @@ impl RegionFile {
             eh_frame: self.parts.eh_frame.copy_to(&self.disk, &mut to, HEADER_SIZE as u64 + self.place.spare)?,
             eh_frame_hdr: self.table.copy_to(&mut to)?,
             text,
-            build_id: Some(build_id),
+            build_id,
         };
         to.write(0, &image.header_page())
     }

@@ -371,8 +371,8 @@ impl RegionFile {
     }
 
     /// Writes everything, for the last time: under a build-id, a file does not change any more.
-    pub fn finish(&mut self, build_id: [u8; 20]) -> io::Result<()> {
-        self.build_id = Some(build_id);
+    pub fn finish(&mut self, build_id: Option<[u8; 20]>) -> io::Result<()> {
+        self.build_id = build_id;
         self.write(true)?;
         self.space.give_back(&self.disk, Duration::ZERO);
         Ok(())

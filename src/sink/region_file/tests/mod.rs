@@ -240,7 +240,7 @@ fn a_final_copy_says_the_same() {
     let before = region.bytes();
     for with_text in [true, false] {
         let copy = unnamed();
-        region.file.snapshot(copy.try_clone().unwrap(), |_| with_text, ID).unwrap();
+        region.file.snapshot(copy.try_clone().unwrap(), |_| with_text, Some(ID)).unwrap();
         let bytes = bytes_of(&copy);
         let seen = Seen::read(&bytes);
         assert_eq!(seen.functions(), region.truth);
@@ -252,7 +252,7 @@ fn a_final_copy_says_the_same() {
         }
     }
     assert_eq!(region.bytes(), before);
-    region.file.finish(ID).unwrap();
+    region.file.finish(Some(ID)).unwrap();
     region.check();
     assert_eq!(Seen::read(&region.bytes()).build_id.as_deref(), Some(&ID[..]));
 }

@@ -56,7 +56,7 @@ fn tools_read_it() {
         region.check();
         let mut texts = vec![(name, &region)];
         let copy = Named::new(&format!("copy-{functions}"));
-        region.file.snapshot(copy.create(), |_| true, ID).unwrap();
+        region.file.snapshot(copy.create(), |_| true, Some(ID)).unwrap();
         texts.push((copy, &region));
         for (name, region) in texts {
             check_with_tools(&name.0, region);
