@@ -283,16 +283,21 @@ fn killed_while_it_registers() {
 /// `jitsym clean` removes the files of processes that are dead, of all generations, and no others.
 #[test]
 fn files_of_dead_processes_are_removed() {
+    // Not in /tmp, where other tests have files of processes that have ended.
+    let dir = support::fresh_dir("clean");
     let files_of = |pid: u32| -> Vec<String> {
-        let names = std::fs::read_dir("/tmp").expect("/tmp").flatten();
+        let names = std::fs::read_dir(&dir).expect("directory").flatten();
         let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
         names.filter(|name| script::is_region(name) && name.contains(&format!("-{pid}-"))).collect()
     };
-    let mut dead = Running::start("region-reused", &["hold=1", "seconds=0.1"]);
+    let mut dead = Running::start("region-reused", &["hold=1", "seconds=0.1", &format!("dir={}", dir.display())]);
     dead.wait_for("done");
     let (pid, alive) = (dead.pid(), files_of(dead.pid()));
     assert!(alive.len() > 1, "a region of several generations has several files: {alive:?}");
-    let clean = |dry_run: &[&str]| stdout(&run(perf::command(env!("CARGO_BIN_EXE_jitsym")).arg("clean").args(dry_run)));
+    let clean = |dry_run: &[&str]| {
+        let mut clean = perf::command(env!("CARGO_BIN_EXE_jitsym"));
+        stdout(&run(clean.args(["clean", "--dir"]).arg(&dir).args(dry_run)))
+    };
     clean(&[]);
     assert_eq!(files_of(pid).len(), alive.len(), "files of a living process");
     dead.kill();
