@@ -29,15 +29,19 @@ else
     done
     cargo test --locked --no-run
     said=$(mktemp)
+    # A group of its own, so that it can be ended with all that it has started.
     # shellcheck disable=SC2086 # The words of $there and $here are separate arguments.
-    cargo test --locked --no-fail-fast $there >"$said" 2>&1 &
-    there_pid=$!
-    trap 'kill $there_pid 2>/dev/null || :; rm -f "$said"' EXIT
+    setsid cargo test --locked --no-fail-fast $there >"$said" 2>&1 &
+    pid=$!
+    trap 'kill -- -$pid 2>/dev/null || :; rm -f "$said"' EXIT
+    trap 'exit 1' HUP INT TERM
+    failed=""
     # shellcheck disable=SC2086
-    cargo test --locked $here
-    cargo test --locked --doc
-    wait $there_pid || { cat "$said"; exit 1; }
+    cargo test --locked --no-fail-fast $here || failed=yes
+    cargo test --locked --doc || failed=yes
+    wait $pid || failed=yes
     cat "$said"
+    [ -z "$failed" ] || exit 1
 fi
 # Old and new perf, held against the ground truth: see docs/compatibility.md. The newer one is fetched, but not installed.
 cargo test --locked --package xtask --package jitsym-cranelift
