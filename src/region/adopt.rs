@@ -21,8 +21,8 @@ use crate::sys::mem::{self, page_size};
 const REACH: u64 = 0x7000_0000;
 /// Nothing is mapped below.
 const LOWEST: u64 = 1 << 16;
-/// Regions at one address, one after the other, have their tables at so many different ones.
-const APART: u64 = 256;
+/// So many pages are left between tables and code, where the tables of later regions at the same address can begin.
+const APART: u64 = 8;
 /// Bytes that are copied at a time.
 const BLOCK: usize = 64 << 10;
 /// So many refused ranges are remembered.
@@ -75,12 +75,16 @@ impl Regions {
 
     /// Sets address space aside for tables, as near below a range as can be.
     fn place_below(&self, mut maps: Vec<Mapping>, start: u64, end: u64, tables_len: u64) -> Result<u64> {
+        let page = page_size() as u64;
         let low = start.saturating_sub(REACH - (end - start)).max(LOWEST);
-        // perf 7.2 takes an object that begins where another one did for that one.
-        let apart = self.count() % APART * page_size() as u64;
-        let wish = start.saturating_sub(tables_len + apart);
+        let wish = start.saturating_sub(tables_len + APART * page);
         for _ in 0..8 {
-            let base = maps::gap(&maps, low, start, tables_len, page_size() as u64, wish).ok_or(Error::NoMemory)?;
+            // perf 7.2 takes an object that begins where another one did for that one; and if one begins before another that lies in
+            // it, its libdw finds neither (elfutils libdwfl/segment.c, `reify_segments`).
+            let first = self.last_beginning(&maps, end).map_or(low, |last| low.max(last + page));
+            let base = maps::gap(&maps, first, start, tables_len, page, wish)
+                .or_else(|| maps::gap(&maps, low, start, tables_len, page, wish))
+                .ok_or(Error::NoMemory)?;
             // Another thread may map something there meanwhile.
             if mem::Reserved::at(base, tables_len).is_some() {
                 return Ok(base);
@@ -88,6 +92,15 @@ impl Regions {
             maps = maps::all().map_err(|_| Error::NoMemory)?;
         }
         Err(Error::NoMemory)
+    }
+
+    /// Where the last of the objects begins that there are, or were, before some address.
+    fn last_beginning(&self, maps: &[Mapping], end: u64) -> Option<u64> {
+        let is_object = |mapping: &&Mapping| mapping.inode != 0 && mapping.is_executable();
+        let mapped = maps.iter().filter(is_object).map(|mapping| mapping.start.saturating_sub(mapping.offset));
+        let settings = lock(&self.settings);
+        let ended = settings.ended.iter().map(|region| region.base);
+        mapped.chain(ended).filter(|&begin| begin < end).max()
     }
 
     fn swap_range(&self, status: &Status, pieces: &[Mapping], base: u64, tables_len: u64) -> Result<&'static Region> {

@@ -130,7 +130,7 @@ fn refill(new: New, old: &Region, write: u64) -> io::Result<Parts> {
         let memory = file.clone();
         let file = RegionFile::create(
             file,
-            Place { text: old.text(), text_len: old.len(), text_room: max_len, tables_len, spare: spare() },
+            Place { text: old.text(), text_len: old.len(), text_room: max_len, tables_len, spare: spare(max_len) },
         )?;
         code_memory::provide(&memory, old.text(), old.len())?;
         copy_text(old, &memory)?;

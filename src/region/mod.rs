@@ -248,11 +248,6 @@ impl Regions {
         lock(&self.settings).mode
     }
 
-    /// How many files there have been.
-    fn count(&self) -> u64 {
-        lock(&self.settings).next_number.into()
-    }
-
     /// The path of the file of the last region.
     pub fn last_path(&self) -> Option<PathBuf> {
         let last = lock(&self.settings).last?;
@@ -573,7 +568,7 @@ impl Region {
         naming.path.set_file_name(&fresh);
         let mut begin = 0;
         if let (Kind::TwoViews { .. }, Some(Ok(file))) = (self.kind, naming.file.as_ref().map(|file| file.checked())) {
-            begin = if is_slid(&naming.path) { begin_of(generation) } else { 0 };
+            begin = if is_slid(&naming.path) { begin_of(generation, self.max_len) } else { 0 };
             let (end, page) = (self.text() + self.len(), page_size() as u64);
             // SAFETY: the range is this region's. Of what is used of it, all but the header page shows the same part of the same
             // file already, and the tables are for nobody in this process.
@@ -591,6 +586,11 @@ impl Region {
         self.switched.store(naming.next_time(), Ordering::Release);
         self.generation.fetch_add(1, Ordering::Release);
         status.counters.region_generations.add(1);
+    }
+
+    /// Whether the writer has a switch to see to.
+    pub fn is_switching(&self) -> bool {
+        self.switched.load(Ordering::Acquire) != NEVER
     }
 
     /// The next switch before a time, for the writer.
@@ -614,10 +614,12 @@ fn is_slid(path: &Path) -> bool {
     path.as_os_str().as_bytes().starts_with(b"/tmp/jitted-")
 }
 
-/// Where the mapping of a generation of a region with two views begins in its file.
-fn begin_of(generation: u32) -> u64 {
+/// Where the mapping of a generation of a region with two views begins in its file: each behind the one before, as long as there is room.
+/// Beyond that perf 7.2 goes on with the tables that it knows. But where an object begins before another one at the same place, its libdw
+/// finds neither (elfutils libdwfl/segment.c, `reify_segments`).
+fn begin_of(generation: u32, max_len: u64) -> u64 {
     // Not at the next page: the kernel would make one mapping of the header page and it.
-    (u64::from(generation) % create::SLIDES + 2) * page_size() as u64
+    (u64::from(generation).min(create::slides(max_len)) + 1) * page_size() as u64
 }
 
 impl Naming {

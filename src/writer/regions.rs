@@ -19,10 +19,11 @@ use crate::sink::backlog::Again;
 use crate::sink::describe;
 use crate::sink::region_file::{Code, RegionFile};
 use crate::sys::sync::outside::PoisonError;
-use crate::sys::{file, thread};
+use crate::sys::{file, mem, thread};
 
 /// What the end of a generation may cost the writer, in nanoseconds of its processor's time, for callers to begin the next one at
-/// any time. Beyond that they do so only if it takes at most this part of the writer's time.
+/// any time. Beyond that they do so only if it takes at most this part of the writer's time. Of two ends the cheaper one counts: a
+/// machine that has other things to do makes one now and then look expensive.
 const CHEAP_SWITCH: u64 = 2_000_000;
 const SWITCH_SHARE: u64 = 8;
 
@@ -35,6 +36,8 @@ pub struct RegionCode {
     pub have_work: bool,
     /// When to try again what could not be.
     again: Option<Instant>,
+    /// What the end of the last generation cost.
+    last_cost: u64,
 }
 
 impl RegionCode {
@@ -210,11 +213,14 @@ impl Ledger {
             self.close_generation(region, &switch);
         }
         if self.regions.registry.is_known_in(live.addr, live.addr + live.size) {
-            // Live code is overwritten, or nobody could see to it in time: samples so far are of what was there.
+            // Live code is overwritten, or nobody could see to it in time: samples so far are of what was there. Where the host has begun
+            // another generation since, that has to wait until all code from before it is known.
             self.status.counters.region_late.add(1);
-            region.switch(&self.status, None);
-            while let Some(switch) = region.next_switch(u64::MAX) {
-                self.close_generation(region, &switch);
+            if !region.is_switching() {
+                region.switch(&self.status, None);
+                if let Some(switch) = region.next_switch(u64::MAX) {
+                    self.close_generation(region, &switch);
+                }
             }
         }
         self.retire_in(false, live.addr, live.addr + live.size);
@@ -235,9 +241,10 @@ impl Ledger {
         if let Some(file) = file.as_mut() {
             let offset = live.addr - region.start;
             file.add(&Code { offset, size: live.size, name, preface });
-            if matches!(region.kind, Kind::Private { .. }) && !code.is_empty() {
+            if matches!(region.kind, Kind::Private { .. }) {
                 // What the host writes is not in the file by itself.
-                let _ = file.write_code(offset, code);
+                let read = if code.is_empty() { read(self.status.pid, live) } else { Vec::new() };
+                let _ = file.write_code(offset, if code.is_empty() { &read } else { code });
             }
         }
     }
@@ -276,7 +283,8 @@ impl Ledger {
             let path = region.naming.lock().unwrap_or_else(PoisonError::into_inner).path.with_file_name(&switch.old);
             self.status.last_error.set(describe("write", &path, &error));
         }
-        let cost = thread::cpu_time() - begin;
+        let last = thread::cpu_time() - begin;
+        let cost = last.min(std::mem::replace(&mut self.regions.last_cost, last));
         if cost > CHEAP_SWITCH {
             region.not_before.store(self.status.clock.now() + cost * SWITCH_SHARE, Ordering::Relaxed);
         }
@@ -290,8 +298,9 @@ impl Ledger {
         let to = file::claim_to_place(dir, old, self.status.regions.mode())?;
         drop(naming);
         let (written, identity) = (to.try_clone()?, file::look_at(&to)?);
-        // Where code has died, other code may have been written already.
-        let lives = |offset| self.regions.registry.id_at(region.start + offset).is_some();
+        // Where code has died the host may have written other code already, which a private mapping keeps to itself.
+        let is_private = matches!(region.kind, Kind::Private { .. });
+        let lives = |offset| is_private || self.regions.registry.id_at(region.start + offset).is_some();
         let result = file.snapshot(to, lives, region.build_id());
         let bytes = written.metadata().map_or(0, |data| data.blocks() * 512);
         self.status.counters.region_bytes.add(bytes);
@@ -386,4 +395,16 @@ impl Ledger {
             let _ = file.as_mut().map(|file| file.finish(region.build_id()));
         }
     }
+}
+
+/// Code as it is in memory, or nothing if it is not there any more. Without a jitdump not every record has it.
+fn read(pid: u32, code: &Live) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if bytes.try_reserve_exact(code.size as usize).is_ok() {
+        bytes.resize(code.size as usize, 0);
+        if mem::read_self(pid, code.addr, &mut bytes) < bytes.len() {
+            bytes.clear();
+        }
+    }
+    bytes
 }

@@ -7,16 +7,23 @@ use anyhow::{Context, Result};
 use crate::score::{Sample, Share};
 use crate::truth::Truth;
 
-/// The function with the most samples that perf names rightly, and how many samples there are at each offset.
+/// Fewer samples in the hottest function tell nothing.
+const ENOUGH: usize = 20;
+
+/// The function with the most samples that perf names rightly, and how many samples there are at each offset. Of samples from a
+/// time when nobody had been told of the code, those that perf names all the same.
 pub fn hottest(truth: &Truth, samples: &[Sample]) -> Option<(String, BTreeMap<u64, usize>)> {
     let mut offsets: HashMap<&str, BTreeMap<u64, usize>> = HashMap::new();
     for sample in samples {
-        let Some(code) = truth.code_at(sample.ip, sample.time).map(|index| &truth.codes[index]) else { continue };
-        let Some(name) = sample.name.as_deref().filter(|name| code.is_named(name)) else { continue };
+        let Some(name) = sample.name.as_deref() else { continue };
+        let index = truth.code_at(sample.ip, sample.time).or_else(|| truth.code_called(sample.ip, name));
+        let Some(code) = index.map(|index| &truth.codes[index]).filter(|code| code.is_named(name)) else { continue };
         *offsets.entry(name).or_default().entry(sample.ip - code.addr).or_default() += 1;
     }
     let hottest = offsets.into_iter().max_by_key(|(name, offsets)| (offsets.values().sum::<usize>(), *name));
-    hottest.map(|(name, offsets)| (name.to_string(), offsets))
+    hottest
+        .filter(|(_, offsets)| offsets.values().sum::<usize>() >= ENOUGH)
+        .map(|(name, offsets)| (name.to_string(), offsets))
 }
 
 /// Samples by offset, from all of the functions in the output: code that was moved is there once a place.
@@ -90,11 +97,14 @@ mod tests {
 
     #[test]
     fn the_hottest_function_is_found() {
-        let truth = Truth::parse("pid\t1\ncode\t1\t1000\t10\t0\t0\ta\ncode\t2\t2000\t10\t0\t0\tb\nend\n").unwrap();
-        let sample = |ip, name: &str| Sample { tid: 1, time: 1, ip, name: Some(name.into()), frames: Vec::new() };
-        let samples =
-            [sample(0x1001, "a"), sample(0x2001, "b"), sample(0x2001, "b"), sample(0x2004, "b"), sample(0x1002, "b")];
+        let truth = Truth::parse("pid\t1\ncode\t1\t1000\t10\t0\t0\ta\ncode\t2\t2000\t10\t5\t0\tb\nend\n").unwrap();
+        let sample = |ip, time, name: &str| Sample { tid: 1, time, ip, name: Some(name.into()), frames: Vec::new() };
+        let mut samples = vec![sample(0x1001, 7, "a"), sample(0x2004, 7, "b"), sample(0x1002, 7, "b")];
+        samples.extend((0..ENOUGH - 2).map(|_| sample(0x2001, 7, "b")));
+        assert!(hottest(&truth, &samples).is_none(), "one is missing");
+        // Before it was announced; and for what is not code at all.
+        samples.extend([sample(0x2001, 4, "b"), sample(0x3001, 4, "b"), sample(0x1001, 4, "b")]);
         let (name, offsets) = hottest(&truth, &samples).unwrap();
-        assert_eq!((name.as_str(), offsets), ("b", BTreeMap::from([(1, 2), (4, 1)])));
+        assert_eq!((name.as_str(), offsets), ("b", BTreeMap::from([(1, ENOUGH - 1), (4, 1)])));
     }
 }

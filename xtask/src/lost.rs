@@ -1,11 +1,15 @@
-//! The cells that no producer can win: which they are, why, and what to do instead.
+//! The cells that no producer can win: which they are, what is wrong in them, why, and what to do instead.
+
+use crate::matrix::What;
 
 /// Cells that are lost, whatever the library writes.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Lost {
     /// Ids of columns, or how they begin or end.
     pub readers: &'static [&'static str],
     pub scenarios: &'static [&'static str],
+    /// What is lost; all else has to be right. Without names nothing can be right.
+    pub what: &'static [What],
     pub reason: &'static str,
     pub instead: &'static str,
 }
@@ -14,85 +18,171 @@ pub const LOST: &[Lost] = &[
     Lost {
         readers: &["/map"],
         scenarios: &["moves", "cache-flush", "reuse", "reuse-other-frames", "overwrite"],
+        what: &[What::Names],
         reason: "a perf map has no time: an address has the name of the code that lay there last",
         instead: "a jitdump and `perf inject --jit`, or samply",
     },
     Lost {
         readers: &["perf-bookworm/map", "perf-trixie/map", "perf-sid/map", "samply/", "blazesym/map"],
         scenarios: &["memfd"],
+        what: &[What::Names],
         reason: "a memfd is a file to these readers, and they look for symbols in it and nowhere else",
         instead: "a jitdump and `perf inject --jit`, or bpftrace",
     },
     Lost {
         readers: &["perf-bookworm/dwarf", "perf-trixie/dwarf"],
         scenarios: &["packed-up", "packed-down"],
+        what: &[What::Stacks],
         reason: "libunwind reads the tables in memory behind the code, where the next function is",
         instead: "leave `jitsym_unwind_size` bytes free behind the code and say so in `free_after`; or say `JITSYM_CODE_PACKED`; or perf 7, or frame pointers",
     },
     Lost {
         readers: &["perf-bookworm/dwarf", "perf-trixie/dwarf"],
         scenarios: &["cache-flush"],
+        what: &[What::Stacks],
         reason: "libunwind remembers for an address how it has unwound there first, also when other code is there later",
         instead: "frame pointers; names are right in any case",
     },
     Lost {
         readers: &["perf-bookworm/dwarf", "perf-bookworm/fp"],
         scenarios: &["mangled-lookalikes"],
+        what: &[What::Names],
         reason: "perf 6.1 demangles a name that begins like a mangled one as far as it can: `_Zoom_in` becomes `operator||`",
         instead: "do not begin names with `_Z` or `_R`; `perf report --no-demangle`; the perf map has the name as it is",
     },
     Lost {
         readers: &["perf-trixie/dwarf", "perf-trixie/fp"],
         scenarios: &["one-byte"],
+        what: &[What::Annotate],
         reason: "`perf annotate` of perf 6.12 crashes on the function with the loop; names and stacks are right",
         instead: "`perf annotate` of another perf",
     },
     Lost {
         readers: &["samply/"],
         scenarios: &["odd-names"],
+        what: &[What::Stacks],
         reason: "samply takes a name like `py::fib:/src/fib.py` for one of CPython, and shows a second frame for it",
         instead: "do not begin names with `py::`",
     },
     Lost {
         readers: &["bpftrace/map"],
         scenarios: &["threads"],
+        what: &[What::Names],
         reason: "bpftrace 0.17 looks for names late, and finds none any more for a thread that has ended",
         instead: "threads that live as long as bpftrace looks, or perf",
     },
     Lost {
         readers: &["samply/"],
         scenarios: &["namespace"],
+        what: &[What::Names],
         reason: "samply opens the files of a process by the names that they have in its namespace, outside of it",
         instead: "run samply in the container, or give it the directory with `--aux-file-dir`",
     },
     Lost {
         readers: &["perf-sid/dwarf", "perf-sid/fp", "perf-sid/attach"],
         scenarios: &["namespace"],
+        what: &[What::Stacks, What::Annotate],
         reason: "perf 7 does not find the jitdump of a process in another pid namespace, so that only the perf map is left: no tables, no code",
         instead: "run perf in the container; or frame pointers, for names and stacks",
     },
     Lost {
         readers: &["perf-sid/dwarf"],
         scenarios: &["moves", "moves-overlapping", "cache-flush", "reuse-other-frames", "overwrite"],
+        what: &[What::Stacks],
         reason: "perf 7 goes on with the tables of the code that it met first at an address",
         instead: "frame pointers, or a perf with libunwind; names are right in any case",
     },
+    Lost {
+        readers: &[
+            "perf-bookworm/region", "perf-bookworm/adopted", "perf-trixie/region", "perf-trixie/adopted",
+        ],
+        scenarios: &["moves", "cache-flush"],
+        what: &[What::Stacks],
+        reason: "libunwind remembers for an address how it has unwound there first, also when other code is there later",
+        instead: "frame pointers; names are right in any case",
+    },
+    Lost {
+        readers: &["perf-sid/region"],
+        scenarios: &["moves-overlapping", "reuse-other-frames"],
+        what: &[What::Stacks],
+        reason: "perf 7 goes on with the tables that it met first where an object begins; a region begins anew in 64 places, or a page for each four of code if that is more, and these have more generations",
+        instead: "larger regions; or frame pointers; names are right in any case",
+    },
+    Lost {
+        readers: &["perf-sid/adopted"],
+        scenarios: &["moves", "moves-overlapping", "cache-flush", "reuse-other-frames"],
+        what: &[What::Stacks],
+        reason: "perf 7 goes on with the tables that it met first where an object begins, and adopted memory begins where it does",
+        instead: "regions of the library's own; or frame pointers, or a perf with libunwind; names are right in any case",
+    },
+    Lost {
+        readers: &["perf-sid/region"],
+        scenarios: &["region-automatic", "region-several"],
+        what: &[What::Stacks],
+        reason: "adopted memory is an object from its tables to its end; if another object begins between, libdw finds neither",
+        instead: "regions of the library's own; or some hundred KiB of free address space below memory that is to be adopted",
+    },
+    Lost {
+        readers: &["perf-bookworm/region", "perf-trixie/region", "perf-sid/region"],
+        scenarios: &["moves", "moves-overlapping", "cache-flush"],
+        what: &[What::Annotate],
+        reason: "the file of a region of two views is the memory itself: when the next generation begins, other code is there already, and the bytes of what died are nowhere",
+        instead: "a jitdump; names, stacks and lines are right in any case",
+    },
+    Lost {
+        readers: &["perf-bookworm/adopted", "perf-trixie/adopted", "perf-sid/adopted"],
+        scenarios: &["overwrite"],
+        what: &[What::Names],
+        reason: "code over live code is seen by the background thread, which cannot tell perf of a new generation in memory that is writable and executable at once",
+        instead: "`jitsym_unregister` before memory is used for something else; or a jitdump",
+    },
+    Lost {
+        readers: &["perf-bookworm/region", "perf-trixie/region"],
+        scenarios: &["mangled-lookalikes"],
+        what: &[What::Names],
+        reason: "perf 6.1 demangles a name that begins like a mangled one as far as it can: `_Zoom_in` becomes `operator||`",
+        instead: "do not begin names with `_Z` or `_R`; `perf report --no-demangle`",
+    },
+    Lost {
+        readers: &["perf-bookworm/region", "perf-bookworm/adopted", "perf-trixie/region", "perf-trixie/adopted"],
+        scenarios: &["namespace"],
+        what: &[What::Annotate],
+        reason: "`perf annotate` looks for the file of a process in another mount namespace outside of it",
+        instead: "run perf in the container, or copy the file and use `--symfs`",
+    },
+    Lost {
+        readers: &["perf-sid/region", "perf-sid/adopted"],
+        scenarios: &["namespace"],
+        what: &[What::Stacks, What::Annotate],
+        reason: "perf 7 looks for tables and code of a process in another mount namespace outside of it",
+        instead: "run perf in the container, or copy the file and use `--symfs`; or frame pointers",
+    },
 ];
 
-/// Why a cell is lost, if it is.
-pub fn find(id: &str, scenario: &str) -> Option<&'static Lost> {
+impl Lost {
+    /// Whether that may be wrong in these cells.
+    pub fn covers(&self, what: What) -> bool {
+        self.what.contains(&What::Names) || self.what.contains(&what)
+    }
+}
+
+/// What is lost in a cell.
+pub fn find(id: &str, scenario: &str) -> Vec<&'static Lost> {
     let is_meant = |reader: &&str| id.starts_with(*reader) || id.ends_with(*reader);
-    LOST.iter().find(|lost| lost.readers.iter().any(is_meant) && lost.scenarios.contains(&scenario))
+    let is_there = |lost: &&Lost| lost.readers.iter().any(is_meant) && lost.scenarios.contains(&scenario);
+    LOST.iter().filter(is_there).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::find;
+    use super::{find, What};
 
     #[test]
     fn cells_are_found_by_reader_and_scenario() {
-        assert!(find("blazesym/map", "memfd").is_some_and(|lost| lost.reason.contains("memfd")));
-        assert!(find("perf-sid/dwarf", "memfd").is_none());
-        assert!(find("perf-sid/dwarf", "moves").is_some() && find("perf-bookworm/dwarf", "moves").is_none());
+        let [lost] = find("blazesym/map", "memfd")[..] else { panic!("one reason") };
+        assert!(lost.reason.contains("memfd") && lost.covers(What::Names) && lost.covers(What::Stacks));
+        assert!(find("perf-sid/dwarf", "memfd").is_empty() && find("perf-bookworm/dwarf", "moves").is_empty());
+        let [lost] = find("perf-sid/dwarf", "moves")[..] else { panic!("one reason") };
+        assert!(lost.covers(What::Stacks) && !lost.covers(What::Names) && !lost.covers(What::Annotate));
     }
 }

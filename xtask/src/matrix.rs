@@ -182,7 +182,7 @@ pub fn run(plan: &Plan) -> Result<bool> {
                 std::fs::remove_dir_all(&dir)?;
             }
             let lost = lost::find(&column.id, scenario);
-            let verdict = judge(&measured, lost);
+            let verdict = judge(&measured, &lost);
             let cell = Cell { column: index, scenario: scenario.clone(), measured, verdict };
             eprintln!("{}", table::line(&cell, column, begin.elapsed()));
             if plan.verbose || verdict == Verdict::Wrong {
@@ -341,23 +341,22 @@ fn measure(program: &Program, tools: &Tools, column: &Column, scenario: &str, di
 }
 
 /// What a cell came to. Too few samples are an error, and no success.
-fn judge(measured: &Measured, lost: Option<&Lost>) -> Verdict {
-    let right = match measured {
+fn judge(measured: &Measured, lost: &[&Lost]) -> Verdict {
+    let shares = match measured {
         Measured::Unavailable(_) => return Verdict::Unavailable,
-        Measured::Failed(_) => false,
-        Measured::Shares(Outcome { shares, .. }) => {
-            let counted = shares.iter().find(|(what, _)| *what == What::Names).map_or(0, |(_, share)| share.counted);
-            if counted < ENOUGH {
-                return Verdict::Wrong;
-            }
-            shares.iter().all(|(_, share)| share.percent() >= WANTED)
-        }
+        Measured::Failed(_) => return Verdict::Wrong,
+        Measured::Shares(Outcome { shares, .. }) => shares,
     };
-    match (right, lost) {
-        (true, None) => Verdict::Right,
-        (true, Some(_)) => Verdict::Won,
-        (false, None) => Verdict::Wrong,
-        (false, Some(_)) => Verdict::Lost,
+    let counted = shares.iter().find(|(what, _)| *what == What::Names).map_or(0, |(_, share)| share.counted);
+    let mut wrong = shares.iter().filter(|(_, share)| share.percent() < WANTED).map(|(what, _)| *what).peekable();
+    let all_right = wrong.peek().is_none();
+    let may_be_wrong = |what| lost.iter().any(|lost| lost.covers(what));
+    match lost {
+        _ if counted < ENOUGH => Verdict::Wrong,
+        [] if all_right => Verdict::Right,
+        [_, ..] if all_right => Verdict::Won,
+        _ if wrong.all(may_be_wrong) => Verdict::Lost,
+        _ => Verdict::Wrong,
     }
 }
 
@@ -373,24 +372,32 @@ mod tests {
 
     #[test]
     fn every_share_has_to_reach_what_is_wanted() {
-        assert_eq!(judge(&measured((990, 1000), (990, 1000)), None), Verdict::Right);
-        assert_eq!(judge(&measured((989, 1000), (1000, 1000)), None), Verdict::Wrong);
-        assert_eq!(judge(&measured((1000, 1000), (989, 1000)), None), Verdict::Wrong);
-        assert_eq!(judge(&Measured::Failed("why".into()), None), Verdict::Wrong);
-        assert_eq!(judge(&Measured::Unavailable("why".into()), None), Verdict::Unavailable);
+        assert_eq!(judge(&measured((990, 1000), (990, 1000)), &[]), Verdict::Right);
+        assert_eq!(judge(&measured((989, 1000), (1000, 1000)), &[]), Verdict::Wrong);
+        assert_eq!(judge(&measured((1000, 1000), (989, 1000)), &[]), Verdict::Wrong);
+        assert_eq!(judge(&Measured::Failed("why".into()), &[]), Verdict::Wrong);
+        assert_eq!(judge(&Measured::Unavailable("why".into()), &[]), Verdict::Unavailable);
     }
 
     #[test]
     fn too_few_samples_are_no_success() {
-        assert_eq!(judge(&measured((199, 199), (199, 199)), None), Verdict::Wrong);
-        assert_eq!(judge(&measured((0, 0), (0, 0)), Some(&lost::LOST[0])), Verdict::Wrong, "not even of a lost cell");
+        assert_eq!(judge(&measured((199, 199), (199, 199)), &[]), Verdict::Wrong);
+        assert_eq!(judge(&measured((0, 0), (0, 0)), &[&lost::LOST[0]]), Verdict::Wrong, "not even of a lost cell");
     }
 
     #[test]
     fn lost_cells_may_be_wrong_and_are_noticed_when_they_are_right() {
-        let lost = Some(&lost::LOST[0]);
+        let lost = &lost::LOST[0..1].iter().collect::<Vec<_>>();
         assert_eq!(judge(&measured((10, 1000), (10, 1000)), lost), Verdict::Lost);
         assert_eq!(judge(&measured((1000, 1000), (1000, 1000)), lost), Verdict::Won);
+    }
+
+    #[test]
+    fn only_what_is_lost_may_be_wrong() {
+        let of_stacks = Lost { what: &[What::Stacks], ..lost::LOST[0] };
+        assert_eq!(judge(&measured((1000, 1000), (10, 1000)), &[&of_stacks]), Verdict::Lost);
+        assert_eq!(judge(&measured((10, 1000), (10, 1000)), &[&of_stacks]), Verdict::Wrong);
+        assert_eq!(judge(&Measured::Failed("why".into()), &[&of_stacks]), Verdict::Wrong);
     }
 
     #[test]

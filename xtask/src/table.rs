@@ -7,7 +7,7 @@ use anyhow::{bail, Context, Result};
 
 use crate::lost::LOST;
 use crate::matrix::{Cell, Column, Measured, Outcome, Verdict, What, WANTED};
-use crate::program;
+use crate::program::{self, Written};
 
 /// A cell in a few words.
 pub fn shown(measured: &Measured) -> String {
@@ -21,10 +21,7 @@ pub fn shown(measured: &Measured) -> String {
                 let _ = match what {
                     What::Names => write!(text, "{percent:.1}"),
                     What::Stacks => write!(text, " / {percent:.1}"),
-                    What::Report if percent < WANTED => write!(text, ", report {percent:.1}"),
-                    What::Annotate if percent < WANTED => write!(text, ", annotate {percent:.1}"),
-                    What::Lines if percent < WANTED => write!(text, ", lines {percent:.1}"),
-                    What::Objects if percent < WANTED => write!(text, ", objects {percent:.1}"),
+                    _ if percent < WANTED => write!(text, ", {} {percent:.1}", name(*what)),
                     _ => Ok(()),
                 };
             }
@@ -76,11 +73,28 @@ pub fn details(cell: &Cell) {
     }
 }
 
-/// One table a reader, with a row a scenario and a column a way of use; by the part of the columns' ids before the slash.
+fn reader(column: &Column) -> &str {
+    column.id.split('/').next().unwrap_or_default()
+}
+
+/// The table that a column is in. Those of code in regions are tables of their own: one for each perf, and one for all others, which
+/// have a column each.
+fn key(column: &Column) -> String {
+    match (column.mode.written, reader(column)) {
+        (Written::Map | Written::Jitdump, reader) => reader.into(),
+        (_, reader) if reader.starts_with("perf-") => format!("{reader}, code in regions"),
+        _ => "other readers, code in regions".into(),
+    }
+}
+
+/// Tables with a row a scenario and a column a way of use.
 pub fn sections(columns: &[Column], scenarios: &[String], cells: &[Cell]) -> Vec<(String, String)> {
-    let key = |column: &Column| column.id.split('/').next().unwrap_or_default().to_string();
-    let mut keys: Vec<String> = columns.iter().map(key).collect();
-    keys.dedup();
+    let mut keys: Vec<String> = Vec::new();
+    for key in columns.iter().map(key) {
+        if !keys.contains(&key) {
+            keys.push(key);
+        }
+    }
     keys.into_iter()
         .map(|wanted| {
             let of_reader: Vec<usize> = (0..columns.len()).filter(|&index| key(&columns[index]) == wanted).collect();
@@ -92,11 +106,14 @@ pub fn sections(columns: &[Column], scenarios: &[String], cells: &[Cell]) -> Vec
 
 fn section(key: &str, columns: &[Column], of_reader: &[usize], scenarios: &[String], cells: &[Cell]) -> String {
     let mut text = String::new();
-    let modes: Vec<&str> = of_reader.iter().map(|&index| columns[index].mode.name).collect();
+    let mut readers: Vec<&str> = of_reader.iter().map(|&index| columns[index].reader.as_str()).collect();
+    readers.dedup();
+    let title = |&index: &usize| if readers.len() > 1 { reader(&columns[index]) } else { columns[index].mode.name };
+    let titles: Vec<&str> = of_reader.iter().map(title).collect();
     let _ = writeln!(text, "{}\n", heading(key));
-    let _ = writeln!(text, "{}, Linux {}\n", columns[of_reader[0]].reader, kernel());
-    let _ = writeln!(text, "| scenario | {} |", modes.join(" | "));
-    let _ = writeln!(text, "|---|{}", "---|".repeat(modes.len()));
+    let _ = writeln!(text, "{}, Linux {}\n", readers.join(", "), kernel());
+    let _ = writeln!(text, "| scenario | {} |", titles.join(" | "));
+    let _ = writeln!(text, "|---|{}", "---|".repeat(titles.len()));
     let mut unavailable: Option<&str> = None;
     for scenario in scenarios {
         let row: Vec<Option<&Cell>> = of_reader
@@ -140,12 +157,24 @@ fn kernel() -> String {
 
 /// The cells that cannot be won.
 fn lost() -> String {
-    let mut text = "| reader | scenarios | why | what to do |\n|---|---|---|---|\n".to_string();
+    let mut text = "| reader | scenarios | lost | why | what to do |\n|---|---|---|---|---|\n".to_string();
     for lost in LOST {
         let (readers, scenarios) = (lost.readers.join(", "), lost.scenarios.join(", "));
-        let _ = writeln!(text, "| {readers} | {scenarios} | {} | {} |", lost.reason, lost.instead);
+        let what = lost.what.iter().map(|what| name(*what)).collect::<Vec<_>>().join(", ");
+        let _ = writeln!(text, "| {readers} | {scenarios} | {what} | {} | {} |", lost.reason, lost.instead);
     }
     text
+}
+
+fn name(what: What) -> &'static str {
+    match what {
+        What::Names => "names",
+        What::Stacks => "stacks",
+        What::Report => "report",
+        What::Annotate => "annotate",
+        What::Lines => "lines",
+        What::Objects => "objects",
+    }
 }
 
 /// Puts the tables between the marks in the documentation; those of other readers stay as they are.

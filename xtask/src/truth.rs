@@ -164,6 +164,15 @@ impl Truth {
         self.pages.get(&(ip / PAGE))?.iter().filter(there).max_by_key(|&&index| self.codes[index].from).copied()
     }
 
+    /// The code of that name that lay at an address at some time.
+    pub fn code_called(&self, ip: u64, name: &str) -> Option<usize> {
+        let there = |&&index: &&usize| {
+            let code = &self.codes[index];
+            (code.addr..code.addr + code.size).contains(&ip) && code.is_named(name)
+        };
+        self.pages.get(&(ip / PAGE))?.iter().find(there).copied()
+    }
+
     /// Whether samples of that thread are not to be counted then.
     pub fn is_unnamed(&self, tid: u32, time: u64) -> bool {
         find(&self.unnamed, tid, time).is_some()
