@@ -71,10 +71,10 @@ fn inlines(size: u32) -> Vec<Inline<'static>> {
         Inline { begin, end, name, call_file, call_line, call_column: call_line - 1, parent }
     };
     vec![
-        inline(1, size / 3, &b"inlined twice"[..], 7, None),
-        inline(size / 3, size, b"inlined", 300, None),
-        inline(size / 2, size - 1, b"inlined twice", 20, Some(1)),
-        inline(size - 1, size, b"last", 1, Some(1)),
+        inline(1, size / 2, &b"inlined"[..], 300, None),
+        inline(size / 3, size / 2, b"inlined twice", 20, Some(0)),
+        inline(size / 2, size, b"inlined twice", 7, None),
+        inline(size - 1, size, b"last", 1, Some(2)),
     ]
 }
 
