@@ -112,8 +112,8 @@ extern "C" fn in_child() {
     }
     let (words, engine) = (parent.page.words(), parent.engine());
     if let Some(engine) = engine {
-        // Code memory that is shared must not change under the child's feet.
-        engine.status.regions.part_in_child();
+        // Code memory that is shared must not change under the child's feet. Nor is a limit on files the child's end.
+        thread::quietly(|| engine.status.regions.part_in_child());
         words.forked_at.store(engine.status.clock.now(), Ordering::Relaxed);
         engine.pool.memory().close_in_child();
     }

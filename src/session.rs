@@ -354,7 +354,9 @@ impl Ref {
     }
 
     pub fn discard_region(&self, addr: u64, size: u64) -> Result<()> {
-        self.outcome(self.engine.status.regions.discard(addr, size))
+        // What was registered there before is not to come after.
+        let _ = self.flush(None);
+        self.outcome(thread::quietly(|| self.engine.status.regions.discard(addr, size)))
     }
 
     pub fn release_region(&self, start: u64) -> Result<()> {

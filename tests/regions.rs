@@ -320,6 +320,7 @@ fn files_of_dead_processes_are_removed() {
 // ------------------------------------------------------------------------------------------------ the calls
 
 const CALLS: &[&str] = &["c-tests/region_calls.c"];
+const HOST: &[&str] = &["c-tests/region_host.c"];
 
 /// Runs that program in a directory of its own; it says what is wrong.
 fn calls(program: &Path, name: &str) {
@@ -341,15 +342,28 @@ fn calls_and_memory_statically_linked_and_sanitized() {
     calls(&compile("gcc", CALLS, Link::Static, &flags, "region_calls_sanitized"), "calls-sanitized");
 }
 
+/// What regions must never do to their host: change what it executes, end it, keep it waiting, take its descriptors.
+#[test]
+fn the_host_lives() {
+    let program = compile("gcc", HOST, Link::Shared, &["-std=gnu11", "-O1"], "region_host");
+    calls(&program, "host");
+    on_tmpfs(&program, "size=2m", "full");
+}
+
 /// Directories whose files must not be executed, or without room for them: regions are memory all the same.
 #[test]
 fn no_file_can_be_had() {
     let program = compile("gcc", CALLS, Link::Shared, &["-std=gnu11", "-O1"], "region_calls_no_file");
     for options in ["noexec", "size=300k"] {
-        let dir = support::fresh_dir("no-file");
-        let script = format!("mount -t tmpfs -o {options},mode=1777 none \"$2\" && exec \"$1\" \"$2\" no-file");
-        let mut unshare = perf::command("unshare");
-        unshare.args(["-rm", "timeout", "60", "sh", "-c", &script, "sh"]).arg(&program).arg(&dir);
-        assert_eq!(stdout(&run(&mut unshare)), "ok\n", "{options}");
+        on_tmpfs(&program, options, "no-file");
     }
+}
+
+/// Runs a part of such a program in a file system in memory.
+fn on_tmpfs(program: &Path, options: &str, part: &str) {
+    let dir = support::fresh_dir("tmpfs");
+    let script = format!("mount -t tmpfs -o {options},mode=1777 none \"$2\" && exec \"$1\" \"$2\" {part}");
+    let mut unshare = perf::command("unshare");
+    unshare.args(["-rm", "timeout", "60", "sh", "-c", &script, "sh"]).arg(program).arg(&dir);
+    assert_eq!(stdout(&run(&mut unshare)), "ok\n", "{options}");
 }

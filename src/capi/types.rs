@@ -84,7 +84,7 @@ pub enum jitsym_init_flag {
     /// Code that is registered in private executable memory which is not known becomes the beginning of a region: the mapping that
     /// it lies in is adopted, as by `jitsym_region_adopt`. The registering thread must be the only one that writes to that memory,
     /// or changes its protection, during the call; others may execute it. Memory that cannot be adopted is left as it is. The
-    /// variable `JITSYM_ADOPT` can ask for it, or forbid it.
+    /// options of the session that has started the sinks decide. The variable `JITSYM_ADOPT` can ask for it, or forbid it.
     JITSYM_INIT_ADOPT = 4096,
 }
 

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
-use super::create::{check_private_exec, New};
+use super::create::{check_private_exec, provide_if_possible, New};
 use super::{lock, Kind, Parts, Region, Regions};
 use crate::config::Sinks;
 use crate::error::{Error, Result};
@@ -57,6 +57,9 @@ impl Regions {
             return Err(Error::Region);
         }
         let pieces = pieces(&maps, start, end)?;
+        if self.is_full() {
+            return Err(Error::NoMemory);
+        }
         if code_memory::has_locked_memory() {
             return Err(Error::Locked);
         }
@@ -105,7 +108,8 @@ impl Regions {
         let path = new.naming.path.clone();
         let swapped = swap(new, pieces, base, tables_len);
         let parts = swapped.map_err(|error| refused(status, describe("map", &path, &error)))?;
-        let region = Region::new(parts).and_then(|region| self.publish(region)).inspect_err(|_| {
+        let made = self.marks_for(parts.max_len).and_then(|marks| Region::new(parts, marks));
+        let region = made.and_then(|region| self.publish(region)).inspect_err(|_| {
             take_back(pieces);
             let _ = std::fs::remove_file(&path);
         })?;
@@ -125,6 +129,9 @@ impl Regions {
             // Another thread was faster.
             return Some(region);
         }
+        if self.is_full() {
+            return None;
+        }
         let found = maps::within(addr, end).ok()?;
         let &[mapping] = found.as_slice() else { return None };
         if mapping.start > addr || mapping.end < end || !mapping.is_executable() && mapping.is_plain() {
@@ -137,9 +144,10 @@ impl Regions {
         };
         if adopted.is_err() {
             let mut settings = lock(&self.settings);
-            if settings.refused.len() < REFUSED_MOST {
-                settings.refused.push((mapping.start, mapping.end));
+            if settings.refused.len() >= REFUSED_MOST {
+                settings.refused.pop_front();
             }
+            settings.refused.push_back((mapping.start, mapping.end));
         }
         adopted.ok()
     }
@@ -177,22 +185,21 @@ pub(super) fn swap(new: New, pieces: &[Mapping], base: u64, tables_len: u64) -> 
     let both = READ_WRITE | READ_EXEC;
     let never_flips = pieces.iter().any(|piece| piece.protection == both);
     let swapped = (|| {
-        let memory = file.try_clone()?;
+        let memory = file.clone();
         let file = RegionFile::create(file, Place { text, text_len: len, text_room: len, tables_len, spare: 0 })?;
         check_private_exec(&memory, text, if never_flips { both } else { READ_EXEC })?;
+        provide_if_possible(&memory, text, len)?;
         // SAFETY: the range is for the tables, and nobody has it.
         unsafe { code_memory::map_over(base, tables_len, READ_EXEC, Sharing::Private, &memory, 0)? };
         for (done, piece) in pieces.iter().enumerate() {
             let offset = piece.start - base;
-            let swapped = copy_to_file(piece, &memory, offset).and_then(|()| {
-                let (addr, len) = (piece.start, piece.end - piece.start);
-                // SAFETY: the file has the same bytes there, and the caller of `adopt` has promised that nobody writes.
-                unsafe { code_memory::map_over(addr, len, piece.protection, Sharing::Private, &memory, offset) }
-            });
-            if let Err(error) = swapped {
-                take_back(&pieces[..done]);
-                return Err(error);
-            }
+            let copied = copy_to_file(piece, &memory, offset);
+            let pages = copied.inspect_err(|_| take_back(&pieces[..done]))?;
+            let (addr, len) = (piece.start, piece.end - piece.start);
+            // SAFETY: the file has the same bytes there, and the caller of `adopt` has promised that nobody writes.
+            unsafe { code_memory::map_over(addr, len, piece.protection, Sharing::Private, &memory, offset) }
+                .inspect_err(|_| take_back(&pieces[..done]))?;
+            part_from_file(&pages).inspect_err(|_| take_back(&pieces[..=done]))?;
         }
         Ok(file)
     })();
@@ -237,8 +244,23 @@ pub(super) fn for_pages(piece: &Mapping, mut each: impl FnMut(u64, &[u8]) -> io:
     Ok(())
 }
 
-fn copy_to_file(piece: &Mapping, file: &File, offset: u64) -> io::Result<()> {
-    for_pages(piece, |addr, bytes| file.write_all_at(bytes, offset + (addr - piece.start)))
+/// Returns which pages are not all zero, and with which byte they begin.
+fn copy_to_file(piece: &Mapping, file: &File, offset: u64) -> io::Result<Vec<(u64, u8)>> {
+    let mut pages = Vec::new();
+    for_pages(piece, |addr, bytes| {
+        pages.try_reserve(1)?;
+        pages.push((addr, bytes[0]));
+        file.write_all_at(bytes, offset + (addr - piece.start))
+    })?;
+    Ok(pages)
+}
+
+/// Gives the process its own copy of pages of a private mapping, with the same bytes. Else it would execute what is written to the file
+/// later: the bytes as they were registered, which the host may have patched since, and in a forked child its parent's.
+fn part_from_file(pages: &[(u64, u8)]) -> io::Result<()> {
+    // Unlike other ways this writes to memory that may only be executed now.
+    let memory = File::options().write(true).open("/proc/thread-self/mem")?;
+    pages.iter().try_for_each(|&(addr, first)| memory.write_all_at(&[first], addr))
 }
 
 /// Puts plain memory in the place of a mapping, with the same bytes and protection.

@@ -6,8 +6,9 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
+use std::sync::Arc;
 
-use super::{lock, slides, Kind, Naming, Parts, Region, Regions, NEVER};
+use super::{lock, slides, Kind, Naming, Parts, Region, Regions, Settings, NEVER};
 use crate::config::Sinks;
 use crate::error::{Error, Result};
 use crate::fork;
@@ -83,6 +84,9 @@ impl Regions {
         let huge = if wanted.huge { HUGE_PAGE } else { 0 };
         let alignment = wanted.alignment.max(page_size() as u64).max(huge);
         let _changing = lock(&self.changing);
+        if self.is_full() {
+            return Err(Error::NoMemory);
+        }
         // So that the text is aligned in the file as it is in memory.
         let tables_len = (RegionFile::tables_room(max_len) + slides::spare(max_len)).next_multiple_of(alignment);
         let (base, write) = place(tables_len, max_len, alignment, wanted.near)?;
@@ -101,7 +105,8 @@ impl Regions {
             code_memory::advise_huge(write, len);
         }
         let (named, path) = (parts.file.is_some(), parts.naming.path.clone());
-        if let Err(error) = Region::new(parts).and_then(|region| self.publish(region)) {
+        let region = self.marks_for(max_len).and_then(|marks| Region::new(parts, marks));
+        if let Err(error) = region.and_then(|region| self.publish(region)) {
             // SAFETY: as above.
             unsafe { unmap_all(&room) };
             if named {
@@ -137,7 +142,7 @@ impl Regions {
     pub(super) fn new_file(&self, status: &Status, slides: bool) -> std::result::Result<New, String> {
         const ATTEMPTS: u32 = 1000;
         let mut settings = lock(&self.settings);
-        let dir = Dir::open(&settings.dir).map_err(|error| describe("open", &settings.dir, &error))?;
+        let dir = settings.open_dir().map_err(|error| describe("open", &settings.dir, &error))?;
         let mut attempt = 0;
         loop {
             let number = settings.next_number;
@@ -150,9 +155,9 @@ impl Regions {
             let path = settings.dir.join(&name);
             match file::claim_to_place(&dir, &name, settings.mode) {
                 Ok(file) => {
-                    let held = file.try_clone().and_then(Held::new);
-                    let held = held.map_err(|error| describe("open", &path, &error))?;
-                    let naming = Naming::new(Some(dir), path, Some(held), stem);
+                    let file = Held::new(file).map_err(|error| describe("open", &path, &error))?;
+                    let file = Arc::new(file);
+                    let naming = Naming::new(Some(dir), path, Some(file.clone()), stem);
                     return Ok(New { naming, file });
                 }
                 // Another copy of this library has one of that name, or another program.
@@ -217,7 +222,10 @@ impl Regions {
     }
 
     fn starting(&self, start: u64) -> Result<&'static Region> {
-        self.all().find(|region| region.start == start && region.gone() == NEVER).ok_or(Error::Region)
+        let mut all = self.all().filter(|region| region.start == start && region.gone() == NEVER);
+        // What begins where a part of another one was lost is meant before that.
+        let first = all.next();
+        all.find(|region| !region.lost.any(start, start + 1)).or(first).ok_or(Error::Region)
     }
 
     /// Ends a region: a created one is unmapped, an adopted one becomes plain memory again, with the same bytes. What is
@@ -225,14 +233,28 @@ impl Regions {
     pub fn release(&self, status: &Status, start: u64) -> Result<()> {
         let _changing = lock(&self.changing);
         let region = self.starting(start)?;
+        let had_file = lock(&region.naming).file.is_some();
+        // Where the host has mapped something else since, that is not ours to unmap.
+        let mapped = match region.kind {
+            Kind::Private { adopted: false, .. } if had_file => region.mapped().map_err(|_| Error::NoMemory)?,
+            _ => Vec::new(),
+        };
         if let Kind::Private { adopted: true, .. } = region.kind {
             region.make_plain()?;
         }
-        self.end(status, region, Regions::keep_last);
+        self.end(status, region);
         let Region { base, tables_len, max_len, kind, .. } = *region;
         match kind {
             // SAFETY: the caller gives the memory up, or it holds our tables, which nobody reads there.
             Kind::Private { adopted: true, .. } => unsafe { code_memory::unmap(base, tables_len) },
+            // SAFETY: as above.
+            Kind::Private { .. } if had_file => unsafe {
+                code_memory::unmap(base, tables_len);
+                mapped.iter().for_each(|piece| code_memory::unmap(piece.start, piece.end - piece.start));
+                if region.len() < max_len {
+                    code_memory::unmap(region.end(), max_len - region.len());
+                }
+            },
             // SAFETY: as above.
             Kind::Private { .. } => unsafe { code_memory::unmap(base, tables_len + max_len) },
             // SAFETY: as above.
@@ -245,18 +267,19 @@ impl Regions {
 
     /// The host has unmapped a region, and all code of it has been seen: ends it.
     pub fn end_gone(&self, status: &Status, region: &'static Region) {
-        self.end(status, region, Regions::keep_gone);
+        self.end(status, region);
         // SAFETY: these are the tables, which nobody reads there, and of which the host does not know.
         unsafe { code_memory::unmap(region.base, region.tables_len) };
     }
 
     /// The region is none any more; its file is final.
-    fn end(&self, status: &Status, region: &'static Region, keep: fn(&Regions, &Region)) {
+    fn end(&self, status: &Status, region: &'static Region) {
         self.forget(region);
         if let Some(mut file) = lock(&region.file).take() {
             let _ = file.write(true).and_then(|()| file.finish(region.build_id()));
+            file.give_text_back();
             status.counters.regions_ended.add(1);
-            keep(self, region);
+            self.keep_last(region);
         }
         let mut naming = lock(&region.naming);
         (naming.file, naming.dir) = (None, None);
@@ -266,11 +289,22 @@ impl Regions {
 /// A file that was made for a region.
 pub(super) struct New {
     pub naming: Naming,
-    pub file: File,
+    pub file: Arc<Held>,
+}
+
+impl Settings {
+    /// The directory, which regions share as long as it is the same one: a host has few descriptors.
+    fn open_dir(&mut self) -> io::Result<Arc<Dir>> {
+        let now = Dir::open(&self.dir)?;
+        match &self.last_dir {
+            Some(last) if last.is(&now) => Ok(last.clone()),
+            _ => Ok(self.last_dir.insert(Arc::new(now)).clone()),
+        }
+    }
 }
 
 impl Naming {
-    pub(super) fn new(dir: Option<Dir>, path: PathBuf, file: Option<Held>, stem: String) -> Naming {
+    pub(super) fn new(dir: Option<Arc<Dir>>, path: PathBuf, file: Option<Arc<Held>>, stem: String) -> Naming {
         Naming { dir, path, file, stem, generation: 0, switches: Default::default() }
     }
 
@@ -337,13 +371,14 @@ fn fill(new: New, wanted: &RegionOptions, room: &Room) -> io::Result<Parts> {
     let &Room { base, tables_len, len, max_len, .. } = room;
     let start = base + tables_len;
     let filled = (|| {
-        let text = file.try_clone()?;
+        let text = file.clone();
         let file = RegionFile::create(
             file,
             Place { text: tables_len, text_len: len, text_room: max_len, tables_len, spare: slides::spare(max_len) },
         )?;
         if wanted.one_view {
             check_private_exec(&text, tables_len, READ_WRITE)?;
+            provide_if_possible(&text, tables_len, len)?;
             // SAFETY: the room was set aside for this, and nobody has it.
             unsafe {
                 code_memory::map_over(base, tables_len, READ_EXEC, Sharing::Private, &text, 0)?;
@@ -387,12 +422,18 @@ fn without_file(wanted: &RegionOptions, room: &Room) -> Option<Parts> {
     } else {
         let file = code_memory::nameless_file().ok()?;
         file.set_len(tables_len + max_len).ok()?;
-        code_memory::provide(&file, tables_len, len).ok()?;
+        // A sandbox may forbid that; what is touched is memory as any other then.
+        let provided = code_memory::provide(&file, tables_len, len);
+        provided.or_else(|error| if is_full(&error) { Err(error) } else { Ok(()) }).ok()?;
         map_two_views(&file, room).ok()?;
-        (Kind::TwoViews { write }, Some(Held::new(file).ok()?))
+        (Kind::TwoViews { write }, Some(Arc::new(Held::new(file).ok()?)))
     };
     let naming = Naming::new(None, PathBuf::new(), held, String::new());
     Some(Parts { start, len, max_len, base, tables_len, kind, naming, file: None })
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::ENOMEM))
 }
 
 /// # Safety
@@ -419,6 +460,15 @@ pub(super) fn check_private_exec(file: &File, offset: u64, protection: i32) -> i
         });
         code_memory::unmap(probe, page);
         checked
+    }
+}
+
+/// Has the file system provide room for private memory too: in memory (tmpfs) it takes a page of its own for each one that is touched,
+/// and the kernel raises SIGBUS if there is none. Where it cannot provide any, it takes none for that.
+pub(super) fn provide_if_possible(file: &File, offset: u64, len: u64) -> io::Result<()> {
+    match code_memory::provide(file, offset, len) {
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
+        result => result,
     }
 }
 

@@ -1,14 +1,17 @@
 //! Files that regions have had: kept for profiles that have samples of them, up to a bound, and removed in the end if that is asked for.
 
 use std::collections::VecDeque;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
+use std::sync::Arc;
 
 use super::{lock, Region, Regions};
+use crate::sink::region_file::RegionFile;
 use crate::status::Status;
 use crate::sys::dir::Dir;
-use crate::sys::file::Identity;
+use crate::sys::file::{self, Held, Identity};
 
 /// Files of older generations that are kept, and how many bytes they may have together.
 const OLD_FILES: usize = 20_000;
@@ -34,11 +37,9 @@ impl Past {
 
 #[derive(Debug, Default)]
 pub(super) struct Files {
-    /// Of older generations, oldest first.
+    /// Of older generations, and the last ones of regions that are none any more; oldest first.
     old: VecDeque<Past>,
     old_bytes: u64,
-    /// The last ones of regions that are none any more.
-    ended: Vec<Past>,
 }
 
 impl Regions {
@@ -55,15 +56,8 @@ impl Regions {
         }
     }
 
-    /// Takes note of the file of a region that ends.
+    /// Takes note of the file of a region that ends. In time there may be many.
     pub(super) fn keep_last(&self, region: &Region) {
-        if let Some(last) = last_of(region) {
-            lock(&self.settings).files.ended.push(last);
-        }
-    }
-
-    /// Takes note of the file of a region that the host has unmapped. In time there may be many.
-    pub(super) fn keep_gone(&self, region: &Region) {
         if let Some(Past { path, identity, .. }) = last_of(region) {
             let bytes = std::fs::metadata(&path).map_or(0, |data| data.blocks() * 512);
             self.keep_old(path, identity, bytes);
@@ -74,7 +68,7 @@ impl Regions {
     /// now on.
     pub fn remove_files(&self, status: &Status) {
         let files = std::mem::take(&mut lock(&self.settings).files);
-        files.old.iter().chain(&files.ended).for_each(Past::remove);
+        files.old.iter().for_each(Past::remove);
         for region in self.all() {
             let Some(file) = lock(&region.file).take() else { continue };
             drop(file);
@@ -82,6 +76,24 @@ impl Regions {
             status.counters.regions_ended.add(1);
             last_of(region).iter().for_each(Past::remove);
         }
+    }
+}
+
+impl Region {
+    /// Opens its file again, of which a host has closed the descriptor, as daemons do with all.
+    pub fn reopen(&self, file: &mut RegionFile) -> io::Result<()> {
+        let mut naming = lock(&self.naming);
+        let (Some(held), Some(name)) = (&naming.file, naming.path.file_name()) else {
+            return Err(io::ErrorKind::NotFound.into());
+        };
+        let dir = match naming.dir.as_ref().filter(|dir| dir.is_open()) {
+            Some(dir) => dir.clone(),
+            None => Arc::new(Dir::of(&naming.path)?),
+        };
+        let held = Arc::new(Held::new(file::reopen_to_place(&dir, name, held.identity())?)?);
+        file.reopen(held.clone())?;
+        (naming.file, naming.dir) = (Some(held), Some(dir));
+        Ok(())
     }
 }
 

@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
+use std::sync::Arc;
 
 use super::adopt::{for_pages, swap};
 use super::create::New;
@@ -28,7 +29,7 @@ impl Regions {
             if let Ok(file) = copy(region).and_then(|file| remap(region, write, &file).map(|()| file)) {
                 // Held by another thread at the fork, it is not needed but to grow.
                 if let Ok(mut naming) = region.naming.try_lock() {
-                    naming.file = Held::new(file).ok();
+                    naming.file = Held::new(file).ok().map(Arc::new);
                 }
             }
         }
@@ -47,7 +48,14 @@ impl Regions {
                 false => None,
             };
             let named = made.is_some();
-            let Ok(region) = Region::new(made.unwrap_or_else(|| plain(old))) else { continue };
+            let parts = made.unwrap_or_else(|| plain(old));
+            let Ok(region) = self.marks_for(parts.max_len).and_then(|marks| Region::new(parts, marks)) else {
+                continue;
+            };
+            if let Ok(mut naming) = old.naming.try_lock() {
+                // The parent's, or a file without a name, in the place of which there is one now.
+                (naming.file, naming.dir) = (None, None);
+            }
             region.len.store(old.len(), Ordering::Relaxed);
             if self.publish(region).is_ok() {
                 status.counters.regions.add(named.into());
@@ -82,10 +90,23 @@ fn copy(region: &Region) -> io::Result<File> {
     Ok(file)
 }
 
-fn copy_text(region: &Region, file: &File) -> io::Result<()> {
-    code_memory::provide(file, region.text(), region.len())?;
-    let piece = whole(region);
-    for_pages(&piece, |addr, bytes| file.write_all_at(bytes, addr - region.base))
+/// Copies what there is of a region's memory: a child that only executes another program pays for no more.
+fn copy_text(region: &Region, to: &File) -> io::Result<()> {
+    let naming = region.naming.try_lock().ok();
+    let held = naming.as_ref().and_then(|naming| naming.file.as_ref()?.checked().ok());
+    let Some(from) = held else {
+        let piece = whole(region);
+        return for_pages(&piece, |addr, bytes| to.write_all_at(bytes, addr - region.base));
+    };
+    // What is read ahead was a hole, and would be data.
+    code_memory::advise_random(region.start, region.len());
+    let end = region.text() + region.len();
+    let mut next = region.text();
+    while let Some(data) = code_memory::data_in(from, next..end)? {
+        code_memory::write_from(region.base + data.start, data.end - data.start, to, data.start)?;
+        next = data.end;
+    }
+    Ok(())
 }
 
 fn whole(region: &Region) -> Mapping {
@@ -106,11 +127,18 @@ fn refill(new: New, old: &Region, write: u64) -> io::Result<Parts> {
     let New { naming, file } = new;
     let (start, max_len, base, tables_len) = (old.start, old.max_len, old.base, old.tables_len);
     let filled = (|| {
-        let memory = file.try_clone()?;
+        let memory = file.clone();
         let file = RegionFile::create(
             file,
-            Place { text: old.text(), text_len: old.len(), text_room: max_len, tables_len, spare: slides::spare(max_len) },
+            Place {
+                text: old.text(),
+                text_len: old.len(),
+                text_room: max_len,
+                tables_len,
+                spare: slides::spare(max_len),
+            },
         )?;
+        code_memory::provide(&memory, old.text(), old.len())?;
         copy_text(old, &memory)?;
         remap(old, write, &memory)?;
         Ok(file)

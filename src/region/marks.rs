@@ -24,6 +24,16 @@ impl Marks {
         Ok(Marks { memory: mem::Region::private(count * size_of::<AtomicU32>())?, count, newest: AtomicU32::new(0) })
     }
 
+    /// Whether they are enough for a region that can be so long.
+    pub fn fit(&self, len: u64) -> bool {
+        len.div_ceil(PIECE) <= self.count as u64
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
     fn pieces(&self, offset: u64, len: u64) -> &[AtomicU32] {
         // SAFETY: the memory is as long, zeroed, aligned to pages, and lives as long as this; any value is a valid atomic.
         let all = unsafe { std::slice::from_raw_parts(self.memory.start().as_ptr().cast::<AtomicU32>(), self.count) };

@@ -9,6 +9,7 @@ mod adopt;
 mod create;
 mod files;
 mod fork;
+mod lost;
 mod marks;
 mod slides;
 
@@ -16,7 +17,8 @@ use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::sink::region_file::RegionFile;
@@ -29,6 +31,7 @@ use crate::sys::mem::page_size;
 use crate::sys::sync::outside::{Mutex, MutexGuard, PoisonError};
 use crate::sys::thread::{self, quietly};
 pub use create::{CodeRegion, RegionOptions};
+use lost::Lost;
 use marks::Marks;
 
 /// How many regions there may be at a time.
@@ -36,6 +39,9 @@ pub const MOST: usize = 256;
 
 /// How many generations may wait for the writer to see to them.
 const PENDING_MOST: usize = 256;
+
+/// Live code is counted for each so many bytes: what a host is likely to give back.
+const PART: u64 = 64 << 10;
 
 /// No switch is pending.
 const NEVER: u64 = u64::MAX;
@@ -61,6 +67,8 @@ pub struct Regions {
 #[derive(Debug, Default)]
 struct Settings {
     dir: PathBuf,
+    /// The directory of the last region.
+    last_dir: Option<Arc<Dir>>,
     mode: u32,
     /// The file of the next region has this number at least.
     next_number: u32,
@@ -69,8 +77,11 @@ struct Settings {
     files: files::Files,
     /// Regions that are none any more, which are not freed: a call that races with their end may still look at them.
     ended: Vec<&'static Region>,
+    /// Marks of such regions, whose address space others take over. Whoever still looks at them finds marks that are not meant for
+    /// him, which costs a generation at most.
+    spare_marks: Vec<Arc<Marks>>,
     /// Ranges that are not looked at again.
-    refused: Vec<(u64, u64)>,
+    refused: VecDeque<(u64, u64)>,
 }
 
 /// How the memory of a region is mapped.
@@ -99,13 +110,16 @@ pub struct Region {
     pub base: u64,
     pub tables_len: u64,
     pub kind: Kind,
-    marks: Marks,
+    marks: Arc<Marks>,
     /// Counts what `marks` are compared with.
     generation: AtomicU32,
     /// Code has been registered since the file got its last name, where that may have to be another one soon.
     is_in_use: AtomicBool,
-    /// Callers' count of live code, where the host may unmap it.
-    live: AtomicI64,
+    /// Callers' counts of live code, where the host may unmap it: of what begins in each `PART` bytes.
+    live: Vec<AtomicI32>,
+    lost: Lost,
+    /// The writer has not seen it yet.
+    pub is_new: AtomicBool,
     /// The host may have unmapped it meanwhile.
     is_suspect: AtomicBool,
     /// Since when it is known that it has; else `NEVER`. What was registered before is still written.
@@ -125,10 +139,10 @@ pub struct Region {
 #[derive(Debug)]
 pub struct Naming {
     /// None if the file has no name.
-    pub dir: Option<Dir>,
+    pub dir: Option<Arc<Dir>>,
     pub path: PathBuf,
     /// A descriptor for mappings.
-    file: Option<Held>,
+    file: Option<Arc<Held>>,
     /// What all its names begin with.
     stem: String,
     generation: u32,
@@ -164,6 +178,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Runs what takes a lock on a thread of the host, which is not to be cancelled then, nor to be stopped by a signal, as for
+/// garbage collection: others would wait for the lock.
+fn undisturbed<T>(body: impl FnOnce() -> T) -> T {
+    thread::uncancelled(|| quietly(body))
+}
+
 impl Regions {
     /// Whether a registration has to be looked at.
     #[inline(always)]
@@ -178,11 +198,15 @@ impl Regions {
             (settings.dir, settings.mode) = (dir, mode);
             settings.refused.clear();
         }
+        // Code that was registered in regions while this sink did not run belongs in their files now.
+        self.all().for_each(|region| region.is_new.store(true, Ordering::Relaxed));
         self.adopting.store(adopting, Ordering::Relaxed);
         self.watch();
     }
 
     fn watch(&self) {
+        // The writer ends some while others are made.
+        let _settings = lock(&self.settings);
         let any = self.all().next().is_some() || self.adopting.load(Ordering::Relaxed);
         self.watching.store(any, Ordering::Release);
     }
@@ -201,7 +225,9 @@ impl Regions {
 
     /// The region that code lies in that was registered at a time, for the writer.
     pub fn find_at(&self, addr: u64, size: u64, time: u64) -> Option<&'static Region> {
-        let held = self.all().filter(|region| region.spans(addr, size) && region.gone() > time);
+        let held = self
+            .all()
+            .filter(|region| region.spans(addr, size) && region.gone() > time && !region.lost.any(addr, addr + size));
         held.min_by_key(|region| region.gone()).filter(|region| !region.is_unwell.load(Ordering::Relaxed))
     }
 
@@ -233,13 +259,21 @@ impl Regions {
 
     /// Whether something of a range belongs to a region.
     fn overlap(&self, start: u64, end: u64) -> bool {
-        let overlaps = |region: &Region| region.start < end && start < region.start + region.max_len;
+        let overlaps = |region: &Region| {
+            let (from, to) = (start.max(region.start), end.min(region.start + region.max_len));
+            from < to && !region.lost.all(from, to)
+        };
         self.all().any(|region| overlaps(region) && region.gone() == NEVER)
+    }
+
+    /// Whether there are as many as there may be.
+    fn is_full(&self) -> bool {
+        self.places.iter().all(|place| !place.load(Ordering::Relaxed).is_null())
     }
 
     /// Makes a region known. It cannot be taken back, only ended.
     fn publish(&self, region: Region) -> Result<&'static Region> {
-        if self.places.iter().all(|place| !place.load(Ordering::Relaxed).is_null()) {
+        if self.is_full() {
             return Err(Error::NoMemory);
         }
         let has_file = !region.is_unwell.load(Ordering::Relaxed);
@@ -265,14 +299,33 @@ impl Regions {
             let _ = place.compare_exchange(old, std::ptr::null_mut(), Ordering::AcqRel, Ordering::Relaxed);
         }
         region.marks.clear();
-        lock(&self.settings).ended.push(region);
+        {
+            let mut settings = lock(&self.settings);
+            settings.ended.push(region);
+            settings.spare_marks.push(region.marks.clone());
+        }
         self.watch();
     }
 
-    /// Whether any of a region still is a mapping of its file. Else it is none any more.
+    /// Marks for a region that can be so long.
+    fn marks_for(&self, len: u64) -> Result<Arc<Marks>> {
+        let mut settings = lock(&self.settings);
+        let spare = &mut settings.spare_marks;
+        let fit = spare.iter().enumerate().filter(|(_, marks)| marks.fit(len)).min_by_key(|(_, marks)| marks.len());
+        match fit.map(|(number, _)| number) {
+            Some(number) => Ok(spare.swap_remove(number)),
+            None => Ok(Arc::new(Marks::new(len).map_err(|_| Error::NoMemory)?)),
+        }
+    }
+
+    /// Whether any of a region still is a mapping of its file. Else it is none any more; and what is not is lost.
     fn check(&self, status: &Status, region: &Region, maps: &[Mapping]) -> bool {
         // Without a file nothing can tell.
-        let is_mapped = lock(&region.naming).file.is_none() || !region.mapped_in(maps).is_empty();
+        let is_mapped = lock(&region.naming).file.is_none() || {
+            let mapped = region.mapped_in(maps);
+            let parts = mapped.iter().map(|mapping| (mapping.start, mapping.end));
+            !mapped.is_empty() && region.lost.add(region.start, region.end(), parts)
+        };
         if !is_mapped {
             // What is registered from now on is stamped later. Another thread may have been faster.
             let now = status.clock.now();
@@ -303,10 +356,8 @@ impl Regions {
     #[cold]
     #[inline(never)]
     fn before_doubtful_code(&self, status: &Status, addr: u64, size: u64, known: Option<&'static Region>) {
-        let region = match known.filter(|region| region.is_there(self, status)) {
-            None if self.adopting.load(Ordering::Relaxed) => {
-                thread::uncancelled(|| quietly(|| self.adopt_around(status, addr, size)))
-            }
+        let region = match known.filter(|region| region.is_there(self, status) && region.holds(addr, size)) {
+            None if self.adopting.load(Ordering::Relaxed) => undisturbed(|| self.adopt_around(status, addr, size)),
             region => region,
         };
         if let Some(region) = region {
@@ -318,7 +369,8 @@ impl Regions {
     #[inline(never)]
     pub fn after_code(&self, status: &Status, addr: u64, size: u64) {
         let Some(region) = self.find(addr, size) else { return };
-        if matches!(region.kind, Kind::Private { .. }) && region.live.fetch_sub(1, Ordering::Relaxed) <= 1 {
+        let live = region.live(addr).map(|live| live.fetch_sub(1, Ordering::Relaxed));
+        if live.is_some_and(|before| before <= 1) {
             region.is_suspect.store(true, Ordering::Relaxed);
         }
         region.mark_dead(status, addr, size);
@@ -350,7 +402,12 @@ impl Region {
     }
 
     fn holds(&self, addr: u64, size: u64) -> bool {
-        self.spans(addr, size) && self.gone() == NEVER
+        self.spans(addr, size) && self.gone() == NEVER && !self.lost.any(addr, addr + size)
+    }
+
+    /// The count of live code that code at an address is one of.
+    fn live(&self, addr: u64) -> Option<&AtomicI32> {
+        self.live.get(((addr - self.start) / PART) as usize)
     }
 
     fn gone(&self) -> u64 {
@@ -368,8 +425,8 @@ impl Region {
 
     /// Code is about to be registered.
     fn take(&self, status: &Status, addr: u64, size: u64) {
-        if matches!(self.kind, Kind::Private { .. }) {
-            self.live.fetch_add(1, Ordering::Relaxed);
+        if let Some(live) = self.live(addr) {
+            live.fetch_add(1, Ordering::Relaxed);
             if !self.is_in_use.load(Ordering::Relaxed) {
                 self.begin_to_use();
             }
@@ -384,8 +441,13 @@ impl Region {
         self.is_in_use.store(true, Ordering::Relaxed);
         // The file may have got another name since code was last registered, of which the host's `mprotect` tells for the code.
         if self.generation.load(Ordering::Relaxed) > 1 {
-            thread::uncancelled(|| self.announce_tables());
+            undisturbed(|| self.announce_tables());
         }
+    }
+
+    /// There is live code in it that was not registered in it.
+    pub fn count_live(&self, addr: u64) {
+        self.live(addr).map(|live| live.fetch_add(1, Ordering::Relaxed));
     }
 
     fn mark_dead(&self, status: &Status, addr: u64, size: u64) {
@@ -402,8 +464,17 @@ impl Region {
 
     /// Whether the host has left the memory as it was, as far as there is doubt.
     fn is_there(&self, regions: &Regions, status: &Status) -> bool {
-        let maps = || maps::within(self.start, self.end()).unwrap_or_default();
-        !self.is_suspect.swap(false, Ordering::Relaxed) || thread::uncancelled(|| regions.check(status, self, &maps()))
+        if !self.is_suspect.swap(false, Ordering::Relaxed) {
+            return true;
+        }
+        undisturbed(|| match maps::within(self.start, self.end()) {
+            Ok(maps) => regions.check(status, self, &maps),
+            Err(_) => {
+                // There is no descriptor left, perhaps.
+                self.is_suspect.store(true, Ordering::Relaxed);
+                true
+            }
+        })
     }
 
     /// What of it is still a mapping of its file, as far as it has got one.
@@ -440,14 +511,11 @@ impl Region {
             status.counters.region_late.add(1);
             return;
         }
-        thread::uncancelled(|| {
+        undisturbed(|| {
             self.rename(status, now);
-            match (self.kind, code) {
-                (Kind::Private { never_flips: true, .. }, Some((addr, size))) => {
-                    self.announce_tables();
-                    self.announce(addr, size);
-                }
-                _ => {}
+            if let (Kind::Private { never_flips: true, .. }, Some((addr, size))) = (self.kind, code) {
+                self.announce_tables();
+                self.announce(addr, size);
             }
         });
     }
@@ -456,7 +524,7 @@ impl Region {
     /// reckons from where the lowest one begins (linux tools/perf/util/unwind-libunwind-local.c, `read_unwind_spec_eh_frame`).
     fn announce_tables(&self) {
         let naming = lock(&self.naming);
-        if let Some(Ok(file)) = naming.file.as_ref().map(Held::checked) {
+        if let Some(Ok(file)) = naming.file.as_ref().map(|file| file.checked()) {
             // SAFETY: the range is this region's; it shows the same part of the same file already, which nobody reads there.
             let _ = unsafe { code_memory::map_over(self.base, self.tables_len, READ_EXEC, Sharing::Private, file, 0) };
         }
@@ -500,7 +568,7 @@ impl Region {
         naming.generation = generation;
         naming.path.set_file_name(&fresh);
         let mut begin = 0;
-        if let (Kind::TwoViews { .. }, Some(Ok(file))) = (self.kind, naming.file.as_ref().map(Held::checked)) {
+        if let (Kind::TwoViews { .. }, Some(Ok(file))) = (self.kind, naming.file.as_ref().map(|file| file.checked())) {
             begin = if slides::is_slid(&naming.path) { slides::begin_of(generation, self.max_len) } else { 0 };
             let (end, page) = (self.text() + self.len(), page_size() as u64);
             // SAFETY: the range is this region's. Of what is used of it, all but the header page shows the same part of the same
@@ -560,7 +628,13 @@ struct Parts {
 }
 
 impl Region {
-    fn new(parts: Parts) -> Result<Region> {
+    fn new(parts: Parts, marks: Arc<Marks>) -> Result<Region> {
+        let mut live = Vec::new();
+        if let Kind::Private { .. } = parts.kind {
+            let count = parts.max_len.div_ceil(PART) as usize;
+            live.try_reserve_exact(count).map_err(|_| Error::NoMemory)?;
+            live.resize_with(count, AtomicI32::default);
+        }
         Ok(Region {
             start: parts.start,
             len: AtomicU64::new(parts.len),
@@ -568,10 +642,12 @@ impl Region {
             base: parts.base,
             tables_len: parts.tables_len,
             kind: parts.kind,
-            marks: Marks::new(parts.max_len).map_err(|_| Error::NoMemory)?,
+            marks,
             generation: AtomicU32::new(1),
             is_in_use: AtomicBool::new(false),
-            live: AtomicI64::new(0),
+            live,
+            lost: Lost::default(),
+            is_new: AtomicBool::new(true),
             is_suspect: AtomicBool::new(false),
             gone: AtomicU64::new(NEVER),
             is_unwell: AtomicBool::new(parts.file.is_none()),

@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr;
 
@@ -129,6 +130,42 @@ pub fn punch(file: &File, offset: u64, len: u64) -> io::Result<()> {
     allocate(file, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, offset, len)
 }
 
+/// The next part of a range of a file that is no hole.
+pub fn data_in(file: &File, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
+    let seek = |from: u64, what| {
+        // SAFETY: lseek takes a descriptor, which is open. Nobody writes where that stands.
+        let found = unsafe { libc::lseek(file.as_raw_fd(), from as libc::off_t, what) };
+        u64::try_from(found).map_err(|_| io::Error::last_os_error())
+    };
+    match seek(range.start, libc::SEEK_DATA) {
+        Ok(start) if start < range.end => Ok(Some(start..seek(start, libc::SEEK_HOLE)?.min(range.end))),
+        Ok(_) => Ok(None),
+        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Writes memory to a file. Where there is none that is an error, and no signal.
+pub fn write_from(addr: u64, len: u64, file: &File, offset: u64) -> io::Result<()> {
+    let mut done = 0;
+    while done < len {
+        let (from, to) = ((addr + done) as *const libc::c_void, (offset + done) as libc::off_t);
+        // SAFETY: pwrite takes a descriptor, which is open, and looks itself at whether it can read there.
+        let written = unsafe { libc::pwrite(file.as_raw_fd(), from, (len - done) as usize, to) };
+        match u64::try_from(written) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => done += count,
+            Err(_) => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
 fn allocate(file: &File, mode: i32, offset: u64, len: u64) -> io::Result<()> {
     loop {
         // SAFETY: fallocate takes a descriptor, which is open.
@@ -158,6 +195,12 @@ pub unsafe fn drop_pages(addr: u64, len: u64) -> io::Result<()> {
 pub fn advise_huge(addr: u64, len: u64) {
     // SAFETY: the advice changes no contents, wherever it points.
     unsafe { libc::madvise(addr as *mut _, len as usize, libc::MADV_HUGEPAGE) };
+}
+
+/// Asks that nothing be read ahead of what is touched.
+pub fn advise_random(addr: u64, len: u64) {
+    // SAFETY: as above.
+    unsafe { libc::madvise(addr as *mut _, len as usize, libc::MADV_RANDOM) };
 }
 
 /// `len` in whole pages.

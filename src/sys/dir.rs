@@ -25,6 +25,11 @@ impl Dir {
         Dir::open(path.parent().unwrap_or(Path::new("/")))
     }
 
+    /// Whether both are the same one, and this is still open.
+    pub fn is(&self, other: &Dir) -> bool {
+        self.0.checked().is_ok() && self.0.identity().is(&other.0.identity())
+    }
+
     /// Whether it is still open: a host may have closed all descriptors.
     pub fn is_open(&self) -> bool {
         self.0.checked().is_ok()

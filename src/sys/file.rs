@@ -189,7 +189,16 @@ pub fn join(dir: &Dir, name: &OsStr) -> io::Result<File> {
 
 /// Opens a file that we wrote before, if it still is that file.
 pub fn reopen(dir: &Dir, name: &OsStr, expected: Identity) -> io::Result<File> {
-    let file = dir.open_file(name, APPEND | libc::O_NONBLOCK, 0)?;
+    reopen_with(dir, name, expected, APPEND)
+}
+
+/// The same for a file that is written to at any place.
+pub fn reopen_to_place(dir: &Dir, name: &OsStr, expected: Identity) -> io::Result<File> {
+    reopen_with(dir, name, expected, libc::O_RDWR)
+}
+
+fn reopen_with(dir: &Dir, name: &OsStr, expected: Identity, flags: libc::c_int) -> io::Result<File> {
+    let file = dir.open_file(name, flags | libc::O_NONBLOCK, 0)?;
     if !look_at(&file)?.is(&expected) {
         return Err(refuse(io::ErrorKind::NotFound, "has been replaced"));
     }

@@ -81,7 +81,7 @@ impl Ledger {
             counters.names_changed.add(1);
         }
         match event.kind {
-            Kind::Load => match self.region_of(event.addr, event.size, event.timestamp) {
+            Kind::Load => match self.region_of(event.addr, event.size, event.timestamp, groups) {
                 Some(region) => self.load_in_region(region, chunk, event),
                 None => self.load(chunk, event, groups),
             },
@@ -203,7 +203,7 @@ impl Ledger {
 
     /// The bytes of code that are not in its record: of stable code, found by the address at the record's end; else at the
     /// address where it runs.
-    fn read_code(&mut self, event: &Event, tail: &[u8], addr: u64, size: u64) -> Vec<u8> {
+    pub(super) fn read_code(&mut self, event: &Event, tail: &[u8], addr: u64, size: u64) -> Vec<u8> {
         let mut code = Vec::new();
         if code.try_reserve_exact(size as usize).is_ok() {
             code.resize(size as usize, 0);
@@ -224,7 +224,7 @@ impl Ledger {
     }
 
     fn move_code(&mut self, chunk: Chunk, event: &Event, groups: &mut Groups) {
-        if self.move_by_region(event, groups) {
+        if self.move_by_region(chunk, event, groups) {
             return;
         }
         let name = self.registry.name_of(event.id).map(Vec::from);
@@ -322,6 +322,7 @@ impl Ledger {
 
     /// Adds code to the registry, and to the map what follows from it.
     pub(super) fn insert(&mut self, id: u64, live: &Live, name: &[u8]) {
+        self.retire_in(true, live.addr, live.addr + live.size);
         let inserted = self.registry.insert(id, live, name, &mut self.overwritten);
         if inserted.was_refused {
             self.status.counters.dropped.add(1);

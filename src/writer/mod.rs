@@ -277,7 +277,7 @@ impl Writer {
         // Whoever publishes a record or sends something from now on sees the announcement; what came before is found here.
         self.collect();
         if !self.is_asked() && !self.sources.values().any(Source::has_unread) {
-            let again = self.ledger.sinks.again_in();
+            let again = self.ledger.sinks.again_in().into_iter().chain(self.ledger.regions.again_in()).min();
             if thread::first_has_ended() {
                 self.sleep_as_the_last(again);
             } else if let Some(time) = again {

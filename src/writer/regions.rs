@@ -1,10 +1,12 @@
 //! Code in regions: what the ledger does with it. Its names, lines and tables go to the file that the code lies in, and neither to
 //! the map nor to the jitdump.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use super::apply::{tail_len, Ledger, Notice};
 use super::groups::Groups;
@@ -13,6 +15,7 @@ use crate::config::Sinks;
 use crate::format::jitdump::{stand_in, LOAD_FIXED_SIZE};
 use crate::region::{Kind, Region, Switch};
 use crate::registry::{Live, Registry};
+use crate::sink::backlog::Again;
 use crate::sink::describe;
 use crate::sink::region_file::{Code, RegionFile};
 use crate::sys::sync::outside::PoisonError;
@@ -33,16 +36,54 @@ pub struct RegionCode {
     pub have_work: bool,
     /// What the end of the last generation cost.
     last_cost: u64,
+    /// When to try again what could not be.
+    again: Option<Instant>,
+}
+
+impl RegionCode {
+    /// How long it is until something that has failed is to be tried again.
+    pub fn again_in(&self) -> Option<Duration> {
+        self.again.map(|at| at.saturating_duration_since(Instant::now()))
+    }
 }
 
 impl Ledger {
     /// The region that code goes to that was registered at a time.
-    pub(super) fn region_of(&mut self, addr: u64, size: u64, time: u64) -> Option<&'static Region> {
+    pub(super) fn region_of(
+        &mut self,
+        addr: u64,
+        size: u64,
+        time: u64,
+        groups: &mut Groups,
+    ) -> Option<&'static Region> {
         if !self.alive || !self.status.regions.are_watching() || !self.status.sinks().has(Sinks::REGION) {
             return None;
         }
         self.end_gone(time);
-        self.status.regions.find_at(addr, size, time)
+        let region = self.status.regions.find_at(addr, size, time)?;
+        self.take_in(region, groups);
+        Some(region)
+    }
+
+    /// Code that was registered before its memory became a region is named by the region's file from now on: profilers look at
+    /// no other one there.
+    fn take_in(&mut self, region: &'static Region, groups: &mut Groups) {
+        if !region.is_new.load(Ordering::Relaxed) || !region.is_new.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        // Of another region that was there.
+        self.regions.registry.forget_dead_in(region.start, region.end());
+        for id in self.registry.live_in(region.start, region.end()) {
+            let is_inside =
+                |live: &Live| live.addr >= region.start && live.addr.saturating_add(live.size) <= region.end();
+            if !self.registry.get(id).is_some_and(|live| is_inside(&live)) {
+                continue;
+            }
+            if let Some((live, name, preface)) = self.take_out(id, false, groups) {
+                region.count_live(live.addr);
+                self.enter(region, id, 0, &live, &name, &preface, &[]);
+            }
+        }
     }
 
     /// Regions that the host had unmapped before some time, of which everything has been seen.
@@ -75,27 +116,30 @@ impl Ledger {
         let preface = body.get(..name_at.saturating_sub(LOAD_FIXED_SIZE)).unwrap_or_default();
         let (addr, size, index) = (event.addr, event.size, event.index);
         let live = Live { addr, size, reach: addr + size, index, stored: None, tables_len: event.tables_len };
-        let code = if event.flags & flag::HAS_CODE != 0 { &body[head_len..] } else { &[] };
-        self.enter(region, event.id, event.timestamp, &live, &body[name_at..head_len - 1], preface, code);
-        if event.flags & flag::STABLE != 0 {
-            self.notify(Notice::Read(event.id));
+        let code = self.code_for(region, event, &body[head_len..], size);
+        self.enter(region, event.id, event.timestamp, &live, &body[name_at..head_len - 1], preface, &code);
+    }
+
+    /// The bytes of code that a region's file does not have by itself.
+    fn code_for<'b>(&mut self, region: &Region, event: &Event, tail: &'b [u8], size: u64) -> Cow<'b, [u8]> {
+        let has_code = event.flags & flag::HAS_CODE != 0;
+        match region.kind {
+            Kind::Private { .. } if has_code => Cow::Borrowed(tail),
+            Kind::Private { .. } => Cow::Owned(self.read_code(event, tail, event.addr, size)),
+            Kind::TwoViews { .. } => {
+                if event.flags & flag::STABLE != 0 {
+                    self.notify(Notice::Read(event.id));
+                }
+                Cow::Borrowed(&[])
+            }
         }
     }
 
-    /// Code moves out of a region, into one, or within one. False if no region has to do with it.
-    pub(super) fn move_by_region(&mut self, event: &Event, groups: &mut Groups) -> bool {
-        let is_in_region = self.regions.registry.is_live(event.id);
+    /// Ends a registration that goes on elsewhere: returns it, its name, and the records before its LOAD.
+    fn take_out(&mut self, id: u64, is_in_region: bool, groups: &mut Groups) -> Option<(Live, Vec<u8>, Vec<u8>)> {
         let from = if is_in_region { &mut self.regions.registry } else { &mut self.registry };
-        let Some(size) = from.size_of(event.id) else { return false };
-        let to = self.region_of(event.addr, size, event.timestamp);
-        if to.is_none() && !is_in_region {
-            return false;
-        }
-        let from = if is_in_region { &mut self.regions.registry } else { &mut self.registry };
-        let (name, mut preface) =
-            (from.name_of(event.id).unwrap_or_default().to_vec(), from.preface_of(event.id).to_vec());
-        let Some(mut live) = from.remove(event.id) else { return false };
-        self.status.counters.moved.add(1);
+        let (name, mut preface) = (from.name_of(id).unwrap_or_default().to_vec(), from.preface_of(id).to_vec());
+        let mut live = from.remove(id)?;
         if let Some(group) = live.stored.take().and_then(|stored| self.sinks.read_back(groups, stored)) {
             preface = group;
             preface.truncate(preface.len().saturating_sub(LOAD_FIXED_SIZE + name.len() + 1));
@@ -103,20 +147,54 @@ impl Ledger {
         if stand_in::len(&preface) > 0 {
             live.tables_len = stand_in::remove(&mut preface).map_or(0, |len| len as u32);
         }
+        Some((live, name, preface))
+    }
+
+    /// Code moves out of a region, into one, or within one. False if no region has to do with it.
+    pub(super) fn move_by_region(&mut self, chunk: Chunk, event: &Event, groups: &mut Groups) -> bool {
+        let is_in_region = self.regions.registry.is_live(event.id);
+        let from = if is_in_region { &mut self.regions.registry } else { &mut self.registry };
+        let Some(size) = from.size_of(event.id) else { return false };
+        let to = self.region_of(event.addr, size, event.timestamp, groups);
+        if to.is_none() && !is_in_region {
+            return false;
+        }
+        // Its memory may have become a region just now.
+        let is_in_region = is_in_region || self.regions.registry.is_live(event.id);
+        let Some((mut live, name, preface)) = self.take_out(event.id, is_in_region, groups) else { return false };
+        self.status.counters.moved.add(1);
         (live.addr, live.index, live.reach) = (event.addr, event.index, event.addr + live.size);
         match to {
-            Some(region) => self.enter(region, event.id, event.timestamp, &live, &name, &preface, &[]),
+            Some(region) => {
+                // SAFETY: the chunk is not recycled yet.
+                let body = unsafe { chunk.body(event) };
+                let code = self.code_for(region, event, body, live.size);
+                self.enter(region, event.id, event.timestamp, &live, &name, &preface, &code);
+            }
             None => {
                 self.insert(event.id, &live, &name);
                 self.registry.keep_preface(event.id, &preface);
                 self.sinks.write_groups(groups);
                 self.write_one(event.id, event.timestamp);
+                if event.flags & flag::STABLE != 0 {
+                    self.notify(Notice::Read(event.id));
+                }
             }
         }
-        if event.flags & flag::STABLE != 0 {
-            self.notify(Notice::Read(event.id));
-        }
         true
+    }
+
+    /// Ends what live code of the other registry, in regions or not, lies where code begins to live.
+    pub(super) fn retire_in(&mut self, in_regions: bool, start: u64, end: u64) {
+        let registry = if in_regions { &mut self.regions.registry } else { &mut self.registry };
+        if registry.live_count() == 0 || !registry.is_known_in(start, end) {
+            return;
+        }
+        for id in registry.live_in(start, end) {
+            self.remove(id);
+            self.status.counters.overwritten.add(1);
+            self.notify(Notice::Retired(id));
+        }
     }
 
     /// Code begins to live in a region.
@@ -145,6 +223,7 @@ impl Ledger {
                 }
             }
         }
+        self.retire_in(false, live.addr, live.addr + live.size);
         let mut overwritten = std::mem::take(&mut self.overwritten);
         let inserted = self.regions.registry.insert(id, live, name, &mut overwritten);
         for old in overwritten.drain(..) {
@@ -175,8 +254,11 @@ impl Ledger {
         for id in code.live_by_place().into_iter().flatten() {
             let (Some(live), Some(name)) = (code.get(id), code.name_of(id)) else { continue };
             let preface = code.preface_of(id);
-            match self.region_of(live.addr, live.size, time) {
-                Some(region) => self.enter(region, id, time, &live, name, preface, &[]),
+            match self.region_of(live.addr, live.size, time, &mut Groups::default()) {
+                Some(region) => {
+                    region.count_live(live.addr);
+                    self.enter(region, id, time, &live, name, preface, &[]);
+                }
                 None => {
                     self.registry.insert(id, &live, name, &mut Vec::new());
                     self.registry.keep_preface(id, preface);
@@ -247,8 +329,13 @@ impl Ledger {
         }
         let status = self.status.clone();
         let (mut have_work, mut left_out) = (false, 0);
+        self.regions.again = None;
+        let mut are_well = true;
         self.end_gone(until);
         for region in status.regions.all() {
+            if status.sinks().has(Sinks::REGION) && !region.is_unwell.load(Ordering::Relaxed) {
+                self.take_in(region, &mut Groups::default());
+            }
             while let Some(switch) = region.next_switch(until) {
                 self.close_generation(region, &switch);
             }
@@ -257,20 +344,43 @@ impl Ledger {
             if file.is_wasteful() {
                 self.write_anew(region, file, file.begin());
             }
-            let result = status.gate.pass(|| file.write(now));
-            status.counters.region_bytes.add(file.take_written());
-            have_work |= file.has_work();
             let left = file.left_out();
             left_out += left.names + left.tables + left.lines;
-            let was_unwell = region.is_unwell.swap(result.is_err(), Ordering::Relaxed);
-            match result {
-                Err(error) if !was_unwell => {
-                    status.counters.write_errors.add(1);
-                    let path = region.naming.lock().unwrap_or_else(PoisonError::into_inner).path.clone();
-                    status.last_error.set(describe("write", &path, &error));
+            let waits = !now && file.again.as_ref().is_some_and(|again| !again.is_due());
+            if !waits {
+                let result = status.gate.pass(|| match file.write(now) {
+                    Err(error) if error.kind() == file::CLOSED => region.reopen(file).and_then(|()| file.write(now)),
+                    result => result,
+                });
+                status.counters.region_bytes.add(file.take_written());
+                let was_unwell = region.is_unwell.swap(result.is_err(), Ordering::Relaxed);
+                match &result {
+                    Err(error) if !was_unwell => {
+                        status.counters.write_errors.add(1);
+                        let path = region.naming.lock().unwrap_or_else(PoisonError::into_inner).path.clone();
+                        status.last_error.set(describe("write", &path, error));
+                    }
+                    // What was registered meanwhile is elsewhere.
+                    Ok(()) if was_unwell => {
+                        region.is_new.store(true, Ordering::Relaxed);
+                        have_work = true;
+                    }
+                    _ => {}
                 }
-                _ => {}
+                file.again = result.is_err().then(|| Again::after(file.again.as_ref()));
             }
+            match &file.again {
+                None => have_work |= file.has_work(),
+                Some(again) => {
+                    are_well = false;
+                    let at = Instant::now() + again.remaining();
+                    self.regions.again = Some(self.regions.again.map_or(at, |other| other.min(at)));
+                }
+            }
+        }
+        match are_well {
+            true => status.sink_goes_on(Sinks::REGION),
+            false => status.sink_stalled(Sinks::REGION),
         }
         self.regions.have_work = have_work;
         status.counters.region_left_out.set(left_out);

@@ -21,7 +21,9 @@ pub fn hottest(truth: &Truth, samples: &[Sample]) -> Option<(String, BTreeMap<u6
         *offsets.entry(name).or_default().entry(sample.ip - code.addr).or_default() += 1;
     }
     let hottest = offsets.into_iter().max_by_key(|(name, offsets)| (offsets.values().sum::<usize>(), *name));
-    hottest.filter(|(_, offsets)| offsets.values().sum::<usize>() >= ENOUGH).map(|(name, offsets)| (name.to_string(), offsets))
+    hottest
+        .filter(|(_, offsets)| offsets.values().sum::<usize>() >= ENOUGH)
+        .map(|(name, offsets)| (name.to_string(), offsets))
 }
 
 /// Samples by offset, from all of the functions in the output: code that was moved is there once a place.

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 use crate::sys::file::Held;
 
@@ -14,7 +15,7 @@ type Hook = Box<dyn FnMut(&File, u64, &[u8]) -> io::Result<()> + Send>;
 
 /// An open file.
 pub struct Disk {
-    file: Held,
+    pub(super) file: Arc<Held>,
     /// Bytes that were written, since somebody has asked.
     pub written: u64,
     /// Told of each write before it happens, which fails if this does.
@@ -29,10 +30,10 @@ impl std::fmt::Debug for Disk {
 }
 
 impl Disk {
-    pub fn new(file: File) -> io::Result<Disk> {
+    pub fn new(file: Arc<Held>) -> io::Result<Disk> {
         crate::sys::file::allow_any_place(&file)?;
         Ok(Disk {
-            file: Held::new(file)?,
+            file,
             written: 0,
             #[cfg(test)]
             before_write: None,
@@ -66,7 +67,7 @@ impl Disk {
         let mut done = 0;
         while done < len {
             let piece = &mut buffer[..(len - done).min(COPY as u64) as usize];
-            from.map_or(&*self.file, Disk::file).read_exact_at(piece, from_at + done)?;
+            from.map_or(&**self.file, Disk::file).read_exact_at(piece, from_at + done)?;
             self.write(to_at + done, piece)?;
             done += piece.len() as u64;
         }

@@ -3,11 +3,13 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::disk::Disk;
 use super::part::Part;
 use super::{RegionFile, PAGE};
 use crate::format::elf::header::{Image, HEADER_SIZE};
+use crate::sys::file::{self, Held};
 
 /// Code that is not further apart is copied together.
 const GAP: u64 = 4096;
@@ -18,7 +20,7 @@ impl RegionFile {
     /// at an offset in the text are still those of the code.
     pub fn snapshot(&self, to: File, has_bytes: impl Fn(u64) -> bool, build_id: Option<[u8; 20]>) -> io::Result<()> {
         self.disk.check()?;
-        let mut to = Disk::new(to)?;
+        let mut to = Disk::new(Arc::new(Held::new(to)?))?;
         let text = self.text();
         to.file().set_len(text.end)?;
         self.code_ranges(has_bytes, |range| {
@@ -43,6 +45,27 @@ impl RegionFile {
             build_id,
         };
         to.write(0, &image.header_page())
+    }
+
+    /// Gives the room back that the text has beside code, when no memory shows it any more.
+    pub fn give_text_back(&self) {
+        let mut begin = self.text().start;
+        let punch = |begin: u64, end: u64| {
+            if begin < end && self.disk.check().is_ok() {
+                file::punch(self.disk.file(), begin, end - begin);
+            }
+        };
+        let code = self.code_ranges(
+            |_| true,
+            |range| {
+                punch(begin, range.start);
+                begin = begin.max(range.end);
+                Ok(())
+            },
+        );
+        if code.is_ok() {
+            punch(begin, self.text().end);
+        }
     }
 
     /// The parts of the file in which code is known that has its bytes there.

@@ -19,9 +19,9 @@ mod table;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::format::elf::debug::{self, Addresses};
@@ -30,6 +30,8 @@ use crate::format::elf::header::{Image, HEADER_SIZE};
 use crate::format::elf::{search, symbol, SYMBOL_SIZE};
 use crate::format::jitdump::raw::{RawRecord, RawRecords};
 use crate::format::jitdump::{id, stand_in};
+use crate::sink::backlog::Again;
+use crate::sys::file::Held;
 
 use disk::Disk;
 use part::{Part, Parts, Space};
@@ -113,6 +115,8 @@ pub struct RegionFile {
     begin: u64,
     build_id: Option<[u8; 20]>,
     left_out: LeftOut,
+    /// It could not be written.
+    pub again: Option<Again>,
 }
 
 impl RegionFile {
@@ -124,7 +128,7 @@ impl RegionFile {
     }
 
     /// Makes of an empty file one of a region that has no code yet. It is not to be written to by anybody else, but for the text.
-    pub fn create(file: File, place: Place) -> io::Result<RegionFile> {
+    pub fn create(file: Arc<Held>, place: Place) -> io::Result<RegionFile> {
         let (eh_frame, slots) = split(place.tables_len, place.spare).ok_or(io::ErrorKind::InvalidInput)?;
         let text_end =
             place.text.checked_add(place.text_room.max(place.text_len)).and_then(|end| end.checked_add(PAGE - 1));
@@ -148,6 +152,7 @@ impl RegionFile {
             begin: 0,
             build_id: None,
             left_out: LeftOut::default(),
+            again: None,
         };
         file.publish()?;
         Ok(file)
@@ -282,6 +287,13 @@ impl RegionFile {
         self.is_reset = false;
         self.table.count(&mut self.disk)?;
         self.space.give_back(&self.disk, READING);
+        Ok(())
+    }
+
+    /// The same file, opened again, because somebody has closed it.
+    pub fn reopen(&mut self, file: Arc<Held>) -> io::Result<()> {
+        let disk = Disk::new(file)?;
+        (self.disk.file, self.again) = (disk.file, None);
         Ok(())
     }
 

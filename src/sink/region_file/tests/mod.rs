@@ -6,7 +6,7 @@ mod seen;
 mod tools;
 
 use std::collections::BTreeMap;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 
 use object::read::elf::ElfFile64;
@@ -126,7 +126,7 @@ impl Region {
     fn with_file(file: File, text_len: u64) -> Region {
         let tables_len = RegionFile::tables_room(text_len) + SPARE;
         let place = Place { text: tables_len, text_len, text_room: 2 * text_len, tables_len, spare: SPARE };
-        Region { file: RegionFile::create(file, place).unwrap(), truth: BTreeMap::new() }
+        Region { file: RegionFile::create(Arc::new(Held::new(file).unwrap()), place).unwrap(), truth: BTreeMap::new() }
     }
 
     fn add(&mut self, offset: u64, truth: Truth) {
@@ -280,7 +280,7 @@ fn full_tables_leave_names_and_lines() {
     // The least room: 2046 rows, which come before 64 KiB of FDEs do with code that has nothing to say.
     let tables_len = RegionFile::tables_room(4096);
     let place = Place { text: tables_len, text_len: 1 << 20, text_room: 1 << 20, tables_len, spare: 0 };
-    region.file = RegionFile::create(unnamed(), place).unwrap();
+    region.file = RegionFile::create(Arc::new(Held::new(unnamed()).unwrap()), place).unwrap();
     for number in 0..4000 {
         region.add(number * 100, Truth::new(5 * number + 1, 90));
     }
@@ -300,7 +300,7 @@ fn unwind_tables_end_where_the_search_tables_begin() {
     let mut region = Region::new(1 << 20);
     let tables_len = RegionFile::tables_room(4096);
     let place = Place { text: tables_len, text_len: 1 << 20, text_room: 1 << 20, tables_len, spare: 0 };
-    region.file = RegionFile::create(unnamed(), place).unwrap();
+    region.file = RegionFile::create(Arc::new(Held::new(unnamed()).unwrap()), place).unwrap();
     let frame = cfi::encode(Arch::X86_64, &Unwind::FramePointer(FramePointer::default()), BASE, 90).unwrap().unwrap();
     for number in 0..4000 {
         let preface = preface(BASE + 100 * number, 90, "f", &[], Some(&frame));

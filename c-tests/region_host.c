@@ -1,0 +1,541 @@
+/*
+ * What code regions may never do to the program that has them: change bytes that it executes, end it by a signal, keep it waiting,
+ * or take its descriptors. What each call refuses is in region_calls.c.
+ *
+ * Usage: region_host DIR [PART]: all parts, or `full` for a directory on a file system in memory of 2 MiB. x86-64 only.
+ */
+#define _GNU_SOURCE
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+
+#include "testing.h"
+
+enum { PAGE = 4096, SIZE = 16 * PAGE, RWX = PROT_READ | PROT_WRITE | PROT_EXEC };
+
+/* mov eax, value; ret */
+enum { CODE_SIZE = 6 };
+
+static void put_code(unsigned char *at, uint32_t value) {
+  at[0] = 0xb8;
+  memcpy(at + 1, &value, sizeof value);
+  at[5] = 0xc3;
+}
+
+static uint32_t run_code(const void *at) {
+  return ((uint32_t(*)(void))(uintptr_t)at)();
+}
+
+static unsigned char *memory_of(size_t size, int protection) {
+  unsigned char *memory = mmap(NULL, size, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(memory != MAP_FAILED);
+  return memory;
+}
+
+static jitsym_id announce(jitsym *session, const void *at, const void *bytes, const char *name) {
+  jitsym_code code = test_code((uintptr_t)at, CODE_SIZE, name);
+  code.bytes = bytes;
+  jitsym_id id = 0;
+  CHECK_OK(jitsym_register(session, &code, &id));
+  return id;
+}
+
+static jitsym *open_regions(void) {
+  return test_open_flags(JITSYM_SINK_REGION, 0);
+}
+
+static jitsym_region create(jitsym *session, uint64_t size, uint32_t flags) {
+  jitsym_region_options options;
+  memset(&options, 0, sizeof options);
+  options.struct_size = sizeof options;
+  options.size = size;
+  options.flags = flags;
+  jitsym_region region;
+  memset(&region, 0, sizeof region);
+  region.struct_size = sizeof region;
+  CHECK_OK(jitsym_region_create(session, &options, &region));
+  return region;
+}
+
+/* ------------------------------------------------------------------------------------------------ bytes */
+
+/* The program has linked its code since it wrote the bytes that it registers: what runs stays what it is. */
+static void bytes_are_the_hosts(void) {
+  jitsym *session = open_regions();
+  for (int protection = 0; protection < 2; protection++) {
+    unsigned char *memory = memory_of(SIZE, RWX), unlinked[CODE_SIZE];
+    put_code(memory, 200);
+    put_code(memory + PAGE, 201);
+    CHECK(mprotect(memory, SIZE, protection ? RWX : PROT_READ | PROT_EXEC) == 0);
+    CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
+    put_code(unlinked, 0);
+    announce(session, memory, unlinked, "linked");
+    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK(run_code(memory) == 200 && run_code(memory + PAGE) == 201);
+  }
+  CHECK_OK(jitsym_close(session));
+}
+
+/* A forked child executes what its parent had, whatever that puts in its place, also if it never uses the library. */
+static void bytes_are_the_childs(void) {
+  jitsym *session = open_regions();
+  unsigned char *memory = memory_of(SIZE, RWX);
+  put_code(memory, 210);
+  CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
+  jitsym_region one = create(session, SIZE, JITSYM_REGION_ONE_VIEW);
+  unsigned char *view = one.write;
+  put_code(view, 211);
+  CHECK(mprotect(view, SIZE, PROT_READ | PROT_EXEC) == 0);
+  jitsym_id ids[] = {announce(session, memory, memory, "old"), announce(session, view, view, "old too")};
+  int go[2];
+  CHECK(pipe(go) == 0);
+  pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    char byte;
+    close(go[1]);
+    CHECK(read(go[0], &byte, 1) == 0);
+    CHECK(run_code(memory) == 210 && run_code(view) == 211);
+    _exit(0);
+  }
+  CHECK_OK(jitsym_unregister(session, ids[0]));
+  CHECK_OK(jitsym_unregister(session, ids[1]));
+  put_code(memory, 212);
+  CHECK(mprotect(view, SIZE, PROT_READ | PROT_WRITE) == 0);
+  put_code(view, 213);
+  CHECK(mprotect(view, SIZE, PROT_READ | PROT_EXEC) == 0);
+  announce(session, memory, memory, "new");
+  announce(session, view, view, "new too");
+  CHECK_OK(jitsym_flush(session, 60000));
+  close(go[0]);
+  close(go[1]);
+  test_wait_ok(child);
+  CHECK_OK(jitsym_close(session));
+}
+
+/* ------------------------------------------------------------------------------------------------ signals */
+
+/* Fills the disk that the files are on. */
+static void fill_disk(void) {
+  char path[TEST_PATH_MAX];
+  static const char zeros[4096];
+  snprintf(path, sizeof path, "%s/filler", test_dir);
+  int file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+  CHECK(file >= 0);
+  for (; write(file, zeros, sizeof zeros) > 0;) {
+  }
+  CHECK(errno == ENOSPC);
+  close(file);
+}
+
+/* Memory stays memory when the disk of its file is full. */
+static void full_disk(void) {
+  jitsym *session = open_regions();
+  unsigned char *memory = memory_of(SIZE, RWX);
+  put_code(memory, 220);
+  CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
+  unsigned char *one = create(session, SIZE, JITSYM_REGION_ONE_VIEW).write;
+  unsigned char *two = create(session, SIZE, 0).write;
+  CHECK(test_stats(session).regions == 3);
+  fill_disk();
+  for (int i = 0; i < SIZE; i += PAGE) {
+    CHECK(one[i] == 0 && two[i] == 0 && (i == 0 || memory[i] == 0));
+    put_code(memory + i, 221);
+    put_code(one + i, 222);
+    put_code(two + i, 223);
+    CHECK(run_code(memory + i) == 221);
+  }
+  CHECK_OK(jitsym_close(session));
+}
+
+/* A child of a process whose files may not grow is none of the library's business. */
+static void limited_forks(void) {
+  jitsym *session = open_regions();
+  jitsym_region region = create(session, SIZE, 0);
+  put_code(region.write, 230);
+  struct rlimit limit = {PAGE, RLIM_INFINITY};
+  CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+  pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    CHECK(run_code(region.exec) == 230);
+    _exit(0);
+  }
+  test_wait_ok(child);
+  limit.rlim_cur = RLIM_INFINITY;
+  CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+  CHECK_OK(jitsym_close(session));
+}
+
+/* ------------------------------------------------------------------------------------------------ what the files say */
+
+/* How often bytes are in the file of the last region. */
+static int in_file(jitsym *session, const void *bytes, size_t size) {
+  char path[TEST_PATH_MAX];
+  CHECK_OK(jitsym_path(session, JITSYM_SINK_REGION, path, sizeof path));
+  size_t length;
+  unsigned char *content = file_read(path, &length);
+  int count = 0;
+  for (size_t i = 0; i + size <= length; i++) {
+    count += memcmp(content + i, bytes, size) == 0;
+  }
+  free(content);
+  return count;
+}
+
+/* Code that was registered before its memory became a region: profilers look for its name in the region's file alone. */
+static void known_before(void) {
+  jitsym *session = test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_JITDUMP | JITSYM_SINK_REGION, 0);
+  unsigned char *memory = memory_of(SIZE, RWX);
+  put_code(memory, 1);
+  jitsym_id id = announce(session, memory, memory, "known before");
+  announce(session, memory + PAGE, memory, "overwritten at once");
+  CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
+  announce(session, memory + PAGE, memory, "its heir");
+  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK(in_file(session, "known before", 13) == 1 && in_file(session, "its heir", 9) == 1);
+  CHECK(test_stats(session).live == 2);
+  CHECK_OK(jitsym_unregister(session, id));
+  CHECK(test_stats(session).live == 1);
+  CHECK_OK(jitsym_close(session));
+}
+
+/* The bytes of code in memory that is not the file itself, however they are registered. */
+static void bytes_are_in_the_file(void) {
+  jitsym *session = open_regions();
+  unsigned char *memory = create(session, SIZE, JITSYM_REGION_ONE_VIEW).write;
+  for (int i = 0; i < 5; i++) {
+    put_code(memory + i * PAGE, 0x12345000 + i);
+  }
+  announce(session, memory, memory, "plain");
+  announce(session, memory + PAGE, NULL, "found at its address");
+  announce(session, memory + 2 * PAGE, memory + 2 * PAGE, "a name that is cl\x01""eaned");
+  jitsym_code code = test_code((uintptr_t)memory + 3 * PAGE, CODE_SIZE, "stable");
+  code.bytes = memory + 3 * PAGE;
+  code.flags = JITSYM_CODE_STABLE;
+  CHECK_OK(jitsym_register(session, &code, NULL));
+  unsigned char elsewhere[CODE_SIZE];
+  put_code(elsewhere, 0x12345004);
+  jitsym_move_target target = test_target((uintptr_t)memory + 4 * PAGE);
+  target.bytes = memory + 4 * PAGE;
+  CHECK_OK(jitsym_move(session, announce(session, elsewhere, elsewhere, "moved"), &target));
+  CHECK_OK(jitsym_flush(session, 60000));
+  for (int i = 0; i < 5; i++) {
+    CHECK(in_file(session, memory + i * PAGE, CODE_SIZE) == 1);
+  }
+  CHECK_OK(jitsym_close(session));
+}
+
+/* ------------------------------------------------------------------------------------------------ descriptors */
+
+/* One for each region, and none that stays when it ends, here or in a child that has got regions of its own. */
+static void descriptors(void) {
+  enum { COUNT = 10 };
+  jitsym *session = open_regions();
+  CHECK_OK(jitsym_region_release(session, create(session, SIZE, 0).exec));
+  int before = test_files_in("/proc/self/fd");
+  void *all[2 * COUNT];
+  for (int i = 0; i < 2 * COUNT; i++) {
+    all[i] = create(session, SIZE, i % 2 ? JITSYM_REGION_ONE_VIEW : 0).exec;
+  }
+  CHECK(test_files_in("/proc/self/fd") <= before + 2 * COUNT);
+  pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK(test_stats(session).regions == 2 * COUNT);
+    CHECK(test_files_in("/proc/self/fd") <= before + 2 * COUNT + 2);
+    _exit(0);
+  }
+  test_wait_ok(child);
+  for (int i = 0; i < 2 * COUNT; i++) {
+    CHECK_OK(jitsym_region_release(session, all[i]));
+  }
+  CHECK(test_files_in("/proc/self/fd") == before);
+  CHECK_OK(jitsym_close(session));
+}
+
+/* Without any left, memory that is still a region is not taken for none. */
+static void no_descriptors(void) {
+  jitsym *session = open_regions();
+  unsigned char *memory = memory_of(SIZE, RWX);
+  CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
+  put_code(memory, 240);
+  CHECK_OK(jitsym_unregister(session, announce(session, memory, memory, "the only one")));
+  struct rlimit before, limit;
+  CHECK(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  limit = before;
+  limit.rlim_cur = 3;
+  CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+  announce(session, memory, memory, "the next one");
+  CHECK(setrlimit(RLIMIT_NOFILE, &before) == 0);
+  jitsym_stats stats = test_stats(session);
+  CHECK(stats.regions == 1 && stats.region_code == 2);
+  CHECK_OK(jitsym_close(session));
+}
+
+/* A host that closes all descriptors, as daemons do, and opens files of its own: the region goes on. */
+static void closed_descriptors(void) {
+  jitsym *session = open_regions();
+  jitsym_region region = create(session, SIZE, 0);
+  unsigned char *exec = region.exec;
+  put_code(region.write, 250);
+  announce(session, exec, exec, "before they are closed");
+  CHECK_OK(jitsym_flush(session, 60000));
+  for (int i = 3; i < 100; i++) {
+    close(i);
+  }
+  char path[TEST_PATH_MAX];
+  snprintf(path, sizeof path, "%s/of-the-host", test_dir);
+  file_write(path, "");
+  for (int i = 3; i < 100; i++) {
+    CHECK(open(path, O_RDWR | O_CLOEXEC) == i);
+  }
+  announce(session, exec + PAGE, exec, "after they were closed");
+  CHECK_OK(jitsym_flush(session, 60000));
+  announce(session, exec, exec, "a new generation");
+  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK(in_file(session, "after they were closed", 23) && in_file(session, "a new generation", 17));
+  jitsym_stats stats = test_stats(session);
+  CHECK(stats.sinks_failed == 0 && stats.region_code == 3 && stats.region_generations == 1);
+  file_check(path, "");
+  CHECK_OK(jitsym_close(session));
+}
+
+/* While the disk is full this is said; when there is room again all names are there. */
+static void full_disk_and_back(void) {
+  jitsym *session = test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_REGION, 0);
+  unsigned char *exec = create(session, SIZE * 16, 0).exec;
+  char path[TEST_PATH_MAX], name[64];
+  fill_disk();
+  for (int i = 0; i < 2000; i++) {
+    snprintf(name, sizeof name, "registered on a full disk %d", i);
+    announce(session, exec + i * 16, exec, name);
+    if (i == 1000) {
+      CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_flush(session, 60000));
+    }
+  }
+  CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_flush(session, 60000));
+  jitsym_stats stats = test_stats_now(session);
+  CHECK(stats.sinks_failed & JITSYM_SINK_REGION && stats.write_errors > 0 && stats.write_errors < 100);
+  snprintf(path, sizeof path, "%s/filler", test_dir);
+  CHECK(unlink(path) == 0);
+  jitsym_flush(session, 60000);
+  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK(test_stats(session).sinks_failed == 0);
+  CHECK(in_file(session, "registered on a full disk 0", 28) && in_file(session, "registered on a full disk 1999", 31));
+  CHECK_OK(jitsym_close(session));
+}
+
+/* Files of regions that have been released stay, with names and code, and take no room for the rest. */
+static void released_files(void) {
+  jitsym *session = open_regions();
+  struct test_path paths[3];
+  for (int i = 0; i < 3; i++) {
+    jitsym_region region = create(session, 32 << 20, 0);
+    put_code((unsigned char *)region.write + (16 << 20), 0x23456000);
+    jitsym_id id = announce(session, (unsigned char *)region.exec + (16 << 20), region.exec, "of a large region");
+    CHECK_OK(jitsym_unregister(session, id));
+    CHECK_OK(jitsym_path(session, JITSYM_SINK_REGION, paths[i].text, sizeof paths[i].text));
+    CHECK_OK(jitsym_region_release(session, region.exec));
+  }
+  /* They lie at one address: what lived in one is nothing to the next. */
+  jitsym_stats stats = test_stats(session);
+  CHECK(stats.region_code == 3 && stats.region_generations == 0 && stats.region_late == 0);
+  unsigned char code[CODE_SIZE];
+  put_code(code, 0x23456000);
+  for (int i = 0; i < 3; i++) {
+    struct stat stat;
+    CHECK(lstat(paths[i].text, &stat) == 0 && stat.st_blocks < 2048);
+    int file = open(paths[i].text, O_RDONLY | O_CLOEXEC);
+    unsigned char *content = mmap(NULL, (size_t)stat.st_size, PROT_READ, MAP_PRIVATE, file, 0);
+    CHECK(content != MAP_FAILED && memmem(content, (size_t)stat.st_size, code, CODE_SIZE) != NULL);
+    CHECK(memmem(content, (size_t)stat.st_size, "of a large region", 18) != NULL);
+    munmap(content, (size_t)stat.st_size);
+    close(file);
+  }
+  CHECK_OK(jitsym_close(session));
+}
+
+/* The program gives part of a region back, takes other memory there, and goes on in the rest. */
+static void partly_unmapped(void) {
+  enum { HALF = 1 << 16 };
+  jitsym *session = test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_REGION, 0);
+  for (int adopted = 0; adopted < 2; adopted++) {
+    unsigned char *memory;
+    if (adopted) {
+      memory = memory_of(2 * HALF, RWX);
+      CHECK_OK(jitsym_region_adopt(session, memory, 2 * HALF));
+    } else {
+      memory = create(session, 2 * HALF, JITSYM_REGION_ONE_VIEW).write;
+      CHECK(mprotect(memory, 2 * HALF, RWX) == 0);
+    }
+    jitsym_id id = announce(session, memory, memory, "in the part that goes");
+    put_code(memory + HALF, 260);
+    announce(session, memory + HALF, memory, "in the part that stays");
+    CHECK_OK(jitsym_unregister(session, id));
+    CHECK(mmap(memory, HALF, RWX, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == memory);
+    put_code(memory, 261);
+    announce(session, memory, memory, "in other memory");
+    announce(session, memory + HALF + 64, memory, "in what is left");
+    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK(!in_file(session, "in other memory", 16) && in_file(session, "in what is left", 16));
+    struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
+    CHECK(strcmp(map_name(&map, (uintptr_t)memory), "in other memory") == 0);
+    map_free(&map);
+    /* It may become a region too. */
+    if (adopted) {
+      CHECK_OK(jitsym_region_adopt(session, memory, HALF));
+      CHECK_OK(jitsym_flush(session, 60000));
+      CHECK(in_file(session, "in other memory", 16));
+      CHECK_OK(jitsym_region_release(session, memory));
+    }
+    CHECK_OK(jitsym_region_release(session, memory));
+    CHECK_STATUS(JITSYM_ERR_REGION, jitsym_region_release(session, memory));
+    CHECK(run_code(memory) == 261);
+    CHECK(!adopted || run_code(memory + HALF) == 260);
+  }
+  CHECK_OK(jitsym_close(session));
+}
+
+/* Code that was registered while the sink did not run is in the file when it runs again. */
+static void enabled_again(void) {
+  jitsym *session = test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_REGION, 0);
+  unsigned char *exec = create(session, SIZE, 0).exec;
+  announce(session, exec, exec, "before");
+  CHECK_OK(jitsym_disable(session, JITSYM_SINK_REGION));
+  announce(session, exec + PAGE, exec, "in between");
+  CHECK_OK(jitsym_enable(session, JITSYM_SINK_REGION));
+  announce(session, exec + 2 * PAGE, exec, "behind");
+  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK(in_file(session, "before", 7) && in_file(session, "in between", 11) && in_file(session, "behind", 7));
+  CHECK(test_stats(session).live == 3);
+  CHECK_OK(jitsym_close(session));
+}
+
+/* A sandbox that knows nothing of fallocate. */
+static void sandboxed(void) {
+  struct sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_fallocate, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+  jitsym *session = open_regions();
+  CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+  for (uint32_t flags = 0; flags < 2; flags++) {
+    unsigned char *write = create(session, SIZE, flags).write;
+    memset(write, 0xc3, SIZE);
+  }
+  CHECK_OK(jitsym_close(session));
+}
+
+/* Regions that come and go leave nothing behind in the address space. */
+static void address_space(void) {
+  enum { GIB = 1 << 30 };
+  jitsym *session = open_regions();
+  for (int i = 0; i < 100; i++) {
+    jitsym_region_options options;
+    memset(&options, 0, sizeof options);
+    options.struct_size = sizeof options;
+    options.size = SIZE;
+    options.max_size = GIB - i * SIZE;
+    options.flags = i % 2 ? JITSYM_REGION_ONE_VIEW : 0;
+    jitsym_region region;
+    memset(&region, 0, sizeof region);
+    region.struct_size = sizeof region;
+    CHECK_OK(jitsym_region_create(session, &options, &region));
+    announce(session, region.exec, region.write, "short-lived");
+    CHECK_OK(jitsym_region_release(session, region.exec));
+    if (i == 10) {
+      struct rlimit limit;
+      size_t size;
+      char *text = (char *)file_read("/proc/self/statm", &size);
+      limit.rlim_cur = limit.rlim_max = (rlim_t)strtoul(text, NULL, 10) * PAGE + 4 * (rlim_t)GIB;
+      free(text);
+      CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
+    }
+  }
+  CHECK_OK(jitsym_close(session));
+}
+
+/* What a forked child copies of a region is what there is in it, not what there is room for. */
+static void forks_cost_little(void) {
+  jitsym *session = open_regions();
+  jitsym_region region = create(session, 256 << 20, 0);
+  put_code((unsigned char *)region.write + (100 << 20), 270);
+  for (int i = 0; i < 3; i++) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+      CHECK(run_code((unsigned char *)region.exec + (100 << 20)) == 270);
+      int found = 0;
+      for (int number = 3; number < 100; number++) {
+        char link[64], path[TEST_PATH_MAX] = "";
+        struct stat stat;
+        snprintf(link, sizeof link, "/proc/self/fd/%d", number);
+        if (readlink(link, path, sizeof path - 1) > 0 && strstr(path, "memfd:jitsym") != NULL) {
+          CHECK(fstat(number, &stat) == 0 && stat.st_blocks < (32 << 20) / 512);
+          found++;
+        }
+      }
+      CHECK(found == 1);
+      _exit(0);
+    }
+    test_wait_ok(child);
+  }
+  CHECK_OK(jitsym_close(session));
+}
+
+/* Code of a region that has gone is retired by code that comes to lie there later, as everywhere. */
+static void overwritten_later(void) {
+  jitsym *session = test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_REGION, 0);
+  unsigned char *memory = memory_of(SIZE, RWX);
+  CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
+  jitsym_id id = announce(session, memory, memory, "in the region");
+  CHECK_OK(jitsym_region_release(session, memory));
+  announce(session, memory, memory, "where it was");
+  jitsym_stats stats = test_stats(session);
+  CHECK(stats.live == 1 && stats.overwritten == 1);
+  CHECK_STATUS(JITSYM_ERR_UNKNOWN_ID, jitsym_unregister(session, id));
+  CHECK_OK(jitsym_close(session));
+}
+
+int main(int argc, char **argv) {
+  static void (*const parts[])(void) = {
+      bytes_are_the_hosts,
+      bytes_are_the_childs,
+      limited_forks,
+      known_before,
+      bytes_are_in_the_file,
+      descriptors,
+      no_descriptors,
+      closed_descriptors,
+      overwritten_later,
+      released_files,
+      partly_unmapped,
+      forks_cost_little,
+      address_space,
+      enabled_again,
+      sandboxed,
+  };
+
+  test_begin(argc, argv);
+  if (argc >= 3 && strcmp(argv[2], "full") == 0) {
+    test_child(full_disk);
+    char path[TEST_PATH_MAX];
+    snprintf(path, sizeof path, "rm %s/*", test_dir);
+    CHECK(system(path) == 0);
+    test_child(full_disk_and_back);
+    return test_end();
+  }
+  for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+    test_child(parts[i]);
+  }
+  return test_end();
+}
