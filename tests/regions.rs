@@ -294,6 +294,9 @@ fn files_are_sound() {
     for (scenario, memory) in [
         ("packed-down", "created"),
         ("last-line", "created"),
+        // With lines, and handed over without bytes or for good.
+        ("last-line", "adopted"),
+        ("ways-to-hand-over", "adopted"),
         ("region-adopted", "plain"),
         ("region-reused", "plain"),
         ("region-inlined", "created"),
