@@ -917,7 +917,8 @@ static void threads(void) {
     jitsym_stats stats = test_stats(common_session);
     struct mapping mapping = mapping_at(common);
     CHECK(stats.regions == 1 && strstr(mapping.path, "/jit-") != NULL);
-    CHECK(mapping.start == (uintptr_t)common && mapping.end == (uintptr_t)common + COUNT * page);
+    /* Where the tables lie directly below, both are one mapping. */
+    CHECK(mapping.start <= (uintptr_t)common && mapping.end == (uintptr_t)common + COUNT * page);
     CHECK_OK(jitsym_unregister_range(common_session, (uint64_t)(uintptr_t)common, COUNT * page));
     CHECK_OK(jitsym_region_release(common_session, common));
     CHECK(munmap(common, COUNT * page) == 0);
@@ -1000,7 +1001,14 @@ int main(int argc, char **argv) {
   run(discarding);
   run(releasing);
   run(many);
-  run(one_view);
+  /*
+   * valgrind (3.19) ends when pieces of one file that lie side by side are known to it by different names of that file, and
+   * become alike by a mprotect.
+   */
+  const char *preloaded = getenv("LD_PRELOAD");
+  if (preloaded == NULL || strstr(preloaded, "vgpreload") == NULL) {
+    run(one_view);
+  }
   run(no_file);
   run(no_exec);
   run(refusals);
