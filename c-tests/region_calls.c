@@ -702,6 +702,7 @@ static void forks(uint32_t flags) {
   pid_t child = fork();
   CHECK(child >= 0);
   if (child == 0) {
+    test_inherits_threads = 1;
     if (flags == 0) {
       CHECK_OK(jitsym_flush(session, 60000));
     }

@@ -917,7 +917,7 @@ static void threads(void) {
     jitsym_stats stats = test_stats(common_session);
     struct mapping mapping = mapping_at(common);
     CHECK(stats.regions == 1 && strstr(mapping.path, "/jit-") != NULL);
-    /* Where the tables lie directly below, both are one mapping. */
+    /* Tables that lie right below are one mapping with it for the kernel. */
     CHECK(mapping.start <= (uintptr_t)common && mapping.end == (uintptr_t)common + COUNT * page);
     CHECK_OK(jitsym_unregister_range(common_session, (uint64_t)(uintptr_t)common, COUNT * page));
     CHECK_OK(jitsym_region_release(common_session, common));
