@@ -238,9 +238,15 @@ fn copied_elsewhere() {
 /// when it has been killed.
 #[test]
 fn files_are_sound() {
-    for (scenario, memory) in
-        [("packed-down", "created"), ("last-line", "created"), ("region-adopted", "plain"), ("region-reused", "plain")]
-    {
+    for (scenario, memory) in [
+        ("packed-down", "created"),
+        ("last-line", "created"),
+        // With lines, and handed over without bytes or for good.
+        ("last-line", "adopted"),
+        ("ways-to-hand-over", "adopted"),
+        ("region-adopted", "plain"),
+        ("region-reused", "plain"),
+    ] {
         let mut running = Running::start(scenario, &[&format!("memory={memory}"), "hold=1", "seconds=0.2"]);
         running.wait_for("done");
         let truth = running.truth();

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use super::{lock, Kind, Naming, Parts, Region, Regions, Settings, NEVER};
+use super::{lock, slides, Kind, Naming, Parts, Region, Regions, Settings, NEVER};
 use crate::config::Sinks;
 use crate::error::{Error, Result};
 use crate::fork;
@@ -54,16 +54,6 @@ pub struct CodeRegion {
     pub size: u64,
 }
 
-/// How many generations of a region begin at different places. Room for them is in each of its files, as holes.
-pub(super) fn slides(max_len: u64) -> u64 {
-    (max_len / 4 / page_size() as u64).clamp(64, 1024)
-}
-
-/// Bytes behind the header page that the loaded segment of a region with two views may begin in.
-pub(super) fn spare(max_len: u64) -> u64 {
-    (slides(max_len) + 1) * page_size() as u64
-}
-
 const HUGE_PAGE: u64 = 2 << 20;
 /// The largest region: distances between code and tables are 32-bit numbers.
 const SIZE_MAX: u64 = 1 << 30;
@@ -98,7 +88,7 @@ impl Regions {
             return Err(Error::NoMemory);
         }
         // So that the text is aligned in the file as it is in memory.
-        let tables_len = (RegionFile::tables_room(max_len) + spare(max_len)).next_multiple_of(alignment);
+        let tables_len = (RegionFile::tables_room(max_len) + slides::spare(max_len)).next_multiple_of(alignment);
         let (base, write) = place(tables_len, max_len, alignment, wanted.near)?;
         let room = Room { base, tables_len, len, max_len, write };
         let made = self.with_file(status, wanted, &room).or_else(|| without_file(wanted, &room));
@@ -384,7 +374,7 @@ fn fill(new: New, wanted: &RegionOptions, room: &Room) -> io::Result<Parts> {
         let text = file.clone();
         let file = RegionFile::create(
             file,
-            Place { text: tables_len, text_len: len, text_room: max_len, tables_len, spare: spare(max_len) },
+            Place { text: tables_len, text_len: len, text_room: max_len, tables_len, spare: slides::spare(max_len) },
         )?;
         if wanted.one_view {
             check_private_exec(&text, tables_len, READ_WRITE)?;

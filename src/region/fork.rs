@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use super::adopt::{for_pages, swap};
-use super::create::{spare, New};
-use super::{Kind, Naming, Parts, Region, Regions, NEVER};
+use super::create::New;
+use super::{slides, Kind, Naming, Parts, Region, Regions, NEVER};
 use crate::sink::describe;
 use crate::sink::region_file::{Place, RegionFile};
 use crate::status::Status;
@@ -130,7 +130,13 @@ fn refill(new: New, old: &Region, write: u64) -> io::Result<Parts> {
         let memory = file.clone();
         let file = RegionFile::create(
             file,
-            Place { text: old.text(), text_len: old.len(), text_room: max_len, tables_len, spare: spare(max_len) },
+            Place {
+                text: old.text(),
+                text_len: old.len(),
+                text_room: max_len,
+                tables_len,
+                spare: slides::spare(max_len),
+            },
         )?;
         code_memory::provide(&memory, old.text(), old.len())?;
         copy_text(old, &memory)?;

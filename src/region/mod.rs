@@ -11,11 +11,12 @@ mod files;
 mod fork;
 mod lost;
 mod marks;
+mod slides;
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
 
@@ -568,7 +569,7 @@ impl Region {
         naming.path.set_file_name(&fresh);
         let mut begin = 0;
         if let (Kind::TwoViews { .. }, Some(Ok(file))) = (self.kind, naming.file.as_ref().map(|file| file.checked())) {
-            begin = if is_slid(&naming.path) { begin_of(generation, self.max_len) } else { 0 };
+            begin = if slides::is_slid(&naming.path) { slides::begin_of(generation, self.max_len) } else { 0 };
             let (end, page) = (self.text() + self.len(), page_size() as u64);
             // SAFETY: the range is this region's. Of what is used of it, all but the header page shows the same part of the same
             // file already, and the tables are for nobody in this process.
@@ -604,22 +605,6 @@ impl Region {
         self.switched.store(naming.next_time(), Ordering::Release);
         first
     }
-}
-
-/// perf 7.2 keeps one table of what it has found for a process (its libdw), by where an object begins. So each generation has to begin at
-/// another place, though nothing moves. For a path that begins like this that is where its mapping does (linux
-/// tools/perf/util/unwind-libdw.c, `__report_module`); for any other it follows from the offset in the file, which cannot change.
-fn is_slid(path: &Path) -> bool {
-    use std::os::unix::ffi::OsStrExt;
-    path.as_os_str().as_bytes().starts_with(b"/tmp/jitted-")
-}
-
-/// Where the mapping of a generation of a region with two views begins in its file: each behind the one before, as long as there is room.
-/// Beyond that perf 7.2 goes on with the tables that it knows. But where an object begins before another one at the same place, its libdw
-/// finds neither (elfutils libdwfl/segment.c, `reify_segments`).
-fn begin_of(generation: u32, max_len: u64) -> u64 {
-    // Not at the next page: the kernel would make one mapping of the header page and it.
-    (u64::from(generation).min(create::slides(max_len)) + 1) * page_size() as u64
 }
 
 impl Naming {

@@ -103,7 +103,7 @@ pub const LOST: &[Lost] = &[
     },
     Lost {
         readers: &["perf-sid/region"],
-        scenarios: &["moves-overlapping", "reuse-other-frames"],
+        scenarios: &["moves-overlapping", "reuse-other-frames", "region-reused"],
         what: &[What::Stacks],
         reason: "perf 7 goes on with the tables that it met first where an object begins; a region begins anew in 64 places, or a page for each four of code if that is more, and these have more generations",
         instead: "larger regions; or frame pointers; names are right in any case",
@@ -119,7 +119,7 @@ pub const LOST: &[Lost] = &[
         readers: &["perf-sid/region"],
         scenarios: &["region-automatic", "region-several"],
         what: &[What::Stacks],
-        reason: "adopted memory is an object from its tables to its end; if another object begins between, libdw finds neither",
+        reason: "adopted memory is an object from its tables to its end; if another object begins between, libdw of perf 7 finds neither",
         instead: "regions of the library's own; or some hundred KiB of free address space below memory that is to be adopted",
     },
     Lost {
@@ -130,6 +130,20 @@ pub const LOST: &[Lost] = &[
         instead: "a jitdump; names, stacks and lines are right in any case",
     },
     Lost {
+        readers: &["perf-sid/adopted"],
+        scenarios: &["one-byte"],
+        what: &[What::Stacks],
+        reason: "the same: the page of this scenario lies between libraries, and its tables below them",
+        instead: "as above",
+    },
+    Lost {
+        readers: &["/region"],
+        scenarios: &["overwrite"],
+        what: &[What::Names],
+        reason: "code over live code of which nobody has said that it is gone is seen by the background thread alone, up to 50 ms later",
+        instead: "`jitsym_unregister` before memory is used for something else; or a jitdump",
+    },
+    Lost {
         readers: &["perf-bookworm/adopted", "perf-trixie/adopted", "perf-sid/adopted"],
         scenarios: &["overwrite"],
         what: &[What::Names],
@@ -137,7 +151,7 @@ pub const LOST: &[Lost] = &[
         instead: "`jitsym_unregister` before memory is used for something else; or a jitdump",
     },
     Lost {
-        readers: &["perf-bookworm/region", "perf-trixie/region"],
+        readers: &["perf-bookworm/region", "perf-bookworm/adopted"],
         scenarios: &["mangled-lookalikes"],
         what: &[What::Names],
         reason: "perf 6.1 demangles a name that begins like a mangled one as far as it can: `_Zoom_in` becomes `operator||`",

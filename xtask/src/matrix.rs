@@ -151,8 +151,8 @@ pub struct Cell {
 
 /// Runs the matrix and prints it. Whether all is as it should be.
 pub fn run(plan: &Plan) -> Result<bool> {
-    if plan.write && (plan.quick || !plan.scenarios.is_empty()) {
-        bail!("--write is for tables with all scenarios");
+    if plan.write && plan.quick {
+        bail!("--write is for whole tables, or rows of them");
     }
     let program = Program::build()?;
     let scenarios = chosen(plan, &program.scenarios()?)?;
@@ -199,7 +199,7 @@ pub fn run(plan: &Plan) -> Result<bool> {
         println!("{text}");
     }
     if plan.write {
-        table::write(&sections)?;
+        table::write(&sections, !plan.scenarios.is_empty())?;
     }
     let not_right = |cell: &&Cell| matches!(cell.verdict, Verdict::Wrong | Verdict::Won);
     for cell in cells.iter().filter(not_right) {

@@ -177,13 +177,15 @@ fn name(what: What) -> &'static str {
     }
 }
 
-/// Puts the tables between the marks in the documentation; those of other readers stay as they are.
-pub fn write(sections: &[(String, String)]) -> Result<()> {
+/// Puts the tables between the marks in the documentation; those of other readers stay as they are. `some`: and so do the rows of
+/// other scenarios.
+pub fn write(sections: &[(String, String)], some: bool) -> Result<()> {
     let path = program::root().join("docs/compatibility.md");
     let mut text = std::fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;
     let mut all = split(inner(&text, TABLES)?);
     for (key, section) in sections {
         match all.iter_mut().find(|(other, _)| other == key) {
+            Some(old) if some => old.1 = with_rows(&old.1, section)?,
             Some(old) => old.1.clone_from(section),
             None => all.push((key.clone(), section.clone())),
         }
@@ -192,6 +194,24 @@ pub fn write(sections: &[(String, String)]) -> Result<()> {
     text = between(&text, TABLES, &joined.join("\n\n"))?;
     text = between(&text, "lost", &lost())?;
     Ok(std::fs::write(&path, text)?)
+}
+
+/// A table with some of its rows replaced.
+fn with_rows(old: &str, new: &str) -> Result<String> {
+    const TITLES: &str = "scenario";
+    let row = |table: &str, name: &str| -> Option<String> {
+        table.lines().find(|line| line.starts_with(&format!("| {name} |"))).map(String::from)
+    };
+    if row(old, TITLES) != row(new, TITLES) {
+        bail!("the table has other columns: run all scenarios");
+    }
+    let names = new.lines().filter_map(|line| line.strip_prefix("| ")?.split(" |").next());
+    let mut text = old.to_string();
+    for name in names.filter(|name| *name != TITLES) {
+        let (Some(old), Some(new)) = (row(old, name), row(new, name)) else { bail!("the table has no row {name}") };
+        text = text.replace(&old, &new);
+    }
+    Ok(text)
 }
 
 const TABLES: &str = "tables";
@@ -238,6 +258,15 @@ mod tests {
         let text = std::fs::read_to_string(path).unwrap();
         let (shown, lost) = (inner(&text, "lost").unwrap().trim(), lost());
         assert!(shown == lost.trim(), "the table in docs/compatibility.md ought to be\n{lost}");
+    }
+
+    #[test]
+    fn some_rows_are_replaced() {
+        let old = "### x\n\n| scenario | a |\n|---|---|\n| one | 1 |\n| two | 2 |\n";
+        let new = |row: &str| format!("### x\n\n| scenario | a |\n|---|---|\n{row}\n");
+        assert_eq!(with_rows(old, &new("| two | 3 |")).unwrap(), old.replace('2', "3"));
+        assert!(with_rows(old, &new("| three | 3 |")).is_err());
+        assert!(with_rows(old, &new("| two | 3 |").replace(" a ", " b ")).is_err());
     }
 
     #[test]
