@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/syscall.h>
 
 #include "testing.h"
 
@@ -592,16 +593,6 @@ static void no_exec(void) {
   CHECK_OK(jitsym_close(session));
 }
 
-/* AddressSanitizer makes nothing of mlock. */
-static int has_locked_memory(void) {
-  size_t size;
-  char *status = (char *)file_read("/proc/self/status", &size), *line = strstr(status, "VmLck:");
-  CHECK(line != NULL);
-  int has = strtoul(line + strlen("VmLck:"), NULL, 10) != 0;
-  free(status);
-  return has;
-}
-
 /* Memory that does not lend itself to it is left as it is. */
 static void refusals(void) {
   jitsym *session = open_all(0);
@@ -655,11 +646,11 @@ static void refusals(void) {
   CHECK_STATUS(JITSYM_ERR_REGION, jitsym_region_release(session, memory));
   CHECK(memory[0] == 0x5a && memory[4 * page - 1] == 0x5a && mapping_at(memory).path[0] == 0);
 
-  /* Locked memory anywhere. */
+  /* Locked memory anywhere. By the system call: AddressSanitizer makes nothing of mlock. */
   unsigned char *locked = map_anonymous(page, PROT_READ | PROT_WRITE);
-  if (mlock(locked, page) == 0 && has_locked_memory()) {
+  if (syscall(SYS_mlock, locked, (size_t)page) == 0) {
     CHECK_STATUS(JITSYM_ERR_LOCKED, jitsym_region_adopt(session, memory, 4 * page));
-    CHECK(munlock(locked, page) == 0);
+    CHECK(syscall(SYS_munlock, locked, (size_t)page) == 0);
     CHECK_OK(jitsym_region_adopt(session, memory, 4 * page));
     CHECK_OK(jitsym_region_release(session, memory));
   }
@@ -926,7 +917,8 @@ static void threads(void) {
     jitsym_stats stats = test_stats(common_session);
     struct mapping mapping = mapping_at(common);
     CHECK(stats.regions == 1 && strstr(mapping.path, "/jit-") != NULL);
-    CHECK(mapping.start == (uintptr_t)common && mapping.end == (uintptr_t)common + COUNT * page);
+    /* Tables that lie right below are one mapping with it for the kernel. */
+    CHECK(mapping.start <= (uintptr_t)common && mapping.end == (uintptr_t)common + COUNT * page);
     CHECK_OK(jitsym_unregister_range(common_session, (uint64_t)(uintptr_t)common, COUNT * page));
     CHECK_OK(jitsym_region_release(common_session, common));
     CHECK(munmap(common, COUNT * page) == 0);

@@ -354,7 +354,7 @@ typedef enum jitsym_init_flag {
    * Code that is registered in private executable memory which is not known becomes the beginning of a region: the mapping that
    * it lies in is adopted, as by `jitsym_region_adopt`. The registering thread must be the only one that writes to that memory,
    * or changes its protection, during the call; others may execute it. Memory that cannot be adopted is left as it is. The
-   * variable `JITSYM_ADOPT` can ask for it, or forbid it.
+   * options of the session that has started the sinks decide. The variable `JITSYM_ADOPT` can ask for it, or forbid it.
    */
   JITSYM_INIT_ADOPT = 4096,
 } jitsym_init_flag;
@@ -1320,15 +1320,16 @@ uint32_t jitsym_version_number(void);
  * what is registered in it goes to the other sinks, and `jitsym_stats.region_refused` and `jitsym_last_error` say so. The memory
  * stays when the session is closed, until `jitsym_region_release` or the end of the process.
  *
- * After a fork, parent and child must not both use a region with two views: the child has a copy of its own only once it has made a
- * call with one of its parent's sessions, or with `JITSYM_INIT_FORK_NOW` when `fork` returns.
+ * When `fork` returns, the child has a copy of a region with two views. (If there is no memory for that, or after a system call
+ * that runs no handlers, both see what the other writes.) With its first call that uses a session of its parent's, or at once with
+ * `JITSYM_INIT_FORK_NOW`, it also has a file for it.
  *
  * Parameters:
  * - `out`: receives the region; `out->struct_size` is set by the caller.
  *
  * Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`; `JITSYM_ERR_SIZE_ZERO`; `JITSYM_ERR_TOO_LARGE`
- * above 1 GiB; `JITSYM_ERR_ALIGNMENT`; `JITSYM_ERR_NO_MEMORY`, also if nothing is free near the address; `JITSYM_ERR_SESSION`,
- * `_CLOSED`, `_FORKED`.
+ * above 1 GiB; `JITSYM_ERR_ALIGNMENT`; `JITSYM_ERR_NO_MEMORY`, also if nothing is free near the address, or there are 256 regions;
+ * `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
  *
  * Any thread, concurrently; not from a signal handler. Does file I/O.
  *
@@ -1347,6 +1348,11 @@ enum jitsym_status jitsym_region_create(struct jitsym *session,
  * may do with it what it did before: write, change protections, unmap, fork. `madvise(MADV_DONTNEED)` makes it show what the
  * file has, which is the bytes as they were adopted or registered, and not zero; `jitsym_region_discard` makes it zero.
  *
+ * The file takes as much room as the memory has, and bytes that are there take memory of their own beside that. What was advised
+ * about the memory (`madvise`), and its protection key, are lost.
+ *
+ * Code that is registered there already is named by the file from now on.
+ *
  * Where dead code is replaced the new code has a name of its own. The library tells perf of it: where the runtime makes the memory
  * executable anew each time it has written to it (W^X) by that, and in memory that is writable and executable at once by changing
  * the protection of the pages of code that is about to be registered, and changing it back; they stay writable and executable.
@@ -1356,7 +1362,7 @@ enum jitsym_status jitsym_region_create(struct jitsym *session,
  *
  * Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`, `_ALIGNMENT`, `_ADDRESS_RANGE`; `JITSYM_ERR_TOO_LARGE` from 1.75 GiB on;
  * `JITSYM_ERR_NOT_PLAIN`, `JITSYM_ERR_LOCKED`, `JITSYM_ERR_REGION` if the memory is none that can be adopted;
- * `JITSYM_ERR_NO_MEMORY`, also if no address space is free below it; `JITSYM_ERR_NOT_RUNNING` without `JITSYM_SINK_REGION`;
+ * `JITSYM_ERR_NO_MEMORY`, also if no address space is free below it, or there are 256 regions; `JITSYM_ERR_NOT_RUNNING` without `JITSYM_SINK_REGION`;
  * `JITSYM_ERR_SINK_FAILED` if the file cannot be had, or must not be executed (`noexec`, SELinux `execmod`): `jitsym_last_error` says
  * more; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`. The memory is as it was then.
  *
@@ -1405,7 +1411,8 @@ enum jitsym_status jitsym_region_discard(struct jitsym *session,
 /**
  * Ends a region. One that was created is unmapped; one that was adopted becomes plain memory again, with the same bytes and
  * protections, under the same conditions as `jitsym_region_adopt`. What was registered in it is written before; its file stays,
- * for profiles that are read later. Unregister the code in it as usual.
+ * for profiles that are read later. Unregister the code in it as usual; what goes on to run in memory that was adopted has to be
+ * registered again, to have a name there.
  *
  * Parameters:
  * - `exec`: where the region begins.

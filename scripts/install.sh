@@ -115,14 +115,12 @@ if [ -n "$small" ]; then
   library_release=$triple/release
 fi
 
-# One crate type at a time, because there is no LTO as soon as `lib` is among them; a directory for each, so that cargo
-# does not build everything anew for the other.
-library() { env ${bootstrap:+RUSTC_BOOTSTRAP=1} "$cargo" rustc "$@"; }
-library "$@" --crate-type cdylib --target-dir "$target/c-cdylib"
-library "$@" --crate-type staticlib --target-dir "$target/c-staticlib"
-static=$target/c-staticlib/$library_release/sealed/libjitsym.a
+# Without the Rust library, because there is no LTO as soon as `lib` is among the crate types; in a directory of their own, so
+# that cargo does not build them anew when it has built the program.
+env ${bootstrap:+RUSTC_BOOTSTRAP=1} "$cargo" rustc "$@" --crate-type cdylib,staticlib --target-dir "$target/c"
+libraries=$target/c/$library_release static=$target/c/$library_release/sealed/libjitsym.a
 mkdir -p "${static%/*}"
-sh scripts/seal.sh "$target/c-staticlib/$library_release/libjitsym.a" "$static"
+sh scripts/seal.sh "$libraries/libjitsym.a" "$static"
 "$cargo" build --quiet --locked --release --bin jitsym --target-dir "$target"
 
 # ---- install ----
@@ -204,7 +202,7 @@ install_template() {
   finish "$2" "$3"
 }
 
-install_stripped 755 "$target/c-cdylib/$library_release/libjitsym.so" "$libdir" "$shared" --strip-unneeded
+install_stripped 755 "$libraries/libjitsym.so" "$libdir" "$shared" --strip-unneeded
 install_link "$shared" "$libdir" "$soname"
 install_link "$soname" "$libdir" libjitsym.so
 install_stripped 644 "$static" "$libdir" libjitsym.a --strip-debug

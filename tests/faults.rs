@@ -107,14 +107,15 @@ fn process_1_again_and_again() {
     let mut holder = container(&dir, &["hold"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start");
     let mut said = BufReader::new(holder.stdout.take().expect("output")).lines();
     while said.next().expect("a line").expect("text") != "holding" {}
-    let before = ["perf-1.map", "jit-1.dump"].map(|name| fs::read(dir.join(name)).expect("file"));
+    let held = ["perf-1.map", "jit-1.dump", "jit-1-0.so"];
+    let before = held.map(|name| fs::read(dir.join(name)).expect("file"));
     let refused = ended_well(&run(&mut container(&dir, &["sinks", "3"])));
     assert!(refused.contains("living process"), "{refused}");
-    let after = ["perf-1.map", "jit-1.dump"].map(|name| fs::read(dir.join(name)).expect("file"));
+    let after = held.map(|name| fs::read(dir.join(name)).expect("file"));
     assert!(before == after);
     // What lives in another container is not cleaned either.
     let cleaned = clean(&dir, &[]);
-    assert_eq!(cleaned.iter().filter(|line| line.starts_with("kept ")).count(), 2, "{cleaned:?}");
+    assert_eq!(cleaned.iter().filter(|line| line.starts_with("kept ")).count(), held.len(), "{cleaned:?}");
     drop(holder.stdin.take());
     assert!(holder.wait().expect("end").success());
     ended_well(&run(&mut container(&dir, &["sinks", "0"])));

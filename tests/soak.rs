@@ -1,7 +1,7 @@
 //! The soak: `c-tests/soak.c` does for a while at random whatever a runtime may do, with threads and forked processes, some of
 //! which are killed. A model knows what must come of it, and the files of every process are held against that.
 //!
-//! Two minutes; `JITSYM_SOAK_SECONDS=3600 cargo test --test soak` for an hour. A failure says its seed, and
+//! A minute; `JITSYM_SOAK_SECONDS=3600 cargo test --test soak` for an hour. A failure says its seed, and
 //! `JITSYM_SOAK_SEED` repeats it: the same calls, though threads make them in another order.
 
 mod support;
@@ -12,8 +12,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use support::{checker, compile, describe, scratch_dir, stdout, try_run, Link};
 
-/// What to do if nobody says how long: with the end of it, and with building the program, two minutes.
-const SECONDS: f64 = 95.0;
+/// What to do if nobody says how long: with the end of it, and with building the program, a minute.
+const SECONDS: f64 = 50.0;
 /// A process that is not the long one.
 const ROUND: f64 = 4.0;
 /// Bytes of jitdump that it makes, in about.

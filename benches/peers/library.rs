@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Builds `libjitsym.so` in the release profile, alone among the crate types because LTO is ignored otherwise, and returns
+/// Builds `libjitsym.so` in the release profile, without the Rust library because LTO is ignored otherwise, and returns
 /// its path. Cargo decides whether there is anything to do.
 pub fn build() -> PathBuf {
     let tmp = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let dir = tmp.parent().unwrap_or(tmp).join("c-cdylib");
+    let dir = tmp.parent().unwrap_or(tmp).join("c");
     let status = Command::new(env!("CARGO"))
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .args([
@@ -19,7 +19,7 @@ pub fn build() -> PathBuf {
             "--features",
             "reserve",
             "--crate-type",
-            "cdylib",
+            "cdylib,staticlib",
             "--target-dir",
         ])
         .arg(&dir)

@@ -75,8 +75,8 @@ pub unsafe extern "C" fn jitsym_region_create(
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`, `_ALIGNMENT`, `_ADDRESS_RANGE`; `JITSYM_ERR_TOO_LARGE` from 1.75 GiB on;
 /// `JITSYM_ERR_NOT_PLAIN`, `JITSYM_ERR_LOCKED`, `JITSYM_ERR_REGION` if the memory is none that can be adopted;
-/// `JITSYM_ERR_NO_MEMORY`, also if no address space is free below it, or there are 256 regions; `JITSYM_ERR_NOT_RUNNING` without `JITSYM_SINK_REGION`;
-/// `JITSYM_ERR_SINK_FAILED` if the file cannot be had, or must not be executed (`noexec`, SELinux `execmod`): `jitsym_last_error` says
+/// `JITSYM_ERR_NO_MEMORY`, also if no address space is free below it, or there are 256 regions; `JITSYM_ERR_NOT_RUNNING` without
+/// `JITSYM_SINK_REGION`; `JITSYM_ERR_SINK_FAILED` if the file cannot be had, or must not be executed (`noexec`, SELinux `execmod`): `jitsym_last_error` says
 /// more; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`. The memory is as it was then.
 ///
 /// Any thread; not from a signal handler. Does file I/O.

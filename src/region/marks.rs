@@ -44,15 +44,16 @@ impl Marks {
     /// Whether dead code is named in a range in this generation.
     #[inline]
     pub fn any(&self, offset: u64, len: u64, generation: u32) -> bool {
-        self.newest.load(Ordering::Relaxed) == generation && self.is_marked(offset, len, generation)
+        self.newest.load(Ordering::Relaxed) >= generation && self.is_marked(offset, len, generation)
     }
 
     fn is_marked(&self, offset: u64, len: u64, generation: u32) -> bool {
         self.pieces(offset, len).iter().any(|mark| mark.load(Ordering::Relaxed) == generation)
     }
 
-    /// Gives the memory back. Whoever still looks finds nothing.
+    /// Gives the memory back, for a region that counts from the beginning. Whoever still looks finds nothing.
     pub fn clear(&self) {
+        self.newest.store(0, Ordering::Relaxed);
         self.memory.discard(0..self.count * size_of::<AtomicU32>());
     }
 
@@ -89,5 +90,11 @@ mod tests {
         assert!(marks.any(500, 1, 2));
         marks.clear();
         assert!(!marks.any(0, 1000, 2));
+        // Another region has them then, which begins to count again.
+        marks.set(100, 30, 1);
+        assert!(marks.any(100, 1, 1));
+        // A late mark of the one before does not hide those.
+        marks.set(500, 1, 7);
+        assert!(marks.any(100, 1, 1));
     }
 }

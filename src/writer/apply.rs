@@ -203,7 +203,7 @@ impl Ledger {
 
     /// The bytes of code that are not in its record: of stable code, found by the address at the record's end; else at the
     /// address where it runs.
-    pub(super) fn read_code(&mut self, event: &Event, tail: &[u8], addr: u64, size: u64) -> Vec<u8> {
+    fn read_code(&mut self, event: &Event, tail: &[u8], addr: u64, size: u64) -> Vec<u8> {
         let mut code = Vec::new();
         if code.try_reserve_exact(size as usize).is_ok() {
             code.resize(size as usize, 0);
@@ -224,7 +224,7 @@ impl Ledger {
     }
 
     fn move_code(&mut self, chunk: Chunk, event: &Event, groups: &mut Groups) {
-        if self.move_by_region(chunk, event, groups) {
+        if self.move_by_region(event, groups) {
             return;
         }
         let name = self.registry.name_of(event.id).map(Vec::from);

@@ -1,7 +1,6 @@
 //! Code in regions: what the ledger does with it. Its names, lines and tables go to the file that the code lies in, and neither to
 //! the map nor to the jitdump.
 
-use std::borrow::Cow;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -34,10 +33,10 @@ pub struct RegionCode {
     pub registry: Registry,
     /// Something waits to be written.
     pub have_work: bool,
-    /// What the end of the last generation cost.
-    last_cost: u64,
     /// When to try again what could not be.
     again: Option<Instant>,
+    /// What the end of the last generation cost.
+    last_cost: u64,
 }
 
 impl RegionCode {
@@ -116,22 +115,10 @@ impl Ledger {
         let preface = body.get(..name_at.saturating_sub(LOAD_FIXED_SIZE)).unwrap_or_default();
         let (addr, size, index) = (event.addr, event.size, event.index);
         let live = Live { addr, size, reach: addr + size, index, stored: None, tables_len: event.tables_len };
-        let code = self.code_for(region, event, &body[head_len..], size);
-        self.enter(region, event.id, event.timestamp, &live, &body[name_at..head_len - 1], preface, &code);
-    }
-
-    /// The bytes of code that a region's file does not have by itself.
-    fn code_for<'b>(&mut self, region: &Region, event: &Event, tail: &'b [u8], size: u64) -> Cow<'b, [u8]> {
-        let has_code = event.flags & flag::HAS_CODE != 0;
-        match region.kind {
-            Kind::Private { .. } if has_code => Cow::Borrowed(tail),
-            Kind::Private { .. } => Cow::Owned(self.read_code(event, tail, event.addr, size)),
-            Kind::TwoViews { .. } => {
-                if event.flags & flag::STABLE != 0 {
-                    self.notify(Notice::Read(event.id));
-                }
-                Cow::Borrowed(&[])
-            }
+        let code = if event.flags & flag::HAS_CODE != 0 { &body[head_len..] } else { &[] };
+        self.enter(region, event.id, event.timestamp, &live, &body[name_at..head_len - 1], preface, code);
+        if event.flags & flag::STABLE != 0 {
+            self.notify(Notice::Read(event.id));
         }
     }
 
@@ -151,7 +138,7 @@ impl Ledger {
     }
 
     /// Code moves out of a region, into one, or within one. False if no region has to do with it.
-    pub(super) fn move_by_region(&mut self, chunk: Chunk, event: &Event, groups: &mut Groups) -> bool {
+    pub(super) fn move_by_region(&mut self, event: &Event, groups: &mut Groups) -> bool {
         let is_in_region = self.regions.registry.is_live(event.id);
         let from = if is_in_region { &mut self.regions.registry } else { &mut self.registry };
         let Some(size) = from.size_of(event.id) else { return false };
@@ -165,21 +152,16 @@ impl Ledger {
         self.status.counters.moved.add(1);
         (live.addr, live.index, live.reach) = (event.addr, event.index, event.addr + live.size);
         match to {
-            Some(region) => {
-                // SAFETY: the chunk is not recycled yet.
-                let body = unsafe { chunk.body(event) };
-                let code = self.code_for(region, event, body, live.size);
-                self.enter(region, event.id, event.timestamp, &live, &name, &preface, &code);
-            }
+            Some(region) => self.enter(region, event.id, event.timestamp, &live, &name, &preface, &[]),
             None => {
                 self.insert(event.id, &live, &name);
                 self.registry.keep_preface(event.id, &preface);
                 self.sinks.write_groups(groups);
                 self.write_one(event.id, event.timestamp);
-                if event.flags & flag::STABLE != 0 {
-                    self.notify(Notice::Read(event.id));
-                }
             }
+        }
+        if event.flags & flag::STABLE != 0 {
+            self.notify(Notice::Read(event.id));
         }
         true
     }

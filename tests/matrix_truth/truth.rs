@@ -119,11 +119,7 @@ impl Truth {
 
     /// What must hold for any scenario.
     pub fn check(&self) {
-        assert!(
-            self.pid > 0 && self.paths.contains_key("map") && self.paths.contains_key("jitdump"),
-            "{:?}",
-            self.paths
-        );
+        assert!(self.pid > 0);
         assert!(["fp", "dwarf", "both", "none"].contains(&&*self.options["unwind"]), "{:?}", self.options);
         assert!(["yes", "no"].contains(&&*self.options["gap"]), "{:?}", self.options);
         self.check_codes();

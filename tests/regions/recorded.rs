@@ -46,7 +46,7 @@ fn read_truth(path: &Path) -> Truth {
 fn dir_of(scenario: &str, options: &[&str]) -> PathBuf {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("test").replace("::", "-");
-    fresh_dir(format!("{test}-{scenario}-{}", options.join("-").replace('=', "-")))
+    fresh_dir(format!("{test}-{scenario}-{}", options.join("-").replace(['=', '/'], "-")))
 }
 
 /// A run under `perf record`.

@@ -24,7 +24,7 @@ pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The two C libraries, built as they are shipped: release profile, one crate type at a time.
+/// The two C libraries, built as they are shipped: release profile, without the Rust library.
 pub struct Artifacts {
     /// Directory of `libjitsym.so`, with its soname link.
     pub shared_dir: PathBuf,
@@ -36,33 +36,18 @@ pub struct Artifacts {
 pub fn artifacts() -> &'static Artifacts {
     static BUILT: OnceLock<Artifacts> = OnceLock::new();
     BUILT.get_or_init(|| {
-        let build = |crate_type: &str| {
-            let dir = root().join("target").join(format!("c-{crate_type}"));
-            let mut cargo = Command::new(env!("CARGO"));
-            cargo.current_dir(root()).args([
-                "rustc",
-                "--quiet",
-                "--locked",
-                "--release",
-                "--lib",
-                "--features",
-                "reserve",
-            ]);
-            cargo.args(["--crate-type", crate_type]);
-            cargo.arg("--target-dir").arg(&dir);
-            run(&mut cargo);
-            dir.join("release")
-        };
-        let shared_dir = build("cdylib");
-        let soname = shared_dir.join("libjitsym.so.0.1");
-        let _ = std::os::unix::fs::symlink("libjitsym.so", &soname);
-        let static_dir = build("staticlib");
+        let dir = root().join("target/c");
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.current_dir(root()).args(["rustc", "--quiet", "--locked", "--release", "--lib", "--features", "reserve"]);
+        run(cargo.args(["--crate-type", "cdylib,staticlib", "--target-dir"]).arg(&dir));
+        let shared_dir = dir.join("release");
+        let _ = std::os::unix::fs::symlink("libjitsym.so", shared_dir.join("libjitsym.so.0.1"));
         // As it is installed: see scripts/seal.sh.
-        let static_lib = static_dir.join("sealed/libjitsym.a");
-        std::fs::create_dir_all(static_dir.join("sealed")).expect("directory of the static library");
+        let static_lib = shared_dir.join("sealed/libjitsym.a");
+        std::fs::create_dir_all(shared_dir.join("sealed")).expect("directory of the static library");
         run(Command::new("sh")
             .arg(root().join("scripts/seal.sh"))
-            .arg(static_dir.join("libjitsym.a"))
+            .arg(shared_dir.join("libjitsym.a"))
             .arg(&static_lib));
         Artifacts { shared_dir, static_lib }
     })

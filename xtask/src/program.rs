@@ -23,7 +23,7 @@ pub struct Program {
 
 impl Program {
     pub fn build() -> Result<Self> {
-        let target = root().join("target/c-cdylib");
+        let target = root().join("target/c");
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
         cargo.current_dir(root()).args([
             "rustc",
@@ -31,8 +31,10 @@ impl Program {
             "--locked",
             "--release",
             "--lib",
+            "--features",
+            "reserve",
             "--crate-type",
-            "cdylib",
+            "cdylib,staticlib",
         ]);
         run::success(cargo.arg("--target-dir").arg(&target))?;
         let library = target.join("release");
