@@ -51,7 +51,7 @@ pub const LOST: &[Lost] = &[
         instead: "do not begin names with `_Z` or `_R`; `perf report --no-demangle`; the perf map has the name as it is",
     },
     Lost {
-        readers: &["perf-trixie/dwarf", "perf-trixie/fp"],
+        readers: &["perf-trixie/dwarf", "perf-trixie/fp", "perf-trixie/adopted"],
         scenarios: &["one-byte"],
         what: &[What::Annotate],
         reason: "`perf annotate` of perf 6.12 crashes on the function with the loop; names and stacks are right",

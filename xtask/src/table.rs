@@ -200,7 +200,8 @@ pub fn write(sections: &[(String, String)], some: bool) -> Result<()> {
 
 /// What is in a table: by scenario and way of use.
 fn cells(section: &str) -> (Vec<String>, Vec<Vec<String>>) {
-    let row = |line: &str| -> Vec<String> { line.trim_matches('|').split('|').map(|cell| cell.trim().into()).collect() };
+    let row =
+        |line: &str| -> Vec<String> { line.trim_matches('|').split('|').map(|cell| cell.trim().into()).collect() };
     let mut rows = section.lines().filter(|line| line.starts_with("| ")).map(row);
     (rows.next().unwrap_or_default(), rows.collect())
 }
@@ -279,7 +280,9 @@ mod tests {
         assert_eq!(with_cells(old, &new("a", "two | 3")).unwrap(), old.replace('2', "3"));
         assert_eq!(with_cells(old, &new("b", "one | 4")).unwrap(), old.replace("1 |  |", "1 | 4 |"));
         let wider = with_cells(old, &new("c", "one | 5")).unwrap();
-        assert!(wider.contains("| scenario | a | b | c |\n|---|---|---|---|\n| one | 1 |  | 5 |\n| two | 2 | 9 |  |\n\nb"));
+        assert!(
+            wider.contains("| scenario | a | b | c |\n|---|---|---|---|\n| one | 1 |  | 5 |\n| two | 2 | 9 |  |\n\nb")
+        );
         assert!(with_cells(old, &new("a", "three | 3")).is_err());
     }
 
