@@ -65,6 +65,9 @@ struct function {
   uint32_t eh_at[4];
   jitsym_line lines[LINES_MAX];
   uint32_t line_count;
+  /* Parts of it that are functions which were inlined, two at most. */
+  jitsym_inline inlines[2];
+  uint32_t inline_count;
   jitsym_unwind unwind;
   jitsym_unwind_row rows[ROWS_MAX];
   jitsym_saved_register saved[ROWS_MAX][3];

@@ -2,7 +2,8 @@
  * Code regions as the program that has them sees them: what each call refuses and by which status, what memory they are, and that
  * memory which was adopted is what it was before. What profilers see there is held against the truth in tests/regions.rs.
  *
- * Usage: region_calls DIR [no-file]: `no-file` for a directory where files cannot be had. x86-64 only.
+ * Usage: region_calls DIR [PART]: `no-file` for a directory where files cannot be had, `leave-one` for an end in the middle.
+ * x86-64 only.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -800,6 +801,33 @@ static void no_file(void) {
   CHECK(test_files_in(test_dir) == 1);
 }
 
+/* Ends at once, with code of a region on its way to the writer, for `jitsym recover`. Says who it was. */
+static void leaves_one(void) {
+  jitsym *session = test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_JITDUMP | JITSYM_SINK_REGION, 0);
+  jitsym_region_options options = wanted(SIZE);
+  jitsym_region region = create(session, &options);
+  CHECK_OK(jitsym_flush(session, 0));
+  jitsym_unwind unwind;
+  memset(&unwind, 0, sizeof unwind);
+  unwind.struct_size = sizeof unwind;
+  unwind.kind = JITSYM_UNWIND_FIXED_FRAME;
+  unwind.cfa_offset = 8;
+  jitsym_line line = {0, 7, 1, 0, "/left.toy"};
+  jitsym_inline inlined = {2, 6, "inlined", 0, "/left.toy", 8, 0, UINT32_MAX, 0};
+  put_code(region.write, 1);
+  jitsym_code code = test_code((uintptr_t)region.exec, CODE_SIZE, "left_behind");
+  code.bytes = region.write;
+  code.unwind = &unwind;
+  code.lines = &line;
+  code.line_count = 1;
+  code.inlines = &inlined;
+  code.inline_count = 1;
+  printf("%ld\n", (long)getpid());
+  fflush(stdout);
+  CHECK_OK(jitsym_register(session, &code, NULL));
+  _exit(0);
+}
+
 int main(int argc, char **argv) {
   static void (*const parts[])(void) = {
       create_refuses,      adopt_refuses,   others_refuse, two_views,        one_view,   places,
@@ -813,6 +841,9 @@ int main(int argc, char **argv) {
   if (argc >= 3 && strcmp(argv[2], "no-file") == 0) {
     test_child(no_file);
     return test_end();
+  }
+  if (argc >= 3 && strcmp(argv[2], "leave-one") == 0) {
+    leaves_one();
   }
   for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
     test_child(parts[i]);

@@ -58,8 +58,18 @@ FIELD(jitsym_line, line, 4);
 FIELD(jitsym_line, column, 8);
 FIELD(jitsym_line, reserved, 12);
 FIELD(jitsym_line, file, 16);
+SIZE(jitsym_inline, 48);
+FIELD(jitsym_inline, begin, 0);
+FIELD(jitsym_inline, end, 4);
+FIELD(jitsym_inline, name, 8);
+FIELD(jitsym_inline, name_len, 16);
+FIELD(jitsym_inline, call_file, 24);
+FIELD(jitsym_inline, call_line, 32);
+FIELD(jitsym_inline, call_column, 36);
+FIELD(jitsym_inline, parent, 40);
+FIELD(jitsym_inline, reserved, 44);
 
-SIZE(jitsym_code, 96);
+SIZE(jitsym_code, 120);
 FIELD(jitsym_code, struct_size, 0);
 FIELD(jitsym_code, addr, 8);
 FIELD(jitsym_code, size, 16);
@@ -73,6 +83,9 @@ FIELD(jitsym_code, line_size, 72);
 FIELD(jitsym_code, free_after, 80);
 FIELD(jitsym_code, flags, 88);
 FIELD(jitsym_code, reserved, 92);
+FIELD(jitsym_code, inlines, 96);
+FIELD(jitsym_code, inline_count, 104);
+FIELD(jitsym_code, inline_size, 112);
 
 SIZE(jitsym_move_target, 40);
 FIELD(jitsym_move_target, struct_size, 0);
@@ -227,6 +240,7 @@ static const struct {
     STATUS(37, JITSYM_ERR_LOCKED),
     STATUS(38, JITSYM_ERR_REGION),
     STATUS(39, JITSYM_ERR_ALIGNMENT),
+    STATUS(40, JITSYM_ERR_INLINE),
 };
 
 enum { STATUS_COUNT = sizeof statuses / sizeof statuses[0] };
@@ -271,9 +285,20 @@ static void test_sizes(void) {
 
   jitsym_id id = 0;
   jitsym_code code = test_code(0x10000, 64, "sizes");
-  code.struct_size = sizeof code - 1;
+  code.struct_size = offsetof(jitsym_code, inlines) - 1;
   CHECK_STATUS(JITSYM_ERR_STRUCT_SIZE, jitsym_register(session, &code, &id));
+  /* As the first version had it: what lies behind is not looked at. */
+  code.struct_size = offsetof(jitsym_code, inlines);
+  code.inline_count = 1;
+  CHECK_OK(jitsym_register(session, &code, NULL));
+  code.inline_count = 0;
   code.struct_size = sizeof code;
+  jitsym_inline inlined = {0, 64, "inlined", 0, "file.c", 1, 0, UINT32_MAX, 0};
+  code.inlines = &inlined;
+  code.inline_count = 1;
+  code.inline_size = sizeof inlined - 1;
+  CHECK_STATUS(JITSYM_ERR_STRUCT_SIZE, jitsym_register(session, &code, &id));
+  code.inline_size = sizeof inlined;
   jitsym_line line = {0, 1, 1, 0, "file.c"};
   code.lines = &line;
   code.line_count = 1;
@@ -318,9 +343,9 @@ static void test_sizes(void) {
   memcpy(room, &stats.struct_size, sizeof stats.struct_size);
   CHECK_OK(jitsym_get_stats(session, (jitsym_stats *)(void *)room));
   memcpy(&stats, room, sizeof stats);
-  CHECK(stats.struct_size == sizeof stats && stats.registered == 1 && stats.moved == 1 && stats.live == 1);
+  CHECK(stats.struct_size == sizeof stats && stats.registered == 2 && stats.moved == 1 && stats.live == 1);
   CHECK(stats.sinks_running == (JITSYM_SINK_MAP | JITSYM_SINK_JITDUMP) && stats.sinks_failed == 0);
-  CHECK(stats.jitdump_records == 2 && stats.write_errors == 0);
+  CHECK(stats.jitdump_records == 3 && stats.write_errors == 0);
   for (size_t i = sizeof stats; i < sizeof room; i++) {
     CHECK(room[i] == 0xa5);
   }

@@ -81,7 +81,7 @@ static void codes(void) {
   jitsym_code code = test_code(ADDR, 64, "refused");
   CODE_REFUSED(JITSYM_ERR_NULL, NULL);
 
-  static const size_t small[] = {0, 1, 8, sizeof code - 8, sizeof code - 1};
+  static const size_t small[] = {0, 1, 8, offsetof(jitsym_code, inlines) - 8, offsetof(jitsym_code, inlines) - 1};
   for (size_t i = 0; i < sizeof small / sizeof small[0]; i++) {
     code.struct_size = small[i];
     CODE_REFUSED(JITSYM_ERR_STRUCT_SIZE, &code);
@@ -227,6 +227,104 @@ static void lines(void) {
     }
     got = dump_line(load->debug, last);
     CHECK(got.line == 3 && strcmp(got.file, "c.c") == 0);
+  }
+  dump_free(&dump);
+  end();
+}
+
+/* The same in plain memory and in a region, which alone can say what is right. */
+static void inlines_at(uint64_t addr) {
+  jitsym_code code = test_code(addr, 64, "refused");
+  jitsym_inline entry[3] = {{8, 40, "outer", 0, "a.c", 1, 0, UINT32_MAX, 0},
+                            {8, 20, "inner", 0, "a.c", 7, 3, 0, 0},
+                            {20, 40, "in", 2, "b.c", 9, 0, 0, 0}};
+  code.inlines = entry;
+  code.inline_count = 3;
+#define ENTRY_REFUSED(status, number, field, value) \
+  do {                                              \
+    jitsym_inline good_ = entry[number];            \
+    entry[number].field = (value);                  \
+    CODE_REFUSED(status, &code);                    \
+    entry[number] = good_;                          \
+  } while (0)
+  code.inlines = NULL;
+  CODE_REFUSED(JITSYM_ERR_NULL, &code);
+  code.inlines = entry;
+  for (size_t i = 0; i < 3; i++) {
+    ENTRY_REFUSED(JITSYM_ERR_FLAGS, i, reserved, 1);
+    ENTRY_REFUSED(JITSYM_ERR_INLINE, i, name, NULL);
+    ENTRY_REFUSED(JITSYM_ERR_INLINE, i, name, " \n");
+    ENTRY_REFUSED(JITSYM_ERR_INLINE, i, call_file, NULL);
+    ENTRY_REFUSED(JITSYM_ERR_INLINE, i, call_file, "");
+    ENTRY_REFUSED(JITSYM_ERR_INLINE, i, call_line, 0);
+    ENTRY_REFUSED(JITSYM_ERR_INLINE, i, end, entry[i].begin);
+    ENTRY_REFUSED(JITSYM_ERR_INLINE, i, end, 0);
+    ENTRY_REFUSED(JITSYM_ERR_INLINE, i, end, 65);
+    ENTRY_REFUSED(JITSYM_ERR_INLINE, i, end, UINT32_MAX);
+    /* Itself, one that comes later, and one that is not there. */
+    ENTRY_REFUSED(JITSYM_ERR_INLINE, i, parent, (uint32_t)i);
+    ENTRY_REFUSED(JITSYM_ERR_INLINE, i, parent, 3);
+    ENTRY_REFUSED(JITSYM_ERR_INLINE, i, parent, UINT32_MAX - 1);
+  }
+  /* Outside of the parent, or not alone there. */
+  ENTRY_REFUSED(JITSYM_ERR_INLINE, 1, begin, 7);
+  ENTRY_REFUSED(JITSYM_ERR_INLINE, 2, end, 41);
+  ENTRY_REFUSED(JITSYM_ERR_INLINE, 1, end, 21);
+  ENTRY_REFUSED(JITSYM_ERR_INLINE, 2, begin, 8);
+  ENTRY_REFUSED(JITSYM_ERR_INLINE, 2, parent, UINT32_MAX);
+  ENTRY_REFUSED(JITSYM_ERR_INLINE, 2, parent, 1);
+  code.size = 39;
+  CODE_REFUSED(JITSYM_ERR_INLINE, &code);
+  code.size = 64;
+
+  static const size_t small[] = {1, 8, sizeof entry[0] - 1};
+  for (size_t i = 0; i < sizeof small / sizeof small[0]; i++) {
+    code.inline_size = small[i];
+    CODE_REFUSED(JITSYM_ERR_STRUCT_SIZE, &code);
+  }
+  LONGER(jitsym_inline) longer[3];
+  memset(longer, 0, sizeof longer);
+  for (size_t i = 0; i < 3; i++) {
+    longer[i].known = entry[i];
+  }
+  code.inlines = &longer[0].known;
+  code.inline_size = sizeof longer[0];
+  for (size_t i = 0; i < 3; i++) {
+    longer[i].tail[39] = 1;
+    CODE_REFUSED(JITSYM_ERR_STRUCT_TAIL, &code);
+    longer[i].tail[39] = 0;
+  }
+  code.name = "longer inlines";
+  CHECK_OK(jitsym_register(session, &code, NULL));
+  code.inlines = entry;
+  code.inline_size = 0;
+  code.name = "inlines";
+  CHECK_OK(jitsym_register(session, &code, NULL));
+}
+
+static void inlines(void) {
+  session = test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_JITDUMP | JITSYM_SINK_REGION, 0);
+  keeper = test_register(session, KEEPER, 64, "keeper");
+  inlines_at(ADDR);
+  jitsym_region_options options;
+  memset(&options, 0, sizeof options);
+  options.struct_size = sizeof options;
+  options.size = 4096;
+  jitsym_region region;
+  memset(&region, 0, sizeof region);
+  region.struct_size = sizeof region;
+  CHECK_OK(jitsym_region_create(session, &options, &region));
+  inlines_at((uintptr_t)region.exec);
+  CHECK_OK(jitsym_flush(session, 0));
+  jitsym_stats stats = test_stats(session);
+  CHECK(stats.region_code == 2 && stats.region_left_out == 0);
+
+  /* The jitdump has what its readers know, as without. */
+  struct dump dump = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
+  static const char *const names[] = {"longer inlines", "inlines"};
+  for (size_t i = 0; i < 2; i++) {
+    const struct dump_record *load = dump_load(&dump, names[i], 0);
+    CHECK(load != NULL && load->debug == NULL && dump_load(&dump, names[i], 1) == NULL);
   }
   dump_free(&dump);
   end();
@@ -1159,6 +1257,7 @@ int main(int argc, char **argv) {
   test_begin(argc, argv);
   test_child(codes);
   test_child(lines);
+  test_child(inlines);
   test_child(unwind_common);
 #if defined(__x86_64__) || defined(__aarch64__) || defined(__riscv)
   test_child(unwind_frames);

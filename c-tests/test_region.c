@@ -1001,7 +1001,14 @@ int main(int argc, char **argv) {
   run(discarding);
   run(releasing);
   run(many);
-  run(one_view);
+  /*
+   * valgrind (3.19) ends when pieces of one file that lie side by side are known to it by different names of that file, and
+   * become alike by a mprotect.
+   */
+  const char *preloaded = getenv("LD_PRELOAD");
+  if (preloaded == NULL || strstr(preloaded, "vgpreload") == NULL) {
+    run(one_view);
+  }
   run(no_file);
   run(no_exec);
   run(refusals);

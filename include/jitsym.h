@@ -246,6 +246,12 @@ typedef enum jitsym_status {
    * An address or size is no multiple of the size of a page, or an alignment no power of two.
    */
   JITSYM_ERR_ALIGNMENT = 39,
+  /**
+   * An entry of `jitsym_code.inlines` has an empty range, one that is not within that of its parent (or of the code), or one that
+   * shares bytes with another entry of the same parent; its parent does not come before it; or it lacks a name, or the file or
+   * line of the call.
+   */
+  JITSYM_ERR_INLINE = 40,
 } jitsym_status;
 
 /**
@@ -690,6 +696,49 @@ typedef struct jitsym_line {
 } jitsym_line;
 
 /**
+ * A range of code that comes from another function, which the compiler has inlined.
+ */
+typedef struct jitsym_inline {
+  /**
+   * Bytes from the start of the code to the first byte of the range.
+   */
+  uint32_t begin;
+  /**
+   * Bytes from the start of the code to behind the last one; more than `begin`, at most the size of the code. Within the range
+   * of `parent`. Two ranges with the same parent have no byte in common.
+   */
+  uint32_t end;
+  /**
+   * Name of the inlined function, UTF-8, cleaned as `jitsym_code.name` is. Something has to be left of it.
+   */
+  const char *name;
+  /**
+   * Length of `name` in bytes. 0: it ends at its NUL.
+   */
+  size_t name_len;
+  /**
+   * File of the call in whose place the function stands, NUL-terminated; as `jitsym_line.file`.
+   */
+  const char *call_file;
+  /**
+   * Line of that call, from 1.
+   */
+  uint32_t call_line;
+  /**
+   * Column of that call, from 1; 0 if unknown.
+   */
+  uint32_t call_column;
+  /**
+   * Index of the entry that this is inlined into, which comes earlier. `UINT32_MAX`: the function itself.
+   */
+  uint32_t parent;
+  /**
+   * Must be 0.
+   */
+  uint32_t reserved;
+} jitsym_inline;
+
+/**
  * One piece of code. Zero in every field but `struct_size`, `addr` and `size` is a valid choice.
  */
 typedef struct jitsym_code {
@@ -752,6 +801,20 @@ typedef struct jitsym_code {
    * Must be 0.
    */
   uint32_t reserved;
+  /**
+   * Inlined functions, for call stacks; may be NULL if `inline_count` is 0. A function that is inlined in several ranges has
+   * an entry for each. `lines` says the innermost place, here as ever. Only code in regions has inline frames: jitdump
+   * and map cannot say them.
+   */
+  const struct jitsym_inline *inlines;
+  /**
+   * Number of entries of `inlines`.
+   */
+  size_t inline_count;
+  /**
+   * `sizeof(jitsym_inline)`; 0 stands for that of version 0.1.
+   */
+  size_t inline_size;
 } jitsym_code;
 
 /**
@@ -1362,8 +1425,8 @@ enum jitsym_status jitsym_region_create(struct jitsym *session,
  *
  * Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`, `_ALIGNMENT`, `_ADDRESS_RANGE`; `JITSYM_ERR_TOO_LARGE` from 1.75 GiB on;
  * `JITSYM_ERR_NOT_PLAIN`, `JITSYM_ERR_LOCKED`, `JITSYM_ERR_REGION` if the memory is none that can be adopted;
- * `JITSYM_ERR_NO_MEMORY`, also if no address space is free below it, or there are 256 regions; `JITSYM_ERR_NOT_RUNNING` without `JITSYM_SINK_REGION`;
- * `JITSYM_ERR_SINK_FAILED` if the file cannot be had, or must not be executed (`noexec`, SELinux `execmod`): `jitsym_last_error` says
+ * `JITSYM_ERR_NO_MEMORY`, also if no address space is free below it, or there are 256 regions; `JITSYM_ERR_NOT_RUNNING` without
+ * `JITSYM_SINK_REGION`; `JITSYM_ERR_SINK_FAILED` if the file cannot be had, or must not be executed (`noexec`, SELinux `execmod`): `jitsym_last_error` says
  * more; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`. The memory is as it was then.
  *
  * Any thread; not from a signal handler. Does file I/O.

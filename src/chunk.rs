@@ -130,6 +130,8 @@ pub mod flag {
     pub const STABLE: u8 = 16;
     /// Nothing is free behind the code, and its unwind tables are to have a stand-in.
     pub const PACKED: u8 = 32;
+    /// The body begins with a record of inlined functions (`format::jitdump::inlines`).
+    pub const INLINES: u8 = 64;
 }
 
 /// A chunk. Copies are names of the same memory; who may use it is said at each method.

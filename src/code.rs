@@ -19,6 +19,8 @@ pub struct Code<'a, U = Unwind<'a>> {
     pub unwind: U,
     /// Line table.
     pub lines: Lines<'a>,
+    /// Inlined functions. They are seen where the code lies in a region.
+    pub inlines: &'a [Inline<'a>],
     /// Bytes behind the code that hold no other code while this code lives.
     pub free_after: u64,
     /// The bytes stay as they are until they are flushed, unregistered or moved: see `JITSYM_CODE_STABLE` in the C header.
@@ -37,6 +39,7 @@ impl<'a> Code<'a> {
             name: name.as_bytes(),
             unwind: Unwind::None,
             lines: Lines::Rows(&[]),
+            inlines: &[],
             free_after: 0,
             stable: false,
             packed: false,
@@ -115,6 +118,32 @@ pub struct Line<'a> {
     pub column: u32,
     /// File name.
     pub file: &'a [u8],
+}
+
+/// A range of code that comes from another function, which the compiler has inlined; see `jitsym_inline` in the C header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inline<'a> {
+    /// Bytes from the start of the code to the first byte of the range.
+    pub begin: u32,
+    /// Bytes from the start of the code to behind the last one.
+    pub end: u32,
+    /// Name of the inlined function; cleaned as [`Code::name`] is.
+    pub name: &'a [u8],
+    /// File of the call.
+    pub call_file: &'a [u8],
+    /// Line of the call, from 1.
+    pub call_line: u32,
+    /// Column of the call, from 1; 0 if unknown.
+    pub call_column: u32,
+    /// Index of the entry that this is inlined into, which comes earlier. `None`: the function itself.
+    pub parent: Option<u32>,
+}
+
+impl Inline<'_> {
+    /// Whether it is inlined into the entry with this index.
+    pub(crate) fn is_in(&self, index: usize) -> bool {
+        self.parent.is_some_and(|parent| parent as usize == index)
+    }
 }
 
 /// How to find the caller's frame. Offsets count bytes from the start of the code; registers have their DWARF numbers.

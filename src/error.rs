@@ -66,6 +66,7 @@ errors! {
     37 Locked, "JITSYM_ERR_LOCKED", "the process has locked memory, which a file's would not be";
     38 Region, "JITSYM_ERR_REGION", "there is no region, or there is one already, or not of this kind";
     39 Alignment, "JITSYM_ERR_ALIGNMENT", "an address or size is no multiple of a page, or an alignment no power of two";
+    40 Inline, "JITSYM_ERR_INLINE", "an inlined function has a bad range or parent, no name, or no place of its call";
 }
 
 impl fmt::Display for Error {

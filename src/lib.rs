@@ -84,7 +84,9 @@ mod urgent;
 mod writer;
 
 pub use clean::{clean, Cleaned};
-pub use code::{Bytes, Code, FramePointer, Line, LineTable, Lines, MoveTarget, SavedRegister, Unwind, UnwindRow};
+pub use code::{
+    Bytes, Code, FramePointer, Inline, Line, LineTable, Lines, MoveTarget, SavedRegister, Unwind, UnwindRow,
+};
 pub use config::{clean_dirs, spool_dir, Fork, Options, Sinks};
 pub use error::{Error, Result};
 pub use format::perf_map::Dialect;

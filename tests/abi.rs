@@ -49,8 +49,8 @@ fn dump(library: &Path, file: &Path) {
 }
 
 /// Structs that grow at their end: `struct_size`, or the size of an element, says with which version a caller was compiled.
-const GROWING: [&str; 9] =
-    ["options", "code", "line", "unwind", "unwind_row", "move_target", "region_options", "region", "stats"];
+const GROWING: [&str; 10] =
+    ["options", "code", "line", "inline", "unwind", "unwind_row", "move_target", "region_options", "region", "stats"];
 
 /// The header without the fields that structs have got at their ends since.
 fn as_far_as_released(header: &str) -> String {

@@ -18,15 +18,17 @@ fn layout() {
         struct_size 0, sinks 8, flags 12, map_dir 16, jitdump_dir 24, map_dialect 32, file_mode 36, max_memory 40,
         max_wait_ms 48, reserved 52, spool_dir 56, map_max 64, jitdump_max 72,);
     frozen!(jitsym_line, 24, 8; offset 0, line 4, column 8, reserved 12, file 16,);
+    frozen!(jitsym_inline, 48, 8;
+        begin 0, end 4, name 8, name_len 16, call_file 24, call_line 32, call_column 36, parent 40, reserved 44,);
     frozen!(jitsym_saved_register, 8, 4; reg 0, offset 4,);
     frozen!(jitsym_unwind_row, 24, 8; offset 0, cfa_reg 4, cfa_offset 8, saved_count 12, saved 16,);
     frozen!(jitsym_unwind, 96, 8;
         struct_size 0, kind 8, flags 12, fp_pushed 16, fp_set 20, epilogue_begin 24, epilogue_end 28, cfa_offset 32,
         saved_count 36, saved 40, saved_from 48, row_count 52, rows 56, row_size 64, eh_frame 72, eh_frame_size 80,
         eh_frame_addr 88,);
-    frozen!(jitsym_code, 96, 8;
+    frozen!(jitsym_code, 120, 8;
         struct_size 0, addr 8, size 16, name 24, name_len 32, bytes 40, unwind 48, lines 56, line_count 64, line_size 72,
-        free_after 80, flags 88, reserved 92,);
+        free_after 80, flags 88, reserved 92, inlines 96, inline_count 104, inline_size 112,);
     frozen!(jitsym_move_target, 40, 8; struct_size 0, addr 8, bytes 16, free_after 24, flags 32, reserved 36,);
     frozen!(jitsym_region_options, 48, 8;
         struct_size 0, size 8, max_size 16, alignment 24, near_addr 32, flags 40, reserved 44,);

@@ -21,6 +21,7 @@ mod support;
 #[path = "../xtask/src/truth.rs"]
 mod truth;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use recorded::{for_frame_pointers, for_tables, Recorded, Running, STACKS};
@@ -205,6 +206,58 @@ fn source_lines() {
     assert!(counted > 95.0, "samples at instructions:\n{shown}");
 }
 
+/// Functions that have been inlined are frames by `perf script` and `perf report`, each with its own place in the source; also in code
+/// that has been moved, in a file that has got another name, and in a forked child.
+#[test]
+fn inlined_functions() {
+    for memory in ["created", "adopted"] {
+        let recorded = Recorded::of(for_tables(), "region-inlined", &[&format!("memory={memory}")], STACKS);
+        recorded.check();
+        let source = std::fs::read_to_string(&recorded.truth.paths["source"]).expect("source");
+        let line_of = |text: String| source.lines().position(|line| line.trim() == text).expect("line") + 1;
+        let place = |text: &str, number: &str| format!(":{}", line_of(format!("{text} holder_{number}")));
+
+        let text = recorded.perf("script", &["--ns", "-F", &format!("{},srcline", script::FIELDS)]);
+        let (mut right, mut wrong) = (0, Vec::new());
+        let (mut files, mut places) = (BTreeSet::new(), BTreeSet::new());
+        for sample in text.split("\n\n") {
+            // Of each frame a line, and one for its place in the source.
+            let lines: Vec<&str> = sample.lines().skip(1).map(str::trim).collect();
+            let Some(at) = lines.iter().position(|line| line.contains(" holder_")) else { continue };
+            let fields: Vec<&str> = lines[at].split_whitespace().collect();
+            let number = fields[1].trim_start_matches("holder_");
+            let is_frame = |at: Option<usize>, name: String, place: String| {
+                let found = at.and_then(|at| lines.get(at..at + 2));
+                found.is_some_and(|found| found[0].contains(&name) && found[1].ends_with(&place))
+            };
+            let inlined = |place: String| place + " (inlined)";
+            if is_frame(at.checked_sub(4), format!(" inner_{number}"), inlined(place("burn; end", number)))
+                && is_frame(at.checked_sub(2), format!(" outer_{number}"), inlined(place("go on", number)))
+                && is_frame(Some(at), format!(" holder_{number} "), place("begin", number))
+            {
+                right += 1;
+                files.insert(fields[2].to_owned());
+                places.insert((number.to_owned(), u64::from_str_radix(fields[0], 16).expect("address") / 4096));
+            } else {
+                wrong.push(sample);
+            }
+        }
+        println!("{memory}: {right} right, {} wrong, in {files:?} at {places:x?}", wrong.len());
+        assert!(right > 300 && wrong.len() * 100 <= right, "{memory}: {right} right:\n{}", wrong.join("\n\n"));
+        assert!(files.len() >= 3, "generations and the child have files of their own: {files:?}");
+        assert!(places.iter().filter(|(number, _)| number == "0").count() >= 2, "moved: {places:x?}");
+
+        let report = recorded.perf("report", &["--stdio", "-q", "--no-children", "--inline", "-g", "caller"]);
+        let frames: Vec<&str> = report.lines().map(|line| line.trim_start_matches([' ', '|', '-'])).collect();
+        let name = |line: &str| line.rsplit_once("--").map_or(line, |(_, name)| name).to_owned();
+        for number in 0..4 {
+            let expected =
+                [format!("holder_{number}"), format!("outer_{number} (inlined)"), format!("inner_{number} (inlined)")];
+            assert!(frames.windows(3).any(|lines| [0, 1, 2].map(|at| name(lines[at])) == expected), "{report}");
+        }
+    }
+}
+
 /// The files of a recording, copied to another place, are all that a report needs.
 #[test]
 fn copied_elsewhere() {
@@ -246,6 +299,7 @@ fn files_are_sound() {
         ("ways-to-hand-over", "adopted"),
         ("region-adopted", "plain"),
         ("region-reused", "plain"),
+        ("region-inlined", "created"),
     ] {
         let mut running = Running::start(scenario, &[&format!("memory={memory}"), "hold=1", "seconds=0.2"]);
         running.wait_for("done");
@@ -340,6 +394,20 @@ fn calls_and_memory() {
 fn calls_and_memory_statically_linked_and_sanitized() {
     let flags = ["-std=gnu11", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
     calls(&compile("gcc", CALLS, Link::Static, &flags, "region_calls_sanitized"), "calls-sanitized");
+}
+
+/// What was on its way to the file of a region comes to the other files, and of what these cannot say no trace.
+#[test]
+fn a_record_that_is_left_behind_is_recovered() {
+    let program = compile("gcc", CALLS, Link::Shared, &["-std=gnu11", "-O1"], "region_calls_left");
+    let dir = support::fresh_dir("left-behind");
+    let pid = stdout(&run(perf::command(&program).arg(&dir).arg("leave-one"))).trim().to_owned();
+    let spools = format!("{}-spools", dir.display());
+    run(perf::command(env!("CARGO_BIN_EXE_jitsym")).args(["recover", "--dir", &spools, &pid]));
+    assert_eq!(support::checker::assert_all_sound(&dir, &[]), 2);
+    let dump = dir.join(format!("jit-{pid}.dump"));
+    let printed = stdout(&run(perf::command(env!("CARGO_BIN_EXE_jitsym")).arg("dump").arg(&dump)));
+    assert!(printed.contains("left_behind") && printed.contains("/left.toy:7"), "{printed}");
 }
 
 /// What regions must never do to their host: change what it executes, end it, keep it waiting, take its descriptors.

@@ -123,6 +123,9 @@ impl Session {
             free_after: 0,
             flags: 0,
             reserved: 0,
+            inlines: ptr::null(),
+            inline_count: 0,
+            inline_size: 0,
         };
         let mut id = 0;
         // SAFETY: the name ends in NUL, the bytes and rows are as many, and all of it lives until the call returns.

@@ -49,6 +49,7 @@ const (
 	ErrLocked          Status = C.JITSYM_ERR_LOCKED
 	ErrRegion          Status = C.JITSYM_ERR_REGION
 	ErrAlignment       Status = C.JITSYM_ERR_ALIGNMENT
+	ErrInline          Status = C.JITSYM_ERR_INLINE
 )
 
 // Error is a sentence in English.

@@ -65,6 +65,27 @@ func (a *arena) lines(lines []Line) *C.jitsym_line {
 	return block
 }
 
+func (a *arena) inlines(inlines []Inline) *C.jitsym_inline {
+	if len(inlines) == 0 {
+		return nil
+	}
+	block := (*C.jitsym_inline)(a.alloc(uintptr(len(inlines)), C.sizeof_jitsym_inline))
+	table := unsafe.Slice(block, len(inlines))
+	for i, inline := range inlines {
+		table[i] = C.jitsym_inline{
+			begin:       C.uint32_t(inline.Begin),
+			end:         C.uint32_t(inline.End),
+			name:        a.string(inline.Name),
+			call_file:   a.string(inline.CallFile),
+			call_line:   C.uint32_t(inline.CallLine),
+			call_column: C.uint32_t(inline.CallColumn),
+			// Of 0 that is the number that stands for none.
+			parent: C.uint32_t(inline.In - 1),
+		}
+	}
+	return block
+}
+
 func (a *arena) saved(registers []Saved) (C.uint32_t, *C.jitsym_saved_register) {
 	if len(registers) == 0 {
 		return 0, nil

@@ -83,6 +83,15 @@ type Line struct {
 	File                 string
 }
 
+// An Inline says that the code from Begin to End is a function that was inlined, and where the call stood that is gone.
+type Inline struct {
+	Begin, End           uint32
+	Name, CallFile       string
+	CallLine, CallColumn uint32
+	// In is the number of the entry that it is inlined into, from 1 on; 0: the function itself.
+	In uint32
+}
+
 // CodeInfo describes a piece of code. Addr and Size are needed, the rest makes it better.
 type CodeInfo struct {
 	Addr uintptr
@@ -94,6 +103,8 @@ type CodeInfo struct {
 	// Unwind says how to find the caller's frame: a FramePointer, FixedFrame, Rows or EhFrame.
 	Unwind Unwind
 	Lines  []Line
+	// Inlines are frames where the code lies in a region.
+	Inlines []Inline
 	// FreeAfter is how many bytes behind the code hold no other code; see UnwindSize.
 	FreeAfter uint64
 	// Stable promises that Bytes is no memory of Go's but a mapping, which stays as it is until the code is unregistered.
@@ -120,15 +131,18 @@ func (s *Session) Register(info CodeInfo) (Code, error) {
 		return Code{}, err
 	}
 	code := C.jitsym_code{
-		struct_size: C.sizeof_jitsym_code,
-		addr:        C.uint64_t(info.Addr),
-		size:        C.uint64_t(info.Size),
-		unwind:      memory.unwind(info.Unwind),
-		lines:       memory.lines(info.Lines),
-		line_count:  C.size_t(len(info.Lines)),
-		line_size:   C.sizeof_jitsym_line,
-		free_after:  C.uint64_t(info.FreeAfter),
-		flags:       flags(info.Stable),
+		struct_size:  C.sizeof_jitsym_code,
+		addr:         C.uint64_t(info.Addr),
+		size:         C.uint64_t(info.Size),
+		unwind:       memory.unwind(info.Unwind),
+		lines:        memory.lines(info.Lines),
+		line_count:   C.size_t(len(info.Lines)),
+		line_size:    C.sizeof_jitsym_line,
+		free_after:   C.uint64_t(info.FreeAfter),
+		flags:        flags(info.Stable),
+		inlines:      memory.inlines(info.Inlines),
+		inline_count: C.size_t(len(info.Inlines)),
+		inline_size:  C.sizeof_jitsym_inline,
 	}
 	if info.Packed {
 		code.flags |= C.JITSYM_CODE_PACKED

@@ -7,7 +7,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -388,12 +390,29 @@ func TestRegions(t *testing.T) {
 		file := value(os.ReadFile(value(s.Path(jitsym.SinkRegion))(f)))(f)
 		f.equal(bytes.Contains(file, []byte("in_a_region")), true)
 		f.ok(made.Unregister())
+		inlining := jitsym.CodeInfo{Addr: region.Exec, Size: 6, Name: "inlining", Bytes: region.Write}
+		inlining.Lines = []jitsym.Line{{Line: 9, File: "c.go"}}
+		inlining.Inlines = []jitsym.Inline{
+			{End: 6, Name: "outer", CallFile: "a.go", CallLine: 3, In: 1},
+			{Begin: 5, End: 6, Name: "inner", CallFile: "b.go", CallLine: 4, CallColumn: 1, In: 1},
+		}
+		_, err := s.Register(inlining)
+		f.is(err, jitsym.ErrInline)
+		inlining.Inlines[0].In = 0
+		made = value(s.Register(inlining))(f)
+		f.ok(s.Flush(10 * time.Second))
+		path := value(s.Path(jitsym.SinkRegion))(f)
+		symbols := string(value(exec.Command("nm", path).Output())(f))
+		at := value(strconv.ParseUint(regexp.MustCompile(`(?m)^([0-9a-f]+) . inlining$`).FindStringSubmatch(symbols)[1], 16, 64))(f)
+		frames := value(exec.Command("addr2line", "-f", "-i", "-e", path, strconv.FormatUint(at+5, 16)).Output())(f)
+		f.equal(string(frames), "inner\nc.go:9\nouter\nb.go:4\ninlining\na.go:3\n")
+		f.ok(made.Unregister())
 		f.ok(region.Grow(1 << 20))
 		f.ok(region.Discard(0, uint64(page)))
 		f.equal(running[0], byte(0))
 		f.ok(region.Release())
 		f.is(region.Release(), jitsym.ErrRegion)
-		_, err := s.CreateRegion(jitsym.RegionOptions{})
+		_, err = s.CreateRegion(jitsym.RegionOptions{})
 		f.is(err, jitsym.ErrSizeZero)
 		one := value(s.CreateRegion(jitsym.RegionOptions{Size: 1, OneView: true, HugePages: true}))(f)
 		f.equal(uintptr(unsafe.Pointer(&one.Write[0])), one.Exec)
@@ -412,7 +431,7 @@ func TestRegions(t *testing.T) {
 	f.with(&jitsym.Options{Flags: jitsym.InitAdopt}, func(s *jitsym.Session) {
 		value(s.Register(jitsym.CodeInfo{Addr: start, Size: 16, Name: "by_itself", Bytes: memory}))(f)
 		f.ok(s.Flush(10 * time.Second))
-		f.equal(value(s.Stats())(f).RegionCode-f.before.RegionCode, uint64(2))
+		f.equal(value(s.Stats())(f).RegionCode-f.before.RegionCode, uint64(3))
 		f.ok(s.UnregisterRange(start, 8192))
 	})
 	f.ok(syscall.Munmap(memory))

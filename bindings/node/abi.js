@@ -47,6 +47,7 @@ const Status = Object.freeze({
   ERR_LOCKED: 37,
   ERR_REGION: 38,
   ERR_ALIGNMENT: 39,
+  ERR_INLINE: 40,
 });
 
 const Sink = Object.freeze({ MAP: 1, JITDUMP: 2, REGION: 4 });
@@ -138,6 +139,17 @@ structs.jitsym_line = koffi.struct({
   reserved: 'uint32_t',
   file: 'const char *',
 });
+structs.jitsym_inline = koffi.struct({
+  begin: 'uint32_t',
+  end: 'uint32_t',
+  name: 'const char *',
+  name_len: 'size_t',
+  call_file: 'const char *',
+  call_line: 'uint32_t',
+  call_column: 'uint32_t',
+  parent: 'uint32_t',
+  reserved: 'uint32_t',
+});
 structs.jitsym_code = koffi.struct({
   struct_size: 'size_t',
   addr: 'uint64_t',
@@ -152,6 +164,9 @@ structs.jitsym_code = koffi.struct({
   free_after: 'uint64_t',
   flags: 'uint32_t',
   reserved: 'uint32_t',
+  inlines: koffi.pointer(structs.jitsym_inline),
+  inline_count: 'size_t',
+  inline_size: 'size_t',
 });
 structs.jitsym_move_target = koffi.struct({
   struct_size: 'size_t',

@@ -105,4 +105,21 @@ function lineTable(lines = []) {
   return { lines: table.length ? table : null, line_count: table.length, line_size: struct_size.jitsym_line };
 }
 
-module.exports = { codeBytes, described, lineTable, path, u32, u64 };
+function inlineTable(inlines = []) {
+  const table = inlines.map((entry) => {
+    if (typeof entry.name !== 'string') throw new TypeError(`name is not a string: ${entry.name}`);
+    return {
+      begin: u32(entry.begin, 'begin'),
+      end: u32(entry.end, 'end'),
+      name: entry.name,
+      name_len: Buffer.byteLength(entry.name),
+      call_file: path(entry.callFile, 'callFile'),
+      call_line: u32(entry.callLine, 'callLine'),
+      call_column: u32(entry.callColumn ?? 0, 'callColumn'),
+      parent: entry.parent === undefined || entry.parent === null ? 2 ** 32 - 1 : u32(entry.parent, 'parent'),
+    };
+  });
+  return { inlines: table.length ? table : null, inline_count: table.length, inline_size: struct_size.jitsym_inline };
+}
+
+module.exports = { codeBytes, described, inlineTable, lineTable, path, u32, u64 };

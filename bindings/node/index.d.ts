@@ -33,6 +33,19 @@ export interface Line {
   file: string;
 }
 
+/** The code from `begin` to `end` is a function that was inlined. */
+export interface Inline {
+  begin: number;
+  end: number;
+  name: string;
+  /** Where the call stood that is gone. */
+  callFile: string;
+  callLine: number;
+  callColumn?: number;
+  /** Index of the entry that it is inlined into; none: the function itself. */
+  parent?: number | null;
+}
+
 export interface Place {
   /** Where the code can be read. Without it the library asks the kernel to read at its address. */
   bytes?: Readable | null;
@@ -48,6 +61,8 @@ export interface CodeInfo extends Place {
   name: string;
   unwind?: Unwind | null;
   lines?: Line[];
+  /** Frames where the code lies in a region. */
+  inlines?: Inline[];
   /** Other code lies behind this without a gap; its stacks then cost a second record. */
   packed?: boolean;
 }

@@ -2,7 +2,7 @@
 'use strict';
 
 const { CodeFlag, Init, Limit, MapDialect, RegionFlag, Sink, SpoolState, Status, struct_size, structs } = require('./abi.js');
-const { codeBytes, described, lineTable, path, u32, u64 } = require('./arguments.js');
+const { codeBytes, described, inlineTable, lineTable, path, u32, u64 } = require('./arguments.js');
 const { JitsymError, check, lastError, load, text } = require('./library.js');
 
 /** A piece of registered code. Nothing happens when the object goes: code is gone when it is unregistered. */
@@ -100,7 +100,7 @@ class Session {
     this.#session = new Handle(library, out[0]);
   }
 
-  register({ addr, size, name, bytes, unwind, lines, freeAfter = 0, stable = false, packed = false }) {
+  register({ addr, size, name, bytes, unwind, lines, inlines, freeAfter = 0, stable = false, packed = false }) {
     const id = [0];
     if (typeof name !== 'string') throw new TypeError(`name is not a string: ${name}`);
     this.#session.call(
@@ -114,6 +114,7 @@ class Session {
         bytes: codeBytes(bytes, size, stable),
         unwind: described(unwind),
         ...lineTable(lines),
+        ...inlineTable(inlines),
         free_after: u64(freeAfter, 'freeAfter'),
         flags: (stable ? CodeFlag.STABLE : 0) | (packed ? CodeFlag.PACKED : 0),
       },

@@ -182,6 +182,8 @@ void announce(struct code *code, enum gap gap) {
   registered.unwind = &f->unwind;
   registered.lines = f->lines;
   registered.line_count = f->line_count;
+  registered.inlines = f->inlines;
+  registered.inline_count = f->inline_count;
   registered.free_after = gap_behind(f, gap);
   if (f->eh_style != EH_NONE) {
     describe_eh(f, code->addr);

@@ -342,6 +342,71 @@ static void forked(void) {
   }
 }
 
+/* ------------------------------------------------------------------------------------------------ inlined functions */
+
+/* The hot loop of a leaf, its last line, is a function `inner_N` that has been inlined into `outer_N`, and that into the leaf. */
+static void put_inlining(struct code *code, unsigned number, const struct region *region, size_t at,
+                         struct source *source) {
+  struct function *f = compile(LAST_LINE_HOT, number + 1, name_of("holder", number), source);
+  const jitsym_line *begin = &f->lines[f->line_count - 2], *hot = begin + 1;
+  for (unsigned level = 0; level < 2; level++) {
+    jitsym_inline *entry = &f->inlines[f->inline_count++];
+    entry->begin = level == 0 ? begin->offset : hot->offset;
+    entry->end = f->code.size;
+    entry->name = name_of(level == 0 ? "outer" : "inner", number);
+    entry->call_file = begin->file;
+    /* The lines of the function itself, and of the outer one. */
+    entry->call_line = f->lines[level == 0 ? 1 : 2].line;
+    entry->call_column = 3;
+    entry->parent = level == 0 ? UINT32_MAX : 0;
+  }
+  write_code(code, f, LAST_LINE_HOT, f->name, region, at);
+  announce(code, NO_GAP);
+}
+
+/*
+ * Code with inlined functions in it, which lives through all that changes a file: a new generation, a move, and a fork.
+ */
+static void inlined(void) {
+  enum { LEAVES = 4, ALL = LEAVES + 1, ROOM = 256 };
+
+  static struct source source;
+  static struct code codes[ALL], dead;
+  struct region region = new_region(REGION_RWX, REGION_SIZE);
+  snprintf(source.path, sizeof source.path, "%s/matrix-%ld.toy", option.dir ? option.dir : "/tmp", (long)getpid());
+  truth_path("source", source.path);
+  put_code(&codes[LEAVES], MID_ROWS, 1, "caller_of_holders", &region, 0, NO_GAP);
+  for (unsigned i = 0; i < LEAVES; i++) {
+    put_inlining(&codes[i], i, &region, (i + 2) * ROOM, &source);
+  }
+  write_source(&source);
+  run_any(codes, ALL, option.seconds / 4);
+
+  put_code(&dead, LEAF_FIXED, 1, "dead", &region, PAGE, NO_GAP);
+  remove_code(&dead);
+  put_code(&dead, LEAF_FIXED, 2, "in_its_place", &region, PAGE, NO_GAP);
+  run_any(codes, ALL, option.seconds / 4);
+
+  move_code(&codes[0], &region, 2 * PAGE, NO_GAP);
+  run_any(codes, ALL, option.seconds / 4);
+
+  pid_t child = fork();
+  if (child < 0) {
+    fail("fork");
+  }
+  if (child == 0) {
+    truth_forked();
+    /* With its first call it has a file of its own. */
+    check(jitsym_flush(session, 60000), "jitsym_flush");
+    run_any(codes, ALL, option.seconds / 4);
+    _exit(0);
+  }
+  int status;
+  if (waitpid(child, &status, 0) != child || status != 0) {
+    fail("the child has failed");
+  }
+}
+
 const struct scenario region_scenarios[] = {
     {"region-adopted", adopted, "dwarf", NO_GAP, 0},
     {"region-adopted-flips", adopted_flips, "dwarf", NO_GAP, 0},
@@ -353,5 +418,6 @@ const struct scenario region_scenarios[] = {
     {"region-huge-pages", huge_pages, "dwarf", NO_GAP, 0},
     {"region-several", several, "dwarf", NO_GAP, 0},
     {"region-forked", forked, "dwarf", NO_GAP, 0},
+    {"region-inlined", inlined, "dwarf", NO_GAP, 0},
     SCENARIOS_END,
 };

@@ -13,7 +13,9 @@ use std::time::Duration;
 use std::{ptr, slice};
 
 use super::types::*;
-use crate::code::{Bytes, Code, FramePointer, Line, LineTable, Lines, MoveTarget, SavedRegister, Unwind, UnwindRow};
+use crate::code::{
+    Bytes, Code, FramePointer, Inline, Line, LineTable, Lines, MoveTarget, SavedRegister, Unwind, UnwindRow,
+};
 use crate::config::{Fork, Options, Sinks};
 use crate::error::{Error, Result};
 use crate::format::perf_map::Dialect;
@@ -35,7 +37,9 @@ unsafe impl Plain for jitsym_options {
     const FIRST_SIZE: usize = std::mem::offset_of!(jitsym_options, map_max);
 }
 // SAFETY: as above.
-unsafe impl Plain for jitsym_code {}
+unsafe impl Plain for jitsym_code {
+    const FIRST_SIZE: usize = std::mem::offset_of!(jitsym_code, inlines);
+}
 // SAFETY: as above.
 unsafe impl Plain for jitsym_move_target {}
 // SAFETY: as above.
@@ -44,6 +48,8 @@ unsafe impl Plain for jitsym_unwind {}
 unsafe impl Plain for jitsym_unwind_row {}
 // SAFETY: as above.
 unsafe impl Plain for jitsym_line {}
+// SAFETY: as above.
+unsafe impl Plain for jitsym_inline {}
 
 /// Copies a struct of `size` bytes; what this version does not know of must be zero.
 ///
@@ -268,12 +274,57 @@ pub unsafe fn check_code<'a>(from: *const jitsym_code) -> Result<LineInput<'a>> 
     Ok(LineInput { rows, last_file: Cell::new((ptr::null(), 0)) })
 }
 
+/// The inlined functions of a `jitsym_code`.
+///
+/// # Safety
+/// As `check_code`.
+#[inline(always)]
+pub unsafe fn inlines<'a>(from: *const jitsym_code) -> Result<Vec<Inline<'a>>> {
+    // SAFETY: the caller's promise.
+    if unsafe { field!(from, inline_count) } == 0 {
+        return Ok(Vec::new());
+    }
+    // SAFETY: the caller's promise.
+    unsafe { some_inlines(from) }
+}
+
+/// # Safety
+/// As `check_code`.
+#[cold]
+#[inline(never)]
+unsafe fn some_inlines<'a>(from: *const jitsym_code) -> Result<Vec<Inline<'a>>> {
+    // SAFETY: the caller's promise.
+    let array = unsafe { Array::new(field!(from, inlines), field!(from, inline_count), field!(from, inline_size))? };
+    let mut all = Vec::new();
+    all.try_reserve_exact(array.count).map_err(|_| Error::NoMemory)?;
+    for index in 0..array.count {
+        let raw: jitsym_inline = array.get(index).ok_or(Error::StructSize)?;
+        check_flags(raw.reserved, 0)?;
+        all.push(Inline {
+            begin: raw.begin,
+            end: raw.end,
+            // SAFETY: the caller's promise, here and below.
+            name: unsafe { name(raw.name, raw.name_len) },
+            // SAFETY: as above.
+            call_file: unsafe { name(raw.call_file, 0) },
+            call_line: raw.call_line,
+            call_column: raw.call_column,
+            parent: (raw.parent != u32::MAX).then_some(raw.parent),
+        });
+    }
+    Ok(all)
+}
+
 /// The same as the Rust API has it.
 ///
 /// # Safety
 /// As `check_code`, which has found nothing wrong.
 #[inline(always)]
-pub unsafe fn code<'a>(from: *const jitsym_code, lines: &'a LineInput<'a>) -> Code<'a, RawUnwind<'a>> {
+pub unsafe fn code<'a>(
+    from: *const jitsym_code,
+    lines: &'a LineInput<'a>,
+    inlines: &'a [Inline<'a>],
+) -> Code<'a, RawUnwind<'a>> {
     // SAFETY: the caller's promise, for all fields and for what the pointers among them point to.
     unsafe {
         let size = field!(from, size);
@@ -284,6 +335,7 @@ pub unsafe fn code<'a>(from: *const jitsym_code, lines: &'a LineInput<'a>) -> Co
             bytes: bytes(field!(from, bytes), size),
             unwind: RawUnwind { from: field!(from, unwind), what: PhantomData },
             lines: if lines.rows.count == 0 { Lines::Rows(&[]) } else { Lines::Table(lines) },
+            inlines,
             free_after: field!(from, free_after),
             stable: field!(from, flags) & STABLE != 0,
             packed: field!(from, flags) & PACKED != 0,

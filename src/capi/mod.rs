@@ -113,7 +113,9 @@ unsafe fn register(session: *mut jitsym, code: *const jitsym_code, out_id: *mut 
             // SAFETY: as above.
             let lines = unsafe { input::check_code(code)? };
             // SAFETY: as above.
-            session.register(&unsafe { input::code(code, &lines) })?.0
+            let inlines = unsafe { input::inlines(code)? };
+            // SAFETY: as above.
+            session.register(&unsafe { input::code(code, &lines, &inlines) })?.0
         };
         if !out_id.is_null() {
             // SAFETY: not NULL, and by the caller's promise writable.

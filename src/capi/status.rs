@@ -101,6 +101,10 @@ pub enum jitsym_status {
     JITSYM_ERR_REGION = 38,
     /// An address or size is no multiple of the size of a page, or an alignment no power of two.
     JITSYM_ERR_ALIGNMENT = 39,
+    /// An entry of `jitsym_code.inlines` has an empty range, one that is not within that of its parent (or of the code), or one that
+    /// shares bytes with another entry of the same parent; its parent does not come before it; or it lacks a name, or the file or
+    /// line of the call.
+    JITSYM_ERR_INLINE = 40,
 }
 
 use jitsym_status::*;
@@ -147,6 +151,7 @@ impl From<Error> for jitsym_status {
             Error::Locked => JITSYM_ERR_LOCKED,
             Error::Region => JITSYM_ERR_REGION,
             Error::Alignment => JITSYM_ERR_ALIGNMENT,
+            Error::Inline => JITSYM_ERR_INLINE,
         }
     }
 }

@@ -200,6 +200,31 @@ pub struct jitsym_line {
     pub file: *const c_char,
 }
 
+/// A range of code that comes from another function, which the compiler has inlined.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct jitsym_inline {
+    /// Bytes from the start of the code to the first byte of the range.
+    pub begin: u32,
+    /// Bytes from the start of the code to behind the last one; more than `begin`, at most the size of the code. Within the range
+    /// of `parent`. Two ranges with the same parent have no byte in common.
+    pub end: u32,
+    /// Name of the inlined function, UTF-8, cleaned as `jitsym_code.name` is. Something has to be left of it.
+    pub name: *const c_char,
+    /// Length of `name` in bytes. 0: it ends at its NUL.
+    pub name_len: usize,
+    /// File of the call in whose place the function stands, NUL-terminated; as `jitsym_line.file`.
+    pub call_file: *const c_char,
+    /// Line of that call, from 1.
+    pub call_line: u32,
+    /// Column of that call, from 1; 0 if unknown.
+    pub call_column: u32,
+    /// Index of the entry that this is inlined into, which comes earlier. `UINT32_MAX`: the function itself.
+    pub parent: u32,
+    /// Must be 0.
+    pub reserved: u32,
+}
+
 /// How to find the caller's frame.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -335,6 +360,14 @@ pub struct jitsym_code {
     pub flags: u32,
     /// Must be 0.
     pub reserved: u32,
+    /// Inlined functions, for call stacks; may be NULL if `inline_count` is 0. A function that is inlined in several ranges has
+    /// an entry for each. `lines` says the innermost place, here as ever. Only code in regions has inline frames: jitdump
+    /// and map cannot say them.
+    pub inlines: *const jitsym_inline,
+    /// Number of entries of `inlines`.
+    pub inline_count: usize,
+    /// `sizeof(jitsym_inline)`; 0 stands for that of version 0.1.
+    pub inline_size: usize,
 }
 
 /// Where code has been moved to.

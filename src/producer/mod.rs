@@ -10,7 +10,7 @@ use crate::chunk::{flag, Event, Kind};
 use crate::code::{Bytes, Code, Lines, MoveTarget};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::format::jitdump::{Group, Unwinding};
+use crate::format::jitdump::{inlines, Group, Unwinding};
 use crate::format::name;
 use crate::ids::Stock;
 use crate::lane::Lane;
@@ -175,7 +175,8 @@ impl Local {
         let Local { lane, tid, indices, stock, unwind, .. } = self;
         let engine = lane.engine;
         let Bytes::Here(bytes) = code.bytes else { return Ok(None) };
-        if code.stable || !name::is_plain(code.name) || !engine.wanted().want_groups() {
+        let is_usual = !code.stable && code.inlines.is_empty();
+        if !is_usual || !name::is_plain(code.name) || !engine.wanted().want_groups() {
             return Ok(None);
         }
         let Some(index) = indices.next() else { return Ok(None) };
@@ -258,6 +259,10 @@ impl Local {
         let mut group = Group { pid, tid, index, addr, size, name: &name, lines, unwind };
         let wanted = engine.wanted();
         let tail = Tail::new(engine, wanted, &code.bytes, addr, size, code.stable);
+        let inlines = inlines_of(engine, code)?;
+        if !inlines.is_empty() {
+            event.flags |= flag::INLINES;
+        }
         if !wanted.want_groups() {
             // Checked, but nobody reads it.
             group.size()?;
@@ -268,7 +273,7 @@ impl Local {
         let id = self.stock.take(&engine.ids, addr, size, unread).ok_or(Error::NoMemory)?;
         event.id = id.0;
         engine.add_unread(unread.into());
-        if let Err(error) = self.lane.append(&Load { group, tail, event }) {
+        if let Err(error) = self.lane.append(&Load { inlines, group, tail, event }) {
             engine.add_unread(-i64::from(unread));
             self.stock.put_back(&engine.ids, id);
             return if_off(Err(error), Id(0));
@@ -291,6 +296,18 @@ impl Local {
         }
         if_off(appended, ())
     }
+}
+
+/// The record of the inlined functions of code, if anybody can read it: nobody can but the files of regions. What makes no sense
+/// is an error all the same.
+fn inlines_of<U>(engine: &Engine, code: &Code<'_, U>) -> Result<Vec<u8>> {
+    if code.inlines.is_empty() {
+        return Ok(Vec::new());
+    }
+    let record = inlines::record(code.inlines, code.size)?;
+    let regions = &engine.status.regions;
+    let is_read = regions.are_watching() && regions.find(code.addr, code.size).is_some();
+    Ok(if is_read { record } else { Vec::new() })
 }
 
 /// The unwind tables of code, if they are wanted. A description that makes no sense is an error all the same.

@@ -79,6 +79,8 @@ impl<'a> Tail<'a> {
 
 /// The record of a registration.
 pub struct Load<'a> {
+    /// The record of the inlined functions; may be empty.
+    pub inlines: Vec<u8>,
     pub group: Group<'a>,
     pub tail: Tail<'a>,
     pub event: Event,
@@ -88,22 +90,24 @@ impl Fill for Load<'_> {
     const REFERS: bool = false;
 
     fn least_len(&self) -> usize {
-        self.group.fixed_size() + self.tail.len()
+        self.inlines.len() + self.group.fixed_size() + self.tail.len()
     }
 
     fn exact_len(&self) -> Result<usize> {
-        Ok(self.group.size()? + self.tail.len())
+        Ok(self.inlines.len() + self.group.size()? + self.tail.len())
     }
 
     fn fill(&self, room: &mut [u8], timestamp: u64) -> Result<Option<Event>> {
+        let Some((first, room)) = room.split_at_mut_checked(self.inlines.len()) else { return Ok(None) };
+        first.copy_from_slice(&self.inlines);
         let Some(layout) = self.group.write(timestamp, room, self.tail.len())? else { return Ok(None) };
-        let body_len = layout.code + self.tail.len();
-        let flags = self.event.flags | self.tail.write(&mut room[layout.code..body_len]);
+        let group_len = layout.code + self.tail.len();
+        let flags = self.event.flags | self.tail.write(&mut room[layout.code..group_len]);
         Ok(Some(Event {
             timestamp,
             flags,
-            unwinding_at: layout.unwinding as u32,
-            body_len: body_len as u32,
+            unwinding_at: (first.len() + layout.unwinding) as u32,
+            body_len: (first.len() + group_len) as u32,
             ..self.event
         }))
     }

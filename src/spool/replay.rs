@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::layout::{Files, Header};
 use crate::chunk::{flag, Chunk, Event, Kind};
 use crate::config::Sinks;
-use crate::format::jitdump::{is_group_head, Place};
+use crate::format::jitdump::{inlines, is_group_head, Place};
 use crate::format::perf_map;
 use crate::registry::{Live, Stored};
 use crate::status::Status;
@@ -170,6 +170,8 @@ fn fits(addr: u64, size: u64, beyond: u64) -> bool {
 pub fn is_sound(event: &Event, body: &[u8]) -> bool {
     match event.kind {
         Kind::Load => {
+            let inlines_len = if event.flags & flag::INLINES != 0 { inlines::len(body) } else { 0 };
+            let (body, unwinding_at) = (&body[inlines_len..], event.unwinding_at as usize);
             let head_len = body.len().checked_sub(tail_len(event, event.size));
             let tail_is_one = event.flags & (flag::HAS_CODE | flag::STABLE) != flag::HAS_CODE | flag::STABLE;
             let claimed = event.flags & flag::FREE_BEHIND != 0;
@@ -178,7 +180,7 @@ pub fn is_sound(event: &Event, body: &[u8]) -> bool {
                 && fits(event.addr, event.size, room)
                 && tail_is_one
                 && head_len.is_some_and(|head_len| {
-                    event.unwinding_at as usize <= head_len
+                    unwinding_at.saturating_sub(inlines_len) <= head_len
                         && is_group_head(&body[..head_len], event.size, event.name_len.into())
                 })
         }

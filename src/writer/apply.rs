@@ -9,7 +9,9 @@ use super::live::Left;
 use super::regions::RegionCode;
 use super::{sinks::SinkSet, stand_ins};
 use crate::chunk::{flag, Chunk, Event, Kind};
-use crate::format::jitdump::{clear_mapped_size, relocate, set_time, stand_in, Move, Relocation, LOAD_FIXED_SIZE};
+use crate::format::jitdump::{
+    clear_mapped_size, inlines, relocate, set_time, stand_in, Move, Relocation, LOAD_FIXED_SIZE,
+};
 use crate::registry::{Live, Registry, Stored};
 use crate::spool::layout::State;
 use crate::status::Status;
@@ -83,7 +85,10 @@ impl Ledger {
         match event.kind {
             Kind::Load => match self.region_of(event.addr, event.size, event.timestamp, groups) {
                 Some(region) => self.load_in_region(region, chunk, event),
-                None => self.load(chunk, event, groups),
+                None => {
+                    leave_inlines_out(chunk, event);
+                    self.load(chunk, event, groups);
+                }
             },
             Kind::Move => self.move_code(chunk, event, groups),
             Kind::Unregister => {
@@ -339,6 +344,18 @@ impl Ledger {
         }
         self.overwritten = overwritten;
         self.sinks.note(inserted.change, live.addr, live.size, name);
+    }
+}
+
+/// Code is not in the region any more that it was in when it was registered: no other sink can say its inlined functions.
+fn leave_inlines_out(chunk: Chunk, event: &mut Event) {
+    if event.flags & flag::INLINES != 0 {
+        // SAFETY: the chunk is not recycled yet, and there is no reference that may write to this body.
+        let len = inlines::len(unsafe { chunk.body(event) }) as u32;
+        event.flags &= !flag::INLINES;
+        event.body_at += len;
+        event.body_len -= len;
+        event.unwinding_at = event.unwinding_at.saturating_sub(len);
     }
 }
 

@@ -11,7 +11,7 @@ use super::apply::{tail_len, Ledger, Notice};
 use super::groups::Groups;
 use crate::chunk::{flag, Chunk, Event};
 use crate::config::Sinks;
-use crate::format::jitdump::{stand_in, LOAD_FIXED_SIZE};
+use crate::format::jitdump::{inlines, stand_in, LOAD_FIXED_SIZE};
 use crate::region::{Kind, Region, Switch};
 use crate::registry::{Live, Registry};
 use crate::sink::backlog::Again;
@@ -155,7 +155,7 @@ impl Ledger {
             Some(region) => self.enter(region, event.id, event.timestamp, &live, &name, &preface, &[]),
             None => {
                 self.insert(event.id, &live, &name);
-                self.registry.keep_preface(event.id, &preface);
+                self.registry.keep_preface(event.id, &preface[inlines::len(&preface)..]);
                 self.sinks.write_groups(groups);
                 self.write_one(event.id, event.timestamp);
             }
@@ -243,7 +243,7 @@ impl Ledger {
                 }
                 None => {
                     self.registry.insert(id, &live, name, &mut Vec::new());
-                    self.registry.keep_preface(id, preface);
+                    self.registry.keep_preface(id, &preface[inlines::len(preface)..]);
                 }
             }
         }

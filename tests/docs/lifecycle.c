@@ -108,6 +108,9 @@ static void on(unsigned char *run, unsigned char *write) {
     publish_with_lines(&lines, "/source.toy");
     CHECK(lines.symbol != 0);
     retire(&lines);
+    publish_with_inlines(&lines, "/source.toy");
+    CHECK(lines.symbol != 0);
+    retire(&lines);
 
     /* A stub that leaves the stack pointer alone. */
     jitsym_unwind stub = { .struct_size = sizeof stub, .kind = JITSYM_UNWIND_FIXED_FRAME, .cfa_offset = 8 };

@@ -7,6 +7,8 @@ impl Drop for TmpFiles {
     fn drop(&mut self) {
         let pid = self.0;
         let _ = std::fs::remove_file(format!("/tmp/perf-{pid}.map"));
+        // The source of the guest, where a program has made one up.
+        let _ = std::fs::remove_file(format!("/tmp/matrix-{pid}.toy"));
         let (prefix, region, dump) = (format!("jitted-{pid}-"), format!("jit-{pid}-"), format!("{pid}.dump"));
         for entry in std::fs::read_dir("/tmp").into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();

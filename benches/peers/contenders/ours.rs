@@ -114,6 +114,9 @@ impl Contender for Jitsym {
                 free_after: 0,
                 flags: 0,
                 reserved: 0,
+                inlines: ptr::null(),
+                inline_count: 0,
+                inline_size: 0,
             };
             let mut id = 0;
             // SAFETY: the name ends in NUL, `bytes` has `size` bytes, and all of it lives until the call returns.

@@ -124,6 +124,21 @@ test('code memory comes from the library', () => {
     assert.ok(readFileSync(session.path(Sink.REGION)).includes('in_a_region'));
     assert.ok(!map().includes('in_a_region'));
     answer.unregister();
+    const inlines = [
+      { begin: 0, end: 6, name: 'outer', callFile: 'a.js', callLine: 3 },
+      { begin: 5, end: 6, name: 'inner', callFile: 'b.js', callLine: 4, callColumn: 1, parent: 0 },
+    ];
+    const inlining = { addr: region.exec, size: code.length, name: 'inlining', bytes: region.exec, lines: [{ offset: 0, line: 9, file: 'c.js' }] };
+    refused('ERR_INLINE', () => session.register({ ...inlining, inlines: inlines.slice(1) }));
+    assert.throws(() => session.register({ ...inlining, inlines: [{ ...inlines[0], end: -1 }] }), RangeError);
+    const registered = session.register({ ...inlining, inlines });
+    session.flush();
+    const path = session.path(Sink.REGION);
+    const symbol = execFileSync('nm', [path], { encoding: 'utf8' }).split('\n').find((line) => line.endsWith(' inlining'));
+    const at = parseInt(symbol.split(' ')[0], 16) + 5;
+    const frames = execFileSync('addr2line', ['-f', '-i', '-e', path, at.toString(16)], { encoding: 'utf8' }).trim().split('\n');
+    assert.deepEqual(frames, ['inner', 'c.js:9', 'outer', 'b.js:4', 'inlining', 'a.js:3']);
+    registered.unregister();
     region.grow(1 << 20);
     region.discard(0, 4096);
     assert.deepEqual(koffi.decode(region.exec, 'uint8_t'), 0);

@@ -161,6 +161,17 @@ class Regions(TestCase):
             with open(path, "rb") as file:
                 self.assertIn(b"in_a_region", file.read())
             self.assertNotIn("in_a_region", self.map())
+            inlines = [jitsym.Inline(0, 6, "outer", "a.py", 3), (5, 6, "inner", "b.py", 4, 1, 0)]
+            with self.refused(jitsym.InvalidArgument, "ERR_INLINE"):
+                session.register(addr, len(CODE), "refused", bytes=addr, inlines=inlines[1:])
+            code = session.register(addr, len(CODE), "inlining", bytes=addr, lines=[(0, 9, "c.py")], inlines=inlines)
+            session.flush(10)
+            path = session.path(jitsym.Sink.REGION)
+            symbols = subprocess.run(["nm", path], check=True, capture_output=True, text=True).stdout
+            at = int(next(line for line in symbols.splitlines() if line.endswith(" inlining")).split()[0], 16)
+            frames = ["addr2line", "-f", "-i", "-e", path, hex(at + 5)]
+            frames = subprocess.run(frames, check=True, capture_output=True, text=True).stdout.split()
+            self.assertEqual(frames, ["inner", "c.py:9", "outer", "b.py:4", "inlining", "a.py:3"])
             region.grow(mmap.PAGESIZE + 1)
             self.assertEqual(region.size, 2 * mmap.PAGESIZE)
             region.put(2 * mmap.PAGESIZE - len(CODE), memoryview(CODE))

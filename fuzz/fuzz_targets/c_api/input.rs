@@ -220,6 +220,9 @@ pub struct CodeIn {
     /// How often they are there.
     many_lines: u8,
     line_size: SizeIn,
+    inlines: Vec<InlineIn>,
+    many_inlines: u8,
+    inline_size: SizeIn,
     free_after: Size,
     flags: u8,
     reserved: u8,
@@ -268,6 +271,12 @@ impl CodeIn {
         let line_count = count(lines.len(), self.many_lines);
         let stride = self.line_size.of_element(size_of::<jitsym_line>());
         let real_stride = if stride == 0 { size_of::<jitsym_line>() } else { stride };
+        let inlines: Vec<Vec<u8>> = self.inlines.iter().map(|inline| inline.place(memory)).collect();
+        // A struct that ends before it says how large an entry is promises entries of the size that is known.
+        let is_whole = self.size_of.of(size_of::<jitsym_code>()) >= size_of::<jitsym_code>();
+        let inline_count = if is_whole { count(inlines.len(), self.many_inlines) } else { 0 };
+        let inline_stride = self.inline_size.of_element(size_of::<jitsym_inline>());
+        let real_inline_stride = if inline_stride == 0 { size_of::<jitsym_inline>() } else { inline_stride };
         let fields = fields!(jitsym_code {
             addr: self.addr.of(place),
             size: size,
@@ -281,6 +290,12 @@ impl CodeIn {
             free_after: self.free_after.of(),
             flags: code_flags,
             reserved: u32::from(self.reserved / 250),
+            inlines: match inline_count {
+                0 => null(),
+                _ => memory.array(&inlines, inline_count, real_inline_stride).cast(),
+            },
+            inline_count: inline_count,
+            inline_size: inline_stride,
         });
         let mut fields = behind_size(fields);
         fields.push(self.tail);
@@ -307,6 +322,36 @@ impl LineIn {
             column: self.column.into(),
             reserved: u32::from(self.reserved / 250),
             file: file.cast(),
+        })
+    }
+}
+
+#[derive(Arbitrary, Debug)]
+pub struct InlineIn {
+    begin: u16,
+    end: u16,
+    name: Option<Bytes>,
+    call_file: Option<Bytes>,
+    call_line: u16,
+    call_column: u16,
+    /// 255: the function itself.
+    parent: u8,
+    reserved: u8,
+}
+
+impl InlineIn {
+    fn place(&self, memory: &mut Memory) -> Vec<u8> {
+        let mut text = |bytes: &Option<Bytes>| bytes.as_ref().map_or(null(), |bytes| memory.text(&bytes.get()));
+        let (name, call_file) = (text(&self.name), text(&self.call_file));
+        fields!(jitsym_inline {
+            begin: self.begin.into(),
+            end: self.end.into(),
+            name: name.cast(),
+            call_file: call_file.cast(),
+            call_line: self.call_line.into(),
+            call_column: self.call_column.into(),
+            parent: if self.parent == u8::MAX { u32::MAX } else { self.parent.into() },
+            reserved: u32::from(self.reserved / 250),
         })
     }
 }

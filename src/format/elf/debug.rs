@@ -1,4 +1,5 @@
-//! Source lines of a region in DWARF: for each function a unit of its own, made from the jitdump record that says the same.
+//! Source lines of a region in DWARF: for each function a unit of its own, made from the jitdump record that says the same, and from
+//! the one of its inlined functions.
 //!
 //! DWARF 4, because all that read these files do so for it: addr2line and objdump (which `perf annotate` and `perf report
 //! --srcline` ask), libdw, gdb, and the crates gimli and blazesym. What version 5 has more is of no use here: files in it are told
@@ -10,9 +11,11 @@ use std::ops::Range;
 
 use gimli::leb128::write::{signed, unsigned};
 
-use crate::format::jitdump::raw::RawRecord;
+use super::inlines::Inlines;
+use crate::format::jitdump::raw::{RawEntry, RawRecord};
 
-/// `.debug_abbrev`, the same for all units: 1 is the unit with a child, 2 the function.
+/// `.debug_abbrev`, the same for all units: 1 is the unit, 2 a function, 3 one with inlined functions in it, 4 a function of which
+/// inlined ones are instances, 5 an inlined function with others in it, 6 one without.
 pub const ABBREV: &[u8] = &[
     1, 0x11, 1, // DW_TAG_compile_unit, DW_CHILDREN_yes
     0x11, 0x01, // DW_AT_low_pc, DW_FORM_addr
@@ -24,6 +27,31 @@ pub const ABBREV: &[u8] = &[
     0x11, 0x01, // DW_AT_low_pc, DW_FORM_addr
     0x12, 0x06, // DW_AT_high_pc, DW_FORM_data4
     0x03, 0x08, // DW_AT_name, DW_FORM_string
+    0, 0, //
+    3, 0x2e, 1, // DW_TAG_subprogram, DW_CHILDREN_yes
+    0x11, 0x01, // DW_AT_low_pc, DW_FORM_addr
+    0x12, 0x06, // DW_AT_high_pc, DW_FORM_data4
+    0x03, 0x08, // DW_AT_name, DW_FORM_string
+    0, 0, //
+    4, 0x2e, 0, // DW_TAG_subprogram, DW_CHILDREN_no
+    0x03, 0x08, // DW_AT_name, DW_FORM_string
+    0x6e, 0x08, // DW_AT_linkage_name, DW_FORM_string
+    0x3a, 0x0f, // DW_AT_decl_file, DW_FORM_udata
+    0x20, 0x0b, // DW_AT_inline, DW_FORM_data1
+    0, 0, //
+    5, 0x1d, 1, // DW_TAG_inlined_subroutine, DW_CHILDREN_yes
+    0x31, 0x13, // DW_AT_abstract_origin, DW_FORM_ref4
+    0x55, 0x17, // DW_AT_ranges, DW_FORM_sec_offset
+    0x58, 0x0f, // DW_AT_call_file, DW_FORM_udata
+    0x59, 0x0f, // DW_AT_call_line, DW_FORM_udata
+    0x57, 0x0f, // DW_AT_call_column, DW_FORM_udata
+    0, 0, //
+    6, 0x1d, 0, // the same, DW_CHILDREN_no
+    0x31, 0x13, //
+    0x55, 0x17, //
+    0x58, 0x0f, //
+    0x59, 0x0f, //
+    0x57, 0x0f, //
     0, 0, //
     0,
 ];
@@ -65,6 +93,7 @@ pub struct Sections<'a> {
     pub info: (u64, &'a mut Vec<u8>),
     pub line: (u64, &'a mut Vec<u8>),
     pub aranges: (u64, &'a mut Vec<u8>),
+    pub ranges: (u64, &'a mut Vec<u8>),
 }
 
 /// Where a unit has the address of its function, in each section. With 0 there, where no code is, it says nothing.
@@ -75,31 +104,56 @@ pub struct Addresses {
     pub aranges: u32,
 }
 
-/// Appends the unit that a DEBUG_INFO record is about. `None` if the record makes no sense, the sections are full, or there is no
+/// What a unit is made of: a DEBUG_INFO record, one of inlined functions, or both.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Records<'a> {
+    pub lines: Option<RawRecord<'a>>,
+    pub inlines: Option<RawRecord<'a>>,
+}
+
+impl<'a> Records<'a> {
+    /// How many bytes these are.
+    fn size(&self) -> usize {
+        let size = |record: Option<RawRecord<'a>>| record.map_or(0, |record| record.size());
+        size(self.lines) + size(self.inlines)
+    }
+
+    /// Offset and row of each line.
+    fn rows(&self) -> impl Iterator<Item = (Option<u64>, RawEntry<'a>)> {
+        let debug = self.lines.and_then(|record| record.debug_info());
+        debug.into_iter().flat_map(|debug| debug.entries().map(move |row| (row.addr.checked_sub(debug.addr), row)))
+    }
+}
+
+/// Appends the unit that some records are about. `None` if they make no sense, the sections are full, or there is no
 /// memory; then nothing has changed.
-pub fn append(record: &RawRecord<'_>, function: &Function<'_>, mut to: Sections<'_>) -> Option<Addresses> {
-    let lens = (to.info.1.len(), to.line.1.len(), to.aranges.1.len());
-    let done = try_to_append(record, function, &mut to);
+pub fn append(records: &Records<'_>, function: &Function<'_>, mut to: Sections<'_>) -> Option<Addresses> {
+    let lens = (to.info.1.len(), to.line.1.len(), to.aranges.1.len(), to.ranges.1.len());
+    let done = try_to_append(records, function, &mut to);
     if done.is_none() {
         to.info.1.truncate(lens.0);
         to.line.1.truncate(lens.1);
         to.aranges.1.truncate(lens.2);
+        to.ranges.1.truncate(lens.3);
     }
     done
 }
 
-fn try_to_append(record: &RawRecord<'_>, function: &Function<'_>, to: &mut Sections<'_>) -> Option<Addresses> {
+fn try_to_append(records: &Records<'_>, function: &Function<'_>, to: &mut Sections<'_>) -> Option<Addresses> {
     let size = u32::try_from(function.size).ok()?;
-    let (info_at, line_at, aranges_at) = (end(&to.info)?, end(&to.line)?, end(&to.aranges)?);
-    let first_file = record.debug_info()?.entries().next()?.file;
+    let (info_at, line_at, aranges_at, ranges_at) =
+        (end(&to.info)?, end(&to.line)?, end(&to.aranges)?, end(&to.ranges)?);
+    let inlines = records.inlines.map_or(Some(Inlines::default()), |record| Inlines::read(&record))?;
+    let first_file = records.rows().map(|(_, row)| row.file).chain(inlines.files()).next()?;
 
     let line = &mut *to.line.1;
-    // A row takes at most 26 bytes and its name, and 17 in the record and its name.
-    line.try_reserve(2 * record.size() + 256).ok()?;
-    let set_address = line_at.checked_add(lines(record, function, line)?)?;
+    // A row takes at most 26 bytes and its name, and 17 in the record and its name. So do inlined functions at least.
+    line.try_reserve(2 * records.size() + 256).ok()?;
+    let (set_address, files) = lines(records, &inlines, function, line)?;
+    let set_address = line_at.checked_add(set_address)?;
 
     let info = &mut *to.info.1;
-    info.try_reserve(first_file.len() + function.name.len() + 64).ok()?;
+    info.try_reserve(first_file.len() + function.name.len() + 64 + inlines.room()).ok()?;
     let begin = info.len();
     info.extend_from_slice(&[0; 4]);
     info.extend_from_slice(&4u16.to_ne_bytes());
@@ -110,12 +164,20 @@ fn try_to_append(record: &RawRecord<'_>, function: &Function<'_>, to: &mut Secti
     info.extend_from_slice(&size.to_ne_bytes());
     info.extend_from_slice(&line_at.to_ne_bytes());
     info.extend_from_slice(first_file);
-    info.extend_from_slice(&[0, 2]);
+    info.push(0);
+    let origins = inlines.append_origins(info, begin, &files, records.rows())?;
+    info.push(if inlines.is_empty() { 2 } else { 3 });
     let function_addr = info.len() - begin;
     info.extend_from_slice(&function.addr.to_ne_bytes());
     info.extend_from_slice(&size.to_ne_bytes());
     info.extend_from_slice(function.name);
-    info.extend_from_slice(&[0, 0]);
+    info.push(0);
+    if !inlines.is_empty() {
+        let ranges = &mut *to.ranges.1;
+        ranges.try_reserve(inlines.room()).ok()?;
+        inlines.append(function.size, &origins, &files, info, (ranges_at, ranges))?;
+    }
+    info.push(0);
     set_length(info, begin)?;
 
     let aranges = &mut *to.aranges.1;
@@ -147,9 +209,13 @@ fn set_length(out: &mut [u8], begin: usize) -> Option<()> {
     Some(())
 }
 
-/// Appends a line program, for which there is room. Returns where in it the address is.
-fn lines(record: &RawRecord<'_>, function: &Function<'_>, out: &mut Vec<u8>) -> Option<u32> {
-    let debug = record.debug_info()?;
+/// Appends a line program, for which there is room. Returns where in it the address is, and the numbers of the files.
+fn lines<'a>(
+    records: &Records<'a>,
+    inlines: &Inlines<'a>,
+    function: &Function<'_>,
+    out: &mut Vec<u8>,
+) -> Option<(u32, HashMap<&'a [u8], u64>)> {
     let begin = out.len();
     out.extend_from_slice(&[0; 4]);
     out.extend_from_slice(&4u16.to_ne_bytes());
@@ -159,7 +225,7 @@ fn lines(record: &RawRecord<'_>, function: &Function<'_>, out: &mut Vec<u8>) -> 
     out.extend_from_slice(&[1, 1, 1, LINE_BASE as i8 as u8, LINE_RANGE as u8, OPCODE_BASE as u8]);
     out.extend_from_slice(OPERANDS);
     out.push(0);
-    let files = put_files(debug.entries().map(|entry| entry.file), out)?;
+    let files = put_files(records.rows().map(|(_, row)| row.file).chain(inlines.files()), out)?;
     set_length(out, header)?;
 
     out.extend_from_slice(&[0, 9, DW_LNE_SET_ADDRESS]);
@@ -168,8 +234,8 @@ fn lines(record: &RawRecord<'_>, function: &Function<'_>, out: &mut Vec<u8>) -> 
     // What a program starts with.
     let mut now = Row { offset: 0, line: 1, column: 0, file: 1 };
     let mut known: Option<(&[u8], u64)> = None;
-    for entry in debug.entries() {
-        let offset = entry.addr.checked_sub(debug.addr)?;
+    for (offset, entry) in records.rows() {
+        let offset = offset?;
         if offset >= function.size {
             break;
         }
@@ -186,7 +252,7 @@ fn lines(record: &RawRecord<'_>, function: &Function<'_>, out: &mut Vec<u8>) -> 
     put_unsigned(out, function.size - now.offset);
     out.extend_from_slice(&[0, 1, DW_LNE_END_SEQUENCE]);
     set_length(out, begin)?;
-    u32::try_from(set_address - begin).ok()
+    Some((u32::try_from(set_address - begin).ok()?, files))
 }
 
 /// Writes the table of files, each once, and says which number it has. Files count from 1.

@@ -37,7 +37,7 @@ const SECTIONS_AT: usize = 640;
 
 /// Names of sections, as in `.shstrtab`.
 const NAMES: &[u8] = b"\0.text\0.note.gnu.build-id\0.eh_frame\0.eh_frame_hdr\0.symtab\0.strtab\0\
-    .debug_abbrev\0.debug_info\0.debug_line\0.debug_aranges\0.shstrtab\0";
+    .debug_abbrev\0.debug_info\0.debug_line\0.debug_aranges\0.debug_ranges\0.shstrtab\0";
 
 const _: () = assert!(ABBREV_AT + ABBREV.len() <= NAMES_AT && NAMES_AT + NAMES.len() <= SECTIONS_AT);
 
@@ -56,6 +56,7 @@ pub struct Image {
     pub debug_info: Range<u64>,
     pub debug_line: Range<u64>,
     pub debug_aranges: Range<u64>,
+    pub debug_ranges: Range<u64>,
     /// A file that changes has none: perf's cache would keep the first content that it sees under one.
     pub build_id: Option<[u8; 20]>,
 }
@@ -95,6 +96,7 @@ impl Image {
             section(".debug_info", SHT_PROGBITS, 0, &self.debug_info, 1),
             section(".debug_line", SHT_PROGBITS, 0, &self.debug_line, 1),
             section(".debug_aranges", SHT_PROGBITS, 0, &self.debug_aranges, 1),
+            section(".debug_ranges", SHT_PROGBITS, 0, &self.debug_ranges, 1),
             section(".shstrtab", SHT_STRTAB, 0, &names, 1),
         ];
         let mut at = SECTIONS_AT + usize::from(SECTION_HEADER);

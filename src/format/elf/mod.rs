@@ -6,6 +6,7 @@
 pub mod debug;
 pub mod frames;
 pub mod header;
+pub mod inlines;
 pub mod search;
 #[cfg(test)]
 mod tests;

@@ -3,10 +3,10 @@
 use super::frames::{Frames, Row, Target};
 use super::header::Image;
 use super::*;
-use crate::code::{Line, Lines, Unwind};
+use crate::code::{Inline, Line, Lines, Unwind};
 use crate::format::cfi;
 use crate::format::jitdump::raw::RawRecords;
-use crate::format::jitdump::{Group, PREFIX_SIZE};
+use crate::format::jitdump::{id, inlines, Group, PREFIX_SIZE};
 use crate::sys::arch::Arch;
 
 #[test]
@@ -112,14 +112,22 @@ fn record(lines: &[Line<'_>]) -> Vec<u8> {
     out
 }
 
-/// What a unit takes in `.debug_info`, `.debug_line` and `.debug_aranges`.
-fn unit(record: &[u8]) -> Option<[Vec<u8>; 3]> {
-    let [mut info, mut line, mut aranges] = [(); 3].map(|()| Vec::new());
+/// What a unit takes in `.debug_info`, `.debug_line`, `.debug_aranges` and `.debug_ranges`.
+fn unit(records: &[u8]) -> Option<[Vec<u8>; 4]> {
+    let [mut info, mut line, mut aranges, mut ranges] = [(); 4].map(|()| Vec::new());
     let function = debug::Function { name: b"f", addr: 0x2000, size: 64 };
-    let to = debug::Sections { info: (100, &mut info), line: (200, &mut line), aranges: (48, &mut aranges) };
-    let done = debug::append(&RawRecords::from(record, 0).next()?, &function, to);
-    assert!(done.is_some() || info.is_empty() && line.is_empty() && aranges.is_empty());
-    done.map(|_| [info, line, aranges])
+    let to = debug::Sections {
+        info: (100, &mut info),
+        line: (200, &mut line),
+        aranges: (48, &mut aranges),
+        ranges: (64, &mut ranges),
+    };
+    let of = |id| RawRecords::from(records, 0).find(|record| record.id == id);
+    let records = debug::Records { lines: of(id::DEBUG_INFO), inlines: of(id::INLINES) };
+    let done = debug::append(&records, &function, to);
+    let all = [info, line, aranges, ranges];
+    assert!(done.is_some() || all.iter().all(Vec::is_empty));
+    done.map(|_| all)
 }
 
 #[test]
@@ -127,7 +135,7 @@ fn golden_lines() {
     let row = |offset, line, file| Line { offset, line, column: 0, file };
     // One special opcode each where that will do.
     let rows = [row(0, 10, &b"a"[..]), row(3, 12, b"a"), row(60, 1000, b"/b"), row(61, 12, b"a")];
-    let [info, line, aranges] = unit(&record(&rows)).unwrap();
+    let [info, line, aranges, ranges] = unit(&record(&rows)).unwrap();
     let info_tail = [&b"a\0\x02"[..], &0x2000u64.to_ne_bytes(), &64u32.to_ne_bytes(), b"f\0\0"].concat();
     let (head, tail) = info.split_at(28);
     assert_eq!(tail, info_tail);
@@ -145,6 +153,81 @@ fn golden_lines() {
     assert!(line.windows(13).any(|bytes| bytes == b"\0a\0\0\0\0/b\0\0\0\0\0"));
     assert_eq!(aranges.len() as u64, debug::ARANGES_SIZE);
     assert_eq!(aranges[6..10], 100u32.to_ne_bytes());
+    assert!(ranges.is_empty());
+}
+
+/// `outer` from 8 to 40, and in it `inner` from 8 to 16 and `outer` again from 20 to 40; behind them `inner` up to the end.
+fn inlined() -> Vec<u8> {
+    let inline = |begin, end, name, call_line, parent| {
+        let (call_file, call_column) = (&b"a"[..], 0);
+        Inline { begin, end, name, call_file, call_line, call_column, parent }
+    };
+    let (outer, inner) = (inline(8, 40, &b"outer"[..], 5, None), inline(8, 16, &b"inner"[..], 300, Some(0)));
+    let again = Inline { call_file: b"/b", call_column: 9, ..inline(20, 40, b"outer", 6, Some(0)) };
+    inlines::record(&[outer, again, inner, inline(40, 64, b"inner", 7, None)], 64).unwrap()
+}
+
+#[test]
+fn golden_inlined_functions() {
+    let lines = record(&[Line { offset: 0, line: 10, column: 0, file: b"a" }]);
+    let [plain_info, plain_line, plain_aranges, _] = unit(&lines).unwrap();
+    let [info, line, aranges, ranges] = unit(&[inlined(), lines].concat()).unwrap();
+    assert_eq!(aranges, plain_aranges);
+    // The files of calls are behind those of lines.
+    let (with, without) = (&b"\0a\0\0\0\0/b\0\0\0\0\0"[..], &b"\0a\0\0\0\0\0"[..]);
+    assert!(line.windows(with.len()).any(|bytes| bytes == with));
+    assert_eq!(line.len() - with.len(), plain_line.len() - without.len());
+    let place = |begin: u64, end: u64| [begin, end, 0, 0].map(u64::to_ne_bytes).concat();
+    assert_eq!(ranges, [place(8, 40), place(8, 16), place(20, 40), place(40, 64)].concat());
+
+    // Both begin with the same unit, but for their lengths.
+    let head = 30;
+    assert_eq!(info[..4], (info.len() as u32 - 4).to_ne_bytes());
+    assert_eq!(info[4..head], plain_info[4..head]);
+    let (outer, inner) = (head as u32, head as u32 + 15);
+    let instance = |abbrev: u8, origin: u32, range: u32, call: &[u8]| {
+        [&[abbrev][..], &origin.to_ne_bytes(), &(64 + 32 * range).to_ne_bytes(), call].concat()
+    };
+    let expected = [
+        &b"\x04outer\0outer\0\x01\x01\x04inner\0inner\0\x01\x01\x03"[..],
+        &0x2000u64.to_ne_bytes(),
+        &64u32.to_ne_bytes(),
+        b"f\0",
+        &instance(5, outer, 0, &[1, 5, 0]),
+        &instance(6, inner, 1, &[1, 0xac, 2, 0]),
+        &instance(6, outer, 2, &[2, 6, 9]),
+        // The end of what is in the first one.
+        &[0],
+        &instance(6, inner, 3, &[1, 7, 0]),
+        // Of what is in the function, and in the unit.
+        &[0, 0],
+    ];
+    assert_eq!(info[head..], expected.concat());
+
+    // Without lines, the first call's file is that of the unit.
+    let [info, line, ..] = unit(&inlined()).unwrap();
+    assert_eq!(info[28..30], *b"a\0");
+    assert!(line.ends_with(&[&0x2000u64.to_ne_bytes()[..], &[2, 64, 0, 1, 1]].concat()));
+}
+
+/// As many levels as there can be are no problem of the stack.
+#[test]
+fn inlined_functions_may_be_deep() {
+    const DEPTH: u32 = 100_000;
+    let inline = |index: u32| Inline {
+        begin: 0,
+        end: 64,
+        name: b"f",
+        call_file: b"a",
+        call_line: 1,
+        call_column: 0,
+        parent: index.checked_sub(1),
+    };
+    let record = inlines::record(&(0..DEPTH).map(inline).collect::<Vec<_>>(), 64).unwrap();
+    let [info, ..] = unit(&record).unwrap();
+    // The last one, the ends of all but that, and of the function and its unit.
+    let ends = vec![0; DEPTH as usize - 1 + 2];
+    assert!(info.ends_with(&[&[1, 1, 0][..], &ends].concat()) && info[info.len() - ends.len() - 12] == 6);
 }
 
 /// Whatever is in a record, it is refused or makes a unit; nothing is left of one that is refused.
@@ -153,13 +236,16 @@ fn broken_records_do_no_harm() {
     let row = |offset, line| Line { offset, line, column: 9, file: b"file.js" };
     let good = record(&[row(0, 1), row(8, 300), row(40, 2)]);
     assert!(unit(&good).is_some());
-    for at in PREFIX_SIZE..good.len() {
+    let with_inlined = [inlined(), good.clone()].concat();
+    let mut refused = 0;
+    for at in PREFIX_SIZE..with_inlined.len() {
         for value in [0, 1, 0x7f, 0x80, 0xff] {
-            let mut bad = good.clone();
+            let mut bad = with_inlined.clone();
             bad[at] = value;
-            unit(&bad);
+            refused += u32::from(unit(&bad).is_none());
         }
     }
+    assert!(refused > 0);
     // No entries; and addresses that go back.
     assert!(unit(&record(&[])).is_none());
     let mut back = good.clone();

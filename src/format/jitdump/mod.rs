@@ -5,6 +5,7 @@
 //! `JIT_CODE_DEBUG_INFO`, `JIT_CODE_UNWINDING_INFO`, `JIT_CODE_LOAD`. perf holds the first two back and hands them to the next
 //! LOAD, whatever its address. No record is padded: perf takes the code from the end of its record.
 
+pub mod inlines;
 pub mod raw;
 mod read;
 pub mod stand_in;
@@ -48,6 +49,8 @@ pub mod id {
     pub const CLOSE: u32 = 3;
     /// Unwind tables of the next LOAD.
     pub const UNWINDING_INFO: u32 = 4;
+    /// Inlined functions of the next LOAD: a record of our own, which is in no file.
+    pub const INLINES: u32 = u32::from_be_bytes(*b"Inln");
 }
 
 /// What the file header says.

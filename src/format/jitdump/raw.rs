@@ -31,7 +31,7 @@ pub(in crate::format) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
 }
 
-fn c_string(bytes: &[u8]) -> Option<&[u8]> {
+pub(super) fn c_string(bytes: &[u8]) -> Option<&[u8]> {
     let end = bytes.iter().position(|&byte| byte == 0)?;
     bytes.get(..end)
 }
@@ -199,7 +199,7 @@ impl<'a> RawRecord<'a> {
         self.fields.bytes.len()
     }
 
-    fn tail(&self, fixed_size: usize) -> &'a [u8] {
+    pub(super) fn tail(&self, fixed_size: usize) -> &'a [u8] {
         self.fields.bytes.get(fixed_size..).unwrap_or_default()
     }
 

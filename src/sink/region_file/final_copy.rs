@@ -39,6 +39,7 @@ impl RegionFile {
             debug_info: copy(&self.parts.debug_info, &mut to)?,
             debug_line: copy(&self.parts.debug_line, &mut to)?,
             debug_aranges: copy(&self.parts.debug_aranges, &mut to)?,
+            debug_ranges: copy(&self.parts.debug_ranges, &mut to)?,
             eh_frame: self.parts.eh_frame.copy_to(&self.disk, &mut to, HEADER_SIZE as u64 + self.place.spare)?,
             eh_frame_hdr: self.table.copy_to(&mut to)?,
             text,

@@ -73,7 +73,7 @@ pub struct Code<'a> {
     pub size: u64,
     /// Cleaned name without NUL.
     pub name: &'a [u8],
-    /// The jitdump records before its LOAD: DEBUG_INFO, UNWINDING_INFO, both, or nothing. Those of a stand-in count for nothing.
+    /// The records before its LOAD, or nothing: inlined functions, DEBUG_INFO, UNWINDING_INFO. Those of a stand-in count for nothing.
     pub preface: &'a [u8],
 }
 
@@ -84,7 +84,7 @@ pub struct LeftOut {
     pub names: u64,
     /// Code without unwind tables: they are full, or too far away.
     pub tables: u64,
-    /// Code without source lines.
+    /// Code without source lines and inlined functions.
     pub lines: u64,
 }
 
@@ -190,32 +190,36 @@ impl RegionFile {
         self.parts.strtab.pending.extend_from_slice(code.name);
         self.parts.strtab.pending.push(0);
 
-        let mut lines = None;
+        let mut debug = debug::Records::default();
         for record in RawRecords::from(code.preface, stand_in::len(code.preface)) {
             match record.id {
-                id::DEBUG_INFO => {
-                    lines = self.add_lines(&record, code);
-                    self.left_out.lines += u64::from(lines.is_none());
-                }
+                id::INLINES => debug.inlines = Some(record),
+                id::DEBUG_INFO => debug.lines = Some(record),
                 id::UNWINDING_INFO if self.add_tables(&record, code).is_none() => self.left_out.tables += 1,
                 _ => {}
             }
+        }
+        let mut lines = None;
+        if debug.inlines.is_some() || debug.lines.is_some() {
+            lines = self.add_lines(&debug, code);
+            self.left_out.lines += u64::from(lines.is_none());
         }
         self.known.insert(offset, Known { size, symbol: number, lines });
         Some(())
     }
 
-    fn add_lines(&mut self, record: &RawRecord<'_>, code: &Code<'_>) -> Option<Addresses> {
+    fn add_lines(&mut self, records: &debug::Records<'_>, code: &Code<'_>) -> Option<Addresses> {
         let function = debug::Function { name: code.name, addr: self.place.text + code.offset, size: code.size };
-        let (info, line, aranges) =
-            (&mut self.parts.debug_info, &mut self.parts.debug_line, &mut self.parts.debug_aranges);
+        let Parts { debug_info: info, debug_line: line, debug_aranges: aranges, debug_ranges: ranges, .. } =
+            &mut self.parts;
         let behind = |part: &Part| part.end() - part.pending.len() as u64;
         let to = debug::Sections {
             info: (behind(info), &mut info.pending),
             line: (behind(line), &mut line.pending),
             aranges: (behind(aranges), &mut aranges.pending),
+            ranges: (behind(ranges), &mut ranges.pending),
         };
-        debug::append(record, &function, to)
+        debug::append(records, &function, to)
     }
 
     fn add_tables(&mut self, record: &RawRecord<'_>, code: &Code<'_>) -> Option<()> {
@@ -326,6 +330,7 @@ impl RegionFile {
             debug_info: self.parts.debug_info.range(),
             debug_line: self.parts.debug_line.range(),
             debug_aranges: self.parts.debug_aranges.range(),
+            debug_ranges: self.parts.debug_ranges.range(),
             build_id: self.build_id,
         }
     }

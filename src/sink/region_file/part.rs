@@ -190,6 +190,7 @@ pub struct Parts {
     pub debug_info: Part,
     pub debug_line: Part,
     pub debug_aranges: Part,
+    pub debug_ranges: Part,
 }
 
 impl Parts {
@@ -201,16 +202,17 @@ impl Parts {
             debug_info: Part::growing(),
             debug_line: Part::growing(),
             debug_aranges: Part::growing(),
+            debug_ranges: Part::growing(),
         }
     }
 
-    pub fn all(&self) -> [&Part; 6] {
-        let Parts { eh_frame, symtab, strtab, debug_info, debug_line, debug_aranges } = self;
-        [eh_frame, symtab, strtab, debug_info, debug_line, debug_aranges]
+    pub fn all(&self) -> [&Part; 7] {
+        let Parts { eh_frame, symtab, strtab, debug_info, debug_line, debug_aranges, debug_ranges } = self;
+        [eh_frame, symtab, strtab, debug_info, debug_line, debug_aranges, debug_ranges]
     }
 
-    pub fn all_mut(&mut self) -> [&mut Part; 6] {
-        let Parts { eh_frame, symtab, strtab, debug_info, debug_line, debug_aranges } = self;
-        [eh_frame, symtab, strtab, debug_info, debug_line, debug_aranges]
+    pub fn all_mut(&mut self) -> [&mut Part; 7] {
+        let Parts { eh_frame, symtab, strtab, debug_info, debug_line, debug_aranges, debug_ranges } = self;
+        [eh_frame, symtab, strtab, debug_info, debug_line, debug_aranges, debug_ranges]
     }
 }

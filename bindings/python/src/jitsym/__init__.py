@@ -22,7 +22,7 @@ from ._errors import (
     UnknownId,
 )
 from ._library import available, version
-from ._session import Code, Line, Region, Session, Stats
+from ._session import Code, Inline, Line, Region, Session, Stats
 from ._unwind import EhFrame, FixedFrame, FramePointer, Row, Rows, Unwind, unwind_size
 
 __version__ = "0.1.0"
@@ -36,6 +36,7 @@ __all__ = [
     "ForkedError",
     "FramePointer",
     "Init",
+    "Inline",
     "InvalidArgument",
     "JitsymError",
     "LibraryNotFound",

@@ -52,6 +52,7 @@ class Status(enum.IntEnum):
     ERR_LOCKED = 37
     ERR_REGION = 38
     ERR_ALIGNMENT = 39
+    ERR_INLINE = 40
 
 
 class Sink(enum.IntFlag):
@@ -183,6 +184,20 @@ class jitsym_line(Structure):
     ]
 
 
+class jitsym_inline(Structure):
+    _fields_ = [
+        ("begin", c_uint32),
+        ("end", c_uint32),
+        ("name", c_char_p),
+        ("name_len", c_size_t),
+        ("call_file", c_char_p),
+        ("call_line", c_uint32),
+        ("call_column", c_uint32),
+        ("parent", c_uint32),
+        ("reserved", c_uint32),
+    ]
+
+
 class jitsym_code(Structure):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -198,6 +213,9 @@ class jitsym_code(Structure):
         ("free_after", c_uint64),
         ("flags", c_uint32),
         ("reserved", c_uint32),
+        ("inlines", POINTER(jitsym_inline)),
+        ("inline_count", c_size_t),
+        ("inline_size", c_size_t),
     ]
 
 
@@ -280,6 +298,7 @@ STRUCTS = (
     jitsym_unwind_row,
     jitsym_unwind,
     jitsym_line,
+    jitsym_inline,
     jitsym_code,
     jitsym_move_target,
     jitsym_region_options,

@@ -74,6 +74,7 @@ _CLASSES = {
         Status.ERR_PATH,
         Status.ERR_NOT_PLAIN,
         Status.ERR_ALIGNMENT,
+        Status.ERR_INLINE,
     ],
     ClosedError: [Status.ERR_SESSION, Status.ERR_CLOSED],
     UnknownId: [Status.ERR_UNKNOWN_ID],

@@ -28,6 +28,21 @@ class Line(NamedTuple):
     column: int = 0
 
 
+class Inline(NamedTuple):
+    """The code from `begin` to `end` is a function that was inlined, and where the call stood that is gone.
+
+    It was inlined into the entry with the index `parent`, or into the function itself.
+    """
+
+    begin: int
+    end: int
+    name: str
+    call_file: str | bytes | os.PathLike[str]
+    call_line: int
+    call_column: int = 0
+    parent: int | None = None
+
+
 @dataclasses.dataclass(frozen=True)
 class Stats:
     """The counters of the process; the reference says what each counts."""
@@ -197,6 +212,7 @@ class Session:
         *,
         unwind: Unwind | None = None,
         lines: Iterable[Line | tuple[Any, ...]] = (),
+        inlines: Iterable[Inline | tuple[Any, ...]] = (),
         free_after: int = 0,
         stable: bool = False,
         packed: bool = False,
@@ -207,7 +223,8 @@ class Session:
         writable mapping of the same memory, or the bytes that were copied there. Without it the library asks the kernel
         to read at `addr`. `free_after` bytes behind the code hold no other code (see `unwind_size`). With `stable` the
         bytes stay where they are until the code is unregistered, and are not copied now; `bytes` is an address then.
-        `packed` code has none free behind it; its stacks then cost a second record.
+        `packed` code has none free behind it; its stacks then cost a second record. `inlines` are frames where the code lies
+        in a region.
         """
         keep: list[Any] = []
         text = name.encode("utf-8", "surrogatepass")
@@ -224,6 +241,11 @@ class Session:
             code.lines = _lines(rows)
             code.line_count = len(rows)
             code.line_size = ctypes.sizeof(_abi.jitsym_line)
+        entries = [Inline(*entry) for entry in inlines]
+        if entries:
+            code.inlines = _inlines(entries)
+            code.inline_count = len(entries)
+            code.inline_size = ctypes.sizeof(_abi.jitsym_inline)
         code.free_after = unsigned(free_after, 64, "free_after")
         code.flags = _abi.CodeFlag.STABLE * stable | _abi.CodeFlag.PACKED * packed
         id = ctypes.c_uint64()
@@ -360,4 +382,19 @@ def _lines(rows: list[Line]) -> Any:
         entry.line = unsigned(row.line, 32, "line")
         entry.column = unsigned(row.column, 32, "column")
         entry.file = files[row.file]
+    return table
+
+
+def _inlines(entries: list[Inline]) -> Any:
+    table = (_abi.jitsym_inline * len(entries))()
+    for struct, entry in zip(table, entries):
+        struct.begin = unsigned(entry.begin, 32, "begin")
+        struct.end = unsigned(entry.end, 32, "end")
+        text = entry.name.encode("utf-8", "surrogatepass")
+        struct.name = text
+        struct.name_len = len(text)
+        struct.call_file = _path(entry.call_file)
+        struct.call_line = unsigned(entry.call_line, 32, "call_line")
+        struct.call_column = unsigned(entry.call_column, 32, "call_column")
+        struct.parent = 0xFFFFFFFF if entry.parent is None else unsigned(entry.parent, 32, "parent")
     return table

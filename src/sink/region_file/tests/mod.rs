@@ -15,9 +15,9 @@ use object::{Object as _, ObjectSection as _};
 use seen::Seen;
 
 use super::*;
-use crate::code::{FramePointer, Line, Lines, Unwind};
+use crate::code::{FramePointer, Inline, Line, Lines, Unwind};
 use crate::format::cfi::{self, Tables};
-use crate::format::jitdump::{Group, Unwinding, LOAD_FIXED_SIZE};
+use crate::format::jitdump::{inlines, Group, Unwinding, LOAD_FIXED_SIZE};
 use crate::sys::arch::Arch;
 
 /// Where the code of these tests runs, so that what is taken for an offset by mistake is none.
@@ -60,6 +60,22 @@ struct Truth {
     cfa: Option<i32>,
     /// Offset, line and file.
     lines: Vec<(u32, u32, &'static str)>,
+    /// In the order of their places.
+    inlines: Vec<Inline<'static>>,
+}
+
+/// Two levels of inlined functions, and one of them twice.
+fn inlines(size: u32) -> Vec<Inline<'static>> {
+    let inline = |begin, end, name, call_line, parent| {
+        let call_file = if call_line == 7 { &b"/src/one.js"[..] } else { b"/src/three.js" };
+        Inline { begin, end, name, call_file, call_line, call_column: call_line - 1, parent }
+    };
+    vec![
+        inline(1, size / 2, &b"inlined"[..], 300, None),
+        inline(size / 3, size / 2, b"inlined twice", 20, Some(0)),
+        inline(size / 2, size, b"inlined twice", 7, None),
+        inline(size - 1, size, b"last", 1, Some(2)),
+    ]
 }
 
 impl Truth {
@@ -75,7 +91,8 @@ impl Truth {
             ],
         };
         let cfa = (number % 5 != 4).then_some(16 + 8 * (number as i32 % 7));
-        Truth { size, name: format!("function {number}"), cfa, lines }
+        let inlines = if number % 6 == 5 { inlines(size as u32) } else { Vec::new() };
+        Truth { size, name: format!("function {number}"), cfa, lines, inlines }
     }
 
     fn rows(&self) -> Vec<Line<'static>> {
@@ -90,7 +107,11 @@ impl Truth {
     }
 
     fn preface(&self, addr: u64) -> Vec<u8> {
-        preface(addr, self.size, &self.name, &self.rows(), self.tables(addr).as_ref())
+        let preface = preface(addr, self.size, &self.name, &self.rows(), self.tables(addr).as_ref());
+        if self.inlines.is_empty() {
+            return preface;
+        }
+        [inlines::record(&self.inlines, self.size).unwrap(), preface].concat()
     }
 }
 

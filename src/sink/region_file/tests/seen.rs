@@ -64,14 +64,15 @@ impl Seen {
                 assert_eq!(len, *size);
                 cfa
             });
-            let lines = self.units.get(&addr).map(|(unit, len, rows)| {
-                assert_eq!((unit, len), (name, size));
+            let unit = self.units.get(&addr).map(|unit| {
+                assert_eq!((&unit.name, &unit.size), (name, size));
                 let files = ["/src/one.js", "/src/two.js"];
                 let known = |file: &str| *files.iter().find(|known| **known == file).unwrap();
-                rows.iter().map(|(offset, line, file)| (*offset, *line, known(file))).collect()
+                let lines = unit.lines.iter().map(|(offset, line, file)| (*offset, *line, known(file)));
+                (lines.collect(), unit.inlines.clone())
             });
-            let lines = lines.unwrap_or_default();
-            (addr - self.text.start, Truth { size: *size, name: name.clone(), cfa, lines })
+            let (lines, inlines) = unit.unwrap_or_default();
+            (addr - self.text.start, Truth { size: *size, name: name.clone(), cfa, lines, inlines })
         });
         functions.collect()
     }
@@ -128,7 +129,17 @@ fn frames(elf: &ElfFile64<'_>, eh_frame: &[u8], hdr: &[u8]) -> BTreeMap<u64, (u6
 
 /// Offset, line and file.
 type Rows = Vec<(u32, u32, String)>;
-pub type Units = BTreeMap<u64, (String, u64, Rows)>;
+
+/// What a unit says.
+#[derive(Debug)]
+pub struct Unit {
+    name: String,
+    size: u64,
+    lines: Rows,
+    inlines: Vec<Inline<'static>>,
+}
+
+pub type Units = BTreeMap<u64, Unit>;
 
 /// `settled`: nobody is in the middle of taking out what is gone.
 pub fn units<'a>(data: &dyn Fn(&str) -> &'a [u8], settled: bool) -> Units {
@@ -176,17 +187,70 @@ pub fn units<'a>(data: &dyn Fn(&str) -> &'a [u8], settled: bool) -> Units {
         let name = dwarf.attr_string(&unit, root.attr_value(gimli::DW_AT_name).unwrap()).unwrap();
         assert_eq!(name.to_string().unwrap(), lines[0].2);
         entries.next_entry().unwrap();
+        // Before it there are the functions that inlined ones are instances of.
+        while entries.current().unwrap().attr(gimli::DW_AT_inline).is_some() {
+            entries.next_entry().unwrap();
+        }
         let function = entries.current().unwrap();
         let name = dwarf.attr_string(&unit, function.attr_value(gimli::DW_AT_name).unwrap()).unwrap();
         let own = dwarf.die_ranges(&unit, function).unwrap().next().unwrap().unwrap();
         agree(own.begin, range.begin);
         assert_eq!(own.end - own.begin, sequence_end);
+        let name = name.to_string().unwrap().to_owned();
+        let inlines = inlines(&dwarf, &unit, entries, &range);
         // At address 0 there is what is gone.
         if settled && range.begin > 0 {
-            let name = name.to_string().unwrap().to_owned();
-            assert!(found.insert(range.begin, (name, range.end - range.begin, lines)).is_none());
+            let unit = Unit { name, size: range.end - range.begin, lines, inlines };
+            assert!(found.insert(range.begin, unit).is_none());
         }
     }
     assert!(aranges.is_empty());
+    found
+}
+
+type Reader<'a> = EndianSlice<'a, LittleEndian>;
+
+/// The inlined functions behind the entry of their function. They end with it.
+fn inlines<'a>(
+    dwarf: &Dwarf<Reader<'a>>,
+    unit: &gimli::Unit<Reader<'a>>,
+    mut entries: gimli::EntriesCursor<'_, Reader<'a>>,
+    of_unit: &gimli::Range,
+) -> Vec<Inline<'static>> {
+    let text = |value| -> &'static [u8] {
+        let text = dwarf.attr_string(unit, value).unwrap().to_vec();
+        // As those are that they are compared with.
+        Box::leak(text.into_boxed_slice())
+    };
+    let depth = entries.current().unwrap().depth();
+    let mut found: Vec<Inline<'static>> = Vec::new();
+    let mut open: Vec<(isize, u32)> = Vec::new();
+    while entries.next_entry().unwrap() {
+        let Some(entry) = entries.current() else { continue };
+        assert!(entry.depth() > depth && entry.tag() == gimli::DW_TAG_inlined_subroutine);
+        open.retain(|&(other, _)| other < entry.depth());
+        let parent = open.last().map(|&(_, index)| index);
+        open.push((entry.depth(), found.len() as u32));
+        let mut ranges = dwarf.die_ranges(unit, entry).unwrap();
+        let range = ranges.next().unwrap().unwrap();
+        assert!(ranges.next().unwrap().is_none() && range.begin >= of_unit.begin && range.end <= of_unit.end);
+        let gimli::AttributeValue::UnitRef(origin) = entry.attr_value(gimli::DW_AT_abstract_origin).unwrap() else {
+            panic!("no origin");
+        };
+        let origin = unit.entry(origin).unwrap();
+        assert_eq!(origin.tag(), gimli::DW_TAG_subprogram);
+        let number = |at| entry.attr(at).unwrap().udata_value().unwrap();
+        let header = unit.line_program.as_ref().unwrap().header();
+        let file = header.file(number(gimli::DW_AT_call_file)).unwrap().path_name();
+        found.push(Inline {
+            begin: (range.begin - of_unit.begin) as u32,
+            end: (range.end - of_unit.begin) as u32,
+            name: text(origin.attr_value(gimli::DW_AT_name).unwrap()),
+            call_file: text(file),
+            call_line: number(gimli::DW_AT_call_line) as u32,
+            call_column: number(gimli::DW_AT_call_column) as u32,
+            parent,
+        });
+    }
     found
 }

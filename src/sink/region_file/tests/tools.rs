@@ -87,14 +87,44 @@ fn check_with_tools(path: &Path, region: &Region) {
         let range = format!("pc={addr:08x}...{:08x}", addr + truth.size);
         assert_eq!(frames.contains(&range), truth.cfa.is_some(), "{range}");
         for &(at, line, file) in &truth.lines {
-            let expected = format!("{}\n{file}:{line}", truth.name);
+            let frames = frames_at(truth, at, &format!("{file}:{line}"));
+            let inlined = truth.inlines.iter().rev().find(|inline| inline.begin <= at && at < inline.end);
+            let name = inlined.map_or(truth.name.clone(), |inline| text(inline.name));
+            let expected = format!("{name}\n{file}:{line}");
             let place = format!("{:#x}", addr + u64::from(at));
             // The last argument is the file.
             for (program, arguments) in [("addr2line", ["-f", "-e"]), ("eu-addr2line", ["-f", "-e"])] {
                 let output = Command::new(program).args(arguments).arg(path).arg(&place).output().unwrap();
                 let found = String::from_utf8(output.stdout).unwrap();
-                assert!(found.starts_with(&expected), "{program} {place}: {found} and not {expected}");
+                assert!(plain(&found).starts_with(&expected), "{program} {place}: {found} and not {expected}");
+                let output = Command::new(program).arg("-i").args(arguments).arg(path).arg(&place).output().unwrap();
+                let found = String::from_utf8(output.stdout).unwrap();
+                assert_eq!(plain(&found), frames, "{program} {place}: {found}");
             }
         }
     }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// Names and places from the innermost function on, as `addr2line -f -i` prints them.
+fn frames_at(truth: &Truth, at: u32, place: &str) -> String {
+    let (mut frames, mut place) = (String::new(), place.to_owned());
+    for inline in truth.inlines.iter().rev().filter(|inline| inline.begin <= at && at < inline.end) {
+        frames += &format!("{}\n{place}\n", text(inline.name));
+        place = format!("{}:{}", text(inline.call_file), inline.call_line);
+    }
+    frames + &format!("{}\n{place}\n", truth.name)
+}
+
+/// Without what elfutils says besides: columns, and behind a name where it is inlined.
+fn plain(frames: &str) -> String {
+    let cut = |line: &str| match line.splitn(3, ':').collect::<Vec<_>>()[..] {
+        _ if line.contains(" inlined at ") => line.split_once(" inlined at ").unwrap().0.to_owned(),
+        [file, line, _] => format!("{file}:{line}"),
+        _ => line.to_owned(),
+    };
+    frames.lines().map(|line| cut(line) + "\n").collect()
 }

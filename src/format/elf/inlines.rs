@@ -1,0 +1,130 @@
+//! Inlined functions in DWARF: what a unit has of them besides its function. They nest as the calls did that are gone.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use gimli::leb128::write::unsigned;
+
+use crate::code::Inline;
+use crate::format::jitdump::inlines;
+use crate::format::jitdump::raw::{RawEntry, RawRecord};
+
+const DW_INL_INLINED: u8 = 1;
+
+/// The inlined functions of a unit, each behind the one that it is in.
+#[derive(Debug, Default)]
+pub struct Inlines<'a> {
+    /// With the index that others know it by.
+    all: Vec<(usize, Inline<'a>)>,
+    /// How long the record is.
+    size: usize,
+}
+
+impl<'a> Inlines<'a> {
+    /// Those of a record, which need not make sense. `None` if there is no memory.
+    pub fn read(record: &RawRecord<'a>) -> Option<Inlines<'a>> {
+        let mut all = Vec::new();
+        for inline in inlines::entries(record) {
+            all.try_reserve(1).ok()?;
+            all.push((all.len(), inline));
+        }
+        all.sort_unstable_by_key(|&(index, inline)| (inline.begin, Reverse(inline.end), index));
+        Some(Inlines { all, size: record.size() })
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// The files of their calls.
+    pub fn files(&self) -> impl Iterator<Item = &'a [u8]> + '_ {
+        self.all.iter().map(|(_, inline)| inline.call_file)
+    }
+
+    /// At most so many bytes are appended to each section.
+    pub fn room(&self) -> usize {
+        // An entry takes 22 bytes and its name at least in the record, 34 and its name twice at most here, and 32 in the ranges.
+        2 * self.size
+    }
+
+    /// Appends the functions that they are instances of to a unit that begins at `begin`; says where in it each is, by its name.
+    /// `rows`: the lines of the unit, each with its offset.
+    pub fn append_origins(
+        &self,
+        info: &mut Vec<u8>,
+        begin: usize,
+        files: &HashMap<&[u8], u64>,
+        rows: impl Iterator<Item = (Option<u64>, RawEntry<'a>)>,
+    ) -> Option<HashMap<&'a [u8], u32>> {
+        let mut origins = HashMap::new();
+        let mut rows = rows.peekable();
+        let mut file_here = None;
+        for (place, (index, inline)) in self.all.iter().enumerate() {
+            while let Some((_, row)) = rows.next_if(|(offset, _)| offset.is_none_or(|at| at <= inline.begin.into())) {
+                file_here = Some(row.file);
+            }
+            if origins.contains_key(inline.name) {
+                continue;
+            }
+            // Where the first call in it stands, else its first line.
+            let call_in_it = self.all.get(place + 1).filter(|(_, next)| next.is_in(*index));
+            let file = call_in_it.map(|(_, next)| next.call_file).or(file_here).unwrap_or(inline.call_file);
+            origins.try_reserve(1).ok()?;
+            origins.insert(inline.name, u32::try_from(info.len() - begin).ok()?);
+            info.push(4);
+            // The second one is that for linkers: without, binutils asks the symbols, which know the outermost function alone.
+            for _ in 0..2 {
+                info.extend_from_slice(inline.name);
+                info.push(0);
+            }
+            // Without, perf 7 does not look at the files of calls (linux tools/perf/util/dwarf-aux.c, `die_get_file_name`).
+            let _ = unsigned(info, *files.get(file)?);
+            info.push(DW_INL_INLINED);
+        }
+        Some(origins)
+    }
+
+    /// Appends them to their function, whose entry is the last one, and closes that. `ranges_at`: where the section of ranges, of
+    /// which `ranges` is the end, begins to be new. `None` if they do not make sense.
+    pub fn append(
+        &self,
+        code_size: u64,
+        origins: &HashMap<&[u8], u32>,
+        files: &HashMap<&[u8], u64>,
+        info: &mut Vec<u8>,
+        (ranges_at, ranges): (u32, &mut Vec<u8>),
+    ) -> Option<()> {
+        let ranges_begin = ranges.len();
+        // Those that are not closed, by their indices.
+        let mut open: Vec<usize> = Vec::new();
+        for (place, (index, inline)) in self.all.iter().enumerate() {
+            let parent = inline.parent.map(|parent| parent as usize);
+            while open.last().copied() != parent {
+                open.pop()?;
+                info.push(0);
+            }
+            if inline.begin >= inline.end || u64::from(inline.end) > code_size {
+                return None;
+            }
+            let has_more = self.all.get(place + 1).is_some_and(|(_, next)| next.is_in(*index));
+            info.push(if has_more { 5 } else { 6 });
+            info.extend_from_slice(&origins.get(inline.name)?.to_ne_bytes());
+            let at = ranges_at.checked_add(u32::try_from(ranges.len() - ranges_begin).ok()?)?;
+            info.extend_from_slice(&at.to_ne_bytes());
+            // Writing to a vector cannot fail.
+            let _ = unsigned(info, *files.get(inline.call_file)?);
+            let _ = unsigned(info, inline.call_line.into());
+            let _ = unsigned(info, inline.call_column.into());
+            // From the start of the unit's code on, wherever that is.
+            for word in [inline.begin, inline.end, 0, 0] {
+                ranges.extend_from_slice(&u64::from(word).to_ne_bytes());
+            }
+            if has_more {
+                open.try_reserve(1).ok()?;
+                open.push(*index);
+            }
+        }
+        info.resize(info.len() + open.len() + 1, 0);
+        Some(())
+    }
+}

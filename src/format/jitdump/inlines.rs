@@ -1,0 +1,155 @@
+//! Inlined functions of a piece of code, in a record of our own: jitdumps cannot say them, the files of regions can.
+//!
+//! It is the first one of a group, in chunks and in memory, where the code lies in a region. Whoever hands a group to a jitdump takes
+//! it off before.
+
+use super::raw::{c_string, u32_at, RawRecord};
+use super::read::raw;
+use super::{id, put_prefix, PREFIX_SIZE};
+use crate::code::Inline;
+use crate::error::{Error, Result};
+use crate::format::name;
+use crate::format::put::Put;
+
+/// Size of an entry before its name.
+const ENTRY_FIXED_SIZE: usize = 20;
+
+/// Checks the inlined functions of code of this size, and makes the record of them. Its time stamp is 0.
+pub fn record(inlines: &[Inline<'_>], code_size: u64) -> Result<Vec<u8>> {
+    check(inlines, code_size)?;
+    let mut record = Vec::new();
+    let mut put = |bytes: &[u8]| {
+        record.try_reserve(bytes.len()).map_err(|_| Error::NoMemory)?;
+        record.extend_from_slice(bytes);
+        Ok(())
+    };
+    put(&[0; PREFIX_SIZE])?;
+    for inline in inlines {
+        let name = name::clean(inline.name);
+        if name.is_empty() {
+            return Err(Error::Inline);
+        }
+        let parent = inline.parent.unwrap_or(u32::MAX);
+        for word in [inline.begin, inline.end, parent, inline.call_line, inline.call_column] {
+            put(&word.to_ne_bytes())?;
+        }
+        put(&name::lengthen(name))?;
+        put(&[0])?;
+        put(inline.call_file)?;
+        put(&[0])?;
+    }
+    // Record sizes are 32 bits wide.
+    let size = u32::try_from(record.len()).map_err(|_| Error::TooLarge)?;
+    put_prefix(&mut Put::new(&mut record[..PREFIX_SIZE]), 0, id::INLINES, size as usize);
+    Ok(record)
+}
+
+/// Everything but the names.
+fn check(inlines: &[Inline<'_>], code_size: u64) -> Result<()> {
+    // By parent and place, those without a parent first.
+    let mut places: Vec<(Option<u32>, u32, u32)> = Vec::new();
+    places.try_reserve_exact(inlines.len()).map_err(|_| Error::NoMemory)?;
+    for (index, inline) in inlines.iter().enumerate() {
+        let (begin, end) = match inline.parent.map(|parent| inlines.get(..index)?.get(parent as usize)) {
+            None => (0, code_size),
+            Some(Some(parent)) => (parent.begin.into(), parent.end.into()),
+            Some(None) => return Err(Error::Inline),
+        };
+        let is_within = u64::from(inline.begin) >= begin && u64::from(inline.end) <= end;
+        let file = inline.call_file;
+        if inline.begin >= inline.end || !is_within || file.is_empty() || file.contains(&0) || inline.call_line == 0 {
+            return Err(Error::Inline);
+        }
+        places.push((inline.parent, inline.begin, inline.end));
+    }
+    places.sort_unstable();
+    let overlap = |two: &[(Option<u32>, u32, u32)]| two[0].0 == two[1].0 && two[0].2 > two[1].1;
+    if places.windows(2).any(overlap) {
+        return Err(Error::Inline);
+    }
+    Ok(())
+}
+
+/// How long the record is that a group begins with; 0 if that is another one.
+pub fn len(group: &[u8]) -> usize {
+    let record = raw(group, 0).filter(|record| record.id == id::INLINES && record.total_size <= group.len());
+    record.map_or(0, |record| record.total_size)
+}
+
+/// The entries, as far as they are whole.
+pub fn entries<'a>(record: &RawRecord<'a>) -> impl Iterator<Item = Inline<'a>> {
+    let mut rest = record.tail(PREFIX_SIZE);
+    std::iter::from_fn(move || {
+        let word = |number: usize| u32_at(rest, 4 * number);
+        let (begin, end, parent, call_line, call_column) = (word(0)?, word(1)?, word(2)?, word(3)?, word(4)?);
+        let name = c_string(rest.get(ENTRY_FIXED_SIZE..)?)?;
+        let call_file = c_string(rest.get(ENTRY_FIXED_SIZE + name.len() + 1..)?)?;
+        rest = rest.get(ENTRY_FIXED_SIZE + name.len() + call_file.len() + 2..)?;
+        let parent = (parent != u32::MAX).then_some(parent);
+        Some(Inline { begin, end, name, call_file, call_line, call_column, parent })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::jitdump::raw::RawRecords;
+
+    const GOOD: Inline<'_> =
+        Inline { begin: 8, end: 40, name: b"outer", call_file: b"a.js", call_line: 3, call_column: 0, parent: None };
+
+    #[test]
+    fn what_is_laid_down_is_read() {
+        let all = [
+            GOOD,
+            Inline { begin: 8, end: 9, name: b" a\n", parent: Some(0), ..GOOD },
+            Inline { begin: 40, end: 64, call_file: b"b.js", call_line: u32::MAX, call_column: 7, ..GOOD },
+            Inline { begin: 9, end: 40, parent: Some(0), ..GOOD },
+            Inline { begin: 9, end: 40, parent: Some(3), ..GOOD },
+        ];
+        let record = record(&all, 64).unwrap();
+        assert_eq!((len(&record), len(&record[1..]), len(&record[..record.len() - 1])), (record.len(), 0, 0));
+        let read = RawRecords::from(&record, 0).next().unwrap();
+        let expected =
+            all.map(|inline| if inline.name == b" a\n" { Inline { name: b"a()", ..inline } } else { inline });
+        assert_eq!(entries(&read).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        let refused = |all: &[Inline<'_>]| assert_eq!(record(all, 64), Err(Error::Inline), "{all:?}");
+        assert!(record(&[GOOD], 40).is_ok());
+        assert_eq!(record(&[GOOD], 39), Err(Error::Inline));
+        let inner = Inline { begin: 10, end: 20, parent: Some(0), ..GOOD };
+        for bad in [
+            Inline { end: 8, ..GOOD },
+            Inline { end: 7, ..GOOD },
+            Inline { name: b"", ..GOOD },
+            Inline { name: b" \t", ..GOOD },
+            Inline { call_file: b"", ..GOOD },
+            Inline { call_file: b"a\0b", ..GOOD },
+            Inline { call_line: 0, ..GOOD },
+            // Itself, and what comes later.
+            inner,
+            Inline { parent: Some(1), ..inner },
+        ] {
+            refused(&[bad, GOOD]);
+        }
+        for bad in [
+            Inline { begin: 7, ..inner },
+            Inline { end: 41, ..inner },
+            Inline { parent: Some(u32::MAX - 1), ..inner },
+            Inline { begin: 39, end: 64, ..GOOD },
+            GOOD,
+        ] {
+            refused(&[GOOD, bad]);
+        }
+        // Next to each other, and one in the other's place with another parent.
+        assert!(record(
+            &[GOOD, inner, Inline { begin: 20, end: 21, ..inner }, Inline { parent: Some(1), ..inner }],
+            64
+        )
+        .is_ok());
+        refused(&[GOOD, inner, Inline { begin: 19, end: 21, ..inner }]);
+    }
+}
