@@ -1,5 +1,5 @@
-//! bpftrace as a reader: `ustack(perf)` of a process that lives, through its perf map or the files of
-//! its regions.
+//! bpftrace as a reader: `ustack(perf)` of a process that lives, through its perf map. The symbols of a file it reads once, when it
+//! first looks for one, so that it is not asked about regions.
 
 use std::fs::File;
 use std::path::Path;
@@ -11,12 +11,11 @@ use crate::attach::{Held, Killed};
 use crate::matrix::{Outcome, Task};
 use crate::perf::{Graph, Mode};
 use crate::program::{Leftovers, Program, Scenario, Written};
+use crate::run;
 use crate::score::{self, Frame, Kind, Sample};
 use crate::truth::{Truth, Unwind};
-use crate::{run, script};
 
-pub const MODES: &[Mode] =
-    &[Mode::new("map", Graph::FramePointers, Written::Map), Mode::new("region", Graph::FramePointers, Written::Region)];
+pub const MODES: &[Mode] = &[Mode::new("map", Graph::FramePointers, Written::Map)];
 
 pub fn measure(bpftrace: &Path, program: &Program, task: &Task, mode: &Mode) -> Result<Outcome> {
     let scenario = Scenario {
@@ -113,8 +112,7 @@ fn parse_frame(text: &str, truth: &Truth, time: u64) -> Result<Frame> {
     let name = symbol.rsplit_once('+').map_or(symbol, |(name, _)| name);
     let name = (name != "[unknown]" && !name.starts_with("0x")).then(|| name.to_string());
     let is_map = module.starts_with("/tmp/perf-") && module.ends_with(".map");
-    let guest =
-        is_map || script::is_region(module) || (module == "[unknown]" && truth.code_at(address, time).is_some());
+    let guest = is_map || (module == "[unknown]" && truth.code_at(address, time).is_some());
     Ok(Frame { name, kind: if guest { Kind::Guest } else { Kind::Native } })
 }
 

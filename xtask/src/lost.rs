@@ -51,14 +51,14 @@ pub const LOST: &[Lost] = &[
         instead: "do not begin names with `_Z` or `_R`; `perf report --no-demangle`; the perf map has the name as it is",
     },
     Lost {
-        readers: &["perf-trixie/dwarf", "perf-trixie/fp"],
+        readers: &["perf-trixie/dwarf", "perf-trixie/fp", "perf-trixie/adopted"],
         scenarios: &["one-byte"],
         what: &[What::Annotate],
         reason: "`perf annotate` of perf 6.12 crashes on the function with the loop; names and stacks are right",
         instead: "`perf annotate` of another perf",
     },
     Lost {
-        readers: &["samply/"],
+        readers: &["samply/jitdump", "samply/map"],
         scenarios: &["odd-names"],
         what: &[What::Stacks],
         reason: "samply takes a name like `py::fib:/src/fib.py` for one of CPython, and shows a second frame for it",
@@ -170,6 +170,16 @@ pub const LOST: &[Lost] = &[
         what: &[What::Stacks, What::Annotate],
         reason: "perf 7 looks for tables and code of a process in another mount namespace outside of it",
         instead: "run perf in the container, or copy the file and use `--symfs`; or frame pointers",
+    },
+    Lost {
+        readers: &["blazesym/region"],
+        scenarios: &[
+            "moves", "cache-flush", "reuse", "reuse-other-frames", "region-automatic", "region-released", "region-reused",
+            "region-discarded", "region-forked",
+        ],
+        what: &[What::Names],
+        reason: "blazesym is asked about the process as it is at the end, and so knows neither what lay there before, nor its children",
+        instead: "ask it while the code lives; or perf or samply",
     },
 ];
 

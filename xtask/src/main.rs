@@ -40,7 +40,7 @@ cargo xtask matrix   Runs readers over the ground truth and prints the share of 
     --readers A,B    only readers with one of these in their names (perf-bookworm/dwarf, perf-sid, ...)
     --scenarios A,B  only these scenarios
     --quick          a choice of both, in less than three minutes
-    --write          puts the tables of the readers, or the rows of the scenarios, into docs/compatibility.md
+    --write          puts what was measured into the tables of docs/compatibility.md
     --verbose        shows examples of what is wrong, also in cells that are right
     --keep           leaves the recordings where they are
 cargo xtask inject   Measures how long it takes from a recording to a report, with `perf inject --jit` and with regions.

@@ -199,7 +199,7 @@ pub fn run(plan: &Plan) -> Result<bool> {
         println!("{text}");
     }
     if plan.write {
-        table::write(&sections, !plan.scenarios.is_empty())?;
+        table::write(&sections, !(plan.scenarios.is_empty() && plan.readers.is_empty()))?;
     }
     let not_right = |cell: &&Cell| matches!(cell.verdict, Verdict::Wrong | Verdict::Won);
     for cell in cells.iter().filter(not_right) {

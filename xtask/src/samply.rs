@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use anyhow::{bail, Context, Result};
-use object::{Object, ObjectSymbol};
+use object::{Object, ObjectSegment, ObjectSymbol};
 use serde_json::Value;
 
 use crate::matrix::{Outcome, Task};
@@ -148,11 +148,15 @@ impl Natives {
 fn read_symbols(path: &str) -> Result<Vec<(u64, u64, String)>> {
     let bytes = std::fs::read(path)?;
     let file = object::File::parse(&*bytes)?;
+    // Addresses are counted from the first segment.
+    let first = file.segments().map(|segment| segment.address()).min().unwrap_or_default();
     let mut symbols: Vec<(u64, u64, String)> = file
         .symbols()
         .chain(file.dynamic_symbols())
         .filter(|symbol| symbol.is_definition() && symbol.size() > 0)
-        .filter_map(|symbol| Some((symbol.address(), symbol.size(), symbol.name().ok()?.to_string())))
+        .filter_map(|symbol| {
+            Some((symbol.address().checked_sub(first)?, symbol.size(), symbol.name().ok()?.to_string()))
+        })
         .collect();
     symbols.sort();
     Ok(symbols)

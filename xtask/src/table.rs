@@ -73,6 +73,9 @@ pub fn details(cell: &Cell) {
     }
 }
 
+/// The table with a column a reader.
+const OTHERS: &str = "other readers, code in regions";
+
 fn reader(column: &Column) -> &str {
     column.id.split('/').next().unwrap_or_default()
 }
@@ -83,7 +86,7 @@ fn key(column: &Column) -> String {
     match (column.mode.written, reader(column)) {
         (Written::Map | Written::Jitdump, reader) => reader.into(),
         (_, reader) if reader.starts_with("perf-") => format!("{reader}, code in regions"),
-        _ => "other readers, code in regions".into(),
+        _ => OTHERS.into(),
     }
 }
 
@@ -106,12 +109,11 @@ pub fn sections(columns: &[Column], scenarios: &[String], cells: &[Cell]) -> Vec
 
 fn section(key: &str, columns: &[Column], of_reader: &[usize], scenarios: &[String], cells: &[Cell]) -> String {
     let mut text = String::new();
-    let mut readers: Vec<&str> = of_reader.iter().map(|&index| columns[index].reader.as_str()).collect();
-    readers.dedup();
-    let title = |&index: &usize| if readers.len() > 1 { reader(&columns[index]) } else { columns[index].mode.name };
+    let title = |&index: &usize| if key == OTHERS { columns[index].reader.as_str() } else { columns[index].mode.name };
     let titles: Vec<&str> = of_reader.iter().map(title).collect();
     let _ = writeln!(text, "{}\n", heading(key));
-    let _ = writeln!(text, "{}, Linux {}\n", readers.join(", "), kernel());
+    let reader = if key == OTHERS { String::new() } else { format!("{}, ", columns[of_reader[0]].reader) };
+    let _ = writeln!(text, "{reader}Linux {}\n", kernel());
     let _ = writeln!(text, "| scenario | {} |", titles.join(" | "));
     let _ = writeln!(text, "|---|{}", "---|".repeat(titles.len()));
     let mut unavailable: Option<&str> = None;
@@ -177,15 +179,15 @@ fn name(what: What) -> &'static str {
     }
 }
 
-/// Puts the tables between the marks in the documentation; those of other readers stay as they are. `some`: and so do the rows of
-/// other scenarios.
+/// Puts the tables between the marks in the documentation; those of other readers stay as they are. `some`: and so do other rows
+/// and columns.
 pub fn write(sections: &[(String, String)], some: bool) -> Result<()> {
     let path = program::root().join("docs/compatibility.md");
     let mut text = std::fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;
     let mut all = split(inner(&text, TABLES)?);
     for (key, section) in sections {
         match all.iter_mut().find(|(other, _)| other == key) {
-            Some(old) if some => old.1 = with_rows(&old.1, section)?,
+            Some(old) if some => old.1 = with_cells(&old.1, section),
             Some(old) => old.1.clone_from(section),
             None => all.push((key.clone(), section.clone())),
         }
@@ -196,22 +198,36 @@ pub fn write(sections: &[(String, String)], some: bool) -> Result<()> {
     Ok(std::fs::write(&path, text)?)
 }
 
-/// A table with some of its rows replaced.
-fn with_rows(old: &str, new: &str) -> Result<String> {
-    const TITLES: &str = "scenario";
-    let row = |table: &str, name: &str| -> Option<String> {
-        table.lines().find(|line| line.starts_with(&format!("| {name} |"))).map(String::from)
-    };
-    if row(old, TITLES) != row(new, TITLES) {
-        bail!("the table has other columns: run all scenarios");
+/// What is in a table: by scenario and way of use.
+fn cells(section: &str) -> (Vec<String>, Vec<Vec<String>>) {
+    let row =
+        |line: &str| -> Vec<String> { line.trim_matches('|').split('|').map(|cell| cell.trim().into()).collect() };
+    let mut rows = section.lines().filter(|line| line.starts_with("| ")).map(row);
+    (rows.next().unwrap_or_default(), rows.collect())
+}
+
+/// A table with some of its cells replaced: those of rows and columns that the new one has. Those that it does not have yet are added.
+fn with_cells(old: &str, new: &str) -> String {
+    let ((mut titles, mut rows), (new_titles, new_rows)) = (cells(old), cells(new));
+    for (number, title) in new_titles.iter().enumerate() {
+        let column = titles.iter().position(|other| other == title).unwrap_or_else(|| {
+            titles.push(title.clone());
+            rows.iter_mut().for_each(|row| row.push(String::new()));
+            titles.len() - 1
+        });
+        for new in &new_rows {
+            let at = rows.iter().position(|row| row[0] == new[0]).unwrap_or_else(|| {
+                rows.push(vec![String::new(); titles.len()]);
+                rows.len() - 1
+            });
+            rows[at][column].clone_from(&new[number]);
+        }
     }
-    let names = new.lines().filter_map(|line| line.strip_prefix("| ")?.split(" |").next());
-    let mut text = old.to_string();
-    for name in names.filter(|name| *name != TITLES) {
-        let (Some(old), Some(new)) = (row(old, name), row(new, name)) else { bail!("the table has no row {name}") };
-        text = text.replace(&old, &new);
-    }
-    Ok(text)
+    let line = |row: &Vec<String>| format!("| {} |\n", row.join(" | "));
+    let above = old.split("| scenario |").next().unwrap_or_default();
+    let table = format!("{}|---|{}\n", line(&titles), "---|".repeat(titles.len() - 1));
+    let below = old.rsplit("|\n").next().unwrap_or_default();
+    format!("{above}{table}{}{below}", rows.iter().map(line).collect::<String>())
 }
 
 const TABLES: &str = "tables";
@@ -261,12 +277,16 @@ mod tests {
     }
 
     #[test]
-    fn some_rows_are_replaced() {
-        let old = "### x\n\n| scenario | a |\n|---|---|\n| one | 1 |\n| two | 2 |\n";
-        let new = |row: &str| format!("### x\n\n| scenario | a |\n|---|---|\n{row}\n");
-        assert_eq!(with_rows(old, &new("| two | 3 |")).unwrap(), old.replace('2', "3"));
-        assert!(with_rows(old, &new("| three | 3 |")).is_err());
-        assert!(with_rows(old, &new("| two | 3 |").replace(" a ", " b ")).is_err());
+    fn some_cells_are_replaced() {
+        let old = "### x\n\nreader\n\n| scenario | a | b |\n|---|---|---|\n| one | 1 |  |\n| two | 2 | 9 |\n\nbelow\n";
+        let new = |title: &str, row: &str| format!("### x\n\n| scenario | {title} |\n|---|---|\n| {row} |\n");
+        assert_eq!(with_cells(old, &new("a", "two | 3")), old.replace('2', "3"));
+        assert_eq!(with_cells(old, &new("b", "one | 4")), old.replace("1 |  |", "1 | 4 |"));
+        let wider = with_cells(old, &new("c", "one | 5"));
+        assert!(
+            wider.contains("| scenario | a | b | c |\n|---|---|---|---|\n| one | 1 |  | 5 |\n| two | 2 | 9 |  |\n\nb")
+        );
+        assert!(with_cells(old, &new("a", "three | 3")).contains("| two | 2 | 9 |\n| three | 3 |  |\n\nb"));
     }
 
     #[test]
