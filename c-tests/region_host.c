@@ -506,6 +506,34 @@ static void overwritten_later(void) {
   CHECK_OK(jitsym_close(session));
 }
 
+/* A process that had this one's id has left files that are called like the next generations. */
+static void left_over(void) {
+  jitsym *session = open_regions();
+  jitsym_region region = create(session, 1 << 16, 0);
+  struct test_path first, now;
+  CHECK_OK(jitsym_path(session, JITSYM_SINK_REGION, first.text, sizeof first.text));
+  *strrchr(first.text, '.') = 0;
+  for (int generation = 1; generation <= 2; generation++) {
+    snprintf(now.text, sizeof now.text, "%.200s.%d.so", first.text, generation);
+    close(open(now.text, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  }
+  for (uint32_t i = 0; i < 2; i++) {
+    put_code(region.write, 0x23456000 + i);
+    jitsym_id id = announce(session, region.exec, region.exec, i == 0 ? "before" : "behind");
+    if (i == 0) {
+      CHECK_OK(jitsym_unregister(session, id));
+    }
+  }
+  jitsym_stats stats = test_stats(session);
+  CHECK(stats.region_generations == 1 && stats.region_late == 0);
+  CHECK_OK(jitsym_path(session, JITSYM_SINK_REGION, now.text, sizeof now.text));
+  CHECK(strlen(now.text) == strlen(first.text) + 5 && strcmp(now.text + strlen(first.text), ".3.so") == 0);
+  CHECK_OK(jitsym_close(session));
+  struct stat stat;
+  snprintf(now.text, sizeof now.text, "%.200s.1.so", first.text);
+  CHECK(lstat(now.text, &stat) == 0 && stat.st_size == 0);
+}
+
 int main(int argc, char **argv) {
   static void (*const parts[])(void) = {
       bytes_are_the_hosts,
@@ -523,6 +551,7 @@ int main(int argc, char **argv) {
       address_space,
       enabled_again,
       sandboxed,
+      left_over,
   };
 
   test_begin(argc, argv);

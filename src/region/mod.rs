@@ -43,6 +43,9 @@ const PENDING_MOST: usize = 256;
 /// Live code is counted for each so many bytes: what a host is likely to give back.
 const PART: u64 = 64 << 10;
 
+/// So many files that a dead process has left do not keep a file from having another name.
+const LEFT_MOST: usize = 256;
+
 /// No switch is pending.
 const NEVER: u64 = u64::MAX;
 
@@ -556,15 +559,19 @@ impl Region {
             status.counters.region_late.add(1);
             return;
         }
-        let generation = naming.generation + 1;
-        let fresh = OsString::from(format!("{}.{generation}.so", naming.stem));
         let old = naming.path.file_name().unwrap_or_default().to_owned();
-        // Something of that name is left of a dead process, and would be lost by renaming.
-        let renamed = naming.dir.as_ref().filter(|dir| dir.look(&fresh).is_err()).map(|dir| dir.rename(&old, &fresh));
-        if !matches!(renamed, Some(Ok(()))) {
+        let fresh = naming.dir.as_ref().and_then(|dir| {
+            let name_of = |generation: u32| OsString::from(format!("{}.{generation}.so", naming.stem));
+            // Something of that name may be left of a dead process, and would be lost by renaming.
+            let mut numbers = (naming.generation + 1..).take(LEFT_MOST);
+            let generation = numbers.find(|&generation| dir.look(&name_of(generation)).is_err())?;
+            let fresh = name_of(generation);
+            dir.rename(&old, &fresh).ok().map(|()| (generation, fresh))
+        });
+        let Some((generation, fresh)) = fresh else {
             status.counters.region_late.add(1);
             return;
-        }
+        };
         naming.generation = generation;
         naming.path.set_file_name(&fresh);
         let mut begin = 0;
