@@ -65,7 +65,9 @@ impl Held {
         let truth = dir.join("truth");
         let mut command = perf::command(program);
         command.arg(scenario).args(["seconds=0.15", "count=1000", "hold=1"]);
-        command.args(is_about_regions(scenario).then_some("sinks=region"));
+        if is_about_regions(scenario) {
+            command.args(["sinks=region", "memory=created"]);
+        }
         command.arg(format!("truth={}", truth.display())).arg(format!("dir={}", dir.display()));
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start the program");
         let mut output = BufReader::new(child.stdout.take().expect("standard output"));
