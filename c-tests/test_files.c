@@ -212,24 +212,6 @@ static void fails_at_close(void) {
   CHECK_OK(jitsym_close(session));
 }
 
-/* The mapping by which perf finds the dump is of the file that has the name now. */
-static void check_marker(jitsym *session) {
-  struct test_path path = test_path(session, JITSYM_SINK_JITDUMP);
-  size_t size, count = 0;
-  char *maps = (char *)file_read("/proc/self/maps", &size);
-  for (char *line = strtok(maps, "\n"); line != NULL; line = strtok(NULL, "\n")) {
-    if (strstr(line, path.text) != NULL) {
-      count++;
-      if (strstr(line, " r-x") == NULL || strstr(line, "(deleted)") != NULL) {
-        fprintf(stderr, "%s\n", line);
-      }
-      CHECK(strstr(line, " r-x") != NULL && strstr(line, "(deleted)") == NULL);
-    }
-  }
-  CHECK(count == 1);
-  free(maps);
-}
-
 /* Files that somebody removes or cuts are made again, with all that lives. */
 static void lost(void) {
   make_memory();
@@ -257,7 +239,7 @@ static void lost(void) {
       CHECK(tries < 2);
     }
     check_live(session, 0, count, 1);
-    check_marker(session);
+    CHECK(test_markers(test_path(session, JITSYM_SINK_JITDUMP).text) == 1);
   }
   jitsym_stats stats = test_stats(session);
   CHECK(stats.jitdump_rewrites == 5 && stats.sinks_failed == 0);
@@ -323,7 +305,7 @@ static void bounded(uint64_t map_max, uint64_t jitdump_max) {
   }
   jitsym_stats stats = test_stats(session);
   CHECK(stats.jitdump_rewrites > 0 && stats.map_forgotten > 0 && stats.map_omitted == 0 && stats.sinks_failed == 0);
-  check_marker(session);
+  CHECK(test_markers(test_path(session, JITSYM_SINK_JITDUMP).text) == 1);
 
   /* More than there is room for: what was registered first has it, and the files stay as they should be. */
   enum { MANY = 400 };

@@ -195,7 +195,7 @@ static unsigned holds(const char *text) {
   FILE *maps = fopen("/proc/self/maps", "r");
   CHECK(maps != NULL);
   for (char line[4200]; fgets(line, sizeof line, maps) != NULL;) {
-    count += strstr(line, text) != NULL;
+    count += (unsigned)test_maps_line_is_of(line, text);
   }
   fclose(maps);
   return count;
@@ -207,11 +207,9 @@ static unsigned inherited_files(void) {
 }
 
 static unsigned holds_files_of(pid_t pid) {
-  char map[64], dump[64], spool[64];
-  snprintf(map, sizeof map, "/perf-%d.map", (int)pid);
-  snprintf(dump, sizeof dump, "/jit-%d.dump", (int)pid);
+  char spool[64];
   snprintf(spool, sizeof spool, "/jitsym-%d-", (int)pid);
-  return holds(map) + holds(dump) + holds(spool);
+  return holds(test_path_of(pid, JITSYM_SINK_MAP).text) + holds(test_path_of(pid, JITSYM_SINK_JITDUMP).text) + holds(spool);
 }
 
 /* ---------------------------------------------------------------------------------------------- first calls */

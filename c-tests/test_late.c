@@ -36,18 +36,6 @@ static int own_spools(void) {
   return own_files_in(getenv("JITSYM_SPOOL_DIR"));
 }
 
-/* How many mappings a file has. */
-static int mappings_of(const char *path) {
-  size_t size;
-  char *maps = (char *)file_read("/proc/self/maps", &size);
-  int count = 0;
-  for (char *at = maps; (at = strstr(at, path)) != NULL; at++) {
-    count++;
-  }
-  free(maps);
-  return count;
-}
-
 static uint32_t running(jitsym *session) {
   return test_stats_now(session).sinks_running;
 }
@@ -152,7 +140,7 @@ static void from_off(void) {
     CHECK_OK(jitsym_enable(session, BOTH));
     CHECK_OK(jitsym_enable(session, JITSYM_SINK_MAP));
     CHECK(test_stats(session).jitdump_records == records && test_stats(session).live == 2);
-    CHECK(mappings_of(test_path(session, JITSYM_SINK_JITDUMP).text) == 1);
+    CHECK(test_markers(test_path(session, JITSYM_SINK_JITDUMP).text) == 1);
 
     CHECK_OK(jitsym_disable(session, 0));
     CHECK(running(session) == 0 && own_files() == 2 && own_spools() == 0 && held(session) == 0);
@@ -298,7 +286,7 @@ static void remembered(void) {
   CHECK_OK(jitsym_enable(session, 0));
   CHECK(stat(test_path_of(getpid(), JITSYM_SINK_JITDUMP).text, &after) == 0);
   CHECK(after.st_ino == before.st_ino);
-  CHECK(mappings_of(test_path(session, JITSYM_SINK_JITDUMP).text) == 1);
+  CHECK(test_markers(test_path(session, JITSYM_SINK_JITDUMP).text) == 1);
   check_whole(memory + 8 * PLACE, SIZE, "whole", 1);
   check_whole(memory + 9 * PLACE, SIZE, "moved", 1);
   check_whole(memory + 5 * PLACE, SIZE, "in its place", 0);
@@ -317,7 +305,7 @@ static void remembered(void) {
   dump = own_dump();
   CHECK(dump_count(&dump, DUMP_LOAD) == 5);
   dump_free(&dump);
-  CHECK(mappings_of(test_path(session, JITSYM_SINK_JITDUMP).text) == 1);
+  CHECK(test_markers(test_path(session, JITSYM_SINK_JITDUMP).text) == 1);
   /* Read back from that file, and from memory again. */
   target.addr = address(memory + 11 * PLACE);
   target.bytes = memory + 11 * PLACE;

@@ -931,22 +931,7 @@ static void marker(void) {
   struct test_path path = test_path_of(getpid(), JITSYM_SINK_JITDUMP);
   jitsym *session = test_open();
   for (int closed = 0; closed < 2; closed++) {
-    size_t size;
-    char *maps = (char *)file_read("/proc/self/maps", &size);
-    char *at = strstr(maps, path.text);
-    /* qemu puts its own list together, and was seen to miss one while another thread maps something. */
-    for (int attempts = 0; at == NULL && attempts < 10; attempts++) {
-      free(maps);
-      test_sleep_ms(10);
-      maps = (char *)file_read("/proc/self/maps", &size);
-      at = strstr(maps, path.text);
-    }
-    CHECK(at != NULL);
-    while (at > maps && at[-1] != '\n') {
-      at--;
-    }
-    CHECK(strstr(at, " r-x") != NULL && strstr(at, " r-x") < strchr(at, '\n'));
-    free(maps);
+    CHECK(test_markers(path.text) == 1);
     if (!closed) {
       CHECK_OK(jitsym_close(session));
     }

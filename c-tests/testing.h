@@ -195,6 +195,34 @@ static inline uint64_t test_now(void) {
   return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
+/*
+ * Whether a line of /proc/self/maps is of this file, or of a file whose path has this in it. qemu writes that list itself, and
+ * has "[heap]" there as the name of whatever lies where the heap would begin: then the inode says it.
+ */
+static inline int test_maps_line_is_of(const char *line, const char *path) {
+  unsigned long long inode;
+  struct stat status;
+  if (strstr(line, "[heap]") == NULL) {
+    return strstr(line, path) != NULL;
+  }
+  return sscanf(line, "%*s %*s %*s %*s %llu", &inode) == 1 && stat(path, &status) == 0 && inode == status.st_ino;
+}
+
+/* How many mappings there are by which perf finds the dump: executable ones, of the file that has the name now. */
+static inline unsigned test_markers(const char *path) {
+  size_t size;
+  unsigned count = 0;
+  char *maps = (char *)file_read("/proc/self/maps", &size), *rest = NULL;
+  for (char *line = strtok_r(maps, "\n", &rest); line != NULL; line = strtok_r(NULL, "\n", &rest)) {
+    if (test_maps_line_is_of(line, path)) {
+      count++;
+      CHECK(strstr(line, " r-x") != NULL && strstr(line, "(deleted)") == NULL);
+    }
+  }
+  free(maps);
+  return count;
+}
+
 /* Nanoseconds after which something hangs, on the slowest machine and under valgrind. */
 #define TEST_PATIENCE UINT64_C(300000000000)
 
