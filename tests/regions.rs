@@ -100,10 +100,12 @@ fn moved() {
     right("moves");
 }
 
-/// Nobody says that the old code is gone, so that the writer's next pass is the first to see it.
+/// Nobody says that the old code is gone, so that the writer's next pass is the first to see it: up to 50 ms late, and later on
+/// a busy machine, of the 150 ms for which each code runs.
 #[test]
 fn overwritten() {
-    Recorded::of(for_tables(), "overwrite", &["memory=created"], STACKS).check_is(|percent| percent >= 60.0);
+    let recorded = Recorded::of(for_tables(), "overwrite", &["memory=created", "seconds=3"], STACKS);
+    recorded.check_is(|percent| percent >= 50.0);
 }
 
 #[test]

@@ -145,7 +145,9 @@ impl Recorded {
     /// The share of right names, in percent, is what is expected.
     pub fn check_is(&self, is_expected: impl Fn(f64) -> bool) {
         let names = self.score().names;
-        assert!(is_expected(names.percent()), "{}: names {names:?}", self.what);
+        let shown = format!("{}: names {names:?}", self.what);
+        println!("{shown}");
+        assert!(is_expected(names.percent()), "{shown}");
     }
 }
 
