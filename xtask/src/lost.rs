@@ -172,6 +172,13 @@ pub const LOST: &[Lost] = &[
         instead: "run perf in the container, or copy the file and use `--symfs`; or frame pointers",
     },
     Lost {
+        readers: &["samply/region"],
+        scenarios: &["region-adopted-flips"],
+        what: &[What::Names],
+        reason: "samply forgets the whole of a mapping when a part of it is mapped anew, or flips its protection",
+        instead: "flip the whole of what was adopted, or a region of two views, which flips nothing",
+    },
+    Lost {
         readers: &["blazesym/region"],
         scenarios: &[
             "moves", "cache-flush", "reuse", "reuse-other-frames", "region-automatic", "region-released", "region-reused",

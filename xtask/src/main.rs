@@ -83,6 +83,10 @@ fn command(mut arguments: impl Iterator<Item = String>) -> Result<bool> {
         let mut value = || arguments.next().with_context(|| format!("{argument} needs a value"));
         let list = |text: String| text.split(',').map(str::to_string).collect::<Vec<_>>();
         match argument.as_str() {
+            "--help" => {
+                println!("{USAGE}");
+                return Ok(true);
+            }
             "--cache" => plan.cache.dir = std::path::absolute(value()?)?,
             "--mirror" => plan.cache.mirror = Some(value()?),
             "--readers" if command == "matrix" => plan.readers = list(value()?),
