@@ -160,8 +160,7 @@ impl Regions {
                     let naming = Naming::new(Some(dir), path, Some(file.clone()), stem);
                     return Ok(New { naming, file });
                 }
-                // Another copy of this library has one of that name, or another program.
-                Err(_) if attempt < ATTEMPTS => attempt += 1,
+                Err(error) if attempt < ATTEMPTS && file::is_anothers(&error) => attempt += 1,
                 Err(error) => return Err(describe("create", &path, &error)),
             }
         }

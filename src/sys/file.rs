@@ -91,6 +91,16 @@ pub fn claim_to_place(dir: &Dir, name: &OsStr, mode: u32) -> io::Result<File> {
     claim_with(dir, name, mode, libc::O_RDWR)
 }
 
+/// Whether a file could not be had because its name is that of another one, which stays: another name may do.
+pub fn is_anothers(error: &io::Error) -> bool {
+    match error.kind() {
+        io::ErrorKind::AlreadyExists | TAKEN => true,
+        // Another user's file, and not a directory in which nothing may be made.
+        io::ErrorKind::PermissionDenied => error.raw_os_error().is_none(),
+        _ => false,
+    }
+}
+
 fn claim_with(dir: &Dir, name: &OsStr, mode: u32, flags: libc::c_int) -> io::Result<File> {
     for _ in 0..3 {
         match create_with(dir, name, mode, flags) {
@@ -466,13 +476,20 @@ mod tests {
         let (target, path) = (dir.join("target"), dir.join("perf-1.map"));
         fs::write(&target, "precious").unwrap();
         std::os::unix::fs::symlink(&target, &path).unwrap();
-        assert!(claim(&path, 0o600).unwrap_err().to_string().contains("regular"));
+        let error = claim(&path, 0o600).unwrap_err();
+        assert!(error.to_string().contains("regular") && is_anothers(&error));
         fs::remove_file(&path).unwrap();
         fs::hard_link(&target, &path).unwrap();
         assert!(claim(&path, 0o600).unwrap_err().to_string().contains("hard link"));
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
         assert!(claim(&path, 0o600).is_err());
+        // No other name would do.
+        let full = dir.join("x".repeat(256));
+        assert!(!is_anothers(&claim(&full, 0o600).unwrap_err()));
+        assert!([libc::EACCES, libc::ENOSPC, libc::EMFILE]
+            .iter()
+            .all(|&it| !is_anothers(&io::Error::from_raw_os_error(it))));
         assert_eq!(fs::read(&target).unwrap(), b"precious");
         fs::remove_dir_all(&dir).unwrap();
     }
