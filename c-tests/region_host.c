@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <pthread.h>
 #include <stddef.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -402,6 +403,79 @@ static void partly_unmapped(void) {
   CHECK_OK(jitsym_close(session));
 }
 
+/* However many holes the program makes, what is left is the region. */
+static void many_holes(void) {
+  enum { HOLES = 40 };
+  jitsym *session = test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_REGION, 0);
+  unsigned char *memory = memory_of(2 * HOLES * PAGE, RWX);
+  CHECK_OK(jitsym_region_adopt(session, memory, 2 * HOLES * PAGE));
+  for (int i = 0; i < HOLES; i++) {
+    unsigned char *goes = memory + (2 * i + 1) * PAGE, *stays = goes - PAGE;
+    announce(session, goes, memory, "in a page that goes");
+    CHECK_OK(jitsym_unregister_range(session, (uintptr_t)goes, PAGE));
+    CHECK(munmap(goes, PAGE) == 0);
+    char name[32];
+    snprintf(name, sizeof name, "beside %d holes", i + 1);
+    announce(session, stays, memory, name);
+    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK(in_file(session, name, strlen(name)));
+  }
+  /* The holes are none of the region's. */
+  unsigned char *other = memory + (2 * HOLES - 1) * PAGE;
+  CHECK(mmap(other, PAGE, RWX, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == other);
+  announce(session, other, memory, "in a hole");
+  CHECK_OK(jitsym_flush(session, 60000));
+  struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
+  CHECK(strcmp(map_name(&map, (uintptr_t)other), "in a hole") == 0);
+  map_free(&map);
+  jitsym_stats stats = test_stats(session);
+  CHECK(stats.regions == 1 && stats.region_code >= HOLES);
+  CHECK_OK(jitsym_close(session));
+}
+
+/* A session that is closed while memory is adopted: the memory is what it was. */
+struct adopted {
+  jitsym *session;
+  unsigned char *memory;
+  size_t size;
+  jitsym_status status;
+};
+
+static void *adopt_it(void *argument) {
+  struct adopted *it = argument;
+  it->status = jitsym_region_adopt(it->session, it->memory, it->size);
+  return NULL;
+}
+
+static void closed_meanwhile(void) {
+  enum { MUCH = 32 << 20 };
+  struct adopted it = {NULL, memory_of(MUCH, RWX), MUCH, JITSYM_OK};
+  memset(it.memory, 0xc3, MUCH);
+  for (int round = 0; round < 100 && it.status != JITSYM_ERR_CLOSED; round++) {
+    it.session = open_regions();
+    int files = test_files_in(test_dir);
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, adopt_it, &it) == 0);
+    while (test_files_in(test_dir) == files) {
+    }
+    CHECK_OK(jitsym_close(it.session));
+    CHECK(pthread_join(thread, NULL) == 0);
+    if (it.status == JITSYM_OK) {
+      it.session = open_regions();
+      CHECK_OK(jitsym_region_release(it.session, it.memory));
+      CHECK_OK(jitsym_close(it.session));
+    }
+  }
+  CHECK(it.status == JITSYM_ERR_CLOSED);
+  size_t size;
+  char *maps = (char *)file_read("/proc/self/maps", &size);
+  CHECK(memmem(maps, size, "/jit-", 5) == NULL);
+  free(maps);
+  for (size_t i = 0; i < MUCH; i++) {
+    CHECK(it.memory[i] == 0xc3);
+  }
+}
+
 /* Code that was registered while the sink did not run is in the file when it runs again. */
 static void enabled_again(void) {
   jitsym *session = test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_REGION, 0);
@@ -547,6 +621,8 @@ int main(int argc, char **argv) {
       overwritten_later,
       released_files,
       partly_unmapped,
+      many_holes,
+      closed_meanwhile,
       forks_cost_little,
       address_space,
       enabled_again,

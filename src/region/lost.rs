@@ -1,35 +1,54 @@
 //! Parts of a region that the host has unmapped, or mapped something else over: looked at by the threads that register code, without
 //! a lock.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::OnceLock;
 
-/// So many parts can be lost.
-const MOST: usize = 16;
+/// Memory is lost in whole pages, which are as large as this at least.
+const PAGE: u64 = 4096;
 
-/// Ranges of addresses.
-#[derive(Debug, Default)]
+/// Which pages of a region are lost. What is lost stays so.
+#[derive(Debug)]
 pub struct Lost {
-    count: AtomicUsize,
-    parts: [(AtomicU64, AtomicU64); MOST],
+    start: u64,
+    len: u64,
+    /// A bit for each page, once there is a lost one.
+    bits: OnceLock<Box<[AtomicU64]>>,
 }
 
 impl Lost {
+    /// For a region that can be so long.
+    pub fn new(start: u64, len: u64) -> Lost {
+        Lost { start, len, bits: OnceLock::new() }
+    }
+
+    /// The bits of a range's pages: each word that has some, and which of it.
+    fn words(&self, start: u64, end: u64) -> impl Iterator<Item = (usize, u64)> {
+        let last = self.start + self.len;
+        let (from, to) = (start.clamp(self.start, last) - self.start, end.clamp(self.start, last) - self.start);
+        let (first, behind) = (from / PAGE, to.div_ceil(PAGE));
+        let words = if first < behind { first / 64..behind.div_ceil(64) } else { 0..0 };
+        words.map(move |word| {
+            let low = first.saturating_sub(word * 64);
+            let high = (behind - word * 64).min(64);
+            (word as usize, u64::MAX << low & u64::MAX >> (64 - high))
+        })
+    }
+
     /// Whether something of a range is lost.
     #[inline]
     pub fn any(&self, start: u64, end: u64) -> bool {
-        self.count.load(Ordering::Relaxed) > 0 && self.parts().any(|(from, to)| from < end && start < to)
+        let has = |bits: &[AtomicU64]| self.words(start, end).any(|(word, mask)| of(bits, word) & mask != 0);
+        self.bits.get().is_some_and(|bits| has(bits))
     }
 
-    fn parts(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        // One that is being added ends at 0: it is none yet.
-        let both = |(start, end): &(AtomicU64, AtomicU64)| {
-            let end = end.load(Ordering::Acquire);
-            (start.load(Ordering::Relaxed), end)
-        };
-        self.parts.iter().map(both)
+    /// Whether all of a range is lost.
+    pub fn all(&self, start: u64, end: u64) -> bool {
+        let has = |bits: &[AtomicU64]| self.words(start, end).all(|(word, mask)| of(bits, word) & mask == mask);
+        start >= end || self.bits.get().is_some_and(|bits| has(bits))
     }
 
-    /// Adds what is missing in a range: everything but these parts of it, which are in order. False if there are too many.
+    /// Adds what is missing in a range: everything but these parts of it, which are in order. False if there is no memory to note it.
     pub fn add(&self, start: u64, end: u64, left: impl Iterator<Item = (u64, u64)>) -> bool {
         let mut next = start;
         for (from, to) in left.chain(std::iter::once((end, end))) {
@@ -42,24 +61,28 @@ impl Lost {
     }
 
     fn add_one(&self, start: u64, end: u64) -> bool {
-        if self.parts().any(|(from, to)| from <= start && end <= to) {
-            return true;
+        let Some(bits) = self.bits.get().map(Box::as_ref).or_else(|| self.make()) else { return false };
+        for (word, mask) in self.words(start, end) {
+            // Another thread may add the same.
+            bits[word].fetch_or(mask, Ordering::Relaxed);
         }
-        let Some(place) = self.parts.get(self.count.fetch_add(1, Ordering::Relaxed)) else { return false };
-        place.0.store(start, Ordering::Relaxed);
-        place.1.store(end, Ordering::Release);
         true
     }
 
-    /// Whether all of a range is lost.
-    pub fn all(&self, start: u64, end: u64) -> bool {
-        let mut next = start;
-        while next < end {
-            let Some((_, to)) = self.parts().find(|&(from, to)| from <= next && next < to) else { return false };
-            next = to;
-        }
-        true
+    #[cold]
+    fn make(&self) -> Option<&[AtomicU64]> {
+        let count = self.len.div_ceil(64 * PAGE) as usize;
+        let mut bits = Vec::new();
+        bits.try_reserve_exact(count).ok()?;
+        bits.resize_with(count, AtomicU64::default);
+        // Another thread may be faster.
+        let _ = self.bits.set(bits.into_boxed_slice());
+        self.bits.get().map(Box::as_ref)
     }
+}
+
+fn of(bits: &[AtomicU64], word: usize) -> u64 {
+    bits.get(word).map_or(0, |bits| bits.load(Ordering::Relaxed))
 }
 
 #[cfg(test)]
@@ -68,17 +91,23 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_lost() {
-        let lost = Lost::default();
-        assert!(!lost.any(0, u64::MAX) && !lost.all(10, 20));
-        assert!(lost.add(10, 100, [(10, 20), (30, 40), (40, 90)].into_iter()));
-        assert!(lost.any(20, 21) && lost.any(15, 21) && lost.any(99, 200) && !lost.any(10, 20) && !lost.any(30, 90));
-        assert!(lost.all(20, 30) && lost.all(95, 100) && !lost.all(20, 31) && !lost.all(0, 30));
-        // It is added once.
-        for _ in 0..100 {
-            assert!(lost.add(10, 100, [(10, 20), (30, 90)].into_iter()));
+        let at = |page: u64| 0x7000_0000_0000 + page * PAGE;
+        let lost = Lost::new(at(10), 1990 * PAGE);
+        let (any, all) = (|from, to| lost.any(at(from), at(to)), |from, to| lost.all(at(from), at(to)));
+        assert!(!lost.any(0, u64::MAX) && !all(10, 20) && all(20, 20));
+        assert!(lost.add(at(10), at(100), [(at(10), at(20)), (at(30), at(40)), (at(40), at(90))].into_iter()));
+        assert!(any(20, 21) && any(15, 21) && any(99, 200) && !any(10, 20) && !any(30, 90) && !any(100, 2000));
+        assert!(all(20, 30) && all(90, 100) && !all(20, 31) && !all(19, 30) && !all(89, 100));
+        assert!(
+            lost.any(at(20) - 1, at(20) + 1) && lost.any(at(29) + 100, at(29) + 101) && !lost.any(at(20) - 9, at(20))
+        );
+        // It may be added again, and there is room for all of it.
+        for _ in 0..2 {
+            assert!(lost.add(at(10), at(100), [(at(10), at(20)), (at(30), at(90))].into_iter()));
+            assert!(lost.add(at(100), at(2000), (100..2000).step_by(2).map(|page| (at(page), at(page + 1)))));
         }
-        assert!(lost.add(10, 100, std::iter::empty()) && lost.all(10, 100));
-        let too_many = (0..MOST as u64 + 1).map(|number| (1000 + 2 * number, 1001 + 2 * number));
-        assert!(!lost.add(900, 2000, too_many));
+        assert!((100..2000).step_by(2).all(|page| !any(page, page + 1) && all(page + 1, page + 2)));
+        assert!(lost.add(at(10), at(2000), std::iter::empty()) && all(10, 2000));
+        assert!(!any(0, 10) && !any(2000, 3000));
     }
 }

@@ -120,6 +120,7 @@ pub struct Region {
     is_in_use: AtomicBool,
     /// Callers' counts of live code, where the host may unmap it: of what begins in each `PART` bytes.
     live: Vec<AtomicI32>,
+    /// Of what the host has unmapped.
     lost: Lost,
     /// The writer has not seen it yet.
     pub is_new: AtomicBool,
@@ -653,7 +654,7 @@ impl Region {
             generation: AtomicU32::new(1),
             is_in_use: AtomicBool::new(false),
             live,
-            lost: Lost::default(),
+            lost: Lost::new(parts.start, parts.max_len),
             is_new: AtomicBool::new(true),
             is_suspect: AtomicBool::new(false),
             gone: AtomicU64::new(NEVER),
