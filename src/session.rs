@@ -346,7 +346,14 @@ impl Ref {
 
     pub fn adopt_region(&self, addr: u64, size: u64) -> Result<()> {
         let status = &self.engine.status;
-        self.outcome(thread::quietly(|| status.regions.adopt(status, addr, size)))
+        let adopted = thread::quietly(|| status.regions.adopt(status, addr, size));
+        let open = self.still_open(()).inspect_err(|_| {
+            if adopted.is_ok() {
+                // Nobody learns of it.
+                let _ = thread::quietly(|| status.regions.release(status, addr));
+            }
+        });
+        open.and(adopted)
     }
 
     pub fn grow_region(&self, start: u64, size: u64) -> Result<()> {
