@@ -168,6 +168,7 @@ fn pieces(maps: &[Mapping], start: u64, end: u64) -> Result<Vec<Mapping>> {
             return Err(Error::NotPlain);
         }
         next = mapping.end.min(end);
+        pieces.try_reserve(1).map_err(|_| Error::NoMemory)?;
         pieces.push(Mapping { start: mapping.start.max(start), end: next, ..*mapping });
     }
     if next < end {

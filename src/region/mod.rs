@@ -326,9 +326,8 @@ impl Regions {
     fn check(&self, status: &Status, region: &Region, maps: &[Mapping]) -> bool {
         // Without a file nothing can tell.
         let is_mapped = lock(&region.naming).file.is_none() || {
-            let mapped = region.mapped_in(maps);
-            let parts = mapped.iter().map(|mapping| (mapping.start, mapping.end));
-            !mapped.is_empty() && region.lost.add(region.start, region.end(), parts)
+            let parts = || region.mapped_in(maps).map(|mapping| (mapping.start, mapping.end));
+            parts().next().is_some() && region.lost.add(region.start, region.end(), parts())
         };
         if !is_mapped {
             // What is registered from now on is stamped later. Another thread may have been faster.
@@ -483,24 +482,24 @@ impl Region {
 
     /// What of it is still a mapping of its file, as far as it has got one.
     fn mapped(&self) -> io::Result<Vec<Mapping>> {
-        Ok(self.mapped_in(&maps::within(self.start, self.end())?))
+        maps::collect(self.mapped_in(&maps::within(self.start, self.end())?))
     }
 
     /// The same, given what is mapped.
-    fn mapped_in(&self, maps: &[Mapping]) -> Vec<Mapping> {
+    fn mapped_in<'a>(&self, maps: &'a [Mapping]) -> impl Iterator<Item = Mapping> + use<'a> {
         let inode = lock(&self.naming).file.as_ref().map(|file| file.identity().inode);
-        let (start, end) = (self.start, self.end());
+        let (start, end, base) = (self.start, self.end(), self.base);
         // Another file system may have an inode of this number; but not mapped just as this file would be.
-        let is_ours = |mapping: &&Mapping| {
-            let base = mapping.start.checked_sub(mapping.offset);
-            mapping.start < end && start < mapping.end && Some(mapping.inode) == inode && base == Some(self.base)
+        let is_ours = move |mapping: &&Mapping| {
+            let begin = mapping.start.checked_sub(mapping.offset);
+            mapping.start < end && start < mapping.end && Some(mapping.inode) == inode && begin == Some(base)
         };
-        let part = |mapping: &Mapping| {
+        let part = move |mapping: &Mapping| {
             let from = mapping.start.max(start);
             let offset = mapping.offset + (from - mapping.start);
             Mapping { start: from, end: mapping.end.min(end), offset, ..*mapping }
         };
-        maps.iter().filter(is_ours).map(part).collect()
+        maps.iter().filter(is_ours).map(part)
     }
 
     /// Gives the file another name, and tells perf. Not before the writer can keep up with it. `code` is where the calling thread
@@ -540,8 +539,8 @@ impl Region {
         let (start, end) = (addr / page * page, (addr + size).next_multiple_of(page));
         let maps = maps::within(start, end).unwrap_or_default();
         let rwx = READ_WRITE | READ_EXEC;
-        let is_rwx = |piece: &Mapping| piece.start <= start && end <= piece.end && piece.protection == rwx;
-        if self.mapped_in(&maps).iter().any(is_rwx) {
+        let is_rwx = |piece: Mapping| piece.start <= start && end <= piece.end && piece.protection == rwx;
+        if self.mapped_in(&maps).any(is_rwx) {
             // perf is told by `mprotect` if that changes anything. What can be written can be read too on each of our processors
             // (linux mm, `protection_map`), so that nobody misses the right to read. At its return the mapping is one again, and
             // perf is told of all of it.

@@ -32,15 +32,24 @@ impl Mapping {
 
 /// Everything that is mapped, in order of address.
 pub fn all() -> io::Result<Vec<Mapping>> {
-    // Of the calling thread: the process's first one may have ended.
-    let text = fs::read("/proc/thread-self/maps")?;
-    Ok(text.split(|&byte| byte == b'\n').filter_map(parse).collect())
+    within(0, u64::MAX)
 }
 
 /// What overlaps `[start, end)`.
 pub fn within(start: u64, end: u64) -> io::Result<Vec<Mapping>> {
-    let mut found = all()?;
-    found.retain(|mapping| mapping.start < end && start < mapping.end);
+    // Of the calling thread: the process's first one may have ended.
+    let text = fs::read("/proc/thread-self/maps")?;
+    let lines = text.split(|&byte| byte == b'\n').filter_map(parse);
+    collect(lines.filter(|mapping| mapping.start < end && start < mapping.end))
+}
+
+/// There may be tens of thousands, and no memory for so many.
+pub fn collect(mappings: impl Iterator<Item = Mapping>) -> io::Result<Vec<Mapping>> {
+    let mut found = Vec::new();
+    for mapping in mappings {
+        found.try_reserve(1)?;
+        found.push(mapping);
+    }
     Ok(found)
 }
 
