@@ -1,6 +1,7 @@
 /*
  * Allocations that fail, one by one: the first, the second, and so on, alone or with all that follow, while a session is
- * opened, used and closed. Each call answers with a status, and afterwards, when there is memory again, all works.
+ * opened, used and closed. Each call answers with a status, and afterwards, when there is memory again, all works. Code memory that
+ * is adopted lies in a process that has thousands of mappings.
  *
  * Counted and refused by standing in for the C library's allocator, from which Rust's has its memory.
  */
@@ -70,7 +71,7 @@ static jitsym_id ids[LIVE];
 static int is_expected(jitsym_status status) {
   return status == JITSYM_OK || status == JITSYM_ERR_NO_MEMORY || status == JITSYM_ERR_DROPPED ||
          status == JITSYM_ERR_THREAD || status == JITSYM_ERR_NO_SINK || status == JITSYM_ERR_SINK_FAILED ||
-         status == JITSYM_ERR_UNKNOWN_ID || status == JITSYM_ERR_SESSION;
+         status == JITSYM_ERR_UNKNOWN_ID || status == JITSYM_ERR_SESSION || status == JITSYM_ERR_REGION;
 }
 
 #define TRY(call)                                                                         \
@@ -173,6 +174,49 @@ static void fails_at_work(void) {
   check_works();
 }
 
+enum { OTHERS = 600, PIECES = 4 };
+static size_t page;
+
+static unsigned char *code_memory(size_t size) {
+  unsigned char *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(memory != MAP_FAILED);
+  memset(memory, 0xc3, size);
+  CHECK(mprotect(memory, size, PROT_READ | PROT_EXEC) == 0);
+  return memory;
+}
+
+static void register_in(unsigned char *memory) {
+  jitsym_code code = test_code((uintptr_t)memory, 16, "in a region");
+  TRY(jitsym_register(session, &code, &ids[0]));
+}
+
+/* Memory that becomes a region by a call and by itself, of which a part is unmapped, and that is given back. */
+static void fails_with_regions(void) {
+  unsigned char *adopted = code_memory(PIECES * page), *by_itself = code_memory(4 * page);
+  for (size_t i = 0; i < PIECES; i += 2) {
+    CHECK(mprotect(adopted + i * page, page, PROT_READ | PROT_WRITE | PROT_EXEC) == 0);
+  }
+  session = test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_REGION, JITSYM_INIT_ADOPT);
+  arm(1);
+  register_in(by_itself);
+  TRY(jitsym_region_adopt(session, adopted, PIECES * page));
+  register_in(adopted);
+  CHECK(munmap(adopted + PIECES * page / 2, page) == 0);
+  TRY(jitsym_unregister_range(session, (uintptr_t)adopted, PIECES * page));
+  register_in(adopted);
+  TRY(jitsym_region_release(session, adopted));
+  TRY(jitsym_region_release(session, by_itself));
+  TRY(jitsym_flush(session, 0));
+  arm(0);
+  for (size_t i = 0; i < PIECES * page; i++) {
+    CHECK(i / page == PIECES / 2 || adopted[i] == 0xc3);
+  }
+  CHECK_OK(jitsym_flush(session, 0));
+  CHECK_OK(jitsym_close(session));
+  CHECK(munmap(adopted, PIECES * page) == 0);
+  check_works();
+}
+
 /* How many allocations a scenario makes if none fails. */
 static unsigned long *total;
 
@@ -190,7 +234,11 @@ static void count_work(void) {
   count(fails_at_work);
 }
 
-static void sweep(void (*counting)(void), void (*scenario)(void), const char *name) {
+static void count_regions(void) {
+  count(fails_with_regions);
+}
+
+static void sweep(void (*counting)(void), void (*scenario)(void), const char *name, unsigned long first) {
   test_child(counting);
   unsigned long most = *total, tried = 0;
   CHECK(most > 50);
@@ -199,8 +247,8 @@ static void sweep(void (*counting)(void), void (*scenario)(void), const char *na
   }
   static const unsigned long counts[] = {1, (unsigned long)-1};
   for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
-    /* All of the first, where the least is ready; then some. */
-    for (fail_from = 0; fail_from < most; fail_from += fail_from < 120 ? 1 : 1 + most / 40) {
+    /* All of the first ones, where the least is ready; then some. */
+    for (fail_from = 0; fail_from < most; fail_from += fail_from < first ? 1 : 1 + most / 40) {
       fail_count = counts[i];
       uint64_t begin = test_now();
       test_child(scenario);
@@ -219,7 +267,13 @@ int main(int argc, char **argv) {
   test_begin(argc, argv);
   total = mmap(NULL, sizeof *total, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   CHECK(total != MAP_FAILED);
-  sweep(count_life, fails_in_life, "the life of a session");
-  sweep(count_work, fails_at_work, "a session at work");
+  sweep(count_life, fails_in_life, "the life of a session", 120);
+  sweep(count_work, fails_at_work, "a session at work", 120);
+  page = (size_t)sysconf(_SC_PAGESIZE);
+  unsigned char *others = code_memory(2 * OTHERS * page);
+  for (size_t i = 0; i < OTHERS; i++) {
+    CHECK(mprotect(others + 2 * i * page, page, PROT_READ) == 0);
+  }
+  sweep(count_regions, fails_with_regions, "regions", 40);
   return test_end();
 }

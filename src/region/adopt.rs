@@ -16,6 +16,7 @@ use crate::status::Status;
 use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::maps::{self, Mapping};
 use crate::sys::mem::{self, page_size};
+use crate::sys::memory;
 
 /// How far below the code its tables may lie: distances are 32-bit numbers.
 const REACH: u64 = 0x7000_0000;
@@ -23,8 +24,8 @@ const REACH: u64 = 0x7000_0000;
 const LOWEST: u64 = 1 << 16;
 /// So many pages are left between tables and code, where the tables of later regions at the same address can begin.
 const APART: u64 = 8;
-/// Bytes that are copied at a time.
-const BLOCK: usize = 64 << 10;
+/// Bytes that are copied at a time: more than the reserve gives, which is not for this.
+const BLOCK: usize = 128 << 10;
 /// So many refused ranges are remembered.
 const REFUSED_MOST: usize = 1024;
 
@@ -50,6 +51,9 @@ impl Regions {
         }
         if end - start >= REACH {
             return Err(Error::TooLarge);
+        }
+        if memory::is_short() {
+            return Err(Error::NoMemory);
         }
         let maps = maps::all().map_err(|_| Error::NoMemory)?;
         self.check_all(status, &maps);
@@ -228,7 +232,9 @@ fn take_back(pieces: &[Mapping]) {
 pub(super) fn for_pages(piece: &Mapping, mut each: impl FnMut(u64, &[u8]) -> io::Result<()>) -> io::Result<()> {
     // Unlike other ways this reads memory that may not be read now.
     let memory = File::open("/proc/thread-self/mem")?;
-    let mut block = vec![0; BLOCK];
+    let mut block = Vec::new();
+    block.try_reserve_exact(BLOCK)?;
+    block.resize(BLOCK, 0);
     let mut addr = piece.start;
     while addr < piece.end {
         let part = &mut block[..(piece.end - addr).min(BLOCK as u64) as usize];

@@ -20,6 +20,7 @@ use crate::sys::dir::Dir;
 use crate::sys::file::{self, Held};
 use crate::sys::maps;
 use crate::sys::mem::{page_size, Reserved};
+use crate::sys::memory;
 
 /// What a region of code memory is to be like; see `jitsym_region_options` in the C header. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,7 +85,7 @@ impl Regions {
         let huge = if wanted.huge { HUGE_PAGE } else { 0 };
         let alignment = wanted.alignment.max(page_size() as u64).max(huge);
         let _changing = lock(&self.changing);
-        if self.is_full() {
+        if self.is_full() || memory::is_short() {
             return Err(Error::NoMemory);
         }
         // So that the text is aligned in the file as it is in memory.

@@ -1,7 +1,10 @@
 //! What is mapped where in this process, as the kernel lists it, and where there is room between it.
 
-use std::fs;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
+
+/// The kernel's list is read into so much memory at a time: more than the reserve gives, which is not for this.
+const ROOM: usize = 128 << 10;
 
 /// A line of `/proc/self/maps` (linux Documentation/filesystems/proc.rst).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,9 +41,28 @@ pub fn all() -> io::Result<Vec<Mapping>> {
 /// What overlaps `[start, end)`.
 pub fn within(start: u64, end: u64) -> io::Result<Vec<Mapping>> {
     // Of the calling thread: the process's first one may have ended.
-    let text = fs::read("/proc/thread-self/maps")?;
+    let text = read_all(File::open("/proc/thread-self/maps")?)?;
     let lines = text.split(|&byte| byte == b'\n').filter_map(parse);
     collect(lines.filter(|mapping| mapping.start < end && start < mapping.end))
+}
+
+/// That of the standard library ends the process where there is no memory.
+fn read_all(mut file: File) -> io::Result<Vec<u8>> {
+    let (mut text, mut len) = (Vec::new(), 0);
+    loop {
+        if len == text.len() {
+            text.try_reserve(ROOM)?;
+            text.resize(len + ROOM, 0);
+        }
+        match file.read(&mut text[len..]) {
+            Ok(0) => break,
+            Ok(more) => len += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    text.truncate(len);
+    Ok(text)
 }
 
 /// There may be tens of thousands, and no memory for so many.
