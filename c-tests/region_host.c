@@ -433,6 +433,55 @@ static void many_holes(void) {
   CHECK_OK(jitsym_close(session));
 }
 
+/* How often this thread has read from a file. */
+static unsigned long reads(void) {
+  size_t size;
+  char *text = (char *)file_read("/proc/thread-self/io", &size), *found = strstr(text, "syscr: ");
+  CHECK(found != NULL);
+  unsigned long count = strtoul(found + 7, NULL, 10);
+  free(text);
+  return count;
+}
+
+/* Where nothing can be adopted now, registrations do not look what is mapped each time. */
+static void not_adopted(void) {
+  enum { TIMES = 5000, ALL = 256 };
+  jitsym *session = test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_REGION, JITSYM_INIT_ADOPT);
+  unsigned char *memory = memory_of(SIZE, PROT_READ | PROT_WRITE);
+  /* Memory that is being written to; that nobody has; part of it, and what lies behind. */
+  unsigned char *places[] = {memory + 100, (unsigned char *)0x10000, memory + SIZE / 2 - 2};
+  CHECK(mprotect(memory + SIZE / 2, SIZE / 2, PROT_READ | PROT_EXEC) == 0);
+  for (size_t place = 0; place < sizeof places / sizeof *places; place++) {
+    uint64_t begin = test_now();
+    unsigned long before = reads();
+    announce(session, places[place], memory, "not adopted");
+    unsigned long one = reads() - before;
+    for (int i = 0; i < TIMES; i++) {
+      announce(session, places[place], memory, "not adopted");
+    }
+    /* One look in 5 ms. */
+    uint64_t looks = (test_now() - begin) / 5000000 + 2;
+    CHECK(reads() - before <= 2 * one * looks && test_stats(session).regions == 0);
+  }
+  usleep(20000);
+  CHECK(mprotect(memory, SIZE, PROT_READ | PROT_EXEC) == 0);
+  announce(session, memory, memory, "adopted now");
+  CHECK(test_stats(session).regions == 1 && in_file(session, "adopted now", 11));
+
+  /* There are as many as there may be. */
+  unsigned char *other = memory_of(SIZE, RWX);
+  for (int i = 1; i < ALL; i++) {
+    create(session, PAGE, 0);
+  }
+  unsigned long before = reads(), two = reads() - before;
+  before = reads();
+  for (int i = 0; i < TIMES; i++) {
+    announce(session, other, memory, "one too many");
+  }
+  CHECK(reads() - before <= two && test_stats(session).regions == ALL);
+  CHECK_OK(jitsym_close(session));
+}
+
 /* A session that is closed while memory is adopted: the memory is what it was. */
 struct adopted {
   jitsym *session;
@@ -623,6 +672,7 @@ int main(int argc, char **argv) {
       partly_unmapped,
       many_holes,
       closed_meanwhile,
+      not_adopted,
       forks_cost_little,
       address_space,
       enabled_again,

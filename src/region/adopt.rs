@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
 use super::create::{check_private_exec, provide_if_possible, New};
-use super::{lock, Kind, Parts, Region, Regions};
+use super::{declined, lock, Kind, Parts, Region, Regions};
 use crate::config::Sinks;
 use crate::error::{Error, Result};
 use crate::sink::describe;
@@ -26,8 +26,6 @@ const LOWEST: u64 = 1 << 16;
 const APART: u64 = 8;
 /// Bytes that are copied at a time: more than the reserve gives, which is not for this.
 const BLOCK: usize = 128 << 10;
-/// So many refused ranges are remembered.
-const REFUSED_MOST: usize = 1024;
 
 impl Regions {
     /// Makes memory of the host a region. Other threads may execute it meanwhile, but not write to it, and nobody may change its
@@ -121,11 +119,10 @@ impl Regions {
         Ok(region)
     }
 
-    /// Adopts the mapping that code lies in, unless that is no memory of the kind, or it has been tried before.
-    pub(super) fn adopt_around(&self, status: &Status, addr: u64, size: u64) -> Option<&'static Region> {
+    /// Adopts the mapping that code lies in, unless that is no memory of the kind, or it has been tried not long ago.
+    pub(super) fn adopt_around(&self, status: &Status, addr: u64, size: u64, now: u64) -> Option<&'static Region> {
         let end = addr.checked_add(size)?;
-        let refused = |&(start, behind): &(u64, u64)| start <= addr && end <= behind;
-        if lock(&self.settings).refused.iter().any(refused) {
+        if lock(&self.settings).declined.has(&self.declined, addr, end, now) {
             return None;
         }
         let _changing = lock(&self.changing);
@@ -136,24 +133,22 @@ impl Regions {
         if self.is_full() {
             return None;
         }
-        let found = maps::within(addr, end).ok()?;
-        let &[mapping] = found.as_slice() else { return None };
-        if mapping.start > addr || mapping.end < end || !mapping.is_executable() && mapping.is_plain() {
-            // Not now: it is being written to, perhaps.
-            return None;
-        }
-        let adopted = match mapping.is_plain() {
-            true => self.adopt_range(status, mapping.start, mapping.end),
-            false => Err(Error::NotPlain),
+        let found = maps::within(addr, end).unwrap_or_default();
+        let (start, behind) = match (found.first(), found.last()) {
+            (Some(first), Some(last)) => (first.start.min(addr), last.end.max(end)),
+            _ => (addr, end),
         };
-        if adopted.is_err() {
-            let mut settings = lock(&self.settings);
-            if settings.refused.len() >= REFUSED_MOST {
-                settings.refused.pop_front();
-            }
-            settings.refused.push_back((mapping.start, mapping.end));
+        let (adopted, pause) = match found.as_slice() {
+            [it] if it.start > addr || it.end < end => (None, declined::NOT_NOW),
+            [it] if !it.is_plain() => (None, declined::FAILED),
+            [it] if it.is_executable() => (self.adopt_range(status, it.start, it.end).ok(), declined::FAILED),
+            // It is being written to, perhaps.
+            _ => (None, declined::NOT_NOW),
+        };
+        if adopted.is_none() {
+            lock(&self.settings).declined.add(&self.declined, start, behind, now, pause);
         }
-        adopted.ok()
+        adopted
     }
 }
 
@@ -296,5 +291,43 @@ impl Region {
         let mapped = self.mapped().map_err(|_| Error::NoMemory)?;
         self.is_unwell.store(true, Ordering::Relaxed);
         mapped.iter().try_for_each(make_plain).map_err(|_| Error::NoMemory)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::LastError;
+    use crate::sys::clock::Clock;
+    use crate::sys::sync::outside::Arc;
+
+    #[test]
+    fn what_has_failed_is_tried_again_later() {
+        let status = Status::new(std::process::id(), Clock::Monotonic, Arc::new(LastError::default()));
+        status.set_sinks(Sinks::REGION, Sinks::NONE);
+        let dir = std::env::temp_dir().join(format!("jitsym-declined-{}", std::process::id()));
+        status.regions.configure(dir.clone(), 0o600, true);
+        let page = page_size() as u64;
+        let addr = code_memory::reserve(6 * page).unwrap() + page;
+        // SAFETY: it was just set aside.
+        unsafe { code_memory::protect(addr, 4 * page, READ_WRITE).unwrap() };
+        let adopt_at = |now| status.regions.adopt_around(&status, addr + 100, 100, now);
+        let refused = || status.counters.region_refused.get();
+        // While it is written to, and for a moment after that.
+        assert!(adopt_at(0).is_none() && refused() == 0);
+        // SAFETY: as above.
+        unsafe { code_memory::protect(addr, 4 * page, READ_EXEC).unwrap() };
+        assert!(adopt_at(declined::NOT_NOW - 1).is_none() && refused() == 0);
+        // There is no directory.
+        let now = declined::NOT_NOW;
+        assert!(adopt_at(now).is_none() && refused() == 1);
+        std::fs::create_dir(&dir).unwrap();
+        assert!(adopt_at(now + declined::FAILED - 1).is_none() && refused() == 1);
+        let region = adopt_at(now + declined::FAILED).unwrap();
+        assert!(region.start == addr && region.len() == 4 * page && refused() == 1);
+        status.regions.release(&status, addr).unwrap();
+        std::fs::remove_dir_all(&dir).unwrap();
+        // SAFETY: nobody has it.
+        unsafe { code_memory::unmap(addr - page, 6 * page) };
     }
 }

@@ -7,6 +7,7 @@
 
 mod adopt;
 mod create;
+mod declined;
 mod files;
 mod fork;
 mod lost;
@@ -23,6 +24,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::sink::region_file::RegionFile;
 use crate::status::Status;
+use crate::sys::clock::monotonic_ns;
 use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::dir::Dir;
 use crate::sys::file::Held;
@@ -31,6 +33,7 @@ use crate::sys::mem::page_size;
 use crate::sys::sync::outside::{Mutex, MutexGuard, PoisonError};
 use crate::sys::thread::{self, quietly};
 pub use create::{CodeRegion, RegionOptions};
+use declined::{Declined, Shown};
 use lost::Lost;
 use marks::Marks;
 
@@ -55,6 +58,8 @@ pub struct Regions {
     /// There are some, or unknown memory is adopted: whoever registers code has to look.
     watching: AtomicBool,
     adopting: AtomicBool,
+    /// Memory that is not adopted for now.
+    declined: Shown,
     /// The host has unmapped some, to whose end the writer has not seen yet.
     some_gone: AtomicBool,
     /// Beyond this place there is none.
@@ -83,8 +88,7 @@ struct Settings {
     /// Marks of such regions, whose address space others take over. Whoever still looks at them finds marks that are not meant for
     /// him, which costs a generation at most.
     spare_marks: Vec<Arc<Marks>>,
-    /// Ranges that are not looked at again.
-    refused: VecDeque<(u64, u64)>,
+    declined: Declined,
 }
 
 /// How the memory of a region is mapped.
@@ -169,6 +173,7 @@ impl Default for Regions {
         Regions {
             watching: AtomicBool::new(false),
             adopting: AtomicBool::new(false),
+            declined: Shown::default(),
             some_gone: AtomicBool::new(false),
             used: AtomicUsize::new(0),
             places: [const { AtomicPtr::new(std::ptr::null_mut()) }; MOST],
@@ -200,7 +205,7 @@ impl Regions {
         {
             let mut settings = lock(&self.settings);
             (settings.dir, settings.mode) = (dir, mode);
-            settings.refused.clear();
+            settings.declined.clear(&self.declined);
         }
         // Code that was registered in regions while this sink did not run belongs in their files now.
         self.all().for_each(|region| region.is_new.store(true, Ordering::Relaxed));
@@ -360,12 +365,21 @@ impl Regions {
     #[inline(never)]
     fn before_doubtful_code(&self, status: &Status, addr: u64, size: u64, known: Option<&'static Region>) {
         let region = match known.filter(|region| region.is_there(self, status) && region.holds(addr, size)) {
-            None if self.adopting.load(Ordering::Relaxed) => undisturbed(|| self.adopt_around(status, addr, size)),
+            None if self.adopting.load(Ordering::Relaxed) => self.adopt_if_new(status, addr, size),
             region => region,
         };
         if let Some(region) = region {
             region.take(status, addr, size);
         }
+    }
+
+    /// Adopts the mapping that code lies in, unless that has been tried not long ago. A program may register all its code where that
+    /// is so.
+    fn adopt_if_new(&self, status: &Status, addr: u64, size: u64) -> Option<&'static Region> {
+        if self.is_full() || self.declined.has(addr, addr.checked_add(size)?, monotonic_ns) {
+            return None;
+        }
+        undisturbed(|| self.adopt_around(status, addr, size, monotonic_ns()))
     }
 
     /// Code is gone, or moves away.
