@@ -360,7 +360,8 @@ impl Regions {
     #[cold]
     #[inline(never)]
     fn before_doubtful_code(&self, status: &Status, addr: u64, size: u64, known: Option<&'static Region>) {
-        let region = match known.filter(|region| region.is_there(self, status, addr, size) && region.holds(addr, size)) {
+        let region = match known.filter(|region| region.is_there(self, status, addr, size) && region.holds(addr, size))
+        {
             None if self.adopting.load(Ordering::Relaxed) => undisturbed(|| self.adopt_around(status, addr, size)),
             region => region,
         };
@@ -526,7 +527,7 @@ impl Region {
         }
         undisturbed(|| {
             self.rename(status, now);
-            if let (Kind::Private { never_flips: true, .. }, Some((addr, size))) = (self.kind, code) {
+            if let (Kind::Private { .. }, Some((addr, size))) = (self.kind, code) {
                 self.announce_tables();
                 self.announce(addr, size);
             }
