@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <stddef.h>
 #include <sys/mman.h>
@@ -490,6 +491,30 @@ static void many_holes(void) {
   CHECK_OK(jitsym_close(session));
 }
 
+/* A program may map one module after the other for ever. */
+static void little_is_left(void) {
+  enum { TIMES = 300 };
+  jitsym *session = open_regions();
+  size_t before = 0;
+  for (int i = 0; i < 2 * TIMES; i++) {
+    if (i == TIMES) {
+      before = mallinfo2().uordblks;
+    }
+    unsigned char *memory = memory_of(SIZE, RWX);
+    CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
+    announce(session, memory, memory, "one of many");
+    CHECK_OK(jitsym_unregister_range(session, (uintptr_t)memory, SIZE));
+    CHECK_OK(jitsym_region_release(session, memory));
+    CHECK(munmap(memory, SIZE) == 0);
+  }
+  size_t left = (mallinfo2().uordblks - before) / TIMES;
+  if (left > 800) {
+    fprintf(stderr, "%zu bytes for each\n", left);
+    _exit(1);
+  }
+  CHECK_OK(jitsym_close(session));
+}
+
 /* How often this thread has read from a file. */
 static unsigned long reads(void) {
   size_t size;
@@ -817,6 +842,7 @@ int main(int argc, char **argv) {
       partly_unmapped,
       many_holes,
       closed_meanwhile,
+      little_is_left,
       not_adopted,
       nothing_lives_there,
       forked_in_part,

@@ -101,9 +101,8 @@ impl Regions {
     fn last_beginning(&self, maps: &[Mapping], end: u64) -> Option<u64> {
         let is_object = |mapping: &&Mapping| mapping.inode != 0 && mapping.is_executable();
         let mapped = maps.iter().filter(is_object).map(|mapping| mapping.start.saturating_sub(mapping.offset));
-        let settings = lock(&self.settings);
-        let ended = settings.ended.iter().map(|region| region.base);
-        mapped.chain(ended).filter(|&begin| begin < end).max()
+        let ended = lock(&self.settings).bases.range(..end).next_back().copied();
+        mapped.filter(|&begin| begin < end).max().max(ended)
     }
 
     fn swap_range(&self, status: &Status, pieces: &[Mapping], base: u64, tables_len: u64) -> Result<&'static Region> {

@@ -292,6 +292,8 @@ impl Regions {
         }
         let mut naming = lock(&region.naming);
         (naming.file, naming.dir) = (None, None);
+        // The region stays for ever, but need not take much.
+        (naming.stem, naming.switches) = Default::default();
         true
     }
 }

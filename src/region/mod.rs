@@ -16,7 +16,7 @@ mod marks;
 mod slides;
 mod tally;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
@@ -83,8 +83,10 @@ struct Settings {
     /// The last one that got a file.
     last: Option<&'static Region>,
     files: files::Files,
-    /// Regions that are none any more, which are not freed: a call that races with their end may still look at them.
-    ended: Vec<&'static Region>,
+    /// The last of the regions that are none any more, which are not freed: a call that races with their end may still look at them.
+    ended: Option<&'static Region>,
+    /// Where they began, with their tables.
+    bases: BTreeSet<u64>,
     /// Marks of such regions, whose address space others take over. Whoever still looks at them finds marks that are not meant for
     /// him, which costs a generation at most.
     spare_marks: Vec<Arc<Marks>>,
@@ -139,7 +141,9 @@ pub struct Region {
     switched: AtomicU64,
     pub naming: Mutex<Naming>,
     /// Only the writer has it for long.
-    pub file: Mutex<Option<RegionFile>>,
+    pub file: Mutex<Option<Box<RegionFile>>>,
+    /// The one that has ended before this one.
+    ended_before: AtomicPtr<Region>,
 }
 
 /// What the file of a region is called.
@@ -310,7 +314,9 @@ impl Regions {
         region.marks.clear();
         {
             let mut settings = lock(&self.settings);
-            settings.ended.push(region);
+            let last = settings.ended.replace(region).map_or(none, |last| std::ptr::from_ref(last).cast_mut());
+            region.ended_before.store(last, Ordering::Relaxed);
+            settings.bases.insert(region.base);
             settings.spare_marks.push(region.marks.clone());
         }
         self.watch();
@@ -681,7 +687,8 @@ impl Region {
             not_before: AtomicU64::new(0),
             switched: AtomicU64::new(NEVER),
             naming: Mutex::new(parts.naming),
-            file: Mutex::new(parts.file),
+            file: Mutex::new(parts.file.map(Box::new)),
+            ended_before: AtomicPtr::new(std::ptr::null_mut()),
         })
     }
 }
