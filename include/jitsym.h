@@ -358,9 +358,11 @@ typedef enum jitsym_init_flag {
   JITSYM_INIT_REMEMBER = 2048,
   /**
    * Code that is registered in private executable memory which is not known becomes the beginning of a region: the mapping that
-   * it lies in is adopted, as by `jitsym_region_adopt`. The registering thread must be the only one that writes to that memory,
-   * or changes its protection, during the call; others may execute it. Memory that cannot be adopted is left as it is. The
-   * options of the session that has started the sinks decide. The variable `JITSYM_ADOPT` can ask for it, or forbid it.
+   * it lies in is adopted, as by `jitsym_region_adopt`. The registering thread must be the only one that writes to that mapping,
+   * or changes its protection, during the call; others may execute it. The kernel makes one mapping of neighbouring memory with
+   * the same protection, so this is about all who write code in the process: if there are others, adopt your own range by
+   * `jitsym_region_adopt`, or create regions. Memory that cannot be adopted is left as it is, and looked at again now and then.
+   * The options of the session that has started the sinks decide. The variable `JITSYM_ADOPT` can ask for it, or forbid it.
    */
   JITSYM_INIT_ADOPT = 4096,
 } jitsym_init_flag;
