@@ -43,7 +43,9 @@ const PAGE: u64 = 64 << 10;
 const EH_FRAME_MIN: u64 = 64 << 10;
 /// Each search table has this part of the room that `.eh_frame` has: an FDE has about 40 bytes, a row 8.
 const HDR_SHARE: u64 = 4;
-/// Bytes that wait for a file that cannot be written.
+/// Bytes that wait for the next write: what is more is written before.
+const AT_ONCE: usize = 8 << 20;
+/// Bytes that wait for a file that cannot be written: what is more is left out.
 const WAITING_MAX: usize = 64 << 20;
 /// After this time nobody reads by a header that has been replaced.
 const READING: Duration = Duration::from_secs(5);
@@ -173,7 +175,11 @@ impl RegionFile {
             return None;
         }
         self.forget(code.offset..end);
-        if self.parts.all().iter().map(|part| part.pending.len()).sum::<usize>() > WAITING_MAX {
+        let waiting = self.parts.all().iter().map(|part| part.pending.len()).sum::<usize>();
+        if waiting > AT_ONCE && self.again.is_none() && self.write_parts().is_err() {
+            self.again = Some(Again::after(None));
+        }
+        if waiting > WAITING_MAX && self.again.is_some() {
             return None;
         }
         if self.parts.symtab.end() == 0 {
@@ -277,21 +283,24 @@ impl RegionFile {
         if !due && !self.has_news() {
             return Ok(());
         }
+        self.write_parts()?;
+        self.table.write(&mut self.disk, now)?;
+        self.publish()?;
+        (self.is_reset, self.again) = (false, None);
+        self.table.count(&mut self.disk)?;
+        self.space.give_back(&self.disk, READING);
+        Ok(())
+    }
+
+    /// Writes what waits to where no header leads yet.
+    fn write_parts(&mut self) -> io::Result<()> {
         self.disk.check()?;
         if self.is_reset {
             // Names and lines are written to another place, and the old ones stay until these are whole. Tables have one place.
             let without_tables = Image { eh_frame: 0..0, eh_frame_hdr: 0..0, ..self.published.clone() };
             self.publish_as(without_tables)?;
         }
-        for part in self.parts.all_mut() {
-            part.write(&mut self.disk, &mut self.space)?;
-        }
-        self.table.write(&mut self.disk, now)?;
-        self.publish()?;
-        self.is_reset = false;
-        self.table.count(&mut self.disk)?;
-        self.space.give_back(&self.disk, READING);
-        Ok(())
+        self.parts.all_mut().into_iter().try_for_each(|part| part.write(&mut self.disk, &mut self.space))
     }
 
     /// The same file, opened again, because somebody has closed it.
@@ -384,6 +393,7 @@ impl RegionFile {
         }
         self.table.clear();
         self.known.clear();
+        self.left_out = LeftOut::default();
         self.is_reset = true;
     }
 

@@ -107,3 +107,28 @@ fn a_flush_for_each_function_costs_the_same() {
         .collect();
     assert!(costs[1] < 1.3 * costs[0], "{costs:?}");
 }
+
+/// As much as there is lives on into a new generation. Until it is whole, readers see the one before.
+#[test]
+fn a_generation_may_be_larger_than_what_waits() {
+    let mut region = Region::new(1 << 20);
+    for number in 0..100 {
+        region.add(number * 100, Truth::new(number, 90));
+    }
+    region.file.write(true).unwrap();
+    let before = region.truth.clone();
+    region.file.reset(4096);
+    region.truth.clear();
+    let name = |number: u64| format!("{number:x>65000}");
+    let count = WAITING_MAX as u64 / 65_000 + 200;
+    for number in 0..count {
+        region.add(number * 100, Truth { name: name(number), ..Truth::new(number, 90) });
+        if number == count / 2 {
+            let seen = Seen::read(&region.bytes());
+            assert!(seen.names.values().map(|(name, _)| name).eq(before.values().map(|truth| &truth.name)));
+        }
+    }
+    assert_eq!(region.file.left_out(), LeftOut::default());
+    region.file.write(true).unwrap();
+    region.check();
+}
