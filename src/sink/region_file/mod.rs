@@ -41,6 +41,8 @@ use table::Table;
 const PAGE: u64 = 64 << 10;
 /// The least room for `.eh_frame`.
 const EH_FRAME_MIN: u64 = 64 << 10;
+/// And the most, which is enough for some million functions: so that tables and a region of `SIZE_MAX` lie within `UNWINDING_MAX`.
+const EH_FRAME_MAX: u64 = 256 << 20;
 /// Each search table has this part of the room that `.eh_frame` has: an FDE has about 40 bytes, a row 8.
 const HDR_SHARE: u64 = 4;
 /// Bytes that wait for the next write: what is more is written before.
@@ -124,7 +126,7 @@ pub struct RegionFile {
 impl RegionFile {
     /// How many bytes the header page and the tables need for text of this length: a multiple of every page size.
     pub fn tables_room(text_len: u64) -> u64 {
-        let eh_frame = text_len.max(EH_FRAME_MIN);
+        let eh_frame = text_len.clamp(EH_FRAME_MIN, EH_FRAME_MAX);
         let hdr = eh_frame / HDR_SHARE;
         (HEADER_SIZE as u64).saturating_add(eh_frame).saturating_add(2 * hdr).saturating_add(PAGE - 1) / PAGE * PAGE
     }
@@ -132,13 +134,12 @@ impl RegionFile {
     /// Makes of an empty file one of a region that has no code yet. It is not to be written to by anybody else, but for the text.
     pub fn create(file: Arc<Held>, place: Place) -> io::Result<RegionFile> {
         let (eh_frame, slots) = split(place.tables_len, place.spare).ok_or(io::ErrorKind::InvalidInput)?;
-        let text_end =
-            place.text.checked_add(place.text_room.max(place.text_len)).and_then(|end| end.checked_add(PAGE - 1));
+        let place = Place { text_room: place.text_room.max(place.text_len), ..place };
+        let text_end = place.text.checked_add(place.text_room).and_then(|end| end.checked_add(PAGE - 1));
         let end = text_end.ok_or(io::ErrorKind::InvalidInput)? / PAGE * PAGE;
-        if place.text < place.tables_len || place.text_room > u32::MAX.into() || place.text_len > u32::MAX.into() {
+        if place.text < place.tables_len || place.text_room > u32::MAX.into() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let place = Place { text_room: place.text_room.max(place.text_len), ..place };
         let disk = Disk::new(file)?;
         disk.file().set_len(place.text + place.text_len)?;
         let mut file = RegionFile {
