@@ -253,15 +253,6 @@ pub fn reserve(file: &File, offset: u64, len: u64) {
     }
 }
 
-/// Gives back what a part of a file takes on the disk; it reads as zeros then. That is advice too.
-pub fn punch(file: &File, offset: u64, len: u64) {
-    // SAFETY: fallocate takes a descriptor, which is open.
-    unsafe {
-        let mode = libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE;
-        libc::fallocate(file.as_raw_fd(), mode, offset as libc::off_t, len as libc::off_t);
-    }
-}
-
 /// Lets a file be written to at any place: with `O_APPEND`, `pwrite` writes behind its end, wherever it is told to.
 pub fn allow_any_place(file: &File) -> io::Result<()> {
     // SAFETY: fcntl takes a descriptor, which is open.

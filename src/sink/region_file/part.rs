@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::time::Instant;
 
 use super::disk::Disk;
-use crate::sys::file;
+use crate::sys::code_memory;
 
 /// How long the smallest stretch is.
 const ROOM_MIN: u64 = 16 << 10;
@@ -45,7 +45,7 @@ impl Space {
         self.left.retain(|stretch| {
             let is_over = stretch.unused.is_some_and(|since| since.elapsed() >= after);
             if is_over {
-                file::punch(disk.file(), stretch.range.start, stretch.range.end - stretch.range.start);
+                let _ = code_memory::punch(disk.file(), stretch.range.start, stretch.range.end - stretch.range.start);
             }
             !is_over
         });
