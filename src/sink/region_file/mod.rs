@@ -402,6 +402,7 @@ impl RegionFile {
     pub fn finish(&mut self, build_id: Option<[u8; 20]>) -> io::Result<()> {
         self.build_id = build_id;
         self.write(true)?;
+        self.parts.all_mut().into_iter().for_each(|part| part.leave_other(&mut self.space));
         self.space.give_back(&self.disk, Duration::ZERO);
         Ok(())
     }

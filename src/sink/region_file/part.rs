@@ -170,6 +170,14 @@ impl Part {
         Ok(at..at + self.end())
     }
 
+    /// Leaves what it had before it was cleared: no header says anything of that.
+    pub fn leave_other(&mut self, space: &mut Space) {
+        let (at, room) = std::mem::take(&mut self.other);
+        if room > 0 && space.left.try_reserve(1).is_ok() {
+            space.left.push(Stretch { unused: Some(Instant::now()), range: at..at + room });
+        }
+    }
+
     /// Forgets what is in it. `elsewhere`: what the file has of it stays there for now, unless it cannot.
     pub fn clear(&mut self, elsewhere: bool) {
         if elsewhere && !self.fixed {

@@ -132,3 +132,31 @@ fn a_generation_may_be_larger_than_what_waits() {
     region.file.write(true).unwrap();
     region.check();
 }
+
+/// A file that is final takes no room for what it said before.
+#[test]
+fn older_generations_take_no_room_in_the_end() {
+    use std::os::unix::fs::MetadataExt;
+    let mut region = Region::new(1 << 20);
+    let blocks = |region: &Region| region.file.disk.file().metadata().unwrap().blocks() * 512;
+    for number in 0..40 {
+        region.add(number * 100, Truth { name: "x".repeat(65_000), ..Truth::new(number, 90) });
+    }
+    region.file.write(true).unwrap();
+    region.file.reset(0);
+    region.truth.clear();
+    region.add(0, Truth::new(1, 90));
+    region.file.write(true).unwrap();
+    assert!(blocks(&region) > 40 * 65_000);
+    region.file.finish(Some(ID)).unwrap();
+    region.check();
+    assert!(blocks(&region) < 200_000, "{}", blocks(&region));
+    // And it goes on.
+    for number in 0..40 {
+        region.file.reset(0);
+        region.truth.clear();
+        region.add(0, Truth { name: "y".repeat(30_000), ..Truth::new(number, 90) });
+        region.file.write(true).unwrap();
+        region.check();
+    }
+}
