@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 
 #include "testing.h"
 
@@ -390,6 +391,29 @@ static void growing(void) {
   wanted.flags = JITSYM_REGION_ONE_VIEW;
   jitsym_region one = create(session, &wanted);
   CHECK_STATUS(JITSYM_ERR_REGION, jitsym_region_grow(session, one.exec, 2 * page));
+  CHECK_OK(jitsym_close(session));
+}
+
+/* What a file takes: room for all of the memory where touching it might fail else, or what is in it. */
+static void room_in_file(void) {
+  jitsym *session = open_all(0);
+  struct statfs system;
+  CHECK(statfs(test_dir, &system) == 0);
+  uint32_t kind = (uint32_t)system.f_type;
+  int on_disk = kind == 0xef53 || kind == 0x58465342 || kind == 0x9123683e;
+  for (int i = 0; i < 3; i++) {
+    jitsym_region_options wanted = wanted_size(8 * MIB);
+    wanted.flags = i == 1 ? JITSYM_REGION_ONE_VIEW : 0;
+    unsigned char *memory = i == 2 ? map_anonymous(8 * MIB, PROT_READ | PROT_WRITE) : create(session, &wanted).write;
+    if (i == 2) {
+      CHECK_OK(jitsym_region_adopt(session, memory, 8 * MIB));
+    }
+    uint64_t blocks = blocks_of(region_path(session).text);
+    CHECK(i > 0 && on_disk ? blocks * 512 < MIB : blocks * 512 >= 8 * MIB);
+    memset(memory, 1, 8 * MIB);
+    blocks = blocks_of(region_path(session).text);
+    CHECK(i > 0 && on_disk ? blocks * 512 < MIB : blocks * 512 >= 8 * MIB);
+  }
   CHECK_OK(jitsym_close(session));
 }
 
@@ -1033,6 +1057,7 @@ int main(int argc, char **argv) {
   run(two_views);
   run(places);
   run(growing);
+  run(room_in_file);
   run(discarding);
   run(releasing);
   run(many);

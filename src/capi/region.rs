@@ -61,8 +61,9 @@ pub unsafe extern "C" fn jitsym_region_create(
 /// may do with it what it did before: write, change protections, unmap, fork. `madvise(MADV_DONTNEED)` makes it show what the
 /// file has, which is the bytes as they were adopted or registered, and not zero; `jitsym_region_discard` makes it zero.
 ///
-/// The file takes as much room as the memory has, and bytes that are there take memory of their own beside that. What was advised
-/// about the memory (`madvise`), and its protection key, are lost.
+/// The file takes room for the bytes that are there and for registered code, which take memory of their own beside that; but as much
+/// room as the memory has on a file system in memory (tmpfs), or of an unknown kind. What was advised about the memory (`madvise`), and
+/// its protection key, are lost.
 ///
 /// Code that is registered there already is named by the file from now on.
 ///

@@ -465,8 +465,11 @@ pub(super) fn check_private_exec(file: &File, offset: u64, protection: i32) -> i
 }
 
 /// Has the file system provide room for private memory too: in memory (tmpfs) it takes a page of its own for each one that is touched,
-/// and the kernel raises SIGBUS if there is none. Where it cannot provide any, it takes none for that.
+/// and the kernel raises SIGBUS if there is none. On a disk, and where it cannot provide any, it takes none for that.
 pub(super) fn provide_if_possible(file: &File, offset: u64, len: u64) -> io::Result<()> {
+    if file::is_on_disk(file) {
+        return Ok(());
+    }
     match code_memory::provide(file, offset, len) {
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
         result => result,
