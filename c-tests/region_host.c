@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <pthread.h>
 #include <stddef.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -115,6 +116,61 @@ static void bytes_are_the_childs(void) {
   close(go[1]);
   test_wait_ok(child);
   CHECK_OK(jitsym_close(session));
+}
+
+static struct {
+  jitsym *session;
+  unsigned char *memory;
+  int is_adopted;
+} large;
+enum { LARGE = 8192 * PAGE };
+
+static void *adopt_large(void *argument) {
+  CHECK_OK(jitsym_region_adopt(large.session, large.memory, LARGE));
+  __atomic_store_n(&large.is_adopted, 1, __ATOMIC_RELAXED);
+  return argument;
+}
+
+/* Another thread forks while memory is being adopted. */
+static void forks_while_adopted(void) {
+  enum { MOST = 64 };
+  large.session = open_regions();
+  large.memory = memory_of(LARGE, RWX);
+  for (size_t at = 0; at < LARGE; at += PAGE) {
+    put_code(large.memory + at, 214);
+  }
+  int go[2];
+  CHECK(pipe(go) == 0);
+  pthread_t thread;
+  CHECK(pthread_create(&thread, NULL, adopt_large, NULL) == 0);
+  pid_t children[MOST];
+  int count = 0;
+  for (; count < MOST && !__atomic_load_n(&large.is_adopted, __ATOMIC_RELAXED); count++) {
+    children[count] = fork();
+    CHECK(children[count] >= 0);
+    if (children[count] == 0) {
+      char byte;
+      close(go[1]);
+      CHECK(read(go[0], &byte, 1) == 0);
+      for (size_t at = 0; at < LARGE; at += PAGE) {
+        CHECK(run_code(large.memory + at) == 214);
+      }
+      _exit(0);
+    }
+    test_sleep_ms(2);
+  }
+  CHECK(pthread_join(thread, NULL) == 0);
+  for (size_t at = 0; at < LARGE; at += PAGE) {
+    put_code(large.memory + at, 215);
+    announce(large.session, large.memory + at, large.memory + at, "new");
+  }
+  CHECK_OK(jitsym_flush(large.session, 60000));
+  close(go[0]);
+  close(go[1]);
+  for (int i = 0; i < count; i++) {
+    test_wait_ok(children[i]);
+  }
+  CHECK_OK(jitsym_close(large.session));
 }
 
 /* ------------------------------------------------------------------------------------------------ signals */
@@ -378,6 +434,8 @@ static void partly_unmapped(void) {
     put_code(memory + HALF, 260);
     announce(session, memory + HALF, memory, "in the part that stays");
     CHECK_OK(jitsym_unregister(session, id));
+    /* That this part is there still says nothing of the other one. */
+    announce(session, memory + HALF + 32, memory, "in between");
     CHECK(mmap(memory, HALF, RWX, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == memory);
     put_code(memory, 261);
     announce(session, memory, memory, "in other memory");
@@ -399,6 +457,93 @@ static void partly_unmapped(void) {
     CHECK(run_code(memory) == 261);
     CHECK(!adopted || run_code(memory + HALF) == 260);
   }
+  CHECK_OK(jitsym_close(session));
+}
+
+/* As `partly_unmapped`, where code has been overwritten, or could not be registered. */
+static void nothing_lives_there(void) {
+  enum { HALF = 1 << 16 };
+  jitsym *session = test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_REGION, 0);
+  for (int ended = 0; ended < 3; ended++) {
+    unsigned char *memory = memory_of(2 * HALF, RWX);
+    CHECK_OK(jitsym_region_adopt(session, memory, 2 * HALF));
+    announce(session, memory + HALF, memory, "in the part that stays");
+    jitsym_id id = announce(session, memory, memory, "in the part that goes");
+    if (ended == 0) {
+      jitsym_code code = test_code((uintptr_t)memory + 64, CODE_SIZE, "refused");
+      code.free_after = UINT64_MAX;
+      CHECK_STATUS(JITSYM_ERR_ADDRESS_RANGE, jitsym_register(session, &code, NULL));
+      CHECK_OK(jitsym_unregister(session, id));
+    } else if (ended == 1) {
+      id = announce(session, memory, memory, "over it");
+      CHECK_OK(jitsym_flush(session, 60000));
+      CHECK_OK(jitsym_unregister(session, id));
+    } else {
+      CHECK_OK(jitsym_unregister_range(session, (uintptr_t)memory, HALF));
+    }
+    CHECK(mmap(memory, HALF, RWX, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == memory);
+    announce(session, memory, memory, "in other memory");
+    CHECK_OK(jitsym_flush(session, 60000));
+    struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
+    CHECK(strcmp(map_name(&map, (uintptr_t)memory), "in other memory") == 0);
+    map_free(&map);
+    CHECK_OK(jitsym_region_release(session, memory));
+  }
+  CHECK_OK(jitsym_close(session));
+}
+
+/* Whether memory is a mapping of a region's file. */
+static int is_of_file(const void *at) {
+  int found = 0;
+  FILE *maps = fopen("/proc/self/maps", "r");
+  CHECK(maps != NULL);
+  for (char line[4200]; fgets(line, sizeof line, maps) != NULL;) {
+    uintptr_t start, end;
+    CHECK(sscanf(line, "%lx-%lx", &start, &end) == 2);
+    found |= start <= (uintptr_t)at && (uintptr_t)at < end && strstr(line, ".so") != NULL;
+  }
+  fclose(maps);
+  return found;
+}
+
+/* Children of a process with a region of which a part is gone: one has a file of its own, and one cannot have it. */
+static void forked_in_part(void) {
+  enum { HALF = 1 << 16 };
+  jitsym *session = test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_REGION, 0);
+  unsigned char *memory = memory_of(2 * HALF, RWX);
+  put_code(memory + HALF, 0x12345678);
+  CHECK_OK(jitsym_region_adopt(session, memory, 2 * HALF));
+  announce(session, memory + HALF, memory + HALF, "of the parent");
+  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK(munmap(memory, HALF) == 0);
+  for (int limited = 0; limited < 2; limited++) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+      struct rlimit limit = {PAGE, RLIM_INFINITY};
+      CHECK(!limited || setrlimit(RLIMIT_FSIZE, &limit) == 0);
+      unsigned char *at = memory + HALF + 4 * PAGE;
+      put_code(at, 216);
+      announce(session, at, at, "of the child");
+      CHECK_OK(jitsym_flush(session, 60000));
+      CHECK(is_of_file(at) == !limited && run_code(memory + HALF) == 0x12345678 && run_code(at) == 216);
+      if (limited) {
+        struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
+        CHECK(strcmp(map_name(&map, (uintptr_t)at), "of the child") == 0);
+        CHECK(strcmp(map_name(&map, (uintptr_t)memory + HALF), "of the parent") == 0);
+        map_free(&map);
+        CHECK_OK(jitsym_region_discard(session, memory + HALF, PAGE));
+        CHECK(memory[HALF] == 0);
+      } else {
+        CHECK(in_file(session, "of the child", 12) == 1 && in_file(session, "of the parent", 13) == 1);
+      }
+      CHECK_OK(jitsym_region_release(session, memory));
+      CHECK(!is_of_file(at) && run_code(at) == 216);
+      exit(0);
+    }
+    test_wait_ok(child);
+  }
+  CHECK(in_file(session, memory + HALF, CODE_SIZE) == 1);
   CHECK_OK(jitsym_close(session));
 }
 
@@ -538,6 +683,7 @@ int main(int argc, char **argv) {
   static void (*const parts[])(void) = {
       bytes_are_the_hosts,
       bytes_are_the_childs,
+      forks_while_adopted,
       limited_forks,
       known_before,
       bytes_are_in_the_file,
@@ -547,6 +693,8 @@ int main(int argc, char **argv) {
       overwritten_later,
       released_files,
       partly_unmapped,
+      nothing_lives_there,
+      forked_in_part,
       forks_cost_little,
       address_space,
       enabled_again,

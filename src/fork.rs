@@ -36,11 +36,13 @@ pub struct Underway {
     depth: u32,
     /// The writer stands still for it.
     held: bool,
+    /// Nobody makes or ends regions.
+    regions_held: bool,
     found: Found,
 }
 
 impl Underway {
-    pub const NONE: Underway = Underway { depth: 0, held: false, found: Found::NOTHING };
+    pub const NONE: Underway = Underway { depth: 0, held: false, regions_held: false, found: Found::NOTHING };
 }
 
 /// The C library calls us.
@@ -64,6 +66,9 @@ extern "C" fn before() {
         // A signal handler that interrupts this library may find its locks held by its own thread.
         if underway.depth == 1 && !thread.inside.get() {
             let _ = boundary(|| {
+                let engine = process::current().ok().and_then(Process::engine);
+                engine.inspect(|engine| engine.status.regions.changing.before_fork());
+                underway.regions_held = engine.is_some();
                 (underway.found, underway.held) = come_to_rest();
                 Ok(())
             });
@@ -95,9 +100,14 @@ extern "C" fn in_parent() {
             return;
         }
         thread.fork.set(Underway::NONE);
-        if let Some(engine) = process::current().ok().and_then(Process::engine).filter(|_| underway.held) {
+        if let Some(engine) = process::current().ok().and_then(Process::engine) {
             let _ = boundary(|| {
-                engine.status.standstill.over();
+                if underway.held {
+                    engine.status.standstill.over();
+                }
+                if underway.regions_held {
+                    engine.status.regions.changing.after_fork();
+                }
                 Ok(())
             });
         }

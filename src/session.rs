@@ -213,7 +213,11 @@ impl Ref {
         if status.regions.are_watching() {
             status.regions.before_code(status, code.addr, code.size);
         }
-        self.outcome(producer::register(self.process, self.engine, code))
+        let registered = producer::register(self.process, self.engine, code);
+        if registered.is_err() && status.regions.are_watching() {
+            status.regions.no_code(code.addr, code.size);
+        }
+        self.outcome(registered)
     }
 
     pub fn code_size(&self, id: Id) -> Result<u64> {

@@ -204,13 +204,13 @@ fn thread_sanitizer_finds_a_weak_order() {
         ("src/pool.rs", "self.top.fetch_update("),
     ] {
         let weak = place(file, text);
-        let (command, output) = try_program(SAME_ADDRESSES, &program, &["light"], &[("JITSYM_WEAKEN", &weak)]);
-        let report = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            !output.status.success() && report.contains("WARNING: ThreadSanitizer: data race"),
-            "ThreadSanitizer does not find what is wrong at {weak}\n{}",
-            describe(&command, &output)
-        );
+        // Which threads meet is chance, so that a run now and then shows nothing.
+        let is_found = (0..5).any(|_| {
+            let (_, output) = try_program(SAME_ADDRESSES, &program, &["light"], &[("JITSYM_WEAKEN", &weak)]);
+            let report = String::from_utf8_lossy(&output.stderr);
+            !output.status.success() && report.contains("WARNING: ThreadSanitizer: data race")
+        });
+        assert!(is_found, "ThreadSanitizer does not find what is wrong at {weak}");
     }
 }
 

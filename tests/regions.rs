@@ -100,6 +100,12 @@ fn moved() {
     right("moves");
 }
 
+/// Memory is adopted before it is writable and executable at once, so that no `mprotect` of the program's tells of new names.
+#[test]
+fn reused_in_what_was_reserved() {
+    Recorded::of(for_tables(), "cache-flush", &["memory=reserved"], STACKS).check();
+}
+
 /// Nobody says that the old code is gone, so that the writer's next pass is the first to see it: up to 50 ms late, and later on
 /// a busy machine, of the 150 ms for which each code runs.
 #[test]

@@ -78,6 +78,14 @@ struct region new_region(enum region_kind kind, size_t size) {
       protect(&region, 0);
     }
     adopt_region(&region);
+  } else if (option.memory == RESERVED_REGIONS) {
+    if (kind != REGION_RWX || mprotect(region.run, region.size, PROT_NONE) != 0) {
+      fail("this scenario reserves nothing");
+    }
+    adopt_region(&region);
+    if (mprotect(region.run, region.size, PROT_READ | PROT_WRITE | PROT_EXEC) != 0) {
+      fail("mprotect");
+    }
   }
   return region;
 }
@@ -92,7 +100,7 @@ void map_anew(const struct region *region) {
            -1, 0) != region->run) {
     fail("cannot map memory anew");
   }
-  if (option.memory == ADOPTED_REGIONS) {
+  if (option.memory != PLAIN_MEMORY) {
     adopt_region(region);
   }
 }

@@ -3,13 +3,13 @@
  * what a reader of its profile ought to find.
  *
  *   matrix_jit list
- *   matrix_jit SCENARIO [truth=FILE] [dir=DIR] [sinks=map|jitdump|both|region] [memory=plain|created|adopted] [seconds=S]
+ *   matrix_jit SCENARIO [truth=FILE] [dir=DIR] [sinks=map|jitdump|both|region] [memory=plain|created|adopted|reserved] [seconds=S]
  *              [count=N] [wait=0|1] [hold=0|1]
  *
  *   truth    where the truth goes; standard output
  *   dir      directory of the library's files; what the library takes by itself
  *   memory   what code lies in, where the scenario leaves it open: plain, or with sinks=region regions that the library has
- *            made or adopted
+ *            made or adopted, or adopted while it was only reserved
  *   seconds  CPU time to burn, 2
  *   count    functions of the scenario `many`, 50000
  *   wait     1: prints "ready" and waits for a byte on standard input before it runs anything
@@ -115,7 +115,7 @@ static uint32_t sinks_of(const char *value) {
 }
 
 static enum memory memory_of(const char *value) {
-  static const char *const names[] = {"plain", "created", "adopted"};
+  static const char *const names[] = {"plain", "created", "adopted", "reserved"};
   for (unsigned i = 0; i < COUNT(names); i++) {
     if (strcmp(value, names[i]) == 0) {
       return (enum memory)i;

@@ -21,7 +21,7 @@
 /* ------------------------------------------------------------------------------------------------- main.c */
 
 /* What code lies in where a scenario does not say: memory of its own, or regions of the library. */
-enum memory { PLAIN_MEMORY, CREATED_REGIONS, ADOPTED_REGIONS };
+enum memory { PLAIN_MEMORY, CREATED_REGIONS, ADOPTED_REGIONS, RESERVED_REGIONS };
 
 struct options {
   const char *truth, *dir;

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
@@ -40,7 +41,7 @@ impl Regions {
             return Err(Error::Alignment);
         }
         let end = addr.checked_add(size).filter(|_| addr != 0).ok_or(Error::AddressRange)?;
-        let _changing = lock(&self.changing);
+        let _changing = self.changing.begin();
         self.adopt_range(status, addr, end).map(drop)
     }
 
@@ -106,7 +107,8 @@ impl Regions {
     fn swap_range(&self, status: &Status, pieces: &[Mapping], base: u64, tables_len: u64) -> Result<&'static Region> {
         let new = self.new_file(status, false).map_err(|text| refused(status, text))?;
         let path = new.naming.path.clone();
-        let swapped = swap(new, pieces, base, tables_len);
+        let range = pieces.first().map_or(0, |first| first.start)..pieces.last().map_or(0, |last| last.end);
+        let swapped = swap(new, range, pieces, base, tables_len);
         let parts = swapped.map_err(|error| refused(status, describe("map", &path, &error)))?;
         let made = self.marks_for(parts.max_len).and_then(|marks| Region::new(parts, marks));
         let region = made.and_then(|region| self.publish(region)).inspect_err(|_| {
@@ -124,7 +126,7 @@ impl Regions {
         if lock(&self.settings).refused.iter().any(refused) {
             return None;
         }
-        let _changing = lock(&self.changing);
+        let _changing = self.changing.begin();
         if let Some(region) = self.find(addr, size) {
             // Another thread was faster.
             return Some(region);
@@ -176,11 +178,11 @@ fn pieces(maps: &[Mapping], start: u64, end: u64) -> Result<Vec<Mapping>> {
     Ok(pieces)
 }
 
-/// Puts a file in the place of memory, with the same bytes and protections, and its tables where nothing else is.
-pub(super) fn swap(new: New, pieces: &[Mapping], base: u64, tables_len: u64) -> io::Result<Parts> {
+/// Puts a file in the place of memory, with the same bytes and protections, and its tables where nothing else is. `pieces` are what
+/// of the range is to be a mapping of it.
+pub(super) fn swap(new: New, range: Range<u64>, pieces: &[Mapping], base: u64, tables_len: u64) -> io::Result<Parts> {
     let New { naming, file } = new;
-    let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { return Err(io::ErrorKind::NotFound.into()) };
-    let (start, len) = (first.start, last.end - first.start);
+    let (start, len) = (range.start, range.end - range.start);
     let text = start - base;
     let both = READ_WRITE | READ_EXEC;
     let never_flips = pieces.iter().any(|piece| piece.protection == both);

@@ -84,7 +84,7 @@ impl Regions {
         let (len, max_len) = (whole(wanted.size)?, whole(max_len)?);
         let huge = if wanted.huge { HUGE_PAGE } else { 0 };
         let alignment = wanted.alignment.max(page_size() as u64).max(huge);
-        let _changing = lock(&self.changing);
+        let _changing = self.changing.begin();
         if self.is_full() {
             return Err(Error::NoMemory);
         }
@@ -170,7 +170,7 @@ impl Regions {
 
     /// Makes a region larger, at its end.
     pub fn grow(&self, start: u64, size: u64) -> Result<()> {
-        let _changing = lock(&self.changing);
+        let _changing = self.changing.begin();
         let region = self.starting(start)?;
         let Kind::TwoViews { write } = region.kind else { return Err(Error::Region) };
         let (old, new) = (region.len(), code_memory::whole_pages(size).ok_or(Error::TooLarge)?);
@@ -213,6 +213,9 @@ impl Regions {
         // Without the descriptor, which a host may have closed, the file would be shown again.
         if let Some(file) = &naming.file {
             let file = file.checked().map_err(|_| Error::SinkFailed)?;
+            if region.is_of_parent {
+                return Err(Error::SinkFailed);
+            }
             code_memory::punch(file, addr - region.base, size).map_err(|_| Error::NoMemory)?;
         }
         if matches!(region.kind, Kind::Private { .. }) {
@@ -232,7 +235,7 @@ impl Regions {
     /// Ends a region: a created one is unmapped, an adopted one becomes plain memory again, with the same bytes. What is
     /// registered in it should have been written before.
     pub fn release(&self, status: &Status, start: u64) -> Result<()> {
-        let _changing = lock(&self.changing);
+        let _changing = self.changing.begin();
         let region = self.starting(start)?;
         let had_file = lock(&region.naming).file.is_some();
         // Where the host has mapped something else since, that is not ours to unmap.
@@ -243,7 +246,10 @@ impl Regions {
         if let Kind::Private { adopted: true, .. } = region.kind {
             region.make_plain()?;
         }
-        self.end(status, region);
+        if !self.end(status, region) {
+            // The host had unmapped it, and the writer was faster.
+            return Ok(());
+        }
         let Region { base, tables_len, max_len, kind, .. } = *region;
         match kind {
             // SAFETY: the caller gives the memory up, or it holds our tables, which nobody reads there.
@@ -268,14 +274,17 @@ impl Regions {
 
     /// The host has unmapped a region, and all code of it has been seen: ends it.
     pub fn end_gone(&self, status: &Status, region: &'static Region) {
-        self.end(status, region);
-        // SAFETY: these are the tables, which nobody reads there, and of which the host does not know.
-        unsafe { code_memory::unmap(region.base, region.tables_len) };
+        if self.end(status, region) {
+            // SAFETY: these are the tables, which nobody reads there, and of which the host does not know.
+            unsafe { code_memory::unmap(region.base, region.tables_len) };
+        }
     }
 
-    /// The region is none any more; its file is final.
-    fn end(&self, status: &Status, region: &'static Region) {
-        self.forget(region);
+    /// The region is none any more; its file is final. False if another thread has ended it.
+    fn end(&self, status: &Status, region: &'static Region) -> bool {
+        if !self.forget(region) {
+            return false;
+        }
         if let Some(mut file) = lock(&region.file).take() {
             let _ = file.write(true).and_then(|()| file.finish(region.build_id()));
             file.give_text_back();
@@ -284,6 +293,7 @@ impl Regions {
         }
         let mut naming = lock(&region.naming);
         (naming.file, naming.dir) = (None, None);
+        true
     }
 }
 

@@ -5,7 +5,6 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use super::adopt::{for_pages, swap};
@@ -56,8 +55,11 @@ impl Regions {
                 // The parent's, or a file without a name, in the place of which there is one now.
                 (naming.file, naming.dir) = (None, None);
             }
-            region.len.store(old.len(), Ordering::Relaxed);
-            if self.publish(region).is_ok() {
+            if let Ok(region) = self.publish(region) {
+                // The host may have unmapped parts of it.
+                if let (Kind::Private { .. }, Ok(maps)) = (region.kind, maps::within(region.start, region.end())) {
+                    self.check(status, region, &maps);
+                }
                 status.counters.regions.add(named.into());
             }
         }
@@ -157,28 +159,26 @@ fn refill(new: New, old: &Region, write: u64) -> io::Result<Parts> {
 
 /// Private memory that still is a mapping of the parent's file.
 fn adopt_again(new: New, old: &Region, adopted: bool, never_flips: bool) -> io::Result<Parts> {
-    let naming = old.naming.try_lock().map_err(|_| io::ErrorKind::WouldBlock);
-    let inode = naming?.file.as_ref().map(|file| file.identity().inode).unwrap_or_default();
-    let clip =
-        |mapping: Mapping| Mapping { start: mapping.start.max(old.start), end: mapping.end.min(old.end()), ..mapping };
-    let found = maps::within(old.start, old.end())?;
-    let pieces: Vec<Mapping> = found.into_iter().filter(|mapping| mapping.inode == inode).map(clip).collect();
-    let is_whole = pieces.windows(2).all(|pair| pair[0].end == pair[1].start)
-        && pieces.first().is_some_and(|first| first.start == old.start)
-        && pieces.last().is_some_and(|last| last.end == old.end());
-    if !is_whole {
-        // The host has unmapped part of it.
-        new.naming.remove();
-        return Err(io::ErrorKind::NotFound.into());
-    }
-    let parts = swap(new, &pieces, old.base, old.tables_len)?;
+    // Another thread of the parent may have held it at the fork.
+    let is_free = old.naming.try_lock().is_ok();
+    let pieces = if is_free { old.mapped() } else { Err(io::ErrorKind::WouldBlock.into()) };
+    let pieces = pieces.inspect_err(|_| new.naming.remove())?;
+    let parts = swap(new, old.start..old.end(), &pieces, old.base, old.tables_len)?;
     Ok(Parts { kind: Kind::Private { adopted, never_flips }, ..parts })
 }
 
 /// Memory whose code goes to the other sinks.
 fn plain(old: &Region) -> Parts {
-    // Another thread of the parent may have held it at the fork.
-    let held = old.naming.try_lock().ok().and_then(|mut naming| naming.file.take());
+    // Profilers look for names in the parent's file as long as the memory is a mapping of it. Another thread of the parent may
+    // have held it at the fork.
+    let is_free = old.naming.try_lock().is_ok();
+    let may_be_plain = match old.kind {
+        Kind::TwoViews { .. } => false,
+        // Its end unmaps what is a mapping of the file, or else all of it.
+        Kind::Private { adopted, .. } => adopted || !old.lost.any(old.start, old.end()),
+    };
+    let is_plain = is_free && may_be_plain && old.make_plain().is_ok();
+    let held = old.naming.try_lock().ok().and_then(|mut naming| naming.file.take()).filter(|_| !is_plain);
     Parts {
         start: old.start,
         len: old.len(),

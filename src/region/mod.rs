@@ -6,18 +6,20 @@
 //! same file and bytes, but a new generation in the profile. The writer puts what the file said before under its old name.
 
 mod adopt;
+mod changing;
 mod create;
 mod files;
 mod fork;
 mod lost;
 mod marks;
 mod slides;
+mod tally;
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
@@ -30,18 +32,17 @@ use crate::sys::maps::{self, Mapping};
 use crate::sys::mem::page_size;
 use crate::sys::sync::outside::{Mutex, MutexGuard, PoisonError};
 use crate::sys::thread::{self, quietly};
+use changing::Changing;
 pub use create::{CodeRegion, RegionOptions};
 use lost::Lost;
 use marks::Marks;
+use tally::Tally;
 
 /// How many regions there may be at a time.
 pub const MOST: usize = 256;
 
 /// How many generations may wait for the writer to see to them.
 const PENDING_MOST: usize = 256;
-
-/// Live code is counted for each so many bytes: what a host is likely to give back.
-const PART: u64 = 64 << 10;
 
 /// So many files that a dead process has left do not keep a file from having another name.
 const LEFT_MOST: usize = 256;
@@ -62,8 +63,7 @@ pub struct Regions {
     /// What is here is never freed: a call that races with the end of a region finds valid memory.
     places: [AtomicPtr<Region>; MOST],
     settings: Mutex<Settings>,
-    /// Regions are made and ended by one thread at a time.
-    changing: Mutex<()>,
+    pub changing: Changing,
 }
 
 /// Where files are made, and what is known of memory that cannot be adopted.
@@ -118,14 +118,13 @@ pub struct Region {
     generation: AtomicU32,
     /// Code has been registered since the file got its last name, where that may have to be another one soon.
     is_in_use: AtomicBool,
-    /// Callers' counts of live code, where the host may unmap it: of what begins in each `PART` bytes.
-    live: Vec<AtomicI32>,
+    tally: Tally,
     lost: Lost,
     /// The writer has not seen it yet.
     pub is_new: AtomicBool,
-    /// The host may have unmapped it meanwhile.
-    is_suspect: AtomicBool,
-    /// Since when it is known that it has; else `NEVER`. What was registered before is still written.
+    /// In a forked child that got no file for it: the one that it is a mapping of is the parent's.
+    is_of_parent: bool,
+    /// Since when it is known that the host has unmapped it; else `NEVER`. What was registered before is still written.
     gone: AtomicU64,
     /// Its file cannot be written: new code in it is for the other sinks.
     pub is_unwell: AtomicBool,
@@ -172,7 +171,7 @@ impl Default for Regions {
             used: AtomicUsize::new(0),
             places: [const { AtomicPtr::new(std::ptr::null_mut()) }; MOST],
             settings: Mutex::default(),
-            changing: Mutex::default(),
+            changing: Changing::default(),
         }
     }
 }
@@ -295,11 +294,12 @@ impl Regions {
         Err(Error::NoMemory)
     }
 
-    /// The region is none any more.
-    fn forget(&self, region: &'static Region) {
-        let old = std::ptr::from_ref(region).cast_mut();
-        for place in &self.places {
-            let _ = place.compare_exchange(old, std::ptr::null_mut(), Ordering::AcqRel, Ordering::Relaxed);
+    /// The region is none any more. False if another thread has ended it.
+    fn forget(&self, region: &'static Region) -> bool {
+        let (old, none) = (std::ptr::from_ref(region).cast_mut(), std::ptr::null_mut());
+        let taken = |place: &AtomicPtr<Region>| place.compare_exchange(old, none, Ordering::AcqRel, Ordering::Relaxed);
+        if !self.places.iter().any(|place| taken(place).is_ok()) {
+            return false;
         }
         region.marks.clear();
         {
@@ -308,6 +308,7 @@ impl Regions {
             settings.spare_marks.push(region.marks.clone());
         }
         self.watch();
+        true
     }
 
     /// Marks for a region that can be so long.
@@ -340,7 +341,7 @@ impl Regions {
 
     /// Looks after regions that the host may have unmapped, given everything that is mapped.
     fn check_all(&self, status: &Status, maps: &[Mapping]) {
-        let in_doubt = |region: &&Region| region.gone() == NEVER && region.is_suspect.swap(false, Ordering::Relaxed);
+        let in_doubt = |region: &&Region| region.gone() == NEVER && region.tally.settle(0, region.max_len);
         for region in self.all().filter(in_doubt) {
             self.check(status, region, maps);
         }
@@ -351,7 +352,7 @@ impl Regions {
     #[inline(never)]
     pub fn before_code(&self, status: &Status, addr: u64, size: u64) {
         match self.find(addr, size) {
-            Some(region) if !region.is_suspect.load(Ordering::Relaxed) => region.take(status, addr, size),
+            Some(region) if !region.is_in_doubt(addr, size) => region.take(status, addr, size),
             known => self.before_doubtful_code(status, addr, size, known),
         }
     }
@@ -359,7 +360,8 @@ impl Regions {
     #[cold]
     #[inline(never)]
     fn before_doubtful_code(&self, status: &Status, addr: u64, size: u64, known: Option<&'static Region>) {
-        let region = match known.filter(|region| region.is_there(self, status) && region.holds(addr, size)) {
+        let region = match known.filter(|region| region.is_there(self, status, addr, size) && region.holds(addr, size))
+        {
             None if self.adopting.load(Ordering::Relaxed) => undisturbed(|| self.adopt_around(status, addr, size)),
             region => region,
         };
@@ -371,12 +373,21 @@ impl Regions {
     /// Code is gone, or moves away.
     #[inline(never)]
     pub fn after_code(&self, status: &Status, addr: u64, size: u64) {
-        let Some(region) = self.find(addr, size) else { return };
-        let live = region.live(addr).map(|live| live.fetch_sub(1, Ordering::Relaxed));
-        if live.is_some_and(|before| before <= 1) {
-            region.is_suspect.store(true, Ordering::Relaxed);
+        self.no_code(addr, size);
+        if let Some(region) = self.find(addr, size) {
+            region.mark_dead(status, addr, size);
         }
-        region.mark_dead(status, addr, size);
+    }
+
+    /// Code does not live that was counted: it has been overwritten, or could not be registered.
+    pub fn no_code(&self, addr: u64, size: u64) {
+        let region = self.all().find(|region| region.spans(addr, size) && region.gone() == NEVER);
+        region.inspect(|region| region.tally.subtract(addr - region.start, size));
+    }
+
+    /// All sessions have ended, and all code with them.
+    pub fn no_code_at_all(&self) {
+        self.all().for_each(|region| region.tally.clear());
     }
 
     /// All code in a range is gone.
@@ -387,9 +398,7 @@ impl Regions {
         let overlaps = |region: &&Region| region.start < end && addr < region.end() && region.gone() == NEVER;
         for region in self.all().filter(overlaps) {
             let (start, end) = (addr.max(region.start), end.min(region.end()));
-            if matches!(region.kind, Kind::Private { .. }) {
-                region.is_suspect.store(true, Ordering::Relaxed);
-            }
+            region.tally.doubt(start - region.start, end - start);
             region.mark_dead(status, start, end - start);
         }
     }
@@ -408,9 +417,9 @@ impl Region {
         self.spans(addr, size) && self.gone() == NEVER && !self.lost.any(addr, addr + size)
     }
 
-    /// The count of live code that code at an address is one of.
-    fn live(&self, addr: u64) -> Option<&AtomicI32> {
-        self.live.get(((addr - self.start) / PART) as usize)
+    #[inline]
+    fn is_in_doubt(&self, addr: u64, size: u64) -> bool {
+        self.tally.is_in_doubt(addr - self.start, size)
     }
 
     fn gone(&self) -> u64 {
@@ -428,11 +437,9 @@ impl Region {
 
     /// Code is about to be registered.
     fn take(&self, status: &Status, addr: u64, size: u64) {
-        if let Some(live) = self.live(addr) {
-            live.fetch_add(1, Ordering::Relaxed);
-            if !self.is_in_use.load(Ordering::Relaxed) {
-                self.begin_to_use();
-            }
+        self.tally.add(addr - self.start, size);
+        if matches!(self.kind, Kind::Private { .. }) && !self.is_in_use.load(Ordering::Relaxed) {
+            self.begin_to_use(addr, size);
         }
         if self.marks.any(addr - self.start, size, self.generation.load(Ordering::Relaxed)) {
             self.switch(status, Some((addr, size)));
@@ -440,17 +447,21 @@ impl Region {
     }
 
     #[cold]
-    fn begin_to_use(&self) {
+    fn begin_to_use(&self, addr: u64, size: u64) {
         self.is_in_use.store(true, Ordering::Relaxed);
-        // The file may have got another name since code was last registered, of which the host's `mprotect` tells for the code.
+        // The file may have got another name since code was last registered, of which the host's `mprotect` tells for the code,
+        // unless it has made the memory writable and executable at once since.
         if self.generation.load(Ordering::Relaxed) > 1 {
-            undisturbed(|| self.announce_tables());
+            undisturbed(|| {
+                self.announce_tables();
+                self.announce(addr, size);
+            });
         }
     }
 
     /// There is live code in it that was not registered in it.
-    pub fn count_live(&self, addr: u64) {
-        self.live(addr).map(|live| live.fetch_add(1, Ordering::Relaxed));
+    pub fn count_live(&self, addr: u64, size: u64) {
+        self.tally.add(addr - self.start, size);
     }
 
     fn mark_dead(&self, status: &Status, addr: u64, size: u64) {
@@ -466,15 +477,15 @@ impl Region {
     }
 
     /// Whether the host has left the memory as it was, as far as there is doubt.
-    fn is_there(&self, regions: &Regions, status: &Status) -> bool {
-        if !self.is_suspect.swap(false, Ordering::Relaxed) {
+    fn is_there(&self, regions: &Regions, status: &Status, addr: u64, size: u64) -> bool {
+        if !self.tally.settle(addr - self.start, size) {
             return true;
         }
         undisturbed(|| match maps::within(self.start, self.end()) {
             Ok(maps) => regions.check(status, self, &maps),
             Err(_) => {
                 // There is no descriptor left, perhaps.
-                self.is_suspect.store(true, Ordering::Relaxed);
+                self.tally.doubt(addr - self.start, size);
                 true
             }
         })
@@ -516,7 +527,7 @@ impl Region {
         }
         undisturbed(|| {
             self.rename(status, now);
-            if let (Kind::Private { never_flips: true, .. }, Some((addr, size))) = (self.kind, code) {
+            if let (Kind::Private { .. }, Some((addr, size))) = (self.kind, code) {
                 self.announce_tables();
                 self.announce(addr, size);
             }
@@ -636,12 +647,7 @@ struct Parts {
 
 impl Region {
     fn new(parts: Parts, marks: Arc<Marks>) -> Result<Region> {
-        let mut live = Vec::new();
-        if let Kind::Private { .. } = parts.kind {
-            let count = parts.max_len.div_ceil(PART) as usize;
-            live.try_reserve_exact(count).map_err(|_| Error::NoMemory)?;
-            live.resize_with(count, AtomicI32::default);
-        }
+        let tally = Tally::new(if matches!(parts.kind, Kind::Private { .. }) { parts.max_len } else { 0 })?;
         Ok(Region {
             start: parts.start,
             len: AtomicU64::new(parts.len),
@@ -652,10 +658,10 @@ impl Region {
             marks,
             generation: AtomicU32::new(1),
             is_in_use: AtomicBool::new(false),
-            live,
+            tally,
             lost: Lost::default(),
             is_new: AtomicBool::new(true),
-            is_suspect: AtomicBool::new(false),
+            is_of_parent: matches!(parts.kind, Kind::Private { .. }) && parts.file.is_none(),
             gone: AtomicU64::new(NEVER),
             is_unwell: AtomicBool::new(parts.file.is_none()),
             not_before: AtomicU64::new(0),

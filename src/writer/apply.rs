@@ -107,7 +107,7 @@ impl Ledger {
                     break;
                 }
                 for id in ids {
-                    self.remove(id);
+                    self.end_uncalled(id);
                     self.status.counters.unregistered.add(1);
                     self.notify(Notice::Retired(id));
                 }

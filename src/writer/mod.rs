@@ -517,6 +517,7 @@ impl Writer {
         let Ledger { registry, regions, notices, .. } = &mut self.ledger;
         registry.remove_all(|id| notices.push(Notice::Retired(id)));
         regions.registry.remove_all(|id| notices.push(Notice::Retired(id)));
+        self.engine.status.regions.no_code_at_all();
         self.heed_notices();
         self.collect();
         let mut requests = self.engine.requests();

@@ -79,7 +79,7 @@ impl Ledger {
                 continue;
             }
             if let Some((live, name, preface)) = self.take_out(id, false, groups) {
-                region.count_live(live.addr);
+                region.count_live(live.addr, live.size);
                 self.enter(region, id, 0, &live, &name, &preface, &[]);
             }
         }
@@ -104,6 +104,13 @@ impl Ledger {
     /// Ends a registration, wherever its code lies.
     pub(super) fn remove(&mut self, id: u64) -> bool {
         self.registry.remove(id).is_some() || self.regions.registry.remove(id).is_some()
+    }
+
+    /// Ends a registration of which the host has not said itself that it ends.
+    pub(super) fn end_uncalled(&mut self, id: u64) {
+        if let Some(live) = self.registry.remove(id).or_else(|| self.regions.registry.remove(id)) {
+            self.status.regions.no_code(live.addr, live.size);
+        }
     }
 
     pub(super) fn load_in_region(&mut self, region: &'static Region, chunk: Chunk, event: &Event) {
@@ -173,7 +180,7 @@ impl Ledger {
             return;
         }
         for id in registry.live_in(start, end) {
-            self.remove(id);
+            self.end_uncalled(id);
             self.status.counters.overwritten.add(1);
             self.notify(Notice::Retired(id));
         }
@@ -198,6 +205,7 @@ impl Ledger {
             // Live code is overwritten, or nobody could see to it in time: samples so far are of what was there. Where the host has begun
             // another generation since, that has to wait until all code from before it is known.
             self.status.counters.region_late.add(1);
+            self.retire_in(true, live.addr, live.addr + live.size);
             if !region.is_switching() {
                 region.switch(&self.status, None);
                 if let Some(switch) = region.next_switch(u64::MAX) {
@@ -206,15 +214,9 @@ impl Ledger {
             }
         }
         self.retire_in(false, live.addr, live.addr + live.size);
-        let mut overwritten = std::mem::take(&mut self.overwritten);
-        let inserted = self.regions.registry.insert(id, live, name, &mut overwritten);
-        for old in overwritten.drain(..) {
-            self.status.counters.overwritten.add(1);
-            self.notify(Notice::Retired(old));
-        }
-        self.overwritten = overwritten;
-        if inserted.was_refused {
+        if self.regions.registry.insert(id, live, name, &mut Vec::new()).was_refused {
             self.status.counters.dropped.add(1);
+            self.status.regions.no_code(live.addr, live.size);
             return;
         }
         self.status.counters.region_code.add(1);
@@ -238,7 +240,7 @@ impl Ledger {
             let preface = code.preface_of(id);
             match self.region_of(live.addr, live.size, time, &mut Groups::default()) {
                 Some(region) => {
-                    region.count_live(live.addr);
+                    region.count_live(live.addr, live.size);
                     self.enter(region, id, time, &live, name, preface, &[]);
                 }
                 None => {
