@@ -65,7 +65,8 @@ impl Tally {
 
     /// Somebody looks now. Whether there is reason to.
     pub fn settle(&self, offset: u64, size: u64) -> bool {
-        self.parts(offset, size).iter().fold(false, |any, part| part.in_doubt.swap(false, Ordering::Relaxed) || any)
+        let doubtful = |part: &&Part| part.in_doubt.swap(false, Ordering::Relaxed);
+        self.parts(offset, size).iter().filter(doubtful).count() > 0
     }
 
     /// All code has ended.
