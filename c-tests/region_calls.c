@@ -150,6 +150,7 @@ static void create_refuses(void) {
   REFUSED(JITSYM_ERR_TOO_LARGE, size, (UINT64_C(1) << 30) + 1);
   REFUSED(JITSYM_ERR_TOO_LARGE, size, UINT64_MAX);
   REFUSED(JITSYM_ERR_TOO_LARGE, max_size, UINT64_MAX);
+  REFUSED(JITSYM_ERR_TOO_LARGE, alignment, UINT64_C(1) << 30);
   REFUSED(JITSYM_ERR_ALIGNMENT, alignment, 3);
   REFUSED(JITSYM_ERR_ALIGNMENT, alignment, 3 * PAGE);
 #undef REFUSED
@@ -184,7 +185,7 @@ static void adopt_refuses(void) {
   CHECK_STATUS(JITSYM_ERR_ALIGNMENT, jitsym_region_adopt(session, memory, PAGE + 1));
   CHECK_STATUS(JITSYM_ERR_ADDRESS_RANGE, jitsym_region_adopt(session, NULL, PAGE));
   CHECK_STATUS(JITSYM_ERR_ADDRESS_RANGE, jitsym_region_adopt(session, memory, UINT64_MAX - PAGE + 1));
-  CHECK_STATUS(JITSYM_ERR_TOO_LARGE, jitsym_region_adopt(session, memory, UINT64_C(0x70000000)));
+  CHECK_STATUS(JITSYM_ERR_TOO_LARGE, jitsym_region_adopt(session, memory, (UINT64_C(1) << 30) + PAGE));
 
   /* A hole in it, or behind it. */
   unsigned char *holes = memory_of(4 * PAGE, RWX);

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 
 #include "testing.h"
 
@@ -173,7 +174,7 @@ static void bad_arguments(void) {
       {1, 0, 3, 0, 0, 0, JITSYM_ERR_ALIGNMENT},
       {1, 0, 4095, 0, 0, 0, JITSYM_ERR_ALIGNMENT},
       {1, 0, (1 << 20) + 4096, 0, 0, 0, JITSYM_ERR_ALIGNMENT},
-      {1, 0, UINT64_C(1) << 31, 0, 0, 0, JITSYM_ERR_TOO_LARGE},
+      {1, 0, UINT64_C(1) << 30, 0, 0, 0, JITSYM_ERR_TOO_LARGE},
       {(1 << 30) + 1, 0, 0, 0, 0, 0, JITSYM_ERR_TOO_LARGE},
       {1, (1 << 30) + 1, 0, 0, 0, 0, JITSYM_ERR_TOO_LARGE},
       {UINT64_MAX, 0, 0, 0, 0, 0, JITSYM_ERR_TOO_LARGE},
@@ -199,7 +200,7 @@ static void bad_arguments(void) {
   CHECK_STATUS(JITSYM_ERR_ALIGNMENT, jitsym_region_adopt(session, memory, page + 1));
   CHECK_STATUS(JITSYM_ERR_ADDRESS_RANGE, jitsym_region_adopt(session, NULL, page));
   CHECK_STATUS(JITSYM_ERR_ADDRESS_RANGE, jitsym_region_adopt(session, memory, -page));
-  CHECK_STATUS(JITSYM_ERR_TOO_LARGE, jitsym_region_adopt(session, memory, 7 * GIB / 4));
+  CHECK_STATUS(JITSYM_ERR_TOO_LARGE, jitsym_region_adopt(session, memory, GIB + page));
   CHECK_STATUS(JITSYM_ERR_SESSION, jitsym_region_adopt(NULL, memory, page));
   CHECK_STATUS(JITSYM_ERR_REGION, jitsym_region_grow(session, memory, page));
   CHECK_STATUS(JITSYM_ERR_REGION, jitsym_region_grow(session, NULL, page));
@@ -272,6 +273,19 @@ static void two_views(void) {
   CHECK_OK(jitsym_close(session));
 }
 
+/* Code that has to be in the search table of the region's file. */
+static void register_with_tables(jitsym *session, void *exec) {
+  jitsym_unwind unwind;
+  memset(&unwind, 0, sizeof unwind);
+  unwind.struct_size = sizeof unwind;
+  unwind.kind = JITSYM_UNWIND_FRAME_POINTER;
+  jitsym_code code = test_code((uint64_t)(uintptr_t)exec, CODE_SIZE, "far away");
+  code.unwind = &unwind;
+  CHECK_OK(jitsym_register(session, &code, NULL));
+  CHECK_OK(jitsym_flush(session, 0));
+  CHECK(test_stats(session).region_left_out == 0);
+}
+
 /* Where regions lie. */
 static void places(void) {
   jitsym *session = open_all(0);
@@ -331,6 +345,13 @@ static void places(void) {
   CHECK_OK(jitsym_region_grow(session, region.exec, 2 * MIB));
   CHECK_STATUS(JITSYM_ERR_TOO_LARGE, jitsym_region_grow(session, region.exec, GIB + 1));
   CHECK_OK(jitsym_region_release(session, region.exec));
+  /* And the farthest from its tables, which reach to its end. */
+  wanted.alignment = 512 * MIB;
+  region = create(session, &wanted);
+  CHECK((uintptr_t)region.exec % wanted.alignment == 0);
+  CHECK_OK(jitsym_region_grow(session, region.exec, GIB));
+  register_with_tables(session, at_offset(region.exec, GIB - CODE_SIZE));
+  CHECK_OK(jitsym_region_release(session, region.exec));
   CHECK(test_stats(session).regions == 0 && test_stats(session).region_refused == 0);
   CHECK_OK(jitsym_close(session));
 }
@@ -370,6 +391,29 @@ static void growing(void) {
   wanted.flags = JITSYM_REGION_ONE_VIEW;
   jitsym_region one = create(session, &wanted);
   CHECK_STATUS(JITSYM_ERR_REGION, jitsym_region_grow(session, one.exec, 2 * page));
+  CHECK_OK(jitsym_close(session));
+}
+
+/* What a file takes: room for all of the memory where touching it might fail else, or what is in it. */
+static void room_in_file(void) {
+  jitsym *session = open_all(0);
+  struct statfs system;
+  CHECK(statfs(test_dir, &system) == 0);
+  uint32_t kind = (uint32_t)system.f_type;
+  int on_disk = kind == 0xef53 || kind == 0x58465342 || kind == 0x9123683e;
+  for (int i = 0; i < 3; i++) {
+    jitsym_region_options wanted = wanted_size(8 * MIB);
+    wanted.flags = i == 1 ? JITSYM_REGION_ONE_VIEW : 0;
+    unsigned char *memory = i == 2 ? map_anonymous(8 * MIB, PROT_READ | PROT_WRITE) : create(session, &wanted).write;
+    if (i == 2) {
+      CHECK_OK(jitsym_region_adopt(session, memory, 8 * MIB));
+    }
+    uint64_t blocks = blocks_of(region_path(session).text);
+    CHECK(i > 0 && on_disk ? blocks * 512 < MIB : blocks * 512 >= 8 * MIB);
+    memset(memory, 1, 8 * MIB);
+    blocks = blocks_of(region_path(session).text);
+    CHECK(i > 0 && on_disk ? blocks * 512 < MIB : blocks * 512 >= 8 * MIB);
+  }
   CHECK_OK(jitsym_close(session));
 }
 
@@ -659,6 +703,21 @@ static void refusals(void) {
   /* The mapped file, that of the created region, and two of adopted ones. */
   CHECK(test_files_in(test_dir) <= files + 4);
   close(file);
+  CHECK_OK(jitsym_close(session));
+}
+
+/* The largest memory that can be adopted, with just so much room below it that its tables can reach all of it. */
+static void adopting_most(void) {
+  jitsym *session = open_all(0);
+  uint64_t room = 7 * GIB / 4;
+  void *taken = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  CHECK(taken != MAP_FAILED);
+  void *memory = at_offset(taken, room - GIB);
+  CHECK(mprotect(memory, GIB, PROT_READ | PROT_EXEC) == 0);
+  CHECK(munmap(taken, 400 * MIB) == 0);
+  CHECK_OK(jitsym_region_adopt(session, memory, GIB));
+  register_with_tables(session, at_offset(memory, GIB - CODE_SIZE));
+  CHECK(test_stats(session).region_code == 1);
   CHECK_OK(jitsym_close(session));
 }
 
@@ -998,6 +1057,7 @@ int main(int argc, char **argv) {
   run(two_views);
   run(places);
   run(growing);
+  run(room_in_file);
   run(discarding);
   run(releasing);
   run(many);
@@ -1013,6 +1073,10 @@ int main(int argc, char **argv) {
   run(no_exec);
   run(refusals);
   run(adopting);
+  /* A gigabyte is looked through. */
+  if (!test_light) {
+    run(adopting_most);
+  }
   run(host_goes_on);
   run(adopts_by_itself);
   run(threads);

@@ -24,8 +24,8 @@ use crate::session;
 /// - `out`: receives the region; `out->struct_size` is set by the caller.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`; `JITSYM_ERR_SIZE_ZERO`; `JITSYM_ERR_TOO_LARGE`
-/// above 1 GiB; `JITSYM_ERR_ALIGNMENT`; `JITSYM_ERR_NO_MEMORY`, also if nothing is free near the address, or there are 256 regions;
-/// `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+/// above 1 GiB, or an alignment of 512 MiB; `JITSYM_ERR_ALIGNMENT`; `JITSYM_ERR_NO_MEMORY`, also if nothing is free near the address,
+/// or there are 256 regions; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
 ///
 /// Any thread, concurrently; not from a signal handler. Does file I/O.
 ///
@@ -61,8 +61,9 @@ pub unsafe extern "C" fn jitsym_region_create(
 /// may do with it what it did before: write, change protections, unmap, fork. `madvise(MADV_DONTNEED)` makes it show what the
 /// file has, which is the bytes as they were adopted or registered, and not zero; `jitsym_region_discard` makes it zero.
 ///
-/// The file takes as much room as the memory has, and bytes that are there take memory of their own beside that. What was advised
-/// about the memory (`madvise`), and its protection key, are lost.
+/// The file takes room for the bytes that are there and for registered code, which take memory of their own beside that; but as much
+/// room as the memory has on a file system in memory (tmpfs), or of an unknown kind. What was advised about the memory (`madvise`), and
+/// its protection key, are lost.
 ///
 /// Code that is registered there already is named by the file from now on.
 ///
@@ -73,7 +74,7 @@ pub unsafe extern "C" fn jitsym_region_create(
 /// Parameters:
 /// - `addr`, `size`: whole pages.
 ///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`, `_ALIGNMENT`, `_ADDRESS_RANGE`; `JITSYM_ERR_TOO_LARGE` from 1.75 GiB on;
+/// Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`, `_ALIGNMENT`, `_ADDRESS_RANGE`; `JITSYM_ERR_TOO_LARGE` above 1 GiB;
 /// `JITSYM_ERR_NOT_PLAIN`, `JITSYM_ERR_LOCKED`, `JITSYM_ERR_REGION` if the memory is none that can be adopted;
 /// `JITSYM_ERR_NO_MEMORY`, also if no address space is free below it, or there are 256 regions; `JITSYM_ERR_NOT_RUNNING` without
 /// `JITSYM_SINK_REGION`; `JITSYM_ERR_SINK_FAILED` if the file cannot be had, or must not be executed (`noexec`, SELinux `execmod`): `jitsym_last_error` says

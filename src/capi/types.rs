@@ -400,7 +400,7 @@ pub struct jitsym_region_options {
     pub size: u64,
     /// Bytes that it can grow to by `jitsym_region_grow`; address space for that is set aside. 0: `size`.
     pub max_size: u64,
-    /// A power of two, of which the address of the executable view is a multiple. 0: that of a page.
+    /// A power of two, at most 512 MiB, of which the address of the executable view is a multiple. 0: that of a page.
     pub alignment: u64,
     /// An address from which all of the executable view can be reached by a displacement of 32 bits with sign, as x86-64 calls and
     /// jumps have it. 0: anywhere.

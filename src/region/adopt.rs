@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
-use super::create::{check_private_exec, provide_if_possible, New};
+use super::create::{check_private_exec, provide_if_possible, New, SIZE_MAX};
 use super::{declined, lock, Kind, Parts, Region, Regions};
 use crate::config::Sinks;
 use crate::error::{Error, Result};
@@ -48,7 +48,7 @@ impl Regions {
         if !status.sinks().has(Sinks::REGION) {
             return Err(Error::NotRunning);
         }
-        if end - start >= REACH {
+        if end - start > SIZE_MAX {
             return Err(Error::TooLarge);
         }
         if memory::is_short() {

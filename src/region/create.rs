@@ -30,7 +30,7 @@ pub struct RegionOptions {
     /// How large it can become by [`Session::grow_region`](crate::Session::grow_region); address space for that is set aside.
     /// 0: `size`.
     pub max_size: u64,
-    /// A power of two, of which the address where code runs is a multiple. 0: that of a page.
+    /// A power of two, at most 512 MiB, of which the address where code runs is a multiple. 0: that of a page.
     pub alignment: u64,
     /// An address from which all of it can be reached by a displacement of 32 bits with sign, as x86-64 calls and jumps have it. 0:
     /// anywhere.
@@ -56,8 +56,9 @@ pub struct CodeRegion {
 }
 
 const HUGE_PAGE: u64 = 2 << 20;
-/// The largest region: distances between code and tables are 32-bit numbers.
-const SIZE_MAX: u64 = 1 << 30;
+/// The largest region, and what it can be aligned to: distances between code and tables are 32-bit numbers.
+pub(super) const SIZE_MAX: u64 = 1 << 30;
+const ALIGNMENT_MAX: u64 = 512 << 20;
 /// How far a 32-bit displacement reaches, from anywhere in an instruction.
 const REACH: u64 = (1 << 31) - (1 << 16);
 /// Files that have a larger hole between tables and text have no build-id.
@@ -74,7 +75,7 @@ impl Regions {
         if wanted.size == 0 {
             return Err(Error::SizeZero);
         }
-        if max_len > SIZE_MAX || wanted.alignment > SIZE_MAX {
+        if max_len > SIZE_MAX || wanted.alignment > ALIGNMENT_MAX {
             return Err(Error::TooLarge);
         }
         if wanted.alignment != 0 && !wanted.alignment.is_power_of_two() {
@@ -476,8 +477,11 @@ pub(super) fn check_private_exec(file: &File, offset: u64, protection: i32) -> i
 }
 
 /// Has the file system provide room for private memory too: in memory (tmpfs) it takes a page of its own for each one that is touched,
-/// and the kernel raises SIGBUS if there is none. Where it cannot provide any, it takes none for that.
+/// and the kernel raises SIGBUS if there is none. On a disk, and where it cannot provide any, it takes none for that.
 pub(super) fn provide_if_possible(file: &File, offset: u64, len: u64) -> io::Result<()> {
+    if file::is_on_disk(file) {
+        return Ok(());
+    }
     match code_memory::provide(file, offset, len) {
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
         result => result,

@@ -9,7 +9,8 @@ use super::disk::Disk;
 use super::part::Part;
 use super::{RegionFile, PAGE};
 use crate::format::elf::header::{Image, HEADER_SIZE};
-use crate::sys::file::{self, Held};
+use crate::sys::code_memory;
+use crate::sys::file::Held;
 
 /// Code that is not further apart is copied together.
 const GAP: u64 = 4096;
@@ -53,7 +54,7 @@ impl RegionFile {
         let mut begin = self.text().start;
         let punch = |begin: u64, end: u64| {
             if begin < end && self.disk.check().is_ok() {
-                file::punch(self.disk.file(), begin, end - begin);
+                let _ = code_memory::punch(self.disk.file(), begin, end - begin);
             }
         };
         let code = self.code_ranges(

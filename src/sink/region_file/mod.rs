@@ -41,9 +41,13 @@ use table::Table;
 const PAGE: u64 = 64 << 10;
 /// The least room for `.eh_frame`.
 const EH_FRAME_MIN: u64 = 64 << 10;
+/// And the most, which is enough for some million functions: so that tables and a region of `SIZE_MAX` lie within `UNWINDING_MAX`.
+const EH_FRAME_MAX: u64 = 256 << 20;
 /// Each search table has this part of the room that `.eh_frame` has: an FDE has about 40 bytes, a row 8.
 const HDR_SHARE: u64 = 4;
-/// Bytes that wait for a file that cannot be written.
+/// Bytes that wait for the next write: what is more is written before.
+const AT_ONCE: usize = 8 << 20;
+/// Bytes that wait for a file that cannot be written: what is more is left out.
 const WAITING_MAX: usize = 64 << 20;
 /// After this time nobody reads by a header that has been replaced.
 const READING: Duration = Duration::from_secs(5);
@@ -122,7 +126,7 @@ pub struct RegionFile {
 impl RegionFile {
     /// How many bytes the header page and the tables need for text of this length: a multiple of every page size.
     pub fn tables_room(text_len: u64) -> u64 {
-        let eh_frame = text_len.max(EH_FRAME_MIN);
+        let eh_frame = text_len.clamp(EH_FRAME_MIN, EH_FRAME_MAX);
         let hdr = eh_frame / HDR_SHARE;
         (HEADER_SIZE as u64).saturating_add(eh_frame).saturating_add(2 * hdr).saturating_add(PAGE - 1) / PAGE * PAGE
     }
@@ -130,13 +134,12 @@ impl RegionFile {
     /// Makes of an empty file one of a region that has no code yet. It is not to be written to by anybody else, but for the text.
     pub fn create(file: Arc<Held>, place: Place) -> io::Result<RegionFile> {
         let (eh_frame, slots) = split(place.tables_len, place.spare).ok_or(io::ErrorKind::InvalidInput)?;
-        let text_end =
-            place.text.checked_add(place.text_room.max(place.text_len)).and_then(|end| end.checked_add(PAGE - 1));
+        let place = Place { text_room: place.text_room.max(place.text_len), ..place };
+        let text_end = place.text.checked_add(place.text_room).and_then(|end| end.checked_add(PAGE - 1));
         let end = text_end.ok_or(io::ErrorKind::InvalidInput)? / PAGE * PAGE;
-        if place.text < place.tables_len || place.text_room > u32::MAX.into() || place.text_len > u32::MAX.into() {
+        if place.text < place.tables_len || place.text_room > u32::MAX.into() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let place = Place { text_room: place.text_room.max(place.text_len), ..place };
         let disk = Disk::new(file)?;
         disk.file().set_len(place.text + place.text_len)?;
         let mut file = RegionFile {
@@ -173,7 +176,11 @@ impl RegionFile {
             return None;
         }
         self.forget(code.offset..end);
-        if self.parts.all().iter().map(|part| part.pending.len()).sum::<usize>() > WAITING_MAX {
+        let waiting = self.parts.all().iter().map(|part| part.pending.len()).sum::<usize>();
+        if waiting > AT_ONCE && self.again.is_none() && self.write_parts().is_err() {
+            self.again = Some(Again::after(None));
+        }
+        if waiting > WAITING_MAX && self.again.is_some() {
             return None;
         }
         if self.parts.symtab.end() == 0 {
@@ -277,21 +284,24 @@ impl RegionFile {
         if !due && !self.has_news() {
             return Ok(());
         }
+        self.write_parts()?;
+        self.table.write(&mut self.disk, now)?;
+        self.publish()?;
+        (self.is_reset, self.again) = (false, None);
+        self.table.count(&mut self.disk)?;
+        self.space.give_back(&self.disk, READING);
+        Ok(())
+    }
+
+    /// Writes what waits to where no header leads yet.
+    fn write_parts(&mut self) -> io::Result<()> {
         self.disk.check()?;
         if self.is_reset {
             // Names and lines are written to another place, and the old ones stay until these are whole. Tables have one place.
             let without_tables = Image { eh_frame: 0..0, eh_frame_hdr: 0..0, ..self.published.clone() };
             self.publish_as(without_tables)?;
         }
-        for part in self.parts.all_mut() {
-            part.write(&mut self.disk, &mut self.space)?;
-        }
-        self.table.write(&mut self.disk, now)?;
-        self.publish()?;
-        self.is_reset = false;
-        self.table.count(&mut self.disk)?;
-        self.space.give_back(&self.disk, READING);
-        Ok(())
+        self.parts.all_mut().into_iter().try_for_each(|part| part.write(&mut self.disk, &mut self.space))
     }
 
     /// The same file, opened again, because somebody has closed it.
@@ -384,6 +394,7 @@ impl RegionFile {
         }
         self.table.clear();
         self.known.clear();
+        self.left_out = LeftOut::default();
         self.is_reset = true;
     }
 
@@ -391,6 +402,7 @@ impl RegionFile {
     pub fn finish(&mut self, build_id: Option<[u8; 20]>) -> io::Result<()> {
         self.build_id = build_id;
         self.write(true)?;
+        self.parts.all_mut().into_iter().for_each(|part| part.leave_other(&mut self.space));
         self.space.give_back(&self.disk, Duration::ZERO);
         Ok(())
     }

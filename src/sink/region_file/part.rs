@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::time::Instant;
 
 use super::disk::Disk;
-use crate::sys::file;
+use crate::sys::code_memory;
 
 /// How long the smallest stretch is.
 const ROOM_MIN: u64 = 16 << 10;
@@ -45,7 +45,7 @@ impl Space {
         self.left.retain(|stretch| {
             let is_over = stretch.unused.is_some_and(|since| since.elapsed() >= after);
             if is_over {
-                file::punch(disk.file(), stretch.range.start, stretch.range.end - stretch.range.start);
+                let _ = code_memory::punch(disk.file(), stretch.range.start, stretch.range.end - stretch.range.start);
             }
             !is_over
         });
@@ -168,6 +168,14 @@ impl Part {
             to.write(at + place, &bytes[..*len])?;
         }
         Ok(at..at + self.end())
+    }
+
+    /// Leaves what it had before it was cleared: no header says anything of that.
+    pub fn leave_other(&mut self, space: &mut Space) {
+        let (at, room) = std::mem::take(&mut self.other);
+        if room > 0 && space.left.try_reserve(1).is_ok() {
+            space.left.push(Stretch { unused: Some(Instant::now()), range: at..at + room });
+        }
     }
 
     /// Forgets what is in it. `elsewhere`: what the file has of it stays there for now, unless it cannot.

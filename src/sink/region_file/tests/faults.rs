@@ -37,6 +37,9 @@ fn the_file_is_in_order_between_any_two_writes() {
         region.add(random.below((1 << 18) - size), Truth::new(number, size));
         if random.below(3) == 0 {
             region.file.write(random.below(2) == 0).unwrap();
+        } else if random.below(3) == 0 {
+            // As when much is added at once.
+            region.file.write_parts().unwrap();
         }
         if number % 130 == 100 {
             region.file.reset(4096 * (number % 3));
@@ -134,4 +137,32 @@ fn add_with_failure(fail_at: u32, in_order: bool) -> bool {
         }
     }
     failed
+}
+
+/// What is left out of a file that cannot be written is in it again when that begins anew.
+#[test]
+fn what_waits_for_a_file_that_cannot_be_written_is_bounded() {
+    let mut region = Region::new(1 << 20);
+    region.add(0, Truth::new(3, 100));
+    region.file.write(true).unwrap();
+    region.file.disk.before_write = Some(Box::new(|_, _, _| Err(io::ErrorKind::StorageFull.into())));
+    let name = [b'x'; 65_000];
+    let count = 2 * WAITING_MAX as u64 / 65_000;
+    let add_all = |region: &mut Region| {
+        (0..count).for_each(|at| region.file.add(&Code { offset: 8 * at, size: 8, name: &name, preface: &[] }));
+        let waiting: usize = region.file.parts.all().iter().map(|part| part.pending.len()).sum();
+        (region.file.left_out().names, waiting)
+    };
+    let (names, waiting) = add_all(&mut region);
+    assert!((count / 2 - 2..count / 2 + 20).contains(&names), "{names} of {count}");
+    assert!(waiting <= WAITING_MAX + (66 << 10) && region.file.again.is_some());
+    region.file.disk.before_write = None;
+    region.file.reset(0);
+    assert_eq!(region.file.left_out(), LeftOut::default());
+    region.file.write(true).unwrap();
+    assert!(region.file.again.is_none());
+    let (names, waiting) = add_all(&mut region);
+    assert!(names == 0 && waiting <= AT_ONCE + (66 << 10), "{names} {waiting}");
+    region.file.write(true).unwrap();
+    assert_eq!(Seen::read(&region.bytes()).names.len() as u64, count);
 }

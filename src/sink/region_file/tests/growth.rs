@@ -107,3 +107,56 @@ fn a_flush_for_each_function_costs_the_same() {
         .collect();
     assert!(costs[1] < 1.3 * costs[0], "{costs:?}");
 }
+
+/// As much as there is lives on into a new generation. Until it is whole, readers see the one before.
+#[test]
+fn a_generation_may_be_larger_than_what_waits() {
+    let mut region = Region::new(1 << 20);
+    for number in 0..100 {
+        region.add(number * 100, Truth::new(number, 90));
+    }
+    region.file.write(true).unwrap();
+    let before = region.truth.clone();
+    region.file.reset(4096);
+    region.truth.clear();
+    let name = |number: u64| format!("{number:x>65000}");
+    let count = WAITING_MAX as u64 / 65_000 + 200;
+    for number in 0..count {
+        region.add(number * 100, Truth { name: name(number), ..Truth::new(number, 90) });
+        if number == count / 2 {
+            let seen = Seen::read(&region.bytes());
+            assert!(seen.names.values().map(|(name, _)| name).eq(before.values().map(|truth| &truth.name)));
+        }
+    }
+    assert_eq!(region.file.left_out(), LeftOut::default());
+    region.file.write(true).unwrap();
+    region.check();
+}
+
+/// A file that is final takes no room for what it said before.
+#[test]
+fn older_generations_take_no_room_in_the_end() {
+    use std::os::unix::fs::MetadataExt;
+    let mut region = Region::new(1 << 20);
+    let blocks = |region: &Region| region.file.disk.file().metadata().unwrap().blocks() * 512;
+    for number in 0..40 {
+        region.add(number * 100, Truth { name: "x".repeat(65_000), ..Truth::new(number, 90) });
+    }
+    region.file.write(true).unwrap();
+    region.file.reset(0);
+    region.truth.clear();
+    region.add(0, Truth::new(1, 90));
+    region.file.write(true).unwrap();
+    assert!(blocks(&region) > 40 * 65_000);
+    region.file.finish(Some(ID)).unwrap();
+    region.check();
+    assert!(blocks(&region) < 200_000, "{}", blocks(&region));
+    // And it goes on.
+    for number in 0..40 {
+        region.file.reset(0);
+        region.truth.clear();
+        region.add(0, Truth { name: "y".repeat(30_000), ..Truth::new(number, 90) });
+        region.file.write(true).unwrap();
+        region.check();
+    }
+}
