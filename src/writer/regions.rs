@@ -132,7 +132,12 @@ impl Ledger {
     /// Ends a registration that goes on elsewhere: returns it, its name, and the records before its LOAD.
     fn take_out(&mut self, id: u64, is_in_region: bool, groups: &mut Groups) -> Option<(Live, Vec<u8>, Vec<u8>)> {
         let from = if is_in_region { &mut self.regions.registry } else { &mut self.registry };
-        let (name, mut preface) = (from.name_of(id).unwrap_or_default().to_vec(), from.preface_of(id).to_vec());
+        let (name, kept) = (from.name_of(id).unwrap_or_default().to_vec(), from.preface_of(id));
+        let mut preface = Vec::new();
+        // Without memory the code goes on without lines and tables, which may be large.
+        if preface.try_reserve_exact(kept.len()).is_ok() {
+            preface.extend_from_slice(kept);
+        }
         let mut live = from.remove(id)?;
         if let Some(group) = live.stored.take().and_then(|stored| self.sinks.read_back(groups, stored)) {
             preface = group;
