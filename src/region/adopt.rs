@@ -126,7 +126,8 @@ impl Regions {
         if lock(&self.settings).declined.has(&self.declined, addr, end, now) {
             return None;
         }
-        let _changing = self.changing.begin();
+        // Whoever forks may wait for a lock that the caller holds. There will be other code.
+        let _changing = self.changing.begin_unless_forking()?;
         if let Some(region) = self.find(addr, size) {
             // Another thread was faster.
             return Some(region);

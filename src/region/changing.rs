@@ -29,14 +29,29 @@ pub struct Changer<'c> {
 impl Changing {
     pub fn begin(&self) -> Changer<'_> {
         let end = Instant::now() + PATIENCE;
-        loop {
-            self.changers.fetch_add(1, Ordering::SeqCst);
-            if self.forks.load(Ordering::SeqCst) == 0 || Instant::now() >= end {
-                break;
-            }
+        while !self.enter() && Instant::now() < end {
             self.changers.fetch_sub(1, Ordering::SeqCst);
             thread::sleep_micros(50);
         }
+        self.alone()
+    }
+
+    /// As `begin`, for what need not be now.
+    pub fn begin_unless_forking(&self) -> Option<Changer<'_>> {
+        if !self.enter() {
+            self.changers.fetch_sub(1, Ordering::SeqCst);
+            return None;
+        }
+        Some(self.alone())
+    }
+
+    /// Whether nobody forks.
+    fn enter(&self) -> bool {
+        self.changers.fetch_add(1, Ordering::SeqCst);
+        self.forks.load(Ordering::SeqCst) == 0
+    }
+
+    fn alone(&self) -> Changer<'_> {
         Changer { changing: self, _one: self.one.lock().unwrap_or_else(PoisonError::into_inner) }
     }
 
