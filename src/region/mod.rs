@@ -363,7 +363,7 @@ impl Regions {
     #[inline(never)]
     pub fn before_code(&self, status: &Status, addr: u64, size: u64) {
         match self.find(addr, size) {
-            Some(region) if !region.is_in_doubt(addr, size) => region.take(status, addr, size),
+            Some(region) if region.tally.add(addr - region.start, size) => region.take(status, addr, size),
             known => self.before_doubtful_code(status, addr, size, known),
         }
     }
@@ -371,12 +371,17 @@ impl Regions {
     #[cold]
     #[inline(never)]
     fn before_doubtful_code(&self, status: &Status, addr: u64, size: u64, known: Option<&'static Region>) {
-        let region = match known.filter(|region| region.is_there(self, status, addr, size) && region.holds(addr, size))
-        {
-            None if self.adopting.load(Ordering::Relaxed) => self.adopt_if_new(status, addr, size),
-            region => region,
-        };
-        if let Some(region) = region {
+        if let Some(region) = known {
+            if region.is_there(self, status, addr, size) && region.holds(addr, size) {
+                return region.take(status, addr, size);
+            }
+            region.tally.subtract(addr - region.start, size);
+        }
+        if !self.adopting.load(Ordering::Relaxed) {
+            return;
+        }
+        if let Some(region) = self.adopt_if_new(status, addr, size) {
+            region.tally.add(addr - region.start, size);
             region.take(status, addr, size);
         }
     }
@@ -401,7 +406,7 @@ impl Regions {
 
     /// Code does not live that was counted: it has been overwritten, or could not be registered.
     pub fn no_code(&self, addr: u64, size: u64) {
-        let region = self.all().find(|region| region.spans(addr, size) && region.gone() == NEVER);
+        let region = self.all().find(|region| region.holds(addr, size));
         region.inspect(|region| region.tally.subtract(addr - region.start, size));
     }
 
@@ -437,11 +442,6 @@ impl Region {
         self.spans(addr, size) && self.gone() == NEVER && !self.lost.any(addr, addr + size)
     }
 
-    #[inline]
-    fn is_in_doubt(&self, addr: u64, size: u64) -> bool {
-        self.tally.is_in_doubt(addr - self.start, size)
-    }
-
     fn gone(&self) -> u64 {
         self.gone.load(Ordering::Acquire)
     }
@@ -455,9 +455,8 @@ impl Region {
         self.start - self.base
     }
 
-    /// Code is about to be registered.
+    /// Code is about to be registered, which has been counted.
     fn take(&self, status: &Status, addr: u64, size: u64) {
-        self.tally.add(addr - self.start, size);
         if matches!(self.kind, Kind::Private { .. }) && !self.is_in_use.load(Ordering::Relaxed) {
             self.begin_to_use(addr, size);
         }
