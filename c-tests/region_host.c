@@ -607,15 +607,26 @@ static void closed_meanwhile(void) {
   }
 }
 
-/* As `partly_unmapped`, where code has been overwritten, or could not be registered. */
+/* As `partly_unmapped`, where code has been overwritten, could not be registered or moved, or there never was any. */
 static void nothing_lives_there(void) {
   enum { HALF = 1 << 16 };
   jitsym *session = test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_REGION, 0);
-  for (int ended = 0; ended < 3; ended++) {
+  for (int ended = 0; ended < 6; ended++) {
     unsigned char *memory = memory_of(2 * HALF, RWX);
     CHECK_OK(jitsym_region_adopt(session, memory, 2 * HALF));
-    announce(session, memory + HALF, memory, "in the part that stays");
-    jitsym_id id = announce(session, memory, memory, "in the part that goes");
+    if (ended == 5) {
+      /* Nothing was registered in it at all. */
+      CHECK(mmap(memory, 2 * HALF, RWX, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == memory);
+      CHECK_OK(jitsym_region_adopt(session, memory, 2 * HALF));
+      CHECK_OK(jitsym_region_release(session, memory));
+      break;
+    }
+    jitsym_id stays = announce(session, memory + HALF, memory, "in the part that stays"), id = 0;
+    if (ended == 4) {
+      CHECK_OK(jitsym_unregister(session, stays));
+    } else {
+      id = announce(session, memory, memory, "in the part that goes");
+    }
     if (ended == 0) {
       jitsym_code code = test_code((uintptr_t)memory + 64, CODE_SIZE, "refused");
       code.free_after = UINT64_MAX;
@@ -625,8 +636,13 @@ static void nothing_lives_there(void) {
       id = announce(session, memory, memory, "over it");
       CHECK_OK(jitsym_flush(session, 60000));
       CHECK_OK(jitsym_unregister(session, id));
-    } else {
+    } else if (ended == 2) {
       CHECK_OK(jitsym_unregister_range(session, (uintptr_t)memory, HALF));
+    } else if (ended == 3) {
+      jitsym_move_target target = test_target((uintptr_t)memory + 64);
+      target.free_after = UINT64_MAX;
+      CHECK_STATUS(JITSYM_ERR_ADDRESS_RANGE, jitsym_move(session, stays, &target));
+      CHECK_OK(jitsym_unregister(session, id));
     }
     CHECK(mmap(memory, HALF, RWX, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == memory);
     announce(session, memory, memory, "in other memory");
@@ -772,7 +788,8 @@ static void forks_cost_little(void) {
         struct stat stat;
         snprintf(link, sizeof link, "/proc/self/fd/%d", number);
         if (readlink(link, path, sizeof path - 1) > 0 && strstr(path, "memfd:jitsym") != NULL) {
-          CHECK(fstat(number, &stat) == 0 && stat.st_blocks < (32 << 20) / 512);
+          /* What the system has read ahead counts as there: on some machines that is 8 MiB at a time. */
+          CHECK(fstat(number, &stat) == 0 && stat.st_blocks < (128 << 20) / 512);
           found++;
         }
       }

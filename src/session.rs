@@ -228,14 +228,20 @@ impl Ref {
         if self.is_idle() {
             return self.still_open(());
         }
-        let status = &self.engine.status;
-        if status.regions.are_watching() {
-            if let Some((addr, size)) = self.engine.ids.place_of(id) {
-                status.regions.after_code(status, addr, size);
-                status.regions.before_code(status, target.addr, size);
+        let regions = &self.engine.status.regions;
+        let old = if regions.are_watching() { self.engine.ids.place_of(id) } else { None };
+        if let Some((addr, size)) = old {
+            regions.after_code(&self.engine.status, addr, size);
+            regions.before_code(&self.engine.status, target.addr, size);
+        }
+        let moved = producer::move_code(self.process, self.engine, id, target);
+        if let (Some((addr, size)), Err(error)) = (old, &moved) {
+            regions.no_code(target.addr, size);
+            if *error != Error::UnknownId {
+                regions.code_stays(addr, size);
             }
         }
-        self.outcome(producer::move_code(self.process, self.engine, id, target))
+        self.outcome(moved)
     }
 
     pub fn unregister(&self, id: Id) -> Result<()> {

@@ -172,12 +172,15 @@ fn plain(old: &Region) -> Parts {
     // Profilers look for names in the parent's file as long as the memory is a mapping of it. Another thread of the parent may
     // have held it at the fork.
     let is_free = old.naming.try_lock().is_ok();
+    let is_whole = || {
+        old.mapped().is_ok_and(|pieces| pieces.iter().map(|piece| piece.end - piece.start).sum::<u64>() == old.len())
+    };
     let may_be_plain = match old.kind {
         Kind::TwoViews { .. } => false,
         // Its end unmaps what is a mapping of the file, or else all of it.
-        Kind::Private { adopted, .. } => adopted || !old.lost.any(old.start, old.end()),
+        Kind::Private { adopted, .. } => is_free && (adopted || is_whole()),
     };
-    let is_plain = is_free && may_be_plain && old.make_plain().is_ok();
+    let is_plain = may_be_plain && old.make_plain().is_ok();
     let held = old.naming.try_lock().ok().and_then(|mut naming| naming.file.take()).filter(|_| !is_plain);
     Parts {
         start: old.start,

@@ -352,8 +352,9 @@ impl Regions {
 
     /// Looks after regions that the host may have unmapped, given everything that is mapped.
     fn check_all(&self, status: &Status, maps: &[Mapping]) {
-        let in_doubt = |region: &&Region| region.gone() == NEVER && region.tally.settle(0, region.max_len);
-        for region in self.all().filter(in_doubt) {
+        let may_be_unmapped = |region: &&Region| region.gone() == NEVER && matches!(region.kind, Kind::Private { .. });
+        for region in self.all().filter(may_be_unmapped) {
+            region.tally.settle(0, region.max_len);
             self.check(status, region, maps);
         }
     }
@@ -408,6 +409,12 @@ impl Regions {
     pub fn no_code(&self, addr: u64, size: u64) {
         let region = self.all().find(|region| region.holds(addr, size));
         region.inspect(|region| region.tally.subtract(addr - region.start, size));
+    }
+
+    /// Code lives on that had been counted as gone.
+    pub fn code_stays(&self, addr: u64, size: u64) {
+        let region = self.all().find(|region| region.holds(addr, size));
+        region.inspect(|region| _ = region.tally.add(addr - region.start, size));
     }
 
     /// All sessions have ended, and all code with them.

@@ -41,10 +41,12 @@ impl Tally {
         both & IN_DOUBT == 0
     }
 
-    /// Code is gone.
+    /// Code is gone. With the last code of a part all parts without code are in doubt: a host that gives memory back does so with
+    /// what it has never used, too.
     pub fn subtract(&self, offset: u64, size: u64) {
-        for part in self.parts(offset, size) {
-            if part.fetch_sub(1, Ordering::Relaxed) & !IN_DOUBT <= NONE + 1 {
+        let gone = |part: &AtomicU32| part.fetch_sub(1, Ordering::Relaxed) & !IN_DOUBT <= NONE + 1;
+        if self.parts(offset, size).iter().filter(|part| gone(part)).count() > 0 {
+            for part in self.parts.iter().filter(|part| part.load(Ordering::Relaxed) <= NONE) {
                 part.fetch_or(IN_DOUBT, Ordering::Relaxed);
             }
         }
@@ -83,9 +85,9 @@ mod tests {
         // Other code lives where it began, and none where it ended.
         tally.subtract(PART - 1, 2);
         assert!(tally.add(0, 64) && !tally.add(PART, 1));
-        // Whoever looks at one part says nothing of another.
-        assert!(!tally.settle(2 * PART, PART));
+        // Whoever looks at one part says nothing of another, also of one that never had code.
         assert!(tally.settle(PART, 1) && tally.add(PART, 1));
+        assert!(!tally.add(2 * PART, 1) && tally.settle(2 * PART, PART) && !tally.settle(0, 3 * PART));
         tally.subtract(0, 64);
         assert!(!tally.settle(0, PART));
         tally.subtract(0, 64);

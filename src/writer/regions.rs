@@ -221,7 +221,6 @@ impl Ledger {
         self.retire_in(false, live.addr, live.addr + live.size);
         if self.regions.registry.insert(id, live, name, &mut Vec::new()).was_refused {
             self.status.counters.dropped.add(1);
-            self.status.regions.no_code(live.addr, live.size);
             return;
         }
         self.status.counters.region_code.add(1);
