@@ -10,44 +10,17 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
-#include "testing.h"
+#include "maps.h"
+#include "region_code.h"
 
-enum { PAGE = 4096, SIZE = 16 * PAGE, RWX = PROT_READ | PROT_WRITE | PROT_EXEC, RX = PROT_READ | PROT_EXEC };
-
-/* A mapping as the kernel tells of it. */
-struct mapping {
-  uint64_t start, end;
-  char protection[8], path[4096];
-};
-
-/* The one at an address; its end is 0 if there is none. */
-static struct mapping mapping_at(const void *address) {
-  FILE *maps = fopen("/proc/self/maps", "r");
-  CHECK(maps != NULL);
-  char line[8192];
-  struct mapping found;
-  for (; fgets(line, sizeof line, maps) != NULL;) {
-    memset(&found, 0, sizeof found);
-    unsigned long long start, end;
-    CHECK(sscanf(line, "%llx-%llx %7s %*s %*s %*s %4095s", &start, &end, found.protection, found.path) >= 3);
-    found.start = start;
-    found.end = end;
-    if (found.start <= (uintptr_t)address && (uintptr_t)address < found.end) {
-      fclose(maps);
-      return found;
-    }
-  }
-  fclose(maps);
-  memset(&found, 0, sizeof found);
-  return found;
-}
+enum { RX = PROT_READ | PROT_EXEC };
 
 static void check_protection(const void *address, const char *protection) {
   struct mapping found = mapping_at(address);
-  if (strcmp(found.protection, protection) != 0) {
-    fprintf(stderr, "%p is %s (%s), expected %s\n", address, found.protection, found.path, protection);
+  if (strcmp(found.flags, protection) != 0) {
+    fprintf(stderr, "%p is %s (%s), expected %s\n", address, found.flags, found.path, protection);
   }
-  CHECK(strcmp(found.protection, protection) == 0);
+  CHECK(strcmp(found.flags, protection) == 0);
 }
 
 /* Whether the file of a region is mapped there. */
@@ -55,34 +28,6 @@ static int is_in_file(const void *address) {
   const char *path = mapping_at(address).path, *name = strrchr(path, '/');
   size_t size = strlen(path);
   return name != NULL && strncmp(name, "/jit", 4) == 0 && size > 3 && strcmp(path + size - 3, ".so") == 0;
-}
-
-/* mov eax, value; ret */
-enum { CODE_SIZE = 6 };
-
-static void put_code(unsigned char *at, uint32_t value) {
-  at[0] = 0xb8;
-  memcpy(at + 1, &value, sizeof value);
-  at[5] = 0xc3;
-}
-
-static uint32_t run_code(const void *at) {
-  return ((uint32_t(*)(void))(uintptr_t)at)();
-}
-
-static jitsym_id announce(jitsym *session, const void *at, const char *name) {
-  jitsym_code code = test_code((uintptr_t)at, CODE_SIZE, name);
-  code.bytes = at;
-  jitsym_id id = 0;
-  CHECK_OK(jitsym_register(session, &code, &id));
-  CHECK(id != 0);
-  return id;
-}
-
-static unsigned char *memory_of(size_t size, int protection) {
-  unsigned char *memory = mmap(NULL, size, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  CHECK(memory != MAP_FAILED);
-  return memory;
 }
 
 static void fill(unsigned char *memory, size_t size) {
@@ -98,10 +43,6 @@ static size_t changed(const unsigned char *memory, size_t size) {
     count += memory[i] != (unsigned char)(i / PAGE * 31 + i * 7);
   }
   return count;
-}
-
-static jitsym *open_regions(void) {
-  return test_open_flags(JITSYM_SINK_REGION, 0);
 }
 
 static jitsym_region_options wanted(uint64_t size) {

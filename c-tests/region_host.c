@@ -15,40 +15,8 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
-#include "testing.h"
-
-enum { PAGE = 4096, SIZE = 16 * PAGE, RWX = PROT_READ | PROT_WRITE | PROT_EXEC };
-
-/* mov eax, value; ret */
-enum { CODE_SIZE = 6 };
-
-static void put_code(unsigned char *at, uint32_t value) {
-  at[0] = 0xb8;
-  memcpy(at + 1, &value, sizeof value);
-  at[5] = 0xc3;
-}
-
-static uint32_t run_code(const void *at) {
-  return ((uint32_t(*)(void))(uintptr_t)at)();
-}
-
-static unsigned char *memory_of(size_t size, int protection) {
-  unsigned char *memory = mmap(NULL, size, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  CHECK(memory != MAP_FAILED);
-  return memory;
-}
-
-static jitsym_id announce(jitsym *session, const void *at, const void *bytes, const char *name) {
-  jitsym_code code = test_code((uintptr_t)at, CODE_SIZE, name);
-  code.bytes = bytes;
-  jitsym_id id = 0;
-  CHECK_OK(jitsym_register(session, &code, &id));
-  return id;
-}
-
-static jitsym *open_regions(void) {
-  return test_open_flags(JITSYM_SINK_REGION, 0);
-}
+#include "maps.h"
+#include "region_code.h"
 
 static jitsym_region create(jitsym *session, uint64_t size, uint32_t flags) {
   jitsym_region_options options;
@@ -75,7 +43,7 @@ static void bytes_are_the_hosts(void) {
     CHECK(mprotect(memory, SIZE, protection ? RWX : PROT_READ | PROT_EXEC) == 0);
     CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
     put_code(unlinked, 0);
-    announce(session, memory, unlinked, "linked");
+    announce_bytes(session, memory, unlinked, "linked");
     CHECK_OK(jitsym_flush(session, 60000));
     CHECK(run_code(memory) == 200 && run_code(memory + PAGE) == 201);
   }
@@ -92,7 +60,7 @@ static void bytes_are_the_childs(void) {
   unsigned char *view = one.write;
   put_code(view, 211);
   CHECK(mprotect(view, SIZE, PROT_READ | PROT_EXEC) == 0);
-  jitsym_id ids[] = {announce(session, memory, memory, "old"), announce(session, view, view, "old too")};
+  jitsym_id ids[] = {announce(session, memory, "old"), announce(session, view, "old too")};
   int go[2];
   CHECK(pipe(go) == 0);
   pid_t child = fork();
@@ -110,8 +78,8 @@ static void bytes_are_the_childs(void) {
   CHECK(mprotect(view, SIZE, PROT_READ | PROT_WRITE) == 0);
   put_code(view, 213);
   CHECK(mprotect(view, SIZE, PROT_READ | PROT_EXEC) == 0);
-  announce(session, memory, memory, "new");
-  announce(session, view, view, "new too");
+  announce(session, memory, "new");
+  announce(session, view, "new too");
   CHECK_OK(jitsym_flush(session, 60000));
   close(go[0]);
   close(go[1]);
@@ -163,7 +131,7 @@ static void forks_while_adopted(void) {
   CHECK(pthread_join(thread, NULL) == 0);
   for (size_t at = 0; at < LARGE; at += PAGE) {
     put_code(large.memory + at, 215);
-    announce(large.session, large.memory + at, large.memory + at, "new");
+    announce(large.session, large.memory + at, "new");
   }
   CHECK_OK(jitsym_flush(large.session, 60000));
   close(go[0]);
@@ -249,10 +217,10 @@ static void known_before(void) {
   jitsym *session = test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_JITDUMP | JITSYM_SINK_REGION, 0);
   unsigned char *memory = memory_of(SIZE, RWX);
   put_code(memory, 1);
-  jitsym_id id = announce(session, memory, memory, "known before");
-  announce(session, memory + PAGE, memory, "overwritten at once");
+  jitsym_id id = announce(session, memory, "known before");
+  announce_bytes(session, memory + PAGE, memory, "overwritten at once");
   CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
-  announce(session, memory + PAGE, memory, "its heir");
+  announce_bytes(session, memory + PAGE, memory, "its heir");
   CHECK_OK(jitsym_flush(session, 60000));
   CHECK(in_file(session, "known before", 13) == 1 && in_file(session, "its heir", 9) == 1);
   CHECK(test_stats(session).live == 2);
@@ -268,9 +236,9 @@ static void bytes_are_in_the_file(void) {
   for (int i = 0; i < 5; i++) {
     put_code(memory + i * PAGE, 0x12345000 + i);
   }
-  announce(session, memory, memory, "plain");
-  announce(session, memory + PAGE, NULL, "found at its address");
-  announce(session, memory + 2 * PAGE, memory + 2 * PAGE, "a name that is cl\x01""eaned");
+  announce(session, memory, "plain");
+  announce_bytes(session, memory + PAGE, NULL, "found at its address");
+  announce(session, memory + 2 * PAGE, "a name that is cl\x01""eaned");
   jitsym_code code = test_code((uintptr_t)memory + 3 * PAGE, CODE_SIZE, "stable");
   code.bytes = memory + 3 * PAGE;
   code.flags = JITSYM_CODE_STABLE;
@@ -279,7 +247,7 @@ static void bytes_are_in_the_file(void) {
   put_code(elsewhere, 0x12345004);
   jitsym_move_target target = test_target((uintptr_t)memory + 4 * PAGE);
   target.bytes = memory + 4 * PAGE;
-  CHECK_OK(jitsym_move(session, announce(session, elsewhere, elsewhere, "moved"), &target));
+  CHECK_OK(jitsym_move(session, announce(session, elsewhere, "moved"), &target));
   CHECK_OK(jitsym_flush(session, 60000));
   for (int i = 0; i < 5; i++) {
     CHECK(in_file(session, memory + i * PAGE, CODE_SIZE) == 1);
@@ -322,13 +290,13 @@ static void no_descriptors(void) {
   unsigned char *memory = memory_of(SIZE, RWX);
   CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
   put_code(memory, 240);
-  CHECK_OK(jitsym_unregister(session, announce(session, memory, memory, "the only one")));
+  CHECK_OK(jitsym_unregister(session, announce(session, memory, "the only one")));
   struct rlimit before, limit;
   CHECK(getrlimit(RLIMIT_NOFILE, &before) == 0);
   limit = before;
   limit.rlim_cur = 3;
   CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
-  announce(session, memory, memory, "the next one");
+  announce(session, memory, "the next one");
   CHECK(setrlimit(RLIMIT_NOFILE, &before) == 0);
   jitsym_stats stats = test_stats(session);
   CHECK(stats.regions == 1 && stats.region_code == 2);
@@ -341,7 +309,7 @@ static void closed_descriptors(void) {
   jitsym_region region = create(session, SIZE, 0);
   unsigned char *exec = region.exec;
   put_code(region.write, 250);
-  announce(session, exec, exec, "before they are closed");
+  announce(session, exec, "before they are closed");
   CHECK_OK(jitsym_flush(session, 60000));
   for (int i = 3; i < 100; i++) {
     close(i);
@@ -352,9 +320,9 @@ static void closed_descriptors(void) {
   for (int i = 3; i < 100; i++) {
     CHECK(open(path, O_RDWR | O_CLOEXEC) == i);
   }
-  announce(session, exec + PAGE, exec, "after they were closed");
+  announce_bytes(session, exec + PAGE, exec, "after they were closed");
   CHECK_OK(jitsym_flush(session, 60000));
-  announce(session, exec, exec, "a new generation");
+  announce(session, exec, "a new generation");
   CHECK_OK(jitsym_flush(session, 60000));
   CHECK(in_file(session, "after they were closed", 23) && in_file(session, "a new generation", 17));
   jitsym_stats stats = test_stats(session);
@@ -371,7 +339,7 @@ static void full_disk_and_back(void) {
   fill_disk();
   for (int i = 0; i < 2000; i++) {
     snprintf(name, sizeof name, "registered on a full disk %d", i);
-    announce(session, exec + i * 16, exec, name);
+    announce_bytes(session, exec + i * 16, exec, name);
     if (i == 1000) {
       CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_flush(session, 60000));
     }
@@ -395,7 +363,7 @@ static void released_files(void) {
   for (int i = 0; i < 3; i++) {
     jitsym_region region = create(session, 32 << 20, 0);
     put_code((unsigned char *)region.write + (16 << 20), 0x23456000);
-    jitsym_id id = announce(session, (unsigned char *)region.exec + (16 << 20), region.exec, "of a large region");
+    jitsym_id id = announce_bytes(session, (unsigned char *)region.exec + (16 << 20), region.exec, "of a large region");
     CHECK_OK(jitsym_unregister(session, id));
     CHECK_OK(jitsym_path(session, JITSYM_SINK_REGION, paths[i].text, sizeof paths[i].text));
     CHECK_OK(jitsym_region_release(session, region.exec));
@@ -418,6 +386,18 @@ static void released_files(void) {
   CHECK_OK(jitsym_close(session));
 }
 
+/* Takes new memory at an address. */
+static void map_anew(unsigned char *at, size_t size) {
+  CHECK(mmap(at, size, RWX, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == at);
+}
+
+/* The map has this name for the code at an address. */
+static void check_in_map(jitsym *session, const unsigned char *at, const char *name) {
+  struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
+  CHECK(strcmp(map_name(&map, (uintptr_t)at), name) == 0);
+  map_free(&map);
+}
+
 /* The program gives part of a region back, takes other memory there, and goes on in the rest. */
 static void partly_unmapped(void) {
   enum { HALF = 1 << 16 };
@@ -431,21 +411,19 @@ static void partly_unmapped(void) {
       memory = create(session, 2 * HALF, JITSYM_REGION_ONE_VIEW).write;
       CHECK(mprotect(memory, 2 * HALF, RWX) == 0);
     }
-    jitsym_id id = announce(session, memory, memory, "in the part that goes");
+    jitsym_id id = announce(session, memory, "in the part that goes");
     put_code(memory + HALF, 260);
-    announce(session, memory + HALF, memory, "in the part that stays");
+    announce_bytes(session, memory + HALF, memory, "in the part that stays");
     CHECK_OK(jitsym_unregister(session, id));
     /* That this part is there still says nothing of the other one. */
-    announce(session, memory + HALF + 32, memory, "in between");
-    CHECK(mmap(memory, HALF, RWX, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == memory);
+    announce_bytes(session, memory + HALF + 32, memory, "in between");
+    map_anew(memory, HALF);
     put_code(memory, 261);
-    announce(session, memory, memory, "in other memory");
-    announce(session, memory + HALF + 64, memory, "in what is left");
+    announce(session, memory, "in other memory");
+    announce_bytes(session, memory + HALF + 64, memory, "in what is left");
     CHECK_OK(jitsym_flush(session, 60000));
     CHECK(!in_file(session, "in other memory", 16) && in_file(session, "in what is left", 16));
-    struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
-    CHECK(strcmp(map_name(&map, (uintptr_t)memory), "in other memory") == 0);
-    map_free(&map);
+    check_in_map(session, memory, "in other memory");
     /* It may become a region too. */
     if (adopted) {
       CHECK_OK(jitsym_region_adopt(session, memory, HALF));
@@ -469,23 +447,21 @@ static void many_holes(void) {
   CHECK_OK(jitsym_region_adopt(session, memory, 2 * HOLES * PAGE));
   for (int i = 0; i < HOLES; i++) {
     unsigned char *goes = memory + (2 * i + 1) * PAGE, *stays = goes - PAGE;
-    announce(session, goes, memory, "in a page that goes");
+    announce_bytes(session, goes, memory, "in a page that goes");
     CHECK_OK(jitsym_unregister_range(session, (uintptr_t)goes, PAGE));
     CHECK(munmap(goes, PAGE) == 0);
     char name[32];
     snprintf(name, sizeof name, "beside %d holes", i + 1);
-    announce(session, stays, memory, name);
+    announce_bytes(session, stays, memory, name);
     CHECK_OK(jitsym_flush(session, 60000));
     CHECK(in_file(session, name, strlen(name)));
   }
   /* The holes are none of the region's. */
   unsigned char *other = memory + (2 * HOLES - 1) * PAGE;
-  CHECK(mmap(other, PAGE, RWX, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == other);
-  announce(session, other, memory, "in a hole");
+  map_anew(other, PAGE);
+  announce_bytes(session, other, memory, "in a hole");
   CHECK_OK(jitsym_flush(session, 60000));
-  struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
-  CHECK(strcmp(map_name(&map, (uintptr_t)other), "in a hole") == 0);
-  map_free(&map);
+  check_in_map(session, other, "in a hole");
   jitsym_stats stats = test_stats(session);
   CHECK(stats.regions == 1 && stats.region_code >= HOLES);
   CHECK_OK(jitsym_close(session));
@@ -502,7 +478,7 @@ static void little_is_left(void) {
     }
     unsigned char *memory = memory_of(SIZE, RWX);
     CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
-    announce(session, memory, memory, "one of many");
+    announce(session, memory, "one of many");
     CHECK_OK(jitsym_unregister_range(session, (uintptr_t)memory, SIZE));
     CHECK_OK(jitsym_region_release(session, memory));
     CHECK(munmap(memory, SIZE) == 0);
@@ -536,10 +512,10 @@ static void not_adopted(void) {
   for (size_t place = 0; place < sizeof places / sizeof *places; place++) {
     uint64_t begin = test_now();
     unsigned long before = reads();
-    announce(session, places[place], memory, "not adopted");
+    announce_bytes(session, places[place], memory, "not adopted");
     unsigned long one = reads() - before;
     for (int i = 0; i < TIMES; i++) {
-      announce(session, places[place], memory, "not adopted");
+      announce_bytes(session, places[place], memory, "not adopted");
     }
     /* One look in 5 ms. */
     uint64_t looks = (test_now() - begin) / 5000000 + 2;
@@ -547,7 +523,7 @@ static void not_adopted(void) {
   }
   usleep(20000);
   CHECK(mprotect(memory, SIZE, PROT_READ | PROT_EXEC) == 0);
-  announce(session, memory, memory, "adopted now");
+  announce(session, memory, "adopted now");
   CHECK(test_stats(session).regions == 1 && in_file(session, "adopted now", 11));
 
   /* There are as many as there may be. */
@@ -558,7 +534,7 @@ static void not_adopted(void) {
   unsigned long before = reads(), two = reads() - before;
   before = reads();
   for (int i = 0; i < TIMES; i++) {
-    announce(session, other, memory, "one too many");
+    announce_bytes(session, other, memory, "one too many");
   }
   CHECK(reads() - before <= two && test_stats(session).regions == ALL);
   CHECK_OK(jitsym_close(session));
@@ -616,16 +592,16 @@ static void nothing_lives_there(void) {
     CHECK_OK(jitsym_region_adopt(session, memory, 2 * HALF));
     if (ended == 5) {
       /* Nothing was registered in it at all. */
-      CHECK(mmap(memory, 2 * HALF, RWX, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == memory);
+      map_anew(memory, 2 * HALF);
       CHECK_OK(jitsym_region_adopt(session, memory, 2 * HALF));
       CHECK_OK(jitsym_region_release(session, memory));
       break;
     }
-    jitsym_id stays = announce(session, memory + HALF, memory, "in the part that stays"), id = 0;
+    jitsym_id stays = announce_bytes(session, memory + HALF, memory, "in the part that stays"), id = 0;
     if (ended == 4) {
       CHECK_OK(jitsym_unregister(session, stays));
     } else {
-      id = announce(session, memory, memory, "in the part that goes");
+      id = announce(session, memory, "in the part that goes");
     }
     if (ended == 0) {
       jitsym_code code = test_code((uintptr_t)memory + 64, CODE_SIZE, "refused");
@@ -633,7 +609,7 @@ static void nothing_lives_there(void) {
       CHECK_STATUS(JITSYM_ERR_ADDRESS_RANGE, jitsym_register(session, &code, NULL));
       CHECK_OK(jitsym_unregister(session, id));
     } else if (ended == 1) {
-      id = announce(session, memory, memory, "over it");
+      id = announce(session, memory, "over it");
       CHECK_OK(jitsym_flush(session, 60000));
       CHECK_OK(jitsym_unregister(session, id));
     } else if (ended == 2) {
@@ -644,29 +620,13 @@ static void nothing_lives_there(void) {
       CHECK_STATUS(JITSYM_ERR_ADDRESS_RANGE, jitsym_move(session, stays, &target));
       CHECK_OK(jitsym_unregister(session, id));
     }
-    CHECK(mmap(memory, HALF, RWX, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == memory);
-    announce(session, memory, memory, "in other memory");
+    map_anew(memory, HALF);
+    announce(session, memory, "in other memory");
     CHECK_OK(jitsym_flush(session, 60000));
-    struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
-    CHECK(strcmp(map_name(&map, (uintptr_t)memory), "in other memory") == 0);
-    map_free(&map);
+    check_in_map(session, memory, "in other memory");
     CHECK_OK(jitsym_region_release(session, memory));
   }
   CHECK_OK(jitsym_close(session));
-}
-
-/* Whether memory is a mapping of a region's file. */
-static int is_of_file(const void *at) {
-  int found = 0;
-  FILE *maps = fopen("/proc/self/maps", "r");
-  CHECK(maps != NULL);
-  for (char line[4200]; fgets(line, sizeof line, maps) != NULL;) {
-    uintptr_t start, end;
-    CHECK(sscanf(line, "%lx-%lx", &start, &end) == 2);
-    found |= start <= (uintptr_t)at && (uintptr_t)at < end && strstr(line, ".so") != NULL;
-  }
-  fclose(maps);
-  return found;
 }
 
 /* Children of a process with a region of which a part is gone: one has a file of its own, and one cannot have it. */
@@ -676,7 +636,7 @@ static void forked_in_part(void) {
   unsigned char *memory = memory_of(2 * HALF, RWX);
   put_code(memory + HALF, 0x12345678);
   CHECK_OK(jitsym_region_adopt(session, memory, 2 * HALF));
-  announce(session, memory + HALF, memory + HALF, "of the parent");
+  announce(session, memory + HALF, "of the parent");
   CHECK_OK(jitsym_flush(session, 60000));
   CHECK(munmap(memory, HALF) == 0);
   for (int limited = 0; limited < 2; limited++) {
@@ -687,21 +647,19 @@ static void forked_in_part(void) {
       CHECK(!limited || setrlimit(RLIMIT_FSIZE, &limit) == 0);
       unsigned char *at = memory + HALF + 4 * PAGE;
       put_code(at, 216);
-      announce(session, at, at, "of the child");
+      announce(session, at, "of the child");
       CHECK_OK(jitsym_flush(session, 60000));
-      CHECK(is_of_file(at) == !limited && run_code(memory + HALF) == 0x12345678 && run_code(at) == 216);
+      CHECK(is_of_file(at, ".so") == !limited && run_code(memory + HALF) == 0x12345678 && run_code(at) == 216);
       if (limited) {
-        struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
-        CHECK(strcmp(map_name(&map, (uintptr_t)at), "of the child") == 0);
-        CHECK(strcmp(map_name(&map, (uintptr_t)memory + HALF), "of the parent") == 0);
-        map_free(&map);
+        check_in_map(session, at, "of the child");
+        check_in_map(session, memory + HALF, "of the parent");
         CHECK_OK(jitsym_region_discard(session, memory + HALF, PAGE));
         CHECK(memory[HALF] == 0);
       } else {
         CHECK(in_file(session, "of the child", 12) == 1 && in_file(session, "of the parent", 13) == 1);
       }
       CHECK_OK(jitsym_region_release(session, memory));
-      CHECK(!is_of_file(at) && run_code(at) == 216);
+      CHECK(!is_of_file(at, ".so") && run_code(at) == 216);
       exit(0);
     }
     test_wait_ok(child);
@@ -714,11 +672,11 @@ static void forked_in_part(void) {
 static void enabled_again(void) {
   jitsym *session = test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_REGION, 0);
   unsigned char *exec = create(session, SIZE, 0).exec;
-  announce(session, exec, exec, "before");
+  announce(session, exec, "before");
   CHECK_OK(jitsym_disable(session, JITSYM_SINK_REGION));
-  announce(session, exec + PAGE, exec, "in between");
+  announce_bytes(session, exec + PAGE, exec, "in between");
   CHECK_OK(jitsym_enable(session, JITSYM_SINK_REGION));
-  announce(session, exec + 2 * PAGE, exec, "behind");
+  announce_bytes(session, exec + 2 * PAGE, exec, "behind");
   CHECK_OK(jitsym_flush(session, 60000));
   CHECK(in_file(session, "before", 7) && in_file(session, "in between", 11) && in_file(session, "behind", 7));
   CHECK(test_stats(session).live == 3);
@@ -758,7 +716,7 @@ static void address_space(void) {
     memset(&region, 0, sizeof region);
     region.struct_size = sizeof region;
     CHECK_OK(jitsym_region_create(session, &options, &region));
-    announce(session, region.exec, region.write, "short-lived");
+    announce_bytes(session, region.exec, region.write, "short-lived");
     CHECK_OK(jitsym_region_release(session, region.exec));
     if (i == 10) {
       struct rlimit limit;
@@ -806,9 +764,9 @@ static void overwritten_later(void) {
   jitsym *session = test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_REGION, 0);
   unsigned char *memory = memory_of(SIZE, RWX);
   CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
-  jitsym_id id = announce(session, memory, memory, "in the region");
+  jitsym_id id = announce(session, memory, "in the region");
   CHECK_OK(jitsym_region_release(session, memory));
-  announce(session, memory, memory, "where it was");
+  announce(session, memory, "where it was");
   jitsym_stats stats = test_stats(session);
   CHECK(stats.live == 1 && stats.overwritten == 1);
   CHECK_STATUS(JITSYM_ERR_UNKNOWN_ID, jitsym_unregister(session, id));
@@ -828,7 +786,7 @@ static void left_over(void) {
   }
   for (uint32_t i = 0; i < 2; i++) {
     put_code(region.write, 0x23456000 + i);
-    jitsym_id id = announce(session, region.exec, region.exec, i == 0 ? "before" : "behind");
+    jitsym_id id = announce(session, region.exec, i == 0 ? "before" : "behind");
     if (i == 0) {
       CHECK_OK(jitsym_unregister(session, id));
     }

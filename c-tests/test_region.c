@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 #include <sys/vfs.h>
 
+#include "maps.h"
 #include "testing.h"
 
 enum { ALL_SINKS = JITSYM_SINK_MAP | JITSYM_SINK_JITDUMP | JITSYM_SINK_REGION };
@@ -64,39 +65,6 @@ static jitsym_region create(jitsym *session, const jitsym_region_options *wanted
 static jitsym_region create_size(jitsym *session, uint64_t size) {
   jitsym_region_options wanted = wanted_size(size);
   return create(session, &wanted);
-}
-
-/* What the kernel says of the page at an address. */
-struct mapping {
-  uintptr_t start, end;
-  char flags[5];
-  char path[4096];
-};
-
-static struct mapping mapping_at(const void *where) {
-  struct mapping found = {0, 0, "none", ""};
-  uintptr_t addr = (uintptr_t)where;
-  FILE *maps = fopen("/proc/self/maps", "r");
-  CHECK(maps != NULL);
-  char line[4096 + 128];
-  while (fgets(line, sizeof line, maps) != NULL) {
-    struct mapping one = {0, 0, "", ""};
-    CHECK(sscanf(line, "%lx-%lx %4s %*s %*s %*s %4095[^\n]", &one.start, &one.end, one.flags, one.path) >= 3);
-    if (one.start <= addr && addr < one.end) {
-      found = one;
-    }
-  }
-  fclose(maps);
-  return found;
-}
-
-static int has_flags(const void *where, const char *flags) {
-  return strcmp(mapping_at(where).flags, flags) == 0;
-}
-
-/* The file that the page at an address shows; "" for none. */
-static int is_of_file(const void *where, const char *part) {
-  return strstr(mapping_at(where).path, part) != NULL;
 }
 
 static struct test_path region_path(jitsym *session) {
