@@ -66,7 +66,7 @@ extern "C" fn before() {
         // A signal handler that interrupts this library may find its locks held by its own thread.
         if underway.depth == 1 && !thread.inside.get() {
             let _ = boundary(|| {
-                let engine = process::current().ok().and_then(Process::engine);
+                let engine = process::current_engine();
                 engine.inspect(|engine| engine.status.regions.changing.before_fork());
                 underway.regions_held = engine.is_some();
                 (underway.found, underway.held) = come_to_rest();
@@ -85,7 +85,7 @@ fn come_to_rest() -> (Found, bool) {
         let (rest, writer) = (Rest::of(words.state.load(Ordering::Relaxed)), words.writer.load(Ordering::Relaxed));
         return (Found::inherited(rest, writer), false);
     }
-    match process::current().ok().and_then(Process::engine) {
+    match process::current_engine() {
         Some(engine) if engine.fork() != Fork::Alone => (engine.come_to_rest(is_attached(process)), true),
         _ => (Found::NOTHING, false),
     }
@@ -100,7 +100,7 @@ extern "C" fn in_parent() {
             return;
         }
         thread.fork.set(Underway::NONE);
-        if let Some(engine) = process::current().ok().and_then(Process::engine) {
+        if let Some(engine) = process::current_engine() {
             let _ = boundary(|| {
                 if underway.held {
                     engine.status.standstill.over();

@@ -56,6 +56,11 @@ pub fn current() -> Result<&'static Process> {
     }
 }
 
+/// The engine of this process, if it has one.
+pub fn current_engine() -> Option<&'static Engine> {
+    current().ok()?.engine()
+}
+
 /// The state of this process or, in a child that has not made its own yet, of the one that it was forked from.
 pub fn current_or_inherited() -> Option<&'static Process> {
     // SAFETY: as above.

@@ -574,7 +574,7 @@ pub(crate) fn flush_at_exit() {
 /// If the process exits by another thread too, waits until that has written what is pending: the first one that has no exit handlers
 /// left ends the process.
 pub(crate) fn wait_for_exit() {
-    let Some(engine) = process::current().ok().and_then(Process::engine) else { return };
+    let Some(engine) = process::current_engine() else { return };
     let end = Instant::now() + 2 * PATIENCE;
     while engine.urgent.is_exit_under_way(thread::id()) && Instant::now() < end {
         thread::sleep_micros(200);

@@ -45,7 +45,7 @@ extern "C" fn end(_: *mut c_void) {
             drop(unsafe { Box::from_raw(local.as_ptr()) });
         }
         // It may have been the last one but the writer.
-        if let Some(engine) = process::current().ok().and_then(Process::engine) {
+        if let Some(engine) = process::current_engine() {
             engine.wake_if_asleep();
         }
         Ok(())

@@ -230,9 +230,14 @@ impl Regions {
         self.places[..used].iter().filter_map(|place| unsafe { place.load(Ordering::Acquire).as_ref() })
     }
 
+    /// The region that code lies in, as a whole.
+    fn around(&self, addr: u64, size: u64) -> Option<&'static Region> {
+        self.all().find(|region| region.holds(addr, size))
+    }
+
     /// The region that code lies in, as a whole, if profilers see it there.
     pub fn find(&self, addr: u64, size: u64) -> Option<&'static Region> {
-        self.all().find(|region| region.holds(addr, size)).filter(|region| !region.is_unwell.load(Ordering::Relaxed))
+        self.around(addr, size).filter(|region| !region.is_unwell.load(Ordering::Relaxed))
     }
 
     /// The region that code lies in that was registered at a time, for the writer.
@@ -399,22 +404,25 @@ impl Regions {
     /// Code is gone, or moves away.
     #[inline(never)]
     pub fn after_code(&self, status: &Status, addr: u64, size: u64) {
-        self.no_code(addr, size);
-        if let Some(region) = self.find(addr, size) {
+        let Some(region) = self.around(addr, size) else { return };
+        region.tally.subtract(addr - region.start, size);
+        if !region.is_unwell.load(Ordering::Relaxed) {
             region.mark_dead(status, addr, size);
         }
     }
 
     /// Code does not live that was counted: it has been overwritten, or could not be registered.
     pub fn no_code(&self, addr: u64, size: u64) {
-        let region = self.all().find(|region| region.holds(addr, size));
-        region.inspect(|region| region.tally.subtract(addr - region.start, size));
+        if let Some(region) = self.around(addr, size) {
+            region.tally.subtract(addr - region.start, size);
+        }
     }
 
     /// Code lives on that had been counted as gone.
     pub fn code_stays(&self, addr: u64, size: u64) {
-        let region = self.all().find(|region| region.holds(addr, size));
-        region.inspect(|region| _ = region.tally.add(addr - region.start, size));
+        if let Some(region) = self.around(addr, size) {
+            region.count_live(addr, size);
+        }
     }
 
     /// All sessions have ended, and all code with them.

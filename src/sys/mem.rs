@@ -277,6 +277,15 @@ pub fn read_self(pid: u32, addr: u64, out: &mut [u8]) -> usize {
     read
 }
 
+/// As `read_self`, into memory of its own. Returns the bytes and whether all of them could be read.
+pub fn copy_self(pid: u32, addr: u64, size: u64) -> io::Result<(Vec<u8>, bool)> {
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(size as usize)?;
+    bytes.resize(size as usize, 0);
+    let is_whole = read_self(pid, addr, &mut bytes) == bytes.len();
+    Ok((bytes, is_whole))
+}
+
 /// Reads from `addr` up to the first byte that cannot be read.
 fn read_some(pid: u32, addr: u64, out: &mut [u8]) -> usize {
     let local = libc::iovec { iov_base: out.as_mut_ptr().cast(), iov_len: out.len() };

@@ -198,12 +198,10 @@ impl Ledger {
 
     /// The bytes of code, or zeros in their place if there is no memory for them.
     fn copy_code(&self, bytes: &[u8]) -> Vec<u8> {
-        let mut code = Vec::new();
-        match code.try_reserve_exact(bytes.len()) {
-            Ok(()) => code.extend_from_slice(bytes),
-            Err(_) => self.status.counters.unreadable.add(1),
-        }
-        code
+        copy(bytes).unwrap_or_else(|| {
+            self.status.counters.unreadable.add(1);
+            Vec::new()
+        })
     }
 
     /// The bytes of code that are not in its record: of stable code, found by the address at the record's end; else at the
@@ -233,10 +231,7 @@ impl Ledger {
             return;
         }
         let name = self.registry.name_of(event.id).map(Vec::from);
-        let (mut preface, kept) = (Vec::new(), self.registry.preface_of(event.id));
-        if preface.try_reserve_exact(kept.len()).is_ok() {
-            preface.extend_from_slice(kept);
-        }
+        let mut preface = copy(self.registry.preface_of(event.id)).unwrap_or_default();
         // If it was unregistered or overwritten meanwhile the move came too late.
         let (Some(mut live), Some(name)) = (self.registry.remove(event.id), name) else {
             if event.flags & flag::STABLE != 0 {
@@ -357,6 +352,14 @@ fn leave_inlines_out(chunk: Chunk, event: &mut Event) {
         event.body_len -= len;
         event.unwinding_at = event.unwinding_at.saturating_sub(len);
     }
+}
+
+/// A copy, unless there is no memory for it.
+pub fn copy(bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut copied = Vec::new();
+    copied.try_reserve_exact(bytes.len()).ok()?;
+    copied.extend_from_slice(bytes);
+    Some(copied)
 }
 
 /// How many bytes at the end of an event's body are not for the head of its group, for code of this size.

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::apply::{tail_len, Ledger, Notice};
+use super::apply::{copy, tail_len, Ledger, Notice};
 use super::groups::Groups;
 use crate::chunk::{flag, Chunk, Event};
 use crate::config::Sinks;
@@ -132,12 +132,9 @@ impl Ledger {
     /// Ends a registration that goes on elsewhere: returns it, its name, and the records before its LOAD.
     fn take_out(&mut self, id: u64, is_in_region: bool, groups: &mut Groups) -> Option<(Live, Vec<u8>, Vec<u8>)> {
         let from = if is_in_region { &mut self.regions.registry } else { &mut self.registry };
-        let (name, kept) = (from.name_of(id).unwrap_or_default().to_vec(), from.preface_of(id));
-        let mut preface = Vec::new();
+        let name = from.name_of(id).unwrap_or_default().to_vec();
         // Without memory the code goes on without lines and tables, which may be large.
-        if preface.try_reserve_exact(kept.len()).is_ok() {
-            preface.extend_from_slice(kept);
-        }
+        let mut preface = copy(from.preface_of(id)).unwrap_or_default();
         let mut live = from.remove(id)?;
         if let Some(group) = live.stored.take().and_then(|stored| self.sinks.read_back(groups, stored)) {
             preface = group;
@@ -387,12 +384,8 @@ impl Ledger {
 
 /// Code as it is in memory, or nothing if it is not there any more. Without a jitdump not every record has it.
 fn read(pid: u32, code: &Live) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    if bytes.try_reserve_exact(code.size as usize).is_ok() {
-        bytes.resize(code.size as usize, 0);
-        if mem::read_self(pid, code.addr, &mut bytes) < bytes.len() {
-            bytes.clear();
-        }
+    match mem::copy_self(pid, code.addr, code.size) {
+        Ok((bytes, true)) => bytes,
+        _ => Vec::new(),
     }
-    bytes
 }

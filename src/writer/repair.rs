@@ -104,10 +104,8 @@ impl Ledger {
             if !matches!(group.write(self.last_time, &mut head, 0), Ok(Some(_))) {
                 continue;
             }
-            let mut code = Vec::new();
-            code.try_reserve_exact(size as usize)?;
-            code.resize(size as usize, 0);
-            if mem::read_self(pid, addr, &mut code) < code.len() {
+            let (code, is_whole) = mem::copy_self(pid, addr, size)?;
+            if !is_whole {
                 self.status.counters.unreadable.add(1);
             }
             let Some(dump) = self.sinks.running_dump_mut() else { return Ok(()) };

@@ -174,30 +174,28 @@ pub fn run(plan: &Plan) -> Result<bool> {
             if !about || plan.quick && !is_quick(&column.id, scenario) {
                 continue;
             }
-            let begin = Instant::now();
             let dir = scratch.join(format!("{scenario}-{}", column.id.replace('/', "-")));
-            std::fs::create_dir_all(&dir)?;
             let lost = lost::find(&column.id, scenario);
-            let mut measured = measure(&program, &tools, column, scenario, &dir);
-            let mut verdict = judge(&measured, &lost);
-            if plan.quick && verdict == Verdict::Wrong {
-                // Where memory lies is chance, and perf 7 was seen to lose stacks of threads now and then.
+            // Where memory lies is chance, and perf 7 was seen to lose stacks of threads now and then.
+            let mut again = plan.quick;
+            let cell = loop {
+                let begin = Instant::now();
+                std::fs::create_dir_all(&dir)?;
+                let measured = measure(&program, &tools, column, scenario, &dir);
+                let verdict = judge(&measured, &lost);
                 let cell = Cell { column: index, scenario: scenario.clone(), measured, verdict };
                 eprintln!("{}", table::line(&cell, column, begin.elapsed()));
-                table::details(&cell);
-                std::fs::remove_dir_all(&dir)?;
-                std::fs::create_dir_all(&dir)?;
-                measured = measure(&program, &tools, column, scenario, &dir);
-                verdict = judge(&measured, &lost);
-            }
-            if !plan.keep {
-                std::fs::remove_dir_all(&dir)?;
-            }
-            let cell = Cell { column: index, scenario: scenario.clone(), measured, verdict };
-            eprintln!("{}", table::line(&cell, column, begin.elapsed()));
-            if plan.verbose || verdict == Verdict::Wrong {
-                table::details(&cell);
-            }
+                if plan.verbose || verdict == Verdict::Wrong {
+                    table::details(&cell);
+                }
+                let is_last = verdict != Verdict::Wrong || !std::mem::take(&mut again);
+                if !plan.keep || !is_last {
+                    std::fs::remove_dir_all(&dir)?;
+                }
+                if is_last {
+                    break cell;
+                }
+            };
             cells.push(cell);
         }
     }
