@@ -23,7 +23,7 @@ static struct {
 ssize_t writev(int file, const struct iovec *parts, int count) {
   if (__atomic_load_n(&disk.error, __ATOMIC_SEQ_CST) != 0) {
     char link[64], path[PATH_MAX];
-    snprintf(link, sizeof link, "/proc/self/fd/%d", file);
+    snprintf(link, sizeof link, "/proc/thread-self/fd/%d", file);
     ssize_t len = readlink(link, path, sizeof path - 1);
     path[len > 0 ? len : 0] = 0;
     if (strstr(path, disk.name) != NULL) {

@@ -31,7 +31,7 @@ static uint64_t setting(const char *name) {
 
 static int is_dump(int fd) {
   char link[64], path[4096];
-  snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  snprintf(link, sizeof link, "/proc/thread-self/fd/%d", fd);
   ssize_t length = readlink(link, path, sizeof path - 1);
   path[length > 0 ? length : 0] = 0;
   return strstr(path, "/jit-") != NULL;

@@ -1,80 +1,242 @@
 /* What a host may do that has nothing to do with the library: it must not hurt the host then. */
 #define _GNU_SOURCE
+#include <inttypes.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 
 #include "testing.h"
 
 static const uint64_t ADDR = 0x7000000000;
-enum { HOST_FILE = 3 << 20, MOST = 64 };
+enum { MOST = 64 };
 
-static char *host_bytes(void) {
-  char *bytes = malloc(HOST_FILE);
-  CHECK(bytes != NULL);
-  memset(bytes, 'x', HOST_FILE);
-  return bytes;
+/* ------------------------------------------------------------------------------------------------ descriptors */
+
+/* Numbers that follow from the seed, which a failure names. */
+static uint64_t seed, state;
+
+static uint64_t random_below(uint64_t bound) {
+  state = state * 6364136223846793005u + 1442695040888963407u;
+  return (state >> 33) % bound;
 }
 
-/* Closes all descriptors of the library's files, as daemons close all there are, and opens files of its own in their places. */
-static size_t replace_descriptors(int *own) {
-  char link[TEST_PATH_MAX], name[64];
-  size_t count = 0;
-  for (int number = 3; number < 256; number++) {
-    snprintf(name, sizeof name, "/proc/self/fd/%d", number);
-    ssize_t len = readlink(name, link, sizeof link - 1);
-    if (len < 0) {
-      continue;
+/* What the host has open: a file that it has written to, or a directory. */
+static struct {
+  int number;
+  size_t size;
+  ino_t inode;
+} own[MOST];
+static size_t owns;
+
+/* The byte at a place in the host's file of this number. */
+static unsigned char own_byte(size_t number, size_t at) {
+  return (unsigned char)(number * 31 + at * 7 + 1);
+}
+
+static void host_opens(void) {
+  CHECK(owns < MOST);
+  char path[TEST_PATH_MAX + 32];
+  int number;
+  size_t size = 0;
+  switch (random_below(4)) {
+    case 0:
+      number = open(test_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+      break;
+    case 1:
+      number = open("/dev/shm", O_PATH | O_DIRECTORY | O_CLOEXEC);
+      break;
+    default:
+      snprintf(path, sizeof path, "%s-own-%zu", test_dir, owns);
+      number = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+      CHECK(number >= 0 && unlink(path) == 0);
+      size = random_below(5000);
+      unsigned char bytes[5000];
+      for (size_t i = 0; i < size; i++) {
+        bytes[i] = own_byte(owns, i);
+      }
+      CHECK(write(number, bytes, size) == (ssize_t)size);
+  }
+  struct stat data;
+  CHECK(number >= 0 && fstat(number, &data) == 0);
+  own[owns].number = number;
+  own[owns].size = size;
+  own[owns++].inode = data.st_ino;
+}
+
+/* What it has open is what it has opened. */
+static void check_own(void) {
+  for (size_t i = 0; i < owns; i++) {
+    struct stat data;
+    int is_open = fstat(own[i].number, &data) == 0 && data.st_ino == own[i].inode;
+    if (is_open && S_ISREG(data.st_mode)) {
+      unsigned char bytes[5000];
+      is_open = data.st_size == (off_t)own[i].size && pread(own[i].number, bytes, sizeof bytes, 0) == data.st_size;
+      for (size_t at = 0; is_open && at < own[i].size; at++) {
+        is_open = bytes[at] == own_byte(i, at);
+      }
     }
-    link[len] = 0;
-    if (strstr(link, ".spool") || strstr(link, "/perf-") || strstr(link, "/jit-")) {
-      CHECK(close(number) == 0 && count < MOST);
-      char path[TEST_PATH_MAX + 16];
-      snprintf(path, sizeof path, "%s-own-%zu", test_dir, count);
-      own[count] = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-      CHECK(own[count++] == number && unlink(path) == 0);
+    if (!is_open) {
+      fprintf(stderr, "seed %" PRIu64 ": descriptor %d of the host is not what it has opened\n", seed, own[i].number);
+      _exit(1);
     }
   }
-  return count;
 }
 
-static void descriptors(void) {
+/* As daemons do. Standard error stays, for those who run the test. */
+static void close_all(void) {
+  for (int number = 3; number < 128; number++) {
+    close(number);
+  }
+  owns = 0;
+}
+
+/* In a table that both share, a descriptor may go while the library uses it: then it tries again. */
+static int shares_table;
+
+/* Everything is in the files. */
+static void check_written(jitsym *session, unsigned round) {
+  jitsym_status status = jitsym_flush(session, 60000);
+  for (uint64_t begin = test_now(); shares_table && status != JITSYM_OK; test_sleep_ms(1)) {
+    CHECK(test_now() - begin < TEST_PATIENCE);
+    status = jitsym_flush(session, 60000);
+  }
+  jitsym_stats stats = test_stats_now(session);
+  if (status != JITSYM_OK || stats.sinks_failed != 0 || (!shares_table && stats.write_errors != 0)) {
+    char text[4096];
+    jitsym_last_error(session, text, sizeof text);
+    fprintf(stderr, "seed %" PRIu64 ", round %u: %s\n", seed, round, text);
+    _exit(1);
+  }
+}
+
+/* The host closes all and opens others, at any time between two calls. */
+static void closed_and_opened(void) {
+  uint64_t registered = 0;
   jitsym *session = test_open();
-  test_register(session, ADDR, 0x40, "before");
-  CHECK_OK(jitsym_flush(session, 60000));
-  int own[MOST];
-  size_t count = replace_descriptors(own);
-  CHECK(count >= 3);
-  char *expected = host_bytes(), *found = host_bytes();
-  for (size_t i = 0; i < count; i++) {
-    CHECK(write(own[i], expected, HOST_FILE) == HOST_FILE);
+  unsigned rounds = test_light ? 20 : 200;
+  for (unsigned round = 0; round < rounds; round++) {
+    close_all();
+    for (uint64_t count = random_below(12); count > 0; count--) {
+      host_opens();
+    }
+    if (random_below(8) == 0) {
+      check_written(session, round);
+      CHECK_OK(jitsym_close(session));
+      check_own();
+      session = test_open();
+      registered = 0;
+    }
+    for (uint64_t count = random_below(40); count > 0; count--) {
+      test_register(session, ADDR + registered++ * 0x100, 0x40, "any");
+    }
+    if (random_below(4) == 0) {
+      /* A line of the map that has to change. */
+      test_register(session, ADDR, 0x40, "the first one again");
+      registered += registered == 0;
+    }
+    check_written(session, round);
+    check_own();
+    if (random_below(8) == 0) {
+      CHECK_OK(jitsym_disable(session, 0));
+      check_own();
+      CHECK_OK(jitsym_enable(session, 0));
+      check_written(session, round);
+      registered = 0;
+    }
+    check_own();
   }
-  /* More than there is memory for: it has to grow, and large pieces come and go. */
-  static unsigned char code[400000];
-  for (uint64_t i = 1; i <= 60; i++) {
-    jitsym_code large = test_code(ADDR + 0x100000 * i, sizeof code, "large");
-    large.bytes = code;
-    jitsym_status status = jitsym_register(session, &large, NULL);
-    CHECK(status == JITSYM_OK || status == JITSYM_ERR_DROPPED);
-    CHECK_OK(jitsym_register(session, &(jitsym_code){.struct_size = sizeof large, .addr = ADDR + i, .size = 1,
-                                                     .bytes = code, .name = "small"}, NULL));
-  }
-  /* The files are opened again, and everything is in them. */
-  jitsym_stats stats = test_stats(session);
-  CHECK(stats.sinks_failed == 0 && stats.registered > 60);
+  test_register(session, ADDR + (1 << 20), 0x40, "the last one");
+  check_written(session, rounds);
   struct dump dump = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
-  CHECK(dump_count(&dump, DUMP_LOAD) == stats.registered && dump_load(&dump, "before", 0) != NULL);
+  CHECK(dump_load(&dump, "the last one", 0) != NULL);
   dump_free(&dump);
   struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
-  CHECK(strcmp(map_name(&map, ADDR + 60), "small") == 0);
+  CHECK(strcmp(map_name(&map, ADDR + (1 << 20)), "the last one") == 0);
   map_free(&map);
   CHECK_OK(jitsym_close(session));
-  for (size_t i = 0; i < count; i++) {
-    struct stat data;
-    CHECK(fstat(own[i], &data) == 0 && data.st_size == HOST_FILE);
-    CHECK(pread(own[i], found, HOST_FILE, 0) == HOST_FILE && memcmp(found, expected, HOST_FILE) == 0);
+  check_own();
+}
+
+/* The same while other threads register, so that the library is at work all the time: no byte of it comes into a file of the host. */
+static atomic_int stops;
+static jitsym *busy_session;
+
+static void *busy_thread(void *number) {
+  for (uint64_t i = 0; !atomic_load(&stops); i++) {
+    jitsym_code code = test_code(ADDR + ((uintptr_t)number << 32) + i % 1000 * 0x1000, 0x1000, "busy");
+    jitsym_status status = jitsym_register(busy_session, &code, NULL);
+    CHECK(status == JITSYM_OK || status == JITSYM_ERR_DROPPED);
   }
-  free(expected);
-  free(found);
+  return NULL;
+}
+
+static void closed_while_it_writes(void) {
+  enum { THREADS = 2 };
+  pthread_t threads[THREADS];
+  busy_session = test_open();
+  for (uintptr_t i = 0; i < THREADS; i++) {
+    CHECK(pthread_create(&threads[i], NULL, busy_thread, (void *)i) == 0);
+  }
+  for (unsigned round = test_light ? 100 : 5000; round > 0; round--) {
+    close_all();
+    for (uint64_t count = random_below(12); count > 0; count--) {
+      host_opens();
+    }
+    check_own();
+  }
+  atomic_store(&stops, 1);
+  for (size_t i = 0; i < THREADS; i++) {
+    CHECK(pthread_join(threads[i], NULL) == 0);
+  }
+  jitsym_stats stats = test_stats(busy_session);
+  CHECK(stats.sinks_failed == 0 && stats.write_errors == 0);
+  CHECK_OK(jitsym_close(busy_session));
+  check_own();
+}
+
+/* Where a sandbox refuses the library a table of its own, it shares the host's: what it uses and closes there is its own. */
+static void in_one_table(void) {
+  struct sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_close_range, 1, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_unshare, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  struct sock_fprog program = {sizeof filter / sizeof filter[0], filter};
+  CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+  if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
+    /* valgrind does not pass it on, nor does qemu. */
+    CHECK(test_light);
+    return;
+  }
+  jitsym *session = test_open();
+  CHECK_OK(jitsym_flush(session, 0));
+  close_all();
+  unsigned lost = 0;
+  for (int number = 3; number < 32; number++) {
+    lost += fcntl(number, F_GETFD) == -1;
+  }
+  CHECK(lost == 29);
+  (void)jitsym_close(session);
+  shares_table = 1;
+  closed_and_opened();
+}
+
+/* Nothing is left open in the host's table, wherever the library has failed. */
+static void none_is_left(void) {
+  int before = test_files_in("/proc/self/fd");
+  for (int round = 0; round < 20; round++) {
+    jitsym *session = test_open();
+    test_register(session, ADDR, 0x40, "any");
+    CHECK(test_files_in("/proc/self/fd") == before);
+    CHECK_OK(jitsym_close(session));
+    CHECK(test_files_in("/proc/self/fd") == before);
+  }
 }
 
 /* A cancellation that is pending strikes in the host's code, not within a call, from where nothing could be unwound. */
@@ -154,7 +316,13 @@ static void thread_ends(void) {
 
 int main(int argc, char **argv) {
   test_begin(argc, argv);
-  test_child(descriptors);
+  const char *given = getenv("JITSYM_TEST_SEED");
+  seed = given != NULL ? strtoull(given, NULL, 10) : test_now();
+  state = seed;
+  test_child(closed_and_opened);
+  test_child(closed_while_it_writes);
+  test_child(in_one_table);
+  test_child(none_is_left);
   test_child(cancellation);
   test_child(thread_ends);
   return test_end();

@@ -1,16 +1,19 @@
 //! What is under the process's lock: opening and closing sessions, and the start and the end of the writer and of its sinks.
 
+use std::io;
+use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::time::Duration;
 
+use crate::capi::boundary;
 use crate::config::{Config, Sinks};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::fork;
-use crate::handover::{handover, Missing, Take};
+use crate::handover::{handover, Give, Missing, Take};
 use crate::process::Process;
 use crate::spool::recover;
-use crate::sys::{pin, thread};
-use crate::writer::{Change, Inheritance, Stop, Stopped, Writer};
+use crate::sys::{delegate, descriptors, pin, thread};
+use crate::writer::{self, Change, Inheritance, Stop, Stopped, Writer};
 
 /// The longest that closing and the exit of the process wait for the writer, and that a flush with no time given does.
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -64,58 +67,48 @@ impl Control {
                 }
             }
         }
-        let was_open = engine.pool.is_open();
-        if inheritance.is_none() && (config.recover || !was_open) {
-            tidy(engine, &config);
-        }
-        let dir = config.spool.then_some(config.spool_dir.as_path());
-        if let Some(why) = thread::quietly(|| engine.pool.open(dir)) {
-            process.last_error.set(why);
-        }
-        let mut writer = self.writer.take().unwrap_or_else(|| Box::new(Writer::new(process, engine)));
-        writer.begin();
         pin::pin();
         engine.configure(&config);
-        let running = thread::quietly(|| writer.open(&config));
-        if running == Sinks::NONE && config.sinks != Sinks::NONE {
+        let no_thread = |error: io::Error| {
+            process.last_error.set(format!("cannot start a thread: {error}"));
             engine.status.stop_sinks();
-            self.writer = Some(writer);
-            if !was_open {
-                engine.pool.shut();
-            }
-            return Err(Error::NoSink);
-        }
-        if let Some(inheritance) = inheritance {
-            writer.inherit(inheritance);
-        }
-        let (hand, take) = handover::<Box<Writer>>();
-        // The thread waits for it. It comes at once, or never if the thread could not be started.
-        let spawned = thread::spawn_quiet(thread::WRITER, move || loop {
-            match take.take(PATIENCE) {
-                Ok(writer) => return writer.run(),
-                Err(Missing::Never) => return,
-                Err(Missing::Late) => {}
-            }
+            Error::Thread
+        };
+        delegate::start().map_err(no_thread)?;
+        let writer = self.writer.take().unwrap_or_else(|| Box::new(Writer::new(process, engine)));
+        let recover = inheritance.is_none() && (config.recover || !engine.pool.is_open());
+        let (hand, take) = handover();
+        // Handed over when the thread is there, so that it is not lost if that cannot be.
+        let spawned = thread::spawn_quiet(thread::WRITER, thread::STACK, move || {
+            take.wait().map(Begin::run);
         });
-        match spawned {
-            Ok(()) => {
-                writer.announce();
-                hand.give(writer);
-                engine.urgent.begin();
-                self.running = Some(Running { config });
-                Ok(())
-            }
-            Err(error) => {
-                process.last_error.set(format!("cannot start the writer thread: {error}"));
-                writer.ledger.sinks.close();
-                engine.status.stop_sinks();
-                self.writer = Some(writer);
-                if !was_open {
-                    engine.pool.shut();
-                }
-                Err(Error::Thread)
-            }
+        if let Err(error) = spawned {
+            delegate::stop();
+            self.writer = Some(writer);
+            return Err(no_thread(error));
         }
+        let (opened, is_open) = handover();
+        let (inherit, inherited) = handover();
+        let (ready, is_ready) = handover();
+        let begin = Begin { writer, config: config.clone(), recover, opened, inherited, ready };
+        hand.give(Box::new(begin));
+        match is_open.wait() {
+            Some(Ok(())) => {}
+            Some(Err(writer)) => {
+                self.writer = Some(writer);
+                return Err(Error::NoSink);
+            }
+            None => return Err(Error::Internal),
+        }
+        if let Some(Inheritance { regions: Some(regions), .. }) = &inheritance {
+            // Here, where the descriptors are that the child has inherited.
+            engine.status.regions.inherit(&engine.status, regions);
+        }
+        inherit.give(inheritance);
+        is_ready.wait().ok_or(Error::Internal)?;
+        engine.urgent.begin();
+        self.running = Some(Running { config });
+        Ok(())
     }
 
     /// A session joins those that are open. Nobody has to start what nobody has asked for so far, but to remember, or to write
@@ -242,8 +235,69 @@ impl Control {
     }
 }
 
-/// What is done about dead processes before there is a spool of our own.
+/// What a new writer thread begins with. It opens all files itself, in its own table of descriptors.
+struct Begin {
+    writer: Box<Writer>,
+    config: Config,
+    /// Dead processes come first.
+    recover: bool,
+    /// Gets the answer: the writer comes back if no sink could be opened.
+    opened: Give<std::result::Result<(), Box<Writer>>>,
+    inherited: Take<Option<Inheritance>>,
+    ready: Give<()>,
+}
+
+impl Begin {
+    /// The body of the thread.
+    fn run(self: Box<Self>) {
+        boundary::enter_for_good();
+        descriptors::separate();
+        let Begin { mut writer, config, recover, opened, inherited, ready } = *self;
+        let process = writer.process;
+        let begun = catch_unwind(AssertUnwindSafe(|| {
+            if !writer.start(&config, recover) {
+                delegate::stop();
+                opened.give(Err(writer));
+                return None;
+            }
+            opened.give(Ok(()));
+            if let Some(inheritance) = inherited.wait()? {
+                writer.inherit(inheritance);
+            }
+            writer.announce();
+            ready.give(());
+            Some(writer)
+        }));
+        match begun {
+            Ok(writer) => writer.into_iter().for_each(Writer::run),
+            Err(_) => writer::fail(process),
+        }
+    }
+}
+
+/// What a session that joins others does about dead processes.
 pub fn tidy(engine: &Engine, config: &Config) {
-    let recovered = thread::quietly(|| recover::tidy(&config.spool_dir, config.recover));
+    let (dir, recover) = (config.spool_dir.clone(), config.recover);
+    let recovered = apart(move || recover::tidy(&dir, recover));
     engine.status.counters.recovered.add(recovered);
+}
+
+/// Runs what opens and writes files on a thread with a table of descriptors of its own, and waits for it.
+pub fn apart<T: Default + Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
+    let (hand, take) = handover();
+    let (give, result) = handover();
+    let spawned = thread::spawn_quiet(thread::APART, thread::STACK, move || {
+        boundary::enter_for_good();
+        let Some(body): Option<Box<dyn FnOnce() -> T + Send>> = take.wait() else { return };
+        descriptors::separate();
+        give.give(body());
+    });
+    match spawned {
+        Ok(()) => {
+            hand.give(Box::new(body));
+            result.wait().unwrap_or_default()
+        }
+        // No memory for a thread, perhaps.
+        Err(_) => thread::quietly(body),
+    }
 }

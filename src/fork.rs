@@ -125,7 +125,7 @@ extern "C" fn in_child() {
         // Code memory that is shared must not change under the child's feet. Nor is a limit on files the child's end.
         thread::quietly(|| engine.status.regions.part_in_child());
         words.forked_at.store(engine.status.clock.now(), Ordering::Relaxed);
-        engine.pool.memory().close_in_child();
+        engine.pool.memory().leave_in_child();
     }
     let Underway { held, found, .. } = underway;
     let rest = if held { found.rest_in_child(parent.page.shared()) } else { found.rest };

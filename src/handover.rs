@@ -71,6 +71,17 @@ impl<T> Drop for Give<T> {
 }
 
 impl<T> Take<T> {
+    /// The value, whenever it is there; none if it never will be.
+    pub fn wait(&self) -> Option<T> {
+        loop {
+            match self.take(Duration::from_secs(60)) {
+                Ok(value) => return Some(value),
+                Err(Missing::Never) => return None,
+                Err(Missing::Late) => {}
+            }
+        }
+    }
+
     /// The value, as soon as it is there.
     pub fn take(&self, timeout: Duration) -> Result<T, Missing> {
         let is_waiting = |state: &mut State<T>| matches!(state, State::Waiting);

@@ -141,14 +141,12 @@ impl Pool {
         made.map(|chunk| self.begin(chunk))
     }
 
-    /// One chunk more, if the bound allows it, with pages that cost nothing any more when they are written to.
+    /// One chunk more, if the bound allows it.
     fn make_one(&self) -> Option<Chunk> {
-        let chunk = self.make(1, self.unused().iter_mut(), |range| {
+        self.make(1, self.unused().iter_mut(), |range| {
             range.start += 1;
             range.start - 1..range.start
-        })?;
-        self.memory.populate(&self.memory.units_of(chunk));
-        Some(chunk)
+        })
     }
 
     /// One free chunk more, if the bound allows it.

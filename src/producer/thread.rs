@@ -44,7 +44,7 @@ extern "C" fn end(_: *mut c_void) {
             // SAFETY: `with_local` has made it, and only the cell had it.
             drop(unsafe { Box::from_raw(local.as_ptr()) });
         }
-        // It may have been the last one but the writer.
+        // It may have been the last one of the host's.
         if let Some(engine) = process::current_engine() {
             engine.wake_if_asleep();
         }

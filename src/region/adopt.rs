@@ -181,7 +181,7 @@ fn pieces(maps: &[Mapping], start: u64, end: u64) -> Result<Vec<Mapping>> {
 /// Puts a file in the place of memory, with the same bytes and protections, and its tables where nothing else is. `pieces` are what
 /// of the range is to be a mapping of it.
 pub(super) fn swap(new: New, range: Range<u64>, pieces: &[Mapping], base: u64, tables_len: u64) -> io::Result<Parts> {
-    let New { naming, file } = new;
+    let New { mut naming, file } = new;
     let (start, len) = (range.start, range.end - range.start);
     let text = start - base;
     let both = READ_WRITE | READ_EXEC;

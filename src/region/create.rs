@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -159,7 +159,7 @@ impl Regions {
                 Ok(file) => {
                     let file = Held::new(file).map_err(|error| describe("open", &path, &error))?;
                     let file = Arc::new(file);
-                    let naming = Naming::new(Some(dir), path, Some(file.clone()), stem);
+                    let naming = Naming::new(dir, path, file.clone(), stem);
                     return Ok(New { naming, file });
                 }
                 Err(error) if attempt < ATTEMPTS && file::is_anothers(&error) => attempt += 1,
@@ -180,19 +180,17 @@ impl Regions {
         if new <= old {
             return Ok(());
         }
-        let naming = lock(&region.naming);
-        let file = naming.file.as_ref().and_then(|file| file.checked().ok()).ok_or(Error::SinkFailed)?;
+        let file = lock(&region.naming).file().map_err(|_| Error::SinkFailed)?;
         let (offset, more) = (region.text() + old, new - old);
-        let grown = code_memory::provide(file, offset, more).and_then(|()| {
+        let grown = code_memory::provide(&file, offset, more).and_then(|()| {
             // SAFETY: both ranges were set aside for this, and nobody uses them yet.
             unsafe {
-                code_memory::map_over(write + old, more, READ_WRITE, Sharing::Shared, file, offset)?;
-                code_memory::map_over(start + old, more, READ_EXEC, Sharing::Shared, file, offset)
+                code_memory::map_over(write + old, more, READ_WRITE, Sharing::Shared, &file, offset)?;
+                code_memory::map_over(start + old, more, READ_EXEC, Sharing::Shared, &file, offset)
             }
         });
         grown.map_err(|_| Error::NoMemory)?;
-        drop(naming);
-        if let Some(file) = lock(&region.file).as_mut() {
+        if let Some(file) = region.opened().as_mut() {
             file.set_text_len(new).map_err(|_| Error::NoMemory)?;
         }
         region.len.store(new, Ordering::Release);
@@ -209,14 +207,14 @@ impl Regions {
             return Err(Error::Alignment);
         }
         let region = self.all().find(|region| region.holds(addr, size)).ok_or(Error::Region)?;
-        let naming = lock(&region.naming);
+        let mut naming = lock(&region.naming);
         // Without the descriptor, which a host may have closed, the file would be shown again.
-        if let Some(file) = &naming.file {
-            let file = file.checked().map_err(|_| Error::SinkFailed)?;
+        if naming.has_file() {
+            let file = naming.file().map_err(|_| Error::SinkFailed)?;
             if region.is_of_parent {
                 return Err(Error::SinkFailed);
             }
-            code_memory::punch(file, addr - region.base, size).map_err(|_| Error::NoMemory)?;
+            code_memory::punch(&file, addr - region.base, size).map_err(|_| Error::NoMemory)?;
         }
         if matches!(region.kind, Kind::Private { .. }) {
             // SAFETY: the caller gives these pages up.
@@ -237,7 +235,7 @@ impl Regions {
     pub fn release(&self, status: &Status, start: u64) -> Result<()> {
         let _changing = self.changing.begin();
         let region = self.starting(start)?;
-        let had_file = lock(&region.naming).file.is_some();
+        let had_file = lock(&region.naming).has_file();
         // Where the host has mapped something else since, that is not ours to unmap.
         let mapped = match region.kind {
             Kind::Private { adopted: false, .. } if had_file => region.mapped().map_err(|_| Error::NoMemory)?,
@@ -285,16 +283,15 @@ impl Regions {
         if !self.forget(region) {
             return false;
         }
-        if let Some(mut file) = lock(&region.file).take() {
+        if let Some(mut file) = region.opened().take() {
             let _ = file.write(true).and_then(|()| file.finish(region.build_id()));
             file.give_text_back();
             status.counters.regions_ended.add(1);
             self.keep_last(region);
         }
-        let mut naming = lock(&region.naming);
-        (naming.file, naming.dir) = (None, None);
         // The region stays for ever, but need not take much.
-        (naming.stem, naming.switches) = Default::default();
+        let left = lock(&region.naming).end();
+        lock(&self.settings).to_close.extend(left);
         true
     }
 }
@@ -312,19 +309,6 @@ impl Settings {
         match &self.last_dir {
             Some(last) if last.is(&now) => Ok(last.clone()),
             _ => Ok(self.last_dir.insert(Arc::new(now)).clone()),
-        }
-    }
-}
-
-impl Naming {
-    pub(super) fn new(dir: Option<Arc<Dir>>, path: PathBuf, file: Option<Arc<Held>>, stem: String) -> Naming {
-        Naming { dir, path, file, stem, generation: 0, switches: Default::default() }
-    }
-
-    /// In case of failure: nobody has seen the file.
-    pub(super) fn remove(&self) {
-        if let (Some(dir), Some(name)) = (&self.dir, self.path.file_name()) {
-            let _ = dir.remove(name);
         }
     }
 }
@@ -380,7 +364,7 @@ fn place(tables_len: u64, max_len: u64, alignment: u64, near: u64) -> Result<(u6
 
 /// Puts a region's file in its place.
 fn fill(new: New, wanted: &RegionOptions, room: &Room) -> io::Result<Parts> {
-    let New { naming, file } = new;
+    let New { mut naming, file } = new;
     let &Room { base, tables_len, len, max_len, .. } = room;
     let start = base + tables_len;
     let filled = (|| {
@@ -441,7 +425,7 @@ fn without_file(wanted: &RegionOptions, room: &Room) -> Option<Parts> {
         map_two_views(&file, room).ok()?;
         (Kind::TwoViews { write }, Some(Arc::new(Held::new(file).ok()?)))
     };
-    let naming = Naming::new(None, PathBuf::new(), held, String::new());
+    let naming = Naming::nameless(held);
     Some(Parts { start, len, max_len, base, tables_len, kind, naming, file: None })
 }
 

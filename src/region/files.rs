@@ -5,13 +5,13 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
-use std::sync::Arc;
 
 use super::{lock, Region, Regions};
 use crate::sink::region_file::RegionFile;
 use crate::status::Status;
 use crate::sys::dir::Dir;
-use crate::sys::file::{self, Held, Identity};
+use crate::sys::file::Identity;
+use crate::sys::sync::outside::MutexGuard;
 
 /// Files of older generations that are kept, and how many bytes they may have together.
 const OLD_FILES: usize = 20_000;
@@ -70,35 +70,40 @@ impl Regions {
         let files = std::mem::take(&mut lock(&self.settings).files);
         files.old.iter().for_each(Past::remove);
         for region in self.all() {
-            let Some(file) = lock(&region.file).take() else { continue };
+            let Some(file) = region.opened().take() else { continue };
             drop(file);
             region.is_unwell.store(true, Ordering::Relaxed);
             status.counters.regions_ended.add(1);
             last_of(region).iter().for_each(Past::remove);
         }
     }
+
+    /// For the writer: closes what it has open of regions that have ended.
+    pub fn close_ended(&self) {
+        let left = std::mem::take(&mut lock(&self.settings).to_close);
+        drop(left);
+    }
 }
 
 impl Region {
-    /// Opens its file again, of which a host has closed the descriptor, as daemons do with all.
-    pub fn reopen(&self, file: &mut RegionFile) -> io::Result<()> {
-        let mut naming = lock(&self.naming);
-        let (Some(held), Some(name)) = (&naming.file, naming.path.file_name()) else {
-            return Err(io::ErrorKind::NotFound.into());
-        };
-        let dir = match naming.dir.as_ref().filter(|dir| dir.is_open()) {
-            Some(dir) => dir.clone(),
-            None => Arc::new(Dir::of(&naming.path)?),
-        };
-        let held = Arc::new(Held::new(file::reopen_to_place(&dir, name, held.identity())?)?);
-        file.reopen(held.clone())?;
-        (naming.file, naming.dir) = (Some(held), Some(dir));
-        Ok(())
+    /// The file, opened for the calling thread: the writer has another table of descriptors than those that make and end regions,
+    /// and a host may have closed all that there is in its own.
+    pub fn opened(&self) -> MutexGuard<'_, Option<Box<RegionFile>>> {
+        let mut guard = lock(&self.file);
+        if let Some(file) = guard.as_mut().filter(|file| !file.is_open()) {
+            // What is written says that it cannot be.
+            let _ = self.reopen(file);
+        }
+        guard
+    }
+
+    fn reopen(&self, file: &mut RegionFile) -> io::Result<()> {
+        let held = lock(&self.naming).file()?;
+        file.reopen(held)
     }
 }
 
 fn last_of(region: &Region) -> Option<Past> {
     let naming = lock(&region.naming);
-    let (Some(_), Some(file)) = (&naming.dir, &naming.file) else { return None };
-    Some(Past { path: naming.path.clone(), identity: file.identity(), bytes: 0 })
+    Some(Past { path: naming.path.clone(), identity: naming.named()?, bytes: 0 })
 }

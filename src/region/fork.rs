@@ -4,7 +4,6 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::adopt::{for_pages, swap};
@@ -28,7 +27,7 @@ impl Regions {
             if let Ok(file) = copy(region).and_then(|file| remap(region, write, &file).map(|()| file)) {
                 // Held by another thread at the fork, it is not needed but to grow.
                 if let Ok(mut naming) = region.naming.try_lock() {
-                    naming.file = Held::new(file).ok().map(Arc::new);
+                    naming.set_file(Held::new(file).ok().map(Arc::new));
                 }
             }
         }
@@ -53,7 +52,7 @@ impl Regions {
             };
             if let Ok(mut naming) = old.naming.try_lock() {
                 // The parent's, or a file without a name, in the place of which there is one now.
-                (naming.file, naming.dir) = (None, None);
+                naming.end();
             }
             if let Ok(region) = self.publish(region) {
                 // The host may have unmapped parts of it.
@@ -94,8 +93,7 @@ fn copy(region: &Region) -> io::Result<File> {
 
 /// Copies what there is of a region's memory: a child that only executes another program pays for no more.
 fn copy_text(region: &Region, to: &File) -> io::Result<()> {
-    let naming = region.naming.try_lock().ok();
-    let held = naming.as_ref().and_then(|naming| naming.file.as_ref()?.checked().ok());
+    let held = region.naming.try_lock().ok().and_then(|mut naming| naming.open_file());
     let Some(from) = held else {
         let piece = whole(region);
         return for_pages(&piece, |addr, bytes| to.write_all_at(bytes, addr - region.base));
@@ -104,7 +102,7 @@ fn copy_text(region: &Region, to: &File) -> io::Result<()> {
     code_memory::advise_random(region.start, region.len());
     let end = region.text() + region.len();
     let mut next = region.text();
-    while let Some(data) = code_memory::data_in(from, next..end)? {
+    while let Some(data) = code_memory::data_in(&from, next..end)? {
         code_memory::write_from(region.base + data.start, data.end - data.start, to, data.start)?;
         next = data.end;
     }
@@ -126,7 +124,7 @@ fn remap(region: &Region, write: u64, file: &File) -> io::Result<()> {
 }
 
 fn refill(new: New, old: &Region, write: u64) -> io::Result<Parts> {
-    let New { naming, file } = new;
+    let New { mut naming, file } = new;
     let (start, max_len, base, tables_len) = (old.start, old.max_len, old.base, old.tables_len);
     let filled = (|| {
         let memory = file.clone();
@@ -158,7 +156,7 @@ fn refill(new: New, old: &Region, write: u64) -> io::Result<Parts> {
 }
 
 /// Private memory that still is a mapping of the parent's file.
-fn adopt_again(new: New, old: &Region, adopted: bool, never_flips: bool) -> io::Result<Parts> {
+fn adopt_again(mut new: New, old: &Region, adopted: bool, never_flips: bool) -> io::Result<Parts> {
     // Another thread of the parent may have held it at the fork.
     let is_free = old.naming.try_lock().is_ok();
     let pieces = if is_free { old.mapped() } else { Err(io::ErrorKind::WouldBlock.into()) };
@@ -181,7 +179,7 @@ fn plain(old: &Region) -> Parts {
         Kind::Private { adopted, .. } => is_free && (adopted || is_whole()),
     };
     let is_plain = may_be_plain && old.make_plain().is_ok();
-    let held = old.naming.try_lock().ok().and_then(|mut naming| naming.file.take()).filter(|_| !is_plain);
+    let held = old.naming.try_lock().ok().and_then(|mut naming| naming.open_file()).filter(|_| !is_plain);
     Parts {
         start: old.start,
         len: old.len(),
@@ -189,7 +187,7 @@ fn plain(old: &Region) -> Parts {
         base: old.base,
         tables_len: old.tables_len,
         kind: old.kind,
-        naming: Naming::new(None, PathBuf::new(), held, String::new()),
+        naming: Naming::nameless(held),
         file: None,
     }
 }

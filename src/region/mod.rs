@@ -13,10 +13,11 @@ mod files;
 mod fork;
 mod lost;
 mod marks;
+mod naming;
 mod slides;
 mod tally;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
@@ -39,6 +40,7 @@ pub use create::{CodeRegion, RegionOptions};
 use declined::{Declined, Shown};
 use lost::Lost;
 use marks::Marks;
+pub use naming::{Naming, Switch};
 use tally::Tally;
 
 /// How many regions there may be at a time.
@@ -87,6 +89,8 @@ struct Settings {
     ended: Option<&'static Region>,
     /// Where they began, with their tables.
     bases: BTreeSet<u64>,
+    /// What the writer has open of such regions, for it to close.
+    to_close: Vec<Arc<Held>>,
     /// Marks of such regions, whose address space others take over. Whoever still looks at them finds marks that are not meant for
     /// him, which costs a generation at most.
     spare_marks: Vec<Arc<Marks>>,
@@ -144,31 +148,6 @@ pub struct Region {
     pub file: Mutex<Option<Box<RegionFile>>>,
     /// The one that has ended before this one.
     ended_before: AtomicPtr<Region>,
-}
-
-/// What the file of a region is called.
-#[derive(Debug)]
-pub struct Naming {
-    /// None if the file has no name.
-    pub dir: Option<Arc<Dir>>,
-    pub path: PathBuf,
-    /// A descriptor for mappings.
-    file: Option<Arc<Held>>,
-    /// What all its names begin with.
-    stem: String,
-    generation: u32,
-    /// Names that it had, for the writer.
-    switches: VecDeque<Switch>,
-}
-
-/// The file of a region got another name.
-#[derive(Debug)]
-pub struct Switch {
-    time: u64,
-    /// The name that it had before, which the writer has to give to what it said then.
-    pub old: OsString,
-    /// Where the segment that is loaded begins from now on.
-    pub begin: u64,
 }
 
 impl Default for Regions {
@@ -342,7 +321,7 @@ impl Regions {
     /// Whether any of a region still is a mapping of its file. Else it is none any more; and what is not is lost.
     fn check(&self, status: &Status, region: &Region, maps: &[Mapping]) -> bool {
         // Without a file nothing can tell.
-        let is_mapped = lock(&region.naming).file.is_none() || {
+        let is_mapped = !lock(&region.naming).has_file() || {
             let parts = || region.mapped_in(maps).map(|mapping| (mapping.start, mapping.end));
             parts().next().is_some() && region.lost.add(region.start, region.end(), parts())
         };
@@ -532,7 +511,7 @@ impl Region {
 
     /// The same, given what is mapped.
     fn mapped_in<'a>(&self, maps: &'a [Mapping]) -> impl Iterator<Item = Mapping> + use<'a> {
-        let inode = lock(&self.naming).file.as_ref().map(|file| file.identity().inode);
+        let inode = lock(&self.naming).identity().map(|identity| identity.inode);
         let (start, end, base) = (self.start, self.end(), self.base);
         // Another file system may have an inode of this number; but not mapped just as this file would be.
         let is_ours = move |mapping: &&Mapping| {
@@ -571,10 +550,10 @@ impl Region {
     /// Tells perf the name of the file for the tables. It looks for them in the mapping of the file that the code is in, and
     /// reckons from where the lowest one begins (linux tools/perf/util/unwind-libunwind-local.c, `read_unwind_spec_eh_frame`).
     fn announce_tables(&self) {
-        let naming = lock(&self.naming);
-        if let Some(Ok(file)) = naming.file.as_ref().map(|file| file.checked()) {
+        let mut naming = lock(&self.naming);
+        if let Ok(file) = naming.file() {
             // SAFETY: the range is this region's; it shows the same part of the same file already, which nobody reads there.
-            let _ = unsafe { code_memory::map_over(self.base, self.tables_len, READ_EXEC, Sharing::Private, file, 0) };
+            let _ = unsafe { code_memory::map_over(self.base, self.tables_len, READ_EXEC, Sharing::Private, &file, 0) };
         }
     }
 
@@ -604,8 +583,8 @@ impl Region {
             status.counters.region_late.add(1);
             return;
         }
-        let old = naming.path.file_name().unwrap_or_default().to_owned();
-        let fresh = naming.dir.as_ref().and_then(|dir| {
+        let old = naming.name().to_owned();
+        let fresh = naming.dir().ok().and_then(|dir| {
             let name_of = |generation: u32| OsString::from(format!("{}.{generation}.so", naming.stem));
             // Something of that name may be left of a dead process, and would be lost by renaming.
             let mut numbers = (naming.generation + 1..).take(LEFT_MOST);
@@ -620,7 +599,7 @@ impl Region {
         naming.generation = generation;
         naming.path.set_file_name(&fresh);
         let mut begin = 0;
-        if let (Kind::TwoViews { .. }, Some(Ok(file))) = (self.kind, naming.file.as_ref().map(|file| file.checked())) {
+        if let (Kind::TwoViews { .. }, Ok(file)) = (self.kind, naming.file()) {
             begin = if slides::is_slid(&naming.path) { slides::begin_of(generation, self.max_len) } else { 0 };
             let (end, page) = (self.text() + self.len(), page_size() as u64);
             // SAFETY: the range is this region's. Of what is used of it, all but the header page shows the same part of the same
@@ -629,9 +608,9 @@ impl Region {
                 if begin > 0 {
                     // Else the kernel makes one mapping of both.
                     let _ = code_memory::reserve_over(self.base, begin);
-                    let _ = code_memory::map_over(self.base, page, READ_EXEC, Sharing::Shared, file, 0);
+                    let _ = code_memory::map_over(self.base, page, READ_EXEC, Sharing::Shared, &file, 0);
                 }
-                code_memory::map_over(self.base + begin, end - begin, READ_EXEC, Sharing::Shared, file, begin)
+                code_memory::map_over(self.base + begin, end - begin, READ_EXEC, Sharing::Shared, &file, begin)
             };
         }
         // What is registered from now on is stamped later: the time from before is safely so.
@@ -656,12 +635,6 @@ impl Region {
         let first = if is_before { naming.switches.pop_front() } else { None };
         self.switched.store(naming.next_time(), Ordering::Release);
         first
-    }
-}
-
-impl Naming {
-    fn next_time(&self) -> u64 {
-        self.switches.front().map_or(NEVER, |switch| switch.time)
     }
 }
 

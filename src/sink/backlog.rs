@@ -4,12 +4,14 @@
 //! nothing goes wrong that is their place in the file.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::sys::file::{self, Held};
+use crate::sys::view::View;
 
 /// Where the groups are that have been written.
 #[derive(Debug, Default)]
@@ -105,6 +107,8 @@ impl Backlog {
 #[derive(Debug, Default)]
 pub struct Kept {
     pub file: Option<Held>,
+    /// The same file, for a forked child.
+    view: Option<View>,
     pub places: Places,
     pub backlog: Backlog,
 }
@@ -117,7 +121,32 @@ impl Kept {
             return Ok(());
         }
         let offset = self.places.get(order).ok_or(io::ErrorKind::NotFound)?;
-        self.file.as_ref().ok_or(file::CLOSED)?.checked()?.read_exact_at(bytes, offset)
+        match (self.file.as_ref().ok_or(file::CLOSED)?.checked(), &self.view) {
+            (Ok(file), _) => file.read_exact_at(bytes, offset),
+            (Err(_), Some(view)) => view.read(bytes, offset),
+            (Err(error), None) => Err(error),
+        }
+    }
+
+    /// Another file takes the place of the one before.
+    pub fn hold(&mut self, file: File) -> io::Result<()> {
+        self.view = None;
+        self.file = Some(Held::new(file)?);
+        Ok(())
+    }
+
+    /// Nothing is written or read any more.
+    pub fn close(&mut self) -> Option<Held> {
+        self.view = None;
+        self.file.take()
+    }
+
+    /// The file is so long now: has forked children see all of it. One that does not, for want of address space, makes its groups of
+    /// what it knows.
+    pub fn show(&mut self, len: u64) {
+        if !self.view.as_ref().is_some_and(|view| view.covers(len)) {
+            self.view = self.file.as_ref().and_then(|file| View::new(file, len).ok());
+        }
     }
 }
 

@@ -157,7 +157,8 @@ impl Jitdump {
             if self.spoiled {
                 self.trouble.get_or_insert_with(Again::at_once);
             }
-            self.kept.file = Some(Held::new(known)?);
+            self.kept.hold(known)?;
+            self.kept.show(self.len);
             return Ok(());
         }
         let created = self.make()?;
@@ -176,7 +177,8 @@ impl Jitdump {
         self.len = HEADER_SIZE as u64;
         (self.closed, self.torn, self.spoiled, self.goes_on) = (false, false, false, false);
         self.kept.places = Places::default();
-        self.kept.file = Some(Held::new(created)?);
+        self.kept.hold(created)?;
+        self.kept.show(self.len);
         Ok(())
     }
 
@@ -276,6 +278,7 @@ impl Jitdump {
             }
             self.reserved = self.len + more;
         }
+        self.kept.show(self.len);
         result
     }
 
@@ -337,17 +340,14 @@ impl Jitdump {
 
     /// Notices that the file is gone.
     pub fn check(&mut self) -> io::Result<()> {
-        match &self.kept.file {
-            Some(file)
-                if !self.spoiled
-                    && (file::is_removed(file) || file.checked().is_ok_and(|file| !self.is_ours(file))) =>
-            {
-                self.spoiled = true;
-                self.trouble.get_or_insert_with(Again::at_once);
-                Err(io::Error::new(io::ErrorKind::NotFound, "it has been removed or overwritten"))
-            }
-            _ => Ok(()),
+        // One that the host has closed is opened again before it is written to.
+        let open = self.kept.file.as_ref().and_then(|file| file.checked().ok());
+        if !self.spoiled && open.is_some_and(|file| file::is_removed(file) || !self.is_ours(file)) {
+            self.spoiled = true;
+            self.trouble.get_or_insert_with(Again::at_once);
+            return Err(io::Error::new(io::ErrorKind::NotFound, "it has been removed or overwritten"));
         }
+        Ok(())
     }
 
     /// Whether the file has to be written anew before anything else.
@@ -436,7 +436,8 @@ impl Jitdump {
         self.set_marker(marker);
         (self.kept.places, self.len, self.identity) = (places, len, Some(identity));
         (self.reserved, self.torn, self.spoiled) = (0, false, false);
-        self.kept.file = Some(Held::new(fresh)?);
+        self.kept.hold(fresh)?;
+        self.kept.show(self.len);
         Ok(forgotten)
     }
 
@@ -517,7 +518,7 @@ impl Jitdump {
         self.identity = Some(state.identity);
         (self.len, self.next) = (state.len, state.len);
         self.kept.places.set(HEADER_SIZE as u64, state.len - HEADER_SIZE as u64, HEADER_SIZE as u64);
-        self.kept.file = Some(Held::new(file)?);
+        self.kept.hold(file)?;
         Ok(())
     }
 
@@ -545,7 +546,7 @@ impl Jitdump {
     /// if one is missing.
     pub fn close(&mut self) -> io::Result<()> {
         let trimmed = self.trim();
-        let Some(file) = self.kept.file.take() else { return Ok(()) };
+        let Some(file) = self.kept.close() else { return Ok(()) };
         trimmed?;
         // Readers stop at it, and others may have more to say.
         let is_last = || !company::writes(file.identity(), file.as_raw_fd());

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::capi::types::jitsym_spool_state;
 use crate::chunk::{Chunk, CHUNK_SIZE};
 use crate::sys::mem::Region;
-use crate::sys::spool::{Owner, SpoolFile};
+use crate::sys::spool::{NamedSpool, Owner, SpoolFile};
 use layout::{header_len, Header, State, INSIDE};
 
 /// See the module's description.
@@ -28,7 +28,7 @@ pub struct Memory {
     /// Where the first unit lies.
     start: usize,
     /// Locked for moments only.
-    file: Mutex<Option<Arc<SpoolFile>>>,
+    spool: Mutex<Option<Arc<NamedSpool>>>,
     /// Some units are private memory, because the file system had no more room: which ones, and whether there are any.
     private: Box<[AtomicBool]>,
     partly: AtomicBool,
@@ -38,44 +38,54 @@ impl Memory {
     /// Makes room for `units` units, in private memory, without any behind them.
     pub fn new(units: usize) -> io::Result<Memory> {
         let start = header_len(units);
-        let region = Region::private(start + units * CHUNK_SIZE)?;
+        let region = private(start, units)?;
         let private = (0..units).map(|_| AtomicBool::new(false)).collect();
-        Ok(Memory { region, units, start, file: Mutex::default(), private, partly: AtomicBool::new(false) })
+        Ok(Memory { region, units, start, spool: Mutex::default(), private, partly: AtomicBool::new(false) })
     }
 
     /// Puts a spool in the place of it. There is no chunk in it.
     pub fn attach(&self, dir: &Path) -> io::Result<()> {
         let owner = Owner::this_process();
-        let file = SpoolFile::create(dir, &owner, self.start + self.units * CHUNK_SIZE)?;
-        // The first unit too: a spool that cannot hold that is none.
-        let mapped = file.back(&(0..self.start + CHUNK_SIZE)).and_then(|()| self.region.share(file.file()));
+        let len = self.start + self.units * CHUNK_SIZE;
+        let file = SpoolFile::create(dir, &owner, len)?;
+        // With the first unit: a spool that cannot hold that is none.
+        let head = self.start + CHUNK_SIZE;
+        let mapped = Region::closed_file(file.file(), len).and_then(|region| {
+            region.open(0..head)?;
+            region.provide(0..head)?;
+            self.region.replace_by(region, head)
+        });
         if let Err(error) = mapped {
             file.remove();
-            // The kernel may have taken away what was there before it failed.
-            self.region.make_all_private()?;
             return Err(error);
         }
         self.header().describe(&owner, self.units);
-        *self.locked() = Some(Arc::new(file));
+        // The mapping keeps the file locked from here on, and no descriptor is needed.
+        *self.spool() = Some(Arc::new(file.into_named()?));
         Ok(())
     }
 
     /// Gives everything back to the kernel, and removes the spool. There is no chunk in it.
     pub fn detach(&self) {
-        let file = self.locked().take();
+        let spool = self.spool().take();
         // Without address space for it, what is there stays.
-        let _ = self.region.make_all_private();
-        file.inspect(|file| file.remove());
+        let _ = private(self.start, self.units).and_then(|region| self.region.replace_by(region, self.start));
+        spool.inspect(|spool| spool.remove());
         self.private.iter().for_each(|private| private.store(false, Ordering::Relaxed));
         self.partly.store(false, Ordering::Relaxed);
     }
 
-    fn locked(&self) -> MutexGuard<'_, Option<Arc<SpoolFile>>> {
-        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+    fn spool(&self) -> MutexGuard<'_, Option<Arc<NamedSpool>>> {
+        self.spool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn file(&self) -> Option<Arc<SpoolFile>> {
-        self.locked().clone()
+    fn known_spool(&self) -> Option<Arc<NamedSpool>> {
+        self.spool().clone()
+    }
+
+    /// Whether somebody has removed the spool: nobody would find it after the end of the process.
+    pub fn is_spool_lost(&self) -> bool {
+        self.known_spool().is_some_and(|spool| spool.is_lost())
     }
 
     pub fn header(&self) -> &Header {
@@ -90,7 +100,8 @@ impl Memory {
 
     /// Whether, and how much of it, outlives the process.
     pub fn state(&self) -> jitsym_spool_state {
-        match (self.file(), self.partly.load(Ordering::Relaxed)) {
+        let spool = self.known_spool().filter(|spool| !spool.is_lost());
+        match (spool, self.partly.load(Ordering::Relaxed)) {
             (None, _) => jitsym_spool_state::JITSYM_SPOOL_NONE,
             (Some(_), false) => jitsym_spool_state::JITSYM_SPOOL_SHARED,
             (Some(_), true) => jitsym_spool_state::JITSYM_SPOOL_PARTLY,
@@ -104,8 +115,9 @@ impl Memory {
     /// Makes one chunk of units that nobody uses, with memory behind it.
     pub fn make_chunk(&self, units: &Range<usize>) -> io::Result<Chunk> {
         let bytes = self.bytes(units);
+        self.region.open(bytes.clone())?;
         let is_private = || units.clone().any(|unit| self.private[unit].load(Ordering::Relaxed));
-        if self.file().is_some_and(|file| is_private() || file.back(&bytes).is_err()) {
+        if self.known_spool().is_some() && (is_private() || self.region.provide(bytes.clone()).is_err()) {
             // The host goes on registering. What lies here is lost if it is killed.
             self.region.make_private(bytes.clone())?;
             units.clone().for_each(|unit| self.private[unit].store(true, Ordering::Relaxed));
@@ -120,11 +132,6 @@ impl Memory {
         // Last: from now on the chunk is looked for here.
         directory[units.start].store(units.len() as u32, Ordering::Release);
         Ok(chunk)
-    }
-
-    /// Has the kernel provide the pages of a chunk now.
-    pub fn populate(&self, units: &Range<usize>) {
-        self.region.populate(self.bytes(units));
     }
 
     /// Takes the memory from behind a chunk that nobody uses any more.
@@ -174,19 +181,22 @@ impl Memory {
         self.header().commit(self.next_pass(), state);
     }
 
-    /// In a forked child: see `SpoolFile::close_in_child`. The memory itself is not there, whatever the kernel.
-    pub fn close_in_child(&self) {
+    /// In a forked child: the memory is not there, whatever the kernel. With it the child would keep the spool locked.
+    pub fn leave_in_child(&self) {
         self.region.leave_in_child();
-        // Another thread may have held the lock, and is not here.
-        if let Some(file) = self.file.try_lock().ok().as_deref().and_then(Option::as_ref) {
-            file.close_in_child();
-        }
     }
 
     /// Removes the spool's name, when everything in it is written.
     pub fn remove_spool(&self) {
-        if let Some(file) = self.file() {
-            file.remove();
+        if let Some(spool) = self.known_spool() {
+            spool.remove();
         }
     }
+}
+
+/// Private memory for so many units behind the header, which is open.
+fn private(start: usize, units: usize) -> io::Result<Region> {
+    let region = Region::closed(start + units * CHUNK_SIZE)?;
+    region.open(0..start)?;
+    Ok(region)
 }

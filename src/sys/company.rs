@@ -6,19 +6,18 @@ use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use super::clock;
 use super::file::Identity;
+use super::listing;
 use super::spool;
 
 /// The descriptors that this process has of a file.
 fn descriptors(file: Identity) -> impl Iterator<Item = RawFd> {
-    let entries = fs::read_dir("/proc/thread-self/fd").into_iter().flatten().flatten();
-    entries.filter_map(move |entry| {
-        let number = entry.file_name().to_str()?.parse().ok()?;
-        (file_of(number)? == (file.device, file.inode)).then_some(number)
-    })
+    let numbers = listing::numbers(Path::new("/proc/thread-self/fd")).unwrap_or_default();
+    numbers.into_iter().filter(move |&number| file_of(number) == Some((file.device, file.inode)))
 }
 
 /// Device and inode of what a descriptor is open for. Not asked of a server on a network, which may not answer.

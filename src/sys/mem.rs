@@ -16,7 +16,47 @@ pub fn page_size() -> usize {
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
-/// Memory for records, zeroed, of which only what was committed may be touched. Not inherited by a forked child.
+/// Maps memory, as mmap(2) does, that is not locked: not even in a process that wants all it maps to be
+/// (mlockall(2), `MCL_FUTURE`). The kernel would provide every page of it at once, or refuse it for `RLIMIT_MEMLOCK`.
+///
+/// # Safety
+/// With `MAP_FIXED` in the flags, the range at `at` is the caller's and nobody uses it.
+pub unsafe fn map_unlocked(
+    at: *mut libc::c_void,
+    len: usize,
+    protection: libc::c_int,
+    flags: libc::c_int,
+    file: libc::c_int,
+) -> io::Result<*mut libc::c_void> {
+    let page = page_size();
+    let fixed = flags & libc::MAP_FIXED != 0;
+    // SAFETY: a new mapping at an address that the kernel picks touches nothing that exists. It is ours to unlock, to make larger and
+    // to move to the range that is the caller's.
+    let grown = unsafe {
+        let first = libc::mmap(ptr::null_mut(), page, protection, flags & !libc::MAP_FIXED, file, 0);
+        if first == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        libc::munlock(first, page);
+        let how = libc::MREMAP_MAYMOVE | if fixed { libc::MREMAP_FIXED } else { 0 };
+        let grown = libc::mremap(first, page, len, how, at);
+        if grown == libc::MAP_FAILED {
+            libc::munmap(first, page);
+        }
+        grown
+    };
+    if grown != libc::MAP_FAILED {
+        return Ok(grown);
+    }
+    // A sandbox may refuse that, and an emulator may not know it.
+    // SAFETY: the caller's promise.
+    match unsafe { libc::mmap(at, len, protection, flags, file, 0) } {
+        libc::MAP_FAILED => Err(io::Error::last_os_error()),
+        mapped => Ok(mapped),
+    }
+}
+
+/// Memory for records, zeroed, of which only what was opened may be touched. Not inherited by a forked child.
 #[derive(Debug)]
 pub struct Region {
     start: NonNull<u8>,
@@ -31,27 +71,41 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Maps `len` bytes of private memory, which need no committing.
+    /// Maps `len` bytes of private memory, all of which may be touched.
     pub fn private(len: usize) -> io::Result<Region> {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: a new mapping at an address that the kernel picks touches nothing that exists.
-        unsafe { Region::map(ptr::null_mut(), len, flags, -1) }
+        unsafe { Region::map(ptr::null_mut(), len, READ_WRITE, PRIVATE, -1) }
+    }
+
+    /// Maps `len` bytes of private memory, of which what is to be touched has to be opened.
+    pub fn closed(len: usize) -> io::Result<Region> {
+        // SAFETY: as above.
+        unsafe { Region::map(ptr::null_mut(), len, libc::PROT_NONE, PRIVATE, -1) }
     }
 
     /// Maps the first `len` bytes of a file, shared with it.
     pub fn shared(file: &File, len: usize) -> io::Result<Region> {
         // SAFETY: as above.
-        unsafe { Region::map(ptr::null_mut(), len, libc::MAP_SHARED | libc::MAP_NORESERVE, file.as_raw_fd()) }
+        unsafe { Region::map(ptr::null_mut(), len, READ_WRITE, libc::MAP_SHARED, file.as_raw_fd()) }
+    }
+
+    /// The same, of which what is to be touched has to be opened.
+    pub fn closed_file(file: &File, len: usize) -> io::Result<Region> {
+        // SAFETY: as above.
+        unsafe { Region::map(ptr::null_mut(), len, libc::PROT_NONE, libc::MAP_SHARED, file.as_raw_fd()) }
     }
 
     /// # Safety
     /// With `MAP_FIXED` in the flags, the range at `at` is the caller's and nobody uses it.
-    unsafe fn map(at: *mut libc::c_void, len: usize, flags: libc::c_int, file: libc::c_int) -> io::Result<Region> {
+    unsafe fn map(
+        at: *mut libc::c_void,
+        len: usize,
+        protection: libc::c_int,
+        flags: libc::c_int,
+        file: libc::c_int,
+    ) -> io::Result<Region> {
         // SAFETY: the caller's promise.
-        let start = unsafe { libc::mmap(at, len, libc::PROT_READ | libc::PROT_WRITE, flags, file, 0) };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
+        let start = unsafe { map_unlocked(at, len, protection, flags | libc::MAP_NORESERVE, file)? };
         // SAFETY: the range was just mapped.
         let is_inherited = AtomicBool::new(!unsafe { is_heeded(start, len, libc::MADV_DONTFORK) });
         let start = NonNull::new(start.cast()).ok_or_else(io::Error::last_os_error)?;
@@ -78,41 +132,73 @@ impl Region {
         unsafe { self.start.as_ptr().add(range.start).cast() }
     }
 
-    /// Puts private memory in the place of a range that nobody uses.
+    /// Allows a range to be touched, and has the kernel provide its pages now if it can.
+    pub fn open(&self, range: Range<usize>) -> io::Result<()> {
+        // SAFETY: the range lies in the region, and its bytes stay as they are.
+        unsafe {
+            if libc::mprotect(self.at(&range), range.len(), READ_WRITE) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            libc::madvise(self.at(&range), range.len(), MADV_POPULATE_WRITE);
+        }
+        Ok(())
+    }
+
+    /// Has the kernel provide the pages of a range of a file that is open. An error where there is no room for them: touching one on a
+    /// full file system would be a SIGBUS.
+    ///
+    /// By address and not by descriptor: whoever needs memory may have another table of these than the thread that has opened the file.
+    pub fn provide(&self, range: Range<usize>) -> io::Result<()> {
+        // SAFETY: the range lies in the region, and its bytes stay as they are.
+        match unsafe { is_heeded(self.at(&range), range.len(), MADV_POPULATE_WRITE) } {
+            true => Ok(()),
+            false => self.write_to_pages(&range),
+        }
+    }
+
+    /// The same for kernels before 5.14: the kernel writes to each page, and answers where touching it would be a signal.
+    fn write_to_pages(&self, range: &Range<usize>) -> io::Result<()> {
+        let memory = uncancelled(|| File::options().write(true).open("/proc/thread-self/mem"))?;
+        for offset in range.clone().step_by(page_size()) {
+            let at = self.at(&(offset..range.end)) as u64;
+            let mut byte = [0];
+            // What is there stays: nobody else writes to it yet.
+            let known = read_self(std::process::id(), at, &mut byte) == 1;
+            if !known || uncancelled(|| memory.write_at(&byte, at))? != 1 {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts private memory, which may be touched, in the place of a range that nobody uses.
     pub fn make_private(&self, range: Range<usize>) -> io::Result<()> {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
         // SAFETY: the range lies in the region, and by contract nobody uses it.
-        let part = unsafe { Region::map(self.at(&range), range.len(), flags, -1)? };
+        let part = unsafe { Region::map(self.at(&range), range.len(), READ_WRITE, PRIVATE | libc::MAP_FIXED, -1)? };
         std::mem::forget(part);
         Ok(())
     }
 
-    /// Puts private memory, which reads zero, in the place of all of it.
-    pub fn make_all_private(&self) -> io::Result<()> {
-        self.make_private(0..self.len)
-    }
-
-    /// Puts a file that is as long in the place of all of it, while nobody uses any of it but to look at the first page.
-    pub fn share(&self, file: &File) -> io::Result<()> {
-        let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED;
-        // SAFETY: by contract nobody uses what lies there; who only looks finds one memory or the other.
-        let whole = unsafe { Region::map(self.start.as_ptr().cast(), self.len, flags, file.as_raw_fd())? };
-        std::mem::forget(whole);
+    /// Puts another region that is as long in the place of this one, of which nobody uses more than to look at its first `head` bytes;
+    /// they are open in the other one.
+    pub fn replace_by(&self, other: Region, head: usize) -> io::Result<()> {
+        let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        // In two steps, because what is open and what is not are two mappings.
+        for range in [head..self.len, 0..head] {
+            let (from, to, len) = (other.at(&range), self.at(&range), range.len());
+            // SAFETY: both ranges lie in the regions; nobody uses the first, and who only looks at the second finds one memory or
+            // the other.
+            if unsafe { libc::mremap(from, len, len, how, to) } == libc::MAP_FAILED {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        std::mem::forget(other);
         Ok(())
-    }
-
-    /// Has the kernel provide the pages of a range that is committed, so that nobody pays for that when they are used.
-    pub fn populate(&self, range: Range<usize>) {
-        // Linux 5.14; not in every version of the bindings.
-        const MADV_POPULATE_WRITE: libc::c_int = 23;
-        // SAFETY: the range lies in the region; the advice changes no contents.
-        unsafe { libc::madvise(self.at(&range), range.len(), MADV_POPULATE_WRITE) };
     }
 
     /// Gives the pages of a range that nobody uses back, of a file too. The range reads zero afterwards.
     pub fn discard(&self, range: Range<usize>) {
-        // By address and not by descriptor, which the host may have closed and be using for something else. The first is for
-        // the pages of a file, and fails for private ones, for which the second is.
+        // The first is for the pages of a file, and fails for private ones, for which the second is.
         for advice in [libc::MADV_REMOVE, libc::MADV_DONTNEED] {
             // SAFETY: the range lies in the region, and by contract nobody uses it.
             unsafe { libc::madvise(self.at(&range), range.len(), advice) };
@@ -126,6 +212,11 @@ impl Drop for Region {
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
     }
 }
+
+const READ_WRITE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
+const PRIVATE: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+/// Linux 5.14; not in every version of the bindings.
+const MADV_POPULATE_WRITE: libc::c_int = 23;
 
 /// Address space in which nothing is to be mapped, for the rest of the process.
 #[derive(Debug)]

@@ -5,9 +5,12 @@ pub mod barrier;
 pub mod clock;
 pub mod code_memory;
 pub mod company;
+pub mod delegate;
+pub mod descriptors;
 pub mod dir;
 pub mod file;
 pub mod futex;
+pub mod listing;
 pub mod maps;
 pub mod marker;
 pub mod mem;
@@ -23,3 +26,4 @@ pub mod terminal;
 pub mod thread;
 #[cfg(target_arch = "x86_64")]
 pub mod tsc;
+pub mod view;

@@ -10,17 +10,43 @@ use std::path::{Path, PathBuf};
 
 use super::clock::monotonic_ns;
 use super::dir::Dir;
-use super::file::Held;
+use super::file::{look_at, Identity};
+use super::listing;
 use super::thread::uncancelled;
 
 const PREFIX: &str = "jitsym-";
 const SUFFIX: &str = ".spool";
 
-/// An open spool.
+/// An open spool, locked.
 #[derive(Debug)]
 pub struct SpoolFile {
-    file: Held,
+    file: File,
     path: PathBuf,
+}
+
+/// A spool of this process. It stays locked without a descriptor, as long as it is mapped: until the process ends or executes
+/// another program, and in no forked child.
+#[derive(Debug)]
+pub struct NamedSpool {
+    path: PathBuf,
+    identity: Identity,
+    dir: Identity,
+}
+
+impl NamedSpool {
+    /// Whether somebody has removed it or given its name to another file. Not said if the directory is another one: the process may have
+    /// changed its root.
+    pub fn is_lost(&self) -> bool {
+        let Ok(dir) = Dir::of(&self.path) else { return false };
+        let found = dir.identity_of(self.path.file_name().unwrap_or_default());
+        dir.identity().is(&self.dir) && !found.is_ok_and(|found| found.is(&self.identity))
+    }
+
+    /// Removes the name.
+    pub fn remove(&self) {
+        // Nothing can be done about a failure, and nothing is wrong in the file.
+        let _ = fs::remove_file(&self.path);
+    }
 }
 
 /// Which process a spool belongs to. Pids are used again, and mean another process in another namespace.
@@ -102,9 +128,8 @@ impl SpoolFile {
         // The time makes the name unique: there may be several copies of this library in a process.
         let path = dir.join(format!("{}{:x}{SUFFIX}", prefix(owner), monotonic_ns()));
         let file = options().create_new(true).mode(0o600).open(&path)?;
-        let spool = SpoolFile { file: Held::new(file)?, path };
-        // A record lock of POSIX, because only that one ends with this very process: others live on in forked children.
-        match spool.lock(libc::F_SETLK) {
+        let spool = SpoolFile { file, path };
+        match spool.lock() {
             Err(error) if is_locked(&error) => return Ok(None),
             Err(error) => {
                 spool.remove();
@@ -118,22 +143,21 @@ impl SpoolFile {
     /// Whether the name is still that of this file.
     fn is_named(&self) -> bool {
         let named = Dir::of(&self.path).and_then(|dir| dir.identity_of(self.path.file_name().unwrap_or_default()));
-        named.is_ok_and(|named| named.is(&self.file.identity()))
+        named.is_ok_and(|named| look_at(&self.file).is_ok_and(|identity| named.is(&identity)))
     }
 
     /// Opens what may be the spool of a dead process of this user, and locks it against everybody else who would recover it.
     /// `None` if somebody has it.
     pub fn open_dead(path: &Path) -> io::Result<Option<SpoolFile>> {
         let file = options().open(path)?;
-        let spool = SpoolFile { file: Held::new(file)?, path: path.to_owned() };
+        let spool = SpoolFile { file, path: path.to_owned() };
         let data = spool.file.metadata()?;
         // SAFETY: geteuid only answers.
         let user = unsafe { libc::geteuid() };
         if !data.is_file() || data.uid() != user || data.mode() & 0o077 != 0 {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, "is not a file of this user alone"));
         }
-        // A lock of this open file, so that two threads of one process exclude each other too.
-        match spool.lock(libc::F_OFD_SETLK) {
+        match spool.lock() {
             Err(error) if is_locked(&error) => return Ok(None),
             other => other?,
         }
@@ -141,21 +165,23 @@ impl SpoolFile {
         Ok(spool.is_named().then_some(spool))
     }
 
-    fn lock(&self, command: libc::c_int) -> io::Result<()> {
+    /// A lock of this open file (`F_OFD_SETLK`, fcntl(2)), which every mapping of it keeps. Those of a process end when any of its
+    /// descriptors of the file is closed, and with its table of descriptors.
+    fn lock(&self) -> io::Result<()> {
         // SAFETY: all-zero bytes are a valid value: from the start of the file to its end.
         let mut range: libc::flock = unsafe { std::mem::zeroed() };
         range.l_type = libc::F_WRLCK as libc::c_short;
         // SAFETY: the descriptor is open, and the pointer valid.
-        if unsafe { libc::fcntl(self.file.as_raw_fd(), command, &range) } != 0 {
+        if unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_SETLK, &range) } != 0 {
             return Err(io::Error::last_os_error());
         }
         Ok(())
     }
 
-    /// In a forked child: lets go of what it has inherited, which would hold the memory when the parent is gone. The lock is not
-    /// inherited.
-    pub fn close_in_child(&self) {
-        self.file.close_in_child();
+    /// What is to be known of it once it is mapped.
+    pub fn into_named(self) -> io::Result<NamedSpool> {
+        let (identity, dir) = (look_at(&self.file)?, Dir::of(&self.path)?.identity());
+        Ok(NamedSpool { path: self.path, identity, dir })
     }
 
     /// The file.
@@ -170,7 +196,7 @@ impl SpoolFile {
 
     /// Puts memory behind a range. Without it, touching a page of a full file system is a SIGBUS.
     pub fn back(&self, range: &Range<usize>) -> io::Result<()> {
-        let file = self.file.checked()?;
+        let file = &self.file;
         let (start, len) = (range.start as libc::off_t, range.len() as libc::off_t);
         loop {
             // SAFETY: the descriptor is open. Not posix_fallocate, which may fall back to writing.
@@ -219,8 +245,7 @@ pub struct Listed {
 pub fn list(dir: &Path) -> io::Result<Vec<Listed>> {
     let own = prefix(&Owner::this_process());
     let mut found = Vec::new();
-    for entry in fs::read_dir(dir)? {
-        let name = entry?.file_name();
+    for name in listing::names(dir)? {
         let foreign = name.to_str().filter(|name| !name.starts_with(&own));
         if let Some((pid, made)) = foreign.and_then(parse_name) {
             found.push(Listed { pid, made, path: dir.join(name) });

@@ -5,7 +5,10 @@ use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
 use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::listing;
 
 /// The kernel's id of the calling thread.
 pub fn id() -> u32 {
@@ -81,6 +84,12 @@ struct Start {
 
 /// What the writer's thread is called.
 pub const WRITER: &CStr = c"jitsym-writer";
+/// And the one that shares the host's descriptors (`delegate`), and those that work on files for a call.
+pub const DELEGATE: &CStr = c"jitsym-host";
+pub const APART: &CStr = c"jitsym-files";
+/// How much of its stack a thread has for itself.
+pub const STACK: usize = 512 << 10;
+pub const SMALL_STACK: usize = 128 << 10;
 
 /// Whether the process's first thread has ended while others go on: it stays as a zombie.
 pub fn first_has_ended() -> bool {
@@ -89,16 +98,15 @@ pub fn first_has_ended() -> bool {
     fs::read_to_string("/proc/self/stat").is_ok_and(is_zombie)
 }
 
-/// Whether there is no thread but this one, the first one, and the writers of other copies of this library.
+/// Whether there is no thread but this one, the first one, and those of this library and its other copies.
 pub fn is_alone() -> bool {
     let (own, first) = (id(), std::process::id());
-    let number = |entry: io::Result<fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse::<u32>().ok();
-    let mut threads = fs::read_dir("/proc/self/task").into_iter().flatten().map(number).peekable();
-    let is_writer = |number: u32| {
-        fs::read(format!("/proc/self/task/{number}/comm")).is_ok_and(|name| name.trim_ascii_end() == WRITER.to_bytes())
+    let threads: Vec<u32> = listing::numbers(Path::new("/proc/self/task")).unwrap_or_default();
+    let is_ours = |number: u32| {
+        let name = fs::read(format!("/proc/self/task/{number}/comm")).unwrap_or_default();
+        [WRITER, DELEGATE, APART].iter().any(|ours| name.trim_ascii_end() == ours.to_bytes())
     };
-    threads.peek().is_some()
-        && threads.all(|number| number.is_some_and(|number| number == own || number == first || is_writer(number)))
+    !threads.is_empty() && threads.into_iter().all(|number| number == own || number == first || is_ours(number))
 }
 
 /// Ends the process as the C library does with the last thread of a program: `exit(0)`. On a thread with a stack and signals as
@@ -124,10 +132,10 @@ pub fn end_process() {
 ///
 /// Not by the standard library: its threads end the process if there is no memory for what it keeps of them. So in this one
 /// nothing may be called that asks for the current thread.
-pub fn spawn_quiet(name: &'static CStr, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+pub fn spawn_quiet(name: &'static CStr, stack: usize, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let start = Box::into_raw(Box::new(Start { name, body: Box::new(body) }));
     // A new thread inherits the mask of its creator.
-    match quietly(|| create(start)) {
+    match quietly(|| create(start, stack)) {
         0 => Ok(()),
         error => {
             // SAFETY: nobody has got it.
@@ -137,7 +145,7 @@ pub fn spawn_quiet(name: &'static CStr, body: impl FnOnce() + Send + 'static) ->
     }
 }
 
-fn create(start: *mut Start) -> libc::c_int {
+fn create(start: *mut Start, stack: usize) -> libc::c_int {
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     let mut thread = MaybeUninit::<libc::pthread_t>::uninit();
     // SAFETY: the attributes are ours, and initialised before they are used; the thread owns what it is started with.
@@ -146,12 +154,26 @@ fn create(start: *mut Start) -> libc::c_int {
         if error != 0 {
             return error;
         }
-        libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), 512 * 1024);
+        libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), stack + least_stack(attributes.as_ptr()));
         libc::pthread_attr_setdetachstate(attributes.as_mut_ptr(), libc::PTHREAD_CREATE_DETACHED);
         let error = libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), run, start.cast());
         libc::pthread_attr_destroy(attributes.as_mut_ptr());
         error
     }
+}
+
+/// What of a stack the C library needs: glibc puts the thread-local storage of all loaded objects there, which may be large.
+///
+/// # Safety
+/// The attributes are initialised.
+unsafe fn least_stack(attributes: *const libc::pthread_attr_t) -> usize {
+    type Ask = unsafe extern "C" fn(*const libc::pthread_attr_t) -> usize;
+    // As the standard library finds it out for its threads. Other C libraries have no such function, and no such need.
+    // SAFETY: the name ends with a NUL; a function of that name is this one.
+    let ask: Option<Ask> =
+        unsafe { std::mem::transmute(libc::dlsym(libc::RTLD_DEFAULT, c"__pthread_get_minstack".as_ptr())) };
+    // SAFETY: the caller's promise.
+    ask.map_or(libc::PTHREAD_STACK_MIN, |ask| unsafe { ask(attributes) })
 }
 
 extern "C" fn run(start: *mut libc::c_void) -> *mut libc::c_void {

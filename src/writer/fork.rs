@@ -81,14 +81,11 @@ impl Writer {
 
     /// In a forked child, when the sinks are open: goes on with what the parent has left.
     pub fn inherit(&mut self, inheritance: Inheritance) {
-        let Inheritance { mut registry, region_code, regions, dump, forked_at } = inheritance;
+        let Inheritance { mut registry, region_code, dump, forked_at, .. } = inheritance;
         // It has never run in the child.
         registry.forget_dead();
         let ledger = &mut self.ledger;
         ledger.registry = registry;
-        if let Some(regions) = regions {
-            ledger.status.regions.inherit(&ledger.status, regions);
-        }
         ledger.inherit_regions(region_code, forked_at);
         ledger.last_time = forked_at;
         if ledger.sinks.running_dump().is_some() {

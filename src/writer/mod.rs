@@ -22,7 +22,6 @@ use std::sync::atomic::{fence, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::capi::boundary;
 use crate::chunk::{flag, Chunk, Event, Kind};
 use crate::config::{Config, Sinks};
 use crate::engine::{Engine, Message, Requests};
@@ -31,8 +30,9 @@ use crate::handover::Give;
 use crate::process::Process;
 use crate::slot::Slot;
 use crate::spool::layout::State;
+use crate::spool::recover;
 use crate::sys::sync::MutexGuard;
-use crate::sys::{barrier, memory, thread};
+use crate::sys::{barrier, delegate, memory, thread};
 use crate::Id;
 pub use apply::{tail_len, Ledger, Notice};
 pub use fork::Inheritance;
@@ -71,7 +71,7 @@ pub struct Stop {
 
 /// Everything that only the writer touches. Handed from one thread to the next when sessions close and open again.
 pub struct Writer {
-    process: &'static Process,
+    pub process: &'static Process,
     engine: &'static Engine,
     pub ledger: Ledger,
     sources: BTreeMap<u64, Source>,
@@ -127,15 +127,9 @@ impl Writer {
     /// The thread's body: runs until it is told to stop. A panic ends the library's work, not the process.
     pub fn run(self: Box<Self>) {
         let process = self.process;
-        boundary::enter_for_good();
         self.engine.urgent.run();
         if catch_unwind(AssertUnwindSafe(|| self.run_until_stopped())).is_err() {
-            process.last_error.set("the writer failed".into());
-            process.set_broken();
-            if let Some(engine) = process.engine() {
-                engine.urgent.end(Some(Error::Internal));
-                end_requests(engine);
-            }
+            fail(process);
         }
     }
 
@@ -289,11 +283,12 @@ impl Writer {
         self.engine.set_asleep(false);
     }
 
-    /// Sleeps, unless the host has no thread any more. The C library ends a process with its last thread, which is this one as long
+    /// Sleeps, unless the host has no thread any more. The C library ends a process with its last thread, which is one of ours as long
     /// as nobody closes the session.
     fn sleep_as_the_last(&self, again: Option<Duration>) {
         if thread::is_alone() {
-            thread::end_process();
+            // Exit handlers find the descriptors that the host has left open.
+            delegate::run(&thread::end_process);
         }
         self.engine.parker.park_timeout(again.map_or(LOOK_AROUND, |time| time.min(LOOK_AROUND)));
     }
@@ -507,12 +502,13 @@ impl Writer {
         self.engine.urgent.end(problem);
         end_requests(self.engine);
         self.config = None;
+        delegate::stop();
         stop.ack.give((problem.map_or(Ok(()), Err), self));
     }
 
     /// Begins a new life: ends what the last session has left registered, throws away what calls that lost the race with the
     /// last close have left behind (they returned `Closed`), and takes requests again.
-    pub fn begin(&mut self) {
+    fn begin(&mut self) {
         self.off = false;
         let Ledger { registry, regions, notices, .. } = &mut self.ledger;
         registry.remove_all(|id| notices.push(Notice::Retired(id)));
@@ -551,8 +547,30 @@ impl Writer {
         self.recycle();
     }
 
+    /// Begins on the thread that is to run it: sees to dead processes if asked to, opens the spool and the sinks. False if no sink
+    /// runs that is wanted.
+    pub fn start(&mut self, config: &Config, recover: bool) -> bool {
+        let engine = self.engine;
+        if recover {
+            engine.status.counters.recovered.add(recover::tidy(&config.spool_dir, config.recover));
+        }
+        let was_open = engine.pool.is_open();
+        if let Some(why) = engine.pool.open(config.spool.then_some(config.spool_dir.as_path())) {
+            self.process.last_error.set(why);
+        }
+        self.begin();
+        if self.open(config) == Sinks::NONE && config.sinks != Sinks::NONE {
+            engine.status.stop_sinks();
+            if !was_open {
+                engine.pool.shut();
+            }
+            return false;
+        }
+        true
+    }
+
     /// Opens the sinks. Returns those that run.
-    pub fn open(&mut self, config: &Config) -> Sinks {
+    fn open(&mut self, config: &Config) -> Sinks {
         let running = self.ledger.sinks.open(config);
         self.ledger.sinks.announce_paths();
         let memory = self.engine.pool.memory();
@@ -560,6 +578,17 @@ impl Writer {
         memory.commit(&self.ledger.state());
         self.config = Some(config.clone());
         running
+    }
+}
+
+/// The writer has panicked.
+pub fn fail(process: &Process) {
+    process.last_error.set("the writer failed".into());
+    process.set_broken();
+    delegate::stop();
+    if let Some(engine) = process.engine() {
+        engine.urgent.end(Some(Error::Internal));
+        end_requests(engine);
     }
 }
 

@@ -222,7 +222,7 @@ impl Ledger {
         }
         self.status.counters.region_code.add(1);
         self.regions.registry.keep_preface(id, preface);
-        let mut file = region.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut file = region.opened();
         if let Some(file) = file.as_mut() {
             let offset = live.addr - region.start;
             file.add(&Code { offset, size: live.size, name, preface });
@@ -257,7 +257,7 @@ impl Ledger {
     /// The file of a region has got another name: what it says goes under its old one, and it begins anew with what lives.
     fn close_generation(&mut self, region: &'static Region, switch: &Switch) {
         let begin = thread::cpu_time();
-        let mut guard = region.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = region.opened();
         let Some(file) = guard.as_mut() else { return };
         let result = file.write(true).and_then(|()| self.put_aside(region, file, &switch.old));
         self.regions.registry.forget_dead_in(region.start, region.end());
@@ -277,11 +277,10 @@ impl Ledger {
 
     /// Writes what the file says under a name that it had.
     fn put_aside(&mut self, region: &Region, file: &mut RegionFile, old: &OsString) -> io::Result<()> {
-        let naming = region.naming.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(dir) = &naming.dir else { return Ok(()) };
-        let path = naming.path.with_file_name(old);
-        let to = file::claim_to_place(dir, old, self.status.regions.mode())?;
+        let mut naming = region.naming.lock().unwrap_or_else(PoisonError::into_inner);
+        let (dir, path) = (naming.dir()?, naming.path.with_file_name(old));
         drop(naming);
+        let to = file::claim_to_place(&dir, old, self.status.regions.mode())?;
         let (written, identity) = (to.try_clone()?, file::look_at(&to)?);
         // Where code has died the host may have written other code already, which a private mapping keeps to itself.
         let is_private = matches!(region.kind, Kind::Private { .. });
@@ -309,6 +308,7 @@ impl Ledger {
 
     /// Brings the files of regions up to date. `until`: everything that was stamped before has been seen.
     pub(super) fn write_regions(&mut self, now: bool, until: u64) {
+        self.status.regions.close_ended();
         if !self.status.regions.are_watching() {
             return;
         }
@@ -324,7 +324,7 @@ impl Ledger {
             while let Some(switch) = region.next_switch(until) {
                 self.close_generation(region, &switch);
             }
-            let mut guard = region.file.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut guard = region.opened();
             let Some(file) = guard.as_mut() else { continue };
             if file.is_wasteful() {
                 self.write_anew(region, file, file.begin());
@@ -333,10 +333,7 @@ impl Ledger {
             left_out += left.names + left.tables + left.lines;
             let waits = !now && file.again.as_ref().is_some_and(|again| !again.is_due());
             if !waits {
-                let result = status.gate.pass(|| match file.write(now) {
-                    Err(error) if error.kind() == file::CLOSED => region.reopen(file).and_then(|()| file.write(now)),
-                    result => result,
-                });
+                let result = status.gate.pass(|| file.write(now));
                 status.counters.region_bytes.add(file.take_written());
                 let was_unwell = region.is_unwell.swap(result.is_err(), Ordering::Relaxed);
                 match &result {
@@ -376,8 +373,7 @@ impl Ledger {
     pub(super) fn finish_regions(&mut self) {
         self.write_regions(true, u64::MAX);
         for region in self.status.regions.all() {
-            let mut file = region.file.lock().unwrap_or_else(PoisonError::into_inner);
-            let _ = file.as_mut().map(|file| file.finish(region.build_id()));
+            let _ = region.opened().as_mut().map(|file| file.finish(region.build_id()));
         }
     }
 }

@@ -53,7 +53,7 @@ static void off(struct block *block) {
 }
 
 static void on(unsigned char *run, unsigned char *write) {
-    CHECK(wanted && threads() == 2);
+    CHECK(wanted && threads() == 3);
 
     /* The code cannot be read where it runs, so the bytes come from the other mapping. */
     struct block block = part(run, write, 0, "twice mapped");

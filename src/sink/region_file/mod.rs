@@ -304,7 +304,12 @@ impl RegionFile {
         self.parts.all_mut().into_iter().try_for_each(|part| part.write(&mut self.disk, &mut self.space))
     }
 
-    /// The same file, opened again, because somebody has closed it.
+    /// Whether it is open for the calling thread.
+    pub fn is_open(&self) -> bool {
+        self.disk.check().is_ok()
+    }
+
+    /// The same file, opened by the calling thread.
     pub fn reopen(&mut self, file: Arc<Held>) -> io::Result<()> {
         let disk = Disk::new(file)?;
         (self.disk.file, self.again) = (disk.file, None);

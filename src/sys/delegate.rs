@@ -1,0 +1,124 @@
+//! The second thread of ours. It shares the descriptors of the host's threads, which the background thread does not, and acts
+//! there on its behalf. It opens nothing there, and sleeps nearly all the time.
+//!
+//! There are atomic words and a futex here, and no lock: a forked child finds them as they are, and without such a thread.
+
+use std::io;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+
+use super::{futex, thread};
+
+/// Changes whenever there is something to see to.
+static BELL: AtomicU32 = AtomicU32::new(0);
+/// Number of the thread that is wanted, the last one; 0 if none is.
+static WANTED: AtomicU32 = AtomicU32::new(0);
+static LAST: AtomicU32 = AtomicU32::new(0);
+/// Its id and its process; 0 while none runs.
+static TID: AtomicU32 = AtomicU32::new(0);
+static PID: AtomicU32 = AtomicU32::new(0);
+/// What is to be done, on the stack of the thread that waits for it.
+static TASK: AtomicPtr<Task<'static>> = AtomicPtr::new(std::ptr::null_mut());
+
+struct Task<'t> {
+    body: &'t (dyn Fn() + Sync),
+    done: AtomicBool,
+}
+
+/// Starts the thread, from a thread of the host. There is one at a time.
+pub fn start() -> io::Result<()> {
+    // Those of a parent are not here.
+    TASK.store(std::ptr::null_mut(), Ordering::Relaxed);
+    TID.store(0, Ordering::SeqCst);
+    let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+    WANTED.store(number, Ordering::SeqCst);
+    thread::spawn_quiet(thread::DELEGATE, thread::SMALL_STACK, move || serve(number)).inspect_err(|_| stop())?;
+    while TID.load(Ordering::Acquire) == 0 {
+        futex::wait(&TID, 0, u64::MAX);
+    }
+    Ok(())
+}
+
+/// Ends it.
+pub fn stop() {
+    WANTED.store(0, Ordering::SeqCst);
+    TID.store(0, Ordering::SeqCst);
+    ring();
+}
+
+/// The id of the thread, if one runs in this process.
+pub fn tid() -> Option<u32> {
+    let tid = TID.load(Ordering::Acquire);
+    (tid != 0 && PID.load(Ordering::Relaxed) == std::process::id()).then_some(tid)
+}
+
+fn ring() {
+    BELL.fetch_add(1, Ordering::SeqCst);
+    futex::wake_all(&BELL);
+}
+
+/// Runs `body` in the host's table of descriptors and waits for it. For the background thread.
+pub fn run(body: &(dyn Fn() + Sync)) {
+    if tid().is_none() {
+        return body();
+    }
+    let task = Task { body, done: AtomicBool::new(false) };
+    TASK.store((&raw const task).cast_mut().cast(), Ordering::SeqCst);
+    ring();
+    loop {
+        let bell = BELL.load(Ordering::SeqCst);
+        if task.done.load(Ordering::SeqCst) {
+            return;
+        }
+        futex::wait(&BELL, bell, u64::MAX);
+    }
+}
+
+fn serve(number: u32) {
+    PID.store(std::process::id(), Ordering::Relaxed);
+    TID.store(thread::id(), Ordering::Release);
+    futex::wake_all(&TID);
+    while WANTED.load(Ordering::SeqCst) == number {
+        let bell = BELL.load(Ordering::SeqCst);
+        // SAFETY: whoever has put it there waits until it is done, and nobody else takes it.
+        match unsafe { TASK.swap(std::ptr::null_mut(), Ordering::SeqCst).as_ref() } {
+            Some(task) => {
+                let _ = catch_unwind(AssertUnwindSafe(task.body));
+                task.done.store(true, Ordering::SeqCst);
+                ring();
+            }
+            None => futex::wait(&BELL, bell, u64::MAX),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::descriptors;
+
+    #[test]
+    fn it_acts_where_the_host_does() {
+        let number = std::os::fd::AsRawFd::as_raw_fd(&std::io::stdout());
+        // SAFETY: whether the descriptor is open is for the kernel to find out.
+        let is_open = move || unsafe { libc::fcntl(number, libc::F_GETFD) } != -1;
+        for _ in 0..100 {
+            start().unwrap();
+            std::thread::spawn(move || {
+                assert!(descriptors::separate());
+                for count in 0..10 {
+                    let (seen, by) = (AtomicBool::new(false), AtomicU32::new(0));
+                    run(&|| {
+                        seen.store(is_open(), Ordering::Relaxed);
+                        by.store(thread::id(), Ordering::Relaxed);
+                    });
+                    assert!(seen.into_inner() && tid() == Some(by.into_inner()), "{count}");
+                }
+            })
+            .join()
+            .unwrap();
+            stop();
+            assert_eq!(tid(), None);
+        }
+    }
+}

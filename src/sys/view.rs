@@ -1,0 +1,77 @@
+//! A file as forked children see it: by a mapping that they inherit, because they have no descriptor of it.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::ptr;
+
+use super::mem::{map_unlocked, read_self};
+
+/// The smallest one covers so many bytes.
+const LEAST: u64 = 64 << 10;
+
+/// See the module's description. It is only read by way of the kernel, so that a file which is cut meanwhile raises no signal.
+#[derive(Debug)]
+pub struct View {
+    start: u64,
+    len: u64,
+}
+
+impl View {
+    /// Maps a file that is so long, with room to grow: of pages behind its end the address space alone is taken.
+    pub fn new(file: &File, len: u64) -> io::Result<View> {
+        let len = len.max(LEAST / 2).checked_add(1).and_then(u64::checked_next_power_of_two);
+        let size = len.and_then(|len| usize::try_from(len).ok()).ok_or(io::ErrorKind::OutOfMemory)?;
+        // SAFETY: a new mapping at an address that the kernel picks touches nothing that exists.
+        let start =
+            unsafe { map_unlocked(ptr::null_mut(), size, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd())? };
+        Ok(View { start: start as u64, len: size as u64 })
+    }
+
+    /// Whether the file may be so long.
+    pub fn covers(&self, len: u64) -> bool {
+        len <= self.len
+    }
+
+    /// Reads a part of the file, all of it or none.
+    pub fn read(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        let end = offset.checked_add(bytes.len() as u64);
+        let is_inside = end.is_some_and(|end| self.covers(end));
+        match is_inside && read_self(std::process::id(), self.start + offset, bytes) == bytes.len() {
+            true => Ok(()),
+            false => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        // SAFETY: this value owns the mapping, and nobody has a reference to what lies there.
+        unsafe { libc::munmap(self.start as *mut libc::c_void, self.len as usize) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    #[test]
+    fn it_shows_what_the_file_gets_and_survives_its_end() {
+        let path = std::env::temp_dir().join(format!("jitsym-view-{}", std::process::id()));
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        file.write_all_at(b"one", 0).unwrap();
+        let view = View::new(&file, 3).unwrap();
+        assert!(view.covers(LEAST) && !view.covers(LEAST + 1));
+        let mut bytes = [0; 3];
+        assert!(view.read(&mut bytes, 0).is_ok() && &bytes == b"one");
+        file.write_all_at(b"two", 40_000).unwrap();
+        assert!(view.read(&mut bytes, 40_000).is_ok() && &bytes == b"two");
+        assert!(view.read(&mut bytes, LEAST - 2).is_err() && view.read(&mut bytes, u64::MAX).is_err());
+        file.set_len(10).unwrap();
+        assert!(view.read(&mut bytes, 40_000).is_err() && view.read(&mut bytes, 0).is_ok());
+        assert!(!View::new(&file, LEAST + 1).unwrap().covers(2 * LEAST + 1));
+    }
+}
