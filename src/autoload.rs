@@ -22,7 +22,7 @@ fn at_load() {
 /// library, and then the handler runs a little earlier than it could.
 pub fn arm() {
     if !ARMED.swap(true, Ordering::Relaxed) {
-        // SAFETY: the handlers may run at any time, and the library stays loaded until the process ends (`-z nodelete`).
+        // SAFETY: the handlers may run at any time. The C library forgets them when a plugin is unloaded that this code lies in.
         unsafe {
             // In this order, because the last one runs first.
             libc::atexit(after_exit);

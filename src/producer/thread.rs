@@ -52,7 +52,7 @@ extern "C" fn end(_: *mut c_void) {
     });
 }
 
-/// Has the writer told when the calling thread ends.
+/// Has the writer told when the calling thread ends. Only while there is one.
 pub fn watch_thread() {
     // A process without memory for that ends with its next thread that has it.
     let _ = at_end_of_thread(end);

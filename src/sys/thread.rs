@@ -166,6 +166,9 @@ extern "C" fn run(start: *mut libc::c_void) -> *mut libc::c_void {
 
 /// Has `end` called when the calling thread ends. False if there is no memory for that.
 ///
+/// For code that stays (`pin`): unlike its other handlers, the C library does not forget these with a plugin that is unloaded, nor
+/// wait for one that runs.
+///
 /// Not by a destructor of thread-local storage: the C library ends the process if there is no memory to note one.
 pub fn at_end_of_thread(end: extern "C" fn(*mut libc::c_void)) -> bool {
     /// The key, and one more; 0 if there is none yet.
