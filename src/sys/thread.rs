@@ -34,9 +34,13 @@ pub fn cpu_time() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Runs `body` with all signals blocked on this thread. A SIGXFSZ that a write in it has raised is taken away: the write has
-/// failed with EFBIG, which says it all.
+/// Runs `body` with all signals blocked on this thread, which cannot be cancelled either. A SIGXFSZ that a write in it has raised
+/// is taken away: the write has failed with EFBIG, which says it all.
 pub fn quietly<T>(body: impl FnOnce() -> T) -> T {
+    uncancelled(|| with_signals_blocked(body))
+}
+
+fn with_signals_blocked<T>(body: impl FnOnce() -> T) -> T {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = MaybeUninit::<libc::sigset_t>::uninit();
     let mut size_limit = MaybeUninit::<libc::sigset_t>::uninit();
