@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 
 use jitsym::format::jitdump::{Record, Records};
 
-use support::{artifacts, compile, describe, plugin, root, run, scratch_dir, serial, stdout, try_run, Link, TmpFiles};
+use support::{artifacts, compile, describe, plugin, run, scratch_dir, serial, stdout, try_run, Link, TmpFiles};
 
 /// Samples that each piece of code has to have.
 const ENOUGH: usize = 15;
