@@ -953,6 +953,87 @@ static void fork_in_signal_handler(void) {
 }
 
 /*
+ * A signal handler that starts a child while its thread is in the allocator, with the allocator's lock. fork would wait for that
+ * lock for ever (glibc), because the library's thread makes the process one with threads: without the library it would not.
+ */
+#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 34)
+enum { PIECES = 64, PIECE = 65000, GUARDED = 1 << 20 };
+static unsigned char *guarded;
+static pid_t (*start_child)(void);
+static volatile sig_atomic_t interrupted;
+
+#define BY(name, start)   \
+  static pid_t name(void) { \
+    pid_t child = start;  \
+    if (child == 0) {     \
+      _exit(0);           \
+    }                     \
+    return child;         \
+  }
+BY(by_fork_alone, _Fork())
+BY(by_vfork, vfork())
+BY(by_clone, (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0))
+
+static pid_t by_spawn(void) {
+  static char *const arguments[] = {"true", NULL};
+  pid_t child;
+  return posix_spawn(&child, "/bin/true", NULL, NULL, arguments, environ) == 0 ? child : -1;
+}
+
+static void start_in_handler(int signal) {
+  (void)signal;
+  if (mprotect(guarded, GUARDED, PROT_READ | PROT_WRITE) != 0) {
+    abort();
+  }
+  interrupted++;
+  int status = 0;
+  pid_t child = start_child();
+  if (child < 0 || waitpid(child, &status, 0) != child || status != 0) {
+    abort();
+  }
+}
+
+static void interrupted_allocation(void) {
+  session = test_open();
+  struct sigaction action;
+  memset(&action, 0, sizeof action);
+  action.sa_handler = start_in_handler;
+  CHECK(sigaction(SIGSEGV, &action, NULL) == 0);
+  /* A free piece of the heap, in which the allocator notes something when it takes a part of it. */
+  void *pieces[PIECES], *end;
+  for (int i = 0; i < PIECES; i++) {
+    CHECK((pieces[i] = malloc(PIECE)) != NULL);
+  }
+  CHECK((end = malloc(PIECE)) != NULL);
+  for (int i = 0; i < PIECES; i++) {
+    free(pieces[i]);
+  }
+  uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+  guarded = (unsigned char *)(((uintptr_t)pieces[1] + page) & ~(page - 1));
+  CHECK(mprotect(guarded, GUARDED, PROT_NONE) == 0);
+  for (int i = 0; i < PIECES / 4 && interrupted == 0; i++) {
+    CHECK((pieces[i] = malloc(PIECE)) != NULL);
+  }
+  CHECK(interrupted == 1);
+  free(end);
+  test_register(session, PARENT, 64, "after it");
+  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(jitsym_close(session));
+}
+
+static void interrupted_allocations(void) {
+  static pid_t (*const ways[])(void) = {by_fork_alone, by_vfork, by_clone, by_spawn};
+  for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
+    start_child = ways[i];
+    test_child(interrupted_allocation);
+  }
+}
+#else
+static void interrupted_allocations(void) {
+}
+#endif
+
+/*
  * The host's own handler for forks waits for a lock that a thread holds while it is in the library. It was registered earlier, so
  * it runs later, when threads are kept from registering already: nobody may be kept for ever.
  */
@@ -1047,6 +1128,10 @@ int main(int argc, char **argv) {
   test_child(many_at_once);
   test_child(fork_at_doors);
   test_child(fork_in_signal_handler);
+  if (!test_light) {
+    /* With the C library's own allocator. */
+    interrupted_allocations();
+  }
   test_child(fork_with_host_lock);
   test_child(fork_at_exit);
   return test_end();

@@ -1105,6 +1105,45 @@ static void exit_meanwhile(void) {
   }
 }
 
+/* A process ends with its last thread, though that has called nothing since it enabled the sinks, and the writer sleeps. */
+static void ends_enabled(void) {
+  jitsym *session = open_off(0);
+  CHECK_OK(jitsym_enable(session, 0));
+  test_sleep_ms(1500);
+  pthread_exit(NULL);
+}
+
+static void *forks_and_waits(void *session) {
+  pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    CHECK_OK(jitsym_flush(session, 0));
+    test_sleep_ms(1500);
+    pthread_exit(NULL);
+  }
+  test_wait_ok(child);
+  return NULL;
+}
+
+/* The same of a forked child whose thread has called nothing in the parent. */
+static void ends_forked(void) {
+  jitsym *session = test_open();
+  pthread_t thread;
+  CHECK(pthread_create(&thread, NULL, forks_and_waits, session) == 0 && pthread_join(thread, NULL) == 0);
+}
+
+static void last_thread_ends(void) {
+#if !defined(__SANITIZE_ADDRESS__)
+  /* Neither an emulator's thread nor AddressSanitizer, which takes frames that pthread_exit leaves behind for live ones. */
+  if (test_threads_of_others == 0) {
+    test_child(ends_enabled);
+    test_child(ends_forked);
+  }
+#else
+  (void)ends_enabled, (void)ends_forked;
+#endif
+}
+
 int main(int argc, char **argv) {
   test_begin(argc, argv);
   static const struct {
@@ -1129,6 +1168,7 @@ int main(int argc, char **argv) {
       {"storm_from_off", storm_from_off},
       {"chaos", chaos},
       {"exit_meanwhile", exit_meanwhile},
+      {"last_thread_ends", last_thread_ends},
   };
   const char *only = getenv("TEST_ONLY");
   for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++) {

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::capi::boundary::boundary;
+use crate::capi::boundary::blocking_boundary;
 use crate::control::PATIENCE;
 use crate::producer::PER_THREAD;
 use crate::session::{flush_at_exit, flush_from_signal, wait_for_exit};
@@ -22,7 +22,7 @@ fn at_load() {
 /// library, and then the handler runs a little earlier than it could.
 pub fn arm() {
     if !ARMED.swap(true, Ordering::Relaxed) {
-        // SAFETY: the handlers may run at any time, and the library stays loaded until the process ends (`-z nodelete`).
+        // SAFETY: the handlers may run at any time. The C library forgets them when a plugin is unloaded that this code lies in.
         unsafe {
             // In this order, because the last one runs first.
             libc::atexit(after_exit);
@@ -46,7 +46,7 @@ extern "C" fn at_exit() {
         return;
     }
     // Nothing may unwind into the C library; there is nobody to hear of a failure.
-    let _ = boundary(|| {
+    let _ = blocking_boundary(|| {
         flush_at_exit();
         Ok(())
     });
@@ -55,7 +55,7 @@ extern "C" fn at_exit() {
 /// Two threads may call `exit` at once. In C libraries that let them, each handler runs on one of them; this one keeps the other
 /// from ending the process before the first is done.
 extern "C" fn after_exit() {
-    let _ = boundary(|| {
+    let _ = blocking_boundary(|| {
         wait_for_exit();
         Ok(())
     });

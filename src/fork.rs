@@ -59,7 +59,20 @@ pub fn watch() {
     }
 }
 
+/// Waiting and closing files are cancellation points.
 extern "C" fn before() {
+    thread::uncancelled(prepare);
+}
+
+extern "C" fn in_parent() {
+    thread::uncancelled(go_on_in_parent);
+}
+
+extern "C" fn in_child() {
+    thread::uncancelled(begin_in_child);
+}
+
+fn prepare() {
     PER_THREAD.with(|thread| {
         let mut underway = thread.fork.get();
         underway.depth += 1;
@@ -91,7 +104,7 @@ fn come_to_rest() -> (Found, bool) {
     }
 }
 
-extern "C" fn in_parent() {
+fn go_on_in_parent() {
     PER_THREAD.with(|thread| {
         let mut underway = thread.fork.get();
         underway.depth = underway.depth.saturating_sub(1);
@@ -114,7 +127,7 @@ extern "C" fn in_parent() {
     });
 }
 
-extern "C" fn in_child() {
+fn begin_in_child() {
     let underway = PER_THREAD.with(|thread| thread.fork.replace(Underway::NONE));
     let Some(parent) = process::current_or_inherited() else { return };
     if !parent.page.kept_by_kernel {
@@ -201,7 +214,7 @@ fn take_over(parent: &'static Process, wanted: Option<Config>) -> Result<&'stati
             Err(_) => thread::sleep_micros(100),
         }
     }
-    let taken = thread::uncancelled(|| thread::quietly(|| take(parent, rest, wanted)));
+    let taken = thread::quietly(|| take(parent, rest, wanted));
     if taken.is_err() {
         taking.store(0, Ordering::Release);
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::autoload;
 use crate::code::{Code, MoveTarget};
 use crate::config::{Config, Options, Sinks};
-use crate::control::{tidy, PATIENCE};
+use crate::control::{tidy, Control, PATIENCE};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::fork;
@@ -136,7 +136,7 @@ fn open_in(process: &'static Process, options: &Options) -> Result<Session> {
         }
         None => control.start(process, engine, config.clone(), None)?,
     }
-    producer::watch_thread();
+    watch_thread(&control);
     control.open += 1;
     control.configs.retain(|&(known, _)| known != place);
     control.configs.push((place, config));
@@ -145,6 +145,14 @@ fn open_in(process: &'static Process, options: &Options) -> Result<Session> {
     process.sessions[place].store(handle, Ordering::Release);
     set_off(engine, handle);
     Ok(Session(handle))
+}
+
+/// Has the writer told when the calling thread ends. Where there is no writer, a plugin that the library is linked into may be
+/// unloaded, and the thread would run its code afterwards.
+fn watch_thread(control: &Control) {
+    if control.running.is_some() {
+        producer::watch_thread();
+    }
 }
 
 /// To be called under the process's lock.
@@ -167,6 +175,7 @@ pub(crate) fn go_on(
     if inheritance.is_some() && control.start(process, engine, config, inheritance).is_err() {
         engine.status.stop_sinks();
     }
+    watch_thread(&control);
 }
 
 /// Closes a session that C has.
@@ -301,6 +310,7 @@ impl Ref {
         let default = if config.sinks == Sinks::NONE { Sinks::ALL } else { config.sinks };
         let config = Config { sinks: sinks.unwrap_or(default), ..config.clone() };
         let enabled = control.enable(self.process, self.engine, config);
+        watch_thread(&control);
         set_off(self.engine, self.handle);
         self.forget_if_closed();
         enabled

@@ -127,11 +127,12 @@ programs! {
     // Bounded files.
     files, "gcc", "c-tests/test_files.c", &[], &[];
     host, "gcc", "c-tests/test_host.c", &[], &[];
+    // A forked child has the memory of the parent's threads, but not the registers that hold on to it.
+    cancel, "gcc", "c-tests/test_cancel.c", &["--leak-check=no"], &[];
     // What the library has when it stops is not given back.
     panic, "gcc", "c-tests/test_panic.c", &["--leak-check=no"], &[];
     // Its children have that of the parent's thread too.
     late, "gcc", "c-tests/test_late.c", &["--leak-check=no"], &[];
-    // A forked child has the memory of the parent's threads, but not the registers that hold on to it.
     fork, "gcc", "c-tests/test_fork.c", &["--leak-check=no"], &[];
     // MOVE records, which have to be asked for.
     fork_child, "gcc", "c-tests/test_fork_child.c", &["--leak-check=no"], &["code-move"];
@@ -139,6 +140,47 @@ programs! {
     // Code changes in mappings of files, where valgrind expects that least. Children have the memory of the parent's threads.
     region, "gcc", "c-tests/test_region.c", &["--smc-check=all", "--leak-check=no"], &[];
     cxx, "g++", "c-tests/test_cxx.cc", &[], &[];
+}
+
+/// What glibc makes a cancellation point (its manual, and its sources for what is of Linux alone).
+const CANCELLATION_POINTS: &str = "accept accept4 clock_nanosleep close connect copy_file_range creat creat64 epoll_pwait \
+    epoll_wait fallocate fallocate64 fcntl fcntl64 fdatasync fsync getrandom lockf lockf64 msgrcv msgsnd msync nanosleep open \
+    open64 openat openat64 pause poll ppoll pread pread64 preadv preadv2 preadv64 preadv64v2 pselect pthread_cond_clockwait \
+    pthread_cond_timedwait pthread_cond_wait pthread_join pthread_testcancel pwrite pwrite64 pwritev pwritev2 pwritev64 \
+    pwritev64v2 read readv recv recvfrom recvmmsg recvmsg select sem_clockwait sem_timedwait sem_wait send sendmmsg sendmsg \
+    sendto sigpause sigsuspend sigtimedwait sigwait sigwaitinfo sleep splice sync_file_range system tcdrain tee usleep \
+    vmsplice wait wait3 wait4 waitid waitpid write writev";
+
+/// Wherever the library calls one of them on a thread of the host, that cannot be cancelled.
+#[test]
+fn cancellation_points() {
+    let preloaded = scratch_dir("bin").join("cancellation_points.so");
+    let mut compiler = Command::new("gcc");
+    compiler.current_dir(support::root()).args(["-g", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]);
+    run(compiler.args(["c-tests/cancellation_points.c", "-o"]).arg(&preloaded).arg("-ldl"));
+    let symbols = |kind: &str, object: &Path| -> Vec<String> {
+        let output = stdout(&run(Command::new("nm").args(["-D", "-P", kind]).arg(object)));
+        let name = |line: &str| line.split([' ', '@']).next().map(String::from);
+        output.lines().filter_map(name).collect()
+    };
+    let called = symbols("--undefined-only", &artifacts().shared_dir.join("libjitsym.so"));
+    let watched = symbols("--defined-only", &preloaded);
+    let points = called.iter().filter(|name| CANCELLATION_POINTS.split_ascii_whitespace().any(|point| point == **name));
+    let missing: Vec<&String> = points.filter(|name| !watched.contains(name)).collect();
+    assert!(missing.is_empty(), "c-tests/cancellation_points.c does not watch {missing:?}");
+
+    let preload = format!("LD_PRELOAD={}", preloaded.display());
+    for name in ["host", "cancel", "files", "late", "fork_child", "ends", "region"] {
+        let program = compile(
+            "gcc",
+            &[&format!("c-tests/test_{name}.c")],
+            Link::Shared,
+            &["-O1"],
+            &format!("{name}-cancellation"),
+        );
+        let allowed = &["code-move"];
+        check_allowing(allowed, &["env", &preload], &program, &format!("{name}-cancellation"), &["light"]);
+    }
 }
 
 #[test]

@@ -14,9 +14,7 @@ use std::sync::OnceLock;
 
 use jitsym::format::jitdump::{Record, Records};
 
-use support::{
-    artifacts, compile, describe, root, run, scratch_dir, serial, stdout, try_run, Link, TmpFiles, STATIC_LIBS,
-};
+use support::{artifacts, compile, describe, plugin, run, scratch_dir, serial, stdout, try_run, Link, TmpFiles};
 
 /// Samples that each piece of code has to have.
 const ENOUGH: usize = 15;
@@ -129,20 +127,7 @@ fn objects() -> &'static Path {
         for name in ["a", "b", "c"] {
             std::fs::copy(&library, dir.join(name)).expect("copy of the library");
         }
-        let mut compiler = Command::new("gcc");
-        compiler.current_dir(root()).args([
-            "-g",
-            "-O1",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            "-Iinclude",
-            "-fPIC",
-            "-shared",
-        ]);
-        compiler.args(["-fvisibility=hidden", "-Wl,--exclude-libs,ALL", "c-tests/plugin.c"]);
-        compiler.arg(&artifacts().static_lib).args(STATIC_LIBS).arg("-o").arg(dir.join("p"));
-        run(&mut compiler);
+        plugin(&dir.join("p"));
         std::fs::copy(dir.join("p"), dir.join("q")).expect("copy of the plugin");
         dir
     })

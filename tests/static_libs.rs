@@ -71,6 +71,18 @@ fn in_a_static_program() {
     assert!(support::checker::assert_all_sound(&dir, &[]) > 0);
 }
 
+/// A plugin in which no session has written is unloaded, and threads that have called it end later, as does the process.
+#[test]
+fn in_a_plugin_that_is_unloaded() {
+    let dir = support::fresh_dir("unloaded");
+    let plugin = support::scratch_dir("bin").join("plugin.so");
+    support::plugin(&plugin);
+    let host = support::compile("gcc", &["c-tests/unloads.c"], support::Link::None, &["-O1"], "unloads");
+    let output = support::run(Command::new("timeout").args(["-k", "5", "600"]).arg(host).arg(&dir).arg(plugin));
+    assert!(output.stdout == b"ok\n" && output.stderr.is_empty(), "{output:?}");
+    std::fs::remove_dir_all(format!("{}-spools", dir.display())).expect("remove the spools");
+}
+
 /// Whoever uses little of the library, and asks the linker to leave out what nobody needs, gets less.
 #[test]
 fn unused_parts_are_left_out() {

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 
 use super::Local;
-use crate::capi::boundary::boundary;
+use crate::capi::boundary::blocking_boundary;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::fork::Underway;
@@ -39,7 +39,7 @@ thread_local! {
 /// Ends the thread's state with the thread. A thread that calls again after that has a new one, which is ended too.
 extern "C" fn end(_: *mut c_void) {
     // Nothing may unwind into the C library.
-    let _ = boundary(|| {
+    let _ = blocking_boundary(|| {
         if let Some(local) = PER_THREAD.with(|thread| thread.local.take()) {
             // SAFETY: `with_local` has made it, and only the cell had it.
             drop(unsafe { Box::from_raw(local.as_ptr()) });
@@ -52,7 +52,7 @@ extern "C" fn end(_: *mut c_void) {
     });
 }
 
-/// Has the writer told when the calling thread ends.
+/// Has the writer told when the calling thread ends. Only while there is one.
 pub fn watch_thread() {
     // A process without memory for that ends with its next thread that has it.
     let _ = at_end_of_thread(end);

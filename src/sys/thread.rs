@@ -37,9 +37,13 @@ pub fn cpu_time() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Runs `body` with all signals blocked on this thread. A SIGXFSZ that a write in it has raised is taken away: the write has
-/// failed with EFBIG, which says it all.
+/// Runs `body` with all signals blocked on this thread, which cannot be cancelled either. A SIGXFSZ that a write in it has raised
+/// is taken away: the write has failed with EFBIG, which says it all.
 pub fn quietly<T>(body: impl FnOnce() -> T) -> T {
+    uncancelled(|| with_signals_blocked(body))
+}
+
+fn with_signals_blocked<T>(body: impl FnOnce() -> T) -> T {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = MaybeUninit::<libc::sigset_t>::uninit();
     let mut size_limit = MaybeUninit::<libc::sigset_t>::uninit();
@@ -187,6 +191,9 @@ extern "C" fn run(start: *mut libc::c_void) -> *mut libc::c_void {
 }
 
 /// Has `end` called when the calling thread ends. False if there is no memory for that.
+///
+/// For code that stays (`pin`): unlike its other handlers, the C library does not forget these with a plugin that is unloaded, nor
+/// wait for one that runs.
 ///
 /// Not by a destructor of thread-local storage: the C library ends the process if there is no memory to note one.
 pub fn at_end_of_thread(end: extern "C" fn(*mut libc::c_void)) -> bool {

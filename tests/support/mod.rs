@@ -89,6 +89,14 @@ pub fn compile(compiler: &str, sources: &[&str], link: Link, flags: &[&str], nam
     out
 }
 
+/// A plugin with the static library inside (c-tests/plugin.c), which shows nothing of it.
+pub fn plugin(out: &Path) {
+    let mut compiler = Command::new("gcc");
+    compiler.current_dir(root()).args(["-g", "-O1", "-Wall", "-Wextra", "-Werror", "-Iinclude", "-fPIC", "-shared"]);
+    compiler.args(["-fvisibility=hidden", "-Wl,--exclude-libs,ALL", "c-tests/plugin.c"]);
+    run(compiler.arg(&artifacts().static_lib).args(STATIC_LIBS).arg("-o").arg(out));
+}
+
 /// Runs a command to its end and returns its output; anything but success fails the test with all that it printed.
 pub fn run(command: &mut Command) -> Output {
     let output = try_run(command);
