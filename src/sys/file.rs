@@ -1,13 +1,13 @@
 //! Files that other people can read and nobody else can plant: created new, never through a link, written in whole.
 
 use std::ffi::{CString, OsStr, OsString};
-use std::fs::{self, File, Metadata};
+use std::fs::{self, File, Metadata, Permissions};
 use std::io::{self, IoSlice, Write};
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ops::Deref;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -29,6 +29,11 @@ impl Identity {
     pub fn is(&self, other: &Identity) -> bool {
         let born_alike = self.born == other.born || self.born == 0 || other.born == 0;
         self.device == other.device && self.inode == other.inode && born_alike
+    }
+
+    /// Whether both are of one file for certain: whoever makes up an identity can guess the other two numbers.
+    fn is_surely(&self, other: &Identity) -> bool {
+        self.born != 0 && self == other
     }
 }
 
@@ -189,10 +194,13 @@ fn remove_stale(dir: &Dir, name: &OsStr) -> io::Result<()> {
 /// The kind of error that says that a file belongs to somebody else in this process.
 pub const TAKEN: io::ErrorKind = io::ErrorKind::ResourceBusy;
 
-/// Opens a file that somebody else in this process has made, to append to it, as from now on all in this process do.
+/// Opens a file that somebody else in this process has made, to append to it, as from now on all in this process do. It gets our
+/// mark, without which it would not be completed if the process is killed.
 pub fn join(dir: &Dir, name: &OsStr) -> io::Result<File> {
     let file = dir.open_file(name, APPEND | libc::O_NONBLOCK, 0)?;
-    check_plain(&file.metadata()?)?;
+    let data = file.metadata()?;
+    check_plain(&data)?;
+    let _ = file.set_permissions(Permissions::from_mode(data.mode() | OURS));
     company::make_appending(look_at(&file)?, file.as_raw_fd());
     Ok(file)
 }
@@ -214,6 +222,34 @@ fn reopen_with(dir: &Dir, name: &OsStr, expected: Identity, flags: libc::c_int) 
     }
     let _ = lock(&file);
     Ok(file)
+}
+
+/// Opens a file that this library has written in a process that is dead, to append to it: one of these. Returns which one.
+///
+/// Whoever says so is not believed. It has to be a plain file with our mark, and known for certain. `may_be_locked`: whoever has locked
+/// it is not the process that writes it.
+pub fn take_over(dir: &Dir, name: &OsStr, known: &[Identity], may_be_locked: bool) -> io::Result<(File, Identity)> {
+    let refuse = |why| Err(refuse(io::ErrorKind::InvalidData, why));
+    let found = dir.open_file(name, libc::O_PATH, 0)?;
+    let (data, identity) = (found.metadata()?, look_at(&found)?);
+    check_plain(&data).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+    if !known.iter().any(|known| known.is(&identity)) {
+        return refuse("has been replaced");
+    }
+    if !known.iter().any(|known| known.is_surely(&identity)) {
+        return refuse("may be another file: it is not known when it was made");
+    }
+    if data.mode() & OURS == 0 {
+        return refuse("has not been made by this library");
+    }
+    let file = dir.open_file(name, APPEND | libc::O_NONBLOCK, 0)?;
+    if look_at(&file)? != identity {
+        return refuse("has been replaced");
+    }
+    if !lock(&file) && !may_be_locked {
+        return Err(self::refuse(io::ErrorKind::WouldBlock, "is written by a living process"));
+    }
+    Ok((file, identity))
 }
 
 /// How the file is called that is to replace another one: hidden, so that nobody takes it for that.

@@ -38,12 +38,6 @@ impl Region {
         unsafe { Region::map(ptr::null_mut(), len, flags, -1) }
     }
 
-    /// Maps the first `len` bytes of a file, shared with it.
-    pub fn shared(file: &File, len: usize) -> io::Result<Region> {
-        // SAFETY: as above.
-        unsafe { Region::map(ptr::null_mut(), len, libc::MAP_SHARED | libc::MAP_NORESERVE, file.as_raw_fd()) }
-    }
-
     /// # Safety
     /// With `MAP_FIXED` in the flags, the range at `at` is the caller's and nobody uses it.
     unsafe fn map(at: *mut libc::c_void, len: usize, flags: libc::c_int, file: libc::c_int) -> io::Result<Region> {
