@@ -128,10 +128,13 @@ impl PerfMap {
                 let claimed = file::claim(dir, &name, self.mode);
                 self.shared = claimed.as_ref().is_err_and(|error| error.kind() == file::TAKEN);
                 self.marks = shared::Marks::default();
-                if self.shared {
-                    file::join(dir, &name)?
-                } else {
-                    claimed?
+                match claimed {
+                    Err(_) if self.shared => file::join(dir, &name)?,
+                    Err(error) if file::is_anothers(&error) => {
+                        let text = format!("{error}, and profilers look for a map under no other name");
+                        return Err(io::Error::new(error.kind(), text));
+                    }
+                    claimed => claimed?,
                 }
             }
         };

@@ -1,7 +1,9 @@
 //! Files that other people can read and nobody else can plant: created new, never through a link, written in whole.
 
+use std::collections::hash_map::RandomState;
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::{self, File, Metadata, Permissions};
+use std::hash::BuildHasher;
 use std::io::{self, IoSlice, Write};
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ops::Deref;
@@ -122,10 +124,24 @@ fn claim_with(dir: &Dir, name: &OsStr, mode: u32, flags: libc::c_int) -> io::Res
 }
 
 /// The same for the file that is to replace the one of this name, under its own, which is returned.
+///
+/// The first choice is always the same, so that what a process leaves there that is killed is replaced by the next one with its pid.
+/// Others may have taken that name, to have nothing replaced; so the next ones cannot be known beforehand.
 pub fn claim_fresh(dir: &Dir, name: &OsStr, mode: u32) -> io::Result<(OsString, File)> {
-    let fresh = name_of_new(name);
-    let file = claim(dir, &fresh, mode)?;
-    Ok((fresh, file))
+    const ATTEMPTS: usize = 4;
+    let mut fresh = name_of_new(name, "");
+    let mut attempt = 1;
+    loop {
+        match claim(dir, &fresh, mode) {
+            Ok(file) => return Ok((fresh, file)),
+            Err(error) if attempt == ATTEMPTS || !is_anothers(&error) => {
+                let text = format!("cannot create {}: {error}", Path::new(&fresh).display());
+                return Err(io::Error::new(error.kind(), text));
+            }
+            Err(_) => fresh = name_of_new(name, &format!(".{:016x}", RandomState::new().hash_one(attempt))),
+        }
+        attempt += 1;
+    }
 }
 
 /// Locks a file for as long as it is open. False if somebody else has.
@@ -253,11 +269,20 @@ pub fn take_over(dir: &Dir, name: &OsStr, known: &[Identity], may_be_locked: boo
 }
 
 /// How the file is called that is to replace another one: hidden, so that nobody takes it for that.
-fn name_of_new(name: &OsStr) -> OsString {
+fn name_of_new(name: &OsStr, variant: &str) -> OsString {
     let mut fresh = OsString::from(".");
-    fresh.push(name);
-    fresh.push(".new");
+    for part in [name, OsStr::new(variant), OsStr::new(".new")] {
+        fresh.push(part);
+    }
     fresh
+}
+
+/// The name of the file that one of this name is to replace.
+pub fn name_from_new(fresh: &str) -> Option<&str> {
+    let name = fresh.strip_prefix('.')?.strip_suffix(".new")?;
+    let is_variant =
+        |text: &str| text.len() == 16 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    Some(name.rsplit_once('.').filter(|(_, variant)| is_variant(variant)).map_or(name, |(name, _)| name))
 }
 
 /// Gives a new file its name. A rename replaces whatever has the name: that must be the file that we made, or nothing.
