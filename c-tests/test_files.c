@@ -488,23 +488,45 @@ static void plants(void) {
   }
 }
 
-/* A link under the name of the file that is to replace the map: neither followed nor taken over. */
-static void plant_beside(void) {
+/* The same under the name of the file that is to replace ours: that gets another name, and all goes on. */
+static void meets_plant_beside(void) {
   make_memory();
   jitsym *session = test_open();
   put(session, 0, 1);
   CHECK_OK(jitsym_flush(session, 0));
-  struct test_path fresh, victim = test_subdir("victim", 0);
-  file_write(victim.text, "precious\n");
-  CHECK(snprintf(fresh.text, sizeof fresh.text, "%s/.perf-%d.map.new", test_dir, (int)getpid()) > 0);
-  CHECK(symlink(victim.text, fresh.text) == 0);
+  struct test_path fresh, victim = test_subdir("victim", 0), path = test_path(session, planted.sink);
+  const char *name = strrchr(path.text, '/') + 1;
+  CHECK(snprintf(fresh.text, sizeof fresh.text, "%s/.%s.new", test_dir, name) > 0);
+  unlink(victim.text);
+  plant(fresh.text, victim.text);
+  struct stat before, after;
+  CHECK(lstat(fresh.text, &before) == 0);
+  /* Both are written anew: lines of the map change, and the dump is gone. */
   put(session, 0, 2);
-  CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_flush(session, 0));
-  file_check(victim.text, "precious\n");
-  CHECK(unlink(fresh.text) == 0);
+  CHECK(unlink(test_path(session, JITSYM_SINK_JITDUMP).text) == 0);
   CHECK_OK(jitsym_flush(session, 0));
   check_live(session, 0, 1, 2);
+  jitsym_stats stats = test_stats_now(session);
+  CHECK(stats.map_rewrites > 0 && stats.jitdump_rewrites == 1);
+  CHECK(lstat(fresh.text, &after) == 0 && before.st_ino == after.st_ino && before.st_size == after.st_size);
+  CHECK(before.st_mode == after.st_mode && before.st_mtime == after.st_mtime && before.st_uid == after.st_uid);
+  if (planted.what == DANGLING) {
+    CHECK(!file_exists(victim.text));
+  } else {
+    file_check(victim.text, "precious\n");
+  }
+  CHECK((planted.what == DIRECTORY ? rmdir(fresh.text) : unlink(fresh.text)) == 0);
   CHECK_OK(jitsym_close(session));
+}
+
+static void plants_beside(void) {
+  for (planted.what = 0; planted.what < PLANTS; planted.what++) {
+    for (planted.sink = JITSYM_SINK_MAP; planted.sink <= JITSYM_SINK_JITDUMP; planted.sink++) {
+      if (planted.what != OTHERS || geteuid() == 0) {
+        test_child(meets_plant_beside);
+      }
+    }
+  }
 }
 
 /* The flags that every file is opened with. The library's thread has a table of descriptors of its own, and the program's has nothing. */
@@ -639,7 +661,7 @@ int main(int argc, char **argv) {
   test_child(unbounded);
   removals();
   plants();
-  test_child(plant_beside);
+  plants_beside();
   test_child(descriptors_end_with_exec);
   test_child(vanishes);
   return test_end();

@@ -349,6 +349,10 @@ static void other_root(void) {
   CHECK_OK(jitsym_close(session));
 }
 
+static void become(uid_t user) {
+  CHECK(setgroups(0, NULL) == 0 && setgid(user) == 0 && setuid(user) == 0);
+}
+
 /* Another user afterwards, in a directory like /tmp: what has to be written anew cannot be, but what can be appended is. */
 static void other_user(void) {
   struct test_path dir = test_subdir("sticky", 1);
@@ -357,7 +361,7 @@ static void other_user(void) {
   jitsym *session = test_open();
   put(session, 0, "user");
   CHECK_OK(jitsym_flush(session, 0));
-  CHECK(setgroups(0, NULL) == 0 && setgid(65534) == 0 && setuid(65534) == 0);
+  become(65534);
   for (unsigned i = 1; i < 100; i++) {
     put(session, i, "user");
   }
@@ -375,11 +379,112 @@ static void other_user(void) {
   CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_close(session));
 }
 
+/* What another user takes for itself in a directory like /tmp, before this process has made its files. */
+static const char *taken[2];
+
+static struct test_path taken_path(int index) {
+  struct test_path path;
+  CHECK(snprintf(path.text, sizeof path.text, taken[index], test_dir, (int)getppid()) > 0);
+  return path;
+}
+
+static void take_names(void) {
+  become(65534);
+  for (int i = 0; i < 2; i++) {
+    file_write(taken_path(i).text, "somebody else's\n");
+    CHECK(chmod(taken_path(i).text, 0666) == 0);
+  }
+}
+
+/* They are as they were. */
+static void check_taken(void) {
+  for (int i = 0; i < 2; i++) {
+    file_check(taken_path(i).text, "somebody else's\n");
+    struct stat status;
+    CHECK(stat(taken_path(i).text, &status) == 0 && status.st_uid == 65534);
+  }
+}
+
+static void take(const char *one, const char *other) {
+  static struct test_path dir;
+  dir = test_subdir("taken", 1);
+  CHECK(chmod(dir.text, 01777) == 0);
+  test_dir = dir.text;
+  taken[0] = one;
+  taken[1] = other;
+  test_child(take_names);
+  become(65533);
+}
+
+/* The names of the files that are to replace ours: others do. */
+static void fresh_names_taken(void) {
+  take("%s/.perf-%d.map.new", "%s/.jit-%d.dump.new");
+  jitsym *session = test_open();
+  put(session, 0, "first");
+  CHECK_OK(jitsym_flush(session, 0));
+  put(session, 0, "second");
+  CHECK(unlink(test_path(session, JITSYM_SINK_JITDUMP).text) == 0);
+  CHECK_OK(jitsym_flush(session, 0));
+  check_files(1, "second");
+  CHECK_OK(jitsym_close(session));
+  test_child(check_taken);
+  /* And no other one is left: two of this process, two of the other user. */
+  DIR *files = opendir(test_dir);
+  CHECK(files != NULL);
+  int count = 0;
+  for (struct dirent *entry; (entry = readdir(files)) != NULL;) {
+    count += strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
+  }
+  closedir(files);
+  CHECK(count == 4);
+}
+
+/* The only name that there is for a map: the reason says so. */
+static void map_taken(void) {
+  take("%s/perf-%d.map", "%s/something-%d");
+  jitsym *session = test_open();
+  put(session, 0, "alone");
+  CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_flush(session, 0));
+  CHECK(test_stats_now(session).sinks_failed == JITSYM_SINK_MAP);
+  char text[4096];
+  CHECK_OK(jitsym_last_error(session, text, sizeof text));
+  CHECK(strstr(text, test_path_of(getpid(), JITSYM_SINK_MAP).text) != NULL);
+  CHECK(strstr(text, "another user") != NULL && strstr(text, "no other name") != NULL);
+  (void)jitsym_close(session);
+  test_child(check_taken);
+}
+
+/* A directory in which nothing can be made any more: the reason says what could not be made there. */
+static void nothing_new(void) {
+  struct test_path dir = test_subdir("nothing new", 1);
+  if (geteuid() == 0) {
+    CHECK(chown(dir.text, 65533, 65533) == 0);
+    become(65533);
+  }
+  test_dir = dir.text;
+  jitsym *session = test_open();
+  put(session, 0, "first");
+  CHECK_OK(jitsym_flush(session, 0));
+  CHECK(chmod(dir.text, 0500) == 0);
+  put(session, 0, "second");
+  CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_flush(session, 0));
+  char text[4096], fresh[128];
+  CHECK_OK(jitsym_last_error(session, text, sizeof text));
+  snprintf(fresh, sizeof fresh, "cannot create .perf-%d.map.new: Permission denied", (int)getpid());
+  CHECK(strstr(text, dir.text) != NULL && strstr(text, fresh) != NULL);
+  CHECK(chmod(dir.text, 0700) == 0);
+  CHECK_OK(jitsym_flush(session, 0));
+  check_files(1, "second");
+  CHECK_OK(jitsym_close(session));
+}
+
 /* A directory that the user may not write to. */
 static void not_writable(void) {
   struct test_path dir = test_subdir("closed", 1);
   CHECK(chmod(dir.text, 0555) == 0);
-  CHECK(geteuid() != 0 || (setgroups(0, NULL) == 0 && setgid(65534) == 0 && setuid(65534) == 0));
+  if (geteuid() == 0) {
+    become(65534);
+  }
   jitsym_options options = test_options();
   options.map_dir = options.jitdump_dir = dir.text;
   jitsym *session = NULL;
@@ -405,7 +510,10 @@ int main(int argc, char **argv) {
   if (geteuid() == 0) {
     test_child(other_root);
     test_child(other_user);
+    test_child(fresh_names_taken);
+    test_child(map_taken);
   }
+  test_child(nothing_new);
   test_child(not_writable);
   return test_end();
 }

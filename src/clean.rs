@@ -71,7 +71,7 @@ fn pid_in(name: &OsStr) -> Option<u32> {
     if let Some(digits) = region_pid(text) {
         return pid_of(digits);
     }
-    let text = text.strip_prefix('.').map_or(Some(text), |hidden| hidden.strip_suffix(".new"))?;
+    let text = if text.starts_with('.') { file::name_from_new(text)? } else { text };
     let between = |prefix, suffix| text.strip_prefix(prefix)?.strip_suffix(suffix);
     pid_of(between("perf-", ".map").or_else(|| between("jit-", ".dump"))?)
 }
@@ -106,6 +106,8 @@ mod tests {
             "jit-017.dump",
             ".perf-17.map.new",
             ".jit-17.dump.new",
+            ".perf-17.map.0123456789abcdef.new",
+            ".jit-017.dump.00000000000000ff.new",
             "jitsym-17-2af-1c.spool",
             "jit-17-0.so",
             "jit-17-4711.so",
@@ -126,6 +128,11 @@ mod tests {
             "xperf-17.map",
             "perf-17.dump",
             "perf-17.map.new",
+            "perf-17.map.0123456789abcdef",
+            ".perf-17.map.0123456789abcdef",
+            ".perf-17.map.0123456789abcde.new",
+            ".perf-17.map.0123456789ABCDEF.new",
+            ".perf-17.map.0123456789abcdef.0123456789abcdef.new",
             ".perf-17.map",
             "perf-99999999999.map",
             "jitted-17-1.so",

@@ -13,6 +13,8 @@
 
 #[path = "durability/check.rs"]
 mod check;
+#[path = "durability/crafted.rs"]
+mod crafted;
 #[path = "durability/garbage.rs"]
 mod garbage;
 #[path = "durability/kills.rs"]

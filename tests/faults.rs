@@ -178,6 +178,8 @@ fn clean_removes_what_is_dead_and_ours() {
         format!("jit-{dead}.dump"),
         format!(".perf-{dead}.map.new"),
         format!(".jit-{dead}.dump.new"),
+        format!(".perf-{dead}.map.0123456789abcdef.new"),
+        format!(".jit-{dead}.dump.0123456789abcdef.new"),
         format!("jitsym-{dead}-1f-2e.spool"),
         format!("jit-{dead}-0.so"),
         format!("jit-{dead}-12.3.so"),

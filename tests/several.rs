@@ -345,16 +345,21 @@ fn refusals() {
 #[test]
 fn killed_and_recovered() {
     let spools = scratch_dir("spools");
-    let mut killed = perf::command("timeout");
-    killed.env("JITSYM_SPOOL_DIR", &spools).arg("60").arg(host());
-    killed.args(arguments("load a more flush apart b plugin p more flush foreign map-own more flush more more kill"));
-    let output = try_run(&mut killed);
-    let told = Told::parse(&stdout(&output));
-    let _files = TmpFiles(told.pid);
-    assert!(!output.status.success(), "{}", describe(&killed, &output));
-    let mut recover = perf::command(env!("CARGO_BIN_EXE_jitsym"));
-    run(recover.env("JITSYM_SPOOL_DIR", &spools).arg("recover").arg(told.pid.to_string()));
-    assert_eq!(std::fs::read_dir(&spools).expect("spools").count(), 0);
-    told.check_map("dump");
-    told.check_dumps("map");
+    for actions in [
+        "load a more flush apart b plugin p more flush foreign map-own more flush more more kill",
+        // A map that the library has not made.
+        "foreign map-each more load a more flush more more kill",
+    ] {
+        let mut killed = perf::command("timeout");
+        killed.env("JITSYM_SPOOL_DIR", &spools).arg("60").arg(host()).args(arguments(actions));
+        let output = try_run(&mut killed);
+        let told = Told::parse(&stdout(&output));
+        let _files = TmpFiles(told.pid);
+        assert!(!output.status.success(), "{}", describe(&killed, &output));
+        let mut recover = perf::command(env!("CARGO_BIN_EXE_jitsym"));
+        run(recover.env("JITSYM_SPOOL_DIR", &spools).arg("recover").arg(told.pid.to_string()));
+        assert_eq!(std::fs::read_dir(&spools).expect("spools").count(), 0);
+        told.check_map("dump");
+        told.check_dumps("map");
+    }
 }

@@ -3,7 +3,7 @@
 //! When a group cannot be written (the disk is full, the file is gone or as long as it may be) the sink is in trouble: groups
 //! wait in memory, as far as there is room, and the writer tries again from time to time.
 
-mod names;
+pub mod names;
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -503,17 +503,20 @@ impl Jitdump {
     }
 
     /// Goes on with the file of a dead process, from where its last whole pass ended: the one that is known, or the one that was
-    /// about to replace it.
-    pub fn adopt(&mut self, state: &FileState, next: Option<FileState>) -> io::Result<()> {
+    /// about to replace it. Believes neither, see `file::take_over`.
+    pub fn adopt(&mut self, state: &FileState, next: Option<FileState>, may_be_locked: bool) -> io::Result<()> {
+        let refuse = |why| Err(io::Error::new(io::ErrorKind::InvalidData, why));
         let name = self.name().to_owned();
-        let dir = self.dir()?;
-        let found = dir.identity_of(&name)?;
-        let state = next.filter(|next| next.identity.is(&found)).unwrap_or(*state);
-        let file = file::reopen(dir, &name, state.identity)?;
-        if file.metadata()?.len() < state.len {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "has been cut"));
-        }
+        let known = [state.identity, next.unwrap_or(*state).identity];
+        let (file, identity) = file::take_over(self.dir()?, &name, &known, may_be_locked)?;
+        let state = next.filter(|next| next.identity == identity).unwrap_or(*state);
         file.read_exact_at(&mut self.header, 0)?;
+        if Header::read(&self.header).is_none_or(|header| header.pid != self.status.pid) {
+            return refuse("is not the jitdump of this process");
+        }
+        if !(HEADER_SIZE as u64..=file.metadata()?.len()).contains(&state.len) {
+            return refuse("has been cut");
+        }
         file.set_len(state.len)?;
         self.identity = Some(state.identity);
         (self.len, self.next) = (state.len, state.len);

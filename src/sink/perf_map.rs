@@ -9,11 +9,12 @@ mod shared;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::backlog::Again;
-use crate::format::perf_map::{line_len, push_line, Dialect};
+use crate::format::perf_map::{line_len, push_line, raw_lines, Dialect, RawLine};
 use crate::registry::{MapChange, Registry};
 use crate::spool::layout::FileState;
 use crate::status::{Counters, Status};
@@ -59,9 +60,14 @@ pub struct PerfMap {
 }
 
 impl PerfMap {
+    /// The one name of the map of a process.
+    pub fn name_of(pid: u32) -> String {
+        format!("perf-{pid}.map")
+    }
+
     /// Where the map of this process goes.
     pub fn path_in(dir: &Path, pid: u32) -> PathBuf {
-        dir.join(format!("perf-{pid}.map"))
+        dir.join(PerfMap::name_of(pid))
     }
 
     pub fn new(path: PathBuf, dialect: Dialect, mode: u32) -> PerfMap {
@@ -122,10 +128,13 @@ impl PerfMap {
                 let claimed = file::claim(dir, &name, self.mode);
                 self.shared = claimed.as_ref().is_err_and(|error| error.kind() == file::TAKEN);
                 self.marks = shared::Marks::default();
-                if self.shared {
-                    file::join(dir, &name)?
-                } else {
-                    claimed?
+                match claimed {
+                    Err(_) if self.shared => file::join(dir, &name)?,
+                    Err(error) if file::is_anothers(&error) => {
+                        let text = format!("{error}, and profilers look for a map under no other name");
+                        return Err(io::Error::new(error.kind(), text));
+                    }
+                    claimed => claimed?,
                 }
             }
         };
@@ -146,20 +155,31 @@ impl PerfMap {
     }
 
     /// Opens the file of a dead process: the one that is known, or the one that was about to replace it. Returns its lines: at
-    /// least those of the last whole pass, and what others in the process have written.
-    pub fn adopt(&mut self, state: &FileState, next: Identity, shared: bool) -> io::Result<Vec<u8>> {
+    /// least those of the last whole pass, and what others in the process have written. Believes neither, see `file::take_over`.
+    pub fn adopt(
+        &mut self,
+        state: &FileState,
+        next: Identity,
+        shared: bool,
+        may_be_locked: bool,
+    ) -> io::Result<Vec<u8>> {
+        let refuse = |why| Err(io::Error::new(io::ErrorKind::InvalidData, why));
         let name = self.name().to_owned();
-        let dir = self.dir()?;
-        let known = dir.identity_of(&name)?.is(&state.identity);
-        let identity = if known { state.identity } else { next };
-        let file = file::reopen(dir, &name, identity)?;
+        let (file, identity) = file::take_over(self.dir()?, &name, &[state.identity, next], may_be_locked)?;
         let mut text = Vec::new();
         (&file).read_to_end(&mut text)?;
-        if known && (text.len() as u64) < state.len {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "has been cut"));
+        if identity == state.identity && (text.len() as u64) < state.len {
+            return refuse("has been cut");
         }
         // The last line may be half a one.
         text.truncate(text.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1));
+        let is_line = |line: RawLine<'_>| line.fields().is_some();
+        // Names of others may have newlines in them. Their file is only appended to.
+        let is_map = if shared { raw_lines(&text).next().is_none_or(is_line) } else { raw_lines(&text).all(is_line) };
+        if !is_map {
+            return refuse("is not a perf map");
+        }
+        self.mode = file.metadata()?.mode() & 0o777;
         self.hold(file)?;
         (self.shared, self.dead) = (shared, true);
         // Whatever follows, it is put into place at once or not at all.
@@ -167,9 +187,10 @@ impl PerfMap {
         Ok(text)
     }
 
-    /// Nothing more is written to the file, and no page of it stays mapped.
+    /// Nothing more is written to the file, and no page of it stays mapped; unless others have written to it, who would lose it to
+    /// whoever takes it for a leftover of ours.
     pub fn end(self) {
-        self.marker.into_iter().for_each(Marker::end);
+        self.marker.into_iter().filter(|_| !self.shared).for_each(Marker::end);
     }
 
     /// In a forked child: closes the parent's file, of which no page is mapped here.

@@ -9,6 +9,7 @@
 //! written beside what belongs to the last committed one, and becomes valid by one store of the pass's number. A process may
 //! be killed between any two stores.
 
+use std::mem::offset_of;
 use std::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
 
 use crate::chunk::CHUNK_SIZE;
@@ -17,7 +18,7 @@ use crate::sys::mem::page_size;
 use crate::sys::spool::Owner;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"jitspool");
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// In the directory: part of a chunk that begins in an earlier unit. Else the number of units of the chunk that begins here,
 /// 0 if none does.
@@ -47,8 +48,8 @@ pub struct Header {
     next_map: FileCell,
     /// The file that is about to replace the jitdump, and its length.
     next_dump: FileStateCell,
-    /// The flags of [`Files`] above its permission bits.
-    mode: AtomicU64,
+    /// Those of [`Files`].
+    flags: AtomicU64,
     map_path: PathCell,
     dump_path: PathCell,
 }
@@ -86,8 +87,6 @@ pub struct Files {
     pub move_records: bool,
     /// Time stamps are raw counter values.
     pub arch_timestamps: bool,
-    /// Permission bits of the files.
-    pub file_mode: u32,
 }
 
 #[derive(Debug)]
@@ -121,6 +120,12 @@ struct FileStateCell {
 struct PathCell {
     len: AtomicU64,
     words: [AtomicU64; PATH_ROOM / 8],
+}
+
+/// Where in a spool the file is announced that is about to replace the map, and what is written there.
+pub fn next_map_cell(identity: Identity) -> (u64, Vec<u8>) {
+    let words = [identity.device, identity.inode, identity.born];
+    (offset_of!(Header, next_map) as u64, words.iter().flat_map(|word| word.to_ne_bytes()).collect())
 }
 
 /// Bytes before the first unit.
@@ -264,26 +269,25 @@ impl Header {
 
     /// Says which files there are. To be called while no file is written.
     pub fn set_files(&self, files: &Files) {
-        let Files { map_path, dump_path, simpleperf, move_records, arch_timestamps, file_mode } = files;
+        let Files { map_path, dump_path, simpleperf, move_records, arch_timestamps } = files;
         self.map_path.set(map_path);
         self.dump_path.set(dump_path);
         let bits = [simpleperf, move_records, arch_timestamps];
         let flags = bits.iter().enumerate().fold(0, |flags, (at, &&bit)| flags | u64::from(bit) << at);
-        self.mode.store(flags << 32 | u64::from(*file_mode), Ordering::Relaxed);
+        self.flags.store(flags, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
     /// Which files there are; `None` if that makes no sense.
     pub fn files(&self) -> Option<Files> {
-        let mode = self.mode.load(Ordering::Relaxed);
-        let bit = |at: u32| mode >> (32 + at) & 1 == 1;
+        let flags = self.flags.load(Ordering::Relaxed);
+        let bit = |at: u32| flags >> at & 1 == 1;
         Some(Files {
             map_path: self.map_path.get()?,
             dump_path: self.dump_path.get()?,
             simpleperf: bit(0),
             move_records: bit(1),
             arch_timestamps: bit(2),
-            file_mode: mode as u32 & 0o777,
         })
     }
 }

@@ -4,22 +4,25 @@
 //! written anew (the map), and everything published but not consumed is applied as the writer would have done. The spool goes
 //! last, so whoever is interrupted here is followed by somebody who begins again at the same place.
 //!
-//! A spool is the memory of a process that may have been killed because it went wild. So nothing in it is believed.
+//! A spool is the memory of a process that may have been killed because it went wild, or the work of somebody who wants to have files
+//! written to. So nothing in it is believed. Nor is it mapped: whoever touches a mapping of a file that somebody cuts gets a signal.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::layout::{header_len, Header, INSIDE};
+use super::layout::{header_len, next_map_cell, Header, INSIDE};
 use super::replay::{is_sound, Replay};
 use crate::chunk::{Chunk, Kind, CHUNK_SIZE, HEAD};
 use crate::status::{LastError, Status};
 use crate::sys::clock::Clock;
+use crate::sys::file::Identity;
 use crate::sys::mem::Region;
+use crate::sys::process;
 use crate::sys::spool::{list, Owner, SpoolFile};
 use crate::sys::thread;
 use crate::writer::Merge;
@@ -96,9 +99,12 @@ enum Opened {
 /// A spool of a dead process, locked.
 struct Dead {
     file: SpoolFile,
+    /// A copy of the header and the directory.
     header: Region,
     owner: Owner,
     units: usize,
+    /// How many bytes of the file have memory behind them.
+    backed: u64,
 }
 
 /// A copy of a chunk, or of its head alone.
@@ -112,7 +118,7 @@ impl Dead {
     fn open(path: &Path) -> Opened {
         match SpoolFile::open_dead(path) {
             Ok(Some(file)) => Dead::take(file).map_or(Opened::Other, Opened::Dead),
-            Ok(None) => match File::open(path).ok().and_then(|file| read_description(&file)) {
+            Ok(None) => match open_to_look(path).ok().and_then(|file| read_description(&file)) {
                 Some((owner, _)) if owner.is_visible() && !owner.is_visibly_alive() => Opened::Busy,
                 _ => Opened::Other,
             },
@@ -132,7 +138,8 @@ impl Dead {
     }
 
     fn take(file: SpoolFile) -> Option<Dead> {
-        let len = usize::try_from(file.file().metadata().ok()?.len()).ok()?;
+        let data = file.file().metadata().ok()?;
+        let (len, backed) = (usize::try_from(data.len()).ok()?, data.blocks() * 512);
         let mut magic = [0; 8];
         if file.file().read_exact_at(&mut magic, 0).is_err() || magic == [0; 8] {
             // Its process was killed while it made it.
@@ -141,17 +148,15 @@ impl Dead {
         }
         // One of another version is for the program of that version.
         let (owner, units) = read_description(file.file())?;
-        if units.checked_mul(CHUNK_SIZE)?.checked_add(header_len(units))? != len {
+        if units.checked_mul(CHUNK_SIZE)?.checked_add(header_len(units))? != len || header_len(units) as u64 > backed {
             return None;
         }
         // It may have closed all its descriptors, as daemons do, and the lock with them.
         if owner.is_visibly_alive() || !owner.has_our_paths() {
             return None;
         }
-        // A hole would be filled when it is read through a mapping, and if there is no room for that, the reader gets a signal.
-        file.back(&(0..header_len(units))).ok()?;
-        let header = Region::shared(file.file(), header_len(units)).ok()?;
-        Some(Dead { file, header, owner, units })
+        let header = copy(file.file(), header_len(units))?;
+        Some(Dead { file, header, owner, units, backed })
     }
 
     fn header(&self) -> &Header {
@@ -207,8 +212,14 @@ impl Dead {
 
     fn recover(self) -> Report {
         let mut report = Report { pid: self.owner.pid, ..Report::default() };
-        let chunks: Vec<Copied> =
-            self.places().filter_map(|(offset, size)| self.read_chunk(offset, size, size)).collect();
+        // A file may be long with little memory behind it, and a copy of it is not: no more is read than its owner has paid for.
+        let mut backed = self.backed;
+        let read = |(offset, size): (u64, usize)| {
+            self.read_chunk(offset, size, HEAD)?;
+            backed = backed.checked_sub(size as u64)?;
+            self.read_chunk(offset, size, size)
+        };
+        let chunks: Vec<Copied> = self.places().filter_map(read).collect();
         if !chunks.is_empty() || self.header().state().map_is_stale {
             self.complete_files(&chunks, &mut report);
         }
@@ -216,6 +227,13 @@ impl Dead {
             self.file.remove();
         }
         report
+    }
+
+    /// Notes in the spool which file is about to replace the map: if this recovery is interrupted, the next one knows it.
+    fn announce(&self, identity: Identity) {
+        let (at, bytes) = next_map_cell(identity);
+        // Without it the next one leaves the map alone, which is complete by then.
+        let _ = self.file.write_at(&bytes, at);
     }
 
     fn complete_files(&self, copies: &[Copied], report: &mut Report) {
@@ -233,13 +251,15 @@ impl Dead {
         let moves = || chunks.iter().any(|chunk| unread(chunk).any(|event| chunk.event(event).kind == Kind::Move));
         // What the map lacks, or what a move needs, is in the jitdump.
         let search = header.state().map_is_stale || moves();
-        let mut replay = Replay::new(Arc::new(status), &files, header, search, &mut report.problems);
+        // The children of a dead process hold the locks that it had.
+        let may_be_locked = self.owner.is_visible() && !process::is_alive(self.owner.pid);
+        let mut replay = Replay::new(Arc::new(status), &files, header, (search, may_be_locked), &mut report.problems);
         let mut merge = Merge::new(chunks.iter().map(|&chunk| std::iter::once(chunk)));
         while let Some((chunk, mut event)) = merge.next(u64::MAX) {
             replay.apply(chunk, &mut event);
         }
         report.kept = replay.lacks_a_file;
-        match replay.finish(header) {
+        match replay.finish(&|file| self.announce(file)) {
             Ok(records) => report.records = records,
             Err(why) => {
                 report.problems.push(why);
@@ -249,13 +269,23 @@ impl Dead {
     }
 }
 
+/// Not through a link, and without waiting for anybody.
+fn open_to_look(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
+}
+
 /// Reads whose spool a file is, and of how many units.
 fn read_description(file: &File) -> Option<(Owner, usize)> {
-    let copy = Region::private(header_len(0)).ok()?;
+    header(&copy(file, header_len(0))?).description()
+}
+
+/// A copy of the first `len` bytes of a file.
+fn copy(file: &File, len: usize) -> Option<Region> {
+    let copy = Region::private(len).ok()?;
     // SAFETY: the region is that long, and nobody else has it yet.
-    let bytes = unsafe { std::slice::from_raw_parts_mut(copy.start().as_ptr(), header_len(0)) };
+    let bytes = unsafe { std::slice::from_raw_parts_mut(copy.start().as_ptr(), len) };
     file.read_exact_at(bytes, 0).ok()?;
-    header(&copy).description()
+    Some(copy)
 }
 
 fn header(region: &Region) -> &Header {

@@ -10,6 +10,7 @@ use crate::format::jitdump::{inlines, is_group_head, Place};
 use crate::format::perf_map;
 use crate::registry::{Live, Stored};
 use crate::status::Status;
+use crate::sys::file::Identity;
 use crate::unwind;
 use crate::writer::{tail_len, Groups, Ledger};
 
@@ -35,18 +36,18 @@ pub struct Replay {
 
 impl Replay {
     /// Takes over the files. What cannot be taken over is described in `problems`. `search`: what is in the jitdump
-    /// matters too.
+    /// matters too. `may_be_locked`: whoever has locked a file is no process of this pid.
     pub fn new(
         status: Arc<Status>,
         files: &Files,
         header: &Header,
-        search: bool,
+        (search, may_be_locked): (bool, bool),
         problems: &mut Vec<String>,
     ) -> Replay {
         let mut ledger = Ledger::new(status, false);
         let state = header.state();
         ledger.last_time = state.last_time;
-        let adopted = ledger.sinks.adopt(files, &state, (header.next_map(), header.next_dump()));
+        let adopted = ledger.sinks.adopt(files, &state, (header.next_map(), header.next_dump()), may_be_locked);
         problems.extend(adopted.problems);
         let mut replay = Replay {
             ledger,
@@ -144,11 +145,12 @@ impl Replay {
         known.unwrap_or_default()
     }
 
-    /// Writes everything. Returns how many records that were, or why it could not be done.
-    pub fn finish(mut self, header: &Header) -> Result<u64, String> {
+    /// Writes everything. Returns how many records that were, or why it could not be done. `announce` is told of a file
+    /// before it replaces the map.
+    pub fn finish(mut self, announce: &dyn Fn(Identity)) -> Result<u64, String> {
         let sinks = &mut self.ledger.sinks;
         sinks.write_groups(&mut self.groups);
-        sinks.write_map(&mut self.ledger.registry, true, &|file| header.set_next_map(file));
+        sinks.write_map(&mut self.ledger.registry, true, announce);
         sinks.trim();
         let status = &self.ledger.status;
         if status.sinks_failed() != Sinks::NONE {

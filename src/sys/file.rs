@@ -1,13 +1,15 @@
 //! Files that other people can read and nobody else can plant: created new, never through a link, written in whole.
 
+use std::collections::hash_map::RandomState;
 use std::ffi::{CString, OsStr, OsString};
-use std::fs::{self, File, Metadata};
+use std::fs::{self, File, Metadata, Permissions};
+use std::hash::BuildHasher;
 use std::io::{self, IoSlice, Write};
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ops::Deref;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::SystemTime;
@@ -31,6 +33,11 @@ impl Identity {
     pub fn is(&self, other: &Identity) -> bool {
         let born_alike = self.born == other.born || self.born == 0 || other.born == 0;
         self.device == other.device && self.inode == other.inode && born_alike
+    }
+
+    /// Whether both are of one file for certain: whoever makes up an identity can guess the other two numbers.
+    fn is_surely(&self, other: &Identity) -> bool {
+        self.born != 0 && self == other
     }
 }
 
@@ -119,10 +126,24 @@ fn claim_with(dir: &Dir, name: &OsStr, mode: u32, flags: libc::c_int) -> io::Res
 }
 
 /// The same for the file that is to replace the one of this name, under its own, which is returned.
+///
+/// The first choice is always the same, so that what a process leaves there that is killed is replaced by the next one with its pid.
+/// Others may have taken that name, to have nothing replaced; so the next ones cannot be known beforehand.
 pub fn claim_fresh(dir: &Dir, name: &OsStr, mode: u32) -> io::Result<(OsString, File)> {
-    let fresh = name_of_new(name);
-    let file = claim(dir, &fresh, mode)?;
-    Ok((fresh, file))
+    const ATTEMPTS: usize = 4;
+    let mut fresh = name_of_new(name, "");
+    let mut attempt = 1;
+    loop {
+        match claim(dir, &fresh, mode) {
+            Ok(file) => return Ok((fresh, file)),
+            Err(error) if attempt == ATTEMPTS || !is_anothers(&error) => {
+                let text = format!("cannot create {}: {error}", Path::new(&fresh).display());
+                return Err(io::Error::new(error.kind(), text));
+            }
+            Err(_) => fresh = name_of_new(name, &format!(".{:016x}", RandomState::new().hash_one(attempt))),
+        }
+        attempt += 1;
+    }
 }
 
 /// Locks a file for as long as it is open. False if somebody else has.
@@ -191,10 +212,13 @@ fn remove_stale(dir: &Dir, name: &OsStr) -> io::Result<()> {
 /// The kind of error that says that a file belongs to somebody else in this process.
 pub const TAKEN: io::ErrorKind = io::ErrorKind::ResourceBusy;
 
-/// Opens a file that somebody else in this process has made, to append to it, as from now on all in this process do.
+/// Opens a file that somebody else in this process has made, to append to it, as from now on all in this process do. It gets our
+/// mark, without which it would not be completed if the process is killed.
 pub fn join(dir: &Dir, name: &OsStr) -> io::Result<File> {
     let file = dir.open_file(name, APPEND | libc::O_NONBLOCK, 0)?;
-    check_plain(&file.metadata()?)?;
+    let data = file.metadata()?;
+    check_plain(&data)?;
+    let _ = file.set_permissions(Permissions::from_mode(data.mode() | OURS));
     company::make_appending(look_at(&file)?, file.as_raw_fd());
     Ok(file)
 }
@@ -218,12 +242,49 @@ fn reopen_with(dir: &Dir, name: &OsStr, expected: Identity, flags: libc::c_int) 
     Ok(file)
 }
 
+/// Opens a file that this library has written in a process that is dead, to append to it: one of these. Returns which one.
+///
+/// Whoever says so is not believed. It has to be a plain file with our mark, and known for certain. `may_be_locked`: whoever has locked
+/// it is not the process that writes it.
+pub fn take_over(dir: &Dir, name: &OsStr, known: &[Identity], may_be_locked: bool) -> io::Result<(File, Identity)> {
+    let refuse = |why| Err(refuse(io::ErrorKind::InvalidData, why));
+    let found = dir.open_file(name, libc::O_PATH, 0)?;
+    let (data, identity) = (found.metadata()?, look_at(&found)?);
+    check_plain(&data).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+    if !known.iter().any(|known| known.is(&identity)) {
+        return refuse("has been replaced");
+    }
+    if !known.iter().any(|known| known.is_surely(&identity)) {
+        return refuse("may be another file: it is not known when it was made");
+    }
+    if data.mode() & OURS == 0 {
+        return refuse("has not been made by this library");
+    }
+    let file = dir.open_file(name, APPEND | libc::O_NONBLOCK, 0)?;
+    if look_at(&file)? != identity {
+        return refuse("has been replaced");
+    }
+    if !lock(&file) && !may_be_locked {
+        return Err(self::refuse(io::ErrorKind::WouldBlock, "is written by a living process"));
+    }
+    Ok((file, identity))
+}
+
 /// How the file is called that is to replace another one: hidden, so that nobody takes it for that.
-fn name_of_new(name: &OsStr) -> OsString {
+fn name_of_new(name: &OsStr, variant: &str) -> OsString {
     let mut fresh = OsString::from(".");
-    fresh.push(name);
-    fresh.push(".new");
+    for part in [name, OsStr::new(variant), OsStr::new(".new")] {
+        fresh.push(part);
+    }
     fresh
+}
+
+/// The name of the file that one of this name is to replace.
+pub fn name_from_new(fresh: &str) -> Option<&str> {
+    let name = fresh.strip_prefix('.')?.strip_suffix(".new")?;
+    let is_variant =
+        |text: &str| text.len() == 16 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    Some(name.rsplit_once('.').filter(|(_, variant)| is_variant(variant)).map_or(name, |(name, _)| name))
 }
 
 /// Gives a new file its name. A rename replaces whatever has the name: that must be the file that we made, or nothing.

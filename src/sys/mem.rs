@@ -83,13 +83,7 @@ impl Region {
         unsafe { Region::map(ptr::null_mut(), len, libc::PROT_NONE, PRIVATE, -1) }
     }
 
-    /// Maps the first `len` bytes of a file, shared with it.
-    pub fn shared(file: &File, len: usize) -> io::Result<Region> {
-        // SAFETY: as above.
-        unsafe { Region::map(ptr::null_mut(), len, READ_WRITE, libc::MAP_SHARED, file.as_raw_fd()) }
-    }
-
-    /// The same, of which what is to be touched has to be opened.
+    /// Maps the first `len` bytes of a file, shared with it, of which what is to be touched has to be opened.
     pub fn closed_file(file: &File, len: usize) -> io::Result<Region> {
         // SAFETY: as above.
         unsafe { Region::map(ptr::null_mut(), len, libc::PROT_NONE, libc::MAP_SHARED, file.as_raw_fd()) }

@@ -5,7 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::clock::monotonic_ns;
@@ -208,6 +208,11 @@ impl SpoolFile {
                 return Err(error);
             }
         }
+    }
+
+    /// Writes into it, without touching memory: somebody may have cut it.
+    pub fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        self.file.write_all_at(bytes, at)
     }
 
     /// Removes the name.

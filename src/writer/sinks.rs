@@ -14,6 +14,7 @@ use crate::format::jitdump::Place;
 use crate::format::perf_map::Dialect;
 use crate::registry::{MapChange, Registry, Stored};
 use crate::sink::backlog::{Again, Kept};
+use crate::sink::jitdump::names::is_name_of;
 use crate::sink::jitdump::{Jitdump, Written};
 use crate::sink::{describe, perf_map::PerfMap};
 use crate::spool::layout::{FileState, Files, State};
@@ -148,31 +149,38 @@ impl SinkSet {
         true
     }
 
-    /// Takes over the files of a dead process.
+    /// Takes over the files of a dead process. They are not made: they have the modes that they have.
     pub fn adopt(
         &mut self,
         files: &Files,
         state: &State,
         (next_map, next_dump): (Identity, Option<FileState>),
+        may_be_locked: bool,
     ) -> Adopted {
         self.move_records = files.move_records;
         let mut running = Sinks::NONE;
         let mut adopted = Adopted::default();
+        let pid = self.status.pid;
         if let Some(state_of_map) = state.map {
+            let path = path_of(&files.map_path);
             let dialect = if files.simpleperf { Dialect::Simpleperf } else { Dialect::Perf };
-            let map = self.map.insert(PerfMap::new(path_of(&files.map_path), dialect, files.file_mode));
-            match map.adopt(&state_of_map, next_map, state.map_is_shared) {
+            let map = self.map.insert(PerfMap::new(path.clone(), dialect, 0));
+            let lines = check_name(&path, |name| name == OsStr::new(&PerfMap::name_of(pid)))
+                .and_then(|()| map.adopt(&state_of_map, next_map, state.map_is_shared, may_be_locked));
+            match lines {
                 Ok(lines) => (adopted.map, running) = (lines, running.with(Sinks::MAP)),
-                Err(error) => adopted.refused(map.path(), &error),
+                Err(error) => adopted.refused(&path, &error),
             }
         }
         if let Some(state) = state.dump {
             let path = path_of(&files.dump_path);
-            let dump = Jitdump::new(path.clone(), files.file_mode, self.status.clone());
-            let (_, dump) = self.dump.insert((DumpDir::Exactly(path), dump));
-            match dump.adopt(&state, next_dump) {
+            let dump = Jitdump::new(path.clone(), 0, self.status.clone());
+            let (_, dump) = self.dump.insert((DumpDir::Exactly(path.clone()), dump));
+            let result = check_name(&path, |name| is_name_of(name, pid))
+                .and_then(|()| dump.adopt(&state, next_dump, may_be_locked));
+            match result {
                 Ok(()) => running = running.with(Sinks::JITDUMP),
-                Err(error) => adopted.refused(dump.path(), &error),
+                Err(error) => adopted.refused(&path, &error),
             }
         }
         self.status.set_sinks(running, Sinks::NONE);
@@ -202,7 +210,6 @@ impl SinkSet {
             simpleperf: config.dialect == Dialect::Simpleperf,
             move_records: self.move_records,
             arch_timestamps: self.status.clock == Clock::Arch,
-            file_mode: config.file_mode,
         }
     }
 
@@ -418,11 +425,22 @@ impl Adopted {
         // Gone for good, or another file: but not if there is no directory where it was, or no descriptor left.
         let is_gone = match error.kind() {
             io::ErrorKind::NotFound => path.parent().is_some_and(Path::is_dir),
-            kind => kind == io::ErrorKind::InvalidData,
+            kind => matches!(kind, io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof),
         };
         self.worth_another_try |= !is_gone;
         self.problems.push(describe("complete", path, error));
     }
+}
+
+/// Whether a path can be that of a file of a process: where its directory lies, and by which links it is found, is for its host to
+/// choose, and its name is not.
+fn check_name(path: &Path, is_own: impl Fn(&OsStr) -> bool) -> io::Result<()> {
+    let bytes = path.as_os_str().as_bytes();
+    let name = bytes.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+    if path.is_absolute() && is_own(OsStr::from_bytes(name)) {
+        return Ok(());
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidData, "is not the name of a file of this process"))
 }
 
 fn path_of(bytes: &[u8]) -> PathBuf {

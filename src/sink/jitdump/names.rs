@@ -20,6 +20,11 @@ pub fn name_of(pid: u32, zeros: usize) -> String {
     format!("jit-{:0>zeros$}{pid}.dump", "")
 }
 
+/// Whether a name is one of those.
+pub fn is_name_of(name: &OsStr, pid: u32) -> bool {
+    (0..NAMES).any(|zeros| name == OsStr::new(&name_of(pid, zeros)))
+}
+
 impl Jitdump {
     /// Makes a file, under the first name that nobody else in this process has.
     pub(super) fn make(&mut self) -> io::Result<File> {
