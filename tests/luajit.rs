@@ -248,7 +248,7 @@ fn the_readme_tells_the_truth() {
     }
     let report = stdout(&run(perf("report").current_dir(&dir).args(["--stdio", "--sort", "pid,sym"])));
     let hottest = report.lines().find(|line| !line.starts_with('#') && !line.trim().is_empty()).expect("a sample");
-    assert!(hottest.contains("TRACE_1 nbody.lua:51"), "{report}");
+    assert!(hottest.contains("TRACE_") && hottest.contains(" nbody.lua:"), "{report}");
     let pid = hottest.split_whitespace().find_map(|word| word.split(':').next()?.parse().ok());
     drop(TmpFiles(pid.expect("pid")));
 }
