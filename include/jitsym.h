@@ -10,7 +10,7 @@
  *       code.bytes = entry;
  *       code.name = "my_function";
  *       jitsym_register(session, &code, NULL);
- *       ...
+ *       // ... it runs ...
  *       jitsym_close(session);
  *   }
  *
