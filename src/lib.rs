@@ -1,8 +1,8 @@
 //! libjitsym makes JIT-compiled code visible to perf and every other Linux profiler.
 //!
 //! A runtime says where it has put code, what it is called, how to unwind it and which source lines it came from; a
-//! background thread writes that to a perf map and a jitdump. The C interface is `include/jitsym.h`; this crate's Rust
-//! interface is the same thing with slices:
+//! background thread writes that to a perf map, a jitdump, and the ELF files of code regions. The C interface is
+//! `include/jitsym.h`; this crate's Rust interface is the same thing with slices:
 //!
 //! ```
 //! use jitsym::{Bytes, Code, Options, Session};

@@ -337,6 +337,63 @@ fn links_lead_somewhere() {
     assert!(count > 50, "{count}");
 }
 
+/// Where the library is introduced, each place where it writes symbols is named; none is forgotten where all are meant.
+#[test]
+fn every_sink_is_named_where_the_library_is_introduced() {
+    let header = read("include/jitsym.h");
+    let sinks = header.lines().filter_map(|line| line.strip_prefix("  JITSYM_SINK_")?.split_once(" = "));
+    let sinks: Vec<String> = sinks.map(|(name, _)| name.to_lowercase()).collect();
+    assert!(sinks.len() >= 3, "{sinks:?}");
+    for (file, start, end) in [
+        ("README.md", "# libjitsym\n", "\n## "),
+        ("man/libjitsym.3", ".SH DESCRIPTION\n", ".PP\n"),
+        ("man/libjitsym.3", ".SH FILES\n", ".SH "),
+        ("src/lib.rs", "", "//! ```\n"),
+        ("scripts/deb.sh", "package \"$library\"", "\nEND\n"),
+    ] {
+        let text = read(file);
+        let (_, rest) = text.split_once(start).expect("the beginning");
+        let (text, _) = rest.split_once(end).expect("the end");
+        for sink in &sinks {
+            assert!(text.to_lowercase().contains(sink.as_str()), "{file} does not name {sink}: {text}");
+        }
+    }
+    for file in documents().into_iter().chain(["include/jitsym.h", "include/jitsym_dl.h"].map(str::to_owned)) {
+        let text = read(&file).replace("\n * ", " ").split_whitespace().collect::<Vec<_>>().join(" ");
+        for stale in ["both sinks", "two sinks", "the other sink ", "the other sink."] {
+            assert!(!text.contains(stale), "{file}: {stale}");
+        }
+    }
+}
+
+/// docs/users.md says which tools learn nothing. No text by which somebody finds the library says otherwise.
+#[test]
+fn nothing_promises_what_is_denied() {
+    let denied = "gdb, lldb and valgrind learn nothing from this version.";
+    assert!(read("docs/users.md").contains(denied), "this test goes with the sentence");
+    let mut files = vec!["README.md".to_owned(), "Cargo.toml".into(), "CMakeLists.txt".into(), "scripts/deb.sh".into()];
+    let mut folders: Vec<String> = ["bindings", "cmake", "include", "man", "pkgconfig"].map(str::to_owned).into();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(root().join(&folder)).expect("folder").map(|entry| entry.expect("entry")) {
+            let path = format!("{folder}/{}", entry.file_name().to_str().expect("UTF-8"));
+            if !entry.file_type().expect("type").is_dir() {
+                files.push(path);
+            } else if !path.ends_with("__pycache__") {
+                folders.push(path);
+            }
+        }
+    }
+    assert!(files.len() > 60, "{files:?}");
+    for file in files {
+        let text = read(&file).to_lowercase();
+        // Comments in Cargo.toml are for those who build.
+        for line in text.lines().filter(|line| !(file == "Cargo.toml" && line.starts_with('#'))) {
+            let promised = ["debugger", "debugging", "gdb", "lldb", "valgrind"].iter().any(|word| line.contains(word));
+            assert!(!promised, "{file}: {line}");
+        }
+    }
+}
+
 #[test]
 fn the_link_line_for_static_libraries_is_the_tested_one() {
     assert!(read("README.md").contains(&format!("lib/libjitsym.a {}`", STATIC_LIBS.join(" "))));

@@ -1,4 +1,4 @@
-// Package jitsym makes JIT-compiled code visible to perf, debuggers and profilers, through libjitsym.
+// Package jitsym makes JIT-compiled code visible to perf and other profilers, through libjitsym.
 //
 //	session, err := jitsym.Open(nil)
 //	...

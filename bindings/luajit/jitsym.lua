@@ -1,4 +1,4 @@
--- Registers every trace that LuaJIT compiles with libjitsym, so that perf, debuggers and other profilers know it as
+-- Registers every trace that LuaJIT compiles with libjitsym, so that perf and other profilers know it as
 -- `TRACE_n file:line`. For a stock, unmodified LuaJIT 2.1:
 --
 --   LUA_PATH="/path/to/libjitsym/bindings/luajit/?.lua;;" luajit -ljitsym program.lua
