@@ -225,7 +225,8 @@ typedef enum jitsym_status {
    */
   JITSYM_ERR_FORBIDDEN = 34,
   /**
-   * From `jitsym_dl.h` alone: the shared library was not found, or is of a version with another ABI.
+   * From `jitsym_dl.h` alone: the shared library was not found, or is of a version with another ABI; `jitsym_last_error` with a
+   * NULL session says why.
    */
   JITSYM_ERR_LIBRARY = 35,
   /**
