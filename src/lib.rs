@@ -93,6 +93,7 @@ pub use format::perf_map::Dialect;
 pub use region::{CodeRegion, RegionOptions};
 pub use session::{flush_from_signal, last_error, Session};
 pub use spool::recover::{recover, Report};
+pub use status::{SpoolState, Stats};
 pub use unwind::room_needed as unwind_size;
 
 #[cfg(jitsym_loom)]

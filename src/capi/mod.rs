@@ -312,7 +312,7 @@ pub unsafe extern "C" fn jitsym_get_stats(session: *mut jitsym, out: *mut jitsym
     blocking_boundary(|| {
         let session = session::find(session as usize as u64)?;
         // SAFETY: the caller's promise about `out`.
-        unsafe { input::write_stats(out, session.engine()) }
+        unsafe { input::write_stats(out, &session.stats()) }
     })
 }
 
