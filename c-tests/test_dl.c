@@ -46,7 +46,7 @@ static void test_absent(void) {
   CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_enable(session, 0));
   CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_disable(session, 0));
   CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_get_stats(session, &stats));
-  CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_last_error(session, buffer, sizeof buffer));
+  CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_last_error((jitsym *)&code, buffer, sizeof buffer));
   CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_path(session, JITSYM_SINK_MAP, buffer, sizeof buffer));
   CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_unwind_size(NULL, 16, &size));
   jitsym_region_options wanted;
@@ -69,6 +69,42 @@ static void test_absent(void) {
   CHECK(jitsym_status_name(JITSYM_ERR_NULL)[0] != 0 && jitsym_status_text(JITSYM_ERR_NULL)[0] != 0);
   CHECK(jitsym_version()[0] == 0 && jitsym_version_number() == 0);
   CHECK_STATUS(JITSYM_ERR_LIBRARY, other_file_registers(session, &code));
+}
+
+/* Why there is no library: nothing is said before somebody has looked for it. */
+static void test_why(void) {
+  jitsym *session = NULL;
+  char why[2000] = "untouched", cut[8];
+  CHECK_STATUS(JITSYM_ERR_NULL, jitsym_last_error(NULL, NULL, sizeof why));
+  CHECK_STATUS(JITSYM_ERR_BUFFER, jitsym_last_error(NULL, why, 0));
+  CHECK_OK(jitsym_last_error(NULL, why, sizeof why));
+  CHECK(why[0] == 0);
+  CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_init(&options, &session));
+  CHECK_OK(jitsym_last_error(NULL, why, sizeof why));
+  CHECK_OK(jitsym_last_error(NULL, cut, sizeof cut));
+  CHECK(strlen(cut) == sizeof cut - 1 && memcmp(cut, why, sizeof cut - 1) == 0);
+  memset(cut, 1, sizeof cut);
+  CHECK_OK(other_file_asks_why(cut, sizeof cut));
+  CHECK(memcmp(cut, why, sizeof cut - 1) == 0);
+  puts(why);
+}
+
+static void *fail_and_ask(void *barrier) {
+  pthread_barrier_wait((pthread_barrier_t *)barrier);
+  for (size_t i = 0; i < 200; i++) {
+    /* A letter, as often as it stands behind the first. */
+    char path[256] = "/nowhere/", why[512];
+    size_t length = 8 * (i % 20 + 1);
+    memset(path + 9, (int)('a' + i % 20), length);
+    CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_dl_load(path));
+    CHECK_OK(jitsym_last_error(NULL, why, sizeof why));
+    /* Of one thread or another, but whole. */
+    const char letters[] = {why[9], 0};
+    length = 8 * (size_t)(why[9] - 'a' + 1);
+    CHECK(strncmp(why, "/nowhere/", 9) == 0 && strspn(why + 9, letters) == length);
+    CHECK(strcmp(why + 9 + length, ": cannot open shared object file: No such file or directory") == 0);
+  }
+  return NULL;
 }
 
 /* Memory from the library, and taken back. */
@@ -125,12 +161,12 @@ static void *open_and_close(void *barrier) {
   return NULL;
 }
 
-static void test_threads(void) {
+static void test_threads(void *(*run)(void *)) {
   enum { COUNT = 8 };
   pthread_t threads[COUNT];
   pthread_barrier_t barrier;
   CHECK(pthread_barrier_init(&barrier, NULL, COUNT) == 0);
-  for (int i = 0; i < COUNT; i++) CHECK(pthread_create(&threads[i], NULL, open_and_close, &barrier) == 0);
+  for (int i = 0; i < COUNT; i++) CHECK(pthread_create(&threads[i], NULL, run, &barrier) == 0);
   for (int i = 0; i < COUNT; i++) CHECK(pthread_join(threads[i], NULL) == 0);
 }
 
@@ -153,11 +189,19 @@ int main(int argc, char **argv) {
     /* A program that has a place of its own for the library, and finds it there at the second attempt. */
     test_absent();
     CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_dl_load("/nowhere/libjitsym.so"));
+    char why[256];
+    CHECK_OK(jitsym_last_error(NULL, why, sizeof why));
+    CHECK(strstr(why, "/nowhere/libjitsym.so: ") == why && strstr(why, "JITSYM_LIB") == NULL);
     CHECK_OK(jitsym_dl_load(library));
+    CHECK_OK(jitsym_last_error(NULL, why, sizeof why));
+    CHECK(why[0] == 0);
     CHECK_OK(jitsym_dl_load("/nowhere/libjitsym.so"));
     test_present();
   } else if (strcmp(mode, "threads") == 0) {
-    test_threads();
+    test_threads(fail_and_ask);
+    test_threads(open_and_close);
+  } else if (strcmp(mode, "why") == 0) {
+    test_why();
   } else {
     jitsym_code code = some_code();
     for (int calls = atoi(mode); calls > 0; calls--) CHECK(one_call(NULL, &code) == JITSYM_ERR_LIBRARY);

@@ -9,4 +9,9 @@ extern "C"
 #endif
 jitsym_status other_file_registers(jitsym *session, const jitsym_code *code);
 
+#ifdef __cplusplus
+extern "C"
+#endif
+jitsym_status other_file_asks_why(char *buffer, size_t size);
+
 #endif

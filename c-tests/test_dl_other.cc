@@ -4,3 +4,7 @@
 jitsym_status other_file_registers(jitsym *session, const jitsym_code *code) {
   return jitsym_register(session, code, nullptr);
 }
+
+jitsym_status other_file_asks_why(char *buffer, size_t size) {
+  return jitsym_last_error(nullptr, buffer, size);
+}

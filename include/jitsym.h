@@ -10,7 +10,7 @@
  *       code.bytes = entry;
  *       code.name = "my_function";
  *       jitsym_register(session, &code, NULL);
- *       ...
+ *       // ... it runs ...
  *       jitsym_close(session);
  *   }
  *
@@ -24,8 +24,8 @@
  * that writes or remembers, or with jitsym_enable.
  *
  * Processes. After fork the parent goes on undisturbed. The child goes on with its parent's sessions and ids: its first call
- * with a session other than jitsym_close (or jitsym_init) makes a map and a jitdump of the child's own, in which all code is
- * that was live at the fork, and a background thread; with JITSYM_INIT_FORK_NOW fork does that itself. A child that makes no
+ * with a session other than jitsym_close (or jitsym_init) makes files of the child's own, in which all code is that was live
+ * at the fork, and a background thread; with JITSYM_INIT_FORK_NOW fork does that itself. A child that makes no
  * such call leaves nothing. For this, fork waits until the library is at rest, usually for some tens of microseconds; it goes
  * on after 75 milliseconds at most. If the library was not at rest then, or its handlers did not run (a raw clone system call,
  * a signal handler that forks while its thread is in the library), calls on an inherited session return JITSYM_ERR_FORKED
@@ -225,7 +225,8 @@ typedef enum jitsym_status {
    */
   JITSYM_ERR_FORBIDDEN = 34,
   /**
-   * From `jitsym_dl.h` alone: the shared library was not found, or is of a version with another ABI.
+   * From `jitsym_dl.h` alone: the shared library was not found, or is of a version with another ABI; `jitsym_last_error` with a
+   * NULL session says why.
    */
   JITSYM_ERR_LIBRARY = 35,
   /**
@@ -303,7 +304,7 @@ typedef enum jitsym_init_flag {
    */
   JITSYM_INIT_ENV_WINS = 1,
   /**
-   * With `sinks` 0: no sink unless the variable `JITSYM` names one. Without this flag, both sinks.
+   * With `sinks` 0: no sink unless the variable `JITSYM` names one. Without this flag, all sinks.
    */
   JITSYM_INIT_OFF_BY_DEFAULT = 2,
   /**
@@ -480,7 +481,7 @@ typedef struct jitsym_options {
    */
   size_t struct_size;
   /**
-   * `JITSYM_SINK_*` bits. 0: what the variable `JITSYM` says, else the map and the jitdump.
+   * `JITSYM_SINK_*` bits. 0: what the variable `JITSYM` says, else all of them.
    */
   uint32_t sinks;
   /**
@@ -692,7 +693,7 @@ typedef struct jitsym_line {
    */
   uint32_t reserved;
   /**
-   * File name, NUL-terminated. Debuggers and `perf annotate` open it as it stands, so an absolute path is best.
+   * File name, NUL-terminated. `perf annotate` opens it as it stands, so an absolute path is best.
    */
   const char *file;
 } jitsym_line;
@@ -1222,7 +1223,7 @@ enum jitsym_status jitsym_flush_from_signal(uint32_t timeout_ms);
  *
  * Returns `JITSYM_OK`; `JITSYM_ERR_FLAGS` for other bits; `JITSYM_ERR_FORBIDDEN` if the variable `JITSYM_LATE` is `off`;
  * `JITSYM_ERR_CONFLICT` if one of the sinks runs with another directory or dialect; `JITSYM_ERR_NO_SINK` if none of them could
- * be started, and `JITSYM_ERR_SINK_FAILED` if one could not, or cannot write at present, and the other runs (`jitsym_get_stats`
+ * be started, and `JITSYM_ERR_SINK_FAILED` if one could not, or cannot write at present, and another runs (`jitsym_get_stats`
  * and `jitsym_last_error` say more); `JITSYM_ERR_NO_MEMORY`, `JITSYM_ERR_THREAD`; `JITSYM_ERR_TIMEOUT` after 10 seconds, while
  * the work goes on in the background, or if the process exits; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
  *

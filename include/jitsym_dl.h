@@ -17,7 +17,8 @@
  *   - Any thread may be the first, also several at once.
  *   - Not from a signal handler, but for what jitsym.h allows there, if the library was loaded before.
  *
- * jitsym_status_name and jitsym_status_text know JITSYM_ERR_LIBRARY without the library, and jitsym_version returns "".
+ * jitsym_status_name and jitsym_status_text know JITSYM_ERR_LIBRARY without the library, jitsym_last_error with a NULL session
+ * says why it could not be loaded, and jitsym_version returns "".
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -27,6 +28,8 @@
 #include "jitsym.h"
 
 #include <dlfcn.h>
+#include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
@@ -74,25 +77,66 @@ static inline const jitsym_dl_functions *jitsym_dl_get(void) {
   return __atomic_load_n(&jitsym_dl_loaded, __ATOMIC_ACQUIRE);
 }
 
+/* Why the library could not be loaded when that was last tried; the text is whose thread has set `busy`. */
+typedef struct jitsym_dl_reason {
+  unsigned char busy;
+  char text[1000];
+} jitsym_dl_reason;
+
+__attribute__((weak, visibility("hidden"))) jitsym_dl_reason jitsym_dl_why;
+
+/* Whoever has had it for so long was another thread of the parent process, and is not here. */
+static inline void jitsym_dl_take_why(void) {
+  int tries = 100000;
+  while (__atomic_exchange_n(&jitsym_dl_why.busy, (unsigned char)1, __ATOMIC_ACQUIRE) && --tries > 0) sched_yield();
+}
+
+static inline void jitsym_dl_give_why(void) {
+  __atomic_store_n(&jitsym_dl_why.busy, (unsigned char)0, __ATOMIC_RELEASE);
+}
+
+/* Notes what dlerror says, and `more`. */
+static inline void jitsym_dl_note_error(const char *more) {
+  const char *error = dlerror();
+  jitsym_dl_take_why();
+  snprintf(jitsym_dl_why.text, sizeof jitsym_dl_why.text, "%s%s", error != NULL ? error : "", more);
+  jitsym_dl_give_why();
+}
+
+static inline void jitsym_dl_note_version(const char *path, uint32_t version) {
+  jitsym_dl_take_why();
+  snprintf(jitsym_dl_why.text, sizeof jitsym_dl_why.text, "%s is version %u.%u.%u, and not %d.%d", path,
+           (unsigned)(version / 1000000), (unsigned)(version / 1000 % 1000), (unsigned)(version % 1000),
+           JITSYM_VERSION_MAJOR, JITSYM_VERSION_MINOR);
+  jitsym_dl_give_why();
+}
+
 /*
  * Loads the library, if that has not been done yet. `path` is its file, or a name for the dynamic linker; NULL: what is said
  * above. Does file I/O.
  *
- * Returns JITSYM_OK; JITSYM_ERR_LIBRARY if there is none, or none of this version (it can be tried again);
- * JITSYM_ERR_NO_MEMORY.
+ * Returns JITSYM_OK; JITSYM_ERR_LIBRARY if there is none, or none of this version (jitsym_last_error says why, and it can be
+ * tried again); JITSYM_ERR_NO_MEMORY.
  */
 static inline jitsym_status jitsym_dl_load(const char *path) {
   jitsym_dl_functions *functions;
   const jitsym_dl_functions *none = NULL;
+  const char *hint = "";
   void *library, *symbol;
   uint32_t version;
 
   if (jitsym_dl_get() != NULL) return JITSYM_OK;
   if (path == NULL && getauxval(AT_SECURE) == 0) path = getenv("JITSYM_LIB");
   /* As its soname: while the major version is 0, every minor version has its own. */
-  if (path == NULL || path[0] == 0) path = "libjitsym.so.0.1";
+  if (path == NULL || path[0] == 0) {
+    path = "libjitsym.so.0.1";
+    hint = "; the variable JITSYM_LIB may name the file";
+  }
   library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  if (library == NULL) return JITSYM_ERR_LIBRARY;
+  if (library == NULL) {
+    jitsym_dl_note_error(hint);
+    return JITSYM_ERR_LIBRARY;
+  }
   functions = (jitsym_dl_functions *)malloc(sizeof *functions);
   if (functions == NULL) {
     dlclose(library);
@@ -101,12 +145,18 @@ static inline jitsym_status jitsym_dl_load(const char *path) {
   /* By way of memcpy, because ISO C does not convert between pointers to objects and to functions. */
 #define JITSYM_DL_RESOLVE(name)                          \
   symbol = dlsym(library, #name);                        \
-  if (symbol == NULL) goto other;                        \
+  if (symbol == NULL) {                                  \
+    jitsym_dl_note_error(hint);                          \
+    goto other;                                          \
+  }                                                      \
   memcpy(&functions->name##_, &symbol, sizeof symbol);
   JITSYM_DL_FUNCTIONS(JITSYM_DL_RESOLVE)
 #undef JITSYM_DL_RESOLVE
   version = functions->jitsym_version_number_();
-  if (version / 1000 != JITSYM_VERSION_NUMBER / 1000) goto other;
+  if (version / 1000 != JITSYM_VERSION_NUMBER / 1000) {
+    jitsym_dl_note_version(path, version);
+    goto other;
+  }
   if (!__atomic_compare_exchange_n(&jitsym_dl_loaded, &none, functions, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
     /* Another thread was faster. The library stays, which counts how often it was opened. */
     free(functions);
@@ -170,7 +220,19 @@ static inline jitsym_status jitsym_dl_get_stats(jitsym *session, jitsym_stats *o
 }
 
 static inline jitsym_status jitsym_dl_last_error(jitsym *session, char *buffer, size_t size) {
-  JITSYM_DL_CALL(jitsym_last_error, JITSYM_ERR_LIBRARY, (session, buffer, size));
+  const jitsym_dl_functions *functions = jitsym_dl_get();
+  size_t length;
+  if (functions != NULL) return functions->jitsym_last_error_(session, buffer, size);
+  if (session != NULL) return JITSYM_ERR_LIBRARY;
+  if (buffer == NULL) return JITSYM_ERR_NULL;
+  if (size == 0) return JITSYM_ERR_BUFFER;
+  jitsym_dl_take_why();
+  length = strlen(jitsym_dl_why.text);
+  if (length >= size) length = size - 1;
+  memcpy(buffer, jitsym_dl_why.text, length);
+  jitsym_dl_give_why();
+  buffer[length] = 0;
+  return JITSYM_OK;
 }
 
 static inline jitsym_status jitsym_dl_path(jitsym *session, uint32_t sink, char *buffer, size_t size) {

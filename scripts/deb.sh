@@ -1,14 +1,34 @@
 #!/bin/sh
-# usage: deb.sh DIRECTORY
-#
-# Builds Debian packages of what install.sh installs, into the directory: libjitsym0.1 (the shared library), libjitsym-dev
-# (everything to compile and link with, and the manual), jitsym (the program). They are for the system that they are built on:
-# what they depend on is asked of its dpkg.
-#
-# DEBFULLNAME and DEBEMAIL say whose packages they are, as for Debian's own tools; SOURCE_DATE_EPOCH when they were made.
+# Builds Debian packages of what install.sh installs. `deb.sh --help` says how.
 set -eu
 
-[ $# = 1 ] || { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0" >&2; exit 2; }
+usage() {
+  cat <<'END'
+usage: deb.sh DIRECTORY
+Builds Debian packages of what install.sh installs, into the directory:
+  libjitsym0.1   the shared library
+  libjitsym-dev  everything to compile and link with, and the manual
+  jitsym         the program
+They are for the system that they are built on: what they depend on is asked of
+its dpkg. Environment:
+  DEBFULLNAME, DEBEMAIL  whose packages they are, as for Debian's own tools
+  SOURCE_DATE_EPOCH      when they were made
+END
+}
+
+refuse() {
+  echo "deb.sh: $*" >&2
+  usage >&2
+  exit 2
+}
+
+for argument in "$@"; do
+  case $argument in
+    --help | -h) usage; exit 0 ;;
+    -*) refuse "no such option: $argument" ;;
+  esac
+done
+[ $# = 1 ] || refuse "one directory is needed"
 mkdir -p "$1"
 out=$(cd "$1" && pwd)
 cd "$(dirname "$0")/.."
@@ -27,6 +47,8 @@ umask 022
 all=$work/all
 DESTDIR=$all scripts/install.sh --prefix=/usr --libdir="/$libdir" >/dev/null
 version=$(sed -n 's/^Version: //p' "$all/$libdir/pkgconfig/jitsym.pc")
+# What dpkg does itself.
+rm "$all/$libdir/cmake/jitsym/manifest.txt"
 # Debian's libraries are not executable.
 chmod 644 "$all/$libdir/libjitsym.so.$version"
 soname=$(readelf -d "$all/$libdir/libjitsym.so.$version" | sed -n 's/.*(SONAME).*\[\(.*\)\]/\1/p')
@@ -95,14 +117,14 @@ package() {
 package "$library" libs "$(needs "$work/$library/$libdir/libjitsym.so.$version")" "JIT-compiled code made visible to profilers" <<'END'
 A just-in-time compiler tells this library where it has put code and what the
 code is called. A background thread writes that down in the forms that perf,
-bpftrace, samply and others read: perf maps, jitdumps, and ELF files that code
-memory is a mapping of.
+bpftrace, samply and others read: perf maps, jitdumps, and the ELF files of
+regions of code memory.
 END
 package libjitsym-dev libdevel "$library (= $version-1)" "JIT-compiled code made visible to profilers - development files" <<'END'
 A just-in-time compiler tells this library where it has put code and what the
 code is called. A background thread writes that down in the forms that perf,
-bpftrace, samply and others read: perf maps, jitdumps, and ELF files that code
-memory is a mapping of.
+bpftrace, samply and others read: perf maps, jitdumps, and the ELF files of
+regions of code memory.
 
 Header, static library, pkg-config file, CMake package and manual pages.
 END

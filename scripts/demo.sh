@@ -2,6 +2,24 @@
 # Builds the library and a small just-in-time compiler, records it with perf, and prints who burned the time and who called
 # them. Where perf may not be used it shows what the library wrote instead.
 set -eu
+
+usage() {
+    cat <<'END'
+usage: demo.sh
+Builds the library and a small just-in-time compiler (examples/toy_jit.c),
+records it with perf, and prints who burned the time and who called them.
+Debian packages that are missing are installed where that is allowed, else named.
+END
+}
+
+case ${1-} in
+    --help | -h) usage; exit 0 ;;
+esac
+[ $# = 0 ] || {
+    echo "demo.sh: no such option: $1" >&2
+    usage >&2
+    exit 2
+}
 cd "$(dirname "$0")/.."
 . scripts/packages.sh
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds libjitsym and the program `jitsym` as they are released, and installs them. `install.sh --help` says how.
+# Builds libjitsym and the program `jitsym` as they are released, and installs or removes them. `install.sh --help` says how.
 #
 # The installed tree finds itself: it can be moved, and made with DESTDIR.
 set -eu
@@ -7,6 +7,7 @@ set -eu
 usage() {
   cat <<'END'
 usage: install.sh [OPTION]...
+Builds libjitsym and the program jitsym, and installs them.
   --prefix=DIR      where everything goes (/usr/local)
   --libdir=DIR      libraries, pkg-config file and CMake package (PREFIX/lib)
   --includedir=DIR  header (PREFIX/include)
@@ -15,6 +16,9 @@ usage: install.sh [OPTION]...
   --small           builds Rust's standard library too, without its printer of
                     backtraces, which makes the libraries a third smaller; needs
                     the library's source (rustup component add rust-src)
+  --uninstall       builds nothing, and removes the files that were installed with
+                    the same prefix, libdir and DESTDIR, and the directories that
+                    were made for them and are empty
 A directory that is not absolute lies below the prefix. Environment:
   DESTDIR             put before every path that is written, for packagers
   CARGO, STRIP, LD, OBJCOPY, AR
@@ -29,18 +33,19 @@ fail() {
   exit 1
 }
 
-prefix=/usr/local libdir=lib includedir=include bindir=bin mandir=share/man small=
+prefix=/usr/local libdir=lib includedir=include bindir=bin mandir=share/man small='' uninstall=''
 while [ $# -gt 0 ]; do
   case $1 in
-    --help) usage; exit 0 ;;
+    --help | -h) usage; exit 0 ;;
     --small) small=yes; shift; continue ;;
+    --uninstall) uninstall=yes; shift; continue ;;
     --prefix=* | --libdir=* | --includedir=* | --bindir=* | --mandir=*) option=${1%%=*} value=${1#*=} ;;
     --prefix | --libdir | --includedir | --bindir | --mandir)
       [ $# -ge 2 ] || fail "$1 needs a directory"
       option=$1 value=$2
       shift
       ;;
-    *) usage >&2; exit 2 ;;
+    *) echo "install.sh: no such option: $1" >&2; usage >&2; exit 2 ;;
   esac
   shift
   case /$value/ in
@@ -78,6 +83,42 @@ relative() {
   down=${down%/}
   echo "${down:-.}"
 }
+
+# Where such a way leads to, if it goes on with a name.
+follow() {
+  from=$1 way=$2
+  while :; do
+    case $way in ../*) from=${from%/*} way=${way#../} ;; *) break ;; esac
+  done
+  echo "$from/${way#./}"
+}
+
+destdir=${DESTDIR:-}
+case $destdir in "" | /*) ;; *) destdir=$PWD/$destdir ;; esac
+pkgconfigdir=$libdir/pkgconfig
+cmakedir=$libdir/cmake/jitsym
+# What was installed, by the ways from the file itself, in the order in which it is removed: files, with this one as the last,
+# and then, with a slash at their ends, the directories that were made for them.
+manifest=manifest.txt
+
+# ---- uninstall ----
+
+if [ -n "$uninstall" ]; then
+  if ! [ -f "$destdir$cmakedir/$manifest" ]; then
+    echo "nothing is installed: there is no $destdir$cmakedir/$manifest" >&2
+    exit 0
+  fi
+  ways=$(cat "$destdir$cmakedir/$manifest")
+  printf '%s\n' "$ways" | while IFS= read -r way; do
+    path=$destdir$(follow "$cmakedir" "${way%/}")
+    case $way in
+      */) rmdir "$path" 2>/dev/null || continue ;;
+      *) if [ -f "$path" ] || [ -L "$path" ]; then rm -f "$path"; else continue; fi ;;
+    esac
+    echo "$path"
+  done
+  exit
+fi
 
 # ---- build ----
 
@@ -127,14 +168,31 @@ sh scripts/seal.sh "$libraries/libjitsym.a" "$static"
 
 # What is installed is for everyone to read, whatever the umask of the person who installs.
 umask 022
-destdir=${DESTDIR:-}
-new=
+new='' installed=''
 trap 'if [ -n "$new" ]; then rm -f "$new"; fi' EXIT
+
+# note DIRECTORY NAME: for the manifest.
+note() {
+  installed="$installed$(relative "$cmakedir" "$1")/$2
+"
+}
+
+# Makes a directory, and those above it.
+make_directory() {
+  if [ -z "$1" ]; then
+    mkdir -p "$destdir/"
+  elif ! [ -d "$destdir$1" ]; then
+    make_directory "${1%/*}"
+    mkdir "$destdir$1"
+    note "${1%/*}" "${1##*/}/"
+  fi
+}
 
 # Names the place for a new file in `new`. Files are renamed to their places, never written there: a program that runs
 # with the old library keeps it whole.
 begin() {
-  mkdir -p "$destdir$1"
+  make_directory "$1"
+  note "$1" "$2"
   new=$destdir$1/.$2.$$
   rm -f "$new"
 }
@@ -179,8 +237,6 @@ substitute() {
   printf 's,@%s@,%s,g\n' "$1" "$(printf '%s\n' "$2" | sed 's/[\\,&]/\\&/g')"
 }
 
-pkgconfigdir=$libdir/pkgconfig
-cmakedir=$libdir/cmake/jitsym
 substitutions="$(substitute VERSION "$version")
 $(substitute VERSION_MAJOR "$major")
 $(substitute VERSION_MINOR "$minor")
@@ -215,3 +271,10 @@ install_stripped 755 "$target/$release/jitsym" "$bindir" jitsym --strip-unneeded
 for page in man/*; do
   install_file 644 "$page" "$mandir/man${page##*.}" "${page#man/}"
 done
+
+# What an earlier version has installed, too, and its directories, which are there already.
+begin "$cmakedir" "$manifest"
+ways=$({ printf %s "$installed"; cat "$destdir$cmakedir/$manifest" 2>/dev/null || :; } | LC_ALL=C sort -u)
+{ printf '%s\n' "$ways" | grep -v '/$'; printf '%s\n' "$ways" | grep '/$' | LC_ALL=C sort -r; } >"$new"
+chmod 644 "$new"
+finish "$cmakedir" "$manifest"

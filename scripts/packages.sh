@@ -1,6 +1,21 @@
 # Sourced by the other scripts. `need COMMAND=PACKAGE ...` sees to it that the commands are there: it installs the Debian
 # packages of those that are missing where it may, and names them where it may not.
 
+# Run by itself it has nothing to do.
+case ${0##*/} in
+    packages.sh)
+        usage="usage: . scripts/packages.sh
+A part of the other scripts, which read it: \`need COMMAND=PACKAGE ...\` installs
+the Debian packages of commands that are missing where it may, and names them
+where it may not."
+        case ${1-} in
+            --help | -h) echo "$usage"; exit 0 ;;
+        esac
+        printf 'packages.sh: nothing to do\n%s\n' "$usage" >&2
+        exit 2
+        ;;
+esac
+
 need() {
     missing=""
     for pair in "$@"; do

@@ -1,13 +1,31 @@
 #!/bin/sh
-# usage: seal.sh ARCHIVE OUT
-#
 # Makes of the archive that rustc has written one that shows the functions of jitsym.h and nothing else. As it comes, it has
 # symbols of Rust's runtime library in it (rust_eh_personality for one), and a second Rust library in the same program
 # defines them again. Here everything becomes one object, in which those names are local.
-#
-# LD, OBJCOPY and AR are the programs to use, for another architecture.
 set -eu
 
+usage() {
+    cat <<'END'
+usage: seal.sh ARCHIVE OUT
+Makes of the static library ARCHIVE, as rustc has written it, the library OUT,
+which shows the functions of jitsym.h and nothing else. Environment:
+  LD, OBJCOPY, AR  the programs to use, for another architecture
+END
+}
+
+refuse() {
+    echo "seal.sh: $*" >&2
+    usage >&2
+    exit 2
+}
+
+for argument in "$@"; do
+    case $argument in
+        --help | -h) usage; exit 0 ;;
+        -*) refuse "no such option: $argument" ;;
+    esac
+done
+[ $# = 2 ] || refuse "two files are needed"
 archive=$1 out=$2
 functions=$(dirname "$0")/../tests/exports.txt
 work=$(mktemp -d "$out.XXXXXX")

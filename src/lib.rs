@@ -1,8 +1,8 @@
 //! libjitsym makes JIT-compiled code visible to perf and every other Linux profiler.
 //!
 //! A runtime says where it has put code, what it is called, how to unwind it and which source lines it came from; a
-//! background thread writes that to a perf map and a jitdump. The C interface is `include/jitsym.h`; this crate's Rust
-//! interface is the same thing with slices:
+//! background thread writes that to a perf map, a jitdump, and the ELF files of code regions. The C interface is
+//! `include/jitsym.h`; this crate's Rust interface is the same thing with slices:
 //!
 //! ```
 //! use jitsym::{Bytes, Code, Options, Session};
@@ -93,6 +93,7 @@ pub use format::perf_map::Dialect;
 pub use region::{CodeRegion, RegionOptions};
 pub use session::{flush_from_signal, last_error, Session};
 pub use spool::recover::{recover, Report};
+pub use status::{SpoolState, Stats};
 pub use unwind::room_needed as unwind_size;
 
 #[cfg(jitsym_loom)]

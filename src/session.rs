@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::fork;
 use crate::process::{self, Process};
 use crate::region::{CodeRegion, RegionOptions};
+use crate::status::Stats;
 use crate::sys::futex::keeping_errno;
 use crate::sys::{memory, thread};
 use crate::unwind::Source;
@@ -351,8 +352,14 @@ impl Ref {
         }
     }
 
-    pub fn engine(&self) -> &'static Engine {
-        self.engine
+    pub fn stats(&self) -> Stats {
+        let pool = &self.engine.pool;
+        Stats {
+            memory: pool.bytes_used(),
+            memory_held: pool.bytes_held(),
+            spool: pool.memory().state().into(),
+            ..self.engine.status.stats()
+        }
     }
 
     pub fn create_region(&self, wanted: &RegionOptions) -> Result<CodeRegion> {
@@ -436,6 +443,38 @@ impl Session {
     /// Waits until everything registered before is in the files; `jitsym_flush` in C.
     pub fn flush(&self, timeout: Duration) -> Result<()> {
         find(self.0)?.flush(Some(timeout))
+    }
+
+    /// What has happened so far in this process, over all sessions; `jitsym_get_stats` in C. Registrations that are still on their way
+    /// are not counted yet.
+    ///
+    /// ```
+    /// use jitsym::{Bytes, Code, Options, Session, Sinks};
+    /// use std::time::Duration;
+    ///
+    /// # let dir = std::env::temp_dir().join(format!("jitsym-doc-stats-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&dir).unwrap();
+    /// # let options = Options { map_dir: Some(dir.clone()), jitdump_dir: Some(dir.clone()), ..Options::default() };
+    /// # /*
+    /// let options = Options::default();
+    /// # */
+    /// let session = Session::open(&options)?;
+    /// let code = [0xc3_u8; 16];
+    /// let id = session.register(&Code { bytes: Bytes::Here(&code), ..Code::new(code.as_ptr() as u64, 16, "counted") })?;
+    /// session.flush(Duration::from_secs(10))?;
+    /// let stats = session.stats()?;
+    /// assert_eq!((stats.registered, stats.live, stats.map_entries, stats.jitdump_records), (1, 1, 1, 1));
+    /// assert!(stats.sinks_running.has(Sinks::MAP.with(Sinks::JITDUMP)));
+    ///
+    /// session.unregister(id)?;
+    /// session.flush(Duration::from_secs(10))?;
+    /// assert_eq!(session.stats()?.live, 0);
+    /// session.close()?;
+    /// # std::fs::remove_dir_all(&dir).unwrap();
+    /// # Ok::<(), jitsym::Error>(())
+    /// ```
+    pub fn stats(&self) -> Result<Stats> {
+        Ok(find(self.0)?.stats())
     }
 
     /// Starts sinks in a running process; `jitsym_enable` in C.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use crate::capi::types::jitsym_spool_state;
 use crate::config::Sinks;
 use crate::gate::Gate;
 use crate::region::Regions;
@@ -151,21 +152,100 @@ impl LastError {
     }
 }
 
+/// The one list of counters that are in `jitsym_stats`, in [`Stats`] and in `Counters` by the same name.
+macro_rules! with_counters {
+    ($what:ident) => {
+        $what! {
+            registered moved unregistered overwritten live dropped unreadable names_changed not_free
+            jitdump_bytes jitdump_records map_bytes map_entries map_rewrites map_forgotten write_errors waited recovered
+            jitdump_lost jitdump_held jitdump_rewrites map_omitted
+            region_code region_bytes region_generations region_late region_refused region_left_out
+        }
+    };
+}
+pub(crate) use with_counters;
+
 macro_rules! counters {
     ($($name:ident)*) => {
         /// One atomic per counter of `jitsym_stats`; the meanings are there.
         #[derive(Debug, Default)]
         pub struct Counters {
             $(pub $name: Counter,)*
+            pub inherited: Counter,
+            pub regions: Counter,
+            pub regions_ended: Counter,
+        }
+
+        /// What has happened so far in a process: the counters of [`jitsym_stats`](crate::capi::types::jitsym_stats), where it is said
+        /// what each means.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct Stats {
+            /// The sinks that are running and can write.
+            pub sinks_running: Sinks,
+            /// The sinks that could not start, or cannot write at present.
+            pub sinks_failed: Sinks,
+            /// Bytes of memory in use for records on their way to the writer.
+            pub memory: u64,
+            /// Bytes of memory that are held for that purpose, in use or not.
+            pub memory_held: u64,
+            /// Whether records on their way to the writer outlive the process.
+            pub spool: SpoolState,
+            /// Number of codes that this process, being a forked child, has taken over from its parent.
+            pub inherited: u64,
+            /// Regions with a file that there are now.
+            pub regions: u64,
+            $(
+                #[doc = concat!("[`", stringify!($name), "`](crate::capi::types::jitsym_stats::", stringify!($name), ")")]
+                pub $name: u64,
+            )*
+        }
+
+        impl Status {
+            /// All but what the memory for records has to say.
+            pub fn stats(&self) -> Stats {
+                let counters = &self.counters;
+                let regions = counters.regions.get().saturating_sub(counters.regions_ended.get());
+                // The sink for regions is not there as long as there is none.
+                let sinks_running = match self.sinks_well() {
+                    sinks if regions == 0 => sinks.without(Sinks::REGION),
+                    sinks => sinks,
+                };
+                Stats {
+                    sinks_running,
+                    sinks_failed: self.sinks_failed(),
+                    inherited: counters.inherited.get(),
+                    regions,
+                    $($name: counters.$name.get(),)*
+                    ..Stats::default()
+                }
+            }
         }
     };
 }
 
-counters! {
-    registered moved unregistered overwritten live dropped unreadable names_changed not_free
-    jitdump_bytes jitdump_records map_bytes map_entries map_rewrites map_forgotten write_errors waited recovered inherited
-    jitdump_lost jitdump_held jitdump_rewrites map_omitted
-    regions regions_ended region_code region_bytes region_generations region_late region_refused region_left_out
+with_counters!(counters);
+
+/// Whether records on their way to the writer outlive the process; `jitsym_spool_state` in C.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SpoolState {
+    /// They are in private memory, and go with a process that is killed.
+    #[default]
+    None = jitsym_spool_state::JITSYM_SPOOL_NONE as isize,
+    /// They are in a spool, from which [`recover`](crate::recover) completes the files.
+    Shared = jitsym_spool_state::JITSYM_SPOOL_SHARED as isize,
+    /// The spool could not grow, because its file system is full; some are in private memory.
+    Partly = jitsym_spool_state::JITSYM_SPOOL_PARTLY as isize,
+}
+
+impl From<jitsym_spool_state> for SpoolState {
+    fn from(state: jitsym_spool_state) -> Self {
+        match state {
+            jitsym_spool_state::JITSYM_SPOOL_NONE => SpoolState::None,
+            jitsym_spool_state::JITSYM_SPOOL_SHARED => SpoolState::Shared,
+            jitsym_spool_state::JITSYM_SPOOL_PARTLY => SpoolState::Partly,
+        }
+    }
 }
 
 /// A counter. Exactness between counters is not promised, so relaxed order is enough.

@@ -10,7 +10,10 @@
 //! | `sh` | run in the sandbox of its document, in the order of the text |
 //! | `sh` behind `<!-- test: expect TEXT -->` | the same, and its output has to contain the text |
 //! | `sh` behind `<!-- test: container, expect TEXT -->` | the same, `$pid` being that of a process in a container |
-//! | any behind `<!-- test: not run, REASON -->` | nothing |
+//! | any behind `<!-- test: not run, REASON -->` | nothing; if it is `c`, it is compiled as the body of a function |
+//!
+//! C is compiled by gcc and clang, as ISO C and as they do by themselves, with nothing defined: also the code in the headers' comments
+//! and in the manual pages.
 
 #[path = "docs/blocks.rs"]
 mod blocks;
@@ -23,6 +26,7 @@ mod support;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use blocks::*;
 use sandbox::{Container, Sandbox};
@@ -45,11 +49,40 @@ fn every_block_is_tested_or_says_why_not() {
     assert!(uses.contains(&Use::Program));
 }
 
-/// Compiles C as strictly as the strictest of readers.
-const STRICT: [&str; 4] = ["-std=c99", "-Wpedantic", "-D_GNU_SOURCE", "-O2"];
+/// What the strictest of readers compile with, and what most do.
+const STANDARDS: [&[&str]; 3] = [&["-std=c99"], &["-std=c11"], &[]];
+
+/// Every way in which a reader may compile C, the last of which is gcc's own.
+fn compilers() -> impl Iterator<Item = (&'static str, Vec<&'static str>)> {
+    ["clang", "gcc"].into_iter().flat_map(|compiler| {
+        STANDARDS.map(|standard| (compiler, [standard, &["-pedantic", "-O2", "-Wall", "-Wextra", "-Werror"]].concat()))
+    })
+}
 
 fn compile_strictly(source: &Path, link: Link, flags: &[&str], name: &str) -> PathBuf {
-    compile("gcc", &[source.to_str().expect("UTF-8")], link, &[&STRICT, flags].concat(), name)
+    let source = source.to_str().expect("UTF-8");
+    let made =
+        compilers().map(|(compiler, strict)| compile(compiler, &[source], link, &[&strict, flags].concat(), name));
+    made.last().expect("a compiler")
+}
+
+/// The same for code that is a part of something, or of nothing.
+fn compile_part(place: &str, text: &str) {
+    let source = scratch_dir("parts").join(format!("{}.c", place.replace(['/', ':'], "-")));
+    std::fs::write(&source, text).expect("write the part");
+    for (compiler, strict) in compilers() {
+        let mut command = Command::new(compiler);
+        run(command.current_dir(root()).args(strict).args(["-Iinclude", "-o", "/dev/null", "-c"]).arg(&source));
+    }
+}
+
+/// A part that is statements, about what its text says that there is.
+fn compile_statements(place: &str, text: &str) {
+    let function = "void part(jitsym *given, const void *entry, uint64_t length)";
+    // A part that opens no session goes on with one.
+    let given = if text.contains("jitsym *session;") { "" } else { "jitsym *session = given;\n" };
+    let unused = "(void)given, (void)entry, (void)length;\n";
+    compile_part(place, &format!("#include <jitsym.h>\n{function};\n{function} {{\n{unused}{given}{text}}}\n"));
 }
 
 /// Each program is made with both libraries, and leaves a map in which its one function is.
@@ -74,6 +107,67 @@ fn programs_compile_and_run() {
     }
 }
 
+/// The parts of a program whose harness needs more than C has need no more than its headers.
+#[test]
+fn fragments_compile_as_they_stand() {
+    let all = blocks();
+    let fragments: BTreeSet<&str> =
+        all.iter().filter_map(|block| if let Use::Fragment(name) = block.used() { Some(name) } else { None }).collect();
+    for name in fragments {
+        let mut text = String::new();
+        for header in ["jitsym.h", "stdlib.h", "string.h", "sys/mman.h"].iter().filter(|_| name != "loader") {
+            let _ = writeln!(text, "#include <{header}>");
+        }
+        for block in all.iter().filter(|block| block.used() == Use::Fragment(name)) {
+            text += &lines_of(block);
+        }
+        // What a runtime keeps for itself, and its parts do not use.
+        compile_part(name, &format!("#pragma GCC diagnostic ignored \"-Wunused-function\"\n{text}"));
+    }
+    for block in all.iter().filter(|block| block.language == "c" && block.used() == Use::NotRun) {
+        compile_statements(&block.place(), &lines_of(block));
+    }
+}
+
+/// The code in the comments of the headers, which stands apart and is deeper in, and that in the manual pages.
+#[test]
+fn examples_in_comments_and_pages_compile() {
+    let mut examples = Vec::new();
+    for header in ["include/jitsym.h", "include/jitsym_dl.h"] {
+        let text = read(header);
+        let comments = text.lines().map(|line| line.strip_prefix(" *").unwrap_or_default());
+        let comments: Vec<&str> = comments.collect();
+        for part in comments.split(|line| line.is_empty()) {
+            if part[..].first().is_some_and(|line| line.starts_with("   ") && !line.starts_with("   - ")) {
+                examples.push((header.to_owned(), part.join("\n") + "\n"));
+            }
+        }
+    }
+    assert_eq!(examples.len(), 1, "{examples:?}");
+    let mut synopses = 0;
+    for page in std::fs::read_dir(root().join("man")).expect("man") {
+        let page = format!("man/{}", page.expect("page").file_name().to_str().expect("UTF-8"));
+        let text = read(&page);
+        for block in text.split("\n.nf\n").skip(1).filter(|_| page.ends_with(".3")) {
+            let (block, _) = block.split_once("\n.fi\n").expect("an end");
+            let code = block.replace("\n.B ", "\n").replace("\\-", "-").replace("\\e", "\\");
+            match code.strip_prefix(".B #include") {
+                None => examples.push((page.clone(), code + "\n")),
+                // A type is there with the header.
+                Some(_) if code.contains("\ntypedef ") => {}
+                Some(synopsis) => {
+                    synopses += 1;
+                    compile_part(&page, &format!("#include{synopsis}\n"));
+                }
+            }
+        }
+    }
+    assert!(synopses > include_str!("exports.txt").lines().count() && examples.len() == 2, "{synopses} {examples:?}");
+    for (place, text) in examples {
+        compile_statements(&place, &text);
+    }
+}
+
 /// The text of a block for the compiler, which then gives places in the document.
 fn lines_of(block: &Block) -> String {
     format!("#line {} \"{}\"\n{}", block.line, block.document, block.text)
@@ -88,7 +182,7 @@ fn compile_harness(name: &str, link: Link, flags: &[&str]) -> PathBuf {
     }
     std::fs::write(dir.join("fragments.c"), text).expect("write the fragments");
     let include = format!("-I{}", dir.display());
-    compile_strictly(&harness(name), link, &[&[&*include], flags].concat(), name)
+    compile_strictly(&harness(name), link, &[&[&*include, "-D_GNU_SOURCE"], flags].concat(), name)
 }
 
 #[test]
@@ -241,6 +335,63 @@ fn links_lead_somewhere() {
         }
     }
     assert!(count > 50, "{count}");
+}
+
+/// Where the library is introduced, each place where it writes symbols is named; none is forgotten where all are meant.
+#[test]
+fn every_sink_is_named_where_the_library_is_introduced() {
+    let header = read("include/jitsym.h");
+    let sinks = header.lines().filter_map(|line| line.strip_prefix("  JITSYM_SINK_")?.split_once(" = "));
+    let sinks: Vec<String> = sinks.map(|(name, _)| name.to_lowercase()).collect();
+    assert!(sinks.len() >= 3, "{sinks:?}");
+    for (file, start, end) in [
+        ("README.md", "# libjitsym\n", "\n## "),
+        ("man/libjitsym.3", ".SH DESCRIPTION\n", ".PP\n"),
+        ("man/libjitsym.3", ".SH FILES\n", ".SH "),
+        ("src/lib.rs", "", "//! ```\n"),
+        ("scripts/deb.sh", "package \"$library\"", "\nEND\n"),
+    ] {
+        let text = read(file);
+        let (_, rest) = text.split_once(start).expect("the beginning");
+        let (text, _) = rest.split_once(end).expect("the end");
+        for sink in &sinks {
+            assert!(text.to_lowercase().contains(sink.as_str()), "{file} does not name {sink}: {text}");
+        }
+    }
+    for file in documents().into_iter().chain(["include/jitsym.h", "include/jitsym_dl.h"].map(str::to_owned)) {
+        let text = read(&file).replace("\n * ", " ").split_whitespace().collect::<Vec<_>>().join(" ");
+        for stale in ["both sinks", "two sinks", "the other sink ", "the other sink."] {
+            assert!(!text.contains(stale), "{file}: {stale}");
+        }
+    }
+}
+
+/// docs/users.md says which tools learn nothing. No text by which somebody finds the library says otherwise.
+#[test]
+fn nothing_promises_what_is_denied() {
+    let denied = "gdb, lldb and valgrind learn nothing from this version.";
+    assert!(read("docs/users.md").contains(denied), "this test goes with the sentence");
+    let mut files = vec!["README.md".to_owned(), "Cargo.toml".into(), "CMakeLists.txt".into(), "scripts/deb.sh".into()];
+    let mut folders: Vec<String> = ["bindings", "cmake", "include", "man", "pkgconfig"].map(str::to_owned).into();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(root().join(&folder)).expect("folder").map(|entry| entry.expect("entry")) {
+            let path = format!("{folder}/{}", entry.file_name().to_str().expect("UTF-8"));
+            if !entry.file_type().expect("type").is_dir() {
+                files.push(path);
+            } else if !path.ends_with("__pycache__") {
+                folders.push(path);
+            }
+        }
+    }
+    assert!(files.len() > 60, "{files:?}");
+    for file in files {
+        let text = read(&file).to_lowercase();
+        // Comments in Cargo.toml are for those who build.
+        for line in text.lines().filter(|line| !(file == "Cargo.toml" && line.starts_with('#'))) {
+            let promised = ["debugger", "debugging", "gdb", "lldb", "valgrind"].iter().any(|word| line.contains(word));
+            assert!(!promised, "{file}: {line}");
+        }
+    }
 }
 
 #[test]

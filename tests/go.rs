@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-use bindings::{check_guest, package, run_readme, with_library};
+use bindings::{check_guest, package, readme_commands, run_readme, with_library};
 use support::{root, run, scratch_dir};
 
 /// Go with the library as it was built here, and nothing from the network.
@@ -35,8 +35,8 @@ fn the_readme_tells_the_truth() {
     run_readme("go", "go", "main.go", |program| {
         let dir = program.parent().expect("directory");
         run(go(dir).args(["mod", "init", "program"]));
-        let replace = format!("-replace=jitsym={}", package("go").display());
-        run(go(dir).args(["mod", "edit", "-require=jitsym@v0.0.0", &replace]));
+        let edit = readme_commands("go", "go mod edit ").concat();
+        run(go(dir).args(edit.split(' ').skip(1)));
         run(go(dir).args(["build", "-o", "program"]));
         perf::command(dir.join("program"))
     });

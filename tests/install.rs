@@ -12,7 +12,7 @@ use std::os::unix::fs::{symlink, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
-use support::{root, run, scratch_dir, stdout, try_run, STATIC_LIBS};
+use support::{fresh_dir, root, run, scratch_dir, stdout, try_run, STATIC_LIBS};
 
 /// The most that the shared library may weigh, as it is installed.
 const SHARED_SIZE_MAX: u64 = 870 * 1024;
@@ -50,6 +50,7 @@ fn installed_files() {
             (tree.lib("pkgconfig/jitsym.pc"), 0o644),
             (tree.lib("cmake/jitsym/jitsymConfig.cmake"), 0o644),
             (tree.lib("cmake/jitsym/jitsymConfigVersion.cmake"), 0o644),
+            (tree.lib("cmake/jitsym/manifest.txt"), 0o644),
             (tree.path(tree.includedir).join("jitsym.h"), 0o644),
             (tree.path(tree.includedir).join("jitsym_dl.h"), 0o644),
             (tree.path(tree.prefix).join("bin/jitsym"), 0o755),
@@ -115,6 +116,108 @@ fn idempotent() {
     assert_eq!(lines.len(), first_output.lines().count());
 }
 
+/// Files, links and directories below a directory.
+fn everything(dir: &Path) -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::new();
+    for entry in fs::read_dir(dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display())) {
+        let entry = entry.expect("directory entry");
+        if entry.file_type().expect("file type").is_dir() {
+            found.append(&mut everything(&entry.path()));
+        }
+        found.insert(entry.path());
+    }
+    found
+}
+
+/// What `--uninstall` says that it has removed, and whether it was all right. There is no cargo to build anything with.
+fn uninstall(destdir: &Path, arguments: &[&str]) -> BTreeSet<PathBuf> {
+    let mut command = consumer("sh");
+    command.current_dir("/").arg(root().join("scripts/install.sh")).arg("--uninstall").args(arguments);
+    let output = run(command.env("DESTDIR", destdir).env("CARGO", "/nowhere/cargo"));
+    let paths: Vec<PathBuf> = stdout(&output).lines().map(PathBuf::from).collect();
+    let removed: BTreeSet<PathBuf> = paths.iter().cloned().collect();
+    assert_eq!(removed.len(), paths.len());
+    // Whoever has removed nothing says why.
+    assert_eq!(String::from_utf8_lossy(&output.stderr).contains("nothing is installed"), removed.is_empty());
+    removed
+}
+
+/// What was there before is there afterwards, and nothing else: directories too.
+#[test]
+fn uninstalled() {
+    let cases: [&[&str]; 4] = [
+        &[],
+        &["--prefix=/opt/tools", "--libdir=lib/some-triplet", "--includedir=/opt/tools/include/jit"],
+        &["--prefix", "/usr", "--libdir", "/lib64"],
+        &["--prefix=/"],
+    ];
+    for arguments in cases {
+        let stage = fresh_dir("uninstalled").join("a stage");
+        // As a system has its /usr/local: directories without anything in them, and files of others.
+        for dir in ["usr/local/bin", "usr/local/include", "usr/local/lib/cmake", "usr/local/share/man/man3", "lib64"] {
+            fs::create_dir_all(stage.join(dir)).expect("directory");
+        }
+        for file in ["usr/local/lib/libother.so", "usr/local/share/man/man3/other.3", "lib64/libjitsym.so.9"] {
+            fs::write(stage.join(file), "").expect("file");
+        }
+        let before = everything(&stage);
+        install(&stage, arguments);
+        let installed = everything(&stage);
+        assert!(installed.len() > before.len() + 40, "{arguments:?}");
+        let removed = uninstall(&stage, arguments);
+        assert_eq!(everything(&stage), before, "{arguments:?}");
+        assert_eq!(removed, &installed - &before, "{arguments:?}");
+        assert!(uninstall(&stage, arguments).is_empty(), "{arguments:?}: a second time");
+        assert_eq!(everything(&stage), before, "{arguments:?}: a second time");
+    }
+}
+
+/// What another version has installed goes too, also after the tree was moved. What others have put there since stays.
+#[test]
+fn uninstalled_later() {
+    let dir = fresh_dir("uninstalled-later");
+    let first = dir.join("first");
+    install(&first, &["--prefix=/opt/jit", "--bindir=tools"]);
+    install(&first, &["--prefix=/opt/jit"]);
+    for file in ["include/other.h", "lib/cmake/jitsym/notes"] {
+        fs::write(first.join("opt/jit").join(file), "").expect("file of others");
+    }
+    // A directory has taken the place of a file.
+    let page = first.join("opt/jit/share/man/man3/jitsym_init.3");
+    fs::remove_file(&page).and_then(|()| fs::create_dir(&page)).expect("directory");
+    let prefix = dir.join("second place");
+    fs::rename(first.join("opt/jit"), &prefix).expect("move the tree");
+    assert!(prefix.join("tools/jitsym").is_file() && prefix.join("bin/jitsym").is_file());
+    uninstall(Path::new(""), &["--prefix", prefix.to_str().expect("UTF-8")]);
+    let left = [
+        "include",
+        "include/other.h",
+        "lib",
+        "lib/cmake",
+        "lib/cmake/jitsym",
+        "lib/cmake/jitsym/notes",
+        "share",
+        "share/man",
+        "share/man/man3",
+        "share/man/man3/jitsym_init.3",
+    ];
+    assert_eq!(everything(&prefix), left.iter().map(|path| prefix.join(path)).collect::<BTreeSet<_>>());
+    assert_eq!(everything(&first), BTreeSet::from([first.join("opt")]), "not where the tree lay before");
+}
+
+/// A directory that is not absolute is one of the caller's, and not of the source tree.
+#[test]
+fn relative_destdir() {
+    let dir = fresh_dir("relative");
+    for option in [&["--prefix=/usr"][..], &["--prefix=/usr", "--uninstall"]] {
+        let mut command = Command::new("sh");
+        command.current_dir(&dir).arg(root().join("scripts/install.sh")).args(option).env("DESTDIR", "stage");
+        run(command.env("CARGO", env!("CARGO")).env_remove("CARGO_TARGET_DIR"));
+        assert_eq!(dir.join("stage/usr/lib/libjitsym.a").exists(), option.len() == 1, "{option:?}");
+    }
+    assert!(!root().join("stage").exists());
+}
+
 #[test]
 fn refused_arguments() {
     let cases: &[(&[&str], &str)] = &[
@@ -134,6 +237,45 @@ fn refused_arguments() {
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(stderr.contains(text), "{arguments:?}: {stderr}");
     }
+}
+
+/// Every script says what it is for, refuses options that it does not know, and does nothing else then. (`test.sh` hands what it
+/// is given to cargo.)
+#[test]
+fn scripts_say_how_they_are_used() {
+    let dir = fresh_dir("usage");
+    let (tools, here) = (dir.join("tools"), dir.join("here"));
+    fs::create_dir(&tools).and_then(|()| fs::create_dir(&here)).expect("directories");
+    // All that is at hand: with these nothing can be built, installed or removed.
+    for tool in ["cat", "dirname", "sed"] {
+        let file = stdout(&run(Command::new("sh").args(["-c", &format!("command -v {tool}")])));
+        symlink(file.trim(), tools.join(tool)).expect("link");
+    }
+    let mut count = 0;
+    for script in fs::read_dir(root().join("scripts")).expect("scripts").map(|entry| entry.expect("entry").path()) {
+        let name = script.file_name().and_then(|name| name.to_str()).expect("UTF-8");
+        if name == "test.sh" {
+            continue;
+        }
+        count += 1;
+        let said = |arguments: &[&str]| {
+            let mut shell = Command::new("/bin/sh");
+            let output = try_run(shell.current_dir(&here).env("PATH", &tools).arg(&script).args(arguments));
+            (output.status.code(), stdout(&output), String::from_utf8(output.stderr).expect("UTF-8"))
+        };
+        for arguments in [&["--help"][..], &["-h"], &["--help", "more"]] {
+            let (code, out, err) = said(arguments);
+            assert_eq!((code, &*err), (Some(0), ""), "{name} {arguments:?}");
+            assert!(out.starts_with("usage: ") && out.contains(name) && out.lines().count() >= 3, "{name}: {out}");
+        }
+        for arguments in [&["--unknown"][..], &["-x"], &["--unknown", "more"], &["one", "--unknown"]] {
+            let (code, out, err) = said(arguments);
+            assert_eq!((code, &*out), (Some(2), ""), "{name} {arguments:?}: {err}");
+            assert!(err.starts_with(&format!("{name}: ")) && err.contains("usage: "), "{name} {arguments:?}: {err}");
+        }
+    }
+    assert!(count >= 5);
+    assert_eq!(contents(&here).len() + fs::read_dir(&here).expect("here").count(), 0, "something was made");
 }
 
 /// Neither the build tree nor the configured prefix is written into what finds the library.

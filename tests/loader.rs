@@ -64,6 +64,32 @@ fn absent_and_present() {
     assert!(needed.contains("libc.so.6") && !needed.contains("jitsym"), "{needed}");
 }
 
+/// What a program is told of a library that it could not load.
+fn why_not(program: &Path, given: Option<&Path>) -> String {
+    let mut command = command(program, "why");
+    command.envs(given.map(|path| ("JITSYM_LIB", path)));
+    let said = stdout(&run(&mut command));
+    said.strip_suffix("\nok\n").unwrap_or_else(|| panic!("{said}")).to_owned()
+}
+
+/// The name that was tried, and what the dynamic linker says of it.
+#[test]
+fn reasons() {
+    let program = program();
+    let none = "cannot open shared object file: No such file or directory";
+    let hint = "; the variable JITSYM_LIB may name the file";
+    assert_eq!(why_not(program, None), format!("libjitsym.so.0.1: {none}{hint}"));
+    assert_eq!(why_not(program, Some(Path::new("/nowhere/it.so"))), format!("/nowhere/it.so: {none}"));
+    let text = root().join("README.md");
+    assert_eq!(why_not(program, Some(&text)), format!("{}: invalid ELF header", text.display()));
+    let said = why_not(program, Some(Path::new("libm.so.6")));
+    assert!(said.contains("libm.so.6: undefined symbol: jitsym_"), "{said}");
+    // One that is longer than there is room for is cut, and is no line that has no end.
+    let long = format!("/nowhere/{}", "long/".repeat(600));
+    let said = why_not(program, Some(Path::new(&long)));
+    assert!(said.starts_with("/nowhere/long/") && (500..2000).contains(&said.len()), "{}: {said}", said.len());
+}
+
 /// Another ABI is not used, nor a library that lacks a function, and nothing is left of the attempt.
 #[test]
 fn other_libraries() {
@@ -83,8 +109,15 @@ fn other_libraries() {
         run(Command::new("gcc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source));
         library
     };
-    for (name, version, without) in [("minor", 2000, ""), ("major", 1_001_000, ""), ("lacking", 1000, "jitsym_path")] {
-        succeed(command(program, "absent").env("JITSYM_LIB", build(name, version, without)));
+    for (name, version, without, why) in [
+        ("minor", 2000, "", "is version 0.2.0, and not 0.1"),
+        ("major", 1_001_000, "", "is version 1.1.0, and not 0.1"),
+        ("lacking", 1000, "jitsym_path", "undefined symbol: jitsym_path"),
+    ] {
+        let library = build(name, version, without);
+        succeed(command(program, "absent").env("JITSYM_LIB", &library));
+        let said = why_not(program, Some(&library));
+        assert!(said.contains(library.to_str().expect("UTF-8")) && said.contains(why), "{said}");
     }
     // The control: with all functions and another patch version it is taken.
     let output = try_run(command(program, "absent").env("JITSYM_LIB", build("good", 1999, "")));
@@ -159,11 +192,23 @@ fn one_branch() {
 fn every_language_version() {
     let dir = scratch_dir("header");
     let source = dir.join("header.c");
-    let text = "#include \"jitsym_dl.h\"\njitsym_status f(jitsym *s);\njitsym_status f(jitsym *s) { return jitsym_close(s); }\n";
+    let text = "#include \"jitsym_dl.h\"\n\
+        jitsym_status f(jitsym *s);\njitsym_status f(jitsym *s) { return jitsym_close(s); }\n\
+        int why(void);\n\
+        int why(void) { char b[8]; jitsym *s; jitsym_init(NULL, &s); jitsym_last_error(NULL, b, sizeof b); return puts(b); }\n";
     fs::write(&source, text).expect("write the source");
     let compiles = |compiler: &str, language: &str, version: &str| {
         let mut command = Command::new(compiler);
-        command.current_dir(root()).args(["-x", language, &format!("-std={version}"), "-Iinclude", "-fsyntax-only"]);
+        command.current_dir(root()).args([
+            "-x",
+            language,
+            &format!("-std={version}"),
+            "-Iinclude",
+            "-O2",
+            "-c",
+            "-o",
+            "/dev/null",
+        ]);
         command.args(["-pedantic", "-Wall", "-Wextra", "-Wshadow", "-Wundef", "-Wconversion", "-Werror"]);
         run(command.arg(&source));
     };

@@ -228,6 +228,31 @@ fn perf_names_traces() {
     }
 }
 
+/// The README's commands up to its first report, typed in a directory that has nothing.
+#[test]
+fn the_readme_tells_the_truth() {
+    let readme = std::fs::read_to_string(example("README.md")).expect("README");
+    let lines = readme.lines().filter_map(|line| line.strip_prefix("    "));
+    let commands: Vec<&str> = lines.take_while(|line| !line.starts_with("perf report")).collect();
+    let library = artifacts().shared_dir.join("libjitsym.so");
+    let commands = commands.join("\n").replace("/path/to/libjitsym.so", library.to_str().expect("UTF-8"));
+    let commands = commands.replace("/path/to/libjitsym", root().to_str().expect("UTF-8"));
+    let dir = support::fresh_dir("readme");
+    let mut shell = command("sh");
+    shell.current_dir(&dir).env_remove("LUA_PATH").env_remove("JITSYM_LIB");
+    {
+        let _alone = serial();
+        // To a pipe perf would write what it records.
+        let commands = format!("exec >/dev/null\n{commands}");
+        run(shell.args(["-euc", &commands]));
+    }
+    let report = stdout(&run(perf("report").current_dir(&dir).args(["--stdio", "--sort", "pid,sym"])));
+    let hottest = report.lines().find(|line| !line.starts_with('#') && !line.trim().is_empty()).expect("a sample");
+    assert!(hottest.contains("TRACE_") && hottest.contains(" nbody.lua:"), "{report}");
+    let pid = hottest.split_whitespace().find_map(|word| word.split(':').next()?.parse().ok());
+    drop(TmpFiles(pid.expect("pid")));
+}
+
 // ------------------------------------------------------------------------------------------------ source lines
 
 /// perf shows a line of the program for the samples in traces, and not always the same one.

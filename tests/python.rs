@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use bindings::{check_guest, package, python_env, run_readme, with_library};
+use bindings::{check_guest, package, python_env, readme_commands, run_readme, with_library};
 use support::{plain_header, run, run_privileged, scratch_dir, stdout};
 
 /// A Python that has the package as it stands.
@@ -40,14 +40,20 @@ fn the_package_passes_its_own_tests() {
     run(with_library(&mut tests));
 }
 
-/// The program in the README, as it stands.
+/// The program in the README, as it stands, in both ways that the README names, in a directory that has nothing else.
 #[test]
 fn the_readme_tells_the_truth() {
-    run_readme("python", "python", "program.py", |program| {
-        let mut command = python();
-        command.arg(program);
-        command
-    });
+    let install = readme_commands("python", "python3 -m venv ").concat();
+    let without = readme_commands("python", "PYTHONPATH=").concat();
+    for commands in [format!("{install}\nv/bin/python program.py"), without] {
+        run_readme("python", "python", "program.py", |program| {
+            let mut shell = perf::command("sh");
+            shell.current_dir(program.parent().expect("directory")).args(["-euc", &commands]);
+            // Nothing is left in the source tree.
+            shell.env("PYTHONDONTWRITEBYTECODE", "1").env_remove("PYTHONPATH");
+            shell
+        });
+    }
 }
 
 #[test]

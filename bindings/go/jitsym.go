@@ -1,4 +1,4 @@
-// Package jitsym makes JIT-compiled code visible to perf, debuggers and profilers, through libjitsym.
+// Package jitsym makes JIT-compiled code visible to perf and other profilers, through libjitsym.
 //
 //	session, err := jitsym.Open(nil)
 //	...
@@ -228,7 +228,7 @@ func (s *Session) Path(sink Sink) (string, error) {
 }
 
 // Available tells whether the library can be loaded: the file that the variable JITSYM_LIB names, or else what the dynamic linker
-// finds. Without it every call that needs it returns ErrLibrary.
+// finds. Without it every call that needs it returns ErrLibrary, with the reason.
 func Available() bool { return C.go_load() == C.JITSYM_OK }
 
 // Version is the version of the library that is running; empty if there is none.
@@ -265,7 +265,7 @@ func check(status C.jitsym_status) error {
 	switch code := Status(status); code {
 	case C.JITSYM_OK:
 		return nil
-	case ErrNoSink, ErrSinkFailed:
+	case ErrNoSink, ErrSinkFailed, ErrLibrary:
 		// The last failure is that of the process, and can be asked for without a session.
 		if detail, err := lastError(0); err == nil && detail != "" {
 			return fmt.Errorf("%w: %s", code, detail)

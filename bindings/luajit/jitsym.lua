@@ -1,7 +1,7 @@
--- Registers every trace that LuaJIT compiles with libjitsym, so that perf, debuggers and other profilers know it as
+-- Registers every trace that LuaJIT compiles with libjitsym, so that perf and other profilers know it as
 -- `TRACE_n file:line`. For a stock, unmodified LuaJIT 2.1:
 --
---   LUA_PATH="/path/to/bindings/luajit/?.lua;;" luajit -ljitsym program.lua
+--   LUA_PATH="/path/to/libjitsym/bindings/luajit/?.lua;;" luajit -ljitsym program.lua
 --
 -- The library is the file that the environment variable JITSYM_LIB names, else what the system finds as "libjitsym.so.0.1" or as
 -- "jitsym". Where the process has the rights of another user than the one who runs it, the variable is ignored.

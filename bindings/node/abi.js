@@ -1,7 +1,15 @@
 // The C interface as koffi sees it. A test has the C compiler hold every layout and number against jitsym.h.
 'use strict';
 
-const koffi = require('koffi');
+const koffi = (() => {
+  try {
+    return require('koffi');
+  } catch (error) {
+    if (error.code !== 'MODULE_NOT_FOUND') throw error;
+    const remedy = 'npm does not install it for a folder that it links to, but with: npm install --install-links';
+    throw Object.assign(new Error(`jitsym needs koffi; ${remedy} ${__dirname}`, { cause: error }), { code: error.code });
+  }
+})();
 
 /** While the major version is 0, a new minor version may change the interface. */
 const VERSION = [0, 1];

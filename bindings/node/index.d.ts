@@ -1,4 +1,4 @@
-/** JIT-compiled code made visible to perf, debuggers and profilers, through libjitsym. */
+/** JIT-compiled code made visible to perf and other profilers, through libjitsym. */
 
 /** An address or a size. Numbers above 2 ** 53 are refused: use a BigInt. */
 export type Word = bigint | number;

@@ -1,4 +1,4 @@
-// JIT-compiled code made visible to perf, debuggers and profilers, through libjitsym.
+// JIT-compiled code made visible to perf and other profilers, through libjitsym.
 'use strict';
 
 const { CodeFlag, Init, Limit, MapDialect, RegionFlag, Sink, SpoolState, Status, struct_size, structs } = require('./abi.js');

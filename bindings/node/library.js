@@ -41,7 +41,8 @@ function load() {
       }
       problems.push(`${name} is version ${bound.jitsym_version()}, not ${wanted}`);
     } catch (error) {
-      problems.push(error.message);
+      // koffi does not say of which file it speaks.
+      problems.push(`${name}: ${error.message.replace('Failed to load shared library: ', '')}`);
     }
   }
   const hint = given ? '' : '; the variable JITSYM_LIB may name the file';

@@ -20,7 +20,7 @@ use crate::config::{Fork, Options, Sinks};
 use crate::error::{Error, Result};
 use crate::format::perf_map::Dialect;
 use crate::region::RegionOptions;
-use crate::status::Counters;
+use crate::status::{with_counters, Stats};
 use crate::unwind::{self, Cache};
 
 /// Structs of integers and raw pointers that come from C; zero bytes are a valid value of each.
@@ -612,7 +612,7 @@ unsafe impl Plain for jitsym_stats {}
 ///
 /// # Safety
 /// `out` is NULL or points to as many writable bytes as its `struct_size` says.
-pub unsafe fn write_stats(out: *mut jitsym_stats, engine: &crate::engine::Engine) -> Result<()> {
+pub unsafe fn write_stats(out: *mut jitsym_stats, stats: &Stats) -> Result<()> {
     if out.is_null() {
         return Err(Error::Null);
     }
@@ -621,83 +621,22 @@ pub unsafe fn write_stats(out: *mut jitsym_stats, engine: &crate::engine::Engine
     if size < std::mem::offset_of!(jitsym_stats, jitdump_lost) {
         return Err(Error::StructSize);
     }
-    let Counters {
-        registered,
-        moved,
-        unregistered,
-        overwritten,
-        live,
-        dropped,
-        unreadable,
-        names_changed,
-        not_free,
-        jitdump_bytes,
-        jitdump_records,
-        map_bytes,
-        map_entries,
-        map_rewrites,
-        map_forgotten,
-        write_errors,
-        waited,
-        recovered,
-        inherited,
-        jitdump_lost,
-        jitdump_held,
-        jitdump_rewrites,
-        map_omitted,
-        regions,
-        regions_ended,
-        region_code,
-        region_bytes,
-        region_generations,
-        region_late,
-        region_refused,
-        region_left_out,
-    } = &engine.status.counters;
-    let regions = regions.get().saturating_sub(regions_ended.get());
-    // The sink for regions is not there as long as there is none.
-    let sinks_running = match engine.status.sinks_well() {
-        sinks if regions == 0 => sinks.without(Sinks::REGION),
-        sinks => sinks,
-    };
-    let stats = jitsym_stats {
-        struct_size: size,
-        sinks_running: sinks_running.0,
-        sinks_failed: engine.status.sinks_failed().0,
-        registered: registered.get(),
-        moved: moved.get(),
-        unregistered: unregistered.get(),
-        overwritten: overwritten.get(),
-        live: live.get(),
-        dropped: dropped.get(),
-        unreadable: unreadable.get(),
-        names_changed: names_changed.get(),
-        not_free: not_free.get(),
-        jitdump_bytes: jitdump_bytes.get(),
-        jitdump_records: jitdump_records.get(),
-        map_bytes: map_bytes.get(),
-        map_entries: map_entries.get(),
-        map_rewrites: map_rewrites.get(),
-        map_forgotten: map_forgotten.get(),
-        write_errors: write_errors.get(),
-        memory: engine.pool.bytes_used(),
-        memory_held: engine.pool.bytes_held(),
-        waited: waited.get(),
-        recovered: recovered.get(),
-        spool: engine.pool.memory().state() as u32,
-        inherited: u32::try_from(inherited.get()).unwrap_or(u32::MAX),
-        jitdump_lost: jitdump_lost.get(),
-        jitdump_held: jitdump_held.get(),
-        jitdump_rewrites: jitdump_rewrites.get(),
-        map_omitted: map_omitted.get(),
-        regions,
-        region_code: region_code.get(),
-        region_bytes: region_bytes.get(),
-        region_generations: region_generations.get(),
-        region_late: region_late.get(),
-        region_refused: region_refused.get(),
-        region_left_out: region_left_out.get(),
-    };
+    macro_rules! in_c {
+        ($($name:ident)*) => {
+            jitsym_stats {
+                struct_size: size,
+                sinks_running: stats.sinks_running.0,
+                sinks_failed: stats.sinks_failed.0,
+                memory: stats.memory,
+                memory_held: stats.memory_held,
+                spool: stats.spool as u32,
+                inherited: u32::try_from(stats.inherited).unwrap_or(u32::MAX),
+                regions: stats.regions,
+                $($name: stats.$name,)*
+            }
+        };
+    }
+    let stats = with_counters!(in_c);
     // SAFETY: the struct is at least that large; what a newer header has behind it is left alone.
     unsafe { ptr::copy_nonoverlapping((&raw const stats).cast::<u8>(), out.cast(), size.min(size_of_val(&stats))) };
     Ok(())

@@ -244,7 +244,7 @@ pub extern "C" fn jitsym_flush_from_signal(timeout_ms: u32) -> jitsym_status {
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_FLAGS` for other bits; `JITSYM_ERR_FORBIDDEN` if the variable `JITSYM_LATE` is `off`;
 /// `JITSYM_ERR_CONFLICT` if one of the sinks runs with another directory or dialect; `JITSYM_ERR_NO_SINK` if none of them could
-/// be started, and `JITSYM_ERR_SINK_FAILED` if one could not, or cannot write at present, and the other runs (`jitsym_get_stats`
+/// be started, and `JITSYM_ERR_SINK_FAILED` if one could not, or cannot write at present, and another runs (`jitsym_get_stats`
 /// and `jitsym_last_error` say more); `JITSYM_ERR_NO_MEMORY`, `JITSYM_ERR_THREAD`; `JITSYM_ERR_TIMEOUT` after 10 seconds, while
 /// the work goes on in the background, or if the process exits; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
 ///
@@ -312,7 +312,7 @@ pub unsafe extern "C" fn jitsym_get_stats(session: *mut jitsym, out: *mut jitsym
     blocking_boundary(|| {
         let session = session::find(session as usize as u64)?;
         // SAFETY: the caller's promise about `out`.
-        unsafe { input::write_stats(out, session.engine()) }
+        unsafe { input::write_stats(out, &session.stats()) }
     })
 }
 

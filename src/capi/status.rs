@@ -89,7 +89,8 @@ pub enum jitsym_status {
     JITSYM_ERR_WRITER = 33,
     /// The variable `JITSYM_LATE` forbids to enable sinks at run time.
     JITSYM_ERR_FORBIDDEN = 34,
-    /// From `jitsym_dl.h` alone: the shared library was not found, or is of a version with another ABI.
+    /// From `jitsym_dl.h` alone: the shared library was not found, or is of a version with another ABI; `jitsym_last_error` with a
+    /// NULL session says why.
     JITSYM_ERR_LIBRARY = 35,
     /// Memory cannot be adopted as a region because not all of it is private memory without a file: it is shared, mapped from a
     /// file, a heap or a stack, or not mapped.

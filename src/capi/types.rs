@@ -49,7 +49,7 @@ pub enum jitsym_sink {
 pub enum jitsym_init_flag {
     /// The environment decides what the options say too. Without this flag the options win where they are not 0 or NULL.
     JITSYM_INIT_ENV_WINS = 1,
-    /// With `sinks` 0: no sink unless the variable `JITSYM` names one. Without this flag, both sinks.
+    /// With `sinks` 0: no sink unless the variable `JITSYM` names one. Without this flag, all sinks.
     JITSYM_INIT_OFF_BY_DEFAULT = 2,
     /// Write no unwinding records to the jitdump. One reader (ddprof) stops at the first one.
     JITSYM_INIT_NO_UNWIND = 4,
@@ -148,7 +148,7 @@ pub enum jitsym_map_dialect {
 pub struct jitsym_options {
     /// `sizeof(jitsym_options)`.
     pub struct_size: usize,
-    /// `JITSYM_SINK_*` bits. 0: what the variable `JITSYM` says, else the map and the jitdump.
+    /// `JITSYM_SINK_*` bits. 0: what the variable `JITSYM` says, else all of them.
     pub sinks: u32,
     /// `JITSYM_INIT_*` bits.
     pub flags: u32,
@@ -198,7 +198,7 @@ pub struct jitsym_line {
     pub column: u32,
     /// Must be 0.
     pub reserved: u32,
-    /// File name, NUL-terminated. Debuggers and `perf annotate` open it as it stands, so an absolute path is best.
+    /// File name, NUL-terminated. `perf annotate` opens it as it stands, so an absolute path is best.
     pub file: *const c_char,
 }
 

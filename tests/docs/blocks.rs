@@ -10,7 +10,7 @@ pub struct Block {
     pub document: String,
     /// The line of the document in which the block's first line stands.
     pub line: usize,
-    language: String,
+    pub language: String,
     /// What the comment in front of it says behind `test: `.
     mark: Option<String>,
     pub text: String,

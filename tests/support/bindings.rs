@@ -29,6 +29,16 @@ pub fn python_env(packages: &[&str]) -> PathBuf {
     env
 }
 
+/// The commands in the README of a package that begin so, with the place of this tree in them.
+pub fn readme_commands(language: &str, start: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(package(language).join("README.md")).expect("README");
+    let lines = text.lines().filter_map(|line| line.strip_prefix("    ")).filter(|line| line.starts_with(start));
+    let commands: Vec<String> =
+        lines.map(|line| line.replace("/path/to/libjitsym", root().to_str().expect("UTF-8"))).collect();
+    assert!(!commands.is_empty(), "the README for {language} has no {start}");
+    commands
+}
+
 /// Runs the program in the README of a package, its one block of that kind, which registers `answer`. `command` says how to
 /// run the file that it is in.
 pub fn run_readme(language: &str, fence: &str, file: &str, command: impl FnOnce(&Path) -> Command) {

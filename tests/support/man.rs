@@ -113,15 +113,15 @@ fn parts(comment: &[String]) -> (String, String) {
 }
 
 fn overview(header: &str, readme: &str, entries: &[Entry]) -> String {
-    let mut out = head("libjitsym", "JIT-compiled code made visible to perf, debuggers and profilers");
+    let mut out = head("libjitsym", "JIT-compiled code made visible to perf and other profilers");
     out += ".SH LIBRARY\nlibjitsym (\\-ljitsym)\n.SH SYNOPSIS\n.nf\n.B #include <jitsym.h>\n";
     for entry in entries.iter().filter(|entry| entry.kind == Kind::Function) {
         let _ = writeln!(out, "\n{}", verbatim(&entry.declaration));
     }
     out += ".fi\n.SH DESCRIPTION\n";
     out += "A just-in-time compiler registers the code that it makes, and a background thread writes it down in the forms that\n\
-            Linux tools read: the perf map (names) and the jitdump (names over time, code, source lines and call stacks,\n\
-            through\n.BR \"perf inject \\-\\-jit\" ).\n";
+            Linux tools read: the perf map (names), the jitdump (names over time, code, source lines and call stacks, through\n\
+            .BR \"perf inject \\-\\-jit\" ),\nand ELF files for code in regions, which need no further step.\n";
     let comment = header.split("*/").next().unwrap_or_default();
     let lines = comment.lines().map(|line| line.strip_prefix(" *   ")).skip_while(Option::is_none);
     let example: Vec<&str> = lines.map_while(|line| line).collect();
@@ -154,6 +154,7 @@ fn overview(header: &str, readme: &str, entries: &[Entry]) -> String {
     }
     out += ".SH FILES\n.TP\n.I /tmp/perf\\-PID.map\nThe perf map.\n\
             .TP\n.I /tmp/jit\\-PID.dump\nThe jitdump.\n\
+            .TP\n.I /tmp/jit\\-PID\\-N.so\nA region.\n\
             .TP\n.I /dev/shm/jitsym\\-*.spool\nRecords on their way to the files; what a killed process leaves behind there,\n\
             .B jitsym recover\nputs into its files.\n";
     out += ".SH SEE ALSO\n.BR jitsym (1),\n.BR perf (1),\n.BR perf\\-inject (1)\n";

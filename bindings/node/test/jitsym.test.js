@@ -258,10 +258,16 @@ test('without the library', () => {
   const program = `
     const jitsym = require('jitsym');
     try { new jitsym.Session(); } catch (error) { console.log(jitsym.available(), error.code, error.message); }`;
-  for (const [lib, reason] of [['/nonexistent/libjitsym.so', 'No such file'], ['libm.so.6', 'jitsym_init']]) {
-    const env = { ...process.env, JITSYM_LIB: lib };
+  for (const [lib, reason] of [
+    ['/nonexistent/libjitsym.so', '/nonexistent/libjitsym.so: .*No such file'],
+    ['libm.so.6', 'libm.so.6: .*jitsym_init'],
+    // Nothing is said of a variable that names it already.
+    ['', 'libjitsym.so.0.1: .*No such file.*; libjitsym.so: .*No such file.*JITSYM_LIB'],
+  ]) {
+    const env = { ...process.env, JITSYM_LIB: lib, LD_LIBRARY_PATH: '' };
     const out = execFileSync(process.execPath, ['-e', program], { env, cwd: __dirname, encoding: 'utf8' });
-    assert.match(out, new RegExp(`^false JITSYM_ERR_LIBRARY .*${reason}`));
+    assert.match(out, new RegExp(`^false JITSYM_ERR_LIBRARY no libjitsym: ${reason}`));
+    assert.ok(lib === '' || !out.includes('JITSYM_LIB '), out);
   }
 });
 

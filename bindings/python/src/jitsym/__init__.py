@@ -1,4 +1,4 @@
-"""JIT-compiled code made visible to perf, debuggers and profilers, through libjitsym.
+"""JIT-compiled code made visible to perf and other profilers, through libjitsym.
 
     with jitsym.Session() as session:
         code = session.register(addr, size, "my_function", bytes=addr)
