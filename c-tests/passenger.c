@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <sys/mman.h>
 
+#include "pace.h"
 #include "testing.h"
 
 enum { PLACE = 256, SIZE = 18, CODES = 8, LAP_NS = 60000000 };
@@ -42,7 +43,7 @@ static void *ride(void *nothing) {
     code.bytes = at;
     CHECK_OK(jitsym_register(session, &code, NULL));
     uint64_t from = test_now();
-    for (uint64_t end = time_spent() + LAP_NS; time_spent() < end;) {
+    for (uint64_t end = time_spent() + (uint64_t)(LAP_NS * test_pace()); time_spent() < end;) {
       ((void (*)(void))(uintptr_t)at)();
     }
     fprintf(out, "life %d %llx %d %llu %llu %s\n", (int)getpid(), (unsigned long long)(uintptr_t)at, SIZE,

@@ -3,11 +3,13 @@
  * a call of its own to the library, then compiles its own, at addresses where the others have other code. What ran where, when
  * and in which process is printed, for a test to hold against what perf says.
  *
- * Usage: prefork WORKERS SECONDS, of processor time. x86-64 only.
+ * Usage: prefork WORKERS SECONDS [wait], of processor time. The workers begin when there is nothing more to read, if they are to
+ * wait. x86-64 only.
  */
 #define _GNU_SOURCE
 #include <sys/mman.h>
 
+#include "pace.h"
 #include "testing.h"
 
 enum { SPAN = 1 << 16, PLACE = 512, SIZE = 18, GAP = 200, COMMON = 2, OWN = 2 };
@@ -68,8 +70,10 @@ static void run(int number, double seconds) {
   }
 }
 
-static void work(int worker, double seconds) {
+static void work(int worker, double seconds, int waits) {
   char name[64];
+  while (waits && read(0, name, sizeof name) > 0)
+    ;
   for (int i = 0; i < COMMON; i++) {
     since[i] = test_now();
   }
@@ -93,9 +97,9 @@ static void work(int worker, double seconds) {
 }
 
 int main(int argc, char **argv) {
-  CHECK(argc == 3);
+  CHECK(argc == 3 || argc == 4);
   int workers = atoi(argv[1]);
-  double seconds = atof(argv[2]);
+  double seconds = atof(argv[2]) * test_pace();
   memory = mmap(NULL, SPAN, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   CHECK(memory != MAP_FAILED);
   CHECK_OK(jitsym_init(NULL, &session));
@@ -110,7 +114,7 @@ int main(int argc, char **argv) {
     pids[i] = fork();
     CHECK(pids[i] >= 0);
     if (pids[i] == 0) {
-      work(i, seconds);
+      work(i, seconds, argc == 4);
       _exit(0);
     }
     printf("worker %d\n", (int)pids[i]);

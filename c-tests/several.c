@@ -28,6 +28,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
+#include "pace.h"
 #include "plugin.h"
 #include "testing.h"
 
@@ -326,7 +327,7 @@ int main(int argc, char **argv) {
     } else if (strcmp(action, "say") == 0) {
       say_files(last_copy());
     } else if (strcmp(action, "burn") == 0) {
-      burn(atof(argv[++at]));
+      burn(atof(argv[++at]) * test_pace());
     } else if (strcmp(action, "fork") == 0) {
       fflush(stdout);
       pid_t child = fork();

@@ -38,6 +38,7 @@
 #include <unistd.h>
 
 #include "guest_eh.h"
+#include "pace.h"
 
 #define NOINLINE __attribute__((noinline))
 
@@ -917,7 +918,7 @@ static void parse_options(int argc, char **argv) {
     } else if (option_value(argv[i], "sinks", &value)) {
       option.sinks = bits[choice(value, sinks, 3)];
     } else if (option_value(argv[i], "seconds", &value)) {
-      option.seconds = strtod(value, NULL);
+      option.seconds = strtod(value, NULL) * test_pace();
     } else if (option_value(argv[i], "count", &value)) {
       option.count = (unsigned)strtoul(value, NULL, 10);
     } else if (option_value(argv[i], "wait", &value)) {

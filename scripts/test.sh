@@ -1,8 +1,50 @@
 #!/bin/sh
-# Runs every test; with arguments, those that `cargo test` then runs of the library. Installs the Debian packages that the tests
-# need where it may.
+# Runs every test, and says at the end which suites failed; with arguments, those that `cargo test` then runs of the library.
+# Installs the Debian packages that the tests need where it may.
 set -eu
 cd "$(dirname "$0")/.."
+
+# Those that take long, and sleep for half of it, run beside all others. Their output comes when all others are done.
+beside="c_tests cross races soak"
+
+run_suite() {
+    case $1 in
+        lib) cargo test --locked --lib --bins ;;
+        doc) cargo test --locked --doc ;;
+        xtask) cargo test --locked --no-fail-fast --package xtask --package jitsym-cranelift ;;
+        # Old and new perf, held against the ground truth: see docs/compatibility.md. The newer one is fetched, but not installed.
+        matrix) cargo xtask matrix --quick ;;
+        *) cargo test --locked --test "$1" ;;
+    esac
+}
+
+# `run_suites WORK HOW NUMBER ALL SUITE...`: one after the other, the first of which has this number. Those that fail are listed
+# in WORK/failed. HOW is `live`, or `kept`: then the output of each goes to a file in WORK, and only its end is reported here.
+run_suites() {
+    work=$1 how=$2 number=$3 all=$4
+    shift 4
+    for suite in "$@"; do
+        ended=ok
+        if [ "$how" = live ]; then
+            echo "[$number/$all] $suite ..."
+            run_suite "$suite" || ended=failed
+        else
+            echo "[$number/$all] $suite, beside the others ..."
+            run_suite "$suite" >"$work/$suite.said" 2>&1 || ended=failed
+            echo "[$number/$all] $suite: $ended; its output comes later"
+        fi
+        [ $ended = ok ] || echo "$suite" >>"$work/failed"
+        number=$((number + 1))
+    done
+}
+
+# How this script calls itself.
+if [ "${1-}" = --suites ]; then
+    shift
+    run_suites "$@"
+    exit
+fi
+
 . scripts/packages.sh
 
 need cc=gcc g++=g++ clang=clang /usr/include/stdio.h=libc6-dev perf=linux-perf objdump=binutils valgrind=valgrind \
@@ -13,36 +55,72 @@ need cc=gcc g++=g++ clang=clang /usr/include/stdio.h=libc6-dev perf=linux-perf o
     gdb-multiarch=gdb-multiarch \
     /usr/share/keyrings/debian-archive-keyring.gpg=debian-archive-keyring
 
-# Those that take long, and sleep for half of it, run beside all others. What they say comes when they are done.
-beside="c_tests cross races soak"
+work=$(mktemp -d)
+groups=""
+trap 'for group in $groups; do kill -- "-$group" 2>/dev/null || :; done; rm -rf "$work"' EXIT
+trap 'exit 1' HUP INT TERM
+
+# Each in a group of its own, so that it can be ended with all that it has started.
+start() {
+    setsid "$@" &
+    group=$!
+    groups="$groups $group"
+}
+
+# Waits for one that was started, and lists it under this name if it has failed.
+await() {
+    wait "$1" || echo "$2" >>"$work/failed"
+    left=""
+    for group in $groups; do
+        [ "$group" = "$1" ] || left="$left $group"
+    done
+    groups=$left
+}
+
+build() {
+    echo "Building $1 ..."
+    shift
+    start "$@"
+    await "$group" "the build: $*"
+}
 
 if [ $# -gt 0 ]; then
-    cargo test --locked "$@"
+    start cargo test --locked "$@"
+    await "$group" "cargo test $*"
+    start sh scripts/test.sh --suites "$work" live 1 2 xtask matrix
+    await "$group" "xtask, matrix"
 else
-    here="--lib --bins" there=""
+    here="lib" all=4
     for file in tests/*.rs; do
-        name=${file##*/} name=${name%.rs}
+        name=${file##*/} name=${name%.rs} all=$((all + 1))
         case " $beside " in
-            *" $name "*) there="$there --test $name" ;;
-            *) here="$here --test $name" ;;
+            *" $name "*) ;;
+            *) here="$here $name" ;;
         esac
     done
-    cargo test --locked --no-run
-    said=$(mktemp)
-    # A group of its own, so that it can be ended with all that it has started.
-    # shellcheck disable=SC2086 # The words of $there and $here are separate arguments.
-    setsid cargo test --locked --no-fail-fast $there >"$said" 2>&1 &
-    pid=$!
-    trap 'kill -- -$pid 2>/dev/null || :; rm -f "$said"' EXIT
-    trap 'exit 1' HUP INT TERM
-    failed=""
+    build "the library and the tests" cargo test --locked --no-run
+    build "the C libraries" \
+        cargo rustc --locked --release --lib --features reserve --crate-type cdylib,staticlib --target-dir target/c
+    # shellcheck disable=SC2086 # The words of $here and $beside are separate arguments.
+    set -- $beside
+    start sh scripts/test.sh --suites "$work" kept 1 "$all" "$@"
+    other=$group first=$(($# + 1))
     # shellcheck disable=SC2086
-    cargo test --locked --no-fail-fast $here || failed=yes
-    cargo test --locked --doc || failed=yes
-    wait $pid || failed=yes
-    cat "$said"
-    [ -z "$failed" ] || exit 1
+    start sh scripts/test.sh --suites "$work" live $first "$all" $here doc
+    await "$group" "the suites from number $first on"
+    echo "Waiting for the suites beside ..."
+    await "$other" "the suites beside"
+    for suite in $beside; do
+        echo "The output of $suite:"
+        cat "$work/$suite.said"
+    done
+    start sh scripts/test.sh --suites "$work" live $((all - 1)) "$all" xtask matrix
+    await "$group" "xtask, matrix"
 fi
-# Old and new perf, held against the ground truth: see docs/compatibility.md. The newer one is fetched, but not installed.
-cargo test --locked --package xtask --package jitsym-cranelift
-cargo xtask matrix --quick
+
+if [ -e "$work/failed" ]; then
+    echo "These failed:"
+    sed 's/^/    /' "$work/failed"
+    exit 1
+fi
+echo "All passed."

@@ -243,47 +243,69 @@ fn perf_unwinds_the_worked_examples() {
     let program = compile_harness("frames", Link::Shared, &["-fomit-frame-pointer", "-fno-optimize-sibling-calls"]);
     let dir = scratch_dir("frames-data");
     let (data, injected) = (dir.join("perf.data"), dir.join("jit.data"));
-    let mut record = perf::perf("record");
-    record.args(["-q", "-k", "1", "-e", "cpu-clock", "-F", "999", "--call-graph", "dwarf,4096", "-o"]).arg(&data);
-    // The shell says its pid, which the program takes over.
-    record.args(["sh", "-c", "echo $$; exec \"$0\" 3"]).arg(program);
-    let pid = {
-        let _alone = serial();
-        stdout(&run(&mut record)).trim().parse::<u32>().expect("pid")
-    };
-    let _files = TmpFiles(pid);
-    run(perf::perf("inject").args(["--jit", "-i"]).arg(&data).arg("-o").arg(&injected));
-    let text = stdout(&run(perf::perf("script").args(["--no-inline", "-F", "ip,sym", "-i"]).arg(&injected)));
-
-    // By code and caller, how many stacks are whole, of how many.
-    let mut stacks: BTreeMap<(&str, &str), (usize, usize)> = BTreeMap::new();
-    let mut wrong = String::new();
-    for sample in text.split("\n\n") {
-        let frames: Vec<&str> = sample.lines().filter_map(|line| Some(line.trim_start().split_once(' ')?.1)).collect();
-        let Some(name) = frames.first().filter(|name| name.starts_with("TRACE_") || **name == "moar frame") else {
-            continue;
+    let record = |pace: u32| {
+        let mut record = perf::perf("record");
+        record.args(["-q", "-k", "1", "-e", "cpu-clock", "-F", "999", "--call-graph", "dwarf,4096", "-o"]).arg(&data);
+        // The shell says its pid, which the program takes over.
+        record.args(["sh", "-c", "echo $$; exec \"$0\" $1"]).arg(&program).arg((3 * pace).to_string());
+        let pid = {
+            let _alone = serial();
+            stdout(&run(&mut record)).trim().parse::<u32>().expect("pid")
         };
-        let caller = frames.get(1).filter(|caller| caller.starts_with("via_")).unwrap_or(&"nobody");
-        let (whole, all) = stacks.entry((name, caller)).or_default();
-        *all += 1;
-        if *caller != "nobody" && frames.get(2) == Some(&"main") {
-            *whole += 1;
-        } else if wrong.len() < 2000 {
-            let _ = writeln!(wrong, "{}", frames.join(" < "));
+        let files = TmpFiles(pid);
+        run(perf::perf("inject").args(["--jit", "-i"]).arg(&data).arg("-o").arg(&injected));
+        let text = stdout(&run(perf::perf("script").args(["--no-inline", "-F", "ip,sym", "-i"]).arg(&injected)));
+        (text, files)
+    };
+    // By code and caller, how many stacks are whole, of how many; and some that are not.
+    type Stacks = BTreeMap<(String, String), (usize, usize)>;
+    let read = |text: &str| -> (Stacks, String) {
+        let (mut stacks, mut wrong) = (Stacks::new(), String::new());
+        for sample in text.split("\n\n") {
+            let frames: Vec<&str> =
+                sample.lines().filter_map(|line| Some(line.trim_start().split_once(' ')?.1)).collect();
+            let Some(name) = frames.first().filter(|name| name.starts_with("TRACE_") || **name == "moar frame") else {
+                continue;
+            };
+            let caller = frames.get(1).filter(|caller| caller.starts_with("via_")).unwrap_or(&"nobody");
+            let (whole, all) = stacks.entry((name.to_string(), caller.to_string())).or_default();
+            *all += 1;
+            if *caller != "nobody" && frames.get(2) == Some(&"main") {
+                *whole += 1;
+            } else if wrong.len() < 2000 {
+                let _ = writeln!(wrong, "{}", frames.join(" < "));
+            }
         }
-    }
+        (stacks, wrong)
+    };
+    let names = ["TRACE_1 root", "TRACE_2 side", "TRACE_3 plain", "moar frame"];
+    let callers = ["rbx", "rbp", "r12", "r13", "r14", "r15"].map(|register| format!("via_{register}"));
+    let of = |stacks: &Stacks, name: &str, caller: &str| {
+        stacks.get(&(name.into(), caller.into())).copied().unwrap_or_default()
+    };
+    let (stacks, wrong) = until_enough(10, |pace| {
+        let (text, _files) = record(pace);
+        let (stacks, wrong) = read(&text);
+        let counts = names.iter().flat_map(|name| callers.iter().map(|caller| of(&stacks, name, caller).1));
+        let fewest = counts.min().unwrap_or(0);
+        ((stacks, wrong), fewest)
+    });
     println!("{stacks:?}");
-    for name in ["TRACE_1 root", "TRACE_2 side", "TRACE_3 plain", "moar frame"] {
-        for register in ["rbx", "rbp", "r12", "r13", "r14", "r15"] {
-            let (whole, all) = stacks.get(&(name, &*format!("via_{register}"))).copied().unwrap_or_default();
-            assert!(all >= 10 && whole == all, "{name}, {register}: {whole} of {all} whole:\n{wrong}");
+    for name in names {
+        let mut found = 0;
+        for caller in &callers {
+            let (whole, all) = of(&stacks, name, caller);
+            found += all;
+            assert!(whole == all, "{name}, {caller}: {whole} of {all} whole:\n{wrong}");
         }
-        let lost = stacks.get(&(name, "nobody")).map_or(0, |(_, all)| *all);
-        assert!(lost <= 2, "{name}: {lost} without a caller:\n{wrong}");
+        // A register that has just been popped is not in the stack that perf copies.
+        let (_, lost) = of(&stacks, name, "nobody");
+        assert!(lost * 100 <= found.max(200), "{name}: {lost} without a caller, and {found} with one:\n{wrong}");
     }
 }
 
-/// Runs the commands of all documents, each document's in a directory of its own.
+/// Runs the commands of all documents, each document's in a directory of its own. On a busy machine the programs that they look at
+/// may end too early: then once more, with programs that live longer.
 #[test]
 fn commands_do_what_the_text_says() {
     let toy = compile("gcc", &["examples/toy_jit.c"], Link::Static, &["-O1"], "toy_jit");
@@ -293,15 +315,19 @@ fn commands_do_what_the_text_says() {
         let sandbox = Sandbox::new(document, &toy);
         for block in blocks.iter().filter(|block| block.document == document) {
             let Use::Shell { container, expect } = block.used() else { continue };
-            let mut shell = sandbox.shell(&block.text);
             let _alone = serial();
-            let inhabitant = container.then(|| Container::new(&toy));
-            if let Some(container) = &inhabitant {
-                shell.env("pid", container.pid.to_string());
-            }
-            let output = try_run(&mut shell);
-            let right = output.status.success() && expect.is_none_or(|text| stdout(&output).contains(text));
-            assert!(right, "{}, {expect:?} expected: {}", block.place(), describe(&shell, &output));
+            let mut said = String::new();
+            let right = [1, 4, 16].into_iter().any(|pace| {
+                let mut shell = sandbox.shell(&block.text, pace);
+                let inhabitant = container.then(|| Container::new(&toy, pace));
+                if let Some(container) = &inhabitant {
+                    shell.env("pid", container.pid.to_string());
+                }
+                let output = try_run(&mut shell);
+                said = describe(&shell, &output);
+                output.status.success() && expect.is_none_or(|text| stdout(&output).contains(text))
+            });
+            assert!(right, "{}, {expect:?} expected: {said}", block.place());
         }
     }
 }

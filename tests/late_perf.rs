@@ -6,11 +6,11 @@ mod perf;
 mod support;
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
 use std::process::Stdio;
-use std::time::Duration;
 
 use perf::{Recording, Truth};
-use support::{run, scratch_dir, serial};
+use support::{run, scratch_dir, serial, until_enough, TmpFiles, PACE};
 
 const ARGUMENTS: [&str; 3] = ["scenario=late", "layout=gap", "seconds=4"];
 
@@ -25,11 +25,22 @@ fn started_under_perf() {
 /// perf comes when the sinks have been started, and before they are stopped and started again.
 #[test]
 fn attached_later() {
+    let data = scratch_dir("attached").join("perf.data");
+    let (truth, _files) = until_enough((3.0 * perf::ENOUGH) as usize, |pace| {
+        let (truth, files) = attach(&data, pace);
+        let count = perf::count_in_guest(&truth, &data);
+        ((truth, files), count)
+    });
+    let injected = data.with_file_name("injected.data");
+    run(perf::perf("inject").arg("--jit").arg("-i").arg(&data).arg("-o").arg(&injected));
+    check(&truth, &injected);
+}
+
+fn attach(data: &Path, pace: u32) -> (Truth, TmpFiles) {
     let _alone = serial();
-    let dir = scratch_dir("attached");
-    let data = dir.join("perf.data");
     let mut guest = perf::command(perf::program())
-        .arg(format!("dir={}", dir.display()))
+        .arg(format!("dir={}", data.parent().expect("directory").display()))
+        .env(PACE, pace.to_string())
         .args(ARGUMENTS)
         .arg("wait=1")
         .stdin(Stdio::piped())
@@ -42,21 +53,16 @@ fn attached_later() {
     while !text.contains("jitdump") {
         assert!(output.read_line(&mut text).expect("line") > 0, "{text}");
     }
-    let mut record = perf::perf("record");
-    record.args(["-e", "cpu-clock", "-F", "999", "-k", "1", "--call-graph", "dwarf,16384", "-o"]).arg(&data);
-    let mut record = record.args(["-p", &guest.id().to_string()]).stderr(Stdio::null()).spawn().expect("perf");
-    std::thread::sleep(Duration::from_secs(1));
+    let record = perf::attach(perf::WITH_STACKS, guest.id(), data);
     input.write_all(b"\n").expect("go on");
     drop(input);
     output.read_to_string(&mut text).expect("output");
-    assert!(guest.wait().expect("end").success() && record.wait().expect("end").success());
-    let (truth, _files) = perf::read_truth(&text);
-    let injected = data.with_file_name("injected.data");
-    run(perf::perf("inject").arg("--jit").arg("-i").arg(&data).arg("-o").arg(&injected));
-    check(&truth, &injected);
+    assert!(guest.wait().expect("end").success());
+    record.wait();
+    perf::read_truth(&text)
 }
 
-fn check(truth: &Truth, injected: &std::path::Path) {
+fn check(truth: &Truth, injected: &Path) {
     assert_eq!(truth.phases, ["off", "on", "off", "on"]);
     let seen = perf::samples_of(truth, injected, true, &[truth.phase_times[1], truth.phase_times[3]]);
     let mut truth = truth.clone();

@@ -34,6 +34,7 @@
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
+#include "../pace.h"
 #include "matrix.h"
 
 struct options option = {
@@ -136,7 +137,7 @@ static void parse_options(int argc, char **argv) {
     } else if (is_option(argv[i], "memory", &value)) {
       option.memory = memory_of(value);
     } else if (is_option(argv[i], "seconds", &value)) {
-      option.seconds = strtod(value, NULL);
+      option.seconds = strtod(value, NULL) * test_pace();
     } else if (is_option(argv[i], "count", &value)) {
       option.count = (unsigned)strtoul(value, NULL, 10);
     } else if (is_option(argv[i], "wait", &value)) {

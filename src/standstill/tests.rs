@@ -1,6 +1,6 @@
 use std::sync::atomic::AtomicU32;
 use std::sync::mpsc;
-use std::thread::{scope, sleep};
+use std::thread::scope;
 
 use super::*;
 
@@ -16,42 +16,63 @@ fn of(found: Found) -> (Rest, *mut ()) {
     (found.rest, found.writer)
 }
 
-/// What the writer does once it is asked.
-fn answer(still: &Standstill, whole: bool) {
-    while !still.is_asked() {
+/// Tries again what a busy machine may have been too slow for: a fork waits for the writer, and the writer for a fork, a short time
+/// only. `attempt` says whether it was in time.
+fn in_time(attempt: impl Fn() -> bool) {
+    assert!((0..200).any(|_| attempt()), "never in time");
+}
+
+/// What the writer does once it is asked, with these threads; nothing if that is never, or if it comes too late.
+fn answer(still: &Standstill, slots: &[Arc<Slot>], whole: bool, forked: &AtomicBool) {
+    while !still.is_asked() && !forked.load(Ordering::SeqCst) {
         thread::sleep_micros(100);
     }
-    assert!(still.begin_halt() && still.halt(std::iter::empty()) && still.is_quiet() && still.enter_last());
-    still.answer(whole);
+    if still.begin_halt() && still.halt(slots.iter().cloned()) {
+        assert_eq!(still.is_quiet(), slots.is_empty());
+        slots.iter().for_each(|slot| slot.end());
+        assert!(still.is_quiet());
+        if still.enter_last() {
+            still.answer(whole);
+        }
+    }
 }
 
 #[test]
 fn nobody_waits_without_a_writer() {
-    let still = Standstill::default();
-    let begin = Instant::now();
-    assert_eq!(still.prepare(|| panic!("nobody to wake")).rest, Rest::NoWriter);
-    still.over();
-    assert!(begin.elapsed() < PATIENCE && !still.is_asked() && !still.begin_halt());
+    in_time(|| {
+        let still = Standstill::default();
+        let begin = Instant::now();
+        assert_eq!(still.prepare(|| panic!("nobody to wake")).rest, Rest::NoWriter);
+        still.over();
+        assert!(!still.is_asked() && !still.begin_halt());
+        begin.elapsed() < PATIENCE
+    });
 }
 
 #[test]
 fn the_writer_answers_and_stands_still_until_the_fork_is_over() {
-    let still = Standstill::default();
-    still.begin(writer(), shared());
-    for whole in [true, false] {
-        let (passed, passes) = mpsc::channel();
-        scope(|scope| {
-            scope.spawn(|| {
-                answer(&still, whole);
-                still.enter();
-                passed.send(()).unwrap();
-                still.leave();
-            });
-            let rest = if whole { Rest::Whole } else { Rest::Partial };
-            assert_eq!(of(still.prepare(|| {})), (rest, writer()));
-            assert!(passes.recv_timeout(Duration::from_millis(20)).is_err(), "it goes on while the process forks");
-            still.over();
-            passes.recv_timeout(Duration::from_secs(60)).unwrap();
+    for (whole, rest) in [(true, Rest::Whole), (false, Rest::Partial)] {
+        in_time(|| {
+            let (still, forked) = (Standstill::default(), AtomicBool::new(false));
+            still.begin(writer(), shared());
+            let (passed, passes) = mpsc::channel();
+            scope(|scope| {
+                scope.spawn(|| {
+                    answer(&still, &[], whole, &forked);
+                    still.enter();
+                    passed.send(()).unwrap();
+                    still.leave();
+                });
+                let begin = Instant::now();
+                let found = of(still.prepare(|| {}));
+                let too_early = passes.recv_timeout(Duration::from_millis(20)).is_ok();
+                let in_time = found == (rest, writer()) && begin.elapsed() < STILL_FOR;
+                assert!(!in_time || !too_early, "it goes on while the process forks");
+                forked.store(true, Ordering::SeqCst);
+                still.over();
+                assert!(too_early || passes.recv().is_ok());
+                in_time
+            })
         });
     }
 }
@@ -71,15 +92,29 @@ fn a_writer_that_does_not_answer_is_not_waited_for() {
     assert_eq!(of(still.prepare(|| {})), (Rest::Disturbed, ptr::null_mut()));
     still.over();
     // In a slow write it is as good as at rest, and does not come back from it before the fork is over.
-    let (written, writes) = mpsc::channel();
-    scope(|scope| {
-        scope.spawn(|| {
-            still.aside(|| sleep(2 * PATIENCE));
-            written.send(()).unwrap();
-        });
-        assert_eq!(still.prepare(|| {}).rest, Rest::Partial);
-        assert!(writes.recv_timeout(2 * PATIENCE).is_err());
-        still.over();
+    in_time(|| {
+        let ((began, begins), (written, writes), (wrote, goes_on)) =
+            (mpsc::channel(), mpsc::channel(), mpsc::channel());
+        scope(|scope| {
+            let still = &still;
+            scope.spawn(move || {
+                still.aside(|| {
+                    began.send(()).unwrap();
+                    goes_on.recv().unwrap();
+                });
+                written.send(()).unwrap();
+            });
+            begins.recv().unwrap();
+            let begin = Instant::now();
+            assert_eq!(still.prepare(|| {}).rest, Rest::Partial);
+            wrote.send(()).unwrap();
+            let too_early = writes.recv_timeout(2 * PATIENCE).is_ok();
+            let in_time = begin.elapsed() < STILL_FOR;
+            assert!(!in_time || !too_early, "it comes back while the process forks");
+            still.over();
+            assert!(too_early || writes.recv().is_ok());
+            in_time
+        })
     });
     still.end();
     assert_eq!(still.prepare(|| {}).rest, Rest::NoWriter);
@@ -107,17 +142,17 @@ fn a_writer_at_rest_need_not_answer() {
 fn nobody_is_kept_for_ever_and_children_learn_of_it() {
     let (still, shared, slot) = (Standstill::default(), shared(), Slot::new(0));
     still.begin(writer(), shared);
+    let begin = Instant::now();
     let found = still.prepare_at_once(|| true).unwrap();
     assert_eq!(found.rest_in_child(shared), Rest::Whole);
     slot.halt();
-    let begin = Instant::now();
     assert_eq!(slot.settle(HALTED_FOR), None);
     still.go_on(&slot);
     assert_eq!(slot.settle(HALTED_FOR), Some(false));
     assert_eq!(found.rest_in_child(shared), Rest::Partial);
     still.wait_to_register();
     still.enter();
-    assert!(begin.elapsed() >= STILL_FOR - HALTED_FOR);
+    assert!(begin.elapsed() >= STILL_FOR);
     assert_eq!(found.rest_in_child(shared), Rest::Disturbed);
     assert_eq!(Found::NOTHING.rest_in_child(shared), Rest::Disturbed);
     still.leave();
@@ -128,21 +163,20 @@ fn nobody_is_kept_for_ever_and_children_learn_of_it() {
 
 #[test]
 fn forks_share_a_standstill_and_the_last_one_ends_it() {
-    let still = Standstill::default();
-    still.begin(writer(), shared());
-    let slot = Arc::new(Slot::new(0));
-    scope(|scope| {
-        scope.spawn(|| {
-            while !still.begin_halt() {
-                thread::sleep_micros(100);
-            }
-            slot.begin();
-            assert!(still.halt([slot.clone()].into_iter()) && !still.is_quiet());
-            slot.end();
-            assert!(still.is_quiet() && still.enter_last());
-            still.answer(true);
+    in_time(|| {
+        let (still, forked) = (Standstill::default(), AtomicBool::new(false));
+        still.begin(writer(), shared());
+        let slot = Arc::new(Slot::new(0));
+        slot.begin();
+        let found = scope(|scope| {
+            scope.spawn(|| answer(&still, std::slice::from_ref(&slot), true, &forked));
+            let found = still.prepare(|| {}).rest;
+            forked.store(true, Ordering::SeqCst);
+            found
         });
-        assert_eq!(still.prepare(|| {}).rest, Rest::Whole);
+        if found != Rest::Whole {
+            return false;
+        }
         assert_eq!(still.prepare(|| {}).rest, Rest::Whole);
         assert!(!slot.is_kept());
         still.over();
@@ -150,5 +184,6 @@ fn forks_share_a_standstill_and_the_last_one_ends_it() {
         still.over();
         assert!(slot.is_kept());
         still.wait_to_register();
+        true
     });
 }

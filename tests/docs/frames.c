@@ -195,7 +195,7 @@ int main(int argc, char **argv) {
     unsigned char *traces = make_traces(), *plain = make_plain_trace(), *moar = make_moar_code();
     if (mprotect(memory, 8192, PROT_READ | PROT_EXEC) != 0) return 1;
 
-    while (clock() < atoi(argv[1]) * CLOCKS_PER_SEC)
+    while ((double)clock() < atof(argv[1]) * CLOCKS_PER_SEC)
         for (int i = 0; i < 6; i++) {
             via[i](traces, lj_enter);
             via[i](plain, lj_enter);

@@ -35,13 +35,15 @@ impl Sandbox {
         self.0.join("pids")
     }
 
-    pub fn shell(&self, commands: &str) -> Command {
+    /// `pace`: how many times as long as usual programs live.
+    pub fn shell(&self, commands: &str, pace: u32) -> Command {
         let mut shell = perf::command("timeout");
         // What is left in the background, after a failure, would write its files again when they have been removed.
         let commands = format!("trap 'kill $(jobs -p) 2>/dev/null || :; wait' EXIT\n{commands}");
         // A process runs for longer if it has to be found first.
-        shell.env("VM_SECONDS", if commands.contains("vm &") { "8" } else { "2" });
-        shell.args(["120", "sh", "-euc", &commands]).current_dir(&self.0).env("HOME", &self.0);
+        let seconds = pace * if commands.contains("vm &") { 8 } else { 2 };
+        shell.env("VM_SECONDS", seconds.to_string());
+        shell.args(["1200", "sh", "-euc", &commands]).current_dir(&self.0).env("HOME", &self.0);
         let path = std::env::var("PATH").expect("PATH");
         shell.env("PATH", format!("{}:{path}", self.0.join("bin").display()));
         shell
@@ -56,7 +58,7 @@ impl Drop for Sandbox {
     }
 }
 
-/// The toy in a pid namespace and with a `/tmp` of its own, for twelve seconds.
+/// The toy in a pid namespace and with a `/tmp` of its own, for twelve seconds or so many times as long.
 pub struct Container {
     unshare: Child,
     /// Its pid out here.
@@ -64,16 +66,17 @@ pub struct Container {
 }
 
 impl Container {
-    pub fn new(toy: &Path) -> Self {
+    pub fn new(toy: &Path, pace: u32) -> Self {
         // Both files may lie in the /tmp that is hidden.
         let script = "exec 8<\"$1\" 9<\"$0\"; mount -t tmpfs none /tmp; cat <&8 >/tmp/hello.toy
-            exec /proc/self/fd/9 /tmp/hello.toy 12";
+            exec /proc/self/fd/9 /tmp/hello.toy $2";
         let mut unshare = perf::command("unshare");
         unshare.args(["--pid", "--fork", "--kill-child", "--mount", "sh", "-euc", script]).arg(toy);
-        let unshare = unshare.arg(root().join("examples/hello.toy")).spawn().expect("start unshare");
+        let unshare =
+            unshare.arg(root().join("examples/hello.toy")).arg((12 * pace).to_string()).spawn().expect("start unshare");
         let mut container = Container { pid: 0, unshare };
         let children = format!("/proc/{0}/task/{0}/children", container.unshare.id());
-        for _ in 0..1000 {
+        for _ in 0..60_000 {
             let child = std::fs::read_to_string(&children).unwrap_or_default();
             container.pid = child.trim().parse().unwrap_or(0);
             if Path::new(&format!("/proc/{}/root/tmp/perf-1.map", container.pid)).exists() {

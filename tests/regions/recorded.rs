@@ -1,13 +1,13 @@
 //! Runs of the ground-truth program of the matrix, with or without perf.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 
 use crate::score::{self, Sample, Score};
-use crate::support::{compile, fresh_dir, root, run, stdout, Link, TmpFiles};
+use crate::support::{compile, fresh_dir, root, run, stdout, until_enough, Link, TmpFiles, PACE};
 use crate::truth::{Truth, Unwind};
 use crate::{perf, script};
 
@@ -62,15 +62,29 @@ pub struct Recorded {
 
 impl Recorded {
     pub fn of(program: &Path, scenario: &str, options: &[&str], perf_options: &[&str]) -> Self {
+        Recorded::with_enough(650, |pace| Recorded::at_pace(pace, program, scenario, options, perf_options))
+    }
+
+    /// Of a program that burns so many times as long.
+    pub fn at_pace(pace: u32, program: &Path, scenario: &str, options: &[&str], perf_options: &[&str]) -> Self {
         let dir = dir_of(scenario, options);
         let (data, truth) = (dir.join("perf.data"), dir.join("truth"));
         let mut record = perf::perf("record");
         record.args(["-e", "cpu-clock", "-F", "999"]).args(perf_options).arg("-o").arg(&data).arg("--");
         record.arg(program).args([scenario, "sinks=region", "seconds=1"]).args(options);
-        run(record.arg(format!("truth={}", truth.display())));
+        run(record.arg(format!("truth={}", truth.display())).env(PACE, pace.to_string()));
         let truth = read_truth(&truth);
         let files = TmpFiles(truth.pid);
         Recorded::new(scenario, dir, truth, files)
+    }
+
+    /// A run with so many samples in code of the guest. (A second of processor time gives 999 at most.)
+    pub fn with_enough(wanted: usize, mut record: impl FnMut(u32) -> Recorded) -> Recorded {
+        until_enough(wanted, |pace| {
+            let recorded = record(pace);
+            let count = recorded.right_names().values().map(Vec::len).sum();
+            (recorded, count)
+        })
     }
 
     fn new(scenario: &str, dir: PathBuf, truth: Truth, files: TmpFiles) -> Self {
@@ -92,13 +106,26 @@ impl Recorded {
         stdout(&run(perf::perf(subcommand).arg("-i").arg(&self.data).args(&self.options).args(arguments)))
     }
 
+    fn script(&self, options: &[&str]) -> Vec<script::Printed> {
+        let text = self.perf("script", &[&["--ns", "--no-inline", "-F", script::FIELDS], options].concat());
+        script::parse(&text).unwrap_or_else(|error| panic!("{}: {error:#}", self.what))
+    }
+
+    /// By the name of code, in the order of time, whether each sample in it has that name.
+    pub fn right_names(&self) -> BTreeMap<&str, Vec<bool>> {
+        let mut right: BTreeMap<&str, Vec<bool>> = BTreeMap::new();
+        for sample in self.script(&["-G"]) {
+            let Some(frame) = sample.frames.first() else { continue };
+            let Some(index) = self.truth.code_at(frame.ip, sample.time) else { continue };
+            let code = &self.truth.codes[index];
+            right.entry(&code.name).or_default().push(frame.sym.as_deref() == Some(&code.name));
+        }
+        right
+    }
+
     fn score(&self) -> Score {
-        let script = |options: &[&str]| {
-            let text = self.perf("script", &[&["--ns", "--no-inline", "-F", script::FIELDS], options].concat());
-            script::parse(&text).unwrap_or_else(|error| panic!("{}: {error:#}", self.what))
-        };
-        let printed = script(&[]);
-        let samples = script::samples(&self.truth, &script(&["-G"]), &printed);
+        let printed = self.script(&[]);
+        let samples = script::samples(&self.truth, &self.script(&["-G"]), &printed);
         let samples = samples.unwrap_or_else(|error| panic!("{}: {error:#}", self.what));
         if self.truth.unwind().expect("unwind") == Unwind::Neither {
             return score::score(&self.truth, &samples, false);
@@ -163,9 +190,14 @@ pub struct Running {
 
 impl Running {
     pub fn start(scenario: &str, options: &[&str]) -> Self {
+        Running::at_pace(1, scenario, options)
+    }
+
+    /// One that burns so many times as long.
+    pub fn at_pace(pace: u32, scenario: &str, options: &[&str]) -> Self {
         let dir = dir_of(scenario, options);
         let mut command = perf::command(for_tables());
-        command.args([scenario, "sinks=region", "seconds=1"]).args(options);
+        command.env(PACE, pace.to_string()).args([scenario, "sinks=region", "seconds=1"]).args(options);
         command.arg(format!("truth={}", dir.join("truth").display()));
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start the program");
         let output = BufReader::new(child.stdout.take().expect("standard output"));
@@ -194,20 +226,10 @@ impl Running {
 
     /// perf attaches, the program goes on, and both come to their end.
     pub fn record(mut self) -> Recorded {
-        let mut record = perf::perf("record");
-        record.args(["-e", "cpu-clock", "-F", "999"]).args(STACKS).args(["-p", &self.pid().to_string()]);
-        let (said, log) = (self.dir.join("record.log"), "Events enabled");
-        record.args(["-D", "50", "-o"]).arg(self.dir.join("perf.data"));
-        record.stderr(std::fs::File::create(&said).expect("log"));
-        let mut perf = record.spawn().expect("start perf");
-        // It says so when its events count, because it was told to wait for a moment.
-        while !std::fs::read_to_string(&said).expect("log").contains(log) {
-            assert!(perf.try_wait().expect("perf").is_none(), "{:?}", std::fs::read_to_string(&said));
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
+        let record = perf::attach(STACKS, self.pid(), &self.dir.join("perf.data"));
         self.go();
         assert!(self.child.wait().expect("wait for the program").success());
-        assert!(perf.wait().expect("wait for perf").success(), "{:?}", std::fs::read_to_string(&said));
+        record.wait();
         let files = self.files.take().expect("files of the process");
         Recorded::new(&self.scenario, self.dir.clone(), self.truth(), files)
     }

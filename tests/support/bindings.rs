@@ -63,8 +63,8 @@ pub fn run_readme(language: &str, fence: &str, file: &str, command: impl FnOnce(
 
 /// Records a guest in another language, and holds what perf shows against what the guest says of itself: every name, the
 /// share of each function in the time, the stacks out of the guest into its host, and every source line.
-pub fn check_guest(name: &str, complete: impl FnOnce(&mut Command, &Path)) {
-    let recording = Recording::of(name, perf::WITH_STACKS, |record, dir| {
+pub fn check_guest(name: &str, complete: impl Fn(&mut Command, &Path)) {
+    let recording = Recording::of(name, 1.1, perf::WITH_STACKS, |record, dir| {
         with_library(record);
         complete(record, dir);
     });

@@ -166,6 +166,25 @@ pub fn fresh_dir(name: impl AsRef<OsStr>) -> PathBuf {
     dir
 }
 
+/// In the environment of a program that is recorded: how many times as long as usual it burns.
+pub const PACE: &str = "TEST_PACE";
+
+/// Makes a recording with enough samples. Their number depends on the machine: on its clock, its speed, and its other work. So a
+/// recording with too few is made again of a program that runs longer: `record` is given how many times as long, and returns the
+/// number of samples too.
+pub fn until_enough<T>(wanted: usize, mut record: impl FnMut(u32) -> (T, usize)) -> T {
+    let mut pace = 1;
+    loop {
+        let (recording, count) = record(pace);
+        if count >= wanted {
+            return recording;
+        }
+        println!("{count} samples at pace {pace}, {wanted} wanted");
+        assert!(pace < 100, "{count} samples at pace {pace}, {wanted} wanted");
+        pace *= (2 * wanted).div_ceil(count.max(1)).clamp(2, 10) as u32;
+    }
+}
+
 /// Tests that measure time shares hold this, so that they do not disturb each other.
 pub fn serial() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());

@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command};
 use std::sync::OnceLock;
 
-use crate::support::{checker, compile, run, scratch_dir, serial, stdout, Link, TmpFiles};
+use crate::support::{checker, compile, run, scratch_dir, serial, stdout, until_enough, Link, TmpFiles, PACE};
 
 /// What `perf inject` puts before the code in the objects that it makes.
 pub const TEXT_OFFSET: u64 = 0x80;
@@ -282,6 +282,47 @@ pub fn read_truth(text: &str) -> (Truth, TmpFiles) {
 /// Records call stacks, and by the clock of the jitdump.
 pub const WITH_STACKS: &[&str] = &["-k", "1", "--call-graph", "dwarf,16384"];
 
+/// Samples in code of the guest for each second that it burns, where 999 are asked for.
+pub const ENOUGH: f64 = 650.0;
+
+/// How many samples of a recording are in code of the guest.
+pub fn count_in_guest(truth: &Truth, data: &Path) -> usize {
+    let text = stdout(&run(perf("script").args(["-G", "-F", "tid,ip", "-i"]).arg(data)));
+    let addresses = text.lines().filter_map(|line| u64::from_str_radix(line.split_whitespace().nth(1)?, 16).ok());
+    addresses.filter(|&ip| truth.in_arena(ip)).count()
+}
+
+/// Starts `perf record` for a process that is there, and returns when its events count.
+pub fn attach(arguments: &[&str], pid: u32, data: &Path) -> Attached {
+    let log = data.with_extension("log");
+    let mut record = perf("record");
+    record.args(["-e", "cpu-clock", "-F", "999"]).args(arguments).args(["-p", &pid.to_string()]);
+    // It says so because it is told to wait for a moment.
+    record.args(["-D", "50", "-o"]).arg(data).stderr(std::fs::File::create(&log).expect("log"));
+    let mut attached = Attached { perf: record.spawn().expect("start perf"), log };
+    while !attached.said().contains("Events enabled") {
+        assert!(attached.perf.try_wait().expect("perf").is_none(), "{}", attached.said());
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    attached
+}
+
+/// A perf that records a process until that ends.
+pub struct Attached {
+    perf: Child,
+    log: PathBuf,
+}
+
+impl Attached {
+    fn said(&self) -> String {
+        std::fs::read_to_string(&self.log).expect("log")
+    }
+
+    pub fn wait(mut self) {
+        assert!(self.perf.wait().expect("wait for perf").success(), "{}", self.said());
+    }
+}
+
 /// A run of the program under `perf record`.
 pub struct Recording {
     pub truth: Truth,
@@ -292,25 +333,29 @@ pub struct Recording {
 impl Recording {
     /// Records a run of the program; one at a time, since time is measured.
     pub fn new(name: &str, program: &Path, perf_arguments: &[&str], arguments: &[&str]) -> Self {
-        Self::of(name, perf_arguments, |record, dir| {
+        let seconds = arguments.iter().find_map(|argument| argument.strip_prefix("seconds=")).expect("seconds");
+        Self::of(name, seconds.parse().expect("number of seconds"), perf_arguments, |record, dir| {
             record.arg(program).arg(format!("dir={}", dir.display())).args(arguments);
         })
     }
 
-    /// Records what `complete` makes of the command `perf record`: some other program that prints a truth. It may have the
-    /// directory.
-    pub fn of(name: &str, perf_arguments: &[&str], complete: impl FnOnce(&mut Command, &Path)) -> Self {
+    /// Records what `complete` makes of the command `perf record`: some other program that prints a truth, and burns for so many
+    /// seconds. It may have the directory.
+    pub fn of(name: &str, seconds: f64, perf_arguments: &[&str], complete: impl Fn(&mut Command, &Path)) -> Self {
         let dir = scratch_dir(name);
         let data = dir.join("perf.data");
-        let mut record = perf("record");
-        record.args(["-e", "cpu-clock", "-F", "999"]).args(perf_arguments).arg("-o").arg(&data).arg("--");
-        complete(&mut record, &dir);
-        let output = {
-            let _alone = serial();
-            run(&mut record)
-        };
-        let (truth, _files) = read_truth(&stdout(&output));
-        Recording { truth, data, _files }
+        until_enough((seconds * ENOUGH) as usize, |pace| {
+            let mut record = perf("record");
+            record.args(["-e", "cpu-clock", "-F", "999"]).args(perf_arguments).arg("-o").arg(&data).arg("--");
+            complete(record.env(PACE, pace.to_string()), &dir);
+            let output = {
+                let _alone = serial();
+                run(&mut record)
+            };
+            let (truth, _files) = read_truth(&stdout(&output));
+            let count = count_in_guest(&truth, &data);
+            (Recording { truth, data: data.clone(), _files }, count)
+        })
     }
 
     /// With call stacks and the clock of the jitdump.

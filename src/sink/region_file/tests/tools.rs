@@ -1,5 +1,6 @@
 //! The file in the eyes of binutils, elfutils and LLVM.
 
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -14,7 +15,7 @@ impl Named {
     }
 
     fn create(&self) -> File {
-        let mut options = OpenOptions::new();
+        let mut options = File::options();
         // As the library makes its files.
         options.read(true).append(true).create_new(true).mode(0o600).open(&self.0).unwrap()
     }
