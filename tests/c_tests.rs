@@ -127,6 +127,9 @@ programs! {
     // Bounded files.
     files, "gcc", "c-tests/test_files.c", &[], &[];
     host, "gcc", "c-tests/test_host.c", &[], &[];
+    // Programs that end without a word.
+    spool, "gcc", "c-tests/test_spool.c", &["--leak-check=no"], &[];
+    large_tls, "gcc", "c-tests/test_large_tls.c", &[], &[];
     // A forked child has the memory of the parent's threads, but not the registers that hold on to it.
     cancel, "gcc", "c-tests/test_cancel.c", &["--leak-check=no"], &[];
     // What the library has when it stops is not given back.

@@ -10,7 +10,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use super::replay::{is_sound, Replay};
 use crate::chunk::{Chunk, Kind, CHUNK_SIZE, HEAD};
 use crate::status::{LastError, Status};
 use crate::sys::clock::Clock;
-use crate::sys::file::Identity;
+use crate::sys::file::{self, Identity};
 use crate::sys::mem::Region;
 use crate::sys::process;
 use crate::sys::spool::{list, Owner, SpoolFile};
@@ -43,6 +43,8 @@ pub struct Report {
 /// Spools with something to recover that are left alone by a session that does not ask for recovery. Each takes some MiB of
 /// memory: beyond this number the oldest are recovered all the same.
 const LEFT_ALONE: usize = 16;
+/// With less room than this in the directory none is left alone: a container's `/dev/shm` has twice as much.
+const ROOM: u64 = 32 << 20;
 
 /// How long somebody else who recovers a spool is waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -59,37 +61,62 @@ pub fn recover(dir: &Path, wanted: &dyn Fn(u32) -> bool) -> io::Result<Vec<Repor
                 kept: true,
                 ..Report::default()
             }),
-            Opened::Other => {}
+            Opened::Elsewhere(_) | Opened::Other => {}
         }
     }
     Ok(reports)
 }
 
-/// What a new session does about the dead, asked for recovery or not: it removes spools that have nothing in them. Returns the
-/// number of records recovered.
+/// What a new session does about the dead, asked for recovery or not: it removes spools that have nothing in them, and those of programs
+/// that this process has executed before, whose files its own are to replace. Returns the number of records recovered.
 pub fn tidy(dir: &Path, all: bool) -> u64 {
-    let mut full = Vec::new();
+    let (mut full, mut elsewhere, mut records) = (Vec::new(), Vec::new(), 0);
     for listed in list(dir).unwrap_or_default() {
         match Dead::open(&listed.path) {
-            Opened::Dead(dead) if dead.is_empty() => {
-                dead.recover();
-            }
+            Opened::Dead(dead) if listed.is_own || dead.is_empty() => records += dead.recover().records,
             // Not held on to: somebody else may want to recover it.
             Opened::Dead(_) => full.push(listed.path),
+            Opened::Elsewhere(_) => elsewhere.push(listed.path),
             Opened::Busy | Opened::Other => {}
         }
     }
-    let count = if all { full.len() } else { full.len().saturating_sub(LEFT_ALONE) };
-    let recovered = full[..count].iter().map(|path| match Dead::open(path) {
-        Opened::Dead(dead) => dead.recover().records,
-        Opened::Busy | Opened::Other => 0,
-    });
-    recovered.sum()
+    let count = if all { full.len() } else { excess(dir, full.len()) };
+    for path in &full[..count] {
+        if let Opened::Dead(dead) = Dead::open(path) {
+            records += dead.recover().records;
+        }
+    }
+    remove_orphans(&elsewhere[..excess(dir, elsewhere.len())]);
+    records
+}
+
+/// How many of so many spools are too many: all, where they take the room that the next one needs.
+fn excess(dir: &Path, count: usize) -> usize {
+    match file::free_space(dir) {
+        Some(free) if free < ROOM => count,
+        _ => count.saturating_sub(LEFT_ALONE),
+    }
+}
+
+/// Removes spools of mount namespaces in which no process is left that can be seen: nobody can complete the files.
+fn remove_orphans(paths: &[PathBuf]) {
+    if paths.is_empty() {
+        return;
+    }
+    let Some(namespaces) = process::mount_namespaces() else { return };
+    for path in paths {
+        match Dead::open(path) {
+            Opened::Elsewhere(dead) if !namespaces.contains(&dead.owner.mount_namespace) => dead.file.remove(),
+            _ => {}
+        }
+    }
 }
 
 /// What a name that looks like a spool's stands for.
 enum Opened {
     Dead(Dead),
+    /// Its process lived in another mount namespace, where paths mean other files.
+    Elsewhere(Dead),
     /// A dead process's, but somebody has it locked.
     Busy,
     /// That of a living process, somebody else's, or none.
@@ -117,7 +144,11 @@ struct Copied {
 impl Dead {
     fn open(path: &Path) -> Opened {
         match SpoolFile::open_dead(path) {
-            Ok(Some(file)) => Dead::take(file).map_or(Opened::Other, Opened::Dead),
+            Ok(Some(file)) => match Dead::take(file) {
+                Some(dead) if dead.owner.has_our_paths() => Opened::Dead(dead),
+                Some(dead) => Opened::Elsewhere(dead),
+                None => Opened::Other,
+            },
             Ok(None) => match open_to_look(path).ok().and_then(|file| read_description(&file)) {
                 Some((owner, _)) if owner.is_visible() && !owner.is_visibly_alive() => Opened::Busy,
                 _ => Opened::Other,
@@ -149,10 +180,6 @@ impl Dead {
         // One of another version is for the program of that version.
         let (owner, units) = read_description(file.file())?;
         if units.checked_mul(CHUNK_SIZE)?.checked_add(header_len(units))? != len || header_len(units) as u64 > backed {
-            return None;
-        }
-        // It may have closed all its descriptors, as daemons do, and the lock with them.
-        if owner.is_visibly_alive() || !owner.has_our_paths() {
             return None;
         }
         let header = copy(file.file(), header_len(units))?;

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr;
 
-use super::mem::page_size;
+use super::mem::{map_unlocked, page_size};
 
 pub const READ_EXEC: i32 = libc::PROT_READ | libc::PROT_EXEC;
 pub const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
@@ -43,8 +43,9 @@ pub unsafe fn map_over(
 /// Sets address space aside, anywhere.
 pub fn reserve(len: u64) -> io::Result<u64> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let len = usize::try_from(len).map_err(|_| io::ErrorKind::OutOfMemory)?;
     // SAFETY: a new mapping at an address that the kernel picks touches nothing that exists.
-    unsafe { map(0, len, libc::PROT_NONE, flags, -1, 0) }
+    unsafe { map_unlocked(ptr::null_mut(), len, libc::PROT_NONE, flags, -1) }.map(|start| start as u64)
 }
 
 /// Makes a range address space in which nothing is.

@@ -3,6 +3,7 @@
 //!
 //! There are atomic words and a futex here, and no lock: a forked child finds them as they are, and without such a thread.
 
+use std::ffi::c_void;
 use std::io;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
@@ -32,7 +33,7 @@ pub fn start() -> io::Result<()> {
     TID.store(0, Ordering::SeqCst);
     let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
     WANTED.store(number, Ordering::SeqCst);
-    thread::spawn_quiet(thread::DELEGATE, thread::SMALL_STACK, move || serve(number)).inspect_err(|_| stop())?;
+    thread::spawn_bare(thread::SMALL_STACK, serve, number as usize as *mut c_void).inspect_err(|_| stop())?;
     while TID.load(Ordering::Acquire) == 0 {
         futex::wait(&TID, 0, u64::MAX);
     }
@@ -74,11 +75,13 @@ pub fn run(body: &(dyn Fn() + Sync)) {
     }
 }
 
-fn serve(number: u32) {
+/// The body of the thread. It allocates nothing by itself.
+extern "C" fn serve(number: *mut c_void) -> *mut c_void {
+    thread::set_name(thread::DELEGATE);
     PID.store(std::process::id(), Ordering::Relaxed);
     TID.store(thread::id(), Ordering::Release);
     futex::wake_all(&TID);
-    while WANTED.load(Ordering::SeqCst) == number {
+    while WANTED.load(Ordering::SeqCst) as usize == number as usize {
         let bell = BELL.load(Ordering::SeqCst);
         // SAFETY: whoever has put it there waits until it is done, and nobody else takes it.
         match unsafe { TASK.swap(std::ptr::null_mut(), Ordering::SeqCst).as_ref() } {
@@ -90,6 +93,7 @@ fn serve(number: u32) {
             None => futex::wait(&BELL, bell, u64::MAX),
         }
     }
+    std::ptr::null_mut()
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::io::{self, IoSlice, Write};
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ops::Deref;
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -329,6 +329,18 @@ fn file_system(file: &File) -> Option<u64> {
     let failed = unsafe { libc::fstatfs(file.as_raw_fd(), data.as_mut_ptr()) } != 0;
     // SAFETY: filled in, as the call has not failed. (C libraries differ in whether it has a sign.)
     (!failed).then(|| unsafe { data.assume_init() }.f_type as u32 as u64)
+}
+
+/// How many bytes this user can still have in the file system of a directory.
+pub fn free_space(dir: &Path) -> Option<u64> {
+    let dir = CString::new(dir.as_os_str().as_bytes()).ok()?;
+    let mut data = MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: the path ends with a NUL, and the pointer is valid.
+    let failed = unsafe { libc::statvfs(dir.as_ptr(), data.as_mut_ptr()) } != 0;
+    // SAFETY: filled in, as the call has not failed.
+    let data = (!failed).then(|| unsafe { data.assume_init() })?;
+    // One without a bound has no blocks at all.
+    (data.f_blocks > 0).then(|| data.f_bavail as u64 * data.f_frsize as u64)
 }
 
 /// Has the file system provide room behind the end of a file, which stays where it is. That is advice: if it cannot be followed

@@ -222,17 +222,21 @@ impl Reserved {
     /// Sets `len` bytes at this address aside, if nothing is mapped there.
     pub fn at(start: u64, len: u64) -> Option<Reserved> {
         let (start, len) = (usize::try_from(start).ok()?, usize::try_from(len).ok()?);
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-        // SAFETY: a mapping that replaces none touches nothing that exists.
-        let found = unsafe { libc::mmap(start as *mut libc::c_void, len, libc::PROT_NONE, flags, -1, 0) };
-        if found == libc::MAP_FAILED {
-            return None;
-        }
-        if found as usize != start {
+        let flags = PRIVATE | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+        // A page first, which is to be locked neither (see `map_unlocked`), and then the rest of it in its place.
+        let first = page_size().min(len);
+        // SAFETY: a mapping that replaces none touches nothing that exists, nor does one that grows into free space.
+        unsafe {
+            let found = libc::mmap(start as *mut libc::c_void, first, libc::PROT_NONE, flags, -1, 0);
+            if found == libc::MAP_FAILED {
+                return None;
+            }
+            libc::munlock(found, first);
             // A kernel that does not know the flag (before 4.17) takes the address for a wish.
-            // SAFETY: the range was just mapped.
-            unsafe { libc::munmap(found, len) };
-            return None;
+            if found as usize != start || libc::mremap(found, first, len, 0) == libc::MAP_FAILED {
+                libc::munmap(found, first);
+                return None;
+            }
         }
         Some(Reserved { start: start as u64 })
     }

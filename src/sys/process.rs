@@ -6,11 +6,21 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use super::listing;
+
 /// Whether there is a process with this pid, whoever's it is.
 pub fn is_alive(pid: u32) -> bool {
     // SAFETY: signal 0 is none; the kernel only looks whether it could be sent.
     let failed = unsafe { libc::kill(pid as libc::pid_t, 0) } != 0;
     !(failed && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH))
+}
+
+/// The mount namespaces of all processes that can be seen; `None` if none can.
+pub fn mount_namespaces() -> Option<HashSet<u64>> {
+    let pids: Vec<u32> = listing::numbers(Path::new("/proc")).ok()?;
+    let of = |pid: u32| Some(fs::metadata(format!("/proc/{pid}/ns/mnt")).ok()?.ino());
+    let found: HashSet<u64> = pids.into_iter().filter_map(of).collect();
+    (!found.is_empty()).then_some(found)
 }
 
 /// Device and inode of every file that a process has open or mapped, as far as this user may know.
@@ -26,8 +36,12 @@ pub fn files_in_use() -> HashSet<(u64, u64)> {
 }
 
 fn add_files(process: &Path, found: &mut HashSet<(u64, u64)>) {
-    for dir in ["fd", "map_files"] {
-        let entries = fs::read_dir(process.join(dir)).into_iter().flatten().flatten();
-        found.extend(entries.filter_map(|entry| fs::metadata(entry.path()).ok()).map(|data| (data.dev(), data.ino())));
+    // Threads may have tables of descriptors of their own.
+    let tasks: Vec<u32> = listing::numbers(&process.join("task")).unwrap_or_default();
+    let dirs = tasks.into_iter().map(|task| process.join(format!("task/{task}/fd")));
+    for dir in dirs.chain([process.join("map_files")]) {
+        let names = listing::names(&dir).unwrap_or_default();
+        let files = names.into_iter().filter_map(|name| fs::metadata(dir.join(name)).ok());
+        found.extend(files.map(|data| (data.dev(), data.ino())));
     }
 }

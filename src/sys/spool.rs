@@ -3,7 +3,6 @@
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -12,7 +11,6 @@ use super::clock::monotonic_ns;
 use super::dir::Dir;
 use super::file::{look_at, Identity};
 use super::listing;
-use super::thread::uncancelled;
 
 const PREFIX: &str = "jitsym-";
 const SUFFIX: &str = ".spool";
@@ -194,22 +192,6 @@ impl SpoolFile {
         &self.path
     }
 
-    /// Puts memory behind a range. Without it, touching a page of a full file system is a SIGBUS.
-    pub fn back(&self, range: &Range<usize>) -> io::Result<()> {
-        let file = &self.file;
-        let (start, len) = (range.start as libc::off_t, range.len() as libc::off_t);
-        loop {
-            // SAFETY: the descriptor is open. Not posix_fallocate, which may fall back to writing.
-            if uncancelled(|| unsafe { libc::fallocate(file.as_raw_fd(), 0, start, len) }) == 0 {
-                return Ok(());
-            }
-            let error = io::Error::last_os_error();
-            if error.kind() != io::ErrorKind::Interrupted {
-                return Err(error);
-            }
-        }
-    }
-
     /// Writes into it, without touching memory: somebody may have cut it.
     pub fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         self.file.write_all_at(bytes, at)
@@ -243,17 +225,19 @@ pub struct Listed {
     pub pid: u32,
     /// Time since boot, in nanoseconds.
     pub made: u64,
+    /// Of this process; or of the program that it was before it executed this one.
+    pub is_own: bool,
     pub path: PathBuf,
 }
 
-/// The spools in a directory, oldest first. Those of this process are left out: opening and closing one would end its lock.
+/// The spools in a directory, oldest first.
 pub fn list(dir: &Path) -> io::Result<Vec<Listed>> {
     let own = prefix(&Owner::this_process());
     let mut found = Vec::new();
     for name in listing::names(dir)? {
-        let foreign = name.to_str().filter(|name| !name.starts_with(&own));
-        if let Some((pid, made)) = foreign.and_then(parse_name) {
-            found.push(Listed { pid, made, path: dir.join(name) });
+        let Some(text) = name.to_str() else { continue };
+        if let Some((pid, made)) = parse_name(text) {
+            found.push(Listed { pid, made, is_own: text.starts_with(&own), path: dir.join(name) });
         }
     }
     found.sort_by_key(|listed| listed.made);
@@ -265,7 +249,7 @@ pub fn pid_in(name: &str) -> Option<u32> {
     parse_name(name).map(|(pid, _)| pid)
 }
 
-/// Whether the process that a spool belongs to has locked it. Not to be asked of one's own: closing it would end the lock.
+/// Whether the process that a spool belongs to has locked it.
 pub fn is_locked_by_owner(dir: &Dir, name: &OsStr) -> bool {
     let is_spool = name.to_str().is_some_and(|name| parse_name(name).is_some());
     let opened = dir.open_file(name, libc::O_RDWR | libc::O_NONBLOCK, 0);
@@ -286,6 +270,7 @@ fn parse_name(name: &str) -> Option<(u32, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::mem::Region;
 
     #[test]
     fn names_tell_the_process() {
@@ -322,20 +307,24 @@ mod tests {
         let owner = Owner::this_process();
         let spool = SpoolFile::create(&dir, &owner, 8192).unwrap();
         assert_eq!(spool.file().metadata().unwrap().mode() & 0o777, 0o600);
-        assert!(list(&dir).unwrap().is_empty(), "its own spools are not for a process to recover");
+        assert!(list(&dir).unwrap()[0].is_own);
+        assert!(SpoolFile::open_dead(spool.path()).unwrap().is_none(), "it is locked against its own process too");
         let path = dir.join("jitsym-1-1-1.spool");
         fs::write(&path, [0; 100]).unwrap();
         assert!(SpoolFile::open_dead(&path).is_err(), "others may read it");
         fs::remove_file(&path).unwrap();
         fs::rename(spool.path(), &path).unwrap();
-        assert_eq!(list(&dir).unwrap(), [Listed { pid: 1, made: 1, path: path.clone() }]);
+        assert_eq!(list(&dir).unwrap(), [Listed { pid: 1, made: 1, is_own: false, path: path.clone() }]);
         assert!(SpoolFile::open_dead(&path).unwrap().is_none(), "its owner lives");
+        // A mapping keeps the lock, without any descriptor.
+        let mapped = Region::closed_file(spool.file(), 8192).unwrap();
         drop(spool);
+        assert!(SpoolFile::open_dead(&path).unwrap().is_none(), "its owner lives");
+        drop(mapped);
         let first = SpoolFile::open_dead(&path).unwrap().unwrap();
         assert!(SpoolFile::open_dead(&path).unwrap().is_none(), "somebody recovers it");
         drop(first);
         let last = SpoolFile::open_dead(&path).unwrap().unwrap();
-        last.back(&(0..8192)).unwrap();
         last.remove();
         assert!(!path.exists());
         fs::remove_dir_all(&dir).unwrap();

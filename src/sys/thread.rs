@@ -138,18 +138,25 @@ pub fn end_process() {
 /// nothing may be called that asks for the current thread.
 pub fn spawn_quiet(name: &'static CStr, stack: usize, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let start = Box::into_raw(Box::new(Start { name, body: Box::new(body) }));
+    spawn_bare(stack, run, start.cast()).inspect_err(|_| {
+        // SAFETY: nobody has got it.
+        drop(unsafe { Box::from_raw(start) });
+    })
+}
+
+/// The body of a thread, as the C library starts it.
+pub type Body = extern "C" fn(*mut libc::c_void) -> *mut libc::c_void;
+
+/// The same for a thread that has no use for memory of its own: with the first allocation glibc sets 64 MiB of address space aside.
+pub fn spawn_bare(stack: usize, body: Body, argument: *mut libc::c_void) -> io::Result<()> {
     // A new thread inherits the mask of its creator.
-    match quietly(|| create(start, stack)) {
+    match quietly(|| create(stack, body, argument)) {
         0 => Ok(()),
-        error => {
-            // SAFETY: nobody has got it.
-            drop(unsafe { Box::from_raw(start) });
-            Err(io::Error::from_raw_os_error(error))
-        }
+        error => Err(io::Error::from_raw_os_error(error)),
     }
 }
 
-fn create(start: *mut Start, stack: usize) -> libc::c_int {
+fn create(stack: usize, body: Body, argument: *mut libc::c_void) -> libc::c_int {
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     let mut thread = MaybeUninit::<libc::pthread_t>::uninit();
     // SAFETY: the attributes are ours, and initialised before they are used; the thread owns what it is started with.
@@ -160,7 +167,7 @@ fn create(start: *mut Start, stack: usize) -> libc::c_int {
         }
         libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), stack + least_stack(attributes.as_ptr()));
         libc::pthread_attr_setdetachstate(attributes.as_mut_ptr(), libc::PTHREAD_CREATE_DETACHED);
-        let error = libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), run, start.cast());
+        let error = libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), body, argument);
         libc::pthread_attr_destroy(attributes.as_mut_ptr());
         error
     }
@@ -183,11 +190,16 @@ unsafe fn least_stack(attributes: *const libc::pthread_attr_t) -> usize {
 extern "C" fn run(start: *mut libc::c_void) -> *mut libc::c_void {
     // SAFETY: `spawn_quiet` has made it for this thread.
     let Start { name, body } = *unsafe { Box::from_raw(start.cast::<Start>()) };
-    // SAFETY: the string ends with a NUL.
-    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+    set_name(name);
     // Nothing may unwind into the C library; the body says itself what has become of it.
     let _ = catch_unwind(AssertUnwindSafe(body));
     std::ptr::null_mut()
+}
+
+/// What the calling thread is called from now on.
+pub fn set_name(name: &'static CStr) {
+    // SAFETY: the string ends with a NUL.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }
 
 /// Has `end` called when the calling thread ends. False if there is no memory for that.

@@ -54,6 +54,8 @@ const COMMIT_BYTES: usize = 1 << 20;
 const LOOK_AROUND: Duration = Duration::from_secs(1);
 /// How long an exit waits for threads that lay down a record.
 const RECORD_PATIENCE: Duration = Duration::from_secs(1);
+/// How often a writer that has work looks whether its spool is still there.
+const LOOK_AT_SPOOL: Duration = Duration::from_millis(100);
 /// Passes without work, at the longest pause, before the writer sleeps until it is woken.
 const IDLE_PASSES: u32 = 20;
 
@@ -91,6 +93,8 @@ pub struct Writer {
     cutoff: u64,
     /// Memory has run out, and something is left unread for that.
     short: bool,
+    /// When the spool was seen to be there.
+    spool_seen: Option<Instant>,
 }
 
 /// A registering thread as the writer sees it.
@@ -121,6 +125,7 @@ impl Writer {
             config: None,
             cutoff: 0,
             short: false,
+            spool_seen: None,
         }
     }
 
@@ -332,7 +337,12 @@ impl Writer {
             }
         }
         self.commit(&mut merge, &mut groups, now, cutoff);
-        bytes + uncommitted
+        bytes += uncommitted;
+        if (bytes > 0 || now) && self.spool_seen.is_none_or(|seen| now || seen.elapsed() >= LOOK_AT_SPOOL) {
+            self.spool_seen = Some(Instant::now());
+            self.renew_spool();
+        }
+        bytes
     }
 
     /// Writes everything that was read, which is all that was stamped before `until`, and recycles the chunks that it was in.
@@ -375,6 +385,23 @@ impl Writer {
         self.engine.ids.prepare();
         self.recycle();
         self.engine.status.counters.live.set(self.ledger.live_count() as u64);
+    }
+
+    /// If somebody has removed the spool, as cleaners of shared memory do, makes another one as soon as no record is on its way.
+    fn renew_spool(&mut self) {
+        let pool = &self.engine.pool;
+        let Some(config) = self.config.as_ref().filter(|_| pool.memory().is_spool_lost()) else { return };
+        self.process.last_error.set("somebody has removed the spool".into());
+        self.take_back();
+        if self.sources.values().any(Source::has_unread) || !pool.shut() {
+            return;
+        }
+        if let Some(why) = pool.open(Some(&config.spool_dir)) {
+            self.process.last_error.set(why);
+        }
+        let memory = pool.memory();
+        memory.header().set_files(&self.ledger.sinks.files(config));
+        memory.commit(&self.ledger.state());
     }
 
     /// Tells the ids what has become of them.

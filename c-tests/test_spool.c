@@ -1,0 +1,259 @@
+/* The spool as others treat it: programs that execute themselves, cleaners, memory that is to be locked, namespaces that go. */
+#define _GNU_SOURCE
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include "testing.h"
+
+static const uint64_t ADDR = 0x7100000000;
+enum { CODES = 1000, TIMES = 20, LEFT_ALONE = 16 };
+
+static const char *program;
+
+static const char *spool_dir(void) {
+  return getenv("JITSYM_SPOOL_DIR");
+}
+
+/* How many spools there are whose names begin so; the last one's path. */
+static unsigned spools_of(const char *prefix, struct test_path *last) {
+  DIR *dir = opendir(spool_dir());
+  CHECK(dir != NULL);
+  unsigned count = 0;
+  for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
+    if (strncmp(entry->d_name, prefix, strlen(prefix)) == 0) {
+      count++;
+      if (last != NULL) {
+        CHECK(snprintf(last->text, sizeof last->text, "%s/%s", spool_dir(), entry->d_name) < (int)sizeof last->text);
+      }
+    }
+  }
+  closedir(dir);
+  return count;
+}
+
+static unsigned own_spools(struct test_path *last) {
+  char prefix[64];
+  snprintf(prefix, sizeof prefix, "jitsym-%d-", (int)getpid());
+  return spools_of(prefix, last);
+}
+
+static void put(jitsym *session, unsigned count, const char *name) {
+  for (unsigned i = 0; i < count; i++) {
+    test_register(session, ADDR + i * 0x100, 0x100, name);
+  }
+}
+
+static void spools_apart(const char *name) {
+  static char dir[TEST_PATH_MAX];
+  CHECK(snprintf(dir, sizeof dir, "%s-%s", test_dir, name) < (int)sizeof dir);
+  CHECK(mkdir(dir, 0700) == 0 && setenv("JITSYM_SPOOL_DIR", dir, 1) == 0);
+}
+
+/* ------------------------------------------------------------------------------------------------ exec */
+
+/* A program that executes itself anew is another one: what the one before has left is seen to, and takes no room. */
+static void execute(int time) {
+  char number[16];
+  snprintf(number, sizeof number, "%d", time);
+  execl(program, program, test_dir, test_light ? "light" : "full", "again", number, NULL);
+  CHECK(!"the program can be executed");
+}
+
+static void executed(int time) {
+  jitsym *session = test_open();
+  CHECK(own_spools(NULL) == 1 && test_stats_now(session).spool == JITSYM_SPOOL_SHARED);
+  put(session, CODES, "before the next one");
+  if (time < TIMES) {
+    execute(time + 1);
+  }
+  CHECK_OK(jitsym_close(session));
+}
+
+static void executes_itself(void) {
+  spools_apart("executes");
+  execute(0);
+}
+
+/* ------------------------------------------------------------------------------------------------ cleaners */
+
+/* A cleaner removes it: that is said, and there is another one as soon as that can be. */
+static void removed(void) {
+  spools_apart("removed");
+  jitsym *session = test_open();
+  put(session, CODES, "first");
+  CHECK_OK(jitsym_flush(session, 0));
+  for (int i = 0; i < 3; i++) {
+    struct test_path path;
+    CHECK(own_spools(&path) == 1 && test_stats_now(session).spool == JITSYM_SPOOL_SHARED);
+    CHECK(unlink(path.text) == 0 && test_stats_now(session).spool == JITSYM_SPOOL_NONE);
+    for (uint64_t begin = test_now(); test_stats_now(session).spool != JITSYM_SPOOL_SHARED; test_sleep_ms(1)) {
+      CHECK(test_now() - begin < TEST_PATIENCE);
+      put(session, 1, "another");
+      CHECK_OK(jitsym_flush(session, 0));
+    }
+  }
+  put(session, CODES, "last");
+  raise(SIGKILL);
+}
+
+static void cleaned(void) {
+  pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    removed();
+  }
+  int status = test_wait(child);
+  CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+  char dir[TEST_PATH_MAX];
+  CHECK(snprintf(dir, sizeof dir, "%s-removed", test_dir) < (int)sizeof dir && setenv("JITSYM_SPOOL_DIR", dir, 1) == 0);
+  /* What lay in the second one is completed from it. */
+  jitsym *session = test_open_flags(0, JITSYM_INIT_RECOVER);
+  CHECK(spools_of("jitsym-", NULL) == 1);
+  struct map map = map_read(test_path_of(child, JITSYM_SINK_MAP).text);
+  for (unsigned i = 0; i < CODES; i++) {
+    CHECK(strcmp(map_name(&map, ADDR + i * 0x100), "last") == 0);
+  }
+  map_free(&map);
+  CHECK_OK(jitsym_close(session));
+}
+
+/* ------------------------------------------------------------------------------------------------ namespaces */
+
+/* Spools of containers that are gone can be completed by nobody. */
+static void in_namespace(void) {
+  if (unshare(CLONE_NEWNS) != 0) {
+    CHECK(unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0);
+  }
+  jitsym *session = test_open();
+  put(session, CODES, "in a container");
+  raise(SIGKILL);
+}
+
+static void namespaces_that_are_gone(void) {
+  spools_apart("namespaces");
+  for (unsigned i = 1; i <= LEFT_ALONE + 6; i++) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+      in_namespace();
+    }
+    int status = test_wait(child);
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    CHECK(spools_of("jitsym-", NULL) <= LEFT_ALONE + 1);
+  }
+  jitsym *session = test_open();
+  CHECK(own_spools(NULL) == 1 && spools_of("jitsym-", NULL) <= LEFT_ALONE + 1);
+  CHECK_OK(jitsym_close(session));
+}
+
+/* ------------------------------------------------------------------------------------------------ locked memory */
+
+/* A line of /proc/self/status, in KiB. */
+static unsigned long long status_kib(const char *name) {
+  size_t size;
+  char *text = (char *)file_read("/proc/self/status", &size), *line = strstr(text, name);
+  CHECK(line != NULL);
+  unsigned long long value = strtoull(line + strlen(name), NULL, 10);
+  free(text);
+  return value;
+}
+
+/* How much of the spool is locked, in KiB; few pages have memory behind them. */
+static unsigned long locked_in_spool(void) {
+  struct test_path path;
+  struct stat data;
+  CHECK(own_spools(&path) == 1 && stat(path.text, &data) == 0 && data.st_blocks < (16 << 20) / 512);
+  FILE *maps = fopen("/proc/self/smaps", "r");
+  CHECK(maps != NULL);
+  unsigned in_spool = 0, found = 0;
+  unsigned long locked = 0;
+  for (char line[TEST_PATH_MAX + 128]; fgets(line, sizeof line, maps) != NULL;) {
+    if (strchr("0123456789abcdef", line[0]) != NULL) {
+      in_spool = strstr(line, path.text) != NULL;
+      found += in_spool;
+    }
+    if (in_spool && strncmp(line, "Locked:", 7) == 0) {
+      locked += strtoul(line + 7, NULL, 10);
+    }
+  }
+  fclose(maps);
+  CHECK(found >= 2);
+  return locked;
+}
+
+static struct {
+  int flags;
+  int before;
+  rlim_t limit;
+} locking;
+
+/*
+ * Most of the memory that records may take is never used. It is neither locked nor made because the host locks what it maps; nor
+ * does a limit on that keep it from being mapped.
+ */
+static void locks_memory(void) {
+  jitsym *session = locking.before ? test_open() : NULL;
+  if (locking.limit != 0) {
+    struct rlimit limit;
+    CHECK(getrlimit(RLIMIT_MEMLOCK, &limit) == 0);
+    if (limit.rlim_max > locking.limit) {
+      limit.rlim_max = locking.limit;
+    }
+    limit.rlim_cur = limit.rlim_max;
+    CHECK(setrlimit(RLIMIT_MEMLOCK, &limit) == 0);
+    CHECK(geteuid() != 0 || setresuid(65534, 65534, 65534) == 0);
+  }
+  CHECK(mlockall(locking.flags) == 0);
+  unsigned long long resident = status_kib("VmRSS:");
+  if (session == NULL) {
+    session = test_open();
+  }
+  put(session, CODES, "any");
+  CHECK_OK(jitsym_flush(session, 0));
+  CHECK(test_stats_now(session).spool == JITSYM_SPOOL_SHARED);
+  /* The stacks of two threads, and what they allocate. */
+  CHECK(status_kib("VmRSS:") < resident + (24 << 10));
+  /* What it had in use when the host locked all there was, is. */
+  CHECK(locked_in_spool() <= (locking.before ? 16 << 10 : 0));
+  CHECK_OK(jitsym_close(session));
+}
+
+static void locked_memory(void) {
+  locking.flags = MCL_FUTURE;
+  test_child(locks_memory);
+  locking.flags = MCL_CURRENT | MCL_FUTURE;
+  test_child(locks_memory);
+  locking.before = 1;
+  test_child(locks_memory);
+  if (geteuid() == 0) {
+    /* Another user has to be able to make files. */
+    CHECK(chmod(test_dir, 0777) == 0);
+    spools_apart("limited");
+    CHECK(chmod(spool_dir(), 0777) == 0);
+    locking.before = 0;
+    locking.flags = MCL_FUTURE;
+    locking.limit = 32 << 20;
+    test_child(locks_memory);
+  }
+}
+
+int main(int argc, char **argv) {
+  test_begin(argc, argv);
+  program = argv[0];
+  if (argc == 5 && strcmp(argv[3], "again") == 0) {
+    char dir[TEST_PATH_MAX];
+    CHECK(snprintf(dir, sizeof dir, "%s-executes", test_dir) < (int)sizeof dir && setenv("JITSYM_SPOOL_DIR", dir, 1) == 0);
+    executed(atoi(argv[4]));
+    return 0;
+  }
+  test_child(executes_itself);
+  test_child(cleaned);
+  test_child(namespaces_that_are_gone);
+  if (!test_light) {
+    /* Sanitizers and valgrind map far more than the program. */
+    locked_memory();
+  }
+  return test_end();
+}
