@@ -38,6 +38,11 @@ fn the_readme_tells_the_truth() {
         let edit = readme_commands("go", "go mod edit ").concat();
         run(go(dir).args(edit.split(' ').skip(1)));
         run(go(dir).args(["build", "-o", "program"]));
+        // A copy of the package alone needs to be told where the headers are.
+        run(go(dir).args(["mod", "vendor"]));
+        run(go(dir)
+            .args(["build", "-o", "vendored"])
+            .env("CGO_CFLAGS", format!("-I{}", root().join("include").display())));
         perf::command(dir.join("program"))
     });
 }

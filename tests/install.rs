@@ -363,6 +363,27 @@ fn plain_compilers() {
     build_and_run("plain-static", false, &cflags, &archive);
 }
 
+/// The README's program, by each command that the README has for compilers, in a shell that was told what the README says.
+#[test]
+fn the_readme_tells_the_truth() {
+    let readme = fs::read_to_string(root().join("README.md")).expect("README.md");
+    let (_, program) = readme.split_once("```c\n").expect("a program");
+    let (program, _) = program.split_once("```").expect("its end");
+    let exports: Vec<&str> = readme.lines().filter(|line| line.starts_with("export ")).collect();
+    let rows = readme.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix("` |")?.split_once(" | `cc "));
+    let commands: Vec<(&str, String)> =
+        rows.map(|(how, rest)| (how, format!("cc {}", rest.replace("\\|", "|")))).collect();
+    assert_eq!((exports.len(), commands.len()), (2, 4), "{exports:?} {commands:?}");
+    let dir = fresh_dir("readme");
+    fs::write(dir.join("vm.c"), program).expect("write the program");
+    let prefix = format!("PREFIX='{}'", plain().path(plain().prefix).display());
+    for (how, command) in commands {
+        let lines = [&[&*prefix], &*exports, &[&*command, "./a.out"]].concat().join("\n");
+        run(consumer("sh").current_dir(&dir).env("JITSYM_DIR", &dir).args(["-euc", &lines]));
+        assert_linked(&dir.join("a.out"), how.ends_with("shared"));
+    }
+}
+
 /// Configures, builds and tests the CMake project; returns its build directory.
 fn cmake_project(tree: &Tree, name: &str, options: &[&str]) -> PathBuf {
     let build = scratch_dir(name);
