@@ -44,7 +44,7 @@ pub struct Requests {
     pub asked: u64,
     /// Number of the last such request that is answered.
     pub answered: u64,
-    /// The last answer.
+    /// The last answer, or what a writer has left unwritten that has ended.
     pub result: Option<Error>,
     /// The writer is to end, and to hand itself back.
     pub stop: Option<Stop>,
@@ -420,9 +420,15 @@ impl Engine {
         self.answered.notify_all();
     }
 
-    /// Waits until everything committed before the call is in the files.
+    /// Waits until everything committed before the call is in the files. `Closed` if the writer has ended, with everything
+    /// written but for an error: see `last_answer`.
     pub fn flush(&self, timeout: Duration) -> Result<()> {
         self.ask(timeout, false)
+    }
+
+    /// What the writer has answered last, or has ended with.
+    pub fn last_answer(&self) -> Result<()> {
+        self.requests().result.map_or(Ok(()), Err)
     }
 
     /// As `flush`, when the process exits.

@@ -275,6 +275,8 @@ impl Ref {
             (false, _) => match self.engine.flush(timeout.unwrap_or(PATIENCE)) {
                 // There is no writer any more, but not because somebody has closed.
                 Err(_) if self.process.is_broken() => Err(Error::Internal),
+                // Or the sinks were disabled meanwhile, which has written everything that could be.
+                Err(Error::Closed) => self.outcome(self.engine.last_answer()),
                 result => self.outcome(result),
             },
         }

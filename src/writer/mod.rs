@@ -134,7 +134,7 @@ impl Writer {
             process.set_broken();
             if let Some(engine) = process.engine() {
                 engine.urgent.end(Some(Error::Internal));
-                end_requests(engine);
+                end_requests(engine, Some(Error::Internal));
             }
         }
     }
@@ -505,7 +505,7 @@ impl Writer {
         self.engine.pool.shrink(0);
         self.engine.status.stop_sinks();
         self.engine.urgent.end(problem);
-        end_requests(self.engine);
+        end_requests(self.engine, problem);
         self.config = None;
         stop.ack.give((problem.map_or(Ok(()), Err), self));
     }
@@ -563,10 +563,10 @@ impl Writer {
     }
 }
 
-/// Nobody answers requests any more.
-fn end_requests(engine: &Engine) {
+/// Nobody answers requests any more. `problem`: why not everything is written.
+fn end_requests(engine: &Engine, problem: Option<Error>) {
     let mut requests = engine.requests();
-    requests.open = false;
+    (requests.open, requests.result) = (false, problem);
     // Whoever waits for it learns that nobody will come.
     (requests.stop, requests.change) = (None, None);
     engine.tell_waiting();
