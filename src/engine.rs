@@ -100,6 +100,8 @@ pub struct Engine {
     asleep: AtomicBool,
     /// Somebody has woken the writer because chunks run short, and it has not come to that yet.
     hurried: AtomicBool,
+    /// The process's first thread wakes the writer when it ends, and has not begun to.
+    first_tells: AtomicBool,
     /// What the writer sleeps at.
     pub parker: Parker,
     /// What signal handlers ask the writer for.
@@ -141,6 +143,7 @@ impl Engine {
             unread: AtomicI64::new(0),
             asleep: AtomicBool::new(false),
             hurried: AtomicBool::new(false),
+            first_tells: AtomicBool::new(false),
             parker: Parker::default(),
             urgent: Urgent::default(),
             shut: AtomicBool::new(false),
@@ -371,6 +374,24 @@ impl Engine {
     /// Says that the writer sleeps until it is woken, or that it does not.
     pub fn set_asleep(&self, asleep: bool) {
         self.asleep.store(asleep, Ordering::SeqCst);
+    }
+
+    /// Whether nobody has woken the writer since it said so.
+    pub fn is_asleep(&self) -> bool {
+        self.asleep.load(Ordering::Relaxed)
+    }
+
+    /// Whether the calling thread, if it is the process's first one, wakes the writer when it ends; what the host does at its end
+    /// may come after that.
+    pub fn set_first_tells(&self, tells: bool) {
+        if thread::id() == std::process::id() {
+            self.first_tells.store(tells, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the writer will be woken before the process's first thread ends.
+    pub fn first_tells(&self) -> bool {
+        self.first_tells.load(Ordering::Relaxed)
     }
 
     /// Stands between what a registering thread announces and what it looks at afterwards. The other side, in the writer,

@@ -136,7 +136,7 @@ fn open_in(process: &'static Process, options: &Options) -> Result<Session> {
         }
         None => control.start(process, engine, config.clone(), None)?,
     }
-    producer::watch_thread();
+    producer::watch_thread(engine);
     control.open += 1;
     control.configs.retain(|&(known, _)| known != place);
     control.configs.push((place, config));

@@ -2,10 +2,10 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, Metadata};
+use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, SystemTime};
 
 use super::clock;
@@ -14,11 +14,44 @@ use super::spool;
 
 /// The descriptors that this process has of a file.
 fn descriptors(file: Identity) -> impl Iterator<Item = RawFd> {
-    let entries = fs::read_dir("/proc/thread-self/fd").into_iter().flatten().flatten();
-    entries.filter_map(move |entry| {
-        let number = entry.file_name().to_str()?.parse().ok()?;
-        (file_of(number)? == (file.device, file.inode)).then_some(number)
-    })
+    // Without `/proc` each number is asked for.
+    let numbers = listed_descriptors().unwrap_or_else(|_| (0..table_size()).collect());
+    numbers.into_iter().filter(move |&number| file_of(number) == Some((file.device, file.inode)))
+}
+
+fn listed_descriptors() -> io::Result<Vec<RawFd>> {
+    let number = |entry: io::Result<fs::DirEntry>| {
+        entry.map(|entry| entry.file_name().to_str().and_then(|name| name.parse().ok()).unwrap_or(-1))
+    };
+    fs::read_dir("/proc/thread-self/fd")?.map(number).collect()
+}
+
+/// What no descriptor of this process is as high as.
+///
+/// Not the limit, which may be a billion, or lower than descriptors that were there before it. The kernel's table of descriptors
+/// doubles when it is full, and `select` looks at no number behind its end (linux fs/select.c, `core_sys_select`).
+fn table_size() -> RawFd {
+    const SMALLEST: usize = 64;
+    const LARGEST: usize = 1 << 20;
+    let mut size = SMALLEST;
+    while size < LARGEST && is_in_table(size) {
+        size *= 2;
+    }
+    size as RawFd
+}
+
+/// Whether the kernel's table has a place for this number.
+fn is_in_table(number: usize) -> bool {
+    // SAFETY: whether the descriptor is open is for the kernel to find out.
+    if unsafe { libc::fcntl(number as RawFd, libc::F_GETFD) } >= 0 {
+        return true;
+    }
+    let mut wanted = vec![0_u64; number / 64 + 1];
+    wanted[number / 64] = 1 << (number % 64);
+    let mut no_time = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    let (none, count) = (std::ptr::null_mut(), number as libc::c_int + 1);
+    // SAFETY: the set has a bit for each number below the count.
+    unsafe { libc::select(count, wanted.as_mut_ptr().cast(), none, none, &mut no_time) != 0 }
 }
 
 /// Device and inode of what a descriptor is open for. Not asked of a server on a network, which may not answer.
@@ -28,8 +61,14 @@ fn file_of(descriptor: RawFd) -> Option<(u64, u64)> {
     // SAFETY: the pointers are valid; whether the descriptor is open is for the kernel to find out.
     if unsafe { libc::statx(descriptor, c"".as_ptr(), flags, libc::STATX_INO, data.as_mut_ptr()) } != 0 {
         // A sandbox may allow the older call only.
-        let data = fs::metadata(format!("/proc/thread-self/fd/{descriptor}")).ok()?;
-        return Some((data.dev(), data.ino()));
+        let mut data = MaybeUninit::<libc::stat>::uninit();
+        // SAFETY: as above.
+        if unsafe { libc::fstat(descriptor, data.as_mut_ptr()) } != 0 {
+            return None;
+        }
+        // SAFETY: filled in, as the call has not failed.
+        let data = unsafe { data.assume_init() };
+        return Some((data.st_dev, data.st_ino));
     }
     // SAFETY: filled in, as the call has not failed.
     let data = unsafe { data.assume_init() };
@@ -78,11 +117,10 @@ pub fn make_appending(file: Identity, ours: RawFd) {
     }
 }
 
-/// Whether a file was written to since this process started. A process before it with the same pid had ended by then: so it is
-/// the work of somebody in this one, who may have closed it.
-pub fn has_written(data: &Metadata) -> bool {
-    let written = data.modified().ok();
-    written.zip(start()).is_some_and(|(written, start)| written >= start)
+/// Whether a file was written to since this process started; `None` if that is not known. A process before it with the same pid had
+/// ended by then: so it is the work of somebody in this one, who may have closed it.
+pub fn has_written(data: &Metadata) -> Option<bool> {
+    Some(data.modified().ok()? >= start()?)
 }
 
 /// When this process started, at most a clock tick too early; `None` without `/proc`.
@@ -111,7 +149,7 @@ mod tests {
         let identity = look_at(&ours).unwrap();
         other.write_all(b"one\n").unwrap();
         assert!(writes(identity, ours.as_raw_fd()) && uses(OsStr::new("x"), identity));
-        assert!(has_written(&other.metadata().unwrap()));
+        assert_eq!(has_written(&other.metadata().unwrap()), Some(true));
         make_appending(identity, ours.as_raw_fd());
         (&ours).write_all(b"two\n").unwrap();
         other.write_all(b"three\n").unwrap();
@@ -123,8 +161,25 @@ mod tests {
         assert!(!uses(OsStr::new("x"), identity));
         let file = File::options().write(true).open(&path).unwrap();
         file.set_modified(SystemTime::now() - Duration::from_secs(86400 * 365)).unwrap();
-        assert!(!has_written(&file.metadata().unwrap()));
+        assert_eq!(has_written(&file.metadata().unwrap()), Some(false));
         fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn descriptors_are_in_the_table() {
+        let file = File::open("/").unwrap();
+        // SAFETY: the descriptor is open.
+        let high = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 700) };
+        // A limit may forbid it.
+        if high >= 0 {
+            assert!(high < table_size() && listed_descriptors().unwrap().contains(&high));
+            // SAFETY: it is not used.
+            unsafe { libc::close(high) };
+        }
+        // The table does not shrink, and it does not grow for what is not there.
+        let size = table_size();
+        assert!(is_in_table(size as usize - 1) && size == table_size());
+        assert!(listed_descriptors().unwrap().iter().all(|&number| number < size));
     }
 
     #[test]

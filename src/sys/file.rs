@@ -172,8 +172,17 @@ fn remove_stale(dir: &Dir, name: &OsStr) -> io::Result<()> {
         return Err(refuse(io::ErrorKind::AlreadyExists, "is written by a living process with the same pid"));
     }
     // One of ours that nobody here uses is that of the program before, if the process has executed another one.
-    if data.mode() & OURS == 0 && company::has_written(&data) {
-        return taken();
+    if data.mode() & OURS == 0 {
+        match company::has_written(&data) {
+            Some(false) => {}
+            Some(true) => return taken(),
+            None => {
+                return Err(refuse(
+                    TAKEN,
+                    "may be of another library in this process: /proc does not say when that began",
+                ))
+            }
+        }
     }
     let gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
     match dir.identity_of(name) {

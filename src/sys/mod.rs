@@ -8,6 +8,7 @@ pub mod company;
 pub mod dir;
 pub mod file;
 pub mod futex;
+pub mod last_thread;
 pub mod maps;
 pub mod marker;
 pub mod mem;

@@ -1,7 +1,6 @@
 //! Threads: ids, and how the background thread is started.
 
 use std::ffi::CStr;
-use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -81,25 +80,6 @@ struct Start {
 
 /// What the writer's thread is called.
 pub const WRITER: &CStr = c"jitsym-writer";
-
-/// Whether the process's first thread has ended while others go on: it stays as a zombie.
-pub fn first_has_ended() -> bool {
-    // The name in parentheses may hold anything.
-    let is_zombie = |stat: String| stat.rsplit_once(')').is_some_and(|(_, rest)| rest.starts_with(" Z"));
-    fs::read_to_string("/proc/self/stat").is_ok_and(is_zombie)
-}
-
-/// Whether there is no thread but this one, the first one, and the writers of other copies of this library.
-pub fn is_alone() -> bool {
-    let (own, first) = (id(), std::process::id());
-    let number = |entry: io::Result<fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse::<u32>().ok();
-    let mut threads = fs::read_dir("/proc/self/task").into_iter().flatten().map(number).peekable();
-    let is_writer = |number: u32| {
-        fs::read(format!("/proc/self/task/{number}/comm")).is_ok_and(|name| name.trim_ascii_end() == WRITER.to_bytes())
-    };
-    threads.peek().is_some()
-        && threads.all(|number| number.is_some_and(|number| number == own || number == first || is_writer(number)))
-}
 
 /// Ends the process as the C library does with the last thread of a program: `exit(0)`. On a thread with a stack and signals as
 /// other threads have them, because exit handlers run there.

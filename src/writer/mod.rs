@@ -31,6 +31,7 @@ use crate::handover::Give;
 use crate::process::Process;
 use crate::slot::Slot;
 use crate::spool::layout::State;
+use crate::sys::last_thread::{self, LastThread};
 use crate::sys::sync::MutexGuard;
 use crate::sys::{barrier, memory, thread};
 use crate::Id;
@@ -52,6 +53,8 @@ const COMMIT_BYTES: usize = 1 << 20;
 /// Once the process's first thread has ended, the writer looks so often whether there are others. (A thread that ends and has used
 /// the library wakes it, so that it learns of the first one's end.)
 const LOOK_AROUND: Duration = Duration::from_secs(1);
+/// How often it looks whether a first thread has ended that does not wake it then, because it has never used the library.
+const LOOK_SELDOM: Duration = Duration::from_secs(10);
 /// How long an exit waits for threads that lay down a record.
 const RECORD_PATIENCE: Duration = Duration::from_secs(1);
 /// Passes without work, at the longest pause, before the writer sleeps until it is woken.
@@ -91,6 +94,7 @@ pub struct Writer {
     cutoff: u64,
     /// Memory has run out, and something is left unread for that.
     short: bool,
+    last_thread: LastThread,
 }
 
 /// A registering thread as the writer sees it.
@@ -121,6 +125,7 @@ impl Writer {
             config: None,
             cutoff: 0,
             short: false,
+            last_thread: LastThread::default(),
         }
     }
 
@@ -278,12 +283,16 @@ impl Writer {
         self.collect();
         if !self.is_asked() && !self.sources.values().any(Source::has_unread) {
             let again = self.ledger.sinks.again_in().into_iter().chain(self.ledger.regions.again_in()).min();
-            if thread::first_has_ended() {
+            if last_thread::first_has_ended() {
                 self.sleep_as_the_last(again);
             } else if let Some(time) = again {
                 self.engine.parker.park_timeout(time);
-            } else {
+            } else if self.engine.first_tells() {
                 self.engine.parker.park();
+            } else {
+                while self.engine.is_asleep() && !last_thread::first_has_ended() {
+                    self.engine.parker.park_timeout(LOOK_SELDOM);
+                }
             }
         }
         self.engine.set_asleep(false);
@@ -291,8 +300,8 @@ impl Writer {
 
     /// Sleeps, unless the host has no thread any more. The C library ends a process with its last thread, which is this one as long
     /// as nobody closes the session.
-    fn sleep_as_the_last(&self, again: Option<Duration>) {
-        if thread::is_alone() {
+    fn sleep_as_the_last(&mut self, again: Option<Duration>) {
+        if self.last_thread.is_this_one(|| !self.engine.is_asleep()) {
             thread::end_process();
         }
         self.engine.parker.park_timeout(again.map_or(LOOK_AROUND, |time| time.min(LOOK_AROUND)));
