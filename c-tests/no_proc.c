@@ -7,6 +7,7 @@
  *   elsewhere  of a pid namespace in which the process has no number
  *   outer      of the pid namespace around that of the process: its numbers are others there
  *   unlisted   of which no directory may be listed
+ *   other-time as it is, but the children are in another time namespace, by whose clock /proc tells them when a process began
  *   hidden     mounted so that the processes of other users are hidden, for a user who is not root
  *
  * All in a mount namespace of its own. Takes root; prints "ok".
@@ -23,6 +24,10 @@
 #include <sys/syscall.h>
 
 #include "testing.h"
+
+#ifndef CLONE_NEWTIME
+#define CLONE_NEWTIME 0x80
+#endif
 
 static const uint64_t ADDR = 0x7000000000;
 enum { SOMEBODY = 65534 };
@@ -105,6 +110,9 @@ static void have_proc(const char *kind) {
     go_on_in_child(CLONE_NEWPID);
     mount_proc("hidepid=2");
     become_somebody();
+  } else if (kind_is(kind, "other-time")) {
+    CHECK(unshare(CLONE_NEWTIME) == 0);
+    file_write("/proc/self/timens_offsets", "monotonic 1000 0\nboottime 1000 0\n");
   } else if (kind_is(kind, "unlisted")) {
     forbid_listing();
   } else {

@@ -12,7 +12,7 @@ use crate::registry::Registry;
 use crate::slot::Slot;
 use crate::standstill::Found;
 use crate::status::{LastError, Status};
-use crate::sys::clock::Timekeeper;
+use crate::sys::clock::{self, Timekeeper};
 use crate::sys::park::Parker;
 use crate::sys::sync::atomic::{
     compiler_fence, fence, AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering,
@@ -155,6 +155,7 @@ impl Engine {
 
     /// Takes over what a new configuration says about registering threads.
     pub fn configure(&self, config: &Config) {
+        clock::find_host();
         self.unwind_records.store(config.unwind, Ordering::Relaxed);
         self.drop_when_full.store(config.drop_when_full, Ordering::Relaxed);
         let wait = u32::try_from(config.max_wait.as_millis()).unwrap_or(u32::MAX);

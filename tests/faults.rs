@@ -124,12 +124,12 @@ fn process_1_again_and_again() {
 
 /// The kinds of `/proc` that a process may have (c-tests/no_proc.c), all at once.
 fn with_each_proc(scene: &str) {
-    if !may_unshare(&["-p", "-f", "-m"]) {
+    if !may_unshare(&["-p", "-f", "-m", "-T"]) {
         return;
     }
     let program = compile("gcc", &["c-tests/no_proc.c"], Link::Shared, &["-O1"], &format!("no_proc-{scene}"));
     std::thread::scope(|scope| {
-        for kind in ["shown", "none", "forbidden", "elsewhere", "outer", "hidden", "unlisted"] {
+        for kind in ["shown", "none", "forbidden", "elsewhere", "outer", "hidden", "unlisted", "other-time"] {
             if kind == "unlisted" && scene == "spools" {
                 // Those are found in a list, too.
                 continue;

@@ -1,5 +1,6 @@
 //! A pre-forking server under the real perf: samples of the parent and of each child have the names of the code that lived
-//! there then in that process, though every process has other code at the same addresses.
+//! there then in that process, though every process has other code at the same addresses. The same in time namespaces, whose
+//! clocks are not that of perf.
 
 #[path = "support/perf.rs"]
 mod perf;
@@ -116,10 +117,19 @@ fn inject(data: &Path) -> PathBuf {
 }
 
 fn record(name: &str, environment: &[(&str, &str)]) -> (Truth, Vec<Sample>) {
+    record_program(name, environment, server(), &["3", "0.6"])
+}
+
+fn record_program(
+    name: &str,
+    environment: &[(&str, &str)],
+    program: &Path,
+    arguments: &[&str],
+) -> (Truth, Vec<Sample>) {
     let data = scratch_dir(name).join("perf.data");
     let mut record = perf::perf("record");
     record.envs(environment.iter().copied()).args(["-e", "cpu-clock", "-F", "999", "-k", "1"]);
-    record.arg("-o").arg(&data).arg("--").arg(server()).args(["3", "0.6"]);
+    record.arg("-o").arg(&data).arg("--").arg(program).args(arguments);
     let output = {
         let _alone = serial();
         run(&mut record)
@@ -165,6 +175,17 @@ fn a_server_that_forks_ahead() {
             assert!(named >= 20, "{named} samples in {worker} before its first call");
         }
         check_files(&truth);
+    }
+}
+
+/// A process in one time namespace, its child in another, and the process itself in a third one later.
+#[test]
+fn clocks_of_time_namespaces() {
+    let program = compile("gcc", &["c-tests/time_namespace.c"], Link::Shared, &["-O1"], "time_namespace");
+    for (name, environment) in [("time", &[][..]), ("time-at-once", &[("JITSYM_FORK", "now")][..])] {
+        let (truth, samples) = record_program(name, environment, &program, &["0.3"]);
+        let counts = check_names(&truth, &samples);
+        assert!(counts.len() == truth.lives.len() && counts.values().all(|&count| count >= 20), "{counts:?}");
     }
 }
 

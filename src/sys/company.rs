@@ -125,9 +125,7 @@ pub fn has_written(data: &Metadata) -> Option<bool> {
 
 /// When this process started, at most a clock tick too early; `None` without `/proc`.
 fn start() -> Option<SystemTime> {
-    // SAFETY: sysconf only answers.
-    let ticks = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).ok().filter(|&ticks| ticks > 0)?;
-    let since_boot = spool::start_time("self")? * (1_000_000_000 / ticks);
+    let since_boot = spool::start_time("self")? * clock::tick_ns() as u64;
     let age = clock::boottime_ns().checked_sub(since_boot)?;
     SystemTime::now().checked_sub(Duration::from_nanos(age))
 }

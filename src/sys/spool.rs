@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use super::clock::monotonic_ns;
+use super::clock::{monotonic_ns, tick_ns, TimeNamespace};
 use super::dir::Dir;
 use super::file::Held;
 use super::process::is_alive;
@@ -74,7 +74,7 @@ impl Owner {
     }
 }
 
-/// Field 22 of `/proc/PID/stat` (proc(5)); `None` for a process that is gone or only waits to be reaped. One whose first thread has
+/// Clock ticks between the host's boot and the start of a process: field 22 of `/proc/PID/stat` (proc(5)); `None` for a process that is gone or only waits to be reaped. One whose first thread has
 /// ended while others go on looks as if it did, but for the number of its threads.
 pub(super) fn start_time(process: &str) -> Option<u64> {
     start_in(&stat(process)?)
@@ -97,7 +97,9 @@ fn start_in(stat: &str) -> Option<u64> {
     if matches!(state, "Z" | "X") && threads <= 1 {
         return None;
     }
-    fields.nth(1)?.parse().ok()
+    // As the clock of this thread's time namespace would have shown it.
+    let ahead = TimeNamespace::of_this_thread().unwrap_or_default().boottime / tick_ns();
+    fields.nth(1)?.parse::<i64>().ok()?.checked_sub(ahead)?.try_into().ok()
 }
 
 /// Of this thread: that of a first one that has ended is none.
