@@ -1023,6 +1023,174 @@ static void storm_from_off(void) {
   storm_run(0);
 }
 
+/* --------------------------------------------------------------------------- calls that sinks are stopped and started under */
+
+/* The same calls again with TEST_SEED, though threads make them in another order. */
+static uint32_t overtaken_seed(void) {
+  const char *given = getenv("TEST_SEED");
+  return given != NULL ? (uint32_t)strtoul(given, NULL, 10) : (uint32_t)test_now() ^ (uint32_t)getpid();
+}
+
+#define CHECK_SEEDED(condition, seed, what, status)                                                         \
+  do {                                                                                                      \
+    if (!(condition)) {                                                                                     \
+      fprintf(stderr, "TEST_SEED=%u: %s: %s\n", (unsigned)(seed), what, jitsym_status_name((int32_t)status)); \
+      CHECK(condition);                                                                                     \
+    }                                                                                                       \
+  } while (0)
+
+static struct {
+  uint32_t seed;
+  jitsym *session;
+  atomic_int stop;
+} overtaken;
+
+static jitsym_status any_call(uint32_t *random, unsigned thread, void *region, jitsym_id *id, const char **what) {
+  uint64_t addr = ADDR + 0x10000 * thread + 64 * (next_random(random) % 64);
+  jitsym_code code = test_code(addr, 64, "overtaken");
+  jitsym_move_target target = test_target(addr);
+  jitsym_stats stats = {.struct_size = sizeof stats};
+  jitsym_region made = {.struct_size = sizeof made};
+  jitsym_region_options options = {.struct_size = sizeof options, .size = 4096};
+  unsigned char *page;
+  char text[TEST_PATH_MAX];
+  jitsym_status status;
+  switch (next_random(random) % 14) {
+    case 0:
+      *what = "jitsym_register";
+      return jitsym_register(overtaken.session, &code, id);
+    case 1:
+      *what = "jitsym_move";
+      return jitsym_move(overtaken.session, *id, &target);
+    case 2:
+      *what = "jitsym_unregister";
+      return jitsym_unregister(overtaken.session, *id);
+    case 3:
+      *what = "jitsym_unregister_range";
+      return jitsym_unregister_range(overtaken.session, addr, 64);
+    case 4:
+      *what = "jitsym_get_stats";
+      return jitsym_get_stats(overtaken.session, &stats);
+    case 5:
+      *what = "jitsym_path";
+      return jitsym_path(overtaken.session, JITSYM_SINK_JITDUMP, text, sizeof text);
+    case 6:
+      *what = "jitsym_last_error";
+      return jitsym_last_error(overtaken.session, text, sizeof text);
+    case 7:
+      *what = "jitsym_flush_from_signal";
+      return jitsym_flush_from_signal(60000);
+    case 8:
+      *what = "jitsym_enable";
+      return jitsym_enable(overtaken.session, next_random(random) % 8);
+    case 9:
+      *what = "jitsym_disable";
+      return jitsym_disable(overtaken.session, next_random(random) % 8);
+    case 10:
+      *what = "jitsym_region_grow";
+      return jitsym_region_grow(overtaken.session, region, 8192);
+    case 11:
+      *what = "jitsym_region_discard";
+      return jitsym_region_discard(overtaken.session, region, 4096);
+    case 12:
+      *what = "jitsym_region_create and _release";
+      status = jitsym_region_create(overtaken.session, &options, &made);
+      return status == JITSYM_OK ? jitsym_region_release(overtaken.session, made.exec) : status;
+    default:
+      *what = "jitsym_region_adopt and _release";
+      page = mmap(NULL, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      CHECK(page != MAP_FAILED);
+      status = jitsym_region_adopt(overtaken.session, page, 4096);
+      status = status == JITSYM_OK ? jitsym_region_release(overtaken.session, page) : status;
+      munmap(page, 4096);
+      return status;
+  }
+}
+
+static void *overtaken_thread(void *argument) {
+  unsigned thread = (unsigned)(uintptr_t)argument;
+  uint32_t random = overtaken.seed + thread;
+  jitsym_region region = {.struct_size = sizeof region};
+  jitsym_region_options options = {.struct_size = sizeof options, .size = 4096, .max_size = 8192};
+  CHECK_OK(jitsym_region_create(overtaken.session, &options, &region));
+  jitsym_id id = 0;
+  while (!atomic_load(&overtaken.stop)) {
+    const char *what = "jitsym_flush";
+    if (next_random(&random) % 2) {
+      jitsym_status status = jitsym_flush(overtaken.session, 60000);
+      CHECK_SEEDED(status == JITSYM_OK, overtaken.seed, what, status);
+    } else {
+      jitsym_status status = any_call(&random, thread, region.exec, &id, &what);
+      CHECK_SEEDED(status != JITSYM_ERR_CLOSED && status != JITSYM_ERR_SESSION && status != JITSYM_ERR_INTERNAL,
+                   overtaken.seed, what, status);
+    }
+  }
+  CHECK_OK(jitsym_region_release(overtaken.session, region.exec));
+  return NULL;
+}
+
+/* As long as its session is open no call says that it is closed, however sinks come and go meanwhile. */
+static void overtaken_by_disable(void) {
+  overtaken.seed = overtaken_seed();
+  uint32_t random = overtaken.seed;
+  for (unsigned round = 0; round < 2; round++) {
+    atomic_store(&overtaken.stop, 0);
+    overtaken.session = open_off(round ? JITSYM_INIT_REMEMBER : 0);
+    pthread_t threads[THREADS];
+    for (uintptr_t i = 0; i < THREADS; i++) {
+      CHECK(pthread_create(&threads[i], NULL, overtaken_thread, (void *)i) == 0);
+    }
+    for (unsigned i = 0; i < (test_light ? 20U : 300U); i++) {
+      CHECK_OK(jitsym_enable(overtaken.session, next_random(&random) % 8));
+      CHECK_OK(jitsym_disable(overtaken.session, 0));
+    }
+    atomic_store(&overtaken.stop, 1);
+    for (unsigned i = 0; i < THREADS; i++) {
+      CHECK(pthread_join(threads[i], NULL) == 0);
+    }
+    CHECK_OK(jitsym_close(overtaken.session));
+  }
+}
+
+static char flushed[32];
+
+static void *flushes(void *started) {
+  atomic_fetch_add((atomic_int *)started, 1);
+  while (atomic_load((atomic_int *)started) != 2) {
+  }
+  jitsym_status status = jitsym_flush(overtaken.session, 60000);
+  size_t size;
+  char *dump = (char *)file_read(test_path_of(getpid(), JITSYM_SINK_JITDUMP).text, &size);
+  CHECK_SEEDED(status == JITSYM_OK, overtaken.seed, "jitsym_flush", status);
+  /* Not all of it may be whole yet. */
+  CHECK_SEEDED(memmem(dump, size, flushed, strlen(flushed)) != NULL, overtaken.seed, flushed, status);
+  free(dump);
+  return NULL;
+}
+
+/* A flush that a disable overtakes says that everything is written, and it is. */
+static void flush_overtaken(void) {
+  uint32_t random = overtaken.seed = overtaken_seed();
+  overtaken.session = open_off(0);
+  for (unsigned i = 0; i < (test_light ? 20U : 400U); i++) {
+    CHECK_OK(jitsym_enable(overtaken.session, BOTH));
+    snprintf(flushed, sizeof flushed, "flushed_%u_", i);
+    test_register(overtaken.session, ADDR, 64, flushed);
+    pthread_t thread;
+    atomic_int started = 0;
+    CHECK(pthread_create(&thread, NULL, flushes, &started) == 0);
+    while (atomic_load(&started) != 1) {
+    }
+    atomic_store(&started, 2);
+    for (volatile uint32_t spins = next_random(&random) % 30000; spins > 0; spins--) {
+    }
+    jitsym_status status = jitsym_disable(overtaken.session, 0);
+    CHECK_SEEDED(status == JITSYM_OK, overtaken.seed, "jitsym_disable", status);
+    CHECK(pthread_join(thread, NULL) == 0);
+  }
+  CHECK_OK(jitsym_close(overtaken.session));
+}
+
 /* Sinks come and go, and sessions too, all at once. */
 static _Atomic(jitsym *) shared_session;
 
@@ -1166,6 +1334,8 @@ int main(int argc, char **argv) {
       {"memory", memory},
       {"storm_remembered", storm_remembered},
       {"storm_from_off", storm_from_off},
+      {"overtaken_by_disable", overtaken_by_disable},
+      {"flush_overtaken", flush_overtaken},
       {"chaos", chaos},
       {"exit_meanwhile", exit_meanwhile},
       {"last_thread_ends", last_thread_ends},

@@ -40,13 +40,14 @@ pub fn clean(dir: &Path, dry_run: bool) -> io::Result<Vec<Cleaned>> {
     }
     let used = process::files_in_use();
     let clean = |(name, pid): (std::ffi::OsString, u32)| {
-        let result = check(&held, &name, pid, &used).and_then(|()| if dry_run { Ok(()) } else { held.remove(&name) });
+        let result =
+            check(&held, &name, pid, used.as_ref()).and_then(|()| if dry_run { Ok(()) } else { held.remove(&name) });
         Cleaned { path: dir.join(name), kept: result.err().map(|error| error.to_string()) }
     };
     Ok(names.into_iter().map(clean).collect())
 }
 
-fn check(dir: &Dir, name: &OsStr, pid: u32, used: &HashSet<(u64, u64)>) -> io::Result<()> {
+fn check(dir: &Dir, name: &OsStr, pid: u32, used: Option<&HashSet<(u64, u64)>>) -> io::Result<()> {
     let refuse = |why| Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
     let data = dir.look(name)?;
     file::check_plain(&data)?;
@@ -56,10 +57,11 @@ fn check(dir: &Dir, name: &OsStr, pid: u32, used: &HashSet<(u64, u64)>) -> io::R
     if file::is_locked(dir, name) || spool::is_locked_by_owner(dir, name) {
         return refuse("a living process has locked it");
     }
-    if used.contains(&(data.dev(), data.ino())) {
-        return refuse("a living process has it open");
+    match used {
+        Some(used) if used.contains(&(data.dev(), data.ino())) => refuse("a living process has it open"),
+        Some(_) => Ok(()),
+        None => refuse("without /proc nobody knows whether it is open"),
     }
-    Ok(())
 }
 
 /// The pid in the name of a map, a jitdump, one of either that is being written anew, a region or a spool.

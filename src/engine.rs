@@ -12,7 +12,7 @@ use crate::registry::Registry;
 use crate::slot::Slot;
 use crate::standstill::Found;
 use crate::status::{LastError, Status};
-use crate::sys::clock::Timekeeper;
+use crate::sys::clock::{self, Timekeeper};
 use crate::sys::park::Parker;
 use crate::sys::sync::atomic::{
     compiler_fence, fence, AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering,
@@ -44,7 +44,7 @@ pub struct Requests {
     pub asked: u64,
     /// Number of the last such request that is answered.
     pub answered: u64,
-    /// The last answer.
+    /// The last answer, or what a writer has left unwritten that has ended.
     pub result: Option<Error>,
     /// The writer is to end, and to hand itself back.
     pub stop: Option<Stop>,
@@ -100,6 +100,8 @@ pub struct Engine {
     asleep: AtomicBool,
     /// Somebody has woken the writer because chunks run short, and it has not come to that yet.
     hurried: AtomicBool,
+    /// The process's first thread wakes the writer when it ends, and has not begun to.
+    first_tells: AtomicBool,
     /// What the writer sleeps at.
     pub parker: Parker,
     /// What signal handlers ask the writer for.
@@ -141,6 +143,7 @@ impl Engine {
             unread: AtomicI64::new(0),
             asleep: AtomicBool::new(false),
             hurried: AtomicBool::new(false),
+            first_tells: AtomicBool::new(false),
             parker: Parker::default(),
             urgent: Urgent::default(),
             shut: AtomicBool::new(false),
@@ -152,6 +155,7 @@ impl Engine {
 
     /// Takes over what a new configuration says about registering threads.
     pub fn configure(&self, config: &Config) {
+        clock::find_host();
         self.unwind_records.store(config.unwind, Ordering::Relaxed);
         self.drop_when_full.store(config.drop_when_full, Ordering::Relaxed);
         let wait = u32::try_from(config.max_wait.as_millis()).unwrap_or(u32::MAX);
@@ -373,6 +377,24 @@ impl Engine {
         self.asleep.store(asleep, Ordering::SeqCst);
     }
 
+    /// Whether nobody has woken the writer since it said so.
+    pub fn is_asleep(&self) -> bool {
+        self.asleep.load(Ordering::Relaxed)
+    }
+
+    /// Whether the calling thread, if it is the process's first one, wakes the writer when it ends; what the host does at its end
+    /// may come after that.
+    pub fn set_first_tells(&self, tells: bool) {
+        if thread::id() == std::process::id() {
+            self.first_tells.store(tells, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the writer will be woken before the process's first thread ends.
+    pub fn first_tells(&self) -> bool {
+        self.first_tells.load(Ordering::Relaxed)
+    }
+
     /// Stands between what a registering thread announces and what it looks at afterwards. The other side, in the writer,
     /// calls `barrier::all_threads` between the same two; where the kernel makes that a barrier for every thread, nothing is
     /// left to do here but to keep the compiler from changing the order.
@@ -420,9 +442,15 @@ impl Engine {
         self.answered.notify_all();
     }
 
-    /// Waits until everything committed before the call is in the files.
+    /// Waits until everything committed before the call is in the files. `Closed` if the writer has ended, with everything
+    /// written but for an error: see `last_answer`.
     pub fn flush(&self, timeout: Duration) -> Result<()> {
         self.ask(timeout, false)
+    }
+
+    /// What the writer has answered last, or has ended with.
+    pub fn last_answer(&self) -> Result<()> {
+        self.requests().result.map_or(Ok(()), Err)
     }
 
     /// As `flush`, when the process exits.

@@ -20,7 +20,7 @@ use crate::producer::{is_attached, PER_THREAD};
 use crate::registry::Registry;
 use crate::session;
 use crate::standstill::{Found, Rest};
-use crate::sys::{memory, thread};
+use crate::sys::{clock, memory, thread};
 use crate::writer::Writer;
 
 /// How long a thread waits for another one that takes over.
@@ -137,6 +137,7 @@ fn begin_in_child() {
     if let Some(engine) = engine {
         // Code memory that is shared must not change under the child's feet. Nor is a limit on files the child's end.
         thread::quietly(|| engine.status.regions.part_in_child());
+        clock::find_host();
         words.forked_at.store(engine.status.clock.now(), Ordering::Relaxed);
         engine.pool.memory().leave_in_child();
     }

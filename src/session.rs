@@ -137,7 +137,7 @@ fn open_in(process: &'static Process, options: &Options) -> Result<Session> {
         }
         None => control.start(process, engine, config.clone(), None)?,
     }
-    watch_thread(&control);
+    watch_thread(engine, &control);
     control.open += 1;
     control.configs.retain(|&(known, _)| known != place);
     control.configs.push((place, config));
@@ -150,9 +150,9 @@ fn open_in(process: &'static Process, options: &Options) -> Result<Session> {
 
 /// Has the writer told when the calling thread ends. Where there is no writer, a plugin that the library is linked into may be
 /// unloaded, and the thread would run its code afterwards.
-fn watch_thread(control: &Control) {
+fn watch_thread(engine: &Engine, control: &Control) {
     if control.running.is_some() {
-        producer::watch_thread();
+        producer::watch_thread(engine);
     }
 }
 
@@ -176,7 +176,7 @@ pub(crate) fn go_on(
     if inheritance.is_some() && control.start(process, engine, config, inheritance).is_err() {
         engine.status.stop_sinks();
     }
-    watch_thread(&control);
+    watch_thread(engine, &control);
 }
 
 /// Closes a session that C has.
@@ -285,6 +285,8 @@ impl Ref {
             (false, _) => match self.engine.flush(timeout.unwrap_or(PATIENCE)) {
                 // There is no writer any more, but not because somebody has closed.
                 Err(_) if self.process.is_broken() => Err(Error::Internal),
+                // Or the sinks were disabled meanwhile, which has written everything that could be.
+                Err(Error::Closed) => self.outcome(self.engine.last_answer()),
                 result => self.outcome(result),
             },
         }
@@ -311,7 +313,7 @@ impl Ref {
         let default = if config.sinks == Sinks::NONE { Sinks::ALL } else { config.sinks };
         let config = Config { sinks: sinks.unwrap_or(default), ..config.clone() };
         let enabled = control.enable(self.process, self.engine, config);
-        watch_thread(&control);
+        watch_thread(self.engine, &control);
         set_off(self.engine, self.handle);
         self.forget_if_closed();
         enabled

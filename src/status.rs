@@ -8,7 +8,7 @@ use crate::config::Sinks;
 use crate::gate::Gate;
 use crate::region::Regions;
 use crate::standstill::Standstill;
-use crate::sys::clock::Clock;
+use crate::sys::clock::{self, Clock};
 use crate::sys::sync::outside::{Arc, Mutex, PoisonError};
 
 /// What the sinks are told, and what they tell.
@@ -43,6 +43,7 @@ struct SinkBits {
 
 impl Status {
     pub fn new(pid: u32, clock: Clock, last_error: Arc<LastError>) -> Status {
+        clock::find_host();
         Status {
             pid,
             clock,

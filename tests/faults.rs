@@ -122,6 +122,52 @@ fn process_1_again_and_again() {
     fs::remove_dir_all(&dir).expect("remove the directory");
 }
 
+/// The kinds of `/proc` that a process may have (c-tests/no_proc.c), all at once.
+fn with_each_proc(scene: &str) {
+    if !may_unshare(&["-p", "-f", "-m", "-T"]) {
+        return;
+    }
+    let program = compile("gcc", &["c-tests/no_proc.c"], Link::Shared, &["-O1"], &format!("no_proc-{scene}"));
+    std::thread::scope(|scope| {
+        for kind in ["shown", "none", "forbidden", "elsewhere", "outer", "hidden", "unlisted", "other-time"] {
+            if kind == "unlisted" && scene == "spools" {
+                // Those are found in a list, too.
+                continue;
+            }
+            let program = &program;
+            scope.spawn(move || {
+                // Where another user can go, too.
+                let dir = std::env::temp_dir().join(format!("jitsym-proc-{kind}-{scene}-{}", std::process::id()));
+                fs::create_dir_all(&dir).expect("directory");
+                let mut command = Command::new("timeout");
+                let output = run(command.args(["-k", "5", "600"]).arg(program).arg(&dir).args([kind, scene]));
+                assert_eq!(ended_well(&output), "", "{kind}: {output:?}");
+                assert!(output.stderr.is_empty(), "{kind}: {output:?}");
+                fs::remove_dir_all(&dir).expect("remove the directory");
+                fs::remove_dir_all(format!("{}-spools", dir.display())).expect("remove the spools");
+            });
+        }
+    });
+}
+
+/// A process ends with its last thread, whichever that is and whatever `/proc` shows, and not before.
+#[test]
+fn the_last_thread_is_known_without_proc() {
+    with_each_proc("last-thread");
+}
+
+/// Whatever `/proc` shows, files of other runtimes in the process are neither removed nor written over.
+#[test]
+fn files_of_others_are_known_without_proc() {
+    with_each_proc("files");
+}
+
+/// Whatever `/proc` shows, the spool of a living process stays.
+#[test]
+fn the_living_are_known_without_proc() {
+    with_each_proc("spools");
+}
+
 /// Limits and sandboxes, with either library.
 #[test]
 fn limits_and_sandboxes() {
@@ -253,6 +299,23 @@ fn clean_removes_what_is_dead_and_ours() {
     assert_eq!(fs::read(path("precious".into())).expect("file"), b"x");
     drop((open, holder.stdin.take()));
     holder.wait().expect("end");
+    fs::remove_dir_all(&dir).expect("remove the directory");
+}
+
+/// Without `/proc` nobody knows which files are open, and so all of them stay.
+#[test]
+fn clean_without_proc() {
+    if !may_unshare(&["-m"]) {
+        return;
+    }
+    let dir = fresh_dir("clean-blind");
+    let name = format!("perf-{}.map", dead_pid());
+    fs::write(dir.join(&name), "x").expect("write");
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-euc", "umount -l /proc; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_jitsym")]);
+    let said = stdout(&run(command.args(["clean", "--dir"]).arg(&dir)));
+    assert!(said.starts_with("kept ") && said.contains("without /proc") && dir.join(&name).exists(), "{said}");
+    assert_eq!(clean(&dir, &[]), [format!("removed {}", dir.join(&name).display())]);
     fs::remove_dir_all(&dir).expect("remove the directory");
 }
 

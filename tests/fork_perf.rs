@@ -1,5 +1,6 @@
 //! A pre-forking server under the real perf: samples of the parent and of each child have the names of the code that lived
-//! there then in that process, though every process has other code at the same addresses.
+//! there then in that process, though every process has other code at the same addresses. The same in time namespaces, whose
+//! clocks are not that of perf.
 
 #[path = "support/perf.rs"]
 mod perf;
@@ -123,11 +124,22 @@ fn inject(data: &Path) -> PathBuf {
 }
 
 fn record(name: &str, environment: &[(&str, &str)]) -> (Truth, Vec<Sample>) {
+    record_program(name, environment, server(), &["3", "0.6"], expected)
+}
+
+/// With enough samples of what is expected to run.
+fn record_program(
+    name: &str,
+    environment: &[(&str, &str)],
+    program: &Path,
+    arguments: &[&str],
+    expected: fn(&Truth) -> Vec<(u32, String)>,
+) -> (Truth, Vec<Sample>) {
     let data = scratch_dir(name).join("perf.data");
     until_enough(ENOUGH, |pace| {
         let mut record = perf::perf("record");
         record.envs(environment.iter().copied()).args(["-e", "cpu-clock", "-F", "999", "-k", "1"]);
-        record.arg("-o").arg(&data).arg("--").arg(server()).args(["3", "0.6"]).env(PACE, pace.to_string());
+        record.arg("-o").arg(&data).arg("--").arg(program).args(arguments).env(PACE, pace.to_string());
         let output = {
             let _alone = serial();
             run(&mut record)
@@ -176,6 +188,17 @@ fn a_server_that_forks_ahead() {
             assert!(named >= ENOUGH, "{named} samples in {worker} before its first call");
         }
         check_files(&truth);
+    }
+}
+
+/// A process in one time namespace, its child in another, and the process itself in a third one later.
+#[test]
+fn clocks_of_time_namespaces() {
+    let program = compile("gcc", &["c-tests/time_namespace.c"], Link::Shared, &["-O1"], "time_namespace");
+    for (name, environment) in [("time", &[][..]), ("time-at-once", &[("JITSYM_FORK", "now")][..])] {
+        let all = |truth: &Truth| truth.lives.iter().map(|life| (life.pid, life.name.clone())).collect();
+        let (truth, samples) = record_program(name, environment, &program, &["0.3"], all);
+        check_names(&truth, &samples);
     }
 }
 

@@ -46,16 +46,21 @@ extern "C" fn end(_: *mut c_void) {
         }
         // It may have been the last one of the host's.
         if let Some(engine) = process::current_engine() {
+            engine.set_first_tells(false);
             engine.wake_if_asleep();
         }
         Ok(())
     });
 }
 
-/// Has the writer told when the calling thread ends. Only while there is one.
-pub fn watch_thread() {
-    // A process without memory for that ends with its next thread that has it.
-    let _ = at_end_of_thread(end);
+/// Has the writer told when the calling thread ends. Only while there is one. Without memory for that a process ends with its next
+/// thread that has it, or when the writer looks around.
+pub fn watch_thread(engine: &Engine) -> bool {
+    let watched = at_end_of_thread(end);
+    if watched {
+        engine.set_first_tells(true);
+    }
+    watched
 }
 
 /// Runs `body` with the calling thread's state.
@@ -107,7 +112,7 @@ fn new_local(
         // SAFETY: nobody else has it.
         drop(unsafe { Box::from_raw(old.as_ptr()) });
     }
-    if memory::is_short() || !at_end_of_thread(end) {
+    if memory::is_short() || !watch_thread(engine) {
         return Err(Error::NoMemory);
     }
     Local::new(process, engine).map(|local| NonNull::from(Box::leak(Box::new(local))))

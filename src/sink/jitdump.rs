@@ -8,7 +8,6 @@ pub mod names;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -552,7 +551,7 @@ impl Jitdump {
         let Some(file) = self.kept.close() else { return Ok(()) };
         trimmed?;
         // Readers stop at it, and others may have more to say.
-        let is_last = || !company::writes(file.identity(), file.as_raw_fd());
+        let is_last = || !company::writes(file.identity(), file.checked().ok());
         if self.close_record && self.trouble.is_none() && is_last() {
             file::append_whole(file.checked()?, &mut [IoSlice::new(&close_record(self.status.clock.now()))])?;
             self.closed = true;

@@ -1,6 +1,7 @@
 //! The two clocks that a jitdump can be stamped with.
 
-#[cfg(target_arch = "x86_64")]
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 #[cfg(target_arch = "x86_64")]
@@ -9,7 +10,7 @@ use super::tsc::Calibrated;
 /// Where time stamps come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
-    /// `CLOCK_MONOTONIC` in nanoseconds, for `perf record -k 1`.
+    /// `CLOCK_MONOTONIC` of the host in nanoseconds, for `perf record -k 1`.
     Monotonic,
     /// The raw time stamp counter, for recordings that carry its conversion (`perf record -e intel_pt//`).
     Arch,
@@ -113,15 +114,71 @@ impl Way {
     }
 }
 
-/// `CLOCK_MONOTONIC` in nanoseconds.
+/// `CLOCK_MONOTONIC` of the host in nanoseconds: perf's samples carry that, whatever time namespace the process is in.
 #[inline]
 pub fn monotonic_ns() -> u64 {
-    read_ns(libc::CLOCK_MONOTONIC)
+    read_ns(libc::CLOCK_MONOTONIC).wrapping_sub(AHEAD.load(Ordering::Relaxed))
 }
 
-/// Time since boot, with that in which the machine slept.
+/// How far the process's `CLOCK_MONOTONIC` is ahead of the host's, as a number that wraps.
+static AHEAD: AtomicU64 = AtomicU64::new(0);
+
+/// Finds out how far the process's clock is ahead of the host's. To be called before the first stamp, in a forked child, and when
+/// stamps begin again: a process with a single thread may have gone to another time namespace meanwhile.
+pub fn find_host() {
+    if let Some(TimeNamespace { monotonic, .. }) = TimeNamespace::of_this_thread() {
+        AHEAD.store(monotonic as u64, Ordering::Relaxed);
+    }
+}
+
+/// By how many nanoseconds clocks are ahead of the host's (time_namespaces(7)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TimeNamespace {
+    pub monotonic: i64,
+    pub boottime: i64,
+}
+
+impl TimeNamespace {
+    /// `None` if that is not to be known.
+    pub fn of_this_thread() -> Option<TimeNamespace> {
+        /// The number of the host's own (linux include/linux/proc_ns.h, `PROC_TIME_INIT_INO`).
+        const HOST: u64 = 0xefff_fffa;
+        let number = |link: &str| fs::metadata(format!("/proc/thread-self/ns/{link}")).map(|data| data.ino()).ok();
+        let own = number("time")?;
+        if own == HOST {
+            return Some(TimeNamespace::default());
+        }
+        // What there is to be read is said of the children's.
+        if number("time_for_children")? != own {
+            return None;
+        }
+        // As long as the first thread lives it would do for all.
+        let link = fs::read_link("/proc/thread-self").ok()?;
+        let (_, thread) = link.to_str()?.split_once("/task/")?;
+        TimeNamespace::parse(&fs::read_to_string(format!("/proc/{thread}/timens_offsets")).ok()?)
+    }
+
+    /// What is in `/proc/PID/timens_offsets`: for each clock a line with seconds and nanoseconds.
+    fn parse(text: &str) -> Option<TimeNamespace> {
+        let of = |clock: &str| {
+            let line = text.lines().find(|line| line.split_ascii_whitespace().next() == Some(clock))?;
+            let mut numbers = line.split_ascii_whitespace().skip(1).map(str::parse::<i64>);
+            numbers.next()?.ok()?.checked_mul(1_000_000_000)?.checked_add(numbers.next()?.ok()?)
+        };
+        Some(TimeNamespace { monotonic: of("monotonic")?, boottime: of("boottime")? })
+    }
+}
+
+/// Time since the host's boot, with that in which the machine slept.
 pub fn boottime_ns() -> u64 {
-    read_ns(libc::CLOCK_BOOTTIME)
+    let ahead = TimeNamespace::of_this_thread().unwrap_or_default().boottime;
+    read_ns(libc::CLOCK_BOOTTIME).wrapping_sub(ahead as u64)
+}
+
+/// How many nanoseconds the kernel calls a clock tick.
+pub fn tick_ns() -> i64 {
+    // SAFETY: sysconf only answers.
+    1_000_000_000 / (unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as i64).max(1)
 }
 
 fn read_ns(clock: libc::clockid_t) -> u64 {
@@ -158,4 +215,18 @@ pub fn unordered_ticks() -> u64 {
 #[cfg(not(target_arch = "x86_64"))]
 fn arch_ticks() -> u64 {
     monotonic_ns()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_of_a_time_namespace() {
+        let text = "monotonic           0         0\nboottime   -86401 999999999\n";
+        assert_eq!(TimeNamespace::parse(text), Some(TimeNamespace { monotonic: 0, boottime: -86_400_000_000_001 }));
+        assert_eq!(TimeNamespace::parse("monotonic 1 2\nboottime 3"), None);
+        assert_eq!(TimeNamespace::parse("monotonic 9223372036854775807 0\nboottime 0 0\n"), None);
+        assert_eq!(TimeNamespace::parse(""), None);
+    }
 }

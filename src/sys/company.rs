@@ -1,23 +1,71 @@
 //! Who else in this process has to do with a file: other runtimes, and other copies of this library.
 
 use std::ffi::OsStr;
-use std::fs::{self, Metadata};
+use std::fs::{self, File, Metadata};
 use std::mem::MaybeUninit;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
 
-use super::clock;
+use super::descriptors::Table;
 use super::file::Identity;
-use super::listing;
 use super::spool;
+use super::{clock, delegate, listing};
 
-/// The descriptors that this process has of a file.
-fn descriptors(file: Identity) -> impl Iterator<Item = RawFd> {
-    let numbers = listing::numbers(Path::new("/proc/thread-self/fd")).unwrap_or_default();
-    numbers.into_iter().filter(move |&number| file_of(number) == Some((file.device, file.inode)))
+/// The descriptors that the host's threads have of a file.
+///
+/// The background thread, which has a table of its own, asks for them there by way of `delegate`. That one opens nothing, because the
+/// host may close whatever is open in its table at any time.
+fn descriptors(file: Identity) -> Vec<RawFd> {
+    let dir = match (Table::current().is_host(), delegate::tid()) {
+        (false, Some(tid)) => format!("/proc/self/task/{tid}/fd"),
+        _ => "/proc/thread-self/fd".into(),
+    };
+    // Without `/proc` each number is asked for.
+    let listed = listing::numbers(Path::new(&dir)).ok();
+    in_host_table(|| {
+        let numbers = listed.clone().unwrap_or_else(|| (0..table_size()).collect());
+        numbers.into_iter().filter(|&number| file_of(number) == Some((file.device, file.inode))).collect()
+    })
+}
+
+fn in_host_table<T: Default + Send + Sync>(body: impl Fn() -> T + Sync) -> T {
+    if Table::current().is_host() {
+        return body();
+    }
+    let result = OnceLock::new();
+    delegate::run(&|| _ = result.set(body()));
+    result.into_inner().unwrap_or_default()
+}
+
+/// What no descriptor of this process is as high as.
+///
+/// Not the limit, which may be a billion, or lower than descriptors that were there before it. The kernel's table of descriptors
+/// doubles when it is full, and `select` looks at no number behind its end (linux fs/select.c, `core_sys_select`).
+fn table_size() -> RawFd {
+    const SMALLEST: usize = 64;
+    const LARGEST: usize = 1 << 20;
+    let mut size = SMALLEST;
+    while size < LARGEST && is_in_table(size) {
+        size *= 2;
+    }
+    size as RawFd
+}
+
+/// Whether the kernel's table has a place for this number.
+fn is_in_table(number: usize) -> bool {
+    // SAFETY: whether the descriptor is open is for the kernel to find out.
+    if unsafe { libc::fcntl(number as RawFd, libc::F_GETFD) } >= 0 {
+        return true;
+    }
+    let mut wanted = vec![0_u64; number / 64 + 1];
+    wanted[number / 64] = 1 << (number % 64);
+    let mut no_time = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    let (none, count) = (std::ptr::null_mut(), number as libc::c_int + 1);
+    // SAFETY: the set has a bit for each number below the count.
+    unsafe { libc::select(count, wanted.as_mut_ptr().cast(), none, none, &mut no_time) != 0 }
 }
 
 /// Device and inode of what a descriptor is open for. Not asked of a server on a network, which may not answer.
@@ -27,8 +75,14 @@ fn file_of(descriptor: RawFd) -> Option<(u64, u64)> {
     // SAFETY: the pointers are valid; whether the descriptor is open is for the kernel to find out.
     if unsafe { libc::statx(descriptor, c"".as_ptr(), flags, libc::STATX_INO, data.as_mut_ptr()) } != 0 {
         // A sandbox may allow the older call only.
-        let data = fs::metadata(format!("/proc/thread-self/fd/{descriptor}")).ok()?;
-        return Some((data.dev(), data.ino()));
+        let mut data = MaybeUninit::<libc::stat>::uninit();
+        // SAFETY: as above.
+        if unsafe { libc::fstat(descriptor, data.as_mut_ptr()) } != 0 {
+            return None;
+        }
+        // SAFETY: filled in, as the call has not failed.
+        let data = unsafe { data.assume_init() };
+        return Some((data.st_dev, data.st_ino));
     }
     // SAFETY: filled in, as the call has not failed.
     let data = unsafe { data.assume_init() };
@@ -45,59 +99,80 @@ pub fn uses(name: &OsStr, file: Identity) -> bool {
     };
     let mapped =
         || fs::read("/proc/thread-self/maps").is_ok_and(|maps| maps.split(|&byte| byte == b'\n').any(is_mapping));
-    descriptors(file).next().is_some() || mapped()
+    !descriptors(file).is_empty() || mapped()
 }
 
-/// The descriptors, but for `ours`, by which this process can write to the file, with their flags.
-fn writers(file: Identity, ours: RawFd) -> impl Iterator<Item = (RawFd, libc::c_int)> {
-    descriptors(file).filter(move |&descriptor| descriptor != ours).filter_map(|descriptor| {
-        // SAFETY: whether the descriptor is still open is for the kernel to find out.
-        let flags = unsafe { libc::fcntl(descriptor, libc::F_GETFL) };
-        let can_write = flags >= 0 && matches!(flags & libc::O_ACCMODE, libc::O_WRONLY | libc::O_RDWR);
-        can_write.then_some((descriptor, flags))
+/// Those of them, but for `ours`, by which it can be written to, with their flags.
+fn writers(file: Identity, ours: Option<&File>) -> Vec<(RawFd, libc::c_int)> {
+    let ours = ours.filter(|_| Table::current().is_host()).map(AsRawFd::as_raw_fd);
+    let found = descriptors(file);
+    in_host_table(|| {
+        let flags_of = |&descriptor: &RawFd| {
+            // SAFETY: whether the descriptor is still open is for the kernel to find out.
+            let flags = unsafe { libc::fcntl(descriptor, libc::F_GETFL) };
+            let can_write = flags >= 0 && matches!(flags & libc::O_ACCMODE, libc::O_WRONLY | libc::O_RDWR);
+            (can_write && Some(descriptor) != ours).then_some((descriptor, flags))
+        };
+        found.iter().filter_map(flags_of).collect()
     })
 }
 
-/// Whether anybody in this process can write to the file.
-pub fn has_writer(file: Identity) -> bool {
-    writes(file, -1)
-}
-
-/// Whether somebody else in this process can write to the file.
-pub fn writes(file: Identity, ours: RawFd) -> bool {
-    writers(file, ours).next().is_some()
+/// Whether somebody else in this process can write to the file, which may be open as `ours`.
+pub fn writes(file: Identity, ours: Option<&File>) -> bool {
+    ours.is_some_and(has_other_copy) || !writers(file, ours).is_empty()
 }
 
 /// Has everybody in this process write at the end of the file, wherever that is. Whoever opened it for itself alone writes to
 /// the place where its own last write ended, which is over what others have written since.
-pub fn make_appending(file: Identity, ours: RawFd) {
-    for (descriptor, flags) in writers(file, ours).filter(|(_, flags)| flags & libc::O_APPEND == 0) {
-        // SAFETY: as above; the flag changes where writes go, and nothing else.
-        unsafe { libc::fcntl(descriptor, libc::F_SETFL, flags | libc::O_APPEND) };
-    }
+pub fn make_appending(file: Identity, ours: &File) {
+    let others = writers(file, Some(ours));
+    in_host_table(|| {
+        for (descriptor, flags) in others.iter().filter(|(_, flags)| flags & libc::O_APPEND == 0) {
+            // SAFETY: as above; the flag changes where writes go, and nothing else.
+            unsafe { libc::fcntl(*descriptor, libc::F_SETFL, flags | libc::O_APPEND) };
+        }
+    });
 }
 
-/// Whether a file was written to since this process started. A process before it with the same pid had ended by then: so it is
-/// the work of somebody in this one, who may have closed it.
-pub fn has_written(data: &Metadata) -> bool {
-    let written = data.modified().ok();
-    written.zip(start()).is_some_and(|(written, start)| written >= start)
+/// A byte of a file, far behind its end, that each copy of this library locks of the files that it writes to: no copy sees what
+/// another one has open.
+fn mark_of_copies(kind: libc::c_int) -> libc::flock {
+    // SAFETY: all-zero bytes are a valid value.
+    let mut range: libc::flock = unsafe { std::mem::zeroed() };
+    (range.l_type, range.l_start, range.l_len) = (kind as libc::c_short, 1 << 62, 1);
+    range
+}
+
+/// Says to other copies of this library that this one writes to a file, as long as it is open.
+pub fn note(ours: &File) {
+    // SAFETY: fcntl takes a descriptor, which is open, and a valid pointer. A file system without locks has no copies either.
+    unsafe { libc::fcntl(ours.as_raw_fd(), libc::F_OFD_SETLK, &mark_of_copies(libc::F_RDLCK)) };
+}
+
+fn has_other_copy(ours: &File) -> bool {
+    let mut range = mark_of_copies(libc::F_WRLCK);
+    // SAFETY: as above.
+    let asked = unsafe { libc::fcntl(ours.as_raw_fd(), libc::F_OFD_GETLK, &mut range) } == 0;
+    asked && range.l_type != libc::F_UNLCK as libc::c_short
+}
+
+/// Whether a file was written to since this process started; `None` if that is not known. A process before it with the same pid had
+/// ended by then: so it is the work of somebody in this one, who may have closed it.
+pub fn has_written(data: &Metadata) -> Option<bool> {
+    Some(data.modified().ok()? >= start()?)
 }
 
 /// When this process started, at most a clock tick too early; `None` without `/proc`.
 fn start() -> Option<SystemTime> {
-    // SAFETY: sysconf only answers.
-    let ticks = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).ok().filter(|&ticks| ticks > 0)?;
-    let since_boot = spool::start_time("self")? * (1_000_000_000 / ticks);
+    let since_boot = spool::start_time("self")? * clock::tick_ns() as u64;
     let age = clock::boottime_ns().checked_sub(since_boot)?;
     SystemTime::now().checked_sub(Duration::from_nanos(age))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs::{File, OpenOptions};
+    use std::fs::OpenOptions;
     use std::io::Write;
-    use std::os::fd::AsRawFd;
 
     use super::*;
     use crate::sys::file::look_at;
@@ -109,21 +184,43 @@ mod tests {
         let ours = OpenOptions::new().append(true).open(&path).unwrap();
         let identity = look_at(&ours).unwrap();
         other.write_all(b"one\n").unwrap();
-        assert!(writes(identity, ours.as_raw_fd()) && uses(OsStr::new("x"), identity));
-        assert!(has_written(&other.metadata().unwrap()));
-        make_appending(identity, ours.as_raw_fd());
+        assert!(writes(identity, Some(&ours)) && uses(OsStr::new("x"), identity));
+        assert_eq!(has_written(&other.metadata().unwrap()), Some(true));
+        make_appending(identity, &ours);
         (&ours).write_all(b"two\n").unwrap();
         other.write_all(b"three\n").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"one\ntwo\nthree\n");
         let reader = File::open(&path).unwrap();
+        // Another copy, whose descriptors are not to be seen.
+        note(&ours);
+        assert!(!has_other_copy(&ours) && has_other_copy(&reader));
         drop(other);
-        assert!(!writes(identity, ours.as_raw_fd()), "one that only reads");
+        assert!(!writes(identity, Some(&ours)), "one that only reads");
         drop((ours, reader));
         assert!(!uses(OsStr::new("x"), identity));
         let file = File::options().write(true).open(&path).unwrap();
         file.set_modified(SystemTime::now() - Duration::from_secs(86400 * 365)).unwrap();
-        assert!(!has_written(&file.metadata().unwrap()));
+        assert_eq!(has_written(&file.metadata().unwrap()), Some(false));
         fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn descriptors_are_in_the_table() {
+        let file = File::open("/").unwrap();
+        // SAFETY: the descriptor is open.
+        let high = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 700) };
+        // A limit may forbid it.
+        if high >= 0 {
+            let listed = listing::numbers::<RawFd>(Path::new("/proc/thread-self/fd")).unwrap();
+            assert!(
+                high < table_size() && listed.contains(&high) && listed.iter().all(|&number| number < table_size())
+            );
+            // SAFETY: it is not used.
+            unsafe { libc::close(high) };
+        }
+        // The table does not shrink, and it does not grow for what is not there.
+        let size = table_size();
+        assert!(is_in_table(size as usize - 1) && size == table_size());
     }
 
     #[test]

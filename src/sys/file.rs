@@ -118,6 +118,7 @@ fn claim_with(dir: &Dir, name: &OsStr, mode: u32, flags: libc::c_int) -> io::Res
             Ok(file) => {
                 // A file system without locks is no reason to go without symbols.
                 let _ = lock(&file);
+                company::note(&file);
                 return Ok(file);
             }
         }
@@ -195,8 +196,17 @@ fn remove_stale(dir: &Dir, name: &OsStr) -> io::Result<()> {
         return Err(refuse(io::ErrorKind::AlreadyExists, "is written by a living process with the same pid"));
     }
     // One of ours that nobody here uses is that of the program before, if the process has executed another one.
-    if data.mode() & OURS == 0 && company::has_written(&data) {
-        return taken();
+    if data.mode() & OURS == 0 {
+        match company::has_written(&data) {
+            Some(false) => {}
+            Some(true) => return taken(),
+            None => {
+                return Err(refuse(
+                    TAKEN,
+                    "may be of another library in this process: /proc does not say when that began",
+                ))
+            }
+        }
     }
     let gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
     match dir.identity_of(name) {
@@ -219,7 +229,8 @@ pub fn join(dir: &Dir, name: &OsStr) -> io::Result<File> {
     let data = file.metadata()?;
     check_plain(&data)?;
     let _ = file.set_permissions(Permissions::from_mode(data.mode() | OURS));
-    company::make_appending(look_at(&file)?, file.as_raw_fd());
+    company::note(&file);
+    company::make_appending(look_at(&file)?, &file);
     Ok(file)
 }
 
@@ -239,6 +250,7 @@ fn reopen_with(dir: &Dir, name: &OsStr, expected: Identity, flags: libc::c_int) 
         return Err(refuse(io::ErrorKind::NotFound, "has been replaced"));
     }
     let _ = lock(&file);
+    company::note(&file);
     Ok(file)
 }
 
@@ -300,8 +312,9 @@ pub fn put_in_place(dir: &Dir, fresh: &OsStr, name: &OsStr, ours: Option<Identit
 
 /// Removes a file that we made, and no other one that has its name.
 pub fn remove_ours(dir: &Dir, name: &OsStr, ours: Option<Identity>) {
-    let found = dir.identity_of(name);
-    if found.is_ok_and(|found| ours.is_some_and(|ours| ours.is(&found))) && !ours.is_some_and(company::has_writer) {
+    let is_ours = |file: &File| look_at(file).is_ok_and(|found| ours.is_some_and(|ours| ours.is(&found)));
+    let opened = dir.open_file(name, libc::O_RDONLY | libc::O_NONBLOCK, 0).ok().filter(is_ours);
+    if opened.is_some_and(|file| !ours.is_some_and(|ours| company::writes(ours, Some(&file)))) {
         // Nothing can be done about a failure, and nothing is wrong in the file.
         let _ = dir.remove(name);
     }

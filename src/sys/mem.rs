@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use super::thread::uncancelled;
+use super::thread::{id, uncancelled};
 
 /// The size of a page.
 pub fn page_size() -> usize {
@@ -386,8 +386,9 @@ fn read_some(pid: u32, addr: u64, out: &mut [u8]) -> usize {
     }
     match io::Error::last_os_error().raw_os_error() {
         Some(libc::EFAULT) => 0,
-        // Filtered by a sandbox, or not built into this kernel; or the process's first thread has ended, by which it goes for the
-        // kernel. The memory is this one's too.
+        // The process's first thread has ended, by which it goes for the kernel. The memory is this one's too.
+        Some(libc::ESRCH) if pid != id() => read_some(id(), addr, out),
+        // Filtered by a sandbox, or not built into this kernel.
         _ => uncancelled(|| {
             File::open("/proc/thread-self/mem").and_then(|memory| memory.read_at(out, addr)).unwrap_or(0)
         }),

@@ -23,16 +23,18 @@ pub fn mount_namespaces() -> Option<HashSet<u64>> {
     (!found.is_empty()).then_some(found)
 }
 
-/// Device and inode of every file that a process has open or mapped, as far as this user may know.
-pub fn files_in_use() -> HashSet<(u64, u64)> {
+/// Device and inode of every file that a process has open or mapped, as far as this user may know; `None` without `/proc`, or with
+/// one in which not even this process is to be seen.
+pub fn files_in_use() -> Option<HashSet<(u64, u64)>> {
     let mut found = HashSet::new();
-    for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
+    fs::read_dir("/proc/self/fd").ok()?;
+    for process in fs::read_dir("/proc").ok()?.flatten() {
         let name = process.file_name();
         if name.to_str().is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_digit())) {
             add_files(&process.path(), &mut found);
         }
     }
-    found
+    Some(found)
 }
 
 fn add_files(process: &Path, found: &mut HashSet<(u64, u64)>) {

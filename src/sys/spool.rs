@@ -7,10 +7,11 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use super::clock::monotonic_ns;
+use super::clock::{monotonic_ns, tick_ns, TimeNamespace};
 use super::dir::Dir;
 use super::file::{look_at, Identity};
 use super::listing;
+use super::process::is_alive;
 
 const PREFIX: &str = "jitsym-";
 const SUFFIX: &str = ".spool";
@@ -71,9 +72,19 @@ impl Owner {
         }
     }
 
-    /// Whether that process runs, as far as this one can see. In another namespace it cannot, and only the lock tells.
+    /// Whether that process runs, or may, as far as this one can see. In another namespace it cannot, and only the lock tells.
     pub fn is_visibly_alive(&self) -> bool {
-        self.is_visible() && start_time(&self.pid.to_string()) == Some(self.start_time)
+        let here = namespace("pid");
+        if self.pid_namespace != here && self.pid_namespace != 0 && here != 0 {
+            return false;
+        }
+        let stat = if self.is_visible() && shows_our_numbers() { stat(&self.pid.to_string()) } else { None };
+        match stat {
+            // In another time namespace it may be rounded another way.
+            Some(stat) => start_in(&stat).is_some_and(|time| time.abs_diff(self.start_time) <= 1),
+            // Hidden, or not to be looked up. It may be a later process with the same pid.
+            None => is_alive(self.pid),
+        }
     }
 
     /// Whether that process would be seen if it ran.
@@ -87,10 +98,22 @@ impl Owner {
     }
 }
 
-/// Field 22 of `/proc/PID/stat` (proc(5)); `None` for a process that is gone or only waits to be reaped. One whose first thread has
+/// Clock ticks between the host's boot and the start of a process: field 22 of `/proc/PID/stat` (proc(5)); `None` for a process that is gone or only waits to be reaped. One whose first thread has
 /// ended while others go on looks as if it did, but for the number of its threads.
 pub(super) fn start_time(process: &str) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    start_in(&stat(process)?)
+}
+
+fn stat(process: &str) -> Option<String> {
+    fs::read_to_string(format!("/proc/{process}/stat")).ok()
+}
+
+/// Whether `/proc` is that of this pid namespace.
+fn shows_our_numbers() -> bool {
+    fs::read_link("/proc/self").is_ok_and(|own| own.as_os_str() == OsStr::new(&std::process::id().to_string()))
+}
+
+fn start_in(stat: &str) -> Option<u64> {
     // The name in parentheses may hold anything, also a parenthesis.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = fields.next()?;
@@ -98,7 +121,9 @@ pub(super) fn start_time(process: &str) -> Option<u64> {
     if matches!(state, "Z" | "X") && threads <= 1 {
         return None;
     }
-    fields.nth(1)?.parse().ok()
+    // As the clock of this thread's time namespace would have shown it.
+    let ahead = TimeNamespace::of_this_thread().unwrap_or_default().boottime / tick_ns();
+    fields.nth(1)?.parse::<i64>().ok()?.checked_sub(ahead)?.try_into().ok()
 }
 
 /// Of this thread: that of a first one that has ended is none.
@@ -232,12 +257,12 @@ pub struct Listed {
 
 /// The spools in a directory, oldest first.
 pub fn list(dir: &Path) -> io::Result<Vec<Listed>> {
-    let own = prefix(&Owner::this_process());
+    let own = Owner::this_process();
+    let is_own = |pid, start: u64| pid == own.pid && start != 0 && start.abs_diff(own.start_time) <= 1;
     let mut found = Vec::new();
     for name in listing::names(dir)? {
-        let Some(text) = name.to_str() else { continue };
-        if let Some((pid, made)) = parse_name(text) {
-            found.push(Listed { pid, made, is_own: text.starts_with(&own), path: dir.join(name) });
+        if let Some((pid, start, made)) = name.to_str().and_then(parse_name) {
+            found.push(Listed { pid, made, is_own: is_own(pid, start), path: dir.join(name) });
         }
     }
     found.sort_by_key(|listed| listed.made);
@@ -246,7 +271,7 @@ pub fn list(dir: &Path) -> io::Result<Vec<Listed>> {
 
 /// The pid in the name of a spool.
 pub fn pid_in(name: &str) -> Option<u32> {
-    parse_name(name).map(|(pid, _)| pid)
+    parse_name(name).map(|(pid, ..)| pid)
 }
 
 /// Whether the process that a spool belongs to has locked it.
@@ -261,10 +286,12 @@ pub fn is_locked_by_owner(dir: &Dir, name: &OsStr) -> bool {
     is_spool && opened.is_ok_and(is_asked) && range.l_type != libc::F_UNLCK as libc::c_short
 }
 
-fn parse_name(name: &str) -> Option<(u32, u64)> {
+/// The pid in the name of a spool, when that process was started, and when the spool was made.
+fn parse_name(name: &str) -> Option<(u32, u64, u64)> {
     let (pid, times) = name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?.split_once('-')?;
-    let (_, made) = times.split_once('-')?;
-    Some((pid.parse().ok()?, u64::from_str_radix(made, 16).ok()?))
+    let (start, made) = times.split_once('-')?;
+    let time = |digits| u64::from_str_radix(digits, 16).ok();
+    Some((pid.parse().ok()?, time(start)?, time(made)?))
 }
 
 #[cfg(test)]
@@ -274,7 +301,7 @@ mod tests {
 
     #[test]
     fn names_tell_the_process() {
-        assert_eq!(parse_name("jitsym-17-2af-1c.spool"), Some((17, 0x1c)));
+        assert_eq!(parse_name("jitsym-17-2af-1c.spool"), Some((17, 0x2af, 0x1c)));
         for name in
             ["jitsym-17.spool", "jitsym-17-1.spool", "jitsym-x-1-2.spool", "jitsym-17-2af-1c", "perf-17-1-1.spool"]
         {
@@ -286,7 +313,7 @@ mod tests {
     fn processes_are_told_apart() {
         let own = Owner::this_process();
         assert!(own.is_visibly_alive());
-        let earlier = Owner { start_time: own.start_time - 1, ..own };
+        let earlier = Owner { start_time: own.start_time - 2, ..own };
         assert!(!earlier.is_visibly_alive(), "an earlier process with the same pid");
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let dead = Owner { pid: child.id(), start_time: start_time(&child.id().to_string()).unwrap(), ..own };

@@ -1,14 +1,10 @@
 //! Threads: ids, and how the background thread is started.
 
 use std::ffi::CStr;
-use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-use super::listing;
 
 /// The kernel's id of the calling thread.
 pub fn id() -> u32 {
@@ -91,27 +87,10 @@ pub const WRITER: &CStr = c"jitsym-writer";
 /// And the one that shares the host's descriptors (`delegate`), and those that work on files for a call.
 pub const DELEGATE: &CStr = c"jitsym-host";
 pub const APART: &CStr = c"jitsym-files";
+pub const OURS: [&CStr; 3] = [WRITER, DELEGATE, APART];
 /// How much of its stack a thread has for itself.
 pub const STACK: usize = 512 << 10;
 pub const SMALL_STACK: usize = 128 << 10;
-
-/// Whether the process's first thread has ended while others go on: it stays as a zombie.
-pub fn first_has_ended() -> bool {
-    // The name in parentheses may hold anything.
-    let is_zombie = |stat: String| stat.rsplit_once(')').is_some_and(|(_, rest)| rest.starts_with(" Z"));
-    fs::read_to_string("/proc/self/stat").is_ok_and(is_zombie)
-}
-
-/// Whether there is no thread but this one, the first one, and those of this library and its other copies.
-pub fn is_alone() -> bool {
-    let (own, first) = (id(), std::process::id());
-    let threads: Vec<u32> = listing::numbers(Path::new("/proc/self/task")).unwrap_or_default();
-    let is_ours = |number: u32| {
-        let name = fs::read(format!("/proc/self/task/{number}/comm")).unwrap_or_default();
-        [WRITER, DELEGATE, APART].iter().any(|ours| name.trim_ascii_end() == ours.to_bytes())
-    };
-    !threads.is_empty() && threads.into_iter().all(|number| number == own || number == first || is_ours(number))
-}
 
 /// Ends the process as the C library does with the last thread of a program: `exit(0)`. On a thread with a stack and signals as
 /// other threads have them, because exit handlers run there.

@@ -31,6 +31,7 @@ use crate::process::Process;
 use crate::slot::Slot;
 use crate::spool::layout::State;
 use crate::spool::recover;
+use crate::sys::last_thread::{self, LastThread};
 use crate::sys::sync::MutexGuard;
 use crate::sys::{barrier, delegate, memory, thread};
 use crate::Id;
@@ -52,6 +53,8 @@ const COMMIT_BYTES: usize = 1 << 20;
 /// Once the process's first thread has ended, the writer looks so often whether there are others. (A thread that ends and has used
 /// the library wakes it, so that it learns of the first one's end.)
 const LOOK_AROUND: Duration = Duration::from_secs(1);
+/// How often it looks whether a first thread has ended that does not wake it then, because it has never used the library.
+const LOOK_SELDOM: Duration = Duration::from_secs(10);
 /// How long an exit waits for threads that lay down a record.
 const RECORD_PATIENCE: Duration = Duration::from_secs(1);
 /// How often a writer that has work looks whether its spool is still there.
@@ -95,6 +98,7 @@ pub struct Writer {
     short: bool,
     /// When the spool was seen to be there.
     spool_seen: Option<Instant>,
+    last_thread: LastThread,
 }
 
 /// A registering thread as the writer sees it.
@@ -126,6 +130,7 @@ impl Writer {
             cutoff: 0,
             short: false,
             spool_seen: None,
+            last_thread: LastThread::default(),
         }
     }
 
@@ -277,12 +282,16 @@ impl Writer {
         self.collect();
         if !self.is_asked() && !self.sources.values().any(Source::has_unread) {
             let again = self.ledger.sinks.again_in().into_iter().chain(self.ledger.regions.again_in()).min();
-            if thread::first_has_ended() {
+            if last_thread::first_has_ended() {
                 self.sleep_as_the_last(again);
             } else if let Some(time) = again {
                 self.engine.parker.park_timeout(time);
-            } else {
+            } else if self.engine.first_tells() {
                 self.engine.parker.park();
+            } else {
+                while self.engine.is_asleep() && !last_thread::first_has_ended() {
+                    self.engine.parker.park_timeout(LOOK_SELDOM);
+                }
             }
         }
         self.engine.set_asleep(false);
@@ -290,8 +299,8 @@ impl Writer {
 
     /// Sleeps, unless the host has no thread any more. The C library ends a process with its last thread, which is one of ours as long
     /// as nobody closes the session.
-    fn sleep_as_the_last(&self, again: Option<Duration>) {
-        if thread::is_alone() {
+    fn sleep_as_the_last(&mut self, again: Option<Duration>) {
+        if self.last_thread.is_this_one(|| !self.engine.is_asleep()) {
             // Exit handlers find the descriptors that the host has left open.
             delegate::run(&thread::end_process);
         }
@@ -527,7 +536,7 @@ impl Writer {
         self.engine.pool.shrink(0);
         self.engine.status.stop_sinks();
         self.engine.urgent.end(problem);
-        end_requests(self.engine);
+        end_requests(self.engine, problem);
         self.config = None;
         delegate::stop();
         stop.ack.give((problem.map_or(Ok(()), Err), self));
@@ -615,14 +624,14 @@ pub fn fail(process: &Process) {
     delegate::stop();
     if let Some(engine) = process.engine() {
         engine.urgent.end(Some(Error::Internal));
-        end_requests(engine);
+        end_requests(engine, Some(Error::Internal));
     }
 }
 
-/// Nobody answers requests any more.
-fn end_requests(engine: &Engine) {
+/// Nobody answers requests any more. `problem`: why not everything is written.
+fn end_requests(engine: &Engine, problem: Option<Error>) {
     let mut requests = engine.requests();
-    requests.open = false;
+    (requests.open, requests.result) = (false, problem);
     // Whoever waits for it learns that nobody will come.
     (requests.stop, requests.change) = (None, None);
     engine.tell_waiting();

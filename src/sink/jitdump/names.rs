@@ -3,7 +3,6 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
 use super::Jitdump;
@@ -52,7 +51,7 @@ impl Jitdump {
     pub(super) fn is_taken(&mut self) -> bool {
         let Some(identity) = self.identity else { return false };
         let file = self.kept.file.as_ref().and_then(|file| file.checked().ok());
-        if file.is_some_and(|file| company::writes(identity, file.as_raw_fd())) {
+        if file.is_some_and(|file| company::writes(identity, Some(file))) {
             return true;
         }
         let name = self.name().to_owned();

@@ -7,7 +7,6 @@ use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, IoSlice, Seek};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
@@ -74,13 +73,12 @@ impl PerfMap {
         }
         let is_as_left = len >= self.len && self.marks.end(checked);
         let identity = file.identity();
-        let ours = checked.as_raw_fd();
         if is_as_left && (self.shared || len == self.len && !self.stale) {
             return Ok(false);
         }
         let foreign = len > self.len || len > 0 && !self.marks.begin(checked);
-        if self.shared || !self.dead && (foreign || company::writes(identity, ours)) {
-            company::make_appending(identity, ours);
+        if self.shared || !self.dead && (foreign || company::writes(identity, Some(checked))) {
+            company::make_appending(identity, checked);
             (self.shared, self.stale) = (true, true);
         }
         Ok(false)
@@ -112,7 +110,7 @@ impl PerfMap {
         let (len, dead) = (self.len, self.dead);
         let old = self.file.as_ref().and_then(|file| file.checked_len().ok());
         let in_company = old.is_some_and(|(file, now)| {
-            now > len || file::look_at(file).is_ok_and(|identity| company::writes(identity, file.as_raw_fd()))
+            now > len || file::look_at(file).is_ok_and(|identity| company::writes(identity, Some(file)))
         });
         let dir = self.dir()?;
         if in_company && !dead {
