@@ -181,7 +181,7 @@ mod tests {
     fn others_are_found_and_made_to_append() {
         let path = std::env::temp_dir().join(format!("jitsym-company-{}", std::process::id()));
         let mut other = File::create(&path).unwrap();
-        let ours = OpenOptions::new().append(true).open(&path).unwrap();
+        let ours = OpenOptions::new().read(true).append(true).open(&path).unwrap();
         let identity = look_at(&ours).unwrap();
         other.write_all(b"one\n").unwrap();
         assert!(writes(identity, Some(&ours)) && uses(OsStr::new("x"), identity));
