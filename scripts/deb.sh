@@ -47,7 +47,7 @@ umask 022
 all=$work/all
 DESTDIR=$all scripts/install.sh --prefix=/usr --libdir="/$libdir" >/dev/null
 version=$(sed -n 's/^Version: //p' "$all/$libdir/pkgconfig/jitsym.pc")
-# What dpkg does itself.
+# dpkg keeps such a list itself.
 rm "$all/$libdir/cmake/jitsym/manifest.txt"
 # Debian's libraries are not executable.
 chmod 644 "$all/$libdir/libjitsym.so.$version"
