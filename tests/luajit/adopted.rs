@@ -13,9 +13,13 @@ fn is_region(recording: &Recording, object: &str) -> bool {
 #[test]
 fn plain_perf_names_adopted_traces_and_unwinds_through_them() {
     let _serial = serial();
-    let arguments = [example("nbody.lua").into_os_string(), "2500000".into()];
-    let recording = record_plainly(Path::new("luajit"), "plain", &ADOPT, &["--call-graph", "dwarf"], &arguments);
-    let _files = TmpFiles(recording.pid);
+    let (recording, _files, arguments) = until_enough(ENOUGH, |pace| {
+        let arguments = [example("nbody.lua").into_os_string(), (2_500_000 * u64::from(pace)).to_string().into()];
+        let recording = record_plainly(Path::new("luajit"), "plain", &ADOPT, &["--call-graph", "dwarf"], &arguments);
+        let files = TmpFiles(recording.pid);
+        let count = recording.samples(&recording.file).len();
+        ((recording, files, arguments), count)
+    });
     assert_eq!(recording.output, stdout(&run(command("luajit").args(&arguments))), "the result with the module");
     check_plain(perf, &recording);
     check_plain(hot::newer_perf(), &recording);
@@ -41,26 +45,21 @@ fn check_plain(perf: impl Fn(&str) -> Command, recording: &Recording) {
     }
     let unnamed: u64 = others.values().sum();
     println!("nbody: {named} samples named in the report, {unnamed} not");
-    assert!(named >= 300 && unnamed * 100 <= named, "{named} named, but {others:?}\n{text}");
+    assert!(named > 0 && unnamed * 100 <= named, "{named} named, but {others:?}\n{text}");
 
     let stacks = hot::stacks(&perf, recording, &recording.file);
     let in_traces: Vec<&hot::Stack> = stacks.iter().filter(|stack| recording.in_areas(stack.ip)).collect();
     let whole = |stack: &&&hot::Stack| hot::goes_through(stack, &["TRACE_", "lua_pcall", "main", "start"]);
     let (all, whole) = (in_traces.len(), in_traces.iter().filter(whole).count());
     println!("nbody: {whole} of {all} stacks whole");
-    assert!(all >= 300 && whole * 100 >= all * 99, "{whole} of {all} stacks whole");
+    assert!(all >= ENOUGH && whole * 100 >= all * 99, "{whole} of {all} stacks whole");
 }
 
 /// The ground truth of `hot.lua`: all kinds of traces, what calls them and whom they call.
 #[test]
 fn lines_and_stacks_of_adopted_traces_are_right() {
     let newer_perf = hot::newer_perf();
-    let recording = {
-        let _serial = serial();
-        let options = ["--call-graph", "dwarf,8192"];
-        record_with(Path::new("luajit"), "adopted", &ADOPT, &options, &hot::arguments("0.2"))
-    };
-    let _files = TmpFiles(recording.pid);
+    let (recording, _files) = hot::record(Path::new("luajit"), "adopted", &ADOPT);
     let is_in_trace = |stack: &hot::Stack| recording.in_areas(stack.ip);
     println!("perf with libunwind:");
     hot::check(&recording, &hot::stacks(perf, &recording, &recording.file), is_in_trace);
@@ -73,12 +72,16 @@ fn lines_and_stacks_of_adopted_traces_are_right() {
 #[test]
 fn areas_are_adopted_anew_after_each_flush() {
     const FLUSHES: u32 = 10;
-    let arguments: Vec<OsString> = vec![example("churn.lua").into(), "10".into(), "350".into(), "100000".into()];
-    let recording = {
+    let (recording, _files, arguments) = until_enough(ENOUGH, |pace| {
+        let turns = 100_000 * u64::from(pace);
+        let arguments: Vec<OsString> =
+            vec![example("churn.lua").into(), "10".into(), "350".into(), turns.to_string().into()];
         let _serial = serial();
-        record_plainly(Path::new("luajit"), "churn", &ADOPT, &[], &arguments)
-    };
-    let _files = TmpFiles(recording.pid);
+        let recording = record_plainly(Path::new("luajit"), "churn", &ADOPT, &[], &arguments);
+        let files = TmpFiles(recording.pid);
+        let count = recording.samples(&recording.file).len();
+        ((recording, files, arguments), count)
+    });
     assert_eq!(recording.output, stdout(&run(command("luajit").args(&arguments))), "the result with the module");
     for perf in [perf("script"), hot::newer_perf()("script")] {
         let samples = recording.samples_by(perf, &recording.file);
@@ -98,7 +101,11 @@ fn areas_are_adopted_anew_after_each_flush() {
             rounds.insert(place.0);
         }
         println!("churn: {named} of {} samples in trace memory named, the others {others:?}", samples.len());
-        assert!(samples.len() >= 300 && named * 100 >= samples.len() * 99, "{named} of {}: {others:?}", samples.len());
+        assert!(
+            samples.len() >= ENOUGH && named * 100 >= samples.len() * 99,
+            "{named} of {}: {others:?}",
+            samples.len()
+        );
         assert_eq!(rounds.len() as u32, FLUSHES);
     }
 }
@@ -118,7 +125,7 @@ fn nothing_stays_mapped_of_areas_that_are_gone() {
         local js = require("jitsym")
         arg = { "300", "20" }
         dofile(CHURN)
-        assert(js.flush(10000))
+        assert(js.flush(60000))
         local mapped = 0
         for line in io.lines("/proc/self/maps") do
           mapped = mapped + (line:find("/jit%-%d+%-") and 1 or 0)

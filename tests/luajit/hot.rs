@@ -6,6 +6,8 @@ use std::process::Command;
 
 use super::*;
 
+/// Samples in traces that each phase has to have.
+const ENOUGH_IN_PHASE: usize = 50;
 pub const PHASES: [&str; 9] =
     ["loop", "inlined", "side", "side_inlined", "spill", "recursion", "coroutines", "callback", "stitched"];
 
@@ -20,11 +22,39 @@ pub fn program(file: &str) -> PathBuf {
     root().join("tests/luajit").join(file)
 }
 
-/// For luajit: `hot.lua` with all phases, each of so many seconds.
-pub fn arguments(seconds: &str) -> Vec<OsString> {
-    let mut arguments: Vec<OsString> = vec![program("hot.lua").into(), seconds.into()];
-    arguments.extend(PHASES.map(OsString::from));
-    arguments
+/// A recording of `hot.lua` with all phases, each of which has enough samples in traces.
+pub fn record(luajit: &Path, name: &str, variables: &[(&str, &str)]) -> (Recording, TmpFiles) {
+    until_enough(ENOUGH_IN_PHASE, |pace| {
+        let seconds = 0.2 * f64::from(pace);
+        let mut arguments: Vec<OsString> = vec![program("hot.lua").into(), seconds.to_string().into()];
+        arguments.extend(PHASES.map(OsString::from));
+        let recording = {
+            let _serial = serial();
+            record_with(luajit, name, variables, &["--call-graph", "dwarf,8192"], &arguments)
+        };
+        let files = TmpFiles(recording.pid);
+        let phases = phases(&recording);
+        let text = stdout(&run(perf("script").args(["-G", "-F", "time,ip", "-i"]).arg(&recording.file)));
+        let of_phase = |(_, from, to): &(String, f64, f64)| {
+            let in_trace = |line: &&str| {
+                let (time, ip) = line.trim().split_once(": ").unwrap_or_else(|| panic!("perf script printed {line:?}"));
+                let time: f64 = time.parse().expect("time");
+                (*from..*to).contains(&time) && recording.in_areas(u64::from_str_radix(ip.trim(), 16).expect("address"))
+            };
+            text.lines().filter(in_trace).count()
+        };
+        let fewest = phases.iter().map(of_phase).min().unwrap_or(0);
+        ((recording, files), fewest)
+    })
+}
+
+/// From when to when each phase went, as the program has printed it.
+fn phases(recording: &Recording) -> Vec<(String, f64, f64)> {
+    let phase = |line: &str| {
+        let fields: Vec<&str> = line.split(' ').collect();
+        (fields[0].into(), fields[1].parse().expect("seconds"), fields[2].parse().expect("seconds"))
+    };
+    recording.output.lines().map(phase).collect()
 }
 
 /// Where each phase is hot: `FILE:LINE`.
@@ -134,14 +164,7 @@ pub fn goes_through(stack: &Stack, symbols: &[&str]) -> bool {
 /// through the right callers to `main`.
 pub fn check(recording: &Recording, stacks: &[Stack], is_in_trace: impl Fn(&Stack) -> bool) {
     let lines = hot_lines();
-    let phases: Vec<(String, f64, f64)> = recording
-        .output
-        .lines()
-        .map(|line| {
-            let fields: Vec<&str> = line.split(' ').collect();
-            (fields[0].into(), fields[1].parse().expect("seconds"), fields[2].parse().expect("seconds"))
-        })
-        .collect();
+    let phases = phases(recording);
     assert_eq!(phases.len(), PHASES.len(), "{}", recording.output);
     for phase in PHASES {
         let of_phase: Vec<&Stack> =
@@ -171,11 +194,12 @@ pub fn check(recording: &Recording, stacks: &[Stack], is_in_trace: impl Fn(&Stac
             of_phase.len() - all
         );
         // Now and then LuaJIT cannot compile a side trace with many values.
-        assert!(all >= 50, "{phase}: {all} of {} samples in traces", of_phase.len());
+        assert!(all >= ENOUGH_IN_PHASE, "{phase}: {all} of {} samples in traces", of_phase.len());
         // One sample may be in the stubs that lead out of traces, which are part of the memory.
         let enough = |count: usize| (all - count) * 100 <= all.max(100);
         assert!(enough(named), "{phase}: {named} of {all} have names");
-        assert!(hot * 100 >= all * 80, "{phase}: {hot} of {all} in {}, but {found:?}", lines[phase]);
+        // How much of the time the quick instructions around it take depends on the processor.
+        assert!(hot * 2 > all, "{phase}: {hot} of {all} in {}, but {found:?}", lines[phase]);
         let broken = traces.iter().find(|stack| !goes_through(stack, callers)).map(|stack| &stack.frames);
         assert!(enough(whole), "{phase}: {whole} of {all} stacks through {callers:?}, not {broken:#?}");
     }
@@ -198,13 +222,8 @@ fn check_all_square_roots(pid: u32) {
 #[test]
 fn lines_and_stacks_of_traces_are_right() {
     let (newer_luajit, newer_perf) = (tool("luajit"), newer_perf());
-    let arguments = arguments("0.2");
     for (luajit, name) in [(Path::new("luajit"), "hot"), (&newer_luajit, "hot-newer")] {
-        let recording = {
-            let _serial = serial();
-            record_with(luajit, name, &[], &["--call-graph", "dwarf,8192"], &arguments)
-        };
-        let _files = TmpFiles(recording.pid);
+        let (recording, _files) = record(luajit, name, &[]);
         check_files(recording.pid);
         check_all_square_roots(recording.pid);
         println!("{name}, perf with libunwind:");
