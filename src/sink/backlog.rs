@@ -10,6 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::sys::company;
 use crate::sys::file::{self, Held};
 use crate::sys::view::View;
 
@@ -138,7 +139,9 @@ impl Kept {
     /// Nothing is written or read any more.
     pub fn close(&mut self) -> Option<Held> {
         self.view = None;
-        self.file.take()
+        let file = self.file.take();
+        let _ = file.as_ref().map(|file| file.checked().map(|file| company::note(file, false)));
+        file
     }
 
     /// The file is so long now: has forked children see all of it. One that does not, for want of address space, makes its groups of

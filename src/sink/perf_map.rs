@@ -18,6 +18,7 @@ use crate::format::perf_map::{line_len, push_line, raw_lines, Dialect, RawLine};
 use crate::registry::{MapChange, Registry};
 use crate::spool::layout::FileState;
 use crate::status::{Counters, Status};
+use crate::sys::company;
 use crate::sys::dir::Dir;
 use crate::sys::file::{self, Held, Identity};
 use crate::sys::marker::Marker;
@@ -206,7 +207,11 @@ impl PerfMap {
     /// Closes the file, which stays.
     pub fn close(&mut self) {
         if let Some(file) = self.file.take() {
-            let marker = file.checked().and_then(Marker::of_map).ok();
+            let marker = file.checked().and_then(|file| {
+                company::note(file, false);
+                Marker::of_map(file)
+            });
+            let marker = marker.ok();
             if let Some(old) = std::mem::replace(&mut self.marker, marker) {
                 old.end();
             }

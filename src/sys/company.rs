@@ -134,26 +134,39 @@ pub fn make_appending(file: Identity, ours: &File) {
     });
 }
 
-/// A byte of a file, far behind its end, that each copy of this library locks of the files that it writes to: no copy sees what
-/// another one has open.
-fn mark_of_copies(kind: libc::c_int) -> libc::flock {
+/// Where far behind its end copies of this library lock a byte of the files that they write to, each its own one, because no copy sees
+/// what another one has open.
+const COPIES: libc::off_t = 1 << 62;
+/// Higher than all addresses.
+const COPIES_LEN: libc::off_t = 1 << 60;
+
+/// The byte of this copy: where it lies in memory.
+fn this_copy() -> libc::off_t {
+    note as *const () as libc::off_t & (COPIES_LEN - 1)
+}
+
+/// A lock of some of these bytes.
+fn lock_of(kind: libc::c_int, start: libc::off_t, end: libc::off_t) -> libc::flock {
     // SAFETY: all-zero bytes are a valid value.
     let mut range: libc::flock = unsafe { std::mem::zeroed() };
-    (range.l_type, range.l_start, range.l_len) = (kind as libc::c_short, 1 << 62, 1);
+    (range.l_type, range.l_start, range.l_len) = (kind as libc::c_short, COPIES + start, end - start);
     range
 }
 
-/// Says to other copies of this library that this one writes to a file, as long as it is open.
-pub fn note(ours: &File) {
-    // SAFETY: fcntl takes a descriptor, which is open, and a valid pointer. A file system without locks has no copies either.
-    unsafe { libc::fcntl(ours.as_raw_fd(), libc::F_OFD_SETLK, &mark_of_copies(libc::F_RDLCK)) };
+/// Says to other copies of this library whether this one writes to a file. A mapping of the file would keep saying so.
+pub fn note(ours: &File, writes: bool) {
+    let range = lock_of(if writes { libc::F_WRLCK } else { libc::F_UNLCK }, this_copy(), this_copy() + 1);
+    // SAFETY: fcntl takes a descriptor, which is open, and a valid pointer. On a file system without locks there are no copies either.
+    unsafe { libc::fcntl(ours.as_raw_fd(), libc::F_OFD_SETLK, &range) };
 }
 
 fn has_other_copy(ours: &File) -> bool {
-    let mut range = mark_of_copies(libc::F_WRLCK);
-    // SAFETY: as above.
-    let asked = unsafe { libc::fcntl(ours.as_raw_fd(), libc::F_OFD_GETLK, &mut range) } == 0;
-    asked && range.l_type != libc::F_UNLCK as libc::c_short
+    [(0, this_copy()), (this_copy() + 1, COPIES_LEN)].into_iter().any(|(start, end)| {
+        let mut range = lock_of(libc::F_WRLCK, start, end);
+        // SAFETY: as above.
+        let asked = unsafe { libc::fcntl(ours.as_raw_fd(), libc::F_OFD_GETLK, &mut range) } == 0;
+        asked && range.l_type != libc::F_UNLCK as libc::c_short
+    })
 }
 
 /// Whether a file was written to since this process started; `None` if that is not known. A process before it with the same pid had
@@ -192,8 +205,14 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"one\ntwo\nthree\n");
         let reader = File::open(&path).unwrap();
         // Another copy, whose descriptors are not to be seen.
-        note(&ours);
-        assert!(!has_other_copy(&ours) && has_other_copy(&reader));
+        note(&ours, true);
+        assert!(!has_other_copy(&ours) && !has_other_copy(&reader), "it is this one");
+        for byte in [0, this_copy() - 1, this_copy() + 1, COPIES_LEN - 1] {
+            let range = |kind| lock_of(kind, byte, byte + 1);
+            // SAFETY: the descriptor is open, and the pointer valid.
+            let set = |kind| unsafe { libc::fcntl(other.as_raw_fd(), libc::F_OFD_SETLK, &range(kind)) } == 0;
+            assert!(set(libc::F_WRLCK) && has_other_copy(&ours) && set(libc::F_UNLCK) && !has_other_copy(&ours));
+        }
         drop(other);
         assert!(!writes(identity, Some(&ours)), "one that only reads");
         drop((ours, reader));

@@ -118,7 +118,7 @@ fn claim_with(dir: &Dir, name: &OsStr, mode: u32, flags: libc::c_int) -> io::Res
             Ok(file) => {
                 // A file system without locks is no reason to go without symbols.
                 let _ = lock(&file);
-                company::note(&file);
+                company::note(&file, true);
                 return Ok(file);
             }
         }
@@ -229,7 +229,7 @@ pub fn join(dir: &Dir, name: &OsStr) -> io::Result<File> {
     let data = file.metadata()?;
     check_plain(&data)?;
     let _ = file.set_permissions(Permissions::from_mode(data.mode() | OURS));
-    company::note(&file);
+    company::note(&file, true);
     company::make_appending(look_at(&file)?, &file);
     Ok(file)
 }
@@ -250,7 +250,7 @@ fn reopen_with(dir: &Dir, name: &OsStr, expected: Identity, flags: libc::c_int) 
         return Err(refuse(io::ErrorKind::NotFound, "has been replaced"));
     }
     let _ = lock(&file);
-    company::note(&file);
+    company::note(&file, true);
     Ok(file)
 }
 
