@@ -368,6 +368,33 @@ fn files_of_the_living() {
     }
 }
 
+/// A recovery that ends just before it removes the spool has said there which file has replaced the map: the next one takes it.
+#[test]
+fn begun_again() {
+    let mut random = Random::new("begun_again");
+    let template = Template::new(&mut random);
+    for which in [MAP, DUMP] {
+        let (dir, place) = (fresh_dir("again"), SpoolDir::new("again"));
+        let path = dir.join(template.own_name(which));
+        file(&path, MARK | 0o644, if which == MAP { LINES.into() } else { template.header_of_dump() }.as_slice());
+        let case = Case::new("good", which, &path);
+        let spool = template.put(&place.0, 1, &template.spool(&case));
+        let kept = place.0.with_file_name("kept");
+        fs::hard_link(&spool, &kept).expect("a second name");
+        let mut completed = Vec::new();
+        for _ in 0..2 {
+            let output = recover(&place.0, &[]);
+            let [report] = Report::parse(&output).try_into().expect("one report");
+            assert!(report.complaints.is_empty() && report.records == 50, "{report:?}");
+            check_completed(&case, "again");
+            completed.push(fs::read(&path).expect("file"));
+            let _ = fs::hard_link(&kept, &spool);
+        }
+        assert!(completed[0] == completed[1], "{}", String::from_utf8_lossy(&completed[1]));
+        fs::remove_dir_all(dir).expect("remove the files");
+    }
+}
+
 /// A spool that says more than there is memory behind it does not make whoever recovers it take that much.
 #[test]
 fn larger_than_it_is() {
