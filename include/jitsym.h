@@ -20,8 +20,8 @@
  * come out: an unknown number is refused with a status.
  *
  * Threads. Every function may be called by any thread at any time. None may be called from a signal handler unless its
- * description says so. The library starts one thread, with all signals blocked, with the first session
- * that writes or remembers, or with jitsym_enable.
+ * description says so. The library starts two threads, with all signals blocked that a host may send, with the first
+ * session that writes or remembers, or with jitsym_enable: one writes, and one sleeps.
  *
  * Processes. After fork the parent goes on undisturbed. The child goes on with its parent's sessions and ids: its first call
  * with a session other than jitsym_close (or jitsym_init) makes files of the child's own, in which all code is that was live
