@@ -42,6 +42,7 @@ struct note {
 enum { HANDLER = UINT32_MAX };
 
 static int notes = -1;
+static struct test_path own_notes;
 static jitsym *session;
 
 static struct test_path notes_path(pid_t pid) {
@@ -51,7 +52,8 @@ static struct test_path notes_path(pid_t pid) {
 }
 
 static void open_notes(void) {
-  notes = open(notes_path(getpid()).text, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0600);
+  own_notes = notes_path(getpid());
+  notes = open(own_notes.text, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0600);
   CHECK(notes >= 0);
 }
 
@@ -452,7 +454,12 @@ static volatile uint32_t allowed_ms = 20000;
 
 static void handle(int number) {
   struct note note = {HANDLER, 0, 0};
-  CHECK(write(notes, &note, sizeof note) == sizeof note);
+  if (write(notes, &note, sizeof note) != sizeof note) {
+    /* On the library's own thread, which has none of the program's descriptors. */
+    CHECK(errno == EBADF && expected == JITSYM_ERR_WRITER);
+    int file = open(own_notes.text, O_WRONLY | O_APPEND | O_CLOEXEC);
+    CHECK(write(file, &note, sizeof note) == sizeof note && close(file) == 0);
+  }
   errno = 1234;
   uint64_t before = test_now();
   jitsym_status status = jitsym_flush_from_signal(allowed_ms);

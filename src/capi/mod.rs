@@ -212,7 +212,7 @@ pub extern "C" fn jitsym_flush(session: *mut jitsym, timeout_ms: u32) -> jitsym_
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT` after `timeout_ms` milliseconds (0: one second), or at once if the process exits by
 /// another thread; `JITSYM_ERR_NOT_RUNNING` if no sink is running, with nothing to be written; `JITSYM_ERR_WRITER` at once on the
-/// background thread itself; `JITSYM_ERR_SINK_FAILED`; `JITSYM_ERR_FORKED` in a child that has not used its parent's sessions, with
+/// background thread itself, where no descriptor of the host is open; `JITSYM_ERR_SINK_FAILED`; `JITSYM_ERR_FORKED` in a child that has not used its parent's sessions, with
 /// nothing to be written; `JITSYM_ERR_INTERNAL`.
 ///
 /// Needs no session. Any thread, concurrently, and from a signal handler, on an alternate stack too.

@@ -67,12 +67,13 @@ pub fn recover(dir: &Path, wanted: &dyn Fn(u32) -> bool) -> io::Result<Vec<Repor
     Ok(reports)
 }
 
-/// What a new session does about the dead, asked for recovery or not: it removes spools that have nothing in them, and those of programs
-/// that this process has executed before, whose files its own are to replace. Returns the number of records recovered.
+/// What a new session does about the dead, asked for recovery or not: it removes spools that have nothing in them, and those of the
+/// programs that this process was before, whose files its own are about to replace. Returns the number of records recovered.
 pub fn tidy(dir: &Path, all: bool) -> u64 {
     let (mut full, mut elsewhere, mut records) = (Vec::new(), Vec::new(), 0);
     for listed in list(dir).unwrap_or_default() {
         match Dead::open(&listed.path) {
+            Opened::Dead(dead) if listed.is_own && !all => dead.file.remove(),
             Opened::Dead(dead) if listed.is_own || dead.is_empty() => records += dead.recover().records,
             // Not held on to: somebody else may want to recover it.
             Opened::Dead(_) => full.push(listed.path),
