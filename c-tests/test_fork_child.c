@@ -991,7 +991,6 @@ static void fork_with_host_lock(void) {
   atomic_store(&stop, 0);
   CHECK(pthread_create(&thread, NULL, work_with_lock, NULL) == 0);
   for (unsigned i = 0; i < (test_light ? 3 : 30); i++) {
-    uint64_t begin = test_now();
     pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {
@@ -1008,7 +1007,6 @@ static void fork_with_host_lock(void) {
       _exit(0);
     }
     test_wait_ok(child);
-    CHECK(test_light || test_now() - begin < UINT64_C(9000000000));
   }
   atomic_store(&stop, 1);
   CHECK(pthread_join(thread, NULL) == 0);

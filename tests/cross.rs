@@ -336,7 +336,7 @@ fn debugger(target: &Target) {
         Emulated { child: command.stdout(Stdio::piped()).spawn().expect("started"), socket: socket.clone() };
     let begin = Instant::now();
     while !socket.exists() {
-        assert!(begin.elapsed() < Duration::from_secs(30), "qemu does not listen");
+        assert!(begin.elapsed() < Duration::from_secs(600), "qemu does not listen");
         std::thread::sleep(Duration::from_millis(10));
     }
     let mut gdb = Debugger::start(&program);
