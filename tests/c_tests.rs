@@ -28,7 +28,7 @@ const VALGRIND: &[&str] = &[
 ];
 
 /// Runs a program behind `tool` with a directory of its own and checks that it has succeeded and printed only "ok". A
-/// program that hangs is ended after half an hour: its own checks find that earlier, if they can.
+/// program that hangs is ended after some hours: its own checks find that earlier, if they can.
 fn check(tool: &[&str], program: &Path, name: &str, arguments: &[&str]) {
     check_allowing(&[], tool, program, name, arguments);
 }
@@ -37,7 +37,7 @@ fn check(tool: &[&str], program: &Path, name: &str, arguments: &[&str]) {
 fn check_allowing(allowed: &[&str], tool: &[&str], program: &Path, name: &str, arguments: &[&str]) {
     let dir = fresh_dir(name);
     let mut command = Command::new("timeout");
-    command.args(["-k", "5", "1800"]).args(tool).arg(program).arg(&dir).args(arguments);
+    command.args(["-k", "5", "14400"]).args(tool).arg(program).arg(&dir).args(arguments);
     // The machine that runs the tests has no say in them.
     for variable in [
         "JITSYM",
