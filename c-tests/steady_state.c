@@ -59,7 +59,7 @@ static void *thread(void *number) {
   pthread_barrier_wait(&all_live);
   end_calls(ids);
   uint64_t last = test_now();
-  CHECK_OK(jitsym_flush(session, 10000));
+  CHECK_OK(jitsym_flush(session, 60000));
   for (int i = 0; i < STRETCHES;) {
     getppid();
     calls(addr, ids);
@@ -72,7 +72,7 @@ static void *thread(void *number) {
       getsid(0);
     }
     last = now;
-    CHECK_OK(jitsym_flush(session, 10000));
+    CHECK_OK(jitsym_flush(session, 60000));
   }
   /* The control: reading at the address goes through the kernel. No other thread takes this place. */
   unsigned char memory[SIZE] = {0};

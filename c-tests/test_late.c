@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 
 #include "testing.h"
 
@@ -808,6 +809,8 @@ static void register_many(jitsym *session, jitsym_id *ids, uint64_t count) {
 
 /* Being on costs memory, and being off gives it back to the kernel. */
 static void memory(void) {
+  /* Otherwise the system may make a page of two megabytes of any part of them that is touched. */
+  (void)prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
   uint64_t count = test_light ? 2000 : 100000;
   jitsym_id *ids = calloc(count, sizeof *ids);
   CHECK(ids != NULL);

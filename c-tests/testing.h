@@ -225,8 +225,9 @@ static inline unsigned test_markers(const char *path) {
   return count;
 }
 
-/* Nanoseconds after which something hangs, on the slowest machine and under valgrind. */
+/* Nanoseconds after which something hangs, on the slowest machine and under valgrind: one thing, and a whole scenario. */
 #define TEST_PATIENCE UINT64_C(300000000000)
+#define TEST_SCENARIO_PATIENCE (12 * TEST_PATIENCE)
 
 static inline void test_sleep_ms(unsigned ms) {
   struct timespec time = {ms / 1000, (long)(ms % 1000) * 1000000};
@@ -241,12 +242,12 @@ static inline void test_wait_for_end_of_thread(void) {
 }
 
 /*
- * Waits for a child, a few minutes at most, and returns its wait status. A child that hangs is the failure that is looked for:
+ * Waits for a child, no longer than that, and returns its wait status. A child that hangs is the failure that is looked for:
  * it is killed, so that nothing is left behind.
  */
-static inline int test_wait(pid_t child) {
+static inline int test_wait_for(pid_t child, uint64_t patience) {
   int status = 0;
-  for (uint64_t begin = test_now(); test_now() - begin < TEST_PATIENCE; test_sleep_ms(1)) {
+  for (uint64_t begin = test_now(); test_now() - begin < patience; test_sleep_ms(1)) {
     pid_t got = waitpid(child, &status, WNOHANG);
     CHECK(got == 0 || got == child);
     if (got == child) {
@@ -260,13 +261,20 @@ static inline int test_wait(pid_t child) {
   return status;
 }
 
+static inline int test_wait(pid_t child) {
+  return test_wait_for(child, TEST_PATIENCE);
+}
+
 /* That a child ended well: normally, and with no finding of a sanitizer or valgrind (they change the exit status). */
-static inline void test_wait_ok(pid_t child) {
-  int status = test_wait(child);
+static inline void test_ended_well(pid_t child, int status) {
   if (status != 0) {
     fprintf(stderr, "child %d: wait status %#x\n", (int)child, (unsigned)status);
   }
   CHECK(status == 0);
+}
+
+static inline void test_wait_ok(pid_t child) {
+  test_ended_well(child, test_wait(child));
 }
 
 /* Starts a scenario in a process of its own, which leaves by exit. */
@@ -287,7 +295,7 @@ static inline pid_t test_start(void (*scenario)(void)) {
  */
 static inline pid_t test_child(void (*scenario)(void)) {
   pid_t child = test_start(scenario);
-  test_wait_ok(child);
+  test_ended_well(child, test_wait_for(child, TEST_SCENARIO_PATIENCE));
   return child;
 }
 

@@ -41,7 +41,7 @@ static void busy(enum mode mode) {
   for (unsigned i = 0; i < CACHE; i++) {
     enter(mode);
   }
-  CHECK_OK(jitsym_flush(session, 10000));
+  CHECK_OK(jitsym_flush(session, 60000));
   getppid();
   uint64_t begin = test_now();
   for (unsigned done = 0; done < COUNT;) {
@@ -52,7 +52,7 @@ static void busy(enum mode mode) {
     /* Not nanosleep, so that the tracer can tell this pause from one of the library's. */
     poll(NULL, 0, 1);
   }
-  CHECK_OK(jitsym_flush(session, 10000));
+  CHECK_OK(jitsym_flush(session, 60000));
   getppid();
 }
 
@@ -119,7 +119,7 @@ static void wait_for_silence(void) {
 static void idle(void) {
   enter(CYCLE);
   /* An answer from the writer: so its thread has got as far as to have its name. */
-  CHECK_OK(jitsym_flush(session, 10000));
+  CHECK_OK(jitsym_flush(session, 60000));
   for (int period = 0; period < IDLE_PERIODS;) {
     wait_for_silence();
     unsigned long long before = switches();
@@ -136,7 +136,7 @@ static void idle(void) {
       getsid(0);
     }
     /* The control: a writer that is woken is seen to be. */
-    CHECK_OK(jitsym_flush(session, 10000));
+    CHECK_OK(jitsym_flush(session, 60000));
     CHECK(switches() > before);
   }
 }

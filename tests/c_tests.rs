@@ -28,7 +28,7 @@ const VALGRIND: &[&str] = &[
 ];
 
 /// Runs a program behind `tool` with a directory of its own and checks that it has succeeded and printed only "ok". A
-/// program that hangs is ended after half an hour: its own checks find that earlier, if they can.
+/// program that hangs is ended after some hours: its own checks find that earlier, if they can.
 fn check(tool: &[&str], program: &Path, name: &str, arguments: &[&str]) {
     check_allowing(&[], tool, program, name, arguments);
 }
@@ -37,7 +37,7 @@ fn check(tool: &[&str], program: &Path, name: &str, arguments: &[&str]) {
 fn check_allowing(allowed: &[&str], tool: &[&str], program: &Path, name: &str, arguments: &[&str]) {
     let dir = fresh_dir(name);
     let mut command = Command::new("timeout");
-    command.args(["-k", "5", "1800"]).args(tool).arg(program).arg(&dir).args(arguments);
+    command.args(["-k", "5", "14400"]).args(tool).arg(program).arg(&dir).args(arguments);
     // The machine that runs the tests has no say in them.
     for variable in [
         "JITSYM",
@@ -231,16 +231,14 @@ fn header_compiles_alone() {
         command.args(["-fsyntax-only", "-pedantic", "-Wall", "-Wextra", "-Werror", "-Wundef", "-Wconversion"]);
         run(command.args(extra).arg(&source));
     };
-    // gcc and g++ are required; clang is another opinion, where it is installed.
-    let clang = Command::new("clang").arg("--version").output().is_ok();
-    for compiler in ["gcc", "clang"].into_iter().take(1 + usize::from(clang)) {
+    for compiler in ["gcc", "clang"] {
         for version in ["c99", "c11", "c17"] {
             compiles(compiler, "c", version, &["-Wstrict-prototypes", "-Wmissing-prototypes"]);
             // As a program that has its own attribute for imported functions.
             compiles(compiler, "c", version, &["-DJITSYM_API=extern __attribute__((visibility(\"default\")))"]);
         }
     }
-    for compiler in ["g++", "clang++"].into_iter().take(1 + usize::from(clang)) {
+    for compiler in ["g++", "clang++"] {
         for version in ["c++11", "c++17", "c++20"] {
             compiles(compiler, "c++", version, &[]);
             compiles(compiler, "c++", version, &["-fno-exceptions", "-fno-rtti"]);

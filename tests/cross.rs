@@ -116,7 +116,7 @@ impl Target {
         }
         std::fs::create_dir_all(dir).expect("directory");
         let mut command = Command::new("timeout");
-        command.args(["-k", "5", "600"]).arg(&self.built().qemu).args(["-L", &self.sysroot()]);
+        command.args(["-k", "5", "7200"]).arg(&self.built().qemu).args(["-L", &self.sysroot()]);
         command.args(options).arg(program).arg(dir);
         command
     }
@@ -258,7 +258,7 @@ struct Debugger {
 impl Debugger {
     fn start(program: &Path) -> Debugger {
         let mut command = Command::new("timeout");
-        command.args(["-k", "5", "120", "gdb-multiarch", "-nx", "-q", "-ex", "set prompt"]).arg(program);
+        command.args(["-k", "5", "1200", "gdb-multiarch", "-nx", "-q", "-ex", "set prompt"]).arg(program);
         command.env("LC_ALL", "C").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().expect("gdb-multiarch");
         let output = BufReader::new(child.stdout.take().expect("its output"));
@@ -336,7 +336,7 @@ fn debugger(target: &Target) {
         Emulated { child: command.stdout(Stdio::piped()).spawn().expect("started"), socket: socket.clone() };
     let begin = Instant::now();
     while !socket.exists() {
-        assert!(begin.elapsed() < Duration::from_secs(30), "qemu does not listen");
+        assert!(begin.elapsed() < Duration::from_secs(600), "qemu does not listen");
         std::thread::sleep(Duration::from_millis(10));
     }
     let mut gdb = Debugger::start(&program);

@@ -37,7 +37,7 @@ fn program() -> &'static Path {
     BUILT.get_or_init(|| compile("g++", &sources, Link::Shared, &["-O1", "-DENDS_CXX"], "ends"))
 }
 
-/// Runs a command to its end, which comes within two minutes. Its pid, and how it ended.
+/// Runs a command to its end, which comes within ten minutes. Its pid, and how it ended.
 fn go(command: &mut Command) -> (u32, ExitStatus) {
     let mut child = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("start the program");
     let begin = Instant::now();
@@ -45,7 +45,7 @@ fn go(command: &mut Command) -> (u32, ExitStatus) {
         if let Some(status) = child.try_wait().expect("wait for the program") {
             return (child.id(), status);
         }
-        if begin.elapsed() > Duration::from_secs(120) {
+        if begin.elapsed() > Duration::from_secs(600) {
             child.kill().and_then(|()| child.wait()).expect("kill the program");
             panic!("{command:?} does not end");
         }
@@ -149,7 +149,7 @@ fn not_yet() {
     let stat = || std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process lives");
     let begin = Instant::now();
     while !stat().contains(") Z ") {
-        assert!(begin.elapsed() < Duration::from_secs(50), "the first thread does not end");
+        assert!(begin.elapsed() < Duration::from_secs(250), "the first thread does not end");
         std::thread::sleep(Duration::from_millis(1));
     }
     std::thread::sleep(Duration::from_millis(200));

@@ -41,7 +41,7 @@ fn on_tmpfs(name: &str, options: &str, prepare: &str, arguments: &[&str]) -> Opt
         program().display()
     );
     let mut command = Command::new("timeout");
-    command.args(["-k", "5", "120", "unshare", "-m", "sh", "-euc", &script, "sh"]).arg(&dir).args(arguments);
+    command.args(["-k", "5", "600", "unshare", "-m", "sh", "-euc", &script, "sh"]).arg(&dir).args(arguments);
     let output = run(command.env("JITSYM_SPOOL", "off"));
     fs::remove_dir_all(&dir).expect("remove the directory");
     Some(ended_well(&output))
@@ -84,7 +84,7 @@ fn file_systems_that_refuse() {
 /// A container command: the program as process 1, with `/tmp` and all else shared with other containers.
 fn container(dir: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new("timeout");
-    command.args(["-k", "5", "120", "unshare", "-p", "-f", "-m", "--mount-proc"]).arg(program()).arg(dir);
+    command.args(["-k", "5", "600", "unshare", "-p", "-f", "-m", "--mount-proc"]).arg(program()).arg(dir);
     command.args(arguments).env("JITSYM_SPOOL", "off");
     command
 }

@@ -410,7 +410,7 @@ const HOST: &[&str] = &["c-tests/region_host.c"];
 fn calls(program: &Path, name: &str) {
     let dir = support::fresh_dir(name);
     let mut command = perf::command("timeout");
-    let output = run(command.args(["-k", "5", "300"]).arg(program).arg(&dir));
+    let output = run(command.args(["-k", "5", "1200"]).arg(program).arg(&dir));
     assert_eq!((&*stdout(&output), &*output.stderr), ("ok\n", &b""[..]), "{}", describe(&command, &output));
 }
 
@@ -462,6 +462,6 @@ fn on_tmpfs(program: &Path, options: &str, part: &str) {
     let dir = support::fresh_dir("tmpfs");
     let script = format!("mount -t tmpfs -o {options},mode=1777 none \"$2\" && exec \"$1\" \"$2\" {part}");
     let mut unshare = perf::command("unshare");
-    unshare.args(["-rm", "timeout", "60", "sh", "-c", &script, "sh"]).arg(program).arg(&dir);
+    unshare.args(["-rm", "timeout", "600", "sh", "-c", &script, "sh"]).arg(program).arg(&dir);
     assert_eq!(stdout(&run(&mut unshare)), "ok\n", "{options}");
 }

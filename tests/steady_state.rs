@@ -21,7 +21,7 @@ fn program(source: &str, test: &str) -> PathBuf {
 fn run_checked(tool: &[&str], program: &Path, argument: &str) {
     let dir = scratch_dir(format!("{}-{argument}", program.file_name().expect("name").to_string_lossy()));
     let mut command = Command::new("timeout");
-    let output = run(command.args(["-k", "5", "300"]).args(tool).arg(program).arg(&dir).arg(argument));
+    let output = run(command.args(["-k", "5", "1200"]).args(tool).arg(program).arg(&dir).arg(argument));
     assert_eq!(stdout(&output), "ok\n", "{}", describe(&command, &output));
     checker::assert_all_sound(&dir, &[]);
     std::fs::remove_dir_all(&dir).expect("remove the files");

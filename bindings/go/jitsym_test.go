@@ -91,7 +91,7 @@ func (f *fixture) with(options *jitsym.Options, run func(*jitsym.Session)) {
 // counted are the counters since the test began.
 func (f *fixture) counted(s *jitsym.Session) jitsym.Stats {
 	f.Helper()
-	f.ok(s.Flush(10 * time.Second))
+	f.ok(s.Flush(time.Minute))
 	now := value(s.Stats())(f)
 	now.Registered -= f.before.Registered
 	now.Moved -= f.before.Moved
@@ -123,7 +123,7 @@ func TestLife(t *testing.T) {
 	if answer.ID() == 0 {
 		f.Fatal("no id")
 	}
-	f.ok(session.Flush(time.Second))
+	f.ok(session.Flush(time.Minute))
 	f.mapHas("7e0000000000 6 answer λ\n")
 	f.ok(answer.Move(jitsym.Target{Addr: addr + 64, Bytes: code}))
 	f.ok(answer.Unregister())
@@ -386,7 +386,7 @@ func TestRegions(t *testing.T) {
 		running := unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(nil), region.Exec)), page)
 		f.equal(string(running[:len(code)]), string(code))
 		made := value(s.Register(jitsym.CodeInfo{Addr: region.Exec, Size: 6, Name: "in_a_region", Bytes: region.Write}))(f)
-		f.ok(s.Flush(10 * time.Second))
+		f.ok(s.Flush(time.Minute))
 		f.equal(value(s.Stats())(f).RegionCode-f.before.RegionCode, uint64(1))
 		file := value(os.ReadFile(value(s.Path(jitsym.SinkRegion))(f)))(f)
 		f.equal(bytes.Contains(file, []byte("in_a_region")), true)
@@ -401,7 +401,7 @@ func TestRegions(t *testing.T) {
 		f.is(err, jitsym.ErrInline)
 		inlining.Inlines[0].In = 0
 		made = value(s.Register(inlining))(f)
-		f.ok(s.Flush(10 * time.Second))
+		f.ok(s.Flush(time.Minute))
 		path := value(s.Path(jitsym.SinkRegion))(f)
 		symbols := string(value(exec.Command("nm", path).Output())(f))
 		at := value(strconv.ParseUint(regexp.MustCompile(`(?m)^([0-9a-f]+) . inlining$`).FindStringSubmatch(symbols)[1], 16, 64))(f)
@@ -431,7 +431,7 @@ func TestRegions(t *testing.T) {
 	})
 	f.with(&jitsym.Options{Flags: jitsym.InitAdopt}, func(s *jitsym.Session) {
 		value(s.Register(jitsym.CodeInfo{Addr: start, Size: 16, Name: "by_itself", Bytes: memory}))(f)
-		f.ok(s.Flush(10 * time.Second))
+		f.ok(s.Flush(time.Minute))
 		f.equal(value(s.Stats())(f).RegionCode-f.before.RegionCode, uint64(3))
 		f.ok(s.UnregisterRange(start, 8192))
 	})

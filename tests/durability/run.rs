@@ -107,13 +107,13 @@ impl Run {
         Truth::read(&self.spool.truth(), true)
     }
 
-    /// Waits until the notes say so; a minute and a half at most.
+    /// Waits until the notes say so; ten minutes at most.
     pub fn wait_until(&mut self, what: &str, condition: impl Fn(&Truth) -> bool) {
         let begin = Instant::now();
         while !condition(&self.head()) {
             let ended = self.child.try_wait().expect("wait for the program");
             assert!(ended.is_none(), "{self}: ended with {ended:?} before {what}: {}", self.log());
-            assert!(begin.elapsed() < Duration::from_secs(90), "{self}: {what} never comes");
+            assert!(begin.elapsed() < Duration::from_secs(600), "{self}: {what} never comes");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -125,14 +125,14 @@ impl Run {
         assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9), "{self}: {status}: {}", self.log());
     }
 
-    /// Waits for an end of its own accord, two minutes at most.
+    /// Waits for an end of its own accord, ten minutes at most.
     pub fn wait(&mut self) -> std::process::ExitStatus {
         let begin = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().expect("wait for the program") {
                 return status;
             }
-            assert!(begin.elapsed() < Duration::from_secs(120), "{self} does not end");
+            assert!(begin.elapsed() < Duration::from_secs(600), "{self} does not end");
             std::thread::sleep(Duration::from_millis(2));
         }
     }

@@ -110,7 +110,7 @@ pub fn record(mut record: Command, program: &Path, scenario: &Scenario, dir: &Pa
     let (mut control, mut answer) = (open(&control)?, open(&answer)?);
     let mut say = |perf: &mut Child, word: &[u8]| -> Result<()> {
         control.write_all(word)?;
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_secs(600);
         while !run::is_readable(&answer, 50) {
             if perf.try_wait()?.is_some() || Instant::now() > deadline {
                 bail!("perf did not attach: {}", fs::read_to_string(&log)?);

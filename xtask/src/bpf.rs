@@ -44,7 +44,7 @@ pub fn measure(bpftrace: &Path, program: &Program, task: &Task, mode: &Mode) -> 
     command.stdout(File::create(&output)?).stderr(File::create(&log)?);
     let mut tracer = Killed(command.spawn().with_context(|| format!("cannot start {}", bpftrace.display()))?);
     let said = || std::fs::read_to_string(&log).unwrap_or_default();
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(600);
     while !std::fs::read_to_string(&output).unwrap_or_default().contains("@\n") {
         if tracer.0.try_wait()?.is_some() || Instant::now() > deadline {
             bail!("bpftrace does not run: {}", said());

@@ -141,7 +141,7 @@ work(cold, 0.3);
 cold.move(memory);
 work(cold, 0.3);
 hot.unregister();
-await session.flushAsync(10_000);
+await session.flushAsync(60_000);
 
 const out = [['pid', process.pid], ['source', source], ['arena', memory.addr.toString(16), memory.size]];
 for (const [name, sink] of [['map', Sink.MAP], ['jitdump', Sink.JITDUMP]]) out.push(['path', name, session.path(sink)]);

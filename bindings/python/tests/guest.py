@@ -119,7 +119,7 @@ def main():
     cold.move(memory)
     work(cold, 0.3)
     hot.unregister()
-    session.flush(10)
+    session.flush(60)
 
     out = [("pid", os.getpid()), ("source", source), ("arena", f"{memory.addr:x}", memory.size)]
     for name, sink in ("map", jitsym.Sink.MAP), ("jitdump", jitsym.Sink.JITDUMP):

@@ -34,7 +34,7 @@ class TestCase(unittest.TestCase):
             session.unregister_range(ADDR, 1 << 40)
 
     def counted(self, session, *names):
-        session.flush(10)
+        session.flush(60)
         return [getattr(session.stats(), name) - getattr(self.before, name) for name in names]
 
     def session(self, **options):
@@ -60,7 +60,7 @@ class Life(TestCase):
         with self.session() as session:
             code = session.register(ADDR, len(CODE), "answer λ", CODE)
             self.assertNotEqual(code.id, 0)
-            session.flush(10)
+            session.flush(60)
             self.assertIn(f"{ADDR:x} 6 answer λ\n", self.map())
             code.move(ADDR + 64, CODE)
             code.unregister()
@@ -137,7 +137,7 @@ class Life(TestCase):
                     os._exit(0)
                 os._exit(1)
             self.assertEqual(os.waitpid(child, 0)[1], 0)
-            session.flush(10)
+            session.flush(60)
             self.assertNotIn("child", self.map())
             self.assertEqual(
                 [line.split(" ", 2)[2] for line in self.map(child).splitlines()], ["inherited", "of the child"]
@@ -165,7 +165,7 @@ class Regions(TestCase):
             with self.refused(jitsym.InvalidArgument, "ERR_INLINE"):
                 session.register(addr, len(CODE), "refused", bytes=addr, inlines=inlines[1:])
             code = session.register(addr, len(CODE), "inlining", bytes=addr, lines=[(0, 9, "c.py")], inlines=inlines)
-            session.flush(10)
+            session.flush(60)
             path = session.path(jitsym.Sink.REGION)
             symbols = subprocess.run(["nm", path], check=True, capture_output=True, text=True).stdout
             at = int(next(line for line in symbols.splitlines() if line.endswith(" inlining")).split()[0], 16)
@@ -288,7 +288,7 @@ class Errors(TestCase):
                 session.register(ADDR, 6, "frame", CODE, unwind=jitsym.FixedFrame(8, {99: -16}))
             old = session.register(ADDR, 6, "old", CODE)
             session.register(ADDR, 6, "new", CODE)
-            session.flush(10)
+            session.flush(60)
             with self.refused(jitsym.UnknownId, "ERR_UNKNOWN_ID"):
                 old.unregister()
             with self.refused(jitsym.JitsymError, "ERR_CONFLICT"):

@@ -183,7 +183,7 @@ func main() {
 	cold.move(m)
 	work(cold, 0.3)
 	hot.unregister()
-	must(0, session.Flush(10*time.Second))
+	must(0, session.Flush(time.Minute))
 
 	fmt.Fprintf(&out, "pid\t%d\nsource\t%s\narena\t%x\t%d\n", os.Getpid(), source, unsafe.Pointer(&m.pages[0]), len(m.pages))
 	fmt.Fprintf(&out, "path\tmap\t%s\n", must(session.Path(jitsym.SinkMap)))
