@@ -20,8 +20,10 @@
  * come out: an unknown number is refused with a status.
  *
  * Threads. Every function may be called by any thread at any time. None may be called from a signal handler unless its
- * description says so. The library starts one thread, with all signals blocked, with the first session
- * that writes or remembers, or with jitsym_enable.
+ * description says so. The library starts one thread with the first session that writes or remembers, or with jitsym_enable.
+ * That takes no signals but those of its own faults (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS). It makes the process one
+ * with threads: a signal handler that has interrupted the allocator must not call fork, which glibc has wait for the allocator's
+ * locks then.
  *
  * Processes. After fork the parent goes on undisturbed. The child goes on with its parent's sessions and ids: its first call
  * with a session other than jitsym_close (or jitsym_init) makes a map and a jitdump of the child's own, in which all code is
