@@ -89,7 +89,7 @@ static void register_pieces(uint32_t thread, uint32_t from, uint32_t to) {
 
 /* Stands in front of the C library's function, through which the library's thread writes the jitdump. */
 static struct {
-  int aborts_in;
+  int dies_in;
   unsigned slow_ms;
 } disk;
 
@@ -593,10 +593,12 @@ static int throws_handled(void) {
 }
 #endif
 
+static void (*die)(void) = abort;
+
 ssize_t writev(int file, const struct iovec *parts, int count) {
-  int left = __atomic_load_n(&disk.aborts_in, __ATOMIC_SEQ_CST);
-  if (left != 0 && __atomic_sub_fetch(&disk.aborts_in, 1, __ATOMIC_SEQ_CST) == 0) {
-    abort();
+  int left = __atomic_load_n(&disk.dies_in, __ATOMIC_SEQ_CST);
+  if (left != 0 && __atomic_sub_fetch(&disk.dies_in, 1, __ATOMIC_SEQ_CST) == 0) {
+    die();
   }
   for (unsigned ms = 0; ms < __atomic_load_n(&disk.slow_ms, __ATOMIC_SEQ_CST); ms++) {
     test_sleep_ms(1);
@@ -609,9 +611,23 @@ static int writer_aborts(void) {
   install(SIGABRT);
   begin_busy();
   expected = JITSYM_ERR_WRITER;
-  __atomic_store_n(&disk.aborts_in, 3, __ATOMIC_SEQ_CST);
+  __atomic_store_n(&disk.dies_in, 3, __ATOMIC_SEQ_CST);
   test_sleep_ms(60000);
   return 1;
+}
+
+static void handle_fault(int number) {
+  (void)number;
+  CHECK_STATUS(JITSYM_ERR_WRITER, jitsym_flush_from_signal(20000));
+  signal(SIGABRT, SIG_DFL);
+  abort();
+}
+
+/* A fault there reaches the host's crash handler too, by which the process ends in another way. */
+static int writer_faults(void) {
+  CHECK(signal(SIGSEGV, handle_fault) != SIG_ERR);
+  die = fault;
+  return writer_aborts();
 }
 
 /* What the call from a signal handler comes to elsewhere. */
@@ -740,6 +756,7 @@ static const struct way {
     {"throw", throws, SIGABRT, 0, 1},
 #endif
     {"writer_aborts", writer_aborts, SIGABRT, 0, 1},
+    {"writer_faults", writer_faults, SIGABRT, 0, 1},
     {"_exit", exits_at_once, 0, 0, 1},
     {"short_threads_at_once", short_threads_at_once, 0, 0, 1},
     {"abort", aborts, SIGABRT, 0, 1},

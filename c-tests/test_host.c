@@ -276,6 +276,36 @@ static void cancellation(void) {
   CHECK_OK(jitsym_close(cancelled_session));
 }
 
+/* Signals that the host has blocked stay so, also those that the library does not block itself. */
+static volatile sig_atomic_t delivered;
+
+static void is_delivered(int number) {
+  (void)number;
+  delivered++;
+}
+
+static void blocked_signals(void) {
+  static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
+  sigset_t blocked, pending;
+  sigemptyset(&blocked);
+  for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) {
+    CHECK(signal(faults[i], is_delivered) != SIG_ERR);
+    sigaddset(&blocked, faults[i]);
+  }
+  CHECK(pthread_sigmask(SIG_BLOCK, &blocked, NULL) == 0);
+  for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) {
+    CHECK(raise(faults[i]) == 0);
+  }
+  jitsym *session = test_open();
+  test_register(session, ADDR, 0x40, "blocked");
+  CHECK_OK(jitsym_close(session));
+  CHECK(delivered == 0 && sigpending(&pending) == 0);
+  for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) {
+    CHECK(sigismember(&pending, faults[i]) == 1);
+    CHECK(signal(faults[i], SIG_IGN) != SIG_ERR);
+  }
+}
+
 /* The last moment of a thread: its own values are gone, and the library's, and still it calls. */
 static pthread_key_t last_moment;
 static jitsym *late_session;
@@ -324,6 +354,7 @@ int main(int argc, char **argv) {
   test_child(in_one_table);
   test_child(none_is_left);
   test_child(cancellation);
+  test_child(blocked_signals);
   test_child(thread_ends);
   return test_end();
 }

@@ -1,17 +1,12 @@
 /*
- * A process that is hemmed in: by resource limits, by a sandbox that forbids system calls, in another root, as another user.
- * The host goes on, no signal reaches it, and what can be written is.
+ * A process that is hemmed in: by resource limits, in another root, as another user. The host goes on, no signal reaches it,
+ * and what can be written is. (Sandboxes are in test_sandbox.c.)
  */
 #define _GNU_SOURCE
 #include <grp.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <pthread.h>
-#include <stddef.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 
 #include "testing.h"
 
@@ -218,117 +213,6 @@ static void memory(void) {
   }
 }
 
-/* A sandbox that answers a system call with an error. */
-static struct {
-  const char *name;
-  long number;
-  int error;
-  int after;
-} forbidden;
-
-static void forbid(void) {
-  struct sock_filter filter[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)forbidden.number, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (unsigned)forbidden.error),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  struct sock_fprog program = {sizeof filter / sizeof filter[0], filter};
-  CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-  /* For all threads, the library's too. */
-  CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0);
-  errno = 0;
-}
-
-static void sandboxed(void) {
-  if (!forbidden.after) {
-    forbid();
-  }
-  unsigned char *code_bytes = mmap(NULL, 0x2000, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  CHECK(code_bytes != MAP_FAILED);
-  memset(code_bytes, 0xab, 0x1000);
-  memset(code_bytes + 0x1000, 0xcd, 0x1000);
-  jitsym *session = test_open();
-  put(session, 0, "first");
-  CHECK_OK(jitsym_flush(session, 0));
-  if (forbidden.after) {
-    forbid();
-  }
-  /* Everything that asks the system for something: reading code, writing anew, growing, an idle writer, a new thread. */
-  for (unsigned i = 0; i < 200; i++) {
-    put(session, i, "old");
-    put(session, i, "new");
-  }
-  jitsym_code code = test_code((uintptr_t)code_bytes + 0x800, 0x1000, "read by the kernel");
-  code.bytes = NULL;
-  CHECK_OK(jitsym_register(session, &code, NULL));
-  code = test_code(0x20000, 0x100, "nowhere");
-  code.bytes = NULL;
-  CHECK_OK(jitsym_register(session, &code, NULL));
-  static unsigned char large[600000];
-  code = test_code(ADDR - 0x1000000, sizeof large, "large");
-  code.bytes = large;
-  CHECK_OK(jitsym_register(session, &code, NULL));
-  pthread_t thread;
-  CHECK(pthread_create(&thread, NULL, registers, session) == 0 && pthread_join(thread, NULL) == 0);
-  for (unsigned i = 0; i < 200; i++) {
-    put(session, i, "last");
-  }
-  if (strcmp(forbidden.name, "membarrier") == 0) {
-    /* The writer goes to sleep, and is woken. */
-    test_sleep_ms(1500);
-    put(session, 200, "last");
-    test_sleep_ms(200);
-  }
-  jitsym_status status = jitsym_flush(session, 0);
-  struct dump dump = dump_read(test_path_of(getpid(), JITSYM_SINK_JITDUMP).text);
-  const struct dump_record *load = dump_load(&dump, "read by the kernel", 0);
-  CHECK(load != NULL && load->code[0] == 0xab && load->code[0x7ff] == 0xab && load->code[0x800] == 0xcd);
-  CHECK(dump_load(&dump, "nowhere", 0) != NULL && dump_load(&dump, "large", 0) != NULL);
-  dump_free(&dump);
-  if (status != JITSYM_OK) {
-    char text[4096];
-    CHECK_OK(jitsym_last_error(session, text, sizeof text));
-    fprintf(stderr, "%s, errno %d, %s: %s\n", forbidden.name, forbidden.error, forbidden.after ? "after" : "before", text);
-  }
-  CHECK_OK(status);
-  check_files(200, "last");
-  CHECK_OK(jitsym_close(session));
-}
-
-static void sandboxes(void) {
-  static const struct {
-    const char *name;
-    long number;
-  } calls[] = {
-      {"fallocate", SYS_fallocate},
-      {"membarrier", SYS_membarrier},
-      {"process_vm_readv", SYS_process_vm_readv},
-      {"memfd_create", SYS_memfd_create},
-      {"statx", SYS_statx},
-      {"madvise", SYS_madvise},
-      {"flock", SYS_flock},
-      {"fcntl", SYS_fcntl},
-      {"fstatfs", SYS_fstatfs},
-      {"kill", SYS_kill},
-      {"prctl", SYS_prctl},
-      {"getdents64", SYS_getdents64},
-      {"sched_yield", SYS_sched_yield},
-  };
-  static const int errors[] = {EPERM, ENOSYS, EACCES};
-  for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
-    for (int e = 0; e < 3; e++) {
-      for (int after = 0; after < 2; after++) {
-        forbidden.name = calls[i].name;
-        forbidden.number = calls[i].number;
-        forbidden.error = errors[e];
-        forbidden.after = after;
-        test_child(sandboxed);
-      }
-    }
-  }
-}
-
 /* Another root, after the session was opened: the files stay where they were, and are written anew there. */
 static void other_root(void) {
   struct test_path root = test_subdir("root", 1), inside = test_subdir("root/inside", 1);
@@ -503,9 +387,8 @@ int main(int argc, char **argv) {
   test_child(descriptors);
   test_child(no_descriptors);
   if (!test_light) {
-    /* Sanitizers and valgrind want address space, and system calls of their own. */
+    /* Sanitizers and valgrind want address space of their own. */
     memory();
-    sandboxes();
   }
   if (geteuid() == 0) {
     test_child(other_root);

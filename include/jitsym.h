@@ -20,8 +20,10 @@
  * come out: an unknown number is refused with a status.
  *
  * Threads. Every function may be called by any thread at any time. None may be called from a signal handler unless its
- * description says so. The library starts two threads, with all signals blocked that a host may send, with the first
- * session that writes or remembers, or with jitsym_enable: one writes, and one sleeps.
+ * description says so. The library starts two threads with the first session that writes or remembers, or with jitsym_enable:
+ * one writes, in a descriptor table of its own, and one sleeps. They take no signals but those of their own faults (SIGSEGV,
+ * SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS). They make the process one with threads: a signal handler that has interrupted the
+ * allocator must not call fork, which glibc has wait for the allocator's locks then.
  *
  * Processes. After fork the parent goes on undisturbed. The child goes on with its parent's sessions and ids: its first call
  * with a session other than jitsym_close (or jitsym_init) makes files of the child's own, in which all code is that was live
@@ -1197,7 +1199,7 @@ enum jitsym_status jitsym_flush(struct jitsym *session,
  *
  * Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT` after `timeout_ms` milliseconds (0: one second), or at once if the process exits by
  * another thread; `JITSYM_ERR_NOT_RUNNING` if no sink is running, with nothing to be written; `JITSYM_ERR_WRITER` at once on the
- * background thread itself; `JITSYM_ERR_SINK_FAILED`; `JITSYM_ERR_FORKED` in a child that has not used its parent's sessions, with
+ * background thread itself, where no descriptor of the host is open; `JITSYM_ERR_SINK_FAILED`; `JITSYM_ERR_FORKED` in a child that has not used its parent's sessions, with
  * nothing to be written; `JITSYM_ERR_INTERNAL`.
  *
  * Needs no session. Any thread, concurrently, and from a signal handler, on an alternate stack too.

@@ -33,7 +33,8 @@
 //!
 //! # Fork, signals, unloading
 //! A forked child goes on with its parent's sessions, in files of its own ([`Fork`]). No function may be called from a signal
-//! handler but [`flush_from_signal`]. The writer thread blocks all signals. The shared library is never unloaded.
+//! handler but [`flush_from_signal`]. The writer thread takes no signals but those of its own faults. The shared library is never
+//! unloaded.
 //!
 //! # Where to find what
 //! `capi` is the C layer. [`Session`] checks and forwards to `producer`, which lays records down in the calling thread's

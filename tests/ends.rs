@@ -118,6 +118,7 @@ fn with_a_crash_handler() {
         ("throw_handled", libc::SIGABRT),
         ("heap_handled", libc::SIGABRT),
         ("writer_aborts", libc::SIGABRT),
+        ("writer_faults", libc::SIGABRT),
     ] {
         ends(way, Some(signal), Work::InHandler);
     }

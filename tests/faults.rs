@@ -168,12 +168,23 @@ fn the_living_are_known_without_proc() {
     with_each_proc("spools");
 }
 
-/// Limits and sandboxes, with either library.
+/// Limits, with either library.
 #[test]
-fn limits_and_sandboxes() {
+fn limits() {
+    with_either_library("limits");
+}
+
+/// Sandboxes that refuse a system call, with either library.
+#[test]
+fn sandboxes() {
+    with_either_library("sandbox");
+}
+
+fn with_either_library(name: &str) {
     for link in [Link::Shared, Link::Static] {
-        let name = format!("limits-{link:?}");
-        let program = compile("gcc", &["c-tests/test_limits.c"], link, &["-O1"], &name);
+        let source = format!("c-tests/test_{name}.c");
+        let name = format!("{name}-{link:?}");
+        let program = compile("gcc", &[&source], link, &["-O1"], &name);
         // Where another user can go, too.
         let dir = std::env::temp_dir().join(format!("jitsym-{name}-{}", std::process::id()));
         fs::create_dir_all(&dir).expect("directory");

@@ -77,7 +77,7 @@ pub fn run(body: &(dyn Fn() + Sync)) {
 
 /// The body of the thread. It allocates nothing by itself.
 extern "C" fn serve(number: *mut c_void) -> *mut c_void {
-    thread::set_name(thread::DELEGATE);
+    thread::become_quiet(thread::DELEGATE);
     PID.store(std::process::id(), Ordering::Relaxed);
     TID.store(thread::id(), Ordering::Release);
     futex::wake_all(&TID);

@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::io;
 use std::mem::MaybeUninit;
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The kernel's id of the calling thread.
 pub fn id() -> u32 {
@@ -13,10 +13,11 @@ pub fn id() -> u32 {
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
-/// Sleeps for so many microseconds, and some. No cancellation point, and no use of thread-local storage.
+/// Sleeps for so many microseconds, and some; less if it is woken without a reason. No cancellation point, and no use of
+/// thread-local storage. The standard library's panics if a sandbox refuses the system call.
 #[cfg(not(jitsym_loom))]
 pub fn sleep_micros(micros: u64) {
-    uncancelled(|| std::thread::sleep(std::time::Duration::from_micros(micros)));
+    super::futex::wait(&AtomicU32::new(0), 0, micros * 1000);
 }
 
 /// There is no time in a model, but there are other threads.
@@ -33,24 +34,44 @@ pub fn cpu_time() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Runs `body` with all signals blocked on this thread, which cannot be cancelled either. A SIGXFSZ that a write in it has raised
-/// is taken away: the write has failed with EFBIG, which says it all.
+/// Signals that a thread raises by what it does itself. While one is blocked the kernel ends the process in its place, whatever
+/// handler the host has: that of a sandbox, which answers system calls for the kernel (SIGSYS), or that of a crash reporter.
+///
+/// Not SIGABRT: `abort` unblocks it by itself, and from elsewhere it comes as any signal does.
+const OWN_FAULTS: [libc::c_int; 6] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+
+/// All signals that come from elsewhere.
+fn signals_of_others() -> libc::sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: the set is ours to write, and initialised by the first call.
+    unsafe {
+        libc::sigfillset(set.as_mut_ptr());
+        OWN_FAULTS.iter().for_each(|&signal| _ = libc::sigdelset(set.as_mut_ptr(), signal));
+        set.assume_init()
+    }
+}
+
+/// Runs `body` with the signals of others blocked on this thread, which cannot be cancelled either. A SIGXFSZ that a write in it has
+/// raised is taken away: the write has failed with EFBIG, which says it all.
 pub fn quietly<T>(body: impl FnOnce() -> T) -> T {
     uncancelled(|| with_signals_blocked(body))
 }
 
 fn with_signals_blocked<T>(body: impl FnOnce() -> T) -> T {
-    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = MaybeUninit::<libc::sigset_t>::uninit();
     let mut size_limit = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: the sets are ours to write; a set that was emptied is initialised.
-    unsafe {
-        libc::sigfillset(all.as_mut_ptr());
+    // SAFETY: the sets are ours to write; a set that was emptied is initialised. What is blocked already stays so.
+    let failed = unsafe {
         libc::sigemptyset(size_limit.as_mut_ptr());
         libc::sigaddset(size_limit.as_mut_ptr(), libc::SIGXFSZ);
-        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
-    }
+        libc::pthread_sigmask(libc::SIG_BLOCK, &signals_of_others(), before.as_mut_ptr()) != 0
+    };
     let result = body();
+    if failed {
+        // A sandbox has refused it.
+        return result;
+    }
     let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: both sets were filled in above. The mask is put back as it was.
     unsafe {
@@ -111,7 +132,7 @@ pub fn end_process() {
     unsafe { libc::pthread_create(thread.as_mut_ptr(), std::ptr::null(), run, std::ptr::null_mut()) };
 }
 
-/// Starts a thread that no signal of the host is ever delivered to: a host's SIGPROF or SIGINT handler must not run on it.
+/// Starts a thread that no signal of others is ever delivered to: a host's SIGPROF or SIGINT handler must not run on it.
 ///
 /// Not by the standard library: its threads end the process if there is no memory for what it keeps of them. So in this one
 /// nothing may be called that asks for the current thread.
@@ -126,9 +147,10 @@ pub fn spawn_quiet(name: &'static CStr, stack: usize, body: impl FnOnce() + Send
 /// The body of a thread, as the C library starts it.
 pub type Body = extern "C" fn(*mut libc::c_void) -> *mut libc::c_void;
 
-/// The same for a thread that has no use for memory of its own: with the first allocation glibc sets 64 MiB of address space aside.
+/// The same for a thread that has no use for memory of its own: with the first allocation glibc sets 64 MiB of address space aside. It
+/// begins with `become_quiet`.
 pub fn spawn_bare(stack: usize, body: Body, argument: *mut libc::c_void) -> io::Result<()> {
-    // A new thread inherits the mask of its creator.
+    // A new thread inherits the mask of its creator, until it sets its own.
     match quietly(|| create(stack, body, argument)) {
         0 => Ok(()),
         error => Err(io::Error::from_raw_os_error(error)),
@@ -169,16 +191,19 @@ unsafe fn least_stack(attributes: *const libc::pthread_attr_t) -> usize {
 extern "C" fn run(start: *mut libc::c_void) -> *mut libc::c_void {
     // SAFETY: `spawn_quiet` has made it for this thread.
     let Start { name, body } = *unsafe { Box::from_raw(start.cast::<Start>()) };
-    set_name(name);
+    become_quiet(name);
     // Nothing may unwind into the C library; the body says itself what has become of it.
     let _ = catch_unwind(AssertUnwindSafe(body));
     std::ptr::null_mut()
 }
 
-/// What the calling thread is called from now on.
-pub fn set_name(name: &'static CStr) {
-    // SAFETY: the string ends with a NUL.
-    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+/// The calling thread is one of ours: it has this name, and takes no signals but those of its own faults.
+pub fn become_quiet(name: &'static CStr) {
+    // SAFETY: the set is initialised, and the string ends with a NUL.
+    unsafe {
+        libc::pthread_sigmask(libc::SIG_SETMASK, &signals_of_others(), std::ptr::null_mut());
+        libc::prctl(libc::PR_SET_NAME, name.as_ptr());
+    }
 }
 
 /// Has `end` called when the calling thread ends. False if there is no memory for that.
