@@ -112,8 +112,6 @@ pub struct Engine {
     exit_whole: AtomicBool,
     /// A writer has ended with records unread, for want of memory.
     left_unread: AtomicBool,
-    /// The kernel makes barriers for all threads, so that a registering thread need not make one of its own.
-    light_order: bool,
 }
 
 impl Engine {
@@ -125,6 +123,7 @@ impl Engine {
         }
         // Room for every chunk that there can be, and for many threads that start at once.
         let messages = channel::bounded(pool.most_chunks() + 1024);
+        barrier::register();
         Ok(Engine {
             pool,
             ids: Ids::new(),
@@ -149,7 +148,6 @@ impl Engine {
             shut: AtomicBool::new(false),
             exit_whole: AtomicBool::new(false),
             left_unread: AtomicBool::new(false),
-            light_order: barrier::register(),
         })
     }
 
@@ -400,7 +398,7 @@ impl Engine {
     /// left to do here but to keep the compiler from changing the order.
     #[inline]
     pub fn order(&self) {
-        if self.light_order {
+        if barrier::is_light() {
             compiler_fence(Ordering::SeqCst);
         } else {
             fence(Ordering::SeqCst);

@@ -258,7 +258,8 @@ fn attach(data: &Path, pace: u32) -> (u32, Truth) {
     let begin = Instant::now();
     loop {
         let maps = std::fs::read_to_string(format!("/proc/{worker}/maps")).expect("maps");
-        let markers: Vec<&str> = maps.lines().filter(|line| line.contains(".dump")).collect();
+        let is_marker = |line: &&str| line.contains(" r-x") && line.contains(".dump");
+        let markers: Vec<&str> = maps.lines().filter(is_marker).collect();
         if markers.iter().any(|marker| marker.ends_with(&own)) {
             assert_eq!(markers.len(), 1, "{maps}");
             break;

@@ -2,28 +2,144 @@
 //!
 //! With it the registering threads need no fence of their own between publishing a record and looking whether the writer
 //! sleeps or the session closes; the writer, which does so rarely, pays for both sides.
+//!
+//! A sandbox may forbid the call later, or memory for it may run out. Then threads make fences from that moment on, and the writer
+//! waits until what they did without one is over. There is nothing else that makes all threads pass a barrier: the change of a
+//! mapping interrupts no other processor on aarch64, nor on newer x86-64 (INVLPGB); and a tour of all processors
+//! (sched_setaffinity) waits for real-time threads without end, and leaves out processors that are not allowed.
 
+use std::sync::atomic::AtomicBool;
+
+use super::thread::sleep_micros;
 use crate::sys::sync::atomic::{fence, Ordering};
 
 const CMD_PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
 const CMD_REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
+
+/// How long a store is waited for that may not have reached memory yet, in microseconds: it takes a processor well below one. A thread
+/// that does not run has passed a barrier in the kernel when it was stopped.
+const STORE_PATIENCE: u64 = 10_000;
+
+/// In a cache line of its own: every registration looks at it.
+#[repr(align(64))]
+struct Light(AtomicBool);
+
+/// The kernel makes such barriers for this process. Not loom's: it is looked at in no model, where there are none.
+static LIGHT: Light = Light(AtomicBool::new(false));
 
 fn membarrier(command: libc::c_int) -> bool {
     // SAFETY: membarrier takes no pointers and touches no memory of ours.
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
 
-/// Asks the kernel to keep such barriers ready for this process. False if it cannot: then nobody may rely on `all_threads`.
+/// Asks the kernel to keep such barriers ready for this process.
 ///
 /// loom does not know them. The fences on both sides that take their place there guarantee the same of the two accesses
 /// on either side: that at least one of the threads sees what the other has announced.
-pub fn register() -> bool {
-    cfg!(not(jitsym_loom)) && membarrier(CMD_REGISTER_PRIVATE_EXPEDITED)
+pub fn register() {
+    LIGHT.0.store(cfg!(not(jitsym_loom)) && membarrier(CMD_REGISTER_PRIVATE_EXPEDITED), Ordering::Relaxed);
 }
 
-/// Returns once every running thread of the process has passed a full memory barrier.
+/// Whether threads may leave the fence on their side to `all_threads`. To be asked each time, where the fence is to be.
+#[inline(always)]
+pub fn is_light() -> bool {
+    LIGHT.0.load(Ordering::Relaxed)
+}
+
+/// Returns once every running thread of the process has passed a full memory barrier, unless they make their own.
 pub fn all_threads() {
     fence(Ordering::SeqCst);
-    membarrier(CMD_PRIVATE_EXPEDITED);
+    if is_light() && !membarrier(CMD_PRIVATE_EXPEDITED) {
+        LIGHT.0.store(false, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        sleep_micros(STORE_PATIENCE);
+    }
     fence(Ordering::SeqCst);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{compiler_fence, AtomicU64};
+
+    use super::*;
+
+    /// Forbids the calling thread a system call.
+    fn forbid(number: libc::c_long) {
+        let code = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+        // The number of the call is the first word of what the filter looks at.
+        let mut filter = [
+            code(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+            code(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, number as u32),
+            code(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+            code(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+        ];
+        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+        // SAFETY: the filter is valid, and copied by the call.
+        unsafe {
+            assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+            assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program), 0);
+        }
+    }
+
+    fn wait_until(reached: impl Fn() -> bool) {
+        for turn in 0.. {
+            match turn {
+                _ if reached() => return,
+                0..1000 => std::hint::spin_loop(),
+                // The other thread may want this processor.
+                _ => std::thread::yield_now(),
+            }
+        }
+    }
+
+    /// Two threads announce, and then look for the other's announcement. At least one of them sees it, before and after the
+    /// kernel's barrier is forbidden.
+    #[test]
+    fn order_outlives_the_barrier() {
+        #[repr(align(64))]
+        struct Word(AtomicU64);
+        static WORDS: [Word; 4] = [const { Word(AtomicU64::new(0)) }; 4];
+        static FAR: [Word; 1 << 16] = [const { Word(AtomicU64::new(0)) }; 1 << 16];
+        let [own, others, begun, seen] = &WORDS;
+        const ROUNDS: u64 = 50_000;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 1..=ROUNDS {
+                    wait_until(|| begun.0.load(Ordering::Acquire) >= round);
+                    // What stands before it in the queue of stores takes long.
+                    for far in 0..8 {
+                        FAR[(round as usize * 97 + far * 8191) % FAR.len()].0.store(round, Ordering::Relaxed);
+                    }
+                    others.0.store(round, Ordering::Relaxed);
+                    if is_light() {
+                        compiler_fence(Ordering::SeqCst);
+                    } else {
+                        fence(Ordering::SeqCst);
+                    }
+                    let found = own.0.load(Ordering::Relaxed) == round;
+                    seen.0.store(2 * round + u64::from(found), Ordering::Release);
+                }
+            });
+            scope.spawn(|| {
+                register();
+                let mut missed = 0;
+                for round in 1..=ROUNDS {
+                    if round == ROUNDS / 10 {
+                        forbid(libc::SYS_membarrier);
+                    }
+                    begun.0.store(round, Ordering::Release);
+                    for _ in 0..round % 61 {
+                        std::hint::spin_loop();
+                    }
+                    own.0.store(round, Ordering::Relaxed);
+                    all_threads();
+                    let found = others.0.load(Ordering::Relaxed) == round;
+                    wait_until(|| seen.0.load(Ordering::Acquire) >= 2 * round);
+                    missed += u64::from(!found && seen.0.load(Ordering::Relaxed) == 2 * round);
+                }
+                assert_eq!(missed, 0, "neither has seen the other");
+                assert!(!is_light());
+            });
+        });
+    }
 }

@@ -100,6 +100,15 @@ impl Timekeeper {
             Way::Calibrated { clock, .. } => clock.rebase(),
         }
     }
+
+    /// Before the writer sleeps, for how long nobody knows.
+    pub fn rest(&self) {
+        match &self.way {
+            Way::Plain(_) => {}
+            #[cfg(target_arch = "x86_64")]
+            Way::Calibrated { clock, .. } => clock.rest(),
+        }
+    }
 }
 
 impl Way {

@@ -276,6 +276,7 @@ impl Writer {
         // Nobody has registered anything for a while: an idle process keeps little.
         self.take_back();
         self.engine.pool.shrink_to_start();
+        self.engine.clock.rest();
         self.engine.set_asleep(true);
         barrier::all_threads();
         // Whoever publishes a record or sends something from now on sees the announcement; what came before is found here.

@@ -3,12 +3,15 @@
 //! The writer compares the counter with the clock once a pass and publishes a straight line, which registering threads
 //! extend to their own reading of the counter. What they get differs from the clock by less than a microsecond (by tens of
 //! nanoseconds, unless the kernel has just begun to slew the clock) and never goes back: whoever has seen what another thread
-//! published after it took the time gets the same time or a later one. That rests on five things.
+//! published after it took the time gets the same time or a later one. That rests on six things.
 //!
 //! * The counter is read after everything that came before it, see `clock::arch_ticks`.
 //! * A new line begins where the old one is, or higher. If it is ahead of the clock it runs slower until they meet.
 //! * A line begins no lower than the clock, so it may follow stamps that were taken from the clock itself. Where the clock
 //!   follows a line it is held at the height that the line has reached.
+//! * The clock stands still while the machine is suspended. The counter may go on or begin anew. Gone on by more than the line
+//!   is long, it has left the line at a jump: stamps from the line are no later than the clock then, which is not held. Begun
+//!   anew, it could meet the line again hours later: there is none while the writer sleeps.
 //! * A stamp counts only if its line is still the published one afterwards, so a thread that was interrupted in between does
 //!   not come back with an old line.
 //! * Old and new line differ by less than 100 parts in a million, and a new one is published within `LATE_TICKS` of where
@@ -26,6 +29,9 @@ use crate::sys::sync::outside::Mutex;
 const REACH_NS: u64 = 100_000_000;
 /// What a line is drawn from spans at least this. A short span makes a short line.
 const SHORTEST_SPAN_NS: u64 = 20_000_000;
+/// By how much the rates of two spans differ at most from which the first line is drawn, in parts in a million: the slewing of NTP,
+/// 500, and the error of a reading. Else the counter or the clock has jumped in one of them.
+const ALIKE_PPM: u64 = 1_000;
 /// The span grows to between one and two of these: long against the error of a reading, short enough to follow the slewing
 /// of NTP.
 const WINDOW_NS: u64 = 250_000_000;
@@ -94,11 +100,21 @@ impl Line {
         (ticks < self.reach.into()).then(|| self.after(ticks))
     }
 
-    /// What the line has risen to.
-    fn height(&self, tsc: u64) -> u64 {
-        let ticks = tsc.wrapping_sub(self.tsc);
+    /// What the line has risen to, so that no stamp was taken from it that is later. `ns`: the clock.
+    fn height(&self, tsc: u64, ns: u64) -> u64 {
+        let (ticks, reach) = (tsc.wrapping_sub(self.tsc), u64::from(self.reach));
         let was_set_back = (ticks as i64) < 0;
-        self.after(if was_set_back { 0 } else { ticks.min(self.reach.into()) })
+        if ticks < reach {
+            return self.after(ticks);
+        }
+        let end = self.after(reach);
+        let ahead = ((u128::from(ticks) * u128::from(self.slope)) >> 32) as u64;
+        let has_jumped = (self.ns + ahead).saturating_sub(ns) > end - self.ns;
+        if was_set_back || has_jumped {
+            self.ns
+        } else {
+            end
+        }
     }
 
     #[inline(always)]
@@ -113,8 +129,14 @@ impl Line {
 
     #[cold]
     fn clock(&self, tsc: u64) -> u64 {
-        monotonic_ns().max(self.height(tsc))
+        let ns = monotonic_ns();
+        ns.max(self.height(tsc, ns))
     }
+}
+
+/// Nanoseconds for 2^32 ticks.
+fn rate(from: Sample, to: Sample) -> u64 {
+    (to.ns.wrapping_sub(from.ns) << 32) / to.tsc.wrapping_sub(from.tsc).max(1)
 }
 
 /// What the writer knows: the line, and two older samples of which one is always far enough back to draw the next from.
@@ -131,10 +153,14 @@ impl Calibration {
         Calibration { line: Line::none(floor), older: sample, newer: sample }
     }
 
+    /// Nothing is known any more but the height of the line, which threads follow until this is published.
+    fn restart(&self, sample: Sample) -> Calibration {
+        Calibration::start(sample, self.line.height(sample.tsc.wrapping_add(2 * LATE_TICKS), sample.ns))
+    }
+
     /// What is known one sample later.
     fn next(self, sample: Sample) -> Calibration {
-        // Threads follow the old line until the new state is published.
-        let restart = || Calibration::start(sample, self.line.height(sample.tsc.wrapping_add(2 * LATE_TICKS)));
+        let restart = || self.restart(sample);
         let is_good = |time: u64| time.abs_diff(sample.ns) <= TOLERANCE_NS;
         if self.line.exists() && !self.line.at(sample.tsc).is_some_and(is_good) {
             return restart();
@@ -143,12 +169,23 @@ impl Calibration {
         if span > LONGEST_SPAN_NS {
             return restart();
         }
-        let ns = sample.ns.max(self.line.height(sample.tsc));
+        let ns = sample.ns.max(self.line.height(sample.tsc, sample.ns));
         if span < SHORTEST_SPAN_NS || !is_good(ns) {
             return self;
         }
-        let ticks = sample.tsc.wrapping_sub(self.older.tsc).max(1);
-        let rate = (span << 32) / ticks;
+        if self.older == self.newer {
+            return Calibration { newer: sample, ..self };
+        }
+        if !self.line.exists() {
+            if sample.ns - self.newer.ns < SHORTEST_SPAN_NS {
+                return self;
+            }
+            let (before, since) = (rate(self.older, self.newer), rate(self.newer, sample));
+            if before.abs_diff(since) > before / 1_000_000 * ALIKE_PPM {
+                return restart();
+            }
+        }
+        let rate = rate(self.older, sample);
         let slope = rate - rate.min(1 << 32) * (ns - sample.ns) / CATCH_UP_NS;
         let (Ok(slope @ 1..), Ok(reach)) =
             (u32::try_from(slope), u32::try_from((REACH_NS.min(2 * span) << 32) / rate.max(1)))
@@ -259,11 +296,20 @@ impl Calibrated {
 
     /// To be called every 1 to 50 ms, by one thread at a time, as long as threads want to know the time.
     pub fn rebase(&self) {
+        self.change(Calibration::next);
+    }
+
+    /// To be called before that thread does so no more for long: from then on the clock is asked.
+    pub fn rest(&self) {
+        self.change(|old, sample| old.restart(sample));
+    }
+
+    fn change(&self, change: impl Fn(Calibration, Sample) -> Calibration) {
         let Ok(mut calibration) = self.calibration.try_lock() else { return };
         let Some(old) = *calibration else { return };
         for _ in 0..READINGS {
             let Some(sample) = Sample::take() else { continue };
-            let new = old.next(sample);
+            let new = change(old, sample);
             if new.line != old.line {
                 if arch_ticks().wrapping_sub(sample.tsc) > LATE_TICKS {
                     continue;

@@ -37,6 +37,11 @@ impl Fake {
         self.time += ticks * u128::from(self.rate);
     }
 
+    /// The machine sleeps: the counter goes on, and the clock does not.
+    fn suspend(&mut self, ns: u64) {
+        self.tsc = self.tsc.wrapping_add(((u128::from(ns) << 32) / u128::from(self.rate)) as u64);
+    }
+
     /// A reading of the clock that takes 10 to 40 ns, as they do.
     fn sample(&mut self) -> Sample {
         let tsc = self.tsc;
@@ -50,7 +55,7 @@ impl Fake {
 
     /// What a thread that has the line gets now.
     fn stamp(&self, line: &Line) -> u64 {
-        line.at(self.tsc).unwrap_or_else(|| self.ns().max(line.height(self.tsc)))
+        line.at(self.tsc).unwrap_or_else(|| self.ns().max(line.height(self.tsc, self.ns())))
     }
 
     /// Rebases after each interval. Looks at the time in between and returns the worst error; time must not go back.
@@ -89,14 +94,19 @@ fn a_line_holds_from_its_beginning_to_its_end() {
         assert_eq!(line.at(tsc.wrapping_add(999)), Some(5_499));
         assert_eq!(line.at(tsc.wrapping_add(1_000)), None);
         assert_eq!(line.at(tsc.wrapping_sub(1)), None);
-        assert_eq!(line.height(tsc.wrapping_add(1 << 62)), 5_500);
-        assert_eq!(line.height(tsc.wrapping_sub(1 << 62)), 5_000);
+        assert_eq!(line.height(tsc.wrapping_add(1 << 62), u64::MAX), 5_500);
+        assert_eq!(line.height(tsc.wrapping_sub(1 << 62), u64::MAX), 5_000);
+        assert_eq!(line.height(tsc.wrapping_add(999), 0), 5_499);
+        // The clock has stood still for less than the line is long, and for longer.
+        assert_eq!(line.height(tsc.wrapping_add(2_000), 5_500), 5_500);
+        assert_eq!(line.height(tsc.wrapping_add(2_002), 5_500), 5_000);
+        assert_eq!(line.height(tsc.wrapping_add(1 << 62), 5_500), 5_000);
     }
     let steepest = Line { tsc: 7, ns: u64::MAX >> 1, slope: u32::MAX, reach: u32::MAX };
     let furthest = (1 << 32) - 2;
     assert_eq!(steepest.at(7 + furthest), Some((u64::MAX >> 1) + furthest - 1));
     let none = Line::none(9);
-    assert!(!none.exists() && none.at(0).is_none() && none.height(77) == 9);
+    assert!(!none.exists() && none.at(0).is_none() && none.height(77, 0) == 9);
 }
 
 #[test]
@@ -151,6 +161,8 @@ fn a_line_that_is_ahead_runs_slower_and_does_not_step_back() {
     fake.pass(25 * MS);
     assert!(!waiting.next(fake.sample()).line.exists());
     fake.pass(5 * MS);
+    let waiting = waiting.next(fake.sample());
+    fake.pass(20 * MS);
     assert!(waiting.next(fake.sample()).line.exists());
     // A line that is behind steps forward at once, and is never left below the clock.
     fake.run(&mut calibration, 10 * MS, 1);
@@ -220,6 +232,87 @@ fn a_counter_that_was_set_back_is_found_out() {
     assert!(calibration.line.exists());
 }
 
+#[test]
+fn a_suspend_is_no_time() {
+    const HOUR: u64 = 3_600_000 * MS;
+    for suspended in [110 * MS, 500 * MS, 2_000 * MS, HOUR, 10_000 * HOUR] {
+        // Right after a pass, and when the line is nearly at its end.
+        for since in [0, MS, 49 * MS, 99 * MS] {
+            let mut fake = Fake::new(1 << 40, 0);
+            let mut calibration = fake.start();
+            fake.run(&mut calibration, 10 * MS, 100);
+            fake.pass(since);
+            let before = fake.stamp(&calibration.line);
+            fake.suspend(suspended);
+            // No thread runs for a while before the clock stops and after it goes on.
+            fake.pass(5_000);
+            assert_eq!(fake.stamp(&calibration.line), fake.ns(), "{suspended} ns, {since} ns after a pass");
+            assert!(fake.ns() >= before);
+            let worst = fake.run(&mut calibration, 10 * MS, 20);
+            assert!(calibration.line.exists() && worst < 200, "{worst} ns after {suspended} ns");
+        }
+    }
+    // For less time than a line is long. A thread may have gone on with the line, so it is held.
+    for suspended in [10_000, MS, 40 * MS, 80 * MS] {
+        let mut fake = Fake::new(1 << 40, 0);
+        let mut calibration = fake.start();
+        fake.run(&mut calibration, 10 * MS, 100);
+        fake.suspend(suspended);
+        let worst = fake.run(&mut calibration, 10 * MS, 20);
+        // And for what threads may follow until that is published.
+        assert!(worst <= suspended + 40_000, "{worst} ns after {suspended} ns");
+        assert!(fake.run(&mut calibration, 10 * MS, 10) < 200 && calibration.line.exists());
+    }
+}
+
+#[test]
+fn no_line_is_drawn_across_a_suspend() {
+    for suspended in [MS, 40 * MS, 1_000 * MS, 3_600_000 * MS] {
+        for passes in 0..8 {
+            let mut fake = Fake::new(1 << 40, 0);
+            let mut calibration = fake.start();
+            fake.run(&mut calibration, 5 * MS, passes);
+            assert!(!calibration.line.exists());
+            fake.suspend(suspended);
+            let worst = fake.run(&mut calibration, 5 * MS, 30);
+            assert!(calibration.line.exists() && worst < 200, "{worst} ns after {passes} passes and {suspended} ns");
+        }
+    }
+}
+
+#[test]
+fn a_counter_that_begins_anew_does_not_meet_an_old_line() {
+    let mut fake = Fake::new(1 << 40, 0);
+    let mut calibration = fake.start();
+    fake.run(&mut calibration, 10 * MS, 100);
+    let line = calibration.line;
+    fake.pass(3_000 * MS);
+    calibration = calibration.restart(fake.sample());
+    // As it was when the line was drawn, hours later.
+    fake.pass(3_600_000 * MS);
+    fake.tsc = line.tsc + 1_000;
+    assert!(line.at(fake.tsc).is_some());
+    assert_eq!(fake.stamp(&calibration.line), fake.ns());
+}
+
+#[test]
+fn there_is_no_line_while_the_writer_sleeps() {
+    let Some(calibrated) = Calibrated::new() else { return };
+    let line = || calibrated.published.lines[calibrated.published.count.load(Ordering::Relaxed) & 1].load();
+    while !line().exists() {
+        std::thread::sleep(Duration::from_millis(1));
+        calibrated.rebase();
+        assert!(calibrated.calibration.lock().unwrap().is_some(), "the kernel has given up the counter");
+    }
+    let before = calibrated.now();
+    // A thread that is interrupted each time it reads the clock leaves the line as it is.
+    let is_gone = || {
+        calibrated.rest();
+        !line().exists()
+    };
+    assert!((0..10_000).any(|_| is_gone()) && calibrated.now() >= before);
+}
+
 /// Runs `reader` on three threads while this one rebases after each of the pauses. Does nothing on a machine that has no
 /// counter to calibrate, and no more when the kernel finds out that it has none.
 fn while_rebasing(pauses: impl Iterator<Item = Duration>, reader: impl Fn(&Calibrated) + Sync) {
@@ -286,12 +379,11 @@ fn the_clock_is_held_at_the_height_of_the_line() {
     assert_eq!(published.now(arch_ticks), 1 << 59);
     published.set(Line::none(1 << 60));
     assert_eq!(published.now(arch_ticks), 1 << 60);
-    let ended = Line { tsc: arch_ticks().wrapping_sub(1 << 40), ns: 1 << 61, slope: 1 << 31, reach: 1_000 };
-    published.set(ended);
-    assert_eq!(published.now(arch_ticks), (1 << 61) + 500);
+    published.set(Line::none(1 << 61));
+    assert_eq!(published.now(arch_ticks), 1 << 61);
     // A writer that is interrupted while it writes the next line is not waited for, and does no harm.
     published.lines[0].store(Line::none(1 << 62));
-    assert_eq!(published.now(arch_ticks), (1 << 61) + 500);
+    assert_eq!(published.now(arch_ticks), 1 << 61);
 }
 
 #[test]
