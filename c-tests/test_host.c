@@ -94,6 +94,52 @@ static void close_all(void) {
   owns = 0;
 }
 
+/* Regions, for which the library keeps descriptors in the host's table: of their files, and of the directory. */
+static jitsym_region regions[4];
+static size_t has_regions;
+
+static void use_regions(jitsym *session) {
+  if (has_regions < 4 && random_below(4) == 0) {
+    jitsym_region_options options;
+    memset(&options, 0, sizeof options);
+    options.struct_size = sizeof options;
+    options.size = 1 << 16;
+    options.max_size = 1 << 20;
+    jitsym_region *region = &regions[has_regions++];
+    memset(region, 0, sizeof *region);
+    region->struct_size = sizeof *region;
+    CHECK_OK(jitsym_region_create(session, &options, region));
+  }
+  for (size_t i = 0; i < has_regions; i++) {
+    /* Code in the place of other code, so that the file gets other names. */
+    jitsym_code code = test_code((uint64_t)(uintptr_t)regions[i].exec + random_below(64) * 64, 64, "in a region");
+    code.bytes = regions[i].write;
+    jitsym_id id;
+    CHECK_OK(jitsym_register(session, &code, &id));
+    if (random_below(2) == 0) {
+      CHECK_OK(jitsym_unregister(session, id));
+    }
+    check_own();
+    if (random_below(8) == 0) {
+      CHECK_OK(jitsym_region_grow(session, regions[i].exec, (1 << 16) + random_below(1 << 19)));
+    }
+    if (random_below(8) == 0) {
+      CHECK_OK(jitsym_region_discard(session, regions[i].exec, 1 << 16));
+    }
+    check_own();
+  }
+  if (has_regions > 0 && random_below(8) == 0) {
+    CHECK_OK(jitsym_region_release(session, regions[--has_regions].exec));
+  }
+}
+
+static void release_regions(jitsym *session) {
+  while (has_regions > 0) {
+    CHECK_OK(jitsym_region_release(session, regions[--has_regions].exec));
+    check_own();
+  }
+}
+
 /* In a table that both share, a descriptor may go while the library uses it: then it tries again. */
 static int shares_table;
 
@@ -113,10 +159,14 @@ static void check_written(jitsym *session, unsigned round) {
   }
 }
 
+static jitsym *open_all_sinks(void) {
+  return test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_JITDUMP | JITSYM_SINK_REGION, 0);
+}
+
 /* The host closes all and opens others, at any time between two calls. */
 static void closed_and_opened(void) {
   uint64_t registered = 0;
-  jitsym *session = test_open();
+  jitsym *session = open_all_sinks();
   unsigned rounds = test_light ? 20 : 200;
   for (unsigned round = 0; round < rounds; round++) {
     close_all();
@@ -127,12 +177,13 @@ static void closed_and_opened(void) {
       check_written(session, round);
       CHECK_OK(jitsym_close(session));
       check_own();
-      session = test_open();
+      session = open_all_sinks();
       registered = 0;
     }
     for (uint64_t count = random_below(40); count > 0; count--) {
       test_register(session, ADDR + registered++ * 0x100, 0x40, "any");
     }
+    use_regions(session);
     if (random_below(4) == 0) {
       /* A line of the map that has to change. */
       test_register(session, ADDR, 0x40, "the first one again");
@@ -157,6 +208,7 @@ static void closed_and_opened(void) {
   struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
   CHECK(strcmp(map_name(&map, ADDR + (1 << 20)), "the last one") == 0);
   map_free(&map);
+  release_regions(session);
   CHECK_OK(jitsym_close(session));
   check_own();
 }
