@@ -529,7 +529,7 @@ static void plants_beside(void) {
   }
 }
 
-/* The flags that every file is opened with. The library's thread has a table of descriptors of its own, and the program's has nothing. */
+/* The flags that every file is opened with. The library's thread has its own descriptor table, and the program's has nothing of it. */
 static void descriptors_end_with_exec(void) {
   jitsym *session = test_open();
   CHECK_OK(jitsym_flush(session, 0));

@@ -250,7 +250,7 @@ static void closed_while_it_writes(void) {
   check_own();
 }
 
-/* Where a sandbox refuses the library a table of its own, it shares the host's: what it uses and closes there is its own. */
+/* Where a sandbox refuses the library its own table, it shares the host's: what it uses and closes there is its own. */
 static void in_one_table(void) {
   struct sock_filter filter[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),

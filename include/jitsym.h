@@ -21,7 +21,7 @@
  *
  * Threads. Every function may be called by any thread at any time. None may be called from a signal handler unless its
  * description says so. The library starts two threads with the first session that writes or remembers, or with jitsym_enable:
- * one writes, in a descriptor table of its own, and one sleeps. They take no signals but those of their own faults (SIGSEGV,
+ * one writes, in its own descriptor table, and one sleeps. They take no signals but those of their own faults (SIGSEGV,
  * SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS). They make the process one with threads: a signal handler that has interrupted the
  * allocator must not call fork, which glibc has wait for the allocator's locks then.
  *

@@ -282,7 +282,7 @@ pub fn tidy(engine: &Engine, config: &Config) {
     engine.status.counters.recovered.add(recovered);
 }
 
-/// Runs what opens and writes files on a thread with a table of descriptors of its own, and waits for it.
+/// Runs what opens and writes files on a thread with its own descriptor table, and waits for it.
 pub fn apart<T: Default + Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
     let (hand, take) = handover();
     let (give, result) = handover();

@@ -16,7 +16,7 @@ use super::{clock, delegate, listing};
 
 /// The descriptors that the host's threads have of a file.
 ///
-/// The background thread, which has a table of its own, asks for them there by way of `delegate`. That one opens nothing, because the
+/// The background thread, which has its own descriptor table, asks for them there by way of `delegate`. That one opens nothing, because the
 /// host may close whatever is open in its table at any time.
 fn descriptors(file: Identity) -> Vec<RawFd> {
     let dir = match (Table::current().is_host(), delegate::tid()) {

@@ -1,4 +1,4 @@
-//! Tables of descriptors. The background thread has a table of its own: neither side can use, close or even see what the other
+//! Descriptor tables. The background thread has its own table: neither side can use, close or even see what the other
 //! has opened, and a number means nothing in the other's table.
 //!
 //! A host that closes all descriptors, as daemons do, so closes none of ours; and what a host opens under any number cannot
@@ -33,7 +33,7 @@ thread_local! {
     static TABLE: Cell<Table> = const { Cell::new(Table::HOST) };
 }
 
-/// Gives the calling thread, which is one of ours, a table of its own in which nothing is open. False if it shares the host's.
+/// Gives the calling thread, which is one of ours, its own table, in which nothing is open. False if it shares the host's.
 ///
 /// Record locks of POSIX belong to a table (fcntl(2)): those of the host stay with its own.
 pub fn separate() -> bool {

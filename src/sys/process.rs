@@ -38,7 +38,7 @@ pub fn files_in_use() -> Option<HashSet<(u64, u64)>> {
 }
 
 fn add_files(process: &Path, found: &mut HashSet<(u64, u64)>) {
-    // Threads may have tables of descriptors of their own.
+    // A thread may have its own descriptor table.
     let tasks: Vec<u32> = listing::numbers(&process.join("task")).unwrap_or_default();
     let dirs = tasks.into_iter().map(|task| process.join(format!("task/{task}/fd")));
     for dir in dirs.chain([process.join("map_files")]) {
