@@ -10,7 +10,8 @@ use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
 
 use super::descriptors::Table;
-use super::file::Identity;
+use super::dir::Dir;
+use super::file::{look_at, Identity};
 use super::spool;
 use super::{clock, delegate, listing};
 
@@ -90,7 +91,7 @@ fn file_of(descriptor: RawFd) -> Option<(u64, u64)> {
 }
 
 /// Whether this process has the file open, or mapped under this name.
-pub fn uses(name: &OsStr, file: Identity) -> bool {
+pub fn uses(dir: &Dir, name: &OsStr, file: Identity) -> bool {
     let inode = file.inode.to_string();
     // The device is not compared: some file systems show another one there than stat does.
     let is_mapping = |line: &[u8]| {
@@ -99,7 +100,9 @@ pub fn uses(name: &OsStr, file: Identity) -> bool {
     };
     let mapped =
         || fs::read("/proc/thread-self/maps").is_ok_and(|maps| maps.split(|&byte| byte == b'\n').any(is_mapping));
-    !descriptors(file).is_empty() || mapped()
+    let is_it = |opened: &File| look_at(opened).is_ok_and(|found| found.is(&file));
+    let opened = dir.open_file(name, libc::O_RDONLY | libc::O_NONBLOCK, 0).ok().filter(is_it);
+    opened.is_some_and(|opened| has_other_copy(&opened)) || !descriptors(file).is_empty() || mapped()
 }
 
 /// Those of them, but for `ours`, by which it can be written to, with their flags.
@@ -134,22 +137,30 @@ pub fn make_appending(file: Identity, ours: &File) {
     });
 }
 
-/// Where far behind its end copies of this library lock a byte of the files that they write to, each its own one, because no copy sees
-/// what another one has open.
+/// Where far after its end copies of this library lock a byte of the files that they write to, because no copy sees what another one
+/// has open. Each process has its own range there, in which each copy has its own byte.
 const COPIES: libc::off_t = 1 << 62;
-/// Higher than all addresses.
-const COPIES_LEN: libc::off_t = 1 << 60;
+/// How long such a range is.
+const RANGE: libc::off_t = 1 << 30;
 
-/// The byte of this copy: where it lies in memory.
+/// The range of this process: by what the kernel has given to it and to no other one (getauxval(3), `AT_RANDOM`).
+fn this_process() -> libc::off_t {
+    // SAFETY: asks for an address of 16 bytes, which stay as they are.
+    let random = unsafe { (libc::getauxval(libc::AT_RANDOM) as *const [u8; 16]).as_ref() };
+    let number = random.map_or(0, |bytes| i32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]) & i32::MAX);
+    COPIES + libc::off_t::from(number) * RANGE
+}
+
+/// The byte of this copy in it: where it lies in memory.
 fn this_copy() -> libc::off_t {
-    note as *const () as libc::off_t & (COPIES_LEN - 1)
+    (note as *const () as libc::off_t >> 4) % RANGE
 }
 
 /// A lock of some of these bytes.
 fn lock_of(kind: libc::c_int, start: libc::off_t, end: libc::off_t) -> libc::flock {
     // SAFETY: all-zero bytes are a valid value.
     let mut range: libc::flock = unsafe { std::mem::zeroed() };
-    (range.l_type, range.l_start, range.l_len) = (kind as libc::c_short, COPIES + start, end - start);
+    (range.l_type, range.l_start, range.l_len) = (kind as libc::c_short, this_process() + start, end - start);
     range
 }
 
@@ -161,7 +172,7 @@ pub fn note(ours: &File, writes: bool) {
 }
 
 fn has_other_copy(ours: &File) -> bool {
-    [(0, this_copy()), (this_copy() + 1, COPIES_LEN)].into_iter().any(|(start, end)| {
+    [(0, this_copy()), (this_copy() + 1, RANGE)].into_iter().any(|(start, end)| {
         let mut range = lock_of(libc::F_WRLCK, start, end);
         // SAFETY: as above.
         let asked = unsafe { libc::fcntl(ours.as_raw_fd(), libc::F_OFD_GETLK, &mut range) } == 0;
@@ -188,16 +199,16 @@ mod tests {
     use std::io::Write;
 
     use super::*;
-    use crate::sys::file::look_at;
 
     #[test]
     fn others_are_found_and_made_to_append() {
         let path = std::env::temp_dir().join(format!("jitsym-company-{}", std::process::id()));
         let mut other = File::create(&path).unwrap();
         let ours = OpenOptions::new().read(true).append(true).open(&path).unwrap();
+        let (dir, name) = (Dir::of(&path).unwrap(), path.file_name().unwrap());
         let identity = look_at(&ours).unwrap();
         other.write_all(b"one\n").unwrap();
-        assert!(writes(identity, Some(&ours)) && uses(OsStr::new("x"), identity));
+        assert!(writes(identity, Some(&ours)) && uses(&dir, name, identity));
         assert_eq!(has_written(&other.metadata().unwrap()), Some(true));
         make_appending(identity, &ours);
         (&ours).write_all(b"two\n").unwrap();
@@ -207,7 +218,7 @@ mod tests {
         // Another copy, whose descriptors are not to be seen.
         note(&ours, true);
         assert!(!has_other_copy(&ours) && !has_other_copy(&reader), "it is this one");
-        for byte in [0, this_copy() - 1, this_copy() + 1, COPIES_LEN - 1] {
+        for byte in [0, this_copy() - 1, this_copy() + 1, RANGE - 1] {
             let range = |kind| lock_of(kind, byte, byte + 1);
             // SAFETY: the descriptor is open, and the pointer valid.
             let set = |kind| unsafe { libc::fcntl(other.as_raw_fd(), libc::F_OFD_SETLK, &range(kind)) } == 0;
@@ -216,7 +227,7 @@ mod tests {
         drop(other);
         assert!(!writes(identity, Some(&ours)), "one that only reads");
         drop((ours, reader));
-        assert!(!uses(OsStr::new("x"), identity));
+        assert!(!uses(&dir, name, identity));
         let file = File::options().write(true).open(&path).unwrap();
         file.set_modified(SystemTime::now() - Duration::from_secs(86400 * 365)).unwrap();
         assert_eq!(has_written(&file.metadata().unwrap()), Some(false));

@@ -187,7 +187,7 @@ fn remove_stale(dir: &Dir, name: &OsStr) -> io::Result<()> {
     let identity = look_at(&file)?;
     drop(file);
     let taken = || Err(refuse(TAKEN, "is written by another library in this process"));
-    if company::uses(name, identity) {
+    if company::uses(dir, name, identity) {
         return taken();
     }
     // Until it is gone: another copy of this library may be about to replace it too.

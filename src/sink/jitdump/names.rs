@@ -55,7 +55,7 @@ impl Jitdump {
             return true;
         }
         let name = self.name().to_owned();
-        let named = self.dir().and_then(|dir| dir.identity_of(&name));
-        named.is_ok_and(|named| !named.is(&identity) && company::uses(&name, named))
+        let Ok(dir) = self.dir() else { return false };
+        dir.identity_of(&name).is_ok_and(|named| !named.is(&identity) && company::uses(dir, &name, named))
     }
 }

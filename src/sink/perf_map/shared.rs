@@ -90,7 +90,7 @@ impl PerfMap {
         let name = self.name().to_owned();
         let dir = self.dir()?;
         let joined = match dir.identity_of(&name) {
-            Ok(found) if company::uses(&name, found) => Some(file::join(dir, &name)?),
+            Ok(found) if company::uses(dir, &name, found) => Some(file::join(dir, &name)?),
             _ => None,
         };
         (self.shared, self.stale) = (joined.is_some(), true);
