@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::io;
 use std::mem::MaybeUninit;
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The kernel's id of the calling thread.
 pub fn id() -> u32 {
@@ -17,7 +17,7 @@ pub fn id() -> u32 {
 /// thread-local storage. The standard library's panics if a sandbox refuses the system call.
 #[cfg(not(jitsym_loom))]
 pub fn sleep_micros(micros: u64) {
-    super::futex::wait(&AtomicU32::new(0), 0, micros * 1000);
+    super::futex::wait(&std::sync::atomic::AtomicU32::new(0), 0, micros * 1000);
 }
 
 /// There is no time in a model, but there are other threads.
