@@ -173,10 +173,14 @@ impl Dead {
         let data = file.file().metadata().ok()?;
         let (len, backed) = (usize::try_from(data.len()).ok()?, data.blocks() * 512);
         let mut magic = [0; 8];
-        if file.file().read_exact_at(&mut magic, 0).is_err() || magic == [0; 8] {
-            // Its process was killed while it made it.
-            file.remove();
-            return None;
+        match file.file().read_exact_at(&mut magic, 0) {
+            Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => return None,
+            Ok(()) if magic != [0; 8] => {}
+            _ => {
+                // Its process was killed while it made it.
+                file.remove();
+                return None;
+            }
         }
         // One of another version is for the program of that version.
         let (owner, units) = read_description(file.file())?;
@@ -194,7 +198,7 @@ impl Dead {
     /// Whether everything in it is in the files. Looks at the heads of the chunks only: a session that starts has no time.
     fn is_empty(&self) -> bool {
         !self.header().state().map_is_stale
-            && !self.places().any(|(offset, size)| self.read_chunk(offset, size, HEAD).is_some())
+            && !self.places().any(|(offset, size)| !matches!(self.read_chunk(offset, size, HEAD), Ok(None)))
     }
 
     /// Where in the file chunks begin, and their sizes.
@@ -220,34 +224,52 @@ impl Dead {
     }
 
     /// A copy of the first `len` bytes of a chunk, if there is anything in it to be read.
-    fn read_chunk(&self, offset: u64, size: usize, len: usize) -> Option<Copied> {
-        let memory = Region::private(len).ok()?;
+    fn read_chunk(&self, offset: u64, size: usize, len: usize) -> io::Result<Option<Copied>> {
+        match self.try_to_read_chunk(offset, size, len) {
+            // Somebody has cut the spool: what is not there will not come.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+            result => result,
+        }
+    }
+
+    fn try_to_read_chunk(&self, offset: u64, size: usize, len: usize) -> io::Result<Option<Copied>> {
+        let memory = Region::private(len)?;
         // SAFETY: the region is `len` bytes long, and nobody else has it yet.
         let bytes = unsafe { std::slice::from_raw_parts_mut(memory.start().as_ptr(), len) };
-        self.file.file().read_exact_at(&mut bytes[..HEAD], offset).ok()?;
+        self.file.file().read_exact_at(&mut bytes[..HEAD], offset)?;
         // SAFETY: the region begins with the head of a chunk, whatever its bytes are.
         let chunk = unsafe { Chunk::at(memory.start()) };
         let unread = chunk.consumed_up_to(self.header().committed());
         if chunk.size() != size || unread >= chunk.committed() {
-            return None;
+            return Ok(None);
         }
         if len == size {
-            self.file.file().read_exact_at(&mut bytes[HEAD..], offset + HEAD as u64).ok()?;
+            self.file.file().read_exact_at(&mut bytes[HEAD..], offset + HEAD as u64)?;
             chunk.make_sound(unread, is_sound);
         }
-        (unread < chunk.committed()).then_some(Copied { _memory: memory, chunk })
+        Ok((unread < chunk.committed()).then_some(Copied { _memory: memory, chunk }))
     }
 
     fn recover(self) -> Report {
         let mut report = Report { pid: self.owner.pid, ..Report::default() };
         // A file may be long with little memory behind it, and a copy of it is not: no more is read than its owner has paid for.
         let mut backed = self.backed;
-        let read = |(offset, size): (u64, usize)| {
-            self.read_chunk(offset, size, HEAD)?;
-            backed = backed.checked_sub(size as u64)?;
-            self.read_chunk(offset, size, size)
-        };
-        let chunks: Vec<Copied> = self.places().filter_map(read).collect();
+        let mut chunks = Vec::new();
+        for (offset, size) in self.places() {
+            let read = self.read_chunk(offset, size, HEAD).and_then(|found| {
+                let Some(left) = backed.checked_sub(size as u64).filter(|_| found.is_some()) else { return Ok(None) };
+                backed = left;
+                self.read_chunk(offset, size, size)
+            });
+            match read {
+                Ok(found) => chunks.extend(found),
+                Err(error) => {
+                    report.problems.push(format!("cannot read the spool: {error}"));
+                    report.kept = true;
+                    return report;
+                }
+            }
+        }
         if !chunks.is_empty() || self.header().state().map_is_stale {
             self.complete_files(&chunks, &mut report);
         }
