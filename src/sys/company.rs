@@ -14,16 +14,20 @@ use super::spool;
 
 /// The descriptors that this process has of a file.
 fn descriptors(file: Identity) -> impl Iterator<Item = RawFd> {
+    let listed = listed_descriptors();
     // Without `/proc` each number is asked for.
-    let numbers = listed_descriptors().unwrap_or_else(|_| (0..table_size()).collect());
-    numbers.into_iter().filter(move |&number| file_of(number) == Some((file.device, file.inode)))
+    let all = if listed.is_err() { 0..table_size() } else { 0..0 };
+    let numbers = listed.into_iter().flatten().chain(all);
+    numbers.filter(move |&number| file_of(number) == Some((file.device, file.inode)))
 }
 
 fn listed_descriptors() -> io::Result<Vec<RawFd>> {
-    let number = |entry: io::Result<fs::DirEntry>| {
-        entry.map(|entry| entry.file_name().to_str().and_then(|name| name.parse().ok()).unwrap_or(-1))
-    };
-    fs::read_dir("/proc/thread-self/fd")?.map(number).collect()
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc/thread-self/fd")? {
+        found.try_reserve(1)?;
+        found.extend(entry?.file_name().to_str().and_then(|name| name.parse::<RawFd>().ok()));
+    }
+    Ok(found)
 }
 
 /// What no descriptor of this process is as high as.
@@ -46,8 +50,13 @@ fn is_in_table(number: usize) -> bool {
     if unsafe { libc::fcntl(number as RawFd, libc::F_GETFD) } >= 0 {
         return true;
     }
-    let mut wanted = vec![0_u64; number / 64 + 1];
-    wanted[number / 64] = 1 << (number % 64);
+    let mut wanted = Vec::new();
+    if wanted.try_reserve_exact(number / 64 + 1).is_err() {
+        // Nobody knows.
+        return true;
+    }
+    wanted.resize(number / 64, 0_u64);
+    wanted.push(1 << (number % 64));
     let mut no_time = libc::timeval { tv_sec: 0, tv_usec: 0 };
     let (none, count) = (std::ptr::null_mut(), number as libc::c_int + 1);
     // SAFETY: the set has a bit for each number below the count.
@@ -123,11 +132,13 @@ pub fn has_written(data: &Metadata) -> Option<bool> {
     Some(data.modified().ok()? >= start()?)
 }
 
-/// When this process started, at most a clock tick too early; `None` without `/proc`.
+/// When this process started by the clock that files are stamped with, or two clock ticks earlier; `None` without `/proc`.
 fn start() -> Option<SystemTime> {
-    let since_boot = spool::start_time("self")? * clock::tick_ns() as u64;
-    let age = clock::boottime_ns().checked_sub(since_boot)?;
-    SystemTime::now().checked_sub(Duration::from_nanos(age))
+    let (tick, now) = (clock::tick_ns() as u64, SystemTime::now());
+    // Later than `now`: this thread may be interrupted, and a start too early does no harm.
+    let age = clock::boottime_ns().checked_sub(spool::start_time("self")? * tick)?;
+    // The clock of files stands still from one interrupt of the timer to the next.
+    now.checked_sub(Duration::from_nanos(age + tick))
 }
 
 #[cfg(test)]

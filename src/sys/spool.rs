@@ -28,7 +28,7 @@ pub struct SpoolFile {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
     pub pid: u32,
-    /// Clock ticks between boot and the start of the process; 0 if not known.
+    /// Clock ticks between the host's boot and the start of the process; 0 if not known.
     pub start_time: u64,
     /// Number of the pid namespace; 0 if not known.
     pub pid_namespace: u64,
@@ -74,8 +74,7 @@ impl Owner {
     }
 }
 
-/// Clock ticks between the host's boot and the start of a process: field 22 of `/proc/PID/stat` (proc(5)); `None` for a process that is gone or only waits to be reaped. One whose first thread has
-/// ended while others go on looks as if it did, but for the number of its threads.
+/// Clock ticks between the host's boot and the start of a process; `None` for one that is gone or only waits to be reaped.
 pub(super) fn start_time(process: &str) -> Option<u64> {
     start_in(&stat(process)?)
 }
@@ -89,6 +88,8 @@ fn shows_our_numbers() -> bool {
     fs::read_link("/proc/self").is_ok_and(|own| own.as_os_str() == OsStr::new(&std::process::id().to_string()))
 }
 
+/// Field 22 (proc(5)). A process whose first thread has ended while others go on looks as if it waited to be reaped, but for the
+/// number of its threads.
 fn start_in(stat: &str) -> Option<u64> {
     // The name in parentheses may hold anything, also a parenthesis.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
