@@ -158,8 +158,8 @@ static void says_exit(void) {
 
 static void *outlives(void *uses) {
   CHECK(pthread_join(first, NULL) == 0);
-  /* The library's thread goes to sleep, and looks around more than once. */
-  test_sleep_ms(4000);
+  /* The library's thread goes to sleep, and looks around more than once, for all thread numbers if it has to. */
+  test_sleep_ms(uses != NULL ? 4000 : 12000);
   if (uses != NULL) {
     static unsigned char code_bytes[64] = {0xab};
     jitsym_code code = test_code((uint64_t)(uintptr_t)code_bytes, sizeof code_bytes, "read at its place");
