@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
@@ -279,6 +280,87 @@ static void in_one_table(void) {
   closed_and_opened();
 }
 
+/* How many descriptors there are, in all tables. */
+static int all_descriptors(void) {
+  DIR *tasks = opendir("/proc/self/task");
+  CHECK(tasks != NULL);
+  int count = 0;
+  for (struct dirent *task; (task = readdir(tasks)) != NULL;) {
+    char path[300];
+    snprintf(path, sizeof path, "/proc/self/task/%s/fd", task->d_name);
+    if (task->d_name[0] != '.') {
+      count += test_files_in(path);
+    }
+  }
+  closedir(tasks);
+  return count;
+}
+
+/* Regions that come and go leave nothing open, in no table, whoever ends them. */
+static void regions_leave_none(void) {
+  jitsym *session = open_all_sinks();
+  int before = 0;
+  for (int round = 0; round < 40; round++) {
+    use_regions(session);
+    CHECK_OK(jitsym_flush(session, 60000));
+    release_regions(session);
+    unsigned char *memory = mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(memory != MAP_FAILED);
+    memset(memory, 0x90, 1 << 16);
+    CHECK_OK(jitsym_region_adopt(session, memory, 1 << 16));
+    test_register(session, (uint64_t)(uintptr_t)memory, 64, "adopted");
+    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK(munmap(memory, 1 << 16) == 0);
+    /* With the next registrations it is noticed that the region is gone. */
+    unsigned char *other = mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(other != MAP_FAILED);
+    CHECK_OK(jitsym_region_adopt(session, other, 1 << 16));
+    CHECK_OK(jitsym_region_release(session, other));
+    CHECK(munmap(other, 1 << 16) == 0);
+    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK_OK(jitsym_flush(session, 60000));
+    if (round == 4) {
+      before = all_descriptors();
+    }
+    CHECK(round < 4 || all_descriptors() <= before);
+  }
+  CHECK_OK(jitsym_close(session));
+}
+
+/*
+ * A program that ends by the end of its last thread, just after the library's threads have ended: what it has printed is not lost,
+ * because it does not end on one of these.
+ */
+static void last_words(void) {
+  static const char words[] = "last words";
+  for (int round = 0; round < (test_light ? 20 : 200); round++) {
+    int pipes[2];
+    CHECK(pipe(pipes) == 0);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+      CHECK(dup2(pipes[1], 1) == 1 && close(pipes[0]) == 0 && close(pipes[1]) == 0);
+      jitsym *session = test_open();
+      test_register(session, ADDR, 0x40, "any");
+      printf("%s", words);
+      if (round % 2 == 0) {
+        CHECK_OK(jitsym_close(session));
+      } else {
+        CHECK_OK(jitsym_disable(session, 0));
+      }
+      pthread_exit(NULL);
+    }
+    CHECK(close(pipes[1]) == 0);
+    char text[64] = "";
+    ssize_t size = 0;
+    for (ssize_t more; (more = read(pipes[0], text + size, sizeof text - 1 - (size_t)size)) > 0;) {
+      size += more;
+    }
+    CHECK(close(pipes[0]) == 0 && strcmp(text, words) == 0);
+    test_wait_ok(child);
+  }
+}
+
 /* Nothing is left open in the host's table, wherever the library has failed. */
 static void none_is_left(void) {
   int before = test_files_in("/proc/self/fd");
@@ -286,6 +368,10 @@ static void none_is_left(void) {
     jitsym *session = test_open();
     test_register(session, ADDR, 0x40, "any");
     CHECK(test_files_in("/proc/self/fd") == before);
+    CHECK_OK(jitsym_close(session));
+    CHECK(test_files_in("/proc/self/fd") == before);
+    session = test_open_flags(0, JITSYM_INIT_REMOVE_FILES);
+    CHECK_OK(jitsym_disable(session, 0));
     CHECK_OK(jitsym_close(session));
     CHECK(test_files_in("/proc/self/fd") == before);
   }
@@ -405,6 +491,8 @@ int main(int argc, char **argv) {
   test_child(closed_while_it_writes);
   test_child(in_one_table);
   test_child(none_is_left);
+  test_child(regions_leave_none);
+  test_child(last_words);
   test_child(cancellation);
   if (!test_light) {
     /* valgrind and the sanitizers have these signals for themselves. */

@@ -4,6 +4,7 @@ use std::io;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::time::Duration;
 
+use crate::apart;
 use crate::capi::boundary;
 use crate::config::{Config, Sinks};
 use crate::engine::Engine;
@@ -12,6 +13,7 @@ use crate::fork;
 use crate::handover::{handover, Give, Missing, Take};
 use crate::process::Process;
 use crate::spool::recover;
+use crate::sys::thread::Thread;
 use crate::sys::{delegate, descriptors, pin, thread};
 use crate::writer::{self, Change, Inheritance, Stop, Stopped, Writer};
 
@@ -30,6 +32,8 @@ pub struct Control {
     writer: Option<Box<Writer>>,
     /// A writer that did not stop in time and may still.
     late: Option<Take<Stopped>>,
+    /// Threads of ours.
+    threads: Vec<Thread>,
 }
 
 impl std::fmt::Debug for Control {
@@ -60,7 +64,10 @@ impl Control {
         fork::watch();
         if let Some(late) = self.late.take() {
             match late.take(PATIENCE) {
-                Ok((_, writer)) => self.writer = Some(writer),
+                Ok((_, writer)) => {
+                    self.writer = Some(writer);
+                    self.join_threads();
+                }
                 Err(_) => {
                     self.late = Some(late);
                     return Err(Error::Timeout);
@@ -74,7 +81,7 @@ impl Control {
             engine.status.stop_sinks();
             Error::Thread
         };
-        delegate::start().map_err(no_thread)?;
+        self.threads.push(delegate::start().map_err(no_thread)?);
         let writer = self.writer.take().unwrap_or_else(|| Box::new(Writer::new(process, engine)));
         let recover = inheritance.is_none() && (config.recover || !engine.pool.is_open());
         let (hand, take) = handover();
@@ -82,10 +89,14 @@ impl Control {
         let spawned = thread::spawn_quiet(thread::WRITER, thread::STACK, move || {
             take.wait().map(Begin::run);
         });
-        if let Err(error) = spawned {
-            delegate::stop();
-            self.writer = Some(writer);
-            return Err(no_thread(error));
+        match spawned {
+            Ok(thread) => self.threads.push(thread),
+            Err(error) => {
+                delegate::stop();
+                self.join_threads();
+                self.writer = Some(writer);
+                return Err(no_thread(error));
+            }
         }
         let (opened, is_open) = handover();
         let (inherit, inherited) = handover();
@@ -96,6 +107,7 @@ impl Control {
             Some(Ok(())) => {}
             Some(Err(writer)) => {
                 self.writer = Some(writer);
+                self.join_threads();
                 return Err(Error::NoSink);
             }
             None => return Err(Error::Internal),
@@ -109,6 +121,11 @@ impl Control {
         engine.urgent.begin();
         self.running = Some(Running { config });
         Ok(())
+    }
+
+    /// Waits for threads that are about to end.
+    fn join_threads(&mut self) {
+        self.threads.drain(..).for_each(Thread::join);
     }
 
     /// A session joins those that are open. Nobody has to start what nobody has asked for so far, but to remember, or to write
@@ -224,6 +241,7 @@ impl Control {
         match answer.take(PATIENCE) {
             Ok((result, writer)) => {
                 self.writer = Some(writer);
+                self.join_threads();
                 result
             }
             Err(Missing::Late) => {
@@ -278,26 +296,6 @@ impl Begin {
 /// What a session that joins others does about dead processes.
 pub fn tidy(engine: &Engine, config: &Config) {
     let (dir, recover) = (config.spool_dir.clone(), config.recover);
-    let recovered = apart(move || recover::tidy(&dir, recover));
+    let recovered = apart::run(move || recover::tidy(&dir, recover));
     engine.status.counters.recovered.add(recovered);
-}
-
-/// Runs what opens and writes files on a thread with its own descriptor table, and waits for it.
-pub fn apart<T: Default + Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
-    let (hand, take) = handover();
-    let (give, result) = handover();
-    let spawned = thread::spawn_quiet(thread::APART, thread::STACK, move || {
-        boundary::enter_for_good();
-        let Some(body): Option<Box<dyn FnOnce() -> T + Send>> = take.wait() else { return };
-        descriptors::separate();
-        give.give(body());
-    });
-    match spawned {
-        Ok(()) => {
-            hand.give(Box::new(body));
-            result.wait().unwrap_or_default()
-        }
-        // No memory for a thread, perhaps.
-        Err(_) => thread::quietly(body),
-    }
 }

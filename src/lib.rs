@@ -45,6 +45,7 @@
 // The library runs in somebody else's process: nothing in it may give up.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]
 
+mod apart;
 mod autoload;
 pub mod capi;
 #[cfg(feature = "cli")]

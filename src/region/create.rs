@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use super::{lock, slides, Kind, Naming, Parts, Region, Regions, Settings, NEVER};
+use crate::apart;
 use crate::config::Sinks;
 use crate::error::{Error, Result};
 use crate::fork;
@@ -283,15 +284,20 @@ impl Regions {
         if !self.forget(region) {
             return false;
         }
-        if let Some(mut file) = region.opened().take() {
+        let left = lock(&region.naming).take_of_writer();
+        lock(&self.settings).to_close.extend(left);
+        let had_file = apart::run(|| {
+            let Some(mut file) = region.opened().take() else { return false };
             let _ = file.write(true).and_then(|()| file.finish(region.build_id()));
             file.give_text_back();
+            true
+        });
+        if had_file {
             status.counters.regions_ended.add(1);
             self.keep_last(region);
         }
         // The region stays for ever, but need not take much.
-        let left = lock(&region.naming).end();
-        lock(&self.settings).to_close.extend(left);
+        lock(&region.naming).end();
         true
     }
 }

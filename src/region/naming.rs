@@ -5,9 +5,10 @@ use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::NEVER;
+use crate::sys::delegate;
 use crate::sys::descriptors::Table;
 use crate::sys::dir::Dir;
 use crate::sys::file::{self, Held, Identity};
@@ -49,7 +50,9 @@ impl Naming {
     /// That of a file which the calling thread has opened.
     pub fn new(dir: Arc<Dir>, path: PathBuf, file: Arc<Held>, stem: String) -> Naming {
         let mut naming = Naming { path, is_named: true, stem, ..Naming::nameless(Some(file)) };
-        naming.here().dir = Some(dir);
+        if Table::current().is_host() {
+            naming.host.dir = Some(dir);
+        }
         naming
     }
 
@@ -106,11 +109,15 @@ impl Naming {
         if !self.is_named {
             return Err(io::ErrorKind::NotFound.into());
         }
-        if let Some(dir) = self.here().dir.as_ref().filter(|dir| dir.is_open()) {
+        if !Table::current().is_host() {
+            // The writer needs it once a generation.
+            return Ok(Arc::new(Dir::of(&self.path)?));
+        }
+        if let Some(dir) = self.host.dir.as_ref().filter(|dir| dir.is_open()) {
             return Ok(dir.clone());
         }
         let dir = Arc::new(Dir::of(&self.path)?);
-        Ok(self.here().dir.insert(dir).clone())
+        Ok(self.host.dir.insert(dir).clone())
     }
 
     /// The file, for the calling thread; opened again if the host has closed it.
@@ -128,11 +135,20 @@ impl Naming {
         self.here().file.clone().filter(|file| file.checked().is_ok())
     }
 
-    /// The region ends: nothing stays but the path. Returns what the writer has open, if it is not the calling thread that has.
-    pub fn end(&mut self) -> Option<Arc<Held>> {
-        let writers = self.writer.file.take();
-        *self = Naming { path: std::mem::take(&mut self.path), ..Naming::nameless(None) };
-        writers.filter(|_| Table::current().is_host())
+    /// What the writer has open, for it to close.
+    pub fn take_of_writer(&mut self) -> Option<Arc<Held>> {
+        self.writer.file.take()
+    }
+
+    /// The region ends: nothing stays but the path. What was open in the host's table is closed there.
+    pub fn end(&mut self) {
+        let path = std::mem::take(&mut self.path);
+        let ended = Mutex::new(Some(std::mem::replace(self, Naming { path, ..Naming::nameless(None) })));
+        let close = || drop(ended.lock().unwrap_or_else(PoisonError::into_inner).take());
+        match Table::current().is_host() {
+            true => close(),
+            false => delegate::run(&close),
+        }
     }
 
     /// In case of failure: nobody has seen the file.

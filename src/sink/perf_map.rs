@@ -397,7 +397,7 @@ impl PerfMap {
         if self.shared {
             return;
         }
-        let (name, identity) = (self.name().to_owned(), self.identity);
-        let _ = self.dir().map(|dir| file::remove_ours(dir, &name, identity));
+        // Not the one that is held: this may be a thread of the host, and another descriptor table.
+        let _ = Dir::of(&self.path).map(|dir| file::remove_ours(&dir, self.name(), self.identity));
     }
 }

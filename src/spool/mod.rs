@@ -48,6 +48,7 @@ impl Memory {
         let owner = Owner::this_process();
         let len = self.start + self.units * CHUNK_SIZE;
         let file = SpoolFile::create(dir, &owner, len)?;
+        let named = file.named().inspect_err(|_| file.remove())?;
         // With the first unit: a spool that cannot hold that is none.
         let head = self.start + CHUNK_SIZE;
         let mapped = Region::closed_file(file.file(), len).and_then(|region| {
@@ -61,7 +62,7 @@ impl Memory {
         }
         self.header().describe(&owner, self.units);
         // The mapping keeps the file locked from here on, and no descriptor is needed.
-        *self.spool() = Some(Arc::new(file.into_named()?));
+        *self.spool() = Some(Arc::new(named));
         Ok(())
     }
 

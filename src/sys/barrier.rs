@@ -16,8 +16,8 @@ use crate::sys::sync::atomic::{fence, Ordering};
 const CMD_PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
 const CMD_REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 
-/// How long a store is waited for that may not have reached memory yet, in microseconds: it takes a processor well below one. A thread
-/// that does not run has passed a barrier in the kernel when it was stopped.
+/// How long a store is waited for that may not have reached memory yet, in microseconds: thousands of cache misses. A thread that does not
+/// run has passed a barrier in the kernel when it was stopped.
 const STORE_PATIENCE: u64 = 10_000;
 
 /// In a cache line of its own: every registration looks at it.

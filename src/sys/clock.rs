@@ -161,7 +161,7 @@ impl TimeNamespace {
         if number("time_for_children")? != own {
             return None;
         }
-        // As long as the first thread lives it would do for all.
+        // Not of `self`: the first thread may have ended.
         let link = fs::read_link("/proc/thread-self").ok()?;
         let (_, thread) = link.to_str()?.split_once("/task/")?;
         TimeNamespace::parse(&fs::read_to_string(format!("/proc/{thread}/timens_offsets")).ok()?)

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
@@ -61,8 +62,13 @@ fn is_in_table(number: usize) -> bool {
     if unsafe { libc::fcntl(number as RawFd, libc::F_GETFD) } >= 0 {
         return true;
     }
-    let mut wanted = vec![0_u64; number / 64 + 1];
-    wanted[number / 64] = 1 << (number % 64);
+    let mut wanted = Vec::new();
+    if wanted.try_reserve_exact(number / 64 + 1).is_err() {
+        // Nobody knows.
+        return true;
+    }
+    wanted.resize(number / 64, 0_u64);
+    wanted.push(1 << (number % 64));
     let mut no_time = libc::timeval { tv_sec: 0, tv_usec: 0 };
     let (none, count) = (std::ptr::null_mut(), number as libc::c_int + 1);
     // SAFETY: the set has a bit for each number below the count.
@@ -143,17 +149,25 @@ const COPIES: libc::off_t = 1 << 62;
 /// How long such a range is.
 const RANGE: libc::off_t = 1 << 30;
 
-/// The range of this process: by what the kernel has given to it and to no other one (getauxval(3), `AT_RANDOM`).
-fn this_process() -> libc::off_t {
+/// A number that is the same for all who ask in this process and unlike that of any other one: made of what the kernel has given to it
+/// (getauxval(3), `AT_RANDOM`). Everybody can read which bytes are locked, and nothing is to be learnt from them: neither what the kernel
+/// has given, of which the C library makes secrets, nor an address.
+fn secret(of: usize) -> libc::off_t {
     // SAFETY: asks for an address of 16 bytes, which stay as they are.
     let random = unsafe { (libc::getauxval(libc::AT_RANDOM) as *const [u8; 16]).as_ref() };
-    let number = random.map_or(0, |bytes| i32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]) & i32::MAX);
-    COPIES + libc::off_t::from(number) * RANGE
+    let mut hasher = DefaultHasher::new();
+    (random, of).hash(&mut hasher);
+    (hasher.finish() >> 32) as libc::off_t
 }
 
-/// The byte of this copy in it: where it lies in memory.
+/// The range of this process.
+fn this_process() -> libc::off_t {
+    COPIES + secret(0) % RANGE * RANGE
+}
+
+/// The byte of this copy in it: by where it lies in memory.
 fn this_copy() -> libc::off_t {
-    (note as *const () as libc::off_t >> 4) % RANGE
+    secret(note as *const () as usize) % RANGE
 }
 
 /// A lock of some of these bytes.
@@ -186,11 +200,13 @@ pub fn has_written(data: &Metadata) -> Option<bool> {
     Some(data.modified().ok()? >= start()?)
 }
 
-/// When this process started, at most a clock tick too early; `None` without `/proc`.
+/// When this process started by the clock that files are stamped with, or two clock ticks earlier; `None` without `/proc`.
 fn start() -> Option<SystemTime> {
-    let since_boot = spool::start_time("self")? * clock::tick_ns() as u64;
-    let age = clock::boottime_ns().checked_sub(since_boot)?;
-    SystemTime::now().checked_sub(Duration::from_nanos(age))
+    let (tick, now) = (clock::tick_ns() as u64, SystemTime::now());
+    // Later than `now`: this thread may be interrupted, and a start too early does no harm.
+    let age = clock::boottime_ns().checked_sub(spool::start_time("self")? * tick)?;
+    // The clock of files stands still from one interrupt of the timer to the next.
+    now.checked_sub(Duration::from_nanos(age + tick))
 }
 
 #[cfg(test)]

@@ -8,7 +8,12 @@ use std::io;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
+use super::thread::Thread;
 use super::{futex, thread};
+use crate::capi::boundary;
+
+/// Nobody is woken too late by more than this, whatever goes wrong.
+const PATIENCE: u64 = 60_000_000_000;
 
 /// Changes whenever there is something to see to.
 static BELL: AtomicU32 = AtomicU32::new(0);
@@ -27,17 +32,19 @@ struct Task<'t> {
 }
 
 /// Starts the thread, from a thread of the host. There is one at a time.
-pub fn start() -> io::Result<()> {
+pub fn start() -> io::Result<Thread> {
     // Those of a parent are not here.
     TASK.store(std::ptr::null_mut(), Ordering::Relaxed);
     TID.store(0, Ordering::SeqCst);
     let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
     WANTED.store(number, Ordering::SeqCst);
-    thread::spawn_bare(thread::SMALL_STACK, serve, number as usize as *mut c_void).inspect_err(|_| stop())?;
-    while TID.load(Ordering::Acquire) == 0 {
-        futex::wait(&TID, 0, u64::MAX);
+    let started = thread::spawn_bare(thread::SMALL_STACK, serve, number as usize as *mut c_void);
+    let thread = started.inspect_err(|_| stop())?;
+    // A writer that fails meanwhile stops it.
+    while TID.load(Ordering::Acquire) == 0 && WANTED.load(Ordering::SeqCst) == number {
+        futex::wait(&TID, 0, PATIENCE);
     }
-    Ok(())
+    Ok(thread)
 }
 
 /// Ends it.
@@ -58,26 +65,34 @@ fn ring() {
     futex::wake_all(&BELL);
 }
 
-/// Runs `body` in the host's table of descriptors and waits for it. For the background thread.
+/// Runs `body` in the host's descriptor table and waits for it. For threads of ours that have another one.
 pub fn run(body: &(dyn Fn() + Sync)) {
-    if tid().is_none() {
-        return body();
-    }
     let task = Task { body, done: AtomicBool::new(false) };
-    TASK.store((&raw const task).cast_mut().cast(), Ordering::SeqCst);
-    ring();
+    let (mine, none) = ((&raw const task).cast_mut().cast(), std::ptr::null_mut());
+    let mut is_given = false;
     loop {
         let bell = BELL.load(Ordering::SeqCst);
         if task.done.load(Ordering::SeqCst) {
             return;
         }
-        futex::wait(&BELL, bell, u64::MAX);
+        if tid().is_none() && (!is_given || TASK.compare_exchange(mine, none, Ordering::SeqCst, Ordering::SeqCst).is_ok()) {
+            // Nobody is there to do it.
+            return body();
+        }
+        // There is room for one at a time.
+        if !is_given && TASK.compare_exchange(none, mine, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            is_given = true;
+            ring();
+            continue;
+        }
+        futex::wait(&BELL, bell, PATIENCE);
     }
 }
 
 /// The body of the thread. It allocates nothing by itself.
 extern "C" fn serve(number: *mut c_void) -> *mut c_void {
     thread::become_quiet(thread::DELEGATE);
+    boundary::enter_for_good();
     PID.store(std::process::id(), Ordering::Relaxed);
     TID.store(thread::id(), Ordering::Release);
     futex::wake_all(&TID);
@@ -90,7 +105,7 @@ extern "C" fn serve(number: *mut c_void) -> *mut c_void {
                 task.done.store(true, Ordering::SeqCst);
                 ring();
             }
-            None => futex::wait(&BELL, bell, u64::MAX),
+            None => futex::wait(&BELL, bell, PATIENCE),
         }
     }
     std::ptr::null_mut()
@@ -107,21 +122,24 @@ mod tests {
         // SAFETY: whether the descriptor is open is for the kernel to find out.
         let is_open = move || unsafe { libc::fcntl(number, libc::F_GETFD) } != -1;
         for _ in 0..100 {
-            start().unwrap();
-            std::thread::spawn(move || {
-                assert!(descriptors::separate());
-                for count in 0..10 {
-                    let (seen, by) = (AtomicBool::new(false), AtomicU32::new(0));
-                    run(&|| {
-                        seen.store(is_open(), Ordering::Relaxed);
-                        by.store(thread::id(), Ordering::Relaxed);
-                    });
-                    assert!(seen.into_inner() && tid() == Some(by.into_inner()), "{count}");
-                }
-            })
-            .join()
-            .unwrap();
+            let thread = start().unwrap();
+            // Several at once, as when a session that recovers joins others.
+            let askers = [(); 3].map(|()| {
+                std::thread::spawn(move || {
+                    assert!(descriptors::separate());
+                    for count in 0..10 {
+                        let (seen, by) = (AtomicBool::new(false), AtomicU32::new(0));
+                        run(&|| {
+                            seen.store(is_open(), Ordering::Relaxed);
+                            by.store(thread::id(), Ordering::Relaxed);
+                        });
+                        assert!(seen.into_inner() && tid() == Some(by.into_inner()), "{count}");
+                    }
+                })
+            });
+            askers.into_iter().for_each(|asker| asker.join().unwrap());
             stop();
+            thread.join();
             assert_eq!(tid(), None);
         }
     }

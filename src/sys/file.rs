@@ -423,14 +423,6 @@ impl Held {
         }
     }
 
-    /// Closes what a forked child has inherited. It is not used any more in this process.
-    pub fn close_in_child(&self) {
-        if self.is_ours() {
-            // SAFETY: the descriptor is that of this file, and nobody in this process uses it.
-            unsafe { libc::close(self.file.as_raw_fd()) };
-        }
-    }
-
     /// The file, to be written to.
     pub fn checked(&self) -> io::Result<&File> {
         match self.table == Table::current() {

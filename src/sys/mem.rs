@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
@@ -177,16 +178,21 @@ impl Region {
     /// they are open in the other one.
     pub fn replace_by(&self, other: Region, head: usize) -> io::Result<()> {
         let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        // In two steps, because what is open and what is not are two mappings.
+        // In two steps, because what is open and what is not are two mappings. What has moved is not to be unmapped where it was.
+        let mut other = ManuallyDrop::new(other);
         for range in [head..self.len, 0..head] {
             let (from, to, len) = (other.at(&range), self.at(&range), range.len());
             // SAFETY: both ranges lie in the regions; nobody uses the first, and who only looks at the second finds one memory or
             // the other.
             if unsafe { libc::mremap(from, len, len, how, to) } == libc::MAP_FAILED {
-                return Err(io::Error::last_os_error());
+                let error = io::Error::last_os_error();
+                if range.start > 0 {
+                    // SAFETY: nothing of it has moved, and it is not used any more.
+                    unsafe { ManuallyDrop::drop(&mut other) };
+                }
+                return Err(error);
             }
         }
-        std::mem::forget(other);
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! The spool's file: made for one process, locked as long as that lives, backed with memory before it is touched.
 
 use std::ffi::OsStr;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use super::clock::{monotonic_ns, tick_ns, TimeNamespace};
 use super::dir::Dir;
-use super::file::{look_at, Identity};
+use super::file::look_at;
 use super::listing;
 use super::process::is_alive;
 
@@ -28,31 +28,41 @@ pub struct SpoolFile {
 #[derive(Debug)]
 pub struct NamedSpool {
     path: PathBuf,
-    identity: Identity,
-    dir: Identity,
+    /// Device and inode of the file and of its directory.
+    file: (u64, u64),
+    dir: (u64, u64),
 }
 
 impl NamedSpool {
     /// Whether somebody has removed it or given its name to another file. Not said if the directory is another one: the process may have
     /// changed its root.
     pub fn is_lost(&self) -> bool {
-        let Ok(dir) = Dir::of(&self.path) else { return false };
-        let found = dir.identity_of(self.path.file_name().unwrap_or_default());
-        dir.identity().is(&self.dir) && !found.is_ok_and(|found| found.is(&self.identity))
+        let is_there = fs::symlink_metadata(&self.path).is_ok_and(|data| number_of(&data) == self.file);
+        !is_there && directory_of(&self.path).is_ok_and(|dir| dir == self.dir)
     }
 
     /// Removes the name.
     pub fn remove(&self) {
-        // Nothing can be done about a failure, and nothing is wrong in the file.
-        let _ = fs::remove_file(&self.path);
+        if !self.is_lost() {
+            // Nothing can be done about a failure, and nothing is wrong in the file.
+            let _ = fs::remove_file(&self.path);
+        }
     }
+}
+
+fn number_of(data: &Metadata) -> (u64, u64) {
+    (data.dev(), data.ino())
+}
+
+fn directory_of(path: &Path) -> io::Result<(u64, u64)> {
+    fs::metadata(path.parent().unwrap_or(Path::new("/"))).map(|data| number_of(&data))
 }
 
 /// Which process a spool belongs to. Pids are used again, and mean another process in another namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
     pub pid: u32,
-    /// Clock ticks between boot and the start of the process; 0 if not known.
+    /// Clock ticks between the host's boot and the start of the process; 0 if not known.
     pub start_time: u64,
     /// Number of the pid namespace; 0 if not known.
     pub pid_namespace: u64,
@@ -98,8 +108,7 @@ impl Owner {
     }
 }
 
-/// Clock ticks between the host's boot and the start of a process: field 22 of `/proc/PID/stat` (proc(5)); `None` for a process that is gone or only waits to be reaped. One whose first thread has
-/// ended while others go on looks as if it did, but for the number of its threads.
+/// Clock ticks between the host's boot and the start of a process; `None` for one that is gone or only waits to be reaped.
 pub(super) fn start_time(process: &str) -> Option<u64> {
     start_in(&stat(process)?)
 }
@@ -113,6 +122,8 @@ fn shows_our_numbers() -> bool {
     fs::read_link("/proc/self").is_ok_and(|own| own.as_os_str() == OsStr::new(&std::process::id().to_string()))
 }
 
+/// Field 22 (proc(5)). A process whose first thread has ended while others go on looks as if it waited to be reaped, but for the
+/// number of its threads.
 fn start_in(stat: &str) -> Option<u64> {
     // The name in parentheses may hold anything, also a parenthesis.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
@@ -201,10 +212,10 @@ impl SpoolFile {
         Ok(())
     }
 
-    /// What is to be known of it once it is mapped.
-    pub fn into_named(self) -> io::Result<NamedSpool> {
-        let (identity, dir) = (look_at(&self.file)?, Dir::of(&self.path)?.identity());
-        Ok(NamedSpool { path: self.path, identity, dir })
+    /// What is to be known of it when it is mapped and has no descriptor any more.
+    pub fn named(&self) -> io::Result<NamedSpool> {
+        let (file, dir) = (number_of(&self.file.metadata()?), directory_of(&self.path)?);
+        Ok(NamedSpool { path: self.path.clone(), file, dir })
     }
 
     /// The file.

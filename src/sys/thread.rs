@@ -120,7 +120,7 @@ pub fn end_process() {
         let mut none = MaybeUninit::<libc::sigset_t>::uninit();
         // SAFETY: the set is ours, and initialised before it is used. No frame of Rust code that has anything to drop is left.
         unsafe {
-            // It has inherited the writer's name, by which other copies would take it for one.
+            // It has inherited a name by which other copies would take it for one of ours.
             libc::prctl(libc::PR_SET_NAME, c"jitsym-exit".as_ptr());
             libc::sigemptyset(none.as_mut_ptr());
             libc::pthread_sigmask(libc::SIG_SETMASK, none.as_ptr(), std::ptr::null_mut());
@@ -136,7 +136,7 @@ pub fn end_process() {
 ///
 /// Not by the standard library: its threads end the process if there is no memory for what it keeps of them. So in this one
 /// nothing may be called that asks for the current thread.
-pub fn spawn_quiet(name: &'static CStr, stack: usize, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+pub fn spawn_quiet(name: &'static CStr, stack: usize, body: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
     let start = Box::into_raw(Box::new(Start { name, body: Box::new(body) }));
     spawn_bare(stack, run, start.cast()).inspect_err(|_| {
         // SAFETY: nobody has got it.
@@ -149,28 +149,51 @@ pub type Body = extern "C" fn(*mut libc::c_void) -> *mut libc::c_void;
 
 /// The same for a thread that has no use for memory of its own: with the first allocation glibc sets 64 MiB of address space aside. It
 /// begins with `become_quiet`.
-pub fn spawn_bare(stack: usize, body: Body, argument: *mut libc::c_void) -> io::Result<()> {
+pub fn spawn_bare(stack: usize, body: Body, argument: *mut libc::c_void) -> io::Result<Thread> {
     // A new thread inherits the mask of its creator, until it sets its own.
-    match quietly(|| create(stack, body, argument)) {
-        0 => Ok(()),
-        error => Err(io::Error::from_raw_os_error(error)),
+    quietly(|| create(stack, body, argument)).map_err(io::Error::from_raw_os_error)
+}
+
+/// A thread of ours. It is waited for when it ends: the C library ends the process on whichever thread is the last one, and exit
+/// handlers of the host want one of the host's.
+#[derive(Debug)]
+pub struct Thread(libc::pthread_t);
+
+// SAFETY: a number for the C library.
+unsafe impl Send for Thread {}
+
+impl Thread {
+    /// Waits for its end, which is near.
+    pub fn join(self) {
+        // SAFETY: it is joinable, and nobody else waits for it.
+        uncancelled(|| unsafe { libc::pthread_join(self.0, std::ptr::null_mut()) });
+        std::mem::forget(self);
     }
 }
 
-fn create(stack: usize, body: Body, argument: *mut libc::c_void) -> libc::c_int {
+impl Drop for Thread {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe { libc::pthread_detach(self.0) };
+    }
+}
+
+fn create(stack: usize, body: Body, argument: *mut libc::c_void) -> Result<Thread, libc::c_int> {
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     let mut thread = MaybeUninit::<libc::pthread_t>::uninit();
     // SAFETY: the attributes are ours, and initialised before they are used; the thread owns what it is started with.
     unsafe {
         let error = libc::pthread_attr_init(attributes.as_mut_ptr());
         if error != 0 {
-            return error;
+            return Err(error);
         }
         libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), stack + least_stack(attributes.as_ptr()));
-        libc::pthread_attr_setdetachstate(attributes.as_mut_ptr(), libc::PTHREAD_CREATE_DETACHED);
         let error = libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), body, argument);
         libc::pthread_attr_destroy(attributes.as_mut_ptr());
-        error
+        match error {
+            0 => Ok(Thread(thread.assume_init())),
+            error => Err(error),
+        }
     }
 }
 

@@ -7,8 +7,10 @@ use std::ptr;
 
 use super::mem::{map_unlocked, read_self};
 
-/// The smallest one covers so many bytes.
-const LEAST: u64 = 64 << 10;
+/// The smallest one covers this many bytes.
+const LEAST: u64 = 16 << 20;
+/// One that is too small is replaced by one that covers this many times as much: `perf record -d` notes each of them.
+const STEP: u64 = 4;
 
 /// See the module's description. It is only read by way of the kernel, so that a file which is cut meanwhile raises no signal.
 #[derive(Debug)]
@@ -20,7 +22,11 @@ pub struct View {
 impl View {
     /// Maps a file that is so long, with room to grow: of pages behind its end the address space alone is taken.
     pub fn new(file: &File, len: u64) -> io::Result<View> {
-        let len = len.max(LEAST / 2).checked_add(1).and_then(u64::checked_next_power_of_two);
+        if has_limited_space() {
+            // It is the host's.
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        let len = len.max(LEAST / STEP).checked_mul(STEP).and_then(u64::checked_next_power_of_two);
         let size = len.and_then(|len| usize::try_from(len).ok()).ok_or(io::ErrorKind::OutOfMemory)?;
         // SAFETY: a new mapping at an address that the kernel picks touches nothing that exists.
         let start =
@@ -42,6 +48,13 @@ impl View {
             false => Err(io::ErrorKind::UnexpectedEof.into()),
         }
     }
+}
+
+/// Whether the process may not have all address space that there is.
+fn has_limited_space() -> bool {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the pointer is valid.
+    unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) == 0 && limit.rlim_cur != libc::RLIM_INFINITY }
 }
 
 impl Drop for View {
@@ -72,6 +85,6 @@ mod tests {
         assert!(view.read(&mut bytes, LEAST - 2).is_err() && view.read(&mut bytes, u64::MAX).is_err());
         file.set_len(10).unwrap();
         assert!(view.read(&mut bytes, 40_000).is_err() && view.read(&mut bytes, 0).is_ok());
-        assert!(!View::new(&file, LEAST + 1).unwrap().covers(2 * LEAST + 1));
+        assert!(View::new(&file, LEAST + 1).unwrap().covers(STEP * LEAST));
     }
 }

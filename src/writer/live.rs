@@ -1,7 +1,7 @@
 //! Live code on its way to a jitdump that has been started while it lived: in a forked child, or late. And back into memory, when
 //! a jitdump is stopped.
 //!
-//! A group is copied from the parent's jitdump, if that has it: by way of the descriptor that the child has inherited. The parent
+//! A group is copied from the parent's jitdump, if that has it: by way of the mapping that the child has inherited. The parent
 //! may be writing to it at the same time, or cut it, and nothing in it is believed. Else it is made of what the registry knows,
 //! and of the bytes that lie at the address of the code.
 

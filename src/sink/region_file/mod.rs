@@ -369,6 +369,7 @@ impl RegionFile {
         if len > self.place.text_room {
             return Err(io::ErrorKind::InvalidInput.into());
         }
+        self.disk.check()?;
         if self.disk.file().metadata()?.len() < self.place.text + len {
             self.disk.file().set_len(self.place.text + len)?;
         }
