@@ -1,6 +1,6 @@
 //! What perf makes of a jitdump: record, inject and script as a user would, held against the ground truth.
 //!
-//! A name is right or the test fails. Shares are compared within 5 points, since the samples are a thousand or two. Of the
+//! A name is right or the test fails. Shares are compared within 5 points, since the samples are some thousand. Of the
 //! stacks one in a hundred may be cut off: perf copies the stack from the stack pointer up, so that a register just popped
 //! is not in the copy.
 
@@ -80,7 +80,7 @@ fn check_annotate(truth: &Truth, found: &[(&Sample, &Place)], injected: &Path, n
 fn packed_code_keeps_its_names() {
     for layout in ["layout=packed", "layout=lied"] {
         let name = layout.replace('=', "-");
-        let recording = Recording::with_stacks(&name, perf::program(), &["scenario=stacks", layout, "seconds=1.5"]);
+        let recording = Recording::with_stacks(&name, perf::program(), &["scenario=stacks", layout, "seconds=2.5"]);
         let truth = &recording.truth;
         let samples = perf::samples(truth, &recording.inject(), true);
         let found = perf::guest_samples(truth, &samples);
