@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
+#include <sys/select.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <time.h>
@@ -57,6 +58,8 @@ POINT(int, clock_nanosleep, (clockid_t clock, int flags, const struct timespec *
       time, rest)
 POINT(int, sigtimedwait, (const sigset_t *set, siginfo_t *info, const struct timespec *time), set, info, time)
 
+POINT(int, select, (int count, fd_set *in, fd_set *out, fd_set *other, struct timeval *time), count, in, out, other, time)
+
 /* Those with as many arguments as the caller has: reading one more than there are does no harm. */
 #define POINT_WITH_MORE(name, last, parameters, ...)                                     \
   int name parameters {                                                                  \
@@ -70,5 +73,6 @@ POINT(int, sigtimedwait, (const sigset_t *set, siginfo_t *info, const struct tim
   }
 
 POINT_WITH_MORE(open64, flags, (const char *path, int flags, ...), path, flags)
+POINT_WITH_MORE(open, flags, (const char *path, int flags, ...), path, flags)
 POINT_WITH_MORE(openat, flags, (int dir, const char *path, int flags, ...), dir, path, flags)
 POINT_WITH_MORE(fcntl, command, (int file, int command, ...), file, command)

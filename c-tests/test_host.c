@@ -280,15 +280,22 @@ static void in_one_table(void) {
   closed_and_opened();
 }
 
-/* How many descriptors there are, in all tables. */
+/* How many descriptors there are in the host's table and in the writer's. */
 static int all_descriptors(void) {
   DIR *tasks = opendir("/proc/self/task");
   CHECK(tasks != NULL);
-  int count = 0;
+  int count = test_files_in("/proc/self/fd");
   for (struct dirent *task; (task = readdir(tasks)) != NULL;) {
     char path[300];
-    snprintf(path, sizeof path, "/proc/self/task/%s/fd", task->d_name);
-    if (task->d_name[0] != '.') {
+    snprintf(path, sizeof path, "/proc/self/task/%s/comm", task->d_name);
+    FILE *comm = fopen(path, "r");
+    char name[32] = "";
+    int is_writer = comm != NULL && fgets(name, sizeof name, comm) != NULL && strcmp(name, "jitsym-writer\n") == 0;
+    if (comm != NULL) {
+      fclose(comm);
+    }
+    if (is_writer) {
+      snprintf(path, sizeof path, "/proc/self/task/%s/fd", task->d_name);
       count += test_files_in(path);
     }
   }
@@ -304,6 +311,17 @@ static void regions_leave_none(void) {
     use_regions(session);
     CHECK_OK(jitsym_flush(session, 60000));
     release_regions(session);
+    int now = all_descriptors();
+    before = round <= 4 ? now : before;
+    /* What ended last is closed with the next pass. */
+    if (now > before + 10) {
+      fprintf(stderr, "round %d: %d descriptors, and %d before\n", round, now, before);
+      _exit(1);
+    }
+    if (test_light) {
+      /* valgrind has mappings of its own all over the place. */
+      continue;
+    }
     unsigned char *memory = mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(memory != MAP_FAILED);
     memset(memory, 0x90, 1 << 16);
@@ -319,10 +337,6 @@ static void regions_leave_none(void) {
     CHECK(munmap(other, 1 << 16) == 0);
     CHECK_OK(jitsym_flush(session, 60000));
     CHECK_OK(jitsym_flush(session, 60000));
-    if (round == 4) {
-      before = all_descriptors();
-    }
-    CHECK(round < 4 || all_descriptors() <= before);
   }
   CHECK_OK(jitsym_close(session));
 }

@@ -75,7 +75,9 @@ pub fn run(body: &(dyn Fn() + Sync)) {
         if task.done.load(Ordering::SeqCst) {
             return;
         }
-        if tid().is_none() && (!is_given || TASK.compare_exchange(mine, none, Ordering::SeqCst, Ordering::SeqCst).is_ok()) {
+        if tid().is_none()
+            && (!is_given || TASK.compare_exchange(mine, none, Ordering::SeqCst, Ordering::SeqCst).is_ok())
+        {
             // Nobody is there to do it.
             return body();
         }

@@ -109,9 +109,10 @@ impl PerfMap {
         // From here on nobody comes to the old file any more, so whoever is not there will not be.
         let (len, dead) = (self.len, self.dead);
         let old = self.file.as_ref().and_then(|file| file.checked_len().ok());
-        let in_company = !dead && old.is_some_and(|(file, now)| {
-            now > len || file::look_at(file).is_ok_and(|identity| company::writes(identity, Some(file)))
-        });
+        let in_company = !dead
+            && old.is_some_and(|(file, now)| {
+                now > len || file::look_at(file).is_ok_and(|identity| company::writes(identity, Some(file)))
+            });
         let dir = self.dir()?;
         if in_company {
             dir.exchange(fresh, name)?;
