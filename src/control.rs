@@ -84,10 +84,12 @@ impl Control {
         self.threads.push(delegate::start().map_err(no_thread)?);
         let writer = self.writer.take().unwrap_or_else(|| Box::new(Writer::new(process, engine)));
         let recover = inheritance.is_none() && (config.recover || !engine.pool.is_open());
-        let (hand, take) = handover();
+        let (hand, take) = handover::<Box<Begin>>();
         // Handed over when the thread is there, so that it is not lost if that cannot be.
         let spawned = thread::spawn_quiet(thread::WRITER, thread::STACK, move || {
-            take.wait().map(Begin::run);
+            if let Some(begin) = take.wait() {
+                Begin::run(*begin);
+            }
         });
         match spawned {
             Ok(thread) => self.threads.push(thread),
@@ -267,10 +269,10 @@ struct Begin {
 
 impl Begin {
     /// The body of the thread.
-    fn run(self: Box<Self>) {
+    fn run(self) {
         boundary::enter_for_good();
         descriptors::separate();
-        let Begin { mut writer, config, recover, opened, inherited, ready } = *self;
+        let Begin { mut writer, config, recover, opened, inherited, ready } = self;
         let process = writer.process;
         let begun = catch_unwind(AssertUnwindSafe(|| {
             if !writer.start(&config, recover) {

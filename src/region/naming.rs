@@ -3,7 +3,9 @@
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -126,8 +128,19 @@ impl Naming {
             return Ok(file.clone());
         }
         let identity = self.named().ok_or(file::CLOSED)?;
-        let file = Arc::new(Held::new(file::reopen_to_place(&*self.dir()?, self.name(), identity)?)?);
+        let reopened = self.dir().and_then(|dir| file::reopen_to_place(&dir, self.name(), identity));
+        let file = reopened.or_else(|error| self.from_host(identity).ok_or(error))?;
+        let file = Arc::new(Held::new(file)?);
         Ok(self.here().file.insert(file).clone())
+    }
+
+    /// The file as the host's table has it, for the writer: somebody may have removed its name, or the directory.
+    fn from_host(&self, identity: Identity) -> Option<File> {
+        let number = self.host.file.as_ref().filter(|_| !Table::current().is_host())?.as_raw_fd();
+        let thread = delegate::tid().unwrap_or_else(std::process::id);
+        let path = format!("/proc/self/task/{thread}/fd/{number}");
+        let file = File::options().read(true).write(true).open(path).ok()?;
+        file::look_at(&file).is_ok_and(|found| found.is(&identity)).then_some(file)
     }
 
     /// The file, if it is open for the calling thread.

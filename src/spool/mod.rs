@@ -116,9 +116,12 @@ impl Memory {
     /// Makes one chunk of units that nobody uses, with memory behind it.
     pub fn make_chunk(&self, units: &Range<usize>) -> io::Result<Chunk> {
         let bytes = self.bytes(units);
-        self.region.open(bytes.clone())?;
         let is_private = || units.clone().any(|unit| self.private[unit].load(Ordering::Relaxed));
-        if self.known_spool().is_some() && (is_private() || self.region.provide(bytes.clone()).is_err()) {
+        let provide = || match self.known_spool() {
+            Some(_) => self.region.provide(bytes.clone()),
+            None => Ok(()),
+        };
+        if self.region.open(bytes.clone()).and_then(|()| provide()).is_err() || is_private() {
             // The host goes on registering. What lies here is lost if it is killed.
             self.region.make_private(bytes.clone())?;
             units.clone().for_each(|unit| self.private[unit].store(true, Ordering::Relaxed));

@@ -56,7 +56,8 @@ mod tests {
         let mut expected: Vec<OsString> = (0..1000).map(|number| format!("file {number}").into()).collect();
         expected.iter().for_each(|name| std::fs::write(dir.join(name), "").unwrap());
         let mut found = names(&dir).unwrap();
-        (expected.sort(), found.sort());
+        expected.sort();
+        found.sort();
         assert_eq!(found, expected);
         std::fs::remove_dir_all(&dir).unwrap();
         assert_eq!(names(&dir).unwrap_err().kind(), io::ErrorKind::NotFound);
