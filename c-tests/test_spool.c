@@ -47,7 +47,7 @@ static void put(jitsym *session, unsigned count, const char *name) {
 
 static void spools_apart(const char *name) {
   static char dir[TEST_PATH_MAX];
-  CHECK(snprintf(dir, sizeof dir, "%s-%s", test_dir, name) < (int)sizeof dir);
+  CHECK(snprintf(dir, sizeof dir, "%s/%s", test_dir, name) < (int)sizeof dir);
   CHECK(mkdir(dir, 0700) == 0 && setenv("JITSYM_SPOOL_DIR", dir, 1) == 0);
 }
 
@@ -107,7 +107,7 @@ static void cleaned(void) {
   int status = test_wait(child);
   CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
   char dir[TEST_PATH_MAX];
-  CHECK(snprintf(dir, sizeof dir, "%s-removed", test_dir) < (int)sizeof dir && setenv("JITSYM_SPOOL_DIR", dir, 1) == 0);
+  CHECK(snprintf(dir, sizeof dir, "%s/removed", test_dir) < (int)sizeof dir && setenv("JITSYM_SPOOL_DIR", dir, 1) == 0);
   /* What lay in the second one is completed from it. */
   jitsym *session = test_open_flags(0, JITSYM_INIT_RECOVER);
   CHECK(spools_of("jitsym-", NULL) == 1);
@@ -244,7 +244,7 @@ int main(int argc, char **argv) {
   program = argv[0];
   if (argc == 5 && strcmp(argv[3], "again") == 0) {
     char dir[TEST_PATH_MAX];
-    CHECK(snprintf(dir, sizeof dir, "%s-executes", test_dir) < (int)sizeof dir && setenv("JITSYM_SPOOL_DIR", dir, 1) == 0);
+    CHECK(snprintf(dir, sizeof dir, "%s/executes", test_dir) < (int)sizeof dir && setenv("JITSYM_SPOOL_DIR", dir, 1) == 0);
     executed(atoi(argv[4]));
     return 0;
   }

@@ -129,13 +129,13 @@ impl Naming {
         }
         let identity = self.named().ok_or(file::CLOSED)?;
         let reopened = self.dir().and_then(|dir| file::reopen_to_place(&dir, self.name(), identity));
-        let file = reopened.or_else(|error| self.from_host(identity).ok_or(error))?;
+        let file = reopened.or_else(|error| self.file_of_host(identity).ok_or(error))?;
         let file = Arc::new(Held::new(file)?);
         Ok(self.here().file.insert(file).clone())
     }
 
     /// The file as the host's table has it, for the writer: somebody may have removed its name, or the directory.
-    fn from_host(&self, identity: Identity) -> Option<File> {
+    fn file_of_host(&self, identity: Identity) -> Option<File> {
         let number = self.host.file.as_ref().filter(|_| !Table::current().is_host())?.as_raw_fd();
         let thread = delegate::tid().unwrap_or_else(std::process::id);
         let path = format!("/proc/self/task/{thread}/fd/{number}");

@@ -231,20 +231,32 @@ impl Reserved {
         let flags = PRIVATE | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
         // A page first, which is to be locked neither (see `map_unlocked`), and then the rest of it in its place.
         let first = page_size().min(len);
-        // SAFETY: a mapping that replaces none touches nothing that exists, nor does one that grows into free space.
-        unsafe {
-            let found = libc::mmap(start as *mut libc::c_void, first, libc::PROT_NONE, flags, -1, 0);
-            if found == libc::MAP_FAILED {
-                return None;
+        let map = |len| {
+            // SAFETY: a mapping that replaces none touches nothing that exists.
+            let found = unsafe { libc::mmap(start as *mut libc::c_void, len, libc::PROT_NONE, flags, -1, 0) };
+            if found != libc::MAP_FAILED && found as usize != start {
+                // A kernel that does not know the flag (before 4.17) takes the address for a wish.
+                // SAFETY: the range was just mapped.
+                unsafe { libc::munmap(found, len) };
+                return libc::MAP_FAILED;
             }
-            libc::munlock(found, first);
-            // A kernel that does not know the flag (before 4.17) takes the address for a wish.
-            if found as usize != start || libc::mremap(found, first, len, 0) == libc::MAP_FAILED {
-                libc::munmap(found, first);
-                return None;
-            }
+            found
+        };
+        let found = map(first);
+        if found == libc::MAP_FAILED {
+            return None;
         }
-        Some(Reserved { start: start as u64 })
+        // SAFETY: the page was just mapped, and grows into free space or not at all.
+        let has_grown = unsafe {
+            libc::munlock(found, first);
+            let has_grown = libc::mremap(found, first, len, 0) != libc::MAP_FAILED;
+            if !has_grown {
+                libc::munmap(found, first);
+            }
+            has_grown
+        };
+        // Under valgrind and qemu mappings do not grow where they are.
+        (has_grown || map(len) != libc::MAP_FAILED).then_some(Reserved { start: start as u64 })
     }
 
     /// Its first byte.

@@ -116,14 +116,14 @@ impl Ledger {
     }
 
     /// Time must not go back in the file. A record that was stamped before the end of an earlier pass but published after it is
-    /// given the time of the last record that was written then. That is as true: its call had not returned yet, so its code
-    /// had not run.
+    /// given a time after that of the last record that was written then. That is as true: its call had not returned yet, so its code
+    /// had not run. Nor do two records have the same time: the clock may stand still for some microseconds, and readers go by it.
     fn keep_order(&mut self, chunk: Chunk, event: &mut Event) {
-        if event.timestamp < self.last_time {
-            event.timestamp = self.last_time;
+        if event.timestamp <= self.last_time {
+            event.timestamp = self.last_time + 1;
             if event.kind == Kind::Load {
                 // SAFETY: the chunk is not recycled yet, and there is no other reference to this body.
-                set_time(unsafe { chunk.body_mut(event) }, self.last_time);
+                set_time(unsafe { chunk.body_mut(event) }, event.timestamp);
             }
         }
         self.last_time = event.timestamp;
