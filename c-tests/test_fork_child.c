@@ -825,8 +825,22 @@ static void *fork_on(void *argument) {
   return NULL;
 }
 
+/* Pids are used again: what children of earlier scenes have left is not for the next one to be found. */
+static void remove_files_of_others(void) {
+  char own[32];
+  snprintf(own, sizeof own, "-%d.", (int)getpid());
+  DIR *dir = opendir(test_dir);
+  CHECK(dir != NULL);
+  for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
+    int is_file = strncmp(entry->d_name, "jit-", 4) == 0 || strncmp(entry->d_name, "perf-", 5) == 0;
+    CHECK(!is_file || strstr(entry->d_name, own) != NULL || unlinkat(dirfd(dir), entry->d_name, 0) == 0);
+  }
+  closedir(dir);
+}
+
 /* Threads register, others fork. The parent loses nothing and writes nothing that is not its own. */
 static void fork_in_storm(unsigned forking_threads, struct forks forks) {
+  remove_files_of_others();
   session = test_open();
   pthread_t threads[STORM_THREADS], forking[8];
   atomic_store(&stop, 0);

@@ -5,6 +5,7 @@
 //! receive our bytes. Where the kernel or a sandbox refuses a second table, all threads share the host's.
 
 use std::cell::Cell;
+use std::hash::RandomState;
 use std::mem::MaybeUninit;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -38,6 +39,9 @@ thread_local! {
 /// Record locks of POSIX belong to a table (fcntl(2)): those of the host stay with its own.
 pub fn separate() -> bool {
     static LAST: AtomicU32 = AtomicU32::new(0);
+    // Where getrandom is refused the standard library keeps one descriptor of /dev/urandom for all threads, each of which reads from it
+    // once: here, while it is the same for this one.
+    let _ = RandomState::new();
     // Tools that look for races print on the thread that they find one on.
     if cfg!(jitsym_locks) || !(close_in_new_table() || copy_and_close()) || !take_standard_numbers() {
         return false;
