@@ -6,6 +6,7 @@
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <stdarg.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -87,9 +88,17 @@ void *mmap64(void *at, size_t size, int protection, int flags, int file, off64_t
   return mmap(at, size, protection, flags, file, offset);
 }
 
-/* As the library uses it: for private memory that may move. */
+/* As the library uses it: for memory that may move, or is to move to a place. */
 void *mremap(void *at, size_t from, size_t to, int flags, ...) {
   begins_with_page((uintptr_t)at);
+  if (flags & MREMAP_FIXED) {
+    va_list rest;
+    va_start(rest, flags);
+    void *to_place = va_arg(rest, void *);
+    va_end(rest);
+    begins_with_page((uintptr_t)to_place);
+    return (void *)syscall(SYS_mremap, at, whole_pages(from), whole_pages(to), flags, to_place);
+  }
   if (whole_pages(to) == whole_pages(from)) {
     return at;
   }

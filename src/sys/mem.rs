@@ -147,19 +147,19 @@ impl Region {
         // SAFETY: the range lies in the region, and its bytes stay as they are.
         match unsafe { is_heeded(self.at(&range), range.len(), MADV_POPULATE_WRITE) } {
             true => Ok(()),
-            false => self.write_to_pages(&range),
+            false => uncancelled(|| self.write_to_pages(&range)),
         }
     }
 
     /// The same for kernels before 5.14: the kernel writes to each page, and answers where touching it would be a signal.
     fn write_to_pages(&self, range: &Range<usize>) -> io::Result<()> {
-        let memory = uncancelled(|| File::options().write(true).open("/proc/thread-self/mem"))?;
+        let memory = File::options().write(true).open("/proc/thread-self/mem")?;
         for offset in range.clone().step_by(page_size()) {
             let at = self.at(&(offset..range.end)) as u64;
             let mut byte = [0];
             // What is there stays: nobody else writes to it yet.
             let known = read_self(std::process::id(), at, &mut byte) == 1;
-            if !known || uncancelled(|| memory.write_at(&byte, at))? != 1 {
+            if !known || memory.write_at(&byte, at)? != 1 {
                 return Err(io::ErrorKind::StorageFull.into());
             }
         }
