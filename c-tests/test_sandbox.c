@@ -87,7 +87,6 @@ static const struct call calls[] = {
     /* What the C library needs for a thread. */
     CALL(clone, ALL, 0),
     CALL(clone3, ALL, 0),
-    CALL(mprotect, ALL, ALL),
     CALL(rseq, ALL, 0),
     CALL(set_robust_list, ALL, 0),
 };
@@ -331,7 +330,8 @@ static void sandboxed(void) {
 /* The files of the process: what has not failed is whole. What could not be recovered is left for another time. */
 static void check_files(void) {
   CHECK((result->failed & ~may_fail()) == 0);
-  if (test_files_in(getenv("JITSYM_SPOOL_DIR")) == 0) {
+  /* Without statx nobody knows when a file was made, and nothing is recovered. */
+  if (test_files_in(getenv("JITSYM_SPOOL_DIR")) == 0 && call.number != SYS_statx) {
     struct dump dump = dump_read(test_path_of(killed, JITDUMP).text);
     CHECK(dump_load(&dump, "pending", 0) != NULL);
     dump_free(&dump);
