@@ -157,11 +157,7 @@ impl Naming {
     pub fn end(&mut self) {
         let path = std::mem::take(&mut self.path);
         let ended = Mutex::new(Some(std::mem::replace(self, Naming { path, ..Naming::nameless(None) })));
-        let close = || drop(ended.lock().unwrap_or_else(PoisonError::into_inner).take());
-        match Table::current().is_host() {
-            true => close(),
-            false => delegate::run(&close),
-        }
+        delegate::run(&|| drop(ended.lock().unwrap_or_else(PoisonError::into_inner).take()));
     }
 
     /// In case of failure: nobody has seen the file.

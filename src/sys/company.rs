@@ -34,9 +34,6 @@ fn descriptors(file: Identity) -> Vec<RawFd> {
 }
 
 fn in_host_table<T: Default + Send + Sync>(body: impl Fn() -> T + Sync) -> T {
-    if Table::current().is_host() {
-        return body();
-    }
     let result = OnceLock::new();
     delegate::run(&|| _ = result.set(body()));
     result.into_inner().unwrap_or_default()

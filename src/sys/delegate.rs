@@ -8,6 +8,7 @@ use std::io;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
+use super::descriptors::Table;
 use super::thread::Thread;
 use super::{futex, thread};
 use crate::capi::boundary;
@@ -65,8 +66,11 @@ fn ring() {
     futex::wake_all(&BELL);
 }
 
-/// Runs `body` in the host's descriptor table and waits for it. For threads of ours that have another one.
+/// Runs `body` in the host's descriptor table and waits for it: on this thread, if that has no other one.
 pub fn run(body: &(dyn Fn() + Sync)) {
+    if Table::current().is_host() {
+        return body();
+    }
     let task = Task { body, done: AtomicBool::new(false) };
     let (mine, none) = ((&raw const task).cast_mut().cast(), std::ptr::null_mut());
     let mut is_given = false;
