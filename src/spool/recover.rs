@@ -41,7 +41,7 @@ pub struct Report {
 }
 
 /// Spools with something to recover that are left alone by a session that does not ask for recovery. Each takes some MiB of
-/// memory: beyond this number the oldest are recovered all the same.
+/// memory: beyond this number the oldest are recovered all the same, or removed if no process is left that could.
 const LEFT_ALONE: usize = 16;
 /// With less room than this in the directory none is left alone: a container's `/dev/shm` has twice as much.
 const ROOM: u64 = 32 << 20;
@@ -81,13 +81,15 @@ pub fn tidy(dir: &Path, all: bool) -> u64 {
             Opened::Busy | Opened::Other => {}
         }
     }
-    let count = if all { full.len() } else { excess(dir, full.len()) };
+    // Whose namespace it is cannot be told for sure: the kernel gives its number to another one later. So both kinds count.
+    let orphans = excess(dir, full.len() + elsewhere.len()).min(elsewhere.len());
+    let left = elsewhere.len() - remove_orphans(&elsewhere[..orphans]);
+    let count = if all { full.len() } else { excess(dir, full.len() + left).min(full.len()) };
     for path in &full[..count] {
         if let Opened::Dead(dead) = Dead::open(path) {
             records += dead.recover().records;
         }
     }
-    remove_orphans(&elsewhere[..excess(dir, elsewhere.len())]);
     records
 }
 
@@ -99,18 +101,23 @@ fn excess(dir: &Path, count: usize) -> usize {
     }
 }
 
-/// Removes spools of mount namespaces in which no process is left that can be seen: nobody can complete the files.
-fn remove_orphans(paths: &[PathBuf]) {
+/// Removes spools of mount namespaces in which no process is left that can be seen: nobody can complete the files. Returns how many.
+fn remove_orphans(paths: &[PathBuf]) -> usize {
     if paths.is_empty() {
-        return;
+        return 0;
     }
-    let Some(namespaces) = process::mount_namespaces() else { return };
+    let Some(namespaces) = process::mount_namespaces() else { return 0 };
+    let mut removed = 0;
     for path in paths {
         match Dead::open(path) {
-            Opened::Elsewhere(dead) if !namespaces.contains(&dead.owner.mount_namespace) => dead.file.remove(),
+            Opened::Elsewhere(dead) if !namespaces.contains(&dead.owner.mount_namespace) => {
+                dead.file.remove();
+                removed += 1;
+            }
             _ => {}
         }
     }
+    removed
 }
 
 /// What a name that looks like a spool's stands for.

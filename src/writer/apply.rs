@@ -120,7 +120,7 @@ impl Ledger {
     /// had not run. Nor do two records have the same time: the clock may stand still for some microseconds, and readers go by it.
     fn keep_order(&mut self, chunk: Chunk, event: &mut Event) {
         if event.timestamp <= self.last_time {
-            event.timestamp = self.last_time + 1;
+            event.timestamp = self.last_time.saturating_add(1);
             if event.kind == Kind::Load {
                 // SAFETY: the chunk is not recycled yet, and there is no other reference to this body.
                 set_time(unsafe { chunk.body_mut(event) }, event.timestamp);

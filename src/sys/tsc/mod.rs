@@ -8,7 +8,7 @@
 //! * The counter is read after everything that came before it, see `clock::arch_ticks`.
 //! * A new line begins where the old one is, or higher. If it is ahead of the clock it runs slower until they meet.
 //! * A line begins no lower than the clock, so it may follow stamps that were taken from the clock itself. Where the clock
-//!   follows a line it is held at the height that the line has reached.
+//!   follows a line it is held at the height that the line has reached, and each stamp is a nanosecond later than the one before.
 //! * The clock stands still while the machine is suspended. The counter may go on or begin anew. Gone on by more than the line
 //!   is long, it has left the line at a jump: stamps from the line are no later than the clock then, which is not held. Begun
 //!   anew, it could meet the line again hours later: there is none while the writer sleeps.
@@ -41,6 +41,8 @@ const LONGEST_SPAN_NS: u64 = 1_000_000_000;
 const TOLERANCE_NS: u64 = 2_000;
 /// A line that is ahead of the clock meets it after this time, unless it is replaced before.
 const CATCH_UP_NS: u64 = 50_000_000;
+/// So long after the clock was held its stamps may still be later than the clock: far more than threads can take meanwhile.
+const HELD_NS: u64 = 1_000_000;
 /// How late a line may be published: about 20 µs.
 const LATE_TICKS: u64 = 50_000;
 /// Readings of the clock that take longer were interrupted: about 200 ns.
@@ -118,19 +120,31 @@ impl Line {
     }
 
     #[inline(always)]
-    fn now(&self, counter: impl FnOnce() -> u64) -> u64 {
+    fn now(&self, counter: impl FnOnce() -> u64, last_held: &AtomicU64) -> u64 {
         if self.exists() {
             let tsc = counter();
-            self.at(tsc).unwrap_or_else(|| self.clock(tsc))
+            self.at(tsc).unwrap_or_else(|| self.clock(tsc, last_held))
         } else {
-            self.clock(0)
+            self.clock(0, last_held)
         }
     }
 
+    /// Stamps of a clock that is held differ by a nanosecond, in the order in which they are taken.
     #[cold]
-    fn clock(&self, tsc: u64) -> u64 {
+    fn clock(&self, tsc: u64, last_held: &AtomicU64) -> u64 {
         let ns = monotonic_ns();
-        ns.max(self.height(tsc, ns))
+        let height = self.height(tsc, ns);
+        if ns > height.saturating_add(HELD_NS) {
+            return ns;
+        }
+        let earliest = ns.max(height);
+        let next = |last: u64| match last.checked_sub(earliest) {
+            Some(ahead) if ahead < HELD_NS => last + 1,
+            _ => earliest,
+        };
+        match last_held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| Some(next(last))) {
+            Ok(last) | Err(last) => next(last),
+        }
     }
 }
 
@@ -237,6 +251,8 @@ struct Published {
     /// ever waits for a writer that does not run.
     count: AtomicUsize,
     lines: [PublishedLine; 2],
+    /// The last stamp of a clock that was held.
+    last_held: AtomicU64,
 }
 
 impl Published {
@@ -244,7 +260,7 @@ impl Published {
     fn now(&self, counter: impl Fn() -> u64) -> u64 {
         loop {
             let count = self.count.load(Ordering::Acquire);
-            let ns = self.lines[count & 1].load().now(&counter);
+            let ns = self.lines[count & 1].load().now(&counter, &self.last_held);
             fence(Ordering::Acquire);
             if self.count.load(Ordering::Relaxed) == count {
                 return ns;
@@ -310,6 +326,11 @@ impl Calibrated {
         for _ in 0..READINGS {
             let Some(sample) = Sample::take() else { continue };
             let new = change(old, sample);
+            let held = self.published.last_held.load(Ordering::Relaxed);
+            if new.line.exists() && (1..HELD_NS).contains(&held.saturating_sub(new.line.ns)) {
+                // It would begin before stamps that were taken.
+                return;
+            }
             if new.line != old.line {
                 if arch_ticks().wrapping_sub(sample.tsc) > LATE_TICKS {
                     continue;

@@ -377,13 +377,14 @@ fn the_clock_is_held_at_the_height_of_the_line() {
     let published = Published::default();
     published.set(Line::none(1 << 59));
     assert_eq!(published.now(arch_ticks), 1 << 59);
+    assert_eq!(published.now(arch_ticks), (1 << 59) + 1, "no two stamps are the same");
     published.set(Line::none(1 << 60));
     assert_eq!(published.now(arch_ticks), 1 << 60);
     published.set(Line::none(1 << 61));
     assert_eq!(published.now(arch_ticks), 1 << 61);
     // A writer that is interrupted while it writes the next line is not waited for, and does no harm.
     published.lines[0].store(Line::none(1 << 62));
-    assert_eq!(published.now(arch_ticks), 1 << 61);
+    assert_eq!(published.now(arch_ticks), (1 << 61) + 1);
 }
 
 #[test]
