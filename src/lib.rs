@@ -45,79 +45,36 @@
 // The library runs in somebody else's process: nothing in it may give up.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]
 
-mod apart;
-mod autoload;
+mod api;
 pub mod capi;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod check;
-mod chunk;
-mod clean;
-mod code;
-mod config;
-mod control;
-mod engine;
-mod error;
-mod fork;
 #[doc(hidden)]
 pub mod format;
-mod gate;
-mod handover;
-mod ids;
-mod lane;
-mod pool;
-mod process;
-mod producer;
-mod region;
+mod queue;
 mod registry;
 mod session;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod show;
 mod sink;
-mod slot;
-mod spool;
-mod standstill;
-mod status;
 #[doc(hidden)]
 pub mod sys;
-mod unwind;
-mod urgent;
 mod writer;
 
-pub use clean::{clean, Cleaned};
-pub use code::{
+pub use api::code::{
     Bytes, Code, FramePointer, Inline, Line, LineTable, Lines, MoveTarget, SavedRegister, Unwind, UnwindRow,
 };
-pub use config::{clean_dirs, spool_dir, Fork, Options, Sinks};
-pub use error::{Error, Result};
-pub use format::perf_map::Dialect;
-pub use region::{CodeRegion, RegionOptions};
+pub use api::error::{Error, Result};
+pub use api::options::{clean_dirs, spool_dir, Dialect, Fork, Options, Sinks};
+pub use api::Id;
+pub use format::unwind::room_needed as unwind_size;
+pub use queue::status::{SpoolState, Stats};
 pub use session::{flush_from_signal, last_error, Session};
-pub use spool::recover::{recover, Report};
-pub use status::{SpoolState, Stats};
-pub use unwind::room_needed as unwind_size;
+pub use sink::region::{CodeRegion, RegionOptions};
+pub use writer::recover::clean::{clean, Cleaned};
+pub use writer::recover::{recover, Report};
 
 #[cfg(jitsym_loom)]
 pub use writer::models;
-
-/// The name of one registration. Never used again within a process; 0 stands for none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Id(pub u64);
-
-/// major * 1000000 + minor * 1000 + patch.
-pub(crate) const VERSION_NUMBER: u32 = {
-    number(env!("CARGO_PKG_VERSION_MAJOR")) * 1_000_000
-        + number(env!("CARGO_PKG_VERSION_MINOR")) * 1000
-        + number(env!("CARGO_PKG_VERSION_PATCH"))
-};
-
-const fn number(digits: &str) -> u32 {
-    let mut value = 0;
-    let mut at = 0;
-    while at < digits.len() {
-        value = value * 10 + (digits.as_bytes()[at] - b'0') as u32;
-        at += 1;
-    }
-    value
-}

@@ -199,9 +199,9 @@ fn thread_sanitizer_finds_a_weak_order() {
     let program = THREAD.program(thread_library(), "races");
     for (file, text) in [
         // A record is published before it is laid down.
-        ("src/chunk.rs", "committed.store(self.events, Ordering::Release)"),
+        ("src/queue/chunk.rs", "committed.store(self.events, Ordering::Release)"),
         // A chunk comes back before the writer has read it.
-        ("src/pool.rs", "self.top.fetch_update("),
+        ("src/queue/pool.rs", "self.top.fetch_update("),
     ] {
         let weak = place(file, text);
         // Which threads meet is chance, so that a run now and then shows nothing, and many do on a single processor.

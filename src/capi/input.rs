@@ -13,15 +13,15 @@ use std::time::Duration;
 use std::{ptr, slice};
 
 use super::types::*;
-use crate::code::{
+use crate::api::code::{
     Bytes, Code, FramePointer, Inline, Line, LineTable, Lines, MoveTarget, SavedRegister, Unwind, UnwindRow,
 };
-use crate::config::{Fork, Options, Sinks};
-use crate::error::{Error, Result};
-use crate::format::perf_map::Dialect;
-use crate::region::RegionOptions;
-use crate::status::{with_counters, Stats};
-use crate::unwind::{self, Cache};
+use crate::api::error::{Error, Result};
+use crate::api::options::Dialect;
+use crate::api::options::{Fork, Options, Sinks};
+use crate::format::unwind::{self, Cache};
+use crate::queue::status::{with_counters, Stats};
+use crate::sink::region::RegionOptions;
 
 /// Structs of integers and raw pointers that come from C; zero bytes are a valid value of each.
 ///
@@ -537,7 +537,7 @@ unsafe fn saved_registers<'a>(start: *const jitsym_saved_register, count: u32) -
         return Err(Error::Null);
     }
     // SAFETY: the caller's promise.
-    Ok(unsafe { slice::from_raw_parts(start, count as usize) })
+    Ok(unsafe { slice::from_raw_parts(start.cast(), count as usize) })
 }
 
 impl UnwindInput<'_> {

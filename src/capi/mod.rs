@@ -16,9 +16,10 @@ use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
-use crate::error::Error;
+use crate::api::error::Error;
+use crate::api::Id;
 use crate::session::{self, Session};
-use crate::Id;
+use crate::sys::guard;
 use boundary::{blocking_boundary, boundary};
 use status::jitsym_status;
 use types::*;
@@ -49,7 +50,7 @@ pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *
         if out.is_null() {
             return Err(Error::Null);
         }
-        boundary::silence_panics();
+        guard::silence_panics();
         // SAFETY: the caller's promise about `options`.
         let options = unsafe { input::options(options)? };
         let session = Session::open(&options)?;
@@ -385,7 +386,7 @@ pub unsafe extern "C" fn jitsym_unwind_size(
         }
         // SAFETY: the caller's promise about `unwind`.
         let unwind = unsafe { input::unwind(unwind)? };
-        let size = crate::unwind::room_needed(&unwind.as_unwind(), code_size)?;
+        let size = crate::format::unwind::room_needed(&unwind.as_unwind(), code_size)?;
         // SAFETY: not NULL, and by the caller's promise writable.
         unsafe { out.write(size) };
         Ok(())
@@ -433,5 +434,22 @@ pub extern "C" fn jitsym_version() -> *const c_char {
 /// Any thread, and from a signal handler.
 #[no_mangle]
 pub extern "C" fn jitsym_version_number() -> u32 {
-    crate::VERSION_NUMBER
+    VERSION_NUMBER
+}
+
+/// major * 1000000 + minor * 1000 + patch.
+const VERSION_NUMBER: u32 = {
+    number(env!("CARGO_PKG_VERSION_MAJOR")) * 1_000_000
+        + number(env!("CARGO_PKG_VERSION_MINOR")) * 1000
+        + number(env!("CARGO_PKG_VERSION_PATCH"))
+};
+
+const fn number(digits: &str) -> u32 {
+    let mut value = 0;
+    let mut at = 0;
+    while at < digits.len() {
+        value = value * 10 + (digits.as_bytes()[at] - b'0') as u32;
+        at += 1;
+    }
+    value
 }

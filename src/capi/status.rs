@@ -1,6 +1,6 @@
 //! The status enumeration of the C API and its texts.
 
-use crate::error::Error;
+use crate::api::error::Error;
 
 /// What a call came to. Every function that can fail returns one of these.
 ///

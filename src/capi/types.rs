@@ -510,3 +510,20 @@ pub struct jitsym_stats {
     /// Names, unwind tables and line tables of code that have no room in the files of regions as they are now.
     pub region_left_out: u64,
 }
+
+// What C and Rust programs are told is the same.
+const _: () = {
+    use crate::api::code::SavedRegister;
+    use crate::api::limits;
+    use crate::queue::status::SpoolState;
+
+    assert!(jitsym_limit::JITSYM_NAME_MAX as usize == limits::NAME_MAX);
+    assert!(jitsym_limit::JITSYM_DIR_MAX as usize == limits::DIR_MAX);
+    assert!(jitsym_limit::JITSYM_CODE_SIZE_MAX as u64 == limits::CODE_SIZE_MAX);
+    assert!(jitsym_spool_state::JITSYM_SPOOL_NONE as u32 == SpoolState::None as u32);
+    assert!(jitsym_spool_state::JITSYM_SPOOL_SHARED as u32 == SpoolState::Shared as u32);
+    assert!(jitsym_spool_state::JITSYM_SPOOL_PARTLY as u32 == SpoolState::Partly as u32);
+    assert!(size_of::<jitsym_saved_register>() == size_of::<SavedRegister>());
+    assert!(align_of::<jitsym_saved_register>() == align_of::<SavedRegister>());
+    assert!(std::mem::offset_of!(jitsym_saved_register, reg) == std::mem::offset_of!(SavedRegister, reg));
+};

@@ -8,3 +8,4 @@ pub mod perf_map;
 mod put;
 #[cfg(feature = "cli")]
 pub mod text;
+pub mod unwind;

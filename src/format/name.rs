@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 /// The longest name kept, in bytes: readers have line buffers of 4096 bytes (parca) and less.
-pub const MAX: usize = crate::capi::types::jitsym_limit::JITSYM_NAME_MAX as usize;
+pub const MAX: usize = crate::api::limits::NAME_MAX;
 
 /// `~` and eight hexadecimal digits.
 const TAIL: usize = 9;

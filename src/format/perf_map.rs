@@ -4,15 +4,7 @@
 //! name. blazesym and ddprof take no `0x`; Android's simpleperf reads the numbers
 //! with `strtoull(.., 0)` and so needs it (simpleperf read_symbol_map.cpp).
 
-/// Who is to read the map.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Dialect {
-    /// perf and all others.
-    #[default]
-    Perf,
-    /// Android's simpleperf.
-    Simpleperf,
-}
+use crate::api::options::Dialect;
 
 /// Appends one line for code at `start`, `size` bytes long. `name` has been cleaned and has at least `name::MIN` bytes.
 pub fn push_line(out: &mut Vec<u8>, dialect: Dialect, start: u64, size: u64, name: &[u8]) {

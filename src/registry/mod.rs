@@ -7,6 +7,7 @@
 //! nothing is hashed and nothing allocated for itself: ids lead to their entries and entries to their pieces by number, and
 //! only addresses are searched for, in a tree of numbers.
 
+pub mod ids;
 mod names;
 mod pieces;
 mod prefaces;

@@ -1,9 +1,10 @@
-//! The sinks: where symbols go. Each owns its file and the policy for it; byte layouts are in `format`.
+//! The sinks: where symbols go. Each is a folder with its file and the policy for it; byte layouts are in `format`.
 
-pub mod backlog;
+pub mod again;
 pub mod jitdump;
 pub mod perf_map;
-pub mod region_file;
+pub mod region;
+pub mod set;
 
 use std::io;
 use std::path::Path;

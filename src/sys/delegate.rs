@@ -10,8 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 use super::descriptors::Table;
 use super::thread::Thread;
-use super::{futex, thread};
-use crate::capi::boundary;
+use super::{futex, guard, thread};
 
 /// Nobody is woken too late by more than this, whatever goes wrong.
 const PATIENCE: u64 = 60_000_000_000;
@@ -98,7 +97,7 @@ pub fn run(body: &(dyn Fn() + Sync)) {
 /// The body of the thread. It allocates nothing by itself.
 extern "C" fn serve(number: *mut c_void) -> *mut c_void {
     thread::become_quiet(thread::DELEGATE);
-    boundary::enter_for_good();
+    guard::enter_for_good();
     PID.store(std::process::id(), Ordering::Relaxed);
     TID.store(thread::id(), Ordering::Release);
     futex::wake_all(&TID);

@@ -10,6 +10,7 @@ pub mod descriptors;
 pub mod dir;
 pub mod file;
 pub mod futex;
+pub mod guard;
 pub mod last_thread;
 pub mod listing;
 pub mod maps;

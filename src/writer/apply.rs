@@ -4,19 +4,21 @@
 
 use std::sync::Arc;
 
-use super::groups::{zeros, Groups};
 use super::live::Left;
 use super::regions::RegionCode;
-use super::{sinks::SinkSet, stand_ins};
-use crate::chunk::{flag, Chunk, Event, Kind};
+use super::stand_ins;
 use crate::format::jitdump::{
     clear_mapped_size, inlines, relocate, set_time, stand_in, Move, Relocation, LOAD_FIXED_SIZE,
 };
+use crate::format::unwind;
+use crate::queue::chunk::{flag, Chunk, Event, Kind};
+use crate::queue::spool::layout::State;
+use crate::queue::status::Status;
 use crate::registry::{Live, Registry, Stored};
-use crate::spool::layout::State;
-use crate::status::Status;
+use crate::sink::jitdump::groups::{zeros, Groups};
+use crate::sink::region::Regions;
+use crate::sink::set::SinkSet;
 use crate::sys::mem;
-use crate::unwind;
 
 /// See the module's description.
 pub struct Ledger {
@@ -32,7 +34,9 @@ pub struct Ledger {
     /// What a jitdump has that may be gone on with.
     pub left: Left,
     /// Code that lies in regions.
-    pub regions: RegionCode,
+    pub region_code: RegionCode,
+    /// Code memory that is a mapping of an ELF file.
+    pub regions: Arc<Regions>,
     /// For ids that a registration pushes out; empty in between.
     pub(super) overwritten: Vec<u64>,
 }
@@ -49,8 +53,8 @@ pub enum Notice {
 }
 
 impl Ledger {
-    pub fn new(status: Arc<Status>, alive: bool) -> Ledger {
-        let sinks = SinkSet::new(status.clone());
+    pub fn new(status: Arc<Status>, regions: Arc<Regions>, alive: bool) -> Ledger {
+        let sinks = SinkSet::new(status.clone(), regions.clone());
         let registry = Registry::default();
         Ledger {
             status,
@@ -60,7 +64,8 @@ impl Ledger {
             alive,
             last_time: 0,
             left: Left::default(),
-            regions: RegionCode::default(),
+            region_code: RegionCode::default(),
+            regions,
             overwritten: Vec::new(),
         }
     }
@@ -101,7 +106,7 @@ impl Ledger {
                 let (start, end) = (event.addr, event.addr + event.size);
                 let mut ids = self.registry.live_in(start, end);
                 if ids.is_empty() {
-                    ids = self.regions.registry.live_in(start, end);
+                    ids = self.region_code.registry.live_in(start, end);
                 }
                 if ids.is_empty() {
                     break;

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use super::live::forget_places;
 use super::{Source, Writer};
-use crate::config::Config;
-use crate::region::Regions;
+use crate::api::options::Config;
+use crate::queue::quiesce::Standstill;
 use crate::registry::{Registry, Stored};
-use crate::sink::backlog::Kept;
-use crate::standstill::Standstill;
+use crate::sink::jitdump::backlog::Kept;
+use crate::sink::region::Regions;
 use crate::sys::sync::Instant;
 use crate::sys::{barrier, thread};
 
@@ -68,14 +68,14 @@ impl Writer {
     /// Tells forks where a child finds what it takes over. The writer stays where it is until it has finished.
     pub fn announce(&mut self) {
         let still = self.standstill();
-        still.begin((&raw mut *self).cast(), self.process.page.shared());
+        still.begin((&raw mut *self).cast(), self.host.page.shared());
     }
 
     /// In a forked child: takes from the parent's writer what the child goes on with. Its files are closed, but for the
     /// jitdump, which is read from.
     pub fn bequeath(&mut self, forked_at: u64) -> Inheritance {
         let registry = std::mem::take(&mut self.ledger.registry);
-        let region_code = std::mem::take(&mut self.ledger.regions.registry);
+        let region_code = std::mem::take(&mut self.ledger.region_code.registry);
         Inheritance { registry, region_code, regions: None, dump: self.ledger.sinks.let_go(), forked_at }
     }
 

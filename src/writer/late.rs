@@ -3,34 +3,16 @@
 use std::time::{Duration, Instant};
 
 use super::Writer;
-use crate::config::{Config, Sinks};
-use crate::error::{Error, Result};
-use crate::handover::Give;
+use crate::api::error::{Error, Result};
+use crate::api::options::{Config, Sinks};
+use crate::api::Id;
+use crate::queue::requests::Change;
 use crate::registry::Registry;
 use crate::sys::{barrier, memory, thread};
 use crate::writer::live::Left;
-use crate::Id;
 
 /// How long the end of all sinks waits for threads that lay down a record.
 const PATIENCE: Duration = Duration::from_secs(2);
-
-/// What is to change.
-pub struct Change {
-    /// Sinks that are to run from now on.
-    pub on: Sinks,
-    /// Sinks that are not.
-    pub off: Sinks,
-    /// How it is to be afterwards.
-    pub config: Config,
-    /// Gets the answer.
-    pub ack: Give<Result<()>>,
-}
-
-impl std::fmt::Debug for Change {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Change").field("on", &self.on).field("off", &self.off).finish_non_exhaustive()
-    }
-}
 
 impl Writer {
     /// Starts and stops sinks, behind a pass that has written everything that was registered before.
@@ -119,7 +101,7 @@ impl Writer {
                 ids.recycle(Id(id));
             }
         });
-        ledger.regions.registry.remove_all(|id| {
+        ledger.region_code.registry.remove_all(|id| {
             if ids.retire(Id(id)) {
                 ids.recycle(Id(id));
             }

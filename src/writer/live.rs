@@ -5,12 +5,13 @@
 //! may be writing to it at the same time, or cut it, and nothing in it is believed. Else it is made of what the registry knows,
 //! and of the bytes that lie at the address of the code.
 
-use super::{Groups, Ledger};
-use crate::code::Lines;
+use super::Ledger;
+use crate::api::code::Lines;
 use crate::format::jitdump::{is_group_of, load_addr, relocate, set_process, stand_in};
 use crate::format::jitdump::{Group, Relocation, LOAD_FIXED_SIZE};
 use crate::registry::{Live, Registry, Stored};
-use crate::sink::backlog::Kept;
+use crate::sink::jitdump::backlog::Kept;
+use crate::sink::jitdump::groups::Groups;
 use crate::sys::mem;
 
 /// Bytes that come together before they are written.

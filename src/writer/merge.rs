@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::chunk::{Chunk, Event, Kind};
+use crate::queue::chunk::{Chunk, Event, Kind};
 
 /// The unread part of a chunk.
 struct Reading {
@@ -124,8 +124,8 @@ impl Reading {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chunk::tests::event;
-    use crate::pool::Pool;
+    use crate::queue::chunk::tests::event;
+    use crate::queue::pool::Pool;
 
     fn chunk(pool: &Pool, timestamps: &[u64]) -> Chunk {
         pool.replenish();

@@ -5,40 +5,38 @@
 
 mod apply;
 mod fork;
-mod groups;
 mod late;
 mod live;
 mod merge;
 #[cfg(jitsym_loom)]
 pub mod models;
+pub mod recover;
 mod regions;
 mod repair;
-mod sinks;
 mod stand_ins;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{fence, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::chunk::{flag, Chunk, Event, Kind};
-use crate::config::{Config, Sinks};
-use crate::engine::{Engine, Message, Requests};
-use crate::error::{Error, Result};
-use crate::handover::Give;
-use crate::process::Process;
-use crate::slot::Slot;
-use crate::spool::layout::State;
-use crate::spool::recover;
+use crate::api::error::{Error, Result};
+use crate::api::options::{Config, Sinks};
+use crate::api::Id;
+use crate::queue::chunk::{flag, Chunk, Event, Kind};
+use crate::queue::engine::{Engine, Message};
+use crate::queue::host::Host;
+use crate::queue::oneshot::Give;
+use crate::queue::requests::{Change, Requests, Stop};
+use crate::queue::spool::layout::State;
+use crate::queue::thread_slot::Slot;
+use crate::sink::jitdump::groups::Groups;
+use crate::sink::region::Regions;
 use crate::sys::last_thread::{self, LastThread};
 use crate::sys::sync::MutexGuard;
 use crate::sys::{barrier, delegate, memory, thread};
-use crate::Id;
 pub use apply::{tail_len, Ledger, Notice};
 pub use fork::Inheritance;
-pub use groups::Groups;
-pub use late::Change;
 pub use merge::Merge;
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
@@ -62,22 +60,10 @@ const LOOK_AT_SPOOL: Duration = Duration::from_millis(100);
 /// Passes without work, at the longest pause, before the writer sleeps until it is woken.
 const IDLE_PASSES: u32 = 20;
 
-/// The answer to a request to stop: how it went, and the writer for the next thread.
-pub type Stopped = (Result<()>, Box<Writer>);
-
-/// The writer is to end.
-#[derive(Debug)]
-pub struct Stop {
-    /// Because no sink is wanted any more, though sessions are open: everything is given back.
-    pub off: bool,
-    /// Gets the answer.
-    pub ack: Give<Stopped>,
-}
-
 /// Everything that only the writer touches. Handed from one thread to the next when sessions close and open again.
 pub struct Writer {
-    pub process: &'static Process,
-    engine: &'static Engine,
+    pub host: &'static Host,
+    pub engine: &'static Engine,
     pub ledger: Ledger,
     sources: BTreeMap<u64, Source>,
     /// Requests as they have come in; they are answered after a pass that began later.
@@ -113,11 +99,11 @@ struct Source {
 }
 
 impl Writer {
-    pub fn new(process: &'static Process, engine: &'static Engine) -> Writer {
+    pub fn new(host: &'static Host, engine: &'static Engine, regions: Arc<Regions>) -> Writer {
         Writer {
-            process,
+            host,
             engine,
-            ledger: Ledger::new(engine.status.clone(), true),
+            ledger: Ledger::new(engine.status.clone(), regions, true),
             sources: BTreeMap::new(),
             asked: 0,
             answered: 0,
@@ -134,16 +120,16 @@ impl Writer {
         }
     }
 
-    /// The thread's body: runs until it is told to stop. A panic ends the library's work, not the process.
-    pub fn run(self: Box<Self>) {
-        let process = self.process;
+    /// The thread's body: runs until it is told to stop. The writer then goes `home`, for the next thread.
+    pub fn run(mut self: Box<Self>, home: Give<Box<Writer>>) {
         self.engine.urgent.run();
-        if catch_unwind(AssertUnwindSafe(|| self.run_until_stopped())).is_err() {
-            fail(process);
-        }
+        let stop = self.run_until_stopped();
+        let result = self.finish(stop.off);
+        home.give(self);
+        stop.ack.give(result);
     }
 
-    fn run_until_stopped(mut self: Box<Self>) {
+    fn run_until_stopped(&mut self) -> Stop {
         let mut pause = SHORTEST_PAUSE;
         let mut idle_passes = 0;
         loop {
@@ -175,8 +161,7 @@ impl Writer {
                 self.engine.urgent.answer(number, self.problem());
             }
             if let Some(stop) = stop {
-                self.finish(stop);
-                return;
+                return stop;
             }
             if self.is_asked() {
                 continue;
@@ -188,7 +173,7 @@ impl Writer {
             let idle = bytes == 0
                 && pause == LONGEST_PAUSE
                 && !self.ledger.sinks.have_work()
-                && !self.ledger.regions.have_work;
+                && !self.ledger.region_code.have_work;
             idle_passes = if idle { idle_passes + 1 } else { 0 };
             if idle_passes > IDLE_PASSES {
                 self.sleep();
@@ -282,7 +267,7 @@ impl Writer {
         // Whoever publishes a record or sends something from now on sees the announcement; what came before is found here.
         self.collect();
         if !self.is_asked() && !self.sources.values().any(Source::has_unread) {
-            let again = self.ledger.sinks.again_in().into_iter().chain(self.ledger.regions.again_in()).min();
+            let again = self.ledger.sinks.again_in().into_iter().chain(self.ledger.region_code.again_in()).min();
             if last_thread::first_has_ended() {
                 self.sleep_as_the_last(again);
             } else if let Some(time) = again {
@@ -401,13 +386,13 @@ impl Writer {
     fn renew_spool(&mut self) {
         let pool = &self.engine.pool;
         let Some(config) = self.config.as_ref().filter(|_| pool.memory().is_spool_lost()) else { return };
-        self.process.last_error.set("somebody has removed the spool".into());
+        self.host.last_error.set("somebody has removed the spool".into());
         self.take_back();
         if self.sources.values().any(Source::has_unread) || !pool.shut() {
             return;
         }
         if let Some(why) = pool.open(Some(&config.spool_dir)) {
-            self.process.last_error.set(why);
+            self.host.last_error.set(why);
         }
         let memory = pool.memory();
         memory.header().set_files(&self.ledger.sinks.files(config));
@@ -513,10 +498,10 @@ impl Writer {
         }
     }
 
-    /// Closes the files and hands everything to whoever waits for it.
-    fn finish(mut self: Box<Self>, stop: Stop) {
+    /// Closes the files.
+    fn finish(&mut self, off: bool) -> Result<()> {
         self.standstill().enter();
-        let problem = if stop.off {
+        let problem = if off {
             // A sink that could not start is none of those that are stopped.
             let unwritten = self.engine.status.sinks_unwell() != Sinks::NONE;
             self.turn_off();
@@ -540,17 +525,17 @@ impl Writer {
         end_requests(self.engine, problem);
         self.config = None;
         delegate::stop();
-        stop.ack.give((problem.map_or(Ok(()), Err), self));
+        problem.map_or(Ok(()), Err)
     }
 
     /// Begins a new life: ends what the last session has left registered, throws away what calls that lost the race with the
     /// last close have left behind (they returned `Closed`), and takes requests again.
     fn begin(&mut self) {
         self.off = false;
-        let Ledger { registry, regions, notices, .. } = &mut self.ledger;
+        let Ledger { registry, region_code, notices, .. } = &mut self.ledger;
         registry.remove_all(|id| notices.push(Notice::Retired(id)));
-        regions.registry.remove_all(|id| notices.push(Notice::Retired(id)));
-        self.engine.status.regions.no_code_at_all();
+        region_code.registry.remove_all(|id| notices.push(Notice::Retired(id)));
+        self.ledger.regions.no_code_at_all();
         self.heed_notices();
         self.collect();
         let mut requests = self.engine.requests();
@@ -593,7 +578,7 @@ impl Writer {
         }
         let was_open = engine.pool.is_open();
         if let Some(why) = engine.pool.open(config.spool.then_some(config.spool_dir.as_path())) {
-            self.process.last_error.set(why);
+            self.host.last_error.set(why);
         }
         self.begin();
         if self.open(config) == Sinks::NONE && config.sinks != Sinks::NONE {
@@ -618,15 +603,14 @@ impl Writer {
     }
 }
 
-/// The writer has panicked.
-pub fn fail(process: &Process) {
-    process.last_error.set("the writer failed".into());
-    process.set_broken();
+/// The writer has panicked: that ends the library's work, not the process.
+pub fn fail(host: &Host, engine: &Engine) {
+    host.last_error.set("the writer failed".into());
+    host.set_broken();
+    engine.status.stop_sinks();
     delegate::stop();
-    if let Some(engine) = process.engine() {
-        engine.urgent.end(Some(Error::Internal));
-        end_requests(engine, Some(Error::Internal));
-    }
+    engine.urgent.end(Some(Error::Internal));
+    end_requests(engine, Some(Error::Internal));
 }
 
 /// Nobody answers requests any more. `problem`: why not everything is written.

@@ -14,16 +14,17 @@ use std::time::Duration;
 
 use loom::thread;
 
-use crate::chunk::CHUNK_SIZE;
-use crate::code::{Bytes, Code};
-use crate::config::{Config, Options, Sinks};
-use crate::engine::Engine;
-use crate::handover::handover;
-use crate::process::Process;
-use crate::producer::Local;
-use crate::standstill::Rest;
+use crate::api::code::{Bytes, Code};
+use crate::api::options::{Config, Options, Sinks};
+use crate::queue::chunk::CHUNK_SIZE;
+use crate::queue::engine::Engine;
+use crate::queue::oneshot::handover;
+use crate::queue::quiesce::Rest;
+use crate::queue::requests::Stop;
+use crate::session::process::Process;
+use crate::session::register::Local;
 use crate::sys::sync::atomic::{self, AtomicU64, Ordering};
-use crate::writer::{Stop, Stopped, Writer};
+use crate::writer::Writer;
 
 /// See the module's description.
 struct Model {
@@ -42,26 +43,26 @@ const MODELS: &[Model] = &[
         name: "publish",
         switches: 2,
         body: publish,
-        weak: &[("src/chunk.rs", "committed.store(self.events, Ordering::Release)")],
+        weak: &[("src/queue/chunk.rs", "committed.store(self.events, Ordering::Release)")],
     },
-    Model { name: "take_back", switches: 3, body: take_back, weak: &[("src/engine.rs", FENCE)] },
-    Model { name: "pool", switches: 2, body: pool, weak: &[("src/pool.rs", "self.top.fetch_update(")] },
-    Model { name: "sleep", switches: 2, body: sleep, weak: &[("src/engine.rs", FENCE)] },
+    Model { name: "take_back", switches: 3, body: take_back, weak: &[("src/queue/engine.rs", FENCE)] },
+    Model { name: "pool", switches: 2, body: pool, weak: &[("src/queue/pool.rs", "self.top.fetch_update(")] },
+    Model { name: "sleep", switches: 2, body: sleep, weak: &[("src/queue/engine.rs", FENCE)] },
     Model {
         name: "flush",
         switches: 1,
         body: flush,
-        weak: &[("src/chunk.rs", "self.head().committed.load(Ordering::Acquire)")],
+        weak: &[("src/queue/chunk.rs", "self.head().committed.load(Ordering::Acquire)")],
     },
-    Model { name: "close", switches: 1, body: close, weak: &[("src/engine.rs", FENCE)] },
+    Model { name: "close", switches: 1, body: close, weak: &[("src/queue/engine.rs", FENCE)] },
     Model {
         name: "fork",
         switches: 1,
         body: fork,
         weak: &[
-            ("src/slot.rs", "self.busy.store(false, Ordering::Release)"),
-            ("src/slot.rs", "let idle = !self.busy.load(Ordering::Acquire)"),
-            ("src/standstill/mod.rs", "fence(Ordering::SeqCst)"),
+            ("src/queue/thread_slot.rs", "self.busy.store(false, Ordering::Release)"),
+            ("src/queue/thread_slot.rs", "let idle = !self.busy.load(Ordering::Acquire)"),
+            ("src/queue/quiesce/mod.rs", "fence(Ordering::SeqCst)"),
         ],
     },
 ];
@@ -82,7 +83,7 @@ impl World {
             (Box::leak(Process::new(0, None).expect("process")), config)
         });
         let config = Config { max_memory: units * CHUNK_SIZE, ..config.clone() };
-        let engine = Engine::new(&config, &process.last_error).expect("engine");
+        let engine = Engine::new(&config, &process.host.last_error).expect("engine");
         assert_eq!(engine.pool.open(None), None);
         // Records have bodies, though there is no file to write them to.
         engine.status.set_sinks(Sinks::JITDUMP, Sinks::NONE);
@@ -97,7 +98,7 @@ impl World {
     }
 
     fn writer(&self) -> Box<Writer> {
-        let mut writer = Box::new(Writer::new(self.process, self.engine));
+        let mut writer = Box::new(Writer::new(&self.process.host, self.engine, self.process.regions.clone()));
         writer.begin();
         writer
     }
@@ -115,15 +116,15 @@ impl World {
     fn start(self) -> impl FnOnce() -> Box<Writer> {
         let mut writer = self.writer();
         writer.announce();
-        let thread = thread::spawn(move || writer.run_until_stopped());
+        let (home, come_home) = handover();
+        let thread = thread::spawn(move || writer.run(home));
         move || {
-            let (ack, answer) = handover::<Stopped>();
+            let (ack, answer) = handover();
             self.engine.requests().stop = Some(Stop { off: false, ack });
             self.engine.wake();
-            let (result, writer) = answer.take(Duration::MAX).expect("an answer");
-            result.expect("nothing can fail");
+            answer.take(Duration::MAX).expect("an answer").expect("nothing can fail");
             thread.join().expect("the writer");
-            writer
+            come_home.take(Duration::MAX).expect("the writer")
         }
     }
 }
@@ -338,7 +339,15 @@ pub fn run_all() -> bool {
 /// Weakens each place in the source that gives an order.
 pub fn sweep() -> bool {
     for model in MODELS {
-        for file in ["chunk", "slot", "pool", "engine", "standstill/mod", "sys/park", "sys/barrier"] {
+        for file in [
+            "queue/chunk",
+            "queue/thread_slot",
+            "queue/pool",
+            "queue/engine",
+            "queue/quiesce/mod",
+            "sys/park",
+            "sys/barrier",
+        ] {
             let file = format!("src/{file}.rs");
             let source = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../").to_owned() + &file);
             let source = source.expect("source");

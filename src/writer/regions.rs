@@ -8,15 +8,15 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::apply::{copy, tail_len, Ledger, Notice};
-use super::groups::Groups;
-use crate::chunk::{flag, Chunk, Event};
-use crate::config::Sinks;
+use crate::api::options::Sinks;
 use crate::format::jitdump::{inlines, stand_in, LOAD_FIXED_SIZE};
-use crate::region::{Kind, Region, Switch};
+use crate::queue::chunk::{flag, Chunk, Event};
 use crate::registry::{Live, Registry};
-use crate::sink::backlog::Again;
+use crate::sink::again::Again;
 use crate::sink::describe;
-use crate::sink::region_file::{Code, RegionFile};
+use crate::sink::jitdump::groups::Groups;
+use crate::sink::region::file::{Code, RegionFile};
+use crate::sink::region::{Kind, Region, Switch};
 use crate::sys::sync::outside::PoisonError;
 use crate::sys::{file, mem, thread};
 
@@ -55,11 +55,11 @@ impl Ledger {
         time: u64,
         groups: &mut Groups,
     ) -> Option<&'static Region> {
-        if !self.alive || !self.status.regions.are_watching() || !self.status.sinks().has(Sinks::REGION) {
+        if !self.alive || !self.regions.are_watching() || !self.status.sinks().has(Sinks::REGION) {
             return None;
         }
         self.end_gone(time);
-        let region = self.status.regions.find_at(addr, size, time)?;
+        let region = self.regions.find_at(addr, size, time)?;
         self.take_in(region, groups);
         Some(region)
     }
@@ -71,7 +71,7 @@ impl Ledger {
             return;
         }
         // Of another region that was there.
-        self.regions.registry.forget_dead_in(region.start, region.end());
+        self.region_code.registry.forget_dead_in(region.start, region.end());
         for id in self.registry.live_in(region.start, region.end()) {
             let is_inside =
                 |live: &Live| live.addr >= region.start && live.addr.saturating_add(live.size) <= region.end();
@@ -87,29 +87,29 @@ impl Ledger {
 
     /// Regions that the host had unmapped before some time, of which everything has been seen.
     fn end_gone(&mut self, before: u64) {
-        for region in self.status.regions.gone(before) {
+        for region in self.regions.gone(before) {
             while let Some(switch) = region.next_switch(before) {
                 self.close_generation(region, &switch);
             }
-            self.status.regions.end_gone(&self.status, region);
-            self.regions.registry.forget_dead_in(region.start, region.end());
+            self.regions.end_gone(&self.status, region);
+            self.region_code.registry.forget_dead_in(region.start, region.end());
         }
     }
 
     /// How much code is live, in regions or not.
     pub fn live_count(&self) -> usize {
-        self.registry.live_count() + self.regions.registry.live_count()
+        self.registry.live_count() + self.region_code.registry.live_count()
     }
 
     /// Ends a registration, wherever its code lies.
     pub(super) fn remove(&mut self, id: u64) -> bool {
-        self.registry.remove(id).is_some() || self.regions.registry.remove(id).is_some()
+        self.registry.remove(id).is_some() || self.region_code.registry.remove(id).is_some()
     }
 
     /// Ends a registration of which the host has not said itself that it ends.
     pub(super) fn end_uncalled(&mut self, id: u64) {
-        if let Some(live) = self.registry.remove(id).or_else(|| self.regions.registry.remove(id)) {
-            self.status.regions.no_code(live.addr, live.size);
+        if let Some(live) = self.registry.remove(id).or_else(|| self.region_code.registry.remove(id)) {
+            self.regions.no_code(live.addr, live.size);
         }
     }
 
@@ -131,7 +131,7 @@ impl Ledger {
 
     /// Ends a registration that goes on elsewhere: returns it, its name, and the records before its LOAD.
     fn take_out(&mut self, id: u64, is_in_region: bool, groups: &mut Groups) -> Option<(Live, Vec<u8>, Vec<u8>)> {
-        let from = if is_in_region { &mut self.regions.registry } else { &mut self.registry };
+        let from = if is_in_region { &mut self.region_code.registry } else { &mut self.registry };
         let name = from.name_of(id).unwrap_or_default().to_vec();
         // Without memory the code goes on without lines and tables, which may be large.
         let mut preface = copy(from.preface_of(id)).unwrap_or_default();
@@ -148,15 +148,15 @@ impl Ledger {
 
     /// Code moves out of a region, into one, or within one. False if no region has to do with it.
     pub(super) fn move_by_region(&mut self, event: &Event, groups: &mut Groups) -> bool {
-        let is_in_region = self.regions.registry.is_live(event.id);
-        let from = if is_in_region { &mut self.regions.registry } else { &mut self.registry };
+        let is_in_region = self.region_code.registry.is_live(event.id);
+        let from = if is_in_region { &mut self.region_code.registry } else { &mut self.registry };
         let Some(size) = from.size_of(event.id) else { return false };
         let to = self.region_of(event.addr, size, event.timestamp, groups);
         if to.is_none() && !is_in_region {
             return false;
         }
         // Its memory may have become a region just now.
-        let is_in_region = is_in_region || self.regions.registry.is_live(event.id);
+        let is_in_region = is_in_region || self.region_code.registry.is_live(event.id);
         let Some((mut live, name, preface)) = self.take_out(event.id, is_in_region, groups) else { return false };
         self.status.counters.moved.add(1);
         (live.addr, live.index, live.reach) = (event.addr, event.index, event.addr + live.size);
@@ -177,7 +177,7 @@ impl Ledger {
 
     /// Ends what live code of the other registry, in regions or not, lies where code begins to live.
     pub(super) fn retire_in(&mut self, in_regions: bool, start: u64, end: u64) {
-        let registry = if in_regions { &mut self.regions.registry } else { &mut self.registry };
+        let registry = if in_regions { &mut self.region_code.registry } else { &mut self.registry };
         if registry.live_count() == 0 || !registry.is_known_in(start, end) {
             return;
         }
@@ -203,7 +203,7 @@ impl Ledger {
         while let Some(switch) = region.next_switch(time) {
             self.close_generation(region, &switch);
         }
-        if self.regions.registry.is_known_in(live.addr, live.addr + live.size) {
+        if self.region_code.registry.is_known_in(live.addr, live.addr + live.size) {
             // Live code is overwritten, or nobody could see to it in time: samples so far are of what was there. Where the host has begun
             // another generation since, that has to wait until all code from before it is known.
             self.status.counters.region_late.add(1);
@@ -216,12 +216,12 @@ impl Ledger {
             }
         }
         self.retire_in(false, live.addr, live.addr + live.size);
-        if self.regions.registry.insert(id, live, name, &mut Vec::new()).was_refused {
+        if self.region_code.registry.insert(id, live, name, &mut Vec::new()).was_refused {
             self.status.counters.dropped.add(1);
             return;
         }
         self.status.counters.region_code.add(1);
-        self.regions.registry.keep_preface(id, preface);
+        self.region_code.registry.keep_preface(id, preface);
         let mut file = region.opened();
         if let Some(file) = file.as_mut() {
             let offset = live.addr - region.start;
@@ -260,7 +260,7 @@ impl Ledger {
         let mut guard = region.opened();
         let Some(file) = guard.as_mut() else { return };
         let result = file.write(true).and_then(|()| self.put_aside(region, file, &switch.old));
-        self.regions.registry.forget_dead_in(region.start, region.end());
+        self.region_code.registry.forget_dead_in(region.start, region.end());
         self.write_anew(region, file, switch.begin);
         drop(guard);
         if let Err(error) = result {
@@ -269,7 +269,7 @@ impl Ledger {
             self.status.last_error.set(describe("write", &path, &error));
         }
         let last = thread::cpu_time() - begin;
-        let cost = last.min(std::mem::replace(&mut self.regions.last_cost, last));
+        let cost = last.min(std::mem::replace(&mut self.region_code.last_cost, last));
         if cost > CHEAP_SWITCH {
             region.not_before.store(self.status.clock.now() + cost * SWITCH_SHARE, Ordering::Relaxed);
         }
@@ -280,22 +280,22 @@ impl Ledger {
         let mut naming = region.naming.lock().unwrap_or_else(PoisonError::into_inner);
         let (dir, path) = (naming.dir()?, naming.path.with_file_name(old));
         drop(naming);
-        let to = file::claim_to_place(&dir, old, self.status.regions.mode())?;
+        let to = file::claim_to_place(&dir, old, self.regions.mode())?;
         let (written, identity) = (to.try_clone()?, file::look_at(&to)?);
         // Where code has died the host may have written other code already, which a private mapping keeps to itself.
         let is_private = matches!(region.kind, Kind::Private { .. });
-        let lives = |offset| is_private || self.regions.registry.id_at(region.start + offset).is_some();
+        let lives = |offset| is_private || self.region_code.registry.id_at(region.start + offset).is_some();
         let result = file.snapshot(to, lives, region.build_id());
         let bytes = written.metadata().map_or(0, |data| data.blocks() * 512);
         self.status.counters.region_bytes.add(bytes);
-        self.status.regions.keep_old(path, identity, bytes);
+        self.regions.keep_old(path, identity, bytes);
         result
     }
 
     /// Writes a file anew: what lives, and the names of what was there last.
     fn write_anew(&self, region: &Region, file: &mut RegionFile, begin: u64) {
         file.reset(begin);
-        let registry = &self.regions.registry;
+        let registry = &self.region_code.registry;
         let (start, end) = (region.start, region.end());
         for (addr, size, name, id) in registry.spans_in(start, end) {
             if addr < start || addr + size > end {
@@ -308,16 +308,16 @@ impl Ledger {
 
     /// Brings the files of regions up to date. `until`: everything that was stamped before has been seen.
     pub(super) fn write_regions(&mut self, now: bool, until: u64) {
-        self.status.regions.close_ended();
-        if !self.status.regions.are_watching() {
+        self.regions.close_ended();
+        if !self.regions.are_watching() {
             return;
         }
-        let status = self.status.clone();
+        let (status, regions) = (self.status.clone(), self.regions.clone());
         let (mut have_work, mut left_out) = (false, 0);
-        self.regions.again = None;
+        self.region_code.again = None;
         let mut are_well = true;
         self.end_gone(until);
-        for region in status.regions.all() {
+        for region in regions.all() {
             if status.sinks().has(Sinks::REGION) && !region.is_unwell.load(Ordering::Relaxed) {
                 self.take_in(region, &mut Groups::default());
             }
@@ -356,7 +356,7 @@ impl Ledger {
                 Some(again) => {
                     are_well = false;
                     let at = Instant::now() + again.remaining();
-                    self.regions.again = Some(self.regions.again.map_or(at, |other| other.min(at)));
+                    self.region_code.again = Some(self.region_code.again.map_or(at, |other| other.min(at)));
                 }
             }
         }
@@ -364,15 +364,15 @@ impl Ledger {
             true => status.sink_goes_on(Sinks::REGION),
             false => status.sink_stalled(Sinks::REGION),
         }
-        self.regions.have_work = have_work;
+        self.region_code.have_work = have_work;
         status.counters.region_left_out.set(left_out);
-        self.regions.registry.tidy();
+        self.region_code.registry.tidy();
     }
 
     /// The files of regions are final for now: the last session closes, or the process exits.
     pub(super) fn finish_regions(&mut self) {
         self.write_regions(true, u64::MAX);
-        for region in self.status.regions.all() {
+        for region in self.regions.all() {
             let _ = region.opened().as_mut().map(|file| file.finish(region.build_id()));
         }
     }

@@ -6,12 +6,12 @@
 use std::collections::HashSet;
 
 use super::apply::Ledger;
-use crate::code::Lines;
-use crate::config::Sinks;
+use crate::api::code::Lines;
+use crate::api::options::Sinks;
 use crate::format::jitdump::Group;
+use crate::queue::spool::layout::FileState;
 use crate::registry::Stored;
 use crate::sink::jitdump::Written;
-use crate::spool::layout::FileState;
 use crate::sys::mem;
 
 impl Ledger {

@@ -19,7 +19,7 @@ use crate::plan::{rounds, Plan, Random, RECOVER};
 use crate::recover::{recover, recover_command, Report};
 use crate::run::{fresh_dir, Run, SpoolDir};
 
-/// Where things are in a spool: see `src/spool/layout.rs`.
+/// Where things are in a spool: see `src/queue/spool/layout.rs`.
 const PID_NAMESPACE: usize = 40;
 const STATES: [usize; 2] = [64, 152];
 const MAP_IS_SHARED: usize = 16;

@@ -45,11 +45,11 @@ impl Memory {
         Memory { unwind: (unwind, [0; 2]), saved, rows, section }
     }
 
-    fn keep(&mut self, saved: &[SavedRegister]) -> *const SavedRegister {
+    fn keep(&mut self, saved: &[SavedRegister]) -> *const jitsym_saved_register {
         let from = self.saved.len();
         assert!(from + saved.len() <= self.saved.capacity(), "the memory would move");
         self.saved.extend_from_slice(saved);
-        self.saved[from..].as_ptr()
+        self.saved[from..].as_ptr().cast()
     }
 
     /// Writes a description for code at an address.

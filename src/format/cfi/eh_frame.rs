@@ -15,7 +15,7 @@ use gimli::write::{self, CallFrameInstruction, Expression, FrameTable};
 use gimli::{LittleEndian, Vendor};
 
 use super::{Entries, Placement};
-use crate::error::{Error, Result};
+use crate::api::error::{Error, Result};
 use crate::sys::arch::Arch;
 
 type Reader<'a> = EndianSlice<'a, LittleEndian>;

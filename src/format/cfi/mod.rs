@@ -21,8 +21,8 @@ use gimli::write::{
 };
 use gimli::{Encoding, Format, LittleEndian};
 
-use crate::code::Unwind;
-use crate::error::{Error, Result};
+use crate::api::code::Unwind;
+use crate::api::error::{Error, Result};
 use crate::sys::arch::Arch;
 
 /// What `.eh_frame` is written with; its CIEs have version 1 whatever the version of DWARF is.

@@ -6,8 +6,8 @@ use gimli::write::{CallFrameInstruction, FrameTable};
 use gimli::Register;
 
 use super::{Entries, Placement};
-use crate::code::{FramePointer, SavedRegister, Unwind};
-use crate::error::{Error, Result};
+use crate::api::code::{FramePointer, SavedRegister, Unwind};
+use crate::api::error::{Error, Result};
 use crate::sys::arch::Arch;
 
 /// Bytes of a stack slot; the CIE's data alignment factor is the negative of it.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use gimli::leb128::write::unsigned;
 
-use crate::code::Inline;
+use crate::api::code::Inline;
 use crate::format::jitdump::inlines;
 use crate::format::jitdump::raw::{RawEntry, RawRecord};
 

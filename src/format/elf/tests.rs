@@ -3,7 +3,7 @@
 use super::frames::{Frames, Row, Target};
 use super::header::Image;
 use super::*;
-use crate::code::{Inline, Line, Lines, Unwind};
+use crate::api::code::{Inline, Line, Lines, Unwind};
 use crate::format::cfi;
 use crate::format::jitdump::raw::RawRecords;
 use crate::format::jitdump::{id, inlines, Group, PREFIX_SIZE};

@@ -6,8 +6,8 @@
 use super::raw::{c_string, u32_at, RawRecord};
 use super::read::raw;
 use super::{id, put_prefix, PREFIX_SIZE};
-use crate::code::Inline;
-use crate::error::{Error, Result};
+use crate::api::code::Inline;
+use crate::api::error::{Error, Result};
 use crate::format::name;
 use crate::format::put::Put;
 

@@ -13,8 +13,8 @@ pub mod stand_in;
 pub use read::{is_group_head, is_group_of, places, Loaded, Place, Record, Records};
 
 use super::put::Put;
-use crate::code::{Line, Lines};
-use crate::error::{Error, Result};
+use crate::api::code::{Line, Lines};
+use crate::api::error::{Error, Result};
 
 /// Size of the file header. Readers take no other.
 pub const HEADER_SIZE: usize = 40;

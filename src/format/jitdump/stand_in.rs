@@ -204,7 +204,7 @@ mod tests {
     use gimli::{BaseAddresses, EhFrame, EhFrameHdr, LittleEndian, UnwindContext, UnwindSection};
 
     use super::*;
-    use crate::code::{Lines, Unwind};
+    use crate::api::code::{Lines, Unwind};
     use crate::format::cfi;
     use crate::format::jitdump::{is_group_of, Group, Unwinding};
     use crate::sys::arch::Arch;

@@ -12,8 +12,8 @@ use std::time::Instant;
 
 use super::{PerfMap, REWRITE_INTERVAL, REWRITE_SHARE};
 use crate::format::perf_map::push_line;
+use crate::queue::status::Status;
 use crate::registry::Registry;
-use crate::status::Status;
 use crate::sys::company;
 use crate::sys::file;
 

@@ -10,7 +10,7 @@ use gimli::read::{UnwindContext, UnwindSection, UnwindTableRow};
 use gimli::Vendor;
 
 use super::*;
-use crate::code::SavedRegister;
+use crate::api::code::SavedRegister;
 
 const ALL: [Arch; 3] = [Arch::X86_64, Arch::Aarch64, Arch::Riscv64];
 

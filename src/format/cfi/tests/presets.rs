@@ -2,7 +2,7 @@
 
 use super::eh_frame::{compiled, Input, SECTION};
 use super::*;
-use crate::code::{FramePointer, UnwindRow};
+use crate::api::code::{FramePointer, UnwindRow};
 
 /// MoarVM's frame: push rbp; mov rbp,rsp; sub rsp,0x100; three registers stored; ...; leave; ret; data.
 const MOAR_SAVED: [SavedRegister; 3] = [

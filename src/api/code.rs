@@ -1,0 +1,228 @@
+//! What a runtime says of a piece of code: the borrowed input types of the Rust API.
+
+use crate::api::error::{Error, Result};
+
+/// One piece of code to register. See `jitsym_code` in the C header for ranges and meanings.
+///
+/// `U` is how it says to unwind; the C layer has another type for that, which is decoded only if need be.
+#[derive(Clone, Copy, Debug)]
+pub struct Code<'a, U = Unwind<'a>> {
+    /// Where the code runs.
+    pub addr: u64,
+    /// Size in bytes.
+    pub size: u64,
+    /// Where its bytes can be read.
+    pub bytes: Bytes<'a>,
+    /// Name; cleaned as `jitsym_code.name` says.
+    pub name: &'a [u8],
+    /// How to find the caller's frame.
+    pub unwind: U,
+    /// Line table.
+    pub lines: Lines<'a>,
+    /// Inlined functions. They are seen where the code lies in a region.
+    pub inlines: &'a [Inline<'a>],
+    /// Bytes behind the code that hold no other code while this code lives.
+    pub free_after: u64,
+    /// The bytes stay as they are until they are flushed, unregistered or moved: see `JITSYM_CODE_STABLE` in the C header.
+    pub stable: bool,
+    /// Nothing is free behind the code: see `JITSYM_CODE_PACKED` in the C header.
+    pub packed: bool,
+}
+
+impl<'a> Code<'a> {
+    /// Code with a name and nothing else, whose bytes are read at its address.
+    pub fn new(addr: u64, size: u64, name: &'a str) -> Self {
+        Code {
+            addr,
+            size,
+            bytes: Bytes::AtAddress,
+            name: name.as_bytes(),
+            unwind: Unwind::None,
+            lines: Lines::Rows(&[]),
+            inlines: &[],
+            free_after: 0,
+            stable: false,
+            packed: false,
+        }
+    }
+}
+
+/// Where the bytes of code can be read.
+#[derive(Clone, Copy, Debug)]
+pub enum Bytes<'a> {
+    /// At the address where the code runs, through the kernel, so that unreadable memory is survived.
+    AtAddress,
+    /// Here. The slice is as long as the code.
+    Here(&'a [u8]),
+}
+
+/// A line table, in the form that the caller has it.
+#[derive(Clone, Copy)]
+pub enum Lines<'a> {
+    /// Rows in order of their offsets.
+    Rows(&'a [Line<'a>]),
+    /// Rows behind a function, for callers that hold them in another layout.
+    Table(&'a dyn LineTable),
+}
+
+impl std::fmt::Debug for Lines<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} rows", self.len())
+    }
+}
+
+impl<'a> Lines<'a> {
+    /// Number of rows.
+    pub fn len(&self) -> usize {
+        match self {
+            Lines::Rows(rows) => rows.len(),
+            Lines::Table(table) => table.len(),
+        }
+    }
+
+    /// Whether there are no rows.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// One row; an error if there is none, or if there is something wrong with it.
+    #[inline]
+    pub fn row(&self, index: usize) -> Result<Line<'a>> {
+        match self {
+            Lines::Rows(rows) => rows.get(index).copied().ok_or(Error::LineFile),
+            Lines::Table(table) => table.row(index),
+        }
+    }
+}
+
+/// Access to line table rows that are stored in some other way.
+pub trait LineTable {
+    /// Number of rows.
+    fn len(&self) -> usize;
+    /// Whether there are no rows.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// One row, or what is wrong with it.
+    fn row(&self, index: usize) -> Result<Line<'_>>;
+}
+
+/// One row of a line table: from `offset` on, up to the next row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Line<'a> {
+    /// Bytes from the start of the code.
+    pub offset: u32,
+    /// Line number, from 1.
+    pub line: u32,
+    /// Column, from 1; 0 if unknown.
+    pub column: u32,
+    /// File name.
+    pub file: &'a [u8],
+}
+
+/// A range of code that comes from another function, which the compiler has inlined; see `jitsym_inline` in the C header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inline<'a> {
+    /// Bytes from the start of the code to the first byte of the range.
+    pub begin: u32,
+    /// Bytes from the start of the code to behind the last one.
+    pub end: u32,
+    /// Name of the inlined function; cleaned as [`Code::name`] is.
+    pub name: &'a [u8],
+    /// File of the call.
+    pub call_file: &'a [u8],
+    /// Line of the call, from 1.
+    pub call_line: u32,
+    /// Column of the call, from 1; 0 if unknown.
+    pub call_column: u32,
+    /// Index of the entry that this is inlined into, which comes earlier. `None`: the function itself.
+    pub parent: Option<u32>,
+}
+
+impl Inline<'_> {
+    /// Whether it is inlined into the entry with this index.
+    pub(crate) fn is_in(&self, index: usize) -> bool {
+        self.parent.is_some_and(|parent| parent as usize == index)
+    }
+}
+
+/// How to find the caller's frame. Offsets count bytes from the start of the code; registers have their DWARF numbers.
+#[derive(Clone, Copy, Debug)]
+pub enum Unwind<'a> {
+    /// Not known.
+    None,
+    /// The code keeps a frame pointer.
+    FramePointer(FramePointer<'a>),
+    /// CFA = SP + `cfa_offset` in all of the code.
+    FixedFrame {
+        /// Bytes from the stack pointer to the CFA.
+        cfa_offset: i32,
+        /// Registers saved in all of the code.
+        saved: &'a [SavedRegister],
+    },
+    /// A table of rows in strictly rising order of their offsets.
+    Rows(&'a [UnwindRow<'a>]),
+    /// An `.eh_frame` section that the compiler made.
+    EhFrame {
+        /// The section.
+        bytes: &'a [u8],
+        /// The address that its pc-relative pointers are counted from.
+        addr: u64,
+    },
+}
+
+/// The places in code with a frame pointer where the frame changes; see `jitsym_unwind` in the C header. `Default` is the
+/// usual prologue of the architecture and no epilogue.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FramePointer<'a> {
+    /// Behind the instruction that stores the caller's frame pointer; 0: the architecture's usual place.
+    pub pushed: u32,
+    /// Behind the instruction that sets the frame pointer; 0: the architecture's usual place.
+    pub set: u32,
+    /// Behind the instruction that takes the frame down; 0: none.
+    pub epilogue_begin: u32,
+    /// Behind the return instruction; 0: the end of the code.
+    pub epilogue_end: u32,
+    /// CFA = FP + this; 0: the architecture's usual distance.
+    pub cfa_offset: i32,
+    /// Registers saved beyond the frame pointer and the return address.
+    pub saved: &'a [SavedRegister],
+    /// From where on they are saved; 0: `set`.
+    pub saved_from: u32,
+}
+
+/// A register that is saved in the frame; `jitsym_saved_register` in C, where it is said what each field means.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SavedRegister {
+    /// DWARF register number.
+    pub reg: u32,
+    /// Bytes from the CFA.
+    pub offset: i32,
+}
+
+/// One row of [`Unwind::Rows`]: the whole state from `offset` on.
+#[derive(Clone, Copy, Debug)]
+pub struct UnwindRow<'a> {
+    /// Bytes from the start of the code.
+    pub offset: u32,
+    /// Register that the CFA is counted from.
+    pub cfa_register: u32,
+    /// CFA = register + this.
+    pub cfa_offset: i32,
+    /// Registers that are saved here.
+    pub saved: &'a [SavedRegister],
+}
+
+/// Where moved code runs now.
+#[derive(Clone, Copy, Debug)]
+pub struct MoveTarget<'a> {
+    /// Its new address.
+    pub addr: u64,
+    /// Where its bytes can be read; a slice must be as long as the code.
+    pub bytes: Bytes<'a>,
+    /// Bytes behind the new place that hold no other code.
+    pub free_after: u64,
+    /// As [`Code::stable`], for the new place.
+    pub stable: bool,
+}

@@ -1,0 +1,422 @@
+//! What the library does with unwind descriptions: how much room their tables take, and a cache of encoded tables.
+
+use crate::api::code::{SavedRegister, Unwind};
+use crate::api::error::{Error, Result};
+use crate::format::cfi::{self, Frame, Tables};
+use crate::sys::arch::{Arch, NATIVE};
+
+/// Bytes behind code of `code_size` bytes that tables of `tables_len` bytes take: they start at the first multiple of 8
+/// from the code's start, where perf's ELF file has them (linux tools/perf/util/jitdump.c, `jit_repipe_code_load`).
+pub fn room(code_size: u64, tables_len: usize) -> u64 {
+    code_size.wrapping_neg() % 8 + tables_len as u64
+}
+
+/// Bytes that must be free behind code of `code_size` bytes to hold its tables, alignment included; for a size of 0, as
+/// many as are enough for any size. 0 if there are no tables.
+///
+/// Which entries of an `.eh_frame` section are used is only known with the address of the code, so all are counted.
+pub fn room_needed(unwind: &Unwind, code_size: u64) -> Result<u64> {
+    if matches!(unwind, Unwind::None) {
+        return Ok(0);
+    }
+    let arch = NATIVE.ok_or(Error::Arch)?;
+    if code_size == 0 {
+        return Ok(7 + cfi::size_bound(arch, unwind)? as u64);
+    }
+    cfi::check_code_size(code_size)?;
+    let tables_len = match unwind {
+        Unwind::EhFrame { .. } => cfi::size_bound(arch, unwind)?,
+        _ => cfi::encode(arch, unwind, 0, code_size)?.map_or(0, |tables| tables.bytes.len()),
+    };
+    Ok(room(code_size, tables_len))
+}
+
+/// Something that says how to unwind.
+pub trait Source {
+    /// What [`Cache::tables`] makes of it.
+    fn tables<'c>(&self, cache: &'c mut Cache, code_addr: u64, code_size: u64) -> Result<Option<(&'c [u8], usize)>>;
+}
+
+impl Source for Unwind<'_> {
+    fn tables<'c>(&self, cache: &'c mut Cache, code_addr: u64, code_size: u64) -> Result<Option<(&'c [u8], usize)>> {
+        cache.tables(self, code_addr, code_size)
+    }
+}
+
+/// A `jitsym_unwind` as the caller has it, byte by byte: the same again means the same tables.
+pub type Raw = [u8; 96];
+
+/// A description as the caller gave it.
+#[derive(Debug)]
+struct Given {
+    raw: Raw,
+    saved: Vec<SavedRegister>,
+    /// The smallest code that it was found good for.
+    least: u64,
+}
+
+impl Given {
+    #[inline(always)]
+    fn is(&self, raw: &Raw) -> bool {
+        self.raw == *raw
+    }
+}
+
+/// Descriptions with a longer key are not kept.
+const KEY_WORDS: usize = 128;
+
+/// Entries kept; a runtime has a handful of frame layouts, if it does not have one for each function.
+const ENTRIES: usize = 16;
+
+/// Tables of the descriptions that were used last, so that code after code with the same prologue is described without
+/// encoding anything and without allocating. For one thread; takes no memory until it is used.
+#[derive(Debug, Default)]
+pub struct Cache {
+    entries: Vec<Entry>,
+    /// Key of the description at hand.
+    key: Vec<u32>,
+    /// Entry that was used last.
+    recent: usize,
+    /// Entry to be replaced next.
+    oldest: usize,
+    /// Tables that are not kept beyond the call.
+    passing: Option<Tables>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    key: Vec<u32>,
+    code_size: u64,
+    tables: Tables,
+    given: Option<Given>,
+}
+
+impl Cache {
+    /// What [`cfi::encode`] makes of the description on this architecture: the tables' bytes, and how many of them, at the
+    /// end, are `.eh_frame_hdr`.
+    ///
+    /// Fails as [`cfi::encode`] does, and with `Arch`.
+    pub fn tables<'c>(
+        &'c mut self,
+        unwind: &Unwind,
+        code_addr: u64,
+        code_size: u64,
+    ) -> Result<Option<(&'c [u8], usize)>> {
+        if matches!(unwind, Unwind::None) {
+            return Ok(None);
+        }
+        let arch = NATIVE.ok_or(Error::Arch)?;
+        cfi::check_code_size(code_size)?;
+        let tables = if self.describe(arch, unwind, code_size)? {
+            match self.find() {
+                Some(index) => self.recent = index,
+                None => match cfi::encode(arch, unwind, code_addr, code_size)? {
+                    Some(tables) => self.keep(code_size, tables),
+                    None => return Ok(None),
+                },
+            }
+            let entry = self.entries.get_mut(self.recent).ok_or(Error::Internal)?;
+            if entry.code_size != code_size {
+                entry.tables.set_code_size(code_size)?;
+                entry.code_size = code_size;
+            }
+            &entry.tables
+        } else {
+            match cfi::encode(arch, unwind, code_addr, code_size)? {
+                Some(tables) => self.passing.insert(tables),
+                None => return Ok(None),
+            }
+        };
+        Ok(Some((&tables.bytes, tables.hdr_size)))
+    }
+
+    /// Whether the entry that was used last was given in this raw form, but perhaps for the registers saved. Most runtimes have
+    /// one frame layout, and give it again and again.
+    #[inline(always)]
+    pub fn is_recent(&self, raw: &Raw) -> bool {
+        let given = self.entries.get(self.recent).and_then(|entry| entry.given.as_ref());
+        given.is_some_and(|given| given.is(raw))
+    }
+
+    /// Whether the description that `is_recent` saves these registers too, and was found good for code that is not larger.
+    #[inline(always)]
+    pub fn recent_is_for(&self, saved: &[SavedRegister], code_size: u64) -> bool {
+        let given = self.entries.get(self.recent).and_then(|entry| entry.given.as_ref());
+        given.is_some_and(|given| code_size >= given.least && given.saved == saved)
+    }
+
+    /// The tables of that description.
+    #[inline(always)]
+    pub fn recent_tables(&mut self, code_size: u64) -> Result<Option<(&[u8], usize)>> {
+        let entry = self.entries.get_mut(self.recent).ok_or(Error::Internal)?;
+        if entry.code_size != code_size {
+            entry.tables.set_code_size(code_size)?;
+            entry.code_size = code_size;
+        }
+        Ok(Some((&entry.tables.bytes, entry.tables.hdr_size)))
+    }
+
+    /// Remembers that the description whose tables were asked for last has this raw form. Its tables must not depend on the
+    /// size of the code but for that size itself.
+    pub fn remember(&mut self, raw: &Raw, saved: &[SavedRegister], code_size: u64) {
+        let Some(entry) = self.entries.get_mut(self.recent).filter(|entry| entry.code_size == code_size) else {
+            return;
+        };
+        let given = entry.given.get_or_insert(Given { raw: *raw, saved: Vec::new(), least: code_size });
+        (given.raw, given.least) = (*raw, code_size);
+        // In the memory that it has: runtimes with several frame layouts come by here.
+        given.saved.clear();
+        given.saved.extend_from_slice(saved);
+    }
+
+    /// Makes the key: all that the tables depend on but the size of the code. `false` if the description is not to be kept.
+    ///
+    /// Places are checked against the size here, because they were checked against another one when the entry was made.
+    fn describe(&mut self, arch: Arch, unwind: &Unwind, code_size: u64) -> Result<bool> {
+        self.key.clear();
+        self.key.reserve(KEY_WORDS);
+        match unwind {
+            Unwind::FramePointer(fp) => {
+                let frame = Frame::resolve(arch, fp, code_size)?;
+                let Frame { pushed, set, saved_from, epilogue_begin, epilogue_end, cfa_offset, saved } = frame;
+                let words = [1, pushed, set, saved_from, epilogue_begin, epilogue_end, cfa_offset as u32];
+                Ok(self.put(&words, saved))
+            }
+            Unwind::FixedFrame { cfa_offset, saved } => Ok(self.put(&[2, *cfa_offset as u32], saved)),
+            Unwind::Rows(rows) => {
+                if rows.last().is_some_and(|row| u64::from(row.offset) >= code_size) {
+                    return Err(Error::UnwindOrder);
+                }
+                // The number of registers makes the key unambiguous; one that is cut does not fit anyway.
+                Ok(self.put(&[3], &[])
+                    && rows.iter().all(|row| {
+                        let words = [row.offset, row.cfa_register, row.cfa_offset as u32, row.saved.len() as u32];
+                        self.put(&words, row.saved)
+                    }))
+            }
+            Unwind::None | Unwind::EhFrame { .. } => Ok(false),
+        }
+    }
+
+    /// Appends to the key; `false` if it would become too long.
+    fn put(&mut self, words: &[u32], saved: &[SavedRegister]) -> bool {
+        let room = KEY_WORDS - self.key.len();
+        if words.len() > room || saved.len() > (room - words.len()) / 2 {
+            return false;
+        }
+        self.key.extend_from_slice(words);
+        for register in saved {
+            self.key.extend_from_slice(&[register.reg, register.offset as u32]);
+        }
+        true
+    }
+
+    /// The entry with the key, the one that was used last being tried first.
+    fn find(&self) -> Option<usize> {
+        if self.entries.get(self.recent).is_some_and(|entry| entry.key == self.key) {
+            return Some(self.recent);
+        }
+        self.entries.iter().position(|entry| entry.key == self.key)
+    }
+
+    /// Adds an entry, in place of the oldest one if all are taken.
+    fn keep(&mut self, code_size: u64, tables: Tables) {
+        let entry = Entry { key: self.key.clone(), code_size, tables, given: None };
+        match self.entries.get_mut(self.oldest) {
+            Some(place) => *place = entry,
+            None => self.entries.push(entry),
+        }
+        self.recent = self.oldest;
+        self.oldest = (self.oldest + 1) % ENTRIES;
+    }
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+    use crate::api::code::{FramePointer, UnwindRow};
+
+    const SAVED: [SavedRegister; 2] = [SavedRegister { reg: 3, offset: -24 }, SavedRegister { reg: 12, offset: -32 }];
+
+    fn fp(set: u32) -> Unwind<'static> {
+        Unwind::FramePointer(FramePointer { set, ..FramePointer::default() })
+    }
+
+    fn fresh(unwind: &Unwind, size: u64) -> Result<Option<Tables>> {
+        cfi::encode(Arch::X86_64, unwind, 0, size)
+    }
+
+    /// Asks the cache and compares with a fresh encoding; returns where the bytes lie.
+    fn ask(cache: &mut Cache, unwind: &Unwind, size: u64) -> *const u8 {
+        let expected = fresh(unwind, size).unwrap().unwrap();
+        let (bytes, hdr_size) = cache.tables(unwind, 0, size).unwrap().unwrap();
+        assert_eq!((bytes, hdr_size), (&expected.bytes[..], expected.hdr_size), "{unwind:?} of {size} bytes");
+        bytes.as_ptr()
+    }
+
+    #[test]
+    fn nothing() {
+        let mut cache = Cache::default();
+        assert_eq!(cache.tables(&Unwind::None, 0, 100), Ok(None));
+        assert_eq!(room_needed(&Unwind::None, 0), Ok(0));
+        assert_eq!(room_needed(&Unwind::None, u64::MAX), Ok(0));
+        assert_eq!(cache.entries.capacity() + cache.key.capacity(), 0);
+    }
+
+    #[test]
+    fn a_hit_is_the_same_memory_and_a_fresh_encoding() {
+        let mut cache = Cache::default();
+        let rows = [
+            UnwindRow { offset: 0, cfa_register: 7, cfa_offset: 96, saved: &SAVED },
+            UnwindRow { offset: 30, cfa_register: 7, cfa_offset: 192, saved: &SAVED[1..] },
+        ];
+        let moar = FramePointer { epilogue_begin: 30, epilogue_end: 31, saved: &SAVED, ..FramePointer::default() };
+        for unwind in [
+            fp(0),
+            Unwind::FramePointer(moar),
+            Unwind::FixedFrame { cfa_offset: 96, saved: &SAVED },
+            Unwind::FixedFrame { cfa_offset: 96, saved: &SAVED[..1] },
+            Unwind::Rows(&rows),
+            Unwind::Rows(&rows[..1]),
+            Unwind::Rows(&[]),
+        ] {
+            let first = ask(&mut cache, &unwind, 100);
+            for size in [101, 102, 100, 40, 4096, 1 << 30] {
+                assert_eq!(ask(&mut cache, &unwind, size), first, "{unwind:?} of {size} bytes");
+            }
+        }
+        assert_eq!(cache.entries.len(), 7);
+    }
+
+    #[test]
+    fn equal_descriptions_share_an_entry() {
+        let mut cache = Cache::default();
+        let spelled = FramePointer { pushed: 1, set: 4, cfa_offset: 16, saved_from: 9, ..FramePointer::default() };
+        assert_eq!(ask(&mut cache, &fp(0), 50), ask(&mut cache, &Unwind::FramePointer(spelled), 60));
+        // An epilogue that ends where the code ends, however it is said; and one that does not.
+        let to_end = FramePointer { epilogue_begin: 20, ..FramePointer::default() };
+        let to_21 = FramePointer { epilogue_end: 21, ..to_end };
+        let at = ask(&mut cache, &Unwind::FramePointer(to_end), 30);
+        assert_eq!(at, ask(&mut cache, &Unwind::FramePointer(to_21), 21));
+        assert_ne!(at, ask(&mut cache, &Unwind::FramePointer(to_21), 22));
+        assert_eq!(cache.entries.len(), 3);
+    }
+
+    #[test]
+    fn keys_tell_rows_apart() {
+        let mut cache = Cache::default();
+        // Without the number of saved registers these would be the same words: 0 7 16, 3 8 24, 32 6 40.
+        let row = |offset, cfa_register, cfa_offset| UnwindRow { offset, cfa_register, cfa_offset, saved: &[] };
+        let saved = [(3, 8), (24, 32), (6, 40)].map(|(reg, offset)| SavedRegister { reg, offset });
+        let one = [UnwindRow { saved: &saved, ..row(0, 7, 16) }];
+        let three = [row(0, 7, 16), row(3, 8, 24), row(32, 6, 40)];
+        for size in [100, 101] {
+            ask(&mut cache, &Unwind::Rows(&one), size);
+            ask(&mut cache, &Unwind::Rows(&three), size);
+        }
+        assert_eq!(cache.entries.len(), 2);
+    }
+
+    #[test]
+    fn places_are_checked_on_hits() {
+        let mut cache = Cache::default();
+        let ends = FramePointer { epilogue_begin: 20, epilogue_end: 21, ..FramePointer::default() };
+        let ends = Unwind::FramePointer(ends);
+        let rows = [UnwindRow { offset: 20, cfa_register: 7, cfa_offset: 96, saved: &[] }];
+        let rows = Unwind::Rows(&rows);
+        for (unwind, least) in [(ends, 21), (rows, 21), (fp(0), 4), (fp(9), 9)] {
+            ask(&mut cache, &unwind, 100);
+            ask(&mut cache, &unwind, least);
+            assert_eq!(cache.tables(&unwind, 0, least - 1), Err(Error::UnwindOrder), "{unwind:?}");
+            ask(&mut cache, &unwind, least + 1);
+        }
+        for (size, error) in [(0, Error::SizeZero), (1 << 31, Error::TooLarge), ((1 << 31) - 1, Error::TooLarge)] {
+            assert_eq!(cache.tables(&fp(0), 0, size), Err(error));
+            assert_eq!(fresh(&fp(0), size), Err(error));
+            ask(&mut cache, &fp(0), 10);
+        }
+    }
+
+    #[test]
+    fn the_oldest_entry_is_replaced() {
+        let mut cache = Cache::default();
+        for round in 0..3 {
+            for set in 1..=ENTRIES as u32 + 5 {
+                ask(&mut cache, &fp(set), 100 + u64::from(set + round));
+                ask(&mut cache, &fp(set), 200);
+            }
+        }
+        assert_eq!(cache.entries.len(), ENTRIES);
+        let found = ask(&mut cache, &fp(ENTRIES as u32 + 5), 300);
+        ask(&mut cache, &fp(ENTRIES as u32 + 4), 300);
+        assert_eq!(found, ask(&mut cache, &fp(ENTRIES as u32 + 5), 301), "an older entry is still there");
+    }
+
+    #[test]
+    fn not_kept() {
+        let mut cache = Cache::default();
+        let saved: Vec<_> = (0..16).map(|reg| SavedRegister { reg, offset: -24 - 8 * reg as i32 }).collect();
+        let row = |offset| UnwindRow { offset, cfa_register: 7, cfa_offset: 8, saved: &saved[offset as usize..] };
+        let rows: Vec<_> = (0..8).map(row).collect();
+        for (count, kept) in [(3, 1), (4, 1), (8, 1)] {
+            ask(&mut cache, &Unwind::Rows(&rows[..count]), 100);
+            ask(&mut cache, &Unwind::Rows(&rows[..count]), 200);
+            assert_eq!(cache.entries.len(), kept, "{count}");
+        }
+        let bytes = fresh(&fp(0), 100).unwrap().unwrap();
+        let unwind = Unwind::EhFrame { bytes: &bytes.bytes[..bytes.eh_frame_size()], addr: 104 };
+        for size in [100, 50] {
+            ask(&mut cache, &unwind, size);
+        }
+        assert_eq!(cache.entries.len(), 1);
+        assert_eq!(cache.tables(&unwind, 100, 50), Err(Error::UnwindFormat));
+        // A description that is refused is not kept either.
+        assert_eq!(cache.tables(&Unwind::FixedFrame { cfa_offset: 7, saved: &[] }, 0, 50), Err(Error::UnwindFormat));
+        assert_eq!(cache.tables(&Unwind::FixedFrame { cfa_offset: 7, saved: &[] }, 0, 50), Err(Error::UnwindFormat));
+        assert_eq!(cache.entries.len(), 1);
+    }
+
+    #[test]
+    fn room_is_padding_and_tables() {
+        let tables = fresh(&fp(0), 100).unwrap().unwrap();
+        for size in 4..30 {
+            let padding = (8 - size % 8) % 8;
+            assert_eq!(room_needed(&fp(0), size), Ok(padding + tables.bytes.len() as u64), "{size}");
+            assert_eq!(room(size, tables.bytes.len()), padding + tables.bytes.len() as u64);
+        }
+        assert_eq!(room_needed(&fp(0), 3), Err(Error::UnwindOrder));
+        assert_eq!(room_needed(&fp(0), 1 << 31), Err(Error::TooLarge));
+
+        // With an epilogue that ends before the code does the tables are larger; the bound knows.
+        let moar = FramePointer { epilogue_begin: 30, epilogue_end: 31, saved: &SAVED, ..FramePointer::default() };
+        let eh_frame = Unwind::EhFrame { bytes: &tables.bytes[..tables.eh_frame_size()], addr: 104 };
+        for unwind in [fp(0), Unwind::FramePointer(moar), Unwind::FixedFrame { cfa_offset: 8, saved: &[] }, eh_frame] {
+            let bound = room_needed(&unwind, 0).unwrap();
+            let largest = (31..60).map(|size| room_needed(&unwind, size).unwrap()).max();
+            assert_eq!(Some(bound), largest, "{unwind:?}");
+        }
+        assert_eq!(room_needed(&eh_frame, 1 << 31), Err(Error::TooLarge));
+    }
+
+    #[test]
+    fn the_same_raw_description_again_is_the_same_tables() {
+        let mut cache = Cache::default();
+        let (one, other): (Raw, Raw) = ([1; size_of::<Raw>()], [2; size_of::<Raw>()]);
+        assert!(!cache.is_recent(&one));
+        ask(&mut cache, &fp(0), 100);
+        cache.remember(&one, &SAVED, 100);
+        for size in [100, 101, 5000, 100] {
+            assert!(cache.is_recent(&one) && cache.recent_is_for(&SAVED, size));
+            let expected = fresh(&fp(0), size).unwrap().unwrap();
+            assert_eq!(cache.recent_tables(size), Ok(Some((&expected.bytes[..], expected.hdr_size))), "{size}");
+        }
+        assert!(!cache.recent_is_for(&SAVED, 99), "smaller code is checked again");
+        assert!(!cache.is_recent(&other));
+        assert!(!cache.recent_is_for(&SAVED[..1], 100));
+        // Its entry is replaced by others.
+        for set in 5..=5 + ENTRIES as u32 {
+            ask(&mut cache, &fp(set), 100);
+        }
+        assert!(!cache.is_recent(&one));
+    }
+}

@@ -1,0 +1,32 @@
+//! Work on files for the time of a call of the host: on a thread with its own descriptor table, so that no other thread of the host
+//! can close what is being written to, or find it in the place of a file of its own.
+
+use crate::queue::oneshot::handover;
+use crate::sys::descriptors::{self, Table};
+use crate::sys::guard;
+use crate::sys::thread;
+
+/// Runs `body` there and waits for it.
+pub fn run<T: Default + Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
+    if !Table::current().is_host() {
+        return body();
+    }
+    let (hand, take) = handover();
+    let (give, result) = handover();
+    let spawned = thread::spawn_quiet(thread::APART, thread::STACK, move || {
+        guard::enter_for_good();
+        let Some(body): Option<Box<dyn FnOnce() -> T + Send>> = take.wait() else { return };
+        descriptors::separate();
+        give.give(body());
+    });
+    match spawned {
+        Ok(thread) => {
+            hand.give(Box::new(body));
+            let result = result.wait().unwrap_or_default();
+            thread.join();
+            result
+        }
+        // No memory for a thread, perhaps.
+        Err(_) => thread::quietly(body),
+    }
+}

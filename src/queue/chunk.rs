@@ -1,0 +1,425 @@
+//! Chunks: the memory in which a thread lays down its records, in the final bytes of the file.
+//!
+//! A chunk belongs to one registering thread until it is full. Bodies (the bytes for the file) grow from the bottom, one
+//! fixed-size event for each grows from the top; so bodies of consecutive records are adjacent and go out in one piece, and
+//! the writer finds its way by the events alone:
+//!
+//! ```text
+//! | head | body 0 | body 1 | ...  free  ... | event 1 | event 0 |
+//! ```
+//!
+//! The thread publishes a record with one release store of the number of events; the writer reads it with acquire.
+
+use std::ptr::{self, NonNull};
+use std::slice;
+
+use crate::sys::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sys::sync::Witness;
+
+/// Size of a chunk of the pool, and the unit of larger ones. In a model one record fills it.
+pub const CHUNK_SIZE: usize = if cfg!(jitsym_loom) { 4096 } else { 256 * 1024 };
+
+/// Two cache lines: one for the thread that fills the chunk, one for the writer.
+pub const HEAD: usize = size_of::<Head>();
+
+/// The longest body that fits a chunk of the pool.
+pub const BODY_MAX: usize = CHUNK_SIZE - HEAD - size_of::<Event>();
+
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct Head {
+    /// Number of events published.
+    committed: AtomicU32,
+    /// Bytes, the head included.
+    size: AtomicU32,
+    /// In which order chunks were begun.
+    serial: AtomicU64,
+    consumed: ConsumedCells,
+    /// The records.
+    contents: Witness,
+}
+
+/// How many events are consumed, as of the last pass of the writer that touched the chunk and as of the one before. Which of
+/// them is valid depends on which pass was committed last (see `spool::layout`).
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct ConsumedCells([ConsumedCell; 2]);
+
+#[derive(Debug)]
+#[repr(C)]
+struct ConsumedCell {
+    pass: AtomicU64,
+    count: AtomicU64,
+}
+
+const _: () = assert!((HEAD == 128 || cfg!(jitsym_loom)) && size_of::<Event>() == 64);
+
+/// A cell that is being written.
+const NO_PASS: u64 = u64::MAX;
+
+#[cfg(jitsym_loom)]
+impl Head {
+    fn new() -> Head {
+        let cell = || ConsumedCell { pass: AtomicU64::new(0), count: AtomicU64::new(0) };
+        Head {
+            committed: AtomicU32::new(0),
+            size: AtomicU32::new(0),
+            serial: AtomicU64::new(0),
+            consumed: ConsumedCells([cell(), cell()]),
+            contents: Witness::default(),
+        }
+    }
+}
+
+/// Size of the chunk that one record with `body` bytes needs for itself.
+pub fn size_for(body: usize) -> Option<usize> {
+    let size = body.checked_add(HEAD + size_of::<Event>())?.checked_next_multiple_of(CHUNK_SIZE)?;
+    // Places in a chunk are 32 bits wide.
+    (size <= u32::MAX as usize).then_some(size)
+}
+
+/// What a record is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// Code was registered; the body is its group.
+    Load,
+    /// Code was moved; the body is its bytes at the new place, and `size` the address of the old one.
+    Move,
+    /// Code was unregistered; no body.
+    Unregister,
+    /// All code in `[addr, addr + size)` is gone; no body.
+    UnregisterRange,
+}
+
+/// The fixed part of a record.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Event {
+    pub timestamp: u64,
+    pub id: u64,
+    /// jitdump code index.
+    pub index: u64,
+    pub addr: u64,
+    pub size: u64,
+    /// Where the body lies in the chunk.
+    pub body_at: u32,
+    pub body_len: u32,
+    /// Load: where in the body the UNWINDING_INFO record (or LOAD, if there is none) starts.
+    /// Move: how many bytes behind the new place are free.
+    pub unwinding_at: u32,
+    pub tid: u32,
+    pub kind: Kind,
+    pub flags: u8,
+    pub name_len: u16,
+    /// Load: size of the unwind tables, 0 if there are none.
+    pub tables_len: u32,
+}
+
+/// Event flags.
+pub mod flag {
+    /// Some code bytes could not be read.
+    pub const UNREADABLE: u8 = 1;
+    /// The name was cleaned.
+    pub const NAME_CHANGED: u8 = 2;
+    /// The caller said that the bytes behind the code are free, and they suffice for the unwind tables.
+    pub const FREE_BEHIND: u8 = 4;
+    /// The body ends with the code bytes.
+    pub const HAS_CODE: u8 = 8;
+    /// The body ends with the address at which the writer finds the code bytes.
+    pub const STABLE: u8 = 16;
+    /// Nothing is free behind the code, and its unwind tables are to have a stand-in.
+    pub const PACKED: u8 = 32;
+    /// The body begins with a record of inlined functions (`format::jitdump::inlines`).
+    pub const INLINES: u8 = 64;
+}
+
+/// A chunk. Copies are names of the same memory; who may use it is said at each method.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chunk(NonNull<u8>);
+
+// SAFETY: the memory of a chunk outlives every user (it is never unmapped, and the writer, its last user, gives it back), and
+// its parts are handed from thread to thread by `committed`.
+unsafe impl Send for Chunk {}
+
+impl Chunk {
+    /// # Safety
+    /// `start` is 64-byte aligned, and `size` bytes from it, at most 4 GiB, are writable and belong to the chunk.
+    pub unsafe fn init(start: NonNull<u8>, size: usize) -> Chunk {
+        let chunk = Chunk(start);
+        // In a model atomics have to be made.
+        #[cfg(jitsym_loom)]
+        // SAFETY: the caller's promise.
+        unsafe {
+            start.cast::<Head>().write(Head::new());
+        }
+        chunk.head().size.store(size as u32, Ordering::Relaxed);
+        chunk.reset();
+        chunk
+    }
+
+    /// The address as a number, for publishing it in an atomic.
+    pub fn as_ptr(self) -> *mut u8 {
+        self.0.as_ptr()
+    }
+
+    /// # Safety
+    /// A chunk starts there.
+    pub unsafe fn at(start: NonNull<u8>) -> Chunk {
+        Chunk(start)
+    }
+
+    fn head(&self) -> &Head {
+        // SAFETY: a chunk begins with a head; any bytes are a valid one, because all its fields are atomics.
+        unsafe { self.0.cast::<Head>().as_ref() }
+    }
+
+    /// Bytes, the head included.
+    pub fn size(self) -> usize {
+        self.head().size.load(Ordering::Relaxed) as usize
+    }
+
+    /// Writes to it.
+    #[cfg(jitsym_loom)]
+    pub fn touch(self) {
+        self.head().contents.written(0);
+    }
+
+    /// In which order chunks were begun.
+    pub fn serial(self) -> u64 {
+        self.head().serial.load(Ordering::Relaxed)
+    }
+
+    /// Number of events that can be read.
+    pub fn committed(self) -> u32 {
+        self.head().committed.load(Ordering::Acquire)
+    }
+
+    /// Number of events that the writer is done with, as of the last pass up to this one.
+    pub fn consumed_up_to(self, pass: u64) -> u32 {
+        let cells = self.head().consumed.0.iter();
+        let read = |cell: &ConsumedCell| (cell.pass.load(Ordering::Relaxed), cell.count.load(Ordering::Relaxed));
+        let latest = cells.map(read).filter(|&(at, _)| at <= pass).max();
+        latest.map_or(0, |(_, count)| count as u32)
+    }
+
+    /// Number of events that the writer is done with.
+    pub fn consumed(self) -> u32 {
+        self.consumed_up_to(NO_PASS - 1)
+    }
+
+    /// Notes in a pass how many events the writer is done with. Only the writer calls it.
+    pub fn set_consumed(self, pass: u64, count: u32) {
+        let [a, b] = &self.head().consumed.0;
+        let (a_pass, b_pass) = (a.pass.load(Ordering::Relaxed), b.pass.load(Ordering::Relaxed));
+        // What belongs to the last pass that was committed stays until this one is.
+        let cell = if a_pass == pass || (b_pass != pass && a_pass <= b_pass) { a } else { b };
+        cell.pass.store(NO_PASS, Ordering::Release);
+        cell.count.store(count.into(), Ordering::Release);
+        cell.pass.store(pass, Ordering::Release);
+    }
+
+    /// Makes a copy of a foreign chunk one that can be read from an event on: it ends before the first event that makes no
+    /// sense. Nobody else may use it.
+    pub fn make_sound(self, from: u32, is_sound: impl Fn(&Event, &[u8]) -> bool) {
+        let most = (self.size() - HEAD) / size_of::<Event>();
+        let committed = self.committed().min(most as u32);
+        let mut end = from.min(committed);
+        // Bodies follow each other, and end before the events begin: reading one changes no other.
+        let mut next_body = HEAD;
+        let bodies_end = self.size() - committed as usize * size_of::<Event>();
+        while end < committed && self.is_event(end) {
+            let event = self.event(end);
+            let (start, stop) = (event.body_at as usize, event.body_at as usize + event.body_len as usize);
+            // SAFETY: the body lies in the chunk, which is ours.
+            if start < next_body || stop > bodies_end || !is_sound(&event, unsafe { self.body(&event) }) {
+                break;
+            }
+            next_body = stop;
+            end += 1;
+        }
+        self.head().committed.store(end, Ordering::Relaxed);
+        self.set_consumed(NO_PASS - 1, from.min(end));
+    }
+
+    /// Whether an event has a kind that exists, without which it is no value of its type.
+    fn is_event(self, number: u32) -> bool {
+        let event = self.event_ptr_in(self.size(), number).cast::<u8>();
+        // SAFETY: the event lies in the chunk.
+        let kind = unsafe { event.add(std::mem::offset_of!(Event, kind)).read() };
+        kind <= Kind::UnregisterRange as u8
+    }
+
+    /// Makes it empty again. Nobody else may use it.
+    pub fn reset(self) {
+        // In this order: a process that is killed in between leaves nothing to be read a second time.
+        self.head().committed.store(0, Ordering::Release);
+        for cell in &self.head().consumed.0 {
+            cell.count.store(0, Ordering::Release);
+            cell.pass.store(0, Ordering::Release);
+        }
+    }
+
+    fn event_ptr_in(self, size: usize, number: u32) -> *mut Event {
+        let at = size - (number as usize + 1) * size_of::<Event>();
+        // SAFETY: `Cursor::room` keeps the events inside the chunk. Chunk sizes are multiples of an event's, so it is aligned.
+        unsafe { self.0.as_ptr().add(at).cast() }
+    }
+
+    /// An event that is committed.
+    pub fn event(self, number: u32) -> Event {
+        debug_assert!(number < self.committed());
+        self.head().contents.read(number);
+        // SAFETY: committed events are not written to any more.
+        unsafe { self.event_ptr_in(self.size(), number).read() }
+    }
+
+    /// The body of a committed event.
+    ///
+    /// # Safety
+    /// The result is used only until the chunk is recycled.
+    pub unsafe fn body<'a>(self, event: &Event) -> &'a [u8] {
+        // SAFETY: the body was written before the event was committed, and lies inside the chunk.
+        unsafe { slice::from_raw_parts(self.0.as_ptr().add(event.body_at as usize), event.body_len as usize) }
+    }
+
+    /// Where the body of a committed event is, as `body` but with the right to the whole chunk, so that adjacent bodies can be
+    /// joined.
+    pub fn body_ptr(self, event: &Event) -> *const [u8] {
+        // SAFETY: the body lies inside the chunk.
+        let start = unsafe { self.0.as_ptr().add(event.body_at as usize) };
+        ptr::slice_from_raw_parts(start, event.body_len as usize)
+    }
+
+    /// The body of a committed event, to be corrected before it is written.
+    ///
+    /// # Safety
+    /// As `body`, and no other reference to it exists.
+    pub unsafe fn body_mut<'a>(self, event: &Event) -> &'a mut [u8] {
+        // SAFETY: as `body`; after the commit the thread that wrote it does not touch it any more.
+        unsafe { slice::from_raw_parts_mut(self.0.as_ptr().add(event.body_at as usize), event.body_len as usize) }
+    }
+}
+
+/// Where a thread goes on writing in its chunk.
+#[derive(Debug)]
+pub struct Cursor {
+    chunk: Chunk,
+    size: usize,
+    body: usize,
+    events: u32,
+}
+
+impl Cursor {
+    /// Starts to write in an empty chunk that nobody else uses; `serial` is higher than that of every chunk begun before.
+    pub fn new(chunk: Chunk, serial: u64) -> Cursor {
+        chunk.head().serial.store(serial, Ordering::Relaxed);
+        Cursor { chunk, size: chunk.size(), body: HEAD, events: 0 }
+    }
+
+    pub fn chunk(&self) -> Chunk {
+        self.chunk
+    }
+
+    /// Whether nothing is published in it yet.
+    pub fn is_empty(&self) -> bool {
+        self.events == 0
+    }
+
+    /// All the memory that is left for the body of the next record; `None` if not even an event fits.
+    #[inline]
+    pub fn room(&mut self) -> Option<&mut [u8]> {
+        let events = (self.events as usize + 1) * size_of::<Event>();
+        let len = self.size.checked_sub(self.body + events)?;
+        // SAFETY: the range lies between what is committed and the events, so this thread alone uses it; the memory is
+        // mapped zeroed, so it holds initialised bytes.
+        Some(unsafe { slice::from_raw_parts_mut(self.chunk.0.as_ptr().add(self.body), len) })
+    }
+
+    /// Publishes a record whose body, `event.body_len` bytes, was just written to the start of `room`.
+    #[inline]
+    pub fn commit(&mut self, mut event: Event) {
+        event.body_at = self.body as u32;
+        self.chunk.head().contents.written(self.events);
+        // SAFETY: `room` left space for the event.
+        unsafe { self.chunk.event_ptr_in(self.size, self.events).write(event) };
+        self.body += event.body_len as usize;
+        self.events += 1;
+        self.chunk.head().committed.store(self.events, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use crate::queue::spool::Memory;
+
+    pub fn event(kind: Kind, timestamp: u64, body_len: u32) -> Event {
+        Event {
+            timestamp,
+            id: 2,
+            index: 3,
+            addr: 4,
+            size: 5,
+            body_at: 0,
+            body_len,
+            unwinding_at: 0,
+            tid: 6,
+            kind,
+            flags: 0,
+            name_len: 0,
+            tables_len: 0,
+        }
+    }
+
+    #[test]
+    fn bodies_are_adjacent_and_come_back() {
+        let memory = Memory::new(1).unwrap();
+        let chunk = memory.make_chunk(&(0..1)).unwrap();
+        let mut cursor = Cursor::new(chunk, 7);
+        let mut written = 0u32;
+        while let Some(room) = cursor.room().filter(|room| room.len() >= 100) {
+            room[..100].fill(written as u8);
+            cursor.commit(event(Kind::Load, 1, 100));
+            written += 1;
+        }
+        assert_eq!((chunk.committed(), chunk.serial(), chunk.size()), (written, 7, CHUNK_SIZE));
+        assert_eq!(written as usize, (CHUNK_SIZE - HEAD) / 164);
+        for number in 0..written {
+            let event = chunk.event(number);
+            assert_eq!(event.body_at as usize, HEAD + 100 * number as usize);
+            // SAFETY: the chunk is not recycled yet.
+            assert!(unsafe { chunk.body(&event) }.iter().all(|&byte| byte == number as u8));
+        }
+        // What is left holds records without a body, to the last event.
+        while cursor.room().is_some() {
+            cursor.commit(event(Kind::Unregister, 1, 0));
+        }
+        let events = chunk.committed() as usize * size_of::<Event>();
+        assert!(HEAD + 100 * written as usize + events > CHUNK_SIZE - size_of::<Event>());
+    }
+
+    #[test]
+    fn what_is_consumed_counts_when_its_pass_does() {
+        let memory = Memory::new(1).unwrap();
+        let chunk = memory.make_chunk(&(0..1)).unwrap();
+        assert_eq!(chunk.consumed(), 0);
+        chunk.set_consumed(3, 10);
+        assert_eq!((chunk.consumed(), chunk.consumed_up_to(2), chunk.consumed_up_to(3)), (10, 0, 10));
+        chunk.set_consumed(5, 20);
+        chunk.set_consumed(5, 21);
+        assert_eq!((chunk.consumed_up_to(4), chunk.consumed_up_to(5)), (10, 21));
+        chunk.set_consumed(6, 30);
+        assert_eq!((chunk.consumed_up_to(5), chunk.consumed_up_to(6)), (21, 30));
+        chunk.reset();
+        assert_eq!((chunk.consumed(), chunk.committed()), (0, 0));
+    }
+
+    #[test]
+    fn large_records_take_whole_units() {
+        assert_eq!(size_for(0), Some(CHUNK_SIZE));
+        assert_eq!(size_for(BODY_MAX), Some(CHUNK_SIZE));
+        assert_eq!(size_for(BODY_MAX + 1), Some(2 * CHUNK_SIZE));
+        assert_eq!((size_for(u32::MAX as usize), size_for(usize::MAX)), (None, None));
+    }
+}

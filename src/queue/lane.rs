@@ -1,0 +1,201 @@
+//! A thread's way to the writer: finds room for a record in the thread's chunk, changes chunks, and hands them over.
+
+use std::sync::Arc;
+
+use crate::api::error::{Error, Result};
+use crate::queue::chunk::{Cursor, Event, BODY_MAX};
+use crate::queue::engine::{Engine, Message};
+use crate::queue::quiesce::HALTED_FOR;
+use crate::queue::thread_slot::Slot;
+
+/// See the module's description.
+pub struct Lane {
+    pub engine: &'static Engine,
+    slot: Arc<Slot>,
+    cursor: Option<Cursor>,
+}
+
+/// What lays down one record.
+pub trait Fill {
+    /// The record is about other code than its own, which somebody else may have registered, or moves or ends code.
+    const REFERS: bool;
+    /// The least length of the body.
+    fn least_len(&self) -> usize;
+    /// The length of the body.
+    fn exact_len(&self) -> Result<usize>;
+    /// Writes the body to the start of `room` and says what the record is, its length too. `None` if there is not room
+    /// enough: then it is asked again, with more.
+    fn fill(&self, room: &mut [u8], timestamp: u64) -> Result<Option<Event>>;
+}
+
+impl Lane {
+    pub fn new(engine: &'static Engine) -> Result<Lane> {
+        Ok(Lane { engine, slot: engine.attach()?, cursor: None })
+    }
+
+    /// Begins the record of a registration: where its body goes, and the time. `None` if there is no chunk at hand. To be
+    /// followed by `end_at_once` in any case.
+    ///
+    /// For the usual registration only, as its other half; all other records go by way of [`Lane::append`]. In two halves and
+    /// without a [`Fill`] so that the event is written to its place from registers: put together in memory and copied, it costs
+    /// a quarter of the call, because the processor cannot forward pieces of what was just stored in other pieces.
+    #[inline(always)]
+    pub fn begin_at_once(&mut self) -> Option<(&mut [u8], u64)> {
+        self.slot.begin();
+        self.engine.order();
+        let cursor = self.cursor.as_mut().filter(|_| self.slot.is_kept())?;
+        Some((cursor.room()?, self.engine.clock.now_after_ends()))
+    }
+
+    /// Publishes the record, if there is one.
+    #[inline(always)]
+    pub fn end_at_once(&mut self, event: Option<Event>) {
+        if let (Some(cursor), Some(event)) = (&mut self.cursor, event) {
+            cursor.commit(event);
+        }
+        self.slot.end();
+        self.engine.wake_if_asleep();
+    }
+
+    /// Lays down one record. An error leaves no trace; `NotRunning` is that of a call that was overtaken by the end of all
+    /// sinks.
+    ///
+    /// The time is taken when there is room. A call that had to wait for it is stamped later than it began, which is as
+    /// true: the code does not run before the call returns.
+    pub fn append(&mut self, record: &impl Fill) -> Result<()> {
+        if record.least_len() > BODY_MAX {
+            return self.append_large(record);
+        }
+        loop {
+            if self.cursor.is_some() {
+                self.enter()?;
+                // While there was no record the writer may have taken the chunk.
+                let filled = self.cursor.as_mut().map(|cursor| fill_and_commit(cursor, self.engine, record));
+                let was_empty = self.cursor.as_ref().is_some_and(Cursor::is_empty);
+                self.slot.end();
+                match filled.transpose()? {
+                    Some(true) => {
+                        self.engine.wake_if_asleep();
+                        return Ok(());
+                    }
+                    Some(false) if was_empty => return self.append_large(record),
+                    _ => {}
+                }
+            }
+            self.change_chunk()?;
+        }
+    }
+
+    /// A record that no chunk of the pool holds gets one of its own, in which it is laid down as any other.
+    #[cold]
+    fn append_large(&mut self, record: &impl Fill) -> Result<()> {
+        let len = record.exact_len()?;
+        let pool = &self.engine.pool;
+        let fits = pool.can_hold(len);
+        let taken = if fits { self.engine.wait_for(|| pool.take_large(len)) } else { None };
+        let Some(mut cursor) = taken else {
+            if !fits {
+                return Err(Error::NoMemory);
+            }
+            if self.engine.is_off() {
+                return Err(Error::NotRunning);
+            }
+            self.engine.status.counters.dropped.add(1);
+            return Err(Error::Dropped);
+        };
+        let chunk = cursor.chunk();
+        let sent = self
+            .enter()
+            .and_then(|()| fill_and_commit(&mut cursor, self.engine, record))
+            .and_then(|filled| filled.then_some(()).ok_or(Error::Internal))
+            // What this thread laid down before has to be written before.
+            .and_then(|()| self.hand_over())
+            .and_then(|()| self.engine.send(Message::Full { slot: self.slot.number, chunk }));
+        self.slot.end();
+        if sent.is_err() {
+            pool.recycle(chunk);
+        }
+        self.engine.wake_if_asleep();
+        sent
+    }
+
+    /// Announces a record, and sees to it that the writer does not take the chunk before `Slot::end`.
+    fn enter(&mut self) -> Result<()> {
+        loop {
+            self.slot.begin();
+            self.engine.order();
+            if self.slot.is_kept() {
+                return Ok(());
+            }
+            self.slot.end();
+            if self.slot.is_shut() {
+                return Err(Error::Closed);
+            }
+            match self.slot.settle(HALTED_FOR) {
+                Some(true) => self.cursor = None,
+                Some(false) => {}
+                None => self.engine.status.standstill.go_on(&self.slot),
+            }
+        }
+    }
+
+    /// Hands over the current chunk, if there is one, and takes another one.
+    #[cold]
+    fn change_chunk(&mut self) -> Result<()> {
+        // The full one goes first, also if there is no other yet: writing it out is what makes one free.
+        self.enter()?;
+        let has_filled_one = self.cursor.is_some();
+        let handed_over = self.hand_over();
+        self.slot.end();
+        handed_over?;
+        let engine = self.engine;
+        let taken = engine.take_chunk().or_else(|| if has_filled_one { engine.wait_for_writer() } else { None });
+        let taken = taken.or_else(|| engine.pool.take_new());
+        let Some(cursor) = taken.or_else(|| engine.wait_for(|| engine.pool.take())) else {
+            if engine.is_off() {
+                return Err(Error::NotRunning);
+            }
+            engine.status.counters.dropped.add(1);
+            return Err(Error::Dropped);
+        };
+        self.slot.set_current(Some(cursor.chunk()));
+        self.cursor = Some(cursor);
+        Ok(())
+    }
+
+    /// Gives the current chunk to the writer. To be called between `enter` and `Slot::end`.
+    fn hand_over(&mut self) -> Result<()> {
+        let Some(cursor) = &self.cursor else { return Ok(()) };
+        // Sent first, and only then taken out of the slot: so the writer, which looks at the slot first and then empties the
+        // channel, finds the chunk in one place at least. It recycles none that it still sees in the slot.
+        self.engine.send(Message::Full { slot: self.slot.number, chunk: cursor.chunk() })?;
+        self.slot.set_current(None);
+        self.cursor = None;
+        Ok(())
+    }
+
+    /// The thread ends.
+    pub fn finish(&mut self) {
+        // If it cannot be sent at once it stays in the slot, where the writer finds it too: a thread that ends cannot wait.
+        let is_in = self.enter().is_ok();
+        let chunk = self.cursor.as_ref().map(Cursor::chunk);
+        if is_in && chunk.is_none_or(|chunk| self.engine.send_now(Message::Full { slot: self.slot.number, chunk })) {
+            self.slot.set_current(None);
+            self.cursor = None;
+            self.slot.detach();
+        }
+        self.slot.end();
+        self.engine.detached();
+    }
+}
+
+fn fill_and_commit<R: Fill>(cursor: &mut Cursor, engine: &Engine, record: &R) -> Result<bool> {
+    let Some(room) = cursor.room() else { return Ok(false) };
+    let timestamp = if R::REFERS { engine.clock.now() } else { engine.clock.now_after_ends() };
+    let Some(event) = record.fill(room, timestamp)? else { return Ok(false) };
+    cursor.commit(event);
+    if R::REFERS {
+        engine.clock.note_end();
+    }
+    Ok(true)
+}

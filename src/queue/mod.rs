@@ -1,0 +1,16 @@
+//! What registering threads and the writer share: memory for records, and what they tell each other.
+
+pub mod apart;
+pub mod chunk;
+pub mod engine;
+pub mod host;
+pub mod lane;
+pub mod oneshot;
+pub mod pool;
+pub mod quiesce;
+pub mod requests;
+pub mod signal_flush;
+pub mod spool;
+pub mod status;
+pub mod thread_slot;
+pub mod write_gate;

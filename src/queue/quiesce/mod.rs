@@ -1,0 +1,367 @@
+//! How a fork finds the library at rest, so that the child has whole data: the writer between two passes, no thread laying
+//! down a record, and everything published applied.
+//!
+//! The forking thread asks the writer, and waits for a while. The writer keeps the registering threads from beginning another
+//! record, makes a last pass, and stands still until the fork is over. A fork does not wait for ever, and goes on if the
+//! writer hangs in a slow disk: then the child learns that it does not have everything, or, if the writer was changing what it
+//! has inherited, nothing.
+//!
+//! Nor is anybody else kept for ever. Between our handler and the fork itself the host's own handlers run, and may wait for a
+//! lock that a thread holds which waits here. So threads and writer go on after a while, and say so in memory that the child
+//! shares (`Shared`): what it sees there holds at least for everything that happened before it was forked.
+//!
+//! The child touches none of this: the lock in it may be held by a thread that does not exist there.
+
+use std::ptr;
+use std::time::Duration;
+
+use crate::queue::thread_slot::Slot;
+use crate::sys::mem::Shared;
+use crate::sys::sync::atomic::{fence, AtomicBool, Ordering};
+use crate::sys::sync::{Arc, Condvar, Instant, Mutex, MutexGuard, PoisonError};
+use crate::sys::thread;
+
+/// How long a fork waits for the writer to have everything.
+const PATIENCE: Duration = Duration::from_millis(50);
+/// How much longer it waits for the writer to come to rest at all.
+const GRACE: Duration = Duration::from_millis(25);
+/// Forks that begin within this time of a standstill share it. Later ones wait for the next, so that threads which fork all
+/// the time do not keep others from registering.
+const SHARED_FOR: Duration = Duration::from_millis(10);
+
+/// How long a thread that registers something is kept by a fork.
+pub const HALTED_FOR: Duration = Duration::from_millis(50);
+/// How long the writer is. Copying the page tables of a very large process takes its time.
+const STILL_FOR: Duration = Duration::from_secs(1);
+
+/// How a fork has found the library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Rest {
+    /// Nothing is known, or the writer was at work: nothing that is inherited can be used.
+    Disturbed = 0,
+    /// No writer runs.
+    NoWriter = 1,
+    /// What is there is sound, but there may be more that was registered.
+    Partial = 2,
+    /// Everything that was registered is there.
+    Whole = 3,
+}
+
+impl Rest {
+    /// The value with this number.
+    pub fn of(number: u32) -> Rest {
+        [Rest::NoWriter, Rest::Partial, Rest::Whole]
+            .into_iter()
+            .find(|rest| *rest as u32 == number)
+            .unwrap_or(Rest::Disturbed)
+    }
+}
+
+/// What a fork has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub rest: Rest,
+    /// Where the writer's state is.
+    pub writer: *mut (),
+    /// What was in the shared memory.
+    writer_went_on: u32,
+    thread_went_on: u32,
+}
+
+impl Found {
+    pub const NOTHING: Found = Found::inherited(Rest::Disturbed, ptr::null_mut());
+
+    /// In a child that has inherited this itself, and changes nothing of it.
+    pub const fn inherited(rest: Rest, writer: *mut ()) -> Found {
+        Found { rest, writer, writer_went_on: 0, thread_went_on: 0 }
+    }
+
+    /// In the child: how it was in the end.
+    pub fn rest_in_child(&self, shared: &Shared) -> Rest {
+        let sound = shared.writer_went_on.load(Ordering::SeqCst) == self.writer_went_on;
+        let whole = shared.thread_went_on.load(Ordering::SeqCst) == self.thread_went_on;
+        match self.rest {
+            Rest::NoWriter => Rest::NoWriter,
+            _ if !sound => Rest::Disturbed,
+            Rest::Whole if !whole => Rest::Partial,
+            rest => rest,
+        }
+    }
+}
+
+/// See the module's description.
+#[derive(Debug, Default)]
+pub struct Standstill {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Threads that begin to register now have to wait.
+    halting: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Where the writer's state is, as long as one runs.
+    writer: Option<WriterState>,
+    /// Where children look whether this standstill has held.
+    shared: Option<&'static Shared>,
+    /// The writer changes what a child would take over.
+    moving: bool,
+    /// Forks that wait for the writer.
+    waiting: u32,
+    /// The writer has come to rest for them.
+    answered: bool,
+    /// It had everything then.
+    whole: bool,
+    /// Forks under way. The writer does not move.
+    forking: u32,
+    /// When the first of them began.
+    since: Option<Instant>,
+    halted: Vec<Arc<Slot>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct WriterState(*mut ());
+
+// SAFETY: an address, used by nobody here.
+unsafe impl Send for WriterState {}
+
+impl State {
+    fn is_asked(&self) -> bool {
+        self.waiting > 0 && self.forking == 0 && !self.answered
+    }
+
+    /// What a fork finds that begins now.
+    fn found(&self) -> Found {
+        let shared = |word: fn(&Shared) -> u32| self.shared.map_or(0, word);
+        let (rest, writer) = match self.writer {
+            None => (Rest::NoWriter, ptr::null_mut()),
+            Some(_) if self.moving => (Rest::Disturbed, ptr::null_mut()),
+            Some(WriterState(writer)) if self.whole => (Rest::Whole, writer),
+            Some(WriterState(writer)) => (Rest::Partial, writer),
+        };
+        let writer_went_on = shared(|shared| shared.writer_went_on.load(Ordering::SeqCst));
+        let thread_went_on = shared(|shared| shared.thread_went_on.load(Ordering::SeqCst));
+        Found { rest, writer, writer_went_on, thread_went_on }
+    }
+
+    /// A thread does not wait for a fork any more.
+    fn give_up_threads(&mut self) {
+        self.whole = false;
+        self.shared.inspect(|shared| _ = shared.thread_went_on.fetch_add(1, Ordering::SeqCst));
+    }
+
+    /// Whether a fork can begin.
+    fn is_ready(&self) -> bool {
+        match self.since {
+            None => self.answered,
+            Some(since) => self.whole && since.elapsed() < SHARED_FOR,
+        }
+    }
+}
+
+impl Standstill {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A writer begins to run, whose state is at this address until `end`.
+    pub fn begin(&self, writer: *mut (), shared: &'static Shared) {
+        let mut state = self.state();
+        (state.writer, state.shared) = (Some(WriterState(writer)), Some(shared));
+        (state.moving, state.whole) = (false, false);
+    }
+
+    /// There is no writer any more.
+    pub fn end(&self) {
+        let mut state = self.state();
+        (state.writer, state.moving) = (None, false);
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// The writer begins to change what a child would take over. Waits while the process forks.
+    pub fn enter(&self) {
+        let state = self.state();
+        self.wait_for_forks(state, |state| state.forking > 0 || state.answered).moving = true;
+    }
+
+    /// The writer has done so.
+    pub fn leave(&self) {
+        self.rest();
+    }
+
+    fn rest(&self) -> bool {
+        let mut state = self.state();
+        let was_moving = std::mem::take(&mut state.moving);
+        // A system call each time, if it were for nobody.
+        if state.waiting > 0 {
+            self.changed.notify_all();
+        }
+        was_moving
+    }
+
+    /// Runs what takes time and leaves alone what a child would take over, in the middle of what the writer does.
+    pub fn aside<T>(&self, body: impl FnOnce() -> T) -> T {
+        let was_moving = self.rest();
+        let result = body();
+        if was_moving {
+            let state = self.state();
+            // Not for one that waits: this is in the way of what it waits for.
+            self.wait_for_forks(state, |state| state.forking > 0).moving = true;
+        }
+        result
+    }
+
+    fn wait_for_forks<'s>(
+        &self,
+        mut state: MutexGuard<'s, State>,
+        is_in_the_way: impl Fn(&State) -> bool,
+    ) -> MutexGuard<'s, State> {
+        while is_in_the_way(&state) {
+            let left = state.since.map_or(STILL_FOR, |since| STILL_FOR.saturating_sub(since.elapsed()));
+            if left.is_zero() {
+                state.whole = false;
+                state.shared.inspect(|shared| _ = shared.writer_went_on.fetch_add(1, Ordering::SeqCst));
+                break;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state
+    }
+
+    /// A thread has been halted for too long, and goes on.
+    pub fn go_on(&self, slot: &Slot) {
+        self.state().give_up_threads();
+        slot.resume();
+    }
+
+    /// Whether a fork waits for the writer.
+    pub fn is_asked(&self) -> bool {
+        self.state().is_asked()
+    }
+
+    /// From now on threads that begin to register wait. `barrier::all_threads` and then the search for such threads have to
+    /// follow. False if nobody asks for it any more.
+    pub fn begin_halt(&self) -> bool {
+        let state = self.state();
+        let asked = state.is_asked();
+        if asked {
+            self.halting.store(true, Ordering::SeqCst);
+        }
+        asked
+    }
+
+    /// Halts threads. False if nobody asks for it any more.
+    pub fn halt(&self, slots: impl Iterator<Item = Arc<Slot>>) -> bool {
+        let mut state = self.state();
+        if !state.is_asked() {
+            return false;
+        }
+        state.halted.extend(slots);
+        state.halted.iter().for_each(|slot| slot.halt());
+        true
+    }
+
+    /// Whether all halted threads have ended what they had begun.
+    pub fn is_quiet(&self) -> bool {
+        !self.state().halted.iter().any(|slot| slot.is_busy())
+    }
+
+    /// The writer begins its last pass before a fork. False if the fork has not waited.
+    pub fn enter_last(&self) -> bool {
+        let mut state = self.state();
+        let asked = state.is_asked();
+        state.moving |= asked;
+        asked
+    }
+
+    /// The writer has come to rest, and does not `enter` before the fork is over.
+    pub fn answer(&self, whole: bool) {
+        let mut state = self.state();
+        state.moving = false;
+        if state.is_asked() {
+            (state.answered, state.whole) = (true, whole);
+            drop(state);
+            self.changed.notify_all();
+        }
+    }
+
+    /// A thread that begins to register waits for the end of a fork. It must have told the writer of itself before.
+    pub fn wait_to_register(&self) {
+        let begin = Instant::now();
+        fence(Ordering::SeqCst);
+        while self.halting.load(Ordering::SeqCst) {
+            if begin.elapsed() > HALTED_FOR {
+                self.state().give_up_threads();
+                break;
+            }
+            thread::sleep_micros(50);
+        }
+    }
+
+    /// Before a fork: brings the library to rest, as far as it gets in time. `wake` wakes the writer. To be followed by `over` in the parent.
+    pub fn prepare(&self, wake: impl FnOnce()) -> Found {
+        let end = Instant::now() + PATIENCE;
+        let mut state = self.state();
+        if state.writer.is_some() {
+            state.waiting += 1;
+            drop(state);
+            wake();
+            state = self.state();
+            state = self.wait(state, end, |state| state.writer.is_none() || state.is_ready());
+            // It pauses where it writes to a file next.
+            state = self.wait(state, end + GRACE, |state| !state.moving);
+            state.waiting -= 1;
+        }
+        state.since.get_or_insert_with(Instant::now);
+        state.forking += 1;
+        state.found()
+    }
+
+    /// As `prepare`, without a pass of the writer, if it is at rest already and `is_at_rest` says that it has everything.
+    pub fn prepare_at_once(&self, is_at_rest: impl FnOnce() -> bool) -> Option<Found> {
+        let mut state = self.state();
+        state.writer.filter(|_| !state.moving && state.waiting == 0 && state.forking == 0)?;
+        self.halting.store(true, Ordering::SeqCst);
+        if !is_at_rest() {
+            self.halting.store(false, Ordering::SeqCst);
+            return None;
+        }
+        (state.forking, state.whole, state.since) = (1, true, Some(Instant::now()));
+        Some(state.found())
+    }
+
+    fn wait<'s>(
+        &self,
+        mut state: MutexGuard<'s, State>,
+        end: Instant,
+        is_done: impl Fn(&State) -> bool,
+    ) -> MutexGuard<'s, State> {
+        while !is_done(&state) {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state
+    }
+
+    /// After a fork, in the parent.
+    pub fn over(&self) {
+        let mut state = self.state();
+        state.forking = state.forking.saturating_sub(1);
+        if state.forking > 0 {
+            return;
+        }
+        (state.answered, state.whole, state.since) = (false, false, None);
+        self.halting.store(false, Ordering::SeqCst);
+        state.halted.drain(..).for_each(|slot| slot.resume());
+        drop(state);
+        self.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,56 @@
+//! What callers want of the writer. Not in the channel, which may be full while the writer hangs in a slow disk.
+
+use super::oneshot::Give;
+use crate::api::error::{Error, Result};
+use crate::api::options::{Config, Sinks};
+use crate::sys::thread;
+
+/// See the module's description.
+#[derive(Debug, Default)]
+pub struct Requests {
+    /// A writer is running.
+    pub open: bool,
+    /// Number of the last request to write everything.
+    pub asked: u64,
+    /// Number of the last such request that is answered.
+    pub answered: u64,
+    /// The last answer, or what a writer has left unwritten that has ended.
+    pub result: Option<Error>,
+    /// The writer is to end.
+    pub stop: Option<Stop>,
+    /// Sinks are to be started or stopped.
+    pub change: Option<Change>,
+    /// The thread by which the process exits. That may end the writer at any moment, so that it writes only what this thread
+    /// asks it for and waits for.
+    pub exiting: Option<u32>,
+}
+
+impl Requests {
+    /// Whether the process exits by another thread than the calling one. Then there is no time left for what this one wants: the
+    /// exit does not wait for it.
+    pub fn exit_is_elsewhere(&self) -> bool {
+        self.exiting.is_some_and(|exiting| exiting != thread::id())
+    }
+}
+
+/// The writer is to end.
+#[derive(Debug)]
+pub struct Stop {
+    /// Because no sink is wanted any more, though sessions are open: everything is given back.
+    pub off: bool,
+    /// Gets the answer.
+    pub ack: Give<Result<()>>,
+}
+
+/// What is to change about the sinks.
+#[derive(Debug)]
+pub struct Change {
+    /// Sinks that are to run from now on.
+    pub on: Sinks,
+    /// Sinks that are not.
+    pub off: Sinks,
+    /// How it is to be afterwards.
+    pub config: Config,
+    /// Gets the answer.
+    pub ack: Give<Result<()>>,
+}

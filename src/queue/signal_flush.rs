@@ -1,0 +1,144 @@
+//! What a signal handler asks the writer for: that all be written before the process ends.
+//!
+//! The handler may have interrupted anything: this library, the allocator, the writer itself. So there are words and a futex here, and
+//! no lock, no memory, no thread-local storage. The writer may need what the interrupted thread holds, the allocator's lock for
+//! instance; then the handler's time runs out, and what it wanted written stays in the spool.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use crate::api::error::{Error, Result};
+use crate::sys::clock::monotonic_ns;
+use crate::sys::{futex, thread};
+
+/// See the module's description.
+#[derive(Debug, Default)]
+pub struct Urgent {
+    /// The writer's thread; 0 if there is none, `STARTING` until it runs.
+    writer: AtomicU32,
+    /// The thread by which the process exits; 0 if it does not.
+    exiting: AtomicU32,
+    exit_over: AtomicBool,
+    /// Number of the last request, and the thread that made it.
+    asked: AtomicU32,
+    asker: AtomicU32,
+    /// Number of the last request that is answered, and the answer: 0, or an error's number.
+    answered: AtomicU32,
+    result: AtomicU32,
+    /// Changes with every answer, and when the writer ends.
+    news: AtomicU32,
+}
+
+const STARTING: u32 = u32::MAX;
+
+impl Urgent {
+    /// A writer is about to run, if it does not yet. Nothing that the calling thread has to do stands before that any more.
+    pub fn begin(&self) {
+        let _ = self.writer.compare_exchange(0, STARTING, Ordering::SeqCst, Ordering::SeqCst);
+    }
+
+    /// The calling thread is the writer.
+    pub fn run(&self) {
+        self.writer.store(thread::id(), Ordering::SeqCst);
+    }
+
+    /// The writer has ended, with everything written if there is no error.
+    pub fn end(&self, error: Option<Error>) {
+        self.result.store(error.map_or(0, |error| error as u32), Ordering::Relaxed);
+        self.writer.store(0, Ordering::SeqCst);
+        self.tell();
+    }
+
+    /// The process exits by the calling thread. False if it does so by another one already.
+    pub fn exit(&self) -> bool {
+        let own = thread::id();
+        let before = self.exiting.compare_exchange(0, own, Ordering::SeqCst, Ordering::SeqCst);
+        before.unwrap_or_else(|exiting| exiting ^ own) == 0
+    }
+
+    /// What is pending was written at the exit, or cannot be.
+    pub fn exit_is_over(&self) {
+        self.exit_over.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether another thread than this one is about to write what is pending at the exit.
+    pub fn is_exit_under_way(&self, tid: u32) -> bool {
+        self.exits_elsewhere(tid) && !self.exit_over.load(Ordering::SeqCst)
+    }
+
+    /// Whether the process exits by another thread than this one.
+    pub fn exits_elsewhere(&self, tid: u32) -> bool {
+        let exiting = self.exiting.load(Ordering::SeqCst);
+        exiting != 0 && exiting != tid
+    }
+
+    /// For the writer: the number of the request that it has to answer. While the process exits, nothing is written that the exiting
+    /// thread does not wait for.
+    pub fn pending(&self, exiting: bool) -> Option<u32> {
+        let asked = self.asked.load(Ordering::SeqCst);
+        if asked == self.answered.load(Ordering::Relaxed) {
+            return None;
+        }
+        if exiting && self.asker.load(Ordering::Relaxed) != self.exiting.load(Ordering::Relaxed) {
+            self.answer(asked, Some(Error::Timeout));
+            return None;
+        }
+        Some(asked)
+    }
+
+    /// Whether there is such a request.
+    pub fn is_pending(&self) -> bool {
+        self.asked.load(Ordering::SeqCst) != self.answered.load(Ordering::Relaxed)
+    }
+
+    /// For the writer: everything that was published before the request was made is written, but for an error.
+    pub fn answer(&self, number: u32, error: Option<Error>) {
+        self.result.store(error.map_or(0, |error| error as u32), Ordering::Relaxed);
+        self.answered.store(number, Ordering::Release);
+        self.tell();
+    }
+
+    fn tell(&self) {
+        self.news.fetch_add(1, Ordering::SeqCst);
+        futex::wake_all(&self.news);
+    }
+
+    /// Asks and waits, in a signal handler. `wake` wakes the writer.
+    pub fn flush(&self, timeout: Duration, wake: impl FnOnce()) -> Result<()> {
+        let (writer, own) = (self.writer.load(Ordering::SeqCst), thread::id());
+        if writer == 0 {
+            return Err(Error::NotRunning);
+        }
+        if writer == own {
+            return Err(Error::Writer);
+        }
+        if self.exits_elsewhere(own) {
+            return Err(Error::Timeout);
+        }
+        self.asker.store(own, Ordering::Relaxed);
+        let mine = self.asked.fetch_add(1, Ordering::SeqCst).wrapping_add(1);
+        wake();
+        let end = monotonic_ns().saturating_add(timeout.as_nanos() as u64);
+        loop {
+            let news = self.news.load(Ordering::SeqCst);
+            let missing = mine.wrapping_sub(self.answered.load(Ordering::Acquire)) as i32;
+            // A writer that ends has written everything that was registered before its last session was closed.
+            if missing <= 0 || self.writer.load(Ordering::SeqCst) == 0 {
+                return self.answer_given();
+            }
+            let left = end.saturating_sub(monotonic_ns());
+            if left == 0 {
+                return Err(Error::Timeout);
+            }
+            futex::wait(&self.news, news, left);
+        }
+    }
+
+    fn answer_given(&self) -> Result<()> {
+        let number = self.result.load(Ordering::Relaxed);
+        match Error::ALL.iter().find(|error| **error as u32 == number) {
+            Some(&error) => Err(error),
+            None => Ok(()),
+        }
+    }
+}

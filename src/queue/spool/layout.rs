@@ -1,0 +1,293 @@
+//! What a spool looks like: a header that says whose it is and how far the writer has come, a directory of the units, and the
+//! units.
+//!
+//! ```text
+//! | header | directory: one word a unit |  (to the next page)  | unit 0 | unit 1 | ...
+//! ```
+//!
+//! The writer commits pass by pass. What belongs to a pass (how much of each chunk is consumed, how long the files are) is
+//! written beside what belongs to the last committed one, and becomes valid by one store of the pass's number. A process may
+//! be killed between any two stores.
+
+use std::mem::offset_of;
+use std::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
+
+use crate::queue::chunk::CHUNK_SIZE;
+use crate::sys::file::Identity;
+use crate::sys::mem::page_size;
+use crate::sys::spool::Owner;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"jitspool");
+const VERSION: u32 = 4;
+
+/// In the directory: part of a chunk that begins in an earlier unit. Else the number of units of the chunk that begins here,
+/// 0 if none does.
+pub const INSIDE: u32 = u32::MAX;
+
+/// Room for a path: the longest directory, and the name of a file in it.
+pub const PATH_ROOM: usize = 1024 + 64;
+
+/// What the first bytes of a spool are.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Header {
+    /// Stored last when a spool is made.
+    magic: AtomicU64,
+    version: AtomicU32,
+    unit_size: AtomicU32,
+    units: AtomicU64,
+    pid: AtomicU64,
+    start_time: AtomicU64,
+    pid_namespace: AtomicU64,
+    mount_namespace: AtomicU64,
+    /// Number of the last pass that was committed.
+    committed: AtomicU64,
+    /// The one of the last pass and the one of the pass before or after it; the place is the lowest bit of the pass.
+    states: [StateCell; 2],
+    /// The file that is about to replace the map.
+    next_map: FileCell,
+    /// The file that is about to replace the jitdump, and its length.
+    next_dump: FileStateCell,
+    /// Those of [`Files`].
+    flags: AtomicU64,
+    map_path: PathCell,
+    dump_path: PathCell,
+}
+
+/// How far the writer has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// Time stamp of the last record that was written.
+    pub last_time: u64,
+    /// The perf map, if it is written.
+    pub map: Option<FileState>,
+    /// Lines of the map have to change: it says all that it should, but not that alone.
+    pub map_is_stale: bool,
+    /// Others in the process write to the map, so that it is only appended to.
+    pub map_is_shared: bool,
+    /// The jitdump, if it is written.
+    pub dump: Option<FileState>,
+}
+
+/// A file, and how much of it belongs to what is committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileState {
+    pub identity: Identity,
+    pub len: u64,
+}
+
+/// The files, as far as they stay the same while a session is open.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Files {
+    pub map_path: Vec<u8>,
+    pub dump_path: Vec<u8>,
+    /// The map is for simpleperf.
+    pub simpleperf: bool,
+    /// Moves are written as JIT_CODE_MOVE.
+    pub move_records: bool,
+    /// Time stamps are raw counter values.
+    pub arch_timestamps: bool,
+}
+
+#[derive(Debug)]
+#[repr(C)]
+struct FileCell {
+    device: AtomicU64,
+    inode: AtomicU64,
+    born: AtomicU64,
+}
+
+#[derive(Debug)]
+#[repr(C)]
+struct StateCell {
+    last_time: AtomicU64,
+    map_is_stale: AtomicU64,
+    map_is_shared: AtomicU64,
+    map: FileStateCell,
+    dump: FileStateCell,
+}
+
+#[derive(Debug)]
+#[repr(C)]
+struct FileStateCell {
+    /// 0 for a file that is not written: every file that is has a device and an inode.
+    file: FileCell,
+    len: AtomicU64,
+}
+
+#[derive(Debug)]
+#[repr(C)]
+struct PathCell {
+    len: AtomicU64,
+    words: [AtomicU64; PATH_ROOM / 8],
+}
+
+/// Where in a spool the file is announced that is about to replace the map, and what is written there.
+pub fn next_map_cell(identity: Identity) -> (u64, Vec<u8>) {
+    let words = [identity.device, identity.inode, identity.born];
+    (offset_of!(Header, next_map) as u64, words.iter().flat_map(|word| word.to_ne_bytes()).collect())
+}
+
+/// Bytes before the first unit.
+pub fn header_len(units: usize) -> usize {
+    (size_of::<Header>() + 4 * units).next_multiple_of(page_size().max(4096))
+}
+
+impl FileCell {
+    fn set(&self, identity: Identity) {
+        self.device.store(identity.device, Ordering::Relaxed);
+        self.inode.store(identity.inode, Ordering::Relaxed);
+        self.born.store(identity.born, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> Identity {
+        Identity {
+            device: self.device.load(Ordering::Relaxed),
+            inode: self.inode.load(Ordering::Relaxed),
+            born: self.born.load(Ordering::Relaxed),
+        }
+    }
+}
+
+const NO_FILE: Identity = Identity { device: 0, inode: 0, born: 0 };
+
+impl FileStateCell {
+    fn set(&self, state: Option<FileState>) {
+        self.file.set(state.map_or(NO_FILE, |state| state.identity));
+        self.len.store(state.map_or(0, |state| state.len), Ordering::Relaxed);
+    }
+
+    fn get(&self) -> Option<FileState> {
+        let identity = self.file.get();
+        (identity != NO_FILE).then(|| FileState { identity, len: self.len.load(Ordering::Relaxed) })
+    }
+}
+
+impl PathCell {
+    fn set(&self, path: &[u8]) {
+        self.len.store(path.len() as u64, Ordering::Relaxed);
+        for (word, bytes) in self.words.iter().zip(path.chunks(8)) {
+            let mut padded = [0; 8];
+            padded[..bytes.len()].copy_from_slice(bytes);
+            word.store(u64::from_ne_bytes(padded), Ordering::Relaxed);
+        }
+    }
+
+    fn get(&self) -> Option<Vec<u8>> {
+        let len = usize::try_from(self.len.load(Ordering::Relaxed)).ok().filter(|&len| len <= PATH_ROOM)?;
+        let mut path: Vec<u8> = self.words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect();
+        path.truncate(len);
+        (!path.contains(&0)).then_some(path)
+    }
+}
+
+impl Header {
+    /// Says whose spool this is, which makes it one.
+    pub fn describe(&self, owner: &Owner, units: usize) {
+        self.version.store(VERSION, Ordering::Relaxed);
+        self.unit_size.store(CHUNK_SIZE as u32, Ordering::Relaxed);
+        self.units.store(units as u64, Ordering::Relaxed);
+        self.pid.store(owner.pid.into(), Ordering::Relaxed);
+        self.start_time.store(owner.start_time, Ordering::Relaxed);
+        self.pid_namespace.store(owner.pid_namespace, Ordering::Relaxed);
+        self.mount_namespace.store(owner.mount_namespace, Ordering::Relaxed);
+        self.magic.store(MAGIC, Ordering::Release);
+    }
+
+    /// Whose spool this is, and of how many units; `None` if it is none, or of another version.
+    pub fn description(&self) -> Option<(Owner, usize)> {
+        let known = self.magic.load(Ordering::Acquire) == MAGIC
+            && self.version.load(Ordering::Relaxed) == VERSION
+            && self.unit_size.load(Ordering::Relaxed) as usize == CHUNK_SIZE;
+        let owner = Owner {
+            pid: self.pid.load(Ordering::Relaxed).try_into().ok()?,
+            start_time: self.start_time.load(Ordering::Relaxed),
+            pid_namespace: self.pid_namespace.load(Ordering::Relaxed),
+            mount_namespace: self.mount_namespace.load(Ordering::Relaxed),
+        };
+        known.then_some((owner, usize::try_from(self.units.load(Ordering::Relaxed)).ok()?))
+    }
+
+    /// The directory of a spool with that many units, whose memory begins with this header.
+    pub fn directory(&self, units: usize) -> &[AtomicU32] {
+        // SAFETY: the directory lies behind the header in the same mapping (`header_len`); zero is a valid value.
+        unsafe { std::slice::from_raw_parts((&raw const *self).add(1).cast(), units) }
+    }
+
+    /// Number of the last pass that was committed.
+    pub fn committed(&self) -> u64 {
+        self.committed.load(Ordering::Acquire)
+    }
+
+    /// Makes everything that was stored for a pass valid.
+    pub fn commit(&self, pass: u64, state: &State) {
+        let cell = &self.states[(pass & 1) as usize];
+        cell.last_time.store(state.last_time, Ordering::Relaxed);
+        cell.map_is_stale.store(state.map_is_stale.into(), Ordering::Relaxed);
+        cell.map_is_shared.store(state.map_is_shared.into(), Ordering::Relaxed);
+        cell.map.set(state.map);
+        cell.dump.set(state.dump);
+        self.committed.store(pass, Ordering::Release);
+        // What is stored for the next pass must not come before.
+        fence(Ordering::SeqCst);
+    }
+
+    /// The state of the last pass that was committed.
+    pub fn state(&self) -> State {
+        let cell = &self.states[(self.committed() & 1) as usize];
+        State {
+            last_time: cell.last_time.load(Ordering::Relaxed),
+            map: cell.map.get(),
+            map_is_stale: cell.map_is_stale.load(Ordering::Relaxed) != 0,
+            map_is_shared: cell.map_is_shared.load(Ordering::Relaxed) != 0,
+            dump: cell.dump.get(),
+        }
+    }
+
+    /// Announces the file that is about to replace the map by renaming.
+    pub fn set_next_map(&self, identity: Identity) {
+        self.next_map.set(identity);
+        fence(Ordering::SeqCst);
+    }
+
+    /// The last file that was announced.
+    pub fn next_map(&self) -> Identity {
+        self.next_map.get()
+    }
+
+    /// Announces the file that is about to replace the jitdump by renaming. What it holds is what the old one has of the last
+    /// pass that was committed.
+    pub fn set_next_dump(&self, state: FileState) {
+        self.next_dump.set(Some(state));
+        fence(Ordering::SeqCst);
+    }
+
+    /// The last file that was announced.
+    pub fn next_dump(&self) -> Option<FileState> {
+        self.next_dump.get()
+    }
+
+    /// Says which files there are. To be called while no file is written.
+    pub fn set_files(&self, files: &Files) {
+        let Files { map_path, dump_path, simpleperf, move_records, arch_timestamps } = files;
+        self.map_path.set(map_path);
+        self.dump_path.set(dump_path);
+        let bits = [simpleperf, move_records, arch_timestamps];
+        let flags = bits.iter().enumerate().fold(0, |flags, (at, &&bit)| flags | u64::from(bit) << at);
+        self.flags.store(flags, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Which files there are; `None` if that makes no sense.
+    pub fn files(&self) -> Option<Files> {
+        let flags = self.flags.load(Ordering::Relaxed);
+        let bit = |at: u32| flags >> at & 1 == 1;
+        Some(Files {
+            map_path: self.map_path.get()?,
+            dump_path: self.dump_path.get()?,
+            simpleperf: bit(0),
+            move_records: bit(1),
+            arch_timestamps: bit(2),
+        })
+    }
+}

@@ -1,0 +1,204 @@
+//! The memory that records lie in on their way to the writer, and what of it outlives the process.
+//!
+//! It is one range of units (of the size of a chunk) behind a header. If it can be, it is a file in shared memory, the spool:
+//! then everything published in it, and how far the writer has come, is there after SIGKILL, for [`recover`] to go on from.
+//! Else, and while nothing is written, it is private memory of the same shape at the same addresses.
+
+pub mod layout;
+
+use std::io;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::queue::chunk::{Chunk, CHUNK_SIZE};
+use crate::queue::status::SpoolState;
+use crate::sys::mem::Region;
+use crate::sys::spool::{NamedSpool, Owner, SpoolFile};
+use layout::{header_len, Header, State, INSIDE};
+
+/// See the module's description.
+#[derive(Debug)]
+pub struct Memory {
+    region: Region,
+    units: usize,
+    /// Where the first unit lies.
+    start: usize,
+    /// Locked for moments only.
+    spool: Mutex<Option<Arc<NamedSpool>>>,
+    /// Some units are private memory, because the file system had no more room: which ones, and whether there are any.
+    private: Box<[AtomicBool]>,
+    partly: AtomicBool,
+}
+
+impl Memory {
+    /// Makes room for `units` units, in private memory, without any behind them.
+    pub fn new(units: usize) -> io::Result<Memory> {
+        let start = header_len(units);
+        let region = private(start, units)?;
+        let private = (0..units).map(|_| AtomicBool::new(false)).collect();
+        Ok(Memory { region, units, start, spool: Mutex::default(), private, partly: AtomicBool::new(false) })
+    }
+
+    /// Puts a spool in the place of it. There is no chunk in it.
+    pub fn attach(&self, dir: &Path) -> io::Result<()> {
+        let owner = Owner::this_process();
+        let len = self.start + self.units * CHUNK_SIZE;
+        let file = SpoolFile::create(dir, &owner, len)?;
+        let named = file.named().inspect_err(|_| file.remove())?;
+        // With the first unit: a spool that cannot hold that is none.
+        let head = self.start + CHUNK_SIZE;
+        let mapped = Region::closed_file(file.file(), len).and_then(|region| {
+            region.open(0..head)?;
+            region.provide(0..head)?;
+            self.region.replace_by(region, head)
+        });
+        if let Err(error) = mapped {
+            file.remove();
+            return Err(error);
+        }
+        self.header().describe(&owner, self.units);
+        // The mapping keeps the file locked from here on, and no descriptor is needed.
+        *self.spool() = Some(Arc::new(named));
+        Ok(())
+    }
+
+    /// Gives everything back to the kernel, and removes the spool. There is no chunk in it.
+    pub fn detach(&self) {
+        let spool = self.spool().take();
+        // Without address space for it, what is there stays.
+        let _ = private(self.start, self.units).and_then(|region| self.region.replace_by(region, self.start));
+        spool.inspect(|spool| spool.remove());
+        self.private.iter().for_each(|private| private.store(false, Ordering::Relaxed));
+        self.partly.store(false, Ordering::Relaxed);
+    }
+
+    fn spool(&self) -> MutexGuard<'_, Option<Arc<NamedSpool>>> {
+        self.spool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn known_spool(&self) -> Option<Arc<NamedSpool>> {
+        self.spool().clone()
+    }
+
+    /// Whether somebody has removed the spool: nobody would find it after the end of the process.
+    pub fn is_spool_lost(&self) -> bool {
+        self.known_spool().is_some_and(|spool| spool.is_lost())
+    }
+
+    pub fn header(&self) -> &Header {
+        // SAFETY: the region begins with a header, all of whose fields are atomics for which zero is a valid value.
+        unsafe { self.region.start().cast::<Header>().as_ref() }
+    }
+
+    /// Number of units.
+    pub fn units(&self) -> usize {
+        self.units
+    }
+
+    /// Whether, and how much of it, outlives the process.
+    pub fn state(&self) -> SpoolState {
+        let spool = self.known_spool().filter(|spool| !spool.is_lost());
+        match (spool, self.partly.load(Ordering::Relaxed)) {
+            (None, _) => SpoolState::None,
+            (Some(_), false) => SpoolState::Shared,
+            (Some(_), true) => SpoolState::Partly,
+        }
+    }
+
+    fn bytes(&self, units: &Range<usize>) -> Range<usize> {
+        self.start + units.start * CHUNK_SIZE..self.start + units.end * CHUNK_SIZE
+    }
+
+    /// Makes one chunk of units that nobody uses, with memory behind it.
+    pub fn make_chunk(&self, units: &Range<usize>) -> io::Result<Chunk> {
+        let bytes = self.bytes(units);
+        let is_private = || units.clone().any(|unit| self.private[unit].load(Ordering::Relaxed));
+        let provide = || match self.known_spool() {
+            Some(_) => self.region.provide(bytes.clone()),
+            None => Ok(()),
+        };
+        if self.region.open(bytes.clone()).and_then(|()| provide()).is_err() || is_private() {
+            // The host goes on registering. What lies here is lost if it is killed.
+            self.region.make_private(bytes.clone())?;
+            units.clone().for_each(|unit| self.private[unit].store(true, Ordering::Relaxed));
+            self.partly.store(true, Ordering::Relaxed);
+        }
+        // SAFETY: the range lies in the region, which is never unmapped, and by contract nobody uses it.
+        let chunk = unsafe { Chunk::init(self.region.start().add(bytes.start), bytes.len()) };
+        let directory = self.header().directory(self.units);
+        for unit in units.clone().skip(1) {
+            directory[unit].store(INSIDE, Ordering::Relaxed);
+        }
+        // Last: from now on the chunk is looked for here.
+        directory[units.start].store(units.len() as u32, Ordering::Release);
+        Ok(chunk)
+    }
+
+    /// Takes the memory from behind a chunk that nobody uses any more.
+    pub fn unmake_chunk(&self, units: &Range<usize>) {
+        let directory = self.header().directory(self.units);
+        // First: what is inside may look like anything.
+        for unit in units.clone() {
+            directory[unit].store(0, Ordering::Release);
+        }
+        self.region.discard(self.bytes(units));
+    }
+
+    /// The chunk that begins with a unit.
+    ///
+    /// # Safety
+    /// `make_chunk` has made one there, and `unmake_chunk` has not taken it away.
+    pub unsafe fn chunk_of(&self, unit: usize) -> Chunk {
+        // SAFETY: the range lies in the region, and by contract a chunk begins there.
+        unsafe { Chunk::at(self.region.start().add(self.start + unit * CHUNK_SIZE)) }
+    }
+
+    /// Whether something is published in it that the writer is not done with. What the writer is making or taking away may be
+    /// missed.
+    pub fn has_unread(&self) -> bool {
+        let directory = self.header().directory(self.units).iter().enumerate();
+        let begins = |word: &AtomicU32| !matches!(word.load(Ordering::Acquire), 0 | INSIDE);
+        directory.filter(|(_, word)| begins(word)).any(|(unit, _)| {
+            // SAFETY: a chunk begins there. If it is taken away just now, its memory is still there and reads as an empty one.
+            let chunk = unsafe { self.chunk_of(unit) };
+            chunk.consumed() < chunk.committed()
+        })
+    }
+
+    /// The units of a chunk that was made here.
+    pub fn units_of(&self, chunk: Chunk) -> Range<usize> {
+        let first = (chunk.as_ptr() as usize - self.region.start().as_ptr() as usize - self.start) / CHUNK_SIZE;
+        first..first + chunk.size() / CHUNK_SIZE
+    }
+
+    /// Number of the pass of the writer that is to be committed next.
+    pub fn next_pass(&self) -> u64 {
+        self.header().committed() + 1
+    }
+
+    /// Ends a pass of the writer: what was marked as consumed in it is in the files from now on.
+    pub fn commit(&self, state: &State) {
+        self.header().commit(self.next_pass(), state);
+    }
+
+    /// In a forked child: the memory is not there, whatever the kernel. With it the child would keep the spool locked.
+    pub fn leave_in_child(&self) {
+        self.region.leave_in_child();
+    }
+
+    /// Removes the spool's name, when everything in it is written.
+    pub fn remove_spool(&self) {
+        if let Some(spool) = self.known_spool() {
+            spool.remove();
+        }
+    }
+}
+
+/// Private memory for so many units behind the header, which is open.
+fn private(start: usize, units: usize) -> io::Result<Region> {
+    let region = Region::closed(start + units * CHUNK_SIZE)?;
+    region.open(0..start)?;
+    Ok(region)
+}

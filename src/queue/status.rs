@@ -1,0 +1,253 @@
+//! What is known about how it goes: which sinks run, the counters, the last failure.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::api::options::Sinks;
+use crate::queue::quiesce::Standstill;
+use crate::queue::write_gate::Gate;
+use crate::sys::clock::{self, Clock};
+use crate::sys::sync::outside::{Arc, Mutex, PoisonError};
+
+/// What the sinks are told, and what they tell.
+#[derive(Debug)]
+pub struct Status {
+    /// The process whose code it is.
+    pub pid: u32,
+    /// What time stamps are.
+    pub clock: Clock,
+    pub counters: Counters,
+    pub last_error: Arc<LastError>,
+    /// Whoever changes a file goes through it.
+    pub gate: Gate,
+    /// How the writer stands still while the process forks.
+    pub standstill: Standstill,
+    paths: Mutex<Vec<(Sinks, PathBuf)>>,
+    sinks: SinkBits,
+}
+
+/// In a cache line of its own: every registration looks at it, while the writer counts.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct SinkBits {
+    /// Bits of the sinks that are running, and `Sinks::REMEMBER`; none makes every call return at once.
+    running: AtomicU32,
+    failed: AtomicU32,
+    /// Those that run and cannot write at present.
+    stalled: AtomicU32,
+}
+
+impl Status {
+    pub fn new(pid: u32, clock: Clock, last_error: Arc<LastError>) -> Status {
+        clock::find_host();
+        Status {
+            pid,
+            clock,
+            counters: Counters::default(),
+            last_error,
+            gate: Gate::default(),
+            standstill: Standstill::default(),
+            paths: Mutex::default(),
+            sinks: SinkBits::default(),
+        }
+    }
+
+    /// Where a sink writes to.
+    pub fn path(&self, sink: Sinks) -> Option<PathBuf> {
+        let paths = self.paths.lock().unwrap_or_else(PoisonError::into_inner);
+        paths.iter().find(|(found, _)| *found == sink).map(|(_, path)| path.clone())
+    }
+
+    /// Says where the sinks write to.
+    pub fn set_paths(&self, paths: Vec<(Sinks, PathBuf)>) {
+        *self.paths.lock().unwrap_or_else(PoisonError::into_inner) = paths;
+    }
+
+    /// What registering threads have to lay down records for: the running sinks, and `Sinks::REMEMBER`. Whoever sees none any
+    /// more sees too that the last session was closed before, or that the sinks were disabled.
+    #[inline]
+    pub fn wanted(&self) -> Sinks {
+        Sinks(self.sinks.running.load(Ordering::Acquire))
+    }
+
+    /// The sinks that are running.
+    #[inline]
+    pub fn sinks(&self) -> Sinks {
+        Sinks(self.wanted().0 & Sinks::ALL.0)
+    }
+
+    /// Those of the running sinks that can write.
+    pub fn sinks_well(&self) -> Sinks {
+        Sinks(self.sinks().0 & !self.sinks.stalled.load(Ordering::Relaxed))
+    }
+
+    /// Those of the running sinks that cannot.
+    pub fn sinks_unwell(&self) -> Sinks {
+        self.sinks().without(self.sinks_well())
+    }
+
+    /// The sinks that could not start, have failed, or cannot write at present.
+    pub fn sinks_failed(&self) -> Sinks {
+        let stalled = self.sinks.stalled.load(Ordering::Relaxed);
+        Sinks(self.sinks.failed.load(Ordering::Relaxed) | stalled)
+    }
+
+    /// Says what is wanted, and which sinks do not run though they should.
+    pub fn set_sinks(&self, running: Sinks, failed: Sinks) {
+        self.sinks.stalled.store(0, Ordering::Relaxed);
+        self.sinks.failed.store(failed.0, Ordering::Relaxed);
+        self.sinks.running.store(running.0, Ordering::Release);
+    }
+
+    /// Of the sinks that were asked for later, these have started.
+    pub fn add_sinks(&self, asked: Sinks, started: Sinks) {
+        self.sinks.failed.fetch_or(asked.without(started).0, Ordering::Relaxed);
+        self.sinks.failed.fetch_and(!started.0, Ordering::Relaxed);
+        self.sinks.running.fetch_or(started.0, Ordering::Release);
+    }
+
+    /// These sinks are not wanted any more.
+    pub fn remove_sinks(&self, sinks: Sinks) {
+        self.sinks.running.fetch_and(!sinks.0, Ordering::Release);
+        self.sinks.failed.fetch_and(!sinks.0, Ordering::Relaxed);
+        self.sinks.stalled.fetch_and(!sinks.0, Ordering::Relaxed);
+    }
+
+    /// A sink cannot write, and tries again; the others go on.
+    pub fn sink_stalled(&self, sink: Sinks) {
+        self.sinks.stalled.fetch_or(sink.0, Ordering::Relaxed);
+    }
+
+    /// A sink has caught up.
+    pub fn sink_goes_on(&self, sink: Sinks) {
+        self.sinks.stalled.fetch_and(!sink.0, Ordering::Relaxed);
+    }
+
+    /// Runs what writes to a file and changes nothing else: a fork need not wait for it.
+    pub fn aside<T>(&self, write: impl FnOnce() -> T) -> T {
+        self.standstill.aside(write)
+    }
+
+    /// Nothing is written any more.
+    pub fn stop_sinks(&self) {
+        self.sinks.running.store(0, Ordering::Release);
+    }
+}
+
+/// Text of the last failure; empty if there was none.
+#[derive(Debug, Default)]
+pub struct LastError(Mutex<String>);
+
+impl LastError {
+    pub fn get(&self) -> String {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn set(&self, text: String) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = text;
+    }
+}
+
+/// The one list of counters that are in `jitsym_stats`, in [`Stats`] and in `Counters` by the same name.
+macro_rules! with_counters {
+    ($what:ident) => {
+        $what! {
+            registered moved unregistered overwritten live dropped unreadable names_changed not_free
+            jitdump_bytes jitdump_records map_bytes map_entries map_rewrites map_forgotten write_errors waited recovered
+            jitdump_lost jitdump_held jitdump_rewrites map_omitted
+            region_code region_bytes region_generations region_late region_refused region_left_out
+        }
+    };
+}
+pub(crate) use with_counters;
+
+macro_rules! counters {
+    ($($name:ident)*) => {
+        /// One atomic per counter of `jitsym_stats`; the meanings are there.
+        #[derive(Debug, Default)]
+        pub struct Counters {
+            $(pub $name: Counter,)*
+            pub inherited: Counter,
+            pub regions: Counter,
+            pub regions_ended: Counter,
+        }
+
+        /// What has happened so far in a process: the counters of [`jitsym_stats`](crate::capi::types::jitsym_stats), where it is said
+        /// what each means.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct Stats {
+            /// The sinks that are running and can write.
+            pub sinks_running: Sinks,
+            /// The sinks that could not start, or cannot write at present.
+            pub sinks_failed: Sinks,
+            /// Bytes of memory in use for records on their way to the writer.
+            pub memory: u64,
+            /// Bytes of memory that are held for that purpose, in use or not.
+            pub memory_held: u64,
+            /// Whether records on their way to the writer outlive the process.
+            pub spool: SpoolState,
+            /// Number of codes that this process, being a forked child, has taken over from its parent.
+            pub inherited: u64,
+            /// Regions with a file that there are now.
+            pub regions: u64,
+            $(
+                #[doc = concat!("[`", stringify!($name), "`](crate::capi::types::jitsym_stats::", stringify!($name), ")")]
+                pub $name: u64,
+            )*
+        }
+
+        impl Status {
+            /// All but what the memory for records has to say.
+            pub fn stats(&self) -> Stats {
+                let counters = &self.counters;
+                let regions = counters.regions.get().saturating_sub(counters.regions_ended.get());
+                // The sink for regions is not there as long as there is none.
+                let sinks_running = match self.sinks_well() {
+                    sinks if regions == 0 => sinks.without(Sinks::REGION),
+                    sinks => sinks,
+                };
+                Stats {
+                    sinks_running,
+                    sinks_failed: self.sinks_failed(),
+                    inherited: counters.inherited.get(),
+                    regions,
+                    $($name: counters.$name.get(),)*
+                    ..Stats::default()
+                }
+            }
+        }
+    };
+}
+
+with_counters!(counters);
+
+/// Whether records on their way to the writer outlive the process; `jitsym_spool_state` in C.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SpoolState {
+    /// They are in private memory, and go with a process that is killed.
+    #[default]
+    None = 0,
+    /// They are in a spool, from which [`recover`](crate::recover) completes the files.
+    Shared = 1,
+    /// The spool could not grow, because its file system is full; some are in private memory.
+    Partly = 2,
+}
+
+/// A counter. Exactness between counters is not promised, so relaxed order is enough.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    pub fn add(&self, count: u64) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}

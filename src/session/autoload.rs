@@ -1,0 +1,62 @@
+//! The one thing that happens when the library is loaded: it asks to be called when the process exits.
+//!
+//! Exit handlers run in the reverse order of their registration. One that is registered at load runs behind all those that
+//! the host registers later, so that code which the host registers while it shuts down is written too. A process that ends
+//! without a session pays nothing else.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::session::control::PATIENCE;
+use crate::session::process::blocking_guarded;
+use crate::session::{flush_at_exit, flush_from_signal, wait_for_exit};
+use crate::sys::guard;
+
+static ARMED: AtomicBool = AtomicBool::new(false);
+
+#[ctor::ctor(unsafe)]
+fn at_load() {
+    arm();
+}
+
+/// Registers the exit handler, once. Called by the first session too: the linker may leave constructors out of a static
+/// library, and then the handler runs a little earlier than it could.
+pub fn arm() {
+    if !ARMED.swap(true, Ordering::Relaxed) {
+        // SAFETY: the handlers may run at any time. The C library forgets them when a plugin is unloaded that this code lies in.
+        unsafe {
+            // In this order, because the last one runs first.
+            libc::atexit(after_exit);
+            libc::atexit(at_exit);
+            // A program that calls quick_exit wants no destructors to run, and its files complete all the same: that is what such
+            // handlers are for. Ours touches nothing of the program's.
+            at_quick_exit(after_exit);
+            at_quick_exit(at_exit);
+        }
+    }
+}
+
+extern "C" {
+    fn at_quick_exit(handler: extern "C" fn()) -> libc::c_int;
+}
+
+extern "C" fn at_exit() {
+    if guard::is_inside() {
+        // Called by a signal handler that interrupted this library, whose locks its own thread may hold.
+        let _ = flush_from_signal(PATIENCE);
+        return;
+    }
+    // Nothing may unwind into the C library; there is nobody to hear of a failure.
+    let _ = blocking_guarded(|| {
+        flush_at_exit();
+        Ok(())
+    });
+}
+
+/// Two threads may call `exit` at once. In C libraries that let them, each handler runs on one of them; this one keeps the other
+/// from ending the process before the first is done.
+extern "C" fn after_exit() {
+    let _ = blocking_guarded(|| {
+        wait_for_exit();
+        Ok(())
+    });
+}

@@ -1,0 +1,307 @@
+//! What is under the process's lock: opening and closing sessions, and the start and the end of the writer and of its sinks.
+
+use std::io;
+use std::time::Duration;
+
+use crate::api::error::{Error, Result};
+use crate::api::options::{Config, Sinks};
+use crate::queue::apart;
+use crate::queue::engine::Engine;
+use crate::queue::oneshot::{handover, Give, Missing, Take};
+use crate::queue::requests::{Change, Stop};
+use crate::session::fork;
+use crate::session::process::Process;
+use crate::sys::thread::Thread;
+use crate::sys::{delegate, descriptors, guard, pin, thread};
+use crate::writer::recover;
+use crate::writer::{self, Inheritance, Writer};
+
+/// The longest that closing and the exit of the process wait for the writer, and that a flush with no time given does.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// See the module's description.
+#[derive(Default)]
+pub struct Control {
+    /// Number of open sessions.
+    pub open: u32,
+    /// What each open session has asked for, by its place.
+    pub configs: Vec<(usize, Config)>,
+    pub running: Option<Running>,
+    /// The writer between two threads.
+    writer: Option<Box<Writer>>,
+    /// Where it comes back to from the thread that runs it. Kept when it did not stop in time and may still.
+    home: Option<Take<Box<Writer>>>,
+    /// Threads of ours.
+    threads: Vec<Thread>,
+}
+
+impl std::fmt::Debug for Control {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Control").field("open", &self.open).finish_non_exhaustive()
+    }
+}
+
+/// A writer thread at work.
+pub struct Running {
+    pub config: Config,
+}
+
+impl Control {
+    /// Opens the sinks and starts the writer, if there is anything to write to.
+    pub fn start(
+        &mut self,
+        process: &'static Process,
+        engine: &'static Engine,
+        config: Config,
+        inheritance: Option<Inheritance>,
+    ) -> Result<()> {
+        // A session that writes nothing has nobody's files to complete, and makes nothing that somebody has to clean up.
+        if config.sinks == Sinks::NONE && !config.remember {
+            engine.status.set_sinks(Sinks::NONE, Sinks::NONE);
+            return Ok(());
+        }
+        fork::watch();
+        self.fetch_writer()?;
+        pin::pin();
+        engine.configure(&config);
+        let no_thread = |error: io::Error| {
+            process.host.last_error.set(format!("cannot start a thread: {error}"));
+            engine.status.stop_sinks();
+            Error::Thread
+        };
+        self.threads.push(delegate::start().map_err(no_thread)?);
+        let writer =
+            self.writer.take().unwrap_or_else(|| Box::new(Writer::new(&process.host, engine, process.regions.clone())));
+        let recover = inheritance.is_none() && (config.recover || !engine.pool.is_open());
+        let (hand, take) = handover::<Box<Begin>>();
+        // Handed over when the thread is there, so that it is not lost if that cannot be.
+        let spawned = thread::spawn_quiet(thread::WRITER, thread::STACK, move || {
+            if let Some(begin) = take.wait() {
+                Begin::run(*begin);
+            }
+        });
+        match spawned {
+            Ok(thread) => self.threads.push(thread),
+            Err(error) => {
+                delegate::stop();
+                self.join_threads();
+                self.writer = Some(writer);
+                return Err(no_thread(error));
+            }
+        }
+        let (home, come_home) = handover();
+        let (opened, is_open) = handover();
+        let (inherit, inherited) = handover();
+        let (ready, is_ready) = handover();
+        let begin = Begin { writer, config: config.clone(), recover, home, opened, inherited, ready };
+        hand.give(Box::new(begin));
+        self.home = Some(come_home);
+        match is_open.wait() {
+            Some(true) => {}
+            Some(false) => {
+                self.fetch_writer()?;
+                return Err(Error::NoSink);
+            }
+            None => return Err(Error::Internal),
+        }
+        if let Some(Inheritance { regions: Some(regions), .. }) = &inheritance {
+            // Here, where the descriptors are that the child has inherited.
+            process.regions.inherit(&engine.status, regions);
+        }
+        inherit.give(inheritance);
+        is_ready.wait().ok_or(Error::Internal)?;
+        engine.urgent.begin();
+        self.running = Some(Running { config });
+        Ok(())
+    }
+
+    /// Takes the writer back from a thread that has run it, or will have.
+    fn fetch_writer(&mut self) -> Result<()> {
+        let Some(home) = self.home.take() else { return Ok(()) };
+        match home.take(PATIENCE) {
+            Ok(writer) => {
+                self.writer = Some(writer);
+                self.join_threads();
+                Ok(())
+            }
+            Err(Missing::Late) => {
+                self.home = Some(home);
+                Err(Error::Timeout)
+            }
+            Err(Missing::Never) => Err(Error::Internal),
+        }
+    }
+
+    /// Waits for threads that are about to end.
+    fn join_threads(&mut self) {
+        self.threads.drain(..).for_each(Thread::join);
+    }
+
+    /// A session joins those that are open. Nobody has to start what nobody has asked for so far, but to remember, or to write
+    /// where so far code is only remembered.
+    pub fn join(&mut self, engine: &Engine, config: &Config) -> Result<()> {
+        let Some(running) = &self.running else { return Ok(()) };
+        let only_remembers = running.config.sinks == Sinks::NONE;
+        let on = if only_remembers { config.sinks } else { Sinks::NONE };
+        if on == Sinks::NONE && (running.config.remember || !config.remember) {
+            return Ok(());
+        }
+        match self.change(engine, config, on, Sinks::NONE) {
+            // The other one runs.
+            Err(Error::SinkFailed) => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Starts sinks.
+    pub fn enable(&mut self, process: &'static Process, engine: &'static Engine, config: Config) -> Result<()> {
+        let (asked, known) = (config.sinks, engine.status.sinks());
+        let Some(running) = &self.running else {
+            self.start(process, engine, config, None)?;
+            return match engine.status.sinks_failed() {
+                Sinks::NONE => Ok(()),
+                _ => Err(Error::SinkFailed),
+            };
+        };
+        if !(Config { sinks: Sinks(asked.0 & known.0), ..config.clone() }).can_join(&running.config) {
+            return Err(Error::Conflict);
+        }
+        match asked.without(known) {
+            Sinks::NONE => Ok(()),
+            on => self.change(engine, &config, on, Sinks::NONE),
+        }
+    }
+
+    /// Stops sinks.
+    pub fn disable(&mut self, process: &Process, engine: &Engine, sinks: Sinks) -> Result<()> {
+        let Some(running) = &self.running else {
+            // What could not start is not wanted any more.
+            engine.status.remove_sinks(sinks);
+            return Ok(());
+        };
+        let mut left = engine.status.sinks().without(sinks);
+        if process.regions.all().next().is_none() {
+            // Nothing is in a region that would have to be written.
+            left = left.without(Sinks::REGION);
+        }
+        if left == Sinks::NONE && !running.config.remember {
+            return self.stop(engine, true);
+        }
+        let config = running.config.clone();
+        self.change(engine, &config, Sinks::NONE, sinks)
+    }
+
+    /// Has the running writer start or stop sinks.
+    fn change(&mut self, engine: &Engine, wanted: &Config, on: Sinks, off: Sinks) -> Result<()> {
+        let Some(running) = &mut self.running else { return Err(Error::NotRunning) };
+        let mut config = running.config.with_sinks_of(wanted, on);
+        config.sinks = config.sinks.without(off);
+        config.remember |= wanted.remember;
+        let (ack, answer) = handover();
+        let mut requests = engine.requests();
+        // One that was given up may still be waiting for the disk.
+        if requests.exit_is_elsewhere() || requests.change.is_some() {
+            return Err(Error::Timeout);
+        }
+        requests.change = Some(Change { on, off, config: config.clone(), ack });
+        drop(requests);
+        engine.wake();
+        let before = std::mem::replace(&mut running.config, config);
+        match answer.take(PATIENCE) {
+            Ok(result) => {
+                if !matches!(result, Ok(()) | Err(Error::SinkFailed)) {
+                    running.config = before;
+                }
+                running.config.sinks = engine.status.sinks();
+                result
+            }
+            Err(Missing::Late) => Err(Error::Timeout),
+            Err(Missing::Never) => Err(Error::Internal),
+        }
+    }
+
+    /// Removes the files of sinks that were stopped before, if that is asked for.
+    pub fn remove_files(&mut self) {
+        self.writer.iter_mut().for_each(|writer| writer.ledger.sinks.remove_files());
+    }
+
+    /// What each open session has asked for, by its place.
+    pub fn configs(&self) -> Vec<(usize, Config)> {
+        self.configs.clone()
+    }
+
+    /// Ends the writer thread once it has written everything. `off`: with sessions open.
+    pub fn stop(&mut self, engine: &Engine, off: bool) -> Result<()> {
+        if self.running.is_none() {
+            if !off {
+                self.remove_files();
+            }
+            return Ok(());
+        }
+        let (ack, answer) = handover();
+        let mut requests = engine.requests();
+        if requests.exit_is_elsewhere() {
+            return Err(Error::Timeout);
+        }
+        requests.stop = Some(Stop { off, ack });
+        drop(requests);
+        self.running = None;
+        engine.wake();
+        match answer.take(PATIENCE) {
+            Ok(result) => self.fetch_writer().and(result),
+            Err(Missing::Late) => Err(Error::Timeout),
+            Err(Missing::Never) => Err(Error::Internal),
+        }
+    }
+}
+
+/// What a new writer thread begins with. It opens all files itself, in its own table of descriptors.
+struct Begin {
+    writer: Box<Writer>,
+    config: Config,
+    /// Dead processes come first.
+    recover: bool,
+    /// Gets the writer back.
+    home: Give<Box<Writer>>,
+    /// Gets the answer: whether a sink could be opened.
+    opened: Give<bool>,
+    inherited: Take<Option<Inheritance>>,
+    ready: Give<()>,
+}
+
+impl Begin {
+    /// The body of the thread.
+    fn run(self) {
+        guard::enter_for_good();
+        descriptors::separate();
+        let (host, engine) = (self.writer.host, self.writer.engine);
+        if guard::guarded(|| self.run_writer()).is_none() {
+            writer::fail(host, engine);
+        }
+    }
+
+    fn run_writer(self) {
+        let Begin { mut writer, config, recover, home, opened, inherited, ready } = self;
+        if !writer.start(&config, recover) {
+            delegate::stop();
+            home.give(writer);
+            opened.give(false);
+            return;
+        }
+        opened.give(true);
+        let Some(inheritance) = inherited.wait() else { return };
+        if let Some(inheritance) = inheritance {
+            writer.inherit(inheritance);
+        }
+        writer.announce();
+        ready.give(());
+        writer.run(home);
+    }
+}
+
+/// What a session that joins others does about dead processes.
+pub fn tidy(engine: &Engine, config: &Config) {
+    let (dir, recover) = (config.spool_dir.clone(), config.recover);
+    let recovered = apart::run(move || recover::tidy(&dir, recover));
+    engine.status.counters.recovered.add(recovered);
+}

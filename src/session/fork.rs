@@ -1,0 +1,282 @@
+//! What a forked child takes over from its parent, and when.
+//!
+//! Before `fork` the library comes to rest (`standstill`). The child does nothing but note how it was found. Its first call
+//! that uses one of its parent's sessions makes a state of the child's own, with files and a writer of its own, in which the
+//! sessions go on, all code that was live at the fork is registered, and its ids are valid. A child that makes no such call, as
+//! one that executes another program, leaves no trace.
+//!
+//! A child whose state was not brought to rest (a raw clone system call runs no handlers) is told that its parent's sessions are
+//! not its own.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::api::error::{Error, Result};
+use crate::api::options::{Config, Fork, Options, Sinks};
+use crate::queue::engine::Engine;
+use crate::queue::quiesce::{Found, Rest};
+use crate::registry::Registry;
+use crate::session;
+use crate::session::process::{self, Process};
+use crate::session::register::is_attached;
+use crate::sys::{clock, guard, memory, thread};
+use crate::writer::Writer;
+
+/// How long a thread waits for another one that takes over.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// In `Words::taking`: a thread takes over, or has done so.
+const TAKING: u32 = 1;
+
+/// A fork that a thread is about to make.
+#[derive(Clone, Copy, Debug)]
+pub struct Underway {
+    /// Above 1 if a signal handler forks while its thread does.
+    depth: u32,
+    /// The writer stands still for it.
+    held: bool,
+    /// Nobody makes or ends regions.
+    regions_held: bool,
+    found: Found,
+}
+
+impl Underway {
+    pub const NONE: Underway = Underway { depth: 0, held: false, regions_held: false, found: Found::NOTHING };
+}
+
+thread_local! {
+    /// The fork that the thread is about to make.
+    static UNDERWAY: Cell<Underway> = const { Cell::new(Underway::NONE) };
+}
+
+/// The C library calls us.
+static WATCHING: AtomicBool = AtomicBool::new(false);
+
+/// Has the C library call us at each fork from now on.
+///
+/// With the first session that writes: a program that only loads the library pays nothing. When the library is unloaded, as a
+/// plugin may be that it is linked into, the C library forgets the handlers.
+pub fn watch() {
+    if !WATCHING.swap(true, Ordering::Relaxed) {
+        // SAFETY: the handlers are functions that stay as long as they are registered.
+        unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+    }
+}
+
+/// Waiting and closing files are cancellation points.
+extern "C" fn before() {
+    thread::uncancelled(prepare);
+}
+
+extern "C" fn in_parent() {
+    thread::uncancelled(go_on_in_parent);
+}
+
+extern "C" fn in_child() {
+    thread::uncancelled(begin_in_child);
+}
+
+fn prepare() {
+    UNDERWAY.with(|of_thread| {
+        let mut underway = of_thread.get();
+        underway.depth += 1;
+        // A signal handler that interrupts this library may find its locks held by its own thread.
+        if underway.depth == 1 && !guard::is_inside() {
+            let _ = process::guarded(|| {
+                if let Ok(process) = process::current() {
+                    process.regions.changing.before_fork();
+                    underway.regions_held = true;
+                }
+                (underway.found, underway.held) = come_to_rest();
+                Ok(())
+            });
+        }
+        of_thread.set(underway);
+    });
+}
+
+fn come_to_rest() -> (Found, bool) {
+    let Some(process) = process::current_or_inherited() else { return (Found::NOTHING, false) };
+    let words = process.host.page.words();
+    if !process.is_this_one() && words.taking.load(Ordering::Acquire) == 0 {
+        // A child that has taken nothing over forks: what it has not used is its own child's.
+        let (rest, writer) = (Rest::of(words.state.load(Ordering::Relaxed)), words.writer.load(Ordering::Relaxed));
+        return (Found::inherited(rest, writer), false);
+    }
+    match process::current_engine() {
+        Some(engine) if engine.fork() != Fork::Alone => (engine.come_to_rest(is_attached(process)), true),
+        _ => (Found::NOTHING, false),
+    }
+}
+
+fn go_on_in_parent() {
+    UNDERWAY.with(|of_thread| {
+        let mut underway = of_thread.get();
+        underway.depth = underway.depth.saturating_sub(1);
+        if underway.depth > 0 {
+            of_thread.set(underway);
+            return;
+        }
+        of_thread.set(Underway::NONE);
+        if let Ok(process) = process::current() {
+            let _ = process::guarded(|| {
+                if let Some(engine) = process.engine().filter(|_| underway.held) {
+                    engine.status.standstill.over();
+                }
+                if underway.regions_held {
+                    process.regions.changing.after_fork();
+                }
+                Ok(())
+            });
+        }
+    });
+}
+
+fn begin_in_child() {
+    let underway = UNDERWAY.replace(Underway::NONE);
+    let Some(parent) = process::current_or_inherited() else { return };
+    if !parent.host.page.kept_by_kernel {
+        parent.host.page.clear();
+    }
+    let (words, engine) = (parent.host.page.words(), parent.engine());
+    if let Some(engine) = engine {
+        // Code memory that is shared must not change under the child's feet. Nor is a limit on files the child's end.
+        thread::quietly(|| parent.regions.part_in_child());
+        clock::find_host();
+        words.forked_at.store(engine.status.clock.now(), Ordering::Relaxed);
+        engine.pool.memory().leave_in_child();
+    }
+    let Underway { held, found, .. } = underway;
+    let rest = if held { found.rest_in_child(parent.host.page.shared()) } else { found.rest };
+    words.writer.store(found.writer, Ordering::Relaxed);
+    words.state.store(rest as u32, Ordering::Release);
+    if engine.is_some_and(|engine| engine.fork() == Fork::AtOnce) && has_open_sessions(parent) {
+        // What goes wrong the next call will say.
+        let _ = process::guarded(|| take_over(parent, None).map(drop));
+    }
+}
+
+fn has_open_sessions(process: &Process) -> bool {
+    process.sessions.iter().any(|place| place.load(Ordering::Relaxed) != 0)
+}
+
+/// What a child has inherited, unless that cannot be used.
+fn usable(parent: &Process) -> Option<Rest> {
+    let rest = match WATCHING.load(Ordering::Relaxed) {
+        true => Rest::of(parent.host.page.words().state.load(Ordering::Acquire)),
+        // There never was a session that writes.
+        false => Rest::NoWriter,
+    };
+    let is_usable = rest != Rest::Disturbed && !parent.host.is_broken();
+    is_usable.then_some(rest)
+}
+
+/// The state of a child for a call with a session that it has inherited.
+#[cold]
+pub fn heir_for(handle: u64) -> Result<&'static Process> {
+    let parent = process::current_or_inherited().ok_or(Error::Session)?;
+    if parent.is_this_one() {
+        return Ok(parent);
+    }
+    session::place_of(parent, handle)?;
+    take_over(parent, None)
+}
+
+/// The state of a child that opens a session itself: what it has inherited goes on with the options of that one. `None` if there
+/// is nothing to take over.
+pub fn heir_with(options: &Options) -> Option<Result<&'static Process>> {
+    let parent = process::current_or_inherited().filter(|process| !process.is_this_one())?;
+    usable(parent).filter(|_| has_open_sessions(parent))?;
+    Some(Config::new(options).and_then(|config| take_over(parent, Some(config))))
+}
+
+/// Closes a session that a child has inherited and not used: nothing is taken over for that. `None` if it is not such a one.
+pub fn close_unused(handle: u64) -> Option<Result<()>> {
+    let parent = process::current_or_inherited().filter(|process| !process.is_this_one())?;
+    if parent.host.page.words().taking.load(Ordering::Acquire) == TAKING {
+        return None;
+    }
+    let ended = session::place_of(parent, handle).and_then(|place| {
+        usable(parent).ok_or(Error::Forked)?;
+        let ended = place.compare_exchange(handle, 0, Ordering::SeqCst, Ordering::Relaxed);
+        ended.map(drop).map_err(|_| Error::Closed)
+    });
+    Some(ended)
+}
+
+/// Makes a child's state of what it has inherited. `wanted`: the options of a session that it opens.
+fn take_over(parent: &'static Process, wanted: Option<Config>) -> Result<&'static Process> {
+    if memory::is_short() {
+        return Err(Error::NoMemory);
+    }
+    let rest = usable(parent).ok_or(Error::Forked)?;
+    let taking = &parent.host.page.words().taking;
+    let end = Instant::now() + PATIENCE;
+    while taking.compare_exchange(0, TAKING, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        // Another thread of the child is at it, or has done it.
+        match process::current() {
+            Ok(process) => return Ok(process),
+            Err(_) if Instant::now() > end => return Err(Error::Timeout),
+            Err(_) => thread::sleep_micros(100),
+        }
+    }
+    let taken = thread::quietly(|| take(parent, rest, wanted));
+    if taken.is_err() {
+        taking.store(0, Ordering::Release);
+    }
+    taken
+}
+
+fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<&'static Process> {
+    let words = parent.host.page.words();
+    let writer = words.writer.load(Ordering::Relaxed).cast::<Writer>();
+    // SAFETY: the parent's writer stood still when the child was forked, so what is there is whole. Its thread does not exist
+    // here, and of those that do only this one is here.
+    let writer = unsafe { writer.as_mut() };
+    let wanted = wanted.filter(|config| config.sinks != Sinks::NONE);
+    let configs = parent.configs();
+    let remember = writer.as_ref().and_then(|writer| writer.config()).is_some_and(|config| config.remember);
+    let config = wanted.or_else(|| writer.as_ref().and_then(|writer| writer.config().cloned()));
+    let config = match (config, configs.first()) {
+        (Some(config), _) => Config { recover: false, remember: remember || config.remember, ..config },
+        // All sessions are off.
+        (None, Some((_, config))) => Config { sinks: Sinks::NONE, ..config.clone() },
+        (None, None) => Config::new(&Options { sinks: Some(Sinks::NONE), ..Options::default() })?,
+    };
+
+    let process = Process::new(parent.generation, Some(parent))?;
+    let mut engine = Engine::new(&config, &process.host.last_error)?;
+    // From here on nothing fails that would have to be tried again.
+    let mut inheritance = writer.map(|writer| writer.bequeath(words.forked_at.load(Ordering::Relaxed)));
+    let regions = &*parent.regions;
+    if let Some(parent) = parent.engine() {
+        let mut none = [Registry::default(), Registry::default()];
+        let registries = match &mut inheritance {
+            Some(inheritance) => [&mut inheritance.registry, &mut inheritance.region_code],
+            None => none.each_mut(),
+        };
+        engine.inherit(parent, registries);
+        match &mut inheritance {
+            Some(inheritance) => inheritance.regions = Some(regions),
+            None => process.regions.inherit(&engine.status, regions),
+        }
+        if parent.status.clock != config.clock {
+            inheritance.iter_mut().for_each(|inheritance| inheritance.forked_at = config.clock.now());
+        }
+    }
+    for (place, inherited) in process.sessions.iter().zip(&parent.sessions) {
+        place.store(inherited.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    process.serial.store(parent.serial.load(Ordering::Relaxed), Ordering::Relaxed);
+    let process: &'static Process = Box::leak(process);
+    let engine = process.engine_or_new(|| Ok(engine))?;
+    if rest == Rest::Partial {
+        process
+            .host
+            .last_error
+            .set("the fork did not wait for the writer: code that was registered just before may be missing".into());
+    }
+    session::go_on(process, engine, config, inheritance, configs);
+    Ok(process.publish().unwrap_or(process))
+}

@@ -1,0 +1,173 @@
+//! What this process has: made by the first session, left behind by a fork, never freed.
+//!
+//! Nothing here is ever freed, so that a call that races with `close` finds valid memory. A forked child recognises by the
+//! fork page that it inherited a copy whose locks and channels may be in any state, touches none of these, and makes its own
+//! (`fork`).
+
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use once_cell::sync::OnceCell;
+
+use crate::api::error::{Error, Result};
+use crate::api::options::Config;
+use crate::queue::engine::Engine;
+use crate::queue::host::Host;
+use crate::session::control::Control;
+use crate::session::fork;
+use crate::sink::region::Regions;
+use crate::sys::sync::outside::{Arc, Mutex, MutexGuard, PoisonError};
+use crate::sys::{guard, thread};
+
+/// How many sessions a process may have open at a time.
+pub const SESSIONS: usize = 256;
+
+/// The state of a process.
+#[derive(Debug)]
+pub struct Process {
+    /// Counts the forks between the first process and this one.
+    pub generation: u16,
+    pub host: Host,
+    /// The parent's state, of which the child uses nothing that is not taken over: known here so that a leak checker in a child
+    /// sees that it is not lost.
+    inherited: Option<&'static Process>,
+    /// The handles of the open sessions; 0 is a free place.
+    pub sessions: [AtomicU64; SESSIONS],
+    /// Number of the next session.
+    pub serial: AtomicU32,
+    control: Mutex<Control>,
+    engine: OnceCell<Engine>,
+    /// Code memory that is a mapping of an ELF file.
+    pub regions: Arc<Regions>,
+}
+
+static CURRENT: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
+
+/// The state of this process; an error if there is none yet or if it is the parent's.
+#[inline]
+pub fn current() -> Result<&'static Process> {
+    // SAFETY: what is published here is never freed.
+    let process = unsafe { CURRENT.load(Ordering::Acquire).as_ref() }.ok_or(Error::Session)?;
+    if process.is_this_one() {
+        Ok(process)
+    } else {
+        Err(Error::Forked)
+    }
+}
+
+/// The engine of this process, if it has one.
+pub fn current_engine() -> Option<&'static Engine> {
+    current().ok()?.engine()
+}
+
+/// The state of this process or, in a child that has not made its own yet, of the one that it was forked from.
+pub fn current_or_inherited() -> Option<&'static Process> {
+    // SAFETY: as above.
+    unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
+}
+
+/// The state of this process, made if need be.
+pub fn current_or_new() -> Result<&'static Process> {
+    let inherited = current_or_inherited();
+    let generation = match inherited {
+        Some(process) if process.is_this_one() => return Ok(process),
+        Some(parent) => parent.generation.wrapping_add(1),
+        None => 0,
+    };
+    let new = Box::into_raw(Process::new(generation, inherited)?);
+    // SAFETY: nobody else has it yet, and it is freed only if that stays so.
+    let process = unsafe { &*new };
+    if let Some(faster) = process.publish() {
+        // SAFETY: as above. (Its page stays mapped, once in a process's life.)
+        drop(unsafe { Box::from_raw(new) });
+        return Ok(faster);
+    }
+    if !process.host.page.kept_by_kernel {
+        // Kernels before 4.14: without this no child would know that it is one. A raw clone system call goes unnoticed there.
+        fork::watch();
+    }
+    Ok(process)
+}
+
+/// Runs `body` inside the panic guard.
+#[inline]
+pub fn guarded<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
+    guard::guarded(body).unwrap_or_else(|| Err(broken()))
+}
+
+/// As `guarded`, for what accesses files or waits: the calls for that are cancellation points of POSIX threads.
+pub fn blocking_guarded<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
+    thread::uncancelled(|| guarded(body))
+}
+
+#[cold]
+fn broken() -> Error {
+    if let Ok(process) = current() {
+        process.host.last_error.set("internal failure".into());
+        process.host.set_broken();
+        if let Some(engine) = process.engine() {
+            engine.status.stop_sinks();
+        }
+    }
+    Error::Internal
+}
+
+impl Process {
+    /// A state for this process, which nobody has seen yet.
+    pub fn new(generation: u16, inherited: Option<&'static Process>) -> Result<Box<Process>> {
+        Ok(Box::new(Process {
+            generation,
+            host: Host::new()?,
+            inherited,
+            sessions: [const { AtomicU64::new(0) }; SESSIONS],
+            serial: AtomicU32::new(1),
+            control: Mutex::default(),
+            engine: OnceCell::new(),
+            regions: Arc::default(),
+        }))
+    }
+
+    /// Makes it the state of this process, unless another thread was faster, whose is returned then.
+    pub fn publish(&'static self) -> Option<&'static Process> {
+        let (old, new) = (self.inherited.map_or(ptr::null(), ptr::from_ref), ptr::from_ref(self));
+        match CURRENT.compare_exchange(old.cast_mut(), new.cast_mut(), Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => None,
+            // SAFETY: what is published is never freed.
+            Err(faster) => Some(unsafe { &*faster }),
+        }
+    }
+
+    /// False in a forked child.
+    #[inline]
+    pub fn is_this_one(&self) -> bool {
+        self.host.page.same_process()
+    }
+
+    /// Opening and closing exclude each other.
+    pub fn control(&self) -> MutexGuard<'_, Control> {
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whoever opens or closes a session at this moment does so no more, or has not removed anything.
+    pub fn remove_files_at_exit(&self) {
+        if let Ok(mut control) = self.control.try_lock() {
+            control.remove_files();
+        }
+    }
+
+    /// In a forked child: what the parent's sessions have asked for, unless one was just being opened or closed.
+    pub fn configs(&self) -> Vec<(usize, Config)> {
+        self.control.try_lock().map_or_else(|_| Vec::new(), |control| control.configs())
+    }
+
+    /// The engine, if a session was ever opened.
+    #[inline]
+    pub fn engine(&self) -> Option<&Engine> {
+        self.engine.get()
+    }
+
+    /// The engine, made by the first session.
+    pub fn engine_or_new(&self, make: impl FnOnce() -> Result<Engine>) -> Result<&Engine> {
+        self.engine.get_or_try_init(make)
+    }
+}

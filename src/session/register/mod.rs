@@ -1,0 +1,336 @@
+//! The registering side: what each call checks and lays down, and the fast way of the usual registration.
+
+mod records;
+mod thread;
+
+use std::ops::Range;
+use std::time::Duration;
+
+use crate::api::code::{Bytes, Code, Lines, MoveTarget};
+use crate::api::error::{Error, Result};
+use crate::api::limits::CODE_SIZE_MAX;
+use crate::api::Id;
+use crate::format::jitdump::{inlines, Group, Unwinding};
+use crate::format::name;
+use crate::format::unwind;
+use crate::format::unwind::{Cache, Source};
+use crate::queue::chunk::{flag, Event, Kind};
+use crate::queue::engine::Engine;
+use crate::queue::lane::Lane;
+use crate::registry::ids::Stock;
+use crate::session::process::Process;
+use crate::sink::region::Regions;
+use crate::sys;
+use records::{Bare, Load, Move, Tail};
+use thread::with_local;
+pub use thread::{is_attached, watch_thread};
+
+/// How long the end of stable code waits for the writer to read its bytes.
+const STABLE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a registering thread keeps between calls.
+pub struct Local {
+    process: &'static Process,
+    lane: Lane,
+    tid: u32,
+    indices: Range<u64>,
+    stock: Stock<'static>,
+    unwind: Cache,
+}
+
+/// Lays down a registration.
+#[inline]
+pub fn register<U: Source>(process: &'static Process, engine: &'static Engine, code: &Code<'_, U>) -> Result<Id> {
+    check_range(code.addr, code.size, code.free_after)?;
+    check_bytes(&code.bytes, code.size)?;
+    with_local(process, engine, |local| local.register(code))
+}
+
+/// Lays down a move.
+pub fn move_code(process: &'static Process, engine: &'static Engine, id: Id, target: &MoveTarget<'_>) -> Result<()> {
+    let size = engine.ids.size_of(id).ok_or(Error::UnknownId)?;
+    check_range(target.addr, size, target.free_after)?;
+    check_bytes(&target.bytes, size)?;
+    wait_until_read(engine, engine.ids.is_unread(id));
+    with_local(process, engine, |local| local.move_code(id, size, target))
+}
+
+/// Lays down the end of one registration.
+pub fn unregister(process: &'static Process, engine: &'static Engine, id: Id) -> Result<()> {
+    // Looked up first, so that a wrong id costs no record.
+    engine.ids.size_of(id).ok_or(Error::UnknownId)?;
+    wait_until_read(engine, engine.ids.is_unread(id));
+    with_local(process, engine, |local| {
+        let event = local.event(Kind::Unregister, id.0, 0, 0, 0);
+        let retired = || if engine.ids.retire(id) { Ok(event) } else { Err(Error::UnknownId) };
+        if_off(local.lane.append(&Bare(retired)), ())
+    })
+}
+
+/// Lays down the end of all registrations in a range.
+pub fn unregister_range(process: &'static Process, engine: &'static Engine, addr: u64, size: u64) -> Result<()> {
+    if size == 0 {
+        return Err(Error::SizeZero);
+    }
+    addr.checked_add(size).ok_or(Error::AddressRange)?;
+    // Which code lies there only the writer knows.
+    wait_until_read(engine, engine.has_unread());
+    with_local(process, engine, |local| {
+        let event = local.event(Kind::UnregisterRange, 0, 0, addr, size);
+        if_off(local.lane.append(&Bare(|| Ok(event))), ())
+    })
+}
+
+/// A call that finds out late that the sinks were disabled has as little to do as one that begins then.
+fn if_off<T>(result: Result<T>, value: T) -> Result<T> {
+    match result {
+        Err(Error::NotRunning) => Ok(value),
+        other => other,
+    }
+}
+
+/// Once such a call returns, the caller may use the memory of code that it called stable for something else.
+#[inline]
+fn wait_until_read(engine: &Engine, unread: bool) {
+    if unread {
+        // A writer that hangs must not hold the host up for ever. Then it finds other bytes there, and survives none.
+        let _ = sys::thread::uncancelled(|| engine.flush(STABLE_PATIENCE));
+    }
+}
+
+fn check_range(addr: u64, size: u64, free_after: u64) -> Result<()> {
+    if size == 0 {
+        return Err(Error::SizeZero);
+    }
+    if size > CODE_SIZE_MAX {
+        return Err(Error::TooLarge);
+    }
+    // A host that goes on with 0 where it got no memory; readers take a line or record with that address for damage.
+    if addr == 0 {
+        return Err(Error::AddressRange);
+    }
+    addr.checked_add(size).and_then(|end| end.checked_add(free_after)).map(drop).ok_or(Error::AddressRange)
+}
+
+fn check_bytes(bytes: &Bytes<'_>, size: u64) -> Result<()> {
+    match bytes {
+        Bytes::Here(bytes) if bytes.len() as u64 != size => Err(Error::Buffer),
+        _ => Ok(()),
+    }
+}
+
+impl Local {
+    pub fn new(process: &'static Process, engine: &'static Engine) -> Result<Local> {
+        Ok(Local {
+            process,
+            lane: Lane::new(engine)?,
+            tid: sys::thread::id(),
+            indices: 0..0,
+            stock: Stock::new(),
+            unwind: Cache::default(),
+        })
+    }
+
+    /// An event that is complete but for what depends on the chunk and the time.
+    fn event(&self, kind: Kind, id: u64, index: u64, addr: u64, size: u64) -> Event {
+        Event {
+            timestamp: 0,
+            id,
+            index,
+            addr,
+            size,
+            body_at: 0,
+            body_len: 0,
+            unwinding_at: 0,
+            tid: self.tid,
+            kind,
+            flags: 0,
+            name_len: 0,
+            tables_len: 0,
+        }
+    }
+
+    fn next_index(&mut self) -> u64 {
+        self.indices.next().unwrap_or_else(|| {
+            self.indices = self.lane.engine.index_block();
+            self.indices.next().unwrap_or_default()
+        })
+    }
+
+    #[inline(always)]
+    pub fn register<U: Source>(&mut self, code: &Code<'_, U>) -> Result<Id> {
+        match self.register_at_once(code)? {
+            Some(id) => Ok(id),
+            None => self.register_slowly(code),
+        }
+    }
+
+    /// What nearly every registration is: a plain name, the bytes at hand, room in the chunk. `None` if something is not so;
+    /// then nothing has happened.
+    ///
+    /// Written so that nothing is put together anywhere but at its place in the chunk: this is the time that runtimes pay. A
+    /// function of its own, because one with all that surrounds it has too few registers.
+    #[inline(never)]
+    fn register_at_once<U: Source>(&mut self, code: &Code<'_, U>) -> Result<Option<Id>> {
+        let Local { lane, tid, indices, stock, unwind, .. } = self;
+        let engine = lane.engine;
+        let Bytes::Here(bytes) = code.bytes else { return Ok(None) };
+        let is_usual = !code.stable && code.inlines.is_empty();
+        if !is_usual || !name::is_plain(code.name) || !engine.wanted().want_groups() {
+            return Ok(None);
+        }
+        let Some(index) = indices.next() else { return Ok(None) };
+        let unwind = unwinding(engine, code, unwind)?;
+        let (pid, tid) = (engine.status.pid, *tid);
+        let (addr, size, name, lines) = (code.addr, code.size, code.name, code.lines);
+        let group = Group { pid, tid, index, addr, size, name, lines, unwind };
+        let begun = lane.begin_at_once();
+        let written = match begun {
+            Some((room, timestamp)) => match group.write(timestamp, room, bytes.len()) {
+                Ok(Some(layout)) => {
+                    let body_len = layout.code + bytes.len();
+                    room[layout.code..body_len].copy_from_slice(bytes);
+                    stock
+                        .take(&engine.ids, addr, size, false)
+                        .map(|id| (id, timestamp, layout.unwinding, body_len))
+                        .ok_or(Error::NoMemory)
+                        .map(Some)
+                }
+                Ok(None) => Ok(None),
+                Err(error) => Err(error),
+            },
+            None => Ok(None),
+        };
+        let Ok(Some((id, timestamp, unwinding_at, body_len))) = written else {
+            lane.end_at_once(None);
+            return written.map(|_| None);
+        };
+        let claim = unwind.is_some_and(|unwind| unwind.mapped_size != 0);
+        lane.end_at_once(Some(Event {
+            timestamp,
+            id: id.0,
+            index,
+            addr,
+            size,
+            body_at: 0,
+            body_len: body_len as u32,
+            unwinding_at: unwinding_at as u32,
+            tid,
+            kind: Kind::Load,
+            flags: flag::HAS_CODE
+                | if claim { flag::FREE_BEHIND } else { 0 }
+                | if code.packed { flag::PACKED } else { 0 },
+            name_len: name.len() as u16,
+            tables_len: unwind.map_or(0, |unwind| unwind.tables.len() as u32),
+        }));
+        Ok(Some(id))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn register_slowly<U: Source>(&mut self, code: &Code<'_, U>) -> Result<Id> {
+        if sys::memory::is_short() {
+            return Err(Error::NoMemory);
+        }
+        let mut name = name::clean(code.name);
+        if name.is_empty() {
+            name = format!("jit_{:x}", code.addr).into_bytes().into();
+        }
+        let index = self.next_index();
+        let mut event = self.event(Kind::Load, 0, index, code.addr, code.size);
+        if *name != *code.name {
+            event.flags |= flag::NAME_CHANGED;
+        }
+        if code.packed {
+            event.flags |= flag::PACKED;
+        }
+        let name = name::lengthen(name);
+        event.name_len = name.len() as u16;
+        let engine = self.lane.engine;
+        let unwind = unwinding(engine, code, &mut self.unwind)?;
+        if let Some(unwind) = &unwind {
+            if unwind.mapped_size != 0 {
+                event.flags |= flag::FREE_BEHIND;
+            }
+            event.tables_len = unwind.tables.len() as u32;
+        }
+        let (pid, tid) = (engine.status.pid, self.tid);
+        let (addr, size, lines) = (code.addr, code.size, code.lines);
+        let mut group = Group { pid, tid, index, addr, size, name: &name, lines, unwind };
+        let wanted = engine.wanted();
+        let tail = Tail::new(engine, wanted, &code.bytes, addr, size, code.stable);
+        let inlines = inlines_of(&self.process.regions, code)?;
+        if !inlines.is_empty() {
+            event.flags |= flag::INLINES;
+        }
+        if !wanted.want_groups() {
+            // Checked, but nobody reads it.
+            group.size()?;
+            group.lines = Lines::Rows(&[]);
+            group.unwind = None;
+        }
+        let unread = matches!(tail, Tail::Later(_));
+        let id = self.stock.take(&engine.ids, addr, size, unread).ok_or(Error::NoMemory)?;
+        event.id = id.0;
+        engine.add_unread(unread.into());
+        if let Err(error) = self.lane.append(&Load { inlines, group, tail, event }) {
+            engine.add_unread(-i64::from(unread));
+            self.stock.put_back(&engine.ids, id);
+            return if_off(Err(error), Id(0));
+        }
+        Ok(id)
+    }
+
+    fn move_code(&mut self, id: Id, size: u64, target: &MoveTarget<'_>) -> Result<()> {
+        let engine = self.lane.engine;
+        let index = self.next_index();
+        let mut event = self.event(Kind::Move, id.0, index, target.addr, 0);
+        // Whether that is enough depends on the tables, which the writer has.
+        event.unwinding_at = u32::try_from(target.free_after).unwrap_or(u32::MAX);
+        let tail = Tail::new(engine, engine.wanted(), &target.bytes, target.addr, size, target.stable);
+        let unread = matches!(tail, Tail::Later(_));
+        engine.add_unread(unread.into());
+        let appended = self.lane.append(&Move { engine, tail, event });
+        if appended.is_err() {
+            engine.add_unread(-i64::from(unread));
+        }
+        if_off(appended, ())
+    }
+}
+
+/// The record of the inlined functions of code, if anybody can read it: nobody can but the files of regions. What makes no sense
+/// is an error all the same.
+fn inlines_of<U>(regions: &Regions, code: &Code<'_, U>) -> Result<Vec<u8>> {
+    if code.inlines.is_empty() {
+        return Ok(Vec::new());
+    }
+    let record = inlines::record(code.inlines, code.size)?;
+    let is_read = regions.are_watching() && regions.find(code.addr, code.size).is_some();
+    Ok(if is_read { record } else { Vec::new() })
+}
+
+/// The unwind tables of code, if they are wanted. A description that makes no sense is an error all the same.
+#[inline(always)]
+fn unwinding<'c, U: Source>(
+    engine: &Engine,
+    code: &Code<'_, U>,
+    cache: &'c mut Cache,
+) -> Result<Option<Unwinding<'c>>> {
+    let tables = code.unwind.tables(cache, code.addr, code.size)?;
+    Ok(tables.filter(|_| engine.unwind_records()).map(|(tables, hdr_size)| {
+        let room = unwind::room(code.size, tables.len());
+        let mapped_size = if code.free_after >= room { tables.len() as u64 } else { 0 };
+        Unwinding { tables, hdr_size, mapped_size }
+    }))
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        // In a forked child this is a copy of the parent's, whose chunk is not even mapped.
+        if !self.process.is_this_one() {
+            return;
+        }
+        self.stock.give_back(&self.lane.engine.ids);
+        self.lane.finish();
+    }
+}

@@ -1,0 +1,142 @@
+//! The records that do not go the fast way: what each lays down in a chunk.
+
+use crate::api::code::Bytes;
+use crate::api::error::{Error, Result};
+use crate::api::options::Sinks;
+use crate::api::Id;
+use crate::format::jitdump::Group;
+use crate::queue::chunk::{flag, Event};
+use crate::queue::engine::Engine;
+use crate::queue::lane::Fill;
+use crate::sys::mem;
+
+/// A record without a body.
+pub struct Bare<F>(pub F);
+
+impl<F: Fn() -> Result<Event>> Fill for Bare<F> {
+    const REFERS: bool = true;
+
+    fn least_len(&self) -> usize {
+        0
+    }
+
+    fn exact_len(&self) -> Result<usize> {
+        Ok(0)
+    }
+
+    fn fill(&self, _: &mut [u8], timestamp: u64) -> Result<Option<Event>> {
+        (self.0)().map(|event| Some(Event { timestamp, ..event }))
+    }
+}
+
+/// What stands at the end of a body: the code, or where it can be found.
+pub enum Tail<'a> {
+    Code { pid: u32, bytes: Bytes<'a>, addr: u64, size: usize },
+    Later(u64),
+    Nothing,
+}
+
+impl<'a> Tail<'a> {
+    #[inline]
+    pub fn new(engine: &Engine, wanted: Sinks, bytes: &Bytes<'a>, addr: u64, size: u64, stable: bool) -> Tail<'a> {
+        match bytes {
+            _ if !wanted.has(Sinks::JITDUMP) => Tail::Nothing,
+            Bytes::Here(bytes) if stable => Tail::Later(bytes.as_ptr() as u64),
+            Bytes::AtAddress if stable => Tail::Later(addr),
+            _ => Tail::Code { pid: engine.status.pid, bytes: *bytes, addr, size: size as usize },
+        }
+    }
+
+    #[inline]
+    fn len(&self) -> usize {
+        match self {
+            Tail::Code { size, .. } => *size,
+            Tail::Later(_) => 8,
+            Tail::Nothing => 0,
+        }
+    }
+
+    /// Writes it to `out`, which is as long as it, and returns the event's flags for it.
+    #[inline]
+    fn write(&self, out: &mut [u8]) -> u8 {
+        match self {
+            Tail::Code { bytes: Bytes::Here(bytes), .. } => {
+                out.copy_from_slice(bytes);
+                flag::HAS_CODE
+            }
+            Tail::Code { pid, bytes: Bytes::AtAddress, addr, .. } => {
+                let read = mem::read_self(*pid, *addr, out);
+                flag::HAS_CODE | if read < out.len() { flag::UNREADABLE } else { 0 }
+            }
+            Tail::Later(addr) => {
+                out.copy_from_slice(&addr.to_ne_bytes());
+                flag::STABLE
+            }
+            Tail::Nothing => 0,
+        }
+    }
+}
+
+/// The record of a registration.
+pub struct Load<'a> {
+    /// The record of the inlined functions; may be empty.
+    pub inlines: Vec<u8>,
+    pub group: Group<'a>,
+    pub tail: Tail<'a>,
+    pub event: Event,
+}
+
+impl Fill for Load<'_> {
+    const REFERS: bool = false;
+
+    fn least_len(&self) -> usize {
+        self.inlines.len() + self.group.fixed_size() + self.tail.len()
+    }
+
+    fn exact_len(&self) -> Result<usize> {
+        Ok(self.inlines.len() + self.group.size()? + self.tail.len())
+    }
+
+    fn fill(&self, room: &mut [u8], timestamp: u64) -> Result<Option<Event>> {
+        let Some((first, room)) = room.split_at_mut_checked(self.inlines.len()) else { return Ok(None) };
+        first.copy_from_slice(&self.inlines);
+        let Some(layout) = self.group.write(timestamp, room, self.tail.len())? else { return Ok(None) };
+        let group_len = layout.code + self.tail.len();
+        let flags = self.event.flags | self.tail.write(&mut room[layout.code..group_len]);
+        Ok(Some(Event {
+            timestamp,
+            flags,
+            unwinding_at: (first.len() + layout.unwinding) as u32,
+            body_len: (first.len() + group_len) as u32,
+            ..self.event
+        }))
+    }
+}
+
+/// The record of a move.
+pub struct Move<'a> {
+    pub engine: &'static Engine,
+    pub tail: Tail<'a>,
+    pub event: Event,
+}
+
+impl Fill for Move<'_> {
+    const REFERS: bool = true;
+
+    fn least_len(&self) -> usize {
+        self.tail.len()
+    }
+
+    fn exact_len(&self) -> Result<usize> {
+        Ok(self.tail.len())
+    }
+
+    fn fill(&self, room: &mut [u8], timestamp: u64) -> Result<Option<Event>> {
+        let Some(body) = room.get_mut(..self.tail.len()) else { return Ok(None) };
+        let flags = self.event.flags | self.tail.write(body);
+        // Looked at last: the code may have been unregistered meanwhile.
+        let unread = matches!(self.tail, Tail::Later(_));
+        let old_addr = self.engine.ids.move_to(Id(self.event.id), self.event.addr, unread).ok_or(Error::UnknownId)?;
+        Ok(Some(Event { timestamp, flags, size: old_addr, body_len: body.len() as u32, ..self.event }))
+    }
+}

@@ -1,0 +1,94 @@
+//! What the library keeps for each registering thread, and how it ends with the thread.
+
+use std::ffi::c_void;
+use std::ptr::NonNull;
+
+use super::Local;
+use crate::api::error::{Error, Result};
+use crate::queue::engine::Engine;
+use crate::session::process::{self, blocking_guarded, Process};
+use crate::sys::guard::PER_THREAD;
+use crate::sys::memory;
+use crate::sys::thread::at_end_of_thread;
+
+/// Ends the thread's state with the thread. A thread that calls again after that has a new one, which is ended too.
+extern "C" fn end(_: *mut c_void) {
+    // Nothing may unwind into the C library.
+    let _ = blocking_guarded(|| {
+        if let Some(local) = PER_THREAD.with(|thread| thread.local.take()) {
+            // SAFETY: `with_local` has made it, and only the cell had it.
+            drop(unsafe { Box::from_raw(local.cast::<Local>().as_ptr()) });
+        }
+        // It may have been the last one of the host's.
+        if let Some(engine) = process::current_engine() {
+            engine.set_first_tells(false);
+            engine.wake_if_asleep();
+        }
+        Ok(())
+    });
+}
+
+/// Has the writer told when the calling thread ends. Only while there is one. Without memory for that a process ends with its next
+/// thread that has it, or when the writer looks around.
+pub fn watch_thread(engine: &Engine) -> bool {
+    let watched = at_end_of_thread(end);
+    if watched {
+        engine.set_first_tells(true);
+    }
+    watched
+}
+
+/// Runs `body` with the calling thread's state.
+#[inline(always)]
+pub fn with_local<T>(
+    process: &'static Process,
+    engine: &'static Engine,
+    body: impl FnOnce(&mut Local) -> Result<T>,
+) -> Result<T> {
+    PER_THREAD.with(|thread| {
+        if thread.in_use.replace(true) {
+            return Err(Error::Busy);
+        }
+        let kept = thread.local.take().map(NonNull::cast::<Local>);
+        // SAFETY: only the cell had it, and it is empty now.
+        let usable = kept.filter(|local| unsafe { std::ptr::eq(local.as_ref().process, process) });
+        let result = match usable.map_or_else(|| new_local(kept, process, engine), Ok) {
+            Ok(mut local) => {
+                // SAFETY: as above.
+                let result = body(unsafe { local.as_mut() });
+                thread.local.set(Some(local.cast()));
+                result
+            }
+            Err(error) => Err(error),
+        };
+        thread.in_use.set(false);
+        result
+    })
+}
+
+/// Whether the calling thread, which is not in a call, has registered anything in this process.
+pub fn is_attached(process: &Process) -> bool {
+    PER_THREAD.with(|thread| {
+        let local = thread.local.get().map(NonNull::cast::<Local>);
+        // SAFETY: only the cell has it.
+        local.is_some_and(|local| unsafe { std::ptr::eq(local.as_ref().process, process) })
+    })
+}
+
+/// The first call of a thread, or the first in a forked child, which has its parent's state.
+#[cold]
+#[inline(never)]
+fn new_local(
+    old: Option<NonNull<Local>>,
+    process: &'static Process,
+    engine: &'static Engine,
+) -> Result<NonNull<Local>> {
+    if let Some(old) = old {
+        // SAFETY: nobody else has it.
+        drop(unsafe { Box::from_raw(old.as_ptr()) });
+    }
+    if memory::is_short() || !watch_thread(engine) {
+        return Err(Error::NoMemory);
+    }
+    Local::new(process, engine).map(|local| NonNull::from(Box::leak(Box::new(local))))
+}

@@ -1,0 +1,198 @@
+//! What a jitdump that cannot be written has to catch up on: where each group lies in the file, and those that wait.
+//!
+//! Groups are known by their place in the order of all groups, counted in bytes as if every one had been written. As long as
+//! nothing goes wrong that is their place in the file.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use crate::sys::company;
+use crate::sys::file::{self, Held};
+use crate::sys::view::View;
+
+/// Where the groups are that have been written.
+#[derive(Debug, Default)]
+pub struct Places(BTreeMap<u64, Option<u64>>);
+
+impl Places {
+    /// A run of groups has been written. What follows it is not, until that is said.
+    pub fn set(&mut self, order: u64, len: u64, offset: u64) {
+        self.0.entry(order + len).or_insert(None);
+        let before = self.0.range(..order).next_back();
+        let goes_on = before.is_some_and(|(&at, &place)| place.is_some_and(|place| place + (order - at) == offset));
+        if goes_on {
+            self.0.remove(&order);
+        } else {
+            self.0.insert(order, Some(offset));
+        }
+    }
+
+    /// Where in the file a group begins.
+    pub fn get(&self, order: u64) -> Option<u64> {
+        let (&at, &place) = self.0.range(..=order).next_back()?;
+        Some(place? + (order - at))
+    }
+}
+
+/// Groups that wait to be written.
+#[derive(Debug, Default)]
+pub struct Backlog {
+    groups: BTreeMap<u64, Arc<Vec<u8>>>,
+    bytes: usize,
+    most: usize,
+}
+
+impl Backlog {
+    /// One that holds at most so many bytes.
+    pub fn new(most: usize) -> Backlog {
+        Backlog { most, ..Backlog::default() }
+    }
+
+    pub fn len(&self) -> usize {
+        self.groups.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.groups.is_empty()
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether it is about to be full.
+    pub fn is_tight(&self) -> bool {
+        self.bytes > self.most / 8 * 7
+    }
+
+    /// Keeps a group that lies in pieces. False if there is no room for it.
+    pub fn add(&mut self, order: u64, len: usize, pieces: &[&[u8]]) -> bool {
+        let mut group = Vec::new();
+        if self.bytes + len > self.most || group.try_reserve_exact(len).is_err() {
+            return false;
+        }
+        pieces.iter().for_each(|piece| group.extend_from_slice(piece));
+        self.bytes += len;
+        self.groups.insert(order, Arc::new(group));
+        true
+    }
+
+    pub fn get(&self, order: u64) -> Option<&[u8]> {
+        self.groups.get(&order).map(|group| group.as_slice())
+    }
+
+    /// The oldest ones, as many as are worth one system call.
+    pub fn first(&self) -> impl Iterator<Item = (u64, Arc<Vec<u8>>)> + '_ {
+        self.groups.iter().take(256).map(|(&order, group)| (order, group.clone()))
+    }
+
+    /// Forgets a group.
+    pub fn remove(&mut self, order: u64) {
+        self.bytes -= self.groups.remove(&order).map_or(0, |group| group.len());
+    }
+
+    /// Forgets all groups but those that are wanted, and says how many these were.
+    pub fn retain(&mut self, wanted: impl Fn(u64) -> bool) -> usize {
+        let before = self.groups.len();
+        self.groups.retain(|&order, _| wanted(order));
+        self.bytes = self.groups.values().map(|group| group.len()).sum();
+        before - self.groups.len()
+    }
+}
+
+/// The file, and where its groups are.
+#[derive(Debug, Default)]
+pub struct Kept {
+    pub file: Option<Held>,
+    /// The same file, for a forked child.
+    view: Option<View>,
+    pub places: Places,
+    pub backlog: Backlog,
+}
+
+impl Kept {
+    /// Reads a group, or as much of it as is asked for.
+    pub fn read(&self, order: u64, bytes: &mut [u8]) -> io::Result<()> {
+        if let Some(group) = self.backlog.get(order) {
+            bytes.copy_from_slice(group.get(..bytes.len()).ok_or(io::ErrorKind::InvalidData)?);
+            return Ok(());
+        }
+        let offset = self.places.get(order).ok_or(io::ErrorKind::NotFound)?;
+        match (self.file.as_ref().ok_or(file::CLOSED)?.checked(), &self.view) {
+            (Ok(file), _) => file.read_exact_at(bytes, offset),
+            (Err(_), Some(view)) => view.read(bytes, offset),
+            (Err(error), None) => Err(error),
+        }
+    }
+
+    /// Another file takes the place of the one before.
+    pub fn hold(&mut self, file: File) -> io::Result<()> {
+        self.view = None;
+        self.file = Some(Held::new(file)?);
+        Ok(())
+    }
+
+    /// Nothing is written or read any more.
+    pub fn close(&mut self) -> Option<Held> {
+        self.view = None;
+        let file = self.file.take();
+        let _ = file.as_ref().map(|file| file.checked().map(|file| company::note(file, false)));
+        file
+    }
+
+    /// The file is so long now: has forked children see all of it. One that does not, for want of address space, makes its groups of
+    /// what it knows.
+    pub fn show(&mut self, len: u64) {
+        if !self.view.as_ref().is_some_and(|view| view.covers(len)) {
+            self.view = self.file.as_ref().and_then(|file| View::new(file, len).ok());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_found_wherever_they_were_written() {
+        let mut places = Places::default();
+        places.set(40, 10, 40);
+        places.set(50, 20, 50);
+        assert_eq!(
+            (places.get(40), places.get(55), places.get(69), places.get(70)),
+            (Some(40), Some(55), Some(69), None)
+        );
+        assert_eq!(places.0.len(), 2);
+        // From 70 to 100 is lost, from 100 to 130 waits, and 130 comes behind it.
+        places.set(100, 10, 70);
+        places.set(110, 20, 80);
+        places.set(130, 5, 100);
+        let all =
+            [(69, Some(69)), (70, None), (99, None), (100, Some(70)), (110, Some(80)), (134, Some(104)), (135, None)];
+        for (order, place) in all {
+            assert_eq!(places.get(order), place, "{order}");
+        }
+        assert_eq!(places.0.len(), 4);
+        // A hole in the middle is filled late.
+        places.set(80, 5, 105);
+        assert_eq!(
+            (places.get(79), places.get(82), places.get(85), places.get(100)),
+            (None, Some(107), None, Some(70))
+        );
+    }
+
+    #[test]
+    fn what_waits_is_bounded() {
+        let mut backlog = Backlog::new(100);
+        assert!(backlog.add(1, 60, &[&[1; 50], &[2; 10]]) && !backlog.add(61, 60, &[&[3; 60]]));
+        assert!(backlog.add(121, 40, &[&[4; 40]]) && backlog.is_tight());
+        assert_eq!(backlog.get(1).map(|group| (group[49], group[50])), Some((1, 2)));
+        assert_eq!(backlog.retain(|order| order == 121), 1);
+        assert_eq!((backlog.bytes(), backlog.first().count(), backlog.get(1)), (40, 1, None));
+        backlog.remove(121);
+        assert!(backlog.is_empty() && backlog.bytes() == 0);
+    }
+}

@@ -1,0 +1,589 @@
+//! The jitdump sink: a file that holds whole groups only, and the marker by which perf finds it.
+//!
+//! When a group cannot be written (the disk is full, the file is gone or as long as it may be) the sink is in trouble: groups
+//! wait in memory, as far as there is room, and the writer tries again from time to time.
+
+pub mod backlog;
+pub mod groups;
+pub mod names;
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, IoSlice, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::api::options::{Config, DumpDir};
+use crate::format::jitdump::{close_record, places, Header, Place, HEADER_SIZE, PREFIX_SIZE};
+use crate::queue::spool::layout::FileState;
+use crate::queue::status::Status;
+use crate::registry::Stored;
+use crate::sink::again::Again;
+use crate::sys::arch::ELF_MACHINE;
+use crate::sys::clock::Clock;
+use crate::sys::company;
+use crate::sys::dir::Dir;
+use crate::sys::file::{self, Held, Identity};
+use crate::sys::marker::Marker;
+use backlog::{Backlog, Kept, Places};
+use names::name_of;
+
+/// A file that grows beyond this gets room ahead: as much as it is long already, up to a bound.
+const RESERVE_FROM: u64 = 1 << 20;
+const RESERVE_MOST: u64 = 16 << 20;
+
+/// The sink.
+#[derive(Debug)]
+pub struct Jitdump {
+    path: PathBuf,
+    dir: Option<Dir>,
+    mode: u32,
+    status: Arc<Status>,
+    header: [u8; HEADER_SIZE],
+    close_record: bool,
+    identity: Option<Identity>,
+    marker: Option<Marker>,
+    /// Where the last whole group ends. Everything behind it is taken back if a write fails.
+    len: u64,
+    /// How long the file may become.
+    most: u64,
+    /// Up to where the file system has provided room.
+    reserved: u64,
+    /// The last record is JIT_CODE_CLOSE.
+    closed: bool,
+    /// When it was opened the last time, the file had all that was written to it before.
+    goes_on: bool,
+    /// Half a group may lie behind the last whole one.
+    torn: bool,
+    /// The file has to be written anew: it is gone, cut, or as long as it may be.
+    spoiled: bool,
+    /// Place of the next group in the order of all groups.
+    next: u64,
+    kept: Kept,
+    /// Something cannot be written.
+    trouble: Option<Again>,
+    /// Groups that found no room in the backlog. Code among it that lives is written again another way.
+    lost: u64,
+}
+
+/// What came of groups that were to be written.
+#[derive(Debug, Default)]
+pub struct Written {
+    pub bytes: u64,
+    pub groups: u64,
+    /// Groups that neither are in the file nor wait.
+    pub lost: u64,
+    /// The sink was well before and is not any more.
+    pub error: Option<io::Error>,
+}
+
+impl Jitdump {
+    /// Where the dump of this process goes. Makes the directory below `JITDUMPDIR` if that is what is asked for.
+    pub fn path_for(dir: &DumpDir, pid: u32) -> io::Result<PathBuf> {
+        let dir = match dir {
+            DumpDir::Exactly(dir) => dir.clone(),
+            DumpDir::CacheBelow(base) => file::make_jit_cache_dir(base)?,
+        };
+        Ok(dir.join(name_of(pid, 0)))
+    }
+
+    pub fn new(path: PathBuf, mode: u32, status: Arc<Status>) -> Jitdump {
+        let (pid, clock) = (status.pid, status.clock);
+        let header = Header { machine: ELF_MACHINE, pid, timestamp: clock.now(), arch_timestamp: clock == Clock::Arch };
+        Jitdump {
+            path,
+            dir: None,
+            mode,
+            status,
+            header: header.to_bytes(),
+            close_record: false,
+            identity: None,
+            marker: None,
+            len: 0,
+            most: u64::MAX,
+            reserved: 0,
+            closed: false,
+            goes_on: false,
+            torn: false,
+            spoiled: false,
+            next: HEADER_SIZE as u64,
+            kept: Kept::default(),
+            trouble: None,
+            lost: 0,
+        }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn name(&self) -> &OsStr {
+        self.path.file_name().unwrap_or_default()
+    }
+
+    /// The directory that the file lies in; again, if the host has closed it.
+    fn dir(&mut self) -> io::Result<&Dir> {
+        let held = self.dir.take().filter(Dir::is_open);
+        let dir = held.map_or_else(|| Dir::of(&self.path), Ok)?;
+        Ok(self.dir.insert(dir))
+    }
+
+    /// Takes over what a later session may choose anew.
+    pub fn configure(&mut self, config: &Config) {
+        self.close_record = config.close_record;
+        self.most = config.jitdump_max;
+        if self.kept.backlog.is_empty() {
+            self.kept.backlog = Backlog::new(config.max_memory / 4);
+        }
+    }
+
+    /// Opens the file: the one that we wrote before if it is still there, else a new one.
+    pub fn open(&mut self) -> io::Result<()> {
+        let name = self.name().to_owned();
+        let dir = self.dir.insert(Dir::of(&self.path)?);
+        if let Some(known) = self.identity.and_then(|identity| file::reopen(dir, &name, identity).ok()) {
+            // Other runtimes take it for their own file, or write behind what is in it.
+            let (len, is_ours) = (known.metadata()?.len(), self.is_ours(&known));
+            let closed = std::mem::take(&mut self.closed);
+            self.spoiled |= !is_ours;
+            if closed && is_ours {
+                // perf reads nothing behind a CLOSE record.
+                if len == self.len + PREFIX_SIZE as u64 {
+                    known.set_len(self.len)?;
+                } else {
+                    self.spoiled = true;
+                }
+            }
+            self.goes_on = !self.spoiled && len >= self.len;
+            if self.spoiled {
+                self.trouble.get_or_insert_with(Again::at_once);
+            }
+            self.kept.hold(known)?;
+            self.kept.show(self.len);
+            return Ok(());
+        }
+        let created = self.make()?;
+        let made = (&created).write_all(&self.header).and_then(|()| Marker::new(&created));
+        match made {
+            // Another marker than that of a lost file: perf finds files by the names of mappings, and the old one has none.
+            Ok(marker) => self.set_marker(marker),
+            Err(error) => {
+                // No marker refers to it.
+                let name = self.name().to_owned();
+                let _ = self.dir().map(|dir| dir.remove(&name));
+                return Err(error);
+            }
+        }
+        self.identity = Some(file::look_at(&created)?);
+        self.len = HEADER_SIZE as u64;
+        (self.closed, self.torn, self.spoiled, self.goes_on) = (false, false, false, false);
+        self.kept.places = Places::default();
+        self.kept.hold(created)?;
+        self.kept.show(self.len);
+        Ok(())
+    }
+
+    fn set_marker(&mut self, marker: Marker) {
+        if let Some(old) = self.marker.replace(marker) {
+            old.end();
+        }
+    }
+
+    /// The file, to be written to; opened again if the host has closed it. Takes note if somebody has cut it.
+    fn usable(&mut self) -> io::Result<()> {
+        let file = self.kept.file.as_ref().ok_or(file::CLOSED)?;
+        let len = match file.checked_len() {
+            Ok((_, len)) => len,
+            Err(_) => {
+                let (identity, name) = (file.identity(), self.name().to_owned());
+                let again = file::reopen(self.dir()?, &name, identity)?;
+                let file = self.kept.file.insert(Held::new(again)?);
+                file.checked_len()?.1
+            }
+        };
+        // Another runtime that takes the file for its own cuts it to nothing, and first writes a header.
+        let may_differ = len != self.len || len == HEADER_SIZE as u64;
+        if self.torn {
+            self.kept.file.as_ref().ok_or(file::CLOSED)?.set_len(self.len)?;
+            self.torn = false;
+        } else if len < self.len || may_differ && !self.is_ours(self.kept.file.as_ref().ok_or(file::CLOSED)?) {
+            self.spoiled = true;
+        } else {
+            // Somebody else writes to it too. Their records are whole, as far as we know.
+            self.len = len;
+        }
+        if self.spoiled {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "has been cut or overwritten by somebody else"));
+        }
+        Ok(())
+    }
+
+    /// Appends groups, in whole. Those that cannot be written wait, or are lost.
+    pub fn write(&mut self, pieces: &[&[u8]], lens: &[usize]) -> Written {
+        let mut written = Written::default();
+        let order = self.next;
+        let (mut groups, mut size) = (0, 0);
+        if self.trouble.is_none() {
+            let result = self.append(pieces, lens, &mut groups);
+            size = lens[..groups].iter().sum();
+            if size > 0 {
+                self.kept.places.set(order, size as u64, self.len - size as u64);
+            }
+            if let Err(error) = result {
+                self.trouble = Some(if self.spoiled { Again::at_once() } else { Again::after(None) });
+                written.error = Some(error);
+            }
+        }
+        (written.groups, written.bytes) = (groups as u64, size as u64);
+        self.next += size as u64;
+        for &len in &lens[groups..] {
+            let kept = self.kept.backlog.add(self.next, len, &part(pieces, size, len));
+            written.lost += u64::from(!kept);
+            size += len;
+            self.next += len as u64;
+        }
+        self.lost += written.lost;
+        written
+    }
+
+    /// Appends as many groups as there is room for, and says how many.
+    fn append(&mut self, pieces: &[&[u8]], lens: &[usize], groups: &mut usize) -> io::Result<()> {
+        self.usable()?;
+        let (mut allowed, mut size) = (0, 0);
+        while allowed < lens.len() && self.len + (size + lens[allowed]) as u64 <= self.most {
+            size += lens[allowed];
+            allowed += 1;
+        }
+        let file = self.kept.file.as_ref().ok_or(file::CLOSED)?;
+        let kept = part(pieces, 0, size);
+        let mut slices: Vec<IoSlice<'_>> = kept.iter().map(|piece| IoSlice::new(piece)).collect();
+        let (written, mut result) = self.status.aside(|| file::append(file, &mut slices));
+        let mut whole = 0;
+        while *groups < allowed && whole + lens[*groups] as u64 <= written {
+            whole += lens[*groups] as u64;
+            *groups += 1;
+        }
+        self.len += whole;
+        if whole < written {
+            // What follows half a record would be lost to readers.
+            self.torn = file.set_len(self.len).is_err();
+        }
+        if result.is_ok() && allowed < lens.len() {
+            self.spoiled = true;
+            result = Err(io::Error::new(io::ErrorKind::StorageFull, "is as long as it may be"));
+        }
+        if self.len > self.reserved && self.len > RESERVE_FROM && result.is_ok() {
+            let more = self.len.min(RESERVE_MOST).min(self.most - self.len);
+            if file::gains_by_reserve(file) {
+                file::reserve(file, self.len, more);
+            }
+            self.reserved = self.len + more;
+        }
+        self.kept.show(self.len);
+        result
+    }
+
+    /// Whether the file that was opened last has all that was written to it before.
+    pub fn goes_on(&self) -> bool {
+        self.goes_on
+    }
+
+    /// Whether a group is in the file.
+    pub fn is_written(&self, order: u64) -> bool {
+        self.kept.places.get(order).is_some()
+    }
+
+    /// Closes the directory too, and gives up what waits to be written. Returns how many groups that are.
+    pub fn leave(&mut self) -> usize {
+        self.dir = None;
+        (self.trouble, self.lost) = (None, 0);
+        std::mem::take(&mut self.kept.backlog).len()
+    }
+
+    /// Whether there is something to catch up on.
+    pub fn is_in_trouble(&self) -> bool {
+        self.trouble.is_some()
+    }
+
+    /// When the next attempt is to be made, if there is something to catch up on.
+    pub fn again(&self) -> Option<&Again> {
+        self.trouble.as_ref().filter(|_| self.kept.file.is_some())
+    }
+
+    /// An attempt has failed.
+    pub fn failed_again(&mut self) {
+        self.trouble = Some(Again::after(self.trouble.as_ref()));
+    }
+
+    /// All is in the file again.
+    pub fn is_well(&mut self) {
+        (self.trouble, self.lost) = (None, 0);
+    }
+
+    /// Whether code may live that neither is in the file nor waits.
+    pub fn has_lost(&self) -> bool {
+        self.lost > 0
+    }
+
+    pub fn backlog_bytes(&self) -> usize {
+        self.kept.backlog.bytes()
+    }
+
+    /// Whether memory for what waits comes to its end.
+    pub fn is_tight(&self) -> bool {
+        self.trouble.is_some() && self.kept.backlog.is_tight()
+    }
+
+    /// Forgets what waits and is not wanted. Returns how many groups that were.
+    pub fn forget_but(&mut self, wanted: impl Fn(u64) -> bool) -> usize {
+        self.kept.backlog.retain(wanted)
+    }
+
+    /// Notices that the file is gone.
+    pub fn check(&mut self) -> io::Result<()> {
+        // One that the host has closed is opened again before it is written to.
+        let open = self.kept.file.as_ref().and_then(|file| file.checked().ok());
+        if !self.spoiled && open.is_some_and(|file| file::is_removed(file) || !self.is_ours(file)) {
+            self.spoiled = true;
+            self.trouble.get_or_insert_with(Again::at_once);
+            return Err(io::Error::new(io::ErrorKind::NotFound, "it has been removed or overwritten"));
+        }
+        Ok(())
+    }
+
+    /// Whether the file has to be written anew before anything else.
+    pub fn is_spoiled(&self) -> bool {
+        self.spoiled
+    }
+
+    /// Writes what waits, as far as that can be.
+    pub fn catch_up(&mut self) -> (Written, io::Result<()>) {
+        let mut all = Written::default();
+        while !self.kept.backlog.is_empty() {
+            // They stay where they are while they are written: a child that is forked then finds them there.
+            let first: Vec<(u64, Arc<Vec<u8>>)> = self.kept.backlog.first().collect();
+            let pieces: Vec<&[u8]> = first.iter().map(|(_, group)| group.as_slice()).collect();
+            let lens: Vec<usize> = pieces.iter().map(|group| group.len()).collect();
+            let (mut groups, mut offset) = (0, self.len);
+            let result = self.append(&pieces, &lens, &mut groups);
+            // If somebody else has written to the file, behind that.
+            offset = offset.max(self.len - lens[..groups].iter().sum::<usize>() as u64);
+            for (order, group) in &first[..groups] {
+                self.kept.places.set(*order, group.len() as u64, offset);
+                offset += group.len() as u64;
+                all.bytes += group.len() as u64;
+                self.kept.backlog.remove(*order);
+            }
+            all.groups += groups as u64;
+            if result.is_err() {
+                return (all, result);
+            }
+        }
+        (all, self.usable())
+    }
+
+    /// Appends a group while the sink is still in trouble, or fails.
+    pub fn write_again(&mut self, pieces: &[&[u8]]) -> io::Result<Written> {
+        let len: usize = pieces.iter().map(|piece| piece.len()).sum();
+        self.append(pieces, &[len], &mut 0)?;
+        self.kept.places.set(self.next, len as u64, self.len - len as u64);
+        self.next += len as u64;
+        Ok(Written { bytes: len as u64, groups: 1, ..Written::default() })
+    }
+
+    /// Whether a group neither is in the file nor waits.
+    pub fn is_lost(&self, order: u64) -> bool {
+        self.kept.places.get(order).is_none() && self.kept.backlog.get(order).is_none()
+    }
+
+    /// The most that `rewrite` is to be asked for: less than all that the file may hold, so that it is not needed again soon.
+    pub fn rewrite_most(&self) -> u64 {
+        (self.most / 4 * 3).saturating_sub(HEADER_SIZE as u64)
+    }
+
+    /// Writes the file anew, with these groups alone (in their order, with their lengths), and puts it in the place of the old
+    /// one, or elsewhere if that is another library's too. `announce` is told of it before it takes the name. Returns how many
+    /// groups had waited and are not among them.
+    pub fn rewrite(&mut self, groups: &[(u64, usize)], announce: &dyn Fn(FileState)) -> io::Result<usize> {
+        let (mode, path, name) = (self.mode, self.path.clone(), self.name().to_owned());
+        let elsewhere = self.is_taken();
+        let (fresh_name, fresh) = if elsewhere {
+            let fresh = self.make()?;
+            (self.name().to_owned(), fresh)
+        } else {
+            file::claim_fresh(self.dir()?, &name, mode)?
+        };
+        let replaced = self.fill(&fresh, groups).and_then(|(places, len)| {
+            let identity = file::look_at(&fresh)?;
+            announce(FileState { identity, len });
+            let marker = Marker::new(&fresh)?;
+            let ours = self.identity;
+            if !elsewhere {
+                file::put_in_place(self.dir()?, &fresh_name, &name, ours)?;
+            }
+            Ok((places, len, identity, marker))
+        });
+        let (places, len, identity, marker) = match replaced {
+            Ok(replaced) => replaced,
+            Err(error) => {
+                let _ = self.dir().and_then(|dir| dir.remove(&fresh_name));
+                self.path = path;
+                return Err(error);
+            }
+        };
+        self.kept.backlog.retain(|order| places.get(order).is_none());
+        let forgotten = self.kept.backlog.retain(|_| false);
+        self.lost += groups.iter().filter(|&&(order, _)| places.get(order).is_none()).count() as u64;
+        self.set_marker(marker);
+        (self.kept.places, self.len, self.identity) = (places, len, Some(identity));
+        (self.reserved, self.torn, self.spoiled) = (0, false, false);
+        self.kept.hold(fresh)?;
+        self.kept.show(self.len);
+        Ok(forgotten)
+    }
+
+    /// Writes header and groups, as far as they are to be had.
+    fn fill(&self, mut fresh: &File, groups: &[(u64, usize)]) -> io::Result<(Places, u64)> {
+        const BUFFER: usize = 256 * 1024;
+        let mut buffer = Vec::new();
+        buffer.try_reserve(BUFFER)?;
+        buffer.extend_from_slice(&self.header);
+        let (mut places, mut len) = (Places::default(), HEADER_SIZE as u64);
+        let old = self.kept.file.as_ref().ok_or(file::CLOSED)?;
+        let old_len =
+            old.checked_len().ok().filter(|(file, _)| self.is_ours(file)).map_or(0, |(_, len)| len.min(self.len));
+        for &(order, size) in groups {
+            if buffer.len() + size > BUFFER {
+                self.status.aside(|| fresh.write_all(&buffer))?;
+                buffer.clear();
+            }
+            match (self.kept.places.get(order), self.kept.backlog.get(order)) {
+                (Some(offset), _) if offset + size as u64 <= old_len => {
+                    let at = buffer.len();
+                    buffer.try_reserve(size)?;
+                    buffer.resize(at + size, 0);
+                    if old.read_exact_at(&mut buffer[at..], offset).is_err() {
+                        buffer.truncate(at);
+                        continue;
+                    }
+                }
+                (_, Some(group)) => {
+                    buffer.try_reserve(size)?;
+                    buffer.extend_from_slice(group);
+                }
+                _ => continue,
+            }
+            places.set(order, size as u64, len);
+            len += size as u64;
+        }
+        self.status.aside(|| fresh.write_all(&buffer))?;
+        Ok((places, len))
+    }
+
+    /// Gives the room ahead back.
+    pub fn trim(&mut self) -> io::Result<()> {
+        match &self.kept.file {
+            Some(file) if self.reserved > self.len => {
+                self.reserved = 0;
+                let (file, len) = file.checked_len()?;
+                file.set_len(len)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Place of the next group in the order of all groups.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// What a spool has to know of it.
+    pub fn state(&self) -> Option<FileState> {
+        self.kept.file.as_ref()?;
+        self.identity.map(|identity| FileState { identity, len: self.len })
+    }
+
+    /// Goes on with the file of a dead process, from where its last whole pass ended: the one that is known, or the one that was
+    /// about to replace it. Believes neither, see `file::take_over`.
+    pub fn adopt(&mut self, state: &FileState, next: Option<FileState>, may_be_locked: bool) -> io::Result<()> {
+        let refuse = |why| Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        let name = self.name().to_owned();
+        let known = [state.identity, next.unwrap_or(*state).identity];
+        let (file, identity) = file::take_over(self.dir()?, &name, &known, may_be_locked)?;
+        let state = next.filter(|next| next.identity == identity).unwrap_or(*state);
+        file.read_exact_at(&mut self.header, 0)?;
+        if Header::read(&self.header).is_none_or(|header| header.pid != self.status.pid) {
+            return refuse("is not the jitdump of this process");
+        }
+        if !(HEADER_SIZE as u64..=file.metadata()?.len()).contains(&state.len) {
+            return refuse("has been cut");
+        }
+        file.set_len(state.len)?;
+        self.identity = Some(state.identity);
+        (self.len, self.next) = (state.len, state.len);
+        self.kept.places.set(HEADER_SIZE as u64, state.len - HEADER_SIZE as u64, HEADER_SIZE as u64);
+        self.kept.hold(file)?;
+        Ok(())
+    }
+
+    /// What was written, for a forked child. Nothing is written any more.
+    pub fn let_go(&mut self) -> Kept {
+        std::mem::take(&mut self.kept)
+    }
+
+    /// Reads a group that was written before, or waits.
+    pub fn read_back(&self, stored: Stored) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(stored.len)?;
+        bytes.resize(stored.len, 0);
+        self.kept.read(stored.offset, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Hands out what is in it.
+    pub fn read_places(&self, found: &mut dyn FnMut(Place)) -> io::Result<()> {
+        let file = self.kept.file.as_ref().ok_or(file::CLOSED)?;
+        places(self.len, |bytes, offset| file.read_exact_at(bytes, offset), found)
+    }
+
+    /// Closes the file. It stays, and so does the marker: perf opens every dump whose marker it saw, and gives up altogether
+    /// if one is missing.
+    pub fn close(&mut self) -> io::Result<()> {
+        let trimmed = self.trim();
+        let Some(file) = self.kept.close() else { return Ok(()) };
+        trimmed?;
+        // Readers stop at it, and others may have more to say.
+        let is_last = || !company::writes(file.identity(), file.checked().ok());
+        if self.close_record && self.trouble.is_none() && is_last() {
+            file::append_whole(file.checked()?, &mut [IoSlice::new(&close_record(self.status.clock.now()))])?;
+            self.closed = true;
+        }
+        Ok(())
+    }
+
+    /// Removes the file, if it still is the one that we have written.
+    pub fn remove(&mut self) {
+        // Not the one that is held: this may be a thread of the host, and another descriptor table.
+        let _ = Dir::of(&self.path).map(|dir| file::remove_ours(&dir, self.name(), self.identity));
+    }
+}
+
+/// The part of what lies in pieces that begins behind `skip` bytes.
+fn part<'a>(pieces: &[&'a [u8]], mut skip: usize, mut len: usize) -> Vec<&'a [u8]> {
+    let mut parts = Vec::new();
+    for piece in pieces {
+        let skipped = skip.min(piece.len());
+        let piece = &piece[skipped..];
+        skip -= skipped;
+        let piece = &piece[..len.min(piece.len())];
+        len -= piece.len();
+        if !piece.is_empty() {
+            parts.push(piece);
+        }
+        if len == 0 {
+            break;
+        }
+    }
+    parts
+}

@@ -1,0 +1,404 @@
+//! The perf map sink: appends lines while that keeps the file true, else writes it anew.
+//!
+//! perf and the others read the file at some moment of their own, so each write is of whole lines, and a changed file is put
+//! in place by renaming: whoever has the old one open or mapped keeps it as it was. When others in this process write to the
+//! same file it is `shared`, and only appended to.
+
+mod shared;
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, IoSlice, Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::api::options::Dialect;
+use crate::format::perf_map::{line_len, push_line, raw_lines, RawLine};
+use crate::queue::spool::layout::FileState;
+use crate::queue::status::{Counters, Status};
+use crate::registry::{MapChange, Registry};
+use crate::sink::again::Again;
+use crate::sys::company;
+use crate::sys::dir::Dir;
+use crate::sys::file::{self, Held, Identity};
+use crate::sys::marker::Marker;
+
+/// The least time between two rewrites, unless somebody asks for a flush.
+const REWRITE_INTERVAL: Duration = Duration::from_millis(50);
+/// Rewriting takes at most this part of the writer's time.
+const REWRITE_SHARE: u32 = 20;
+/// Lines that wait for a file that cannot be written. With more of them it is written anew once it can be.
+const PENDING_MAX: usize = 1 << 20;
+
+/// The sink.
+#[derive(Debug)]
+pub struct PerfMap {
+    path: PathBuf,
+    dir: Option<Dir>,
+    dialect: Dialect,
+    mode: u32,
+    /// How long the file may become.
+    most: u64,
+    file: Option<Held>,
+    identity: Option<Identity>,
+    len: u64,
+    marks: shared::Marks,
+    /// Of the file that was closed last.
+    marker: Option<Marker>,
+    /// Others in this process write to the file, so that lines in it cannot be changed.
+    shared: bool,
+    /// The process is dead, and so are the others in it.
+    dead: bool,
+    /// Lines to append.
+    pending: Vec<u8>,
+    /// Lines in the file have to change; of a shared one: some may be missing.
+    stale: bool,
+    not_before: Instant,
+    /// Live code is left out.
+    omits: bool,
+    /// It could not be written.
+    trouble: Option<Again>,
+}
+
+impl PerfMap {
+    /// The one name of the map of a process.
+    pub fn name_of(pid: u32) -> String {
+        format!("perf-{pid}.map")
+    }
+
+    /// Where the map of this process goes.
+    pub fn path_in(dir: &Path, pid: u32) -> PathBuf {
+        dir.join(PerfMap::name_of(pid))
+    }
+
+    pub fn new(path: PathBuf, dialect: Dialect, mode: u32) -> PerfMap {
+        PerfMap {
+            path,
+            dir: None,
+            dialect,
+            mode,
+            most: u64::MAX,
+            file: None,
+            identity: None,
+            len: 0,
+            marks: shared::Marks::default(),
+            marker: None,
+            shared: false,
+            dead: false,
+            pending: Vec::new(),
+            stale: false,
+            not_before: Instant::now(),
+            omits: false,
+            trouble: None,
+        }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn dialect(&self) -> Dialect {
+        self.dialect
+    }
+
+    fn name(&self) -> &OsStr {
+        self.path.file_name().unwrap_or_default()
+    }
+
+    /// The directory that the file lies in; again, if the host has closed it.
+    fn dir(&mut self) -> io::Result<&Dir> {
+        let held = self.dir.take().filter(Dir::is_open);
+        let dir = held.map_or_else(|| Dir::of(&self.path), Ok)?;
+        Ok(self.dir.insert(dir))
+    }
+
+    /// Opens the file: the one that we wrote before if it is still there, else a new one. `most`: how long it may become.
+    pub fn open(&mut self, most: u64) -> io::Result<()> {
+        self.most = most;
+        let name = self.name().to_owned();
+        let dir = self.dir.insert(Dir::of(&self.path)?);
+        let before = self.identity.and_then(|identity| file::reopen(dir, &name, identity).ok());
+        let opened = match before {
+            Some(opened) => {
+                self.shared |= file::identity_and_len(&opened)?.1 > self.len;
+                opened
+            }
+            None => {
+                // One that was lost is written again from the registry.
+                self.stale |= self.identity.is_some();
+                let claimed = file::claim(dir, &name, self.mode);
+                self.shared = claimed.as_ref().is_err_and(|error| error.kind() == file::TAKEN);
+                self.marks = shared::Marks::default();
+                match claimed {
+                    Err(_) if self.shared => file::join(dir, &name)?,
+                    Err(error) if file::is_anothers(&error) => {
+                        let text = format!("{error}, and profilers look for a map under no other name");
+                        return Err(io::Error::new(error.kind(), text));
+                    }
+                    claimed => claimed?,
+                }
+            }
+        };
+        self.hold(opened)
+    }
+
+    fn hold(&mut self, file: File) -> io::Result<()> {
+        let (identity, len) = file::identity_and_len(&file)?;
+        (self.identity, self.len) = (Some(identity), len);
+        self.file = Some(Held::new(file)?);
+        Ok(())
+    }
+
+    /// What a spool has to know of it.
+    pub fn state(&self) -> Option<FileState> {
+        self.file.as_ref()?;
+        self.identity.map(|identity| FileState { identity, len: self.len })
+    }
+
+    /// Opens the file of a dead process: the one that is known, or the one that was about to replace it. Returns its lines: at
+    /// least those of the last whole pass, and what others in the process have written. Believes neither, see `file::take_over`.
+    pub fn adopt(
+        &mut self,
+        state: &FileState,
+        next: Identity,
+        shared: bool,
+        may_be_locked: bool,
+    ) -> io::Result<Vec<u8>> {
+        let refuse = |why| Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        let name = self.name().to_owned();
+        let (file, identity) = file::take_over(self.dir()?, &name, &[state.identity, next], may_be_locked)?;
+        let mut text = Vec::new();
+        (&file).read_to_end(&mut text)?;
+        if identity == state.identity && (text.len() as u64) < state.len {
+            return refuse("has been cut");
+        }
+        // The last line may be half a one.
+        text.truncate(text.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1));
+        let is_line = |line: RawLine<'_>| line.fields().is_some();
+        // Names of others may have newlines in them. Their file is only appended to.
+        let is_map = if shared { raw_lines(&text).next().is_none_or(is_line) } else { raw_lines(&text).all(is_line) };
+        if !is_map {
+            return refuse("is not a perf map");
+        }
+        self.mode = file.metadata()?.mode() & 0o777;
+        self.hold(file)?;
+        (self.shared, self.dead) = (shared, true);
+        // Whatever follows, it is put into place at once or not at all.
+        self.stale = true;
+        Ok(text)
+    }
+
+    /// Nothing more is written to the file, and no page of it stays mapped; unless others have written to it, who would lose it to
+    /// whoever takes it for a leftover of ours.
+    pub fn end(self) {
+        self.marker.into_iter().filter(|_| !self.shared).for_each(Marker::end);
+    }
+
+    /// In a forked child: closes the parent's file, of which no page is mapped here.
+    pub fn let_go(&mut self) {
+        self.file = None;
+    }
+
+    /// Closes the directory too.
+    pub fn leave(&mut self) {
+        self.dir = None;
+    }
+
+    /// Closes the file, which stays.
+    pub fn close(&mut self) {
+        if let Some(file) = self.file.take() {
+            let marker = file.checked().and_then(|file| {
+                company::note(file, false);
+                Marker::of_map(file)
+            });
+            let marker = marker.ok();
+            if let Some(old) = std::mem::replace(&mut self.marker, marker) {
+                old.end();
+            }
+        }
+        self.stale |= !self.pending.is_empty();
+        self.pending.clear();
+    }
+
+    /// Takes note of a registration that the registry has just been told of.
+    ///
+    /// `alone`: if the process is killed, only this file can tell of it. Then its line is appended also if older lines have to
+    /// change. Else it waits until the file is written anew: no two lines are to say different things, and from the jitdump it
+    /// can be recovered.
+    pub fn note(&mut self, change: MapChange, start: u64, size: u64, name: &[u8], alone: bool) {
+        match change {
+            MapChange::None => return,
+            MapChange::Append => {}
+            MapChange::Rewrite => self.stale |= !self.shared,
+        }
+        let alone = alone || self.shared;
+        if self.pending.len() > PENDING_MAX && self.trouble.is_some() {
+            self.pending = Vec::new();
+            self.stale = true;
+        }
+        let waits_for_rewrite = self.stale && (!alone || self.trouble.is_some());
+        if self.file.is_some() && !waits_for_rewrite && self.pending.try_reserve(line_len(name)).is_ok() {
+            push_line(&mut self.pending, self.dialect, start, size, name);
+        } else {
+            // Without a file nothing is collected: a later one is written from the registry.
+            self.stale = true;
+        }
+    }
+
+    /// Entries of dead code have been dropped.
+    pub fn note_forgotten(&mut self) {
+        self.stale = true;
+    }
+
+    /// Whether others in this process write to the file too.
+    pub fn is_shared(&self) -> bool {
+        self.shared
+    }
+
+    /// Whether the file has to be written anew, or lines may be missing in it.
+    pub fn is_stale(&self) -> bool {
+        self.stale && self.file.is_some()
+    }
+
+    /// Whether that is to happen soon.
+    pub fn has_work(&self) -> bool {
+        self.is_stale() && self.trouble.is_none()
+    }
+
+    /// When the next attempt is to be made, if the last one has failed.
+    pub fn again(&self) -> Option<&Again> {
+        self.trouble.as_ref().filter(|_| self.file.is_some())
+    }
+
+    /// Brings the file up to date; a rewrite only if it is due or `now`.
+    /// `announce` is told of a file before it takes the name.
+    pub fn write(
+        &mut self,
+        registry: &mut Registry,
+        now: bool,
+        status: &Status,
+        announce: &dyn Fn(Identity),
+    ) -> io::Result<()> {
+        if !now && self.again().is_some_and(|again| !again.is_due()) {
+            return Ok(());
+        }
+        let result = self.try_to_write(registry, now, status, announce);
+        self.trouble = result.is_err().then(|| Again::after(self.trouble.as_ref()));
+        result
+    }
+
+    fn try_to_write(
+        &mut self,
+        registry: &mut Registry,
+        now: bool,
+        status: &Status,
+        announce: &dyn Fn(Identity),
+    ) -> io::Result<()> {
+        let is_as_left = self.look_around(now)?;
+        if self.shared {
+            return self.write_shared(registry, now, status);
+        }
+        let is_whole =
+            |file: &Held| file.checked_len().is_ok_and(|(_, len)| len >= self.len) && !file::is_removed(file);
+        // Programs that tidy /tmp remove it under long-running processes. A host may have closed it, and anybody who may write
+        // to it may have cut it.
+        self.stale |= now && self.file.as_ref().is_some_and(|file| !is_whole(file));
+        // What does not fit in the end only a rewrite can say.
+        self.stale |= self.len + self.pending.len() as u64 > self.most;
+        // When code dies there is room for what was left out.
+        self.stale |= self.omits && registry.live_count() < registry.span_count();
+        if self.stale && (now || Instant::now() >= self.not_before) {
+            let begin = Instant::now();
+            self.rewrite(registry, status, announce)?;
+            self.not_before = Instant::now() + (begin.elapsed() * REWRITE_SHARE).max(REWRITE_INTERVAL);
+            return Ok(());
+        }
+        if self.pending.is_empty() || self.len + self.pending.len() as u64 > self.most {
+            return Ok(());
+        }
+        let file = self.file.as_ref().ok_or(file::CLOSED)?;
+        if !is_as_left && !file.checked_len().is_ok_and(|(_, len)| len >= self.len) {
+            self.stale = true;
+            return Ok(());
+        }
+        let appended = status.aside(|| file::append_whole(file, &mut [IoSlice::new(&self.pending)]));
+        let size =
+            appended.inspect_err(|_| self.len = file::identity_and_len(file).map_or(self.len, |(_, len)| len))?;
+        status.counters.map_bytes.add(size);
+        self.len += size;
+        self.marks.note(&self.pending, self.len);
+        self.pending.clear();
+        Ok(())
+    }
+
+    fn rewrite(&mut self, registry: &mut Registry, status: &Status, announce: &dyn Fn(Identity)) -> io::Result<()> {
+        let counters = &status.counters;
+        let text = self.text(registry, counters)?;
+        // In the same directory, for the rename.
+        let name = self.name().to_owned();
+        let mode = self.mode;
+        let (fresh_name, fresh) = file::claim_fresh(self.dir()?, &name, mode)?;
+        let replaced = file::look_at(&fresh).and_then(|identity| {
+            announce(identity);
+            status.aside(|| (&fresh).write_all(&text))?;
+            self.put_in_place(&fresh_name, &name)
+        });
+        if !matches!(replaced, Ok(true)) {
+            let _ = self.dir().and_then(|dir| dir.remove(&fresh_name));
+            // If somebody else has come, what is missing is appended in the next pass.
+            return replaced.map(drop);
+        }
+        self.hold(fresh)?;
+        self.marks.note(&text, self.len);
+        self.pending.clear();
+        (self.stale, self.omits) = (false, counters.map_omitted.get() > 0);
+        counters.map_rewrites.add(1);
+        counters.map_bytes.add(text.len() as u64);
+        Ok(())
+    }
+
+    /// All lines that there is room for: dead code goes first, the oldest first; then the live code that was registered last.
+    fn text(&self, registry: &mut Registry, counters: &Counters) -> io::Result<Vec<u8>> {
+        let len_of = |name: &[u8]| line_len(name) as u64;
+        let mut total: u64 = registry.spans().map(|(_, _, name)| len_of(name)).sum();
+        let fits = total <= self.most;
+        if !fits {
+            // Some more than needed, so that it happens rarely.
+            let wanted = self.most / 8 * 7;
+            let before = registry.span_count();
+            registry.forget_while(|name| {
+                let too_long = total > wanted;
+                total -= if too_long { len_of(name) } else { 0 };
+                too_long
+            });
+            counters.map_forgotten.add((before - registry.span_count()) as u64);
+        }
+        let mut text = Vec::new();
+        text.try_reserve(total.min(self.most) as usize)?;
+        let mut omitted = 0;
+        let mut push = |(start, size, name): (u64, u64, &[u8])| {
+            if text.len() as u64 + len_of(name) <= self.most {
+                push_line(&mut text, self.dialect, start, size, name);
+            } else {
+                omitted += 1;
+            }
+        };
+        if fits || total <= self.most {
+            registry.spans().for_each(&mut push);
+        } else {
+            registry.spans_by_age().ok_or(io::ErrorKind::OutOfMemory)?.for_each(&mut push);
+        }
+        counters.map_omitted.set(omitted);
+        Ok(text)
+    }
+
+    /// Removes the file, if it still is the one that we have written.
+    pub fn remove(&mut self) {
+        if self.shared {
+            return;
+        }
+        // Not the one that is held: this may be a thread of the host, and another descriptor table.
+        let _ = Dir::of(&self.path).map(|dir| file::remove_ours(&dir, self.name(), self.identity));
+    }
+}

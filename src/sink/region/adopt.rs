@@ -1,0 +1,336 @@
+//! Regions that were the host's own memory: a private mapping of a file with the same bytes takes its place, in one step that
+//! running threads do not notice, and can be taken back.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::Ordering;
+
+use super::create::{check_private_exec, provide_if_possible, New, SIZE_MAX};
+use super::{declined, lock, Kind, Parts, Region, Regions};
+use crate::api::error::{Error, Result};
+use crate::api::options::Sinks;
+use crate::queue::status::Status;
+use crate::sink::describe;
+use crate::sink::region::file::{Place, RegionFile};
+use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
+use crate::sys::maps::{self, Mapping};
+use crate::sys::mem::{self, page_size};
+use crate::sys::memory;
+
+/// How far below the code its tables may lie: distances are 32-bit numbers.
+const REACH: u64 = 0x7000_0000;
+/// Nothing is mapped below.
+const LOWEST: u64 = 1 << 16;
+/// So many pages are left between tables and code, where the tables of later regions at the same address can begin.
+const APART: u64 = 8;
+/// Bytes that are copied at a time: more than the reserve gives, which is not for this.
+const BLOCK: usize = 128 << 10;
+
+impl Regions {
+    /// Makes memory of the host a region. Other threads may execute it meanwhile, but not write to it, and nobody may change its
+    /// protection.
+    pub fn adopt(&self, status: &Status, addr: u64, size: u64) -> Result<()> {
+        let page = page_size() as u64;
+        if size == 0 {
+            return Err(Error::SizeZero);
+        }
+        if !addr.is_multiple_of(page) || !size.is_multiple_of(page) {
+            return Err(Error::Alignment);
+        }
+        let end = addr.checked_add(size).filter(|_| addr != 0).ok_or(Error::AddressRange)?;
+        let _changing = self.changing.begin();
+        self.adopt_range(status, addr, end).map(drop)
+    }
+
+    fn adopt_range(&self, status: &Status, start: u64, end: u64) -> Result<&'static Region> {
+        if !status.sinks().has(Sinks::REGION) {
+            return Err(Error::NotRunning);
+        }
+        if end - start > SIZE_MAX {
+            return Err(Error::TooLarge);
+        }
+        if memory::is_short() {
+            return Err(Error::NoMemory);
+        }
+        let maps = maps::all().map_err(|_| Error::NoMemory)?;
+        self.check_all(status, &maps);
+        if self.overlap(start, end) {
+            return Err(Error::Region);
+        }
+        let pieces = pieces(&maps, start, end)?;
+        if self.is_full() {
+            return Err(Error::NoMemory);
+        }
+        if code_memory::has_locked_memory() {
+            return Err(Error::Locked);
+        }
+        let tables_len = RegionFile::tables_room(end - start);
+        let base = self.place_below(maps, start, end, tables_len)?;
+        let swapped = self.swap_range(status, &pieces, base, tables_len);
+        if swapped.is_err() {
+            // SAFETY: it was set aside for tables, which nobody reads there.
+            unsafe { code_memory::unmap(base, tables_len) };
+        }
+        swapped
+    }
+
+    /// Sets address space aside for tables, as near below a range as can be.
+    fn place_below(&self, mut maps: Vec<Mapping>, start: u64, end: u64, tables_len: u64) -> Result<u64> {
+        let page = page_size() as u64;
+        let low = start.saturating_sub(REACH - (end - start)).max(LOWEST);
+        let wish = start.saturating_sub(tables_len + APART * page);
+        for _ in 0..8 {
+            // perf 7.2 takes an object that begins where another one did for that one; and if one begins before another that lies in
+            // it, its libdw finds neither (elfutils libdwfl/segment.c, `reify_segments`).
+            let first = self.last_beginning(&maps, end).map_or(low, |last| low.max(last + page));
+            let base = maps::gap(&maps, first, start, tables_len, page, wish)
+                .or_else(|| maps::gap(&maps, low, start, tables_len, page, wish))
+                .ok_or(Error::NoMemory)?;
+            // Another thread may map something there meanwhile.
+            if mem::Reserved::at(base, tables_len).is_some() {
+                return Ok(base);
+            }
+            maps = maps::all().map_err(|_| Error::NoMemory)?;
+        }
+        Err(Error::NoMemory)
+    }
+
+    /// Where the last of the objects begins that there are, or were, before some address.
+    fn last_beginning(&self, maps: &[Mapping], end: u64) -> Option<u64> {
+        let is_object = |mapping: &&Mapping| mapping.inode != 0 && mapping.is_executable();
+        let mapped = maps.iter().filter(is_object).map(|mapping| mapping.start.saturating_sub(mapping.offset));
+        let ended = lock(&self.settings).bases.range(..end).next_back().copied();
+        mapped.filter(|&begin| begin < end).max().max(ended)
+    }
+
+    fn swap_range(&self, status: &Status, pieces: &[Mapping], base: u64, tables_len: u64) -> Result<&'static Region> {
+        let new = self.new_file(status, false).map_err(|text| refused(status, text))?;
+        let path = new.naming.path.clone();
+        let range = pieces.first().map_or(0, |first| first.start)..pieces.last().map_or(0, |last| last.end);
+        let swapped = swap(new, range, pieces, base, tables_len);
+        let parts = swapped.map_err(|error| refused(status, describe("map", &path, &error)))?;
+        let made = self.marks_for(parts.max_len).and_then(|marks| Region::new(parts, marks));
+        let region = made.and_then(|region| self.publish(region)).inspect_err(|_| {
+            take_back(pieces);
+            let _ = std::fs::remove_file(&path);
+        })?;
+        status.counters.regions.add(1);
+        Ok(region)
+    }
+
+    /// Adopts the mapping that code lies in, unless that is no memory of the kind, or it has been tried not long ago.
+    pub(super) fn adopt_around(&self, status: &Status, addr: u64, size: u64, now: u64) -> Option<&'static Region> {
+        let end = addr.checked_add(size)?;
+        if lock(&self.settings).declined.has(&self.declined, addr, end, now) {
+            return None;
+        }
+        // Whoever forks may wait for a lock that the caller holds. There will be other code.
+        let _changing = self.changing.begin_unless_forking()?;
+        if let Some(region) = self.find(addr, size) {
+            // Another thread was faster.
+            return Some(region);
+        }
+        if self.is_full() {
+            return None;
+        }
+        let found = maps::within(addr, end).unwrap_or_default();
+        let (start, behind) = match (found.first(), found.last()) {
+            (Some(first), Some(last)) => (first.start.min(addr), last.end.max(end)),
+            _ => (addr, end),
+        };
+        let (adopted, pause) = match found.as_slice() {
+            [it] if it.start > addr || it.end < end => (None, declined::NOT_NOW),
+            [it] if !it.is_plain() => (None, declined::FAILED),
+            [it] if it.is_executable() => (self.adopt_range(status, it.start, it.end).ok(), declined::FAILED),
+            // It is being written to, perhaps.
+            _ => (None, declined::NOT_NOW),
+        };
+        if adopted.is_none() {
+            lock(&self.settings).declined.add(&self.declined, start, behind, now, pause);
+        }
+        adopted
+    }
+}
+
+fn refused(status: &Status, text: String) -> Error {
+    status.counters.region_refused.add(1);
+    status.last_error.set(text);
+    Error::SinkFailed
+}
+
+/// What is mapped in a range without gap, all of it memory that can be adopted.
+fn pieces(maps: &[Mapping], start: u64, end: u64) -> Result<Vec<Mapping>> {
+    let mut pieces = Vec::new();
+    let mut next = start;
+    for mapping in maps.iter().filter(|mapping| mapping.start < end && start < mapping.end) {
+        if mapping.start > next || !mapping.is_plain() {
+            return Err(Error::NotPlain);
+        }
+        next = mapping.end.min(end);
+        pieces.try_reserve(1).map_err(|_| Error::NoMemory)?;
+        pieces.push(Mapping { start: mapping.start.max(start), end: next, ..*mapping });
+    }
+    if next < end {
+        return Err(Error::NotPlain);
+    }
+    Ok(pieces)
+}
+
+/// Puts a file in the place of memory, with the same bytes and protections, and its tables where nothing else is. `pieces` are what
+/// of the range is to be a mapping of it.
+pub(super) fn swap(new: New, range: Range<u64>, pieces: &[Mapping], base: u64, tables_len: u64) -> io::Result<Parts> {
+    let New { mut naming, file } = new;
+    let (start, len) = (range.start, range.end - range.start);
+    let text = start - base;
+    let both = READ_WRITE | READ_EXEC;
+    let never_flips = pieces.iter().any(|piece| piece.protection == both);
+    let swapped = (|| {
+        let memory = file.clone();
+        let file = RegionFile::create(file, Place { text, text_len: len, text_room: len, tables_len, spare: 0 })?;
+        check_private_exec(&memory, text, if never_flips { both } else { READ_EXEC })?;
+        provide_if_possible(&memory, text, len)?;
+        // SAFETY: the range is for the tables, and nobody has it.
+        unsafe { code_memory::map_over(base, tables_len, READ_EXEC, Sharing::Private, &memory, 0)? };
+        for (done, piece) in pieces.iter().enumerate() {
+            let offset = piece.start - base;
+            let copied = copy_to_file(piece, &memory, offset);
+            let pages = copied.inspect_err(|_| take_back(&pieces[..done]))?;
+            let (addr, len) = (piece.start, piece.end - piece.start);
+            // SAFETY: the file has the same bytes there, and the caller of `adopt` has promised that nobody writes.
+            unsafe { code_memory::map_over(addr, len, piece.protection, Sharing::Private, &memory, offset) }
+                .inspect_err(|_| take_back(&pieces[..done]))?;
+            part_from_file(&pages).inspect_err(|_| take_back(&pieces[..=done]))?;
+        }
+        Ok(file)
+    })();
+    match swapped {
+        Ok(file) => {
+            let kind = Kind::Private { adopted: true, never_flips };
+            Ok(Parts { start, len, max_len: len, base, tables_len, kind, naming, file: Some(file) })
+        }
+        Err(error) => {
+            naming.remove();
+            Err(error)
+        }
+    }
+}
+
+/// Puts plain memory in the place of what has been swapped.
+fn take_back(pieces: &[Mapping]) {
+    for piece in pieces {
+        // What cannot be taken back is memory with the right bytes all the same.
+        let _ = make_plain(piece);
+    }
+}
+
+/// Hands out the pages of a mapping that are not all zero.
+pub(super) fn for_pages(piece: &Mapping, mut each: impl FnMut(u64, &[u8]) -> io::Result<()>) -> io::Result<()> {
+    // Unlike other ways this reads memory that may not be read now.
+    let memory = File::open("/proc/thread-self/mem")?;
+    let mut block = Vec::new();
+    block.try_reserve_exact(BLOCK)?;
+    block.resize(BLOCK, 0);
+    let mut addr = piece.start;
+    while addr < piece.end {
+        let part = &mut block[..(piece.end - addr).min(BLOCK as u64) as usize];
+        if memory.read_exact_at(part, addr).is_err() && mem::read_self(std::process::id(), addr, part) < part.len() {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the memory cannot be read"));
+        }
+        for (number, bytes) in part.chunks(page_size()).enumerate() {
+            if bytes.iter().any(|&byte| byte != 0) {
+                each(addr + (number * page_size()) as u64, bytes)?;
+            }
+        }
+        addr += part.len() as u64;
+    }
+    Ok(())
+}
+
+/// Returns which pages are not all zero, and with which byte they begin.
+fn copy_to_file(piece: &Mapping, file: &File, offset: u64) -> io::Result<Vec<(u64, u8)>> {
+    let mut pages = Vec::new();
+    for_pages(piece, |addr, bytes| {
+        pages.try_reserve(1)?;
+        pages.push((addr, bytes[0]));
+        file.write_all_at(bytes, offset + (addr - piece.start))
+    })?;
+    Ok(pages)
+}
+
+/// Gives the process its own copy of pages of a private mapping, with the same bytes. Else it would execute what is written to the file
+/// later: the bytes as they were registered, which the host may have patched since, and in a forked child its parent's.
+fn part_from_file(pages: &[(u64, u8)]) -> io::Result<()> {
+    // Unlike other ways this writes to memory that may only be executed now.
+    let memory = File::options().write(true).open("/proc/thread-self/mem")?;
+    pages.iter().try_for_each(|&(addr, first)| memory.write_all_at(&[first], addr))
+}
+
+/// Puts plain memory in the place of a mapping, with the same bytes and protection.
+fn make_plain(piece: &Mapping) -> io::Result<()> {
+    let len = piece.end - piece.start;
+    let fresh = code_memory::anonymous(len)?;
+    // SAFETY: the new memory is as long and nobody else has it; what it replaces has the same bytes.
+    unsafe {
+        let moved = for_pages(piece, |addr, bytes| {
+            let to = (fresh + (addr - piece.start)) as *mut u8;
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+            Ok(())
+        })
+        .and_then(|()| code_memory::protect(fresh, len, piece.protection))
+        .and_then(|()| code_memory::move_over(fresh, piece.start, len));
+        if moved.is_err() {
+            code_memory::unmap(fresh, len);
+        }
+        moved
+    }
+}
+
+impl Region {
+    /// Makes it plain memory again, what of it still is a mapping of its file.
+    pub(super) fn make_plain(&self) -> Result<()> {
+        let mapped = self.mapped().map_err(|_| Error::NoMemory)?;
+        self.is_unwell.store(true, Ordering::Relaxed);
+        mapped.iter().try_for_each(make_plain).map_err(|_| Error::NoMemory)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::status::LastError;
+    use crate::sys::clock::Clock;
+    use crate::sys::sync::outside::Arc;
+
+    #[test]
+    fn what_has_failed_is_tried_again_later() {
+        let status = Status::new(std::process::id(), Clock::Monotonic, Arc::new(LastError::default()));
+        status.set_sinks(Sinks::REGION, Sinks::NONE);
+        let dir = std::env::temp_dir().join(format!("jitsym-declined-{}", std::process::id()));
+        let regions = Regions::default();
+        regions.configure(dir.clone(), 0o600, true);
+        let page = page_size() as u64;
+        let addr = code_memory::reserve(6 * page).unwrap() + page;
+        // SAFETY: it was just set aside.
+        unsafe { code_memory::protect(addr, 4 * page, READ_WRITE).unwrap() };
+        let adopt_at = |now| regions.adopt_around(&status, addr + 100, 100, now);
+        let refused = || status.counters.region_refused.get();
+        // While it is written to, and for a moment after that.
+        assert!(adopt_at(0).is_none() && refused() == 0);
+        // SAFETY: as above.
+        unsafe { code_memory::protect(addr, 4 * page, READ_EXEC).unwrap() };
+        assert!(adopt_at(declined::NOT_NOW - 1).is_none() && refused() == 0);
+        // There is no directory.
+        let now = declined::NOT_NOW;
+        assert!(adopt_at(now).is_none() && refused() == 1);
+        std::fs::create_dir(&dir).unwrap();
+        assert!(adopt_at(now + declined::FAILED - 1).is_none() && refused() == 1);
+        let region = adopt_at(now + declined::FAILED).unwrap();
+        assert!(region.start == addr && region.len() == 4 * page && refused() == 1);
+        regions.release(&status, addr).unwrap();
+        std::fs::remove_dir_all(&dir).unwrap();
+        // SAFETY: nobody has it.
+        unsafe { code_memory::unmap(addr - page, 6 * page) };
+    }
+}

@@ -1,0 +1,440 @@
+//! The file behind a code region: an ELF file that grows while the code in it runs, and that anybody may open at any moment.
+//!
+//! ```text
+//! 0        header page            says where everything is; written last, by one write
+//! 4096     .eh_frame              appended to
+//!          .eh_frame_hdr, twice   one is in use: appended to while new code lies highest, else the other one is written
+//! text     .text                  the code, which others write, through a mapping or `write_code`
+//!          .symtab, .strtab, .debug_*   appended to; see `part`
+//! ```
+//! The tables lie below the text: unwinders that count from the lowest mapping of a file then count right.
+//!
+//! Nothing is written through a mapping, so that a full disk is an error and no signal. Whoever calls has SIGXFSZ blocked.
+
+mod disk;
+mod final_copy;
+mod part;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::format::elf::debug::{self, Addresses};
+use crate::format::elf::frames::{self, Frames, FDE_RANGE};
+use crate::format::elf::header::{Image, HEADER_SIZE};
+use crate::format::elf::{search, symbol, SYMBOL_SIZE};
+use crate::format::jitdump::raw::{RawRecord, RawRecords};
+use crate::format::jitdump::{id, stand_in};
+use crate::sink::again::Again;
+use crate::sys::file::Held;
+
+use disk::Disk;
+use part::{Part, Parts, Space};
+use table::Table;
+
+/// The largest page that the supported systems have.
+const PAGE: u64 = 64 << 10;
+/// The least room for `.eh_frame`.
+const EH_FRAME_MIN: u64 = 64 << 10;
+/// And the most, which is enough for some million functions: so that tables and a region of `SIZE_MAX` lie within `UNWINDING_MAX`.
+const EH_FRAME_MAX: u64 = 256 << 20;
+/// Each search table has this part of the room that `.eh_frame` has: an FDE has about 40 bytes, a row 8.
+const HDR_SHARE: u64 = 4;
+/// Bytes that wait for the next write: what is more is written before.
+const AT_ONCE: usize = 8 << 20;
+/// Bytes that wait for a file that cannot be written: what is more is left out.
+const WAITING_MAX: usize = 64 << 20;
+/// After this time nobody reads by a header that has been replaced.
+const READING: Duration = Duration::from_secs(5);
+/// Unwinders count in 32 bits with a sign.
+const UNWINDING_MAX: u64 = i32::MAX as u64;
+
+/// Where the parts of a region lie in its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Offset of the code, a multiple of the page size and not below `tables_len`.
+    pub text: u64,
+    /// How long the code is.
+    pub text_len: u64,
+    /// How long it may become: what lies behind it begins behind that.
+    pub text_room: u64,
+    /// Bytes from the start of the file on that are for the header page and the tables; see [`RegionFile::tables_room`].
+    pub tables_len: u64,
+    /// How many of them, behind the header page, stay free: the segment that is loaded may begin anywhere there.
+    pub spare: u64,
+}
+
+/// A piece of code.
+#[derive(Clone, Copy, Debug)]
+pub struct Code<'a> {
+    /// From the start of the text.
+    pub offset: u64,
+    pub size: u64,
+    /// Cleaned name without NUL.
+    pub name: &'a [u8],
+    /// The records before its LOAD, or nothing: inlined functions, DEBUG_INFO, UNWINDING_INFO. Those of a stand-in count for nothing.
+    pub preface: &'a [u8],
+}
+
+/// What is not in the file though it should be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Code without a name, and so without anything: outside of the region, or there was no memory for it.
+    pub names: u64,
+    /// Code without unwind tables: they are full, or too far away.
+    pub tables: u64,
+    /// Code without source lines and inlined functions.
+    pub lines: u64,
+}
+
+/// What the file says of a piece of code.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    size: u32,
+    /// Which symbol it is.
+    symbol: u32,
+    lines: Option<Addresses>,
+}
+
+/// The file.
+#[derive(Debug)]
+pub struct RegionFile {
+    disk: Disk,
+    place: Place,
+    space: Space,
+    frames: Frames,
+    table: Table,
+    parts: Parts,
+    /// By offset in the text. No two overlap.
+    known: BTreeMap<u32, Known>,
+    /// What the header page says.
+    published: Image,
+    /// What the header page says is not what is known now, but what was before a `reset`.
+    is_reset: bool,
+    begin: u64,
+    build_id: Option<[u8; 20]>,
+    left_out: LeftOut,
+    /// It could not be written.
+    pub again: Option<Again>,
+}
+
+impl RegionFile {
+    /// How many bytes the header page and the tables need for text of this length: a multiple of every page size.
+    pub fn tables_room(text_len: u64) -> u64 {
+        let eh_frame = text_len.clamp(EH_FRAME_MIN, EH_FRAME_MAX);
+        let hdr = eh_frame / HDR_SHARE;
+        (HEADER_SIZE as u64).saturating_add(eh_frame).saturating_add(2 * hdr).saturating_add(PAGE - 1) / PAGE * PAGE
+    }
+
+    /// Makes of an empty file one of a region that has no code yet. It is not to be written to by anybody else, but for the text.
+    pub fn create(file: Arc<Held>, place: Place) -> io::Result<RegionFile> {
+        let (eh_frame, slots) = split(place.tables_len, place.spare).ok_or(io::ErrorKind::InvalidInput)?;
+        let place = Place { text_room: place.text_room.max(place.text_len), ..place };
+        let text_end = place.text.checked_add(place.text_room).and_then(|end| end.checked_add(PAGE - 1));
+        let end = text_end.ok_or(io::ErrorKind::InvalidInput)? / PAGE * PAGE;
+        if place.text < place.tables_len || place.text_room > u32::MAX.into() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let disk = Disk::new(file)?;
+        disk.file().set_len(place.text + place.text_len)?;
+        let mut file = RegionFile {
+            disk,
+            place,
+            space: Space::new(end),
+            frames: Frames::default(),
+            table: Table::new(slots, eh_frame.start, place.text),
+            parts: Parts::new(eh_frame),
+            known: BTreeMap::new(),
+            published: Image::default(),
+            is_reset: false,
+            begin: 0,
+            build_id: None,
+            left_out: LeftOut::default(),
+            again: None,
+        };
+        file.publish()?;
+        Ok(file)
+    }
+
+    /// Takes note of code. It replaces what is known of code that it overlaps.
+    pub fn add(&mut self, code: &Code<'_>) {
+        self.build_id = None;
+        if self.try_to_add(code).is_none() {
+            self.left_out.names += 1;
+        }
+    }
+
+    fn try_to_add(&mut self, code: &Code<'_>) -> Option<()> {
+        let end = code.offset.checked_add(code.size).filter(|&end| end <= self.place.text_len)?;
+        let (offset, size) = (u32::try_from(code.offset).ok()?, u32::try_from(code.size).ok()?);
+        if size == 0 {
+            return None;
+        }
+        self.forget(code.offset..end);
+        let waiting = self.parts.all().iter().map(|part| part.pending.len()).sum::<usize>();
+        if waiting > AT_ONCE && self.again.is_none() && self.write_parts().is_err() {
+            self.again = Some(Again::after(None));
+        }
+        if waiting > WAITING_MAX && self.again.is_some() {
+            return None;
+        }
+        if self.parts.symtab.end() == 0 {
+            self.parts.symtab.pending.try_reserve(SYMBOL_SIZE).ok()?;
+            self.parts.strtab.pending.try_reserve(1).ok()?;
+            self.parts.symtab.pending.extend_from_slice(&[0; SYMBOL_SIZE]);
+            self.parts.strtab.pending.push(0);
+        }
+        let name = u32::try_from(self.parts.strtab.end()).ok()?;
+        let number = u32::try_from(self.parts.symtab.end() / SYMBOL_SIZE as u64).ok()?;
+        self.parts.symtab.pending.try_reserve(SYMBOL_SIZE).ok()?;
+        self.parts.strtab.pending.try_reserve(code.name.len() + 1).ok()?;
+        self.parts.symtab.pending.extend_from_slice(&symbol(name, self.place.text + code.offset, code.size));
+        self.parts.strtab.pending.extend_from_slice(code.name);
+        self.parts.strtab.pending.push(0);
+
+        let mut debug = debug::Records::default();
+        for record in RawRecords::from(code.preface, stand_in::len(code.preface)) {
+            match record.id {
+                id::INLINES => debug.inlines = Some(record),
+                id::DEBUG_INFO => debug.lines = Some(record),
+                id::UNWINDING_INFO if self.add_tables(&record, code).is_none() => self.left_out.tables += 1,
+                _ => {}
+            }
+        }
+        let mut lines = None;
+        if debug.inlines.is_some() || debug.lines.is_some() {
+            lines = self.add_lines(&debug, code);
+            self.left_out.lines += u64::from(lines.is_none());
+        }
+        self.known.insert(offset, Known { size, symbol: number, lines });
+        Some(())
+    }
+
+    fn add_lines(&mut self, records: &debug::Records<'_>, code: &Code<'_>) -> Option<Addresses> {
+        let function = debug::Function { name: code.name, addr: self.place.text + code.offset, size: code.size };
+        let Parts { debug_info: info, debug_line: line, debug_aranges: aranges, debug_ranges: ranges, .. } =
+            &mut self.parts;
+        let behind = |part: &Part| part.end() - part.pending.len() as u64;
+        let to = debug::Sections {
+            info: (behind(info), &mut info.pending),
+            line: (behind(line), &mut line.pending),
+            aranges: (behind(aranges), &mut aranges.pending),
+            ranges: (behind(ranges), &mut ranges.pending),
+        };
+        debug::append(records, &function, to)
+    }
+
+    fn add_tables(&mut self, record: &RawRecord<'_>, code: &Code<'_>) -> Option<()> {
+        let (section, _) = record.unwinding_info()?.tables()?;
+        let addr = self.place.text + code.offset;
+        if addr.checked_add(code.size)? > UNWINDING_MAX {
+            return None;
+        }
+        let part = &mut self.parts.eh_frame;
+        let to =
+            frames::Target { code_size: code.size, code: addr - part.range().start, at: part.end(), room: part.room() };
+        let mut rows = Vec::new();
+        let offset = code.offset as u32;
+        self.frames.append(section, &to, &mut part.pending, &mut rows)?;
+        let room = self.table.has_room(rows.len());
+        if !room {
+            // What has been appended stays: CIEs in it may be remembered. But nobody is to find the FDEs.
+            for row in &rows {
+                part.patch(u64::from(row.fde) + FDE_RANGE, &[0; 4]);
+            }
+            return None;
+        }
+        for row in rows {
+            self.table.add(search::Row { start: offset + row.start, fde: row.fde });
+        }
+        Some(())
+    }
+
+    /// Forgets code that overlaps a part of the text.
+    fn forget(&mut self, range: Range<u64>) {
+        let Ok(end) = u32::try_from(range.end) else { return };
+        while let Some((&offset, &known)) = self.known.range(..end).next_back() {
+            let old = u64::from(offset)..u64::from(offset) + u64::from(known.size);
+            if old.end <= range.start {
+                return;
+            }
+            self.known.remove(&offset);
+            self.parts.symtab.patch(u64::from(known.symbol) * SYMBOL_SIZE as u64, &[0; SYMBOL_SIZE]);
+            let eh_frame = &mut self.parts.eh_frame;
+            self.table.remove(old, |fde| eh_frame.patch(u64::from(fde) + FDE_RANGE, &[0; 4]));
+            if let Some(lines) = known.lines {
+                // Where no code ever is.
+                let nowhere = [0; 8];
+                lines.info.iter().for_each(|&at| self.parts.debug_info.patch(at.into(), &nowhere));
+                self.parts.debug_line.patch(lines.line.into(), &nowhere);
+                self.parts.debug_aranges.patch(lines.aranges.into(), &nowhere);
+            }
+        }
+    }
+
+    /// Brings the file up to date. New code that does not lie highest gets into the search table when that is due, or `now`. After an
+    /// error the file says what it said before, and the next call tries again.
+    pub fn write(&mut self, now: bool) -> io::Result<()> {
+        let due = self.table.has_work() && (now || self.table.is_due());
+        if !due && !self.has_news() {
+            return Ok(());
+        }
+        self.write_parts()?;
+        self.table.write(&mut self.disk, now)?;
+        self.publish()?;
+        (self.is_reset, self.again) = (false, None);
+        self.table.count(&mut self.disk)?;
+        self.space.give_back(&self.disk, READING);
+        Ok(())
+    }
+
+    /// Writes what waits to where no header leads yet.
+    fn write_parts(&mut self) -> io::Result<()> {
+        self.disk.check()?;
+        if self.is_reset {
+            // Names and lines are written to another place, and the old ones stay until these are whole. Tables have one place.
+            let without_tables = Image { eh_frame: 0..0, eh_frame_hdr: 0..0, ..self.published.clone() };
+            self.publish_as(without_tables)?;
+        }
+        self.parts.all_mut().into_iter().try_for_each(|part| part.write(&mut self.disk, &mut self.space))
+    }
+
+    /// Whether it is open for the calling thread.
+    pub fn is_open(&self) -> bool {
+        self.disk.check().is_ok()
+    }
+
+    /// The same file, opened by the calling thread.
+    pub fn reopen(&mut self, file: Arc<Held>) -> io::Result<()> {
+        let disk = Disk::new(file)?;
+        (self.disk.file, self.again) = (disk.file, None);
+        Ok(())
+    }
+
+    /// Whether something can be written at once.
+    fn has_news(&self) -> bool {
+        self.is_reset
+            || self.parts.all().iter().any(|part| part.has_news())
+            || self.table.has_news()
+            || self.published != self.image()
+    }
+
+    /// Whether `write` has something to do, now or when it is due.
+    pub fn has_work(&self) -> bool {
+        self.has_news() || self.table.has_work()
+    }
+
+    fn text(&self) -> Range<u64> {
+        self.place.text..self.place.text + self.place.text_len
+    }
+
+    /// What is in the file.
+    fn image(&self) -> Image {
+        Image {
+            begin: self.begin,
+            text: self.text(),
+            eh_frame: self.parts.eh_frame.range(),
+            eh_frame_hdr: self.table.range(),
+            symtab: self.parts.symtab.range(),
+            strtab: self.parts.strtab.range(),
+            debug_info: self.parts.debug_info.range(),
+            debug_line: self.parts.debug_line.range(),
+            debug_aranges: self.parts.debug_aranges.range(),
+            debug_ranges: self.parts.debug_ranges.range(),
+            build_id: self.build_id,
+        }
+    }
+
+    fn publish(&mut self) -> io::Result<()> {
+        self.publish_as(self.image())?;
+        self.space.published();
+        Ok(())
+    }
+
+    fn publish_as(&mut self, image: Image) -> io::Result<()> {
+        if self.published != image {
+            self.disk.write(0, &image.header_page())?;
+            self.published = image;
+        }
+        Ok(())
+    }
+
+    /// The text is longer or shorter now, by `Place::text_room` at most. Known by the file with the next `write`.
+    pub fn set_text_len(&mut self, len: u64) -> io::Result<()> {
+        if len > self.place.text_room {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        self.disk.check()?;
+        if self.disk.file().metadata()?.len() < self.place.text + len {
+            self.disk.file().set_len(self.place.text + len)?;
+        }
+        self.place.text_len = len;
+        Ok(())
+    }
+
+    /// Writes code, for those who do not see the file where it runs.
+    pub fn write_code(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let end = offset.checked_add(bytes.len() as u64).filter(|&end| end <= self.place.text_len);
+        end.ok_or(io::ErrorKind::InvalidInput)?;
+        self.disk.check()?;
+        self.disk.write(self.place.text + offset, bytes)
+    }
+
+    /// Where the segment that is loaded begins.
+    pub fn begin(&self) -> u64 {
+        self.begin
+    }
+
+    /// Forgets all code: what is added from now on is a new generation, whose loaded segment begins there. The next `write` tells
+    /// the file.
+    pub fn reset(&mut self, begin: u64) {
+        self.begin = begin;
+        self.frames = Frames::default();
+        for part in self.parts.all_mut() {
+            part.clear(!self.is_reset);
+        }
+        self.table.clear();
+        self.known.clear();
+        self.left_out = LeftOut::default();
+        self.is_reset = true;
+    }
+
+    /// Writes everything, for the last time: under a build-id, a file does not change any more.
+    pub fn finish(&mut self, build_id: Option<[u8; 20]>) -> io::Result<()> {
+        self.build_id = build_id;
+        self.write(true)?;
+        self.parts.all_mut().into_iter().for_each(|part| part.leave_other(&mut self.space));
+        self.space.give_back(&self.disk, Duration::ZERO);
+        Ok(())
+    }
+
+    /// Whether most of what is in the tables is about code that has been replaced.
+    pub fn is_wasteful(&self) -> bool {
+        self.parts.symtab.end() / SYMBOL_SIZE as u64 > 2 * self.known.len() as u64 + 64
+    }
+
+    /// How many bytes were written since this was asked last.
+    pub fn take_written(&mut self) -> u64 {
+        std::mem::take(&mut self.disk.written)
+    }
+
+    pub fn left_out(&self) -> LeftOut {
+        self.left_out
+    }
+}
+
+/// The room for `.eh_frame`, and for each of the two search tables.
+fn split(tables_len: u64, spare: u64) -> Option<(Range<u64>, [Range<u64>; 2])> {
+    let begin = spare.checked_add(HEADER_SIZE as u64)?;
+    let room = tables_len.checked_sub(begin)?;
+    let hdr = room / (HDR_SHARE + 2) / 16 * 16;
+    let first = tables_len / 16 * 16 - 2 * hdr;
+    let second = first + hdr;
+    // Both slots with at least one row.
+    (hdr >= 32).then_some((begin..first, [first..second, second..second + hdr]))
+}

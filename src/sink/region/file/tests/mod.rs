@@ -1,0 +1,369 @@
+//! A region's file held against what was said of its code, by readers that are not ours: `object`, `gimli`, and the tools.
+
+mod faults;
+mod growth;
+mod seen;
+mod tools;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::FromRawFd;
+use std::time::Instant;
+
+use object::read::elf::ElfFile64;
+use object::{Object as _, ObjectSection as _};
+
+use seen::Seen;
+
+use super::*;
+use crate::api::code::{FramePointer, Inline, Line, Lines, Unwind};
+use crate::format::cfi::{self, Tables};
+use crate::format::jitdump::{inlines, Group, Unwinding, LOAD_FIXED_SIZE};
+use crate::sys::arch::Arch;
+
+/// Where the code of these tests runs, so that what is taken for an offset by mistake is none.
+const BASE: u64 = 0x7f12_3450_0000;
+/// Room for the beginnings of generations.
+const SPARE: u64 = 64 << 10;
+const ID: [u8; 20] = *b"twenty bytes of name";
+
+/// A file without a name, so that nothing is left behind; in memory, since file systems differ in what they can do and in the room
+/// that they take.
+fn unnamed() -> File {
+    // SAFETY: a name that ends with a zero.
+    let descriptor = unsafe { libc::memfd_create(c"jitsym-test".as_ptr(), libc::MFD_CLOEXEC) };
+    assert!(descriptor >= 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: it is new, and nobody else's.
+    unsafe { File::from_raw_fd(descriptor) }
+}
+
+fn bytes_of(file: &File) -> Vec<u8> {
+    use std::os::unix::fs::FileExt;
+    let mut bytes = vec![0; file.metadata().unwrap().len() as usize];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    bytes
+}
+
+/// Numbers that look random and are the same each time.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) % most
+    }
+}
+
+/// What is known of a piece of code.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Truth {
+    size: u64,
+    name: String,
+    /// The CFA, if there are unwind tables.
+    cfa: Option<i32>,
+    /// Offset, line and file.
+    lines: Vec<(u32, u32, &'static str)>,
+    /// In the order of their places.
+    inlines: Vec<Inline<'static>>,
+}
+
+/// Two levels of inlined functions, and one of them twice.
+fn inlines(size: u32) -> Vec<Inline<'static>> {
+    let inline = |begin, end, name, call_line, parent| {
+        let call_file = if call_line == 7 { &b"/src/one.js"[..] } else { b"/src/three.js" };
+        Inline { begin, end, name, call_file, call_line, call_column: call_line - 1, parent }
+    };
+    vec![
+        inline(1, size / 2, &b"inlined"[..], 300, None),
+        inline(size / 3, size / 2, b"inlined twice", 20, Some(0)),
+        inline(size / 2, size, b"inlined twice", 7, None),
+        inline(size - 1, size, b"last", 1, Some(2)),
+    ]
+}
+
+impl Truth {
+    fn new(number: u64, size: u64) -> Truth {
+        let line = number as u32 % 60_000 + 1;
+        let lines = match number % 3 {
+            0 => Vec::new(),
+            1 => vec![(0, line, "/src/one.js")],
+            _ => vec![
+                (0, line, "/src/one.js"),
+                (size as u32 / 3, line + 2000, "/src/two.js"),
+                (size as u32 / 2, 7, "/src/one.js"),
+            ],
+        };
+        let cfa = (number % 5 != 4).then_some(16 + 8 * (number as i32 % 7));
+        let inlines = if number % 6 == 5 { inlines(size as u32) } else { Vec::new() };
+        Truth { size, name: format!("function {number}"), cfa, lines, inlines }
+    }
+
+    fn rows(&self) -> Vec<Line<'static>> {
+        let row =
+            |&(offset, line, file): &(u32, u32, &'static str)| Line { offset, line, column: 3, file: file.as_bytes() };
+        self.lines.iter().map(row).collect()
+    }
+
+    fn tables(&self, addr: u64) -> Option<Tables> {
+        let unwind = self.cfa.map_or(Unwind::None, |cfa_offset| Unwind::FixedFrame { cfa_offset, saved: &[] });
+        cfi::encode(Arch::X86_64, &unwind, addr, self.size).unwrap()
+    }
+
+    fn preface(&self, addr: u64) -> Vec<u8> {
+        let preface = preface(addr, self.size, &self.name, &self.rows(), self.tables(addr).as_ref());
+        if self.inlines.is_empty() {
+            return preface;
+        }
+        [inlines::record(&self.inlines, self.size).unwrap(), preface].concat()
+    }
+}
+
+/// The records before the LOAD, as the producer makes them.
+fn preface(addr: u64, size: u64, name: &str, lines: &[Line<'_>], tables: Option<&Tables>) -> Vec<u8> {
+    let mut group = head(addr, size, name, lines, tables);
+    group.truncate(group.len() - LOAD_FIXED_SIZE - name.len() - 1);
+    group
+}
+
+/// The whole group but for its code.
+fn head(addr: u64, size: u64, name: &str, lines: &[Line<'_>], tables: Option<&Tables>) -> Vec<u8> {
+    let unwind = tables.map(|tables| Unwinding { tables: &tables.bytes, hdr_size: tables.hdr_size, mapped_size: 0 });
+    let (name, lines) = (name.as_bytes(), Lines::Rows(lines));
+    let group = Group { pid: 1, tid: 2, index: 3, addr, size, name, lines, unwind };
+    let mut out = vec![0; group.size().unwrap()];
+    let layout = group.write(7, &mut out, 0).unwrap().unwrap();
+    assert_eq!(layout.code, out.len());
+    out
+}
+
+/// A region, and what its file should say.
+struct Region {
+    file: RegionFile,
+    truth: BTreeMap<u64, Truth>,
+}
+
+impl Region {
+    fn new(text_len: u64) -> Region {
+        Region::with_file(unnamed(), text_len)
+    }
+
+    fn with_file(file: File, text_len: u64) -> Region {
+        let tables_len = RegionFile::tables_room(text_len) + SPARE;
+        let place = Place { text: tables_len, text_len, text_room: 2 * text_len, tables_len, spare: SPARE };
+        Region { file: RegionFile::create(Arc::new(Held::new(file).unwrap()), place).unwrap(), truth: BTreeMap::new() }
+    }
+
+    fn add(&mut self, offset: u64, truth: Truth) {
+        let preface = truth.preface(BASE + offset);
+        self.file.add(&Code { offset, size: truth.size, name: truth.name.as_bytes(), preface: &preface });
+        let end = offset + truth.size;
+        self.truth.retain(|&at, old| at >= end || at + old.size <= offset);
+        self.truth.insert(offset, truth);
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        bytes_of(self.file.disk.file())
+    }
+
+    /// The file says all of it, and nothing else.
+    fn check(&self) {
+        let seen = Seen::read(&self.bytes());
+        assert_eq!((seen.begin, &seen.text), (self.file.begin(), &self.file.text()));
+        assert_eq!(seen.functions(), self.truth);
+        assert_eq!(self.file.known.len(), self.truth.len());
+    }
+}
+
+#[test]
+fn a_new_file_is_an_object_without_code() {
+    let region = Region::new(1 << 20);
+    region.check();
+    assert_eq!(region.bytes().len() as u64, region.file.text().end);
+    assert_eq!(Seen::read(&region.bytes()).build_id, None);
+}
+
+#[test]
+fn code_in_any_order_is_found_after_each_write() {
+    let orders: [fn(u64, &mut Random) -> u64; 3] = [|at, _| at, |at, _| 399 - at, |_, random| random.below(400)];
+    for order in orders {
+        let mut region = Region::new(1 << 20);
+        let mut random = Random(9);
+        for number in 0..400 {
+            let slot = order(number, &mut random);
+            // Sizes that are no multiples of anything; in the random order some code takes the place of older code.
+            let size = 20 + random.below(1200);
+            let begin = slot * 2000 + random.below(700);
+            region.add(begin, Truth::new(number, size));
+            if number % 7 == 0 {
+                region.file.write(true).unwrap();
+                region.check();
+            }
+        }
+        region.file.write(true).unwrap();
+        region.check();
+        assert_eq!(region.file.left_out(), LeftOut::default());
+        assert!(!region.file.has_work());
+    }
+}
+
+#[test]
+fn what_is_not_due_waits_and_names_do_not() {
+    let waits = || {
+        let mut region = Region::new(1 << 20);
+        region.add(0x8000, Truth::new(0, 100));
+        let begin = Instant::now();
+        region.file.write(false).unwrap();
+        region.check();
+        // Behind all others, and before them: of the first there is all, of the second all but the row.
+        region.add(0x9000, Truth::new(1, 100));
+        region.add(0x1000, Truth::new(2, 100));
+        region.file.write(false).unwrap();
+        // A machine that is busy with something else may have taken so long that it is due.
+        if begin.elapsed() >= Duration::from_millis(50) {
+            return false;
+        }
+        let seen = Seen::read(&region.bytes());
+        assert_eq!(seen.names.len(), 3);
+        assert_eq!(seen.units.len(), 2);
+        assert_eq!(seen.frames.len(), 2);
+        assert!(region.file.has_work());
+        std::thread::sleep(Duration::from_millis(60));
+        region.file.write(false).unwrap();
+        region.check();
+        assert!(!region.file.has_work());
+        true
+    };
+    assert!((0..1000).any(|_| waits()), "never in time");
+}
+
+#[test]
+fn nothing_is_known_behind_a_reset() {
+    let mut region = Region::new(1 << 20);
+    for number in 0..300 {
+        region.add(number * 1000, Truth::new(number, 900));
+    }
+    region.file.write(true).unwrap();
+    region.file.reset(8192);
+    region.truth.clear();
+    region.file.write(false).unwrap();
+    region.check();
+    assert_eq!(region.file.begin(), 8192);
+    for number in 0..20 {
+        region.add(number * 3000, Truth::new(number + 5, 50));
+    }
+    region.file.write(true).unwrap();
+    region.check();
+}
+
+#[test]
+fn a_final_copy_says_the_same() {
+    let mut region = Region::new(1 << 20);
+    for number in 0..200 {
+        let offset = number * 1001 % 200 * 5000;
+        // A page that nobody has said to be code follows.
+        region.file.write_code(offset, &[number as u8 | 1; 4999]).unwrap();
+        region.add(offset, Truth::new(number, 300));
+        if number == 100 {
+            region.file.write(false).unwrap();
+        }
+    }
+    // Code that the file has, and code that it has not yet, is replaced.
+    region.add(5000, Truth::new(500, 10));
+    region.add(5000 * (199 * 1001 % 200), Truth::new(501, 20));
+    let before = region.bytes();
+    for with_text in [true, false] {
+        let copy = unnamed();
+        region.file.snapshot(copy.try_clone().unwrap(), |_| with_text, Some(ID)).unwrap();
+        let bytes = bytes_of(&copy);
+        let seen = Seen::read(&bytes);
+        assert_eq!(seen.functions(), region.truth);
+        assert_eq!(seen.build_id.as_deref(), Some(&ID[..]));
+        for (&offset, truth) in &region.truth {
+            let range = (seen.text.start + offset) as usize..(seen.text.start + offset + truth.size) as usize;
+            assert_eq!(bytes[range.clone()] == before[range.clone()], with_text, "{offset:#x}");
+            assert_eq!(bytes[range.end + 300..range.start + 4999], [0; 4699][..4999 - 300 - truth.size as usize]);
+        }
+    }
+    assert_eq!(region.bytes(), before);
+    region.file.finish(Some(ID)).unwrap();
+    region.check();
+    assert_eq!(Seen::read(&region.bytes()).build_id.as_deref(), Some(&ID[..]));
+}
+
+#[test]
+fn text_can_grow_within_its_room() {
+    let mut region = Region::new(1 << 20);
+    region.add(0, Truth::new(1, 100));
+    region.file.write(true).unwrap();
+    let late = Code { offset: 1 << 20, size: 10, name: b"late", preface: &[] };
+    region.file.add(&late);
+    assert_eq!(region.file.left_out().names, 1);
+    region.file.set_text_len(2 << 20).unwrap();
+    region.add(1 << 20, Truth::new(2, 10));
+    region.file.write_code((2 << 20) - 4, b"last").unwrap();
+    region.file.write(true).unwrap();
+    region.check();
+    assert!(region.file.set_text_len((2 << 20) + 1).is_err());
+    assert!(region.file.write_code((2 << 20) - 3, b"last").is_err());
+}
+
+#[test]
+fn full_tables_leave_names_and_lines() {
+    let mut region = Region::new(4096);
+    // The least room: 2046 rows, which come before 64 KiB of FDEs do with code that has nothing to say.
+    let tables_len = RegionFile::tables_room(4096);
+    let place = Place { text: tables_len, text_len: 1 << 20, text_room: 1 << 20, tables_len, spare: 0 };
+    region.file = RegionFile::create(Arc::new(Held::new(unnamed()).unwrap()), place).unwrap();
+    for number in 0..4000 {
+        region.add(number * 100, Truth::new(5 * number + 1, 90));
+    }
+    region.file.write(true).unwrap();
+    let left_out = region.file.left_out();
+    assert!(left_out.tables > 1000 && left_out.names == 0 && left_out.lines == 0, "{left_out:?}");
+    let seen = Seen::read(&region.bytes());
+    assert_eq!(seen.frames.len() as u64, 4000 - left_out.tables);
+    for (offset, truth) in &mut region.truth {
+        truth.cfa = truth.cfa.filter(|_| seen.frames.contains_key(&(tables_len + offset)));
+    }
+    region.check();
+}
+
+#[test]
+fn unwind_tables_end_where_the_search_tables_begin() {
+    let mut region = Region::new(1 << 20);
+    let tables_len = RegionFile::tables_room(4096);
+    let place = Place { text: tables_len, text_len: 1 << 20, text_room: 1 << 20, tables_len, spare: 0 };
+    region.file = RegionFile::create(Arc::new(Held::new(unnamed()).unwrap()), place).unwrap();
+    let frame = cfi::encode(Arch::X86_64, &Unwind::FramePointer(FramePointer::default()), BASE, 90).unwrap().unwrap();
+    for number in 0..4000 {
+        let preface = preface(BASE + 100 * number, 90, "f", &[], Some(&frame));
+        region.file.add(&Code { offset: 100 * number, size: 90, name: b"f", preface: &preface });
+    }
+    region.file.write(true).unwrap();
+    let (eh_frame, slots) = split(tables_len, 0).unwrap();
+    let end = region.file.parts.eh_frame.range().end;
+    assert!(end <= slots[0].start && end + 64 > eh_frame.end, "{end:#x} {slots:x?}");
+    assert!(slots[0].end <= slots[1].start && slots[1].end <= tables_len);
+    let bytes = region.bytes();
+    let elf = ElfFile64::<object::Endianness>::parse(&bytes[..]).unwrap();
+    let hdr = elf.section_by_name(".eh_frame_hdr").unwrap().size();
+    assert_eq!((hdr - 12) / 8, 4000 - region.file.left_out().tables);
+}
+
+/// Code that was registered where its tables had to be laid elsewhere has them twice; of these, one counts.
+#[test]
+fn stand_ins_count_for_nothing() {
+    let mut region = Region::new(1 << 16);
+    let truth = Truth::new(2, 90);
+    let tables = truth.tables(BASE);
+    let group = head(BASE, 90, &truth.name, &truth.rows(), tables.as_ref());
+    let (with_stand_in, _) = stand_in::add(&group, BASE - 4096).unwrap();
+    let len = with_stand_in.len() - (group.len() - truth.preface(BASE).len());
+    region.add(0, truth);
+    let code = Code { offset: 0, size: 90, name: b"function 2", preface: &with_stand_in[..len] };
+    region.file.add(&code);
+    region.file.write(true).unwrap();
+    region.check();
+}

@@ -1,0 +1,109 @@
+//! Files that regions have had: kept for profiles that have samples of them, up to a bound, and removed in the end if that is asked for.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+
+use super::{lock, Region, Regions};
+use crate::queue::status::Status;
+use crate::sink::region::file::RegionFile;
+use crate::sys::dir::Dir;
+use crate::sys::file::Identity;
+use crate::sys::sync::outside::MutexGuard;
+
+/// Files of older generations that are kept, and how many bytes they may have together.
+const OLD_FILES: usize = 20_000;
+const OLD_BYTES: u64 = 256 << 20;
+
+/// A file that is not written to any more.
+#[derive(Debug)]
+struct Past {
+    path: PathBuf,
+    identity: Identity,
+    bytes: u64,
+}
+
+impl Past {
+    fn remove(&self) {
+        let (Ok(dir), Some(name)) = (Dir::of(&self.path), self.path.file_name()) else { return };
+        if dir.identity_of(name).is_ok_and(|found| self.identity.is(&found)) {
+            // Nothing can be done about a failure.
+            let _ = dir.remove(name);
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Files {
+    /// Of older generations, and the last ones of regions that are none any more; oldest first.
+    old: VecDeque<Past>,
+    old_bytes: u64,
+}
+
+impl Regions {
+    /// Takes note of the file of an older generation. The oldest go if there are too many.
+    pub fn keep_old(&self, path: PathBuf, identity: Identity, bytes: u64) {
+        let mut settings = lock(&self.settings);
+        let files = &mut settings.files;
+        files.old.push_back(Past { path, identity, bytes });
+        files.old_bytes += bytes;
+        while files.old.len() > OLD_FILES || files.old_bytes > OLD_BYTES {
+            let Some(oldest) = files.old.pop_front() else { break };
+            files.old_bytes -= oldest.bytes;
+            oldest.remove();
+        }
+    }
+
+    /// Takes note of the file of a region that ends. In time there may be many.
+    pub(super) fn keep_last(&self, region: &Region) {
+        if let Some(Past { path, identity, .. }) = last_of(region) {
+            let bytes = std::fs::metadata(&path).map_or(0, |data| data.blocks() * 512);
+            self.keep_old(path, identity, bytes);
+        }
+    }
+
+    /// Removes all files that regions have and have had. What is registered in those that there are goes to the other sinks from
+    /// now on.
+    pub fn remove_files(&self, status: &Status) {
+        let files = std::mem::take(&mut lock(&self.settings).files);
+        files.old.iter().for_each(Past::remove);
+        for region in self.all() {
+            let Some(file) = region.opened().take() else { continue };
+            drop(file);
+            region.is_unwell.store(true, Ordering::Relaxed);
+            status.counters.regions_ended.add(1);
+            last_of(region).iter().for_each(Past::remove);
+        }
+    }
+
+    /// For the writer: closes what it has open of regions that have ended.
+    pub fn close_ended(&self) {
+        let left = std::mem::take(&mut lock(&self.settings).to_close);
+        drop(left);
+    }
+}
+
+impl Region {
+    /// The file, opened for the calling thread: the writer has another table of descriptors than those that make and end regions,
+    /// and a host may have closed all that there is in its own.
+    pub fn opened(&self) -> MutexGuard<'_, Option<Box<RegionFile>>> {
+        let mut guard = lock(&self.file);
+        if let Some(file) = guard.as_mut().filter(|file| !file.is_open()) {
+            // What is written says that it cannot be.
+            let _ = self.reopen(file);
+        }
+        guard
+    }
+
+    fn reopen(&self, file: &mut RegionFile) -> io::Result<()> {
+        let held = lock(&self.naming).file()?;
+        file.reopen(held)
+    }
+}
+
+fn last_of(region: &Region) -> Option<Past> {
+    let naming = lock(&region.naming);
+    Some(Past { path: naming.path.clone(), identity: naming.named()?, bytes: 0 })
+}

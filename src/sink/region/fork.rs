@@ -1,0 +1,193 @@
+//! Regions in a forked child: what is shared with the parent becomes the child's own at once, and gets files of its own when the child
+//! takes over.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use super::adopt::{for_pages, swap};
+use super::create::New;
+use super::{slides, Kind, Naming, Parts, Region, Regions, NEVER};
+use crate::queue::status::Status;
+use crate::sink::describe;
+use crate::sink::region::file::{Place, RegionFile};
+use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
+use crate::sys::file::Held;
+use crate::sys::maps::{self, Mapping};
+
+impl Regions {
+    /// In a forked child, before anything else runs: from now on parent and child do not see what the other writes.
+    ///
+    /// Only the forking thread exists here, so nobody uses the memory; the parent's other threads may go on writing to what is being
+    /// copied, as they may write to a file.
+    pub fn part_in_child(&self) {
+        for region in self.all() {
+            let Kind::TwoViews { write } = region.kind else { continue };
+            if let Ok(file) = copy(region).and_then(|file| remap(region, write, &file).map(|()| file)) {
+                // Held by another thread at the fork, it is not needed but to grow.
+                if let Ok(mut naming) = region.naming.try_lock() {
+                    naming.set_file(Held::new(file).ok().map(Arc::new));
+                }
+            }
+        }
+    }
+
+    /// In a forked child that takes over: its parent's regions, with files of their own if sinks run.
+    pub fn inherit(&self, status: &Status, parent: &Regions) {
+        for old in parent.all().filter(|region| region.gone() == NEVER) {
+            let had_file = match old.file.try_lock() {
+                // The descriptor is the parent's.
+                Ok(mut file) => file.take().is_some(),
+                Err(_) => true,
+            };
+            let made = match had_file {
+                true => self.again(status, old),
+                false => None,
+            };
+            let named = made.is_some();
+            let parts = made.unwrap_or_else(|| plain(old));
+            let Ok(region) = self.marks_for(parts.max_len).and_then(|marks| Region::new(parts, marks)) else {
+                continue;
+            };
+            if let Ok(mut naming) = old.naming.try_lock() {
+                // The parent's, or a file without a name, in the place of which there is one now.
+                naming.end();
+            }
+            if let Ok(region) = self.publish(region) {
+                // The host may have unmapped parts of it.
+                if let (Kind::Private { .. }, Ok(maps)) = (region.kind, maps::within(region.start, region.end())) {
+                    self.check(status, region, &maps);
+                }
+                status.counters.regions.add(named.into());
+            }
+        }
+    }
+
+    /// The same memory in a new file.
+    fn again(&self, status: &Status, old: &Region) -> Option<Parts> {
+        let made = self.new_file(status, matches!(old.kind, Kind::TwoViews { .. })).and_then(|new| {
+            let path = new.naming.path.clone();
+            let made = match old.kind {
+                Kind::TwoViews { write } => refill(new, old, write),
+                Kind::Private { adopted, never_flips } => adopt_again(new, old, adopted, never_flips),
+            };
+            made.map_err(|error| describe("map", &path, &error))
+        });
+        made.map_err(|text| {
+            status.counters.region_refused.add(1);
+            status.last_error.set(text);
+        })
+        .ok()
+    }
+}
+
+/// A file without a name that has the bytes of a region.
+fn copy(region: &Region) -> io::Result<File> {
+    let file = code_memory::nameless_file()?;
+    let text = region.text();
+    file.set_len(text + region.max_len)?;
+    copy_text(region, &file)?;
+    Ok(file)
+}
+
+/// Copies what there is of a region's memory: a child that only executes another program pays for no more.
+fn copy_text(region: &Region, to: &File) -> io::Result<()> {
+    let held = region.naming.try_lock().ok().and_then(|mut naming| naming.open_file());
+    let Some(from) = held else {
+        let piece = whole(region);
+        return for_pages(&piece, |addr, bytes| to.write_all_at(bytes, addr - region.base));
+    };
+    // What is read ahead was a hole, and would be data.
+    code_memory::advise_random(region.start, region.len());
+    let end = region.text() + region.len();
+    let mut next = region.text();
+    while let Some(data) = code_memory::data_in(&from, next..end)? {
+        code_memory::write_from(region.base + data.start, data.end - data.start, to, data.start)?;
+        next = data.end;
+    }
+    Ok(())
+}
+
+fn whole(region: &Region) -> Mapping {
+    let (start, end, offset) = (region.start, region.end(), region.text());
+    Mapping { start, end, protection: READ_EXEC, shared: true, offset, inode: 0, special: false }
+}
+
+fn remap(region: &Region, write: u64, file: &File) -> io::Result<()> {
+    let (len, offset) = (region.len(), region.text());
+    // SAFETY: nobody else runs in this process yet, or they run code whose bytes are the same.
+    unsafe {
+        code_memory::map_over(write, len, READ_WRITE, Sharing::Shared, file, offset)?;
+        code_memory::map_over(region.base, offset + len, READ_EXEC, Sharing::Shared, file, 0)
+    }
+}
+
+fn refill(new: New, old: &Region, write: u64) -> io::Result<Parts> {
+    let New { mut naming, file } = new;
+    let (start, max_len, base, tables_len) = (old.start, old.max_len, old.base, old.tables_len);
+    let filled = (|| {
+        let memory = file.clone();
+        let file = RegionFile::create(
+            file,
+            Place {
+                text: old.text(),
+                text_len: old.len(),
+                text_room: max_len,
+                tables_len,
+                spare: slides::spare(max_len),
+            },
+        )?;
+        code_memory::provide(&memory, old.text(), old.len())?;
+        copy_text(old, &memory)?;
+        remap(old, write, &memory)?;
+        Ok(file)
+    })();
+    match filled {
+        Ok(file) => {
+            let kind = old.kind;
+            Ok(Parts { start, len: old.len(), max_len, base, tables_len, kind, naming, file: Some(file) })
+        }
+        Err(error) => {
+            naming.remove();
+            Err(error)
+        }
+    }
+}
+
+/// Private memory that still is a mapping of the parent's file.
+fn adopt_again(mut new: New, old: &Region, adopted: bool, never_flips: bool) -> io::Result<Parts> {
+    // Another thread of the parent may have held it at the fork.
+    let is_free = old.naming.try_lock().is_ok();
+    let pieces = if is_free { old.mapped() } else { Err(io::ErrorKind::WouldBlock.into()) };
+    let pieces = pieces.inspect_err(|_| new.naming.remove())?;
+    let parts = swap(new, old.start..old.end(), &pieces, old.base, old.tables_len)?;
+    Ok(Parts { kind: Kind::Private { adopted, never_flips }, ..parts })
+}
+
+/// Memory whose code goes to the other sinks.
+fn plain(old: &Region) -> Parts {
+    // Profilers look for names in the parent's file as long as the memory is a mapping of it. Another thread of the parent may
+    // have held it at the fork.
+    let is_free = old.naming.try_lock().is_ok();
+    let is_whole = || {
+        old.mapped().is_ok_and(|pieces| pieces.iter().map(|piece| piece.end - piece.start).sum::<u64>() == old.len())
+    };
+    let may_be_plain = match old.kind {
+        Kind::TwoViews { .. } => false,
+        // Its end unmaps what is a mapping of the file, or else all of it.
+        Kind::Private { adopted, .. } => is_free && (adopted || is_whole()),
+    };
+    let is_plain = may_be_plain && old.make_plain().is_ok();
+    let held = old.naming.try_lock().ok().and_then(|mut naming| naming.open_file()).filter(|_| !is_plain);
+    Parts {
+        start: old.start,
+        len: old.len(),
+        max_len: old.max_len,
+        base: old.base,
+        tables_len: old.tables_len,
+        kind: old.kind,
+        naming: Naming::nameless(held),
+        file: None,
+    }
+}

@@ -1,0 +1,110 @@
+//! How much live code callers know of in each part of a region that the host may unmap: where there is none, it may have done so.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::api::error::{Error, Result};
+
+/// Live code is counted for each so many bytes: what a host is likely to give back.
+const PART: u64 = 64 << 10;
+
+/// In the count of a part: the last code in it is gone, and nobody has looked since whether it is still mapped.
+const IN_DOUBT: u32 = 1 << 31;
+
+/// Counts begin here, so that what is subtracted before it is added does no harm.
+const NONE: u32 = 1 << 30;
+
+/// A count for each part of a region, in one word with the doubt, because both are looked at whenever code is registered; none in a
+/// region that the host does not unmap.
+#[derive(Debug)]
+pub struct Tally {
+    parts: Vec<AtomicU32>,
+}
+
+impl Tally {
+    pub fn new(len: u64) -> Result<Tally> {
+        let (mut parts, count) = (Vec::new(), len.div_ceil(PART) as usize);
+        parts.try_reserve_exact(count).map_err(|_| Error::NoMemory)?;
+        parts.resize_with(count, || AtomicU32::new(NONE));
+        Ok(Tally { parts })
+    }
+
+    #[inline]
+    fn parts(&self, offset: u64, size: u64) -> &[AtomicU32] {
+        let (first, end) = ((offset / PART) as usize, (offset + size).div_ceil(PART) as usize);
+        self.parts.get(first..end.min(self.parts.len())).unwrap_or_default()
+    }
+
+    /// Code begins to live there. False if it is in doubt whether there is memory.
+    #[inline]
+    pub fn add(&self, offset: u64, size: u64) -> bool {
+        let both = self.parts(offset, size).iter().fold(0, |all, part| all | part.fetch_add(1, Ordering::Relaxed));
+        both & IN_DOUBT == 0
+    }
+
+    /// Code is gone. With the last code of a part all parts without code are in doubt: a host that gives memory back does so with
+    /// what it has never used, too.
+    pub fn subtract(&self, offset: u64, size: u64) {
+        let gone = |part: &AtomicU32| part.fetch_sub(1, Ordering::Relaxed) & !IN_DOUBT <= NONE + 1;
+        if self.parts(offset, size).iter().filter(|part| gone(part)).count() > 0 {
+            for part in self.parts.iter().filter(|part| part.load(Ordering::Relaxed) <= NONE) {
+                part.fetch_or(IN_DOUBT, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// The host may have unmapped it.
+    pub fn doubt(&self, offset: u64, size: u64) {
+        for part in self.parts(offset, size) {
+            part.fetch_or(IN_DOUBT, Ordering::Relaxed);
+        }
+    }
+
+    /// Somebody looks now. Whether there is reason to.
+    pub fn settle(&self, offset: u64, size: u64) -> bool {
+        let both = |all, part: &AtomicU32| all | part.fetch_and(!IN_DOUBT, Ordering::Relaxed);
+        self.parts(offset, size).iter().fold(0, both) & IN_DOUBT != 0
+    }
+
+    /// All code has ended.
+    pub fn clear(&self) {
+        for part in &self.parts {
+            part.store(NONE | IN_DOUBT, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn doubt_is_of_a_part() {
+        let tally = Tally::new(3 * PART).unwrap();
+        assert!(tally.add(0, 64) && tally.add(PART - 1, 2));
+        assert!(!tally.settle(0, 3 * PART));
+        // Other code lives where it began, and none where it ended.
+        tally.subtract(PART - 1, 2);
+        assert!(tally.add(0, 64) && !tally.add(PART, 1));
+        // Whoever looks at one part says nothing of another, also of one that never had code.
+        assert!(tally.settle(PART, 1) && tally.add(PART, 1));
+        assert!(!tally.add(2 * PART, 1) && tally.settle(2 * PART, PART) && !tally.settle(0, 3 * PART));
+        tally.subtract(0, 64);
+        assert!(!tally.settle(0, PART));
+        tally.subtract(0, 64);
+        assert!(tally.settle(0, 3 * PART) && !tally.settle(0, 3 * PART));
+        tally.doubt(2 * PART, 1);
+        assert!(!tally.add(2 * PART, 1));
+        // What has ended twice does not keep later code from being doubted.
+        tally.subtract(0, 64);
+        assert!(tally.settle(0, PART) && tally.add(0, 64) && tally.add(0, 64));
+        tally.subtract(0, 64);
+        assert!(tally.settle(0, PART));
+        tally.clear();
+        assert!(!tally.add(0, 3 * PART));
+        // Nothing lies behind the end, and a region that is not unmapped has no parts.
+        assert!(tally.add(3 * PART, 64));
+        let none = Tally::new(0).unwrap();
+        none.subtract(0, 64);
+        assert!(!none.settle(0, PART));
+    }
+}

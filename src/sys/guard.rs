@@ -1,0 +1,66 @@
+//! The panic guard: nothing that goes wrong inside unwinds into the host, or prints anything.
+
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::panic::{self, AssertUnwindSafe};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What the library keeps for each thread: cells of plain values, so that access costs no more than finding them.
+pub struct PerThread {
+    /// The thread runs code of this library.
+    pub inside: Cell<bool>,
+    /// The state of a registering thread, except during a call that uses it.
+    pub local: Cell<Option<NonNull<c_void>>>,
+    /// Such a call is under way.
+    pub in_use: Cell<bool>,
+}
+
+thread_local! {
+    pub static PER_THREAD: PerThread =
+        const { PerThread { inside: Cell::new(false), local: Cell::new(None), in_use: Cell::new(false) } };
+}
+
+/// Runs `body` as code of this library. `None` if it has panicked.
+#[inline]
+pub fn guarded<T>(body: impl FnOnce() -> T) -> Option<T> {
+    let result = PER_THREAD.with(|thread| {
+        let outer = thread.inside.replace(true);
+        let result = panic::catch_unwind(AssertUnwindSafe(body));
+        thread.inside.set(outer);
+        result
+    });
+    match result {
+        Ok(value) => Some(value),
+        Err(payload) => {
+            // Dropping a payload can panic again; it is a string in all but hostile cases, and lost only once.
+            std::mem::forget(payload);
+            None
+        }
+    }
+}
+
+/// Keeps Rust from printing a message about a panic in this library to the host's standard error. Panics of the host's own
+/// Rust code, if there is any, go to the hook that was there before.
+pub fn silence_panics() {
+    // Not a lock: one that another thread holds when the process forks would never be released in the child.
+    static DONE: AtomicBool = AtomicBool::new(false);
+    if !std::thread::panicking() && !DONE.swap(true, Ordering::Relaxed) {
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if !is_inside() {
+                before(info);
+            }
+        }));
+    }
+}
+
+/// Whether the calling thread runs code of this library.
+pub fn is_inside() -> bool {
+    PER_THREAD.with(|thread| thread.inside.get())
+}
+
+/// Marks the calling thread as one of the library's own.
+pub fn enter_for_good() {
+    PER_THREAD.with(|thread| thread.inside.set(true));
+}

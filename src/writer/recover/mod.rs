@@ -1,0 +1,354 @@
+//! Completes the files of processes that were killed, from the spools that they left behind.
+//!
+//! What counts is the last pass that the writer has committed: a file is cut to the length that it had then (the jitdump), or
+//! written anew (the map), and everything published but not consumed is applied as the writer would have done. The spool goes
+//! last, so whoever is interrupted here is followed by somebody who begins again at the same place.
+//!
+//! A spool is the memory of a process that may have been killed because it went wild, or the work of somebody who wants to have files
+//! written to. So nothing in it is believed. Nor is it mapped: whoever touches a mapping of a file that somebody cuts gets a signal.
+
+pub mod clean;
+mod replay;
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::queue::chunk::{Chunk, Kind, CHUNK_SIZE, HEAD};
+use crate::queue::spool::layout::{header_len, next_map_cell, Header, INSIDE};
+use crate::queue::status::{LastError, Status};
+use crate::sys::clock::Clock;
+use crate::sys::file::{self, Identity};
+use crate::sys::mem::Region;
+use crate::sys::process;
+use crate::sys::spool::{list, Owner, SpoolFile};
+use crate::sys::thread;
+use crate::writer::Merge;
+use replay::{is_sound, Replay};
+
+/// What was done for one process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The process.
+    pub pid: u32,
+    /// How many records its files lacked and now have.
+    pub records: u64,
+    /// What could not be done, and why.
+    pub problems: Vec<String>,
+    /// The spool is still there, because another attempt may succeed.
+    pub kept: bool,
+}
+
+/// Spools with something to recover that are left alone by a session that does not ask for recovery. Each takes some MiB of
+/// memory: beyond this number the oldest are recovered all the same, or removed if no process is left that could.
+const LEFT_ALONE: usize = 16;
+/// With less room than this in the directory none is left alone: a container's `/dev/shm` has twice as much.
+const ROOM: u64 = 32 << 20;
+
+/// How long somebody else who recovers a spool is waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Completes the files of this user's dead processes that have a spool in a directory, of those that are `wanted` by pid.
+pub fn recover(dir: &Path, wanted: &dyn Fn(u32) -> bool) -> io::Result<Vec<Report>> {
+    let mut reports = Vec::new();
+    for listed in list(dir)?.iter().filter(|listed| wanted(listed.pid)) {
+        match Dead::wait_for(&listed.path) {
+            Opened::Dead(dead) => reports.push(dead.recover()),
+            Opened::Busy => reports.push(Report {
+                pid: listed.pid,
+                problems: vec!["somebody else recovers it".into()],
+                kept: true,
+                ..Report::default()
+            }),
+            Opened::Elsewhere(_) | Opened::Other => {}
+        }
+    }
+    Ok(reports)
+}
+
+/// What a new session does about the dead, asked for recovery or not: it removes spools that have nothing in them, and those of the
+/// programs that this process was before, whose files its own are about to replace. Returns the number of records recovered.
+pub fn tidy(dir: &Path, all: bool) -> u64 {
+    let (mut full, mut elsewhere, mut records) = (Vec::new(), Vec::new(), 0);
+    for listed in list(dir).unwrap_or_default() {
+        match Dead::open(&listed.path) {
+            Opened::Dead(dead) if listed.is_own && !all => dead.file.remove(),
+            Opened::Dead(dead) if listed.is_own || dead.is_empty() => records += dead.recover().records,
+            // Not held on to: somebody else may want to recover it.
+            Opened::Dead(_) => full.push(listed.path),
+            Opened::Elsewhere(_) => elsewhere.push(listed.path),
+            Opened::Busy | Opened::Other => {}
+        }
+    }
+    // Whose namespace it is cannot be told for sure: the kernel gives its number to another one later. So both kinds count.
+    let orphans = excess(dir, full.len() + elsewhere.len()).min(elsewhere.len());
+    let left = elsewhere.len() - remove_orphans(&elsewhere[..orphans]);
+    let count = if all { full.len() } else { excess(dir, full.len() + left).min(full.len()) };
+    for path in &full[..count] {
+        if let Opened::Dead(dead) = Dead::open(path) {
+            records += dead.recover().records;
+        }
+    }
+    records
+}
+
+/// How many of so many spools are too many: all, where they take the room that the next one needs.
+fn excess(dir: &Path, count: usize) -> usize {
+    match file::free_space(dir) {
+        Some(free) if free < ROOM => count,
+        _ => count.saturating_sub(LEFT_ALONE),
+    }
+}
+
+/// Removes spools of mount namespaces in which no process is left that can be seen: nobody can complete the files. Returns how many.
+fn remove_orphans(paths: &[PathBuf]) -> usize {
+    if paths.is_empty() {
+        return 0;
+    }
+    let Some(namespaces) = process::mount_namespaces() else { return 0 };
+    let mut removed = 0;
+    for path in paths {
+        match Dead::open(path) {
+            Opened::Elsewhere(dead) if !namespaces.contains(&dead.owner.mount_namespace) => {
+                dead.file.remove();
+                removed += 1;
+            }
+            _ => {}
+        }
+    }
+    removed
+}
+
+/// What a name that looks like a spool's stands for.
+enum Opened {
+    Dead(Dead),
+    /// Its process lived in another mount namespace, where paths mean other files.
+    Elsewhere(Dead),
+    /// A dead process's, but somebody has it locked.
+    Busy,
+    /// That of a living process, somebody else's, or none.
+    Other,
+}
+
+/// A spool of a dead process, locked.
+struct Dead {
+    file: SpoolFile,
+    /// A copy of the header and the directory.
+    header: Region,
+    owner: Owner,
+    units: usize,
+    /// How many bytes of the file have memory behind them.
+    backed: u64,
+}
+
+/// A copy of a chunk, or of its head alone.
+struct Copied {
+    /// Owns what `chunk` names.
+    _memory: Region,
+    chunk: Chunk,
+}
+
+impl Dead {
+    fn open(path: &Path) -> Opened {
+        match SpoolFile::open_dead(path) {
+            Ok(Some(file)) => match Dead::take(file) {
+                Some(dead) if dead.owner.has_our_paths() => Opened::Dead(dead),
+                Some(dead) => Opened::Elsewhere(dead),
+                None => Opened::Other,
+            },
+            Ok(None) => match open_to_look(path).ok().and_then(|file| read_description(&file)) {
+                Some((owner, _)) if owner.is_visible() && !owner.is_visibly_alive() => Opened::Busy,
+                _ => Opened::Other,
+            },
+            Err(_) => Opened::Other,
+        }
+    }
+
+    /// As `open`, with some patience: whoever has it is most likely done in a moment.
+    fn wait_for(path: &Path) -> Opened {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match Dead::open(path) {
+                Opened::Busy if Instant::now() < end => thread::sleep_micros(5000),
+                other => return other,
+            }
+        }
+    }
+
+    fn take(file: SpoolFile) -> Option<Dead> {
+        let data = file.file().metadata().ok()?;
+        let (len, backed) = (usize::try_from(data.len()).ok()?, data.blocks() * 512);
+        let mut magic = [0; 8];
+        match file.file().read_exact_at(&mut magic, 0) {
+            Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => return None,
+            Ok(()) if magic != [0; 8] => {}
+            _ => {
+                // Its process was killed while it made it.
+                file.remove();
+                return None;
+            }
+        }
+        // One of another version is for the program of that version.
+        let (owner, units) = read_description(file.file())?;
+        if units.checked_mul(CHUNK_SIZE)?.checked_add(header_len(units))? != len || header_len(units) as u64 > backed {
+            return None;
+        }
+        let header = copy(file.file(), header_len(units))?;
+        Some(Dead { file, header, owner, units, backed })
+    }
+
+    fn header(&self) -> &Header {
+        header(&self.header)
+    }
+
+    /// Whether everything in it is in the files. Looks at the heads of the chunks only: a session that starts has no time.
+    fn is_empty(&self) -> bool {
+        !self.header().state().map_is_stale
+            && !self.places().any(|(offset, size)| !matches!(self.read_chunk(offset, size, HEAD), Ok(None)))
+    }
+
+    /// Where in the file chunks begin, and their sizes.
+    fn places(&self) -> impl Iterator<Item = (u64, usize)> + '_ {
+        let units = self.units;
+        let directory = self.header().directory(units);
+        let mut unit = 0;
+        std::iter::from_fn(move || {
+            while let Some(word) = directory.get(unit) {
+                let count = match word.load(Ordering::Relaxed) {
+                    0 | INSIDE => {
+                        unit += 1;
+                        continue;
+                    }
+                    count => (count as usize).min(units - unit),
+                };
+                let offset = (header_len(units) + unit * CHUNK_SIZE) as u64;
+                unit += count;
+                return Some((offset, count * CHUNK_SIZE));
+            }
+            None
+        })
+    }
+
+    /// A copy of the first `len` bytes of a chunk, if there is anything in it to be read.
+    fn read_chunk(&self, offset: u64, size: usize, len: usize) -> io::Result<Option<Copied>> {
+        match self.try_to_read_chunk(offset, size, len) {
+            // Somebody has cut the spool: what is not there will not come.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+            result => result,
+        }
+    }
+
+    fn try_to_read_chunk(&self, offset: u64, size: usize, len: usize) -> io::Result<Option<Copied>> {
+        let memory = Region::private(len)?;
+        // SAFETY: the region is `len` bytes long, and nobody else has it yet.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(memory.start().as_ptr(), len) };
+        self.file.file().read_exact_at(&mut bytes[..HEAD], offset)?;
+        // SAFETY: the region begins with the head of a chunk, whatever its bytes are.
+        let chunk = unsafe { Chunk::at(memory.start()) };
+        let unread = chunk.consumed_up_to(self.header().committed());
+        if chunk.size() != size || unread >= chunk.committed() {
+            return Ok(None);
+        }
+        if len == size {
+            self.file.file().read_exact_at(&mut bytes[HEAD..], offset + HEAD as u64)?;
+            chunk.make_sound(unread, is_sound);
+        }
+        Ok((unread < chunk.committed()).then_some(Copied { _memory: memory, chunk }))
+    }
+
+    fn recover(self) -> Report {
+        let mut report = Report { pid: self.owner.pid, ..Report::default() };
+        // A file may be long with little memory behind it, and a copy of it is not: no more is read than its owner has paid for.
+        let mut backed = self.backed;
+        let mut chunks = Vec::new();
+        for (offset, size) in self.places() {
+            let read = self.read_chunk(offset, size, HEAD).and_then(|found| {
+                let Some(left) = backed.checked_sub(size as u64).filter(|_| found.is_some()) else { return Ok(None) };
+                backed = left;
+                self.read_chunk(offset, size, size)
+            });
+            match read {
+                Ok(found) => chunks.extend(found),
+                Err(error) => {
+                    report.problems.push(format!("cannot read the spool: {error}"));
+                    report.kept = true;
+                    return report;
+                }
+            }
+        }
+        if !chunks.is_empty() || self.header().state().map_is_stale {
+            self.complete_files(&chunks, &mut report);
+        }
+        if !report.kept {
+            self.file.remove();
+        }
+        report
+    }
+
+    /// Notes in the spool which file is about to replace the map: if this recovery is interrupted, the next one knows it.
+    fn announce(&self, identity: Identity) {
+        let (at, bytes) = next_map_cell(identity);
+        // Without it the next one leaves the map alone, which is complete by then.
+        let _ = self.file.write_at(&bytes, at);
+    }
+
+    fn complete_files(&self, copies: &[Copied], report: &mut Report) {
+        let header = self.header();
+        let Some(files) = header.files() else {
+            report.problems.push("the spool does not say where the files are".into());
+            return;
+        };
+        let clock = if files.arch_timestamps { Clock::Arch } else { Clock::Monotonic };
+        let status = Status::new(self.owner.pid, clock, Arc::new(LastError::default()));
+        // In the order of time; of the same time, in the order in which the chunks were begun.
+        let mut chunks: Vec<Chunk> = copies.iter().map(|copied| copied.chunk).collect();
+        chunks.sort_by_key(|chunk| chunk.serial());
+        let unread = |chunk: &Chunk| chunk.consumed()..chunk.committed();
+        let moves = || chunks.iter().any(|chunk| unread(chunk).any(|event| chunk.event(event).kind == Kind::Move));
+        // What the map lacks, or what a move needs, is in the jitdump.
+        let search = header.state().map_is_stale || moves();
+        // The children of a dead process hold the locks that it had.
+        let may_be_locked = self.owner.is_visible() && !process::is_alive(self.owner.pid);
+        let mut replay = Replay::new(Arc::new(status), &files, header, (search, may_be_locked), &mut report.problems);
+        let mut merge = Merge::new(chunks.iter().map(|&chunk| std::iter::once(chunk)));
+        while let Some((chunk, mut event)) = merge.next(u64::MAX) {
+            replay.apply(chunk, &mut event);
+        }
+        report.kept = replay.lacks_a_file;
+        match replay.finish(&|file| self.announce(file)) {
+            Ok(records) => report.records = records,
+            Err(why) => {
+                report.problems.push(why);
+                report.kept = true;
+            }
+        }
+    }
+}
+
+/// Not through a link, and without waiting for anybody.
+fn open_to_look(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
+}
+
+/// Reads whose spool a file is, and of how many units.
+fn read_description(file: &File) -> Option<(Owner, usize)> {
+    header(&copy(file, header_len(0))?).description()
+}
+
+/// A copy of the first `len` bytes of a file.
+fn copy(file: &File, len: usize) -> Option<Region> {
+    let copy = Region::private(len).ok()?;
+    // SAFETY: the region is that long, and nobody else has it yet.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(copy.start().as_ptr(), len) };
+    file.read_exact_at(bytes, 0).ok()?;
+    Some(copy)
+}
+
+fn header(region: &Region) -> &Header {
+    // SAFETY: the region is at least as long as a header, all of whose fields are atomics.
+    unsafe { region.start().cast::<Header>().as_ref() }
+}

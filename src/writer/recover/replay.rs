@@ -1,0 +1,235 @@
+//! What the writer of a dead process would have done with the records that it did not come to.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::api::options::Sinks;
+use crate::format::jitdump::{inlines, is_group_head, Place};
+use crate::format::perf_map;
+use crate::format::unwind;
+use crate::queue::chunk::{flag, Chunk, Event, Kind};
+use crate::queue::spool::layout::{Files, Header};
+use crate::queue::status::Status;
+use crate::registry::{Live, Stored};
+use crate::sink::jitdump::groups::Groups;
+use crate::sys::file::Identity;
+use crate::writer::{tail_len, Ledger};
+
+/// Sizes are below this, as the registry wants them.
+const TOO_LARGE: u64 = 1 << 32;
+
+/// What is before the first id. Slots begin with 0, and none is used twice.
+const BEFORE_IDS: u64 = (1 << 32) - 1;
+
+/// See the module's description.
+pub struct Replay {
+    ledger: Ledger,
+    groups: Groups,
+    /// Code is known here by ids of our own, because that from the files has none any more.
+    last_id: u64,
+    /// The last id of code that is known from the files.
+    last_from_files: u64,
+    /// Our ids for those of the dead process.
+    ids: HashMap<u64, u64>,
+    /// A file that could not be taken over may be there another time.
+    pub lacks_a_file: bool,
+}
+
+impl Replay {
+    /// Takes over the files. What cannot be taken over is described in `problems`. `search`: what is in the jitdump
+    /// matters too. `may_be_locked`: whoever has locked a file is no process of this pid.
+    pub fn new(
+        status: Arc<Status>,
+        files: &Files,
+        header: &Header,
+        (search, may_be_locked): (bool, bool),
+        problems: &mut Vec<String>,
+    ) -> Replay {
+        let mut ledger = Ledger::new(status, Arc::default(), false);
+        let state = header.state();
+        ledger.last_time = state.last_time;
+        let adopted = ledger.sinks.adopt(files, &state, (header.next_map(), header.next_dump()), may_be_locked);
+        problems.extend(adopted.problems);
+        let mut replay = Replay {
+            ledger,
+            groups: Groups::default(),
+            last_id: BEFORE_IDS,
+            last_from_files: 0,
+            ids: HashMap::new(),
+            lacks_a_file: adopted.worth_another_try,
+        };
+        for (addr, size, name) in perf_map::lines(&adopted.map) {
+            // As live: whether it is, nobody knows any more, and bytes with live code are not free.
+            if size < TOO_LARGE {
+                replay.know(&Live { addr, size, reach: addr + size, index: 0, stored: None, tables_len: 0 }, name);
+            }
+        }
+        if search {
+            replay.search_dump();
+        }
+        replay.last_from_files = replay.last_id;
+        replay
+    }
+
+    /// Takes note of code that is in a file.
+    fn know(&mut self, live: &Live, name: &[u8]) {
+        let id = self.new_id();
+        self.ledger.registry.insert(id, live, name, &mut Vec::new());
+    }
+
+    /// An id with the next slot.
+    fn new_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    /// Takes note of all code that is in the jitdump: a move copies the group from there.
+    fn search_dump(&mut self) {
+        let mut found = Vec::new();
+        self.ledger.sinks.read_places(&mut |place| found.push(place));
+        for place in found {
+            match place {
+                Place::Load { offset, head_len, addr, size, index, name, tables_len } => {
+                    let sound = size > 0 && size < TOO_LARGE && fits(addr, size, 0) && !name.is_empty();
+                    let (reach, stored) = (addr.wrapping_add(size), Some(Stored { offset, len: head_len }));
+                    if sound {
+                        self.know(&Live { addr, size, reach, index, stored, tables_len }, &name);
+                    }
+                }
+                Place::Move { old_addr, new_addr } => {
+                    let registry = &mut self.ledger.registry;
+                    let id = registry.id_at(old_addr).unwrap_or_default();
+                    let id = registry.size_of(id).filter(|&size| fits(new_addr, size, 0)).map_or(0, |_| id);
+                    let name = registry.name_of(id).map(Vec::from);
+                    if let (Some(live), Some(name)) = (registry.remove(id), name) {
+                        self.know(&Live { addr: new_addr, reach: new_addr + live.size, ..live }, &name);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes over one record, which is sound.
+    pub fn apply(&mut self, chunk: Chunk, event: &mut Event) {
+        event.id = self.our_id(event);
+        if event.kind == Kind::Move && !self.is_sound_move(event) {
+            return;
+        }
+        self.ledger.apply(chunk, event, &mut self.groups);
+        self.ledger.notices.clear();
+    }
+
+    /// Whether code that is known can have been moved as this says.
+    fn is_sound_move(&self, event: &Event) -> bool {
+        let has_code = event.flags & flag::HAS_CODE != 0;
+        let Some(live) = self.ledger.registry.get(event.id) else { return !has_code };
+        let room = unwind::room(live.size, live.tables_len as usize);
+        let claimed = live.tables_len > 0 && u64::from(event.unwinding_at) >= room;
+        fits(event.addr, live.size, if claimed { room } else { 0 })
+            && (!has_code || live.size == u64::from(event.body_len))
+    }
+
+    /// Our id for the code that an event is about.
+    fn our_id(&mut self, event: &Event) -> u64 {
+        if event.kind == Kind::Load {
+            let id = self.new_id();
+            self.ids.insert(event.id, id);
+            return id;
+        }
+        let known = self.ids.get(&event.id).copied().filter(|&id| self.ledger.registry.is_live(id));
+        if known.is_none() && event.kind == Kind::Move {
+            // It was registered in an earlier pass; or it was overwritten, if what is there is newer than the files.
+            let found = self.ledger.registry.id_at(event.size).filter(|&id| id <= self.last_from_files);
+            self.ids.extend(found.map(|id| (event.id, id)));
+            return found.unwrap_or_default();
+        }
+        known.unwrap_or_default()
+    }
+
+    /// Writes everything. Returns how many records that were, or why it could not be done. `announce` is told of a file
+    /// before it replaces the map.
+    pub fn finish(mut self, announce: &dyn Fn(Identity)) -> Result<u64, String> {
+        let sinks = &mut self.ledger.sinks;
+        sinks.write_groups(&mut self.groups);
+        sinks.write_map(&mut self.ledger.registry, true, announce);
+        sinks.trim();
+        let status = &self.ledger.status;
+        if status.sinks_failed() != Sinks::NONE {
+            return Err(status.last_error.get());
+        }
+        if status.sinks() == Sinks::NONE {
+            return Ok(0);
+        }
+        Ok(status.counters.registered.get() + status.counters.moved.get())
+    }
+}
+
+/// Whether code, and what is said to be free behind it, lies in the address space.
+fn fits(addr: u64, size: u64, beyond: u64) -> bool {
+    addr != 0 && addr.checked_add(size).and_then(|end| end.checked_add(beyond)).is_some()
+}
+
+/// Whether an event of a dead process makes sense, with its body. (Of a move only as far as can be known without its code.)
+pub fn is_sound(event: &Event, body: &[u8]) -> bool {
+    match event.kind {
+        Kind::Load => {
+            let inlines_len = if event.flags & flag::INLINES != 0 { inlines::len(body) } else { 0 };
+            let (body, unwinding_at) = (&body[inlines_len..], event.unwinding_at as usize);
+            let head_len = body.len().checked_sub(tail_len(event, event.size));
+            let tail_is_one = event.flags & (flag::HAS_CODE | flag::STABLE) != flag::HAS_CODE | flag::STABLE;
+            let claimed = event.flags & flag::FREE_BEHIND != 0;
+            let room = if claimed { unwind::room(event.size, event.tables_len as usize) } else { 0 };
+            (1..TOO_LARGE).contains(&event.size)
+                && fits(event.addr, event.size, room)
+                && tail_is_one
+                && head_len.is_some_and(|head_len| {
+                    unwinding_at.saturating_sub(inlines_len) <= head_len
+                        && is_group_head(&body[..head_len], event.size, event.name_len.into())
+                })
+        }
+        Kind::Move => event.flags & flag::STABLE == 0 || body.len() == 8,
+        Kind::Unregister => true,
+        Kind::UnregisterRange => event.addr.checked_add(event.size).is_some(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::code::Lines;
+    use crate::format::jitdump::Group;
+
+    /// Whether what is laid down for such code is taken.
+    fn is_taken(addr: u64, size: u64, flags: u8) -> bool {
+        let group =
+            Group { pid: 1, tid: 1, index: 1, addr, size, name: b"name", lines: Lines::Rows(&[]), unwind: None };
+        let mut body = vec![0; group.fixed_size() + size as usize];
+        let layout = group.write(1, &mut body, size as usize).expect("a sound group").expect("room for it");
+        let event = Event {
+            timestamp: 1,
+            id: 1 << 32,
+            index: 1,
+            addr,
+            size,
+            body_at: 0,
+            body_len: body.len() as u32,
+            unwinding_at: layout.unwinding as u32,
+            tid: 1,
+            kind: Kind::Load,
+            flags: flags | flag::HAS_CODE,
+            name_len: 4,
+            tables_len: 80,
+        };
+        is_sound(&event, &body)
+    }
+
+    #[test]
+    fn all_of_the_address_space_counts() {
+        assert!(is_taken(0x1000, 16, 0));
+        assert!(is_taken(u64::MAX - 16, 16, 0));
+        assert!(!is_taken(u64::MAX - 15, 16, 0));
+        assert!(!is_taken(0, 16, 0));
+        assert!(is_taken(u64::MAX - 96, 16, flag::FREE_BEHIND));
+        assert!(!is_taken(u64::MAX - 95, 16, flag::FREE_BEHIND));
+    }
+}
