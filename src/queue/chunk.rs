@@ -16,6 +16,8 @@ use std::slice;
 use crate::sys::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sys::sync::Witness;
 
+use super::record::{Event, Kind};
+
 /// Size of a chunk of the pool, and the unit of larger ones. In a model one record fills it.
 pub const CHUNK_SIZE: usize = if cfg!(jitsym_loom) { 4096 } else { 256 * 1024 };
 
@@ -76,62 +78,6 @@ pub fn size_for(body: usize) -> Option<usize> {
     let size = body.checked_add(HEAD + size_of::<Event>())?.checked_next_multiple_of(CHUNK_SIZE)?;
     // Places in a chunk are 32 bits wide.
     (size <= u32::MAX as usize).then_some(size)
-}
-
-/// What a record is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Kind {
-    /// Code was registered; the body is its group.
-    Load,
-    /// Code was moved; the body is its bytes at the new place, and `size` the address of the old one.
-    Move,
-    /// Code was unregistered; no body.
-    Unregister,
-    /// All code in `[addr, addr + size)` is gone; no body.
-    UnregisterRange,
-}
-
-/// The fixed part of a record.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct Event {
-    pub timestamp: u64,
-    pub id: u64,
-    /// jitdump code index.
-    pub index: u64,
-    pub addr: u64,
-    pub size: u64,
-    /// Where the body lies in the chunk.
-    pub body_at: u32,
-    pub body_len: u32,
-    /// Load: where in the body the UNWINDING_INFO record (or LOAD, if there is none) starts.
-    /// Move: how many bytes behind the new place are free.
-    pub unwinding_at: u32,
-    pub tid: u32,
-    pub kind: Kind,
-    pub flags: u8,
-    pub name_len: u16,
-    /// Load: size of the unwind tables, 0 if there are none.
-    pub tables_len: u32,
-}
-
-/// Event flags.
-pub mod flag {
-    /// Some code bytes could not be read.
-    pub const UNREADABLE: u8 = 1;
-    /// The name was cleaned.
-    pub const NAME_CHANGED: u8 = 2;
-    /// The caller said that the bytes behind the code are free, and they suffice for the unwind tables.
-    pub const FREE_BEHIND: u8 = 4;
-    /// The body ends with the code bytes.
-    pub const HAS_CODE: u8 = 8;
-    /// The body ends with the address at which the writer finds the code bytes.
-    pub const STABLE: u8 = 16;
-    /// Nothing is free behind the code, and its unwind tables are to have a stand-in.
-    pub const PACKED: u8 = 32;
-    /// The body begins with a record of inlined functions (`format::jitdump::inlines`).
-    pub const INLINES: u8 = 64;
 }
 
 /// A chunk. Copies are names of the same memory; who may use it is said at each method.

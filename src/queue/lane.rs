@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use crate::api::error::{Error, Result};
-use crate::queue::chunk::{Cursor, Event, BODY_MAX};
+use crate::queue::chunk::{Cursor, BODY_MAX};
 use crate::queue::engine::{Engine, Message};
 use crate::queue::quiesce::HALTED_FOR;
+use crate::queue::record::Event;
 use crate::queue::thread_slot::Slot;
 
 /// See the module's description.

@@ -8,6 +8,7 @@ pub mod lane;
 pub mod oneshot;
 pub mod pool;
 pub mod quiesce;
+pub mod record;
 pub mod requests;
 pub mod signal_flush;
 pub mod spool;

@@ -300,7 +300,8 @@ impl Stack {
 mod tests {
     use super::*;
     use crate::queue::chunk::tests::event;
-    use crate::queue::chunk::{Kind, BODY_MAX};
+    use crate::queue::chunk::BODY_MAX;
+    use crate::queue::record::Kind;
 
     fn pool(max_memory: usize) -> Pool {
         let pool = Pool::new(max_memory).unwrap();

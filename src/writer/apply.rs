@@ -7,11 +7,10 @@ use std::sync::Arc;
 use super::live::Left;
 use super::regions::RegionCode;
 use super::stand_ins;
-use crate::format::jitdump::{
-    clear_mapped_size, inlines, relocate, set_time, stand_in, Move, Relocation, LOAD_FIXED_SIZE,
-};
+use crate::format::jitdump::{clear_mapped_size, inlines, relocate, set_time, stand_in, Move, Relocation};
 use crate::format::unwind;
-use crate::queue::chunk::{flag, Chunk, Event, Kind};
+use crate::queue::chunk::Chunk;
+use crate::queue::record::{flag, CodeBytes, Event, Kind, Load};
 use crate::queue::spool::layout::State;
 use crate::queue::status::Status;
 use crate::registry::{Live, Registry, Stored};
@@ -81,10 +80,10 @@ impl Ledger {
     pub fn apply(&mut self, chunk: Chunk, event: &mut Event, groups: &mut Groups) {
         self.keep_order(chunk, event);
         let counters = &self.status.counters;
-        if event.flags & flag::UNREADABLE != 0 {
+        if event.has(flag::UNREADABLE) {
             counters.unreadable.add(1);
         }
-        if event.flags & flag::NAME_CHANGED != 0 {
+        if event.has(flag::NAME_CHANGED) {
             counters.names_changed.add(1);
         }
         match event.kind {
@@ -136,24 +135,23 @@ impl Ledger {
 
     fn load(&mut self, chunk: Chunk, event: &Event, groups: &mut Groups) {
         self.status.counters.registered.add(1);
-        // SAFETY: the chunk is not recycled yet, and there is no other reference to this body.
-        let body = unsafe { chunk.body_mut(event) };
-        let head_len = body.len() - tail_len(event, event.size);
-        // The head ends with the name and its NUL.
-        let name_at = head_len - 1 - usize::from(event.name_len);
         let offset = self.sinks.next_offset(groups);
 
         let end = event.addr + event.size;
-        let claimed = event.flags & flag::FREE_BEHIND != 0;
+        let claimed = event.has(flag::FREE_BEHIND);
         let mut reach = if claimed { end + unwind::room(event.size, event.tables_len as usize) } else { end };
         if self.is_used(end, reach) {
             if offset.is_some() {
-                clear_mapped_size(body, event.unwinding_at as usize);
+                // SAFETY: the chunk is not recycled yet, and there is no other reference to this body.
+                clear_mapped_size(unsafe { chunk.body_mut(event) }, event.unwinding_at as usize);
             }
             reach = end;
         }
-        let doubled = if offset.is_some() && reach == end && event.flags & flag::PACKED != 0 {
-            self.add_stand_in(&body[..head_len], event.addr, event.size, event.tables_len)
+        // SAFETY: the chunk is not recycled yet, and nobody writes to this body any more.
+        let Some(load) = Load::new(event, unsafe { chunk.body(event) }) else { return };
+        let head_len = load.head().len();
+        let doubled = if offset.is_some() && reach == end && event.has(flag::PACKED) {
+            self.add_stand_in(load.head(), event.addr, event.size, event.tables_len)
         } else {
             None
         };
@@ -162,19 +160,18 @@ impl Ledger {
         let stored = offset.map(|offset| Stored { offset, len: stored_len });
         let (addr, size, index) = (event.addr, event.size, event.index);
         let live = Live { addr, size, reach, index, stored, tables_len };
-        self.insert(event.id, &live, &body[name_at..head_len - 1]);
+        self.insert(event.id, &live, load.name());
         if self.sinks.keep_prefaces() {
-            self.registry.keep_preface(event.id, &body[..name_at - LOAD_FIXED_SIZE]);
+            self.registry.keep_preface(event.id, load.preface());
         }
-        if offset.is_some() {
-            let has_code = event.flags & flag::HAS_CODE != 0;
-            if has_code && doubled.is_none() {
-                groups.push(chunk, event, body.len());
-            } else {
+        match (offset, load.code(), doubled) {
+            (Some(_), CodeBytes::Here(bytes), None) => groups.push(chunk, event, head_len + bytes.len()),
+            (Some(_), bytes, doubled) => {
                 // Stable, or laid down before the jitdump was started, or with another head.
-                let code = match has_code {
-                    true => self.copy_code(&body[head_len..]),
-                    false => self.read_code(event, &body[head_len..], addr, size),
+                let code = match bytes {
+                    CodeBytes::Here(bytes) => self.copy_code(bytes),
+                    CodeBytes::At(place) => self.read_code(place, size),
+                    CodeBytes::InPlace => self.read_code(addr, size),
                 };
                 match doubled {
                     Some((group, _)) => groups.push_made(group),
@@ -182,7 +179,9 @@ impl Ledger {
                 }
                 groups.push_owned(code, size as usize);
             }
-        } else if event.flags & flag::STABLE != 0 {
+            (None, ..) => {}
+        }
+        if event.has(flag::STABLE) {
             self.notify(Notice::Read(event.id));
         }
         if groups.are_many() {
@@ -209,13 +208,11 @@ impl Ledger {
         })
     }
 
-    /// The bytes of code that are not in its record: of stable code, found by the address at the record's end; else at the
-    /// address where it runs.
-    fn read_code(&mut self, event: &Event, tail: &[u8], addr: u64, size: u64) -> Vec<u8> {
+    /// The bytes of code that are not in its record.
+    fn read_code(&mut self, addr: u64, size: u64) -> Vec<u8> {
         let mut code = Vec::new();
         if code.try_reserve_exact(size as usize).is_ok() {
             code.resize(size as usize, 0);
-            let addr = tail.try_into().map_or(addr, u64::from_ne_bytes);
             // By the kernel: a host that breaks its promise must not be ended by this thread.
             let read = if self.alive { mem::read_self(self.status.pid, addr, &mut code) } else { 0 };
             if read < code.len() {
@@ -224,9 +221,6 @@ impl Ledger {
         } else {
             // Zeros take its place.
             self.status.counters.unreadable.add(1);
-        }
-        if event.flags & flag::STABLE != 0 {
-            self.notify(Notice::Read(event.id));
         }
         code
     }
@@ -239,7 +233,7 @@ impl Ledger {
         let mut preface = copy(self.registry.preface_of(event.id)).unwrap_or_default();
         // If it was unregistered or overwritten meanwhile the move came too late.
         let (Some(mut live), Some(name)) = (self.registry.remove(event.id), name) else {
-            if event.flags & flag::STABLE != 0 {
+            if event.has(flag::STABLE) {
                 self.notify(Notice::Read(event.id));
             }
             return;
@@ -255,23 +249,24 @@ impl Ledger {
         let old_addr = std::mem::replace(&mut live.addr, event.addr);
         let end = live.addr + live.size;
         let room = unwind::room(live.size, live.tables_len as usize);
-        let claimed = live.tables_len > 0 && u64::from(event.unwinding_at) >= room;
+        let claimed = live.tables_len > 0 && event.free_after() >= room;
         live.reach = if claimed && !self.is_used(end, end + room) { end + room } else { end };
 
         // SAFETY: the chunk is not recycled yet.
         let body = unsafe { chunk.body(event) };
         let dumps = self.sinks.running_dump().is_some();
-        if dumps && event.flags & flag::HAS_CODE != 0 {
+        if dumps && event.has(flag::HAS_CODE) {
             self.dump_move(event, old_addr, &mut live, body, groups);
         } else if dumps {
-            let code = self.read_code(event, body, live.addr, live.size);
+            let place = body.try_into().map_or(live.addr, u64::from_ne_bytes);
+            let code = self.read_code(place, live.size);
             self.dump_move(event, old_addr, &mut live, &code, groups);
         } else {
             // A jitdump that has it at the old place has it not at the new one.
             live.index = event.index;
-            if event.flags & flag::STABLE != 0 {
-                self.notify(Notice::Read(event.id));
-            }
+        }
+        if event.has(flag::STABLE) {
+            self.notify(Notice::Read(event.id));
         }
         self.insert(event.id, &live, &name);
         if self.sinks.keep_prefaces() {
@@ -349,7 +344,7 @@ impl Ledger {
 
 /// Code is not in the region any more that it was in when it was registered: no other sink can say its inlined functions.
 fn leave_inlines_out(chunk: Chunk, event: &mut Event) {
-    if event.flags & flag::INLINES != 0 {
+    if event.has(flag::INLINES) {
         // SAFETY: the chunk is not recycled yet, and there is no reference that may write to this body.
         let len = inlines::len(unsafe { chunk.body(event) }) as u32;
         event.flags &= !flag::INLINES;
@@ -365,13 +360,4 @@ pub fn copy(bytes: &[u8]) -> Option<Vec<u8>> {
     copied.try_reserve_exact(bytes.len()).ok()?;
     copied.extend_from_slice(bytes);
     Some(copied)
-}
-
-/// How many bytes at the end of an event's body are not for the head of its group, for code of this size.
-pub fn tail_len(event: &Event, size: u64) -> usize {
-    match event.flags & (flag::HAS_CODE | flag::STABLE) {
-        flag::HAS_CODE => size as usize,
-        flag::STABLE => 8,
-        _ => 0,
-    }
 }

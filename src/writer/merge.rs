@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use crate::queue::chunk::{Chunk, Event, Kind};
+use crate::queue::chunk::Chunk;
+use crate::queue::record::{Event, Kind};
 
 /// The unread part of a chunk.
 struct Reading {

@@ -7,10 +7,11 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::apply::{copy, tail_len, Ledger, Notice};
+use super::apply::{copy, Ledger, Notice};
 use crate::api::options::Sinks;
 use crate::format::jitdump::{inlines, stand_in, LOAD_FIXED_SIZE};
-use crate::queue::chunk::{flag, Chunk, Event};
+use crate::queue::chunk::Chunk;
+use crate::queue::record::{flag, CodeBytes, Event, Load};
 use crate::registry::{Live, Registry};
 use crate::sink::again::Again;
 use crate::sink::describe;
@@ -116,15 +117,12 @@ impl Ledger {
     pub(super) fn load_in_region(&mut self, region: &'static Region, chunk: Chunk, event: &Event) {
         self.status.counters.registered.add(1);
         // SAFETY: the chunk is not recycled yet, and there is no reference that may write to this body.
-        let body = unsafe { chunk.body(event) };
-        let head_len = body.len() - tail_len(event, event.size);
-        let name_at = head_len - 1 - usize::from(event.name_len);
-        let preface = body.get(..name_at.saturating_sub(LOAD_FIXED_SIZE)).unwrap_or_default();
+        let Some(load) = Load::new(event, unsafe { chunk.body(event) }) else { return };
         let (addr, size, index) = (event.addr, event.size, event.index);
         let live = Live { addr, size, reach: addr + size, index, stored: None, tables_len: event.tables_len };
-        let code = if event.flags & flag::HAS_CODE != 0 { &body[head_len..] } else { &[] };
-        self.enter(region, event.id, event.timestamp, &live, &body[name_at..head_len - 1], preface, code);
-        if event.flags & flag::STABLE != 0 {
+        let code = if let CodeBytes::Here(bytes) = load.code() { bytes } else { &[] };
+        self.enter(region, event.id, event.timestamp, &live, load.name(), load.preface(), code);
+        if event.has(flag::STABLE) {
             self.notify(Notice::Read(event.id));
         }
     }
@@ -169,7 +167,7 @@ impl Ledger {
                 self.write_one(event.id, event.timestamp);
             }
         }
-        if event.flags & flag::STABLE != 0 {
+        if event.has(flag::STABLE) {
             self.notify(Notice::Read(event.id));
         }
         true

@@ -5,9 +5,9 @@ use crate::api::error::{Error, Result};
 use crate::api::options::Sinks;
 use crate::api::Id;
 use crate::format::jitdump::Group;
-use crate::queue::chunk::{flag, Event};
 use crate::queue::engine::Engine;
 use crate::queue::lane::Fill;
+use crate::queue::record::{flag, Event};
 use crate::sys::mem;
 
 /// A record without a body.

@@ -1,6 +1,7 @@
 //! Groups on their way to the jitdump in few system calls. Most lie in chunks.
 
-use crate::queue::chunk::{Chunk, Event};
+use crate::queue::chunk::Chunk;
+use crate::queue::record::Event;
 
 /// Pieces and bytes that may come together before they are written.
 const BATCH_PIECES: usize = 512;

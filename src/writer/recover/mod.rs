@@ -18,7 +18,8 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::queue::chunk::{Chunk, Kind, CHUNK_SIZE, HEAD};
+use crate::queue::chunk::{Chunk, CHUNK_SIZE, HEAD};
+use crate::queue::record::Kind;
 use crate::queue::spool::layout::{header_len, next_map_cell, Header, INSIDE};
 use crate::queue::status::{LastError, Status};
 use crate::sys::clock::Clock;

@@ -4,16 +4,17 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::api::options::Sinks;
-use crate::format::jitdump::{inlines, is_group_head, Place};
+use crate::format::jitdump::{is_group_head, Place};
 use crate::format::perf_map;
 use crate::format::unwind;
-use crate::queue::chunk::{flag, Chunk, Event, Kind};
+use crate::queue::chunk::Chunk;
+use crate::queue::record::{flag, Event, Kind, Load};
 use crate::queue::spool::layout::{Files, Header};
 use crate::queue::status::Status;
 use crate::registry::{Live, Stored};
 use crate::sink::jitdump::groups::Groups;
 use crate::sys::file::Identity;
-use crate::writer::{tail_len, Ledger};
+use crate::writer::Ledger;
 
 /// Sizes are below this, as the registry wants them.
 const TOO_LARGE: u64 = 1 << 32;
@@ -121,10 +122,10 @@ impl Replay {
 
     /// Whether code that is known can have been moved as this says.
     fn is_sound_move(&self, event: &Event) -> bool {
-        let has_code = event.flags & flag::HAS_CODE != 0;
+        let has_code = event.has(flag::HAS_CODE);
         let Some(live) = self.ledger.registry.get(event.id) else { return !has_code };
         let room = unwind::room(live.size, live.tables_len as usize);
-        let claimed = live.tables_len > 0 && u64::from(event.unwinding_at) >= room;
+        let claimed = live.tables_len > 0 && event.free_after() >= room;
         fits(event.addr, live.size, if claimed { room } else { 0 })
             && (!has_code || live.size == u64::from(event.body_len))
     }
@@ -139,7 +140,7 @@ impl Replay {
         let known = self.ids.get(&event.id).copied().filter(|&id| self.ledger.registry.is_live(id));
         if known.is_none() && event.kind == Kind::Move {
             // It was registered in an earlier pass; or it was overwritten, if what is there is newer than the files.
-            let found = self.ledger.registry.id_at(event.size).filter(|&id| id <= self.last_from_files);
+            let found = self.ledger.registry.id_at(event.old_addr()).filter(|&id| id <= self.last_from_files);
             self.ids.extend(found.map(|id| (event.id, id)));
             return found.unwrap_or_default();
         }
@@ -173,21 +174,16 @@ fn fits(addr: u64, size: u64, beyond: u64) -> bool {
 pub fn is_sound(event: &Event, body: &[u8]) -> bool {
     match event.kind {
         Kind::Load => {
-            let inlines_len = if event.flags & flag::INLINES != 0 { inlines::len(body) } else { 0 };
-            let (body, unwinding_at) = (&body[inlines_len..], event.unwinding_at as usize);
-            let head_len = body.len().checked_sub(tail_len(event, event.size));
-            let tail_is_one = event.flags & (flag::HAS_CODE | flag::STABLE) != flag::HAS_CODE | flag::STABLE;
-            let claimed = event.flags & flag::FREE_BEHIND != 0;
-            let room = if claimed { unwind::room(event.size, event.tables_len as usize) } else { 0 };
+            let room =
+                if event.has(flag::FREE_BEHIND) { unwind::room(event.size, event.tables_len as usize) } else { 0 };
             (1..TOO_LARGE).contains(&event.size)
                 && fits(event.addr, event.size, room)
-                && tail_is_one
-                && head_len.is_some_and(|head_len| {
-                    unwinding_at.saturating_sub(inlines_len) <= head_len
-                        && is_group_head(&body[..head_len], event.size, event.name_len.into())
+                && Load::new(event, body).is_some_and(|load| {
+                    (event.unwinding_at as usize).saturating_sub(load.inlines_len()) <= load.head().len()
+                        && is_group_head(load.head(), event.size, event.name_len.into())
                 })
         }
-        Kind::Move => event.flags & flag::STABLE == 0 || body.len() == 8,
+        Kind::Move => !event.has(flag::STABLE) || body.len() == 8,
         Kind::Unregister => true,
         Kind::UnregisterRange => event.addr.checked_add(event.size).is_some(),
     }

@@ -1,0 +1,206 @@
+//! Records: what a registering thread lays down in a chunk, and the writer reads there. Nobody else knows how a body is laid out.
+//!
+//! The body of a registration is the group of its code as the jitdump has it, with two differences: a record of inlined functions
+//! may come first, and in the place of the code bytes there may be the address where they lie, or nothing.
+//!
+//! ```text
+//! | inlined functions | DEBUG_INFO | UNWINDING_INFO | LOAD, name, NUL | code bytes or their address |
+//! '---------------- preface -----------------------'
+//!                     '------------------ head ----------------------'
+//! ```
+
+use crate::format::jitdump::{inlines, LOAD_FIXED_SIZE};
+
+/// What a record is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// Code was registered; the body is its group.
+    Load,
+    /// Code was moved; the body is its bytes at the new place.
+    Move,
+    /// Code was unregistered; no body.
+    Unregister,
+    /// All code in `[addr, addr + size)` is gone; no body.
+    UnregisterRange,
+}
+
+/// The fixed part of a record.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Event {
+    pub timestamp: u64,
+    pub id: u64,
+    /// jitdump code index.
+    pub index: u64,
+    pub addr: u64,
+    pub size: u64,
+    /// Where the body lies in the chunk.
+    pub body_at: u32,
+    pub body_len: u32,
+    /// Load: where in the body the UNWINDING_INFO record (or LOAD, if there is none) starts.
+    /// Move: how many bytes behind the new place are free.
+    pub unwinding_at: u32,
+    pub tid: u32,
+    pub kind: Kind,
+    pub flags: u8,
+    pub name_len: u16,
+    /// Load: size of the unwind tables, 0 if there are none.
+    pub tables_len: u32,
+}
+
+/// Event flags.
+pub mod flag {
+    /// Some code bytes could not be read.
+    pub const UNREADABLE: u8 = 1;
+    /// The name was cleaned.
+    pub const NAME_CHANGED: u8 = 2;
+    /// The caller said that the bytes behind the code are free, and they suffice for the unwind tables.
+    pub const FREE_BEHIND: u8 = 4;
+    /// The body ends with the code bytes.
+    pub const HAS_CODE: u8 = 8;
+    /// The body ends with the address at which the writer finds the code bytes.
+    pub const STABLE: u8 = 16;
+    /// Nothing is free behind the code, and its unwind tables are to have a stand-in.
+    pub const PACKED: u8 = 32;
+    /// The body begins with a record of inlined functions (`format::jitdump::inlines`).
+    pub const INLINES: u8 = 64;
+}
+
+impl Event {
+    /// Move: the address of the old place.
+    pub fn old_addr(&self) -> u64 {
+        self.size
+    }
+
+    /// Move: how many bytes are free after the new place.
+    pub fn free_after(&self) -> u64 {
+        self.unwinding_at.into()
+    }
+
+    pub fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+/// The code bytes of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CodeBytes<'a> {
+    /// They are in the record.
+    Here(&'a [u8]),
+    /// They stay where they are until the writer has read them, at this address.
+    At(u64),
+    /// They are read at the address of the code.
+    InPlace,
+}
+
+/// A registration, with its parts.
+#[derive(Clone, Copy, Debug)]
+pub struct Load<'a> {
+    body: &'a [u8],
+    inlines_len: usize,
+    name_at: usize,
+    head_end: usize,
+    code: CodeBytes<'a>,
+}
+
+impl<'a> Load<'a> {
+    /// `None` if the parts do not fit into the body: in the spool of a dead process.
+    pub fn new(event: &Event, body: &'a [u8]) -> Option<Load<'a>> {
+        let inlines_len = if event.has(flag::INLINES) { inlines::len(body) } else { 0 };
+        let code_len = match (event.has(flag::HAS_CODE), event.has(flag::STABLE)) {
+            (true, false) => usize::try_from(event.size).ok()?,
+            (false, true) => size_of::<u64>(),
+            (false, false) => 0,
+            (true, true) => return None,
+        };
+        let head_end = body.len().checked_sub(code_len)?;
+        let name_at = head_end.checked_sub(usize::from(event.name_len) + 1)?;
+        if name_at < inlines_len + LOAD_FIXED_SIZE {
+            return None;
+        }
+        let last = &body[head_end..];
+        let code = match last.try_into() {
+            Ok(addr) if event.has(flag::STABLE) => CodeBytes::At(u64::from_ne_bytes(addr)),
+            _ if event.has(flag::HAS_CODE) => CodeBytes::Here(last),
+            _ => CodeBytes::InPlace,
+        };
+        Some(Load { body, inlines_len, name_at, head_end, code })
+    }
+
+    /// The group for the jitdump, without the code bytes.
+    pub fn head(&self) -> &'a [u8] {
+        &self.body[self.inlines_len..self.head_end]
+    }
+
+    pub fn name(&self) -> &'a [u8] {
+        &self.body[self.name_at..self.head_end - 1]
+    }
+
+    /// What comes before the LOAD record, inlined functions included.
+    pub fn preface(&self) -> &'a [u8] {
+        &self.body[..self.name_at - LOAD_FIXED_SIZE]
+    }
+
+    /// Where in the body the head begins.
+    pub fn inlines_len(&self) -> usize {
+        self.inlines_len
+    }
+
+    pub fn code(&self) -> CodeBytes<'a> {
+        self.code
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(flags: u8, size: u64, name_len: u16) -> Event {
+        Event {
+            timestamp: 1,
+            id: 1,
+            index: 1,
+            addr: 0x1000,
+            size,
+            body_at: 0,
+            body_len: 0,
+            unwinding_at: 0,
+            tid: 1,
+            kind: Kind::Load,
+            flags,
+            name_len,
+            tables_len: 0,
+        }
+    }
+
+    #[test]
+    fn parts_of_a_registration() {
+        let mut body = vec![b'd'; 32];
+        body.extend([b'l'; LOAD_FIXED_SIZE]);
+        body.extend(*b"name\0");
+        let head_len = body.len();
+        let check = |flags, body: &[u8], code| {
+            let load = Load::new(&event(flags, 8, 4), body).unwrap();
+            assert_eq!((load.head(), load.name(), load.preface()), (&body[..head_len], &b"name"[..], &[b'd'; 32][..]));
+            assert_eq!((load.code(), load.inlines_len()), (code, 0));
+        };
+        check(0, &body, CodeBytes::InPlace);
+        body.extend(7_u64.to_ne_bytes());
+        check(flag::STABLE, &body, CodeBytes::At(7));
+        check(flag::HAS_CODE, &body, CodeBytes::Here(&7_u64.to_ne_bytes()));
+    }
+
+    #[test]
+    fn parts_that_do_not_fit() {
+        let body = [0; LOAD_FIXED_SIZE + 5];
+        let fits = |flags, size, name_len, len: usize| Load::new(&event(flags, size, name_len), &body[..len]).is_some();
+        assert!(fits(0, 8, 4, body.len()));
+        assert!(!fits(0, 8, 5, body.len()), "the name is longer than there is room for");
+        assert!(!fits(0, 8, 4, body.len() - 1), "the LOAD record has been cut");
+        assert!(!fits(flag::STABLE, 8, 4, body.len()), "the address takes the place of the LOAD record");
+        assert!(!fits(flag::STABLE, 8, 4, 7), "there is not even the address");
+        assert!(!fits(flag::HAS_CODE, u64::MAX, 4, body.len()), "the code is longer than the body");
+        assert!(!fits(flag::HAS_CODE | flag::STABLE, 1, 3, body.len()), "the bytes are in two places");
+    }
+}
