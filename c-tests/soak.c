@@ -25,8 +25,6 @@ static void choose(struct worker *worker) {
   unsigned one = random_below(worker, 8);
   world.sinks = one == 0 ? JITSYM_SINK_MAP : one == 1 ? JITSYM_SINK_JITDUMP : world.sinks;
   world.flags = forks[random_below(worker, 6)];
-  world.flags |= random_below(worker, 6) == 0 ? JITSYM_INIT_MOVE_RECORDS : 0;
-  world.flags |= random_below(worker, 6) == 0 ? JITSYM_INIT_CLOSE_RECORD : 0;
   world.flags |= random_below(worker, 6) == 0 ? JITSYM_INIT_NO_SPOOL : 0;
   world.flags |= random_below(worker, 6) == 0 ? JITSYM_INIT_NO_UNWIND : 0;
   unsigned memory = random_below(worker, 6);

@@ -534,7 +534,7 @@ static void one_sink(void) {
   fill();
   fork_now(map_child);
   CHECK_OK(jitsym_close(session));
-  session = test_open_flags(JITSYM_SINK_JITDUMP, JITSYM_INIT_MOVE_RECORDS);
+  session = test_open_flags(JITSYM_SINK_JITDUMP, 0);
   fill();
   fork_now(dump_child);
   CHECK_OK(jitsym_close(session));

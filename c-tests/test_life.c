@@ -387,36 +387,6 @@ static void moves(void) {
   CHECK_OK(jitsym_close(session));
 }
 
-/* JITSYM_INIT_MOVE_RECORDS: the record of the specification instead. */
-static void move_records(void) {
-  jitsym *session = test_open_flags(0, JITSYM_INIT_MOVE_RECORDS);
-  jitsym_unwind unwind = unwind_frame_pointer();
-  jitsym_code code = full_code(ADDR, "mover", &unwind);
-  jitsym_id id = 0;
-  CHECK_OK(jitsym_register(session, &code, &id));
-  for (unsigned i = 1; i <= 3; i++) {
-    jitsym_move_target target = test_target(ADDR + 0x1000 * i);
-    CHECK_OK(jitsym_move(session, id, &target));
-  }
-  CHECK_OK(jitsym_flush(session, 0));
-  struct dump dump = dump_of(session);
-  CHECK(dump_count(&dump, DUMP_LOAD) == 1 && dump_count(&dump, DUMP_MOVE) == 3);
-  const struct dump_record *load = dump_load(&dump, "mover", 0);
-  unsigned moves = 0;
-  for (size_t i = 0; i < dump.count; i++) {
-    const struct dump_record *record = &dump.records[i];
-    if (record->id == DUMP_MOVE) {
-      CHECK(record->index == load->index && record->size == 0x40 && record->vma == record->new_addr);
-      CHECK(record->addr == ADDR + 0x1000 * moves && record->new_addr == ADDR + 0x1000 * (moves + 1));
-      CHECK(record->tid == (uint32_t)getpid());
-      moves++;
-    }
-  }
-  dump_free(&dump);
-  name_is(session, ADDR + 0x3000, "mover");
-  CHECK_OK(jitsym_close(session));
-}
-
 /* A whole cache in one call: what starts or ends in the range, or covers it. */
 static void ranges(void) {
   jitsym *session = test_open();
@@ -631,38 +601,6 @@ static void no_unwind(void) {
   struct dump dump = dump_of(session);
   CHECK(dump_count(&dump, DUMP_UNWIND) == 0 && dump_count(&dump, DUMP_DEBUG) == 1);
   CHECK(dump_load(&dump, "no tables", 0) != NULL);
-  dump_free(&dump);
-  CHECK_OK(jitsym_close(session));
-}
-
-/* JITSYM_INIT_CLOSE_RECORD: the last bytes after the last session, and only then. dump_read checks that it is last. */
-static void close_record(void) {
-  struct test_path path = test_path_of(getpid(), JITSYM_SINK_JITDUMP);
-  struct dump dump;
-  for (unsigned round = 0; round < 3; round++) {
-    jitsym *session = test_open_flags(0, JITSYM_INIT_CLOSE_RECORD);
-    test_register(session, ADDR + 0x1000 * round, 0x40, "before the end");
-    CHECK_OK(jitsym_flush(session, 0));
-    dump = dump_read(path.text);
-    CHECK(dump_count(&dump, DUMP_CLOSE) == 0 && dump_count(&dump, DUMP_LOAD) == 2 * round + 1);
-    dump_free(&dump);
-    jitsym *second = test_open_flags(0, JITSYM_INIT_CLOSE_RECORD);
-    CHECK_OK(jitsym_close(session));
-    dump = dump_read(path.text);
-    CHECK(dump_count(&dump, DUMP_CLOSE) == 0);
-    dump_free(&dump);
-    test_register(second, ADDR + 0x1000 * round + 0x800, 0x40, "at the end");
-    CHECK_OK(jitsym_close(second));
-    dump = dump_read(path.text);
-    CHECK(dump_count(&dump, DUMP_CLOSE) == 1 && dump_count(&dump, DUMP_LOAD) == 2 * round + 2);
-    CHECK(dump.records[dump.count - 1].id == DUMP_CLOSE);
-    dump_free(&dump);
-  }
-  /* A session that does not ask for it takes it away again and leaves none. */
-  jitsym *session = test_open();
-  CHECK_OK(jitsym_flush(session, 0));
-  dump = dump_read(path.text);
-  CHECK(dump_count(&dump, DUMP_CLOSE) == 0);
   dump_free(&dump);
   CHECK_OK(jitsym_close(session));
 }
@@ -948,7 +886,6 @@ int main(int argc, char **argv) {
   test_child(drops_at_once);
   test_child(overlaps);
   test_child(moves);
-  test_child(move_records);
   test_child(ranges);
   test_child(texts);
   choices();
@@ -957,7 +894,6 @@ int main(int argc, char **argv) {
   test_child(directory_environment_wins);
   test_child(directory_jitdumpdir);
   test_child(no_unwind);
-  test_child(close_record);
   test_child(simpleperf);
   file_modes();
 #if defined(__x86_64__)

@@ -314,15 +314,6 @@ typedef enum jitsym_init_flag {
    */
   JITSYM_INIT_NO_UNWIND = 4,
   /**
-   * Write a move as the jitdump record that the specification has for it, JIT_CODE_MOVE, in place of a fresh
-   * JIT_CODE_LOAD. perf 7.2 crashes on that record, and others stop or ignore it: for readers that follow the specification.
-   */
-  JITSYM_INIT_MOVE_RECORDS = 8,
-  /**
-   * End the jitdump with JIT_CODE_CLOSE when the last session closes. It is removed again if a session is opened later.
-   */
-  JITSYM_INIT_CLOSE_RECORD = 16,
-  /**
    * When the writer cannot keep up and all memory allowed is full, drop records at once instead of waiting first.
    */
   JITSYM_INIT_DROP_WHEN_FULL = 32,

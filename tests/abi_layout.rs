@@ -54,8 +54,6 @@ fn numbers() {
     assert_eq!(jitsym_init_flag::JITSYM_INIT_ENV_WINS as u32, 1);
     assert_eq!(jitsym_init_flag::JITSYM_INIT_OFF_BY_DEFAULT as u32, 2);
     assert_eq!(jitsym_init_flag::JITSYM_INIT_NO_UNWIND as u32, 4);
-    assert_eq!(jitsym_init_flag::JITSYM_INIT_MOVE_RECORDS as u32, 8);
-    assert_eq!(jitsym_init_flag::JITSYM_INIT_CLOSE_RECORD as u32, 16);
     assert_eq!(jitsym_init_flag::JITSYM_INIT_DROP_WHEN_FULL as u32, 32);
     assert_eq!(jitsym_init_flag::JITSYM_INIT_NO_SPOOL as u32, 64);
     assert_eq!(jitsym_init_flag::JITSYM_INIT_RECOVER as u32, 128);

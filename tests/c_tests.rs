@@ -119,8 +119,8 @@ programs! {
     abi, "gcc", "c-tests/test_abi.c", &[], &[];
     // Tables for a part of the code only.
     bad_input, "gcc", "c-tests/test_bad_input.c", &[], &["unwind-fde-range"];
-    // MOVE records and Android's dialect, which have to be asked for.
-    life, "gcc", "c-tests/test_life.c", &[], &["code-move", "map-0x"];
+    // Android's dialect, which has to be asked for.
+    life, "gcc", "c-tests/test_life.c", &[], &["map-0x"];
     // Threads that do not know of each other take the same place, sometimes in the same nanosecond.
     threads, "gcc", "c-tests/test_threads.c", &[], &["load-overlap-same-time"];
     stable, "gcc", "c-tests/test_stable.c", &[], &[];
@@ -137,8 +137,7 @@ programs! {
     // Its children have that of the parent's thread too.
     late, "gcc", "c-tests/test_late.c", &["--leak-check=no"], &[];
     fork, "gcc", "c-tests/test_fork.c", &["--leak-check=no"], &[];
-    // MOVE records, which have to be asked for.
-    fork_child, "gcc", "c-tests/test_fork_child.c", &["--leak-check=no"], &["code-move"];
+    fork_child, "gcc", "c-tests/test_fork_child.c", &["--leak-check=no"], &[];
     ends, "gcc", "c-tests/test_ends.c", &["--leak-check=no"], &[];
     // Code changes in mappings of files, where valgrind expects that least. Children have the memory of the parent's threads.
     region, "gcc", "c-tests/test_region.c", &["--smc-check=all", "--leak-check=no"], &[];

@@ -76,8 +76,6 @@ const (
 	InitEnvWins      Init = C.JITSYM_INIT_ENV_WINS
 	InitOffByDefault Init = C.JITSYM_INIT_OFF_BY_DEFAULT
 	InitNoUnwind     Init = C.JITSYM_INIT_NO_UNWIND
-	InitMoveRecords  Init = C.JITSYM_INIT_MOVE_RECORDS
-	InitCloseRecord  Init = C.JITSYM_INIT_CLOSE_RECORD
 	InitDropWhenFull Init = C.JITSYM_INIT_DROP_WHEN_FULL
 	InitNoSpool      Init = C.JITSYM_INIT_NO_SPOOL
 	InitRecover      Init = C.JITSYM_INIT_RECOVER

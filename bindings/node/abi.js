@@ -64,8 +64,6 @@ const Init = Object.freeze({
   ENV_WINS: 1,
   OFF_BY_DEFAULT: 2,
   NO_UNWIND: 4,
-  MOVE_RECORDS: 8,
-  CLOSE_RECORD: 16,
   DROP_WHEN_FULL: 32,
   NO_SPOOL: 64,
   RECOVER: 128,

@@ -224,8 +224,6 @@ export declare const Init: Readonly<
     | 'ENV_WINS'
     | 'OFF_BY_DEFAULT'
     | 'NO_UNWIND'
-    | 'MOVE_RECORDS'
-    | 'CLOSE_RECORD'
     | 'DROP_WHEN_FULL'
     | 'NO_SPOOL'
     | 'RECOVER'

@@ -78,10 +78,6 @@ pub struct Options {
     pub off_by_default: bool,
     /// Leave unwinding records out of the jitdump.
     pub no_unwind: bool,
-    /// Write moves as JIT_CODE_MOVE.
-    pub move_records: bool,
-    /// End the jitdump with JIT_CODE_CLOSE.
-    pub close_record: bool,
     /// Drop records at once when memory is full.
     pub drop_when_full: bool,
     /// Keep records on their way to the writer in private memory.
@@ -145,8 +141,6 @@ pub enum DumpDir {
 pub struct Config {
     pub sinks: Sinks,
     pub unwind: bool,
-    pub move_records: bool,
-    pub close_record: bool,
     pub drop_when_full: bool,
     pub map_dir: PathBuf,
     pub dump_dir: DumpDir,
@@ -238,8 +232,6 @@ impl Config {
         Ok(Config {
             sinks,
             unwind: prefer(options, no_unwind, env_unwind).unwrap_or(true),
-            move_records: options.move_records,
-            close_record: options.close_record,
             drop_when_full: options.drop_when_full,
             map_dir,
             dump_dir,
@@ -284,7 +276,6 @@ impl Config {
         }
         if sinks.has(Sinks::JITDUMP) {
             (config.dump_dir, config.jitdump_max) = (other.dump_dir.clone(), other.jitdump_max);
-            (config.move_records, config.close_record) = (other.move_records, other.close_record);
         }
         config
     }

@@ -140,8 +140,6 @@ pub unsafe fn options(from: *const jitsym_options) -> Result<Options> {
         env_wins: has(jitsym_init_flag::JITSYM_INIT_ENV_WINS),
         off_by_default: has(jitsym_init_flag::JITSYM_INIT_OFF_BY_DEFAULT),
         no_unwind: has(jitsym_init_flag::JITSYM_INIT_NO_UNWIND),
-        move_records: has(jitsym_init_flag::JITSYM_INIT_MOVE_RECORDS),
-        close_record: has(jitsym_init_flag::JITSYM_INIT_CLOSE_RECORD),
         drop_when_full: has(jitsym_init_flag::JITSYM_INIT_DROP_WHEN_FULL),
         no_spool: has(jitsym_init_flag::JITSYM_INIT_NO_SPOOL),
         recover: has(jitsym_init_flag::JITSYM_INIT_RECOVER),

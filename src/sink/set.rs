@@ -30,15 +30,13 @@ pub struct SinkSet {
     regions: Arc<Regions>,
     map: Option<PerfMap>,
     dump: Option<(DumpDir, Jitdump)>,
-    /// Moves are written as JIT_CODE_MOVE.
-    pub move_records: bool,
     /// The files are removed in the end.
     remove_files: bool,
 }
 
 impl SinkSet {
     pub fn new(status: Arc<Status>, regions: Arc<Regions>) -> SinkSet {
-        SinkSet { status, regions, map: None, dump: None, move_records: false, remove_files: false }
+        SinkSet { status, regions, map: None, dump: None, remove_files: false }
     }
 
     /// Opens the sinks that the configuration asks for. One that fails is reported, and the other runs.
@@ -52,7 +50,7 @@ impl SinkSet {
 
     /// Opens sinks that do not run, and says which ones that were. They run when they are announced.
     pub fn start(&mut self, config: &Config, sinks: Sinks) -> Sinks {
-        (self.move_records, self.remove_files) = (config.move_records, config.remove_files);
+        self.remove_files = config.remove_files;
         let mut started = Sinks::NONE;
         if sinks.has(Sinks::MAP) && self.open_map(config) {
             started = started.with(Sinks::MAP);
@@ -160,7 +158,6 @@ impl SinkSet {
         (next_map, next_dump): (Identity, Option<FileState>),
         may_be_locked: bool,
     ) -> Adopted {
-        self.move_records = files.move_records;
         let mut running = Sinks::NONE;
         let mut adopted = Adopted::default();
         let pid = self.status.pid;
@@ -211,7 +208,6 @@ impl SinkSet {
             map_path: path(self.map.as_ref().map(PerfMap::path)),
             dump_path: path(self.dump.as_ref().map(|(_, dump)| dump.path())),
             simpleperf: config.dialect == Dialect::Simpleperf,
-            move_records: self.move_records,
             arch_timestamps: self.status.clock == Clock::Arch,
         }
     }

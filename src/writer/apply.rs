@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::live::Left;
 use super::regions::RegionCode;
 use super::stand_ins;
-use crate::format::jitdump::{clear_mapped_size, inlines, relocate, set_time, stand_in, Move, Relocation};
+use crate::format::jitdump::{clear_mapped_size, inlines, relocate, set_time, stand_in, Relocation};
 use crate::format::unwind;
 use crate::queue::chunk::Chunk;
 use crate::queue::record::{flag, CodeBytes, Event, Kind, Load};
@@ -246,7 +246,7 @@ impl Ledger {
                 preface.clear();
             }
         }
-        let old_addr = std::mem::replace(&mut live.addr, event.addr);
+        live.addr = event.addr;
         let end = live.addr + live.size;
         let room = unwind::room(live.size, live.tables_len as usize);
         let claimed = live.tables_len > 0 && event.free_after() >= room;
@@ -256,11 +256,11 @@ impl Ledger {
         let body = unsafe { chunk.body(event) };
         let dumps = self.sinks.running_dump().is_some();
         if dumps && event.has(flag::HAS_CODE) {
-            self.dump_move(event, old_addr, &mut live, body, groups);
+            self.dump_move(event, &mut live, body, groups);
         } else if dumps {
             let place = body.try_into().map_or(live.addr, u64::from_ne_bytes);
             let code = self.read_code(place, live.size);
-            self.dump_move(event, old_addr, &mut live, &code, groups);
+            self.dump_move(event, &mut live, &code, groups);
         } else {
             // A jitdump that has it at the old place has it not at the new one.
             live.index = event.index;
@@ -274,14 +274,8 @@ impl Ledger {
         }
     }
 
-    fn dump_move(&mut self, event: &Event, old_addr: u64, live: &mut Live, code: &[u8], groups: &mut Groups) {
+    fn dump_move(&mut self, event: &Event, live: &mut Live, code: &[u8], groups: &mut Groups) {
         let (timestamp, tid) = (event.timestamp, event.tid);
-        if self.sinks.move_records {
-            let (pid, size, index) = (self.status.pid, live.size, live.index);
-            let record = Move { timestamp, pid, tid, old_addr, new_addr: live.addr, size, index };
-            self.sinks.write_owned(groups, &[&record.to_bytes()]);
-            return;
-        }
         // A move is a fresh LOAD: perf 7.2 crashes on MOVE records, and none unwinds through code moved by one.
         live.index = event.index;
         let Some(mut group) = live.stored.and_then(|stored| self.sinks.read_back(groups, stored)) else { return };

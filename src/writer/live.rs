@@ -7,7 +7,7 @@
 
 use super::Ledger;
 use crate::api::code::Lines;
-use crate::format::jitdump::{is_group_of, load_addr, relocate, set_process, stand_in};
+use crate::format::jitdump::{is_group_of, relocate, set_process};
 use crate::format::jitdump::{Group, Relocation, LOAD_FIXED_SIZE};
 use crate::registry::{Live, Registry, Stored};
 use crate::sink::jitdump::backlog::Kept;
@@ -165,15 +165,7 @@ pub fn forget_places(registry: &mut Registry, keep: bool, read: impl Fn(Stored) 
             left.note(live.index, stored);
         }
         let mut preface = head.filter(|_| keep).unwrap_or_default();
-        let moved = !preface.is_empty() && load_addr(&preface[preface_len..]) != Some(live.addr);
         preface.truncate(preface_len);
-        if moved && stand_in::len(&preface) > 0 {
-            let tables_len = stand_in::remove(&mut preface);
-            if tables_len.is_none() {
-                preface.clear();
-            }
-            registry.set_stored(id, None, tables_len.map_or(0, |len| len as u32));
-        }
         registry.keep_preface(id, &preface);
     }
     left.0.sort_unstable_by_key(|&(index, _)| index);
@@ -193,17 +185,7 @@ fn copy_group(out: &mut Vec<u8>, file: &Kept, live: &Live, name: &[u8], timestam
     if !is_group_of(head, live.size, live.index, name) {
         return None;
     }
-    // Where the parent has written a move as such, the group has the address that the code had before, and its stand-in is for that.
-    let moved = load_addr(&head[len - LOAD_FIXED_SIZE - name.len() - 1..]) != Some(live.addr);
-    if !moved || stand_in::len(head) == 0 {
-        relocate(head, &relocation(live, 0, timestamp));
-        return Some((len, live.tables_len));
-    }
-    let mut plain = out.get(start..start + len)?.to_vec();
-    let live = Live { tables_len: stand_in::remove(&mut plain)? as u32, ..*live };
-    relocate(&mut plain, &relocation(&live, 0, timestamp));
-    let len = plain.len();
-    out.splice(start..whole + start - live.size as usize, plain);
+    relocate(head, &relocation(live, 0, timestamp));
     Some((len, live.tables_len))
 }
 

@@ -71,9 +71,6 @@ impl Ledger {
     /// Writes the file anew with live code alone.
     fn rewrite(&mut self, announce: &dyn Fn(FileState)) -> std::io::Result<()> {
         let refuse = |why| std::io::Error::new(std::io::ErrorKind::StorageFull, why);
-        if self.sinks.move_records {
-            return Err(refuse("cannot be written anew with JIT_CODE_MOVE records"));
-        }
         let mut groups: Vec<(u64, usize)> = Vec::new();
         groups.try_reserve_exact(self.registry.live_count())?;
         groups.extend(self.registry.stored().map(|(_, stored, size)| (stored.offset, stored.len + size as usize)));

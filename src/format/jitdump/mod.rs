@@ -273,55 +273,6 @@ fn put_entry(put: &mut Put<'_>, addr: u64, row: &Line<'_>) {
     put.u8(0);
 }
 
-/// `JIT_CODE_MOVE`: the code with this index now runs elsewhere.
-#[derive(Clone, Copy, Debug)]
-pub struct Move {
-    /// When it was moved.
-    pub timestamp: u64,
-    /// The process.
-    pub pid: u32,
-    /// The thread that said so.
-    pub tid: u32,
-    /// Where it ran.
-    pub old_addr: u64,
-    /// Where it runs now.
-    pub new_addr: u64,
-    /// Its size.
-    pub size: u64,
-    /// The index of its LOAD.
-    pub index: u64,
-}
-
-impl Move {
-    /// The record.
-    pub fn to_bytes(self) -> [u8; MOVE_SIZE] {
-        let mut out = [0; MOVE_SIZE];
-        let mut put = Put::new(&mut out);
-        put.u32(id::MOVE);
-        put.u32(MOVE_SIZE as u32);
-        put.u64(self.timestamp);
-        put.u32(self.pid);
-        put.u32(self.tid);
-        put.u64(self.new_addr);
-        put.u64(self.old_addr);
-        put.u64(self.new_addr);
-        put.u64(self.size);
-        put.u64(self.index);
-        debug_assert!(put.is_full());
-        out
-    }
-}
-
-/// `JIT_CODE_CLOSE`. perf stops reading at a record of this size, which is why it may only be the last one.
-pub fn close_record(timestamp: u64) -> [u8; PREFIX_SIZE] {
-    let mut out = [0; PREFIX_SIZE];
-    let mut put = Put::new(&mut out);
-    put.u32(id::CLOSE);
-    put.u32(PREFIX_SIZE as u32);
-    put.u64(timestamp);
-    out
-}
-
 /// What changes in a group when its code is registered again at another place.
 #[derive(Clone, Copy, Debug)]
 pub struct Relocation {
@@ -381,11 +332,6 @@ pub fn relocate(group: &mut [u8], change: &Relocation) {
             _ => {}
         }
     });
-}
-
-/// Where the code of a LOAD record lies.
-pub fn load_addr(load: &[u8]) -> Option<u64> {
-    raw::u64_at(load, 32)
 }
 
 /// Makes a written group that of another process, by whose main thread it was registered.

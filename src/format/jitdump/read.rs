@@ -51,33 +51,23 @@ pub fn is_group_of(head: &[u8], size: u64, index: u64, name: &[u8]) -> bool {
             .is_some_and(|at| u64_at(head, at + 48) == Some(index) && head[at + LOAD_FIXED_SIZE..].starts_with(name))
 }
 
-/// A LOAD or MOVE record of a file, as far as it matters to what comes later.
+/// A LOAD record of a file, as far as it matters to what comes later.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// Code was loaded.
-    Load {
-        /// Where in the file its group starts.
-        offset: u64,
-        /// Size of the group without the code bytes.
-        head_len: usize,
-        /// Where the code runs.
-        addr: u64,
-        /// Its size.
-        size: u64,
-        /// Its index.
-        index: u64,
-        /// Its name.
-        name: Vec<u8>,
-        /// Size of its unwind tables.
-        tables_len: u32,
-    },
-    /// Code was moved.
-    Move {
-        /// Where it ran.
-        old_addr: u64,
-        /// Where it runs.
-        new_addr: u64,
-    },
+pub struct Place {
+    /// Where in the file its group starts.
+    pub offset: u64,
+    /// Size of the group without the code bytes.
+    pub head_len: usize,
+    /// Where the code runs.
+    pub addr: u64,
+    /// Its size.
+    pub size: u64,
+    /// Its index.
+    pub index: u64,
+    /// Its name.
+    pub name: Vec<u8>,
+    /// Size of its unwind tables.
+    pub tables_len: u32,
 }
 
 /// Reads the records of a file without their code, by way of `read_at`, which fills a buffer from an offset of the file.
@@ -108,9 +98,8 @@ pub fn places(
                     at += record.total_size as u64;
                     continue;
                 }
-                found(Place::Load { offset: group, head_len, addr, size, index, name, tables_len });
+                found(Place { offset: group, head_len, addr, size, index, name, tables_len });
             }
-            id::MOVE => found(Place::Move { old_addr: word(32), new_addr: word(40) }),
             id::UNWINDING_INFO => (tables_len, mapped) = (word(16) as u32, word(32)),
             _ => {}
         }

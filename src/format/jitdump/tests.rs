@@ -106,27 +106,6 @@ fn golden_unwinding_info() {
 }
 
 #[test]
-fn golden_move_and_close() {
-    let moved =
-        Move { timestamp: 5, pid: 1, tid: 2, old_addr: 0x10, new_addr: 0x20, size: 4, index: 9 }.to_bytes().to_vec();
-    let expected = [
-        &le32(1)[..],
-        &le32(64),
-        &le64(5),
-        &le32(1),
-        &le32(2),
-        &le64(0x20),
-        &le64(0x10),
-        &le64(0x20),
-        &le64(4),
-        &le64(9),
-    ]
-    .concat();
-    assert_eq!(moved, expected);
-    assert_eq!(close_record(6).as_slice(), [&le32(3)[..], &le32(16), &le64(6)].concat());
-}
-
-#[test]
 fn of_rows_with_one_offset_the_last_counts() {
     let lines = [
         line(0, 1, 0, b"long name"),
@@ -160,7 +139,8 @@ fn bad_lines_are_named() {
 fn records_come_back() {
     let lines = [line(0, 10, 3, b"/a.lua")];
     let unwind = Unwinding { tables: &[1, 2, 3, 4, 5, 6], hdr_size: 2, mapped_size: 0 };
-    let file = [&[0; HEADER_SIZE][..], &bytes(&group(&lines, Some(unwind))), &[0x90; 8], &close_record(1)].concat();
+    let file = [&[0; HEADER_SIZE][..], &bytes(&group(&lines, Some(unwind))), &[0x90; 8], &le32(3), &le32(16), &le64(1)]
+        .concat();
     let mut records = Records::new(&file);
     assert!(matches!(records.next(), Some((_, Record::DebugInfo { .. }))));
     let unwinding = Record::UnwindingInfo { eh_frame: &[1, 2, 3, 4], eh_frame_hdr: &[5, 6], mapped_size: 0 };

@@ -83,8 +83,6 @@ pub struct Files {
     pub dump_path: Vec<u8>,
     /// The map is for simpleperf.
     pub simpleperf: bool,
-    /// Moves are written as JIT_CODE_MOVE.
-    pub move_records: bool,
     /// Time stamps are raw counter values.
     pub arch_timestamps: bool,
 }
@@ -269,10 +267,10 @@ impl Header {
 
     /// Says which files there are. To be called while no file is written.
     pub fn set_files(&self, files: &Files) {
-        let Files { map_path, dump_path, simpleperf, move_records, arch_timestamps } = files;
+        let Files { map_path, dump_path, simpleperf, arch_timestamps } = files;
         self.map_path.set(map_path);
         self.dump_path.set(dump_path);
-        let bits = [simpleperf, move_records, arch_timestamps];
+        let bits = [simpleperf, arch_timestamps];
         let flags = bits.iter().enumerate().fold(0, |flags, (at, &&bit)| flags | u64::from(bit) << at);
         self.flags.store(flags, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -286,8 +284,7 @@ impl Header {
             map_path: self.map_path.get()?,
             dump_path: self.dump_path.get()?,
             simpleperf: bit(0),
-            move_records: bit(1),
-            arch_timestamps: bit(2),
+            arch_timestamps: bit(1),
         })
     }
 }

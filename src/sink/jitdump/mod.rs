@@ -15,14 +15,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::api::options::{Config, DumpDir};
-use crate::format::jitdump::{close_record, places, Header, Place, HEADER_SIZE, PREFIX_SIZE};
+use crate::format::jitdump::{places, Header, Place, HEADER_SIZE};
 use crate::queue::spool::layout::FileState;
 use crate::queue::status::Status;
 use crate::registry::Stored;
 use crate::sink::again::Again;
 use crate::sys::arch::ELF_MACHINE;
 use crate::sys::clock::Clock;
-use crate::sys::company;
 use crate::sys::dir::Dir;
 use crate::sys::file::{self, Held, Identity};
 use crate::sys::marker::Marker;
@@ -41,7 +40,6 @@ pub struct Jitdump {
     mode: u32,
     status: Arc<Status>,
     header: [u8; HEADER_SIZE],
-    close_record: bool,
     identity: Option<Identity>,
     marker: Option<Marker>,
     /// Where the last whole group ends. Everything behind it is taken back if a write fails.
@@ -50,8 +48,6 @@ pub struct Jitdump {
     most: u64,
     /// Up to where the file system has provided room.
     reserved: u64,
-    /// The last record is JIT_CODE_CLOSE.
-    closed: bool,
     /// When it was opened the last time, the file had all that was written to it before.
     goes_on: bool,
     /// Half a group may lie behind the last whole one.
@@ -97,13 +93,11 @@ impl Jitdump {
             mode,
             status,
             header: header.to_bytes(),
-            close_record: false,
             identity: None,
             marker: None,
             len: 0,
             most: u64::MAX,
             reserved: 0,
-            closed: false,
             goes_on: false,
             torn: false,
             spoiled: false,
@@ -131,7 +125,6 @@ impl Jitdump {
 
     /// Takes over what a later session may choose anew.
     pub fn configure(&mut self, config: &Config) {
-        self.close_record = config.close_record;
         self.most = config.jitdump_max;
         if self.kept.backlog.is_empty() {
             self.kept.backlog = Backlog::new(config.max_memory / 4);
@@ -145,16 +138,7 @@ impl Jitdump {
         if let Some(known) = self.identity.and_then(|identity| file::reopen(dir, &name, identity).ok()) {
             // Other runtimes take it for their own file, or write behind what is in it.
             let (len, is_ours) = (known.metadata()?.len(), self.is_ours(&known));
-            let closed = std::mem::take(&mut self.closed);
             self.spoiled |= !is_ours;
-            if closed && is_ours {
-                // perf reads nothing behind a CLOSE record.
-                if len == self.len + PREFIX_SIZE as u64 {
-                    known.set_len(self.len)?;
-                } else {
-                    self.spoiled = true;
-                }
-            }
             self.goes_on = !self.spoiled && len >= self.len;
             if self.spoiled {
                 self.trouble.get_or_insert_with(Again::at_once);
@@ -177,7 +161,7 @@ impl Jitdump {
         }
         self.identity = Some(file::look_at(&created)?);
         self.len = HEADER_SIZE as u64;
-        (self.closed, self.torn, self.spoiled, self.goes_on) = (false, false, false, false);
+        (self.torn, self.spoiled, self.goes_on) = (false, false, false);
         self.kept.places = Places::default();
         self.kept.hold(created)?;
         self.kept.show(self.len);
@@ -551,15 +535,8 @@ impl Jitdump {
     /// if one is missing.
     pub fn close(&mut self) -> io::Result<()> {
         let trimmed = self.trim();
-        let Some(file) = self.kept.close() else { return Ok(()) };
-        trimmed?;
-        // Readers stop at it, and others may have more to say.
-        let is_last = || !company::writes(file.identity(), file.checked().ok());
-        if self.close_record && self.trouble.is_none() && is_last() {
-            file::append_whole(file.checked()?, &mut [IoSlice::new(&close_record(self.status.clock.now()))])?;
-            self.closed = true;
-        }
-        Ok(())
+        self.kept.close();
+        trimmed
     }
 
     /// Removes the file, if it still is the one that we have written.

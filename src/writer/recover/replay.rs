@@ -89,23 +89,11 @@ impl Replay {
         let mut found = Vec::new();
         self.ledger.sinks.read_places(&mut |place| found.push(place));
         for place in found {
-            match place {
-                Place::Load { offset, head_len, addr, size, index, name, tables_len } => {
-                    let sound = size > 0 && size < TOO_LARGE && fits(addr, size, 0) && !name.is_empty();
-                    let (reach, stored) = (addr.wrapping_add(size), Some(Stored { offset, len: head_len }));
-                    if sound {
-                        self.know(&Live { addr, size, reach, index, stored, tables_len }, &name);
-                    }
-                }
-                Place::Move { old_addr, new_addr } => {
-                    let registry = &mut self.ledger.registry;
-                    let id = registry.id_at(old_addr).unwrap_or_default();
-                    let id = registry.size_of(id).filter(|&size| fits(new_addr, size, 0)).map_or(0, |_| id);
-                    let name = registry.name_of(id).map(Vec::from);
-                    if let (Some(live), Some(name)) = (registry.remove(id), name) {
-                        self.know(&Live { addr: new_addr, reach: new_addr + live.size, ..live }, &name);
-                    }
-                }
+            let Place { offset, head_len, addr, size, index, name, tables_len } = place;
+            let sound = size > 0 && size < TOO_LARGE && fits(addr, size, 0) && !name.is_empty();
+            let (reach, stored) = (addr.wrapping_add(size), Some(Stored { offset, len: head_len }));
+            if sound {
+                self.know(&Live { addr, size, reach, index, stored, tables_len }, &name);
             }
         }
     }
