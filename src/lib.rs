@@ -67,11 +67,11 @@ pub use api::code::{
     Bytes, Code, FramePointer, Inline, Line, LineTable, Lines, MoveTarget, SavedRegister, Unwind, UnwindRow,
 };
 pub use api::error::{Error, Result};
-pub use api::options::{clean_dirs, spool_dir, Dialect, Fork, Options, Sinks};
+pub use api::options::{Dialect, Fork, Options, Sinks};
 pub use api::Id;
 pub use format::unwind::room_needed as unwind_size;
 pub use queue::status::{SpoolState, Stats};
-pub use session::{flush_from_signal, last_error, Session};
+pub use session::{clean_dirs, flush_from_signal, last_error, spool_dir, Session};
 pub use sink::region::{CodeRegion, RegionOptions};
 pub use writer::recover::clean::{clean, Cleaned};
 pub use writer::recover::{recover, Report};

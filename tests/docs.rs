@@ -427,7 +427,7 @@ fn the_link_line_for_static_libraries_is_the_tested_one() {
 
 #[test]
 fn every_variable_of_the_environment_is_documented() {
-    let source = std::fs::read_to_string(root().join("src/api/options.rs")).expect("source");
+    let source = std::fs::read_to_string(root().join("src/session/config.rs")).expect("source");
     let mut variables: BTreeSet<&str> = BTreeSet::new();
     for begin in ["env(\"", "is_on(\"", "option, \"", "map_max, \"", "jitdump_max, \""] {
         variables.extend(source.split(begin).skip(1).filter_map(|rest| rest.split('"').next()));

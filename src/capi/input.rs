@@ -22,6 +22,7 @@ use crate::api::options::{Fork, Options, Sinks};
 use crate::format::unwind::{self, Cache};
 use crate::queue::status::{with_counters, Stats};
 use crate::sink::region::RegionOptions;
+use crate::sink::{self, KINDS};
 
 /// Structs of integers and raw pointers that come from C; zero bytes are a valid value of each.
 ///
@@ -125,8 +126,9 @@ pub unsafe fn options(from: *const jitsym_options) -> Result<Options> {
     }
     // SAFETY: the caller's promise.
     let raw = unsafe { read(from)? };
-    check_flags(raw.flags, 2 * jitsym_init_flag::JITSYM_INIT_ADOPT as u32 - 1)?;
-    check_flags(raw.sinks, Sinks::ALL.0)?;
+    // 8 and 16 are no flags any more.
+    check_flags(raw.flags, (2 * jitsym_init_flag::JITSYM_INIT_ADOPT as u32 - 1) & !(8 | 16))?;
+    check_flags(raw.sinks, sink::every().0)?;
     check_flags(raw.file_mode, 0o777)?;
     check_flags(raw.reserved, 0)?;
     let map_dialect = match raw.map_dialect {
@@ -176,17 +178,12 @@ unsafe fn path(text: *const c_char) -> Option<PathBuf> {
 
 /// A single sink.
 pub fn sink(bit: u32) -> Result<Sinks> {
-    match bit {
-        1 => Ok(Sinks::MAP),
-        2 => Ok(Sinks::JITDUMP),
-        4 => Ok(Sinks::REGION),
-        _ => Err(Error::Enum),
-    }
+    KINDS.iter().map(|kind| kind.bit).find(|known| known.0 == bit).ok_or(Error::Enum)
 }
 
 /// A set of sinks; `None` if it is empty.
 pub fn sinks(bits: u32) -> Result<Option<Sinks>> {
-    check_flags(bits, Sinks::ALL.0)?;
+    check_flags(bits, sink::every().0)?;
     Ok((bits != 0).then_some(Sinks(bits)))
 }
 

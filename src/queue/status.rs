@@ -106,9 +106,13 @@ impl Status {
         self.sinks.running.fetch_or(started.0, Ordering::Release);
     }
 
-    /// These sinks are not wanted any more.
-    pub fn remove_sinks(&self, sinks: Sinks) {
-        self.sinks.running.fetch_and(!sinks.0, Ordering::Release);
+    /// These sinks are not wanted any more. `with_wants`: what the others want.
+    pub fn remove_sinks(&self, sinks: Sinks, with_wants: fn(Sinks) -> Sinks) {
+        let left = |running| {
+            let kept = Sinks(running & (Sinks::ALL.0 | Sinks::REMEMBER.0)).without(sinks);
+            Some(with_wants(kept).0)
+        };
+        let _ = self.sinks.running.fetch_update(Ordering::Release, Ordering::Relaxed, left);
         self.sinks.failed.fetch_and(!sinks.0, Ordering::Relaxed);
         self.sinks.stalled.fetch_and(!sinks.0, Ordering::Relaxed);
     }

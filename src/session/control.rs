@@ -11,6 +11,7 @@ use crate::queue::oneshot::{handover, Give, Missing, Take};
 use crate::queue::requests::{Change, Stop};
 use crate::session::fork;
 use crate::session::process::Process;
+use crate::sink;
 use crate::sys::thread::Thread;
 use crate::sys::{delegate, descriptors, guard, pin, thread};
 use crate::writer::recover;
@@ -176,7 +177,7 @@ impl Control {
     pub fn disable(&mut self, process: &Process, engine: &Engine, sinks: Sinks) -> Result<()> {
         let Some(running) = &self.running else {
             // What could not start is not wanted any more.
-            engine.status.remove_sinks(sinks);
+            engine.status.remove_sinks(sinks, sink::with_wants);
             return Ok(());
         };
         let mut left = engine.status.sinks().without(sinks);

@@ -1,10 +1,13 @@
 //! Sessions: opening and closing, and the check that stands before every call.
 
 mod autoload;
+mod config;
 mod control;
 pub mod fork;
 pub mod process;
 pub mod register;
+#[cfg(test)]
+mod tests;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,10 +21,12 @@ use crate::format::unwind::Source;
 use crate::queue::engine::Engine;
 use crate::queue::status::Stats;
 use crate::session::control::{tidy, Control, PATIENCE};
+use crate::sink;
 use crate::sink::region::{CodeRegion, RegionOptions};
 use crate::sys::futex::keeping_errno;
 use crate::sys::{memory, thread};
 use crate::writer::Inheritance;
+pub use config::{clean_dirs, spool_dir};
 use process::Process;
 
 /// An open session. Closed when dropped.
@@ -314,7 +319,7 @@ impl Ref {
         if memory::is_short() {
             return Err(Error::NoMemory);
         }
-        let default = if config.sinks == Sinks::NONE { Sinks::ALL } else { config.sinks };
+        let default = if config.sinks == Sinks::NONE { sink::every() } else { config.sinks };
         let config = Config { sinks: sinks.unwrap_or(default), ..config.clone() };
         let enabled = control.enable(self.process, self.engine, config);
         watch_thread(self.engine, &control);

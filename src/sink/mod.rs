@@ -1,6 +1,8 @@
 //! The sinks: where symbols go. Each is a folder with its file and the policy for it; byte layouts are in `format`.
 
 pub mod again;
+#[cfg(test)]
+pub mod counting;
 pub mod jitdump;
 pub mod perf_map;
 pub mod region;
@@ -8,6 +10,161 @@ pub mod set;
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::api::options::{Config, Sinks};
+use crate::queue::spool::layout::FileState;
+use crate::queue::status::Status;
+use crate::registry::{Live, MapChange, Registry};
+use crate::sys::file::Identity;
+use region::Regions;
+
+/// A form in which code is made known. Everything happens on the background thread, in the order of time.
+pub trait Sink: Send {
+    /// Opens what it writes to: at the start, when it is enabled late, and in a forked child. Code that lives already is loaded after
+    /// that. A text for `jitsym_last_error` if it cannot be opened.
+    fn open(&mut self, config: &Config) -> Result<(), String>;
+
+    /// Code begins to live, or lives at another place now.
+    fn load(&mut self, _code: &Loaded<'_>) {}
+
+    /// Code with this id has ended, or other code has taken its place.
+    fn gone(&mut self, _id: u64) {}
+
+    /// The registry has changed in ways that were not announced.
+    fn changed(&mut self) {}
+
+    /// Writes what has come together since the last time.
+    fn write(&mut self, _turn: &mut Turn<'_>) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Whether the last attempt to write has succeeded.
+    fn is_well(&self) -> bool {
+        true
+    }
+
+    /// Whether there is something to write that has to wait a little.
+    fn has_work(&self) -> bool {
+        false
+    }
+
+    /// How long it is until something that has failed is to be tried again.
+    fn wake_in(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Ends what it does, in one of several ways.
+    fn close(&mut self, _how: Close) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// The file that it writes to.
+    fn path(&self) -> Option<&Path> {
+        None
+    }
+
+    /// What a spool has to know of the file, while it is open.
+    fn saved(&self) -> Option<Saved> {
+        None
+    }
+}
+
+/// Code that begins to live.
+pub struct Loaded<'a> {
+    #[cfg_attr(not(test), expect(dead_code, reason = "for sinks that make an object of each code"))]
+    pub id: u64,
+    pub live: &'a Live,
+    pub name: &'a [u8],
+    /// What follows for a list of everything that lives, in the order of addresses.
+    pub change: MapChange,
+    /// If the process is killed, the spool and the jitdump cannot tell of it.
+    pub alone: bool,
+}
+
+/// One opportunity to write.
+pub struct Turn<'a> {
+    pub registry: &'a mut Registry,
+    /// Somebody waits for everything to be up to date.
+    pub now: bool,
+    /// Is told of a file before it replaces the one that is known.
+    pub announce: &'a dyn Fn(Identity),
+}
+
+/// In which way a sink ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Close {
+    /// The last session closes, and another one may go on with the file.
+    Stay,
+    /// The sink is disabled: everything that it holds is given back too.
+    Leave,
+    /// The file, which is closed, is removed.
+    Remove,
+    /// A forked child lets go of its parent's file.
+    LetGo,
+}
+
+/// What a spool has to know of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Saved {
+    pub file: FileState,
+    /// It does not say what the registry says.
+    pub is_stale: bool,
+    /// Others write to it too.
+    pub is_shared: bool,
+}
+
+/// What a sink wants to be laid down by registering threads, beside name and place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wants {
+    /// Lines and unwind tables.
+    pub groups: bool,
+    /// The bytes of the code.
+    pub bytes: bool,
+}
+
+/// Makes a sink that is not open yet.
+pub type Make = fn(&Arc<Status>, &Arc<Regions>) -> Box<dyn Sink>;
+
+/// A kind of sink.
+pub struct Kind {
+    pub bit: Sinks,
+    /// Its name in the variable `JITSYM`.
+    pub word: &'static str,
+    pub wants: Wants,
+    /// It has nothing to open, and runs beside others or where nothing else is asked for.
+    pub is_silent: bool,
+    /// None for the jitdump, to which the set hands groups without a copy.
+    pub make: Option<Make>,
+}
+
+/// All kinds, in the order in which they are opened.
+pub static KINDS: &[&Kind] = &[
+    &perf_map::KIND,
+    &jitdump::KIND,
+    &region::KIND,
+    #[cfg(test)]
+    &counting::KIND,
+];
+
+/// Every sink that there is.
+pub fn every() -> Sinks {
+    KINDS.iter().fold(Sinks::NONE, |all, kind| all.with(kind.bit))
+}
+
+/// The sinks in a set, with what they want from registering threads.
+pub fn with_wants(sinks: Sinks) -> Sinks {
+    let wanted = |wants: Wants| {
+        let groups = if wants.groups { Sinks::GROUPS } else { Sinks::NONE };
+        if wants.bytes {
+            groups.with(Sinks::BYTES)
+        } else {
+            groups
+        }
+    };
+    KINDS.iter().filter(|kind| sinks.has(kind.bit)).fold(sinks, |all, kind| all.with(wanted(kind.wants)))
+}
 
 /// A failure with the file and what was tried, for `jitsym_last_error`.
 pub fn describe(what: &str, path: &Path, error: &io::Error) -> String {

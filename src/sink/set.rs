@@ -9,37 +9,51 @@ use std::time::Duration;
 
 use crate::api::error::{Error, Result};
 use crate::api::options::Dialect;
-use crate::api::options::{Config, DumpDir, Sinks};
+use crate::api::options::{Config, Sinks};
 use crate::format::jitdump::Place;
 use crate::queue::spool::layout::{FileState, Files, State};
 use crate::queue::status::Status;
-use crate::registry::{MapChange, Registry, Stored};
-use crate::sink::again::Again;
+use crate::registry::{Live, MapChange, Registry, Stored};
 use crate::sink::jitdump::backlog::Kept;
 use crate::sink::jitdump::groups::Groups;
 use crate::sink::jitdump::names::is_name_of;
-use crate::sink::jitdump::{Jitdump, Written};
+use crate::sink::jitdump::{self, Jitdump, Written};
+use crate::sink::perf_map::PerfMap;
 use crate::sink::region::Regions;
-use crate::sink::{describe, perf_map::PerfMap};
+use crate::sink::{describe, with_wants, Close, Kind, Loaded, Saved, Sink, Turn, KINDS};
 use crate::sys::clock::Clock;
 use crate::sys::file::Identity;
 
-/// Both sinks.
+/// All sinks of a process.
 pub struct SinkSet {
     status: Arc<Status>,
-    regions: Arc<Regions>,
-    map: Option<PerfMap>,
-    dump: Option<(DumpDir, Jitdump)>,
+    /// Groups go to it without a copy, and come back from it when code moves.
+    dump: Jitdump,
+    others: Vec<(&'static Kind, Box<dyn Sink>)>,
     /// The files are removed in the end.
     remove_files: bool,
 }
 
 impl SinkSet {
-    pub fn new(status: Arc<Status>, regions: Arc<Regions>) -> SinkSet {
-        SinkSet { status, regions, map: None, dump: None, remove_files: false }
+    pub fn new(status: Arc<Status>, regions: &Arc<Regions>) -> SinkSet {
+        let make = |kind: &&'static Kind| kind.make.map(|make| (*kind, make(&status, regions)));
+        let others = KINDS.iter().filter_map(make).collect();
+        SinkSet { dump: Jitdump::new(status.clone()), others, status, remove_files: false }
     }
 
-    /// Opens the sinks that the configuration asks for. One that fails is reported, and the other runs.
+    fn each(&mut self) -> impl Iterator<Item = (&'static Kind, &mut (dyn Sink + 'static))> {
+        let others = self.others.iter_mut().map(|(kind, sink)| (*kind, &mut **sink));
+        others.chain([(&jitdump::KIND, &mut self.dump as &mut (dyn Sink + 'static))])
+    }
+
+    fn of(&self, bit: Sinks) -> Option<&dyn Sink> {
+        if bit == Sinks::JITDUMP {
+            return Some(&self.dump);
+        }
+        self.others.iter().find(|(kind, _)| kind.bit == bit).map(|(_, sink)| &**sink)
+    }
+
+    /// Opens the sinks that the configuration asks for. One that fails is reported, and the others run.
     pub fn open(&mut self, config: &Config) -> Sinks {
         let remember = if config.remember { Sinks::REMEMBER } else { Sinks::NONE };
         self.status.set_sinks(remember, Sinks::NONE);
@@ -51,49 +65,54 @@ impl SinkSet {
     /// Opens sinks that do not run, and says which ones that were. They run when they are announced.
     pub fn start(&mut self, config: &Config, sinks: Sinks) -> Sinks {
         self.remove_files = config.remove_files;
+        let status = self.status.clone();
         let mut started = Sinks::NONE;
-        if sinks.has(Sinks::MAP) && self.open_map(config) {
-            started = started.with(Sinks::MAP);
-        }
-        if sinks.has(Sinks::JITDUMP) && self.open_dump(config) {
-            started = started.with(Sinks::JITDUMP);
-        }
-        // It has nothing to open. If everything else fails it is not what was asked for.
-        if sinks.has(Sinks::REGION) && (started != Sinks::NONE || sinks == Sinks::REGION) {
-            started = started.with(Sinks::REGION);
-            let dir = match &config.dump_dir {
-                DumpDir::Exactly(dir) => dir,
-                DumpDir::CacheBelow(base) => base,
-            };
-            self.regions.configure(dir.clone(), config.file_mode, config.adopt);
+        for is_silent in [false, true] {
+            for (kind, sink) in self.each().filter(|(kind, _)| kind.is_silent == is_silent && sinks.has(kind.bit)) {
+                // If everything else fails, a silent one is not what was asked for.
+                if is_silent && started == Sinks::NONE && sinks != kind.bit {
+                    continue;
+                }
+                match sink.open(config) {
+                    Ok(()) => started = started.with(kind.bit),
+                    Err(why) => status.last_error.set(why),
+                }
+            }
         }
         started
     }
 
     /// Of the sinks that were asked for, those that have been opened run from now on.
     pub fn announce(&mut self, sinks: Sinks, started: Sinks) {
-        self.status.add_sinks(sinks, started);
-        if started.has(Sinks::JITDUMP) && self.running_dump().is_some_and(Jitdump::is_in_trouble) {
-            // From the last session.
-            self.status.sink_stalled(Sinks::JITDUMP);
+        let status = self.status.clone();
+        status.add_sinks(sinks, with_wants(started));
+        for (kind, sink) in self.each() {
+            if started.has(kind.bit) && !sink.is_well() {
+                // From the last session.
+                status.sink_stalled(kind.bit);
+            }
         }
     }
 
     /// Closes sinks whose files are up to date, and which stay.
     pub fn stop(&mut self, sinks: Sinks) {
-        if sinks.has(Sinks::MAP) {
-            self.map.iter_mut().for_each(|map| {
-                map.close();
-                map.leave();
-            });
-        }
-        if sinks.has(Sinks::JITDUMP) {
-            self.close_dump();
-            let left: usize = self.dump.iter_mut().map(|(_, dump)| dump.leave()).sum();
-            self.status.counters.jitdump_lost.add(left as u64);
-        }
-        self.status.remove_sinks(sinks);
+        self.close_each(sinks, Close::Stay);
+        self.close_each(sinks, Close::Leave);
+        self.status.remove_sinks(sinks, with_wants);
         self.count(&Written::default());
+    }
+
+    fn close_each(&mut self, sinks: Sinks, how: Close) {
+        let status = self.status.clone();
+        let mut failed = Vec::new();
+        for (kind, sink) in self.each().filter(|(kind, _)| sinks.has(kind.bit)) {
+            // A file may be removed by a thread of the host, which must not wait for one that writes.
+            let closed = if how == Close::Remove { sink.close(how) } else { status.gate.pass(|| sink.close(how)) };
+            if let Err(error) = closed {
+                failed.push((kind.bit, error));
+            }
+        }
+        failed.iter().for_each(|(bit, error)| self.stalled(*bit, "write", error));
     }
 
     /// Whether live code is remembered for sinks that are started later.
@@ -111,45 +130,6 @@ impl SinkSet {
         self.remember() && self.running_dump().is_none()
     }
 
-    fn open_map(&mut self, config: &Config) -> bool {
-        let path = PerfMap::path_in(&config.map_dir, self.status.pid);
-        let known = match self.map.take() {
-            Some(map) if map.path() == path && map.dialect() == config.dialect => Some(map),
-            other => {
-                other.into_iter().for_each(PerfMap::end);
-                None
-            }
-        };
-        let map = self.map.insert(known.unwrap_or_else(|| PerfMap::new(path, config.dialect, config.file_mode)));
-        if let Err(error) = map.open(config.map_max) {
-            self.status.last_error.set(describe("create", map.path(), &error));
-            return false;
-        }
-        true
-    }
-
-    fn open_dump(&mut self, config: &Config) -> bool {
-        // The same directory again means the same file, also where the directory was made for it.
-        let known = self.dump.take().filter(|(dir, _)| *dir == config.dump_dir);
-        let dump = match known {
-            Some((_, dump)) => dump,
-            None => match Jitdump::path_for(&config.dump_dir, self.status.pid) {
-                Ok(path) => Jitdump::new(path, config.file_mode, self.status.clone()),
-                Err(error) => {
-                    self.status.last_error.set(format!("cannot make a directory for the jitdump: {error}"));
-                    return false;
-                }
-            },
-        };
-        let (_, dump) = self.dump.insert((config.dump_dir.clone(), dump));
-        dump.configure(config);
-        if let Err(error) = dump.open() {
-            self.status.last_error.set(describe("create", dump.path(), &error));
-            return false;
-        }
-        true
-    }
-
     /// Takes over the files of a dead process. They are not made: they have the modes that they have.
     pub fn adopt(
         &mut self,
@@ -164,20 +144,22 @@ impl SinkSet {
         if let Some(state_of_map) = state.map {
             let path = path_of(&files.map_path);
             let dialect = if files.simpleperf { Dialect::Simpleperf } else { Dialect::Perf };
-            let map = self.map.insert(PerfMap::new(path.clone(), dialect, 0));
+            let mut map = PerfMap::at(path.clone(), dialect, 0, self.status.clone());
             let lines = check_name(&path, |name| name == OsStr::new(&PerfMap::name_of(pid)))
                 .and_then(|()| map.adopt(&state_of_map, next_map, state.map_is_shared, may_be_locked));
             match lines {
                 Ok(lines) => (adopted.map, running) = (lines, running.with(Sinks::MAP)),
                 Err(error) => adopted.refused(&path, &error),
             }
+            if let Some((_, sink)) = self.others.iter_mut().find(|(kind, _)| kind.bit == Sinks::MAP) {
+                *sink = Box::new(map);
+            }
         }
         if let Some(state) = state.dump {
             let path = path_of(&files.dump_path);
-            let dump = Jitdump::new(path.clone(), 0, self.status.clone());
-            let (_, dump) = self.dump.insert((DumpDir::Exactly(path.clone()), dump));
+            self.dump = Jitdump::at(path.clone(), 0, self.status.clone());
             let result = check_name(&path, |name| is_name_of(name, pid))
-                .and_then(|()| dump.adopt(&state, next_dump, may_be_locked));
+                .and_then(|()| self.dump.adopt(&state, next_dump, may_be_locked));
             match result {
                 Ok(()) => running = running.with(Sinks::JITDUMP),
                 Err(error) => adopted.refused(&path, &error),
@@ -196,34 +178,33 @@ impl SinkSet {
 
     /// Says where the files are.
     pub fn announce_paths(&self) {
-        let map = self.map.iter().map(|map| (Sinks::MAP, map.path().to_owned()));
-        let dump = self.dump.iter().map(|(_, dump)| (Sinks::JITDUMP, dump.path().to_owned()));
-        self.status.set_paths(map.chain(dump).collect());
+        let path_of = |kind: &&Kind| Some((kind.bit, self.of(kind.bit)?.path()?.to_owned()));
+        self.status.set_paths(KINDS.iter().filter_map(path_of).collect());
     }
 
     /// What a spool has to say of the files.
     pub fn files(&self, config: &Config) -> Files {
-        let path = |path: Option<&Path>| path.map_or_else(Vec::new, |path| path.as_os_str().as_bytes().to_vec());
+        let path = |bit| {
+            let path = self.of(bit).and_then(|sink| sink.path());
+            path.map_or_else(Vec::new, |path| path.as_os_str().as_bytes().to_vec())
+        };
         Files {
-            map_path: path(self.map.as_ref().map(PerfMap::path)),
-            dump_path: path(self.dump.as_ref().map(|(_, dump)| dump.path())),
+            map_path: path(Sinks::MAP),
+            dump_path: path(Sinks::JITDUMP),
             simpleperf: config.dialect == Dialect::Simpleperf,
             arch_timestamps: self.status.clock == Clock::Arch,
         }
     }
 
-    /// How far the files are written, those that are.
-    pub fn file_states(&self) -> (Option<FileState>, Option<FileState>) {
-        let map = self.map.as_ref().filter(|_| self.status.sinks().has(Sinks::MAP));
-        (map.and_then(PerfMap::state), self.running_dump().and_then(Jitdump::state))
+    /// How far a file is written, while its sink runs.
+    pub fn saved(&self, bit: Sinks) -> Option<Saved> {
+        self.of(bit).filter(|_| self.status.sinks().has(bit)).and_then(|sink| sink.saved())
     }
 
     /// In a forked child: lets go of the parent's files, and hands over the jitdump, which groups are read from.
     pub fn let_go(&mut self) -> Option<Kept> {
-        if let Some(map) = &mut self.map {
-            map.let_go();
-        }
-        self.dump.as_mut().map(|(_, dump)| dump.let_go())
+        self.others.iter_mut().for_each(|(_, sink)| drop(sink.close(Close::LetGo)));
+        self.dump.path().is_some().then(|| self.dump.let_go())
     }
 
     /// Groups that a forked child has inherited. Their code is in the registry already.
@@ -237,13 +218,11 @@ impl SinkSet {
     }
 
     pub fn running_dump(&self) -> Option<&Jitdump> {
-        let running = self.status.sinks().has(Sinks::JITDUMP);
-        self.dump.as_ref().filter(|_| running).map(|(_, dump)| dump)
+        self.status.sinks().has(Sinks::JITDUMP).then_some(&self.dump)
     }
 
     pub fn running_dump_mut(&mut self) -> Option<&mut Jitdump> {
-        let running = self.status.sinks().has(Sinks::JITDUMP);
-        self.dump.as_mut().filter(|_| running).map(|(_, dump)| dump)
+        self.status.sinks().has(Sinks::JITDUMP).then_some(&mut self.dump)
     }
 
     /// Reads a group back: keeping the tables and lines of all live code in memory for a move that hardly ever comes would
@@ -253,32 +232,20 @@ impl SinkSet {
         let read = self.running_dump()?.read_back(stored);
         if let Err(error) = &read {
             self.status.counters.write_errors.add(1);
-            let path = self.running_dump()?.path();
-            self.status.last_error.set(describe("read back", path, error));
+            self.status.last_error.set(describe("read back", self.dump.path().unwrap_or(Path::new("")), error));
         }
         read.ok()
     }
 
-    /// Whether others in the process write to the map.
-    pub fn map_is_shared(&self) -> bool {
-        self.map.as_ref().is_some_and(PerfMap::is_shared)
-    }
-
-    /// Whether lines of the map have to change.
-    pub fn map_is_stale(&self) -> bool {
-        self.map.as_ref().is_some_and(PerfMap::is_stale)
-    }
-
     /// Whether there is something to write that has to wait a little.
     pub fn have_work(&self) -> bool {
-        self.map.as_ref().is_some_and(PerfMap::has_work)
+        self.others.iter().any(|(_, sink)| sink.has_work())
     }
 
     /// How long it is until something that has failed is to be tried again.
     pub fn again_in(&self) -> Option<Duration> {
-        let dump = self.running_dump().and_then(Jitdump::again);
-        let map = self.map.as_ref().and_then(PerfMap::again);
-        dump.into_iter().chain(map).map(Again::remaining).min()
+        let running = self.status.sinks();
+        KINDS.iter().filter(|kind| running.has(kind.bit)).filter_map(|kind| self.of(kind.bit)?.wake_in()).min()
     }
 
     /// Whether everything asked for has been written so far.
@@ -289,19 +256,38 @@ impl SinkSet {
         }
     }
 
-    /// A registration has changed the registry.
-    pub fn note(&mut self, change: MapChange, start: u64, size: u64, name: &[u8]) {
+    fn running(&mut self) -> impl Iterator<Item = &mut Box<dyn Sink>> {
+        let running = self.status.sinks();
+        self.others.iter_mut().filter(move |(kind, _)| running.has(kind.bit)).map(|(_, sink)| sink)
+    }
+
+    /// Code begins to live. What concerns the jitdump is done already.
+    pub fn load(&mut self, id: u64, live: &Live, name: &[u8], change: MapChange) {
         let alone = !self.status.sinks().has(Sinks::JITDUMP);
-        if let Some(map) = &mut self.map {
-            map.note(change, start, size, name, alone);
+        let code = Loaded { id, live, name, change, alone };
+        self.running().for_each(|sink| sink.load(&code));
+    }
+
+    /// Tells sinks that have just started of the code that lives. What concerns the jitdump is done elsewhere.
+    pub fn load_live(&mut self, started: Sinks, registry: &Registry) {
+        let running = self.status.sinks();
+        let alone = !running.has(Sinks::JITDUMP);
+        for (_, sink) in self.others.iter_mut().filter(|(kind, _)| started.has(kind.bit) && running.has(kind.bit)) {
+            for id in registry.live_by_place().into_iter().flatten() {
+                let (Some(live), Some(name)) = (registry.get(id), registry.name_of(id)) else { continue };
+                sink.load(&Loaded { id, live: &live, name, change: MapChange::None, alone });
+            }
         }
     }
 
-    /// Dead code has been forgotten.
-    pub fn note_forgotten(&mut self) {
-        if let Some(map) = &mut self.map {
-            map.note_forgotten();
-        }
+    /// Code has ended.
+    pub fn gone(&mut self, id: u64) {
+        self.running().for_each(|sink| sink.gone(id));
+    }
+
+    /// The registry has changed in ways that were not announced.
+    pub fn changed(&mut self) {
+        self.others.iter_mut().for_each(|(_, sink)| sink.changed());
     }
 
     /// Writes pieces of one record or group that are not in a chunk, behind all that came before.
@@ -348,54 +334,40 @@ impl SinkSet {
         }
     }
 
-    /// Brings the map up to date; what has to be written anew waits until it is due, unless it is wanted `now`.
-    /// `announce` is told of a file before it replaces the map.
-    pub fn write_map(&mut self, registry: &mut Registry, now: bool, announce: &dyn Fn(Identity)) {
-        let running = self.status.sinks().has(Sinks::MAP);
-        let Some(map) = self.map.as_mut().filter(|_| running) else { return };
-        let status = &self.status;
-        match status.gate.pass(|| map.write(registry, now, status, announce)) {
-            Ok(()) if map.again().is_none() => status.sink_goes_on(Sinks::MAP),
-            Ok(()) => {}
-            Err(error) => self.stalled(Sinks::MAP, "write", &error),
+    /// Has all sinks write what has come together, but for the jitdump. What takes long waits until it is due, unless it is wanted
+    /// `now`. `announce` is told of a file before it replaces the map.
+    pub fn write(&mut self, registry: &mut Registry, now: bool, announce: &dyn Fn(Identity)) {
+        let (status, running) = (self.status.clone(), self.status.sinks());
+        let mut failed = Vec::new();
+        for (kind, sink) in self.others.iter_mut().filter(|(kind, _)| running.has(kind.bit)) {
+            let written = status.gate.pass(|| sink.write(&mut Turn { registry: &mut *registry, now, announce }));
+            match written {
+                Ok(()) if sink.is_well() => status.sink_goes_on(kind.bit),
+                Ok(()) => {}
+                Err(error) => failed.push((kind.bit, error)),
+            }
         }
-        let counters = &self.status.counters;
-        counters.map_entries.set((registry.span_count() as u64).saturating_sub(counters.map_omitted.get()));
+        failed.iter().for_each(|(bit, error)| self.stalled(*bit, "write", error));
     }
 
     /// A sink cannot write. What is in its file is whole, the other sink goes on, and this one tries again.
     pub fn stalled(&self, sink: Sinks, what: &str, error: &io::Error) {
         self.status.counters.write_errors.add(1);
         self.status.sink_stalled(sink);
-        let path = match sink {
-            Sinks::MAP => self.map.as_ref().map(PerfMap::path),
-            _ => self.dump.as_ref().map(|(_, dump)| dump.path()),
-        };
+        let path = self.of(sink).and_then(|sink| sink.path());
         self.status.last_error.set(describe(what, path.unwrap_or(Path::new("")), error));
     }
 
     /// Closes the files, which stay unless they are to be removed.
     pub fn close(&mut self) {
-        if let Some(map) = &mut self.map {
-            map.close();
-        }
-        self.close_dump();
+        self.close_each(Sinks::ALL, Close::Stay);
         self.remove_files();
-    }
-
-    fn close_dump(&mut self) {
-        let gate = &self.status.gate;
-        if let Some(Err(error)) = self.dump.as_mut().map(|(_, dump)| gate.pass(|| dump.close())) {
-            self.stalled(Sinks::JITDUMP, "write", &error);
-        }
     }
 
     /// Removes the files, which are closed, if that is asked for.
     pub fn remove_files(&mut self) {
         if self.remove_files {
-            self.map.iter_mut().for_each(PerfMap::remove);
-            self.dump.iter_mut().for_each(|(_, dump)| dump.remove());
-            self.regions.remove_files(&self.status);
+            self.close_each(Sinks::ALL, Close::Remove);
         }
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::live::Left;
 use super::regions::RegionCode;
 use super::stand_ins;
+use crate::api::options::Sinks;
 use crate::format::jitdump::{clear_mapped_size, inlines, relocate, set_time, stand_in, Relocation};
 use crate::format::unwind;
 use crate::queue::chunk::Chunk;
@@ -53,7 +54,7 @@ pub enum Notice {
 
 impl Ledger {
     pub fn new(status: Arc<Status>, regions: Arc<Regions>, alive: bool) -> Ledger {
-        let sinks = SinkSet::new(status.clone(), regions.clone());
+        let sinks = SinkSet::new(status.clone(), &regions);
         let registry = Registry::default();
         Ledger {
             status,
@@ -71,9 +72,14 @@ impl Ledger {
 
     /// How far everything is written.
     pub fn state(&self) -> State {
-        let (map, dump) = self.sinks.file_states();
-        let map_is_stale = map.is_some() && self.sinks.map_is_stale();
-        State { last_time: self.last_time, map, map_is_stale, map_is_shared: self.sinks.map_is_shared(), dump }
+        let (map, dump) = (self.sinks.saved(Sinks::MAP), self.sinks.saved(Sinks::JITDUMP));
+        State {
+            last_time: self.last_time,
+            map: map.map(|map| map.file),
+            map_is_stale: map.is_some_and(|map| map.is_stale),
+            map_is_shared: map.is_some_and(|map| map.is_shared),
+            dump: dump.map(|dump| dump.file),
+        }
     }
 
     /// Takes over one record of a chunk that is not recycled before `groups` are written.
@@ -329,10 +335,11 @@ impl Ledger {
         let mut overwritten = std::mem::take(&mut self.overwritten);
         for old in overwritten.drain(..) {
             self.status.counters.overwritten.add(1);
+            self.sinks.gone(old);
             self.notify(Notice::Retired(old));
         }
         self.overwritten = overwritten;
-        self.sinks.note(inserted.change, live.addr, live.size, name);
+        self.sinks.load(id, live, name, inserted.change);
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::live::forget_places;
 use super::{Source, Writer};
-use crate::api::options::Config;
+use crate::api::options::{Config, Sinks};
 use crate::queue::quiesce::Standstill;
 use crate::registry::{Registry, Stored};
 use crate::sink::jitdump::backlog::Kept;
@@ -98,10 +98,11 @@ impl Writer {
                 dump.as_ref()?.read(stored.offset, &mut head).ok().map(|()| head)
             });
         }
+        ledger.sinks.load_live(Sinks::ALL, &ledger.registry);
         let memory = self.engine.pool.memory();
         // The map is empty: written anew is the same as written.
-        ledger.sinks.note_forgotten();
-        ledger.sinks.write_map(&mut ledger.registry, true, &|file| memory.header().set_next_map(file));
+        ledger.sinks.changed();
+        ledger.sinks.write(&mut ledger.registry, true, &|file| memory.header().set_next_map(file));
         ledger.write_regions(true, forked_at);
         let live = ledger.live_count() as u64;
         ledger.status.counters.inherited.add(live);

@@ -48,8 +48,9 @@ impl Writer {
         if started.has(Sinks::MAP) {
             // It says what lives from now on.
             ledger.registry.forget_dead();
-            ledger.sinks.note_forgotten();
+            ledger.sinks.changed();
         }
+        ledger.sinks.load_live(started, &ledger.registry);
         let mut has_all = true;
         if started.has(Sinks::JITDUMP) {
             // Not with the time at which the code was registered: of a perf that has watched the process since before, the
@@ -107,7 +108,7 @@ impl Writer {
             }
         });
         (ledger.registry, ledger.left) = (Registry::default(), Left::default());
-        ledger.sinks.note_forgotten();
+        ledger.sinks.changed();
         self.ledger.notices = Vec::new();
     }
 }

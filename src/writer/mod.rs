@@ -355,13 +355,13 @@ impl Writer {
         let forgotten = ledger.registry.forget_oldest();
         if forgotten > 0 {
             self.engine.status.counters.map_forgotten.add(forgotten as u64);
-            ledger.sinks.note_forgotten();
+            ledger.sinks.changed();
         }
         if now {
             ledger.sinks.check_dump();
         }
         let memory = self.engine.pool.memory();
-        ledger.sinks.write_map(&mut ledger.registry, now, &|file| memory.header().set_next_map(file));
+        ledger.sinks.write(&mut ledger.registry, now, &|file| memory.header().set_next_map(file));
         ledger.write_regions(now, until);
         let state = ledger.state();
         if merge.mark(memory.next_pass()) || state != self.committed {

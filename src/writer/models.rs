@@ -23,6 +23,7 @@ use crate::queue::quiesce::Rest;
 use crate::queue::requests::Stop;
 use crate::session::process::Process;
 use crate::session::register::Local;
+use crate::sink::with_wants;
 use crate::sys::sync::atomic::{self, AtomicU64, Ordering};
 use crate::writer::Writer;
 
@@ -86,7 +87,7 @@ impl World {
         let engine = Engine::new(&config, &process.host.last_error).expect("engine");
         assert_eq!(engine.pool.open(None), None);
         // Records have bodies, though there is no file to write them to.
-        engine.status.set_sinks(Sinks::JITDUMP, Sinks::NONE);
+        engine.status.set_sinks(with_wants(Sinks::JITDUMP), Sinks::NONE);
         World { engine: Box::leak(Box::new(engine)), process }
     }
 

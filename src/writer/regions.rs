@@ -104,11 +104,18 @@ impl Ledger {
 
     /// Ends a registration, wherever its code lies.
     pub(super) fn remove(&mut self, id: u64) -> bool {
-        self.registry.remove(id).is_some() || self.region_code.registry.remove(id).is_some()
+        if self.registry.remove(id).is_some() {
+            self.sinks.gone(id);
+            return true;
+        }
+        self.region_code.registry.remove(id).is_some()
     }
 
     /// Ends a registration of which the host has not said itself that it ends.
     pub(super) fn end_uncalled(&mut self, id: u64) {
+        if self.registry.is_live(id) {
+            self.sinks.gone(id);
+        }
         if let Some(live) = self.registry.remove(id).or_else(|| self.region_code.registry.remove(id)) {
             self.regions.no_code(live.addr, live.size);
         }
@@ -134,6 +141,9 @@ impl Ledger {
         // Without memory the code goes on without lines and tables, which may be large.
         let mut preface = copy(from.preface_of(id)).unwrap_or_default();
         let mut live = from.remove(id)?;
+        if !is_in_region {
+            self.sinks.gone(id);
+        }
         if let Some(group) = live.stored.take().and_then(|stored| self.sinks.read_back(groups, stored)) {
             preface = group;
             preface.truncate(preface.len().saturating_sub(LOAD_FIXED_SIZE + name.len() + 1));

@@ -40,7 +40,7 @@ impl<'a> Tail<'a> {
     #[inline]
     pub fn new(engine: &Engine, wanted: Sinks, bytes: &Bytes<'a>, addr: u64, size: u64, stable: bool) -> Tail<'a> {
         match bytes {
-            _ if !wanted.has(Sinks::JITDUMP) => Tail::Nothing,
+            _ if !wanted.has(Sinks::BYTES) => Tail::Nothing,
             Bytes::Here(bytes) if stable => Tail::Later(bytes.as_ptr() as u64),
             Bytes::AtAddress if stable => Tail::Later(addr),
             _ => Tail::Code { pid: engine.status.pid, bytes: *bytes, addr, size: size as usize },

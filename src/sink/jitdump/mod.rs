@@ -13,13 +13,15 @@ use std::io::{self, IoSlice, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::api::options::{Config, DumpDir};
+use crate::api::options::{Config, DumpDir, Sinks};
 use crate::format::jitdump::{places, Header, Place, HEADER_SIZE};
 use crate::queue::spool::layout::FileState;
 use crate::queue::status::Status;
 use crate::registry::Stored;
 use crate::sink::again::Again;
+use crate::sink::{describe, Close, Kind, Saved, Sink, Wants};
 use crate::sys::arch::ELF_MACHINE;
 use crate::sys::clock::Clock;
 use crate::sys::dir::Dir;
@@ -32,9 +34,20 @@ use names::name_of;
 const RESERVE_FROM: u64 = 1 << 20;
 const RESERVE_MOST: u64 = 16 << 20;
 
+/// See the module's description.
+pub static KIND: Kind = Kind {
+    bit: Sinks::JITDUMP,
+    word: "jitdump",
+    wants: Wants { groups: true, bytes: true },
+    is_silent: false,
+    make: None,
+};
+
 /// The sink.
 #[derive(Debug)]
 pub struct Jitdump {
+    /// What the configuration says of its place; none before it is opened for the first time.
+    wanted: Option<DumpDir>,
     path: PathBuf,
     dir: Option<Dir>,
     mode: u32,
@@ -75,19 +88,17 @@ pub struct Written {
 }
 
 impl Jitdump {
-    /// Where the dump of this process goes. Makes the directory below `JITDUMPDIR` if that is what is asked for.
-    pub fn path_for(dir: &DumpDir, pid: u32) -> io::Result<PathBuf> {
-        let dir = match dir {
-            DumpDir::Exactly(dir) => dir.clone(),
-            DumpDir::CacheBelow(base) => file::make_jit_cache_dir(base)?,
-        };
-        Ok(dir.join(name_of(pid, 0)))
+    /// One that has no file yet.
+    pub fn new(status: Arc<Status>) -> Jitdump {
+        Jitdump::at(PathBuf::new(), 0, status)
     }
 
-    pub fn new(path: PathBuf, mode: u32, status: Arc<Status>) -> Jitdump {
+    /// One whose file lies at `path`, or at another name beside it.
+    pub fn at(path: PathBuf, mode: u32, status: Arc<Status>) -> Jitdump {
         let (pid, clock) = (status.pid, status.clock);
         let header = Header { machine: ELF_MACHINE, pid, timestamp: clock.now(), arch_timestamp: clock == Clock::Arch };
         Jitdump {
+            wanted: None,
             path,
             dir: None,
             mode,
@@ -108,10 +119,6 @@ impl Jitdump {
         }
     }
 
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     fn name(&self) -> &OsStr {
         self.path.file_name().unwrap_or_default()
     }
@@ -123,16 +130,8 @@ impl Jitdump {
         Ok(self.dir.insert(dir))
     }
 
-    /// Takes over what a later session may choose anew.
-    pub fn configure(&mut self, config: &Config) {
-        self.most = config.jitdump_max;
-        if self.kept.backlog.is_empty() {
-            self.kept.backlog = Backlog::new(config.max_memory / 4);
-        }
-    }
-
     /// Opens the file: the one that we wrote before if it is still there, else a new one.
-    pub fn open(&mut self) -> io::Result<()> {
+    fn open_file(&mut self) -> io::Result<()> {
         let name = self.name().to_owned();
         let dir = self.dir.insert(Dir::of(&self.path)?);
         if let Some(known) = self.identity.and_then(|identity| file::reopen(dir, &name, identity).ok()) {
@@ -276,18 +275,6 @@ impl Jitdump {
     /// Whether a group is in the file.
     pub fn is_written(&self, order: u64) -> bool {
         self.kept.places.get(order).is_some()
-    }
-
-    /// Closes the directory too, and gives up what waits to be written. Returns how many groups that are.
-    pub fn leave(&mut self) -> usize {
-        self.dir = None;
-        (self.trouble, self.lost) = (None, 0);
-        std::mem::take(&mut self.kept.backlog).len()
-    }
-
-    /// Whether there is something to catch up on.
-    pub fn is_in_trouble(&self) -> bool {
-        self.trouble.is_some()
     }
 
     /// When the next attempt is to be made, if there is something to catch up on.
@@ -482,12 +469,6 @@ impl Jitdump {
         self.next
     }
 
-    /// What a spool has to know of it.
-    pub fn state(&self) -> Option<FileState> {
-        self.kept.file.as_ref()?;
-        self.identity.map(|identity| FileState { identity, len: self.len })
-    }
-
     /// Goes on with the file of a dead process, from where its last whole pass ended: the one that is known, or the one that was
     /// about to replace it. Believes neither, see `file::take_over`.
     pub fn adopt(&mut self, state: &FileState, next: Option<FileState>, may_be_locked: bool) -> io::Result<()> {
@@ -530,19 +511,67 @@ impl Jitdump {
         let file = self.kept.file.as_ref().ok_or(file::CLOSED)?;
         places(self.len, |bytes, offset| file.read_exact_at(bytes, offset), found)
     }
+}
 
-    /// Closes the file. It stays, and so does the marker: perf opens every dump whose marker it saw, and gives up altogether
-    /// if one is missing.
-    pub fn close(&mut self) -> io::Result<()> {
-        let trimmed = self.trim();
-        self.kept.close();
-        trimmed
+impl Sink for Jitdump {
+    /// The same directory again means the same file, also where the directory was made for it.
+    fn open(&mut self, config: &Config) -> Result<(), String> {
+        if self.wanted.as_ref() != Some(&config.dump_dir) {
+            let no_dir = |error| format!("cannot make a directory for the jitdump: {error}");
+            let dir = match &config.dump_dir {
+                DumpDir::Exactly(dir) => dir.clone(),
+                DumpDir::CacheBelow(base) => file::make_jit_cache_dir(base).map_err(no_dir)?,
+            };
+            *self = Jitdump::at(dir.join(name_of(self.status.pid, 0)), config.file_mode, self.status.clone());
+            self.wanted = Some(config.dump_dir.clone());
+        }
+        self.most = config.jitdump_max;
+        if self.kept.backlog.is_empty() {
+            self.kept.backlog = Backlog::new(config.max_memory / 4);
+        }
+        self.open_file().map_err(|error| describe("create", &self.path, &error))
     }
 
-    /// Removes the file, if it still is the one that we have written.
-    pub fn remove(&mut self) {
-        // Not the one that is held: this may be a thread of the host, and another descriptor table.
-        let _ = Dir::of(&self.path).map(|dir| file::remove_ours(&dir, self.name(), self.identity));
+    fn is_well(&self) -> bool {
+        self.trouble.is_none()
+    }
+
+    fn wake_in(&self) -> Option<Duration> {
+        self.again().map(Again::remaining)
+    }
+
+    fn close(&mut self, how: Close) -> io::Result<()> {
+        match how {
+            // The marker stays too: perf opens every dump whose marker it saw, and gives up altogether if one is missing.
+            Close::Stay => {
+                let trimmed = self.trim();
+                self.kept.close();
+                return trimmed;
+            }
+            // What waits to be written is given up.
+            Close::Leave => {
+                self.dir = None;
+                (self.trouble, self.lost) = (None, 0);
+                let left = std::mem::take(&mut self.kept.backlog).len();
+                self.status.counters.jitdump_lost.add(left as u64);
+            }
+            // Not by way of the one that is held: this may be a thread of the host, and another descriptor table.
+            Close::Remove => {
+                let _ = Dir::of(&self.path).map(|dir| file::remove_ours(&dir, self.name(), self.identity));
+            }
+            Close::LetGo => drop(self.let_go()),
+        }
+        Ok(())
+    }
+
+    fn path(&self) -> Option<&Path> {
+        Some(self.path.as_path()).filter(|path| !path.as_os_str().is_empty())
+    }
+
+    fn saved(&self) -> Option<Saved> {
+        self.kept.file.as_ref()?;
+        let file = FileState { identity: self.identity?, len: self.len };
+        Some(Saved { file, is_stale: false, is_shared: false })
     }
 }
 

@@ -11,14 +11,16 @@ use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::api::options::Dialect;
+use crate::api::options::{Config, Dialect, Sinks};
 use crate::format::perf_map::{line_len, push_line, raw_lines, RawLine};
 use crate::queue::spool::layout::FileState;
 use crate::queue::status::{Counters, Status};
 use crate::registry::{MapChange, Registry};
 use crate::sink::again::Again;
+use crate::sink::{describe, Close, Kind, Loaded, Saved, Sink, Turn, Wants};
 use crate::sys::company;
 use crate::sys::dir::Dir;
 use crate::sys::file::{self, Held, Identity};
@@ -31,9 +33,20 @@ const REWRITE_SHARE: u32 = 20;
 /// Lines that wait for a file that cannot be written. With more of them it is written anew once it can be.
 const PENDING_MAX: usize = 1 << 20;
 
+/// See the module's description.
+pub static KIND: Kind = Kind {
+    bit: Sinks::MAP,
+    word: "map",
+    wants: Wants { groups: false, bytes: false },
+    is_silent: false,
+    make: Some(|status, _| Box::new(PerfMap::at(PathBuf::new(), Dialect::Perf, 0, status.clone()))),
+};
+
 /// The sink.
 #[derive(Debug)]
 pub struct PerfMap {
+    status: Arc<Status>,
+    /// Empty before it is opened for the first time.
     path: PathBuf,
     dir: Option<Dir>,
     dialect: Dialect,
@@ -67,13 +80,10 @@ impl PerfMap {
         format!("perf-{pid}.map")
     }
 
-    /// Where the map of this process goes.
-    pub fn path_in(dir: &Path, pid: u32) -> PathBuf {
-        dir.join(PerfMap::name_of(pid))
-    }
-
-    pub fn new(path: PathBuf, dialect: Dialect, mode: u32) -> PerfMap {
+    /// One whose file lies at `path`.
+    pub fn at(path: PathBuf, dialect: Dialect, mode: u32, status: Arc<Status>) -> PerfMap {
         PerfMap {
+            status,
             path,
             dir: None,
             dialect,
@@ -94,14 +104,6 @@ impl PerfMap {
         }
     }
 
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    pub fn dialect(&self) -> Dialect {
-        self.dialect
-    }
-
     fn name(&self) -> &OsStr {
         self.path.file_name().unwrap_or_default()
     }
@@ -113,9 +115,8 @@ impl PerfMap {
         Ok(self.dir.insert(dir))
     }
 
-    /// Opens the file: the one that we wrote before if it is still there, else a new one. `most`: how long it may become.
-    pub fn open(&mut self, most: u64) -> io::Result<()> {
-        self.most = most;
+    /// Opens the file: the one that we wrote before if it is still there, else a new one.
+    fn open_file(&mut self) -> io::Result<()> {
         let name = self.name().to_owned();
         let dir = self.dir.insert(Dir::of(&self.path)?);
         let before = self.identity.and_then(|identity| file::reopen(dir, &name, identity).ok());
@@ -148,12 +149,6 @@ impl PerfMap {
         (self.identity, self.len) = (Some(identity), len);
         self.file = Some(Held::new(file)?);
         Ok(())
-    }
-
-    /// What a spool has to know of it.
-    pub fn state(&self) -> Option<FileState> {
-        self.file.as_ref()?;
-        self.identity.map(|identity| FileState { identity, len: self.len })
     }
 
     /// Opens the file of a dead process: the one that is known, or the one that was about to replace it. Returns its lines: at
@@ -191,22 +186,12 @@ impl PerfMap {
 
     /// Nothing more is written to the file, and no page of it stays mapped; unless others have written to it, who would lose it to
     /// whoever takes it for a leftover of ours.
-    pub fn end(self) {
-        self.marker.into_iter().filter(|_| !self.shared).for_each(Marker::end);
-    }
-
-    /// In a forked child: closes the parent's file, of which no page is mapped here.
-    pub fn let_go(&mut self) {
-        self.file = None;
-    }
-
-    /// Closes the directory too.
-    pub fn leave(&mut self) {
-        self.dir = None;
+    fn end(&mut self) {
+        self.marker.take().into_iter().filter(|_| !self.shared).for_each(Marker::end);
     }
 
     /// Closes the file, which stays.
-    pub fn close(&mut self) {
+    fn close_file(&mut self) {
         if let Some(file) = self.file.take() {
             let marker = file.checked().and_then(|file| {
                 company::note(file, false);
@@ -221,12 +206,13 @@ impl PerfMap {
         self.pending.clear();
     }
 
-    /// Takes note of a registration that the registry has just been told of.
+    /// Takes note of code that the registry has just been told of.
     ///
     /// `alone`: if the process is killed, only this file can tell of it. Then its line is appended also if older lines have to
     /// change. Else it waits until the file is written anew: no two lines are to say different things, and from the jitdump it
     /// can be recovered.
-    pub fn note(&mut self, change: MapChange, start: u64, size: u64, name: &[u8], alone: bool) {
+    fn note(&mut self, code: &Loaded<'_>) {
+        let Loaded { live, name, change, alone, .. } = *code;
         match change {
             MapChange::None => return,
             MapChange::Append => {}
@@ -239,62 +225,26 @@ impl PerfMap {
         }
         let waits_for_rewrite = self.stale && (!alone || self.trouble.is_some());
         if self.file.is_some() && !waits_for_rewrite && self.pending.try_reserve(line_len(name)).is_ok() {
-            push_line(&mut self.pending, self.dialect, start, size, name);
+            push_line(&mut self.pending, self.dialect, live.addr, live.size, name);
         } else {
             // Without a file nothing is collected: a later one is written from the registry.
             self.stale = true;
         }
     }
 
-    /// Entries of dead code have been dropped.
-    pub fn note_forgotten(&mut self) {
-        self.stale = true;
-    }
-
-    /// Whether others in this process write to the file too.
-    pub fn is_shared(&self) -> bool {
-        self.shared
-    }
-
     /// Whether the file has to be written anew, or lines may be missing in it.
-    pub fn is_stale(&self) -> bool {
+    fn is_stale(&self) -> bool {
         self.stale && self.file.is_some()
     }
 
-    /// Whether that is to happen soon.
-    pub fn has_work(&self) -> bool {
-        self.is_stale() && self.trouble.is_none()
-    }
-
     /// When the next attempt is to be made, if the last one has failed.
-    pub fn again(&self) -> Option<&Again> {
+    fn again(&self) -> Option<&Again> {
         self.trouble.as_ref().filter(|_| self.file.is_some())
     }
 
-    /// Brings the file up to date; a rewrite only if it is due or `now`.
-    /// `announce` is told of a file before it takes the name.
-    pub fn write(
-        &mut self,
-        registry: &mut Registry,
-        now: bool,
-        status: &Status,
-        announce: &dyn Fn(Identity),
-    ) -> io::Result<()> {
-        if !now && self.again().is_some_and(|again| !again.is_due()) {
-            return Ok(());
-        }
-        let result = self.try_to_write(registry, now, status, announce);
-        self.trouble = result.is_err().then(|| Again::after(self.trouble.as_ref()));
-        result
-    }
-
-    fn try_to_write(
-        &mut self,
-        registry: &mut Registry,
-        now: bool,
-        status: &Status,
-        announce: &dyn Fn(Identity),
-    ) -> io::Result<()> {
+    fn try_to_write(&mut self, turn: &mut Turn<'_>) -> io::Result<()> {
+        let Turn { registry, now, announce } = turn;
+        let (now, status) = (*now, &*self.status.clone());
         let is_as_left = self.look_around(now)?;
         if self.shared {
             return self.write_shared(registry, now, status);
@@ -392,13 +342,74 @@ impl PerfMap {
         counters.map_omitted.set(omitted);
         Ok(text)
     }
+}
 
-    /// Removes the file, if it still is the one that we have written.
-    pub fn remove(&mut self) {
-        if self.shared {
-            return;
+impl Sink for PerfMap {
+    fn open(&mut self, config: &Config) -> Result<(), String> {
+        let path = config.map_dir.join(PerfMap::name_of(self.status.pid));
+        if self.path != path || self.dialect != config.dialect {
+            self.end();
+            *self = PerfMap::at(path, config.dialect, config.file_mode, self.status.clone());
         }
-        // Not the one that is held: this may be a thread of the host, and another descriptor table.
-        let _ = Dir::of(&self.path).map(|dir| file::remove_ours(&dir, self.name(), self.identity));
+        self.most = config.map_max;
+        self.open_file().map_err(|error| describe("create", &self.path, &error))
+    }
+
+    fn load(&mut self, code: &Loaded<'_>) {
+        self.note(code);
+    }
+
+    fn changed(&mut self) {
+        self.stale = true;
+    }
+
+    /// A rewrite happens only if it is due or `now`.
+    fn write(&mut self, turn: &mut Turn<'_>) -> io::Result<()> {
+        if !turn.now && self.again().is_some_and(|again| !again.is_due()) {
+            return Ok(());
+        }
+        let result = self.try_to_write(turn);
+        self.trouble = result.is_err().then(|| Again::after(self.trouble.as_ref()));
+        let entries = turn.registry.span_count() as u64;
+        let counters = &self.status.counters;
+        counters.map_entries.set(entries.saturating_sub(counters.map_omitted.get()));
+        result
+    }
+
+    fn is_well(&self) -> bool {
+        self.again().is_none()
+    }
+
+    fn has_work(&self) -> bool {
+        self.is_stale() && self.trouble.is_none()
+    }
+
+    fn wake_in(&self) -> Option<Duration> {
+        self.again().map(Again::remaining)
+    }
+
+    fn close(&mut self, how: Close) -> io::Result<()> {
+        match how {
+            Close::Stay => self.close_file(),
+            Close::Leave => self.dir = None,
+            // No page of the parent's file is mapped here.
+            Close::LetGo => self.file = None,
+            // Not by way of the one that is held: this may be a thread of the host, and another descriptor table.
+            Close::Remove if !self.shared => {
+                let _ = Dir::of(&self.path).map(|dir| file::remove_ours(&dir, self.name(), self.identity));
+            }
+            Close::Remove => {}
+        }
+        Ok(())
+    }
+
+    fn path(&self) -> Option<&Path> {
+        Some(self.path.as_path()).filter(|path| !path.as_os_str().is_empty())
+    }
+
+    fn saved(&self) -> Option<Saved> {
+        self.file.as_ref()?;
+        let file = FileState { identity: self.identity?, len: self.len };
+        Some(Saved { file, is_stale: self.is_stale(), is_shared: self.shared })
     }
 }

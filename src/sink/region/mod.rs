@@ -15,6 +15,7 @@ mod fork;
 mod lost;
 mod marks;
 mod naming;
+mod sink;
 mod slides;
 mod tally;
 
@@ -42,6 +43,7 @@ use declined::{Declined, Shown};
 use lost::Lost;
 use marks::Marks;
 pub use naming::{Naming, Switch};
+pub use sink::KIND;
 use tally::Tally;
 
 /// How many regions there may be at a time.

@@ -140,7 +140,7 @@ impl Replay {
     pub fn finish(mut self, announce: &dyn Fn(Identity)) -> Result<u64, String> {
         let sinks = &mut self.ledger.sinks;
         sinks.write_groups(&mut self.groups);
-        sinks.write_map(&mut self.ledger.registry, true, announce);
+        sinks.write(&mut self.ledger.registry, true, announce);
         sinks.trim();
         let status = &self.ledger.status;
         if status.sinks_failed() != Sinks::NONE {

@@ -1,0 +1,274 @@
+//! Options and the environment make one configuration.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::api::error::{Error, Result};
+use crate::api::limits::DIR_MAX;
+use crate::api::options::{Config, Dialect, DumpDir, Fork, Options, Sinks};
+use crate::sink::{self, KINDS};
+use crate::sys::clock::Clock;
+
+/// Bounds of files below these are of no use.
+const MAP_MAX_LEAST: u64 = 4096;
+const JITDUMP_MAX_LEAST: u64 = 65536;
+
+const DEFAULT_SPOOL_DIR: &str = "/dev/shm";
+
+/// Where the files of processes are that have run with this environment: maps and jitdumps, and spools.
+pub fn clean_dirs() -> Vec<PathBuf> {
+    let set = std::env::var_os("JITSYM_DIR").filter(|value| !value.is_empty());
+    let mut dirs = vec![set.map_or_else(|| "/tmp".into(), PathBuf::from), spool_dir()];
+    dirs.dedup();
+    dirs
+}
+
+/// Where spools are, as far as the environment says.
+pub fn spool_dir() -> PathBuf {
+    let set = std::env::var_os("JITSYM_SPOOL_DIR").filter(|value| !value.is_empty());
+    set.map_or_else(|| DEFAULT_SPOOL_DIR.into(), PathBuf::from)
+}
+
+/// A way to look up environment variables, so that tests need not change the real ones.
+type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
+
+impl Config {
+    /// Combines options with this process's environment.
+    pub fn new(options: &Options) -> Result<Config> {
+        // A program that runs with more rights than its caller must not write where the caller says.
+        // SAFETY: getauxval only answers.
+        let privileged = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+        let lookup =
+            |name: &str| if privileged { None } else { std::env::var_os(name).filter(|value| !value.is_empty()) };
+        Config::with_env(options, &lookup)
+    }
+
+    fn with_env(options: &Options, env: Lookup<'_>) -> Result<Config> {
+        let default_sinks = if options.off_by_default { Sinks::NONE } else { sink::every() };
+        let env_sinks = env("JITSYM").map(|value| parse_sinks(&value));
+        let sinks = prefer(options, options.sinks, env_sinks).unwrap_or(default_sinks);
+
+        let env_dir = env("JITSYM_DIR").map(PathBuf::from);
+        let tmp = match options.map_dialect {
+            Dialect::Perf => "/tmp",
+            Dialect::Simpleperf => "/data/local/tmp",
+        };
+        let map_dir = prefer(options, options.map_dir.clone(), env_dir.clone()).unwrap_or_else(|| tmp.into());
+        let dump_dir = match prefer(options, options.jitdump_dir.clone(), env_dir) {
+            Some(dir) => DumpDir::Exactly(dir),
+            None => match env("JITDUMPDIR") {
+                Some(base) => DumpDir::CacheBelow(base.into()),
+                None => DumpDir::Exactly(tmp.into()),
+            },
+        };
+        let (DumpDir::Exactly(dump_path) | DumpDir::CacheBelow(dump_path)) = &dump_dir;
+        check_dir(&map_dir)?;
+        check_dir(dump_path)?;
+        let no_spool = env("JITSYM_SPOOL").map(|value| value == "0" || value == "off");
+        let no_spool = prefer(options, options.no_spool.then_some(true), no_spool).unwrap_or(false);
+        let spool_dir = prefer(options, options.spool_dir.clone(), env("JITSYM_SPOOL_DIR").map(PathBuf::from));
+        let spool_dir = spool_dir.unwrap_or_else(|| DEFAULT_SPOOL_DIR.into());
+        check_dir(&spool_dir)?;
+
+        let arch_timestamp = env("JITDUMP_USE_ARCH_TIMESTAMP").is_some_and(|value| value != "0");
+        let env_unwind = env("JITSYM_UNWIND").map(|value| value != "0" && value != "off");
+        let no_unwind = options.no_unwind.then_some(false);
+        let is_on = |name| env(name).is_some_and(|value| value != "0" && value != "off");
+        // The user has the last word, whatever the options say: what may not be enabled need not be remembered either.
+        let late = env("JITSYM_LATE").is_none_or(|value| value != "0" && value != "off");
+        let remember = options.remember || env("JITSYM_LATE").is_some_and(|value| value == "remember");
+        let bound = |option, name, least| {
+            let set = prefer(options, option, env(name).and_then(|value| parse_size(&value)));
+            set.filter(|&most| most != 0).map_or(u64::MAX, |most| most.max(least))
+        };
+        Ok(Config {
+            sinks,
+            unwind: prefer(options, no_unwind, env_unwind).unwrap_or(true),
+            drop_when_full: options.drop_when_full,
+            map_dir,
+            dump_dir,
+            dialect: options.map_dialect,
+            file_mode: options.file_mode.unwrap_or(0o644),
+            max_memory: usize::try_from(options.max_memory.unwrap_or(64 << 20))
+                .unwrap_or(usize::MAX)
+                .clamp(1 << 20, 16 << 30),
+            max_wait: options.max_wait.unwrap_or(Duration::from_millis(10)),
+            clock: if arch_timestamp && Clock::ARCH_AVAILABLE { Clock::Arch } else { Clock::Monotonic },
+            spool: !no_spool,
+            spool_dir,
+            recover: options.recover || is_on("JITSYM_RECOVER"),
+            fork: prefer(options, options.fork, env("JITSYM_FORK").and_then(parse_fork)).unwrap_or_default(),
+            remove_files: options.remove_files || is_on("JITSYM_REMOVE"),
+            remember: remember && late,
+            late,
+            // Here too the user has the last word.
+            adopt: env("JITSYM_ADOPT").map_or(options.adopt, |value| value != "0" && value != "off"),
+            map_max: bound(options.map_max, "JITSYM_MAP_MAX", MAP_MAX_LEAST),
+            jitdump_max: bound(options.jitdump_max, "JITSYM_JITDUMP_MAX", JITDUMP_MAX_LEAST),
+        })
+    }
+}
+
+fn prefer<T>(options: &Options, option: Option<T>, env: Option<T>) -> Option<T> {
+    if options.env_wins {
+        env.or(option)
+    } else {
+        option.or(env)
+    }
+}
+
+/// `JITSYM=map,jitdump` or `off`. Words that are not known are passed over: they may be sinks of a later version.
+fn parse_sinks(value: &OsString) -> Sinks {
+    value.as_bytes().split(|&byte| byte == b',').fold(Sinks::NONE, |sinks, word| {
+        let is = |names: &[&str]| names.iter().any(|name| word.trim_ascii().eq_ignore_ascii_case(name.as_bytes()));
+        if is(&["on", "1", "true", "yes"]) {
+            return sink::every();
+        }
+        let named = KINDS.iter().filter(|kind| is(&[kind.word]));
+        named.fold(sinks, |sinks, kind| sinks.with(kind.bit))
+    })
+}
+
+fn parse_fork(value: OsString) -> Option<Fork> {
+    match value.as_bytes() {
+        b"now" => Some(Fork::AtOnce),
+        b"off" | b"0" => Some(Fork::Alone),
+        b"on" | b"1" => Some(Fork::FirstCall),
+        _ => None,
+    }
+}
+
+/// A number of bytes, or of kilobytes and so on with a letter behind it (powers of 1024).
+fn parse_size(value: &OsString) -> Option<u64> {
+    let text = value.to_str()?.trim();
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let shift = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" => 0,
+        "k" => 10,
+        "m" => 20,
+        "g" => 30,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+fn check_dir(dir: &Path) -> Result<()> {
+    let fits = dir.as_os_str().len() <= DIR_MAX;
+    if dir.is_absolute() && fits && !dir.as_os_str().as_bytes().contains(&0) {
+        Ok(())
+    } else {
+        Err(Error::Path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(options: Options, env: &[(&str, &str)]) -> Result<Config> {
+        Config::with_env(&options, &|name| {
+            env.iter().find(|(known, _)| *known == name).map(|(_, value)| OsString::from(value))
+        })
+    }
+
+    #[test]
+    fn sinks_come_from_options_then_environment_then_default() {
+        let sinks = |options: Options, env: &[(&str, &str)]| config(options, env).unwrap().sinks;
+        let map_only = || Options { sinks: Some(Sinks::MAP), ..Options::default() };
+        assert_eq!(sinks(Options::default(), &[]), sink::every());
+        assert_eq!(sinks(Options { off_by_default: true, ..Options::default() }, &[]), Sinks::NONE);
+        assert_eq!(sinks(Options { off_by_default: true, ..Options::default() }, &[("JITSYM", "map")]), Sinks::MAP);
+        assert_eq!(sinks(Options::default(), &[("JITSYM", "off")]), Sinks::NONE);
+        assert_eq!(sinks(Options::default(), &[("JITSYM", "jitdump, map,later")]), Sinks(3));
+        assert_eq!(sinks(Options::default(), &[("JITSYM", "region")]), Sinks::REGION);
+        for (value, expected) in
+            [("ON", sink::every()), ("true", sink::every()), ("Map", Sinks::MAP), ("foo", Sinks::NONE)]
+        {
+            assert_eq!(sinks(Options::default(), &[("JITSYM", value)]), expected, "{value}");
+        }
+        assert_eq!(sinks(map_only(), &[("JITSYM", "jitdump")]), Sinks::MAP);
+        assert_eq!(sinks(Options { env_wins: true, ..map_only() }, &[("JITSYM", "jitdump")]), Sinks::JITDUMP);
+        assert_eq!(sinks(Options { env_wins: true, ..map_only() }, &[]), Sinks::MAP);
+    }
+
+    #[test]
+    fn directories() {
+        let dirs = |options: Options, env: &[(&str, &str)]| {
+            let config = config(options, env).unwrap();
+            (config.map_dir, config.dump_dir)
+        };
+        let exactly = |dir: &str| DumpDir::Exactly(dir.into());
+        assert_eq!(dirs(Options::default(), &[]), ("/tmp".into(), exactly("/tmp")));
+        assert_eq!(dirs(Options::default(), &[("JITSYM_DIR", "/d")]), ("/d".into(), exactly("/d")));
+        let below = DumpDir::CacheBelow("/h".into());
+        assert_eq!(dirs(Options::default(), &[("JITDUMPDIR", "/h")]), ("/tmp".into(), below));
+        let options = Options { map_dir: Some("/m".into()), ..Options::default() };
+        assert_eq!(dirs(options, &[("JITSYM_DIR", "/d")]), ("/m".into(), exactly("/d")));
+        let android = Options { map_dialect: Dialect::Simpleperf, ..Options::default() };
+        assert_eq!(dirs(android, &[]).0, PathBuf::from("/data/local/tmp"));
+    }
+
+    #[test]
+    fn bad_directories_are_refused() {
+        for dir in ["relative/dir", "", &format!("/{}", "x".repeat(1023))] {
+            let options = Options { map_dir: Some(dir.into()), ..Options::default() };
+            assert_eq!(config(options, &[]).unwrap_err(), Error::Path, "{dir}");
+        }
+    }
+
+    #[test]
+    fn switches() {
+        assert!(config(Options::default(), &[]).unwrap().unwind);
+        assert!(!config(Options::default(), &[("JITSYM_UNWIND", "0")]).unwrap().unwind);
+        let most = |options: Options, value| config(options, &[("JITSYM_JITDUMP_MAX", value)]).unwrap().jitdump_max;
+        assert_eq!((most(Options::default(), "64M"), most(Options::default(), "70000")), (64 << 20, 70_000));
+        assert_eq!((most(Options::default(), "nonsense"), most(Options::default(), "1k")), (u64::MAX, 65536));
+        assert_eq!(most(Options { jitdump_max: Some(1 << 20), ..Options::default() }, "64M"), 1 << 20);
+        let clock = |value| config(Options::default(), &[("JITDUMP_USE_ARCH_TIMESTAMP", value)]).unwrap().clock;
+        assert_eq!(clock("0"), Clock::Monotonic);
+        assert_eq!(clock("1") == Clock::Arch, Clock::ARCH_AVAILABLE);
+    }
+
+    #[test]
+    fn late_sinks() {
+        let late = |remember, env: &[(&str, &str)]| {
+            let config = config(Options { remember, ..Options::default() }, env).unwrap();
+            (config.late, config.remember)
+        };
+        assert_eq!((late(false, &[]), late(true, &[])), ((true, false), (true, true)));
+        assert_eq!(late(false, &[("JITSYM_LATE", "remember")]), (true, true));
+        assert_eq!(late(true, &[("JITSYM_LATE", "off")]), (false, false), "the user has the last word");
+        assert_eq!(late(false, &[("JITSYM_LATE", "on")]), (true, false));
+    }
+
+    #[test]
+    fn children() {
+        let fork = |options: Option<Fork>, value: &str| {
+            config(Options { fork: options, ..Options::default() }, &[("JITSYM_FORK", value)]).unwrap().fork
+        };
+        assert_eq!(config(Options::default(), &[]).unwrap().fork, Fork::FirstCall);
+        for (value, expected) in [
+            ("now", Fork::AtOnce),
+            ("off", Fork::Alone),
+            ("0", Fork::Alone),
+            ("on", Fork::FirstCall),
+            ("?", Fork::FirstCall),
+        ] {
+            assert_eq!(fork(None, value), expected, "{value}");
+            assert_eq!(fork(Some(Fork::AtOnce), value), Fork::AtOnce);
+        }
+    }
+
+    #[test]
+    fn a_session_joins_only_the_same_files() {
+        let running = config(Options { sinks: Some(Sinks::MAP), ..Options::default() }, &[]).unwrap();
+        let with = |options: Options| config(options, &[]).unwrap().can_join(&running);
+        assert!(with(Options { sinks: Some(Sinks::MAP), ..Options::default() }));
+        assert!(with(Options { sinks: Some(Sinks::NONE), ..Options::default() }));
+        assert!(!with(Options::default()));
+        assert!(with(Options { sinks: Some(Sinks::MAP.with(Sinks::REGION)), ..Options::default() }));
+        assert!(!with(Options { sinks: Some(Sinks::MAP), map_dir: Some("/m".into()), ..Options::default() }));
+    }
+}

@@ -1,0 +1,126 @@
+//! Sessions with a sink that counts: what the ledger tells it, late start, forked children, opening and closing.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::Session;
+use crate::api::code::{Bytes, Code, MoveTarget};
+use crate::api::options::{Options, Sinks};
+use crate::api::Id;
+use crate::sink::counting::{self, seen, Seen};
+use crate::sink::Close;
+
+const LONG: Duration = Duration::from_secs(60);
+const COUNTING: Sinks = counting::KIND.bit;
+
+/// A process has its sessions together, so that one of these tests runs at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn open(options: Options) -> Session {
+    Session::open(&Options { no_spool: true, ..options }).unwrap()
+}
+
+fn register(session: &Session, addr: u64, name: &str) -> Id {
+    session.register(&Code { bytes: Bytes::Here(&[0xc3; 16]), ..Code::new(addr, 16, name) }).unwrap()
+}
+
+/// In the order of addresses.
+fn names(seen: &Seen) -> Vec<(u64, &str)> {
+    let mut names: Vec<_> = seen.live.values().map(|(addr, name)| (*addr, name.as_str())).collect();
+    names.sort_unstable();
+    names
+}
+
+#[test]
+fn a_sink_is_told_of_what_lives() {
+    let _alone = alone();
+    let before = seen();
+    let session = open(Options { sinks: Some(COUNTING), ..Options::default() });
+    let first = register(&session, 0x1000, "first");
+    let moved = register(&session, 0x2000, "moved");
+    register(&session, 0x3000, "overwritten");
+    session
+        .move_code(moved, &MoveTarget { addr: 0x4000, bytes: Bytes::Here(&[0xc3; 16]), free_after: 0, stable: false })
+        .unwrap();
+    session.unregister(first).unwrap();
+    register(&session, 0x3008, "last");
+    session.flush(LONG).unwrap();
+    let after = seen();
+    assert_eq!(names(&after), [(0x3008, "last"), (0x4000, "moved")]);
+    assert_eq!((after.opened - before.opened, after.loads - before.loads, after.ended - before.ended), (1, 5, 2));
+    assert!(after.turns > before.turns);
+    assert_eq!(session.stats().unwrap().sinks_running, COUNTING);
+    session.close().unwrap();
+    assert_eq!(seen().closed[before.closed.len()..], [Close::Stay]);
+    // The next session begins anew.
+    let session = open(Options { sinks: Some(COUNTING), ..Options::default() });
+    session.flush(LONG).unwrap();
+    assert_eq!((names(&seen()), seen().opened - before.opened), (vec![], 2));
+    session.close().unwrap();
+}
+
+#[test]
+fn a_late_sink_is_told_of_what_is_remembered() {
+    let _alone = alone();
+    let session = open(Options { sinks: Some(Sinks::NONE), remember: true, ..Options::default() });
+    register(&session, 0x1000, "first");
+    let gone = register(&session, 0x2000, "gone");
+    register(&session, 0x3000, "last");
+    session.unregister(gone).unwrap();
+    let before = seen();
+    session.enable(Some(COUNTING)).unwrap();
+    let after = seen();
+    assert_eq!(names(&after), [(0x1000, "first"), (0x3000, "last")]);
+    assert_eq!((after.opened - before.opened, after.loads - before.loads), (1, 2));
+    session.disable(Some(COUNTING)).unwrap();
+    assert_eq!(seen().closed[before.closed.len()..], [Close::Stay, Close::Leave]);
+    register(&session, 0x4000, "unseen");
+    session.flush(LONG).unwrap();
+    assert_eq!(seen().loads, after.loads);
+    session.close().unwrap();
+}
+
+#[test]
+fn sessions_share_sinks_until_the_last_one_closes() {
+    let _alone = alone();
+    let before = seen();
+    let first = open(Options { sinks: Some(COUNTING), ..Options::default() });
+    let second = open(Options { sinks: Some(COUNTING), ..Options::default() });
+    first.close().unwrap();
+    register(&second, 0x1000, "of the second");
+    second.flush(LONG).unwrap();
+    assert_eq!((seen().opened - before.opened, seen().closed.len()), (1, before.closed.len()));
+    second.close().unwrap();
+    assert_eq!(seen().closed.len(), before.closed.len() + 1);
+}
+
+#[test]
+fn a_forked_child_is_told_of_what_its_parent_had() {
+    let _alone = alone();
+    let session = open(Options { sinks: Some(COUNTING), ..Options::default() });
+    register(&session, 0x1000, "of the parent");
+    session.flush(LONG).unwrap();
+    let before = seen();
+    // SAFETY: the child uses this library and its own memory, and ends without running anything else.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        register(&session, 0x2000, "of the child");
+        let flushed = session.flush(LONG);
+        let after = seen();
+        let well = flushed.is_ok()
+            && names(&after) == [(0x1000, "of the parent"), (0x2000, "of the child")]
+            && after.opened == before.opened + 1;
+        // SAFETY: as above.
+        unsafe { libc::_exit(i32::from(!well)) };
+    }
+    let mut status = 0;
+    // SAFETY: the pointer is valid.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0);
+    assert_eq!(names(&seen()), [(0x1000, "of the parent")]);
+    session.close().unwrap();
+}

@@ -1,0 +1,77 @@
+//! A sink that counts, as an example of how one is made: this file, its line in `KINDS`, and a number for its bit.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Mutex, PoisonError};
+
+use super::{Close, Kind, Loaded, Sink, Turn, Wants};
+use crate::api::options::{Config, Sinks};
+
+/// See the module's description.
+pub static KIND: Kind = Kind {
+    bit: Sinks(1 << 20),
+    word: "counting",
+    wants: Wants { groups: false, bytes: false },
+    is_silent: false,
+    make: Some(|_, _| Box::new(Counting)),
+};
+
+/// What the sink of this process has seen.
+static SEEN: Mutex<Seen> =
+    Mutex::new(Seen { opened: 0, loads: 0, ended: 0, turns: 0, closed: Vec::new(), live: BTreeMap::new() });
+
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub opened: u32,
+    pub loads: u32,
+    pub ended: u32,
+    pub turns: u32,
+    pub closed: Vec<Close>,
+    /// Address and name of what lives, by id.
+    pub live: BTreeMap<u64, (u64, String)>,
+}
+
+struct Counting;
+
+/// What has been seen so far.
+pub fn seen() -> Seen {
+    with(|seen| seen.clone())
+}
+
+fn with<T>(body: impl FnOnce(&mut Seen) -> T) -> T {
+    body(&mut SEEN.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+impl Sink for Counting {
+    fn open(&mut self, _: &Config) -> Result<(), String> {
+        with(|seen| {
+            seen.opened += 1;
+            seen.live.clear();
+        });
+        Ok(())
+    }
+
+    fn load(&mut self, code: &Loaded<'_>) {
+        with(|seen| {
+            seen.loads += 1;
+            seen.live.insert(code.id, (code.live.addr, String::from_utf8_lossy(code.name).into_owned()));
+        });
+    }
+
+    fn gone(&mut self, id: u64) {
+        with(|seen| {
+            seen.ended += 1;
+            seen.live.remove(&id);
+        });
+    }
+
+    fn write(&mut self, _: &mut Turn<'_>) -> io::Result<()> {
+        with(|seen| seen.turns += 1);
+        Ok(())
+    }
+
+    fn close(&mut self, how: Close) -> io::Result<()> {
+        with(|seen| seen.closed.push(how));
+        Ok(())
+    }
+}
