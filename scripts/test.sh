@@ -9,7 +9,8 @@ beside="c_tests cross races soak"
 
 run_suite() {
     case $1 in
-        lib) cargo test --locked --lib --bins ;;
+        lib) cargo test --locked --lib ;;
+        tool) cargo test --locked --no-fail-fast --package jitsym-tool ;;
         doc) cargo test --locked --doc ;;
         xtask) cargo test --locked --no-fail-fast --package xtask --package jitsym-cranelift ;;
         # Old and new perf, held against the ground truth: see docs/compatibility.md. The newer one is fetched, but not installed.
@@ -90,7 +91,7 @@ if [ $# -gt 0 ]; then
     start sh scripts/test.sh --suites "$work" live 1 2 xtask matrix
     await "$group" "xtask, matrix"
 else
-    here="lib" all=4
+    here="lib tool" all=5
     for file in tests/*.rs; do
         name=${file##*/} name=${name%.rs} all=$((all + 1))
         case " $beside " in
@@ -99,6 +100,7 @@ else
         esac
     done
     build "the library and the tests" cargo test --locked --no-run
+    build "the program" cargo build --locked --package jitsym-tool --target-dir target/tool
     build "the C libraries" \
         cargo rustc --locked --release --lib --features reserve --crate-type cdylib,staticlib --target-dir target/c
     # shellcheck disable=SC2086 # The words of $here and $beside are separate arguments.

@@ -39,8 +39,7 @@
 //! # Where to find what
 //! `capi` is the C layer. [`Session`] checks and forwards to `producer`, which lays records down in the calling thread's
 //! `chunk` by way of its `lane`; `writer` merges them, keeps the `registry`, and feeds the `sink`s. `format` has the byte
-//! layouts, `sys` the operating system. `check` and `show` are what the program `jitsym` is made of, and no part of the C
-//! libraries.
+//! layouts, `sys` the operating system. The program `jitsym` is the crate in `tool/`, and no part of the C libraries.
 
 // The library runs in somebody else's process: nothing in it may give up.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]
@@ -48,9 +47,6 @@
 mod apart;
 mod autoload;
 pub mod capi;
-#[cfg(feature = "cli")]
-#[doc(hidden)]
-pub mod check;
 mod chunk;
 mod clean;
 mod code;
@@ -71,9 +67,6 @@ mod producer;
 mod region;
 mod registry;
 mod session;
-#[cfg(feature = "cli")]
-#[doc(hidden)]
-pub mod show;
 mod sink;
 mod slot;
 mod spool;

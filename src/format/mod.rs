@@ -6,5 +6,3 @@ pub mod jitdump;
 pub mod name;
 pub mod perf_map;
 mod put;
-#[cfg(feature = "cli")]
-pub mod text;
