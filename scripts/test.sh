@@ -9,7 +9,7 @@ beside="c_tests cross races soak"
 
 run_suite() {
     case $1 in
-        lib) cargo test --locked --lib ;;
+        lib) cargo test --locked --lib -- --include-ignored ;;
         tool) cargo test --locked --no-fail-fast --package jitsym-tool ;;
         doc) cargo test --locked --doc ;;
         xtask) cargo test --locked --no-fail-fast --package xtask --package jitsym-cranelift ;;
