@@ -100,6 +100,7 @@ fn new_tables_are_rare() {
 
 /// Also if each call is followed by a flush, in order.
 #[test]
+#[ignore = "long: scripts/test.sh runs it"]
 fn a_flush_for_each_function_costs_the_same() {
     let costs: Vec<f64> = [500u64, 5000]
         .into_iter()
