@@ -25,7 +25,7 @@ cd "$(dirname "$0")/.."
 
 command -v cargo >/dev/null || { echo "demo.sh: Rust 1.88 or newer is needed, and there is no cargo" >&2; exit 1; }
 need cc=gcc /usr/include/stdio.h=libc6-dev
-cargo build --quiet --release --locked --bin jitsym
+cargo build --quiet --release --locked --package jitsym-tool
 cargo rustc --quiet --release --locked --lib --features reserve --crate-type cdylib,staticlib --target-dir target/c
 lib=$PWD/target/c/release
 ln -sf libjitsym.so "$lib/libjitsym.so.0.1"

@@ -133,7 +133,7 @@ cargo=${CARGO:-cargo}
 cd "$root"
 
 # The version is written in Cargo.toml and nowhere else; what depends on it is made from this line.
-version=$(sed -n '/^\[package\]/,/^\[/s/^version *= *"\(.*\)".*/\1/p' Cargo.toml)
+version=$(sed -n '/^\[.*package\]/,/^\[/s/^version *= *"\(.*\)".*/\1/p' Cargo.toml)
 major=${version%%.*}
 minor=${version#*.}
 minor=${minor%%.*}
@@ -162,7 +162,12 @@ env ${bootstrap:+RUSTC_BOOTSTRAP=1} "$cargo" rustc "$@" --crate-type cdylib,stat
 libraries=$target/c/$library_release static=$target/c/$library_release/sealed/libjitsym.a
 mkdir -p "${static%/*}"
 sh scripts/seal.sh "$libraries/libjitsym.a" "$static"
-"$cargo" build --quiet --locked --release --bin jitsym --target-dir "$target"
+# The package that cargo makes of the library is without it.
+tool=
+if [ -f tool/Cargo.toml ]; then
+  tool=yes
+  "$cargo" build --quiet --locked --release --package jitsym-tool --target-dir "$target"
+fi
 
 # ---- install ----
 
@@ -267,7 +272,7 @@ install_file 644 include/jitsym_dl.h "$includedir" jitsym_dl.h
 install_template pkgconfig/jitsym.pc.in "$pkgconfigdir" jitsym.pc
 install_template cmake/jitsymConfig.cmake.in "$cmakedir" jitsymConfig.cmake
 install_template cmake/jitsymConfigVersion.cmake.in "$cmakedir" jitsymConfigVersion.cmake
-install_stripped 755 "$target/$release/jitsym" "$bindir" jitsym --strip-unneeded
+if [ -n "$tool" ]; then install_stripped 755 "$target/$release/jitsym" "$bindir" jitsym --strip-unneeded; fi
 for page in man/*; do
   install_file 644 "$page" "$mandir/man${page##*.}" "${page#man/}"
 done

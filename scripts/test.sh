@@ -1,5 +1,6 @@
 #!/bin/sh
-# Runs every test, and says at the end which suites failed; with arguments, those that `cargo test` then runs of the library.
+# Runs every test, and says at the end which suites failed. `test.sh fast` runs some of each kind, in less than a minute if all
+# is built. Other arguments are those of `cargo test`, which then runs tests of the library.
 # Installs the Debian packages that the tests need where it may.
 set -eu
 cd "$(dirname "$0")/.."
@@ -9,7 +10,13 @@ beside="c_tests cross races soak"
 
 run_suite() {
     case $1 in
-        lib) cargo test --locked --lib --bins ;;
+        lib) cargo test --locked --lib -- --include-ignored ;;
+        tool) cargo test --locked --no-fail-fast --package jitsym-tool ;;
+        # Parts of suites, for `test.sh fast`.
+        short) cargo test --locked --lib ;;
+        rules) cargo test --locked --package jitsym-tool rules ;;
+        c) cargo test --locked --test c_tests -- statically_linked stable::shared region::shared --skip fork_child --skip late ;;
+        perf) cargo test --locked --test perf_map live_code ;;
         doc) cargo test --locked --doc ;;
         xtask) cargo test --locked --no-fail-fast --package xtask --package jitsym-cranelift ;;
         # Old and new perf, held against the ground truth: see docs/compatibility.md. The newer one is fetched, but not installed.
@@ -84,13 +91,16 @@ build() {
     await "$group" "the build: $*"
 }
 
-if [ $# -gt 0 ]; then
+if [ "${1-}" = fast ]; then
+    start sh scripts/test.sh --suites "$work" live 1 4 short rules c perf
+    await "$group" "the fast suites"
+elif [ $# -gt 0 ]; then
     start cargo test --locked "$@"
     await "$group" "cargo test $*"
     start sh scripts/test.sh --suites "$work" live 1 2 xtask matrix
     await "$group" "xtask, matrix"
 else
-    here="lib" all=4
+    here="lib tool" all=5
     for file in tests/*.rs; do
         name=${file##*/} name=${name%.rs} all=$((all + 1))
         case " $beside " in
@@ -99,6 +109,7 @@ else
         esac
     done
     build "the library and the tests" cargo test --locked --no-run
+    build "the program" cargo build --locked --package jitsym-tool --target-dir target/tool
     build "the C libraries" \
         cargo rustc --locked --release --lib --features reserve --crate-type cdylib,staticlib --target-dir target/c
     # shellcheck disable=SC2086 # The words of $here and $beside are separate arguments.

@@ -37,27 +37,20 @@
 //! unloaded.
 //!
 //! # Where to find what
-//! `capi` is the C layer. [`Session`] checks and forwards to `producer`, which lays records down in the calling thread's
-//! `chunk` by way of its `lane`; `writer` merges them, keeps the `registry`, and feeds the `sink`s. `format` has the byte
-//! layouts, `sys` the operating system. `check` and `show` are what the program `jitsym` is made of, and no part of the C
-//! libraries.
+//! Each folder of `src` is a room, and imports go one way: `capi` is the C layer; [`session`](Session) opens, closes and lays records
+//! down in the calling thread's chunk; `writer` merges them and feeds each `sink`; `queue` is what both share; `registry` knows
+//! what lives where; `format` has the byte layouts, `api` the plain types, `sys` the operating system. The program `jitsym` is the crate in `tool/`, and no part of the C libraries.
 
 // The library runs in somebody else's process: nothing in it may give up.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]
 
 mod api;
 pub mod capi;
-#[cfg(feature = "cli")]
-#[doc(hidden)]
-pub mod check;
 #[doc(hidden)]
 pub mod format;
 mod queue;
 mod registry;
 mod session;
-#[cfg(feature = "cli")]
-#[doc(hidden)]
-pub mod show;
 mod sink;
 #[doc(hidden)]
 pub mod sys;

@@ -208,7 +208,7 @@ fn out_of_memory() {
 
 /// Runs `jitsym clean` on a directory, and returns what it says.
 fn clean(dir: &Path, options: &[&str]) -> Vec<String> {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_jitsym"));
+    let mut command = Command::new(tool());
     command.arg("clean").args(options).arg("--dir").arg(dir);
     stdout(&run(&mut command)).lines().map(String::from).collect()
 }
@@ -323,7 +323,7 @@ fn clean_without_proc() {
     let name = format!("perf-{}.map", dead_pid());
     fs::write(dir.join(&name), "x").expect("write");
     let mut command = Command::new("unshare");
-    command.args(["-m", "sh", "-euc", "umount -l /proc; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_jitsym")]);
+    command.args(["-m", "sh", "-euc", "umount -l /proc; exec \"$@\"", "sh"]).arg(tool());
     let said = stdout(&run(command.args(["clean", "--dir"]).arg(&dir)));
     assert!(said.starts_with("kept ") && said.contains("without /proc") && dir.join(&name).exists(), "{said}");
     assert_eq!(clean(&dir, &[]), [format!("removed {}", dir.join(&name).display())]);

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
 
-use support::{root, run, stdout, try_run};
+use support::{root, run, stdout, tool, try_run};
 
 #[test]
 fn pages_are_well_formed() {
@@ -45,7 +45,7 @@ fn interface(text: &str) -> BTreeSet<String> {
 
 #[test]
 fn page_of_the_program_has_all_commands_and_options() {
-    let usage = stdout(&run(Command::new(env!("CARGO_BIN_EXE_jitsym")).arg("help")));
+    let usage = stdout(&run(Command::new(tool()).arg("help")));
     // As somebody reads it, without overstrikes.
     let page = run(Command::new("mandoc").args(["-T", "ascii", "-O", "width=200"]).arg(root().join("man/jitsym.1")));
     let page: String = stdout(&page);

@@ -91,7 +91,7 @@ impl Build {
     fn library(&self) -> PathBuf {
         let dir = root().join("target").join(format!("races-{}", self.name));
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.current_dir(root()).args(["rustc", "--quiet", "--locked", "--release", "--lib", "--no-default-features"]);
+        cargo.current_dir(root()).args(["rustc", "--quiet", "--locked", "--release", "--lib"]);
         cargo
             .args(["--features", "reserve", "--crate-type", "staticlib", "--target", TARGET, "--target-dir"])
             .arg(&dir);

@@ -26,7 +26,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use recorded::{for_frame_pointers, for_tables, Recorded, Running, STACKS};
-use support::{compile, describe, run, stdout, until_enough, Link};
+use support::{compile, describe, run, stdout, tool, until_enough, Link};
 
 /// Records a scenario in regions of the library's own, and wants 99 % of the names and whole stacks.
 fn right(scenario: &str) {
@@ -388,7 +388,7 @@ fn files_of_dead_processes_are_removed() {
     let (pid, alive) = (dead.pid(), files_of(dead.pid()));
     assert!(alive.len() > 1, "a region of several generations has several files: {alive:?}");
     let clean = |dry_run: &[&str]| {
-        let mut command = perf::command(env!("CARGO_BIN_EXE_jitsym"));
+        let mut command = perf::command(tool());
         stdout(&run(command.args(["clean", "--dir", dir]).args(dry_run)))
     };
     clean(&[]);
@@ -433,10 +433,10 @@ fn a_record_that_is_left_behind_is_recovered() {
     let dir = support::fresh_dir("left-behind");
     let pid = stdout(&run(perf::command(&program).arg(&dir).arg("leave-one"))).trim().to_owned();
     let spools = format!("{}-spools", dir.display());
-    run(perf::command(env!("CARGO_BIN_EXE_jitsym")).args(["recover", "--dir", &spools, &pid]));
+    run(perf::command(tool()).args(["recover", "--dir", &spools, &pid]));
     assert_eq!(support::checker::assert_all_sound(&dir, &[]), 2);
     let dump = dir.join(format!("jit-{pid}.dump"));
-    let printed = stdout(&run(perf::command(env!("CARGO_BIN_EXE_jitsym")).arg("dump").arg(&dump)));
+    let printed = stdout(&run(perf::command(tool()).arg("dump").arg(&dump)));
     assert!(printed.contains("left_behind") && printed.contains("/left.toy:7"), "{printed}");
 }
 

@@ -15,7 +15,8 @@ use std::sync::OnceLock;
 use jitsym::format::jitdump::{Record, Records};
 
 use support::{
-    artifacts, compile, describe, plugin, run, scratch_dir, serial, stdout, try_run, until_enough, Link, TmpFiles, PACE,
+    artifacts, compile, describe, plugin, run, scratch_dir, serial, stdout, tool, try_run, until_enough, Link,
+    TmpFiles, PACE,
 };
 
 /// Samples that each piece of code has to have.
@@ -373,7 +374,7 @@ fn killed_and_recovered() {
         let told = Told::parse(&stdout(&output));
         let _files = TmpFiles(told.pid);
         assert!(!output.status.success(), "{}", describe(&killed, &output));
-        let mut recover = perf::command(env!("CARGO_BIN_EXE_jitsym"));
+        let mut recover = perf::command(tool());
         run(recover.env("JITSYM_SPOOL_DIR", &spools).arg("recover").arg(told.pid.to_string()));
         assert_eq!(std::fs::read_dir(&spools).expect("spools").count(), 0);
         told.check_map("dump");

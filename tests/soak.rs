@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use support::{checker, compile, describe, scratch_dir, stdout, try_run, Link};
+use support::{checker, compile, describe, scratch_dir, stdout, tool, try_run, Link};
 
 /// What to do if nobody says how long: with the end of it, and with building the program, a minute.
 const SECONDS: f64 = 50.0;
@@ -89,7 +89,8 @@ fn soak(program: &Path, name: &str, seed: u64, seconds: f64, bytes: u64) -> Coun
     let must = |words: &[&str]| must(&dirs, seed, seconds, words);
     let said = must(&[program, files, "run", &seed.to_string(), &seconds.to_string(), &bytes.to_string()]);
     let numbers: Vec<u64> = said.split_whitespace().map(|number| number.parse().expect("a number")).collect();
-    must(&[env!("CARGO_BIN_EXE_jitsym"), "recover", "--dir", dirs.spools.to_str().expect("path")]);
+    let (tool, spools) = (tool().to_str().expect("path"), dirs.spools.to_str().expect("path"));
+    must(&[tool, "recover", "--dir", spools]);
     must(&[program, files, "verify"]);
     let sound = std::panic::catch_unwind(|| checker::assert_all_sound(&dirs.files, &ALLOWED));
     assert!(sound.is_ok(), "JITSYM_SOAK_SEED={seed}");

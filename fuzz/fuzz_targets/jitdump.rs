@@ -1,7 +1,7 @@
 //! Readers and checker of jitdumps.
 #![no_main]
 
-use jitsym::check::{check, Facts, Finding};
+use jitsym_tool::check::{check, Facts, Finding};
 use jitsym::format::jitdump::{places, Header, Records};
 use libfuzzer_sys::fuzz_target;
 

@@ -1,7 +1,7 @@
 //! Readers and checker of perf maps.
 #![no_main]
 
-use jitsym::check::{check, Facts, Finding, Kind};
+use jitsym_tool::check::{check, Facts, Finding, Kind};
 use jitsym::format::perf_map::{lines, raw_lines};
 use libfuzzer_sys::fuzz_target;
 

@@ -1,8 +1,8 @@
 //! `jitsym dump` and `jitsym stat`.
 #![no_main]
 
-use jitsym::check::Facts;
-use jitsym::show::{dump, stat, Dump, Look};
+use jitsym_tool::check::Facts;
+use jitsym_tool::show::{dump, stat, Dump, Look};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

@@ -6,6 +6,4 @@ pub mod jitdump;
 pub mod name;
 pub mod perf_map;
 mod put;
-#[cfg(feature = "cli")]
-pub mod text;
 pub mod unwind;

@@ -95,6 +95,7 @@ mod tests {
     /// Two threads announce, and then look for the other's announcement. At least one of them sees it, before and after the
     /// kernel's barrier is forbidden.
     #[test]
+    #[ignore = "long: scripts/test.sh runs it"]
     fn order_outlives_the_barrier() {
         #[repr(align(64))]
         struct Word(AtomicU64);

@@ -23,8 +23,6 @@ pub mod process;
 pub mod spool;
 pub mod sync;
 pub mod table;
-#[cfg(feature = "cli")]
-pub mod terminal;
 pub mod thread;
 #[cfg(target_arch = "x86_64")]
 pub mod tsc;

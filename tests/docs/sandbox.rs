@@ -6,7 +6,7 @@ use std::process::{Child, Command};
 use std::time::Duration;
 
 use crate::perf;
-use crate::support::{root, scratch_dir, TmpFiles};
+use crate::support::{root, scratch_dir, tool, TmpFiles};
 
 /// A directory for the commands of one document. In their path are `jitsym`, and `vm`, which runs `examples/hello.toy` for a
 /// while.
@@ -19,7 +19,7 @@ impl Sandbox {
         let bin = sandbox.0.join("bin");
         std::fs::create_dir_all(&bin).expect("directory");
         std::fs::write(sandbox.pids(), "").expect("write pids");
-        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_jitsym"), bin.join("jitsym")).expect("link");
+        std::os::unix::fs::symlink(tool(), bin.join("jitsym")).expect("link");
         let script = format!(
             "#!/bin/sh\necho $$ >>'{}'\nexec '{}' '{}' $VM_SECONDS\n",
             sandbox.pids().display(),

@@ -8,7 +8,7 @@ use crate::perf;
 use crate::plan::{rounds, Plan, Random, JITDUMP, MAP, NO_SPOOL, SPOOL_NONE, SPOOL_SHARED};
 use crate::recover::recover;
 use crate::run::{kill, Run};
-use crate::support::{run, stdout, try_run};
+use crate::support::{run, stdout, tool, try_run};
 
 /// What a program does that is killed, with all that can be different from one to the next.
 fn random_plan(random: &mut Random, round: usize) -> Plan {
@@ -208,7 +208,7 @@ fn killed_under_perf() {
         let injected = data.with_file_name("injected.data");
         run(perf::perf("inject").arg("--jit").arg("-i").arg(&data).arg("-o").arg(&injected));
         let dump = std::fs::read(process.dump()).expect("dump");
-        let printed = stdout(&run(perf::command(env!("CARGO_BIN_EXE_jitsym")).arg("dump").arg(process.dump())));
+        let printed = stdout(&run(perf::command(tool()).arg("dump").arg(process.dump())));
         let loads = printed.lines().filter(|line| line.contains(" LOAD ")).count();
         let objects = std::fs::read_dir(&process.dir).expect("directory");
         let objects =
@@ -292,7 +292,7 @@ fn default_place() {
         }
         program.wait().expect("wait for the program");
         assert_eq!(of_process(), left, "spools of {pid}");
-        let mut recover = perf::command(env!("CARGO_BIN_EXE_jitsym"));
+        let mut recover = perf::command(tool());
         let output = run(recover.arg("recover").arg(pid.to_string()));
         assert_eq!(crate::recover::Report::parse(&output).len(), left, "{output:?}");
         assert_eq!(of_process(), 0, "spools of {pid}");

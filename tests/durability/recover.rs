@@ -4,11 +4,11 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use crate::perf;
-use crate::support::{describe, run, stdout, try_run};
+use crate::support::{describe, run, stdout, tool, try_run};
 
 /// `jitsym recover`, without anything that the environment may want of it.
 pub fn recover_command(spool: &Path, pids: &[u32]) -> Command {
-    let mut command = perf::command(env!("CARGO_BIN_EXE_jitsym"));
+    let mut command = perf::command(tool());
     command.arg("recover").arg("--dir").arg(spool).args(pids.iter().map(u32::to_string));
     command.stdin(Stdio::null());
     command

@@ -5,6 +5,7 @@ use crate::kills::{check_files, recover_and_check};
 use crate::plan::{rounds, Plan, Random, NO_SPOOL, SPOOL_NONE, SPOOL_PARTLY, SPOOL_SHARED};
 use crate::recover::in_namespace;
 use crate::run::{fresh_dir, said, Run, Truth};
+use crate::support::tool;
 
 /// A clean end leaves no spool, whether the session was closed or not.
 #[test]
@@ -90,7 +91,7 @@ fn killed_with_a_small_spool() {
     for _ in 0..rounds(3) {
         let (seed, die_us) = (random.number() >> 1, 1000 + random.below(200_000));
         let plan = Plan { size: 8192, large: 300, seed, die_us, ..Plan::default() };
-        let recover = format!("{} recover --dir $spool", env!("CARGO_BIN_EXE_jitsym"));
+        let recover = format!("{} recover --dir $spool", tool().display());
         let slow_disk = random.pick(&["rate=50000000", "block_at=1000000"]);
         let Some((log, dir)) = in_small_place("size=12m", &plan, slow_disk, &recover) else { return };
         println!("{}", log.trim_end());

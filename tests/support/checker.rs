@@ -3,15 +3,15 @@
 
 use std::path::{Path, PathBuf};
 
-use jitsym::check::report::{Printer, Style};
-use jitsym::check::{check, Facts, Rule};
+use jitsym_tool::check::report::{Printer, Style};
+use jitsym_tool::check::{check, Facts, Rule};
 
 /// A test that has a directory of its own is not where profilers look.
 const OWN_DIRECTORY: [&str; 2] = ["dump-dir", "map-dir"];
 
 /// What is wrong with a file that lies, or is to lie, there.
 pub fn problems(bytes: &[u8], path: &Path, allowed: &[&str]) -> Result<(), String> {
-    let rule = |id: &&str| jitsym::check::rules::find(id).unwrap_or_else(|| panic!("there is no rule {id}"));
+    let rule = |id: &&str| jitsym_tool::check::rules::find(id).unwrap_or_else(|| panic!("there is no rule {id}"));
     let allowed: Vec<&'static Rule> = allowed.iter().chain(&OWN_DIRECTORY).map(rule).collect();
     let facts = Facts { path: Some(path.into()), mode: None };
     let (mut out, mut progress) = (Vec::new(), |_| {});

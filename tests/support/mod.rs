@@ -19,9 +19,10 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 #[allow(unused_imports)]
 pub use tmp_files::TmpFiles;
 
-/// The root of the source tree.
+/// The root of the source tree, for the tests of the library and for those in `tool/`.
 pub fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    let above = |dir: &&Path| dir.join("include/jitsym.h").is_file();
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().find(above).expect("source tree")
 }
 
 /// The two C libraries, built as they are shipped: release profile, without the Rust library.
@@ -50,6 +51,18 @@ pub fn artifacts() -> &'static Artifacts {
             .arg(shared_dir.join("libjitsym.a"))
             .arg(&static_lib));
         Artifacts { shared_dir, static_lib }
+    })
+}
+
+/// The program `jitsym`, built once per test program too.
+pub fn tool() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let dir = root().join("target/tool");
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.current_dir(root()).args(["build", "--quiet", "--locked", "--package", "jitsym-tool", "--target-dir"]);
+        run(cargo.arg(&dir));
+        dir.join("debug/jitsym")
     })
 }
 

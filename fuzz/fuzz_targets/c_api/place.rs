@@ -6,8 +6,8 @@ use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use ::jitsym::check::{check, Facts, Finding, Severity};
 use ::jitsym::{Options, Session};
+use jitsym_tool::check::{check, Facts, Finding, Severity};
 
 /// MOVE records and Android's dialect are asked for at times.
 const ALLOWED: [&str; 2] = ["code-move", "map-0x"];

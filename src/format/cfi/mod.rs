@@ -7,8 +7,6 @@
 
 mod eh_frame;
 mod presets;
-#[cfg(feature = "cli")]
-pub mod read;
 #[cfg(test)]
 mod tests;
 

@@ -12,6 +12,7 @@ use super::*;
 
 /// Adds code in random order, some of it over older code, and writes now and then.
 #[test]
+#[ignore = "long: scripts/test.sh runs it"]
 fn the_file_is_in_order_between_any_two_writes() {
     let mut region = Region::new(1 << 18);
     let reads = Arc::new(Mutex::new((0, 0)));
@@ -94,6 +95,7 @@ fn read_anytime(bytes: &[u8]) -> usize {
 
 /// Every write in turn fails, once; nothing is torn then, and the next attempt ends where it would have without.
 #[test]
+#[ignore = "long: scripts/test.sh runs it"]
 fn a_write_that_fails_is_made_up_for() {
     for in_order in [false, true] {
         let failures = (0..).take_while(|&fail_at| add_with_failure(fail_at, in_order)).count();

@@ -40,6 +40,7 @@ fn tool(program: &str, arguments: &[&str], path: &Path) -> String {
 }
 
 #[test]
+#[ignore = "long: scripts/test.sh runs it"]
 fn tools_read_it() {
     for functions in [0u64, 1, 1000] {
         let name = Named::new(&functions.to_string());

@@ -1,0 +1,52 @@
+//! Whether readers find the file at all: its name, directory and mode.
+
+use std::path::{Path, PathBuf};
+
+use jitsym::format::jitdump::raw::RawHeader;
+
+use super::{rules, Finding, Kind, Place, Report, Rule};
+
+/// What is known of a file besides its bytes. What is not known is not checked.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// Its path, absolute and without links.
+    pub path: Option<PathBuf>,
+    /// Its permissions.
+    pub mode: Option<u32>,
+}
+
+/// The only directory in which perf and the others look for maps.
+const TMP: &str = "/tmp";
+
+pub(super) fn check(kind: Kind, file: &[u8], facts: &Facts, report: &mut dyn Report) {
+    let mut found = |rule: &'static Rule, text: String| {
+        report.finding(Finding { rule, place: Place::File, subject: String::new(), text });
+    };
+    if let Some(path) = &facts.path {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let (prefix, suffix) = match kind {
+            Kind::Jitdump => ("jit-", ".dump"),
+            Kind::PerfMap => ("perf-", ".map"),
+        };
+        let digits = name.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(suffix));
+        let digits = digits.filter(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()));
+        let header = RawHeader::read(file).filter(|_| kind == Kind::Jitdump);
+        match (digits, header) {
+            (None, _) => {
+                let rule = if kind == Kind::Jitdump { &rules::DUMP_NAME } else { &rules::MAP_NAME };
+                found(rule, format!("the name is {name:?}"));
+            }
+            (Some(digits), Some(header)) if digits.parse() != Ok(header.pid) => {
+                found(&rules::DUMP_NAME_PID, format!("the header is of process {}", header.pid));
+            }
+            _ => {}
+        }
+        if path.parent() != Some(Path::new(TMP)) {
+            let rule = if kind == Kind::Jitdump { &rules::DUMP_DIR } else { &rules::MAP_DIR };
+            found(rule, format!("it lies in {:?}", path.parent().unwrap_or(path)));
+        }
+    }
+    if let Some(mode) = facts.mode.filter(|mode| mode & 0o004 == 0) {
+        found(&rules::FILE_MODE, format!("the mode is {:03o}", mode & 0o777));
+    }
+}

@@ -1,0 +1,133 @@
+//! Where code lies over time: what a new mapping does to those that were there before it.
+//!
+//! perf makes a mapping of each LOAD, from its time on: as long as the code, or with `mapped_size` as far as that reaches
+//! behind the code's end rounded up to 8. A later mapping replaces what it covers of the earlier ones. The time of the records
+//! counts, not their order in the file.
+
+use std::collections::BTreeMap;
+
+use jitsym::format::jitdump::raw::{RawHeader, RawRecords};
+
+use super::rules;
+use super::{Finding, Place, Report};
+use crate::text::{shortened, SHORT_BYTES};
+
+/// What matters of a LOAD.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Load {
+    pub time: u64,
+    pub addr: u64,
+    pub size: u64,
+    pub mapped_size: u64,
+    pub offset: usize,
+}
+
+impl Load {
+    fn code_end(&self) -> u64 {
+        self.addr.saturating_add(self.size)
+    }
+
+    fn mapped_end(&self) -> u64 {
+        match self.mapped_size {
+            0 => self.code_end(),
+            more => self.addr.saturating_add(self.size.saturating_add(7) & !7).saturating_add(more),
+        }
+    }
+}
+
+/// All LOADs of a file.
+#[derive(Default)]
+pub(super) struct Places {
+    loads: Vec<Load>,
+}
+
+/// A part of a mapping that is left: where it ends, and whose it is.
+#[derive(Clone, Copy)]
+struct Piece {
+    end: u64,
+    owner: usize,
+}
+
+impl Places {
+    pub fn is_empty(&self) -> bool {
+        self.loads.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.loads.len()
+    }
+
+    pub fn push(&mut self, load: Load) {
+        self.loads.push(load);
+    }
+
+    pub fn check(mut self, file: &[u8], header: &RawHeader, report: &mut dyn Report) {
+        self.loads.sort_by_key(|load| load.time);
+        let mut pieces: BTreeMap<u64, Piece> = BTreeMap::new();
+        for (number, load) in self.loads.iter().enumerate() {
+            let (start, end) = (load.addr, load.mapped_end());
+            if start >= end {
+                continue;
+            }
+            while let Some((at, piece)) = last_overlapping(&pieces, start, end) {
+                pieces.remove(&at);
+                let common = at.max(start)..piece.end.min(end);
+                meet(file, header, &self.loads[piece.owner], load, common, report);
+                if at < start {
+                    pieces.insert(at, Piece { end: start, ..piece });
+                }
+                if piece.end > end {
+                    pieces.insert(end, piece);
+                }
+            }
+            pieces.insert(start, Piece { end, owner: number });
+        }
+    }
+}
+
+/// The highest piece that overlaps a range.
+fn last_overlapping(pieces: &BTreeMap<u64, Piece>, start: u64, end: u64) -> Option<(u64, Piece)> {
+    let (&at, &piece) = pieces.range(..end).next_back()?;
+    (piece.end > start).then_some((at, piece))
+}
+
+/// A new mapping covers `common` of an older one.
+fn meet(
+    file: &[u8],
+    header: &RawHeader,
+    old: &Load,
+    new: &Load,
+    common: std::ops::Range<u64>,
+    report: &mut dyn Report,
+) {
+    let over_old_code = common.start < old.code_end();
+    let over_new_code = common.start < new.code_end();
+    let other = format!("\"{}\" at {:#x}, of the record at {:#x}", name_at(file, header, old), old.addr, old.offset);
+    let range = format!("{:#x}+{:#x}", new.addr, new.size);
+    let (rule, text) = match (over_old_code, over_new_code) {
+        (true, true) if old.time == new.time => {
+            (&rules::LOAD_OVERLAP_SAME_TIME, format!("{range} overlaps {other}, of the same time"))
+        }
+        (true, true) => (&rules::LOAD_OVERLAP, format!("{range} overlaps {other}")),
+        (true, false) => {
+            (&rules::MAPPED_OVER_EARLIER, format!("{range} is mapped up to {:#x}, over {other}", new.mapped_end()))
+        }
+        (false, true) => (
+            &rules::MAPPED_OVER_LATER,
+            format!("{range} lies in what is mapped up to {:#x} for {other}", old.mapped_end()),
+        ),
+        // Nothing but free bytes has changed hands.
+        (false, false) => return,
+    };
+    let (place, subject) = (Place::Offset(new.offset as u64), format!("LOAD \"{}\"", name_at(file, header, new)));
+    report.finding(Finding { rule, place, subject, text });
+}
+
+/// The name in a record that has been read before. It is asked for with each mapping over this one, so that the end of a long
+/// name is not looked for.
+fn name_at(file: &[u8], header: &RawHeader, load: &Load) -> String {
+    let record = RawRecords::at(file, load.offset, header).next();
+    let tail = record.and_then(|record| record.load()).map_or(&[][..], |load| load.tail);
+    let start = &tail[..tail.len().min(SHORT_BYTES)];
+    shortened(start.split(|&byte| byte == 0).next().unwrap_or_default()).to_string()
+}

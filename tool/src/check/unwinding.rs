@@ -1,0 +1,189 @@
+//! Unwind tables, laid out as perf lays them out in the object that it makes of a LOAD, and decoded as an unwinder would.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use jitsym::format::jitdump::raw::RawUnwinding;
+
+use super::rules::{self, Rule};
+use super::{Finding, Place, Report};
+use crate::tables::{readable, terminator, TableReader, Target, CODE};
+
+/// Version and encodings that `.eh_frame_hdr` begins with, in the only form that is used.
+const HDR_START: [u8; 4] = [0x01, 0x1b, 0x03, 0x3b];
+
+/// Unwind tables with the LOAD behind them.
+pub(super) struct Tables<'a> {
+    /// Where their record is.
+    pub offset: usize,
+    /// Of the LOAD.
+    pub name: &'a str,
+    pub unwinding: &'a RawUnwinding<'a>,
+    /// Of the code.
+    pub size: u64,
+    pub target: Target,
+    /// How far below the code it has a stand-in, where the tables are mapped and for which they have entries too.
+    pub stand_in: Option<u64>,
+}
+
+impl Tables<'_> {
+    pub fn check(&self, report: &mut dyn Report) {
+        let mut found = |rule: &'static Rule, text: String| {
+            let (place, subject) = (Place::Offset(self.offset as u64), format!("UNWINDING_INFO of \"{}\"", self.name));
+            report.finding(Finding { rule, place, subject, text });
+        };
+        let RawUnwinding { size, hdr_size, mapped_size, tail } = *self.unwinding;
+        let Some((eh_frame, hdr)) = self.unwinding.tables() else {
+            let there = tail.len();
+            found(
+                &rules::UNWIND_SIZE,
+                format!("unwinding_size is {size}, eh_frame_hdr_size {hdr_size}, and {there} bytes are there"),
+            );
+            return;
+        };
+        if (tail.len() as u64) > size {
+            found(&rules::UNWIND_PADDING, format!("{} bytes are behind the tables", tail.len() as u64 - size));
+        }
+        if hdr_size == 0 {
+            found(&rules::UNWIND_HDR_ZERO, "eh_frame_hdr_size is 0".into());
+        }
+        if mapped_size == 0 && self.stand_in.is_some() {
+            // They are mapped there.
+        } else if mapped_size == 0 {
+            found(&rules::UNWIND_NOT_MAPPED, "mapped_size is 0".into());
+        } else if mapped_size < size {
+            found(&rules::UNWIND_MAPPED_SHORT, format!("mapped_size is {mapped_size}, unwinding_size {size}"));
+        }
+        if eh_frame.starts_with(&HDR_START) && !hdr.starts_with(&HDR_START) {
+            found(&rules::UNWIND_ORDER, "the tables begin with the first bytes of an .eh_frame_hdr".into());
+            return;
+        }
+        if eh_frame.is_empty() {
+            found(&rules::UNWIND_EMPTY, ".eh_frame is empty".into());
+            return;
+        }
+        if eh_frame.len() % 4 != 0 {
+            found(&rules::UNWIND_LENGTH, format!(".eh_frame has {} bytes", eh_frame.len()));
+        }
+        match terminator(eh_frame, self.target) {
+            Some(at) if at + 4 < eh_frame.len() => {
+                let text = format!("it ends at {at}, and has {} bytes", eh_frame.len());
+                found(&rules::UNWIND_BEHIND_TERMINATOR, text);
+            }
+            Some(_) => {}
+            None => found(&rules::UNWIND_NO_TERMINATOR, format!("none of its {} bytes ends it", eh_frame.len())),
+        }
+        // More has no place in the object that is looked at here, and has been found already.
+        if self.size > i32::MAX as u64 {
+            return;
+        }
+        let bytes = readable(eh_frame, self.target);
+        if matches!(bytes, Cow::Owned(_)) {
+            found(&rules::UNWIND_LSDA, "the CIE has an encoding for pointers to language-specific data, 0xff".into());
+        }
+        let tables = TableReader::new(self.target, &bytes, self.size);
+        let fdes = match decode(&tables) {
+            Ok(fdes) => fdes,
+            Err(error) => {
+                found(&rules::UNWIND_CFI, error);
+                return;
+            }
+        };
+        if fdes.is_empty() {
+            found(&rules::UNWIND_EMPTY, ".eh_frame has no entry for any code".into());
+            return;
+        }
+        let for_stand_in = |fde: &Entry| {
+            self.stand_in.is_some_and(|distance| (CODE + distance..CODE + distance + self.size).contains(&fde.start))
+        };
+        let (doubles, own): (Vec<Entry>, Vec<Entry>) = fdes.iter().copied().partition(for_stand_in);
+        if let Some((rule, text)) = self.ranges(&own, 0) {
+            found(rule, text);
+        } else if let Some((rule, text)) = self.stand_in.and_then(|distance| self.ranges(&doubles, distance)) {
+            found(rule, text);
+        }
+        if hdr_size != 0 {
+            if let Err(text) = search_table(hdr, &tables, &fdes) {
+                found(&rules::UNWIND_HDR, text);
+            } else if !hdr.starts_with(&HDR_START) {
+                found(&rules::UNWIND_HDR_FORM, format!("it begins with {:02x?}", &hdr[..4]));
+            } else if tables.header_pointer(hdr) != Some(tables.address()) {
+                found(&rules::UNWIND_HDR_FORM, "it does not point to .eh_frame".into());
+            }
+        }
+    }
+
+    /// What is wrong with where the entries say that the code is, which is so many bytes above where it is to the tables.
+    fn ranges(&self, fdes: &[Entry], distance: u64) -> Option<(&'static Rule, String)> {
+        let code = CODE + distance;
+        let end = code + self.size;
+        let from_code = |addr: u64| addr.wrapping_sub(code) as i64;
+        if let Some(fde) = fdes.iter().find(|fde| fde.start < code || fde.start >= end) {
+            let text = format!(
+                "an entry begins {} bytes from the start of the code, which has {}",
+                from_code(fde.start),
+                self.size
+            );
+            return Some((&rules::UNWIND_FDE_BASE, text));
+        }
+        let mut sorted: Vec<(u64, u64)> =
+            fdes.iter().map(|fde| (fde.start, fde.start.saturating_add(fde.len))).collect();
+        sorted.sort_unstable();
+        let mut covered = code;
+        for (start, until) in sorted {
+            if start > covered {
+                return Some((&rules::UNWIND_FDE_RANGE, format!("no entry for offset {}", from_code(covered))));
+            }
+            covered = covered.max(until);
+        }
+        let text = format!("the entries reach to offset {}, and the code to {}", from_code(covered), self.size);
+        (covered != end).then_some((&rules::UNWIND_FDE_RANGE, text))
+    }
+}
+
+/// Every entry has to be found by its address, in the order of the addresses.
+fn search_table(hdr: &[u8], tables: &TableReader, fdes: &[Entry]) -> Result<(), String> {
+    // perf goes by the encodings of the first two fields, and takes the third for granted.
+    if hdr.get(1..3) != Some(&HDR_START[1..3]) {
+        return Err(format!("it begins with {:02x?}", &hdr[..hdr.len().min(4)]));
+    }
+    let by_start: HashMap<u64, u64> = fdes.iter().map(|fde| (fde.start, fde.at)).collect();
+    let (mut count, mut before) = (0, None);
+    for row in tables.search_table(hdr) {
+        let (start, at) = row.ok_or_else(|| format!("it ends within row {count}"))?;
+        if before.is_some_and(|before| start <= before) {
+            return Err("it is not sorted".into());
+        }
+        before = Some(start);
+        if by_start.get(&start) != Some(&at) {
+            return Err(format!("row {count} does not lead to the entry for its address"));
+        }
+        count += 1;
+    }
+    if count != fdes.len() {
+        return Err(format!("it has {count} rows for {} entries", fdes.len()));
+    }
+    Ok(())
+}
+
+/// What matters of an FDE.
+#[derive(Clone, Copy)]
+struct Entry {
+    /// Where it is in the section.
+    at: u64,
+    start: u64,
+    len: u64,
+}
+
+/// Decodes all entries, rows included.
+fn decode(tables: &TableReader) -> Result<Vec<Entry>, String> {
+    let mut entries: Vec<Entry> = Vec::new();
+    tables.each_row(&mut |fde, _| {
+        let at = fde.offset() as u64;
+        if entries.last().is_none_or(|last| last.at != at) {
+            entries.push(Entry { at, start: fde.initial_address(), len: fde.len() });
+        }
+        Ok(())
+    })?;
+    Ok(entries)
+}

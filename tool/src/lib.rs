@@ -1,0 +1,10 @@
+//! What the program `jitsym` is made of: [`check`] finds what readers of a jitdump or perf map would choke on, [`show`] prints
+//! such files. The tests of the library use the checker too.
+
+// Files come from anywhere: nothing in one may make the program give up.
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]
+
+pub mod check;
+pub mod show;
+mod tables;
+pub mod text;

@@ -1,0 +1,191 @@
+//! Unwind tables of any origin, laid out as perf lays them out in the object that it makes of a LOAD.
+
+use std::borrow::Cow;
+
+use gimli::read::{BaseAddresses, CieOrFde, EhFrame, EndianSlice};
+use gimli::read::{FrameDescriptionEntry, UnwindContext, UnwindSection, UnwindTableRow};
+use gimli::{Endianity, RunTimeEndian, Vendor};
+use jitsym::format::jitdump::raw::RawHeader;
+
+/// The bytes of a table.
+pub type Reader<'a> = EndianSlice<'a, RunTimeEndian>;
+/// An entry that describes code.
+pub type Fde<'a> = FrameDescriptionEntry<Reader<'a>>;
+/// A part of the code with rules of its own.
+pub type Row = UnwindTableRow<usize>;
+
+/// Where the code lies in the objects that are looked at here. Any address, but not near the ends.
+pub const CODE: u64 = 1 << 40;
+
+/// Bytes of CIEs that are gone through for the tables of one piece of code. Each FDE goes through all of its CIE,
+/// so that hostile tables could keep us busy for hours; those of compilers do not come near this.
+const WORK_MAX: usize = 16 << 20;
+
+/// Where an `.eh_frame_hdr` has the number of its rows.
+const HDR_COUNT: usize = 8;
+/// Where its rows begin.
+const HDR_TABLE: usize = 12;
+
+const EM_386: u32 = 3;
+const EM_ARM: u32 = 40;
+const EM_X86_64: u32 = 62;
+const EM_AARCH64: u32 = 183;
+const EM_RISCV: u32 = 243;
+
+/// What decoding depends on.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    endian: RunTimeEndian,
+    address_size: u8,
+    vendor: Vendor,
+    machine: u32,
+}
+
+impl Target {
+    /// That of a file.
+    pub fn new(header: &RawHeader) -> Self {
+        let little = cfg!(target_endian = "little") != header.swapped;
+        let machine = header.machine;
+        let address_size = if matches!(machine, EM_386 | EM_ARM) { 4 } else { 8 };
+        let vendor = if machine == EM_AARCH64 { Vendor::AArch64 } else { Vendor::Default };
+        let endian = if little { RunTimeEndian::Little } else { RunTimeEndian::Big };
+        Target { endian, address_size, vendor, machine }
+    }
+
+    /// What a register is called, if that is known.
+    pub fn register_name(&self, register: gimli::Register) -> Option<&'static str> {
+        match self.machine {
+            EM_386 => gimli::X86::register_name(register),
+            EM_ARM => gimli::Arm::register_name(register),
+            EM_X86_64 => gimli::X86_64::register_name(register),
+            EM_AARCH64 => gimli::AArch64::register_name(register),
+            EM_RISCV => gimli::RiscV::register_name(register),
+            _ => None,
+        }
+    }
+}
+
+/// The tables of one piece of code.
+pub struct TableReader<'a> {
+    section: EhFrame<Reader<'a>>,
+    bases: BaseAddresses,
+    target: Target,
+}
+
+impl<'a> TableReader<'a> {
+    /// As in perf's objects: `.eh_frame` aligned to 8 behind the code, and the other section aligned to 4 behind that.
+    /// `code_size` is below 2^32. The bytes come from [`readable`].
+    pub fn new(target: Target, eh_frame: &'a [u8], code_size: u64) -> Self {
+        let mut section = EhFrame::new(eh_frame, target.endian);
+        section.set_address_size(target.address_size);
+        section.set_vendor(target.vendor);
+        let at = CODE + code_size.next_multiple_of(8);
+        let hdr = at + (eh_frame.len() as u64).next_multiple_of(4);
+        let bases = BaseAddresses::default().set_text(CODE).set_eh_frame(at).set_eh_frame_hdr(hdr);
+        TableReader { section, bases, target }
+    }
+
+    /// Where `.eh_frame` lies.
+    pub fn address(&self) -> u64 {
+        self.bases.eh_frame.section.unwrap_or_default()
+    }
+
+    /// The search table in the `.eh_frame_hdr` behind it, as perf reads it: whatever encodings it claims, each row has two signed
+    /// words that count from the header. Of each the start of the code, and where in `.eh_frame` its entry is.
+    /// `None` for a row that is not there.
+    pub fn search_table<'b>(&self, hdr: &'b [u8]) -> impl Iterator<Item = Option<(u64, u64)>> + use<'b> {
+        let (endian, at, frame) =
+            (self.target.endian, self.bases.eh_frame_hdr.section.unwrap_or_default(), self.address());
+        let count = hdr.get(HDR_COUNT..HDR_TABLE).map_or(0, |count| endian.read_u32(count));
+        let mut rows = hdr.get(HDR_TABLE..).unwrap_or_default().chunks_exact(8);
+        let mut missing = false;
+        (0..count).map_while(move |_| {
+            let row = rows.next().map(|row| {
+                let word = |bytes: &[u8]| at.wrapping_add_signed((endian.read_u32(bytes) as i32).into());
+                (word(&row[..4]), word(&row[4..]).wrapping_sub(frame))
+            });
+            // One is enough to say that the others are missing too.
+            (!std::mem::replace(&mut missing, row.is_none())).then_some(row)
+        })
+    }
+
+    /// Where `.eh_frame` is by the header's account.
+    pub fn header_pointer(&self, hdr: &[u8]) -> Option<u64> {
+        let distance = self.target.endian.read_u32(hdr.get(4..HDR_COUNT)?) as i32;
+        Some(self.bases.eh_frame_hdr.section?.wrapping_add(4).wrapping_add_signed(distance.into()))
+    }
+
+    /// Hands out all rows with their FDEs, each of which has at least one. The error says what cannot be decoded, or is that of
+    /// `each`.
+    pub fn each_row(&self, each: &mut dyn FnMut(&Fde<'a>, &Row) -> Result<(), String>) -> Result<(), String> {
+        let mut context = UnwindContext::new();
+        let mut work = 0;
+        let mut entries = self.section.entries(&self.bases);
+        while let Some(entry) = entries.next().map_err(|error| error.to_string())? {
+            let CieOrFde::Fde(partial) = entry else { continue };
+            let at = partial.offset();
+            let problem = |error: gimli::Error| format!("the entry at {at:#x}: {error}");
+            let fde = partial.parse(EhFrame::cie_from_offset).map_err(problem)?;
+            work += fde.cie().entry_len();
+            if work > WORK_MAX {
+                return Err("too many entries share too much".into());
+            }
+            let mut rows = fde.rows(&self.section, &self.bases, &mut context).map_err(problem)?;
+            while let Some(row) = rows.next_row().map_err(problem)? {
+                each(&fde, row)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where the zero word is that ends a section; `None` if there is none.
+pub fn terminator(section: &[u8], target: Target) -> Option<usize> {
+    entry_offsets(section, target).find(|&(_, len)| len == 0).map(|(at, _)| at)
+}
+
+/// Where each entry is, and how long it is without its length word: up to one of length 0, or that is not whole.
+fn entry_offsets(section: &[u8], target: Target) -> impl Iterator<Item = (usize, usize)> + '_ {
+    let mut next = Some(0);
+    std::iter::from_fn(move || {
+        let at = next?;
+        let length = target.endian.read_u32(section.get(at..)?.get(..4)?);
+        let skip = match length {
+            u32::MAX => usize::try_from(target.endian.read_u64(section.get(at + 4..at + 12)?)).ok()?.checked_add(8)?,
+            length => length as usize,
+        };
+        next = at.checked_add(skip)?.checked_add(4).filter(|&end| skip != 0 && end <= section.len());
+        (skip == 0 || next.is_some()).then_some((at, skip))
+    })
+}
+
+/// The section as gimli can read it. V8 says in its CIEs that there are pointers to language-specific data with the encoding
+/// "none" (`DW_EH_PE_omit`), which other decoders take for what it means. That is taken out.
+pub fn readable(section: &[u8], target: Target) -> Cow<'_, [u8]> {
+    let mut out = Cow::Borrowed(section);
+    for (at, len) in entry_offsets(section, target) {
+        let Some(lsda) = section.get(at + 4..at + 4 + len).and_then(omitted_lsda) else { continue };
+        let cie = &mut out.to_mut()[at + 4..];
+        // The mark of a signal frame has no operand, and no bearing on the rules.
+        cie[AUGMENTATION..AUGMENTATION + 4].copy_from_slice(b"zRS\0");
+        cie.swap(lsda, lsda + 1);
+    }
+    out
+}
+
+/// Where the augmentation of a CIE is, behind id and version.
+const AUGMENTATION: usize = 5;
+
+/// Where a CIE, without its length, has the encoding of pointers to language-specific data, if that is "none".
+fn omitted_lsda(cie: &[u8]) -> Option<usize> {
+    let (id, rest) = cie.split_at_checked(4)?;
+    if id != [0; 4] || !matches!(rest.first(), Some(1 | 3)) || !rest[1..].starts_with(b"zLR\0") {
+        return None;
+    }
+    // Two factors, the return address column, and the length of the augmentation data.
+    let mut at = AUGMENTATION + 4;
+    for _ in 0..4 {
+        at += cie.get(at..)?.iter().position(|byte| byte & 0x80 == 0)? + 1;
+    }
+    (*cie.get(at)? == gimli::constants::DW_EH_PE_omit.0 && cie.len() > at + 1).then_some(at)
+}

@@ -1,0 +1,20 @@
+//! `jitsym check`, `dump` and `stat`: every rule, what they say of files of other producers, and that no bytes are too odd.
+
+#[path = "check/build.rs"]
+mod build;
+#[path = "check/cases.rs"]
+mod cases;
+#[path = "check/corpus.rs"]
+mod corpus;
+#[path = "check/mutations.rs"]
+mod mutations;
+#[path = "../../tests/support/perf.rs"]
+mod perf;
+#[path = "check/perf_agrees.rs"]
+mod perf_agrees;
+#[path = "check/program.rs"]
+mod program;
+#[path = "check/rules.rs"]
+mod rules;
+#[path = "../../tests/support/mod.rs"]
+mod support;

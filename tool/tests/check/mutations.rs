@@ -1,0 +1,157 @@
+//! No bytes are too odd: files of the corpus, damaged in thousands of ways, are read to the end, and what is printed is text.
+//!
+//! The same in a shorter form as the fuzzing targets in `fuzz/`.
+
+use jitsym_tool::check::report::Style;
+use jitsym_tool::check::{check, Facts};
+use jitsym_tool::show::{dump, stat, Dump, Look};
+
+use crate::build::{dump as file_of, Load, Unwinding, ADDR, TIME};
+use crate::cases::cases;
+use crate::corpus::check_text;
+use crate::support::root;
+
+/// xorshift64*, always the same.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % end.max(1)
+    }
+}
+
+fn seeds() -> Vec<Vec<u8>> {
+    let mut seeds: Vec<Vec<u8>> = cases().into_iter().flat_map(|case| [case.bad, case.good]).collect();
+    for entry in std::fs::read_dir(root().join("tool/tests/corpus")).expect("corpus") {
+        let path = entry.expect("entry").path();
+        if path.extension().is_some_and(|end| end == "dump" || end == "map") {
+            seeds.push(std::fs::read(path).expect("file"));
+        }
+    }
+    seeds.sort();
+    seeds
+}
+
+/// Numbers at which arithmetic goes wrong.
+const ODD: [u64; 12] = [0, 1, 15, 16, 17, 0x7f, 0xff, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff, i64::MAX as u64, u64::MAX];
+
+fn damage(file: &mut Vec<u8>, others: &[Vec<u8>], random: &mut Random) {
+    for _ in 0..=random.below(4) {
+        if file.is_empty() {
+            return;
+        }
+        let at = random.below(file.len());
+        match random.below(7) {
+            0 => file[at] ^= 1 << random.below(8),
+            1 => file.truncate(at),
+            2 => drop(file.drain(at..(at + random.below(40)).min(file.len()))),
+            3 => {
+                let wide = ODD[random.below(ODD.len())].to_le_bytes();
+                let wide = &wide[..[1, 4, 8][random.below(3)]];
+                // Fields are aligned more often than not.
+                let at = if random.below(4) == 0 { at } else { at & !3 };
+                let end = (at + wide.len()).min(file.len());
+                file[at..end].copy_from_slice(&wide[..end - at]);
+            }
+            4 => {
+                let other = &others[random.below(others.len())];
+                let from = random.below(other.len());
+                let part = other[from..(from + random.below(100)).min(other.len())].to_vec();
+                drop(file.splice(at..at, part));
+            }
+            5 => {
+                let part = file[at..(at + random.below(200)).min(file.len())].to_vec();
+                drop(file.splice(at..at, part));
+            }
+            _ => file[at] = random.below(256) as u8,
+        }
+    }
+}
+
+#[test]
+fn damaged_files() {
+    let seeds = seeds();
+    let mut random = Random(0x6a69_7473_796d);
+    let mut found = 0;
+    for round in 0..20_000 {
+        let mut file = seeds[round % seeds.len()].clone();
+        damage(&mut file, &seeds, &mut random);
+        let mut findings = Vec::new();
+        check(&file, &Facts::default(), &mut findings);
+        found += findings.len();
+        // Each of the others every few rounds, as they take longer.
+        if round % 4 == 0 {
+            let (mut out, mut progress) = (Vec::new(), |_| {});
+            let mut how = Dump { disassembler: None, name: None, progress: &mut progress };
+            let _ = dump(&file, &Facts::default(), &mut how, &mut out);
+            let look = Look { width: random.below(200), terminal: round % 8 == 0 };
+            let _ = stat(&file, &Facts::default(), look, &mut |_| {}, &mut out);
+            out.extend(check_text(&file, Style::AllText));
+            let text = String::from_utf8(out).expect("text");
+            let escapes = text.replace("\x1b[33m", "").replace("\x1b[0m", "");
+            assert!(!escapes.contains(|c: char| c.is_control() && c != '\n'), "round {round}: {text:?}");
+        }
+    }
+    assert!(found > 20_000, "{found} findings");
+}
+
+/// Hostile tables of which each entry goes through much of the others, mappings over all of the address space, names and
+/// lengths that nobody can have: the time and the memory taken are in proportion to the file.
+#[test]
+fn hostile_files() {
+    let many = |record: &dyn Fn(u64) -> Vec<u8>, count: u64| {
+        let records: Vec<Vec<u8>> = (0..count).map(record).collect();
+        file_of(&records)
+    };
+    let everywhere = |number: u64| {
+        let unwinding = Unwinding { mapped_size: u64::MAX, ..Unwinding::default() };
+        [unwinding.bytes(), Load { index: number, addr: number * 8 + 8, time: number, ..Load::default() }.bytes()]
+            .concat()
+    };
+    // A CIE with much in it, and many entries that share it.
+    let shared = |augmentation: &[u8], instructions: usize| {
+        let mut frame = [&[0; 8], &b"\x01zR"[..], augmentation, b"\0\x01\x78\x10\x01\x1b"].concat();
+        frame.resize((frame.len() + instructions).next_multiple_of(4), 0);
+        let length = frame.len() as u32 - 4;
+        frame[..4].copy_from_slice(&length.to_ne_bytes());
+        for _ in 0..20_000 {
+            let at = frame.len() as u32 + 4;
+            // Length, distance to the CIE, start, size, and no augmentation data.
+            frame.extend([16u32.to_ne_bytes(), at.to_ne_bytes(), [0; 4], 8u32.to_ne_bytes(), [0; 4]].concat());
+        }
+        file_of(&[Unwinding { eh_frame: frame, ..Unwinding::default() }.bytes(), Load::default().bytes()])
+    };
+    // Long names, which are shown with every code that lies over theirs.
+    let long = vec![b'n'; 2 << 20];
+    let over = |number: u64| {
+        let load = Load { index: number + 1, addr: ADDR + 16 * number, time: TIME + number, ..Load::default() };
+        let first = Load { name: [&long[..], b"\0"].concat(), size: Some(1 << 40), ..Load::default() };
+        if number == 0 {
+            first.bytes()
+        } else {
+            load.bytes()
+        }
+    };
+    let mut lines = [b"1000 ffffffffff ", &long[..], b"\n"].concat();
+    (0..20_000u64).for_each(|number| lines.extend(format!("{:x} 8 name\n", 0x2000 + number * 16).bytes()));
+    let files = [
+        ("a long name in a dump", many(&over, 20_000), "load-overlap"),
+        ("a long name in a map", lines, "map-overlap"),
+        ("mapped everywhere", many(&everywhere, 20_000), "mapped-over-later"),
+        ("instructions", shared(b"", 200_000), "unwind-cfi"),
+        ("augmentation", shared(&[b'S'; 200_000], 0), "unwind-cfi"),
+    ];
+    for (what, file, rule) in files {
+        let begin = std::time::Instant::now();
+        let mut findings = Vec::new();
+        check(&file, &Facts::default(), &mut findings);
+        // Some hundredths of a second in an unoptimised build; hours if it went by the square.
+        assert!(begin.elapsed().as_secs() < 600, "{what}: {:?}", begin.elapsed());
+        let found = findings.iter().find(|found| found.rule.id == rule);
+        let text = &found.unwrap_or_else(|| panic!("{what}: {findings:?}")).text;
+        assert!(rule != "unwind-cfi" || text == "too many entries share too much", "{what}: {text}");
+    }
+}
