@@ -22,7 +22,10 @@ pub enum Use<'a> {
     /// With the names that it registers.
     Program(Vec<&'a str>),
     Fragment(&'a str),
-    Shell { container: bool, expect: Option<&'a str> },
+    Shell {
+        container: bool,
+        expect: Option<&'a str>,
+    },
     NotRun,
 }
 
