@@ -22,8 +22,8 @@ fn header_is_up_to_date() {
     builder.generate().expect("cbindgen").write(&mut fresh);
 
     let fresh = String::from_utf8(fresh).expect("UTF-8");
-    let readme = std::fs::read_to_string(root.join("README.md")).expect("README.md");
-    let pages = man::from_header(&fresh, &readme);
+    let conventions = std::fs::read_to_string(root.join("docs/conventions.md")).expect("docs/conventions.md");
+    let pages = man::from_header(&fresh, &conventions);
     for page in std::fs::read_dir(root.join("man")).expect("man") {
         let name = page.expect("page").file_name().into_string().expect("UTF-8");
         assert!(name == "jitsym.1" || pages.contains_key(&name), "man/{name} is a page of nothing");

@@ -363,14 +363,15 @@ fn plain_compilers() {
     build_and_run("plain-static", false, &cflags, &archive);
 }
 
-/// The README's program, by each command that the README has for compilers, in a shell that was told what the README says.
+/// The README's program, by each command that docs/linking.md has for compilers, in a shell that was told what is said there.
 #[test]
 fn the_readme_tells_the_truth() {
     let readme = fs::read_to_string(root().join("README.md")).expect("README.md");
+    let linking = fs::read_to_string(root().join("docs/linking.md")).expect("docs/linking.md");
     let (_, program) = readme.split_once("```c\n").expect("a program");
     let (program, _) = program.split_once("```").expect("its end");
-    let exports: Vec<&str> = readme.lines().filter(|line| line.starts_with("export ")).collect();
-    let rows = readme.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix("` |")?.split_once(" | `cc "));
+    let exports: Vec<&str> = linking.lines().filter(|line| line.starts_with("export ")).collect();
+    let rows = linking.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix("` |")?.split_once(" | `cc "));
     let commands: Vec<(&str, String)> =
         rows.map(|(how, rest)| (how, format!("cc {}", rest.replace("\\|", "|")))).collect();
     assert_eq!((exports.len(), commands.len()), (2, 4), "{exports:?} {commands:?}");

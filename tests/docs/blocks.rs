@@ -19,9 +19,13 @@ pub struct Block {
 /// What a test does with a block.
 #[derive(PartialEq, Eq)]
 pub enum Use<'a> {
-    Program,
+    /// With the names that it registers.
+    Program(Vec<&'a str>),
     Fragment(&'a str),
-    Shell { container: bool, expect: Option<&'a str> },
+    Shell {
+        container: bool,
+        expect: Option<&'a str>,
+    },
     NotRun,
 }
 
@@ -36,7 +40,7 @@ impl Block {
             return Use::NotRun;
         }
         match (&*self.language, mark) {
-            ("c", None) if self.text.contains("int main(") => Use::Program,
+            ("c", Some(mark)) if mark.starts_with("registers ") => Use::Program(mark.split(' ').skip(1).collect()),
             ("c", Some(name)) if harness(name).exists() => Use::Fragment(name),
             ("sh", None) => Use::Shell { container: false, expect: None },
             ("sh", Some(mark)) if mark.starts_with("expect ") => {
@@ -56,7 +60,7 @@ pub fn harness(name: &str) -> PathBuf {
 
 /// The documents, by their paths below the root.
 pub fn documents() -> Vec<String> {
-    let mut documents = vec!["README.md".to_owned()];
+    let mut documents = ["README.md", "CONTRIBUTING.md", "SECURITY.md"].map(str::to_owned).to_vec();
     for entry in std::fs::read_dir(root().join("docs")).expect("docs") {
         let name = entry.expect("entry").file_name().into_string().expect("UTF-8");
         if name.ends_with(".md") {

@@ -9,11 +9,11 @@ use crate::perf;
 use crate::support::{root, scratch_dir, tool, TmpFiles};
 
 /// A directory for the commands of one document. In their path are `jitsym`, and `vm`, which runs `examples/hello.toy` for a
-/// while.
+/// while, or is the document's own program; it is also `./vm`.
 pub struct Sandbox(PathBuf);
 
 impl Sandbox {
-    pub fn new(document: &str, toy: &Path) -> Self {
+    pub fn new(document: &str, vm: &Path) -> Self {
         let sandbox = Sandbox(scratch_dir(document.replace('/', "-")));
         std::fs::remove_dir_all(&sandbox.0).expect("empty");
         let bin = sandbox.0.join("bin");
@@ -23,11 +23,12 @@ impl Sandbox {
         let script = format!(
             "#!/bin/sh\necho $$ >>'{}'\nexec '{}' '{}' $VM_SECONDS\n",
             sandbox.pids().display(),
-            toy.display(),
+            vm.display(),
             root().join("examples/hello.toy").display()
         );
         std::fs::write(bin.join("vm"), script).expect("write vm");
         std::fs::set_permissions(bin.join("vm"), PermissionsExt::from_mode(0o755)).expect("executable");
+        std::os::unix::fs::symlink("bin/vm", sandbox.0.join("vm")).expect("link");
         sandbox
     }
 

@@ -11,12 +11,12 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 const DATE: &str = "2026-11-22";
 
 /// File names below `man/`, and what is in them.
-pub fn from_header(header: &str, readme: &str) -> BTreeMap<String, String> {
+pub fn from_header(header: &str, conventions: &str) -> BTreeMap<String, String> {
     let entries = reference::parse(header);
     let names: BTreeSet<&str> = entries.iter().map(|entry| &*entry.name).collect();
     let mut pages: BTreeMap<String, String> =
         entries.iter().map(|entry| (format!("{}.3", entry.name), page(entry, &names))).collect();
-    pages.insert("libjitsym.3".into(), overview(header, readme, &entries));
+    pages.insert("libjitsym.3".into(), overview(header, conventions, &entries));
     pages
 }
 
@@ -112,7 +112,7 @@ fn parts(comment: &[String]) -> (String, String) {
     (text, returns)
 }
 
-fn overview(header: &str, readme: &str, entries: &[Entry]) -> String {
+fn overview(header: &str, conventions: &str, entries: &[Entry]) -> String {
     let mut out = head("libjitsym", "JIT-compiled code made visible to perf and other profilers");
     out += ".SH LIBRARY\nlibjitsym (\\-ljitsym)\n.SH SYNOPSIS\n.nf\n.B #include <jitsym.h>\n";
     for entry in entries.iter().filter(|entry| entry.kind == Kind::Function) {
@@ -147,7 +147,7 @@ fn overview(header: &str, readme: &str, entries: &[Entry]) -> String {
         }
     }
     out += ".SH ENVIRONMENT\nOptions that are given in code win, unless the host wants it otherwise.\n";
-    let (_, table) = readme.split_once("\n## Environment\n").expect("the README's variables");
+    let (_, table) = conventions.split_once("\n## Environment\n").expect("the variables");
     for row in table.lines().skip_while(|line| !line.starts_with("| `")).take_while(|line| line.starts_with("| `")) {
         let (variable, meaning) = row.trim_matches(['|', ' ']).split_once(" | ").expect("two columns");
         let _ = write!(out, ".TP\n{}\n{}\n", spans(variable), line(meaning));
