@@ -3,9 +3,9 @@
 //! It sleeps between passes and never waits inside a channel, so that no registering thread pays for waking it. The pause
 //! adapts to the load; after a second without work it sleeps until it is woken.
 
-mod apply;
 mod fork;
 mod late;
+mod ledger;
 mod live;
 mod merge;
 #[cfg(jitsym_loom)]
@@ -36,8 +36,8 @@ use crate::sink::region::Regions;
 use crate::sys::last_thread::{self, LastThread};
 use crate::sys::sync::MutexGuard;
 use crate::sys::{barrier, delegate, memory, thread};
-pub use apply::{Ledger, Notice};
 pub use fork::Inheritance;
+pub use ledger::{Ledger, Notice};
 pub use merge::Merge;
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);

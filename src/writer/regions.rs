@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::apply::{copy, Ledger, Notice};
+use super::ledger::{copy, Ledger, Notice};
 use crate::api::options::Sinks;
 use crate::format::jitdump::{inlines, stand_in, LOAD_FIXED_SIZE};
 use crate::queue::chunk::Chunk;

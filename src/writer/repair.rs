@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use super::apply::Ledger;
+use super::ledger::Ledger;
 use crate::api::code::Lines;
 use crate::api::options::Sinks;
 use crate::format::jitdump::Group;
