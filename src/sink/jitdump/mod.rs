@@ -3,13 +3,14 @@
 //! When a group cannot be written (the disk is full, the file is gone or as long as it may be) the sink is in trouble: groups
 //! wait in memory, as far as there is room, and the writer tries again from time to time.
 
+mod append;
 pub mod backlog;
 pub mod groups;
 pub mod names;
+mod rewrite;
 
 use std::ffi::OsStr;
-use std::fs::File;
-use std::io::{self, IoSlice, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,14 +26,10 @@ use crate::sink::{describe, Close, Kind, Saved, Sink, Wants};
 use crate::sys::arch::ELF_MACHINE;
 use crate::sys::clock::Clock;
 use crate::sys::dir::Dir;
-use crate::sys::file::{self, Held, Identity};
+use crate::sys::file::{self, Identity};
 use crate::sys::marker::Marker;
 use backlog::{Backlog, Kept, Places};
 use names::name_of;
-
-/// A file that grows beyond this gets room ahead: as much as it is long already, up to a bound.
-const RESERVE_FROM: u64 = 1 << 20;
-const RESERVE_MOST: u64 = 16 << 20;
 
 /// See the module's description.
 pub static KIND: Kind = Kind {
@@ -173,100 +170,6 @@ impl Jitdump {
         }
     }
 
-    /// The file, to be written to; opened again if the host has closed it. Takes note if somebody has cut it.
-    fn usable(&mut self) -> io::Result<()> {
-        let file = self.kept.file.as_ref().ok_or(file::CLOSED)?;
-        let len = match file.checked_len() {
-            Ok((_, len)) => len,
-            Err(_) => {
-                let (identity, name) = (file.identity(), self.name().to_owned());
-                let again = file::reopen(self.dir()?, &name, identity)?;
-                let file = self.kept.file.insert(Held::new(again)?);
-                file.checked_len()?.1
-            }
-        };
-        // Another runtime that takes the file for its own cuts it to nothing, and first writes a header.
-        let may_differ = len != self.len || len == HEADER_SIZE as u64;
-        if self.torn {
-            self.kept.file.as_ref().ok_or(file::CLOSED)?.set_len(self.len)?;
-            self.torn = false;
-        } else if len < self.len || may_differ && !self.is_ours(self.kept.file.as_ref().ok_or(file::CLOSED)?) {
-            self.spoiled = true;
-        } else {
-            // Somebody else writes to it too. Their records are whole, as far as we know.
-            self.len = len;
-        }
-        if self.spoiled {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "has been cut or overwritten by somebody else"));
-        }
-        Ok(())
-    }
-
-    /// Appends groups, in whole. Those that cannot be written wait, or are lost.
-    pub fn write(&mut self, pieces: &[&[u8]], lens: &[usize]) -> Written {
-        let mut written = Written::default();
-        let order = self.next;
-        let (mut groups, mut size) = (0, 0);
-        if self.trouble.is_none() {
-            let result = self.append(pieces, lens, &mut groups);
-            size = lens[..groups].iter().sum();
-            if size > 0 {
-                self.kept.places.set(order, size as u64, self.len - size as u64);
-            }
-            if let Err(error) = result {
-                self.trouble = Some(if self.spoiled { Again::at_once() } else { Again::after(None) });
-                written.error = Some(error);
-            }
-        }
-        (written.groups, written.bytes) = (groups as u64, size as u64);
-        self.next += size as u64;
-        for &len in &lens[groups..] {
-            let kept = self.kept.backlog.add(self.next, len, &part(pieces, size, len));
-            written.lost += u64::from(!kept);
-            size += len;
-            self.next += len as u64;
-        }
-        self.lost += written.lost;
-        written
-    }
-
-    /// Appends as many groups as there is room for, and says how many.
-    fn append(&mut self, pieces: &[&[u8]], lens: &[usize], groups: &mut usize) -> io::Result<()> {
-        self.usable()?;
-        let (mut allowed, mut size) = (0, 0);
-        while allowed < lens.len() && self.len + (size + lens[allowed]) as u64 <= self.most {
-            size += lens[allowed];
-            allowed += 1;
-        }
-        let file = self.kept.file.as_ref().ok_or(file::CLOSED)?;
-        let kept = part(pieces, 0, size);
-        let mut slices: Vec<IoSlice<'_>> = kept.iter().map(|piece| IoSlice::new(piece)).collect();
-        let (written, mut result) = self.status.aside(|| file::append(file, &mut slices));
-        let mut whole = 0;
-        while *groups < allowed && whole + lens[*groups] as u64 <= written {
-            whole += lens[*groups] as u64;
-            *groups += 1;
-        }
-        self.len += whole;
-        if whole < written {
-            // What follows half a record would be lost to readers.
-            self.torn = file.set_len(self.len).is_err();
-        }
-        if result.is_ok() && allowed < lens.len() {
-            self.spoiled = true;
-            result = Err(io::Error::new(io::ErrorKind::StorageFull, "is as long as it may be"));
-        }
-        if self.len > self.reserved && self.len > RESERVE_FROM && result.is_ok() {
-            let more = self.len.min(RESERVE_MOST).min(self.most - self.len);
-            if file::gains_by_reserve(file) {
-                file::reserve(file, self.len, more);
-            }
-            self.reserved = self.len + more;
-        }
-        self.kept.show(self.len);
-        result
-    }
-
     /// Whether the file that was opened last has all that was written to it before.
     pub fn goes_on(&self) -> bool {
         self.goes_on
@@ -328,140 +231,9 @@ impl Jitdump {
         self.spoiled
     }
 
-    /// Writes what waits, as far as that can be.
-    pub fn catch_up(&mut self) -> (Written, io::Result<()>) {
-        let mut all = Written::default();
-        while !self.kept.backlog.is_empty() {
-            // They stay where they are while they are written: a child that is forked then finds them there.
-            let first: Vec<(u64, Arc<Vec<u8>>)> = self.kept.backlog.first().collect();
-            let pieces: Vec<&[u8]> = first.iter().map(|(_, group)| group.as_slice()).collect();
-            let lens: Vec<usize> = pieces.iter().map(|group| group.len()).collect();
-            let (mut groups, mut offset) = (0, self.len);
-            let result = self.append(&pieces, &lens, &mut groups);
-            // If somebody else has written to the file, behind that.
-            offset = offset.max(self.len - lens[..groups].iter().sum::<usize>() as u64);
-            for (order, group) in &first[..groups] {
-                self.kept.places.set(*order, group.len() as u64, offset);
-                offset += group.len() as u64;
-                all.bytes += group.len() as u64;
-                self.kept.backlog.remove(*order);
-            }
-            all.groups += groups as u64;
-            if result.is_err() {
-                return (all, result);
-            }
-        }
-        (all, self.usable())
-    }
-
-    /// Appends a group while the sink is still in trouble, or fails.
-    pub fn write_again(&mut self, pieces: &[&[u8]]) -> io::Result<Written> {
-        let len: usize = pieces.iter().map(|piece| piece.len()).sum();
-        self.append(pieces, &[len], &mut 0)?;
-        self.kept.places.set(self.next, len as u64, self.len - len as u64);
-        self.next += len as u64;
-        Ok(Written { bytes: len as u64, groups: 1, ..Written::default() })
-    }
-
     /// Whether a group neither is in the file nor waits.
     pub fn is_lost(&self, order: u64) -> bool {
         self.kept.places.get(order).is_none() && self.kept.backlog.get(order).is_none()
-    }
-
-    /// The most that `rewrite` is to be asked for: less than all that the file may hold, so that it is not needed again soon.
-    pub fn rewrite_most(&self) -> u64 {
-        (self.most / 4 * 3).saturating_sub(HEADER_SIZE as u64)
-    }
-
-    /// Writes the file anew, with these groups alone (in their order, with their lengths), and puts it in the place of the old
-    /// one, or elsewhere if that is another library's too. `announce` is told of it before it takes the name. Returns how many
-    /// groups had waited and are not among them.
-    pub fn rewrite(&mut self, groups: &[(u64, usize)], announce: &dyn Fn(FileState)) -> io::Result<usize> {
-        let (mode, path, name) = (self.mode, self.path.clone(), self.name().to_owned());
-        let elsewhere = self.is_taken();
-        let (fresh_name, fresh) = if elsewhere {
-            let fresh = self.make()?;
-            (self.name().to_owned(), fresh)
-        } else {
-            file::claim_fresh(self.dir()?, &name, mode)?
-        };
-        let replaced = self.fill(&fresh, groups).and_then(|(places, len)| {
-            let identity = file::look_at(&fresh)?;
-            announce(FileState { identity, len });
-            let marker = Marker::new(&fresh)?;
-            let ours = self.identity;
-            if !elsewhere {
-                file::put_in_place(self.dir()?, &fresh_name, &name, ours)?;
-            }
-            Ok((places, len, identity, marker))
-        });
-        let (places, len, identity, marker) = match replaced {
-            Ok(replaced) => replaced,
-            Err(error) => {
-                let _ = self.dir().and_then(|dir| dir.remove(&fresh_name));
-                self.path = path;
-                return Err(error);
-            }
-        };
-        self.kept.backlog.retain(|order| places.get(order).is_none());
-        let forgotten = self.kept.backlog.retain(|_| false);
-        self.lost += groups.iter().filter(|&&(order, _)| places.get(order).is_none()).count() as u64;
-        self.set_marker(marker);
-        (self.kept.places, self.len, self.identity) = (places, len, Some(identity));
-        (self.reserved, self.torn, self.spoiled) = (0, false, false);
-        self.kept.hold(fresh)?;
-        self.kept.show(self.len);
-        Ok(forgotten)
-    }
-
-    /// Writes header and groups, as far as they are to be had.
-    fn fill(&self, mut fresh: &File, groups: &[(u64, usize)]) -> io::Result<(Places, u64)> {
-        const BUFFER: usize = 256 * 1024;
-        let mut buffer = Vec::new();
-        buffer.try_reserve(BUFFER)?;
-        buffer.extend_from_slice(&self.header);
-        let (mut places, mut len) = (Places::default(), HEADER_SIZE as u64);
-        let old = self.kept.file.as_ref().ok_or(file::CLOSED)?;
-        let old_len =
-            old.checked_len().ok().filter(|(file, _)| self.is_ours(file)).map_or(0, |(_, len)| len.min(self.len));
-        for &(order, size) in groups {
-            if buffer.len() + size > BUFFER {
-                self.status.aside(|| fresh.write_all(&buffer))?;
-                buffer.clear();
-            }
-            match (self.kept.places.get(order), self.kept.backlog.get(order)) {
-                (Some(offset), _) if offset + size as u64 <= old_len => {
-                    let at = buffer.len();
-                    buffer.try_reserve(size)?;
-                    buffer.resize(at + size, 0);
-                    if old.read_exact_at(&mut buffer[at..], offset).is_err() {
-                        buffer.truncate(at);
-                        continue;
-                    }
-                }
-                (_, Some(group)) => {
-                    buffer.try_reserve(size)?;
-                    buffer.extend_from_slice(group);
-                }
-                _ => continue,
-            }
-            places.set(order, size as u64, len);
-            len += size as u64;
-        }
-        self.status.aside(|| fresh.write_all(&buffer))?;
-        Ok((places, len))
-    }
-
-    /// Gives the room ahead back.
-    pub fn trim(&mut self) -> io::Result<()> {
-        match &self.kept.file {
-            Some(file) if self.reserved > self.len => {
-                self.reserved = 0;
-                let (file, len) = file.checked_len()?;
-                file.set_len(len)
-            }
-            _ => Ok(()),
-        }
     }
 
     /// Place of the next group in the order of all groups.
@@ -573,23 +345,4 @@ impl Sink for Jitdump {
         let file = FileState { identity: self.identity?, len: self.len };
         Some(Saved { file, is_stale: false, is_shared: false })
     }
-}
-
-/// The part of what lies in pieces that begins behind `skip` bytes.
-fn part<'a>(pieces: &[&'a [u8]], mut skip: usize, mut len: usize) -> Vec<&'a [u8]> {
-    let mut parts = Vec::new();
-    for piece in pieces {
-        let skipped = skip.min(piece.len());
-        let piece = &piece[skipped..];
-        skip -= skipped;
-        let piece = &piece[..len.min(piece.len())];
-        len -= piece.len();
-        if !piece.is_empty() {
-            parts.push(piece);
-        }
-        if len == 0 {
-            break;
-        }
-    }
-    parts
 }

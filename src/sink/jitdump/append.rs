@@ -1,0 +1,175 @@
+//! Writing groups to the file: behind what is in it, or later what could not be written.
+
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+
+use super::{Jitdump, Written};
+use crate::format::jitdump::HEADER_SIZE;
+use crate::sink::again::Again;
+use crate::sys::file::{self, Held};
+
+/// A file that grows beyond this gets room ahead: as much as it is long already, up to a bound.
+const RESERVE_FROM: u64 = 1 << 20;
+const RESERVE_MOST: u64 = 16 << 20;
+
+impl Jitdump {
+    /// The file, to be written to; opened again if the host has closed it. Takes note if somebody has cut it.
+    pub(super) fn usable(&mut self) -> io::Result<()> {
+        let file = self.kept.file.as_ref().ok_or(file::CLOSED)?;
+        let len = match file.checked_len() {
+            Ok((_, len)) => len,
+            Err(_) => {
+                let (identity, name) = (file.identity(), self.name().to_owned());
+                let again = file::reopen(self.dir()?, &name, identity)?;
+                let file = self.kept.file.insert(Held::new(again)?);
+                file.checked_len()?.1
+            }
+        };
+        // Another runtime that takes the file for its own cuts it to nothing, and first writes a header.
+        let may_differ = len != self.len || len == HEADER_SIZE as u64;
+        if self.torn {
+            self.kept.file.as_ref().ok_or(file::CLOSED)?.set_len(self.len)?;
+            self.torn = false;
+        } else if len < self.len || may_differ && !self.is_ours(self.kept.file.as_ref().ok_or(file::CLOSED)?) {
+            self.spoiled = true;
+        } else {
+            // Somebody else writes to it too. Their records are whole, as far as we know.
+            self.len = len;
+        }
+        if self.spoiled {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "has been cut or overwritten by somebody else"));
+        }
+        Ok(())
+    }
+
+    /// Appends groups, in whole. Those that cannot be written wait, or are lost.
+    pub fn write(&mut self, pieces: &[&[u8]], lens: &[usize]) -> Written {
+        let mut written = Written::default();
+        let order = self.next;
+        let (mut groups, mut size) = (0, 0);
+        if self.trouble.is_none() {
+            let result = self.append(pieces, lens, &mut groups);
+            size = lens[..groups].iter().sum();
+            if size > 0 {
+                self.kept.places.set(order, size as u64, self.len - size as u64);
+            }
+            if let Err(error) = result {
+                self.trouble = Some(if self.spoiled { Again::at_once() } else { Again::after(None) });
+                written.error = Some(error);
+            }
+        }
+        (written.groups, written.bytes) = (groups as u64, size as u64);
+        self.next += size as u64;
+        for &len in &lens[groups..] {
+            let kept = self.kept.backlog.add(self.next, len, &part(pieces, size, len));
+            written.lost += u64::from(!kept);
+            size += len;
+            self.next += len as u64;
+        }
+        self.lost += written.lost;
+        written
+    }
+
+    /// Appends as many groups as there is room for, and says how many.
+    pub(super) fn append(&mut self, pieces: &[&[u8]], lens: &[usize], groups: &mut usize) -> io::Result<()> {
+        self.usable()?;
+        let (mut allowed, mut size) = (0, 0);
+        while allowed < lens.len() && self.len + (size + lens[allowed]) as u64 <= self.most {
+            size += lens[allowed];
+            allowed += 1;
+        }
+        let file = self.kept.file.as_ref().ok_or(file::CLOSED)?;
+        let kept = part(pieces, 0, size);
+        let mut slices: Vec<IoSlice<'_>> = kept.iter().map(|piece| IoSlice::new(piece)).collect();
+        let (written, mut result) = self.status.aside(|| file::append(file, &mut slices));
+        let mut whole = 0;
+        while *groups < allowed && whole + lens[*groups] as u64 <= written {
+            whole += lens[*groups] as u64;
+            *groups += 1;
+        }
+        self.len += whole;
+        if whole < written {
+            // What follows half a record would be lost to readers.
+            self.torn = file.set_len(self.len).is_err();
+        }
+        if result.is_ok() && allowed < lens.len() {
+            self.spoiled = true;
+            result = Err(io::Error::new(io::ErrorKind::StorageFull, "is as long as it may be"));
+        }
+        if self.len > self.reserved && self.len > RESERVE_FROM && result.is_ok() {
+            let more = self.len.min(RESERVE_MOST).min(self.most - self.len);
+            if file::gains_by_reserve(file) {
+                file::reserve(file, self.len, more);
+            }
+            self.reserved = self.len + more;
+        }
+        self.kept.show(self.len);
+        result
+    }
+
+    /// Writes what waits, as far as that can be.
+    pub fn catch_up(&mut self) -> (Written, io::Result<()>) {
+        let mut all = Written::default();
+        while !self.kept.backlog.is_empty() {
+            // They stay where they are while they are written: a child that is forked then finds them there.
+            let first: Vec<(u64, Arc<Vec<u8>>)> = self.kept.backlog.first().collect();
+            let pieces: Vec<&[u8]> = first.iter().map(|(_, group)| group.as_slice()).collect();
+            let lens: Vec<usize> = pieces.iter().map(|group| group.len()).collect();
+            let (mut groups, mut offset) = (0, self.len);
+            let result = self.append(&pieces, &lens, &mut groups);
+            // If somebody else has written to the file, behind that.
+            offset = offset.max(self.len - lens[..groups].iter().sum::<usize>() as u64);
+            for (order, group) in &first[..groups] {
+                self.kept.places.set(*order, group.len() as u64, offset);
+                offset += group.len() as u64;
+                all.bytes += group.len() as u64;
+                self.kept.backlog.remove(*order);
+            }
+            all.groups += groups as u64;
+            if result.is_err() {
+                return (all, result);
+            }
+        }
+        (all, self.usable())
+    }
+
+    /// Appends a group while the sink is still in trouble, or fails.
+    pub fn write_again(&mut self, pieces: &[&[u8]]) -> io::Result<Written> {
+        let len: usize = pieces.iter().map(|piece| piece.len()).sum();
+        self.append(pieces, &[len], &mut 0)?;
+        self.kept.places.set(self.next, len as u64, self.len - len as u64);
+        self.next += len as u64;
+        Ok(Written { bytes: len as u64, groups: 1, ..Written::default() })
+    }
+
+    /// Gives the room ahead back.
+    pub fn trim(&mut self) -> io::Result<()> {
+        match &self.kept.file {
+            Some(file) if self.reserved > self.len => {
+                self.reserved = 0;
+                let (file, len) = file.checked_len()?;
+                file.set_len(len)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The part of what lies in pieces that begins behind `skip` bytes.
+fn part<'a>(pieces: &[&'a [u8]], mut skip: usize, mut len: usize) -> Vec<&'a [u8]> {
+    let mut parts = Vec::new();
+    for piece in pieces {
+        let skipped = skip.min(piece.len());
+        let piece = &piece[skipped..];
+        skip -= skipped;
+        let piece = &piece[..len.min(piece.len())];
+        len -= piece.len();
+        if !piece.is_empty() {
+            parts.push(piece);
+        }
+        if len == 0 {
+            break;
+        }
+    }
+    parts
+}

@@ -1,0 +1,98 @@
+//! Writing the file anew: with the groups of live code alone, and put into the place of the old one.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+
+use super::backlog::Places;
+use super::Jitdump;
+use crate::format::jitdump::HEADER_SIZE;
+use crate::queue::spool::layout::FileState;
+use crate::sys::file;
+use crate::sys::marker::Marker;
+
+impl Jitdump {
+    /// The most that `rewrite` is to be asked for: less than all that the file may hold, so that it is not needed again soon.
+    pub fn rewrite_most(&self) -> u64 {
+        (self.most / 4 * 3).saturating_sub(HEADER_SIZE as u64)
+    }
+
+    /// Writes the file anew, with these groups alone (in their order, with their lengths), and puts it in the place of the old
+    /// one, or elsewhere if that is another library's too. `announce` is told of it before it takes the name. Returns how many
+    /// groups had waited and are not among them.
+    pub fn rewrite(&mut self, groups: &[(u64, usize)], announce: &dyn Fn(FileState)) -> io::Result<usize> {
+        let (mode, path, name) = (self.mode, self.path.clone(), self.name().to_owned());
+        let elsewhere = self.is_taken();
+        let (fresh_name, fresh) = if elsewhere {
+            let fresh = self.make()?;
+            (self.name().to_owned(), fresh)
+        } else {
+            file::claim_fresh(self.dir()?, &name, mode)?
+        };
+        let replaced = self.fill(&fresh, groups).and_then(|(places, len)| {
+            let identity = file::look_at(&fresh)?;
+            announce(FileState { identity, len });
+            let marker = Marker::new(&fresh)?;
+            let ours = self.identity;
+            if !elsewhere {
+                file::put_in_place(self.dir()?, &fresh_name, &name, ours)?;
+            }
+            Ok((places, len, identity, marker))
+        });
+        let (places, len, identity, marker) = match replaced {
+            Ok(replaced) => replaced,
+            Err(error) => {
+                let _ = self.dir().and_then(|dir| dir.remove(&fresh_name));
+                self.path = path;
+                return Err(error);
+            }
+        };
+        self.kept.backlog.retain(|order| places.get(order).is_none());
+        let forgotten = self.kept.backlog.retain(|_| false);
+        self.lost += groups.iter().filter(|&&(order, _)| places.get(order).is_none()).count() as u64;
+        self.set_marker(marker);
+        (self.kept.places, self.len, self.identity) = (places, len, Some(identity));
+        (self.reserved, self.torn, self.spoiled) = (0, false, false);
+        self.kept.hold(fresh)?;
+        self.kept.show(self.len);
+        Ok(forgotten)
+    }
+
+    /// Writes header and groups, as far as they are to be had.
+    pub(super) fn fill(&self, mut fresh: &File, groups: &[(u64, usize)]) -> io::Result<(Places, u64)> {
+        const BUFFER: usize = 256 * 1024;
+        let mut buffer = Vec::new();
+        buffer.try_reserve(BUFFER)?;
+        buffer.extend_from_slice(&self.header);
+        let (mut places, mut len) = (Places::default(), HEADER_SIZE as u64);
+        let old = self.kept.file.as_ref().ok_or(file::CLOSED)?;
+        let old_len =
+            old.checked_len().ok().filter(|(file, _)| self.is_ours(file)).map_or(0, |(_, len)| len.min(self.len));
+        for &(order, size) in groups {
+            if buffer.len() + size > BUFFER {
+                self.status.aside(|| fresh.write_all(&buffer))?;
+                buffer.clear();
+            }
+            match (self.kept.places.get(order), self.kept.backlog.get(order)) {
+                (Some(offset), _) if offset + size as u64 <= old_len => {
+                    let at = buffer.len();
+                    buffer.try_reserve(size)?;
+                    buffer.resize(at + size, 0);
+                    if old.read_exact_at(&mut buffer[at..], offset).is_err() {
+                        buffer.truncate(at);
+                        continue;
+                    }
+                }
+                (_, Some(group)) => {
+                    buffer.try_reserve(size)?;
+                    buffer.extend_from_slice(group);
+                }
+                _ => continue,
+            }
+            places.set(order, size as u64, len);
+            len += size as u64;
+        }
+        self.status.aside(|| fresh.write_all(&buffer))?;
+        Ok((places, len))
+    }
+}

@@ -1,0 +1,164 @@
+//! How the writer begins and ends: with the first session and the last one, at the exit of the process, and when it fails.
+
+use std::time::{Duration, Instant};
+
+use super::recover;
+use super::sources::Source;
+use super::{Ledger, Merge, Notice, Writer};
+use crate::api::error::{Error, Result};
+use crate::api::options::{Config, Sinks};
+use crate::queue::engine::Engine;
+use crate::queue::host::Host;
+use crate::queue::record::{flag, Kind};
+use crate::queue::requests::Requests;
+use crate::sys::{barrier, delegate, thread};
+
+/// How long an exit waits for threads that lay down a record.
+const RECORD_PATIENCE: Duration = Duration::from_secs(1);
+
+impl Writer {
+    /// Begins on the thread that is to run it: sees to dead processes if asked to, opens the spool and the sinks. False if no sink
+    /// runs that is wanted.
+    pub fn start(&mut self, config: &Config, recover: bool) -> bool {
+        let engine = self.engine;
+        if recover {
+            engine.status.counters.recovered.add(recover::tidy(&config.spool_dir, config.recover));
+        }
+        let was_open = engine.pool.is_open();
+        if let Some(why) = engine.pool.open(config.spool.then_some(config.spool_dir.as_path())) {
+            self.host.last_error.set(why);
+        }
+        self.begin();
+        if self.open(config) == Sinks::NONE && config.sinks != Sinks::NONE {
+            engine.status.stop_sinks();
+            if !was_open {
+                engine.pool.shut();
+            }
+            return false;
+        }
+        true
+    }
+
+    /// Opens the sinks. Returns those that run.
+    pub(super) fn open(&mut self, config: &Config) -> Sinks {
+        let running = self.ledger.sinks.open(config);
+        self.ledger.sinks.announce_paths();
+        let memory = self.engine.pool.memory();
+        memory.header().set_files(&self.ledger.sinks.files(config));
+        memory.commit(&self.ledger.state());
+        self.config = Some(config.clone());
+        running
+    }
+
+    /// Begins a new life: ends what the last session has left registered, throws away what calls that lost the race with the
+    /// last close have left behind (they returned `Closed`), and takes requests again.
+    pub(super) fn begin(&mut self) {
+        self.off = false;
+        let Ledger { registry, region_code, notices, .. } = &mut self.ledger;
+        registry.remove_all(|id| notices.push(Notice::Retired(id)));
+        region_code.registry.remove_all(|id| notices.push(Notice::Retired(id)));
+        self.ledger.regions.no_code_at_all();
+        self.heed_notices();
+        self.collect();
+        let mut requests = self.engine.requests();
+        // Including what was asked for since `collect`: nobody would answer it any more.
+        self.asked = requests.asked;
+        self.answered = self.asked;
+        let exiting = requests.exiting;
+        *requests = Requests { open: true, asked: self.asked, answered: self.asked, exiting, ..Requests::default() };
+        drop(requests);
+        if exiting.is_some() {
+            // Nobody waits for what is written in this session, but for the exiting thread.
+            self.exiting = true;
+            self.shut_out();
+        }
+        let mut merge = Merge::new(self.sources.values().map(Source::readings));
+        while let Some((_, event)) = merge.next(u64::MAX) {
+            match event.kind {
+                Kind::Load => self.ledger.notices.push(Notice::Retired(event.id)),
+                Kind::Unregister => self.ledger.notices.push(Notice::Unregistered(event.id)),
+                Kind::Move | Kind::UnregisterRange => {}
+            }
+            if event.flags & flag::STABLE != 0 {
+                self.ledger.notices.push(Notice::Read(event.id));
+            }
+        }
+        let memory = self.engine.pool.memory();
+        merge.mark(memory.next_pass());
+        memory.commit(&self.ledger.state());
+        self.heed_notices();
+        self.engine.ids.prepare();
+        self.recycle();
+    }
+
+    /// Closes the files.
+    pub(super) fn finish(&mut self, off: bool) -> Result<()> {
+        self.standstill().enter();
+        let problem = if off {
+            // A sink that could not start is none of those that are stopped.
+            let unwritten = self.engine.status.sinks_unwell() != Sinks::NONE;
+            self.turn_off();
+            unwritten.then_some(Error::SinkFailed)
+        } else {
+            // Nobody can unregister it any more. What follows from that has time until there is another session: a program
+            // that ends need not wait for it.
+            self.ledger.finish_regions();
+            self.ledger.sinks.close();
+            self.ledger.sinks.result().err()
+        };
+        if self.short {
+            self.engine.set_left_unread();
+        }
+        let problem = if self.short { Some(Error::NoMemory) } else { problem };
+        self.engine.status.counters.live.set(0);
+        self.engine.pool.memory().commit(&self.ledger.state());
+        self.engine.pool.shrink(0);
+        self.engine.status.stop_sinks();
+        self.engine.urgent.end(problem);
+        end_requests(self.engine, problem);
+        self.config = None;
+        delegate::stop();
+        problem.map_or(Ok(()), Err)
+    }
+
+    /// The process exits: what other threads register from now on would be lost with them, and so they are told that it is not
+    /// taken.
+    pub(super) fn shut_out(&mut self) {
+        self.engine.shut_out();
+        barrier::all_threads();
+        self.collect();
+        let engine = self.engine;
+        let others = || self.sources.values().map(|source| &source.slot).filter(|slot| engine.is_shut_out(slot.tid));
+        others().for_each(|slot| slot.shut());
+        barrier::all_threads();
+        let end = Instant::now() + RECORD_PATIENCE;
+        while others().any(|slot| slot.is_busy()) {
+            if Instant::now() > end {
+                return;
+            }
+            thread::sleep_micros(20);
+        }
+        engine.set_exit_whole();
+    }
+}
+
+/// The writer has panicked: that ends the library's work, not the process.
+pub fn fail(host: &Host, engine: &Engine) {
+    host.last_error.set("the writer failed".into());
+    host.set_broken();
+    engine.status.stop_sinks();
+    delegate::stop();
+    engine.urgent.end(Some(Error::Internal));
+    end_requests(engine, Some(Error::Internal));
+}
+
+/// Nobody answers requests any more. `problem`: why not everything is written.
+fn end_requests(engine: &Engine, problem: Option<Error>) {
+    let mut requests = engine.requests();
+    (requests.open, requests.result) = (false, problem);
+    // Whoever waits for it learns that nobody will come.
+    (requests.stop, requests.change) = (None, None);
+    engine.tell_waiting();
+    drop(requests);
+    engine.status.standstill.end();
+}

@@ -1,0 +1,76 @@
+//! When the writer has nothing to do: how long it sleeps, and what wakes it.
+
+use std::time::{Duration, Instant};
+
+use super::sources::Source;
+use super::Writer;
+use crate::sys::last_thread;
+use crate::sys::{barrier, delegate, thread};
+
+/// How long nothing is written behind an answer to a signal handler.
+const REST: Duration = Duration::from_millis(100);
+/// Once the process's first thread has ended, the writer looks so often whether there are others. (A thread that ends and has used
+/// the library wakes it, so that it learns of the first one's end.)
+const LOOK_AROUND: Duration = Duration::from_secs(1);
+/// How often it looks whether a first thread has ended that does not wake it then, because it has never used the library.
+const LOOK_SELDOM: Duration = Duration::from_secs(10);
+
+impl Writer {
+    /// Sleeps until it is woken, unless there is something to do already.
+    pub(super) fn sleep(&mut self) {
+        // Nobody has registered anything for a while: an idle process keeps little.
+        self.take_back();
+        self.engine.pool.shrink_to_start();
+        self.engine.clock.rest();
+        self.engine.set_asleep(true);
+        barrier::all_threads();
+        // Whoever publishes a record or sends something from now on sees the announcement; what came before is found here.
+        self.collect();
+        if !self.is_asked() && !self.sources.values().any(Source::has_unread) {
+            let again = self.ledger.sinks.again_in().into_iter().chain(self.ledger.region_code.again_in()).min();
+            if last_thread::first_has_ended() {
+                self.sleep_as_the_last(again);
+            } else if let Some(time) = again {
+                self.engine.parker.park_timeout(time);
+            } else if self.engine.first_tells() {
+                self.engine.parker.park();
+            } else {
+                while self.engine.is_asleep() && !last_thread::first_has_ended() {
+                    self.engine.parker.park_timeout(LOOK_SELDOM);
+                }
+            }
+        }
+        self.engine.set_asleep(false);
+    }
+
+    /// Sleeps, unless the host has no thread any more. The C library ends a process with its last thread, which is one of ours as long
+    /// as nobody closes the session.
+    pub(super) fn sleep_as_the_last(&mut self, again: Option<Duration>) {
+        if self.last_thread.is_this_one(|| !self.engine.is_asleep()) {
+            // Exit handlers find the descriptors that the host has left open.
+            delegate::run(&thread::end_process);
+        }
+        self.engine.parker.park_timeout(again.map_or(LOOK_AROUND, |time| time.min(LOOK_AROUND)));
+    }
+
+    /// Whoever asked in a signal handler most likely ends the process now, and would cut a write that is under way.
+    pub(super) fn rest(&mut self) {
+        let end = Instant::now() + REST;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.is_asked() {
+                return;
+            }
+            self.engine.parker.park_timeout(left);
+            self.collect();
+        }
+    }
+
+    /// While the process exits: a write that it interrupts would leave a torn record.
+    pub(super) fn wait_to_be_asked(&mut self) {
+        self.collect();
+        if !self.is_asked() {
+            self.engine.parker.park();
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! The registering threads as the writer sees them: which chunks there are to be read, and what comes back to the pool.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::{Notice, Writer};
+use crate::api::Id;
+use crate::queue::chunk::Chunk;
+use crate::queue::engine::Message;
+use crate::queue::thread_slot::Slot;
+use crate::sys::barrier;
+
+/// A registering thread as the writer sees it.
+pub(super) struct Source {
+    pub(super) slot: Arc<Slot>,
+    /// Chunks that are full, oldest first.
+    full: VecDeque<Chunk>,
+    /// The chunk that the thread was filling when this pass began.
+    current: Option<Chunk>,
+    /// The thread had ended when this pass began.
+    ended: bool,
+}
+
+impl Writer {
+    /// Finds out which chunks there are to read, and what was asked for.
+    pub(super) fn collect(&mut self) {
+        if let Some(mut requests) = self.requests() {
+            self.asked = requests.asked;
+            self.exiting = requests.exiting.is_some();
+            self.stop = requests.stop.take().or(self.stop.take());
+            if self.change.is_none() {
+                self.change = requests.change.take();
+            }
+        }
+        for source in self.sources.values_mut() {
+            // Before the channel is emptied: what an ended thread has sent is then in the channel.
+            source.ended = source.slot.is_detached();
+            source.current = source.slot.current();
+        }
+        // After the slots, so that a chunk which a thread changes now is found at least once, and the older chunks of a
+        // thread are always known before newer ones.
+        while let Some(message) = self.engine.receive() {
+            match message {
+                Message::Attach(slot) => {
+                    // Its full chunks, if it has any, come behind this message.
+                    let current = slot.current();
+                    let source = Source { slot, full: VecDeque::new(), current, ended: false };
+                    self.sources.insert(source.slot.number, source);
+                }
+                Message::Full { slot, chunk } => {
+                    if let Some(source) = self.sources.get_mut(&slot) {
+                        source.full.push_back(chunk);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gives back the chunks that are read to their end and that no thread writes to any more.
+    pub(super) fn recycle(&mut self) {
+        let pool = &self.engine.pool;
+        self.sources.retain(|_, source| {
+            while let Some(&chunk) = source.full.front() {
+                // The thread has sent it, and is about to take it out of its slot.
+                let still_in_slot = source.slot.current() == Some(chunk);
+                if still_in_slot || chunk.consumed() < chunk.committed() {
+                    break;
+                }
+                source.full.pop_front();
+                pool.recycle(chunk);
+            }
+            !(source.ended && source.full.is_empty())
+        });
+        // Before the pool grows: memory that nobody uses is better than more.
+        if pool.is_low() {
+            self.take_back();
+        }
+        pool.shrink_if_cramped();
+        if !self.off {
+            pool.replenish();
+        }
+    }
+
+    /// Takes back the chunks of threads that have nothing in them to be read and are not laying down anything.
+    pub(super) fn take_back(&self) {
+        let slots = self.sources.values().map(|source| &source.slot);
+        let idle = |slot: &&Arc<Slot>| slot.current().is_some_and(|chunk| chunk.consumed() == chunk.committed());
+        let wanted: Vec<&Arc<Slot>> = slots.filter(idle).filter(|slot| slot.want()).collect();
+        if wanted.is_empty() {
+            return;
+        }
+        barrier::all_threads();
+        for chunk in wanted.iter().filter_map(|slot| slot.take()) {
+            self.engine.pool.recycle(chunk);
+        }
+    }
+
+    /// Tells the ids what has become of them.
+    pub(super) fn heed_notices(&mut self) {
+        let ids = &self.engine.ids;
+        for notice in self.ledger.notices.drain(..) {
+            match notice {
+                // The caller has retired the id; nothing refers to it any more.
+                Notice::Unregistered(id) => ids.recycle(Id(id)),
+                // If its owner is faster, that call's record recycles it.
+                Notice::Retired(id) if ids.retire(Id(id)) => ids.recycle(Id(id)),
+                Notice::Retired(_) => {}
+                Notice::Read(id) => {
+                    ids.set_read(Id(id));
+                    self.engine.add_unread(-1);
+                }
+            }
+        }
+    }
+}
+
+impl Source {
+    pub(super) fn has_unread(&self) -> bool {
+        self.readings().any(|chunk| chunk.consumed() < chunk.committed())
+    }
+
+    /// The chunks to read in this pass, oldest first.
+    pub(super) fn readings(&self) -> impl Iterator<Item = Chunk> + '_ {
+        // If the thread has sent the chunk meanwhile, it is there twice.
+        let current = self.current.filter(|current| !self.full.contains(current));
+        self.full.iter().copied().chain(current)
+    }
+}
