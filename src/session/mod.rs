@@ -110,6 +110,7 @@ impl Session {
     /// Makes a region of code memory: a mapping of an ELF file that the library writes, so that every profiler that reads ELF files
     /// names the code in it with no further step; `jitsym_region_create` in C. Code in it is registered as elsewhere, with the
     /// address where it runs.
+    ///
     /// If there can be no file, which [`last_error`] explains, the memory is there all the same, and code in it goes to the
     /// other sinks. It stays when the session is closed.
     ///

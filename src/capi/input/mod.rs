@@ -133,7 +133,7 @@ impl<T: Plain> Array<'_, T> {
     }
 }
 
-/// Reads one field of a struct behind a pointer, which may be unaligned.
+/// Reads one field of the struct at a pointer, which may be unaligned.
 macro_rules! field {
     ($from:expr, $field:ident) => {
         (&raw const (*$from).$field).read_unaligned()

@@ -30,7 +30,7 @@ impl Engine {
     }
 
     /// Waits until everything committed before the call is in the files. `Closed` if the writer has ended, with everything
-    /// written but for an error: see `last_answer`.
+    /// written, except after an error: see `last_answer`.
     pub fn flush(&self, timeout: Duration) -> Result<()> {
         self.ask(timeout, false)
     }

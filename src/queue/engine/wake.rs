@@ -28,8 +28,8 @@ impl Engine {
     }
 
     /// Stands between the write that a registering thread announces and its read afterwards. The other side, in the writer,
-    /// calls `barrier::all_threads` between the same two; where the kernel makes that a barrier for every thread, nothing is
-    /// left to do here but to keep the compiler from changing the order.
+    /// calls `barrier::all_threads` between the same two. Where the kernel makes that a barrier for every thread, only the compiler
+    /// has to be kept from changing the order here.
     #[inline]
     pub fn order(&self) {
         if barrier::is_light() {

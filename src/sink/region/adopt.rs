@@ -160,7 +160,7 @@ fn refused(status: &Status, text: String) -> Error {
     Error::SinkFailed
 }
 
-/// What is mapped in a range without gap, all of it memory that can be adopted.
+/// The mappings of a range without gap, all of them memory that can be adopted.
 fn pieces(maps: &[Mapping], start: u64, end: u64) -> Result<Vec<Mapping>> {
     let mut pieces = Vec::new();
     let mut next = start;

@@ -1,4 +1,4 @@
-//! Regions that the library makes: their memory, their file, and what they are without one.
+//! Regions that the library makes: plain memory, or the mapping of a new file.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -59,7 +59,7 @@ pub(super) const SIZE_MAX: u64 = 1 << 30;
 const ALIGNMENT_MAX: u64 = 512 << 20;
 
 impl Regions {
-    /// Makes a region. If its file cannot be had it is plain memory, and what is registered in it goes to the other sinks.
+    /// Makes a region. If there can be no file it is plain memory, and code in it goes to the other sinks.
     pub fn create(&self, status: &Status, wanted: &RegionOptions) -> Result<CodeRegion> {
         let max_len = wanted.max_size.max(wanted.size);
         if wanted.size == 0 {
@@ -130,7 +130,7 @@ impl Regions {
         .ok()
     }
 
-    /// A new file for a region, with a name of its own. `slides`: its generations can begin at different places.
+    /// A new file for a region, under an unused name. `slides`: its generations can begin at different places.
     pub(super) fn new_file(&self, status: &Status, slides: bool) -> std::result::Result<New, String> {
         const ATTEMPTS: u32 = 1000;
         let mut settings = lock(&self.settings);
@@ -264,8 +264,8 @@ pub(super) fn check_private_exec(file: &File, offset: u64, protection: i32) -> i
     }
 }
 
-/// Has the file system provide room for private memory too: in memory (tmpfs) it takes a page of its own for each one that is touched,
-/// and the kernel raises SIGBUS if there is none. On a disk, and where it cannot provide any, it takes none for that.
+/// Has the file system provide room for private memory too. In memory (tmpfs) it takes another page for each touched one, and
+/// the kernel raises SIGBUS if there is none. On a disk, and where it cannot provide any, it takes none for that.
 pub(super) fn provide_if_possible(file: &File, offset: u64, len: u64) -> io::Result<()> {
     if file::is_on_disk(file) {
         return Ok(());

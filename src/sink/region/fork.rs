@@ -1,5 +1,5 @@
-//! Regions in a forked child: what is shared with the parent becomes the child's own at once, and gets files of its own when the child
-//! takes over.
+//! Regions in a forked child: memory shared with the parent becomes the child's own at once, and gets the child's files when
+//! it takes over.
 
 use std::fs::File;
 use std::io;
@@ -33,7 +33,7 @@ impl Regions {
         }
     }
 
-    /// In a forked child that takes over: its parent's regions, with files of their own if sinks run.
+    /// In a forked child that takes over: its parent's regions, with new files if sinks run.
     pub fn inherit(&self, status: &Status, parent: &Regions) {
         for old in parent.all().filter(|region| region.gone() == NEVER) {
             let had_file = match old.file.try_lock() {
@@ -98,7 +98,7 @@ fn copy_text(region: &Region, to: &File) -> io::Result<()> {
         let piece = whole(region);
         return for_pages(&piece, |addr, bytes| to.write_all_at(bytes, addr - region.base));
     };
-    // What is read ahead was a hole, and would be data.
+    // A page that is read ahead was a hole, and would be data.
     code_memory::advise_random(region.start, region.len());
     let end = region.text() + region.len();
     let mut next = region.text();

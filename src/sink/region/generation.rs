@@ -1,5 +1,4 @@
-//! Generations: the file of a region gets another name, and perf is told, so that code in the place of dead code has a name of
-//! its own.
+//! Generations: the file of a region gets another name, and perf is told. So code in the place of dead code has its own name.
 
 use std::ffi::OsString;
 use std::sync::atomic::Ordering;
@@ -11,15 +10,15 @@ use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::maps::{self, Mapping};
 use crate::sys::mem::page_size;
 
-/// How many generations may wait for the writer to see to them.
+/// How many generations may wait for the writer.
 const PENDING_MOST: usize = 256;
 
-/// So many files that a dead process has left do not keep a file from having another name.
+/// A file gets another name in spite of this many files of a dead process.
 const LEFT_MOST: usize = 256;
 
 impl Region {
-    /// Gives the file another name, and tells perf. Not before the writer can keep up with it. `code` is where the calling thread
-    /// is about to register some.
+    /// Gives the file another name, and tells perf; but not before the writer can keep up. `code` is the range that the calling
+    /// thread is about to register.
     #[cold]
     pub fn switch(&self, status: &Status, code: Option<(u64, u64)>) {
         if code.is_none() && matches!(self.kind, Kind::Private { never_flips: true, .. }) {
@@ -49,7 +48,7 @@ impl Region {
         }
     }
 
-    /// Tells perf the name of the file of memory that may be written and executed at the same time, as far as it is that still.
+    /// Tells perf the name of the file, for memory that is still writable and executable at the same time.
     pub(super) fn announce(&self, addr: u64, size: u64) {
         let page = page_size() as u64;
         let (start, end) = (addr / page * page, (addr + size).next_multiple_of(page));
@@ -57,11 +56,11 @@ impl Region {
         let rwx = READ_WRITE | READ_EXEC;
         let is_rwx = |piece: Mapping| piece.start <= start && end <= piece.end && piece.protection == rwx;
         if self.mapped_in(&maps).any(is_rwx) {
-            // perf is told by `mprotect` if that changes anything. What can be written can be read too on each of our processors
-            // (linux mm, `protection_map`), so that nobody misses the right to read. At its return the mapping is one again, and
+            // perf is told by `mprotect` if that changes anything. Writable pages are readable too on each of our processors
+            // (linux mm, `protection_map`): nobody misses the right to read. At its return the mapping is one again, and
             // perf is told of all of it.
             // SAFETY: the pages hold code that the caller is about to register: nobody unmaps them now. They are ours, and no
-            // thread does what is not allowed meanwhile.
+            // thread makes a forbidden access meanwhile.
             let _ = unsafe {
                 code_memory::protect(start, end - start, rwx & !libc::PROT_READ)
                     .and_then(|()| code_memory::protect(start, end - start, rwx))
@@ -105,7 +104,7 @@ impl Region {
                 code_memory::map_over(self.base + begin, end - begin, READ_EXEC, Sharing::Shared, &file, begin)
             };
         }
-        // What is registered from now on is stamped later: the time from before is safely so.
+        // Code that is registered after this is stamped later: the time from before is safe.
         naming.switches.push_back(Switch { time: now, old, begin });
         self.switched.store(naming.next_time(), Ordering::Release);
         self.generation.fetch_add(1, Ordering::Release);

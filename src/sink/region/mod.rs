@@ -1,9 +1,9 @@
-//! Code memory that is a mapping of an ELF file, so that every profiler names code in it by itself: the regions of a process, as
-//! the threads that register code and the writer share them.
+//! Code memory that is a mapping of an ELF file, so that every profiler names code in it by itself. These are the regions of a
+//! process, as the threads that register code and the writer share them.
 //!
-//! perf takes the name of a mapping from the path of its file at the time of `mmap` or `mprotect`. So when bytes at which dead
-//! code is named are used for other code, the file gets another name (`rename`), and the mapping is made again over itself: the
-//! same file and bytes, but a new generation in the profile. The writer puts what the file said before under its old name.
+//! perf takes the name of a mapping from the path of its file at the time of `mmap` or `mprotect`. So the file gets
+//! another name (`rename`) when bytes of dead code are used for other code, and the mapping is made again over itself. It has
+//! the same file and bytes, but is a new generation in the profile. The writer puts the former contents under the old name.
 
 mod adopt;
 mod changing;
@@ -52,22 +52,22 @@ const NEVER: u64 = u64::MAX;
 /// The regions of a process.
 #[derive(Debug)]
 pub struct Regions {
-    /// There are some, or unknown memory is adopted: whoever registers code has to look.
+    /// There are some, or unknown memory is adopted: registering threads have to look.
     watching: AtomicBool,
     adopting: AtomicBool,
     /// Memory that is not adopted for now.
     declined: Shown,
-    /// The host has unmapped some, to whose end the writer has not seen yet.
+    /// The host has unmapped some, and the writer has not ended them yet.
     some_gone: AtomicBool,
-    /// Beyond this place there is none.
+    /// The number of places that were ever used.
     used: AtomicUsize,
-    /// What is here is never freed: a call that races with the end of a region finds valid memory.
+    /// Regions are never freed: a call that races with the end of one finds valid memory.
     places: [AtomicPtr<Region>; MOST],
     settings: Mutex<Settings>,
     pub changing: Changing,
 }
 
-/// Where files are made, and what is known of memory that cannot be adopted.
+/// Where files are made, which regions have ended, and which memory cannot be adopted.
 #[derive(Debug, Default)]
 struct Settings {
     dir: PathBuf,
@@ -79,14 +79,14 @@ struct Settings {
     /// The last one that got a file.
     last: Option<&'static Region>,
     files: files::Files,
-    /// The last of the regions that are none any more, which are not freed: a call that races with their end may still look at them.
+    /// The last ended region. They are not freed: a call that races with their end may still look at them.
     ended: Option<&'static Region>,
     /// Where they began, with their tables.
     bases: BTreeSet<u64>,
-    /// What the writer has open of such regions, for it to close.
+    /// Files of such regions that the writer has open, for it to close.
     to_close: Vec<Arc<Held>>,
-    /// Marks of such regions, whose address space others take over. Whoever still looks at them finds marks that are not meant for
-    /// him, which costs a generation at most.
+    /// Marks of such regions, for others to use. A call that still looks at them may see another region's marks, which costs a
+    /// generation at most.
     spare_marks: Vec<Arc<Marks>>,
     declined: Declined,
 }
@@ -110,7 +110,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs what takes a lock on a thread of the host, which is not to be cancelled then, nor to be stopped by a signal, as for
+/// Runs code that takes a lock on a thread of the host. The thread is not cancelled meanwhile, nor stopped by a signal, as for
 /// garbage collection: others would wait for the lock.
 fn undisturbed<T>(body: impl FnOnce() -> T) -> T {
     thread::uncancelled(|| quietly(body))
@@ -123,7 +123,7 @@ impl Regions {
         self.watching.load(Ordering::Acquire)
     }
 
-    /// What holds from now on for new regions.
+    /// Sets the directory and mode of the files of new regions, and whether unknown memory is adopted.
     pub fn configure(&self, dir: PathBuf, mode: u32, adopting: bool) {
         {
             let mut settings = lock(&self.settings);
@@ -229,7 +229,7 @@ impl Regions {
         Err(Error::NoMemory)
     }
 
-    /// The region is none any more. False if another thread has ended it.
+    /// Takes a region out of the list. False if another thread has ended it.
     fn forget(&self, region: &'static Region) -> bool {
         let (old, none) = (std::ptr::from_ref(region).cast_mut(), std::ptr::null_mut());
         let taken = |place: &AtomicPtr<Region>| place.compare_exchange(old, none, Ordering::AcqRel, Ordering::Relaxed);
@@ -259,7 +259,7 @@ impl Regions {
         }
     }
 
-    /// Whether any of a region still is a mapping of its file. Else it is none any more; and what is not is lost.
+    /// Whether any part of a region still is a mapping of its file; other parts are lost. If none is, the region is gone.
     fn check(&self, status: &Status, region: &Region, maps: &[Mapping]) -> bool {
         // Without a file nothing can tell.
         let is_mapped = !lock(&region.naming).has_file() || {
@@ -267,7 +267,7 @@ impl Regions {
             parts().next().is_some() && region.lost.add(region.start, region.end(), parts())
         };
         if !is_mapped {
-            // What is registered from now on is stamped later. Another thread may have been faster.
+            // Code that is registered after this is stamped later. Another thread may have been faster.
             let now = status.clock.now();
             let _ = region.gone.compare_exchange(NEVER, now, Ordering::AcqRel, Ordering::Relaxed);
             self.some_gone.store(true, Ordering::Release);

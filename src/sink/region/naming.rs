@@ -31,7 +31,7 @@ pub struct Naming {
     pub(super) switches: VecDeque<Switch>,
 }
 
-/// What is open in one table of descriptors.
+/// The descriptors in one table.
 #[derive(Debug, Default)]
 struct Open {
     dir: Option<Arc<Dir>>,
@@ -153,7 +153,7 @@ impl Naming {
         self.writer.file.take()
     }
 
-    /// The region ends: nothing stays but the path. What was open in the host's table is closed there.
+    /// The region ends: nothing stays but the path. Descriptors in the host's table are closed there.
     pub fn end(&mut self) {
         let path = std::mem::take(&mut self.path);
         let ended = Mutex::new(Some(std::mem::replace(self, Naming { path, ..Naming::nameless(None) })));

@@ -74,13 +74,13 @@ impl Regions {
 
     fn starting(&self, start: u64) -> Result<&'static Region> {
         let mut all = self.all().filter(|region| region.start == start && region.gone() == NEVER);
-        // What begins where a part of another one was lost is meant before that.
+        // A region in the place of a lost part of another one comes before that.
         let first = all.next();
         all.find(|region| !region.lost.any(start, start + 1)).or(first).ok_or(Error::Region)
     }
 
-    /// Ends a region: a created one is unmapped, an adopted one becomes plain memory again, with the same bytes. What is
-    /// registered in it should have been written before.
+    /// Ends a region: a created one is unmapped, an adopted one becomes plain memory again, with the same bytes. Code in it should
+    /// have been written before.
     pub fn release(&self, status: &Status, start: u64) -> Result<()> {
         let _changing = self.changing.begin();
         let region = self.starting(start)?;
@@ -127,7 +127,7 @@ impl Regions {
         }
     }
 
-    /// The region is none any more; its file is final. False if another thread has ended it.
+    /// Takes a region out of the list and completes its file. False if another thread has ended it.
     fn end(&self, status: &Status, region: &'static Region) -> bool {
         if !self.forget(region) {
             return false;

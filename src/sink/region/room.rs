@@ -22,8 +22,8 @@ pub(super) struct Room {
     pub write: u64,
 }
 
-/// Sets address space aside: first the tables, then the text, and somewhere behind it as much again for a second view. Returns
-/// where the first and the last begins.
+/// Sets address space aside: first the tables, then the text, and somewhere after it as much again for a second view.
+/// Returns the addresses of the tables and of the second view.
 pub(super) fn place(tables_len: u64, max_len: u64, alignment: u64, near: u64) -> Result<(u64, u64)> {
     let code = tables_len + max_len;
     if near == 0 {

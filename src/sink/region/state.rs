@@ -19,7 +19,7 @@ use crate::sys::sync::outside::Mutex;
 pub enum Kind {
     /// Executable, and a second time writable at another place; both show the file.
     TwoViews { write: u64 },
-    /// Once; the host changes what may be done with it, and what it writes is not in the file.
+    /// Once; the host changes its protection, and the host's writes are not in the file.
     Private {
         /// It was the host's before.
         adopted: bool,
@@ -36,7 +36,7 @@ pub struct Region {
     pub start: u64,
     pub(super) len: AtomicU64,
     pub max_len: u64,
-    /// Where the file's first byte is mapped, with the tables behind it, and how much of it.
+    /// Where the file's first byte is mapped, with the tables after it, and how much of it.
     pub base: u64,
     pub tables_len: u64,
     pub kind: Kind,
@@ -50,9 +50,9 @@ pub struct Region {
     pub(super) lost: Lost,
     /// The writer has not seen it yet.
     pub is_new: AtomicBool,
-    /// In a forked child that got no file for it: the one that it is a mapping of is the parent's.
+    /// In a forked child without a file for it: it is a mapping of the parent's.
     pub(super) is_of_parent: bool,
-    /// Since when it is known that the host has unmapped it; else `NEVER`. What was registered before is still written.
+    /// Since when it is known that the host has unmapped it; else `NEVER`. Code that was registered before is still written.
     pub(super) gone: AtomicU64,
     /// Its file cannot be written: new code in it is for the other sinks.
     pub is_unwell: AtomicBool,
@@ -67,7 +67,7 @@ pub struct Region {
     pub(super) ended_before: AtomicPtr<Region>,
 }
 
-/// What a region is made of, once its memory is in place.
+/// The parts of a new region, once its memory is in place.
 #[derive(Debug)]
 pub(super) struct Parts {
     pub start: u64,
@@ -133,7 +133,7 @@ impl Region {
         self.start - self.base
     }
 
-    /// What of it is still a mapping of its file, as far as it has got one.
+    /// The parts that still are mappings of its file, if it has one.
     pub(super) fn mapped(&self) -> io::Result<Vec<Mapping>> {
         maps::collect(self.mapped_in(&maps::within(self.start, self.end())?))
     }

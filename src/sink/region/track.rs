@@ -9,8 +9,8 @@ use crate::sys::clock::monotonic_ns;
 use crate::sys::maps;
 
 impl Regions {
-    /// Before code is registered: sees to it that samples of it will not be taken for dead code, or of no code at all. This is part
-    /// of what each registration costs: no lock, and what threads share is written to only where it changes.
+    /// Before code is registered: ensures that its samples are not taken for dead code, or for no code at all. Each registration
+    /// pays for this: it takes no lock, and writes to shared memory only where that changes.
     #[inline(never)]
     pub fn before_code(&self, status: &Status, addr: u64, size: u64) {
         match self.find(addr, size) {
@@ -37,8 +37,7 @@ impl Regions {
         }
     }
 
-    /// Adopts the mapping that code lies in, unless that has been tried not long ago. A program may register all its code where that
-    /// is so.
+    /// Adopts the mapping that code lies in, unless that was tried recently. A program may register all its code in such a mapping.
     fn adopt_if_new(&self, status: &Status, addr: u64, size: u64) -> Option<&'static Region> {
         if self.is_full() || self.declined.has(addr, addr.checked_add(size)?, monotonic_ns) {
             return None;
@@ -56,14 +55,14 @@ impl Regions {
         }
     }
 
-    /// Code does not live that was counted: it has been overwritten, or could not be registered.
+    /// Counted code does not live: it was overwritten, or could not be registered.
     pub fn no_code(&self, addr: u64, size: u64) {
         if let Some(region) = self.around(addr, size) {
             region.tally.subtract(addr - region.start, size);
         }
     }
 
-    /// Code lives on that had been counted as gone.
+    /// Code that was counted as gone lives on.
     pub fn code_stays(&self, addr: u64, size: u64) {
         if let Some(region) = self.around(addr, size) {
             region.count_live(addr, size);
@@ -90,7 +89,7 @@ impl Regions {
 }
 
 impl Region {
-    /// Code is about to be registered, which has been counted.
+    /// Code that has been counted is about to be registered.
     fn take(&self, status: &Status, addr: u64, size: u64) {
         if matches!(self.kind, Kind::Private { .. }) && !self.is_in_use.load(Ordering::Relaxed) {
             self.begin_to_use(addr, size);
@@ -113,7 +112,7 @@ impl Region {
         }
     }
 
-    /// There is live code in it that was not registered in it.
+    /// Counts live code that was not registered in it.
     pub fn count_live(&self, addr: u64, size: u64) {
         self.tally.add(addr - self.start, size);
     }

@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io::{self, IoSlice, Write};
 use std::os::fd::AsRawFd;
 
-/// Appends all of `slices`, in as few system calls as the kernel allows. Consumes them. If that fails, says how many bytes
-/// were written before: they are in the file.
+/// Appends all of `slices`, in as few system calls as the kernel allows. Consumes them. Returns the number of bytes that are in
+/// the file also if that fails.
 pub fn append(mut file: &File, mut slices: &mut [IoSlice<'_>]) -> (u64, io::Result<()>) {
     // Linux IOV_MAX.
     const MOST: usize = 1024;
@@ -29,13 +29,13 @@ pub fn append(mut file: &File, mut slices: &mut [IoSlice<'_>]) -> (u64, io::Resu
 pub fn append_whole(file: &File, slices: &mut [IoSlice<'_>]) -> io::Result<u64> {
     let (written, result) = append(file, slices);
     if result.is_err() && written > 0 {
-        // What follows half a record or half a line would be lost to readers.
+        // Readers would lose the records or lines after half a one.
         let _ = file.metadata().and_then(|data| file.set_len(data.len() - written));
     }
     result.map(|()| written)
 }
 
-/// Lets a file be written to at any place: with `O_APPEND`, `pwrite` writes behind its end, wherever it is told to.
+/// Lets a file be written to at any place: with `O_APPEND`, `pwrite` writes at its end, whatever the offset.
 pub fn allow_any_place(file: &File) -> io::Result<()> {
     // SAFETY: fcntl takes a descriptor, which is open.
     let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };

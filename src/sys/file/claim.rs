@@ -20,9 +20,9 @@ pub(super) fn create_with(dir: &Dir, name: &OsStr, mode: u32, flags: libc::c_int
 
 /// Creates a file, in place of one that an earlier process with our pid has left there.
 ///
-/// Refuses to touch anything else: a link, a file of somebody else, one with a second name, one that another library in
-/// this process is writing or has written (`TAKEN`), or one of a living process that has the same pid in another namespace.
-/// Such processes are known by a lock, which the system releases when the last of their descriptors is closed.
+/// Refuses to touch anything else: a link, a file of somebody else, or one with a second name. Nor does it touch one of another
+/// library in this process (`TAKEN`), or of a living process that has the same pid in another namespace. Such processes are
+/// known by a lock, which the system releases when the last of their descriptors is closed.
 pub fn claim(dir: &Dir, name: &OsStr, mode: u32) -> io::Result<File> {
     claim_with(dir, name, mode, APPEND)
 }
@@ -60,8 +60,8 @@ fn claim_with(dir: &Dir, name: &OsStr, mode: u32, flags: libc::c_int) -> io::Res
 
 /// The same for the file that is to replace the one of this name, under its own, which is returned.
 ///
-/// The first choice is always the same, so that what a process leaves there that is killed is replaced by the next one with its pid.
-/// Others may have taken that name, to have nothing replaced; so the next ones cannot be known beforehand.
+/// The first choice is always the same, so that the file of a killed process is replaced by the next one with its pid.
+/// Others may have taken that name to prevent it, so the next choices cannot be foreseen.
 pub fn claim_fresh(dir: &Dir, name: &OsStr, mode: u32) -> io::Result<(OsString, File)> {
     const ATTEMPTS: usize = 4;
     let mut fresh = name_of_new(name, "");

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::{identity_and_len, look_at, refuse, Identity};
 use crate::sys::descriptors::Table;
 
-/// The kind of error that says that a descriptor is not that of the file any more.
+/// The kind of error for a descriptor that is no longer that of the file.
 pub const CLOSED: io::ErrorKind = io::ErrorKind::NotConnected;
 
 /// A file that is kept open for long.
@@ -86,13 +86,13 @@ impl Deref for Held {
 impl Drop for Held {
     fn drop(&mut self) {
         if self.is_ours() {
-            // SAFETY: it is not used any more.
+            // SAFETY: it is no longer used.
             unsafe { ManuallyDrop::drop(&mut self.file) };
         }
     }
 }
 
-/// Who holds a descriptor of the host's table: one that we open may have the number of an earlier one that the host has closed.
+/// The holder of a descriptor of the host's table: ours may have the number of an earlier one that the host has closed.
 fn holder_of(file: &File) -> &'static AtomicU32 {
     static HOLDERS: [AtomicU32; 1 << 12] = [const { AtomicU32::new(0) }; 1 << 12];
     // Of two descriptors that share a place the first one is not closed, which does no harm.

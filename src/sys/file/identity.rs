@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::time::SystemTime;
 
-/// Which file on which file system: what stays the same when a name is given to another file.
+/// Which file on which file system: this stays the same when its name is given to another file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub device: u64,
@@ -24,7 +24,7 @@ impl Identity {
         self.device == other.device && self.inode == other.inode && born_alike
     }
 
-    /// Whether both are of one file for certain: whoever makes up an identity can guess the other two numbers.
+    /// Whether both are of one file for certain: in a made-up identity the other two numbers can be guessed.
     pub(super) fn is_surely(&self, other: &Identity) -> bool {
         self.born != 0 && self == other
     }

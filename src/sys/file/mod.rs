@@ -29,10 +29,10 @@ use super::dir::Dir;
 /// Appending keeps whole records whole even if something else writes to the file.
 const APPEND: libc::c_int = libc::O_RDWR | libc::O_APPEND;
 
-/// Says that a file is the work of this library. It means nothing else on a file.
+/// Marks a file as the work of this library. The bit has no other meaning on a file.
 const OURS: u32 = libc::S_ISVTX;
 
-/// The kind of error that says that a file belongs to somebody else in this process.
+/// The kind of error for a file that belongs to somebody else in this process.
 pub const TAKEN: io::ErrorKind = io::ErrorKind::ResourceBusy;
 
 /// Locks a file for as long as it is open. False if somebody else has.

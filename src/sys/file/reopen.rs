@@ -43,8 +43,8 @@ fn reopen_with(dir: &Dir, name: &OsStr, expected: Identity, flags: libc::c_int) 
 
 /// Opens a file that this library has written in a process that is dead, to append to it: one of these. Returns which one.
 ///
-/// Whoever says so is not believed. It has to be a plain file with our mark, and known for certain. `may_be_locked`: whoever has locked
-/// it is not the process that writes it.
+/// The claim that it is one is not believed: it has to be a plain file with our mark, and known for certain. `may_be_locked`: a
+/// lock is not that of the process that writes it.
 pub fn take_over(dir: &Dir, name: &OsStr, known: &[Identity], may_be_locked: bool) -> io::Result<(File, Identity)> {
     let refuse = |why| Err(refuse(io::ErrorKind::InvalidData, why));
     let found = dir.open_file(name, libc::O_PATH, 0)?;

@@ -43,7 +43,7 @@ pub fn free_space(dir: &Path) -> Option<u64> {
     (data.f_blocks > 0).then(|| data.f_bavail as u64 * data.f_frsize as u64)
 }
 
-/// Has the file system provide room behind the end of a file, which stays where it is. That is advice: if it cannot be followed
+/// Has the file system provide room after the end of a file, which stays where it is. That is advice: if it cannot be followed
 /// nothing is wrong.
 pub fn reserve(file: &File, offset: u64, len: u64) {
     // SAFETY: fallocate takes a descriptor, which is open.
