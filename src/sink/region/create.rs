@@ -13,7 +13,7 @@ use crate::api::error::{Error, Result};
 use crate::api::options::Sinks;
 use crate::queue::status::Status;
 use crate::sink::describe;
-use crate::sink::region::file::{Place, RegionFile};
+use crate::sink::region::file::{Layout, RegionFile};
 use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::dir::Dir;
 use crate::sys::file::{self, Held};
@@ -185,7 +185,7 @@ fn fill(new: New, wanted: &RegionOptions, room: &Room) -> io::Result<Parts> {
         let text = file.clone();
         let file = RegionFile::create(
             file,
-            Place { text: tables_len, text_len: len, text_room: max_len, tables_len, spare: slides::spare(max_len) },
+            Layout { text: tables_len, text_len: len, text_room: max_len, tables_len, spare: slides::spare(max_len) },
         )?;
         if wanted.one_view {
             check_private_exec(&text, tables_len, READ_WRITE)?;

@@ -11,7 +11,7 @@ use super::create::New;
 use super::{slides, Kind, Naming, Parts, Region, Regions, NEVER};
 use crate::queue::status::Status;
 use crate::sink::describe;
-use crate::sink::region::file::{Place, RegionFile};
+use crate::sink::region::file::{Layout, RegionFile};
 use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::file::Held;
 use crate::sys::maps::{self, Mapping};
@@ -130,7 +130,7 @@ fn refill(new: New, old: &Region, write: u64) -> io::Result<Parts> {
         let memory = file.clone();
         let file = RegionFile::create(
             file,
-            Place {
+            Layout {
                 text: old.text(),
                 text_len: old.len(),
                 text_room: max_len,

@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::{identity_and_len, look_at, refuse, Identity};
-use crate::sys::descriptors::Table;
+use crate::sys::descriptors::DescriptorTable;
 
 /// The kind of error for a descriptor that is no longer that of the file.
 pub const CLOSED: io::ErrorKind = io::ErrorKind::NotConnected;
@@ -22,7 +22,7 @@ pub const CLOSED: io::ErrorKind = io::ErrorKind::NotConnected;
 pub struct Held {
     file: ManuallyDrop<File>,
     identity: Identity,
-    table: Table,
+    table: DescriptorTable,
     marked: bool,
     /// In the host's table: which of ours has got the descriptor last.
     serial: u32,
@@ -31,7 +31,7 @@ pub struct Held {
 impl Held {
     pub fn new(file: File) -> io::Result<Held> {
         static LAST: AtomicU32 = AtomicU32::new(0);
-        let (identity, table) = (look_at(&file)?, Table::current());
+        let (identity, table) = (look_at(&file)?, DescriptorTable::current());
         let marked = table.is_host() && mark(&file);
         let serial = LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         if table.is_host() {
@@ -47,7 +47,7 @@ impl Held {
 
     /// Whether the descriptor is known to be the one that was opened.
     fn is_ours(&self) -> bool {
-        match self.table == Table::current() {
+        match self.table == DescriptorTable::current() {
             true if self.table.is_host() => self.marked && self.checked().is_ok(),
             is_here => is_here,
         }
@@ -55,7 +55,7 @@ impl Held {
 
     /// The file, to be written to.
     pub fn checked(&self) -> io::Result<&File> {
-        match self.table == Table::current() {
+        match self.table == DescriptorTable::current() {
             true if !self.table.is_host() => Ok(&self.file),
             _ => self.checked_len().map(|(file, _)| file),
         }
@@ -63,7 +63,7 @@ impl Held {
 
     /// The file, to be written to, and how long it is.
     pub fn checked_len(&self) -> io::Result<(&File, u64)> {
-        let is_held = self.table == Table::current()
+        let is_held = self.table == DescriptorTable::current()
             && (!self.table.is_host()
                 || holder_of(&self.file).load(Ordering::Relaxed) == self.serial
                     && (!self.marked || is_marked(&self.file)));
