@@ -15,7 +15,7 @@ fn header_is_up_to_date() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let config = cbindgen::Config::from_file(root.join("cbindgen.toml")).expect("cbindgen.toml");
     let mut builder = cbindgen::Builder::new().with_config(config);
-    for source in ["src/capi/status.rs", "src/capi/types.rs", "src/capi/mod.rs"] {
+    for source in ["src/capi/status.rs", "src/capi/types/mod.rs", "src/capi/mod.rs"] {
         builder = builder.with_src(root.join(source));
     }
     let mut fresh = Vec::new();

@@ -6,12 +6,14 @@
 #![allow(non_camel_case_types)]
 
 pub(crate) mod boundary;
+pub mod info;
 mod input;
+mod output;
 pub mod region;
 pub mod status;
 pub mod types;
 
-use std::ffi::{c_char, CStr};
+use std::ffi::c_char;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
@@ -313,7 +315,7 @@ pub unsafe extern "C" fn jitsym_get_stats(session: *mut jitsym, out: *mut jitsym
     blocking_boundary(|| {
         let session = session::find(session as usize as u64)?;
         // SAFETY: the caller's promise about `out`.
-        unsafe { input::write_stats(out, &session.stats()) }
+        unsafe { output::write_stats(out, &session.stats()) }
     })
 }
 
@@ -335,7 +337,7 @@ pub unsafe extern "C" fn jitsym_last_error(session: *mut jitsym, buf: *mut c_cha
             session::find(session as usize as u64)?;
         }
         // SAFETY: the caller's promise about `buf`.
-        unsafe { input::write_text(&session::last_error(), buf, size) }
+        unsafe { output::write_text(&session::last_error(), buf, size) }
     })
 }
 
@@ -355,7 +357,7 @@ pub unsafe extern "C" fn jitsym_path(session: *mut jitsym, sink: u32, buf: *mut 
         let session = session::find(session as usize as u64)?;
         let path = session.path(input::sink(sink)?)?;
         // SAFETY: the caller's promise about `buf`.
-        unsafe { input::write_bytes(path.as_os_str().as_bytes(), buf, size) }
+        unsafe { output::write_bytes(path.as_os_str().as_bytes(), buf, size) }
     })
 }
 
@@ -391,65 +393,4 @@ pub unsafe extern "C" fn jitsym_unwind_size(
         unsafe { out.write(size) };
         Ok(())
     })
-}
-
-/// A sentence in English for a status; for an unknown number a text that says so. Static, never NULL.
-///
-/// Any thread, and from a signal handler.
-#[no_mangle]
-pub extern "C" fn jitsym_status_text(status: i32) -> *const c_char {
-    status_texts(status).1.as_ptr()
-}
-
-/// The name of a status, for instance "JITSYM_OK"; "JITSYM_?" for an unknown number. Static, never NULL.
-///
-/// Any thread, and from a signal handler.
-#[no_mangle]
-pub extern "C" fn jitsym_status_name(status: i32) -> *const c_char {
-    status_texts(status).0.as_ptr()
-}
-
-fn status_texts(status: i32) -> (&'static CStr, &'static CStr) {
-    if status == 0 {
-        return (c"JITSYM_OK", c"done");
-    }
-    let found = Error::ALL.iter().find(|error| i64::from(**error as u32) == i64::from(status));
-    let texts = found.map(|error| error.texts());
-    let c_str = |text: &'static str| CStr::from_bytes_with_nul(text.as_bytes()).ok();
-    texts.and_then(|(name, text)| Some((c_str(name)?, c_str(text)?))).unwrap_or((c"JITSYM_?", c"unknown status"))
-}
-
-/// The version of the library that is running, for instance "0.1.0". Static.
-///
-/// Any thread, and from a signal handler.
-#[no_mangle]
-pub extern "C" fn jitsym_version() -> *const c_char {
-    const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
-    VERSION.as_ptr().cast()
-}
-
-/// The version of the library that is running as a number, to be compared with `JITSYM_VERSION_NUMBER` of the header that the
-/// program was compiled with: major * 1000000 + minor * 1000 + patch.
-///
-/// Any thread, and from a signal handler.
-#[no_mangle]
-pub extern "C" fn jitsym_version_number() -> u32 {
-    VERSION_NUMBER
-}
-
-/// major * 1000000 + minor * 1000 + patch.
-const VERSION_NUMBER: u32 = {
-    number(env!("CARGO_PKG_VERSION_MAJOR")) * 1_000_000
-        + number(env!("CARGO_PKG_VERSION_MINOR")) * 1000
-        + number(env!("CARGO_PKG_VERSION_PATCH"))
-};
-
-const fn number(digits: &str) -> u32 {
-    let mut value = 0;
-    let mut at = 0;
-    while at < digits.len() {
-        value = value * 10 + (digits.as_bytes()[at] - b'0') as u32;
-        at += 1;
-    }
-    value
 }

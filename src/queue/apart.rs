@@ -2,13 +2,13 @@
 //! can close what is being written to, or find it in the place of a file of its own.
 
 use crate::queue::oneshot::handover;
-use crate::sys::descriptors::{self, Table};
+use crate::sys::descriptors::{self, DescriptorTable};
 use crate::sys::guard;
 use crate::sys::thread;
 
 /// Runs `body` there and waits for it.
 pub fn run<T: Default + Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
-    if !Table::current().is_host() {
+    if !DescriptorTable::current().is_host() {
         return body();
     }
     let (hand, take) = handover();

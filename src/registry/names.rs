@@ -1,4 +1,4 @@
-//! Names, one behind the other in one piece of memory: an allocation for each would cost as much as all else about a record.
+//! Names, one after the other in one piece of memory: an allocation for each would cost as much as all else about a record.
 
 use crate::sys::table::Table;
 

@@ -1,5 +1,5 @@
-//! Pieces of the address space with the name of the code that lived there last, in one piece of memory, and the order in
-//! which the code of the dead ones died.
+//! Pieces of the address space, each with the name of the last code there, in one piece of memory. Dead pieces form a list in
+//! the order in which their code died.
 
 use std::ops::{Index, IndexMut};
 
@@ -76,7 +76,7 @@ impl Pieces {
         self.all.try_reserve(2).is_ok()
     }
 
-    /// Adds a piece, dead but not among the dead: its caller says next what it is.
+    /// Adds a piece, dead but not in the list of the dead. The caller then assigns or retires it.
     pub fn add(&mut self, start: u64, size: u32, name: Name) -> u32 {
         let piece = Piece { start, name, size, owner: NONE, before: NONE, after: NONE };
         if self.free == NONE {
@@ -89,7 +89,7 @@ impl Pieces {
         number
     }
 
-    /// Makes the number of a piece free that is not among the dead.
+    /// Frees the number of a piece that is not in the list of the dead.
     pub fn release(&mut self, number: u32) {
         let free = self.free;
         // The length of its name is 0 from now on.
@@ -97,13 +97,13 @@ impl Pieces {
         self.free = number;
     }
 
-    /// Makes a piece that of a live registration. It is not among the dead.
-    pub fn revive(&mut self, number: u32, owner: u32) {
+    /// Assigns a piece, which is not in the list of the dead, to a live registration.
+    pub fn assign(&mut self, number: u32, owner: u32) {
         self[number].owner = owner;
     }
 
-    /// Puts a piece among the dead, as the last one that died.
-    pub fn bury(&mut self, number: u32) {
+    /// Appends a piece to the list of the dead, as the last one that died.
+    pub fn retire(&mut self, number: u32) {
         let before = std::mem::replace(&mut self.newest_dead, number);
         let piece = &mut self[number];
         (piece.owner, piece.before, piece.after) = (NONE, before, NONE);
@@ -114,8 +114,8 @@ impl Pieces {
         self.dead += 1;
     }
 
-    /// Takes a dead piece from among the dead.
-    pub fn exhume(&mut self, number: u32) {
+    /// Takes a piece out of the list of the dead.
+    pub fn unlink(&mut self, number: u32) {
         let Piece { before, after, .. } = self[number];
         match before {
             NONE => self.oldest_dead = after,

@@ -1,7 +1,7 @@
 //! Prefaces: the records of a group that stand before its LOAD, lines and unwind tables, of live code that no jitdump has. They
-//! lie one behind the other in one piece of memory, as names do.
+//! lie one after the other in one piece of memory, as names do.
 
-use super::IN_MEMORY;
+use super::entry::IN_MEMORY;
 use crate::sys::table::Table;
 
 /// Less garbage than this is not worth the while.

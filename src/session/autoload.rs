@@ -1,14 +1,15 @@
 //! The one thing that happens when the library is loaded: it asks to be called when the process exits.
 //!
-//! Exit handlers run in the reverse order of their registration. One that is registered at load runs behind all those that
+//! Exit handlers run in the reverse order of their registration. One that is registered at load runs after all those that
 //! the host registers later, so that code which the host registers while it shuts down is written too. A process that ends
 //! without a session pays nothing else.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::session::control::PATIENCE;
+use crate::session::exit::{flush_at_exit, wait_for_exit};
+use crate::session::flush_from_signal;
 use crate::session::process::blocking_guarded;
-use crate::session::{flush_at_exit, flush_from_signal, wait_for_exit};
 use crate::sys::guard;
 
 static ARMED: AtomicBool = AtomicBool::new(false);

@@ -1,4 +1,4 @@
-//! What is under the process's lock: opening and closing sessions, and the start and the end of the writer and of its sinks.
+//! The state under the process's lock: open sessions, and the start and the end of the writer and of its sinks.
 
 use std::io;
 use std::time::Duration;
@@ -176,7 +176,7 @@ impl Control {
     /// Stops sinks.
     pub fn disable(&mut self, process: &Process, engine: &Engine, sinks: Sinks) -> Result<()> {
         let Some(running) = &self.running else {
-            // What could not start is not wanted any more.
+            // A sink that could not start is no longer wanted.
             engine.status.remove_sinks(sinks, sink::with_wants);
             return Ok(());
         };

@@ -1,8 +1,7 @@
 //! What a forked child takes over from its parent, and when.
 //!
-//! Before `fork` the library comes to rest (`standstill`). The child does nothing but note how it was found. Its first call
-//! that uses one of its parent's sessions makes a state of the child's own, with files and a writer of its own, in which the
-//! sessions go on, all code that was live at the fork is registered, and its ids are valid. A child that makes no such call, as
+//! Before `fork` the library comes to rest (`standstill`). The child does nothing but note how it was found. Its first call that uses one of its parent's sessions makes a separate state, with the child's files and writer. There the
+//! sessions continue, all code that was live at the fork is registered, and its ids are valid. A child that makes no such call, as
 //! one that executes another program, leaves no trace.
 //!
 //! A child whose state was not brought to rest (a raw clone system call runs no handlers) is told that its parent's sessions are
@@ -17,9 +16,9 @@ use crate::api::options::{Config, Fork, Options, Sinks};
 use crate::queue::engine::Engine;
 use crate::queue::quiesce::{Found, Rest};
 use crate::registry::Registry;
-use crate::session;
 use crate::session::process::{self, Process};
 use crate::session::register::is_attached;
+use crate::session::{handle, open};
 use crate::sys::{clock, guard, memory, thread};
 use crate::writer::Writer;
 
@@ -152,7 +151,7 @@ fn begin_in_child() {
     words.writer.store(found.writer, Ordering::Relaxed);
     words.state.store(rest as u32, Ordering::Release);
     if engine.is_some_and(|engine| engine.fork() == Fork::AtOnce) && has_open_sessions(parent) {
-        // What goes wrong the next call will say.
+        // The next call will report a failure.
         let _ = process::guarded(|| take_over(parent, None).map(drop));
     }
 }
@@ -174,18 +173,18 @@ fn usable(parent: &Process) -> Option<Rest> {
 
 /// The state of a child for a call with a session that it has inherited.
 #[cold]
-pub fn heir_for(handle: u64) -> Result<&'static Process> {
+pub fn inheritor_for(handle: u64) -> Result<&'static Process> {
     let parent = process::current_or_inherited().ok_or(Error::Session)?;
     if parent.is_this_one() {
         return Ok(parent);
     }
-    session::place_of(parent, handle)?;
+    handle::place_of(parent, handle)?;
     take_over(parent, None)
 }
 
-/// The state of a child that opens a session itself: what it has inherited goes on with the options of that one. `None` if there
+/// The state of a child that opens a session itself: inherited sessions continue with the options of that one. `None` if there
 /// is nothing to take over.
-pub fn heir_with(options: &Options) -> Option<Result<&'static Process>> {
+pub fn inheritor_with(options: &Options) -> Option<Result<&'static Process>> {
     let parent = process::current_or_inherited().filter(|process| !process.is_this_one())?;
     usable(parent).filter(|_| has_open_sessions(parent))?;
     Some(Config::new(options).and_then(|config| take_over(parent, Some(config))))
@@ -197,7 +196,7 @@ pub fn close_unused(handle: u64) -> Option<Result<()>> {
     if parent.host.page.words().taking.load(Ordering::Acquire) == TAKING {
         return None;
     }
-    let ended = session::place_of(parent, handle).and_then(|place| {
+    let ended = handle::place_of(parent, handle).and_then(|place| {
         usable(parent).ok_or(Error::Forked)?;
         let ended = place.compare_exchange(handle, 0, Ordering::SeqCst, Ordering::Relaxed);
         ended.map(drop).map_err(|_| Error::Closed)
@@ -277,6 +276,6 @@ fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<
             .last_error
             .set("the fork did not wait for the writer: code that was registered just before may be missing".into());
     }
-    session::go_on(process, engine, config, inheritance, configs);
+    open::inherit(process, engine, config, inheritance, configs);
     Ok(process.publish().unwrap_or(process))
 }

@@ -1,4 +1,4 @@
-//! What this process has: made by the first session, left behind by a fork, never freed.
+//! What this process has: made by the first session, left by a fork, never freed.
 //!
 //! Nothing here is ever freed, so that a call that races with `close` finds valid memory. A forked child recognises by the
 //! fork page that it inherited a copy whose locks and channels may be in any state, touches none of these, and makes its own

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
 
-use super::descriptors::Table;
+use super::descriptors::DescriptorTable;
 use super::dir::Dir;
 use super::file::{look_at, Identity};
 use super::spool;
@@ -21,7 +21,7 @@ use super::{clock, delegate, listing};
 /// The background thread, which has its own descriptor table, asks for them there by way of `delegate`. That one opens nothing, because the
 /// host may close whatever is open in its table at any time.
 fn descriptors(file: Identity) -> Vec<RawFd> {
-    let dir = match (Table::current().is_host(), delegate::tid()) {
+    let dir = match (DescriptorTable::current().is_host(), delegate::tid()) {
         (false, Some(tid)) => format!("/proc/self/task/{tid}/fd"),
         _ => "/proc/thread-self/fd".into(),
     };
@@ -110,7 +110,7 @@ pub fn uses(dir: &Dir, name: &OsStr, file: Identity) -> bool {
 
 /// Those of them, but for `ours`, by which it can be written to, with their flags.
 fn writers(file: Identity, ours: Option<&File>) -> Vec<(RawFd, libc::c_int)> {
-    let ours = ours.filter(|_| Table::current().is_host()).map(AsRawFd::as_raw_fd);
+    let ours = ours.filter(|_| DescriptorTable::current().is_host()).map(AsRawFd::as_raw_fd);
     let found = descriptors(file);
     in_host_table(|| {
         let flags_of = |&descriptor: &RawFd| {

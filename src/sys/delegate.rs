@@ -8,7 +8,7 @@ use std::io;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
-use super::descriptors::Table;
+use super::descriptors::DescriptorTable;
 use super::thread::Thread;
 use super::{futex, guard, thread};
 
@@ -67,7 +67,7 @@ fn ring() {
 
 /// Runs `body` in the host's descriptor table and waits for it: on this thread, if that has no other one.
 pub fn run(body: &(dyn Fn() + Sync)) {
-    if Table::current().is_host() {
+    if DescriptorTable::current().is_host() {
         return body();
     }
     let task = Task { body, done: AtomicBool::new(false) };

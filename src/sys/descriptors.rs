@@ -14,24 +14,24 @@ use super::listing;
 
 /// A table of descriptors, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Table(u32);
+pub struct DescriptorTable(u32);
 
-impl Table {
+impl DescriptorTable {
     /// The one that the host's threads share.
-    pub const HOST: Table = Table(0);
+    pub const HOST: DescriptorTable = DescriptorTable(0);
 
     /// That of the calling thread.
-    pub fn current() -> Table {
+    pub fn current() -> DescriptorTable {
         TABLE.get()
     }
 
     pub fn is_host(self) -> bool {
-        self == Table::HOST
+        self == DescriptorTable::HOST
     }
 }
 
 thread_local! {
-    static TABLE: Cell<Table> = const { Cell::new(Table::HOST) };
+    static TABLE: Cell<DescriptorTable> = const { Cell::new(DescriptorTable::HOST) };
 }
 
 /// Gives the calling thread, which is one of ours, its own table, in which nothing is open. False if it shares the host's.
@@ -46,7 +46,7 @@ pub fn separate() -> bool {
     if cfg!(jitsym_locks) || !(close_in_new_table() || copy_and_close()) || !take_standard_numbers() {
         return false;
     }
-    TABLE.set(Table(LAST.fetch_add(1, Ordering::Relaxed) + 1));
+    TABLE.set(DescriptorTable(LAST.fetch_add(1, Ordering::Relaxed) + 1));
     true
 }
 
@@ -135,14 +135,14 @@ mod tests {
     #[test]
     fn what_is_printed_goes_nowhere() {
         std::thread::spawn(|| {
-            assert!(separate() && !Table::current().is_host());
-            let first = Table::current();
-            assert!(separate() && Table::current() != first);
+            assert!(separate() && !DescriptorTable::current().is_host());
+            let first = DescriptorTable::current();
+            assert!(separate() && DescriptorTable::current() != first);
             // SAFETY: the buffer is valid.
             assert!((0..3).all(|number| unsafe { libc::write(number, c"x".as_ptr().cast(), 1) } == -1));
         })
         .join()
         .unwrap();
-        assert!(Table::current().is_host());
+        assert!(DescriptorTable::current().is_host());
     }
 }

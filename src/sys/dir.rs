@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use super::descriptors::Table;
+use super::descriptors::DescriptorTable;
 use super::file::{look_at, Held, Identity};
 
 /// See the module's description.
@@ -18,7 +18,7 @@ pub struct Dir(Held);
 impl Dir {
     pub fn open(path: &Path) -> io::Result<Dir> {
         let open = |how| open_at(libc::AT_FDCWD, path.as_os_str(), how | libc::O_DIRECTORY, 0);
-        let file = match Table::current().is_host() {
+        let file = match DescriptorTable::current().is_host() {
             // What is opened as a mere path cannot be marked; but it may be a directory that nobody may list.
             true => open(libc::O_RDONLY).or_else(|_| open(libc::O_PATH))?,
             false => open(libc::O_PATH)?,

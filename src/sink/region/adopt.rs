@@ -13,7 +13,7 @@ use crate::api::error::{Error, Result};
 use crate::api::options::Sinks;
 use crate::queue::status::Status;
 use crate::sink::describe;
-use crate::sink::region::file::{Place, RegionFile};
+use crate::sink::region::file::{Layout, RegionFile};
 use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::maps::{self, Mapping};
 use crate::sys::mem::{self, page_size};
@@ -160,7 +160,7 @@ fn refused(status: &Status, text: String) -> Error {
     Error::SinkFailed
 }
 
-/// What is mapped in a range without gap, all of it memory that can be adopted.
+/// The mappings of a range without gap, all of them memory that can be adopted.
 fn pieces(maps: &[Mapping], start: u64, end: u64) -> Result<Vec<Mapping>> {
     let mut pieces = Vec::new();
     let mut next = start;
@@ -188,7 +188,7 @@ pub(super) fn swap(new: New, range: Range<u64>, pieces: &[Mapping], base: u64, t
     let never_flips = pieces.iter().any(|piece| piece.protection == both);
     let swapped = (|| {
         let memory = file.clone();
-        let file = RegionFile::create(file, Place { text, text_len: len, text_room: len, tables_len, spare: 0 })?;
+        let file = RegionFile::create(file, Layout { text, text_len: len, text_room: len, tables_len, spare: 0 })?;
         check_private_exec(&memory, text, if never_flips { both } else { READ_EXEC })?;
         provide_if_possible(&memory, text, len)?;
         // SAFETY: the range is for the tables, and nobody has it.

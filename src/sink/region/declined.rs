@@ -9,9 +9,9 @@ const SHOWN: usize = 32;
 /// So many ranges are remembered.
 const MOST: usize = 1024;
 
-/// Memory that is being written to, perhaps, is looked at again after so many nanoseconds.
+/// After this many nanoseconds memory is looked at again that may be being written to.
 pub const NOT_NOW: u64 = 5_000_000;
-/// What has failed is tried again: there may be other memory by then, or room for a file.
+/// After this many a failed adoption is tried again: there may be other memory by then, or room for a file.
 pub const FAILED: u64 = 10_000_000_000;
 
 /// A range, and the time until which it is not looked at.
@@ -28,7 +28,7 @@ impl Range {
     }
 }
 
-/// What is remembered; one thread at a time.
+/// The remembered ranges; one thread at a time.
 #[derive(Debug, Default)]
 pub struct Declined(VecDeque<Range>);
 
@@ -129,7 +129,7 @@ mod tests {
         let is_shown = |number: u64| shown.has(number * 10, number * 10 + 10, || all);
         assert_eq!((0..all).filter(|&number| is_shown(number)).count(), SHOWN);
         assert!(!is_shown(0) && declined.has(&shown, 0, 10, all) && is_shown(0));
-        // What is over gives way to what is not.
+        // Ranges whose time is over are dropped first.
         declined.add(&shown, 5000, 5010, 20_000, 10_000);
         assert!(shown.has(5000, 5010, || 20_000) && declined.0.len() == 1);
         for number in 0..2 * MOST as u64 {

@@ -17,7 +17,7 @@ use crate::sys::sync::outside::MutexGuard;
 const OLD_FILES: usize = 20_000;
 const OLD_BYTES: u64 = 256 << 20;
 
-/// A file that is not written to any more.
+/// A file that is no longer written to.
 #[derive(Debug)]
 struct Past {
     path: PathBuf,
@@ -37,7 +37,7 @@ impl Past {
 
 #[derive(Debug, Default)]
 pub(super) struct Files {
-    /// Of older generations, and the last ones of regions that are none any more; oldest first.
+    /// Files of older generations, and the last ones of ended regions; oldest first.
     old: VecDeque<Past>,
     old_bytes: u64,
 }
@@ -64,8 +64,7 @@ impl Regions {
         }
     }
 
-    /// Removes all files that regions have and have had. What is registered in those that there are goes to the other sinks from
-    /// now on.
+    /// Removes all files that regions have and have had. Code in the present ones goes to the other sinks after this.
     pub fn remove_files(&self, status: &Status) {
         let files = std::mem::take(&mut lock(&self.settings).files);
         files.old.iter().for_each(Past::remove);
@@ -91,7 +90,7 @@ impl Region {
     pub fn opened(&self) -> MutexGuard<'_, Option<Box<RegionFile>>> {
         let mut guard = lock(&self.file);
         if let Some(file) = guard.as_mut().filter(|file| !file.is_open()) {
-            // What is written says that it cannot be.
+            // The next write reports the failure.
             let _ = self.reopen(file);
         }
         guard

@@ -1,5 +1,5 @@
-//! Regions in a forked child: what is shared with the parent becomes the child's own at once, and gets files of its own when the child
-//! takes over.
+//! Regions in a forked child: memory shared with the parent becomes the child's own at once, and gets the child's files when
+//! it takes over.
 
 use std::fs::File;
 use std::io;
@@ -11,7 +11,7 @@ use super::create::New;
 use super::{slides, Kind, Naming, Parts, Region, Regions, NEVER};
 use crate::queue::status::Status;
 use crate::sink::describe;
-use crate::sink::region::file::{Place, RegionFile};
+use crate::sink::region::file::{Layout, RegionFile};
 use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::file::Held;
 use crate::sys::maps::{self, Mapping};
@@ -33,7 +33,7 @@ impl Regions {
         }
     }
 
-    /// In a forked child that takes over: its parent's regions, with files of their own if sinks run.
+    /// In a forked child that takes over: its parent's regions, with new files if sinks run.
     pub fn inherit(&self, status: &Status, parent: &Regions) {
         for old in parent.all().filter(|region| region.gone() == NEVER) {
             let had_file = match old.file.try_lock() {
@@ -98,7 +98,7 @@ fn copy_text(region: &Region, to: &File) -> io::Result<()> {
         let piece = whole(region);
         return for_pages(&piece, |addr, bytes| to.write_all_at(bytes, addr - region.base));
     };
-    // What is read ahead was a hole, and would be data.
+    // A page that is read ahead was a hole, and would be data.
     code_memory::advise_random(region.start, region.len());
     let end = region.text() + region.len();
     let mut next = region.text();
@@ -130,7 +130,7 @@ fn refill(new: New, old: &Region, write: u64) -> io::Result<Parts> {
         let memory = file.clone();
         let file = RegionFile::create(
             file,
-            Place {
+            Layout {
                 text: old.text(),
                 text_len: old.len(),
                 text_room: max_len,

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 /// Memory is lost in whole pages, which are as large as this at least.
 const PAGE: u64 = 4096;
 
-/// Which pages of a region are lost. What is lost stays so.
+/// Which pages of a region are lost. They stay so.
 #[derive(Debug)]
 pub struct Lost {
     start: u64,

@@ -82,10 +82,10 @@ mod tests {
         assert!(!marks.any(0, 64, 1) && !marks.any(192, 808, 1) && !marks.any(0, 1000, 2));
         marks.set(500, 1, 2);
         assert!(marks.any(500, 1, 2) && !marks.any(100, 30, 2));
-        // Nothing lies behind the end.
+        // There are no marks after the end.
         marks.set(990, 100, 2);
         assert!(!marks.any(2000, 10, 2));
-        // Whoever comes late with a mark of an older one hides none of a newer one.
+        // A late mark of an older generation hides none of a newer one.
         marks.set(0, 10, 1);
         assert!(marks.any(500, 1, 2));
         marks.clear();

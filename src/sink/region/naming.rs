@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::NEVER;
 use crate::sys::delegate;
-use crate::sys::descriptors::Table;
+use crate::sys::descriptors::DescriptorTable;
 use crate::sys::dir::Dir;
 use crate::sys::file::{self, Held, Identity};
 
@@ -31,7 +31,7 @@ pub struct Naming {
     pub(super) switches: VecDeque<Switch>,
 }
 
-/// What is open in one table of descriptors.
+/// The descriptors in one table.
 #[derive(Debug, Default)]
 struct Open {
     dir: Option<Arc<Dir>>,
@@ -52,7 +52,7 @@ impl Naming {
     /// That of a file which the calling thread has opened.
     pub fn new(dir: Arc<Dir>, path: PathBuf, file: Arc<Held>, stem: String) -> Naming {
         let mut naming = Naming { path, is_named: true, stem, ..Naming::nameless(Some(file)) };
-        if Table::current().is_host() {
+        if DescriptorTable::current().is_host() {
             naming.host.dir = Some(dir);
         }
         naming
@@ -75,7 +75,7 @@ impl Naming {
     }
 
     fn here(&mut self) -> &mut Open {
-        match Table::current().is_host() {
+        match DescriptorTable::current().is_host() {
             true => &mut self.host,
             false => &mut self.writer,
         }
@@ -111,7 +111,7 @@ impl Naming {
         if !self.is_named {
             return Err(io::ErrorKind::NotFound.into());
         }
-        if !Table::current().is_host() {
+        if !DescriptorTable::current().is_host() {
             // The writer needs it once a generation.
             return Ok(Arc::new(Dir::of(&self.path)?));
         }
@@ -136,7 +136,7 @@ impl Naming {
 
     /// The file as the host's table has it, for the writer: somebody may have removed its name, or the directory.
     fn file_of_host(&self, identity: Identity) -> Option<File> {
-        let number = self.host.file.as_ref().filter(|_| !Table::current().is_host())?.as_raw_fd();
+        let number = self.host.file.as_ref().filter(|_| !DescriptorTable::current().is_host())?.as_raw_fd();
         let thread = delegate::tid().unwrap_or_else(std::process::id);
         let path = format!("/proc/self/task/{thread}/fd/{number}");
         let file = File::options().read(true).write(true).open(path).ok()?;
@@ -153,7 +153,7 @@ impl Naming {
         self.writer.file.take()
     }
 
-    /// The region ends: nothing stays but the path. What was open in the host's table is closed there.
+    /// The region ends: nothing stays but the path. Descriptors in the host's table are closed there.
     pub fn end(&mut self) {
         let path = std::mem::take(&mut self.path);
         let ended = Mutex::new(Some(std::mem::replace(self, Naming { path, ..Naming::nameless(None) })));

@@ -19,12 +19,12 @@ fn count(max_len: u64) -> u64 {
     (max_len / 4 / page_size() as u64).clamp(64, 1024)
 }
 
-/// Bytes behind the header page that the loaded segment may begin in.
+/// Bytes after the header page in which the loaded segment may begin.
 pub fn spare(max_len: u64) -> u64 {
     (count(max_len) + 1) * page_size() as u64
 }
 
-/// Each behind the one before, as long as there is room; beyond that perf goes on with the tables that it knows. But where an object
+/// Each after the one before, as long as there is room; beyond that perf keeps the tables that it knows. But where an object
 /// begins before another one that lies in it, libdw finds neither (elfutils libdwfl/segment.c, `reify_segments`).
 pub fn begin_of(generation: u32, max_len: u64) -> u64 {
     // Not at the next page: the kernel would make one mapping of the header page and it.

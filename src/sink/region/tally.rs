@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::api::error::{Error, Result};
 
-/// Live code is counted for each so many bytes: what a host is likely to give back.
+/// Live code is counted for each block of this size, which hosts are likely to give back.
 const PART: u64 = 64 << 10;
 
 /// In the count of a part: the last code in it is gone, and nobody has looked since whether it is still mapped.
@@ -94,14 +94,14 @@ mod tests {
         assert!(tally.settle(0, 3 * PART) && !tally.settle(0, 3 * PART));
         tally.doubt(2 * PART, 1);
         assert!(!tally.add(2 * PART, 1));
-        // What has ended twice does not keep later code from being doubted.
+        // Code that has ended twice does not keep later code from being doubted.
         tally.subtract(0, 64);
         assert!(tally.settle(0, PART) && tally.add(0, 64) && tally.add(0, 64));
         tally.subtract(0, 64);
         assert!(tally.settle(0, PART));
         tally.clear();
         assert!(!tally.add(0, 3 * PART));
-        // Nothing lies behind the end, and a region that is not unmapped has no parts.
+        // There is nothing after the end, and a region that is not unmapped has no parts.
         assert!(tally.add(3 * PART, 64));
         let none = Tally::new(0).unwrap();
         none.subtract(0, 64);

@@ -41,7 +41,7 @@ impl RegionFile {
             debug_line: copy(&self.parts.debug_line, &mut to)?,
             debug_aranges: copy(&self.parts.debug_aranges, &mut to)?,
             debug_ranges: copy(&self.parts.debug_ranges, &mut to)?,
-            eh_frame: self.parts.eh_frame.copy_to(&self.disk, &mut to, HEADER_SIZE as u64 + self.place.spare)?,
+            eh_frame: self.parts.eh_frame.copy_to(&self.disk, &mut to, HEADER_SIZE as u64 + self.layout.spare)?,
             eh_frame_hdr: self.table.copy_to(&mut to)?,
             text,
             build_id,
@@ -78,7 +78,7 @@ impl RegionFile {
     ) -> io::Result<()> {
         let mut range = 0..0;
         for (&offset, known) in &self.known {
-            let at = self.place.text + u64::from(offset);
+            let at = self.layout.text + u64::from(offset);
             if !has_bytes(offset.into()) {
                 each(std::mem::replace(&mut range, 0..0))?;
                 continue;

@@ -35,7 +35,7 @@ use crate::sys::file::Held;
 
 use disk::Disk;
 use part::{Part, Parts, Space};
-use table::Table;
+use table::SearchTable;
 
 /// The largest page that the supported systems have.
 const PAGE: u64 = 64 << 10;
@@ -56,7 +56,7 @@ const UNWINDING_MAX: u64 = i32::MAX as u64;
 
 /// Where the parts of a region lie in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Layout {
     /// Offset of the code, a multiple of the page size and not below `tables_len`.
     pub text: u64,
     /// How long the code is.
@@ -105,10 +105,10 @@ struct Known {
 #[derive(Debug)]
 pub struct RegionFile {
     disk: Disk,
-    place: Place,
+    layout: Layout,
     space: Space,
     frames: Frames,
-    table: Table,
+    table: SearchTable,
     parts: Parts,
     /// By offset in the text. No two overlap.
     known: BTreeMap<u32, Known>,
@@ -132,22 +132,22 @@ impl RegionFile {
     }
 
     /// Makes of an empty file one of a region that has no code yet. It is not to be written to by anybody else, but for the text.
-    pub fn create(file: Arc<Held>, place: Place) -> io::Result<RegionFile> {
-        let (eh_frame, slots) = split(place.tables_len, place.spare).ok_or(io::ErrorKind::InvalidInput)?;
-        let place = Place { text_room: place.text_room.max(place.text_len), ..place };
-        let text_end = place.text.checked_add(place.text_room).and_then(|end| end.checked_add(PAGE - 1));
+    pub fn create(file: Arc<Held>, layout: Layout) -> io::Result<RegionFile> {
+        let (eh_frame, slots) = split(layout.tables_len, layout.spare).ok_or(io::ErrorKind::InvalidInput)?;
+        let layout = Layout { text_room: layout.text_room.max(layout.text_len), ..layout };
+        let text_end = layout.text.checked_add(layout.text_room).and_then(|end| end.checked_add(PAGE - 1));
         let end = text_end.ok_or(io::ErrorKind::InvalidInput)? / PAGE * PAGE;
-        if place.text < place.tables_len || place.text_room > u32::MAX.into() {
+        if layout.text < layout.tables_len || layout.text_room > u32::MAX.into() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let disk = Disk::new(file)?;
-        disk.file().set_len(place.text + place.text_len)?;
+        disk.file().set_len(layout.text + layout.text_len)?;
         let mut file = RegionFile {
             disk,
-            place,
+            layout,
             space: Space::new(end),
             frames: Frames::default(),
-            table: Table::new(slots, eh_frame.start, place.text),
+            table: SearchTable::new(slots, eh_frame.start, layout.text),
             parts: Parts::new(eh_frame),
             known: BTreeMap::new(),
             published: Image::default(),
@@ -170,7 +170,7 @@ impl RegionFile {
     }
 
     fn try_to_add(&mut self, code: &Code<'_>) -> Option<()> {
-        let end = code.offset.checked_add(code.size).filter(|&end| end <= self.place.text_len)?;
+        let end = code.offset.checked_add(code.size).filter(|&end| end <= self.layout.text_len)?;
         let (offset, size) = (u32::try_from(code.offset).ok()?, u32::try_from(code.size).ok()?);
         if size == 0 {
             return None;
@@ -193,7 +193,7 @@ impl RegionFile {
         let number = u32::try_from(self.parts.symtab.end() / SYMBOL_SIZE as u64).ok()?;
         self.parts.symtab.pending.try_reserve(SYMBOL_SIZE).ok()?;
         self.parts.strtab.pending.try_reserve(code.name.len() + 1).ok()?;
-        self.parts.symtab.pending.extend_from_slice(&symbol(name, self.place.text + code.offset, code.size));
+        self.parts.symtab.pending.extend_from_slice(&symbol(name, self.layout.text + code.offset, code.size));
         self.parts.strtab.pending.extend_from_slice(code.name);
         self.parts.strtab.pending.push(0);
 
@@ -216,7 +216,7 @@ impl RegionFile {
     }
 
     fn add_lines(&mut self, records: &debug::Records<'_>, code: &Code<'_>) -> Option<Addresses> {
-        let function = debug::Function { name: code.name, addr: self.place.text + code.offset, size: code.size };
+        let function = debug::Function { name: code.name, addr: self.layout.text + code.offset, size: code.size };
         let Parts { debug_info: info, debug_line: line, debug_aranges: aranges, debug_ranges: ranges, .. } =
             &mut self.parts;
         let behind = |part: &Part| part.end() - part.pending.len() as u64;
@@ -231,7 +231,7 @@ impl RegionFile {
 
     fn add_tables(&mut self, record: &RawRecord<'_>, code: &Code<'_>) -> Option<()> {
         let (section, _) = record.unwinding_info()?.tables()?;
-        let addr = self.place.text + code.offset;
+        let addr = self.layout.text + code.offset;
         if addr.checked_add(code.size)? > UNWINDING_MAX {
             return None;
         }
@@ -330,7 +330,7 @@ impl RegionFile {
     }
 
     fn text(&self) -> Range<u64> {
-        self.place.text..self.place.text + self.place.text_len
+        self.layout.text..self.layout.text + self.layout.text_len
     }
 
     /// What is in the file.
@@ -364,25 +364,25 @@ impl RegionFile {
         Ok(())
     }
 
-    /// The text is longer or shorter now, by `Place::text_room` at most. Known by the file with the next `write`.
+    /// The text is longer or shorter now, by `Layout::text_room` at most. Known by the file with the next `write`.
     pub fn set_text_len(&mut self, len: u64) -> io::Result<()> {
-        if len > self.place.text_room {
+        if len > self.layout.text_room {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         self.disk.check()?;
-        if self.disk.file().metadata()?.len() < self.place.text + len {
-            self.disk.file().set_len(self.place.text + len)?;
+        if self.disk.file().metadata()?.len() < self.layout.text + len {
+            self.disk.file().set_len(self.layout.text + len)?;
         }
-        self.place.text_len = len;
+        self.layout.text_len = len;
         Ok(())
     }
 
     /// Writes code, for those who do not see the file where it runs.
     pub fn write_code(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let end = offset.checked_add(bytes.len() as u64).filter(|&end| end <= self.place.text_len);
+        let end = offset.checked_add(bytes.len() as u64).filter(|&end| end <= self.layout.text_len);
         end.ok_or(io::ErrorKind::InvalidInput)?;
         self.disk.check()?;
-        self.disk.write(self.place.text + offset, bytes)
+        self.disk.write(self.layout.text + offset, bytes)
     }
 
     /// Where the segment that is loaded begins.

@@ -20,7 +20,7 @@ const DEAD: u32 = u32::MAX;
 
 /// The table.
 #[derive(Debug)]
-pub struct Table {
+pub struct SearchTable {
     slots: [Range<u64>; 2],
     eh_frame: u64,
     text: u64,
@@ -39,9 +39,9 @@ pub struct Table {
     not_before: Instant,
 }
 
-impl Table {
-    pub fn new(slots: [Range<u64>; 2], eh_frame: u64, text: u64) -> Table {
-        Table {
+impl SearchTable {
+    pub fn new(slots: [Range<u64>; 2], eh_frame: u64, text: u64) -> SearchTable {
+        SearchTable {
             slots,
             eh_frame,
             text,
@@ -201,7 +201,7 @@ impl Table {
 
     /// Writes all of it to the first place in another file that is laid out like this one; returns where it is there.
     pub fn copy_to(&self, to: &mut Disk) -> io::Result<Range<u64>> {
-        let mut all = Table::new(self.slots.clone(), self.eh_frame, self.text);
+        let mut all = SearchTable::new(self.slots.clone(), self.eh_frame, self.text);
         all.rows.try_reserve_exact(self.rows.len() + self.fresh.len())?;
         all.rows.extend_from_slice(&self.rows);
         all.fresh = self.fresh.clone();

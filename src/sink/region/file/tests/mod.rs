@@ -151,8 +151,8 @@ impl Region {
 
     fn with_file(file: File, text_len: u64) -> Region {
         let tables_len = RegionFile::tables_room(text_len) + SPARE;
-        let place = Place { text: tables_len, text_len, text_room: 2 * text_len, tables_len, spare: SPARE };
-        Region { file: RegionFile::create(Arc::new(Held::new(file).unwrap()), place).unwrap(), truth: BTreeMap::new() }
+        let layout = Layout { text: tables_len, text_len, text_room: 2 * text_len, tables_len, spare: SPARE };
+        Region { file: RegionFile::create(Arc::new(Held::new(file).unwrap()), layout).unwrap(), truth: BTreeMap::new() }
     }
 
     fn add(&mut self, offset: u64, truth: Truth) {
@@ -314,8 +314,8 @@ fn full_tables_leave_names_and_lines() {
     let mut region = Region::new(4096);
     // The least room: 2046 rows, which come before 64 KiB of FDEs do with code that has nothing to say.
     let tables_len = RegionFile::tables_room(4096);
-    let place = Place { text: tables_len, text_len: 1 << 20, text_room: 1 << 20, tables_len, spare: 0 };
-    region.file = RegionFile::create(Arc::new(Held::new(unnamed()).unwrap()), place).unwrap();
+    let layout = Layout { text: tables_len, text_len: 1 << 20, text_room: 1 << 20, tables_len, spare: 0 };
+    region.file = RegionFile::create(Arc::new(Held::new(unnamed()).unwrap()), layout).unwrap();
     for number in 0..4000 {
         region.add(number * 100, Truth::new(5 * number + 1, 90));
     }
@@ -334,8 +334,8 @@ fn full_tables_leave_names_and_lines() {
 fn unwind_tables_end_where_the_search_tables_begin() {
     let mut region = Region::new(1 << 20);
     let tables_len = RegionFile::tables_room(4096);
-    let place = Place { text: tables_len, text_len: 1 << 20, text_room: 1 << 20, tables_len, spare: 0 };
-    region.file = RegionFile::create(Arc::new(Held::new(unnamed()).unwrap()), place).unwrap();
+    let layout = Layout { text: tables_len, text_len: 1 << 20, text_room: 1 << 20, tables_len, spare: 0 };
+    region.file = RegionFile::create(Arc::new(Held::new(unnamed()).unwrap()), layout).unwrap();
     let frame = cfi::encode(Arch::X86_64, &Unwind::FramePointer(FramePointer::default()), BASE, 90).unwrap().unwrap();
     for number in 0..4000 {
         let preface = preface(BASE + 100 * number, 90, "f", &[], Some(&frame));

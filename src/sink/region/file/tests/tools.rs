@@ -85,7 +85,7 @@ fn check_with_tools(path: &Path, region: &Region) {
     assert!(!frames.contains("rror"), "{frames}");
 
     for (&offset, truth) in region.truth.iter().take(40) {
-        let addr = region.file.place.text + offset;
+        let addr = region.file.layout.text + offset;
         let range = format!("pc={addr:08x}...{:08x}", addr + truth.size);
         assert_eq!(frames.contains(&range), truth.cfa.is_some(), "{range}");
         for &(at, line, file) in &truth.lines {

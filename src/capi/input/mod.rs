@@ -1,0 +1,156 @@
+//! Input from C, checked and turned into the types of the Rust API.
+//!
+//! No reference to a foreign struct is ever made: its bytes, up to its `struct_size`, are copied over a struct of
+//! zeros. So a caller compiled against an older or a newer header is understood.
+
+mod code;
+mod options;
+mod region;
+mod unwind;
+
+pub use code::{check_code, code, inlines, locate, move_target};
+pub use options::{options, sink, sinks};
+pub use region::{region, region_size};
+pub use unwind::unwind;
+
+use std::ffi::{c_char, CStr};
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::{ptr, slice};
+
+use crate::api::error::{Error, Result};
+
+/// Structs of integers and raw pointers that come from C; zero bytes are a valid value of each.
+///
+/// # Safety
+/// Every field is an integer or a raw pointer.
+unsafe trait Plain: Copy {
+    /// Size of the struct in the first version of the header.
+    const FIRST_SIZE: usize = size_of::<Self>();
+}
+
+/// Copies a struct of `size` bytes. Bytes that this version does not know must be zero.
+///
+/// # Safety
+/// `from` points to `size` readable bytes.
+#[inline(always)]
+unsafe fn copy<T: Plain>(from: *const u8, size: usize) -> Result<T> {
+    if size == size_of::<T>() {
+        // Nearly every caller has this size.
+        // SAFETY: the caller's promise; any bytes are valid for integers and raw pointers.
+        return Ok(unsafe { from.cast::<T>().read_unaligned() });
+    }
+    // SAFETY: the caller's promise.
+    unsafe { copy_other(from, size) }
+}
+
+/// # Safety
+/// As `copy`.
+#[cold]
+#[inline(never)]
+unsafe fn copy_other<T: Plain>(from: *const u8, size: usize) -> Result<T> {
+    if size < T::FIRST_SIZE {
+        return Err(Error::StructSize);
+    }
+    let known = size.min(size_of::<T>());
+    // SAFETY: the caller's promise.
+    let tail = unsafe { slice::from_raw_parts(from.add(known), size - known) };
+    if tail.iter().any(|&byte| byte != 0) {
+        return Err(Error::StructTail);
+    }
+    let mut value = MaybeUninit::<T>::zeroed();
+    // SAFETY: `known` bytes are readable there and fit here; the two do not overlap.
+    unsafe { ptr::copy_nonoverlapping(from, value.as_mut_ptr().cast::<u8>(), known) };
+    // SAFETY: all bytes are initialised, and any are valid for integers and raw pointers.
+    Ok(unsafe { value.assume_init() })
+}
+
+/// Copies a struct that begins with its size.
+///
+/// # Safety
+/// `from` is NULL or points to a `size_t` and as many readable bytes as it says.
+#[inline(always)]
+unsafe fn read<T: Plain>(from: *const T) -> Result<T> {
+    if from.is_null() {
+        return Err(Error::Null);
+    }
+    // A size above this is a mistake, and its tail is not looked at.
+    const LARGEST: usize = 4096;
+    // SAFETY: the caller's promise; the size is the first field of every struct that is read this way.
+    let size = unsafe { from.cast::<usize>().read_unaligned() };
+    if size > LARGEST {
+        return Err(Error::StructTail);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { copy(from.cast(), size) }
+}
+
+fn check_flags(flags: u32, known: u32) -> Result<()> {
+    if flags & !known == 0 {
+        Ok(())
+    } else {
+        Err(Error::Flags)
+    }
+}
+
+/// An array of structs that may be larger or smaller than ours.
+#[derive(Clone, Copy)]
+struct Array<'a, T> {
+    start: *const u8,
+    count: usize,
+    stride: usize,
+    element: PhantomData<&'a T>,
+}
+
+impl<T: Plain> Array<'_, T> {
+    /// # Safety
+    /// `start` is NULL or points to `count` elements of `stride` bytes, or of the first version's size if that is 0.
+    #[inline(always)]
+    unsafe fn new(start: *const T, count: usize, stride: usize) -> Result<Self> {
+        let stride = if stride == 0 { T::FIRST_SIZE } else { stride };
+        if count > 0 && start.is_null() {
+            return Err(Error::Null);
+        }
+        let array = Array { start: start.cast(), count, stride, element: PhantomData };
+        if count > 0 && stride != size_of::<T>() {
+            // Sizes and tails once and for all, so that `get` cannot fail.
+            for index in 0..count {
+                // SAFETY: the caller's promise.
+                unsafe { copy::<T>(array.element(index), stride)? };
+            }
+        }
+        Ok(array)
+    }
+
+    fn element(&self, index: usize) -> *const u8 {
+        // SAFETY: `index` is below `count` at each use, and so the element inside the array.
+        unsafe { self.start.add(index * self.stride) }
+    }
+
+    fn get(&self, index: usize) -> Option<T> {
+        // SAFETY: `new` was promised that the array is there; it has checked sizes and tails.
+        (index < self.count).then(|| unsafe { copy(self.element(index), self.stride).ok() }).flatten()
+    }
+}
+
+/// Reads one field of the struct at a pointer, which may be unaligned.
+macro_rules! field {
+    ($from:expr, $field:ident) => {
+        (&raw const (*$from).$field).read_unaligned()
+    };
+}
+use field;
+
+/// # Safety
+/// `start` is NULL, or points to `len` bytes, or to a NUL-terminated string if `len` is 0.
+unsafe fn name<'a>(start: *const c_char, len: usize) -> &'a [u8] {
+    if start.is_null() {
+        return &[];
+    }
+    if len == 0 {
+        // SAFETY: the caller's promise.
+        return unsafe { CStr::from_ptr(start) }.to_bytes();
+    }
+    // SAFETY: the caller's promise.
+    unsafe { slice::from_raw_parts(start.cast(), len) }
+}

@@ -1,0 +1,46 @@
+//! `jitsym_region_options`, and the size of `jitsym_region`.
+
+use super::{check_flags, read, Plain};
+use crate::api::error::{Error, Result};
+use crate::capi::types::*;
+use crate::sink::region::RegionOptions;
+
+// SAFETY: integers and raw pointers only.
+unsafe impl Plain for jitsym_region_options {}
+
+/// `jitsym_region_options`.
+///
+/// # Safety
+/// As `read`.
+pub unsafe fn region(from: *const jitsym_region_options) -> Result<RegionOptions> {
+    // SAFETY: the caller's promise.
+    let raw = unsafe { read(from)? };
+    let (one_view, huge) =
+        (jitsym_region_flag::JITSYM_REGION_ONE_VIEW as u32, jitsym_region_flag::JITSYM_REGION_HUGE_PAGES as u32);
+    check_flags(raw.flags, one_view | huge)?;
+    check_flags(raw.reserved, 0)?;
+    Ok(RegionOptions {
+        size: raw.size,
+        max_size: raw.max_size,
+        alignment: raw.alignment,
+        near: raw.near_addr,
+        one_view: raw.flags & one_view != 0,
+        huge: raw.flags & huge != 0,
+    })
+}
+
+/// How much of a `jitsym_region` the caller has.
+///
+/// # Safety
+/// `out` is NULL or points to a readable `size_t`.
+pub unsafe fn region_size(out: *mut jitsym_region) -> Result<usize> {
+    if out.is_null() {
+        return Err(Error::Null);
+    }
+    // SAFETY: the caller's promise; the size is the first field.
+    let size = unsafe { out.cast::<usize>().read_unaligned() };
+    if size < size_of::<jitsym_region>() {
+        return Err(Error::StructSize);
+    }
+    Ok(size)
+}

@@ -1,0 +1,160 @@
+//! `jitsym_unwind`.
+
+use std::marker::PhantomData;
+use std::{mem, slice};
+
+use super::{check_flags, field, read, Array, Plain};
+use crate::api::code::{FramePointer, SavedRegister, Unwind, UnwindRow};
+use crate::api::error::{Error, Result};
+use crate::capi::types::*;
+use crate::format::unwind::{self, Cache};
+
+// SAFETY: integers and raw pointers only, here and below.
+unsafe impl Plain for jitsym_unwind {}
+// SAFETY: as above.
+unsafe impl Plain for jitsym_unwind_row {}
+
+/// A `jitsym_unwind` that is decoded if it is not the one that was used last. May be NULL.
+#[derive(Clone, Copy)]
+pub struct RawUnwind<'a> {
+    pub from: *const jitsym_unwind,
+    pub what: PhantomData<&'a jitsym_unwind>,
+}
+
+impl unwind::Source for RawUnwind<'_> {
+    #[inline(always)]
+    fn tables<'c>(&self, cache: &'c mut Cache, code_addr: u64, code_size: u64) -> Result<Option<(&'c [u8], usize)>> {
+        if self.from.is_null() {
+            return Ok(None);
+        }
+        // SAFETY: the maker of this value promised that the struct is there; the size is its first field.
+        let known_size = unsafe { self.from.cast::<usize>().read_unaligned() } == size_of::<jitsym_unwind>();
+        // SAFETY: as above; the struct is as large, and bytes need no alignment.
+        if known_size && cache.is_recent(unsafe { &*self.from.cast::<unwind::Raw>() }) {
+            // SAFETY: as above. The last one was good, and this is the same but perhaps for what it points to.
+            let saved = unsafe { saved_registers(field!(self.from, saved), field!(self.from, saved_count))? };
+            if cache.recent_is_for(saved, code_size) {
+                return cache.recent_tables(code_size);
+            }
+        }
+        decode_and_encode(self.from, cache, code_addr, code_size)
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn decode_and_encode(
+    from: *const jitsym_unwind,
+    cache: &mut Cache,
+    code_addr: u64,
+    code_size: u64,
+) -> Result<Option<(&[u8], usize)>> {
+    // SAFETY: the maker of the `RawUnwind` promised that the struct is there, and all that it points to.
+    let (raw, input) = unsafe { (read(from)?, unwind(from)?) };
+    // Rows and sections lie elsewhere and are compared in the cache, by their contents. Code that ends where the epilogue does
+    // has other tables than code that goes on, and so has code that ends where the epilogue would begin.
+    let any_larger = raw.epilogue_end == 0 && u64::from(raw.epilogue_begin) != code_size;
+    if matches!(raw.kind, 1 | 2) && any_larger {
+        cache.tables(&input.as_unwind(), code_addr, code_size)?;
+        // SAFETY: the type is as large, and the struct is of integers and pointers without padding.
+        let words: unwind::Raw = unsafe { mem::transmute::<jitsym_unwind, unwind::Raw>(raw) };
+        // SAFETY: as above.
+        cache.remember(&words, unsafe { saved_registers(raw.saved, raw.saved_count)? }, code_size);
+    }
+    cache.tables(&input.as_unwind(), code_addr, code_size)
+}
+
+/// A checked `jitsym_unwind`: rows have to be kept, because they are laid out differently.
+#[allow(clippy::large_enum_variant, reason = "it lives on the stack, for the time of a call")]
+pub enum UnwindInput<'a> {
+    Ready(Unwind<'a>),
+    /// As most are: not worth an allocation.
+    FewRows([UnwindRow<'a>; FEW_ROWS], usize),
+    Rows(Vec<UnwindRow<'a>>),
+}
+
+const FEW_ROWS: usize = 16;
+
+/// # Safety
+/// As `read`, and every pointer in the struct is valid for what the header says. NULL is no description.
+pub unsafe fn unwind<'a>(from: *const jitsym_unwind) -> Result<UnwindInput<'a>> {
+    if from.is_null() {
+        return Ok(UnwindInput::Ready(Unwind::None));
+    }
+    // SAFETY: the caller's promise.
+    let raw = unsafe { read(from)? };
+    check_flags(raw.flags, 0)?;
+    // SAFETY: the caller's promise.
+    let saved = || unsafe { saved_registers(raw.saved, raw.saved_count) };
+    let ready = match raw.kind {
+        0 => Unwind::None,
+        1 => Unwind::FramePointer(FramePointer {
+            pushed: raw.fp_pushed,
+            set: raw.fp_set,
+            epilogue_begin: raw.epilogue_begin,
+            epilogue_end: raw.epilogue_end,
+            cfa_offset: raw.cfa_offset,
+            saved: saved()?,
+            saved_from: raw.saved_from,
+        }),
+        2 => Unwind::FixedFrame { cfa_offset: raw.cfa_offset, saved: saved()? },
+        // SAFETY: the caller's promise.
+        3 => return unsafe { rows(&raw) },
+        4 => {
+            if raw.eh_frame.is_null() {
+                return Err(Error::Null);
+            }
+            // SAFETY: the caller's promise.
+            let bytes = unsafe { slice::from_raw_parts(raw.eh_frame.cast::<u8>(), raw.eh_frame_size) };
+            let addr = if raw.eh_frame_addr == 0 { bytes.as_ptr() as u64 } else { raw.eh_frame_addr };
+            Unwind::EhFrame { bytes, addr }
+        }
+        _ => return Err(Error::Enum),
+    };
+    Ok(UnwindInput::Ready(ready))
+}
+
+/// # Safety
+/// The pointers in `raw` are valid for what the header says.
+unsafe fn rows<'a>(raw: &jitsym_unwind) -> Result<UnwindInput<'a>> {
+    // SAFETY: the caller's promise.
+    let array = unsafe { Array::new(raw.rows, raw.row_count as usize, raw.row_size)? };
+    let row = |index| {
+        let row: jitsym_unwind_row = array.get(index).ok_or(Error::StructSize)?;
+        // SAFETY: the caller's promise.
+        let saved = unsafe { saved_registers(row.saved, row.saved_count)? };
+        Ok(UnwindRow { offset: row.offset, cfa_register: row.cfa_reg, cfa_offset: row.cfa_offset, saved })
+    };
+    if array.count > FEW_ROWS {
+        return (0..array.count).map(row).collect::<Result<_>>().map(UnwindInput::Rows);
+    }
+    let mut few = [UnwindRow { offset: 0, cfa_register: 0, cfa_offset: 0, saved: &[] }; FEW_ROWS];
+    for (index, place) in few[..array.count].iter_mut().enumerate() {
+        *place = row(index)?;
+    }
+    Ok(UnwindInput::FewRows(few, array.count))
+}
+
+/// # Safety
+/// `start` is NULL or points to `count` entries.
+unsafe fn saved_registers<'a>(start: *const jitsym_saved_register, count: u32) -> Result<&'a [SavedRegister]> {
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if start.is_null() {
+        return Err(Error::Null);
+    }
+    // SAFETY: the caller's promise.
+    Ok(unsafe { slice::from_raw_parts(start.cast(), count as usize) })
+}
+
+impl UnwindInput<'_> {
+    /// The same as the Rust API has it.
+    pub fn as_unwind(&self) -> Unwind<'_> {
+        match self {
+            UnwindInput::Ready(unwind) => *unwind,
+            UnwindInput::FewRows(rows, count) => Unwind::Rows(&rows[..*count]),
+            UnwindInput::Rows(rows) => Unwind::Rows(rows),
+        }
+    }
+}

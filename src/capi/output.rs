@@ -1,0 +1,74 @@
+//! Output to C: counters and text.
+
+use std::ffi::c_char;
+use std::ptr;
+
+use super::types::*;
+use crate::api::error::{Error, Result};
+use crate::queue::status::{with_counters, Stats};
+
+/// Fills in `jitsym_stats`, as much of it as the caller has.
+///
+/// # Safety
+/// `out` is NULL or points to as many writable bytes as its `struct_size` says.
+pub unsafe fn write_stats(out: *mut jitsym_stats, stats: &Stats) -> Result<()> {
+    if out.is_null() {
+        return Err(Error::Null);
+    }
+    // SAFETY: the caller's promise; the size is the first field.
+    let size = unsafe { out.cast::<usize>().read_unaligned() };
+    if size < std::mem::offset_of!(jitsym_stats, jitdump_lost) {
+        return Err(Error::StructSize);
+    }
+    macro_rules! in_c {
+        ($($name:ident)*) => {
+            jitsym_stats {
+                struct_size: size,
+                sinks_running: stats.sinks_running.0,
+                sinks_failed: stats.sinks_failed.0,
+                memory: stats.memory,
+                memory_held: stats.memory_held,
+                spool: stats.spool as u32,
+                inherited: u32::try_from(stats.inherited).unwrap_or(u32::MAX),
+                regions: stats.regions,
+                $($name: stats.$name,)*
+            }
+        };
+    }
+    let stats = with_counters!(in_c);
+    // SAFETY: the struct is at least that large; fields of a newer header after it are left alone.
+    unsafe { ptr::copy_nonoverlapping((&raw const stats).cast::<u8>(), out.cast(), size.min(size_of_val(&stats))) };
+    Ok(())
+}
+
+/// Copies text to a buffer, as many whole characters as fit, with a NUL after it.
+///
+/// # Safety
+/// `buf` is NULL or points to `size` writable bytes.
+pub unsafe fn write_text(text: &str, buf: *mut c_char, size: usize) -> Result<()> {
+    let mut len = text.len().min(size.saturating_sub(1));
+    while !text.is_char_boundary(len) {
+        len -= 1;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { write_bytes(&text.as_bytes()[..len], buf, size) }
+}
+
+/// Copies bytes to a buffer, with a NUL after them; fails if they do not fit.
+///
+/// # Safety
+/// As `write_text`.
+pub unsafe fn write_bytes(bytes: &[u8], buf: *mut c_char, size: usize) -> Result<()> {
+    if buf.is_null() {
+        return Err(Error::Null);
+    }
+    if bytes.len() >= size {
+        return Err(Error::Buffer);
+    }
+    // SAFETY: the bytes and the NUL fit.
+    unsafe {
+        ptr::copy_nonoverlapping(bytes.as_ptr(), buf.cast(), bytes.len());
+        buf.add(bytes.len()).write(0);
+    }
+    Ok(())
+}

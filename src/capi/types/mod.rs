@@ -1,0 +1,62 @@
+//! The C structs and enumerators, with the documentation that the header carries.
+
+#![allow(non_camel_case_types)]
+
+mod code;
+mod options;
+mod region;
+mod stats;
+mod unwind;
+
+pub use code::*;
+pub use options::*;
+pub use region::*;
+pub use stats::*;
+pub use unwind::*;
+
+/// A session: what `jitsym_init` opens and `jitsym_close` closes.
+///
+/// The handle is a name, not an address: the library recognises a handle that is closed or was never opened, and answers with
+/// a status. A forked child goes on with its parent's (see `jitsym_init_flag`).
+pub struct jitsym {
+    _private: [u8; 0],
+}
+
+/// The name of one registration, for `jitsym_move` and `jitsym_unregister`. Never 0, and not used again within a process.
+pub type jitsym_id = u64;
+
+/// Limits, in bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum jitsym_limit {
+    /// The longest function name kept. A longer one is cut, and ends in `~` and eight hexadecimal digits that are made from
+    /// the whole name, so that names that differ only behind the cut stay different.
+    JITSYM_NAME_MAX = 1000,
+    /// The longest directory, without the terminating NUL.
+    JITSYM_DIR_MAX = 1023,
+    /// The largest code size. With an unwind description it is smaller by the size of the tables.
+    JITSYM_CODE_SIZE_MAX = 0x7fff_ffff,
+}
+
+/// Where symbols can be written. Bits, to be combined.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum jitsym_sink {
+    /// The perf map `perf-PID.map`: names for `perf report` with no further step, bpftrace, samply, blazesym.
+    JITSYM_SINK_MAP = 1,
+    /// The jitdump `jit-PID.dump`: names over time, code bytes, source lines and call stacks, for `perf inject --jit`. If
+    /// another library in the process has a file of that name, the number has zeros before it, which perf reads as well.
+    JITSYM_SINK_JITDUMP = 2,
+    /// The ELF files `jit-PID-N.so` that regions of code memory are mappings of (`jitsym_region_create`, `jitsym_region_adopt`,
+    /// `JITSYM_INIT_ADOPT`), in the directory of the jitdump: names, lines and call stacks in every profiler, with no further
+    /// step. What is registered in a region goes to its file, and not to map and jitdump. Without regions this is nothing.
+    JITSYM_SINK_REGION = 4,
+}
+
+// C and Rust programs have the same limits.
+const _: () = {
+    use crate::api::limits;
+    assert!(jitsym_limit::JITSYM_NAME_MAX as usize == limits::NAME_MAX);
+    assert!(jitsym_limit::JITSYM_DIR_MAX as usize == limits::DIR_MAX);
+    assert!(jitsym_limit::JITSYM_CODE_SIZE_MAX as u64 == limits::CODE_SIZE_MAX);
+};

@@ -1,0 +1,98 @@
+//! The options of a session.
+
+use std::ffi::c_char;
+
+/// Flags of a session. Bits, to be combined.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum jitsym_init_flag {
+    /// The environment decides what the options say too. Without this flag the options win where they are not 0 or NULL.
+    JITSYM_INIT_ENV_WINS = 1,
+    /// With `sinks` 0: no sink unless the variable `JITSYM` names one. Without this flag, all sinks.
+    JITSYM_INIT_OFF_BY_DEFAULT = 2,
+    /// Write no unwinding records to the jitdump. One reader (ddprof) stops at the first one.
+    JITSYM_INIT_NO_UNWIND = 4,
+    /// When the writer cannot keep up and all memory allowed is full, drop records at once instead of waiting first.
+    JITSYM_INIT_DROP_WHEN_FULL = 32,
+    /// Keep records on their way to the writer in private memory, not in a spool: what is not written yet when the process is
+    /// killed is lost.
+    JITSYM_INIT_NO_SPOOL = 64,
+    /// Before anything else, complete the files of this user's processes that were killed, from the spools that they left
+    /// behind, as the command `jitsym recover` does.
+    JITSYM_INIT_RECOVER = 128,
+    /// A forked child takes over its parent's sessions and live code, and makes its files, before `fork` returns in it, and not
+    /// with its first call. Every child pays for that, also one that only executes another program.
+    JITSYM_INIT_FORK_NOW = 256,
+    /// A forked child takes over nothing: calls on its parent's sessions return `JITSYM_ERR_FORKED`, and `jitsym_init` begins
+    /// with empty files. Not together with `JITSYM_INIT_FORK_NOW`. The options of the session that has started the sinks decide.
+    JITSYM_INIT_FORK_ALONE = 512,
+    /// Remove map, jitdump and the files of regions when the last session closes, or when the process exits with one open. For files
+    /// that are read while the process lives: `perf report` finds no names afterwards, and `perf inject` gives up altogether if a jitdump is
+    /// missing that was there during the recording. A process that is killed leaves its files (`jitsym clean` removes them).
+    JITSYM_INIT_REMOVE_FILES = 1024,
+    /// Remember live code, so that `jitsym_enable` can write it when it starts a sink: with its lines and unwind tables, but not
+    /// its bytes, which are read at its address then. Without a sink registering then costs as much as with one, and live
+    /// code takes memory (docs/design.md says how much), as long as any session is open. The variable `JITSYM_LATE` can
+    /// forbid it, or ask for it.
+    JITSYM_INIT_REMEMBER = 2048,
+    /// Code that is registered in private executable memory which is not known becomes the beginning of a region: the mapping that
+    /// it lies in is adopted, as by `jitsym_region_adopt`. The registering thread must be the only one that writes to that mapping,
+    /// or changes its protection, during the call; others may execute it. The kernel makes one mapping of neighbouring memory with
+    /// the same protection, so this is about all who write code in the process: if there are others, adopt your own range by
+    /// `jitsym_region_adopt`, or create regions. Memory that cannot be adopted is left as it is, and looked at again now and then.
+    /// The options of the session that has started the sinks decide. The variable `JITSYM_ADOPT` can ask for it, or forbid it.
+    JITSYM_INIT_ADOPT = 4096,
+}
+
+/// Who is to read the perf map.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum jitsym_map_dialect {
+    /// perf and all others: `START SIZE NAME` in hexadecimal digits without prefix, in `/tmp`.
+    JITSYM_MAP_PERF = 0,
+    /// Android's simpleperf: numbers with the prefix `0x`, in `/data/local/tmp`.
+    JITSYM_MAP_SIMPLEPERF = 1,
+}
+
+/// How a session is to behave. A struct of zero bytes with `struct_size` set asks for the defaults, as NULL does.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct jitsym_options {
+    /// `sizeof(jitsym_options)`.
+    pub struct_size: usize,
+    /// `JITSYM_SINK_*` bits. 0: what the variable `JITSYM` says, else all of them.
+    pub sinks: u32,
+    /// `JITSYM_INIT_*` bits.
+    pub flags: u32,
+    /// Directory of the perf map, absolute. NULL: `JITSYM_DIR`, else `/tmp`, which is where perf looks.
+    pub map_dir: *const c_char,
+    /// Directory of the jitdump, absolute. NULL: `JITSYM_DIR`, else below `JITDUMPDIR`, else `/tmp`. perf builds with the
+    /// libdw unwinder (perf 7 for one) unwind through code of a dump only if the dump lies directly in `/tmp`.
+    pub jitdump_dir: *const c_char,
+    /// One of `JITSYM_MAP_*`.
+    pub map_dialect: u32,
+    /// Permission bits of the files, before the umask, at most 0777. 0: 0644, so that a profiler of another user can read
+    /// names. With 0600 only the same user (and root) can.
+    pub file_mode: u32,
+    /// Bound in bytes of the memory that holds records on their way to the writer, from 1 MiB to 16 GiB (other values are
+    /// moved into that range). 0: 64 MiB. It starts with 4 MiB (or the bound, if that is less) and grows when the writer
+    /// cannot keep up. Code whose record does not fit into what is left of the bound behind that start is refused with
+    /// `JITSYM_ERR_NO_MEMORY`. The first session of a process decides.
+    pub max_memory: u64,
+    /// How long a registration may wait when that memory is full, in milliseconds, before its record is dropped. 0: 10.
+    pub max_wait_ms: u32,
+    /// Must be 0.
+    pub reserved: u32,
+    /// Directory of the spool, absolute, on a file system in memory. NULL: `JITSYM_SPOOL_DIR`, else `/dev/shm`. The session that
+    /// first starts a sink, or remembers, decides, until all are disabled.
+    pub spool_dir: *const c_char,
+    /// The most bytes that the perf map may take; at least 4096. 0: `JITSYM_MAP_MAX`, else no bound. When it would become longer,
+    /// dead code is left out first, the oldest first; then live code, what was registered last first
+    /// (`jitsym_stats.map_omitted`), until there is room again.
+    pub map_max: u64,
+    /// The most bytes that the jitdump may take; at least 65536. 0: `JITSYM_JITDUMP_MAX`, else no bound. When it would become longer
+    /// it is written anew with live code alone. If that takes more than three quarters of the bound, code that is registered
+    /// from then on is left out (`jitsym_stats.jitdump_lost`), until enough other code has been unregistered; what lives then
+    /// is in the file again. While the file is written anew there are two of them.
+    pub jitdump_max: u64,
+}

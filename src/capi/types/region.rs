@@ -1,0 +1,51 @@
+//! Regions of code memory.
+
+use std::ffi::c_void;
+
+/// Flags of a region. Bits, to be combined.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum jitsym_region_flag {
+    /// One view of private memory, first readable and writable, whose protection the runtime changes itself (`mprotect`), for
+    /// instance to readable and executable before code in it runs. A forked child has its own copy, as of any private memory.
+    /// Without this flag there are two views of shared memory, whose protections must stay as they are.
+    JITSYM_REGION_ONE_VIEW = 1,
+    /// Aligned to 2 MiB, and with huge pages where the kernel has them for such memory.
+    JITSYM_REGION_HUGE_PAGES = 2,
+}
+
+/// What a region of code memory is to be like.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct jitsym_region_options {
+    /// `sizeof(jitsym_region_options)`.
+    pub struct_size: usize,
+    /// Bytes, rounded up to whole pages; at most 1 GiB.
+    pub size: u64,
+    /// Bytes that it can grow to by `jitsym_region_grow`; address space for that is set aside. 0: `size`.
+    pub max_size: u64,
+    /// A power of two, at most 512 MiB, of which the address of the executable view is a multiple. 0: that of a page.
+    pub alignment: u64,
+    /// An address from which all of the executable view can be reached by a displacement of 32 bits with sign, as x86-64 calls and
+    /// jumps have it. 0: anywhere.
+    pub near_addr: u64,
+    /// `JITSYM_REGION_*` bits.
+    pub flags: u32,
+    /// Must be 0.
+    pub reserved: u32,
+}
+
+/// A region of code memory.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct jitsym_region {
+    /// `sizeof(jitsym_region)`, set by the caller.
+    pub struct_size: usize,
+    /// Where code runs: readable and executable. This is the address to register code with.
+    pub exec: *mut c_void,
+    /// Where code is written: the same memory, readable and writable, reads zero at first. With `JITSYM_REGION_ONE_VIEW` the same
+    /// address as `exec`.
+    pub write: *mut c_void,
+    /// Bytes.
+    pub size: u64,
+}

@@ -1,0 +1,109 @@
+//! Unwind descriptions.
+
+use std::ffi::c_void;
+
+/// How to find the caller's frame.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum jitsym_unwind_kind {
+    /// Not known. Readers fall back to what they can guess.
+    JITSYM_UNWIND_NONE = 0,
+    /// The code keeps a frame pointer as compiled C does with `-fno-omit-frame-pointer`.
+    JITSYM_UNWIND_FRAME_POINTER = 1,
+    /// The canonical frame address (CFA) lies a fixed number of bytes above the stack pointer in all of the code.
+    JITSYM_UNWIND_FIXED_FRAME = 2,
+    /// A table of rows.
+    JITSYM_UNWIND_ROWS = 3,
+    /// An `.eh_frame` section that the compiler made.
+    JITSYM_UNWIND_EH_FRAME = 4,
+}
+
+/// Where a register of the caller was saved: at the address CFA + `offset`.
+///
+/// The CFA is the value that the stack pointer had in the caller, just before the call instruction (x86-64: the address
+/// above the return address).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct jitsym_saved_register {
+    /// DWARF register number (x86-64: rbx 3, rbp 6, rsp 7, r12 to r15 12 to 15; aarch64: x0 to x30 0 to 30, sp 31, d8 to d15
+    /// 72 to 79; riscv64: x0 to x31 0 to 31, f0 to f31 32 to 63).
+    pub reg: u32,
+    /// Bytes from the CFA, a multiple of 8, mostly negative.
+    pub offset: i32,
+}
+
+/// One row of `JITSYM_UNWIND_ROWS`: the whole state from `offset` on, up to the next row.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct jitsym_unwind_row {
+    /// Bytes from the start of the code. Rows are in strictly rising order. Before the first row the state is the one at a
+    /// call's target: CFA = SP + 8 on x86-64 and SP + 0 elsewhere, nothing saved.
+    pub offset: u32,
+    /// DWARF number of the register that the CFA is counted from.
+    pub cfa_reg: u32,
+    /// CFA = register + this many bytes.
+    pub cfa_offset: i32,
+    /// Number of entries of `saved`.
+    pub saved_count: u32,
+    /// The registers that are saved here, the return address left out on x86-64, where it always lies at CFA - 8. On other
+    /// architectures the return address register is listed where it has been saved.
+    pub saved: *const jitsym_saved_register,
+}
+
+/// An unwind description. Only the fields of its kind are looked at.
+///
+/// It is copied before the call returns, as all input is.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct jitsym_unwind {
+    /// `sizeof(jitsym_unwind)`.
+    pub struct_size: usize,
+    /// One of `JITSYM_UNWIND_*`.
+    pub kind: u32,
+    /// Must be 0.
+    pub flags: u32,
+    /// FRAME_POINTER: bytes from the start of the code to behind the instruction that stores the caller's frame pointer
+    /// (x86-64 `push rbp`; aarch64 `stp x29, x30, [sp, #-n]!`). 0: 1 on x86-64, 4 on aarch64, 12 on riscv64.
+    pub fp_pushed: u32,
+    /// FRAME_POINTER: bytes to behind the instruction that sets the frame pointer (x86-64 `mov rbp, rsp`). 0: 4 on x86-64, 8
+    /// on aarch64, 16 on riscv64; so if something stands before the usual prologue (`endbr64`), give both.
+    pub fp_set: u32,
+    /// FRAME_POINTER: bytes to behind the instruction that takes the frame down (x86-64 `pop rbp` or `leave`). From there to
+    /// `epilogue_end` the frame is as at entry. 0: no such place, for code that leaves by other ways. Code with several
+    /// epilogues is described by ROWS.
+    pub epilogue_begin: u32,
+    /// FRAME_POINTER: bytes to behind the return instruction; the frame is standing again from there to the end of the code.
+    /// 0: the end of the code.
+    pub epilogue_end: u32,
+    /// FIXED_FRAME: CFA = SP + this, taken as it is. FRAME_POINTER: CFA = FP + this once the frame pointer is set; 0: 16 on
+    /// x86-64 and aarch64, 0 on riscv64.
+    pub cfa_offset: i32,
+    /// FIXED_FRAME: saved in all of the code. FRAME_POINTER: saved from `saved_from` on, beyond the frame pointer and the
+    /// return address. Number of entries of `saved`.
+    pub saved_count: u32,
+    /// See `saved_count`.
+    pub saved: *const jitsym_saved_register,
+    /// FRAME_POINTER: bytes to behind the instruction that stores the last of `saved`, not before `fp_pushed`. 0: `fp_set`.
+    pub saved_from: u32,
+    /// ROWS: number of entries of `rows`.
+    pub row_count: u32,
+    /// ROWS: the table.
+    pub rows: *const jitsym_unwind_row,
+    /// `sizeof(jitsym_unwind_row)`; 0 stands for that of version 0.1.
+    pub row_size: usize,
+    /// EH_FRAME: the section's bytes; a terminating zero word may be there or not. Entries for other code are left out, as
+    /// are personality routines; an entry that extends beyond the code is cut to it.
+    pub eh_frame: *const c_void,
+    /// EH_FRAME: their number.
+    pub eh_frame_size: usize,
+    /// EH_FRAME: the address that pc-relative pointers in it are counted from, which is the section's own. 0: where it is now.
+    pub eh_frame_addr: u64,
+}
+
+// The Rust struct has the same layout, so that a slice of it can be borrowed.
+const _: () = {
+    use crate::api::code::SavedRegister;
+    assert!(size_of::<jitsym_saved_register>() == size_of::<SavedRegister>());
+    assert!(align_of::<jitsym_saved_register>() == align_of::<SavedRegister>());
+    assert!(std::mem::offset_of!(jitsym_saved_register, reg) == std::mem::offset_of!(SavedRegister, reg));
+};

@@ -1,0 +1,77 @@
+//! Questions to the writer: a flush waits until it has answered.
+
+use std::sync::TryLockError;
+use std::time::Duration;
+
+use super::Engine;
+use crate::api::error::{Error, Result};
+use crate::queue::requests::Requests;
+use crate::sys::sync::{MutexGuard, PoisonError};
+use crate::sys::thread;
+
+impl Engine {
+    /// The requests, for the writer and for the threads that start and end it.
+    pub fn requests(&self) -> MutexGuard<'_, Requests> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same, if nobody else has them.
+    pub fn try_requests(&self) -> Option<MutexGuard<'_, Requests>> {
+        match self.requests.try_lock() {
+            Ok(requests) => Some(requests),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Tells waiting threads that there is an answer, or that there will be none.
+    pub fn tell_waiting(&self) {
+        self.answered.notify_all();
+    }
+
+    /// Waits until everything committed before the call is in the files. `Closed` if the writer has ended, with everything
+    /// written, except after an error: see `last_answer`.
+    pub fn flush(&self, timeout: Duration) -> Result<()> {
+        self.ask(timeout, false)
+    }
+
+    /// The writer's last answer, or the result with which it has ended.
+    pub fn last_answer(&self) -> Result<()> {
+        self.requests().result.map_or(Ok(()), Err)
+    }
+
+    /// As `flush`, when the process exits.
+    pub fn flush_at_exit(&self, timeout: Duration) -> Result<()> {
+        self.ask(timeout, true)
+    }
+
+    fn ask(&self, timeout: Duration, exiting: bool) -> Result<()> {
+        let mut requests = self.requests();
+        if requests.exit_is_elsewhere() {
+            return Err(Error::Timeout);
+        }
+        if exiting {
+            requests.exiting = Some(thread::id());
+        }
+        if !requests.open {
+            // A writer that begins later would not know of it.
+            return Err(Error::Closed);
+        }
+        requests.asked += 1;
+        let mine = requests.asked;
+        drop(requests);
+        self.wake();
+        let unanswered = |requests: &mut Requests| requests.open && requests.answered < mine;
+        let (requests, waited) = self
+            .answered
+            .wait_timeout_while(self.requests(), timeout, unanswered)
+            .unwrap_or_else(PoisonError::into_inner);
+        match requests.result {
+            _ if waited.timed_out() => Err(Error::Timeout),
+            // The writer ended before it came to this: what ends it writes everything.
+            _ if requests.answered < mine => Err(Error::Closed),
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Room for records: empty chunks, and how long a thread waits for one.
+
+use std::time::Duration;
+
+use super::Engine;
+use crate::queue::chunk::Cursor;
+use crate::sys::sync::atomic::Ordering;
+use crate::sys::sync::Instant;
+use crate::sys::{memory, thread};
+
+impl Engine {
+    /// An empty chunk for a thread, if there is one.
+    pub fn take_chunk(&self) -> Option<Cursor> {
+        let taken = self.pool.take();
+        // Waking costs more than a hundred registrations, so only one thread does it.
+        if self.pool.is_low() && !self.hurried.swap(true, Ordering::Relaxed) {
+            self.wake();
+        }
+        taken
+    }
+
+    /// The writer sees to the reason for which it was woken.
+    pub fn clear_hurry(&self) {
+        self.hurried.store(false, Ordering::Relaxed);
+    }
+
+    /// Memory, as soon as `take` finds some, within the time that the session allows.
+    #[cold]
+    pub fn wait_for(&self, mut take: impl FnMut() -> Option<Cursor>) -> Option<Cursor> {
+        if let Some(cursor) = take() {
+            return Some(cursor);
+        }
+        self.wake();
+        let wait = Duration::from_millis(self.max_wait_ms.load(Ordering::Relaxed).into());
+        if !self.may_wait() || wait.is_zero() {
+            return None;
+        }
+        self.status.counters.waited.add(1);
+        let end = Instant::now() + wait;
+        loop {
+            thread::sleep_micros(100);
+            match take() {
+                None if Instant::now() < end && self.may_wait() => {}
+                result => return result,
+            }
+        }
+    }
+
+    /// A chunk that the writer makes free, as long as it makes progress. When threads only register faster than it writes,
+    /// waiting costs them less than more memory, whose pages have to be made. If it hangs in a slow disk, only memory helps.
+    #[cold]
+    pub fn wait_for_writer(&self) -> Option<Cursor> {
+        const HANGING: Duration = Duration::from_millis(2);
+        // For a thread that always comes too late.
+        const LONGEST: Duration = Duration::from_millis(20);
+        let begin = Instant::now();
+        let (mut pass, mut since) = (self.pool.memory().next_pass(), begin);
+        while self.may_wait() {
+            // Waking eight threads ten times a millisecond would cost as much as writing what they register.
+            thread::sleep_micros(400);
+            let taken = self.pool.take();
+            if taken.is_some() {
+                return taken;
+            }
+            let now = Instant::now();
+            let latest = self.pool.memory().next_pass();
+            if latest != pass {
+                (pass, since) = (latest, now);
+            }
+            if now - since >= HANGING || now - begin >= LONGEST {
+                break;
+            }
+        }
+        None
+    }
+
+    /// Without memory the writer makes none free, nor without anything to write.
+    fn may_wait(&self) -> bool {
+        !self.drop_when_full.load(Ordering::Relaxed) && !memory::is_short() && !self.is_off()
+    }
+}

@@ -1,0 +1,97 @@
+//! Entries of live registrations: the place of a group in the jitdump, or of its preface in memory.
+
+use super::Registry;
+
+/// A place in the jitdump: that of a group, without the code bytes at its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// Never 0: the file begins with its header.
+    pub offset: u64,
+    pub len: usize,
+}
+
+/// A live registration, without its piece.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Entry {
+    pub index: u64,
+    /// Where the jitdump has its group, or the registry its preface (`IN_MEMORY`); 0 for neither.
+    pub stored_offset: u64,
+    pub stored_len: u32,
+    pub tables_len: u32,
+    /// How far it reaches beyond its end.
+    pub beyond: u32,
+    pub piece: u32,
+    /// That of its id; 0, which no id has, if there is no registration with this slot.
+    pub generation: u32,
+}
+
+const _: () = assert!(size_of::<Entry>() == 40);
+
+/// In `stored_offset`: what is below is a place among the prefaces. No file is that long.
+pub(super) const IN_MEMORY: u64 = 1 << 63;
+
+impl Entry {
+    pub fn stored(&self) -> Option<Stored> {
+        let is_in_file = self.stored_offset != 0 && self.stored_offset & IN_MEMORY == 0;
+        is_in_file.then_some(Stored { offset: self.stored_offset, len: self.stored_len as usize })
+    }
+
+    /// Where its preface is, if it is kept here, and how long it is.
+    pub fn preface(&self) -> Option<(u64, u32)> {
+        (self.stored_offset & IN_MEMORY != 0).then_some((self.stored_offset & !IN_MEMORY, self.stored_len))
+    }
+}
+
+impl Registry {
+    /// All live registrations whose group was handed to the jitdump: id, where the group is, and how long the code is.
+    pub fn stored(&self) -> impl Iterator<Item = (u64, Stored, u64)> + '_ {
+        let known = |(slot, entry): (usize, &Entry)| {
+            let stored = entry.stored().filter(|_| entry.generation != 0)?;
+            Some((self.id_in(slot as u32), stored, self.pieces[entry.piece].size.into()))
+        };
+        self.entries.iter().enumerate().filter_map(known)
+    }
+
+    /// The ids of all live registrations, in the order in which the jitdump has them or they came. `None` if there is no
+    /// memory.
+    pub fn live_by_place(&self) -> Option<impl Iterator<Item = u64>> {
+        let live = self.entries.iter().enumerate().filter(|(_, entry)| entry.generation != 0);
+        let mut ids: Vec<(u64, u64)> = Vec::new();
+        ids.try_reserve_exact(self.live).ok()?;
+        ids.extend(live.map(|(slot, entry)| (entry.stored_offset, u64::from(entry.generation) << 32 | slot as u64)));
+        ids.sort_unstable();
+        Some(ids.into_iter().map(|(_, id)| id))
+    }
+
+    /// Notes where the jitdump has the group of live code, and the size of the tables in it.
+    pub fn set_stored(&mut self, id: u64, stored: Option<Stored>, tables_len: u32) {
+        if self.entry(id).is_some() {
+            let entry = &mut self.entries[id as u32 as usize];
+            if let Some((_, len)) = entry.preface() {
+                self.prefaces.drop(len);
+            }
+            entry.tables_len = tables_len;
+            entry.stored_offset = stored.map_or(0, |stored| stored.offset);
+            entry.stored_len = stored.map_or(0, |stored| stored.len as u32);
+        }
+    }
+
+    /// Keeps the preface of live code, in place of where the jitdump has it. One that there is no memory for is not kept.
+    pub fn keep_preface(&mut self, id: u64, preface: &[u8]) {
+        let tables_len = self.entry(id).map_or(0, |entry| entry.tables_len);
+        self.set_stored(id, None, tables_len);
+        if preface.is_empty() || self.entry(id).is_none() {
+            return;
+        }
+        if let Some(at) = self.prefaces.add(preface) {
+            let entry = &mut self.entries[id as u32 as usize];
+            (entry.stored_offset, entry.stored_len) = (at | IN_MEMORY, preface.len() as u32);
+        }
+    }
+
+    /// The preface of live code; an empty one if none is kept.
+    pub fn preface_of(&self, id: u64) -> &[u8] {
+        let place = self.entry(id).and_then(Entry::preface);
+        place.map_or(&[], |(at, len)| self.prefaces.get(at, len))
+    }
+}

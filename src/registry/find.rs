@@ -1,0 +1,69 @@
+//! Lookup of live code by its id or its address.
+
+use super::{Entry, Live, Registry};
+
+impl Registry {
+    pub(super) fn entry(&self, id: u64) -> Option<&Entry> {
+        let generation = (id >> 32) as u32;
+        self.entries.get(id as u32 as usize).filter(|entry| generation != 0 && entry.generation == generation)
+    }
+
+    /// A live registration.
+    pub fn get(&self, id: u64) -> Option<Live> {
+        let entry = self.entry(id)?;
+        let piece = &self.pieces[entry.piece];
+        Some(Live {
+            addr: piece.start,
+            size: piece.size.into(),
+            reach: piece.end() + u64::from(entry.beyond),
+            index: entry.index,
+            stored: entry.stored(),
+            tables_len: entry.tables_len,
+        })
+    }
+
+    /// The size of live code.
+    pub fn size_of(&self, id: u64) -> Option<u64> {
+        self.entry(id).map(|entry| self.pieces[entry.piece].size.into())
+    }
+
+    /// Whether this id is live.
+    pub fn is_live(&self, id: u64) -> bool {
+        self.entry(id).is_some()
+    }
+
+    /// The name of live code.
+    pub fn name_of(&self, id: u64) -> Option<&[u8]> {
+        self.entry(id).map(|entry| self.names.get(self.pieces[entry.piece].name))
+    }
+
+    /// The id of the live code that starts at an address.
+    pub fn id_at(&self, start: u64) -> Option<u64> {
+        let slot = self.pieces[*self.starts.get(&start)?].owner()?;
+        Some(self.id_in(slot))
+    }
+
+    /// Ids of the live code that has a byte in `[start, end)`; fewer, but some, if memory is short.
+    pub fn live_in(&self, start: u64, end: u64) -> Vec<u64> {
+        let pieces = self.starts.range(..end).rev().map(|(_, &number)| &self.pieces[number]);
+        let overlapping = pieces.take_while(|piece| piece.end() > start);
+        let mut ids = Vec::with_capacity(64);
+        for slot in overlapping.filter_map(|piece| piece.owner()) {
+            if ids.try_reserve(1).is_err() {
+                break;
+            }
+            ids.push(self.id_in(slot));
+        }
+        ids
+    }
+
+    /// Whether anything is known in `[start, end)`, of live code or dead.
+    pub fn is_known_in(&self, start: u64, end: u64) -> bool {
+        self.last_before(end).is_some_and(|number| self.pieces[number].end() > start)
+    }
+
+    /// Whether live code begins in `[start, end)`.
+    pub fn live_begins_in(&self, start: u64, end: u64) -> bool {
+        start < end && self.starts.range(start..end).any(|(_, &number)| self.pieces[number].owner().is_some())
+    }
+}

@@ -1,0 +1,237 @@
+//! Which registrations exist, and how large their code is: a slab of words that any thread can check and retire without a
+//! lock.
+//!
+//! An id is `generation << 32 | slot`. The word of a slot is `generation << 32 | unread << 31 | code size`, the generation
+//! odd while the code is registered. So an id is live exactly if its generation is the word's, and no id is given out twice.
+
+mod stock;
+#[cfg(test)]
+mod tests;
+
+use std::alloc::{self, Layout};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use crate::api::Id;
+use crate::registry::Registry;
+pub use stock::Stock;
+
+/// Slots of the first segment; each further one is twice as long.
+const FIRST_SEGMENT: u32 = 1 << 12;
+const SEGMENTS: usize = 20;
+/// Threads take slots by this many.
+const BATCH: usize = 32;
+/// The number of unused slots that are kept ready.
+const AHEAD: u32 = 1 << 13;
+/// Slots in a page of memory.
+const IN_A_PAGE: usize = 4096 / size_of::<IdSlot>();
+const NO_SLOT: u32 = u32::MAX;
+
+/// The bytes of the code are not copied, and the writer has not read them yet.
+const UNREAD: u64 = 1 << 31;
+
+/// The slot of one registration.
+#[derive(Debug, Default)]
+struct IdSlot {
+    word: AtomicU64,
+    /// Where the code lies.
+    addr: AtomicU64,
+}
+
+/// The slab.
+#[derive(Debug)]
+pub struct Ids {
+    segments: [AtomicPtr<IdSlot>; SEGMENTS],
+    /// Slots from here on were never used.
+    fresh: AtomicU32,
+    /// Slots below are in memory that the kernel has given. Only the writer asks for it.
+    ready: AtomicU32,
+    /// The free slot on top of a stack, `NO_SLOT` if there is none, below a number that changes with each push and pop. The
+    /// word of a free slot holds the next one in place of a size. (A channel would have the registering threads free its
+    /// memory, and wait for the lock of the arena that the writer allocated it from.)
+    free: AtomicU64,
+}
+
+impl Ids {
+    pub fn new() -> Ids {
+        Ids {
+            segments: [const { AtomicPtr::new(ptr::null_mut()) }; SEGMENTS],
+            fresh: AtomicU32::new(0),
+            ready: AtomicU32::new(0),
+            free: AtomicU64::new(NO_SLOT.into()),
+        }
+    }
+
+    /// In a forked child: the parent's ids, of which those in one of the registries live on. No thread of the parent uses any
+    /// other. A registration that is not live here was ended meanwhile, and is taken out of its registry.
+    pub fn inherit(&self, mut registries: [&mut Registry; 2]) -> Ids {
+        let segments = self.segments.each_ref().map(|start| AtomicPtr::new(start.load(Ordering::Acquire)));
+        let fresh = self.fresh.load(Ordering::Relaxed);
+        let child = Ids { segments, fresh: AtomicU32::new(fresh), ready: AtomicU32::new(fresh), ..Ids::new() };
+        for slot in (0..fresh).rev() {
+            let Some(place) = child.place(slot) else { continue };
+            let word = place.word.load(Ordering::Relaxed);
+            let generation = (word >> 32) as u32;
+            let id = u64::from(generation) << 32 | u64::from(slot);
+            let registered = registries.each_ref().map(|registry| registry.id_in(slot));
+            if generation % 2 == 1 && registered.contains(&id) {
+                place.word.store(word & !UNREAD, Ordering::Relaxed);
+                continue;
+            }
+            for (registry, registered) in registries.iter_mut().zip(registered) {
+                registry.remove(registered);
+            }
+            // Nobody has such an id, or its holder is told that it has ended.
+            place.word.store(word_of(generation.wrapping_add(generation % 2), 0), Ordering::Relaxed);
+            child.push_free(slot);
+        }
+        child
+    }
+
+    /// Never done in a process. In a model there is one slab for each order of events that is run.
+    #[cfg(jitsym_loom)]
+    pub fn free(&mut self) {
+        for (segment, start) in self.segments.iter_mut().enumerate() {
+            let start = std::mem::replace(start.get_mut(), ptr::null_mut());
+            let layout = Layout::array::<IdSlot>((FIRST_SEGMENT as usize) << segment);
+            if let (false, Ok(layout)) = (start.is_null(), layout) {
+                // SAFETY: `place_or_new` has made it like this, and nobody uses it any more.
+                unsafe { alloc::dealloc(start.cast(), layout) };
+            }
+        }
+    }
+
+    fn locate(slot: u32) -> (usize, usize) {
+        let position = slot as u64 + u64::from(FIRST_SEGMENT);
+        let segment = (position.ilog2() - FIRST_SEGMENT.ilog2()) as usize;
+        (segment, (position - (u64::from(FIRST_SEGMENT) << segment)) as usize)
+    }
+
+    fn place(&self, slot: u32) -> Option<&IdSlot> {
+        let (segment, offset) = Self::locate(slot);
+        let start = self.segments.get(segment)?.load(Ordering::Acquire);
+        // SAFETY: a segment that is published has `FIRST_SEGMENT << segment` places and is never freed; `locate` stays below.
+        (!start.is_null()).then(|| unsafe { &*start.add(offset) })
+    }
+
+    /// The place of a slot, with its segment made if need be.
+    #[cold]
+    fn place_or_new(&self, slot: u32) -> Option<&IdSlot> {
+        let (segment, _) = Self::locate(slot);
+        let start = self.segments.get(segment)?;
+        if start.load(Ordering::Acquire).is_null() {
+            let layout = Layout::array::<IdSlot>((FIRST_SEGMENT as usize) << segment).ok()?;
+            // Zeroed by the kernel, page by page when it is used: whoever comes by should not pay for all of it.
+            // SAFETY: the layout is not empty.
+            let places = unsafe { alloc::alloc_zeroed(layout) }.cast::<IdSlot>();
+            let exchange = start.compare_exchange(ptr::null_mut(), places, Ordering::AcqRel, Ordering::Acquire);
+            if exchange.is_err() && !places.is_null() {
+                // SAFETY: another thread was faster; ours was never seen by anybody.
+                unsafe { alloc::dealloc(places.cast(), layout) };
+            }
+        }
+        self.place(slot)
+    }
+
+    /// Sees to it that the slots which are taken next are in memory: a page that has to be given to a registering thread costs
+    /// it some microseconds, once in `IN_A_PAGE` calls. For one thread at a time.
+    pub fn prepare(&self) {
+        let fresh = self.fresh.load(Ordering::Relaxed);
+        let mut ready = self.ready.load(Ordering::Relaxed).max(fresh);
+        while ready < fresh.saturating_add(AHEAD) {
+            let Some(place) = self.place_or_new(ready) else { break };
+            // A store that changes nothing, whoever else has the place by now.
+            let _ = place.word.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
+            ready += IN_A_PAGE as u32;
+        }
+        self.ready.store(ready, Ordering::Relaxed);
+    }
+
+    /// Frees a slot, to which nothing refers any more, for every thread.
+    pub fn recycle(&self, id: Id) {
+        self.push_free(split(id).1);
+    }
+
+    fn push_free(&self, slot: u32) {
+        let Some(place) = self.place(slot) else { return };
+        let generation = place.word.load(Ordering::Relaxed) >> 32;
+        let push = |top: u64| {
+            place.word.store(generation << 32 | top & 0xffff_ffff, Ordering::Relaxed);
+            Some(((top >> 32) + 1) << 32 | u64::from(slot))
+        };
+        let _ = self.free.fetch_update(Ordering::AcqRel, Ordering::Acquire, push);
+    }
+
+    fn pop_free(&self) -> Option<u32> {
+        let pop = |top: u64| {
+            let below = self.place(top as u32)?.word.load(Ordering::Relaxed);
+            Some(((top >> 32) + 1) << 32 | below & 0xffff_ffff)
+        };
+        self.free.fetch_update(Ordering::AcqRel, Ordering::Acquire, pop).ok().map(|top| top as u32)
+    }
+
+    /// The place of a live id, and its word.
+    fn live(&self, id: Id) -> Option<(&IdSlot, u64)> {
+        let (generation, slot) = split(id);
+        let place = self.place(slot)?;
+        let word = place.word.load(Ordering::Acquire);
+        (generation % 2 == 1 && word >> 32 == u64::from(generation)).then_some((place, word))
+    }
+
+    /// The size of the code that is registered with this id; `None` if there is none.
+    #[inline]
+    pub fn size_of(&self, id: Id) -> Option<u64> {
+        self.live(id).map(|(_, word)| word & (UNREAD - 1))
+    }
+
+    /// Where the code lies that is registered with this id, and its size.
+    pub fn place_of(&self, id: Id) -> Option<(u64, u64)> {
+        self.live(id).map(|(place, word)| (place.addr.load(Ordering::Relaxed), word & (UNREAD - 1)))
+    }
+
+    /// Notes where code lies now, and returns where it lay before; `None` if there is none with this id.
+    pub fn move_to(&self, id: Id, addr: u64, unread: bool) -> Option<u64> {
+        let (place, word) = self.live(id)?;
+        if unread {
+            // Fails if the code is unregistered meanwhile, and then does not matter.
+            let _ = place.word.compare_exchange(word, word | UNREAD, Ordering::AcqRel, Ordering::Relaxed);
+        }
+        Some(place.addr.swap(addr, Ordering::AcqRel))
+    }
+
+    /// Whether the bytes of this code are still to be read.
+    pub fn is_unread(&self, id: Id) -> bool {
+        self.live(id).is_some_and(|(_, word)| word & UNREAD != 0)
+    }
+
+    /// The bytes have been read. Only the writer calls it.
+    pub fn set_read(&self, id: Id) {
+        if let Some((place, word)) = self.live(id) {
+            let _ = place.word.compare_exchange(word, word & !UNREAD, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+
+    /// Ends an id. True for exactly one caller, which passes the id to `recycle` once nothing refers to it.
+    pub fn retire(&self, id: Id) -> bool {
+        let dead = word_of(split(id).0.wrapping_add(1), 0);
+        loop {
+            let Some((place, word)) = self.live(id) else { return false };
+            // If the end of the session was faster, the caller sees from now on that it has ended.
+            match place.word.compare_exchange(word, dead, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return true,
+                // Somebody has just retired it, or read its bytes.
+                Err(_) => std::hint::spin_loop(),
+            }
+        }
+    }
+}
+
+fn word_of(generation: u32, size: u64) -> u64 {
+    u64::from(generation) << 32 | size
+}
+
+fn split(id: Id) -> (u32, u32) {
+    ((id.0 >> 32) as u32, id.0 as u32)
+}
+
+const _: () = assert!((FIRST_SEGMENT as usize).is_multiple_of(BATCH));

@@ -1,0 +1,95 @@
+//! The free slots that a thread holds ready, so that most registrations take one without asking others.
+
+use std::slice;
+use std::sync::atomic::Ordering;
+
+use super::{split, word_of, IdSlot, Ids, BATCH, NO_SLOT, UNREAD};
+use crate::api::Id;
+
+/// The free slots that one thread holds ready.
+#[derive(Debug)]
+pub struct Stock<'i> {
+    /// Such as were used before.
+    used: [u32; BATCH],
+    used_len: usize,
+    /// Such as never were: they lie side by side, from slot `next_fresh` on.
+    fresh: slice::Iter<'i, IdSlot>,
+    next_fresh: u32,
+}
+
+impl<'i> Stock<'i> {
+    pub fn new() -> Self {
+        Stock { used: [NO_SLOT; BATCH], used_len: 0, fresh: [].iter(), next_fresh: 0 }
+    }
+
+    /// Makes a live id for code at `addr` of `size` bytes, which is below 2 GiB. `None` if there is no memory for more.
+    #[inline(always)]
+    pub fn take(&mut self, ids: &'i Ids, addr: u64, size: u64, unread: bool) -> Option<Id> {
+        let (slot, place) = match self.fresh.next() {
+            Some(place) => {
+                self.next_fresh += 1;
+                (self.next_fresh - 1, place)
+            }
+            None => self.take_used(ids)?,
+        };
+        place.addr.store(addr, Ordering::Relaxed);
+        // Nobody else writes the word of a slot that is free.
+        let generation = ((place.word.load(Ordering::Relaxed) >> 32) as u32).wrapping_add(1);
+        let flag = if unread { UNREAD } else { 0 };
+        place.word.store(word_of(generation, size) | flag, Ordering::Release);
+        Some(Id(u64::from(generation) << 32 | u64::from(slot)))
+    }
+
+    /// Takes back an id that was never given to anybody.
+    pub fn put_back(&mut self, ids: &'i Ids, id: Id) {
+        if !ids.retire(id) {
+            return;
+        }
+        match self.used.get_mut(self.used_len) {
+            Some(free) => {
+                *free = split(id).1;
+                self.used_len += 1;
+            }
+            None => ids.recycle(id),
+        }
+    }
+
+    #[inline(never)]
+    fn take_used(&mut self, ids: &'i Ids) -> Option<(u32, &'i IdSlot)> {
+        if self.used_len == 0 {
+            // The one that was freed last is taken first.
+            while self.used_len < BATCH {
+                let Some(slot) = ids.pop_free() else { break };
+                self.used[self.used_len] = slot;
+                self.used_len += 1;
+            }
+            self.used[..self.used_len].reverse();
+        }
+        if self.used_len == 0 {
+            return self.take_fresh(ids);
+        }
+        self.used_len -= 1;
+        let slot = self.used[self.used_len];
+        Some((slot, ids.place(slot)?))
+    }
+
+    /// The first of a batch that was never used, the rest of which is kept.
+    #[cold]
+    fn take_fresh(&mut self, ids: &'i Ids) -> Option<(u32, &'i IdSlot)> {
+        let next = |fresh: u32| fresh.checked_add(BATCH as u32);
+        let first = ids.fresh.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()?;
+        let start = ids.place_or_new(first)?;
+        // SAFETY: batches begin at multiples of their length, of which segments have a multiple: all of it is in this one.
+        let batch = unsafe { slice::from_raw_parts(start, BATCH) };
+        (self.fresh, self.next_fresh) = (batch[1..].iter(), first + 1);
+        Some((first, start))
+    }
+
+    /// Gives the slots back when the thread ends.
+    pub fn give_back(&mut self, ids: &'i Ids) {
+        let unused = self.next_fresh..self.next_fresh + self.fresh.len() as u32;
+        // Such as were used before are taken again first.
+        unused.rev().chain(self.used[..self.used_len].iter().copied()).for_each(|slot| ids.push_free(slot));
+        *self = Stock::new();
+    }
+}

@@ -1,0 +1,91 @@
+//! Spans: the contents of the perf map, and how long it names dead code.
+
+use super::Registry;
+
+/// How many entries of dead code are kept. Readers hold the whole map in memory, and so do we.
+pub(super) const DEAD_MAX: usize = 1 << 16;
+
+impl Registry {
+    /// Number of spans, which is that of lines in the map.
+    pub fn span_count(&self) -> usize {
+        self.starts.len()
+    }
+
+    /// Start, size and name of all spans in order of address.
+    pub fn spans(&self) -> impl Iterator<Item = (u64, u64, &[u8])> {
+        self.starts.values().map(|&number| {
+            let piece = &self.pieces[number];
+            (piece.start, piece.size.into(), self.names.get(piece.name))
+        })
+    }
+
+    /// The same in the order in which the code was registered; dead code last. `None` if there is no memory.
+    pub fn spans_by_age(&self) -> Option<impl Iterator<Item = (u64, u64, &[u8])>> {
+        let mut numbers: Vec<u32> = Vec::new();
+        numbers.try_reserve_exact(self.starts.len()).ok()?;
+        numbers.extend(self.starts.values());
+        let age = |number: u32| self.pieces[number].owner().map_or(u64::MAX, |slot| self.entries[slot as usize].index);
+        numbers.sort_unstable_by_key(|&number| age(number));
+        let span = |number| {
+            let piece = &self.pieces[number];
+            (piece.start, piece.size.into(), self.names.get(piece.name))
+        };
+        Some(numbers.into_iter().map(span))
+    }
+
+    /// Start, size, name and id of all spans that begin in `[start, end)`; the id of dead code is 0.
+    pub fn spans_in(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64, &[u8], u64)> {
+        self.starts.range(start..end).map(|(_, &number)| {
+            let piece = &self.pieces[number];
+            let id = piece.owner().map_or(0, |slot| self.id_in(slot));
+            (piece.start, piece.size.into(), self.names.get(piece.name), id)
+        })
+    }
+
+    /// Drops spans of dead code, the oldest first, as long as `more` says so to the next one's name.
+    pub fn forget_while(&mut self, mut more: impl FnMut(&[u8]) -> bool) {
+        while let Some(oldest) = self.pieces.oldest_dead() {
+            if !more(self.names.get(self.pieces[oldest].name)) {
+                break;
+            }
+            self.pieces.unlink(oldest);
+            self.forget(oldest);
+        }
+    }
+
+    /// Drops all spans of dead code.
+    pub fn forget_dead(&mut self) {
+        self.forget_dead_until(0);
+    }
+
+    /// Drops the spans of dead code that begin in `[start, end)`.
+    pub fn forget_dead_in(&mut self, start: u64, end: u64) {
+        let mut next = start;
+        while let Some((&at, &number)) = self.starts.range(next..end).next() {
+            next = at + 1;
+            if self.pieces[number].owner().is_none() {
+                self.pieces.unlink(number);
+                self.forget(number);
+            }
+        }
+    }
+
+    /// Drops the oldest spans of dead code if there are too many, some more than needed so that it happens rarely. Returns
+    /// how many.
+    pub fn forget_oldest(&mut self) -> usize {
+        let before = self.pieces.dead();
+        if before > DEAD_MAX {
+            self.forget_dead_until(DEAD_MAX - DEAD_MAX / 8);
+        }
+        before - self.pieces.dead()
+    }
+
+    fn forget_dead_until(&mut self, left: usize) {
+        let mut more = self.pieces.dead().saturating_sub(left);
+        self.forget_while(|_| {
+            let goes_on = more > 0;
+            more = more.saturating_sub(1);
+            goes_on
+        });
+    }
+}

@@ -1,0 +1,260 @@
+//! The calls of a session that is open.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::api::code::{Code, MoveTarget};
+use crate::api::error::{Error, Result};
+use crate::api::options::{Config, Options, Sinks};
+use crate::api::Id;
+use crate::format::unwind::Source;
+use crate::queue::engine::Engine;
+use crate::queue::status::Stats;
+use crate::session::control::PATIENCE;
+use crate::session::handle::{forget_off, place_number, set_off};
+use crate::session::open::watch_thread;
+use crate::session::process::Process;
+use crate::session::{fork, register};
+use crate::sink;
+use crate::sink::region::{CodeRegion, RegionOptions};
+use crate::sys::{memory, thread};
+
+/// A session that was open when it was looked up.
+#[derive(Clone, Copy, Debug)]
+pub struct Ref {
+    pub process: &'static Process,
+    pub engine: &'static Engine,
+    pub place: &'static AtomicU64,
+    pub handle: u64,
+}
+
+impl Ref {
+    /// Whether no sink is running, so that there is nothing to do: because the session has none, or because it was closed
+    /// meanwhile, which `still_open` tells.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        self.engine.is_off()
+    }
+
+    /// A call that raced with the close of its session may or may not have been written, and says so. The closing side has
+    /// made a barrier between ending the session and reading the records a last time.
+    #[inline]
+    pub fn still_open<T>(&self, value: T) -> Result<T> {
+        self.engine.order();
+        if self.place.load(Ordering::Relaxed) == self.handle {
+            Ok(value)
+        } else {
+            Err(Error::Closed)
+        }
+    }
+
+    /// The result of a call. A close meanwhile ends all ids, and the writer that makes room and answers: a call that failed for
+    /// that reports the close, and not what followed from it.
+    #[inline]
+    fn outcome<T>(&self, result: Result<T>) -> Result<T> {
+        self.still_open(()).and(result)
+    }
+
+    #[inline]
+    pub fn register<U: Source>(&self, code: &Code<'_, U>) -> Result<Id> {
+        if self.is_idle() {
+            return self.still_open(Id(0));
+        }
+        let status = &self.engine.status;
+        if self.process.regions.are_watching() {
+            self.process.regions.before_code(status, code.addr, code.size);
+        }
+        let registered = register::register(self.process, self.engine, code);
+        if registered.is_err() && self.process.regions.are_watching() {
+            self.process.regions.no_code(code.addr, code.size);
+        }
+        self.outcome(registered)
+    }
+
+    pub fn code_size(&self, id: Id) -> Result<u64> {
+        self.outcome(self.engine.ids.size_of(id).ok_or(Error::UnknownId))
+    }
+
+    pub fn move_code(&self, id: Id, target: &MoveTarget<'_>) -> Result<()> {
+        if self.is_idle() {
+            return self.still_open(());
+        }
+        let regions = &self.process.regions;
+        let old = if regions.are_watching() { self.engine.ids.place_of(id) } else { None };
+        if let Some((addr, size)) = old {
+            regions.after_code(&self.engine.status, addr, size);
+            regions.before_code(&self.engine.status, target.addr, size);
+        }
+        let moved = register::move_code(self.process, self.engine, id, target);
+        if let (Some((addr, size)), Err(error)) = (old, &moved) {
+            regions.no_code(target.addr, size);
+            if *error != Error::UnknownId {
+                regions.code_stays(addr, size);
+            }
+        }
+        self.outcome(moved)
+    }
+
+    pub fn unregister(&self, id: Id) -> Result<()> {
+        if self.is_idle() {
+            return self.still_open(());
+        }
+        let status = &self.engine.status;
+        if self.process.regions.are_watching() {
+            if let Some((addr, size)) = self.engine.ids.place_of(id) {
+                self.process.regions.after_code(status, addr, size);
+            }
+        }
+        self.outcome(register::unregister(self.process, self.engine, id))
+    }
+
+    pub fn unregister_range(&self, addr: u64, size: u64) -> Result<()> {
+        if self.is_idle() {
+            return self.still_open(());
+        }
+        let status = &self.engine.status;
+        if self.process.regions.are_watching() {
+            self.process.regions.after_range(status, addr, size);
+        }
+        self.outcome(register::unregister_range(self.process, self.engine, addr, size))
+    }
+
+    pub fn flush(&self, timeout: Option<Duration>) -> Result<()> {
+        match (self.is_idle(), self.engine.status.sinks_failed()) {
+            (true, Sinks::NONE) => self.still_open(()),
+            (true, _) => self.outcome(Err(Error::SinkFailed)),
+            (false, _) => match self.engine.flush(timeout.unwrap_or(PATIENCE)) {
+                // There is no writer any more, but not because somebody has closed.
+                Err(_) if self.process.host.is_broken() => Err(Error::Internal),
+                // Or the sinks were disabled meanwhile, after a last write.
+                Err(Error::Closed) => self.outcome(self.engine.last_answer()),
+                result => self.outcome(result),
+            },
+        }
+    }
+
+    /// Starts sinks for all sessions, with the options of this one.
+    pub fn enable(&self, sinks: Option<Sinks>) -> Result<()> {
+        let mut control = self.process.control();
+        self.still_open(())?;
+        let place = place_number(self.handle);
+        let config = match control.configs.iter().find(|&&(known, _)| known == place) {
+            Some((_, config)) => config.clone(),
+            // Forked while another thread had the lock.
+            None => {
+                control.running.as_ref().map_or_else(|| Config::new(&Options::default()), |it| Ok(it.config.clone()))?
+            }
+        };
+        if !config.late {
+            return Err(Error::Forbidden);
+        }
+        if memory::is_short() {
+            return Err(Error::NoMemory);
+        }
+        let default = if config.sinks == Sinks::NONE { sink::every() } else { config.sinks };
+        let config = Config { sinks: sinks.unwrap_or(default), ..config.clone() };
+        let enabled = control.enable(self.process, self.engine, config);
+        watch_thread(self.engine, &control);
+        set_off(self.engine, self.handle);
+        self.forget_if_closed();
+        enabled
+    }
+
+    /// A session that was closed meanwhile is not the one that is off.
+    fn forget_if_closed(&self) {
+        if self.still_open(()).is_err() {
+            forget_off(self.handle);
+        }
+    }
+
+    /// Stops sinks for all sessions.
+    pub fn disable(&self, sinks: Option<Sinks>) -> Result<()> {
+        let mut control = self.process.control();
+        self.still_open(())?;
+        let disabled = control.disable(self.process, self.engine, sinks.unwrap_or(Sinks::ALL));
+        set_off(self.engine, self.handle);
+        self.forget_if_closed();
+        disabled
+    }
+
+    pub fn close(&self) -> Result<()> {
+        // One closer wins.
+        let ended = self.place.compare_exchange(self.handle, 0, Ordering::SeqCst, Ordering::Relaxed);
+        ended.map_err(|_| Error::Closed)?;
+        // The one that is off may be a later one.
+        forget_off(self.handle);
+        let mut control = self.process.control();
+        control.open = control.open.saturating_sub(1);
+        if control.open == 0 {
+            control.stop(self.engine, false)
+        } else if control.running.is_some() {
+            // Under the lock: the writer does not end before it has answered.
+            self.engine.flush(PATIENCE)
+        } else {
+            Ok(())
+        }
+    }
+
+    pub fn stats(&self) -> Stats {
+        let pool = &self.engine.pool;
+        Stats {
+            memory: pool.bytes_used(),
+            memory_held: pool.bytes_held(),
+            spool: pool.memory().state(),
+            ..self.engine.status.stats()
+        }
+    }
+
+    pub fn create_region(&self, wanted: &RegionOptions) -> Result<CodeRegion> {
+        let status = &self.engine.status;
+        fork::watch();
+        let made = thread::quietly(|| self.process.regions.create(status, wanted))?;
+        self.still_open(made).inspect_err(|_| {
+            // Nobody learns of it.
+            let _ = self.process.regions.release(status, made.exec);
+        })
+    }
+
+    pub fn adopt_region(&self, addr: u64, size: u64) -> Result<()> {
+        let status = &self.engine.status;
+        let adopted = thread::quietly(|| self.process.regions.adopt(status, addr, size));
+        let open = self.still_open(()).inspect_err(|_| {
+            if adopted.is_ok() {
+                // Nobody learns of it.
+                let _ = thread::quietly(|| self.process.regions.release(status, addr));
+            }
+        });
+        open.and(adopted)
+    }
+
+    pub fn grow_region(&self, start: u64, size: u64) -> Result<()> {
+        self.outcome(thread::quietly(|| self.process.regions.grow(start, size)))
+    }
+
+    pub fn discard_region(&self, addr: u64, size: u64) -> Result<()> {
+        // Code that was registered there before is not to be written after.
+        let _ = self.flush(None);
+        self.outcome(thread::quietly(|| self.process.regions.discard(addr, size)))
+    }
+
+    pub fn release_region(&self, start: u64) -> Result<()> {
+        // A failure of other sinks is no reason to keep the region.
+        let _ = self.flush(None);
+        let status = &self.engine.status;
+        self.outcome(thread::quietly(|| self.process.regions.release(status, start)))
+    }
+
+    pub fn path(&self, sink: Sinks) -> Result<PathBuf> {
+        // A close ends the session first and then takes the lock: while the session is open its sinks are not stopped.
+        let _control = self.process.control();
+        self.still_open(())?;
+        if !self.engine.status.sinks().has(sink) {
+            return Err(Error::NotRunning);
+        }
+        if sink == Sinks::REGION {
+            return self.process.regions.last_path().ok_or(Error::NotRunning);
+        }
+        self.engine.status.path(sink).ok_or(Error::NotRunning)
+    }
+}

@@ -1,0 +1,45 @@
+//! The exit of the process with a session open.
+
+use std::time::Instant;
+
+use crate::api::error::Error;
+use crate::session::control::PATIENCE;
+use crate::session::process;
+use crate::sys::thread;
+
+/// Writes pending records when the process exits with a session open, for as long as closing would. Unwritten records stay in
+/// the spool. The current write is waited for, so that it is not cut; but a disk that hangs does not hang the exit for ever.
+/// Once everything is written the spool is removed.
+pub fn flush_at_exit() {
+    let Ok(process) = process::current() else { return };
+    let Some(engine) = process.engine() else { return };
+    if !engine.urgent.exit() {
+        return wait_for_exit();
+    }
+    // Also if nothing runs: a sink that another thread starts now writes nothing.
+    engine.requests().exiting = Some(thread::id());
+    let asked = if engine.is_off() { Err(Error::NotRunning) } else { engine.flush_at_exit(PATIENCE) };
+    match asked {
+        Err(Error::Timeout) => _ = engine.status.gate.shut(PATIENCE),
+        // Unless a thread was stopped in the middle of a call.
+        Ok(()) | Err(Error::SinkFailed) if !engine.is_exit_whole() => {}
+        Ok(()) | Err(Error::SinkFailed | Error::Closed | Error::NotRunning) => {
+            process.remove_files_at_exit();
+            if !process.host.is_broken() && !engine.has_left_unread() {
+                engine.pool.memory().remove_spool();
+            }
+        }
+        Err(_) => {}
+    }
+    engine.urgent.exit_is_over();
+}
+
+/// If the process exits by another thread too, waits until that has written pending records: the first thread without exit
+/// handlers left ends the process.
+pub fn wait_for_exit() {
+    let Some(engine) = process::current_engine() else { return };
+    let end = Instant::now() + 2 * PATIENCE;
+    while engine.urgent.is_exit_under_way(thread::id()) && Instant::now() < end {
+        thread::sleep_micros(200);
+    }
+}

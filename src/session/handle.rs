@@ -1,0 +1,89 @@
+//! Handles: the name of a session in C, and the check before every call.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::api::error::{Error, Result};
+use crate::queue::engine::Engine;
+use crate::session::call::Ref;
+use crate::session::fork;
+use crate::session::process::{self, Process};
+
+/// A handle is `generation:16 | serial:32 | place:8 | TAG`. It is never dereferenced.
+const TAG: u64 = 0x6a;
+
+/// The handle of a session that is opened.
+pub fn new_handle(process: &Process, serial: u32, place: usize) -> u64 {
+    u64::from(process.generation) << 48 | u64::from(serial) << 16 | (place as u64) << 8 | TAG
+}
+
+/// The handle of the last session that was opened while no sink runs. It is compared before anything else:
+/// a runtime that always calls the library pays a load and a branch while nobody wants symbols. In a forked child it is still
+/// the parent's session, for which there is as little to do.
+static OFF: AtomicU64 = AtomicU64::new(NO_HANDLE);
+
+/// Has no tag, and is no value that a caller passes by mistake.
+const NO_HANDLE: u64 = u64::from_be_bytes(*b"\xffnot off");
+
+/// Whether there is nothing to do for this session, and nothing to check.
+#[inline(always)]
+pub fn is_off(handle: u64) -> bool {
+    handle == OFF.load(Ordering::Relaxed)
+}
+
+/// The session that a handle from C names.
+#[inline]
+pub fn find(handle: u64) -> Result<Ref> {
+    if handle & 0xff != TAG {
+        return Err(Error::Session);
+    }
+    let process = match process::current() {
+        Err(Error::Forked) => fork::inheritor_for(handle)?,
+        other => other?,
+    };
+    let place = place_of(process, handle)?;
+    if process.host.is_broken() {
+        return Err(Error::Internal);
+    }
+    let engine = process.engine().ok_or(Error::Session)?;
+    Ok(Ref { process, engine, place, handle })
+}
+
+/// The place of a session that is open.
+#[inline]
+pub fn place_of(process: &Process, handle: u64) -> Result<&AtomicU64> {
+    let place = &process.sessions[place_number(handle)];
+    if place.load(Ordering::Acquire) == handle {
+        Ok(place)
+    } else {
+        Err(why_not(process, handle))
+    }
+}
+
+/// The number of a session's place.
+#[inline]
+pub fn place_number(handle: u64) -> usize {
+    (handle >> 8 & 0xff) as usize
+}
+
+#[cold]
+fn why_not(process: &Process, handle: u64) -> Error {
+    let (generation, serial) = ((handle >> 48) as u16, (handle >> 16) as u32);
+    let given_out = serial != 0;
+    if given_out && generation < process.generation {
+        Error::Forked
+    } else if given_out && generation == process.generation && serial < process.serial.load(Ordering::Relaxed) {
+        Error::Closed
+    } else {
+        Error::Session
+    }
+}
+
+/// Notes whether the session is off. The caller holds the process's lock.
+pub fn set_off(engine: &Engine, handle: u64) {
+    OFF.store(if engine.is_off() { handle } else { NO_HANDLE }, Ordering::Relaxed);
+}
+
+/// Forgets that a session is off, unless a later one is.
+pub fn forget_off(handle: u64) {
+    let _ = OFF.compare_exchange(handle, NO_HANDLE, Ordering::Relaxed, Ordering::Relaxed);
+}

@@ -1,0 +1,92 @@
+//! The opening of a session, and the sessions that a forked child inherits.
+
+use std::sync::atomic::Ordering;
+
+use crate::api::error::{Error, Result};
+use crate::api::options::{Config, Options, Sinks};
+use crate::queue::engine::Engine;
+use crate::session::control::{tidy, Control};
+use crate::session::handle::{new_handle, set_off};
+use crate::session::process::{self, Process};
+use crate::session::{autoload, fork, register, Session};
+use crate::sys::{memory, thread};
+use crate::writer::Inheritance;
+
+/// Opens a session in this process; in a forked child first takes over its parent's.
+pub fn open(options: &Options) -> Result<Session> {
+    autoload::arm();
+    if memory::is_short() {
+        return Err(Error::NoMemory);
+    }
+    let process = match fork::inheritor_with(options) {
+        Some(inheritor) => inheritor?,
+        None => process::current_or_new()?,
+    };
+    if process.host.is_broken() {
+        return Err(Error::Internal);
+    }
+    let opened = open_in(process, options);
+    if let Err(error) = &opened {
+        // Sinks and the thread have said more already.
+        if !matches!(error, Error::NoSink | Error::Thread) {
+            process.host.last_error.set(error.to_string());
+        }
+    }
+    opened
+}
+
+fn open_in(process: &'static Process, options: &Options) -> Result<Session> {
+    let config = Config::new(options)?;
+    let mut control = process.control();
+    let engine = process.engine_or_new(|| thread::quietly(|| Engine::new(&config, &process.host.last_error)))?;
+    // The place comes first: nothing else would have to be undone.
+    let place = process.sessions.iter().position(|place| place.load(Ordering::Relaxed) == 0);
+    let place = place.ok_or(Error::TooManySessions)?;
+    match &control.running {
+        Some(running) if running.config.sinks != Sinks::NONE && !config.can_join(&running.config) => {
+            return Err(Error::Conflict)
+        }
+        Some(_) => {
+            if config.recover && config.sinks != Sinks::NONE {
+                tidy(engine, &config);
+            }
+            control.join(engine, &config)?;
+        }
+        None => control.start(process, engine, config.clone(), None)?,
+    }
+    watch_thread(engine, &control);
+    control.open += 1;
+    control.configs.retain(|&(known, _)| known != place);
+    control.configs.push((place, config));
+    let serial = process.serial.fetch_add(1, Ordering::Relaxed);
+    let handle = new_handle(process, serial, place);
+    process.sessions[place].store(handle, Ordering::Release);
+    set_off(engine, handle);
+    Ok(Session(handle))
+}
+
+/// Has the writer told when the calling thread ends. Where there is no writer, a plugin that the library is linked into may be
+/// unloaded, and the thread would run its code afterwards.
+pub fn watch_thread(engine: &Engine, control: &Control) {
+    if control.running.is_some() {
+        register::watch_thread(engine);
+    }
+}
+
+/// Continues the sessions that a forked child has inherited. Sinks that cannot start count as failed.
+pub fn inherit(
+    process: &'static Process,
+    engine: &'static Engine,
+    config: Config,
+    inheritance: Option<Inheritance>,
+    configs: Vec<(usize, Config)>,
+) {
+    let mut control = process.control();
+    control.configs = configs;
+    let open = process.sessions.iter().filter(|place| place.load(Ordering::Relaxed) != 0).count();
+    control.open = open as u32;
+    if inheritance.is_some() && control.start(process, engine, config, inheritance).is_err() {
+        engine.status.stop_sinks();
+    }
+    watch_thread(engine, &control);
+}

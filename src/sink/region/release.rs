@@ -1,0 +1,169 @@
+//! Regions after their creation: growth, pages that are given back, and the end.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::Ordering;
+
+use super::room::{unmap_all, Room};
+use super::state::{Kind, Region};
+use super::{lock, Regions, NEVER};
+use crate::api::error::{Error, Result};
+use crate::queue::apart;
+use crate::queue::status::Status;
+use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
+use crate::sys::mem::page_size;
+
+/// Files that have a larger hole between tables and text have no build-id.
+const HOLE_MOST: u64 = 64 << 20;
+
+impl Regions {
+    /// Makes a region larger, at its end.
+    pub fn grow(&self, start: u64, size: u64) -> Result<()> {
+        let _changing = self.changing.begin();
+        let region = self.starting(start)?;
+        let Kind::TwoViews { write } = region.kind else { return Err(Error::Region) };
+        let (old, new) = (region.len(), code_memory::whole_pages(size).ok_or(Error::TooLarge)?);
+        if new > region.max_len {
+            return Err(Error::TooLarge);
+        }
+        if new <= old {
+            return Ok(());
+        }
+        let file = lock(&region.naming).file().map_err(|_| Error::SinkFailed)?;
+        let (offset, more) = (region.text() + old, new - old);
+        let grown = code_memory::provide(&file, offset, more).and_then(|()| {
+            // SAFETY: both ranges were set aside for this, and nobody uses them yet.
+            unsafe {
+                code_memory::map_over(write + old, more, READ_WRITE, Sharing::Shared, &file, offset)?;
+                code_memory::map_over(start + old, more, READ_EXEC, Sharing::Shared, &file, offset)
+            }
+        });
+        grown.map_err(|_| Error::NoMemory)?;
+        if let Some(file) = region.opened().as_mut() {
+            file.set_text_len(new).map_err(|_| Error::NoMemory)?;
+        }
+        region.len.store(new, Ordering::Release);
+        Ok(())
+    }
+
+    /// Gives whole pages back; they read zero afterwards.
+    pub fn discard(&self, addr: u64, size: u64) -> Result<()> {
+        let page = page_size() as u64;
+        if size == 0 {
+            return Err(Error::SizeZero);
+        }
+        if !addr.is_multiple_of(page) || !size.is_multiple_of(page) {
+            return Err(Error::Alignment);
+        }
+        let region = self.all().find(|region| region.holds(addr, size)).ok_or(Error::Region)?;
+        let mut naming = lock(&region.naming);
+        // Without the descriptor, which a host may have closed, the file would be shown again.
+        if naming.has_file() {
+            let file = naming.file().map_err(|_| Error::SinkFailed)?;
+            if region.is_of_parent {
+                return Err(Error::SinkFailed);
+            }
+            code_memory::punch(&file, addr - region.base, size).map_err(|_| Error::NoMemory)?;
+        }
+        if matches!(region.kind, Kind::Private { .. }) {
+            // SAFETY: the caller gives these pages up.
+            unsafe { code_memory::drop_pages(addr, size) }.map_err(|_| Error::NoMemory)?;
+        }
+        Ok(())
+    }
+
+    fn starting(&self, start: u64) -> Result<&'static Region> {
+        let mut all = self.all().filter(|region| region.start == start && region.gone() == NEVER);
+        // A region in the place of a lost part of another one comes before that.
+        let first = all.next();
+        all.find(|region| !region.lost.any(start, start + 1)).or(first).ok_or(Error::Region)
+    }
+
+    /// Ends a region: a created one is unmapped, an adopted one becomes plain memory again, with the same bytes. Code in it should
+    /// have been written before.
+    pub fn release(&self, status: &Status, start: u64) -> Result<()> {
+        let _changing = self.changing.begin();
+        let region = self.starting(start)?;
+        let had_file = lock(&region.naming).has_file();
+        // Where the host has mapped something else since, that is not ours to unmap.
+        let mapped = match region.kind {
+            Kind::Private { adopted: false, .. } if had_file => region.mapped().map_err(|_| Error::NoMemory)?,
+            _ => Vec::new(),
+        };
+        if let Kind::Private { adopted: true, .. } = region.kind {
+            region.make_plain()?;
+        }
+        if !self.end(status, region) {
+            // The host had unmapped it, and the writer was faster.
+            return Ok(());
+        }
+        let Region { base, tables_len, max_len, kind, .. } = *region;
+        match kind {
+            // SAFETY: the caller gives the memory up, or it holds our tables, which nobody reads there.
+            Kind::Private { adopted: true, .. } => unsafe { code_memory::unmap(base, tables_len) },
+            // SAFETY: as above.
+            Kind::Private { .. } if had_file => unsafe {
+                code_memory::unmap(base, tables_len);
+                mapped.iter().for_each(|piece| code_memory::unmap(piece.start, piece.end - piece.start));
+                if region.len() < max_len {
+                    code_memory::unmap(region.end(), max_len - region.len());
+                }
+            },
+            // SAFETY: as above.
+            Kind::Private { .. } => unsafe { code_memory::unmap(base, tables_len + max_len) },
+            // SAFETY: as above.
+            Kind::TwoViews { write } => unsafe {
+                unmap_all(&Room { base, tables_len, len: region.len(), max_len, write })
+            },
+        }
+        Ok(())
+    }
+
+    /// The host has unmapped a region, and all code of it has been seen: ends it.
+    pub fn end_gone(&self, status: &Status, region: &'static Region) {
+        if self.end(status, region) {
+            // SAFETY: these are the tables, which nobody reads there, and of which the host does not know.
+            unsafe { code_memory::unmap(region.base, region.tables_len) };
+        }
+    }
+
+    /// Takes a region out of the list and completes its file. False if another thread has ended it.
+    fn end(&self, status: &Status, region: &'static Region) -> bool {
+        if !self.forget(region) {
+            return false;
+        }
+        let left = lock(&region.naming).take_of_writer();
+        lock(&self.settings).to_close.extend(left);
+        let had_file = apart::run(|| {
+            let Some(mut file) = region.opened().take() else { return false };
+            let _ = file.write(true).and_then(|()| file.finish(region.build_id()));
+            file.give_text_back();
+            true
+        });
+        if had_file {
+            status.counters.regions_ended.add(1);
+            self.keep_last(region);
+        }
+        // The region stays for ever, but need not take much.
+        lock(&region.naming).end();
+        true
+    }
+}
+
+impl Region {
+    /// A name for the contents of its file, which are final.
+    pub fn build_id(&self) -> Option<[u8; 20]> {
+        // perf keeps a copy of each file that has one, holes and all, unless it can link to it.
+        if self.text() - self.tables_len > HOLE_MOST {
+            return None;
+        }
+        let mut id = [0; 20];
+        let random = File::open("/dev/urandom").and_then(|source| source.read_at(&mut id, 0));
+        if random.is_err() {
+            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+            id[..16].copy_from_slice(&now.as_nanos().to_le_bytes());
+            id[16..].copy_from_slice(&std::process::id().to_le_bytes());
+        }
+        Some(id)
+    }
+}

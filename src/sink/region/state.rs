@@ -1,0 +1,157 @@
+//! One region: where it lies, what its file is, and whether it is still mapped.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::Arc;
+
+use super::file::RegionFile;
+use super::lost::Lost;
+use super::marks::Marks;
+use super::naming::Naming;
+use super::tally::Tally;
+use super::{lock, NEVER};
+use crate::api::error::Result;
+use crate::sys::maps::{self, Mapping};
+use crate::sys::sync::outside::Mutex;
+
+/// How the memory of a region is mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Executable, and a second time writable at another place; both show the file.
+    TwoViews { write: u64 },
+    /// Once; the host changes its protection, and the host's writes are not in the file.
+    Private {
+        /// It was the host's before.
+        adopted: bool,
+        /// It is writable and executable at the same time: the host has no reason to call `mprotect`, which would tell perf of
+        /// another name.
+        never_flips: bool,
+    },
+}
+
+/// One region. Made once, and never freed.
+#[derive(Debug)]
+pub struct Region {
+    /// Where the executable memory begins, and how long it is and may become.
+    pub start: u64,
+    pub(super) len: AtomicU64,
+    pub max_len: u64,
+    /// Where the file's first byte is mapped, with the tables after it, and how much of it.
+    pub base: u64,
+    pub tables_len: u64,
+    pub kind: Kind,
+    pub(super) marks: Arc<Marks>,
+    /// Counts what `marks` are compared with.
+    pub(super) generation: AtomicU32,
+    /// Code has been registered since the file got its last name, where that may have to be another one soon.
+    pub(super) is_in_use: AtomicBool,
+    pub(super) tally: Tally,
+    /// Of what the host has unmapped.
+    pub(super) lost: Lost,
+    /// The writer has not seen it yet.
+    pub is_new: AtomicBool,
+    /// In a forked child without a file for it: it is a mapping of the parent's.
+    pub(super) is_of_parent: bool,
+    /// Since when it is known that the host has unmapped it; else `NEVER`. Code that was registered before is still written.
+    pub(super) gone: AtomicU64,
+    /// Its file cannot be written: new code in it is for the other sinks.
+    pub is_unwell: AtomicBool,
+    /// The time before which no caller gives the file another name.
+    pub not_before: AtomicU64,
+    /// When it got the name that it has, as long as the writer has not seen to the last one; else `NEVER`.
+    pub(super) switched: AtomicU64,
+    pub naming: Mutex<Naming>,
+    /// Only the writer has it for long.
+    pub file: Mutex<Option<Box<RegionFile>>>,
+    /// The one that has ended before this one.
+    pub(super) ended_before: AtomicPtr<Region>,
+}
+
+/// The parts of a new region, once its memory is in place.
+#[derive(Debug)]
+pub(super) struct Parts {
+    pub start: u64,
+    pub len: u64,
+    pub max_len: u64,
+    pub base: u64,
+    pub tables_len: u64,
+    pub kind: Kind,
+    pub naming: Naming,
+    /// None if no profiler will see it.
+    pub file: Option<RegionFile>,
+}
+
+impl Region {
+    pub(super) fn new(parts: Parts, marks: Arc<Marks>) -> Result<Region> {
+        let tally = Tally::new(if matches!(parts.kind, Kind::Private { .. }) { parts.max_len } else { 0 })?;
+        Ok(Region {
+            start: parts.start,
+            len: AtomicU64::new(parts.len),
+            max_len: parts.max_len,
+            base: parts.base,
+            tables_len: parts.tables_len,
+            kind: parts.kind,
+            marks,
+            generation: AtomicU32::new(1),
+            is_in_use: AtomicBool::new(false),
+            tally,
+            lost: Lost::new(parts.start, parts.max_len),
+            is_new: AtomicBool::new(true),
+            is_of_parent: matches!(parts.kind, Kind::Private { .. }) && parts.file.is_none(),
+            gone: AtomicU64::new(NEVER),
+            is_unwell: AtomicBool::new(parts.file.is_none()),
+            not_before: AtomicU64::new(0),
+            switched: AtomicU64::new(NEVER),
+            naming: Mutex::new(parts.naming),
+            file: Mutex::new(parts.file.map(Box::new)),
+            ended_before: AtomicPtr::new(std::ptr::null_mut()),
+        })
+    }
+
+    pub fn len(&self) -> u64 {
+        self.len.load(Ordering::Acquire)
+    }
+
+    pub fn end(&self) -> u64 {
+        self.start + self.len()
+    }
+
+    pub(super) fn holds(&self, addr: u64, size: u64) -> bool {
+        self.spans(addr, size) && self.gone() == NEVER && !self.lost.any(addr, addr + size)
+    }
+
+    pub(super) fn gone(&self) -> u64 {
+        self.gone.load(Ordering::Acquire)
+    }
+
+    pub(super) fn spans(&self, addr: u64, size: u64) -> bool {
+        addr >= self.start && addr.checked_add(size).is_some_and(|end| end <= self.end())
+    }
+
+    /// Where the text begins in the file.
+    pub fn text(&self) -> u64 {
+        self.start - self.base
+    }
+
+    /// The parts that still are mappings of its file, if it has one.
+    pub(super) fn mapped(&self) -> io::Result<Vec<Mapping>> {
+        maps::collect(self.mapped_in(&maps::within(self.start, self.end())?))
+    }
+
+    /// The same, given what is mapped.
+    pub(super) fn mapped_in<'a>(&self, maps: &'a [Mapping]) -> impl Iterator<Item = Mapping> + use<'a> {
+        let inode = lock(&self.naming).identity().map(|identity| identity.inode);
+        let (start, end, base) = (self.start, self.end(), self.base);
+        // Another file system may have an inode of this number; but not mapped just as this file would be.
+        let is_ours = move |mapping: &&Mapping| {
+            let begin = mapping.start.checked_sub(mapping.offset);
+            mapping.start < end && start < mapping.end && Some(mapping.inode) == inode && begin == Some(base)
+        };
+        let part = move |mapping: &Mapping| {
+            let from = mapping.start.max(start);
+            let offset = mapping.offset + (from - mapping.start);
+            Mapping { start: from, end: mapping.end.min(end), offset, ..*mapping }
+        };
+        maps.iter().filter(is_ours).map(part)
+    }
+}

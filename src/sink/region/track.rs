@@ -1,0 +1,146 @@
+//! Code that comes and goes in regions, as the registering threads tell it.
+
+use std::sync::atomic::Ordering;
+
+use super::state::{Kind, Region};
+use super::{undisturbed, Regions, NEVER};
+use crate::queue::status::Status;
+use crate::sys::clock::monotonic_ns;
+use crate::sys::maps;
+
+impl Regions {
+    /// Before code is registered: ensures that its samples are not taken for dead code, or for no code at all. Each registration
+    /// pays for this: it takes no lock, and writes to shared memory only where that changes.
+    #[inline(never)]
+    pub fn before_code(&self, status: &Status, addr: u64, size: u64) {
+        match self.find(addr, size) {
+            Some(region) if region.tally.add(addr - region.start, size) => region.take(status, addr, size),
+            known => self.before_doubtful_code(status, addr, size, known),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn before_doubtful_code(&self, status: &Status, addr: u64, size: u64, known: Option<&'static Region>) {
+        if let Some(region) = known {
+            if region.is_there(self, status, addr, size) && region.holds(addr, size) {
+                return region.take(status, addr, size);
+            }
+            region.tally.subtract(addr - region.start, size);
+        }
+        if !self.adopting.load(Ordering::Relaxed) {
+            return;
+        }
+        if let Some(region) = self.adopt_if_new(status, addr, size) {
+            region.tally.add(addr - region.start, size);
+            region.take(status, addr, size);
+        }
+    }
+
+    /// Adopts the mapping that code lies in, unless that was tried recently. A program may register all its code in such a mapping.
+    fn adopt_if_new(&self, status: &Status, addr: u64, size: u64) -> Option<&'static Region> {
+        if self.is_full() || self.declined.has(addr, addr.checked_add(size)?, monotonic_ns) {
+            return None;
+        }
+        undisturbed(|| self.adopt_around(status, addr, size, monotonic_ns()))
+    }
+
+    /// Code is gone, or moves away.
+    #[inline(never)]
+    pub fn after_code(&self, status: &Status, addr: u64, size: u64) {
+        let Some(region) = self.around(addr, size) else { return };
+        region.tally.subtract(addr - region.start, size);
+        if !region.is_unwell.load(Ordering::Relaxed) {
+            region.mark_dead(status, addr, size);
+        }
+    }
+
+    /// Counted code does not live: it was overwritten, or could not be registered.
+    pub fn no_code(&self, addr: u64, size: u64) {
+        if let Some(region) = self.around(addr, size) {
+            region.tally.subtract(addr - region.start, size);
+        }
+    }
+
+    /// Code that was counted as gone lives on.
+    pub fn code_stays(&self, addr: u64, size: u64) {
+        if let Some(region) = self.around(addr, size) {
+            region.count_live(addr, size);
+        }
+    }
+
+    /// All sessions have ended, and all code with them.
+    pub fn no_code_at_all(&self) {
+        self.all().for_each(|region| region.tally.clear());
+    }
+
+    /// All code in a range is gone.
+    #[cold]
+    #[inline(never)]
+    pub fn after_range(&self, status: &Status, addr: u64, size: u64) {
+        let end = addr.saturating_add(size);
+        let overlaps = |region: &&Region| region.start < end && addr < region.end() && region.gone() == NEVER;
+        for region in self.all().filter(overlaps) {
+            let (start, end) = (addr.max(region.start), end.min(region.end()));
+            region.tally.doubt(start - region.start, end - start);
+            region.mark_dead(status, start, end - start);
+        }
+    }
+}
+
+impl Region {
+    /// Code that has been counted is about to be registered.
+    fn take(&self, status: &Status, addr: u64, size: u64) {
+        if matches!(self.kind, Kind::Private { .. }) && !self.is_in_use.load(Ordering::Relaxed) {
+            self.begin_to_use(addr, size);
+        }
+        if self.marks.any(addr - self.start, size, self.generation.load(Ordering::Relaxed)) {
+            self.switch(status, Some((addr, size)));
+        }
+    }
+
+    #[cold]
+    fn begin_to_use(&self, addr: u64, size: u64) {
+        self.is_in_use.store(true, Ordering::Relaxed);
+        // The file may have got another name since code was last registered, of which the host's `mprotect` tells for the code,
+        // unless it has made the memory writable and executable at once since.
+        if self.generation.load(Ordering::Relaxed) > 1 {
+            undisturbed(|| {
+                self.announce_tables();
+                self.announce(addr, size);
+            });
+        }
+    }
+
+    /// Counts live code that was not registered in it.
+    pub fn count_live(&self, addr: u64, size: u64) {
+        self.tally.add(addr - self.start, size);
+    }
+
+    fn mark_dead(&self, status: &Status, addr: u64, size: u64) {
+        // Where the host's own mprotect tells perf of a new name, that has to be there before: with the first code that goes.
+        let generation = match self.kind {
+            Kind::Private { never_flips: false, .. } if self.is_in_use.swap(false, Ordering::Relaxed) => {
+                self.switch(status, None);
+                return;
+            }
+            _ => self.generation.load(Ordering::Relaxed),
+        };
+        self.marks.set(addr - self.start, size, generation);
+    }
+
+    /// Whether the host has left the memory as it was, as far as there is doubt.
+    fn is_there(&self, regions: &Regions, status: &Status, addr: u64, size: u64) -> bool {
+        if !self.tally.settle(addr - self.start, size) {
+            return true;
+        }
+        undisturbed(|| match maps::within(self.start, self.end()) {
+            Ok(maps) => regions.check(status, self, &maps),
+            Err(_) => {
+                // There is no descriptor left, perhaps.
+                self.tally.doubt(addr - self.start, size);
+                true
+            }
+        })
+    }
+}

@@ -1,0 +1,123 @@
+//! Creation of files under names that an earlier process or another library may have used.
+
+use std::collections::hash_map::RandomState;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::hash::BuildHasher;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use super::names::name_of_new;
+use super::{check_plain, lock, look_at, refuse, APPEND, OURS, TAKEN};
+use crate::sys::company;
+use crate::sys::dir::Dir;
+
+/// Creates a file that does not exist yet; a link of that name counts as existing.
+pub(super) fn create_with(dir: &Dir, name: &OsStr, mode: u32, flags: libc::c_int) -> io::Result<File> {
+    dir.open_file(name, flags | libc::O_CREAT | libc::O_EXCL, mode | OURS)
+}
+
+/// Creates a file, in place of one that an earlier process with our pid has left there.
+///
+/// Refuses to touch anything else: a link, a file of somebody else, or one with a second name. Nor does it touch one of another
+/// library in this process (`TAKEN`), or of a living process that has the same pid in another namespace. Such processes are
+/// known by a lock, which the system releases when the last of their descriptors is closed.
+pub fn claim(dir: &Dir, name: &OsStr, mode: u32) -> io::Result<File> {
+    claim_with(dir, name, mode, APPEND)
+}
+
+/// The same for a file that is written to at any place.
+pub fn claim_to_place(dir: &Dir, name: &OsStr, mode: u32) -> io::Result<File> {
+    claim_with(dir, name, mode, libc::O_RDWR)
+}
+
+/// Whether a file could not be had because its name is that of another one, which stays: another name may do.
+pub fn is_anothers(error: &io::Error) -> bool {
+    match error.kind() {
+        io::ErrorKind::AlreadyExists | TAKEN => true,
+        // Another user's file, and not a directory in which nothing may be made.
+        io::ErrorKind::PermissionDenied => error.raw_os_error().is_none(),
+        _ => false,
+    }
+}
+
+fn claim_with(dir: &Dir, name: &OsStr, mode: u32, flags: libc::c_int) -> io::Result<File> {
+    for _ in 0..3 {
+        match create_with(dir, name, mode, flags) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => remove_stale(dir, name)?,
+            Err(error) => return Err(error),
+            Ok(file) => {
+                // A file system without locks is no reason to go without symbols.
+                let _ = lock(&file);
+                company::note(&file, true);
+                return Ok(file);
+            }
+        }
+    }
+    Err(refuse(io::ErrorKind::AlreadyExists, "is created again and again by somebody else"))
+}
+
+/// The same for the file that is to replace the one of this name, under its own, which is returned.
+///
+/// The first choice is always the same, so that the file of a killed process is replaced by the next one with its pid.
+/// Others may have taken that name to prevent it, so the next choices cannot be foreseen.
+pub fn claim_fresh(dir: &Dir, name: &OsStr, mode: u32) -> io::Result<(OsString, File)> {
+    const ATTEMPTS: usize = 4;
+    let mut fresh = name_of_new(name, "");
+    let mut attempt = 1;
+    loop {
+        match claim(dir, &fresh, mode) {
+            Ok(file) => return Ok((fresh, file)),
+            Err(error) if attempt == ATTEMPTS || !is_anothers(&error) => {
+                let text = format!("cannot create {}: {error}", Path::new(&fresh).display());
+                return Err(io::Error::new(error.kind(), text));
+            }
+            Err(_) => fresh = name_of_new(name, &format!(".{:016x}", RandomState::new().hash_one(attempt))),
+        }
+        attempt += 1;
+    }
+}
+
+fn remove_stale(dir: &Dir, name: &OsStr) -> io::Result<()> {
+    let found = dir.open_file(name, libc::O_PATH, 0);
+    let file = match found {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        other => other?,
+    };
+    let data = file.metadata()?;
+    check_plain(&data)?;
+    let identity = look_at(&file)?;
+    drop(file);
+    let taken = || Err(refuse(TAKEN, "is written by another library in this process"));
+    if company::uses(dir, name, identity) {
+        return taken();
+    }
+    // Until it is gone: another copy of this library may be about to replace it too.
+    let opened = dir.open_file(name, libc::O_RDONLY | libc::O_NONBLOCK, 0).ok();
+    if opened.as_ref().is_some_and(|file| !lock(file)) {
+        return Err(refuse(io::ErrorKind::AlreadyExists, "is written by a living process with the same pid"));
+    }
+    // One of ours that nobody here uses is that of the program before, if the process has executed another one.
+    if data.mode() & OURS == 0 {
+        match company::has_written(&data) {
+            Some(false) => {}
+            Some(true) => return taken(),
+            None => {
+                return Err(refuse(
+                    TAKEN,
+                    "may be of another library in this process: /proc does not say when that began",
+                ))
+            }
+        }
+    }
+    let gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+    match dir.identity_of(name) {
+        Ok(found) if found.is(&identity) => {
+            dir.remove(name).or_else(|error| if gone(&error) { Ok(()) } else { Err(error) })
+        }
+        Ok(_) => Ok(()),
+        Err(error) if gone(&error) => Ok(()),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,69 @@
+//! Files that other people can read and nobody else can plant: created new, never through a link, written in whole.
+
+mod append;
+mod claim;
+mod held;
+mod identity;
+mod names;
+mod reopen;
+mod space;
+#[cfg(test)]
+mod tests;
+
+pub use append::{allow_any_place, append, append_whole};
+pub use claim::{claim, claim_fresh, claim_to_place, is_anothers};
+pub use held::{Held, CLOSED};
+pub use identity::{identity_and_len, is_removed, look_at, Identity};
+pub use names::{make_jit_cache_dir, name_from_new, put_in_place, remove_ours};
+pub use reopen::{join, reopen, reopen_to_place, take_over};
+pub use space::{free_space, gains_by_reserve, is_on_disk, reserve};
+
+use std::ffi::OsStr;
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+
+use super::dir::Dir;
+
+/// Appending keeps whole records whole even if something else writes to the file.
+const APPEND: libc::c_int = libc::O_RDWR | libc::O_APPEND;
+
+/// Marks a file as the work of this library. The bit has no other meaning on a file.
+const OURS: u32 = libc::S_ISVTX;
+
+/// The kind of error for a file that belongs to somebody else in this process.
+pub const TAKEN: io::ErrorKind = io::ErrorKind::ResourceBusy;
+
+/// Locks a file for as long as it is open. False if somebody else has.
+fn lock(file: &File) -> bool {
+    // SAFETY: flock takes a descriptor, which is open.
+    let failed = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0;
+    !(failed && io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock)
+}
+
+/// Whether a file is one that this user has made and nobody has a second name for; else what is wrong with it.
+pub fn check_plain(data: &Metadata) -> io::Result<()> {
+    // SAFETY: geteuid only answers.
+    let user = unsafe { libc::geteuid() };
+    if !data.file_type().is_file() {
+        return Err(refuse(io::ErrorKind::AlreadyExists, "exists and is not a regular file"));
+    }
+    if data.uid() != user {
+        return Err(refuse(io::ErrorKind::PermissionDenied, "belongs to another user"));
+    }
+    if data.nlink() != 1 {
+        return Err(refuse(io::ErrorKind::AlreadyExists, "has a second name (hard link)"));
+    }
+    Ok(())
+}
+
+/// Whether somebody who lives has locked a file.
+pub fn is_locked(dir: &Dir, name: &OsStr) -> bool {
+    let opened = dir.open_file(name, libc::O_RDONLY | libc::O_NONBLOCK, 0);
+    opened.is_ok_and(|file| !lock(&file))
+}
+
+fn refuse(kind: io::ErrorKind, why: &'static str) -> io::Error {
+    io::Error::new(kind, why)
+}

@@ -1,0 +1,68 @@
+//! Names of files: how a new file takes the name of an old one, the removal of names, and the directory of perf's agents.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use super::{look_at, refuse, Identity};
+use crate::sys::company;
+use crate::sys::dir::Dir;
+
+/// How the file is called that is to replace another one: hidden, so that nobody takes it for that.
+pub(super) fn name_of_new(name: &OsStr, variant: &str) -> OsString {
+    let mut fresh = OsString::from(".");
+    for part in [name, OsStr::new(variant), OsStr::new(".new")] {
+        fresh.push(part);
+    }
+    fresh
+}
+
+/// The name of the file that one of this name is to replace.
+pub fn name_from_new(fresh: &str) -> Option<&str> {
+    let name = fresh.strip_prefix('.')?.strip_suffix(".new")?;
+    let is_variant =
+        |text: &str| text.len() == 16 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    Some(name.rsplit_once('.').filter(|(_, variant)| is_variant(variant)).map_or(name, |(name, _)| name))
+}
+
+/// Gives a new file its name. A rename replaces whatever has the name: that must be the file that we made, or nothing.
+pub fn put_in_place(dir: &Dir, fresh: &OsStr, name: &OsStr, ours: Option<Identity>) -> io::Result<()> {
+    match dir.identity_of(name) {
+        Ok(found) if ours.is_some_and(|ours| ours.is(&found)) => {}
+        Ok(_) => return Err(refuse(io::ErrorKind::AlreadyExists, "has been replaced by somebody else")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    dir.rename(fresh, name)
+}
+
+/// Removes a file that we made, and no other one that has its name.
+pub fn remove_ours(dir: &Dir, name: &OsStr, ours: Option<Identity>) {
+    let is_ours = |file: &File| look_at(file).is_ok_and(|found| ours.is_some_and(|ours| ours.is(&found)));
+    let opened = dir.open_file(name, libc::O_RDONLY | libc::O_NONBLOCK, 0).ok().filter(is_ours);
+    if opened.is_some_and(|file| !ours.is_some_and(|ours| company::writes(ours, Some(&file)))) {
+        // Nothing can be done about a failure, and nothing is wrong in the file.
+        let _ = dir.remove(name);
+    }
+}
+
+/// Makes `base/.debug/jit/jitsym-jit-XXXXXX`, the place where perf's own agents put a dump when `JITDUMPDIR` is set (linux
+/// tools/perf/jvmti/jvmti_agent.c, `create_jit_cache_dir`).
+pub fn make_jit_cache_dir(base: &Path) -> io::Result<PathBuf> {
+    let parent = base.join(".debug").join("jit");
+    fs::DirBuilder::new().recursive(true).mode(0o755).create(&parent)?;
+    let template = parent.join(OsStr::new("jitsym-jit-XXXXXX"));
+    let template = CString::new(template.into_os_string().into_vec())?;
+    let pointer = template.into_raw();
+    // SAFETY: mkdtemp writes only to the six last characters of the string, which `into_raw` made ours.
+    let (made, error) = unsafe { (libc::mkdtemp(pointer), io::Error::last_os_error()) };
+    // SAFETY: the pointer comes from `into_raw`, and its length has not changed.
+    let path = unsafe { CString::from_raw(pointer) };
+    if made.is_null() {
+        return Err(error);
+    }
+    Ok(PathBuf::from(OsString::from_vec(path.into_bytes())))
+}
