@@ -58,7 +58,15 @@ fn check_allowing(allowed: &[&str], tool: &[&str], program: &Path, name: &str, a
     }
     command.env("ASAN_OPTIONS", "detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1");
     command.env("UBSAN_OPTIONS", "print_stacktrace=1");
-    let output = try_run(&mut command);
+    let mut output = try_run(&mut command);
+    for _ in 0..3 {
+        // An assertion of its own that valgrind 3.19 now and then does not hold.
+        if !String::from_utf8_lossy(&output.stderr).contains("aspacem assertion failed") {
+            break;
+        }
+        fresh_dir(name);
+        output = try_run(&mut command);
+    }
     let clean = output.status.success() && output.stdout == b"ok\n" && output.stderr.is_empty();
     assert!(clean, "{}", describe(&command, &output));
     checker::assert_all_sound(&dir, allowed);

@@ -568,7 +568,14 @@ pub fn check_names(found: &[(&Sample, &Place)], at_least: usize) {
     names.decide(at_least, 0.0);
 }
 
-/// Each function's share of the samples is within 5 points of its share of the time.
+/// How far a share of so many samples, in percent, may be from the true one: 5 points, or four standard deviations of a share that
+/// chance decides.
+pub fn tolerance(share: f64, samples: usize) -> f64 {
+    let part = (share / 100.0).clamp(0.0, 1.0);
+    (400.0 * (part * (1.0 - part) / samples as f64).sqrt()).max(5.0)
+}
+
+/// Each function's share of the samples is its share of the time.
 pub fn check_shares(truth: &Truth, names: &[&str]) {
     assert!(names.len() >= 500, "only {} samples in guest code", names.len());
     let mut shares = truth.shares();
@@ -579,7 +586,8 @@ pub fn check_shares(truth: &Truth, names: &[&str]) {
         let samples = names.iter().filter(|&&other| other == name).count();
         let measured = samples as f64 * 100.0 / names.len() as f64;
         println!("share of {name}: {measured:.1} % of the samples, {share:.1} % of the time");
-        assert!((measured - share).abs() <= 5.0, "{name}: {measured:.1} % of the samples, {share:.1} % of the time");
+        let is_right = (measured - share).abs() <= tolerance(share, names.len());
+        assert!(is_right, "{name}: {measured:.1} % of {} samples, {share:.1} % of the time", names.len());
     }
 }
 
@@ -615,7 +623,7 @@ pub fn check_stacks(truth: &Truth, found: &[(&Sample, &Place)]) {
 }
 
 /// The same for C functions that burn, called by the guest: its frames are in the middle. And each stack has its share of
-/// all samples that have one, within 5 points.
+/// all samples that have one.
 pub fn check_stack_shares(truth: &Truth, samples: &[Sample]) {
     for stack in truth.stacks.iter().filter(|stack| truth.function(&stack.frames[0]).is_none()) {
         let mut through = Verdict::new(&format!("stacks from {} through guest code to main", stack.frames[0]));
@@ -637,7 +645,7 @@ pub fn check_stack_shares(truth: &Truth, samples: &[Sample]) {
     for (frames, (stack_ns, stack_count)) in distinct {
         let (share, measured) = (stack_ns as f64 * 100.0 / ns as f64, stack_count as f64 * 100.0 / count as f64);
         assert!(
-            (share - measured).abs() <= 5.0,
+            (share - measured).abs() <= tolerance(share, count),
             "{frames:?}: {measured:.1} % of {count} samples, {share:.1} % of time"
         );
     }
