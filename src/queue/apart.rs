@@ -1,7 +1,7 @@
 //! Work on files for the time of a call of the host: on a thread with its own descriptor table, so that no other thread of the host
 //! can close what is being written to, or find it in the place of a file of its own.
 
-use crate::queue::oneshot::handover;
+use crate::queue::oneshot::oneshot;
 use crate::sys::descriptors::{self, DescriptorTable};
 use crate::sys::guard;
 use crate::sys::thread;
@@ -11,8 +11,8 @@ pub fn run<T: Default + Send + 'static>(body: impl FnOnce() -> T + Send + 'stati
     if !DescriptorTable::current().is_host() {
         return body();
     }
-    let (hand, take) = handover();
-    let (give, result) = handover();
+    let (hand, take) = oneshot();
+    let (give, result) = oneshot();
     let spawned = thread::spawn_quiet(thread::APART, thread::STACK, move || {
         guard::enter_for_good();
         let Some(body): Option<Box<dyn FnOnce() -> T + Send>> = take.wait() else { return };

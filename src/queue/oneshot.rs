@@ -40,7 +40,7 @@ pub enum Missing {
 }
 
 /// Both sides.
-pub fn handover<T>() -> (Give<T>, Take<T>) {
+pub fn oneshot<T>() -> (Give<T>, Take<T>) {
     let place = Arc::new(Place { state: Mutex::new(State::Waiting), changed: Condvar::new() });
     (Give(place.clone()), Take(place))
 }
@@ -104,13 +104,13 @@ mod tests {
 
     #[test]
     fn a_value_comes_once_late_or_never() {
-        let (give, take) = handover();
+        let (give, take) = oneshot();
         assert_eq!(take.take(Duration::from_millis(1)), Err(Missing::Late));
         let thread = std::thread::spawn(move || give.give(7));
         assert_eq!(take.take(Duration::from_secs(60)), Ok(7));
         thread.join().unwrap();
         assert_eq!(take.take(Duration::from_secs(60)), Err(Missing::Never));
-        let (give, take) = handover::<u32>();
+        let (give, take) = oneshot::<u32>();
         drop(give);
         assert_eq!(take.take(Duration::from_secs(60)), Err(Missing::Never));
     }

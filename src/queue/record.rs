@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! | inlined functions | DEBUG_INFO | UNWINDING_INFO | LOAD, name, NUL | code bytes or their address |
-//! '---------------- preface -----------------------'
+//! '---------------- info_records -----------------------'
 //!                     '------------------ head ----------------------'
 //! ```
 
@@ -61,7 +61,7 @@ pub mod flag {
     pub const HAS_CODE: u8 = 8;
     /// The body ends with the address at which the writer finds the code bytes.
     pub const STABLE: u8 = 16;
-    /// Nothing is free behind the code, and its unwind tables are to have a stand-in.
+    /// Nothing is free behind the code, and its unwind tables are to have a shadow.
     pub const PACKED: u8 = 32;
     /// The body begins with a record of inlined functions (`format::jitdump::inlines`).
     pub const INLINES: u8 = 64;
@@ -138,7 +138,7 @@ impl<'a> Load<'a> {
     }
 
     /// What comes before the LOAD record, inlined functions included.
-    pub fn preface(&self) -> &'a [u8] {
+    pub fn info_records(&self) -> &'a [u8] {
         &self.body[..self.name_at - LOAD_FIXED_SIZE]
     }
 
@@ -182,7 +182,10 @@ mod tests {
         let head_len = body.len();
         let check = |flags, body: &[u8], code| {
             let load = Load::new(&event(flags, 8, 4), body).unwrap();
-            assert_eq!((load.head(), load.name(), load.preface()), (&body[..head_len], &b"name"[..], &[b'd'; 32][..]));
+            assert_eq!(
+                (load.head(), load.name(), load.info_records()),
+                (&body[..head_len], &b"name"[..], &[b'd'; 32][..])
+            );
             assert_eq!((load.code(), load.inlines_len()), (code, 0));
         };
         check(0, &body, CodeBytes::InPlace);

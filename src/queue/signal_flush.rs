@@ -13,7 +13,7 @@ use crate::sys::{futex, thread};
 
 /// See the module's description.
 #[derive(Debug, Default)]
-pub struct Urgent {
+pub struct SignalFlush {
     /// The writer's thread; 0 if there is none, `STARTING` until it runs.
     writer: AtomicU32,
     /// The thread by which the process exits; 0 if it does not.
@@ -31,7 +31,7 @@ pub struct Urgent {
 
 const STARTING: u32 = u32::MAX;
 
-impl Urgent {
+impl SignalFlush {
     /// A writer is about to run, if it does not yet. Nothing that the calling thread has to do stands before that any more.
     pub fn begin(&self) {
         let _ = self.writer.compare_exchange(0, STARTING, Ordering::SeqCst, Ordering::SeqCst);

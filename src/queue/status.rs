@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::api::options::Sinks;
-use crate::queue::quiesce::Standstill;
-use crate::queue::write_gate::Gate;
+use crate::queue::quiesce::Quiesce;
+use crate::queue::write_gate::WriteGate;
 use crate::sys::clock::{self, Clock};
 use crate::sys::sync::outside::{Arc, Mutex, PoisonError};
 
@@ -19,9 +19,9 @@ pub struct Status {
     pub counters: Counters,
     pub last_error: Arc<LastError>,
     /// Whoever changes a file goes through it.
-    pub gate: Gate,
+    pub write_gate: WriteGate,
     /// How the writer stands still while the process forks.
-    pub standstill: Standstill,
+    pub quiesce: Quiesce,
     paths: Mutex<Vec<(Sinks, PathBuf)>>,
     sinks: SinkBits,
 }
@@ -45,8 +45,8 @@ impl Status {
             clock,
             counters: Counters::default(),
             last_error,
-            gate: Gate::default(),
-            standstill: Standstill::default(),
+            write_gate: WriteGate::default(),
+            quiesce: Quiesce::default(),
             paths: Mutex::default(),
             sinks: SinkBits::default(),
         }
@@ -129,7 +129,7 @@ impl Status {
 
     /// Runs what writes to a file and changes nothing else: a fork need not wait for it.
     pub fn aside<T>(&self, write: impl FnOnce() -> T) -> T {
-        self.standstill.aside(write)
+        self.quiesce.aside(write)
     }
 
     /// Nothing is written any more.

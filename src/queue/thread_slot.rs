@@ -5,7 +5,7 @@
 //! A barrier between the two (`Engine::order` on the thread's side, `barrier::all_threads` on the writer's) makes sure that
 //! at least one of them sees the other.
 //!
-//! In the same way threads are kept from laying down anything while the process forks (`standstill`).
+//! In the same way threads are kept from laying down anything while the process forks (`quiesce`).
 
 use std::ptr::NonNull;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::sys::thread;
 
 /// The thread's place.
 #[derive(Debug)]
-pub struct Slot {
+pub struct ThreadSlot {
     /// Unique number.
     pub number: u64,
     /// The thread.
@@ -43,9 +43,9 @@ const HALTED: u8 = 4;
 /// Another bit: the thread lays down nothing any more, because the process exits.
 const SHUT: u8 = 8;
 
-impl Slot {
-    pub fn new(number: u64) -> Slot {
-        Slot {
+impl ThreadSlot {
+    pub fn new(number: u64) -> ThreadSlot {
+        ThreadSlot {
             number,
             tid: thread::id(),
             current: AtomicPtr::default(),
@@ -121,7 +121,7 @@ impl Slot {
 
     /// Halts the thread: `barrier::all_threads` has to follow. Once it is not busy any more, it lays down nothing until
     /// `resume`.
-    pub fn halt(&self) {
+    pub fn hold_threads(&self) {
         self.claim.fetch_or(HALTED, Ordering::SeqCst);
     }
 

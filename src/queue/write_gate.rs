@@ -1,4 +1,4 @@
-//! The gate before the files. It is shut when the process ends before everything is written: the end of the process cuts a
+//! The write_gate before the files. It is shut when the process ends before everything is written: the end of the process cuts a
 //! write short that it meets, and readers take what stands behind half a record for lost.
 
 use std::time::Duration;
@@ -7,7 +7,7 @@ use crate::sys::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// See the module's description.
 #[derive(Debug, Default)]
-pub struct Gate {
+pub struct WriteGate {
     state: Mutex<State>,
     left: Condvar,
 }
@@ -18,8 +18,8 @@ struct State {
     shut: bool,
 }
 
-impl Gate {
-    /// Runs what changes a file. Behind a shut gate it waits for the end of the process.
+impl WriteGate {
+    /// Runs what changes a file. Behind a shut write_gate it waits for the end of the process.
     pub fn pass<T>(&self, change: impl FnOnce() -> T) -> T {
         self.enter();
         let result = change();
@@ -39,7 +39,7 @@ impl Gate {
         state.inside = true;
     }
 
-    /// Shuts the gate, for good, and waits until nobody is inside. False if somebody stays there longer than `timeout`.
+    /// Shuts the write_gate, for good, and waits until nobody is inside. False if somebody stays there longer than `timeout`.
     pub fn shut(&self, timeout: Duration) -> bool {
         let mut state = self.state();
         state.shut = true;
@@ -61,12 +61,12 @@ mod tests {
 
     #[test]
     fn a_change_in_hand_is_finished_and_none_is_begun() {
-        let gate = Arc::new(Gate::default());
+        let write_gate = Arc::new(WriteGate::default());
         let changes = Arc::new(AtomicU32::new(0));
         let (begun, begins) = mpsc::channel();
         let (go_on, may_go_on) = mpsc::channel();
-        // It waits behind the gate until the tests end.
-        let (for_thread, counted) = (gate.clone(), changes.clone());
+        // It waits behind the write_gate until the tests end.
+        let (for_thread, counted) = (write_gate.clone(), changes.clone());
         std::thread::spawn(move || loop {
             for_thread.pass(|| {
                 begun.send(()).unwrap();
@@ -75,9 +75,9 @@ mod tests {
             });
         });
         begins.recv().unwrap();
-        assert!(!gate.shut(Duration::from_millis(1)), "somebody is inside");
+        assert!(!write_gate.shut(Duration::from_millis(1)), "somebody is inside");
         go_on.send(()).unwrap();
-        assert!(gate.shut(Duration::from_secs(60)));
+        assert!(write_gate.shut(Duration::from_secs(60)));
         assert_eq!(changes.load(Ordering::SeqCst), 1);
         assert!(begins.recv_timeout(Duration::from_millis(20)).is_err());
     }

@@ -1,4 +1,4 @@
-//! Entries of live registrations: the place of a group in the jitdump, or of its preface in memory.
+//! Entries of live registrations: the place of a group in the jitdump, or of its info_records in memory.
 
 use super::Registry;
 
@@ -14,7 +14,7 @@ pub struct Stored {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Entry {
     pub index: u64,
-    /// Where the jitdump has its group, or the registry its preface (`IN_MEMORY`); 0 for neither.
+    /// Where the jitdump has its group, or the registry its info_records (`IN_MEMORY`); 0 for neither.
     pub stored_offset: u64,
     pub stored_len: u32,
     pub tables_len: u32,
@@ -27,7 +27,7 @@ pub(super) struct Entry {
 
 const _: () = assert!(size_of::<Entry>() == 40);
 
-/// In `stored_offset`: what is below is a place among the prefaces. No file is that long.
+/// In `stored_offset`: what is below is a place among the info_records. No file is that long.
 pub(super) const IN_MEMORY: u64 = 1 << 63;
 
 impl Entry {
@@ -36,8 +36,8 @@ impl Entry {
         is_in_file.then_some(Stored { offset: self.stored_offset, len: self.stored_len as usize })
     }
 
-    /// Where its preface is, if it is kept here, and how long it is.
-    pub fn preface(&self) -> Option<(u64, u32)> {
+    /// Where its info_records is, if it is kept here, and how long it is.
+    pub fn info_records(&self) -> Option<(u64, u32)> {
         (self.stored_offset & IN_MEMORY != 0).then_some((self.stored_offset & !IN_MEMORY, self.stored_len))
     }
 }
@@ -67,8 +67,8 @@ impl Registry {
     pub fn set_stored(&mut self, id: u64, stored: Option<Stored>, tables_len: u32) {
         if self.entry(id).is_some() {
             let entry = &mut self.entries[id as u32 as usize];
-            if let Some((_, len)) = entry.preface() {
-                self.prefaces.drop(len);
+            if let Some((_, len)) = entry.info_records() {
+                self.info_records.drop(len);
             }
             entry.tables_len = tables_len;
             entry.stored_offset = stored.map_or(0, |stored| stored.offset);
@@ -76,22 +76,22 @@ impl Registry {
         }
     }
 
-    /// Keeps the preface of live code, in place of where the jitdump has it. One that there is no memory for is not kept.
-    pub fn keep_preface(&mut self, id: u64, preface: &[u8]) {
+    /// Keeps the info_records of live code, in place of where the jitdump has it. One that there is no memory for is not kept.
+    pub fn keep_info_records(&mut self, id: u64, info_records: &[u8]) {
         let tables_len = self.entry(id).map_or(0, |entry| entry.tables_len);
         self.set_stored(id, None, tables_len);
-        if preface.is_empty() || self.entry(id).is_none() {
+        if info_records.is_empty() || self.entry(id).is_none() {
             return;
         }
-        if let Some(at) = self.prefaces.add(preface) {
+        if let Some(at) = self.info_records.add(info_records) {
             let entry = &mut self.entries[id as u32 as usize];
-            (entry.stored_offset, entry.stored_len) = (at | IN_MEMORY, preface.len() as u32);
+            (entry.stored_offset, entry.stored_len) = (at | IN_MEMORY, info_records.len() as u32);
         }
     }
 
-    /// The preface of live code; an empty one if none is kept.
-    pub fn preface_of(&self, id: u64) -> &[u8] {
-        let place = self.entry(id).and_then(Entry::preface);
-        place.map_or(&[], |(at, len)| self.prefaces.get(at, len))
+    /// The info_records of live code; an empty one if none is kept.
+    pub fn info_records_of(&self, id: u64) -> &[u8] {
+        let place = self.entry(id).and_then(Entry::info_records);
+        place.map_or(&[], |(at, len)| self.info_records.get(at, len))
     }
 }

@@ -10,9 +10,9 @@
 mod entry;
 mod find;
 pub mod ids;
+mod info_records;
 mod names;
 mod pieces;
-mod prefaces;
 mod spans;
 #[cfg(test)]
 mod tests;
@@ -21,9 +21,9 @@ use std::collections::BTreeMap;
 
 use entry::Entry;
 pub use entry::Stored;
+use info_records::InfoRecords;
 use names::Names;
 use pieces::Pieces;
-use prefaces::Prefaces;
 
 use crate::sys::table::Table;
 
@@ -73,7 +73,7 @@ pub struct Registry {
     /// The pieces by their start. They do not overlap.
     starts: BTreeMap<u64, u32>,
     names: Names,
-    prefaces: Prefaces,
+    info_records: InfoRecords,
 }
 
 impl Registry {
@@ -203,9 +203,9 @@ impl Registry {
         let entry = &mut self.entries[slot as usize];
         entry.generation = 0;
         self.live -= 1;
-        if let Some((_, len)) = entry.preface() {
+        if let Some((_, len)) = entry.info_records() {
             entry.stored_offset = 0;
-            self.prefaces.drop(len);
+            self.info_records.drop(len);
         }
     }
 
@@ -236,11 +236,11 @@ impl Registry {
         Some(live)
     }
 
-    /// Gives the memory of dropped names and prefaces back, if there is much of it.
+    /// Gives the memory of dropped names and info_records back, if there is much of it.
     pub fn tidy(&mut self) {
-        if self.prefaces.are_wasteful() {
-            self.prefaces.compact(self.entries.iter_mut().filter_map(|entry| {
-                let (at, len) = entry.preface()?;
+        if self.info_records.are_wasteful() {
+            self.info_records.compact(self.entries.iter_mut().filter_map(|entry| {
+                let (at, len) = entry.info_records()?;
                 Some((at, len, &mut entry.stored_offset))
             }));
         }

@@ -298,26 +298,26 @@ fn a_child_gets_the_live_code_in_the_order_of_the_file() {
 #[test]
 fn prefaces_go_with_their_code() {
     let (mut registry, mut gone) = (Registry::default(), Vec::new());
-    let preface = |number: u64| vec![number as u8; 200];
+    let info_records = |number: u64| vec![number as u8; 200];
     for number in 1..=1000 {
         add(&mut registry, id(number), code(number * 100, 50), "f", &mut gone);
-        registry.keep_preface(id(number), &preface(number));
+        registry.keep_info_records(id(number), &info_records(number));
     }
-    registry.keep_preface(id(5000), b"of nobody");
+    registry.keep_info_records(id(5000), b"of nobody");
     assert!(registry.get(id(7)).unwrap().stored.is_none() && registry.stored().next().is_none());
-    assert_eq!(registry.preface_of(id(7)), preface(7));
+    assert_eq!(registry.info_records_of(id(7)), info_records(7));
     // Unregistered, overwritten, written to a file, and kept anew.
     assert!((1..=300).all(|number| registry.remove(id(number)).is_some()));
     add(&mut registry, id(2000), code(301 * 100, 300 * 100), "g", &mut gone);
     assert_eq!(gone.len(), 300);
     (601..=700).for_each(|number| registry.set_stored(id(number), Some(Stored { offset: 40, len: 9 }), 0));
-    registry.keep_preface(id(800), b"new");
-    assert_eq!(registry.prefaces.usage().1, 701 * 200);
+    registry.keep_info_records(id(800), b"new");
+    assert_eq!(registry.info_records.usage().1, 701 * 200);
     registry.tidy();
-    assert_eq!(registry.prefaces.usage(), (299 * 200 + 3, 0));
+    assert_eq!(registry.info_records.usage(), (299 * 200 + 3, 0));
     let kept = (701..=1000).filter(|&number| number != 800);
-    assert!(kept.into_iter().all(|number| registry.preface_of(id(number)) == preface(number)));
-    assert_eq!((registry.preface_of(id(800)), registry.preface_of(id(601))), (&b"new"[..], &b""[..]));
+    assert!(kept.into_iter().all(|number| registry.info_records_of(id(number)) == info_records(number)));
+    assert_eq!((registry.info_records_of(id(800)), registry.info_records_of(id(601))), (&b"new"[..], &b""[..]));
     registry.remove_all(|_| {});
-    assert_eq!(registry.prefaces.usage().1, 299 * 200 + 3);
+    assert_eq!(registry.info_records.usage().1, 299 * 200 + 3);
 }

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::session::control::PATIENCE;
+use crate::session::control::STOP_TIMEOUT;
 use crate::session::exit::{flush_at_exit, wait_for_exit};
 use crate::session::flush_from_signal;
 use crate::session::process::blocking_guarded;
@@ -43,7 +43,7 @@ extern "C" {
 extern "C" fn at_exit() {
     if guard::is_inside() {
         // Called by a signal handler that interrupted this library, whose locks its own thread may hold.
-        let _ = flush_from_signal(PATIENCE);
+        let _ = flush_from_signal(STOP_TIMEOUT);
         return;
     }
     // Nothing may unwind into the C library; there is nobody to hear of a failure.

@@ -11,14 +11,14 @@ use crate::api::Id;
 use crate::format::unwind::Source;
 use crate::queue::engine::Engine;
 use crate::queue::status::Stats;
-use crate::session::control::PATIENCE;
+use crate::session::control::STOP_TIMEOUT;
 use crate::session::handle::{forget_off, place_number, set_off};
 use crate::session::open::watch_thread;
 use crate::session::process::Process;
 use crate::session::{fork, register};
 use crate::sink;
 use crate::sink::region::{CodeRegion, RegionOptions};
-use crate::sys::{memory, thread};
+use crate::sys::{reserve, thread};
 
 /// A session that was open when it was looked up.
 #[derive(Clone, Copy, Debug)]
@@ -124,7 +124,7 @@ impl Ref {
         match (self.is_idle(), self.engine.status.sinks_failed()) {
             (true, Sinks::NONE) => self.still_open(()),
             (true, _) => self.outcome(Err(Error::SinkFailed)),
-            (false, _) => match self.engine.flush(timeout.unwrap_or(PATIENCE)) {
+            (false, _) => match self.engine.flush(timeout.unwrap_or(STOP_TIMEOUT)) {
                 // There is no writer any more, but not because somebody has closed.
                 Err(_) if self.process.host.is_broken() => Err(Error::Internal),
                 // Or the sinks were disabled meanwhile, after a last write.
@@ -149,7 +149,7 @@ impl Ref {
         if !config.late {
             return Err(Error::Forbidden);
         }
-        if memory::is_short() {
+        if reserve::is_short() {
             return Err(Error::NoMemory);
         }
         let default = if config.sinks == Sinks::NONE { sink::every() } else { config.sinks };
@@ -190,7 +190,7 @@ impl Ref {
             control.stop(self.engine, false)
         } else if control.running.is_some() {
             // Under the lock: the writer does not end before it has answered.
-            self.engine.flush(PATIENCE)
+            self.engine.flush(STOP_TIMEOUT)
         } else {
             Ok(())
         }

@@ -7,7 +7,7 @@ use crate::api::error::{Error, Result};
 use crate::api::options::{Config, Sinks};
 use crate::queue::apart;
 use crate::queue::engine::Engine;
-use crate::queue::oneshot::{handover, Give, Missing, Take};
+use crate::queue::oneshot::{oneshot, Give, Missing, Take};
 use crate::queue::requests::{Change, Stop};
 use crate::session::fork;
 use crate::session::process::Process;
@@ -18,7 +18,7 @@ use crate::writer::recover;
 use crate::writer::{self, Inheritance, Writer};
 
 /// The longest that closing and the exit of the process wait for the writer, and that a flush with no time given does.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// See the module's description.
 #[derive(Default)]
@@ -74,7 +74,7 @@ impl Control {
         let writer =
             self.writer.take().unwrap_or_else(|| Box::new(Writer::new(&process.host, engine, process.regions.clone())));
         let recover = inheritance.is_none() && (config.recover || !engine.pool.is_open());
-        let (hand, take) = handover::<Box<Begin>>();
+        let (hand, take) = oneshot::<Box<Begin>>();
         // Handed over when the thread is there, so that it is not lost if that cannot be.
         let spawned = thread::spawn_quiet(thread::WRITER, thread::STACK, move || {
             if let Some(begin) = take.wait() {
@@ -90,10 +90,10 @@ impl Control {
                 return Err(no_thread(error));
             }
         }
-        let (home, come_home) = handover();
-        let (opened, is_open) = handover();
-        let (inherit, inherited) = handover();
-        let (ready, is_ready) = handover();
+        let (home, come_home) = oneshot();
+        let (opened, is_open) = oneshot();
+        let (inherit, inherited) = oneshot();
+        let (ready, is_ready) = oneshot();
         let begin = Begin { writer, config: config.clone(), recover, home, opened, inherited, ready };
         hand.give(Box::new(begin));
         self.home = Some(come_home);
@@ -111,7 +111,7 @@ impl Control {
         }
         inherit.give(inheritance);
         is_ready.wait().ok_or(Error::Internal)?;
-        engine.urgent.begin();
+        engine.signal_flush.begin();
         self.running = Some(Running { config });
         Ok(())
     }
@@ -119,7 +119,7 @@ impl Control {
     /// Takes the writer back from a thread that has run it, or will have.
     fn fetch_writer(&mut self) -> Result<()> {
         let Some(home) = self.home.take() else { return Ok(()) };
-        match home.take(PATIENCE) {
+        match home.take(STOP_TIMEOUT) {
             Ok(writer) => {
                 self.writer = Some(writer);
                 self.join_threads();
@@ -198,7 +198,7 @@ impl Control {
         let mut config = running.config.with_sinks_of(wanted, on);
         config.sinks = config.sinks.without(off);
         config.remember |= wanted.remember;
-        let (ack, answer) = handover();
+        let (ack, answer) = oneshot();
         let mut requests = engine.requests();
         // One that was given up may still be waiting for the disk.
         if requests.exit_is_elsewhere() || requests.change.is_some() {
@@ -208,7 +208,7 @@ impl Control {
         drop(requests);
         engine.wake();
         let before = std::mem::replace(&mut running.config, config);
-        match answer.take(PATIENCE) {
+        match answer.take(STOP_TIMEOUT) {
             Ok(result) => {
                 if !matches!(result, Ok(()) | Err(Error::SinkFailed)) {
                     running.config = before;
@@ -239,7 +239,7 @@ impl Control {
             }
             return Ok(());
         }
-        let (ack, answer) = handover();
+        let (ack, answer) = oneshot();
         let mut requests = engine.requests();
         if requests.exit_is_elsewhere() {
             return Err(Error::Timeout);
@@ -248,7 +248,7 @@ impl Control {
         drop(requests);
         self.running = None;
         engine.wake();
-        match answer.take(PATIENCE) {
+        match answer.take(STOP_TIMEOUT) {
             Ok(result) => self.fetch_writer().and(result),
             Err(Missing::Late) => Err(Error::Timeout),
             Err(Missing::Never) => Err(Error::Internal),

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::api::error::Error;
-use crate::session::control::PATIENCE;
+use crate::session::control::STOP_TIMEOUT;
 use crate::session::process;
 use crate::sys::thread;
 
@@ -13,14 +13,14 @@ use crate::sys::thread;
 pub fn flush_at_exit() {
     let Ok(process) = process::current() else { return };
     let Some(engine) = process.engine() else { return };
-    if !engine.urgent.exit() {
+    if !engine.signal_flush.exit() {
         return wait_for_exit();
     }
     // Also if nothing runs: a sink that another thread starts now writes nothing.
     engine.requests().exiting = Some(thread::id());
-    let asked = if engine.is_off() { Err(Error::NotRunning) } else { engine.flush_at_exit(PATIENCE) };
+    let asked = if engine.is_off() { Err(Error::NotRunning) } else { engine.flush_at_exit(STOP_TIMEOUT) };
     match asked {
-        Err(Error::Timeout) => _ = engine.status.gate.shut(PATIENCE),
+        Err(Error::Timeout) => _ = engine.status.write_gate.shut(STOP_TIMEOUT),
         // Unless a thread was stopped in the middle of a call.
         Ok(()) | Err(Error::SinkFailed) if !engine.is_exit_whole() => {}
         Ok(()) | Err(Error::SinkFailed | Error::Closed | Error::NotRunning) => {
@@ -31,15 +31,15 @@ pub fn flush_at_exit() {
         }
         Err(_) => {}
     }
-    engine.urgent.exit_is_over();
+    engine.signal_flush.exit_is_over();
 }
 
 /// If the process exits by another thread too, waits until that has written pending records: the first thread without exit
 /// handlers left ends the process.
 pub fn wait_for_exit() {
     let Some(engine) = process::current_engine() else { return };
-    let end = Instant::now() + 2 * PATIENCE;
-    while engine.urgent.is_exit_under_way(thread::id()) && Instant::now() < end {
+    let end = Instant::now() + 2 * STOP_TIMEOUT;
+    while engine.signal_flush.is_exit_under_way(thread::id()) && Instant::now() < end {
         thread::sleep_micros(200);
     }
 }

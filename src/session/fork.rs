@@ -1,6 +1,6 @@
 //! What a forked child takes over from its parent, and when.
 //!
-//! Before `fork` the library comes to rest (`standstill`). The child does nothing but note how it was found. Its first call that uses one of its parent's sessions makes a separate state, with the child's files and writer. There the
+//! Before `fork` the library comes to rest (`quiesce`). The child does nothing but note how it was found. Its first call that uses one of its parent's sessions makes a separate state, with the child's files and writer. There the
 //! sessions continue, all code that was live at the fork is registered, and its ids are valid. A child that makes no such call, as
 //! one that executes another program, leaves no trace.
 //!
@@ -19,11 +19,11 @@ use crate::registry::Registry;
 use crate::session::process::{self, Process};
 use crate::session::register::is_attached;
 use crate::session::{handle, open};
-use crate::sys::{clock, guard, memory, thread};
+use crate::sys::{clock, guard, reserve, thread};
 use crate::writer::Writer;
 
 /// How long a thread waits for another one that takes over.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// In `Words::taking`: a thread takes over, or has done so.
 const TAKING: u32 = 1;
@@ -87,7 +87,7 @@ fn prepare() {
                     process.regions.changing.before_fork();
                     underway.regions_held = true;
                 }
-                (underway.found, underway.held) = come_to_rest();
+                (underway.found, underway.held) = quiesce();
                 Ok(())
             });
         }
@@ -95,7 +95,7 @@ fn prepare() {
     });
 }
 
-fn come_to_rest() -> (Found, bool) {
+fn quiesce() -> (Found, bool) {
     let Some(process) = process::current_or_inherited() else { return (Found::NOTHING, false) };
     let words = process.host.page.words();
     if !process.is_this_one() && words.taking.load(Ordering::Acquire) == 0 {
@@ -104,7 +104,7 @@ fn come_to_rest() -> (Found, bool) {
         return (Found::inherited(rest, writer), false);
     }
     match process::current_engine() {
-        Some(engine) if engine.fork() != Fork::Alone => (engine.come_to_rest(is_attached(process)), true),
+        Some(engine) if engine.fork() != Fork::Alone => (engine.quiesce(is_attached(process)), true),
         _ => (Found::NOTHING, false),
     }
 }
@@ -121,7 +121,7 @@ fn go_on_in_parent() {
         if let Ok(process) = process::current() {
             let _ = process::guarded(|| {
                 if let Some(engine) = process.engine().filter(|_| underway.held) {
-                    engine.status.standstill.over();
+                    engine.status.quiesce.over();
                 }
                 if underway.regions_held {
                     process.regions.changing.after_fork();
@@ -206,12 +206,12 @@ pub fn close_unused(handle: u64) -> Option<Result<()>> {
 
 /// Makes a child's state of what it has inherited. `wanted`: the options of a session that it opens.
 fn take_over(parent: &'static Process, wanted: Option<Config>) -> Result<&'static Process> {
-    if memory::is_short() {
+    if reserve::is_short() {
         return Err(Error::NoMemory);
     }
     let rest = usable(parent).ok_or(Error::Forked)?;
     let taking = &parent.host.page.words().taking;
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TAKE_OVER_TIMEOUT;
     while taking.compare_exchange(0, TAKING, Ordering::AcqRel, Ordering::Acquire).is_err() {
         // Another thread of the child is at it, or has done it.
         match process::current() {
@@ -247,7 +247,7 @@ fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<
     let process = Process::new(parent.generation, Some(parent))?;
     let mut engine = Engine::new(&config, &process.host.last_error)?;
     // From here on nothing fails that would have to be tried again.
-    let mut inheritance = writer.map(|writer| writer.bequeath(words.forked_at.load(Ordering::Relaxed)));
+    let mut inheritance = writer.map(|writer| writer.hand_down(words.forked_at.load(Ordering::Relaxed)));
     let regions = &*parent.regions;
     if let Some(parent) = parent.engine() {
         let mut none = [Registry::default(), Registry::default()];

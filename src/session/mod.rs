@@ -230,5 +230,5 @@ fn ask_from_signal(timeout: Duration) -> Result<()> {
         return Err(Error::Internal);
     }
     let engine = process.engine().ok_or(Error::NotRunning)?;
-    engine.urgent.flush(timeout, || engine.wake())
+    engine.signal_flush.flush(timeout, || engine.wake())
 }

@@ -9,13 +9,13 @@ use crate::session::control::{tidy, Control};
 use crate::session::handle::{new_handle, set_off};
 use crate::session::process::{self, Process};
 use crate::session::{autoload, fork, register, Session};
-use crate::sys::{memory, thread};
+use crate::sys::{reserve, thread};
 use crate::writer::Inheritance;
 
 /// Opens a session in this process; in a forked child first takes over its parent's.
 pub fn open(options: &Options) -> Result<Session> {
     autoload::arm();
-    if memory::is_short() {
+    if reserve::is_short() {
         return Err(Error::NoMemory);
     }
     let process = match fork::inheritor_with(options) {

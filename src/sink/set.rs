@@ -14,7 +14,7 @@ use crate::format::jitdump::Place;
 use crate::queue::spool::layout::{FileState, Files, State};
 use crate::queue::status::Status;
 use crate::registry::{Live, MapChange, Registry, Stored};
-use crate::sink::jitdump::backlog::Kept;
+use crate::sink::jitdump::backlog::Contents;
 use crate::sink::jitdump::groups::Groups;
 use crate::sink::jitdump::names::is_name_of;
 use crate::sink::jitdump::{self, Jitdump, Written};
@@ -107,7 +107,8 @@ impl SinkSet {
         let mut failed = Vec::new();
         for (kind, sink) in self.each().filter(|(kind, _)| sinks.has(kind.bit)) {
             // A file may be removed by a thread of the host, which must not wait for one that writes.
-            let closed = if how == Close::Remove { sink.close(how) } else { status.gate.pass(|| sink.close(how)) };
+            let closed =
+                if how == Close::Remove { sink.close(how) } else { status.write_gate.pass(|| sink.close(how)) };
             if let Err(error) = closed {
                 failed.push((kind.bit, error));
             }
@@ -126,7 +127,7 @@ impl SinkSet {
     }
 
     /// Whether what live code has before its LOAD is kept in memory: because no jitdump has it, and one may be started later.
-    pub fn keep_prefaces(&self) -> bool {
+    pub fn keep_info_records(&self) -> bool {
         self.remember() && self.running_dump().is_none()
     }
 
@@ -202,7 +203,7 @@ impl SinkSet {
     }
 
     /// In a forked child: lets go of the parent's files, and hands over the jitdump, which groups are read from.
-    pub fn let_go(&mut self) -> Option<Kept> {
+    pub fn let_go(&mut self) -> Option<Contents> {
         self.others.iter_mut().for_each(|(_, sink)| drop(sink.close(Close::LetGo)));
         self.dump.path().is_some().then(|| self.dump.let_go())
     }
@@ -304,7 +305,7 @@ impl SinkSet {
     fn write_dump(&mut self, pieces: &[&[u8]], lens: &[usize]) {
         let status = self.status.clone();
         let Some(dump) = self.running_dump_mut() else { return };
-        let written = status.gate.pass(|| dump.write(pieces, lens));
+        let written = status.write_gate.pass(|| dump.write(pieces, lens));
         self.count(&written);
         if let Some(error) = &written.error {
             self.stalled(Sinks::JITDUMP, "write", error);
@@ -340,7 +341,7 @@ impl SinkSet {
         let (status, running) = (self.status.clone(), self.status.sinks());
         let mut failed = Vec::new();
         for (kind, sink) in self.others.iter_mut().filter(|(kind, _)| running.has(kind.bit)) {
-            let written = status.gate.pass(|| sink.write(&mut Turn { registry: &mut *registry, now, announce }));
+            let written = status.write_gate.pass(|| sink.write(&mut Turn { registry: &mut *registry, now, announce }));
             match written {
                 Ok(()) if sink.is_well() => status.sink_goes_on(kind.bit),
                 Ok(()) => {}

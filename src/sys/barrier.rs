@@ -18,7 +18,7 @@ const CMD_REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 
 /// How long a store is waited for that may not have reached memory yet, in microseconds: thousands of cache misses. A thread that does not
 /// run has passed a barrier in the kernel when it was stopped.
-const STORE_PATIENCE: u64 = 10_000;
+const STORE_TIMEOUT: u64 = 10_000;
 
 /// In a cache line of its own: every registration looks at it.
 #[repr(align(64))]
@@ -52,7 +52,7 @@ pub fn all_threads() {
     if is_light() && !membarrier(CMD_PRIVATE_EXPEDITED) {
         LIGHT.0.store(false, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        sleep_micros(STORE_PATIENCE);
+        sleep_micros(STORE_TIMEOUT);
     }
     fence(Ordering::SeqCst);
 }

@@ -13,7 +13,7 @@ use super::thread::Thread;
 use super::{futex, guard, thread};
 
 /// Nobody is woken too late by more than this, whatever goes wrong.
-const PATIENCE: u64 = 60_000_000_000;
+const LONGEST_WAIT: u64 = 60_000_000_000;
 
 /// Changes whenever there is something to see to.
 static BELL: AtomicU32 = AtomicU32::new(0);
@@ -42,7 +42,7 @@ pub fn start() -> io::Result<Thread> {
     let thread = started.inspect_err(|_| stop())?;
     // A writer that fails meanwhile stops it.
     while TID.load(Ordering::Acquire) == 0 && WANTED.load(Ordering::SeqCst) == number {
-        futex::wait(&TID, 0, PATIENCE);
+        futex::wait(&TID, 0, LONGEST_WAIT);
     }
     Ok(thread)
 }
@@ -90,7 +90,7 @@ pub fn run(body: &(dyn Fn() + Sync)) {
             ring();
             continue;
         }
-        futex::wait(&BELL, bell, PATIENCE);
+        futex::wait(&BELL, bell, LONGEST_WAIT);
     }
 }
 
@@ -110,7 +110,7 @@ extern "C" fn serve(number: *mut c_void) -> *mut c_void {
                 task.done.store(true, Ordering::SeqCst);
                 ring();
             }
-            None => futex::wait(&BELL, bell, PATIENCE),
+            None => futex::wait(&BELL, bell, LONGEST_WAIT),
         }
     }
     std::ptr::null_mut()

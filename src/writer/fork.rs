@@ -6,15 +6,15 @@ use std::time::Duration;
 use super::live::forget_places;
 use super::{Source, Writer};
 use crate::api::options::{Config, Sinks};
-use crate::queue::quiesce::Standstill;
+use crate::queue::quiesce::Quiesce;
 use crate::registry::{Registry, Stored};
-use crate::sink::jitdump::backlog::Kept;
+use crate::sink::jitdump::backlog::Contents;
 use crate::sink::region::Regions;
 use crate::sys::sync::Instant;
 use crate::sys::{barrier, thread};
 
 /// How long a fork waits for threads that lay down a record.
-const HALT_PATIENCE: Duration = Duration::from_millis(10);
+const THREADS_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// What a parent has left to a child.
 pub struct Inheritance {
@@ -24,31 +24,31 @@ pub struct Inheritance {
     pub region_code: Registry,
     /// The parent's regions.
     pub regions: Option<&'static Regions>,
-    dump: Option<Kept>,
+    dump: Option<Contents>,
     /// When the child was forked, by the clock of its records.
     pub forked_at: u64,
 }
 
 impl Writer {
-    pub(super) fn standstill(&self) -> &'static Standstill {
-        &self.engine.status.standstill
+    pub(super) fn quiesce(&self) -> &'static Quiesce {
+        &self.engine.status.quiesce
     }
 
     /// Comes to rest for a fork, with everything written that was registered before.
-    pub(super) fn stand_still(&mut self) {
-        let still = self.standstill();
-        if self.exiting || !still.begin_halt() {
+    pub(super) fn be_quiescent(&mut self) {
+        let still = self.quiesce();
+        if self.exiting || !still.begin_hold() {
             // The end of the process may interrupt any write.
             still.answer(false);
             return;
         }
         barrier::all_threads();
         self.collect();
-        if !still.halt(self.sources.values().map(|source| source.slot.clone())) {
+        if !still.hold_threads(self.sources.values().map(|source| source.slot.clone())) {
             return;
         }
         barrier::all_threads();
-        let end = Instant::now() + HALT_PATIENCE;
+        let end = Instant::now() + THREADS_TIMEOUT;
         let mut quiet = still.is_quiet();
         while !quiet && Instant::now() < end {
             thread::sleep_micros(20);
@@ -67,13 +67,13 @@ impl Writer {
 
     /// Tells forks where a child finds what it takes over. The writer stays where it is until it has finished.
     pub fn announce(&mut self) {
-        let still = self.standstill();
+        let still = self.quiesce();
         still.begin((&raw mut *self).cast(), self.host.page.shared());
     }
 
     /// In a forked child: takes from the parent's writer what the child goes on with. Its files are closed, but for the
     /// jitdump, which is read from.
-    pub fn bequeath(&mut self, forked_at: u64) -> Inheritance {
+    pub fn hand_down(&mut self, forked_at: u64) -> Inheritance {
         let registry = std::mem::take(&mut self.ledger.registry);
         let region_code = std::mem::take(&mut self.ledger.region_code.registry);
         Inheritance { registry, region_code, regions: None, dump: self.ledger.sinks.let_go(), forked_at }
@@ -91,7 +91,7 @@ impl Writer {
         if ledger.sinks.running_dump().is_some() {
             ledger.write_live(dump.as_ref(), forked_at);
         } else {
-            forget_places(&mut ledger.registry, ledger.sinks.keep_prefaces(), |stored: Stored| {
+            forget_places(&mut ledger.registry, ledger.sinks.keep_info_records(), |stored: Stored| {
                 let mut head = Vec::new();
                 head.try_reserve_exact(stored.len).ok()?;
                 head.resize(stored.len, 0);

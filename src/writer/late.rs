@@ -8,19 +8,19 @@ use crate::api::options::{Config, Sinks};
 use crate::api::Id;
 use crate::queue::requests::Change;
 use crate::registry::Registry;
-use crate::sys::{barrier, memory, thread};
-use crate::writer::live::Left;
+use crate::sys::{barrier, reserve, thread};
+use crate::writer::live::Reopened;
 
 /// How long the end of all sinks waits for threads that lay down a record.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TURN_OFF_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Writer {
     /// Starts and stops sinks, behind a pass that has written everything that was registered before.
     pub(super) fn change_sinks(&mut self, change: Change) {
         let Change { on, off, config, ack } = change;
-        self.standstill().enter();
-        let result = if memory::is_short() { Err(Error::NoMemory) } else { self.change(on, off, config) };
-        self.standstill().leave();
+        self.quiesce().enter();
+        let result = if reserve::is_short() { Err(Error::NoMemory) } else { self.change(on, off, config) };
+        self.quiesce().leave();
         ack.give(result);
     }
 
@@ -78,7 +78,7 @@ impl Writer {
     pub(super) fn turn_off(&mut self) {
         self.off = true;
         self.engine.status.stop_sinks();
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TURN_OFF_TIMEOUT;
         loop {
             barrier::all_threads();
             self.pass_inside(false);
@@ -107,7 +107,7 @@ impl Writer {
                 ids.recycle(Id(id));
             }
         });
-        (ledger.registry, ledger.left) = (Registry::default(), Left::default());
+        (ledger.registry, ledger.reopened) = (Registry::default(), Reopened::default());
         ledger.sinks.changed();
         self.ledger.notices = Vec::new();
     }

@@ -4,11 +4,11 @@
 
 use std::sync::Arc;
 
-use super::live::Left;
+use super::live::Reopened;
 use super::regions::RegionCode;
-use super::stand_ins;
+use super::shadows;
 use crate::api::options::Sinks;
-use crate::format::jitdump::{clear_mapped_size, inlines, relocate, set_time, stand_in, Relocation};
+use crate::format::jitdump::{clear_mapped_size, inlines, relocate, set_time, shadow, Relocation};
 use crate::format::unwind;
 use crate::queue::chunk::Chunk;
 use crate::queue::record::{flag, CodeBytes, Event, Kind, Load};
@@ -32,7 +32,7 @@ pub struct Ledger {
     /// Time of the last record.
     pub last_time: u64,
     /// What a jitdump has that may be gone on with.
-    pub left: Left,
+    pub reopened: Reopened,
     /// Code that lies in regions.
     pub region_code: RegionCode,
     /// Code memory that is a mapping of an ELF file.
@@ -63,7 +63,7 @@ impl Ledger {
             notices: Vec::new(),
             alive,
             last_time: 0,
-            left: Left::default(),
+            reopened: Reopened::default(),
             region_code: RegionCode::default(),
             regions,
             overwritten: Vec::new(),
@@ -157,7 +157,7 @@ impl Ledger {
         let Some(load) = Load::new(event, unsafe { chunk.body(event) }) else { return };
         let head_len = load.head().len();
         let doubled = if offset.is_some() && reach == end && event.has(flag::PACKED) {
-            self.add_stand_in(load.head(), event.addr, event.size, event.tables_len)
+            self.add_shadow(load.head(), event.addr, event.size, event.tables_len)
         } else {
             None
         };
@@ -167,8 +167,8 @@ impl Ledger {
         let (addr, size, index) = (event.addr, event.size, event.index);
         let live = Live { addr, size, reach, index, stored, tables_len };
         self.insert(event.id, &live, load.name());
-        if self.sinks.keep_prefaces() {
-            self.registry.keep_preface(event.id, load.preface());
+        if self.sinks.keep_info_records() {
+            self.registry.keep_info_records(event.id, load.info_records());
         }
         match (offset, load.code(), doubled) {
             (Some(_), CodeBytes::Here(bytes), None) => groups.push(chunk, event, head_len + bytes.len()),
@@ -195,14 +195,14 @@ impl Ledger {
         }
     }
 
-    /// The group that begins with `head`, with a stand-in, and the size of its tables then.
-    fn add_stand_in(&self, head: &[u8], addr: u64, size: u64, tables_len: u32) -> Option<(Vec<u8>, u32)> {
+    /// The group that begins with `head`, with a shadow, and the size of its tables then.
+    fn add_shadow(&self, head: &[u8], addr: u64, size: u64, tables_len: u32) -> Option<(Vec<u8>, u32)> {
         // In a process that is gone nothing can be set aside.
         if tables_len == 0 || !self.alive {
             return None;
         }
-        let place = stand_ins::place(addr, stand_in::room(size, tables_len as usize))?;
-        let (group, tables_len) = stand_in::add(head, place)?;
+        let place = shadows::place(addr, shadow::room(size, tables_len as usize))?;
+        let (group, tables_len) = shadow::add(head, place)?;
         Some((group, tables_len as u32))
     }
 
@@ -236,7 +236,7 @@ impl Ledger {
             return;
         }
         let name = self.registry.name_of(event.id).map(Vec::from);
-        let mut preface = copy(self.registry.preface_of(event.id)).unwrap_or_default();
+        let mut info_records = copy(self.registry.info_records_of(event.id)).unwrap_or_default();
         // If it was unregistered or overwritten meanwhile the move came too late.
         let (Some(mut live), Some(name)) = (self.registry.remove(event.id), name) else {
             if event.has(flag::STABLE) {
@@ -245,11 +245,11 @@ impl Ledger {
             return;
         };
         self.status.counters.moved.add(1);
-        // No jitdump runs. What was kept of one that has been stopped may have a stand-in for the old place.
-        if stand_in::len(&preface) > 0 {
-            live.tables_len = stand_in::remove(&mut preface).map_or(0, |len| len as u32);
+        // No jitdump runs. What was kept of one that has been stopped may have a shadow for the old place.
+        if shadow::len(&info_records) > 0 {
+            live.tables_len = shadow::remove(&mut info_records).map_or(0, |len| len as u32);
             if live.tables_len == 0 {
-                preface.clear();
+                info_records.clear();
             }
         }
         live.addr = event.addr;
@@ -275,8 +275,8 @@ impl Ledger {
             self.notify(Notice::Read(event.id));
         }
         self.insert(event.id, &live, &name);
-        if self.sinks.keep_prefaces() {
-            self.registry.keep_preface(event.id, &preface);
+        if self.sinks.keep_info_records() {
+            self.registry.keep_info_records(event.id, &info_records);
         }
     }
 
@@ -285,15 +285,15 @@ impl Ledger {
         // A move is a fresh LOAD: perf 7.2 crashes on MOVE records, and none unwinds through code moved by one.
         live.index = event.index;
         let Some(mut group) = live.stored.and_then(|stored| self.sinks.read_back(groups, stored)) else { return };
-        let stood_in = stand_in::len(&group) > 0;
-        if stood_in {
-            let Some(tables_len) = stand_in::remove(&mut group) else { return };
+        let was_shadowed = shadow::len(&group) > 0;
+        if was_shadowed {
+            let Some(tables_len) = shadow::remove(&mut group) else { return };
             live.tables_len = tables_len as u32;
         }
         let mapped_size = if live.reach > live.addr + live.size { live.tables_len.into() } else { 0 };
         relocate(&mut group, &Relocation { timestamp, tid, addr: live.addr, index: live.index, mapped_size });
-        if stood_in && mapped_size == 0 {
-            if let Some(doubled) = self.add_stand_in(&group, live.addr, live.size, live.tables_len) {
+        if was_shadowed && mapped_size == 0 {
+            if let Some(doubled) = self.add_shadow(&group, live.addr, live.size, live.tables_len) {
                 (group, live.tables_len) = doubled;
             }
         }

@@ -14,7 +14,7 @@ use crate::queue::requests::Requests;
 use crate::sys::{barrier, delegate, thread};
 
 /// How long an exit waits for threads that lay down a record.
-const RECORD_PATIENCE: Duration = Duration::from_secs(1);
+const RECORD_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Writer {
     /// Begins on the thread that is to run it: sees to dead processes if asked to, opens the spool and the sinks. False if no sink
@@ -93,7 +93,7 @@ impl Writer {
 
     /// Closes the files.
     pub(super) fn finish(&mut self, off: bool) -> Result<()> {
-        self.standstill().enter();
+        self.quiesce().enter();
         let problem = if off {
             // A sink that could not start is none of those that are stopped.
             let unwritten = self.engine.status.sinks_unwell() != Sinks::NONE;
@@ -114,7 +114,7 @@ impl Writer {
         self.engine.pool.memory().commit(&self.ledger.state());
         self.engine.pool.shrink(0);
         self.engine.status.stop_sinks();
-        self.engine.urgent.end(problem);
+        self.engine.signal_flush.end(problem);
         end_requests(self.engine, problem);
         self.config = None;
         delegate::stop();
@@ -131,7 +131,7 @@ impl Writer {
         let others = || self.sources.values().map(|source| &source.slot).filter(|slot| engine.is_shut_out(slot.tid));
         others().for_each(|slot| slot.shut());
         barrier::all_threads();
-        let end = Instant::now() + RECORD_PATIENCE;
+        let end = Instant::now() + RECORD_TIMEOUT;
         while others().any(|slot| slot.is_busy()) {
             if Instant::now() > end {
                 return;
@@ -148,7 +148,7 @@ pub fn fail(host: &Host, engine: &Engine) {
     host.set_broken();
     engine.status.stop_sinks();
     delegate::stop();
-    engine.urgent.end(Some(Error::Internal));
+    engine.signal_flush.end(Some(Error::Internal));
     end_requests(engine, Some(Error::Internal));
 }
 
@@ -160,5 +160,5 @@ fn end_requests(engine: &Engine, problem: Option<Error>) {
     (requests.stop, requests.change) = (None, None);
     engine.tell_waiting();
     drop(requests);
-    engine.status.standstill.end();
+    engine.status.quiesce.end();
 }

@@ -10,7 +10,7 @@ use crate::api::code::Lines;
 use crate::format::jitdump::{is_group_of, relocate, set_process};
 use crate::format::jitdump::{Group, Relocation, LOAD_FIXED_SIZE};
 use crate::registry::{Live, Registry, Stored};
-use crate::sink::jitdump::backlog::Kept;
+use crate::sink::jitdump::backlog::Contents;
 use crate::sink::jitdump::groups::Groups;
 use crate::sys::mem;
 
@@ -22,9 +22,9 @@ const BATCH_GROUPS: usize = 1024;
 /// Which code a jitdump has that is stopped, and where, by its index: code that moves gets another one. If it is started again and
 /// still is the same file, that code need not be written to it another time.
 #[derive(Debug, Default)]
-pub struct Left(Vec<(u64, Stored)>);
+pub struct Reopened(Vec<(u64, Stored)>);
 
-impl Left {
+impl Reopened {
     fn find(&self, index: u64) -> Option<Stored> {
         let at = self.0.binary_search_by_key(&index, |&(index, _)| index).ok()?;
         Some(self.0[at].1)
@@ -47,9 +47,9 @@ struct Pending {
 
 impl Ledger {
     /// Writes all live code to the jitdump, if one runs. False if there is no memory for that.
-    pub fn write_live(&mut self, parent: Option<&Kept>, timestamp: u64) -> bool {
+    pub fn write_live(&mut self, parent: Option<&Contents>, timestamp: u64) -> bool {
         let goes_on = self.sinks.running_dump().is_some_and(|dump| dump.goes_on());
-        let left = std::mem::take(&mut self.left);
+        let left = std::mem::take(&mut self.reopened);
         let Some(ids) = self.registry.live_by_place() else {
             self.status.counters.jitdump_lost.add(self.registry.live_count() as u64);
             return false;
@@ -88,7 +88,7 @@ impl Ledger {
         true
     }
 
-    /// Writes one piece of live code, whose preface is kept, to the jitdump, if one runs.
+    /// Writes one piece of live code, whose info_records is kept, to the jitdump, if one runs.
     pub(super) fn write_one(&mut self, id: u64, timestamp: u64) {
         let Some(offset) = self.sinks.next_offset(&Groups::default()) else { return };
         let Some(live) = self.registry.get(id) else { return };
@@ -96,7 +96,7 @@ impl Ledger {
         match self.put_group(&mut batch, id, &live, None, timestamp) {
             Some((len, tables_len)) => {
                 self.sinks.write_inherited(&batch, &[batch.len()]);
-                if !self.sinks.keep_prefaces() {
+                if !self.sinks.keep_info_records() {
                     self.registry.set_stored(id, Some(Stored { offset, len }), tables_len);
                 }
             }
@@ -122,7 +122,7 @@ impl Ledger {
         out: &mut Vec<u8>,
         id: u64,
         live: &Live,
-        parent: Option<&Kept>,
+        parent: Option<&Contents>,
         timestamp: u64,
     ) -> Option<(usize, u32)> {
         let (name, pid) = (self.registry.name_of(id)?, self.status.pid);
@@ -133,40 +133,40 @@ impl Ledger {
             return Some((len, tables_len));
         }
         out.truncate(start);
-        let preface = self.registry.preface_of(id);
-        let (whole, len) = make_group(out, pid, live, name, preface, timestamp)?;
+        let info_records = self.registry.info_records_of(id);
+        let (whole, len) = make_group(out, pid, live, name, info_records, timestamp)?;
         set_process(&mut out[start..], pid);
         // A parent had the bytes from elsewhere perhaps, and has counted those that it could not read.
         if !whole && parent.is_none() {
             self.status.counters.unreadable.add(1);
         }
-        Some((len, if preface.is_empty() { 0 } else { live.tables_len }))
+        Some((len, if info_records.is_empty() { 0 } else { live.tables_len }))
     }
 
     /// The jitdump is about to be stopped, and everything is written.
     pub fn leave_dump(&mut self) {
         let Some(dump) = self.sinks.running_dump() else { return };
         let keep = self.sinks.remember();
-        self.left = forget_places(&mut self.registry, keep, |stored| dump.read_back(stored).ok());
-        self.left.0.retain(|&(_, stored)| dump.is_written(stored.offset));
+        self.reopened = forget_places(&mut self.registry, keep, |stored| dump.read_back(stored).ok());
+        self.reopened.0.retain(|&(_, stored)| dump.is_written(stored.offset));
     }
 }
 
 /// Live code has no place in a jitdump any more. What it has before its LOAD is kept, if it is to be, as far as it can be read.
 /// Returns where the code was that could be.
-pub fn forget_places(registry: &mut Registry, keep: bool, read: impl Fn(Stored) -> Option<Vec<u8>>) -> Left {
-    let mut left = Left::default();
+pub fn forget_places(registry: &mut Registry, keep: bool, read: impl Fn(Stored) -> Option<Vec<u8>>) -> Reopened {
+    let mut left = Reopened::default();
     for id in registry.live_by_place().into_iter().flatten() {
         let (Some(live), Some(name)) = (registry.get(id), registry.name_of(id)) else { continue };
         let Some(stored) = live.stored else { continue };
         let head = read(stored).filter(|head| is_group_of(head, live.size, live.index, name));
-        let preface_len = stored.len - LOAD_FIXED_SIZE - name.len() - 1;
+        let info_len = stored.len - LOAD_FIXED_SIZE - name.len() - 1;
         if head.is_some() {
             left.note(live.index, stored);
         }
-        let mut preface = head.filter(|_| keep).unwrap_or_default();
-        preface.truncate(preface_len);
-        registry.keep_preface(id, &preface);
+        let mut info_records = head.filter(|_| keep).unwrap_or_default();
+        info_records.truncate(info_len);
+        registry.keep_info_records(id, &info_records);
     }
     left.0.sort_unstable_by_key(|&(index, _)| index);
     left
@@ -174,7 +174,7 @@ pub fn forget_places(registry: &mut Registry, keep: bool, read: impl Fn(Stored) 
 
 /// Appends the group of this code with its bytes, as the parent has it. Returns its length without the bytes, and that of its
 /// unwind tables.
-fn copy_group(out: &mut Vec<u8>, file: &Kept, live: &Live, name: &[u8], timestamp: u64) -> Option<(usize, u32)> {
+fn copy_group(out: &mut Vec<u8>, file: &Contents, live: &Live, name: &[u8], timestamp: u64) -> Option<(usize, u32)> {
     let Stored { offset, len } = live.stored?;
     let start = out.len();
     let whole = len.checked_add(live.size as usize)?;
@@ -196,16 +196,16 @@ fn make_group(
     pid: u32,
     live: &Live,
     name: &[u8],
-    preface: &[u8],
+    info_records: &[u8],
     timestamp: u64,
 ) -> Option<(bool, usize)> {
     let Live { addr, size, index, .. } = *live;
     let group = Group { pid, tid: pid, index, addr, size, name, lines: Lines::Rows(&[]), unwind: None };
-    let (start, len) = (out.len(), preface.len() + group.fixed_size());
+    let (start, len) = (out.len(), info_records.len() + group.fixed_size());
     make_room(out, len.checked_add(size as usize)?)?;
     let (records, code) = out[start..].split_at_mut(len);
-    records[..preface.len()].copy_from_slice(preface);
-    group.write(timestamp, &mut records[preface.len()..], 0).ok()??;
+    records[..info_records.len()].copy_from_slice(info_records);
+    group.write(timestamp, &mut records[info_records.len()..], 0).ok()??;
     relocate(records, &relocation(live, pid, timestamp));
     Some((mem::read_self(pid, addr, code) == code.len(), len))
 }

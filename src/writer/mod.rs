@@ -14,9 +14,9 @@ pub mod models;
 pub mod recover;
 mod regions;
 mod repair;
+mod shadows;
 mod sleep;
 mod sources;
-mod stand_ins;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{fence, Ordering};
@@ -35,7 +35,7 @@ use crate::sink::jitdump::groups::Groups;
 use crate::sink::region::Regions;
 use crate::sys::last_thread::LastThread;
 use crate::sys::sync::MutexGuard;
-use crate::sys::{barrier, memory};
+use crate::sys::{barrier, reserve};
 pub use fork::Inheritance;
 pub use ledger::{Ledger, Notice};
 pub use life::fail;
@@ -105,7 +105,7 @@ impl Writer {
 
     /// The thread's body: runs until it is told to stop. The writer then goes `home`, for the next thread.
     pub fn run(mut self: Box<Self>, home: Give<Box<Writer>>) {
-        self.engine.urgent.run();
+        self.engine.signal_flush.run();
         let stop = self.run_until_stopped();
         let result = self.finish(stop.off);
         home.give(self);
@@ -116,14 +116,14 @@ impl Writer {
         let mut pause = SHORTEST_PAUSE;
         let mut idle_passes = 0;
         loop {
-            if self.standstill().is_asked() {
-                self.stand_still();
+            if self.quiesce().is_asked() {
+                self.be_quiescent();
             }
             // What was committed before a request was made may have been stamped or published after the pass began in which
             // the request came in. A pass that begins now has all of it.
             let (due, stop, change) = (self.asked, self.stop.take(), self.change.take());
-            let urgent = self.engine.urgent.pending(self.exiting);
-            let asked = stop.is_some() || change.is_some() || due > self.answered || urgent.is_some();
+            let signal_flush = self.engine.signal_flush.pending(self.exiting);
+            let asked = stop.is_some() || change.is_some() || due > self.answered || signal_flush.is_some();
             if self.exiting && asked {
                 self.shut_out();
             } else if asked {
@@ -140,8 +140,8 @@ impl Writer {
             if stop.is_some() || due > self.answered {
                 self.answer(due);
             }
-            if let Some(number) = urgent {
-                self.engine.urgent.answer(number, self.problem());
+            if let Some(number) = signal_flush {
+                self.engine.signal_flush.answer(number, self.problem());
             }
             if let Some(stop) = stop {
                 return stop;
@@ -149,7 +149,7 @@ impl Writer {
             if self.is_asked() {
                 continue;
             }
-            if urgent.is_some() {
+            if signal_flush.is_some() {
                 self.rest();
             }
             pause = if bytes >= BUSY_BYTES { pause / 2 } else { pause * 2 }.clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
@@ -172,8 +172,8 @@ impl Writer {
         self.stop.is_some()
             || self.change.is_some()
             || self.asked > self.answered
-            || self.engine.urgent.is_pending()
-            || self.standstill().is_asked()
+            || self.engine.signal_flush.is_pending()
+            || self.quiesce().is_asked()
     }
 
     fn answer(&mut self, due: u64) {
@@ -201,16 +201,16 @@ impl Writer {
     /// Reads everything that was published, writes it, and recycles the chunks. `now`: whoever asked wants all sinks up to
     /// date. Returns how many bytes were read.
     fn pass(&mut self, now: bool) -> usize {
-        self.standstill().enter();
+        self.quiesce().enter();
         let bytes = self.pass_inside(now);
-        self.standstill().leave();
+        self.quiesce().leave();
         bytes
     }
 
     fn pass_inside(&mut self, now: bool) -> usize {
         self.engine.clear_hurry();
         self.engine.clock.rebase();
-        self.short = memory::is_short();
+        self.short = reserve::is_short();
         if self.short {
             // Whoever asks for something has to be told.
             self.collect();
@@ -229,7 +229,7 @@ impl Writer {
             let Some((chunk, mut event)) = merge.next(cutoff) else { break };
             uncommitted += size_of::<Event>() + event.body_len as usize;
             self.ledger.apply(chunk, &mut event, &mut groups);
-            self.short = memory::is_short();
+            self.short = reserve::is_short();
             if uncommitted >= COMMIT_BYTES {
                 bytes += std::mem::take(&mut uncommitted);
                 let until = self.ledger.last_time;
@@ -307,7 +307,7 @@ impl Writer {
     /// The requests; none if a signal handler waits, which may have interrupted the thread that has them.
     fn requests(&self) -> Option<MutexGuard<'static, Requests>> {
         match self.engine.try_requests() {
-            None if !self.engine.urgent.is_pending() => Some(self.engine.requests()),
+            None if !self.engine.signal_flush.is_pending() => Some(self.engine.requests()),
             requests => requests,
         }
     }

@@ -18,12 +18,11 @@ use crate::api::code::{Bytes, Code};
 use crate::api::options::{Config, Options, Sinks};
 use crate::queue::chunk::CHUNK_SIZE;
 use crate::queue::engine::Engine;
-use crate::queue::oneshot::handover;
+use crate::queue::oneshot::oneshot;
 use crate::queue::quiesce::Rest;
 use crate::queue::requests::Stop;
 use crate::session::process::Process;
 use crate::session::register::Local;
-use crate::sink::with_wants;
 use crate::sys::sync::atomic::{self, AtomicU64, Ordering};
 use crate::writer::Writer;
 
@@ -46,16 +45,16 @@ const MODELS: &[Model] = &[
         body: publish,
         weak: &[("src/queue/chunk.rs", "committed.store(self.events, Ordering::Release)")],
     },
-    Model { name: "take_back", switches: 3, body: take_back, weak: &[("src/queue/engine.rs", FENCE)] },
+    Model { name: "take_back", switches: 3, body: take_back, weak: &[("src/queue/engine/wake.rs", FENCE)] },
     Model { name: "pool", switches: 2, body: pool, weak: &[("src/queue/pool.rs", "self.top.fetch_update(")] },
-    Model { name: "sleep", switches: 2, body: sleep, weak: &[("src/queue/engine.rs", FENCE)] },
+    Model { name: "sleep", switches: 2, body: sleep, weak: &[("src/queue/engine/wake.rs", FENCE)] },
     Model {
         name: "flush",
         switches: 1,
         body: flush,
         weak: &[("src/queue/chunk.rs", "self.head().committed.load(Ordering::Acquire)")],
     },
-    Model { name: "close", switches: 1, body: close, weak: &[("src/queue/engine.rs", FENCE)] },
+    Model { name: "close", switches: 1, body: close, weak: &[("src/queue/engine/wake.rs", FENCE)] },
     Model {
         name: "fork",
         switches: 1,
@@ -87,7 +86,7 @@ impl World {
         let engine = Engine::new(&config, &process.host.last_error).expect("engine");
         assert_eq!(engine.pool.open(None), None);
         // Records have bodies, though there is no file to write them to.
-        engine.status.set_sinks(with_wants(Sinks::JITDUMP), Sinks::NONE);
+        engine.status.set_sinks(Sinks::GROUPS.with(Sinks::BYTES), Sinks::NONE);
         World { engine: Box::leak(Box::new(engine)), process }
     }
 
@@ -117,10 +116,10 @@ impl World {
     fn start(self) -> impl FnOnce() -> Box<Writer> {
         let mut writer = self.writer();
         writer.announce();
-        let (home, come_home) = handover();
+        let (home, come_home) = oneshot();
         let thread = thread::spawn(move || writer.run(home));
         move || {
-            let (ack, answer) = handover();
+            let (ack, answer) = oneshot();
             self.engine.requests().stop = Some(Stop { off: false, ack });
             self.engine.wake();
             answer.take(Duration::MAX).expect("an answer").expect("nothing can fail");
@@ -267,13 +266,13 @@ fn fork(world: &World) {
         local
     });
     let before = RETURNED.load(SeqCst);
-    let found = world.engine.come_to_rest(false);
+    let found = world.engine.quiesce(false);
     assert_eq!(found.rest, Rest::Whole);
     let in_child = (world.registered(), world.engine.pool.memory().has_unread());
     assert!(!before || in_child.0 == 1);
     thread::yield_now();
     assert_eq!((world.registered(), world.engine.pool.memory().has_unread()), (in_child.0, false));
-    world.engine.status.standstill.over();
+    world.engine.status.quiesce.over();
     drop(thread.join().expect("thread"));
     stop();
 }
@@ -344,7 +343,10 @@ pub fn sweep() -> bool {
             "queue/chunk",
             "queue/thread_slot",
             "queue/pool",
-            "queue/engine",
+            "queue/engine/mod",
+            "queue/engine/room",
+            "queue/engine/wake",
+            "queue/engine/ask",
             "queue/quiesce/mod",
             "sys/park",
             "sys/barrier",

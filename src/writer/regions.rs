@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::ledger::{copy, Ledger, Notice};
 use crate::api::options::Sinks;
-use crate::format::jitdump::{inlines, stand_in, LOAD_FIXED_SIZE};
+use crate::format::jitdump::{inlines, shadow, LOAD_FIXED_SIZE};
 use crate::queue::chunk::Chunk;
 use crate::queue::record::{flag, CodeBytes, Event, Load};
 use crate::registry::{Live, Registry};
@@ -79,9 +79,9 @@ impl Ledger {
             if !self.registry.get(id).is_some_and(|live| is_inside(&live)) {
                 continue;
             }
-            if let Some((live, name, preface)) = self.take_out(id, false, groups) {
+            if let Some((live, name, info_records)) = self.take_out(id, false, groups) {
                 region.count_live(live.addr, live.size);
-                self.enter(region, id, 0, &live, &name, &preface, &[]);
+                self.enter(region, id, 0, &live, &name, &info_records, &[]);
             }
         }
     }
@@ -128,7 +128,7 @@ impl Ledger {
         let (addr, size, index) = (event.addr, event.size, event.index);
         let live = Live { addr, size, reach: addr + size, index, stored: None, tables_len: event.tables_len };
         let code = if let CodeBytes::Here(bytes) = load.code() { bytes } else { &[] };
-        self.enter(region, event.id, event.timestamp, &live, load.name(), load.preface(), code);
+        self.enter(region, event.id, event.timestamp, &live, load.name(), load.info_records(), code);
         if event.has(flag::STABLE) {
             self.notify(Notice::Read(event.id));
         }
@@ -139,19 +139,19 @@ impl Ledger {
         let from = if is_in_region { &mut self.region_code.registry } else { &mut self.registry };
         let name = from.name_of(id).unwrap_or_default().to_vec();
         // Without memory the code goes on without lines and tables, which may be large.
-        let mut preface = copy(from.preface_of(id)).unwrap_or_default();
+        let mut info_records = copy(from.info_records_of(id)).unwrap_or_default();
         let mut live = from.remove(id)?;
         if !is_in_region {
             self.sinks.gone(id);
         }
         if let Some(group) = live.stored.take().and_then(|stored| self.sinks.read_back(groups, stored)) {
-            preface = group;
-            preface.truncate(preface.len().saturating_sub(LOAD_FIXED_SIZE + name.len() + 1));
+            info_records = group;
+            info_records.truncate(info_records.len().saturating_sub(LOAD_FIXED_SIZE + name.len() + 1));
         }
-        if stand_in::len(&preface) > 0 {
-            live.tables_len = stand_in::remove(&mut preface).map_or(0, |len| len as u32);
+        if shadow::len(&info_records) > 0 {
+            live.tables_len = shadow::remove(&mut info_records).map_or(0, |len| len as u32);
         }
-        Some((live, name, preface))
+        Some((live, name, info_records))
     }
 
     /// Code moves out of a region, into one, or within one. False if no region has to do with it.
@@ -165,14 +165,14 @@ impl Ledger {
         }
         // Its memory may have become a region just now.
         let is_in_region = is_in_region || self.region_code.registry.is_live(event.id);
-        let Some((mut live, name, preface)) = self.take_out(event.id, is_in_region, groups) else { return false };
+        let Some((mut live, name, info_records)) = self.take_out(event.id, is_in_region, groups) else { return false };
         self.status.counters.moved.add(1);
         (live.addr, live.index, live.reach) = (event.addr, event.index, event.addr + live.size);
         match to {
-            Some(region) => self.enter(region, event.id, event.timestamp, &live, &name, &preface, &[]),
+            Some(region) => self.enter(region, event.id, event.timestamp, &live, &name, &info_records, &[]),
             None => {
                 self.insert(event.id, &live, &name);
-                self.registry.keep_preface(event.id, &preface[inlines::len(&preface)..]);
+                self.registry.keep_info_records(event.id, &info_records[inlines::len(&info_records)..]);
                 self.sinks.write_groups(groups);
                 self.write_one(event.id, event.timestamp);
             }
@@ -205,7 +205,7 @@ impl Ledger {
         time: u64,
         live: &Live,
         name: &[u8],
-        preface: &[u8],
+        info_records: &[u8],
         code: &[u8],
     ) {
         while let Some(switch) = region.next_switch(time) {
@@ -229,11 +229,11 @@ impl Ledger {
             return;
         }
         self.status.counters.region_code.add(1);
-        self.region_code.registry.keep_preface(id, preface);
+        self.region_code.registry.keep_info_records(id, info_records);
         let mut file = region.opened();
         if let Some(file) = file.as_mut() {
             let offset = live.addr - region.start;
-            file.add(&Code { offset, size: live.size, name, preface });
+            file.add(&Code { offset, size: live.size, name, info_records });
             if matches!(region.kind, Kind::Private { .. }) {
                 // What the host writes is not in the file by itself.
                 let read = if code.is_empty() { read(self.status.pid, live) } else { Vec::new() };
@@ -246,15 +246,15 @@ impl Ledger {
     pub(super) fn inherit_regions(&mut self, code: Registry, time: u64) {
         for id in code.live_by_place().into_iter().flatten() {
             let (Some(live), Some(name)) = (code.get(id), code.name_of(id)) else { continue };
-            let preface = code.preface_of(id);
+            let info_records = code.info_records_of(id);
             match self.region_of(live.addr, live.size, time, &mut Groups::default()) {
                 Some(region) => {
                     region.count_live(live.addr, live.size);
-                    self.enter(region, id, time, &live, name, preface, &[]);
+                    self.enter(region, id, time, &live, name, info_records, &[]);
                 }
                 None => {
                     self.registry.insert(id, &live, name, &mut Vec::new());
-                    self.registry.keep_preface(id, &preface[inlines::len(preface)..]);
+                    self.registry.keep_info_records(id, &info_records[inlines::len(info_records)..]);
                 }
             }
         }
@@ -309,8 +309,8 @@ impl Ledger {
             if addr < start || addr + size > end {
                 continue;
             }
-            let preface = if id == 0 { &[] } else { registry.preface_of(id) };
-            file.add(&Code { offset: addr - start, size, name, preface });
+            let info_records = if id == 0 { &[] } else { registry.info_records_of(id) };
+            file.add(&Code { offset: addr - start, size, name, info_records });
         }
     }
 
@@ -341,7 +341,7 @@ impl Ledger {
             left_out += left.names + left.tables + left.lines;
             let waits = !now && file.again.as_ref().is_some_and(|again| !again.is_due());
             if !waits {
-                let result = status.gate.pass(|| file.write(now));
+                let result = status.write_gate.pass(|| file.write(now));
                 status.counters.region_bytes.add(file.take_written());
                 let was_unwell = region.is_unwell.swap(result.is_err(), Ordering::Relaxed);
                 match &result {

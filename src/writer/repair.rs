@@ -29,7 +29,7 @@ impl Ledger {
             return false;
         }
         let status = self.status.clone();
-        let result = status.gate.pass(|| self.try_to_repair(announce));
+        let result = status.write_gate.pass(|| self.try_to_repair(announce));
         let Some(dump) = self.sinks.running_dump_mut() else { return true };
         match result {
             Ok(()) => {

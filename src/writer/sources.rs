@@ -7,12 +7,12 @@ use super::{Notice, Writer};
 use crate::api::Id;
 use crate::queue::chunk::Chunk;
 use crate::queue::engine::Message;
-use crate::queue::thread_slot::Slot;
+use crate::queue::thread_slot::ThreadSlot;
 use crate::sys::barrier;
 
 /// A registering thread as the writer sees it.
 pub(super) struct Source {
-    pub(super) slot: Arc<Slot>,
+    pub(super) slot: Arc<ThreadSlot>,
     /// Chunks that are full, oldest first.
     full: VecDeque<Chunk>,
     /// The chunk that the thread was filling when this pass began.
@@ -84,8 +84,8 @@ impl Writer {
     /// Takes back the chunks of threads that have nothing in them to be read and are not laying down anything.
     pub(super) fn take_back(&self) {
         let slots = self.sources.values().map(|source| &source.slot);
-        let idle = |slot: &&Arc<Slot>| slot.current().is_some_and(|chunk| chunk.consumed() == chunk.committed());
-        let wanted: Vec<&Arc<Slot>> = slots.filter(idle).filter(|slot| slot.want()).collect();
+        let idle = |slot: &&Arc<ThreadSlot>| slot.current().is_some_and(|chunk| chunk.consumed() == chunk.committed());
+        let wanted: Vec<&Arc<ThreadSlot>> = slots.filter(idle).filter(|slot| slot.want()).collect();
         if wanted.is_empty() {
             return;
         }

@@ -8,7 +8,7 @@
 pub mod inlines;
 pub mod raw;
 mod read;
-pub mod stand_in;
+pub mod shadow;
 
 pub use read::{is_group_head, is_group_of, places, Loaded, Place, Record, Records};
 
@@ -294,12 +294,12 @@ pub fn set_time(group: &mut [u8], timestamp: u64) {
 }
 
 fn for_each_record(group: &mut [u8], mut change: impl FnMut(u32, &mut [u8])) {
-    let (mut at, stand_in) = (0, stand_in::len(group));
+    let (mut at, shadow) = (0, shadow::len(group));
     while let Some(record) = read::raw(group, at) {
         // The last one may be without its code bytes.
         let end = (at + record.total_size).min(group.len());
         change(record.id, &mut group[at..end]);
-        if record.id == id::LOAD && at >= stand_in {
+        if record.id == id::LOAD && at >= shadow {
             return;
         }
         at = end;
@@ -307,11 +307,11 @@ fn for_each_record(group: &mut [u8], mut change: impl FnMut(u32, &mut [u8])) {
 }
 
 /// Turns a written group without code bytes into that of the same code at another place. The unwind tables stay as they are:
-/// they count from the place where perf puts them. A stand-in stays where it is: one for code that lay elsewhere has to be taken
+/// they count from the place where perf puts them. A shadow stays where it is: one for code that lay elsewhere has to be taken
 /// out first.
 pub fn relocate(group: &mut [u8], change: &Relocation) {
-    let (stand_in, group) = group.split_at_mut(stand_in::len(group));
-    for_each_record(stand_in, |id, record| {
+    let (shadow, group) = group.split_at_mut(shadow::len(group));
+    for_each_record(shadow, |id, record| {
         put_at(record, 8, &change.timestamp.to_ne_bytes());
         if id == id::LOAD {
             put_at(record, 20, &change.tid.to_ne_bytes());

@@ -1,7 +1,7 @@
 //! Reading a jitdump back: for moved code, and for the command-line program.
 
 use super::raw::{u32_at, u64_at, RawHeader, RawMove, RawRecord, RawRecords};
-use super::{id, stand_in, Header, HEADER_SIZE, LOAD_FIXED_SIZE, MOVE_SIZE, PREFIX_SIZE};
+use super::{id, shadow, Header, HEADER_SIZE, LOAD_FIXED_SIZE, MOVE_SIZE, PREFIX_SIZE};
 
 /// What matters of a record's prefix.
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +19,7 @@ pub(super) fn raw(bytes: &[u8], at: usize) -> Option<Raw> {
 
 /// Checks that `head` is a whole group but for the code bytes at its end, for code of this size with a name of this length.
 pub fn is_group_head(head: &[u8], size: u64, name_len: usize) -> bool {
-    let mut at = stand_in::len(head);
+    let mut at = shadow::len(head);
     while let Some(record) = raw(head, at) {
         let end = at + record.total_size;
         match record.id {
@@ -93,7 +93,7 @@ pub fn places(
                 let mut name = vec![0; name_len];
                 read_at(&mut name, at + LOAD_FIXED_SIZE as u64)?;
                 let head_len = (at - group) as usize + LOAD_FIXED_SIZE + name_len + 1;
-                if stand_in::is_one(size, &name, tables_len.into(), mapped) {
+                if shadow::is_one(size, &name, tables_len.into(), mapped) {
                     // The group goes on.
                     at += record.total_size as u64;
                     continue;

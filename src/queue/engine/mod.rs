@@ -12,9 +12,9 @@ use crate::queue::chunk::Chunk;
 use crate::queue::pool::Pool;
 use crate::queue::quiesce::Found;
 use crate::queue::requests::Requests;
-use crate::queue::signal_flush::Urgent;
+use crate::queue::signal_flush::SignalFlush;
 use crate::queue::status::{LastError, Status};
-use crate::queue::thread_slot::Slot;
+use crate::queue::thread_slot::ThreadSlot;
 use crate::registry::ids::Ids;
 use crate::registry::Registry;
 use crate::sys::clock::{self, Timekeeper};
@@ -22,7 +22,7 @@ use crate::sys::park::Parker;
 use crate::sys::sync::atomic::{fence, AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
 use crate::sys::sync::channel::{self, Receiver, Sender};
 use crate::sys::sync::{Arc, Condvar, Mutex};
-use crate::sys::{barrier, memory};
+use crate::sys::{barrier, reserve};
 
 /// The first code index. perf names files after process and index, in a directory that other writers of the same process
 /// use too. CPython, V8, LLVM and wasmtime count from 0, other copies of this library from their own address.
@@ -39,7 +39,7 @@ const INDEX_BLOCK: u64 = 1024;
 /// Messages of a registering thread to the writer, besides the records in its chunk.
 pub enum Message {
     /// A thread has begun to register.
-    Attach(Arc<Slot>),
+    Attach(Arc<ThreadSlot>),
     /// A thread has filled a chunk, and no longer writes to it.
     Full {
         /// The thread's slot.
@@ -78,7 +78,7 @@ pub struct Engine {
     /// The place where the writer sleeps.
     pub parker: Parker,
     /// Requests of signal handlers to the writer.
-    pub urgent: Urgent,
+    pub signal_flush: SignalFlush,
     /// The process exits, and only the thread by which it does so registers anything.
     shut: AtomicBool,
     /// No other thread has anything left to be written.
@@ -91,7 +91,7 @@ impl Engine {
     pub fn new(config: &Config, last_error: &Arc<LastError>) -> Result<Engine> {
         let pool = Pool::new(config.max_memory).map_err(|_| Error::NoMemory)?;
         // The channel takes its memory in one piece.
-        if !memory::is_there((pool.most_chunks() + 1024) * 64) {
+        if !reserve::is_there((pool.most_chunks() + 1024) * 64) {
             return Err(Error::NoMemory);
         }
         // Room for every chunk that there can be, and for many threads that start at once.
@@ -117,7 +117,7 @@ impl Engine {
             hurried: AtomicBool::new(false),
             first_tells: AtomicBool::new(false),
             parker: Parker::default(),
-            urgent: Urgent::default(),
+            signal_flush: SignalFlush::default(),
             shut: AtomicBool::new(false),
             exit_whole: AtomicBool::new(false),
             left_unread: AtomicBool::new(false),
@@ -184,14 +184,14 @@ impl Engine {
     }
 
     /// Makes the place of a thread, and tells the writer.
-    pub fn attach(&self) -> Result<Arc<Slot>> {
-        let slot = Arc::new(Slot::new(self.next_slot.fetch_add(1, Ordering::Relaxed)));
+    pub fn attach(&self) -> Result<Arc<ThreadSlot>> {
+        let slot = Arc::new(ThreadSlot::new(self.next_slot.fetch_add(1, Ordering::Relaxed)));
         self.attached.fetch_add(1, Ordering::SeqCst);
         if let Err(error) = self.send(Message::Attach(slot.clone())) {
             self.detached();
             return Err(error);
         }
-        self.status.standstill.wait_to_register();
+        self.status.quiesce.wait_to_register();
         if self.is_shut_out(slot.tid) {
             slot.detach();
             self.detached();
@@ -208,7 +208,7 @@ impl Engine {
     /// Whether a thread may no longer register anything. A thread that begins to must have told the writer of itself before.
     pub fn is_shut_out(&self, tid: u32) -> bool {
         fence(Ordering::SeqCst);
-        self.shut.load(Ordering::SeqCst) && self.urgent.exits_elsewhere(tid)
+        self.shut.load(Ordering::SeqCst) && self.signal_flush.exits_elsewhere(tid)
     }
 
     /// A writer ends without having read everything.
@@ -238,16 +238,16 @@ impl Engine {
 
     /// Whether nobody registers anything but `own` threads, and everything that was registered is written. Only while those
     /// that begin to register are kept waiting, and the writer is.
-    fn is_at_rest(&self, own: usize) -> bool {
+    fn is_quiescent(&self, own: usize) -> bool {
         fence(Ordering::SeqCst);
         self.attached.load(Ordering::Acquire) == own && !self.pool.memory().has_unread()
     }
 
     /// Before a fork: brings the library to rest. `attached`: the calling thread has a place.
-    pub fn come_to_rest(&self, attached: bool) -> Found {
-        let still = &self.status.standstill;
+    pub fn quiesce(&self, attached: bool) -> Found {
+        let still = &self.status.quiesce;
         // Most processes that fork have one thread, and have registered nothing for a while.
-        match still.prepare_at_once(|| self.is_at_rest(attached.into())) {
+        match still.prepare_at_once(|| self.is_quiescent(attached.into())) {
             Some(found) => found,
             None => still.prepare(|| self.wake()),
         }

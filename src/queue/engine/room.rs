@@ -6,7 +6,7 @@ use super::Engine;
 use crate::queue::chunk::Cursor;
 use crate::sys::sync::atomic::Ordering;
 use crate::sys::sync::Instant;
-use crate::sys::{memory, thread};
+use crate::sys::{reserve, thread};
 
 impl Engine {
     /// An empty chunk for a thread, if there is one.
@@ -76,6 +76,6 @@ impl Engine {
 
     /// Without memory the writer makes none free, nor without anything to write.
     fn may_wait(&self) -> bool {
-        !self.drop_when_full.load(Ordering::Relaxed) && !memory::is_short() && !self.is_off()
+        !self.drop_when_full.load(Ordering::Relaxed) && !reserve::is_short() && !self.is_off()
     }
 }

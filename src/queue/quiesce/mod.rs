@@ -15,22 +15,22 @@
 use std::ptr;
 use std::time::Duration;
 
-use crate::queue::thread_slot::Slot;
+use crate::queue::thread_slot::ThreadSlot;
 use crate::sys::mem::Shared;
 use crate::sys::sync::atomic::{fence, AtomicBool, Ordering};
 use crate::sys::sync::{Arc, Condvar, Instant, Mutex, MutexGuard, PoisonError};
 use crate::sys::thread;
 
 /// How long a fork waits for the writer to have everything.
-const PATIENCE: Duration = Duration::from_millis(50);
+const WRITER_TIMEOUT: Duration = Duration::from_millis(50);
 /// How much longer it waits for the writer to come to rest at all.
 const GRACE: Duration = Duration::from_millis(25);
-/// Forks that begin within this time of a standstill share it. Later ones wait for the next, so that threads which fork all
+/// Forks that begin within this time of a quiesce share it. Later ones wait for the next, so that threads which fork all
 /// the time do not keep others from registering.
 const SHARED_FOR: Duration = Duration::from_millis(10);
 
 /// How long a thread that registers something is kept by a fork.
-pub const HALTED_FOR: Duration = Duration::from_millis(50);
+pub const HELD_FOR: Duration = Duration::from_millis(50);
 /// How long the writer is. Copying the page tables of a very large process takes its time.
 const STILL_FOR: Duration = Duration::from_secs(1);
 
@@ -92,7 +92,7 @@ impl Found {
 
 /// See the module's description.
 #[derive(Debug, Default)]
-pub struct Standstill {
+pub struct Quiesce {
     state: Mutex<State>,
     changed: Condvar,
     /// Threads that begin to register now have to wait.
@@ -103,7 +103,7 @@ pub struct Standstill {
 struct State {
     /// Where the writer's state is, as long as one runs.
     writer: Option<WriterState>,
-    /// Where children look whether this standstill has held.
+    /// Where children look whether this quiesce has held.
     shared: Option<&'static Shared>,
     /// The writer changes what a child would take over.
     moving: bool,
@@ -117,7 +117,7 @@ struct State {
     forking: u32,
     /// When the first of them began.
     since: Option<Instant>,
-    halted: Vec<Arc<Slot>>,
+    halted: Vec<Arc<ThreadSlot>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -160,7 +160,7 @@ impl State {
     }
 }
 
-impl Standstill {
+impl Quiesce {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -231,7 +231,7 @@ impl Standstill {
     }
 
     /// A thread has been halted for too long, and goes on.
-    pub fn go_on(&self, slot: &Slot) {
+    pub fn go_on(&self, slot: &ThreadSlot) {
         self.state().give_up_threads();
         slot.resume();
     }
@@ -243,7 +243,7 @@ impl Standstill {
 
     /// From now on threads that begin to register wait. `barrier::all_threads` and then the search for such threads have to
     /// follow. False if nobody asks for it any more.
-    pub fn begin_halt(&self) -> bool {
+    pub fn begin_hold(&self) -> bool {
         let state = self.state();
         let asked = state.is_asked();
         if asked {
@@ -253,13 +253,13 @@ impl Standstill {
     }
 
     /// Halts threads. False if nobody asks for it any more.
-    pub fn halt(&self, slots: impl Iterator<Item = Arc<Slot>>) -> bool {
+    pub fn hold_threads(&self, slots: impl Iterator<Item = Arc<ThreadSlot>>) -> bool {
         let mut state = self.state();
         if !state.is_asked() {
             return false;
         }
         state.halted.extend(slots);
-        state.halted.iter().for_each(|slot| slot.halt());
+        state.halted.iter().for_each(|slot| slot.hold_threads());
         true
     }
 
@@ -292,7 +292,7 @@ impl Standstill {
         let begin = Instant::now();
         fence(Ordering::SeqCst);
         while self.halting.load(Ordering::SeqCst) {
-            if begin.elapsed() > HALTED_FOR {
+            if begin.elapsed() > HELD_FOR {
                 self.state().give_up_threads();
                 break;
             }
@@ -302,7 +302,7 @@ impl Standstill {
 
     /// Before a fork: brings the library to rest, as far as it gets in time. `wake` wakes the writer. To be followed by `over` in the parent.
     pub fn prepare(&self, wake: impl FnOnce()) -> Found {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + WRITER_TIMEOUT;
         let mut state = self.state();
         if state.writer.is_some() {
             state.waiting += 1;
@@ -319,12 +319,12 @@ impl Standstill {
         state.found()
     }
 
-    /// As `prepare`, without a pass of the writer, if it is at rest already and `is_at_rest` says that it has everything.
-    pub fn prepare_at_once(&self, is_at_rest: impl FnOnce() -> bool) -> Option<Found> {
+    /// As `prepare`, without a pass of the writer, if it is at rest already and `is_quiescent` says that it has everything.
+    pub fn prepare_at_once(&self, is_quiescent: impl FnOnce() -> bool) -> Option<Found> {
         let mut state = self.state();
         state.writer.filter(|_| !state.moving && state.waiting == 0 && state.forking == 0)?;
         self.halting.store(true, Ordering::SeqCst);
-        if !is_at_rest() {
+        if !is_quiescent() {
             self.halting.store(false, Ordering::SeqCst);
             return None;
         }

@@ -23,11 +23,11 @@ fn in_time(attempt: impl Fn() -> bool) {
 }
 
 /// What the writer does once it is asked, with these threads; nothing if that is never, or if it comes too late.
-fn answer(still: &Standstill, slots: &[Arc<Slot>], whole: bool, forked: &AtomicBool) {
+fn answer(still: &Quiesce, slots: &[Arc<ThreadSlot>], whole: bool, forked: &AtomicBool) {
     while !still.is_asked() && !forked.load(Ordering::SeqCst) {
         thread::sleep_micros(100);
     }
-    if still.begin_halt() && still.halt(slots.iter().cloned()) {
+    if still.begin_hold() && still.hold_threads(slots.iter().cloned()) {
         assert_eq!(still.is_quiet(), slots.is_empty());
         slots.iter().for_each(|slot| slot.end());
         assert!(still.is_quiet());
@@ -40,12 +40,12 @@ fn answer(still: &Standstill, slots: &[Arc<Slot>], whole: bool, forked: &AtomicB
 #[test]
 fn nobody_waits_without_a_writer() {
     in_time(|| {
-        let still = Standstill::default();
+        let still = Quiesce::default();
         let begin = Instant::now();
         assert_eq!(still.prepare(|| panic!("nobody to wake")).rest, Rest::NoWriter);
         still.over();
-        assert!(!still.is_asked() && !still.begin_halt());
-        begin.elapsed() < PATIENCE
+        assert!(!still.is_asked() && !still.begin_hold());
+        begin.elapsed() < WRITER_TIMEOUT
     });
 }
 
@@ -53,7 +53,7 @@ fn nobody_waits_without_a_writer() {
 fn the_writer_answers_and_stands_still_until_the_fork_is_over() {
     for (whole, rest) in [(true, Rest::Whole), (false, Rest::Partial)] {
         in_time(|| {
-            let (still, forked) = (Standstill::default(), AtomicBool::new(false));
+            let (still, forked) = (Quiesce::default(), AtomicBool::new(false));
             still.begin(writer(), shared());
             let (passed, passes) = mpsc::channel();
             scope(|scope| {
@@ -79,13 +79,13 @@ fn the_writer_answers_and_stands_still_until_the_fork_is_over() {
 
 #[test]
 fn a_writer_that_does_not_answer_is_not_waited_for() {
-    let still = Standstill::default();
+    let still = Quiesce::default();
     still.begin(writer(), shared());
     let begin = Instant::now();
     // It sleeps, or does not come to it.
     assert_eq!(of(still.prepare(|| {})), (Rest::Partial, writer()));
-    assert!(begin.elapsed() >= PATIENCE);
-    assert!(!still.begin_halt() && !still.enter_last(), "too late");
+    assert!(begin.elapsed() >= WRITER_TIMEOUT);
+    assert!(!still.begin_hold() && !still.enter_last(), "too late");
     still.answer(true);
     still.over();
     still.enter();
@@ -108,7 +108,7 @@ fn a_writer_that_does_not_answer_is_not_waited_for() {
             let begin = Instant::now();
             assert_eq!(still.prepare(|| {}).rest, Rest::Partial);
             wrote.send(()).unwrap();
-            let too_early = writes.recv_timeout(2 * PATIENCE).is_ok();
+            let too_early = writes.recv_timeout(2 * WRITER_TIMEOUT).is_ok();
             let in_time = begin.elapsed() < STILL_FOR;
             assert!(!in_time || !too_early, "it comes back while the process forks");
             still.over();
@@ -122,7 +122,7 @@ fn a_writer_that_does_not_answer_is_not_waited_for() {
 
 #[test]
 fn a_writer_at_rest_need_not_answer() {
-    let still = Standstill::default();
+    let still = Quiesce::default();
     assert!(still.prepare_at_once(|| true).is_none(), "there is none");
     still.begin(writer(), shared());
     assert!(still.prepare_at_once(|| false).is_none() && !still.halting.load(Ordering::SeqCst));
@@ -140,15 +140,15 @@ fn a_writer_at_rest_need_not_answer() {
 
 #[test]
 fn nobody_is_kept_for_ever_and_children_learn_of_it() {
-    let (still, shared, slot) = (Standstill::default(), shared(), Slot::new(0));
+    let (still, shared, slot) = (Quiesce::default(), shared(), ThreadSlot::new(0));
     still.begin(writer(), shared);
     let begin = Instant::now();
     let found = still.prepare_at_once(|| true).unwrap();
     assert_eq!(found.rest_in_child(shared), Rest::Whole);
-    slot.halt();
-    assert_eq!(slot.settle(HALTED_FOR), None);
+    slot.hold_threads();
+    assert_eq!(slot.settle(HELD_FOR), None);
     still.go_on(&slot);
-    assert_eq!(slot.settle(HALTED_FOR), Some(false));
+    assert_eq!(slot.settle(HELD_FOR), Some(false));
     assert_eq!(found.rest_in_child(shared), Rest::Partial);
     still.wait_to_register();
     still.enter();
@@ -164,9 +164,9 @@ fn nobody_is_kept_for_ever_and_children_learn_of_it() {
 #[test]
 fn forks_share_a_standstill_and_the_last_one_ends_it() {
     in_time(|| {
-        let (still, forked) = (Standstill::default(), AtomicBool::new(false));
+        let (still, forked) = (Quiesce::default(), AtomicBool::new(false));
         still.begin(writer(), shared());
-        let slot = Arc::new(Slot::new(0));
+        let slot = Arc::new(ThreadSlot::new(0));
         slot.begin();
         let found = scope(|scope| {
             scope.spawn(|| answer(&still, std::slice::from_ref(&slot), true, &forked));

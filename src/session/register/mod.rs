@@ -15,8 +15,8 @@ use crate::format::name;
 use crate::format::unwind;
 use crate::format::unwind::{Cache, Source};
 use crate::queue::engine::Engine;
-use crate::queue::lane::Lane;
 use crate::queue::record::{flag, Event, Kind};
+use crate::queue::thread_queue::ThreadQueue;
 use crate::registry::ids::Stock;
 use crate::session::process::Process;
 use crate::sink::region::Regions;
@@ -26,12 +26,12 @@ use thread::with_local;
 pub use thread::{is_attached, watch_thread};
 
 /// How long the end of stable code waits for the writer to read its bytes.
-const STABLE_PATIENCE: Duration = Duration::from_secs(10);
+const STABLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What a registering thread keeps between calls.
 pub struct Local {
     process: &'static Process,
-    lane: Lane,
+    thread_queue: ThreadQueue,
     tid: u32,
     indices: Range<u64>,
     stock: Stock<'static>,
@@ -63,7 +63,7 @@ pub fn unregister(process: &'static Process, engine: &'static Engine, id: Id) ->
     with_local(process, engine, |local| {
         let event = local.event(Kind::Unregister, id.0, 0, 0, 0);
         let retired = || if engine.ids.retire(id) { Ok(event) } else { Err(Error::UnknownId) };
-        if_off(local.lane.append(&Bare(retired)), ())
+        if_off(local.thread_queue.append(&Bare(retired)), ())
     })
 }
 
@@ -77,7 +77,7 @@ pub fn unregister_range(process: &'static Process, engine: &'static Engine, addr
     wait_until_read(engine, engine.has_unread());
     with_local(process, engine, |local| {
         let event = local.event(Kind::UnregisterRange, 0, 0, addr, size);
-        if_off(local.lane.append(&Bare(|| Ok(event))), ())
+        if_off(local.thread_queue.append(&Bare(|| Ok(event))), ())
     })
 }
 
@@ -94,7 +94,7 @@ fn if_off<T>(result: Result<T>, value: T) -> Result<T> {
 fn wait_until_read(engine: &Engine, unread: bool) {
     if unread {
         // A writer that hangs must not hold the host up for ever. Then it finds other bytes there, and survives none.
-        let _ = sys::thread::uncancelled(|| engine.flush(STABLE_PATIENCE));
+        let _ = sys::thread::uncancelled(|| engine.flush(STABLE_TIMEOUT));
     }
 }
 
@@ -123,7 +123,7 @@ impl Local {
     pub fn new(process: &'static Process, engine: &'static Engine) -> Result<Local> {
         Ok(Local {
             process,
-            lane: Lane::new(engine)?,
+            thread_queue: ThreadQueue::new(engine)?,
             tid: sys::thread::id(),
             indices: 0..0,
             stock: Stock::new(),
@@ -152,7 +152,7 @@ impl Local {
 
     fn next_index(&mut self) -> u64 {
         self.indices.next().unwrap_or_else(|| {
-            self.indices = self.lane.engine.index_block();
+            self.indices = self.thread_queue.engine.index_block();
             self.indices.next().unwrap_or_default()
         })
     }
@@ -172,8 +172,8 @@ impl Local {
     /// function of its own, because one with all that surrounds it has too few registers.
     #[inline(never)]
     fn register_at_once<U: Source>(&mut self, code: &Code<'_, U>) -> Result<Option<Id>> {
-        let Local { lane, tid, indices, stock, unwind, .. } = self;
-        let engine = lane.engine;
+        let Local { thread_queue, tid, indices, stock, unwind, .. } = self;
+        let engine = thread_queue.engine;
         let Bytes::Here(bytes) = code.bytes else { return Ok(None) };
         let is_usual = !code.stable && code.inlines.is_empty();
         if !is_usual || !name::is_plain(code.name) || !engine.wanted().want_groups() {
@@ -184,7 +184,7 @@ impl Local {
         let (pid, tid) = (engine.status.pid, *tid);
         let (addr, size, name, lines) = (code.addr, code.size, code.name, code.lines);
         let group = Group { pid, tid, index, addr, size, name, lines, unwind };
-        let begun = lane.begin_at_once();
+        let begun = thread_queue.begin_at_once();
         let written = match begun {
             Some((room, timestamp)) => match group.write(timestamp, room, bytes.len()) {
                 Ok(Some(layout)) => {
@@ -202,11 +202,11 @@ impl Local {
             None => Ok(None),
         };
         let Ok(Some((id, timestamp, unwinding_at, body_len))) = written else {
-            lane.end_at_once(None);
+            thread_queue.end_at_once(None);
             return written.map(|_| None);
         };
         let claim = unwind.is_some_and(|unwind| unwind.mapped_size != 0);
-        lane.end_at_once(Some(Event {
+        thread_queue.end_at_once(Some(Event {
             timestamp,
             id: id.0,
             index,
@@ -229,7 +229,7 @@ impl Local {
     #[cold]
     #[inline(never)]
     fn register_slowly<U: Source>(&mut self, code: &Code<'_, U>) -> Result<Id> {
-        if sys::memory::is_short() {
+        if sys::reserve::is_short() {
             return Err(Error::NoMemory);
         }
         let mut name = name::clean(code.name);
@@ -246,7 +246,7 @@ impl Local {
         }
         let name = name::lengthen(name);
         event.name_len = name.len() as u16;
-        let engine = self.lane.engine;
+        let engine = self.thread_queue.engine;
         let unwind = unwinding(engine, code, &mut self.unwind)?;
         if let Some(unwind) = &unwind {
             if unwind.mapped_size != 0 {
@@ -273,7 +273,7 @@ impl Local {
         let id = self.stock.take(&engine.ids, addr, size, unread).ok_or(Error::NoMemory)?;
         event.id = id.0;
         engine.add_unread(unread.into());
-        if let Err(error) = self.lane.append(&Load { inlines, group, tail, event }) {
+        if let Err(error) = self.thread_queue.append(&Load { inlines, group, tail, event }) {
             engine.add_unread(-i64::from(unread));
             self.stock.put_back(&engine.ids, id);
             return if_off(Err(error), Id(0));
@@ -282,7 +282,7 @@ impl Local {
     }
 
     fn move_code(&mut self, id: Id, size: u64, target: &MoveTarget<'_>) -> Result<()> {
-        let engine = self.lane.engine;
+        let engine = self.thread_queue.engine;
         let index = self.next_index();
         let mut event = self.event(Kind::Move, id.0, index, target.addr, 0);
         // Whether that is enough depends on the tables, which the writer has.
@@ -290,7 +290,7 @@ impl Local {
         let tail = Tail::new(engine, engine.wanted(), &target.bytes, target.addr, size, target.stable);
         let unread = matches!(tail, Tail::Later(_));
         engine.add_unread(unread.into());
-        let appended = self.lane.append(&Move { engine, tail, event });
+        let appended = self.thread_queue.append(&Move { engine, tail, event });
         if appended.is_err() {
             engine.add_unread(-i64::from(unread));
         }
@@ -330,7 +330,7 @@ impl Drop for Local {
         if !self.process.is_this_one() {
             return;
         }
-        self.stock.give_back(&self.lane.engine.ids);
-        self.lane.finish();
+        self.stock.give_back(&self.thread_queue.engine.ids);
+        self.thread_queue.finish();
     }
 }

@@ -6,8 +6,8 @@ use crate::api::options::Sinks;
 use crate::api::Id;
 use crate::format::jitdump::Group;
 use crate::queue::engine::Engine;
-use crate::queue::lane::Fill;
 use crate::queue::record::{flag, Event};
+use crate::queue::thread_queue::Fill;
 use crate::sys::mem;
 
 /// A record without a body.

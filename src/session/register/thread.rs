@@ -8,7 +8,7 @@ use crate::api::error::{Error, Result};
 use crate::queue::engine::Engine;
 use crate::session::process::{self, blocking_guarded, Process};
 use crate::sys::guard::PER_THREAD;
-use crate::sys::memory;
+use crate::sys::reserve;
 use crate::sys::thread::at_end_of_thread;
 
 /// Ends the thread's state with the thread. A thread that calls again after that has a new one, which is ended too.
@@ -87,7 +87,7 @@ fn new_local(
         // SAFETY: nobody else has it.
         drop(unsafe { Box::from_raw(old.as_ptr()) });
     }
-    if memory::is_short() || !watch_thread(engine) {
+    if reserve::is_short() || !watch_thread(engine) {
         return Err(Error::NoMemory);
     }
     Local::new(process, engine).map(|local| NonNull::from(Box::leak(Box::new(local))))

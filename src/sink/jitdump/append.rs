@@ -15,22 +15,22 @@ const RESERVE_MOST: u64 = 16 << 20;
 impl Jitdump {
     /// The file, to be written to; opened again if the host has closed it. Takes note if somebody has cut it.
     pub(super) fn usable(&mut self) -> io::Result<()> {
-        let file = self.kept.file.as_ref().ok_or(file::CLOSED)?;
+        let file = self.contents.file.as_ref().ok_or(file::CLOSED)?;
         let len = match file.checked_len() {
             Ok((_, len)) => len,
             Err(_) => {
                 let (identity, name) = (file.identity(), self.name().to_owned());
                 let again = file::reopen(self.dir()?, &name, identity)?;
-                let file = self.kept.file.insert(Held::new(again)?);
+                let file = self.contents.file.insert(Held::new(again)?);
                 file.checked_len()?.1
             }
         };
         // Another runtime that takes the file for its own cuts it to nothing, and first writes a header.
         let may_differ = len != self.len || len == HEADER_SIZE as u64;
         if self.torn {
-            self.kept.file.as_ref().ok_or(file::CLOSED)?.set_len(self.len)?;
+            self.contents.file.as_ref().ok_or(file::CLOSED)?.set_len(self.len)?;
             self.torn = false;
-        } else if len < self.len || may_differ && !self.is_ours(self.kept.file.as_ref().ok_or(file::CLOSED)?) {
+        } else if len < self.len || may_differ && !self.is_ours(self.contents.file.as_ref().ok_or(file::CLOSED)?) {
             self.spoiled = true;
         } else {
             // Somebody else writes to it too. Their records are whole, as far as we know.
@@ -51,7 +51,7 @@ impl Jitdump {
             let result = self.append(pieces, lens, &mut groups);
             size = lens[..groups].iter().sum();
             if size > 0 {
-                self.kept.places.set(order, size as u64, self.len - size as u64);
+                self.contents.places.set(order, size as u64, self.len - size as u64);
             }
             if let Err(error) = result {
                 self.trouble = Some(if self.spoiled { Again::at_once() } else { Again::after(None) });
@@ -61,7 +61,7 @@ impl Jitdump {
         (written.groups, written.bytes) = (groups as u64, size as u64);
         self.next += size as u64;
         for &len in &lens[groups..] {
-            let kept = self.kept.backlog.add(self.next, len, &part(pieces, size, len));
+            let kept = self.contents.backlog.add(self.next, len, &part(pieces, size, len));
             written.lost += u64::from(!kept);
             size += len;
             self.next += len as u64;
@@ -78,7 +78,7 @@ impl Jitdump {
             size += lens[allowed];
             allowed += 1;
         }
-        let file = self.kept.file.as_ref().ok_or(file::CLOSED)?;
+        let file = self.contents.file.as_ref().ok_or(file::CLOSED)?;
         let kept = part(pieces, 0, size);
         let mut slices: Vec<IoSlice<'_>> = kept.iter().map(|piece| IoSlice::new(piece)).collect();
         let (written, mut result) = self.status.aside(|| file::append(file, &mut slices));
@@ -103,16 +103,16 @@ impl Jitdump {
             }
             self.reserved = self.len + more;
         }
-        self.kept.show(self.len);
+        self.contents.show(self.len);
         result
     }
 
     /// Writes what waits, as far as that can be.
     pub fn catch_up(&mut self) -> (Written, io::Result<()>) {
         let mut all = Written::default();
-        while !self.kept.backlog.is_empty() {
+        while !self.contents.backlog.is_empty() {
             // They stay where they are while they are written: a child that is forked then finds them there.
-            let first: Vec<(u64, Arc<Vec<u8>>)> = self.kept.backlog.first().collect();
+            let first: Vec<(u64, Arc<Vec<u8>>)> = self.contents.backlog.first().collect();
             let pieces: Vec<&[u8]> = first.iter().map(|(_, group)| group.as_slice()).collect();
             let lens: Vec<usize> = pieces.iter().map(|group| group.len()).collect();
             let (mut groups, mut offset) = (0, self.len);
@@ -120,10 +120,10 @@ impl Jitdump {
             // If somebody else has written to the file, behind that.
             offset = offset.max(self.len - lens[..groups].iter().sum::<usize>() as u64);
             for (order, group) in &first[..groups] {
-                self.kept.places.set(*order, group.len() as u64, offset);
+                self.contents.places.set(*order, group.len() as u64, offset);
                 offset += group.len() as u64;
                 all.bytes += group.len() as u64;
-                self.kept.backlog.remove(*order);
+                self.contents.backlog.remove(*order);
             }
             all.groups += groups as u64;
             if result.is_err() {
@@ -137,14 +137,14 @@ impl Jitdump {
     pub fn write_again(&mut self, pieces: &[&[u8]]) -> io::Result<Written> {
         let len: usize = pieces.iter().map(|piece| piece.len()).sum();
         self.append(pieces, &[len], &mut 0)?;
-        self.kept.places.set(self.next, len as u64, self.len - len as u64);
+        self.contents.places.set(self.next, len as u64, self.len - len as u64);
         self.next += len as u64;
         Ok(Written { bytes: len as u64, groups: 1, ..Written::default() })
     }
 
     /// Gives the room ahead back.
     pub fn trim(&mut self) -> io::Result<()> {
-        match &self.kept.file {
+        match &self.contents.file {
             Some(file) if self.reserved > self.len => {
                 self.reserved = 0;
                 let (file, len) = file.checked_len()?;

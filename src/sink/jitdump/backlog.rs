@@ -9,8 +9,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use crate::sys::company;
 use crate::sys::file::{self, Held};
+use crate::sys::other_writers;
 use crate::sys::view::View;
 
 /// Where the groups are that have been written.
@@ -105,7 +105,7 @@ impl Backlog {
 
 /// The file, and where its groups are.
 #[derive(Debug, Default)]
-pub struct Kept {
+pub struct Contents {
     pub file: Option<Held>,
     /// The same file, for a forked child.
     view: Option<View>,
@@ -113,7 +113,7 @@ pub struct Kept {
     pub backlog: Backlog,
 }
 
-impl Kept {
+impl Contents {
     /// Reads a group, or as much of it as is asked for.
     pub fn read(&self, order: u64, bytes: &mut [u8]) -> io::Result<()> {
         if let Some(group) = self.backlog.get(order) {
@@ -139,7 +139,7 @@ impl Kept {
     pub fn close(&mut self) -> Option<Held> {
         self.view = None;
         let file = self.file.take();
-        let _ = file.as_ref().map(|file| file.checked().map(|file| company::note(file, false)));
+        let _ = file.as_ref().map(|file| file.checked().map(|file| other_writers::note(file, false)));
         file
     }
 

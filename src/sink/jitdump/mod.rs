@@ -28,7 +28,7 @@ use crate::sys::clock::Clock;
 use crate::sys::dir::Dir;
 use crate::sys::file::{self, Identity};
 use crate::sys::marker::Marker;
-use backlog::{Backlog, Kept, Places};
+use backlog::{Backlog, Contents, Places};
 use names::name_of;
 
 /// See the module's description.
@@ -66,7 +66,7 @@ pub struct Jitdump {
     spoiled: bool,
     /// Place of the next group in the order of all groups.
     next: u64,
-    kept: Kept,
+    contents: Contents,
     /// Something cannot be written.
     trouble: Option<Again>,
     /// Groups that found no room in the backlog. Code among it that lives is written again another way.
@@ -110,7 +110,7 @@ impl Jitdump {
             torn: false,
             spoiled: false,
             next: HEADER_SIZE as u64,
-            kept: Kept::default(),
+            contents: Contents::default(),
             trouble: None,
             lost: 0,
         }
@@ -139,8 +139,8 @@ impl Jitdump {
             if self.spoiled {
                 self.trouble.get_or_insert_with(Again::at_once);
             }
-            self.kept.hold(known)?;
-            self.kept.show(self.len);
+            self.contents.hold(known)?;
+            self.contents.show(self.len);
             return Ok(());
         }
         let created = self.make()?;
@@ -158,9 +158,9 @@ impl Jitdump {
         self.identity = Some(file::look_at(&created)?);
         self.len = HEADER_SIZE as u64;
         (self.torn, self.spoiled, self.goes_on) = (false, false, false);
-        self.kept.places = Places::default();
-        self.kept.hold(created)?;
-        self.kept.show(self.len);
+        self.contents.places = Places::default();
+        self.contents.hold(created)?;
+        self.contents.show(self.len);
         Ok(())
     }
 
@@ -177,12 +177,12 @@ impl Jitdump {
 
     /// Whether a group is in the file.
     pub fn is_written(&self, order: u64) -> bool {
-        self.kept.places.get(order).is_some()
+        self.contents.places.get(order).is_some()
     }
 
     /// When the next attempt is to be made, if there is something to catch up on.
     pub fn again(&self) -> Option<&Again> {
-        self.trouble.as_ref().filter(|_| self.kept.file.is_some())
+        self.trouble.as_ref().filter(|_| self.contents.file.is_some())
     }
 
     /// An attempt has failed.
@@ -201,23 +201,23 @@ impl Jitdump {
     }
 
     pub fn backlog_bytes(&self) -> usize {
-        self.kept.backlog.bytes()
+        self.contents.backlog.bytes()
     }
 
     /// Whether memory for what waits comes to its end.
     pub fn is_tight(&self) -> bool {
-        self.trouble.is_some() && self.kept.backlog.is_tight()
+        self.trouble.is_some() && self.contents.backlog.is_tight()
     }
 
     /// Forgets what waits and is not wanted. Returns how many groups that were.
     pub fn forget_but(&mut self, wanted: impl Fn(u64) -> bool) -> usize {
-        self.kept.backlog.retain(wanted)
+        self.contents.backlog.retain(wanted)
     }
 
     /// Notices that the file is gone.
     pub fn check(&mut self) -> io::Result<()> {
         // One that the host has closed is opened again before it is written to.
-        let open = self.kept.file.as_ref().and_then(|file| file.checked().ok());
+        let open = self.contents.file.as_ref().and_then(|file| file.checked().ok());
         if !self.spoiled && open.is_some_and(|file| file::is_removed(file) || !self.is_ours(file)) {
             self.spoiled = true;
             self.trouble.get_or_insert_with(Again::at_once);
@@ -233,7 +233,7 @@ impl Jitdump {
 
     /// Whether a group neither is in the file nor waits.
     pub fn is_lost(&self, order: u64) -> bool {
-        self.kept.places.get(order).is_none() && self.kept.backlog.get(order).is_none()
+        self.contents.places.get(order).is_none() && self.contents.backlog.get(order).is_none()
     }
 
     /// Place of the next group in the order of all groups.
@@ -259,14 +259,14 @@ impl Jitdump {
         file.set_len(state.len)?;
         self.identity = Some(state.identity);
         (self.len, self.next) = (state.len, state.len);
-        self.kept.places.set(HEADER_SIZE as u64, state.len - HEADER_SIZE as u64, HEADER_SIZE as u64);
-        self.kept.hold(file)?;
+        self.contents.places.set(HEADER_SIZE as u64, state.len - HEADER_SIZE as u64, HEADER_SIZE as u64);
+        self.contents.hold(file)?;
         Ok(())
     }
 
     /// What was written, for a forked child. Nothing is written any more.
-    pub fn let_go(&mut self) -> Kept {
-        std::mem::take(&mut self.kept)
+    pub fn let_go(&mut self) -> Contents {
+        std::mem::take(&mut self.contents)
     }
 
     /// Reads a group that was written before, or waits.
@@ -274,13 +274,13 @@ impl Jitdump {
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(stored.len)?;
         bytes.resize(stored.len, 0);
-        self.kept.read(stored.offset, &mut bytes)?;
+        self.contents.read(stored.offset, &mut bytes)?;
         Ok(bytes)
     }
 
     /// Hands out what is in it.
     pub fn read_places(&self, found: &mut dyn FnMut(Place)) -> io::Result<()> {
-        let file = self.kept.file.as_ref().ok_or(file::CLOSED)?;
+        let file = self.contents.file.as_ref().ok_or(file::CLOSED)?;
         places(self.len, |bytes, offset| file.read_exact_at(bytes, offset), found)
     }
 }
@@ -298,8 +298,8 @@ impl Sink for Jitdump {
             self.wanted = Some(config.dump_dir.clone());
         }
         self.most = config.jitdump_max;
-        if self.kept.backlog.is_empty() {
-            self.kept.backlog = Backlog::new(config.max_memory / 4);
+        if self.contents.backlog.is_empty() {
+            self.contents.backlog = Backlog::new(config.max_memory / 4);
         }
         self.open_file().map_err(|error| describe("create", &self.path, &error))
     }
@@ -317,14 +317,14 @@ impl Sink for Jitdump {
             // The marker stays too: perf opens every dump whose marker it saw, and gives up altogether if one is missing.
             Close::Stay => {
                 let trimmed = self.trim();
-                self.kept.close();
+                self.contents.close();
                 return trimmed;
             }
             // What waits to be written is given up.
             Close::Leave => {
                 self.dir = None;
                 (self.trouble, self.lost) = (None, 0);
-                let left = std::mem::take(&mut self.kept.backlog).len();
+                let left = std::mem::take(&mut self.contents.backlog).len();
                 self.status.counters.jitdump_lost.add(left as u64);
             }
             // Not by way of the one that is held: this may be a thread of the host, and another descriptor table.
@@ -341,7 +341,7 @@ impl Sink for Jitdump {
     }
 
     fn saved(&self) -> Option<Saved> {
-        self.kept.file.as_ref()?;
+        self.contents.file.as_ref()?;
         let file = FileState { identity: self.identity?, len: self.len };
         Some(Saved { file, is_stale: false, is_shared: false })
     }

@@ -7,8 +7,8 @@ use std::os::unix::fs::FileExt;
 
 use super::Jitdump;
 use crate::format::jitdump::HEADER_SIZE;
-use crate::sys::company;
 use crate::sys::file;
+use crate::sys::other_writers;
 
 /// How many names there are for the dumps of a process.
 const NAMES: usize = 10;
@@ -50,12 +50,12 @@ impl Jitdump {
     /// Whether the file, or its name, is another library's in this process too: it cannot be taken away from that.
     pub(super) fn is_taken(&mut self) -> bool {
         let Some(identity) = self.identity else { return false };
-        let file = self.kept.file.as_ref().and_then(|file| file.checked().ok());
-        if file.is_some_and(|file| company::writes(identity, Some(file))) {
+        let file = self.contents.file.as_ref().and_then(|file| file.checked().ok());
+        if file.is_some_and(|file| other_writers::writes(identity, Some(file))) {
             return true;
         }
         let name = self.name().to_owned();
         let Ok(dir) = self.dir() else { return false };
-        dir.identity_of(&name).is_ok_and(|named| !named.is(&identity) && company::uses(dir, &name, named))
+        dir.identity_of(&name).is_ok_and(|named| !named.is(&identity) && other_writers::uses(dir, &name, named))
     }
 }

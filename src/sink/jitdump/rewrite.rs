@@ -47,14 +47,14 @@ impl Jitdump {
                 return Err(error);
             }
         };
-        self.kept.backlog.retain(|order| places.get(order).is_none());
-        let forgotten = self.kept.backlog.retain(|_| false);
+        self.contents.backlog.retain(|order| places.get(order).is_none());
+        let forgotten = self.contents.backlog.retain(|_| false);
         self.lost += groups.iter().filter(|&&(order, _)| places.get(order).is_none()).count() as u64;
         self.set_marker(marker);
-        (self.kept.places, self.len, self.identity) = (places, len, Some(identity));
+        (self.contents.places, self.len, self.identity) = (places, len, Some(identity));
         (self.reserved, self.torn, self.spoiled) = (0, false, false);
-        self.kept.hold(fresh)?;
-        self.kept.show(self.len);
+        self.contents.hold(fresh)?;
+        self.contents.show(self.len);
         Ok(forgotten)
     }
 
@@ -65,7 +65,7 @@ impl Jitdump {
         buffer.try_reserve(BUFFER)?;
         buffer.extend_from_slice(&self.header);
         let (mut places, mut len) = (Places::default(), HEADER_SIZE as u64);
-        let old = self.kept.file.as_ref().ok_or(file::CLOSED)?;
+        let old = self.contents.file.as_ref().ok_or(file::CLOSED)?;
         let old_len =
             old.checked_len().ok().filter(|(file, _)| self.is_ours(file)).map_or(0, |(_, len)| len.min(self.len));
         for &(order, size) in groups {
@@ -73,7 +73,7 @@ impl Jitdump {
                 self.status.aside(|| fresh.write_all(&buffer))?;
                 buffer.clear();
             }
-            match (self.kept.places.get(order), self.kept.backlog.get(order)) {
+            match (self.contents.places.get(order), self.contents.backlog.get(order)) {
                 (Some(offset), _) if offset + size as u64 <= old_len => {
                     let at = buffer.len();
                     buffer.try_reserve(size)?;

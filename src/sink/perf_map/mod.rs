@@ -21,10 +21,10 @@ use crate::queue::status::{Counters, Status};
 use crate::registry::{MapChange, Registry};
 use crate::sink::again::Again;
 use crate::sink::{describe, Close, Kind, Loaded, Saved, Sink, Turn, Wants};
-use crate::sys::company;
 use crate::sys::dir::Dir;
 use crate::sys::file::{self, Held, Identity};
 use crate::sys::marker::Marker;
+use crate::sys::other_writers;
 
 /// The least time between two rewrites, unless somebody asks for a flush.
 const REWRITE_INTERVAL: Duration = Duration::from_millis(50);
@@ -194,7 +194,7 @@ impl PerfMap {
     fn close_file(&mut self) {
         if let Some(file) = self.file.take() {
             let marker = file.checked().and_then(|file| {
-                company::note(file, false);
+                other_writers::note(file, false);
                 Marker::of_map(file)
             });
             let marker = marker.ok();

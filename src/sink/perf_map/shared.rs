@@ -1,4 +1,4 @@
-//! The map in company: others in this process write to the same file, since there is only one that profilers read.
+//! The map in other_writers: others in this process write to the same file, since there is only one that profilers read.
 //!
 //! Then the file is neither written anew, which would take it away from under the others, nor cut, and lines are appended in
 //! whole behind those of the others. Lines that should change stay, so that two may claim the same address.
@@ -14,8 +14,8 @@ use super::{PerfMap, REWRITE_INTERVAL, REWRITE_SHARE};
 use crate::format::perf_map::push_line;
 use crate::queue::status::Status;
 use crate::registry::Registry;
-use crate::sys::company;
 use crate::sys::file;
+use crate::sys::other_writers;
 
 /// How much is remembered.
 const MARK: usize = 64;
@@ -77,8 +77,8 @@ impl PerfMap {
             return Ok(false);
         }
         let foreign = len > self.len || len > 0 && !self.marks.begin(checked);
-        if self.shared || !self.dead && (foreign || company::writes(identity, Some(checked))) {
-            company::make_appending(identity, checked);
+        if self.shared || !self.dead && (foreign || other_writers::writes(identity, Some(checked))) {
+            other_writers::make_appending(identity, checked);
             (self.shared, self.stale) = (true, true);
         }
         Ok(false)
@@ -90,7 +90,7 @@ impl PerfMap {
         let name = self.name().to_owned();
         let dir = self.dir()?;
         let joined = match dir.identity_of(&name) {
-            Ok(found) if company::uses(dir, &name, found) => Some(file::join(dir, &name)?),
+            Ok(found) if other_writers::uses(dir, &name, found) => Some(file::join(dir, &name)?),
             _ => None,
         };
         (self.shared, self.stale) = (joined.is_some(), true);
@@ -111,7 +111,7 @@ impl PerfMap {
         let old = self.file.as_ref().and_then(|file| file.checked_len().ok());
         let in_company = !dead
             && old.is_some_and(|(file, now)| {
-                now > len || file::look_at(file).is_ok_and(|identity| company::writes(identity, Some(file)))
+                now > len || file::look_at(file).is_ok_and(|identity| other_writers::writes(identity, Some(file)))
             });
         let dir = self.dir()?;
         if in_company {

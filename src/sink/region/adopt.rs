@@ -17,7 +17,7 @@ use crate::sink::region::file::{Layout, RegionFile};
 use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::maps::{self, Mapping};
 use crate::sys::mem::{self, page_size};
-use crate::sys::memory;
+use crate::sys::reserve;
 
 /// How far below the code its tables may lie: distances are 32-bit numbers.
 const REACH: u64 = 0x7000_0000;
@@ -51,7 +51,7 @@ impl Regions {
         if end - start > SIZE_MAX {
             return Err(Error::TooLarge);
         }
-        if memory::is_short() {
+        if reserve::is_short() {
             return Err(Error::NoMemory);
         }
         let maps = maps::all().map_err(|_| Error::NoMemory)?;

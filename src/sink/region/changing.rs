@@ -8,7 +8,7 @@ use crate::sys::thread;
 
 /// How long a fork waits for regions to be made or ended, and the other way round. Copying a very large one takes its time;
 /// nobody is kept for ever.
-const PATIENCE: Duration = Duration::from_secs(1);
+const FORK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// See the module's description.
 #[derive(Debug, Default)]
@@ -28,7 +28,7 @@ pub struct Changer<'c> {
 
 impl Changing {
     pub fn begin(&self) -> Changer<'_> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + FORK_TIMEOUT;
         while !self.enter() && Instant::now() < end {
             self.changers.fetch_sub(1, Ordering::SeqCst);
             thread::sleep_micros(50);
@@ -58,7 +58,7 @@ impl Changing {
     /// Before a fork. To be followed by `after_fork` in the parent; the child uses none of this.
     pub fn before_fork(&self) {
         self.forks.fetch_add(1, Ordering::SeqCst);
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + FORK_TIMEOUT;
         while self.changers.load(Ordering::SeqCst) > 0 && Instant::now() < end {
             thread::sleep_micros(50);
         }

@@ -18,7 +18,7 @@ use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::dir::Dir;
 use crate::sys::file::{self, Held};
 use crate::sys::mem::page_size;
-use crate::sys::memory;
+use crate::sys::reserve;
 
 /// What a region of code memory is to be like; see `jitsym_region_options` in the C header. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,7 +76,7 @@ impl Regions {
         let huge = if wanted.huge { HUGE_PAGE } else { 0 };
         let alignment = wanted.alignment.max(page_size() as u64).max(huge);
         let _changing = self.changing.begin();
-        if self.is_full() || memory::is_short() {
+        if self.is_full() || reserve::is_short() {
             return Err(Error::NoMemory);
         }
         // So that the text is aligned in the file as it is in memory.

@@ -10,8 +10,8 @@ use std::path::Path;
 
 use super::names::name_of_new;
 use super::{check_plain, lock, look_at, refuse, APPEND, OURS, TAKEN};
-use crate::sys::company;
 use crate::sys::dir::Dir;
+use crate::sys::other_writers;
 
 /// Creates a file that does not exist yet; a link of that name counts as existing.
 pub(super) fn create_with(dir: &Dir, name: &OsStr, mode: u32, flags: libc::c_int) -> io::Result<File> {
@@ -50,7 +50,7 @@ fn claim_with(dir: &Dir, name: &OsStr, mode: u32, flags: libc::c_int) -> io::Res
             Ok(file) => {
                 // A file system without locks is no reason to go without symbols.
                 let _ = lock(&file);
-                company::note(&file, true);
+                other_writers::note(&file, true);
                 return Ok(file);
             }
         }
@@ -90,7 +90,7 @@ fn remove_stale(dir: &Dir, name: &OsStr) -> io::Result<()> {
     let identity = look_at(&file)?;
     drop(file);
     let taken = || Err(refuse(TAKEN, "is written by another library in this process"));
-    if company::uses(dir, name, identity) {
+    if other_writers::uses(dir, name, identity) {
         return taken();
     }
     // Until it is gone: another copy of this library may be about to replace it too.
@@ -100,7 +100,7 @@ fn remove_stale(dir: &Dir, name: &OsStr) -> io::Result<()> {
     }
     // One of ours that nobody here uses is that of the program before, if the process has executed another one.
     if data.mode() & OURS == 0 {
-        match company::has_written(&data) {
+        match other_writers::has_written(&data) {
             Some(false) => {}
             Some(true) => return taken(),
             None => {

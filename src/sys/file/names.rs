@@ -8,8 +8,8 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use super::{look_at, refuse, Identity};
-use crate::sys::company;
 use crate::sys::dir::Dir;
+use crate::sys::other_writers;
 
 /// How the file is called that is to replace another one: hidden, so that nobody takes it for that.
 pub(super) fn name_of_new(name: &OsStr, variant: &str) -> OsString {
@@ -43,7 +43,7 @@ pub fn put_in_place(dir: &Dir, fresh: &OsStr, name: &OsStr, ours: Option<Identit
 pub fn remove_ours(dir: &Dir, name: &OsStr, ours: Option<Identity>) {
     let is_ours = |file: &File| look_at(file).is_ok_and(|found| ours.is_some_and(|ours| ours.is(&found)));
     let opened = dir.open_file(name, libc::O_RDONLY | libc::O_NONBLOCK, 0).ok().filter(is_ours);
-    if opened.is_some_and(|file| !ours.is_some_and(|ours| company::writes(ours, Some(&file)))) {
+    if opened.is_some_and(|file| !ours.is_some_and(|ours| other_writers::writes(ours, Some(&file)))) {
         // Nothing can be done about a failure, and nothing is wrong in the file.
         let _ = dir.remove(name);
     }

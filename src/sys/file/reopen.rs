@@ -6,8 +6,8 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use super::{check_plain, lock, look_at, refuse, Identity, APPEND, OURS};
-use crate::sys::company;
 use crate::sys::dir::Dir;
+use crate::sys::other_writers;
 
 /// Opens a file that somebody else in this process has made, to append to it, as from now on all in this process do. It gets our
 /// mark, without which it would not be completed if the process is killed.
@@ -16,8 +16,8 @@ pub fn join(dir: &Dir, name: &OsStr) -> io::Result<File> {
     let data = file.metadata()?;
     check_plain(&data)?;
     let _ = file.set_permissions(Permissions::from_mode(data.mode() | OURS));
-    company::note(&file, true);
-    company::make_appending(look_at(&file)?, &file);
+    other_writers::note(&file, true);
+    other_writers::make_appending(look_at(&file)?, &file);
     Ok(file)
 }
 
@@ -37,7 +37,7 @@ fn reopen_with(dir: &Dir, name: &OsStr, expected: Identity, flags: libc::c_int) 
         return Err(refuse(io::ErrorKind::NotFound, "has been replaced"));
     }
     let _ = lock(&file);
-    company::note(&file, true);
+    other_writers::note(&file, true);
     Ok(file)
 }
 

@@ -51,7 +51,7 @@ const LEFT_ALONE: usize = 16;
 const ROOM: u64 = 32 << 20;
 
 /// How long somebody else who recovers a spool is waited for.
-const PATIENCE: Duration = Duration::from_secs(10);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Completes the files of this user's dead processes that have a spool in a directory, of those that are `wanted` by pid.
 pub fn recover(dir: &Path, wanted: &dyn Fn(u32) -> bool) -> io::Result<Vec<Report>> {
@@ -171,7 +171,7 @@ impl Dead {
 
     /// As `open`, with some patience: whoever has it is most likely done in a moment.
     fn wait_for(path: &Path) -> Opened {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + LOCK_TIMEOUT;
         loop {
             match Dead::open(path) {
                 Opened::Busy if Instant::now() < end => thread::sleep_micros(5000),

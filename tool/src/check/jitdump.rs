@@ -5,7 +5,7 @@ use std::fmt::Display;
 
 use jitsym::format::jitdump::raw::{End, RawDebug, RawHeader, RawLoad, RawRecord, RawRecords, RawUnwinding};
 use jitsym::format::jitdump::UNWINDING_FIXED_SIZE;
-use jitsym::format::jitdump::{id, stand_in, DEBUG_FIXED_SIZE, HEADER_SIZE, LOAD_FIXED_SIZE, MOVE_SIZE, PREFIX_SIZE};
+use jitsym::format::jitdump::{id, shadow, DEBUG_FIXED_SIZE, HEADER_SIZE, LOAD_FIXED_SIZE, MOVE_SIZE, PREFIX_SIZE};
 use jitsym::format::name;
 
 use super::header::{self, TODAY};
@@ -41,7 +41,7 @@ pub(super) fn check(file: &[u8], report: &mut dyn Report) {
         without_tables: 0,
         code_sum: 0,
         indices: HashMap::new(),
-        stand_in: None,
+        shadow: None,
         places: Places::default(),
     };
     header::check(&header, file, check.report);
@@ -70,11 +70,11 @@ struct Check<'a, 'r> {
     /// Where each code index was first used.
     indices: HashMap<u64, usize>,
     /// That for the next LOAD.
-    stand_in: Option<StandIn>,
+    shadow: Option<Shadow>,
     places: Places,
 }
 
-struct StandIn {
+struct Shadow {
     offset: usize,
     index: u64,
     addr: u64,
@@ -225,14 +225,13 @@ impl<'a> Check<'a, '_> {
         if let Some((offset, _)) = self.unwinding.take() {
             self.dangling_unwinding(offset, next);
         }
-        self.lone_stand_in(next);
+        self.lone_shadow(next);
     }
 
-    fn lone_stand_in(&mut self, next: &str) {
-        if let Some(stand_in) = self.stand_in.take() {
-            let text =
-                format!("the tables of the stand-in for code {} are for none: behind it is {next}", stand_in.index);
-            self.found(&rules::UNWIND_DANGLING, stand_in.offset, "LOAD", text);
+    fn lone_shadow(&mut self, next: &str) {
+        if let Some(shadow) = self.shadow.take() {
+            let text = format!("the tables of the shadow for code {} are for none: behind it is {next}", shadow.index);
+            self.found(&rules::UNWIND_DANGLING, shadow.offset, "LOAD", text);
         }
     }
 
@@ -248,19 +247,19 @@ impl<'a> Check<'a, '_> {
         let name = shortened(load.name().unwrap_or_default()).to_string();
         let mut mapped_size = 0;
         let (tables, mapped) = self.unwinding.as_ref().map_or((0, 0), |(_, tables)| (tables.size, tables.mapped_size));
-        if stand_in::is_one(load.size, load.name().unwrap_or_default(), tables, mapped) {
+        if shadow::is_one(load.size, load.name().unwrap_or_default(), tables, mapped) {
             // No code, and what is said of its tables is said of those of the code whose index it shares.
             self.unwinding = None;
-            self.lone_stand_in("another one");
+            self.lone_shadow("another one");
             self.process_fields(offset, &format!("LOAD \"{name}\""), load);
             self.places.push(Load { time, addr: load.addr, size: load.size, mapped_size: mapped, offset });
-            self.stand_in = Some(StandIn { offset, index: load.index, addr: load.addr });
+            self.shadow = Some(Shadow { offset, index: load.index, addr: load.addr });
             return;
         }
-        if self.stand_in.as_ref().is_some_and(|stand_in| stand_in.index != load.index) {
-            self.lone_stand_in("the code of another index");
+        if self.shadow.as_ref().is_some_and(|shadow| shadow.index != load.index) {
+            self.lone_shadow("the code of another index");
         }
-        let stand_in = self.stand_in.take();
+        let shadow = self.shadow.take();
         if let Some((at, debug)) = self.debug.take() {
             let may_be_biased = !self.unbiased;
             let lines =
@@ -270,8 +269,8 @@ impl<'a> Check<'a, '_> {
         if let Some((at, unwinding)) = self.unwinding.take() {
             mapped_size = unwinding.mapped_size;
             let (size, target) = (load.size, self.target);
-            let stand_in = stand_in.map(|stand_in| load.addr.wrapping_sub(stand_in.addr));
-            Tables { offset: at, name: &name, unwinding: &unwinding, size, target, stand_in }.check(self.report);
+            let shadow = shadow.map(|shadow| load.addr.wrapping_sub(shadow.addr));
+            Tables { offset: at, name: &name, unwinding: &unwinding, size, target, shadow }.check(self.report);
         } else {
             self.without_tables += 1;
         }

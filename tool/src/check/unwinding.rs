@@ -22,8 +22,8 @@ pub(super) struct Tables<'a> {
     /// Of the code.
     pub size: u64,
     pub target: Target,
-    /// How far below the code it has a stand-in, where the tables are mapped and for which they have entries too.
-    pub stand_in: Option<u64>,
+    /// How far below the code it has a shadow, where the tables are mapped and for which they have entries too.
+    pub shadow: Option<u64>,
 }
 
 impl Tables<'_> {
@@ -47,7 +47,7 @@ impl Tables<'_> {
         if hdr_size == 0 {
             found(&rules::UNWIND_HDR_ZERO, "eh_frame_hdr_size is 0".into());
         }
-        if mapped_size == 0 && self.stand_in.is_some() {
+        if mapped_size == 0 && self.shadow.is_some() {
             // They are mapped there.
         } else if mapped_size == 0 {
             found(&rules::UNWIND_NOT_MAPPED, "mapped_size is 0".into());
@@ -93,13 +93,13 @@ impl Tables<'_> {
             found(&rules::UNWIND_EMPTY, ".eh_frame has no entry for any code".into());
             return;
         }
-        let for_stand_in = |fde: &Entry| {
-            self.stand_in.is_some_and(|distance| (CODE + distance..CODE + distance + self.size).contains(&fde.start))
+        let for_shadow = |fde: &Entry| {
+            self.shadow.is_some_and(|distance| (CODE + distance..CODE + distance + self.size).contains(&fde.start))
         };
-        let (doubles, own): (Vec<Entry>, Vec<Entry>) = fdes.iter().copied().partition(for_stand_in);
+        let (doubles, own): (Vec<Entry>, Vec<Entry>) = fdes.iter().copied().partition(for_shadow);
         if let Some((rule, text)) = self.ranges(&own, 0) {
             found(rule, text);
-        } else if let Some((rule, text)) = self.stand_in.and_then(|distance| self.ranges(&doubles, distance)) {
+        } else if let Some((rule, text)) = self.shadow.and_then(|distance| self.ranges(&doubles, distance)) {
             found(rule, text);
         }
         if hdr_size != 0 {

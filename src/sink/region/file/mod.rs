@@ -29,7 +29,7 @@ use crate::format::elf::frames::{self, Frames, FDE_RANGE};
 use crate::format::elf::header::{Image, HEADER_SIZE};
 use crate::format::elf::{search, symbol, SYMBOL_SIZE};
 use crate::format::jitdump::raw::{RawRecord, RawRecords};
-use crate::format::jitdump::{id, stand_in};
+use crate::format::jitdump::{id, shadow};
 use crate::sink::again::Again;
 use crate::sys::file::Held;
 
@@ -77,8 +77,8 @@ pub struct Code<'a> {
     pub size: u64,
     /// Cleaned name without NUL.
     pub name: &'a [u8],
-    /// The records before its LOAD, or nothing: inlined functions, DEBUG_INFO, UNWINDING_INFO. Those of a stand-in count for nothing.
-    pub preface: &'a [u8],
+    /// The records before its LOAD, or nothing: inlined functions, DEBUG_INFO, UNWINDING_INFO. Those of a shadow count for nothing.
+    pub info_records: &'a [u8],
 }
 
 /// What is not in the file though it should be.
@@ -198,7 +198,7 @@ impl RegionFile {
         self.parts.strtab.pending.push(0);
 
         let mut debug = debug::Records::default();
-        for record in RawRecords::from(code.preface, stand_in::len(code.preface)) {
+        for record in RawRecords::from(code.info_records, shadow::len(code.info_records)) {
             match record.id {
                 id::INLINES => debug.inlines = Some(record),
                 id::DEBUG_INFO => debug.lines = Some(record),

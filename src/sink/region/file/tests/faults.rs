@@ -151,7 +151,7 @@ fn what_waits_for_a_file_that_cannot_be_written_is_bounded() {
     let name = [b'x'; 65_000];
     let count = 2 * WAITING_MAX as u64 / 65_000;
     let add_all = |region: &mut Region| {
-        (0..count).for_each(|at| region.file.add(&Code { offset: 8 * at, size: 8, name: &name, preface: &[] }));
+        (0..count).for_each(|at| region.file.add(&Code { offset: 8 * at, size: 8, name: &name, info_records: &[] }));
         let waiting: usize = region.file.parts.all().iter().map(|part| part.pending.len()).sum();
         (region.file.left_out().names, waiting)
     };

@@ -37,7 +37,7 @@ fn assert_even_costs(numbers: &[u64], numbers_downwards: &[u64]) {
             let mut region = Region::new(functions * 128);
             let counted = count(&mut region);
             let pieces: Vec<_> = (0..30).map(|number| Truth::new(number, 128)).collect();
-            let prefaces: Vec<_> = pieces.iter().map(|truth| truth.preface(BASE)).collect();
+            let info_records: Vec<_> = pieces.iter().map(|truth| truth.info_records(BASE)).collect();
             let begin = Instant::now();
             for number in 0..functions {
                 let at = match order {
@@ -46,8 +46,8 @@ fn assert_even_costs(numbers: &[u64], numbers_downwards: &[u64]) {
                     // Each once, because the factor has no divisor in common with the number.
                     _ => number * 37_337 % functions,
                 };
-                let preface = &prefaces[number as usize % 30];
-                region.file.add(&Code { offset: at * 128, size: 128, name: b"function", preface });
+                let info_records = &info_records[number as usize % 30];
+                region.file.add(&Code { offset: at * 128, size: 128, name: b"function", info_records });
                 if number % 20 == 0 {
                     region.file.write(false).unwrap();
                 }

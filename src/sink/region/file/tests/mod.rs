@@ -111,17 +111,17 @@ impl Truth {
         cfi::encode(Arch::X86_64, &unwind, addr, self.size).unwrap()
     }
 
-    fn preface(&self, addr: u64) -> Vec<u8> {
-        let preface = preface(addr, self.size, &self.name, &self.rows(), self.tables(addr).as_ref());
+    fn info_records(&self, addr: u64) -> Vec<u8> {
+        let info_records = info_records(addr, self.size, &self.name, &self.rows(), self.tables(addr).as_ref());
         if self.inlines.is_empty() {
-            return preface;
+            return info_records;
         }
-        [inlines::record(&self.inlines, self.size).unwrap(), preface].concat()
+        [inlines::record(&self.inlines, self.size).unwrap(), info_records].concat()
     }
 }
 
 /// The records before the LOAD, as the producer makes them.
-fn preface(addr: u64, size: u64, name: &str, lines: &[Line<'_>], tables: Option<&Tables>) -> Vec<u8> {
+fn info_records(addr: u64, size: u64, name: &str, lines: &[Line<'_>], tables: Option<&Tables>) -> Vec<u8> {
     let mut group = head(addr, size, name, lines, tables);
     group.truncate(group.len() - LOAD_FIXED_SIZE - name.len() - 1);
     group
@@ -156,8 +156,8 @@ impl Region {
     }
 
     fn add(&mut self, offset: u64, truth: Truth) {
-        let preface = truth.preface(BASE + offset);
-        self.file.add(&Code { offset, size: truth.size, name: truth.name.as_bytes(), preface: &preface });
+        let info_records = truth.info_records(BASE + offset);
+        self.file.add(&Code { offset, size: truth.size, name: truth.name.as_bytes(), info_records: &info_records });
         let end = offset + truth.size;
         self.truth.retain(|&at, old| at >= end || at + old.size <= offset);
         self.truth.insert(offset, truth);
@@ -297,7 +297,7 @@ fn text_can_grow_within_its_room() {
     let mut region = Region::new(1 << 20);
     region.add(0, Truth::new(1, 100));
     region.file.write(true).unwrap();
-    let late = Code { offset: 1 << 20, size: 10, name: b"late", preface: &[] };
+    let late = Code { offset: 1 << 20, size: 10, name: b"late", info_records: &[] };
     region.file.add(&late);
     assert_eq!(region.file.left_out().names, 1);
     region.file.set_text_len(2 << 20).unwrap();
@@ -338,8 +338,8 @@ fn unwind_tables_end_where_the_search_tables_begin() {
     region.file = RegionFile::create(Arc::new(Held::new(unnamed()).unwrap()), layout).unwrap();
     let frame = cfi::encode(Arch::X86_64, &Unwind::FramePointer(FramePointer::default()), BASE, 90).unwrap().unwrap();
     for number in 0..4000 {
-        let preface = preface(BASE + 100 * number, 90, "f", &[], Some(&frame));
-        region.file.add(&Code { offset: 100 * number, size: 90, name: b"f", preface: &preface });
+        let info_records = info_records(BASE + 100 * number, 90, "f", &[], Some(&frame));
+        region.file.add(&Code { offset: 100 * number, size: 90, name: b"f", info_records: &info_records });
     }
     region.file.write(true).unwrap();
     let (eh_frame, slots) = split(tables_len, 0).unwrap();
@@ -359,10 +359,10 @@ fn stand_ins_count_for_nothing() {
     let truth = Truth::new(2, 90);
     let tables = truth.tables(BASE);
     let group = head(BASE, 90, &truth.name, &truth.rows(), tables.as_ref());
-    let (with_stand_in, _) = stand_in::add(&group, BASE - 4096).unwrap();
-    let len = with_stand_in.len() - (group.len() - truth.preface(BASE).len());
+    let (with_stand_in, _) = shadow::add(&group, BASE - 4096).unwrap();
+    let len = with_stand_in.len() - (group.len() - truth.info_records(BASE).len());
     region.add(0, truth);
-    let code = Code { offset: 0, size: 90, name: b"function 2", preface: &with_stand_in[..len] };
+    let code = Code { offset: 0, size: 90, name: b"function 2", info_records: &with_stand_in[..len] };
     region.file.add(&code);
     region.file.write(true).unwrap();
     region.check();

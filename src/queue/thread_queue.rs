@@ -5,14 +5,14 @@ use std::sync::Arc;
 use crate::api::error::{Error, Result};
 use crate::queue::chunk::{Cursor, BODY_MAX};
 use crate::queue::engine::{Engine, Message};
-use crate::queue::quiesce::HALTED_FOR;
+use crate::queue::quiesce::HELD_FOR;
 use crate::queue::record::Event;
-use crate::queue::thread_slot::Slot;
+use crate::queue::thread_slot::ThreadSlot;
 
 /// See the module's description.
-pub struct Lane {
+pub struct ThreadQueue {
     pub engine: &'static Engine,
-    slot: Arc<Slot>,
+    slot: Arc<ThreadSlot>,
     cursor: Option<Cursor>,
 }
 
@@ -29,15 +29,15 @@ pub trait Fill {
     fn fill(&self, room: &mut [u8], timestamp: u64) -> Result<Option<Event>>;
 }
 
-impl Lane {
-    pub fn new(engine: &'static Engine) -> Result<Lane> {
-        Ok(Lane { engine, slot: engine.attach()?, cursor: None })
+impl ThreadQueue {
+    pub fn new(engine: &'static Engine) -> Result<ThreadQueue> {
+        Ok(ThreadQueue { engine, slot: engine.attach()?, cursor: None })
     }
 
     /// Begins the record of a registration: where its body goes, and the time. `None` if there is no chunk at hand. To be
     /// followed by `end_at_once` in any case.
     ///
-    /// For the usual registration only, as its other half; all other records go by way of [`Lane::append`]. In two halves and
+    /// For the usual registration only, as its other half; all other records go by way of [`ThreadQueue::append`]. In two halves and
     /// without a [`Fill`] so that the event is written to its place from registers: put together in memory and copied, it costs
     /// a quarter of the call, because the processor cannot forward pieces of what was just stored in other pieces.
     #[inline(always)]
@@ -120,7 +120,7 @@ impl Lane {
         sent
     }
 
-    /// Announces a record, and sees to it that the writer does not take the chunk before `Slot::end`.
+    /// Announces a record, and sees to it that the writer does not take the chunk before `ThreadSlot::end`.
     fn enter(&mut self) -> Result<()> {
         loop {
             self.slot.begin();
@@ -132,10 +132,10 @@ impl Lane {
             if self.slot.is_shut() {
                 return Err(Error::Closed);
             }
-            match self.slot.settle(HALTED_FOR) {
+            match self.slot.settle(HELD_FOR) {
                 Some(true) => self.cursor = None,
                 Some(false) => {}
-                None => self.engine.status.standstill.go_on(&self.slot),
+                None => self.engine.status.quiesce.go_on(&self.slot),
             }
         }
     }
@@ -164,7 +164,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Gives the current chunk to the writer. To be called between `enter` and `Slot::end`.
+    /// Gives the current chunk to the writer. To be called between `enter` and `ThreadSlot::end`.
     fn hand_over(&mut self) -> Result<()> {
         let Some(cursor) = &self.cursor else { return Ok(()) };
         // Sent first, and only then taken out of the slot: so the writer, which looks at the slot first and then empties the

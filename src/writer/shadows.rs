@@ -1,4 +1,4 @@
-//! Where stand-ins for code without room behind it are put (`format::jitdump::stand_in`): address space that is set aside, in
+//! Where shadows for code without room behind it are put (`format::jitdump::shadow`): address space that is set aside, in
 //! which nothing is ever mapped.
 
 use std::sync::Mutex;
@@ -14,12 +14,12 @@ const AREAS: usize = 64;
 const ATTEMPTS: u32 = 8;
 const NEIGHBOURHOOD: u64 = 1 << 31;
 const NEIGHBOURHOODS: usize = 64;
-/// How far below the code a stand-in may lie, so that all distances fit 32 bits.
+/// How far below the code a shadow may lie, so that all distances fit 32 bits.
 const REACH: u64 = 0x7000_0000;
 
-/// Those of the process. What has been set aside stays so, because perf knows of each stand-in until the recording ends; a host
+/// Those of the process. What has been set aside stays so, because perf knows of each shadow until the recording ends; a host
 /// that opens session after session must not lose more address space with each. Writers alone use it, one after the other.
-static ALL: Mutex<StandIns> = Mutex::new(StandIns { areas: Vec::new(), failures: Vec::new() });
+static ALL: Mutex<Shadows> = Mutex::new(Shadows { areas: Vec::new(), failures: Vec::new() });
 
 /// An address below `addr` from which on `len` bytes are free, for good. `None` if there is none to be had, also in a child that was
 /// forked while this was at work.
@@ -27,7 +27,7 @@ pub fn place(addr: u64, len: u64) -> Option<u64> {
     ALL.try_lock().ok()?.place(addr, len)
 }
 
-struct StandIns {
+struct Shadows {
     areas: Vec<Area>,
     /// Neighbourhoods without room, and how often there was none.
     failures: Vec<(u64, u32)>,
@@ -38,7 +38,7 @@ struct Area {
     used: u64,
 }
 
-impl StandIns {
+impl Shadows {
     fn place(&mut self, addr: u64, len: u64) -> Option<u64> {
         let fits = |area: &Area| {
             let at = area.reserved.start() + area.used;
@@ -93,25 +93,22 @@ mod tests {
         let page = mem::page_size();
         let region = mem::Region::private(page).unwrap();
         let addr = region.start().as_ptr() as u64;
-        let mut stand_ins = StandIns { areas: Vec::new(), failures: Vec::new() };
+        let mut shadows = Shadows { areas: Vec::new(), failures: Vec::new() };
         let mut last = 0;
         for _ in 0..100 {
-            let at = stand_ins.place(addr, 1000).unwrap();
+            let at = shadows.place(addr, 1000).unwrap();
             assert!(at >= last + 1000 && at + 1000 <= addr && addr - at <= REACH, "{at:x} for {addr:x}");
             last = at;
         }
-        assert_eq!(stand_ins.areas.len(), 1);
+        assert_eq!(shadows.areas.len(), 1);
         // Another area when the first one is full, and none for what fits none.
-        assert!(stand_ins.place(addr, AREA).is_some());
-        assert_eq!(
-            (stand_ins.place(addr, AREA + 1), stand_ins.place(5000, 100), stand_ins.areas.len()),
-            (None, None, 2)
-        );
+        assert!(shadows.place(addr, AREA).is_some());
+        assert_eq!((shadows.place(addr, AREA + 1), shadows.place(5000, 100), shadows.areas.len()), (None, None, 2));
         // What cannot be had in one place is not given up elsewhere.
         for _ in 0..2 * ATTEMPTS {
-            assert_eq!(stand_ins.place(5000, 100), None);
+            assert_eq!(shadows.place(5000, 100), None);
         }
-        assert_eq!(stand_ins.failures, [(0, ATTEMPTS)]);
-        assert!(stand_ins.is_hopeless(5000) && stand_ins.place(addr, AREA).is_some());
+        assert_eq!(shadows.failures, [(0, ATTEMPTS)]);
+        assert!(shadows.is_hopeless(5000) && shadows.place(addr, AREA).is_some());
     }
 }

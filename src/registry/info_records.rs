@@ -1,4 +1,4 @@
-//! Prefaces: the records of a group that stand before its LOAD, lines and unwind tables, of live code that no jitdump has. They
+//! InfoRecords: the records of a group that stand before its LOAD, lines and unwind tables, of live code that no jitdump has. They
 //! lie one after the other in one piece of memory, as names do.
 
 use super::entry::IN_MEMORY;
@@ -7,20 +7,20 @@ use crate::sys::table::Table;
 /// Less garbage than this is not worth the while.
 const GARBAGE_MIN: usize = 64 * 1024;
 
-/// All prefaces. Each has one owner, who drops it.
+/// All info_records. Each has one owner, who drops it.
 #[derive(Debug, Default)]
-pub struct Prefaces {
+pub struct InfoRecords {
     bytes: Table<u8>,
-    /// How many of them belong to prefaces that were dropped.
+    /// How many of them belong to info_records that were dropped.
     garbage: usize,
 }
 
-impl Prefaces {
+impl InfoRecords {
     /// Adds one and says where it is; `None` if there is no memory.
-    pub fn add(&mut self, preface: &[u8]) -> Option<u64> {
+    pub fn add(&mut self, info_records: &[u8]) -> Option<u64> {
         let at = self.bytes.len();
-        self.bytes.try_reserve(preface.len()).ok()?;
-        self.bytes.extend_from_slice(preface);
+        self.bytes.try_reserve(info_records.len()).ok()?;
+        self.bytes.extend_from_slice(info_records);
         Some(at as u64)
     }
 
@@ -37,13 +37,13 @@ impl Prefaces {
         self.garbage > GARBAGE_MIN && self.garbage > self.bytes.len() / 2
     }
 
-    /// Drops the garbage. Is given where all prefaces are that have an owner, and changes what the owners know of it.
+    /// Drops the garbage. Is given where all info_records are that have an owner, and changes what the owners know of it.
     pub fn compact<'a>(&mut self, owned: impl Iterator<Item = (u64, u32, &'a mut u64)>) {
         let mut bytes = Table::default();
         if bytes.try_reserve(self.bytes.len() - self.garbage).is_err() {
             return;
         }
-        let old = std::mem::replace(self, Prefaces { bytes, garbage: 0 });
+        let old = std::mem::replace(self, InfoRecords { bytes, garbage: 0 });
         for (at, len, known) in owned {
             *known = self.bytes.len() as u64 | IN_MEMORY;
             self.bytes.extend_from_slice(old.get(at, len));
