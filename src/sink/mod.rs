@@ -133,7 +133,7 @@ pub struct Kind {
     /// Its name in the variable `JITSYM`.
     pub word: &'static str,
     pub wants: Wants,
-    /// It has nothing to open, and runs beside others or where nothing else is asked for.
+    /// It has nothing to open or to write, and runs beside others or where nothing else is asked for.
     pub is_silent: bool,
     /// None for the jitdump, to which the set hands groups without a copy.
     pub make: Option<Make>,

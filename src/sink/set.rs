@@ -340,7 +340,7 @@ impl SinkSet {
     pub fn write(&mut self, registry: &mut Registry, now: bool, announce: &dyn Fn(Identity)) {
         let (status, running) = (self.status.clone(), self.status.sinks());
         let mut failed = Vec::new();
-        for (kind, sink) in self.others.iter_mut().filter(|(kind, _)| running.has(kind.bit)) {
+        for (kind, sink) in self.others.iter_mut().filter(|(kind, _)| running.has(kind.bit) && !kind.is_silent) {
             let written = status.write_gate.pass(|| sink.write(&mut Turn { registry: &mut *registry, now, announce }));
             match written {
                 Ok(()) if sink.is_well() => status.sink_goes_on(kind.bit),

@@ -365,11 +365,11 @@ impl Sink for PerfMap {
 
     /// A rewrite happens only if it is due or `now`.
     fn write(&mut self, turn: &mut Turn<'_>) -> io::Result<()> {
-        if !turn.now && self.again().is_some_and(|again| !again.is_due()) {
-            return Ok(());
+        let waits = !turn.now && self.again().is_some_and(|again| !again.is_due());
+        let result = if waits { Ok(()) } else { self.try_to_write(turn) };
+        if !waits {
+            self.trouble = result.is_err().then(|| Again::after(self.trouble.as_ref()));
         }
-        let result = self.try_to_write(turn);
-        self.trouble = result.is_err().then(|| Again::after(self.trouble.as_ref()));
         let entries = turn.registry.span_count() as u64;
         let counters = &self.status.counters;
         counters.map_entries.set(entries.saturating_sub(counters.map_omitted.get()));
