@@ -108,51 +108,12 @@ pub enum jitsym_status {
     JITSYM_ERR_INLINE = 40,
 }
 
-use jitsym_status::*;
+// Error and status have the same numbers, without a gap.
+const _: () = assert!(Error::ALL.len() as u32 == jitsym_status::JITSYM_ERR_INLINE as u32);
 
 impl From<Error> for jitsym_status {
     fn from(error: Error) -> Self {
-        match error {
-            Error::Null => JITSYM_ERR_NULL,
-            Error::StructSize => JITSYM_ERR_STRUCT_SIZE,
-            Error::StructTail => JITSYM_ERR_STRUCT_TAIL,
-            Error::Flags => JITSYM_ERR_FLAGS,
-            Error::Enum => JITSYM_ERR_ENUM,
-            Error::SizeZero => JITSYM_ERR_SIZE_ZERO,
-            Error::AddressRange => JITSYM_ERR_ADDRESS_RANGE,
-            Error::TooLarge => JITSYM_ERR_TOO_LARGE,
-            Error::LineOffset => JITSYM_ERR_LINE_OFFSET,
-            Error::LineOrder => JITSYM_ERR_LINE_ORDER,
-            Error::LineFile => JITSYM_ERR_LINE_FILE,
-            Error::UnwindOrder => JITSYM_ERR_UNWIND_ORDER,
-            Error::UnwindRegister => JITSYM_ERR_UNWIND_REGISTER,
-            Error::UnwindFormat => JITSYM_ERR_UNWIND_FORMAT,
-            Error::Arch => JITSYM_ERR_ARCH,
-            Error::Session => JITSYM_ERR_SESSION,
-            Error::Closed => JITSYM_ERR_CLOSED,
-            Error::UnknownId => JITSYM_ERR_UNKNOWN_ID,
-            Error::Timeout => JITSYM_ERR_TIMEOUT,
-            Error::Dropped => JITSYM_ERR_DROPPED,
-            Error::NoMemory => JITSYM_ERR_NO_MEMORY,
-            Error::NoSink => JITSYM_ERR_NO_SINK,
-            Error::SinkFailed => JITSYM_ERR_SINK_FAILED,
-            Error::Forked => JITSYM_ERR_FORKED,
-            Error::Thread => JITSYM_ERR_THREAD,
-            Error::Conflict => JITSYM_ERR_CONFLICT,
-            Error::TooManySessions => JITSYM_ERR_TOO_MANY_SESSIONS,
-            Error::Path => JITSYM_ERR_PATH,
-            Error::Buffer => JITSYM_ERR_BUFFER,
-            Error::NotRunning => JITSYM_ERR_NOT_RUNNING,
-            Error::Busy => JITSYM_ERR_BUSY,
-            Error::Internal => JITSYM_ERR_INTERNAL,
-            Error::Writer => JITSYM_ERR_WRITER,
-            Error::Forbidden => JITSYM_ERR_FORBIDDEN,
-            Error::Library => JITSYM_ERR_LIBRARY,
-            Error::NotPlain => JITSYM_ERR_NOT_PLAIN,
-            Error::Locked => JITSYM_ERR_LOCKED,
-            Error::Region => JITSYM_ERR_REGION,
-            Error::Alignment => JITSYM_ERR_ALIGNMENT,
-            Error::Inline => JITSYM_ERR_INLINE,
-        }
+        // SAFETY: the numbers of errors are 1 to the highest status, each of which is one.
+        unsafe { std::mem::transmute::<u32, jitsym_status>(error as u32) }
     }
 }

@@ -37,8 +37,9 @@ impl Entry {
     }
 
     /// Where its info_records is, if it is kept here, and how long it is.
-    pub fn info_records(&self) -> Option<(u64, u32)> {
-        (self.stored_offset & IN_MEMORY != 0).then_some((self.stored_offset & !IN_MEMORY, self.stored_len))
+    pub fn info_records(&self) -> Option<(usize, usize)> {
+        let place = ((self.stored_offset & !IN_MEMORY) as usize, self.stored_len as usize);
+        (self.stored_offset & IN_MEMORY != 0).then_some(place)
     }
 }
 
@@ -85,7 +86,7 @@ impl Registry {
         }
         if let Some(at) = self.info_records.add(info_records) {
             let entry = &mut self.entries[id as u32 as usize];
-            (entry.stored_offset, entry.stored_len) = (at | IN_MEMORY, info_records.len() as u32);
+            (entry.stored_offset, entry.stored_len) = (at as u64 | IN_MEMORY, info_records.len() as u32);
         }
     }
 

@@ -9,8 +9,8 @@
 
 mod entry;
 mod find;
+mod heap;
 pub mod ids;
-mod info_records;
 mod names;
 mod pieces;
 mod spans;
@@ -19,9 +19,9 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use entry::Entry;
 pub use entry::Stored;
-use info_records::InfoRecords;
+use entry::{Entry, IN_MEMORY};
+use heap::Heap;
 use names::Names;
 use pieces::Pieces;
 
@@ -73,7 +73,7 @@ pub struct Registry {
     /// The pieces by their start. They do not overlap.
     starts: BTreeMap<u64, u32>,
     names: Names,
-    info_records: InfoRecords,
+    info_records: Heap,
 }
 
 impl Registry {
@@ -124,9 +124,7 @@ impl Registry {
         };
         self.pieces.assign(number, id as u32);
         self.set_entry(id, live, number);
-        if self.names.are_wasteful() {
-            self.names.compact(self.pieces.names_mut());
-        }
+        self.names.tidy(self.pieces.names_mut());
         inserted
     }
 
@@ -238,15 +236,14 @@ impl Registry {
 
     /// Gives the memory of dropped names and info_records back, if there is much of it.
     pub fn tidy(&mut self) {
-        if self.info_records.are_wasteful() {
-            self.info_records.compact(self.entries.iter_mut().filter_map(|entry| {
+        if self.info_records.is_wasteful() {
+            let owned = self.entries.iter_mut().filter_map(|entry| {
                 let (at, len) = entry.info_records()?;
                 Some((at, len, &mut entry.stored_offset))
-            }));
+            });
+            self.info_records.compact(owned, |place, at| *place = at as u64 | IN_MEMORY);
         }
-        if self.names.are_wasteful() {
-            self.names.compact(self.pieces.names_mut());
-        }
+        self.names.tidy(self.pieces.names_mut());
     }
 
     /// Ends all registrations, and hands out their ids.

@@ -184,7 +184,7 @@ fn names_of_bytes_that_are_used_again_take_no_memory() {
         let name = format!("a name of its own, the {n}th");
         add(&mut registry, id(n % 2), code(0x1000, 16), &name, &mut gone);
         assert_eq!(lines(&registry), format!("4096+16 {name}"));
-        let (capacity, _) = registry.names.usage();
+        let (capacity, _) = registry.names.0.usage();
         assert!(capacity <= 256 * 1024, "{capacity} bytes for one name");
     }
     assert_eq!((gone.len(), registry.pieces.most()), (99_999, 1));
@@ -206,7 +206,7 @@ fn names_survive_what_becomes_of_others() {
         assert_eq!(registry.name_of(id(n)), Some(lasting(n).as_bytes()));
     }
     let needed: usize = registry.spans().map(|(_, _, name)| name.len()).sum();
-    let (capacity, garbage) = registry.names.usage();
+    let (capacity, garbage) = registry.names.0.usage();
     // Half of it garbage, and what a growing vector takes at once.
     assert!(needed < 70_000 && garbage <= 2 * 64 * 1024 && capacity <= 512 * 1024, "{needed} {garbage} {capacity}");
 }
@@ -220,7 +220,7 @@ fn a_split_gives_each_piece_a_name_of_its_own() {
     add(&mut registry, id(3), code(100, 20), "first", &mut gone);
     registry.names.compact(registry.pieces.names_mut());
     assert_eq!(lines(&registry), "100+20 first, 120+10 middle, 130+20 whole");
-    assert_eq!((registry.names.usage(), registry.live_count(), registry.pieces.dead()), ((16, 0), 2, 1));
+    assert_eq!((registry.names.0.usage(), registry.live_count(), registry.pieces.dead()), ((16, 0), 2, 1));
 }
 
 #[test]

@@ -1,0 +1,62 @@
+//! Many short pieces of bytes, one after the other in one piece of memory: an allocation for each would cost as much as all else
+//! about a record.
+
+use crate::sys::table::Table;
+
+/// Less garbage than this is not worth a compaction.
+const GARBAGE_MIN: usize = 64 * 1024;
+
+/// See the module's description. Each piece has one owner, who drops it.
+#[derive(Debug, Default)]
+pub struct Heap {
+    bytes: Table<u8>,
+    /// The number of bytes in pieces that were dropped.
+    garbage: usize,
+}
+
+impl Heap {
+    /// Adds a piece and returns where it lies; `None` without memory.
+    pub fn add(&mut self, piece: &[u8]) -> Option<usize> {
+        let at = self.bytes.len();
+        self.bytes.try_reserve(piece.len()).ok()?;
+        self.bytes.extend_from_slice(piece);
+        Some(at)
+    }
+
+    /// Makes room for so many bytes. False without memory.
+    pub fn make_room(&mut self, len: usize) -> bool {
+        self.bytes.try_reserve(len).is_ok()
+    }
+
+    pub fn get(&self, at: usize, len: usize) -> &[u8] {
+        &self.bytes[at..at + len]
+    }
+
+    pub fn drop(&mut self, len: usize) {
+        self.garbage += len;
+    }
+
+    /// Whether more than half is garbage, so that a compaction costs no more than adding has cost since the last one.
+    pub fn is_wasteful(&self) -> bool {
+        self.garbage > GARBAGE_MIN && self.garbage > self.bytes.len() / 2
+    }
+
+    /// Drops the garbage. Gets each piece that has an owner, and tells the owner where it lies now.
+    pub fn compact<T>(&mut self, owned: impl Iterator<Item = (usize, usize, T)>, tell: impl Fn(T, usize)) {
+        let mut bytes = Table::default();
+        if bytes.try_reserve(self.bytes.len() - self.garbage).is_err() {
+            return;
+        }
+        let old = std::mem::replace(self, Heap { bytes, garbage: 0 });
+        for (at, len, owner) in owned {
+            tell(owner, self.bytes.len());
+            self.bytes.extend_from_slice(old.get(at, len));
+        }
+    }
+
+    /// Bytes in use, and those that are dropped.
+    #[cfg(test)]
+    pub fn usage(&self) -> (usize, usize) {
+        (self.bytes.len(), self.garbage)
+    }
+}
