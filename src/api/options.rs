@@ -95,7 +95,7 @@ pub struct Options {
     pub map_dir: Option<PathBuf>,
     /// Directory of the jitdump.
     pub jitdump_dir: Option<PathBuf>,
-    /// Who is to read the perf map.
+    /// The intended reader of the perf map.
     pub map_dialect: Dialect,
     /// Permission bits of the files.
     pub file_mode: Option<u32>,

@@ -1,5 +1,5 @@
-//! Hands one value from one thread to another. A channel would make a handle for the thread that waits, and end the process if
-//! there is no memory for that.
+//! A oneshot channel: hands one value from one thread to another. A channel of `std` would allocate a handle for the thread that
+//! waits, and end the process if there is no memory for it.
 
 use std::fmt;
 use std::time::Duration;

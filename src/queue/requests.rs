@@ -36,13 +36,13 @@ impl Requests {
 /// The writer is to end.
 #[derive(Debug)]
 pub struct Stop {
-    /// Because no sink is wanted any more, though sessions are open: everything is given back.
+    /// All sinks have been disabled while sessions are open: everything is given back.
     pub off: bool,
     /// Gets the answer.
     pub ack: Give<Result<()>>,
 }
 
-/// What is to change about the sinks.
+/// A change of the sinks that is asked for.
 #[derive(Debug)]
 pub struct Change {
     /// Sinks that are to run from now on.

@@ -1,4 +1,4 @@
-//! What is known about how it goes: which sinks run, the counters, the last failure.
+//! The state that calls can ask for: which sinks run, the counters, the last failure.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -20,13 +20,13 @@ pub struct Status {
     pub last_error: Arc<LastError>,
     /// Whoever changes a file goes through it.
     pub write_gate: WriteGate,
-    /// How the writer stands still while the process forks.
+    /// How the writer quiesces while the process forks.
     pub quiesce: Quiesce,
     paths: Mutex<Vec<(Sinks, PathBuf)>>,
     sinks: SinkBits,
 }
 
-/// In a cache line of its own: every registration looks at it, while the writer counts.
+/// It has a separate cache line: every registration reads it, while the writer counts.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct SinkBits {
@@ -63,8 +63,8 @@ impl Status {
         *self.paths.lock().unwrap_or_else(PoisonError::into_inner) = paths;
     }
 
-    /// What registering threads have to lay down records for: the running sinks, and `Sinks::REMEMBER`. Whoever sees none any
-    /// more sees too that the last session was closed before, or that the sinks were disabled.
+    /// The sinks for which registering threads have to lay down records: the running ones, and `Sinks::REMEMBER`. A thread that
+    /// sees none also sees that the last session was closed before, or that the sinks were disabled.
     #[inline]
     pub fn wanted(&self) -> Sinks {
         Sinks(self.sinks.running.load(Ordering::Acquire))
@@ -106,7 +106,7 @@ impl Status {
         self.sinks.running.fetch_or(started.0, Ordering::Release);
     }
 
-    /// These sinks are not wanted any more. `with_wants`: what the others want.
+    /// These sinks are no longer wanted. `with_wants`: what the others want.
     pub fn remove_sinks(&self, sinks: Sinks, with_wants: fn(Sinks) -> Sinks) {
         let left = |running| {
             let kept = Sinks(running & (Sinks::ALL.0 | Sinks::REMEMBER.0)).without(sinks);
@@ -176,8 +176,7 @@ macro_rules! counters {
             pub regions_ended: Counter,
         }
 
-        /// What has happened so far in a process: the counters of [`jitsym_stats`](crate::capi::types::jitsym_stats), where it is said
-        /// what each means.
+        /// The counters of a process; [`jitsym_stats`](crate::capi::types::jitsym_stats) describes each.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Stats {

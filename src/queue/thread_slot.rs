@@ -1,4 +1,4 @@
-//! The place where a registering thread and the writer meet: which chunk the thread fills, and whether it is at it.
+//! The state that a registering thread and the writer share: which chunk the thread fills, and whether it is laying down a record.
 //!
 //! A thread with nothing to register still holds a chunk. When chunks run short the writer takes such chunks back. For that
 //! both sides announce first and look afterwards: the thread that it lays down a record, the writer that it wants the chunk.
@@ -28,7 +28,7 @@ pub struct ThreadSlot {
     detached: AtomicBool,
     /// The thread lays down a record, or changes chunks.
     busy: AtomicBool,
-    /// Who has the chunk: `KEPT`, `WANTED` or `TAKEN`, and whether the thread is `HALTED` or `SHUT`.
+    /// The owner of the chunk: `KEPT`, `WANTED` or `TAKEN`, and whether the thread is `HALTED` or `SHUT`.
     claim: AtomicU8,
 }
 
@@ -119,8 +119,7 @@ impl ThreadSlot {
         Some(false)
     }
 
-    /// Halts the thread: `barrier::all_threads` has to follow. Once it is not busy any more, it lays down nothing until
-    /// `resume`.
+    /// Halts the thread: `barrier::all_threads` has to follow. Once it is no longer busy, it lays down nothing until `resume`.
     pub fn hold_threads(&self) {
         self.claim.fetch_or(HALTED, Ordering::SeqCst);
     }

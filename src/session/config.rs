@@ -140,7 +140,7 @@ fn parse_fork(value: OsString) -> Option<Fork> {
     }
 }
 
-/// A number of bytes, or of kilobytes and so on with a letter behind it (powers of 1024).
+/// A number of bytes, or, with a letter after the number, of kilobytes and so on (powers of 1024).
 fn parse_size(value: &OsString) -> Option<u64> {
     let text = value.to_str()?.trim();
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());

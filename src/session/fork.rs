@@ -1,11 +1,12 @@
-//! What a forked child takes over from its parent, and when.
+//! The state that a forked child takes over from its parent, and when.
 //!
-//! Before `fork` the library comes to rest (`quiesce`). The child does nothing but note how it was found. Its first call that uses one of its parent's sessions makes a separate state, with the child's files and writer. There the
-//! sessions continue, all code that was live at the fork is registered, and its ids are valid. A child that makes no such call, as
+//! Before `fork` the library quiesces (`quiesce`). The child only notes the state in which the fork found the library. Its first
+//! call that uses one of its parent's sessions makes a separate state, with the child's files and writer. There the sessions
+//! continue, all code that was live at the fork is registered, and its ids are valid. A child that makes no such call, for instance
 //! one that executes another program, leaves no trace.
 //!
-//! A child whose state was not brought to rest (a raw clone system call runs no handlers) is told that its parent's sessions are
-//! not its own.
+//! A child whose state was not quiescent (a raw clone system call runs no handlers) is told that its parent's sessions are not its
+//! own.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,7 +34,7 @@ const TAKING: u32 = 1;
 pub struct Underway {
     /// Above 1 if a signal handler forks while its thread does.
     depth: u32,
-    /// The writer stands still for it.
+    /// The writer is quiescent for it.
     held: bool,
     /// Nobody makes or ends regions.
     regions_held: bool,

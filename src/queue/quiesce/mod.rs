@@ -1,16 +1,16 @@
-//! How a fork finds the library at rest, so that the child has whole data: the writer between two passes, no thread laying
-//! down a record, and everything published applied.
+//! Quiesces the library for a fork, so that the child has whole data. A quiescent library has its writer between two passes, no
+//! thread that is laying down a record, and everything published applied.
 //!
 //! The forking thread asks the writer, and waits for a while. The writer keeps the registering threads from beginning another
-//! record, makes a last pass, and stands still until the fork is over. A fork does not wait for ever, and goes on if the
-//! writer hangs in a slow disk: then the child learns that it does not have everything, or, if the writer was changing what it
-//! has inherited, nothing.
+//! record, makes a last pass, and stays quiescent until the fork is over. A fork does not wait for ever, and proceeds if the writer
+//! hangs in a slow disk. Then the child learns that its data is incomplete, or, if the writer was changing that data, that it has
+//! none.
 //!
-//! Nor is anybody else kept for ever. Between our handler and the fork itself the host's own handlers run, and may wait for a
-//! lock that a thread holds which waits here. So threads and writer go on after a while, and say so in memory that the child
-//! shares (`Shared`): what it sees there holds at least for everything that happened before it was forked.
+//! Nor does any other thread wait for ever. Between our handler and the fork itself the host's own handlers run. They may wait for
+//! a lock held by a thread that waits here. So threads and writer continue after a while, and note that in memory that the child
+//! shares (`Shared`). The child sees there at least everything that was noted before it was forked.
 //!
-//! The child touches none of this: the lock in it may be held by a thread that does not exist there.
+//! The child uses none of this: its lock may be held by a thread that does not exist there.
 
 use std::ptr;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::sys::thread;
 
 /// How long a fork waits for the writer to have everything.
 const WRITER_TIMEOUT: Duration = Duration::from_millis(50);
-/// How much longer it waits for the writer to come to rest at all.
+/// How much longer it waits for the writer to become quiescent at all.
 const GRACE: Duration = Duration::from_millis(25);
 /// Forks that begin within this time of a quiesce share it. Later ones wait for the next, so that threads which fork all
 /// the time do not keep others from registering.
@@ -42,7 +42,7 @@ pub enum Rest {
     Disturbed = 0,
     /// No writer runs.
     NoWriter = 1,
-    /// What is there is sound, but there may be more that was registered.
+    /// The inherited data is sound, but more may have been registered.
     Partial = 2,
     /// Everything that was registered is there.
     Whole = 3,
@@ -64,7 +64,7 @@ pub struct Found {
     pub rest: Rest,
     /// Where the writer's state is.
     pub writer: *mut (),
-    /// What was in the shared memory.
+    /// The counts in the shared memory when the fork began.
     writer_went_on: u32,
     thread_went_on: u32,
 }
@@ -109,7 +109,7 @@ struct State {
     moving: bool,
     /// Forks that wait for the writer.
     waiting: u32,
-    /// The writer has come to rest for them.
+    /// The writer is quiescent for them.
     answered: bool,
     /// It had everything then.
     whole: bool,
@@ -145,7 +145,7 @@ impl State {
         Found { rest, writer, writer_went_on, thread_went_on }
     }
 
-    /// A thread does not wait for a fork any more.
+    /// A thread gives up waiting for a fork.
     fn give_up_threads(&mut self) {
         self.whole = false;
         self.shared.inspect(|shared| _ = shared.thread_went_on.fetch_add(1, Ordering::SeqCst));
@@ -172,7 +172,7 @@ impl Quiesce {
         (state.moving, state.whole) = (false, false);
     }
 
-    /// There is no writer any more.
+    /// The writer has ended.
     pub fn end(&self) {
         let mut state = self.state();
         (state.writer, state.moving) = (None, false);
@@ -276,7 +276,7 @@ impl Quiesce {
         asked
     }
 
-    /// The writer has come to rest, and does not `enter` before the fork is over.
+    /// The writer is quiescent, and does not `enter` before the fork is over.
     pub fn answer(&self, whole: bool) {
         let mut state = self.state();
         state.moving = false;
@@ -319,7 +319,7 @@ impl Quiesce {
         state.found()
     }
 
-    /// As `prepare`, without a pass of the writer, if it is at rest already and `is_quiescent` says that it has everything.
+    /// As `prepare`, without a pass of the writer, if it is quiescent already and `is_quiescent` says that it has everything.
     pub fn prepare_at_once(&self, is_quiescent: impl FnOnce() -> bool) -> Option<Found> {
         let mut state = self.state();
         state.writer.filter(|_| !state.moving && state.waiting == 0 && state.forking == 0)?;
