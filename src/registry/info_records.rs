@@ -1,5 +1,5 @@
-//! InfoRecords: the records of a group that stand before its LOAD, lines and unwind tables, of live code that no jitdump has. They
-//! lie one after the other in one piece of memory, as names do.
+//! Info records: the DEBUG_INFO and UNWINDING_INFO records (lines and unwind tables) before the LOAD of a group. They are kept here
+//! for live code that no jitdump has. They lie one after the other in one piece of memory, as names do.
 
 use super::entry::IN_MEMORY;
 use crate::sys::table::Table;
@@ -7,7 +7,7 @@ use crate::sys::table::Table;
 /// Less garbage than this is not worth the while.
 const GARBAGE_MIN: usize = 64 * 1024;
 
-/// All info_records. Each has one owner, who drops it.
+/// All info records. Each has one owner, which drops it.
 #[derive(Debug, Default)]
 pub struct InfoRecords {
     bytes: Table<u8>,

@@ -77,7 +77,7 @@ pub struct Loaded<'a> {
     pub id: u64,
     pub live: &'a Live,
     pub name: &'a [u8],
-    /// What follows for a list of everything that lives, in the order of addresses.
+    /// The change to a list of all live code in the order of addresses.
     pub change: MapChange,
     /// If the process is killed, the spool and the jitdump cannot tell of it.
     pub alone: bool,
@@ -95,7 +95,7 @@ pub struct Turn<'a> {
 /// In which way a sink ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Close {
-    /// The last session closes, and another one may go on with the file.
+    /// The last session closes, and another one may continue the file.
     Stay,
     /// The sink is disabled: everything that it holds is given back too.
     Leave,

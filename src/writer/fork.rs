@@ -1,5 +1,5 @@
-//! The writer and forks: how it comes to rest for one, and what the writer of the child takes over: the live code, and a copy of
-//! each piece's group for the child's own jitdump.
+//! The writer and forks: how it quiesces for one, and which data the child's writer takes over. That is the live code, and a copy
+//! of each piece's group for the child's own jitdump.
 
 use std::time::Duration;
 
@@ -71,15 +71,15 @@ impl Writer {
         still.begin((&raw mut *self).cast(), self.host.page.shared());
     }
 
-    /// In a forked child: takes from the parent's writer what the child goes on with. Its files are closed, but for the
-    /// jitdump, which is read from.
+    /// In a forked child: takes from the parent's writer the data with which the child continues. The parent's files are closed,
+    /// except for the jitdump, which is read from.
     pub fn hand_down(&mut self, forked_at: u64) -> Inheritance {
         let registry = std::mem::take(&mut self.ledger.registry);
         let region_code = std::mem::take(&mut self.ledger.region_code.registry);
         Inheritance { registry, region_code, regions: None, dump: self.ledger.sinks.let_go(), forked_at }
     }
 
-    /// In a forked child, when the sinks are open: goes on with what the parent has left.
+    /// In a forked child, when the sinks are open: continues with the parent's data.
     pub fn inherit(&mut self, inheritance: Inheritance) {
         let Inheritance { mut registry, region_code, dump, forked_at, .. } = inheritance;
         // It has never run in the child.
@@ -100,7 +100,7 @@ impl Writer {
         }
         ledger.sinks.load_live(Sinks::ALL, &ledger.registry);
         let memory = self.engine.pool.memory();
-        // The map is empty: written anew is the same as written.
+        // The map is empty: a rewrite has the same result as appending.
         ledger.sinks.changed();
         ledger.sinks.write(&mut ledger.registry, true, &|file| memory.header().set_next_map(file));
         ledger.write_regions(true, forked_at);

@@ -7,10 +7,10 @@ use super::Writer;
 use crate::sys::last_thread;
 use crate::sys::{barrier, delegate, thread};
 
-/// How long nothing is written behind an answer to a signal handler.
+/// How long nothing is written after an answer to a signal handler.
 const REST: Duration = Duration::from_millis(100);
-/// Once the process's first thread has ended, the writer looks so often whether there are others. (A thread that ends and has used
-/// the library wakes it, so that it learns of the first one's end.)
+/// Once the process's first thread has ended, the writer checks at this interval whether there are others. (A thread that ends and
+/// has used the library wakes it, so that it learns of the first one's end.)
 const LOOK_AROUND: Duration = Duration::from_secs(1);
 /// How often it looks whether a first thread has ended that does not wake it then, because it has never used the library.
 const LOOK_SELDOM: Duration = Duration::from_secs(10);
@@ -43,8 +43,8 @@ impl Writer {
         self.engine.set_asleep(false);
     }
 
-    /// Sleeps, unless the host has no thread any more. The C library ends a process with its last thread, which is one of ours as long
-    /// as nobody closes the session.
+    /// Sleeps, unless all threads of the host have ended. The C library ends a process with its last thread, and ours is the last
+    /// as long as nobody closes the session.
     pub(super) fn sleep_as_the_last(&mut self, again: Option<Duration>) {
         if self.last_thread.is_this_one(|| !self.engine.is_asleep()) {
             // Exit handlers find the descriptors that the host has left open.

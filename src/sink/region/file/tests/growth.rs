@@ -75,7 +75,7 @@ fn assert_even_costs(numbers: &[u64], numbers_downwards: &[u64]) {
     }
 }
 
-/// A table is made anew at most every 50 milliseconds, however much code comes below all other.
+/// A table is rebuilt at most every 50 milliseconds, however much code comes below all other.
 #[test]
 fn new_tables_are_rare() {
     let mut region = Region::new(1 << 20);
