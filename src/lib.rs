@@ -33,8 +33,8 @@
 //!
 //! # Fork, signals, unloading
 //! A forked child continues its parent's sessions, in its own files ([`Fork`]). [`flush_from_signal`] is the only function that may
-//! be called from a signal handler. The writer thread takes no signals except those of its own faults. The shared library is never
-//! unloaded.
+//! be called from a signal handler. The writer thread takes no signals except those that its own faults raise. The shared library
+//! is never unloaded.
 //!
 //! # Where to find what
 //! Each folder of `src` is a room, and imports go one way. `capi` is the C layer. [`session`](Session) opens and closes sessions,

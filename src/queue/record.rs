@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! | inlined functions | DEBUG_INFO | UNWINDING_INFO | LOAD, name, NUL | code bytes or their address |
-//! '---------------- info_records -----------------------'
+//! '---------------- info records -----------------------'
 //!                     '------------------ head ----------------------'
 //! ```
 

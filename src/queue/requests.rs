@@ -1,4 +1,4 @@
-//! What callers want of the writer. Not in the channel, which may be full while the writer hangs in a slow disk.
+//! The requests of callers to the writer. They do not use the channel, which may be full while the writer hangs in a slow disk.
 
 use super::oneshot::Give;
 use crate::api::error::{Error, Result};
@@ -14,7 +14,7 @@ pub struct Requests {
     pub asked: u64,
     /// Number of the last such request that is answered.
     pub answered: u64,
-    /// The last answer, or what a writer has left unwritten that has ended.
+    /// The last answer, or the error of a writer that has ended with records unwritten.
     pub result: Option<Error>,
     /// The writer is to end.
     pub stop: Option<Stop>,

@@ -32,7 +32,7 @@ pub struct SignalFlush {
 const STARTING: u32 = u32::MAX;
 
 impl SignalFlush {
-    /// A writer is about to run, if it does not yet. Nothing that the calling thread has to do stands before that any more.
+    /// A writer is about to run, if none runs yet. The calling thread has nothing left to do before that.
     pub fn begin(&self) {
         let _ = self.writer.compare_exchange(0, STARTING, Ordering::SeqCst, Ordering::SeqCst);
     }
@@ -72,8 +72,8 @@ impl SignalFlush {
         exiting != 0 && exiting != tid
     }
 
-    /// For the writer: the number of the request that it has to answer. While the process exits, nothing is written that the exiting
-    /// thread does not wait for.
+    /// For the writer: the number of the request that it has to answer. While the process exits, only data for which the exiting
+    /// thread waits is written.
     pub fn pending(&self, exiting: bool) -> Option<u32> {
         let asked = self.asked.load(Ordering::SeqCst);
         if asked == self.answered.load(Ordering::Relaxed) {

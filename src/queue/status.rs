@@ -9,16 +9,16 @@ use crate::queue::write_gate::WriteGate;
 use crate::sys::clock::{self, Clock};
 use crate::sys::sync::outside::{Arc, Mutex, PoisonError};
 
-/// What the sinks are told, and what they tell.
+/// The values that the sinks are given, and those that they report.
 #[derive(Debug)]
 pub struct Status {
     /// The process whose code it is.
     pub pid: u32,
-    /// What time stamps are.
+    /// The clock of time stamps.
     pub clock: Clock,
     pub counters: Counters,
     pub last_error: Arc<LastError>,
-    /// Whoever changes a file goes through it.
+    /// Every change of a file passes this gate.
     pub write_gate: WriteGate,
     /// How the writer quiesces while the process forks.
     pub quiesce: Quiesce,
@@ -58,7 +58,7 @@ impl Status {
         paths.iter().find(|(found, _)| *found == sink).map(|(_, path)| path.clone())
     }
 
-    /// Says where the sinks write to.
+    /// Sets the files that the sinks write to.
     pub fn set_paths(&self, paths: Vec<(Sinks, PathBuf)>) {
         *self.paths.lock().unwrap_or_else(PoisonError::into_inner) = paths;
     }
@@ -92,7 +92,7 @@ impl Status {
         Sinks(self.sinks.failed.load(Ordering::Relaxed) | stalled)
     }
 
-    /// Says what is wanted, and which sinks do not run though they should.
+    /// Sets the wanted sinks, and those that should run but do not.
     pub fn set_sinks(&self, running: Sinks, failed: Sinks) {
         self.sinks.stalled.store(0, Ordering::Relaxed);
         self.sinks.failed.store(failed.0, Ordering::Relaxed);
@@ -117,7 +117,7 @@ impl Status {
         self.sinks.stalled.fetch_and(!sinks.0, Ordering::Relaxed);
     }
 
-    /// A sink cannot write, and tries again; the others go on.
+    /// A sink cannot write, and tries again; the others continue.
     pub fn sink_stalled(&self, sink: Sinks) {
         self.sinks.stalled.fetch_or(sink.0, Ordering::Relaxed);
     }
@@ -132,7 +132,7 @@ impl Status {
         self.quiesce.aside(write)
     }
 
-    /// Nothing is written any more.
+    /// Nothing is written after this.
     pub fn stop_sinks(&self) {
         self.sinks.running.store(0, Ordering::Release);
     }
@@ -201,7 +201,7 @@ macro_rules! counters {
         }
 
         impl Status {
-            /// All but what the memory for records has to say.
+            /// All counters except those of the memory for records.
             pub fn stats(&self) -> Stats {
                 let counters = &self.counters;
                 let regions = counters.regions.get().saturating_sub(counters.regions_ended.get());

@@ -16,7 +16,7 @@ pub struct ThreadQueue {
     cursor: Option<Cursor>,
 }
 
-/// What lays down one record.
+/// The code that lays down one record.
 pub trait Fill {
     /// The record is about other code than its own, which somebody else may have registered, or moves or ends code.
     const REFERS: bool;
@@ -109,7 +109,7 @@ impl ThreadQueue {
             .enter()
             .and_then(|()| fill_and_commit(&mut cursor, self.engine, record))
             .and_then(|filled| filled.then_some(()).ok_or(Error::Internal))
-            // What this thread laid down before has to be written before.
+            // This thread's earlier records have to be written before.
             .and_then(|()| self.hand_over())
             .and_then(|()| self.engine.send(Message::Full { slot: self.slot.number, chunk }));
         self.slot.end();

@@ -11,12 +11,12 @@ const GARBAGE_MIN: usize = 64 * 1024;
 #[derive(Debug, Default)]
 pub struct InfoRecords {
     bytes: Table<u8>,
-    /// How many of them belong to info_records that were dropped.
+    /// How many of them belong to info records that were dropped.
     garbage: usize,
 }
 
 impl InfoRecords {
-    /// Adds one and says where it is; `None` if there is no memory.
+    /// Adds the info records of one group and returns their place; `None` if there is no memory.
     pub fn add(&mut self, info_records: &[u8]) -> Option<u64> {
         let at = self.bytes.len();
         self.bytes.try_reserve(info_records.len()).ok()?;
@@ -37,7 +37,7 @@ impl InfoRecords {
         self.garbage > GARBAGE_MIN && self.garbage > self.bytes.len() / 2
     }
 
-    /// Drops the garbage. Is given where all info_records are that have an owner, and changes what the owners know of it.
+    /// Drops the garbage. The argument lists the places of all info records that have an owner; they are changed to the new places.
     pub fn compact<'a>(&mut self, owned: impl Iterator<Item = (u64, u32, &'a mut u64)>) {
         let mut bytes = Table::default();
         if bytes.try_reserve(self.bytes.len() - self.garbage).is_err() {

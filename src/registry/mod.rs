@@ -236,7 +236,7 @@ impl Registry {
         Some(live)
     }
 
-    /// Gives the memory of dropped names and info_records back, if there is much of it.
+    /// Gives back the memory of dropped names and info records, if there is much of it.
     pub fn tidy(&mut self) {
         if self.info_records.are_wasteful() {
             self.info_records.compact(self.entries.iter_mut().filter_map(|entry| {

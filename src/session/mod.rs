@@ -177,8 +177,8 @@ impl Session {
         find(self.0)?.discard_region(addr, size)
     }
 
-    /// Ends the region that begins here: one that was created is unmapped, one that was adopted becomes plain memory again, with the
-    /// same bytes and protections; `jitsym_region_release` in C.
+    /// Ends the region that begins here; `jitsym_region_release` in C. A region that was created is unmapped. One that was adopted
+    /// becomes plain memory again, with the same bytes and protections.
     ///
     /// # Safety
     /// Nobody runs code in memory that was created, or has a reference to what lies there, in either view. For memory that was

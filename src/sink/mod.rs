@@ -20,10 +20,10 @@ use crate::registry::{Live, MapChange, Registry};
 use crate::sys::file::Identity;
 use region::Regions;
 
-/// A form in which code is made known. Everything happens on the background thread, in the order of time.
+/// A sink: one form in which code is reported. All its methods run on the background thread, in the order of time.
 pub trait Sink: Send {
-    /// Opens what it writes to: at the start, when it is enabled late, and in a forked child. Code that lives already is loaded after
-    /// that. A text for `jitsym_last_error` if it cannot be opened.
+    /// Opens the sink's output: at the start, when it is enabled late, and in a forked child. Code that lives already is loaded
+    /// after that. Returns a text for `jitsym_last_error` if it cannot be opened.
     fn open(&mut self, config: &Config) -> Result<(), String>;
 
     /// Code begins to live, or lives at another place now.

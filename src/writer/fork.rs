@@ -16,7 +16,7 @@ use crate::sys::{barrier, thread};
 /// How long a fork waits for threads that lay down a record.
 const THREADS_TIMEOUT: Duration = Duration::from_millis(10);
 
-/// What a parent has left to a child.
+/// The data that a child inherits from its parent.
 pub struct Inheritance {
     /// Its live code.
     pub registry: Registry,
@@ -34,7 +34,7 @@ impl Writer {
         &self.engine.status.quiesce
     }
 
-    /// Comes to rest for a fork, with everything written that was registered before.
+    /// Quiesces for a fork, with everything written that was registered before.
     pub(super) fn be_quiescent(&mut self) {
         let still = self.quiesce();
         if self.exiting || !still.begin_hold() {
@@ -60,7 +60,7 @@ impl Writer {
         }
     }
 
-    /// What the sinks were opened with, while they are.
+    /// The options with which the sinks were opened, while they are open.
     pub fn config(&self) -> Option<&Config> {
         self.config.as_ref()
     }

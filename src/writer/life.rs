@@ -156,7 +156,7 @@ pub fn fail(host: &Host, engine: &Engine) {
 fn end_requests(engine: &Engine, problem: Option<Error>) {
     let mut requests = engine.requests();
     (requests.open, requests.result) = (false, problem);
-    // Whoever waits for it learns that nobody will come.
+    // A thread that waits for it learns that it will never come.
     (requests.stop, requests.change) = (None, None);
     engine.tell_waiting();
     drop(requests);

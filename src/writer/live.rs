@@ -88,7 +88,7 @@ impl Ledger {
         true
     }
 
-    /// Writes one piece of live code, whose info_records is kept, to the jitdump, if one runs.
+    /// Writes one piece of live code, whose info records are kept, to the jitdump, if one runs.
     pub(super) fn write_one(&mut self, id: u64, timestamp: u64) {
         let Some(offset) = self.sinks.next_offset(&Groups::default()) else { return };
         let Some(live) = self.registry.get(id) else { return };
@@ -152,8 +152,8 @@ impl Ledger {
     }
 }
 
-/// Live code loses its place in the jitdump. If `keep` is set, its info records are kept as far as they can be read. Returns the
-/// former places of the code for which they could be read.
+/// Live code loses its place in the jitdump. If `keep` is set, its info records are kept as far as they can be read. Returns where
+/// the groups lay that could be read.
 pub fn forget_places(registry: &mut Registry, keep: bool, read: impl Fn(Stored) -> Option<Vec<u8>>) -> Reopened {
     let mut left = Reopened::default();
     for id in registry.live_by_place().into_iter().flatten() {

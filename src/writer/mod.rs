@@ -198,7 +198,7 @@ impl Writer {
         }
     }
 
-    /// Reads everything that was published, writes it, and recycles the chunks. `now`: whoever asked wants all sinks up to
+    /// Reads everything that was published, writes it, and recycles the chunks. `now`: the caller that asked wants all sinks up to
     /// date. Returns how many bytes were read.
     fn pass(&mut self, now: bool) -> usize {
         self.quiesce().enter();

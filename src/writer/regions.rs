@@ -212,8 +212,8 @@ impl Ledger {
             self.close_generation(region, &switch);
         }
         if self.region_code.registry.is_known_in(live.addr, live.addr + live.size) {
-            // Live code is overwritten, or nobody could see to it in time: samples so far are of what was there. Where the host has begun
-            // another generation since, that has to wait until all code from before it is known.
+            // Live code is overwritten, or the writer saw it too late: samples so far are of the old code. If the host has begun
+            // another generation since, the end of the old one has to wait until all code from before the new one is known.
             self.status.counters.region_late.add(1);
             self.retire_in(true, live.addr, live.addr + live.size);
             if !region.is_switching() {

@@ -1,5 +1,6 @@
-//! Reserved address space for shadows. A shadow is a second LOAD that stands in for the unwind tables of packed code, which has no
-//! room after it (`format::jitdump::shadow`). Nothing is ever mapped in this address space.
+//! Reserved address space for shadows (`format::jitdump::shadow`). Packed code has no room after it for its unwind tables. So its
+//! group has a second LOAD, the shadow, at another address, and the tables follow the shadow. Nothing is ever mapped in this
+//! address space.
 
 use std::sync::Mutex;
 

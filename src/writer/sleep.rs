@@ -24,7 +24,8 @@ impl Writer {
         self.engine.clock.rest();
         self.engine.set_asleep(true);
         barrier::all_threads();
-        // Whoever publishes a record or sends something from now on sees the announcement; what came before is found here.
+        // A thread that publishes a record or sends a message from now on sees the announcement. Earlier records and messages are
+        // found here.
         self.collect();
         if !self.is_asked() && !self.sources.values().any(Source::has_unread) {
             let again = self.ledger.sinks.again_in().into_iter().chain(self.ledger.region_code.again_in()).min();
@@ -53,7 +54,7 @@ impl Writer {
         self.engine.parker.park_timeout(again.map_or(LOOK_AROUND, |time| time.min(LOOK_AROUND)));
     }
 
-    /// Whoever asked in a signal handler most likely ends the process now, and would cut a write that is under way.
+    /// A signal handler that asked most likely ends the process now, and would cut a write that is under way.
     pub(super) fn rest(&mut self) {
         let end = Instant::now() + REST;
         loop {

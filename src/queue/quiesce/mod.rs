@@ -31,10 +31,10 @@ const SHARED_FOR: Duration = Duration::from_millis(10);
 
 /// How long a thread that registers something is kept by a fork.
 pub const HELD_FOR: Duration = Duration::from_millis(50);
-/// How long the writer is. Copying the page tables of a very large process takes its time.
+/// How long the writer is kept. Copying the page tables of a very large process takes its time.
 const STILL_FOR: Duration = Duration::from_secs(1);
 
-/// How a fork has found the library.
+/// The state in which a fork has found the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Rest {
@@ -58,7 +58,7 @@ impl Rest {
     }
 }
 
-/// What a fork has found.
+/// The result of a fork's search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     pub rest: Rest,
@@ -77,7 +77,7 @@ impl Found {
         Found { rest, writer, writer_went_on: 0, thread_went_on: 0 }
     }
 
-    /// In the child: how it was in the end.
+    /// In the child: the library's state at the fork itself.
     pub fn rest_in_child(&self, shared: &Shared) -> Rest {
         let sound = shared.writer_went_on.load(Ordering::SeqCst) == self.writer_went_on;
         let whole = shared.thread_went_on.load(Ordering::SeqCst) == self.thread_went_on;
@@ -131,7 +131,7 @@ impl State {
         self.waiting > 0 && self.forking == 0 && !self.answered
     }
 
-    /// What a fork finds that begins now.
+    /// The result for a fork that begins now.
     fn found(&self) -> Found {
         let shared = |word: fn(&Shared) -> u32| self.shared.map_or(0, word);
         let (rest, writer) = match self.writer {
@@ -186,7 +186,7 @@ impl Quiesce {
         self.wait_for_forks(state, |state| state.forking > 0 || state.answered).moving = true;
     }
 
-    /// The writer has done so.
+    /// The writer has made that change.
     pub fn leave(&self) {
         self.rest();
     }
@@ -194,20 +194,20 @@ impl Quiesce {
     fn rest(&self) -> bool {
         let mut state = self.state();
         let was_moving = std::mem::take(&mut state.moving);
-        // A system call each time, if it were for nobody.
+        // Without a waiting fork this would be a useless system call each time.
         if state.waiting > 0 {
             self.changed.notify_all();
         }
         was_moving
     }
 
-    /// Runs what takes time and leaves alone what a child would take over, in the middle of what the writer does.
+    /// Runs slow work that does not change the data that a child takes over, while the writer is at work.
     pub fn aside<T>(&self, body: impl FnOnce() -> T) -> T {
         let was_moving = self.rest();
         let result = body();
         if was_moving {
             let state = self.state();
-            // Not for one that waits: this is in the way of what it waits for.
+            // Not for a fork that still waits: waiting here would delay the pass that it waits for.
             self.wait_for_forks(state, |state| state.forking > 0).moving = true;
         }
         result
@@ -230,7 +230,7 @@ impl Quiesce {
         state
     }
 
-    /// A thread has been halted for too long, and goes on.
+    /// A thread has been halted for too long, and continues.
     pub fn go_on(&self, slot: &ThreadSlot) {
         self.state().give_up_threads();
         slot.resume();
@@ -300,7 +300,8 @@ impl Quiesce {
         }
     }
 
-    /// Before a fork: brings the library to rest, as far as it gets in time. `wake` wakes the writer. To be followed by `over` in the parent.
+    /// Before a fork: quiesces the library, as far as that succeeds in time. `wake` wakes the writer. To be followed by `over` in
+    /// the parent.
     pub fn prepare(&self, wake: impl FnOnce()) -> Found {
         let end = Instant::now() + WRITER_TIMEOUT;
         let mut state = self.state();

@@ -13,7 +13,7 @@ const RESERVE_FROM: u64 = 1 << 20;
 const RESERVE_MOST: u64 = 16 << 20;
 
 impl Jitdump {
-    /// The file, to be written to; opened again if the host has closed it. Takes note if somebody has cut it.
+    /// The file, to be written to; opened again if the host has closed it. Takes note if it has been cut.
     pub(super) fn usable(&mut self) -> io::Result<()> {
         let file = self.contents.file.as_ref().ok_or(file::CLOSED)?;
         let len = match file.checked_len() {

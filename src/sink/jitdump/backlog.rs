@@ -143,8 +143,8 @@ impl Contents {
         file
     }
 
-    /// The file is so long now: has forked children see all of it. One that does not, for want of address space, makes its groups of
-    /// what it knows.
+    /// The file has this length now: lets forked children see all of it. A child that cannot, because address space is short,
+    /// builds its groups from the registry's data.
     pub fn show(&mut self, len: u64) {
         if !self.view.as_ref().is_some_and(|view| view.covers(len)) {
             self.view = self.file.as_ref().and_then(|file| View::new(file, len).ok());

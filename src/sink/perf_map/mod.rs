@@ -152,7 +152,7 @@ impl PerfMap {
     }
 
     /// Opens the file of a dead process: the one that is known, or the one that was about to replace it. Returns its lines: at
-    /// least those of the last whole pass, and what others in the process have written. Believes neither, see `file::take_over`.
+    /// least those of the last whole pass, and what others in the process have written. Trusts neither, see `file::take_over`.
     pub fn adopt(
         &mut self,
         state: &FileState,

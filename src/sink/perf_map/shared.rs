@@ -1,4 +1,4 @@
-//! The map in other_writers: others in this process write to the same file, since there is only one that profilers read.
+//! A shared map: other writers in this process write to the same file, since there is only one that profilers read.
 //!
 //! Then the file is neither replaced, because the others would continue to write to the old one, nor cut. Whole lines are appended
 //! after those of the others. Lines that should change stay, so that two may claim the same address.
@@ -106,7 +106,7 @@ impl PerfMap {
         if !is_ours || dir.exchange(fresh, name).is_err() {
             return file::put_in_place(dir, fresh, name, ours).map(|()| true);
         }
-        // From here on nobody comes to the old file any more, so whoever is not there will not be.
+        // From here on no writer opens the old file, so the set of its writers does not grow.
         let (len, dead) = (self.len, self.dead);
         let old = self.file.as_ref().and_then(|file| file.checked_len().ok());
         let in_company = !dead

@@ -51,7 +51,7 @@ const LEFT_ALONE: usize = 16;
 /// With less room than this in the directory every spool is recovered: a container's `/dev/shm` has twice as much.
 const ROOM: u64 = 32 << 20;
 
-/// How long somebody else who recovers a spool is waited for.
+/// How long to wait for another process that recovers a spool.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Completes the files of this user's dead processes that have a spool in a directory, of those that are `wanted` by pid.
@@ -72,8 +72,8 @@ pub fn recover(dir: &Path, wanted: &dyn Fn(u32) -> bool) -> io::Result<Vec<Repor
     Ok(reports)
 }
 
-/// Recovers and removes spools of dead processes when a session opens, even if recovery was not asked for. It removes spools that
-/// are empty. It also removes those of the programs that this process was before, whose files its own are about to replace. Returns
+/// Cleans up the spools of dead processes when a session opens, whether recovery was asked for (`all`) or not. It removes empty
+/// spools. It also removes those of the programs that this process was before, whose files its own are about to replace. Returns
 /// the number of records recovered.
 pub fn tidy(dir: &Path, all: bool) -> u64 {
     let (mut full, mut elsewhere, mut records) = (Vec::new(), Vec::new(), 0);
@@ -107,7 +107,7 @@ fn excess(dir: &Path, count: usize) -> usize {
     }
 }
 
-/// Removes spools of mount namespaces in which no process is left that can be seen: nobody can complete the files. Returns how many.
+/// Removes spools of mount namespaces without a visible process, because their files can never be completed. Returns how many.
 fn remove_orphans(paths: &[PathBuf]) -> usize {
     if paths.is_empty() {
         return 0;
@@ -171,7 +171,7 @@ impl Dead {
         }
     }
 
-    /// As `open`, with some patience: whoever has it is most likely done in a moment.
+    /// As `open`, with some patience: the process that has it locked is most likely done in a moment.
     fn wait_for(path: &Path) -> Opened {
         let end = Instant::now() + LOCK_TIMEOUT;
         loop {

@@ -37,8 +37,8 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Takes over the files. What cannot be taken over is described in `problems`. `search`: what is in the jitdump
-    /// matters too. `may_be_locked`: whoever has locked a file is no process of this pid.
+    /// Takes over the files. What cannot be taken over is described in `problems`. `search`: what is in the jitdump matters too.
+    /// `may_be_locked`: the process that has locked a file does not have this pid.
     pub fn new(
         status: Arc<Status>,
         files: &Files,

@@ -9,7 +9,7 @@
 //! ```
 //! The tables lie below the text: unwinders that count from the lowest mapping of a file then count right.
 //!
-//! Nothing is written through a mapping, so that a full disk is an error and no signal. Whoever calls has SIGXFSZ blocked.
+//! Nothing is written through a mapping, so that a full disk is an error and no signal. The caller has SIGXFSZ blocked.
 
 mod disk;
 mod final_copy;
