@@ -121,8 +121,8 @@ impl Ids {
         let start = self.segments.get(segment)?;
         if start.load(Ordering::Acquire).is_null() {
             let layout = Layout::array::<IdSlot>((FIRST_SEGMENT as usize) << segment).ok()?;
-            // Zeroed by the kernel, page by page when it is used: no single thread should pay for all of it. SAFETY: the layout is
-            // not empty.
+            // Zeroed by the kernel, page by page when it is used: no single thread should pay for all of it.
+            // SAFETY: the layout is not empty.
             let places = unsafe { alloc::alloc_zeroed(layout) }.cast::<IdSlot>();
             let exchange = start.compare_exchange(ptr::null_mut(), places, Ordering::AcqRel, Ordering::Acquire);
             if exchange.is_err() && !places.is_null() {
