@@ -21,11 +21,11 @@ pub struct Code<'a, U = Unwind<'a>> {
     pub lines: Lines<'a>,
     /// Inlined functions. They are seen where the code lies in a region.
     pub inlines: &'a [Inline<'a>],
-    /// Bytes behind the code that hold no other code while this code lives.
+    /// Bytes after the code that hold no other code while this code lives.
     pub free_after: u64,
     /// The bytes stay as they are until they are flushed, unregistered or moved: see `JITSYM_CODE_STABLE` in the C header.
     pub stable: bool,
-    /// Nothing is free behind the code: see `JITSYM_CODE_PACKED` in the C header.
+    /// No bytes are free after the code: see `JITSYM_CODE_PACKED` in the C header.
     pub packed: bool,
 }
 
@@ -61,7 +61,7 @@ pub enum Bytes<'a> {
 pub enum Lines<'a> {
     /// Rows in order of their offsets.
     Rows(&'a [Line<'a>]),
-    /// Rows behind a function, for callers that hold them in another layout.
+    /// Rows that a function supplies, for callers that hold them in another layout.
     Table(&'a dyn LineTable),
 }
 
@@ -125,7 +125,7 @@ pub struct Line<'a> {
 pub struct Inline<'a> {
     /// Bytes from the start of the code to the first byte of the range.
     pub begin: u32,
-    /// Bytes from the start of the code to behind the last one.
+    /// Bytes from the start of the code to the end of the range, which is the byte after its last one.
     pub end: u32,
     /// Name of the inlined function; cleaned as [`Code::name`] is.
     pub name: &'a [u8],
@@ -221,7 +221,7 @@ pub struct MoveTarget<'a> {
     pub addr: u64,
     /// Where its bytes can be read; a slice must be as long as the code.
     pub bytes: Bytes<'a>,
-    /// Bytes behind the new place that hold no other code.
+    /// Bytes after the new place that hold no other code.
     pub free_after: u64,
     /// As [`Code::stable`], for the new place.
     pub stable: bool,

@@ -1,4 +1,4 @@
-//! What can go wrong, in one small `Copy` type.
+//! The errors that calls return, as one small `Copy` type.
 
 use std::fmt;
 

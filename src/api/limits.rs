@@ -1,4 +1,4 @@
-//! What is bounded, and how.
+//! The limits on lengths, sizes and numbers.
 
 /// The longest function name, in bytes.
 pub const NAME_MAX: usize = 1000;

@@ -83,9 +83,9 @@ pub struct Options {
     /// Remember live code for sinks that are enabled later.
     pub remember: bool,
     /// Adopt the memory that code is registered in, if it is private and executable, as by
-    /// [`Session::adopt_region`](crate::Session::adopt_region). Who sets this promises for each registration what is said there: the
-    /// registering thread alone writes to that mapping or changes its protection meanwhile. The kernel makes one mapping of
-    /// neighbouring memory with the same protection, so this is about all who write code in the process.
+    /// [`Session::adopt_region`](crate::Session::adopt_region). A host that sets this makes the promise of that function for each
+    /// registration: the registering thread alone writes to that mapping or changes its protection meanwhile. The kernel makes one
+    /// mapping of neighbouring memory with the same protection, so the promise includes every writer of code in the process.
     pub adopt: bool,
     /// The most bytes that the perf map may take.
     pub map_max: Option<u64>,
@@ -95,7 +95,7 @@ pub struct Options {
     pub map_dir: Option<PathBuf>,
     /// Directory of the jitdump.
     pub jitdump_dir: Option<PathBuf>,
-    /// Who is to read the perf map.
+    /// The intended reader of the perf map.
     pub map_dialect: Dialect,
     /// Permission bits of the files.
     pub file_mode: Option<u32>,

@@ -1,5 +1,5 @@
-//! Work on files for the time of a call of the host: on a thread with its own descriptor table, so that no other thread of the host
-//! can close what is being written to, or find it in the place of a file of its own.
+//! Work on files during a call of the host. It runs on a thread with its own descriptor table. So no other thread of the host can
+//! close a file that is being written to, or find that file under the number of one of the host's descriptors.
 
 use crate::queue::oneshot::oneshot;
 use crate::sys::descriptors::{self, DescriptorTable};

@@ -1,8 +1,8 @@
 //! Chunks: the memory in which a thread lays down its records, in the final bytes of the file.
 //!
-//! A chunk belongs to one registering thread until it is full. Bodies (the bytes for the file) grow from the bottom, one
-//! fixed-size event for each grows from the top; so bodies of consecutive records are adjacent and go out in one piece, and
-//! the writer finds its way by the events alone:
+//! A chunk belongs to one registering thread until it is full. Bodies (the bytes for the file) grow from the bottom, one fixed-size
+//! event for each grows from the top. So bodies of consecutive records are adjacent and go out in one piece. The writer finds the
+//! records by the events alone:
 //!
 //! ```text
 //! | head | body 0 | body 1 | ...  free  ... | event 1 | event 0 |
@@ -216,7 +216,7 @@ impl Chunk {
     pub fn event(self, number: u32) -> Event {
         debug_assert!(number < self.committed());
         self.head().contents.read(number);
-        // SAFETY: committed events are not written to any more.
+        // SAFETY: committed events are never written to again.
         unsafe { self.event_ptr_in(self.size(), number).read() }
     }
 
@@ -242,7 +242,7 @@ impl Chunk {
     /// # Safety
     /// As `body`, and no other reference to it exists.
     pub unsafe fn body_mut<'a>(self, event: &Event) -> &'a mut [u8] {
-        // SAFETY: as `body`; after the commit the thread that wrote it does not touch it any more.
+        // SAFETY: as `body`; after the commit the thread that wrote it does not touch it again.
         unsafe { slice::from_raw_parts_mut(self.0.as_ptr().add(event.body_at as usize), event.body_len as usize) }
     }
 }
@@ -337,7 +337,7 @@ pub mod tests {
             // SAFETY: the chunk is not recycled yet.
             assert!(unsafe { chunk.body(&event) }.iter().all(|&byte| byte == number as u8));
         }
-        // What is left holds records without a body, to the last event.
+        // The rest of the chunk holds records without a body, to the last event.
         while cursor.room().is_some() {
             cursor.commit(event(Kind::Unregister, 1, 0));
         }

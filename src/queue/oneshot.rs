@@ -1,15 +1,15 @@
-//! Hands one value from one thread to another. A channel would make a handle for the thread that waits, and end the process if
-//! there is no memory for that.
+//! A oneshot channel: hands one value from one thread to another. A channel of `std` would allocate a handle for the thread that
+//! waits, and end the process if there is no memory for it.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::sys::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// The side that gives.
+/// The sending side.
 pub struct Give<T>(Arc<Place<T>>);
 
-/// The side that takes.
+/// The receiving side.
 pub struct Take<T>(Arc<Place<T>>);
 
 struct Place<T> {
@@ -20,7 +20,7 @@ struct Place<T> {
 enum State<T> {
     Waiting,
     Given(T),
-    /// The giver is gone, or the value is taken.
+    /// The sender is gone, or the value is taken.
     Over,
 }
 
@@ -33,9 +33,9 @@ impl<T> fmt::Debug for Give<T> {
 /// Why there is no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// It may still come.
+    /// The value may still come.
     Late,
-    /// It never will.
+    /// The value will never come.
     Never,
 }
 
@@ -71,7 +71,7 @@ impl<T> Drop for Give<T> {
 }
 
 impl<T> Take<T> {
-    /// The value, whenever it is there; none if it never will be.
+    /// Waits for the value without a limit; none if it will never come.
     pub fn wait(&self) -> Option<T> {
         loop {
             match self.take(Duration::from_secs(60)) {

@@ -1,11 +1,11 @@
 //! Records: what a registering thread lays down in a chunk, and the writer reads there. Nobody else knows how a body is laid out.
 //!
-//! The body of a registration is the group of its code as the jitdump has it, with two differences: a record of inlined functions
-//! may come first, and in the place of the code bytes there may be the address where they lie, or nothing.
+//! The body of a registration is the group of its code as the jitdump has it, with two differences. A record of inlined functions
+//! may come first. In the place of the code bytes there may be the address where they lie, or nothing.
 //!
 //! ```text
 //! | inlined functions | DEBUG_INFO | UNWINDING_INFO | LOAD, name, NUL | code bytes or their address |
-//! '---------------- info_records -----------------------'
+//! '---------------- info records -----------------------'
 //!                     '------------------ head ----------------------'
 //! ```
 
@@ -39,7 +39,7 @@ pub struct Event {
     pub body_at: u32,
     pub body_len: u32,
     /// Load: where in the body the UNWINDING_INFO record (or LOAD, if there is none) starts.
-    /// Move: how many bytes behind the new place are free.
+    /// Move: how many bytes after the new place are free.
     pub unwinding_at: u32,
     pub tid: u32,
     pub kind: Kind,
@@ -55,13 +55,13 @@ pub mod flag {
     pub const UNREADABLE: u8 = 1;
     /// The name was cleaned.
     pub const NAME_CHANGED: u8 = 2;
-    /// The caller said that the bytes behind the code are free, and they suffice for the unwind tables.
+    /// The caller said that the bytes after the code are free, and they suffice for the unwind tables.
     pub const FREE_BEHIND: u8 = 4;
     /// The body ends with the code bytes.
     pub const HAS_CODE: u8 = 8;
     /// The body ends with the address at which the writer finds the code bytes.
     pub const STABLE: u8 = 16;
-    /// Nothing is free behind the code, and its unwind tables are to have a shadow.
+    /// No bytes are free after the code, and its unwind tables are to have a shadow.
     pub const PACKED: u8 = 32;
     /// The body begins with a record of inlined functions (`format::jitdump::inlines`).
     pub const INLINES: u8 = 64;
@@ -137,7 +137,7 @@ impl<'a> Load<'a> {
         &self.body[self.name_at..self.head_end - 1]
     }
 
-    /// What comes before the LOAD record, inlined functions included.
+    /// The records before the LOAD record, inlined functions included.
     pub fn info_records(&self) -> &'a [u8] {
         &self.body[..self.name_at - LOAD_FIXED_SIZE]
     }

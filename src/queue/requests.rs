@@ -1,4 +1,4 @@
-//! What callers want of the writer. Not in the channel, which may be full while the writer hangs in a slow disk.
+//! The requests of callers to the writer. They do not use the channel, which may be full while the writer hangs in a slow disk.
 
 use super::oneshot::Give;
 use crate::api::error::{Error, Result};
@@ -14,7 +14,7 @@ pub struct Requests {
     pub asked: u64,
     /// Number of the last such request that is answered.
     pub answered: u64,
-    /// The last answer, or what a writer has left unwritten that has ended.
+    /// The last answer, or the error of a writer that has ended with records unwritten.
     pub result: Option<Error>,
     /// The writer is to end.
     pub stop: Option<Stop>,
@@ -36,13 +36,13 @@ impl Requests {
 /// The writer is to end.
 #[derive(Debug)]
 pub struct Stop {
-    /// Because no sink is wanted any more, though sessions are open: everything is given back.
+    /// All sinks have been disabled while sessions are open: everything is given back.
     pub off: bool,
     /// Gets the answer.
     pub ack: Give<Result<()>>,
 }
 
-/// What is to change about the sinks.
+/// A change of the sinks that is asked for.
 #[derive(Debug)]
 pub struct Change {
     /// Sinks that are to run from now on.

@@ -1,8 +1,8 @@
-//! What a signal handler asks the writer for: that all be written before the process ends.
+//! The flush that a signal handler asks the writer for, before the process ends.
 //!
-//! The handler may have interrupted anything: this library, the allocator, the writer itself. So there are words and a futex here, and
-//! no lock, no memory, no thread-local storage. The writer may need what the interrupted thread holds, the allocator's lock for
-//! instance; then the handler's time runs out, and what it wanted written stays in the spool.
+//! The handler may have interrupted anything: this library, the allocator, the writer itself. So the request uses words and a
+//! futex, and no lock, no allocation, no thread-local storage. The writer may need a lock that the interrupted thread holds, the
+//! allocator's for instance. Then the handler's time runs out, and the unwritten records stay in the spool.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub struct SignalFlush {
 const STARTING: u32 = u32::MAX;
 
 impl SignalFlush {
-    /// A writer is about to run, if it does not yet. Nothing that the calling thread has to do stands before that any more.
+    /// A writer is about to run, if none runs yet. The calling thread has nothing left to do before that.
     pub fn begin(&self) {
         let _ = self.writer.compare_exchange(0, STARTING, Ordering::SeqCst, Ordering::SeqCst);
     }
@@ -56,7 +56,7 @@ impl SignalFlush {
         before.unwrap_or_else(|exiting| exiting ^ own) == 0
     }
 
-    /// What is pending was written at the exit, or cannot be.
+    /// Pending records were written at the exit, or cannot be.
     pub fn exit_is_over(&self) {
         self.exit_over.store(true, Ordering::SeqCst);
     }
@@ -72,8 +72,8 @@ impl SignalFlush {
         exiting != 0 && exiting != tid
     }
 
-    /// For the writer: the number of the request that it has to answer. While the process exits, nothing is written that the exiting
-    /// thread does not wait for.
+    /// For the writer: the number of the request that it has to answer. While the process exits, only data for which the exiting
+    /// thread waits is written.
     pub fn pending(&self, exiting: bool) -> Option<u32> {
         let asked = self.asked.load(Ordering::SeqCst);
         if asked == self.answered.load(Ordering::Relaxed) {
@@ -91,7 +91,7 @@ impl SignalFlush {
         self.asked.load(Ordering::SeqCst) != self.answered.load(Ordering::Relaxed)
     }
 
-    /// For the writer: everything that was published before the request was made is written, but for an error.
+    /// For the writer: everything that was published before the request was made is written, unless there is an error.
     pub fn answer(&self, number: u32, error: Option<Error>) {
         self.result.store(error.map_or(0, |error| error as u32), Ordering::Relaxed);
         self.answered.store(number, Ordering::Release);

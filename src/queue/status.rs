@@ -1,4 +1,4 @@
-//! What is known about how it goes: which sinks run, the counters, the last failure.
+//! The state that calls can ask for: which sinks run, the counters, the last failure.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -9,24 +9,24 @@ use crate::queue::write_gate::WriteGate;
 use crate::sys::clock::{self, Clock};
 use crate::sys::sync::outside::{Arc, Mutex, PoisonError};
 
-/// What the sinks are told, and what they tell.
+/// The values that the sinks are given, and those that they report.
 #[derive(Debug)]
 pub struct Status {
     /// The process whose code it is.
     pub pid: u32,
-    /// What time stamps are.
+    /// The clock of time stamps.
     pub clock: Clock,
     pub counters: Counters,
     pub last_error: Arc<LastError>,
-    /// Whoever changes a file goes through it.
+    /// Every change of a file passes this gate.
     pub write_gate: WriteGate,
-    /// How the writer stands still while the process forks.
+    /// How the writer quiesces while the process forks.
     pub quiesce: Quiesce,
     paths: Mutex<Vec<(Sinks, PathBuf)>>,
     sinks: SinkBits,
 }
 
-/// In a cache line of its own: every registration looks at it, while the writer counts.
+/// It has a separate cache line: every registration reads it, while the writer counts.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct SinkBits {
@@ -58,13 +58,13 @@ impl Status {
         paths.iter().find(|(found, _)| *found == sink).map(|(_, path)| path.clone())
     }
 
-    /// Says where the sinks write to.
+    /// Sets the files that the sinks write to.
     pub fn set_paths(&self, paths: Vec<(Sinks, PathBuf)>) {
         *self.paths.lock().unwrap_or_else(PoisonError::into_inner) = paths;
     }
 
-    /// What registering threads have to lay down records for: the running sinks, and `Sinks::REMEMBER`. Whoever sees none any
-    /// more sees too that the last session was closed before, or that the sinks were disabled.
+    /// The sinks for which registering threads have to lay down records: the running ones, and `Sinks::REMEMBER`. A thread that
+    /// sees none also sees that the last session was closed before, or that the sinks were disabled.
     #[inline]
     pub fn wanted(&self) -> Sinks {
         Sinks(self.sinks.running.load(Ordering::Acquire))
@@ -92,7 +92,7 @@ impl Status {
         Sinks(self.sinks.failed.load(Ordering::Relaxed) | stalled)
     }
 
-    /// Says what is wanted, and which sinks do not run though they should.
+    /// Sets the wanted sinks, and those that should run but do not.
     pub fn set_sinks(&self, running: Sinks, failed: Sinks) {
         self.sinks.stalled.store(0, Ordering::Relaxed);
         self.sinks.failed.store(failed.0, Ordering::Relaxed);
@@ -106,7 +106,7 @@ impl Status {
         self.sinks.running.fetch_or(started.0, Ordering::Release);
     }
 
-    /// These sinks are not wanted any more. `with_wants`: what the others want.
+    /// These sinks are no longer wanted. `with_wants`: what the others want.
     pub fn remove_sinks(&self, sinks: Sinks, with_wants: fn(Sinks) -> Sinks) {
         let left = |running| {
             let kept = Sinks(running & (Sinks::ALL.0 | Sinks::REMEMBER.0)).without(sinks);
@@ -117,7 +117,7 @@ impl Status {
         self.sinks.stalled.fetch_and(!sinks.0, Ordering::Relaxed);
     }
 
-    /// A sink cannot write, and tries again; the others go on.
+    /// A sink cannot write, and tries again; the others continue.
     pub fn sink_stalled(&self, sink: Sinks) {
         self.sinks.stalled.fetch_or(sink.0, Ordering::Relaxed);
     }
@@ -132,7 +132,7 @@ impl Status {
         self.quiesce.aside(write)
     }
 
-    /// Nothing is written any more.
+    /// Nothing is written after this.
     pub fn stop_sinks(&self) {
         self.sinks.running.store(0, Ordering::Release);
     }
@@ -176,8 +176,7 @@ macro_rules! counters {
             pub regions_ended: Counter,
         }
 
-        /// What has happened so far in a process: the counters of [`jitsym_stats`](crate::capi::types::jitsym_stats), where it is said
-        /// what each means.
+        /// The counters of a process; [`jitsym_stats`](crate::capi::types::jitsym_stats) describes each.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Stats {
@@ -202,7 +201,7 @@ macro_rules! counters {
         }
 
         impl Status {
-            /// All but what the memory for records has to say.
+            /// All counters except those of the memory for records.
             pub fn stats(&self) -> Stats {
                 let counters = &self.counters;
                 let regions = counters.regions.get().saturating_sub(counters.regions_ended.get());

@@ -1,4 +1,4 @@
-//! A thread's way to the writer: finds room for a record in the thread's chunk, changes chunks, and hands them over.
+//! A thread's queue to the writer: finds room for a record in the thread's chunk, changes chunks, and hands full ones over.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub struct ThreadQueue {
     cursor: Option<Cursor>,
 }
 
-/// What lays down one record.
+/// The code that lays down one record.
 pub trait Fill {
     /// The record is about other code than its own, which somebody else may have registered, or moves or ends code.
     const REFERS: bool;
@@ -24,8 +24,8 @@ pub trait Fill {
     fn least_len(&self) -> usize;
     /// The length of the body.
     fn exact_len(&self) -> Result<usize>;
-    /// Writes the body to the start of `room` and says what the record is, its length too. `None` if there is not room
-    /// enough: then it is asked again, with more.
+    /// Writes the body to the start of `room` and returns the record's event, its length included. `None` if `room` is too small:
+    /// then it is called again with more room.
     fn fill(&self, room: &mut [u8], timestamp: u64) -> Result<Option<Event>>;
 }
 
@@ -34,11 +34,11 @@ impl ThreadQueue {
         Ok(ThreadQueue { engine, slot: engine.attach()?, cursor: None })
     }
 
-    /// Begins the record of a registration: where its body goes, and the time. `None` if there is no chunk at hand. To be
-    /// followed by `end_at_once` in any case.
+    /// Begins the record of a registration: where its body goes, and the time. `None` if the thread has no chunk. To be followed by
+    /// `end_at_once` in any case.
     ///
-    /// For the usual registration only, as its other half; all other records go by way of [`ThreadQueue::append`]. In two halves and
-    /// without a [`Fill`] so that the event is written to its place from registers: put together in memory and copied, it costs
+    /// For the usual registration only, as its other half; all other records go through [`ThreadQueue::append`]. It has two halves
+    /// and no [`Fill`], so that the event is written to its place from registers. An event that is built in memory and copied costs
     /// a quarter of the call, because the processor cannot forward pieces of what was just stored in other pieces.
     #[inline(always)]
     pub fn begin_at_once(&mut self) -> Option<(&mut [u8], u64)> {
@@ -87,7 +87,7 @@ impl ThreadQueue {
         }
     }
 
-    /// A record that no chunk of the pool holds gets one of its own, in which it is laid down as any other.
+    /// A record that is too large for a chunk of the pool gets a separate chunk, in which it is laid down as any other.
     #[cold]
     fn append_large(&mut self, record: &impl Fill) -> Result<()> {
         let len = record.exact_len()?;
@@ -109,7 +109,7 @@ impl ThreadQueue {
             .enter()
             .and_then(|()| fill_and_commit(&mut cursor, self.engine, record))
             .and_then(|filled| filled.then_some(()).ok_or(Error::Internal))
-            // What this thread laid down before has to be written before.
+            // This thread's earlier records have to be written before.
             .and_then(|()| self.hand_over())
             .and_then(|()| self.engine.send(Message::Full { slot: self.slot.number, chunk }));
         self.slot.end();

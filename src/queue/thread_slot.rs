@@ -1,4 +1,4 @@
-//! The place where a registering thread and the writer meet: which chunk the thread fills, and whether it is at it.
+//! The state that a registering thread and the writer share: which chunk the thread fills, and whether it is laying down a record.
 //!
 //! A thread with nothing to register still holds a chunk. When chunks run short the writer takes such chunks back. For that
 //! both sides announce first and look afterwards: the thread that it lays down a record, the writer that it wants the chunk.
@@ -28,7 +28,7 @@ pub struct ThreadSlot {
     detached: AtomicBool,
     /// The thread lays down a record, or changes chunks.
     busy: AtomicBool,
-    /// Who has the chunk: `KEPT`, `WANTED` or `TAKEN`, and whether the thread is `HALTED` or `SHUT`.
+    /// The owner of the chunk: `KEPT`, `WANTED` or `TAKEN`, and whether the thread is `HALTED` or `SHUT`.
     claim: AtomicU8,
 }
 
@@ -40,7 +40,7 @@ const WANTED: u8 = 1;
 const TAKEN: u8 = 2;
 /// A bit beside the others: the thread lays down nothing until it is taken away.
 const HALTED: u8 = 4;
-/// Another bit: the thread lays down nothing any more, because the process exits.
+/// Another bit: the thread lays down no more records, because the process exits.
 const SHUT: u8 = 8;
 
 impl ThreadSlot {
@@ -62,7 +62,7 @@ impl ThreadSlot {
         Some(unsafe { Chunk::at(start) })
     }
 
-    /// Says which chunk the thread fills.
+    /// Sets the chunk that the thread fills.
     pub fn set_current(&self, chunk: Option<Chunk>) {
         self.current.store(chunk.map_or(std::ptr::null_mut(), Chunk::as_ptr), Ordering::Release);
     }
@@ -119,19 +119,18 @@ impl ThreadSlot {
         Some(false)
     }
 
-    /// Halts the thread: `barrier::all_threads` has to follow. Once it is not busy any more, it lays down nothing until
-    /// `resume`.
+    /// Halts the thread: `barrier::all_threads` has to follow. Once it is no longer busy, it lays down nothing until `resume`.
     pub fn hold_threads(&self) {
         self.claim.fetch_or(HALTED, Ordering::SeqCst);
     }
 
-    /// Lets the thread lay down nothing any more: `barrier::all_threads` has to follow. Records that it has begun may still come as
+    /// Ends the thread's records permanently: `barrier::all_threads` has to follow. Records that it has begun may still come as
     /// long as it is busy.
     pub fn shut(&self) {
         self.claim.fetch_or(SHUT, Ordering::SeqCst);
     }
 
-    /// Whether the thread lays down nothing any more.
+    /// Whether the thread lays down no more records.
     #[cold]
     pub fn is_shut(&self) -> bool {
         self.claim.load(Ordering::Relaxed) & SHUT != 0
@@ -142,7 +141,7 @@ impl ThreadSlot {
         self.busy.load(Ordering::Acquire)
     }
 
-    /// Lets the thread go on.
+    /// Lets the thread continue.
     pub fn resume(&self) {
         self.claim.fetch_and(!HALTED, Ordering::Release);
     }
@@ -153,7 +152,7 @@ impl ThreadSlot {
         self.claim.compare_exchange(KEPT, WANTED, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
-    /// The chunk, if the thread is not at it and the writer has read all that is in it.
+    /// The chunk, if the thread is not using it and the writer has read all of it.
     pub fn take(&self) -> Option<Chunk> {
         let idle = !self.busy.load(Ordering::Acquire);
         let chunk = self.current().filter(|chunk| idle && chunk.consumed() == chunk.committed());

@@ -1,5 +1,5 @@
-//! The write_gate before the files. It is shut when the process ends before everything is written: the end of the process cuts a
-//! write short that it meets, and readers take what stands behind half a record for lost.
+//! The gate that all writes to the files pass. It is shut when the process ends before everything is written. Otherwise the end of
+//! the process could cut a write short, and readers discard everything after half a record.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ struct State {
 }
 
 impl WriteGate {
-    /// Runs what changes a file. Behind a shut write_gate it waits for the end of the process.
+    /// Runs `change`, which changes a file. If the gate is shut it waits for the end of the process.
     pub fn pass<T>(&self, change: impl FnOnce() -> T) -> T {
         self.enter();
         let result = change();
@@ -39,7 +39,7 @@ impl WriteGate {
         state.inside = true;
     }
 
-    /// Shuts the write_gate, for good, and waits until nobody is inside. False if somebody stays there longer than `timeout`.
+    /// Shuts the gate permanently, and waits until no write is inside. False if a write stays inside longer than `timeout`.
     pub fn shut(&self, timeout: Duration) -> bool {
         let mut state = self.state();
         state.shut = true;
@@ -65,7 +65,7 @@ mod tests {
         let changes = Arc::new(AtomicU32::new(0));
         let (begun, begins) = mpsc::channel();
         let (go_on, may_go_on) = mpsc::channel();
-        // It waits behind the write_gate until the tests end.
+        // It waits at the gate until the tests end.
         let (for_thread, counted) = (write_gate.clone(), changes.clone());
         std::thread::spawn(move || loop {
             for_thread.pass(|| {

@@ -1,4 +1,4 @@
-//! Entries of live registrations: the place of a group in the jitdump, or of its info_records in memory.
+//! Entries of live registrations: the place of a group in the jitdump, or of its info records in memory.
 
 use super::Registry;
 
@@ -14,7 +14,7 @@ pub struct Stored {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Entry {
     pub index: u64,
-    /// Where the jitdump has its group, or the registry its info_records (`IN_MEMORY`); 0 for neither.
+    /// Where the jitdump has its group, or the registry its info records (`IN_MEMORY`); 0 for neither.
     pub stored_offset: u64,
     pub stored_len: u32,
     pub tables_len: u32,
@@ -27,7 +27,7 @@ pub(super) struct Entry {
 
 const _: () = assert!(size_of::<Entry>() == 40);
 
-/// In `stored_offset`: what is below is a place among the info_records. No file is that long.
+/// If this bit of `stored_offset` is set, the bits below it are a place among the info records. No file is that long.
 pub(super) const IN_MEMORY: u64 = 1 << 63;
 
 impl Entry {
@@ -36,7 +36,7 @@ impl Entry {
         is_in_file.then_some(Stored { offset: self.stored_offset, len: self.stored_len as usize })
     }
 
-    /// Where its info_records is, if it is kept here, and how long it is.
+    /// The place and length of its info records, if they are kept here.
     pub fn info_records(&self) -> Option<(usize, usize)> {
         let place = ((self.stored_offset & !IN_MEMORY) as usize, self.stored_len as usize);
         (self.stored_offset & IN_MEMORY != 0).then_some(place)
@@ -77,7 +77,7 @@ impl Registry {
         }
     }
 
-    /// Keeps the info_records of live code, in place of where the jitdump has it. One that there is no memory for is not kept.
+    /// Keeps the info records of live code, instead of its place in the jitdump. They are not kept if there is no memory for them.
     pub fn keep_info_records(&mut self, id: u64, info_records: &[u8]) {
         let tables_len = self.entry(id).map_or(0, |entry| entry.tables_len);
         self.set_stored(id, None, tables_len);
@@ -90,7 +90,7 @@ impl Registry {
         }
     }
 
-    /// The info_records of live code; an empty one if none is kept.
+    /// The info records of live code; empty if none are kept.
     pub fn info_records_of(&self, id: u64) -> &[u8] {
         let place = self.entry(id).and_then(Entry::info_records);
         place.map_or(&[], |(at, len)| self.info_records.get(at, len))

@@ -234,7 +234,7 @@ impl Registry {
         Some(live)
     }
 
-    /// Gives the memory of dropped names and info_records back, if there is much of it.
+    /// Gives back the memory of dropped names and info records, if there is much of it.
     pub fn tidy(&mut self) {
         if self.info_records.is_wasteful() {
             let owned = self.entries.iter_mut().filter_map(|entry| {

@@ -306,7 +306,7 @@ fn prefaces_go_with_their_code() {
     registry.keep_info_records(id(5000), b"of nobody");
     assert!(registry.get(id(7)).unwrap().stored.is_none() && registry.stored().next().is_none());
     assert_eq!(registry.info_records_of(id(7)), info_records(7));
-    // Unregistered, overwritten, written to a file, and kept anew.
+    // Unregistered, overwritten, written to a file, and kept again.
     assert!((1..=300).all(|number| registry.remove(id(number)).is_some()));
     add(&mut registry, id(2000), code(301 * 100, 300 * 100), "g", &mut gone);
     assert_eq!(gone.len(), 300);

@@ -125,7 +125,7 @@ impl Ref {
             (true, Sinks::NONE) => self.still_open(()),
             (true, _) => self.outcome(Err(Error::SinkFailed)),
             (false, _) => match self.engine.flush(timeout.unwrap_or(STOP_TIMEOUT)) {
-                // There is no writer any more, but not because somebody has closed.
+                // The writer has ended, but not because of a close.
                 Err(_) if self.process.host.is_broken() => Err(Error::Internal),
                 // Or the sinks were disabled meanwhile, after a last write.
                 Err(Error::Closed) => self.outcome(self.engine.last_answer()),

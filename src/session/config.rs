@@ -76,7 +76,7 @@ impl Config {
         let env_unwind = env("JITSYM_UNWIND").map(|value| value != "0" && value != "off");
         let no_unwind = options.no_unwind.then_some(false);
         let is_on = |name| env(name).is_some_and(|value| value != "0" && value != "off");
-        // The user has the last word, whatever the options say: what may not be enabled need not be remembered either.
+        // The user's settings override the options: sinks that may not be enabled need no remembered code either.
         let late = env("JITSYM_LATE").is_none_or(|value| value != "0" && value != "off");
         let remember = options.remember || env("JITSYM_LATE").is_some_and(|value| value == "remember");
         let bound = |option, name, least| {
@@ -140,7 +140,7 @@ fn parse_fork(value: OsString) -> Option<Fork> {
     }
 }
 
-/// A number of bytes, or of kilobytes and so on with a letter behind it (powers of 1024).
+/// A number of bytes, or, with a letter after the number, of kilobytes and so on (powers of 1024).
 fn parse_size(value: &OsString) -> Option<u64> {
     let text = value.to_str()?.trim();
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());

@@ -56,7 +56,7 @@ impl Control {
         config: Config,
         inheritance: Option<Inheritance>,
     ) -> Result<()> {
-        // A session that writes nothing has nobody's files to complete, and makes nothing that somebody has to clean up.
+        // A session that writes nothing completes no other process's files, and makes nothing that needs to be cleaned up.
         if config.sinks == Sinks::NONE && !config.remember {
             engine.status.set_sinks(Sinks::NONE, Sinks::NONE);
             return Ok(());

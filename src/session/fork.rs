@@ -1,11 +1,12 @@
-//! What a forked child takes over from its parent, and when.
+//! The state that a forked child takes over from its parent, and when.
 //!
-//! Before `fork` the library comes to rest (`quiesce`). The child does nothing but note how it was found. Its first call that uses one of its parent's sessions makes a separate state, with the child's files and writer. There the
-//! sessions continue, all code that was live at the fork is registered, and its ids are valid. A child that makes no such call, as
+//! Before `fork` the library quiesces (`quiesce`). The child only notes the state in which the fork found the library. Its first
+//! call that uses one of its parent's sessions makes a separate state, with the child's files and writer. There the sessions
+//! continue, all code that was live at the fork is registered, and its ids are valid. A child that makes no such call, for instance
 //! one that executes another program, leaves no trace.
 //!
-//! A child whose state was not brought to rest (a raw clone system call runs no handlers) is told that its parent's sessions are
-//! not its own.
+//! A child whose state was not quiescent (a raw clone system call runs no handlers) is told that its parent's sessions are not its
+//! own.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,7 +34,7 @@ const TAKING: u32 = 1;
 pub struct Underway {
     /// Above 1 if a signal handler forks while its thread does.
     depth: u32,
-    /// The writer stands still for it.
+    /// The writer is quiescent for it.
     held: bool,
     /// Nobody makes or ends regions.
     regions_held: bool,
@@ -99,7 +100,7 @@ fn quiesce() -> (Found, bool) {
     let Some(process) = process::current_or_inherited() else { return (Found::NOTHING, false) };
     let words = process.host.page.words();
     if !process.is_this_one() && words.taking.load(Ordering::Acquire) == 0 {
-        // A child that has taken nothing over forks: what it has not used is its own child's.
+        // A child that has taken nothing over forks: its own child inherits the unused state.
         let (rest, writer) = (Rest::of(words.state.load(Ordering::Relaxed)), words.writer.load(Ordering::Relaxed));
         return (Found::inherited(rest, writer), false);
     }
@@ -160,7 +161,7 @@ fn has_open_sessions(process: &Process) -> bool {
     process.sessions.iter().any(|place| place.load(Ordering::Relaxed) != 0)
 }
 
-/// What a child has inherited, unless that cannot be used.
+/// The state that a child has inherited, unless that cannot be used.
 fn usable(parent: &Process) -> Option<Rest> {
     let rest = match WATCHING.load(Ordering::Relaxed) {
         true => Rest::of(parent.host.page.words().state.load(Ordering::Acquire)),
@@ -204,7 +205,7 @@ pub fn close_unused(handle: u64) -> Option<Result<()>> {
     Some(ended)
 }
 
-/// Makes a child's state of what it has inherited. `wanted`: the options of a session that it opens.
+/// Makes a child's state from the inherited one. `wanted`: the options of a session that it opens.
 fn take_over(parent: &'static Process, wanted: Option<Config>) -> Result<&'static Process> {
     if reserve::is_short() {
         return Err(Error::NoMemory);
@@ -230,8 +231,8 @@ fn take_over(parent: &'static Process, wanted: Option<Config>) -> Result<&'stati
 fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<&'static Process> {
     let words = parent.host.page.words();
     let writer = words.writer.load(Ordering::Relaxed).cast::<Writer>();
-    // SAFETY: the parent's writer stood still when the child was forked, so what is there is whole. Its thread does not exist
-    // here, and of those that do only this one is here.
+    // SAFETY: the parent's writer was quiescent when the child was forked, so its state is whole. Its thread does not exist in this
+    // process, and of the threads that do only this one runs this code.
     let writer = unsafe { writer.as_mut() };
     let wanted = wanted.filter(|config| config.sinks != Sinks::NONE);
     let configs = parent.configs();

@@ -111,8 +111,8 @@ impl Session {
         find(self.0)?.disable(sinks)
     }
 
-    /// Makes a region of code memory: a mapping of an ELF file that the library writes, so that every profiler that reads ELF files
-    /// names the code in it with no further step; `jitsym_region_create` in C. Code in it is registered as elsewhere, with the
+    /// Makes a region of code memory: a mapping of an ELF file that the library writes (`jitsym_region_create` in C). So every
+    /// profiler that reads ELF files names the code in it with no further step. Code in it is registered as elsewhere, with the
     /// address where it runs.
     ///
     /// If there can be no file, which [`last_error`] explains, the memory is there all the same, and code in it goes to the
@@ -177,8 +177,8 @@ impl Session {
         find(self.0)?.discard_region(addr, size)
     }
 
-    /// Ends the region that begins here: one that was created is unmapped, one that was adopted becomes plain memory again, with the
-    /// same bytes and protections; `jitsym_region_release` in C.
+    /// Ends the region that begins here; `jitsym_region_release` in C. A region that was created is unmapped. One that was adopted
+    /// becomes plain memory again, with the same bytes and protections.
     ///
     /// # Safety
     /// Nobody runs code in memory that was created, or has a reference to what lies there, in either view. For memory that was

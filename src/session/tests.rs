@@ -55,7 +55,7 @@ fn a_sink_is_told_of_what_lives() {
     assert_eq!(session.stats().unwrap().sinks_running, COUNTING);
     session.close().unwrap();
     assert_eq!(seen().closed[before.closed.len()..], [Close::Stay]);
-    // The next session begins anew.
+    // The next session starts from scratch.
     let session = open(Options { sinks: Some(COUNTING), ..Options::default() });
     session.flush(LONG).unwrap();
     assert_eq!((names(&seen()), seen().opened - before.opened), (vec![], 2));

@@ -33,7 +33,7 @@ pub struct Seen {
 
 struct Counting;
 
-/// What has been seen so far.
+/// The counts so far.
 pub fn seen() -> Seen {
     with(|seen| seen.clone())
 }

@@ -20,10 +20,10 @@ use crate::registry::{Live, MapChange, Registry};
 use crate::sys::file::Identity;
 use region::Regions;
 
-/// A form in which code is made known. Everything happens on the background thread, in the order of time.
+/// A sink: one form in which code is reported. All its methods run on the background thread, in the order of time.
 pub trait Sink: Send {
-    /// Opens what it writes to: at the start, when it is enabled late, and in a forked child. Code that lives already is loaded after
-    /// that. A text for `jitsym_last_error` if it cannot be opened.
+    /// Opens the sink's output: at the start, when it is enabled late, and in a forked child. Code that lives already is loaded
+    /// after that. Returns a text for `jitsym_last_error` if it cannot be opened.
     fn open(&mut self, config: &Config) -> Result<(), String>;
 
     /// Code begins to live, or lives at another place now.
@@ -77,7 +77,7 @@ pub struct Loaded<'a> {
     pub id: u64,
     pub live: &'a Live,
     pub name: &'a [u8],
-    /// What follows for a list of everything that lives, in the order of addresses.
+    /// The change to a list of all live code in the order of addresses.
     pub change: MapChange,
     /// If the process is killed, the spool and the jitdump cannot tell of it.
     pub alone: bool,
@@ -95,7 +95,7 @@ pub struct Turn<'a> {
 /// In which way a sink ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Close {
-    /// The last session closes, and another one may go on with the file.
+    /// The last session closes, and another one may continue the file.
     Stay,
     /// The sink is disabled: everything that it holds is given back too.
     Leave,

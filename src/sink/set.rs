@@ -62,7 +62,7 @@ impl SinkSet {
         started
     }
 
-    /// Opens sinks that do not run, and says which ones that were. They run when they are announced.
+    /// Opens sinks that do not run, and returns those. They run when they are announced.
     pub fn start(&mut self, config: &Config, sinks: Sinks) -> Sinks {
         self.remove_files = config.remove_files;
         let status = self.status.clone();
@@ -291,7 +291,7 @@ impl SinkSet {
         self.others.iter_mut().for_each(|(_, sink)| sink.changed());
     }
 
-    /// Writes pieces of one record or group that are not in a chunk, behind all that came before.
+    /// Writes pieces of one record or group that are not in a chunk, after all earlier ones.
     pub fn write_owned(&mut self, groups: &mut Groups, pieces: &[&[u8]]) {
         self.write_groups(groups);
         self.write_dump(pieces, &[pieces.iter().map(|piece| piece.len()).sum()]);
@@ -335,8 +335,8 @@ impl SinkSet {
         }
     }
 
-    /// Has all sinks write what has come together, but for the jitdump. What takes long waits until it is due, unless it is wanted
-    /// `now`. `announce` is told of a file before it replaces the map.
+    /// Has all sinks except the jitdump write what they have collected. Slow work waits until it is due, unless it is wanted `now`.
+    /// `announce` is told of a file before it replaces the map.
     pub fn write(&mut self, registry: &mut Registry, now: bool, announce: &dyn Fn(Identity)) {
         let (status, running) = (self.status.clone(), self.status.sinks());
         let mut failed = Vec::new();
@@ -351,7 +351,7 @@ impl SinkSet {
         failed.iter().for_each(|(bit, error)| self.stalled(*bit, "write", error));
     }
 
-    /// A sink cannot write. What is in its file is whole, the other sink goes on, and this one tries again.
+    /// A sink cannot write. Its file contains whole records, the other sinks continue, and this one tries again.
     pub fn stalled(&self, sink: Sinks, what: &str, error: &io::Error) {
         self.status.counters.write_errors.add(1);
         self.status.sink_stalled(sink);
@@ -394,7 +394,7 @@ pub struct Adopted {
 
 impl Adopted {
     fn refused(&mut self, path: &Path, error: &io::Error) {
-        // Gone for good, or another file: but not if there is no directory where it was, or no descriptor left.
+        // The file is gone permanently or is another file, but not if its directory is missing or no descriptor is left.
         let is_gone = match error.kind() {
             io::ErrorKind::NotFound => path.parent().is_some_and(Path::is_dir),
             kind => matches!(kind, io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof),

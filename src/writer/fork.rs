@@ -1,5 +1,5 @@
-//! The writer and forks: how it comes to rest for one, and what the writer of the child takes over: the live code, and a copy of
-//! each piece's group for the child's own jitdump.
+//! The writer and forks: how it quiesces for one, and which data the child's writer takes over. That is the live code, and a copy
+//! of each piece's group for the child's own jitdump.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::sys::{barrier, thread};
 /// How long a fork waits for threads that lay down a record.
 const THREADS_TIMEOUT: Duration = Duration::from_millis(10);
 
-/// What a parent has left to a child.
+/// The data that a child inherits from its parent.
 pub struct Inheritance {
     /// Its live code.
     pub registry: Registry,
@@ -34,7 +34,7 @@ impl Writer {
         &self.engine.status.quiesce
     }
 
-    /// Comes to rest for a fork, with everything written that was registered before.
+    /// Quiesces for a fork, with everything written that was registered before.
     pub(super) fn be_quiescent(&mut self) {
         let still = self.quiesce();
         if self.exiting || !still.begin_hold() {
@@ -60,7 +60,7 @@ impl Writer {
         }
     }
 
-    /// What the sinks were opened with, while they are.
+    /// The options with which the sinks were opened, while they are open.
     pub fn config(&self) -> Option<&Config> {
         self.config.as_ref()
     }
@@ -71,15 +71,15 @@ impl Writer {
         still.begin((&raw mut *self).cast(), self.host.page.shared());
     }
 
-    /// In a forked child: takes from the parent's writer what the child goes on with. Its files are closed, but for the
-    /// jitdump, which is read from.
+    /// In a forked child: takes from the parent's writer the data with which the child continues. The parent's files are closed,
+    /// except for the jitdump, which is read from.
     pub fn hand_down(&mut self, forked_at: u64) -> Inheritance {
         let registry = std::mem::take(&mut self.ledger.registry);
         let region_code = std::mem::take(&mut self.ledger.region_code.registry);
         Inheritance { registry, region_code, regions: None, dump: self.ledger.sinks.let_go(), forked_at }
     }
 
-    /// In a forked child, when the sinks are open: goes on with what the parent has left.
+    /// In a forked child, when the sinks are open: continues with the parent's data.
     pub fn inherit(&mut self, inheritance: Inheritance) {
         let Inheritance { mut registry, region_code, dump, forked_at, .. } = inheritance;
         // It has never run in the child.
@@ -100,7 +100,7 @@ impl Writer {
         }
         ledger.sinks.load_live(Sinks::ALL, &ledger.registry);
         let memory = self.engine.pool.memory();
-        // The map is empty: written anew is the same as written.
+        // The map is empty: a rewrite has the same result as appending.
         ledger.sinks.changed();
         ledger.sinks.write(&mut ledger.registry, true, &|file| memory.header().set_next_map(file));
         ledger.write_regions(true, forked_at);

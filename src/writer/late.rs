@@ -15,7 +15,7 @@ use crate::writer::live::Reopened;
 const TURN_OFF_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Writer {
-    /// Starts and stops sinks, behind a pass that has written everything that was registered before.
+    /// Starts and stops sinks, after a pass that has written everything that was registered before.
     pub(super) fn change_sinks(&mut self, change: Change) {
         let Change { on, off, config, ack } = change;
         self.quiesce().enter();
@@ -39,14 +39,14 @@ impl Writer {
         let memory = self.engine.pool.memory();
         memory.header().set_files(&ledger.sinks.files(&config));
         if started != Sinks::NONE {
-            // What lives as of a time when the files were there already, and the marker with them.
+            // This pass reads the code that lives at a time when the files and the marker exist already.
             self.pass_inside(false);
         }
         let ledger = &mut self.ledger;
         ledger.sinks.announce(on, started);
         ledger.sinks.announce_paths();
         if started.has(Sinks::MAP) {
-            // It says what lives from now on.
+            // The map lists code that is live from now on.
             ledger.registry.forget_dead();
             ledger.sinks.changed();
         }
@@ -57,7 +57,7 @@ impl Writer {
             // mappings that it saw before the marker would hide it.
             let time = self.cutoff.max(ledger.last_time);
             has_all = ledger.write_live(None, time);
-            // What was published late may lie where something of it does.
+            // Code that was published late may overlap some of this code.
             ledger.last_time = time + 1;
         }
         self.config = Some(config);
@@ -71,10 +71,10 @@ impl Writer {
         }
     }
 
-    /// Nothing is wanted any more: gives back whatever there is, also what threads hold.
+    /// No sink is wanted now: gives back all memory, also the chunks that threads hold.
     ///
-    /// One that lays down a record is waited for, and the chunks of all others are taken. Whoever comes for a chunk later finds none,
-    /// and that nothing is wanted.
+    /// A thread that lays down a record is waited for, and the chunks of all others are taken. A thread that asks for a chunk later
+    /// finds none, and sees that no sink is wanted.
     pub(super) fn turn_off(&mut self) {
         self.off = true;
         self.engine.status.stop_sinks();

@@ -31,7 +31,7 @@ pub struct Ledger {
     pub alive: bool,
     /// Time of the last record.
     pub last_time: u64,
-    /// What a jitdump has that may be gone on with.
+    /// The contents of a jitdump that may be continued.
     pub reopened: Reopened,
     /// Code that lies in regions.
     pub region_code: RegionCode,
@@ -126,8 +126,9 @@ impl Ledger {
     }
 
     /// Time must not go back in the file. A record that was stamped before the end of an earlier pass but published after it is
-    /// given a time after that of the last record that was written then. That is as true: its call had not returned yet, so its code
-    /// had not run. Nor do two records have the same time: the clock may stand still for some microseconds, and readers go by it.
+    /// given a time after that of the last record that was written then. That time is as true: its call had not returned yet, so
+    /// its code had not run. Nor do two records have the same time: the clock may not advance for some microseconds, and readers
+    /// rely on the order of times.
     fn keep_order(&mut self, chunk: Chunk, event: &mut Event) {
         if event.timestamp <= self.last_time {
             event.timestamp = self.last_time.saturating_add(1);
@@ -245,7 +246,7 @@ impl Ledger {
             return;
         };
         self.status.counters.moved.add(1);
-        // No jitdump runs. What was kept of one that has been stopped may have a shadow for the old place.
+        // No jitdump runs. The info records kept from a stopped one may have a shadow for the old place.
         if shadow::len(&info_records) > 0 {
             live.tables_len = shadow::remove(&mut info_records).map_or(0, |len| len as u32);
             if live.tables_len == 0 {
@@ -343,7 +344,7 @@ impl Ledger {
     }
 }
 
-/// Code is not in the region any more that it was in when it was registered: no other sink can say its inlined functions.
+/// The code has left the region in which it was registered: no other sink can write its inlined functions.
 fn leave_inlines_out(chunk: Chunk, event: &mut Event) {
     if event.has(flag::INLINES) {
         // SAFETY: the chunk is not recycled yet, and there is no reference that may write to this body.

@@ -50,8 +50,8 @@ impl Writer {
         running
     }
 
-    /// Begins a new life: ends what the last session has left registered, throws away what calls that lost the race with the
-    /// last close have left behind (they returned `Closed`), and takes requests again.
+    /// Begins a new life: ends what the last session has left registered, discards the records of calls that lost the race with the
+    /// last close (they returned `Closed`), and takes requests again.
     pub(super) fn begin(&mut self) {
         self.off = false;
         let Ledger { registry, region_code, notices, .. } = &mut self.ledger;
@@ -68,7 +68,7 @@ impl Writer {
         *requests = Requests { open: true, asked: self.asked, answered: self.asked, exiting, ..Requests::default() };
         drop(requests);
         if exiting.is_some() {
-            // Nobody waits for what is written in this session, but for the exiting thread.
+            // Only the exiting thread waits for the writes of this session.
             self.exiting = true;
             self.shut_out();
         }
@@ -100,8 +100,8 @@ impl Writer {
             self.turn_off();
             unwritten.then_some(Error::SinkFailed)
         } else {
-            // Nobody can unregister it any more. What follows from that has time until there is another session: a program
-            // that ends need not wait for it.
+            // Code can no longer be unregistered. The ends of registrations can wait for the next session: a program that ends need
+            // not wait for them.
             self.ledger.finish_regions();
             self.ledger.sinks.close();
             self.ledger.sinks.result().err()
@@ -156,7 +156,7 @@ pub fn fail(host: &Host, engine: &Engine) {
 fn end_requests(engine: &Engine, problem: Option<Error>) {
     let mut requests = engine.requests();
     (requests.open, requests.result) = (false, problem);
-    // Whoever waits for it learns that nobody will come.
+    // A thread that waits for it learns that it will never come.
     (requests.stop, requests.change) = (None, None);
     engine.tell_waiting();
     drop(requests);

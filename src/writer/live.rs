@@ -1,9 +1,9 @@
 //! Live code on its way to a jitdump that has been started while it lived: in a forked child, or late. And back into memory, when
 //! a jitdump is stopped.
 //!
-//! A group is copied from the parent's jitdump, if that has it: by way of the mapping that the child has inherited. The parent
-//! may be writing to it at the same time, or cut it, and nothing in it is believed. Else it is made of what the registry knows,
-//! and of the bytes that lie at the address of the code.
+//! A group is copied from the parent's jitdump, if that has it, through the mapping that the child has inherited. The parent may
+//! write to the jitdump at the same time, or cut it, so nothing in it is trusted. Otherwise the group is built from the registry's
+//! data and the bytes at the address of the code.
 
 use super::Ledger;
 use crate::api::code::Lines;
@@ -59,7 +59,7 @@ impl Ledger {
             if batch.len() >= BATCH_BYTES || pending.len() >= BATCH_GROUPS {
                 self.write_batch(&mut batch, &mut lens, &mut pending);
             }
-            // What follows may fail, and then there is no place.
+            // The next step may fail, and then there is no place.
             let place = self.sinks.next_offset(&none).map(|end| end + batch.len() as u64);
             let (Some(offset), Some(live)) = (place, self.registry.get(id)) else {
                 pending.push(Pending { id, stored: None, tables_len: 0 });
@@ -88,7 +88,7 @@ impl Ledger {
         true
     }
 
-    /// Writes one piece of live code, whose info_records is kept, to the jitdump, if one runs.
+    /// Writes one piece of live code, whose info records are kept, to the jitdump, if one runs.
     pub(super) fn write_one(&mut self, id: u64, timestamp: u64) {
         let Some(offset) = self.sinks.next_offset(&Groups::default()) else { return };
         let Some(live) = self.registry.get(id) else { return };
@@ -152,8 +152,8 @@ impl Ledger {
     }
 }
 
-/// Live code has no place in a jitdump any more. What it has before its LOAD is kept, if it is to be, as far as it can be read.
-/// Returns where the code was that could be.
+/// Live code loses its place in the jitdump. If `keep` is set, its info records are kept as far as they can be read. Returns where
+/// the groups lay that could be read.
 pub fn forget_places(registry: &mut Registry, keep: bool, read: impl Fn(Stored) -> Option<Vec<u8>>) -> Reopened {
     let mut left = Reopened::default();
     for id in registry.live_by_place().into_iter().flatten() {
@@ -189,8 +189,8 @@ fn copy_group(out: &mut Vec<u8>, file: &Contents, live: &Live, name: &[u8], time
     Some((len, live.tables_len))
 }
 
-/// Appends a group that is made of what is known, with the bytes that lie at the address. Returns whether these could all be
-/// read, and its length without them.
+/// Appends a group that is built from the known data, with the bytes at the address. Returns whether all these bytes could be read,
+/// and the group's length without them.
 fn make_group(
     out: &mut Vec<u8>,
     pid: u32,

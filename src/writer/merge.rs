@@ -30,7 +30,7 @@ pub struct Merge {
     lanes: Vec<VecDeque<Reading>>,
     /// The lane being read, and up to when no other lane has an earlier event.
     run: Option<(usize, Turn)>,
-    /// What is read to its end.
+    /// Chunks that are read to their end.
     done: Vec<Reading>,
 }
 
@@ -99,8 +99,8 @@ impl Merge {
         Some((chunk, event))
     }
 
-    /// Notes in each chunk how far it has been read, as belonging to this pass. What is read to its end is not touched any more.
-    /// Returns whether anything has been read since the last time.
+    /// Notes in each chunk how far it has been read, as belonging to this pass. Chunks that are read to their end are not touched
+    /// again. Returns whether anything has been read since the last time.
     pub fn mark(&mut self, pass: u64) -> bool {
         let mut any = false;
         for reading in self.lanes.iter_mut().filter_map(VecDeque::front_mut).chain(&mut self.done) {

@@ -72,7 +72,7 @@ pub struct Writer {
     committed: State,
     /// What the sinks were opened with.
     config: Option<Config>,
-    /// Everything that was stamped before is read, but for what was published late.
+    /// Everything that was stamped before is read, except for records that were published late.
     cutoff: u64,
     /// Memory has run out, and something is left unread for that.
     short: bool,
@@ -119,8 +119,8 @@ impl Writer {
             if self.quiesce().is_asked() {
                 self.be_quiescent();
             }
-            // What was committed before a request was made may have been stamped or published after the pass began in which
-            // the request came in. A pass that begins now has all of it.
+            // A record that was committed before a request may have been stamped or published after the pass began in which the
+            // request came in. A pass that begins now reads all such records.
             let (due, stop, change) = (self.asked, self.stop.take(), self.change.take());
             let signal_flush = self.engine.signal_flush.pending(self.exiting);
             let asked = stop.is_some() || change.is_some() || due > self.answered || signal_flush.is_some();
@@ -198,7 +198,7 @@ impl Writer {
         }
     }
 
-    /// Reads everything that was published, writes it, and recycles the chunks. `now`: whoever asked wants all sinks up to
+    /// Reads everything that was published, writes it, and recycles the chunks. `now`: the caller that asked wants all sinks up to
     /// date. Returns how many bytes were read.
     fn pass(&mut self, now: bool) -> usize {
         self.quiesce().enter();
@@ -212,7 +212,7 @@ impl Writer {
         self.engine.clock.rebase();
         self.short = reserve::is_short();
         if self.short {
-            // Whoever asks for something has to be told.
+            // Requests have to be answered even so.
             self.collect();
             return 0;
         }

@@ -1,8 +1,8 @@
-//! Models of what threads do to each other: the library's own code, run by loom in every order of events (up to a number of
-//! unforced switches from thread to thread), and with every value that a load may return then.
+//! Models of what threads do to each other. They are the library's own code, which loom runs in every order of events (up to a
+//! number of unforced switches from thread to thread). Each load returns every value that it may return in that order.
 //!
-//! Each names the places whose order it depends on. Run with one of them weakened it has to fail: loom finds a race, a record
-//! that is lost, or a thread that waits for ever.
+//! Each names the places whose order it depends on. With one of these places weakened the model has to fail: loom finds a race, a
+//! record that is lost, or a thread that waits for ever.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a model fails by a panic")]
 
@@ -112,7 +112,7 @@ impl World {
         self.engine.status.counters.registered.get()
     }
 
-    /// Starts a writer. What is returned stops it.
+    /// Starts a writer. The returned function stops it.
     fn start(self) -> impl FnOnce() -> Box<Writer> {
         let mut writer = self.writer();
         writer.announce();
@@ -308,7 +308,7 @@ pub fn run(name: &str, weak: Option<&str>) -> bool {
     true
 }
 
-/// Runs a model in a process of its own. True if it holds.
+/// Runs a model in a separate process. True if it holds.
 fn holds(name: &str, weak: Option<&str>) -> bool {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     let output = command.arg(name).args(weak).output().expect("start it");

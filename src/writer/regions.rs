@@ -22,8 +22,8 @@ use crate::sys::sync::outside::PoisonError;
 use crate::sys::{file, mem, thread};
 
 /// What the end of a generation may cost the writer, in nanoseconds of its processor's time, for callers to begin the next one at
-/// any time. Beyond that they do so only if it takes at most this part of the writer's time. Of two ends the cheaper one counts: a
-/// machine that has other things to do makes one now and then look expensive.
+/// any time. Beyond that they do so only if it takes at most this part of the writer's time. Of two ends the cheaper one counts: on
+/// a busy machine a single end sometimes looks expensive.
 const CHEAP_SWITCH: u64 = 2_000_000;
 const SWITCH_SHARE: u64 = 8;
 
@@ -212,8 +212,8 @@ impl Ledger {
             self.close_generation(region, &switch);
         }
         if self.region_code.registry.is_known_in(live.addr, live.addr + live.size) {
-            // Live code is overwritten, or nobody could see to it in time: samples so far are of what was there. Where the host has begun
-            // another generation since, that has to wait until all code from before it is known.
+            // Live code is overwritten, or the writer saw it too late: samples so far are of the old code. If the host has begun
+            // another generation since, the end of the old one has to wait until all code from before the new one is known.
             self.status.counters.region_late.add(1);
             self.retire_in(true, live.addr, live.addr + live.size);
             if !region.is_switching() {
@@ -258,11 +258,11 @@ impl Ledger {
                 }
             }
         }
-        // What is inherited is counted elsewhere.
+        // Inherited code is counted elsewhere.
         self.status.counters.region_code.set(0);
     }
 
-    /// The file of a region has got another name: what it says goes under its old one, and it begins anew with what lives.
+    /// The file of a region has got another name. Its contents go under the old name, and it starts again with live code only.
     fn close_generation(&mut self, region: &'static Region, switch: &Switch) {
         let begin = thread::cpu_time();
         let mut guard = region.opened();
@@ -300,7 +300,7 @@ impl Ledger {
         result
     }
 
-    /// Writes a file anew: what lives, and the names of what was there last.
+    /// Rewrites a file: live code, and the names of the code that was there last.
     fn write_anew(&self, region: &Region, file: &mut RegionFile, begin: u64) {
         file.reset(begin);
         let registry = &self.region_code.registry;
@@ -350,7 +350,7 @@ impl Ledger {
                         let path = region.naming.lock().unwrap_or_else(PoisonError::into_inner).path.clone();
                         status.last_error.set(describe("write", &path, error));
                     }
-                    // What was registered meanwhile is elsewhere.
+                    // Code that was registered meanwhile is in the other sinks.
                     Ok(()) if was_unwell => {
                         region.is_new.store(true, Ordering::Relaxed);
                         have_work = true;
@@ -386,7 +386,7 @@ impl Ledger {
     }
 }
 
-/// Code as it is in memory, or nothing if it is not there any more. Without a jitdump not every record has it.
+/// The code's bytes in memory, or nothing if the code has gone. Without a jitdump not every record has the bytes.
 fn read(pid: u32, code: &Live) -> Vec<u8> {
     match mem::copy_self(pid, code.addr, code.size) {
         Ok((bytes, true)) => bytes,

@@ -1,7 +1,7 @@
 //! Bringing a jitdump back that could not be written for a while, was lost, or is as long as it may be.
 //!
-//! First what waits is written. Code that lives and found no room to wait is then written with what the registry knows of it and
-//! the bytes that lie at its address: without lines and unwind tables, but it has its name.
+//! Waiting groups are written first. Live code that found no room to wait is then written from the registry's data and the bytes at
+//! its address. It has its name, but no lines and unwind tables.
 
 use std::collections::HashSet;
 
@@ -68,7 +68,7 @@ impl Ledger {
         self.write_lost()
     }
 
-    /// Writes the file anew with live code alone.
+    /// Rewrites the file with live code alone.
     fn rewrite(&mut self, announce: &dyn Fn(FileState)) -> std::io::Result<()> {
         let refuse = |why| std::io::Error::new(std::io::ErrorKind::StorageFull, why);
         let mut groups: Vec<(u64, usize)> = Vec::new();

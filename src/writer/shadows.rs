@@ -1,5 +1,6 @@
-//! Where shadows for code without room behind it are put (`format::jitdump::shadow`): address space that is set aside, in
-//! which nothing is ever mapped.
+//! Reserved address space for shadows (`format::jitdump::shadow`). Packed code has no room after it for its unwind tables. So its
+//! group has a second LOAD, the shadow, at another address, and the tables follow the shadow. Nothing is ever mapped in this
+//! address space.
 
 use std::sync::Mutex;
 
@@ -9,20 +10,20 @@ use crate::sys::mem::{self, Reserved};
 const AREA: u64 = 16 << 20;
 /// How many such areas there may be.
 const AREAS: usize = 64;
-/// How often none may be found below code in one neighbourhood, before nothing is looked for there any more; how large that is, and
-/// of how many it is remembered.
+/// After this many failed searches below code in one neighbourhood, no search is made there again; the size of a neighbourhood; and
+/// the number of neighbourhoods with remembered failures.
 const ATTEMPTS: u32 = 8;
 const NEIGHBOURHOOD: u64 = 1 << 31;
 const NEIGHBOURHOODS: usize = 64;
 /// How far below the code a shadow may lie, so that all distances fit 32 bits.
 const REACH: u64 = 0x7000_0000;
 
-/// Those of the process. What has been set aside stays so, because perf knows of each shadow until the recording ends; a host
-/// that opens session after session must not lose more address space with each. Writers alone use it, one after the other.
+/// The shadows of the process. Reserved address space stays reserved, because perf knows of each shadow until the recording ends. A
+/// host that opens session after session must not lose more address space with each. Only writers use this, one after the other.
 static ALL: Mutex<Shadows> = Mutex::new(Shadows { areas: Vec::new(), failures: Vec::new() });
 
-/// An address below `addr` from which on `len` bytes are free, for good. `None` if there is none to be had, also in a child that was
-/// forked while this was at work.
+/// An address below `addr` at which `len` bytes stay free permanently. `None` if no such address is available, also in a child that
+/// was forked during this call.
 pub fn place(addr: u64, len: u64) -> Option<u64> {
     ALL.try_lock().ok()?.place(addr, len)
 }
@@ -78,7 +79,7 @@ impl Shadows {
     }
 }
 
-/// The nearest area below that can be had, with a distance in which the code can go on growing.
+/// The nearest free area below, at a distance that leaves the code room to grow.
 fn reserve_below(addr: u64) -> Option<Reserved> {
     let top = addr / mem::page_size() as u64 * mem::page_size() as u64;
     (2..REACH / AREA).find_map(|far| top.checked_sub(far * AREA).and_then(|start| Reserved::at(start, AREA)))
@@ -104,7 +105,7 @@ mod tests {
         // Another area when the first one is full, and none for what fits none.
         assert!(shadows.place(addr, AREA).is_some());
         assert_eq!((shadows.place(addr, AREA + 1), shadows.place(5000, 100), shadows.areas.len()), (None, None, 2));
-        // What cannot be had in one place is not given up elsewhere.
+        // Failures in one neighbourhood do not stop attempts elsewhere.
         for _ in 0..2 * ATTEMPTS {
             assert_eq!(shadows.place(5000, 100), None);
         }

@@ -7,10 +7,10 @@ use super::Writer;
 use crate::sys::last_thread;
 use crate::sys::{barrier, delegate, thread};
 
-/// How long nothing is written behind an answer to a signal handler.
+/// How long nothing is written after an answer to a signal handler.
 const REST: Duration = Duration::from_millis(100);
-/// Once the process's first thread has ended, the writer looks so often whether there are others. (A thread that ends and has used
-/// the library wakes it, so that it learns of the first one's end.)
+/// Once the process's first thread has ended, the writer checks at this interval whether there are others. (A thread that ends and
+/// has used the library wakes it, so that it learns of the first one's end.)
 const LOOK_AROUND: Duration = Duration::from_secs(1);
 /// How often it looks whether a first thread has ended that does not wake it then, because it has never used the library.
 const LOOK_SELDOM: Duration = Duration::from_secs(10);
@@ -24,7 +24,8 @@ impl Writer {
         self.engine.clock.rest();
         self.engine.set_asleep(true);
         barrier::all_threads();
-        // Whoever publishes a record or sends something from now on sees the announcement; what came before is found here.
+        // A thread that publishes a record or sends a message from now on sees the announcement. Earlier records and messages are
+        // found here.
         self.collect();
         if !self.is_asked() && !self.sources.values().any(Source::has_unread) {
             let again = self.ledger.sinks.again_in().into_iter().chain(self.ledger.region_code.again_in()).min();
@@ -43,8 +44,8 @@ impl Writer {
         self.engine.set_asleep(false);
     }
 
-    /// Sleeps, unless the host has no thread any more. The C library ends a process with its last thread, which is one of ours as long
-    /// as nobody closes the session.
+    /// Sleeps, unless all threads of the host have ended. The C library ends a process with its last thread, and ours is the last
+    /// as long as nobody closes the session.
     pub(super) fn sleep_as_the_last(&mut self, again: Option<Duration>) {
         if self.last_thread.is_this_one(|| !self.engine.is_asleep()) {
             // Exit handlers find the descriptors that the host has left open.
@@ -53,7 +54,7 @@ impl Writer {
         self.engine.parker.park_timeout(again.map_or(LOOK_AROUND, |time| time.min(LOOK_AROUND)));
     }
 
-    /// Whoever asked in a signal handler most likely ends the process now, and would cut a write that is under way.
+    /// A signal handler that asked most likely ends the process now, and would cut a write that is under way.
     pub(super) fn rest(&mut self) {
         let end = Instant::now() + REST;
         loop {

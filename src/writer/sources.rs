@@ -42,7 +42,7 @@ impl Writer {
         while let Some(message) = self.engine.receive() {
             match message {
                 Message::Attach(slot) => {
-                    // Its full chunks, if it has any, come behind this message.
+                    // Its full chunks, if it has any, come after this message.
                     let current = slot.current();
                     let source = Source { slot, full: VecDeque::new(), current, ended: false };
                     self.sources.insert(source.slot.number, source);
@@ -56,7 +56,7 @@ impl Writer {
         }
     }
 
-    /// Gives back the chunks that are read to their end and that no thread writes to any more.
+    /// Gives back the chunks that are read to their end and no longer written to.
     pub(super) fn recycle(&mut self) {
         let pool = &self.engine.pool;
         self.sources.retain(|_, source| {

@@ -15,7 +15,8 @@ impl Engine {
         self.asleep.load(Ordering::Relaxed)
     }
 
-    /// Whether the calling thread, if it is the process's first one, wakes the writer when it ends; the host's own work at its end may come later.
+    /// Whether the calling thread, if it is the process's first one, wakes the writer when it ends. The host's own work at its end
+    /// may come later.
     pub fn set_first_tells(&self, tells: bool) {
         if thread::id() == std::process::id() {
             self.first_tells.store(tells, Ordering::Relaxed);

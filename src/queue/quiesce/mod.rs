@@ -1,16 +1,16 @@
-//! How a fork finds the library at rest, so that the child has whole data: the writer between two passes, no thread laying
-//! down a record, and everything published applied.
+//! Quiesces the library for a fork, so that the child has whole data. A quiescent library has its writer between two passes, no
+//! thread that is laying down a record, and everything published applied.
 //!
 //! The forking thread asks the writer, and waits for a while. The writer keeps the registering threads from beginning another
-//! record, makes a last pass, and stands still until the fork is over. A fork does not wait for ever, and goes on if the
-//! writer hangs in a slow disk: then the child learns that it does not have everything, or, if the writer was changing what it
-//! has inherited, nothing.
+//! record, makes a last pass, and stays quiescent until the fork is over. A fork does not wait for ever, and proceeds if the writer
+//! hangs in a slow disk. Then the child learns that its data is incomplete, or, if the writer was changing that data, that it has
+//! none.
 //!
-//! Nor is anybody else kept for ever. Between our handler and the fork itself the host's own handlers run, and may wait for a
-//! lock that a thread holds which waits here. So threads and writer go on after a while, and say so in memory that the child
-//! shares (`Shared`): what it sees there holds at least for everything that happened before it was forked.
+//! Nor does any other thread wait for ever. Between our handler and the fork itself the host's own handlers run. They may wait for
+//! a lock held by a thread that waits here. So threads and writer continue after a while, and note that in memory that the child
+//! shares (`Shared`). The child sees there at least everything that was noted before it was forked.
 //!
-//! The child touches none of this: the lock in it may be held by a thread that does not exist there.
+//! The child uses none of this: its lock may be held by a thread that does not exist there.
 
 use std::ptr;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::sys::thread;
 
 /// How long a fork waits for the writer to have everything.
 const WRITER_TIMEOUT: Duration = Duration::from_millis(50);
-/// How much longer it waits for the writer to come to rest at all.
+/// How much longer it waits for the writer to become quiescent at all.
 const GRACE: Duration = Duration::from_millis(25);
 /// Forks that begin within this time of a quiesce share it. Later ones wait for the next, so that threads which fork all
 /// the time do not keep others from registering.
@@ -31,10 +31,10 @@ const SHARED_FOR: Duration = Duration::from_millis(10);
 
 /// How long a thread that registers something is kept by a fork.
 pub const HELD_FOR: Duration = Duration::from_millis(50);
-/// How long the writer is. Copying the page tables of a very large process takes its time.
+/// How long the writer is kept. Copying the page tables of a very large process takes its time.
 const STILL_FOR: Duration = Duration::from_secs(1);
 
-/// How a fork has found the library.
+/// The state in which a fork has found the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Rest {
@@ -42,7 +42,7 @@ pub enum Rest {
     Disturbed = 0,
     /// No writer runs.
     NoWriter = 1,
-    /// What is there is sound, but there may be more that was registered.
+    /// The inherited data is sound, but more may have been registered.
     Partial = 2,
     /// Everything that was registered is there.
     Whole = 3,
@@ -58,13 +58,13 @@ impl Rest {
     }
 }
 
-/// What a fork has found.
+/// The result of a fork's search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     pub rest: Rest,
     /// Where the writer's state is.
     pub writer: *mut (),
-    /// What was in the shared memory.
+    /// The counts in the shared memory when the fork began.
     writer_went_on: u32,
     thread_went_on: u32,
 }
@@ -77,7 +77,7 @@ impl Found {
         Found { rest, writer, writer_went_on: 0, thread_went_on: 0 }
     }
 
-    /// In the child: how it was in the end.
+    /// In the child: the library's state at the fork itself.
     pub fn rest_in_child(&self, shared: &Shared) -> Rest {
         let sound = shared.writer_went_on.load(Ordering::SeqCst) == self.writer_went_on;
         let whole = shared.thread_went_on.load(Ordering::SeqCst) == self.thread_went_on;
@@ -109,7 +109,7 @@ struct State {
     moving: bool,
     /// Forks that wait for the writer.
     waiting: u32,
-    /// The writer has come to rest for them.
+    /// The writer is quiescent for them.
     answered: bool,
     /// It had everything then.
     whole: bool,
@@ -131,7 +131,7 @@ impl State {
         self.waiting > 0 && self.forking == 0 && !self.answered
     }
 
-    /// What a fork finds that begins now.
+    /// The result for a fork that begins now.
     fn found(&self) -> Found {
         let shared = |word: fn(&Shared) -> u32| self.shared.map_or(0, word);
         let (rest, writer) = match self.writer {
@@ -145,7 +145,7 @@ impl State {
         Found { rest, writer, writer_went_on, thread_went_on }
     }
 
-    /// A thread does not wait for a fork any more.
+    /// A thread gives up waiting for a fork.
     fn give_up_threads(&mut self) {
         self.whole = false;
         self.shared.inspect(|shared| _ = shared.thread_went_on.fetch_add(1, Ordering::SeqCst));
@@ -172,7 +172,7 @@ impl Quiesce {
         (state.moving, state.whole) = (false, false);
     }
 
-    /// There is no writer any more.
+    /// The writer has ended.
     pub fn end(&self) {
         let mut state = self.state();
         (state.writer, state.moving) = (None, false);
@@ -186,7 +186,7 @@ impl Quiesce {
         self.wait_for_forks(state, |state| state.forking > 0 || state.answered).moving = true;
     }
 
-    /// The writer has done so.
+    /// The writer has made that change.
     pub fn leave(&self) {
         self.rest();
     }
@@ -194,20 +194,20 @@ impl Quiesce {
     fn rest(&self) -> bool {
         let mut state = self.state();
         let was_moving = std::mem::take(&mut state.moving);
-        // A system call each time, if it were for nobody.
+        // Without a waiting fork this would be a useless system call each time.
         if state.waiting > 0 {
             self.changed.notify_all();
         }
         was_moving
     }
 
-    /// Runs what takes time and leaves alone what a child would take over, in the middle of what the writer does.
+    /// Runs slow work that does not change the data that a child takes over, while the writer is at work.
     pub fn aside<T>(&self, body: impl FnOnce() -> T) -> T {
         let was_moving = self.rest();
         let result = body();
         if was_moving {
             let state = self.state();
-            // Not for one that waits: this is in the way of what it waits for.
+            // Not for a fork that still waits: waiting here would delay the pass that it waits for.
             self.wait_for_forks(state, |state| state.forking > 0).moving = true;
         }
         result
@@ -230,7 +230,7 @@ impl Quiesce {
         state
     }
 
-    /// A thread has been halted for too long, and goes on.
+    /// A thread has been halted for too long, and continues.
     pub fn go_on(&self, slot: &ThreadSlot) {
         self.state().give_up_threads();
         slot.resume();
@@ -276,7 +276,7 @@ impl Quiesce {
         asked
     }
 
-    /// The writer has come to rest, and does not `enter` before the fork is over.
+    /// The writer is quiescent, and does not `enter` before the fork is over.
     pub fn answer(&self, whole: bool) {
         let mut state = self.state();
         state.moving = false;
@@ -300,7 +300,8 @@ impl Quiesce {
         }
     }
 
-    /// Before a fork: brings the library to rest, as far as it gets in time. `wake` wakes the writer. To be followed by `over` in the parent.
+    /// Before a fork: quiesces the library, as far as that succeeds in time. `wake` wakes the writer. To be followed by `over` in
+    /// the parent.
     pub fn prepare(&self, wake: impl FnOnce()) -> Found {
         let end = Instant::now() + WRITER_TIMEOUT;
         let mut state = self.state();
@@ -319,7 +320,7 @@ impl Quiesce {
         state.found()
     }
 
-    /// As `prepare`, without a pass of the writer, if it is at rest already and `is_quiescent` says that it has everything.
+    /// As `prepare`, without a pass of the writer, if it is quiescent already and `is_quiescent` says that it has everything.
     pub fn prepare_at_once(&self, is_quiescent: impl FnOnce() -> bool) -> Option<Found> {
         let mut state = self.state();
         state.writer.filter(|_| !state.moving && state.waiting == 0 && state.forking == 0)?;

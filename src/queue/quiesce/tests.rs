@@ -17,7 +17,7 @@ fn of(found: Found) -> (Rest, *mut ()) {
 }
 
 /// Tries again what a busy machine may have been too slow for: a fork waits for the writer, and the writer for a fork, a short time
-/// only. `attempt` says whether it was in time.
+/// only. `attempt` returns whether it was in time.
 fn in_time(attempt: impl Fn() -> bool) {
     assert!((0..200).any(|_| attempt()), "never in time");
 }
@@ -91,7 +91,7 @@ fn a_writer_that_does_not_answer_is_not_waited_for() {
     still.enter();
     assert_eq!(of(still.prepare(|| {})), (Rest::Disturbed, ptr::null_mut()));
     still.over();
-    // In a slow write it is as good as at rest, and does not come back from it before the fork is over.
+    // During a slow write it is as good as quiescent, and does not return from the write before the fork is over.
     in_time(|| {
         let ((began, begins), (written, writes), (wrote, goes_on)) =
             (mpsc::channel(), mpsc::channel(), mpsc::channel());

@@ -5,9 +5,9 @@
 //! | header | directory: one word a unit |  (to the next page)  | unit 0 | unit 1 | ...
 //! ```
 //!
-//! The writer commits pass by pass. What belongs to a pass (how much of each chunk is consumed, how long the files are) is
-//! written beside what belongs to the last committed one, and becomes valid by one store of the pass's number. A process may
-//! be killed between any two stores.
+//! The writer commits pass by pass. The data of a pass (how much of each chunk is consumed, how long the files are) is written
+//! beside the data of the last committed pass. One store of the pass's number makes it valid. A process may be killed between any
+//! two stores.
 
 use std::mem::offset_of;
 use std::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
@@ -208,7 +208,7 @@ impl Header {
 
     /// The directory of a spool with that many units, whose memory begins with this header.
     pub fn directory(&self, units: usize) -> &[AtomicU32] {
-        // SAFETY: the directory lies behind the header in the same mapping (`header_len`); zero is a valid value.
+        // SAFETY: the directory lies after the header in the same mapping (`header_len`); zero is a valid value.
         unsafe { std::slice::from_raw_parts((&raw const *self).add(1).cast(), units) }
     }
 
@@ -226,7 +226,7 @@ impl Header {
         cell.map.set(state.map);
         cell.dump.set(state.dump);
         self.committed.store(pass, Ordering::Release);
-        // What is stored for the next pass must not come before.
+        // The stores for the next pass must not come before this one.
         fence(Ordering::SeqCst);
     }
 

@@ -1,8 +1,8 @@
 //! The memory that records lie in on their way to the writer, and what of it outlives the process.
 //!
-//! It is one range of units (of the size of a chunk) behind a header. If it can be, it is a file in shared memory, the spool:
-//! then everything published in it, and how far the writer has come, is there after SIGKILL, for [`recover`] to go on from.
-//! Else, and while nothing is written, it is private memory of the same shape at the same addresses.
+//! The memory is one range of units (of the size of a chunk) after a header. If possible it is a file in shared memory, the spool.
+//! Then everything published in it, and the writer's progress, is there after SIGKILL, for [`recover`] to continue from. Otherwise,
+//! and while nothing is written, it is private memory of the same shape at the same addresses.
 
 pub mod layout;
 
@@ -33,7 +33,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Makes room for `units` units, in private memory, without any behind them.
+    /// Makes room for `units` units, as private address space; no unit has memory yet.
     pub fn new(units: usize) -> io::Result<Memory> {
         let start = header_len(units);
         let region = private(start, units)?;
@@ -111,7 +111,7 @@ impl Memory {
         self.start + units.start * CHUNK_SIZE..self.start + units.end * CHUNK_SIZE
     }
 
-    /// Makes one chunk of units that nobody uses, with memory behind it.
+    /// Makes one chunk of units that nobody uses, and gives it memory.
     pub fn make_chunk(&self, units: &Range<usize>) -> io::Result<Chunk> {
         let bytes = self.bytes(units);
         let is_private = || units.clone().any(|unit| self.private[unit].load(Ordering::Relaxed));
@@ -120,7 +120,7 @@ impl Memory {
             None => Ok(()),
         };
         if self.region.open(bytes.clone()).and_then(|()| provide()).is_err() || is_private() {
-            // The host goes on registering. What lies here is lost if it is killed.
+            // The host continues to register. Records in this chunk are lost if the host is killed.
             self.region.make_private(bytes.clone())?;
             units.clone().for_each(|unit| self.private[unit].store(true, Ordering::Relaxed));
             self.partly.store(true, Ordering::Relaxed);
@@ -136,7 +136,7 @@ impl Memory {
         Ok(chunk)
     }
 
-    /// Takes the memory from behind a chunk that nobody uses any more.
+    /// Takes its memory from a chunk that is no longer used.
     pub fn unmake_chunk(&self, units: &Range<usize>) {
         let directory = self.header().directory(self.units);
         // First: what is inside may look like anything.
@@ -196,7 +196,7 @@ impl Memory {
     }
 }
 
-/// Private memory for so many units behind the header, which is open.
+/// Private memory for this number of units after the header, which is open.
 fn private(start: usize, units: usize) -> io::Result<Region> {
     let region = Region::closed(start + units * CHUNK_SIZE)?;
     region.open(0..start)?;

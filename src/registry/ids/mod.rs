@@ -121,7 +121,7 @@ impl Ids {
         let start = self.segments.get(segment)?;
         if start.load(Ordering::Acquire).is_null() {
             let layout = Layout::array::<IdSlot>((FIRST_SEGMENT as usize) << segment).ok()?;
-            // Zeroed by the kernel, page by page when it is used: whoever comes by should not pay for all of it.
+            // Zeroed by the kernel, page by page when it is used: no single thread should pay for all of it.
             // SAFETY: the layout is not empty.
             let places = unsafe { alloc::alloc_zeroed(layout) }.cast::<IdSlot>();
             let exchange = start.compare_exchange(ptr::null_mut(), places, Ordering::AcqRel, Ordering::Acquire);
@@ -140,7 +140,7 @@ impl Ids {
         let mut ready = self.ready.load(Ordering::Relaxed).max(fresh);
         while ready < fresh.saturating_add(AHEAD) {
             let Some(place) = self.place_or_new(ready) else { break };
-            // A store that changes nothing, whoever else has the place by now.
+            // This store changes nothing, even if another registration has the place by now.
             let _ = place.word.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
             ready += IN_A_PAGE as u32;
         }

@@ -9,10 +9,10 @@ use crate::api::Id;
 /// The free slots that one thread holds ready.
 #[derive(Debug)]
 pub struct Stock<'i> {
-    /// Such as were used before.
+    /// Slots that were used before.
     used: [u32; BATCH],
     used_len: usize,
-    /// Such as never were: they lie side by side, from slot `next_fresh` on.
+    /// Slots that were never used: they lie side by side, from slot `next_fresh` on.
     fresh: slice::Iter<'i, IdSlot>,
     next_fresh: u32,
 }
@@ -88,7 +88,7 @@ impl<'i> Stock<'i> {
     /// Gives the slots back when the thread ends.
     pub fn give_back(&mut self, ids: &'i Ids) {
         let unused = self.next_fresh..self.next_fresh + self.fresh.len() as u32;
-        // Such as were used before are taken again first.
+        // Slots that were used before are taken again first.
         unused.rev().chain(self.used[..self.used_len].iter().copied()).for_each(|slot| ids.push_free(slot));
         *self = Stock::new();
     }

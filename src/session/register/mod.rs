@@ -105,7 +105,7 @@ fn check_range(addr: u64, size: u64, free_after: u64) -> Result<()> {
     if size > CODE_SIZE_MAX {
         return Err(Error::TooLarge);
     }
-    // A host that goes on with 0 where it got no memory; readers take a line or record with that address for damage.
+    // The host got no memory and continued with 0. Readers take a line or record with that address for damage.
     if addr == 0 {
         return Err(Error::AddressRange);
     }
@@ -131,7 +131,7 @@ impl Local {
         })
     }
 
-    /// An event that is complete but for what depends on the chunk and the time.
+    /// An event that is complete except for the fields that depend on the chunk and the time.
     fn event(&self, kind: Kind, id: u64, index: u64, addr: u64, size: u64) -> Event {
         Event {
             timestamp: 0,
@@ -165,11 +165,11 @@ impl Local {
         }
     }
 
-    /// What nearly every registration is: a plain name, the bytes at hand, room in the chunk. `None` if something is not so;
-    /// then nothing has happened.
+    /// The fast path of nearly every registration: a plain name, bytes that can be read here, room in the chunk. `None` if one of
+    /// these is missing; then nothing has happened.
     ///
-    /// Written so that nothing is put together anywhere but at its place in the chunk: this is the time that runtimes pay. A
-    /// function of its own, because one with all that surrounds it has too few registers.
+    /// Everything is put together at its place in the chunk, because runtimes pay for this time. It is a separate function, because
+    /// one that includes its callers has too few registers.
     #[inline(never)]
     fn register_at_once<U: Source>(&mut self, code: &Code<'_, U>) -> Result<Option<Id>> {
         let Local { thread_queue, tid, indices, stock, unwind, .. } = self;

@@ -29,7 +29,7 @@ impl<F: Fn() -> Result<Event>> Fill for Bare<F> {
     }
 }
 
-/// What stands at the end of a body: the code, or where it can be found.
+/// The end of a body: the code, or where it can be found.
 pub enum Tail<'a> {
     Code { pid: u32, bytes: Bytes<'a>, addr: u64, size: usize },
     Later(u64),

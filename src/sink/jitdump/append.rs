@@ -1,4 +1,4 @@
-//! Writing groups to the file: behind what is in it, or later what could not be written.
+//! Writing groups to the file: new ones at its end, and later those that could not be written at first.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ const RESERVE_FROM: u64 = 1 << 20;
 const RESERVE_MOST: u64 = 16 << 20;
 
 impl Jitdump {
-    /// The file, to be written to; opened again if the host has closed it. Takes note if somebody has cut it.
+    /// The file, to be written to; opened again if the host has closed it. Takes note if it has been cut.
     pub(super) fn usable(&mut self) -> io::Result<()> {
         let file = self.contents.file.as_ref().ok_or(file::CLOSED)?;
         let len = match file.checked_len() {
@@ -70,7 +70,7 @@ impl Jitdump {
         written
     }
 
-    /// Appends as many groups as there is room for, and says how many.
+    /// Appends as many groups as there is room for, and reports their number in `groups`.
     pub(super) fn append(&mut self, pieces: &[&[u8]], lens: &[usize], groups: &mut usize) -> io::Result<()> {
         self.usable()?;
         let (mut allowed, mut size) = (0, 0);
@@ -89,7 +89,7 @@ impl Jitdump {
         }
         self.len += whole;
         if whole < written {
-            // What follows half a record would be lost to readers.
+            // Readers would lose the records after half a record.
             self.torn = file.set_len(self.len).is_err();
         }
         if result.is_ok() && allowed < lens.len() {
@@ -117,7 +117,7 @@ impl Jitdump {
             let lens: Vec<usize> = pieces.iter().map(|group| group.len()).collect();
             let (mut groups, mut offset) = (0, self.len);
             let result = self.append(&pieces, &lens, &mut groups);
-            // If somebody else has written to the file, behind that.
+            // If another program has written to the file, the groups are after its bytes.
             offset = offset.max(self.len - lens[..groups].iter().sum::<usize>() as u64);
             for (order, group) in &first[..groups] {
                 self.contents.places.set(*order, group.len() as u64, offset);
@@ -155,7 +155,7 @@ impl Jitdump {
     }
 }
 
-/// The part of what lies in pieces that begins behind `skip` bytes.
+/// The part of the pieces that begins after `skip` bytes.
 fn part<'a>(pieces: &[&'a [u8]], mut skip: usize, mut len: usize) -> Vec<&'a [u8]> {
     let mut parts = Vec::new();
     for piece in pieces {

@@ -18,7 +18,7 @@ use crate::sys::view::View;
 pub struct Places(BTreeMap<u64, Option<u64>>);
 
 impl Places {
-    /// A run of groups has been written. What follows it is not, until that is said.
+    /// A run of groups has been written. The groups after it count as unwritten until another call.
     pub fn set(&mut self, order: u64, len: u64, offset: u64) {
         self.0.entry(order + len).or_insert(None);
         let before = self.0.range(..order).next_back();
@@ -46,7 +46,7 @@ pub struct Backlog {
 }
 
 impl Backlog {
-    /// One that holds at most so many bytes.
+    /// A backlog that holds at most `most` bytes.
     pub fn new(most: usize) -> Backlog {
         Backlog { most, ..Backlog::default() }
     }
@@ -94,7 +94,7 @@ impl Backlog {
         self.bytes -= self.groups.remove(&order).map_or(0, |group| group.len());
     }
 
-    /// Forgets all groups but those that are wanted, and says how many these were.
+    /// Forgets all groups that are not `wanted`, and returns the number of the others.
     pub fn retain(&mut self, wanted: impl Fn(u64) -> bool) -> usize {
         let before = self.groups.len();
         self.groups.retain(|&order, _| wanted(order));
@@ -143,8 +143,8 @@ impl Contents {
         file
     }
 
-    /// The file is so long now: has forked children see all of it. One that does not, for want of address space, makes its groups of
-    /// what it knows.
+    /// The file has this length now: lets forked children see all of it. A child that cannot, because address space is short,
+    /// builds its groups from the registry's data.
     pub fn show(&mut self, len: u64) {
         if !self.view.as_ref().is_some_and(|view| view.covers(len)) {
             self.view = self.file.as_ref().and_then(|file| View::new(file, len).ok());
@@ -166,7 +166,7 @@ mod tests {
             (Some(40), Some(55), Some(69), None)
         );
         assert_eq!(places.0.len(), 2);
-        // From 70 to 100 is lost, from 100 to 130 waits, and 130 comes behind it.
+        // From 70 to 100 is lost, from 100 to 130 waits, and 130 comes after it.
         places.set(100, 10, 70);
         places.set(110, 20, 80);
         places.set(130, 5, 100);

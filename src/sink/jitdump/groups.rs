@@ -36,7 +36,7 @@ impl Groups {
         self.pieces.push(group);
     }
 
-    /// Adds a group that lies in no chunk, but for its code bytes.
+    /// Adds a group that lies in no chunk, without its code bytes.
     pub fn push_made(&mut self, group: Vec<u8>) {
         self.lens.push(0);
         let len = group.len();

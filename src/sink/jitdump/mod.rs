@@ -1,7 +1,7 @@
 //! The jitdump sink: a file that holds whole groups only, and the marker by which perf finds it.
 //!
-//! When a group cannot be written (the disk is full, the file is gone or as long as it may be) the sink is in trouble: groups
-//! wait in memory, as far as there is room, and the writer tries again from time to time.
+//! A group cannot be written when the disk is full, or when the file is gone or as long as it may be. Then groups wait in memory,
+//! as far as there is room, and the writer tries again from time to time.
 
 mod append;
 pub mod backlog;
@@ -52,7 +52,7 @@ pub struct Jitdump {
     header: [u8; HEADER_SIZE],
     identity: Option<Identity>,
     marker: Option<Marker>,
-    /// Where the last whole group ends. Everything behind it is taken back if a write fails.
+    /// Where the last whole group ends. Everything after it is taken back if a write fails.
     len: u64,
     /// How long the file may become.
     most: u64,
@@ -60,9 +60,9 @@ pub struct Jitdump {
     reserved: u64,
     /// When it was opened the last time, the file had all that was written to it before.
     goes_on: bool,
-    /// Half a group may lie behind the last whole one.
+    /// Half a group may lie after the last whole one.
     torn: bool,
-    /// The file has to be written anew: it is gone, cut, or as long as it may be.
+    /// The file has to be rewritten: it is gone, cut, or as long as it may be.
     spoiled: bool,
     /// Place of the next group in the order of all groups.
     next: u64,
@@ -132,7 +132,7 @@ impl Jitdump {
         let name = self.name().to_owned();
         let dir = self.dir.insert(Dir::of(&self.path)?);
         if let Some(known) = self.identity.and_then(|identity| file::reopen(dir, &name, identity).ok()) {
-            // Other runtimes take it for their own file, or write behind what is in it.
+            // Other runtimes take it for their own file, or append to it.
             let (len, is_ours) = (known.metadata()?.len(), self.is_ours(&known));
             self.spoiled |= !is_ours;
             self.goes_on = !self.spoiled && len >= self.len;
@@ -226,7 +226,7 @@ impl Jitdump {
         Ok(())
     }
 
-    /// Whether the file has to be written anew before anything else.
+    /// Whether the file has to be rewritten before anything else.
     pub fn is_spoiled(&self) -> bool {
         self.spoiled
     }
@@ -264,7 +264,7 @@ impl Jitdump {
         Ok(())
     }
 
-    /// What was written, for a forked child. Nothing is written any more.
+    /// The groups that were written, for a forked child. After that the sink writes nothing.
     pub fn let_go(&mut self) -> Contents {
         std::mem::take(&mut self.contents)
     }

@@ -1,4 +1,4 @@
-//! The names of the jitdumps of a process: each library in it has one of its own.
+//! The names of the jitdumps of a process: each library in it has a separate one.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -13,8 +13,8 @@ use crate::sys::other_writers;
 /// How many names there are for the dumps of a process.
 const NAMES: usize = 10;
 
-/// A name for a dump. perf accepts none that is not of this form, and goes by the number that the digits are: zeros before it make
-/// another name for the dump of the same process (linux tools/perf/util/jitdump.c, `jit_detect`).
+/// A name for a dump. perf accepts only names of this form, and reads the digits as a number. So leading zeros make another name
+/// for the dump of the same process (linux tools/perf/util/jitdump.c, `jit_detect`).
 pub fn name_of(pid: u32, zeros: usize) -> String {
     format!("jit-{:0>zeros$}{pid}.dump", "")
 }

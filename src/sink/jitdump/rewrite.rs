@@ -1,4 +1,4 @@
-//! Writing the file anew: with the groups of live code alone, and put into the place of the old one.
+//! Rewriting the file with only the groups of live code; the new file replaces the old one.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -17,9 +17,9 @@ impl Jitdump {
         (self.most / 4 * 3).saturating_sub(HEADER_SIZE as u64)
     }
 
-    /// Writes the file anew, with these groups alone (in their order, with their lengths), and puts it in the place of the old
-    /// one, or elsewhere if that is another library's too. `announce` is told of it before it takes the name. Returns how many
-    /// groups had waited and are not among them.
+    /// Rewrites the file with only these groups (in their order, with their lengths). The new file replaces the old one, or gets
+    /// another name if another library also writes to the old one. `announce` is told of the new file before it takes the name.
+    /// Returns how many groups had waited and are not among these.
     pub fn rewrite(&mut self, groups: &[(u64, usize)], announce: &dyn Fn(FileState)) -> io::Result<usize> {
         let (mode, path, name) = (self.mode, self.path.clone(), self.name().to_owned());
         let elsewhere = self.is_taken();
@@ -58,7 +58,7 @@ impl Jitdump {
         Ok(forgotten)
     }
 
-    /// Writes header and groups, as far as they are to be had.
+    /// Writes the header, and the groups as far as they can be read.
     pub(super) fn fill(&self, mut fresh: &File, groups: &[(u64, usize)]) -> io::Result<(Places, u64)> {
         const BUFFER: usize = 256 * 1024;
         let mut buffer = Vec::new();

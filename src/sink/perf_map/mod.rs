@@ -1,8 +1,8 @@
-//! The perf map sink: appends lines while that keeps the file true, else writes it anew.
+//! The perf map sink: appends lines while that keeps the file true, else rewrites it.
 //!
-//! perf and the others read the file at some moment of their own, so each write is of whole lines, and a changed file is put
-//! in place by renaming: whoever has the old one open or mapped keeps it as it was. When others in this process write to the
-//! same file it is `shared`, and only appended to.
+//! perf and other readers read the file at any moment. So each write is of whole lines, and a changed file is put in place by
+//! renaming. A reader that has the old file open or mapped keeps it unchanged. When others in this process write to the same file
+//! it is `shared`, and only appended to.
 
 mod shared;
 
@@ -30,7 +30,7 @@ use crate::sys::other_writers;
 const REWRITE_INTERVAL: Duration = Duration::from_millis(50);
 /// Rewriting takes at most this part of the writer's time.
 const REWRITE_SHARE: u32 = 20;
-/// Lines that wait for a file that cannot be written. With more of them it is written anew once it can be.
+/// Lines that wait for a file that cannot be written. If there are more of them, the file is rewritten once it can be.
 const PENDING_MAX: usize = 1 << 20;
 
 /// See the module's description.
@@ -152,7 +152,7 @@ impl PerfMap {
     }
 
     /// Opens the file of a dead process: the one that is known, or the one that was about to replace it. Returns its lines: at
-    /// least those of the last whole pass, and what others in the process have written. Believes neither, see `file::take_over`.
+    /// least those of the last whole pass, and what others in the process have written. Trusts neither, see `file::take_over`.
     pub fn adopt(
         &mut self,
         state: &FileState,
@@ -179,7 +179,7 @@ impl PerfMap {
         self.mode = file.metadata()?.mode() & 0o777;
         self.hold(file)?;
         (self.shared, self.dead) = (shared, true);
-        // Whatever follows, it is put into place at once or not at all.
+        // Any next write replaces the file at once or not at all.
         self.stale = true;
         Ok(text)
     }
@@ -209,8 +209,8 @@ impl PerfMap {
     /// Takes note of code that the registry has just been told of.
     ///
     /// `alone`: if the process is killed, only this file can tell of it. Then its line is appended also if older lines have to
-    /// change. Else it waits until the file is written anew: no two lines are to say different things, and from the jitdump it
-    /// can be recovered.
+    /// change. Otherwise the line waits until the file is rewritten: no two lines are to contradict each other, and the jitdump
+    /// allows recovery.
     fn note(&mut self, code: &Loaded<'_>) {
         let Loaded { live, name, change, alone, .. } = *code;
         match change {
@@ -232,7 +232,7 @@ impl PerfMap {
         }
     }
 
-    /// Whether the file has to be written anew, or lines may be missing in it.
+    /// Whether the file has to be rewritten, or lines may be missing in it.
     fn is_stale(&self) -> bool {
         self.stale && self.file.is_some()
     }
@@ -254,7 +254,7 @@ impl PerfMap {
         // Programs that tidy /tmp remove it under long-running processes. A host may have closed it, and anybody who may write
         // to it may have cut it.
         self.stale |= now && self.file.as_ref().is_some_and(|file| !is_whole(file));
-        // What does not fit in the end only a rewrite can say.
+        // Lines that exceed the file's limit need a rewrite.
         self.stale |= self.len + self.pending.len() as u64 > self.most;
         // When code dies there is room for what was left out.
         self.stale |= self.omits && registry.live_count() < registry.span_count();

@@ -1,7 +1,7 @@
-//! The map in other_writers: others in this process write to the same file, since there is only one that profilers read.
+//! A shared map: other writers in this process write to the same file, since there is only one that profilers read.
 //!
-//! Then the file is neither written anew, which would take it away from under the others, nor cut, and lines are appended in
-//! whole behind those of the others. Lines that should change stay, so that two may claim the same address.
+//! Then the file is neither replaced, because the others would continue to write to the old one, nor cut. Whole lines are appended
+//! after those of the others. Lines that should change stay, so that two may claim the same address.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -20,7 +20,7 @@ use crate::sys::other_writers;
 /// How much is remembered.
 const MARK: usize = 64;
 
-/// What is known to be in the file: by it the sink notices when somebody has opened the file as if it were new.
+/// The known contents of the file. With them the sink notices when another writer has opened the file as if it were new.
 #[derive(Debug, Default)]
 pub struct Marks {
     /// The beginning, if that is ours.
@@ -58,8 +58,8 @@ fn holds(file: &File, offset: u64, bytes: &[u8]) -> bool {
 }
 
 impl PerfMap {
-    /// Finds out whether others write to the file. Asks the whole process only when something is to be written anew or the file
-    /// is not as it was left. Returns whether it is.
+    /// Finds out whether others write to the file. Examines the whole process only when the file is to be rewritten or is not as it
+    /// was left. Returns whether the file is as it was left.
     pub(super) fn look_around(&mut self, now: bool) -> io::Result<bool> {
         let Some(file) = self.file.as_ref().filter(|_| now || self.stale || !self.pending.is_empty()) else {
             return Ok(false);
@@ -84,7 +84,7 @@ impl PerfMap {
         Ok(false)
     }
 
-    /// The file has no name any more. If it is because somebody in this process has given it to another one, that one is ours
+    /// The file has lost its name. If another writer in this process has given the name to another file, that file becomes ours
     /// too.
     fn follow(&mut self) -> io::Result<()> {
         let name = self.name().to_owned();
@@ -98,7 +98,7 @@ impl PerfMap {
         joined.map_or(Ok(()), |file| self.hold(file))
     }
 
-    /// Gives the file that has been written anew its name, unless others write to the old one: then it keeps it.
+    /// Gives the rewritten file its name, unless others write to the old one. Then the old one keeps the name.
     pub(super) fn put_in_place(&mut self, fresh: &OsStr, name: &OsStr) -> io::Result<bool> {
         let ours = self.identity;
         let dir = self.dir()?;
@@ -106,7 +106,7 @@ impl PerfMap {
         if !is_ours || dir.exchange(fresh, name).is_err() {
             return file::put_in_place(dir, fresh, name, ours).map(|()| true);
         }
-        // From here on nobody comes to the old file any more, so whoever is not there will not be.
+        // From here on no writer opens the old file, so the set of its writers does not grow.
         let (len, dead) = (self.len, self.dead);
         let old = self.file.as_ref().and_then(|file| file.checked_len().ok());
         let in_company = !dead
@@ -150,7 +150,7 @@ impl PerfMap {
         let (written, result) = status.aside(|| file::append(file, &mut [IoSlice::new(&self.pending)]));
         let end = file.stream_position()?;
         if let Err(error) = result {
-            // Unless somebody has written behind it, half a line is taken back.
+            // Half a line is taken back, unless another writer has appended to it.
             if written > 0 && file::identity_and_len(file)?.1 == end {
                 file.set_len(end - written)?;
             }

@@ -82,8 +82,8 @@ impl Regions {
         let low = start.saturating_sub(REACH - (end - start)).max(LOWEST);
         let wish = start.saturating_sub(tables_len + APART * page);
         for _ in 0..8 {
-            // perf 7.2 takes an object that begins where another one did for that one; and if one begins before another that lies in
-            // it, its libdw finds neither (elfutils libdwfl/segment.c, `reify_segments`).
+            // perf 7.2 takes an object for another one if they begin at the same address. If one object begins before another that
+            // lies in it, perf's libdw finds neither (elfutils libdwfl/segment.c, `reify_segments`).
             let first = self.last_beginning(&maps, end).map_or(low, |last| low.max(last + page));
             let base = maps::gap(&maps, first, start, tables_len, page, wish)
                 .or_else(|| maps::gap(&maps, low, start, tables_len, page, wish))
@@ -126,7 +126,7 @@ impl Regions {
         if lock(&self.settings).declined.has(&self.declined, addr, end, now) {
             return None;
         }
-        // Whoever forks may wait for a lock that the caller holds. There will be other code.
+        // The forking thread may wait for a lock that the caller holds. Later registrations try again.
         let _changing = self.changing.begin_unless_forking()?;
         if let Some(region) = self.find(addr, size) {
             // Another thread was faster.
@@ -259,8 +259,9 @@ fn copy_to_file(piece: &Mapping, file: &File, offset: u64) -> io::Result<Vec<(u6
     Ok(pages)
 }
 
-/// Gives the process its own copy of pages of a private mapping, with the same bytes. Else it would execute what is written to the file
-/// later: the bytes as they were registered, which the host may have patched since, and in a forked child its parent's.
+/// Gives the process its own copy of pages of a private mapping, with the same bytes. Otherwise it would execute the bytes that are
+/// written to the file later. Those are the bytes as registered, which the host may have patched since, and in a forked child its
+/// parent's.
 fn part_from_file(pages: &[(u64, u8)]) -> io::Result<()> {
     // Unlike other ways this writes to memory that may only be executed now.
     let memory = File::options().write(true).open("/proc/thread-self/mem")?;

@@ -1,5 +1,5 @@
-//! Memory that could not be adopted when code was registered in it, and is not looked at again for a while. Each registration outside
-//! of regions asks, so that is done without a lock and without a system call.
+//! Memory that could not be adopted when code was registered in it, and is not looked at again for a while. Each registration
+//! outside of regions asks, so the check takes no lock and makes no system call.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{fence, AtomicU64, AtomicUsize, Ordering};

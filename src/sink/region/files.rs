@@ -1,4 +1,5 @@
-//! Files that regions have had: kept for profiles that have samples of them, up to a bound, and removed in the end if that is asked for.
+//! Earlier files of regions. They are kept for profiles that have samples of them, up to a bound, and removed in the end if that is
+//! asked for.
 
 use std::collections::VecDeque;
 use std::io;

@@ -17,10 +17,10 @@ use crate::sys::file::Held;
 use crate::sys::maps::{self, Mapping};
 
 impl Regions {
-    /// In a forked child, before anything else runs: from now on parent and child do not see what the other writes.
+    /// In a forked child, before anything else runs: from now on parent and child do not see each other's writes.
     ///
-    /// Only the forking thread exists here, so nobody uses the memory; the parent's other threads may go on writing to what is being
-    /// copied, as they may write to a file.
+    /// Only the forking thread exists here, so nobody uses the memory. The parent's other threads may continue to write to the
+    /// memory being copied, as they may write to a file.
     pub fn part_in_child(&self) {
         for region in self.all() {
             let Kind::TwoViews { write } = region.kind else { continue };

@@ -1,5 +1,5 @@
-//! Parts of a region that the host has unmapped, or mapped something else over: looked at by the threads that register code, without
-//! a lock.
+//! Parts of a region that the host has unmapped or replaced by another mapping. The threads that register code read them without a
+//! lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::OnceLock;
@@ -48,7 +48,8 @@ impl Lost {
         start >= end || self.bits.get().is_some_and(|bits| has(bits))
     }
 
-    /// Adds what is missing in a range: everything but these parts of it, which are in order. False if there is no memory to note it.
+    /// Adds the missing parts of a range: everything except the parts `left`, which are in order. False if there is no memory for
+    /// them.
     pub fn add(&self, start: u64, end: u64, left: impl Iterator<Item = (u64, u64)>) -> bool {
         let mut next = start;
         for (from, to) in left.chain(std::iter::once((end, end))) {

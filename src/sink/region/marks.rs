@@ -51,7 +51,7 @@ impl Marks {
         self.pieces(offset, len).iter().any(|mark| mark.load(Ordering::Relaxed) == generation)
     }
 
-    /// Gives the memory back, for a region that counts from the beginning. Whoever still looks finds nothing.
+    /// Gives the memory back, for a region that counts from the beginning. A thread that still reads finds nothing.
     pub fn clear(&self) {
         self.newest.store(0, Ordering::Relaxed);
         self.memory.discard(0..self.count * size_of::<AtomicU32>());

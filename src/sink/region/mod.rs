@@ -1,9 +1,9 @@
 //! Code memory that is a mapping of an ELF file, so that every profiler names code in it by itself. These are the regions of a
 //! process, as the threads that register code and the writer share them.
 //!
-//! perf takes the name of a mapping from the path of its file at the time of `mmap` or `mprotect`. So the file gets
-//! another name (`rename`) when bytes of dead code are used for other code, and the mapping is made again over itself. It has
-//! the same file and bytes, but is a new generation in the profile. The writer puts the former contents under the old name.
+//! perf takes the name of a mapping from the path of its file at the time of `mmap` or `mprotect`. So the file gets another name
+//! (`rename`) when bytes of dead code are used for other code, and the mapping is made again over itself. It has the same file and
+//! bytes, but is a new generation in the profile. The writer puts the contents before the rename under the old name.
 
 mod adopt;
 mod changing;

@@ -1,8 +1,9 @@
 //! Where the mapping of a generation of a region with two views begins in its file.
 //!
-//! perf 7.2 keeps one table of what it has found for a process (its libdw), by where an object begins. So each generation has to begin at
-//! another place, though nothing moves. For a path that begins like this that is where its mapping does (linux
-//! tools/perf/util/unwind-libdw.c, `__report_module`); for any other it follows from the offset in the file, which cannot change.
+//! perf 7.2 (its libdw) keeps one table of found objects for a process, by their beginnings. So each generation has to begin at
+//! another place, though nothing moves. For a path that begins like this, that place is the beginning of its mapping (linux
+//! tools/perf/util/unwind-libdw.c, `__report_module`). For any other path it follows from the offset in the file, which cannot
+//! change.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;

@@ -1,8 +1,8 @@
 //! Removes perf maps, jitdumps, files of regions and spools of dead processes of this user, and nothing else.
 //!
-//! `/tmp` is full of other people's files, and a pid may be in use by another process, or by one that cannot be seen from
-//! here. So a file goes only if its name has exactly the form, it is this user's, has no other name, nobody with its pid
-//! is alive, nobody has it locked, and no process that can be seen has it open or mapped.
+//! `/tmp` is full of other people's files, and a pid may be in use by another process, or by one that cannot be seen from here. So
+//! a file is removed only if its name has exactly the form, it is this user's, and it has no other name. Besides, no process with
+//! its pid may be alive, nobody may have it locked, and no process that can be seen may have it open or mapped.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -24,7 +24,7 @@ pub struct Cleaned {
     pub kept: Option<String>,
 }
 
-/// Removes the files of dead processes from a directory, or only says which they are.
+/// Removes the files of dead processes from a directory, or only lists them.
 pub fn clean(dir: &Path, dry_run: bool) -> io::Result<Vec<Cleaned>> {
     let held = Dir::open(dir)?;
     let mut names = Vec::new();
@@ -64,7 +64,7 @@ fn check(dir: &Dir, name: &OsStr, pid: u32, used: Option<&HashSet<(u64, u64)>>) 
     }
 }
 
-/// The pid in the name of a map, a jitdump, one of either that is being written anew, a region or a spool.
+/// The pid in the name of a map, a jitdump, a map or jitdump that is being rewritten, a region or a spool.
 fn pid_in(name: &OsStr) -> Option<u32> {
     let text = std::str::from_utf8(name.as_bytes()).ok()?;
     if let Some(pid) = spool::pid_in(text) {
@@ -78,8 +78,8 @@ fn pid_in(name: &OsStr) -> Option<u32> {
     pid_of(between("perf-", ".map").or_else(|| between("jit-", ".dump"))?)
 }
 
-/// What stands for the pid in `jit-PID-N.so`, and in `jitted-PID-rN.so`, as it is in `/tmp`; or with the number of a generation
-/// behind N and a dot. (`jitted-PID-N.so` is what `perf inject` makes.)
+/// The text of the pid in `jit-PID-N.so`, and in `jitted-PID-rN.so` as in `/tmp`. N may be followed by a dot and the number of a
+/// generation. (`jitted-PID-N.so` is what `perf inject` makes.)
 fn region_pid(text: &str) -> Option<&str> {
     let text = text.strip_suffix(".so")?;
     let (pid, rest) = match text.strip_prefix("jitted-") {

@@ -1,11 +1,12 @@
-//! Completes the files of processes that were killed, from the spools that they left behind.
+//! Completes the files of processes that were killed, from the spools that they left.
 //!
-//! What counts is the last pass that the writer has committed: a file is cut to the length that it had then (the jitdump), or
-//! written anew (the map), and everything published but not consumed is applied as the writer would have done. The spool goes
-//! last, so whoever is interrupted here is followed by somebody who begins again at the same place.
+//! Recovery begins at the last pass that the writer has committed. The jitdump is cut to its length at that pass, and the map is
+//! rewritten. Then everything published but not consumed is applied as the writer would have done. The spool is removed last, so
+//! after an interrupted recovery another one begins again at the same place.
 //!
-//! A spool is the memory of a process that may have been killed because it went wild, or the work of somebody who wants to have files
-//! written to. So nothing in it is believed. Nor is it mapped: whoever touches a mapping of a file that somebody cuts gets a signal.
+//! A spool is the memory of a process that may have been killed because it went wild, or the work of somebody who wants to have
+//! files written to. So nothing in it is trusted. Nor is it mapped: a process that touches a mapping of a file that somebody cuts
+//! gets a signal.
 
 pub mod clean;
 mod replay;
@@ -31,14 +32,14 @@ use crate::sys::thread;
 use crate::writer::Merge;
 use replay::{is_sound, Replay};
 
-/// What was done for one process.
+/// The result of recovery for one process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// The process.
     pub pid: u32,
     /// How many records its files lacked and now have.
     pub records: u64,
-    /// What could not be done, and why.
+    /// The steps that failed, and why.
     pub problems: Vec<String>,
     /// The spool is still there, because another attempt may succeed.
     pub kept: bool,
@@ -47,10 +48,10 @@ pub struct Report {
 /// Spools with something to recover that are left alone by a session that does not ask for recovery. Each takes some MiB of
 /// memory: beyond this number the oldest are recovered all the same, or removed if no process is left that could.
 const LEFT_ALONE: usize = 16;
-/// With less room than this in the directory none is left alone: a container's `/dev/shm` has twice as much.
+/// With less room than this in the directory every spool is recovered: a container's `/dev/shm` has twice as much.
 const ROOM: u64 = 32 << 20;
 
-/// How long somebody else who recovers a spool is waited for.
+/// How long to wait for another process that recovers a spool.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Completes the files of this user's dead processes that have a spool in a directory, of those that are `wanted` by pid.
@@ -71,8 +72,9 @@ pub fn recover(dir: &Path, wanted: &dyn Fn(u32) -> bool) -> io::Result<Vec<Repor
     Ok(reports)
 }
 
-/// What a new session does about the dead, asked for recovery or not: it removes spools that have nothing in them, and those of the
-/// programs that this process was before, whose files its own are about to replace. Returns the number of records recovered.
+/// Cleans up the spools of dead processes when a session opens, whether recovery was asked for (`all`) or not. It removes empty
+/// spools. It also removes those of the programs that this process was before, whose files its own are about to replace. Returns
+/// the number of records recovered.
 pub fn tidy(dir: &Path, all: bool) -> u64 {
     let (mut full, mut elsewhere, mut records) = (Vec::new(), Vec::new(), 0);
     for listed in list(dir).unwrap_or_default() {
@@ -97,7 +99,7 @@ pub fn tidy(dir: &Path, all: bool) -> u64 {
     records
 }
 
-/// How many of so many spools are too many: all, where they take the room that the next one needs.
+/// How many of `count` spools are too many: all, if they take the room that the next one needs.
 fn excess(dir: &Path, count: usize) -> usize {
     match file::free_space(dir) {
         Some(free) if free < ROOM => count,
@@ -105,7 +107,7 @@ fn excess(dir: &Path, count: usize) -> usize {
     }
 }
 
-/// Removes spools of mount namespaces in which no process is left that can be seen: nobody can complete the files. Returns how many.
+/// Removes spools of mount namespaces without a visible process, because their files can never be completed. Returns how many.
 fn remove_orphans(paths: &[PathBuf]) -> usize {
     if paths.is_empty() {
         return 0;
@@ -142,7 +144,7 @@ struct Dead {
     header: Region,
     owner: Owner,
     units: usize,
-    /// How many bytes of the file have memory behind them.
+    /// How many bytes of the file have memory.
     backed: u64,
 }
 
@@ -169,7 +171,7 @@ impl Dead {
         }
     }
 
-    /// As `open`, with some patience: whoever has it is most likely done in a moment.
+    /// As `open`, with some patience: the process that has it locked is most likely done in a moment.
     fn wait_for(path: &Path) -> Opened {
         let end = Instant::now() + LOCK_TIMEOUT;
         loop {
@@ -263,7 +265,8 @@ impl Dead {
 
     fn recover(self) -> Report {
         let mut report = Report { pid: self.owner.pid, ..Report::default() };
-        // A file may be long with little memory behind it, and a copy of it is not: no more is read than its owner has paid for.
+        // A sparse file may be long and have little memory, but a copy of it is not sparse. So no more is read than its owner has
+        // paid for.
         let mut backed = self.backed;
         let mut chunks = Vec::new();
         for (offset, size) in self.places() {

@@ -19,14 +19,14 @@ use crate::writer::Ledger;
 /// Sizes are below this, as the registry wants them.
 const TOO_LARGE: u64 = 1 << 32;
 
-/// What is before the first id. Slots begin with 0, and none is used twice.
+/// The value before the first id. Slots begin with 0, and none is used twice.
 const BEFORE_IDS: u64 = (1 << 32) - 1;
 
 /// See the module's description.
 pub struct Replay {
     ledger: Ledger,
     groups: Groups,
-    /// Code is known here by ids of our own, because that from the files has none any more.
+    /// The replay gives code its own ids, because code that was read from the files no longer has any.
     last_id: u64,
     /// The last id of code that is known from the files.
     last_from_files: u64,
@@ -37,8 +37,8 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Takes over the files. What cannot be taken over is described in `problems`. `search`: what is in the jitdump
-    /// matters too. `may_be_locked`: whoever has locked a file is no process of this pid.
+    /// Takes over the files. What cannot be taken over is described in `problems`. `search`: what is in the jitdump matters too.
+    /// `may_be_locked`: the process that has locked a file does not have this pid.
     pub fn new(
         status: Arc<Status>,
         files: &Files,
@@ -153,7 +153,7 @@ impl Replay {
     }
 }
 
-/// Whether code, and what is said to be free behind it, lies in the address space.
+/// Whether code, and the bytes declared free after it, lie in the address space.
 fn fits(addr: u64, size: u64, beyond: u64) -> bool {
     addr != 0 && addr.checked_add(size).and_then(|end| end.checked_add(beyond)).is_some()
 }

@@ -16,7 +16,7 @@ type Hook = Box<dyn FnMut(&File, u64, &[u8]) -> io::Result<()> + Send>;
 /// An open file.
 pub struct Disk {
     pub(super) file: Arc<Held>,
-    /// Bytes that were written, since somebody has asked.
+    /// Bytes that were written since the last query.
     pub written: u64,
     /// Told of each write before it happens, which fails if this does.
     #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A copy of a region's file that does not change any more: what it said before its code was replaced.
+//! A final copy of a region's file, with its contents before its code was replaced.
 
 use std::fs::File;
 use std::io;
@@ -49,7 +49,7 @@ impl RegionFile {
         to.write(0, &image.header_page())
     }
 
-    /// Gives the room back that the text has beside code, when no memory shows it any more.
+    /// Gives back the room of the text that has no code, when the text is no longer mapped.
     pub fn give_text_back(&self) {
         let mut begin = self.text().start;
         let punch = |begin: u64, end: u64| {

@@ -1,4 +1,4 @@
-//! The file behind a code region: an ELF file that grows while the code in it runs, and that anybody may open at any moment.
+//! The file of a code region: an ELF file that grows while the code in it runs, and that anybody may open at any moment.
 //!
 //! ```text
 //! 0        header page            says where everything is; written last, by one write
@@ -9,7 +9,7 @@
 //! ```
 //! The tables lie below the text: unwinders that count from the lowest mapping of a file then count right.
 //!
-//! Nothing is written through a mapping, so that a full disk is an error and no signal. Whoever calls has SIGXFSZ blocked.
+//! Nothing is written through a mapping, so that a full disk is an error and no signal. The caller has SIGXFSZ blocked.
 
 mod disk;
 mod final_copy;
@@ -61,11 +61,11 @@ pub struct Layout {
     pub text: u64,
     /// How long the code is.
     pub text_len: u64,
-    /// How long it may become: what lies behind it begins behind that.
+    /// How long it may become: the parts after it begin after that room.
     pub text_room: u64,
     /// Bytes from the start of the file on that are for the header page and the tables; see [`RegionFile::tables_room`].
     pub tables_len: u64,
-    /// How many of them, behind the header page, stay free: the segment that is loaded may begin anywhere there.
+    /// How many of them, after the header page, stay free: the segment that is loaded may begin anywhere there.
     pub spare: u64,
 }
 
@@ -81,7 +81,7 @@ pub struct Code<'a> {
     pub info_records: &'a [u8],
 }
 
-/// What is not in the file though it should be.
+/// The code and data missing from the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeftOut {
     /// Code without a name, and so without anything: outside of the region, or there was no memory for it.
@@ -131,7 +131,7 @@ impl RegionFile {
         (HEADER_SIZE as u64).saturating_add(eh_frame).saturating_add(2 * hdr).saturating_add(PAGE - 1) / PAGE * PAGE
     }
 
-    /// Makes of an empty file one of a region that has no code yet. It is not to be written to by anybody else, but for the text.
+    /// Makes of an empty file one of a region that has no code yet. Nobody else may write to it, except to the text.
     pub fn create(file: Arc<Held>, layout: Layout) -> io::Result<RegionFile> {
         let (eh_frame, slots) = split(layout.tables_len, layout.spare).ok_or(io::ErrorKind::InvalidInput)?;
         let layout = Layout { text_room: layout.text_room.max(layout.text_len), ..layout };
@@ -243,7 +243,7 @@ impl RegionFile {
         self.frames.append(section, &to, &mut part.pending, &mut rows)?;
         let room = self.table.has_room(rows.len());
         if !room {
-            // What has been appended stays: CIEs in it may be remembered. But nobody is to find the FDEs.
+            // The appended bytes stay, because readers may remember CIEs in them. But no reader is to find the FDEs.
             for row in &rows {
                 part.patch(u64::from(row.fde) + FDE_RANGE, &[0; 4]);
             }
@@ -277,8 +277,8 @@ impl RegionFile {
         }
     }
 
-    /// Brings the file up to date. New code that does not lie highest gets into the search table when that is due, or `now`. After an
-    /// error the file says what it said before, and the next call tries again.
+    /// Brings the file up to date. New code that does not lie highest gets into the search table when that is due, or `now`. After
+    /// an error the file has its former contents, and the next call tries again.
     pub fn write(&mut self, now: bool) -> io::Result<()> {
         let due = self.table.has_work() && (now || self.table.is_due());
         if !due && !self.has_news() {
@@ -333,7 +333,7 @@ impl RegionFile {
         self.layout.text..self.layout.text + self.layout.text_len
     }
 
-    /// What is in the file.
+    /// The contents of the file.
     fn image(&self) -> Image {
         Image {
             begin: self.begin,
@@ -404,7 +404,7 @@ impl RegionFile {
         self.is_reset = true;
     }
 
-    /// Writes everything, for the last time: under a build-id, a file does not change any more.
+    /// Writes everything, for the last time: a file with a build-id never changes again.
     pub fn finish(&mut self, build_id: Option<[u8; 20]>) -> io::Result<()> {
         self.build_id = build_id;
         self.write(true)?;

@@ -1,5 +1,5 @@
-//! A section that is appended to, in a stretch of the file of its own. When that is full it moves to one of twice the size at the
-//! end of the file, so that a byte is copied about once.
+//! A section that is appended to, in a separate range of the file. When that is full it moves to one of twice the size at the end
+//! of the file, so that a byte is copied about once.
 
 use std::io;
 use std::ops::Range;
@@ -63,7 +63,7 @@ pub struct Part {
     fixed: bool,
     /// Bytes in the file.
     len: u64,
-    /// Bytes behind those.
+    /// The bytes that follow those, not yet written.
     pub pending: Vec<u8>,
     /// Bytes in the file that have to change.
     patches: Vec<(u64, Patch)>,
@@ -121,7 +121,7 @@ impl Part {
         }
     }
 
-    /// Brings the file up to date. What a header that was written before says of it stays as it is, but for patches.
+    /// Brings the file up to date. The bytes that an earlier header describes stay unchanged, except for patches.
     pub fn write(&mut self, disk: &mut Disk, space: &mut Space) -> io::Result<()> {
         while let Some((at, (bytes, len))) = self.patches.last() {
             disk.write(self.at + at, &bytes[..*len])?;

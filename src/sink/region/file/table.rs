@@ -1,7 +1,8 @@
 //! The search table of a region's file, in one of two places.
 //!
-//! New rows that come last are appended where the table is: readers do not look behind its count. Others wait until it is due that
-//! all is written in order to the other place, to which the header then leads. (Readers in the middle of the old one go on.)
+//! New rows that come last are appended to the table in use: readers do not look past its count. Other rows wait until the whole
+//! table is due, which is then written in order to the other place. After that the header points there. (Readers in the middle of
+//! the old table continue.)
 
 use std::collections::BTreeMap;
 use std::io;
@@ -55,7 +56,7 @@ impl SearchTable {
         }
     }
 
-    /// Whether so many more fit.
+    /// Whether `more` rows fit.
     pub fn has_room(&mut self, more: usize) -> bool {
         let room = (self.slots[0].end - self.slots[0].start) as usize;
         let count = self.rows.len() + self.fresh.len() + more;
@@ -67,7 +68,7 @@ impl SearchTable {
         self.fresh.insert(row.start, row.fde);
     }
 
-    /// Takes out what leads to code that starts in a part of the text, and says which FDEs these are.
+    /// Removes the rows of code that starts in a part of the text, and reports their FDEs to `found`.
     pub fn remove(&mut self, range: Range<u64>, mut found: impl FnMut(u32)) {
         let place = |at: u64| self.rows.partition_point(|row| u64::from(row.start) < at);
         let (begin, end) = (place(range.start), place(range.end));
@@ -95,7 +96,7 @@ impl SearchTable {
         self.stale || !self.fresh.is_empty() || self.has_news()
     }
 
-    /// Whether the count is behind. (Rows that can be appended come with FDEs, which are news of their own.)
+    /// Whether the file's count is out of date. (Rows that can be appended come with FDEs, which are separate news.)
     pub fn has_news(&self) -> bool {
         self.counted != self.written
     }
@@ -105,7 +106,7 @@ impl SearchTable {
         Instant::now() >= self.not_before
     }
 
-    /// Where code starts that lies behind all that is in order.
+    /// The lowest start of code that lies after all rows in order.
     fn behind(&self) -> Option<u32> {
         self.rows.last().map_or(Some(0), |row| row.start.checked_add(1))
     }
@@ -173,7 +174,7 @@ impl SearchTable {
         Ok(())
     }
 
-    /// Says how many rows there are, behind the header that says how large the section is.
+    /// Writes the number of rows, after the header with the size of the section.
     pub fn count(&mut self, disk: &mut Disk) -> io::Result<()> {
         if self.counted != self.written {
             disk.write(self.slots[self.slot].start + COUNT_AT, &(self.written as u32).to_ne_bytes())?;

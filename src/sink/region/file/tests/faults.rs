@@ -10,7 +10,7 @@ use object::ObjectSymbol as _;
 use super::seen::units;
 use super::*;
 
-/// Adds code in random order, some of it over older code, and writes now and then.
+/// Adds code in random order, some of it over older code, and writes at random times.
 #[test]
 #[ignore = "long: scripts/test.sh runs it"]
 fn the_file_is_in_order_between_any_two_writes() {
@@ -141,7 +141,7 @@ fn add_with_failure(fail_at: u32, in_order: bool) -> bool {
     failed
 }
 
-/// What is left out of a file that cannot be written is in it again when that begins anew.
+/// Code that is left out of a file that cannot be written is in the file again when the file starts from scratch.
 #[test]
 fn what_waits_for_a_file_that_cannot_be_written_is_bounded() {
     let mut region = Region::new(1 << 20);

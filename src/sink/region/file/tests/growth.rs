@@ -29,7 +29,7 @@ fn the_last_function_costs_as_much_as_the_first() {
     assert_even_costs(&[1000, 10_000, 100_000], &[1000, 10_000]);
 }
 
-/// Prints the time for each function, for whoever wants to know.
+/// Prints the time for each function.
 fn assert_even_costs(numbers: &[u64], numbers_downwards: &[u64]) {
     for (order, what) in [(0, "upwards"), (1, "downwards"), (2, "anywhere")] {
         let mut costs = Vec::new();
@@ -75,7 +75,7 @@ fn assert_even_costs(numbers: &[u64], numbers_downwards: &[u64]) {
     }
 }
 
-/// A table is made anew at most every 50 milliseconds, however much code comes below all other.
+/// A table is rebuilt at most every 50 milliseconds, however much code comes below all other.
 #[test]
 fn new_tables_are_rare() {
     let mut region = Region::new(1 << 20);

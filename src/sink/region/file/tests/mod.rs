@@ -1,4 +1,4 @@
-//! A region's file held against what was said of its code, by readers that are not ours: `object`, `gimli`, and the tools.
+//! A region's file compared with the registered code, by readers that are not ours: `object`, `gimli`, and the tools.
 
 mod faults;
 mod growth;
@@ -27,8 +27,8 @@ const BASE: u64 = 0x7f12_3450_0000;
 const SPARE: u64 = 64 << 10;
 const ID: [u8; 20] = *b"twenty bytes of name";
 
-/// A file without a name, so that nothing is left behind; in memory, since file systems differ in what they can do and in the room
-/// that they take.
+/// A file without a name, so that no file remains; in memory, since file systems differ in what they can do and in the room that
+/// they take.
 fn unnamed() -> File {
     // SAFETY: a name that ends with a zero.
     let descriptor = unsafe { libc::memfd_create(c"jitsym-test".as_ptr(), libc::MFD_CLOEXEC) };
@@ -56,7 +56,7 @@ impl Random {
     }
 }
 
-/// What is known of a piece of code.
+/// The known facts about a piece of code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Truth {
     size: u64,
@@ -127,7 +127,7 @@ fn info_records(addr: u64, size: u64, name: &str, lines: &[Line<'_>], tables: Op
     group
 }
 
-/// The whole group but for its code.
+/// The whole group except its code.
 fn head(addr: u64, size: u64, name: &str, lines: &[Line<'_>], tables: Option<&Tables>) -> Vec<u8> {
     let unwind = tables.map(|tables| Unwinding { tables: &tables.bytes, hdr_size: tables.hdr_size, mapped_size: 0 });
     let (name, lines) = (name.as_bytes(), Lines::Rows(lines));

@@ -80,7 +80,7 @@ impl Seen {
 
 /// Goes by the search table as an unwinder does, and then over the section from its start, as libdw does.
 fn frames(elf: &ElfFile64<'_>, eh_frame: &[u8], hdr: &[u8]) -> BTreeMap<u64, (u64, i32)> {
-    // What is loaded from a place is at the address of that number, also where the section header has another one for perf.
+    // Bytes that are loaded from a place are at the address of that number, also where the section header has another one for perf.
     let address =
         |name: &str| elf.section_by_name(name).and_then(|section| section.file_range()).map_or(0, |(at, _)| at);
     let bases = BaseAddresses::default().set_eh_frame(address(".eh_frame")).set_eh_frame_hdr(address(".eh_frame_hdr"));
@@ -210,7 +210,7 @@ pub fn units<'a>(data: &dyn Fn(&str) -> &'a [u8], settled: bool) -> Units {
 
 type Reader<'a> = EndianSlice<'a, LittleEndian>;
 
-/// The inlined functions behind the entry of their function. They end with it.
+/// The inlined functions, after the entry of their function. They end with it.
 fn inlines<'a>(
     dwarf: &Dwarf<Reader<'a>>,
     unit: &gimli::Unit<Reader<'a>>,

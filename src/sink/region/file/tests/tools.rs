@@ -121,7 +121,7 @@ fn frames_at(truth: &Truth, at: u32, place: &str) -> String {
     frames + &format!("{}\n{place}\n", truth.name)
 }
 
-/// Without what elfutils says besides: columns, and behind a name where it is inlined.
+/// Without the additions of elfutils: columns, and the place of inlining after a name.
 fn plain(frames: &str) -> String {
     let cut = |line: &str| match line.splitn(3, ':').collect::<Vec<_>>()[..] {
         _ if line.contains(" inlined at ") => line.split_once(" inlined at ").unwrap().0.to_owned(),
