@@ -72,7 +72,7 @@
 
 
 /**
- * What a call came to. Every function that can fail returns one of these.
+ * The result of a call. Every function that can fail returns one of these.
  *
  * `JITSYM_OK` is 0 and every failure is positive. The numbers never change their meaning. A call that does not return
  * `JITSYM_OK` has had no effect on what was registered before, and has written none of its outputs. (`JITSYM_ERR_CLOSED` from
@@ -113,7 +113,7 @@ typedef enum jitsym_status {
    */
   JITSYM_ERR_ADDRESS_RANGE = 7,
   /**
-   * The code is larger than `JITSYM_CODE_SIZE_MAX` (2 GiB - 1), or the whole record than the format can say.
+   * The code is larger than `JITSYM_CODE_SIZE_MAX` (2 GiB - 1), or the record exceeds the format's limit.
    */
   JITSYM_ERR_TOO_LARGE = 8,
   /**
@@ -167,21 +167,21 @@ typedef enum jitsym_status {
    */
   JITSYM_ERR_DROPPED = 20,
   /**
-   * Memory could not be had, or the code is larger than `jitsym_options.max_memory` allows.
+   * Memory was not available, or the code is larger than `jitsym_options.max_memory` allows.
    */
   JITSYM_ERR_NO_MEMORY = 21,
   /**
-   * No sink that was asked for could be started; `jitsym_last_error` with a NULL session says why.
+   * No requested sink could be started; `jitsym_last_error` with a NULL session gives the reason.
    */
   JITSYM_ERR_NO_SINK = 22,
   /**
-   * A sink failed, so that not all that was registered is in its file; `jitsym_last_error` says why.
+   * A sink failed, so that not all registered code is in its file; `jitsym_last_error` gives the reason.
    */
   JITSYM_ERR_SINK_FAILED = 23,
   /**
-   * The session belongs to the parent process, and this one cannot go on with it: it was forked with
-   * `JITSYM_INIT_FORK_ALONE`, by a raw system call, by a signal handler that interrupted this library, or while the writer
-   * was at work and did not come to rest in time. `jitsym_init` opens a session of its own.
+   * The session belongs to the parent process, and this process cannot continue it. It was forked with
+   * `JITSYM_INIT_FORK_ALONE`, by a raw system call, by a signal handler that interrupted this library, or while the writer was
+   * at work and did not become quiescent in time. `jitsym_init` opens a new session.
    */
   JITSYM_ERR_FORKED = 24,
   /**
@@ -218,8 +218,8 @@ typedef enum jitsym_status {
    */
   JITSYM_ERR_INTERNAL = 32,
   /**
-   * `jitsym_flush_from_signal` was called on the library's own thread: nobody is left who could write. What is not in the files
-   * is in the spool; `jitsym recover` completes them when the process has ended.
+   * `jitsym_flush_from_signal` was called on the library's own thread: no thread is left that could write. Records that are
+   * not in the files are in the spool; `jitsym recover` completes the files when the process has ended.
    */
   JITSYM_ERR_WRITER = 33,
   /**
@@ -227,8 +227,8 @@ typedef enum jitsym_status {
    */
   JITSYM_ERR_FORBIDDEN = 34,
   /**
-   * From `jitsym_dl.h` alone: the shared library was not found, or is of a version with another ABI; `jitsym_last_error` with a
-   * NULL session says why.
+   * From `jitsym_dl.h` alone: the shared library was not found, or is of a version with another ABI; `jitsym_last_error` with
+   * a NULL session gives the reason.
    */
   JITSYM_ERR_LIBRARY = 35,
   /**
@@ -250,9 +250,9 @@ typedef enum jitsym_status {
    */
   JITSYM_ERR_ALIGNMENT = 39,
   /**
-   * An entry of `jitsym_code.inlines` has an empty range, one that is not within that of its parent (or of the code), or one that
-   * shares bytes with another entry of the same parent; its parent does not come before it; or it lacks a name, or the file or
-   * line of the call.
+   * An entry of `jitsym_code.inlines` has an empty range, one that is not within that of its parent (or of the code), or one
+   * that shares bytes with another entry of the same parent. Or its parent does not come before it, or it lacks a name, or the
+   * file or line of the call.
    */
   JITSYM_ERR_INLINE = 40,
 } jitsym_status;
@@ -262,8 +262,8 @@ typedef enum jitsym_status {
  */
 typedef enum jitsym_limit {
   /**
-   * The longest function name kept. A longer one is cut, and ends in `~` and eight hexadecimal digits that are made from
-   * the whole name, so that names that differ only behind the cut stay different.
+   * The longest function name kept. A longer one is cut, and ends in `~` and eight hexadecimal digits that are computed from
+   * the whole name, so that names that differ only after the cut stay different.
    */
   JITSYM_NAME_MAX = 1000,
   /**
@@ -292,7 +292,8 @@ typedef enum jitsym_sink {
   /**
    * The ELF files `jit-PID-N.so` that regions of code memory are mappings of (`jitsym_region_create`, `jitsym_region_adopt`,
    * `JITSYM_INIT_ADOPT`), in the directory of the jitdump: names, lines and call stacks in every profiler, with no further
-   * step. What is registered in a region goes to its file, and not to map and jitdump. Without regions this is nothing.
+   * step. Code that is registered in a region goes to its file, and not to map and jitdump. Without regions this sink does
+   * nothing.
    */
   JITSYM_SINK_REGION = 4,
 } jitsym_sink;
@@ -323,8 +324,8 @@ typedef enum jitsym_init_flag {
    */
   JITSYM_INIT_NO_SPOOL = 64,
   /**
-   * Before anything else, complete the files of this user's processes that were killed, from the spools that they left
-   * behind, as the command `jitsym recover` does.
+   * Before anything else, complete the files of this user's processes that were killed, from the spools that they left, as the
+   * command `jitsym recover` does.
    */
   JITSYM_INIT_RECOVER = 128,
   /**
@@ -345,24 +346,25 @@ typedef enum jitsym_init_flag {
   JITSYM_INIT_REMOVE_FILES = 1024,
   /**
    * Remember live code, so that `jitsym_enable` can write it when it starts a sink: with its lines and unwind tables, but not
-   * its bytes, which are read at its address then. Without a sink registering then costs as much as with one, and live
-   * code takes memory (docs/design.md says how much), as long as any session is open. The variable `JITSYM_LATE` can
-   * forbid it, or ask for it.
+   * its bytes, which are read at its address then. Without a sink registering then costs as much as with one, and live code
+   * takes memory (docs/design.md gives figures), as long as any session is open. The variable `JITSYM_LATE` can forbid it, or
+   * ask for it.
    */
   JITSYM_INIT_REMEMBER = 2048,
   /**
-   * Code that is registered in private executable memory which is not known becomes the beginning of a region: the mapping that
-   * it lies in is adopted, as by `jitsym_region_adopt`. The registering thread must be the only one that writes to that mapping,
-   * or changes its protection, during the call; others may execute it. The kernel makes one mapping of neighbouring memory with
-   * the same protection, so this is about all who write code in the process: if there are others, adopt your own range by
-   * `jitsym_region_adopt`, or create regions. Memory that cannot be adopted is left as it is, and looked at again now and then.
-   * The options of the session that has started the sinks decide. The variable `JITSYM_ADOPT` can ask for it, or forbid it.
+   * Code that is registered in private executable memory which is not known becomes the beginning of a region: the mapping
+   * that it lies in is adopted, as by `jitsym_region_adopt`. The registering thread must be the only one that writes to that
+   * mapping, or changes its protection, during the call; others may execute it. The kernel makes one mapping of neighbouring
+   * memory with the same protection, so this applies to every writer of code in the process. If there are others, adopt your
+   * own range by `jitsym_region_adopt`, or create regions. Memory that cannot be adopted is left as it is, and looked at again
+   * later. The options of the session that has started the sinks decide. The variable `JITSYM_ADOPT` can ask for it, or forbid
+   * it.
    */
   JITSYM_INIT_ADOPT = 4096,
 } jitsym_init_flag;
 
 /**
- * Who is to read the perf map.
+ * The intended reader of the perf map.
  */
 typedef enum jitsym_map_dialect {
   /**
@@ -413,12 +415,11 @@ typedef enum jitsym_code_flag {
    */
   JITSYM_CODE_STABLE = 1,
   /**
-   * Other code lies behind this, or will: `free_after` is 0. Builds of perf with libunwind find unwind tables only behind
-   * the code, so with this flag the jitdump has another small record, for a place below the code at which nothing is, and the
-   * tables lie behind that. `perf inject` then makes each object twice, and the process has some address space less, 1 GiB
-   * at most; when that is used up, or there is none within 1.75 GiB below the code, the flag does nothing. Nor does it
-   * without an unwind description. Not for `jitsym_move_target`: packed code stays packed, unless it moves while no jitdump is
-   * written.
+   * Other code follows this, or will: `free_after` is 0. Builds of perf with libunwind find unwind tables only after the code.
+   * With this flag the jitdump therefore has another small record, for an unused place below the code, and the tables follow
+   * that place. `perf inject` then makes each object twice, and the process has some address space less, 1 GiB at most. When
+   * that is used up, or there is none within 1.75 GiB below the code, the flag does nothing. Nor does it without an unwind
+   * description. Not for `jitsym_move_target`: packed code stays packed, unless it moves while no jitdump is written.
    */
   JITSYM_CODE_PACKED = 2,
 } jitsym_code_flag;
@@ -460,13 +461,13 @@ typedef enum jitsym_region_flag {
 /**
  * A session: what `jitsym_init` opens and `jitsym_close` closes.
  *
- * The handle is a name, not an address: the library recognises a handle that is closed or was never opened, and answers with
- * a status. A forked child goes on with its parent's (see `jitsym_init_flag`).
+ * The handle is a name, not an address: the library recognises a handle that is closed or was never opened, and answers with a
+ * status. A forked child continues its parent's (see `jitsym_init_flag`).
  */
 typedef struct jitsym jitsym;
 
 /**
- * How a session is to behave. A struct of zero bytes with `struct_size` set asks for the defaults, as NULL does.
+ * The options of a session. A struct of zero bytes with `struct_size` set asks for the defaults, as NULL does.
  */
 typedef struct jitsym_options {
   /**
@@ -500,10 +501,10 @@ typedef struct jitsym_options {
    */
   uint32_t file_mode;
   /**
-   * Bound in bytes of the memory that holds records on their way to the writer, from 1 MiB to 16 GiB (other values are
-   * moved into that range). 0: 64 MiB. It starts with 4 MiB (or the bound, if that is less) and grows when the writer
-   * cannot keep up. Code whose record does not fit into what is left of the bound behind that start is refused with
-   * `JITSYM_ERR_NO_MEMORY`. The first session of a process decides.
+   * Bound in bytes of the memory that holds records on their way to the writer, from 1 MiB to 16 GiB (other values are moved
+   * into that range). 0: 64 MiB. It starts with 4 MiB (or the bound, if that is less) and grows when the writer cannot keep
+   * up. Code whose record does not fit into the bound less that start is refused with `JITSYM_ERR_NO_MEMORY`. The first
+   * session of a process decides.
    */
   uint64_t max_memory;
   /**
@@ -521,15 +522,15 @@ typedef struct jitsym_options {
   const char *spool_dir;
   /**
    * The most bytes that the perf map may take; at least 4096. 0: `JITSYM_MAP_MAX`, else no bound. When it would become longer,
-   * dead code is left out first, the oldest first; then live code, what was registered last first
-   * (`jitsym_stats.map_omitted`), until there is room again.
+   * dead code is left out first, the oldest first; then live code, the newest first (`jitsym_stats.map_omitted`), until there
+   * is room again.
    */
   uint64_t map_max;
   /**
-   * The most bytes that the jitdump may take; at least 65536. 0: `JITSYM_JITDUMP_MAX`, else no bound. When it would become longer
-   * it is written anew with live code alone. If that takes more than three quarters of the bound, code that is registered
-   * from then on is left out (`jitsym_stats.jitdump_lost`), until enough other code has been unregistered; what lives then
-   * is in the file again. While the file is written anew there are two of them.
+   * The most bytes that the jitdump may take; at least 65536. 0: `JITSYM_JITDUMP_MAX`, else no bound. When it would become
+   * longer, it is rewritten with live code alone. If that takes more than three quarters of the bound, code that is registered
+   * from then on is left out (`jitsym_stats.jitdump_lost`), until enough other code has been unregistered. Code that lives
+   * then is in the file again. During a rewrite there are two files.
    */
   uint64_t jitdump_max;
 } jitsym_options;
@@ -542,8 +543,8 @@ typedef struct jitsym_options {
  */
 typedef struct jitsym_saved_register {
   /**
-   * DWARF register number (x86-64: rbx 3, rbp 6, rsp 7, r12 to r15 12 to 15; aarch64: x0 to x30 0 to 30, sp 31, d8 to d15
-   * 72 to 79; riscv64: x0 to x31 0 to 31, f0 to f31 32 to 63).
+   * DWARF register number. On x86-64: rbx 3, rbp 6, rsp 7, r12 to r15 12 to 15. On aarch64: x0 to x30 0 to 30, sp 31, d8 to
+   * d15 72 to 79. On riscv64: x0 to x31 0 to 31, f0 to f31 32 to 63.
    */
   uint32_t reg;
   /**
@@ -599,24 +600,24 @@ typedef struct jitsym_unwind {
    */
   uint32_t flags;
   /**
-   * FRAME_POINTER: bytes from the start of the code to behind the instruction that stores the caller's frame pointer
+   * FRAME_POINTER: bytes from the start of the code to the end of the instruction that stores the caller's frame pointer
    * (x86-64 `push rbp`; aarch64 `stp x29, x30, [sp, #-n]!`). 0: 1 on x86-64, 4 on aarch64, 12 on riscv64.
    */
   uint32_t fp_pushed;
   /**
-   * FRAME_POINTER: bytes to behind the instruction that sets the frame pointer (x86-64 `mov rbp, rsp`). 0: 4 on x86-64, 8
-   * on aarch64, 16 on riscv64; so if something stands before the usual prologue (`endbr64`), give both.
+   * FRAME_POINTER: bytes to the end of the instruction that sets the frame pointer (x86-64 `mov rbp, rsp`). 0: 4 on x86-64, 8
+   * on aarch64, 16 on riscv64. If something stands before the usual prologue (`endbr64`), give both.
    */
   uint32_t fp_set;
   /**
-   * FRAME_POINTER: bytes to behind the instruction that takes the frame down (x86-64 `pop rbp` or `leave`). From there to
-   * `epilogue_end` the frame is as at entry. 0: no such place, for code that leaves by other ways. Code with several
-   * epilogues is described by ROWS.
+   * FRAME_POINTER: bytes to the end of the instruction that takes the frame down (x86-64 `pop rbp` or `leave`). From there to
+   * `epilogue_end` the frame is as at entry. 0: no such place, for code that leaves by other ways. Code with several epilogues
+   * is described by ROWS.
    */
   uint32_t epilogue_begin;
   /**
-   * FRAME_POINTER: bytes to behind the return instruction; the frame is standing again from there to the end of the code.
-   * 0: the end of the code.
+   * FRAME_POINTER: bytes to the end of the return instruction; from there to the end of the code the frame is set up again. 0:
+   * the end of the code.
    */
   uint32_t epilogue_end;
   /**
@@ -634,7 +635,7 @@ typedef struct jitsym_unwind {
    */
   const struct jitsym_saved_register *saved;
   /**
-   * FRAME_POINTER: bytes to behind the instruction that stores the last of `saved`, not before `fp_pushed`. 0: `fp_set`.
+   * FRAME_POINTER: bytes to the end of the instruction that stores the last of `saved`, not before `fp_pushed`. 0: `fp_set`.
    */
   uint32_t saved_from;
   /**
@@ -686,7 +687,7 @@ typedef struct jitsym_line {
    */
   uint32_t reserved;
   /**
-   * File name, NUL-terminated. `perf annotate` opens it as it stands, so an absolute path is best.
+   * File name, NUL-terminated. `perf annotate` opens it unchanged, so an absolute path is best.
    */
   const char *file;
 } jitsym_line;
@@ -700,12 +701,12 @@ typedef struct jitsym_inline {
    */
   uint32_t begin;
   /**
-   * Bytes from the start of the code to behind the last one; more than `begin`, at most the size of the code. Within the range
-   * of `parent`. Two ranges with the same parent have no byte in common.
+   * Bytes from the start of the code to the end of the range; more than `begin`, at most the size of the code. The range lies
+   * within that of `parent`. Two ranges with the same parent have no byte in common.
    */
   uint32_t end;
   /**
-   * Name of the inlined function, UTF-8, cleaned as `jitsym_code.name` is. Something has to be left of it.
+   * Name of the inlined function, UTF-8, cleaned as `jitsym_code.name` is. The cleaned name must not be empty.
    */
   const char *name;
   /**
@@ -752,8 +753,8 @@ typedef struct jitsym_code {
   uint64_t size;
   /**
    * Name, UTF-8. It is cleaned, not refused: bytes that are not UTF-8 become U+FFFD, control characters become `_`, white
-   * space at both ends goes. A name with nothing left, or NULL, becomes `jit_ADDRESS`. A name of one or two
-   * bytes gets `()` behind it: perf drops such names in a perf map, and takes some in a jitdump for mangled types.
+   * space at both ends goes. A name with nothing left, or NULL, becomes `jit_ADDRESS`. A name of one or two bytes gets `()`
+   * appended: perf drops such names in a perf map, and takes some in a jitdump for mangled types.
    */
   const char *name;
   /**
@@ -761,10 +762,10 @@ typedef struct jitsym_code {
    */
   size_t name_len;
   /**
-   * Where the bytes of the code can be read: `size` bytes that stay readable during the call, as for any pointer argument
-   * in C. Give it if you can: right after emitting, `addr` itself or the writable view of it. NULL: the library asks the
-   * kernel to read at `addr`, which costs a system call and survives memory that cannot be read; what could not be read
-   * is zero in the record, and counted in `jitsym_stats.unreadable`.
+   * Where the bytes of the code can be read: `size` bytes that stay readable during the call, as for any pointer argument in
+   * C. Give it if you can: right after emitting, `addr` itself or the writable view of it. NULL: the library asks the kernel
+   * to read at `addr`, which costs a system call and survives memory that cannot be read. Unreadable bytes are zero in the
+   * record, and `jitsym_stats.unreadable` counts the call.
    */
   const void *bytes;
   /**
@@ -784,8 +785,8 @@ typedef struct jitsym_code {
    */
   size_t line_size;
   /**
-   * How many bytes behind the code hold no other code, and will not while this code lives. If they are at least what
-   * `jitsym_unwind_size` says, perf builds with the libunwind unwinder (up to 6.x in most distributions) unwind through
+   * How many bytes after the code hold no other code, and will not while this code lives. If they are at least as many as
+   * `jitsym_unwind_size` reports, perf builds with the libunwind unwinder (up to 6.x in most distributions) unwind through
    * this code. Never declare bytes that are not free: the name of the code that lies there would be lost.
    */
   uint64_t free_after;
@@ -799,8 +800,8 @@ typedef struct jitsym_code {
   uint32_t reserved;
   /**
    * Inlined functions, for call stacks; may be NULL if `inline_count` is 0. A function that is inlined in several ranges has
-   * an entry for each. `lines` says the innermost place, here as ever. Only code in regions has inline frames: jitdump
-   * and map cannot say them.
+   * an entry for each. `lines` gives the innermost place, as for all code. Only code in regions has inline frames: jitdump and
+   * map cannot express them.
    */
   const struct jitsym_inline *inlines;
   /**
@@ -849,14 +850,13 @@ typedef struct jitsym_move_target {
 } jitsym_move_target;
 
 /**
- * What has happened so far in this process (a forked child begins with 0), over all sessions. All but the sinks, `live`,
- * `map_entries`, `memory`, `memory_held`, `spool`, `jitdump_held`, `map_omitted`, `regions` and
- * `region_left_out` only grow.
+ * Counters of this process (a forked child begins with 0), over all sessions. All but the sinks, `live`, `map_entries`,
+ * `memory`, `memory_held`, `spool`, `jitdump_held`, `map_omitted`, `regions` and `region_left_out` only grow.
  */
 typedef struct jitsym_stats {
   /**
-   * `sizeof(jitsym_stats)`, set by the caller; that many bytes are written at most. What a newer header has behind the
-   * fields that this library knows is left as it was.
+   * `sizeof(jitsym_stats)`, set by the caller; that many bytes are written at most. Fields of a newer header after those that
+   * this library knows are left as they were.
    */
   size_t struct_size;
   /**
@@ -905,7 +905,7 @@ typedef struct jitsym_stats {
    */
   uint64_t not_free;
   /**
-   * Bytes written to the jitdump behind its header.
+   * Bytes written to the jitdump after its header.
    */
   uint64_t jitdump_bytes;
   /**
@@ -921,7 +921,7 @@ typedef struct jitsym_stats {
    */
   uint64_t map_entries;
   /**
-   * Times that the perf map was written anew because an entry had to change.
+   * Times that the perf map was rewritten because an entry had to change.
    */
   uint64_t map_rewrites;
   /**
@@ -958,8 +958,8 @@ typedef struct jitsym_stats {
   uint32_t inherited;
   /**
    * Records that could not be written to the jitdump (no room on the disk or within `jitsym_options.jitdump_max`, and none in
-   * the memory in which they wait), or that waited and were left out when it was written anew. Code among them that lives
-   * when writing is possible again is written then, without lines and unwind tables.
+   * the memory in which they wait). Also records that waited and were left out when it was rewritten. Code among them that
+   * lives when writing is possible again is written then, without lines and unwind tables.
    */
   uint64_t jitdump_lost;
   /**
@@ -968,7 +968,7 @@ typedef struct jitsym_stats {
    */
   uint64_t jitdump_held;
   /**
-   * Times that the jitdump was written anew, because it was removed or cut by somebody else or as long as it may be.
+   * Times that the jitdump was rewritten, because somebody else removed or cut it, or it had reached its bound.
    */
   uint64_t jitdump_rewrites;
   /**
@@ -988,7 +988,7 @@ typedef struct jitsym_stats {
    */
   uint64_t region_bytes;
   /**
-   * Times that the file of a region got another name, so that code in the place of dead code has a name of its own.
+   * Times that the file of a region got another name, so that code in the place of dead code has its own name.
    */
   uint64_t region_generations;
   /**
@@ -1006,7 +1006,7 @@ typedef struct jitsym_stats {
 } jitsym_stats;
 
 /**
- * What a region of code memory is to be like.
+ * The options of a region of code memory.
  */
 typedef struct jitsym_region_options {
   /**
@@ -1071,18 +1071,18 @@ extern "C" {
  * Opens a session, and with the first one starts the sinks and the background thread that writes them.
  *
  * Sinks that cannot start are reported by `jitsym_get_stats` and `jitsym_last_error`; the call fails only if none could.
- * Sessions of one process share files and writer: a second session joins the first, whose options count. After the last one
- * was closed, a new session may have new options; if its directories are the same it continues the same files. A forked child
- * in which this is the first call goes on with its parent's sessions too, and all of them with these options.
+ * Sessions of one process share files and writer: a second session joins the first, whose options count. After the last one was
+ * closed, a new session may have new options; if its directories are the same it continues the same files. If this is the first
+ * call in a forked child, the child continues its parent's sessions too, all of them with these options.
  *
  * Parameters:
  * - `options`: NULL for the defaults and the environment.
  * - `out`: receives the session.
  *
- * Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`, `_ENUM`, `_PATH` for bad options;
- * `JITSYM_ERR_CONFLICT` if a session is open that has other directories, another dialect, or lacks a sink that this one asks
- * for; `JITSYM_ERR_NO_SINK`, `JITSYM_ERR_NO_MEMORY`, `JITSYM_ERR_THREAD`, `JITSYM_ERR_TOO_MANY_SESSIONS`;
- * `JITSYM_ERR_TIMEOUT` if an earlier close did not finish and still has not.
+ * Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`, `_ENUM`, `_PATH` for bad options.
+ * `JITSYM_ERR_CONFLICT` if an open session has other directories, another dialect, or lacks a sink that this one asks for.
+ * `JITSYM_ERR_TIMEOUT` if an earlier close did not finish and still has not. Also `JITSYM_ERR_NO_SINK`, `JITSYM_ERR_NO_MEMORY`,
+ * `JITSYM_ERR_THREAD`, `JITSYM_ERR_TOO_MANY_SESSIONS`.
  *
  * Any thread; not from a signal handler. Does file I/O. Does not keep `options`.
  *
@@ -1096,9 +1096,8 @@ enum jitsym_status jitsym_init(const struct jitsym_options *options,
 /**
  * Registers code: from this moment on samples in `[addr, addr + size)` belong to `name`.
  *
- * Call it when the bytes are final and before the code runs: the time of the call is the time from which on the name holds.
- * Everything is copied; nothing that `code` points to is needed afterwards. Code that is registered over live code retires
- * that code: the newest wins.
+ * Call it when the bytes are final and before the code runs: the name holds from the time of the call. Everything is copied;
+ * nothing that `code` points to is needed afterwards. Code that is registered over live code retires that code: the newest wins.
  *
  * Parameters:
  * - `code`: what to register.
@@ -1169,9 +1168,9 @@ enum jitsym_status jitsym_unregister_range(struct jitsym *session,
 /**
  * Waits until everything that was registered before the call is in the files, where it survives even SIGKILL.
  *
- * Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT` after `timeout_ms` milliseconds (0 waits for one pass of the writer, 10 seconds
- * at most); `JITSYM_ERR_SINK_FAILED` if a sink could not start or cannot write, even now, the others being up to date;
- * `JITSYM_ERR_NO_MEMORY` if the writer has none; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+ * Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT` after `timeout_ms` milliseconds (0 waits for one pass of the writer, 10 seconds at
+ * most). `JITSYM_ERR_SINK_FAILED` if a sink could not start or cannot write, even now; the others are up to date.
+ * `JITSYM_ERR_NO_MEMORY` if the writer has none. Also `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
  *
  * Any thread, concurrently; not from a signal handler.
  */
@@ -1180,18 +1179,18 @@ enum jitsym_status jitsym_flush(struct jitsym *session,
                                 uint32_t timeout_ms);
 
 /**
- * Has everything that was registered before written, from a signal handler: for a host's crash handler, before it lets the
- * process end.
+ * Writes everything that was registered before, from a signal handler: for a host's crash handler, before it lets the process
+ * end.
  *
- * The handler may have interrupted anything: this library, `malloc`, another handler. The call takes no lock, allocates nothing and
- * leaves `errno` as it was; it asks the background thread and waits for its answer. If that needs something that the interrupted
- * thread holds, for instance the lock of `malloc`, the time runs out. Without `JITSYM_OK` what was registered may not be in the
- * files, but in the spool, if there is one: `jitsym recover` completes the files when the process has ended.
+ * The handler may have interrupted anything: this library, `malloc`, another handler. The call takes no lock, allocates nothing
+ * and leaves `errno` as it was; it asks the background thread and waits for its answer. If that needs something that the
+ * interrupted thread holds, for instance the lock of `malloc`, the time runs out. Without `JITSYM_OK`, registered code may be in
+ * the spool, if there is one, and not in the files: `jitsym recover` completes the files when the process has ended.
  *
  * Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT` after `timeout_ms` milliseconds (0: one second), or at once if the process exits by
- * another thread; `JITSYM_ERR_NOT_RUNNING` if no sink is running, with nothing to be written; `JITSYM_ERR_WRITER` at once on the
- * background thread itself, where no descriptor of the host is open; `JITSYM_ERR_SINK_FAILED`; `JITSYM_ERR_FORKED` in a child that has not used its parent's sessions, with
- * nothing to be written; `JITSYM_ERR_INTERNAL`.
+ * another thread. `JITSYM_ERR_NOT_RUNNING` if no sink is running, with nothing to be written. `JITSYM_ERR_WRITER` at once on the
+ * background thread itself, where no descriptor of the host is open. `JITSYM_ERR_FORKED` in a child that has not used its
+ * parent's sessions, with nothing to be written. Also `JITSYM_ERR_SINK_FAILED`, `JITSYM_ERR_INTERNAL`.
  *
  * Needs no session. Any thread, concurrently, and from a signal handler, on an alternate stack too.
  */
@@ -1201,24 +1200,24 @@ enum jitsym_status jitsym_flush_from_signal(uint32_t timeout_ms);
 /**
  * Starts sinks in a running process, for all sessions: they belong to the process.
  *
- * When this has returned `JITSYM_OK`, all code that is live and known is in the files, and everything that is registered
- * from then on, each piece once. Known is all code that was registered while a sink ran or with `JITSYM_INIT_REMEMBER`; without
- * either, code that was registered before is not, and has to be registered again (it has got the id 0). Code that was
- * registered while only the perf map ran, without `JITSYM_INIT_REMEMBER`, comes without lines and unwind tables. The bytes are
- * those that lie at the address of the code now.
+ * When this has returned `JITSYM_OK`, all code that is live and known is in the files, and everything that is registered from
+ * then on, each piece once. Code is known if it was registered while a sink ran or with `JITSYM_INIT_REMEMBER`. Other code that
+ * was registered before has to be registered again (its registration returned id 0). Code that was registered while only the
+ * perf map ran, without `JITSYM_INIT_REMEMBER`, comes without lines and unwind tables. The bytes are those that lie at the
+ * address of the code now.
  *
  * A sink that runs already is left as it is. Directories, bounds and so on are those that this session was opened with, where no
- * running sink has others. A file that was written before and is still there is gone on with.
+ * running sink has others. A file that was written before and is still there is continued.
  *
  * Parameters:
  * - `sinks`: `JITSYM_SINK_*` bits. 0: those that this session would have started when it was opened, or if that were none,
  *   all.
  *
- * Returns `JITSYM_OK`; `JITSYM_ERR_FLAGS` for other bits; `JITSYM_ERR_FORBIDDEN` if the variable `JITSYM_LATE` is `off`;
- * `JITSYM_ERR_CONFLICT` if one of the sinks runs with another directory or dialect; `JITSYM_ERR_NO_SINK` if none of them could
- * be started, and `JITSYM_ERR_SINK_FAILED` if one could not, or cannot write at present, and another runs (`jitsym_get_stats`
- * and `jitsym_last_error` say more); `JITSYM_ERR_NO_MEMORY`, `JITSYM_ERR_THREAD`; `JITSYM_ERR_TIMEOUT` after 10 seconds, while
- * the work goes on in the background, or if the process exits; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+ * Returns `JITSYM_OK`; `JITSYM_ERR_FLAGS` for other bits; `JITSYM_ERR_FORBIDDEN` if the variable `JITSYM_LATE` is `off`.
+ * `JITSYM_ERR_CONFLICT` if one of the sinks runs with another directory or dialect. `JITSYM_ERR_NO_SINK` if none of them could
+ * be started. `JITSYM_ERR_SINK_FAILED` if one could not, or cannot write at present, and another runs (`jitsym_get_stats` and
+ * `jitsym_last_error` say more). `JITSYM_ERR_TIMEOUT` after 10 seconds, while the work continues in the background, or if the
+ * process exits. Also `JITSYM_ERR_NO_MEMORY`, `JITSYM_ERR_THREAD`, `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
  *
  * Any thread, concurrently; not from a signal handler. Does file I/O.
  */
@@ -1228,11 +1227,11 @@ enum jitsym_status jitsym_enable(struct jitsym *session,
 
 /**
  * Stops sinks in a running process, for all sessions, also those that have asked for them. Everything that was registered before
- * is written first. The files stay (but see `JITSYM_INIT_REMOVE_FILES`), and `jitsym_enable` goes on with them.
+ * is written first. The files stay (but see `JITSYM_INIT_REMOVE_FILES`), and `jitsym_enable` continues them.
  *
- * With the last sink everything ends that costs the process anything: the background thread, the memory for records and the
- * spool are given back, calls return at once as in a session that has none, and all ids end (`jitsym_enable` makes later calls
- * answer `JITSYM_ERR_UNKNOWN_ID` for them). With `JITSYM_INIT_REMEMBER` only the files are closed, and ids live on.
+ * Stopping the last sink ends everything that costs the process anything. The background thread, the memory for records and the
+ * spool are given back, and calls return at once as in a session that has no sink. All ids end (`jitsym_enable` makes later
+ * calls answer `JITSYM_ERR_UNKNOWN_ID` for them). With `JITSYM_INIT_REMEMBER` only the files are closed, and ids live on.
  *
  * Parameters:
  * - `sinks`: `JITSYM_SINK_*` bits. 0: all.
@@ -1266,8 +1265,8 @@ enum jitsym_status jitsym_close(struct jitsym *session);
 /**
  * Reads the counters.
  *
- * `out->struct_size` says how much is written. The numbers of registrations still on their way are not in it yet: call
- * `jitsym_flush` first for exact ones.
+ * At most `out->struct_size` bytes are written. Registrations still on their way are not counted yet: call `jitsym_flush` first
+ * for exact numbers.
  *
  * Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `JITSYM_ERR_STRUCT_SIZE`; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
  *
@@ -1317,8 +1316,8 @@ enum jitsym_status jitsym_path(struct jitsym *session,
                                size_t size);
 
 /**
- * Tells how many bytes behind code of `code_size` bytes must be free for perf builds with the libunwind unwinder to unwind
- * through it: leave them free, and say so in `jitsym_code.free_after`.
+ * Tells how many bytes after code of `code_size` bytes must be free for perf builds with the libunwind unwinder to unwind
+ * through it: leave them free, and declare them in `jitsym_code.free_after`.
  *
  * It is the size of the encoded tables, 80 to 120 bytes for most code, plus up to 7 bytes of alignment. Ask with the
  * `code_size` that will be registered, or with 0 for a number that is enough for any size. Of an `.eh_frame` section all
@@ -1371,24 +1370,24 @@ JITSYM_API
 uint32_t jitsym_version_number(void);
 
 /**
- * Makes a region of code memory: a mapping of an ELF file that the library writes, so that perf and every other profiler that
- * reads ELF files names the code in it, and unwinds through it, with no further step. Code in it is registered as elsewhere, by
+ * Makes a region of code memory: a mapping of an ELF file that the library writes. Every profiler that reads ELF files, such as
+ * perf, names the code in it, and unwinds through it, with no further step. Code in it is registered as elsewhere, by
  * `jitsym_register` with its executable address.
  *
- * If the file cannot be had (no sink `JITSYM_SINK_REGION`, a directory mounted `noexec`, no room) the memory is there all the same,
- * what is registered in it goes to the other sinks, and `jitsym_stats.region_refused` and `jitsym_last_error` say so. The memory
- * stays when the session is closed, until `jitsym_region_release` or the end of the process.
+ * If the file is not available (no sink `JITSYM_SINK_REGION`, a directory mounted `noexec`, no room), the memory is there all
+ * the same. Code that is registered in it goes to the other sinks, and `jitsym_stats.region_refused` and `jitsym_last_error`
+ * report it. The memory stays when the session is closed, until `jitsym_region_release` or the end of the process.
  *
- * When `fork` returns, the child has a copy of a region with two views. (If there is no memory for that, or after a system call
- * that runs no handlers, both see what the other writes.) With its first call that uses a session of its parent's, or at once with
- * `JITSYM_INIT_FORK_NOW`, it also has a file for it.
+ * When `fork` returns, the child has a copy of a region with two views. If there is no memory for that, or after a system call
+ * that runs no handlers, both see what the other writes. The child also has a file for the region after its first call that uses
+ * a session of its parent, or at once with `JITSYM_INIT_FORK_NOW`.
  *
  * Parameters:
  * - `out`: receives the region; `out->struct_size` is set by the caller.
  *
- * Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`; `JITSYM_ERR_SIZE_ZERO`; `JITSYM_ERR_TOO_LARGE`
- * above 1 GiB, or an alignment of 512 MiB; `JITSYM_ERR_ALIGNMENT`; `JITSYM_ERR_NO_MEMORY`, also if nothing is free near the address,
- * or there are 256 regions; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+ * Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`; `JITSYM_ERR_SIZE_ZERO`;
+ * `JITSYM_ERR_TOO_LARGE` above 1 GiB, or an alignment of 512 MiB; `JITSYM_ERR_ALIGNMENT`. `JITSYM_ERR_NO_MEMORY`, also if
+ * nothing is free near the address, or there are 256 regions. Also `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
  *
  * Any thread, concurrently; not from a signal handler. Does file I/O.
  *
@@ -1401,30 +1400,32 @@ enum jitsym_status jitsym_region_create(struct jitsym *session,
                                         struct jitsym_region *out);
 
 /**
- * Makes memory that the runtime has a region: a private mapping of an ELF file with the same bytes and protections takes its place.
+ * Turns existing memory of the runtime into a region: a private mapping of an ELF file with the same bytes and protections takes
+ * its place.
  *
  * During the call other threads may execute the memory, but nobody may write to it or change its protection. Afterwards the runtime
  * may do with it what it did before: write, change protections, unmap, fork. `madvise(MADV_DONTNEED)` makes it show what the
  * file has, which is the bytes as they were adopted or registered, and not zero; `jitsym_region_discard` makes it zero.
  *
- * The file takes room for the bytes that are there and for registered code, which take memory of their own beside that; but as much
- * room as the memory has on a file system in memory (tmpfs), or of an unknown kind. What was advised about the memory (`madvise`), and
- * its protection key, are lost.
+ * The file takes room for the bytes that are there and for registered code, in addition to the memory that these take. On a file
+ * system in memory (tmpfs), or of an unknown kind, it takes as much room as the memory has. Earlier advice about the memory
+ * (`madvise`) and its protection key are lost.
  *
  * Code that is registered there already is named by the file from now on.
  *
- * Where dead code is replaced the new code has a name of its own. The library tells perf of it: where the runtime makes the memory
- * executable anew each time it has written to it (W^X) by that, and in memory that is writable and executable at once by changing
- * the protection of the pages of code that is about to be registered, and changing it back; they stay writable and executable.
+ * Code that replaces dead code has its own name. The library tells perf of it through a change of protection. Where the runtime
+ * makes the memory executable again each time it has written to it (W^X), that change serves. In memory that is writable and
+ * executable at once, the library changes the protection of the pages of code that is about to be registered, and changes it
+ * back; they stay writable and executable.
  *
  * Parameters:
  * - `addr`, `size`: whole pages.
  *
- * Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`, `_ALIGNMENT`, `_ADDRESS_RANGE`; `JITSYM_ERR_TOO_LARGE` above 1 GiB;
- * `JITSYM_ERR_NOT_PLAIN`, `JITSYM_ERR_LOCKED`, `JITSYM_ERR_REGION` if the memory is none that can be adopted;
- * `JITSYM_ERR_NO_MEMORY`, also if no address space is free below it, or there are 256 regions; `JITSYM_ERR_NOT_RUNNING` without
- * `JITSYM_SINK_REGION`; `JITSYM_ERR_SINK_FAILED` if the file cannot be had, or must not be executed (`noexec`, SELinux `execmod`): `jitsym_last_error` says
- * more; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`. The memory is as it was then.
+ * Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`, `_ALIGNMENT`, `_ADDRESS_RANGE`; `JITSYM_ERR_TOO_LARGE` above 1 GiB.
+ * `JITSYM_ERR_NOT_PLAIN`, `JITSYM_ERR_LOCKED`, `JITSYM_ERR_REGION` if the memory cannot be adopted. `JITSYM_ERR_NO_MEMORY`, also
+ * if no address space is free below it, or there are 256 regions. `JITSYM_ERR_NOT_RUNNING` without `JITSYM_SINK_REGION`.
+ * `JITSYM_ERR_SINK_FAILED` if the file cannot be made, or must not be executed (`noexec`, SELinux `execmod`):
+ * `jitsym_last_error` says more. Also `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`. After a failure the memory is as it was.
  *
  * Any thread; not from a signal handler. Does file I/O.
  */
@@ -1457,9 +1458,9 @@ enum jitsym_status jitsym_region_grow(struct jitsym *session,
  * Parameters:
  * - `addr`, `size`: whole pages of the executable view.
  *
- * Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`, `_ALIGNMENT`; `JITSYM_ERR_REGION` if they do not lie in a region;
- * `JITSYM_ERR_NO_MEMORY` if the file system cannot do that, or pages are unmapped; `JITSYM_ERR_SINK_FAILED` if the host has closed
- * the file; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+ * Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`, `_ALIGNMENT`; `JITSYM_ERR_REGION` if they do not lie in a region.
+ * `JITSYM_ERR_NO_MEMORY` if the file system cannot do that, or pages are unmapped. `JITSYM_ERR_SINK_FAILED` if the host has
+ * closed the file. Also `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
  *
  * Any thread; not from a signal handler. Does file I/O.
  */
@@ -1470,9 +1471,9 @@ enum jitsym_status jitsym_region_discard(struct jitsym *session,
 
 /**
  * Ends a region. One that was created is unmapped; one that was adopted becomes plain memory again, with the same bytes and
- * protections, under the same conditions as `jitsym_region_adopt`. What was registered in it is written before; its file stays,
- * for profiles that are read later. Unregister the code in it as usual; what goes on to run in memory that was adopted has to be
- * registered again, to have a name there.
+ * protections, under the same conditions as `jitsym_region_adopt`. Code that was registered in it is written before; its file
+ * stays, for profiles that are read later. Unregister the code in it as usual. Code that continues to run in adopted memory has
+ * to be registered again, to have a name there.
  *
  * Parameters:
  * - `exec`: where the region begins.

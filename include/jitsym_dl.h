@@ -6,19 +6,19 @@
  * JITSYM_ERR_LIBRARY, at the cost of one load and one branch. Nothing else is needed: no source file, no option (glibc
  * before 2.34: -ldl).
  *
- *   - What is looked for is the file that the environment variable JITSYM_LIB names, which programs that run with the rights
- *     of another user ignore, or else libjitsym.so.0.1 where the dynamic linker looks for libraries (DT_RPATH and DT_RUNPATH
- *     of the program, LD_LIBRARY_PATH, the system's directories). A program with a place of its own calls
+ *   - The environment variable JITSYM_LIB names the file of the library. Programs that run with the rights of another user
+ *     ignore it. Without it, libjitsym.so.0.1 is looked for where the dynamic linker looks for libraries (DT_RPATH and
+ *     DT_RUNPATH of the program, LD_LIBRARY_PATH, the system's directories). A program that has the library elsewhere calls
  *     jitsym_dl_load(path) before.
- *   - Not for programs without a dynamic linker (-static), in which dlopen does not do what it should.
+ *   - Not for programs without a dynamic linker (-static), in which dlopen does not work properly.
  *   - A library of another ABI version is not used. The library is never unloaded.
  *   - All files of a program, or of a shared library, share one state. Another shared library with this file in it has its
- *     own, and the same libjitsym; before it uses a session that it was given, it has to call jitsym_dl_load.
+ *     own state, and the same libjitsym. Before it uses a session that it was given, it has to call jitsym_dl_load.
  *   - Any thread may be the first, also several at once.
- *   - Not from a signal handler, but for what jitsym.h allows there, if the library was loaded before.
+ *   - Calls that jitsym.h allows from a signal handler are allowed there if the library was loaded before. No others are.
  *
- * jitsym_status_name and jitsym_status_text know JITSYM_ERR_LIBRARY without the library, jitsym_last_error with a NULL session
- * says why it could not be loaded, and jitsym_version returns "".
+ * jitsym_status_name and jitsym_status_text know JITSYM_ERR_LIBRARY without the library. Without it, jitsym_last_error with a
+ * NULL session gives the reason why it could not be loaded, and jitsym_version returns "".
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -77,7 +77,7 @@ static inline const jitsym_dl_functions *jitsym_dl_get(void) {
   return __atomic_load_n(&jitsym_dl_loaded, __ATOMIC_ACQUIRE);
 }
 
-/* Why the library could not be loaded when that was last tried; the text is whose thread has set `busy`. */
+/* The reason why the last attempt to load the library failed. The text belongs to the thread that has set `busy`. */
 typedef struct jitsym_dl_reason {
   unsigned char busy;
   char text[1000];
@@ -85,7 +85,7 @@ typedef struct jitsym_dl_reason {
 
 __attribute__((weak, visibility("hidden"))) jitsym_dl_reason jitsym_dl_why;
 
-/* Whoever has had it for so long was another thread of the parent process, and is not here. */
+/* After so long, the holder was another thread of the parent process, and does not exist in this one. */
 static inline void jitsym_dl_take_why(void) {
   int tries = 100000;
   while (__atomic_exchange_n(&jitsym_dl_why.busy, (unsigned char)1, __ATOMIC_ACQUIRE) && --tries > 0) sched_yield();
@@ -112,11 +112,11 @@ static inline void jitsym_dl_note_version(const char *path, uint32_t version) {
 }
 
 /*
- * Loads the library, if that has not been done yet. `path` is its file, or a name for the dynamic linker; NULL: what is said
+ * Loads the library, if that has not been done yet. `path` is its file, or a name for the dynamic linker; NULL: see
  * above. Does file I/O.
  *
- * Returns JITSYM_OK; JITSYM_ERR_LIBRARY if there is none, or none of this version (jitsym_last_error says why, and it can be
- * tried again); JITSYM_ERR_NO_MEMORY.
+ * Returns JITSYM_OK; JITSYM_ERR_LIBRARY if there is none, or none of this version (jitsym_last_error gives the reason, and it
+ * can be tried again); JITSYM_ERR_NO_MEMORY.
  */
 static inline jitsym_status jitsym_dl_load(const char *path) {
   jitsym_dl_functions *functions;
@@ -169,7 +169,7 @@ other:
   return JITSYM_ERR_LIBRARY;
 }
 
-/* What is called in the place of each function of jitsym.h. */
+/* The functions that are called in the place of those of jitsym.h. */
 #define JITSYM_DL_CALL(name, otherwise, arguments)         \
   const jitsym_dl_functions *functions = jitsym_dl_get();  \
   return functions == NULL ? (otherwise) : functions->name##_ arguments

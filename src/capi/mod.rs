@@ -29,18 +29,18 @@ use types::*;
 /// Opens a session, and with the first one starts the sinks and the background thread that writes them.
 ///
 /// Sinks that cannot start are reported by `jitsym_get_stats` and `jitsym_last_error`; the call fails only if none could.
-/// Sessions of one process share files and writer: a second session joins the first, whose options count. After the last one
-/// was closed, a new session may have new options; if its directories are the same it continues the same files. A forked child
-/// in which this is the first call goes on with its parent's sessions too, and all of them with these options.
+/// Sessions of one process share files and writer: a second session joins the first, whose options count. After the last one was
+/// closed, a new session may have new options; if its directories are the same it continues the same files. If this is the first
+/// call in a forked child, the child continues its parent's sessions too, all of them with these options.
 ///
 /// Parameters:
 /// - `options`: NULL for the defaults and the environment.
 /// - `out`: receives the session.
 ///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`, `_ENUM`, `_PATH` for bad options;
-/// `JITSYM_ERR_CONFLICT` if a session is open that has other directories, another dialect, or lacks a sink that this one asks
-/// for; `JITSYM_ERR_NO_SINK`, `JITSYM_ERR_NO_MEMORY`, `JITSYM_ERR_THREAD`, `JITSYM_ERR_TOO_MANY_SESSIONS`;
-/// `JITSYM_ERR_TIMEOUT` if an earlier close did not finish and still has not.
+/// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`, `_ENUM`, `_PATH` for bad options.
+/// `JITSYM_ERR_CONFLICT` if an open session has other directories, another dialect, or lacks a sink that this one asks for.
+/// `JITSYM_ERR_TIMEOUT` if an earlier close did not finish and still has not. Also `JITSYM_ERR_NO_SINK`, `JITSYM_ERR_NO_MEMORY`,
+/// `JITSYM_ERR_THREAD`, `JITSYM_ERR_TOO_MANY_SESSIONS`.
 ///
 /// Any thread; not from a signal handler. Does file I/O. Does not keep `options`.
 ///
@@ -64,9 +64,8 @@ pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *
 
 /// Registers code: from this moment on samples in `[addr, addr + size)` belong to `name`.
 ///
-/// Call it when the bytes are final and before the code runs: the time of the call is the time from which on the name holds.
-/// Everything is copied; nothing that `code` points to is needed afterwards. Code that is registered over live code retires
-/// that code: the newest wins.
+/// Call it when the bytes are final and before the code runs: the name holds from the time of the call. Everything is copied;
+/// nothing that `code` points to is needed afterwards. Code that is registered over live code retires that code: the newest wins.
 ///
 /// Parameters:
 /// - `code`: what to register.
@@ -192,9 +191,9 @@ pub extern "C" fn jitsym_unregister_range(session: *mut jitsym, addr: u64, size:
 
 /// Waits until everything that was registered before the call is in the files, where it survives even SIGKILL.
 ///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT` after `timeout_ms` milliseconds (0 waits for one pass of the writer, 10 seconds
-/// at most); `JITSYM_ERR_SINK_FAILED` if a sink could not start or cannot write, even now, the others being up to date;
-/// `JITSYM_ERR_NO_MEMORY` if the writer has none; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+/// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT` after `timeout_ms` milliseconds (0 waits for one pass of the writer, 10 seconds at
+/// most). `JITSYM_ERR_SINK_FAILED` if a sink could not start or cannot write, even now; the others are up to date.
+/// `JITSYM_ERR_NO_MEMORY` if the writer has none. Also `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
 ///
 /// Any thread, concurrently; not from a signal handler.
 #[no_mangle]
@@ -205,18 +204,18 @@ pub extern "C" fn jitsym_flush(session: *mut jitsym, timeout_ms: u32) -> jitsym_
     })
 }
 
-/// Has everything that was registered before written, from a signal handler: for a host's crash handler, before it lets the
-/// process end.
+/// Writes everything that was registered before, from a signal handler: for a host's crash handler, before it lets the process
+/// end.
 ///
-/// The handler may have interrupted anything: this library, `malloc`, another handler. The call takes no lock, allocates nothing and
-/// leaves `errno` as it was; it asks the background thread and waits for its answer. If that needs something that the interrupted
-/// thread holds, for instance the lock of `malloc`, the time runs out. Without `JITSYM_OK` what was registered may not be in the
-/// files, but in the spool, if there is one: `jitsym recover` completes the files when the process has ended.
+/// The handler may have interrupted anything: this library, `malloc`, another handler. The call takes no lock, allocates nothing
+/// and leaves `errno` as it was; it asks the background thread and waits for its answer. If that needs something that the
+/// interrupted thread holds, for instance the lock of `malloc`, the time runs out. Without `JITSYM_OK`, registered code may be in
+/// the spool, if there is one, and not in the files: `jitsym recover` completes the files when the process has ended.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT` after `timeout_ms` milliseconds (0: one second), or at once if the process exits by
-/// another thread; `JITSYM_ERR_NOT_RUNNING` if no sink is running, with nothing to be written; `JITSYM_ERR_WRITER` at once on the
-/// background thread itself, where no descriptor of the host is open; `JITSYM_ERR_SINK_FAILED`; `JITSYM_ERR_FORKED` in a child that has not used its parent's sessions, with
-/// nothing to be written; `JITSYM_ERR_INTERNAL`.
+/// another thread. `JITSYM_ERR_NOT_RUNNING` if no sink is running, with nothing to be written. `JITSYM_ERR_WRITER` at once on the
+/// background thread itself, where no descriptor of the host is open. `JITSYM_ERR_FORKED` in a child that has not used its
+/// parent's sessions, with nothing to be written. Also `JITSYM_ERR_SINK_FAILED`, `JITSYM_ERR_INTERNAL`.
 ///
 /// Needs no session. Any thread, concurrently, and from a signal handler, on an alternate stack too.
 #[no_mangle]
@@ -232,24 +231,24 @@ pub extern "C" fn jitsym_flush_from_signal(timeout_ms: u32) -> jitsym_status {
 
 /// Starts sinks in a running process, for all sessions: they belong to the process.
 ///
-/// When this has returned `JITSYM_OK`, all code that is live and known is in the files, and everything that is registered
-/// from then on, each piece once. Known is all code that was registered while a sink ran or with `JITSYM_INIT_REMEMBER`; without
-/// either, code that was registered before is not, and has to be registered again (it has got the id 0). Code that was
-/// registered while only the perf map ran, without `JITSYM_INIT_REMEMBER`, comes without lines and unwind tables. The bytes are
-/// those that lie at the address of the code now.
+/// When this has returned `JITSYM_OK`, all code that is live and known is in the files, and everything that is registered from
+/// then on, each piece once. Code is known if it was registered while a sink ran or with `JITSYM_INIT_REMEMBER`. Other code that
+/// was registered before has to be registered again (its registration returned id 0). Code that was registered while only the
+/// perf map ran, without `JITSYM_INIT_REMEMBER`, comes without lines and unwind tables. The bytes are those that lie at the
+/// address of the code now.
 ///
 /// A sink that runs already is left as it is. Directories, bounds and so on are those that this session was opened with, where no
-/// running sink has others. A file that was written before and is still there is gone on with.
+/// running sink has others. A file that was written before and is still there is continued.
 ///
 /// Parameters:
 /// - `sinks`: `JITSYM_SINK_*` bits. 0: those that this session would have started when it was opened, or if that were none,
 ///   all.
 ///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_FLAGS` for other bits; `JITSYM_ERR_FORBIDDEN` if the variable `JITSYM_LATE` is `off`;
-/// `JITSYM_ERR_CONFLICT` if one of the sinks runs with another directory or dialect; `JITSYM_ERR_NO_SINK` if none of them could
-/// be started, and `JITSYM_ERR_SINK_FAILED` if one could not, or cannot write at present, and another runs (`jitsym_get_stats`
-/// and `jitsym_last_error` say more); `JITSYM_ERR_NO_MEMORY`, `JITSYM_ERR_THREAD`; `JITSYM_ERR_TIMEOUT` after 10 seconds, while
-/// the work goes on in the background, or if the process exits; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+/// Returns `JITSYM_OK`; `JITSYM_ERR_FLAGS` for other bits; `JITSYM_ERR_FORBIDDEN` if the variable `JITSYM_LATE` is `off`.
+/// `JITSYM_ERR_CONFLICT` if one of the sinks runs with another directory or dialect. `JITSYM_ERR_NO_SINK` if none of them could
+/// be started. `JITSYM_ERR_SINK_FAILED` if one could not, or cannot write at present, and another runs (`jitsym_get_stats` and
+/// `jitsym_last_error` say more). `JITSYM_ERR_TIMEOUT` after 10 seconds, while the work continues in the background, or if the
+/// process exits. Also `JITSYM_ERR_NO_MEMORY`, `JITSYM_ERR_THREAD`, `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
 ///
 /// Any thread, concurrently; not from a signal handler. Does file I/O.
 #[no_mangle]
@@ -261,11 +260,11 @@ pub extern "C" fn jitsym_enable(session: *mut jitsym, sinks: u32) -> jitsym_stat
 }
 
 /// Stops sinks in a running process, for all sessions, also those that have asked for them. Everything that was registered before
-/// is written first. The files stay (but see `JITSYM_INIT_REMOVE_FILES`), and `jitsym_enable` goes on with them.
+/// is written first. The files stay (but see `JITSYM_INIT_REMOVE_FILES`), and `jitsym_enable` continues them.
 ///
-/// With the last sink everything ends that costs the process anything: the background thread, the memory for records and the
-/// spool are given back, calls return at once as in a session that has none, and all ids end (`jitsym_enable` makes later calls
-/// answer `JITSYM_ERR_UNKNOWN_ID` for them). With `JITSYM_INIT_REMEMBER` only the files are closed, and ids live on.
+/// Stopping the last sink ends everything that costs the process anything. The background thread, the memory for records and the
+/// spool are given back, and calls return at once as in a session that has no sink. All ids end (`jitsym_enable` makes later
+/// calls answer `JITSYM_ERR_UNKNOWN_ID` for them). With `JITSYM_INIT_REMEMBER` only the files are closed, and ids live on.
 ///
 /// Parameters:
 /// - `sinks`: `JITSYM_SINK_*` bits. 0: all.
@@ -301,8 +300,8 @@ pub extern "C" fn jitsym_close(session: *mut jitsym) -> jitsym_status {
 
 /// Reads the counters.
 ///
-/// `out->struct_size` says how much is written. The numbers of registrations still on their way are not in it yet: call
-/// `jitsym_flush` first for exact ones.
+/// At most `out->struct_size` bytes are written. Registrations still on their way are not counted yet: call `jitsym_flush` first
+/// for exact numbers.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `JITSYM_ERR_STRUCT_SIZE`; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
 ///
@@ -361,8 +360,8 @@ pub unsafe extern "C" fn jitsym_path(session: *mut jitsym, sink: u32, buf: *mut 
     })
 }
 
-/// Tells how many bytes behind code of `code_size` bytes must be free for perf builds with the libunwind unwinder to unwind
-/// through it: leave them free, and say so in `jitsym_code.free_after`.
+/// Tells how many bytes after code of `code_size` bytes must be free for perf builds with the libunwind unwinder to unwind
+/// through it: leave them free, and declare them in `jitsym_code.free_after`.
 ///
 /// It is the size of the encoded tables, 80 to 120 bytes for most code, plus up to 7 bytes of alignment. Ask with the
 /// `code_size` that will be registered, or with 0 for a number that is enough for any size. Of an `.eh_frame` section all

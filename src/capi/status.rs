@@ -2,7 +2,7 @@
 
 use crate::api::error::Error;
 
-/// What a call came to. Every function that can fail returns one of these.
+/// The result of a call. Every function that can fail returns one of these.
 ///
 /// `JITSYM_OK` is 0 and every failure is positive. The numbers never change their meaning. A call that does not return
 /// `JITSYM_OK` has had no effect on what was registered before, and has written none of its outputs. (`JITSYM_ERR_CLOSED` from
@@ -29,7 +29,7 @@ pub enum jitsym_status {
     JITSYM_ERR_SIZE_ZERO = 6,
     /// Address plus size (plus free bytes) does not fit the address space; or the address of code is 0, where none can lie.
     JITSYM_ERR_ADDRESS_RANGE = 7,
-    /// The code is larger than `JITSYM_CODE_SIZE_MAX` (2 GiB - 1), or the whole record than the format can say.
+    /// The code is larger than `JITSYM_CODE_SIZE_MAX` (2 GiB - 1), or the record exceeds the format's limit.
     JITSYM_ERR_TOO_LARGE = 8,
     /// A line table entry lies outside the code.
     JITSYM_ERR_LINE_OFFSET = 9,
@@ -57,15 +57,15 @@ pub enum jitsym_status {
     JITSYM_ERR_TIMEOUT = 19,
     /// The writer could not keep up and the record was dropped. It is counted in `jitsym_stats.dropped`.
     JITSYM_ERR_DROPPED = 20,
-    /// Memory could not be had, or the code is larger than `jitsym_options.max_memory` allows.
+    /// Memory was not available, or the code is larger than `jitsym_options.max_memory` allows.
     JITSYM_ERR_NO_MEMORY = 21,
-    /// No sink that was asked for could be started; `jitsym_last_error` with a NULL session says why.
+    /// No requested sink could be started; `jitsym_last_error` with a NULL session gives the reason.
     JITSYM_ERR_NO_SINK = 22,
-    /// A sink failed, so that not all that was registered is in its file; `jitsym_last_error` says why.
+    /// A sink failed, so that not all registered code is in its file; `jitsym_last_error` gives the reason.
     JITSYM_ERR_SINK_FAILED = 23,
-    /// The session belongs to the parent process, and this one cannot go on with it: it was forked with
-    /// `JITSYM_INIT_FORK_ALONE`, by a raw system call, by a signal handler that interrupted this library, or while the writer
-    /// was at work and did not come to rest in time. `jitsym_init` opens a session of its own.
+    /// The session belongs to the parent process, and this process cannot continue it. It was forked with
+    /// `JITSYM_INIT_FORK_ALONE`, by a raw system call, by a signal handler that interrupted this library, or while the writer was
+    /// at work and did not become quiescent in time. `jitsym_init` opens a new session.
     JITSYM_ERR_FORKED = 24,
     /// The background thread could not be started.
     JITSYM_ERR_THREAD = 25,
@@ -84,13 +84,13 @@ pub enum jitsym_status {
     JITSYM_ERR_BUSY = 31,
     /// The library failed in a way that it should not have; the process goes on, the session does nothing more.
     JITSYM_ERR_INTERNAL = 32,
-    /// `jitsym_flush_from_signal` was called on the library's own thread: nobody is left who could write. What is not in the files
-    /// is in the spool; `jitsym recover` completes them when the process has ended.
+    /// `jitsym_flush_from_signal` was called on the library's own thread: no thread is left that could write. Records that are
+    /// not in the files are in the spool; `jitsym recover` completes the files when the process has ended.
     JITSYM_ERR_WRITER = 33,
     /// The variable `JITSYM_LATE` forbids to enable sinks at run time.
     JITSYM_ERR_FORBIDDEN = 34,
-    /// From `jitsym_dl.h` alone: the shared library was not found, or is of a version with another ABI; `jitsym_last_error` with a
-    /// NULL session says why.
+    /// From `jitsym_dl.h` alone: the shared library was not found, or is of a version with another ABI; `jitsym_last_error` with
+    /// a NULL session gives the reason.
     JITSYM_ERR_LIBRARY = 35,
     /// Memory cannot be adopted as a region because not all of it is private memory without a file: it is shared, mapped from a
     /// file, a heap or a stack, or not mapped.
@@ -102,9 +102,9 @@ pub enum jitsym_status {
     JITSYM_ERR_REGION = 38,
     /// An address or size is no multiple of the size of a page, or an alignment no power of two.
     JITSYM_ERR_ALIGNMENT = 39,
-    /// An entry of `jitsym_code.inlines` has an empty range, one that is not within that of its parent (or of the code), or one that
-    /// shares bytes with another entry of the same parent; its parent does not come before it; or it lacks a name, or the file or
-    /// line of the call.
+    /// An entry of `jitsym_code.inlines` has an empty range, one that is not within that of its parent (or of the code), or one
+    /// that shares bytes with another entry of the same parent. Or its parent does not come before it, or it lacks a name, or the
+    /// file or line of the call.
     JITSYM_ERR_INLINE = 40,
 }
 

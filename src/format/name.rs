@@ -1,7 +1,8 @@
 //! Names that every reader accepts.
 //!
-//! samply and blazesym give up a whole perf map for one byte that is not UTF-8; a newline in a name splits its line, blazesym
-//! also splits at a carriage return; others show control characters on a terminal. So names are cleaned, never refused.
+//! One byte that is not UTF-8 makes samply and blazesym give up a whole perf map. A newline in a name splits its line, and
+//! blazesym also splits at a carriage return. Other readers show control characters on a terminal. So names are cleaned, never
+//! refused.
 
 use std::borrow::Cow;
 
@@ -39,7 +40,7 @@ pub fn clean(name: &[u8]) -> Cow<'_, [u8]> {
 /// on takes those of one letter in a jitdump for mangled types: `f` becomes `float`, `a` `signed char`.
 pub const MIN: usize = 3;
 
-/// Makes a name that is not empty long enough, by `()` behind it.
+/// Makes a name that is not empty long enough, by appending `()`.
 pub fn lengthen(name: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     if name.len() < MIN {
         Cow::Owned([&name[..], b"()"].concat())
@@ -58,7 +59,7 @@ fn is_line_end(c: char) -> bool {
 #[inline]
 pub fn is_plain(name: &[u8]) -> bool {
     let (Some(first), Some(last)) = (name.first(), name.last()) else { return false };
-    // In pieces, the last one overlapping the one before, so that none is left over for a loop by bytes.
+    // In pieces, the last one overlapping the one before, so that no byte is left for a loop by bytes.
     let all_printable = match (name.last_chunk::<16>(), name.first_chunk::<8>(), name.last_chunk::<8>()) {
         (Some(last), ..) => {
             name.chunks_exact(16).filter_map(<[u8]>::first_chunk::<16>).all(are_printable) && are_printable(last)

@@ -1,8 +1,8 @@
 //! The perf map: one line `START SIZE NAME` a function (linux tools/perf/Documentation/jit-interface.txt).
 //!
 //! As read by perf (tools/perf/util/symbol.c, `dso__load_perf_map`): two hexadecimal numbers, one separator, the rest is the
-//! name. blazesym and ddprof take no `0x`; Android's simpleperf reads the numbers
-//! with `strtoull(.., 0)` and so needs it (simpleperf read_symbol_map.cpp).
+//! name. A prefix `0x` is refused by blazesym and ddprof. Android's simpleperf reads the numbers with `strtoull(.., 0)` and so
+//! needs it (simpleperf read_symbol_map.cpp).
 
 use crate::api::options::Dialect;
 
@@ -62,7 +62,7 @@ fn parse_hex(digits: &[u8]) -> Option<u64> {
 pub struct RawLine<'a> {
     /// The line.
     pub bytes: &'a [u8],
-    /// There is a newline behind it.
+    /// A newline follows it.
     pub ended: bool,
 }
 
@@ -133,7 +133,7 @@ fn has_prefix(digits: &[u8]) -> bool {
     digits.starts_with(b"0x") || digits.starts_with(b"0X")
 }
 
-/// A number as `strtoull` takes it, but for signs.
+/// A number as `strtoull` takes it, except for signs.
 fn parse_hex_any(digits: &[u8]) -> Option<u64> {
     let digits = if has_prefix(digits) { &digits[2..] } else { digits };
     if !digits.iter().all(u8::is_ascii_hexdigit) {

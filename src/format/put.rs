@@ -1,7 +1,7 @@
 //! A cursor that fills a byte buffer of known size in native byte order.
 
-/// Writes one value behind the other. What does not fit is left out rather than a panic in a host process; `is_full` tells
-/// that everything fitted exactly.
+/// Writes one value after the other. Values that do not fit are left out, because a panic in a host process would be worse;
+/// `is_full` tells that everything fitted exactly.
 pub(super) struct Put<'a> {
     out: &'a mut [u8],
     at: usize,

@@ -5,14 +5,14 @@ use crate::api::error::{Error, Result};
 use crate::format::cfi::{self, Frame, Tables};
 use crate::sys::arch::{Arch, NATIVE};
 
-/// Bytes behind code of `code_size` bytes that tables of `tables_len` bytes take: they start at the first multiple of 8
-/// from the code's start, where perf's ELF file has them (linux tools/perf/util/jitdump.c, `jit_repipe_code_load`).
+/// Bytes after code of `code_size` bytes that tables of `tables_len` bytes take: they start at the first multiple of 8 from the
+/// code's start, where perf's ELF file has them (linux tools/perf/util/jitdump.c, `jit_repipe_code_load`).
 pub fn room(code_size: u64, tables_len: usize) -> u64 {
     code_size.wrapping_neg() % 8 + tables_len as u64
 }
 
-/// Bytes that must be free behind code of `code_size` bytes to hold its tables, alignment included; for a size of 0, as
-/// many as are enough for any size. 0 if there are no tables.
+/// Bytes that must be free after code of `code_size` bytes to hold its tables, alignment included. A size of 0 gives as many as
+/// are enough for any size. The result is 0 if there are no tables.
 ///
 /// Which entries of an `.eh_frame` section are used is only known with the address of the code, so all are counted.
 pub fn room_needed(unwind: &Unwind, code_size: u64) -> Result<u64> {
@@ -31,7 +31,7 @@ pub fn room_needed(unwind: &Unwind, code_size: u64) -> Result<u64> {
     Ok(room(code_size, tables_len))
 }
 
-/// Something that says how to unwind.
+/// A source of an unwind description.
 pub trait Source {
     /// What [`Cache::tables`] makes of it.
     fn tables<'c>(&self, cache: &'c mut Cache, code_addr: u64, code_size: u64) -> Result<Option<(&'c [u8], usize)>>;
@@ -73,7 +73,7 @@ const ENTRIES: usize = 16;
 #[derive(Debug, Default)]
 pub struct Cache {
     entries: Vec<Entry>,
-    /// Key of the description at hand.
+    /// Key of the current description.
     key: Vec<u32>,
     /// Entry that was used last.
     recent: usize,
@@ -156,8 +156,8 @@ impl Cache {
         Ok(Some((&entry.tables.bytes, entry.tables.hdr_size)))
     }
 
-    /// Remembers that the description whose tables were asked for last has this raw form. Its tables must not depend on the
-    /// size of the code but for that size itself.
+    /// Remembers that the description whose tables were asked for last has this raw form. Its tables must not depend on the size
+    /// of the code except for that size itself.
     pub fn remember(&mut self, raw: &Raw, saved: &[SavedRegister], code_size: u64) {
         let Some(entry) = self.entries.get_mut(self.recent).filter(|entry| entry.code_size == code_size) else {
             return;

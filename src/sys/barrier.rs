@@ -1,12 +1,12 @@
 //! A memory barrier that one thread makes on behalf of all others (membarrier(2), Linux 4.14).
 //!
-//! With it the registering threads need no fence of their own between publishing a record and looking whether the writer
-//! sleeps or the session closes; the writer, which does so rarely, pays for both sides.
+//! With it the registering threads need no fence between publishing a record and looking whether the writer sleeps or the session
+//! closes. The writer, which does so rarely, pays for both sides.
 //!
-//! A sandbox may forbid the call later, or memory for it may run out. Then threads make fences from that moment on, and the writer
-//! waits until what they did without one is over. There is nothing else that makes all threads pass a barrier: the change of a
-//! mapping interrupts no other processor on aarch64, nor on newer x86-64 (INVLPGB); and a tour of all processors
-//! (sched_setaffinity) waits for real-time threads without end, and leaves out processors that are not allowed.
+//! A sandbox may forbid the call later, or memory for it may run out. Then threads make fences from that moment on, and the
+//! writer waits until what they did without one is over. Nothing else makes all threads pass a barrier. The change of a mapping
+//! interrupts no other processor on aarch64, nor on newer x86-64 (INVLPGB). A tour of all processors (sched_setaffinity) waits
+//! for real-time threads without end, and leaves out processors that are not allowed.
 
 use std::sync::atomic::AtomicBool;
 
@@ -20,7 +20,7 @@ const CMD_REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 /// run has passed a barrier in the kernel when it was stopped.
 const STORE_TIMEOUT: u64 = 10_000;
 
-/// In a cache line of its own: every registration looks at it.
+/// In a separate cache line: every registration looks at it.
 #[repr(align(64))]
 struct Light(AtomicBool);
 
@@ -107,7 +107,7 @@ mod tests {
             scope.spawn(|| {
                 for round in 1..=ROUNDS {
                     wait_until(|| begun.0.load(Ordering::Acquire) >= round);
-                    // What stands before it in the queue of stores takes long.
+                    // The stores before it in the store queue take long.
                     for far in 0..8 {
                         FAR[(round as usize * 97 + far * 8191) % FAR.len()].0.store(round, Ordering::Relaxed);
                     }

@@ -167,7 +167,7 @@ impl TimeNamespace {
         TimeNamespace::parse(&fs::read_to_string(format!("/proc/{thread}/timens_offsets")).ok()?)
     }
 
-    /// What is in `/proc/PID/timens_offsets`: for each clock a line with seconds and nanoseconds.
+    /// Parses `/proc/PID/timens_offsets`: for each clock a line with seconds and nanoseconds.
     fn parse(text: &str) -> Option<TimeNamespace> {
         let of = |clock: &str| {
             let line = text.lines().find(|line| line.split_ascii_whitespace().next() == Some(clock))?;
@@ -199,10 +199,10 @@ fn read_ns(clock: libc::clockid_t) -> u64 {
 
 /// The time stamp counter, read after everything that comes before it in the program.
 ///
-/// The order of stamps has to be the order of events. Alone, `rdtsc` was seen to read the counter 1.4 µs before the loads that
-/// stand before it had brought anything (four misses in a row, Zen 5): a thread that learns of a record of another one could
-/// stamp its own as the earlier. With the fence it waits for them. Measured, minimum and median of batches: `rdtsc` 10.2 and
-/// 10.3 ns, `lfence; rdtsc` 17.1 and 17.3, `rdtscp`, which waits too, 19.6 and 19.8, `clock_gettime` 24.3 and 24.6.
+/// The order of stamps has to be the order of events. Alone, `rdtsc` was seen to read the counter 1.4 µs before the preceding
+/// loads had completed (four misses in a row, Zen 5). A thread that learns of a record of another one could then stamp its own as
+/// the earlier. With the fence it waits for the loads. Measured, minimum and median of batches: `rdtsc` 10.2 and 10.3 ns,
+/// `lfence; rdtsc` 17.1 and 17.3, `rdtscp`, which waits too, 19.6 and 19.8, `clock_gettime` 24.3 and 24.6.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub fn arch_ticks() -> u64 {

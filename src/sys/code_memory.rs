@@ -17,9 +17,9 @@ pub const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 /// How a mapping of a file is shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
-    /// What is written to it is in the file, and in every other mapping of that.
+    /// Writes go to the file, and show in every other mapping of it.
     Shared,
-    /// What is written to it is this process's own.
+    /// Writes stay private to this process.
     Private,
 }
 

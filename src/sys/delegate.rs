@@ -23,7 +23,7 @@ static LAST: AtomicU32 = AtomicU32::new(0);
 /// Its id and its process; 0 while none runs.
 static TID: AtomicU32 = AtomicU32::new(0);
 static PID: AtomicU32 = AtomicU32::new(0);
-/// What is to be done, on the stack of the thread that waits for it.
+/// The task to be done, on the stack of the thread that waits for it.
 static TASK: AtomicPtr<Task<'static>> = AtomicPtr::new(std::ptr::null_mut());
 
 struct Task<'t> {

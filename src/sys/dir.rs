@@ -19,7 +19,7 @@ impl Dir {
     pub fn open(path: &Path) -> io::Result<Dir> {
         let open = |how| open_at(libc::AT_FDCWD, path.as_os_str(), how | libc::O_DIRECTORY, 0);
         let file = match DescriptorTable::current().is_host() {
-            // What is opened as a mere path cannot be marked; but it may be a directory that nobody may list.
+            // A directory that is opened as a mere path cannot be marked; but it may be one that nobody may list.
             true => open(libc::O_RDONLY).or_else(|_| open(libc::O_PATH))?,
             false => open(libc::O_PATH)?,
         };
@@ -54,7 +54,7 @@ impl Dir {
         open_at(self.descriptor()?, name, flags | libc::O_NOFOLLOW, mode)
     }
 
-    /// What has this name; the link and not what it points to.
+    /// The metadata of the entry with this name, of a link and not of its target.
     pub fn look(&self, name: &OsStr) -> io::Result<Metadata> {
         self.open_file(name, libc::O_PATH, 0)?.metadata()
     }

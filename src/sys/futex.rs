@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicU32;
 
-/// Waits while the word has this value, for so many nanoseconds at most. It may return without a reason.
+/// Waits while the word has this value, for this number of nanoseconds at most. It may return without a reason.
 pub fn wait(word: &AtomicU32, value: u32, ns: u64) {
     let time = libc::timespec { tv_sec: (ns / 1_000_000_000) as _, tv_nsec: (ns % 1_000_000_000) as _ };
     let wait = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;

@@ -59,7 +59,7 @@ impl LastThread {
             return false;
         }
         self.other = 0;
-        // New numbers go up, and begin again behind the highest: so those that are given out meanwhile are met too.
+        // New numbers go up, and begin again after the highest: so those that are given out meanwhile are met too.
         for number in (own + 1..MOST).chain(1..own) {
             let is_known = number == process || Some(number) == delegate::tid();
             let is_other = if is_known { Some(false) } else { is_thread(process, number) };

@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// All names in a directory, but for those of itself and its parent.
+/// All names in a directory, except those of itself and its parent.
 pub fn names(path: &Path) -> io::Result<Vec<OsString>> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: the path ends with a NUL.
@@ -33,7 +33,7 @@ pub fn names(path: &Path) -> io::Result<Vec<OsString>> {
             names.push(name.to_owned());
         }
     };
-    // SAFETY: it is open, and not used any more.
+    // SAFETY: it is open, and no longer used.
     unsafe { libc::closedir(dir) };
     result.map(|()| names)
 }

@@ -1,9 +1,9 @@
-//! What is mapped where in this process, as the kernel lists it, and where there is room between it.
+//! The mappings of this process, as the kernel lists them, and the room between them.
 
 use std::fs::File;
 use std::io::{self, Read};
 
-/// The kernel's list is read into so much memory at a time: more than the reserve gives, which is not for this.
+/// The kernel's list is read into this much memory at a time: more than the reserve gives, which is not for this.
 const ROOM: usize = 128 << 10;
 
 /// A line of `/proc/self/maps` (linux Documentation/filesystems/proc.rst).
@@ -18,7 +18,7 @@ pub struct Mapping {
     pub offset: u64,
     /// The number of its file's inode; 0 for memory without a file.
     pub inode: u64,
-    /// It has a name that the kernel gives to memory of its own: heap, stack, vdso and the like.
+    /// It has a name that the kernel gives to its own memory: heap, stack, vdso and the like.
     pub special: bool,
 }
 
@@ -65,7 +65,7 @@ fn read_all(mut file: File) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// There may be tens of thousands, and no memory for so many.
+/// There may be tens of thousands, and no memory for that number.
 pub fn collect(mappings: impl Iterator<Item = Mapping>) -> io::Result<Vec<Mapping>> {
     let mut found = Vec::new();
     for mapping in mappings {

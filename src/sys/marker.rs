@@ -1,8 +1,8 @@
 //! The marker mapping: how `perf record` learns that a process writes a jitdump.
 //!
-//! perf notes only executable mappings (linux tools/perf/builtin-record.c without `-d`), and looks for one whose file is
-//! called `jit-PID.dump` (tools/perf/util/jitdump.c, `jit_detect`). An attach later on finds it in /proc/PID/maps, so it has
-//! to stay until the process ends, unless another file takes the place of its own; that is why dropping it does nothing.
+//! perf notes only executable mappings (linux tools/perf/builtin-record.c without `-d`), and looks for one whose file is called
+//! `jit-PID.dump` (tools/perf/util/jitdump.c, `jit_detect`). An attach later on finds it in /proc/PID/maps, so it has to stay
+//! until the process ends, unless another file replaces its file; that is why dropping it does nothing.
 
 use std::fs::File;
 use std::io;
@@ -21,7 +21,7 @@ impl Marker {
     pub fn new(dump: &File) -> io::Result<Marker> {
         // SAFETY: the mapping is never read: it exists for its name only, so what happens to the file does not matter.
         let mapping = unsafe { MmapOptions::new().len(page_size()).map_exec(dump)? };
-        // A forked child has a dump of its own. perf 7 takes every marker for one of the process that it finds it in.
+        // A forked child has its own dump. perf 7 takes every marker for one of the process that it finds it in.
         let _ = mapping.advise(Advice::DontFork);
         Ok(Marker(ManuallyDrop::new(mapping)))
     }

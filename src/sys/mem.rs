@@ -157,7 +157,7 @@ impl Region {
         for offset in range.clone().step_by(page_size()) {
             let at = self.at(&(offset..range.end)) as u64;
             let mut byte = [0];
-            // What is there stays: nobody else writes to it yet.
+            // The present bytes stay: nobody else writes to them yet.
             let known = read_self(std::process::id(), at, &mut byte) == 1;
             if !known || memory.write_at(&byte, at)? != 1 {
                 return Err(io::ErrorKind::StorageFull.into());
@@ -178,7 +178,8 @@ impl Region {
     /// they are open in the other one.
     pub fn replace_by(&self, other: Region, head: usize) -> io::Result<()> {
         let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        // In two steps, because what is open and what is not are two mappings. What has moved is not to be unmapped where it was.
+        // In two steps, because what is open and what is not are two mappings. A part that has moved must not be unmapped at its
+        // old address.
         let mut other = ManuallyDrop::new(other);
         for range in [head..self.len, 0..head] {
             let (from, to, len) = (other.at(&range), self.at(&range), range.len());
@@ -187,7 +188,7 @@ impl Region {
             if unsafe { libc::mremap(from, len, len, how, to) } == libc::MAP_FAILED {
                 let error = io::Error::last_os_error();
                 if range.start > 0 {
-                    // SAFETY: nothing of it has moved, and it is not used any more.
+                    // SAFETY: nothing of it has moved, and it is no longer used.
                     unsafe { ManuallyDrop::drop(&mut other) };
                 }
                 return Err(error);
@@ -265,7 +266,7 @@ impl Reserved {
     }
 }
 
-/// Gives advice that is no mere hint, and says whether it is followed.
+/// Gives advice that is no mere hint, and returns whether the kernel follows it.
 ///
 /// # Safety
 /// The range is the caller's, and what the advice does to it is what the caller wants.
@@ -287,7 +288,7 @@ pub struct ForkPage {
     pub kept_by_kernel: bool,
 }
 
-/// What is in the page.
+/// The content of the page.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Words {
@@ -328,7 +329,7 @@ impl ForkPage {
         Ok(this)
     }
 
-    /// What is in it.
+    /// Its content.
     #[inline]
     pub fn words(&self) -> &Words {
         // SAFETY: the page is mapped until the process ends, aligned, and any value is a valid atomic.
@@ -364,8 +365,8 @@ fn map_page(sharing: libc::c_int) -> io::Result<NonNull<libc::c_void>> {
     NonNull::new(page).filter(|_| page != libc::MAP_FAILED).ok_or_else(io::Error::last_os_error)
 }
 
-/// Reads this process's memory at `addr` into `out` without ever faulting, and returns how many bytes could be read. What
-/// could not is zero. `pid` is this process, known to the caller without a system call.
+/// Reads this process's memory at `addr` into `out` without ever faulting, and returns how many bytes could be read. Unreadable
+/// bytes become zero. `pid` is this process, known to the caller without a system call.
 pub fn read_self(pid: u32, addr: u64, out: &mut [u8]) -> usize {
     let mut read = 0;
     let mut done = 0;
@@ -375,7 +376,7 @@ pub fn read_self(pid: u32, addr: u64, out: &mut [u8]) -> usize {
         read += count;
         done += count;
         if count == 0 {
-            // The page at `from` cannot be read: go on behind it.
+            // The page at `from` cannot be read: continue after it.
             let skip = (page_size() - (from as usize) % page_size()).min(out.len() - done);
             out[done..done + skip].fill(0);
             done += skip;
@@ -384,7 +385,7 @@ pub fn read_self(pid: u32, addr: u64, out: &mut [u8]) -> usize {
     read
 }
 
-/// As `read_self`, into memory of its own. Returns the bytes and whether all of them could be read.
+/// As `read_self`, into newly allocated memory. Returns the bytes and whether all of them could be read.
 pub fn copy_self(pid: u32, addr: u64, size: u64) -> io::Result<(Vec<u8>, bool)> {
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(size as usize)?;

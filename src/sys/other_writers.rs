@@ -42,7 +42,7 @@ fn in_host_table<T: Default + Send + Sync>(body: impl Fn() -> T + Sync) -> T {
 /// What no descriptor of this process is as high as.
 ///
 /// Not the limit, which may be a billion, or lower than descriptors that were there before it. The kernel's table of descriptors
-/// doubles when it is full, and `select` looks at no number behind its end (linux fs/select.c, `core_sys_select`).
+/// doubles when it is full, and `select` looks at no number after its end (linux fs/select.c, `core_sys_select`).
 fn table_size() -> RawFd {
     const SMALLEST: usize = 64;
     const LARGEST: usize = 1 << 20;
@@ -108,7 +108,7 @@ pub fn uses(dir: &Dir, name: &OsStr, file: Identity) -> bool {
     opened.is_some_and(|opened| has_other_copy(&opened)) || !descriptors(file).is_empty() || mapped()
 }
 
-/// Those of them, but for `ours`, by which it can be written to, with their flags.
+/// Those of them, except for `ours`, by which it can be written to, with their flags.
 fn writers(file: Identity, ours: Option<&File>) -> Vec<(RawFd, libc::c_int)> {
     let ours = ours.filter(|_| DescriptorTable::current().is_host()).map(AsRawFd::as_raw_fd);
     let found = descriptors(file);
@@ -146,9 +146,9 @@ const COPIES: libc::off_t = 1 << 62;
 /// How long such a range is.
 const RANGE: libc::off_t = 1 << 30;
 
-/// A number that is the same for all who ask in this process and unlike that of any other one: made of what the kernel has given to it
-/// (getauxval(3), `AT_RANDOM`). Everybody can read which bytes are locked, and nothing is to be learnt from them: neither what the kernel
-/// has given, of which the C library makes secrets, nor an address.
+/// A number that is the same everywhere in this process and differs from that of any other: computed from the random bytes that
+/// the kernel has given to it (getauxval(3), `AT_RANDOM`). Everybody can read which bytes are locked. They must reveal nothing:
+/// neither those random bytes, from which the C library makes secrets, nor an address.
 fn secret(of: usize) -> libc::off_t {
     // SAFETY: asks for an address of 16 bytes, which stay as they are.
     let random = unsafe { (libc::getauxval(libc::AT_RANDOM) as *const [u8; 16]).as_ref() };

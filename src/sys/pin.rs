@@ -1,5 +1,5 @@
-//! Keeping this library's code where it is: a plugin that it is linked into may be unloaded, but the writer's thread, what runs
-//! when a thread ends, and the handlers for forks and for the exit of the process would go on.
+//! Keeps this library's code loaded. A plugin that it is linked into may be unloaded, but the writer's thread would go on. So
+//! would the code that runs when a thread ends, and the handlers for forks and for the exit of the process.
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -28,8 +28,8 @@ pub fn pin() {
     // SAFETY: a function of that name is this one, and there is one where objects are loaded.
     let dlopen: Option<Open> = unsafe { std::mem::transmute(dlopen) };
     if let Some(dlopen) = dlopen {
-        // By name, and not loaded anew. Nothing can be done about a failure.
-        // SAFETY: names of loaded objects end with a NUL, and stay as long as the objects: this code runs in that one.
+        // By name, and not loaded again. Nothing can be done about a failure. SAFETY: names of loaded objects end with a NUL, and
+        // stay as long as the objects: this code runs in that one.
         unsafe { dlopen(here.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE) };
     }
 }

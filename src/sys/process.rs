@@ -23,8 +23,8 @@ pub fn mount_namespaces() -> Option<HashSet<u64>> {
     (!found.is_empty()).then_some(found)
 }
 
-/// Device and inode of every file that a process has open or mapped, as far as this user may know; `None` without `/proc`, or with
-/// one in which not even this process is to be seen.
+/// Device and inode of every file that a process has open or mapped, as far as this user may know. The result is `None` without
+/// `/proc`, or if `/proc` does not even show this process.
 pub fn files_in_use() -> Option<HashSet<(u64, u64)>> {
     let mut found = HashSet::new();
     fs::read_dir("/proc/self/fd").ok()?;

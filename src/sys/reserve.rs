@@ -16,7 +16,7 @@ pub fn is_short() -> bool {
     false
 }
 
-/// Whether so many bytes are to be had. For what can only be asked for in a way that cannot fail.
+/// Probes whether `bytes` can be allocated. For use before an infallible allocation.
 pub fn is_there(bytes: usize) -> bool {
     let mut probe: Vec<u8> = Vec::new();
     probe.try_reserve_exact(bytes).is_ok()

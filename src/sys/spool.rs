@@ -122,8 +122,8 @@ fn shows_our_numbers() -> bool {
     fs::read_link("/proc/self").is_ok_and(|own| own.as_os_str() == OsStr::new(&std::process::id().to_string()))
 }
 
-/// Field 22 (proc(5)). A process whose first thread has ended while others go on looks as if it waited to be reaped, but for the
-/// number of its threads.
+/// Field 22 (proc(5)). A process whose first thread has ended while others go on looks as if it waited to be reaped, except for
+/// the number of its threads.
 fn start_in(stat: &str) -> Option<u64> {
     // The name in parentheses may hold anything, also a parenthesis.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
@@ -143,7 +143,7 @@ fn namespace(kind: &str) -> u64 {
 }
 
 impl SpoolFile {
-    /// Makes the spool of this process in `dir`, `len` bytes long, without any memory behind it yet.
+    /// Makes the spool of this process in `dir`, `len` bytes long, without any memory allocated to it yet.
     pub fn create(dir: &Path, owner: &Owner, len: usize) -> io::Result<SpoolFile> {
         for _ in 0..10 {
             if let Some(spool) = SpoolFile::create_locked(dir, owner)? {
@@ -195,7 +195,7 @@ impl SpoolFile {
             Err(error) if is_locked(&error) => return Ok(None),
             other => other?,
         }
-        // Whoever had the lock before may have removed it.
+        // The previous holder of the lock may have removed it.
         Ok(spool.is_named().then_some(spool))
     }
 
@@ -212,7 +212,7 @@ impl SpoolFile {
         Ok(())
     }
 
-    /// What is to be known of it when it is mapped and has no descriptor any more.
+    /// The facts that are needed when it is mapped and no longer has a descriptor.
     pub fn named(&self) -> io::Result<NamedSpool> {
         let (file, dir) = (number_of(&self.file.metadata()?), directory_of(&self.path)?);
         Ok(NamedSpool { path: self.path.clone(), file, dir })

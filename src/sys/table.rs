@@ -1,5 +1,5 @@
-//! A growing array of plain values in pages of its own. With it they go back to the kernel, where an allocator keeps what is given
-//! back to it: a process that has remembered much and forgotten it is to be as small as before.
+//! A growing array of plain values in separate pages. Its pages go back to the kernel when it is dropped, where an allocator
+//! would keep them. So a process that has remembered much and forgotten it is as small as before.
 
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -67,7 +67,7 @@ impl<T: Copy> Table<T> {
     /// Adds values, if there is room for all.
     pub fn extend_from_slice(&mut self, values: &[T]) {
         if values.len() <= self.capacity() - self.len || self.try_reserve(values.len()).is_ok() {
-            // SAFETY: there is room for them behind those that there are, and the two do not overlap.
+            // SAFETY: there is room for them after the existing ones, and the two do not overlap.
             unsafe { ptr::copy_nonoverlapping(values.as_ptr(), self.start.as_ptr().add(self.len), values.len()) };
             self.len += values.len();
         }
@@ -78,7 +78,7 @@ impl<T: Copy> Deref for Table<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: so many values have been written there; of none it is dangling, and aligned.
+        // SAFETY: this number of values has been written there; with none the pointer is dangling, and aligned.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }

@@ -13,8 +13,8 @@ pub fn id() -> u32 {
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
-/// Sleeps for so many microseconds, and some; less if it is woken without a reason. No cancellation point, and no use of
-/// thread-local storage. The standard library's panics if a sandbox refuses the system call.
+/// Sleeps for this number of microseconds, and some more; less if it is woken without a reason. No cancellation point, and no use
+/// of thread-local storage. The standard library's panics if a sandbox refuses the system call.
 #[cfg(not(jitsym_loom))]
 pub fn sleep_micros(micros: u64) {
     super::futex::wait(&std::sync::atomic::AtomicU32::new(0), 0, micros * 1000);
@@ -34,8 +34,9 @@ pub fn cpu_time() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Signals that a thread raises by what it does itself. While one is blocked the kernel ends the process in its place, whatever
-/// handler the host has: that of a sandbox, which answers system calls for the kernel (SIGSYS), or that of a crash reporter.
+/// Signals that a thread raises by its own actions. While one is blocked, the kernel ends the process in its place, whatever
+/// handler the host has. That may be the handler of a sandbox, which answers system calls for the kernel (SIGSYS), or that of a
+/// crash reporter.
 ///
 /// Not SIGABRT: `abort` unblocks it by itself, and from elsewhere it comes as any signal does.
 const OWN_FAULTS: [libc::c_int; 6] =
@@ -61,7 +62,7 @@ pub fn quietly<T>(body: impl FnOnce() -> T) -> T {
 fn with_signals_blocked<T>(body: impl FnOnce() -> T) -> T {
     let mut before = MaybeUninit::<libc::sigset_t>::uninit();
     let mut size_limit = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: the sets are ours to write; a set that was emptied is initialised. What is blocked already stays so.
+    // SAFETY: the sets are ours to write; a set that was emptied is initialised. Signals that are blocked already stay so.
     let failed = unsafe {
         libc::sigemptyset(size_limit.as_mut_ptr());
         libc::sigaddset(size_limit.as_mut_ptr(), libc::SIGXFSZ);
@@ -147,7 +148,7 @@ pub fn spawn_quiet(name: &'static CStr, stack: usize, body: impl FnOnce() + Send
 /// The body of a thread, as the C library starts it.
 pub type Body = extern "C" fn(*mut libc::c_void) -> *mut libc::c_void;
 
-/// The same for a thread that has no use for memory of its own: with the first allocation glibc sets 64 MiB of address space aside. It
+/// The same for a thread that allocates no memory: with a thread's first allocation glibc sets 64 MiB of address space aside. It
 /// begins with `become_quiet`.
 pub fn spawn_bare(stack: usize, body: Body, argument: *mut libc::c_void) -> io::Result<Thread> {
     // A new thread inherits the mask of its creator, until it sets its own.
@@ -220,7 +221,7 @@ extern "C" fn run(start: *mut libc::c_void) -> *mut libc::c_void {
     std::ptr::null_mut()
 }
 
-/// The calling thread is one of ours: it has this name, and takes no signals but those of its own faults.
+/// Makes the calling thread one of ours: it gets this name, and takes no signals except those of its own faults.
 pub fn become_quiet(name: &'static CStr) {
     // SAFETY: the set is initialised, and the string ends with a NUL.
     unsafe {

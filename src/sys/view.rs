@@ -20,7 +20,7 @@ pub struct View {
 }
 
 impl View {
-    /// Maps a file that is so long, with room to grow: of pages behind its end the address space alone is taken.
+    /// Maps a file of length `len`, with room to grow: pages after its end take only address space.
     pub fn new(file: &File, len: u64) -> io::Result<View> {
         if has_limited_space() {
             // It is the host's.

@@ -26,7 +26,7 @@ pub unsafe fn options(from: *const jitsym_options) -> Result<Options> {
     }
     // SAFETY: the caller's promise.
     let raw = unsafe { read(from)? };
-    // 8 and 16 are no flags any more.
+    // 8 and 16 are no longer flags.
     check_flags(raw.flags, (2 * jitsym_init_flag::JITSYM_INIT_ADOPT as u32 - 1) & !(8 | 16))?;
     check_flags(raw.sinks, sink::every().0)?;
     check_flags(raw.file_mode, 0o777)?;

@@ -13,12 +13,11 @@ pub enum jitsym_code_flag {
     /// runtimes that never free. `jitsym_unregister`, `jitsym_move` and `jitsym_unregister_range` wait for the writer if it has
     /// not read them yet, 10 seconds at most. If the process is killed before, the record is recovered without them.
     JITSYM_CODE_STABLE = 1,
-    /// Other code lies behind this, or will: `free_after` is 0. Builds of perf with libunwind find unwind tables only behind
-    /// the code, so with this flag the jitdump has another small record, for a place below the code at which nothing is, and the
-    /// tables lie behind that. `perf inject` then makes each object twice, and the process has some address space less, 1 GiB
-    /// at most; when that is used up, or there is none within 1.75 GiB below the code, the flag does nothing. Nor does it
-    /// without an unwind description. Not for `jitsym_move_target`: packed code stays packed, unless it moves while no jitdump is
-    /// written.
+    /// Other code follows this, or will: `free_after` is 0. Builds of perf with libunwind find unwind tables only after the code.
+    /// With this flag the jitdump therefore has another small record, for an unused place below the code, and the tables follow
+    /// that place. `perf inject` then makes each object twice, and the process has some address space less, 1 GiB at most. When
+    /// that is used up, or there is none within 1.75 GiB below the code, the flag does nothing. Nor does it without an unwind
+    /// description. Not for `jitsym_move_target`: packed code stays packed, unless it moves while no jitdump is written.
     JITSYM_CODE_PACKED = 2,
 }
 
@@ -35,7 +34,7 @@ pub struct jitsym_line {
     pub column: u32,
     /// Must be 0.
     pub reserved: u32,
-    /// File name, NUL-terminated. `perf annotate` opens it as it stands, so an absolute path is best.
+    /// File name, NUL-terminated. `perf annotate` opens it unchanged, so an absolute path is best.
     pub file: *const c_char,
 }
 
@@ -45,10 +44,10 @@ pub struct jitsym_line {
 pub struct jitsym_inline {
     /// Bytes from the start of the code to the first byte of the range.
     pub begin: u32,
-    /// Bytes from the start of the code to behind the last one; more than `begin`, at most the size of the code. Within the range
-    /// of `parent`. Two ranges with the same parent have no byte in common.
+    /// Bytes from the start of the code to the end of the range; more than `begin`, at most the size of the code. The range lies
+    /// within that of `parent`. Two ranges with the same parent have no byte in common.
     pub end: u32,
-    /// Name of the inlined function, UTF-8, cleaned as `jitsym_code.name` is. Something has to be left of it.
+    /// Name of the inlined function, UTF-8, cleaned as `jitsym_code.name` is. The cleaned name must not be empty.
     pub name: *const c_char,
     /// Length of `name` in bytes. 0: it ends at its NUL.
     pub name_len: usize,
@@ -75,15 +74,15 @@ pub struct jitsym_code {
     /// Its size in bytes, 1 to `JITSYM_CODE_SIZE_MAX`.
     pub size: u64,
     /// Name, UTF-8. It is cleaned, not refused: bytes that are not UTF-8 become U+FFFD, control characters become `_`, white
-    /// space at both ends goes. A name with nothing left, or NULL, becomes `jit_ADDRESS`. A name of one or two
-    /// bytes gets `()` behind it: perf drops such names in a perf map, and takes some in a jitdump for mangled types.
+    /// space at both ends goes. A name with nothing left, or NULL, becomes `jit_ADDRESS`. A name of one or two bytes gets `()`
+    /// appended: perf drops such names in a perf map, and takes some in a jitdump for mangled types.
     pub name: *const c_char,
     /// Length of `name` in bytes. 0: it ends at its NUL.
     pub name_len: usize,
-    /// Where the bytes of the code can be read: `size` bytes that stay readable during the call, as for any pointer argument
-    /// in C. Give it if you can: right after emitting, `addr` itself or the writable view of it. NULL: the library asks the
-    /// kernel to read at `addr`, which costs a system call and survives memory that cannot be read; what could not be read
-    /// is zero in the record, and counted in `jitsym_stats.unreadable`.
+    /// Where the bytes of the code can be read: `size` bytes that stay readable during the call, as for any pointer argument in
+    /// C. Give it if you can: right after emitting, `addr` itself or the writable view of it. NULL: the library asks the kernel
+    /// to read at `addr`, which costs a system call and survives memory that cannot be read. Unreadable bytes are zero in the
+    /// record, and `jitsym_stats.unreadable` counts the call.
     pub bytes: *const c_void,
     /// How to unwind; NULL: not known.
     pub unwind: *const jitsym_unwind,
@@ -93,8 +92,8 @@ pub struct jitsym_code {
     pub line_count: usize,
     /// `sizeof(jitsym_line)`; 0 stands for that of version 0.1.
     pub line_size: usize,
-    /// How many bytes behind the code hold no other code, and will not while this code lives. If they are at least what
-    /// `jitsym_unwind_size` says, perf builds with the libunwind unwinder (up to 6.x in most distributions) unwind through
+    /// How many bytes after the code hold no other code, and will not while this code lives. If they are at least as many as
+    /// `jitsym_unwind_size` reports, perf builds with the libunwind unwinder (up to 6.x in most distributions) unwind through
     /// this code. Never declare bytes that are not free: the name of the code that lies there would be lost.
     pub free_after: u64,
     /// `JITSYM_CODE_*` bits.
@@ -102,8 +101,8 @@ pub struct jitsym_code {
     /// Must be 0.
     pub reserved: u32,
     /// Inlined functions, for call stacks; may be NULL if `inline_count` is 0. A function that is inlined in several ranges has
-    /// an entry for each. `lines` says the innermost place, here as ever. Only code in regions has inline frames: jitdump
-    /// and map cannot say them.
+    /// an entry for each. `lines` gives the innermost place, as for all code. Only code in regions has inline frames: jitdump and
+    /// map cannot express them.
     pub inlines: *const jitsym_inline,
     /// Number of entries of `inlines`.
     pub inline_count: usize,

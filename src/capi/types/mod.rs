@@ -16,8 +16,8 @@ pub use unwind::*;
 
 /// A session: what `jitsym_init` opens and `jitsym_close` closes.
 ///
-/// The handle is a name, not an address: the library recognises a handle that is closed or was never opened, and answers with
-/// a status. A forked child goes on with its parent's (see `jitsym_init_flag`).
+/// The handle is a name, not an address: the library recognises a handle that is closed or was never opened, and answers with a
+/// status. A forked child continues its parent's (see `jitsym_init_flag`).
 pub struct jitsym {
     _private: [u8; 0],
 }
@@ -29,8 +29,8 @@ pub type jitsym_id = u64;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum jitsym_limit {
-    /// The longest function name kept. A longer one is cut, and ends in `~` and eight hexadecimal digits that are made from
-    /// the whole name, so that names that differ only behind the cut stay different.
+    /// The longest function name kept. A longer one is cut, and ends in `~` and eight hexadecimal digits that are computed from
+    /// the whole name, so that names that differ only after the cut stay different.
     JITSYM_NAME_MAX = 1000,
     /// The longest directory, without the terminating NUL.
     JITSYM_DIR_MAX = 1023,
@@ -49,7 +49,8 @@ pub enum jitsym_sink {
     JITSYM_SINK_JITDUMP = 2,
     /// The ELF files `jit-PID-N.so` that regions of code memory are mappings of (`jitsym_region_create`, `jitsym_region_adopt`,
     /// `JITSYM_INIT_ADOPT`), in the directory of the jitdump: names, lines and call stacks in every profiler, with no further
-    /// step. What is registered in a region goes to its file, and not to map and jitdump. Without regions this is nothing.
+    /// step. Code that is registered in a region goes to its file, and not to map and jitdump. Without regions this sink does
+    /// nothing.
     JITSYM_SINK_REGION = 4,
 }
 

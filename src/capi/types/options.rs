@@ -17,8 +17,8 @@ pub enum jitsym_init_flag {
     /// Keep records on their way to the writer in private memory, not in a spool: what is not written yet when the process is
     /// killed is lost.
     JITSYM_INIT_NO_SPOOL = 64,
-    /// Before anything else, complete the files of this user's processes that were killed, from the spools that they left
-    /// behind, as the command `jitsym recover` does.
+    /// Before anything else, complete the files of this user's processes that were killed, from the spools that they left, as the
+    /// command `jitsym recover` does.
     JITSYM_INIT_RECOVER = 128,
     /// A forked child takes over its parent's sessions and live code, and makes its files, before `fork` returns in it, and not
     /// with its first call. Every child pays for that, also one that only executes another program.
@@ -31,20 +31,21 @@ pub enum jitsym_init_flag {
     /// missing that was there during the recording. A process that is killed leaves its files (`jitsym clean` removes them).
     JITSYM_INIT_REMOVE_FILES = 1024,
     /// Remember live code, so that `jitsym_enable` can write it when it starts a sink: with its lines and unwind tables, but not
-    /// its bytes, which are read at its address then. Without a sink registering then costs as much as with one, and live
-    /// code takes memory (docs/design.md says how much), as long as any session is open. The variable `JITSYM_LATE` can
-    /// forbid it, or ask for it.
+    /// its bytes, which are read at its address then. Without a sink registering then costs as much as with one, and live code
+    /// takes memory (docs/design.md gives figures), as long as any session is open. The variable `JITSYM_LATE` can forbid it, or
+    /// ask for it.
     JITSYM_INIT_REMEMBER = 2048,
-    /// Code that is registered in private executable memory which is not known becomes the beginning of a region: the mapping that
-    /// it lies in is adopted, as by `jitsym_region_adopt`. The registering thread must be the only one that writes to that mapping,
-    /// or changes its protection, during the call; others may execute it. The kernel makes one mapping of neighbouring memory with
-    /// the same protection, so this is about all who write code in the process: if there are others, adopt your own range by
-    /// `jitsym_region_adopt`, or create regions. Memory that cannot be adopted is left as it is, and looked at again now and then.
-    /// The options of the session that has started the sinks decide. The variable `JITSYM_ADOPT` can ask for it, or forbid it.
+    /// Code that is registered in private executable memory which is not known becomes the beginning of a region: the mapping
+    /// that it lies in is adopted, as by `jitsym_region_adopt`. The registering thread must be the only one that writes to that
+    /// mapping, or changes its protection, during the call; others may execute it. The kernel makes one mapping of neighbouring
+    /// memory with the same protection, so this applies to every writer of code in the process. If there are others, adopt your
+    /// own range by `jitsym_region_adopt`, or create regions. Memory that cannot be adopted is left as it is, and looked at again
+    /// later. The options of the session that has started the sinks decide. The variable `JITSYM_ADOPT` can ask for it, or forbid
+    /// it.
     JITSYM_INIT_ADOPT = 4096,
 }
 
-/// Who is to read the perf map.
+/// The intended reader of the perf map.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum jitsym_map_dialect {
@@ -54,7 +55,7 @@ pub enum jitsym_map_dialect {
     JITSYM_MAP_SIMPLEPERF = 1,
 }
 
-/// How a session is to behave. A struct of zero bytes with `struct_size` set asks for the defaults, as NULL does.
+/// The options of a session. A struct of zero bytes with `struct_size` set asks for the defaults, as NULL does.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct jitsym_options {
@@ -74,10 +75,10 @@ pub struct jitsym_options {
     /// Permission bits of the files, before the umask, at most 0777. 0: 0644, so that a profiler of another user can read
     /// names. With 0600 only the same user (and root) can.
     pub file_mode: u32,
-    /// Bound in bytes of the memory that holds records on their way to the writer, from 1 MiB to 16 GiB (other values are
-    /// moved into that range). 0: 64 MiB. It starts with 4 MiB (or the bound, if that is less) and grows when the writer
-    /// cannot keep up. Code whose record does not fit into what is left of the bound behind that start is refused with
-    /// `JITSYM_ERR_NO_MEMORY`. The first session of a process decides.
+    /// Bound in bytes of the memory that holds records on their way to the writer, from 1 MiB to 16 GiB (other values are moved
+    /// into that range). 0: 64 MiB. It starts with 4 MiB (or the bound, if that is less) and grows when the writer cannot keep
+    /// up. Code whose record does not fit into the bound less that start is refused with `JITSYM_ERR_NO_MEMORY`. The first
+    /// session of a process decides.
     pub max_memory: u64,
     /// How long a registration may wait when that memory is full, in milliseconds, before its record is dropped. 0: 10.
     pub max_wait_ms: u32,
@@ -87,12 +88,12 @@ pub struct jitsym_options {
     /// first starts a sink, or remembers, decides, until all are disabled.
     pub spool_dir: *const c_char,
     /// The most bytes that the perf map may take; at least 4096. 0: `JITSYM_MAP_MAX`, else no bound. When it would become longer,
-    /// dead code is left out first, the oldest first; then live code, what was registered last first
-    /// (`jitsym_stats.map_omitted`), until there is room again.
+    /// dead code is left out first, the oldest first; then live code, the newest first (`jitsym_stats.map_omitted`), until there
+    /// is room again.
     pub map_max: u64,
-    /// The most bytes that the jitdump may take; at least 65536. 0: `JITSYM_JITDUMP_MAX`, else no bound. When it would become longer
-    /// it is written anew with live code alone. If that takes more than three quarters of the bound, code that is registered
-    /// from then on is left out (`jitsym_stats.jitdump_lost`), until enough other code has been unregistered; what lives then
-    /// is in the file again. While the file is written anew there are two of them.
+    /// The most bytes that the jitdump may take; at least 65536. 0: `JITSYM_JITDUMP_MAX`, else no bound. When it would become
+    /// longer, it is rewritten with live code alone. If that takes more than three quarters of the bound, code that is registered
+    /// from then on is left out (`jitsym_stats.jitdump_lost`), until enough other code has been unregistered. Code that lives
+    /// then is in the file again. During a rewrite there are two files.
     pub jitdump_max: u64,
 }

@@ -14,7 +14,7 @@ pub enum jitsym_region_flag {
     JITSYM_REGION_HUGE_PAGES = 2,
 }
 
-/// What a region of code memory is to be like.
+/// The options of a region of code memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct jitsym_region_options {

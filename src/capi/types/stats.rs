@@ -12,14 +12,13 @@ pub enum jitsym_spool_state {
     JITSYM_SPOOL_PARTLY = 2,
 }
 
-/// What has happened so far in this process (a forked child begins with 0), over all sessions. All but the sinks, `live`,
-/// `map_entries`, `memory`, `memory_held`, `spool`, `jitdump_held`, `map_omitted`, `regions` and
-/// `region_left_out` only grow.
+/// Counters of this process (a forked child begins with 0), over all sessions. All but the sinks, `live`, `map_entries`,
+/// `memory`, `memory_held`, `spool`, `jitdump_held`, `map_omitted`, `regions` and `region_left_out` only grow.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct jitsym_stats {
-    /// `sizeof(jitsym_stats)`, set by the caller; that many bytes are written at most. What a newer header has behind the
-    /// fields that this library knows is left as it was.
+    /// `sizeof(jitsym_stats)`, set by the caller; that many bytes are written at most. Fields of a newer header after those that
+    /// this library knows are left as they were.
     pub struct_size: usize,
     /// `JITSYM_SINK_*` bits of the sinks that are running and can write.
     pub sinks_running: u32,
@@ -44,7 +43,7 @@ pub struct jitsym_stats {
     pub names_changed: u64,
     /// Declarations of `free_after` that were not true and have been ignored.
     pub not_free: u64,
-    /// Bytes written to the jitdump behind its header.
+    /// Bytes written to the jitdump after its header.
     pub jitdump_bytes: u64,
     /// Code records written to the jitdump.
     pub jitdump_records: u64,
@@ -52,7 +51,7 @@ pub struct jitsym_stats {
     pub map_bytes: u64,
     /// Entries in the perf map.
     pub map_entries: u64,
-    /// Times that the perf map was written anew because an entry had to change.
+    /// Times that the perf map was rewritten because an entry had to change.
     pub map_rewrites: u64,
     /// Entries of dead code that were dropped from the perf map to keep it bounded.
     pub map_forgotten: u64,
@@ -71,13 +70,13 @@ pub struct jitsym_stats {
     /// Number of codes that this process, being a forked child, has taken over from its parent. They are not in `registered`.
     pub inherited: u32,
     /// Records that could not be written to the jitdump (no room on the disk or within `jitsym_options.jitdump_max`, and none in
-    /// the memory in which they wait), or that waited and were left out when it was written anew. Code among them that lives
-    /// when writing is possible again is written then, without lines and unwind tables.
+    /// the memory in which they wait). Also records that waited and were left out when it was rewritten. Code among them that
+    /// lives when writing is possible again is written then, without lines and unwind tables.
     pub jitdump_lost: u64,
     /// Bytes of records that wait in memory because the jitdump cannot be written at present; at most a quarter of
     /// `jitsym_options.max_memory`.
     pub jitdump_held: u64,
-    /// Times that the jitdump was written anew, because it was removed or cut by somebody else or as long as it may be.
+    /// Times that the jitdump was rewritten, because somebody else removed or cut it, or it had reached its bound.
     pub jitdump_rewrites: u64,
     /// Entries of live code that the perf map has no room for at present.
     pub map_omitted: u64,
@@ -87,7 +86,7 @@ pub struct jitsym_stats {
     pub region_code: u64,
     /// Bytes written to the files of regions, older generations included.
     pub region_bytes: u64,
-    /// Times that the file of a region got another name, so that code in the place of dead code has a name of its own.
+    /// Times that the file of a region got another name, so that code in the place of dead code has its own name.
     pub region_generations: u64,
     /// Times that this came too late, or could not be done: samples in the new code may have the name of the old.
     pub region_late: u64,

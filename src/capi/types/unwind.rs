@@ -25,8 +25,8 @@ pub enum jitsym_unwind_kind {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct jitsym_saved_register {
-    /// DWARF register number (x86-64: rbx 3, rbp 6, rsp 7, r12 to r15 12 to 15; aarch64: x0 to x30 0 to 30, sp 31, d8 to d15
-    /// 72 to 79; riscv64: x0 to x31 0 to 31, f0 to f31 32 to 63).
+    /// DWARF register number. On x86-64: rbx 3, rbp 6, rsp 7, r12 to r15 12 to 15. On aarch64: x0 to x30 0 to 30, sp 31, d8 to
+    /// d15 72 to 79. On riscv64: x0 to x31 0 to 31, f0 to f31 32 to 63.
     pub reg: u32,
     /// Bytes from the CFA, a multiple of 8, mostly negative.
     pub offset: i32,
@@ -62,18 +62,18 @@ pub struct jitsym_unwind {
     pub kind: u32,
     /// Must be 0.
     pub flags: u32,
-    /// FRAME_POINTER: bytes from the start of the code to behind the instruction that stores the caller's frame pointer
+    /// FRAME_POINTER: bytes from the start of the code to the end of the instruction that stores the caller's frame pointer
     /// (x86-64 `push rbp`; aarch64 `stp x29, x30, [sp, #-n]!`). 0: 1 on x86-64, 4 on aarch64, 12 on riscv64.
     pub fp_pushed: u32,
-    /// FRAME_POINTER: bytes to behind the instruction that sets the frame pointer (x86-64 `mov rbp, rsp`). 0: 4 on x86-64, 8
-    /// on aarch64, 16 on riscv64; so if something stands before the usual prologue (`endbr64`), give both.
+    /// FRAME_POINTER: bytes to the end of the instruction that sets the frame pointer (x86-64 `mov rbp, rsp`). 0: 4 on x86-64, 8
+    /// on aarch64, 16 on riscv64. If something stands before the usual prologue (`endbr64`), give both.
     pub fp_set: u32,
-    /// FRAME_POINTER: bytes to behind the instruction that takes the frame down (x86-64 `pop rbp` or `leave`). From there to
-    /// `epilogue_end` the frame is as at entry. 0: no such place, for code that leaves by other ways. Code with several
-    /// epilogues is described by ROWS.
+    /// FRAME_POINTER: bytes to the end of the instruction that takes the frame down (x86-64 `pop rbp` or `leave`). From there to
+    /// `epilogue_end` the frame is as at entry. 0: no such place, for code that leaves by other ways. Code with several epilogues
+    /// is described by ROWS.
     pub epilogue_begin: u32,
-    /// FRAME_POINTER: bytes to behind the return instruction; the frame is standing again from there to the end of the code.
-    /// 0: the end of the code.
+    /// FRAME_POINTER: bytes to the end of the return instruction; from there to the end of the code the frame is set up again. 0:
+    /// the end of the code.
     pub epilogue_end: u32,
     /// FIXED_FRAME: CFA = SP + this, taken as it is. FRAME_POINTER: CFA = FP + this once the frame pointer is set; 0: 16 on
     /// x86-64 and aarch64, 0 on riscv64.
@@ -83,7 +83,7 @@ pub struct jitsym_unwind {
     pub saved_count: u32,
     /// See `saved_count`.
     pub saved: *const jitsym_saved_register,
-    /// FRAME_POINTER: bytes to behind the instruction that stores the last of `saved`, not before `fp_pushed`. 0: `fp_set`.
+    /// FRAME_POINTER: bytes to the end of the instruction that stores the last of `saved`, not before `fp_pushed`. 0: `fp_set`.
     pub saved_from: u32,
     /// ROWS: number of entries of `rows`.
     pub row_count: u32,

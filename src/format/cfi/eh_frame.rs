@@ -1,12 +1,12 @@
-//! Entries of a compiler's `.eh_frame` section, cut to one piece of code and written anew.
+//! Entries of a compiler's `.eh_frame` section, cut to one piece of code and rewritten.
 //!
 //! Each CIE keeps its alignment factor for data, return address column, initial instructions and its mark for signal
 //! trampolines. Personality routines and LSDAs are dropped: readers of profiles call no personality, and pointers to them
 //! mean nothing in another place.
 //!
-//! gimli can convert whole tables, but not from a section at an address of its own, not only the entries that are wanted,
-//! and not without overflow in its arithmetic when the bytes are hostile; so the entries are read with `gimli::read` and
-//! handed to `gimli::write` one instruction at a time.
+//! gimli can convert whole tables, but not from a section at a separate address, nor only selected entries. Its arithmetic
+//! overflows when the bytes are hostile. So the entries are read with `gimli::read` and handed to `gimli::write` one instruction
+//! at a time.
 
 use std::ops::Range;
 
@@ -22,8 +22,8 @@ type Reader<'a> = EndianSlice<'a, LittleEndian>;
 
 /// The entries of the section `bytes`, whose pc-relative pointers are counted from `addr`, that overlap `code`.
 ///
-/// An entry that starts before the code or ends behind it is cut: what it says of places before the code becomes the
-/// state at the code's start. So no table claims addresses that belong to other code.
+/// An entry that starts before the code or ends after it is cut: its state for places before the code becomes the state at the
+/// code's start. So no table claims addresses that belong to other code.
 ///
 /// Without `code`, all entries, as if each began where the code begins: their size is an upper bound for any code.
 pub(super) fn entries(bytes: &[u8], addr: u64, code: Option<Range<u64>>, placement: &Placement) -> Result<Entries> {
@@ -56,7 +56,7 @@ pub(super) fn entries(bytes: &[u8], addr: u64, code: Option<Range<u64>>, placeme
             match step(&instruction, from_cie, location)? {
                 Some(next) => location = next,
                 None => {
-                    // Behind the last byte kept there is nothing to say, and behind the start it is said once.
+                    // Instructions after the last byte kept are not needed; those before the start apply at the start.
                     let offset = location.saturating_sub(kept.start);
                     match u32::try_from(offset) {
                         Ok(offset) if offset < len => {
@@ -80,7 +80,7 @@ pub(super) fn entries(bytes: &[u8], addr: u64, code: Option<Range<u64>>, placeme
     Ok(out)
 }
 
-/// The CIE as it is written, and what an unwinder knows behind it.
+/// The CIE as it is written, and the state of an unwinder after it.
 fn cie(
     from: &read::CommonInformationEntry<Reader>,
     section: &EhFrame<Reader>,
@@ -100,7 +100,7 @@ fn cie(
         if step(&instruction, from, 0)?.is_some() {
             return Err(Error::UnwindFormat);
         }
-        // What would be restored is only being said.
+        // The initial rules, which it would restore, are only being defined here.
         if matches!(instruction, read::CallFrameInstruction::Restore { .. }) {
             return Err(Error::UnwindFormat);
         }

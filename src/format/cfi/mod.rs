@@ -1,9 +1,9 @@
 //! `.eh_frame` and `.eh_frame_hdr` (LSB 5.0 Core, 10.6 "Exception Frames"; DWARF 5, 6.4 and 7.24) from unwind descriptions.
 //!
-//! The tables are laid out for the ELF file that `perf inject --jit` makes of each function (linux
-//! tools/perf/util/genelf.c, `jit_add_eh_frame_info`): `.eh_frame` starts at the first multiple of 8 behind the code,
-//! and `.eh_frame_hdr` follows without a gap. Every pointer in them is relative, so the same bytes also serve when they are
-//! stored behind the code in memory. All supported architectures are 64-bit and little-endian.
+//! The tables are laid out for the ELF file that `perf inject --jit` makes of each function (linux tools/perf/util/genelf.c,
+//! `jit_add_eh_frame_info`). `.eh_frame` starts at the first multiple of 8 after the code, and `.eh_frame_hdr` follows without a
+//! gap. Every pointer in them is relative, so the same bytes also serve when they are stored after the code in memory. All
+//! supported architectures are 64-bit and little-endian.
 
 mod eh_frame;
 mod presets;
@@ -38,7 +38,7 @@ const HDR_TABLE: usize = 12;
 /// Encoded tables of one piece of code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tables {
-    /// `.eh_frame` (CIEs, FDEs, a zero word), which is a multiple of 4 bytes, and directly behind it `.eh_frame_hdr`.
+    /// `.eh_frame` (CIEs, FDEs, a zero word), which is a multiple of 4 bytes, directly followed by `.eh_frame_hdr`.
     pub bytes: Vec<u8>,
     /// Bytes of `.eh_frame_hdr`, the last ones of `bytes`.
     pub hdr_size: usize,
@@ -76,9 +76,9 @@ impl Tables {
 ///
 /// `code_addr` is only looked at for [`Unwind::EhFrame`], whose addresses are absolute: entries are cut to the code.
 ///
-/// Fails with `SizeZero`; `TooLarge` if code and tables together exceed 2 GiB; `UnwindOrder` for places that are not in order
-/// or not in the code; `UnwindRegister`; `UnwindFormat` for stack offsets that are not multiples of 8, two places for one
-/// register, an `.eh_frame` section that does not parse or that says nothing of this code; `AddressRange`.
+/// Fails with `SizeZero`; `TooLarge` if code and tables together exceed 2 GiB; `UnwindOrder` for places that are not in order or
+/// not in the code; `UnwindRegister`; `AddressRange`. `UnwindFormat` for stack offsets that are not multiples of 8, two places
+/// for one register, or an `.eh_frame` section that does not parse or does not cover this code.
 pub fn encode(arch: Arch, unwind: &Unwind, code_addr: u64, code_size: u64) -> Result<Option<Tables>> {
     if matches!(unwind, Unwind::None) {
         return Ok(None);
@@ -128,7 +128,7 @@ struct Placement {
 }
 
 impl Placement {
-    /// `.eh_frame` at the first multiple of 8 behind the code.
+    /// `.eh_frame` at the first multiple of 8 after the code.
     fn behind(arch: Arch, code_size: u64) -> Self {
         Placement { arch, code: align8(code_size).wrapping_neg(), pointers: DW_EH_PE_pcrel | DW_EH_PE_sdata4 }
     }
@@ -146,7 +146,7 @@ impl Placement {
         cie
     }
 
-    /// An FDE for `len` bytes from `start` bytes behind the start of the code.
+    /// An FDE for `len` bytes from `start` bytes after the start of the code.
     fn fde(&self, start: u64, len: u32) -> FrameDescriptionEntry {
         FrameDescriptionEntry::new(Address::Constant(self.code.wrapping_add(start)), len)
     }
@@ -186,7 +186,7 @@ fn tables(entries: &Entries, code_size: u64) -> Result<Tables> {
     Ok(Tables { hdr_size: bytes.len() - hdr, bytes, fde: None })
 }
 
-/// The distance from offset `from` of the tables back to `start` bytes behind the start of the code.
+/// The distance from offset `from` of the tables back to `start` bytes after the start of the code.
 fn to_code(from: usize, start: u64, code_size: u64) -> Result<i32> {
     let distance = u64::try_from(from).ok().and_then(|from| align8(code_size).checked_add(from));
     let distance = distance.and_then(|distance| i64::try_from(distance).ok()).ok_or(Error::TooLarge)?;

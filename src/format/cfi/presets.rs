@@ -32,7 +32,7 @@ struct Abi {
     entry_cfa: i32,
     /// Where the call instruction has stored the return address, from the CFA.
     entry_ra: Option<i32>,
-    /// What stands for 0 in a [`FramePointer`].
+    /// The values that 0 stands for in a [`FramePointer`].
     pushed: u32,
     set: u32,
     fp_to_cfa: i32,

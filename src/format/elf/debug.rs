@@ -1,10 +1,10 @@
-//! Source lines of a region in DWARF: for each function a unit of its own, made from the jitdump record that says the same, and from
-//! the one of its inlined functions.
+//! Source lines of a region in DWARF: each function has its own unit, made from the jitdump record with the same content, and
+//! from the one of its inlined functions.
 //!
 //! DWARF 4, because all that read these files do so for it: addr2line and objdump (which `perf annotate` and `perf report
-//! --srcline` ask), libdw, gdb, and the crates gimli and blazesym. What version 5 has more is of no use here: files in it are told
-//! apart by a section that all units share, and older binutils get it wrong. In version 4 a unit is complete in itself, so
-//! that it can be appended.
+//! --srcline` ask), libdw, gdb, and the crates gimli and blazesym. The additions of version 5 are of no use here: it keeps file
+//! names in a section that all units share, and older binutils get it wrong. In version 4 a unit is complete in itself, so that
+//! it can be appended.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -14,8 +14,8 @@ use gimli::leb128::write::{signed, unsigned};
 use super::inlines::Inlines;
 use crate::format::jitdump::raw::{RawEntry, RawRecord};
 
-/// `.debug_abbrev`, the same for all units: 1 is the unit, 2 a function, 3 one with inlined functions in it, 4 a function of which
-/// inlined ones are instances, 5 an inlined function with others in it, 6 one without.
+/// `.debug_abbrev`, the same for all units. A unit is 1, a function 2, one with inlined functions in it 3, and a function of
+/// which inlined ones are instances 4. An inlined function with others in it is 5, one without is 6.
 pub const ABBREV: &[u8] = &[
     1, 0x11, 1, // DW_TAG_compile_unit, DW_CHILDREN_yes
     0x11, 0x01, // DW_AT_low_pc, DW_FORM_addr
@@ -104,7 +104,7 @@ pub struct Addresses {
     pub aranges: u32,
 }
 
-/// What a unit is made of: a DEBUG_INFO record, one of inlined functions, or both.
+/// The parts of a unit: a DEBUG_INFO record, one of inlined functions, or both.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Records<'a> {
     pub lines: Option<RawRecord<'a>>,
@@ -255,7 +255,7 @@ fn lines<'a>(
     Some((u32::try_from(set_address - begin).ok()?, files))
 }
 
-/// Writes the table of files, each once, and says which number it has. Files count from 1.
+/// Writes the table of files, each once, and returns the number of each. Files count from 1.
 fn put_files<'a>(names: impl Iterator<Item = &'a [u8]>, out: &mut Vec<u8>) -> Option<HashMap<&'a [u8], u64>> {
     let mut files = HashMap::new();
     let mut last = None;
@@ -285,7 +285,7 @@ struct Row {
 }
 
 impl Row {
-    /// Writes what leads from this row to the next one. `None` if that does not lie behind.
+    /// Writes the opcodes that lead from this row to the next one. `None` if the next one does not come later.
     fn step(&self, next: &Row, out: &mut Vec<u8>) -> Option<()> {
         let advance = next.offset.checked_sub(self.offset)?;
         if next.file != self.file {

@@ -34,7 +34,7 @@ pub struct Frames {
 pub struct Target {
     /// Size of the code.
     pub code_size: u64,
-    /// How far behind the start of the section it begins.
+    /// Distance from the start of the section to the code.
     pub code: u64,
     /// Size of the section so far.
     pub at: u64,
@@ -43,9 +43,9 @@ pub struct Target {
 }
 
 impl Frames {
-    /// Appends the entries of an `.eh_frame` that was made to lie behind code of this size (rounded up to 8), with what the search
-    /// table is to say of them. Entries for anything but this code are left out. `None` if there is no room, no memory, or a
-    /// distance does not fit; then nothing has changed.
+    /// Appends the entries of an `.eh_frame` that was made to follow code of this size (rounded up to 8), and their rows for the
+    /// search table. Entries for anything but this code are left out. `None` if there is no room, no memory, or a distance does
+    /// not fit; then nothing has changed.
     pub fn append(&mut self, section: &[u8], to: &Target, out: &mut Vec<u8>, rows: &mut Vec<Row>) -> Option<()> {
         let (out_len, rows_len) = (out.len(), rows.len());
         let done = self.try_to_append(section, to, out, rows, out_len);
@@ -75,7 +75,7 @@ impl Frames {
             if back == 0 {
                 continue;
             }
-            // From the field to the code, and from the field back to where the section begins, which is behind the code.
+            // From the field to the code, and from the field back to where the section begins, which is after the code.
             let section_at = i64::try_from(to.code_size.checked_next_multiple_of(8)?).ok()?;
             let start = i64::from(u32_at(entry, 8)? as i32).checked_add(section_at)?.checked_add(at as i64 + 8)?;
             let range = u32_at(entry, 12)?;
@@ -86,7 +86,7 @@ impl Frames {
             let cie = entry_at(section, (at + 4).checked_sub(back as usize)?)?;
             let cie = self.cie(cie, to, out, begin)?;
             let fde = u32::try_from(to.at + (out.len() - begin) as u64).ok()?;
-            // What was left out of this section may make room for CIEs that were not counted on; but never by more.
+            // Entries left out of this section may make room for CIEs that were not expected, but never for more.
             out.try_reserve(entry.len()).ok()?;
             rows.try_reserve(1).ok()?;
             let copy = out.len();

@@ -41,10 +41,10 @@ const NAMES: &[u8] = b"\0.text\0.note.gnu.build-id\0.eh_frame\0.eh_frame_hdr\0.s
 
 const _: () = assert!(ABBREV_AT + ABBREV.len() <= NAMES_AT && NAMES_AT + NAMES.len() <= SECTIONS_AT);
 
-/// What a file consists of. Sections that are empty are left out, but for `.text`, which is always the first.
+/// The parts of a file. Sections that are empty are left out, except for `.text`, which is always the first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Image {
-    /// Where the segment that is loaded begins: 0, or behind the header page.
+    /// Where the segment that is loaded begins: 0, or after the header page.
     pub begin: u64,
     /// The code. The segment that is loaded ends with it.
     pub text: Range<u64>,
@@ -87,8 +87,8 @@ impl Image {
             section(".text", SHT_PROGBITS, SHF_ALLOC | SHF_EXECINSTR, &self.text, 16),
             section(".note.gnu.build-id", SHT_NOTE, if self.begin == 0 { SHF_ALLOC } else { 0 }, &note, 4),
             section(".eh_frame", SHT_PROGBITS, SHF_ALLOC, &self.eh_frame, 8),
-            // perf with libunwind goes by the section, and takes off where the first segment begins (linux
-            // tools/perf/util/unwind-libunwind-local.c, `read_unwind_spec_eh_frame`). libdw goes by the program header.
+            // perf with libunwind uses the section, and subtracts the start of the first segment (linux
+            // tools/perf/util/unwind-libunwind-local.c, `read_unwind_spec_eh_frame`). libdw uses the program header.
             Section { beyond: self.begin, ..section(".eh_frame_hdr", SHT_PROGBITS, SHF_ALLOC, &self.eh_frame_hdr, 4) },
             section(".symtab", SHT_SYMTAB, 0, symtab, 8),
             section(".strtab", SHT_STRTAB, 0, strtab, 1),
@@ -164,7 +164,7 @@ fn put_segment(page: &mut [u8], index: usize, kind: u32, flags: u32, range: &Ran
 fn put_section(page: &mut [u8], at: usize, section: &Section<'_>, index: u32) {
     let len = section.range.end - section.range.start;
     let name = NAMES.windows(section.name.len()).position(|name| name == section.name.as_bytes()).unwrap_or(0);
-    // The strings of the symbols are in the section behind theirs; all symbols are local.
+    // The strings of the symbols are in the section after that of the symbols; all symbols are local.
     let (link, info, entry) = match section.kind {
         SHT_SYMTAB => (index + 1, (len / SYMBOL_SIZE as u64) as u32, SYMBOL_SIZE as u64),
         _ => (0, 0, 0),

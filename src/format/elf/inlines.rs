@@ -11,7 +11,7 @@ use crate::format::jitdump::raw::{RawEntry, RawRecord};
 
 const DW_INL_INLINED: u8 = 1;
 
-/// The inlined functions of a unit, each behind the one that it is in.
+/// The inlined functions of a unit, each after the one that it is in.
 #[derive(Debug, Default)]
 pub struct Inlines<'a> {
     /// With the index that others know it by.
@@ -41,7 +41,7 @@ impl<'a> Inlines<'a> {
         self.all.iter().map(|(_, inline)| inline.call_file)
     }
 
-    /// At most so many bytes are appended to each section.
+    /// At most this number of bytes is appended to each section.
     pub fn room(&self) -> usize {
         // An entry takes 22 bytes and its name at least in the record, 34 and its name twice at most here, and 32 in the ranges.
         2 * self.size

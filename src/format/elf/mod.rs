@@ -1,5 +1,5 @@
-//! The ELF file of a code region: a shared object that is made of one page of headers, tables that are only appended to, and the
-//! code. Addresses in it are offsets in the file (System V ABI, "Object Files"; LSB 5.0 Core, 10.6, for the search table).
+//! The ELF file of a code region: a shared object with one page of headers, tables that are only appended to, and the code.
+//! Addresses in it are offsets in the file (System V ABI, "Object Files"; LSB 5.0 Core, 10.6, for the search table).
 //!
 //! Everything here is made for one function at a time, so that the next one costs as much as the first.
 

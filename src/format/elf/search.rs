@@ -28,7 +28,7 @@ pub struct Places {
 }
 
 impl Places {
-    /// What is before the table.
+    /// The header before the table.
     pub fn head(&self, count: u32) -> [u8; HEAD_SIZE] {
         let mut head = [0; HEAD_SIZE];
         head[..4].copy_from_slice(&HDR_ENCODINGS);

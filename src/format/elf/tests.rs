@@ -61,7 +61,7 @@ fn a_cie_is_there_once_and_pointers_are_those_of_the_new_place() {
     let section = tables(45, 16);
     let mut target = Target { code_size: 45, code: 0x2003, at: 0, room: 1000 };
     frames.append(&section, &target, &mut out, &mut rows).unwrap();
-    // The same but for the zero word and the distance to the code.
+    // The same except for the zero word and the distance to the code.
     let fde = rows[0].fde as usize;
     assert_eq!(rows, [Row { start: 0, fde: fde as u32 }]);
     assert_eq!(out.len(), section.len() - 4);
@@ -156,7 +156,7 @@ fn golden_lines() {
     assert!(ranges.is_empty());
 }
 
-/// `outer` from 8 to 40, and in it `inner` from 8 to 16 and `outer` again from 20 to 40; behind them `inner` up to the end.
+/// `outer` from 8 to 40, and in it `inner` from 8 to 16 and `outer` again from 20 to 40; after them `inner` up to the end.
 fn inlined() -> Vec<u8> {
     let inline = |begin, end, name, call_line, parent| {
         let (call_file, call_column) = (&b"a"[..], 0);
@@ -173,14 +173,14 @@ fn golden_inlined_functions() {
     let [plain_info, plain_line, plain_aranges, _] = unit(&lines).unwrap();
     let [info, line, aranges, ranges] = unit(&[inlined(), lines].concat()).unwrap();
     assert_eq!(aranges, plain_aranges);
-    // The files of calls are behind those of lines.
+    // The files of calls come after those of lines.
     let (with, without) = (&b"\0a\0\0\0\0/b\0\0\0\0\0"[..], &b"\0a\0\0\0\0\0"[..]);
     assert!(line.windows(with.len()).any(|bytes| bytes == with));
     assert_eq!(line.len() - with.len(), plain_line.len() - without.len());
     let place = |begin: u64, end: u64| [begin, end, 0, 0].map(u64::to_ne_bytes).concat();
     assert_eq!(ranges, [place(8, 40), place(8, 16), place(20, 40), place(40, 64)].concat());
 
-    // Both begin with the same unit, but for their lengths.
+    // Both begin with the same unit, except for their lengths.
     let head = 30;
     assert_eq!(info[..4], (info.len() as u32 - 4).to_ne_bytes());
     assert_eq!(info[4..head], plain_info[4..head]);
@@ -230,7 +230,7 @@ fn inlined_functions_may_be_deep() {
     assert!(info.ends_with(&[&[1, 1, 0][..], &ends].concat()) && info[info.len() - ends.len() - 12] == 6);
 }
 
-/// Whatever is in a record, it is refused or makes a unit; nothing is left of one that is refused.
+/// A record with any content is refused or makes a unit; a refused one leaves nothing.
 #[test]
 fn broken_records_do_no_harm() {
     let row = |offset, line| Line { offset, line, column: 9, file: b"file.js" };

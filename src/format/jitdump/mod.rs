@@ -1,9 +1,9 @@
 //! The jitdump format: a file header, then records (linux tools/perf/Documentation/jitdump-specification.txt; where text and
 //! program differ, what tools/perf/util/jitdump.c reads is what counts, and is said here).
 //!
-//! One piece of code is a *group* of up to three records with one time stamp, adjacent in this order:
-//! `JIT_CODE_DEBUG_INFO`, `JIT_CODE_UNWINDING_INFO`, `JIT_CODE_LOAD`. perf holds the first two back and hands them to the next
-//! LOAD, whatever its address. No record is padded: perf takes the code from the end of its record.
+//! One piece of code is a *group* of up to three records with one time stamp, adjacent in this order: `JIT_CODE_DEBUG_INFO`,
+//! `JIT_CODE_UNWINDING_INFO`, `JIT_CODE_LOAD`. The first two are kept by perf until the next LOAD, and used for it, whatever its
+//! address. No record is padded: perf takes the code from the end of its record.
 
 pub mod inlines;
 pub mod raw;
@@ -105,16 +105,16 @@ pub struct Group<'a> {
     pub unwind: Option<Unwinding<'a>>,
 }
 
-/// Unwind tables as perf reads them: `.eh_frame` first, its header behind it (tools/perf/util/genelf.c,
-/// `jit_add_eh_frame_info`; the specification says the reverse, and no perf unwinds with that).
+/// Unwind tables as perf reads them: `.eh_frame` first, then its header (tools/perf/util/genelf.c, `jit_add_eh_frame_info`; the
+/// specification says the reverse, and no perf unwinds with that).
 #[derive(Clone, Copy)]
 pub struct Unwinding<'a> {
     /// Both tables.
     pub tables: &'a [u8],
     /// How many bytes at their end are the `.eh_frame_hdr`. Never 0: perf would give the tables to all code that follows.
     pub hdr_size: usize,
-    /// The tables' size if that many bytes behind the code (rounded up to 8) are free, else 0. perf extends the code's
-    /// mapping by it; perf builds with libunwind read the tables there.
+    /// The tables' size if that many bytes after the code (rounded up to 8) are free, else 0. perf extends the code's mapping by
+    /// it; perf builds with libunwind read the tables there.
     pub mapped_size: u64,
 }
 
@@ -141,7 +141,7 @@ impl Group<'_> {
         self.unwind.map_or(0, |unwind| UNWINDING_FIXED_SIZE + unwind.tables.len())
     }
 
-    /// Checks the line table, and says how large the group is without the code bytes.
+    /// Checks the line table, and returns the size of the group without the code bytes.
     pub fn size(&self) -> Result<usize> {
         let debug = if self.lines.is_empty() { 0 } else { walk_lines(self.lines, self.addr, self.size, |_, _, _| {})? };
         // Record sizes are 32 bits wide.
@@ -263,8 +263,8 @@ fn entry_size(row: &Line<'_>) -> usize {
     DEBUG_ENTRY_FIXED_SIZE + row.file.len() + 1
 }
 
-/// An entry has the full file name each time: the short form "same as before" (a byte 0xff) is read by some perf only. The
-/// field behind the line is called discriminator; perf ignores it, samply takes it for the column.
+/// An entry has the full file name each time: the short form "same as before" (a byte 0xff) is read by some perf only. The field
+/// after the line is called discriminator; perf ignores it, samply takes it for the column.
 fn put_entry(put: &mut Put<'_>, addr: u64, row: &Line<'_>) {
     put.u64(addr);
     put.u32(row.line);
@@ -356,7 +356,7 @@ fn relocate_debug(record: &mut [u8], addr: u64) {
     }
 }
 
-/// Takes back a claim that the bytes behind the code are free.
+/// Takes back a claim that the bytes after the code are free.
 pub fn clear_mapped_size(group: &mut [u8], layout_unwinding: usize) {
     if let Some(record) = group.get_mut(layout_unwinding..) {
         put_at(record, 32, &0u64.to_ne_bytes());

@@ -103,13 +103,13 @@ impl RawHeader {
 /// Why there is no further record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The file ends behind a whole record.
+    /// The file ends after a whole record.
     Clean,
     /// Everything from here is zero.
     Zeros,
     /// The record announces less than its own prefix.
     TooSmall(u32),
-    /// The record announces so many bytes, which are not there.
+    /// The record announces this number of bytes, which are not there.
     Torn(u32),
     /// The file ends within a prefix.
     TornPrefix,
@@ -124,7 +124,7 @@ pub struct RawRecords<'a> {
 }
 
 impl<'a> RawRecords<'a> {
-    /// Those behind this header.
+    /// The records after this header.
     pub fn new(file: &'a [u8], header: &RawHeader) -> Self {
         RawRecords { file, at: header.records_at(file.len()), swapped: header.swapped }
     }
@@ -144,7 +144,7 @@ impl<'a> RawRecords<'a> {
         self.at
     }
 
-    /// What lies there.
+    /// The bytes at that place.
     pub fn rest(&self) -> &'a [u8] {
         self.file.get(self.at..).unwrap_or_default()
     }
@@ -316,7 +316,7 @@ pub struct RawEntry<'a> {
     pub addr: u64,
     /// Line.
     pub line: u32,
-    /// What is called discriminator, and taken for the column.
+    /// The field that is called discriminator, and taken for the column.
     pub column: u32,
     /// File name.
     pub file: &'a [u8],
@@ -330,7 +330,7 @@ pub struct RawEntries<'a> {
 }
 
 impl<'a> RawEntries<'a> {
-    /// How many entries are missing, and what lies in their place, or behind the last one.
+    /// The number of missing entries, and the bytes in their place, or after the last one.
     pub fn rest(&self) -> (u64, &'a [u8]) {
         (self.left, self.rest.bytes)
     }
@@ -357,9 +357,9 @@ pub struct RawUnwinding<'a> {
     pub size: u64,
     /// Size of `.eh_frame_hdr` alone.
     pub hdr_size: u64,
-    /// Bytes behind the code that the tables are mapped to.
+    /// Bytes after the code that the tables are mapped to.
     pub mapped_size: u64,
-    /// The tables, and what is behind them.
+    /// The tables, and the bytes after them.
     pub tail: &'a [u8],
 }
 

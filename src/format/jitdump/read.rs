@@ -17,7 +17,7 @@ pub(super) fn raw(bytes: &[u8], at: usize) -> Option<Raw> {
     (raw.total_size >= PREFIX_SIZE).then_some(raw)
 }
 
-/// Checks that `head` is a whole group but for the code bytes at its end, for code of this size with a name of this length.
+/// Checks that `head` is a whole group except for the code bytes at its end, for code of this size with a name of this length.
 pub fn is_group_head(head: &[u8], size: u64, name_len: usize) -> bool {
     let mut at = shadow::len(head);
     while let Some(record) = raw(head, at) {
@@ -151,7 +151,7 @@ pub enum Record<'a> {
         eh_frame: &'a [u8],
         /// `.eh_frame_hdr`.
         eh_frame_hdr: &'a [u8],
-        /// Bytes behind the code that the tables are mapped to.
+        /// Bytes after the code that the tables are mapped to.
         mapped_size: u64,
     },
     /// An id that is not known, or a record too short for its id.
@@ -180,7 +180,7 @@ pub struct Loaded<'a> {
 pub struct Records<'a>(RawRecords<'a>);
 
 impl<'a> Records<'a> {
-    /// Starts behind the header.
+    /// Starts after the header.
     pub fn new(file: &'a [u8]) -> Self {
         Records(RawRecords::from(file, HEADER_SIZE))
     }

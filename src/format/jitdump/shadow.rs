@@ -1,10 +1,10 @@
-//! Unwind tables for code that has no free bytes behind it, so that builds of perf with libunwind find them.
+//! Unwind tables for code that has no free bytes after it, so that builds of perf with libunwind find them.
 //!
-//! Such a perf reads the tables of an object (`jitted-PID-INDEX.so`) through its mapping, where they would lie behind the code;
-//! and it counts their place from the *lowest* mapping of that object (linux tools/perf/util/unwind-libunwind-local.c,
-//! `read_unwind_spec_eh_frame`). So the code gets two LOAD records with one index, and thus one object with two mappings: a
-//! *shadow* at an address below the code where nothing else lies, with the tables behind it, and the code itself, whose
-//! mapping ends with it. perf makes the object of the second one, with the same name.
+//! Such a perf reads the tables of an object (`jitted-PID-INDEX.so`) through its mapping, where they would lie after the code. It
+//! counts their place from the *lowest* mapping of that object (linux tools/perf/util/unwind-libunwind-local.c,
+//! `read_unwind_spec_eh_frame`). So the code gets two LOAD records with one index, and thus one object with two mappings. The
+//! first is a *shadow* at an unused address below the code, followed by the tables. The second is the code itself, whose mapping
+//! ends with it. That second record is what perf makes the object from, with the same name.
 //!
 //! Seen from the shadow, the tables have to say where the code really is. Builds of perf with libdw count from the mapping that
 //! a sample lies in, so that these need the usual tables. There are both: each FDE twice, and each in the search table, where
@@ -250,7 +250,7 @@ mod tests {
                     assert!(matches!(found.unwrap().cfa(), gimli::CfaRule::RegisterAndOffset { offset: 96, .. }));
                 }
             }
-            // What is taken out again leaves nothing, of the info_records as of all.
+            // Taking a shadow out again leaves nothing of it, in the info_records as in all.
             let (mut again, mut info_records) = (whole.clone(), whole[..whole.len() - LOAD_FIXED_SIZE - 6].to_vec());
             assert_eq!(
                 (remove(&mut again), remove(&mut info_records)),

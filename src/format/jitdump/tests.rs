@@ -35,7 +35,7 @@ fn bytes(group: &Group<'_>) -> Vec<u8> {
 
 fn bytes_at(time: u64, group: &Group<'_>) -> Vec<u8> {
     let size = group.size().unwrap();
-    // One byte less is too little, as is no room for what comes behind.
+    // One byte less is too little, as is no room for the part that follows.
     assert_eq!(group.write(time, &mut vec![0; size - 1], 0), Ok(None));
     assert_eq!(group.write(time, &mut vec![0; size + 4], 5), Ok(None));
     let mut out = vec![0xee; size + 5];

@@ -124,7 +124,7 @@ fn vectored_writes_are_complete() {
     fs::remove_dir_all(&dir).unwrap();
 }
 
-/// In a process of its own, because the limit is one of the whole process, and other tests write files.
+/// In a separate process, because the limit is one of the whole process, and other tests write files.
 #[test]
 fn a_write_that_fails_half_way_leaves_nothing() {
     const LIMITED: &str = "JITSYM_TEST_LIMITED";

@@ -32,7 +32,7 @@ pub use self as outside;
 #[cfg(jitsym_loom)]
 pub use std::sync as outside;
 
-/// Pieces of memory that are not made of atomics. loom is told when they are read and written; else this is nothing.
+/// Pieces of memory that are not atomics. loom is told when they are read and written; else this is nothing.
 #[cfg(not(jitsym_loom))]
 #[derive(Debug)]
 pub struct Witness;

@@ -142,7 +142,7 @@ pub mod channel {
     }
 }
 
-/// Pieces of memory that are not made of atomics, of which loom is told when they are read and written.
+/// Pieces of memory that are not atomics, of which loom is told when they are read and written.
 #[derive(Debug)]
 pub struct Witness([loom::cell::UnsafeCell<()>; PIECES]);
 

@@ -1,4 +1,4 @@
-//! The standard library's locks, made of POSIX ones. For builds that look for races; see the module above.
+//! The interface of the standard library's locks, on POSIX locks. For builds that look for races; see the module above.
 //!
 //! Never poisoned: nothing in the library panics while it holds a lock, or it is all over.
 

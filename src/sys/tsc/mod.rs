@@ -1,23 +1,23 @@
 //! `CLOCK_MONOTONIC` from the time stamp counter, in four fifths of the time that `clock_gettime` takes (19 of 24 ns).
 //!
-//! The writer compares the counter with the clock once a pass and publishes a straight line, which registering threads
-//! extend to their own reading of the counter. What they get differs from the clock by less than a microsecond (by tens of
-//! nanoseconds, unless the kernel has just begun to slew the clock) and never goes back: whoever has seen what another thread
-//! published after it took the time gets the same time or a later one. That rests on six things.
+//! The writer compares the counter with the clock once a pass and publishes a straight line, which registering threads extend to
+//! their own reading of the counter. Their stamps differ from the clock by less than a microsecond (by tens of nanoseconds,
+//! unless the kernel has just begun to slew the clock) and never go back. A thread that has seen what another one published after
+//! taking the time gets the same time or a later one. That rests on six things.
 //!
 //! * The counter is read after everything that came before it, see `clock::arch_ticks`.
 //! * A new line begins where the old one is, or higher. If it is ahead of the clock it runs slower until they meet.
-//! * A line begins no lower than the clock, so it may follow stamps that were taken from the clock itself. Where the clock
-//!   follows a line it is held at the height that the line has reached, and each stamp is a nanosecond later than the one before.
-//! * The clock stands still while the machine is suspended. The counter may go on or begin anew. Gone on by more than the line
-//!   is long, it has left the line at a jump: stamps from the line are no later than the clock then, which is not held. Begun
-//!   anew, it could meet the line again hours later: there is none while the writer sleeps.
+//! * A line begins no lower than the clock, so it may follow stamps that were taken from the clock itself. A clock that follows a
+//!   line is held at the height that the line has reached. Each stamp is then a nanosecond later than the one before.
+//! * The clock stands still while the machine is suspended. The counter may go on or restart. If it has gone on by more than the
+//!   line is long, it has left the line at a jump. Stamps from the line are no later than the clock then, which is not held. If
+//!   it has restarted, it could meet the line again hours later: there is none while the writer sleeps.
 //! * A stamp counts only if its line is still the published one afterwards, so a thread that was interrupted in between does
 //!   not come back with an old line.
-//! * Old and new line differ by less than 100 parts in a million, and a new one is published within `LATE_TICKS` of where
-//!   it begins, or not at all. What threads stamp meanwhile is ahead of the new line by 2 ns at most; taking a stamp and
-//!   passing it on takes several times that. (A writer that is interrupted for long between the last look at the counter and
-//!   the very next store stretches this; with the lines of a quiet clock, by 1 ns for each millisecond or so.)
+//! * Old and new line differ by less than 100 parts in a million, and a new one is published within `LATE_TICKS` of where it
+//!   begins, or not at all. What threads stamp meanwhile is ahead of the new line by 2 ns at most; taking a stamp and passing it
+//!   on takes several times that. A writer that is interrupted for long between the last look at the counter and the very next
+//!   store stretches this. With the lines of a quiet clock, it does so by 1 ns for each millisecond or so.
 
 use std::fs;
 use std::sync::atomic::{fence, AtomicU64, AtomicUsize, Ordering};
@@ -167,12 +167,12 @@ impl Calibration {
         Calibration { line: Line::none(floor), older: sample, newer: sample }
     }
 
-    /// Nothing is known any more but the height of the line, which threads follow until this is published.
+    /// Only the height of the line, which threads follow until this is published, is still known.
     fn restart(&self, sample: Sample) -> Calibration {
         Calibration::start(sample, self.line.height(sample.tsc.wrapping_add(2 * LATE_TICKS), sample.ns))
     }
 
-    /// What is known one sample later.
+    /// The calibration one sample later.
     fn next(self, sample: Sample) -> Calibration {
         let restart = || self.restart(sample);
         let is_good = |time: u64| time.abs_diff(sample.ns) <= TOLERANCE_NS;

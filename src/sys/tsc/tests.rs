@@ -164,7 +164,7 @@ fn a_line_that_is_ahead_runs_slower_and_does_not_step_back() {
     let waiting = waiting.next(fake.sample());
     fake.pass(20 * MS);
     assert!(waiting.next(fake.sample()).line.exists());
-    // A line that is behind steps forward at once, and is never left below the clock.
+    // A line that is late steps forward at once, and is never left below the clock.
     fake.run(&mut calibration, 10 * MS, 1);
     calibration.line.ns -= 1_500;
     let sample = fake.sample();
@@ -252,7 +252,7 @@ fn a_suspend_is_no_time() {
             assert!(calibration.line.exists() && worst < 200, "{worst} ns after {suspended} ns");
         }
     }
-    // For less time than a line is long. A thread may have gone on with the line, so it is held.
+    // For less time than a line is long. A thread may have continued the line, so it is held.
     for suspended in [10_000, MS, 40 * MS, 80 * MS] {
         let mut fake = Fake::new(1 << 40, 0);
         let mut calibration = fake.start();

@@ -121,7 +121,7 @@ fn eh_frame_pointer_encodings() {
             }
         }
     }
-    // Bytes behind the terminator are not looked at.
+    // Bytes after the terminator are not looked at.
     let mut bytes = compiled(&Input::default());
     bytes.extend_from_slice(&[0xff; 30]);
     assert_eq!(tables_of(Arch::X86_64, &Unwind::EhFrame { bytes: &bytes, addr: SECTION }, 100), reference);
@@ -249,7 +249,7 @@ fn eh_frame_signed_return_addresses() {
     let unwind = Unwind::EhFrame { bytes: &bytes, addr: 0 };
     let tables = tables_of(Arch::Aarch64, &unwind, 100);
     let image = Image::new(Arch::Aarch64, &tables, 100);
-    // Whether the return address is signed is a register of its own (AADWARF64, 4.1), and only aarch64 has it.
+    // A separate register states whether the return address is signed (AADWARF64, 4.1), and only aarch64 has it.
     let signed = |offset| image.find(offset).unwrap().register(Register(34));
     assert!(!matches!(signed(3), Some(RegisterRule::Constant(1))));
     assert!(matches!(signed(4), Some(RegisterRule::Constant(1))));
@@ -384,6 +384,6 @@ fn eh_frame_hostile_bytes() {
             assert!(start + len <= 100 && len > 0, "{bytes:02x?}");
         }
     }
-    // Some changes do no harm; were there none, the inputs would be too wild to reach the code behind the parser.
+    // Some changes do no harm; were there none, the inputs would be too wild to get past the parser.
     assert!(accepted > ROUNDS / 100, "{accepted} accepted");
 }

@@ -137,7 +137,7 @@ fn moarvm_rows() {
         (91, row(6, 16, [(6, -16), (16, -8), (14, -24), (13, -32), (3, -40)])),
     ];
     check(Arch::X86_64, &MOAR, 100, &steps);
-    // Without the data behind it the epilogue ends the code.
+    // Without the data that follows it, the epilogue ends the code.
     check(Arch::X86_64, &MOAR, 91, &steps[..5]);
 }
 
@@ -158,7 +158,7 @@ fn frame_pointer_epilogue_to_the_end() {
 
 #[test]
 fn frame_pointer_saved_before_it_is_set() {
-    // stp x29,x30,[sp,#-64]!; stp x20,x19,[sp,#32]; mov x29,sp, behind a nop.
+    // stp x29,x30,[sp,#-64]!; stp x20,x19,[sp,#32]; mov x29,sp, after a nop.
     let saved = regs([(20, -32), (19, -24)]);
     let fp = FramePointer { pushed: 4, saved_from: 8, set: 12, cfa_offset: 64, saved: &saved, ..Default::default() };
     let steps = [
@@ -416,7 +416,7 @@ fn descriptions_at_random() {
         let Ok(Some(mut tables)) = encode(arch, &unwind, CODE, size) else { continue };
         accepted += 1;
         assert!(size_bound(arch, &unwind).unwrap() >= tables.bytes.len());
-        // The last row is the one behind the epilogue, or the entry's if the epilogue ends the code.
+        // The last row is the one after the epilogue, or the entry's if the epilogue ends the code.
         let image = Image::new(arch, &tables, size);
         let rows: Vec<_> = (0..size).map(|offset| plain(&image.find(offset).unwrap())).collect();
         let frame = Frame::resolve(arch, &fp, size).unwrap();
