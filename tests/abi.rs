@@ -1,4 +1,4 @@
-//! The header of today against the ABI of the last release: see abi/README.md.
+//! The header of today against the ABI of the last release: see tests/abi/README.md.
 
 #[path = "support/reference.rs"]
 mod reference;
@@ -17,7 +17,7 @@ const HEADER: &str = include_str!("../include/jitsym.h");
 /// The dump of the release whose ABI this one has to have.
 fn released() -> PathBuf {
     let version = env!("CARGO_PKG_VERSION").split('.').collect::<Vec<_>>();
-    root().join(format!("abi/jitsym-{}.{}.xml", version[0], version[1]))
+    root().join(format!("tests/abi/jitsym-{}.{}.xml", version[0], version[1]))
 }
 
 /// A library in C with the functions of a header, which do nothing, and a variable of each enumeration, because functions take
@@ -88,7 +88,7 @@ fn header_has_the_abi_of_the_last_release() {
     let output = compare(HEADER, &dir);
     assert!(
         output.status.success(),
-        "programs that were compiled with the last release would not run with this one; see abi/README.md\n{}",
+        "programs that were compiled with the last release would not run with this one; see tests/abi/README.md\n{}",
         describe(&Command::new("abidiff"), &output)
     );
 }

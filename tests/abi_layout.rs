@@ -1,4 +1,4 @@
-//! Sizes and offsets of the C structs, frozen. `c-tests/test_abi.c` has the same numbers for the header; both must hold, or
+//! Sizes and offsets of the C structs, frozen. `c-tests/calls/abi.c` has the same numbers for the header; both must hold, or
 //! C and Rust disagree about a struct.
 
 use ::jitsym::capi::types::*;

@@ -124,32 +124,32 @@ macro_rules! programs {
 }
 
 programs! {
-    abi, "gcc", "c-tests/test_abi.c", &[], &[];
+    abi, "gcc", "c-tests/calls/abi.c", &[], &[];
     // Tables for a part of the code only.
-    bad_input, "gcc", "c-tests/test_bad_input.c", &[], &["unwind-fde-range"];
+    bad_input, "gcc", "c-tests/calls/bad_input.c", &[], &["unwind-fde-range"];
     // Android's dialect, which has to be asked for.
-    life, "gcc", "c-tests/test_life.c", &[], &["map-0x"];
+    life, "gcc", "c-tests/calls/life.c", &[], &["map-0x"];
     // Threads that do not know of each other take the same place, sometimes in the same nanosecond.
-    threads, "gcc", "c-tests/test_threads.c", &[], &["load-overlap-same-time"];
-    stable, "gcc", "c-tests/test_stable.c", &[], &[];
+    threads, "gcc", "c-tests/calls/threads.c", &[], &["load-overlap-same-time"];
+    stable, "gcc", "c-tests/calls/stable.c", &[], &[];
     // Bounded files.
-    files, "gcc", "c-tests/test_files.c", &[], &[];
-    host, "gcc", "c-tests/test_host.c", &[], &[];
+    files, "gcc", "c-tests/files/files.c", &[], &[];
+    host, "gcc", "c-tests/host/host.c", &[], &[];
     // Programs that end without a word.
-    spool, "gcc", "c-tests/test_spool.c", &["--leak-check=no"], &[];
-    large_tls, "gcc", "c-tests/test_large_tls.c", &[], &[];
+    spool, "gcc", "c-tests/files/spool.c", &["--leak-check=no"], &[];
+    large_tls, "gcc", "c-tests/host/large_tls.c", &[], &[];
     // A forked child has the memory of the parent's threads, but not the registers that hold on to it.
-    cancel, "gcc", "c-tests/test_cancel.c", &["--leak-check=no"], &[];
+    cancel, "gcc", "c-tests/host/cancel.c", &["--leak-check=no"], &[];
     // What the library has when it stops is not given back.
-    panic, "gcc", "c-tests/test_panic.c", &["--leak-check=no"], &[];
+    panic, "gcc", "c-tests/host/panic.c", &["--leak-check=no"], &[];
     // Its children have that of the parent's thread too.
-    late, "gcc", "c-tests/test_late.c", &["--leak-check=no"], &[];
-    fork, "gcc", "c-tests/test_fork.c", &["--leak-check=no"], &[];
-    fork_child, "gcc", "c-tests/test_fork_child.c", &["--leak-check=no"], &[];
-    ends, "gcc", "c-tests/test_ends.c", &["--leak-check=no"], &[];
+    late, "gcc", "c-tests/calls/late.c", &["--leak-check=no"], &[];
+    fork, "gcc", "c-tests/fork/fork.c", &["--leak-check=no"], &[];
+    fork_child, "gcc", "c-tests/fork/fork_child.c", &["--leak-check=no"], &[];
+    ends, "gcc", "c-tests/ends/ends.c", &["--leak-check=no"], &[];
     // Code changes in mappings of files, where valgrind expects that least. Children have the memory of the parent's threads.
-    region, "gcc", "c-tests/test_region.c", &["--smc-check=all", "--leak-check=no"], &[];
-    cxx, "g++", "c-tests/test_cxx.cc", &[], &[];
+    region, "gcc", "c-tests/regions/region.c", &["--smc-check=all", "--leak-check=no"], &[];
+    cxx, "g++", "c-tests/calls/cxx.cc", &[], &[];
 }
 
 /// What glibc makes a cancellation point (its manual, and its sources for what is of Linux alone).
@@ -167,7 +167,7 @@ fn cancellation_points() {
     let preloaded = scratch_dir("bin").join("cancellation_points.so");
     let mut compiler = Command::new("gcc");
     compiler.current_dir(support::root()).args(["-g", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]);
-    run(compiler.args(["c-tests/cancellation_points.c", "-o"]).arg(&preloaded).arg("-ldl"));
+    run(compiler.args(["c-tests/host/cancellation_points.c", "-o"]).arg(&preloaded).arg("-ldl"));
     let symbols = |kind: &str, object: &Path| -> Vec<String> {
         let output = stdout(&run(Command::new("nm").args(["-D", "-P", kind]).arg(object)));
         let name = |line: &str| line.split([' ', '@']).next().map(String::from);
@@ -177,25 +177,22 @@ fn cancellation_points() {
     let watched = symbols("--defined-only", &preloaded);
     let points = called.iter().filter(|name| CANCELLATION_POINTS.split_ascii_whitespace().any(|point| point == **name));
     let missing: Vec<&String> = points.filter(|name| !watched.contains(name)).collect();
-    assert!(missing.is_empty(), "c-tests/cancellation_points.c does not watch {missing:?}");
+    assert!(missing.is_empty(), "c-tests/host/cancellation_points.c does not watch {missing:?}");
 
     let preload = format!("LD_PRELOAD={}", preloaded.display());
-    for name in ["host", "cancel", "files", "late", "fork_child", "ends", "region"] {
-        let program = compile(
-            "gcc",
-            &[&format!("c-tests/test_{name}.c")],
-            Link::Shared,
-            &["-O1"],
-            &format!("{name}-cancellation"),
-        );
+    for source in
+        ["host/host", "host/cancel", "files/files", "calls/late", "fork/fork_child", "ends/ends", "regions/region"]
+    {
+        let name = format!("{}-cancellation", source.replace('/', "-"));
+        let program = compile("gcc", &[&format!("c-tests/{source}.c")], Link::Shared, &["-O1"], &name);
         let allowed = &["code-move"];
-        check_allowing(allowed, &["env", &preload], &program, &format!("{name}-cancellation"), &["light"]);
+        check_allowing(allowed, &["env", &preload], &program, &name, &["light"]);
     }
 }
 
 #[test]
 fn dlopen() {
-    let sources = ["c-tests/test_dlopen.c"];
+    let sources = ["c-tests/loader/dlopen.c"];
     let library = artifacts().shared_dir.join("libjitsym.so");
     let library = library.to_str().expect("path");
     let program = compile("gcc", &sources, Link::None, &["-O1"], "dlopen");
@@ -213,7 +210,7 @@ fn cxx_versions() {
         for exceptions in ["-fexceptions", "-fno-exceptions"] {
             let name = format!("cxx-{version}{exceptions}");
             let flags = ["-pedantic", &format!("-std={version}"), exceptions];
-            check(&[], &compile("g++", &["c-tests/test_cxx.cc"], Link::Shared, &flags, &name), &name, &[]);
+            check(&[], &compile("g++", &["c-tests/calls/cxx.cc"], Link::Shared, &flags, &name), &name, &[]);
         }
     }
 }
@@ -222,7 +219,7 @@ fn cxx_versions() {
 fn double_include() {
     for link in [Link::Shared, Link::Static] {
         let name = format!("double_include-{link:?}");
-        let sources = ["c-tests/double_include_a.cc", "c-tests/double_include_b.cc"];
+        let sources = ["c-tests/calls/double_include_a.cc", "c-tests/calls/double_include_b.cc"];
         check(&[], &compile("g++", &sources, link, &["-pedantic"], &name), &name, &[]);
     }
 }

@@ -74,7 +74,7 @@ fn count_per_call(program: &Path, code: Code, environment: &[(&str, &str)]) -> (
 
 #[test]
 fn instructions_of_a_registration() {
-    let program = compile("gcc", &["c-tests/cost.c"], Link::Shared, &["-O1"], "cost");
+    let program = compile("gcc", &["c-tests/cost/cost.c"], Link::Shared, &["-O1"], "cost");
     let check = |code: Code, bound: u64, environment: &[(&str, &str)]| {
         let (measured, profile) = count_per_call(&program, code, environment);
         println!("{code:?} {environment:?}: {measured} of {bound}");

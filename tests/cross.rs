@@ -94,7 +94,7 @@ impl Target {
         let out = self.scratch("bin").join(name);
         let mut gcc = Command::new(self.compiler());
         gcc.current_dir(root()).args(["-g", "-O1", "-fno-omit-frame-pointer", "-Wall", "-Wextra", "-Werror"]);
-        gcc.arg("-Iinclude").args(sources).arg("-o").arg(&out);
+        gcc.args(["-Iinclude", "-Ic-tests/support"]).args(sources).arg("-o").arg(&out);
         match link {
             Link::Shared => {
                 gcc.args([format!("-L{libraries}"), "-ljitsym".into()]);
@@ -123,8 +123,8 @@ impl Target {
 
     /// Runs one of the C tests, with its small workload.
     fn check(&self, test: &str, link: Link, whole: bool, allowed: &[&str]) {
-        let name = format!("{test}-{link:?}{}", if whole { "-whole" } else { "" });
-        let source = PathBuf::from(format!("c-tests/test_{test}.c"));
+        let name = format!("{}-{link:?}{}", test.replace('/', "-"), if whole { "-whole" } else { "" });
+        let source = PathBuf::from(format!("c-tests/{test}.c"));
         let program = self.compile(&[&source], link, whole, &name);
         let dir = self.scratch(&name);
         self.succeeds(self.emulated(&[], &program, &dir), &dir, allowed);
@@ -181,9 +181,9 @@ fn large_pages(target: &Target) {
     gcc.args(["-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]);
     run(gcc.arg(root().join("c-tests/cross/pages.c")).arg("-o").arg(&shim).arg("-ldl"));
     let variable = format!("LD_PRELOAD={}", shim.display());
-    for test in ["files", "late"] {
-        let name = format!("{test}-large-pages");
-        let source = PathBuf::from(format!("c-tests/test_{test}.c"));
+    for test in ["files/files", "calls/late"] {
+        let name = format!("{}-large-pages", test.replace('/', "-"));
+        let source = PathBuf::from(format!("c-tests/{test}.c"));
         let program = target.compile(&[&source], Link::Shared, false, &name);
         let dir = target.scratch(&name);
         target.succeeds(target.emulated(&["-E", &variable], &program, &dir), &dir, &[]);
@@ -388,24 +388,24 @@ macro_rules! machine {
             use super::*;
 
             machine! { @programs $target, [$(#[$ignored])?]
-                abi, "abi", Shared, false, &[];
-                abi_static, "abi", Static, false, &[];
+                abi, "calls/abi", Shared, false, &[];
+                abi_static, "calls/abi", Static, false, &[];
                 // Tables for a part of the code only.
-                bad_input, "bad_input", Shared, false, &["unwind-fde-range"];
+                bad_input, "calls/bad_input", Shared, false, &["unwind-fde-range"];
                 // MOVE records and Android's dialect, which have to be asked for.
-                life, "life", Shared, false, &["code-move", "map-0x"];
-                life_static, "life", Static, true, &["code-move", "map-0x"];
-                threads, "threads", Shared, false, &[];
-                threads_static, "threads", Static, false, &[];
-                stable, "stable", Shared, false, &[];
-                files, "files", Shared, false, &[];
-                host, "host", Shared, false, &[];
-                panics, "panic", Shared, false, &[];
-                late, "late", Shared, false, &[];
-                fork, "fork", Shared, false, &[];
+                life, "calls/life", Shared, false, &["code-move", "map-0x"];
+                life_static, "calls/life", Static, true, &["code-move", "map-0x"];
+                threads, "calls/threads", Shared, false, &[];
+                threads_static, "calls/threads", Static, false, &[];
+                stable, "calls/stable", Shared, false, &[];
+                files, "files/files", Shared, false, &[];
+                host, "host/host", Shared, false, &[];
+                panics, "host/panic", Shared, false, &[];
+                late, "calls/late", Shared, false, &[];
+                fork, "fork/fork", Shared, false, &[];
                 // MOVE records, which have to be asked for.
-                fork_child, "fork_child", Shared, false, &["code-move"];
-                ends, "ends", Shared, false, &[];
+                fork_child, "fork/fork_child", Shared, false, &["code-move"];
+                ends, "ends/ends", Shared, false, &[];
             }
 
             #[test]

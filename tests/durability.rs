@@ -1,6 +1,6 @@
 //! What outlives a process that is killed, a disk that is slow or full, and a spool that is damaged.
 //!
-//! `c-tests/kill_me.c` registers code and notes in a file of its own which calls have returned; the tests end it at
+//! `c-tests/durability/kill_me.c` registers code and notes in a file of its own which calls have returned; the tests end it at
 //! random moments and hold the map and the jitdump against these notes, before and after `jitsym recover`. Nothing here
 //! is about time: how much was lost before the recovery, or how long a call took, is printed and not judged.
 //!

@@ -1,7 +1,7 @@
 //! However a process ends, its files come to hold all that it has registered: at once where the library gets to run, and after
 //! `jitsym recover` where it does not.
 //!
-//! `c-tests/test_ends.c` goes the ways, and holds the files against what the process has noted of itself. (It goes most of those
+//! `c-tests/ends/ends.c` goes the ways, and holds the files against what the process has noted of itself. (It goes most of those
 //! in which the library gets to run a second time by itself, also under valgrind and the sanitizers: `tests/c_tests.rs`.)
 
 #[path = "support/perf.rs"]
@@ -33,7 +33,7 @@ enum Work {
 
 fn program() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    let sources = ["-x", "c", "c-tests/test_ends.c", "-x", "c++", "c-tests/ends_throw.cc", "-x", "none"];
+    let sources = ["-x", "c", "c-tests/ends/ends.c", "-x", "c++", "c-tests/ends/throw.cc", "-x", "none"];
     BUILT.get_or_init(|| compile("g++", &sources, Link::Shared, &["-O1", "-DENDS_CXX"], "ends"))
 }
 
@@ -163,10 +163,10 @@ fn not_yet() {
 /// A plugin is unloaded with its session open: the library stays, whether it is linked into the plugin or beside it.
 #[test]
 fn with_a_plugin_unloaded() {
-    let host = compile("gcc", &["c-tests/ends_host.c"], Link::None, &["-O1"], "ends_host");
+    let host = compile("gcc", &["c-tests/ends/host.c"], Link::None, &["-O1"], "ends_host");
     for link in [Link::Shared, Link::Static] {
         let name = format!("plugin-{link:?}");
-        let plugin = compile("gcc", &["c-tests/test_ends.c"], link, &["-O1", "-shared", "-fPIC"], &name);
+        let plugin = compile("gcc", &["c-tests/ends/ends.c"], link, &["-O1", "-shared", "-fPIC"], &name);
         let (dir, spools) = fresh_dirs(&name);
         let (pid, status) = go(Command::new(&host).arg(&dir).arg(plugin));
         assert!(status.success(), "{name}: {status}");

@@ -18,7 +18,7 @@ const JITDUMP: u32 = 2;
 
 fn program() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| compile("gcc", &["c-tests/faults.c"], Link::Shared, &["-O1"], "faults"))
+    BUILT.get_or_init(|| compile("gcc", &["c-tests/faults/faults.c"], Link::Shared, &["-O1"], "faults"))
 }
 
 /// Whether namespaces of these kinds are to be had.
@@ -122,12 +122,12 @@ fn process_1_again_and_again() {
     fs::remove_dir_all(&dir).expect("remove the directory");
 }
 
-/// The kinds of `/proc` that a process may have (c-tests/no_proc.c), all at once.
+/// The kinds of `/proc` that a process may have (c-tests/faults/no_proc.c), all at once.
 fn with_each_proc(scene: &str) {
     if !may_unshare(&["-p", "-f", "-m", "-T"]) {
         return;
     }
-    let program = compile("gcc", &["c-tests/no_proc.c"], Link::Shared, &["-O1"], &format!("no_proc-{scene}"));
+    let program = compile("gcc", &["c-tests/faults/no_proc.c"], Link::Shared, &["-O1"], &format!("no_proc-{scene}"));
     std::thread::scope(|scope| {
         for kind in ["shown", "none", "forbidden", "elsewhere", "outer", "hidden", "unlisted", "other-time"] {
             if kind == "unlisted" && scene == "spools" {
@@ -182,7 +182,7 @@ fn sandboxes() {
 
 fn with_either_library(name: &str) {
     for link in [Link::Shared, Link::Static] {
-        let source = format!("c-tests/test_{name}.c");
+        let source = format!("c-tests/faults/{name}.c");
         let name = format!("{name}-{link:?}");
         let program = compile("gcc", &[&source], link, &["-O1"], &name);
         // Where another user can go, too.
@@ -199,7 +199,7 @@ fn with_either_library(name: &str) {
 /// Every allocation fails once, alone and with all that follow: no abort, and statuses.
 #[test]
 fn out_of_memory() {
-    let program = compile("gcc", &["c-tests/out_of_memory.c"], Link::Shared, &["-O1"], "out_of_memory");
+    let program = compile("gcc", &["c-tests/faults/out_of_memory.c"], Link::Shared, &["-O1"], "out_of_memory");
     let dir = fresh_dir("memory");
     let output = run(Command::new("timeout").args(["-k", "5", "1200"]).arg(&program).arg(&dir));
     assert_eq!(ended_well(&output), "", "{output:?}");

@@ -17,7 +17,7 @@ use support::{compile, run, scratch_dir, serial, stdout, until_enough, Link, Tmp
 
 fn server() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| compile("gcc", &["c-tests/prefork.c"], Link::Shared, &["-O1"], "prefork"))
+    BUILT.get_or_init(|| compile("gcc", &["c-tests/perf/prefork.c"], Link::Shared, &["-O1"], "prefork"))
 }
 
 /// Code at an address of one process for a time.
@@ -194,7 +194,7 @@ fn a_server_that_forks_ahead() {
 /// A process in one time namespace, its child in another, and the process itself in a third one later.
 #[test]
 fn clocks_of_time_namespaces() {
-    let program = compile("gcc", &["c-tests/time_namespace.c"], Link::Shared, &["-O1"], "time_namespace");
+    let program = compile("gcc", &["c-tests/perf/time_namespace.c"], Link::Shared, &["-O1"], "time_namespace");
     for (name, environment) in [("time", &[][..]), ("time-at-once", &[("JITSYM_FORK", "now")][..])] {
         let all = |truth: &Truth| truth.lives.iter().map(|life| (life.pid, life.name.clone())).collect();
         let (truth, samples) = record_program(name, environment, &program, &["0.3"], all);

@@ -19,12 +19,12 @@ const INSTEAD: [&str; 2] = ["-include", "jitsym_dl.h"];
 fn program() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
-        let other = scratch_dir("bin").join("test_dl_other.o");
+        let other = scratch_dir("bin").join("dl_other.o");
         let mut cxx = Command::new("g++");
         cxx.current_dir(root()).args(["-c", "-O1", "-g", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-Iinclude"]);
-        run(cxx.arg("c-tests/test_dl_other.cc").arg("-o").arg(&other));
-        let sources = ["c-tests/test_dl.c", other.to_str().expect("path")];
-        compile("gcc", &sources, Link::None, &["-O1", "-Wpedantic", "-std=c99"], "test_dl")
+        run(cxx.arg("c-tests/loader/dl_other.cc").arg("-o").arg(&other));
+        let sources = ["c-tests/loader/dl.c", other.to_str().expect("path")];
+        compile("gcc", &sources, Link::None, &["-O1", "-Wpedantic", "-std=c99"], "dl")
     })
 }
 
@@ -130,7 +130,7 @@ fn privileged_programs() {
     let dir = Path::new("/tmp").join(format!("jitsym-loader-{}", std::process::id()));
     fs::create_dir(&dir).expect("directory");
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).expect("permissions");
-    let of_another = dir.join("test_dl");
+    let of_another = dir.join("dl");
     fs::copy(program(), &of_another).expect("copy");
     let library = dir.join("libjitsym.so");
     fs::copy(artifacts().shared_dir.join("libjitsym.so"), &library).expect("copy");
@@ -158,10 +158,11 @@ fn every_function() {
         assert!(header.contains(&format!("FUNCTION({name})")), "{name}");
     }
     // Those whose first call is jitsym_init.
-    for source in ["test_threads", "test_files", "test_late"] {
+    for source in ["calls/threads", "files/files", "calls/late"] {
         let flags = [&INSTEAD[..], &["-O1"]].concat();
-        let program = compile("gcc", &[&format!("c-tests/{source}.c")], Link::None, &flags, source);
-        let dir = scratch_dir(format!("files-{source}"));
+        let name = source.replace('/', "-");
+        let program = compile("gcc", &[&format!("c-tests/{source}.c")], Link::None, &flags, &name);
+        let dir = scratch_dir(format!("files-{name}"));
         let mut command = Command::new(&program);
         succeed(command.arg(&dir).arg("light").env("JITSYM_LIB", artifacts().shared_dir.join("libjitsym.so")));
     }
@@ -228,7 +229,7 @@ fn perf_sees_the_functions() {
     // The old kind of rpath wins over LD_LIBRARY_PATH, in which cargo names directories with other builds.
     let rpath = format!("-Wl,--disable-new-dtags,-rpath,{}", artifacts().shared_dir.display());
     let flags = [&INSTEAD[..], &["-O1", &rpath]].concat();
-    let program = compile("gcc", &["c-tests/truth_jit.c"], Link::None, &flags, "truth_jit");
+    let program = compile("gcc", &["c-tests/perf/truth_jit.c"], Link::None, &flags, "truth_jit");
     let recording = Recording::new("loader", &program, &[], &["scenario=stacks", "seconds=1"]);
     let samples = perf::samples(&recording.truth, &recording.data, false);
     let mut names = perf::Verdict::new("names");

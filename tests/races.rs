@@ -1,6 +1,6 @@
 //! Data races and memory errors inside the library itself: its Rust code is built for ThreadSanitizer, AddressSanitizer,
-//! helgrind and drd, and linked with programs of `c-tests/`; and its protocols are run by loom (`models/`), which tries every
-//! order of events. Each tool has to find a mistake that is put in for it.
+//! helgrind and drd, and linked with programs of `c-tests/`; and its protocols are run by loom (`tests/models/`), which tries
+//! every order of events. Each tool has to find a mistake that is put in for it.
 //!
 //! The compiler is the stable one: it brings the runtimes of the sanitizers. The standard library is not instrumented, so for
 //! the tools that look for races the library's locks are POSIX ones (`src/sys/sync`).
@@ -105,11 +105,11 @@ impl Build {
 
     /// Compiles a C program with it.
     fn program(&self, library: &Path, source: &str) -> PathBuf {
-        let out = scratch_dir("bin").join(format!("{source}-{}", self.name));
+        let out = scratch_dir("bin").join(format!("{}-{}", source.replace('/', "-"), self.name));
         let object = out.with_extension("o");
         let mut command = Command::new("gcc");
-        command.current_dir(root()).args(["-g", "-Wall", "-Wextra", "-Werror", "-Iinclude", "-fPIE", "-c"]);
-        run(command.args(self.c_flags).arg(format!("c-tests/{source}.c")).arg("-o").arg(&object));
+        command.current_dir(root()).args(["-g", "-Wall", "-Wextra", "-Werror", "-Iinclude", "-Ic-tests/support"]);
+        run(command.args(["-fPIE", "-c"]).args(self.c_flags).arg(format!("c-tests/{source}.c")).arg("-o").arg(&object));
         // Linked with the runtime of the Rust compiler: there can be only one.
         let mut link = Command::new("gcc");
         link.args(["-pie", "-rdynamic"]).arg(&object).arg(library);
@@ -175,28 +175,28 @@ fn thread_sanitizer(source: &str, arguments: &[&str]) {
 
 #[test]
 fn thread_sanitizer_races() {
-    thread_sanitizer("races", &["light"]);
+    thread_sanitizer("races/races", &["light"]);
 }
 
 #[test]
 fn thread_sanitizer_threads() {
-    thread_sanitizer("test_threads", &["light"]);
+    thread_sanitizer("calls/threads", &["light"]);
 }
 
 #[test]
 fn thread_sanitizer_stable() {
-    thread_sanitizer("test_stable", &["light"]);
+    thread_sanitizer("calls/stable", &["light"]);
 }
 
 #[test]
 fn thread_sanitizer_host() {
-    thread_sanitizer("test_host", &["light"]);
+    thread_sanitizer("host/host", &["light"]);
 }
 
 /// What of the order between threads ThreadSanitizer would miss.
 #[test]
 fn thread_sanitizer_finds_a_weak_order() {
-    let program = THREAD.program(thread_library(), "races");
+    let program = THREAD.program(thread_library(), "races/races");
     for (file, text) in [
         // A record is published before it is laid down.
         ("src/queue/chunk.rs", "committed.store(self.events, Ordering::Release)"),
@@ -227,7 +227,7 @@ fn valgrind(tool: &'static str, program: &Path, mode: &str, environment: &[(&str
 /// not: what goes from thread to thread without a lock.
 #[test]
 fn helgrind_and_drd() {
-    let program = VALGRIND.program(&VALGRIND.library(), "races");
+    let program = VALGRIND.program(&VALGRIND.library(), "races/races");
     for tool in ["helgrind", "drd"] {
         let (command, output) = valgrind(tool, &program, "locks", &[]);
         let clean = output.status.success() && output.stdout == b"ok\n" && output.stderr.is_empty();
@@ -254,7 +254,7 @@ fn models() {
 #[test]
 #[ignore = "takes minutes"]
 fn more_of_it() {
-    for source in ["races", "test_threads"] {
+    for source in ["races/races", "calls/threads"] {
         thread_sanitizer(source, &[]);
     }
     models();
@@ -274,7 +274,7 @@ fn address_sanitizer(source: &str) {
 /// The library's own code reads what it must not: the caller has lied to it.
 #[test]
 fn address_sanitizer_finds_an_overread() {
-    let program = ADDRESS.program(address_library(), "overread");
+    let program = ADDRESS.program(address_library(), "races/overread");
     let (command, output) = try_program(&[], &program, &[], &[]);
     let report = String::from_utf8_lossy(&output.stderr);
     let read_by = report.lines().find(|line| line.trim_start().starts_with("#0")).unwrap_or_default();
@@ -288,25 +288,25 @@ fn address_sanitizer_finds_an_overread() {
 
 #[test]
 fn address_sanitizer_bad_input() {
-    address_sanitizer("test_bad_input");
+    address_sanitizer("calls/bad_input");
 }
 
 #[test]
 fn address_sanitizer_life() {
-    address_sanitizer("test_life");
+    address_sanitizer("calls/life");
 }
 
 #[test]
 fn address_sanitizer_threads() {
-    address_sanitizer("test_threads");
+    address_sanitizer("calls/threads");
 }
 
 #[test]
 fn address_sanitizer_files() {
-    address_sanitizer("test_files");
+    address_sanitizer("files/files");
 }
 
 #[test]
 fn address_sanitizer_fork() {
-    address_sanitizer("test_fork_child");
+    address_sanitizer("fork/fork_child");
 }

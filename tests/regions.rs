@@ -403,8 +403,8 @@ fn files_of_dead_processes_are_removed() {
 
 // ------------------------------------------------------------------------------------------------ the calls
 
-const CALLS: &[&str] = &["c-tests/region_calls.c"];
-const HOST: &[&str] = &["c-tests/region_host.c"];
+const CALLS: &[&str] = &["c-tests/regions/region_calls.c"];
+const HOST: &[&str] = &["c-tests/regions/region_host.c"];
 
 /// Runs that program in a directory of its own; it says what is wrong.
 fn calls(program: &Path, name: &str) {

@@ -124,7 +124,7 @@ impl Told {
 
 fn host() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| compile("gcc", &["c-tests/several.c"], Link::None, &["-O1"], "several"))
+    BUILT.get_or_init(|| compile("gcc", &["c-tests/several/several.c"], Link::None, &["-O1"], "several"))
 }
 
 /// Copies of the shared library, a to c, and plugins with the static one inside, p and q.

@@ -1,5 +1,5 @@
-//! The soak: `c-tests/soak.c` does for a while at random whatever a runtime may do, with threads and forked processes, some of
-//! which are killed. A model knows what must come of it, and the files of every process are held against that.
+//! The soak: `c-tests/soak/soak.c` does for a while at random whatever a runtime may do, with threads and forked processes, some
+//! of which are killed. A model knows what must come of it, and the files of every process are held against that.
 //!
 //! A minute; `JITSYM_SOAK_SECONDS=3600 cargo test --test soak` for an hour. A failure says its seed, and
 //! `JITSYM_SOAK_SEED` repeats it: the same calls, though threads make them in another order.
@@ -106,7 +106,7 @@ fn number_from(variable: &str) -> Option<u64> {
 
 #[test]
 fn what_is_in_the_files_is_what_was_done() {
-    let program = compile("gcc", &["c-tests/soak.c"], Link::Shared, &["-O1"], "soak");
+    let program = compile("gcc", &["c-tests/soak/soak.c"], Link::Shared, &["-O1"], "soak");
     let seconds = number_from("JITSYM_SOAK_SECONDS").map_or(SECONDS, |seconds| seconds as f64);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock");
     let given = number_from("JITSYM_SOAK_SEED");

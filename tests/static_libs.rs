@@ -77,7 +77,7 @@ fn in_a_plugin_that_is_unloaded() {
     let dir = support::fresh_dir("unloaded");
     let plugin = support::scratch_dir("bin").join("plugin.so");
     support::plugin(&plugin);
-    let host = support::compile("gcc", &["c-tests/unloads.c"], support::Link::None, &["-O1"], "unloads");
+    let host = support::compile("gcc", &["c-tests/loader/unloads.c"], support::Link::None, &["-O1"], "unloads");
     let output = support::run(Command::new("timeout").args(["-k", "5", "600"]).arg(host).arg(&dir).arg(plugin));
     assert!(output.stdout == b"ok\n" && output.stderr.is_empty(), "{output:?}");
     std::fs::remove_dir_all(format!("{}-spools", dir.display())).expect("remove the spools");

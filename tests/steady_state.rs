@@ -2,7 +2,7 @@
 //! is under way, few system calls of the writer, and no life in it while there is nothing to do. (For instructions see
 //! `tests/cost.rs`.)
 //!
-//! None of it depends on how fast the machine is or what else it does: the programs in `c-tests/` mark the stretches
+//! None of it depends on how fast the machine is or what else it does: the programs in `c-tests/cost/` mark the stretches
 //! that count, and leave out those in which they were held up so long that the writer had reason to go to sleep.
 
 mod support;
@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use support::*;
 
-/// Compiles a program of `c-tests/` for one test: they run at the same time, and none may write what another one runs.
+/// Compiles a program of `c-tests/cost/` for one test: they run at the same time, and none may write what another one runs.
 fn program(source: &str, test: &str) -> PathBuf {
-    compile("gcc", &[&format!("c-tests/{source}.c")], Link::Shared, &["-std=gnu11", "-O1"], test)
+    compile("gcc", &[&format!("c-tests/cost/{source}.c")], Link::Shared, &["-std=gnu11", "-O1"], test)
 }
 
 /// Runs a program, behind a tool or alone, with a directory for its files, which are removed.
@@ -98,7 +98,7 @@ fn registering_allocates_nothing() {
     run_checked(&[], &program("allocations", "allocations"), "full");
 }
 
-/// As many as `c-tests/writer_calls.c` makes.
+/// As many as `c-tests/cost/writer_calls.c` makes.
 const REGISTRATIONS: f64 = 50_000.0;
 
 /// System calls per registration, of all threads, at 100,000 registrations a second, each of 512 bytes.

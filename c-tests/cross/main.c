@@ -6,7 +6,7 @@
 #define _GNU_SOURCE
 #include <sys/mman.h>
 
-#include "../testing.h"
+#include "testing.h"
 #include "pieces.h"
 
 /* DWARF's numbers of registers, and what differs of the frames; LEFT: bytes behind the place where compiled.c's is taken down. */

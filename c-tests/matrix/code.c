@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "../guest_eh.h"
+#include "guest_eh.h"
 #include "matrix.h"
 
 static uint8_t *mapped(size_t size, int protection, int flags, int file) {

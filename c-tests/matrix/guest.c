@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
-#include "../guest_eh.h"
+#include "guest_eh.h"
 #include "matrix.h"
 
 /* What the comparator of qsort finds in place of arguments: one thread at a time sorts. */

@@ -34,7 +34,7 @@
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
-#include "../pace.h"
+#include "pace.h"
 #include "matrix.h"
 
 struct options option = {

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../guest_function.h"
+#include "guest_function.h"
 
 #define NOINLINE __attribute__((noinline))
 #define COUNT(array) ((unsigned)(sizeof(array) / sizeof *(array)))

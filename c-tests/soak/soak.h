@@ -17,7 +17,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
-#include "../testing.h"
+#include "testing.h"
 
 /* ---- the address space (space.c) ---- */
 

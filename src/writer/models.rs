@@ -279,7 +279,7 @@ fn fork(world: &World) {
 
 /// `FILE:LINE` of each line with this text.
 fn place(file: &str, text: &str) -> String {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../").to_owned() + file;
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../").to_owned() + file;
     let source = std::fs::read_to_string(&path).expect("source");
     let mut lines = source.lines().zip(1..).filter(|(line, _)| line.contains(text));
     let (_, line) = lines.next().unwrap_or_else(|| panic!("{file} has no line with {text}"));
@@ -352,7 +352,7 @@ pub fn sweep() -> bool {
             "sys/barrier",
         ] {
             let file = format!("src/{file}.rs");
-            let source = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../").to_owned() + &file);
+            let source = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../").to_owned() + &file);
             let source = source.expect("source");
             let code = source.split("#[cfg(test)]").next().unwrap_or_default();
             let gives_order =

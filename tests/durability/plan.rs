@@ -1,4 +1,4 @@
-//! What a run of `c-tests/kill_me.c` does, chosen at random or not.
+//! What a run of `c-tests/durability/kill_me.c` does, chosen at random or not.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ pub fn rounds(normal: usize) -> usize {
     normal * if long { 12 } else { 1 }
 }
 
-/// The number that `c-tests/kill_me.c` makes of another one.
+/// The number that `c-tests/durability/kill_me.c` makes of another one.
 pub fn mixed(x: u64) -> u64 {
     let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -89,7 +89,7 @@ pub struct Plan {
     pub die_us: u64,
     /// At the end of all calls: 1 closes the session, 2 leaves it open.
     pub close: u64,
-    /// What `c-tests/slow_disk.c` does to the dump; empty for nothing.
+    /// What `c-tests/durability/slow_disk.c` does to the dump; empty for nothing.
     pub slow_disk: String,
 }
 
@@ -153,12 +153,14 @@ impl Plan {
 /// The program to be killed.
 pub fn program() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| compile("gcc", &["c-tests/kill_me.c"], Link::Shared, &["-std=gnu11", "-O2"], "kill_me"))
+    BUILT.get_or_init(|| {
+        compile("gcc", &["c-tests/durability/kill_me.c"], Link::Shared, &["-std=gnu11", "-O2"], "kill_me")
+    })
 }
 
 /// The library that slows writes down.
 pub fn slow_disk() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let flags = ["-std=gnu11", "-O2", "-shared", "-fPIC"];
-    BUILT.get_or_init(|| compile("gcc", &["c-tests/slow_disk.c"], Link::None, &flags, "slow_disk.so"))
+    BUILT.get_or_init(|| compile("gcc", &["c-tests/durability/slow_disk.c"], Link::None, &flags, "slow_disk.so"))
 }

@@ -1,4 +1,4 @@
-//! Runs of `c-tests/kill_me.c`, and what they leave behind.
+//! Runs of `c-tests/durability/kill_me.c`, and what they leave behind.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -54,7 +54,7 @@ impl Drop for SpoolDir {
     }
 }
 
-/// A process that runs `c-tests/kill_me.c`, or has.
+/// A process that runs `c-tests/durability/kill_me.c`, or has.
 pub struct Run {
     pub plan: Plan,
     pub dir: PathBuf,

@@ -49,7 +49,7 @@ while (!arrived() && Date.now() < end) for (let i = 0; i < 50; i++) jsburn(10000
 fn passenger() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
-        compile("gcc", &["c-tests/passenger.c"], Link::Shared, &["-O1", "-fPIC", "-shared"], "passenger.so")
+        compile("gcc", &["c-tests/several/passenger.c"], Link::Shared, &["-O1", "-fPIC", "-shared"], "passenger.so")
     })
 }
 

@@ -82,8 +82,8 @@ pub enum Link {
 pub fn compile(compiler: &str, sources: &[&str], link: Link, flags: &[&str], name: &str) -> PathBuf {
     let out = scratch_dir("bin").join(name);
     let mut command = Command::new(compiler);
-    command.current_dir(root()).args(["-g", "-Wall", "-Wextra", "-Werror", "-Iinclude"]).args(flags);
-    command.args(sources).arg("-o").arg(&out);
+    command.current_dir(root()).args(["-g", "-Wall", "-Wextra", "-Werror", "-Iinclude", "-Ic-tests/support"]);
+    command.args(flags).args(sources).arg("-o").arg(&out);
     match link {
         Link::Shared => {
             let dir = artifacts().shared_dir.display().to_string();
@@ -102,11 +102,11 @@ pub fn compile(compiler: &str, sources: &[&str], link: Link, flags: &[&str], nam
     out
 }
 
-/// A plugin with the static library inside (c-tests/plugin.c), which shows nothing of it.
+/// A plugin with the static library inside (c-tests/support/plugin.c), which shows nothing of it.
 pub fn plugin(out: &Path) {
     let mut compiler = Command::new("gcc");
     compiler.current_dir(root()).args(["-g", "-O1", "-Wall", "-Wextra", "-Werror", "-Iinclude", "-fPIC", "-shared"]);
-    compiler.args(["-fvisibility=hidden", "-Wl,--exclude-libs,ALL", "c-tests/plugin.c"]);
+    compiler.args(["-fvisibility=hidden", "-Wl,--exclude-libs,ALL", "c-tests/support/plugin.c"]);
     run(compiler.arg(&artifacts().static_lib).args(STATIC_LIBS).arg("-o").arg(out));
 }
 

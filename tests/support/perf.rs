@@ -1,4 +1,4 @@
-//! The real perf, the ground-truth program (`c-tests/truth_jit.c`), and what the one says held against the other.
+//! The real perf, the ground-truth program (`c-tests/perf/truth_jit.c`), and what the one says held against the other.
 #![allow(dead_code)]
 
 use std::collections::{BTreeMap, HashMap};
@@ -19,13 +19,13 @@ const FLAGS: &[&str] = &["-std=c99", "-Wpedantic", "-O2", "-fomit-frame-pointer"
 /// The ground-truth program, made by gcc and linked with the shared library.
 pub fn program() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| compile("gcc", &["c-tests/truth_jit.c"], Link::Shared, FLAGS, "truth_jit"))
+    BUILT.get_or_init(|| compile("gcc", &["c-tests/perf/truth_jit.c"], Link::Shared, FLAGS, "truth_jit"))
 }
 
 /// The same made by clang and linked with the static library.
 pub fn static_program() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| compile("clang", &["c-tests/truth_jit.c"], Link::Static, FLAGS, "truth_jit_static"))
+    BUILT.get_or_init(|| compile("clang", &["c-tests/perf/truth_jit.c"], Link::Static, FLAGS, "truth_jit_static"))
 }
 
 /// A command in an environment that does not depend on who runs the tests.

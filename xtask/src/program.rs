@@ -70,7 +70,7 @@ fn compile(library: &Path, name: &str, flags: &[&str]) -> Result<PathBuf> {
     let mut cc = run::command("cc");
     // Every call is a call, so that every function is in the stack.
     cc.args(["-std=gnu11", "-g", "-O2", "-Wall", "-Wextra", "-Werror", "-fno-optimize-sibling-calls", "-pthread"]);
-    cc.args(flags).arg(format!("-I{}", root().join("include").display())).args(&files).arg("-o").arg(&new);
+    cc.current_dir(root()).args(["-Iinclude", "-Ic-tests/support"]).args(flags).args(&files).arg("-o").arg(&new);
     // The old kind of rpath wins over LD_LIBRARY_PATH, in which cargo names directories with other builds.
     let library = library.display();
     cc.args([format!("-L{library}"), "-ljitsym".into(), format!("-Wl,--disable-new-dtags,-rpath,{library}")]);

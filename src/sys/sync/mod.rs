@@ -4,7 +4,7 @@
 //! |---|---|
 //! | nothing | the standard library's and crossbeam's, as they are |
 //! | `--cfg jitsym_locks` | POSIX locks: ThreadSanitizer, helgrind and drd know those. The standard library's are futexes, and partly in code that no tool has instrumented |
-//! | `--cfg jitsym_loom` (the package `models`) | loom's: every order of events is run, and with every value that a load may return |
+//! | `--cfg jitsym_loom` (`tests/models`) | loom's: every order of events is run, and with every value that a load may return |
 //!
 //! In the last two the order that one access gives can be taken away (`weaken`), to see that the tools notice.
 

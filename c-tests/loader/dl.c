@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "files.h"
-#include "test_dl.h"
+#include "dl.h"
 
 static jitsym_options options;
 

@@ -1,4 +1,4 @@
-/* The part of test_ends.c that takes C++: an exception that nobody catches. */
+/* The part of ends.c that takes C++: an exception that nobody catches. */
 #include <stdexcept>
 
 extern "C" void ends_throw(void);

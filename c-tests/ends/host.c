@@ -1,5 +1,5 @@
 /*
- * A program that unloads a plugin with a session open. Takes the plugin's path after the directory: test_ends.c as a shared
+ * A program that unloads a plugin with a session open. Takes the plugin's path after the directory: ends.c as a shared
  * object, with the library linked into it or beside it.
  */
 #define _GNU_SOURCE

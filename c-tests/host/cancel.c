@@ -1,6 +1,6 @@
 /*
  * Threads with a cancellation pending: it strikes in the host's code, and never within a call, in the handlers that the library has
- * for fork and exit, or in what it does when a thread ends. From there nothing could be unwound. (More in test_host.c.)
+ * for fork and exit, or in what it does when a thread ends. From there nothing could be unwound. (More in host.c.)
  *
  * What the test itself waits for is a place to be cancelled at.
  */

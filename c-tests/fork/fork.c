@@ -1,6 +1,6 @@
 /*
  * fork with JITSYM_INIT_FORK_ALONE: the parent goes on undisturbed, the child is told that the session is not its own, and can
- * have its own files. (What a child takes over otherwise is in test_fork_child.c.)
+ * have its own files. (What a child takes over otherwise is in fork_child.c.)
  */
 #define _GNU_SOURCE
 #include <pthread.h>

@@ -1,6 +1,6 @@
-/* What the two files of test_dl share. */
-#ifndef TEST_DL_H
-#define TEST_DL_H
+/* What dl.c and dl_other.cc share. */
+#ifndef DL_H
+#define DL_H
 
 #include "jitsym_dl.h"
 

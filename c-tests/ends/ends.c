@@ -808,7 +808,7 @@ static int go(const struct way *way, int tries) {
   return go(way, tries - 1);
 }
 
-/* For a program that loads all this as a plugin (ends_host.c): the first call begins. */
+/* For a program that loads all this as a plugin (host.c): the first call begins. */
 void ends_plugin(char *dir, uint32_t thread);
 void ends_plugin(char *dir, uint32_t thread) {
   if (thread == 0) {

@@ -1,9 +1,9 @@
 /* The two commands of the soak; see soak/soak.h. One program in one piece, as what the tests share is made for. */
-#include "soak/child.c"
-#include "soak/host.c"
-#include "soak/look.c"
-#include "soak/space.c"
-#include "soak/truth.c"
+#include "child.c"
+#include "host.c"
+#include "look.c"
+#include "space.c"
+#include "truth.c"
 
 struct shared *shared;
 uint32_t first_number;

@@ -715,7 +715,7 @@ static void other_ways(void) {
 
 /* --------------------------------------------------------------------------------------------- under load */
 
-/* Whether a child of a process with busy threads can allocate memory: see test_fork.c. */
+/* Whether a child of a process with busy threads can allocate memory: see fork.c. */
 #if defined(__SANITIZE_ADDRESS__)
 enum { CHILD_CAN_ALLOCATE = 0 };
 #else

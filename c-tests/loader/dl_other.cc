@@ -1,5 +1,5 @@
-// The other file of test_dl, in C++: it never loads the library, and has it all the same.
-#include "test_dl.h"
+// The other file of the program dl.c, in C++: it never loads the library, and has it all the same.
+#include "dl.h"
 
 jitsym_status other_file_registers(jitsym *session, const jitsym_code *code) {
   return jitsym_register(session, code, nullptr);

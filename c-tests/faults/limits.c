@@ -1,6 +1,6 @@
 /*
  * A process that is hemmed in: by resource limits, in another root, as another user. The host goes on, no signal reaches it,
- * and what can be written is. (Sandboxes are in test_sandbox.c.)
+ * and what can be written is. (Sandboxes are in sandbox.c.)
  */
 #define _GNU_SOURCE
 #include <grp.h>
