@@ -230,10 +230,9 @@ fn take_over(parent: &'static Process, wanted: Option<Config>) -> Result<&'stati
 
 fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<&'static Process> {
     let words = parent.host.page.words();
-    let writer = words.writer.load(Ordering::Relaxed).cast::<Writer>();
     // SAFETY: the parent's writer was quiescent when the child was forked, so its state is whole. Its thread does not exist in this
     // process, and of the threads that do only this one runs this code.
-    let writer = unsafe { writer.as_mut() };
+    let writer = unsafe { Writer::of_parent(words.writer.load(Ordering::Relaxed)) };
     let wanted = wanted.filter(|config| config.sinks != Sinks::NONE);
     let configs = parent.configs();
     let remember = writer.as_ref().and_then(|writer| writer.config()).is_some_and(|config| config.remember);

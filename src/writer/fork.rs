@@ -71,6 +71,15 @@ impl Writer {
         still.begin((&raw mut *self).cast(), self.host.page.shared());
     }
 
+    /// In a forked child: the parent's writer, at the place that `announce` has told.
+    ///
+    /// # Safety
+    /// `place` is NULL or what `announce` has told. The writer was quiescent at the fork, and nobody else has it in the child.
+    pub unsafe fn of_parent(place: *mut ()) -> Option<&'static mut Writer> {
+        // SAFETY: the caller's promise.
+        unsafe { place.cast::<Writer>().as_mut() }
+    }
+
     /// In a forked child: takes from the parent's writer the data with which the child continues. The parent's files are closed,
     /// except for the jitdump, which is read from.
     pub fn hand_down(&mut self, forked_at: u64) -> Inheritance {

@@ -363,3 +363,28 @@ pub fn copy(bytes: &[u8]) -> Option<Vec<u8>> {
     copied.extend_from_slice(bytes);
     Some(copied)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::chunk::tests::event;
+    use crate::queue::pool::Pool;
+    use crate::sys::clock::Clock;
+
+    #[test]
+    fn times_increase_up_to_the_end_of_their_range() {
+        let status = Arc::new(Status::new(std::process::id(), Clock::Monotonic, Arc::default()));
+        let mut ledger = Ledger::new(status, Arc::default(), false);
+        let pool = Pool::new(8 << 20).unwrap();
+        pool.open(None);
+        pool.replenish();
+        let chunk = pool.take().unwrap().chunk();
+        let mut last = |timestamp| {
+            ledger.apply(chunk, &mut event(Kind::Unregister, timestamp, 0), &mut Groups::default());
+            ledger.last_time
+        };
+        assert_eq!([7, 7, 3, 9, 100].map(&mut last), [7, 8, 9, 10, 100]);
+        // A spool may say anything.
+        assert_eq!([u64::MAX, u64::MAX, 5].map(&mut last), [u64::MAX; 3]);
+    }
+}
