@@ -29,7 +29,9 @@ impl Sinks {
     /// The ELF files that are code memory.
     pub const REGION: Sinks = Sinks(4);
     /// Every sink.
-    pub const ALL: Sinks = Sinks((1 << 29) - 1);
+    pub const ALL: Sinks = Sinks(7);
+    /// The bits of all sinks that there may ever be.
+    pub(crate) const ANY: Sinks = Sinks((1 << 29) - 1);
     /// No sink, but beside them where the running ones are noted: one of them wants lines and unwind tables.
     pub(crate) const GROUPS: Sinks = Sinks(1 << 29);
     /// Likewise: one of them wants the bytes of the code.

@@ -109,7 +109,14 @@ pub enum jitsym_status {
 }
 
 // Error and status have the same numbers, without a gap.
-const _: () = assert!(Error::ALL.len() as u32 == jitsym_status::JITSYM_ERR_INLINE as u32);
+const _: () = {
+    let mut index = 0;
+    while index < Error::ALL.len() {
+        index += 1;
+        assert!(Error::ALL[index - 1] as usize == index);
+    }
+    assert!(index == jitsym_status::JITSYM_ERR_INLINE as usize);
+};
 
 impl From<Error> for jitsym_status {
     fn from(error: Error) -> Self {

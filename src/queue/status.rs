@@ -73,7 +73,7 @@ impl Status {
     /// The sinks that are running.
     #[inline]
     pub fn sinks(&self) -> Sinks {
-        Sinks(self.wanted().0 & Sinks::ALL.0)
+        Sinks(self.wanted().0 & Sinks::ANY.0)
     }
 
     /// Those of the running sinks that can write.
@@ -109,7 +109,7 @@ impl Status {
     /// These sinks are no longer wanted. `with_wants`: what the others want.
     pub fn remove_sinks(&self, sinks: Sinks, with_wants: fn(Sinks) -> Sinks) {
         let left = |running| {
-            let kept = Sinks(running & (Sinks::ALL.0 | Sinks::REMEMBER.0)).without(sinks);
+            let kept = Sinks(running & (Sinks::ANY.0 | Sinks::REMEMBER.0)).without(sinks);
             Some(with_wants(kept).0)
         };
         let _ = self.sinks.running.fetch_update(Ordering::Release, Ordering::Relaxed, left);

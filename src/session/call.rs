@@ -172,7 +172,7 @@ impl Ref {
     pub fn disable(&self, sinks: Option<Sinks>) -> Result<()> {
         let mut control = self.process.control();
         self.still_open(())?;
-        let disabled = control.disable(self.process, self.engine, sinks.unwrap_or(Sinks::ALL));
+        let disabled = control.disable(self.process, self.engine, sinks.unwrap_or(sink::every()));
         set_off(self.engine, self.handle);
         self.forget_if_closed();
         disabled

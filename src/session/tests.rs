@@ -8,7 +8,7 @@ use crate::api::code::{Bytes, Code, MoveTarget};
 use crate::api::options::{Options, Sinks};
 use crate::api::Id;
 use crate::sink::counting::{self, seen, Seen};
-use crate::sink::Close;
+use crate::sink::{self, Close};
 
 const LONG: Duration = Duration::from_secs(60);
 const COUNTING: Sinks = counting::KIND.bit;
@@ -123,4 +123,30 @@ fn a_forked_child_is_told_of_what_its_parent_had() {
     assert_eq!(status, 0);
     assert_eq!(names(&seen()), [(0x1000, "of the parent")]);
     session.close().unwrap();
+}
+
+#[test]
+fn a_map_says_what_was_registered_while_it_did_not_run() {
+    let _alone = alone();
+    let dir = std::env::temp_dir().join(format!("jitsym-sessions-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let session = |sinks| {
+        let dir = Some(dir.clone());
+        open(Options { sinks: Some(sinks), map_dir: dir.clone(), jitdump_dir: dir, ..Options::default() })
+    };
+    for (sinks, name) in [(Sinks::MAP, "first"), (Sinks::JITDUMP, "later"), (Sinks::MAP, "later")] {
+        let session = session(sinks);
+        register(&session, 0x5000, name);
+        session.flush(LONG).unwrap();
+        session.close().unwrap();
+    }
+    let map = std::fs::read_to_string(dir.join(format!("perf-{}.map", std::process::id()))).unwrap();
+    let lines: Vec<&str> = map.lines().filter(|line| line.starts_with("5000 ")).collect();
+    assert_eq!(lines, ["5000 10 later"]);
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn all_sinks_are_those_that_there_are() {
+    assert_eq!(sink::every(), Sinks::ALL.with(COUNTING));
 }

@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::{Close, Kind, Loaded, Sink, Turn, Wants};
 use crate::api::options::{Config, Sinks};
+use crate::registry::{MapChange, Registry};
 
 /// See the module's description.
 pub static KIND: Kind = Kind {
@@ -56,6 +57,13 @@ impl Sink for Counting {
             seen.loads += 1;
             seen.live.insert(code.id, (code.live.addr, String::from_utf8_lossy(code.name).into_owned()));
         });
+    }
+
+    fn load_live(&mut self, registry: &Registry) {
+        for id in registry.live_by_place().into_iter().flatten() {
+            let (Some(live), Some(name)) = (registry.get(id), registry.name_of(id)) else { continue };
+            self.load(&Loaded { id, live: &live, name, change: MapChange::None, alone: false });
+        }
     }
 
     fn gone(&mut self, id: u64) {

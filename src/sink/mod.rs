@@ -29,6 +29,9 @@ pub trait Sink: Send {
     /// Code begins to live, or lives at another place now.
     fn load(&mut self, _code: &Loaded<'_>) {}
 
+    /// All code that lives when it is enabled late, or in a forked child. For a sink that does not ask the registry itself.
+    fn load_live(&mut self, _registry: &Registry) {}
+
     /// Code with this id has ended, or other code has taken its place.
     fn gone(&mut self, _id: u64) {}
 

@@ -264,21 +264,24 @@ impl SinkSet {
 
     /// Code begins to live. What concerns the jitdump is done already.
     pub fn load(&mut self, id: u64, live: &Live, name: &[u8], change: MapChange) {
-        let alone = !self.status.sinks().has(Sinks::JITDUMP);
-        let code = Loaded { id, live, name, change, alone };
-        self.running().for_each(|sink| sink.load(&code));
-    }
-
-    /// Tells sinks that have just started of the code that lives. What concerns the jitdump is done elsewhere.
-    pub fn load_live(&mut self, started: Sinks, registry: &Registry) {
         let running = self.status.sinks();
         let alone = !running.has(Sinks::JITDUMP);
-        for (_, sink) in self.others.iter_mut().filter(|(kind, _)| started.has(kind.bit) && running.has(kind.bit)) {
-            for id in registry.live_by_place().into_iter().flatten() {
-                let (Some(live), Some(name)) = (registry.get(id), registry.name_of(id)) else { continue };
-                sink.load(&Loaded { id, live: &live, name, change: MapChange::None, alone });
+        let code = Loaded { id, live, name, change, alone };
+        for (kind, sink) in &mut self.others {
+            if running.has(kind.bit) {
+                sink.load(&code);
+            } else {
+                // It may run again, with the file that it has.
+                sink.changed();
             }
         }
+    }
+
+    /// Tells sinks that have just started of the code that lives. The jitdump gets its groups elsewhere.
+    pub fn load_live(&mut self, started: Sinks, registry: &Registry) {
+        let running = self.status.sinks();
+        let others = self.others.iter_mut().filter(|(kind, _)| started.has(kind.bit) && running.has(kind.bit));
+        others.for_each(|(_, sink)| sink.load_live(registry));
     }
 
     /// Code has ended.
@@ -361,14 +364,14 @@ impl SinkSet {
 
     /// Closes the files, which stay unless they are to be removed.
     pub fn close(&mut self) {
-        self.close_each(Sinks::ALL, Close::Stay);
+        self.close_each(Sinks::ANY, Close::Stay);
         self.remove_files();
     }
 
     /// Removes the files, which are closed, if that is asked for.
     pub fn remove_files(&mut self) {
         if self.remove_files {
-            self.close_each(Sinks::ALL, Close::Remove);
+            self.close_each(Sinks::ANY, Close::Remove);
         }
     }
 

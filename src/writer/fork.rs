@@ -107,7 +107,7 @@ impl Writer {
                 dump.as_ref()?.read(stored.offset, &mut head).ok().map(|()| head)
             });
         }
-        ledger.sinks.load_live(Sinks::ALL, &ledger.registry);
+        ledger.sinks.load_live(Sinks::ANY, &ledger.registry);
         let memory = self.engine.pool.memory();
         // The map is empty: a rewrite has the same result as appending.
         ledger.sinks.changed();

@@ -90,7 +90,7 @@ impl Writer {
             thread::sleep_micros(100);
         }
         self.ledger.finish_regions();
-        self.ledger.sinks.stop(Sinks::ALL);
+        self.ledger.sinks.stop(Sinks::ANY);
         self.forget_all();
     }
 

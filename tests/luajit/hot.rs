@@ -160,6 +160,11 @@ pub fn goes_through(stack: &Stack, symbols: &[&str]) -> bool {
     })
 }
 
+/// perf prints no frame at all of a sample now and then.
+fn is_named(stack: &Stack) -> bool {
+    stack.frames.first().is_some_and(|frame| frame.0.starts_with("TRACE_"))
+}
+
 /// In each phase: samples in traces have names, the line that was hot is the one that they are in, and their stacks go
 /// through the right callers to `main`.
 pub fn check(recording: &Recording, stacks: &[Stack], is_in_trace: impl Fn(&Stack) -> bool) {
@@ -171,7 +176,7 @@ pub fn check(recording: &Recording, stacks: &[Stack], is_in_trace: impl Fn(&Stac
             stacks.iter().filter(|stack| phase_at(&phases, stack.time) == Some(phase)).collect();
         // The interpreter, the compiler and C functions take their share too.
         let traces: Vec<&Stack> = of_phase.iter().filter(|stack| is_in_trace(stack)).copied().collect();
-        let named = traces.iter().filter(|stack| stack.frames[0].0.starts_with("TRACE_")).count();
+        let named = traces.iter().filter(|stack| is_named(stack)).count();
         let mut found: BTreeMap<&str, usize> = BTreeMap::new();
         for stack in &traces {
             *found.entry(&stack.line).or_default() += 1;

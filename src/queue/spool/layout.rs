@@ -18,7 +18,7 @@ use crate::sys::mem::page_size;
 use crate::sys::spool::Owner;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"jitspool");
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 
 /// In the directory: part of a chunk that begins in an earlier unit. Else the number of units of the chunk that begins here,
 /// 0 if none does.

@@ -289,6 +289,7 @@ impl Sink for Jitdump {
     /// The same directory again means the same file, also where the directory was made for it.
     fn open(&mut self, config: &Config) -> Result<(), String> {
         if self.wanted.as_ref() != Some(&config.dump_dir) {
+            *self = Jitdump::new(self.status.clone());
             let no_dir = |error| format!("cannot make a directory for the jitdump: {error}");
             let dir = match &config.dump_dir {
                 DumpDir::Exactly(dir) => dir.clone(),

@@ -349,8 +349,13 @@ impl Sink for PerfMap {
         let path = config.map_dir.join(PerfMap::name_of(self.status.pid));
         if self.path != path || self.dialect != config.dialect {
             self.end();
+            let stale = self.stale;
             *self = PerfMap::at(path, config.dialect, config.file_mode, self.status.clone());
+            // Code may have been registered before there was a file.
+            self.stale = stale;
         }
+        // The first attempt may be made at once.
+        self.trouble = None;
         self.most = config.map_max;
         self.open_file().map_err(|error| describe("create", &self.path, &error))
     }
