@@ -50,8 +50,7 @@ fn command(program: &str) -> Command {
 
 fn perf(subcommand: &str) -> Command {
     let mut command = command("env");
-    // perf 6.1 writes to an addr2line that may have ended: it cannot read a mapping such as `//anon`.
-    command.args(if subcommand == "script" { &["--ignore-signal=PIPE", "perf"][..] } else { &["perf"] });
+    command.args(support::perf_words(subcommand));
     command.arg("--buildid-dir").arg(scratch_dir("buildid")).arg(subcommand);
     command
 }

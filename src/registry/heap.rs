@@ -23,7 +23,7 @@ impl Heap {
         Some(at)
     }
 
-    /// Makes room for so many bytes. False without memory.
+    /// Makes room for that many bytes. False without memory.
     pub fn make_room(&mut self, len: usize) -> bool {
         self.bytes.try_reserve(len).is_ok()
     }

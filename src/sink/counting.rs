@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
-use super::{Close, Kind, Loaded, Sink, Turn, Wants};
+use super::{Close, Kind, Loaded, Sink, Turn};
 use crate::api::options::{Config, Sinks};
 use crate::registry::{MapChange, Registry};
 
@@ -12,7 +12,7 @@ use crate::registry::{MapChange, Registry};
 pub static KIND: Kind = Kind {
     bit: Sinks(1 << 20),
     word: "counting",
-    wants: Wants { groups: false, bytes: false },
+    wants: Sinks::NONE,
     is_silent: false,
     make: Some(|_, _| Box::new(Counting)),
 };

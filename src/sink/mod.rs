@@ -118,15 +118,6 @@ pub struct Saved {
     pub is_shared: bool,
 }
 
-/// What a sink wants to be laid down by registering threads, beside name and place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wants {
-    /// Lines and unwind tables.
-    pub groups: bool,
-    /// The bytes of the code.
-    pub bytes: bool,
-}
-
 /// Makes a sink that is not open yet.
 pub type Make = fn(&Arc<Status>, &Arc<Regions>) -> Box<dyn Sink>;
 
@@ -135,7 +126,8 @@ pub struct Kind {
     pub bit: Sinks,
     /// Its name in the variable `JITSYM`.
     pub word: &'static str,
-    pub wants: Wants,
+    /// What it wants to be laid down by registering threads, beside name and place: `Sinks::GROUPS`, `Sinks::BYTES`.
+    pub wants: Sinks,
     /// It has nothing to open or to write, and runs beside others or where nothing else is asked for.
     pub is_silent: bool,
     /// None for the jitdump, to which the set hands groups without a copy.
@@ -158,15 +150,7 @@ pub fn every() -> Sinks {
 
 /// The sinks in a set, with what they want from registering threads.
 pub fn with_wants(sinks: Sinks) -> Sinks {
-    let wanted = |wants: Wants| {
-        let groups = if wants.groups { Sinks::GROUPS } else { Sinks::NONE };
-        if wants.bytes {
-            groups.with(Sinks::BYTES)
-        } else {
-            groups
-        }
-    };
-    KINDS.iter().filter(|kind| sinks.has(kind.bit)).fold(sinks, |all, kind| all.with(wanted(kind.wants)))
+    KINDS.iter().filter(|kind| sinks.has(kind.bit)).fold(sinks, |all, kind| all.with(kind.wants))
 }
 
 /// A failure with the file and what was tried, for `jitsym_last_error`.

@@ -8,8 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::api::error::{Error, Result};
-use crate::api::options::Dialect;
-use crate::api::options::{Config, Sinks};
+use crate::api::options::{Config, Dialect, Sinks};
 use crate::format::jitdump::Place;
 use crate::queue::spool::layout::{FileState, Files, State};
 use crate::queue::status::Status;
@@ -104,16 +103,14 @@ impl SinkSet {
 
     fn close_each(&mut self, sinks: Sinks, how: Close) {
         let status = self.status.clone();
-        let mut failed = Vec::new();
         for (kind, sink) in self.each().filter(|(kind, _)| sinks.has(kind.bit)) {
             // A file may be removed by a thread of the host, which must not wait for one that writes.
             let closed =
                 if how == Close::Remove { sink.close(how) } else { status.write_gate.pass(|| sink.close(how)) };
             if let Err(error) = closed {
-                failed.push((kind.bit, error));
+                stall(&status, kind.bit, sink.path(), "write", &error);
             }
         }
-        failed.iter().for_each(|(bit, error)| self.stalled(*bit, "write", error));
     }
 
     /// Whether live code is remembered for sinks that are started later.
@@ -257,9 +254,11 @@ impl SinkSet {
         }
     }
 
-    fn running(&mut self) -> impl Iterator<Item = &mut Box<dyn Sink>> {
+    /// The sinks of a set that run, except the jitdump.
+    fn running(&mut self, set: Sinks) -> impl Iterator<Item = (&'static Kind, &mut Box<dyn Sink>)> {
         let running = self.status.sinks();
-        self.others.iter_mut().filter(move |(kind, _)| running.has(kind.bit)).map(|(_, sink)| sink)
+        let runs = move |kind: &Kind| running.has(kind.bit) && set.has(kind.bit);
+        self.others.iter_mut().filter(move |(kind, _)| runs(kind)).map(|(kind, sink)| (*kind, sink))
     }
 
     /// Code begins to live. What concerns the jitdump is done already.
@@ -279,14 +278,12 @@ impl SinkSet {
 
     /// Tells sinks that have just started of the code that lives. The jitdump gets its groups elsewhere.
     pub fn load_live(&mut self, started: Sinks, registry: &Registry) {
-        let running = self.status.sinks();
-        let others = self.others.iter_mut().filter(|(kind, _)| started.has(kind.bit) && running.has(kind.bit));
-        others.for_each(|(_, sink)| sink.load_live(registry));
+        self.running(started).for_each(|(_, sink)| sink.load_live(registry));
     }
 
     /// Code has ended.
     pub fn gone(&mut self, id: u64) {
-        self.running().for_each(|sink| sink.gone(id));
+        self.running(Sinks::ANY).for_each(|(_, sink)| sink.gone(id));
     }
 
     /// The registry has changed in ways that were not announced.
@@ -341,25 +338,20 @@ impl SinkSet {
     /// Has all sinks except the jitdump write what they have collected. Slow work waits until it is due, unless it is wanted `now`.
     /// `announce` is told of a file before it replaces the map.
     pub fn write(&mut self, registry: &mut Registry, now: bool, announce: &dyn Fn(Identity)) {
-        let (status, running) = (self.status.clone(), self.status.sinks());
-        let mut failed = Vec::new();
-        for (kind, sink) in self.others.iter_mut().filter(|(kind, _)| running.has(kind.bit) && !kind.is_silent) {
+        let status = self.status.clone();
+        for (kind, sink) in self.running(Sinks::ANY).filter(|(kind, _)| !kind.is_silent) {
             let written = status.write_gate.pass(|| sink.write(&mut Turn { registry: &mut *registry, now, announce }));
             match written {
                 Ok(()) if sink.is_well() => status.sink_goes_on(kind.bit),
                 Ok(()) => {}
-                Err(error) => failed.push((kind.bit, error)),
+                Err(error) => stall(&status, kind.bit, sink.path(), "write", &error),
             }
         }
-        failed.iter().for_each(|(bit, error)| self.stalled(*bit, "write", error));
     }
 
     /// A sink cannot write. Its file contains whole records, the other sinks continue, and this one tries again.
     pub fn stalled(&self, sink: Sinks, what: &str, error: &io::Error) {
-        self.status.counters.write_errors.add(1);
-        self.status.sink_stalled(sink);
-        let path = self.of(sink).and_then(|sink| sink.path());
-        self.status.last_error.set(describe(what, path.unwrap_or(Path::new("")), error));
+        stall(&self.status, sink, self.of(sink).and_then(|sink| sink.path()), what, error);
     }
 
     /// Closes the files, which stay unless they are to be removed.
@@ -382,6 +374,12 @@ impl SinkSet {
             self.status.stop_sinks();
         }
     }
+}
+
+fn stall(status: &Status, sink: Sinks, path: Option<&Path>, what: &str, error: &io::Error) {
+    status.counters.write_errors.add(1);
+    status.sink_stalled(sink);
+    status.last_error.set(describe(what, path.unwrap_or(Path::new("")), error));
 }
 
 /// What came of taking over the files of a dead process.

@@ -19,6 +19,7 @@ pub mod other_writers;
 pub mod park;
 pub mod pin;
 pub mod process;
+pub mod range_lock;
 pub mod reserve;
 pub mod spool;
 pub mod sync;

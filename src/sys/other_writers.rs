@@ -14,7 +14,7 @@ use super::descriptors::DescriptorTable;
 use super::dir::Dir;
 use super::file::{look_at, Identity};
 use super::spool;
-use super::{clock, delegate, listing};
+use super::{clock, delegate, listing, range_lock};
 
 /// The descriptors that the host's threads have of a file.
 ///
@@ -167,28 +167,21 @@ fn this_copy() -> libc::off_t {
     secret(note as *const () as usize) % RANGE
 }
 
-/// A lock of some of these bytes.
-fn lock_of(kind: libc::c_int, start: libc::off_t, end: libc::off_t) -> libc::flock {
-    // SAFETY: all-zero bytes are a valid value.
-    let mut range: libc::flock = unsafe { std::mem::zeroed() };
-    (range.l_type, range.l_start, range.l_len) = (kind as libc::c_short, this_process() + start, end - start);
-    range
+/// Start and length of a range among these bytes.
+fn bytes(start: libc::off_t, end: libc::off_t) -> range_lock::Bytes {
+    (this_process() + start, end - start)
 }
 
 /// Says to other copies of this library whether this one writes to a file. A mapping of the file would keep saying so.
 pub fn note(ours: &File, writes: bool) {
-    let range = lock_of(if writes { libc::F_WRLCK } else { libc::F_UNLCK }, this_copy(), this_copy() + 1);
-    // SAFETY: fcntl takes a descriptor, which is open, and a valid pointer. On a file system without locks there are no copies either.
-    unsafe { libc::fcntl(ours.as_raw_fd(), libc::F_OFD_SETLK, &range) };
+    let bytes = bytes(this_copy(), this_copy() + 1);
+    // On a file system without locks there are no copies either.
+    let _ = if writes { range_lock::lock(ours, bytes) } else { range_lock::unlock(ours, bytes) };
 }
 
 fn has_other_copy(ours: &File) -> bool {
-    [(0, this_copy()), (this_copy() + 1, RANGE)].into_iter().any(|(start, end)| {
-        let mut range = lock_of(libc::F_WRLCK, start, end);
-        // SAFETY: as above.
-        let asked = unsafe { libc::fcntl(ours.as_raw_fd(), libc::F_OFD_GETLK, &mut range) } == 0;
-        asked && range.l_type != libc::F_UNLCK as libc::c_short
-    })
+    let around = [(0, this_copy()), (this_copy() + 1, RANGE)];
+    around.into_iter().any(|(start, end)| range_lock::is_locked(ours, bytes(start, end)))
 }
 
 /// Whether a file was written to since this process started; `None` if that is not known. A process before it with the same pid had
@@ -232,10 +225,9 @@ mod tests {
         note(&ours, true);
         assert!(!has_other_copy(&ours) && !has_other_copy(&reader), "it is this one");
         for byte in [0, this_copy() - 1, this_copy() + 1, RANGE - 1] {
-            let range = |kind| lock_of(kind, byte, byte + 1);
-            // SAFETY: the descriptor is open, and the pointer valid.
-            let set = |kind| unsafe { libc::fcntl(other.as_raw_fd(), libc::F_OFD_SETLK, &range(kind)) } == 0;
-            assert!(set(libc::F_WRLCK) && has_other_copy(&ours) && set(libc::F_UNLCK) && !has_other_copy(&ours));
+            let bytes = bytes(byte, byte + 1);
+            assert!(range_lock::lock(&other, bytes).is_ok() && has_other_copy(&ours));
+            assert!(range_lock::unlock(&other, bytes).is_ok() && !has_other_copy(&ours));
         }
         drop(other);
         assert!(!writes(identity, Some(&ours)), "one that only reads");

@@ -3,7 +3,6 @@
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -12,6 +11,7 @@ use super::dir::Dir;
 use super::file::look_at;
 use super::listing;
 use super::process::is_alive;
+use super::range_lock;
 
 const PREFIX: &str = "jitsym-";
 const SUFFIX: &str = ".spool";
@@ -202,14 +202,7 @@ impl SpoolFile {
     /// A lock of this open file (`F_OFD_SETLK`, fcntl(2)), which every mapping of it keeps. Those of a process end when any of its
     /// descriptors of the file is closed, and with its table of descriptors.
     fn lock(&self) -> io::Result<()> {
-        // SAFETY: all-zero bytes are a valid value: from the start of the file to its end.
-        let mut range: libc::flock = unsafe { std::mem::zeroed() };
-        range.l_type = libc::F_WRLCK as libc::c_short;
-        // SAFETY: the descriptor is open, and the pointer valid.
-        if unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_SETLK, &range) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(())
+        range_lock::lock(&self.file, range_lock::WHOLE)
     }
 
     /// The facts that are needed when it is mapped and no longer has a descriptor.
@@ -289,12 +282,7 @@ pub fn pid_in(name: &str) -> Option<u32> {
 pub fn is_locked_by_owner(dir: &Dir, name: &OsStr) -> bool {
     let is_spool = name.to_str().is_some_and(|name| parse_name(name).is_some());
     let opened = dir.open_file(name, libc::O_RDWR | libc::O_NONBLOCK, 0);
-    // SAFETY: all-zero bytes are a valid value: from the start of the file to its end.
-    let mut range: libc::flock = unsafe { std::mem::zeroed() };
-    range.l_type = libc::F_WRLCK as libc::c_short;
-    // SAFETY: the descriptor is open, and the pointer valid.
-    let is_asked = |file: File| unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &mut range) } == 0;
-    is_spool && opened.is_ok_and(is_asked) && range.l_type != libc::F_UNLCK as libc::c_short
+    is_spool && opened.is_ok_and(|file| range_lock::is_locked(&file, range_lock::WHOLE))
 }
 
 /// The pid in the name of a spool, when that process was started, and when the spool was made.

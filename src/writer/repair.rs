@@ -33,7 +33,7 @@ impl Ledger {
         let Some(dump) = self.sinks.running_dump_mut() else { return true };
         match result {
             Ok(()) => {
-                dump.is_well();
+                dump.set_well();
                 status.sink_goes_on(Sinks::JITDUMP);
             }
             Err(error) => {

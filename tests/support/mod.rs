@@ -138,6 +138,15 @@ pub fn run_privileged(program: &Path, complete: impl FnOnce(&mut Command)) -> Ou
     output
 }
 
+/// What `env` is given for perf. perf 6.1 writes to an addr2line that may have ended: it cannot read a mapping such as `//anon`.
+pub fn perf_words(subcommand: &str) -> &'static [&'static str] {
+    if subcommand == "script" {
+        &["--ignore-signal=PIPE", "perf"]
+    } else {
+        &["perf"]
+    }
+}
+
 /// Command, status and everything printed, for messages.
 pub fn describe(command: &Command, output: &Output) -> String {
     format!(

@@ -44,8 +44,7 @@ pub fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
 /// perf, with its cache of objects in the scratch directory.
 pub fn perf(subcommand: &str) -> Command {
     let mut command = command("env");
-    // perf 6.1 writes to an addr2line that may have ended: it cannot read a mapping such as `//anon`.
-    command.args(if subcommand == "script" { &["--ignore-signal=PIPE", "perf"][..] } else { &["perf"] });
+    command.args(crate::support::perf_words(subcommand));
     command.arg("--buildid-dir").arg(scratch_dir("buildid")).arg(subcommand);
     command
 }

@@ -22,7 +22,7 @@ use crate::queue::spool::layout::FileState;
 use crate::queue::status::Status;
 use crate::registry::Stored;
 use crate::sink::again::Again;
-use crate::sink::{describe, Close, Kind, Saved, Sink, Wants};
+use crate::sink::{describe, Close, Kind, Saved, Sink};
 use crate::sys::arch::ELF_MACHINE;
 use crate::sys::clock::Clock;
 use crate::sys::dir::Dir;
@@ -35,7 +35,7 @@ use names::name_of;
 pub static KIND: Kind = Kind {
     bit: Sinks::JITDUMP,
     word: "jitdump",
-    wants: Wants { groups: true, bytes: true },
+    wants: Sinks::GROUPS.with(Sinks::BYTES),
     is_silent: false,
     make: None,
 };
@@ -191,7 +191,7 @@ impl Jitdump {
     }
 
     /// All is in the file again.
-    pub fn is_well(&mut self) {
+    pub fn set_well(&mut self) {
         (self.trouble, self.lost) = (None, 0);
     }
 

@@ -20,7 +20,7 @@ use crate::queue::spool::layout::FileState;
 use crate::queue::status::{Counters, Status};
 use crate::registry::{MapChange, Registry};
 use crate::sink::again::Again;
-use crate::sink::{describe, Close, Kind, Loaded, Saved, Sink, Turn, Wants};
+use crate::sink::{describe, Close, Kind, Loaded, Saved, Sink, Turn};
 use crate::sys::dir::Dir;
 use crate::sys::file::{self, Held, Identity};
 use crate::sys::marker::Marker;
@@ -37,7 +37,7 @@ const PENDING_MAX: usize = 1 << 20;
 pub static KIND: Kind = Kind {
     bit: Sinks::MAP,
     word: "map",
-    wants: Wants { groups: false, bytes: false },
+    wants: Sinks::NONE,
     is_silent: false,
     make: Some(|status, _| Box::new(PerfMap::at(PathBuf::new(), Dialect::Perf, 0, status.clone()))),
 };
@@ -206,32 +206,6 @@ impl PerfMap {
         self.pending.clear();
     }
 
-    /// Takes note of code that the registry has just been told of.
-    ///
-    /// `alone`: if the process is killed, only this file can tell of it. Then its line is appended also if older lines have to
-    /// change. Otherwise the line waits until the file is rewritten: no two lines are to contradict each other, and the jitdump
-    /// allows recovery.
-    fn note(&mut self, code: &Loaded<'_>) {
-        let Loaded { live, name, change, alone, .. } = *code;
-        match change {
-            MapChange::None => return,
-            MapChange::Append => {}
-            MapChange::Rewrite => self.stale |= !self.shared,
-        }
-        let alone = alone || self.shared;
-        if self.pending.len() > PENDING_MAX && self.trouble.is_some() {
-            self.pending = Vec::new();
-            self.stale = true;
-        }
-        let waits_for_rewrite = self.stale && (!alone || self.trouble.is_some());
-        if self.file.is_some() && !waits_for_rewrite && self.pending.try_reserve(line_len(name)).is_ok() {
-            push_line(&mut self.pending, self.dialect, live.addr, live.size, name);
-        } else {
-            // Without a file nothing is collected: a later one is written from the registry.
-            self.stale = true;
-        }
-    }
-
     /// Whether the file has to be rewritten, or lines may be missing in it.
     fn is_stale(&self) -> bool {
         self.stale && self.file.is_some()
@@ -360,8 +334,28 @@ impl Sink for PerfMap {
         self.open_file().map_err(|error| describe("create", &self.path, &error))
     }
 
+    /// `alone`: if the process is killed, only this file can tell of it. Then its line is appended also if older lines have to
+    /// change. Otherwise the line waits until the file is rewritten: no two lines are to contradict each other, and the jitdump
+    /// allows recovery.
     fn load(&mut self, code: &Loaded<'_>) {
-        self.note(code);
+        let Loaded { live, name, change, alone, .. } = *code;
+        match change {
+            MapChange::None => return,
+            MapChange::Append => {}
+            MapChange::Rewrite => self.stale |= !self.shared,
+        }
+        let alone = alone || self.shared;
+        if self.pending.len() > PENDING_MAX && self.trouble.is_some() {
+            self.pending = Vec::new();
+            self.stale = true;
+        }
+        let waits_for_rewrite = self.stale && (!alone || self.trouble.is_some());
+        if self.file.is_some() && !waits_for_rewrite && self.pending.try_reserve(line_len(name)).is_ok() {
+            push_line(&mut self.pending, self.dialect, live.addr, live.size, name);
+        } else {
+            // Without a file nothing is collected: a later one is written from the registry.
+            self.stale = true;
+        }
     }
 
     fn changed(&mut self) {

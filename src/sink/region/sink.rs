@@ -6,13 +6,13 @@ use std::sync::Arc;
 use super::Regions;
 use crate::api::options::{Config, DumpDir, Sinks};
 use crate::queue::status::Status;
-use crate::sink::{Close, Kind, Sink, Wants};
+use crate::sink::{Close, Kind, Sink};
 
 /// It has nothing to open.
 pub static KIND: Kind = Kind {
     bit: Sinks::REGION,
     word: "region",
-    wants: Wants { groups: true, bytes: false },
+    wants: Sinks::GROUPS,
     is_silent: true,
     make: Some(|status, regions| Box::new(RegionSink { status: status.clone(), regions: regions.clone() })),
 };

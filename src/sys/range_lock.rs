@@ -1,0 +1,37 @@
+//! Locks on ranges of bytes of an open file (`F_OFD_SETLK`, fcntl(2)). Every mapping of the file keeps them.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+/// Start and length.
+pub type Bytes = (libc::off_t, libc::off_t);
+
+/// From the start of a file to its end.
+pub const WHOLE: Bytes = (0, 0);
+
+fn ask(file: &File, command: libc::c_int, kind: libc::c_int, (start, len): Bytes) -> io::Result<libc::c_short> {
+    // SAFETY: all-zero bytes are a valid value.
+    let mut range: libc::flock = unsafe { std::mem::zeroed() };
+    (range.l_type, range.l_start, range.l_len) = (kind as libc::c_short, start, len);
+    // SAFETY: the descriptor is open, and the pointer valid.
+    match unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut range) } {
+        0 => Ok(range.l_type),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Locks a range for this open file alone, without waiting.
+pub fn lock(file: &File, bytes: Bytes) -> io::Result<()> {
+    ask(file, libc::F_OFD_SETLK, libc::F_WRLCK, bytes).map(drop)
+}
+
+/// Gives a lock back.
+pub fn unlock(file: &File, bytes: Bytes) -> io::Result<()> {
+    ask(file, libc::F_OFD_SETLK, libc::F_UNLCK, bytes).map(drop)
+}
+
+/// Whether another open file has a lock in a range. False on a file system without locks.
+pub fn is_locked(file: &File, bytes: Bytes) -> bool {
+    ask(file, libc::F_OFD_GETLK, libc::F_WRLCK, bytes).is_ok_and(|kind| kind != libc::F_UNLCK as libc::c_short)
+}
