@@ -10,13 +10,13 @@
 //!
 //! The thread publishes a record with one release store of the number of events; the writer reads it with acquire.
 
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::slice;
 
 use crate::sys::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sys::sync::Witness;
 
-use super::record::{Event, Kind};
+use super::record::{Event, EventKind};
 
 /// Size of a chunk of the pool, and the unit of larger ones. In a model one record fills it.
 pub const CHUNK_SIZE: usize = if cfg!(jitsym_loom) { 4096 } else { 256 * 1024 };
@@ -193,7 +193,7 @@ impl Chunk {
         let event = self.event_ptr_in(self.size(), number).cast::<u8>();
         // SAFETY: the event lies in the chunk.
         let kind = unsafe { event.add(std::mem::offset_of!(Event, kind)).read() };
-        kind <= Kind::UnregisterRange as u8
+        kind <= EventKind::UnregisterRange as u8
     }
 
     /// Makes it empty again. Nobody else may use it.
@@ -225,16 +225,17 @@ impl Chunk {
     /// # Safety
     /// The result is used only until the chunk is recycled.
     pub unsafe fn body<'a>(self, event: &Event) -> &'a [u8] {
-        // SAFETY: the body was written before the event was committed, and lies inside the chunk.
-        unsafe { slice::from_raw_parts(self.0.as_ptr().add(event.body_at as usize), event.body_len as usize) }
+        // SAFETY: the caller's promise.
+        unsafe { self.bodies(event.body_at as usize, event.body_len as usize) }
     }
 
-    /// Where the body of a committed event is, as `body` but with the right to the whole chunk, so that adjacent bodies can be
-    /// joined.
-    pub fn body_ptr(self, event: &Event) -> *const [u8] {
-        // SAFETY: the body lies inside the chunk.
-        let start = unsafe { self.0.as_ptr().add(event.body_at as usize) };
-        ptr::slice_from_raw_parts(start, event.body_len as usize)
+    /// The bodies of committed events, or a part of them: `len` bytes from `at` on.
+    ///
+    /// # Safety
+    /// As `body`, and the bytes lie in such bodies.
+    pub unsafe fn bodies<'a>(self, at: usize, len: usize) -> &'a [u8] {
+        // SAFETY: bodies are written before their events are committed, and lie inside the chunk.
+        unsafe { slice::from_raw_parts(self.0.as_ptr().add(at), len) }
     }
 
     /// The body of a committed event, to be corrected before it is written.
@@ -300,7 +301,7 @@ pub mod tests {
     use super::*;
     use crate::queue::spool::Memory;
 
-    pub fn event(kind: Kind, timestamp: u64, body_len: u32) -> Event {
+    pub fn event(kind: EventKind, timestamp: u64, body_len: u32) -> Event {
         Event {
             timestamp,
             id: 2,
@@ -326,7 +327,7 @@ pub mod tests {
         let mut written = 0u32;
         while let Some(room) = cursor.room().filter(|room| room.len() >= 100) {
             room[..100].fill(written as u8);
-            cursor.commit(event(Kind::Load, 1, 100));
+            cursor.commit(event(EventKind::Load, 1, 100));
             written += 1;
         }
         assert_eq!((chunk.committed(), chunk.serial(), chunk.size()), (written, 7, CHUNK_SIZE));
@@ -339,7 +340,7 @@ pub mod tests {
         }
         // The rest of the chunk holds records without a body, to the last event.
         while cursor.room().is_some() {
-            cursor.commit(event(Kind::Unregister, 1, 0));
+            cursor.commit(event(EventKind::Unregister, 1, 0));
         }
         let events = chunk.committed() as usize * size_of::<Event>();
         assert!(HEAD + 100 * written as usize + events > CHUNK_SIZE - size_of::<Event>());

@@ -7,17 +7,17 @@ use std::time::Duration;
 use crate::sys::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// The sending side.
-pub struct Give<T>(Arc<Place<T>>);
+pub struct Give<T>(Arc<Shared<T>>);
 
 /// The receiving side.
-pub struct Take<T>(Arc<Place<T>>);
+pub struct Take<T>(Arc<Shared<T>>);
 
-struct Place<T> {
-    state: Mutex<State<T>>,
+struct Shared<T> {
+    state: Mutex<Value<T>>,
     changed: Condvar,
 }
 
-enum State<T> {
+enum Value<T> {
     Waiting,
     Given(T),
     /// The sender is gone, or the value is taken.
@@ -41,16 +41,16 @@ pub enum Missing {
 
 /// Both sides.
 pub fn oneshot<T>() -> (Give<T>, Take<T>) {
-    let place = Arc::new(Place { state: Mutex::new(State::Waiting), changed: Condvar::new() });
+    let place = Arc::new(Shared { state: Mutex::new(Value::Waiting), changed: Condvar::new() });
     (Give(place.clone()), Take(place))
 }
 
-impl<T> Place<T> {
-    fn state(&self) -> MutexGuard<'_, State<T>> {
+impl<T> Shared<T> {
+    fn state(&self) -> MutexGuard<'_, Value<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn end(&self, state: State<T>) {
+    fn end(&self, state: Value<T>) {
         *self.state() = state;
         self.changed.notify_all();
     }
@@ -58,14 +58,14 @@ impl<T> Place<T> {
 
 impl<T> Give<T> {
     pub fn give(self, value: T) {
-        self.0.end(State::Given(value));
+        self.0.end(Value::Given(value));
     }
 }
 
 impl<T> Drop for Give<T> {
     fn drop(&mut self) {
-        if matches!(*self.0.state(), State::Waiting) {
-            self.0.end(State::Over);
+        if matches!(*self.0.state(), Value::Waiting) {
+            self.0.end(Value::Over);
         }
     }
 }
@@ -84,14 +84,14 @@ impl<T> Take<T> {
 
     /// The value, as soon as it is there.
     pub fn take(&self, timeout: Duration) -> Result<T, Missing> {
-        let is_waiting = |state: &mut State<T>| matches!(state, State::Waiting);
+        let is_waiting = |state: &mut Value<T>| matches!(state, Value::Waiting);
         let waited = self.0.changed.wait_timeout_while(self.0.state(), timeout, is_waiting);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        match std::mem::replace(&mut *state, State::Over) {
-            State::Given(value) => Ok(value),
-            State::Over => Err(Missing::Never),
-            State::Waiting => {
-                *state = State::Waiting;
+        match std::mem::replace(&mut *state, Value::Over) {
+            Value::Given(value) => Ok(value),
+            Value::Over => Err(Missing::Never),
+            Value::Waiting => {
+                *state = Value::Waiting;
                 Err(Missing::Late)
             }
         }

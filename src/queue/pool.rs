@@ -302,7 +302,7 @@ mod tests {
     use super::*;
     use crate::queue::chunk::tests::event;
     use crate::queue::chunk::BODY_MAX;
-    use crate::queue::record::Kind;
+    use crate::queue::record::EventKind;
 
     fn pool(max_memory: usize) -> Pool {
         let pool = Pool::new(max_memory).unwrap();
@@ -370,7 +370,7 @@ mod tests {
         assert!(!pool.can_hold(4 << 20) && pool.can_hold(3 << 20));
         let mut cursor = pool.take_large(3 << 20).unwrap();
         cursor.room().unwrap()[..3 << 20].fill(7);
-        cursor.commit(event(Kind::Load, 1, 3 << 20));
+        cursor.commit(event(EventKind::Load, 1, 3 << 20));
         assert!(pool.take_large(3 << 20).is_none());
         assert_eq!(pool.bytes_held(), (4 << 20) + (3 << 20) + CHUNK_SIZE as u64);
         pool.recycle(cursor.chunk());

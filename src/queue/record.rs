@@ -14,7 +14,7 @@ use crate::format::jitdump::{inlines, LOAD_FIXED_SIZE};
 /// What a record is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Kind {
+pub enum EventKind {
     /// Code was registered; the body is its group.
     Load,
     /// Code was moved; the body is its bytes at the new place.
@@ -42,7 +42,7 @@ pub struct Event {
     /// Move: how many bytes after the new place are free.
     pub unwinding_at: u32,
     pub tid: u32,
-    pub kind: Kind,
+    pub kind: EventKind,
     pub flags: u8,
     pub name_len: u16,
     /// Load: size of the unwind tables, 0 if there are none.
@@ -167,7 +167,7 @@ mod tests {
             body_len: 0,
             unwinding_at: 0,
             tid: 1,
-            kind: Kind::Load,
+            kind: EventKind::Load,
             flags,
             name_len,
             tables_len: 0,

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::{Close, Kind, Loaded, Sink, Turn};
 use crate::api::options::{Config, Sinks};
-use crate::registry::{MapChange, Registry};
+use crate::registry::Registry;
 
 /// See the module's description.
 pub static KIND: Kind = Kind {
@@ -43,6 +43,13 @@ fn with<T>(body: impl FnOnce(&mut Seen) -> T) -> T {
     body(&mut SEEN.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
+fn count(id: u64, addr: u64, name: &[u8]) {
+    with(|seen| {
+        seen.loads += 1;
+        seen.live.insert(id, (addr, String::from_utf8_lossy(name).into_owned()));
+    });
+}
+
 impl Sink for Counting {
     fn open(&mut self, _: &Config) -> Result<(), String> {
         with(|seen| {
@@ -52,18 +59,16 @@ impl Sink for Counting {
         Ok(())
     }
 
-    fn load(&mut self, code: &Loaded<'_>) {
-        with(|seen| {
-            seen.loads += 1;
-            seen.live.insert(code.id, (code.live.addr, String::from_utf8_lossy(code.name).into_owned()));
-        });
+    fn load(&mut self, code: &Loaded<'_>, _: &mut Registry) {
+        count(code.id, code.live.addr, code.name);
     }
 
-    fn load_live(&mut self, registry: &Registry) {
+    fn load_live(&mut self, registry: &mut Registry, _: u64) -> bool {
         for id in registry.live_by_place().into_iter().flatten() {
             let (Some(live), Some(name)) = (registry.get(id), registry.name_of(id)) else { continue };
-            self.load(&Loaded { id, live: &live, name, change: MapChange::None, alone: false });
+            count(id, live.addr, name);
         }
+        true
     }
 
     fn gone(&mut self, id: u64) {

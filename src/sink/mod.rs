@@ -14,10 +14,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::api::options::{Config, Sinks};
+use crate::queue::chunk::Chunk;
+use crate::queue::record::{Event, Load};
 use crate::queue::spool::layout::FileState;
 use crate::queue::status::Status;
-use crate::registry::{Live, MapChange, Registry};
-use crate::sys::file::Identity;
+use crate::registry::{Live, MapChange, Registry, Stored};
 use region::Regions;
 
 /// A sink: one form in which code is reported. All its methods run on the background thread, in the order of time.
@@ -26,11 +27,14 @@ pub trait Sink: Send {
     /// after that. Returns a text for `jitsym_last_error` if it cannot be opened.
     fn open(&mut self, config: &Config) -> Result<(), String>;
 
-    /// Code begins to live, or lives at another place now.
-    fn load(&mut self, _code: &Loaded<'_>) {}
+    /// Code begins to live, or lives at another place now. The registry has it already.
+    fn load(&mut self, _code: &Loaded<'_>, _registry: &mut Registry) {}
 
     /// All code that lives when it is enabled late, or in a forked child. For a sink that does not ask the registry itself.
-    fn load_live(&mut self, _registry: &Registry) {}
+    /// `time` is after that of all records before. False if there is no memory for that.
+    fn load_live(&mut self, _registry: &mut Registry, _time: u64) -> bool {
+        true
+    }
 
     /// Code with this id has ended, or other code has taken its place.
     fn gone(&mut self, _id: u64) {}
@@ -38,9 +42,14 @@ pub trait Sink: Send {
     /// The registry has changed in ways that were not announced.
     fn changed(&mut self) {}
 
-    /// Writes what has come together since the last time.
+    /// Writes what has come together since the last time. Each change of a file passes `Status::write_gate`.
     fn write(&mut self, _turn: &mut Turn<'_>) -> io::Result<()> {
         Ok(())
+    }
+
+    /// Sets right what is wrong with the file, after the spool has noted what was written. `None` if there is nothing to do yet.
+    fn repair(&mut self, _turn: &mut Turn<'_>) -> Option<io::Result<()>> {
+        None
     }
 
     /// Whether the last attempt to write has succeeded.
@@ -57,6 +66,9 @@ pub trait Sink: Send {
     fn wake_in(&self) -> Option<Duration> {
         None
     }
+
+    /// The sink is about to be disabled while code lives, and everything is written. `keep`: another one may be started.
+    fn leave(&mut self, _registry: &mut Registry, _keep: bool) {}
 
     /// Ends what it does, in one of several ways.
     fn close(&mut self, _how: Close) -> io::Result<()> {
@@ -76,14 +88,25 @@ pub trait Sink: Send {
 
 /// Code that begins to live.
 pub struct Loaded<'a> {
-    #[cfg_attr(not(test), expect(dead_code, reason = "for sinks that make an object of each code"))]
     pub id: u64,
     pub live: &'a Live,
     pub name: &'a [u8],
     /// The change to a list of all live code in the order of addresses.
     pub change: MapChange,
-    /// If the process is killed, the spool and the jitdump cannot tell of it.
-    pub alone: bool,
+    pub origin: Origin<'a>,
+}
+
+/// How code came to live. Chunks are not recycled before the sinks have written.
+pub enum Origin<'a> {
+    Registered(Chunk, &'a Event, &'a Load<'a>),
+    /// It was moved, by an event with this body. `before`: where the jitdump has its group for the old place.
+    Moved {
+        event: &'a Event,
+        body: &'a [u8],
+        before: Option<Stored>,
+    },
+    /// It was moved out of a region at this time, with these info records.
+    LeftRegion(u64, &'a [u8]),
 }
 
 /// One opportunity to write.
@@ -91,9 +114,13 @@ pub struct Turn<'a> {
     pub registry: &'a mut Registry,
     /// Somebody waits for everything to be up to date.
     pub now: bool,
+    /// Time of the last record.
+    pub time: u64,
     /// Is told of a file before it replaces the one that is known.
-    pub announce: &'a dyn Fn(Identity),
+    pub announce: Announce<'a>,
 }
+
+pub type Announce<'a> = &'a dyn Fn(Sinks, FileState);
 
 /// In which way a sink ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,7 +157,7 @@ pub struct Kind {
     pub wants: Sinks,
     /// It has nothing to open or to write, and runs beside others or where nothing else is asked for.
     pub is_silent: bool,
-    /// None for the jitdump, to which the set hands groups without a copy.
+    /// None for the jitdump, which the set has by itself: forks and recovery read from it.
     pub make: Option<Make>,
 }
 
@@ -151,6 +178,13 @@ pub fn every() -> Sinks {
 /// The sinks in a set, with what they want from registering threads.
 pub fn with_wants(sinks: Sinks) -> Sinks {
     KINDS.iter().filter(|kind| sinks.has(kind.bit)).fold(sinks, |all, kind| all.with(kind.wants))
+}
+
+/// A sink cannot write. Its file contains whole records, the other sinks continue, and this one tries again.
+pub fn stall(status: &Status, sink: Sinks, path: Option<&Path>, what: &str, error: &io::Error) {
+    status.counters.write_errors.add(1);
+    status.sink_stalled(sink);
+    status.last_error.set(describe(what, path.unwrap_or(Path::new("")), error));
 }
 
 /// A failure with the file and what was tried, for `jitsym_last_error`.

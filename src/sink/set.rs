@@ -9,24 +9,23 @@ use std::time::Duration;
 
 use crate::api::error::{Error, Result};
 use crate::api::options::{Config, Dialect, Sinks};
-use crate::format::jitdump::Place;
-use crate::queue::spool::layout::{FileState, Files, State};
+use crate::queue::spool::layout::{FileState, Files, Progress};
 use crate::queue::status::Status;
-use crate::registry::{Live, MapChange, Registry, Stored};
+use crate::registry::Registry;
 use crate::sink::jitdump::backlog::Contents;
-use crate::sink::jitdump::groups::Groups;
+use crate::sink::jitdump::live::forget_places;
 use crate::sink::jitdump::names::is_name_of;
-use crate::sink::jitdump::{self, Jitdump, Written};
+use crate::sink::jitdump::{self, Jitdump};
 use crate::sink::perf_map::PerfMap;
 use crate::sink::region::Regions;
-use crate::sink::{describe, with_wants, Close, Kind, Loaded, Saved, Sink, Turn, KINDS};
+use crate::sink::{describe, stall, with_wants, Close, Kind, Loaded, Saved, Sink, Turn, KINDS};
 use crate::sys::clock::Clock;
 use crate::sys::file::Identity;
 
 /// All sinks of a process.
 pub struct SinkSet {
     status: Arc<Status>,
-    /// Groups go to it without a copy, and come back from it when code moves.
+    /// Forks and recovery read from it.
     dump: Jitdump,
     others: Vec<(&'static Kind, Box<dyn Sink>)>,
     /// The files are removed in the end.
@@ -93,12 +92,15 @@ impl SinkSet {
         }
     }
 
-    /// Closes sinks whose files are up to date, and which stay.
-    pub fn stop(&mut self, sinks: Sinks) {
+    /// Closes sinks whose files are up to date, and which stay. `live`: code goes on living.
+    pub fn stop(&mut self, sinks: Sinks, live: Option<&mut Registry>) {
+        let keep = self.remember();
+        if let Some(registry) = live {
+            self.running(sinks).for_each(|(_, sink)| sink.leave(registry, keep));
+        }
         self.close_each(sinks, Close::Stay);
         self.close_each(sinks, Close::Leave);
         self.status.remove_sinks(sinks, with_wants);
-        self.count(&Written::default());
     }
 
     fn close_each(&mut self, sinks: Sinks, how: Close) {
@@ -125,14 +127,14 @@ impl SinkSet {
 
     /// Whether what live code has before its LOAD is kept in memory: because no jitdump has it, and one may be started later.
     pub fn keep_info_records(&self) -> bool {
-        self.remember() && self.running_dump().is_none()
+        self.remember() && !self.status.sinks().has(Sinks::JITDUMP)
     }
 
     /// Takes over the files of a dead process. They are not made: they have the modes that they have.
     pub fn adopt(
         &mut self,
         files: &Files,
-        state: &State,
+        state: &Progress,
         (next_map, next_dump): (Identity, Option<FileState>),
         may_be_locked: bool,
     ) -> Adopted {
@@ -167,13 +169,6 @@ impl SinkSet {
         adopted
     }
 
-    /// Hands out what is in the jitdump.
-    pub fn read_places(&mut self, found: &mut dyn FnMut(Place)) {
-        if let Some(Err(error)) = self.running_dump().map(|dump| dump.read_places(found)) {
-            self.stalled(Sinks::JITDUMP, "read", &error);
-        }
-    }
-
     /// Says where the files are.
     pub fn announce_paths(&self) {
         let path_of = |kind: &&Kind| Some((kind.bit, self.of(kind.bit)?.path()?.to_owned()));
@@ -205,39 +200,23 @@ impl SinkSet {
         self.dump.path().is_some().then(|| self.dump.let_go())
     }
 
-    /// Groups that a forked child has inherited. Their code is in the registry already.
-    pub fn write_inherited(&mut self, groups: &[u8], lens: &[usize]) {
-        self.write_dump(&[groups], lens);
+    /// In a forked child: takes over what the parent's sinks have let go of. `registry`: the parent's.
+    pub fn inherit(&mut self, dump: Option<Contents>, registry: &mut Registry) {
+        if self.status.sinks().has(Sinks::JITDUMP) {
+            self.dump.inherit(dump);
+        } else {
+            forget_places(registry, self.keep_info_records(), |stored| dump.as_ref()?.group(stored).ok());
+        }
     }
 
-    /// Where in the order of all groups the next one will be.
-    pub fn next_offset(&self, groups: &Groups) -> Option<u64> {
-        self.running_dump().map(|dump| dump.next() + groups.bytes() as u64)
-    }
-
-    pub fn running_dump(&self) -> Option<&Jitdump> {
-        self.status.sinks().has(Sinks::JITDUMP).then_some(&self.dump)
-    }
-
-    pub fn running_dump_mut(&mut self) -> Option<&mut Jitdump> {
+    /// The jitdump, if it runs.
+    pub fn dump(&mut self) -> Option<&mut Jitdump> {
         self.status.sinks().has(Sinks::JITDUMP).then_some(&mut self.dump)
     }
 
-    /// Reads a group back: keeping the tables and lines of all live code in memory for a move that hardly ever comes would
-    /// cost every host more than this.
-    pub fn read_back(&mut self, groups: &mut Groups, stored: Stored) -> Option<Vec<u8>> {
-        self.write_groups(groups);
-        let read = self.running_dump()?.read_back(stored);
-        if let Err(error) = &read {
-            self.status.counters.write_errors.add(1);
-            self.status.last_error.set(describe("read back", self.dump.path().unwrap_or(Path::new("")), error));
-        }
-        read.ok()
-    }
-
     /// Whether there is something to write that has to wait a little.
-    pub fn have_work(&self) -> bool {
-        self.others.iter().any(|(_, sink)| sink.has_work())
+    pub fn have_work(&mut self) -> bool {
+        self.each().any(|(_, sink)| sink.has_work())
     }
 
     /// How long it is until something that has failed is to be tried again.
@@ -254,21 +233,18 @@ impl SinkSet {
         }
     }
 
-    /// The sinks of a set that run, except the jitdump.
-    fn running(&mut self, set: Sinks) -> impl Iterator<Item = (&'static Kind, &mut Box<dyn Sink>)> {
+    /// The sinks of a set that run.
+    fn running(&mut self, set: Sinks) -> impl Iterator<Item = (&'static Kind, &mut (dyn Sink + 'static))> {
         let running = self.status.sinks();
-        let runs = move |kind: &Kind| running.has(kind.bit) && set.has(kind.bit);
-        self.others.iter_mut().filter(move |(kind, _)| runs(kind)).map(|(kind, sink)| (*kind, sink))
+        self.each().filter(move |(kind, _)| running.has(kind.bit) && set.has(kind.bit))
     }
 
-    /// Code begins to live. What concerns the jitdump is done already.
-    pub fn load(&mut self, id: u64, live: &Live, name: &[u8], change: MapChange) {
+    /// Code begins to live.
+    pub fn load(&mut self, code: &Loaded<'_>, registry: &mut Registry) {
         let running = self.status.sinks();
-        let alone = !running.has(Sinks::JITDUMP);
-        let code = Loaded { id, live, name, change, alone };
-        for (kind, sink) in &mut self.others {
+        for (kind, sink) in self.each() {
             if running.has(kind.bit) {
-                sink.load(&code);
+                sink.load(code, registry);
             } else {
                 // It may run again, with the file that it has.
                 sink.changed();
@@ -276,9 +252,9 @@ impl SinkSet {
         }
     }
 
-    /// Tells sinks that have just started of the code that lives. The jitdump gets its groups elsewhere.
-    pub fn load_live(&mut self, started: Sinks, registry: &Registry) {
-        self.running(started).for_each(|(_, sink)| sink.load_live(registry));
+    /// Tells sinks that have just started of the code that lives. False if there is no memory for that.
+    pub fn load_live(&mut self, started: Sinks, registry: &mut Registry, time: u64) -> bool {
+        self.running(started).fold(true, |all, (_, sink)| sink.load_live(registry, time) && all)
     }
 
     /// Code has ended.
@@ -288,60 +264,30 @@ impl SinkSet {
 
     /// The registry has changed in ways that were not announced.
     pub fn changed(&mut self) {
-        self.others.iter_mut().for_each(|(_, sink)| sink.changed());
+        self.each().for_each(|(_, sink)| sink.changed());
     }
 
-    /// Writes pieces of one record or group that are not in a chunk, after all earlier ones.
-    pub fn write_owned(&mut self, groups: &mut Groups, pieces: &[&[u8]]) {
-        self.write_groups(groups);
-        self.write_dump(pieces, &[pieces.iter().map(|piece| piece.len()).sum()]);
-    }
-
-    /// Writes what has come together.
-    pub fn write_groups(&mut self, groups: &mut Groups) {
-        groups.drain(|pieces, lens| self.write_dump(pieces, lens));
-    }
-
-    fn write_dump(&mut self, pieces: &[&[u8]], lens: &[usize]) {
-        let status = self.status.clone();
-        let Some(dump) = self.running_dump_mut() else { return };
-        let written = status.write_gate.pass(|| dump.write(pieces, lens));
-        self.count(&written);
-        if let Some(error) = &written.error {
-            self.stalled(Sinks::JITDUMP, "write", error);
-        }
-    }
-
-    /// Counts what was written to the jitdump.
-    pub fn count(&self, written: &Written) {
-        let counters = &self.status.counters;
-        counters.jitdump_bytes.add(written.bytes);
-        counters.jitdump_records.add(written.groups);
-        counters.jitdump_lost.add(written.lost);
-        counters.jitdump_held.set(self.running_dump().map_or(0, |dump| dump.backlog_bytes() as u64));
+    /// All code has ended, and none that is known lives again.
+    pub fn forget(&mut self) {
+        self.dump.forget();
+        self.changed();
     }
 
     /// Gives room ahead of files back, at the end of the process.
     pub fn trim(&mut self) {
-        if let Some(Err(error)) = self.running_dump_mut().map(Jitdump::trim) {
-            self.stalled(Sinks::JITDUMP, "write", &error);
+        if let Some(Err(error)) = self.dump().map(Jitdump::trim) {
+            stall(&self.status, Sinks::JITDUMP, self.dump.path(), "write", &error);
         }
     }
 
-    /// Notices that the jitdump is gone.
-    pub fn check_dump(&mut self) {
-        if let Some(Err(error)) = self.running_dump_mut().map(Jitdump::check) {
-            self.stalled(Sinks::JITDUMP, "write", &error);
-        }
-    }
-
-    /// Has all sinks except the jitdump write what they have collected. Slow work waits until it is due, unless it is wanted `now`.
-    /// `announce` is told of a file before it replaces the map.
-    pub fn write(&mut self, registry: &mut Registry, now: bool, announce: &dyn Fn(Identity)) {
+    /// Has all sinks write what they have collected. Slow work waits until it is due, unless it is wanted `now`.
+    pub fn write(&mut self, turn: &mut Turn<'_>) {
         let status = self.status.clone();
+        if !status.sinks().has(Sinks::JITDUMP) {
+            self.dump.drop_groups();
+        }
         for (kind, sink) in self.running(Sinks::ANY).filter(|(kind, _)| !kind.is_silent) {
-            let written = status.write_gate.pass(|| sink.write(&mut Turn { registry: &mut *registry, now, announce }));
-            match written {
+            match sink.write(turn) {
                 Ok(()) if sink.is_well() => status.sink_goes_on(kind.bit),
                 Ok(()) => {}
                 Err(error) => stall(&status, kind.bit, sink.path(), "write", &error),
@@ -349,9 +295,20 @@ impl SinkSet {
         }
     }
 
-    /// A sink cannot write. Its file contains whole records, the other sinks continue, and this one tries again.
-    pub fn stalled(&self, sink: Sinks, what: &str, error: &io::Error) {
-        stall(&self.status, sink, self.of(sink).and_then(|sink| sink.path()), what, error);
+    /// Sets right what is wrong with files, if that is due or wanted now. To be called when what was written is noted in the spool.
+    /// Returns whether anything was done.
+    pub fn repair(&mut self, turn: &mut Turn<'_>) -> bool {
+        let status = self.status.clone();
+        let mut was_due = false;
+        for (kind, sink) in self.running(Sinks::ANY) {
+            let Some(result) = sink.repair(turn) else { continue };
+            was_due = true;
+            match result {
+                Ok(()) => status.sink_goes_on(kind.bit),
+                Err(error) => stall(&status, kind.bit, sink.path(), "write", &error),
+            }
+        }
+        was_due
     }
 
     /// Closes the files, which stay unless they are to be removed.
@@ -374,12 +331,6 @@ impl SinkSet {
             self.status.stop_sinks();
         }
     }
-}
-
-fn stall(status: &Status, sink: Sinks, path: Option<&Path>, what: &str, error: &io::Error) {
-    status.counters.write_errors.add(1);
-    status.sink_stalled(sink);
-    status.last_error.set(describe(what, path.unwrap_or(Path::new("")), error));
 }
 
 /// What came of taking over the files of a dead process.

@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use super::live::forget_places;
 use super::{Source, Writer};
 use crate::api::options::{Config, Sinks};
 use crate::queue::quiesce::Quiesce;
-use crate::registry::{Registry, Stored};
+use crate::registry::Registry;
 use crate::sink::jitdump::backlog::Contents;
 use crate::sink::region::Regions;
+use crate::sink::Turn;
 use crate::sys::sync::Instant;
 use crate::sys::{barrier, thread};
 
@@ -97,21 +97,14 @@ impl Writer {
         ledger.registry = registry;
         ledger.inherit_regions(region_code, forked_at);
         ledger.last_time = forked_at;
-        if ledger.sinks.running_dump().is_some() {
-            ledger.write_live(dump.as_ref(), forked_at);
-        } else {
-            forget_places(&mut ledger.registry, ledger.sinks.keep_info_records(), |stored: Stored| {
-                let mut head = Vec::new();
-                head.try_reserve_exact(stored.len).ok()?;
-                head.resize(stored.len, 0);
-                dump.as_ref()?.read(stored.offset, &mut head).ok().map(|()| head)
-            });
-        }
-        ledger.sinks.load_live(Sinks::ANY, &ledger.registry);
-        let memory = self.engine.pool.memory();
+        ledger.sinks.inherit(dump, &mut ledger.registry);
+        ledger.sinks.load_live(Sinks::ANY, &mut ledger.registry, forked_at);
         // The map is empty: a rewrite has the same result as appending.
         ledger.sinks.changed();
-        ledger.sinks.write(&mut ledger.registry, true, &|file| memory.header().set_next_map(file));
+        let memory = self.engine.pool.memory();
+        let announce = |sink, file| memory.header().set_next(sink, file);
+        let registry = &mut ledger.registry;
+        ledger.sinks.write(&mut Turn { registry, now: true, time: forked_at, announce: &announce });
         ledger.write_regions(true, forked_at);
         let live = ledger.live_count() as u64;
         ledger.status.counters.inherited.add(live);

@@ -9,7 +9,6 @@ use crate::api::Id;
 use crate::queue::requests::Change;
 use crate::registry::Registry;
 use crate::sys::{barrier, reserve, thread};
-use crate::writer::live::Reopened;
 
 /// How long the end of all sinks waits for threads that lay down a record.
 const TURN_OFF_TIMEOUT: Duration = Duration::from_secs(2);
@@ -31,10 +30,7 @@ impl Writer {
             status.add_sinks(Sinks::REMEMBER, Sinks::REMEMBER);
         }
         let unwritten = status.sinks_unwell().0 & off.0 != 0;
-        if off.has(Sinks::JITDUMP) {
-            ledger.leave_dump();
-        }
-        ledger.sinks.stop(off);
+        ledger.sinks.stop(off, Some(&mut ledger.registry));
         let started = ledger.sinks.start(&config, on);
         let memory = self.engine.pool.memory();
         memory.header().set_files(&ledger.sinks.files(&config));
@@ -50,13 +46,11 @@ impl Writer {
             ledger.registry.forget_dead();
             ledger.sinks.changed();
         }
-        ledger.sinks.load_live(started, &ledger.registry);
-        let mut has_all = true;
-        if started.has(Sinks::JITDUMP) {
-            // Not with the time at which the code was registered: of a perf that has watched the process since before, the
-            // mappings that it saw before the marker would hide it.
-            let time = self.cutoff.max(ledger.last_time);
-            has_all = ledger.write_live(None, time);
+        // Not with the time at which the code was registered: of a perf that has watched the process since before, the mappings that
+        // it saw before the marker would hide it.
+        let time = self.cutoff.max(ledger.last_time);
+        let has_all = ledger.sinks.load_live(started, &mut ledger.registry, time);
+        if started != Sinks::NONE {
             // Code that was published late may overlap some of this code.
             ledger.last_time = time + 1;
         }
@@ -90,7 +84,7 @@ impl Writer {
             thread::sleep_micros(100);
         }
         self.ledger.finish_regions();
-        self.ledger.sinks.stop(Sinks::ANY);
+        self.ledger.sinks.stop(Sinks::ANY, None);
         self.forget_all();
     }
 
@@ -107,8 +101,8 @@ impl Writer {
                 ids.recycle(Id(id));
             }
         });
-        (ledger.registry, ledger.reopened) = (Registry::default(), Reopened::default());
-        ledger.sinks.changed();
+        ledger.registry = Registry::default();
+        ledger.sinks.forget();
         self.ledger.notices = Vec::new();
     }
 }

@@ -4,21 +4,18 @@
 
 use std::sync::Arc;
 
-use super::live::Reopened;
 use super::regions::RegionCode;
-use super::shadows;
 use crate::api::options::Sinks;
-use crate::format::jitdump::{clear_mapped_size, inlines, relocate, set_time, shadow, Relocation};
+use crate::format::jitdump::{clear_mapped_size, inlines, set_time, shadow};
 use crate::format::unwind;
 use crate::queue::chunk::Chunk;
-use crate::queue::record::{flag, CodeBytes, Event, Kind, Load};
-use crate::queue::spool::layout::State;
+use crate::queue::record::{flag, Event, EventKind, Load};
+use crate::queue::spool::layout::Progress;
 use crate::queue::status::Status;
-use crate::registry::{Live, Registry, Stored};
-use crate::sink::jitdump::groups::{zeros, Groups};
+use crate::registry::{Live, Registry};
 use crate::sink::region::Regions;
 use crate::sink::set::SinkSet;
-use crate::sys::mem;
+use crate::sink::{Loaded, Origin};
 
 /// See the module's description.
 pub struct Ledger {
@@ -31,8 +28,6 @@ pub struct Ledger {
     pub alive: bool,
     /// Time of the last record.
     pub last_time: u64,
-    /// The contents of a jitdump that may be continued.
-    pub reopened: Reopened,
     /// Code that lies in regions.
     pub region_code: RegionCode,
     /// Code memory that is a mapping of an ELF file.
@@ -63,7 +58,6 @@ impl Ledger {
             notices: Vec::new(),
             alive,
             last_time: 0,
-            reopened: Reopened::default(),
             region_code: RegionCode::default(),
             regions,
             overwritten: Vec::new(),
@@ -71,9 +65,9 @@ impl Ledger {
     }
 
     /// How far everything is written.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> Progress {
         let (map, dump) = (self.sinks.saved(Sinks::MAP), self.sinks.saved(Sinks::JITDUMP));
-        State {
+        Progress {
             last_time: self.last_time,
             map: map.map(|map| map.file),
             map_is_stale: map.is_some_and(|map| map.is_stale),
@@ -82,8 +76,8 @@ impl Ledger {
         }
     }
 
-    /// Takes over one record of a chunk that is not recycled before `groups` are written.
-    pub fn apply(&mut self, chunk: Chunk, event: &mut Event, groups: &mut Groups) {
+    /// Takes over one record of a chunk that is not recycled before the sinks have written.
+    pub fn apply(&mut self, chunk: Chunk, event: &mut Event) {
         self.keep_order(chunk, event);
         let counters = &self.status.counters;
         if event.has(flag::UNREADABLE) {
@@ -93,21 +87,21 @@ impl Ledger {
             counters.names_changed.add(1);
         }
         match event.kind {
-            Kind::Load => match self.region_of(event.addr, event.size, event.timestamp, groups) {
+            EventKind::Load => match self.region_of(event.addr, event.size, event.timestamp) {
                 Some(region) => self.load_in_region(region, chunk, event),
                 None => {
                     leave_inlines_out(chunk, event);
-                    self.load(chunk, event, groups);
+                    self.load(chunk, event);
                 }
             },
-            Kind::Move => self.move_code(chunk, event, groups),
-            Kind::Unregister => {
+            EventKind::Move => self.move_code(chunk, event),
+            EventKind::Unregister => {
                 if self.remove(event.id) {
                     self.status.counters.unregistered.add(1);
                 }
                 self.notify(Notice::Unregistered(event.id));
             }
-            Kind::UnregisterRange => loop {
+            EventKind::UnregisterRange => loop {
                 let (start, end) = (event.addr, event.addr + event.size);
                 let mut ids = self.registry.live_in(start, end);
                 if ids.is_empty() {
@@ -132,7 +126,7 @@ impl Ledger {
     fn keep_order(&mut self, chunk: Chunk, event: &mut Event) {
         if event.timestamp <= self.last_time {
             event.timestamp = self.last_time.saturating_add(1);
-            if event.kind == Kind::Load {
+            if event.kind == EventKind::Load {
                 // SAFETY: the chunk is not recycled yet, and there is no other reference to this body.
                 set_time(unsafe { chunk.body_mut(event) }, event.timestamp);
             }
@@ -140,110 +134,36 @@ impl Ledger {
         self.last_time = event.timestamp;
     }
 
-    fn load(&mut self, chunk: Chunk, event: &Event, groups: &mut Groups) {
+    fn load(&mut self, chunk: Chunk, event: &Event) {
         self.status.counters.registered.add(1);
-        let offset = self.sinks.next_offset(groups);
-
         let end = event.addr + event.size;
         let claimed = event.has(flag::FREE_BEHIND);
         let mut reach = if claimed { end + unwind::room(event.size, event.tables_len as usize) } else { end };
         if self.is_used(end, reach) {
-            if offset.is_some() {
-                // SAFETY: the chunk is not recycled yet, and there is no other reference to this body.
-                clear_mapped_size(unsafe { chunk.body_mut(event) }, event.unwinding_at as usize);
-            }
+            // SAFETY: the chunk is not recycled yet, and there is no other reference to this body.
+            clear_mapped_size(unsafe { chunk.body_mut(event) }, event.unwinding_at as usize);
             reach = end;
         }
         // SAFETY: the chunk is not recycled yet, and nobody writes to this body any more.
         let Some(load) = Load::new(event, unsafe { chunk.body(event) }) else { return };
-        let head_len = load.head().len();
-        let doubled = if offset.is_some() && reach == end && event.has(flag::PACKED) {
-            self.add_shadow(load.head(), event.addr, event.size, event.tables_len)
-        } else {
-            None
-        };
-        let (stored_len, tables_len) =
-            doubled.as_ref().map_or((head_len, event.tables_len), |(group, tables_len)| (group.len(), *tables_len));
-        let stored = offset.map(|offset| Stored { offset, len: stored_len });
-        let (addr, size, index) = (event.addr, event.size, event.index);
-        let live = Live { addr, size, reach, index, stored, tables_len };
-        self.insert(event.id, &live, load.name());
+        let (addr, size, index, tables_len) = (event.addr, event.size, event.index, event.tables_len);
+        let live = Live { addr, size, reach, index, stored: None, tables_len };
+        self.insert(event.id, &live, load.name(), Origin::Registered(chunk, event, &load));
         if self.sinks.keep_info_records() {
             self.registry.keep_info_records(event.id, load.info_records());
         }
-        match (offset, load.code(), doubled) {
-            (Some(_), CodeBytes::Here(bytes), None) => groups.push(chunk, event, head_len + bytes.len()),
-            (Some(_), bytes, doubled) => {
-                // Stable, or laid down before the jitdump was started, or with another head.
-                let code = match bytes {
-                    CodeBytes::Here(bytes) => self.copy_code(bytes),
-                    CodeBytes::At(place) => self.read_code(place, size),
-                    CodeBytes::InPlace => self.read_code(addr, size),
-                };
-                match doubled {
-                    Some((group, _)) => groups.push_made(group),
-                    None => groups.push(chunk, event, head_len),
-                }
-                groups.push_owned(code, size as usize);
-            }
-            (None, ..) => {}
-        }
-        if event.has(flag::STABLE) {
-            self.notify(Notice::Read(event.id));
-        }
-        if groups.are_many() {
-            self.sinks.write_groups(groups);
-        }
+        self.notify_read(event);
     }
 
-    /// The group that begins with `head`, with a shadow, and the size of its tables then.
-    fn add_shadow(&self, head: &[u8], addr: u64, size: u64, tables_len: u32) -> Option<(Vec<u8>, u32)> {
-        // In a process that is gone nothing can be set aside.
-        if tables_len == 0 || !self.alive {
-            return None;
-        }
-        let place = shadows::place(addr, shadow::room(size, tables_len as usize))?;
-        let (group, tables_len) = shadow::add(head, place)?;
-        Some((group, tables_len as u32))
-    }
-
-    /// The bytes of code, or zeros in their place if there is no memory for them.
-    fn copy_code(&self, bytes: &[u8]) -> Vec<u8> {
-        copy(bytes).unwrap_or_else(|| {
-            self.status.counters.unreadable.add(1);
-            Vec::new()
-        })
-    }
-
-    /// The bytes of code that are not in its record.
-    fn read_code(&mut self, addr: u64, size: u64) -> Vec<u8> {
-        let mut code = Vec::new();
-        if code.try_reserve_exact(size as usize).is_ok() {
-            code.resize(size as usize, 0);
-            // By the kernel: a host that breaks its promise must not be ended by this thread.
-            let read = if self.alive { mem::read_self(self.status.pid, addr, &mut code) } else { 0 };
-            if read < code.len() {
-                self.status.counters.unreadable.add(1);
-            }
-        } else {
-            // Zeros take its place.
-            self.status.counters.unreadable.add(1);
-        }
-        code
-    }
-
-    fn move_code(&mut self, chunk: Chunk, event: &Event, groups: &mut Groups) {
-        if self.move_by_region(event, groups) {
+    fn move_code(&mut self, chunk: Chunk, event: &Event) {
+        if self.move_by_region(event) {
             return;
         }
         let name = self.registry.name_of(event.id).map(Vec::from);
         let mut info_records = copy(self.registry.info_records_of(event.id)).unwrap_or_default();
         // If it was unregistered or overwritten meanwhile the move came too late.
         let (Some(mut live), Some(name)) = (self.registry.remove(event.id), name) else {
-            if event.has(flag::STABLE) {
-                self.notify(Notice::Read(event.id));
-            }
-            return;
+            return self.notify_read(event);
         };
         self.status.counters.moved.add(1);
         // No jitdump runs. The info records kept from a stopped one may have a shadow for the old place.
@@ -253,56 +173,26 @@ impl Ledger {
                 info_records.clear();
             }
         }
-        live.addr = event.addr;
+        // A jitdump that has it at the old place has it not at the new one.
+        (live.addr, live.index) = (event.addr, event.index);
         let end = live.addr + live.size;
         let room = unwind::room(live.size, live.tables_len as usize);
         let claimed = live.tables_len > 0 && event.free_after() >= room;
         live.reach = if claimed && !self.is_used(end, end + room) { end + room } else { end };
-
         // SAFETY: the chunk is not recycled yet.
-        let body = unsafe { chunk.body(event) };
-        let dumps = self.sinks.running_dump().is_some();
-        if dumps && event.has(flag::HAS_CODE) {
-            self.dump_move(event, &mut live, body, groups);
-        } else if dumps {
-            let place = body.try_into().map_or(live.addr, u64::from_ne_bytes);
-            let code = self.read_code(place, live.size);
-            self.dump_move(event, &mut live, &code, groups);
-        } else {
-            // A jitdump that has it at the old place has it not at the new one.
-            live.index = event.index;
-        }
-        if event.has(flag::STABLE) {
-            self.notify(Notice::Read(event.id));
-        }
-        self.insert(event.id, &live, &name);
+        let (body, before) = (unsafe { chunk.body(event) }, live.stored.take());
+        self.insert(event.id, &live, &name, Origin::Moved { event, body, before });
         if self.sinks.keep_info_records() {
             self.registry.keep_info_records(event.id, &info_records);
         }
+        self.notify_read(event);
     }
 
-    fn dump_move(&mut self, event: &Event, live: &mut Live, code: &[u8], groups: &mut Groups) {
-        let (timestamp, tid) = (event.timestamp, event.tid);
-        // A move is a fresh LOAD: perf 7.2 crashes on MOVE records, and none unwinds through code moved by one.
-        live.index = event.index;
-        let Some(mut group) = live.stored.and_then(|stored| self.sinks.read_back(groups, stored)) else { return };
-        let was_shadowed = shadow::len(&group) > 0;
-        if was_shadowed {
-            let Some(tables_len) = shadow::remove(&mut group) else { return };
-            live.tables_len = tables_len as u32;
+    /// The sinks have read the bytes of stable code.
+    pub(super) fn notify_read(&mut self, event: &Event) {
+        if event.has(flag::STABLE) {
+            self.notify(Notice::Read(event.id));
         }
-        let mapped_size = if live.reach > live.addr + live.size { live.tables_len.into() } else { 0 };
-        relocate(&mut group, &Relocation { timestamp, tid, addr: live.addr, index: live.index, mapped_size });
-        if was_shadowed && mapped_size == 0 {
-            if let Some(doubled) = self.add_shadow(&group, live.addr, live.size, live.tables_len) {
-                (group, live.tables_len) = doubled;
-            }
-        }
-        let offset = self.sinks.next_offset(groups);
-        live.stored = offset.map(|offset| Stored { offset, len: group.len() });
-        let missing = zeros((live.size as usize).saturating_sub(code.len())).map(|piece| piece as &[u8]);
-        let pieces: Vec<&[u8]> = [&group[..], code].into_iter().chain(missing).collect();
-        self.sinks.write_owned(groups, &pieces);
     }
 
     /// Remembers what the owner of the ids has to know. Without memory for that an id is never used again.
@@ -321,8 +211,8 @@ impl Ledger {
         used
     }
 
-    /// Adds code to the registry, and to the map what follows from it.
-    pub(super) fn insert(&mut self, id: u64, live: &Live, name: &[u8]) {
+    /// Adds code to the registry, and tells the sinks.
+    pub(super) fn insert(&mut self, id: u64, live: &Live, name: &[u8], origin: Origin<'_>) {
         self.retire_in(true, live.addr, live.addr + live.size);
         let inserted = self.registry.insert(id, live, name, &mut self.overwritten);
         if inserted.was_refused {
@@ -340,7 +230,11 @@ impl Ledger {
             self.notify(Notice::Retired(old));
         }
         self.overwritten = overwritten;
-        self.sinks.load(id, live, name, inserted.change);
+        if let Origin::LeftRegion(_, info_records) = origin {
+            self.registry.keep_info_records(id, info_records);
+        }
+        let code = Loaded { id, live, name, change: inserted.change, origin };
+        self.sinks.load(&code, &mut self.registry);
     }
 }
 
@@ -380,7 +274,7 @@ mod tests {
         pool.replenish();
         let chunk = pool.take().unwrap().chunk();
         let mut last = |timestamp| {
-            ledger.apply(chunk, &mut event(Kind::Unregister, timestamp, 0), &mut Groups::default());
+            ledger.apply(chunk, &mut event(EventKind::Unregister, timestamp, 0));
             ledger.last_time
         };
         assert_eq!([7, 7, 3, 9, 100].map(&mut last), [7, 8, 9, 10, 100]);

@@ -9,7 +9,7 @@ use crate::api::error::{Error, Result};
 use crate::api::options::{Config, Sinks};
 use crate::queue::engine::Engine;
 use crate::queue::host::Host;
-use crate::queue::record::{flag, Kind};
+use crate::queue::record::{flag, EventKind};
 use crate::queue::requests::Requests;
 use crate::sys::{barrier, delegate, thread};
 
@@ -75,9 +75,9 @@ impl Writer {
         let mut merge = Merge::new(self.sources.values().map(Source::readings));
         while let Some((_, event)) = merge.next(u64::MAX) {
             match event.kind {
-                Kind::Load => self.ledger.notices.push(Notice::Retired(event.id)),
-                Kind::Unregister => self.ledger.notices.push(Notice::Unregistered(event.id)),
-                Kind::Move | Kind::UnregisterRange => {}
+                EventKind::Load => self.ledger.notices.push(Notice::Retired(event.id)),
+                EventKind::Unregister => self.ledger.notices.push(Notice::Unregistered(event.id)),
+                EventKind::Move | EventKind::UnregisterRange => {}
             }
             if event.flags & flag::STABLE != 0 {
                 self.ledger.notices.push(Notice::Read(event.id));

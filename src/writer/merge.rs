@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::queue::chunk::Chunk;
-use crate::queue::record::{Event, Kind};
+use crate::queue::record::{Event, EventKind};
 
 /// The unread part of a chunk.
 struct Reading {
@@ -21,7 +21,7 @@ struct Reading {
 type Turn = (u64, bool);
 
 fn turn(event: &Event) -> Turn {
-    (event.timestamp, event.kind != Kind::Load)
+    (event.timestamp, event.kind != EventKind::Load)
 }
 
 /// Hands out events, the earliest first. Each thread's are in order already.
@@ -132,7 +132,7 @@ mod tests {
         pool.replenish();
         let mut cursor = pool.take().unwrap();
         for &timestamp in timestamps {
-            cursor.commit(event(Kind::Unregister, timestamp, 0));
+            cursor.commit(event(EventKind::Unregister, timestamp, 0));
         }
         cursor.chunk()
     }
@@ -185,14 +185,14 @@ mod tests {
     fn of_the_same_time_registrations_come_first() {
         let pool = Pool::new(8 << 20).unwrap();
         pool.open(None);
-        let lanes = [Kind::Unregister, Kind::Load, Kind::Move].map(|kind| {
+        let lanes = [EventKind::Unregister, EventKind::Load, EventKind::Move].map(|kind| {
             pool.replenish();
             let mut cursor = pool.take().unwrap();
             cursor.commit(event(kind, 5, 0));
             [cursor.chunk()]
         });
         let mut merge = Merge::new(lanes.iter().map(|chunks| chunks.iter().copied()));
-        let kinds: Vec<Kind> = std::iter::from_fn(|| merge.next(5)).map(|(_, event)| event.kind).collect();
-        assert_eq!(kinds, [Kind::Load, Kind::Unregister, Kind::Move]);
+        let kinds: Vec<EventKind> = std::iter::from_fn(|| merge.next(5)).map(|(_, event)| event.kind).collect();
+        assert_eq!(kinds, [EventKind::Load, EventKind::Unregister, EventKind::Move]);
     }
 }

@@ -7,14 +7,11 @@ mod fork;
 mod late;
 mod ledger;
 mod life;
-mod live;
 mod merge;
 #[cfg(jitsym_loom)]
 pub mod models;
 pub mod recover;
 mod regions;
-mod repair;
-mod shadows;
 mod sleep;
 mod sources;
 
@@ -30,9 +27,9 @@ use crate::queue::host::Host;
 use crate::queue::oneshot::Give;
 use crate::queue::record::Event;
 use crate::queue::requests::{Change, Requests, Stop};
-use crate::queue::spool::layout::State;
-use crate::sink::jitdump::groups::Groups;
+use crate::queue::spool::layout::Progress;
 use crate::sink::region::Regions;
+use crate::sink::Turn;
 use crate::sys::last_thread::LastThread;
 use crate::sys::sync::MutexGuard;
 use crate::sys::{barrier, reserve};
@@ -69,7 +66,7 @@ pub struct Writer {
     off: bool,
     exiting: bool,
     /// The state as of the last pass.
-    committed: State,
+    committed: Progress,
     /// What the sinks were opened with.
     config: Option<Config>,
     /// Everything that was stamped before is read, except for records that were published late.
@@ -94,7 +91,7 @@ impl Writer {
             change: None,
             off: false,
             exiting: false,
-            committed: State::default(),
+            committed: Progress::default(),
             config: None,
             cutoff: 0,
             short: false,
@@ -223,20 +220,19 @@ impl Writer {
         fence(Ordering::SeqCst);
         self.collect();
         let mut merge = Merge::new(self.sources.values().map(Source::readings));
-        let mut groups = Groups::default();
         let (mut bytes, mut uncommitted) = (0, 0);
         while !self.short {
             let Some((chunk, mut event)) = merge.next(cutoff) else { break };
             uncommitted += size_of::<Event>() + event.body_len as usize;
-            self.ledger.apply(chunk, &mut event, &mut groups);
+            self.ledger.apply(chunk, &mut event);
             self.short = reserve::is_short();
             if uncommitted >= COMMIT_BYTES {
                 bytes += std::mem::take(&mut uncommitted);
                 let until = self.ledger.last_time;
-                self.commit(&mut merge, &mut groups, false, until);
+                self.commit(&mut merge, false, until);
             }
         }
-        self.commit(&mut merge, &mut groups, now, cutoff);
+        self.commit(&mut merge, now, cutoff);
         bytes += uncommitted;
         if (bytes > 0 || now) && self.spool_seen.is_none_or(|seen| now || seen.elapsed() >= LOOK_AT_SPOOL) {
             self.spool_seen = Some(Instant::now());
@@ -246,9 +242,8 @@ impl Writer {
     }
 
     /// Writes everything that was read, which is all that was stamped before `until`, and recycles the chunks that it was in.
-    fn commit(&mut self, merge: &mut Merge, groups: &mut Groups, now: bool, until: u64) {
+    fn commit(&mut self, merge: &mut Merge, now: bool, until: u64) {
         let ledger = &mut self.ledger;
-        ledger.sinks.write_groups(groups);
         if ledger.sinks.remember() {
             // Memory is for what a sink that is started later has to say.
             if !ledger.sinks.map_runs() {
@@ -261,19 +256,18 @@ impl Writer {
             self.engine.status.counters.map_forgotten.add(forgotten as u64);
             ledger.sinks.changed();
         }
-        if now {
-            ledger.sinks.check_dump();
-        }
         let memory = self.engine.pool.memory();
-        ledger.sinks.write(&mut ledger.registry, now, &|file| memory.header().set_next_map(file));
+        let announce = |sink, file| memory.header().set_next(sink, file);
+        let time = ledger.last_time;
+        ledger.sinks.write(&mut Turn { registry: &mut ledger.registry, now, time, announce: &announce });
         ledger.write_regions(now, until);
         let state = ledger.state();
         if merge.mark(memory.next_pass()) || state != self.committed {
             memory.commit(&state);
             self.committed = state;
         }
-        // What replaces the jitdump holds what is committed.
-        if ledger.repair(now, &|file| memory.header().set_next_dump(file)) {
+        // What replaces a file holds what is committed.
+        if ledger.sinks.repair(&mut Turn { registry: &mut ledger.registry, now, time, announce: &announce }) {
             ledger.sinks.announce_paths();
             if let Some(config) = &self.config {
                 memory.header().set_files(&ledger.sinks.files(config));

@@ -11,13 +11,12 @@ use super::ledger::{copy, Ledger, Notice};
 use crate::api::options::Sinks;
 use crate::format::jitdump::{inlines, shadow, LOAD_FIXED_SIZE};
 use crate::queue::chunk::Chunk;
-use crate::queue::record::{flag, CodeBytes, Event, Load};
+use crate::queue::record::{CodeBytes, Event, Load};
 use crate::registry::{Live, Registry};
 use crate::sink::again::Again;
-use crate::sink::describe;
-use crate::sink::jitdump::groups::Groups;
 use crate::sink::region::file::{Code, RegionFile};
-use crate::sink::region::{Kind, Region, Switch};
+use crate::sink::region::{Backing, Region, Switch};
+use crate::sink::{describe, Origin};
 use crate::sys::sync::outside::PoisonError;
 use crate::sys::{file, mem, thread};
 
@@ -49,25 +48,19 @@ impl RegionCode {
 
 impl Ledger {
     /// The region that code goes to that was registered at a time.
-    pub(super) fn region_of(
-        &mut self,
-        addr: u64,
-        size: u64,
-        time: u64,
-        groups: &mut Groups,
-    ) -> Option<&'static Region> {
+    pub(super) fn region_of(&mut self, addr: u64, size: u64, time: u64) -> Option<&'static Region> {
         if !self.alive || !self.regions.are_watching() || !self.status.sinks().has(Sinks::REGION) {
             return None;
         }
         self.end_gone(time);
         let region = self.regions.find_at(addr, size, time)?;
-        self.take_in(region, groups);
+        self.take_in(region);
         Some(region)
     }
 
     /// Code that was registered before its memory became a region is named by the region's file from now on: profilers look at
     /// no other one there.
-    fn take_in(&mut self, region: &'static Region, groups: &mut Groups) {
+    fn take_in(&mut self, region: &'static Region) {
         if !region.is_new.load(Ordering::Relaxed) || !region.is_new.swap(false, Ordering::Relaxed) {
             return;
         }
@@ -79,7 +72,7 @@ impl Ledger {
             if !self.registry.get(id).is_some_and(|live| is_inside(&live)) {
                 continue;
             }
-            if let Some((live, name, info_records)) = self.take_out(id, false, groups) {
+            if let Some((live, name, info_records)) = self.take_out(id, false) {
                 region.count_live(live.addr, live.size);
                 self.enter(region, id, 0, &live, &name, &info_records, &[]);
             }
@@ -129,13 +122,11 @@ impl Ledger {
         let live = Live { addr, size, reach: addr + size, index, stored: None, tables_len: event.tables_len };
         let code = if let CodeBytes::Here(bytes) = load.code() { bytes } else { &[] };
         self.enter(region, event.id, event.timestamp, &live, load.name(), load.info_records(), code);
-        if event.has(flag::STABLE) {
-            self.notify(Notice::Read(event.id));
-        }
+        self.notify_read(event);
     }
 
     /// Ends a registration that goes on elsewhere: returns it, its name, and the records before its LOAD.
-    fn take_out(&mut self, id: u64, is_in_region: bool, groups: &mut Groups) -> Option<(Live, Vec<u8>, Vec<u8>)> {
+    fn take_out(&mut self, id: u64, is_in_region: bool) -> Option<(Live, Vec<u8>, Vec<u8>)> {
         let from = if is_in_region { &mut self.region_code.registry } else { &mut self.registry };
         let name = from.name_of(id).unwrap_or_default().to_vec();
         // Without memory the code goes on without lines and tables, which may be large.
@@ -144,7 +135,7 @@ impl Ledger {
         if !is_in_region {
             self.sinks.gone(id);
         }
-        if let Some(group) = live.stored.take().and_then(|stored| self.sinks.read_back(groups, stored)) {
+        if let Some(group) = live.stored.take().and_then(|stored| self.sinks.dump()?.read_back(stored)) {
             info_records = group;
             info_records.truncate(info_records.len().saturating_sub(LOAD_FIXED_SIZE + name.len() + 1));
         }
@@ -155,31 +146,27 @@ impl Ledger {
     }
 
     /// Code moves out of a region, into one, or within one. False if no region has to do with it.
-    pub(super) fn move_by_region(&mut self, event: &Event, groups: &mut Groups) -> bool {
+    pub(super) fn move_by_region(&mut self, event: &Event) -> bool {
         let is_in_region = self.region_code.registry.is_live(event.id);
         let from = if is_in_region { &mut self.region_code.registry } else { &mut self.registry };
         let Some(size) = from.size_of(event.id) else { return false };
-        let to = self.region_of(event.addr, size, event.timestamp, groups);
+        let to = self.region_of(event.addr, size, event.timestamp);
         if to.is_none() && !is_in_region {
             return false;
         }
         // Its memory may have become a region just now.
         let is_in_region = is_in_region || self.region_code.registry.is_live(event.id);
-        let Some((mut live, name, info_records)) = self.take_out(event.id, is_in_region, groups) else { return false };
+        let Some((mut live, name, info_records)) = self.take_out(event.id, is_in_region) else { return false };
         self.status.counters.moved.add(1);
         (live.addr, live.index, live.reach) = (event.addr, event.index, event.addr + live.size);
         match to {
             Some(region) => self.enter(region, event.id, event.timestamp, &live, &name, &info_records, &[]),
             None => {
-                self.insert(event.id, &live, &name);
-                self.registry.keep_info_records(event.id, &info_records[inlines::len(&info_records)..]);
-                self.sinks.write_groups(groups);
-                self.write_one(event.id, event.timestamp);
+                let info_records = &info_records[inlines::len(&info_records)..];
+                self.insert(event.id, &live, &name, Origin::LeftRegion(event.timestamp, info_records));
             }
         }
-        if event.has(flag::STABLE) {
-            self.notify(Notice::Read(event.id));
-        }
+        self.notify_read(event);
         true
     }
 
@@ -234,7 +221,7 @@ impl Ledger {
         if let Some(file) = file.as_mut() {
             let offset = live.addr - region.start;
             file.add(&Code { offset, size: live.size, name, info_records });
-            if matches!(region.kind, Kind::Private { .. }) {
+            if matches!(region.kind, Backing::Private { .. }) {
                 // What the host writes is not in the file by itself.
                 let read = if code.is_empty() { read(self.status.pid, live) } else { Vec::new() };
                 let _ = file.write_code(offset, if code.is_empty() { &read } else { code });
@@ -247,7 +234,7 @@ impl Ledger {
         for id in code.live_by_place().into_iter().flatten() {
             let (Some(live), Some(name)) = (code.get(id), code.name_of(id)) else { continue };
             let info_records = code.info_records_of(id);
-            match self.region_of(live.addr, live.size, time, &mut Groups::default()) {
+            match self.region_of(live.addr, live.size, time) {
                 Some(region) => {
                     region.count_live(live.addr, live.size);
                     self.enter(region, id, time, &live, name, info_records, &[]);
@@ -291,7 +278,7 @@ impl Ledger {
         let to = file::claim_to_place(&dir, old, self.regions.mode())?;
         let (written, identity) = (to.try_clone()?, file::look_at(&to)?);
         // Where code has died the host may have written other code already, which a private mapping keeps to itself.
-        let is_private = matches!(region.kind, Kind::Private { .. });
+        let is_private = matches!(region.kind, Backing::Private { .. });
         let lives = |offset| is_private || self.region_code.registry.id_at(region.start + offset).is_some();
         let result = file.snapshot(to, lives, region.build_id());
         let bytes = written.metadata().map_or(0, |data| data.blocks() * 512);
@@ -327,7 +314,7 @@ impl Ledger {
         self.end_gone(until);
         for region in regions.all() {
             if status.sinks().has(Sinks::REGION) && !region.is_unwell.load(Ordering::Relaxed) {
-                self.take_in(region, &mut Groups::default());
+                self.take_in(region);
             }
             while let Some(switch) = region.next_switch(until) {
                 self.close_generation(region, &switch);

@@ -12,6 +12,7 @@
 use std::mem::offset_of;
 use std::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
 
+use crate::api::options::Sinks;
 use crate::queue::chunk::CHUNK_SIZE;
 use crate::sys::file::Identity;
 use crate::sys::mem::page_size;
@@ -56,7 +57,7 @@ pub struct Header {
 
 /// How far the writer has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct State {
+pub struct Progress {
     /// Time stamp of the last record that was written.
     pub last_time: u64,
     /// The perf map, if it is written.
@@ -218,7 +219,7 @@ impl Header {
     }
 
     /// Makes everything that was stored for a pass valid.
-    pub fn commit(&self, pass: u64, state: &State) {
+    pub fn commit(&self, pass: u64, state: &Progress) {
         let cell = &self.states[(pass & 1) as usize];
         cell.last_time.store(state.last_time, Ordering::Relaxed);
         cell.map_is_stale.store(state.map_is_stale.into(), Ordering::Relaxed);
@@ -231,9 +232,9 @@ impl Header {
     }
 
     /// The state of the last pass that was committed.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> Progress {
         let cell = &self.states[(self.committed() & 1) as usize];
-        State {
+        Progress {
             last_time: cell.last_time.load(Ordering::Relaxed),
             map: cell.map.get(),
             map_is_stale: cell.map_is_stale.load(Ordering::Relaxed) != 0,
@@ -242,22 +243,20 @@ impl Header {
         }
     }
 
-    /// Announces the file that is about to replace the map by renaming.
-    pub fn set_next_map(&self, identity: Identity) {
-        self.next_map.set(identity);
+    /// Announces the file that is about to replace that of a sink by renaming. A jitdump then holds what the old one has of the
+    /// last pass that was committed.
+    pub fn set_next(&self, sink: Sinks, file: FileState) {
+        match sink {
+            Sinks::MAP => self.next_map.set(file.identity),
+            Sinks::JITDUMP => self.next_dump.set(Some(file)),
+            _ => {}
+        }
         fence(Ordering::SeqCst);
     }
 
     /// The last file that was announced.
     pub fn next_map(&self) -> Identity {
         self.next_map.get()
-    }
-
-    /// Announces the file that is about to replace the jitdump by renaming. What it holds is what the old one has of the last
-    /// pass that was committed.
-    pub fn set_next_dump(&self, state: FileState) {
-        self.next_dump.set(Some(state));
-        fence(Ordering::SeqCst);
     }
 
     /// The last file that was announced.

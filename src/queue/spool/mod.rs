@@ -16,7 +16,7 @@ use crate::queue::chunk::{Chunk, CHUNK_SIZE};
 use crate::queue::status::SpoolState;
 use crate::sys::mem::Region;
 use crate::sys::spool::{NamedSpool, Owner, SpoolFile};
-use layout::{header_len, Header, State, INSIDE};
+use layout::{header_len, Header, Progress, INSIDE};
 
 /// See the module's description.
 #[derive(Debug)]
@@ -179,7 +179,7 @@ impl Memory {
     }
 
     /// Ends a pass of the writer: what was marked as consumed in it is in the files from now on.
-    pub fn commit(&self, state: &State) {
+    pub fn commit(&self, state: &Progress) {
         self.header().commit(self.next_pass(), state);
     }
 

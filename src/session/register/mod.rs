@@ -15,7 +15,7 @@ use crate::format::name;
 use crate::format::unwind;
 use crate::format::unwind::{Cache, Source};
 use crate::queue::engine::Engine;
-use crate::queue::record::{flag, Event, Kind};
+use crate::queue::record::{flag, Event, EventKind};
 use crate::queue::thread_queue::ThreadQueue;
 use crate::registry::ids::Stock;
 use crate::session::process::Process;
@@ -61,7 +61,7 @@ pub fn unregister(process: &'static Process, engine: &'static Engine, id: Id) ->
     engine.ids.size_of(id).ok_or(Error::UnknownId)?;
     wait_until_read(engine, engine.ids.is_unread(id));
     with_local(process, engine, |local| {
-        let event = local.event(Kind::Unregister, id.0, 0, 0, 0);
+        let event = local.event(EventKind::Unregister, id.0, 0, 0, 0);
         let retired = || if engine.ids.retire(id) { Ok(event) } else { Err(Error::UnknownId) };
         if_off(local.thread_queue.append(&Bare(retired)), ())
     })
@@ -76,7 +76,7 @@ pub fn unregister_range(process: &'static Process, engine: &'static Engine, addr
     // Which code lies there only the writer knows.
     wait_until_read(engine, engine.has_unread());
     with_local(process, engine, |local| {
-        let event = local.event(Kind::UnregisterRange, 0, 0, addr, size);
+        let event = local.event(EventKind::UnregisterRange, 0, 0, addr, size);
         if_off(local.thread_queue.append(&Bare(|| Ok(event))), ())
     })
 }
@@ -132,7 +132,7 @@ impl Local {
     }
 
     /// An event that is complete except for the fields that depend on the chunk and the time.
-    fn event(&self, kind: Kind, id: u64, index: u64, addr: u64, size: u64) -> Event {
+    fn event(&self, kind: EventKind, id: u64, index: u64, addr: u64, size: u64) -> Event {
         Event {
             timestamp: 0,
             id,
@@ -216,7 +216,7 @@ impl Local {
             body_len: body_len as u32,
             unwinding_at: unwinding_at as u32,
             tid,
-            kind: Kind::Load,
+            kind: EventKind::Load,
             flags: flag::HAS_CODE
                 | if claim { flag::FREE_BEHIND } else { 0 }
                 | if code.packed { flag::PACKED } else { 0 },
@@ -237,7 +237,7 @@ impl Local {
             name = format!("jit_{:x}", code.addr).into_bytes().into();
         }
         let index = self.next_index();
-        let mut event = self.event(Kind::Load, 0, index, code.addr, code.size);
+        let mut event = self.event(EventKind::Load, 0, index, code.addr, code.size);
         if *name != *code.name {
             event.flags |= flag::NAME_CHANGED;
         }
@@ -284,7 +284,7 @@ impl Local {
     fn move_code(&mut self, id: Id, size: u64, target: &MoveTarget<'_>) -> Result<()> {
         let engine = self.thread_queue.engine;
         let index = self.next_index();
-        let mut event = self.event(Kind::Move, id.0, index, target.addr, 0);
+        let mut event = self.event(EventKind::Move, id.0, index, target.addr, 0);
         // Whether that is enough depends on the tables, which the writer has.
         event.unwinding_at = u32::try_from(target.free_after).unwrap_or(u32::MAX);
         let tail = Tail::new(engine, engine.wanted(), &target.bytes, target.addr, size, target.stable);

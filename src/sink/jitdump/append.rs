@@ -3,9 +3,11 @@
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
-use super::{Jitdump, Written};
+use super::Jitdump;
+use crate::api::options::Sinks;
 use crate::format::jitdump::HEADER_SIZE;
 use crate::sink::again::Again;
+use crate::sink::{stall, Sink};
 use crate::sys::file::{self, Held};
 
 /// A file that grows beyond this gets room ahead: as much as it is long already, up to a bound.
@@ -42,36 +44,49 @@ impl Jitdump {
         Ok(())
     }
 
+    /// Writes the groups that have come together.
+    pub(super) fn flush(&mut self) {
+        std::mem::take(&mut self.groups).write(|pieces, lens| self.put(pieces, lens));
+    }
+
     /// Appends groups, in whole. Those that cannot be written wait, or are lost.
-    pub fn write(&mut self, pieces: &[&[u8]], lens: &[usize]) -> Written {
-        let mut written = Written::default();
-        let order = self.next;
-        let (mut groups, mut size) = (0, 0);
+    pub(super) fn put(&mut self, pieces: &[&[u8]], lens: &[usize]) {
+        let (mut groups, mut size, mut lost) = (0, 0, 0);
         if self.trouble.is_none() {
-            let result = self.append(pieces, lens, &mut groups);
+            let status = self.status.clone();
+            let result = status.write_gate.pass(|| self.append(pieces, lens, &mut groups));
             size = lens[..groups].iter().sum();
             if size > 0 {
-                self.contents.places.set(order, size as u64, self.len - size as u64);
+                self.contents.places.set(self.next, size as u64, self.len - size as u64);
             }
             if let Err(error) = result {
                 self.trouble = Some(if self.spoiled { Again::at_once() } else { Again::after(None) });
-                written.error = Some(error);
+                stall(&status, Sinks::JITDUMP, self.path(), "write", &error);
             }
         }
-        (written.groups, written.bytes) = (groups as u64, size as u64);
-        self.next += size as u64;
+        let written = size as u64;
+        self.next += written;
         for &len in &lens[groups..] {
             let kept = self.contents.backlog.add(self.next, len, &part(pieces, size, len));
-            written.lost += u64::from(!kept);
+            lost += u64::from(!kept);
             size += len;
             self.next += len as u64;
         }
-        self.lost += written.lost;
-        written
+        self.lost += lost;
+        self.count(groups as u64, written, lost);
+    }
+
+    /// Counts groups that were written, and those that neither are in the file nor wait.
+    pub(super) fn count(&self, groups: u64, bytes: u64, lost: u64) {
+        let counters = &self.status.counters;
+        counters.jitdump_records.add(groups);
+        counters.jitdump_bytes.add(bytes);
+        counters.jitdump_lost.add(lost);
+        counters.jitdump_held.set(self.contents.backlog.bytes() as u64);
     }
 
     /// Appends as many groups as there is room for, and reports their number in `groups`.
-    pub(super) fn append(&mut self, pieces: &[&[u8]], lens: &[usize], groups: &mut usize) -> io::Result<()> {
+    fn append(&mut self, pieces: &[&[u8]], lens: &[usize], groups: &mut usize) -> io::Result<()> {
         self.usable()?;
         let (mut allowed, mut size) = (0, 0);
         while allowed < lens.len() && self.len + (size + lens[allowed]) as u64 <= self.most {
@@ -108,8 +123,7 @@ impl Jitdump {
     }
 
     /// Writes what waits, as far as that can be.
-    pub fn catch_up(&mut self) -> (Written, io::Result<()>) {
-        let mut all = Written::default();
+    pub(super) fn catch_up(&mut self) -> io::Result<()> {
         while !self.contents.backlog.is_empty() {
             // They stay where they are while they are written: a child that is forked then finds them there.
             let first: Vec<(u64, Arc<Vec<u8>>)> = self.contents.backlog.first().collect();
@@ -117,29 +131,28 @@ impl Jitdump {
             let lens: Vec<usize> = pieces.iter().map(|group| group.len()).collect();
             let (mut groups, mut offset) = (0, self.len);
             let result = self.append(&pieces, &lens, &mut groups);
+            let size = lens[..groups].iter().sum::<usize>() as u64;
             // If another program has written to the file, the groups are after its bytes.
-            offset = offset.max(self.len - lens[..groups].iter().sum::<usize>() as u64);
+            offset = offset.max(self.len - size);
             for (order, group) in &first[..groups] {
                 self.contents.places.set(*order, group.len() as u64, offset);
                 offset += group.len() as u64;
-                all.bytes += group.len() as u64;
                 self.contents.backlog.remove(*order);
             }
-            all.groups += groups as u64;
-            if result.is_err() {
-                return (all, result);
-            }
+            self.count(groups as u64, size, 0);
+            result?;
         }
-        (all, self.usable())
+        self.usable()
     }
 
     /// Appends a group while the sink is still in trouble, or fails.
-    pub fn write_again(&mut self, pieces: &[&[u8]]) -> io::Result<Written> {
+    pub(super) fn put_again(&mut self, pieces: &[&[u8]]) -> io::Result<()> {
         let len: usize = pieces.iter().map(|piece| piece.len()).sum();
         self.append(pieces, &[len], &mut 0)?;
         self.contents.places.set(self.next, len as u64, self.len - len as u64);
         self.next += len as u64;
-        Ok(Written { bytes: len as u64, groups: 1, ..Written::default() })
+        self.count(1, len as u64, 0);
+        Ok(())
     }
 
     /// Gives the room ahead back.

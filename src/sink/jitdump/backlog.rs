@@ -9,6 +9,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
+use crate::registry::Stored;
 use crate::sys::file::{self, Held};
 use crate::sys::other_writers;
 use crate::sys::view::View;
@@ -126,6 +127,15 @@ impl Contents {
             (Err(_), Some(view)) => view.read(bytes, offset),
             (Err(error), None) => Err(error),
         }
+    }
+
+    /// Reads a group in whole, without its code bytes.
+    pub fn group(&self, stored: Stored) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(stored.len)?;
+        bytes.resize(stored.len, 0);
+        self.read(stored.offset, &mut bytes)?;
+        Ok(bytes)
     }
 
     /// Another file takes the place of the one before.

@@ -1,57 +1,64 @@
 //! Groups on their way to the jitdump in few system calls. Most lie in chunks.
 
 use crate::queue::chunk::Chunk;
-use crate::queue::record::Event;
 
 /// Pieces and bytes that may come together before they are written.
 const BATCH_PIECES: usize = 512;
 const BATCH_BYTES: usize = 1 << 20;
 const BATCH_GROUPS: usize = 4096;
 
+/// Most code bytes that are not in a record are there in whole.
+static ZEROS: [u8; 2048] = [0; 2048];
+
 /// See the module's description.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Groups {
-    pieces: Vec<*const [u8]>,
-    /// Pieces that lie in no chunk.
-    owned: Vec<Vec<u8>>,
+    pieces: Vec<Piece>,
     /// How long each group is.
     lens: Vec<usize>,
     bytes: usize,
 }
 
+#[derive(Debug)]
+enum Piece {
+    /// So many bytes of bodies in a chunk, from a place on.
+    InChunk(Chunk, usize, usize),
+    Owned(Vec<u8>),
+    /// At most as many as there are in `ZEROS`.
+    Zeros(usize),
+}
+
 impl Groups {
-    /// Adds the group that is the body of this event, or as much of it as is in the body. The chunk is not recycled before the
-    /// groups are written.
-    pub fn push(&mut self, chunk: Chunk, event: &Event, len: usize) {
-        let group = std::ptr::slice_from_raw_parts(chunk.body_ptr(event).cast::<u8>(), len);
+    /// Begins a group that is part of a record: `len` bytes from `at` on. Its chunk is not recycled before the groups are written.
+    pub fn push(&mut self, chunk: Chunk, at: usize, len: usize) {
         self.lens.push(len);
         self.bytes += len;
-        if let Some(last) = self.pieces.last_mut() {
-            // A chunk begins with its head, never where a body of another one ends: both lie in the same chunk.
-            if last.cast::<u8>().wrapping_add(last.len()) == group.cast() {
-                *last = std::ptr::slice_from_raw_parts(last.cast(), last.len() + len);
-                return;
-            }
+        match self.pieces.last_mut() {
+            Some(Piece::InChunk(same, start, before)) if *same == chunk && *start + *before == at => *before += len,
+            _ => self.pieces.push(Piece::InChunk(chunk, at, len)),
         }
-        self.pieces.push(group);
     }
 
-    /// Adds a group that lies in no chunk, without its code bytes.
-    pub fn push_made(&mut self, group: Vec<u8>) {
+    /// Begins a group that lies in no chunk.
+    pub fn push_owned(&mut self, group: Vec<u8>) {
         self.lens.push(0);
         let len = group.len();
-        self.push_owned(group, len);
+        self.add(group, len);
     }
 
-    /// Adds the code bytes of the last group, with zeros for those that are missing.
-    pub fn push_owned(&mut self, code: Vec<u8>, size: usize) {
+    /// Adds code bytes to the last group, with zeros for those that are missing of `size`.
+    pub fn add(&mut self, code: Vec<u8>, size: usize) {
         if let Some(len) = self.lens.last_mut() {
             *len += size;
         }
         self.bytes += size;
-        self.pieces.push(&raw const code[..]);
-        self.pieces.extend(zeros(size - code.len()).map(|piece| &raw const *piece));
-        self.owned.push(code);
+        let mut missing = size - code.len();
+        self.pieces.push(Piece::Owned(code));
+        while missing > 0 {
+            let zeros = missing.min(ZEROS.len());
+            self.pieces.push(Piece::Zeros(zeros));
+            missing -= zeros;
+        }
     }
 
     /// Whether it is time to write them.
@@ -63,29 +70,17 @@ impl Groups {
         self.bytes
     }
 
-    /// Hands all of them to `write`, with their lengths, and forgets them.
-    pub fn drain(&mut self, write: impl FnOnce(&[&[u8]], &[usize])) {
-        if self.pieces.is_empty() {
-            return;
+    /// Hands all of them to `write`, with their lengths.
+    pub fn write(self, write: impl FnOnce(&[&[u8]], &[usize])) {
+        let bytes = |piece| match piece {
+            // SAFETY: these are committed bodies in a chunk that is recycled later, and nobody writes to them any more.
+            &Piece::InChunk(chunk, at, len) => unsafe { chunk.bodies(at, len) },
+            Piece::Owned(bytes) => &bytes[..],
+            &Piece::Zeros(len) => &ZEROS[..len],
+        };
+        let pieces: Vec<&[u8]> = self.pieces.iter().map(bytes).collect();
+        if !pieces.is_empty() {
+            write(&pieces, &self.lens);
         }
-        // SAFETY: the pieces are committed bodies in chunks that are recycled later, and nobody writes to them any more; or
-        // they are owned until the end of this function.
-        let pieces: Vec<&[u8]> = self.pieces.iter().map(|&piece| unsafe { &*piece }).collect();
-        write(&pieces, &self.lens);
-        drop(pieces);
-        self.pieces.clear();
-        self.owned.clear();
-        self.lens.clear();
-        self.bytes = 0;
     }
-}
-
-/// That many zeros, in pieces.
-pub fn zeros(mut len: usize) -> impl Iterator<Item = &'static [u8]> {
-    static ZEROS: [u8; 2048] = [0; 2048];
-    std::iter::from_fn(move || {
-        let piece = &ZEROS[..len.min(ZEROS.len())];
-        len -= piece.len();
-        (!piece.is_empty()).then_some(piece)
-    })
 }

@@ -5,9 +5,13 @@
 
 mod append;
 pub mod backlog;
-pub mod groups;
+mod groups;
+pub mod live;
+mod load;
 pub mod names;
+mod repair;
 mod rewrite;
+mod shadows;
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -20,15 +24,17 @@ use crate::api::options::{Config, DumpDir, Sinks};
 use crate::format::jitdump::{places, Header, Place, HEADER_SIZE};
 use crate::queue::spool::layout::FileState;
 use crate::queue::status::Status;
-use crate::registry::Stored;
+use crate::registry::Registry;
 use crate::sink::again::Again;
-use crate::sink::{describe, Close, Kind, Saved, Sink};
+use crate::sink::{describe, stall, Close, Kind, Loaded, Saved, Sink, Turn};
 use crate::sys::arch::ELF_MACHINE;
 use crate::sys::clock::Clock;
 use crate::sys::dir::Dir;
 use crate::sys::file::{self, Identity};
 use crate::sys::marker::Marker;
 use backlog::{Backlog, Contents, Places};
+use groups::Groups;
+use live::{forget_places, Reopened};
 use names::name_of;
 
 /// See the module's description.
@@ -71,17 +77,14 @@ pub struct Jitdump {
     trouble: Option<Again>,
     /// Groups that found no room in the backlog. Code among it that lives is written again another way.
     lost: u64,
-}
-
-/// What came of groups that were to be written.
-#[derive(Debug, Default)]
-pub struct Written {
-    pub bytes: u64,
-    pub groups: u64,
-    /// Groups that neither are in the file nor wait.
-    pub lost: u64,
-    /// The sink was well before and is not any more.
-    pub error: Option<io::Error>,
+    /// Groups that have come together since the last write.
+    groups: Groups,
+    /// Of a sink that was stopped.
+    reopened: Reopened,
+    /// In a forked child, until its live code is written.
+    parent: Option<Contents>,
+    /// The process is dead.
+    dead: bool,
 }
 
 impl Jitdump {
@@ -113,6 +116,10 @@ impl Jitdump {
             contents: Contents::default(),
             trouble: None,
             lost: 0,
+            groups: Groups::default(),
+            reopened: Reopened::default(),
+            parent: None,
+            dead: false,
         }
     }
 
@@ -170,52 +177,13 @@ impl Jitdump {
         }
     }
 
-    /// Whether the file that was opened last has all that was written to it before.
-    pub fn goes_on(&self) -> bool {
-        self.goes_on
-    }
-
-    /// Whether a group is in the file.
-    pub fn is_written(&self, order: u64) -> bool {
-        self.contents.places.get(order).is_some()
-    }
-
     /// When the next attempt is to be made, if there is something to catch up on.
-    pub fn again(&self) -> Option<&Again> {
+    fn again(&self) -> Option<&Again> {
         self.trouble.as_ref().filter(|_| self.contents.file.is_some())
     }
 
-    /// An attempt has failed.
-    pub fn failed_again(&mut self) {
-        self.trouble = Some(Again::after(self.trouble.as_ref()));
-    }
-
-    /// All is in the file again.
-    pub fn set_well(&mut self) {
-        (self.trouble, self.lost) = (None, 0);
-    }
-
-    /// Whether code may live that neither is in the file nor waits.
-    pub fn has_lost(&self) -> bool {
-        self.lost > 0
-    }
-
-    pub fn backlog_bytes(&self) -> usize {
-        self.contents.backlog.bytes()
-    }
-
-    /// Whether memory for what waits comes to its end.
-    pub fn is_tight(&self) -> bool {
-        self.trouble.is_some() && self.contents.backlog.is_tight()
-    }
-
-    /// Forgets what waits and is not wanted. Returns how many groups that were.
-    pub fn forget_but(&mut self, wanted: impl Fn(u64) -> bool) -> usize {
-        self.contents.backlog.retain(wanted)
-    }
-
     /// Notices that the file is gone.
-    pub fn check(&mut self) -> io::Result<()> {
+    fn check(&mut self) -> io::Result<()> {
         // One that the host has closed is opened again before it is written to.
         let open = self.contents.file.as_ref().and_then(|file| file.checked().ok());
         if !self.spoiled && open.is_some_and(|file| file::is_removed(file) || !self.is_ours(file)) {
@@ -224,21 +192,6 @@ impl Jitdump {
             return Err(io::Error::new(io::ErrorKind::NotFound, "it has been removed or overwritten"));
         }
         Ok(())
-    }
-
-    /// Whether the file has to be rewritten before anything else.
-    pub fn is_spoiled(&self) -> bool {
-        self.spoiled
-    }
-
-    /// Whether a group neither is in the file nor waits.
-    pub fn is_lost(&self, order: u64) -> bool {
-        self.contents.places.get(order).is_none() && self.contents.backlog.get(order).is_none()
-    }
-
-    /// Place of the next group in the order of all groups.
-    pub fn next(&self) -> u64 {
-        self.next
     }
 
     /// Goes on with the file of a dead process, from where its last whole pass ended: the one that is known, or the one that was
@@ -261,6 +214,7 @@ impl Jitdump {
         (self.len, self.next) = (state.len, state.len);
         self.contents.places.set(HEADER_SIZE as u64, state.len - HEADER_SIZE as u64, HEADER_SIZE as u64);
         self.contents.hold(file)?;
+        self.dead = true;
         Ok(())
     }
 
@@ -269,19 +223,28 @@ impl Jitdump {
         std::mem::take(&mut self.contents)
     }
 
-    /// Reads a group that was written before, or waits.
-    pub fn read_back(&self, stored: Stored) -> io::Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        bytes.try_reserve_exact(stored.len)?;
-        bytes.resize(stored.len, 0);
-        self.contents.read(stored.offset, &mut bytes)?;
-        Ok(bytes)
+    /// In a forked child: takes over what the parent's sink has let go of.
+    pub fn inherit(&mut self, parent: Option<Contents>) {
+        self.parent = parent;
+    }
+
+    /// Forgets the groups that have come together: their chunks are about to be recycled.
+    pub fn drop_groups(&mut self) {
+        self.groups = Groups::default();
+    }
+
+    /// Forgets what it had when it was stopped.
+    pub fn forget(&mut self) {
+        self.reopened = Reopened::default();
     }
 
     /// Hands out what is in it.
-    pub fn read_places(&self, found: &mut dyn FnMut(Place)) -> io::Result<()> {
-        let file = self.contents.file.as_ref().ok_or(file::CLOSED)?;
-        places(self.len, |bytes, offset| file.read_exact_at(bytes, offset), found)
+    pub fn read_places(&self, found: &mut dyn FnMut(Place)) {
+        let file = self.contents.file.as_ref().ok_or(io::Error::from(file::CLOSED));
+        let read = file.and_then(|file| places(self.len, |bytes, at| file.read_exact_at(bytes, at), found));
+        if let Err(error) = read {
+            stall(&self.status, Sinks::JITDUMP, self.path(), "read", &error);
+        }
     }
 }
 
@@ -305,6 +268,34 @@ impl Sink for Jitdump {
         self.open_file().map_err(|error| describe("create", &self.path, &error))
     }
 
+    fn load(&mut self, code: &Loaded<'_>, registry: &mut Registry) {
+        self.add(code, registry);
+    }
+
+    fn load_live(&mut self, registry: &mut Registry, time: u64) -> bool {
+        self.write_live(registry, time)
+    }
+
+    fn write(&mut self, turn: &mut Turn<'_>) -> io::Result<()> {
+        self.flush();
+        if turn.now {
+            self.check()
+        } else {
+            Ok(())
+        }
+    }
+
+    fn repair(&mut self, turn: &mut Turn<'_>) -> Option<io::Result<()>> {
+        self.repair_if_due(turn)
+    }
+
+    fn leave(&mut self, registry: &mut Registry, keep: bool) {
+        self.flush();
+        let mut reopened = forget_places(registry, keep, |stored| self.contents.group(stored).ok());
+        reopened.retain(|stored| self.contents.places.get(stored.offset).is_some());
+        self.reopened = reopened;
+    }
+
     fn is_well(&self) -> bool {
         self.trouble.is_none()
     }
@@ -326,7 +317,7 @@ impl Sink for Jitdump {
                 self.dir = None;
                 (self.trouble, self.lost) = (None, 0);
                 let left = std::mem::take(&mut self.contents.backlog).len();
-                self.status.counters.jitdump_lost.add(left as u64);
+                self.count(0, 0, left as u64);
             }
             // Not by way of the one that is held: this may be a thread of the host, and another descriptor table.
             Close::Remove => {

@@ -6,21 +6,23 @@ use std::os::unix::fs::FileExt;
 
 use super::backlog::Places;
 use super::Jitdump;
+use crate::api::options::Sinks;
 use crate::format::jitdump::HEADER_SIZE;
 use crate::queue::spool::layout::FileState;
+use crate::sink::Announce;
 use crate::sys::file;
 use crate::sys::marker::Marker;
 
 impl Jitdump {
     /// The most that `rewrite` is to be asked for: less than all that the file may hold, so that it is not needed again soon.
-    pub fn rewrite_most(&self) -> u64 {
+    pub(super) fn rewrite_most(&self) -> u64 {
         (self.most / 4 * 3).saturating_sub(HEADER_SIZE as u64)
     }
 
     /// Rewrites the file with only these groups (in their order, with their lengths). The new file replaces the old one, or gets
     /// another name if another library also writes to the old one. `announce` is told of the new file before it takes the name.
     /// Returns how many groups had waited and are not among these.
-    pub fn rewrite(&mut self, groups: &[(u64, usize)], announce: &dyn Fn(FileState)) -> io::Result<usize> {
+    pub(super) fn rewrite(&mut self, groups: &[(u64, usize)], announce: Announce<'_>) -> io::Result<usize> {
         let (mode, path, name) = (self.mode, self.path.clone(), self.name().to_owned());
         let elsewhere = self.is_taken();
         let (fresh_name, fresh) = if elsewhere {
@@ -31,7 +33,7 @@ impl Jitdump {
         };
         let replaced = self.fill(&fresh, groups).and_then(|(places, len)| {
             let identity = file::look_at(&fresh)?;
-            announce(FileState { identity, len });
+            announce(Sinks::JITDUMP, FileState { identity, len });
             let marker = Marker::new(&fresh)?;
             let ours = self.identity;
             if !elsewhere {
@@ -59,7 +61,7 @@ impl Jitdump {
     }
 
     /// Writes the header, and the groups as far as they can be read.
-    pub(super) fn fill(&self, mut fresh: &File, groups: &[(u64, usize)]) -> io::Result<(Places, u64)> {
+    fn fill(&self, mut fresh: &File, groups: &[(u64, usize)]) -> io::Result<(Places, u64)> {
         const BUFFER: usize = 256 * 1024;
         let mut buffer = Vec::new();
         buffer.try_reserve(BUFFER)?;

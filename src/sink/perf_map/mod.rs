@@ -20,7 +20,7 @@ use crate::queue::spool::layout::FileState;
 use crate::queue::status::{Counters, Status};
 use crate::registry::{MapChange, Registry};
 use crate::sink::again::Again;
-use crate::sink::{describe, Close, Kind, Loaded, Saved, Sink, Turn};
+use crate::sink::{describe, Announce, Close, Kind, Loaded, Saved, Sink, Turn};
 use crate::sys::dir::Dir;
 use crate::sys::file::{self, Held, Identity};
 use crate::sys::marker::Marker;
@@ -217,7 +217,7 @@ impl PerfMap {
     }
 
     fn try_to_write(&mut self, turn: &mut Turn<'_>) -> io::Result<()> {
-        let Turn { registry, now, announce } = turn;
+        let Turn { registry, now, announce, .. } = turn;
         let (now, status) = (*now, &*self.status.clone());
         let is_as_left = self.look_around(now)?;
         if self.shared {
@@ -256,7 +256,7 @@ impl PerfMap {
         Ok(())
     }
 
-    fn rewrite(&mut self, registry: &mut Registry, status: &Status, announce: &dyn Fn(Identity)) -> io::Result<()> {
+    fn rewrite(&mut self, registry: &mut Registry, status: &Status, announce: Announce<'_>) -> io::Result<()> {
         let counters = &status.counters;
         let text = self.text(registry, counters)?;
         // In the same directory, for the rename.
@@ -264,7 +264,7 @@ impl PerfMap {
         let mode = self.mode;
         let (fresh_name, fresh) = file::claim_fresh(self.dir()?, &name, mode)?;
         let replaced = file::look_at(&fresh).and_then(|identity| {
-            announce(identity);
+            announce(Sinks::MAP, FileState { identity, len: text.len() as u64 });
             status.aside(|| (&fresh).write_all(&text))?;
             self.put_in_place(&fresh_name, &name)
         });
@@ -334,17 +334,17 @@ impl Sink for PerfMap {
         self.open_file().map_err(|error| describe("create", &self.path, &error))
     }
 
-    /// `alone`: if the process is killed, only this file can tell of it. Then its line is appended also if older lines have to
-    /// change. Otherwise the line waits until the file is rewritten: no two lines are to contradict each other, and the jitdump
-    /// allows recovery.
-    fn load(&mut self, code: &Loaded<'_>) {
-        let Loaded { live, name, change, alone, .. } = *code;
+    /// Without a jitdump only this file can tell of the code if the process is killed. Then its line is appended also if older
+    /// lines have to change. Otherwise the line waits until the file is rewritten: no two lines are to contradict each other, and
+    /// the jitdump allows recovery.
+    fn load(&mut self, code: &Loaded<'_>, _: &mut Registry) {
+        let Loaded { live, name, change, .. } = *code;
         match change {
             MapChange::None => return,
             MapChange::Append => {}
             MapChange::Rewrite => self.stale |= !self.shared,
         }
-        let alone = alone || self.shared;
+        let alone = self.shared || !self.status.sinks().has(Sinks::JITDUMP);
         if self.pending.len() > PENDING_MAX && self.trouble.is_some() {
             self.pending = Vec::new();
             self.stale = true;
@@ -365,7 +365,8 @@ impl Sink for PerfMap {
     /// A rewrite happens only if it is due or `now`.
     fn write(&mut self, turn: &mut Turn<'_>) -> io::Result<()> {
         let waits = !turn.now && self.again().is_some_and(|again| !again.is_due());
-        let result = if waits { Ok(()) } else { self.try_to_write(turn) };
+        let status = self.status.clone();
+        let result = if waits { Ok(()) } else { status.write_gate.pass(|| self.try_to_write(turn)) };
         if !waits {
             self.trouble = result.is_err().then(|| Again::after(self.trouble.as_ref()));
         }

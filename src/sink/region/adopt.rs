@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
 use super::create::{check_private_exec, provide_if_possible, New, SIZE_MAX};
-use super::{declined, lock, Kind, Parts, Region, Regions};
+use super::{declined, lock, Backing, Parts, Region, Regions};
 use crate::api::error::{Error, Result};
 use crate::api::options::Sinks;
 use crate::queue::status::Status;
@@ -207,7 +207,7 @@ pub(super) fn swap(new: New, range: Range<u64>, pieces: &[Mapping], base: u64, t
     })();
     match swapped {
         Ok(file) => {
-            let kind = Kind::Private { adopted: true, never_flips };
+            let kind = Backing::Private { adopted: true, never_flips };
             Ok(Parts { start, len, max_len: len, base, tables_len, kind, naming, file: Some(file) })
         }
         Err(error) => {

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::room::{place, unmap_all, Room};
-use super::state::{Kind, Parts, Region};
+use super::state::{Backing, Parts, Region};
 use super::{lock, slides, Naming, Regions, Settings};
 use crate::api::error::{Error, Result};
 use crate::api::options::Sinks;
@@ -90,7 +90,7 @@ impl Regions {
             return Err(Error::NoMemory);
         };
         let start = parts.start;
-        let write = if let Kind::TwoViews { write } = parts.kind { write } else { start };
+        let write = if let Backing::TwoViews { write } = parts.kind { write } else { start };
         if wanted.huge {
             // All of a mapping, which is not to fall into two.
             code_memory::advise_huge(if wanted.one_view { start } else { base }, start + len - base);
@@ -195,11 +195,11 @@ fn fill(new: New, wanted: &RegionOptions, room: &Room) -> io::Result<Parts> {
                 code_memory::map_over(base, tables_len, READ_EXEC, Sharing::Private, &text, 0)?;
                 code_memory::map_over(start, len, READ_WRITE, Sharing::Private, &text, tables_len)?;
             }
-            return Ok((Kind::Private { adopted: false, never_flips: false }, file));
+            return Ok((Backing::Private { adopted: false, never_flips: false }, file));
         }
         code_memory::provide(&text, tables_len, len)?;
         map_two_views(&text, room)?;
-        Ok((Kind::TwoViews { write: room.write }, file))
+        Ok((Backing::TwoViews { write: room.write }, file))
     })();
     match filled {
         Ok((kind, file)) => Ok(Parts { start, len, max_len, base, tables_len, kind, naming, file: Some(file) }),
@@ -229,7 +229,7 @@ fn without_file(wanted: &RegionOptions, room: &Room) -> Option<Parts> {
     let (kind, held) = if wanted.one_view {
         // SAFETY: the room was set aside for this, and nobody has it.
         unsafe { code_memory::move_over(code_memory::anonymous(len).ok()?, start, len).ok()? };
-        (Kind::Private { adopted: false, never_flips: false }, None)
+        (Backing::Private { adopted: false, never_flips: false }, None)
     } else {
         let file = code_memory::nameless_file().ok()?;
         file.set_len(tables_len + max_len).ok()?;
@@ -237,7 +237,7 @@ fn without_file(wanted: &RegionOptions, room: &Room) -> Option<Parts> {
         let provided = code_memory::provide(&file, tables_len, len);
         provided.or_else(|error| if is_full(&error) { Err(error) } else { Ok(()) }).ok()?;
         map_two_views(&file, room).ok()?;
-        (Kind::TwoViews { write }, Some(Arc::new(Held::new(file).ok()?)))
+        (Backing::TwoViews { write }, Some(Arc::new(Held::new(file).ok()?)))
     };
     let naming = Naming::nameless(held);
     Some(Parts { start, len, max_len, base, tables_len, kind, naming, file: None })

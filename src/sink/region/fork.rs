@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::adopt::{for_pages, swap};
 use super::create::New;
-use super::{slides, Kind, Naming, Parts, Region, Regions, NEVER};
+use super::{slides, Backing, Naming, Parts, Region, Regions, NEVER};
 use crate::queue::status::Status;
 use crate::sink::describe;
 use crate::sink::region::file::{Layout, RegionFile};
@@ -23,7 +23,7 @@ impl Regions {
     /// memory being copied, as they may write to a file.
     pub fn part_in_child(&self) {
         for region in self.all() {
-            let Kind::TwoViews { write } = region.kind else { continue };
+            let Backing::TwoViews { write } = region.kind else { continue };
             if let Ok(file) = copy(region).and_then(|file| remap(region, write, &file).map(|()| file)) {
                 // Held by another thread at the fork, it is not needed but to grow.
                 if let Ok(mut naming) = region.naming.try_lock() {
@@ -56,7 +56,7 @@ impl Regions {
             }
             if let Ok(region) = self.publish(region) {
                 // The host may have unmapped parts of it.
-                if let (Kind::Private { .. }, Ok(maps)) = (region.kind, maps::within(region.start, region.end())) {
+                if let (Backing::Private { .. }, Ok(maps)) = (region.kind, maps::within(region.start, region.end())) {
                     self.check(status, region, &maps);
                 }
                 status.counters.regions.add(named.into());
@@ -66,11 +66,11 @@ impl Regions {
 
     /// The same memory in a new file.
     fn again(&self, status: &Status, old: &Region) -> Option<Parts> {
-        let made = self.new_file(status, matches!(old.kind, Kind::TwoViews { .. })).and_then(|new| {
+        let made = self.new_file(status, matches!(old.kind, Backing::TwoViews { .. })).and_then(|new| {
             let path = new.naming.path.clone();
             let made = match old.kind {
-                Kind::TwoViews { write } => refill(new, old, write),
-                Kind::Private { adopted, never_flips } => adopt_again(new, old, adopted, never_flips),
+                Backing::TwoViews { write } => refill(new, old, write),
+                Backing::Private { adopted, never_flips } => adopt_again(new, old, adopted, never_flips),
             };
             made.map_err(|error| describe("map", &path, &error))
         });
@@ -162,7 +162,7 @@ fn adopt_again(mut new: New, old: &Region, adopted: bool, never_flips: bool) -> 
     let pieces = if is_free { old.mapped() } else { Err(io::ErrorKind::WouldBlock.into()) };
     let pieces = pieces.inspect_err(|_| new.naming.remove())?;
     let parts = swap(new, old.start..old.end(), &pieces, old.base, old.tables_len)?;
-    Ok(Parts { kind: Kind::Private { adopted, never_flips }, ..parts })
+    Ok(Parts { kind: Backing::Private { adopted, never_flips }, ..parts })
 }
 
 /// Memory whose code goes to the other sinks.
@@ -174,9 +174,9 @@ fn plain(old: &Region) -> Parts {
         old.mapped().is_ok_and(|pieces| pieces.iter().map(|piece| piece.end - piece.start).sum::<u64>() == old.len())
     };
     let may_be_plain = match old.kind {
-        Kind::TwoViews { .. } => false,
+        Backing::TwoViews { .. } => false,
         // Its end unmaps what is a mapping of the file, or else all of it.
-        Kind::Private { adopted, .. } => is_free && (adopted || is_whole()),
+        Backing::Private { adopted, .. } => is_free && (adopted || is_whole()),
     };
     let is_plain = may_be_plain && old.make_plain().is_ok();
     let held = old.naming.try_lock().ok().and_then(|mut naming| naming.open_file()).filter(|_| !is_plain);

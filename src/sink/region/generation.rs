@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::sync::atomic::Ordering;
 
-use super::state::{Kind, Region};
+use super::state::{Backing, Region};
 use super::{lock, slides, undisturbed, Switch, NEVER};
 use crate::queue::status::Status;
 use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
@@ -21,7 +21,7 @@ impl Region {
     /// thread is about to register.
     #[cold]
     pub fn switch(&self, status: &Status, code: Option<(u64, u64)>) {
-        if code.is_none() && matches!(self.kind, Kind::Private { never_flips: true, .. }) {
+        if code.is_none() && matches!(self.kind, Backing::Private { never_flips: true, .. }) {
             return;
         }
         let now = status.clock.now();
@@ -31,7 +31,7 @@ impl Region {
         }
         undisturbed(|| {
             self.rename(status, now);
-            if let (Kind::Private { .. }, Some((addr, size))) = (self.kind, code) {
+            if let (Backing::Private { .. }, Some((addr, size))) = (self.kind, code) {
                 self.announce_tables();
                 self.announce(addr, size);
             }
@@ -90,7 +90,7 @@ impl Region {
         naming.generation = generation;
         naming.path.set_file_name(&fresh);
         let mut begin = 0;
-        if let (Kind::TwoViews { .. }, Ok(file)) = (self.kind, naming.file()) {
+        if let (Backing::TwoViews { .. }, Ok(file)) = (self.kind, naming.file()) {
             begin = if slides::is_slid(&naming.path) { slides::begin_of(generation, self.max_len) } else { 0 };
             let (end, page) = (self.text() + self.len(), page_size() as u64);
             // SAFETY: the range is this region's. Of what is used of it, all but the header page shows the same part of the same

@@ -43,7 +43,7 @@ use marks::Marks;
 pub use naming::{Naming, Switch};
 pub use sink::KIND;
 use state::Parts;
-pub use state::{Kind, Region};
+pub use state::{Backing, Region};
 
 /// How many regions there may be at a time.
 pub const MOST: usize = 256;
@@ -279,7 +279,8 @@ impl Regions {
 
     /// Looks after regions that the host may have unmapped, given everything that is mapped.
     fn check_all(&self, status: &Status, maps: &[Mapping]) {
-        let may_be_unmapped = |region: &&Region| region.gone() == NEVER && matches!(region.kind, Kind::Private { .. });
+        let may_be_unmapped =
+            |region: &&Region| region.gone() == NEVER && matches!(region.kind, Backing::Private { .. });
         for region in self.all().filter(may_be_unmapped) {
             region.tally.settle(0, region.max_len);
             self.check(status, region, maps);

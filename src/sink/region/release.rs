@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
 use super::room::{unmap_all, Room};
-use super::state::{Kind, Region};
+use super::state::{Backing, Region};
 use super::{lock, Regions, NEVER};
 use crate::api::error::{Error, Result};
 use crate::queue::apart;
@@ -21,7 +21,7 @@ impl Regions {
     pub fn grow(&self, start: u64, size: u64) -> Result<()> {
         let _changing = self.changing.begin();
         let region = self.starting(start)?;
-        let Kind::TwoViews { write } = region.kind else { return Err(Error::Region) };
+        let Backing::TwoViews { write } = region.kind else { return Err(Error::Region) };
         let (old, new) = (region.len(), code_memory::whole_pages(size).ok_or(Error::TooLarge)?);
         if new > region.max_len {
             return Err(Error::TooLarge);
@@ -65,7 +65,7 @@ impl Regions {
             }
             code_memory::punch(&file, addr - region.base, size).map_err(|_| Error::NoMemory)?;
         }
-        if matches!(region.kind, Kind::Private { .. }) {
+        if matches!(region.kind, Backing::Private { .. }) {
             // SAFETY: the caller gives these pages up.
             unsafe { code_memory::drop_pages(addr, size) }.map_err(|_| Error::NoMemory)?;
         }
@@ -87,10 +87,10 @@ impl Regions {
         let had_file = lock(&region.naming).has_file();
         // Where the host has mapped something else since, that is not ours to unmap.
         let mapped = match region.kind {
-            Kind::Private { adopted: false, .. } if had_file => region.mapped().map_err(|_| Error::NoMemory)?,
+            Backing::Private { adopted: false, .. } if had_file => region.mapped().map_err(|_| Error::NoMemory)?,
             _ => Vec::new(),
         };
-        if let Kind::Private { adopted: true, .. } = region.kind {
+        if let Backing::Private { adopted: true, .. } = region.kind {
             region.make_plain()?;
         }
         if !self.end(status, region) {
@@ -100,9 +100,9 @@ impl Regions {
         let Region { base, tables_len, max_len, kind, .. } = *region;
         match kind {
             // SAFETY: the caller gives the memory up, or it holds our tables, which nobody reads there.
-            Kind::Private { adopted: true, .. } => unsafe { code_memory::unmap(base, tables_len) },
+            Backing::Private { adopted: true, .. } => unsafe { code_memory::unmap(base, tables_len) },
             // SAFETY: as above.
-            Kind::Private { .. } if had_file => unsafe {
+            Backing::Private { .. } if had_file => unsafe {
                 code_memory::unmap(base, tables_len);
                 mapped.iter().for_each(|piece| code_memory::unmap(piece.start, piece.end - piece.start));
                 if region.len() < max_len {
@@ -110,9 +110,9 @@ impl Regions {
                 }
             },
             // SAFETY: as above.
-            Kind::Private { .. } => unsafe { code_memory::unmap(base, tables_len + max_len) },
+            Backing::Private { .. } => unsafe { code_memory::unmap(base, tables_len + max_len) },
             // SAFETY: as above.
-            Kind::TwoViews { write } => unsafe {
+            Backing::TwoViews { write } => unsafe {
                 unmap_all(&Room { base, tables_len, len: region.len(), max_len, write })
             },
         }

@@ -16,7 +16,7 @@ use crate::sys::sync::outside::Mutex;
 
 /// How the memory of a region is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum Backing {
     /// Executable, and a second time writable at another place; both show the file.
     TwoViews { write: u64 },
     /// Once; the host changes its protection, and the host's writes are not in the file.
@@ -39,7 +39,7 @@ pub struct Region {
     /// Where the file's first byte is mapped, with the tables after it, and how much of it.
     pub base: u64,
     pub tables_len: u64,
-    pub kind: Kind,
+    pub kind: Backing,
     pub(super) marks: Arc<Marks>,
     /// Counts what `marks` are compared with.
     pub(super) generation: AtomicU32,
@@ -75,7 +75,7 @@ pub(super) struct Parts {
     pub max_len: u64,
     pub base: u64,
     pub tables_len: u64,
-    pub kind: Kind,
+    pub kind: Backing,
     pub naming: Naming,
     /// None if no profiler will see it.
     pub file: Option<RegionFile>,
@@ -83,7 +83,7 @@ pub(super) struct Parts {
 
 impl Region {
     pub(super) fn new(parts: Parts, marks: Arc<Marks>) -> Result<Region> {
-        let tally = Tally::new(if matches!(parts.kind, Kind::Private { .. }) { parts.max_len } else { 0 })?;
+        let tally = Tally::new(if matches!(parts.kind, Backing::Private { .. }) { parts.max_len } else { 0 })?;
         Ok(Region {
             start: parts.start,
             len: AtomicU64::new(parts.len),
@@ -97,7 +97,7 @@ impl Region {
             tally,
             lost: Lost::new(parts.start, parts.max_len),
             is_new: AtomicBool::new(true),
-            is_of_parent: matches!(parts.kind, Kind::Private { .. }) && parts.file.is_none(),
+            is_of_parent: matches!(parts.kind, Backing::Private { .. }) && parts.file.is_none(),
             gone: AtomicU64::new(NEVER),
             is_unwell: AtomicBool::new(parts.file.is_none()),
             not_before: AtomicU64::new(0),

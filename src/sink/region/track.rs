@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::state::{Kind, Region};
+use super::state::{Backing, Region};
 use super::{undisturbed, Regions, NEVER};
 use crate::queue::status::Status;
 use crate::sys::clock::monotonic_ns;
@@ -91,7 +91,7 @@ impl Regions {
 impl Region {
     /// Code that has been counted is about to be registered.
     fn take(&self, status: &Status, addr: u64, size: u64) {
-        if matches!(self.kind, Kind::Private { .. }) && !self.is_in_use.load(Ordering::Relaxed) {
+        if matches!(self.kind, Backing::Private { .. }) && !self.is_in_use.load(Ordering::Relaxed) {
             self.begin_to_use(addr, size);
         }
         if self.marks.any(addr - self.start, size, self.generation.load(Ordering::Relaxed)) {
@@ -120,7 +120,7 @@ impl Region {
     fn mark_dead(&self, status: &Status, addr: u64, size: u64) {
         // Where the host's own mprotect tells perf of a new name, that has to be there before: with the first code that goes.
         let generation = match self.kind {
-            Kind::Private { never_flips: false, .. } if self.is_in_use.swap(false, Ordering::Relaxed) => {
+            Backing::Private { never_flips: false, .. } if self.is_in_use.swap(false, Ordering::Relaxed) => {
                 self.switch(status, None);
                 return;
             }

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::queue::chunk::{Chunk, CHUNK_SIZE, HEAD};
-use crate::queue::record::Kind;
+use crate::queue::record::EventKind;
 use crate::queue::spool::layout::{header_len, next_map_cell, Header, INSIDE};
 use crate::queue::status::{LastError, Status};
 use crate::sys::clock::Clock;
@@ -312,7 +312,7 @@ impl Dead {
         let mut chunks: Vec<Chunk> = copies.iter().map(|copied| copied.chunk).collect();
         chunks.sort_by_key(|chunk| chunk.serial());
         let unread = |chunk: &Chunk| chunk.consumed()..chunk.committed();
-        let moves = || chunks.iter().any(|chunk| unread(chunk).any(|event| chunk.event(event).kind == Kind::Move));
+        let moves = || chunks.iter().any(|chunk| unread(chunk).any(|event| chunk.event(event).kind == EventKind::Move));
         // What the map lacks, or what a move needs, is in the jitdump.
         let search = header.state().map_is_stale || moves();
         // The children of a dead process hold the locks that it had.
@@ -323,7 +323,7 @@ impl Dead {
             replay.apply(chunk, &mut event);
         }
         report.kept = replay.lacks_a_file;
-        match replay.finish(&|file| self.announce(file)) {
+        match replay.finish(&|_, file| self.announce(file.identity)) {
             Ok(records) => report.records = records,
             Err(why) => {
                 report.problems.push(why);

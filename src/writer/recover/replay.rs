@@ -8,12 +8,11 @@ use crate::format::jitdump::{is_group_head, Place};
 use crate::format::perf_map;
 use crate::format::unwind;
 use crate::queue::chunk::Chunk;
-use crate::queue::record::{flag, Event, Kind, Load};
+use crate::queue::record::{flag, Event, EventKind, Load};
 use crate::queue::spool::layout::{Files, Header};
 use crate::queue::status::Status;
 use crate::registry::{Live, Stored};
-use crate::sink::jitdump::groups::Groups;
-use crate::sys::file::Identity;
+use crate::sink::{Announce, Turn};
 use crate::writer::Ledger;
 
 /// Sizes are below this, as the registry wants them.
@@ -25,7 +24,6 @@ const BEFORE_IDS: u64 = (1 << 32) - 1;
 /// See the module's description.
 pub struct Replay {
     ledger: Ledger,
-    groups: Groups,
     /// The replay gives code its own ids, because code that was read from the files no longer has any.
     last_id: u64,
     /// The last id of code that is known from the files.
@@ -53,7 +51,6 @@ impl Replay {
         problems.extend(adopted.problems);
         let mut replay = Replay {
             ledger,
-            groups: Groups::default(),
             last_id: BEFORE_IDS,
             last_from_files: 0,
             ids: HashMap::new(),
@@ -87,7 +84,9 @@ impl Replay {
     /// Takes note of all code that is in the jitdump: a move copies the group from there.
     fn search_dump(&mut self) {
         let mut found = Vec::new();
-        self.ledger.sinks.read_places(&mut |place| found.push(place));
+        if let Some(dump) = self.ledger.sinks.dump() {
+            dump.read_places(&mut |place| found.push(place));
+        }
         for place in found {
             let Place { offset, head_len, addr, size, index, name, tables_len } = place;
             let sound = size > 0 && size < TOO_LARGE && fits(addr, size, 0) && !name.is_empty();
@@ -101,10 +100,10 @@ impl Replay {
     /// Takes over one record, which is sound.
     pub fn apply(&mut self, chunk: Chunk, event: &mut Event) {
         event.id = self.our_id(event);
-        if event.kind == Kind::Move && !self.is_sound_move(event) {
+        if event.kind == EventKind::Move && !self.is_sound_move(event) {
             return;
         }
-        self.ledger.apply(chunk, event, &mut self.groups);
+        self.ledger.apply(chunk, event);
         self.ledger.notices.clear();
     }
 
@@ -120,13 +119,13 @@ impl Replay {
 
     /// Our id for the code that an event is about.
     fn our_id(&mut self, event: &Event) -> u64 {
-        if event.kind == Kind::Load {
+        if event.kind == EventKind::Load {
             let id = self.new_id();
             self.ids.insert(event.id, id);
             return id;
         }
         let known = self.ids.get(&event.id).copied().filter(|&id| self.ledger.registry.is_live(id));
-        if known.is_none() && event.kind == Kind::Move {
+        if known.is_none() && event.kind == EventKind::Move {
             // It was registered in an earlier pass; or it was overwritten, if what is there is newer than the files.
             let found = self.ledger.registry.id_at(event.old_addr()).filter(|&id| id <= self.last_from_files);
             self.ids.extend(found.map(|id| (event.id, id)));
@@ -137,10 +136,9 @@ impl Replay {
 
     /// Writes everything. Returns how many records that were, or why it could not be done. `announce` is told of a file
     /// before it replaces the map.
-    pub fn finish(mut self, announce: &dyn Fn(Identity)) -> Result<u64, String> {
-        let sinks = &mut self.ledger.sinks;
-        sinks.write_groups(&mut self.groups);
-        sinks.write(&mut self.ledger.registry, true, announce);
+    pub fn finish(mut self, announce: Announce<'_>) -> Result<u64, String> {
+        let (sinks, time) = (&mut self.ledger.sinks, self.ledger.last_time);
+        sinks.write(&mut Turn { registry: &mut self.ledger.registry, now: true, time, announce });
         sinks.trim();
         let status = &self.ledger.status;
         if status.sinks_failed() != Sinks::NONE {
@@ -161,7 +159,7 @@ fn fits(addr: u64, size: u64, beyond: u64) -> bool {
 /// Whether an event of a dead process makes sense, with its body. (Of a move only as far as can be known without its code.)
 pub fn is_sound(event: &Event, body: &[u8]) -> bool {
     match event.kind {
-        Kind::Load => {
+        EventKind::Load => {
             let room =
                 if event.has(flag::FREE_BEHIND) { unwind::room(event.size, event.tables_len as usize) } else { 0 };
             (1..TOO_LARGE).contains(&event.size)
@@ -171,9 +169,9 @@ pub fn is_sound(event: &Event, body: &[u8]) -> bool {
                         && is_group_head(load.head(), event.size, event.name_len.into())
                 })
         }
-        Kind::Move => !event.has(flag::STABLE) || body.len() == 8,
-        Kind::Unregister => true,
-        Kind::UnregisterRange => event.addr.checked_add(event.size).is_some(),
+        EventKind::Move => !event.has(flag::STABLE) || body.len() == 8,
+        EventKind::Unregister => true,
+        EventKind::UnregisterRange => event.addr.checked_add(event.size).is_some(),
     }
 }
 
@@ -199,7 +197,7 @@ mod tests {
             body_len: body.len() as u32,
             unwinding_at: layout.unwinding as u32,
             tid: 1,
-            kind: Kind::Load,
+            kind: EventKind::Load,
             flags: flags | flag::HAS_CODE,
             name_len: 4,
             tables_len: 80,

@@ -5,13 +5,12 @@
 //! write to the jitdump at the same time, or cut it, so nothing in it is trusted. Otherwise the group is built from the registry's
 //! data and the bytes at the address of the code.
 
-use super::Ledger;
+use super::backlog::Contents;
+use super::Jitdump;
 use crate::api::code::Lines;
 use crate::format::jitdump::{is_group_of, relocate, set_process};
 use crate::format::jitdump::{Group, Relocation, LOAD_FIXED_SIZE};
 use crate::registry::{Live, Registry, Stored};
-use crate::sink::jitdump::backlog::Contents;
-use crate::sink::jitdump::groups::Groups;
 use crate::sys::mem;
 
 /// Bytes that come together before they are written.
@@ -30,6 +29,11 @@ impl Reopened {
         Some(self.0[at].1)
     }
 
+    /// Keeps code for which this is so.
+    pub(super) fn retain(&mut self, is_kept: impl Fn(Stored) -> bool) {
+        self.0.retain(|&(_, stored)| is_kept(stored));
+    }
+
     fn note(&mut self, index: u64, stored: Stored) {
         // Without memory it is written twice, which costs no more than room.
         if self.0.try_reserve(1).is_ok() {
@@ -45,72 +49,70 @@ struct Pending {
     tables_len: u32,
 }
 
-impl Ledger {
-    /// Writes all live code to the jitdump, if one runs. False if there is no memory for that.
-    pub fn write_live(&mut self, parent: Option<&Contents>, timestamp: u64) -> bool {
-        let goes_on = self.sinks.running_dump().is_some_and(|dump| dump.goes_on());
-        let left = std::mem::take(&mut self.reopened);
-        let Some(ids) = self.registry.live_by_place() else {
-            self.status.counters.jitdump_lost.add(self.registry.live_count() as u64);
+impl Jitdump {
+    /// Writes all live code. False if there is no memory for that.
+    pub(super) fn write_live(&mut self, registry: &mut Registry, timestamp: u64) -> bool {
+        self.flush();
+        let (left, parent) = (std::mem::take(&mut self.reopened), self.parent.take());
+        let Some(ids) = registry.live_by_place() else {
+            self.count(0, 0, registry.live_count() as u64);
             return false;
         };
-        let (mut batch, mut lens, mut pending, none) = (Vec::new(), Vec::new(), Vec::new(), Groups::default());
+        let (mut batch, mut lens, mut pending) = (Vec::new(), Vec::new(), Vec::new());
         for id in ids {
             if batch.len() >= BATCH_BYTES || pending.len() >= BATCH_GROUPS {
-                self.write_batch(&mut batch, &mut lens, &mut pending);
+                self.write_batch(registry, &mut batch, &mut lens, &mut pending);
             }
-            // The next step may fail, and then there is no place.
-            let place = self.sinks.next_offset(&none).map(|end| end + batch.len() as u64);
-            let (Some(offset), Some(live)) = (place, self.registry.get(id)) else {
-                pending.push(Pending { id, stored: None, tables_len: 0 });
-                continue;
-            };
-            if let Some(stored) = left.find(live.index).filter(|_| goes_on) {
-                self.registry.set_stored(id, Some(stored), live.tables_len);
+            let Some(live) = registry.get(id) else { continue };
+            if let Some(stored) = left.find(live.index).filter(|_| self.goes_on) {
+                registry.set_stored(id, Some(stored), live.tables_len);
                 continue;
             }
-            let start = batch.len();
-            let len = self.put_group(&mut batch, id, &live, parent, timestamp);
-            if len.is_none() {
+            let (start, offset) = (batch.len(), self.next + batch.len() as u64);
+            let put = self.put_group(&mut batch, registry, id, &live, parent.as_ref(), timestamp);
+            let (len, tables_len) = put.unzip();
+            if len.is_some() {
+                lens.push(batch.len() - start);
+            } else {
                 batch.truncate(start);
                 self.status.counters.unreadable.add(1);
             }
-            let (len, tables_len) = len.unzip();
-            pending.push(Pending {
-                id,
-                stored: len.map(|len| Stored { offset, len }),
-                tables_len: tables_len.unwrap_or(0),
-            });
-            lens.extend(len.map(|_| batch.len() - start));
+            let stored = len.map(|len| Stored { offset, len });
+            pending.push(Pending { id, stored, tables_len: tables_len.unwrap_or(0) });
         }
-        self.write_batch(&mut batch, &mut lens, &mut pending);
-        self.registry.tidy();
+        self.write_batch(registry, &mut batch, &mut lens, &mut pending);
+        registry.tidy();
         true
     }
 
-    /// Writes one piece of live code, whose info records are kept, to the jitdump, if one runs.
-    pub(super) fn write_one(&mut self, id: u64, timestamp: u64) {
-        let Some(offset) = self.sinks.next_offset(&Groups::default()) else { return };
-        let Some(live) = self.registry.get(id) else { return };
+    /// Writes one piece of live code, whose info records are kept.
+    pub(super) fn write_one(&mut self, registry: &mut Registry, id: u64, timestamp: u64) {
+        self.flush();
+        let Some(live) = registry.get(id) else { return };
         let mut batch = Vec::new();
-        match self.put_group(&mut batch, id, &live, None, timestamp) {
+        match self.put_group(&mut batch, registry, id, &live, None, timestamp) {
             Some((len, tables_len)) => {
-                self.sinks.write_inherited(&batch, &[batch.len()]);
-                if !self.sinks.keep_info_records() {
-                    self.registry.set_stored(id, Some(Stored { offset, len }), tables_len);
-                }
+                let stored = Stored { offset: self.next, len };
+                self.put(&[&batch], &[batch.len()]);
+                registry.set_stored(id, Some(stored), tables_len);
             }
             None => self.status.counters.unreadable.add(1),
         }
     }
 
     /// A fork may find us in the middle of writing: only then the registry says that the groups are in the file.
-    fn write_batch(&mut self, batch: &mut Vec<u8>, lens: &mut Vec<usize>, pending: &mut Vec<Pending>) {
+    fn write_batch(
+        &mut self,
+        registry: &mut Registry,
+        batch: &mut Vec<u8>,
+        lens: &mut Vec<usize>,
+        pending: &mut Vec<Pending>,
+    ) {
         if !batch.is_empty() {
-            self.sinks.write_inherited(batch, lens);
+            self.put(&[batch], lens);
         }
         for Pending { id, stored, tables_len } in pending.drain(..) {
-            self.registry.set_stored(id, stored, tables_len);
+            registry.set_stored(id, stored, tables_len);
         }
         batch.clear();
         lens.clear();
@@ -120,12 +122,13 @@ impl Ledger {
     fn put_group(
         &self,
         out: &mut Vec<u8>,
+        registry: &Registry,
         id: u64,
         live: &Live,
         parent: Option<&Contents>,
         timestamp: u64,
     ) -> Option<(usize, u32)> {
-        let (name, pid) = (self.registry.name_of(id)?, self.status.pid);
+        let (name, pid) = (registry.name_of(id)?, self.status.pid);
         let start = out.len();
         let copied = parent.and_then(|file| copy_group(out, file, live, name, timestamp));
         if let Some((len, tables_len)) = copied {
@@ -133,7 +136,7 @@ impl Ledger {
             return Some((len, tables_len));
         }
         out.truncate(start);
-        let info_records = self.registry.info_records_of(id);
+        let info_records = registry.info_records_of(id);
         let (whole, len) = make_group(out, pid, live, name, info_records, timestamp)?;
         set_process(&mut out[start..], pid);
         // A parent had the bytes from elsewhere perhaps, and has counted those that it could not read.
@@ -141,14 +144,6 @@ impl Ledger {
             self.status.counters.unreadable.add(1);
         }
         Some((len, if info_records.is_empty() { 0 } else { live.tables_len }))
-    }
-
-    /// The jitdump is about to be stopped, and everything is written.
-    pub fn leave_dump(&mut self) {
-        let Some(dump) = self.sinks.running_dump() else { return };
-        let keep = self.sinks.remember();
-        self.reopened = forget_places(&mut self.registry, keep, |stored| dump.read_back(stored).ok());
-        self.reopened.0.retain(|&(_, stored)| dump.is_written(stored.offset));
     }
 }
 

@@ -1,0 +1,134 @@
+//! Code that begins to live, on its way to the jitdump: its group, most often as it lies in its record, and its bytes.
+
+use std::path::Path;
+
+use super::{shadows, Jitdump};
+use crate::format::jitdump::{relocate, shadow, Relocation};
+use crate::queue::chunk::Chunk;
+use crate::queue::record::{flag, CodeBytes, Event, Load};
+use crate::registry::{Live, Registry, Stored};
+use crate::sink::{describe, Loaded, Origin, Sink};
+use crate::sys::mem;
+
+impl Jitdump {
+    /// Takes code over, and notes in the registry where its group will be.
+    pub(super) fn add(&mut self, code: &Loaded<'_>, registry: &mut Registry) {
+        let (stored, tables_len) = match code.origin {
+            Origin::Registered(chunk, event, load) => self.add_record(code.live, chunk, event, load),
+            Origin::Moved { event, body, before } => self.add_moved(code.live, event, body, before),
+            Origin::LeftRegion(time, _) => return self.write_one(registry, code.id, time),
+        };
+        registry.set_stored(code.id, stored, tables_len);
+        if self.groups.are_many() {
+            self.flush();
+        }
+    }
+
+    fn add_record(&mut self, live: &Live, chunk: Chunk, event: &Event, load: &Load<'_>) -> (Option<Stored>, u32) {
+        let (head, at) = (load.head(), event.body_at as usize + load.inlines_len());
+        let is_packed = event.has(flag::PACKED) && live.reach == live.addr + live.size;
+        let doubled = if is_packed { self.add_shadow(head, live) } else { None };
+        let (len, tables_len) =
+            doubled.as_ref().map_or((head.len(), live.tables_len), |(group, tables_len)| (group.len(), *tables_len));
+        let stored = Stored { offset: self.next_place(), len };
+        match (load.code(), doubled) {
+            (CodeBytes::Here(bytes), None) => self.groups.push(chunk, at, head.len() + bytes.len()),
+            (bytes, doubled) => {
+                // Stable, or laid down before the jitdump was started, or with another head.
+                let code = match bytes {
+                    CodeBytes::Here(bytes) => self.copy_code(bytes),
+                    CodeBytes::At(place) => self.read_code(place, live.size),
+                    CodeBytes::InPlace => self.read_code(live.addr, live.size),
+                };
+                match doubled {
+                    Some((group, _)) => self.groups.push_owned(group),
+                    None => self.groups.push(chunk, at, head.len()),
+                }
+                self.groups.add(code, live.size as usize);
+            }
+        }
+        (Some(stored), tables_len)
+    }
+
+    /// A move is a fresh LOAD: perf 7.2 crashes on MOVE records, and none unwinds through code moved by one.
+    fn add_moved(&mut self, live: &Live, event: &Event, body: &[u8], before: Option<Stored>) -> (Option<Stored>, u32) {
+        let mut live = *live;
+        let Some(mut group) = before.and_then(|stored| self.read_back(stored)) else {
+            return (before, live.tables_len);
+        };
+        let was_shadowed = shadow::len(&group) > 0;
+        if was_shadowed {
+            let Some(tables_len) = shadow::remove(&mut group) else { return (before, live.tables_len) };
+            live.tables_len = tables_len as u32;
+        }
+        let mapped_size = if live.reach > live.addr + live.size { live.tables_len.into() } else { 0 };
+        let (timestamp, tid) = (event.timestamp, event.tid);
+        relocate(&mut group, &Relocation { timestamp, tid, addr: live.addr, index: live.index, mapped_size });
+        if was_shadowed && mapped_size == 0 {
+            if let Some(doubled) = self.add_shadow(&group, &live) {
+                (group, live.tables_len) = doubled;
+            }
+        }
+        let code = if event.has(flag::HAS_CODE) {
+            self.copy_code(body)
+        } else {
+            self.read_code(body.try_into().map_or(live.addr, u64::from_ne_bytes), live.size)
+        };
+        let stored = Stored { offset: self.next_place(), len: group.len() };
+        self.groups.push_owned(group);
+        self.groups.add(code, live.size as usize);
+        (Some(stored), live.tables_len)
+    }
+
+    /// Where in the order of all groups the next one will be.
+    pub(super) fn next_place(&self) -> u64 {
+        self.next + self.groups.bytes() as u64
+    }
+
+    /// The group that begins with `head`, with a shadow, and the size of its tables then.
+    fn add_shadow(&self, head: &[u8], live: &Live) -> Option<(Vec<u8>, u32)> {
+        // In a process that is gone nothing can be set aside.
+        if live.tables_len == 0 || self.dead {
+            return None;
+        }
+        let place = shadows::place(live.addr, shadow::room(live.size, live.tables_len as usize))?;
+        let (group, tables_len) = shadow::add(head, place)?;
+        Some((group, tables_len as u32))
+    }
+
+    /// Reads a group back that was taken over before: keeping the tables and lines of all live code in memory for a move that
+    /// hardly ever comes would cost every host more than this.
+    pub fn read_back(&mut self, stored: Stored) -> Option<Vec<u8>> {
+        self.flush();
+        let read = self.contents.group(stored);
+        if let Err(error) = &read {
+            self.status.counters.write_errors.add(1);
+            self.status.last_error.set(describe("read back", self.path().unwrap_or(Path::new("")), error));
+        }
+        read.ok()
+    }
+
+    /// A copy of code bytes, or zeros in their place if there is no memory for them.
+    fn copy_code(&self, bytes: &[u8]) -> Vec<u8> {
+        let mut code = Vec::new();
+        match code.try_reserve_exact(bytes.len()) {
+            Ok(()) => code.extend_from_slice(bytes),
+            Err(_) => self.status.counters.unreadable.add(1),
+        }
+        code
+    }
+
+    /// The bytes of code that are not in its record, or zeros in their place.
+    fn read_code(&self, addr: u64, size: u64) -> Vec<u8> {
+        let mut code = Vec::new();
+        let is_there = !self.dead && code.try_reserve_exact(size as usize).is_ok() && {
+            code.resize(size as usize, 0);
+            // By the kernel: a host that breaks its promise must not be ended by this thread.
+            mem::read_self(self.status.pid, addr, &mut code) == code.len()
+        };
+        if !is_there {
+            self.status.counters.unreadable.add(1);
+        }
+        code
+    }
+}

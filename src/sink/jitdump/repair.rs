@@ -1,0 +1,96 @@
+//! Waiting groups are written first. Live code that found no room to wait is then written from the registry's data and the bytes at
+//! its address. It has its name, but no lines and unwind tables.
+
+use std::collections::HashSet;
+use std::io;
+
+use super::Jitdump;
+use crate::api::code::Lines;
+use crate::format::jitdump::Group;
+use crate::registry::{Registry, Stored};
+use crate::sink::again::Again;
+use crate::sink::Turn;
+use crate::sys::mem;
+
+impl Jitdump {
+    /// Sets right what is wrong with the file, if that is due or wanted now. `None` if it is not.
+    pub(super) fn repair_if_due(&mut self, turn: &mut Turn<'_>) -> Option<io::Result<()>> {
+        if self.trouble.is_some() && self.contents.backlog.is_tight() {
+            self.forget_dead_backlog(turn.registry);
+        }
+        self.again().filter(|again| turn.now || again.is_due())?;
+        let status = self.status.clone();
+        let result = status.write_gate.pass(|| self.try_to_repair(turn));
+        match &result {
+            Ok(()) => (self.trouble, self.lost) = (None, 0),
+            Err(_) => self.trouble = Some(Again::after(self.trouble.as_ref())),
+        }
+        Some(result)
+    }
+
+    /// What waits is worth its memory only if the code lives.
+    fn forget_dead_backlog(&mut self, registry: &Registry) {
+        let mut live = HashSet::new();
+        if live.try_reserve(registry.live_count()).is_err() {
+            return;
+        }
+        live.extend(registry.stored().map(|(_, stored, _)| stored.offset));
+        let forgotten = self.contents.backlog.retain(|order| live.contains(&order));
+        self.count(0, 0, forgotten as u64);
+    }
+
+    fn try_to_repair(&mut self, turn: &mut Turn<'_>) -> io::Result<()> {
+        if self.spoiled {
+            self.rewrite_live(turn)?;
+        }
+        self.catch_up()?;
+        if self.lost > 0 && !self.dead {
+            self.write_lost(turn.registry, turn.time)?;
+        }
+        Ok(())
+    }
+
+    /// Rewrites the file with live code alone.
+    fn rewrite_live(&mut self, turn: &Turn<'_>) -> io::Result<()> {
+        let registry = &*turn.registry;
+        let mut groups: Vec<(u64, usize)> = Vec::new();
+        groups.try_reserve_exact(registry.live_count())?;
+        groups.extend(registry.stored().map(|(_, stored, size)| (stored.offset, stored.len + size as usize)));
+        groups.sort_unstable();
+        let total: u64 = groups.iter().map(|&(_, len)| len as u64).sum();
+        if total > self.rewrite_most() {
+            let why = "is as long as it may be, and live code takes most of it";
+            return Err(io::Error::new(io::ErrorKind::StorageFull, why));
+        }
+        let forgotten = self.rewrite(&groups, turn.announce)?;
+        self.count(0, 0, forgotten as u64);
+        self.status.counters.jitdump_rewrites.add(1);
+        Ok(())
+    }
+
+    /// Writes live code again that has found no room to wait, or whose group was lost with the file.
+    fn write_lost(&mut self, registry: &mut Registry, time: u64) -> io::Result<()> {
+        let is_lost = |order| self.contents.places.get(order).is_none() && self.contents.backlog.get(order).is_none();
+        let mut lost: Vec<u64> = Vec::new();
+        lost.try_reserve_exact(registry.live_count())?;
+        lost.extend(registry.stored().filter(|(_, stored, _)| is_lost(stored.offset)).map(|(id, ..)| id));
+        for id in lost {
+            let (Some(live), Some(name)) = (registry.get(id), registry.name_of(id)) else { continue };
+            let (addr, size, index, pid) = (live.addr, live.size, live.index, self.status.pid);
+            let group = Group { pid, tid: pid, index, addr, size, name, lines: Lines::Rows(&[]), unwind: None };
+            let mut head = vec![0; group.fixed_size()];
+            // It lives at the time of the last record that was applied; and time must not go back in the file.
+            if !matches!(group.write(time, &mut head, 0), Ok(Some(_))) {
+                continue;
+            }
+            let (code, is_whole) = mem::copy_self(pid, addr, size)?;
+            if !is_whole {
+                self.status.counters.unreadable.add(1);
+            }
+            let stored = Stored { offset: self.next, len: head.len() };
+            self.put_again(&[&head, &code])?;
+            registry.set_stored(id, Some(stored), 0);
+        }
+        Ok(())
+    }
+}
