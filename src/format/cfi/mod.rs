@@ -2,8 +2,7 @@
 //!
 //! The tables are laid out for the ELF file that `perf inject --jit` makes of each function (linux tools/perf/util/genelf.c,
 //! `jit_add_eh_frame_info`). `.eh_frame` starts at the first multiple of 8 after the code, and `.eh_frame_hdr` follows without a
-//! gap. Every pointer in them is relative, so the same bytes also serve when they are stored after the code in memory. All
-//! supported architectures are 64-bit and little-endian.
+//! gap. Every pointer in them is relative, so the same bytes also serve when they are stored after the code in memory.
 
 mod eh_frame;
 mod presets;
@@ -21,7 +20,7 @@ use gimli::{Encoding, Format, LittleEndian};
 
 use crate::api::code::Unwind;
 use crate::api::error::{Error, Result};
-use crate::sys::arch::Arch;
+use crate::format::arch::Arch;
 
 /// What `.eh_frame` is written with; its CIEs have version 1 whatever the version of DWARF is.
 const ENCODING: Encoding = Encoding { format: Format::Dwarf32, version: 1, address_size: 8 };
@@ -138,10 +137,8 @@ impl Placement {
     fn cie(&self, data_alignment: i8, return_address: gimli::Register) -> CommonInformationEntry {
         let mut cie = CommonInformationEntry::new(ENCODING, 1, data_alignment, return_address);
         cie.fde_address_encoding = self.pointers;
-        if self.arch == Arch::X86_64 {
-            // What nobody says of rbx, libdw takes for lost: among the registers that the ABI keeps it has rax (0) where it means
-            // rbx (3) (elfutils 0.196, perf 7.2). Frames whose CFA counts from rbx then have no callers.
-            cie.add_instruction(CallFrameInstruction::SameValue(gimli::X86_64::RBX));
+        if let Some(register) = self.arch.abi().kept {
+            cie.add_instruction(CallFrameInstruction::SameValue(register));
         }
         cie
     }

@@ -17,13 +17,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::api::options::{Config, DumpDir, Sinks};
+use crate::format::arch::ELF_MACHINE;
 use crate::format::jitdump::{places, Header, Place, HEADER_SIZE};
 use crate::queue::spool::layout::FileState;
 use crate::queue::status::Status;
 use crate::registry::Stored;
 use crate::sink::again::Again;
 use crate::sink::{describe, Close, Kind, Saved, Sink};
-use crate::sys::arch::ELF_MACHINE;
 use crate::sys::clock::Clock;
 use crate::sys::dir::Dir;
 use crate::sys::file::{self, Identity};
