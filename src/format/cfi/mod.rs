@@ -20,6 +20,7 @@ use gimli::{Encoding, Format, LittleEndian};
 
 use crate::api::code::Unwind;
 use crate::api::error::{Error, Result};
+use crate::api::limits::CODE_SIZE_MAX;
 use crate::format::arch::Arch;
 
 /// What `.eh_frame` is written with; its CIEs have version 1 whatever the version of DWARF is.
@@ -27,9 +28,6 @@ const ENCODING: Encoding = Encoding { format: Format::Dwarf32, version: 1, addre
 
 /// Version 1; `.eh_frame` pointer pcrel|sdata4; count udata4; table datarel|sdata4 (LSB 5.0 Core, 10.6.2).
 pub(super) const HDR_ENCODINGS: [u8; 4] = [0x01, 0x1b, 0x03, 0x3b];
-
-/// The largest code size that an FDE can hold. The tables' distance to the code makes the limit a little lower.
-pub const CODE_SIZE_MAX: u64 = i32::MAX as u64;
 
 /// Bytes of `.eh_frame_hdr` before its table.
 const HDR_TABLE: usize = 12;
@@ -95,7 +93,7 @@ pub fn encode(arch: Arch, unwind: &Unwind, code_addr: u64, code_size: u64) -> Re
     Ok(Some(tables))
 }
 
-/// Refuses sizes that no tables can be made for.
+/// Refuses sizes that no FDE can hold. The tables' distance to the code makes the limit a little lower.
 pub fn check_code_size(code_size: u64) -> Result<()> {
     match code_size {
         0 => Err(Error::SizeZero),
