@@ -1,7 +1,11 @@
-//! Link arguments of the shared library, which cargo does not set by itself, and the CMake package for cargo-c.
+//! Link arguments of the shared library, which cargo does not set by itself, the CMake package for cargo-c, and the manual pages.
 
 use std::path::PathBuf;
 use std::{env, fs};
+
+#[cfg(feature = "reserve")]
+#[path = "man/mod.rs"]
+mod man;
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -16,6 +20,13 @@ fn main() {
         cmake_package(&soname, &major, &minor);
     } else {
         println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,{soname}");
+    }
+    #[cfg(feature = "reserve")]
+    {
+        let dir = out_dir("man");
+        for (name, text) in man::pages() {
+            fs::write(dir.join(name), text).expect("manual page");
+        }
     }
     // Threads may be in the library, or come back to it when they end, after a dlclose.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
@@ -36,8 +47,7 @@ fn cmake_package(soname: &str, major: &str, minor: &str) {
         ("CMAKE_TO_LIBDIR", "../../../lib/${CMAKE_LIBRARY_ARCHITECTURE};../../../lib64;../../../lib"),
         ("CMAKE_TO_INCLUDEDIR", "../../../include"),
     ];
-    let dir = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join("capi");
-    fs::create_dir_all(&dir).expect("directory for the CMake package");
+    let dir = out_dir("capi");
     for name in ["jitsymConfig.cmake", "jitsymConfigVersion.cmake"] {
         let mut text = fs::read_to_string(format!("cmake/{name}.in")).expect("template");
         for (placeholder, value) in values {
@@ -45,4 +55,12 @@ fn cmake_package(soname: &str, major: &str, minor: &str) {
         }
         fs::write(dir.join(name), text).expect("CMake package");
     }
+}
+
+/// An empty directory for files that scripts/install.sh or cargo-c installs.
+fn out_dir(name: &str) -> PathBuf {
+    let dir = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join(name);
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir_all(&dir).expect("directory for installed files");
+    dir
 }

@@ -158,7 +158,10 @@ fi
 
 # Without the Rust library, because there is no LTO as soon as `lib` is among the crate types; in a directory of their own, so
 # that cargo does not build them anew when it has built the program.
-env ${bootstrap:+RUSTC_BOOTSTRAP=1} "$cargo" rustc "$@" --crate-type cdylib,staticlib --target-dir "$target/c"
+messages=$(env ${bootstrap:+RUSTC_BOOTSTRAP=1} "$cargo" rustc "$@" --crate-type cdylib,staticlib --target-dir "$target/c" \
+  --message-format json-render-diagnostics)
+# Where build.rs has written the manual pages.
+pages=$(printf '%s\n' "$messages" | sed -n 's,.*"package_id":"[^"]*jitsym[@#][^"/]*".*"out_dir":"\([^"]*\)".*,\1/man,p')
 libraries=$target/c/$library_release static=$target/c/$library_release/sealed/libjitsym.a
 mkdir -p "${static%/*}"
 sh scripts/seal.sh "$libraries/libjitsym.a" "$static"
@@ -273,8 +276,8 @@ install_template pkgconfig/jitsym.pc.in "$pkgconfigdir" jitsym.pc
 install_template cmake/jitsymConfig.cmake.in "$cmakedir" jitsymConfig.cmake
 install_template cmake/jitsymConfigVersion.cmake.in "$cmakedir" jitsymConfigVersion.cmake
 if [ -n "$tool" ]; then install_stripped 755 "$target/$release/jitsym" "$bindir" jitsym --strip-unneeded; fi
-for page in man/*; do
-  install_file 644 "$page" "$mandir/man${page##*.}" "${page#man/}"
+for page in "$pages"/*; do
+  install_file 644 "$page" "$mandir/man${page##*.}" "${page##*/}"
 done
 
 # What an earlier version has installed, too, and its directories, which are there already.

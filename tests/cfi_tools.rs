@@ -9,8 +9,8 @@ use std::process::Command;
 
 use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 
+use jitsym::format::arch::Arch;
 use jitsym::format::cfi::{encode, Tables};
-use jitsym::sys::arch::Arch;
 use jitsym::{FramePointer, SavedRegister, Unwind, UnwindRow};
 use support::genelf::{self, TEXT};
 use support::readelf::{lines_from, rows as readelf_rows, tool, without_kept};

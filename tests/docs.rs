@@ -17,6 +17,8 @@
 
 #[path = "docs/blocks.rs"]
 mod blocks;
+#[path = "../man/mod.rs"]
+mod man;
 #[path = "support/perf.rs"]
 mod perf;
 #[path = "docs/sandbox.rs"]
@@ -152,10 +154,8 @@ fn examples_in_comments_and_pages_compile() {
     }
     assert_eq!(examples.len(), 1, "{examples:?}");
     let mut synopses = 0;
-    for page in std::fs::read_dir(root().join("man")).expect("man") {
-        let page = format!("man/{}", page.expect("page").file_name().to_str().expect("UTF-8"));
-        let text = read(&page);
-        for block in text.split("\n.nf\n").skip(1).filter(|_| page.ends_with(".3")) {
+    for (page, text) in man::pages().iter().filter(|(page, _)| page.ends_with(".3")) {
+        for block in text.split("\n.nf\n").skip(1) {
             let (block, _) = block.split_once("\n.fi\n").expect("an end");
             let code = block.replace("\n.B ", "\n").replace("\\-", "-").replace("\\e", "\\");
             match code.strip_prefix(".B #include") {
@@ -164,7 +164,7 @@ fn examples_in_comments_and_pages_compile() {
                 Some(_) if code.contains("\ntypedef ") => {}
                 Some(synopsis) => {
                     synopses += 1;
-                    compile_part(&page, &format!("#include{synopsis}\n"));
+                    compile_part(page, &format!("#include{synopsis}\n"));
                 }
             }
         }
@@ -381,12 +381,12 @@ fn every_sink_is_named_where_the_library_is_introduced() {
     assert!(sinks.len() >= 3, "{sinks:?}");
     for (file, start, end) in [
         ("README.md", "# libjitsym\n", "\n## "),
-        ("man/libjitsym.3", ".SH DESCRIPTION\n", ".PP\n"),
-        ("man/libjitsym.3", ".SH FILES\n", ".SH "),
+        ("libjitsym.3", ".SH DESCRIPTION\n", ".PP\n"),
+        ("libjitsym.3", ".SH FILES\n", ".SH "),
         ("src/lib.rs", "", "//! ```\n"),
         ("scripts/deb.sh", "package \"$library\"", "\nEND\n"),
     ] {
-        let text = read(file);
+        let text = man::pages().remove(file).unwrap_or_else(|| read(file));
         let (_, rest) = text.split_once(start).expect("the beginning");
         let (text, _) = rest.split_once(end).expect("the end");
         for sink in &sinks {
@@ -407,7 +407,7 @@ fn nothing_promises_what_is_denied() {
     let denied = "gdb, lldb and valgrind learn nothing from this version.";
     assert!(read("docs/users.md").contains(denied), "this test goes with the sentence");
     let mut files = vec!["README.md".to_owned(), "Cargo.toml".into(), "CMakeLists.txt".into(), "scripts/deb.sh".into()];
-    let mut folders: Vec<String> = ["bindings", "cmake", "include", "man", "pkgconfig"].map(str::to_owned).into();
+    let mut folders: Vec<String> = ["bindings", "cmake", "include", "pkgconfig"].map(str::to_owned).into();
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(root().join(&folder)).expect("folder").map(|entry| entry.expect("entry")) {
             let path = format!("{folder}/{}", entry.file_name().to_str().expect("UTF-8"));
@@ -418,9 +418,11 @@ fn nothing_promises_what_is_denied() {
             }
         }
     }
-    assert!(files.len() > 60, "{files:?}");
-    for file in files {
-        let text = read(&file).to_lowercase();
+    let mut texts = man::pages();
+    texts.extend(files.into_iter().map(|file| (file.clone(), read(&file))));
+    assert!(texts.len() > 60, "{:?}", texts.keys());
+    for (file, text) in texts {
+        let text = text.to_lowercase();
         // Comments in Cargo.toml are for those who build.
         for line in text.lines().filter(|line| !(file == "Cargo.toml" && line.starts_with('#'))) {
             let promised = ["debugger", "debugging", "gdb", "lldb", "valgrind"].iter().any(|word| line.contains(word));

@@ -1,8 +1,8 @@
-//! The checked-in header is what cbindgen makes of the sources, and the reference and the manual pages what the header says.
+//! The checked-in header is what cbindgen makes of the sources, and the reference what the header says.
 //! Parsers of FFI libraries take it (cffi: tests/python.rs).
 
-#[path = "support/man.rs"]
-mod man;
+#[path = "../man/header.rs"]
+mod declarations;
 #[path = "support/reference.rs"]
 mod reference;
 mod support;
@@ -22,17 +22,8 @@ fn header_is_up_to_date() {
     builder.generate().expect("cbindgen").write(&mut fresh);
 
     let fresh = String::from_utf8(fresh).expect("UTF-8");
-    let conventions = std::fs::read_to_string(root.join("docs/conventions.md")).expect("docs/conventions.md");
-    let pages = man::from_header(&fresh, &conventions);
-    for page in std::fs::read_dir(root.join("man")).expect("man") {
-        let name = page.expect("page").file_name().into_string().expect("UTF-8");
-        assert!(name == "jitsym.1" || pages.contains_key(&name), "man/{name} is a page of nothing");
-    }
-    let mut files = vec![("docs/reference.md".to_owned(), reference::from_header(&fresh))];
-    files.extend(pages.into_iter().map(|(name, text)| (format!("man/{name}"), text)));
-    files.push(("include/jitsym.h".into(), fresh));
-    for (file, text) in files {
-        let path = root.join(&file);
+    for (file, text) in [("docs/reference.md", reference::from_header(&fresh)), ("include/jitsym.h", fresh)] {
+        let path = root.join(file);
         if std::env::var_os("JITSYM_UPDATE_HEADER").is_some() {
             std::fs::write(&path, &text).expect("write the file");
             continue;

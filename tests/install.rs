@@ -55,8 +55,7 @@ fn installed_files() {
             (tree.path(tree.includedir).join("jitsym_dl.h"), 0o644),
             (tree.path(tree.prefix).join("bin/jitsym"), 0o755),
         ];
-        let pages = fs::read_dir(root().join("man")).expect("man").map(|page| {
-            let name = page.expect("page").file_name().into_string().expect("UTF-8");
+        let pages = man::pages().into_keys().map(|name| {
             let section = name.rsplit('.').next().expect("section");
             (tree.path(tree.prefix).join(format!("share/man/man{section}/{name}")), 0o644)
         });

@@ -1,34 +1,36 @@
-//! The manual pages: well formed, and `jitsym(1)` says what the program says of itself. (Those of section 3 are compared with
-//! the header by tests/header.rs.)
+//! The manual pages: well formed, and `jitsym(1)` says what the program says of itself.
 
+#[path = "../man/mod.rs"]
+mod man;
 mod support;
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
 
-use support::{root, run, stdout, tool, try_run};
+use support::{fresh_dir, root, run, stdout, tool, try_run};
 
 #[test]
 fn pages_are_well_formed() {
-    let pages = fs::read_dir(root().join("man")).expect("man");
-    let pages: Vec<_> = pages.map(|page| page.expect("page").path()).collect();
+    let (dir, pages) = (fresh_dir("man"), man::pages());
     assert!(pages.len() > include_str!("exports.txt").lines().count());
-    let output = try_run(Command::new("mandoc").args(["-T", "lint", "-W", "warning"]).args(&pages));
+    for (name, text) in &pages {
+        fs::write(dir.join(name), text).expect("page");
+    }
+    let mut lint = Command::new("mandoc");
+    let output = try_run(lint.current_dir(&dir).args(["-T", "lint", "-W", "warning"]).args(pages.keys()));
     let text = stdout(&output);
     assert!(output.status.success() && text.is_empty(), "{text}{}", String::from_utf8_lossy(&output.stderr));
-    for page in pages {
-        let text = fs::read_to_string(&page).expect("page");
+    for (page, text) in &pages {
         let version = format!("\"libjitsym {}\"", env!("CARGO_PKG_VERSION"));
         let title = text.lines().find(|line| line.starts_with(".TH ")).expect("a title");
-        assert!(title.contains(&version), "{}: another version: {title}", page.display());
+        assert!(title.contains(&version), "{page}: another version: {title}");
         // What is referred to exists, if it is ours.
         for line in text.lines().filter(|line| line.starts_with(".BR ") && line.contains("jitsym")) {
             let name = line.split(' ').nth(1).expect("a name");
             let section = line.split(['(', ')']).nth(1);
             let Some(section) = section else { continue };
-            let file = root().join(format!("man/{name}.{section}"));
-            assert!(file.exists(), "{}: there is no {name}({section})", page.display());
+            assert!(pages.contains_key(&format!("{name}.{section}")), "{page}: there is no {name}({section})");
         }
     }
 }

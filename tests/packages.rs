@@ -48,7 +48,7 @@ fn cargo_c() {
     }
     assert_eq!(file_names(&usr.join("share/cmake/jitsym")), ["jitsymConfig.cmake", "jitsymConfigVersion.cmake"]);
     let pages = [file_names(&usr.join("share/man/man1")), file_names(&usr.join("share/man/man3"))].concat();
-    assert_eq!(pages.len(), file_names(&root().join("man")).len());
+    assert_eq!(pages, man::pages().into_keys().collect::<Vec<_>>());
 
     let tree = Tree { root: moved, prefix: "/usr", libdir: "/usr/lib", includedir: "/usr/include" };
     // Its pkg-config file has the prefix in it; pkg-config can be told to go by where it lies.

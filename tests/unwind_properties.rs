@@ -18,8 +18,8 @@ mod section;
 mod steps;
 mod support;
 
+use jitsym::format::arch::Arch;
 use jitsym::format::cfi::{encode, size_bound, Tables};
-use jitsym::sys::arch::Arch;
 use jitsym::{Error, Unwind};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed};

@@ -1,5 +1,6 @@
 //! The file formats: pure functions from values to bytes and back. The only place that knows byte layouts.
 
+pub mod arch;
 pub mod cfi;
 pub mod elf;
 pub mod jitdump;

@@ -2,8 +2,8 @@
 
 use crate::api::code::{SavedRegister, Unwind};
 use crate::api::error::{Error, Result};
+use crate::format::arch::{Arch, NATIVE};
 use crate::format::cfi::{self, Frame, Tables};
-use crate::sys::arch::{Arch, NATIVE};
 
 /// Bytes after code of `code_size` bytes that tables of `tables_len` bytes take: they start at the first multiple of 8 from the
 /// code's start, where perf's ELF file has them (linux tools/perf/util/jitdump.c, `jit_repipe_code_load`).

@@ -136,9 +136,6 @@ impl SignalFlush {
 
     fn answer_given(&self) -> Result<()> {
         let number = self.result.load(Ordering::Relaxed);
-        match Error::ALL.iter().find(|error| **error as u32 == number) {
-            Some(&error) => Err(error),
-            None => Ok(()),
-        }
+        Error::ALL.iter().find(|error| **error as u32 == number).map_or(Ok(()), |&error| Err(error))
     }
 }

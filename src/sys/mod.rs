@@ -1,6 +1,5 @@
 //! Everything that is asked of the operating system, and nearly all `unsafe` code that is not about pointers from C.
 
-pub mod arch;
 pub mod barrier;
 pub mod clock;
 pub mod code_memory;

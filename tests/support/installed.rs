@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+#[path = "../../man/mod.rs"]
+pub mod man;
+
 use crate::support::{checker, root, run, scratch_dir, stdout};
 
 /// An installed tree that has been moved since.

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use ::jitsym::capi::types::*;
 use ::jitsym::capi::*;
-use ::jitsym::sys::arch::{Arch, NATIVE};
+use ::jitsym::format::arch::{Arch, NATIVE};
 use ::jitsym::{Error, SavedRegister};
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -1,6 +1,6 @@
 //! Random descriptions: most of them good, and often at the limits of what is accepted.
 
-use jitsym::sys::arch::Arch;
+use jitsym::format::arch::Arch;
 use jitsym::SavedRegister;
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
@@ -9,7 +9,7 @@ use proptest::sample::{select, Index};
 use crate::model::{machine, Description, Places, Row, Saved};
 
 pub fn arch() -> impl Strategy<Value = Arch> {
-    select(&[Arch::X86_64, Arch::Aarch64, Arch::Riscv64][..])
+    select(Arch::ALL)
 }
 
 /// Sizes whose every byte can be looked at.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use jitsym::sys::arch::Arch;
+use jitsym::format::arch::Arch;
 use jitsym::{Error, FramePointer, SavedRegister, Unwind, UnwindRow};
 
 use crate::cfi::{Cfa, Rule, State};

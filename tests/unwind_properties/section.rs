@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use ::jitsym::sys::arch::Arch;
+use ::jitsym::format::arch::Arch;
 
 use crate::cfi::{Cfa, Rule, State};
 use crate::model::States;

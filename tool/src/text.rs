@@ -2,6 +2,17 @@
 
 use std::fmt;
 
+use jitsym::format::jitdump::id;
+
+/// The kinds of records by name, in the order in which they are listed.
+pub const RECORDS: [(u32, &str); 5] = [
+    (id::LOAD, "LOAD"),
+    (id::DEBUG_INFO, "DEBUG_INFO"),
+    (id::UNWINDING_INFO, "UNWINDING_INFO"),
+    (id::MOVE, "MOVE"),
+    (id::CLOSE, "CLOSE"),
+];
+
 /// Text of unknown origin as it can be shown on a terminal: what is not printable is escaped.
 pub struct Printable<'a> {
     bytes: &'a [u8],

@@ -12,11 +12,10 @@ use std::ops::Range;
 
 use gimli::read::{self, BaseAddresses, CieOrFde, EhFrame, EndianSlice, UnwindSection};
 use gimli::write::{self, CallFrameInstruction, Expression, FrameTable};
-use gimli::{LittleEndian, Vendor};
+use gimli::LittleEndian;
 
 use super::{Entries, Placement};
 use crate::api::error::{Error, Result};
-use crate::sys::arch::Arch;
 
 type Reader<'a> = EndianSlice<'a, LittleEndian>;
 
@@ -29,9 +28,7 @@ type Reader<'a> = EndianSlice<'a, LittleEndian>;
 pub(super) fn entries(bytes: &[u8], addr: u64, code: Option<Range<u64>>, placement: &Placement) -> Result<Entries> {
     let mut section = EhFrame::new(bytes, LittleEndian);
     section.set_address_size(8);
-    if placement.arch == Arch::Aarch64 {
-        section.set_vendor(Vendor::AArch64);
-    }
+    section.set_vendor(placement.arch.abi().vendor);
     let bases = BaseAddresses::default().set_eh_frame(addr);
 
     let mut out = Entries { table: FrameTable::default(), starts: Vec::new() };

@@ -2,8 +2,7 @@
 //!
 //! The tables are laid out for the ELF file that `perf inject --jit` makes of each function (linux tools/perf/util/genelf.c,
 //! `jit_add_eh_frame_info`). `.eh_frame` starts at the first multiple of 8 after the code, and `.eh_frame_hdr` follows without a
-//! gap. Every pointer in them is relative, so the same bytes also serve when they are stored after the code in memory. All
-//! supported architectures are 64-bit and little-endian.
+//! gap. Every pointer in them is relative, so the same bytes also serve when they are stored after the code in memory.
 
 mod eh_frame;
 mod presets;
@@ -21,16 +20,14 @@ use gimli::{Encoding, Format, LittleEndian};
 
 use crate::api::code::Unwind;
 use crate::api::error::{Error, Result};
-use crate::sys::arch::Arch;
+use crate::api::limits::CODE_SIZE_MAX;
+use crate::format::arch::Arch;
 
 /// What `.eh_frame` is written with; its CIEs have version 1 whatever the version of DWARF is.
 const ENCODING: Encoding = Encoding { format: Format::Dwarf32, version: 1, address_size: 8 };
 
 /// Version 1; `.eh_frame` pointer pcrel|sdata4; count udata4; table datarel|sdata4 (LSB 5.0 Core, 10.6.2).
 pub(super) const HDR_ENCODINGS: [u8; 4] = [0x01, 0x1b, 0x03, 0x3b];
-
-/// The largest code size that an FDE can hold. The tables' distance to the code makes the limit a little lower.
-pub const CODE_SIZE_MAX: u64 = i32::MAX as u64;
 
 /// Bytes of `.eh_frame_hdr` before its table.
 const HDR_TABLE: usize = 12;
@@ -96,7 +93,7 @@ pub fn encode(arch: Arch, unwind: &Unwind, code_addr: u64, code_size: u64) -> Re
     Ok(Some(tables))
 }
 
-/// Refuses sizes that no tables can be made for.
+/// Refuses sizes that no FDE can hold. The tables' distance to the code makes the limit a little lower.
 pub fn check_code_size(code_size: u64) -> Result<()> {
     match code_size {
         0 => Err(Error::SizeZero),
@@ -138,10 +135,8 @@ impl Placement {
     fn cie(&self, data_alignment: i8, return_address: gimli::Register) -> CommonInformationEntry {
         let mut cie = CommonInformationEntry::new(ENCODING, 1, data_alignment, return_address);
         cie.fde_address_encoding = self.pointers;
-        if self.arch == Arch::X86_64 {
-            // What nobody says of rbx, libdw takes for lost: among the registers that the ABI keeps it has rax (0) where it means
-            // rbx (3) (elfutils 0.196, perf 7.2). Frames whose CFA counts from rbx then have no callers.
-            cie.add_instruction(CallFrameInstruction::SameValue(gimli::X86_64::RBX));
+        if let Some(register) = self.arch.abi().kept {
+            cie.add_instruction(CallFrameInstruction::SameValue(register));
         }
         cie
     }

@@ -1,87 +1,18 @@
 //! The kinds of description that are not CFI yet, as one CIE and one FDE.
 
-use std::ops::RangeInclusive;
-
 use gimli::write::{CallFrameInstruction, FrameTable};
 use gimli::Register;
 
 use super::{Entries, Placement};
 use crate::api::code::{FramePointer, SavedRegister, Unwind};
 use crate::api::error::{Error, Result};
-use crate::sys::arch::Arch;
+use crate::format::arch::{Abi, Arch};
 
 /// Bytes of a stack slot; the CIE's data alignment factor is the negative of it.
 const SLOT: i32 = 8;
 
 /// One more than the highest register number of any architecture.
 const REGISTERS: usize = 96;
-
-/// What an architecture's psABI fixes about frames. Registers have their DWARF numbers.
-struct Abi {
-    /// All registers that can be saved.
-    registers: &'static [RangeInclusive<u32>],
-    /// Those that hold addresses, so that a CFA can be counted from them.
-    general: RangeInclusive<u32>,
-    /// Stack pointer.
-    sp: u16,
-    /// Frame pointer.
-    fp: u16,
-    /// Return address column.
-    ra: u16,
-    /// CFA - SP at a call's target.
-    entry_cfa: i32,
-    /// Where the call instruction has stored the return address, from the CFA.
-    entry_ra: Option<i32>,
-    /// The values that 0 stands for in a [`FramePointer`].
-    pushed: u32,
-    set: u32,
-    fp_to_cfa: i32,
-}
-
-/// The ABI of an architecture.
-///
-/// Sources: System V psABI for AMD64, 3.6.2 and figure 3.36; DWARF for the Arm 64-bit Architecture (AADWARF64), 4.1;
-/// RISC-V ELF psABI, "DWARF Register Numbers" and "Frame Pointer Convention".
-fn abi(arch: Arch) -> &'static Abi {
-    match arch {
-        Arch::X86_64 => &Abi {
-            registers: &[0..=32],
-            general: 0..=15,
-            sp: 7,
-            fp: 6,
-            ra: 16,
-            entry_cfa: 8,
-            entry_ra: Some(-8),
-            pushed: 1,
-            set: 4,
-            fp_to_cfa: 16,
-        },
-        Arch::Aarch64 => &Abi {
-            registers: &[0..=31, 64..=95],
-            general: 0..=31,
-            sp: 31,
-            fp: 29,
-            ra: 30,
-            entry_cfa: 0,
-            entry_ra: None,
-            pushed: 4,
-            set: 8,
-            fp_to_cfa: 16,
-        },
-        Arch::Riscv64 => &Abi {
-            registers: &[0..=63],
-            general: 0..=31,
-            sp: 2,
-            fp: 8,
-            ra: 1,
-            entry_cfa: 0,
-            entry_ra: None,
-            pushed: 12,
-            set: 16,
-            fp_to_cfa: 0,
-        },
-    }
-}
 
 /// A [`FramePointer`] that has been checked against a code size, with the defaults filled in: equal frames have equal
 /// tables, up to the size of the code.
@@ -106,7 +37,7 @@ pub struct Frame<'a> {
 impl<'a> Frame<'a> {
     /// Fills in the defaults; `UnwindOrder` if the places are not in order or lie beyond the code.
     pub fn resolve(arch: Arch, fp: &FramePointer<'a>, code_size: u64) -> Result<Self> {
-        let abi = abi(arch);
+        let abi = arch.abi();
         let or = |value: u32, default: u32| if value == 0 { default } else { value };
         let pushed = or(fp.pushed, abi.pushed);
         let set = or(fp.set, abi.set);
@@ -146,10 +77,9 @@ impl<'a> Frame<'a> {
 
 /// The CIE and the FDE of a description. Places are checked against `limit`, and `code_size` is written.
 pub(super) fn entries(unwind: &Unwind, limit: u64, code_size: u64, placement: &Placement) -> Result<Entries> {
-    let arch = placement.arch;
-    let mut program = Program::new(arch);
+    let mut program = Program::new(placement.arch.abi());
     match unwind {
-        Unwind::FramePointer(fp) => program.frame_pointer(arch, &Frame::resolve(arch, fp, limit)?)?,
+        Unwind::FramePointer(fp) => program.frame_pointer(&Frame::resolve(placement.arch, fp, limit)?)?,
         Unwind::FixedFrame { cfa_offset, saved } => {
             let sp = u32::from(program.abi.sp);
             let state = program.state(sp, *cfa_offset, saved)?;
@@ -170,9 +100,9 @@ pub(super) fn entries(unwind: &Unwind, limit: u64, code_size: u64, placement: &P
         Unwind::None | Unwind::EhFrame { .. } => return Err(Error::Internal),
     }
 
-    let Abi { sp, ra, entry_cfa, entry_ra, .. } = *program.abi;
+    let Abi { sp, ra, entry_ra, .. } = *program.abi;
     let mut cie = placement.cie(-(SLOT as i8), Register(ra));
-    cie.add_instruction(CallFrameInstruction::Cfa(Register(sp), entry_cfa));
+    cie.add_instruction(CallFrameInstruction::Cfa(Register(sp), entry(program.abi).cfa_offset));
     if let Some(slot) = entry_ra {
         cie.add_instruction(CallFrameInstruction::Offset(Register(ra), slot));
     }
@@ -220,8 +150,7 @@ struct Program {
 }
 
 impl Program {
-    fn new(arch: Arch) -> Self {
-        let abi = abi(arch);
+    fn new(abi: &'static Abi) -> Self {
         Program { abi, now: entry(abi), instructions: Vec::new() }
     }
 
@@ -262,39 +191,15 @@ impl Program {
     }
 
     /// A frame with a frame pointer.
-    ///
-    /// On x86-64 the call has pushed the return address and the code pushes the frame pointer below it, so both lie at fixed
-    /// distances from the CFA wherever the frame pointer points to. On aarch64 `stp x29, x30, [sp, #-n]!` takes the whole
-    /// frame, so that the pair lies at its bottom, and `mov x29, sp` follows: CFA - FP is n too.
-    ///
-    /// On riscv64 no one instruction does it; the usual prologue is `addi sp,-16; sd ra,8(sp); sd s0,0(sp); addi s0,sp,16`.
-    /// The places given do not tell where SP changes, nor by how much if the frame is larger, and the frame pointer is what
-    /// makes that irrelevant. Until it is set, ra and s0 have the caller's values, so they are read from the registers:
-    /// the caller's pc and frame pointer are right at every instruction. CFA = SP + 16 from `pushed` to `set` is right for
-    /// the prologue above. Code that wants every instruction right describes itself in rows.
-    fn frame_pointer(&mut self, arch: Arch, frame: &Frame) -> Result<()> {
+    fn frame_pointer(&mut self, frame: &Frame) -> Result<()> {
         let abi = self.abi;
-        let (fp, ra) = (u32::from(abi.fp), u32::from(abi.ra));
-        let mut pushed = entry(abi);
-        let mut standing = self.state(fp, frame.cfa_offset, &[])?;
-        match arch {
-            Arch::X86_64 => {
-                standing.save(abi, fp, -2 * SLOT)?;
-                pushed.slots = standing.slots;
-                pushed.cfa_offset = 2 * SLOT;
-            }
-            Arch::Aarch64 => {
-                let pair = frame.cfa_offset.checked_neg().ok_or(Error::UnwindFormat)?;
-                standing.save(abi, fp, pair)?;
-                standing.save(abi, ra, pair.checked_add(SLOT).ok_or(Error::UnwindFormat)?)?;
-                pushed.slots = standing.slots;
-                pushed.cfa_offset = frame.cfa_offset;
-            }
-            Arch::Riscv64 => {
-                standing.save(abi, fp, -2 * SLOT)?;
-                standing.save(abi, ra, -SLOT)?;
-                pushed.cfa_offset = 2 * SLOT;
-            }
+        let record = abi.frame_record.or_else(|| frame.cfa_offset.checked_neg()).ok_or(Error::UnwindFormat)?;
+        let mut standing = self.state(abi.fp.into(), frame.cfa_offset, &[])?;
+        standing.save(abi, abi.fp.into(), record)?;
+        standing.save(abi, abi.ra.into(), record.checked_add(SLOT).ok_or(Error::UnwindFormat)?)?;
+        let mut pushed = State { cfa_offset: -record, ..entry(abi) };
+        if abi.record_is_pushed {
+            pushed.slots = standing.slots;
         }
         let mut saved = standing.clone();
         for register in frame.saved {
@@ -336,5 +241,5 @@ fn entry(abi: &Abi) -> State {
     if let Some(slot) = slots.get_mut(usize::from(abi.ra)) {
         *slot = abi.entry_ra;
     }
-    State { cfa_register: abi.sp, cfa_offset: abi.entry_cfa, slots }
+    State { cfa_register: abi.sp, cfa_offset: abi.entry_ra.map_or(0, |slot| -slot), slots }
 }

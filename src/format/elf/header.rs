@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use super::debug::ABBREV;
 use super::SYMBOL_SIZE;
+use crate::format::arch::ELF_MACHINE;
 use crate::format::put::Put;
-use crate::sys::arch::ELF_MACHINE;
 
 /// Size of the page.
 pub const HEADER_SIZE: usize = 4096;

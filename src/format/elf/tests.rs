@@ -4,10 +4,10 @@ use super::frames::{Frames, Row, Target};
 use super::header::Image;
 use super::*;
 use crate::api::code::{Inline, Line, Lines, Unwind};
+use crate::format::arch::Arch;
 use crate::format::cfi;
 use crate::format::jitdump::raw::RawRecords;
 use crate::format::jitdump::{id, inlines, Group, PREFIX_SIZE};
-use crate::sys::arch::Arch;
 
 #[test]
 fn golden_symbol() {
@@ -32,7 +32,7 @@ fn what_is_empty_is_left_out() {
     let mut image = Image { text: 0x2000..0x3000, ..Image::default() };
     let page = image.header_page();
     assert_eq!(&page[..7], b"\x7fELF\x02\x01\x01");
-    assert_eq!(&page[16..20], [3u16.to_ne_bytes(), (crate::sys::arch::ELF_MACHINE as u16).to_ne_bytes()].concat());
+    assert_eq!(&page[16..20], [3u16.to_ne_bytes(), (crate::format::arch::ELF_MACHINE as u16).to_ne_bytes()].concat());
     // One segment; the null section, `.text`, `.shstrtab`.
     assert_eq!(counts(&page), [1, 3, 2]);
     // A null symbol alone is no symbol.

@@ -205,9 +205,9 @@ mod tests {
 
     use super::*;
     use crate::api::code::{Lines, Unwind};
+    use crate::format::arch::Arch;
     use crate::format::cfi;
     use crate::format::jitdump::{is_group_of, Group, Unwinding};
-    use crate::sys::arch::Arch;
 
     /// Both readers find the code's frame by way of the search table: from where the tables lie for the one, and for the other.
     #[test]

@@ -21,13 +21,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::api::options::{Config, DumpDir, Sinks};
+use crate::format::arch::ELF_MACHINE;
 use crate::format::jitdump::{places, Header, Place, HEADER_SIZE};
 use crate::queue::spool::layout::FileState;
 use crate::queue::status::Status;
 use crate::registry::Registry;
 use crate::sink::again::Again;
 use crate::sink::{describe, stall, Close, Kind, Loaded, Saved, Sink, Turn};
-use crate::sys::arch::ELF_MACHINE;
 use crate::sys::clock::Clock;
 use crate::sys::dir::Dir;
 use crate::sys::file::{self, Identity};

@@ -15,7 +15,7 @@ use super::rules::{self, Rule};
 use super::unwinding::Tables;
 use super::{Finding, Place, Report};
 use crate::tables::Target;
-use crate::text::{has_control, is_mangled, is_type_code, shortened};
+use crate::text::{has_control, is_mangled, is_type_code, shortened, RECORDS};
 
 pub(super) fn check(file: &[u8], report: &mut dyn Report) {
     let Some(header) = RawHeader::read(file) else {
@@ -391,12 +391,5 @@ impl<'a> Check<'a, '_> {
 
 /// The name of a kind of record.
 fn kind(id: u32) -> &'static str {
-    match id {
-        id::LOAD => "LOAD",
-        id::MOVE => "MOVE",
-        id::DEBUG_INFO => "DEBUG_INFO",
-        id::CLOSE => "CLOSE",
-        id::UNWINDING_INFO => "UNWINDING_INFO",
-        _ => "record",
-    }
+    RECORDS.iter().find(|&&(known, _)| known == id).map_or("record", |&(_, name)| name)
 }

@@ -10,6 +10,7 @@ use jitsym::format::perf_map::raw_lines;
 use super::picture::{self, Block, Look};
 use super::{machine_name, not_a_dump};
 use crate::check::{Facts, Kind};
+use crate::text::RECORDS;
 
 /// Prints the numbers, and the picture.
 pub fn stat(
@@ -62,17 +63,9 @@ struct Jitdump<'a> {
     times: Vec<u64>,
 }
 
-const KINDS: [(u32, &str); 5] = [
-    (id::LOAD, "LOAD"),
-    (id::DEBUG_INFO, "DEBUG_INFO"),
-    (id::UNWINDING_INFO, "UNWINDING_INFO"),
-    (id::MOVE, "MOVE"),
-    (id::CLOSE, "CLOSE"),
-];
-
 impl<'a> Jitdump<'a> {
     fn add(&mut self, record: &RawRecord<'a>) {
-        let kind = KINDS.iter().position(|&(id, _)| id == record.id).unwrap_or(KINDS.len());
+        let kind = RECORDS.iter().position(|&(id, _)| id == record.id).unwrap_or(RECORDS.len());
         self.kinds[kind].count += 1;
         self.kinds[kind].bytes += record.size() as u64;
         match record.id {
@@ -118,7 +111,7 @@ fn jitdump(file: &[u8], look: Look, progress: &mut dyn FnMut(u64), out: &mut dyn
     }
     let longest = all.names.iter().map(|name| name.len()).max().unwrap_or(0);
     writeln!(out, "jitdump of process {}, {}, {} bytes", header.pid, machine_name(header.machine), file.len())?;
-    let names = KINDS.iter().map(|&(_, name)| name).chain(["unknown"]);
+    let names = RECORDS.iter().map(|&(_, name)| name).chain(["unknown"]);
     for (name, kind) in names.zip(all.kinds).filter(|(_, kind)| kind.count > 0) {
         writeln!(out, "  {name:14} {:9} records {:12} bytes", kind.count, kind.bytes)?;
     }

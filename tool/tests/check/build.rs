@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
+use jitsym::format::arch::Arch;
 use jitsym::format::cfi::{encode, Tables};
-use jitsym::sys::arch::Arch;
 use jitsym::{Unwind, UnwindRow};
 use jitsym_tool::check::Facts;
 

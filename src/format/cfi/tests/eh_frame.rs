@@ -373,7 +373,7 @@ fn eh_frame_hostile_bytes() {
                 _ => bytes[at] = NASTY[random.below(16) as usize],
             }
         }
-        let arch = ALL[random.below(3) as usize];
+        let arch = Arch::ALL[random.below(3) as usize];
         let unwind = Unwind::EhFrame { bytes: &bytes, addr: SECTION };
         let bound = size_bound(arch, &unwind);
         let Ok(Some(tables)) = encode(arch, &unwind, CODE, 100) else { continue };

@@ -12,8 +12,6 @@ use gimli::Vendor;
 use super::*;
 use crate::api::code::SavedRegister;
 
-const ALL: [Arch; 3] = [Arch::X86_64, Arch::Aarch64, Arch::Riscv64];
-
 /// Where code lies in these tests.
 const CODE: u64 = 0x7f12_3456_7800;
 

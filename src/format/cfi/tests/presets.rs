@@ -261,7 +261,7 @@ fn presets() -> Vec<(Arch, Unwind<'static>)> {
         (Arch::X86_64, Unwind::FixedFrame { cfa_offset: 96, saved: &LUA_SAVED }),
         (Arch::X86_64, Unwind::Rows(&LUA_ROWS)),
     ];
-    for arch in ALL {
+    for &arch in Arch::ALL {
         all.push((arch, Unwind::FramePointer(FramePointer::default())));
         let to_end = FramePointer { epilogue_begin: 90, ..FramePointer::default() };
         all.push((arch, Unwind::FramePointer(to_end)));
@@ -343,7 +343,7 @@ fn registers_and_offsets() {
         Arch::Aarch64 => reg <= 31 || (64..=95).contains(&reg),
         Arch::Riscv64 => reg <= 63,
     };
-    for arch in ALL {
+    for &arch in Arch::ALL {
         // 16 is the return address of x86-64, which has its place already.
         for reg in (0..200).chain([0x1_0003, u32::MAX]).filter(|&reg| reg != 16) {
             let saved = regs([(reg, -64)]);
@@ -397,7 +397,7 @@ fn descriptions_at_random() {
     let mut random = Random(0x2545_f491_4f6c_dd1d);
     let mut accepted = 0;
     for _ in 0..ROUNDS {
-        let arch = ALL[random.below(3) as usize];
+        let arch = Arch::ALL[random.below(3) as usize];
         let saved: Vec<_> = (0..random.below(4))
             .map(|_| SavedRegister { reg: random.below(40) as u32, offset: -8 * (1 + random.below(20) as i32) })
             .collect();

@@ -1,28 +1,34 @@
-//! Makes the manual pages of section 3 of the header: one for each function and type, and `libjitsym(3)` for all of it.
+//! The manual pages. `jitsym(1)` is written by hand. Those of section 3 are generated from the header: one for each function and
+//! type, and `libjitsym(3)` for all of it. The build script of the C libraries writes them.
+
+pub mod header;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use crate::reference::{self, Entry, Kind};
+use header::{Entry, Kind};
 
+const HEADER: &str = include_str!("../include/jitsym.h");
+const CONVENTIONS: &str = include_str!("../docs/conventions.md");
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// When the text last changed in more than words; the same on all pages.
 const DATE: &str = "2026-11-22";
 
-/// File names below `man/`, and what is in them.
-pub fn from_header(header: &str, conventions: &str) -> BTreeMap<String, String> {
-    let entries = reference::parse(header);
+/// All pages by file name.
+pub fn pages() -> BTreeMap<String, String> {
+    let entries = header::parse(HEADER);
     let names: BTreeSet<&str> = entries.iter().map(|entry| &*entry.name).collect();
     let mut pages: BTreeMap<String, String> =
         entries.iter().map(|entry| (format!("{}.3", entry.name), page(entry, &names))).collect();
-    pages.insert("libjitsym.3".into(), overview(header, conventions, &entries));
+    pages.insert("libjitsym.3".into(), overview(&entries));
+    pages.insert("jitsym.1".into(), include_str!("jitsym.1").into());
     pages
 }
 
 fn head(name: &str, about: &str) -> String {
     format!(
-        ".\\\" Made from include/jitsym.h by `JITSYM_UPDATE_HEADER=1 cargo test --test header`. Do not edit.\n\
+        ".\\\" Made from include/jitsym.h.\n\
          .TH {name} 3 {DATE} \"libjitsym {VERSION}\" \"libjitsym\"\n\
          .SH NAME\n{name} \\- {}\n",
         spans(about)
@@ -112,7 +118,7 @@ fn parts(comment: &[String]) -> (String, String) {
     (text, returns)
 }
 
-fn overview(header: &str, conventions: &str, entries: &[Entry]) -> String {
+fn overview(entries: &[Entry]) -> String {
     let mut out = head("libjitsym", "JIT-compiled code made visible to perf and other profilers");
     out += ".SH LIBRARY\nlibjitsym (\\-ljitsym)\n.SH SYNOPSIS\n.nf\n.B #include <jitsym.h>\n";
     for entry in entries.iter().filter(|entry| entry.kind == Kind::Function) {
@@ -122,11 +128,11 @@ fn overview(header: &str, conventions: &str, entries: &[Entry]) -> String {
     out += "A just-in-time compiler registers the code that it makes, and a background thread writes it down in the forms that\n\
             Linux tools read: the perf map (names), the jitdump (names over time, code, source lines and call stacks, through\n\
             .BR \"perf inject \\-\\-jit\" ),\nand ELF files for code in regions, which need no further step.\n";
-    let comment = header.split("*/").next().unwrap_or_default();
+    let comment = HEADER.split("*/").next().unwrap_or_default();
     let lines = comment.lines().map(|line| line.strip_prefix(" *   ")).skip_while(Option::is_none);
     let example: Vec<&str> = lines.map_while(|line| line).collect();
     let _ = writeln!(out, ".PP\n.nf\n{}\n.fi", verbatim(&example.join("\n")));
-    for paragraph in reference::conventions(header).split("\n\n") {
+    for paragraph in header::conventions(HEADER).split("\n\n") {
         // "Threads. Every function ...": the first word is a heading. That of a paragraph without one is a sentence.
         let text = match paragraph.split_once(". ") {
             Some((title, text)) if title.split(' ').count() <= 2 => {
@@ -147,7 +153,7 @@ fn overview(header: &str, conventions: &str, entries: &[Entry]) -> String {
         }
     }
     out += ".SH ENVIRONMENT\nOptions that are given in code win, unless the host wants it otherwise.\n";
-    let (_, table) = conventions.split_once("\n## Environment\n").expect("the variables");
+    let (_, table) = CONVENTIONS.split_once("\n## Environment\n").expect("the variables");
     for row in table.lines().skip_while(|line| !line.starts_with("| `")).take_while(|line| line.starts_with("| `")) {
         let (variable, meaning) = row.trim_matches(['|', ' ']).split_once(" | ").expect("two columns");
         let _ = write!(out, ".TP\n{}\n{}\n", spans(variable), line(meaning));

@@ -1,0 +1,22 @@
+//! AArch64 (DWARF for the Arm 64-bit Architecture (AADWARF64), 4.1).
+
+use super::{Abi, Vendor};
+
+/// `stp x29, x30, [sp, #-n]!` takes the whole frame, so that the pair lies at its bottom, and `mov x29, sp` follows: CFA - FP is n
+/// too.
+pub static ABI: Abi = Abi {
+    elf_machine: 183,
+    registers: &[0..=31, 64..=95],
+    general: 0..=31,
+    sp: 31,
+    fp: 29,
+    ra: 30,
+    entry_ra: None,
+    pushed: 4,
+    set: 8,
+    fp_to_cfa: 16,
+    frame_record: None,
+    record_is_pushed: true,
+    kept: None,
+    vendor: Vendor::AArch64,
+};
