@@ -66,18 +66,17 @@ impl Config {
         let (DumpDir::Exactly(dump_path) | DumpDir::CacheBelow(dump_path)) = &dump_dir;
         check_dir(&map_dir)?;
         check_dir(dump_path)?;
-        let no_spool = env("JITSYM_SPOOL").map(|value| value == "0" || value == "off");
-        let no_spool = prefer(options, options.no_spool.then_some(true), no_spool).unwrap_or(false);
+        let switch = |name| env(name).map(|value| value != "0" && value != "off");
+        let spool = prefer(options, options.no_spool.then_some(false), switch("JITSYM_SPOOL")).unwrap_or(true);
         let spool_dir = prefer(options, options.spool_dir.clone(), env("JITSYM_SPOOL_DIR").map(PathBuf::from));
         let spool_dir = spool_dir.unwrap_or_else(|| DEFAULT_SPOOL_DIR.into());
         check_dir(&spool_dir)?;
 
         let arch_timestamp = env("JITDUMP_USE_ARCH_TIMESTAMP").is_some_and(|value| value != "0");
-        let env_unwind = env("JITSYM_UNWIND").map(|value| value != "0" && value != "off");
         let no_unwind = options.no_unwind.then_some(false);
-        let is_on = |name| env(name).is_some_and(|value| value != "0" && value != "off");
+        let is_on = |name| switch(name).unwrap_or(false);
         // The user's settings override the options: sinks that may not be enabled need no remembered code either.
-        let late = env("JITSYM_LATE").is_none_or(|value| value != "0" && value != "off");
+        let late = switch("JITSYM_LATE").unwrap_or(true);
         let remember = options.remember || env("JITSYM_LATE").is_some_and(|value| value == "remember");
         let bound = |option, name, least| {
             let set = prefer(options, option, env(name).and_then(|value| parse_size(&value)));
@@ -85,7 +84,7 @@ impl Config {
         };
         Ok(Config {
             sinks,
-            unwind: prefer(options, no_unwind, env_unwind).unwrap_or(true),
+            unwind: prefer(options, no_unwind, switch("JITSYM_UNWIND")).unwrap_or(true),
             drop_when_full: options.drop_when_full,
             map_dir,
             dump_dir,
@@ -96,7 +95,7 @@ impl Config {
                 .clamp(1 << 20, 16 << 30),
             max_wait: options.max_wait.unwrap_or(Duration::from_millis(10)),
             clock: if arch_timestamp && Clock::ARCH_AVAILABLE { Clock::Arch } else { Clock::Monotonic },
-            spool: !no_spool,
+            spool,
             spool_dir,
             recover: options.recover || is_on("JITSYM_RECOVER"),
             fork: prefer(options, options.fork, env("JITSYM_FORK").and_then(parse_fork)).unwrap_or_default(),
@@ -104,7 +103,7 @@ impl Config {
             remember: remember && late,
             late,
             // Here too the user has the last word.
-            adopt: env("JITSYM_ADOPT").map_or(options.adopt, |value| value != "0" && value != "off"),
+            adopt: switch("JITSYM_ADOPT").unwrap_or(options.adopt),
             map_max: bound(options.map_max, "JITSYM_MAP_MAX", MAP_MAX_LEAST),
             jitdump_max: bound(options.jitdump_max, "JITSYM_JITDUMP_MAX", JITDUMP_MAX_LEAST),
         })
