@@ -102,3 +102,22 @@ fn an_arrow_up_is_found() {
     assert_eq!(found("use crate::cellar::wine;"), ["queue/chunk.rs -> cellar"]);
     assert_eq!(found("use a;\n#[cfg(test)]\nmod tests {\n    use crate::capi::types;\n}"), [""; 0]);
 }
+
+#[test]
+fn the_documents_name_modules_that_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut named = 0;
+    for document in ["docs/design.md", "CONTRIBUTING.md"] {
+        let text = std::fs::read_to_string(root.join(document)).expect("document");
+        let is_module = |word: &&str| {
+            let room = word.split_once('/').is_some_and(|(room, _)| ROOMS.contains(&room));
+            room && word.chars().all(|c| c.is_ascii_lowercase() || c == '_' || c == '/')
+        };
+        for module in text.split('`').filter(is_module) {
+            let path = root.join("src").join(module);
+            assert!(path.is_dir() || path.with_extension("rs").is_file(), "{document}: {module} is gone");
+            named += 1;
+        }
+    }
+    assert!(named > 10, "only {named} modules are found");
+}

@@ -1,4 +1,4 @@
-//! Golden bytes, and what hostile input does: nothing. What real readers find in whole files is tested in `sink/region_file`.
+//! Golden bytes, and what hostile input does: nothing. What real readers find in whole files is tested in `sink/region/file`.
 
 use super::frames::{Frames, Row, Target};
 use super::header::Image;
