@@ -6,10 +6,12 @@ mod adopted;
 mod hot;
 #[path = "luajit/life.rs"]
 mod life;
+#[path = "support/perf.rs"]
+mod perf;
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -21,10 +23,10 @@ use support::{artifacts, checker, root, run, run_privileged, scratch_dir, serial
 /// With arguments that let them run so many times as long.
 type Arguments = fn(u32) -> String;
 const PROGRAMS: [(&str, Arguments); 4] = [
-    ("nbody", |pace| (20_000_000 * u64::from(pace)).to_string()),
-    ("fannkuch", |pace| format!("10 {}", 4 * pace)),
-    ("mandelbrot", |pace| (3200.0 * f64::from(pace).sqrt()).round().to_string()),
-    ("strings", |pace| (4000 * pace).to_string()),
+    ("nbody", |pace| (5_000_000 * u64::from(pace)).to_string()),
+    ("fannkuch", |pace| format!("10 {}", 2 * pace)),
+    ("mandelbrot", |pace| (1800.0 * f64::from(pace).sqrt()).round().to_string()),
+    ("strings", |pace| (1500 * pace).to_string()),
 ];
 /// Samples in trace memory that each recording has to have.
 const ENOUGH: usize = 300;
@@ -33,26 +35,17 @@ fn example(file: &str) -> PathBuf {
     root().join("bindings/luajit").join(file)
 }
 
-/// A command in an environment that does not depend on who runs the tests, and in which `luajit -ljitsym` works.
-fn command(program: &str) -> Command {
-    let mut command = Command::new(program);
-    for (name, _) in std::env::vars_os() {
-        let text = name.to_string_lossy();
-        if ["JITSYM", "JITDUMP", "LUA_", "DEBUGINFOD"].iter().any(|prefix| text.starts_with(prefix)) {
-            command.env_remove(&name);
-        }
-    }
-    command.env("LC_ALL", "C.UTF-8").env("PERF_CONFIG", "/dev/null");
+/// A command in whose environment `luajit -ljitsym` works.
+fn command(program: impl AsRef<OsStr>) -> Command {
+    let mut command = perf::command(program);
     command.env("LUA_PATH", format!("{};;", example("?.lua").display()));
     command.env("JITSYM_LIB", artifacts().shared_dir.join("libjitsym.so"));
     command
 }
 
+/// perf, in that environment.
 fn perf(subcommand: &str) -> Command {
-    let mut command = command("env");
-    command.args(support::perf_words(subcommand));
-    command.arg("--buildid-dir").arg(scratch_dir("buildid")).arg(subcommand);
-    command
+    perf::of(command("env"), support::perf_words(subcommand), subcommand)
 }
 
 /// Runs a prepared luajit, which must succeed. Its files in /tmp go with the guard.

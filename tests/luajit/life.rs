@@ -6,7 +6,7 @@ use super::*;
 fn run_script(luajit: impl AsRef<Path>, name: &str, options: &[&str], script: &str) -> (String, TmpFiles) {
     let path = scratch_dir("life").join(name);
     std::fs::write(&path, script).expect("write the script");
-    let mut luajit = command(luajit.as_ref().to_str().expect("UTF-8"));
+    let mut luajit = command(luajit.as_ref());
     luajit.args(options).arg(path);
     let (output, files) = finish(luajit);
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
