@@ -5,11 +5,11 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-# Suites run in two lanes, because many sleep for half of their time. These are the longest ones, with which the second lane begins.
-# The output of that lane comes when both are done.
-beside="c_tests cross races soak matrix"
-# And these are those of the first lane.
+# Suites run in two lanes, because many sleep for half of their time. A lane begins with these suites, long ones first, and then
+# helps the other one.
 here="lib tool faults luajit install regions"
+# The output of this lane comes when both are done.
+beside="c_tests cross races soak matrix"
 
 run_suite() {
     case $1 in
@@ -28,7 +28,7 @@ run_suite() {
     esac
 }
 
-# `run_suites WORK HOW ALL SUITE...`: one after the other, except those that the other lane has begun. Those that fail are listed in
+# `run_suites WORK HOW ALL SUITE...`: one after the other, except those that the other lane has begun. Failed suites are listed in
 # WORK/failed. HOW is `live`, or `kept`: then the output of each goes to a file, and only its end is reported here.
 run_suites() {
     work=$1 how=$2 all=$3

@@ -4,8 +4,8 @@
 //!
 //! A program succeeds if it prints "ok" and nothing else: the library prints nothing, and the tools print only findings.
 //!
-//! AddressSanitizer sees the library's own code too. valgrind is slow, and adds reads of bytes that nobody has written: a few
-//! programs run under it each time, the others before a release (`cargo test --test c_tests -- --ignored`).
+//! AddressSanitizer sees the library's own code too. valgrind is slow, and finds little more than reads of uninitialised bytes. So
+//! a few programs run under it each time, and the others before a release: `cargo test --test c_tests -- --ignored`.
 
 #[path = "support/instrumented.rs"]
 mod instrumented;

@@ -55,7 +55,10 @@ pub static VALGRIND: Build = Build {
 pub const SANITIZE: &[&str] =
     &["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"];
 
-const TARGET: &str = "x86_64-unknown-linux-gnu";
+/// Sanitizers are for a target that is named.
+fn target() -> String {
+    format!("{}-unknown-linux-gnu", std::env::consts::ARCH)
+}
 
 impl Build {
     /// Builds the library and returns its path.
@@ -65,7 +68,7 @@ impl Build {
             let mut cargo = Command::new(env!("CARGO"));
             cargo.current_dir(root()).args(["rustc", "--quiet", "--locked", "--release", "--lib"]);
             cargo
-                .args(["--features", "reserve", "--crate-type", "staticlib", "--target", TARGET, "--target-dir"])
+                .args(["--features", "reserve", "--crate-type", "staticlib", "--target", &target(), "--target-dir"])
                 .arg(&dir);
             // Sanitizers are not stable yet.
             cargo
@@ -75,7 +78,7 @@ impl Build {
             // Quick to build, and nothing is inlined that should be seen in a report.
             cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "4");
             run(cargo.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", self.opt_level));
-            dir.join(TARGET).join("release/libjitsym.a")
+            dir.join(target()).join("release/libjitsym.a")
         })
     }
 
@@ -91,7 +94,7 @@ impl Build {
         link.args(["-pie", "-rdynamic"]).arg(&object).arg(self.library());
         if let Some(name) = self.runtime {
             let sysroot = stdout(&run(Command::new("rustc").current_dir(root()).args(["--print", "sysroot"])));
-            let lib = Path::new(sysroot.trim()).join("lib/rustlib").join(TARGET).join("lib");
+            let lib = Path::new(sysroot.trim()).join("lib/rustlib").join(target()).join("lib");
             let runtime = lib.join(format!("librustc-stable_rt.{name}.a"));
             assert!(runtime.exists(), "this Rust toolchain has no {}", runtime.display());
             link.arg("-Wl,--whole-archive").arg(runtime).arg("-Wl,--no-whole-archive");
