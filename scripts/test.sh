@@ -5,8 +5,11 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-# Those that take long, and sleep for half of it, run beside all others. Their output comes when all others are done.
-beside="c_tests cross races soak"
+# Suites run in two lanes, because many sleep for half of their time. A lane begins with these suites, long ones first, and then
+# helps the other one.
+here="lib tool faults luajit install regions"
+# The output of this lane comes when both are done.
+beside="c_tests cross races soak matrix"
 
 run_suite() {
     case $1 in
@@ -15,7 +18,7 @@ run_suite() {
         # Parts of suites, for `test.sh fast`.
         short) cargo test --locked --lib ;;
         rules) cargo test --locked --package jitsym-tool rules ;;
-        c) cargo test --locked --test c_tests -- statically_linked stable::shared region::shared --skip fork_child --skip late ;;
+        c) cargo test --locked --test c_tests -- statically_linked stable::shared region::shared --skip late ;;
         perf) cargo test --locked --test perf_map live_code ;;
         doc) cargo test --locked --doc ;;
         xtask) cargo test --locked --no-fail-fast --package xtask --package jitsym-cranelift ;;
@@ -25,23 +28,24 @@ run_suite() {
     esac
 }
 
-# `run_suites WORK HOW NUMBER ALL SUITE...`: one after the other, the first of which has this number. Those that fail are listed
-# in WORK/failed. HOW is `live`, or `kept`: then the output of each goes to a file in WORK, and only its end is reported here.
+# `run_suites WORK HOW ALL SUITE...`: one after the other, except those that the other lane has begun. Failed suites are listed in
+# WORK/failed. HOW is `live`, or `kept`: then the output of each goes to a file, and only its end is reported here.
 run_suites() {
-    work=$1 how=$2 number=$3 all=$4
-    shift 4
+    work=$1 how=$2 all=$3
+    shift 3
     for suite in "$@"; do
-        ended=ok
+        # Only one of two lanes can make it.
+        mkdir "$work/$suite" 2>/dev/null || continue
+        number=$(find "$work" -mindepth 1 -type d | wc -l) ended=ok
         if [ "$how" = live ]; then
             echo "[$number/$all] $suite ..."
             run_suite "$suite" || ended=failed
         else
             echo "[$number/$all] $suite, beside the others ..."
-            run_suite "$suite" >"$work/$suite.said" 2>&1 || ended=failed
+            run_suite "$suite" >"$work/$suite/said" 2>&1 || ended=failed
             echo "[$number/$all] $suite: $ended; its output comes later"
         fi
         [ $ended = ok ] || echo "$suite" >>"$work/failed"
-        number=$((number + 1))
     done
 }
 
@@ -92,41 +96,42 @@ build() {
 }
 
 if [ "${1-}" = fast ]; then
-    start sh scripts/test.sh --suites "$work" live 1 4 short rules c perf
+    start sh scripts/test.sh --suites "$work" live 4 short rules c perf
     await "$group" "the fast suites"
 elif [ $# -gt 0 ]; then
     start cargo test --locked "$@"
     await "$group" "cargo test $*"
-    start sh scripts/test.sh --suites "$work" live 1 2 xtask matrix
+    start sh scripts/test.sh --suites "$work" live 2 xtask matrix
     await "$group" "xtask, matrix"
 else
-    here="lib tool" all=5
     for file in tests/*.rs; do
-        name=${file##*/} name=${name%.rs} all=$((all + 1))
-        case " $beside " in
+        name=${file##*/} name=${name%.rs}
+        case " $beside $here " in
             *" $name "*) ;;
             *) here="$here $name" ;;
         esac
+    done
+    here="$here doc xtask" backwards="" all=0
+    for suite in $beside $here; do
+        backwards="$suite $backwards" all=$((all + 1))
     done
     build "the library and the tests" cargo test --locked --no-run
     build "the program" cargo build --locked --package jitsym-tool --target-dir target/tool
     build "the C libraries" \
         cargo rustc --locked --release --lib --features reserve --crate-type cdylib,staticlib --target-dir target/c
-    # shellcheck disable=SC2086 # The words of $here and $beside are separate arguments.
-    set -- $beside
-    start sh scripts/test.sh --suites "$work" kept 1 "$all" "$@"
-    other=$group first=$(($# + 1))
+    # shellcheck disable=SC2086 # The words are separate arguments.
+    start sh scripts/test.sh --suites "$work" kept "$all" $beside $backwards
+    other=$group
     # shellcheck disable=SC2086
-    start sh scripts/test.sh --suites "$work" live $first "$all" $here doc
-    await "$group" "the suites from number $first on"
-    echo "Waiting for the suites beside ..."
-    await "$other" "the suites beside"
-    for suite in $beside; do
-        echo "The output of $suite:"
-        cat "$work/$suite.said"
+    start sh scripts/test.sh --suites "$work" live "$all" $here $backwards
+    await "$group" "the first lane"
+    echo "Waiting for the second lane ..."
+    await "$other" "the second lane"
+    for said in "$work"/*/said; do
+        suite=${said%/said}
+        echo "The output of ${suite##*/}:"
+        cat "$said"
     done
-    start sh scripts/test.sh --suites "$work" live $((all - 1)) "$all" xtask matrix
-    await "$group" "xtask, matrix"
 fi
 
 if [ -e "$work/failed" ]; then

@@ -132,7 +132,7 @@ impl Target {
 
     /// Runs a C test, and looks at its files.
     fn succeeds(&self, mut command: Command, dir: &Path, allowed: &[&str]) {
-        let output = try_run(command.arg("light"));
+        let output = try_run(command.arg("slow"));
         let clean = output.status.success() && output.stdout == b"ok\n" && output.stderr.is_empty();
         assert!(clean, "{}", describe(&command, &output));
         checker::assert_all_sound(dir, allowed);

@@ -2,29 +2,32 @@
 
 #[path = "luajit/adopted.rs"]
 mod adopted;
+#[path = "support/cfi.rs"]
+mod cfi;
 #[path = "luajit/hot.rs"]
 mod hot;
 #[path = "luajit/life.rs"]
 mod life;
+#[path = "support/perf.rs"]
+mod perf;
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use linux_perf_data::jitdump::{JitDumpReader, JitDumpRecord};
-
+use cfi::Dumped;
 use support::{artifacts, checker, root, run, run_privileged, scratch_dir, serial, stdout, until_enough, TmpFiles};
 
 /// With arguments that let them run so many times as long.
 type Arguments = fn(u32) -> String;
 const PROGRAMS: [(&str, Arguments); 4] = [
-    ("nbody", |pace| (20_000_000 * u64::from(pace)).to_string()),
-    ("fannkuch", |pace| format!("10 {}", 4 * pace)),
-    ("mandelbrot", |pace| (3200.0 * f64::from(pace).sqrt()).round().to_string()),
-    ("strings", |pace| (4000 * pace).to_string()),
+    ("nbody", |pace| (5_000_000 * u64::from(pace)).to_string()),
+    ("fannkuch", |pace| format!("10 {}", 2 * pace)),
+    ("mandelbrot", |pace| (1800.0 * f64::from(pace).sqrt()).round().to_string()),
+    ("strings", |pace| (1500 * pace).to_string()),
 ];
 /// Samples in trace memory that each recording has to have.
 const ENOUGH: usize = 300;
@@ -33,26 +36,17 @@ fn example(file: &str) -> PathBuf {
     root().join("bindings/luajit").join(file)
 }
 
-/// A command in an environment that does not depend on who runs the tests, and in which `luajit -ljitsym` works.
-fn command(program: &str) -> Command {
-    let mut command = Command::new(program);
-    for (name, _) in std::env::vars_os() {
-        let text = name.to_string_lossy();
-        if ["JITSYM", "JITDUMP", "LUA_", "DEBUGINFOD"].iter().any(|prefix| text.starts_with(prefix)) {
-            command.env_remove(&name);
-        }
-    }
-    command.env("LC_ALL", "C.UTF-8").env("PERF_CONFIG", "/dev/null");
+/// A command in whose environment `luajit -ljitsym` works.
+fn command(program: impl AsRef<OsStr>) -> Command {
+    let mut command = perf::command(program);
     command.env("LUA_PATH", format!("{};;", example("?.lua").display()));
     command.env("JITSYM_LIB", artifacts().shared_dir.join("libjitsym.so"));
     command
 }
 
+/// perf, in that environment.
 fn perf(subcommand: &str) -> Command {
-    let mut command = command("env");
-    command.args(support::perf_words(subcommand));
-    command.arg("--buildid-dir").arg(scratch_dir("buildid")).arg(subcommand);
-    command
+    perf::of(command("env"), support::perf_words(subcommand), subcommand)
 }
 
 /// Runs a prepared luajit, which must succeed. Its files in /tmp go with the guard.
@@ -308,9 +302,9 @@ fn check_square_roots(pid: u32, source: &str) {
 fn square_roots(pid: u32) -> Vec<u32> {
     let mut found = Vec::new();
     for code in read_dump(pid) {
-        for at in 0..code.bytes.len() {
+        for at in 0..code.code.len() {
             // sqrtsd: F2 [REX] 0F 51
-            let tail = &code.bytes[at..];
+            let tail = &code.code[at..];
             let root = matches!(tail, [0xf2, 0x0f, 0x51, ..] | [0xf2, 0x40..=0x4f, 0x0f, 0x51, ..]);
             if root {
                 let row = code.lines.iter().rev().find(|row| row.0 <= code.addr + at as u64);
@@ -321,48 +315,11 @@ fn square_roots(pid: u32) -> Vec<u32> {
     found
 }
 
-/// A trace as the jitdump has it.
-struct Code {
-    name: String,
-    addr: u64,
-    bytes: Vec<u8>,
-    /// Address, line.
-    lines: Vec<(u64, u32)>,
-    eh_frame: Vec<u8>,
-}
-
-fn read_dump(pid: u32) -> Vec<Code> {
-    let path = format!("/tmp/jit-{pid}.dump");
-    let mut reader = JitDumpReader::new(File::open(&path).expect("the dump")).expect("header of the dump");
-    let mut codes = Vec::new();
-    let (mut lines, mut eh_frame) = (Vec::new(), Vec::new());
-    while let Some(record) = reader.next_record().expect("record") {
-        match record.parse().expect("parsed record") {
-            JitDumpRecord::CodeDebugInfo(info) => {
-                lines = info.entries.iter().map(|entry| (entry.code_addr, entry.line)).collect();
-            }
-            JitDumpRecord::CodeUnwindingInfo(info) => {
-                // The reader takes the header to come first, as in the specification; perf has it behind the table.
-                let mut bytes = info.eh_frame_hdr.as_slice().to_vec();
-                let header = bytes.len();
-                bytes.extend_from_slice(&info.eh_frame.as_slice());
-                bytes.truncate(bytes.len() - header);
-                eh_frame = bytes;
-            }
-            // No code, but where perf finds the tables of the code behind it.
-            JitDumpRecord::CodeLoad(load) if *load.function_name.as_slice() == *b"[unwind tables]" => {
-                eh_frame.clear();
-            }
-            JitDumpRecord::CodeLoad(load) => codes.push(Code {
-                name: String::from_utf8_lossy(&load.function_name.as_slice()).into_owned(),
-                addr: load.code_addr,
-                bytes: load.code_bytes.as_slice().to_vec(),
-                lines: std::mem::take(&mut lines),
-                eh_frame: std::mem::take(&mut eh_frame),
-            }),
-            _ => {}
-        }
-    }
+/// The traces in the jitdump of a process.
+fn read_dump(pid: u32) -> Vec<Dumped> {
+    let mut codes = cfi::read_dump(File::open(format!("/tmp/jit-{pid}.dump")).expect("the dump"));
+    // No code, but where perf finds the tables of the code after it.
+    codes.retain(|code| code.name != "[unwind tables]");
     codes
 }
 
@@ -474,13 +431,13 @@ mod unwinding {
             let mut bare = 0;
             for (&(rip, rsp), &count) in &seen {
                 // The newest is the one that lives there.
-                let holds = |code: &&Code| (code.addr..code.addr + code.bytes.len() as u64).contains(&rip);
+                let holds = |code: &&Dumped| code.range().contains(&rip);
                 let Some(code) = codes.iter().rev().find(holds) else { continue };
-                if code.eh_frame.is_empty() {
+                let Some((eh_frame, ..)) = &code.tables else {
                     bare += count;
                     continue;
-                }
-                let (size, saved) = frame_at(code, rip);
+                };
+                let (size, saved) = frame_at(code, eh_frame, rip);
                 // rbp, rbx, r15, r14, r13, r12 by their DWARF numbers.
                 assert_eq!(
                     saved,
@@ -521,10 +478,10 @@ mod unwinding {
     }
 
     /// The distance from the stack pointer to the CFA, and where registers are saved, by the table of the dump.
-    fn frame_at(code: &Code, rip: u64) -> (u64, Vec<(u16, i64)>) {
-        let section = EhFrame::new(&code.eh_frame, LittleEndian);
+    fn frame_at(code: &Dumped, eh_frame: &[u8], rip: u64) -> (u64, Vec<(u16, i64)>) {
+        let section = EhFrame::new(eh_frame, LittleEndian);
         // perf lays the table out behind the code, aligned.
-        let at = code.addr + (code.bytes.len() as u64).next_multiple_of(8);
+        let at = code.addr + (code.code.len() as u64).next_multiple_of(8);
         let bases = BaseAddresses::default().set_eh_frame(at);
         let mut context = UnwindContext::new();
         let row = section

@@ -1,22 +1,25 @@
 //! The ground-truth program of the matrix (`c-tests/matrix/`), held against itself and against the files that the library
 //! wrote: readers are measured by this truth, so it has to be true.
 
+#[path = "support/cfi.rs"]
+mod cfi;
 #[path = "support/perf.rs"]
 mod perf;
 mod support;
-#[path = "matrix_truth/truth.rs"]
+// As the matrix of readers has it.
+#[allow(dead_code)]
+#[path = "../xtask/src/truth.rs"]
 mod truth;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Stdio};
-use std::sync::OnceLock;
 
-use linux_perf_data::jitdump::{JitDumpReader, JitDumpRecord};
+use cfi::Dumped;
 use perf::Place;
 use support::{checker, compile, run, scratch_dir, stdout, Link};
-use truth::{Code, Frame, Truth};
+use truth::{Code, Part, Run, Truth};
 
 /// As for readers that follow the tables, and for those that follow frame pointers.
 const TABLES: &[&str] = &["-std=gnu11", "-Wpedantic", "-O2", "-fno-optimize-sibling-calls", "-fomit-frame-pointer"];
@@ -34,11 +37,6 @@ fn build(compiler: &str, flags: &[&str], name: &str) -> PathBuf {
     sources.sort();
     let sources: Vec<&str> = sources.iter().map(|source| &**source).collect();
     compile(compiler, &sources, Link::Shared, flags, name)
-}
-
-fn program() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| build("gcc", TABLES, "matrix_jit"))
 }
 
 fn scenarios(program: &Path) -> Vec<String> {
@@ -74,13 +72,13 @@ impl Held {
         let mut line = String::new();
         output.read_line(&mut line).expect("read from the program");
         assert_eq!(line, "done\n", "{scenario}");
-        let truth = Truth::parse(&std::fs::read_to_string(truth).expect("truth"));
+        let truth = Truth::parse(&std::fs::read_to_string(truth).expect("truth")).expect("truth");
         Held { child, output, truth, dir }
     }
 
     /// A file as the process sees it, which may live in a namespace of its own.
     fn file(&self, sink: &str) -> PathBuf {
-        format!("/proc/{}/root{}", self.truth.pid, self.truth.paths[sink]).into()
+        format!("/proc/{}/root{}", self.truth.pid, self.truth.paths[sink].display()).into()
     }
 
     fn let_go(mut self) {
@@ -94,26 +92,24 @@ impl Held {
     }
 }
 
-/// Every scenario: the truth holds in itself, and the files of the library say the same.
-fn check_scenarios(compiler: &str, program: &Path) {
+/// Every scenario: the truth holds in itself, and the files of the library say the same. Returns what the truths are.
+fn check_scenarios(compiler: &str, program: &Path) -> HashMap<String, Truth> {
     let names = scenarios(program);
     assert!(names.len() >= 30 && names.contains(&"namespace".into()), "{names:?}");
-    for scenario in &names {
+    let mut truths = HashMap::new();
+    for scenario in names {
         println!("{scenario}");
-        let held = Held::new(program, scenario, &format!("{scenario}-{compiler}"));
-        held.truth.check();
-        if !is_about_regions(scenario) {
+        let held = Held::new(program, &scenario, &format!("{scenario}-{compiler}"));
+        check(&held.truth);
+        if !is_about_regions(&scenario) {
             check_dump(&held);
             check_map(&held);
         }
         check_source(&held);
+        truths.insert(scenario, held.truth.clone());
         held.let_go();
     }
-}
-
-#[test]
-fn truth_is_true_by_gcc() {
-    check_scenarios("gcc", program());
+    truths
 }
 
 #[test]
@@ -121,15 +117,11 @@ fn truth_is_true_by_clang() {
     check_scenarios("clang", &build("clang", TABLES, "matrix_jit_clang"));
 }
 
-/// What each scenario is there for is there.
+/// And what each scenario is there for is there.
 #[test]
-fn scenarios_are_what_they_say() {
-    let of = |scenario: &str| {
-        let held = Held::new(program(), scenario, &format!("said-{scenario}"));
-        let truth = held.truth.clone();
-        held.let_go();
-        truth
-    };
+fn truth_is_true_by_gcc() {
+    let truths = check_scenarios("gcc", &build("gcc", TABLES, "matrix_jit"));
+    let of = |scenario: &str| &truths[scenario];
     let packed = |truth: &Truth, up: bool| {
         let pairs = truth.codes.windows(2);
         assert!(pairs.len() > 30 && truth.options["gap"] == "no");
@@ -138,18 +130,16 @@ fn scenarios_are_what_they_say() {
             low.addr + low.size == high.addr
         })
     };
-    assert!(packed(&of("packed-up"), true));
-    assert!(packed(&of("packed-down"), false));
+    assert!(packed(of("packed-up"), true));
+    assert!(packed(of("packed-down"), false));
 
-    let depth = |truth: &Truth| truth.runs.iter().map(|run| run.stack.len()).max();
-    assert!(depth(&of("deep-recursion")) > Some(100));
+    let depth = |truth: &Truth| truth.runs.values().flatten().map(|run| stack(run).len()).max();
+    assert!(depth(of("deep-recursion")) > Some(100));
     let callbacks = of("callbacks");
-    assert!(callbacks.runs.iter().any(|run| run.stack.contains(&Frame::C("sort_in_c".into()))));
+    let sorts = Part::Native("sort_in_c".into());
+    assert!(callbacks.runs.values().flatten().any(|run| stack(run).contains(&sorts)));
     let threads = of("threads");
-    let mut tids: Vec<u64> = threads.runs.iter().map(|run| run.tid).collect();
-    tids.sort();
-    tids.dedup();
-    assert!(tids.len() == 4 && !tids.contains(&threads.pid), "{tids:?}");
+    assert!(threads.runs.len() == 4 && !threads.runs.contains_key(&threads.pid), "{:?}", threads.runs.keys());
 
     let overlap = |a: &Code, b: &Code| a.addr < b.addr + b.size && b.addr < a.addr + a.size;
     let overlapping = of("moves-overlapping");
@@ -175,18 +165,19 @@ fn scenarios_are_what_they_say() {
 
     assert_eq!(of("memfd").options["memory"], "memfd");
     let late = of("late");
-    assert!(late.unnamed.len() > 5 && late.unnamed.iter().all(|time| time.to - time.from > 1_000_000));
+    let unnamed: Vec<&Run> = late.unnamed.values().flatten().collect();
+    assert!(unnamed.len() > 5 && unnamed.iter().all(|time| time.to - time.from > 1_000_000));
     let sizes = |truth: &Truth| truth.codes.iter().map(|code| code.size).collect::<Vec<_>>();
-    assert!(sizes(&of("one-byte")).contains(&1) && sizes(&of("one-mebibyte")).contains(&(1 << 20)));
+    assert!(sizes(of("one-byte")).contains(&1) && sizes(of("one-mebibyte")).contains(&(1 << 20)));
     let names = |truth: &Truth| truth.codes.iter().map(|code| code.name.clone()).collect::<Vec<_>>();
-    assert!(names(&of("short-names")).contains(&"f".into()));
-    let mut long = names(&of("long-names"));
+    assert!(names(of("short-names")).contains(&"f".into()));
+    let mut long = names(of("long-names"));
     long.retain(|name| !name.starts_with("caller"));
     assert!(long.len() > 10 && long.iter().all(|name| (990..=1000).contains(&name.len())), "{long:?}");
     assert!(long.iter().filter(|name| name.contains('~')).count() >= 8, "{long:?}");
-    assert_eq!(names(&of("many")).len(), 1000);
+    assert_eq!(names(of("many")).len(), 1000);
     assert!(of("last-line").hot_lines.len() >= 4);
-    assert!(of("mangled-names").aliases.len() >= 4);
+    assert!(of("mangled-names").codes.iter().map(|code| code.aliases.len()).sum::<usize>() >= 4);
 }
 
 /// Compiled for readers that follow frame pointers, it says which stacks they can see.
@@ -196,48 +187,78 @@ fn frame_pointers_are_kept() {
         let program = build(compiler, FRAME_POINTERS, &format!("matrix_jit_fp_{compiler}"));
         for (scenario, unwind) in [("frame-pointers", "both"), ("row-tables", "dwarf")] {
             let held = Held::new(&program, scenario, &format!("fp-{scenario}-{compiler}"));
-            held.truth.check();
+            check(&held.truth);
             assert_eq!(held.truth.options["unwind"], unwind);
             held.let_go();
         }
     }
 }
 
-/// A piece of code in the dump.
-struct Load {
-    timestamp: u64,
-    addr: u64,
-    name: String,
-    code: Vec<u8>,
-    /// Whether the tables are mapped behind the code.
-    mapped: bool,
-    /// Address, line, file.
-    lines: Vec<(u64, u32, String)>,
+/// What a thread ran, innermost first.
+fn stack(run: &Run) -> &[Part] {
+    run.stack.as_deref().expect("runs have stacks")
 }
 
-fn read_dump(path: &Path) -> Vec<Load> {
-    let mut reader = JitDumpReader::new(std::fs::File::open(path).expect("jitdump")).expect("jitdump header");
-    let (mut loads, mut mapped, mut lines) = (Vec::new(), false, Vec::new());
-    while let Some(raw) = reader.next_record().expect("jitdump record") {
-        match raw.parse().expect("jitdump record") {
-            JitDumpRecord::CodeUnwindingInfo(record) => mapped = record.mapped_size > 0,
-            JitDumpRecord::CodeDebugInfo(record) => {
-                let text = |bytes: &[u8]| String::from_utf8(bytes.into()).expect("file name");
-                let entries = record.entries.iter();
-                lines = entries.map(|e| (e.code_addr, e.line, text(&e.file_path.as_slice()))).collect();
+/// What must hold for any scenario.
+fn check(truth: &Truth) {
+    assert!(truth.pid > 0);
+    assert!(truth.options.contains_key("unwind") && truth.unwind().is_ok(), "{:?}", truth.options);
+    assert!(["yes", "no"].contains(&&*truth.options["gap"]), "{:?}", truth.options);
+    check_codes(truth);
+    check_runs(truth);
+}
+
+/// No address belongs to two pieces of code at one time.
+fn check_codes(truth: &Truth) {
+    let mut events = Vec::new();
+    for (at, code) in truth.codes.iter().enumerate() {
+        assert!(code.size > 0 && code.from > 0 && code.from < code.to && !code.name.is_empty(), "{code:?}");
+        assert!(code.lines.windows(2).all(|pair| pair[0].0 < pair[1].0), "{code:?}");
+        assert!(code.lines.iter().all(|&(offset, line, _)| offset < code.size && line > 0), "{code:?}");
+        events.push((code.from, true, at));
+        events.push((code.to, false, at));
+    }
+    // What ends in the very nanosecond in which other code begins is gone.
+    events.sort();
+    let mut live: BTreeMap<u64, &Code> = BTreeMap::new();
+    for (_, begins, at) in events {
+        let code = &truth.codes[at];
+        if !begins {
+            live.remove(&code.addr);
+            continue;
+        }
+        let before = live.range(..code.addr + code.size).next_back();
+        if let Some((_, before)) = before {
+            assert!(before.addr + before.size <= code.addr, "{code:?} lies over {before:?}");
+        }
+        live.insert(code.addr, code);
+    }
+}
+
+/// Each thread runs one stack at a time, of code that is there all the while.
+fn check_runs(truth: &Truth) {
+    let count: usize = truth.runs.values().map(Vec::len).sum();
+    assert!(count >= 20, "only {count} runs");
+    for (tid, runs) in &truth.runs {
+        let mut times: Vec<&Run> = runs.iter().chain(truth.unnamed.get(tid).into_iter().flatten()).collect();
+        times.sort_by_key(|run| run.from);
+        assert!(times.iter().all(|run| run.from < run.to), "{times:?}");
+        assert!(times.windows(2).all(|pair| pair[0].to <= pair[1].from), "thread {tid} runs two stacks: {times:?}");
+    }
+    for run in truth.runs.values().flatten() {
+        assert!(matches!(stack(run).first(), Some(Part::Code(_))), "code is innermost: {run:?}");
+        assert_eq!(stack(run).last(), Some(&Part::AnyNative), "the driver is outermost: {run:?}");
+        for part in stack(run) {
+            match part {
+                Part::Code(index) => {
+                    let code = &truth.codes[*index];
+                    assert!(code.from <= run.from && run.to <= code.to, "{code:?} does not live in {run:?}");
+                }
+                Part::Native(name) => assert!(["sort_in_c", "call_in_c"].contains(&&**name), "{run:?}"),
+                Part::AnyNative => {}
             }
-            JitDumpRecord::CodeLoad(record) => loads.push(Load {
-                timestamp: raw.timestamp,
-                addr: record.code_addr,
-                name: String::from_utf8(record.function_name.as_slice().into()).expect("name"),
-                code: record.code_bytes.as_slice().into(),
-                mapped: std::mem::take(&mut mapped),
-                lines: std::mem::take(&mut lines),
-            }),
-            other => panic!("record {other:?}"),
         }
     }
-    loads
 }
 
 /// Each piece of code is in the dump, with a time before it ran, and with the bytes that are there.
@@ -247,30 +268,31 @@ fn check_dump(held: &Held) {
     // A jitdump does not say that the code which tables are mapped over is gone.
     let gone = truth.codes.iter().any(|code| code.to < u64::MAX);
     let allowed: &[&str] = if gone { &["mapped-over-earlier", "mapped-over-later"] } else { &[] };
-    checker::problems(&bytes, Path::new(&truth.paths["jitdump"]), allowed)
-        .unwrap_or_else(|problems| panic!("{problems}"));
-    let loads = read_dump(&held.file("jitdump"));
+    checker::problems(&bytes, &truth.paths["jitdump"], allowed).unwrap_or_else(|problems| panic!("{problems}"));
+    let loads = cfi::read_dump(&*bytes);
     assert_eq!(loads.len(), truth.codes.len(), "pieces of code in the dump");
-    let mut by_place: HashMap<(u64, usize, &str), Vec<&Load>> = HashMap::new();
+    let mut by_place: HashMap<(u64, usize, &str), Vec<&Dumped>> = HashMap::new();
     for load in &loads {
         by_place.entry((load.addr, load.code.len(), &load.name)).or_default().push(load);
     }
     let mut memory = std::fs::File::open(format!("/proc/{}/mem", truth.pid)).expect("memory of the program");
     let mut first_runs = HashMap::new();
-    for run in &truth.runs {
-        for id in run.ids() {
-            let first = first_runs.entry(id).or_insert(run.from);
+    for run in truth.runs.values().flatten() {
+        for part in stack(run) {
+            let first = first_runs.entry(part).or_insert(run.from);
             *first = run.from.min(*first);
         }
     }
     for (at, code) in truth.codes.iter().enumerate() {
-        let first_run = first_runs.get(&(at + 1)).copied().unwrap_or(code.to);
+        let first_run = first_runs.get(&Part::Code(at)).copied().unwrap_or(code.to);
         let name = shown(&code.name);
         let candidates = by_place.get(&(code.addr, code.size as usize, &name));
-        let found = candidates.into_iter().flatten().find(|load| (code.from..=first_run).contains(&load.timestamp));
+        let found = candidates.into_iter().flatten().find(|load| (code.from..=first_run).contains(&load.time));
         let load = found.unwrap_or_else(|| panic!("{code:?}, first run at {first_run}, is not in the dump"));
-        assert_eq!(load.mapped, truth.options["gap"] == "yes", "{code:?}");
-        let lines: Vec<_> = code.lines.iter().map(|l| (code.addr + l.offset, l.line, l.file.clone())).collect();
+        let mapped = load.tables.as_ref().is_some_and(|tables| tables.2 > 0);
+        assert_eq!(mapped, truth.options["gap"] == "yes", "{code:?}");
+        let lines: Vec<_> =
+            code.lines.iter().map(|(offset, line, file)| (code.addr + offset, *line, file.clone())).collect();
         // Behind them is the one that closes the table.
         assert_eq!(load.lines.get(..lines.len()), Some(&*lines), "{code:?}");
         if code.to == u64::MAX {
@@ -312,11 +334,12 @@ fn check_map(held: &Held) {
 
 /// The hot lines are the last of their tables, and lines of a file that is there.
 fn check_source(held: &Held) {
-    for (id, line) in &held.truth.hot_lines {
-        let last = held.truth.codes[id - 1].lines.last().expect("lines of code with a hot one");
-        assert_eq!((last.line, &*last.file), (*line, &*held.truth.paths["source"]));
+    for (index, line) in &held.truth.hot_lines {
+        let code = &held.truth.codes[*index];
+        let (_, last, file) = code.lines.last().expect("lines of code with a hot one");
+        assert_eq!((last, Path::new(file)), (line, &*held.truth.paths["source"]));
         let source = std::fs::read_to_string(held.file("source")).expect("guest source");
         let text = source.lines().nth(*line as usize - 1).expect("line of the source");
-        assert!(text.contains("burn") && text.contains(&held.truth.codes[id - 1].name), "{text}");
+        assert!(text.contains("burn") && text.contains(&code.name), "{text}");
     }
 }

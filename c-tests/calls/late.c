@@ -1226,6 +1226,9 @@ static void *chaos_thread(void *argument) {
     }
     CHECK(status == JITSYM_OK || status == JITSYM_ERR_CLOSED || status == JITSYM_ERR_DROPPED ||
           status == JITSYM_ERR_TIMEOUT);
+    if (status == JITSYM_ERR_CLOSED) {
+      test_sleep_ms(0);
+    }
   }
   return NULL;
 }

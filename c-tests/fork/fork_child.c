@@ -98,7 +98,7 @@ static unsigned live_codes(void) {
 }
 
 static pid_t fork_now(void (*child)(void)) {
-  if (test_light) {
+  if (test_slow) {
     /* Until the writer sleeps: a fork does not wait for it as long as a pass may take under valgrind. */
     test_sleep_ms(1300);
   }

@@ -1,8 +1,9 @@
 /*
  * What the C tests share: arguments, options, codes, children.
  *
- * Every program takes a directory for its files as its first argument, and a second one, "light", for a small workload
- * (valgrind runs one thread at a time, about 30 times slower). On success it prints "ok" and nothing else.
+ * Every program takes a directory for its files as its first argument, and a second one: "light" for a small workload, or "slow"
+ * for the same under valgrind or an emulator (valgrind runs one thread at a time, about 30 times slower). On success it prints
+ * "ok" and nothing else.
  */
 #ifndef TESTING_H
 #define TESTING_H
@@ -16,7 +17,7 @@
 #include "jitdump_read.h"
 
 static const char *test_dir;
-static int test_light;
+static int test_light, test_slow;
 /* An emulator that runs the program (qemu) has threads of its own in the process. */
 static int test_threads_of_others;
 
@@ -40,7 +41,8 @@ static inline int test_threads(void) {
 static inline void test_begin(int argc, char **argv) {
   CHECK(argc >= 2 && argv[1][0] == '/');
   test_dir = argv[1];
-  test_light = argc >= 3 && strcmp(argv[2], "light") == 0;
+  test_slow = argc >= 3 && strcmp(argv[2], "slow") == 0;
+  test_light = test_slow || (argc >= 3 && strcmp(argv[2], "light") == 0);
   test_threads_of_others = test_files_in("/proc/self/task") - 1;
   /* What the person who runs the tests has set must not decide them. */
   unsetenv("JITSYM");

@@ -42,7 +42,7 @@ impl Sandbox {
         // What is left in the background, after a failure, would write its files again when they have been removed.
         let commands = format!("trap 'kill $(jobs -p) 2>/dev/null || :; wait' EXIT\n{commands}");
         // A process runs for longer if it has to be found first.
-        let seconds = pace * if commands.contains("vm &") { 8 } else { 2 };
+        let seconds = pace * if commands.contains("vm &") { 8 } else { 1 };
         shell.env("VM_SECONDS", seconds.to_string());
         shell.args(["1200", "sh", "-euc", &commands]).current_dir(&self.0).env("HOME", &self.0);
         let path = std::env::var("PATH").expect("PATH");

@@ -74,11 +74,7 @@ fn hot_lines() -> HashMap<String, String> {
 /// A perf of a newer suite, with a directory of our own for what it keeps.
 pub fn newer_perf() -> impl Fn(&str) -> Command {
     let program = tool("perf");
-    move |subcommand| {
-        let mut command = command(program.to_str().expect("UTF-8"));
-        command.arg("--buildid-dir").arg(scratch_dir("buildid")).arg(subcommand);
-        command
-    }
+    move |subcommand| perf::of(command(&program), &[], subcommand)
 }
 
 /// What perf says of a sample: the time in seconds, the address, the source line, and for each frame its symbol and object.

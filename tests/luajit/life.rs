@@ -6,7 +6,7 @@ use super::*;
 fn run_script(luajit: impl AsRef<Path>, name: &str, options: &[&str], script: &str) -> (String, TmpFiles) {
     let path = scratch_dir("life").join(name);
     std::fs::write(&path, script).expect("write the script");
-    let mut luajit = command(luajit.as_ref().to_str().expect("UTF-8"));
+    let mut luajit = command(luajit.as_ref());
     luajit.args(options).arg(path);
     let (output, files) = finish(luajit);
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
@@ -53,9 +53,9 @@ fn patched_exits_change_nothing_but_targets_of_jumps() {
         let now: Vec<u8> = (0..fields[2].len() / 2).map(byte).collect();
         let code = codes.iter().find(|code| code.addr == addr).expect("each trace is in the dump");
         assert!(code.name.starts_with(&format!("TRACE_{} ", fields[0])), "{}", code.name);
-        assert_eq!(now.len(), code.bytes.len(), "{}", code.name);
+        assert_eq!(now.len(), code.code.len(), "{}", code.name);
         let mut at = 0;
-        while let Some(different) = (at..now.len()).find(|&at| now[at] != code.bytes[at]) {
+        while let Some(different) = (at..now.len()).find(|&at| now[at] != code.code[at]) {
             // The operand of `jcc rel32` or `jmp rel32` begins at most three bytes before, where all of it differs.
             let operand = (different.saturating_sub(3)..=different)
                 .filter(|&at| at >= 2 && at + 4 <= now.len())

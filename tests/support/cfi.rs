@@ -205,13 +205,16 @@ impl Decoded {
     }
 }
 
-/// Code of a jitdump with its tables.
+/// Code of a jitdump, with all that the file says of it.
 pub struct Dumped {
+    pub time: u64,
     pub name: String,
     pub addr: u64,
     pub code: Vec<u8>,
     /// `.eh_frame`, `.eh_frame_hdr`, and the bytes behind the code that they are mapped to.
     pub tables: Option<(Vec<u8>, Vec<u8>, u64)>,
+    /// Address, line, file.
+    pub lines: Vec<(u64, u32, String)>,
 }
 
 impl Dumped {
@@ -229,7 +232,7 @@ impl Dumped {
 /// The code in a jitdump, in the order of the file.
 pub fn read_dump(file: impl std::io::Read) -> Vec<Dumped> {
     let mut reader = JitDumpReader::new(file).expect("jitdump header");
-    let (mut dumped, mut tables) = (Vec::new(), None);
+    let (mut dumped, mut tables, mut lines) = (Vec::new(), None, Vec::new());
     while let Some(raw) = reader.next_record().expect("jitdump record") {
         match raw.parse().expect("jitdump record") {
             JitDumpRecord::CodeUnwindingInfo(record) => {
@@ -238,13 +241,19 @@ pub fn read_dump(file: impl std::io::Read) -> Vec<Dumped> {
                 let (eh_frame, hdr) = bytes.split_at(bytes.len() - record.eh_frame_hdr.len());
                 tables = Some((eh_frame.to_vec(), hdr.to_vec(), record.mapped_size));
             }
+            JitDumpRecord::CodeDebugInfo(record) => {
+                let text = |bytes: &[u8]| String::from_utf8(bytes.into()).expect("file name");
+                let entries = record.entries.iter();
+                lines = entries.map(|e| (e.code_addr, e.line, text(&e.file_path.as_slice()))).collect();
+            }
             JitDumpRecord::CodeLoad(record) => dumped.push(Dumped {
+                time: raw.timestamp,
                 name: String::from_utf8_lossy(&record.function_name.as_slice()).into_owned(),
                 addr: record.code_addr,
                 code: record.code_bytes.as_slice().to_vec(),
                 tables: tables.take(),
+                lines: std::mem::take(&mut lines),
             }),
-            JitDumpRecord::CodeDebugInfo(_) => {}
             other => panic!("record {other:?}"),
         }
     }

@@ -33,7 +33,7 @@ pub fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();
-        if name.starts_with("JITSYM") || name.starts_with("JITDUMP") || name.starts_with("DEBUGINFOD") {
+        if ["JITSYM", "JITDUMP", "LUA_", "DEBUGINFOD"].iter().any(|prefix| name.starts_with(prefix)) {
             command.env_remove(&*name);
         }
     }
@@ -43,9 +43,12 @@ pub fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
 
 /// perf, with its cache of objects in the scratch directory.
 pub fn perf(subcommand: &str) -> Command {
-    let mut command = command("env");
-    command.args(crate::support::perf_words(subcommand));
-    command.arg("--buildid-dir").arg(scratch_dir("buildid")).arg(subcommand);
+    of(command("env"), crate::support::perf_words(subcommand), subcommand)
+}
+
+/// The same with another command, whose first arguments are these.
+pub fn of(mut command: Command, words: &[&str], subcommand: &str) -> Command {
+    command.args(words).arg("--buildid-dir").arg(scratch_dir("buildid")).arg(subcommand);
     command
 }
 

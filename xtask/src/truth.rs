@@ -27,7 +27,7 @@ impl Code {
 }
 
 /// A part of a stack that was run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Part {
     /// Code of the guest, by its index in `Truth::codes`.
     Code(usize),
@@ -61,9 +61,12 @@ pub struct Truth {
     pub paths: BTreeMap<String, PathBuf>,
     pub options: HashMap<String, String>,
     pub codes: Vec<Code>,
+    /// Indices of `codes`, and the line where most of the time goes.
+    #[allow(dead_code, reason = "tests/matrix_truth.rs reads it")]
+    pub hot_lines: Vec<(usize, u32)>,
     /// By thread, in the order of time.
-    runs: HashMap<u32, Vec<Run>>,
-    unnamed: HashMap<u32, Vec<Run>>,
+    pub runs: HashMap<u32, Vec<Run>>,
+    pub unnamed: HashMap<u32, Vec<Run>>,
     /// Indices of `codes`, by page.
     pages: HashMap<u64, Vec<usize>>,
 }
@@ -92,10 +95,7 @@ impl Truth {
         for (tid, from, to, stack) in stacks {
             let parts = stack.split(',').map(|part| parse_part(part, &ids)).collect::<Result<Vec<Part>>>();
             let stack = Some(parts.with_context(|| format!("stack {stack:?}"))?);
-            truth.runs.entry(tid).or_default().push(Run { from, to, stack });
-        }
-        for runs in truth.runs.values_mut().chain(truth.unnamed.values_mut()) {
-            runs.sort_by_key(|run| run.from);
+            add(&mut truth.runs, tid, Run { from, to, stack })?;
         }
         for (index, code) in truth.codes.iter().enumerate() {
             for page in code.addr / PAGE..=(code.addr + code.size.max(1) - 1) / PAGE {
@@ -139,15 +139,12 @@ impl Truth {
             }
             "alias" => self.codes[known(ids)?].aliases.push(field(2)?.into()),
             "line" => self.codes[known(ids)?].lines.push((hex(2)?, number(3)? as u32, field(4)?.into())),
-            // The line where most of the time goes: what is said by `line` says the same.
-            "hotline" => {
-                known(ids)?;
-            }
+            "hotline" => self.hot_lines.push((known(ids)?, number(2)? as u32)),
             // The codes may come later.
             "run" => stacks.push((number(1)? as u32, number(2)?, number(3)?, field(4)?)),
             "unnamed" => {
                 let run = Run { from: number(2)?, to: number(3)?, stack: None };
-                self.unnamed.entry(number(1)? as u32).or_default().push(run);
+                add(&mut self.unnamed, number(1)? as u32, run)?;
             }
             "end" => *ended = true,
             other => bail!("unknown kind {other:?}"),
@@ -206,6 +203,15 @@ impl Truth {
     }
 }
 
+fn add(runs: &mut HashMap<u32, Vec<Run>>, tid: u32, run: Run) -> Result<()> {
+    let runs = runs.entry(tid).or_default();
+    if runs.last().is_some_and(|last| last.from >= run.from) {
+        bail!("thread {tid} runs a stack before an earlier one");
+    }
+    runs.push(run);
+    Ok(())
+}
+
 fn parse_part(part: &str, ids: &HashMap<&str, usize>) -> Result<Part> {
     Ok(match part {
         "?" => Part::AnyNative,
@@ -230,7 +236,7 @@ mod tests {
     const TEXT: &str = "pid\t42\npath\tmap\t/tmp/perf-42.map\noption\tunwind\tdwarf\n\
         code\t1\t1000\t20\t100\t200\told one\ncode\t2\t1000\t10\t200\t0\tnew\ncode\t3\t1ff0\t20\t0\t0\tacross\n\
         alias\t2\tnew()\nline\t2\t4\t7\t/a b.toy\nhotline\t2\t7\n\
-        run\t43\t150\t160\t1,*qsort,?\nrun\t43\t110\t140\t3,1,?\nunnamed\t43\t300\t310\nend\n";
+        run\t43\t110\t140\t3,1,?\nrun\t43\t150\t160\t1,*qsort,?\nunnamed\t43\t300\t310\nend\n";
 
     #[test]
     fn what_lay_where_and_when() {
@@ -245,7 +251,7 @@ mod tests {
         assert_eq!(name(0x1010, 200), None, "behind the end of the new one");
         assert_eq!(name(0x2005, 1 << 60), Some("across"), "on its second page");
         assert!(truth.codes[1].is_named("new()") && truth.codes[1].is_named("new") && !truth.codes[1].is_named("old"));
-        assert_eq!(truth.codes[1].lines, [(4, 7, "/a b.toy".to_string())]);
+        assert_eq!((&*truth.codes[1].lines, &*truth.hot_lines), (&[(4, 7, "/a b.toy".to_string())][..], &[(1, 7)][..]));
     }
 
     #[test]
@@ -278,5 +284,6 @@ mod tests {
         assert!(refused("what\t1\nend\n"), "unknown kind of line");
         assert!(refused("code\t1\txyz\t20\t100\t200\tname\nend\n"), "bad number");
         assert!(refused("end\npid\t1\n"), "something behind the end");
+        assert!(refused("unnamed\t1\t5\t6\nunnamed\t1\t3\t4\nend\n"), "not in the order of time");
     }
 }

@@ -196,7 +196,7 @@ fn code_in_any_order_is_found_after_each_write() {
             let size = 20 + random.below(1200);
             let begin = slot * 2000 + random.below(700);
             region.add(begin, Truth::new(number, size));
-            if number % 7 == 0 {
+            if number % 19 == 0 {
                 region.file.write(true).unwrap();
                 region.check();
             }
