@@ -106,6 +106,7 @@ pub struct Load<'a> {
 
 impl<'a> Load<'a> {
     /// `None` if the parts do not fit into the body: in the spool of a dead process.
+    #[inline]
     pub fn new(event: &Event, body: &'a [u8]) -> Option<Load<'a>> {
         let inlines_len = if event.has(flag::INLINES) { inlines::len(body) } else { 0 };
         let code_len = match (event.has(flag::HAS_CODE), event.has(flag::STABLE)) {
@@ -129,10 +130,12 @@ impl<'a> Load<'a> {
     }
 
     /// The group for the jitdump, without the code bytes.
+    #[inline]
     pub fn head(&self) -> &'a [u8] {
         &self.body[self.inlines_len..self.head_end]
     }
 
+    #[inline]
     pub fn name(&self) -> &'a [u8] {
         &self.body[self.name_at..self.head_end - 1]
     }

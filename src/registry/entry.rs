@@ -65,6 +65,7 @@ impl Registry {
     }
 
     /// Notes where the jitdump has the group of live code, and the size of the tables in it.
+    #[inline]
     pub fn set_stored(&mut self, id: u64, stored: Option<Stored>, tables_len: u32) {
         if self.entry(id).is_some() {
             let entry = &mut self.entries[id as u32 as usize];

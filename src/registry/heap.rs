@@ -18,9 +18,8 @@ impl Heap {
     /// Adds a piece and returns where it lies; `None` without memory.
     pub fn add(&mut self, piece: &[u8]) -> Option<usize> {
         let at = self.bytes.len();
-        self.bytes.try_reserve(piece.len()).ok()?;
         self.bytes.extend_from_slice(piece);
-        Some(at)
+        (self.bytes.len() == at + piece.len()).then_some(at)
     }
 
     /// Makes room for that many bytes. False without memory.
@@ -37,6 +36,7 @@ impl Heap {
     }
 
     /// Whether more than half is garbage, so that a compaction costs no more than adding has cost since the last one.
+    #[inline]
     pub fn is_wasteful(&self) -> bool {
         self.garbage > GARBAGE_MIN && self.garbage > self.bytes.len() / 2
     }

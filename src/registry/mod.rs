@@ -124,7 +124,7 @@ impl Registry {
         };
         self.pieces.assign(number, id as u32);
         self.set_entry(id, live, number);
-        self.names.tidy(self.pieces.names_mut());
+        self.tidy_names();
         inserted
     }
 
@@ -243,7 +243,14 @@ impl Registry {
             });
             self.info_records.compact(owned, |place, at| *place = at as u64 | IN_MEMORY);
         }
-        self.names.tidy(self.pieces.names_mut());
+        self.tidy_names();
+    }
+
+    #[inline]
+    fn tidy_names(&mut self) {
+        if self.names.are_wasteful() {
+            self.names.compact(self.pieces.names_mut());
+        }
     }
 
     /// Ends all registrations, and hands out their ids.

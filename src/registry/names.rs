@@ -53,11 +53,10 @@ impl Names {
         self.0.get(name.at(), name.len())
     }
 
-    /// Drops the garbage, if that is worth it.
-    pub fn tidy<'a>(&mut self, owned: impl Iterator<Item = &'a mut Name>) {
-        if self.0.is_wasteful() {
-            self.compact(owned);
-        }
+    /// Whether it is worth it to drop the garbage.
+    #[inline]
+    pub fn are_wasteful(&self) -> bool {
+        self.0.is_wasteful()
     }
 
     /// Drops the garbage. Is given all names that have an owner, and changes them.

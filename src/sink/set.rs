@@ -30,13 +30,15 @@ pub struct SinkSet {
     others: Vec<(&'static Kind, Box<dyn Sink>)>,
     /// The files are removed in the end.
     remove_files: bool,
+    /// Sinks that did not run when code was loaded.
+    missed: Sinks,
 }
 
 impl SinkSet {
     pub fn new(status: Arc<Status>, regions: &Arc<Regions>) -> SinkSet {
         let make = |kind: &&'static Kind| kind.make.map(|make| (*kind, make(&status, regions)));
         let others = KINDS.iter().filter_map(make).collect();
-        SinkSet { dump: Jitdump::new(status.clone()), others, status, remove_files: false }
+        SinkSet { dump: Jitdump::new(status.clone()), others, status, remove_files: false, missed: Sinks::NONE }
     }
 
     fn each(&mut self) -> impl Iterator<Item = (&'static Kind, &mut (dyn Sink + 'static))> {
@@ -84,8 +86,14 @@ impl SinkSet {
     pub fn announce(&mut self, sinks: Sinks, started: Sinks) {
         let status = self.status.clone();
         status.add_sinks(sinks, with_wants(started));
-        for (kind, sink) in self.each() {
-            if started.has(kind.bit) && !sink.is_well() {
+        let missed = self.missed;
+        self.missed = missed.without(started);
+        for (kind, sink) in self.each().filter(|(kind, _)| started.has(kind.bit)) {
+            if missed.has(kind.bit) {
+                // It may have the file that it had.
+                sink.changed();
+            }
+            if !sink.is_well() {
                 // From the last session.
                 status.sink_stalled(kind.bit);
             }
@@ -242,14 +250,15 @@ impl SinkSet {
     /// Code begins to live.
     pub fn load(&mut self, code: &Loaded<'_>, registry: &mut Registry) {
         let running = self.status.sinks();
-        for (kind, sink) in self.each() {
+        for (kind, sink) in &mut self.others {
             if running.has(kind.bit) {
                 sink.load(code, registry);
-            } else {
-                // It may run again, with the file that it has.
-                sink.changed();
             }
         }
+        if running.has(Sinks::JITDUMP) {
+            self.dump.load(code, registry);
+        }
+        self.missed = self.missed.with(Sinks::ANY.without(running));
     }
 
     /// Tells sinks that have just started of the code that lives. False if there is no memory for that.
@@ -283,8 +292,10 @@ impl SinkSet {
     /// Has all sinks write what they have collected. Slow work waits until it is due, unless it is wanted `now`.
     pub fn write(&mut self, turn: &mut Turn<'_>) {
         let status = self.status.clone();
-        if !status.sinks().has(Sinks::JITDUMP) {
-            self.dump.drop_groups();
+        // First: the map needs less room.
+        match self.dump() {
+            Some(dump) => dump.flush(),
+            None => self.dump.drop_groups(),
         }
         for (kind, sink) in self.running(Sinks::ANY).filter(|(kind, _)| !kind.is_silent) {
             match sink.write(turn) {

@@ -45,7 +45,7 @@ impl Jitdump {
     }
 
     /// Writes the groups that have come together.
-    pub(super) fn flush(&mut self) {
+    pub fn flush(&mut self) {
         std::mem::take(&mut self.groups).write(|pieces, lens| self.put(pieces, lens));
     }
 

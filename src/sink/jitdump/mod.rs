@@ -277,7 +277,6 @@ impl Sink for Jitdump {
     }
 
     fn write(&mut self, turn: &mut Turn<'_>) -> io::Result<()> {
-        self.flush();
         if turn.now {
             self.check()
         } else {
