@@ -130,7 +130,7 @@ impl SignalFlush {
             if left == 0 {
                 return Err(Error::Timeout);
             }
-            futex::wait(&self.news, news, left);
+            futex::wait(&self.news, news, Some(Duration::from_nanos(left)));
         }
     }
 

@@ -190,7 +190,8 @@ pub fn tick_ns() -> i64 {
     1_000_000_000 / (unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as i64).max(1)
 }
 
-fn read_ns(clock: libc::clockid_t) -> u64 {
+/// What this clock shows, in nanoseconds.
+pub(super) fn read_ns(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid timespec to write to.
     unsafe { libc::clock_gettime(clock, &mut time) };

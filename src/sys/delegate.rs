@@ -7,13 +7,14 @@ use std::ffi::c_void;
 use std::io;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::time::Duration;
 
 use super::descriptors::DescriptorTable;
 use super::thread::Thread;
 use super::{futex, guard, thread};
 
 /// Nobody is woken too late by more than this, whatever goes wrong.
-const LONGEST_WAIT: u64 = 60_000_000_000;
+const LONGEST_WAIT: Option<Duration> = Some(Duration::from_secs(60));
 
 /// Changes whenever there is something to see to.
 static BELL: AtomicU32 = AtomicU32::new(0);

@@ -1,20 +1,24 @@
 //! Waiting for a word to change, with what a signal handler may use: no lock, no memory, no thread-local storage but errno.
 
 use std::sync::atomic::AtomicU32;
+use std::time::Duration;
 
-/// Waits while the word has this value, for this number of nanoseconds at most. It may return without a reason.
-pub fn wait(word: &AtomicU32, value: u32, ns: u64) {
-    let time = libc::timespec { tv_sec: (ns / 1_000_000_000) as _, tv_nsec: (ns % 1_000_000_000) as _ };
-    let wait = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: the word and the time are valid.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), wait, value, &raw const time) };
+use rustix::thread::futex::{self, Flags};
+
+/// Waits while the word has this value, for so long at most if there is a time. It may return without a reason.
+pub fn wait(word: &AtomicU32, value: u32, time: Option<Duration>) {
+    let time = time.and_then(|time| time.try_into().ok());
+    let _ = futex::wait(word, Flags::PRIVATE, value, time.as_ref());
+}
+
+/// Wakes one of those who wait.
+pub fn wake_one(word: &AtomicU32) {
+    let _ = futex::wake(word, Flags::PRIVATE, 1);
 }
 
 /// Wakes all who wait.
 pub fn wake_all(word: &AtomicU32) {
-    let wake = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: the word is valid.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), wake, i32::MAX) };
+    let _ = futex::wake(word, Flags::PRIVATE, i32::MAX as u32);
 }
 
 /// Runs `body` and leaves errno as it was.

@@ -8,11 +8,31 @@ use std::path::Path;
 
 use super::listing;
 
+/// C libraries differ in the type.
+#[cfg(target_env = "gnu")]
+type Resource = libc::__rlimit_resource_t;
+#[cfg(not(target_env = "gnu"))]
+type Resource = libc::c_int;
+
 /// Whether there is a process with this pid, whoever's it is.
 pub fn is_alive(pid: u32) -> bool {
     // SAFETY: signal 0 is none; the kernel only looks whether it could be sent.
     let failed = unsafe { libc::kill(pid as libc::pid_t, 0) } != 0;
     !(failed && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH))
+}
+
+/// The user that this process acts as.
+pub fn user() -> u32 {
+    // SAFETY: geteuid only answers.
+    unsafe { libc::geteuid() }
+}
+
+/// How much of a resource this process may have; `None` if there is no limit, or it is not known.
+pub fn limit(resource: Resource) -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the pointer is valid.
+    let is_known = unsafe { libc::getrlimit(resource, &mut limit) == 0 };
+    (is_known && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
 /// The mount namespaces of all processes that can be seen; `None` if none can.

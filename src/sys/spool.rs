@@ -6,11 +6,13 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
+
 use super::clock::{monotonic_ns, tick_ns, TimeNamespace};
 use super::dir::Dir;
 use super::file::look_at;
 use super::listing;
-use super::process::is_alive;
+use super::process::{is_alive, user};
 use super::range_lock;
 
 const PREFIX: &str = "jitsym-";
@@ -186,9 +188,7 @@ impl SpoolFile {
         let file = options().open(path)?;
         let spool = SpoolFile { file, path: path.to_owned() };
         let data = spool.file.metadata()?;
-        // SAFETY: geteuid only answers.
-        let user = unsafe { libc::geteuid() };
-        if !data.is_file() || data.uid() != user || data.mode() & 0o077 != 0 {
+        if !data.is_file() || data.uid() != user() || data.mode() & 0o077 != 0 {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, "is not a file of this user alone"));
         }
         match spool.lock() {
@@ -281,7 +281,7 @@ pub fn pid_in(name: &str) -> Option<u32> {
 /// Whether the process that a spool belongs to has locked it.
 pub fn is_locked_by_owner(dir: &Dir, name: &OsStr) -> bool {
     let is_spool = name.to_str().is_some_and(|name| parse_name(name).is_some());
-    let opened = dir.open_file(name, libc::O_RDWR | libc::O_NONBLOCK, 0);
+    let opened = dir.open_file(name, OFlags::RDWR | OFlags::NONBLOCK, 0);
     is_spool && opened.is_ok_and(|file| range_lock::is_locked(&file, range_lock::WHOLE))
 }
 
@@ -296,7 +296,7 @@ fn parse_name(name: &str) -> Option<(u32, u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::mem::Region;
+    use crate::sys::mapping::Region;
 
     #[test]
     fn names_tell_the_process() {

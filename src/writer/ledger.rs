@@ -18,7 +18,7 @@ use crate::registry::{Live, Registry, Stored};
 use crate::sink::jitdump::groups::{zeros, Groups};
 use crate::sink::region::Regions;
 use crate::sink::set::SinkSet;
-use crate::sys::mem;
+use crate::sys::process_memory;
 
 /// See the module's description.
 pub struct Ledger {
@@ -221,7 +221,7 @@ impl Ledger {
         if code.try_reserve_exact(size as usize).is_ok() {
             code.resize(size as usize, 0);
             // By the kernel: a host that breaks its promise must not be ended by this thread.
-            let read = if self.alive { mem::read_self(self.status.pid, addr, &mut code) } else { 0 };
+            let read = if self.alive { process_memory::read(self.status.pid, addr, &mut code) } else { 0 };
             if read < code.len() {
                 self.status.counters.unreadable.add(1);
             }

@@ -12,7 +12,7 @@ use crate::format::jitdump::{Group, Relocation, LOAD_FIXED_SIZE};
 use crate::registry::{Live, Registry, Stored};
 use crate::sink::jitdump::backlog::Contents;
 use crate::sink::jitdump::groups::Groups;
-use crate::sys::mem;
+use crate::sys::process_memory;
 
 /// Bytes that come together before they are written.
 const BATCH_BYTES: usize = 1 << 20;
@@ -207,7 +207,7 @@ fn make_group(
     records[..info_records.len()].copy_from_slice(info_records);
     group.write(timestamp, &mut records[info_records.len()..], 0).ok()??;
     relocate(records, &relocation(live, pid, timestamp));
-    Some((mem::read_self(pid, addr, code) == code.len(), len))
+    Some((process_memory::read(pid, addr, code) == code.len(), len))
 }
 
 fn relocation(live: &Live, tid: u32, timestamp: u64) -> Relocation {

@@ -19,7 +19,7 @@ use crate::sink::jitdump::groups::Groups;
 use crate::sink::region::file::{Code, RegionFile};
 use crate::sink::region::{Kind, Region, Switch};
 use crate::sys::sync::outside::PoisonError;
-use crate::sys::{file, mem, thread};
+use crate::sys::{file, process_memory, thread};
 
 /// What the end of a generation may cost the writer, in nanoseconds of its processor's time, for callers to begin the next one at
 /// any time. Beyond that they do so only if it takes at most this part of the writer's time. Of two ends the cheaper one counts: on
@@ -388,7 +388,7 @@ impl Ledger {
 
 /// The code's bytes in memory, or nothing if the code has gone. Without a jitdump not every record has the bytes.
 fn read(pid: u32, code: &Live) -> Vec<u8> {
-    match mem::copy_self(pid, code.addr, code.size) {
+    match process_memory::copy(pid, code.addr, code.size) {
         Ok((bytes, true)) => bytes,
         _ => Vec::new(),
     }

@@ -12,7 +12,7 @@ use crate::format::jitdump::Group;
 use crate::queue::spool::layout::FileState;
 use crate::registry::Stored;
 use crate::sink::jitdump::Written;
-use crate::sys::mem;
+use crate::sys::process_memory;
 
 impl Ledger {
     /// Sets right what is wrong with the jitdump, if that is due or wanted `now`. To be called between two passes, when all
@@ -101,7 +101,7 @@ impl Ledger {
             if !matches!(group.write(self.last_time, &mut head, 0), Ok(Some(_))) {
                 continue;
             }
-            let (code, is_whole) = mem::copy_self(pid, addr, size)?;
+            let (code, is_whole) = process_memory::copy(pid, addr, size)?;
             if !is_whole {
                 self.status.counters.unreadable.add(1);
             }

@@ -8,14 +8,16 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use rustix::fs::OFlags;
+
 use super::names::name_of_new;
 use super::{check_plain, lock, look_at, refuse, APPEND, OURS, TAKEN};
 use crate::sys::dir::Dir;
 use crate::sys::other_writers;
 
 /// Creates a file that does not exist yet; a link of that name counts as existing.
-pub(super) fn create_with(dir: &Dir, name: &OsStr, mode: u32, flags: libc::c_int) -> io::Result<File> {
-    dir.open_file(name, flags | libc::O_CREAT | libc::O_EXCL, mode | OURS)
+pub(super) fn create_with(dir: &Dir, name: &OsStr, mode: u32, flags: OFlags) -> io::Result<File> {
+    dir.open_file(name, flags | OFlags::CREATE | OFlags::EXCL, mode | OURS)
 }
 
 /// Creates a file, in place of one that an earlier process with our pid has left there.
@@ -29,7 +31,7 @@ pub fn claim(dir: &Dir, name: &OsStr, mode: u32) -> io::Result<File> {
 
 /// The same for a file that is written to at any place.
 pub fn claim_to_place(dir: &Dir, name: &OsStr, mode: u32) -> io::Result<File> {
-    claim_with(dir, name, mode, libc::O_RDWR)
+    claim_with(dir, name, mode, OFlags::RDWR)
 }
 
 /// Whether a file could not be had because its name is that of another one, which stays: another name may do.
@@ -42,7 +44,7 @@ pub fn is_anothers(error: &io::Error) -> bool {
     }
 }
 
-fn claim_with(dir: &Dir, name: &OsStr, mode: u32, flags: libc::c_int) -> io::Result<File> {
+fn claim_with(dir: &Dir, name: &OsStr, mode: u32, flags: OFlags) -> io::Result<File> {
     for _ in 0..3 {
         match create_with(dir, name, mode, flags) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => remove_stale(dir, name)?,
@@ -80,7 +82,7 @@ pub fn claim_fresh(dir: &Dir, name: &OsStr, mode: u32) -> io::Result<(OsString, 
 }
 
 fn remove_stale(dir: &Dir, name: &OsStr) -> io::Result<()> {
-    let found = dir.open_file(name, libc::O_PATH, 0);
+    let found = dir.open_file(name, OFlags::PATH, 0);
     let file = match found {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         other => other?,
@@ -94,7 +96,7 @@ fn remove_stale(dir: &Dir, name: &OsStr) -> io::Result<()> {
         return taken();
     }
     // Until it is gone: another copy of this library may be about to replace it too.
-    let opened = dir.open_file(name, libc::O_RDONLY | libc::O_NONBLOCK, 0).ok();
+    let opened = dir.open_file(name, OFlags::RDONLY | OFlags::NONBLOCK, 0).ok();
     if opened.as_ref().is_some_and(|file| !lock(file)) {
         return Err(refuse(io::ErrorKind::AlreadyExists, "is written by a living process with the same pid"));
     }

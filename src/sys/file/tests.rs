@@ -1,6 +1,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io::IoSlice;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
