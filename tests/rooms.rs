@@ -98,7 +98,10 @@ fn an_arrow_up_is_found() {
     assert_eq!(found("use crate::sys::mapping;\nuse crate::queue::pool;\n"), [""; 0]);
     assert_eq!(found("// use crate::writer::Writer;\n"), [""; 0]);
     assert_eq!(found("fn f() { crate::writer::run() }"), ["queue/chunk.rs -> writer"]);
-    assert_eq!(found("use crate::{api::{error, code}, sys::mapping, session::Session};"), ["queue/chunk.rs -> session"]);
+    assert_eq!(
+        found("use crate::{api::{error, code}, sys::mapping, session::Session};"),
+        ["queue/chunk.rs -> session"]
+    );
     assert_eq!(found("use crate::cellar::wine;"), ["queue/chunk.rs -> cellar"]);
     assert_eq!(found("use a;\n#[cfg(test)]\nmod tests {\n    use crate::capi::types;\n}"), [""; 0]);
 }

@@ -100,7 +100,7 @@ impl SignalFlush {
 
     fn tell(&self) {
         self.news.fetch_add(1, Ordering::SeqCst);
-        futex::wake_all(&self.news);
+        futex::wake(&self.news, futex::ALL);
     }
 
     /// Asks and waits, in a signal handler. `wake` wakes the writer.

@@ -23,16 +23,11 @@ pub const NATIVE: Option<Arch> = if cfg!(target_arch = "x86_64") {
 };
 
 /// `e_machine` of the ELF header, which the header of a jitdump carries (elf.h).
-pub const ELF_MACHINE: u32 = if cfg!(target_arch = "x86_64") {
-    62
-} else if cfg!(target_arch = "aarch64") {
-    183
-} else if cfg!(target_arch = "riscv64") {
-    243
-} else if cfg!(target_arch = "s390x") {
-    22
-} else if cfg!(target_arch = "powerpc64") {
-    21
-} else {
-    0
+pub const ELF_MACHINE: u32 = match NATIVE {
+    Some(Arch::X86_64) => 62,
+    Some(Arch::Aarch64) => 183,
+    Some(Arch::Riscv64) => 243,
+    None if cfg!(target_arch = "s390x") => 22,
+    None if cfg!(target_arch = "powerpc64") => 21,
+    None => 0,
 };

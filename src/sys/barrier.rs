@@ -10,7 +10,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use rustix::thread::{membarrier, MembarrierCommand};
+use rustix::thread::{membarrier, MembarrierCommand as Command};
 
 use super::thread::sleep_micros;
 use crate::sys::sync::atomic::{fence, Ordering};
@@ -31,8 +31,7 @@ static LIGHT: Light = Light(AtomicBool::new(false));
 /// loom does not know them. The fences on both sides that take their place there guarantee the same of the two accesses
 /// on either side: that at least one of the threads sees what the other has announced.
 pub fn register() {
-    let is_kept = || membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok();
-    LIGHT.0.store(cfg!(not(jitsym_loom)) && is_kept(), Ordering::Relaxed);
+    LIGHT.0.store(cfg!(not(jitsym_loom)) && membarrier(Command::RegisterPrivateExpedited).is_ok(), Ordering::Relaxed);
 }
 
 /// Whether threads may leave the fence on their side to `all_threads`. To be asked each time, where the fence is to be.
@@ -44,7 +43,7 @@ pub fn is_light() -> bool {
 /// Returns once every running thread of the process has passed a full memory barrier, unless they make their own.
 pub fn all_threads() {
     fence(Ordering::SeqCst);
-    if is_light() && membarrier(MembarrierCommand::PrivateExpedited).is_err() {
+    if is_light() && membarrier(Command::PrivateExpedited).is_err() {
         LIGHT.0.store(false, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         sleep_micros(STORE_TIMEOUT);

@@ -1,6 +1,7 @@
 //! Memory that code runs in: mappings of a file at chosen addresses.
 //!
-//! Each mapping here takes the place of another one at its address, or lies in space that was set aside for it. Nothing is unmapped by being dropped: code may run there as long as the process lives.
+//! Each mapping here takes the place of another one at its address, or lies in space that was set aside for it. Nothing is
+//! unmapped by being dropped: code may run there as long as the process lives.
 
 use std::fs::File;
 use std::io;
@@ -11,7 +12,7 @@ use rustix::fs::{fallocate, memfd_create, seek, FallocateFlags, MemfdFlags, Seek
 use rustix::io::{retry_on_intr, Errno};
 
 pub use super::mapping::READ_WRITE;
-use super::mapping::{checked, page_size, OwnedMapping, PRIVATE};
+use super::mapping::{checked, done, page_size, OwnedMapping, PRIVATE};
 
 pub const READ_EXEC: i32 = libc::PROT_READ | libc::PROT_EXEC;
 
@@ -78,10 +79,7 @@ pub unsafe fn move_over(from: u64, to: u64, len: u64) -> io::Result<()> {
 /// Nobody does what is no longer allowed.
 pub unsafe fn protect(addr: u64, len: u64, protection: i32) -> io::Result<()> {
     // SAFETY: the caller's promise.
-    match unsafe { libc::mprotect(addr as *mut _, len as usize, protection) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    done(unsafe { libc::mprotect(addr as *mut _, len as usize, protection) })
 }
 
 /// # Safety
@@ -156,10 +154,7 @@ pub fn write_from(addr: u64, len: u64, file: &File, offset: u64) -> io::Result<(
 /// Nobody uses what lies there.
 pub unsafe fn drop_pages(addr: u64, len: u64) -> io::Result<()> {
     // SAFETY: the caller's promise.
-    match unsafe { libc::madvise(addr as *mut _, len as usize, libc::MADV_DONTNEED) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    done(unsafe { libc::madvise(addr as *mut _, len as usize, libc::MADV_DONTNEED) })
 }
 
 /// Asks for huge pages, where the kernel has them for such memory. That is advice: without them nothing is wrong.

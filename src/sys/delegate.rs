@@ -63,7 +63,7 @@ pub fn tid() -> Option<u32> {
 
 fn ring() {
     BELL.fetch_add(1, Ordering::SeqCst);
-    futex::wake_all(&BELL);
+    futex::wake(&BELL, futex::ALL);
 }
 
 /// Runs `body` in the host's descriptor table and waits for it: on this thread, if that has no other one.
@@ -101,7 +101,7 @@ extern "C" fn serve(number: *mut c_void) -> *mut c_void {
     guard::enter_for_good();
     PID.store(std::process::id(), Ordering::Relaxed);
     TID.store(thread::id(), Ordering::Release);
-    futex::wake_all(&TID);
+    futex::wake(&TID, futex::ALL);
     while WANTED.load(Ordering::SeqCst) as usize == number as usize {
         let bell = BELL.load(Ordering::SeqCst);
         // SAFETY: whoever has put it there waits until it is done, and nobody else takes it.

@@ -68,17 +68,13 @@ fn copy_and_close() -> bool {
     }
     let listed = listing::numbers(Path::new("/proc/thread-self/fd"));
     // The limit may have been lowered since something was opened, but nothing else is known then.
+    let most = || limit(libc::RLIMIT_NOFILE).map_or(1 << 16, |limit| limit.min(1 << 16) as libc::c_int);
     let open: Vec<libc::c_int> = listed.unwrap_or_else(|_| (0..most()).collect());
     for descriptor in open {
         // SAFETY: the table is this thread's alone, and it uses nothing that is open in it.
         unsafe { libc::close(descriptor) };
     }
     true
-}
-
-/// How many descriptors there may be.
-fn most() -> libc::c_int {
-    limit(libc::RLIMIT_NOFILE).map_or(1 << 16, |limit| limit.min(1 << 16) as libc::c_int)
 }
 
 /// Puts something that cannot be written to in the place of the standard streams, whose numbers a file of ours must not have:

@@ -86,7 +86,7 @@ pub(super) fn open_at(dir: BorrowedFd<'_>, name: &OsStr, flags: OFlags, mode: u3
     Ok(retry_on_intr(|| openat(dir, &name, flags | OFlags::CLOEXEC, mode))?.into())
 }
 
-/// Not left to rustix, which has a way of its own for long ones.
+/// rustix would convert names too, with one piece of code for short names and another for long ones.
 pub(super) fn c_string(name: &OsStr) -> io::Result<CString> {
     Ok(CString::new(name.as_bytes())?)
 }

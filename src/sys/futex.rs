@@ -5,30 +5,26 @@ use std::time::Duration;
 
 use rustix::thread::futex::{self, Flags};
 
+/// For `wake`.
+pub const ALL: u32 = i32::MAX as u32;
+
 /// Waits while the word has this value, for so long at most if there is a time. It may return without a reason.
+#[inline(never)]
 pub fn wait(word: &AtomicU32, value: u32, time: Option<Duration>) {
     let time = time.and_then(|time| time.try_into().ok());
     let _ = futex::wait(word, Flags::PRIVATE, value, time.as_ref());
 }
 
-/// Wakes one of those who wait.
-pub fn wake_one(word: &AtomicU32) {
-    let _ = futex::wake(word, Flags::PRIVATE, 1);
-}
-
-/// Wakes all who wait.
-pub fn wake_all(word: &AtomicU32) {
-    let _ = futex::wake(word, Flags::PRIVATE, i32::MAX as u32);
+/// Wakes so many of those who wait.
+#[inline(never)]
+pub fn wake(word: &AtomicU32, count: u32) {
+    let _ = futex::wake(word, Flags::PRIVATE, count);
 }
 
 /// Runs `body` and leaves errno as it was.
 pub fn keeping_errno<T>(body: impl FnOnce() -> T) -> T {
-    // SAFETY: the C library says where the thread's errno is, which stays there.
-    unsafe {
-        let errno = libc::__errno_location();
-        let before = errno.read();
-        let result = body();
-        errno.write(before);
-        result
-    }
+    let before = errno::errno();
+    let result = body();
+    errno::set_errno(before);
+    result
 }

@@ -42,8 +42,6 @@ pub fn function(name: &CStr) -> *mut c_void {
 /// What the loader knows of the object that an address lies in.
 fn object_of(place: *const c_void) -> Option<libc::Dl_info> {
     let mut info = MaybeUninit::<libc::Dl_info>::uninit();
-    // SAFETY: any address may be asked for, and there is room for the answer.
-    let found = unsafe { libc::dladdr(place, info.as_mut_ptr()) };
-    // SAFETY: it was filled in if something was found.
-    (found != 0).then(|| unsafe { info.assume_init() })
+    // SAFETY: any address may be asked for, there is room for the answer, and it is filled in if something was found.
+    unsafe { (libc::dladdr(place, info.as_mut_ptr()) != 0).then(|| info.assume_init()) }
 }

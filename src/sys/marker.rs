@@ -26,7 +26,7 @@ impl Marker {
     }
 
     /// The mapping is never read: it exists for its name only, so what happens to the file does not matter.
-    fn with(file: &File, protection: libc::c_int) -> io::Result<Marker> {
+    fn with(file: &File, protection: i32) -> io::Result<Marker> {
         let mapping = OwnedMapping::new(page_size(), protection, libc::MAP_SHARED, Some(file))?;
         // A forked child has its own dump. perf 7 takes every marker for one of the process that it finds it in.
         mapping.advise(0..page_size(), libc::MADV_DONTFORK);

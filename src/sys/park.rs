@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 #[cfg(not(jitsym_loom))]
-use super::futex::{wait, wake_one};
+use super::futex::{wait, wake};
 #[cfg(jitsym_loom)]
-use super::sync::model::{wait, wake_one};
+use super::sync::model::{wait, wake};
 use crate::sys::sync::atomic::{AtomicU32, Ordering};
 
 /// Nobody has woken it.
@@ -42,7 +42,7 @@ impl Parker {
     /// Wakes the thread.
     pub fn unpark(&self) {
         if self.0.swap(WOKEN, Ordering::Release) == ASLEEP {
-            wake_one(&self.0);
+            wake(&self.0, 1);
         }
     }
 }

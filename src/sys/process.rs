@@ -8,12 +8,6 @@ use std::path::Path;
 
 use super::listing;
 
-/// C libraries differ in the type.
-#[cfg(target_env = "gnu")]
-type Resource = libc::__rlimit_resource_t;
-#[cfg(not(target_env = "gnu"))]
-type Resource = libc::c_int;
-
 /// Whether there is a process with this pid, whoever's it is.
 pub fn is_alive(pid: u32) -> bool {
     // SAFETY: signal 0 is none; the kernel only looks whether it could be sent.
@@ -27,11 +21,12 @@ pub fn user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// How much of a resource this process may have; `None` if there is no limit, or it is not known.
-pub fn limit(resource: Resource) -> Option<u64> {
+/// How much of a resource this process may have; `None` if there is no limit, or it is not known. (C libraries differ in the type of
+/// resources.)
+pub fn limit(resource: impl Into<i64>) -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the pointer is valid.
-    let is_known = unsafe { libc::getrlimit(resource, &mut limit) == 0 };
+    let is_known = unsafe { libc::getrlimit(resource.into() as _, &mut limit) == 0 };
     (is_known && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 

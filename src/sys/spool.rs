@@ -165,7 +165,7 @@ impl SpoolFile {
         let path = dir.join(format!("{}{:x}{SUFFIX}", prefix(owner), monotonic_ns()));
         let file = options().create_new(true).mode(0o600).open(&path)?;
         let spool = SpoolFile { file, path };
-        match spool.lock() {
+        match range_lock::lock(&spool.file, range_lock::WHOLE) {
             Err(error) if is_locked(&error) => return Ok(None),
             Err(error) => {
                 spool.remove();
@@ -191,18 +191,12 @@ impl SpoolFile {
         if !data.is_file() || data.uid() != user() || data.mode() & 0o077 != 0 {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, "is not a file of this user alone"));
         }
-        match spool.lock() {
+        match range_lock::lock(&spool.file, range_lock::WHOLE) {
             Err(error) if is_locked(&error) => return Ok(None),
             other => other?,
         }
         // The previous holder of the lock may have removed it.
         Ok(spool.is_named().then_some(spool))
-    }
-
-    /// A lock of this open file (`F_OFD_SETLK`, fcntl(2)), which every mapping of it keeps. Those of a process end when any of its
-    /// descriptors of the file is closed, and with its table of descriptors.
-    fn lock(&self) -> io::Result<()> {
-        range_lock::lock(&self.file, range_lock::WHOLE)
     }
 
     /// The facts that are needed when it is mapped and no longer has a descriptor.
@@ -269,7 +263,7 @@ pub fn list(dir: &Path) -> io::Result<Vec<Listed>> {
             found.push(Listed { pid, made, is_own: is_own(pid, start), path: dir.join(name) });
         }
     }
-    found.sort_by_key(|listed| listed.made);
+    found.sort_unstable_by_key(|listed| listed.made);
     Ok(found)
 }
 

@@ -43,24 +43,17 @@ pub fn cpu_time() -> u64 {
 const OWN_FAULTS: [libc::c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
-/// All signals that come from elsewhere.
-fn signals_of_others() -> libc::sigset_t {
+/// All signals but these, or none but these.
+fn signals(all: bool, but: &[libc::c_int]) -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
+    let (begin, change): (unsafe extern "C" fn(_) -> _, unsafe extern "C" fn(_, _) -> _) = match all {
+        true => (libc::sigfillset, libc::sigdelset),
+        false => (libc::sigemptyset, libc::sigaddset),
+    };
     // SAFETY: the set is ours to write, and initialised by the first call.
     unsafe {
-        libc::sigfillset(set.as_mut_ptr());
-        OWN_FAULTS.iter().for_each(|&signal| _ = libc::sigdelset(set.as_mut_ptr(), signal));
-        set.assume_init()
-    }
-}
-
-/// No signals but these.
-fn only(signals: &[libc::c_int]) -> libc::sigset_t {
-    let mut set = MaybeUninit::uninit();
-    // SAFETY: as above.
-    unsafe {
-        libc::sigemptyset(set.as_mut_ptr());
-        signals.iter().for_each(|&signal| _ = libc::sigaddset(set.as_mut_ptr(), signal));
+        begin(set.as_mut_ptr());
+        but.iter().for_each(|&signal| _ = change(set.as_mut_ptr(), signal));
         set.assume_init()
     }
 }
@@ -75,24 +68,26 @@ fn change_blocked(how: libc::c_int, signals: &libc::sigset_t) -> Option<libc::si
 /// Runs `body` with the signals of others blocked on this thread, which cannot be cancelled either. A SIGXFSZ that a write in it has
 /// raised is taken away: the write has failed with EFBIG, which says it all.
 pub fn quietly<T>(body: impl FnOnce() -> T) -> T {
-    uncancelled(|| with_signals_blocked(body))
+    uncancelled(|| {
+        let before = block_others();
+        let result = body();
+        before.inspect(restore_blocked);
+        result
+    })
 }
 
-fn with_signals_blocked<T>(body: impl FnOnce() -> T) -> T {
-    // Those that are blocked already stay so.
-    let before = change_blocked(libc::SIG_BLOCK, &signals_of_others());
-    let result = body();
-    restore_blocked(before);
-    result
+/// Those that are blocked already stay so.
+#[inline(never)]
+fn block_others() -> Option<libc::sigset_t> {
+    change_blocked(libc::SIG_BLOCK, &signals(true, &OWN_FAULTS))
 }
 
-fn restore_blocked(before: Option<libc::sigset_t>) {
-    if let Some(before) = before {
-        let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the pointers are valid.
-        unsafe { libc::sigtimedwait(&only(&[libc::SIGXFSZ]), std::ptr::null_mut(), &now) };
-        change_blocked(libc::SIG_SETMASK, &before);
-    }
+#[inline(never)]
+fn restore_blocked(before: &libc::sigset_t) {
+    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointers are valid.
+    unsafe { libc::sigtimedwait(&signals(false, &[libc::SIGXFSZ]), std::ptr::null_mut(), &now) };
+    change_blocked(libc::SIG_SETMASK, before);
 }
 
 /// Runs `body` on a thread that cannot be cancelled meanwhile: file access is a cancellation point, and a cancellation must
@@ -137,7 +132,7 @@ pub fn end_process() {
     extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
         // It has inherited a name by which other copies would take it for one of ours.
         let _ = set_name(c"jitsym-exit");
-        change_blocked(libc::SIG_SETMASK, &only(&[]));
+        change_blocked(libc::SIG_SETMASK, &signals(false, &[]));
         // SAFETY: no frame of Rust code that has anything to drop is left.
         unsafe { libc::exit(0) }
     }
@@ -193,15 +188,21 @@ impl Drop for Thread {
 }
 
 fn create(stack: usize, body: Body, argument: *mut libc::c_void) -> Result<Thread, libc::c_int> {
+    type Ask = unsafe extern "C" fn(*const libc::pthread_attr_t) -> usize;
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     let mut thread = MaybeUninit::<libc::pthread_t>::uninit();
-    // SAFETY: the attributes are ours, and initialised before they are used; the thread owns what it is started with.
+    // SAFETY: the attributes are ours, and initialised before they are used; the thread owns what it is started with; a function
+    // of that name is this one.
     unsafe {
         let error = libc::pthread_attr_init(attributes.as_mut_ptr());
         if error != 0 {
             return Err(error);
         }
-        libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), stack + least_stack(attributes.as_ptr()));
+        // The part that the C library needs: glibc puts the thread-local storage of all loaded objects there, which may be large.
+        // The standard library asks in the same way. Other C libraries have no such function, and no such need.
+        let ask: Option<Ask> = std::mem::transmute(loader::function(c"__pthread_get_minstack"));
+        let least = ask.map_or(libc::PTHREAD_STACK_MIN, |ask| ask(attributes.as_ptr()));
+        libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), stack + least);
         let error = libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), body, argument);
         libc::pthread_attr_destroy(attributes.as_mut_ptr());
         match error {
@@ -209,19 +210,6 @@ fn create(stack: usize, body: Body, argument: *mut libc::c_void) -> Result<Threa
             error => Err(error),
         }
     }
-}
-
-/// What of a stack the C library needs: glibc puts the thread-local storage of all loaded objects there, which may be large.
-///
-/// # Safety
-/// The attributes are initialised.
-unsafe fn least_stack(attributes: *const libc::pthread_attr_t) -> usize {
-    type Ask = unsafe extern "C" fn(*const libc::pthread_attr_t) -> usize;
-    // As the standard library finds it out for its threads. Other C libraries have no such function, and no such need.
-    // SAFETY: a function of that name is this one.
-    let ask: Option<Ask> = unsafe { std::mem::transmute(loader::function(c"__pthread_get_minstack")) };
-    // SAFETY: the caller's promise.
-    ask.map_or(libc::PTHREAD_STACK_MIN, |ask| unsafe { ask(attributes) })
 }
 
 extern "C" fn run(start: *mut libc::c_void) -> *mut libc::c_void {
@@ -235,7 +223,7 @@ extern "C" fn run(start: *mut libc::c_void) -> *mut libc::c_void {
 
 /// Makes the calling thread one of ours: it gets this name, and takes no signals except those of its own faults.
 pub fn become_quiet(name: &'static CStr) {
-    change_blocked(libc::SIG_SETMASK, &signals_of_others());
+    change_blocked(libc::SIG_SETMASK, &signals(true, &OWN_FAULTS));
     let _ = set_name(name);
 }
 

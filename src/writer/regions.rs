@@ -288,7 +288,7 @@ impl Ledger {
         let mut naming = region.naming.lock().unwrap_or_else(PoisonError::into_inner);
         let (dir, path) = (naming.dir()?, naming.path.with_file_name(old));
         drop(naming);
-        let to = file::claim_to_place(&dir, old, self.regions.mode())?;
+        let to = file::claim(&dir, old, self.regions.mode(), file::ANYWHERE)?;
         let (written, identity) = (to.try_clone()?, file::look_at(&to)?);
         // Where code has died the host may have written other code already, which a private mapping keeps to itself.
         let is_private = matches!(region.kind, Kind::Private { .. });

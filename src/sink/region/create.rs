@@ -145,7 +145,7 @@ impl Regions {
             };
             let name = OsString::from(format!("{stem}.so"));
             let path = settings.dir.join(&name);
-            match file::claim_to_place(&dir, &name, settings.mode) {
+            match file::claim(&dir, &name, settings.mode, file::ANYWHERE) {
                 Ok(file) => {
                     let file = Held::new(file).map_err(|error| describe("open", &path, &error))?;
                     let file = Arc::new(file);

@@ -11,11 +11,11 @@ mod space;
 mod tests;
 
 pub use append::{allow_any_place, append, append_whole};
-pub use claim::{claim, claim_fresh, claim_to_place, is_anothers};
+pub use claim::{claim, claim_fresh, is_anothers};
 pub use held::{Held, CLOSED};
 pub use identity::{identity_and_len, is_removed, look_at, Identity};
 pub use names::{make_jit_cache_dir, name_from_new, put_in_place, remove_ours};
-pub use reopen::{join, reopen, reopen_to_place, take_over};
+pub use reopen::{join, reopen, take_over};
 pub use space::{free_space, gains_by_reserve, is_on_disk, reserve};
 
 use std::ffi::OsStr;
@@ -29,8 +29,12 @@ use rustix::io::Errno;
 use super::dir::Dir;
 use super::process;
 
-/// Appending keeps whole records whole even if something else writes to the file.
-const APPEND: OFlags = OFlags::RDWR.union(OFlags::APPEND);
+/// How a file is written to.
+pub type Access = OFlags;
+/// At its end: that keeps whole records whole even if something else writes to the file.
+pub const APPEND: Access = OFlags::RDWR.union(OFlags::APPEND);
+/// At any place.
+pub const ANYWHERE: Access = OFlags::RDWR;
 
 /// Marks a file as the work of this library. The bit has no other meaning on a file.
 const OURS: u32 = libc::S_ISVTX;

@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use rustix::fs::OFlags;
 
-use super::{check_plain, lock, look_at, refuse, Identity, APPEND, OURS};
+use super::{check_plain, lock, look_at, refuse, Access, Identity, APPEND, OURS};
 use crate::sys::dir::Dir;
 use crate::sys::other_writers;
 
@@ -24,17 +24,8 @@ pub fn join(dir: &Dir, name: &OsStr) -> io::Result<File> {
 }
 
 /// Opens a file that we wrote before, if it still is that file.
-pub fn reopen(dir: &Dir, name: &OsStr, expected: Identity) -> io::Result<File> {
-    reopen_with(dir, name, expected, APPEND)
-}
-
-/// The same for a file that is written to at any place.
-pub fn reopen_to_place(dir: &Dir, name: &OsStr, expected: Identity) -> io::Result<File> {
-    reopen_with(dir, name, expected, OFlags::RDWR)
-}
-
-fn reopen_with(dir: &Dir, name: &OsStr, expected: Identity, flags: OFlags) -> io::Result<File> {
-    let file = dir.open_file(name, flags | OFlags::NONBLOCK, 0)?;
+pub fn reopen(dir: &Dir, name: &OsStr, expected: Identity, access: Access) -> io::Result<File> {
+    let file = dir.open_file(name, access | OFlags::NONBLOCK, 0)?;
     if !look_at(&file)?.is(&expected) {
         return Err(refuse(io::ErrorKind::NotFound, "has been replaced"));
     }

@@ -9,6 +9,7 @@ mod view;
 pub use fork_page::{ForkPage, Shared};
 pub use region::Region;
 pub use reserved::Reserved;
+pub use rustix::param::page_size;
 pub use table::Table;
 pub use view::View;
 
@@ -18,15 +19,9 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::ptr::{self, NonNull};
 
-pub const READ_WRITE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
+pub const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 /// Memory without a file.
-pub const PRIVATE: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-
-/// The size of a page.
-pub fn page_size() -> usize {
-    // SAFETY: sysconf only answers.
-    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
-}
+pub const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 
 /// What mmap(2) and mremap(2) have returned.
 pub(super) fn checked(start: *mut libc::c_void) -> io::Result<NonNull<u8>> {
@@ -34,9 +29,16 @@ pub(super) fn checked(start: *mut libc::c_void) -> io::Result<NonNull<u8>> {
     found.ok_or_else(io::Error::last_os_error)
 }
 
+/// What other calls have returned.
+pub(super) fn done(result: libc::c_int) -> io::Result<()> {
+    (result == 0).then_some(()).ok_or_else(io::Error::last_os_error)
+}
+
 /// A mapping, which ends when this value is dropped.
 ///
-/// Not memmap2's: that knows no memory that nobody may touch, and none that a forked child shares.
+/// Not memmap2's, which has no memory that nobody may touch, and none that a forked child shares. Nor calls of rustix: by way of the
+/// C library, version 1.1.6 gives all advice but one with `posix_madvise`, and asks mremap for `MAP_FIXED` in place of
+/// `MREMAP_FIXED`, which the kernel refuses.
 #[derive(Debug)]
 pub struct OwnedMapping {
     start: NonNull<u8>,
@@ -55,12 +57,7 @@ impl OwnedMapping {
     }
 
     /// Maps memory anywhere, as mmap(2) does.
-    pub fn new(
-        len: usize,
-        protection: libc::c_int,
-        flags: libc::c_int,
-        file: Option<&File>,
-    ) -> io::Result<OwnedMapping> {
+    pub fn new(len: usize, protection: i32, flags: i32, file: Option<&File>) -> io::Result<OwnedMapping> {
         let file = file.map_or(-1, AsRawFd::as_raw_fd);
         // SAFETY: a new mapping at an address that the kernel picks touches nothing that exists.
         let start = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, file, 0) };
@@ -69,12 +66,7 @@ impl OwnedMapping {
 
     /// The same for memory that is not locked: not even in a process that wants all it maps to be (mlockall(2), `MCL_FUTURE`).
     /// The kernel would provide every page of it at once, or refuse it for `RLIMIT_MEMLOCK`.
-    pub fn unlocked(
-        len: usize,
-        protection: libc::c_int,
-        flags: libc::c_int,
-        file: Option<&File>,
-    ) -> io::Result<OwnedMapping> {
+    pub fn unlocked(len: usize, protection: i32, flags: i32, file: Option<&File>) -> io::Result<OwnedMapping> {
         let mut mapping = OwnedMapping::new(page_size(), protection, flags, file)?;
         mapping.unlock();
         match mapping.resize(len, libc::MREMAP_MAYMOVE) {
@@ -95,15 +87,15 @@ impl OwnedMapping {
     }
 
     /// Gives advice on a range (madvise(2)). Whether the kernel takes it.
-    pub fn advise(&self, range: Range<usize>, advice: libc::c_int) -> bool {
+    pub fn advise(&self, range: Range<usize>, advice: i32) -> bool {
         // SAFETY: the range lies in the mapping, and what the advice does to it is what its user wants.
         unsafe { libc::madvise(self.at(&range), range.len(), advice) == 0 }
     }
 
     /// Gives advice that is no mere hint. Whether the kernel follows it.
-    fn heeds(&self, range: Range<usize>, advice: libc::c_int) -> bool {
+    fn heeds(&self, range: Range<usize>, advice: i32) -> bool {
         // No kernel knows it, but qemu 7.2 running a program of another architecture agrees to any advice, and does nothing.
-        const NO_ADVICE: libc::c_int = libc::c_int::MAX;
+        const NO_ADVICE: i32 = i32::MAX;
         self.advise(range.clone(), advice) && !self.advise(range, NO_ADVICE)
     }
 
@@ -118,7 +110,7 @@ impl OwnedMapping {
     }
 
     /// Changes how long it is. With `MREMAP_MAYMOVE` it may be at another address then.
-    fn resize(&mut self, len: usize, flags: libc::c_int) -> io::Result<()> {
+    fn resize(&mut self, len: usize, flags: i32) -> io::Result<()> {
         // SAFETY: this value owns the mapping, and nobody else has its address.
         let start = unsafe { libc::mremap(self.start.as_ptr().cast(), self.len, len, flags) };
         (self.start, self.len) = (checked(start)?, len);

@@ -7,12 +7,9 @@ use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{checked, page_size, OwnedMapping, PRIVATE, READ_WRITE};
+use super::{checked, done, page_size, OwnedMapping, PRIVATE, READ_WRITE};
 use crate::sys::process_memory;
 use crate::sys::thread::uncancelled;
-
-/// Linux 5.14; not in every version of the bindings.
-const MADV_POPULATE_WRITE: libc::c_int = 23;
 
 /// Memory for records, zeroed, of which only what was opened may be touched. Not inherited by a forked child.
 #[derive(Debug)]
@@ -38,7 +35,7 @@ impl Region {
         Region::new(len, libc::PROT_NONE, libc::MAP_SHARED, Some(file))
     }
 
-    fn new(len: usize, protection: libc::c_int, flags: libc::c_int, file: Option<&File>) -> io::Result<Region> {
+    fn new(len: usize, protection: i32, flags: i32, file: Option<&File>) -> io::Result<Region> {
         let mapping = OwnedMapping::unlocked(len, protection, flags | libc::MAP_NORESERVE, file)?;
         let is_inherited = AtomicBool::new(!mapping.heeds(0..len, libc::MADV_DONTFORK));
         Ok(Region { mapping, is_inherited })
@@ -60,10 +57,8 @@ impl Region {
     /// Allows a range to be touched, and has the kernel provide its pages now if it can.
     pub fn open(&self, range: Range<usize>) -> io::Result<()> {
         // SAFETY: the range lies in the region, and its bytes stay as they are.
-        if unsafe { libc::mprotect(self.mapping.at(&range), range.len(), READ_WRITE) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        self.mapping.advise(range, MADV_POPULATE_WRITE);
+        done(unsafe { libc::mprotect(self.mapping.at(&range), range.len(), READ_WRITE) })?;
+        self.mapping.advise(range, libc::MADV_POPULATE_WRITE);
         Ok(())
     }
 
@@ -72,7 +67,7 @@ impl Region {
     ///
     /// By address and not by descriptor: whoever needs memory may have another table of these than the thread that has opened the file.
     pub fn provide(&self, range: Range<usize>) -> io::Result<()> {
-        match self.mapping.heeds(range.clone(), MADV_POPULATE_WRITE) {
+        match self.mapping.heeds(range.clone(), libc::MADV_POPULATE_WRITE) {
             true => Ok(()),
             false => uncancelled(|| self.write_to_pages(&range)),
         }

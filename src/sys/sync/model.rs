@@ -98,7 +98,7 @@ pub fn wait(word: &AtomicU32, expected: u32, _: Option<Duration>) {
 }
 
 /// The waiting thread looks by itself.
-pub fn wake_one(_: &AtomicU32) {}
+pub fn wake(_: &AtomicU32, _: u32) {}
 
 /// A bounded channel; crossbeam's own is not made for loom. Behind one lock, and so with more order between threads that send
 /// and receive than crossbeam's: what only that order would guarantee is not found.
