@@ -95,10 +95,13 @@ fn imports_go_down() {
 #[test]
 fn an_arrow_up_is_found() {
     let found = |text| wrong("queue/chunk.rs", text);
-    assert_eq!(found("use crate::sys::mem;\nuse crate::queue::pool;\n"), [""; 0]);
+    assert_eq!(found("use crate::sys::mapping;\nuse crate::queue::pool;\n"), [""; 0]);
     assert_eq!(found("// use crate::writer::Writer;\n"), [""; 0]);
     assert_eq!(found("fn f() { crate::writer::run() }"), ["queue/chunk.rs -> writer"]);
-    assert_eq!(found("use crate::{api::{error, code}, sys::mem, session::Session};"), ["queue/chunk.rs -> session"]);
+    assert_eq!(
+        found("use crate::{api::{error, code}, sys::mapping, session::Session};"),
+        ["queue/chunk.rs -> session"]
+    );
     assert_eq!(found("use crate::cellar::wine;"), ["queue/chunk.rs -> cellar"]);
     assert_eq!(found("use a;\n#[cfg(test)]\nmod tests {\n    use crate::capi::types;\n}"), [""; 0]);
 }

@@ -52,7 +52,7 @@ POINT(ssize_t, writev, (int file, const struct iovec *parts, int count), file, p
 POINT(ssize_t, pread64, (int file, void *to, size_t size, off64_t at), file, to, size, at)
 POINT(ssize_t, pwrite, (int file, const void *from, size_t size, off_t at), file, from, size, at)
 POINT(ssize_t, pwrite64, (int file, const void *from, size_t size, off64_t at), file, from, size, at)
-POINT(int, fallocate, (int file, int mode, off_t at, off_t size), file, mode, at, size)
+POINT(int, fallocate64, (int file, int mode, off64_t at, off64_t size), file, mode, at, size)
 POINT(ssize_t, getrandom, (void *to, size_t size, unsigned flags), to, size, flags)
 POINT(int, clock_nanosleep, (clockid_t clock, int flags, const struct timespec *time, struct timespec *rest), clock, flags,
       time, rest)
@@ -74,5 +74,5 @@ POINT(int, select, (int count, fd_set *in, fd_set *out, fd_set *other, struct ti
 
 POINT_WITH_MORE(open64, flags, (const char *path, int flags, ...), path, flags)
 POINT_WITH_MORE(open, flags, (const char *path, int flags, ...), path, flags)
-POINT_WITH_MORE(openat, flags, (int dir, const char *path, int flags, ...), dir, path, flags)
+POINT_WITH_MORE(openat64, flags, (int dir, const char *path, int flags, ...), dir, path, flags)
 POINT_WITH_MORE(fcntl, command, (int file, int command, ...), file, command)

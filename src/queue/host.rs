@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::status::LastError;
 use crate::api::error::{Error, Result};
-use crate::sys::mem::ForkPage;
+use crate::sys::mapping::ForkPage;
 
 /// See the module's description.
 #[derive(Debug)]

@@ -100,7 +100,7 @@ impl SignalFlush {
 
     fn tell(&self) {
         self.news.fetch_add(1, Ordering::SeqCst);
-        futex::wake_all(&self.news);
+        futex::wake(&self.news, futex::ALL);
     }
 
     /// Asks and waits, in a signal handler. `wake` wakes the writer.
@@ -130,7 +130,7 @@ impl SignalFlush {
             if left == 0 {
                 return Err(Error::Timeout);
             }
-            futex::wait(&self.news, news, left);
+            futex::wait(&self.news, news, Some(Duration::from_nanos(left)));
         }
     }
 

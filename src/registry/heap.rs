@@ -1,7 +1,7 @@
 //! Many short pieces of bytes, one after the other in one piece of memory: an allocation for each would cost as much as all else
 //! about a record.
 
-use crate::sys::table::Table;
+use crate::sys::mapping::Table;
 
 /// Less garbage than this is not worth a compaction.
 const GARBAGE_MIN: usize = 64 * 1024;

@@ -25,7 +25,7 @@ use heap::Heap;
 use names::Names;
 use pieces::Pieces;
 
-use crate::sys::table::Table;
+use crate::sys::mapping::Table;
 
 /// A live registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

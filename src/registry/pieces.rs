@@ -4,7 +4,7 @@
 use std::ops::{Index, IndexMut};
 
 use super::names::Name;
-use crate::sys::table::Table;
+use crate::sys::mapping::Table;
 
 /// No piece, or no slot.
 pub const NONE: u32 = u32::MAX;

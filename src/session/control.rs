@@ -13,7 +13,7 @@ use crate::session::fork;
 use crate::session::process::Process;
 use crate::sink;
 use crate::sys::thread::Thread;
-use crate::sys::{delegate, descriptors, guard, pin, thread};
+use crate::sys::{delegate, descriptors, guard, loader, thread};
 use crate::writer::recover;
 use crate::writer::{self, Inheritance, Writer};
 
@@ -63,7 +63,7 @@ impl Control {
         }
         fork::watch();
         self.fetch_writer()?;
-        pin::pin();
+        loader::keep_this_loaded();
         engine.configure(&config);
         let no_thread = |error: io::Error| {
             process.host.last_error.set(format!("cannot start a thread: {error}"));

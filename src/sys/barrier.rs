@@ -10,11 +10,10 @@
 
 use std::sync::atomic::AtomicBool;
 
+use rustix::thread::{membarrier, MembarrierCommand as Command};
+
 use super::thread::sleep_micros;
 use crate::sys::sync::atomic::{fence, Ordering};
-
-const CMD_PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
-const CMD_REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 
 /// How long a store is waited for that may not have reached memory yet, in microseconds: thousands of cache misses. A thread that does not
 /// run has passed a barrier in the kernel when it was stopped.
@@ -27,17 +26,12 @@ struct Light(AtomicBool);
 /// The kernel makes such barriers for this process. Not loom's: it is looked at in no model, where there are none.
 static LIGHT: Light = Light(AtomicBool::new(false));
 
-fn membarrier(command: libc::c_int) -> bool {
-    // SAFETY: membarrier takes no pointers and touches no memory of ours.
-    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
-}
-
 /// Asks the kernel to keep such barriers ready for this process.
 ///
 /// loom does not know them. The fences on both sides that take their place there guarantee the same of the two accesses
 /// on either side: that at least one of the threads sees what the other has announced.
 pub fn register() {
-    LIGHT.0.store(cfg!(not(jitsym_loom)) && membarrier(CMD_REGISTER_PRIVATE_EXPEDITED), Ordering::Relaxed);
+    LIGHT.0.store(cfg!(not(jitsym_loom)) && membarrier(Command::RegisterPrivateExpedited).is_ok(), Ordering::Relaxed);
 }
 
 /// Whether threads may leave the fence on their side to `all_threads`. To be asked each time, where the fence is to be.
@@ -49,7 +43,7 @@ pub fn is_light() -> bool {
 /// Returns once every running thread of the process has passed a full memory barrier, unless they make their own.
 pub fn all_threads() {
     fence(Ordering::SeqCst);
-    if is_light() && !membarrier(CMD_PRIVATE_EXPEDITED) {
+    if is_light() && membarrier(Command::PrivateExpedited).is_err() {
         LIGHT.0.store(false, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         sleep_micros(STORE_TIMEOUT);

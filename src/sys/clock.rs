@@ -4,6 +4,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rustix::param::clock_ticks_per_second;
+
 #[cfg(target_arch = "x86_64")]
 use super::tsc::Calibrated;
 
@@ -32,17 +34,12 @@ impl Clock {
 
 /// The clock that registering threads and the writer share: read in the cheapest way that this machine has.
 #[derive(Debug)]
-pub struct Timekeeper {
-    way: Way,
-}
-
-#[derive(Debug)]
-enum Way {
+pub enum Timekeeper {
     /// The clock itself.
     Plain(Clock),
     /// `Clock::Monotonic` by way of the time stamp counter.
     #[cfg(target_arch = "x86_64")]
-    Calibrated {
+    Tsc {
         clock: Calibrated,
         /// A time after which the last end of code or the last move was published: the counter is read without order.
         last_end: AtomicU64,
@@ -52,16 +49,22 @@ enum Way {
 impl Timekeeper {
     /// Finds out what this machine has.
     pub fn new(clock: Clock) -> Timekeeper {
-        Timekeeper { way: Way::new(clock) }
+        #[cfg(target_arch = "x86_64")]
+        if clock == Clock::Monotonic {
+            if let Some(clock) = Calibrated::new() {
+                return Timekeeper::Tsc { clock, last_end: AtomicU64::new(0) };
+            }
+        }
+        Timekeeper::Plain(clock)
     }
 
     /// The time now. Never 0, and never less than what a thread got that this one has heard from since.
     #[inline]
     pub fn now(&self) -> u64 {
-        match &self.way {
-            Way::Plain(clock) => clock.now(),
+        match self {
+            Timekeeper::Plain(clock) => clock.now(),
             #[cfg(target_arch = "x86_64")]
-            Way::Calibrated { clock, .. } => clock.now(),
+            Timekeeper::Tsc { clock, .. } => clock.now(),
         }
     }
 
@@ -73,53 +76,36 @@ impl Timekeeper {
     /// no care: what is published after the counter was read is published after that time.
     #[inline(always)]
     pub fn now_after_ends(&self) -> u64 {
-        match &self.way {
-            Way::Plain(clock) => clock.now(),
+        match self {
+            Timekeeper::Plain(clock) => clock.now(),
             #[cfg(target_arch = "x86_64")]
-            Way::Calibrated { clock, last_end } => clock.now_or_just_before().max(last_end.load(Ordering::Acquire)),
+            Timekeeper::Tsc { clock, last_end } => clock.now_or_just_before().max(last_end.load(Ordering::Acquire)),
         }
     }
 
     /// To be called when the end or the move of code was published, before the caller hears of it.
     #[inline]
     pub fn note_end(&self) {
-        match &self.way {
-            Way::Plain(_) => {}
-            #[cfg(target_arch = "x86_64")]
-            Way::Calibrated { clock, last_end } => {
-                last_end.fetch_max(clock.now(), Ordering::Release);
-            }
+        #[cfg(target_arch = "x86_64")]
+        if let Timekeeper::Tsc { clock, last_end } = self {
+            last_end.fetch_max(clock.now(), Ordering::Release);
         }
     }
 
     /// Keeps it accurate: for the writer, at the beginning of each pass.
     pub fn rebase(&self) {
-        match &self.way {
-            Way::Plain(_) => {}
-            #[cfg(target_arch = "x86_64")]
-            Way::Calibrated { clock, .. } => clock.rebase(),
+        #[cfg(target_arch = "x86_64")]
+        if let Timekeeper::Tsc { clock, .. } = self {
+            clock.rebase();
         }
     }
 
     /// Before the writer sleeps, for how long nobody knows.
     pub fn rest(&self) {
-        match &self.way {
-            Way::Plain(_) => {}
-            #[cfg(target_arch = "x86_64")]
-            Way::Calibrated { clock, .. } => clock.rest(),
-        }
-    }
-}
-
-impl Way {
-    fn new(clock: Clock) -> Way {
         #[cfg(target_arch = "x86_64")]
-        if clock == Clock::Monotonic {
-            if let Some(clock) = Calibrated::new() {
-                return Way::Calibrated { clock, last_end: AtomicU64::new(0) };
-            }
+        if let Timekeeper::Tsc { clock, .. } = self {
+            clock.rest();
         }
-        Way::Plain(clock)
     }
 }
 
@@ -186,11 +172,11 @@ pub fn boottime_ns() -> u64 {
 
 /// How many nanoseconds the kernel calls a clock tick.
 pub fn tick_ns() -> i64 {
-    // SAFETY: sysconf only answers.
-    1_000_000_000 / (unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as i64).max(1)
+    1_000_000_000 / (clock_ticks_per_second() as i64).max(1)
 }
 
-fn read_ns(clock: libc::clockid_t) -> u64 {
+/// What this clock shows, in nanoseconds.
+pub(super) fn read_ns(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid timespec to write to.
     unsafe { libc::clock_gettime(clock, &mut time) };

@@ -1,18 +1,20 @@
 //! Memory that code runs in: mappings of a file at chosen addresses.
 //!
-//! Plain system calls and not memmap2, because each mapping here takes the place of another one at its address, or lies in
-//! space that was set aside for it. Nothing is unmapped by being dropped: code may run there as long as the process lives.
+//! Each mapping here takes the place of another one at its address, or lies in space that was set aside for it. Nothing is
+//! unmapped by being dropped: code may run there as long as the process lives.
 
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, FromRawFd};
-use std::ptr;
+use std::os::fd::AsRawFd;
 
-use super::mem::{map_unlocked, page_size};
+use rustix::fs::{fallocate, memfd_create, seek, FallocateFlags, MemfdFlags, SeekFrom};
+use rustix::io::{retry_on_intr, Errno};
+
+pub use super::mapping::READ_WRITE;
+use super::mapping::{checked, done, page_size, OwnedMapping, PRIVATE};
 
 pub const READ_EXEC: i32 = libc::PROT_READ | libc::PROT_EXEC;
-pub const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
 /// How a mapping of a file is shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,17 +37,16 @@ pub unsafe fn map_over(
     file: &File,
     offset: u64,
 ) -> io::Result<()> {
-    let flags = libc::MAP_FIXED | if sharing == Sharing::Shared { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
+    let flags = if sharing == Sharing::Shared { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
     // SAFETY: the caller's promise.
-    unsafe { map(addr, len, protection, flags, file.as_raw_fd(), offset) }.map(drop)
+    unsafe { map(addr, len, protection, flags, file.as_raw_fd(), offset) }
 }
 
 /// Sets address space aside, anywhere.
 pub fn reserve(len: u64) -> io::Result<u64> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let len = usize::try_from(len).map_err(|_| io::ErrorKind::OutOfMemory)?;
-    // SAFETY: a new mapping at an address that the kernel picks touches nothing that exists.
-    unsafe { map_unlocked(ptr::null_mut(), len, libc::PROT_NONE, flags, -1) }.map(|start| start as u64)
+    let mapping = OwnedMapping::unlocked(len, libc::PROT_NONE, PRIVATE | libc::MAP_NORESERVE, None)?;
+    Ok(mapping.leak().as_ptr() as u64)
 }
 
 /// Makes a range address space in which nothing is.
@@ -53,15 +54,13 @@ pub fn reserve(len: u64) -> io::Result<u64> {
 /// # Safety
 /// Nobody uses what lies there.
 pub unsafe fn reserve_over(addr: u64, len: u64) -> io::Result<()> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
     // SAFETY: the caller's promise.
-    unsafe { map(addr, len, libc::PROT_NONE, flags, -1, 0) }.map(drop)
+    unsafe { map(addr, len, libc::PROT_NONE, PRIVATE | libc::MAP_NORESERVE, -1, 0) }
 }
 
-/// Private memory with these bytes, writable, anywhere.
+/// Private memory, writable, anywhere.
 pub fn anonymous(len: u64) -> io::Result<u64> {
-    // SAFETY: as in `reserve`.
-    unsafe { map(0, len, READ_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0) }
+    Ok(OwnedMapping::new(len as usize, READ_WRITE, PRIVATE, None)?.leak().as_ptr() as u64)
 }
 
 /// Moves one mapping in the place of whatever lies at `to`, in one step that running threads do not notice.
@@ -69,13 +68,9 @@ pub fn anonymous(len: u64) -> io::Result<u64> {
 /// # Safety
 /// Both ranges are the caller's, and what lies at `to` is to go.
 pub unsafe fn move_over(from: u64, to: u64, len: u64) -> io::Result<()> {
-    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    let (len, flags) = (len as usize, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED);
     // SAFETY: the caller's promise.
-    let moved = unsafe { libc::mremap(from as *mut _, len as usize, len as usize, flags, to as *mut libc::c_void) };
-    if moved == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
+    checked(unsafe { libc::mremap(from as *mut _, len, len, flags, to as *mut libc::c_void) }).map(drop)
 }
 
 /// Changes what may be done with memory.
@@ -84,10 +79,7 @@ pub unsafe fn move_over(from: u64, to: u64, len: u64) -> io::Result<()> {
 /// Nobody does what is no longer allowed.
 pub unsafe fn protect(addr: u64, len: u64, protection: i32) -> io::Result<()> {
     // SAFETY: the caller's promise.
-    match unsafe { libc::mprotect(addr as *mut _, len as usize, protection) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    done(unsafe { libc::mprotect(addr as *mut _, len as usize, protection) })
 }
 
 /// # Safety
@@ -98,51 +90,40 @@ pub unsafe fn unmap(addr: u64, len: u64) {
 }
 
 /// # Safety
-/// As `map_over`, with `MAP_FIXED` in the flags.
-unsafe fn map(addr: u64, len: u64, protection: i32, flags: i32, file: i32, offset: u64) -> io::Result<u64> {
-    let at = if addr == 0 { ptr::null_mut() } else { addr as *mut libc::c_void };
+/// The range is the caller's to replace.
+unsafe fn map(addr: u64, len: u64, protection: i32, flags: i32, file: i32, offset: u64) -> io::Result<()> {
+    let (at, flags) = (addr as *mut libc::c_void, flags | libc::MAP_FIXED);
     let offset = libc::off_t::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: the caller's promise.
-    let found = unsafe { libc::mmap(at, len as usize, protection, flags, file, offset) };
-    if found == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(found as u64)
+    checked(unsafe { libc::mmap(at, len as usize, protection, flags, file, offset) }).map(drop)
 }
 
 /// A file that has no name, for memory that is mapped twice.
 pub fn nameless_file() -> io::Result<File> {
-    // SAFETY: the name ends with a NUL.
-    let descriptor = unsafe { libc::memfd_create(c"jitsym".as_ptr(), libc::MFD_CLOEXEC) };
-    if descriptor < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: it was just opened, and nobody else has it.
-    Ok(unsafe { File::from_raw_fd(descriptor) })
+    Ok(memfd_create(c"jitsym", MemfdFlags::CLOEXEC)?.into())
 }
 
 /// Has the file system provide room for part of a file, so that touching a mapping of it never fails for want of that.
 pub fn provide(file: &File, offset: u64, len: u64) -> io::Result<()> {
-    allocate(file, 0, offset, len)
+    allocate(file, FallocateFlags::empty(), offset, len)
 }
 
 /// Gives the room of part of a file back; it reads zero then.
 pub fn punch(file: &File, offset: u64, len: u64) -> io::Result<()> {
-    allocate(file, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, offset, len)
+    allocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len)
+}
+
+fn allocate(file: &File, how: FallocateFlags, offset: u64, len: u64) -> io::Result<()> {
+    Ok(retry_on_intr(|| fallocate(file, how, offset, len))?)
 }
 
 /// The next part of a range of a file that is no hole.
 pub fn data_in(file: &File, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
-    let seek = |from: u64, what| {
-        // SAFETY: lseek takes a descriptor, which is open. Nobody writes where that stands.
-        let found = unsafe { libc::lseek(file.as_raw_fd(), from as libc::off_t, what) };
-        u64::try_from(found).map_err(|_| io::Error::last_os_error())
-    };
-    match seek(range.start, libc::SEEK_DATA) {
-        Ok(start) if start < range.end => Ok(Some(start..seek(start, libc::SEEK_HOLE)?.min(range.end))),
-        Ok(_) => Ok(None),
-        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
-        Err(error) => Err(error),
+    // Nobody writes where the descriptor stands.
+    match seek(file, SeekFrom::Data(range.start)) {
+        Ok(start) if start < range.end => Ok(Some(start..seek(file, SeekFrom::Hole(start))?.min(range.end))),
+        Ok(_) | Err(Errno::NXIO) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -167,41 +148,28 @@ pub fn write_from(addr: u64, len: u64, file: &File, offset: u64) -> io::Result<(
     Ok(())
 }
 
-fn allocate(file: &File, mode: i32, offset: u64, len: u64) -> io::Result<()> {
-    loop {
-        // SAFETY: fallocate takes a descriptor, which is open.
-        if unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as libc::off_t, len as libc::off_t) } == 0 {
-            return Ok(());
-        }
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
-    }
-}
-
 /// Gives up what was written to private memory: it shows its file again, or zero if it has none.
 ///
 /// # Safety
 /// Nobody uses what lies there.
 pub unsafe fn drop_pages(addr: u64, len: u64) -> io::Result<()> {
     // SAFETY: the caller's promise.
-    match unsafe { libc::madvise(addr as *mut _, len as usize, libc::MADV_DONTNEED) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    done(unsafe { libc::madvise(addr as *mut _, len as usize, libc::MADV_DONTNEED) })
 }
 
 /// Asks for huge pages, where the kernel has them for such memory. That is advice: without them nothing is wrong.
 pub fn advise_huge(addr: u64, len: u64) {
-    // SAFETY: the advice changes no contents, wherever it points.
-    unsafe { libc::madvise(addr as *mut _, len as usize, libc::MADV_HUGEPAGE) };
+    advise(addr, len, libc::MADV_HUGEPAGE);
 }
 
 /// Asks that nothing be read ahead of what is touched.
 pub fn advise_random(addr: u64, len: u64) {
-    // SAFETY: as above.
-    unsafe { libc::madvise(addr as *mut _, len as usize, libc::MADV_RANDOM) };
+    advise(addr, len, libc::MADV_RANDOM);
+}
+
+fn advise(addr: u64, len: u64, advice: i32) {
+    // SAFETY: neither advice changes contents, wherever it points.
+    unsafe { libc::madvise(addr as *mut _, len as usize, advice) };
 }
 
 /// `len` in whole pages.

@@ -7,13 +7,14 @@ use std::ffi::c_void;
 use std::io;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::time::Duration;
 
 use super::descriptors::DescriptorTable;
 use super::thread::Thread;
 use super::{futex, guard, thread};
 
 /// Nobody is woken too late by more than this, whatever goes wrong.
-const LONGEST_WAIT: u64 = 60_000_000_000;
+const LONGEST_WAIT: Option<Duration> = Some(Duration::from_secs(60));
 
 /// Changes whenever there is something to see to.
 static BELL: AtomicU32 = AtomicU32::new(0);
@@ -62,7 +63,7 @@ pub fn tid() -> Option<u32> {
 
 fn ring() {
     BELL.fetch_add(1, Ordering::SeqCst);
-    futex::wake_all(&BELL);
+    futex::wake(&BELL, futex::ALL);
 }
 
 /// Runs `body` in the host's descriptor table and waits for it: on this thread, if that has no other one.
@@ -100,7 +101,7 @@ extern "C" fn serve(number: *mut c_void) -> *mut c_void {
     guard::enter_for_good();
     PID.store(std::process::id(), Ordering::Relaxed);
     TID.store(thread::id(), Ordering::Release);
-    futex::wake_all(&TID);
+    futex::wake(&TID, futex::ALL);
     while WANTED.load(Ordering::SeqCst) as usize == number as usize {
         let bell = BELL.load(Ordering::SeqCst);
         // SAFETY: whoever has put it there waits until it is done, and nobody else takes it.

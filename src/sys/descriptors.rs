@@ -6,11 +6,14 @@
 
 use std::cell::Cell;
 use std::hash::RandomState;
-use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use rustix::fs::{open, Mode, OFlags};
+
 use super::listing;
+use super::process::limit;
 
 /// A table of descriptors, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +68,7 @@ fn copy_and_close() -> bool {
     }
     let listed = listing::numbers(Path::new("/proc/thread-self/fd"));
     // The limit may have been lowered since something was opened, but nothing else is known then.
+    let most = || limit(libc::RLIMIT_NOFILE).map_or(1 << 16, |limit| limit.min(1 << 16) as libc::c_int);
     let open: Vec<libc::c_int> = listed.unwrap_or_else(|_| (0..most()).collect());
     for descriptor in open {
         // SAFETY: the table is this thread's alone, and it uses nothing that is open in it.
@@ -73,36 +77,22 @@ fn copy_and_close() -> bool {
     true
 }
 
-/// How many descriptors there may be.
-fn most() -> libc::c_int {
-    let mut limit = MaybeUninit::<libc::rlimit>::uninit();
-    // SAFETY: the pointer is valid, and the limit filled in if the call does not fail.
-    let limit = unsafe {
-        (libc::getrlimit(libc::RLIMIT_NOFILE, limit.as_mut_ptr()) == 0).then(|| limit.assume_init().rlim_cur)
-    };
-    limit.unwrap_or(libc::rlim_t::MAX).min(1 << 16) as libc::c_int
-}
-
 /// Puts something that cannot be written to in the place of the standard streams, whose numbers a file of ours must not have:
 /// whatever is printed on this thread would be in it. False if the table is not the empty one that it should be.
 fn take_standard_numbers() -> bool {
-    // SAFETY: the string ends with a NUL.
-    let opened = [0, 1, 2].map(|_| unsafe { libc::open(c"/".as_ptr(), libc::O_PATH | libc::O_CLOEXEC) });
-    if opened == [0, 1, 2] {
-        return true;
+    let opened = [(); 3].map(|()| open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok());
+    let numbers = opened.each_ref().map(|opened| opened.as_ref().map(AsRawFd::as_raw_fd));
+    // Else a sandbox says yes and does nothing.
+    let is_taken = numbers == [Some(0), Some(1), Some(2)];
+    if is_taken {
+        std::mem::forget(opened);
     }
-    // A sandbox that says yes and does nothing.
-    for descriptor in opened.into_iter().filter(|&descriptor| descriptor >= 0) {
-        // SAFETY: it was opened above.
-        unsafe { libc::close(descriptor) };
-    }
-    false
+    is_taken
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs::File;
-    use std::os::fd::AsRawFd;
 
     use super::*;
 

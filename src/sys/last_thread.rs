@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::thread::{self, OURS};
-use super::{delegate, listing};
+use super::{delegate, listing, process_memory};
 
 /// No thread has a number as high (linux include/linux/threads.h, `PID_MAX_LIMIT`).
 const MOST: u32 = 4 << 20;
@@ -18,17 +18,7 @@ const REST: u32 = 20;
 pub fn first_has_ended() -> bool {
     // The name in parentheses may hold anything.
     let is_zombie = |stat: String| stat.rsplit_once(')').is_some_and(|(_, rest)| rest.starts_with(" Z"));
-    fs::read_to_string("/proc/self/stat").map_or_else(|_| first_has_no_memory(), is_zombie)
-}
-
-/// The kernel reads a process's memory by way of its first thread, which loses it when it ends.
-fn first_has_no_memory() -> bool {
-    let (from, mut to) = (0_u8, 0_u8);
-    let remote = libc::iovec { iov_base: (&raw const from).cast_mut().cast(), iov_len: 1 };
-    let local = libc::iovec { iov_base: (&raw mut to).cast(), iov_len: 1 };
-    // SAFETY: both are one byte long.
-    let read = unsafe { libc::process_vm_readv(std::process::id() as libc::pid_t, &local, 1, &remote, 1, 0) };
-    read < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+    fs::read_to_string("/proc/self/stat").map_or_else(|_| process_memory::is_lost_to_first_thread(), is_zombie)
 }
 
 /// Looks for other threads.
@@ -121,7 +111,7 @@ mod tests {
 
     #[test]
     fn another_thread_is_found_by_its_number() {
-        assert!(!first_has_no_memory());
+        assert!(!process_memory::is_lost_to_first_thread());
         let (end, ends) = mpsc::channel::<()>();
         let (say, said) = mpsc::channel();
         let other = std::thread::spawn(move || {

@@ -2,40 +2,28 @@
 //!
 //! Not by the standard library, which panics if somebody has closed the descriptor that it reads from.
 
-use std::ffi::{CStr, CString, OsStr, OsString};
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use rustix::fs::{Dir, OFlags, CWD};
+
+use super::dir::open_at;
+
 /// All names in a directory, except those of itself and its parent.
 pub fn names(path: &Path) -> io::Result<Vec<OsString>> {
-    let path = CString::new(path.as_os_str().as_bytes())?;
-    // SAFETY: the path ends with a NUL.
-    let dir = unsafe { libc::opendir(path.as_ptr()) };
-    if dir.is_null() {
-        return Err(io::Error::last_os_error());
-    }
+    let dir = open_at(CWD, path.as_os_str(), OFlags::DIRECTORY, 0)?;
     let mut names = Vec::new();
-    let result = loop {
-        // SAFETY: errno is this thread's.
-        unsafe { libc::__errno_location().write(0) };
-        // SAFETY: the directory is open, and no other thread uses it.
-        let Some(entry) = (unsafe { libc::readdir(dir).as_ref() }) else {
-            let error = io::Error::last_os_error();
-            break if error.raw_os_error() == Some(0) { Ok(()) } else { Err(error) };
-        };
-        // SAFETY: the name ends with a NUL.
-        let name = OsStr::from_bytes(unsafe { CStr::from_ptr(entry.d_name.as_ptr()) }.to_bytes());
+    for entry in Dir::new(dir)? {
+        let entry = entry?;
+        let name = OsStr::from_bytes(entry.file_name().to_bytes());
         if name != "." && name != ".." {
-            if let Err(error) = names.try_reserve(1) {
-                break Err(error.into());
-            }
+            names.try_reserve(1)?;
             names.push(name.to_owned());
         }
-    };
-    // SAFETY: it is open, and no longer used.
-    unsafe { libc::closedir(dir) };
-    result.map(|()| names)
+    }
+    Ok(names)
 }
 
 /// The numbers among them: descriptors, or threads.

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 
-/// The kernel's list is read into this much memory at a time: more than the reserve gives, which is not for this.
+/// The kernel's list is read into this much memory at least: more than the reserve gives, which is not for this.
 const ROOM: usize = 128 << 10;
 
 /// A line of `/proc/self/maps` (linux Documentation/filesystems/proc.rst).
@@ -41,28 +41,12 @@ pub fn all() -> io::Result<Vec<Mapping>> {
 /// What overlaps `[start, end)`.
 pub fn within(start: u64, end: u64) -> io::Result<Vec<Mapping>> {
     // Of the calling thread: the process's first one may have ended.
-    let text = read_all(File::open("/proc/thread-self/maps")?)?;
+    let mut file = File::open("/proc/thread-self/maps")?;
+    let mut text = Vec::new();
+    text.try_reserve(ROOM)?;
+    file.read_to_end(&mut text)?;
     let lines = text.split(|&byte| byte == b'\n').filter_map(parse);
     collect(lines.filter(|mapping| mapping.start < end && start < mapping.end))
-}
-
-/// That of the standard library ends the process where there is no memory.
-fn read_all(mut file: File) -> io::Result<Vec<u8>> {
-    let (mut text, mut len) = (Vec::new(), 0);
-    loop {
-        if len == text.len() {
-            text.try_reserve(ROOM)?;
-            text.resize(len + ROOM, 0);
-        }
-        match file.read(&mut text[len..]) {
-            Ok(0) => break,
-            Ok(more) => len += more,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    text.truncate(len);
-    Ok(text)
 }
 
 /// There may be tens of thousands, and no memory for that number.

@@ -10,28 +10,29 @@ use std::mem::ManuallyDrop;
 
 use memmap2::{Advice, Mmap, MmapOptions};
 
-use super::mem::page_size;
+use super::mapping::page_size;
 
-/// A page of the dump, mapped executable until the process ends.
+/// A page of a file, mapped until the process ends.
 #[derive(Debug)]
-pub struct Marker(#[allow(dead_code)] ManuallyDrop<Mmap>);
+pub struct Marker(ManuallyDrop<Mmap>);
 
 impl Marker {
-    /// Maps the file's first page. Fails on a file system that is mounted `noexec`.
+    /// Maps a dump's first page, executable. Fails on a file system that is mounted `noexec`.
     pub fn new(dump: &File) -> io::Result<Marker> {
         // SAFETY: the mapping is never read: it exists for its name only, so what happens to the file does not matter.
-        let mapping = unsafe { MmapOptions::new().len(page_size()).map_exec(dump)? };
-        // A forked child has its own dump. perf 7 takes every marker for one of the process that it finds it in.
-        let _ = mapping.advise(Advice::DontFork);
-        Ok(Marker(ManuallyDrop::new(mapping)))
+        Ok(Marker::keep(unsafe { MmapOptions::new().len(page_size()).map_exec(dump)? }))
     }
 
     /// Maps a map's first page, so that other copies of this library in the process see whose it is when it is closed.
     pub fn of_map(map: &File) -> io::Result<Marker> {
         // SAFETY: as above.
-        let mapping = unsafe { MmapOptions::new().len(page_size()).map(map)? };
+        Ok(Marker::keep(unsafe { MmapOptions::new().len(page_size()).map(map)? }))
+    }
+
+    fn keep(mapping: Mmap) -> Marker {
+        // A forked child has its own dump. perf 7 takes every marker for one of the process that it finds it in.
         let _ = mapping.advise(Advice::DontFork);
-        Ok(Marker(ManuallyDrop::new(mapping)))
+        Marker(ManuallyDrop::new(mapping))
     }
 
     /// Ends the mapping, when there is one of another file.

@@ -3,12 +3,14 @@
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
+
+use rustix::fs::{fcntl_getfl, fcntl_setfl, fstat, statx, AtFlags, OFlags, StatxFlags};
+use rustix::io::fcntl_getfd;
 
 use super::descriptors::DescriptorTable;
 use super::dir::Dir;
@@ -55,8 +57,7 @@ fn table_size() -> RawFd {
 
 /// Whether the kernel's table has a place for this number.
 fn is_in_table(number: usize) -> bool {
-    // SAFETY: whether the descriptor is open is for the kernel to find out.
-    if unsafe { libc::fcntl(number as RawFd, libc::F_GETFD) } >= 0 {
+    if fcntl_getfd(numbered(number as RawFd)).is_ok() {
         return true;
     }
     let mut wanted = Vec::new();
@@ -72,25 +73,20 @@ fn is_in_table(number: usize) -> bool {
     unsafe { libc::select(count, wanted.as_mut_ptr().cast(), none, none, &mut no_time) != 0 }
 }
 
+/// What has this number in the calling thread's table.
+fn numbered(descriptor: RawFd) -> BorrowedFd<'static> {
+    // SAFETY: whether it is open is for the kernel to find out. It is neither closed nor kept.
+    unsafe { BorrowedFd::borrow_raw(descriptor) }
+}
+
 /// Device and inode of what a descriptor is open for. Not asked of a server on a network, which may not answer.
 fn file_of(descriptor: RawFd) -> Option<(u64, u64)> {
-    let mut data = MaybeUninit::<libc::statx>::uninit();
-    let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
-    // SAFETY: the pointers are valid; whether the descriptor is open is for the kernel to find out.
-    if unsafe { libc::statx(descriptor, c"".as_ptr(), flags, libc::STATX_INO, data.as_mut_ptr()) } != 0 {
+    let (descriptor, flags) = (numbered(descriptor), AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC);
+    match statx(descriptor, c"", flags, StatxFlags::INO) {
+        Ok(data) => Some((libc::makedev(data.stx_dev_major, data.stx_dev_minor), data.stx_ino)),
         // A sandbox may allow the older call only.
-        let mut data = MaybeUninit::<libc::stat>::uninit();
-        // SAFETY: as above.
-        if unsafe { libc::fstat(descriptor, data.as_mut_ptr()) } != 0 {
-            return None;
-        }
-        // SAFETY: filled in, as the call has not failed.
-        let data = unsafe { data.assume_init() };
-        return Some((data.st_dev, data.st_ino));
+        Err(_) => fstat(descriptor).ok().map(|data| (data.st_dev, data.st_ino)),
     }
-    // SAFETY: filled in, as the call has not failed.
-    let data = unsafe { data.assume_init() };
-    Some((libc::makedev(data.stx_dev_major, data.stx_dev_minor), data.stx_ino))
 }
 
 /// Whether this process has the file open, or mapped under this name.
@@ -104,19 +100,18 @@ pub fn uses(dir: &Dir, name: &OsStr, file: Identity) -> bool {
     let mapped =
         || fs::read("/proc/thread-self/maps").is_ok_and(|maps| maps.split(|&byte| byte == b'\n').any(is_mapping));
     let is_it = |opened: &File| look_at(opened).is_ok_and(|found| found.is(&file));
-    let opened = dir.open_file(name, libc::O_RDONLY | libc::O_NONBLOCK, 0).ok().filter(is_it);
+    let opened = dir.open_file(name, OFlags::RDONLY | OFlags::NONBLOCK, 0).ok().filter(is_it);
     opened.is_some_and(|opened| has_other_copy(&opened)) || !descriptors(file).is_empty() || mapped()
 }
 
 /// Those of them, except for `ours`, by which it can be written to, with their flags.
-fn writers(file: Identity, ours: Option<&File>) -> Vec<(RawFd, libc::c_int)> {
+fn writers(file: Identity, ours: Option<&File>) -> Vec<(RawFd, OFlags)> {
     let ours = ours.filter(|_| DescriptorTable::current().is_host()).map(AsRawFd::as_raw_fd);
     let found = descriptors(file);
     in_host_table(|| {
         let flags_of = |&descriptor: &RawFd| {
-            // SAFETY: whether the descriptor is still open is for the kernel to find out.
-            let flags = unsafe { libc::fcntl(descriptor, libc::F_GETFL) };
-            let can_write = flags >= 0 && matches!(flags & libc::O_ACCMODE, libc::O_WRONLY | libc::O_RDWR);
+            let flags = fcntl_getfl(numbered(descriptor)).ok()?;
+            let can_write = [OFlags::WRONLY, OFlags::RDWR].contains(&(flags & OFlags::RWMODE));
             (can_write && Some(descriptor) != ours).then_some((descriptor, flags))
         };
         found.iter().filter_map(flags_of).collect()
@@ -133,9 +128,8 @@ pub fn writes(file: Identity, ours: Option<&File>) -> bool {
 pub fn make_appending(file: Identity, ours: &File) {
     let others = writers(file, Some(ours));
     in_host_table(|| {
-        for (descriptor, flags) in others.iter().filter(|(_, flags)| flags & libc::O_APPEND == 0) {
-            // SAFETY: as above; the flag changes where writes go, and nothing else.
-            unsafe { libc::fcntl(*descriptor, libc::F_SETFL, flags | libc::O_APPEND) };
+        for (descriptor, flags) in others.iter().filter(|(_, flags)| !flags.contains(OFlags::APPEND)) {
+            let _ = fcntl_setfl(numbered(*descriptor), *flags | OFlags::APPEND);
         }
     });
 }

@@ -3,6 +3,10 @@
 
 use std::time::Duration;
 
+#[cfg(not(jitsym_loom))]
+use super::futex::{wait, wake};
+#[cfg(jitsym_loom)]
+use super::sync::model::{wait, wake};
 use crate::sys::sync::atomic::{AtomicU32, Ordering};
 
 /// Nobody has woken it.
@@ -19,49 +23,26 @@ pub struct Parker(AtomicU32);
 impl Parker {
     /// Sleeps until it is woken, or has been since the last time. It may wake without a reason.
     pub fn park(&self) {
-        self.sleep(std::ptr::null());
+        self.sleep(None);
     }
 
     /// The same for so long at most.
     pub fn park_timeout(&self, time: Duration) {
-        let time = libc::timespec {
-            tv_sec: time.as_secs().try_into().unwrap_or(i64::MAX as _),
-            tv_nsec: time.subsec_nanos() as _,
-        };
-        self.sleep(&time);
+        self.sleep(Some(time));
     }
 
-    /// In a model no time passes.
-    #[cfg(jitsym_loom)]
-    fn sleep(&self, _: *const libc::timespec) {
+    fn sleep(&self, time: Option<Duration>) {
         if self.0.fetch_sub(1, Ordering::Acquire) == WOKEN {
             return;
         }
-        super::sync::model::wait_at(&self.0, ASLEEP);
-        self.0.swap(EMPTY, Ordering::Acquire);
-    }
-
-    #[cfg(not(jitsym_loom))]
-    fn sleep(&self, time: *const libc::timespec) {
-        if self.0.fetch_sub(1, Ordering::Acquire) == WOKEN {
-            return;
-        }
-        let wait = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-        // SAFETY: the word is valid as long as this value is; the time is NULL or valid.
-        unsafe { libc::syscall(libc::SYS_futex, self.0.as_ptr(), wait, ASLEEP, time) };
+        wait(&self.0, ASLEEP, time);
         self.0.swap(EMPTY, Ordering::Acquire);
     }
 
     /// Wakes the thread.
     pub fn unpark(&self) {
         if self.0.swap(WOKEN, Ordering::Release) == ASLEEP {
-            #[cfg(not(jitsym_loom))]
-            let wake = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
-            // SAFETY: as above.
-            #[cfg(not(jitsym_loom))]
-            unsafe {
-                libc::syscall(libc::SYS_futex, self.0.as_ptr(), wake, 1)
-            };
+            wake(&self.0, 1);
         }
     }
 }

@@ -15,6 +15,21 @@ pub fn is_alive(pid: u32) -> bool {
     !(failed && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH))
 }
 
+/// The user that this process acts as.
+pub fn user() -> u32 {
+    // SAFETY: geteuid only answers.
+    unsafe { libc::geteuid() }
+}
+
+/// How much of a resource this process may have; `None` if there is no limit, or it is not known. (C libraries differ in the type of
+/// resources.)
+pub fn limit(resource: impl Into<i64>) -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the pointer is valid.
+    let is_known = unsafe { libc::getrlimit(resource.into() as _, &mut limit) == 0 };
+    (is_known && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
 /// The mount namespaces of all processes that can be seen; `None` if none can.
 pub fn mount_namespaces() -> Option<HashSet<u64>> {
     let pids: Vec<u32> = listing::numbers(Path::new("/proc")).ok()?;

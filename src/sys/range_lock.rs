@@ -1,4 +1,5 @@
 //! Locks on ranges of bytes of an open file (`F_OFD_SETLK`, fcntl(2)). Every mapping of the file keeps them.
+//! Those of a process (`F_SETLK`) would end when any of its descriptors of the file is closed, and with its table of descriptors.
 
 use std::fs::File;
 use std::io;
@@ -11,9 +12,8 @@ pub type Bytes = (libc::off_t, libc::off_t);
 pub const WHOLE: Bytes = (0, 0);
 
 fn ask(file: &File, command: libc::c_int, kind: libc::c_int, (start, len): Bytes) -> io::Result<libc::c_short> {
-    // SAFETY: all-zero bytes are a valid value.
-    let mut range: libc::flock = unsafe { std::mem::zeroed() };
-    (range.l_type, range.l_start, range.l_len) = (kind as libc::c_short, start, len);
+    let (l_type, l_whence) = (kind as libc::c_short, libc::SEEK_SET as libc::c_short);
+    let mut range = libc::flock { l_type, l_whence, l_start: start, l_len: len, l_pid: 0 };
     // SAFETY: the descriptor is open, and the pointer valid.
     match unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut range) } {
         0 => Ok(range.l_type),

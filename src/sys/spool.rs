@@ -6,11 +6,13 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
+
 use super::clock::{monotonic_ns, tick_ns, TimeNamespace};
 use super::dir::Dir;
 use super::file::look_at;
 use super::listing;
-use super::process::is_alive;
+use super::process::{is_alive, user};
 use super::range_lock;
 
 const PREFIX: &str = "jitsym-";
@@ -163,7 +165,7 @@ impl SpoolFile {
         let path = dir.join(format!("{}{:x}{SUFFIX}", prefix(owner), monotonic_ns()));
         let file = options().create_new(true).mode(0o600).open(&path)?;
         let spool = SpoolFile { file, path };
-        match spool.lock() {
+        match range_lock::lock(&spool.file, range_lock::WHOLE) {
             Err(error) if is_locked(&error) => return Ok(None),
             Err(error) => {
                 spool.remove();
@@ -186,23 +188,15 @@ impl SpoolFile {
         let file = options().open(path)?;
         let spool = SpoolFile { file, path: path.to_owned() };
         let data = spool.file.metadata()?;
-        // SAFETY: geteuid only answers.
-        let user = unsafe { libc::geteuid() };
-        if !data.is_file() || data.uid() != user || data.mode() & 0o077 != 0 {
+        if !data.is_file() || data.uid() != user() || data.mode() & 0o077 != 0 {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, "is not a file of this user alone"));
         }
-        match spool.lock() {
+        match range_lock::lock(&spool.file, range_lock::WHOLE) {
             Err(error) if is_locked(&error) => return Ok(None),
             other => other?,
         }
         // The previous holder of the lock may have removed it.
         Ok(spool.is_named().then_some(spool))
-    }
-
-    /// A lock of this open file (`F_OFD_SETLK`, fcntl(2)), which every mapping of it keeps. Those of a process end when any of its
-    /// descriptors of the file is closed, and with its table of descriptors.
-    fn lock(&self) -> io::Result<()> {
-        range_lock::lock(&self.file, range_lock::WHOLE)
     }
 
     /// The facts that are needed when it is mapped and no longer has a descriptor.
@@ -269,7 +263,7 @@ pub fn list(dir: &Path) -> io::Result<Vec<Listed>> {
             found.push(Listed { pid, made, is_own: is_own(pid, start), path: dir.join(name) });
         }
     }
-    found.sort_by_key(|listed| listed.made);
+    found.sort_unstable_by_key(|listed| listed.made);
     Ok(found)
 }
 
@@ -281,7 +275,7 @@ pub fn pid_in(name: &str) -> Option<u32> {
 /// Whether the process that a spool belongs to has locked it.
 pub fn is_locked_by_owner(dir: &Dir, name: &OsStr) -> bool {
     let is_spool = name.to_str().is_some_and(|name| parse_name(name).is_some());
-    let opened = dir.open_file(name, libc::O_RDWR | libc::O_NONBLOCK, 0);
+    let opened = dir.open_file(name, OFlags::RDWR | OFlags::NONBLOCK, 0);
     is_spool && opened.is_ok_and(|file| range_lock::is_locked(&file, range_lock::WHOLE))
 }
 
@@ -296,7 +290,7 @@ fn parse_name(name: &str) -> Option<(u32, u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::mem::Region;
+    use crate::sys::mapping::Region;
 
     #[test]
     fn names_tell_the_process() {

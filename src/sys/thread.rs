@@ -6,6 +6,10 @@ use std::mem::MaybeUninit;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rustix::thread::set_name;
+
+use super::loader;
+
 /// The kernel's id of the calling thread.
 pub fn id() -> u32 {
     // By number, because older C libraries have no wrapper.
@@ -17,7 +21,7 @@ pub fn id() -> u32 {
 /// of thread-local storage. The standard library's panics if a sandbox refuses the system call.
 #[cfg(not(jitsym_loom))]
 pub fn sleep_micros(micros: u64) {
-    super::futex::wait(&std::sync::atomic::AtomicU32::new(0), 0, micros * 1000);
+    super::futex::wait(&std::sync::atomic::AtomicU32::new(0), 0, Some(std::time::Duration::from_micros(micros)));
 }
 
 /// There is no time in a model, but there are other threads.
@@ -28,10 +32,7 @@ pub fn sleep_micros(_: u64) {
 
 /// How long the calling thread has had a processor, in nanoseconds.
 pub fn cpu_time() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer is valid.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    super::clock::read_ns(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
 /// Signals that a thread raises by its own actions. While one is blocked, the kernel ends the process in its place, whatever
@@ -42,55 +43,66 @@ pub fn cpu_time() -> u64 {
 const OWN_FAULTS: [libc::c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
-/// All signals that come from elsewhere.
-fn signals_of_others() -> libc::sigset_t {
+/// All signals but these, or none but these.
+fn signals(all: bool, but: &[libc::c_int]) -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
+    let (begin, change): (unsafe extern "C" fn(_) -> _, unsafe extern "C" fn(_, _) -> _) = match all {
+        true => (libc::sigfillset, libc::sigdelset),
+        false => (libc::sigemptyset, libc::sigaddset),
+    };
     // SAFETY: the set is ours to write, and initialised by the first call.
     unsafe {
-        libc::sigfillset(set.as_mut_ptr());
-        OWN_FAULTS.iter().for_each(|&signal| _ = libc::sigdelset(set.as_mut_ptr(), signal));
+        begin(set.as_mut_ptr());
+        but.iter().for_each(|&signal| _ = change(set.as_mut_ptr(), signal));
         set.assume_init()
     }
+}
+
+/// Changes which signals the calling thread has blocked. Returns those it had before; `None` if a sandbox has refused it.
+fn change_blocked(how: libc::c_int, signals: &libc::sigset_t) -> Option<libc::sigset_t> {
+    let mut before = MaybeUninit::uninit();
+    // SAFETY: the pointers are valid, and the set is filled in if the call does not fail.
+    unsafe { (libc::pthread_sigmask(how, signals, before.as_mut_ptr()) == 0).then(|| before.assume_init()) }
 }
 
 /// Runs `body` with the signals of others blocked on this thread, which cannot be cancelled either. A SIGXFSZ that a write in it has
 /// raised is taken away: the write has failed with EFBIG, which says it all.
 pub fn quietly<T>(body: impl FnOnce() -> T) -> T {
-    uncancelled(|| with_signals_blocked(body))
+    uncancelled(|| {
+        let before = block_others();
+        let result = body();
+        before.inspect(restore_blocked);
+        result
+    })
 }
 
-fn with_signals_blocked<T>(body: impl FnOnce() -> T) -> T {
-    let mut before = MaybeUninit::<libc::sigset_t>::uninit();
-    let mut size_limit = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: the sets are ours to write; a set that was emptied is initialised. Signals that are blocked already stay so.
-    let failed = unsafe {
-        libc::sigemptyset(size_limit.as_mut_ptr());
-        libc::sigaddset(size_limit.as_mut_ptr(), libc::SIGXFSZ);
-        libc::pthread_sigmask(libc::SIG_BLOCK, &signals_of_others(), before.as_mut_ptr()) != 0
-    };
-    let result = body();
-    if failed {
-        // A sandbox has refused it.
-        return result;
-    }
+/// Those that are blocked already stay so.
+#[inline(never)]
+fn block_others() -> Option<libc::sigset_t> {
+    change_blocked(libc::SIG_BLOCK, &signals(true, &OWN_FAULTS))
+}
+
+#[inline(never)]
+fn restore_blocked(before: &libc::sigset_t) {
     let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: both sets were filled in above. The mask is put back as it was.
-    unsafe {
-        libc::sigtimedwait(size_limit.as_ptr(), std::ptr::null_mut(), &now);
-        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
-    }
-    result
+    // SAFETY: the pointers are valid.
+    unsafe { libc::sigtimedwait(&signals(false, &[libc::SIGXFSZ]), std::ptr::null_mut(), &now) };
+    change_blocked(libc::SIG_SETMASK, before);
 }
 
 /// Runs `body` on a thread that cannot be cancelled meanwhile: file access is a cancellation point, and a cancellation must
 /// not unwind through Rust.
 pub fn uncancelled<T>(body: impl FnOnce() -> T) -> T {
-    let mut before = 0;
-    // SAFETY: the pointer is valid; 1 is PTHREAD_CANCEL_DISABLE on Linux.
-    unsafe { pthread_setcancelstate(1, &mut before) };
+    const PTHREAD_CANCEL_DISABLE: libc::c_int = 1;
+    let set_state = |state| {
+        let mut before = 0;
+        // SAFETY: the pointer is valid.
+        unsafe { pthread_setcancelstate(state, &mut before) };
+        before
+    };
+    let before = set_state(PTHREAD_CANCEL_DISABLE);
     let result = body();
-    // SAFETY: as above.
-    unsafe { pthread_setcancelstate(before, &mut 0) };
+    set_state(before);
     result
 }
 
@@ -118,15 +130,11 @@ pub const SMALL_STACK: usize = 128 << 10;
 /// other threads have them, because exit handlers run there.
 pub fn end_process() {
     extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
-        let mut none = MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: the set is ours, and initialised before it is used. No frame of Rust code that has anything to drop is left.
-        unsafe {
-            // It has inherited a name by which other copies would take it for one of ours.
-            libc::prctl(libc::PR_SET_NAME, c"jitsym-exit".as_ptr());
-            libc::sigemptyset(none.as_mut_ptr());
-            libc::pthread_sigmask(libc::SIG_SETMASK, none.as_ptr(), std::ptr::null_mut());
-            libc::exit(0)
-        }
+        // It has inherited a name by which other copies would take it for one of ours.
+        let _ = set_name(c"jitsym-exit");
+        change_blocked(libc::SIG_SETMASK, &signals(false, &[]));
+        // SAFETY: no frame of Rust code that has anything to drop is left.
+        unsafe { libc::exit(0) }
     }
     let mut thread = MaybeUninit::<libc::pthread_t>::uninit();
     // SAFETY: the pointers are valid. If there is no memory for a thread, it is tried again later.
@@ -180,15 +188,21 @@ impl Drop for Thread {
 }
 
 fn create(stack: usize, body: Body, argument: *mut libc::c_void) -> Result<Thread, libc::c_int> {
+    type Ask = unsafe extern "C" fn(*const libc::pthread_attr_t) -> usize;
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     let mut thread = MaybeUninit::<libc::pthread_t>::uninit();
-    // SAFETY: the attributes are ours, and initialised before they are used; the thread owns what it is started with.
+    // SAFETY: the attributes are ours, and initialised before they are used; the thread owns what it is started with; a function
+    // of that name is this one.
     unsafe {
         let error = libc::pthread_attr_init(attributes.as_mut_ptr());
         if error != 0 {
             return Err(error);
         }
-        libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), stack + least_stack(attributes.as_ptr()));
+        // The part that the C library needs: glibc puts the thread-local storage of all loaded objects there, which may be large.
+        // The standard library asks in the same way. Other C libraries have no such function, and no such need.
+        let ask: Option<Ask> = std::mem::transmute(loader::function(c"__pthread_get_minstack"));
+        let least = ask.map_or(libc::PTHREAD_STACK_MIN, |ask| ask(attributes.as_ptr()));
+        libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), stack + least);
         let error = libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), body, argument);
         libc::pthread_attr_destroy(attributes.as_mut_ptr());
         match error {
@@ -196,20 +210,6 @@ fn create(stack: usize, body: Body, argument: *mut libc::c_void) -> Result<Threa
             error => Err(error),
         }
     }
-}
-
-/// What of a stack the C library needs: glibc puts the thread-local storage of all loaded objects there, which may be large.
-///
-/// # Safety
-/// The attributes are initialised.
-unsafe fn least_stack(attributes: *const libc::pthread_attr_t) -> usize {
-    type Ask = unsafe extern "C" fn(*const libc::pthread_attr_t) -> usize;
-    // As the standard library finds it out for its threads. Other C libraries have no such function, and no such need.
-    // SAFETY: the name ends with a NUL; a function of that name is this one.
-    let ask: Option<Ask> =
-        unsafe { std::mem::transmute(libc::dlsym(libc::RTLD_DEFAULT, c"__pthread_get_minstack".as_ptr())) };
-    // SAFETY: the caller's promise.
-    ask.map_or(libc::PTHREAD_STACK_MIN, |ask| unsafe { ask(attributes) })
 }
 
 extern "C" fn run(start: *mut libc::c_void) -> *mut libc::c_void {
@@ -223,16 +223,13 @@ extern "C" fn run(start: *mut libc::c_void) -> *mut libc::c_void {
 
 /// Makes the calling thread one of ours: it gets this name, and takes no signals except those of its own faults.
 pub fn become_quiet(name: &'static CStr) {
-    // SAFETY: the set is initialised, and the string ends with a NUL.
-    unsafe {
-        libc::pthread_sigmask(libc::SIG_SETMASK, &signals_of_others(), std::ptr::null_mut());
-        libc::prctl(libc::PR_SET_NAME, name.as_ptr());
-    }
+    change_blocked(libc::SIG_SETMASK, &signals(true, &OWN_FAULTS));
+    let _ = set_name(name);
 }
 
 /// Has `end` called when the calling thread ends. False if there is no memory for that.
 ///
-/// For code that stays (`pin`): unlike its other handlers, the C library does not forget these with a plugin that is unloaded, nor
+/// For code that stays (`loader`): unlike its other handlers, the C library does not forget these with a plugin that is unloaded, nor
 /// wait for one that runs.
 ///
 /// Not by a destructor of thread-local storage: the C library ends the process if there is no memory to note one.

@@ -18,7 +18,7 @@ use crate::sink::region::file::{Code, RegionFile};
 use crate::sink::region::{Backing, Region, Switch};
 use crate::sink::{describe, Origin};
 use crate::sys::sync::outside::PoisonError;
-use crate::sys::{file, mem, thread};
+use crate::sys::{file, process_memory, thread};
 
 /// What the end of a generation may cost the writer, in nanoseconds of its processor's time, for callers to begin the next one at
 /// any time. Beyond that they do so only if it takes at most this part of the writer's time. Of two ends the cheaper one counts: on
@@ -275,7 +275,7 @@ impl Ledger {
         let mut naming = region.naming.lock().unwrap_or_else(PoisonError::into_inner);
         let (dir, path) = (naming.dir()?, naming.path.with_file_name(old));
         drop(naming);
-        let to = file::claim_to_place(&dir, old, self.regions.mode())?;
+        let to = file::claim(&dir, old, self.regions.mode(), file::ANYWHERE)?;
         let (written, identity) = (to.try_clone()?, file::look_at(&to)?);
         // Where code has died the host may have written other code already, which a private mapping keeps to itself.
         let is_private = matches!(region.kind, Backing::Private { .. });
@@ -375,7 +375,7 @@ impl Ledger {
 
 /// The code's bytes in memory, or nothing if the code has gone. Without a jitdump not every record has the bytes.
 fn read(pid: u32, code: &Live) -> Vec<u8> {
-    match mem::copy_self(pid, code.addr, code.size) {
+    match process_memory::copy(pid, code.addr, code.size) {
         Ok((bytes, true)) => bytes,
         _ => Vec::new(),
     }

@@ -16,7 +16,7 @@ use std::ptr;
 use std::time::Duration;
 
 use crate::queue::thread_slot::ThreadSlot;
-use crate::sys::mem::Shared;
+use crate::sys::mapping::Shared;
 use crate::sys::sync::atomic::{fence, AtomicBool, Ordering};
 use crate::sys::sync::{Arc, Condvar, Instant, Mutex, MutexGuard, PoisonError};
 use crate::sys::thread;

@@ -15,7 +15,7 @@ use std::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
 use crate::api::options::Sinks;
 use crate::queue::chunk::CHUNK_SIZE;
 use crate::sys::file::Identity;
-use crate::sys::mem::page_size;
+use crate::sys::mapping::page_size;
 use crate::sys::spool::Owner;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"jitspool");

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::queue::chunk::{Chunk, CHUNK_SIZE};
 use crate::queue::status::SpoolState;
-use crate::sys::mem::Region;
+use crate::sys::mapping::Region;
 use crate::sys::spool::{NamedSpool, Owner, SpoolFile};
 use layout::{header_len, Header, Progress, INSIDE};
 

@@ -8,7 +8,7 @@ use crate::format::jitdump::Group;
 use crate::queue::engine::Engine;
 use crate::queue::record::{flag, Event};
 use crate::queue::thread_queue::Fill;
-use crate::sys::mem;
+use crate::sys::process_memory;
 
 /// A record without a body.
 pub struct Bare<F>(pub F);
@@ -65,7 +65,7 @@ impl<'a> Tail<'a> {
                 flag::HAS_CODE
             }
             Tail::Code { pid, bytes: Bytes::AtAddress, addr, .. } => {
-                let read = mem::read_self(*pid, *addr, out);
+                let read = process_memory::read(*pid, *addr, out);
                 flag::HAS_CODE | if read < out.len() { flag::UNREADABLE } else { 0 }
             }
             Tail::Later(addr) => {

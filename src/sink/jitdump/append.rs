@@ -22,7 +22,7 @@ impl Jitdump {
             Ok((_, len)) => len,
             Err(_) => {
                 let (identity, name) = (file.identity(), self.name().to_owned());
-                let again = file::reopen(self.dir()?, &name, identity)?;
+                let again = file::reopen(self.dir()?, &name, identity, file::APPEND)?;
                 let file = self.contents.file.insert(Held::new(again)?);
                 file.checked_len()?.1
             }

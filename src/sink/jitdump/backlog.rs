@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use crate::registry::Stored;
 use crate::sys::file::{self, Held};
+use crate::sys::mapping::View;
 use crate::sys::other_writers;
-use crate::sys::view::View;
 
 /// Where the groups are that have been written.
 #[derive(Debug, Default)]

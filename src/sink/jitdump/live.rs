@@ -11,7 +11,7 @@ use crate::api::code::Lines;
 use crate::format::jitdump::{is_group_of, relocate, set_process};
 use crate::format::jitdump::{Group, Relocation, LOAD_FIXED_SIZE};
 use crate::registry::{Live, Registry, Stored};
-use crate::sys::mem;
+use crate::sys::process_memory;
 
 /// Bytes that come together before they are written.
 const BATCH_BYTES: usize = 1 << 20;
@@ -202,7 +202,7 @@ fn make_group(
     records[..info_records.len()].copy_from_slice(info_records);
     group.write(timestamp, &mut records[info_records.len()..], 0).ok()??;
     relocate(records, &relocation(live, pid, timestamp));
-    Some((mem::read_self(pid, addr, code) == code.len(), len))
+    Some((process_memory::read(pid, addr, code) == code.len(), len))
 }
 
 fn relocation(live: &Live, tid: u32, timestamp: u64) -> Relocation {

@@ -8,7 +8,7 @@ use crate::queue::chunk::Chunk;
 use crate::queue::record::{flag, CodeBytes, Event, Load};
 use crate::registry::{Live, Registry, Stored};
 use crate::sink::{describe, Loaded, Origin, Sink};
-use crate::sys::mem;
+use crate::sys::process_memory;
 
 impl Jitdump {
     /// Takes code over, and notes in the registry where its group will be.
@@ -124,7 +124,7 @@ impl Jitdump {
         let is_there = !self.dead && code.try_reserve_exact(size as usize).is_ok() && {
             code.resize(size as usize, 0);
             // By the kernel: a host that breaks its promise must not be ended by this thread.
-            mem::read_self(self.status.pid, addr, &mut code) == code.len()
+            process_memory::read(self.status.pid, addr, &mut code) == code.len()
         };
         if !is_there {
             self.status.counters.unreadable.add(1);

@@ -138,7 +138,7 @@ impl Jitdump {
     fn open_file(&mut self) -> io::Result<()> {
         let name = self.name().to_owned();
         let dir = self.dir.insert(Dir::of(&self.path)?);
-        if let Some(known) = self.identity.and_then(|identity| file::reopen(dir, &name, identity).ok()) {
+        if let Some(known) = self.identity.and_then(|identity| file::reopen(dir, &name, identity, file::APPEND).ok()) {
             // Other runtimes take it for their own file, or append to it.
             let (len, is_ours) = (known.metadata()?.len(), self.is_ours(&known));
             self.spoiled |= !is_ours;

@@ -30,7 +30,7 @@ impl Jitdump {
         let (pid, mode) = (self.status.pid, self.mode);
         for zeros in 0..NAMES {
             let name = name_of(pid, zeros);
-            match file::claim(self.dir()?, OsStr::new(&name), mode) {
+            match file::claim(self.dir()?, OsStr::new(&name), mode, file::APPEND) {
                 Err(error) if error.kind() == file::TAKEN => {}
                 claimed => {
                     self.path.set_file_name(name);

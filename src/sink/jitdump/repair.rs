@@ -10,7 +10,7 @@ use crate::format::jitdump::Group;
 use crate::registry::{Registry, Stored};
 use crate::sink::again::Again;
 use crate::sink::Turn;
-use crate::sys::mem;
+use crate::sys::process_memory;
 
 impl Jitdump {
     /// Sets right what is wrong with the file, if that is due or wanted now. `None` if it is not.
@@ -83,7 +83,7 @@ impl Jitdump {
             if !matches!(group.write(time, &mut head, 0), Ok(Some(_))) {
                 continue;
             }
-            let (code, is_whole) = mem::copy_self(pid, addr, size)?;
+            let (code, is_whole) = process_memory::copy(pid, addr, size)?;
             if !is_whole {
                 self.status.counters.unreadable.add(1);
             }

@@ -4,7 +4,7 @@
 
 use std::sync::Mutex;
 
-use crate::sys::mem::{self, Reserved};
+use crate::sys::mapping::{self, Reserved};
 
 /// Address space that is asked for at a time.
 const AREA: u64 = 16 << 20;
@@ -81,7 +81,7 @@ impl Shadows {
 
 /// The nearest free area below, at a distance that leaves the code room to grow.
 fn reserve_below(addr: u64) -> Option<Reserved> {
-    let top = addr / mem::page_size() as u64 * mem::page_size() as u64;
+    let top = addr / mapping::page_size() as u64 * mapping::page_size() as u64;
     (2..REACH / AREA).find_map(|far| top.checked_sub(far * AREA).and_then(|start| Reserved::at(start, AREA)))
 }
 
@@ -91,8 +91,8 @@ mod tests {
 
     #[test]
     fn places_are_below_the_code_and_apart() {
-        let page = mem::page_size();
-        let region = mem::Region::private(page).unwrap();
+        let page = mapping::page_size();
+        let region = mapping::Region::private(page).unwrap();
         let addr = region.start().as_ptr() as u64;
         let mut shadows = Shadows { areas: Vec::new(), failures: Vec::new() };
         let mut last = 0;

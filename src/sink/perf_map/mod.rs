@@ -119,7 +119,7 @@ impl PerfMap {
     fn open_file(&mut self) -> io::Result<()> {
         let name = self.name().to_owned();
         let dir = self.dir.insert(Dir::of(&self.path)?);
-        let before = self.identity.and_then(|identity| file::reopen(dir, &name, identity).ok());
+        let before = self.identity.and_then(|identity| file::reopen(dir, &name, identity, file::APPEND).ok());
         let opened = match before {
             Some(opened) => {
                 self.shared |= file::identity_and_len(&opened)?.1 > self.len;
@@ -128,7 +128,7 @@ impl PerfMap {
             None => {
                 // One that was lost is written again from the registry.
                 self.stale |= self.identity.is_some();
-                let claimed = file::claim(dir, &name, self.mode);
+                let claimed = file::claim(dir, &name, self.mode, file::APPEND);
                 self.shared = claimed.as_ref().is_err_and(|error| error.kind() == file::TAKEN);
                 self.marks = shared::Marks::default();
                 match claimed {

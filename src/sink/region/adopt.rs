@@ -15,9 +15,9 @@ use crate::queue::status::Status;
 use crate::sink::describe;
 use crate::sink::region::file::{Layout, RegionFile};
 use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
+use crate::sys::mapping::{page_size, Reserved};
 use crate::sys::maps::{self, Mapping};
-use crate::sys::mem::{self, page_size};
-use crate::sys::reserve;
+use crate::sys::{process_memory, reserve};
 
 /// How far below the code its tables may lie: distances are 32-bit numbers.
 const REACH: u64 = 0x7000_0000;
@@ -89,7 +89,7 @@ impl Regions {
                 .or_else(|| maps::gap(&maps, low, start, tables_len, page, wish))
                 .ok_or(Error::NoMemory)?;
             // Another thread may map something there meanwhile.
-            if mem::Reserved::at(base, tables_len).is_some() {
+            if Reserved::at(base, tables_len).is_some() {
                 return Ok(base);
             }
             maps = maps::all().map_err(|_| Error::NoMemory)?;
@@ -235,7 +235,9 @@ pub(super) fn for_pages(piece: &Mapping, mut each: impl FnMut(u64, &[u8]) -> io:
     let mut addr = piece.start;
     while addr < piece.end {
         let part = &mut block[..(piece.end - addr).min(BLOCK as u64) as usize];
-        if memory.read_exact_at(part, addr).is_err() && mem::read_self(std::process::id(), addr, part) < part.len() {
+        if memory.read_exact_at(part, addr).is_err()
+            && process_memory::read(std::process::id(), addr, part) < part.len()
+        {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the memory cannot be read"));
         }
         for (number, bytes) in part.chunks(page_size()).enumerate() {

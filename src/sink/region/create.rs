@@ -17,7 +17,7 @@ use crate::sink::region::file::{Layout, RegionFile};
 use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::dir::Dir;
 use crate::sys::file::{self, Held};
-use crate::sys::mem::page_size;
+use crate::sys::mapping::page_size;
 use crate::sys::reserve;
 
 /// What a region of code memory is to be like; see `jitsym_region_options` in the C header. Sizes are in bytes.
@@ -145,7 +145,7 @@ impl Regions {
             };
             let name = OsString::from(format!("{stem}.so"));
             let path = settings.dir.join(&name);
-            match file::claim_to_place(&dir, &name, settings.mode) {
+            match file::claim(&dir, &name, settings.mode, file::ANYWHERE) {
                 Ok(file) => {
                     let file = Held::new(file).map_err(|error| describe("open", &path, &error))?;
                     let file = Arc::new(file);

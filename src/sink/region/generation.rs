@@ -7,8 +7,8 @@ use super::state::{Backing, Region};
 use super::{lock, slides, undisturbed, Switch, NEVER};
 use crate::queue::status::Status;
 use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
+use crate::sys::mapping::page_size;
 use crate::sys::maps::{self, Mapping};
-use crate::sys::mem::page_size;
 
 /// How many generations may wait for the writer.
 const PENDING_MOST: usize = 256;

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::sys::mem;
+use crate::sys::mapping::Region;
 
 /// Bytes of code for which there is one mark. Code that only shares such a piece with dead code costs a generation more, and
 /// nothing else.
@@ -12,7 +12,7 @@ const PIECE: u64 = 64;
 /// For each piece of a region the generation in which dead code is named there; 0 for none.
 #[derive(Debug)]
 pub struct Marks {
-    memory: mem::Region,
+    memory: Region,
     count: usize,
     /// The generation of the last mark: as long as no code has died in one, nothing else need be looked at.
     newest: AtomicU32,
@@ -21,7 +21,7 @@ pub struct Marks {
 impl Marks {
     pub fn new(len: u64) -> io::Result<Marks> {
         let count = usize::try_from(len.div_ceil(PIECE)).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        Ok(Marks { memory: mem::Region::private(count * size_of::<AtomicU32>())?, count, newest: AtomicU32::new(0) })
+        Ok(Marks { memory: Region::private(count * size_of::<AtomicU32>())?, count, newest: AtomicU32::new(0) })
     }
 
     /// Whether they are enough for a region that can be so long.

@@ -128,7 +128,7 @@ impl Naming {
             return Ok(file.clone());
         }
         let identity = self.named().ok_or(file::CLOSED)?;
-        let reopened = self.dir().and_then(|dir| file::reopen_to_place(&dir, self.name(), identity));
+        let reopened = self.dir().and_then(|dir| file::reopen(&dir, self.name(), identity, file::ANYWHERE));
         let file = reopened.or_else(|error| self.file_of_host(identity).ok_or(error))?;
         let file = Arc::new(Held::new(file)?);
         Ok(self.here().file.insert(file).clone())

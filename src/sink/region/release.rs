@@ -11,7 +11,7 @@ use crate::api::error::{Error, Result};
 use crate::queue::apart;
 use crate::queue::status::Status;
 use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
-use crate::sys::mem::page_size;
+use crate::sys::mapping::page_size;
 
 /// Files that have a larger hole between tables and text have no build-id.
 const HOLE_MOST: u64 = 64 << 20;

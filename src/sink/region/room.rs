@@ -2,8 +2,8 @@
 
 use crate::api::error::{Error, Result};
 use crate::sys::code_memory;
+use crate::sys::mapping::{page_size, Reserved};
 use crate::sys::maps;
-use crate::sys::mem::{page_size, Reserved};
 
 /// How far a 32-bit displacement reaches, from anywhere in an instruction.
 const REACH: u64 = (1 << 31) - (1 << 16);

@@ -8,7 +8,7 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::sys::mem::page_size;
+use crate::sys::mapping::page_size;
 
 /// Whether perf takes it for one of those.
 pub fn is_slid(path: &Path) -> bool {

@@ -2,7 +2,8 @@
 
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
-use std::os::fd::AsRawFd;
+
+use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 
 /// Appends all of `slices`, in as few system calls as the kernel allows. Consumes them. Returns the number of bytes that are in
 /// the file also if that fails.
@@ -37,11 +38,5 @@ pub fn append_whole(file: &File, slices: &mut [IoSlice<'_>]) -> io::Result<u64> 
 
 /// Lets a file be written to at any place: with `O_APPEND`, `pwrite` writes at its end, whatever the offset.
 pub fn allow_any_place(file: &File) -> io::Result<()> {
-    // SAFETY: fcntl takes a descriptor, which is open.
-    let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
-    // SAFETY: the same.
-    if flags < 0 || unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags & !libc::O_APPEND) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
+    Ok(fcntl_setfl(file, fcntl_getfl(file)?.difference(OFlags::APPEND))?)
 }

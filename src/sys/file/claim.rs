@@ -8,14 +8,16 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use rustix::fs::OFlags;
+
 use super::names::name_of_new;
-use super::{check_plain, lock, look_at, refuse, APPEND, OURS, TAKEN};
+use super::{check_plain, lock, look_at, refuse, Access, APPEND, OURS, TAKEN};
 use crate::sys::dir::Dir;
 use crate::sys::other_writers;
 
 /// Creates a file that does not exist yet; a link of that name counts as existing.
-pub(super) fn create_with(dir: &Dir, name: &OsStr, mode: u32, flags: libc::c_int) -> io::Result<File> {
-    dir.open_file(name, flags | libc::O_CREAT | libc::O_EXCL, mode | OURS)
+pub(super) fn create_with(dir: &Dir, name: &OsStr, mode: u32, access: Access) -> io::Result<File> {
+    dir.open_file(name, access | OFlags::CREATE | OFlags::EXCL, mode | OURS)
 }
 
 /// Creates a file, in place of one that an earlier process with our pid has left there.
@@ -23,28 +25,9 @@ pub(super) fn create_with(dir: &Dir, name: &OsStr, mode: u32, flags: libc::c_int
 /// Refuses to touch anything else: a link, a file of somebody else, or one with a second name. Nor does it touch one of another
 /// library in this process (`TAKEN`), or of a living process that has the same pid in another namespace. Such processes are
 /// known by a lock, which the system releases when the last of their descriptors is closed.
-pub fn claim(dir: &Dir, name: &OsStr, mode: u32) -> io::Result<File> {
-    claim_with(dir, name, mode, APPEND)
-}
-
-/// The same for a file that is written to at any place.
-pub fn claim_to_place(dir: &Dir, name: &OsStr, mode: u32) -> io::Result<File> {
-    claim_with(dir, name, mode, libc::O_RDWR)
-}
-
-/// Whether a file could not be had because its name is that of another one, which stays: another name may do.
-pub fn is_anothers(error: &io::Error) -> bool {
-    match error.kind() {
-        io::ErrorKind::AlreadyExists | TAKEN => true,
-        // Another user's file, and not a directory in which nothing may be made.
-        io::ErrorKind::PermissionDenied => error.raw_os_error().is_none(),
-        _ => false,
-    }
-}
-
-fn claim_with(dir: &Dir, name: &OsStr, mode: u32, flags: libc::c_int) -> io::Result<File> {
+pub fn claim(dir: &Dir, name: &OsStr, mode: u32, access: Access) -> io::Result<File> {
     for _ in 0..3 {
-        match create_with(dir, name, mode, flags) {
+        match create_with(dir, name, mode, access) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => remove_stale(dir, name)?,
             Err(error) => return Err(error),
             Ok(file) => {
@@ -58,6 +41,16 @@ fn claim_with(dir: &Dir, name: &OsStr, mode: u32, flags: libc::c_int) -> io::Res
     Err(refuse(io::ErrorKind::AlreadyExists, "is created again and again by somebody else"))
 }
 
+/// Whether a file could not be had because its name is that of another one, which stays: another name may do.
+pub fn is_anothers(error: &io::Error) -> bool {
+    match error.kind() {
+        io::ErrorKind::AlreadyExists | TAKEN => true,
+        // Another user's file, and not a directory in which nothing may be made.
+        io::ErrorKind::PermissionDenied => error.raw_os_error().is_none(),
+        _ => false,
+    }
+}
+
 /// The same for the file that is to replace the one of this name, under its own, which is returned.
 ///
 /// The first choice is always the same, so that the file of a killed process is replaced by the next one with its pid.
@@ -67,7 +60,7 @@ pub fn claim_fresh(dir: &Dir, name: &OsStr, mode: u32) -> io::Result<(OsString, 
     let mut fresh = name_of_new(name, "");
     let mut attempt = 1;
     loop {
-        match claim(dir, &fresh, mode) {
+        match claim(dir, &fresh, mode, APPEND) {
             Ok(file) => return Ok((fresh, file)),
             Err(error) if attempt == ATTEMPTS || !is_anothers(&error) => {
                 let text = format!("cannot create {}: {error}", Path::new(&fresh).display());
@@ -80,7 +73,7 @@ pub fn claim_fresh(dir: &Dir, name: &OsStr, mode: u32) -> io::Result<(OsString, 
 }
 
 fn remove_stale(dir: &Dir, name: &OsStr) -> io::Result<()> {
-    let found = dir.open_file(name, libc::O_PATH, 0);
+    let found = dir.open_file(name, OFlags::PATH, 0);
     let file = match found {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         other => other?,
@@ -94,7 +87,7 @@ fn remove_stale(dir: &Dir, name: &OsStr) -> io::Result<()> {
         return taken();
     }
     // Until it is gone: another copy of this library may be about to replace it too.
-    let opened = dir.open_file(name, libc::O_RDONLY | libc::O_NONBLOCK, 0).ok();
+    let opened = dir.open_file(name, OFlags::RDONLY | OFlags::NONBLOCK, 0).ok();
     if opened.as_ref().is_some_and(|file| !lock(file)) {
         return Err(refuse(io::ErrorKind::AlreadyExists, "is written by a living process with the same pid"));
     }

@@ -2,10 +2,10 @@
 
 use std::fs::File;
 use std::io;
-use std::mem::MaybeUninit;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::time::SystemTime;
+
+use rustix::fs::fstat;
 
 /// Which file on which file system: this stays the same when its name is given to another file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,19 +44,11 @@ pub fn identity_and_len(file: &File) -> io::Result<(Identity, u64)> {
             Ok((Identity { device: data.dev(), inode: data.ino(), born }, data.len()))
         }
         // A sandbox may allow the older call only.
-        Err(_) => identity_without_birth(file),
+        Err(_) => {
+            let data = fstat(file)?;
+            Ok((Identity { device: data.st_dev, inode: data.st_ino, born: 0 }, data.st_size as u64))
+        }
     }
-}
-
-fn identity_without_birth(file: &File) -> io::Result<(Identity, u64)> {
-    let mut data = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the pointer is valid; whether the descriptor is open is for the kernel to find out.
-    if unsafe { libc::fstat(file.as_raw_fd(), data.as_mut_ptr()) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: filled in, as the call has not failed.
-    let data = unsafe { data.assume_init() };
-    Ok((Identity { device: data.st_dev, inode: data.st_ino, born: 0 }, data.st_size as u64))
 }
 
 /// Whether the file has been removed since it was opened.

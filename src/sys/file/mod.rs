@@ -11,23 +11,30 @@ mod space;
 mod tests;
 
 pub use append::{allow_any_place, append, append_whole};
-pub use claim::{claim, claim_fresh, claim_to_place, is_anothers};
+pub use claim::{claim, claim_fresh, is_anothers};
 pub use held::{Held, CLOSED};
 pub use identity::{identity_and_len, is_removed, look_at, Identity};
 pub use names::{make_jit_cache_dir, name_from_new, put_in_place, remove_ours};
-pub use reopen::{join, reopen, reopen_to_place, take_over};
+pub use reopen::{join, reopen, take_over};
 pub use space::{free_space, gains_by_reserve, is_on_disk, reserve};
 
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 
-use super::dir::Dir;
+use rustix::fs::{flock, FlockOperation, OFlags};
+use rustix::io::Errno;
 
-/// Appending keeps whole records whole even if something else writes to the file.
-const APPEND: libc::c_int = libc::O_RDWR | libc::O_APPEND;
+use super::dir::Dir;
+use super::process;
+
+/// How a file is written to.
+pub type Access = OFlags;
+/// At its end: that keeps whole records whole even if something else writes to the file.
+pub const APPEND: Access = OFlags::RDWR.union(OFlags::APPEND);
+/// At any place.
+pub const ANYWHERE: Access = OFlags::RDWR;
 
 /// Marks a file as the work of this library. The bit has no other meaning on a file.
 const OURS: u32 = libc::S_ISVTX;
@@ -37,19 +44,15 @@ pub const TAKEN: io::ErrorKind = io::ErrorKind::ResourceBusy;
 
 /// Locks a file for as long as it is open. False if somebody else has.
 fn lock(file: &File) -> bool {
-    // SAFETY: flock takes a descriptor, which is open.
-    let failed = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0;
-    !(failed && io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock)
+    flock(file, FlockOperation::NonBlockingLockExclusive) != Err(Errno::WOULDBLOCK)
 }
 
 /// Whether a file is one that this user has made and nobody has a second name for; else what is wrong with it.
 pub fn check_plain(data: &Metadata) -> io::Result<()> {
-    // SAFETY: geteuid only answers.
-    let user = unsafe { libc::geteuid() };
     if !data.file_type().is_file() {
         return Err(refuse(io::ErrorKind::AlreadyExists, "exists and is not a regular file"));
     }
-    if data.uid() != user {
+    if data.uid() != process::user() {
         return Err(refuse(io::ErrorKind::PermissionDenied, "belongs to another user"));
     }
     if data.nlink() != 1 {
@@ -60,7 +63,7 @@ pub fn check_plain(data: &Metadata) -> io::Result<()> {
 
 /// Whether somebody who lives has locked a file.
 pub fn is_locked(dir: &Dir, name: &OsStr) -> bool {
-    let opened = dir.open_file(name, libc::O_RDONLY | libc::O_NONBLOCK, 0);
+    let opened = dir.open_file(name, OFlags::RDONLY | OFlags::NONBLOCK, 0);
     opened.is_ok_and(|file| !lock(&file))
 }
 

@@ -7,6 +7,8 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
+
 use super::{look_at, refuse, Identity};
 use crate::sys::dir::Dir;
 use crate::sys::other_writers;
@@ -42,7 +44,7 @@ pub fn put_in_place(dir: &Dir, fresh: &OsStr, name: &OsStr, ours: Option<Identit
 /// Removes a file that we made, and no other one that has its name.
 pub fn remove_ours(dir: &Dir, name: &OsStr, ours: Option<Identity>) {
     let is_ours = |file: &File| look_at(file).is_ok_and(|found| ours.is_some_and(|ours| ours.is(&found)));
-    let opened = dir.open_file(name, libc::O_RDONLY | libc::O_NONBLOCK, 0).ok().filter(is_ours);
+    let opened = dir.open_file(name, OFlags::RDONLY | OFlags::NONBLOCK, 0).ok().filter(is_ours);
     if opened.is_some_and(|file| !ours.is_some_and(|ours| other_writers::writes(ours, Some(&file)))) {
         // Nothing can be done about a failure, and nothing is wrong in the file.
         let _ = dir.remove(name);
@@ -54,15 +56,12 @@ pub fn remove_ours(dir: &Dir, name: &OsStr, ours: Option<Identity>) {
 pub fn make_jit_cache_dir(base: &Path) -> io::Result<PathBuf> {
     let parent = base.join(".debug").join("jit");
     fs::DirBuilder::new().recursive(true).mode(0o755).create(&parent)?;
-    let template = parent.join(OsStr::new("jitsym-jit-XXXXXX"));
-    let template = CString::new(template.into_os_string().into_vec())?;
-    let pointer = template.into_raw();
-    // SAFETY: mkdtemp writes only to the six last characters of the string, which `into_raw` made ours.
-    let (made, error) = unsafe { (libc::mkdtemp(pointer), io::Error::last_os_error()) };
-    // SAFETY: the pointer comes from `into_raw`, and its length has not changed.
-    let path = unsafe { CString::from_raw(pointer) };
-    if made.is_null() {
-        return Err(error);
+    let template = parent.join(OsStr::new("jitsym-jit-XXXXXX")).into_os_string();
+    let mut path = CString::new(template.into_vec())?.into_bytes_with_nul();
+    // SAFETY: mkdtemp writes only to the last six characters before the NUL.
+    if unsafe { libc::mkdtemp(path.as_mut_ptr().cast()) }.is_null() {
+        return Err(io::Error::last_os_error());
     }
-    Ok(PathBuf::from(OsString::from_vec(path.into_bytes())))
+    path.pop();
+    Ok(PathBuf::from(OsString::from_vec(path)))
 }

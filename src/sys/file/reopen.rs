@@ -5,14 +5,16 @@ use std::fs::{File, Permissions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-use super::{check_plain, lock, look_at, refuse, Identity, APPEND, OURS};
+use rustix::fs::OFlags;
+
+use super::{check_plain, lock, look_at, refuse, Access, Identity, APPEND, OURS};
 use crate::sys::dir::Dir;
 use crate::sys::other_writers;
 
 /// Opens a file that somebody else in this process has made, to append to it, as from now on all in this process do. It gets our
 /// mark, without which it would not be completed if the process is killed.
 pub fn join(dir: &Dir, name: &OsStr) -> io::Result<File> {
-    let file = dir.open_file(name, APPEND | libc::O_NONBLOCK, 0)?;
+    let file = dir.open_file(name, APPEND | OFlags::NONBLOCK, 0)?;
     let data = file.metadata()?;
     check_plain(&data)?;
     let _ = file.set_permissions(Permissions::from_mode(data.mode() | OURS));
@@ -22,17 +24,8 @@ pub fn join(dir: &Dir, name: &OsStr) -> io::Result<File> {
 }
 
 /// Opens a file that we wrote before, if it still is that file.
-pub fn reopen(dir: &Dir, name: &OsStr, expected: Identity) -> io::Result<File> {
-    reopen_with(dir, name, expected, APPEND)
-}
-
-/// The same for a file that is written to at any place.
-pub fn reopen_to_place(dir: &Dir, name: &OsStr, expected: Identity) -> io::Result<File> {
-    reopen_with(dir, name, expected, libc::O_RDWR)
-}
-
-fn reopen_with(dir: &Dir, name: &OsStr, expected: Identity, flags: libc::c_int) -> io::Result<File> {
-    let file = dir.open_file(name, flags | libc::O_NONBLOCK, 0)?;
+pub fn reopen(dir: &Dir, name: &OsStr, expected: Identity, access: Access) -> io::Result<File> {
+    let file = dir.open_file(name, access | OFlags::NONBLOCK, 0)?;
     if !look_at(&file)?.is(&expected) {
         return Err(refuse(io::ErrorKind::NotFound, "has been replaced"));
     }
@@ -47,7 +40,7 @@ fn reopen_with(dir: &Dir, name: &OsStr, expected: Identity, flags: libc::c_int) 
 /// lock is not that of the process that writes it.
 pub fn take_over(dir: &Dir, name: &OsStr, known: &[Identity], may_be_locked: bool) -> io::Result<(File, Identity)> {
     let refuse = |why| Err(refuse(io::ErrorKind::InvalidData, why));
-    let found = dir.open_file(name, libc::O_PATH, 0)?;
+    let found = dir.open_file(name, OFlags::PATH, 0)?;
     let (data, identity) = (found.metadata()?, look_at(&found)?);
     check_plain(&data).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
     if !known.iter().any(|known| known.is(&identity)) {
@@ -59,7 +52,7 @@ pub fn take_over(dir: &Dir, name: &OsStr, known: &[Identity], may_be_locked: boo
     if data.mode() & OURS == 0 {
         return refuse("has not been made by this library");
     }
-    let file = dir.open_file(name, APPEND | libc::O_NONBLOCK, 0)?;
+    let file = dir.open_file(name, APPEND | OFlags::NONBLOCK, 0)?;
     if look_at(&file)? != identity {
         return refuse("has been replaced");
     }

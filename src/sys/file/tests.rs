@@ -1,6 +1,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io::IoSlice;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,7 +18,7 @@ fn dir(name: &str) -> PathBuf {
 }
 
 fn claim(path: &Path, mode: u32) -> io::Result<File> {
-    super::claim(&Dir::of(path)?, path.file_name().unwrap_or_default(), mode)
+    super::claim(&Dir::of(path)?, path.file_name().unwrap_or_default(), mode, APPEND)
 }
 
 fn create_new(path: &Path, mode: u32) -> io::Result<File> {
@@ -102,7 +103,7 @@ fn reopening_notices_another_file() {
     let path = dir.join("a");
     let file = create_new(&path, 0o600).unwrap();
     let id = look_at(&file).unwrap();
-    let reopen = |id| reopen(&Dir::open(&dir).unwrap(), OsStr::new("a"), id);
+    let reopen = |id| reopen(&Dir::open(&dir).unwrap(), OsStr::new("a"), id, APPEND);
     assert!(reopen(id).is_ok());
     let other = dir.join("b");
     fs::write(&other, "x").unwrap();

@@ -163,11 +163,12 @@ arithmetic! {
     AtomicUsize: usize;
 }
 
-impl AtomicU32 {
-    /// As in `std::sync::atomic`.
-    #[cfg(not(jitsym_loom))]
-    pub fn as_ptr(&self) -> *mut u32 {
-        self.0.as_ptr()
+/// For the kernel.
+impl std::ops::Deref for AtomicU32 {
+    type Target = inner::AtomicU32;
+
+    fn deref(&self) -> &inner::AtomicU32 {
+        &self.0
     }
 }
 

@@ -90,12 +90,15 @@ impl std::ops::Sub for Instant {
     }
 }
 
-/// What the kernel does for a thread that waits at a word: it sleeps as long as the word is as expected.
-pub fn wait_at(word: &AtomicU32, expected: u32) {
+/// What the kernel does for a thread that waits at a word: it sleeps as long as the word is as expected. In a model no time passes.
+pub fn wait(word: &AtomicU32, expected: u32, _: Option<Duration>) {
     while word.load(Ordering::Relaxed) == expected {
         yield_now();
     }
 }
+
+/// The waiting thread looks by itself.
+pub fn wake(_: &AtomicU32, _: u32) {}
 
 /// A bounded channel; crossbeam's own is not made for loom. Behind one lock, and so with more order between threads that send
 /// and receive than crossbeam's: what only that order would guarantee is not found.

@@ -3,13 +3,13 @@
 //! Never poisoned: nothing in the library panics while it holds a lock, or it is all over.
 
 use std::cell::UnsafeCell;
-use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr;
 use std::sync::{LockResult, TryLockError, TryLockResult};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// As `std::sync::Mutex`.
+#[derive(Debug)]
 pub struct Mutex<T> {
     lock: UnsafeCell<libc::pthread_mutex_t>,
     value: UnsafeCell<T>,
@@ -49,12 +49,6 @@ impl<T: Default> Default for Mutex<T> {
     }
 }
 
-impl<T> fmt::Debug for Mutex<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Mutex").finish_non_exhaustive()
-    }
-}
-
 impl<T> Deref for MutexGuard<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
@@ -78,6 +72,7 @@ impl<T> Drop for MutexGuard<'_, T> {
 }
 
 /// As `std::sync::Condvar`.
+#[derive(Debug)]
 pub struct Condvar(UnsafeCell<libc::pthread_cond_t>);
 
 // SAFETY: what POSIX has made to be shared.
@@ -111,13 +106,12 @@ impl Condvar {
         guard: MutexGuard<'m, T>,
         timeout: Duration,
     ) -> LockResult<(MutexGuard<'m, T>, WaitTimeoutResult)> {
-        let mut end = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: `end` is ours to write.
-        unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &mut end) };
-        let nanos = end.tv_nsec + libc::c_long::from(timeout.subsec_nanos());
-        let seconds = libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX);
-        end.tv_sec = end.tv_sec.saturating_add(seconds).saturating_add(nanos / 1_000_000_000);
-        end.tv_nsec = nanos % 1_000_000_000;
+        let end =
+            SystemTime::now().checked_add(timeout).and_then(|end| end.duration_since(SystemTime::UNIX_EPOCH).ok());
+        let end = end.map_or(libc::timespec { tv_sec: libc::time_t::MAX, tv_nsec: 0 }, |end| libc::timespec {
+            tv_sec: end.as_secs() as libc::time_t,
+            tv_nsec: end.subsec_nanos().into(),
+        });
         // SAFETY: as in `wait`; the time is valid.
         let result = unsafe { libc::pthread_cond_timedwait(self.0.get(), guard.0.lock.get(), ptr::from_ref(&end)) };
         Ok((guard, WaitTimeoutResult(result == libc::ETIMEDOUT)))
@@ -149,11 +143,5 @@ impl Condvar {
 impl Default for Condvar {
     fn default() -> Self {
         Condvar::new()
-    }
-}
-
-impl fmt::Debug for Condvar {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Condvar").finish_non_exhaustive()
     }
 }

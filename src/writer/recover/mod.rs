@@ -25,7 +25,7 @@ use crate::queue::spool::layout::{header_len, next_map_cell, Header, INSIDE};
 use crate::queue::status::{LastError, Status};
 use crate::sys::clock::Clock;
 use crate::sys::file::{self, Identity};
-use crate::sys::mem::Region;
+use crate::sys::mapping::Region;
 use crate::sys::process;
 use crate::sys::spool::{list, Owner, SpoolFile};
 use crate::sys::thread;

@@ -2,11 +2,12 @@
 //! would keep them. So a process that has remembered much and forgotten it is as small as before.
 
 use std::io;
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
-use std::ptr::{self, NonNull};
+use std::ptr;
 use std::slice;
 
-use super::mem::page_size;
+use super::{page_size, OwnedMapping, PRIVATE, READ_WRITE};
 
 /// Bytes that the smallest one takes of the address space.
 const LEAST: usize = 64 * 1024;
@@ -14,26 +15,24 @@ const LEAST: usize = 64 * 1024;
 /// See the module's description.
 #[derive(Debug)]
 pub struct Table<T: Copy> {
-    start: NonNull<T>,
+    mapping: OwnedMapping,
     len: usize,
-    /// Bytes that are mapped.
-    mapped: usize,
+    values: PhantomData<T>,
 }
-
-// SAFETY: it owns its values, which are plain.
-unsafe impl<T: Copy + Send> Send for Table<T> {}
-// SAFETY: as above.
-unsafe impl<T: Copy + Sync> Sync for Table<T> {}
 
 impl<T: Copy> Default for Table<T> {
     fn default() -> Table<T> {
-        Table { start: NonNull::dangling(), len: 0, mapped: 0 }
+        Table { mapping: OwnedMapping::none::<T>(), len: 0, values: PhantomData }
     }
 }
 
 impl<T: Copy> Table<T> {
+    fn start(&self) -> *mut T {
+        self.mapping.start.as_ptr().cast()
+    }
+
     fn capacity(&self) -> usize {
-        self.mapped / size_of::<T>()
+        self.mapping.len / size_of::<T>()
     }
 
     /// Makes room for more values. Only pages that are written to take memory.
@@ -44,18 +43,10 @@ impl<T: Copy> Table<T> {
         }
         let wanted = wanted.max(self.capacity() * 2).checked_mul(size_of::<T>()).ok_or(io::ErrorKind::OutOfMemory)?;
         let bytes = wanted.max(LEAST).next_multiple_of(page_size());
-        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        let start = match self.mapped {
-            // SAFETY: a new mapping at an address that the kernel picks touches nothing that exists.
-            0 => unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0) },
-            // SAFETY: the mapping is ours, and there is no reference to what is in it.
-            mapped => unsafe { libc::mremap(self.start.as_ptr().cast(), mapped, bytes, libc::MREMAP_MAYMOVE) },
-        };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
+        match self.mapping.len {
+            0 => self.mapping = OwnedMapping::new(bytes, READ_WRITE, PRIVATE, None)?,
+            _ => self.mapping.resize(bytes, libc::MREMAP_MAYMOVE)?,
         }
-        self.start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        self.mapped = bytes;
         Ok(())
     }
 
@@ -68,7 +59,7 @@ impl<T: Copy> Table<T> {
     pub fn extend_from_slice(&mut self, values: &[T]) {
         if values.len() <= self.capacity() - self.len || self.try_reserve(values.len()).is_ok() {
             // SAFETY: there is room for them after the existing ones, and the two do not overlap.
-            unsafe { ptr::copy_nonoverlapping(values.as_ptr(), self.start.as_ptr().add(self.len), values.len()) };
+            unsafe { ptr::copy_nonoverlapping(values.as_ptr(), self.start().add(self.len), values.len()) };
             self.len += values.len();
         }
     }
@@ -79,23 +70,14 @@ impl<T: Copy> Deref for Table<T> {
 
     fn deref(&self) -> &[T] {
         // SAFETY: this number of values has been written there; with none the pointer is dangling, and aligned.
-        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
+        unsafe { slice::from_raw_parts(self.start(), self.len) }
     }
 }
 
 impl<T: Copy> DerefMut for Table<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: as above.
-        unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
-    }
-}
-
-impl<T: Copy> Drop for Table<T> {
-    fn drop(&mut self) {
-        if self.mapped > 0 {
-            // SAFETY: the mapping is ours, and nobody uses it any more.
-            unsafe { libc::munmap(self.start.as_ptr().cast(), self.mapped) };
-        }
+        unsafe { slice::from_raw_parts_mut(self.start(), self.len) }
     }
 }
 

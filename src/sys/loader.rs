@@ -1,7 +1,8 @@
-//! Keeps this library's code loaded. A plugin that it is linked into may be unloaded, but the writer's thread would go on. So
-//! would the code that runs when a thread ends, and the handlers for forks and for the exit of the process.
+//! The dynamic loader: functions by name, and how this library's code stays loaded. A plugin that it is linked into may be unloaded,
+//! but the writer's thread would go on. So would the code that runs when a thread ends, and the handlers for forks and for the exit
+//! of the process.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_void, CStr};
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,23 +11,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 ///
 /// The locks that this takes are all put in order by `fork` in the child. That of `dl_iterate_phdr` is not (seen with glibc
 /// 2.36): in a child of a process that was in it, the next call waits for ever, be it the host's.
-pub fn pin() {
+pub fn keep_this_loaded() {
     static DONE: AtomicBool = AtomicBool::new(false);
     if DONE.swap(true, Ordering::Relaxed) {
         return;
     }
     // SAFETY: asks for a number that the kernel has handed over.
     let program = unsafe { libc::getauxval(libc::AT_PHDR) } as *const c_void;
-    let Some(here) = object_of(pin as *const c_void) else { return };
+    let Some(here) = object_of(keep_this_loaded as *const c_void) else { return };
     if object_of(program).is_some_and(|program| program.dli_fbase == here.dli_fbase) || here.dli_fname.is_null() {
         return;
     }
     // Looked up: a program without shared libraries, which never comes here, is linked without a loader.
-    // SAFETY: the name ends with a NUL.
-    let dlopen = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"dlopen".as_ptr()) };
     type Open = unsafe extern "C" fn(*const libc::c_char, c_int) -> *mut c_void;
     // SAFETY: a function of that name is this one, and there is one where objects are loaded.
-    let dlopen: Option<Open> = unsafe { std::mem::transmute(dlopen) };
+    let dlopen: Option<Open> = unsafe { std::mem::transmute(function(c"dlopen")) };
     if let Some(dlopen) = dlopen {
         // By name, and not loaded again. Nothing can be done about a failure. SAFETY: names of loaded objects end with a NUL, and
         // stay as long as the objects: this code runs in that one.
@@ -34,11 +33,15 @@ pub fn pin() {
     }
 }
 
+/// The function of this name that is loaded; NULL if there is none.
+pub fn function(name: &CStr) -> *mut c_void {
+    // SAFETY: the name ends with a NUL.
+    unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
+}
+
 /// What the loader knows of the object that an address lies in.
 fn object_of(place: *const c_void) -> Option<libc::Dl_info> {
     let mut info = MaybeUninit::<libc::Dl_info>::uninit();
-    // SAFETY: any address may be asked for, and there is room for the answer.
-    let found = unsafe { libc::dladdr(place, info.as_mut_ptr()) };
-    // SAFETY: it was filled in if something was found.
-    (found != 0).then(|| unsafe { info.assume_init() })
+    // SAFETY: any address may be asked for, there is room for the answer, and it is filled in if something was found.
+    unsafe { (libc::dladdr(place, info.as_mut_ptr()) != 0).then(|| info.assume_init()) }
 }

@@ -2,10 +2,10 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
-use std::ptr;
 
-use super::mem::{map_unlocked, read_self};
+use super::OwnedMapping;
+use crate::sys::process::limit;
+use crate::sys::process_memory;
 
 /// The smallest one covers this many bytes.
 const LEAST: u64 = 16 << 20;
@@ -14,53 +14,34 @@ const STEP: u64 = 4;
 
 /// See the module's description. It is only read by way of the kernel, so that a file which is cut meanwhile raises no signal.
 #[derive(Debug)]
-pub struct View {
-    start: u64,
-    len: u64,
-}
+pub struct View(OwnedMapping);
 
 impl View {
     /// Maps a file of length `len`, with room to grow: pages after its end take only address space.
     pub fn new(file: &File, len: u64) -> io::Result<View> {
-        if has_limited_space() {
-            // It is the host's.
+        if limit(libc::RLIMIT_AS).is_some() {
+            // All address space that there may be is the host's.
             return Err(io::ErrorKind::OutOfMemory.into());
         }
         let len = len.max(LEAST / STEP).checked_mul(STEP).and_then(u64::checked_next_power_of_two);
         let size = len.and_then(|len| usize::try_from(len).ok()).ok_or(io::ErrorKind::OutOfMemory)?;
-        // SAFETY: a new mapping at an address that the kernel picks touches nothing that exists.
-        let start =
-            unsafe { map_unlocked(ptr::null_mut(), size, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd())? };
-        Ok(View { start: start as u64, len: size as u64 })
+        Ok(View(OwnedMapping::unlocked(size, libc::PROT_READ, libc::MAP_SHARED, Some(file))?))
     }
 
     /// Whether the file may be so long.
     pub fn covers(&self, len: u64) -> bool {
-        len <= self.len
+        len <= self.0.len as u64
     }
 
     /// Reads a part of the file, all of it or none.
     pub fn read(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
         let end = offset.checked_add(bytes.len() as u64);
         let is_inside = end.is_some_and(|end| self.covers(end));
-        match is_inside && read_self(std::process::id(), self.start + offset, bytes) == bytes.len() {
+        let at = self.0.start.as_ptr() as u64;
+        match is_inside && process_memory::read(std::process::id(), at + offset, bytes) == bytes.len() {
             true => Ok(()),
             false => Err(io::ErrorKind::UnexpectedEof.into()),
         }
-    }
-}
-
-/// Whether the process may not have all address space that there is.
-fn has_limited_space() -> bool {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the pointer is valid.
-    unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) == 0 && limit.rlim_cur != libc::RLIM_INFINITY }
-}
-
-impl Drop for View {
-    fn drop(&mut self) {
-        // SAFETY: this value owns the mapping, and nobody has a reference to what lies there.
-        unsafe { libc::munmap(self.start as *mut libc::c_void, self.len as usize) };
     }
 }
 

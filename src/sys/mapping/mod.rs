@@ -1,0 +1,132 @@
+//! Mappings: memory that the kernel provides, and that goes back to it.
+
+mod fork_page;
+mod region;
+mod reserved;
+mod table;
+mod view;
+
+pub use fork_page::{ForkPage, Shared};
+pub use region::Region;
+pub use reserved::Reserved;
+pub use rustix::param::page_size;
+pub use table::Table;
+pub use view::View;
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::ptr::{self, NonNull};
+
+pub const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
+/// Memory without a file.
+pub const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+
+/// What mmap(2) and mremap(2) have returned.
+pub(super) fn checked(start: *mut libc::c_void) -> io::Result<NonNull<u8>> {
+    let found = NonNull::new(start.cast()).filter(|_| start != libc::MAP_FAILED);
+    found.ok_or_else(io::Error::last_os_error)
+}
+
+/// What other calls have returned.
+pub(super) fn done(result: libc::c_int) -> io::Result<()> {
+    (result == 0).then_some(()).ok_or_else(io::Error::last_os_error)
+}
+
+/// A mapping, which ends when this value is dropped.
+///
+/// memmap2 (see `marker`) has no memory that nobody may touch, and none that a forked child shares. rustix is no choice: by way of
+/// the C library, version 1.1.6 gives all advice but one with `posix_madvise`, and asks mremap for `MAP_FIXED` in place of
+/// `MREMAP_FIXED`, which the kernel refuses.
+#[derive(Debug)]
+pub struct OwnedMapping {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: it is plain memory; who may touch which part of it is for its user to say.
+unsafe impl Send for OwnedMapping {}
+// SAFETY: as above.
+unsafe impl Sync for OwnedMapping {}
+
+impl OwnedMapping {
+    /// None yet, at an address that is aligned for this type.
+    fn none<T>() -> OwnedMapping {
+        OwnedMapping { start: NonNull::<T>::dangling().cast(), len: 0 }
+    }
+
+    /// Maps memory anywhere, as mmap(2) does.
+    pub fn new(len: usize, protection: i32, flags: i32, file: Option<&File>) -> io::Result<OwnedMapping> {
+        let file = file.map_or(-1, AsRawFd::as_raw_fd);
+        // SAFETY: a new mapping at an address that the kernel picks touches nothing that exists.
+        let start = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, file, 0) };
+        Ok(OwnedMapping { start: checked(start)?, len })
+    }
+
+    /// The same for memory that is not locked: not even in a process that wants all it maps to be (mlockall(2), `MCL_FUTURE`).
+    /// The kernel would provide every page of it at once, or refuse it for `RLIMIT_MEMLOCK`.
+    pub fn unlocked(len: usize, protection: i32, flags: i32, file: Option<&File>) -> io::Result<OwnedMapping> {
+        let mut mapping = OwnedMapping::new(page_size(), protection, flags, file)?;
+        mapping.unlock();
+        match mapping.resize(len, libc::MREMAP_MAYMOVE) {
+            Ok(()) => Ok(mapping),
+            // A sandbox may refuse that, and an emulator may not know it.
+            Err(_) => OwnedMapping::new(len, protection, flags, file),
+        }
+    }
+
+    /// Its first byte.
+    pub fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// Keeps it until the process ends. Returns its first byte.
+    pub fn leak(self) -> NonNull<u8> {
+        std::mem::ManuallyDrop::new(self).start
+    }
+
+    /// Gives advice on a range (madvise(2)). Whether the kernel takes it.
+    pub fn advise(&self, range: Range<usize>, advice: i32) -> bool {
+        // SAFETY: the range lies in the mapping, and what the advice does to it is what its user wants.
+        unsafe { libc::madvise(self.at(&range), range.len(), advice) == 0 }
+    }
+
+    /// Gives advice that is no mere hint. Whether the kernel follows it.
+    fn heeds(&self, range: Range<usize>, advice: i32) -> bool {
+        // No kernel knows it, but qemu 7.2 running a program of another architecture agrees to any advice, and does nothing.
+        const NO_ADVICE: i32 = i32::MAX;
+        self.advise(range.clone(), advice) && !self.advise(range, NO_ADVICE)
+    }
+
+    fn at(&self, range: &Range<usize>) -> *mut libc::c_void {
+        debug_assert!(range.end <= self.len);
+        self.start.as_ptr().wrapping_add(range.start).cast()
+    }
+
+    fn unlock(&self) {
+        // SAFETY: its content stays as it is.
+        unsafe { libc::munlock(self.start.as_ptr().cast(), self.len) };
+    }
+
+    /// Changes how long it is. With `MREMAP_MAYMOVE` it may be at another address then.
+    fn resize(&mut self, len: usize, flags: i32) -> io::Result<()> {
+        // SAFETY: this value owns the mapping, and nobody else has its address.
+        let start = unsafe { libc::mremap(self.start.as_ptr().cast(), self.len, len, flags) };
+        (self.start, self.len) = (checked(start)?, len);
+        Ok(())
+    }
+
+    fn unmap(&self) {
+        // SAFETY: this value owns the mapping, and nobody uses it any more.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+impl Drop for OwnedMapping {
+    fn drop(&mut self) {
+        if self.len > 0 {
+            self.unmap();
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Reads of this process's own memory that survive unreadable pages.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use super::mapping::page_size;
+use super::thread::{id, uncancelled};
+
+/// Reads this process's memory at `addr` into `out` without ever faulting, and returns how many bytes could be read. Unreadable
+/// bytes become zero. `pid` is this process, known to the caller without a system call.
+pub fn read(pid: u32, addr: u64, out: &mut [u8]) -> usize {
+    let mut read = 0;
+    let mut done = 0;
+    while done < out.len() {
+        let from = addr + done as u64;
+        let count = read_some(pid, from, &mut out[done..]);
+        read += count;
+        done += count;
+        if count == 0 {
+            // The page at `from` cannot be read: continue after it.
+            let skip = (page_size() - (from as usize) % page_size()).min(out.len() - done);
+            out[done..done + skip].fill(0);
+            done += skip;
+        }
+    }
+    read
+}
+
+/// As `read`, into newly allocated memory. Returns the bytes and whether all of them could be read.
+pub fn copy(pid: u32, addr: u64, size: u64) -> io::Result<(Vec<u8>, bool)> {
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(size as usize)?;
+    bytes.resize(size as usize, 0);
+    let is_whole = read(pid, addr, &mut bytes) == bytes.len();
+    Ok((bytes, is_whole))
+}
+
+/// Reads from `addr` up to the first byte that cannot be read.
+fn read_some(pid: u32, addr: u64, out: &mut [u8]) -> usize {
+    match readv(pid, addr, out).map_err(|error| error.raw_os_error()) {
+        Ok(count) => count,
+        Err(Some(libc::EFAULT)) => 0,
+        // The process's first thread has ended, by which it goes for the kernel. The memory is this one's too.
+        Err(Some(libc::ESRCH)) if pid != id() => read_some(id(), addr, out),
+        // Filtered by a sandbox, or not built into this kernel.
+        Err(_) => uncancelled(|| {
+            File::open("/proc/thread-self/mem").and_then(|memory| memory.read_at(out, addr)).unwrap_or(0)
+        }),
+    }
+}
+
+/// Whether the process's first thread, by way of which the kernel reads its memory, has lost that: it does when it ends.
+pub fn is_lost_to_first_thread() -> bool {
+    let byte = 0_u8;
+    let read = readv(std::process::id(), &raw const byte as u64, &mut [0]);
+    read.is_err_and(|error| error.raw_os_error() == Some(libc::ESRCH))
+}
+
+/// process_vm_readv(2), by way of this thread of the process.
+fn readv(thread: u32, addr: u64, out: &mut [u8]) -> io::Result<usize> {
+    let local = libc::iovec { iov_base: out.as_mut_ptr().cast(), iov_len: out.len() };
+    let remote = libc::iovec { iov_base: addr as usize as *mut libc::c_void, iov_len: out.len() };
+    // SAFETY: the kernel writes at most `out.len()` bytes to `out`, and answers EFAULT for remote memory that is not there.
+    let count = unsafe { libc::process_vm_readv(thread as libc::pid_t, &local, 1, &remote, 1, 0) };
+    usize::try_from(count).map_err(|_| io::Error::last_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ptr;
+
+    use super::*;
+    use crate::sys::mapping::Region;
+
+    #[test]
+    fn reads_around_unreadable_pages() {
+        let page = page_size();
+        let region = Region::private(3 * page).unwrap();
+        let start = region.start().as_ptr();
+        // SAFETY: the region is ours; its middle page is made unreadable.
+        unsafe {
+            ptr::write_bytes(start, 0xaa, 3 * page);
+            assert_eq!(libc::mprotect(start.add(page).cast(), page, libc::PROT_NONE), 0);
+        }
+        let mut out = vec![0xff; 2 * page];
+        assert_eq!(read(std::process::id(), start as u64 + page as u64 / 2, &mut out), page);
+        assert!(out[..page / 2].iter().all(|&byte| byte == 0xaa));
+        assert!(out[page / 2..page / 2 + page].iter().all(|&byte| byte == 0));
+        assert!(out[page / 2 + page..].iter().all(|&byte| byte == 0xaa));
+    }
+
+    #[test]
+    fn reads_nothing_where_nothing_is() {
+        let mut out = [1u8; 64];
+        assert_eq!(read(std::process::id(), 0x10, &mut out), 0);
+        assert_eq!(out, [0; 64]);
+    }
+}
