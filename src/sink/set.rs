@@ -293,10 +293,8 @@ impl SinkSet {
     pub fn write(&mut self, turn: &mut Turn<'_>) {
         let status = self.status.clone();
         // First: the map needs less room.
-        match self.dump() {
-            Some(dump) => dump.flush(),
-            None => self.dump.drop_groups(),
-        }
+        self.dump().into_iter().for_each(Jitdump::flush);
+        self.dump.drop_groups();
         for (kind, sink) in self.running(Sinks::ANY).filter(|(kind, _)| !kind.is_silent) {
             match sink.write(turn) {
                 Ok(()) if sink.is_well() => status.sink_goes_on(kind.bit),

@@ -46,7 +46,9 @@ impl Jitdump {
 
     /// Writes the groups that have come together.
     pub fn flush(&mut self) {
-        std::mem::take(&mut self.groups).write(|pieces, lens| self.put(pieces, lens));
+        let mut groups = std::mem::take(&mut self.groups);
+        groups.write(|pieces, lens| self.put(pieces, lens));
+        self.groups = groups;
     }
 
     /// Appends groups, in whole. Those that cannot be written wait, or are lost.

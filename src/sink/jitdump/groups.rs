@@ -70,8 +70,8 @@ impl Groups {
         self.bytes
     }
 
-    /// Hands all of them to `write`, with their lengths.
-    pub fn write(self, write: impl FnOnce(&[&[u8]], &[usize])) {
+    /// Hands all of them to `write`, with their lengths, and forgets them.
+    pub fn write(&mut self, write: impl FnOnce(&[&[u8]], &[usize])) {
         let bytes = |piece| match piece {
             // SAFETY: these are committed bodies in a chunk that is recycled later, and nobody writes to them any more.
             &Piece::InChunk(chunk, at, len) => unsafe { chunk.bodies(at, len) },
@@ -82,5 +82,9 @@ impl Groups {
         if !pieces.is_empty() {
             write(&pieces, &self.lens);
         }
+        drop(pieces);
+        self.pieces.clear();
+        self.lens.clear();
+        self.bytes = 0;
     }
 }
