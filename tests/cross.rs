@@ -396,7 +396,6 @@ macro_rules! machine {
                 life, "calls/life", Shared, false, &["code-move", "map-0x"];
                 life_static, "calls/life", Static, true, &["code-move", "map-0x"];
                 threads, "calls/threads", Shared, false, &[];
-                threads_static, "calls/threads", Static, false, &[];
                 stable, "calls/stable", Shared, false, &[];
                 files, "files/files", Shared, false, &[];
                 host, "host/host", Shared, false, &[];

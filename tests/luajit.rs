@@ -27,7 +27,7 @@ const PROGRAMS: [(&str, Arguments); 4] = [
     ("nbody", |pace| (5_000_000 * u64::from(pace)).to_string()),
     ("fannkuch", |pace| format!("10 {}", 2 * pace)),
     ("mandelbrot", |pace| (1800.0 * f64::from(pace).sqrt()).round().to_string()),
-    ("strings", |pace| (1500 * pace).to_string()),
+    ("strings", |pace| (2400 * pace).to_string()),
 ];
 /// Samples in trace memory that each recording has to have.
 const ENOUGH: usize = 300;

@@ -27,7 +27,7 @@ use support::{run, stdout};
 /// code that `jitsym_unwind_size` asks for: names, shares of time, stacks and source lines are all there.
 #[test]
 fn stacks_shares_and_lines() {
-    let recording = Recording::with_stacks("stacks", perf::program(), &["scenario=stacks", "layout=gap", "seconds=3"]);
+    let recording = Recording::with_stacks("stacks", perf::program(), &["scenario=stacks", "layout=gap", "seconds=2"]);
     let truth = &recording.truth;
     let injected = recording.inject();
     let samples = perf::samples(truth, &injected, true);
@@ -80,7 +80,7 @@ fn check_annotate(truth: &Truth, found: &[(&Sample, &Place)], injected: &Path, n
 fn packed_code_keeps_its_names() {
     for layout in ["layout=packed", "layout=lied"] {
         let name = layout.replace('=', "-");
-        let recording = Recording::with_stacks(&name, perf::program(), &["scenario=stacks", layout, "seconds=2.5"]);
+        let recording = Recording::with_stacks(&name, perf::program(), &["scenario=stacks", layout, "seconds=1.6"]);
         let truth = &recording.truth;
         let samples = perf::samples(truth, &recording.inject(), true);
         let found = perf::guest_samples(truth, &samples);
@@ -96,7 +96,7 @@ fn packed_code_keeps_its_names() {
 #[test]
 fn packed_code_that_says_so_has_stacks() {
     for (scenario, phases) in [("move", 4), ("reuse", 5)] {
-        let arguments = [&format!("scenario={scenario}"), "layout=marked", "seconds=1.8"];
+        let arguments = [&format!("scenario={scenario}"), "layout=marked", "seconds=1.4"];
         let recording = Recording::with_stacks(&format!("{scenario}-marked"), perf::program(), &arguments);
         check_phases(&recording, phases);
     }
@@ -116,7 +116,7 @@ fn check_injected_frames(truth: &Truth, samples: &[perf::Sample]) {
 /// put at the old place later.
 #[test]
 fn moved_code() {
-    let recording = Recording::with_stacks("move", perf::program(), &["scenario=move", "layout=gap", "seconds=2.4"]);
+    let recording = Recording::with_stacks("move", perf::program(), &["scenario=move", "layout=gap", "seconds=1.6"]);
     check_phases(&recording, 4);
 }
 
@@ -133,7 +133,7 @@ fn moved_packed_code_keeps_its_names() {
 /// An address that holds one piece of code after another: each sample has the name of its time.
 #[test]
 fn reused_addresses() {
-    let recording = Recording::with_stacks("reuse", perf::program(), &["scenario=reuse", "layout=gap", "seconds=2.4"]);
+    let recording = Recording::with_stacks("reuse", perf::program(), &["scenario=reuse", "layout=gap", "seconds=1.6"]);
     check_phases(&recording, 5);
 }
 

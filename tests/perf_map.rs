@@ -45,7 +45,7 @@ fn count<'a>(truth: &Truth, samples: &'a [Sample]) -> std::collections::HashMap<
 /// Code that lives to the end, without a free byte between the pieces: names and shares, by `perf script` and `perf report`.
 #[test]
 fn live_code() {
-    let (recording, samples) = record("live", &["scenario=stacks", "layout=packed", "seconds=2"]);
+    let (recording, samples) = record("live", &["scenario=stacks", "layout=packed", "seconds=1.3"]);
     let truth = &recording.truth;
     let guest = samples.iter().filter(|sample| truth.in_arena(sample.ip));
     let names: Vec<&str> = guest.map(|sample| &*sample.sym).collect();
@@ -79,7 +79,7 @@ fn freed_code() {
 /// Moved code is named at the new place, and at the old place unless that was used again.
 #[test]
 fn moved_code() {
-    let (recording, samples) = record("move", &["scenario=move", "layout=packed", "seconds=2"]);
+    let (recording, samples) = record("move", &["scenario=move", "layout=packed", "seconds=1.3"]);
     let truth = &recording.truth;
     let run = |place: &&perf::Place| samples.iter().filter(|sample| place.contains(sample.ip)).count() >= 20;
     let moved = truth.places.iter().filter(|place| place.moved).filter(run).count();
@@ -90,7 +90,7 @@ fn moved_code() {
 /// Where code was put over code, the newest is named; and what the newest left over of the older still has its name.
 #[test]
 fn reused_addresses() {
-    let (recording, samples) = record("reuse", &["scenario=reuse", "layout=packed", "seconds=2"]);
+    let (recording, samples) = record("reuse", &["scenario=reuse", "layout=packed", "seconds=1.3"]);
     let counts = count(&recording.truth, &samples);
     // `wide` is left at its tail only, and `second` behind the first bytes.
     let names = ["wide", "second", "third", "fourth", "fifth"];

@@ -780,7 +780,7 @@ static const struct way *way_of(const char *name) {
 
 /*
  * Goes a way in a child. What it returns is for main to return in the child; -1 in the parent. A thread that is kept from running
- * for a second in the middle of a record keeps the spool there, so such a way is gone again.
+ * for a second in the middle of a record keeps the spool there, which has that record. So such a way is gone again.
  */
 static int go(const struct way *way, int tries) {
   fflush(NULL);
@@ -797,8 +797,8 @@ static int go(const struct way *way, int tries) {
     fprintf(stderr, "%s: wait status %#x\n", way->name, (unsigned)status);
   }
   CHECK(is_right);
-  check_files(child, 0);
   if (way->signal != 0 || !has_left_spool(child)) {
+    check_files(child, 0);
     return -1;
   }
   if (tries == 0) {
