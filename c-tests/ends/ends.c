@@ -237,6 +237,11 @@ static int has_left_spool(pid_t pid) {
   return found;
 }
 
+/* Completes the files of processes that have left their spool. */
+static void recovers(void) {
+  CHECK_OK(jitsym_close(test_open_flags(0, JITSYM_INIT_RECOVER)));
+}
+
 /* The ways in which exit handlers run. What a way returns, main returns. */
 
 static int returns(void) {
@@ -780,7 +785,7 @@ static const struct way *way_of(const char *name) {
 
 /*
  * Goes a way in a child. What it returns is for main to return in the child; -1 in the parent. A thread that is kept from running
- * for a second in the middle of a record keeps the spool there, which has that record. So such a way is gone again.
+ * for a second in the middle of a record keeps the spool there, which has that record. Such a way is gone again.
  */
 static int go(const struct way *way, int tries) {
   fflush(NULL);
@@ -797,8 +802,12 @@ static int go(const struct way *way, int tries) {
     fprintf(stderr, "%s: wait status %#x\n", way->name, (unsigned)status);
   }
   CHECK(is_right);
-  if (way->signal != 0 || !has_left_spool(child)) {
-    check_files(child, 0);
+  int left = way->signal == 0 && has_left_spool(child);
+  if (left) {
+    test_child(recovers);
+  }
+  check_files(child, left);
+  if (!left) {
     return -1;
   }
   if (tries == 0) {
