@@ -83,14 +83,14 @@ fn cie(
     section: &EhFrame<Reader>,
     bases: &BaseAddresses,
     placement: &Placement,
-) -> Result<(write::CommonInformationEntry, State)> {
+) -> Result<(write::CommonInformationEntry, CfaState)> {
     // gimli divides by the factor.
     let factor = i8::try_from(from.data_alignment_factor()).ok().filter(|&factor| factor != 0);
     // In version 1 the register is a byte; gimli writes a LEB128 number, which is the same up to 127.
     let return_address = Some(from.return_address_register()).filter(|register| register.0 < 0x80);
     let mut to = placement.cie(factor.ok_or(Error::UnwindFormat)?, return_address.ok_or(Error::UnwindRegister)?);
     to.signal_trampoline = from.is_signal_trampoline();
-    let mut state = State::default();
+    let mut state = CfaState::default();
     let mut instructions = from.instructions(section, bases);
     while let Some(instruction) = instructions.next().map_err(read_error)? {
         // A CIE describes one state, so it cannot advance.
@@ -111,7 +111,7 @@ fn cie(
 
 /// What some instructions build on. Unwinders give up a table in which it is not there.
 #[derive(Default)]
-struct State {
+struct CfaState {
     /// The CFA is an expression, and so has no register and no offset to change: the lowest bit, and above it the same of
     /// the states that are remembered.
     expressions: u64,
@@ -119,7 +119,7 @@ struct State {
     remembered: u32,
 }
 
-impl State {
+impl CfaState {
     fn follow(&mut self, instruction: &read::CallFrameInstruction<usize>) -> Result<()> {
         use read::CallFrameInstruction as From;
         match instruction {

@@ -118,14 +118,14 @@ pub(super) fn entries(unwind: &Unwind, limit: u64, code_size: u64, placement: &P
 
 /// Where the CFA and the caller's registers are.
 #[derive(Clone)]
-struct State {
+struct FrameState {
     cfa_register: u16,
     cfa_offset: i32,
     /// For each register, the distance of its slot from the CFA; `None` if it still has the caller's value.
     slots: [Option<i32>; REGISTERS],
 }
 
-impl State {
+impl FrameState {
     /// Puts a register into a slot. A second slot for the same register contradicts the first.
     fn save(&mut self, abi: &Abi, reg: u32, offset: i32) -> Result<()> {
         if !abi.registers.iter().any(|range| range.contains(&reg)) {
@@ -145,7 +145,7 @@ impl State {
 /// The instructions of an FDE in the making.
 struct Program {
     abi: &'static Abi,
-    now: State,
+    now: FrameState,
     instructions: Vec<(u32, CallFrameInstruction)>,
 }
 
@@ -155,7 +155,7 @@ impl Program {
     }
 
     /// A whole state, which does not depend on the one before.
-    fn state(&self, cfa_register: u32, cfa_offset: i32, saved: &[SavedRegister]) -> Result<State> {
+    fn state(&self, cfa_register: u32, cfa_offset: i32, saved: &[SavedRegister]) -> Result<FrameState> {
         if !self.abi.general.contains(&cfa_register) {
             return Err(Error::UnwindRegister);
         }
@@ -163,7 +163,7 @@ impl Program {
             return Err(Error::UnwindFormat);
         }
         let cfa_register = u16::try_from(cfa_register).map_err(|_| Error::UnwindRegister)?;
-        let mut state = State { cfa_register, cfa_offset, ..entry(self.abi) };
+        let mut state = FrameState { cfa_register, cfa_offset, ..entry(self.abi) };
         for register in saved {
             state.save(self.abi, register.reg, register.offset)?;
         }
@@ -171,7 +171,7 @@ impl Program {
     }
 
     /// From `offset` on the state is this one: emits what differs.
-    fn to(&mut self, offset: u32, state: State) {
+    fn to(&mut self, offset: u32, state: FrameState) {
         use CallFrameInstruction::{Cfa, CfaOffset, CfaRegister, Offset, Restore};
         let register = Register(state.cfa_register);
         match (state.cfa_register == self.now.cfa_register, state.cfa_offset == self.now.cfa_offset) {
@@ -197,7 +197,7 @@ impl Program {
         let mut standing = self.state(abi.fp.into(), frame.cfa_offset, &[])?;
         standing.save(abi, abi.fp.into(), record)?;
         standing.save(abi, abi.ra.into(), record.checked_add(SLOT).ok_or(Error::UnwindFormat)?)?;
-        let mut pushed = State { cfa_offset: -record, ..entry(abi) };
+        let mut pushed = FrameState { cfa_offset: -record, ..entry(abi) };
         if abi.record_is_pushed {
             pushed.slots = standing.slots;
         }
@@ -236,10 +236,10 @@ impl Program {
 }
 
 /// The state at a call's target, which is what the CIE says.
-fn entry(abi: &Abi) -> State {
+fn entry(abi: &Abi) -> FrameState {
     let mut slots = [None; REGISTERS];
     if let Some(slot) = slots.get_mut(usize::from(abi.ra)) {
         *slot = abi.entry_ra;
     }
-    State { cfa_register: abi.sp, cfa_offset: abi.entry_ra.map_or(0, |slot| -slot), slots }
+    FrameState { cfa_register: abi.sp, cfa_offset: abi.entry_ra.map_or(0, |slot| -slot), slots }
 }

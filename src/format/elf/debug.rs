@@ -232,7 +232,7 @@ fn lines<'a>(
     let set_address = out.len();
     out.extend_from_slice(&function.addr.to_ne_bytes());
     // What a program starts with.
-    let mut now = Row { offset: 0, line: 1, column: 0, file: 1 };
+    let mut now = LineRow { offset: 0, line: 1, column: 0, file: 1 };
     let mut known: Option<(&[u8], u64)> = None;
     for (offset, entry) in records.rows() {
         let offset = offset?;
@@ -244,7 +244,7 @@ fn lines<'a>(
             _ => *files.get(entry.file)?,
         };
         known = Some((entry.file, file));
-        let next = Row { offset, line: i64::from(entry.line), column: u64::from(entry.column), file };
+        let next = LineRow { offset, line: i64::from(entry.line), column: u64::from(entry.column), file };
         now.step(&next, out)?;
         now = next;
     }
@@ -277,16 +277,16 @@ fn put_files<'a>(names: impl Iterator<Item = &'a [u8]>, out: &mut Vec<u8>) -> Op
     Some(files)
 }
 
-struct Row {
+struct LineRow {
     offset: u64,
     line: i64,
     column: u64,
     file: u64,
 }
 
-impl Row {
+impl LineRow {
     /// Writes the opcodes that lead from this row to the next one. `None` if the next one does not come later.
-    fn step(&self, next: &Row, out: &mut Vec<u8>) -> Option<()> {
+    fn step(&self, next: &LineRow, out: &mut Vec<u8>) -> Option<()> {
         let advance = next.offset.checked_sub(self.offset)?;
         if next.file != self.file {
             out.push(DW_LNS_SET_FILE);

@@ -6,19 +6,11 @@
 
 use std::collections::HashMap;
 
+use super::search::Row;
 use crate::format::jitdump::raw::u32_at;
 
 /// Different CIEs that are remembered. Compilers have a handful.
 const CIES_MAX: usize = 1024;
-
-/// An entry for the search table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Row {
-    /// Where the code begins that the FDE describes, in bytes from the start of the function.
-    pub start: u32,
-    /// Offset of the FDE in the section.
-    pub fde: u32,
-}
 
 /// Where in an FDE the size of its code is. With 0 there it describes nothing.
 pub const FDE_RANGE: u64 = 12;

@@ -12,7 +12,7 @@ pub const COUNT_AT: u64 = 8;
 /// A row: both as offsets, so that it does not depend on where the table lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// Where the code begins, from the start of `.text`.
+    /// Where the code begins, from the start of `.text`; of the rows of one function, from its start.
     pub start: u32,
     /// Where its FDE is in `.eh_frame`.
     pub fde: u32,

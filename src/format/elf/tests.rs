@@ -1,7 +1,8 @@
 //! Golden bytes, and what hostile input does: nothing. What real readers find in whole files is tested in `sink/region/file`.
 
-use super::frames::{Frames, Row, Target};
+use super::frames::{Frames, Target};
 use super::header::Image;
+use super::search::Row;
 use super::*;
 use crate::api::code::{Inline, Line, Lines, Unwind};
 use crate::format::arch::Arch;
@@ -21,7 +22,7 @@ fn golden_search_table() {
     let places = search::Places { hdr: 0x5000, eh_frame: 0x1000, text: 0x1_0000 };
     let word = |value: i32| value.to_ne_bytes();
     assert_eq!(places.head(3).as_slice(), [[1, 0x1b, 3, 0x3b], word(-0x4004), word(3)].concat());
-    let row = search::Row { start: 0x20, fde: 0x18 };
+    let row = Row { start: 0x20, fde: 0x18 };
     assert_eq!(places.row(&row).as_slice(), [word(0xb020), word(-0x3fe8)].concat());
 }
 

@@ -10,7 +10,7 @@ pub mod raw;
 mod read;
 pub mod shadow;
 
-pub use read::{is_group_head, is_group_of, places, Loaded, Place, Record, Records};
+pub use read::{is_group_head, is_group_of, places, GroupPlace, Loaded, Record, Records};
 
 use super::put::Put;
 use crate::api::code::{Line, Lines};

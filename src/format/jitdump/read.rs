@@ -53,7 +53,7 @@ pub fn is_group_of(head: &[u8], size: u64, index: u64, name: &[u8]) -> bool {
 
 /// A LOAD record of a file, as far as it matters to what comes later.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct GroupPlace {
     /// Where in the file its group starts.
     pub offset: u64,
     /// Size of the group without the code bytes.
@@ -75,7 +75,7 @@ pub struct Place {
 pub fn places(
     len: u64,
     mut read_at: impl FnMut(&mut [u8], u64) -> std::io::Result<()>,
-    mut found: impl FnMut(Place),
+    mut found: impl FnMut(GroupPlace),
 ) -> std::io::Result<()> {
     let (mut at, mut group, mut tables_len, mut mapped) = (HEADER_SIZE as u64, HEADER_SIZE as u64, 0, 0);
     let mut fixed = [0; MOVE_SIZE];
@@ -98,7 +98,7 @@ pub fn places(
                     at += record.total_size as u64;
                     continue;
                 }
-                found(Place { offset: group, head_len, addr, size, index, name, tables_len });
+                found(GroupPlace { offset: group, head_len, addr, size, index, name, tables_len });
             }
             id::UNWINDING_INFO => (tables_len, mapped) = (word(16) as u32, word(32)),
             _ => {}

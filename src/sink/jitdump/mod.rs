@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use crate::api::options::{Config, DumpDir, Sinks};
 use crate::format::arch::ELF_MACHINE;
-use crate::format::jitdump::{places, Header, Place, HEADER_SIZE};
+use crate::format::jitdump::{places, GroupPlace, Header, HEADER_SIZE};
 use crate::queue::spool::layout::FileState;
 use crate::queue::status::Status;
 use crate::registry::Registry;
@@ -239,7 +239,7 @@ impl Jitdump {
     }
 
     /// Hands out what is in it.
-    pub fn read_places(&self, found: &mut dyn FnMut(Place)) {
+    pub fn read_places(&self, found: &mut dyn FnMut(GroupPlace)) {
         let file = self.contents.file.as_ref().ok_or(io::Error::from(file::CLOSED));
         let read = file.and_then(|file| places(self.len, |bytes, at| file.read_exact_at(bytes, at), found));
         if let Err(error) = read {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::api::options::Sinks;
-use crate::format::jitdump::{is_group_head, Place};
+use crate::format::jitdump::{is_group_head, GroupPlace};
 use crate::format::perf_map;
 use crate::format::unwind;
 use crate::queue::chunk::Chunk;
@@ -88,7 +88,7 @@ impl Replay {
             dump.read_places(&mut |place| found.push(place));
         }
         for place in found {
-            let Place { offset, head_len, addr, size, index, name, tables_len } = place;
+            let GroupPlace { offset, head_len, addr, size, index, name, tables_len } = place;
             let sound = size > 0 && size < TOO_LARGE && fits(addr, size, 0) && !name.is_empty();
             let (reach, stored) = (addr.wrapping_add(size), Some(Stored { offset, len: head_len }));
             if sound {
