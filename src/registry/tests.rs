@@ -296,7 +296,7 @@ fn a_child_gets_the_live_code_in_the_order_of_the_file() {
 }
 
 #[test]
-fn prefaces_go_with_their_code() {
+fn info_records_go_with_their_code() {
     let (mut registry, mut gone) = (Registry::default(), Vec::new());
     let info_records = |number: u64| vec![number as u8; 200];
     for number in 1..=1000 {

@@ -50,7 +50,7 @@ impl Writer {
         // it saw before the marker would hide it.
         let time = self.cutoff.max(ledger.last_time);
         let has_all = ledger.sinks.load_live(started, &mut ledger.registry, time);
-        if started != Sinks::NONE {
+        if started.has(Sinks::JITDUMP) {
             // Code that was published late may overlap some of this code.
             ledger.last_time = time + 1;
         }

@@ -15,7 +15,7 @@ use crate::queue::status::Status;
 use crate::registry::{Live, Registry};
 use crate::sink::region::Regions;
 use crate::sink::set::SinkSet;
-use crate::sink::{Loaded, Origin};
+use crate::sink::{Loaded, Origin, Sink};
 
 /// See the module's description.
 pub struct Ledger {
@@ -24,7 +24,7 @@ pub struct Ledger {
     pub sinks: SinkSet,
     /// What the owner of the ids has to be told of.
     pub notices: Vec<Notice>,
-    /// The process lives, so that the bytes of stable code can be read.
+    /// The process lives, so that there may be regions.
     pub alive: bool,
     /// Time of the last record.
     pub last_time: u64,
@@ -215,8 +215,11 @@ impl Ledger {
     pub(super) fn insert(&mut self, id: u64, live: &Live, name: &[u8], origin: Origin<'_>) {
         self.retire_in(true, live.addr, live.addr + live.size);
         let inserted = self.registry.insert(id, live, name, &mut self.overwritten);
+        let code = Loaded { id, live, name, change: inserted.change, origin };
         if inserted.was_refused {
             self.status.counters.dropped.add(1);
+            // Its group needs no place in the registry.
+            self.sinks.dump().into_iter().for_each(|dump| dump.load(&code, &mut self.registry));
             return;
         }
         if inserted.was_claimed {
@@ -230,10 +233,9 @@ impl Ledger {
             self.notify(Notice::Retired(old));
         }
         self.overwritten = overwritten;
-        if let Origin::LeftRegion(_, info_records) = origin {
+        if let Origin::LeftRegion(_, info_records) = code.origin {
             self.registry.keep_info_records(id, info_records);
         }
-        let code = Loaded { id, live, name, change: inserted.change, origin };
         self.sinks.load(&code, &mut self.registry);
     }
 }

@@ -356,9 +356,10 @@ fn relocate_debug(record: &mut [u8], addr: u64) {
     }
 }
 
-/// Takes back a claim that the bytes after the code are free.
+/// Takes back a claim that the bytes after the code are free. Without unwind tables the LOAD is where they would be, and stays.
 pub fn clear_mapped_size(group: &mut [u8], layout_unwinding: usize) {
-    if let Some(record) = group.get_mut(layout_unwinding..) {
+    let record = group.get_mut(layout_unwinding..).unwrap_or_default();
+    if record.starts_with(&id::UNWINDING_INFO.to_ne_bytes()) {
         put_at(record, 32, &0u64.to_ne_bytes());
     }
 }

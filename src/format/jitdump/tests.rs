@@ -178,6 +178,11 @@ fn a_claim_of_free_bytes_can_be_taken_back() {
     let mut out = bytes(&claimed);
     clear_mapped_size(&mut out, claimed.write(TIME, &mut [0; 1000], 0).unwrap().unwrap().unwinding);
     assert_eq!(out, bytes(&group(&lines, unwind(0))));
+    // Nobody has made the tables that the claim was for.
+    let bare = group(&lines, None);
+    let mut out = bytes(&bare);
+    clear_mapped_size(&mut out, bare.write(TIME, &mut [0; 1000], 0).unwrap().unwrap().unwinding);
+    assert_eq!(out, bytes(&bare));
 }
 
 #[test]

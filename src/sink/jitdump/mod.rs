@@ -27,7 +27,7 @@ use crate::queue::spool::layout::FileState;
 use crate::queue::status::Status;
 use crate::registry::Registry;
 use crate::sink::again::Again;
-use crate::sink::{describe, stall, Close, Kind, Loaded, Saved, Sink, Turn};
+use crate::sink::{describe, Close, Kind, Loaded, Saved, Sink, Turn};
 use crate::sys::clock::Clock;
 use crate::sys::dir::Dir;
 use crate::sys::file::{self, Identity};
@@ -239,12 +239,10 @@ impl Jitdump {
     }
 
     /// Hands out what is in it.
-    pub fn read_places(&self, found: &mut dyn FnMut(GroupPlace)) {
+    pub fn read_places(&self, found: &mut dyn FnMut(GroupPlace)) -> Result<(), String> {
         let file = self.contents.file.as_ref().ok_or(io::Error::from(file::CLOSED));
         let read = file.and_then(|file| places(self.len, |bytes, at| file.read_exact_at(bytes, at), found));
-        if let Err(error) = read {
-            stall(&self.status, Sinks::JITDUMP, self.path(), "read", &error);
-        }
+        read.map_err(|error| describe("read", &self.path, &error))
     }
 }
 

@@ -32,6 +32,8 @@ pub struct Replay {
     ids: HashMap<u64, u64>,
     /// A file that could not be taken over may be there another time.
     pub lacks_a_file: bool,
+    /// Why the jitdump could not be read, so that something may be missing.
+    unread: Option<String>,
 }
 
 impl Replay {
@@ -55,6 +57,7 @@ impl Replay {
             last_from_files: 0,
             ids: HashMap::new(),
             lacks_a_file: adopted.worth_another_try,
+            unread: None,
         };
         for (addr, size, name) in perf_map::lines(&adopted.map) {
             // As live: whether it is, nobody knows any more, and bytes with live code are not free.
@@ -85,7 +88,7 @@ impl Replay {
     fn search_dump(&mut self) {
         let mut found = Vec::new();
         if let Some(dump) = self.ledger.sinks.dump() {
-            dump.read_places(&mut |place| found.push(place));
+            self.unread = dump.read_places(&mut |place| found.push(place)).err();
         }
         for place in found {
             let GroupPlace { offset, head_len, addr, size, index, name, tables_len } = place;
@@ -144,6 +147,9 @@ impl Replay {
         if status.sinks_failed() != Sinks::NONE {
             return Err(status.last_error.get());
         }
+        if let Some(why) = self.unread {
+            return Err(why);
+        }
         if status.sinks() == Sinks::NONE {
             return Ok(0);
         }
@@ -180,6 +186,7 @@ mod tests {
     use super::*;
     use crate::api::code::Lines;
     use crate::format::jitdump::Group;
+    use crate::sys::clock::Clock;
 
     /// Whether what is laid down for such code is taken.
     fn is_taken(addr: u64, size: u64, flags: u8) -> bool {
@@ -203,6 +210,19 @@ mod tests {
             tables_len: 80,
         };
         is_sound(&event, &body)
+    }
+
+    #[test]
+    fn a_jitdump_that_cannot_be_read_is_no_success() {
+        let status = Arc::new(Status::new(1, Clock::Monotonic, Arc::default()));
+        status.set_sinks(Sinks::JITDUMP, Sinks::NONE);
+        let ledger = Ledger::new(status, Arc::default(), false);
+        let ids = HashMap::new();
+        let mut replay =
+            Replay { ledger, last_id: BEFORE_IDS, last_from_files: 0, ids, lacks_a_file: false, unread: None };
+        // There is no file.
+        replay.search_dump();
+        assert!(replay.finish(&|_, _| {}).is_err_and(|why| why.starts_with("cannot read")));
     }
 
     #[test]
