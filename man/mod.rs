@@ -82,7 +82,7 @@ fn named(entry: &Entry) -> impl Iterator<Item = &str> {
     texts.flat_map(|text| text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_'))
 }
 
-/// The comment of an entry: what is in it but for the paragraph that says what is returned, and that paragraph.
+/// The comment of an entry in two parts: the paragraph about the result is the second.
 fn parts(comment: &[String]) -> (String, String) {
     let (mut text, mut returns) = (String::new(), String::new());
     for paragraph in comment.split(String::is_empty) {
@@ -173,7 +173,7 @@ fn line(text: &str) -> String {
     if words.starts_with(['.', '\'']) {
         words.insert_str(0, "\\&");
     }
-    // Sentences begin on lines of their own, which is how the formatter knows where they end.
+    // Each sentence begins a line: the formatter finds the ends of sentences that way.
     let mut out = String::new();
     for (index, sentence) in words.split(". ").enumerate() {
         out += if index == 0 { "" } else { ".\n" };

@@ -15,7 +15,7 @@ pub fn wait(word: &AtomicU32, value: u32, time: Option<Duration>) {
     let _ = futex::wait(word, Flags::PRIVATE, value, time.as_ref());
 }
 
-/// Wakes so many of those who wait.
+/// Wakes at most this number of waiting threads.
 #[inline(never)]
 pub fn wake(word: &AtomicU32, count: u32) {
     let _ = futex::wake(word, Flags::PRIVATE, count);

@@ -73,7 +73,7 @@ fn is_in_table(number: usize) -> bool {
     unsafe { libc::select(count, wanted.as_mut_ptr().cast(), none, none, &mut no_time) != 0 }
 }
 
-/// What has this number in the calling thread's table.
+/// The descriptor with this number in the calling thread's table.
 fn numbered(descriptor: RawFd) -> BorrowedFd<'static> {
     // SAFETY: whether it is open is for the kernel to find out. It is neither closed nor kept.
     unsafe { BorrowedFd::borrow_raw(descriptor) }

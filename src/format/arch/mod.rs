@@ -73,6 +73,6 @@ pub struct Abi {
     pub record_is_pushed: bool,
     /// A register that keeps its value, as each CIE says.
     pub kept: Option<Register>,
-    /// Who has defined further instructions of `.eh_frame`.
+    /// The vendor that has defined further instructions of `.eh_frame`.
     pub vendor: Vendor,
 }

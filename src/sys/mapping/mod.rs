@@ -36,7 +36,7 @@ pub(super) fn done(result: libc::c_int) -> io::Result<()> {
 
 /// A mapping, which ends when this value is dropped.
 ///
-/// memmap2 (see `marker`) has no memory that nobody may touch, and none that a forked child shares. rustix is no choice: by way of
+/// memmap2 (see `marker`) has no memory that nobody may touch, and none that a forked child shares. rustix does not help here. By way of
 /// the C library, version 1.1.6 gives all advice but one with `posix_madvise`, and asks mremap for `MAP_FIXED` in place of
 /// `MREMAP_FIXED`, which the kernel refuses.
 #[derive(Debug)]
