@@ -183,6 +183,17 @@ static void check_status(jitsym_status status) {
   CHECK(status == JITSYM_OK || (is_named && may_fail() != 0));
 }
 
+/* A file system may keep the writer for longer than a call waits: closing a removed file waits for a busy disk. */
+static jitsym_status check_call(jitsym_status (*function)(jitsym *, uint32_t), jitsym *session, uint32_t argument) {
+  jitsym_status status;
+  uint64_t begin = test_now();
+  do {
+    status = function(session, argument);
+  } while (status == JITSYM_ERR_TIMEOUT && test_now() - begin < TEST_PATIENCE);
+  check_status(status);
+  return status;
+}
+
 static void put(jitsym *session, unsigned number, const char *kind) {
   char name[64];
   snprintf(name, sizeof name, "%s %u", kind, number);
@@ -219,7 +230,7 @@ static void fork_child(jitsym *session) {
   pid_t child = fork();
   if (child == 0) {
     put(session, CODES, "child");
-    check_status(jitsym_flush(session, 0));
+    check_call(jitsym_flush, session, 0);
     exit(0);
   }
   if (child > 0) {
@@ -311,15 +322,20 @@ static void sandboxed(void) {
     put(session, 0, "last");
     test_sleep_ms(200);
   }
-  status = jitsym_flush(session, 0);
-  check_status(status);
+  status = check_call(jitsym_flush, session, 0);
   jitsym_stats stats = test_stats_now(session);
   CHECK((status == JITSYM_OK) == (stats.sinks_failed == 0));
   fork_child(session);
-  check_status(jitsym_disable(session, MAP));
-  check_status(jitsym_enable(session, 0));
+  check_call(jitsym_disable, session, MAP);
+  check_call(jitsym_enable, session, 0);
   result->failed = stats.sinks_failed | test_stats_now(session).sinks_failed;
-  check_status(jitsym_close(session));
+  status = jitsym_close(session);
+  if (status == JITSYM_ERR_TIMEOUT) {
+    /* The files are not looked at: this process ends before they are complete. */
+    result->is_open = 0;
+  } else {
+    check_status(status);
+  }
   int is_known = pthread_sigmask(SIG_SETMASK, NULL, &now) == 0;
   CHECK(is_known || call.number == SYS_rt_sigprocmask);
   for (int signal = 1; is_known && signal < NSIG; signal++) {
