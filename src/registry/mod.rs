@@ -246,11 +246,17 @@ impl Registry {
         self.tidy_names();
     }
 
-    #[inline]
+    #[inline(always)]
     fn tidy_names(&mut self) {
         if self.names.are_wasteful() {
-            self.names.compact(self.pieces.names_mut());
+            self.compact_names();
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn compact_names(&mut self) {
+        self.names.compact(self.pieces.names_mut());
     }
 
     /// Ends all registrations, and hands out their ids.

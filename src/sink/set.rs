@@ -292,7 +292,7 @@ impl SinkSet {
     /// Has all sinks write what they have collected. Slow work waits until it is due, unless it is wanted `now`.
     pub fn write(&mut self, turn: &mut Turn<'_>) {
         let status = self.status.clone();
-        // First: the map needs less room.
+        // The jitdump first: on a full disk the map needs less room.
         self.dump().into_iter().for_each(Jitdump::flush);
         self.dump.drop_groups();
         for (kind, sink) in self.running(Sinks::ANY).filter(|(kind, _)| !kind.is_silent) {

@@ -24,33 +24,55 @@ impl Jitdump {
         }
     }
 
+    #[inline]
     fn add_record(&mut self, live: &Live, chunk: Chunk, event: &Event, load: &Load<'_>) -> (Option<Stored>, u32) {
         let (head, at) = (load.head(), event.body_at as usize + load.inlines_len());
         let is_packed = event.has(flag::PACKED) && live.reach == live.addr + live.size;
+        let (CodeBytes::Here(bytes), false) = (load.code(), is_packed) else {
+            return self.add_in_parts(live, chunk, at, load, is_packed);
+        };
+        let stored = Stored { offset: self.next_place(), len: head.len() };
+        self.groups.push(chunk, at, head.len() + bytes.len());
+        (Some(stored), live.tables_len)
+    }
+
+    /// The code is stable, or was laid down before the jitdump was started, or gets another head.
+    #[cold]
+    #[inline(never)]
+    fn add_in_parts(
+        &mut self,
+        live: &Live,
+        chunk: Chunk,
+        at: usize,
+        load: &Load<'_>,
+        is_packed: bool,
+    ) -> (Option<Stored>, u32) {
+        let head = load.head();
         let doubled = if is_packed { self.add_shadow(head, live) } else { None };
-        let (len, tables_len) =
-            doubled.as_ref().map_or((head.len(), live.tables_len), |(group, tables_len)| (group.len(), *tables_len));
-        let stored = Stored { offset: self.next_place(), len };
-        match (load.code(), doubled) {
-            (CodeBytes::Here(bytes), None) => self.groups.push(chunk, at, head.len() + bytes.len()),
-            (bytes, doubled) => {
-                // Stable, or laid down before the jitdump was started, or with another head.
-                let code = match bytes {
-                    CodeBytes::Here(bytes) => self.copy_code(bytes),
-                    CodeBytes::At(place) => self.read_code(place, live.size),
-                    CodeBytes::InPlace => self.read_code(live.addr, live.size),
-                };
-                match doubled {
-                    Some((group, _)) => self.groups.push_owned(group),
-                    None => self.groups.push(chunk, at, head.len()),
-                }
-                self.groups.add(code, live.size as usize);
+        let code = match load.code() {
+            CodeBytes::Here(bytes) => self.copy_code(bytes),
+            CodeBytes::At(place) => self.read_code(place, live.size),
+            CodeBytes::InPlace => self.read_code(live.addr, live.size),
+        };
+        let offset = self.next_place();
+        let (len, tables_len) = match doubled {
+            Some((group, tables_len)) => {
+                let len = group.len();
+                self.groups.push_owned(group);
+                (len, tables_len)
             }
-        }
-        (Some(stored), tables_len)
+            None => {
+                self.groups.push(chunk, at, head.len());
+                (head.len(), live.tables_len)
+            }
+        };
+        self.groups.add(code, live.size as usize);
+        (Some(Stored { offset, len }), tables_len)
     }
 
     /// A move is a fresh LOAD: perf 7.2 crashes on MOVE records, and none unwinds through code moved by one.
+    #[cold]
+    #[inline(never)]
     fn add_moved(&mut self, live: &Live, event: &Event, body: &[u8], before: Option<Stored>) -> (Option<Stored>, u32) {
         let mut live = *live;
         let Some(mut group) = before.and_then(|stored| self.read_back(stored)) else {
