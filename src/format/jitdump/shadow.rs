@@ -163,7 +163,7 @@ fn twice(tables: &[u8], hdr_size: usize, distance: i32) -> Option<(Vec<u8>, usiz
     let mut out = Vec::new();
     out.try_reserve_exact(2 * tables.len()).ok()?;
     out.extend_from_slice(&section[..end]);
-    // A slice is sorted by 7 KB of code of its own, for the few rows that there are.
+    // There are few rows, and sorting a slice of them would add 7 KB to the library.
     let mut rows = BinaryHeap::new();
     rows.try_reserve_exact(2 * count.min(tables.len())).ok()?;
     for row in 0..count {

@@ -142,13 +142,10 @@ impl Jitdump {
 
     /// The bytes of code that are not in its record, or zeros in their place.
     fn read_code(&self, addr: u64, size: u64) -> Vec<u8> {
-        let mut code = Vec::new();
-        let is_there = !self.dead && code.try_reserve_exact(size as usize).is_ok() && {
-            code.resize(size as usize, 0);
-            // By the kernel: a host that breaks its promise must not be ended by this thread.
-            process_memory::read(self.status.pid, addr, &mut code) == code.len()
-        };
-        if !is_there {
+        // By the kernel: a host that breaks its promise must not be ended by this thread.
+        let read = if self.dead { None } else { process_memory::copy(self.status.pid, addr, size).ok() };
+        let (code, is_whole) = read.unwrap_or_default();
+        if !is_whole {
             self.status.counters.unreadable.add(1);
         }
         code
