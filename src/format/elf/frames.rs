@@ -27,7 +27,7 @@ pub struct Target {
     /// Size of the code.
     pub code_size: u64,
     /// Distance from the start of the section to the code.
-    pub code: u64,
+    pub code: i64,
     /// Size of the section so far.
     pub at: u64,
     /// How large it may become.
@@ -84,7 +84,7 @@ impl Frames {
             let copy = out.len();
             out.extend_from_slice(entry);
             let field = i64::from(fde) + 8;
-            let code = i64::try_from(to.code).ok()?.checked_add(i64::from(start))?;
+            let code = to.code.checked_add(i64::from(start))?;
             let code = i32::try_from(code - field).ok()?;
             out.get_mut(copy + 4..copy + 8)?.copy_from_slice(&(fde + 4 - cie).to_ne_bytes());
             out.get_mut(copy + 8..copy + 12)?.copy_from_slice(&code.to_ne_bytes());

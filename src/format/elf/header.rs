@@ -48,6 +48,8 @@ pub struct Image {
     pub begin: u64,
     /// The code. The segment that is loaded ends with it.
     pub text: Range<u64>,
+    /// How long the code may become: the segment takes that much memory.
+    pub text_room: u64,
     pub eh_frame: Range<u64>,
     pub eh_frame_hdr: Range<u64>,
     /// Left out too if it has nothing but the null symbol.
@@ -108,10 +110,12 @@ impl Image {
         }
 
         let mut segments = 1;
-        put_segment(&mut page, 0, PT_LOAD, PF_R | PF_X, &(self.begin..self.text.end), HEADER_SIZE as u64);
+        // libdw knows an object by where it begins and ends, so that is the same for all generations and sizes.
+        let room = self.text.start + self.text_room - self.begin;
+        put_segment(&mut page, 0, PT_LOAD, PF_R | PF_X, &(self.begin..self.text.end), room, HEADER_SIZE as u64);
         for (kind, range) in [(PT_GNU_EH_FRAME, &self.eh_frame_hdr), (PT_NOTE, &note)] {
             if !range.is_empty() {
-                put_segment(&mut page, segments, kind, PF_R, range, 4);
+                put_segment(&mut page, segments, kind, PF_R, range, range.end - range.start, 4);
                 segments += 1;
             }
         }
@@ -149,13 +153,13 @@ fn put_elf_header(page: &mut [u8], segments: u16, sections: u16) {
     debug_assert!(put.is_full());
 }
 
-fn put_segment(page: &mut [u8], index: usize, kind: u32, flags: u32, range: &Range<u64>, align: u64) {
+fn put_segment(page: &mut [u8], index: usize, kind: u32, flags: u32, range: &Range<u64>, room: u64, align: u64) {
     let at = usize::from(ELF_HEADER) + index * usize::from(PROGRAM_HEADER);
     let len = range.end - range.start;
     let mut put = Put::new(&mut page[at..at + usize::from(PROGRAM_HEADER)]);
     put.u32(kind);
     put.u32(flags);
-    for value in [range.start, range.start, range.start, len, len, align] {
+    for value in [range.start, range.start, range.start, len, room, align] {
         put.u64(value);
     }
     debug_assert!(put.is_full());

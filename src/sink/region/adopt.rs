@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
-use super::create::{check_private_exec, provide_if_possible, New, SIZE_MAX};
+use super::create::{check_private_exec, map_tables, provide_if_possible, New, SIZE_MAX};
 use super::{declined, lock, Backing, Parts, Region, Regions};
 use crate::api::error::{Error, Result};
 use crate::api::options::Sinks;
@@ -66,35 +66,62 @@ impl Regions {
         if code_memory::has_locked_memory() {
             return Err(Error::Locked);
         }
-        let tables_len = RegionFile::tables_room(end - start);
-        let base = self.place_below(maps, start, end, tables_len)?;
-        let swapped = self.swap_range(status, &pieces, base, tables_len);
+        let (base, tables) = self.place_beside(maps, start, end)?;
+        let swapped = self.swap_range(status, &pieces, base, tables.clone());
         if swapped.is_err() {
             // SAFETY: it was set aside for tables, which nobody reads there.
-            unsafe { code_memory::unmap(base, tables_len) };
+            unsafe {
+                code_memory::unmap(base, if tables.start < start { tables.end } else { start } - base);
+                if tables.start > start {
+                    code_memory::unmap(tables.start, tables.end - tables.start);
+                }
+            }
         }
         swapped
     }
 
-    /// Sets address space aside for tables, as near below a range as can be.
-    fn place_below(&self, mut maps: Vec<Mapping>, start: u64, end: u64, tables_len: u64) -> Result<u64> {
-        let page = page_size() as u64;
-        let low = start.saturating_sub(REACH - (end - start)).max(LOWEST);
-        let wish = start.saturating_sub(tables_len + APART * page);
+    /// Sets address space aside for the header page right below a range, and for tables after it. Where there is no room for these,
+    /// both lie below. Returns where the file's first byte is mapped, and the tables.
+    fn place_beside(&self, mut maps: Vec<Mapping>, start: u64, end: u64) -> Result<(u64, Range<u64>)> {
+        let (page, tables_len) = (page_size() as u64, RegionFile::tables_room(end - start));
+        let (lowest, highest) = (start.saturating_sub(REACH - (end - start)).max(LOWEST), start + REACH);
         for _ in 0..8 {
-            // perf 7.2 takes an object for another one if they begin at the same address. If one object begins before another that
-            // lies in it, perf's libdw finds neither (elfutils libdwfl/segment.c, `reify_segments`).
-            let first = self.last_beginning(&maps, end).map_or(low, |last| low.max(last + page));
-            let base = maps::gap(&maps, first, start, tables_len, page, wish)
-                .or_else(|| maps::gap(&maps, low, start, tables_len, page, wish))
-                .ok_or(Error::NoMemory)?;
+            let tables = maps::gap(&maps, end + page, highest, tables_len, page, end + page);
+            let base = match tables {
+                Some(_) => self.header_below(&maps, start, end),
+                None => {
+                    let wish = start.saturating_sub(page + tables_len);
+                    maps::gap(&maps, lowest, start, page + tables_len, page, wish).ok_or(Error::NoMemory)?
+                }
+            };
+            let tables = tables.unwrap_or(base + page);
+            let (below, above) = match tables > start {
+                true => (start - base, tables_len),
+                false => (page + tables_len, 0),
+            };
             // Another thread may map something there meanwhile.
-            if Reserved::at(base, tables_len).is_some() {
-                return Ok(base);
+            let reserved = |at: u64, len: u64| len == 0 || Reserved::at(at, len).is_some();
+            if reserved(base, below) {
+                if reserved(tables, above) {
+                    return Ok((base, tables..tables + tables_len));
+                }
+                // SAFETY: it was just set aside, and nobody has it.
+                unsafe { code_memory::unmap(base, below) };
             }
             maps = maps::all().map_err(|_| Error::NoMemory)?;
         }
         Err(Error::NoMemory)
+    }
+
+    /// Where the header page of a range goes: below it, with a page between them, or over its first page where there is no room.
+    /// perf 7.2 takes an object for another one if they begin at the same address. If one object begins before another that lies in
+    /// it, perf's libdw finds neither (elfutils libdwfl/segment.c, `reify_segments`).
+    fn header_below(&self, maps: &[Mapping], start: u64, end: u64) -> u64 {
+        let page = page_size() as u64;
+        let last = self.last_beginning(maps, end).unwrap_or(0);
+        let is_free = |base: u64| !maps.iter().any(|mapping| mapping.start < start && base < mapping.end);
+        let places = (2..2 * APART).rev().map(|pages| start.saturating_sub(pages * page));
+        places.filter(|&base| base > last && base >= LOWEST && is_free(base)).min().unwrap_or(start)
     }
 
     /// Where the last of the objects begins that there are, or were, before some address.
@@ -105,11 +132,17 @@ impl Regions {
         mapped.filter(|&begin| begin < end).max().max(ended)
     }
 
-    fn swap_range(&self, status: &Status, pieces: &[Mapping], base: u64, tables_len: u64) -> Result<&'static Region> {
-        let new = self.new_file(status, false).map_err(|text| refused(status, text))?;
+    fn swap_range(
+        &self,
+        status: &Status,
+        pieces: &[Mapping],
+        base: u64,
+        tables: Range<u64>,
+    ) -> Result<&'static Region> {
+        let new = self.new_file(status).map_err(|text| refused(status, text))?;
         let path = new.naming.path.clone();
         let range = pieces.first().map_or(0, |first| first.start)..pieces.last().map_or(0, |last| last.end);
-        let swapped = swap(new, range, pieces, base, tables_len);
+        let swapped = swap(new, range, pieces, base, tables);
         let parts = swapped.map_err(|error| refused(status, describe("map", &path, &error)))?;
         let made = self.marks_for(parts.max_len).and_then(|marks| Region::new(parts, marks));
         let region = made.and_then(|region| self.publish(region)).inspect_err(|_| {
@@ -180,7 +213,13 @@ fn pieces(maps: &[Mapping], start: u64, end: u64) -> Result<Vec<Mapping>> {
 
 /// Puts a file in the place of memory, with the same bytes and protections, and its tables where nothing else is. `pieces` are what
 /// of the range is to be a mapping of it.
-pub(super) fn swap(new: New, range: Range<u64>, pieces: &[Mapping], base: u64, tables_len: u64) -> io::Result<Parts> {
+pub(super) fn swap(
+    new: New,
+    range: Range<u64>,
+    pieces: &[Mapping],
+    base: u64,
+    tables: Range<u64>,
+) -> io::Result<Parts> {
     let New { mut naming, file } = new;
     let (start, len) = (range.start, range.end - range.start);
     let text = start - base;
@@ -188,11 +227,10 @@ pub(super) fn swap(new: New, range: Range<u64>, pieces: &[Mapping], base: u64, t
     let never_flips = pieces.iter().any(|piece| piece.protection == both);
     let swapped = (|| {
         let memory = file.clone();
-        let file = RegionFile::create(file, Layout { text, text_len: len, text_room: len, tables_len, spare: 0 })?;
+        file.set_len(text + len)?;
         check_private_exec(&memory, text, if never_flips { both } else { READ_EXEC })?;
         provide_if_possible(&memory, text, len)?;
-        // SAFETY: the range is for the tables, and nobody has it.
-        unsafe { code_memory::map_over(base, tables_len, READ_EXEC, Sharing::Private, &memory, 0)? };
+        map_tables(base, start, &tables, Sharing::Private, &memory)?;
         for (done, piece) in pieces.iter().enumerate() {
             let offset = piece.start - base;
             let copied = copy_to_file(piece, &memory, offset);
@@ -202,13 +240,25 @@ pub(super) fn swap(new: New, range: Range<u64>, pieces: &[Mapping], base: u64, t
             unsafe { code_memory::map_over(addr, len, piece.protection, Sharing::Private, &memory, offset) }
                 .inspect_err(|_| take_back(&pieces[..done]))?;
             part_from_file(&pages).inspect_err(|_| take_back(&pieces[..=done]))?;
+            if offset == 0 && pages.first().is_none_or(|&(at, _)| at > addr) {
+                // The header page will lie there.
+                part_from_file(&[(addr, 0)]).inspect_err(|_| take_back(&pieces[..=done]))?;
+            }
         }
-        Ok(file)
+        // The header page may lie over the first page of the code, which is the process's own now.
+        let layout = Layout {
+            text,
+            text_len: len,
+            text_room: len,
+            tables: tables.start - base,
+            tables_len: tables.end - tables.start,
+        };
+        RegionFile::create(file, layout).inspect_err(|_| take_back(pieces))
     })();
     match swapped {
         Ok(file) => {
             let kind = Backing::Private { adopted: true, never_flips };
-            Ok(Parts { start, len, max_len: len, base, tables_len, kind, naming, file: Some(file) })
+            Ok(Parts { start, len, max_len: len, base, tables, kind, naming, file: Some(file) })
         }
         Err(error) => {
             naming.remove();

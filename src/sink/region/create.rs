@@ -3,17 +3,17 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
-use std::path::Path;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::room::{place, unmap_all, Room};
 use super::state::{Backing, Parts, Region};
-use super::{lock, slides, Naming, Regions, Settings};
+use super::{lock, Naming, Regions, Settings};
 use crate::api::error::{Error, Result};
 use crate::api::options::Sinks;
 use crate::queue::status::Status;
 use crate::sink::describe;
-use crate::sink::region::file::{Layout, RegionFile};
+use crate::sink::region::file::RegionFile;
 use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::dir::Dir;
 use crate::sys::file::{self, Held};
@@ -79,10 +79,7 @@ impl Regions {
         if self.is_full() || reserve::is_short() {
             return Err(Error::NoMemory);
         }
-        // So that the text is aligned in the file as it is in memory.
-        let tables_len = (RegionFile::tables_room(max_len) + slides::spare(max_len)).next_multiple_of(alignment);
-        let (base, write) = place(tables_len, max_len, alignment, wanted.near)?;
-        let room = Room { base, tables_len, len, max_len, write };
+        let room = place(RegionFile::tables_room(max_len), len, max_len, alignment, wanted.near)?;
         let made = self.with_file(status, wanted, &room).or_else(|| without_file(wanted, &room));
         let Some(parts) = made else {
             // SAFETY: it was just set aside, and nobody has it.
@@ -92,8 +89,7 @@ impl Regions {
         let start = parts.start;
         let write = if let Backing::TwoViews { write } = parts.kind { write } else { start };
         if wanted.huge {
-            // All of a mapping, which is not to fall into two.
-            code_memory::advise_huge(if wanted.one_view { start } else { base }, start + len - base);
+            code_memory::advise_huge(start, len);
             code_memory::advise_huge(write, len);
         }
         let (named, path) = (parts.file.is_some(), parts.naming.path.clone());
@@ -117,7 +113,7 @@ impl Regions {
     /// A region with a file that profilers find; `None` if that cannot be, which is noted.
     fn with_file(&self, status: &Status, wanted: &RegionOptions, room: &Room) -> Option<Parts> {
         let made = match status.sinks().has(Sinks::REGION) {
-            true => self.new_file(status, !wanted.one_view).and_then(|new| {
+            true => self.new_file(status).and_then(|new| {
                 let path = new.naming.path.clone();
                 fill(new, wanted, room).map_err(|error| describe("map", &path, &error))
             }),
@@ -130,8 +126,8 @@ impl Regions {
         .ok()
     }
 
-    /// A new file for a region, under an unused name. `slides`: its generations can begin at different places.
-    pub(super) fn new_file(&self, status: &Status, slides: bool) -> std::result::Result<New, String> {
+    /// A new file for a region, under an unused name.
+    pub(super) fn new_file(&self, status: &Status) -> std::result::Result<New, String> {
         const ATTEMPTS: u32 = 1000;
         let mut settings = lock(&self.settings);
         let dir = settings.open_dir().map_err(|error| describe("open", &settings.dir, &error))?;
@@ -139,17 +135,13 @@ impl Regions {
         loop {
             let number = settings.next_number;
             settings.next_number += 1;
-            let stem = match slides && settings.dir == Path::new("/tmp") {
-                true => format!("jitted-{}-r{number}", status.pid),
-                false => format!("jit-{}-{number}", status.pid),
-            };
-            let name = OsString::from(format!("{stem}.so"));
+            let name = OsString::from(format!("jit-{}-{number}.so", status.pid));
             let path = settings.dir.join(&name);
             match file::claim(&dir, &name, settings.mode, file::ANYWHERE) {
                 Ok(file) => {
                     let file = Held::new(file).map_err(|error| describe("open", &path, &error))?;
                     let file = Arc::new(file);
-                    let naming = Naming::new(dir, path, file.clone(), stem);
+                    let naming = Naming::new(dir, path, file.clone(), (status.pid, number));
                     return Ok(New { naming, file });
                 }
                 Err(error) if attempt < ATTEMPTS && file::is_anothers(&error) => attempt += 1,
@@ -179,33 +171,29 @@ impl Settings {
 /// Puts a region's file in its place.
 fn fill(new: New, wanted: &RegionOptions, room: &Room) -> io::Result<Parts> {
     let New { mut naming, file } = new;
-    let &Room { base, tables_len, len, max_len, .. } = room;
-    let start = base + tables_len;
+    let &Room { base, start, len, max_len, .. } = room;
     let filled = (|| {
         let text = file.clone();
-        let file = RegionFile::create(
-            file,
-            Layout { text: tables_len, text_len: len, text_room: max_len, tables_len, spare: slides::spare(max_len) },
-        )?;
+        let file = RegionFile::create(file, room.layout())?;
         if wanted.one_view {
-            check_private_exec(&text, tables_len, READ_WRITE)?;
-            provide_if_possible(&text, tables_len, len)?;
+            check_private_exec(&text, start - base, READ_WRITE)?;
+            provide_if_possible(&text, start - base, len)?;
+            map_tables(base, start, &room.tables, Sharing::Private, &text)?;
             // SAFETY: the room was set aside for this, and nobody has it.
-            unsafe {
-                code_memory::map_over(base, tables_len, READ_EXEC, Sharing::Private, &text, 0)?;
-                code_memory::map_over(start, len, READ_WRITE, Sharing::Private, &text, tables_len)?;
-            }
+            unsafe { code_memory::map_over(start, len, READ_WRITE, Sharing::Private, &text, start - base)? };
             return Ok((Backing::Private { adopted: false, never_flips: false }, file));
         }
-        code_memory::provide(&text, tables_len, len)?;
+        code_memory::provide(&text, start - base, len)?;
         map_two_views(&text, room)?;
         Ok((Backing::TwoViews { write: room.write }, file))
     })();
     match filled {
-        Ok((kind, file)) => Ok(Parts { start, len, max_len, base, tables_len, kind, naming, file: Some(file) }),
+        Ok((kind, file)) => {
+            Ok(Parts { start, len, max_len, base, tables: room.tables.clone(), kind, naming, file: Some(file) })
+        }
         Err(error) => {
             // SAFETY: nobody has it.
-            let _ = unsafe { code_memory::reserve_over(base, tables_len + max_len) };
+            let _ = unsafe { code_memory::reserve_over(base, room.tables.end - base) };
             naming.remove();
             Err(error)
         }
@@ -214,33 +202,48 @@ fn fill(new: New, wanted: &RegionOptions, room: &Room) -> io::Result<Parts> {
 
 /// Maps a file for a region with two views.
 fn map_two_views(file: &File, room: &Room) -> io::Result<()> {
-    let &Room { base, tables_len, len, write, .. } = room;
+    let &Room { base, start, len, write, .. } = room;
+    map_tables(base, start, &room.tables, Sharing::Shared, file)?;
     // SAFETY: both ranges were set aside for this, and nobody has them.
     unsafe {
-        code_memory::map_over(write, len, READ_WRITE, Sharing::Shared, file, tables_len)?;
-        code_memory::map_over(base, tables_len + len, READ_EXEC, Sharing::Shared, file, 0)
+        code_memory::map_over(write, len, READ_WRITE, Sharing::Shared, file, start - base)?;
+        code_memory::map_over(start, len, READ_EXEC, Sharing::Shared, file, start - base)
+    }
+}
+
+/// Maps the header page, unless code begins there, and the tables. perf with libunwind looks for tables in the mapping of the file
+/// that the code is in, and counts from where the lowest one begins (linux tools/perf/util/unwind-libunwind-local.c,
+/// `read_unwind_spec_eh_frame`). The ranges are the caller's.
+pub(super) fn map_tables(base: u64, start: u64, tables: &Range<u64>, sharing: Sharing, file: &File) -> io::Result<()> {
+    let header = if tables.start < start || base == start { 0 } else { page_size() as u64 };
+    let first = if tables.start < start { base } else { tables.start };
+    // SAFETY: the caller's; they show the same parts of the same file, or nothing yet, and nobody reads there.
+    unsafe {
+        if header > 0 {
+            code_memory::map_over(base, header, READ_EXEC, sharing, file, 0)?;
+        }
+        code_memory::map_over(first, tables.end - first, READ_EXEC, sharing, file, first - base)
     }
 }
 
 /// The same memory without a file that profilers could open.
 fn without_file(wanted: &RegionOptions, room: &Room) -> Option<Parts> {
-    let &Room { base, tables_len, len, max_len, write } = room;
-    let start = base + tables_len;
+    let &Room { base, start, len, max_len, write, .. } = room;
     let (kind, held) = if wanted.one_view {
         // SAFETY: the room was set aside for this, and nobody has it.
         unsafe { code_memory::move_over(code_memory::anonymous(len).ok()?, start, len).ok()? };
         (Backing::Private { adopted: false, never_flips: false }, None)
     } else {
         let file = code_memory::nameless_file().ok()?;
-        file.set_len(tables_len + max_len).ok()?;
+        file.set_len(start - base + max_len).ok()?;
         // A sandbox may forbid that; what is touched is memory as any other then.
-        let provided = code_memory::provide(&file, tables_len, len);
+        let provided = code_memory::provide(&file, start - base, len);
         provided.or_else(|error| if is_full(&error) { Err(error) } else { Ok(()) }).ok()?;
         map_two_views(&file, room).ok()?;
         (Backing::TwoViews { write }, Some(Arc::new(Held::new(file).ok()?)))
     };
     let naming = Naming::nameless(held);
-    Some(Parts { start, len, max_len, base, tables_len, kind, naming, file: None })
+    Some(Parts { start, len, max_len, base, tables: room.tables.clone(), kind, naming, file: None })
 }
 
 fn is_full(error: &io::Error) -> bool {

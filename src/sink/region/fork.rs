@@ -7,11 +7,11 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use super::adopt::{for_pages, swap};
-use super::create::New;
-use super::{slides, Backing, Naming, Parts, Region, Regions, NEVER};
+use super::create::{map_tables, New};
+use super::{Backing, Naming, Parts, Region, Regions, NEVER};
 use crate::queue::status::Status;
 use crate::sink::describe;
-use crate::sink::region::file::{Layout, RegionFile};
+use crate::sink::region::file::RegionFile;
 use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::file::Held;
 use crate::sys::maps::{self, Mapping};
@@ -66,7 +66,7 @@ impl Regions {
 
     /// The same memory in a new file.
     fn again(&self, status: &Status, old: &Region) -> Option<Parts> {
-        let made = self.new_file(status, matches!(old.kind, Backing::TwoViews { .. })).and_then(|new| {
+        let made = self.new_file(status).and_then(|new| {
             let path = new.naming.path.clone();
             let made = match old.kind {
                 Backing::TwoViews { write } => refill(new, old, write),
@@ -119,25 +119,17 @@ fn remap(region: &Region, write: u64, file: &File) -> io::Result<()> {
     // SAFETY: nobody else runs in this process yet, or they run code whose bytes are the same.
     unsafe {
         code_memory::map_over(write, len, READ_WRITE, Sharing::Shared, file, offset)?;
-        code_memory::map_over(region.base, offset + len, READ_EXEC, Sharing::Shared, file, 0)
+        let _ = map_tables(region.base, region.start, &region.tables, Sharing::Shared, file);
+        code_memory::map_over(region.start, len, READ_EXEC, Sharing::Shared, file, offset)
     }
 }
 
 fn refill(new: New, old: &Region, write: u64) -> io::Result<Parts> {
     let New { mut naming, file } = new;
-    let (start, max_len, base, tables_len) = (old.start, old.max_len, old.base, old.tables_len);
+    let (start, max_len, base, tables) = (old.start, old.max_len, old.base, old.tables.clone());
     let filled = (|| {
         let memory = file.clone();
-        let file = RegionFile::create(
-            file,
-            Layout {
-                text: old.text(),
-                text_len: old.len(),
-                text_room: max_len,
-                tables_len,
-                spare: slides::spare(max_len),
-            },
-        )?;
+        let file = RegionFile::create(file, old.layout())?;
         code_memory::provide(&memory, old.text(), old.len())?;
         copy_text(old, &memory)?;
         remap(old, write, &memory)?;
@@ -146,7 +138,7 @@ fn refill(new: New, old: &Region, write: u64) -> io::Result<Parts> {
     match filled {
         Ok(file) => {
             let kind = old.kind;
-            Ok(Parts { start, len: old.len(), max_len, base, tables_len, kind, naming, file: Some(file) })
+            Ok(Parts { start, len: old.len(), max_len, base, tables, kind, naming, file: Some(file) })
         }
         Err(error) => {
             naming.remove();
@@ -161,7 +153,7 @@ fn adopt_again(mut new: New, old: &Region, adopted: bool, never_flips: bool) -> 
     let is_free = old.naming.try_lock().is_ok();
     let pieces = if is_free { old.mapped() } else { Err(io::ErrorKind::WouldBlock.into()) };
     let pieces = pieces.inspect_err(|_| new.naming.remove())?;
-    let parts = swap(new, old.start..old.end(), &pieces, old.base, old.tables_len)?;
+    let parts = swap(new, old.start..old.end(), &pieces, old.base, old.tables.clone())?;
     Ok(Parts { kind: Backing::Private { adopted, never_flips }, ..parts })
 }
 
@@ -185,7 +177,7 @@ fn plain(old: &Region) -> Parts {
         len: old.len(),
         max_len: old.max_len,
         base: old.base,
-        tables_len: old.tables_len,
+        tables: old.tables.clone(),
         kind: old.kind,
         naming: Naming::nameless(held),
         file: None,

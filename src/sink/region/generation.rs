@@ -1,10 +1,12 @@
 //! Generations: the file of a region gets another name, and perf is told. So code in the place of dead code has its own name.
 
-use std::ffi::OsString;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 
+use super::create::map_tables;
+use super::naming::Naming;
 use super::state::{Backing, Region};
-use super::{lock, slides, undisturbed, Switch, NEVER};
+use super::{lock, undisturbed, Switch, NEVER};
 use crate::queue::status::Status;
 use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::mapping::page_size;
@@ -38,13 +40,10 @@ impl Region {
         });
     }
 
-    /// Tells perf the name of the file for the tables. It looks for them in the mapping of the file that the code is in, and
-    /// reckons from where the lowest one begins (linux tools/perf/util/unwind-libunwind-local.c, `read_unwind_spec_eh_frame`).
+    /// Tells perf the name of the file for the tables.
     pub(super) fn announce_tables(&self) {
-        let mut naming = lock(&self.naming);
-        if let Ok(file) = naming.file() {
-            // SAFETY: the range is this region's; it shows the same part of the same file already, which nobody reads there.
-            let _ = unsafe { code_memory::map_over(self.base, self.tables_len, READ_EXEC, Sharing::Private, &file, 0) };
+        if let Ok(file) = lock(&self.naming).file() {
+            let _ = map_tables(self.base, self.start, &self.tables, Sharing::Private, &file);
         }
     }
 
@@ -68,6 +67,14 @@ impl Region {
         }
     }
 
+    /// perf 7 (its libdw) keeps one table of found objects for a process, by where they begin. With a path that begins with
+    /// `/tmp/jitted-` it takes the beginning of the mapping for that of the object (linux tools/perf/util/unwind-libdw.c,
+    /// `__report_module`), with others that of the file. So two names in turn make each generation begin at another place than the
+    /// one before, though nothing moves. The mapping of private memory may be a part of it, whose beginning says nothing.
+    fn can_begin_at_code(&self, naming: &Naming) -> bool {
+        matches!(self.kind, Backing::TwoViews { .. }) && naming.path.parent() == Some(Path::new("/tmp"))
+    }
+
     fn rename(&self, status: &Status, now: u64) {
         let mut naming = lock(&self.naming);
         if naming.switches.len() >= PENDING_MOST {
@@ -76,7 +83,7 @@ impl Region {
         }
         let old = naming.name().to_owned();
         let fresh = naming.dir().ok().and_then(|dir| {
-            let name_of = |generation: u32| OsString::from(format!("{}.{generation}.so", naming.stem));
+            let name_of = |generation| naming.name_of(generation, self.can_begin_at_code(&naming));
             // Something of that name may be left of a dead process, and would be lost by renaming.
             let mut numbers = (naming.generation + 1..).take(LEFT_MOST);
             let generation = numbers.find(|&generation| dir.look(&name_of(generation)).is_err())?;
@@ -91,17 +98,11 @@ impl Region {
         naming.path.set_file_name(&fresh);
         let mut begin = 0;
         if let (Backing::TwoViews { .. }, Ok(file)) = (self.kind, naming.file()) {
-            begin = if slides::is_slid(&naming.path) { slides::begin_of(generation, self.max_len) } else { 0 };
-            let (end, page) = (self.text() + self.len(), page_size() as u64);
-            // SAFETY: the range is this region's. Of what is used of it, all but the header page shows the same part of the same
-            // file already, and the tables are for nobody in this process.
+            begin = if naming.begins_at_code() { self.text() } else { 0 };
+            let _ = map_tables(self.base, self.start, &self.tables, Sharing::Shared, &file);
+            // SAFETY: the range is this region's, and shows the same part of the same file already.
             let _ = unsafe {
-                if begin > 0 {
-                    // Else the kernel makes one mapping of both.
-                    let _ = code_memory::reserve_over(self.base, begin);
-                    let _ = code_memory::map_over(self.base, page, READ_EXEC, Sharing::Shared, &file, 0);
-                }
-                code_memory::map_over(self.base + begin, end - begin, READ_EXEC, Sharing::Shared, &file, begin)
+                code_memory::map_over(self.start, self.len(), READ_EXEC, Sharing::Shared, &file, self.text())
             };
         }
         // Code that is registered after this is stamped later: the time from before is safe.

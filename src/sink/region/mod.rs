@@ -19,7 +19,6 @@ mod naming;
 mod release;
 mod room;
 mod sink;
-mod slides;
 mod state;
 mod tally;
 mod track;

@@ -15,6 +15,9 @@ use crate::sys::descriptors::DescriptorTable;
 use crate::sys::dir::Dir;
 use crate::sys::file::{self, Held, Identity};
 
+/// What names begin with of files whose loaded segment begins at the code.
+const AT_CODE: &str = "jitted-";
+
 /// See the module's description.
 #[derive(Debug)]
 pub struct Naming {
@@ -24,8 +27,8 @@ pub struct Naming {
     identity: Option<Identity>,
     host: Open,
     writer: Open,
-    /// What all its names begin with.
-    pub(super) stem: String,
+    /// The process and the number of the file, of which its names are made.
+    of: (u32, u32),
     pub(super) generation: u32,
     /// Names that it had, for the writer.
     pub(super) switches: VecDeque<Switch>,
@@ -50,8 +53,8 @@ pub struct Switch {
 
 impl Naming {
     /// That of a file which the calling thread has opened.
-    pub fn new(dir: Arc<Dir>, path: PathBuf, file: Arc<Held>, stem: String) -> Naming {
-        let mut naming = Naming { path, is_named: true, stem, ..Naming::nameless(Some(file)) };
+    pub fn new(dir: Arc<Dir>, path: PathBuf, file: Arc<Held>, of: (u32, u32)) -> Naming {
+        let mut naming = Naming { path, is_named: true, of, ..Naming::nameless(Some(file)) };
         if DescriptorTable::current().is_host() {
             naming.host.dir = Some(dir);
         }
@@ -66,7 +69,7 @@ impl Naming {
             identity: None,
             host: Open::default(),
             writer: Open::default(),
-            stem: String::new(),
+            of: (0, 0),
             generation: 0,
             switches: VecDeque::new(),
         };
@@ -85,6 +88,21 @@ impl Naming {
     pub fn set_file(&mut self, file: Option<Arc<Held>>) {
         self.identity = file.as_ref().map(|file| file.identity());
         self.here().file = file;
+    }
+
+    /// Its name in a generation. Every second one may begin at its code.
+    pub(super) fn name_of(&self, generation: u32, can_begin_at_code: bool) -> OsString {
+        let (pid, number) = self.of;
+        match can_begin_at_code && generation % 2 == 1 {
+            true => format!("{AT_CODE}{pid}-r{number}.{generation}.so"),
+            false => format!("jit-{pid}-{number}.{generation}.so"),
+        }
+        .into()
+    }
+
+    /// Whether the segment that is loaded begins at the code, and not with the file.
+    pub(super) fn begins_at_code(&self) -> bool {
+        self.name().as_encoded_bytes().starts_with(AT_CODE.as_bytes())
     }
 
     pub fn name(&self) -> &OsStr {

@@ -4,7 +4,6 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
-use super::room::{unmap_all, Room};
 use super::state::{Backing, Region};
 use super::{lock, Regions, NEVER};
 use crate::api::error::{Error, Result};
@@ -30,12 +29,12 @@ impl Regions {
             return Ok(());
         }
         let file = lock(&region.naming).file().map_err(|_| Error::SinkFailed)?;
-        let (offset, more) = (region.text() + old, new - old);
-        let grown = code_memory::provide(&file, offset, more).and_then(|()| {
-            // SAFETY: both ranges were set aside for this, and nobody uses them yet.
+        let (text, more) = (region.text(), new - old);
+        let grown = code_memory::provide(&file, text + old, more).and_then(|()| {
+            // SAFETY: both ranges were set aside for this, and nobody uses what is new of them. perf wants one mapping of all code.
             unsafe {
-                code_memory::map_over(write + old, more, READ_WRITE, Sharing::Shared, &file, offset)?;
-                code_memory::map_over(start + old, more, READ_EXEC, Sharing::Shared, &file, offset)
+                code_memory::map_over(write + old, more, READ_WRITE, Sharing::Shared, &file, text + old)?;
+                code_memory::map_over(start, new, READ_EXEC, Sharing::Shared, &file, text)
             }
         });
         grown.map_err(|_| Error::NoMemory)?;
@@ -97,24 +96,21 @@ impl Regions {
             // The host had unmapped it, and the writer was faster.
             return Ok(());
         }
-        let Region { base, tables_len, max_len, kind, .. } = *region;
-        match kind {
-            // SAFETY: the caller gives the memory up, or it holds our tables, which nobody reads there.
-            Backing::Private { adopted: true, .. } => unsafe { code_memory::unmap(base, tables_len) },
-            // SAFETY: as above.
-            Backing::Private { .. } if had_file => unsafe {
-                code_memory::unmap(base, tables_len);
-                mapped.iter().for_each(|piece| code_memory::unmap(piece.start, piece.end - piece.start));
-                if region.len() < max_len {
-                    code_memory::unmap(region.end(), max_len - region.len());
+        // SAFETY: the caller gives the memory up, or it holds our tables, which nobody reads there.
+        unsafe {
+            match region.kind {
+                Backing::Private { adopted: true, .. } => region.unmap_tables(),
+                Backing::Private { .. } if had_file => {
+                    region.unmap_tables();
+                    mapped.iter().for_each(|piece| code_memory::unmap(piece.start, piece.end - piece.start));
+                    code_memory::unmap(region.end(), region.tables.start - region.end());
                 }
-            },
-            // SAFETY: as above.
-            Backing::Private { .. } => unsafe { code_memory::unmap(base, tables_len + max_len) },
-            // SAFETY: as above.
-            Backing::TwoViews { write } => unsafe {
-                unmap_all(&Room { base, tables_len, len: region.len(), max_len, write })
-            },
+                Backing::Private { .. } => code_memory::unmap(region.base, region.tables.end - region.base),
+                Backing::TwoViews { write } => {
+                    code_memory::unmap(region.base, region.tables.end - region.base);
+                    code_memory::unmap(write, region.max_len);
+                }
+            }
         }
         Ok(())
     }
@@ -123,7 +119,7 @@ impl Regions {
     pub fn end_gone(&self, status: &Status, region: &'static Region) {
         if self.end(status, region) {
             // SAFETY: these are the tables, which nobody reads there, and of which the host does not know.
-            unsafe { code_memory::unmap(region.base, region.tables_len) };
+            unsafe { region.unmap_tables() };
         }
     }
 
@@ -151,10 +147,28 @@ impl Regions {
 }
 
 impl Region {
+    /// # Safety
+    /// The memory is this region's still.
+    unsafe fn unmap_tables(&self) {
+        let (start, end) = (self.tables.start, self.tables.end);
+        // SAFETY: the caller's promise.
+        unsafe {
+            if end <= self.start {
+                return code_memory::unmap(self.base, end - self.base);
+            }
+            if self.base < self.start {
+                code_memory::unmap(self.base, self.start - self.base);
+            }
+            code_memory::unmap(start, end - start);
+        }
+    }
+
     /// A name for the contents of its file, which are final.
     pub fn build_id(&self) -> Option<[u8; 20]> {
         // perf keeps a copy of each file that has one, holes and all, unless it can link to it.
-        if self.text() - self.tables_len > HOLE_MOST {
+        let after_text = self.tables.start.saturating_sub(self.start + self.max_len);
+        let before_text = self.start.saturating_sub(self.tables.end.max(self.base));
+        if after_text.max(before_text) > HOLE_MOST {
             return None;
         }
         let mut id = [0; 20];

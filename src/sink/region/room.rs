@@ -1,6 +1,17 @@
-//! Address space for a region: where it is found and set aside.
+//! Address space for a region that the library makes: where it is found and set aside.
+//!
+//! ```text
+//! base      header page   and pages without rights
+//! start     code          and room for more
+//!           a page without rights: a call that ends the code returns to nothing else
+//! tables    unwind tables
+//! write     the second view
+//! ```
+
+use std::ops::Range;
 
 use crate::api::error::{Error, Result};
+use crate::sink::region::file::Layout;
 use crate::sys::code_memory;
 use crate::sys::mapping::{page_size, Reserved};
 use crate::sys::maps;
@@ -15,17 +26,32 @@ const HIGHEST: u64 = 1 << 47;
 /// Address space that was set aside.
 pub(super) struct Room {
     pub base: u64,
-    pub tables_len: u64,
+    pub start: u64,
     pub len: u64,
     pub max_len: u64,
-    /// For a second view. It lies above all that is executable: perf with libunwind counts from the lowest mapping of a file.
+    pub tables: Range<u64>,
     pub write: u64,
 }
 
-/// Sets address space aside: first the tables, then the text, and somewhere after it as much again for a second view.
-/// Returns the addresses of the tables and of the second view.
-pub(super) fn place(tables_len: u64, max_len: u64, alignment: u64, near: u64) -> Result<(u64, u64)> {
-    let code = tables_len + max_len;
+impl Room {
+    /// Where the parts lie in the file.
+    pub fn layout(&self) -> Layout {
+        let Room { base, start, len, max_len, .. } = *self;
+        let (tables, tables_len) = (self.tables.start - base, self.tables.end - self.tables.start);
+        Layout { text: start - base, text_len: len, text_room: max_len, tables, tables_len }
+    }
+}
+
+/// Sets address space aside.
+pub(super) fn place(tables_len: u64, len: u64, max_len: u64, alignment: u64, near: u64) -> Result<Room> {
+    let page = page_size() as u64;
+    // Between header page and code there is one page at least: the kernel would make one mapping of both.
+    let text = (2 * page).next_multiple_of(alignment);
+    let code = text + max_len + page + tables_len;
+    let room = |base: u64, write: u64| {
+        let tables = base + text + max_len + page..base + code;
+        Room { base, start: base + text, len, max_len, tables, write }
+    };
     if near == 0 {
         let total = code + max_len;
         let found = code_memory::reserve(total + alignment).map_err(|_| Error::NoMemory)?;
@@ -39,21 +65,21 @@ pub(super) fn place(tables_len: u64, max_len: u64, alignment: u64, near: u64) ->
                 code_memory::unmap(base + total, found + alignment - base);
             }
         }
-        return Ok((base, base + code));
+        return Ok(room(base, base + code));
     }
     for _ in 0..8 {
         let maps = maps::all().map_err(|_| Error::NoMemory)?;
-        let low = near.saturating_sub(REACH).max(LOWEST + tables_len) - tables_len;
-        let high = near.saturating_add(REACH).min(HIGHEST);
+        let low = near.saturating_sub(REACH).max(LOWEST + text) - text;
+        let high = near.saturating_add(REACH).saturating_add(page + tables_len).min(HIGHEST);
         let Some(base) = maps::gap(&maps, low, high, code, alignment, near) else { break };
         let end = base + code;
-        let Some(write) = maps::gap(&maps, end, HIGHEST, max_len, page_size() as u64, end) else { break };
+        let Some(write) = maps::gap(&maps, end, HIGHEST, max_len, page, end) else { break };
         // Another thread may map something there meanwhile.
         if Reserved::at(base, code).is_none() {
             continue;
         }
         if Reserved::at(write, max_len).is_some() {
-            return Ok((base, write));
+            return Ok(room(base, write));
         }
         // SAFETY: it was just set aside, and nobody has it.
         unsafe { code_memory::unmap(base, code) };
@@ -66,7 +92,7 @@ pub(super) fn place(tables_len: u64, max_len: u64, alignment: u64, near: u64) ->
 pub(super) unsafe fn unmap_all(room: &Room) {
     // SAFETY: the caller's promise.
     unsafe {
-        code_memory::unmap(room.base, room.tables_len + room.max_len);
+        code_memory::unmap(room.base, room.tables.end - room.base);
         code_memory::unmap(room.write, room.max_len);
     }
 }

@@ -1,10 +1,11 @@
 //! One region: where it lies, what its file is, and whether it is still mapped.
 
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
-use super::file::RegionFile;
+use super::file::{Layout, RegionFile};
 use super::lost::Lost;
 use super::marks::Marks;
 use super::naming::Naming;
@@ -36,9 +37,10 @@ pub struct Region {
     pub start: u64,
     pub(super) len: AtomicU64,
     pub max_len: u64,
-    /// Where the file's first byte is mapped, with the tables after it, and how much of it.
+    /// Where the file's first byte would be mapped: there is its header page, unless code begins there.
     pub base: u64,
-    pub tables_len: u64,
+    /// Where its tables are mapped.
+    pub tables: Range<u64>,
     pub kind: Backing,
     pub(super) marks: Arc<Marks>,
     /// Counts what `marks` are compared with.
@@ -74,7 +76,7 @@ pub(super) struct Parts {
     pub len: u64,
     pub max_len: u64,
     pub base: u64,
-    pub tables_len: u64,
+    pub tables: Range<u64>,
     pub kind: Backing,
     pub naming: Naming,
     /// None if no profiler will see it.
@@ -89,7 +91,7 @@ impl Region {
             len: AtomicU64::new(parts.len),
             max_len: parts.max_len,
             base: parts.base,
-            tables_len: parts.tables_len,
+            tables: parts.tables,
             kind: parts.kind,
             marks,
             generation: AtomicU32::new(1),
@@ -126,6 +128,12 @@ impl Region {
 
     pub(super) fn spans(&self, addr: u64, size: u64) -> bool {
         addr >= self.start && addr.checked_add(size).is_some_and(|end| end <= self.end())
+    }
+
+    /// Where the parts lie in the file.
+    pub(super) fn layout(&self) -> Layout {
+        let (tables, tables_len) = (self.tables.start - self.base, self.tables.end - self.tables.start);
+        Layout { text: self.text(), text_len: self.len(), text_room: self.max_len, tables, tables_len }
     }
 
     /// Where the text begins in the file.

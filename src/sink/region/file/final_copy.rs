@@ -27,7 +27,8 @@ impl RegionFile {
         self.code_ranges(has_bytes, |range| {
             to.copy(Some(&self.disk), range.start, range.start, range.end - range.start)
         })?;
-        let mut end = text.end.checked_next_multiple_of(PAGE).ok_or(io::ErrorKind::InvalidInput)?;
+        let tables_end = self.layout.tables + self.layout.tables_len;
+        let mut end = text.end.max(tables_end).checked_next_multiple_of(PAGE).ok_or(io::ErrorKind::InvalidInput)?;
         let mut copy = |part: &Part, to: &mut Disk| {
             let range = part.copy_to(&self.disk, to, end)?;
             end = range.end.next_multiple_of(8);
@@ -41,9 +42,10 @@ impl RegionFile {
             debug_line: copy(&self.parts.debug_line, &mut to)?,
             debug_aranges: copy(&self.parts.debug_aranges, &mut to)?,
             debug_ranges: copy(&self.parts.debug_ranges, &mut to)?,
-            eh_frame: self.parts.eh_frame.copy_to(&self.disk, &mut to, HEADER_SIZE as u64 + self.layout.spare)?,
+            eh_frame: self.parts.eh_frame.copy_to(&self.disk, &mut to, self.layout.tables)?,
             eh_frame_hdr: self.table.copy_to(&mut to)?,
             text,
+            text_room: self.layout.text_room,
             build_id,
         };
         to.write(0, &image.header_page())
@@ -51,7 +53,7 @@ impl RegionFile {
 
     /// Gives back the room of the text that has no code, when the text is no longer mapped.
     pub fn give_text_back(&self) {
-        let mut begin = self.text().start;
+        let mut begin = self.text().start.max(HEADER_SIZE as u64);
         let punch = |begin: u64, end: u64| {
             if begin < end && self.disk.check().is_ok() {
                 let _ = code_memory::punch(self.disk.file(), begin, end - begin);
@@ -78,7 +80,9 @@ impl RegionFile {
     ) -> io::Result<()> {
         let mut range = 0..0;
         for (&offset, known) in &self.known {
-            let at = self.layout.text + u64::from(offset);
+            let end = self.layout.text + u64::from(offset) + u64::from(known.size);
+            // The header page may lie over the first code.
+            let at = (self.layout.text + u64::from(offset)).max(HEADER_SIZE as u64).min(end);
             if !has_bytes(offset.into()) {
                 each(std::mem::replace(&mut range, 0..0))?;
                 continue;
@@ -86,7 +90,7 @@ impl RegionFile {
             if range.end > 0 && at - range.end > GAP {
                 each(std::mem::replace(&mut range, at..at))?;
             }
-            range = if range.end == 0 { at } else { range.start }..at + u64::from(known.size);
+            range = if range.end == 0 { at } else { range.start }..end;
         }
         each(range)
     }

@@ -2,12 +2,14 @@
 //!
 //! ```text
 //! 0        header page            says where everything is; written last, by one write
-//! 4096     .eh_frame              appended to
-//!          .eh_frame_hdr, twice   one is in use: appended to while new code lies highest, else the other one is written
 //! text     .text                  the code, which others write, through a mapping or `write_code`
+//! tables   .eh_frame              appended to
+//!          .eh_frame_hdr, twice   one is in use: appended to while new code lies highest, else the other one is written
 //!          .symtab, .strtab, .debug_*   appended to; see `part`
 //! ```
-//! The tables lie below the text: unwinders that count from the lowest mapping of a file then count right.
+//! The header page lies lowest in memory, or under the text: unwinders that count from the lowest mapping of a file then count
+//! right. The tables are in no segment. So the object reaches from the header page to the end of the text, and never overlaps
+//! another one.
 //!
 //! Nothing is written through a mapping, so that a full disk is an error and no signal. The caller has SIGXFSZ blocked.
 
@@ -57,16 +59,16 @@ const UNWINDING_MAX: u64 = i32::MAX as u64;
 /// Where the parts of a region lie in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Offset of the code, a multiple of the page size and not below `tables_len`.
+    /// Offset of the code, a multiple of the page size. With 0 the header page lies where the first code would: then nothing of
+    /// that page is the code's.
     pub text: u64,
     /// How long the code is.
     pub text_len: u64,
     /// How long it may become: the parts after it begin after that room.
     pub text_room: u64,
-    /// Bytes from the start of the file on that are for the header page and the tables; see [`RegionFile::tables_room`].
+    /// Offset of the tables, after the text or before it, and their size; see [`RegionFile::tables_room`].
+    pub tables: u64,
     pub tables_len: u64,
-    /// How many of them, after the header page, stay free: the segment that is loaded may begin anywhere there.
-    pub spare: u64,
 }
 
 /// A piece of code.
@@ -124,20 +126,21 @@ pub struct RegionFile {
 }
 
 impl RegionFile {
-    /// How many bytes the header page and the tables need for text of this length: a multiple of every page size.
+    /// How many bytes the tables need for text of this length: a multiple of every page size.
     pub fn tables_room(text_len: u64) -> u64 {
         let eh_frame = text_len.clamp(EH_FRAME_MIN, EH_FRAME_MAX);
         let hdr = eh_frame / HDR_SHARE;
-        (HEADER_SIZE as u64).saturating_add(eh_frame).saturating_add(2 * hdr).saturating_add(PAGE - 1) / PAGE * PAGE
+        eh_frame.saturating_add(2 * hdr).saturating_add(PAGE - 1) / PAGE * PAGE
     }
 
     /// Makes of an empty file one of a region that has no code yet. Nobody else may write to it, except to the text.
     pub fn create(file: Arc<Held>, layout: Layout) -> io::Result<RegionFile> {
-        let (eh_frame, slots) = split(layout.tables_len, layout.spare).ok_or(io::ErrorKind::InvalidInput)?;
+        let (eh_frame, slots) = split(layout.tables, layout.tables_len).ok_or(io::ErrorKind::InvalidInput)?;
         let layout = Layout { text_room: layout.text_room.max(layout.text_len), ..layout };
         let text_end = layout.text.checked_add(layout.text_room).and_then(|end| end.checked_add(PAGE - 1));
-        let end = text_end.ok_or(io::ErrorKind::InvalidInput)? / PAGE * PAGE;
-        if layout.text < layout.tables_len || layout.text_room > u32::MAX.into() {
+        let tables_end = layout.tables + layout.tables_len;
+        let end = (text_end.ok_or(io::ErrorKind::InvalidInput)? / PAGE * PAGE).max(tables_end);
+        if layout.tables < HEADER_SIZE as u64 || layout.text_room > u32::MAX.into() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let disk = Disk::new(file)?;
@@ -236,8 +239,12 @@ impl RegionFile {
             return None;
         }
         let part = &mut self.parts.eh_frame;
-        let to =
-            frames::Target { code_size: code.size, code: addr - part.range().start, at: part.end(), room: part.room() };
+        let to = frames::Target {
+            code_size: code.size,
+            code: addr.wrapping_sub(part.range().start) as i64,
+            at: part.end(),
+            room: part.room(),
+        };
         let mut rows = Vec::new();
         let offset = code.offset as u32;
         self.frames.append(section, &to, &mut part.pending, &mut rows)?;
@@ -338,6 +345,7 @@ impl RegionFile {
         Image {
             begin: self.begin,
             text: self.text(),
+            text_room: self.layout.text_room,
             eh_frame: self.parts.eh_frame.range(),
             eh_frame_hdr: self.table.range(),
             symtab: self.parts.symtab.range(),
@@ -382,7 +390,9 @@ impl RegionFile {
         let end = offset.checked_add(bytes.len() as u64).filter(|&end| end <= self.layout.text_len);
         end.ok_or(io::ErrorKind::InvalidInput)?;
         self.disk.check()?;
-        self.disk.write(self.layout.text + offset, bytes)
+        let at = self.layout.text + offset;
+        let hidden = (HEADER_SIZE as u64).saturating_sub(at).min(bytes.len() as u64);
+        self.disk.write(at + hidden, &bytes[hidden as usize..])
     }
 
     /// Where the segment that is loaded begins.
@@ -429,11 +439,9 @@ impl RegionFile {
 }
 
 /// The room for `.eh_frame`, and for each of the two search tables.
-fn split(tables_len: u64, spare: u64) -> Option<(Range<u64>, [Range<u64>; 2])> {
-    let begin = spare.checked_add(HEADER_SIZE as u64)?;
-    let room = tables_len.checked_sub(begin)?;
-    let hdr = room / (HDR_SHARE + 2) / 16 * 16;
-    let first = tables_len / 16 * 16 - 2 * hdr;
+fn split(begin: u64, len: u64) -> Option<(Range<u64>, [Range<u64>; 2])> {
+    let hdr = len / (HDR_SHARE + 2) / 16 * 16;
+    let first = begin.checked_add(len)? / 16 * 16 - 2 * hdr;
     let second = first + hdr;
     // Both slots with at least one row.
     (hdr >= 32).then_some((begin..first, [first..second, second..second + hdr]))

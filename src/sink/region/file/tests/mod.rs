@@ -23,8 +23,6 @@ use crate::format::jitdump::{inlines, Group, Unwinding, LOAD_FIXED_SIZE};
 
 /// Where the code of these tests runs, so that what is taken for an offset by mistake is none.
 const BASE: u64 = 0x7f12_3450_0000;
-/// Room for the beginnings of generations.
-const SPARE: u64 = 64 << 10;
 const ID: [u8; 20] = *b"twenty bytes of name";
 
 /// A file without a name, so that no file remains; in memory, since file systems differ in what they can do and in the room that
@@ -150,8 +148,9 @@ impl Region {
     }
 
     fn with_file(file: File, text_len: u64) -> Region {
-        let tables_len = RegionFile::tables_room(text_len) + SPARE;
-        let layout = Layout { text: tables_len, text_len, text_room: 2 * text_len, tables_len, spare: SPARE };
+        let tables_len = RegionFile::tables_room(text_len);
+        let text = PAGE;
+        let layout = Layout { text, text_len, text_room: 2 * text_len, tables: text + 2 * text_len + PAGE, tables_len };
         Region { file: RegionFile::create(Arc::new(Held::new(file).unwrap()), layout).unwrap(), truth: BTreeMap::new() }
     }
 
@@ -314,7 +313,7 @@ fn full_tables_leave_names_and_lines() {
     let mut region = Region::new(4096);
     // The least room: 2046 rows, which come before 64 KiB of FDEs do with code that has nothing to say.
     let tables_len = RegionFile::tables_room(4096);
-    let layout = Layout { text: tables_len, text_len: 1 << 20, text_room: 1 << 20, tables_len, spare: 0 };
+    let layout = Layout { text: PAGE, text_len: 1 << 20, text_room: 1 << 20, tables: 2 << 20, tables_len };
     region.file = RegionFile::create(Arc::new(Held::new(unnamed()).unwrap()), layout).unwrap();
     for number in 0..4000 {
         region.add(number * 100, Truth::new(5 * number + 1, 90));
@@ -325,7 +324,7 @@ fn full_tables_leave_names_and_lines() {
     let seen = Seen::read(&region.bytes());
     assert_eq!(seen.frames.len() as u64, 4000 - left_out.tables);
     for (offset, truth) in &mut region.truth {
-        truth.cfa = truth.cfa.filter(|_| seen.frames.contains_key(&(tables_len + offset)));
+        truth.cfa = truth.cfa.filter(|_| seen.frames.contains_key(&(PAGE + offset)));
     }
     region.check();
 }
@@ -334,7 +333,7 @@ fn full_tables_leave_names_and_lines() {
 fn unwind_tables_end_where_the_search_tables_begin() {
     let mut region = Region::new(1 << 20);
     let tables_len = RegionFile::tables_room(4096);
-    let layout = Layout { text: tables_len, text_len: 1 << 20, text_room: 1 << 20, tables_len, spare: 0 };
+    let layout = Layout { text: PAGE, text_len: 1 << 20, text_room: 1 << 20, tables: 2 << 20, tables_len };
     region.file = RegionFile::create(Arc::new(Held::new(unnamed()).unwrap()), layout).unwrap();
     let frame = cfi::encode(Arch::X86_64, &Unwind::FramePointer(FramePointer::default()), BASE, 90).unwrap().unwrap();
     for number in 0..4000 {
@@ -342,10 +341,10 @@ fn unwind_tables_end_where_the_search_tables_begin() {
         region.file.add(&Code { offset: 100 * number, size: 90, name: b"f", info_records: &info_records });
     }
     region.file.write(true).unwrap();
-    let (eh_frame, slots) = split(tables_len, 0).unwrap();
+    let (eh_frame, slots) = split(2 << 20, tables_len).unwrap();
     let end = region.file.parts.eh_frame.range().end;
     assert!(end <= slots[0].start && end + 64 > eh_frame.end, "{end:#x} {slots:x?}");
-    assert!(slots[0].end <= slots[1].start && slots[1].end <= tables_len);
+    assert!(slots[0].end <= slots[1].start && slots[1].end <= (2 << 20) + tables_len);
     let bytes = region.bytes();
     let elf = ElfFile64::<object::Endianness>::parse(&bytes[..]).unwrap();
     let hdr = elf.section_by_name(".eh_frame_hdr").unwrap().size();
