@@ -9,8 +9,8 @@ use anyhow::{bail, Context, Result};
 use crate::matrix::Task;
 use crate::perf::{Graph, Mode, Perf};
 use crate::program::{self, Program, Written};
-use crate::suites::{self, Cache};
-use crate::{mirror, run};
+use crate::run;
+use crate::suites::Cache;
 
 /// What is to be done, from the command line.
 pub struct Plan {
@@ -51,7 +51,7 @@ pub fn run(plan: &Plan) -> Result<()> {
     println!("| perf | functions | way | to a report | record ends | inject | report | files | on disk |");
     println!("|---|---|---|---|---|---|---|---|---|");
     for suite in &plan.suites {
-        let perf = perf_of(plan, suite)?;
+        let perf = Perf::of_suite(&plan.cache, suite)?;
         for &count in &plan.counts {
             let mut costs = [Vec::new(), Vec::new()];
             for round in 0..plan.rounds {
@@ -67,14 +67,6 @@ pub fn run(plan: &Plan) -> Result<()> {
         }
     }
     Ok(())
-}
-
-fn perf_of(plan: &Plan, suite: &str) -> Result<Perf> {
-    if mirror::own_suite().as_deref() == Some(suite) {
-        return Perf::new("perf".into(), "objdump".into());
-    }
-    let bin = plan.cache.commands(suite, &suites::PERF)?;
-    Perf::new(bin.join("perf"), bin.join("objdump"))
 }
 
 fn measure(perf: &Perf, program: &Program, mode: &Mode, count: usize) -> Result<Cost> {

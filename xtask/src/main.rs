@@ -2,6 +2,7 @@
 //!
 //!     cargo xtask matrix [--readers A,B] [--scenarios A,B] [--quick] [--write] [--verbose] [--keep] [--cache DIR] [--mirror URI]
 //!     cargo xtask inject [--counts A,B] [--suites A,B] [--rounds N] [--cache DIR] [--mirror URI]
+//!     cargo xtask regions [--seed N] [--workload A,B] [--perf A,B] [--seconds S] [--jitdump] [--quick] [--cache DIR] [--mirror URI]
 //!     cargo xtask tools [--cache DIR] [--mirror URI]
 //!     cargo xtask tool NAME [--cache DIR] [--mirror URI]
 
@@ -18,6 +19,7 @@ mod mirror;
 mod perf;
 mod program;
 mod raw;
+mod regions;
 mod report;
 mod run;
 mod samply;
@@ -47,6 +49,13 @@ cargo xtask inject   Measures how long it takes from a recording to a report, wi
     --counts A,B     of functions (1000,10000,100000)
     --suites A,B     the Debian suites whose perf does it (bookworm,sid)
     --rounds N       of both, one after the other (3)
+cargo xtask regions  Runs random code in regions under perf, and prints how many names and whole stacks are right.
+    --seed N         as a failure names it; otherwise a fresh one
+    --workload A,B   only workloads with one of these in their names
+    --perf A,B       only these (6.1,6.12,7.2)
+    --seconds S      that each workload runs (4)
+    --jitdump        a jitdump and `perf inject --jit` in place of regions
+    --quick          a choice of workloads and perfs, in a minute
 cargo xtask tools    Prepares the tools of newer Debian suites and prints their versions.
 cargo xtask tool N   Prepares one that the tests of the library use and prints where it is: python3.13, luajit, perf,
                      cargo-cinstall, cargo-deny, qemu-aarch64, qemu-riscv64 (these two with a rustc beside them).
@@ -79,6 +88,15 @@ fn command(mut arguments: impl Iterator<Item = String>) -> Result<bool> {
         keep: false,
     };
     let (mut counts, mut suites, mut rounds) = (vec![1_000, 10_000, 100_000], vec!["bookworm".into(), "sid".into()], 3);
+    let mut random = regions::Plan {
+        cache: Cache { dir: PathBuf::new(), mirror: None },
+        seed: None,
+        workloads: Vec::new(),
+        perfs: Vec::new(),
+        seconds: 4.0,
+        jitdump: false,
+        quick: false,
+    };
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().with_context(|| format!("{argument} needs a value"));
         let list = |text: String| text.split(',').map(str::to_string).collect::<Vec<_>>();
@@ -100,12 +118,19 @@ fn command(mut arguments: impl Iterator<Item = String>) -> Result<bool> {
             }
             "--suites" if command == "inject" => suites = list(value()?),
             "--rounds" if command == "inject" => rounds = value()?.parse().context(USAGE)?,
+            "--seed" if command == "regions" => random.seed = Some(value()?.parse().context(USAGE)?),
+            "--workload" if command == "regions" => random.workloads = list(value()?),
+            "--perf" if command == "regions" => random.perfs = list(value()?),
+            "--seconds" if command == "regions" => random.seconds = value()?.parse().context(USAGE)?,
+            "--jitdump" if command == "regions" => random.jitdump = true,
+            "--quick" if command == "regions" => random.quick = true,
             _ => bail!("unknown argument {argument:?}\n{USAGE}"),
         }
     }
     match command.as_str() {
         "matrix" => matrix::run(&plan),
         "inject" => inject::run(&inject::Plan { cache: plan.cache, counts, suites, rounds }).map(|()| true),
+        "regions" => regions::run(&regions::Plan { cache: plan.cache, ..random }),
         "tool" => suites::print_one(&plan.cache, &tool.unwrap_or_default()).map(|()| true),
         "tools" => suites::print_all(&plan.cache).map(|()| true),
         _ => bail!("no command\n{USAGE}"),

@@ -236,13 +236,7 @@ fn tools(plan: &Plan) -> Result<Tools> {
         if !(wanted || others && suite == recorder) {
             continue;
         }
-        let perf = if own.as_deref() == Some(suite) {
-            Perf::new("perf".into(), "objdump".into())?
-        } else {
-            let bin = plan.cache.commands(suite, &suites::PERF)?;
-            Perf::new(bin.join("perf"), bin.join("objdump"))?
-        };
-        perfs.push((suite, perf));
+        perfs.push((suite, Perf::of_suite(&plan.cache, suite)?));
     }
     let samply = is_wanted(plan, "samply/").then(|| plan.cache.samply()).transpose()?;
     // The one of the newest suite wants tracepoints of the kernel that not every kernel has.

@@ -10,8 +10,9 @@ use crate::attach::{self, Held};
 use crate::matrix::{Outcome, Task, What};
 use crate::program::{Leftovers, Program, Scenario, Written};
 use crate::score::{self, Sample, Share};
+use crate::suites::{self, Cache};
 use crate::truth::{Truth, Unwind};
-use crate::{annotate, report, run, script};
+use crate::{annotate, mirror, report, run, script};
 
 /// A perf, and where it finds its objdump.
 pub struct Perf {
@@ -74,10 +75,19 @@ const FREQUENCY: &str = "1499";
 const STACK_SIZE: &str = "dwarf,16384";
 
 impl Perf {
-    pub fn new(path: PathBuf, objdump: PathBuf) -> Result<Self> {
+    fn new(path: PathBuf, objdump: PathBuf) -> Result<Self> {
         let version = run::stdout(run::command(&path).arg("--version"))?;
         let version = version.trim().trim_start_matches("perf version ").to_string();
         Ok(Perf { version, path, objdump })
+    }
+
+    /// That of a Debian suite, which is fetched if it is not this machine's own.
+    pub fn of_suite(cache: &Cache, suite: &str) -> Result<Self> {
+        if mirror::own_suite().as_deref() == Some(suite) {
+            return Perf::new("perf".into(), "objdump".into());
+        }
+        let bin = cache.commands(suite, &suites::PERF)?;
+        Perf::new(bin.join("perf"), bin.join("objdump"))
     }
 
     pub fn command(&self, dir: &Path, subcommand: &str) -> Command {
@@ -166,7 +176,7 @@ impl Perf {
         Ok(injected)
     }
 
-    fn script(&self, dir: &Path, data: &Path, options: &[&str]) -> Result<String> {
+    pub fn script(&self, dir: &Path, data: &Path, options: &[&str]) -> Result<String> {
         let mut script = self.command(dir, "script");
         script.arg("-i").arg(data).args(["--ns", "--no-inline"]).args(options);
         run::stdout(&mut script)

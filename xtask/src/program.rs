@@ -23,28 +23,16 @@ pub struct Program {
 
 impl Program {
     pub fn build() -> Result<Self> {
-        let target = root().join("target/c");
-        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-        cargo.current_dir(root()).args([
-            "rustc",
-            "--quiet",
-            "--locked",
-            "--release",
-            "--lib",
-            "--features",
-            "reserve",
-            "--crate-type",
-            "cdylib,staticlib",
-        ]);
-        run::success(cargo.arg("--target-dir").arg(&target))?;
-        let library = target.join("release");
-        let soname = library.join("libjitsym.so.0.1");
-        if !soname.exists() {
-            let _ = std::os::unix::fs::symlink("libjitsym.so", &soname);
-        }
+        let library = build_library()?;
+        let sources = root().join("c-tests/matrix");
         Ok(Program {
-            by_tables: compile(&library, "matrix_jit", &["-fomit-frame-pointer"])?,
-            by_frame_pointers: compile(&library, "matrix_jit_fp", &["-fno-omit-frame-pointer", "-DFRAME_POINTERS"])?,
+            by_tables: compile(&library, "matrix_jit", &sources, &["-fomit-frame-pointer"])?,
+            by_frame_pointers: compile(
+                &library,
+                "matrix_jit_fp",
+                &sources,
+                &["-fno-omit-frame-pointer", "-DFRAME_POINTERS"],
+            )?,
         })
     }
 
@@ -54,10 +42,39 @@ impl Program {
     }
 }
 
-fn compile(library: &Path, name: &str, flags: &[&str]) -> Result<PathBuf> {
-    let sources = root().join("c-tests/matrix");
+/// The program that makes random code in regions.
+pub fn build_random() -> Result<PathBuf> {
+    let sources = root().join("c-tests/regions/random");
+    compile(&build_library()?, "random_code", &sources, &["-fomit-frame-pointer"])
+}
+
+/// Builds the C library as it is shipped. Returns the directory that it lies in.
+fn build_library() -> Result<PathBuf> {
+    let target = root().join("target/c");
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    cargo.current_dir(root()).args([
+        "rustc",
+        "--quiet",
+        "--locked",
+        "--release",
+        "--lib",
+        "--features",
+        "reserve",
+        "--crate-type",
+        "cdylib,staticlib",
+    ]);
+    run::success(cargo.arg("--target-dir").arg(&target))?;
+    let library = target.join("release");
+    let soname = library.join("libjitsym.so.0.1");
+    if !soname.exists() {
+        let _ = std::os::unix::fs::symlink("libjitsym.so", &soname);
+    }
+    Ok(library)
+}
+
+fn compile(library: &Path, name: &str, sources: &Path, flags: &[&str]) -> Result<PathBuf> {
     let mut files = Vec::new();
-    for entry in std::fs::read_dir(&sources).with_context(|| format!("{}", sources.display()))? {
+    for entry in std::fs::read_dir(sources).with_context(|| format!("{}", sources.display()))? {
         let path = entry?.path();
         if path.extension().is_some_and(|extension| extension == "c") {
             files.push(path);

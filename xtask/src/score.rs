@@ -114,7 +114,7 @@ pub fn score(truth: &Truth, samples: &[Sample], with_stacks: bool) -> Score {
 }
 
 /// Whether the frames are those of the stack: each one, in its order, and no other.
-fn is_stack(truth: &Truth, stack: &[Part], frames: &[Frame]) -> bool {
+pub fn is_stack(truth: &Truth, stack: &[Part], frames: &[Frame]) -> bool {
     match stack.split_first() {
         None => frames.is_empty(),
         Some((Part::AnyNative, rest)) => {
@@ -143,7 +143,7 @@ fn may_be_native(frame: &Frame) -> bool {
     frame.kind == Kind::Native
 }
 
-fn shown(frames: &[Frame]) -> String {
+pub fn shown(frames: &[Frame]) -> String {
     let mut text = String::new();
     for frame in frames {
         let mark = if frame.kind == Kind::Native { "*" } else { "" };
@@ -152,7 +152,7 @@ fn shown(frames: &[Frame]) -> String {
     text + "end"
 }
 
-fn expected(truth: &Truth, stack: &[Part]) -> String {
+pub fn expected(truth: &Truth, stack: &[Part]) -> String {
     let part = |part: &Part| match part {
         Part::Code(index) => truth.codes[*index].name.clone(),
         Part::Native(name) => format!("*{name}"),
