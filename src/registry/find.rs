@@ -57,6 +57,11 @@ impl Registry {
         ids
     }
 
+    /// Whether code lives in `[start, end)`.
+    pub fn has_live_in(&self, start: u64, end: u64) -> bool {
+        self.is_known_in(start, end) && !self.live_in(start, end).is_empty()
+    }
+
     /// Whether anything is known in `[start, end)`, of live code or dead.
     pub fn is_known_in(&self, start: u64, end: u64) -> bool {
         self.last_before(end).is_some_and(|number| self.pieces[number].end() > start)

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use rustix::fs::{openat, renameat, renameat_with, unlinkat, AtFlags, Mode, OFlags, RenameFlags, CWD};
+use rustix::fs::{linkat, openat, renameat, renameat_with, unlinkat, AtFlags, Mode, OFlags, RenameFlags, CWD};
 use rustix::io::retry_on_intr;
 
 use super::descriptors::DescriptorTable;
@@ -71,6 +71,12 @@ impl Dir {
     pub fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
         let dir = self.0.checked()?;
         Ok(renameat(dir, &c_string(from)?, dir, &c_string(to)?)?)
+    }
+
+    /// Gives a file a second name.
+    pub fn link(&self, name: &OsStr, second: &OsStr) -> io::Result<()> {
+        let dir = self.0.checked()?;
+        Ok(linkat(dir, &c_string(name)?, dir, &c_string(second)?, AtFlags::empty())?)
     }
 
     /// Gives two files each other's names.

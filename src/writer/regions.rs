@@ -1,7 +1,7 @@
 //! Code in regions: what the ledger does with it. Its names, lines and tables go to the file that the code lies in, and neither to
 //! the map nor to the jitdump.
 
-use std::ffi::OsString;
+use std::ffi::OsStr;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
@@ -15,7 +15,7 @@ use crate::queue::record::{CodeBytes, Event, Load};
 use crate::registry::{Live, Registry};
 use crate::sink::again::Again;
 use crate::sink::region::file::{Code, RegionFile};
-use crate::sink::region::{Backing, Region, Switch};
+use crate::sink::region::{Backing, Region, Split};
 use crate::sink::{describe, Origin};
 use crate::sys::sync::outside::PoisonError;
 use crate::sys::{file, process_memory, thread};
@@ -25,6 +25,9 @@ use crate::sys::{file, process_memory, thread};
 /// a busy machine a single end sometimes looks expensive.
 const CHEAP_SWITCH: u64 = 2_000_000;
 const SWITCH_SHARE: u64 = 8;
+
+/// Live code of a region up to this size is copied to the files of older generations, for `perf annotate`.
+const COPIED_MOST: u64 = 256 << 10;
 
 /// What the writer knows of code in regions.
 #[derive(Default)]
@@ -82,8 +85,8 @@ impl Ledger {
     /// Regions that the host had unmapped before some time, of which everything has been seen.
     fn end_gone(&mut self, before: u64) {
         for region in self.regions.gone(before) {
-            while let Some(switch) = region.next_switch(before) {
-                self.close_generation(region, &switch);
+            while let Some(split) = region.next_split(before) {
+                self.close_generations(region, &split);
             }
             self.regions.end_gone(&self.status, region);
             self.region_code.registry.forget_dead_in(region.start, region.end());
@@ -195,18 +198,17 @@ impl Ledger {
         info_records: &[u8],
         code: &[u8],
     ) {
-        while let Some(switch) = region.next_switch(time) {
-            self.close_generation(region, &switch);
+        while let Some(split) = region.next_split(time) {
+            self.close_generations(region, &split);
         }
-        if self.region_code.registry.is_known_in(live.addr, live.addr + live.size) {
-            // Live code is overwritten, or the writer saw it too late: samples so far are of the old code. If the host has begun
-            // another generation since, the end of the old one has to wait until all code from before the new one is known.
+        if self.region_code.registry.has_live_in(live.addr, live.addr + live.size) {
+            // Live code is overwritten: samples so far are of the old code. If the host has begun another generation since, the end
+            // of the old one has to wait until all code from before the new one is known.
             self.status.counters.region_late.add(1);
             self.retire_in(true, live.addr, live.addr + live.size);
-            if !region.is_switching() {
-                region.switch(&self.status, None);
-                if let Some(switch) = region.next_switch(u64::MAX) {
-                    self.close_generation(region, &switch);
+            if !region.is_splitting() && region.replace_live(&self.status) {
+                if let Some(split) = region.next_split(u64::MAX) {
+                    self.close_generations(region, &split);
                 }
             }
         }
@@ -249,19 +251,20 @@ impl Ledger {
         self.status.counters.region_code.set(0);
     }
 
-    /// The file of a region has got another name. Its contents go under the old name, and it starts again with live code only.
-    fn close_generation(&mut self, region: &'static Region, switch: &Switch) {
+    /// What the file of a region says goes under its names of older generations. The file goes on with what it knows: code that
+    /// has died since is named until other code takes its place.
+    fn close_generations(&mut self, region: &'static Region, split: &Split) {
         let begin = thread::cpu_time();
         let mut guard = region.opened();
         let Some(file) = guard.as_mut() else { return };
-        let result = file.write(true).and_then(|()| self.put_aside(region, file, &switch.old));
+        let result = file.write(true).and_then(|()| self.put_aside(region, file, split.first));
         self.region_code.registry.forget_dead_in(region.start, region.end());
-        self.write_anew(region, file, switch.begin);
+        file.set_begin(split.begin);
         drop(guard);
         if let Err(error) = result {
             self.status.counters.write_errors.add(1);
-            let path = region.naming.lock().unwrap_or_else(PoisonError::into_inner).path.with_file_name(&switch.old);
-            self.status.last_error.set(describe("write", &path, &error));
+            let path = region.naming.lock().unwrap_or_else(PoisonError::into_inner).path.clone();
+            self.status.last_error.set(describe("write an older generation of", &path, &error));
         }
         let last = thread::cpu_time() - begin;
         let cost = last.min(std::mem::replace(&mut self.region_code.last_cost, last));
@@ -270,26 +273,42 @@ impl Ledger {
         }
     }
 
-    /// Writes what the file says under a name that it had.
-    fn put_aside(&mut self, region: &Region, file: &mut RegionFile, old: &OsString) -> io::Result<()> {
+    /// Writes what the file says under the names that it had before a generation.
+    fn put_aside(&mut self, region: &Region, file: &mut RegionFile, first: u32) -> io::Result<()> {
         let mut naming = region.naming.lock().unwrap_or_else(PoisonError::into_inner);
-        let (dir, path) = (naming.dir()?, naming.path.with_file_name(old));
+        let (dir, names, path) = (naming.dir()?, naming.take_names(first), naming.path.clone());
+        let own = naming.named();
         drop(naming);
-        let to = file::claim(&dir, old, self.regions.mode(), file::ANYWHERE)?;
+        let is_own = |name: &OsStr| dir.identity_of(name).is_ok_and(|found| own.is_some_and(|own| own.is(&found)));
+        // A name of the file that goes on.
+        let free = |name: &OsStr| if is_own(name) { dir.remove(name) } else { Ok(()) };
+        let Some((name, others)) = names.split_first() else { return Ok(()) };
+        free(name)?;
+        let to = file::claim(&dir, name, self.regions.mode(), file::ANYWHERE)?;
         let (written, identity) = (to.try_clone()?, file::look_at(&to)?);
-        // Where code has died the host may have written other code already, which a private mapping keeps to itself.
+        // A profile finds live code in newer files too. Where code has died the host may have written other code already, which a
+        // private mapping keeps to itself.
+        let (registry, start) = (&self.region_code.registry, region.start);
         let is_private = matches!(region.kind, Backing::Private { .. });
-        let lives = |offset| is_private || self.region_code.registry.id_at(region.start + offset).is_some();
-        let result = file.snapshot(to, lives, region.build_id());
+        let has_bytes = |offset| match registry.id_at(start + offset) {
+            Some(_) => region.len() <= COPIED_MOST,
+            None => is_private,
+        };
+        let result = file.snapshot(to, has_bytes, region.build_id());
         let bytes = written.metadata().map_or(0, |data| data.blocks() * 512);
         self.status.counters.region_bytes.add(bytes);
-        self.regions.keep_old(path, identity, bytes);
+        self.regions.keep_old(path.with_file_name(name), identity, bytes);
+        for other in others {
+            if free(other).and_then(|()| dir.link(name, other)).is_ok() {
+                self.regions.keep_old(path.with_file_name(other), identity, 0);
+            }
+        }
         result
     }
 
     /// Rewrites a file: live code, and the names of the code that was there last.
-    fn write_anew(&self, region: &Region, file: &mut RegionFile, begin: u64) {
-        file.reset(begin);
+    fn write_anew(&self, region: &Region, file: &mut RegionFile) {
+        file.reset();
         let registry = &self.region_code.registry;
         let (start, end) = (region.start, region.end());
         for (addr, size, name, id) in registry.spans_in(start, end) {
@@ -316,13 +335,13 @@ impl Ledger {
             if status.sinks().has(Sinks::REGION) && !region.is_unwell.load(Ordering::Relaxed) {
                 self.take_in(region);
             }
-            while let Some(switch) = region.next_switch(until) {
-                self.close_generation(region, &switch);
+            while let Some(split) = region.next_split(until) {
+                self.close_generations(region, &split);
             }
             let mut guard = region.opened();
             let Some(file) = guard.as_mut() else { continue };
             if file.is_wasteful() {
-                self.write_anew(region, file, file.begin());
+                self.write_anew(region, file);
             }
             let left = file.left_out();
             left_out += left.names + left.tables + left.lines;

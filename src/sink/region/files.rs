@@ -59,8 +59,8 @@ impl Regions {
 
     /// Takes note of the file of a region that ends. In time there may be many.
     pub(super) fn keep_last(&self, region: &Region) {
-        if let Some(Past { path, identity, .. }) = last_of(region) {
-            let bytes = std::fs::metadata(&path).map_or(0, |data| data.blocks() * 512);
+        for (number, Past { path, identity, .. }) in last_of(region).into_iter().enumerate() {
+            let bytes = if number > 0 { 0 } else { std::fs::metadata(&path).map_or(0, |data| data.blocks() * 512) };
             self.keep_old(path, identity, bytes);
         }
     }
@@ -103,7 +103,9 @@ impl Region {
     }
 }
 
-fn last_of(region: &Region) -> Option<Past> {
+/// The file of a region, under all its names.
+fn last_of(region: &Region) -> Vec<Past> {
     let naming = lock(&region.naming);
-    Some(Past { path: naming.path.clone(), identity: naming.named()?, bytes: 0 })
+    let Some(identity) = naming.named() else { return Vec::new() };
+    naming.paths().map(|path| Past { path, identity, bytes: 0 }).collect()
 }

@@ -1,50 +1,89 @@
 //! Generations: the file of a region gets another name, and perf is told. So code in the place of dead code has its own name.
+//!
+//! Generations share a file, as names of it (hard links), as long as no code takes the place of code that has died. When some does,
+//! the writer puts what the file said until then under the names of the generations in which the dead code ran, and goes on with
+//! the rest: a split.
+//!
+//! perf takes a name when memory is mapped, or when its protection changes. With two views, and where memory is writable and
+//! executable at once, the thread that registers code gives the next name and tells perf. Where the host changes the protection,
+//! its own `mprotect` tells perf, which may be long before it registers the code. So the name changes when code dies.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use super::create::map_tables;
-use super::naming::Naming;
+use super::naming::{Naming, Split};
 use super::state::{Backing, Region};
-use super::{lock, undisturbed, Switch, NEVER};
+use super::{lock, undisturbed, NEVER};
 use crate::queue::status::Status;
 use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::mapping::page_size;
 use crate::sys::maps::{self, Mapping};
 
-/// How many generations may wait for the writer.
+/// How many splits may wait for the writer.
 const PENDING_MOST: usize = 256;
 
+/// A file has at most so many names.
+const NAMES_MOST: usize = 4096;
+
 /// A file gets another name in spite of this many files of a dead process.
-const LEFT_MOST: usize = 256;
+const LEFT_MOST: u32 = 256;
+
+/// Deaths with no registration between them share a name for so many nanoseconds.
+const SHARED: u64 = 10_000_000;
 
 impl Region {
-    /// Gives the file another name, and tells perf; but not before the writer can keep up. `code` is the range that the calling
-    /// thread is about to register.
-    #[cold]
-    pub fn switch(&self, status: &Status, code: Option<(u64, u64)>) {
-        if code.is_none() && matches!(self.kind, Backing::Private { never_flips: true, .. }) {
-            return;
+    /// Whether the host changes the protection of the memory, which tells perf of names.
+    fn flips(&self) -> bool {
+        matches!(self.kind, Backing::Private { never_flips: false, .. })
+    }
+
+    /// Code in a range has died. Returns since which generation it is dead.
+    pub(super) fn dead_since(&self, status: &Status) -> u32 {
+        let last = self.generation.load(Ordering::Relaxed);
+        if !self.flips() {
+            // The next one begins when code is registered there.
+            return last + 1;
         }
+        let now = status.clock.now();
+        let is_in_use = self.is_in_use.swap(false, Ordering::Relaxed);
+        if is_in_use || now > self.named_at.load(Ordering::Relaxed).saturating_add(SHARED) {
+            undisturbed(|| self.rename(status, now, last));
+        }
+        self.generation.load(Ordering::Relaxed)
+    }
+
+    /// Code is about to be registered in the place of code that is dead since a generation.
+    #[cold]
+    pub(super) fn replace(&self, status: &Status, addr: u64, size: u64, since: u32) {
         let now = status.clock.now();
         if now < self.not_before.load(Ordering::Relaxed) {
             status.counters.region_late.add(1);
             return;
         }
         undisturbed(|| {
-            self.rename(status, now);
-            if let (Backing::Private { .. }, Some((addr, size))) = (self.kind, code) {
-                self.announce_tables();
+            let last = self.generation.load(Ordering::Relaxed);
+            if since <= last {
+                return self.split(status, now, since);
+            }
+            if self.rename(status, now, last) {
+                self.split(status, now, self.generation.load(Ordering::Relaxed));
+            }
+            if let Backing::Private { .. } = self.kind {
                 self.announce(addr, size);
             }
         });
     }
 
-    /// Tells perf the name of the file for the tables.
-    pub(super) fn announce_tables(&self) {
-        if let Ok(file) = lock(&self.naming).file() {
-            let _ = map_tables(self.base, self.start, &self.tables, Sharing::Private, &file);
+    /// Code has been registered over live code, which only the writer knows. False if it cannot tell perf.
+    pub fn replace_live(&self, status: &Status) -> bool {
+        let (now, last) = (status.clock.now(), self.generation.load(Ordering::Relaxed));
+        let is_new = matches!(self.kind, Backing::TwoViews { .. }) || self.flips();
+        let renamed = is_new && now >= self.not_before.load(Ordering::Relaxed) && self.rename(status, now, last);
+        if renamed {
+            self.split(status, now, self.generation.load(Ordering::Relaxed));
         }
+        renamed
     }
 
     /// Tells perf the name of the file, for memory that is still writable and executable at the same time.
@@ -70,62 +109,84 @@ impl Region {
     /// perf 7 (its libdw) keeps one table of found objects for a process, by where they begin. With a path that begins with
     /// `/tmp/jitted-` it takes the beginning of the mapping for that of the object (linux tools/perf/util/unwind-libdw.c,
     /// `__report_module`), with others that of the file. So two names in turn make each generation begin at another place than the
-    /// one before, though nothing moves. The mapping of private memory may be a part of it, whose beginning says nothing.
+    /// one before, though nothing moves. Where the host changes protections, a mapping may be a part of the memory, whose beginning
+    /// says nothing.
     fn can_begin_at_code(&self, naming: &Naming) -> bool {
-        matches!(self.kind, Backing::TwoViews { .. }) && naming.path.parent() == Some(Path::new("/tmp"))
+        let is_whole = !self.flips() && self.base < self.start && !self.lost.any(self.start, self.end());
+        is_whole && naming.path.parent() == Some(Path::new("/tmp"))
     }
 
-    fn rename(&self, status: &Status, now: u64) {
+    /// Begins a generation after `last`. False if there is none.
+    fn rename(&self, status: &Status, now: u64, last: u32) -> bool {
         let mut naming = lock(&self.naming);
-        if naming.switches.len() >= PENDING_MOST {
+        if self.generation.load(Ordering::Relaxed) != last {
+            // Another thread was faster.
+            return true;
+        }
+        let dir = if naming.names.len() < NAMES_MOST { naming.dir().ok() } else { None };
+        let name_of = |generation| naming.name_of(generation, self.can_begin_at_code(&naming));
+        let fresh = dir.and_then(|dir| {
+            // Something of that name may be left of a dead process, and would be lost by renaming.
+            let mut numbers = last + 1..last + LEFT_MOST;
+            let generation = numbers.find(|&generation| dir.look(&name_of(generation)).is_err())?;
+            let (old, fresh) = (naming.name().to_owned(), name_of(generation));
+            dir.rename(&old, &fresh).ok()?;
+            // Where a file can have one name only, the old one is missing until the split.
+            let _ = dir.link(&fresh, &old);
+            Some((generation, old, fresh))
+        });
+        let Some((generation, old, fresh)) = fresh else {
             status.counters.region_late.add(1);
+            return false;
+        };
+        naming.path.set_file_name(&fresh);
+        naming.names.push_back((last, old));
+        if let Ok(file) = naming.file() {
+            let sharing = if let Backing::TwoViews { .. } = self.kind { Sharing::Shared } else { Sharing::Private };
+            let _ = map_tables(self.base, self.start, &self.tables, sharing, &file);
+            if let Backing::TwoViews { .. } = self.kind {
+                let (start, len) = (self.start, self.len());
+                // SAFETY: the range is this region's, and shows the same part of the same file already.
+                let _ = unsafe { code_memory::map_over(start, len, READ_EXEC, sharing, &file, self.text()) };
+            }
+        }
+        self.named_at.store(now, Ordering::Relaxed);
+        self.generation.store(generation, Ordering::Release);
+        status.counters.region_generations.add(1);
+        true
+    }
+
+    /// What the file says now is for the generations before `first`; the rest is for that one, and later ones.
+    fn split(&self, status: &Status, now: u64, first: u32) {
+        let mut naming = lock(&self.naming);
+        if self.first.load(Ordering::Relaxed) >= first {
             return;
         }
-        let old = naming.name().to_owned();
-        let fresh = naming.dir().ok().and_then(|dir| {
-            let name_of = |generation| naming.name_of(generation, self.can_begin_at_code(&naming));
-            // Something of that name may be left of a dead process, and would be lost by renaming.
-            let mut numbers = (naming.generation + 1..).take(LEFT_MOST);
-            let generation = numbers.find(|&generation| dir.look(&name_of(generation)).is_err())?;
-            let fresh = name_of(generation);
-            dir.rename(&old, &fresh).ok().map(|()| (generation, fresh))
-        });
-        let Some((generation, fresh)) = fresh else {
+        if naming.splits.len() >= PENDING_MOST {
             status.counters.region_late.add(1);
             return;
-        };
-        naming.generation = generation;
-        naming.path.set_file_name(&fresh);
-        let mut begin = 0;
-        if let (Backing::TwoViews { .. }, Ok(file)) = (self.kind, naming.file()) {
-            begin = if naming.begins_at_code() { self.text() } else { 0 };
-            let _ = map_tables(self.base, self.start, &self.tables, Sharing::Shared, &file);
-            // SAFETY: the range is this region's, and shows the same part of the same file already.
-            let _ = unsafe {
-                code_memory::map_over(self.start, self.len(), READ_EXEC, Sharing::Shared, &file, self.text())
-            };
         }
         // Code that is registered after this is stamped later: the time from before is safe.
-        naming.switches.push_back(Switch { time: now, old, begin });
-        self.switched.store(naming.next_time(), Ordering::Release);
-        self.generation.fetch_add(1, Ordering::Release);
-        status.counters.region_generations.add(1);
+        let begin = if naming.begins_at_code() { self.text() } else { 0 };
+        naming.splits.push_back(Split { time: now, first, begin });
+        self.splits_at.store(naming.next_time(), Ordering::Release);
+        self.first.store(first, Ordering::Release);
     }
 
-    /// Whether the writer has a switch to see to.
-    pub fn is_switching(&self) -> bool {
-        self.switched.load(Ordering::Acquire) != NEVER
+    /// Whether the writer has a split to see to.
+    pub fn is_splitting(&self) -> bool {
+        self.splits_at.load(Ordering::Acquire) != NEVER
     }
 
-    /// The next switch before a time, for the writer.
-    pub fn next_switch(&self, before: u64) -> Option<Switch> {
-        if self.switched.load(Ordering::Acquire) > before {
+    /// The next split before a time, for the writer.
+    pub fn next_split(&self, before: u64) -> Option<Split> {
+        if self.splits_at.load(Ordering::Acquire) > before {
             return None;
         }
         let mut naming = lock(&self.naming);
-        let is_before = naming.switches.front().is_some_and(|switch| switch.time <= before);
-        let first = if is_before { naming.switches.pop_front() } else { None };
-        self.switched.store(naming.next_time(), Ordering::Release);
+        let is_before = naming.splits.front().is_some_and(|split| split.time <= before);
+        let first = if is_before { naming.splits.pop_front() } else { None };
+        self.splits_at.store(naming.next_time(), Ordering::Release);
         first
     }
 }

@@ -1,4 +1,4 @@
-//! Where in a region dead code is named: looked at and written by the threads that register code, without a lock.
+//! Since when code is dead, by place: looked at and written by the threads that register code, without a lock.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -7,9 +7,9 @@ use crate::sys::mapping::Region;
 
 /// Bytes of code for which there is one mark. Code that only shares such a piece with dead code costs a generation more, and
 /// nothing else.
-const PIECE: u64 = 64;
+const PIECE: u64 = 16;
 
-/// For each piece of a region the generation in which dead code is named there; 0 for none.
+/// For each piece of a region the generation since which the code there is dead; 0 for none.
 #[derive(Debug)]
 pub struct Marks {
     memory: Region,
@@ -41,14 +41,14 @@ impl Marks {
         all.get(first..end).unwrap_or_default()
     }
 
-    /// Whether dead code is named in a range in this generation.
+    /// The last generation in which code in a range has died, if that is after `first`.
     #[inline]
-    pub fn any(&self, offset: u64, len: u64, generation: u32) -> bool {
-        self.newest.load(Ordering::Relaxed) >= generation && self.is_marked(offset, len, generation)
-    }
-
-    fn is_marked(&self, offset: u64, len: u64, generation: u32) -> bool {
-        self.pieces(offset, len).iter().any(|mark| mark.load(Ordering::Relaxed) == generation)
+    pub fn after(&self, offset: u64, len: u64, first: u32) -> Option<u32> {
+        if self.newest.load(Ordering::Relaxed) <= first {
+            return None;
+        }
+        let last = self.pieces(offset, len).iter().map(|mark| mark.load(Ordering::Relaxed)).max();
+        last.filter(|&last| last > first)
     }
 
     /// Gives the memory back, for a region that counts from the beginning. A thread that still reads finds nothing.
@@ -57,7 +57,7 @@ impl Marks {
         self.memory.discard(0..self.count * size_of::<AtomicU32>());
     }
 
-    /// Notes that there is.
+    /// Takes note of that.
     pub fn set(&self, offset: u64, len: u64, generation: u32) {
         for mark in self.pieces(offset, len) {
             mark.store(generation, Ordering::Relaxed);
@@ -74,27 +74,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_are_of_one_generation() {
+    fn the_last_death_counts() {
         let marks = Marks::new(1000).unwrap();
-        assert!(!marks.any(0, 1000, 1));
-        marks.set(100, 30, 1);
-        assert!(marks.any(64, 1, 1) && marks.any(191, 1, 1) && marks.any(0, 1000, 1));
-        assert!(!marks.any(0, 64, 1) && !marks.any(192, 808, 1) && !marks.any(0, 1000, 2));
-        marks.set(500, 1, 2);
-        assert!(marks.any(500, 1, 2) && !marks.any(100, 30, 2));
+        assert_eq!(marks.after(0, 1000, 0), None);
+        marks.set(100, 30, 2);
+        for (offset, len) in [(96, 1), (143, 1), (0, 1000)] {
+            assert_eq!(marks.after(offset, len, 1), Some(2));
+        }
+        assert!([(0, 96), (144, 856)].iter().all(|&(offset, len)| marks.after(offset, len, 1).is_none()));
+        assert_eq!(marks.after(0, 1000, 2), None);
+        marks.set(500, 1, 3);
+        assert_eq!((marks.after(0, 1000, 1), marks.after(100, 30, 2)), (Some(3), None));
         // There are no marks after the end.
-        marks.set(990, 100, 2);
-        assert!(!marks.any(2000, 10, 2));
+        marks.set(990, 100, 3);
+        assert_eq!(marks.after(2000, 10, 1), None);
         // A late mark of an older generation hides none of a newer one.
         marks.set(0, 10, 1);
-        assert!(marks.any(500, 1, 2));
+        assert_eq!(marks.after(500, 1, 2), Some(3));
         marks.clear();
-        assert!(!marks.any(0, 1000, 2));
+        assert_eq!(marks.after(0, 1000, 0), None);
         // Another region has them then, which begins to count again.
-        marks.set(100, 30, 1);
-        assert!(marks.any(100, 1, 1));
+        marks.set(100, 30, 2);
+        assert_eq!(marks.after(100, 1, 1), Some(2));
         // A late mark of the one before does not hide those.
         marks.set(500, 1, 7);
-        assert!(marks.any(100, 1, 1));
+        assert_eq!(marks.after(100, 1, 1), Some(2));
     }
 }

@@ -1,9 +1,8 @@
 //! Code memory that is a mapping of an ELF file, so that every profiler names code in it by itself. These are the regions of a
 //! process, as the threads that register code and the writer share them.
 //!
-//! perf takes the name of a mapping from the path of its file at the time of `mmap` or `mprotect`. So the file gets another name
-//! (`rename`) when bytes of dead code are used for other code, and the mapping is made again over itself. It has the same file and
-//! bytes, but is a new generation in the profile. The writer puts the contents before the rename under the old name.
+//! perf takes the name of a mapping from the path of its file at the time of `mmap` or `mprotect`. So the file gets other names
+//! when code dies and other code takes its place: see `generation`.
 
 mod adopt;
 mod changing;
@@ -39,7 +38,7 @@ use changing::Changing;
 pub use create::{CodeRegion, RegionOptions};
 use declined::{Declined, Shown};
 use marks::Marks;
-pub use naming::{Naming, Switch};
+pub use naming::{Naming, Split};
 pub use sink::KIND;
 use state::Parts;
 pub use state::{Backing, Region};
@@ -47,7 +46,7 @@ pub use state::{Backing, Region};
 /// How many regions there may be at a time.
 pub const MOST: usize = 256;
 
-/// No switch is pending.
+/// No split is pending.
 const NEVER: u64 = u64::MAX;
 
 /// The regions of a process.

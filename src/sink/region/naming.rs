@@ -29,9 +29,10 @@ pub struct Naming {
     writer: Open,
     /// The process and the number of the file, of which its names are made.
     of: (u32, u32),
-    pub(super) generation: u32,
-    /// Names that it had, for the writer.
-    pub(super) switches: VecDeque<Switch>,
+    /// Names that it has besides, of older generations; oldest first.
+    pub(super) names: VecDeque<(u32, OsString)>,
+    /// For the writer.
+    pub(super) splits: VecDeque<Split>,
 }
 
 /// The descriptors in one table.
@@ -41,12 +42,12 @@ struct Open {
     file: Option<Arc<Held>>,
 }
 
-/// The file of a region got another name.
+/// What the file of a region said until now is for older generations.
 #[derive(Debug)]
-pub struct Switch {
+pub struct Split {
     pub(super) time: u64,
-    /// The name that it had before, which the writer has to give to what it said then.
-    pub old: OsString,
+    /// The first of the generations for which the file goes on.
+    pub first: u32,
     /// Where the segment that is loaded begins from now on.
     pub begin: u64,
 }
@@ -70,8 +71,8 @@ impl Naming {
             host: Open::default(),
             writer: Open::default(),
             of: (0, 0),
-            generation: 0,
-            switches: VecDeque::new(),
+            names: VecDeque::new(),
+            splits: VecDeque::new(),
         };
         naming.set_file(file);
         naming
@@ -185,8 +186,20 @@ impl Naming {
         }
     }
 
-    /// When the file got the first name of those that the writer has not seen to.
+    /// Takes the names of the generations before one.
+    pub fn take_names(&mut self, first: u32) -> Vec<OsString> {
+        let count = self.names.partition_point(|&(generation, _)| generation < first);
+        self.names.drain(..count).map(|(_, name)| name).collect()
+    }
+
+    /// All paths that the file has.
+    pub(super) fn paths(&self) -> impl Iterator<Item = PathBuf> + '_ {
+        let older = self.names.iter().map(|(_, name)| self.path.with_file_name(name));
+        std::iter::once(self.path.clone()).chain(older)
+    }
+
+    /// When the first of the splits was that the writer has not seen to.
     pub(super) fn next_time(&self) -> u64 {
-        self.switches.front().map_or(NEVER, |switch| switch.time)
+        self.splits.front().map_or(NEVER, |split| split.time)
     }
 }

@@ -30,6 +30,9 @@ pub enum Backing {
     },
 }
 
+/// The generation that a region begins with, whose name has no number.
+pub(super) const FIRST: u32 = 0;
+
 /// One region. Made once, and never freed.
 #[derive(Debug)]
 pub struct Region {
@@ -43,8 +46,11 @@ pub struct Region {
     pub tables: Range<u64>,
     pub kind: Backing,
     pub(super) marks: Arc<Marks>,
-    /// Counts what `marks` are compared with.
+    /// The present generation, and the first one that the file has not been split from.
     pub(super) generation: AtomicU32,
+    pub(super) first: AtomicU32,
+    /// When it began.
+    pub(super) named_at: AtomicU64,
     /// Code has been registered since the file got its last name, where that may have to be another one soon.
     pub(super) is_in_use: AtomicBool,
     pub(super) tally: Tally,
@@ -60,8 +66,8 @@ pub struct Region {
     pub is_unwell: AtomicBool,
     /// The time before which no caller gives the file another name.
     pub not_before: AtomicU64,
-    /// When it got the name that it has, as long as the writer has not seen to the last one; else `NEVER`.
-    pub(super) switched: AtomicU64,
+    /// When the first split is due that the writer has not seen to; else `NEVER`.
+    pub(super) splits_at: AtomicU64,
     pub naming: Mutex<Naming>,
     /// Only the writer has it for long.
     pub file: Mutex<Option<Box<RegionFile>>>,
@@ -94,7 +100,9 @@ impl Region {
             tables: parts.tables,
             kind: parts.kind,
             marks,
-            generation: AtomicU32::new(1),
+            generation: AtomicU32::new(FIRST),
+            first: AtomicU32::new(FIRST),
+            named_at: AtomicU64::new(0),
             is_in_use: AtomicBool::new(false),
             tally,
             lost: Lost::new(parts.start, parts.max_len),
@@ -103,7 +111,7 @@ impl Region {
             gone: AtomicU64::new(NEVER),
             is_unwell: AtomicBool::new(parts.file.is_none()),
             not_before: AtomicU64::new(0),
-            switched: AtomicU64::new(NEVER),
+            splits_at: AtomicU64::new(NEVER),
             naming: Mutex::new(parts.naming),
             file: Mutex::new(parts.file.map(Box::new)),
             ended_before: AtomicPtr::new(std::ptr::null_mut()),

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::state::{Backing, Region};
+use super::state::{Backing, Region, FIRST};
 use super::{undisturbed, Regions, NEVER};
 use crate::queue::status::Status;
 use crate::sys::clock::monotonic_ns;
@@ -94,8 +94,8 @@ impl Region {
         if matches!(self.kind, Backing::Private { .. }) && !self.is_in_use.load(Ordering::Relaxed) {
             self.begin_to_use(addr, size);
         }
-        if self.marks.any(addr - self.start, size, self.generation.load(Ordering::Relaxed)) {
-            self.switch(status, Some((addr, size)));
+        if let Some(since) = self.marks.after(addr - self.start, size, self.first.load(Ordering::Relaxed)) {
+            self.replace(status, addr, size, since);
         }
     }
 
@@ -104,11 +104,8 @@ impl Region {
         self.is_in_use.store(true, Ordering::Relaxed);
         // The file may have got another name since code was last registered, of which the host's `mprotect` tells for the code,
         // unless it has made the memory writable and executable at once since.
-        if self.generation.load(Ordering::Relaxed) > 1 {
-            undisturbed(|| {
-                self.announce_tables();
-                self.announce(addr, size);
-            });
+        if self.generation.load(Ordering::Relaxed) > FIRST {
+            undisturbed(|| self.announce(addr, size));
         }
     }
 
@@ -118,15 +115,7 @@ impl Region {
     }
 
     fn mark_dead(&self, status: &Status, addr: u64, size: u64) {
-        // Where the host's own mprotect tells perf of a new name, that has to be there before: with the first code that goes.
-        let generation = match self.kind {
-            Backing::Private { never_flips: false, .. } if self.is_in_use.swap(false, Ordering::Relaxed) => {
-                self.switch(status, None);
-                return;
-            }
-            _ => self.generation.load(Ordering::Relaxed),
-        };
-        self.marks.set(addr - self.start, size, generation);
+        self.marks.set(addr - self.start, size, self.dead_since(status));
     }
 
     /// Whether the host has left the memory as it was, as far as there is doubt.

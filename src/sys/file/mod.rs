@@ -49,14 +49,20 @@ fn lock(file: &File) -> bool {
 
 /// Whether a file is one that this user has made and nobody has a second name for; else what is wrong with it.
 pub fn check_plain(data: &Metadata) -> io::Result<()> {
+    check_ours(data)?;
+    if data.nlink() != 1 {
+        return Err(refuse(io::ErrorKind::AlreadyExists, "has a second name (hard link)"));
+    }
+    Ok(())
+}
+
+/// The same for a file that may have more names.
+pub fn check_ours(data: &Metadata) -> io::Result<()> {
     if !data.file_type().is_file() {
         return Err(refuse(io::ErrorKind::AlreadyExists, "exists and is not a regular file"));
     }
     if data.uid() != process::user() {
         return Err(refuse(io::ErrorKind::PermissionDenied, "belongs to another user"));
-    }
-    if data.nlink() != 1 {
-        return Err(refuse(io::ErrorKind::AlreadyExists, "has a second name (hard link)"));
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Removes perf maps, jitdumps, files of regions and spools of dead processes of this user, and nothing else.
 //!
 //! `/tmp` is full of other people's files, and a pid may be in use by another process, or by one that cannot be seen from here. So
-//! a file is removed only if its name has exactly the form, it is this user's, and it has no other name. Besides, no process with
+//! a file is removed only if its name has exactly the form, it is this user's, and, unless it is a region's, it has no other name. Besides, no process with
 //! its pid may be alive, nobody may have it locked, and no process that can be seen may have it open or mapped.
 
 use std::collections::HashSet;
@@ -50,7 +50,11 @@ pub fn clean(dir: &Path, dry_run: bool) -> io::Result<Vec<Cleaned>> {
 fn check(dir: &Dir, name: &OsStr, pid: u32, used: Option<&HashSet<(u64, u64)>>) -> io::Result<()> {
     let refuse = |why| Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
     let data = dir.look(name)?;
-    file::check_plain(&data)?;
+    match std::str::from_utf8(name.as_bytes()).is_ok_and(|text| region_pid(text).is_some()) {
+        // Generations share a file. Removing a name takes nothing from another one.
+        true => file::check_ours(&data)?,
+        false => file::check_plain(&data)?,
+    }
     if process::is_alive(pid) {
         return refuse("a process with this pid lives");
     }

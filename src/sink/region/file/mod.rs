@@ -395,15 +395,13 @@ impl RegionFile {
         self.disk.write(at + hidden, &bytes[hidden as usize..])
     }
 
-    /// Where the segment that is loaded begins.
-    pub fn begin(&self) -> u64 {
-        self.begin
+    /// The segment that is loaded begins there from now on. The next `write` tells the file.
+    pub fn set_begin(&mut self, begin: u64) {
+        self.begin = begin;
     }
 
-    /// Forgets all code: what is added from now on is a new generation, whose loaded segment begins there. The next `write` tells
-    /// the file.
-    pub fn reset(&mut self, begin: u64) {
-        self.begin = begin;
+    /// Forgets all code. The next `write` tells the file.
+    pub fn reset(&mut self) {
         self.frames = Frames::default();
         for part in self.parts.all_mut() {
             part.clear(!self.is_reset);
@@ -425,7 +423,7 @@ impl RegionFile {
 
     /// Whether most of what is in the tables is about code that has been replaced.
     pub fn is_wasteful(&self) -> bool {
-        self.parts.symtab.end() / SYMBOL_SIZE as u64 > 2 * self.known.len() as u64 + 64
+        self.parts.symtab.end() / SYMBOL_SIZE as u64 > 4 * self.known.len() as u64 + 1024
     }
 
     /// How many bytes were written since this was asked last.

@@ -43,12 +43,13 @@ fn the_file_is_in_order_between_any_two_writes() {
             region.file.write_parts().unwrap();
         }
         if number % 130 == 100 {
-            region.file.reset(4096 * (number % 3));
+            region.file.set_begin(4096 * (number % 3));
+            region.file.reset();
             region.truth.clear();
             // A generation that nobody has seen makes no difference.
             if number > 200 {
                 region.add(0, Truth::new(number, 100));
-                region.file.reset(0);
+                region.file.reset();
                 region.truth.clear();
             }
         }
@@ -134,7 +135,8 @@ fn add_with_failure(fail_at: u32, in_order: bool) -> bool {
             region.check();
         }
         if number % 15 == 10 {
-            region.file.reset(4096);
+            region.file.set_begin(4096);
+            region.file.reset();
             region.truth.clear();
         }
     }
@@ -159,7 +161,7 @@ fn what_waits_for_a_file_that_cannot_be_written_is_bounded() {
     assert!((count / 2 - 2..count / 2 + 20).contains(&names), "{names} of {count}");
     assert!(waiting <= WAITING_MAX + (66 << 10) && region.file.again.is_some());
     region.file.disk.before_write = None;
-    region.file.reset(0);
+    region.file.reset();
     assert_eq!(region.file.left_out(), LeftOut::default());
     region.file.write(true).unwrap();
     assert!(region.file.again.is_none());

@@ -129,7 +129,8 @@ fn a_generation_may_be_larger_than_what_waits() {
     }
     region.file.write(true).unwrap();
     let before = region.truth.clone();
-    region.file.reset(4096);
+    region.file.set_begin(4096);
+    region.file.reset();
     region.truth.clear();
     let name = |number: u64| format!("{number:x>65000}");
     let count = WAITING_MAX as u64 / 65_000 + 200;
@@ -155,7 +156,7 @@ fn older_generations_take_no_room_in_the_end() {
         region.add(number * 100, Truth { name: "x".repeat(65_000), ..Truth::new(number, 90) });
     }
     region.file.write(true).unwrap();
-    region.file.reset(0);
+    region.file.reset();
     region.truth.clear();
     region.add(0, Truth::new(1, 90));
     region.file.write(true).unwrap();
@@ -165,7 +166,7 @@ fn older_generations_take_no_room_in_the_end() {
     assert!(blocks(&region) < 200_000, "{}", blocks(&region));
     // And it goes on.
     for number in 0..40 {
-        region.file.reset(0);
+        region.file.reset();
         region.truth.clear();
         region.add(0, Truth { name: "y".repeat(30_000), ..Truth::new(number, 90) });
         region.file.write(true).unwrap();

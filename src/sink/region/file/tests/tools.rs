@@ -45,7 +45,8 @@ fn tools_read_it() {
     for functions in [0u64, 1, 1000] {
         let name = Named::new(&functions.to_string());
         let mut region = Region::with_file(name.create(), 1 << 20);
-        region.file.reset(if functions == 1 { 4096 } else { 0 });
+        region.file.set_begin(if functions == 1 { 4096 } else { 0 });
+        region.file.reset();
         let mut random = Random(3);
         for number in 0..functions {
             let size = 20 + random.below(300);
