@@ -29,6 +29,9 @@ const NAMES_MOST: usize = 4096;
 /// A file gets another name in spite of this many files of a dead process.
 const LEFT_MOST: u32 = 256;
 
+/// Marks have room for no more.
+const GENERATION_MOST: u32 = 1 << 24;
+
 /// Deaths with no registration between them share a name for so many nanoseconds.
 const SHARED: u64 = 10_000_000;
 
@@ -127,7 +130,7 @@ impl Region {
         let name_of = |generation| naming.name_of(generation, self.can_begin_at_code(&naming));
         let fresh = dir.and_then(|dir| {
             // Something of that name may be left of a dead process, and would be lost by renaming.
-            let mut numbers = last + 1..last + LEFT_MOST;
+            let mut numbers = last + 1..(last + LEFT_MOST).min(GENERATION_MOST);
             let generation = numbers.find(|&generation| dir.look(&name_of(generation)).is_err())?;
             let (old, fresh) = (naming.name().to_owned(), name_of(generation));
             dir.rename(&old, &fresh).ok()?;

@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::sys::mapping::Region;
 
-/// Bytes of code for which there is one mark. Code that only shares such a piece with dead code costs a generation more, and
-/// nothing else.
+/// Bytes of code for which there is one mark.
 const PIECE: u64 = 16;
 
 /// For each piece of a region the generation since which the code there is dead; 0 for none.
@@ -34,11 +33,15 @@ impl Marks {
         self.count
     }
 
-    fn pieces(&self, offset: u64, len: u64) -> &[AtomicU32] {
+    fn pieces(&self, offset: u64, len: u64) -> impl Iterator<Item = (&AtomicU32, u32, u32)> {
         // SAFETY: the memory is as long, zeroed, aligned to pages, and lives as long as this; any value is a valid atomic.
         let all = unsafe { std::slice::from_raw_parts(self.memory.start().as_ptr().cast::<AtomicU32>(), self.count) };
-        let (first, end) = ((offset / PIECE) as usize, (offset + len).div_ceil(PIECE) as usize);
-        all.get(first..end).unwrap_or_default()
+        let (first, last) = (offset / PIECE, (offset + len).div_ceil(PIECE));
+        let pieces = all.get(first as usize..last as usize).unwrap_or_default();
+        pieces.iter().zip(first..).map(move |(mark, number)| {
+            let within = |at: u64| at.clamp(number * PIECE, (number + 1) * PIECE) - number * PIECE;
+            (mark, within(offset) as u32, within(offset + len) as u32)
+        })
     }
 
     /// The last generation in which code in a range has died, if that is after `first`.
@@ -47,8 +50,11 @@ impl Marks {
         if self.newest.load(Ordering::Relaxed) <= first {
             return None;
         }
-        let last = self.pieces(offset, len).iter().map(|mark| mark.load(Ordering::Relaxed)).max();
-        last.filter(|&last| last > first)
+        let dead = |(mark, from, to): (&AtomicU32, u32, u32)| {
+            let (generation, begin, end) = read(mark.load(Ordering::Relaxed));
+            (begin < to && from < end).then_some(generation)
+        };
+        self.pieces(offset, len).filter_map(dead).max().filter(|&last| last > first)
     }
 
     /// Gives the memory back, for a region that counts from the beginning. A thread that still reads finds nothing.
@@ -59,14 +65,22 @@ impl Marks {
 
     /// Takes note of that.
     pub fn set(&self, offset: u64, len: u64, generation: u32) {
-        for mark in self.pieces(offset, len) {
-            mark.store(generation, Ordering::Relaxed);
+        for (mark, from, to) in self.pieces(offset, len) {
+            // Dead code may be on both sides of a piece, and then counts as one.
+            let (_, begin, end) = read(mark.load(Ordering::Relaxed));
+            let (begin, end) = if end == 0 { (from, to) } else { (begin.min(from), end.max(to)) };
+            mark.store(generation << 8 | begin << 4 | (end - 1), Ordering::Relaxed);
         }
         if self.newest.load(Ordering::Relaxed) < generation {
             // Not a store: another thread may be one generation ahead.
             self.newest.fetch_max(generation, Ordering::Relaxed);
         }
     }
+}
+
+/// Generation, and which part of the piece is dead.
+fn read(mark: u32) -> (u32, u32, u32) {
+    (mark >> 8, mark >> 4 & 15, if mark == 0 { 0 } else { (mark & 15) + 1 })
 }
 
 #[cfg(test)]
@@ -78,10 +92,10 @@ mod tests {
         let marks = Marks::new(1000).unwrap();
         assert_eq!(marks.after(0, 1000, 0), None);
         marks.set(100, 30, 2);
-        for (offset, len) in [(96, 1), (143, 1), (0, 1000)] {
+        for (offset, len) in [(100, 1), (129, 1), (99, 2), (0, 1000)] {
             assert_eq!(marks.after(offset, len, 1), Some(2));
         }
-        assert!([(0, 96), (144, 856)].iter().all(|&(offset, len)| marks.after(offset, len, 1).is_none()));
+        assert!([(0, 100), (99, 1), (130, 870)].iter().all(|&(offset, len)| marks.after(offset, len, 1).is_none()));
         assert_eq!(marks.after(0, 1000, 2), None);
         marks.set(500, 1, 3);
         assert_eq!((marks.after(0, 1000, 1), marks.after(100, 30, 2)), (Some(3), None));
