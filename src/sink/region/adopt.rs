@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
-use super::create::{check_private_exec, map_tables, provide_if_possible, New, SIZE_MAX};
+use super::create::{check_private_exec, map_tables, provide_if_possible, unmap_tables, New, SIZE_MAX};
 use super::{declined, lock, Backing, Parts, Region, Regions};
 use crate::api::error::{Error, Result};
 use crate::api::options::Sinks;
@@ -23,8 +23,10 @@ use crate::sys::{process_memory, reserve};
 const REACH: u64 = 0x7000_0000;
 /// Nothing is mapped below.
 const LOWEST: u64 = 1 << 16;
-/// So many pages are left between tables and code, where the tables of later regions at the same address can begin.
-const APART: u64 = 8;
+/// So many pages are left between header page and code, where those of later regions at the same address can lie.
+const APART: u64 = 16;
+/// How far below the code the header page may lie: the file has a hole of that size.
+const HEADER_REACH: u64 = 16 << 20;
 /// Bytes that are copied at a time: more than the reserve gives, which is not for this.
 const BLOCK: usize = 128 << 10;
 
@@ -71,10 +73,7 @@ impl Regions {
         if swapped.is_err() {
             // SAFETY: it was set aside for tables, which nobody reads there.
             unsafe {
-                code_memory::unmap(base, if tables.start < start { tables.end } else { start } - base);
-                if tables.start > start {
-                    code_memory::unmap(tables.start, tables.end - tables.start);
-                }
+                unmap_tables(base, start, &tables);
             }
         }
         swapped
@@ -96,7 +95,8 @@ impl Regions {
             };
             let tables = tables.unwrap_or(base + page);
             let (below, above) = match tables > start {
-                true => (start - base, tables_len),
+                true if base == start => (0, tables_len),
+                true => (page, tables_len),
                 false => (page + tables_len, 0),
             };
             // Another thread may map something there meanwhile.
@@ -113,15 +113,21 @@ impl Regions {
         Err(Error::NoMemory)
     }
 
-    /// Where the header page of a range goes: below it, with a page between them, or over its first page where there is no room.
-    /// perf 7.2 takes an object for another one if they begin at the same address. If one object begins before another that lies in
-    /// it, perf's libdw finds neither (elfutils libdwfl/segment.c, `reify_segments`).
+    /// Where the header page of a range goes: below it, with nothing executable between them, or over its first page where there is
+    /// no room. perf 7.2 takes an object for another one if they begin at the same address. If one object begins before another that
+    /// lies in it, perf's libdw finds neither (elfutils libdwfl/segment.c, `reify_segments`).
     fn header_below(&self, maps: &[Mapping], start: u64, end: u64) -> u64 {
         let page = page_size() as u64;
-        let last = self.last_beginning(maps, end).unwrap_or(0);
-        let is_free = |base: u64| !maps.iter().any(|mapping| mapping.start < start && base < mapping.end);
-        let places = (2..2 * APART).rev().map(|pages| start.saturating_sub(pages * page));
-        places.filter(|&base| base > last && base >= LOWEST && is_free(base)).min().unwrap_or(start)
+        let executable = maps.iter().filter(|mapping| mapping.end <= start && mapping.is_executable());
+        let low = executable
+            .map(|mapping| mapping.end)
+            .max()
+            .unwrap_or(0)
+            .max(start.saturating_sub(HEADER_REACH))
+            .max(LOWEST);
+        let low = self.last_beginning(maps, end).map_or(low, |last| low.max(last + page));
+        let wish = start.saturating_sub(APART * page);
+        maps::gap(maps, low, start.saturating_sub(page), page, page, wish).unwrap_or(start)
     }
 
     /// Where the last of the objects begins that there are, or were, before some address.

@@ -215,14 +215,27 @@ fn map_two_views(file: &File, room: &Room) -> io::Result<()> {
 /// that the code is in, and counts from where the lowest one begins (linux tools/perf/util/unwind-libunwind-local.c,
 /// `read_unwind_spec_eh_frame`). The ranges are the caller's.
 pub(super) fn map_tables(base: u64, start: u64, tables: &Range<u64>, sharing: Sharing, file: &File) -> io::Result<()> {
-    let header = if tables.start < start || base == start { 0 } else { page_size() as u64 };
-    let first = if tables.start < start { base } else { tables.start };
     // SAFETY: the caller's; they show the same parts of the same file, or nothing yet, and nobody reads there.
-    unsafe {
-        if header > 0 {
-            code_memory::map_over(base, header, READ_EXEC, sharing, file, 0)?;
-        }
-        code_memory::map_over(first, tables.end - first, READ_EXEC, sharing, file, first - base)
+    tables_of(base, start, tables).into_iter().filter(|range| !range.is_empty()).try_for_each(|range| unsafe {
+        code_memory::map_over(range.start, range.end - range.start, READ_EXEC, sharing, file, range.start - base)
+    })
+}
+
+/// # Safety
+/// The ranges are the caller's still.
+pub(super) unsafe fn unmap_tables(base: u64, start: u64, tables: &Range<u64>) {
+    // SAFETY: the caller's promise.
+    tables_of(base, start, tables).into_iter().filter(|range| !range.is_empty()).for_each(|range| unsafe {
+        code_memory::unmap(range.start, range.end - range.start);
+    });
+}
+
+/// The header page and the tables. Where they lie below the code they are one.
+fn tables_of(base: u64, start: u64, tables: &Range<u64>) -> [Range<u64>; 2] {
+    let page = if base == start { 0 } else { page_size() as u64 };
+    match tables.start < start {
+        true => [base..tables.end, 0..0],
+        false => [base..base + page, tables.clone()],
     }
 }
 

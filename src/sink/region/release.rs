@@ -4,6 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
+use super::create::unmap_tables;
 use super::state::{Backing, Region};
 use super::{lock, Regions, NEVER};
 use crate::api::error::{Error, Result};
@@ -99,11 +100,11 @@ impl Regions {
         // SAFETY: the caller gives the memory up, or it holds our tables, which nobody reads there.
         unsafe {
             match region.kind {
-                Backing::Private { adopted: true, .. } => region.unmap_tables(),
+                Backing::Private { adopted: true, .. } => unmap_tables(region.base, region.start, &region.tables),
                 Backing::Private { .. } if had_file => {
-                    region.unmap_tables();
+                    code_memory::unmap(region.base, region.start - region.base);
                     mapped.iter().for_each(|piece| code_memory::unmap(piece.start, piece.end - piece.start));
-                    code_memory::unmap(region.end(), region.tables.start - region.end());
+                    code_memory::unmap(region.end(), region.tables.end - region.end());
                 }
                 Backing::Private { .. } => code_memory::unmap(region.base, region.tables.end - region.base),
                 Backing::TwoViews { write } => {
@@ -119,7 +120,7 @@ impl Regions {
     pub fn end_gone(&self, status: &Status, region: &'static Region) {
         if self.end(status, region) {
             // SAFETY: these are the tables, which nobody reads there, and of which the host does not know.
-            unsafe { region.unmap_tables() };
+            unsafe { unmap_tables(region.base, region.start, &region.tables) };
         }
     }
 
@@ -147,22 +148,6 @@ impl Regions {
 }
 
 impl Region {
-    /// # Safety
-    /// The memory is this region's still.
-    unsafe fn unmap_tables(&self) {
-        let (start, end) = (self.tables.start, self.tables.end);
-        // SAFETY: the caller's promise.
-        unsafe {
-            if end <= self.start {
-                return code_memory::unmap(self.base, end - self.base);
-            }
-            if self.base < self.start {
-                code_memory::unmap(self.base, self.start - self.base);
-            }
-            code_memory::unmap(start, end - start);
-        }
-    }
-
     /// A name for the contents of its file, which are final.
     pub fn build_id(&self) -> Option<[u8; 20]> {
         // perf keeps a copy of each file that has one, holes and all, unless it can link to it.
