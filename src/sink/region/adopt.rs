@@ -189,7 +189,7 @@ pub(super) fn swap(new: New, range: Range<u64>, pieces: &[Mapping], base: u64, t
     let swapped = (|| {
         let memory = file.clone();
         let file = RegionFile::create(file, Layout { text, text_len: len, text_room: len, tables_len, spare: 0 })?;
-        check_private_exec(&memory, text, if never_flips { both } else { READ_EXEC })?;
+        check_private_exec(&memory, base, if never_flips { both } else { READ_EXEC })?;
         provide_if_possible(&memory, text, len)?;
         // SAFETY: the range is for the tables, and nobody has it.
         unsafe { code_memory::map_over(base, tables_len, READ_EXEC, Sharing::Private, &memory, 0)? };
