@@ -468,6 +468,13 @@ fn the_host_lives() {
     on_tmpfs(&program, "size=2m", "full");
 }
 
+/// Which memory is adopted by itself, when, and what is said of the rest.
+#[test]
+fn the_right_memory_is_adopted() {
+    let adoption = &["c-tests/regions/adoption.c"];
+    calls(&compile("gcc", adoption, Link::Shared, &["-std=gnu11", "-O1"], "adoption"), "adoption");
+}
+
 /// Directories whose files must not be executed, or without room for them: regions are memory all the same.
 #[test]
 fn no_file_can_be_had() {

@@ -8,16 +8,17 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
 use super::create::{check_private_exec, provide_if_possible, New, SIZE_MAX};
-use super::{declined, lock, Backing, Parts, Region, Regions};
+use super::{declined, lock, undisturbed, Backing, Parts, Region, Regions, MOST};
 use crate::api::error::{Error, Result};
 use crate::api::options::Sinks;
 use crate::queue::status::Status;
 use crate::sink::describe;
 use crate::sink::region::file::{Layout, RegionFile};
+use crate::sys::clock::monotonic_ns;
 use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::mapping::{page_size, Reserved};
 use crate::sys::maps::{self, Mapping};
-use crate::sys::{process_memory, reserve};
+use crate::sys::{process_memory, reserve, thread};
 
 /// How far below the code its tables may lie: distances are 32-bit numbers.
 const REACH: u64 = 0x7000_0000;
@@ -41,10 +42,11 @@ impl Regions {
         }
         let end = addr.checked_add(size).filter(|_| addr != 0).ok_or(Error::AddressRange)?;
         let _changing = self.changing.begin();
-        self.adopt_range(status, addr, end).map(drop)
+        let maps = maps::all().map_err(|_| Error::NoMemory)?;
+        self.adopt_range(status, &maps, addr, end).map(drop)
     }
 
-    fn adopt_range(&self, status: &Status, start: u64, end: u64) -> Result<&'static Region> {
+    fn adopt_range(&self, status: &Status, maps: &[Mapping], start: u64, end: u64) -> Result<&'static Region> {
         if !status.sinks().has(Sinks::REGION) {
             return Err(Error::NotRunning);
         }
@@ -54,12 +56,15 @@ impl Regions {
         if reserve::is_short() {
             return Err(Error::NoMemory);
         }
-        let maps = maps::all().map_err(|_| Error::NoMemory)?;
-        self.check_all(status, &maps);
+        self.check_all(status, maps);
         if self.overlap(start, end) {
             return Err(Error::Region);
         }
-        let pieces = pieces(&maps, start, end)?;
+        // The thread would go on with the stack as it was copied. The kernel does not tell where the stacks of others are.
+        if thread::has_stack_in(start, end) {
+            return Err(Error::NotPlain);
+        }
+        let pieces = pieces(maps, start, end)?;
         if self.is_full() {
             return Err(Error::NoMemory);
         }
@@ -77,22 +82,25 @@ impl Regions {
     }
 
     /// Sets address space aside for tables, as near below a range as can be.
-    fn place_below(&self, mut maps: Vec<Mapping>, start: u64, end: u64, tables_len: u64) -> Result<u64> {
+    fn place_below(&self, maps: &[Mapping], start: u64, end: u64, tables_len: u64) -> Result<u64> {
+        let mut again;
+        let mut maps = maps;
         let page = page_size() as u64;
         let low = start.saturating_sub(REACH - (end - start)).max(LOWEST);
         let wish = start.saturating_sub(tables_len + APART * page);
         for _ in 0..8 {
             // perf 7.2 takes an object for another one if they begin at the same address. If one object begins before another that
             // lies in it, perf's libdw finds neither (elfutils libdwfl/segment.c, `reify_segments`).
-            let first = self.last_beginning(&maps, end).map_or(low, |last| low.max(last + page));
-            let base = maps::gap(&maps, first, start, tables_len, page, wish)
-                .or_else(|| maps::gap(&maps, low, start, tables_len, page, wish))
+            let first = self.last_beginning(maps, end).map_or(low, |last| low.max(last + page));
+            let base = maps::gap(maps, first, start, tables_len, page, wish)
+                .or_else(|| maps::gap(maps, low, start, tables_len, page, wish))
                 .ok_or(Error::NoMemory)?;
             // Another thread may map something there meanwhile.
             if Reserved::at(base, tables_len).is_some() {
                 return Ok(base);
             }
-            maps = maps::all().map_err(|_| Error::NoMemory)?;
+            again = maps::all().map_err(|_| Error::NoMemory)?;
+            maps = &again;
         }
         Err(Error::NoMemory)
     }
@@ -132,26 +140,121 @@ impl Regions {
             // Another thread was faster.
             return Some(region);
         }
-        if self.is_full() {
-            return None;
-        }
-        let found = maps::within(addr, end).unwrap_or_default();
+        let maps = maps::all().unwrap_or_default();
+        let found = within(&maps, addr, end);
         let (start, behind) = match (found.first(), found.last()) {
             (Some(first), Some(last)) => (first.start.min(addr), last.end.max(end)),
             _ => (addr, end),
         };
-        let (adopted, pause) = match found.as_slice() {
-            [it] if it.start > addr || it.end < end => (None, declined::NOT_NOW),
-            [it] if !it.is_plain() => (None, declined::FAILED),
-            [it] if it.is_executable() => (self.adopt_range(status, it.start, it.end).ok(), declined::FAILED),
-            // It is being written to, perhaps.
-            _ => (None, declined::NOT_NOW),
+        let is_whole = !found.is_empty() && found[0].start <= addr && end <= behind;
+        let (adopted, pause) = match found {
+            [it] if is_whole && it.is_plain() && it.is_executable() => {
+                (self.adopt_mapping(status, &maps, it), declined::FAILED)
+            }
+            [it] if is_whole && !it.is_plain() => (None, declined::FAILED),
+            _ => {
+                // It is being written to, perhaps.
+                if is_whole && found.iter().all(Mapping::is_plain) {
+                    self.wait_for(status, addr, end, now);
+                }
+                (None, declined::NOT_NOW)
+            }
         };
         if adopted.is_none() {
             lock(&self.settings).declined.add(&self.declined, start, behind, now, pause);
         }
         adopted
     }
+
+    /// Adopts a mapping that code was registered in, or counts that it is not adopted.
+    fn adopt_mapping(&self, status: &Status, maps: &[Mapping], it: &Mapping) -> Option<&'static Region> {
+        let stacks_may_lie_in = |it: &Mapping| it.protection & READ_WRITE == READ_WRITE && it.is_executable();
+        let has_stacks = stacks_may_lie_in(it) && maps.iter().any(|other| other.special && stacks_may_lie_in(other));
+        let why_not = if self.is_full() {
+            format!("there are {MOST} regions, and there may be no more")
+        } else if has_stacks {
+            "the stacks of this process are executable, and may lie there; see jitsym_region_adopt".into()
+        } else {
+            match self.adopt_range(status, maps, it.start, it.end) {
+                Ok(region) => return Some(region),
+                // This has been counted.
+                Err(Error::SinkFailed) => return None,
+                Err(error) => error.to_string(),
+            }
+        };
+        self.not_adopted(status, it.start, &why_not);
+        None
+    }
+
+    /// Counts memory that is not adopted; each once.
+    fn not_adopted(&self, status: &Status, start: u64, why: &str) {
+        if lock(&self.settings).refused.insert(start) {
+            refused(status, format!("memory at {start:#x} is not adopted: {why}"));
+        }
+    }
+
+    /// Remembers that code was registered in memory that may not be executed.
+    fn wait_for(&self, status: &Status, addr: u64, end: u64, now: u64) {
+        let page = page_size() as u64;
+        let (start, end) = (addr / page * page, end.next_multiple_of(page));
+        if !lock(&self.settings).waiting.add(&self.due, start, end, now) {
+            self.not_adopted(status, start, "too much other memory with code is not executable");
+        }
+    }
+
+    /// Adopts memory that has become executable since code was registered in it.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn look_again(&self, status: &Status) {
+        let now = monotonic_ns();
+        if self.due.is_at(now) {
+            undisturbed(|| self.look_again_at(status, now));
+        }
+    }
+
+    fn look_again_at(&self, status: &Status, now: u64) {
+        let Some(_changing) = self.changing.begin_unless_forking() else { return };
+        let waits = lock(&self.settings).waiting.take_due(&self.due, now);
+        if waits.is_empty() {
+            return;
+        }
+        let maps = maps::all().unwrap_or_default();
+        for wait in waits {
+            let mut still_waits = maps.is_empty();
+            for it in within(&maps, wait.start, wait.end).iter().filter(|it| it.is_plain()) {
+                if !it.is_executable() {
+                    still_waits = true;
+                } else if self.adopt_mapping(status, &maps, it).is_none() {
+                    lock(&self.settings).declined.add(&self.declined, it.start, it.end, now, declined::FAILED);
+                }
+            }
+            if still_waits {
+                lock(&self.settings).waiting.put_back(&self.due, wait, now);
+            }
+        }
+        self.count_long(status, now);
+    }
+
+    fn count_long(&self, status: &Status, now: u64) {
+        for start in lock(&self.settings).waiting.long(now) {
+            let text = format!("memory at {start:#x} is not adopted: code was registered in it, and it is not executable");
+            refused(status, text);
+        }
+    }
+
+    /// Counts memory that has not become executable.
+    pub fn count_waiting(&self, status: &Status) {
+        if self.due.is_any() {
+            undisturbed(|| self.count_long(status, monotonic_ns()));
+        }
+    }
+}
+
+/// Those of a list of mappings that overlap a range.
+fn within(maps: &[Mapping], start: u64, end: u64) -> &[Mapping] {
+    let first = maps.partition_point(|mapping| mapping.end <= start);
+    let behind = maps.partition_point(|mapping| mapping.start < end);
+    &maps[first..behind.max(first)]
 }
 
 fn refused(status: &Status, text: String) -> Error {

@@ -23,6 +23,7 @@ mod slides;
 mod state;
 mod tally;
 mod track;
+mod waiting;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -44,6 +45,7 @@ pub use naming::{Naming, Switch};
 pub use sink::KIND;
 use state::Parts;
 pub use state::{Backing, Region};
+use waiting::{Due, Waiting};
 
 /// How many regions there may be at a time.
 pub const MOST: usize = 256;
@@ -59,6 +61,10 @@ pub struct Regions {
     adopting: AtomicBool,
     /// Memory that is not adopted for now.
     declined: Shown,
+    /// When memory is to be looked at again that could not be executed yet.
+    due: Due,
+    /// Some are new, and the writer has not seen them yet.
+    some_new: AtomicBool,
     /// The host has unmapped some, and the writer has not ended them yet.
     some_gone: AtomicBool,
     /// The number of places that were ever used.
@@ -91,6 +97,9 @@ struct Settings {
     /// generation at most.
     spare_marks: Vec<Arc<Marks>>,
     declined: Declined,
+    waiting: Waiting,
+    /// Where memory begins that was not adopted, which has been counted.
+    refused: BTreeSet<u64>,
 }
 
 impl Default for Regions {
@@ -99,6 +108,8 @@ impl Default for Regions {
             watching: AtomicBool::new(false),
             adopting: AtomicBool::new(false),
             declined: Shown::default(),
+            due: Due::default(),
+            some_new: AtomicBool::new(false),
             some_gone: AtomicBool::new(false),
             used: AtomicUsize::new(0),
             places: [const { AtomicPtr::new(std::ptr::null_mut()) }; MOST],
@@ -131,6 +142,8 @@ impl Regions {
             let mut settings = lock(&self.settings);
             (settings.dir, settings.mode) = (dir, mode);
             settings.declined.clear(&self.declined);
+            settings.waiting.clear(&self.due);
+            settings.refused.clear();
         }
         // Code that was registered in regions while this sink did not run belongs in their files now.
         self.all().for_each(|region| region.is_new.store(true, Ordering::Relaxed));
@@ -168,6 +181,11 @@ impl Regions {
             .all()
             .filter(|region| region.spans(addr, size) && region.gone() > time && !region.lost.any(addr, addr + size));
         held.min_by_key(|region| region.gone()).filter(|region| !region.is_unwell.load(Ordering::Relaxed))
+    }
+
+    /// Whether there are regions that were not there when this was asked last.
+    pub fn has_new(&self) -> bool {
+        self.some_new.load(Ordering::Acquire) && self.some_new.swap(false, Ordering::AcqRel)
     }
 
     /// The regions that the host had unmapped before some time.
@@ -222,6 +240,7 @@ impl Regions {
             if place.compare_exchange(std::ptr::null_mut(), new, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 self.used.fetch_max(number + 1, Ordering::AcqRel);
                 self.watch();
+                self.some_new.store(true, Ordering::Release);
                 if has_file {
                     lock(&self.settings).last = Some(region);
                 }
