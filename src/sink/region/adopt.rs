@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
 use super::create::{check_private_exec, provide_if_possible, New, SIZE_MAX};
-use super::{declined, lock, undisturbed, Backing, Parts, Region, Regions, MOST};
+use super::{declined, lock, undisturbed, Backing, Parts, Region, Regions, MOST, NEVER};
 use crate::api::error::{Error, Result};
 use crate::api::options::Sinks;
 use crate::queue::status::Status;
@@ -42,8 +42,15 @@ impl Regions {
         }
         let end = addr.checked_add(size).filter(|_| addr != 0).ok_or(Error::AddressRange)?;
         let _changing = self.changing.begin();
-        let maps = maps::all().map_err(|_| Error::NoMemory)?;
+        let maps = self.all_mapped(status).map_err(|_| Error::NoMemory)?;
         self.adopt_range(status, &maps, addr, end).map(drop)
+    }
+
+    /// Everything that is mapped. It is held against the regions at once, because those that are made later are not in it.
+    fn all_mapped(&self, status: &Status) -> io::Result<Vec<Mapping>> {
+        let maps = maps::all()?;
+        self.check_all(status, &maps);
+        Ok(maps)
     }
 
     fn adopt_range(&self, status: &Status, maps: &[Mapping], start: u64, end: u64) -> Result<&'static Region> {
@@ -56,7 +63,6 @@ impl Regions {
         if reserve::is_short() {
             return Err(Error::NoMemory);
         }
-        self.check_all(status, maps);
         if self.overlap(start, end) {
             return Err(Error::Region);
         }
@@ -131,8 +137,17 @@ impl Regions {
     /// Adopts the mapping that code lies in, unless that is no memory of the kind, or it has been tried not long ago.
     pub(super) fn adopt_around(&self, status: &Status, addr: u64, size: u64, now: u64) -> Option<&'static Region> {
         let end = addr.checked_add(size)?;
-        if lock(&self.settings).declined.has(&self.declined, addr, end, now) {
-            return None;
+        let page = page_size() as u64;
+        let pages = addr / page * page..end.checked_next_multiple_of(page)?;
+        {
+            let mut settings = lock(&self.settings);
+            if settings.declined.has(&self.declined, addr, end, now) {
+                return None;
+            }
+            if settings.waiting.has(pages.start, pages.end, now) {
+                settings.declined.add(&self.declined, pages.start, pages.end, now, declined::NOT_NOW);
+                return None;
+            }
         }
         // The forking thread may wait for a lock that the caller holds. Later registrations try again.
         let _changing = self.changing.begin_unless_forking()?;
@@ -140,30 +155,36 @@ impl Regions {
             // Another thread was faster.
             return Some(region);
         }
-        let maps = maps::all().unwrap_or_default();
+        let maps = self.all_mapped(status).unwrap_or_default();
+        // It costs little now to look at the memory that waits.
+        if self.due.is_any() {
+            self.adopt_waiting(status, &maps, now, NEVER);
+            let region = self.find(addr, size);
+            if region.is_some() || lock(&self.settings).declined.has(&self.declined, addr, end, now) {
+                return region;
+            }
+        }
         let found = within(&maps, addr, end);
         let (start, behind) = match (found.first(), found.last()) {
             (Some(first), Some(last)) => (first.start.min(addr), last.end.max(end)),
             _ => (addr, end),
         };
         let is_whole = !found.is_empty() && found[0].start <= addr && end <= behind;
-        let (adopted, pause) = match found {
-            [it] if is_whole && it.is_plain() && it.is_executable() => {
-                (self.adopt_mapping(status, &maps, it), declined::FAILED)
+        let (declined, pause) = match found {
+            [it] if is_whole && it.is_plain() && it.is_executable() => match self.adopt_mapping(status, &maps, it) {
+                Some(region) => return Some(region),
+                None => (start..behind, declined::FAILED),
+            },
+            [it] if is_whole && !it.is_plain() => (start..behind, declined::FAILED),
+            _ if is_whole && found.iter().all(Mapping::is_plain) => {
+                // It is being written to, perhaps. What else lies in the mapping may be no code.
+                self.wait_for(status, &pages, now);
+                (pages, declined::NOT_NOW)
             }
-            [it] if is_whole && !it.is_plain() => (None, declined::FAILED),
-            _ => {
-                // It is being written to, perhaps.
-                if is_whole && found.iter().all(Mapping::is_plain) {
-                    self.wait_for(status, addr, end, now);
-                }
-                (None, declined::NOT_NOW)
-            }
+            _ => (start..behind, declined::NOT_NOW),
         };
-        if adopted.is_none() {
-            lock(&self.settings).declined.add(&self.declined, start, behind, now, pause);
-        }
-        adopted
+        lock(&self.settings).declined.add(&self.declined, declined.start, declined.end, now, pause);
+        None
     }
 
     /// Adopts a mapping that code was registered in, or counts that it is not adopted.
@@ -194,11 +215,9 @@ impl Regions {
     }
 
     /// Remembers that code was registered in memory that may not be executed.
-    fn wait_for(&self, status: &Status, addr: u64, end: u64, now: u64) {
-        let page = page_size() as u64;
-        let (start, end) = (addr / page * page, end.next_multiple_of(page));
-        if !lock(&self.settings).waiting.add(&self.due, start, end, now) {
-            self.not_adopted(status, start, "too much other memory with code is not executable");
+    fn wait_for(&self, status: &Status, pages: &Range<u64>, now: u64) {
+        if !lock(&self.settings).waiting.add(&self.due, pages.start, pages.end, now) {
+            self.not_adopted(status, pages.start, "too much other memory with code is not executable");
         }
     }
 
@@ -214,17 +233,21 @@ impl Regions {
 
     fn look_again_at(&self, status: &Status, now: u64) {
         let Some(_changing) = self.changing.begin_unless_forking() else { return };
-        let waits = lock(&self.settings).waiting.take_due(&self.due, now);
-        if waits.is_empty() {
-            return;
+        if self.due.is_at(now) {
+            let maps = self.all_mapped(status).unwrap_or_default();
+            self.adopt_waiting(status, &maps, now, now);
         }
-        let maps = maps::all().unwrap_or_default();
+    }
+
+    /// Looks at all memory that waits for a look before some time.
+    fn adopt_waiting(&self, status: &Status, maps: &[Mapping], now: u64, before: u64) {
+        let waits = lock(&self.settings).waiting.take_due(&self.due, before);
         for wait in waits {
             let mut still_waits = maps.is_empty();
-            for it in within(&maps, wait.start, wait.end).iter().filter(|it| it.is_plain()) {
+            for it in within(maps, wait.start, wait.end).iter().filter(|it| it.is_plain()) {
                 if !it.is_executable() {
                     still_waits = true;
-                } else if self.adopt_mapping(status, &maps, it).is_none() {
+                } else if self.adopt_mapping(status, maps, it).is_none() {
                     lock(&self.settings).declined.add(&self.declined, it.start, it.end, now, declined::FAILED);
                 }
             }

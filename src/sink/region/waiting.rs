@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::declined::NOT_NOW;
 use super::NEVER;
 
 /// So much of it is remembered.
@@ -22,6 +23,8 @@ pub struct Wait {
     pub start: u64,
     pub end: u64,
     since: u64,
+    /// When code was registered there last and it was still not executable.
+    looked: u64,
     next: u64,
     pause: u64,
     is_counted: bool,
@@ -54,17 +57,28 @@ impl Due {
 }
 
 impl Waiting {
+    /// What these pages are a part of from now on. A code cache is filled from one end to the other.
+    fn touched(&mut self, start: u64, end: u64) -> Option<&mut Wait> {
+        let wait = self.0.iter_mut().find(|wait| start <= wait.end && wait.start <= end)?;
+        (wait.start, wait.end) = (wait.start.min(start), wait.end.max(end));
+        Some(wait)
+    }
+
+    /// Whether whole pages wait that were not executable a moment ago.
+    pub fn has(&mut self, start: u64, end: u64, now: u64) -> bool {
+        self.touched(start, end).is_some_and(|wait| now.saturating_sub(wait.looked) < NOT_NOW)
+    }
+
     /// Takes note of whole pages. False if there is no room for more.
     pub fn add(&mut self, due: &Due, start: u64, end: u64, now: u64) -> bool {
-        // A code cache is filled from one end to the other.
-        if let Some(wait) = self.0.iter_mut().find(|wait| start <= wait.end && wait.start <= end) {
-            (wait.start, wait.end) = (wait.start.min(start), wait.end.max(end));
+        if let Some(wait) = self.touched(start, end) {
+            wait.looked = now;
             return true;
         }
         if self.0.len() >= MOST || self.0.try_reserve(1).is_err() {
             return false;
         }
-        self.0.push(Wait { start, end, since: now, next: now, pause: FIRST_PAUSE, is_counted: false });
+        self.0.push(Wait { start, end, since: now, looked: now, next: now, pause: FIRST_PAUSE, is_counted: false });
         self.tell(due);
         true
     }
@@ -118,6 +132,7 @@ mod tests {
         assert!(!due.is_any() && !due.is_at(NEVER - 1));
         // One after the other they are one piece, and elsewhere another one.
         assert!(waiting.add(&due, 4096, 8192, 100) && waiting.add(&due, 8192, 12288, 100));
+        assert!(waiting.has(4096, 8192, 101) && waiting.has(12288, 16384, 101) && !waiting.has(16384, 20480, NOT_NOW + 100));
         assert!(waiting.add(&due, 65536, 69632, 200) && waiting.0.len() == 2 && due.is_any() && due.is_at(100));
         let (mut now, mut looks, mut counted) = (200, 0, 0);
         while now < 10 * LONG {
