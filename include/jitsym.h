@@ -1387,7 +1387,7 @@ uint32_t jitsym_version_number(void);
  *
  * Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`; `JITSYM_ERR_SIZE_ZERO`;
  * `JITSYM_ERR_TOO_LARGE` above 1 GiB, or an alignment of 512 MiB; `JITSYM_ERR_ALIGNMENT`. `JITSYM_ERR_NO_MEMORY`, also if
- * nothing is free near the address, or there are 256 regions. Also `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+ * nothing is free near the address, or there are 768 regions. Also `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
  *
  * Any thread, concurrently; not from a signal handler. Does file I/O.
  *
@@ -1423,7 +1423,7 @@ enum jitsym_status jitsym_region_create(struct jitsym *session,
  *
  * Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`, `_ALIGNMENT`, `_ADDRESS_RANGE`; `JITSYM_ERR_TOO_LARGE` above 1 GiB.
  * `JITSYM_ERR_NOT_PLAIN`, `JITSYM_ERR_LOCKED`, `JITSYM_ERR_REGION` if the memory cannot be adopted. `JITSYM_ERR_NO_MEMORY`, also
- * if no address space is free below it, or there are 256 regions. `JITSYM_ERR_NOT_RUNNING` without `JITSYM_SINK_REGION`.
+ * if no address space is free below it, or there are 768 regions. `JITSYM_ERR_NOT_RUNNING` without `JITSYM_SINK_REGION`.
  * `JITSYM_ERR_SINK_FAILED` if the file cannot be made, or must not be executed (`noexec`, SELinux `execmod`):
  * `jitsym_last_error` says more. Also `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`. After a failure the memory is as it was.
  *

@@ -126,7 +126,8 @@ fn programs_compile_and_run() {
 #[test]
 fn the_first_integration_is_adopted() {
     let blocks = blocks();
-    let is_first = |block: &&Block| block.document.ends_with("integration.md") && matches!(block.used(), Use::Program(_));
+    let is_first =
+        |block: &&Block| block.document.ends_with("integration.md") && matches!(block.used(), Use::Program(_));
     let program = compile_program(blocks.iter().find(is_first).expect("a program"), Link::Shared);
     let dir = fresh_dir("adopted-program-files");
     let child = perf::command(program).env("JITSYM_DIR", &dir).env("JITSYM_ADOPT", "1").spawn().expect("start");

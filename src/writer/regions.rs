@@ -83,7 +83,10 @@ impl Ledger {
     pub(super) fn take_in_new(&mut self) {
         if self.regions.has_new() && self.status.sinks().has(Sinks::REGION) {
             let regions = self.regions.clone();
-            regions.all().filter(|region| !region.is_unwell.load(Ordering::Relaxed)).for_each(|region| self.take_in(region));
+            regions
+                .all()
+                .filter(|region| !region.is_unwell.load(Ordering::Relaxed))
+                .for_each(|region| self.take_in(region));
         }
     }
 

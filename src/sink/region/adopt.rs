@@ -8,7 +8,8 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
 use super::create::{check_private_exec, provide_if_possible, New, SIZE_MAX};
-use super::{declined, lock, undisturbed, Backing, Parts, Region, Regions, MOST, NEVER};
+use super::places::MOST;
+use super::{declined, lock, undisturbed, Backing, Parts, Region, Regions, NEVER};
 use crate::api::error::{Error, Result};
 use crate::api::options::Sinks;
 use crate::queue::status::Status;
@@ -26,6 +27,8 @@ const REACH: u64 = 0x7000_0000;
 const LOWEST: u64 = 1 << 16;
 /// So many pages are left between tables and code, where the tables of later regions at the same address can begin.
 const APART: u64 = 8;
+/// For so many regions the host has a descriptor all the time.
+const OPEN_MOST: usize = 256;
 /// Bytes that are copied at a time: more than the reserve gives, which is not for this.
 const BLOCK: usize = 128 << 10;
 
@@ -71,7 +74,7 @@ impl Regions {
             return Err(Error::NotPlain);
         }
         let pieces = pieces(maps, start, end)?;
-        if self.is_full() {
+        if self.places.is_full() {
             return Err(Error::NoMemory);
         }
         if code_memory::has_locked_memory() {
@@ -130,6 +133,9 @@ impl Regions {
             take_back(pieces);
             let _ = std::fs::remove_file(&path);
         })?;
+        if self.all().count() > OPEN_MOST {
+            lock(&region.naming).let_go();
+        }
         status.counters.regions.add(1);
         Ok(region)
     }
@@ -191,7 +197,7 @@ impl Regions {
     fn adopt_mapping(&self, status: &Status, maps: &[Mapping], it: &Mapping) -> Option<&'static Region> {
         let stacks_may_lie_in = |it: &Mapping| it.protection & READ_WRITE == READ_WRITE && it.is_executable();
         let has_stacks = stacks_may_lie_in(it) && maps.iter().any(|other| other.special && stacks_may_lie_in(other));
-        let why_not = if self.is_full() {
+        let why_not = if self.places.is_full() {
             format!("there are {MOST} regions, and there may be no more")
         } else if has_stacks {
             "the stacks of this process are executable, and may lie there; see jitsym_region_adopt".into()
@@ -242,16 +248,19 @@ impl Regions {
     /// Looks at all memory that waits for a look before some time.
     fn adopt_waiting(&self, status: &Status, maps: &[Mapping], now: u64, before: u64) {
         let waits = lock(&self.settings).waiting.take_due(&self.due, before);
-        for wait in waits {
-            let mut still_waits = maps.is_empty();
-            for it in within(maps, wait.start, wait.end).iter().filter(|it| it.is_plain()) {
-                if !it.is_executable() {
-                    still_waits = true;
-                } else if self.adopt_mapping(status, maps, it).is_none() {
-                    lock(&self.settings).declined.add(&self.declined, it.start, it.end, now, declined::FAILED);
+        for mut wait in waits {
+            while let Some(it) = within(maps, wait.start, wait.end).first() {
+                if it.is_plain() && it.start <= wait.start {
+                    if !it.is_executable() || it.end < wait.first_end {
+                        break;
+                    }
+                    if self.adopt_mapping(status, maps, it).is_none() {
+                        lock(&self.settings).declined.add(&self.declined, it.start, it.end, now, declined::FAILED);
+                    }
                 }
+                wait.goes_on_at(if it.start > wait.start { it.start } else { it.end });
             }
-            if still_waits {
+            if maps.is_empty() || !within(maps, wait.start, wait.end).is_empty() {
                 lock(&self.settings).waiting.put_back(&self.due, wait, now);
             }
         }
@@ -260,7 +269,8 @@ impl Regions {
 
     fn count_long(&self, status: &Status, now: u64) {
         for start in lock(&self.settings).waiting.long(now) {
-            let text = format!("memory at {start:#x} is not adopted: code was registered in it, and it is not executable");
+            let text =
+                format!("memory at {start:#x} is not adopted: code was registered in it, and it is not executable");
             refused(status, text);
         }
     }

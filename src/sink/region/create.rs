@@ -76,7 +76,7 @@ impl Regions {
         let huge = if wanted.huge { HUGE_PAGE } else { 0 };
         let alignment = wanted.alignment.max(page_size() as u64).max(huge);
         let _changing = self.changing.begin();
-        if self.is_full() || reserve::is_short() {
+        if self.places.is_full() || reserve::is_short() {
             return Err(Error::NoMemory);
         }
         // So that the text is aligned in the file as it is in memory.

@@ -22,12 +22,21 @@ const LONG: u64 = 1_000_000_000;
 pub struct Wait {
     pub start: u64,
     pub end: u64,
+    /// Where the pages of the first code end.
+    pub first_end: u64,
     since: u64,
     /// When code was registered there last and it was still not executable.
     looked: u64,
     next: u64,
     pause: u64,
     is_counted: bool,
+}
+
+impl Wait {
+    /// What lies before an address waits no longer.
+    pub fn goes_on_at(&mut self, addr: u64) {
+        (self.start, self.first_end) = (addr, addr);
+    }
 }
 
 /// The remembered memory; one thread at a time.
@@ -78,7 +87,16 @@ impl Waiting {
         if self.0.len() >= MOST || self.0.try_reserve(1).is_err() {
             return false;
         }
-        self.0.push(Wait { start, end, since: now, looked: now, next: now, pause: FIRST_PAUSE, is_counted: false });
+        self.0.push(Wait {
+            start,
+            end,
+            first_end: end,
+            since: now,
+            looked: now,
+            next: now,
+            pause: FIRST_PAUSE,
+            is_counted: false,
+        });
         self.tell(due);
         true
     }
@@ -132,7 +150,9 @@ mod tests {
         assert!(!due.is_any() && !due.is_at(NEVER - 1));
         // One after the other they are one piece, and elsewhere another one.
         assert!(waiting.add(&due, 4096, 8192, 100) && waiting.add(&due, 8192, 12288, 100));
-        assert!(waiting.has(4096, 8192, 101) && waiting.has(12288, 16384, 101) && !waiting.has(16384, 20480, NOT_NOW + 100));
+        assert!(
+            waiting.has(4096, 8192, 101) && waiting.has(12288, 16384, 101) && !waiting.has(16384, 20480, NOT_NOW + 100)
+        );
         assert!(waiting.add(&due, 65536, 69632, 200) && waiting.0.len() == 2 && due.is_any() && due.is_at(100));
         let (mut now, mut looks, mut counted) = (200, 0, 0);
         while now < 10 * LONG {
@@ -144,7 +164,10 @@ mod tests {
             now = due.0.load(Ordering::Relaxed);
         }
         assert!(looks < 40 && counted == 2, "{looks} looks, {counted} counted");
-        assert!((0..MOST as u64 + 9).filter(|number| waiting.add(&due, number << 20, (number << 20) + 1, now)).count() <= MOST);
+        assert!(
+            (0..MOST as u64 + 9).filter(|number| waiting.add(&due, number << 20, (number << 20) + 1, now)).count()
+                <= MOST
+        );
         waiting.clear(&due);
         assert!(!due.is_any());
     }
