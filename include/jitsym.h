@@ -353,12 +353,13 @@ typedef enum jitsym_init_flag {
   JITSYM_INIT_REMEMBER = 2048,
   /**
    * Code that is registered in private executable memory which is not known becomes the beginning of a region: the mapping
-   * that it lies in is adopted, as by `jitsym_region_adopt`. The registering thread must be the only one that writes to that
-   * mapping, or changes its protection, during the call; others may execute it. The kernel makes one mapping of neighbouring
+   * that it lies in is adopted, as by `jitsym_region_adopt`. Memory that is not executable yet is adopted by a later call that
+   * registers, moves or unregisters code. The calling thread must be the only one that writes to such memory, or changes its
+   * protection, during these calls; others may execute it. The kernel makes one mapping of neighbouring
    * memory with the same protection, so this applies to every writer of code in the process. If there are others, adopt your
    * own range by `jitsym_region_adopt`, or create regions. Memory that cannot be adopted is left as it is, and looked at again
-   * later. The options of the session that has started the sinks decide. The variable `JITSYM_ADOPT` can ask for it, or forbid
-   * it.
+   * later. The options of the session that has started the sinks decide. The variable `JITSYM_ADOPT` can ask for it, which turns
+   * a session on that is off by default, or forbid it.
    */
   JITSYM_INIT_ADOPT = 4096,
 } jitsym_init_flag;
@@ -996,7 +997,8 @@ typedef struct jitsym_stats {
    */
   uint64_t region_late;
   /**
-   * Regions that are plain memory because they could not have a file, and memory that could not be adopted for that reason.
+   * Regions that are plain memory because they could not have a file, and memory with code that could not be adopted, though it
+   * is of the kind.
    */
   uint64_t region_refused;
   /**
@@ -1387,7 +1389,7 @@ uint32_t jitsym_version_number(void);
  *
  * Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`; `JITSYM_ERR_SIZE_ZERO`;
  * `JITSYM_ERR_TOO_LARGE` above 1 GiB, or an alignment of 512 MiB; `JITSYM_ERR_ALIGNMENT`. `JITSYM_ERR_NO_MEMORY`, also if
- * nothing is free near the address, or there are 256 regions. Also `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+ * nothing is free near the address, or there are 768 regions. Also `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
  *
  * Any thread, concurrently; not from a signal handler. Does file I/O.
  *
@@ -1404,7 +1406,7 @@ enum jitsym_status jitsym_region_create(struct jitsym *session,
  * its place.
  *
  * During the call other threads may execute the memory, but nobody may write to it or change its protection. Afterwards the runtime
- * may do with it what it did before: write, change protections, unmap, fork. `madvise(MADV_DONTNEED)` makes it show what the
+ * may write to it, change protections, unmap parts and fork as before, but not let it grow by `mremap`. `madvise(MADV_DONTNEED)` makes it show what the
  * file has, which is the bytes as they were adopted or registered, and not zero; `jitsym_region_discard` makes it zero.
  *
  * The file takes room for the bytes that are there and for registered code, in addition to the memory that these take. On a file
@@ -1422,8 +1424,9 @@ enum jitsym_status jitsym_region_create(struct jitsym *session,
  * - `addr`, `size`: whole pages.
  *
  * Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`, `_ALIGNMENT`, `_ADDRESS_RANGE`; `JITSYM_ERR_TOO_LARGE` above 1 GiB.
- * `JITSYM_ERR_NOT_PLAIN`, `JITSYM_ERR_LOCKED`, `JITSYM_ERR_REGION` if the memory cannot be adopted. `JITSYM_ERR_NO_MEMORY`, also
- * if no address space is free below it, or there are 256 regions. `JITSYM_ERR_NOT_RUNNING` without `JITSYM_SINK_REGION`.
+ * `JITSYM_ERR_NOT_PLAIN` (also for a stack of the calling thread), `JITSYM_ERR_LOCKED`, `JITSYM_ERR_REGION` if the memory cannot be
+ * adopted. `JITSYM_ERR_NO_MEMORY`, also
+ * if no address space is free below it, or there are 768 regions. `JITSYM_ERR_NOT_RUNNING` without `JITSYM_SINK_REGION`.
  * `JITSYM_ERR_SINK_FAILED` if the file cannot be made, or must not be executed (`noexec`, SELinux `execmod`):
  * `jitsym_last_error` says more. Also `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`. After a failure the memory is as it was.
  *

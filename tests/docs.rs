@@ -121,6 +121,24 @@ fn programs_compile_and_run() {
     }
 }
 
+/// The first program registers its code before that may be executed. Where the user sets nothing but `JITSYM_ADOPT`, its memory
+/// becomes a region all the same, and the region's file names the code.
+#[test]
+fn the_first_integration_is_adopted() {
+    let blocks = blocks();
+    let is_first =
+        |block: &&Block| block.document.ends_with("integration.md") && matches!(block.used(), Use::Program(_));
+    let program = compile_program(blocks.iter().find(is_first).expect("a program"), Link::Shared);
+    let dir = fresh_dir("adopted-program-files");
+    let child = perf::command(program).env("JITSYM_DIR", &dir).env("JITSYM_ADOPT", "1").spawn().expect("start");
+    let path = dir.join(format!("jit-{}-0.so", child.id()));
+    assert!(child.wait_with_output().expect("wait").status.success());
+    let bytes = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let file = object::File::parse(&*bytes).expect("ELF");
+    let names: Vec<&str> = file.symbols().filter_map(|symbol| symbol.name().ok()).collect();
+    assert!(names.contains(&"answer"), "{names:?}");
+}
+
 /// The parts of a program whose harness needs more than C has need no more than its headers.
 #[test]
 fn fragments_compile_as_they_stand() {

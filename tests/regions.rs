@@ -21,7 +21,7 @@ mod support;
 #[path = "../xtask/src/truth.rs"]
 mod truth;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -71,6 +71,26 @@ fn adopted_while_a_thread_runs_in_it() {
 #[test]
 fn adopted_and_made_writable_in_turn() {
     right("region-adopted-flips");
+}
+
+/// perf is not told that a mapping goes, and takes the lowest one of a file for the file's beginning. So it is told of none that
+/// lies elsewhere than all others of its file.
+#[test]
+fn adopted_memory_is_mapped_at_one_place() {
+    let recorded = Recorded::of(for_tables(), "region-adopted", &[], STACKS);
+    let text = recorded.perf("script", &["--show-mmap-events"]);
+    let mut begins: BTreeMap<&str, BTreeSet<u64>> = BTreeMap::new();
+    for line in text.lines().filter(|line| line.contains("PERF_RECORD_MMAP") && line.ends_with(".so")) {
+        // ...: [0xSTART(0xSIZE) @ OFFSET ...]: r-xp PATH
+        let path = line.split_whitespace().last().expect("path");
+        let place = line.split_once("[0x").and_then(|(_, rest)| rest.split_once("(0x")).expect("start");
+        let offset = place.1.split_once(" @ ").and_then(|(_, rest)| rest.split_whitespace().next()).expect("offset");
+        let number = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).expect("number");
+        if script::is_region(path) {
+            begins.entry(path).or_default().insert(number(place.0).wrapping_sub(number(offset)));
+        }
+    }
+    assert!(!begins.is_empty() && begins.values().all(|begins| begins.len() == 1), "{begins:x?}");
 }
 
 #[test]
@@ -446,6 +466,13 @@ fn the_host_lives() {
     let program = compile("gcc", HOST, Link::Shared, &["-std=gnu11", "-O1"], "region_host");
     calls(&program, "host");
     on_tmpfs(&program, "size=2m", "full");
+}
+
+/// Which memory is adopted by itself, when, and what is said of the rest.
+#[test]
+fn the_right_memory_is_adopted() {
+    let adoption = &["c-tests/regions/adoption.c"];
+    calls(&compile("gcc", adoption, Link::Shared, &["-std=gnu11", "-O1"], "adoption"), "adoption");
 }
 
 /// Directories whose files must not be executed, or without room for them: regions are memory all the same.

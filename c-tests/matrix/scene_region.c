@@ -128,15 +128,22 @@ static void adopted_flips(void) {
   pthread_join(runner.thread, NULL);
 }
 
-/* A runtime that registers its code and says nothing of memory, of which it has several pieces; one is given back and taken anew. */
+/*
+ * A runtime that registers its code and says nothing of memory, of which it has several pieces; one is given back and taken anew.
+ * The first one may only be written to as long as its code is registered, and executed when that of the next one is.
+ */
 static void automatic(void) {
-  enum { PIECES = 3 };
+  enum { PIECES = 4 };
 
   static struct code codes[PIECES][CODES];
   struct region regions[PIECES];
   for (unsigned i = 0; i < PIECES; i++) {
-    regions[i] = plain_region(REGION_RWX, REGION_SIZE);
+    regions[i] = plain_region(i == 0 ? REGION_W_XOR_X : REGION_RWX, REGION_SIZE);
     put_some(codes[i], CODES, name_of("of_piece", i), &regions[i], 32 * i);
+    if (i == 0) {
+      protect(&regions[i], 0);
+      continue;
+    }
     run_any(&codes[0][0], (i + 1) * CODES, option.seconds / (PIECES + 1));
   }
   remove_all(codes[1], CODES, &regions[1]);

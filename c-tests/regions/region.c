@@ -472,7 +472,7 @@ static void releasing(void) {
 /* All that there may be, again and again. */
 static void many(void) {
   jitsym *session = open_all(0);
-  enum { MOST = 256 };
+  enum { MOST = 768 };
   static jitsym_region regions[MOST];
   for (int round = 0; round < 2 - test_light; round++) {
     for (int i = 0; i < MOST; i++) {

@@ -314,7 +314,7 @@ static void places(void) {
 
 /* There is a bound, and what is released makes room. */
 static void many_regions(void) {
-  enum { MANY = 400 };
+  enum { MANY = 1000 };
 
   static void *regions[MANY];
   jitsym *session = open_regions();
@@ -333,7 +333,7 @@ static void many_regions(void) {
       put_code(region.write, (uint32_t)count);
       announce(session, region.exec, "one of many");
     }
-    CHECK(count >= 256);
+    CHECK(count == 768);
     for (int i = 0; i < count; i++) {
       CHECK(run_code(regions[i]) == (uint32_t)i);
       CHECK_OK(jitsym_unregister_range(session, (uintptr_t)regions[i], PAGE));

@@ -503,7 +503,7 @@ static unsigned long reads(void) {
 
 /* Where nothing can be adopted now, registrations do not look what is mapped each time. */
 static void not_adopted(void) {
-  enum { TIMES = 5000, ALL = 256 };
+  enum { TIMES = 5000, ALL = 768 };
   jitsym *session = test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_REGION, JITSYM_INIT_ADOPT);
   unsigned char *memory = memory_of(SIZE, PROT_READ | PROT_WRITE);
   /* Memory that is being written to; that nobody has; part of it, and what lies behind. */
@@ -531,12 +531,19 @@ static void not_adopted(void) {
   for (int i = 1; i < ALL; i++) {
     create(session, PAGE, 0);
   }
-  unsigned long before = reads(), two = reads() - before;
+  unsigned long before = reads();
+  announce_bytes(session, other, memory, "one too many");
+  unsigned long one = reads() - before, two = reads();
+  two = reads() - two;
   before = reads();
   for (int i = 0; i < TIMES; i++) {
     announce_bytes(session, other, memory, "one too many");
   }
-  CHECK(reads() - before <= two && test_stats(session).regions == ALL);
+  CHECK(reads() - before <= two + one && test_stats(session).regions == ALL);
+  /* It is counted, with the reason. */
+  char error[1024];
+  CHECK_OK(jitsym_last_error(session, error, sizeof error));
+  CHECK(test_stats(session).region_refused == 1 && strstr(error, "768 regions") != NULL);
   CHECK_OK(jitsym_close(session));
 }
 

@@ -25,7 +25,7 @@ use crate::session;
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`; `JITSYM_ERR_SIZE_ZERO`;
 /// `JITSYM_ERR_TOO_LARGE` above 1 GiB, or an alignment of 512 MiB; `JITSYM_ERR_ALIGNMENT`. `JITSYM_ERR_NO_MEMORY`, also if
-/// nothing is free near the address, or there are 256 regions. Also `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+/// nothing is free near the address, or there are 768 regions. Also `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
 ///
 /// Any thread, concurrently; not from a signal handler. Does file I/O.
 ///
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn jitsym_region_create(
 /// its place.
 ///
 /// During the call other threads may execute the memory, but nobody may write to it or change its protection. Afterwards the runtime
-/// may do with it what it did before: write, change protections, unmap, fork. `madvise(MADV_DONTNEED)` makes it show what the
+/// may write to it, change protections, unmap parts and fork as before, but not let it grow by `mremap`. `madvise(MADV_DONTNEED)` makes it show what the
 /// file has, which is the bytes as they were adopted or registered, and not zero; `jitsym_region_discard` makes it zero.
 ///
 /// The file takes room for the bytes that are there and for registered code, in addition to the memory that these take. On a file
@@ -77,8 +77,9 @@ pub unsafe extern "C" fn jitsym_region_create(
 /// - `addr`, `size`: whole pages.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`, `_ALIGNMENT`, `_ADDRESS_RANGE`; `JITSYM_ERR_TOO_LARGE` above 1 GiB.
-/// `JITSYM_ERR_NOT_PLAIN`, `JITSYM_ERR_LOCKED`, `JITSYM_ERR_REGION` if the memory cannot be adopted. `JITSYM_ERR_NO_MEMORY`, also
-/// if no address space is free below it, or there are 256 regions. `JITSYM_ERR_NOT_RUNNING` without `JITSYM_SINK_REGION`.
+/// `JITSYM_ERR_NOT_PLAIN` (also for a stack of the calling thread), `JITSYM_ERR_LOCKED`, `JITSYM_ERR_REGION` if the memory cannot be
+/// adopted. `JITSYM_ERR_NO_MEMORY`, also
+/// if no address space is free below it, or there are 768 regions. `JITSYM_ERR_NOT_RUNNING` without `JITSYM_SINK_REGION`.
 /// `JITSYM_ERR_SINK_FAILED` if the file cannot be made, or must not be executed (`noexec`, SELinux `execmod`):
 /// `jitsym_last_error` says more. Also `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`. After a failure the memory is as it was.
 ///

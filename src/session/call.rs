@@ -198,6 +198,7 @@ impl Ref {
 
     pub fn stats(&self) -> Stats {
         let pool = &self.engine.pool;
+        self.process.regions.count_waiting(&self.engine.status);
         Stats {
             memory: pool.bytes_used(),
             memory_held: pool.bytes_held(),

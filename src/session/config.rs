@@ -46,7 +46,11 @@ impl Config {
     }
 
     fn with_env(options: &Options, env: Lookup<'_>) -> Result<Config> {
-        let default_sinks = if options.off_by_default { Sinks::NONE } else { sink::every() };
+        let switch = |name| env(name).map(|value| value != "0" && value != "off");
+        // Nothing can be adopted without files.
+        let adopt = switch("JITSYM_ADOPT");
+        let is_off = options.off_by_default && adopt != Some(true);
+        let default_sinks = if is_off { Sinks::NONE } else { sink::every() };
         let env_sinks = env("JITSYM").map(|value| parse_sinks(&value));
         let sinks = prefer(options, options.sinks, env_sinks).unwrap_or(default_sinks);
 
@@ -66,7 +70,6 @@ impl Config {
         let (DumpDir::Exactly(dump_path) | DumpDir::CacheBelow(dump_path)) = &dump_dir;
         check_dir(&map_dir)?;
         check_dir(dump_path)?;
-        let switch = |name| env(name).map(|value| value != "0" && value != "off");
         let spool = prefer(options, options.no_spool.then_some(false), switch("JITSYM_SPOOL")).unwrap_or(true);
         let spool_dir = prefer(options, options.spool_dir.clone(), env("JITSYM_SPOOL_DIR").map(PathBuf::from));
         let spool_dir = spool_dir.unwrap_or_else(|| DEFAULT_SPOOL_DIR.into());
@@ -103,7 +106,7 @@ impl Config {
             remember: remember && late,
             late,
             // Here too the user has the last word.
-            adopt: switch("JITSYM_ADOPT").unwrap_or(options.adopt),
+            adopt: adopt.unwrap_or(options.adopt),
             map_max: bound(options.map_max, "JITSYM_MAP_MAX", MAP_MAX_LEAST),
             jitdump_max: bound(options.jitdump_max, "JITSYM_JITDUMP_MAX", JITDUMP_MAX_LEAST),
         })
@@ -180,6 +183,10 @@ mod tests {
         assert_eq!(sinks(Options { off_by_default: true, ..Options::default() }, &[]), Sinks::NONE);
         assert_eq!(sinks(Options { off_by_default: true, ..Options::default() }, &[("JITSYM", "map")]), Sinks::MAP);
         assert_eq!(sinks(Options::default(), &[("JITSYM", "off")]), Sinks::NONE);
+        let off = || Options { off_by_default: true, ..Options::default() };
+        assert_eq!(sinks(off(), &[("JITSYM_ADOPT", "1")]), sink::every());
+        assert_eq!(sinks(off(), &[("JITSYM_ADOPT", "0")]), Sinks::NONE);
+        assert_eq!(sinks(off(), &[("JITSYM_ADOPT", "1"), ("JITSYM", "off")]), Sinks::NONE);
         assert_eq!(sinks(Options::default(), &[("JITSYM", "jitdump, map,later")]), Sinks(3));
         assert_eq!(sinks(Options::default(), &[("JITSYM", "region")]), Sinks::REGION);
         for (value, expected) in

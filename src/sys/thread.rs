@@ -17,6 +17,22 @@ pub fn id() -> u32 {
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
+/// Whether a stack of the calling thread lies in a range, in whole or in part, as far as it can be known: the one it runs on, its
+/// own one, on which the C library has its data, and one for signals.
+pub fn has_stack_in(start: u64, end: u64) -> bool {
+    let here = 0_u8;
+    let mut signals = MaybeUninit::<libc::stack_t>::zeroed();
+    // SAFETY: both calls only answer.
+    let (own, signals) = unsafe {
+        libc::sigaltstack(std::ptr::null(), signals.as_mut_ptr());
+        (libc::pthread_self() as u64, signals.assume_init())
+    };
+    let is_in = |addr: u64| start <= addr && addr < end;
+    let (first, size) = (signals.ss_sp as u64, signals.ss_size as u64);
+    let overlaps = size != 0 && signals.ss_flags & libc::SS_DISABLE == 0 && first < end && start < first + size;
+    is_in((&raw const here) as u64) || is_in(own) || overlaps
+}
+
 /// Sleeps for this number of microseconds, and some more; less if it is woken without a reason. No cancellation point, and no use
 /// of thread-local storage. The standard library's panics if a sandbox refuses the system call.
 #[cfg(not(jitsym_loom))]

@@ -96,12 +96,14 @@ impl Ledger {
             },
             EventKind::Move => self.move_code(chunk, event),
             EventKind::Unregister => {
+                self.take_in_new();
                 if self.remove(event.id) {
                     self.status.counters.unregistered.add(1);
                 }
                 self.notify(Notice::Unregistered(event.id));
             }
             EventKind::UnregisterRange => loop {
+                self.take_in_new();
                 let (start, end) = (event.addr, event.addr + event.size);
                 let mut ids = self.registry.live_in(start, end);
                 if ids.is_empty() {

@@ -82,6 +82,17 @@ impl Ledger {
         }
     }
 
+    /// Before code ends: the memory that it lies in may have become a region just now, whose file is to name it.
+    pub(super) fn take_in_new(&mut self) {
+        if self.regions.has_new() && self.status.sinks().has(Sinks::REGION) {
+            let regions = self.regions.clone();
+            regions
+                .all()
+                .filter(|region| !region.is_unwell.load(Ordering::Relaxed))
+                .for_each(|region| self.take_in(region));
+        }
+    }
+
     /// Regions that the host had unmapped before some time, of which everything has been seen.
     fn end_gone(&mut self, before: u64) {
         for region in self.regions.gone(before) {

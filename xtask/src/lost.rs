@@ -120,7 +120,7 @@ pub const LOST: &[Lost] = &[
         scenarios: &["region-automatic", "region-several"],
         what: &[What::Stacks],
         reason: "adopted memory is an object from its tables to its end; if another object begins between, libdw of perf 7 finds neither",
-        instead: "regions of the library's own; or some hundred KiB of free address space below memory that is to be adopted",
+        instead: "regions of the library's own; or free address space of one and a half times its size below memory that is to be adopted",
     },
     Lost {
         readers: &["perf-bookworm/region", "perf-trixie/region", "perf-sid/region"],

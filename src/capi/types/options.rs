@@ -36,12 +36,13 @@ pub enum jitsym_init_flag {
     /// ask for it.
     JITSYM_INIT_REMEMBER = 2048,
     /// Code that is registered in private executable memory which is not known becomes the beginning of a region: the mapping
-    /// that it lies in is adopted, as by `jitsym_region_adopt`. The registering thread must be the only one that writes to that
-    /// mapping, or changes its protection, during the call; others may execute it. The kernel makes one mapping of neighbouring
+    /// that it lies in is adopted, as by `jitsym_region_adopt`. Memory that is not executable yet is adopted by a later call that
+    /// registers, moves or unregisters code. The calling thread must be the only one that writes to such memory, or changes its
+    /// protection, during these calls; others may execute it. The kernel makes one mapping of neighbouring
     /// memory with the same protection, so this applies to every writer of code in the process. If there are others, adopt your
     /// own range by `jitsym_region_adopt`, or create regions. Memory that cannot be adopted is left as it is, and looked at again
-    /// later. The options of the session that has started the sinks decide. The variable `JITSYM_ADOPT` can ask for it, or forbid
-    /// it.
+    /// later. The options of the session that has started the sinks decide. The variable `JITSYM_ADOPT` can ask for it, which turns
+    /// a session on that is off by default, or forbid it.
     JITSYM_INIT_ADOPT = 4096,
 }
 

@@ -90,7 +90,8 @@ pub struct jitsym_stats {
     pub region_generations: u64,
     /// Times that this came too late, or could not be done: samples in the new code may have the name of the old.
     pub region_late: u64,
-    /// Regions that are plain memory because they could not have a file, and memory that could not be adopted for that reason.
+    /// Regions that are plain memory because they could not have a file, and memory with code that could not be adopted, though it
+    /// is of the kind.
     pub region_refused: u64,
     /// Names, unwind tables and line tables of code that have no room in the files of regions as they are now.
     pub region_left_out: u64,

@@ -8,16 +8,18 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
 use super::create::{check_private_exec, map_tables, provide_if_possible, unmap_tables, New, SIZE_MAX};
-use super::{declined, lock, Backing, Parts, Region, Regions};
+use super::places::MOST;
+use super::{declined, lock, undisturbed, Backing, Parts, Region, Regions, NEVER};
 use crate::api::error::{Error, Result};
 use crate::api::options::Sinks;
 use crate::queue::status::Status;
 use crate::sink::describe;
 use crate::sink::region::file::{Layout, RegionFile};
+use crate::sys::clock::monotonic_ns;
 use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::mapping::{page_size, Reserved};
 use crate::sys::maps::{self, Mapping};
-use crate::sys::{process_memory, reserve};
+use crate::sys::{process_memory, reserve, thread};
 
 /// How far below the code its tables may lie: distances are 32-bit numbers.
 const REACH: u64 = 0x7000_0000;
@@ -27,6 +29,8 @@ const LOWEST: u64 = 1 << 16;
 const APART: u64 = 16;
 /// How far below the code the header page may lie: the file has a hole of that size.
 const HEADER_REACH: u64 = 16 << 20;
+/// For so many regions the host has a descriptor all the time.
+const OPEN_MOST: usize = 256;
 /// Bytes that are copied at a time: more than the reserve gives, which is not for this.
 const BLOCK: usize = 128 << 10;
 
@@ -43,10 +47,18 @@ impl Regions {
         }
         let end = addr.checked_add(size).filter(|_| addr != 0).ok_or(Error::AddressRange)?;
         let _changing = self.changing.begin();
-        self.adopt_range(status, addr, end).map(drop)
+        let maps = self.all_mapped(status).map_err(|_| Error::NoMemory)?;
+        self.adopt_range(status, &maps, addr, end).map(drop)
     }
 
-    fn adopt_range(&self, status: &Status, start: u64, end: u64) -> Result<&'static Region> {
+    /// Everything that is mapped. It is held against the regions at once, because those that are made later are not in it.
+    fn all_mapped(&self, status: &Status) -> io::Result<Vec<Mapping>> {
+        let maps = maps::all()?;
+        self.check_all(status, &maps);
+        Ok(maps)
+    }
+
+    fn adopt_range(&self, status: &Status, maps: &[Mapping], start: u64, end: u64) -> Result<&'static Region> {
         if !status.sinks().has(Sinks::REGION) {
             return Err(Error::NotRunning);
         }
@@ -56,13 +68,15 @@ impl Regions {
         if reserve::is_short() {
             return Err(Error::NoMemory);
         }
-        let maps = maps::all().map_err(|_| Error::NoMemory)?;
-        self.check_all(status, &maps);
         if self.overlap(start, end) {
             return Err(Error::Region);
         }
-        let pieces = pieces(&maps, start, end)?;
-        if self.is_full() {
+        // The thread would go on with the stack as it was copied. The kernel does not tell where the stacks of others are.
+        if thread::has_stack_in(start, end) {
+            return Err(Error::NotPlain);
+        }
+        let pieces = pieces(maps, start, end)?;
+        if self.places.is_full() {
             return Err(Error::NoMemory);
         }
         if code_memory::has_locked_memory() {
@@ -81,16 +95,18 @@ impl Regions {
 
     /// Sets address space aside for the header page right below a range, and for tables after it. Where there is no room for these,
     /// both lie below. Returns where the file's first byte is mapped, and the tables.
-    fn place_beside(&self, mut maps: Vec<Mapping>, start: u64, end: u64) -> Result<(u64, Range<u64>)> {
+    fn place_beside(&self, maps: &[Mapping], start: u64, end: u64) -> Result<(u64, Range<u64>)> {
+        let mut again;
+        let mut maps = maps;
         let (page, tables_len) = (page_size() as u64, RegionFile::tables_room(end - start));
         let (lowest, highest) = (start.saturating_sub(REACH - (end - start)).max(LOWEST), start + REACH);
         for _ in 0..8 {
-            let tables = maps::gap(&maps, end + page, highest, tables_len, page, end + page);
+            let tables = maps::gap(maps, end + page, highest, tables_len, page, end + page);
             let base = match tables {
-                Some(_) => self.header_below(&maps, start, end),
+                Some(_) => self.header_below(maps, start, end),
                 None => {
                     let wish = start.saturating_sub(page + tables_len);
-                    maps::gap(&maps, lowest, start, page + tables_len, page, wish).ok_or(Error::NoMemory)?
+                    maps::gap(maps, lowest, start, page + tables_len, page, wish).ok_or(Error::NoMemory)?
                 }
             };
             let tables = tables.unwrap_or(base + page);
@@ -108,7 +124,8 @@ impl Regions {
                 // SAFETY: it was just set aside, and nobody has it.
                 unsafe { code_memory::unmap(base, below) };
             }
-            maps = maps::all().map_err(|_| Error::NoMemory)?;
+            again = maps::all().map_err(|_| Error::NoMemory)?;
+            maps = &again;
         }
         Err(Error::NoMemory)
     }
@@ -155,6 +172,9 @@ impl Regions {
             take_back(pieces);
             let _ = std::fs::remove_file(&path);
         })?;
+        if self.all().count() > OPEN_MOST {
+            lock(&region.naming).let_go();
+        }
         status.counters.regions.add(1);
         Ok(region)
     }
@@ -162,8 +182,17 @@ impl Regions {
     /// Adopts the mapping that code lies in, unless that is no memory of the kind, or it has been tried not long ago.
     pub(super) fn adopt_around(&self, status: &Status, addr: u64, size: u64, now: u64) -> Option<&'static Region> {
         let end = addr.checked_add(size)?;
-        if lock(&self.settings).declined.has(&self.declined, addr, end, now) {
-            return None;
+        let page = page_size() as u64;
+        let pages = addr / page * page..end.checked_next_multiple_of(page)?;
+        {
+            let mut settings = lock(&self.settings);
+            if settings.declined.has(&self.declined, addr, end, now) {
+                return None;
+            }
+            if settings.waiting.has(pages.start, pages.end, now) {
+                settings.declined.add(&self.declined, pages.start, pages.end, now, declined::NOT_NOW);
+                return None;
+            }
         }
         // The forking thread may wait for a lock that the caller holds. Later registrations try again.
         let _changing = self.changing.begin_unless_forking()?;
@@ -171,26 +200,133 @@ impl Regions {
             // Another thread was faster.
             return Some(region);
         }
-        if self.is_full() {
-            return None;
+        let maps = self.all_mapped(status).unwrap_or_default();
+        // It costs little now to look at the memory that waits.
+        if self.due.is_any() {
+            self.adopt_waiting(status, &maps, now, NEVER);
+            let region = self.find(addr, size);
+            if region.is_some() || lock(&self.settings).declined.has(&self.declined, addr, end, now) {
+                return region;
+            }
         }
-        let found = maps::within(addr, end).unwrap_or_default();
+        let found = within(&maps, addr, end);
         let (start, behind) = match (found.first(), found.last()) {
             (Some(first), Some(last)) => (first.start.min(addr), last.end.max(end)),
             _ => (addr, end),
         };
-        let (adopted, pause) = match found.as_slice() {
-            [it] if it.start > addr || it.end < end => (None, declined::NOT_NOW),
-            [it] if !it.is_plain() => (None, declined::FAILED),
-            [it] if it.is_executable() => (self.adopt_range(status, it.start, it.end).ok(), declined::FAILED),
-            // It is being written to, perhaps.
-            _ => (None, declined::NOT_NOW),
+        let is_whole = !found.is_empty() && found[0].start <= addr && end <= behind;
+        let (declined, pause) = match found {
+            [it] if is_whole && it.is_plain() && it.is_executable() => match self.adopt_mapping(status, &maps, it) {
+                Some(region) => return Some(region),
+                None => (start..behind, declined::FAILED),
+            },
+            [it] if is_whole && !it.is_plain() => (start..behind, declined::FAILED),
+            _ if is_whole && found.iter().all(Mapping::is_plain) => {
+                // It is being written to, perhaps. What else lies in the mapping may be no code.
+                self.wait_for(status, &pages, now);
+                (pages, declined::NOT_NOW)
+            }
+            _ => (start..behind, declined::NOT_NOW),
         };
-        if adopted.is_none() {
-            lock(&self.settings).declined.add(&self.declined, start, behind, now, pause);
-        }
-        adopted
+        lock(&self.settings).declined.add(&self.declined, declined.start, declined.end, now, pause);
+        None
     }
+
+    /// Adopts a mapping that code was registered in, or counts that it is not adopted.
+    fn adopt_mapping(&self, status: &Status, maps: &[Mapping], it: &Mapping) -> Option<&'static Region> {
+        let stacks_may_lie_in = |it: &Mapping| it.protection & READ_WRITE == READ_WRITE && it.is_executable();
+        let has_stacks = stacks_may_lie_in(it) && maps.iter().any(|other| other.special && stacks_may_lie_in(other));
+        let why_not = if self.places.is_full() {
+            format!("there are {MOST} regions, and there may be no more")
+        } else if has_stacks {
+            "the stacks of this process are executable, and may lie there; see jitsym_region_adopt".into()
+        } else {
+            match self.adopt_range(status, maps, it.start, it.end) {
+                Ok(region) => return Some(region),
+                // This has been counted.
+                Err(Error::SinkFailed) => return None,
+                Err(error) => error.to_string(),
+            }
+        };
+        self.not_adopted(status, it.start, &why_not);
+        None
+    }
+
+    /// Counts memory that is not adopted; each once.
+    fn not_adopted(&self, status: &Status, start: u64, why: &str) {
+        if lock(&self.settings).refused.insert(start) {
+            refused(status, format!("memory at {start:#x} is not adopted: {why}"));
+        }
+    }
+
+    /// Remembers that code was registered in memory that may not be executed.
+    fn wait_for(&self, status: &Status, pages: &Range<u64>, now: u64) {
+        if !lock(&self.settings).waiting.add(&self.due, pages.start, pages.end, now) {
+            self.not_adopted(status, pages.start, "too much other memory with code is not executable");
+        }
+    }
+
+    /// Adopts memory that has become executable since code was registered in it.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn look_again(&self, status: &Status) {
+        let now = monotonic_ns();
+        if self.due.is_at(now) {
+            undisturbed(|| self.look_again_at(status, now));
+        }
+    }
+
+    fn look_again_at(&self, status: &Status, now: u64) {
+        let Some(_changing) = self.changing.begin_unless_forking() else { return };
+        if self.due.is_at(now) {
+            let maps = self.all_mapped(status).unwrap_or_default();
+            self.adopt_waiting(status, &maps, now, now);
+        }
+    }
+
+    /// Looks at all memory that waits for a look before some time.
+    fn adopt_waiting(&self, status: &Status, maps: &[Mapping], now: u64, before: u64) {
+        let waits = lock(&self.settings).waiting.take_due(&self.due, before);
+        for mut wait in waits {
+            while let Some(it) = within(maps, wait.start, wait.end).first() {
+                if it.is_plain() && it.start <= wait.start {
+                    if !it.is_executable() || it.end < wait.first_end {
+                        break;
+                    }
+                    if self.adopt_mapping(status, maps, it).is_none() {
+                        lock(&self.settings).declined.add(&self.declined, it.start, it.end, now, declined::FAILED);
+                    }
+                }
+                wait.goes_on_at(if it.start > wait.start { it.start } else { it.end });
+            }
+            if maps.is_empty() || !within(maps, wait.start, wait.end).is_empty() {
+                lock(&self.settings).waiting.put_back(&self.due, wait, now);
+            }
+        }
+        self.count_long(status, now);
+    }
+
+    fn count_long(&self, status: &Status, now: u64) {
+        for start in lock(&self.settings).waiting.long(now) {
+            let text =
+                format!("memory at {start:#x} is not adopted: code was registered in it, and it is not executable");
+            refused(status, text);
+        }
+    }
+
+    /// Counts memory that has not become executable.
+    pub fn count_waiting(&self, status: &Status) {
+        if self.due.is_any() {
+            undisturbed(|| self.count_long(status, monotonic_ns()));
+        }
+    }
+}
+
+/// Those of a list of mappings that overlap a range.
+fn within(maps: &[Mapping], start: u64, end: u64) -> &[Mapping] {
+    let first = maps.partition_point(|mapping| mapping.end <= start);
+    let behind = maps.partition_point(|mapping| mapping.start < end);
+    &maps[first..behind.max(first)]
 }
 
 fn refused(status: &Status, text: String) -> Error {
@@ -234,7 +370,7 @@ pub(super) fn swap(
     let swapped = (|| {
         let memory = file.clone();
         file.set_len(text + len)?;
-        check_private_exec(&memory, text, if never_flips { both } else { READ_EXEC })?;
+        check_private_exec(&memory, tables.start, if never_flips { both } else { READ_EXEC })?;
         provide_if_possible(&memory, text, len)?;
         map_tables(base, start, &tables, Sharing::Private, &memory)?;
         for (done, piece) in pieces.iter().enumerate() {

@@ -76,7 +76,7 @@ impl Regions {
         let huge = if wanted.huge { HUGE_PAGE } else { 0 };
         let alignment = wanted.alignment.max(page_size() as u64).max(huge);
         let _changing = self.changing.begin();
-        if self.is_full() || reserve::is_short() {
+        if self.places.is_full() || reserve::is_short() {
             return Err(Error::NoMemory);
         }
         let room = place(RegionFile::tables_room(max_len), len, max_len, alignment, wanted.near)?;
@@ -176,7 +176,7 @@ fn fill(new: New, wanted: &RegionOptions, room: &Room) -> io::Result<Parts> {
         let text = file.clone();
         let file = RegionFile::create(file, room.layout())?;
         if wanted.one_view {
-            check_private_exec(&text, start - base, READ_WRITE)?;
+            check_private_exec(&text, room.tables.start, READ_WRITE)?;
             provide_if_possible(&text, start - base, len)?;
             map_tables(base, start, &room.tables, Sharing::Private, &text)?;
             // SAFETY: the room was set aside for this, and nobody has it.
@@ -265,18 +265,20 @@ fn is_full(error: &io::Error) -> bool {
 
 /// Whether memory of this file that has been written to may be executed: not on a file system mounted `noexec`, and not where a
 /// security policy forbids it (SELinux `execmod`). A host whose own `mprotect` failed for that would not survive it.
-pub(super) fn check_private_exec(file: &File, offset: u64, protection: i32) -> io::Result<()> {
+///
+/// The page is where the tables are to be mapped next. perf is told of it, and not that a mapping goes: it takes the
+/// lowest mapping of a file for the file's beginning, so that there may be none elsewhere. The file's first page is in memory.
+pub(super) fn check_private_exec(file: &File, base: u64, protection: i32) -> io::Result<()> {
     let page = page_size() as u64;
-    let probe = code_memory::reserve(page)?;
-    // SAFETY: the page was just set aside, and nobody has it.
+    // SAFETY: the page is for the tables, which nobody reads in this process.
     unsafe {
-        let checked = code_memory::map_over(probe, page, READ_WRITE, Sharing::Private, file, offset).and_then(|()| {
-            (probe as *mut u8).write_volatile(1);
-            code_memory::protect(probe, page, protection | READ_EXEC)?;
-            code_memory::protect(probe, page, READ_EXEC)
-        });
-        code_memory::unmap(probe, page);
-        checked
+        code_memory::map_over(base, page, READ_WRITE, Sharing::Private, file, 0)?;
+        let checked = (|| {
+            (base as *mut u8).write_volatile(1);
+            code_memory::protect(base, page, protection | READ_EXEC)?;
+            code_memory::protect(base, page, READ_EXEC)
+        })();
+        checked.or_else(|error| code_memory::reserve_over(base, page).and(Err(error)))
     }
 }
 

@@ -15,16 +15,18 @@ mod generation;
 mod lost;
 mod marks;
 mod naming;
+mod places;
 mod release;
 mod room;
 mod sink;
 mod state;
 mod tally;
 mod track;
+mod waiting;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use crate::api::error::{Error, Result};
@@ -39,12 +41,11 @@ pub use create::{CodeRegion, RegionOptions};
 use declined::{Declined, Shown};
 use marks::Marks;
 pub use naming::{Naming, Split};
+use places::Places;
 pub use sink::KIND;
 use state::Parts;
 pub use state::{Backing, Region};
-
-/// How many regions there may be at a time.
-pub const MOST: usize = 256;
+use waiting::{Due, Waiting};
 
 /// No split is pending.
 const NEVER: u64 = u64::MAX;
@@ -57,12 +58,13 @@ pub struct Regions {
     adopting: AtomicBool,
     /// Memory that is not adopted for now.
     declined: Shown,
+    /// When memory is to be looked at again that could not be executed yet.
+    due: Due,
+    /// Some are new, and the writer has not seen them yet.
+    some_new: AtomicBool,
     /// The host has unmapped some, and the writer has not ended them yet.
     some_gone: AtomicBool,
-    /// The number of places that were ever used.
-    used: AtomicUsize,
-    /// Regions are never freed: a call that races with the end of one finds valid memory.
-    places: [AtomicPtr<Region>; MOST],
+    places: Places,
     settings: Mutex<Settings>,
     pub changing: Changing,
 }
@@ -89,6 +91,9 @@ struct Settings {
     /// generation at most.
     spare_marks: Vec<Arc<Marks>>,
     declined: Declined,
+    waiting: Waiting,
+    /// Where memory begins that was not adopted, which has been counted.
+    refused: BTreeSet<u64>,
 }
 
 impl Default for Regions {
@@ -97,9 +102,10 @@ impl Default for Regions {
             watching: AtomicBool::new(false),
             adopting: AtomicBool::new(false),
             declined: Shown::default(),
+            due: Due::default(),
+            some_new: AtomicBool::new(false),
             some_gone: AtomicBool::new(false),
-            used: AtomicUsize::new(0),
-            places: [const { AtomicPtr::new(std::ptr::null_mut()) }; MOST],
+            places: Places::default(),
             settings: Mutex::default(),
             changing: Changing::default(),
         }
@@ -129,6 +135,8 @@ impl Regions {
             let mut settings = lock(&self.settings);
             (settings.dir, settings.mode) = (dir, mode);
             settings.declined.clear(&self.declined);
+            settings.waiting.clear(&self.due);
+            settings.refused.clear();
         }
         // Code that was registered in regions while this sink did not run belongs in their files now.
         self.all().for_each(|region| region.is_new.store(true, Ordering::Relaxed));
@@ -145,14 +153,12 @@ impl Regions {
 
     /// The regions that there are.
     pub fn all(&self) -> impl Iterator<Item = &'static Region> + '_ {
-        let used = self.used.load(Ordering::Acquire);
-        // SAFETY: what is published here is never freed.
-        self.places[..used].iter().filter_map(|place| unsafe { place.load(Ordering::Acquire).as_ref() })
+        self.places.all()
     }
 
     /// The region that code lies in, as a whole.
     fn around(&self, addr: u64, size: u64) -> Option<&'static Region> {
-        self.all().find(|region| region.holds(addr, size))
+        self.places.around(addr, |region| region.holds(addr, size))
     }
 
     /// The region that code lies in, as a whole, if profilers see it there.
@@ -162,10 +168,20 @@ impl Regions {
 
     /// The region that code lies in that was registered at a time, for the writer.
     pub fn find_at(&self, addr: u64, size: u64, time: u64) -> Option<&'static Region> {
-        let held = self
-            .all()
-            .filter(|region| region.spans(addr, size) && region.gone() > time && !region.lost.any(addr, addr + size));
-        held.min_by_key(|region| region.gone()).filter(|region| !region.is_unwell.load(Ordering::Relaxed))
+        let mut first: Option<&'static Region> = None;
+        self.places.around(addr, |region| {
+            let held = region.spans(addr, size) && region.gone() > time && !region.lost.any(addr, addr + size);
+            if held && first.is_none_or(|first| region.gone() < first.gone()) {
+                first = Some(region);
+            }
+            false
+        });
+        first.filter(|region| !region.is_unwell.load(Ordering::Relaxed))
+    }
+
+    /// Whether there are regions that were not there when this was asked last.
+    pub fn has_new(&self) -> bool {
+        self.some_new.load(Ordering::Acquire) && self.some_new.swap(false, Ordering::AcqRel)
     }
 
     /// The regions that the host had unmapped before some time.
@@ -203,43 +219,40 @@ impl Regions {
         self.all().any(|region| overlaps(region) && region.gone() == NEVER)
     }
 
-    /// Whether there are as many as there may be.
-    fn is_full(&self) -> bool {
-        self.places.iter().all(|place| !place.load(Ordering::Relaxed).is_null())
-    }
-
     /// Makes a region known. It cannot be taken back, only ended.
     fn publish(&self, region: Region) -> Result<&'static Region> {
-        if self.is_full() {
+        if self.places.is_full() {
             return Err(Error::NoMemory);
         }
         let has_file = !region.is_unwell.load(Ordering::Relaxed);
         let region: &'static Region = Box::leak(Box::new(region));
-        let new = std::ptr::from_ref(region).cast_mut();
-        for (number, place) in self.places.iter().enumerate() {
-            if place.compare_exchange(std::ptr::null_mut(), new, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                self.used.fetch_max(number + 1, Ordering::AcqRel);
-                self.watch();
-                if has_file {
-                    lock(&self.settings).last = Some(region);
-                }
-                return Ok(region);
+        {
+            let mut settings = lock(&self.settings);
+            if !self.places.add(region) {
+                return Err(Error::NoMemory);
+            }
+            if has_file {
+                settings.last = Some(region);
             }
         }
-        Err(Error::NoMemory)
+        self.watch();
+        self.some_new.store(true, Ordering::Release);
+        Ok(region)
     }
 
     /// Takes a region out of the list. False if another thread has ended it.
     fn forget(&self, region: &'static Region) -> bool {
-        let (old, none) = (std::ptr::from_ref(region).cast_mut(), std::ptr::null_mut());
-        let taken = |place: &AtomicPtr<Region>| place.compare_exchange(old, none, Ordering::AcqRel, Ordering::Relaxed);
-        if !self.places.iter().any(|place| taken(place).is_ok()) {
-            return false;
+        {
+            let _settings = lock(&self.settings);
+            if !self.places.remove(region) {
+                return false;
+            }
         }
         region.marks.clear();
         {
             let mut settings = lock(&self.settings);
-            let last = settings.ended.replace(region).map_or(none, |last| std::ptr::from_ref(last).cast_mut());
+            let last =
+                settings.ended.replace(region).map_or(std::ptr::null_mut(), |last| std::ptr::from_ref(last).cast_mut());
             region.ended_before.store(last, Ordering::Relaxed);
             settings.bases.insert(region.base);
             settings.spare_marks.push(region.marks.clone());

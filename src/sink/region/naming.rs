@@ -25,6 +25,8 @@ pub struct Naming {
     /// The file has that name; else it has none.
     is_named: bool,
     identity: Option<Identity>,
+    /// The host's descriptor is only open while it is used.
+    is_light: bool,
     host: Open,
     writer: Open,
     /// The process and the number of the file, of which its names are made.
@@ -68,6 +70,7 @@ impl Naming {
             path: PathBuf::new(),
             is_named: false,
             identity: None,
+            is_light: false,
             host: Open::default(),
             writer: Open::default(),
             of: (0, 0),
@@ -150,6 +153,9 @@ impl Naming {
         let reopened = self.dir().and_then(|dir| file::reopen(&dir, self.name(), identity, file::ANYWHERE));
         let file = reopened.or_else(|error| self.file_of_host(identity).ok_or(error))?;
         let file = Arc::new(Held::new(file)?);
+        if self.is_light && DescriptorTable::current().is_host() {
+            return Ok(file);
+        }
         Ok(self.here().file.insert(file).clone())
     }
 
@@ -165,6 +171,12 @@ impl Naming {
     /// The file, if it is open for the calling thread.
     pub fn open_file(&mut self) -> Option<Arc<Held>> {
         self.here().file.clone().filter(|file| file.checked().is_ok())
+    }
+
+    /// From now on the host, whose descriptors may be few, has the file open only while it is used.
+    pub fn let_go(&mut self) {
+        self.is_light = true;
+        self.host.file = None;
     }
 
     /// What the writer has open, for it to close.

@@ -13,6 +13,9 @@ impl Regions {
     /// pays for this: it takes no lock, and writes to shared memory only where that changes.
     #[inline(never)]
     pub fn before_code(&self, status: &Status, addr: u64, size: u64) {
+        if self.due.is_any() {
+            self.look_again(status);
+        }
         match self.find(addr, size) {
             Some(region) if region.tally.add(addr - region.start, size) => region.take(status, addr, size),
             known => self.before_doubtful_code(status, addr, size, known),
@@ -39,7 +42,7 @@ impl Regions {
 
     /// Adopts the mapping that code lies in, unless that was tried recently. A program may register all its code in such a mapping.
     fn adopt_if_new(&self, status: &Status, addr: u64, size: u64) -> Option<&'static Region> {
-        if self.is_full() || self.declined.has(addr, addr.checked_add(size)?, monotonic_ns) {
+        if self.declined.has(addr, addr.checked_add(size)?, monotonic_ns) {
             return None;
         }
         undisturbed(|| self.adopt_around(status, addr, size, monotonic_ns()))
@@ -48,6 +51,9 @@ impl Regions {
     /// Code is gone, or moves away.
     #[inline(never)]
     pub fn after_code(&self, status: &Status, addr: u64, size: u64) {
+        if self.due.is_any() {
+            self.look_again(status);
+        }
         let Some(region) = self.around(addr, size) else { return };
         region.tally.subtract(addr - region.start, size);
         if !region.is_unwell.load(Ordering::Relaxed) {
@@ -78,6 +84,9 @@ impl Regions {
     #[cold]
     #[inline(never)]
     pub fn after_range(&self, status: &Status, addr: u64, size: u64) {
+        if self.due.is_any() {
+            self.look_again(status);
+        }
         let end = addr.saturating_add(size);
         let overlaps = |region: &&Region| region.start < end && addr < region.end() && region.gone() == NEVER;
         for region in self.all().filter(overlaps) {

@@ -1,0 +1,208 @@
+//! The regions that there are, and the one that an address lies in. Each registration asks, so that takes no lock.
+
+use std::sync::atomic::{fence, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::OnceLock;
+
+use super::state::Region;
+
+/// How many regions there may be at a time. The writer has the file of each open, and a process may have 1024 open files as a rule.
+pub const MOST: usize = 768;
+
+/// See the module's description. Regions are never freed: a call that races with the end of one finds valid memory.
+#[derive(Debug, Default)]
+pub struct Places {
+    /// Made with the first region.
+    memory: OnceLock<Box<Memory>>,
+    /// The number of places that were ever used.
+    used: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct Memory {
+    places: [AtomicPtr<Region>; MOST],
+    /// Odd while the index is changed.
+    version: AtomicU64,
+    /// How many regions the index has.
+    count: AtomicUsize,
+    /// In order of their start.
+    index: [Entry; MOST],
+}
+
+/// Regions may overlap, where the host has unmapped parts of one.
+#[derive(Debug)]
+struct Entry {
+    start: AtomicU64,
+    end: AtomicU64,
+    /// The last end of the regions up to this one.
+    reach: AtomicU64,
+    region: AtomicPtr<Region>,
+}
+
+impl Memory {
+    fn new() -> Option<Box<Memory>> {
+        // SAFETY: zero bytes are null pointers and the number zero, which are what each field begins with.
+        unsafe {
+            let layout = std::alloc::Layout::new::<Memory>();
+            let memory = std::alloc::alloc_zeroed(layout).cast::<Memory>();
+            (!memory.is_null()).then(|| Box::from_raw(memory))
+        }
+    }
+}
+
+impl Places {
+    /// All regions.
+    pub fn all(&self) -> impl Iterator<Item = &'static Region> + '_ {
+        let used = self.used.load(Ordering::Acquire);
+        let places = self.memory.get().map_or(&[][..], |memory| &memory.places[..used]);
+        // SAFETY: what is published here is never freed.
+        places.iter().filter_map(|place| unsafe { place.load(Ordering::Acquire).as_ref() })
+    }
+
+    /// Hands out the regions that an address may lie in, the one with the highest start first, until one is the right one.
+    #[inline]
+    pub fn around(&self, addr: u64, mut is_right: impl FnMut(&'static Region) -> bool) -> Option<&'static Region> {
+        let memory = self.memory.get()?;
+        let version = memory.version.load(Ordering::Acquire);
+        let count = memory.count.load(Ordering::Relaxed).min(MOST);
+        let entries = &memory.index[..count];
+        let behind = entries.partition_point(|entry| entry.start.load(Ordering::Relaxed) <= addr);
+        let near = entries[..behind].iter().rev().take_while(|entry| entry.reach.load(Ordering::Relaxed) > addr);
+        // SAFETY: as above.
+        let mut near = near.filter_map(|entry| unsafe { entry.region.load(Ordering::Acquire).as_ref() });
+        let found = near.find(|region| is_right(region));
+        fence(Ordering::Acquire);
+        if version % 2 == 0 && memory.version.load(Ordering::Relaxed) == version {
+            return found;
+        }
+        // The index was being changed. The list is right at any moment.
+        self.all().find(|region| is_right(region))
+    }
+
+    /// Whether there are as many as there may be, or there is no memory for them.
+    pub fn is_full(&self) -> bool {
+        self.all().count() >= MOST || self.memory().is_none()
+    }
+
+    fn memory(&self) -> Option<&Memory> {
+        if self.memory.get().is_none() {
+            // Another thread may be faster.
+            let _ = self.memory.set(Memory::new()?);
+        }
+        self.memory.get().map(Box::as_ref)
+    }
+
+    /// Adds one. To be called by one thread at a time, as `remove`.
+    pub fn add(&self, region: &'static Region) -> bool {
+        let Some(memory) = self.memory() else { return false };
+        let Some(place) = memory.places.iter().position(|place| place.load(Ordering::Relaxed).is_null()) else {
+            return false;
+        };
+        memory.places[place].store(std::ptr::from_ref(region).cast_mut(), Ordering::Release);
+        self.used.fetch_max(place + 1, Ordering::AcqRel);
+        Self::change(memory, |count| {
+            let mut at = count;
+            while at > 0 && memory.index[at - 1].start.load(Ordering::Relaxed) > region.start {
+                memory.index[at].take(&memory.index[at - 1]);
+                at -= 1;
+            }
+            memory.index[at].set(region.start, region.start + region.max_len, std::ptr::from_ref(region).cast_mut());
+            count + 1
+        });
+        true
+    }
+
+    /// Takes one out. False if it is not there.
+    pub fn remove(&self, region: &'static Region) -> bool {
+        let Some(memory) = self.memory.get() else { return false };
+        let is_it = |place: &&AtomicPtr<Region>| std::ptr::eq(place.load(Ordering::Relaxed), region);
+        let Some(place) = memory.places.iter().find(is_it) else { return false };
+        place.store(std::ptr::null_mut(), Ordering::Release);
+        Self::change(memory, |count| {
+            let is_it = |entry: &Entry| std::ptr::eq(entry.region.load(Ordering::Relaxed), region);
+            let at = memory.index[..count].iter().position(is_it).unwrap_or(count);
+            (at + 1..count).for_each(|next| memory.index[next - 1].take(&memory.index[next]));
+            count - usize::from(at < count)
+        });
+        true
+    }
+
+    /// Changes the index: `change` is given how many regions it has, and returns how many it has then.
+    fn change(memory: &Memory, change: impl FnOnce(usize) -> usize) {
+        memory.version.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::Release);
+        let count = change(memory.count.load(Ordering::Relaxed));
+        memory.count.store(count, Ordering::Relaxed);
+        let mut reach = 0;
+        for entry in &memory.index[..count] {
+            reach = reach.max(entry.end.load(Ordering::Relaxed));
+            entry.reach.store(reach, Ordering::Relaxed);
+        }
+        memory.version.fetch_add(1, Ordering::Release);
+    }
+}
+
+impl Entry {
+    fn take(&self, other: &Entry) {
+        self.set(
+            other.start.load(Ordering::Relaxed),
+            other.end.load(Ordering::Relaxed),
+            other.region.load(Ordering::Relaxed),
+        );
+    }
+
+    fn set(&self, start: u64, end: u64, region: *mut Region) {
+        self.start.store(start, Ordering::Relaxed);
+        self.end.store(end, Ordering::Relaxed);
+        self.region.store(region, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sink::region::{Backing, Naming, Parts};
+    use crate::sys::sync::outside::Arc;
+
+    fn region(start: u64, len: u64) -> &'static Region {
+        let kind = Backing::TwoViews { write: 0 };
+        let parts = Parts {
+            start,
+            len,
+            max_len: len,
+            base: start,
+            tables_len: 0,
+            kind,
+            naming: Naming::nameless(None),
+            file: None,
+        };
+        let marks = Arc::new(crate::sink::region::marks::Marks::new(len).unwrap());
+        Box::leak(Box::new(Region::new(parts, marks).unwrap()))
+    }
+
+    #[test]
+    fn each_address_has_its_region() {
+        const STEP: u64 = 1 << 20;
+        let places = Places::default();
+        assert!(places.around(STEP, |_| true).is_none());
+        // In an order that is neither up nor down, and one around the others.
+        let numbers = (0..MOST as u64 - 1).map(|number| number * 5 % (MOST as u64 - 1));
+        let small: Vec<_> = numbers.map(|number| region((number + 1) * STEP, STEP / 2)).collect();
+        let large = region(STEP - 8, 1 << 30);
+        assert!(small.iter().chain([&large]).all(|region| places.add(region)) && places.is_full());
+        assert!(!places.add(region(7, 7)) && places.all().count() == MOST);
+        let found = |addr, size| {
+            places.around(addr, |region| region.spans(addr, size)).map(|region| (region.start, region.max_len))
+        };
+        for region in &small {
+            assert_eq!(found(region.start + STEP / 4, 8), Some((region.start, STEP / 2)));
+            assert_eq!(found(region.start + STEP / 2, 8), Some((STEP - 8, 1 << 30)));
+        }
+        assert_eq!((found(STEP - 9, 1), found(STEP - 8 + (1 << 30), 1)), (None, None));
+        for region in small.iter().step_by(2).chain([&large]) {
+            assert!(places.remove(region) && !places.remove(region));
+        }
+        assert!(small.iter().step_by(2).all(|region| found(region.start, 1).is_none()));
+        assert!(small.iter().skip(1).step_by(2).all(|region| found(region.start, 1) == Some((region.start, STEP / 2))));
+        assert!(!places.is_full() && places.all().count() == small.len() / 2);
+    }
+}
