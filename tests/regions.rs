@@ -137,6 +137,18 @@ fn forked() {
     right("region-forked");
 }
 
+/// Some thousand functions, for each of which the program asks for memory and gives it back.
+#[test]
+fn allocated() {
+    right("region-allocated");
+}
+
+/// A child goes on with the memory that was handed out in its parent.
+#[test]
+fn allocated_and_forked() {
+    right("region-allocated-forked");
+}
+
 #[test]
 fn grown_and_given_back() {
     right("region-grown");
