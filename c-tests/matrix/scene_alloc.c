@@ -24,7 +24,7 @@ static void make(struct code *code, enum kind kind, const char *prefix) {
   double speed = code->kind == kind ? code->speed : 0;
   made++;
   struct function *function = compile(kind, made, name_of(prefix, made), NULL);
-  size_t size = function->code.size + random_in(0, 1500), guess = size + random_in(0, 2) * 3000;
+  size_t size = function->code.size + random_in(0, 4000), guess = size + random_in(0, 2) * 4000;
 
   memset(&piece, 0, sizeof piece);
   piece.struct_size = sizeof piece;

@@ -16,7 +16,11 @@ pub const GRANULE: u64 = 64;
 pub const CHUNK: u64 = 64 << 10;
 
 /// So much may rest, and a quarter of what is in use.
-const RESTING_MIN: u64 = 256 << 10;
+pub const RESTING_MIN: u64 = 1 << 20;
+
+/// So much is kept for the next pieces, and as much as is in use: pages that are given back cost as much as new ones when they are
+/// used again.
+const KEPT_MIN: u64 = 1 << 20;
 
 /// One region, cut into pieces. Places in it are offsets, in bytes.
 #[derive(Debug)]
@@ -39,6 +43,7 @@ pub struct Arena {
     /// What can be handed out again, by place and by length. Neighbours are one.
     free: BTreeMap<u64, u64>,
     free_by_len: BTreeSet<(u64, u64)>,
+    free_len: u64,
     /// The places of chunks that were given back.
     given_back: BTreeSet<u64>,
 }
@@ -58,6 +63,7 @@ impl Arena {
             resting_len: 0,
             free: BTreeMap::new(),
             free_by_len: BTreeSet::new(),
+            free_len: 0,
             given_back: BTreeSet::new(),
         }
     }
@@ -166,16 +172,21 @@ impl Arena {
         }
         self.free.insert(start, len);
         self.free_by_len.insert((len, start));
+        self.free_len += len;
     }
 
     fn take_free(&mut self, start: u64, len: u64) {
         self.free.remove(&start);
         self.free_by_len.remove(&(len, start));
+        self.free_len -= len;
     }
 
-    /// Chunks that hold nothing and are still there.
+    /// Chunks that hold nothing and are still there, if that is much.
     pub fn unused(&self) -> Vec<Range<u64>> {
         let mut found: Vec<Range<u64>> = Vec::new();
+        if self.free_len - self.given_back.len() as u64 * CHUNK <= KEPT_MIN.max(self.in_use) {
+            return found;
+        }
         for &(len, start) in self.free_by_len.range((CHUNK, 0)..) {
             let chunks = (start.next_multiple_of(CHUNK)..).step_by(CHUNK as usize);
             for chunk in chunks.take_while(|chunk| chunk + CHUNK <= start + len) {
@@ -221,7 +232,7 @@ impl Arena {
         assert_eq!(self.in_use, self.pieces.values().sum::<u64>());
         assert_eq!(self.resting_len, self.resting.iter().map(|(_, len)| len).sum::<u64>());
         let by_len: BTreeSet<(u64, u64)> = self.free.iter().map(|(&start, &len)| (len, start)).collect();
-        assert_eq!(by_len, self.free_by_len);
+        assert_eq!((&by_len, self.free_len), (&self.free_by_len, self.free.values().sum()));
         let starts: Vec<u64> = self.free.keys().copied().collect();
         assert!(starts.windows(2).all(|pair| pair[0] + self.free[&pair[0]] < pair[1]), "neighbours are not one");
         for &chunk in &self.given_back {

@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::arena::RESTING_MIN;
 use super::*;
 
 /// Regions that are nowhere.
@@ -218,7 +219,7 @@ fn freed_memory_comes_back() {
         free(&allocator, &nowhere, pieces.pop_front().unwrap());
         pieces.push_back(alloc(&allocator, &nowhere, 200).exec);
     }
-    assert!(nowhere.len() <= 1 << 20, "{} bytes for 256,000", nowhere.len());
+    assert!(nowhere.len() <= 3 << 20, "{} bytes for 256,000", nowhere.len());
 }
 
 /// The memory of dead code is used again late, and then much of it at once: each such time costs a generation.
@@ -231,19 +232,20 @@ fn freed_memory_rests() {
     let mut generation = 0;
     let mut pieces: Vec<u64> = (0..1000).map(|_| alloc(&allocator, &nowhere, 64).exec).collect();
     let mut random = Random(1);
-    for now in 0..100_000 {
+    let least = (RESTING_MIN / 64 / 2) as u32;
+    for now in 0..20 * least {
         let exec = pieces.swap_remove(random.below(1000) as usize);
         free(&allocator, &nowhere, exec);
         freed_at.insert(exec, now);
         marks.insert(exec, generation);
         let next = alloc(&allocator, &nowhere, 64).exec;
-        assert!(freed_at.get(&next).is_none_or(|then| now - then >= 2000), "used again at once");
+        assert!(freed_at.get(&next).is_none_or(|then| now - then >= least - 1), "used again at once");
         if marks.get(&next) == Some(&generation) {
             generation += 1;
         }
         pieces.push(next);
     }
-    assert!(generation <= 100_000 / 2000, "{generation} generations");
+    assert!(generation <= 20, "{generation} generations");
 }
 
 #[test]
@@ -256,7 +258,8 @@ fn what_is_empty_goes() {
     assert_eq!(nowhere.count(), 4);
     large.iter().for_each(|&exec| free(&allocator, &nowhere, exec));
     // One is kept, without its memory.
-    assert_eq!((nowhere.count(), nowhere.len()), (1, 0));
+    assert_eq!(nowhere.count(), 1);
+    assert!(nowhere.len() <= 2 << 20, "{} bytes for nothing", nowhere.len());
     // And used.
     alloc(&allocator, &nowhere, 60 << 20);
     assert_eq!(nowhere.count(), 1);
