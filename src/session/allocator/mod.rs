@@ -242,7 +242,7 @@ impl Ref {
         let piece = thread::quietly(|| self.process.allocator.alloc(self, wanted))?;
         self.still_open(piece).inspect_err(|_| {
             // Nobody learns of it.
-            let _ = thread::quietly(|| self.process.allocator.free(self, piece.exec));
+            let _ = self.free(piece.exec);
         })
     }
 
