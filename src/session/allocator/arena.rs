@@ -12,13 +12,13 @@ use crate::sink::region::CodeRegion;
 /// with dead code of its neighbour.
 pub const GRANULE: u64 = 64;
 
-/// What is given back to the file system when no piece lies there: a multiple of every page size.
+/// Memory is given back to the file system in chunks of this size: a multiple of every page size.
 pub const CHUNK: u64 = 64 << 10;
 
-/// So much may rest, and a quarter of what is in use.
+/// As many bytes may rest, or a quarter of those in use if that is more.
 pub const RESTING_MIN: u64 = 1 << 20;
 
-/// So much is kept for the next pieces, and as much as is in use: pages that are given back cost as much as new ones when they are
+/// As many free bytes are kept for the next pieces, or as many as are in use if that is more: pages that are given back cost as much as new ones when they are
 /// used again.
 const KEPT_MIN: u64 = 1 << 20;
 
@@ -40,7 +40,7 @@ pub struct Arena {
     /// Freed pieces, in order.
     resting: VecDeque<(u64, u64)>,
     resting_len: u64,
-    /// What can be handed out again, by place and by length. Neighbours are one.
+    /// Memory to be handed out again, by place and by length. Neighbours are one.
     free: BTreeMap<u64, u64>,
     free_by_len: BTreeSet<(u64, u64)>,
     free_len: u64,
@@ -128,7 +128,7 @@ impl Arena {
         }
     }
 
-    /// Has pieces handed out again that were freed first, until only so much rests.
+    /// Has pieces handed out again that were freed first, until no more than `most` bytes rest.
     pub fn rest_no_more(&mut self, most: u64) {
         while self.resting_len > most {
             let Some((place, len)) = self.resting.pop_front() else { return };

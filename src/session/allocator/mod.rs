@@ -1,7 +1,7 @@
 //! Code memory in pieces: an allocator on top of regions with two views.
 //!
-//! A piece has the same offset in both views. What is said of a piece lies outside of the memory, so no write of the host's can
-//! damage it. One lock is held over each call, on a thread that no signal can stop; `fork` waits for it as for regions.
+//! A piece has the same offset in both views. The allocator's notes lie outside of the memory, so no write of the host's can
+//! damage them. One lock is held over each call, on a thread that no signal can stop; `fork` waits for it as for regions.
 
 mod arena;
 #[cfg(test)]
@@ -123,8 +123,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// Takes a piece back. Returns the beginning of a region that nobody needs any more, and which is not the allocator's any
-    /// more.
+    /// Takes a piece back. Returns the beginning of a region that is to be released, and no longer the allocator's.
     fn free(&self, source: &impl Source, exec: u64) -> Result<Option<u64>> {
         let _changing = self.changing.begin();
         let mut arenas = self.lock();

@@ -153,7 +153,7 @@ impl Drop for Seed {
     }
 }
 
-/// Pieces come and go, memory fails now and then. Each is where nobody else's is, as was asked for; in the end all is given back.
+/// Pieces come and go, and memory fails at random. Each is where nobody else's is, as was asked for; in the end all is given back.
 #[test]
 fn pieces_at_random() {
     const NEAR: u64 = 1 << 44;
