@@ -324,7 +324,17 @@ static void no_file(void) {
   CHECK_OK(jitsym_close(session));
 }
 
-/* More memory than there is room for: all of it can be written to, also what was given back meanwhile. */
+/* Takes all room that is left. */
+static void fill_disk(const char *path) {
+  static const char bytes[PAGE];
+  FILE *file = fopen(path, "w");
+  CHECK(file != NULL && setvbuf(file, NULL, _IONBF, 0) == 0);
+  while (fwrite(bytes, sizeof bytes, 1, file) == 1) {
+  }
+  fclose(file);
+}
+
+/* More memory than there is room for: all of it can be written to, also if it was given back and others have taken the room. */
 static void full(void) {
   enum { PIECES = 600, LENGTH = 10000 };
 
@@ -340,6 +350,9 @@ static void full(void) {
       CHECK(run_code(pieces[i].exec) == i);
       CHECK_OK(jitsym_free(session, pieces[i].exec));
     }
+    char path[TEST_PATH_MAX];
+    snprintf(path, sizeof path, "%s/others", test_dir);
+    fill_disk(path);
   }
   CHECK_OK(jitsym_close(session));
 }
