@@ -242,7 +242,8 @@ typedef enum jitsym_status {
    */
   JITSYM_ERR_LOCKED = 37,
   /**
-   * There is no region at this address; or, for a new one, there is one already; or regions of this kind cannot do that.
+   * There is no region at this address; or, for a new one, there is one already; or regions of this kind cannot do that. Or
+   * `jitsym_alloc` has handed out no memory that begins there.
    */
   JITSYM_ERR_REGION = 38,
   /**
@@ -1008,6 +1009,29 @@ typedef struct jitsym_stats {
 } jitsym_stats;
 
 /**
+ * A region of code memory, or a piece of one from `jitsym_alloc`.
+ */
+typedef struct jitsym_region {
+  /**
+   * `sizeof(jitsym_region)`, set by the caller.
+   */
+  size_t struct_size;
+  /**
+   * Where code runs: readable and executable. This is the address to register code with.
+   */
+  void *exec;
+  /**
+   * Where code is written: the same memory, readable and writable. A region reads zero at first; with
+   * `JITSYM_REGION_ONE_VIEW` it has the same address as `exec`.
+   */
+  void *write;
+  /**
+   * Bytes.
+   */
+  uint64_t size;
+} jitsym_region;
+
+/**
  * The options of a region of code memory.
  */
 typedef struct jitsym_region_options {
@@ -1041,29 +1065,6 @@ typedef struct jitsym_region_options {
    */
   uint32_t reserved;
 } jitsym_region_options;
-
-/**
- * A region of code memory.
- */
-typedef struct jitsym_region {
-  /**
-   * `sizeof(jitsym_region)`, set by the caller.
-   */
-  size_t struct_size;
-  /**
-   * Where code runs: readable and executable. This is the address to register code with.
-   */
-  void *exec;
-  /**
-   * Where code is written: the same memory, readable and writable, reads zero at first. With `JITSYM_REGION_ONE_VIEW` the same
-   * address as `exec`.
-   */
-  void *write;
-  /**
-   * Bytes.
-   */
-  uint64_t size;
-} jitsym_region;
 
 #ifdef __cplusplus
 extern "C" {
@@ -1338,6 +1339,81 @@ JITSYM_API
 enum jitsym_status jitsym_unwind_size(const struct jitsym_unwind *unwind,
                                       uint64_t code_size,
                                       uint64_t *out);
+
+/**
+ * Hands out memory for one piece of code, as `malloc` does for data: a piece of a region that the library makes, grows and gives
+ * back (see `jitsym_region_create`). Code in it has its name and stacks in every profiler that reads ELF files. Write it at
+ * `out->write`, register it with `out->exec`, run it there. No memory is ever writable and executable at the same address, and no
+ * protection changes.
+ *
+ * The memory is the caller's until `jitsym_free`, also after the session is closed. It may have the bytes of other code. Memory of
+ * dead code is used again, as late as little is wasted: `jitsym_stats.region_generations` counts how often that cost a generation.
+ * Code may fill all of it, and needs no room after it (`jitsym_code.free_after`).
+ *
+ * If there can be no file, the memory is there all the same, as with `jitsym_region_create`. A sink for regions that starts later
+ * names code in memory that is handed out after that. Without a session there is no memory: open one that writes nothing
+ * (`JITSYM_INIT_OFF_BY_DEFAULT`), or map memory yourself if `jitsym_init` fails. When `fork` returns, the child has a copy of all
+ * memory; what was handed out in the parent is the child's too.
+ *
+ * Parameters:
+ * - `size`: bytes that are needed, at most 1 GiB.
+ * - `alignment`: a power of two up to 4096, of which the address is a multiple. At least 64, also if it is 0.
+ * - `near_addr`: an address from which all of the memory can be reached by a displacement of 32 bits with sign, and back. 0:
+ *   anywhere. For code that calls other pieces directly, pass the address of one of them.
+ * - `out`: receives the addresses and the size, which is rounded up to 64; `out->struct_size` is set by the caller.
+ *
+ * Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`; `JITSYM_ERR_SIZE_ZERO`, `_TOO_LARGE`, `_ALIGNMENT`;
+ * `JITSYM_ERR_NO_MEMORY`, also if nothing is free near the address, or there are 256 regions. Also `JITSYM_ERR_SESSION`,
+ * `_CLOSED`, `_FORKED`, `_BUSY`.
+ *
+ * Any thread, concurrently; not from a signal handler. Does file I/O at times.
+ *
+ * # Safety
+ * `out` is NULL or points to `out->struct_size` writable bytes.
+ */
+JITSYM_API
+enum jitsym_status jitsym_alloc(struct jitsym *session,
+                                uint64_t size,
+                                uint64_t alignment,
+                                uint64_t near_addr,
+                                struct jitsym_region *out);
+
+/**
+ * Takes back the end of memory from `jitsym_alloc`: for code whose size is known only when it is made. To be called before the
+ * code is registered; no code may be registered in the part that is taken back, which other code may get at once.
+ *
+ * Parameters:
+ * - `exec`: where the memory begins, in the executable view.
+ * - `size`: bytes that are still needed, rounded up to 64.
+ *
+ * Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`; `JITSYM_ERR_TOO_LARGE` if that is more than there is; `JITSYM_ERR_REGION` if no
+ * such memory begins there. Also `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`.
+ *
+ * Any thread, concurrently; not from a signal handler.
+ */
+JITSYM_API
+enum jitsym_status jitsym_shrink(struct jitsym *session,
+                                 void *exec,
+                                 uint64_t size);
+
+/**
+ * Takes back memory from `jitsym_alloc`, when no thread runs code there any more. Code that is registered there is unregistered
+ * first, as by `jitsym_unregister_range`. So one call is enough for the end of code and its memory.
+ *
+ * Any session will do, not only the one that the memory is from. Pages without code go back to the system, and so do regions
+ * without code but one.
+ *
+ * Parameters:
+ * - `exec`: where the memory begins, in the executable view.
+ *
+ * Returns `JITSYM_OK`; `JITSYM_ERR_REGION` if no such memory begins there, for instance because it was freed. Also
+ * `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`.
+ *
+ * Any thread, concurrently; not from a signal handler. Does file I/O at times.
+ */
+JITSYM_API
+enum jitsym_status jitsym_free(struct jitsym *session,
+                               void *exec);
 
 /**
  * A sentence in English for a status; for an unknown number a text that says so. Static, never NULL.

@@ -59,6 +59,9 @@ extern "C" {
   FUNCTION(jitsym_region_grow)         \
   FUNCTION(jitsym_region_discard)      \
   FUNCTION(jitsym_region_release)      \
+  FUNCTION(jitsym_alloc)               \
+  FUNCTION(jitsym_shrink)              \
+  FUNCTION(jitsym_free)                \
   FUNCTION(jitsym_status_text)         \
   FUNCTION(jitsym_status_name)         \
   FUNCTION(jitsym_version)             \
@@ -263,6 +266,19 @@ static inline jitsym_status jitsym_dl_region_release(jitsym *session, void *exec
   JITSYM_DL_CALL(jitsym_region_release, JITSYM_ERR_LIBRARY, (session, exec));
 }
 
+static inline jitsym_status jitsym_dl_alloc(jitsym *session, uint64_t size, uint64_t alignment, uint64_t near_addr,
+                                            jitsym_region *out) {
+  JITSYM_DL_CALL(jitsym_alloc, JITSYM_ERR_LIBRARY, (session, size, alignment, near_addr, out));
+}
+
+static inline jitsym_status jitsym_dl_shrink(jitsym *session, void *exec, uint64_t size) {
+  JITSYM_DL_CALL(jitsym_shrink, JITSYM_ERR_LIBRARY, (session, exec, size));
+}
+
+static inline jitsym_status jitsym_dl_free(jitsym *session, void *exec) {
+  JITSYM_DL_CALL(jitsym_free, JITSYM_ERR_LIBRARY, (session, exec));
+}
+
 static inline const char *jitsym_dl_status_text(int32_t status) {
   JITSYM_DL_CALL(jitsym_status_text, status == JITSYM_ERR_LIBRARY ? "the shared library was not found, or is another version"
                                                                  : "unknown, because the shared library is not loaded",
@@ -306,6 +322,9 @@ static inline uint32_t jitsym_dl_version_number(void) {
 #define jitsym_region_grow jitsym_dl_region_grow
 #define jitsym_region_discard jitsym_dl_region_discard
 #define jitsym_region_release jitsym_dl_region_release
+#define jitsym_alloc jitsym_dl_alloc
+#define jitsym_shrink jitsym_dl_shrink
+#define jitsym_free jitsym_dl_free
 #define jitsym_status_text jitsym_dl_status_text
 #define jitsym_status_name jitsym_dl_status_name
 #define jitsym_version jitsym_dl_version

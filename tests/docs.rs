@@ -246,8 +246,8 @@ fn code_memory_comes_from_the_library() {
         .filter(|path| path.extension().is_some_and(|extension| extension == "so"))
         .map(|path| std::fs::read(path).expect("file"))
         .collect();
-    assert_eq!(files.len(), 2);
-    for name in ["first_function", "second_function"] {
+    assert_eq!(files.len(), 3);
+    for name in ["in_a_piece", "first_function", "second_function"] {
         let has_name = |file: &&Vec<u8>| {
             let object = object::File::parse(&***file).expect("an ELF file");
             let found = object.symbols().any(|symbol| symbol.name() == Ok(name));

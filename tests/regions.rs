@@ -157,6 +157,18 @@ fn forked() {
     right("region-forked");
 }
 
+/// Some thousand functions, for each of which the program asks for memory and gives it back.
+#[test]
+fn allocated() {
+    right("region-allocated");
+}
+
+/// A child goes on with the memory that was handed out in its parent.
+#[test]
+fn allocated_and_forked() {
+    right("region-allocated-forked");
+}
+
 #[test]
 fn grown_and_given_back() {
     right("region-grown");
@@ -424,6 +436,7 @@ fn files_of_dead_processes_are_removed() {
 // ------------------------------------------------------------------------------------------------ the calls
 
 const CALLS: &[&str] = &["c-tests/regions/region_calls.c"];
+const ALLOC: &[&str] = &["c-tests/regions/alloc_calls.c"];
 const HOST: &[&str] = &["c-tests/regions/region_host.c"];
 
 /// Runs that program in a directory of its own; it says what is wrong.
@@ -444,6 +457,16 @@ fn calls_and_memory() {
 fn calls_and_memory_statically_linked_and_sanitized() {
     let flags = ["-std=gnu11", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
     calls(&compile("gcc", CALLS, Link::Static, &flags, "region_calls_sanitized"), "calls-sanitized");
+    calls(&compile("gcc", ALLOC, Link::Static, &flags, "alloc_calls_sanitized"), "alloc-sanitized");
+}
+
+/// What the allocator refuses and how, and what memory it gives, on several threads and over forks.
+#[test]
+fn allocator() {
+    let program = compile("gcc", ALLOC, Link::Shared, &["-std=gnu11", "-O1"], "alloc_calls");
+    calls(&program, "alloc");
+    on_tmpfs(&program, "noexec", "no-file");
+    on_tmpfs(&program, "size=2m", "full");
 }
 
 /// What was on its way to the file of a region comes to the other files, and of what these cannot say no trace.

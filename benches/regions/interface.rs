@@ -13,6 +13,9 @@ use ::jitsym::capi::types::{
 };
 
 type Register = unsafe extern "C" fn(*mut jitsym, *const jitsym_code, *mut jitsym_id) -> jitsym_status;
+type Unregister = unsafe extern "C" fn(*mut jitsym, jitsym_id) -> jitsym_status;
+type Alloc = unsafe extern "C" fn(*mut jitsym, u64, u64, u64, *mut jitsym_region) -> jitsym_status;
+type Free = unsafe extern "C" fn(*mut jitsym, *mut c_void) -> jitsym_status;
 type Create = unsafe extern "C" fn(*mut jitsym, *const jitsym_region_options, *mut jitsym_region) -> jitsym_status;
 
 /// A session in the library.
@@ -20,6 +23,9 @@ pub struct Session {
     library: *mut c_void,
     session: *mut jitsym,
     register: Register,
+    unregister: Unregister,
+    alloc: Alloc,
+    free: Free,
 }
 
 /// Two views of a region, or one and the same.
@@ -37,6 +43,12 @@ pub fn anonymous(size: u64) -> u64 {
     let memory = unsafe { libc::mmap(ptr::null_mut(), size as usize, access, flags, -1, 0) };
     assert_ne!(memory, libc::MAP_FAILED);
     memory as u64
+}
+
+/// Gives memory back.
+pub fn unmap(addr: u64, size: u64) {
+    // SAFETY: the memory is the program's, which uses it no more.
+    assert_eq!(unsafe { libc::munmap(addr as *mut c_void, size as usize) }, 0);
 }
 
 /// Lets memory be executed, and not written.
@@ -59,13 +71,19 @@ impl Session {
         (options.map_dir, options.jitdump_dir, options.max_wait_ms) = (dir.as_ptr(), dir.as_ptr(), 60_000);
         let mut session = ptr::null_mut();
         // SAFETY: the types are those of the header; options and directory live until the call returns.
-        let register = unsafe {
+        unsafe {
             let init: unsafe extern "C" fn(*const jitsym_options, *mut *mut jitsym) -> jitsym_status =
                 mem::transmute(symbol(library, c"jitsym_init"));
             ok(init(&options, &mut session));
-            mem::transmute::<*mut c_void, Register>(symbol(library, c"jitsym_register"))
-        };
-        Session { library, session, register }
+            Session {
+                library,
+                session,
+                register: mem::transmute::<*mut c_void, Register>(symbol(library, c"jitsym_register")),
+                unregister: mem::transmute::<*mut c_void, Unregister>(symbol(library, c"jitsym_unregister")),
+                alloc: mem::transmute::<*mut c_void, Alloc>(symbol(library, c"jitsym_alloc")),
+                free: mem::transmute::<*mut c_void, Free>(symbol(library, c"jitsym_free")),
+            }
+        }
     }
 
     /// A region with two views.
@@ -79,8 +97,7 @@ impl Session {
             flags: 0,
             reserved: 0,
         };
-        let (exec, write) = (ptr::null_mut(), ptr::null_mut());
-        let mut region = jitsym_region { struct_size: size_of::<jitsym_region>(), exec, write, size: 0 };
+        let mut region = empty();
         // SAFETY: the types are those of the header, and both structs live until the call returns.
         ok(unsafe {
             mem::transmute::<*mut c_void, Create>(symbol(self.library, c"jitsym_region_create"))(
@@ -90,6 +107,20 @@ impl Session {
             )
         });
         Memory { exec: region.exec as u64, write: region.write as u64 }
+    }
+
+    /// Memory for one function.
+    pub fn alloc(&self, size: u64) -> Memory {
+        let mut piece = empty();
+        // SAFETY: the types are those of the header, and the struct lives until the call returns.
+        ok(unsafe { (self.alloc)(self.session, size, 0, 0, &mut piece) });
+        Memory { exec: piece.exec as u64, write: piece.write as u64 }
+    }
+
+    /// Ends it, and the registration of the function.
+    pub fn free(&self, exec: u64) {
+        // SAFETY: the types are those of the header; nobody uses the memory any more.
+        ok(unsafe { (self.free)(self.session, exec as *mut c_void) });
     }
 
     /// Makes the program's memory a region.
@@ -104,7 +135,7 @@ impl Session {
 
     /// Registers code with a frame pointer.
     #[inline(always)]
-    pub fn register(&self, addr: u64, bytes: &[u8], name: &CStr, lines: &[jitsym_line]) {
+    pub fn register(&self, addr: u64, bytes: &[u8], name: &CStr, lines: &[jitsym_line]) -> jitsym_id {
         // SAFETY: all fields are numbers and pointers, for which zero is a value.
         let mut unwind: jitsym_unwind = unsafe { mem::zeroed() };
         unwind.struct_size = size_of::<jitsym_unwind>();
@@ -130,6 +161,12 @@ impl Session {
         let mut id = 0;
         // SAFETY: the name ends in NUL, the bytes and rows are as many, and all of it lives until the call returns.
         ok(unsafe { (self.register)(self.session, &code, &mut id) });
+        id
+    }
+
+    pub fn unregister(&self, id: jitsym_id) {
+        // SAFETY: the types are those of the header.
+        ok(unsafe { (self.unregister)(self.session, id) });
     }
 
     pub fn flush(&self) {
@@ -161,6 +198,12 @@ impl Session {
         });
         stats
     }
+}
+
+/// For a call to fill in.
+fn empty() -> jitsym_region {
+    let (exec, write) = (ptr::null_mut(), ptr::null_mut());
+    jitsym_region { struct_size: size_of::<jitsym_region>(), exec, write, size: 0 }
 }
 
 #[inline(always)]

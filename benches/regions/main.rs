@@ -1,5 +1,5 @@
 //! What code regions cost: whoever registers code, the background thread, the program that runs in them, and the disk.
-//! `cargo bench --bench regions [-- [--quick] [--library=FILE] [calls] [writer] [running]]`; docs/performance.md says what it printed.
+//! `cargo bench --bench regions [-- [--quick] [--library=FILE] [calls] [memory] [writer] [running]]`; docs/performance.md says what it printed.
 //!
 //! Each measurement is a process of its own, those that are compared run one after the other in each round, and what is printed
 //! are the medians over the rounds of ratios within them.
@@ -25,7 +25,7 @@ use statistics::{shuffle, Quartiles};
 type Figures = BTreeMap<String, f64>;
 
 /// The parts, in this order.
-const PARTS: [&str; 3] = ["calls", "writer", "running"];
+const PARTS: [&str; 4] = ["calls", "memory", "writer", "running"];
 const ROUNDS: usize = 9;
 const QUICK_ROUNDS: usize = 3;
 /// The rounds of what takes long and varies little.
@@ -60,6 +60,7 @@ fn main() {
     for part in if parts.is_empty() { PARTS.to_vec() } else { parts } {
         match part {
             "calls" => harness.calls(),
+            "memory" => harness.memory(),
             "writer" => harness.writer(is_quick),
             _ => harness.running(),
         }
@@ -107,6 +108,24 @@ impl Harness {
                 let ratios = ["p50", "mean"].map(|name| ratio(of_kind, &all[0], name));
                 println!("| {size} | {kind} | {} | {} |", values.join(" | "), ratios.join(" | "));
             }
+        }
+    }
+
+    /// What memory for one function costs: a piece from the library, and next to that a mapping of its own.
+    fn memory(&mut self) {
+        println!("\n### Memory for a function, from its allocation to its end, while a thousand live\n");
+        println!(
+            "| code | registered | mmap, mprotect, munmap, ns | jitsym_alloc, jitsym_free, ns | ratio | generations |"
+        );
+        println!(
+            "|-----:|------------|---------------------------:|------------------------------:|------:|------------:|"
+        );
+        for (size, names) in [("200", "unnamed"), ("200", "named"), ("2000", "named"), ("20000", "named")] {
+            let all = self.rounds(self.rounds, &["mapped", "allocated"].map(|kind| vec!["memory", kind, size, names]));
+            let [mapped, allocated] = [&all[0], &all[1]].map(|figures| median(figures, "ns"));
+            let (ratio, generations) = (ratio(&all[1], &all[0], "ns"), median(&all[1], "generations"));
+            let is_named = if names == "named" { "yes" } else { "no" };
+            println!("| {size} | {is_named} | {mapped:.0} | {allocated:.0} | {ratio} | {generations:.0} |");
         }
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use ::jitsym::capi::types::jitsym_line;
 
 use crate::clock::{ticks, Scale};
-use crate::interface::{anonymous, make_executable, Session};
+use crate::interface::{anonymous, make_executable, unmap, Session};
 use crate::statistics::{mean, percentile, shuffle};
 use crate::{running, Figures};
 
@@ -33,6 +33,7 @@ pub fn run(words: &[String]) {
         ["writer", kind, count, order, lines] => {
             writer(&session, Path::new(dir), kind, number(count), order, number(lines))
         }
+        ["memory", kind, size, names] => memory(&session, kind, number(size), *names == "named"),
         ["running"] => running::run(&session),
         _ => panic!("no such task: {task:?}"),
     };
@@ -140,6 +141,51 @@ fn cpu_ns(clock: libc::clockid_t) -> f64 {
 /// What all threads but this one have taken.
 fn others_ns() -> f64 {
     cpu_ns(libc::CLOCK_PROCESS_CPUTIME_ID) - cpu_ns(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+/// What it takes to get memory for a function, to fill it, to make it executable, and to give it back, while a thousand others live.
+fn memory(session: &Session, kind: &str, size: usize, is_named: bool) -> Figures {
+    const LIVE: usize = 1000;
+    const COUNT: usize = 50_000;
+    let bytes = vec![0x90; size];
+    let fill = |addr: u64| {
+        // SAFETY: the memory is as long, and nobody else has it.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, size) };
+    };
+    let register = |addr: u64| if is_named { session.register(addr, &bytes, c"a_function", &[]) } else { 0 };
+    let mapped = (size as u64).next_multiple_of(4096);
+    let make = || match kind {
+        "allocated" => {
+            let piece = session.alloc(size as u64);
+            fill(piece.write);
+            (piece.exec, register(piece.exec))
+        }
+        _ => {
+            let addr = anonymous(mapped);
+            fill(addr);
+            make_executable(addr, mapped);
+            (addr, register(addr))
+        }
+    };
+    let end = |(addr, id): (u64, u64)| match kind {
+        "allocated" => session.free(addr),
+        _ => {
+            if is_named {
+                session.unregister(id);
+            }
+            unmap(addr, mapped);
+        }
+    };
+    let scale = Scale::calibrate();
+    let mut live: Vec<(u64, u64)> = (0..LIVE).map(|_| make()).collect();
+    let start = ticks();
+    for number in 0..COUNT {
+        end(std::mem::replace(&mut live[number % LIVE], make()));
+    }
+    let ns = scale.net_ns(ticks() - start, 1) / COUNT as f64;
+    let stats = session.stats();
+    assert_eq!((stats.dropped, stats.write_errors), (0, 0));
+    Figures::from([("ns".into(), ns), ("generations".into(), stats.region_generations as f64)])
 }
 
 /// What the background thread takes, and what it writes.

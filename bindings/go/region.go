@@ -72,3 +72,34 @@ func (r Region) Discard(offset, size uint64) error {
 func (r Region) Release() error {
 	return check(C.go_region_release(r.session.c(), C.uintptr_t(r.Exec)))
 }
+
+// A Piece is memory for one piece of code. It lasts until Free, or until the process ends. It is a value that can be copied.
+type Piece struct {
+	session *Session
+	// Exec is where code runs: the address to register it with.
+	Exec uintptr
+	// Write is where code is written. It is no memory of Go's, and is another piece's after Free.
+	Write []byte
+}
+
+// Alloc gives code memory of at least that size, in a region that the library makes and shares out. It begins at a multiple of
+// alignment, a power of two up to 4096. From the address near all of it can be reached by a displacement of 32 bits. Zero for both
+// leaves that to the library.
+func (s *Session) Alloc(size, alignment uint64, near uintptr) (Piece, error) {
+	out := C.jitsym_region{struct_size: C.sizeof_jitsym_region}
+	err := check(C.go_alloc(s.c(), C.uint64_t(size), C.uint64_t(alignment), C.uint64_t(near), &out))
+	if err != nil {
+		return Piece{}, err
+	}
+	return Piece{s, uintptr(out.exec), unsafe.Slice((*byte)(out.write), int(out.size))}, nil
+}
+
+// Shrink gives back all but the first bytes, before code is registered there. Write stays as long as it was.
+func (p Piece) Shrink(size uint64) error {
+	return check(C.go_shrink(p.session.c(), C.uintptr_t(p.Exec), C.uint64_t(size)))
+}
+
+// Free gives the memory back, and ends the registrations of code in it.
+func (p Piece) Free() error {
+	return check(C.go_free(p.session.c(), C.uintptr_t(p.Exec)))
+}

@@ -93,6 +93,19 @@ static inline jitsym_status go_region_release(handle session, uintptr_t exec) {
     return jitsym_region_release((jitsym *)session, (void *)exec);
 }
 
+static inline jitsym_status go_alloc(handle session, uint64_t size, uint64_t alignment, uint64_t near_addr,
+                                     jitsym_region *out) {
+    return jitsym_alloc((jitsym *)session, size, alignment, near_addr, out);
+}
+
+static inline jitsym_status go_shrink(handle session, uintptr_t exec, uint64_t size) {
+    return jitsym_shrink((jitsym *)session, (void *)exec, size);
+}
+
+static inline jitsym_status go_free(handle session, uintptr_t exec) {
+    return jitsym_free((jitsym *)session, (void *)exec);
+}
+
 static inline jitsym_status go_unwind_size(const jitsym_unwind *unwind, uint64_t code_size, uint64_t *out) {
     return go_load() == JITSYM_OK ? jitsym_unwind_size(unwind, code_size, out) : JITSYM_ERR_LIBRARY;
 }

@@ -166,6 +166,31 @@ export declare class Region {
   release(): void;
 }
 
+/** What memory for code is to be like. */
+export interface PieceOptions {
+  /** In bytes. */
+  size: Word;
+  /** A power of two up to 4096. */
+  alignment?: Word;
+  /** An address from which all of it can be reached by a displacement of 32 bits. */
+  near?: Word;
+}
+
+/** Memory for one piece of code. It ends with `free`, and not when the object goes. */
+export declare class Piece {
+  private constructor();
+  /** Where code runs: the address to register it with. */
+  readonly exec: bigint;
+  /** Where code is written. */
+  readonly write: bigint;
+  /** How large it was at first. */
+  readonly size: number;
+  /** Gives back all but the first `size` bytes, before code is registered there. */
+  shrink(size: Word): void;
+  /** Gives the memory back, and ends the registrations of code in it. */
+  free(): void;
+}
+
 /** An open session. It ends with `close` or the process, and not when the object goes. */
 export declare class Session {
   constructor(options?: Options);
@@ -179,6 +204,8 @@ export declare class Session {
   createRegion(options: RegionOptions): Region;
   /** Makes memory of the program a region, whole pages of it. During the call nobody may write to it or change its protection. */
   adoptRegion(addr: Word, size: Word): Region;
+  /** Code memory of at least `size` bytes, in a region that the library makes and shares out. */
+  alloc(options: PieceOptions): Piece;
   /** Waits until all that was registered is in the files; 0 stands for the library's own limit. */
   flush(timeoutMs?: number): void;
   /** The same without stopping the event loop. */

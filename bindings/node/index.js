@@ -70,6 +70,26 @@ class Region {
   }
 }
 
+/** Memory for one piece of code. It ends with `free`, and not when the object goes. */
+class Piece {
+  #session;
+
+  constructor(session, exec, write, size) {
+    this.#session = session;
+    this.exec = exec;
+    this.write = write;
+    this.size = size;
+  }
+
+  shrink(size) {
+    this.#session.call('jitsym_shrink', this.exec, u64(size, 'size'));
+  }
+
+  free() {
+    this.#session.call('jitsym_free', this.exec);
+  }
+}
+
 /** An open session. It ends with `close` or the process, and not when the object goes. */
 class Session {
   #session;
@@ -154,6 +174,12 @@ class Session {
     return new Region(this.#session, start, null, Number(size));
   }
 
+  alloc({ size, alignment = 0, near = 0 }) {
+    const piece = { struct_size: struct_size.jitsym_region, exec: 0, write: 0, size: 0 };
+    this.#session.call('jitsym_alloc', u64(size, 'size'), u64(alignment, 'alignment'), u64(near, 'near'), piece);
+    return new Piece(this.#session, BigInt(piece.exec), BigInt(piece.write), Number(piece.size));
+  }
+
   flush(timeoutMs = 0) {
     this.#session.call('jitsym_flush', u32(timeoutMs, 'timeoutMs'));
   }
@@ -231,4 +257,4 @@ function version() {
   return load().jitsym_version();
 }
 
-module.exports = { Code, Init, JitsymError, MapDialect, Region, Session, Sink, SpoolState, Status, available, unwindSize, version };
+module.exports = { Code, Init, JitsymError, MapDialect, Piece, Region, Session, Sink, SpoolState, Status, available, unwindSize, version };

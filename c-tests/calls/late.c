@@ -1061,7 +1061,7 @@ static jitsym_status any_call(uint32_t *random, unsigned thread, void *region, j
   unsigned char *page;
   char text[TEST_PATH_MAX];
   jitsym_status status;
-  switch (next_random(random) % 14) {
+  switch (next_random(random) % 15) {
     case 0:
       *what = "jitsym_register";
       return jitsym_register(overtaken.session, &code, id);
@@ -1102,6 +1102,10 @@ static jitsym_status any_call(uint32_t *random, unsigned thread, void *region, j
       *what = "jitsym_region_create and _release";
       status = jitsym_region_create(overtaken.session, &options, &made);
       return status == JITSYM_OK ? jitsym_region_release(overtaken.session, made.exec) : status;
+    case 13:
+      *what = "jitsym_alloc and jitsym_free";
+      status = jitsym_alloc(overtaken.session, 1 + next_random(random) % 5000, 0, 0, &made);
+      return status == JITSYM_OK ? jitsym_free(overtaken.session, made.exec) : status;
     default:
       *what = "jitsym_region_adopt and _release";
       page = mmap(NULL, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

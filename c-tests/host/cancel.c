@@ -38,6 +38,9 @@ static void every_call(jitsym *session) {
   CHECK_OK(jitsym_region_grow(session, region.exec, 2 * size));
   CHECK_OK(jitsym_region_discard(session, region.exec, size));
   CHECK_OK(jitsym_region_release(session, region.exec));
+  CHECK_OK(jitsym_alloc(session, size, 0, 0, &region));
+  CHECK_OK(jitsym_shrink(session, region.exec, 64));
+  CHECK_OK(jitsym_free(session, region.exec));
   void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   CHECK(memory != MAP_FAILED);
   if (jitsym_region_adopt(session, memory, size) == JITSYM_OK) {

@@ -62,6 +62,10 @@ static void test_absent(void) {
   CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_region_grow(session, buffer, 4096));
   CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_region_discard(session, buffer, 4096));
   CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_region_release(session, buffer));
+  CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_alloc(session, 64, 0, 0, &region));
+  CHECK(region.exec == NULL);
+  CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_shrink(session, buffer, 64));
+  CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_free(session, buffer));
   CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_close(session));
   CHECK(session == NULL && id == 17 && size == 18 && strcmp(buffer, "untouched") == 0);
   CHECK(strcmp(jitsym_status_name(JITSYM_ERR_LIBRARY), "JITSYM_ERR_LIBRARY") == 0);
@@ -125,6 +129,9 @@ static void use_region(jitsym *session) {
   CHECK(*(const char *)region.exec == 0);
   CHECK_STATUS(JITSYM_ERR_REGION, jitsym_region_adopt(session, region.exec, region.size));
   CHECK_OK(jitsym_region_release(session, region.exec));
+  CHECK_OK(jitsym_alloc(session, 100, 0, 0, &region));
+  CHECK_OK(jitsym_shrink(session, region.exec, 10));
+  CHECK_OK(jitsym_free(session, region.exec));
 }
 
 /* The functions by their names in jitsym.h, through pointers too, and in another file, which is in C++. */

@@ -30,6 +30,9 @@
   FUNCTION(jitsym_region_grow)       \
   FUNCTION(jitsym_region_discard)    \
   FUNCTION(jitsym_region_release)    \
+  FUNCTION(jitsym_alloc)             \
+  FUNCTION(jitsym_shrink)            \
+  FUNCTION(jitsym_free)              \
   FUNCTION(jitsym_status_text)       \
   FUNCTION(jitsym_status_name)       \
   FUNCTION(jitsym_version)           \
@@ -121,6 +124,9 @@ static void use(jitsym *session, uint64_t addr) {
   OK(lib.jitsym_region_discard(session, region.exec, region.size));
   CHECK(lib.jitsym_region_adopt(session, region.exec, region.size) == JITSYM_ERR_REGION);
   OK(lib.jitsym_region_release(session, region.exec));
+  OK(lib.jitsym_alloc(session, 100, 0, 0, &region));
+  OK(lib.jitsym_shrink(session, region.exec, 10));
+  OK(lib.jitsym_free(session, region.exec));
   CHECK(lib.jitsym_version_number() == JITSYM_VERSION_NUMBER);
   CHECK(strlen(lib.jitsym_version()) >= 5);
   CHECK(strcmp(lib.jitsym_status_name(JITSYM_OK), "JITSYM_OK") == 0 && lib.jitsym_status_text(JITSYM_OK)[0] != 0);

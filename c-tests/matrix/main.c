@@ -46,6 +46,7 @@ jitsym *session;
 
 static const struct scenario *const groups[] = {
     layout_scenarios, stack_scenarios, life_scenarios, name_scenarios, size_scenarios, process_scenarios, region_scenarios,
+    alloc_scenarios,
 };
 
 void check(enum jitsym_status status, const char *call) {

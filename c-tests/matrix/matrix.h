@@ -228,7 +228,7 @@ enum {
   { NULL, NULL, NULL, NO_GAP, 0 }
 
 extern const struct scenario layout_scenarios[], stack_scenarios[], life_scenarios[], name_scenarios[], size_scenarios[],
-    process_scenarios[], region_scenarios[];
+    process_scenarios[], region_scenarios[], alloc_scenarios[];
 
 /* ------------------------------------------------------------------------------------------------ namespace.c */
 

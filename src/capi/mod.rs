@@ -5,6 +5,7 @@
 
 #![allow(non_camel_case_types)]
 
+pub mod alloc;
 pub(crate) mod boundary;
 pub mod info;
 mod input;

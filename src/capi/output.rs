@@ -1,11 +1,27 @@
 //! Output to C: counters and text.
 
-use std::ffi::c_char;
+use std::ffi::{c_char, c_void};
 use std::ptr;
 
+use super::input;
 use super::types::*;
 use crate::api::error::{Error, Result};
 use crate::queue::status::{with_counters, Stats};
+use crate::sink::region::CodeRegion;
+
+/// A region, or a piece of one, that is made when it is certain that the caller can have it.
+///
+/// # Safety
+/// `out` is NULL or points to `out->struct_size` writable bytes.
+pub unsafe fn write_region(out: *mut jitsym_region, make: impl FnOnce() -> Result<CodeRegion>) -> Result<()> {
+    // SAFETY: the caller's promise.
+    let struct_size = unsafe { input::region_size(out)? };
+    let CodeRegion { exec, write, size } = make()?;
+    let region = jitsym_region { struct_size, exec: exec as *mut c_void, write: write as *mut c_void, size };
+    // SAFETY: not NULL, and by the caller's promise writable.
+    unsafe { out.write_unaligned(region) };
+    Ok(())
+}
 
 /// Fills in `jitsym_stats`, as much of it as the caller has.
 ///

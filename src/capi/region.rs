@@ -3,9 +3,9 @@
 use std::ffi::c_void;
 
 use super::boundary::blocking_boundary;
-use super::input;
 use super::status::jitsym_status;
 use super::types::*;
+use super::{input, output};
 use crate::session;
 
 /// Makes a region of code memory: a mapping of an ELF file that the library writes. Every profiler that reads ELF files, such as
@@ -41,17 +41,7 @@ pub unsafe extern "C" fn jitsym_region_create(
         // SAFETY: the caller's promise about `options`.
         let wanted = unsafe { input::region(options)? };
         // SAFETY: the caller's promise about `out`.
-        let struct_size = unsafe { input::region_size(out)? };
-        let made = session::find(session as usize as u64)?.create_region(&wanted)?;
-        let region = jitsym_region {
-            struct_size,
-            exec: made.exec as *mut c_void,
-            write: made.write as *mut c_void,
-            size: made.size,
-        };
-        // SAFETY: not NULL, and by the caller's promise writable.
-        unsafe { out.write_unaligned(region) };
-        Ok(())
+        unsafe { output::write_region(out, || session::find(session as usize as u64)?.create_region(&wanted)) }
     })
 }
 

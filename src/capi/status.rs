@@ -98,7 +98,8 @@ pub enum jitsym_status {
     /// Memory cannot be adopted as a region because the process has locked memory (`mlock`, `mlockall`), which a region would not
     /// be.
     JITSYM_ERR_LOCKED = 37,
-    /// There is no region at this address; or, for a new one, there is one already; or regions of this kind cannot do that.
+    /// There is no region at this address; or, for a new one, there is one already; or regions of this kind cannot do that. Or
+    /// `jitsym_alloc` has handed out no memory that begins there.
     JITSYM_ERR_REGION = 38,
     /// An address or size is no multiple of the size of a page, or an alignment no power of two.
     JITSYM_ERR_ALIGNMENT = 39,

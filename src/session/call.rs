@@ -230,6 +230,7 @@ impl Ref {
     }
 
     pub fn grow_region(&self, start: u64, size: u64) -> Result<()> {
+        self.is_not_allocators(start)?;
         self.outcome(thread::quietly(|| self.process.regions.grow(start, size)))
     }
 
@@ -240,6 +241,7 @@ impl Ref {
     }
 
     pub fn release_region(&self, start: u64) -> Result<()> {
+        self.is_not_allocators(start)?;
         // A failure of other sinks is no reason to keep the region.
         let _ = self.flush(None);
         let status = &self.engine.status;

@@ -85,6 +85,8 @@ fn prepare() {
         if underway.depth == 1 && !guard::is_inside() {
             let _ = process::guarded(|| {
                 if let Ok(process) = process::current() {
+                    // Who allocates may be about to make a region.
+                    process.allocator.changing.before_fork();
                     process.regions.changing.before_fork();
                     underway.regions_held = true;
                 }
@@ -126,6 +128,7 @@ fn go_on_in_parent() {
                 }
                 if underway.regions_held {
                     process.regions.changing.after_fork();
+                    process.allocator.changing.after_fork();
                 }
                 Ok(())
             });
@@ -247,6 +250,7 @@ fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<
     let process = Process::new(parent.generation, Some(parent))?;
     let mut engine = Engine::new(&config, &process.host.last_error)?;
     // From here on nothing fails that would have to be tried again.
+    process.allocator.inherit(&parent.allocator);
     let mut inheritance = writer.map(|writer| writer.hand_down(words.forked_at.load(Ordering::Relaxed)));
     let regions = &*parent.regions;
     if let Some(parent) = parent.engine() {

@@ -1,5 +1,6 @@
 //! Sessions: opening and closing, and the Rust interface.
 
+mod allocator;
 mod autoload;
 mod call;
 mod config;
@@ -185,6 +186,52 @@ impl Session {
     /// adopted the same holds as for [`adopt_region`](Session::adopt_region).
     pub unsafe fn release_region(&self, exec: u64) -> Result<()> {
         find(self.0)?.release_region(exec)
+    }
+
+    /// Hands out code memory: a piece of a region of the library's, which is at least `size` bytes long; `jitsym_alloc` in C.
+    /// `alignment` is a power of two up to 4096, or 0. A call from `near` can reach the piece by a displacement of 32 bits, if
+    /// that is not 0. The piece stays when the session is closed.
+    ///
+    /// ```
+    /// use jitsym::{Bytes, Code, Options, Session};
+    ///
+    /// # let dir = std::env::temp_dir().join(format!("jitsym-doc-alloc-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&dir).unwrap();
+    /// # let options = Options { map_dir: Some(dir.clone()), jitdump_dir: Some(dir.clone()), ..Options::default() };
+    /// # /*
+    /// let options = Options::default();
+    /// # */
+    /// let session = Session::open(&options)?;
+    /// let code = [0x90_u8; 100];
+    /// let piece = session.alloc(100, 0, 0)?;
+    /// assert!(piece.size >= 100);
+    /// // SAFETY: the piece is that large, and nobody else has it.
+    /// unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), piece.write as *mut u8, code.len()) };
+    /// session.register(&Code { bytes: Bytes::Here(&code), ..Code::new(piece.exec, 100, "a_hundred") })?;
+    /// // SAFETY: nobody runs anything there.
+    /// unsafe { session.free(piece.exec)? };
+    /// session.close()?;
+    /// # std::fs::remove_dir_all(&dir).unwrap();
+    /// # Ok::<(), jitsym::Error>(())
+    /// ```
+    pub fn alloc(&self, size: u64, alignment: u64, near: u64) -> Result<CodeRegion> {
+        find(self.0)?.alloc(size, alignment, near)
+    }
+
+    /// Takes back the end of a piece, in which no code is registered; `jitsym_shrink` in C.
+    ///
+    /// # Safety
+    /// Nobody has a reference to what lies there, or runs it.
+    pub unsafe fn shrink(&self, exec: u64, size: u64) -> Result<()> {
+        find(self.0)?.shrink(exec, size)
+    }
+
+    /// Takes back a piece, and ends the registrations of code in it; `jitsym_free` in C.
+    ///
+    /// # Safety
+    /// Nobody has a reference to what lies there, or runs it.
+    pub unsafe fn free(&self, exec: u64) -> Result<()> {
+        find(self.0)?.free(exec)
     }
 
     /// The path of the file that a sink writes; `jitsym_path` in C.

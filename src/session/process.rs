@@ -13,6 +13,7 @@ use crate::api::error::{Error, Result};
 use crate::api::options::Config;
 use crate::queue::engine::Engine;
 use crate::queue::host::Host;
+use crate::session::allocator::Allocator;
 use crate::session::control::Control;
 use crate::session::fork;
 use crate::sink::region::Regions;
@@ -39,6 +40,8 @@ pub struct Process {
     engine: OnceCell<Engine>,
     /// Code memory that is a mapping of an ELF file.
     pub regions: Arc<Regions>,
+    /// Regions that are cut into pieces.
+    pub allocator: Allocator,
 }
 
 static CURRENT: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
@@ -124,6 +127,7 @@ impl Process {
             control: Mutex::default(),
             engine: OnceCell::new(),
             regions: Arc::default(),
+            allocator: Allocator::default(),
         }))
     }
 

@@ -21,6 +21,9 @@ static unsigned call(const void *exec) {
 int main(void) {
     static const unsigned char bytes[] = {0xb8, 42, 0, 0, 0, 0xc3}; /* mov eax, 42; ret */
     CHECK(jitsym_init(NULL, &session) == JITSYM_OK);
+    void *function = new_function(bytes, sizeof bytes, "in_a_piece", NULL);
+    CHECK(function != NULL && call(function) == 42);
+    end_function(function);
     CHECK(make_memory());
     CHECK(call(place(0, bytes, sizeof bytes, "first_function")) == 42);
     CHECK(call(place(3 << 20, bytes, sizeof bytes, "second_function")) == 42);
@@ -37,7 +40,7 @@ int main(void) {
     stats.struct_size = sizeof stats;
     CHECK(jitsym_flush(session, 0) == JITSYM_OK);
     CHECK(jitsym_get_stats(session, &stats) == JITSYM_OK);
-    CHECK(stats.regions == 2 && stats.region_code == 2 && stats.region_refused == 0);
+    CHECK(stats.regions == 3 && stats.region_code == 3 && stats.region_refused == 0);
     CHECK(jitsym_close(session) == JITSYM_OK);
     puts("ok");
     return 0;

@@ -153,6 +153,22 @@ test('code memory comes from the library', () => {
   });
 });
 
+test('memory for one piece of code', () => {
+  within({}, (session) => {
+    const piece = session.alloc({ size: 200, alignment: 128 });
+    assert.deepEqual([piece.size, piece.exec % 128n], [256, 0n]);
+    piece.shrink(64);
+    koffi.encode(piece.write, 'uint8_t', [...code], code.length);
+    assert.deepEqual([...Buffer.from(koffi.decode(piece.exec, koffi.array('uint8_t', code.length)))], [...code]);
+    session.register({ addr: piece.exec, size: code.length, name: 'in_a_piece', bytes: piece.exec });
+    assert.deepEqual(counted(session, 'live'), [1]);
+    piece.free();
+    assert.deepEqual(counted(session, 'live'), [0]);
+    refused('ERR_REGION', () => piece.free());
+    refused('ERR_SIZE_ZERO', () => session.alloc({ size: 0 }));
+  });
+});
+
 test('memory is adopted', () => {
   const mmap = koffi.load('libc.so.6').func('uintptr_t mmap(uintptr_t, size_t, int, int, int, int64_t)');
   const [PRIVATE_ANONYMOUS, READ_EXEC] = [0x22, 5];

@@ -211,10 +211,29 @@ class Regions(TestCase):
         del view
         memory.close()
 
+    def test_memory_for_one_piece_of_code(self):
+        with self.session() as session:
+            piece = session.alloc(200, alignment=128, near=ctypes.cast(ctypes.pythonapi.Py_IsInitialized, ctypes.c_void_p).value)
+            self.assertEqual((piece.size, piece.exec % 128), (256, 0))
+            piece.shrink(65)
+            self.assertEqual(piece.size, 128)
+            self.assertRaises(ValueError, piece.put, bytes(129))
+            addr = piece.put(CODE)
+            self.assertEqual(ctypes.string_at(addr, len(CODE)), CODE)
+            session.register(addr, len(CODE), "in_a_piece", bytes=addr)
+            self.assertEqual(self.counted(session, "region_code", "live"), [1, 1])
+            self.assertIn(f"{piece.exec:#x}", repr(piece))
+            piece.free()
+            self.assertEqual(self.counted(session, "live"), [0])
+            with self.refused(jitsym.JitsymError, "ERR_REGION"):
+                piece.free()
+
     def test_bad_wishes_are_refused(self):
         with self.session() as session:
             with self.refused(jitsym.InvalidArgument, "ERR_SIZE_ZERO"):
                 session.create_region(0)
+            with self.refused(jitsym.InvalidArgument, "ERR_SIZE_ZERO"):
+                session.alloc(0)
             with self.refused(jitsym.InvalidArgument, "ERR_ALIGNMENT"):
                 session.create_region(1, alignment=3)
             with self.refused(jitsym.InvalidArgument, "ERR_TOO_LARGE"):

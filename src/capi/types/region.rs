@@ -35,7 +35,7 @@ pub struct jitsym_region_options {
     pub reserved: u32,
 }
 
-/// A region of code memory.
+/// A region of code memory, or a piece of one from `jitsym_alloc`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct jitsym_region {
@@ -43,8 +43,8 @@ pub struct jitsym_region {
     pub struct_size: usize,
     /// Where code runs: readable and executable. This is the address to register code with.
     pub exec: *mut c_void,
-    /// Where code is written: the same memory, readable and writable, reads zero at first. With `JITSYM_REGION_ONE_VIEW` the same
-    /// address as `exec`.
+    /// Where code is written: the same memory, readable and writable. A region reads zero at first; with
+    /// `JITSYM_REGION_ONE_VIEW` it has the same address as `exec`.
     pub write: *mut c_void,
     /// Bytes.
     pub size: u64,

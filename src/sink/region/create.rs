@@ -55,7 +55,7 @@ pub struct CodeRegion {
 
 const HUGE_PAGE: u64 = 2 << 20;
 /// The largest region, and what it can be aligned to: distances between code and tables are 32-bit numbers.
-pub(super) const SIZE_MAX: u64 = 1 << 30;
+pub const SIZE_MAX: u64 = 1 << 30;
 const ALIGNMENT_MAX: u64 = 512 << 20;
 
 impl Regions {

@@ -72,6 +72,13 @@ impl Regions {
         Ok(())
     }
 
+    /// Has the file system provide room again for pages that were given back, so that touching them raises no signal.
+    pub fn provide(&self, addr: u64, size: u64) -> Result<()> {
+        let region = self.all().find(|region| region.holds(addr, size)).ok_or(Error::Region)?;
+        let file = lock(&region.naming).file().map_err(|_| Error::SinkFailed)?;
+        code_memory::provide(&file, addr - region.base, size).map_err(|_| Error::NoMemory)
+    }
+
     fn starting(&self, start: u64) -> Result<&'static Region> {
         let mut all = self.all().filter(|region| region.start == start && region.gone() == NEVER);
         // A region in the place of a lost part of another one comes before that.

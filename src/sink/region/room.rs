@@ -17,7 +17,7 @@ use crate::sys::mapping::{page_size, Reserved};
 use crate::sys::maps;
 
 /// How far a 32-bit displacement reaches, from anywhere in an instruction.
-const REACH: u64 = (1 << 31) - (1 << 16);
+pub const REACH: u64 = (1 << 31) - (1 << 16);
 
 /// Nothing is mapped below.
 const LOWEST: u64 = 1 << 16;

@@ -22,7 +22,7 @@ from ._errors import (
     UnknownId,
 )
 from ._library import available, version
-from ._session import Code, Inline, Line, Region, Session, Stats
+from ._session import Code, Inline, Line, Piece, Region, Session, Stats
 from ._unwind import EhFrame, FixedFrame, FramePointer, Row, Rows, Unwind, unwind_size
 
 __version__ = "0.1.0"
@@ -43,6 +43,7 @@ __all__ = [
     "Line",
     "MapDialect",
     "OutOfMemory",
+    "Piece",
     "Region",
     "Row",
     "Rows",

@@ -161,6 +161,42 @@ class Region:
         return f"<jitsym.Region of {self.size} bytes at {self.exec:#x}>"
 
 
+class Piece:
+    """Memory for one piece of code, from `Session.alloc`. It ends with `free`, and not when the object goes."""
+
+    __slots__ = ("exec", "session", "size", "write")
+
+    def __init__(self, session: Session, exec: int, write: int, size: int):
+        self.session = session
+        #: The address where code runs: the one to register it with.
+        self.exec = exec
+        #: The address where code is written.
+        self.write = write
+        self.size = size
+
+    def put(self, code: Any) -> int:
+        """Writes code (any object with a buffer), and returns the address where it runs."""
+        view = memoryview(code)
+        if view.nbytes > self.size:
+            raise ValueError(f"{view.nbytes} bytes are not in {self.size}")
+        ctypes.memmove(self.write, view.tobytes(), view.nbytes)
+        return self.exec
+
+    def shrink(self, size: int) -> None:
+        """Gives back all but the first `size` bytes, before code is registered there."""
+        size = unsigned(size, 64, "size")
+        self.session._call("jitsym_shrink", self.exec, size)
+        self.size = min(self.size, -(-size // 64) * 64)
+
+    def free(self) -> None:
+        """Gives the memory back, and ends the registrations of code in it. Only once."""
+        self.session._call("jitsym_free", self.exec)
+        self.size = 0
+
+    def __repr__(self) -> str:
+        return f"<jitsym.Piece of {self.size} bytes at {self.exec:#x}>"
+
+
 class Session:
     """An open session. Keyword arguments are the library's options; 0 and None leave the choice to it.
 
@@ -291,6 +327,16 @@ class Session:
         addr, size = unsigned(addr, 64, "addr"), unsigned(size, 64, "size")
         self._call("jitsym_region_adopt", addr, size)
         return Region(self, addr, None, size)
+
+    def alloc(self, size: int, *, alignment: int = 0, near: int = 0) -> Piece:
+        """Code memory of at least `size` bytes, in a region that the library makes and shares out.
+
+        It begins at a multiple of `alignment`, and can be reached from the address `near` by a displacement of 32 bits.
+        """
+        piece = _abi.jitsym_region(struct_size=ctypes.sizeof(_abi.jitsym_region))
+        size, alignment = unsigned(size, 64, "size"), unsigned(alignment, 64, "alignment")
+        self._call("jitsym_alloc", size, alignment, unsigned(near, 64, "near"), piece)
+        return Piece(self, piece.exec, piece.write, piece.size)
 
     def flush(self, timeout: float | None = None) -> None:
         """Waits until all that was registered is in the files; `timeout` in seconds."""

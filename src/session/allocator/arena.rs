@@ -1,0 +1,242 @@
+//! Which bytes of one region are whose.
+//!
+//! Code in the place of dead code makes a region begin a generation, which frees all memory of code that died before from that
+//! cost. So freed memory rests, and is handed out again many pieces at a time; until then memory is taken that was never used.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
+
+use crate::sink::region::CodeRegion;
+
+/// Pieces begin and end at multiples of this: a cache line, and what a region has one mark for, so that code never shares a mark
+/// with dead code of its neighbour.
+pub const GRANULE: u64 = 64;
+
+/// Memory is given back to the file system in chunks of this size: a multiple of every page size.
+pub const CHUNK: u64 = 64 << 10;
+
+/// As many bytes may rest, or a quarter of those in use if that is more.
+pub const RESTING_MIN: u64 = 1 << 20;
+
+/// As many free bytes are kept for the next pieces, or as many as are in use if that is more: pages that are given back cost as much as new ones when they are
+/// used again.
+const KEPT_MIN: u64 = 1 << 20;
+
+/// One region, cut into pieces. Places in it are offsets, in bytes.
+#[derive(Debug)]
+pub struct Arena {
+    pub exec: u64,
+    pub write: u64,
+    /// How much memory there is, and can be.
+    pub len: u64,
+    pub max_len: u64,
+    /// The sink for regions ran when it was made. Else it has no file, and never gets one.
+    pub named: bool,
+    /// Memory from here on was never used.
+    top: u64,
+    /// What callers have: the length of each piece by its place.
+    pieces: BTreeMap<u64, u64>,
+    in_use: u64,
+    /// Freed pieces, in order.
+    resting: VecDeque<(u64, u64)>,
+    resting_len: u64,
+    /// Memory to be handed out again, by place and by length. Neighbours are one.
+    free: BTreeMap<u64, u64>,
+    free_by_len: BTreeSet<(u64, u64)>,
+    free_len: u64,
+    /// The places of chunks that were given back.
+    given_back: BTreeSet<u64>,
+}
+
+impl Arena {
+    pub fn new(region: CodeRegion, max_len: u64, named: bool) -> Arena {
+        Arena {
+            exec: region.exec,
+            write: region.write,
+            len: region.size,
+            max_len,
+            named,
+            top: 0,
+            pieces: BTreeMap::new(),
+            in_use: 0,
+            resting: VecDeque::new(),
+            resting_len: 0,
+            free: BTreeMap::new(),
+            free_by_len: BTreeSet::new(),
+            free_len: 0,
+            given_back: BTreeSet::new(),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// The place of an address, if it lies here.
+    pub fn place(&self, exec: u64) -> Option<u64> {
+        exec.checked_sub(self.exec).filter(|place| *place < self.max_len)
+    }
+
+    /// A piece of memory that was used before: the best fit.
+    pub fn reuse(&mut self, len: u64, alignment: u64) -> Option<u64> {
+        // Long enough wherever it begins.
+        let &(free_len, start) = self.free_by_len.range((len + alignment - GRANULE, 0)..).next()?;
+        let place = start.next_multiple_of(alignment);
+        self.take_free(start, free_len);
+        self.add_free(start, place - start);
+        self.add_free(place + len, start + free_len - (place + len));
+        self.hand_out(place, len);
+        Some(place)
+    }
+
+    /// A piece of memory that was never used.
+    pub fn begin(&mut self, len: u64, alignment: u64) -> Option<u64> {
+        let place = self.top.next_multiple_of(alignment);
+        if place + len > self.len {
+            return None;
+        }
+        self.add_free(self.top, place - self.top);
+        self.top = place + len;
+        self.hand_out(place, len);
+        Some(place)
+    }
+
+    /// How long the region has to be for `begin`; `None` if it cannot be.
+    pub fn len_for(&self, len: u64, alignment: u64) -> Option<u64> {
+        Some(self.top.next_multiple_of(alignment) + len).filter(|end| *end <= self.max_len)
+    }
+
+    fn hand_out(&mut self, place: u64, len: u64) {
+        self.pieces.insert(place, len);
+        self.in_use += len;
+    }
+
+    /// The length of the piece that begins there.
+    pub fn len_of(&self, place: u64) -> Option<u64> {
+        self.pieces.get(&place).copied()
+    }
+
+    /// Takes a piece back.
+    pub fn end(&mut self, place: u64) {
+        let Some(len) = self.pieces.remove(&place) else { return };
+        self.in_use -= len;
+        self.resting_len += len;
+        self.resting.push_back((place, len));
+        let most = RESTING_MIN.max(self.in_use / 4);
+        if self.resting_len > most {
+            self.rest_no_more(most / 2);
+        }
+    }
+
+    /// Has pieces handed out again that were freed first, until no more than `most` bytes rest.
+    pub fn rest_no_more(&mut self, most: u64) {
+        while self.resting_len > most {
+            let Some((place, len)) = self.resting.pop_front() else { return };
+            self.resting_len -= len;
+            self.add_free(place, len);
+        }
+    }
+
+    /// Takes the end of a piece back, in which there was no code.
+    pub fn shrink(&mut self, place: u64, len: u64) {
+        let Some(old) = self.pieces.insert(place, len) else { return };
+        self.in_use -= old - len;
+        if place + old == self.top {
+            self.top = place + len;
+        } else {
+            self.add_free(place + len, old - len);
+        }
+    }
+
+    /// Takes a piece back that nobody has seen.
+    pub fn undo(&mut self, place: u64) {
+        if let Some(len) = self.pieces.remove(&place) {
+            self.in_use -= len;
+            self.add_free(place, len);
+        }
+    }
+
+    fn add_free(&mut self, mut start: u64, mut len: u64) {
+        if len == 0 {
+            return;
+        }
+        if let Some((&before, &before_len)) = self.free.range(..start).next_back() {
+            if before + before_len == start {
+                self.take_free(before, before_len);
+                (start, len) = (before, before_len + len);
+            }
+        }
+        if let Some(&after_len) = self.free.get(&(start + len)) {
+            self.take_free(start + len, after_len);
+            len += after_len;
+        }
+        self.free.insert(start, len);
+        self.free_by_len.insert((len, start));
+        self.free_len += len;
+    }
+
+    fn take_free(&mut self, start: u64, len: u64) {
+        self.free.remove(&start);
+        self.free_by_len.remove(&(len, start));
+        self.free_len -= len;
+    }
+
+    /// Chunks that hold nothing and are still there, if that is much.
+    pub fn unused(&self) -> Vec<Range<u64>> {
+        let mut found: Vec<Range<u64>> = Vec::new();
+        if self.free_len - self.given_back.len() as u64 * CHUNK <= KEPT_MIN.max(self.in_use) {
+            return found;
+        }
+        for &(len, start) in self.free_by_len.range((CHUNK, 0)..) {
+            let chunks = (start.next_multiple_of(CHUNK)..).step_by(CHUNK as usize);
+            for chunk in chunks.take_while(|chunk| chunk + CHUNK <= start + len) {
+                match found.last_mut() {
+                    _ if self.given_back.contains(&chunk) => {}
+                    Some(last) if last.end == chunk => last.end += CHUNK,
+                    _ => found.push(chunk..chunk + CHUNK),
+                }
+            }
+        }
+        found
+    }
+
+    /// Notes that chunks were given back.
+    pub fn give_back(&mut self, range: Range<u64>) {
+        self.given_back.extend(range.step_by(CHUNK as usize));
+    }
+
+    /// Chunks of a piece that were given back.
+    pub fn missing(&self, place: u64, len: u64) -> Vec<u64> {
+        self.given_back.range(place / CHUNK * CHUNK..place + len).copied().collect()
+    }
+
+    /// Notes that a chunk is there again.
+    pub fn restored(&mut self, chunk: u64) {
+        self.given_back.remove(&chunk);
+    }
+
+    /// That all memory is accounted for once.
+    #[cfg(test)]
+    pub fn check(&self) {
+        let resting = self.resting.iter().copied();
+        let mut all: Vec<(u64, u64)> =
+            self.pieces.iter().chain(&self.free).map(|(&start, &len)| (start, len)).collect();
+        all.extend(resting);
+        all.sort_unstable();
+        let end = all.iter().fold(0, |end, &(start, len)| {
+            assert_eq!(start, end, "overlap or loss: {all:x?}");
+            start + len
+        });
+        assert_eq!(end, self.top);
+        assert!(self.top <= self.len && self.len <= self.max_len);
+        assert_eq!(self.in_use, self.pieces.values().sum::<u64>());
+        assert_eq!(self.resting_len, self.resting.iter().map(|(_, len)| len).sum::<u64>());
+        let by_len: BTreeSet<(u64, u64)> = self.free.iter().map(|(&start, &len)| (len, start)).collect();
+        assert_eq!((&by_len, self.free_len), (&self.free_by_len, self.free.values().sum()));
+        let starts: Vec<u64> = self.free.keys().copied().collect();
+        assert!(starts.windows(2).all(|pair| pair[0] + self.free[&pair[0]] < pair[1]), "neighbours are not one");
+        for &chunk in &self.given_back {
+            assert!(self.pieces.range(..chunk + CHUNK).next_back().is_none_or(|(start, len)| start + len <= chunk));
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! Code memory in pieces: an allocator on top of regions with two views.
+//!
+//! A piece has the same offset in both views. The allocator's notes lie outside of the memory, so no write of the host's can
+//! damage them. One lock is held over each call, on a thread that no signal can stop; `fork` waits for it as for regions.
+
+mod arena;
+#[cfg(test)]
+mod tests;
+
+use crate::api::error::{Error, Result};
+use crate::api::options::Sinks;
+use crate::session::call::Ref;
+use crate::session::fork;
+use crate::sink::region::{Changing, CodeRegion, RegionOptions, REACH, SIZE_MAX};
+use crate::sys::sync::outside::{Mutex, MutexGuard, PoisonError};
+use crate::sys::{reserve, thread};
+use arena::{Arena, CHUNK, GRANULE};
+
+/// The largest alignment: no page is smaller.
+const ALIGNMENT_MAX: u64 = 4096;
+
+/// How large a region is at first, and by how much it grows at most if less is needed.
+const FIRST_LEN: u64 = 256 << 10;
+const GROWTH_MAX: u64 = 4 << 20;
+
+/// How large a region can become; less where there is no address space for that.
+const MAX_LENS: [u64; 3] = [64 << 20, 4 << 20, FIRST_LEN];
+
+/// The regions of this allocator, cut into pieces.
+#[derive(Debug, Default)]
+pub struct Allocator {
+    /// Nobody allocates or frees while the process forks.
+    pub changing: Changing,
+    arenas: Mutex<Vec<Arena>>,
+}
+
+/// What a caller asks for. Sizes are whole granules.
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    len: u64,
+    alignment: u64,
+    near: u64,
+    /// The sink for regions runs.
+    named: bool,
+}
+
+/// Where memory comes from: the regions of the process.
+trait Source {
+    fn create(&self, wanted: &RegionOptions) -> Result<CodeRegion>;
+    fn grow(&self, exec: u64, size: u64) -> Result<()>;
+    fn discard(&self, exec: u64, size: u64) -> Result<()>;
+    /// After `discard`.
+    fn provide(&self, exec: u64, size: u64) -> Result<()>;
+    /// Ends the registrations in a range.
+    fn unregister(&self, exec: u64, size: u64);
+}
+
+impl Wanted {
+    fn new(size: u64, alignment: u64, near: u64, named: bool) -> Result<Wanted> {
+        if size == 0 {
+            return Err(Error::SizeZero);
+        }
+        if size > SIZE_MAX || alignment > ALIGNMENT_MAX {
+            return Err(Error::TooLarge);
+        }
+        if alignment != 0 && !alignment.is_power_of_two() {
+            return Err(Error::Alignment);
+        }
+        Ok(Wanted { len: size.next_multiple_of(GRANULE), alignment: alignment.max(GRANULE), near, named })
+    }
+
+    /// Whether all of a region can be reached, and profilers see it if they see any.
+    fn is_met_by(&self, arena: &Arena) -> bool {
+        let (start, end) = (arena.exec, arena.exec + arena.max_len);
+        let is_near = start >= self.near.saturating_sub(REACH) && end <= self.near.saturating_add(REACH);
+        (self.near == 0 || is_near) && (arena.named || !self.named)
+    }
+}
+
+impl Allocator {
+    /// In a child that takes over: the parent's pieces.
+    pub fn inherit(&self, parent: &Allocator) {
+        // Nobody holds it, or the fork was made in the middle of a call.
+        if let Ok(mut arenas) = parent.arenas.try_lock() {
+            *self.lock() = std::mem::take(&mut *arenas);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Arena>> {
+        self.arenas.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a region is this allocator's, which nobody else changes.
+    fn has(&self, exec: u64) -> bool {
+        let _changing = self.changing.begin();
+        self.lock().iter().any(|arena| arena.exec == exec)
+    }
+
+    fn alloc(&self, source: &impl Source, wanted: Wanted) -> Result<CodeRegion> {
+        if reserve::is_short() {
+            return Err(Error::NoMemory);
+        }
+        let _changing = self.changing.begin();
+        let mut arenas = self.lock();
+        if let Some(piece) = found(source, &mut arenas, wanted) {
+            return Ok(piece);
+        }
+        created(source, &mut arenas, wanted).or_else(|error| {
+            arenas.iter_mut().for_each(|arena| arena.rest_no_more(0));
+            found(source, &mut arenas, Wanted { named: false, ..wanted }).ok_or(error)
+        })
+    }
+
+    fn shrink(&self, exec: u64, size: u64) -> Result<()> {
+        if size == 0 {
+            return Err(Error::SizeZero);
+        }
+        let _changing = self.changing.begin();
+        let mut arenas = self.lock();
+        let (number, place, len) = find(&arenas, exec)?;
+        let new = size.checked_next_multiple_of(GRANULE).filter(|new| *new <= len).ok_or(Error::TooLarge)?;
+        arenas[number].shrink(place, new);
+        Ok(())
+    }
+
+    /// Takes a piece back. Returns the beginning of a region that is to be released, and no longer the allocator's.
+    fn free(&self, source: &impl Source, exec: u64) -> Result<Option<u64>> {
+        let _changing = self.changing.begin();
+        let mut arenas = self.lock();
+        let (number, place, len) = find(&arenas, exec)?;
+        source.unregister(exec, len);
+        let arena = &mut arenas[number];
+        arena.end(place);
+        if arena.is_empty() {
+            // One is kept for the next code.
+            let is_spare = |other: &Arena| other.is_empty() && other.max_len == MAX_LENS[0];
+            if !is_spare(arena) || arenas.iter().filter(|other| is_spare(other)).count() > 1 {
+                return Ok(Some(arenas.remove(number).exec));
+            }
+        }
+        let arena = &mut arenas[number];
+        for range in arena.unused() {
+            if source.discard(arena.exec + range.start, range.end - range.start).is_ok() {
+                arena.give_back(range);
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The piece that begins at an address: the number of its region, its place there, and its length.
+fn find(arenas: &[Arena], exec: u64) -> Result<(usize, u64, u64)> {
+    let of = |(number, arena): (usize, &Arena)| {
+        let place = arena.place(exec)?;
+        Some((number, place, arena.len_of(place)?))
+    };
+    arenas.iter().enumerate().find_map(of).ok_or(Error::Region)
+}
+
+/// A piece of the regions that there are.
+fn found(source: &impl Source, arenas: &mut [Arena], wanted: Wanted) -> Option<CodeRegion> {
+    let attempts = [Arena::reuse, Arena::begin];
+    let found = attempts.into_iter().find_map(|attempt| take(source, arenas, wanted, attempt));
+    found.or_else(|| grown(source, arenas, wanted))
+}
+
+/// A piece of the first region that has one.
+fn take(
+    source: &impl Source,
+    arenas: &mut [Arena],
+    wanted: Wanted,
+    attempt: impl Fn(&mut Arena, u64, u64) -> Option<u64>,
+) -> Option<CodeRegion> {
+    arenas.iter_mut().filter(|arena| wanted.is_met_by(arena)).find_map(|arena| {
+        let place = attempt(arena, wanted.len, wanted.alignment)?;
+        for chunk in arena.missing(place, wanted.len) {
+            if source.provide(arena.exec + chunk, CHUNK).is_err() {
+                arena.undo(place);
+                return None;
+            }
+            arena.restored(chunk);
+        }
+        Some(CodeRegion { exec: arena.exec + place, write: arena.write + place, size: wanted.len })
+    })
+}
+
+/// A piece of a region that becomes larger for that.
+fn grown(source: &impl Source, arenas: &mut [Arena], wanted: Wanted) -> Option<CodeRegion> {
+    take(source, arenas, wanted, |arena, len, alignment| {
+        let needed = arena.len_for(len, alignment)?.next_multiple_of(CHUNK).min(arena.max_len);
+        let generous = needed.max(arena.len + arena.len.min(GROWTH_MAX)).min(arena.max_len);
+        let to = [generous, needed].into_iter().find(|to| source.grow(arena.exec, *to).is_ok())?;
+        arena.len = to;
+        arena.begin(len, alignment)
+    })
+}
+
+/// A piece of a new region.
+fn created(source: &impl Source, arenas: &mut Vec<Arena>, wanted: Wanted) -> Result<CodeRegion> {
+    let mut made = Err(Error::NoMemory);
+    for max_len in MAX_LENS {
+        let (size, max_size) = (wanted.len.max(FIRST_LEN), max_len.max(wanted.len.next_multiple_of(CHUNK)));
+        let options = RegionOptions { size, max_size, near: wanted.near, ..RegionOptions::default() };
+        made = source.create(&options).map(|region| Arena::new(region, max_size, wanted.named));
+        if made.is_ok() {
+            break;
+        }
+    }
+    arenas.push(made?);
+    let last = arenas.len() - 1;
+    take(source, &mut arenas[last..], wanted, Arena::begin).ok_or(Error::NoMemory)
+}
+
+impl Source for Ref {
+    fn create(&self, wanted: &RegionOptions) -> Result<CodeRegion> {
+        fork::watch();
+        self.process.regions.create(&self.engine.status, wanted)
+    }
+
+    fn grow(&self, exec: u64, size: u64) -> Result<()> {
+        self.process.regions.grow(exec, size)
+    }
+
+    fn discard(&self, exec: u64, size: u64) -> Result<()> {
+        self.process.regions.discard(exec, size)
+    }
+
+    fn provide(&self, exec: u64, size: u64) -> Result<()> {
+        self.process.regions.provide(exec, size)
+    }
+
+    fn unregister(&self, exec: u64, size: u64) {
+        // A record that is dropped is counted. The code ends all the same: other code is registered in its place.
+        let _ = self.unregister_range(exec, size);
+    }
+}
+
+impl Ref {
+    pub fn alloc(&self, size: u64, alignment: u64, near: u64) -> Result<CodeRegion> {
+        let wanted = Wanted::new(size, alignment, near, self.engine.status.sinks().has(Sinks::REGION))?;
+        let piece = thread::quietly(|| self.process.allocator.alloc(self, wanted))?;
+        self.still_open(piece).inspect_err(|_| {
+            // Nobody learns of it.
+            let _ = self.free(piece.exec);
+        })
+    }
+
+    pub fn shrink(&self, exec: u64, size: u64) -> Result<()> {
+        thread::quietly(|| self.process.allocator.shrink(exec, size))
+    }
+
+    pub fn free(&self, exec: u64) -> Result<()> {
+        if let Some(region) = thread::quietly(|| self.process.allocator.free(self, exec))? {
+            // Its code is in the other sinks' files first. If it cannot be released, it stays as it is.
+            let _ = self.release_region(region);
+        }
+        Ok(())
+    }
+
+    /// Refuses what would take memory from under the allocator.
+    pub fn is_not_allocators(&self, exec: u64) -> Result<()> {
+        match thread::quietly(|| self.process.allocator.has(exec)) {
+            true => Err(Error::Region),
+            false => Ok(()),
+        }
+    }
+}
