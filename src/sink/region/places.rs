@@ -170,7 +170,7 @@ mod tests {
             len,
             max_len: len,
             base: start,
-            tables_len: 0,
+            tables: 0..0,
             kind,
             naming: Naming::nameless(None),
             file: None,
