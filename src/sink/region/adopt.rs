@@ -370,7 +370,7 @@ pub(super) fn swap(
     let swapped = (|| {
         let memory = file.clone();
         file.set_len(text + len)?;
-        check_private_exec(&memory, tables.start, if never_flips { both } else { READ_EXEC })?;
+        check_private_exec(&memory, tables.start, tables.start - base, if never_flips { both } else { READ_EXEC })?;
         provide_if_possible(&memory, text, len)?;
         map_tables(base, start, &tables, Sharing::Private, &memory)?;
         for (done, piece) in pieces.iter().enumerate() {

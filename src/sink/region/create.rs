@@ -176,7 +176,7 @@ fn fill(new: New, wanted: &RegionOptions, room: &Room) -> io::Result<Parts> {
         let text = file.clone();
         let file = RegionFile::create(file, room.layout())?;
         if wanted.one_view {
-            check_private_exec(&text, room.tables.start, READ_WRITE)?;
+            check_private_exec(&text, room.tables.start, room.tables.start - base, READ_WRITE)?;
             provide_if_possible(&text, start - base, len)?;
             map_tables(base, start, &room.tables, Sharing::Private, &text)?;
             // SAFETY: the room was set aside for this, and nobody has it.
@@ -267,18 +267,21 @@ fn is_full(error: &io::Error) -> bool {
 /// security policy forbids it (SELinux `execmod`). A host whose own `mprotect` failed for that would not survive it.
 ///
 /// The page is where the tables are to be mapped next. perf is told of it, and not that a mapping goes: it takes the
-/// lowest mapping of a file for the file's beginning, so that there may be none elsewhere. The file's first page is in memory.
-pub(super) fn check_private_exec(file: &File, base: u64, protection: i32) -> io::Result<()> {
+/// lowest mapping of a file for the file's beginning, so that there may be none elsewhere.
+pub(super) fn check_private_exec(file: &File, at: u64, offset: u64, protection: i32) -> io::Result<()> {
     let page = page_size() as u64;
+    if file.metadata()?.len() < offset + page {
+        file.set_len(offset + page)?;
+    }
     // SAFETY: the page is for the tables, which nobody reads in this process.
     unsafe {
-        code_memory::map_over(base, page, READ_WRITE, Sharing::Private, file, 0)?;
+        code_memory::map_over(at, page, READ_WRITE, Sharing::Private, file, offset)?;
         let checked = (|| {
-            (base as *mut u8).write_volatile(1);
-            code_memory::protect(base, page, protection | READ_EXEC)?;
-            code_memory::protect(base, page, READ_EXEC)
+            (at as *mut u8).write_volatile(1);
+            code_memory::protect(at, page, protection | READ_EXEC)?;
+            code_memory::protect(at, page, READ_EXEC)
         })();
-        checked.or_else(|error| code_memory::reserve_over(base, page).and(Err(error)))
+        checked.or_else(|error| code_memory::reserve_over(at, page).and(Err(error)))
     }
 }
 
