@@ -283,29 +283,38 @@ static void forks_now(void) {
   forks(JITSYM_INIT_FORK_NOW);
 }
 
+static void *alloc_until(void *stop) {
+  while (!__atomic_load_n((int *)stop, __ATOMIC_RELAXED)) {
+    CHECK_OK(jitsym_free(shared, alloc(shared, 100).exec));
+  }
+  return NULL;
+}
+
 /* A child that is forked in the middle of others' calls finds everything whole: but not AddressSanitizer's own locks. */
 static void forks_meanwhile(void) {
 #if defined(__SANITIZE_ADDRESS__)
   return;
 #endif
-  enum { FORKS = 8 };
+  enum { FORKS = 30 };
 
   pthread_t running;
+  int stop = 0;
   shared = open_regions();
   jitsym_region kept = alloc(shared, 100);
   check_views(kept, 5);
-  CHECK(pthread_create(&running, NULL, churn, (void *)(uintptr_t)9) == 0);
+  CHECK(pthread_create(&running, NULL, alloc_until, &stop) == 0);
   for (int i = 0; i < FORKS; i++) {
     pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {
-      churn((void *)(uintptr_t)10);
+      check_views(alloc(shared, 100), 6);
       CHECK(run_code(kept.exec) == 5);
       CHECK_OK(jitsym_free(shared, kept.exec));
       _exit(0);
     }
     test_wait_ok(child);
   }
+  __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
   CHECK(pthread_join(running, NULL) == 0);
   CHECK_OK(jitsym_close(shared));
 }
