@@ -1,5 +1,6 @@
 //! Random code in regions: `c-tests/regions/random` runs under perf, and each sample's whole stack is compared with the truth.
 
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -8,6 +9,7 @@ use anyhow::{bail, Context, Result};
 
 use crate::perf::Perf;
 use crate::program::{self, Leftovers};
+use crate::raw;
 use crate::run;
 use crate::score::{self, Sample, Share};
 use crate::script;
@@ -56,6 +58,7 @@ const STACK_SIZE: &str = "dwarf,32768";
 
 /// Fewer samples tell nothing.
 const ENOUGH: usize = 200;
+const ATTEMPTS: u32 = 4;
 /// How many wrong samples of each kind are shown.
 const EXAMPLES: usize = 3;
 
@@ -66,8 +69,12 @@ struct Outcome {
     stacks: Share,
     /// Of those that `stacks` counts.
     without_frames: usize,
+    /// Records that perf had no room for; without a mapping among them it cannot be right.
+    lost: u64,
     /// In C functions of the program and of the library, between two runs of code.
     elsewhere: usize,
+    /// Where stacks stop being right: the shape of the last frame that is.
+    broken_after: BTreeMap<String, usize>,
     wrong: Vec<String>,
     counters: String,
 }
@@ -122,7 +129,11 @@ pub fn run(plan: &Plan) -> Result<bool> {
             }
             let outcome = measure(plan, perf, &program, workload, seed)
                 .with_context(|| format!("seed {seed}, {workload}, perf {}", perf.version))?;
-            eprintln!("{workload} with perf {}: {} elsewhere; {}", perf.version, outcome.elsewhere, outcome.counters);
+            let Outcome { elsewhere, lost, counters, .. } = &outcome;
+            eprintln!("{workload} with perf {}: {elsewhere} elsewhere, {lost} lost; {counters}", perf.version);
+            if !outcome.broken_after.is_empty() {
+                eprintln!("    broken after {:?}", outcome.broken_after);
+            }
             for wrong in &outcome.wrong {
                 eprintln!("    {wrong}");
             }
@@ -164,31 +175,45 @@ fn chosen<'a>(plan: &Plan, workloads: &'a str, seed: u64) -> Vec<(&'a str, &'sta
     cells
 }
 
+/// Tries again where a loaded machine has left too few samples, or has made perf lose some.
 fn measure(plan: &Plan, perf: &Perf, program: &Path, workload: &str, seed: u64) -> Result<Outcome> {
     let dir = program::scratch()?;
-    let outcome = measure_in(&dir, plan, perf, program, workload, seed);
-    std::fs::remove_dir_all(&dir)?;
-    outcome
+    let mut seconds = if plan.quick { QUICK_SECONDS } else { plan.seconds };
+    for attempt in 1.. {
+        let outcome = measure_in(&dir, plan, perf, program, &[workload, &seed.to_string(), &seconds.to_string()]);
+        std::fs::remove_dir_all(&dir)?;
+        let outcome = outcome?;
+        let is_enough = outcome.names.counted >= ENOUGH;
+        if attempt == ATTEMPTS || is_enough && (outcome.lost == 0 || outcome.is_right()) {
+            return Ok(outcome);
+        }
+        std::fs::create_dir(&dir)?;
+        seconds *= if is_enough { 1.0 } else { 2.0 };
+    }
+    unreachable!("the last attempt returns")
 }
 
-fn measure_in(dir: &Path, plan: &Plan, perf: &Perf, program: &Path, workload: &str, seed: u64) -> Result<Outcome> {
+fn measure_in(dir: &Path, plan: &Plan, perf: &Perf, program: &Path, arguments: &[&str]) -> Result<Outcome> {
     let (mut data, truth) = (dir.join("perf.data"), dir.join("truth"));
     let mut record = perf.command(dir, "record");
     record.args(["-e", "cpu-clock", "-k", "CLOCK_MONOTONIC", "-F", FREQUENCY, "--call-graph", STACK_SIZE, "-o"]);
-    record.arg(&data).arg("--").arg(program).args([workload, &seed.to_string()]);
-    let seconds = if plan.quick { QUICK_SECONDS } else { plan.seconds };
-    record.arg(seconds.to_string()).arg(&truth).arg(if plan.jitdump { "jitdump" } else { "region" });
+    record.arg(&data).arg("--").arg(program).args(arguments).arg(&truth).arg(if plan.jitdump {
+        "jitdump"
+    } else {
+        "region"
+    });
     let recorded = run::success(&mut record);
     // Its files are to go even if it has failed.
     let _leftovers = Leftovers::of(&truth);
     recorded?;
+    let lost = raw::lost(&data)?;
     if plan.jitdump {
         data = perf.inject(dir, &data)?;
     }
     let truth = Truth::parse(&std::fs::read_to_string(&truth)?)?;
     let flat = script::parse(&perf.script(dir, &data, &["-G", "-F", script::FIELDS])?)?;
     let stacks = script::parse(&perf.script(dir, &data, &["-F", script::FIELDS])?)?;
-    Ok(judge(&truth, &script::samples(&truth, &flat, &stacks)?))
+    Ok(Outcome { lost, ..judge(&truth, &script::samples(&truth, &flat, &stacks)?) })
 }
 
 fn judge(truth: &Truth, samples: &[Sample]) -> Outcome {
@@ -229,6 +254,9 @@ fn judge(truth: &Truth, samples: &[Sample]) -> Outcome {
         }
         outcome.stacks.add(right);
         outcome.without_frames += usize::from(sample.frames.is_empty());
+        if !right {
+            *outcome.broken_after.entry(last_right(truth, stack, guest, sample)).or_default() += 1;
+        }
         let shown = if named { &mut wrong_stacks } else { &mut wrong_names };
         if (!right || !named) && shown.len() < EXAMPLES {
             shown.push(format!(
@@ -243,6 +271,19 @@ fn judge(truth: &Truth, samples: &[Sample]) -> Outcome {
     }
     outcome.wrong = [wrong_names, wrong_stacks].concat();
     outcome
+}
+
+/// The shape of the last frame that is right, as the beginning of its name.
+fn last_right(truth: &Truth, stack: &[Part], from: Option<usize>, sample: &Sample) -> String {
+    let expected = &stack[from.unwrap_or_default()..];
+    let is_right = |(part, frame): &(&Part, &score::Frame)| match part {
+        Part::Code(index) => frame.name.as_deref().is_some_and(|name| truth.codes[*index].is_named(name)),
+        Part::Native(name) => frame.name.as_ref() == Some(name),
+        Part::AnyNative => false,
+    };
+    let last = expected.iter().zip(&sample.frames).take_while(is_right).last();
+    let name = last.and_then(|(_, frame)| frame.name.as_deref()).unwrap_or("nothing");
+    name.split('_').next().unwrap_or_default().to_string()
 }
 
 #[cfg(test)]

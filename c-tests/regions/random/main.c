@@ -15,7 +15,7 @@
 
 enum { ANY_FLIPS = FLIP_ARENA + 1, ANY_OR_NO_FLIPS };
 enum life { COMES, DIES, REUSES };
-enum { MOVES = 1, THREADS = 2, SIGNALS = 4, LIBRARIES = 8, FORKS = 16, GROWS = 32, ENDS = 64, SIX_ARENAS = 128, LATE = 256 };
+enum { MOVES = 1, THREADS = 2, SIGNALS = 4, LIBRARIES = 8, FORKS = 16, GROWS = 32, ENDS = 64, SIX_ARENAS = 128, LATE = 256, SHORT = 512 };
 enum { MORE_THREADS = 3, ARENAS_MAX = 24, FUNCTIONS_MAX = 20000, STACK_ROOM = 24576, ALL = MOVES | THREADS | SIGNALS | LIBRARIES };
 
 static const struct workload {
@@ -43,9 +43,9 @@ static const struct workload {
     {"adopted-fork", ADOPTED, ANY_OR_NO_FLIPS, DIES, 40, FORKS},
     {"adopted-arenas", ADOPTED, ANY_OR_NO_FLIPS, COMES, 8, SIX_ARENAS},
     {"adopted-late", ADOPTED, ANY_OR_NO_FLIPS, COMES, 8, LATE},
-    {"churn-created", CREATED_ONE_VIEW, ANY_FLIPS, REUSES, 15, 0},
-    {"churn-two-views", CREATED, NO_FLIPS, REUSES, 15, 0},
-    {"churn-adopted", ADOPTED, ANY_OR_NO_FLIPS, REUSES, 15, 0},
+    {"churn-created", CREATED_ONE_VIEW, ANY_FLIPS, REUSES, 15, SHORT},
+    {"churn-two-views", CREATED, NO_FLIPS, REUSES, 15, SHORT},
+    {"churn-adopted", ADOPTED, ANY_OR_NO_FLIPS, REUSES, 15, SHORT},
     {"created-flips-page", CREATED_ONE_VIEW, FLIP_PAGES, REUSES, 40, 0},
     {"created-flips-run", CREATED_ONE_VIEW, FLIP_RUN, REUSES, 40, 0},
     {"created-flips-arena", CREATED_ONE_VIEW, FLIP_ARENA, REUSES, 40, 0},
@@ -319,7 +319,7 @@ static __attribute__((noinline)) void run(struct worker *worker) {
     path[length++] = (uint64_t)(uintptr_t)native_burn;
   }
   path[length] = 0;
-  uint64_t duration = 30000 + below(rng, 220000);
+  uint64_t duration = (30000 + below(rng, 220000)) / (workload->features & SHORT ? 8 : 1);
   if (flips()) {
     pthread_rwlock_rdlock(&running);
   }
