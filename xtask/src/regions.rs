@@ -9,12 +9,10 @@ use anyhow::{bail, Context, Result};
 
 use crate::perf::Perf;
 use crate::program::{self, Leftovers};
-use crate::raw;
-use crate::run;
 use crate::score::{self, Sample, Share};
-use crate::script;
 use crate::suites::Cache;
 use crate::truth::{Part, Truth};
+use crate::{raw, run, script};
 
 /// The command line.
 pub struct Plan {
@@ -50,7 +48,7 @@ const HOLDS: &[(&str, &[&str])] = &[
 /// The reduced run takes this many cells of those that hold, which the seed chooses, with the perfs that the tests use.
 const QUICK_CELLS: usize = 10;
 const QUICK_PERFS: &[&str] = &["6.1", "7.2"];
-const QUICK_SECONDS: f64 = 2.0;
+const QUICK_SECONDS: f64 = 3.0;
 
 /// How often samples are taken, and how much of the stack is copied: more than the program's code and C functions take.
 const FREQUENCY: &str = "997";

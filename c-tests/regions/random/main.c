@@ -1,5 +1,5 @@
 /*
- * The workloads: how code comes, is called, moves and dies.
+ * The workloads, and the processes and threads that they run in.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -48,8 +48,7 @@ static const struct workload workloads[] = {
 };
 
 jitsym *session;
-uint32_t sinks = JITSYM_SINK_REGION;
-
+uint32_t sinks;
 const struct workload *workload;
 struct arena *arenas[ARENAS_MAX];
 uint32_t arena_count, names;
@@ -112,7 +111,6 @@ static void fork_child(struct worker *worker) {
   if (child == 0) {
     is_child = is_logged = 1;
     truth_process();
-    any(&worker->rng);
     worker->end = now() + 400000000;
     work(worker, calls_library);
     if (calls_library) {
