@@ -69,6 +69,8 @@ struct Outcome {
     without_frames: usize,
     /// Records that perf had no room for; without a mapping among them it cannot be right.
     lost: u64,
+    /// Files of regions that somebody else removed while they were read.
+    gone: usize,
     /// In C functions of the program and of the library, between two runs of code.
     elsewhere: usize,
     /// Where stacks stop being right: the shape of the last frame that is.
@@ -127,8 +129,9 @@ pub fn run(plan: &Plan) -> Result<bool> {
             }
             let outcome = measure(plan, perf, &program, workload, seed)
                 .with_context(|| format!("seed {seed}, {workload}, perf {}", perf.version))?;
-            let Outcome { elsewhere, lost, counters, .. } = &outcome;
-            eprintln!("{workload} with perf {}: {elsewhere} elsewhere, {lost} lost; {counters}", perf.version);
+            let Outcome { elsewhere, lost, gone, counters, .. } = &outcome;
+            let version = &perf.version;
+            eprintln!("{workload} with perf {version}: {elsewhere} elsewhere, {lost} lost, {gone} gone; {counters}");
             if !outcome.broken_after.is_empty() {
                 eprintln!("    broken after {:?}", outcome.broken_after);
             }
@@ -173,7 +176,7 @@ fn chosen<'a>(plan: &Plan, workloads: &'a str, seed: u64) -> Vec<(&'a str, &'sta
     cells
 }
 
-/// Tries again where a loaded machine has left too few samples, or has made perf lose some.
+/// Tries again where a loaded machine has left too few samples or made perf lose some, and where files were removed.
 fn measure(plan: &Plan, perf: &Perf, program: &Path, workload: &str, seed: u64) -> Result<Outcome> {
     let dir = program::scratch()?;
     let mut seconds = if plan.quick { QUICK_SECONDS } else { plan.seconds };
@@ -182,7 +185,7 @@ fn measure(plan: &Plan, perf: &Perf, program: &Path, workload: &str, seed: u64) 
         std::fs::remove_dir_all(&dir)?;
         let outcome = outcome?;
         let is_enough = outcome.names.counted >= ENOUGH;
-        if attempt == ATTEMPTS || is_enough && (outcome.lost == 0 || outcome.is_right()) {
+        if attempt == ATTEMPTS || is_enough && (outcome.lost == 0 && outcome.gone == 0 || outcome.is_right()) {
             return Ok(outcome);
         }
         std::fs::create_dir(&dir)?;
@@ -202,16 +205,18 @@ fn measure_in(dir: &Path, plan: &Plan, perf: &Perf, program: &Path, arguments: &
     });
     let recorded = run::success(&mut record);
     // Its files are to go even if it has failed.
-    let _leftovers = Leftovers::of(&truth);
+    let leftovers = Leftovers::of(&truth);
     recorded?;
     let lost = raw::lost(&data)?;
+    let files = leftovers.files();
     if plan.jitdump {
         data = perf.inject(dir, &data)?;
     }
     let truth = Truth::parse(&std::fs::read_to_string(&truth)?)?;
     let flat = script::parse(&perf.script(dir, &data, &["-G", "-F", script::FIELDS])?)?;
     let stacks = script::parse(&perf.script(dir, &data, &["-F", script::FIELDS])?)?;
-    Ok(Outcome { lost, ..judge(&truth, &script::samples(&truth, &flat, &stacks)?) })
+    let gone = files.iter().filter(|file| !file.exists()).count();
+    Ok(Outcome { lost, gone, ..judge(&truth, &script::samples(&truth, &flat, &stacks)?) })
 }
 
 fn judge(truth: &Truth, samples: &[Sample]) -> Outcome {
