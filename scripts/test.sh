@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 # helps the other one.
 here="lib tool faults luajit install regions"
 # The output of this lane comes when both are done.
-beside="c_tests cross races soak matrix"
+beside="c_tests cross races soak matrix random"
 
 run_suite() {
     case $1 in
@@ -24,6 +24,8 @@ run_suite() {
         xtask) cargo test --locked --no-fail-fast --package xtask --package jitsym-cranelift ;;
         # Old and new perf, held against the ground truth: see docs/compatibility.md. The newer one is fetched, but not installed.
         matrix) cargo xtask matrix --quick ;;
+        # Random code in regions, with the same two.
+        random) cargo xtask regions --quick ;;
         *) cargo test --locked --test "$1" ;;
     esac
 }
@@ -101,8 +103,8 @@ if [ "${1-}" = fast ]; then
 elif [ $# -gt 0 ]; then
     start cargo test --locked "$@"
     await "$group" "cargo test $*"
-    start sh scripts/test.sh --suites "$work" live 2 xtask matrix
-    await "$group" "xtask, matrix"
+    start sh scripts/test.sh --suites "$work" live 3 xtask matrix random
+    await "$group" "xtask, matrix, random"
 else
     for file in tests/*.rs; do
         name=${file##*/} name=${name%.rs}

@@ -187,18 +187,21 @@ impl Leftovers {
         }
         leftovers
     }
+
+    /// The files of these processes in /tmp.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let is_theirs = |entry: &std::fs::DirEntry| {
+            process_of(&entry.file_name().to_string_lossy()).is_some_and(|pid| self.pids.contains(&pid))
+        };
+        let entries = std::fs::read_dir("/tmp").into_iter().flatten().flatten();
+        entries.filter(is_theirs).map(|entry| entry.path()).collect()
+    }
 }
 
 impl Drop for Leftovers {
     fn drop(&mut self) {
-        for path in &self.paths {
+        for path in self.paths.iter().chain(&self.files()) {
             let _ = std::fs::remove_file(path);
-        }
-        for entry in std::fs::read_dir("/tmp").into_iter().flatten().flatten() {
-            let name = entry.file_name();
-            if process_of(&name.to_string_lossy()).is_some_and(|pid| self.pids.contains(&pid)) {
-                let _ = std::fs::remove_file(entry.path());
-            }
         }
     }
 }

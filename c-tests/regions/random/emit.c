@@ -43,7 +43,7 @@ static void end_part(struct piece *piece) {
   part(piece)->size = piece->size - part(piece)->at;
 }
 
-/* From here on CFA = `reg` + `offset`. Registers that the row before has saved stay so, but for the last `restored`. */
+/* From here on CFA = `reg` + `offset`. Registers stay saved as in the row before, except for the last `restored`. */
 static void row(struct piece *piece, uint32_t reg, uint32_t offset, uint32_t restored) {
   struct part *of = part(piece);
   uint32_t index = of->unwind.row_count++;
@@ -86,7 +86,7 @@ static void take_next(struct piece *piece) {
   PUT(piece, 0x48, 0x8b, 0x06, 0x48, 0x83, 0xc6, 0x08);
 }
 
-/* Makes functions differ in size: instructions without effect, and now and then bytes that never run. */
+/* Makes functions differ in size: instructions without effect, and rarely bytes that never run. */
 static void fill(struct piece *piece, struct rng *rng) {
   for (uint32_t n = below(rng, 12); n > 0; n--) {
     PUT(piece, 0x0f, 0x1f, 0x40, 0x00);

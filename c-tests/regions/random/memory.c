@@ -43,15 +43,14 @@ struct arena *arena_new(struct rng *rng, enum origin origin, enum flips flips, u
   return arena;
 }
 
-void arena_adopt(struct arena *arena) {
-  if (arena->origin != ADOPTED || arena->is_adopted) {
+void arena_adopt(struct arena *arena, int is_automatic) {
+  if (arena->origin != ADOPTED) {
     return;
   }
-  arena->is_adopted = 1;
   if (arena->flips != NO_FLIPS && mprotect(arena->exec, arena->size, PROT_READ | PROT_EXEC) != 0) {
     fail("mprotect");
   }
-  if (sinks & JITSYM_SINK_REGION) {
+  if (sinks & JITSYM_SINK_REGION && !is_automatic) {
     check(jitsym_region_adopt(session, arena->exec, arena->size), "jitsym_region_adopt");
   }
 }

@@ -4,7 +4,7 @@
  *     random_code WORKLOAD SEED SECONDS TRUTH region|jitdump
  *     random_code list
  *
- * It has a generator of code of its own, so that it shares no error with the programs of c-tests/matrix.
+ * It has its own generator of code, so that it shares no error with the programs of c-tests/matrix.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -110,18 +110,98 @@ struct arena {
   /* Memory that may be used again. */
   struct hole *holes;
   uint32_t hole_count, hole_room;
-  int has_last, is_adopted;
+  int has_last;
 };
 
 struct arena *arena_new(struct rng *rng, enum origin origin, enum flips flips, uint64_t size, uint64_t max_size);
-/* Turns memory of the program's own into a region. To be called before code in it runs. */
-void arena_adopt(struct arena *arena);
-/* Whether there is room for so many bytes, at `*at` then. `last`: right at the end of the arena, where there is nothing yet. */
+/* Turns memory of the program's own into a region before code in it runs, unless the library does that by itself. */
+void arena_adopt(struct arena *arena, int is_automatic);
+/* Whether there is room for `size` bytes, at `*at` then. `last`: right at the end of the arena, where there is nothing yet. */
 int arena_take(struct arena *arena, struct rng *rng, uint32_t size, int reuses, int last, uint64_t *at);
 void arena_give(struct arena *arena, uint64_t at, uint32_t size);
 /* Writes bytes (NULL: breakpoints). Nobody runs code in an arena that is flipped meanwhile. */
 void arena_write(struct arena *arena, struct rng *rng, uint64_t at, const uint8_t *bytes, uint32_t size,
                  void (*while_writable)(void *), void *argument);
+
+/* ------------------------------------------------------------------------------------------------ life */
+
+enum { ANY_FLIPS = FLIP_ARENA + 1, ANY_OR_NO_FLIPS };
+enum life { COMES, DIES, REUSES };
+enum { MORE_THREADS = 3, ARENAS_MAX = 8, FUNCTIONS_MAX = 20000 };
+
+/* Features of a workload. */
+enum {
+  MOVES = 1 << 0,
+  THREADS = 1 << 1,
+  SIGNALS = 1 << 2,
+  /* Libraries are loaded and unloaded meanwhile. */
+  LIBRARIES = 1 << 3,
+  FORKS = 1 << 4,
+  GROWS = 1 << 5,
+  /* Functions whose last instruction is a call, one of them at the end of its arena. */
+  ENDS = 1 << 6,
+  SIX_ARENAS = 1 << 7,
+  /* Memory is adopted when there is code in it. */
+  LATE = 1 << 8,
+  /* Calls are short, so that code comes and dies more often. */
+  SHORT = 1 << 9,
+  /* Nobody tells the library that code is dead. */
+  SILENT = 1 << 10,
+  /* The library adopts memory by itself. */
+  AUTOMATIC = 1 << 11,
+  /* All code is registered while it is still writable; otherwise, a quarter. */
+  EARLY = 1 << 12,
+  ALL = MOVES | THREADS | SIGNALS | LIBRARIES,
+};
+
+struct workload {
+  const char *name;
+  enum origin origin;
+  int flips;
+  enum life life;
+  /* Calls between two deaths. */
+  uint32_t period;
+  uint32_t features;
+};
+
+struct function {
+  struct arena *arena;
+  uint64_t at;
+  enum shape shape;
+  uint32_t size, frame, name, part_count, main, code;
+  struct {
+    uint32_t at, size;
+    jitsym_id id;
+  } parts[PARTS_MAX];
+};
+
+/* A thread with its own functions, in arenas that all share. */
+struct worker {
+  struct rng rng;
+  pthread_t thread;
+  const char *root;
+  uint64_t end;
+  uint32_t count;
+  struct function functions[FUNCTIONS_MAX];
+  /* As it is made. */
+  struct piece piece;
+};
+
+extern const struct workload *workload;
+extern struct arena *arenas[ARENAS_MAX];
+extern uint32_t arena_count, names;
+/* For `names` and the arenas. */
+extern pthread_mutex_t lock;
+/* In workloads that fork, only children say what they run. */
+extern int is_logged;
+
+/* Whether there was room for another function. */
+int come(struct worker *worker);
+void move(struct worker *worker);
+/* Code comes and dies as the workload says. */
+void live(struct worker *worker);
+/* Calls a random chain of functions. */
+void run(struct worker *worker);
 
 /* ------------------------------------------------------------------------------------------------ truth */
 
