@@ -130,6 +130,9 @@ fn go_on_in_parent() {
                     process.regions.changing.after_fork();
                     process.allocator.changing.after_fork();
                 }
+                if let Some(engine) = process.engine().filter(|_| process.regions.has_forked()) {
+                    engine.wake_if_asleep();
+                }
                 Ok(())
             });
         }

@@ -1,7 +1,8 @@
 //! Code in regions: what the ledger does with it. Its names, lines and tables go to the file that the code lies in, and neither to
 //! the map nor to the jitdump.
 
-use std::ffi::OsStr;
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
@@ -40,6 +41,8 @@ pub struct RegionCode {
     again: Option<Instant>,
     /// What the end of the last generation cost.
     last_cost: u64,
+    /// Files of forked children that stay.
+    settled: HashSet<OsString>,
 }
 
 impl RegionCode {
@@ -334,6 +337,7 @@ impl Ledger {
     /// Brings the files of regions up to date. `until`: everything that was stamped before has been seen.
     pub(super) fn write_regions(&mut self, now: bool, until: u64) {
         self.regions.close_ended();
+        self.regions.tidy_children(&mut self.region_code.settled);
         if !self.regions.are_watching() {
             return;
         }

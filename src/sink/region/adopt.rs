@@ -32,7 +32,7 @@ const HEADER_REACH: u64 = 16 << 20;
 /// For so many regions the host has a descriptor all the time.
 const OPEN_MOST: usize = 256;
 /// Bytes that are copied at a time: more than the reserve gives, which is not for this.
-const BLOCK: usize = 128 << 10;
+pub(super) const BLOCK: usize = 128 << 10;
 
 impl Regions {
     /// Makes memory of the host a region. Other threads may execute it meanwhile, but not write to it, and nobody may change its

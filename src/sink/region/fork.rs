@@ -3,17 +3,20 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::adopt::{for_pages, swap};
+use super::adopt::{for_pages, swap, BLOCK};
 use super::create::{map_tables, New};
 use super::{Backing, Naming, Parts, Region, Regions, NEVER};
 use crate::queue::status::Status;
 use crate::sink::describe;
 use crate::sink::region::file::RegionFile;
 use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
-use crate::sys::file::Held;
+use crate::sys::dir::Dir;
+use crate::sys::file::{self, Held};
 use crate::sys::maps::{self, Mapping};
 
 impl Regions {
@@ -24,10 +27,14 @@ impl Regions {
     pub fn part_in_child(&self) {
         for region in self.all() {
             let Backing::TwoViews { write } = region.kind else { continue };
-            if let Ok(file) = copy(region).and_then(|file| remap(region, write, &file).map(|()| file)) {
+            let named = copy_with_name(region)
+                .and_then(|(file, path)| remap(region, write, &file).map(|()| (file, Some(path))));
+            let copied =
+                named.or_else(|_| copy(region).and_then(|file| remap(region, write, &file).map(|()| (file, None))));
+            if let Ok((file, path)) = copied {
                 // Held by another thread at the fork, it is not needed but to grow.
                 if let Ok(mut naming) = region.naming.try_lock() {
-                    naming.set_file(Held::new(file).ok().map(Arc::new));
+                    naming.set_file_of_child(Held::new(file).ok().map(Arc::new), path);
                 }
             }
         }
@@ -51,7 +58,10 @@ impl Regions {
                 continue;
             };
             if let Ok(mut naming) = old.naming.try_lock() {
-                // The parent's, or a file without a name, in the place of which there is one now.
+                // The parent's, or one that this process has had until now.
+                if let Some((path, identity)) = naming.of_child() {
+                    self.keep_old(path, identity, 0);
+                }
                 naming.end();
             }
             if let Ok(region) = self.publish(region) {
@@ -80,6 +90,41 @@ impl Regions {
         })
         .ok()
     }
+}
+
+/// A file that has the bytes of a region, and says what the parent's said of them.
+fn copy_with_name(region: &Region) -> io::Result<(File, PathBuf)> {
+    let busy = || io::Error::from(io::ErrorKind::WouldBlock);
+    let mut naming = region.naming.try_lock().map_err(|_| busy())?;
+    let (from, path) =
+        (naming.open_file().ok_or_else(busy)?, naming.path_for_child(std::process::id()).ok_or_else(busy)?);
+    drop(naming);
+    let data = from.metadata()?;
+    let (dir, name) = (Dir::of(&path)?, path.file_name().unwrap_or_default());
+    let file = file::claim(&dir, name, data.mode() & 0o777, file::ANYWHERE)?;
+    let copied = file.set_len(data.len()).and_then(|()| copy_text(region, &file)).and_then(|()| {
+        let (text, end) = (region.text(), region.text() + region.max_len);
+        copy_data(&from, &file, 0..text).and_then(|()| copy_data(&from, &file, end..data.len()))
+    });
+    copied.inspect_err(|_| drop(dir.remove(name)))?;
+    Ok((file, path))
+}
+
+/// Copies a part of a file, without its holes.
+fn copy_data(from: &File, to: &File, range: Range<u64>) -> io::Result<()> {
+    let mut next = range.start;
+    let mut buffer = Vec::new();
+    while let Some(data) = code_memory::data_in(from, next..range.end)? {
+        for at in (data.start..data.end).step_by(BLOCK) {
+            let len = (data.end - at).min(BLOCK as u64) as usize;
+            buffer.try_reserve_exact(len.saturating_sub(buffer.len()))?;
+            buffer.resize(len, 0);
+            from.read_exact_at(&mut buffer, at)?;
+            to.write_all_at(&buffer, at)?;
+        }
+        next = data.end;
+    }
+    Ok(())
 }
 
 /// A file without a name that has the bytes of a region.

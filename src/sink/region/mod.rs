@@ -6,6 +6,7 @@
 
 mod adopt;
 mod changing;
+mod children;
 mod create;
 mod declined;
 pub mod file;
@@ -68,6 +69,7 @@ pub struct Regions {
     places: Places,
     settings: Mutex<Settings>,
     pub changing: Changing,
+    children: children::Children,
 }
 
 /// Where files are made, which regions have ended, and which memory cannot be adopted.
@@ -109,6 +111,7 @@ impl Default for Regions {
             places: Places::default(),
             settings: Mutex::default(),
             changing: Changing::default(),
+            children: children::Children::default(),
         }
     }
 }

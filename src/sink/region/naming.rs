@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::NEVER;
+use super::{children, NEVER};
 use crate::sys::delegate;
 use crate::sys::descriptors::DescriptorTable;
 use crate::sys::dir::Dir;
@@ -31,6 +31,8 @@ pub struct Naming {
     writer: Open,
     /// The process and the number of the file, of which its names are made.
     of: (u32, u32),
+    /// The file was made when this process was forked.
+    is_of_child: bool,
     /// Names that it has besides, of older generations; oldest first.
     pub(super) names: VecDeque<(u32, OsString)>,
     /// For the writer.
@@ -74,6 +76,7 @@ impl Naming {
             host: Open::default(),
             writer: Open::default(),
             of: (0, 0),
+            is_of_child: false,
             names: VecDeque::new(),
             splits: VecDeque::new(),
         };
@@ -107,6 +110,27 @@ impl Naming {
     /// Whether the segment that is loaded begins at the code, and not with the file.
     pub(super) fn begins_at_code(&self) -> bool {
         self.name().as_encoded_bytes().starts_with(AT_CODE.as_bytes())
+    }
+
+    /// The path of the file that a forked child gets.
+    pub(super) fn path_for_child(&self, child: u32) -> Option<PathBuf> {
+        self.named()?;
+        Some(self.path.with_file_name(children::name_for(child, self.of.0, self.of.1, self.begins_at_code())))
+    }
+
+    /// In a forked child: its own file, which may have a name.
+    pub(super) fn set_file_of_child(&mut self, file: Option<Arc<Held>>, path: Option<PathBuf>) {
+        self.set_file(file);
+        self.is_of_child = path.is_some();
+        if let Some(path) = path {
+            self.path = path;
+        }
+    }
+
+    /// Path and identity of such a file.
+    pub(super) fn of_child(&self) -> Option<(PathBuf, Identity)> {
+        let identity = self.named().filter(|_| self.is_of_child)?;
+        Some((self.path.clone(), identity))
     }
 
     pub fn name(&self) -> &OsStr {

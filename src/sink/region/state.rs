@@ -138,6 +138,11 @@ impl Region {
         addr >= self.start && addr.checked_add(size).is_some_and(|end| end <= self.end())
     }
 
+    /// Whether it is a file that profilers find, and that a forked child shares.
+    pub(super) fn has_shared_file(&self) -> bool {
+        matches!(self.kind, Backing::TwoViews { .. }) && !self.is_unwell.load(Ordering::Relaxed) && self.gone() == NEVER
+    }
+
     /// Where the parts lie in the file.
     pub(super) fn layout(&self) -> Layout {
         let (tables, tables_len) = (self.tables.start - self.base, self.tables.end - self.tables.start);

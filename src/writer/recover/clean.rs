@@ -83,7 +83,7 @@ fn pid_in(name: &OsStr) -> Option<u32> {
 }
 
 /// The text of the pid in `jit-PID-N.so`, and in `jitted-PID-rN.so` as in `/tmp`. N may be followed by a dot and the number of a
-/// generation. (`jitted-PID-N.so` is what `perf inject` makes.)
+/// generation, or an f and the pid of the process that has forked this one. (`jitted-PID-N.so` is what `perf inject` makes.)
 fn region_pid(text: &str) -> Option<&str> {
     let text = text.strip_suffix(".so")?;
     let (pid, rest) = match text.strip_prefix("jitted-") {
@@ -92,7 +92,7 @@ fn region_pid(text: &str) -> Option<&str> {
     };
     let is_number = |text: &str| text.parse::<u32>().is_ok_and(|number| number.to_string() == text);
     let (number, generation) = rest.split_once('.').unwrap_or((rest, "1"));
-    (is_number(number) && is_number(generation)).then_some(pid)
+    (is_number(number) && is_number(generation.strip_prefix('f').unwrap_or(generation))).then_some(pid)
 }
 
 fn pid_of(digits: &str) -> Option<u32> {
@@ -118,6 +118,8 @@ mod tests {
             "jit-17-0.so",
             "jit-17-4711.so",
             "jit-17-0.1.so",
+            "jit-17-0.f4711.so",
+            "jitted-17-r0.f4711.so",
             "jit-17-12.345.so",
             "jitted-17-r0.so",
             "jitted-17-r12.345.so",
@@ -153,6 +155,8 @@ mod tests {
             "jit-17-01.so",
             "jit-17-+1.so",
             "jit-17-1..so",
+            "jit-17-1.f.so",
+            "jit-17-1.ff2.so",
             "jit-17-1.2.3.so",
             "jit-17-1.x.so",
             "jit-17-1-2.so",

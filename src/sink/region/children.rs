@@ -1,0 +1,123 @@
+//! Files of forked children that have not called the library. A child whose parent has a region of two views gets such a file when
+//! it is forked, so that its code has names from the beginning. Most children execute another program at once: the parent's writer
+//! removes their files. Those of children that have run for a while stay, as a profile may need them.
+
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::{lock, Regions};
+use crate::sys::clock::monotonic_ns;
+use crate::sys::dir::Dir;
+use crate::sys::listing;
+
+/// After this many nanoseconds a child that was going to execute another program has mostly done so. Files of children that end
+/// sooner go too.
+const SETTLED: u64 = 100_000_000;
+
+/// See the module's description. Times are those of the monotonic clock, 0 for none.
+#[derive(Debug, Default)]
+pub struct Children {
+    last_fork: AtomicU64,
+    /// When files are looked at.
+    due: AtomicU64,
+}
+
+impl Regions {
+    /// The process has forked. Whether the writer has to be told.
+    pub fn has_forked(&self) -> bool {
+        if !self.all().any(|region| region.has_shared_file()) {
+            return false;
+        }
+        let now = monotonic_ns();
+        self.children.last_fork.store(now, Ordering::Relaxed);
+        self.children.due.compare_exchange(0, now + SETTLED, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    /// How long it is until files of children are looked at.
+    pub fn children_in(&self) -> Option<Duration> {
+        let due = self.children.due.load(Ordering::Relaxed);
+        (due > 0).then(|| Duration::from_nanos(due.saturating_sub(monotonic_ns())))
+    }
+
+    /// Removes files of children that run another program by now. `settled` are those that stay.
+    pub fn tidy_children(&self, settled: &mut HashSet<OsString>) {
+        if self.children_in().is_none_or(|time| !time.is_zero()) {
+            return;
+        }
+        let next = self.children.last_fork.load(Ordering::Relaxed) + SETTLED;
+        self.children.due.store(if next > monotonic_ns() { next } else { 0 }, Ordering::Relaxed);
+        let path = lock(&self.settings).dir.clone();
+        let Ok(dir) = Dir::open(&path) else { return };
+        let mut found = HashSet::new();
+        for name in listing::names(&path).unwrap_or_default() {
+            let Some(child) = child_of(&name, std::process::id()) else { continue };
+            let is_settled = settled.contains(&name) || dir.look(&name).is_ok_and(|data| age(&data) >= SETTLED / 2);
+            // Another one once the child has taken over.
+            let has_file = |maps: &[u8]| {
+                let of_child = [format!("/jit-{child}-"), format!("/jitted-{child}-r")];
+                of_child.iter().any(|begin| contains(maps, begin.as_bytes()))
+            };
+            match fs::read(format!("/proc/{child}/maps")) {
+                // Nothing is known of a process that does not show its mappings.
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {}
+                Ok(maps) if has_file(&maps) => {
+                    if is_settled {
+                        found.insert(name);
+                    }
+                }
+                _ if settled.contains(&name) => {
+                    found.insert(name);
+                }
+                _ => {
+                    let _ = dir.remove(&name);
+                }
+            }
+        }
+        *settled = found;
+    }
+}
+
+/// What a child's file is called, which it has until its first call.
+pub(super) fn name_for(child: u32, parent: u32, number: u32, begins_at_code: bool) -> OsString {
+    match begins_at_code {
+        true => format!("jitted-{child}-r{number}.f{parent}.so"),
+        false => format!("jit-{child}-{number}.f{parent}.so"),
+    }
+    .into()
+}
+
+/// The child whose file has this name.
+fn child_of(name: &OsStr, parent: u32) -> Option<u32> {
+    let text = name.to_str()?.strip_suffix(&format!(".f{parent}.so"))?;
+    text.strip_prefix("jit-").or_else(|| text.strip_prefix("jitted-"))?.split_once('-')?.0.parse().ok()
+}
+
+fn age(data: &fs::Metadata) -> u64 {
+    let age = data.modified().ok().and_then(|time| time.elapsed().ok());
+    age.map_or(0, |age| u64::try_from(age.as_nanos()).unwrap_or(u64::MAX))
+}
+
+fn contains(text: &[u8], part: &[u8]) -> bool {
+    text.windows(part.len()).any(|window| window == part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_say_whose_child_it_is() {
+        for begins_at_code in [false, true] {
+            let name = name_for(17, 4711, 3, begins_at_code);
+            assert_eq!(child_of(&name, 4711), Some(17), "{name:?}");
+            assert_eq!(child_of(&name, 711), None);
+        }
+        for name in ["jit-17-3.so", "jit-17-3.4711.so", "jit-17.f4711.so", "perf-17.f4711.so", "jit-x-3.f4711.so"] {
+            assert_eq!(child_of(OsStr::new(name), 4711), None, "{name}");
+        }
+    }
+}
