@@ -162,7 +162,7 @@ impl Regions {
         base: u64,
         tables: Range<u64>,
     ) -> Result<&'static Region> {
-        let new = self.new_file(status).map_err(|text| refused(status, text))?;
+        let new = self.new_file(status, false).map_err(|text| refused(status, text))?;
         let path = new.naming.path.clone();
         let range = pieces.first().map_or(0, |first| first.start)..pieces.last().map_or(0, |last| last.end);
         let swapped = swap(new, range, pieces, base, tables);

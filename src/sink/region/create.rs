@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::room::{place, unmap_all, Room};
 use super::state::{Backing, Parts, Region};
+use super::naming::AT_CODE;
 use super::{lock, Naming, Regions, Settings};
 use crate::api::error::{Error, Result};
 use crate::api::options::Sinks;
@@ -113,7 +114,7 @@ impl Regions {
     /// A region with a file that profilers find; `None` if that cannot be, which is noted.
     fn with_file(&self, status: &Status, wanted: &RegionOptions, room: &Room) -> Option<Parts> {
         let made = match status.sinks().has(Sinks::REGION) {
-            true => self.new_file(status).and_then(|new| {
+            true => self.new_file(status, false).and_then(|new| {
                 let path = new.naming.path.clone();
                 fill(new, wanted, room).map_err(|error| describe("map", &path, &error))
             }),
@@ -126,8 +127,8 @@ impl Regions {
         .ok()
     }
 
-    /// A new file for a region, under an unused name.
-    pub(super) fn new_file(&self, status: &Status) -> std::result::Result<New, String> {
+    /// A new file for a region, under an unused name. `at_code`: one of a file whose loaded segment begins at the code.
+    pub(super) fn new_file(&self, status: &Status, at_code: bool) -> std::result::Result<New, String> {
         const ATTEMPTS: u32 = 1000;
         let mut settings = lock(&self.settings);
         let dir = settings.open_dir().map_err(|error| describe("open", &settings.dir, &error))?;
@@ -135,7 +136,11 @@ impl Regions {
         loop {
             let number = settings.next_number;
             settings.next_number += 1;
-            let name = OsString::from(format!("jit-{}-{number}.so", status.pid));
+            let name: OsString = match at_code {
+                true => format!("{AT_CODE}{}-r{number}.so", status.pid),
+                false => format!("jit-{}-{number}.so", status.pid),
+            }
+            .into();
             let path = settings.dir.join(&name);
             match file::claim(&dir, &name, settings.mode, file::ANYWHERE) {
                 Ok(file) => {

@@ -76,7 +76,10 @@ impl Regions {
 
     /// The same memory in a new file.
     fn again(&self, status: &Status, old: &Region) -> Option<Parts> {
-        let made = self.new_file(status).and_then(|new| {
+        // perf 7 goes on with the file that this process has had until now, unless the next one begins at another place.
+        let is_next = |naming: &Naming| naming.of_child().is_some() && old.can_begin_at_code(naming);
+        let at_code = old.naming.try_lock().is_ok_and(|naming| is_next(&naming) && !naming.begins_at_code());
+        let made = self.new_file(status, at_code).and_then(|new| {
             let path = new.naming.path.clone();
             let made = match old.kind {
                 Backing::TwoViews { write } => refill(new, old, write),
@@ -174,7 +177,10 @@ fn refill(new: New, old: &Region, write: u64) -> io::Result<Parts> {
     let (start, max_len, base, tables) = (old.start, old.max_len, old.base, old.tables.clone());
     let filled = (|| {
         let memory = file.clone();
-        let file = RegionFile::create(file, old.layout())?;
+        let mut file = RegionFile::create(file, old.layout())?;
+        if naming.begins_at_code() {
+            file.set_begin(old.text());
+        }
         code_memory::provide(&memory, old.text(), old.len())?;
         copy_text(old, &memory)?;
         remap(old, write, &memory)?;

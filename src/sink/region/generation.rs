@@ -114,7 +114,7 @@ impl Region {
     /// `__report_module`), with others that of the file. So two names in turn make each generation begin at another place than the
     /// one before, though nothing moves. Where the host changes protections, a mapping may be a part of the memory, whose beginning
     /// says nothing.
-    fn can_begin_at_code(&self, naming: &Naming) -> bool {
+    pub(super) fn can_begin_at_code(&self, naming: &Naming) -> bool {
         let is_whole = !self.flips() && self.base < self.start && !self.lost.any(self.start, self.end());
         is_whole && naming.path.parent() == Some(Path::new("/tmp"))
     }

@@ -16,7 +16,7 @@ use crate::sys::dir::Dir;
 use crate::sys::file::{self, Held, Identity};
 
 /// What names begin with of files whose loaded segment begins at the code.
-const AT_CODE: &str = "jitted-";
+pub(super) const AT_CODE: &str = "jitted-";
 
 /// See the module's description.
 #[derive(Debug)]
@@ -97,10 +97,10 @@ impl Naming {
         self.here().file = file;
     }
 
-    /// Its name in a generation. Every second one may begin at its code.
+    /// Its name in the next generation. Every second one begins at its code, if it can.
     pub(super) fn name_of(&self, generation: u32, can_begin_at_code: bool) -> OsString {
         let (pid, number) = self.of;
-        match can_begin_at_code && generation % 2 == 1 {
+        match can_begin_at_code && !self.begins_at_code() {
             true => format!("{AT_CODE}{pid}-r{number}.{generation}.so"),
             false => format!("jit-{pid}-{number}.{generation}.so"),
         }
