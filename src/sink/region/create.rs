@@ -6,9 +6,9 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::naming::AT_CODE;
 use super::room::{place, unmap_all, Room};
 use super::state::{Backing, Parts, Region};
-use super::naming::AT_CODE;
 use super::{lock, Naming, Regions, Settings};
 use crate::api::error::{Error, Result};
 use crate::api::options::Sinks;
