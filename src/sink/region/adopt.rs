@@ -130,8 +130,8 @@ impl Regions {
         Err(Error::NoMemory)
     }
 
-    /// Where the header page of a range goes: below it, with nothing executable between them, or over its first page where there is
-    /// no room. perf 7.2 takes an object for another one if they begin at the same address. If one object begins before another that
+    /// Where the header page of a range goes: below it, with nothing between them that is or may become an object, or over its first
+    /// page where there is no room. perf 7.2 takes an object for another one if they begin at the same address. If one object begins before another that
     /// lies in it, perf's libdw finds neither (elfutils libdwfl/segment.c, `reify_segments`).
     fn header_below(&self, maps: &[Mapping], start: u64, end: u64) -> u64 {
         let page = page_size() as u64;
