@@ -373,7 +373,8 @@ pub(super) fn swap(
     let swapped = (|| {
         let memory = file.clone();
         file.set_len(text + len)?;
-        check_private_exec(&memory, tables.start, if never_flips { both } else { READ_EXEC })?;
+        let probe = if base < start { base } else { tables.start };
+        check_private_exec(&memory, probe, if never_flips { both } else { READ_EXEC })?;
         provide_if_possible(&memory, text, len)?;
         map_tables(base, start, &tables, Sharing::Private, &memory)?;
         let mut copied_pages = Vec::new();

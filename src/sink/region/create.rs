@@ -176,7 +176,7 @@ fn fill(new: New, wanted: &RegionOptions, room: &Room) -> io::Result<Parts> {
         let text = file.clone();
         let file = RegionFile::create(file, room.layout(wanted.one_view))?;
         if wanted.one_view {
-            check_private_exec(&text, room.tables.start, READ_WRITE)?;
+            check_private_exec(&text, base, READ_WRITE)?;
             provide_if_possible(&text, start - base, len)?;
             map_tables(base, start, &room.tables, Sharing::Private, &text)?;
             // SAFETY: the room was set aside for this, and nobody has it.
@@ -266,11 +266,12 @@ fn is_full(error: &io::Error) -> bool {
 /// Whether memory of this file that has been written to may be executed: not on a file system mounted `noexec`, and not where a
 /// security policy forbids it (SELinux `execmod`). A host whose own `mprotect` failed for that would not survive it.
 ///
-/// The page is where the tables are to be mapped next. perf is told of it, and not that a mapping goes: it takes the
-/// lowest mapping of a file for the file's beginning, so that there may be none elsewhere. The file's first page is in memory.
+/// The page is where the header page is to be mapped next, or else the tables. perf is told of it, and not that a mapping goes: it
+/// takes the lowest mapping of a file for the file's beginning, so that there may be none elsewhere. The file's first page is in
+/// memory.
 pub(super) fn check_private_exec(file: &File, base: u64, protection: i32) -> io::Result<()> {
     let page = page_size() as u64;
-    // SAFETY: the page is for the tables, which nobody reads in this process.
+    // SAFETY: the page is for the header or the tables, which nobody reads in this process.
     unsafe {
         code_memory::map_over(base, page, READ_WRITE, Sharing::Private, file, 0)?;
         let checked = (|| {
