@@ -29,7 +29,7 @@ const LOWEST: u64 = 1 << 16;
 const APART: u64 = 16;
 /// How far below the code the header page may lie: the file has a hole of that size.
 const HEADER_REACH: u64 = 16 << 20;
-/// Tables lie so far after the code, or as far as it is long: if the host makes its memory longer, what is new shows the file there.
+/// Tables lie so far after the code, or as far as it is long: what the host adds to its memory at the end shows the file there.
 const GROWTH_NEAR: u64 = 32 << 20;
 /// For so many regions the host has a descriptor all the time.
 const OPEN_MOST: usize = 256;
