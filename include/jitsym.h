@@ -1482,8 +1482,8 @@ enum jitsym_status jitsym_region_create(struct jitsym *session,
  * its place.
  *
  * During the call other threads may execute the memory, but nobody may write to it or change its protection. Afterwards the runtime
- * may write to it, change protections, unmap parts and fork as before, but not let it grow by `mremap`. `madvise(MADV_DONTNEED)` makes it show what the
- * file has, which is the bytes as they were adopted or registered, and not zero; `jitsym_region_discard` makes it zero.
+ * may write to it, change protections, unmap parts, give pages up (`madvise`) and fork as before, and let it grow by `mremap` to
+ * twice its size, or by 32 MiB.
  *
  * The file takes room for the bytes that are there and for registered code, in addition to the memory that these take. On a file
  * system in memory (tmpfs), or of an unknown kind, it takes as much room as the memory has. Earlier advice about the memory

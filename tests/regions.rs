@@ -234,7 +234,12 @@ fn plain_record_and_report() {
 /// Source lines by `perf report`, by `perf script` and between the instructions that `perf annotate` shows.
 #[test]
 fn source_lines() {
-    let recorded = Recorded::of(for_tables(), "last-line", &["memory=created"], STACKS);
+    source_lines_in("created");
+    source_lines_in("adopted");
+}
+
+fn source_lines_in(memory: &str) {
+    let recorded = Recorded::of(for_tables(), "last-line", &[&format!("memory={memory}")], STACKS);
     recorded.check();
     let flat = recorded.perf("script", &["--ns", "-G", "-F", &format!("{},srcline", script::FIELDS)]);
     let lines = script::lines(&recorded.truth, &script::parse(&flat).expect("script"));

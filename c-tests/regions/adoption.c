@@ -1,10 +1,12 @@
 /*
- * Automatic adoption: which memory becomes a region, when, and what is said of the rest. x86-64 only.
+ * Adoption: which memory becomes a region by itself, when, and what is said of the rest; and that it stays the memory that it was.
+ * x86-64 only.
  *
  * Usage: adoption DIR
  */
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <sys/resource.h>
 
 #include "maps.h"
 #include "region_code.h"
@@ -131,7 +133,10 @@ static void stacks_stay(void) {
 /* Stacks of other threads may lie anywhere in writable memory once a thread's stack is executable by itself. */
 static void stacks_of_others_stay(void) {
   unsigned char *here = (unsigned char *)((uintptr_t)__builtin_frame_address(0) & ~(uintptr_t)(PAGE - 1));
-  CHECK(mprotect(here, PAGE, RWX) == 0);
+  /* The kernel calls one mapping `[stack]`, somewhere from this frame up. */
+  for (int pages = 0; pages < 64 && mprotect(here, PAGE, RWX) == 0; pages++) {
+    here += PAGE;
+  }
   jitsym *session = open_adopting();
   unsigned char *both = apart_from_neighbours(SIZE, RWX), *one = apart_from_neighbours(SIZE, PROT_READ | PROT_EXEC);
   announce(session, both, "may_be_a_stack");
@@ -156,6 +161,180 @@ static void adoption_means_on(void) {
   CHECK_OK(jitsym_close(session));
 }
 
+/* Executable memory right below makes the header page lie over the first page of the code. */
+static unsigned char *with_code_below(void) {
+  unsigned char *memory = apart_from_neighbours(SIZE + PAGE, RWX);
+  CHECK(mprotect(memory, PAGE, PROT_READ | PROT_EXEC) == 0);
+  return memory + PAGE;
+}
+
+static int is_zero(const unsigned char *at, size_t size) {
+  for (size_t i = 0; i < size; i++) {
+    if (at[i] != 0) {
+      return 0;
+    }
+  }
+  return 1;
+}
+
+/* Memory that was zero at a fork stays so in the child, and its code stays what it was, whatever the parent registers there. */
+static void no_foreign_bytes(void) {
+  jitsym *session = open_regions();
+  jitsym_region_options options = {.struct_size = sizeof options, .size = SIZE, .flags = JITSYM_REGION_ONE_VIEW};
+  jitsym_region region = {.struct_size = sizeof region};
+  CHECK_OK(jitsym_region_create(session, &options, &region));
+  enum { ALL = 3 };
+  unsigned char *all[ALL] = {memory_of(SIZE, RWX), with_code_below(), region.write};
+  for (int i = 0; i < ALL; i++) {
+    /* The second page has bytes at adoption, the first and the others have none. */
+    put_code(all[i] + PAGE, 1);
+    if (i < 2) {
+      CHECK_OK(jitsym_region_adopt(session, all[i], SIZE));
+    }
+    CHECK(is_in_file(all[i]));
+  }
+  int go[2];
+  CHECK(pipe(go) == 0);
+  pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    char byte;
+    close(go[1]);
+    CHECK(read(go[0], &byte, 1) == 0);
+    for (int i = 0; i < ALL; i++) {
+      CHECK(is_zero(all[i], PAGE) && is_zero(all[i] + 2 * PAGE, SIZE - 2 * PAGE) && all[i][PAGE + 1] == 1);
+    }
+    _exit(0);
+  }
+  for (int i = 0; i < ALL; i++) {
+    for (unsigned page = 0; page < SIZE / PAGE; page++) {
+      put_code(all[i] + page * PAGE, 0x12345678);
+      announce(session, all[i] + page * PAGE, "of the parent");
+    }
+  }
+  CHECK_OK(jitsym_flush(session, 60000));
+  close(go[0]);
+  close(go[1]);
+  test_wait_ok(child);
+  CHECK_OK(jitsym_close(session));
+}
+
+/* Pages that the program gives up read zero. */
+static void given_up(void) {
+  jitsym *session = open_regions();
+  unsigned char *memory = memory_of(SIZE, RWX);
+  memset(memory, 0xcc, SIZE);
+  CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
+  for (int i = 0; i < 2; i++) {
+    put_code(memory, 5);
+    announce(session, memory, "given up");
+    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK(run_code(memory) == 5 && memory[CODE_SIZE] == (i == 0 ? 0xcc : 0));
+    CHECK(madvise(memory, SIZE, MADV_DONTNEED) == 0 && is_zero(memory, SIZE));
+  }
+  unsigned char *below = with_code_below();
+  put_code(below, 5);
+  CHECK_OK(jitsym_region_adopt(session, below, SIZE));
+  jitsym_id id = announce(session, below, "below the header");
+  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK(madvise(below + PAGE, SIZE - PAGE, MADV_DONTNEED) == 0 && is_zero(below + PAGE, SIZE - PAGE));
+  CHECK_OK(jitsym_unregister(session, id));
+  for (int i = 0; i < 2; i++) {
+    CHECK_OK(jitsym_region_discard(session, below, SIZE));
+    CHECK(is_zero(below, SIZE) && file_has(session, "ELF") && file_has(session, "below the header"));
+  }
+  CHECK_OK(jitsym_close(session));
+}
+
+/* Memory that has room on either side, where its tables lie. */
+static unsigned char *in_open_space(size_t size, size_t number) {
+  void *wish = (void *)(uintptr_t)((UINT64_C(1) << 44) + (number << 32));
+  unsigned char *memory = mmap(wish, size, RWX, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(memory != MAP_FAILED);
+  return memory;
+}
+
+/* Made longer by the program, the memory has zeros at its end, which are the program's own. */
+static void made_longer(void) {
+  jitsym *session = open_regions();
+  static const size_t sizes[] = {PAGE, SIZE, 8 << 20};
+  jitsym_unwind unwind = {.struct_size = sizeof unwind, .kind = JITSYM_UNWIND_FRAME_POINTER};
+  for (size_t i = 0; i < 12; i++) {
+    size_t size = sizes[i / 4];
+    unsigned char *memory = i % 2 == 0 ? apart_from_neighbours(size, RWX) : in_open_space(size, i);
+    put_code(memory, 6);
+    CHECK_OK(jitsym_region_adopt(session, memory, size));
+    if (i / 2 % 2 == 0) {
+      jitsym_code code = test_code((uintptr_t)memory, CODE_SIZE, "made longer");
+      code.unwind = &unwind;
+      CHECK_OK(jitsym_register(session, &code, NULL));
+      CHECK_OK(jitsym_flush(session, 60000));
+    }
+    unsigned char *longer = mremap(memory, size, 2 * size, MREMAP_MAYMOVE);
+    CHECK(longer != MAP_FAILED && run_code(longer) == 6 && is_zero(longer + size, size));
+    put_code(longer + 2 * size - CODE_SIZE, 7);
+    CHECK(run_code(longer + 2 * size - CODE_SIZE) == 7);
+    announce(session, longer, "elsewhere");
+    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK(run_code(longer) == 6 && run_code(longer + 2 * size - CODE_SIZE) == 7);
+    CHECK(is_zero(longer + size, size - CODE_SIZE));
+  }
+  CHECK_OK(jitsym_close(session));
+}
+
+/* A limit on the size of files leaves no room to grow. */
+static void in_short_files(void) {
+  struct rlimit limit;
+  CHECK(getrlimit(RLIMIT_FSIZE, &limit) == 0);
+  limit.rlim_cur = 4 << 20;
+  CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+  jitsym *session = open_regions();
+  unsigned char *memory = in_open_space(SIZE, 0);
+  put_code(memory, 8);
+  CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
+  announce(session, memory, "in a short file");
+  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK(file_has(session, "in a short file") && run_code(memory) == 8);
+  CHECK_OK(jitsym_close(session));
+}
+
+/* After the exit, and after the end of a region, there is one file with the bytes where readers look for them, and without the room
+ * to grow. */
+static void bytes_in_the_end(void) {
+  unsigned char *code = memory_of(PAGE, PROT_READ | PROT_WRITE);
+  put_code(code, 0x23456789);
+  struct test_path *path = mmap(NULL, sizeof *path, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  CHECK(path != MAP_FAILED);
+  enum { AT_EXIT, CLOSED, RELEASED, UNMAPPED, WAYS };
+  for (int way = 0; way < WAYS; way++) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+      jitsym *session = open_regions();
+      unsigned char *memory = in_open_space(SIZE, 0);
+      memcpy(memory + PAGE, code, CODE_SIZE);
+      CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
+      announce(session, memory + PAGE, "in the end");
+      CHECK_OK(jitsym_path(session, JITSYM_SINK_REGION, path->text, sizeof path->text));
+      if (way == CLOSED) {
+        CHECK_OK(jitsym_close(session));
+      } else if (way == RELEASED) {
+        CHECK_OK(jitsym_region_release(session, memory));
+      } else if (way == UNMAPPED) {
+        CHECK_OK(jitsym_flush(session, 60000));
+        CHECK(munmap(memory, SIZE) == 0);
+      }
+      exit(0);
+    }
+    test_wait_ok(child);
+    size_t size;
+    unsigned char *bytes = file_read(path->text, &size);
+    CHECK(size < 1 << 20 && memmem(bytes, size, "in the end", 10) != NULL);
+    CHECK(memmem(bytes, size, code, CODE_SIZE) != NULL);
+    free(bytes);
+  }
+}
+
 int main(int argc, char **argv) {
   test_begin(argc, argv);
   test_child(adopted_when_executable);
@@ -164,5 +343,10 @@ int main(int argc, char **argv) {
   test_child(stacks_stay);
   test_child(stacks_of_others_stay);
   test_child(adoption_means_on);
+  test_child(no_foreign_bytes);
+  test_child(given_up);
+  test_child(made_longer);
+  test_child(in_short_files);
+  test_child(bytes_in_the_end);
   return test_end();
 }

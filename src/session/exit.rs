@@ -24,6 +24,7 @@ pub fn flush_at_exit() {
         // Unless a thread was stopped in the middle of a call.
         Ok(()) | Err(Error::SinkFailed) if !engine.is_exit_whole() => {}
         Ok(()) | Err(Error::SinkFailed | Error::Closed | Error::NotRunning) => {
+            process.regions.write_last();
             process.remove_files_at_exit();
             if !process.host.is_broken() && !engine.has_left_unread() {
                 engine.pool.memory().remove_spool();

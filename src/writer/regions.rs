@@ -16,7 +16,7 @@ use crate::queue::record::{CodeBytes, Event, Load};
 use crate::registry::{Live, Registry};
 use crate::sink::again::Again;
 use crate::sink::region::file::{Code, RegionFile};
-use crate::sink::region::{Backing, Region, Split};
+use crate::sink::region::{Region, Split};
 use crate::sink::{describe, Origin};
 use crate::sys::sync::outside::PoisonError;
 use crate::sys::{file, process_memory, thread};
@@ -237,7 +237,7 @@ impl Ledger {
         if let Some(file) = file.as_mut() {
             let offset = live.addr - region.start;
             file.add(&Code { offset, size: live.size, name, info_records });
-            if matches!(region.kind, Backing::Private { .. }) {
+            if region.is_private() {
                 // What the host writes is not in the file by itself.
                 let read = if code.is_empty() { read(self.status.pid, live) } else { Vec::new() };
                 let _ = file.write_code(offset, if code.is_empty() { &read } else { code });
@@ -303,7 +303,7 @@ impl Ledger {
         // A profile finds live code in newer files too. Where code has died the host may have written other code already, which a
         // private mapping keeps to itself.
         let (registry, start) = (&self.region_code.registry, region.start);
-        let is_private = matches!(region.kind, Backing::Private { .. });
+        let is_private = region.is_private();
         let has_bytes = |offset| match registry.id_at(start + offset) {
             Some(_) => region.len() <= COPIED_MOST,
             None => is_private,
@@ -398,11 +398,13 @@ impl Ledger {
         self.region_code.registry.tidy();
     }
 
-    /// The files of regions are final for now: the last session closes, or the process exits.
+    /// The files of regions are final for now: the last session closes, or the process exits. Those of private memory are not
+    /// before its end: see [`Regions::write_last`](crate::sink::region::Regions::write_last).
     pub(super) fn finish_regions(&mut self) {
         self.write_regions(true, u64::MAX);
         for region in self.regions.all() {
-            let _ = region.opened().as_mut().map(|file| file.finish(region.build_id()));
+            let build_id = if region.is_private() { None } else { region.build_id() };
+            let _ = region.opened().as_mut().map(|file| file.finish(build_id));
         }
     }
 }

@@ -16,6 +16,8 @@ use crate::truth::Truth;
 pub struct File {
     pub path: PathBuf,
     pub base: u64,
+    /// Its mappings are private, so that it has no bytes of code as long as the process lives.
+    is_private: bool,
     pub bytes: Vec<u8>,
 }
 
@@ -39,7 +41,7 @@ pub fn files_of(pid: u32) -> Vec<File> {
             // The header page is not in the segment.
             let Some(base) = file.base_of(start, offset) else { continue };
             assert!(file.base == 0 || file.base == base, "the distances in memory are those in the file:\n{maps}");
-            file.base = base;
+            (file.base, file.is_private) = (base, protection.contains('p'));
         }
     }
     files.into_values().collect()
@@ -48,7 +50,7 @@ pub fn files_of(pid: u32) -> Vec<File> {
 impl File {
     pub fn read(path: &Path) -> Self {
         let bytes = std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        File { path: path.into(), base: 0, bytes }
+        File { path: path.into(), base: 0, is_private: false, bytes }
     }
 
     /// Where address 0 is if a part of the file is mapped there.
@@ -94,7 +96,7 @@ impl File {
         tool(Command::new("llvm-readobj").args(["--unwind", "--symbols"]).arg(&self.path));
     }
 
-    /// Each piece of code that lives in this region has its name, its bytes and its entry in the search table; and no symbol is
+    /// Each piece of code that lives in this region has its name, its bytes (or zeros) and its entry in the search table; and no symbol is
     /// there twice. Returns how many there are.
     pub fn check(&self, truth: &Truth, pid: u32) -> usize {
         self.check_tables();
@@ -126,6 +128,9 @@ impl File {
             let mut bytes = vec![0; living.size as usize];
             memory.read_exact_at(&mut bytes, living.addr).expect("read the code");
             let from = (at - text) as usize;
+            if self.is_private {
+                bytes.fill(0);
+            }
             assert!(code.slice()[from..][..bytes.len()] == bytes, "the bytes of {living:?} are others in the file");
 
             let fde = table.fde_for_address(&eh_frame, &bases, at, EhFrame::cie_from_offset);

@@ -19,7 +19,7 @@ use crate::sys::clock::monotonic_ns;
 use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::mapping::{page_size, Reserved};
 use crate::sys::maps::{self, Mapping};
-use crate::sys::{process_memory, reserve, thread};
+use crate::sys::{file, process_memory, reserve, thread};
 
 /// How far below the code its tables may lie: distances are 32-bit numbers.
 const REACH: u64 = 0x7000_0000;
@@ -29,6 +29,8 @@ const LOWEST: u64 = 1 << 16;
 const APART: u64 = 16;
 /// How far below the code the header page may lie: the file has a hole of that size.
 const HEADER_REACH: u64 = 16 << 20;
+/// Tables lie so far after the code, or as far as it is long: what the host adds to its memory at the end shows the file there.
+const GROWTH_NEAR: u64 = 32 << 20;
 /// For so many regions the host has a descriptor all the time.
 const OPEN_MOST: usize = 256;
 /// Bytes that are copied at a time: more than the reserve gives, which is not for this.
@@ -101,7 +103,8 @@ impl Regions {
         let (page, tables_len) = (page_size() as u64, RegionFile::tables_room(end - start));
         let (lowest, highest) = (start.saturating_sub(REACH - (end - start)).max(LOWEST), start + REACH);
         for _ in 0..8 {
-            let tables = maps::gap(maps, end + page, highest, tables_len, page, end + page);
+            let wish = end + (end - start).min(GROWTH_NEAR);
+            let tables = maps::gap(maps, end + page, highest, tables_len, page, wish);
             let base = match tables {
                 Some(_) => self.header_below(maps, start, end),
                 None => {
@@ -131,17 +134,15 @@ impl Regions {
     }
 
     /// Where the header page of a range goes: below it, with nothing between them that is or may become an object, or over its first
-    /// page where there is no room. perf 7.2 takes an object for another one if they begin at the same address. If one object begins before another that
-    /// lies in it, perf's libdw finds neither (elfutils libdwfl/segment.c, `reify_segments`).
+    /// page where there is no room. perf 7.2 takes an object for another one if they begin at the same address. If one object begins
+    /// before another that lies in it, perf's libdw finds neither (elfutils libdwfl/segment.c, `reify_segments`).
     fn header_below(&self, maps: &[Mapping], start: u64, end: u64) -> u64 {
         let page = page_size() as u64;
-        let executable = maps.iter().filter(|mapping| mapping.end <= start && mapping.is_executable());
-        let low = executable
-            .map(|mapping| mapping.end)
-            .max()
-            .unwrap_or(0)
-            .max(start.saturating_sub(HEADER_REACH))
-            .max(LOWEST);
+        // The kernel makes one mapping of neighbours that are alike.
+        let may_be_object =
+            |mapping: &&Mapping| mapping.start < start && (mapping.is_executable() || mapping.is_plain());
+        let low = maps.iter().filter(may_be_object).map(|mapping| mapping.end.min(start)).max().unwrap_or(0);
+        let low = low.max(start.saturating_sub(HEADER_REACH)).max(LOWEST);
         let low = self.last_beginning(maps, end).map_or(low, |last| low.max(last + page));
         let wish = start.saturating_sub(APART * page);
         maps::gap(maps, low, start.saturating_sub(page), page, page, wish).unwrap_or(start)
@@ -373,6 +374,7 @@ pub(super) fn swap(
         check_private_exec(&memory, tables.start, tables.start - base, if never_flips { both } else { READ_EXEC })?;
         provide_if_possible(&memory, text, len)?;
         map_tables(base, start, &tables, Sharing::Private, &memory)?;
+        let mut copied_pages = Vec::new();
         for (done, piece) in pieces.iter().enumerate() {
             let offset = piece.start - base;
             let copied = copy_to_file(piece, &memory, offset);
@@ -386,7 +388,10 @@ pub(super) fn swap(
                 // The header page will lie there.
                 part_from_file(&[(addr, 0)]).inspect_err(|_| take_back(&pieces[..=done]))?;
             }
+            copied_pages.try_reserve(pages.len()).inspect_err(|_| take_back(&pieces[..=done]))?;
+            copied_pages.extend(pages.into_iter().map(|(addr, _)| addr - base));
         }
+        clear(&memory, text, len, &copied_pages).inspect_err(|_| take_back(pieces))?;
         // The header page may lie over the first page of the code, which is the process's own now.
         let layout = Layout {
             text,
@@ -394,6 +399,7 @@ pub(super) fn swap(
             text_room: len,
             tables: tables.start - base,
             tables_len: tables.end - tables.start,
+            is_private: true,
         };
         RegionFile::create(file, layout).inspect_err(|_| take_back(pieces))
     })();
@@ -460,6 +466,26 @@ fn part_from_file(pages: &[(u64, u8)]) -> io::Result<()> {
     // Unlike other ways this writes to memory that may only be executed now.
     let memory = File::options().write(true).open("/proc/thread-self/mem")?;
     pages.iter().try_for_each(|&(addr, first)| memory.write_all_at(&[first], addr))
+}
+
+/// Makes the text of the file zero again, so that pages which the host gives up (`MADV_DONTNEED`) read zero. A file system in
+/// memory has to keep their room.
+fn clear(file: &File, text: u64, len: u64, pages: &[u64]) -> io::Result<()> {
+    if file::is_on_disk(file) && code_memory::punch(file, text, len).is_ok() {
+        return Ok(());
+    }
+    pages.iter().try_for_each(|&offset| write_zeros(file, offset))
+}
+
+/// Makes a page of a private mapping zero, and the process's own.
+pub(super) fn own_zeros(addr: u64) -> io::Result<()> {
+    let memory = File::options().write(true).open("/proc/thread-self/mem")?;
+    write_zeros(&memory, addr)
+}
+
+fn write_zeros(to: &File, page: u64) -> io::Result<()> {
+    let zeros = [0; 4096];
+    (page..page + page_size() as u64).step_by(zeros.len()).try_for_each(|at| to.write_all_at(&zeros, at))
 }
 
 /// Puts plain memory in the place of a mapping, with the same bytes and protection.

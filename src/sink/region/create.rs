@@ -179,7 +179,7 @@ fn fill(new: New, wanted: &RegionOptions, room: &Room) -> io::Result<Parts> {
     let &Room { base, start, len, max_len, .. } = room;
     let filled = (|| {
         let text = file.clone();
-        let file = RegionFile::create(file, room.layout())?;
+        let file = RegionFile::create(file, room.layout(wanted.one_view))?;
         if wanted.one_view {
             check_private_exec(&text, room.tables.start, room.tables.start - base, READ_WRITE)?;
             provide_if_possible(&text, start - base, len)?;

@@ -7,11 +7,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
+use super::generation::GENERATION_MOST;
 use super::{lock, Region, Regions};
+use crate::queue::apart;
 use crate::queue::status::Status;
 use crate::sink::region::file::RegionFile;
 use crate::sys::dir::Dir;
-use crate::sys::file::Identity;
+use crate::sys::file::{self, Identity};
 use crate::sys::sync::outside::MutexGuard;
 
 /// Files of older generations that are kept, and how many bytes they may have together.
@@ -65,6 +67,18 @@ impl Regions {
         }
     }
 
+    /// The process exits: the files of private memory get the bytes of its code.
+    pub fn write_last(&self) {
+        let (regions, mode): (Vec<_>, _) = (self.all().filter(|region| region.is_private()).collect(), self.mode());
+        if !regions.is_empty() {
+            apart::run(move || {
+                for region in regions {
+                    let _ = region.opened().as_mut().map(|file| region.replace_by_copy(file, mode));
+                }
+            });
+        }
+    }
+
     /// Removes all files that regions have and have had. Code in the present ones goes to the other sinks after this.
     pub fn remove_files(&self, status: &Status) {
         let files = std::mem::take(&mut lock(&self.settings).files);
@@ -97,6 +111,17 @@ impl Region {
         guard
     }
 
+    /// Puts a final copy in the place of the file of private memory, whose mappings show none of the bytes.
+    pub(super) fn replace_by_copy(&self, file: &RegionFile, mode: u32) -> io::Result<()> {
+        let (dir, name) = {
+            let mut naming = lock(&self.naming);
+            (naming.dir()?, naming.name_of(GENERATION_MOST, false))
+        };
+        let copy = file::claim(&dir, &name, mode, file::ANYWHERE)?;
+        let result = file.snapshot(copy, |_| true, self.build_id()).and_then(|()| lock(&self.naming).replace_by(&name));
+        result.inspect_err(|_| _ = dir.remove(&name))
+    }
+
     fn reopen(&self, file: &mut RegionFile) -> io::Result<()> {
         let held = lock(&self.naming).file()?;
         file.reopen(held)
@@ -106,6 +131,6 @@ impl Region {
 /// The file of a region, under all its names.
 fn last_of(region: &Region) -> Vec<Past> {
     let naming = lock(&region.naming);
-    let Some(identity) = naming.named() else { return Vec::new() };
+    let Some(identity) = naming.last() else { return Vec::new() };
     naming.paths().map(|path| Past { path, identity, bytes: 0 }).collect()
 }

@@ -30,7 +30,7 @@ const NAMES_MOST: usize = 4096;
 const LEFT_MOST: u32 = 256;
 
 /// Marks have room for no more.
-const GENERATION_MOST: u32 = 1 << 24;
+pub(super) const GENERATION_MOST: u32 = 1 << 24;
 
 /// Deaths with no registration between them share a name for so many nanoseconds.
 const SHARED: u64 = 10_000_000;

@@ -25,6 +25,8 @@ pub struct Naming {
     /// The file has that name; else it has none.
     is_named: bool,
     identity: Option<Identity>,
+    /// Its final copy, which has the names in its place.
+    last: Option<Identity>,
     /// The host's descriptor is only open while it is used.
     is_light: bool,
     host: Open,
@@ -72,6 +74,7 @@ impl Naming {
             path: PathBuf::new(),
             is_named: false,
             identity: None,
+            last: None,
             is_light: false,
             host: Open::default(),
             writer: Open::default(),
@@ -150,6 +153,28 @@ impl Naming {
     /// The same, if it has a name.
     pub fn named(&self) -> Option<Identity> {
         self.identity.filter(|_| self.is_named)
+    }
+
+    /// What the names are of: the file, or its final copy.
+    pub(super) fn last(&self) -> Option<Identity> {
+        self.last.or_else(|| self.named())
+    }
+
+    /// A final copy under another name takes all names of the file. One that somebody has taken since stays.
+    pub(super) fn replace_by(&mut self, copy: &OsStr) -> io::Result<()> {
+        let (dir, last) = (self.dir()?, self.last());
+        let is_own = |name: &OsStr| dir.identity_of(name).is_ok_and(|found| last.is_some_and(|last| last.is(&found)));
+        let identity = dir.identity_of(copy)?;
+        for (_, name) in self.names.iter().filter(|(_, name)| is_own(name)) {
+            // Without links there are no such names.
+            let _ = dir.remove(name).and_then(|()| dir.link(copy, name));
+        }
+        if !is_own(self.name()) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        dir.rename(copy, self.name())?;
+        self.last = Some(identity);
+        Ok(())
     }
 
     /// The directory that the file has its name in, for the calling thread; opened again if the host has closed it.

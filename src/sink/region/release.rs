@@ -4,6 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
+use super::adopt;
 use super::create::unmap_tables;
 use super::state::{Backing, Region};
 use super::{lock, Regions, NEVER};
@@ -57,19 +58,18 @@ impl Regions {
         }
         let region = self.all().find(|region| region.holds(addr, size)).ok_or(Error::Region)?;
         let mut naming = lock(&region.naming);
-        // Without the descriptor, which a host may have closed, the file would be shown again.
-        if naming.has_file() {
-            let file = naming.file().map_err(|_| Error::SinkFailed)?;
-            if region.is_of_parent {
-                return Err(Error::SinkFailed);
+        if !region.is_private() {
+            if !naming.has_file() {
+                return Ok(());
             }
-            code_memory::punch(&file, addr - region.base, size).map_err(|_| Error::NoMemory)?;
+            let file = naming.file().map_err(|_| Error::SinkFailed)?;
+            return code_memory::punch(&file, addr - region.base, size).map_err(|_| Error::NoMemory);
         }
-        if matches!(region.kind, Backing::Private { .. }) {
-            // SAFETY: the caller gives these pages up.
-            unsafe { code_memory::drop_pages(addr, size) }.map_err(|_| Error::NoMemory)?;
-        }
-        Ok(())
+        // SAFETY: the caller gives these pages up. The file has zeros there.
+        let dropped = unsafe { code_memory::drop_pages(addr, size) };
+        // Except for the header page.
+        let shows_header = addr == region.base && naming.has_file();
+        dropped.and_then(|()| if shows_header { adopt::own_zeros(addr) } else { Ok(()) }).map_err(|_| Error::NoMemory)
     }
 
     /// Has the file system provide room again for pages that were given back, so that touching them raises no signal.
@@ -138,10 +138,16 @@ impl Regions {
         }
         let left = lock(&region.naming).take_of_writer();
         lock(&self.settings).to_close.extend(left);
-        let had_file = apart::run(|| {
+        let mode = self.mode();
+        let had_file = apart::run(move || {
             let Some(mut file) = region.opened().take() else { return false };
-            let _ = file.write(true).and_then(|()| file.finish(region.build_id()));
-            file.give_text_back();
+            let written = file.write(true);
+            if region.is_private() && region.replace_by_copy(&file, mode).is_ok() {
+                file.give_all_back();
+            } else {
+                let _ = written.and_then(|()| file.finish(region.build_id()));
+                file.give_text_back();
+            }
             true
         });
         if had_file {

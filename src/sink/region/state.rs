@@ -58,8 +58,6 @@ pub struct Region {
     pub(super) lost: Lost,
     /// The writer has not seen it yet.
     pub is_new: AtomicBool,
-    /// In a forked child without a file for it: it is a mapping of the parent's.
-    pub(super) is_of_parent: bool,
     /// Since when it is known that the host has unmapped it; else `NEVER`. Code that was registered before is still written.
     pub(super) gone: AtomicU64,
     /// Its file cannot be written: new code in it is for the other sinks.
@@ -107,7 +105,6 @@ impl Region {
             tally,
             lost: Lost::new(parts.start, parts.max_len),
             is_new: AtomicBool::new(true),
-            is_of_parent: matches!(parts.kind, Backing::Private { .. }) && parts.file.is_none(),
             gone: AtomicU64::new(NEVER),
             is_unwell: AtomicBool::new(parts.file.is_none()),
             not_before: AtomicU64::new(0),
@@ -124,6 +121,11 @@ impl Region {
 
     pub fn end(&self) -> u64 {
         self.start + self.len()
+    }
+
+    /// What the host writes there is not in the file.
+    pub fn is_private(&self) -> bool {
+        matches!(self.kind, Backing::Private { .. })
     }
 
     pub(super) fn holds(&self, addr: u64, size: u64) -> bool {
@@ -146,7 +148,8 @@ impl Region {
     /// Where the parts lie in the file.
     pub(super) fn layout(&self) -> Layout {
         let (tables, tables_len) = (self.tables.start - self.base, self.tables.end - self.tables.start);
-        Layout { text: self.text(), text_len: self.len(), text_room: self.max_len, tables, tables_len }
+        let is_private = self.is_private();
+        Layout { text: self.text(), text_len: self.len(), text_room: self.max_len, tables, tables_len, is_private }
     }
 
     /// Where the text begins in the file.

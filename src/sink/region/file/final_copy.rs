@@ -24,9 +24,11 @@ impl RegionFile {
         let mut to = Disk::new(Arc::new(Held::new(to)?))?;
         let text = self.text();
         to.file().set_len(text.end)?;
-        self.code_ranges(has_bytes, |range| {
-            to.copy(Some(&self.disk), range.start, range.start, range.end - range.start)
-        })?;
+        if let Some(bytes) = self.bytes {
+            self.code_ranges(has_bytes, |range| {
+                to.copy(Some(&self.disk), bytes + range.start - text.start, range.start, range.end - range.start)
+            })?;
+        }
         let tables_end = self.layout.tables + self.layout.tables_len;
         let mut end = text.end.max(tables_end).checked_next_multiple_of(PAGE).ok_or(io::ErrorKind::InvalidInput)?;
         let mut copy = |part: &Part, to: &mut Disk| {
@@ -49,6 +51,14 @@ impl RegionFile {
             build_id,
         };
         to.write(0, &image.header_page())
+    }
+
+    /// Gives everything back when the file has no name any more. Its mappings show zeros from then on.
+    pub fn give_all_back(&self) {
+        let len = self.disk.check().and_then(|()| self.disk.file().metadata()).map_or(0, |data| data.len());
+        if len > 0 {
+            let _ = code_memory::punch(self.disk.file(), 0, len);
+        }
     }
 
     /// Gives back the room of the text that has no code, when the text is no longer mapped.

@@ -2,11 +2,15 @@
 //!
 //! ```text
 //! 0        header page            says where everything is; written last, by one write
-//! text     .text                  the code, which others write, through a mapping or `write_code`
+//! text     .text                  the code, which others write through a shared mapping; nothing where the memory is private
 //! tables   .eh_frame              appended to
 //!          .eh_frame_hdr, twice   one is in use: appended to while new code lies highest, else the other one is written
+//!          room for private memory to grow, and the bytes of the code in it, see `write_code`
 //!          .symtab, .strtab, .debug_*   appended to; see `part`
 //! ```
+//! A private mapping shows the file where the process has not written: so nobody writes to the text of such a file. The bytes of
+//! code lie elsewhere in it, and only a [`RegionFile::snapshot`] has them where readers look for them.
+//!
 //! The header page lies lowest in memory, or under the text: unwinders that count from the lowest mapping of a file then count
 //! right. The tables are in no segment. So the object reaches from the header page to the end of the text, and never overlaps
 //! another one.
@@ -55,6 +59,8 @@ const WAITING_MAX: usize = 64 << 20;
 const READING: Duration = Duration::from_secs(5);
 /// Unwinders count in 32 bits with a sign.
 const UNWINDING_MAX: u64 = i32::MAX as u64;
+/// So much of the file after its text and tables is zero, for private memory that the host makes longer.
+const GROWTH: u64 = 64 << 20;
 
 /// Where the parts of a region lie in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +75,8 @@ pub struct Layout {
     /// Offset of the tables, after the text or before it, and their size; see [`RegionFile::tables_room`].
     pub tables: u64,
     pub tables_len: u64,
+    /// The mapping of the text is private.
+    pub is_private: bool,
 }
 
 /// A piece of code.
@@ -108,6 +116,8 @@ struct Known {
 pub struct RegionFile {
     disk: Disk,
     layout: Layout,
+    /// Where it has the bytes of the text, if it has them.
+    bytes: Option<u64>,
     space: Space,
     frames: Frames,
     table: SearchTable,
@@ -139,15 +149,24 @@ impl RegionFile {
         let layout = Layout { text_room: layout.text_room.max(layout.text_len), ..layout };
         let text_end = layout.text.checked_add(layout.text_room).and_then(|end| end.checked_add(PAGE - 1));
         let tables_end = layout.tables + layout.tables_len;
-        let end = (text_end.ok_or(io::ErrorKind::InvalidInput)? / PAGE * PAGE).max(tables_end);
+        let mut end = (text_end.ok_or(io::ErrorKind::InvalidInput)? / PAGE * PAGE).max(tables_end);
         if layout.tables < HEADER_SIZE as u64 || layout.text_room > u32::MAX.into() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let disk = Disk::new(file)?;
         disk.file().set_len(layout.text + layout.text_len)?;
+        let mut bytes = Some(layout.text);
+        if layout.is_private {
+            let (at, len) = (end + GROWTH, layout.text_room.next_multiple_of(PAGE));
+            // Files of that size may be forbidden (RLIMIT_FSIZE).
+            let is_long = disk.file().set_len(at + len + GROWTH).is_ok();
+            bytes = is_long.then_some(at);
+            end = if is_long { at + len } else { end };
+        }
         let mut file = RegionFile {
             disk,
             layout,
+            bytes,
             space: Space::new(end),
             frames: Frames::default(),
             table: SearchTable::new(slots, eh_frame.start, layout.text),
@@ -387,14 +406,13 @@ impl RegionFile {
         Ok(())
     }
 
-    /// Writes code, for those who do not see the file where it runs.
+    /// Writes code in private memory, for the file's final copy.
     pub fn write_code(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let end = offset.checked_add(bytes.len() as u64).filter(|&end| end <= self.layout.text_len);
-        end.ok_or(io::ErrorKind::InvalidInput)?;
+        end.filter(|_| self.layout.is_private).ok_or(io::ErrorKind::InvalidInput)?;
+        let Some(at) = self.bytes else { return Ok(()) };
         self.disk.check()?;
-        let at = self.layout.text + offset;
-        let hidden = (HEADER_SIZE as u64).saturating_sub(at).min(bytes.len() as u64);
-        self.disk.write(at + hidden, &bytes[hidden as usize..])
+        self.disk.write(at + offset, bytes)
     }
 
     /// The segment that is loaded begins there from now on. The next `write` tells the file.

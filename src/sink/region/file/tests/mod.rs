@@ -148,9 +148,20 @@ impl Region {
     }
 
     fn with_file(file: File, text_len: u64) -> Region {
+        Region::mapped(file, text_len, false)
+    }
+
+    fn mapped(file: File, text_len: u64, is_private: bool) -> Region {
         let tables_len = RegionFile::tables_room(text_len);
         let text = PAGE;
-        let layout = Layout { text, text_len, text_room: 2 * text_len, tables: text + 2 * text_len + PAGE, tables_len };
+        let layout = Layout {
+            text,
+            text_len,
+            text_room: 2 * text_len,
+            tables: text + 2 * text_len + PAGE,
+            tables_len,
+            is_private,
+        };
         Region { file: RegionFile::create(Arc::new(Held::new(file).unwrap()), layout).unwrap(), truth: BTreeMap::new() }
     }
 
@@ -259,11 +270,21 @@ fn nothing_is_known_behind_a_reset() {
 
 #[test]
 fn a_final_copy_says_the_same() {
-    let mut region = Region::new(1 << 20);
+    final_copy(false);
+    final_copy(true);
+}
+
+fn final_copy(is_private: bool) {
+    let mut region = Region::mapped(unnamed(), 1 << 20, is_private);
+    let bytes_at = region.file.bytes.unwrap();
     for number in 0..200 {
         let offset = number * 1001 % 200 * 5000;
         // A page that nobody has said to be code follows.
-        region.file.write_code(offset, &[number as u8 | 1; 4999]).unwrap();
+        let bytes = [number as u8 | 1; 4999];
+        match is_private {
+            true => region.file.write_code(offset, &bytes).unwrap(),
+            false => region.file.disk.write(bytes_at + offset, &bytes).unwrap(),
+        }
         region.add(offset, Truth::new(number, 300));
         if number == 100 {
             region.file.write(false).unwrap();
@@ -273,6 +294,8 @@ fn a_final_copy_says_the_same() {
     region.add(5000, Truth::new(500, 10));
     region.add(5000 * (199 * 1001 % 200), Truth::new(501, 20));
     let before = region.bytes();
+    let text = region.file.text();
+    assert_eq!(before[text.start as usize..text.end as usize].iter().all(|&byte| byte == 0), is_private);
     for with_text in [true, false] {
         let copy = unnamed();
         region.file.snapshot(copy.try_clone().unwrap(), |_| with_text, Some(ID)).unwrap();
@@ -282,7 +305,8 @@ fn a_final_copy_says_the_same() {
         assert_eq!(seen.build_id.as_deref(), Some(&ID[..]));
         for (&offset, truth) in &region.truth {
             let range = (seen.text.start + offset) as usize..(seen.text.start + offset + truth.size) as usize;
-            assert_eq!(bytes[range.clone()] == before[range.clone()], with_text, "{offset:#x}");
+            let kept = &before[(bytes_at + offset) as usize..][..truth.size as usize];
+            assert_eq!(&bytes[range.clone()] == kept, with_text, "{offset:#x}");
             assert_eq!(bytes[range.end + 300..range.start + 4999], [0; 4699][..4999 - 300 - truth.size as usize]);
         }
     }
@@ -294,7 +318,7 @@ fn a_final_copy_says_the_same() {
 
 #[test]
 fn text_can_grow_within_its_room() {
-    let mut region = Region::new(1 << 20);
+    let mut region = Region::mapped(unnamed(), 1 << 20, true);
     region.add(0, Truth::new(1, 100));
     region.file.write(true).unwrap();
     let late = Code { offset: 1 << 20, size: 10, name: b"late", info_records: &[] };
@@ -314,7 +338,8 @@ fn full_tables_leave_names_and_lines() {
     let mut region = Region::new(4096);
     // The least room: 2046 rows, which come before 64 KiB of FDEs do with code that has nothing to say.
     let tables_len = RegionFile::tables_room(4096);
-    let layout = Layout { text: PAGE, text_len: 1 << 20, text_room: 1 << 20, tables: 2 << 20, tables_len };
+    let layout =
+        Layout { text: PAGE, text_len: 1 << 20, text_room: 1 << 20, tables: 2 << 20, tables_len, is_private: false };
     region.file = RegionFile::create(Arc::new(Held::new(unnamed()).unwrap()), layout).unwrap();
     for number in 0..4000 {
         region.add(number * 100, Truth::new(5 * number + 1, 90));
@@ -334,7 +359,8 @@ fn full_tables_leave_names_and_lines() {
 fn unwind_tables_end_where_the_search_tables_begin() {
     let mut region = Region::new(1 << 20);
     let tables_len = RegionFile::tables_room(4096);
-    let layout = Layout { text: PAGE, text_len: 1 << 20, text_room: 1 << 20, tables: 2 << 20, tables_len };
+    let layout =
+        Layout { text: PAGE, text_len: 1 << 20, text_room: 1 << 20, tables: 2 << 20, tables_len, is_private: false };
     region.file = RegionFile::create(Arc::new(Held::new(unnamed()).unwrap()), layout).unwrap();
     let frame = cfi::encode(Arch::X86_64, &Unwind::FramePointer(FramePointer::default()), BASE, 90).unwrap().unwrap();
     for number in 0..4000 {
