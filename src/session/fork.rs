@@ -148,7 +148,7 @@ fn begin_in_child() {
     let (words, engine) = (parent.host.page.words(), parent.engine());
     if let Some(engine) = engine {
         // Code memory that is shared must not change under the child's feet. Nor is a limit on files the child's end.
-        thread::quietly(|| parent.regions.part_in_child());
+        thread::quietly(|| parent.regions.part_in_child(&engine.status));
         clock::find_host();
         words.forked_at.store(engine.status.clock.now(), Ordering::Relaxed);
         engine.pool.memory().leave_in_child();

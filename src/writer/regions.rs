@@ -1,10 +1,10 @@
 //! Code in regions: what the ledger does with it. Its names, lines and tables go to the file that the code lies in, and neither to
 //! the map nor to the jitdump.
 
-use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ use crate::sink::again::Again;
 use crate::sink::region::file::{Code, RegionFile};
 use crate::sink::region::{Region, Split};
 use crate::sink::{describe, Origin};
+use crate::sys::dir::Dir;
 use crate::sys::sync::outside::PoisonError;
 use crate::sys::{file, process_memory, thread};
 
@@ -41,8 +42,6 @@ pub struct RegionCode {
     again: Option<Instant>,
     /// What the end of the last generation cost.
     last_cost: u64,
-    /// Files of forked children that stay.
-    settled: HashSet<OsString>,
 }
 
 impl RegionCode {
@@ -220,10 +219,9 @@ impl Ledger {
             // of the old one has to wait until all code from before the new one is known.
             self.status.counters.region_late.add(1);
             self.retire_in(true, live.addr, live.addr + live.size);
-            if !region.is_splitting() && region.replace_live(&self.status) {
-                if let Some(split) = region.next_split(u64::MAX) {
-                    self.close_generations(region, &split);
-                }
+            let replaced = if region.is_splitting() { None } else { region.replace_live(&self.status) };
+            if let Some(split) = replaced.and_then(|time| region.next_split(time)) {
+                self.close_generations(region, &split);
             }
         }
         self.retire_in(false, live.addr, live.addr + live.size);
@@ -271,7 +269,7 @@ impl Ledger {
         let begin = thread::cpu_time();
         let mut guard = region.opened();
         let Some(file) = guard.as_mut() else { return };
-        let result = file.write(true).and_then(|()| self.put_aside(region, file, split.first));
+        let result = self.put_aside(region, file, split.first);
         self.region_code.registry.forget_dead_in(region.start, region.end());
         file.set_begin(split.begin);
         drop(guard);
@@ -290,15 +288,30 @@ impl Ledger {
     /// Writes what the file says under the names that it had before a generation.
     fn put_aside(&mut self, region: &Region, file: &mut RegionFile, first: u32) -> io::Result<()> {
         let mut naming = region.naming.lock().unwrap_or_else(PoisonError::into_inner);
-        let (dir, names, path) = (naming.dir()?, naming.take_names(first), naming.path.clone());
-        let own = naming.named();
+        let (names, path, own) = (naming.take_names(first), naming.path.clone(), naming.named());
+        let dir = naming.dir()?;
         drop(naming);
+        // What is left is a name of the file that goes on: no file is better than one with other code.
         let is_own = |name: &OsStr| dir.identity_of(name).is_ok_and(|found| own.is_some_and(|own| own.is(&found)));
-        // A name of the file that goes on.
         let free = |name: &OsStr| if is_own(name) { dir.remove(name) } else { Ok(()) };
+        let result = file.write(true).and_then(|()| self.copy_to(region, file, &dir, &names, &path, &free));
+        let freed = names.iter().try_for_each(|name| free(name));
+        result.and(freed)
+    }
+
+    /// Writes what the file says under names.
+    fn copy_to(
+        &self,
+        region: &Region,
+        file: &RegionFile,
+        dir: &Dir,
+        names: &[OsString],
+        path: &Path,
+        free: &impl Fn(&OsStr) -> io::Result<()>,
+    ) -> io::Result<()> {
         let Some((name, others)) = names.split_first() else { return Ok(()) };
         free(name)?;
-        let to = file::claim(&dir, name, self.regions.mode(), file::ANYWHERE)?;
+        let to = file::claim(dir, name, self.regions.mode(), file::ANYWHERE)?;
         let (written, identity) = (to.try_clone()?, file::look_at(&to)?);
         // A profile finds live code in newer files too. Where code has died the host may have written other code already, which a
         // private mapping keeps to itself.
@@ -337,7 +350,7 @@ impl Ledger {
     /// Brings the files of regions up to date. `until`: everything that was stamped before has been seen.
     pub(super) fn write_regions(&mut self, now: bool, until: u64) {
         self.regions.close_ended();
-        self.regions.tidy_children(&mut self.region_code.settled);
+        self.regions.tidy_children();
         if !self.regions.are_watching() {
             return;
         }

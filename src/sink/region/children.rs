@@ -2,17 +2,20 @@
 //! it is forked, so that its code has names from the beginning. Most children execute another program at once: the parent's writer
 //! removes their files. Those of children that have run for a while stay, as a profile may need them.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::{lock, Regions};
 use crate::sys::clock::monotonic_ns;
 use crate::sys::dir::Dir;
+use crate::sys::file;
 use crate::sys::listing;
+use crate::sys::sync::outside::Mutex;
 
 /// After this many nanoseconds a child that was going to execute another program has mostly done so. Files of children that end
 /// sooner go too.
@@ -24,6 +27,8 @@ pub struct Children {
     last_fork: AtomicU64,
     /// When files are looked at.
     due: AtomicU64,
+    /// Files that stay, and whether their child has ended.
+    settled: Mutex<HashMap<OsString, bool>>,
 }
 
 impl Regions {
@@ -33,51 +38,65 @@ impl Regions {
             return false;
         }
         let now = monotonic_ns();
-        self.children.last_fork.store(now, Ordering::Relaxed);
-        self.children.due.compare_exchange(0, now + SETTLED, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        self.children.last_fork.store(now, Ordering::SeqCst);
+        self.children.due.compare_exchange(0, now + SETTLED, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
     /// How long it is until files of children are looked at.
     pub fn children_in(&self) -> Option<Duration> {
-        let due = self.children.due.load(Ordering::Relaxed);
+        let due = self.children.due.load(Ordering::SeqCst);
         (due > 0).then(|| Duration::from_nanos(due.saturating_sub(monotonic_ns())))
     }
 
-    /// Removes files of children that run another program by now. `settled` are those that stay.
-    pub fn tidy_children(&self, settled: &mut HashSet<OsString>) {
+    /// Removes files of children that run another program by now.
+    pub fn tidy_children(&self) {
         if self.children_in().is_none_or(|time| !time.is_zero()) {
             return;
         }
-        let next = self.children.last_fork.load(Ordering::Relaxed) + SETTLED;
-        self.children.due.store(if next > monotonic_ns() { next } else { 0 }, Ordering::Relaxed);
+        // A fork after this asks again.
+        self.children.due.store(0, Ordering::SeqCst);
+        let next = self.children.last_fork.load(Ordering::SeqCst) + SETTLED;
+        if next > monotonic_ns() {
+            let _ = self.children.due.compare_exchange(0, next, Ordering::SeqCst, Ordering::SeqCst);
+        }
         let path = lock(&self.settings).dir.clone();
         let Ok(dir) = Dir::open(&path) else { return };
-        let mut found = HashSet::new();
+        let mut settled = std::mem::take(&mut *lock(&self.children.settled));
+        let mut found = HashMap::new();
         for name in listing::names(&path).unwrap_or_default() {
             let Some(child) = child_of(&name, std::process::id()) else { continue };
-            let is_settled = settled.contains(&name) || dir.look(&name).is_ok_and(|data| age(&data) >= SETTLED / 2);
-            // Another one once the child has taken over.
-            let has_file = |maps: &[u8]| {
-                let of_child = [format!("/jit-{child}-"), format!("/jitted-{child}-r")];
-                of_child.iter().any(|begin| contains(maps, begin.as_bytes()))
-            };
-            match fs::read(format!("/proc/{child}/maps")) {
-                // Nothing is known of a process that does not show its mappings.
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {}
-                Ok(maps) if has_file(&maps) => {
-                    if is_settled {
-                        found.insert(name);
+            let Ok(data) = dir.look(&name) else { continue };
+            if file::check_ours(&data).is_err() || data.mode() & file::OURS == 0 {
+                continue;
+            }
+            let known = settled.remove(&name);
+            match runs(child) || file::is_locked(&dir, &name) {
+                true if known.is_some() || age(&data) >= SETTLED / 2 => _ = found.insert(name, false),
+                true => {}
+                // A profile may need it, as long as there are not too many.
+                false if known == Some(false) => {
+                    if let Ok(identity) = dir.identity_of(&name) {
+                        self.keep_old(path.join(&name), identity, data.blocks() * 512);
                     }
+                    found.insert(name, true);
                 }
-                _ if settled.contains(&name) => {
-                    found.insert(name);
-                }
-                _ => {
-                    let _ = dir.remove(&name);
-                }
+                false if known == Some(true) => _ = found.insert(name, true),
+                false => _ = dir.remove(&name),
             }
         }
-        *settled = found;
+        *lock(&self.children.settled) = found;
+    }
+}
+
+/// Whether a child still executes what it was forked for: it has mapped that file, or another one once it has taken over.
+fn runs(child: u32) -> bool {
+    match fs::read(format!("/proc/{child}/maps")) {
+        Ok(maps) => {
+            let names = [format!("/jit-{child}-"), format!("/jitted-{child}-r")];
+            names.iter().any(|name| contains(&maps, name.as_bytes()))
+        }
+        // Nothing is known of a process that does not show its mappings.
+        Err(error) => error.kind() != io::ErrorKind::NotFound && error.raw_os_error() != Some(libc::ESRCH),
     }
 }
 

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use super::adopt::{for_pages, swap, BLOCK};
 use super::create::{map_tables, New};
 use super::{Backing, Naming, Parts, Region, Regions, NEVER};
+use crate::api::options::Sinks;
 use crate::queue::status::Status;
 use crate::sink::describe;
 use crate::sink::region::file::RegionFile;
@@ -24,11 +25,14 @@ impl Regions {
     ///
     /// Only the forking thread exists here, so nobody uses the memory. The parent's other threads may continue to write to the
     /// memory being copied, as they may write to a file.
-    pub fn part_in_child(&self) {
+    pub fn part_in_child(&self, status: &Status) {
+        let may_have_names = status.sinks().has(Sinks::REGION);
         for region in self.all() {
             let Backing::TwoViews { write } = region.kind else { continue };
-            let named = copy_with_name(region)
-                .and_then(|(file, path)| remap(region, write, &file).map(|()| (file, Some(path))));
+            let named = match may_have_names && region.has_shared_file() {
+                true => copy_with_name(region, write).map(|(file, path)| (file, Some(path))),
+                false => Err(io::ErrorKind::NotFound.into()),
+            };
             let copied =
                 named.or_else(|_| copy(region).and_then(|file| remap(region, write, &file).map(|()| (file, None))));
             if let Ok((file, path)) = copied {
@@ -60,7 +64,8 @@ impl Regions {
             if let Ok(mut naming) = old.naming.try_lock() {
                 // The parent's, or one that this process has had until now.
                 if let Some((path, identity)) = naming.of_child() {
-                    self.keep_old(path, identity, 0);
+                    let bytes = std::fs::metadata(&path).map_or(0, |data| data.blocks() * 512);
+                    self.keep_old(path, identity, bytes);
                 }
                 naming.end();
             }
@@ -96,7 +101,7 @@ impl Regions {
 }
 
 /// A file that has the bytes of a region, and says what the parent's said of them.
-fn copy_with_name(region: &Region) -> io::Result<(File, PathBuf)> {
+fn copy_with_name(region: &Region, write: u64) -> io::Result<(File, PathBuf)> {
     let busy = || io::Error::from(io::ErrorKind::WouldBlock);
     let mut naming = region.naming.try_lock().map_err(|_| busy())?;
     let (from, path) =
@@ -105,10 +110,14 @@ fn copy_with_name(region: &Region) -> io::Result<(File, PathBuf)> {
     let data = from.metadata()?;
     let (dir, name) = (Dir::of(&path)?, path.file_name().unwrap_or_default());
     let file = file::claim(&dir, name, data.mode() & 0o777, file::ANYWHERE)?;
-    let copied = file.set_len(data.len()).and_then(|()| copy_text(region, &file)).and_then(|()| {
-        let (text, end) = (region.text(), region.text() + region.max_len);
-        copy_data(&from, &file, 0..text).and_then(|()| copy_data(&from, &file, end..data.len()))
-    });
+    let (text, end) = (region.text(), region.text() + region.max_len);
+    let copied = file
+        .set_len(data.len())
+        .and_then(|()| code_memory::provide(&file, text, region.len()))
+        .and_then(|()| copy_text(region, &file))
+        .and_then(|()| copy_data(&from, &file, 0..text))
+        .and_then(|()| copy_data(&from, &file, end..data.len()))
+        .and_then(|()| remap(region, write, &file));
     copied.inspect_err(|_| drop(dir.remove(name)))?;
     Ok((file, path))
 }

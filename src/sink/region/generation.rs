@@ -37,7 +37,7 @@ const SHARED: u64 = 10_000_000;
 
 impl Region {
     /// Whether the host changes the protection of the memory, which tells perf of names.
-    fn flips(&self) -> bool {
+    pub(super) fn flips(&self) -> bool {
         matches!(self.kind, Backing::Private { never_flips: false, .. })
     }
 
@@ -67,10 +67,11 @@ impl Region {
         undisturbed(|| {
             let last = self.generation.load(Ordering::Relaxed);
             if since <= last {
-                return self.split(status, now, since);
+                self.split(status, since);
+                return;
             }
             if self.rename(status, now, last) {
-                self.split(status, now, self.generation.load(Ordering::Relaxed));
+                self.split(status, self.generation.load(Ordering::Relaxed));
             }
             if let Backing::Private { .. } = self.kind {
                 self.announce(addr, size);
@@ -78,15 +79,15 @@ impl Region {
         });
     }
 
-    /// Code has been registered over live code, which only the writer knows. False if it cannot tell perf.
-    pub fn replace_live(&self, status: &Status) -> bool {
+    /// Code has been registered over live code, which only the writer knows. Returns the time of the split, if it can tell perf.
+    pub fn replace_live(&self, status: &Status) -> Option<u64> {
         let (now, last) = (status.clock.now(), self.generation.load(Ordering::Relaxed));
         let is_new = matches!(self.kind, Backing::TwoViews { .. }) || self.flips();
         let renamed = is_new && now >= self.not_before.load(Ordering::Relaxed) && self.rename(status, now, last);
-        if renamed {
-            self.split(status, now, self.generation.load(Ordering::Relaxed));
+        if !renamed {
+            return None;
         }
-        renamed
+        self.split(status, self.generation.load(Ordering::Relaxed))
     }
 
     /// Tells perf the name of the file, for memory that is still writable and executable at the same time.
@@ -160,20 +161,23 @@ impl Region {
     }
 
     /// What the file says now is for the generations before `first`; the rest is for that one, and later ones.
-    fn split(&self, status: &Status, now: u64, first: u32) {
+    /// Returns when that was.
+    fn split(&self, status: &Status, first: u32) -> Option<u64> {
         let mut naming = lock(&self.naming);
         if self.first.load(Ordering::Relaxed) >= first {
-            return;
+            return None;
         }
         if naming.splits.len() >= PENDING_MOST {
             status.counters.region_late.add(1);
-            return;
+            return None;
         }
-        // Code that is registered after this is stamped later: the time from before is safe.
+        // The caller's code is stamped later.
+        let now = status.clock.now();
         let begin = if naming.begins_at_code() { self.text() } else { 0 };
         naming.splits.push_back(Split { time: now, first, begin });
         self.splits_at.store(naming.next_time(), Ordering::Release);
         self.first.store(first, Ordering::Release);
+        Some(now)
     }
 
     /// Whether the writer has a split to see to.

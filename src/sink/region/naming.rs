@@ -117,7 +117,8 @@ impl Naming {
 
     /// The path of the file that a forked child gets.
     pub(super) fn path_for_child(&self, child: u32) -> Option<PathBuf> {
-        self.named()?;
+        // Nobody would tidy up after a child of a child that has not taken over.
+        self.named().filter(|_| !self.is_of_child)?;
         Some(self.path.with_file_name(children::name_for(child, self.of.0, self.of.1, self.begins_at_code())))
     }
 

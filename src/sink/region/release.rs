@@ -126,8 +126,16 @@ impl Regions {
     /// The host has unmapped a region, and all code of it has been seen: ends it.
     pub fn end_gone(&self, status: &Status, region: &'static Region) {
         if self.end(status, region) {
-            // SAFETY: these are the tables, which nobody reads there, and of which the host does not know.
-            unsafe { unmap_tables(region.base, region.start, &region.tables) };
+            // SAFETY: these are the tables, which nobody reads there, and address space, of which the host does not know.
+            unsafe {
+                match region.kind {
+                    Backing::Private { adopted: false, .. } => {
+                        code_memory::unmap(region.base, region.start - region.base);
+                        code_memory::unmap(region.end(), region.tables.end - region.end());
+                    }
+                    _ => unmap_tables(region.base, region.start, &region.tables),
+                }
+            }
         }
     }
 
@@ -165,7 +173,7 @@ impl Region {
     pub fn build_id(&self) -> Option<[u8; 20]> {
         // perf keeps a copy of each file that has one, holes and all, unless it can link to it.
         let after_text = self.tables.start.saturating_sub(self.start + self.max_len);
-        let before_text = self.start.saturating_sub(self.tables.end.max(self.base));
+        let before_text = self.start - if self.tables.start > self.start { self.base } else { self.tables.end };
         if after_text.max(before_text) > HOLE_MOST {
             return None;
         }

@@ -124,7 +124,13 @@ impl Region {
     }
 
     fn mark_dead(&self, status: &Status, addr: u64, size: u64) {
-        self.marks.set(addr - self.start, size, self.dead_since(status));
+        let since = self.dead_since(status);
+        self.marks.set(addr - self.start, size, since);
+        // Another thread may have begun a generation meanwhile, in which this code is still named.
+        let last = self.generation.load(Ordering::Relaxed);
+        if since <= last && !self.flips() {
+            self.marks.set(addr - self.start, size, last + 1);
+        }
     }
 
     /// Whether the host has left the memory as it was, as far as there is doubt.

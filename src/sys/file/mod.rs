@@ -37,7 +37,7 @@ pub const APPEND: Access = OFlags::RDWR.union(OFlags::APPEND);
 pub const ANYWHERE: Access = OFlags::RDWR;
 
 /// Marks a file as the work of this library. The bit has no other meaning on a file.
-const OURS: u32 = libc::S_ISVTX;
+pub const OURS: u32 = libc::S_ISVTX;
 
 /// The kind of error for a file that belongs to somebody else in this process.
 pub const TAKEN: io::ErrorKind = io::ErrorKind::ResourceBusy;
