@@ -133,14 +133,13 @@ impl Regions {
         Err(Error::NoMemory)
     }
 
-    /// Where the header page of a range goes: below it, with nothing between them that is or may become an object, or over its first
+    /// Where the header page of a range goes: below it, with nothing executable between them, or over its first
     /// page where there is no room. perf 7.2 takes an object for another one if they begin at the same address. If one object begins
     /// before another that lies in it, perf's libdw finds neither (elfutils libdwfl/segment.c, `reify_segments`).
     fn header_below(&self, maps: &[Mapping], start: u64, end: u64) -> u64 {
         let page = page_size() as u64;
         // The kernel makes one mapping of neighbours that are alike.
-        let may_be_object =
-            |mapping: &&Mapping| mapping.start < start && (mapping.is_executable() || mapping.is_plain());
+        let may_be_object = |mapping: &&Mapping| mapping.start < start && mapping.is_executable();
         let low = maps.iter().filter(may_be_object).map(|mapping| mapping.end.min(start)).max().unwrap_or(0);
         let low = low.max(start.saturating_sub(HEADER_REACH)).max(LOWEST);
         let low = self.last_beginning(maps, end).map_or(low, |last| low.max(last + page));

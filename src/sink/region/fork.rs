@@ -108,12 +108,16 @@ fn copy_with_name(region: &Region, write: u64) -> io::Result<(File, PathBuf)> {
         (naming.open_file().ok_or_else(busy)?, naming.path_for_child(std::process::id()).ok_or_else(busy)?);
     drop(naming);
     let data = from.metadata()?;
+    // The child may write to memory that has no room in the file yet.
+    let free = path.parent().and_then(file::free_space);
+    if free.is_some_and(|free| free < 2 * region.len()) {
+        return Err(io::ErrorKind::StorageFull.into());
+    }
     let (dir, name) = (Dir::of(&path)?, path.file_name().unwrap_or_default());
     let file = file::claim(&dir, name, data.mode() & 0o777, file::ANYWHERE)?;
     let (text, end) = (region.text(), region.text() + region.max_len);
     let copied = file
         .set_len(data.len())
-        .and_then(|()| code_memory::provide(&file, text, region.len()))
         .and_then(|()| copy_text(region, &file))
         .and_then(|()| copy_data(&from, &file, 0..text))
         .and_then(|()| copy_data(&from, &file, end..data.len()))

@@ -31,12 +31,13 @@ impl Drop for Named {
 fn tool(program: &str, arguments: &[&str], path: &Path) -> String {
     let output = Command::new(program).env("LC_ALL", "C").args(arguments).arg(path).output().expect(program);
     let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success() && complaint.is_empty(),
-        "{program} {arguments:?}: {complaint} {}",
-        String::from_utf8_lossy(&output.stdout)
-    );
-    String::from_utf8(output.stdout).unwrap()
+    // Tables are in no segment, so that objects do not overlap.
+    let is_known = |line: &&str| line.ends_with("alloc flag set but section not in any loaded segment");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let has_other = said.lines().any(|line| !line.is_empty() && !is_known(&line));
+    let is_well = output.status.success() || !has_other;
+    assert!(is_well && complaint.is_empty(), "{program} {arguments:?}: {complaint} {said}");
+    said
 }
 
 #[test]
