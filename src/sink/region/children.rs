@@ -10,6 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::naming::file_name;
 use super::{lock, Regions};
 use crate::sys::clock::monotonic_ns;
 use crate::sys::dir::Dir;
@@ -102,11 +103,7 @@ fn runs(child: u32) -> bool {
 
 /// What a child's file is called, which it has until its first call.
 pub(super) fn name_for(child: u32, parent: u32, number: u32, begins_at_code: bool) -> OsString {
-    match begins_at_code {
-        true => format!("jitted-{child}-r{number}.f{parent}.so"),
-        false => format!("jit-{child}-{number}.f{parent}.so"),
-    }
-    .into()
+    file_name((child, number), &format!(".f{parent}"), begins_at_code)
 }
 
 /// The child whose file has this name.

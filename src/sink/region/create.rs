@@ -1,12 +1,11 @@
 //! Regions that the library makes: plain memory, or the mapping of a new file.
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::naming::AT_CODE;
+use super::naming::file_name;
 use super::room::{place, unmap_all, Room};
 use super::state::{Backing, Parts, Region};
 use super::{lock, Naming, Regions, Settings};
@@ -136,11 +135,7 @@ impl Regions {
         loop {
             let number = settings.next_number;
             settings.next_number += 1;
-            let name: OsString = match at_code {
-                true => format!("{AT_CODE}{}-r{number}.so", status.pid),
-                false => format!("jit-{}-{number}.so", status.pid),
-            }
-            .into();
+            let name = file_name((status.pid, number), "", at_code);
             let path = settings.dir.join(&name);
             match file::claim(&dir, &name, settings.mode, file::ANYWHERE) {
                 Ok(file) => {

@@ -5,6 +5,7 @@
 //! when code dies and other code takes its place: see `generation`.
 
 mod adopt;
+mod automatic;
 mod changing;
 mod children;
 mod create;

@@ -16,7 +16,16 @@ use crate::sys::dir::Dir;
 use crate::sys::file::{self, Held, Identity};
 
 /// What names begin with of files whose loaded segment begins at the code.
-pub(super) const AT_CODE: &str = "jitted-";
+const AT_CODE: &str = "jitted-";
+
+/// What the file of a process with this pid and number is called; `rest` is of a generation, or of a child.
+pub(super) fn file_name((pid, number): (u32, u32), rest: &str, begins_at_code: bool) -> OsString {
+    match begins_at_code {
+        true => format!("{AT_CODE}{pid}-r{number}{rest}.so"),
+        false => format!("jit-{pid}-{number}{rest}.so"),
+    }
+    .into()
+}
 
 /// See the module's description.
 #[derive(Debug)]
@@ -102,12 +111,7 @@ impl Naming {
 
     /// Its name in the next generation. Every second one begins at its code, if it can.
     pub(super) fn name_of(&self, generation: u32, can_begin_at_code: bool) -> OsString {
-        let (pid, number) = self.of;
-        match can_begin_at_code && !self.begins_at_code() {
-            true => format!("{AT_CODE}{pid}-r{number}.{generation}.so"),
-            false => format!("jit-{pid}-{number}.{generation}.so"),
-        }
-        .into()
+        file_name(self.of, &format!(".{generation}"), can_begin_at_code && !self.begins_at_code())
     }
 
     /// Whether the segment that is loaded begins at the code, and not with the file.

@@ -36,9 +36,7 @@ pub(super) struct Room {
 impl Room {
     /// Where the parts lie in the file.
     pub fn layout(&self, is_private: bool) -> Layout {
-        let Room { base, start, len, max_len, .. } = *self;
-        let (tables, tables_len) = (self.tables.start - base, self.tables.end - self.tables.start);
-        Layout { text: start - base, text_len: len, text_room: max_len, tables, tables_len, is_private }
+        Layout::of_memory(self.base, self.start, (self.len, self.max_len), &self.tables, is_private)
     }
 }
 

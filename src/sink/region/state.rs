@@ -147,9 +147,7 @@ impl Region {
 
     /// Where the parts lie in the file.
     pub(super) fn layout(&self) -> Layout {
-        let (tables, tables_len) = (self.tables.start - self.base, self.tables.end - self.tables.start);
-        let is_private = self.is_private();
-        Layout { text: self.text(), text_len: self.len(), text_room: self.max_len, tables, tables_len, is_private }
+        Layout::of_memory(self.base, self.start, (self.len(), self.max_len), &self.tables, self.is_private())
     }
 
     /// Where the text begins in the file.

@@ -19,6 +19,7 @@
 
 mod disk;
 mod final_copy;
+mod layout;
 mod part;
 mod table;
 #[cfg(test)]
@@ -40,6 +41,8 @@ use crate::sink::again::Again;
 use crate::sys::file::Held;
 
 use disk::Disk;
+use layout::split;
+pub use layout::Layout;
 use part::{Part, Parts, Space};
 use table::SearchTable;
 
@@ -61,23 +64,6 @@ const READING: Duration = Duration::from_secs(5);
 const UNWINDING_MAX: u64 = i32::MAX as u64;
 /// So much of the file after its text and tables is zero, for private memory that the host makes longer.
 const GROWTH: u64 = 64 << 20;
-
-/// Where the parts of a region lie in its file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
-    /// Offset of the code, a multiple of the page size. With 0 the header page lies where the first code would: then nothing of
-    /// that page is the code's.
-    pub text: u64,
-    /// How long the code is.
-    pub text_len: u64,
-    /// How long it may become: the parts after it begin after that room.
-    pub text_room: u64,
-    /// Offset of the tables, after the text or before it, and their size; see [`RegionFile::tables_room`].
-    pub tables: u64,
-    pub tables_len: u64,
-    /// The mapping of the text is private.
-    pub is_private: bool,
-}
 
 /// A piece of code.
 #[derive(Clone, Copy, Debug)]
@@ -455,13 +441,4 @@ impl RegionFile {
     pub fn left_out(&self) -> LeftOut {
         self.left_out
     }
-}
-
-/// The room for `.eh_frame`, and for each of the two search tables.
-fn split(begin: u64, len: u64) -> Option<(Range<u64>, [Range<u64>; 2])> {
-    let hdr = len / (HDR_SHARE + 2) / 16 * 16;
-    let first = begin.checked_add(len)? / 16 * 16 - 2 * hdr;
-    let second = first + hdr;
-    // Both slots with at least one row.
-    (hdr >= 32).then_some((begin..first, [first..second, second..second + hdr]))
 }

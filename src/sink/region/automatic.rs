@@ -1,0 +1,206 @@
+//! Adoption that a program asks for by a setting, and not by a call: memory becomes a region when code is registered in it, or when
+//! it has become executable since.
+
+use std::ops::Range;
+
+use super::adopt::refused;
+use super::places::MOST;
+use super::{declined, lock, undisturbed, Region, Regions, NEVER};
+use crate::api::error::Error;
+use crate::queue::status::Status;
+use crate::sys::clock::monotonic_ns;
+use crate::sys::code_memory::READ_WRITE;
+use crate::sys::mapping::page_size;
+use crate::sys::maps::Mapping;
+
+impl Regions {
+    /// Adopts the mapping that code lies in, unless that is no memory of the kind, or it has been tried not long ago.
+    pub(super) fn adopt_around(&self, status: &Status, addr: u64, size: u64, now: u64) -> Option<&'static Region> {
+        let end = addr.checked_add(size)?;
+        let page = page_size() as u64;
+        let pages = addr / page * page..end.checked_next_multiple_of(page)?;
+        {
+            let mut settings = lock(&self.settings);
+            if settings.declined.has(&self.declined, addr, end, now) {
+                return None;
+            }
+            if settings.waiting.has(pages.start, pages.end, now) {
+                settings.declined.add(&self.declined, pages.start, pages.end, now, declined::NOT_NOW);
+                return None;
+            }
+        }
+        // The forking thread may wait for a lock that the caller holds. Later registrations try again.
+        let _changing = self.changing.begin_unless_forking()?;
+        if let Some(region) = self.find(addr, size) {
+            // Another thread was faster.
+            return Some(region);
+        }
+        let maps = self.all_mapped(status).unwrap_or_default();
+        // It costs little now to look at the memory that waits.
+        if self.due.is_any() {
+            self.adopt_waiting(status, &maps, now, NEVER);
+            let region = self.find(addr, size);
+            if region.is_some() || lock(&self.settings).declined.has(&self.declined, addr, end, now) {
+                return region;
+            }
+        }
+        let found = within(&maps, addr, end);
+        let (start, behind) = match (found.first(), found.last()) {
+            (Some(first), Some(last)) => (first.start.min(addr), last.end.max(end)),
+            _ => (addr, end),
+        };
+        let is_whole = !found.is_empty() && found[0].start <= addr && end <= behind;
+        let (declined, pause) = match found {
+            [it] if is_whole && it.is_plain() && it.is_executable() => match self.adopt_mapping(status, &maps, it) {
+                Some(region) => return Some(region),
+                None => (start..behind, declined::FAILED),
+            },
+            [it] if is_whole && !it.is_plain() => (start..behind, declined::FAILED),
+            _ if is_whole && found.iter().all(Mapping::is_plain) => {
+                // It is being written to, perhaps. What else lies in the mapping may be no code.
+                self.wait_for(status, &pages, now);
+                (pages, declined::NOT_NOW)
+            }
+            _ => (start..behind, declined::NOT_NOW),
+        };
+        lock(&self.settings).declined.add(&self.declined, declined.start, declined.end, now, pause);
+        None
+    }
+
+    /// Adopts a mapping that code was registered in, or counts that it is not adopted.
+    fn adopt_mapping(&self, status: &Status, maps: &[Mapping], it: &Mapping) -> Option<&'static Region> {
+        let stacks_may_lie_in = |it: &Mapping| it.protection & READ_WRITE == READ_WRITE && it.is_executable();
+        let has_stacks = stacks_may_lie_in(it) && maps.iter().any(|other| other.special && stacks_may_lie_in(other));
+        let why_not = if self.places.is_full() {
+            format!("there are {MOST} regions, and there may be no more")
+        } else if has_stacks {
+            "the stacks of this process are executable, and may lie there; see jitsym_region_adopt".into()
+        } else {
+            match self.adopt_range(status, maps, it.start, it.end) {
+                Ok(region) => return Some(region),
+                // This has been counted.
+                Err(Error::SinkFailed) => return None,
+                Err(error) => error.to_string(),
+            }
+        };
+        self.not_adopted(status, it.start, &why_not);
+        None
+    }
+
+    /// Counts memory that is not adopted; each once.
+    fn not_adopted(&self, status: &Status, start: u64, why: &str) {
+        if lock(&self.settings).refused.insert(start) {
+            refused(status, format!("memory at {start:#x} is not adopted: {why}"));
+        }
+    }
+
+    /// Remembers that code was registered in memory that may not be executed.
+    fn wait_for(&self, status: &Status, pages: &Range<u64>, now: u64) {
+        if !lock(&self.settings).waiting.add(&self.due, pages.start, pages.end, now) {
+            self.not_adopted(status, pages.start, "too much other memory with code is not executable");
+        }
+    }
+
+    /// Adopts memory that has become executable since code was registered in it.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn look_again(&self, status: &Status) {
+        let now = monotonic_ns();
+        if self.due.is_at(now) {
+            undisturbed(|| self.look_again_at(status, now));
+        }
+    }
+
+    fn look_again_at(&self, status: &Status, now: u64) {
+        let Some(_changing) = self.changing.begin_unless_forking() else { return };
+        if self.due.is_at(now) {
+            let maps = self.all_mapped(status).unwrap_or_default();
+            self.adopt_waiting(status, &maps, now, now);
+        }
+    }
+
+    /// Looks at all memory that waits for a look before some time.
+    fn adopt_waiting(&self, status: &Status, maps: &[Mapping], now: u64, before: u64) {
+        let waits = lock(&self.settings).waiting.take_due(&self.due, before);
+        for mut wait in waits {
+            while let Some(it) = within(maps, wait.start, wait.end).first() {
+                if it.is_plain() && it.start <= wait.start {
+                    if !it.is_executable() || it.end < wait.first_end {
+                        break;
+                    }
+                    if self.adopt_mapping(status, maps, it).is_none() {
+                        lock(&self.settings).declined.add(&self.declined, it.start, it.end, now, declined::FAILED);
+                    }
+                }
+                wait.goes_on_at(if it.start > wait.start { it.start } else { it.end });
+            }
+            if maps.is_empty() || !within(maps, wait.start, wait.end).is_empty() {
+                lock(&self.settings).waiting.put_back(&self.due, wait, now);
+            }
+        }
+        self.count_long(status, now);
+    }
+
+    fn count_long(&self, status: &Status, now: u64) {
+        for start in lock(&self.settings).waiting.long(now) {
+            let text =
+                format!("memory at {start:#x} is not adopted: code was registered in it, and it is not executable");
+            refused(status, text);
+        }
+    }
+
+    /// Counts memory that has not become executable.
+    pub fn count_waiting(&self, status: &Status) {
+        if self.due.is_any() {
+            undisturbed(|| self.count_long(status, monotonic_ns()));
+        }
+    }
+}
+
+/// Those of a list of mappings that overlap a range.
+fn within(maps: &[Mapping], start: u64, end: u64) -> &[Mapping] {
+    let first = maps.partition_point(|mapping| mapping.end <= start);
+    let behind = maps.partition_point(|mapping| mapping.start < end);
+    &maps[first..behind.max(first)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::options::Sinks;
+    use crate::queue::status::LastError;
+    use crate::sys::clock::Clock;
+    use crate::sys::code_memory::{self, READ_EXEC};
+    use crate::sys::sync::outside::Arc;
+
+    #[test]
+    fn what_has_failed_is_tried_again_later() {
+        let status = Status::new(std::process::id(), Clock::Monotonic, Arc::new(LastError::default()));
+        status.set_sinks(Sinks::REGION, Sinks::NONE);
+        let dir = std::env::temp_dir().join(format!("jitsym-declined-{}", std::process::id()));
+        let regions = Regions::default();
+        regions.configure(dir.clone(), 0o600, true);
+        let page = page_size() as u64;
+        let addr = code_memory::reserve(6 * page).unwrap() + page;
+        // SAFETY: it was just set aside.
+        unsafe { code_memory::protect(addr, 4 * page, READ_WRITE).unwrap() };
+        let adopt_at = |now| regions.adopt_around(&status, addr + 100, 100, now);
+        let refused = || status.counters.region_refused.get();
+        // While it is written to, and for a moment after that.
+        assert!(adopt_at(0).is_none() && refused() == 0);
+        // SAFETY: as above.
+        unsafe { code_memory::protect(addr, 4 * page, READ_EXEC).unwrap() };
+        assert!(adopt_at(declined::NOT_NOW - 1).is_none() && refused() == 0);
+        // There is no directory.
+        let now = declined::NOT_NOW;
+        assert!(adopt_at(now).is_none() && refused() == 1);
+        std::fs::create_dir(&dir).unwrap();
+        assert!(adopt_at(now + declined::FAILED - 1).is_none() && refused() == 1);
+        let region = adopt_at(now + declined::FAILED).unwrap();
+        assert!(region.start == addr && region.len() == 4 * page && refused() == 1);
+        regions.release(&status, addr).unwrap();
+        std::fs::remove_dir_all(&dir).unwrap();
+        // SAFETY: nobody has it.
+        unsafe { code_memory::unmap(addr - page, 6 * page) };
+    }
+}
