@@ -141,6 +141,8 @@ static void automatic(void) {
     regions[i] = plain_region(i == 0 ? REGION_W_XOR_X : REGION_RWX, REGION_SIZE);
     put_some(codes[i], CODES, name_of("of_piece", i), &regions[i], 32 * i);
     if (i == 0) {
+      /* The library has read what was registered by the time that it adopts the memory. */
+      check(jitsym_flush(session, 60000), "jitsym_flush");
       protect(&regions[i], 0);
       continue;
     }

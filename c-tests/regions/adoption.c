@@ -65,6 +65,24 @@ static void adopted_when_executable(void) {
   CHECK_OK(jitsym_close(session));
 }
 
+/* What was said of code before its memory could be adopted comes to the file as well, also long after. */
+static void adopted_with_all_that_is_known(void) {
+  jitsym *session = test_open_flags(JITSYM_SINK_REGION, JITSYM_INIT_ADOPT);
+  unsigned char *memory = apart_from_neighbours(PAGE, PROT_READ | PROT_WRITE);
+  put_code(memory, 1);
+  announce_whole(session, memory, memory, "known_before");
+  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK(mprotect(memory, PAGE, PROT_READ | PROT_EXEC) == 0);
+  unsigned char *other = apart_from_neighbours(PAGE, PROT_READ | PROT_WRITE);
+  put_code(other, 2);
+  announce(session, other, "of_a_later_call");
+  CHECK(is_in_file(memory));
+  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK(file_has(session, "known_before") && file_has(session, "/left.toy") && file_has(session, "inlined"));
+  CHECK(file_has(session, ".eh_frame_hdr"));
+  CHECK_OK(jitsym_close(session));
+}
+
 /* A code cache that is writable as a whole whenever code is registered, and executable in between. */
 static void adopted_at_the_end_of_code(void) {
   jitsym *session = open_adopting();
@@ -338,6 +356,7 @@ static void bytes_in_the_end(void) {
 int main(int argc, char **argv) {
   test_begin(argc, argv);
   test_child(adopted_when_executable);
+  test_child(adopted_with_all_that_is_known);
   test_child(adopted_at_the_end_of_code);
   test_child(never_executable);
   test_child(stacks_stay);

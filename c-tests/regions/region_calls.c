@@ -753,24 +753,10 @@ static void leaves_one(void) {
   jitsym_region_options options = wanted(SIZE);
   jitsym_region region = create(session, &options);
   CHECK_OK(jitsym_flush(session, 0));
-  jitsym_unwind unwind;
-  memset(&unwind, 0, sizeof unwind);
-  unwind.struct_size = sizeof unwind;
-  unwind.kind = JITSYM_UNWIND_FIXED_FRAME;
-  unwind.cfa_offset = 8;
-  jitsym_line line = {0, 7, 1, 0, "/left.toy"};
-  jitsym_inline inlined = {2, 6, "inlined", 0, "/left.toy", 8, 0, UINT32_MAX, 0};
   put_code(region.write, 1);
-  jitsym_code code = test_code((uintptr_t)region.exec, CODE_SIZE, "left_behind");
-  code.bytes = region.write;
-  code.unwind = &unwind;
-  code.lines = &line;
-  code.line_count = 1;
-  code.inlines = &inlined;
-  code.inline_count = 1;
   printf("%ld\n", (long)getpid());
   fflush(stdout);
-  CHECK_OK(jitsym_register(session, &code, NULL));
+  announce_whole(session, region.exec, region.write, "left_behind");
   _exit(0);
 }
 

@@ -42,6 +42,27 @@ static inline jitsym_id announce(jitsym *session, const void *at, const char *na
   return announce_bytes(session, at, at, name);
 }
 
+/* Registers code with a frame, a line of /left.toy, and a function that is inlined there. */
+static inline jitsym_id announce_whole(jitsym *session, const void *at, const void *bytes, const char *name) {
+  jitsym_unwind unwind;
+  memset(&unwind, 0, sizeof unwind);
+  unwind.struct_size = sizeof unwind;
+  unwind.kind = JITSYM_UNWIND_FIXED_FRAME;
+  unwind.cfa_offset = 8;
+  jitsym_line line = {0, 7, 1, 0, "/left.toy"};
+  jitsym_inline inlined = {2, 6, "inlined", 0, "/left.toy", 8, 0, UINT32_MAX, 0};
+  jitsym_code code = test_code((uintptr_t)at, CODE_SIZE, name);
+  code.bytes = bytes;
+  code.unwind = &unwind;
+  code.lines = &line;
+  code.line_count = 1;
+  code.inlines = &inlined;
+  code.inline_count = 1;
+  jitsym_id id = 0;
+  CHECK_OK(jitsym_register(session, &code, &id));
+  return id;
+}
+
 static inline jitsym *open_regions(void) {
   return test_open_flags(JITSYM_SINK_REGION, 0);
 }

@@ -484,7 +484,7 @@ static void little_is_left(void) {
     CHECK(munmap(memory, SIZE) == 0);
   }
   size_t left = (mallinfo2().uordblks - before) / TIMES;
-  if (left > 800) {
+  if (left > 1500) {
     fprintf(stderr, "%zu bytes for each\n", left);
     _exit(1);
   }

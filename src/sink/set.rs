@@ -133,9 +133,11 @@ impl SinkSet {
         self.status.sinks().has(Sinks::MAP)
     }
 
-    /// Whether what live code has before its LOAD is kept in memory: because no jitdump has it, and one may be started later.
+    /// Whether what live code has before its LOAD is kept in memory: because no jitdump has it, and one may be started later, or
+    /// the memory of the code may become a region.
     pub fn keep_info_records(&self) -> bool {
-        self.remember() && !self.status.sinks().has(Sinks::JITDUMP)
+        let sinks = self.status.sinks();
+        (self.remember() || sinks.has(Sinks::REGION)) && !sinks.has(Sinks::JITDUMP)
     }
 
     /// Takes over the files of a dead process. They are not made: they have the modes that they have.

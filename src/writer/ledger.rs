@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::regions::RegionCode;
 use crate::api::options::Sinks;
-use crate::format::jitdump::{clear_mapped_size, inlines, set_time, shadow};
+use crate::format::jitdump::{clear_mapped_size, set_time, shadow};
 use crate::format::unwind;
 use crate::queue::chunk::Chunk;
 use crate::queue::record::{flag, Event, EventKind, Load};
@@ -89,10 +89,7 @@ impl Ledger {
         match event.kind {
             EventKind::Load => match self.region_of(event.addr, event.size, event.timestamp) {
                 Some(region) => self.load_in_region(region, chunk, event),
-                None => {
-                    leave_inlines_out(chunk, event);
-                    self.load(chunk, event);
-                }
+                None => self.load(chunk, event),
             },
             EventKind::Move => self.move_code(chunk, event),
             EventKind::Unregister => {
@@ -239,18 +236,6 @@ impl Ledger {
             self.registry.keep_info_records(id, info_records);
         }
         self.sinks.load(&code, &mut self.registry);
-    }
-}
-
-/// The code has left the region in which it was registered: no other sink can write its inlined functions.
-fn leave_inlines_out(chunk: Chunk, event: &mut Event) {
-    if event.has(flag::INLINES) {
-        // SAFETY: the chunk is not recycled yet, and there is no reference that may write to this body.
-        let len = inlines::len(unsafe { chunk.body(event) }) as u32;
-        event.flags &= !flag::INLINES;
-        event.body_at += len;
-        event.body_len -= len;
-        event.unwinding_at = event.unwinding_at.saturating_sub(len);
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::ledger::{copy, Ledger, Notice};
 use crate::api::options::Sinks;
-use crate::format::jitdump::{inlines, shadow, LOAD_FIXED_SIZE};
+use crate::format::jitdump::{shadow, LOAD_FIXED_SIZE};
 use crate::queue::chunk::Chunk;
 use crate::queue::record::{CodeBytes, Event, Load};
 use crate::registry::{Live, Registry};
@@ -177,10 +177,7 @@ impl Ledger {
         (live.addr, live.index, live.reach) = (event.addr, event.index, event.addr + live.size);
         match to {
             Some(region) => self.enter(region, event.id, event.timestamp, &live, &name, &info_records, &[]),
-            None => {
-                let info_records = &info_records[inlines::len(&info_records)..];
-                self.insert(event.id, &live, &name, Origin::LeftRegion(event.timestamp, info_records));
-            }
+            None => self.insert(event.id, &live, &name, Origin::LeftRegion(event.timestamp, &info_records)),
         }
         self.notify_read(event);
         true
@@ -255,7 +252,7 @@ impl Ledger {
                 }
                 None => {
                     self.registry.insert(id, &live, name, &mut Vec::new());
-                    self.registry.keep_info_records(id, &info_records[inlines::len(info_records)..]);
+                    self.registry.keep_info_records(id, info_records);
                 }
             }
         }

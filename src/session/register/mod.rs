@@ -298,14 +298,14 @@ impl Local {
     }
 }
 
-/// The record of the inlined functions of code, if anybody can read it: nobody can but the files of regions. What makes no sense
-/// is an error all the same.
+/// The record of the inlined functions of code, if anybody can read it: nobody can but the files of regions, also of those that
+/// memory becomes later. What makes no sense is an error all the same.
 fn inlines_of<U>(regions: &Regions, code: &Code<'_, U>) -> Result<Vec<u8>> {
     if code.inlines.is_empty() {
         return Ok(Vec::new());
     }
     let record = inlines::record(code.inlines, code.size)?;
-    let is_read = regions.are_watching() && regions.find(code.addr, code.size).is_some();
+    let is_read = regions.are_watching() && regions.may_name(code.addr, code.size);
     Ok(if is_read { record } else { Vec::new() })
 }
 

@@ -8,7 +8,7 @@
 use super::backlog::Contents;
 use super::Jitdump;
 use crate::api::code::Lines;
-use crate::format::jitdump::{is_group_of, relocate, set_process};
+use crate::format::jitdump::{inlines, is_group_of, relocate, set_process};
 use crate::format::jitdump::{Group, Relocation, LOAD_FIXED_SIZE};
 use crate::registry::{Live, Registry, Stored};
 use crate::sys::process_memory;
@@ -137,6 +137,7 @@ impl Jitdump {
         }
         out.truncate(start);
         let info_records = registry.info_records_of(id);
+        let info_records = &info_records[inlines::len(info_records)..];
         let (whole, len) = make_group(out, pid, live, name, info_records, timestamp)?;
         set_process(&mut out[start..], pid);
         // A parent had the bytes from elsewhere perhaps, and has counted those that it could not read.

@@ -171,6 +171,11 @@ impl Regions {
         self.around(addr, size).filter(|region| !region.is_unwell.load(Ordering::Relaxed))
     }
 
+    /// Whether the file of a region names code, or may do so when memory becomes executable.
+    pub fn may_name(&self, addr: u64, size: u64) -> bool {
+        self.find(addr, size).is_some() || self.due.is_any()
+    }
+
     /// The region that code lies in that was registered at a time, for the writer.
     pub fn find_at(&self, addr: u64, size: u64, time: u64) -> Option<&'static Region> {
         let mut first: Option<&'static Region> = None;
