@@ -237,10 +237,18 @@ static void no_foreign_bytes(void) {
   CHECK_OK(jitsym_close(session));
 }
 
+/* Memory that has room on either side, where its tables lie. */
+static unsigned char *in_open_space(size_t size, size_t number) {
+  void *wish = (void *)(uintptr_t)((UINT64_C(1) << 44) + (number << 32));
+  unsigned char *memory = mmap(wish, size, RWX, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(memory != MAP_FAILED);
+  return memory;
+}
+
 /* Pages that the program gives up read zero. */
 static void given_up(void) {
   jitsym *session = open_regions();
-  unsigned char *memory = memory_of(SIZE, RWX);
+  unsigned char *memory = in_open_space(SIZE, 0);
   memset(memory, 0xcc, SIZE);
   CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
   for (int i = 0; i < 2; i++) {
@@ -262,14 +270,6 @@ static void given_up(void) {
     CHECK(is_zero(below, SIZE) && file_has(session, "ELF") && file_has(session, "below the header"));
   }
   CHECK_OK(jitsym_close(session));
-}
-
-/* Memory that has room on either side, where its tables lie. */
-static unsigned char *in_open_space(size_t size, size_t number) {
-  void *wish = (void *)(uintptr_t)((UINT64_C(1) << 44) + (number << 32));
-  unsigned char *memory = mmap(wish, size, RWX, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  CHECK(memory != MAP_FAILED);
-  return memory;
 }
 
 /* Made longer by the program, the memory has zeros at its end, which are the program's own. */

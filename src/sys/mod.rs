@@ -26,3 +26,4 @@ pub mod sync;
 pub mod thread;
 #[cfg(target_arch = "x86_64")]
 pub mod tsc;
+pub mod untouched;

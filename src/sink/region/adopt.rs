@@ -17,7 +17,7 @@ use crate::sink::region::file::{Layout, RegionFile};
 use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::mapping::{page_size, Reserved};
 use crate::sys::maps::{self, Mapping};
-use crate::sys::{file, process_memory, reserve, thread};
+use crate::sys::{file, process_memory, reserve, thread, untouched};
 
 /// How far below the code its tables may lie: distances are 32-bit numbers.
 const REACH: u64 = 0x7000_0000;
@@ -27,6 +27,8 @@ const LOWEST: u64 = 1 << 16;
 const APART: u64 = 16;
 /// How far below the code the header page may lie: the file has a hole of that size.
 const HEADER_REACH: u64 = 16 << 20;
+/// So much memory that nobody has touched may become code.
+const ARENA_LEAST: u64 = 64 << 10;
 /// Tables lie so far after the code, or as far as it is long: what the host adds to its memory at the end shows the file there.
 const GROWTH_NEAR: u64 = 32 << 20;
 /// For so many regions the host has a descriptor all the time.
@@ -137,16 +139,24 @@ impl Regions {
         Err(Error::NoMemory)
     }
 
-    /// Where the header page of a range goes: below it, with nothing executable between them, or over its first
+    /// Where the header page of a range goes: below it, with nothing between them that is or may become code, or over its first
     /// page where there is no room. perf 7.2 takes an object for another one if they begin at the same address. If one object begins
     /// before another that lies in it, perf's libdw finds neither (elfutils libdwfl/segment.c, `reify_segments`).
     fn header_below(&self, maps: &[Mapping], start: u64, end: u64) -> u64 {
         let page = page_size() as u64;
         // The kernel makes one mapping of neighbours that are alike.
-        let may_be_object = |mapping: &&Mapping| mapping.start < start && mapping.is_executable();
-        let low = maps.iter().filter(may_be_object).map(|mapping| mapping.end.min(start)).max().unwrap_or(0);
-        let low = low.max(start.saturating_sub(HEADER_REACH)).max(LOWEST);
+        let below = || maps.iter().filter(|mapping| mapping.start < start);
+        let code = below().filter(|mapping| mapping.is_executable()).map(|mapping| mapping.end.min(start)).max();
+        let regions = self.all().filter(|region| region.start < start).map(|region| region.end()).max();
+        let low = code.max(regions).unwrap_or(0).max(start.saturating_sub(HEADER_REACH)).max(LOWEST);
         let low = self.last_beginning(maps, end).map_or(low, |last| low.max(last + page));
+        // Programs that have several arenas often map them before they use any.
+        let fresh = |mapping: &Mapping| {
+            let (from, to) = (mapping.start.max(low), mapping.end.min(start));
+            untouched::highest_run(from, to, ARENA_LEAST / page).ok().flatten()
+        };
+        let mut plain = below().rev().filter(|mapping| mapping.is_plain()).take_while(|mapping| mapping.end > low);
+        let low = plain.find_map(fresh).unwrap_or(low);
         let wish = start.saturating_sub(APART * page);
         maps::gap(maps, low, start.saturating_sub(page), page, page, wish).unwrap_or(start)
     }
