@@ -51,7 +51,12 @@ impl Region {
         let now = status.clock.now();
         let is_in_use = self.is_in_use.swap(false, Ordering::Relaxed);
         if is_in_use || now > self.named_at.load(Ordering::Relaxed).saturating_add(SHARED) {
-            undisturbed(|| self.rename(status, now, last));
+            undisturbed(|| {
+                let turns = self.is_reused();
+                if self.rename(status, now, last, turns) && turns {
+                    self.split(status, self.generation.load(Ordering::Relaxed));
+                }
+            });
         }
         self.generation.load(Ordering::Relaxed)
     }
@@ -68,9 +73,10 @@ impl Region {
             let last = self.generation.load(Ordering::Relaxed);
             if since <= last {
                 self.split(status, since);
+                lock(&self.naming).is_reused = true;
                 return;
             }
-            if self.rename(status, now, last) {
+            if self.rename(status, now, last, true) {
                 self.split(status, self.generation.load(Ordering::Relaxed));
             }
             if let Backing::Private { .. } = self.kind {
@@ -83,7 +89,7 @@ impl Region {
     pub fn replace_live(&self, status: &Status) -> Option<u64> {
         let (now, last) = (status.clock.now(), self.generation.load(Ordering::Relaxed));
         let is_new = matches!(self.kind, Backing::TwoViews { .. }) || self.flips();
-        let renamed = is_new && now >= self.not_before.load(Ordering::Relaxed) && self.rename(status, now, last);
+        let renamed = is_new && now >= self.not_before.load(Ordering::Relaxed) && self.rename(status, now, last, true);
         if !renamed {
             return None;
         }
@@ -113,22 +119,30 @@ impl Region {
     /// perf 7 (its libdw) keeps one table of found objects for a process, by where they begin. With a path that begins with
     /// `/tmp/jitted-` it takes the beginning of the mapping for that of the object (linux tools/perf/util/unwind-libdw.c,
     /// `__report_module`), with others that of the file. So two names in turn make each generation begin at another place than the
-    /// one before, though nothing moves. Where the host changes protections, a mapping may be a part of the memory, whose beginning
-    /// says nothing.
+    /// one before, though nothing moves.
     pub(super) fn can_begin_at_code(&self, naming: &Naming) -> bool {
-        let is_whole = !self.flips() && self.base < self.start && !self.lost.any(self.start, self.end());
+        let is_whole = self.base < self.start && !self.lost.any(self.start, self.end());
         is_whole && naming.path.parent() == Some(Path::new("/tmp"))
     }
 
-    /// Begins a generation after `last`. False if there is none.
-    fn rename(&self, status: &Status, now: u64, last: u32) -> bool {
+    /// Whether the next generation is to begin at another place, in memory whose protection the host changes. There a mapping may
+    /// be a part of the memory, whose beginning says nothing. So nothing changes before code has taken the place of dead code.
+    fn is_reused(&self) -> bool {
+        let naming = lock(&self.naming);
+        naming.is_reused && self.can_begin_at_code(&naming)
+    }
+
+    /// Begins a generation after `last`, at another place if it `turns` and can. False if there is none.
+    fn rename(&self, status: &Status, now: u64, last: u32, turns: bool) -> bool {
         let mut naming = lock(&self.naming);
         if self.generation.load(Ordering::Relaxed) != last {
             // Another thread was faster.
             return true;
         }
         let dir = if naming.names.len() < NAMES_MOST { naming.dir().ok() } else { None };
-        let name_of = |generation| naming.name_of(generation, self.can_begin_at_code(&naming));
+        let was_at_code = naming.begins_at_code();
+        let at_code = if turns { !was_at_code && self.can_begin_at_code(&naming) } else { was_at_code };
+        let name_of = |generation| naming.name_of(generation, at_code);
         let fresh = dir.and_then(|dir| {
             // Something of that name may be left of a dead process, and would be lost by renaming.
             let mut numbers = last + 1..(last + LEFT_MOST).min(GENERATION_MOST);
@@ -143,6 +157,7 @@ impl Region {
             status.counters.region_late.add(1);
             return false;
         };
+        naming.is_reused &= at_code == was_at_code;
         naming.path.set_file_name(&fresh);
         naming.names.push_back((last, old));
         if let Ok(file) = naming.file() {

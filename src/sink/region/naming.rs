@@ -48,6 +48,8 @@ pub struct Naming {
     pub(super) names: VecDeque<(u32, OsString)>,
     /// For the writer.
     pub(super) splits: VecDeque<Split>,
+    /// Code has taken the place of dead code since the file began to begin where it does.
+    pub(super) is_reused: bool,
 }
 
 /// The descriptors in one table.
@@ -91,6 +93,7 @@ impl Naming {
             is_of_child: false,
             names: VecDeque::new(),
             splits: VecDeque::new(),
+            is_reused: false,
         };
         naming.set_file(file);
         naming
@@ -109,9 +112,9 @@ impl Naming {
         self.here().file = file;
     }
 
-    /// Its name in the next generation. Every second one begins at its code, if it can.
-    pub(super) fn name_of(&self, generation: u32, can_begin_at_code: bool) -> OsString {
-        file_name(self.of, &format!(".{generation}"), can_begin_at_code && !self.begins_at_code())
+    /// Its name in a generation.
+    pub(super) fn name_of(&self, generation: u32, begins_at_code: bool) -> OsString {
+        file_name(self.of, &format!(".{generation}"), begins_at_code)
     }
 
     /// Whether the segment that is loaded begins at the code, and not with the file.
