@@ -363,6 +363,7 @@ impl Ledger {
             while let Some(split) = region.next_split(until) {
                 self.close_generations(region, &split);
             }
+            have_work |= region.is_splitting();
             let mut guard = region.opened();
             let Some(file) = guard.as_mut() else { continue };
             if file.is_wasteful() {

@@ -32,6 +32,12 @@ const LEFT_MOST: u32 = 256;
 /// Marks have room for no more.
 pub(super) const GENERATION_MOST: u32 = 1 << 24;
 
+/// Code that is registered so many nanoseconds after a generation began may have been told of under the name before.
+const LAG: u64 = 20_000_000;
+
+/// A turn costs a copy of what the file says. perf takes some samples between two.
+const TURN_PAUSE: u64 = 10_000_000;
+
 /// Deaths with no registration between them share a name for so many nanoseconds.
 const SHARED: u64 = 10_000_000;
 
@@ -52,9 +58,9 @@ impl Region {
         let is_in_use = self.is_in_use.swap(false, Ordering::Relaxed);
         if is_in_use || now > self.named_at.load(Ordering::Relaxed).saturating_add(SHARED) {
             undisturbed(|| {
-                let turns = self.is_reused();
+                let turns = self.is_to_turn(now);
                 if self.rename(status, now, last, turns) && turns {
-                    self.split(status, self.generation.load(Ordering::Relaxed));
+                    self.split(status, self.generation.load(Ordering::Relaxed), LAG);
                 }
             });
         }
@@ -72,12 +78,12 @@ impl Region {
         undisturbed(|| {
             let last = self.generation.load(Ordering::Relaxed);
             if since <= last {
-                self.split(status, since);
+                self.split(status, since, 0);
                 lock(&self.naming).is_reused = true;
                 return;
             }
             if self.rename(status, now, last, true) {
-                self.split(status, self.generation.load(Ordering::Relaxed));
+                self.split(status, self.generation.load(Ordering::Relaxed), 0);
             }
             if let Backing::Private { .. } = self.kind {
                 self.announce(addr, size);
@@ -93,7 +99,7 @@ impl Region {
         if !renamed {
             return None;
         }
-        self.split(status, self.generation.load(Ordering::Relaxed))
+        self.split(status, self.generation.load(Ordering::Relaxed), 0)
     }
 
     /// Tells perf the name of the file, for memory that is still writable and executable at the same time.
@@ -127,9 +133,9 @@ impl Region {
 
     /// Whether the next generation is to begin at another place, in memory whose protection the host changes. There a mapping may
     /// be a part of the memory, whose beginning says nothing. So nothing changes before code has taken the place of dead code.
-    fn is_reused(&self) -> bool {
+    fn is_to_turn(&self, now: u64) -> bool {
         let naming = lock(&self.naming);
-        naming.is_reused && self.can_begin_at_code(&naming)
+        naming.is_reused && now > naming.turned_at.saturating_add(TURN_PAUSE) && self.can_begin_at_code(&naming)
     }
 
     /// Begins a generation after `last`, at another place if it `turns` and can. False if there is none.
@@ -157,7 +163,9 @@ impl Region {
             status.counters.region_late.add(1);
             return false;
         };
-        naming.is_reused &= at_code == was_at_code;
+        if at_code != was_at_code {
+            (naming.is_reused, naming.turned_at) = (false, now);
+        }
         naming.path.set_file_name(&fresh);
         naming.names.push_back((last, old));
         if let Ok(file) = naming.file() {
@@ -176,23 +184,25 @@ impl Region {
     }
 
     /// What the file says now is for the generations before `first`; the rest is for that one, and later ones.
-    /// Returns when that was.
-    fn split(&self, status: &Status, first: u32) -> Option<u64> {
+    /// Returns when that was. Nothing else may be said of it for a `lag`.
+    fn split(&self, status: &Status, first: u32, lag: u64) -> Option<u64> {
         let mut naming = lock(&self.naming);
-        if self.first.load(Ordering::Relaxed) >= first {
-            return None;
-        }
-        if naming.splits.len() >= PENDING_MOST {
-            status.counters.region_late.add(1);
-            return None;
-        }
         // The caller's code is stamped later.
         let now = status.clock.now();
-        let begin = if naming.begins_at_code() { self.text() } else { 0 };
-        naming.splits.push_back(Split { time: now, first, begin });
+        naming.splits.iter_mut().for_each(|split| split.due = split.due.min(now));
+        let is_new = self.first.load(Ordering::Relaxed) < first;
+        if is_new && naming.splits.len() < PENDING_MOST {
+            let begin = if naming.begins_at_code() { self.text() } else { 0 };
+            naming.splits.push_back(Split { due: now + lag, first, begin });
+            // Until then, code in the place of any dead code makes it due.
+            if lag == 0 {
+                self.first.store(first, Ordering::Release);
+            }
+        } else if is_new {
+            status.counters.region_late.add(1);
+        }
         self.splits_at.store(naming.next_time(), Ordering::Release);
-        self.first.store(first, Ordering::Release);
-        Some(now)
+        is_new.then_some(now)
     }
 
     /// Whether the writer has a split to see to.
@@ -206,8 +216,7 @@ impl Region {
             return None;
         }
         let mut naming = lock(&self.naming);
-        let is_before = naming.splits.front().is_some_and(|split| split.time <= before);
-        let first = if is_before { naming.splits.pop_front() } else { None };
+        let first = if naming.next_time() <= before { naming.splits.pop_front() } else { None };
         self.splits_at.store(naming.next_time(), Ordering::Release);
         first
     }

@@ -50,6 +50,8 @@ pub struct Naming {
     pub(super) splits: VecDeque<Split>,
     /// Code has taken the place of dead code since the file began to begin where it does.
     pub(super) is_reused: bool,
+    /// When a generation began last that begins at another place than the one before.
+    pub(super) turned_at: u64,
 }
 
 /// The descriptors in one table.
@@ -62,7 +64,8 @@ struct Open {
 /// What the file of a region said until now is for older generations.
 #[derive(Debug)]
 pub struct Split {
-    pub(super) time: u64,
+    /// Before which records the writer sees to it.
+    pub(super) due: u64,
     /// The first of the generations for which the file goes on.
     pub first: u32,
     /// Where the segment that is loaded begins from now on.
@@ -94,6 +97,7 @@ impl Naming {
             names: VecDeque::new(),
             splits: VecDeque::new(),
             is_reused: false,
+            turned_at: 0,
         };
         naming.set_file(file);
         naming
@@ -267,8 +271,8 @@ impl Naming {
         std::iter::once(self.path.clone()).chain(older)
     }
 
-    /// When the first of the splits was that the writer has not seen to.
+    /// When the first of the splits is due that the writer has not seen to.
     pub(super) fn next_time(&self) -> u64 {
-        self.splits.front().map_or(NEVER, |split| split.time)
+        self.splits.front().map_or(NEVER, |split| split.due)
     }
 }
