@@ -50,6 +50,23 @@ static void calls_in_loop(struct function *f) {
   f->unwind.epilogue_end = f->code.size;
 }
 
+/* Its return address lies where it ends. */
+static void ends_with_call(struct function *f) {
+  f->unwind.kind = JITSYM_UNWIND_ROWS;
+  x_sub_rsp(&f->code, 8);
+  row(f, DW_RSP, 16);
+  x_call_next(&f->code);
+}
+
+static void drops_frame(struct function *f) {
+  f->unwind.kind = JITSYM_UNWIND_FIXED_FRAME;
+  f->unwind.cfa_offset = 8;
+  x_burn(&f->code);
+  /* add rsp, 16 */
+  PUT(&f->code, 0x48, 0x83, 0xc4, 16);
+  x_ret(&f->code);
+}
+
 /* A loop of the last line follows lines that take no time: whoever loses the end of a line table loses all of it. */
 static void last_line_hot(struct function *f) {
   f->unwind.kind = JITSYM_UNWIND_FRAME_POINTER;
@@ -88,6 +105,8 @@ static void (*const emitters[KINDS])(struct function *) = {
     [COMPARE] = comparator,
     [BARE_RET] = bare_ret,
     [CALLS_IN_LOOP] = calls_in_loop,
+    [ENDS_WITH_CALL] = ends_with_call,
+    [DROPS_FRAME] = drops_frame,
 };
 
 /* Instructions that are never reached, behind the end, so that no frame changes. */

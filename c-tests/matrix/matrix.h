@@ -98,6 +98,9 @@ enum kind {
   COMPARE,
   BARE_RET,
   CALLS_IN_LOOP,
+  ENDS_WITH_CALL,
+  /* To be called by such a function, to which it does not return. */
+  DROPS_FRAME,
   KINDS
 };
 

@@ -3,6 +3,10 @@
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <sys/mman.h>
+
 #include "matrix.h"
 
 enum { CODES = 48, BURST = 4, REGION_SIZE = 1 << 16 };
@@ -88,12 +92,44 @@ static void packed_down(void) {
   }
 }
 
+/* Where a library lay, which ran and is unloaded. */
+static void after_library(void) {
+  static struct code codes[CODES / 2];
+  struct region region;
+  void *library = dlopen("libthread_db.so.1", RTLD_LAZY), *function = library ? dlsym(library, "td_init") : NULL;
+  if (!function) {
+    fail("no library of glibc");
+  }
+  for (uint64_t end = cpu_time() + 50000000; cpu_time() < end;) {
+    ((int (*)(void))(uintptr_t)function)();
+  }
+  dlclose(library);
+  memset(&region, 0, sizeof region);
+  region.size = 4 * 4096;
+  void *text = (void *)((uintptr_t)function / 4096 * 4096);
+  region.run = mmap(text, region.size, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE,
+                    -1, 0);
+  region.write = region.run;
+  if (region.run != text) {
+    fail("the library lies there still");
+  }
+  if (option.memory != PLAIN_MEMORY) {
+    adopt_region(&region);
+  }
+  size_t at = 4096;
+  for (unsigned i = 0; i < CODES / 2; i++) {
+    at = put_code(&codes[i], mixed[i % COUNT(mixed)], i + 1, name_of_kind(i), &region, at, WITH_GAP);
+  }
+  run_any(codes, CODES / 2, option.seconds);
+}
+
 const struct scenario layout_scenarios[] = {
     {"packed-up", packed_up, "dwarf", NO_GAP, 0},
     {"packed-down", packed_down, "dwarf", NO_GAP, 0},
     {"declared-gap", declared_gap, "dwarf", WITH_GAP, 0},
     {"w-xor-x", w_xor_x, "dwarf", WITH_GAP, 0},
     {"memfd", memfd, "dwarf", WITH_GAP, 0},
+    {"after-library", after_library, "dwarf", WITH_GAP, 0},
     {"ways-to-hand-over", ways_to_hand_over, "dwarf", WITH_GAP, 0},
     SCENARIOS_END,
 };

@@ -62,6 +62,15 @@ static void mangled_lookalikes(void) {
   run_named(names, COUNT(names));
 }
 
+/* Of runtimes for Java and OCaml, which perf demangles too. */
+static void java_ocaml_names(void) {
+  static const char *const names[] = {
+      "Lcom/foo/Bar;baz(I)V",     "Ljava/lang/String;hashCode()I", "Lguest;", "camlFoo__bar_1",
+      "camlStdlib__List__map_42", "caml_call_gc",                  "camlX",
+  };
+  run_named(names, COUNT(names));
+}
+
 /* Are such names. Readers may show what they stand for. */
 static void mangled_names(void) {
   static const char *const names[] = {
@@ -126,6 +135,7 @@ const struct scenario name_scenarios[] = {
     {"short-names", short_names, "fp", WITH_GAP, 0},
     {"odd-names", odd_names, "fp", WITH_GAP, 0},
     {"mangled-lookalikes", mangled_lookalikes, "fp", WITH_GAP, 0},
+    {"java-ocaml-names", java_ocaml_names, "fp", WITH_GAP, 0},
     {"mangled-names", mangled_names, "fp", WITH_GAP, 0},
     {"long-names", long_names, "fp", WITH_GAP, 0},
     {"one-name", one_name, "fp", WITH_GAP, 0},

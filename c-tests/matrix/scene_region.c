@@ -154,6 +154,37 @@ static void automatic(void) {
   run_any(&codes[0][0], PIECES * CODES, option.seconds / (PIECES + 1));
 }
 
+/* Arenas of a runtime, from small to large, with code at two places in each. */
+static void arenas(void) {
+  static const size_t mebibytes[] = {1, 2, 4, 8, 32, 64};
+  static struct code codes[COUNT(mebibytes)][2 * CODES];
+  struct region regions[COUNT(mebibytes)];
+  for (unsigned i = 0; i < COUNT(mebibytes); i++) {
+    regions[i] = plain_region(REGION_RWX, mebibytes[i] << 20);
+    adopt_region(&regions[i]);
+  }
+  for (unsigned i = 0; i < COUNT(mebibytes); i++) {
+    put_some(codes[i], CODES, name_of("of_arena", i), &regions[i], PAGE + 64 * i);
+    put_some(codes[i] + CODES, CODES, name_of("amid_arena", i), &regions[i], regions[i].size / 2);
+    run_any(&codes[0][0], (i + 1) * 2 * CODES, option.seconds / COUNT(mebibytes));
+  }
+}
+
+/* A runtime that maps memory for each function. */
+static void mappings(void) {
+  enum { FUNCTIONS = 500, STEP = 50 };
+
+  static struct code codes[FUNCTIONS];
+  for (unsigned i = 0; i < FUNCTIONS; i++) {
+    struct region region = plain_region(REGION_RWX, 2 * PAGE);
+    adopt_region(&region);
+    put_code(&codes[i], kind_of(i), i + 1, name_of("of_mapping", i), &region, PAGE, NO_GAP);
+    if (i % STEP == STEP - 1) {
+      run_any(codes, i + 1, option.seconds * STEP / FUNCTIONS);
+    }
+  }
+}
+
 /* Given back by the library: what is there stays there, and runs on, without a name. */
 static void released(void) {
   static struct code codes[CODES];
@@ -215,8 +246,114 @@ static void reused(void) {
   }
 }
 
-/* Made small, and larger as it fills. */
-static void grown(void) {
+/* In memory that is writable or executable, never both. */
+static void put_in_turn(struct code *code, enum kind kind, unsigned number, const struct region *region, size_t at) {
+  struct function *function = compile(kind, number + 1, name_of("in_turn", number), NULL);
+  protect(region, 1);
+  write_code(code, function, kind, function->name, region, at);
+  protect(region, 0);
+  announce(code, NO_GAP);
+}
+
+/* Other code of the same kind, so that frames keep their form. */
+static void put_in_place(struct code *code, unsigned number, const struct region *region) {
+  put_in_turn(code, code->kind, number, region, code->addr - (uintptr_t)region->run);
+}
+
+/* Two die at a time. The place of the second one is used again first, and that of the other one after the next `mprotect`. */
+static void flips_reused(void) {
+  enum { ROUNDS = 32, ROOM = 256, LAST = CODES - 1 };
+
+  static struct code codes[CODES];
+  struct region region = create_region(REGION_SIZE, 0, JITSYM_REGION_ONE_VIEW);
+  unsigned number = 0;
+  for (; number < CODES; number++) {
+    put_in_turn(&codes[number], kind_of(number), number, &region, number * ROOM);
+  }
+  for (unsigned round = 0; round < ROUNDS; round++) {
+    struct code *first = &codes[random_in(0, CODES)], other = *first, *second = &codes[random_in(0, LAST)];
+    *first = codes[LAST];
+    codes[LAST] = other;
+    remove_code(&codes[LAST]);
+    remove_code(second);
+    put_in_place(second, number++, &region);
+    run_any(codes, LAST, option.seconds / ROUNDS / 2);
+    put_in_place(&codes[LAST], number++, &region);
+    run_any(codes, CODES, option.seconds / ROUNDS / 2);
+  }
+}
+
+/* Code dies and comes, and no byte is used twice. */
+static void flips_died(void) {
+  enum { ALL = 100 };
+
+  static struct code codes[CODES];
+  struct region region = create_region(REGION_SIZE, 0, JITSYM_REGION_ONE_VIEW);
+  size_t at = 0;
+  for (unsigned number = 0; number < ALL; number++) {
+    struct code *code = &codes[number < CODES ? number : random_in(0, CODES)];
+    if (number >= CODES) {
+      remove_code(code);
+    }
+    put_in_turn(code, number < CODES ? kind_of(number) : code->kind, number, &region, at);
+    at += code->size;
+    if (number >= CODES) {
+      run_any(codes, CODES, option.seconds / (ALL - CODES));
+    }
+  }
+}
+
+/* Copies of all that lives would soon be more than what is kept of old generations. */
+static void large(void) {
+  enum { ROUNDS = 16, EACH = 2 << 20 };
+
+  static struct code live[CODES], replaced[CODES];
+  struct region region = create_region((CODES + 1) * EACH, 0, JITSYM_REGION_ONE_VIEW);
+  for (unsigned i = 0; i < CODES; i++) {
+    struct function *function = compile(kind_of(i), i + 1, name_of("large", i), NULL);
+    memset(region.write + (size_t)i * EACH, 0xcc, EACH);
+    write_code(&live[i], function, kind_of(i), function->name, &region, (size_t)i * EACH);
+    live[i].size = EACH;
+  }
+  protect(&region, 0);
+  for (unsigned i = 0; i < CODES; i++) {
+    announce(&live[i], NO_GAP);
+    put_in_turn(&replaced[i], kind_of(i), i, &region, (size_t)CODES * EACH + i * 256);
+  }
+  for (unsigned round = 0; round < ROUNDS; round++) {
+    run_any(live, CODES, option.seconds / ROUNDS / 2);
+    run_any(replaced, CODES, option.seconds / ROUNDS / 2);
+    struct code *code = &replaced[random_in(0, CODES)];
+    remove_code(code);
+    put_in_place(code, CODES + round, &region);
+  }
+}
+
+/* Other code of the same kind. */
+static void replace(struct code *code, unsigned number, const struct region *region) {
+  struct function *function = compile(code->kind, 0, name_of("in_place", number), NULL);
+  remove_code(code);
+  write_code(code, function, code->kind, function->name, region, code->addr - (uintptr_t)region->run);
+  announce(code, NO_GAP);
+}
+
+/* Two pieces of code are replaced, and another one comes. So no sample is in every second generation. */
+static void replaced_in_pairs(void) {
+  enum { ROUNDS = 64 };
+
+  static struct code codes[CODES + ROUNDS];
+  struct region region = create_region(REGION_SIZE, 0, 0);
+  size_t at = put_some(codes, CODES, "first", &region, 0);
+  for (unsigned round = 0; round < ROUNDS; round++) {
+    replace(&codes[0], 2 * round, &region);
+    replace(&codes[1], 2 * round + 1, &region);
+    at = put_code(&codes[CODES + round], kind_of(round), round + 1, name_of("came", round), &region, at, NO_GAP);
+    run_any(codes, CODES + round + 1, option.seconds / ROUNDS);
+  }
+}
+
+/* Made small, and larger as it fills. In between a generation may begin. */
+static void grow(int is_reused) {
   enum { STEPS = 4, STEP = 4 * PAGE };
 
   static struct code codes[STEPS][CODES];
@@ -229,7 +366,18 @@ static void grown(void) {
     /* Across what was the end. */
     put_some(codes[i], CODES, name_of("of_step", i), &region, i == 0 ? 0 : i * STEP - 512);
     run_any(&codes[0][0], (i + 1) * CODES, option.seconds / STEPS);
+    if (is_reused) {
+      replace(&codes[i][0], i, &region);
+    }
   }
+}
+
+static void grown(void) {
+  grow(0);
+}
+
+static void grown_reused(void) {
+  grow(1);
 }
 
 /* Pages that are given back to the system, and used again. */
@@ -321,9 +469,9 @@ static void run_both(double seconds) {
 
 /*
  * Children go on with the region that they have inherited, each in a part of it that is nobody else's, so that time and address
- * tell the code; the parent does so, too.
+ * tell the code; the parent does so, too. Or they run what is there, and call nothing of the library.
  */
-static void forked(void) {
+static void fork_children(int is_silent) {
   struct region region = create_region(REGION_SIZE, 0, 0);
   pid_t children[CHILDREN];
   put_some(of_all, CODES, "of_all", &region, 0);
@@ -335,6 +483,10 @@ static void forked(void) {
     }
     if (children[i] == 0) {
       truth_forked();
+      if (is_silent) {
+        run_any(of_all, CODES, option.seconds / 4);
+        _exit(0);
+      }
       put_some(of_one, CODES, name_of("of_child", i), &region, (i + 1) * SHARE);
       run_both(option.seconds / 4);
       check(jitsym_flush(session, 60000), "jitsym_flush");
@@ -349,6 +501,14 @@ static void forked(void) {
       fail("a child has failed");
     }
   }
+}
+
+static void forked(void) {
+  fork_children(0);
+}
+
+static void forked_silent(void) {
+  fork_children(1);
 }
 
 /* ------------------------------------------------------------------------------------------------ inlined functions */
@@ -420,13 +580,21 @@ const struct scenario region_scenarios[] = {
     {"region-adopted", adopted, "dwarf", NO_GAP, 0},
     {"region-adopted-flips", adopted_flips, "dwarf", NO_GAP, 0},
     {"region-automatic", automatic, "dwarf", NO_GAP, ADOPTS_ALL},
+    {"region-arenas", arenas, "dwarf", NO_GAP, 0},
+    {"region-mappings", mappings, "dwarf", NO_GAP, 0},
     {"region-released", released, "dwarf", NO_GAP, 0},
     {"region-reused", reused, "dwarf", NO_GAP, 0},
+    {"region-flips-reused", flips_reused, "dwarf", NO_GAP, 0},
+    {"region-flips-died", flips_died, "dwarf", NO_GAP, 0},
+    {"region-replaced-in-pairs", replaced_in_pairs, "dwarf", NO_GAP, 0},
+    {"region-large", large, "dwarf", NO_GAP, 0},
     {"region-grown", grown, "dwarf", NO_GAP, 0},
+    {"region-grown-reused", grown_reused, "dwarf", NO_GAP, 0},
     {"region-discarded", discarded, "dwarf", NO_GAP, 0},
     {"region-huge-pages", huge_pages, "dwarf", NO_GAP, 0},
     {"region-several", several, "dwarf", NO_GAP, 0},
     {"region-forked", forked, "dwarf", NO_GAP, 0},
+    {"region-forked-silent", forked_silent, "dwarf", NO_GAP, 0},
     {"region-inlined", inlined, "dwarf", NO_GAP, 0},
     SCENARIOS_END,
 };

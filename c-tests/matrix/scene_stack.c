@@ -141,6 +141,29 @@ static void host_calls(void) {
   run_stacks(stacks, COUNT(stacks), option.seconds);
 }
 
+/* The return address is that of what follows: other code, and where memory ends something else. */
+static void ends_with_calls(void) {
+  enum { CALLERS = 4, ENDS = 300 };
+
+  static struct code ends[ENDS];
+  static struct stack stacks[ENDS];
+  struct region region = new_region(REGION_RWX, REGION_SIZE);
+  struct code *drops = &codes[CALLERS];
+  size_t at = put_code(drops, DROPS_FRAME, 0, "drops_frame", &region, REGION_SIZE / 2, NO_GAP);
+  for (unsigned i = 0; i < CALLERS; i++) {
+    at = put_code(&codes[i], i % 2 ? MID_FP : MID_ROWS, i + 1, name_of("caller", i), &region, at, NO_GAP);
+  }
+  for (unsigned i = 0; i < ENDS; i++) {
+    struct function *function = compile(ENDS_WITH_CALL, 0, name_of("ends_with_call", i), NULL);
+    write_code(&ends[i], function, ENDS_WITH_CALL, function->name, &region,
+               i == ENDS - 1 ? REGION_SIZE - function->code.size : at);
+    announce(&ends[i], NO_GAP);
+    at += function->code.size;
+    stacks[i] = (struct stack)STACK(&codes[i % CALLERS], &codes[(i + 1) % CALLERS], &ends[i], drops);
+  }
+  run_stacks(stacks, ENDS, option.seconds);
+}
+
 const struct scenario stack_scenarios[] = {
     {"frame-pointers", frame_pointers, "fp", WITH_GAP, 0},
     {"row-tables", row_tables, "dwarf", WITH_GAP, 0},
@@ -152,5 +175,6 @@ const struct scenario stack_scenarios[] = {
     {"deep-recursion-rows", deep_recursion_rows, "dwarf", WITH_GAP, 0},
     {"callbacks", callbacks, "dwarf", WITH_GAP, 0},
     {"host-calls", host_calls, "fp", WITH_GAP, 0},
+    {"ends-with-call", ends_with_calls, "dwarf", NO_GAP, 0},
     SCENARIOS_END,
 };

@@ -31,7 +31,7 @@ pub const LOST: &[Lost] = &[
     },
     Lost {
         readers: &["perf-bookworm/dwarf", "perf-trixie/dwarf"],
-        scenarios: &["packed-up", "packed-down"],
+        scenarios: &["packed-up", "packed-down", "ends-with-call"],
         what: &[What::Stacks],
         reason: "libunwind reads the tables in memory behind the code, where the next function is",
         instead: "leave `jitsym_unwind_size` bytes free behind the code and say so in `free_after`; or say `JITSYM_CODE_PACKED`; or perf 7, or frame pointers",
@@ -51,6 +51,13 @@ pub const LOST: &[Lost] = &[
         instead: "do not begin names with `_Z` or `_R`; `perf report --no-demangle`; the perf map has the name as it is",
     },
     Lost {
+        readers: &["/dwarf", "/fp", "perf-bookworm/region", "perf-trixie/region", "perf-sid/region", "/adopted"],
+        scenarios: &["java-ocaml-names"],
+        what: &[What::Names],
+        reason: "perf demangles names like those of Java and OCaml: `Lcom/foo/Bar;baz(I)V` becomes `com.foo.Bar.baz(int)`, and `camlFoo__bar_1` becomes `Foo.bar_1`",
+        instead: "names of another form; `perf report --no-demangle`; the perf map has the name as it is",
+    },
+    Lost {
         readers: &["perf-trixie/dwarf", "perf-trixie/fp", "perf-trixie/region", "perf-trixie/adopted"],
         scenarios: &["one-byte"],
         what: &[What::Annotate],
@@ -63,6 +70,13 @@ pub const LOST: &[Lost] = &[
         what: &[What::Stacks],
         reason: "samply takes a name like `py::fib:/src/fib.py` for one of CPython, and shows a second frame for it",
         instead: "do not begin names with `py::`",
+    },
+    Lost {
+        readers: &["samply/jitdump", "samply/map"],
+        scenarios: &["after-library"],
+        what: &[What::Names],
+        reason: "perf tells nobody that a library is unloaded, and samply takes code at its addresses for the library's",
+        instead: "regions, or perf",
     },
     Lost {
         readers: &["bpftrace/map"],
@@ -84,6 +98,13 @@ pub const LOST: &[Lost] = &[
         what: &[What::Stacks, What::Annotate],
         reason: "perf 7 does not find the jitdump of a process in another pid namespace, so that only the perf map is left: no tables, no code",
         instead: "run perf in the container; or frame pointers, for names and stacks",
+    },
+    Lost {
+        readers: &["perf-sid/dwarf"],
+        scenarios: &["ends-with-call"],
+        what: &[What::Stacks],
+        reason: "a function whose last instruction is a call has the return address of what follows, and perf 7 loses frames of some stacks through it",
+        instead: "an instruction after the call, regions, or frame pointers; names are right in any case",
     },
     Lost {
         readers: &["perf-sid/dwarf"],
@@ -165,6 +186,27 @@ pub const LOST: &[Lost] = &[
         instead: "run perf in the container, or copy the file and use `--symfs`; or frame pointers",
     },
     Lost {
+        readers: &["perf-sid/region"],
+        scenarios: &["region-replaced-in-pairs"],
+        what: &[What::Stacks],
+        reason: "perf 7 keeps tables by where an object begins, and generations have two beginnings in turn: where no sample was in the one between, it goes on with the tables of the one before",
+        instead: "frame pointers; names are right in any case",
+    },
+    Lost {
+        readers: &["perf-sid/region"],
+        scenarios: &["region-mappings"],
+        what: &[What::Stacks],
+        reason: "small adopted mappings have their header pages below other ones, so that the objects reach over each other, and perf 7 loses stacks there",
+        instead: "memory from `jitsym_alloc`, or few large mappings; names are right in any case",
+    },
+    Lost {
+        readers: &["perf-bookworm/region", "perf-trixie/region", "perf-sid/region"],
+        scenarios: &["region-large"],
+        what: &[What::Annotate],
+        reason: "in memory of more than 256 KiB the file of an old generation has no bytes of code that lived on",
+        instead: "a jitdump; names, stacks and lines are right in any case",
+    },
+    Lost {
         readers: &["samply/region"],
         scenarios: &["region-adopted-flips"],
         what: &[What::Names],
@@ -175,7 +217,7 @@ pub const LOST: &[Lost] = &[
         readers: &["blazesym/region"],
         scenarios: &[
             "moves", "cache-flush", "reuse", "reuse-other-frames", "region-automatic", "region-released", "region-reused",
-            "region-discarded", "region-forked",
+            "region-flips-reused", "region-large", "region-discarded", "region-forked",
         ],
         what: &[What::Names],
         reason: "blazesym is asked about the process as it is at the end, and so knows neither what lay there before, nor its children",
