@@ -7,7 +7,9 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
-use super::create::{check_private_exec, map_tables, provide_if_possible, unmap_tables, New, SIZE_MAX};
+use super::create::{
+    check_private_exec, head_len, map_tables, provide_if_possible, unmap_tables, New, APART, SIZE_MAX,
+};
 use super::{lock, Backing, Parts, Region, Regions};
 use crate::api::error::{Error, Result};
 use crate::api::options::Sinks;
@@ -23,8 +25,6 @@ use crate::sys::{file, process_memory, reserve, thread, untouched};
 const REACH: u64 = 0x7000_0000;
 /// Nothing is mapped below.
 const LOWEST: u64 = 1 << 16;
-/// So many pages are left between header page and code, where those of later regions at the same address can lie.
-const APART: u64 = 16;
 /// How far below the code the header page may lie: the file has a hole of that size.
 const HEADER_REACH: u64 = 16 << 20;
 /// So much memory that nobody has touched may become code.
@@ -120,8 +120,7 @@ impl Regions {
             };
             let tables = tables.unwrap_or(base + page);
             let (below, above) = match tables > start {
-                true if base == start => (0, tables_len),
-                true => (page, tables_len),
+                true => (head_len(base, start), tables_len),
                 false => (page + tables_len, 0),
             };
             // Another thread may map something there meanwhile.
@@ -157,8 +156,12 @@ impl Regions {
         };
         let mut plain = below().rev().filter(|mapping| mapping.is_plain()).take_while(|mapping| mapping.end > low);
         let low = plain.find_map(fresh).unwrap_or(low);
-        let wish = start.saturating_sub(APART * page);
-        maps::gap(maps, low, start.saturating_sub(page), page, page, wish).unwrap_or(start)
+        let nearest = start.saturating_sub(APART * page).max(low);
+        let free = below().next_back().map_or(nearest, |mapping| nearest.max(mapping.end));
+        if free < start {
+            return free;
+        }
+        maps::gap(maps, low, nearest, page, page, nearest).unwrap_or(start)
     }
 
     /// Where the last of the objects begins that there are, or were, before some address.

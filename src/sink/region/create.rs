@@ -56,6 +56,10 @@ pub struct CodeRegion {
 const HUGE_PAGE: u64 = 2 << 20;
 /// The largest region, and what it can be aligned to: distances between code and tables are 32-bit numbers.
 pub const SIZE_MAX: u64 = 1 << 30;
+
+/// A header page lies at most so many pages below the code where these are free. Those of later regions at the same address lie
+/// nearer.
+pub(super) const APART: u64 = 16;
 const ALIGNMENT_MAX: u64 = 512 << 20;
 
 impl Regions {
@@ -215,8 +219,9 @@ fn map_two_views(file: &File, room: &Room) -> io::Result<()> {
 /// that the code is in, and counts from where the lowest one begins (linux tools/perf/util/unwind-libunwind-local.c,
 /// `read_unwind_spec_eh_frame`). The ranges are the caller's.
 pub(super) fn map_tables(base: u64, start: u64, tables: &Range<u64>, sharing: Sharing, file: &File) -> io::Result<()> {
+    let head = head_len(base, start).min(page_size() as u64);
     // SAFETY: the caller's; they show the same parts of the same file, or nothing yet, and nobody reads there.
-    tables_of(base, start, tables).into_iter().filter(|range| !range.is_empty()).try_for_each(|range| unsafe {
+    tables_of(base, start, head, tables).into_iter().filter(|range| !range.is_empty()).try_for_each(|range| unsafe {
         code_memory::map_over(range.start, range.end - range.start, READ_EXEC, sharing, file, range.start - base)
     })
 }
@@ -224,18 +229,29 @@ pub(super) fn map_tables(base: u64, start: u64, tables: &Range<u64>, sharing: Sh
 /// # Safety
 /// The ranges are the caller's still.
 pub(super) unsafe fn unmap_tables(base: u64, start: u64, tables: &Range<u64>) {
+    let head = head_len(base, start);
     // SAFETY: the caller's promise.
-    tables_of(base, start, tables).into_iter().filter(|range| !range.is_empty()).for_each(|range| unsafe {
+    tables_of(base, start, head, tables).into_iter().filter(|range| !range.is_empty()).for_each(|range| unsafe {
         code_memory::unmap(range.start, range.end - range.start);
     });
 }
 
-/// The header page and the tables. Where they lie below the code they are one.
-fn tables_of(base: u64, start: u64, tables: &Range<u64>) -> [Range<u64>; 2] {
-    let page = if base == start { 0 } else { page_size() as u64 };
+/// How much address space the header page has: up to the code, so that nothing is mapped between them later. If the page lies
+/// farther away, what lies between is the host's.
+pub(super) fn head_len(base: u64, start: u64) -> u64 {
+    let page = page_size() as u64;
+    if start - base <= APART * page {
+        start - base
+    } else {
+        page
+    }
+}
+
+/// The header page, or its address space, and the tables. Where they lie below the code they are one.
+fn tables_of(base: u64, start: u64, head: u64, tables: &Range<u64>) -> [Range<u64>; 2] {
     match tables.start < start {
         true => [base..tables.end, 0..0],
-        false => [base..base + page, tables.clone()],
+        false => [base..base + head, tables.clone()],
     }
 }
 
