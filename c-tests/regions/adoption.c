@@ -69,8 +69,8 @@ static void adopted_when_executable(void) {
 static void adopted_with_all_that_is_known(void) {
   jitsym *session = test_open_flags(JITSYM_SINK_REGION, JITSYM_INIT_ADOPT);
   unsigned char *memory = apart_from_neighbours(PAGE, PROT_READ | PROT_WRITE);
-  put_code(memory, 1);
-  announce_whole(session, memory, memory, "known_before");
+  put_code(memory + 64, 1);
+  announce_whole(session, memory + 64, memory + 64, "known_before");
   CHECK_OK(jitsym_flush(session, 60000));
   CHECK(mprotect(memory, PAGE, PROT_READ | PROT_EXEC) == 0);
   unsigned char *other = apart_from_neighbours(PAGE, PROT_READ | PROT_WRITE);
@@ -323,16 +323,18 @@ static void bytes_in_the_end(void) {
   put_code(code, 0x23456789);
   struct test_path *path = mmap(NULL, sizeof *path, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   CHECK(path != MAP_FAILED);
-  enum { AT_EXIT, CLOSED, RELEASED, UNMAPPED, WAYS };
+  enum { AT_EXIT, CLOSED, RELEASED, UNMAPPED, UNDER_HEADER, WAYS };
   for (int way = 0; way < WAYS; way++) {
     pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {
       jitsym *session = open_regions();
-      unsigned char *memory = in_open_space(SIZE, 0);
-      memcpy(memory + PAGE, code, CODE_SIZE);
+      /* The header page lies over the first page, if there is no room below. */
+      unsigned char *memory = way == UNDER_HEADER ? with_code_below() : in_open_space(SIZE, 0);
+      unsigned char *at = memory + (way == UNDER_HEADER ? 64 : PAGE);
+      memcpy(at, code, CODE_SIZE);
       CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
-      announce(session, memory + PAGE, "in the end");
+      announce(session, at, "in the end");
       CHECK_OK(jitsym_path(session, JITSYM_SINK_REGION, path->text, sizeof path->text));
       if (way == CLOSED) {
         CHECK_OK(jitsym_close(session));

@@ -313,9 +313,9 @@ impl Ledger {
         // A profile finds live code in newer files too. Where code has died the host may have written other code already, which a
         // private mapping keeps to itself.
         let (registry, start) = (&self.region_code.registry, region.start);
-        let is_private = region.is_private();
+        let (is_private, with_live) = (region.is_private(), region.len() <= COPIED_MOST && self.regions.old_are_few());
         let has_bytes = |offset| match registry.id_at(start + offset) {
-            Some(_) => region.len() <= COPIED_MOST,
+            Some(_) => with_live,
             None => is_private,
         };
         let result = file.snapshot(to, has_bytes, region.build_id());

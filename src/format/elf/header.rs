@@ -50,6 +50,8 @@ pub struct Image {
     pub text: Range<u64>,
     /// How long the code may become: the segment takes that much memory.
     pub text_room: u64,
+    /// Where the bytes are of code in the place of the header page, if it is there.
+    pub first: Range<u64>,
     pub eh_frame: Range<u64>,
     pub eh_frame_hdr: Range<u64>,
     /// Left out too if it has nothing but the null symbol.
@@ -85,8 +87,15 @@ impl Image {
         let (symtab, strtab) = if has_symbols { (&self.symtab, &self.strtab) } else { (&(0..0), &(0..0)) };
 
         let section = |name, kind, flags, range, align| Section { name, kind, flags, range, align, beyond: 0 };
+        let code = SHF_ALLOC | SHF_EXECINSTR;
+        let text = &(self.text.start + self.first.end - self.first.start..self.text.end);
         let all = [
-            section(".text", SHT_PROGBITS, SHF_ALLOC | SHF_EXECINSTR, &self.text, 16),
+            section(".text", SHT_PROGBITS, code, text, 16),
+            // Symbols name the section before: old readers take the difference between its address and offset from them.
+            Section {
+                beyond: self.text.start.wrapping_sub(self.first.start),
+                ..section(".text", SHT_PROGBITS, code, &self.first, 16)
+            },
             section(".note.gnu.build-id", SHT_NOTE, if self.begin == 0 { SHF_ALLOC } else { 0 }, &note, 4),
             section(".eh_frame", SHT_PROGBITS, SHF_ALLOC, &self.eh_frame, 8),
             // perf with libunwind uses the section, and subtracts the start of the first segment (linux
@@ -103,7 +112,7 @@ impl Image {
         ];
         let mut at = SECTIONS_AT + usize::from(SECTION_HEADER);
         let mut count = 1;
-        for section in all.iter().filter(|section| section.name == ".text" || !section.range.is_empty()) {
+        for (_, section) in all.iter().enumerate().filter(|(index, section)| *index == 0 || !section.range.is_empty()) {
             put_section(&mut page, at, section, count);
             at += usize::from(SECTION_HEADER);
             count += 1;
@@ -177,7 +186,7 @@ fn put_section(page: &mut [u8], at: usize, section: &Section<'_>, index: u32) {
     put.u32(name as u32);
     put.u32(section.kind);
     put.u64(section.flags);
-    put.u64(if section.flags & SHF_ALLOC == 0 { 0 } else { section.range.start + section.beyond });
+    put.u64(if section.flags & SHF_ALLOC == 0 { 0 } else { section.range.start.wrapping_add(section.beyond) });
     put.u64(section.range.start);
     put.u64(len);
     put.u32(link);

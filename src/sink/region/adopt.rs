@@ -27,7 +27,7 @@ const REACH: u64 = 0x7000_0000;
 const LOWEST: u64 = 1 << 16;
 /// How far below the code the header page may lie: the file has a hole of that size.
 const HEADER_REACH: u64 = 16 << 20;
-/// So much memory that nobody has touched may become code.
+/// An arena is at least so long.
 const ARENA_LEAST: u64 = 64 << 10;
 /// Tables lie so far after the code, or as far as it is long: what the host adds to its memory at the end shows the file there.
 const GROWTH_NEAR: u64 = 32 << 20;
@@ -149,13 +149,9 @@ impl Regions {
         let regions = self.all().filter(|region| region.start < start).map(|region| region.end()).max();
         let low = code.max(regions).unwrap_or(0).max(start.saturating_sub(HEADER_REACH)).max(LOWEST);
         let low = self.last_beginning(maps, end).map_or(low, |last| low.max(last + page));
-        // Programs that have several arenas often map them before they use any.
-        let fresh = |mapping: &Mapping| {
-            let (from, to) = (mapping.start.max(low), mapping.end.min(start));
-            untouched::highest_run(from, to, ARENA_LEAST / page).ok().flatten()
-        };
-        let mut plain = below().rev().filter(|mapping| mapping.is_plain()).take_while(|mapping| mapping.end > low);
-        let low = plain.find_map(fresh).unwrap_or(low);
+        if may_be_arena(maps, start) {
+            return start;
+        }
         let nearest = start.saturating_sub(APART * page).max(low);
         let free = below().next_back().map_or(nearest, |mapping| nearest.max(mapping.end));
         if free < start {
@@ -201,6 +197,17 @@ pub(super) fn refused(status: &Status, text: String) -> Error {
     status.counters.region_refused.add(1);
     status.last_error.set(text);
     Error::SinkFailed
+}
+
+/// Whether the memory right below looks like an arena that waits for code: programs that have several often map them before they
+/// use any.
+fn may_be_arena(maps: &[Mapping], end: u64) -> bool {
+    let start = end.saturating_sub(ARENA_LEAST);
+    let below = || maps.iter().filter(|mapping| mapping.start < end && start < mapping.end && mapping.is_plain());
+    let len: u64 = below().map(|mapping| mapping.end.min(end) - mapping.start.max(start)).sum();
+    len == ARENA_LEAST
+        && below().any(|mapping| mapping.protection != 0)
+        && untouched::is_all(start, end).is_ok_and(|is_all| is_all)
 }
 
 /// The mappings of a range without gap, all of them memory that can be adopted.

@@ -19,6 +19,8 @@ use crate::sys::sync::outside::MutexGuard;
 /// Files of older generations that are kept, and how many bytes they may have together.
 const OLD_FILES: usize = 20_000;
 const OLD_BYTES: u64 = 256 << 20;
+/// With more than this, names and tables are more important than the bytes of code that lives on.
+const OLD_BYTES_FEW: u64 = 64 << 20;
 
 /// A file that is no longer written to.
 #[derive(Debug)]
@@ -57,6 +59,11 @@ impl Regions {
             files.old_bytes -= oldest.bytes;
             oldest.remove();
         }
+    }
+
+    /// Whether files of older generations have little room so far.
+    pub fn old_are_few(&self) -> bool {
+        lock(&self.settings).files.old_bytes < OLD_BYTES_FEW
     }
 
     /// Takes note of the file of a region that ends. In time there may be many.

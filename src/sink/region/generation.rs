@@ -20,8 +20,9 @@ use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::mapping::page_size;
 use crate::sys::maps::{self, Mapping};
 
-/// How many splits may wait for the writer.
-const PENDING_MOST: usize = 256;
+/// How many splits may wait for the writer, and for how many functions in all: each one copies what the file says of them.
+const PENDING_MOST: u64 = 256;
+const COPIED_MOST: u64 = 4 << 20;
 
 /// A file has at most so many names.
 const NAMES_MOST: usize = 4096;
@@ -191,7 +192,8 @@ impl Region {
         let now = status.clock.now();
         naming.splits.iter_mut().for_each(|split| split.due = split.due.min(now));
         let is_new = self.first.load(Ordering::Relaxed) < first;
-        if is_new && naming.splits.len() < PENDING_MOST {
+        let functions = status.counters.region_code.get().max(1);
+        if is_new && (naming.splits.len() as u64) < (COPIED_MOST / functions).clamp(2, PENDING_MOST) {
             let begin = if naming.begins_at_code() { self.text() } else { 0 };
             naming.splits.push_back(Split { due: now + lag, first, begin });
             // Until then, code in the place of any dead code makes it due.

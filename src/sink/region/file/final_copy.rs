@@ -19,7 +19,12 @@ impl RegionFile {
     /// Writes what this file says, or is about to say, to an empty one, as if [`RegionFile::finish`] had been called; this one
     /// stays as it is. Code and unwind tables lie at the same places. `has_bytes`: whether the bytes that the file has for the code
     /// at an offset in the text are still those of the code.
-    pub fn snapshot(&self, to: File, has_bytes: impl Fn(u64) -> bool, build_id: Option<[u8; 20]>) -> io::Result<()> {
+    pub fn snapshot(
+        &self,
+        to: File,
+        has_bytes: impl Fn(u64) -> bool + Copy,
+        build_id: Option<[u8; 20]>,
+    ) -> io::Result<()> {
         self.disk.check()?;
         let mut to = Disk::new(Arc::new(Held::new(to)?))?;
         let text = self.text();
@@ -31,6 +36,8 @@ impl RegionFile {
         }
         let tables_end = self.layout.tables + self.layout.tables_len;
         let mut end = text.end.max(tables_end).checked_next_multiple_of(PAGE).ok_or(io::ErrorKind::InvalidInput)?;
+        let first = self.copy_first(&mut to, end, has_bytes)?;
+        end += first.end - first.start;
         let mut copy = |part: &Part, to: &mut Disk| {
             let range = part.copy_to(&self.disk, to, end)?;
             end = range.end.next_multiple_of(8);
@@ -48,9 +55,23 @@ impl RegionFile {
             eh_frame_hdr: self.table.copy_to(&mut to)?,
             text,
             text_room: self.layout.text_room,
+            first,
             build_id,
         };
         to.write(0, &image.header_page())
+    }
+
+    /// Copies the bytes of code that the header page lies over to another place; returns that.
+    fn copy_first(&self, to: &mut Disk, place: u64, has_bytes: impl Fn(u64) -> bool) -> io::Result<Range<u64>> {
+        let len = (HEADER_SIZE as u64).min(self.layout.text_len);
+        let Some(bytes) = self.bytes.filter(|_| self.layout.text == 0) else { return Ok(0..0) };
+        for (&offset, known) in self.known.range(..len as u32) {
+            let (offset, size) = (u64::from(offset), u64::from(known.size));
+            if has_bytes(offset) {
+                to.copy(Some(&self.disk), bytes + offset, place + offset, size.min(len - offset))?;
+            }
+        }
+        Ok(place..place + len)
     }
 
     /// Gives everything back when the file has no name any more. Its mappings show zeros from then on.

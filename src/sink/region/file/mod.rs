@@ -354,6 +354,7 @@ impl RegionFile {
             begin: self.begin,
             text: self.text(),
             text_room: self.layout.text_room,
+            first: 0..0,
             eh_frame: self.parts.eh_frame.range(),
             eh_frame_hdr: self.table.range(),
             symtab: self.parts.symtab.range(),
