@@ -329,8 +329,8 @@ static void bytes_in_the_end(void) {
     CHECK(child >= 0);
     if (child == 0) {
       jitsym *session = open_regions();
-      /* The header page lies over the first page, if there is no room below. */
-      unsigned char *memory = way == UNDER_HEADER ? with_code_below() : in_open_space(SIZE, 0);
+      /* Above memory that can be executed, the header page lies over the first page. */
+      unsigned char *memory = in_open_space(2 * SIZE, 0) + (way == UNDER_HEADER ? SIZE : 0);
       unsigned char *at = memory + (way == UNDER_HEADER ? 64 : PAGE);
       memcpy(at, code, CODE_SIZE);
       CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
