@@ -196,7 +196,7 @@ pub const LOST: &[Lost] = &[
         readers: &["perf-sid/region"],
         scenarios: &["region-mappings"],
         what: &[What::Stacks],
-        reason: "small adopted mappings have their header pages below other ones, so that the objects reach over each other, and perf 7 loses stacks there",
+        reason: "where other memory lies right below a small adopted mapping, its header page lies farther below, and code that is mapped between them later hides both from perf 7",
         instead: "memory from `jitsym_alloc`, or few large mappings; names are right in any case",
     },
     Lost {
