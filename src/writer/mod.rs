@@ -244,13 +244,11 @@ impl Writer {
     /// Writes everything that was read, which is all that was stamped before `until`, and recycles the chunks that it was in.
     fn commit(&mut self, merge: &mut Merge, now: bool, until: u64) {
         let ledger = &mut self.ledger;
-        if ledger.sinks.remember() {
+        if ledger.sinks.remember() && !ledger.sinks.map_runs() {
             // Memory is for what a sink that is started later has to say.
-            if !ledger.sinks.map_runs() {
-                ledger.registry.forget_dead();
-            }
-            ledger.registry.tidy();
+            ledger.registry.forget_dead();
         }
+        ledger.registry.tidy();
         let forgotten = ledger.registry.forget_oldest();
         if forgotten > 0 {
             self.engine.status.counters.map_forgotten.add(forgotten as u64);

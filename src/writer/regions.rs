@@ -98,7 +98,7 @@ impl Ledger {
     /// Regions that the host had unmapped before some time, of which everything has been seen.
     fn end_gone(&mut self, before: u64) {
         for region in self.regions.gone(before) {
-            while let Some(split) = region.next_split(before) {
+            while let Some(split) = region.next_split_made(before) {
                 self.close_generations(region, &split);
             }
             self.regions.end_gone(&self.status, region);
@@ -215,6 +215,9 @@ impl Ledger {
             // Live code is overwritten: samples so far are of the old code. If the host has begun another generation since, the end
             // of the old one has to wait until all code from before the new one is known.
             self.status.counters.region_late.add(1);
+            while let Some(split) = region.next_split_made(time) {
+                self.close_generations(region, &split);
+            }
             self.retire_in(true, live.addr, live.addr + live.size);
             let replaced = if region.is_splitting() { None } else { region.replace_live(&self.status) };
             if let Some(split) = replaced.and_then(|time| region.next_split(time)) {
@@ -360,7 +363,8 @@ impl Ledger {
             if status.sinks().has(Sinks::REGION) && !region.is_unwell.load(Ordering::Relaxed) {
                 self.take_in(region);
             }
-            while let Some(split) = region.next_split(until) {
+            let next = || if now { region.next_split_made(until) } else { region.next_split(until) };
+            while let Some(split) = next() {
                 self.close_generations(region, &split);
             }
             have_work |= region.is_splitting();

@@ -74,6 +74,9 @@ impl Region {
         let now = status.clock.now();
         if now < self.not_before.load(Ordering::Relaxed) {
             status.counters.region_late.add(1);
+            if self.is_splitting() {
+                undisturbed(|| self.make_due(&mut lock(&self.naming), now));
+            }
             return;
         }
         undisturbed(|| {
@@ -136,7 +139,9 @@ impl Region {
     /// be a part of the memory, whose beginning says nothing. So nothing changes before code has taken the place of dead code.
     fn is_to_turn(&self, now: u64) -> bool {
         let naming = lock(&self.naming);
-        naming.is_reused && now > naming.turned_at.saturating_add(TURN_PAUSE) && self.can_begin_at_code(&naming)
+        let (can, has_paused) = (self.can_begin_at_code(&naming), now > naming.turned_at.saturating_add(TURN_PAUSE));
+        let turns = if can { naming.is_reused && has_paused } else { naming.begins_at_code() };
+        turns && now >= self.not_before.load(Ordering::Relaxed)
     }
 
     /// Begins a generation after `last`, at another place if it `turns` and can. False if there is none.
@@ -148,6 +153,8 @@ impl Region {
         }
         let dir = if naming.names.len() < NAMES_MOST { naming.dir().ok() } else { None };
         let was_at_code = naming.begins_at_code();
+        // A turn without a split would leave names of both kinds to one file.
+        let turns = turns && Self::has_room(status, &naming);
         let at_code = if turns { !was_at_code && self.can_begin_at_code(&naming) } else { was_at_code };
         let name_of = |generation| naming.name_of(generation, at_code);
         let fresh = dir.and_then(|dir| {
@@ -184,27 +191,44 @@ impl Region {
         true
     }
 
+    /// Whether one more split may wait for the writer.
+    fn has_room(status: &Status, naming: &Naming) -> bool {
+        let most = (COPIED_MOST / status.counters.live.get().max(1)).clamp(2, PENDING_MOST);
+        (naming.splits.len() as u64) < most
+    }
+
     /// What the file says now is for the generations before `first`; the rest is for that one, and later ones.
-    /// Returns when that was. Nothing else may be said of it for a `lag`.
+    /// Returns when that was. The writer may take its time for a `lag`.
     fn split(&self, status: &Status, first: u32, lag: u64) -> Option<u64> {
         let mut naming = lock(&self.naming);
         // The caller's code is stamped later.
         let now = status.clock.now();
-        naming.splits.iter_mut().for_each(|split| split.due = split.due.min(now));
-        let is_new = self.first.load(Ordering::Relaxed) < first;
-        let functions = status.counters.region_code.get().max(1);
-        if is_new && (naming.splits.len() as u64) < (COPIED_MOST / functions).clamp(2, PENDING_MOST) {
-            let begin = if naming.begins_at_code() { self.text() } else { 0 };
-            naming.splits.push_back(Split { due: now + lag, first, begin });
-            // Until then, code in the place of any dead code makes it due.
-            if lag == 0 {
-                self.first.store(first, Ordering::Release);
-            }
-        } else if is_new {
-            status.counters.region_late.add(1);
+        if lag == 0 {
+            // Code comes in the place of dead code: what waits has to be seen to before.
+            self.make_due(&mut naming, now);
         }
+        let is_waiting = naming.splits.back().is_some_and(|last| last.first >= first);
+        let has_names = naming.names.front().is_some_and(|&(generation, _)| generation < first);
+        let is_new = self.first.load(Ordering::Relaxed) < first && !is_waiting && has_names;
+        if is_new && !Self::has_room(status, &naming) {
+            status.counters.region_late.add(1);
+            return None;
+        }
+        if is_new {
+            let begin = if naming.begins_at_code() { self.text() } else { 0 };
+            naming.splits.push_back(Split { time: now, due: now + lag, first, begin });
+            self.splits_at.store(naming.next_time(), Ordering::Release);
+        }
+        if lag == 0 {
+            self.first.fetch_max(first, Ordering::Release);
+        }
+        (is_new || is_waiting).then_some(now)
+    }
+
+    /// The writer sees to all that waits before it comes to what is registered from now on.
+    fn make_due(&self, naming: &mut Naming, now: u64) {
+        naming.splits.iter_mut().for_each(|split| split.due = split.due.min(now));
         self.splits_at.store(naming.next_time(), Ordering::Release);
-        is_new.then_some(now)
     }
 
     /// Whether the writer has a split to see to.
@@ -212,13 +236,25 @@ impl Region {
         self.splits_at.load(Ordering::Acquire) != NEVER
     }
 
-    /// The next split before a time, for the writer.
+    /// The next split that is due before a time, for the writer.
     pub fn next_split(&self, before: u64) -> Option<Split> {
         if self.splits_at.load(Ordering::Acquire) > before {
             return None;
         }
+        self.take_split(|split| split.due <= before)
+    }
+
+    /// The next split that was made before a time, due or not.
+    pub fn next_split_made(&self, before: u64) -> Option<Split> {
+        if !self.is_splitting() {
+            return None;
+        }
+        self.take_split(|split| split.time <= before)
+    }
+
+    fn take_split(&self, is_wanted: impl Fn(&Split) -> bool) -> Option<Split> {
         let mut naming = lock(&self.naming);
-        let first = if naming.next_time() <= before { naming.splits.pop_front() } else { None };
+        let first = if naming.splits.front().is_some_and(is_wanted) { naming.splits.pop_front() } else { None };
         self.splits_at.store(naming.next_time(), Ordering::Release);
         first
     }

@@ -64,7 +64,8 @@ struct Open {
 /// What the file of a region said until now is for older generations.
 #[derive(Debug)]
 pub struct Split {
-    /// Before which records the writer sees to it.
+    /// When that was, and before which records the writer sees to it at last.
+    pub(super) time: u64,
     pub(super) due: u64,
     /// The first of the generations for which the file goes on.
     pub first: u32,
