@@ -216,9 +216,7 @@ static void no_foreign_bytes(void) {
   pid_t child = fork();
   CHECK(child >= 0);
   if (child == 0) {
-    char byte;
-    close(go[1]);
-    CHECK(read(go[0], &byte, 1) == 0);
+    await_close(go);
     for (int i = 0; i < ALL; i++) {
       CHECK(is_zero(all[i], PAGE) && is_zero(all[i] + 2 * PAGE, SIZE - 2 * PAGE) && all[i][PAGE + 1] == 1);
     }

@@ -63,6 +63,12 @@ static inline jitsym_id announce_whole(jitsym *session, const void *at, const vo
   return id;
 }
 
+/* In a child: waits until its parent has closed a pipe. */
+static inline void await_close(const int pipe[2]) {
+  char byte;
+  CHECK(close(pipe[1]) == 0 && read(pipe[0], &byte, 1) == 0);
+}
+
 static inline jitsym *open_regions(void) {
   return test_open_flags(JITSYM_SINK_REGION, 0);
 }

@@ -66,9 +66,7 @@ static void bytes_are_the_childs(void) {
   pid_t child = fork();
   CHECK(child >= 0);
   if (child == 0) {
-    char byte;
-    close(go[1]);
-    CHECK(read(go[0], &byte, 1) == 0);
+    await_close(go);
     CHECK(run_code(memory) == 210 && run_code(view) == 211);
     _exit(0);
   }
@@ -118,9 +116,7 @@ static void forks_while_adopted(void) {
     children[count] = fork();
     CHECK(children[count] >= 0);
     if (children[count] == 0) {
-      char byte;
-      close(go[1]);
-      CHECK(read(go[0], &byte, 1) == 0);
+      await_close(go);
       for (size_t at = 0; at < LARGE; at += PAGE) {
         CHECK(run_code(large.memory + at) == 214);
       }
@@ -797,8 +793,7 @@ static void files_of_children(void) {
   pid_t worker = fork();
   CHECK(worker >= 0);
   if (worker == 0) {
-    char byte;
-    CHECK(close(ends[1]) == 0 && read(ends[0], &byte, 1) == 0);
+    await_close(ends);
     _exit(0);
   }
   while (!has_file_of(path.text, worker)) {

@@ -59,6 +59,13 @@ pub fn collect(mappings: impl Iterator<Item = Mapping>) -> io::Result<Vec<Mappin
     Ok(found)
 }
 
+/// Those of a list in order that overlap `[start, end)`.
+pub fn overlapping(maps: &[Mapping], start: u64, end: u64) -> &[Mapping] {
+    let first = maps.partition_point(|mapping| mapping.end <= start);
+    let behind = maps.partition_point(|mapping| mapping.start < end);
+    &maps[first..behind.max(first)]
+}
+
 fn parse(line: &[u8]) -> Option<Mapping> {
     let mut fields = line.split(|&byte| byte == b' ').filter(|field| !field.is_empty());
     let range = std::str::from_utf8(fields.next()?).ok()?;

@@ -98,9 +98,7 @@ impl Ledger {
     /// Regions that the host had unmapped before some time, of which everything has been seen.
     fn end_gone(&mut self, before: u64) {
         for region in self.regions.gone(before) {
-            while let Some(split) = region.next_split_made(before) {
-                self.close_generations(region, &split);
-            }
+            self.close_all(region, || region.next_split_made(before));
             self.regions.end_gone(&self.status, region);
             self.region_code.registry.forget_dead_in(region.start, region.end());
         }
@@ -208,16 +206,12 @@ impl Ledger {
         info_records: &[u8],
         code: &[u8],
     ) {
-        while let Some(split) = region.next_split(time) {
-            self.close_generations(region, &split);
-        }
+        self.close_all(region, || region.next_split(time));
         if self.region_code.registry.has_live_in(live.addr, live.addr + live.size) {
             // Live code is overwritten: samples so far are of the old code. If the host has begun another generation since, the end
             // of the old one has to wait until all code from before the new one is known.
             self.status.counters.region_late.add(1);
-            while let Some(split) = region.next_split_made(time) {
-                self.close_generations(region, &split);
-            }
+            self.close_all(region, || region.next_split_made(time));
             self.retire_in(true, live.addr, live.addr + live.size);
             let replaced = if region.is_splitting() { None } else { region.replace_live(&self.status) };
             if let Some(split) = replaced.and_then(|time| region.next_split(time)) {
@@ -263,8 +257,15 @@ impl Ledger {
         self.status.counters.region_code.set(0);
     }
 
-    /// What the file of a region says goes under its names of older generations. The file goes on with what it knows: code that
-    /// has died since is named until other code takes its place.
+    /// Sees to one split after the other.
+    fn close_all(&mut self, region: &'static Region, next: impl Fn() -> Option<Split>) {
+        while let Some(split) = next() {
+            self.close_generations(region, &split);
+        }
+    }
+
+    /// What the file of a region says goes under its names of older generations. The file keeps what it knows: code that has died
+    /// since is named until other code takes its place.
     fn close_generations(&mut self, region: &'static Region, split: &Split) {
         let begin = thread::cpu_time();
         let mut guard = region.opened();
@@ -291,7 +292,7 @@ impl Ledger {
         let (names, path, own) = (naming.take_names(first), naming.path.clone(), naming.named());
         let dir = naming.dir()?;
         drop(naming);
-        // What is left is a name of the file that goes on: no file is better than one with other code.
+        // A name that is left is one of the file that is written to: no file is better than one with other code.
         let is_own = |name: &OsStr| dir.identity_of(name).is_ok_and(|found| own.is_some_and(|own| own.is(&found)));
         let free = |name: &OsStr| if is_own(name) { dir.remove(name) } else { Ok(()) };
         let result = file.write(true).and_then(|()| self.copy_to(region, file, &dir, &names, &path, &free));
@@ -363,10 +364,7 @@ impl Ledger {
             if status.sinks().has(Sinks::REGION) && !region.is_unwell.load(Ordering::Relaxed) {
                 self.take_in(region);
             }
-            let next = || if now { region.next_split_made(until) } else { region.next_split(until) };
-            while let Some(split) = next() {
-                self.close_generations(region, &split);
-            }
+            self.close_all(region, || if now { region.next_split_made(until) } else { region.next_split(until) });
             have_work |= region.is_splitting();
             let mut guard = region.opened();
             let Some(file) = guard.as_mut() else { continue };

@@ -11,6 +11,7 @@ use std::ops::Range;
 
 use gimli::leb128::write::{signed, unsigned};
 
+use super::hidden;
 use super::inlines::Inlines;
 use crate::format::jitdump::raw::{RawEntry, RawRecord};
 
@@ -118,10 +119,11 @@ impl<'a> Records<'a> {
         size(self.lines) + size(self.inlines)
     }
 
-    /// Offset and row of each line.
-    fn rows(&self) -> impl Iterator<Item = (Option<u64>, RawEntry<'a>)> {
+    /// Offset and row of each line, after `hidden` bytes.
+    fn rows(&self, hidden: u64) -> impl Iterator<Item = (Option<u64>, RawEntry<'a>)> {
         let debug = self.lines.and_then(|record| record.debug_info());
-        debug.into_iter().flat_map(|debug| debug.entries().map(move |row| (row.addr.checked_sub(debug.addr), row)))
+        let offset = move |addr: u64, start| Some(addr.checked_sub(start)?.saturating_sub(hidden));
+        debug.into_iter().flat_map(move |debug| debug.entries().map(move |row| (offset(row.addr, debug.addr), row)))
     }
 }
 
@@ -140,16 +142,20 @@ pub fn append(records: &Records<'_>, function: &Function<'_>, mut to: Sections<'
 }
 
 fn try_to_append(records: &Records<'_>, function: &Function<'_>, to: &mut Sections<'_>) -> Option<Addresses> {
-    let size = u32::try_from(function.size).ok()?;
+    let hidden = hidden(function.addr);
+    let size = function.size.checked_sub(hidden).filter(|&size| size > 0)?;
+    let function = &Function { addr: function.addr + hidden, size, ..*function };
+    let size = u32::try_from(size).ok()?;
     let (info_at, line_at, aranges_at, ranges_at) =
         (end(&to.info)?, end(&to.line)?, end(&to.aranges)?, end(&to.ranges)?);
-    let inlines = records.inlines.map_or(Some(Inlines::default()), |record| Inlines::read(&record))?;
-    let first_file = records.rows().map(|(_, row)| row.file).chain(inlines.files()).next()?;
+    let inlines = records.inlines.map_or(Some(Inlines::default()), |record| Inlines::read(&record, hidden as u32))?;
+    let rows = || records.rows(hidden);
+    let first_file = rows().map(|(_, row)| row.file).chain(inlines.files()).next()?;
 
     let line = &mut *to.line.1;
     // A row takes at most 26 bytes and its name, and 17 in the record and its name. So do inlined functions at least.
     line.try_reserve(2 * records.size() + 256).ok()?;
-    let (set_address, files) = lines(records, &inlines, function, line)?;
+    let (set_address, files) = lines(rows, &inlines, function, line)?;
     let set_address = line_at.checked_add(set_address)?;
 
     let info = &mut *to.info.1;
@@ -165,7 +171,7 @@ fn try_to_append(records: &Records<'_>, function: &Function<'_>, to: &mut Sectio
     info.extend_from_slice(&line_at.to_ne_bytes());
     info.extend_from_slice(first_file);
     info.push(0);
-    let origins = inlines.append_origins(info, begin, &files, records.rows())?;
+    let origins = inlines.append_origins(info, begin, &files, rows())?;
     info.push(if inlines.is_empty() { 2 } else { 3 });
     let function_addr = info.len() - begin;
     info.extend_from_slice(&function.addr.to_ne_bytes());
@@ -210,8 +216,8 @@ fn set_length(out: &mut [u8], begin: usize) -> Option<()> {
 }
 
 /// Appends a line program, for which there is room. Returns where in it the address is, and the numbers of the files.
-fn lines<'a>(
-    records: &Records<'a>,
+fn lines<'a, R: Iterator<Item = (Option<u64>, RawEntry<'a>)>>(
+    rows: impl Fn() -> R,
     inlines: &Inlines<'a>,
     function: &Function<'_>,
     out: &mut Vec<u8>,
@@ -225,7 +231,7 @@ fn lines<'a>(
     out.extend_from_slice(&[1, 1, 1, LINE_BASE as i8 as u8, LINE_RANGE as u8, OPCODE_BASE as u8]);
     out.extend_from_slice(OPERANDS);
     out.push(0);
-    let files = put_files(records.rows().map(|(_, row)| row.file).chain(inlines.files()), out)?;
+    let files = put_files(rows().map(|(_, row)| row.file).chain(inlines.files()), out)?;
     set_length(out, header)?;
 
     out.extend_from_slice(&[0, 9, DW_LNE_SET_ADDRESS]);
@@ -234,7 +240,7 @@ fn lines<'a>(
     // What a program starts with.
     let mut now = LineRow { offset: 0, line: 1, column: 0, file: 1 };
     let mut known: Option<(&[u8], u64)> = None;
-    for (offset, entry) in records.rows() {
+    for (offset, entry) in rows() {
         let offset = offset?;
         if offset >= function.size {
             break;

@@ -112,7 +112,7 @@ impl Image {
         ];
         let mut at = SECTIONS_AT + usize::from(SECTION_HEADER);
         let mut count = 1;
-        for (_, section) in all.iter().enumerate().filter(|(index, section)| *index == 0 || !section.range.is_empty()) {
+        for section in all[..1].iter().chain(all[1..].iter().filter(|section| !section.range.is_empty())) {
             put_section(&mut page, at, section, count);
             at += usize::from(SECTION_HEADER);
             count += 1;

@@ -21,12 +21,16 @@ pub struct Inlines<'a> {
 }
 
 impl<'a> Inlines<'a> {
-    /// Those of a record, which need not make sense. `None` if there is no memory.
-    pub fn read(record: &RawRecord<'a>) -> Option<Inlines<'a>> {
+    /// Those of a record, which need not make sense, after `hidden` bytes. `None` if there is no memory.
+    pub fn read(record: &RawRecord<'a>, hidden: u32) -> Option<Inlines<'a>> {
         let mut all = Vec::new();
-        for inline in inlines::entries(record) {
+        for (index, inline) in inlines::entries(record).enumerate() {
+            let (begin, end) = (inline.begin.saturating_sub(hidden), inline.end.saturating_sub(hidden));
+            if begin == end && inline.begin < inline.end {
+                continue;
+            }
             all.try_reserve(1).ok()?;
-            all.push((all.len(), inline));
+            all.push((index, Inline { begin, end, ..inline }));
         }
         all.sort_unstable_by_key(|&(index, inline)| (inline.begin, Reverse(inline.end), index));
         Some(Inlines { all, size: record.size() })

@@ -115,8 +115,12 @@ fn record(lines: &[Line<'_>]) -> Vec<u8> {
 
 /// What a unit takes in `.debug_info`, `.debug_line`, `.debug_aranges` and `.debug_ranges`.
 fn unit(records: &[u8]) -> Option<[Vec<u8>; 4]> {
+    unit_at(0x2000, records)
+}
+
+fn unit_at(addr: u64, records: &[u8]) -> Option<[Vec<u8>; 4]> {
     let [mut info, mut line, mut aranges, mut ranges] = [(); 4].map(|()| Vec::new());
-    let function = debug::Function { name: b"f", addr: 0x2000, size: 64 };
+    let function = debug::Function { name: b"f", addr, size: 64 };
     let to = debug::Sections {
         info: (100, &mut info),
         line: (200, &mut line),
@@ -209,6 +213,32 @@ fn golden_inlined_functions() {
     let [info, line, ..] = unit(&inlined()).unwrap();
     assert_eq!(info[28..30], *b"a\0");
     assert!(line.ends_with(&[&0x2000u64.to_ne_bytes()[..], &[2, 64, 0, 1, 1]].concat()));
+}
+
+/// Nothing says anything of address 0, and everything else is said of the code after it.
+#[test]
+fn address_0_is_hidden() {
+    assert_eq!(symbol(7, 0, 64), symbol(7, 1, 63));
+    let rows = |first| record(&[first, 6, 50].map(|offset| Line { offset, line: offset + 1, column: 0, file: b"a" }));
+    let [info, line, aranges, _] = unit_at(0, &rows(0)).unwrap();
+    let range = [&1u64.to_ne_bytes()[..], &63u32.to_ne_bytes()].concat();
+    assert_eq!(info.windows(range.len()).filter(|bytes| *bytes == range).count(), 2);
+    let program = [&[0, 9, 2][..], &1u64.to_ne_bytes(), &[18, 94, 3, 44, 2, 44, 1, 2, 14, 0, 1, 1]].concat();
+    assert!(line.ends_with(&program), "{line:x?}");
+    assert_eq!(aranges[16..32], [1u64, 63].map(u64::to_ne_bytes).concat());
+
+    let inline = |begin, end, parent| Inline {
+        begin,
+        end,
+        name: b"g",
+        call_file: b"a",
+        call_line: 1,
+        call_column: 0,
+        parent,
+    };
+    let all = [inline(0, 8, None), inline(0, 1, Some(0)), inline(1, 2, Some(0)), inline(8, 64, None)];
+    let [_, _, _, ranges] = unit_at(0, &inlines::record(&all, 64).unwrap()).unwrap();
+    assert_eq!(ranges, [0u64, 7, 0, 0, 0, 1, 0, 0, 7, 63, 0, 0].map(u64::to_ne_bytes).concat());
 }
 
 /// As many levels as there can be are no problem of the stack.

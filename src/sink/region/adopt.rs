@@ -142,6 +142,9 @@ impl Regions {
     /// page where there is no room. perf 7.2 takes an object for another one if they begin at the same address. If one object begins
     /// before another that lies in it, perf's libdw finds neither (elfutils libdwfl/segment.c, `reify_segments`).
     fn header_below(&self, maps: &[Mapping], start: u64, end: u64) -> u64 {
+        if may_be_arena(maps, start) {
+            return start;
+        }
         let page = page_size() as u64;
         // The kernel makes one mapping of neighbours that are alike.
         let below = || maps.iter().filter(|mapping| mapping.start < start);
@@ -149,9 +152,6 @@ impl Regions {
         let regions = self.all().filter(|region| region.start < start).map(|region| region.end()).max();
         let low = code.max(regions).unwrap_or(0).max(start.saturating_sub(HEADER_REACH)).max(LOWEST);
         let low = self.last_beginning(maps, end).map_or(low, |last| low.max(last + page));
-        if may_be_arena(maps, start) {
-            return start;
-        }
         let nearest = start.saturating_sub(APART * page).max(low);
         let free = below().next_back().map_or(nearest, |mapping| nearest.max(mapping.end));
         if free < start {
@@ -203,7 +203,7 @@ pub(super) fn refused(status: &Status, text: String) -> Error {
 /// use any.
 fn may_be_arena(maps: &[Mapping], end: u64) -> bool {
     let start = end.saturating_sub(ARENA_LEAST);
-    let below = || maps.iter().filter(|mapping| mapping.start < end && start < mapping.end && mapping.is_plain());
+    let below = || maps::overlapping(maps, start, end).iter().filter(|mapping| mapping.is_plain());
     let len: u64 = below().map(|mapping| mapping.end.min(end) - mapping.start.max(start)).sum();
     len == ARENA_LEAST
         && below().any(|mapping| mapping.protection != 0)
@@ -214,7 +214,7 @@ fn may_be_arena(maps: &[Mapping], end: u64) -> bool {
 fn pieces(maps: &[Mapping], start: u64, end: u64) -> Result<Vec<Mapping>> {
     let mut pieces = Vec::new();
     let mut next = start;
-    for mapping in maps.iter().filter(|mapping| mapping.start < end && start < mapping.end) {
+    for mapping in maps::overlapping(maps, start, end) {
         if mapping.start > next || !mapping.is_plain() {
             return Err(Error::NotPlain);
         }

@@ -11,7 +11,7 @@ use crate::queue::status::Status;
 use crate::sys::clock::monotonic_ns;
 use crate::sys::code_memory::READ_WRITE;
 use crate::sys::mapping::page_size;
-use crate::sys::maps::Mapping;
+use crate::sys::maps::{overlapping, Mapping};
 
 impl Regions {
     /// Adopts the mapping that code lies in, unless that is no memory of the kind, or it has been tried not long ago.
@@ -44,7 +44,7 @@ impl Regions {
                 return region;
             }
         }
-        let found = within(&maps, addr, end);
+        let found = overlapping(&maps, addr, end);
         let (start, behind) = match (found.first(), found.last()) {
             (Some(first), Some(last)) => (first.start.min(addr), last.end.max(end)),
             _ => (addr, end),
@@ -123,7 +123,7 @@ impl Regions {
     fn adopt_waiting(&self, status: &Status, maps: &[Mapping], now: u64, before: u64) {
         let waits = lock(&self.settings).waiting.take_due(&self.due, before);
         for mut wait in waits {
-            while let Some(it) = within(maps, wait.start, wait.end).first() {
+            while let Some(it) = overlapping(maps, wait.start, wait.end).first() {
                 if it.is_plain() && it.start <= wait.start {
                     if !it.is_executable() || it.end < wait.first_end {
                         break;
@@ -134,7 +134,7 @@ impl Regions {
                 }
                 wait.goes_on_at(if it.start > wait.start { it.start } else { it.end });
             }
-            if maps.is_empty() || !within(maps, wait.start, wait.end).is_empty() {
+            if maps.is_empty() || !overlapping(maps, wait.start, wait.end).is_empty() {
                 lock(&self.settings).waiting.put_back(&self.due, wait, now);
             }
         }
@@ -155,13 +155,6 @@ impl Regions {
             undisturbed(|| self.count_long(status, monotonic_ns()));
         }
     }
-}
-
-/// Those of a list of mappings that overlap a range.
-fn within(maps: &[Mapping], start: u64, end: u64) -> &[Mapping] {
-    let first = maps.partition_point(|mapping| mapping.end <= start);
-    let behind = maps.partition_point(|mapping| mapping.start < end);
-    &maps[first..behind.max(first)]
 }
 
 #[cfg(test)]

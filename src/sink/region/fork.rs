@@ -100,7 +100,7 @@ impl Regions {
     }
 }
 
-/// A file that has the bytes of a region, and says what the parent's said of them.
+/// A file that has the bytes of a region, and all that the parent's had about them.
 fn copy_with_name(region: &Region, write: u64) -> io::Result<(File, PathBuf)> {
     let busy = || io::Error::from(io::ErrorKind::WouldBlock);
     let mut naming = region.naming.try_lock().map_err(|_| busy())?;

@@ -1,8 +1,8 @@
 //! Generations: the file of a region gets another name, and perf is told. So code in the place of dead code has its own name.
 //!
 //! Generations share a file, as names of it (hard links), as long as no code takes the place of code that has died. When some does,
-//! the writer puts what the file said until then under the names of the generations in which the dead code ran, and goes on with
-//! the rest: a split.
+//! the writer puts what the file said until then under the names of the generations in which the dead code ran. The file
+//! continues with the rest: a split.
 //!
 //! perf takes a name when memory is mapped, or when its protection changes. With two views, and where memory is writable and
 //! executable at once, the thread that registers code gives the next name and tells perf. Where the host changes the protection,
@@ -59,9 +59,10 @@ impl Region {
         let is_in_use = self.is_in_use.swap(false, Ordering::Relaxed);
         if is_in_use || now > self.named_at.load(Ordering::Relaxed).saturating_add(SHARED) {
             undisturbed(|| {
-                let turns = self.is_to_turn(now);
-                if self.rename(status, now, last, turns) && turns {
-                    self.split(status, self.generation.load(Ordering::Relaxed), LAG);
+                if self.is_to_turn(now) {
+                    self.turn(status, now, last, LAG);
+                } else {
+                    self.rename(status, now, last, false);
                 }
             });
         }
@@ -86,9 +87,7 @@ impl Region {
                 lock(&self.naming).is_reused = true;
                 return;
             }
-            if self.rename(status, now, last, true) {
-                self.split(status, self.generation.load(Ordering::Relaxed), 0);
-            }
+            self.turn(status, now, last, 0);
             if let Backing::Private { .. } = self.kind {
                 self.announce(addr, size);
             }
@@ -99,11 +98,8 @@ impl Region {
     pub fn replace_live(&self, status: &Status) -> Option<u64> {
         let (now, last) = (status.clock.now(), self.generation.load(Ordering::Relaxed));
         let is_new = matches!(self.kind, Backing::TwoViews { .. }) || self.flips();
-        let renamed = is_new && now >= self.not_before.load(Ordering::Relaxed) && self.rename(status, now, last, true);
-        if !renamed {
-            return None;
-        }
-        self.split(status, self.generation.load(Ordering::Relaxed), 0)
+        let may = is_new && now >= self.not_before.load(Ordering::Relaxed);
+        may.then(|| self.turn(status, now, last, 0)).flatten()
     }
 
     /// Tells perf the name of the file, for memory that is still writable and executable at the same time.
@@ -142,6 +138,12 @@ impl Region {
         let (can, has_paused) = (self.can_begin_at_code(&naming), now > naming.turned_at.saturating_add(TURN_PAUSE));
         let turns = if can { naming.is_reused && has_paused } else { naming.begins_at_code() };
         turns && now >= self.not_before.load(Ordering::Relaxed)
+    }
+
+    /// Begins a generation after `last`, at another place if it can, for which the file does not say what it says now.
+    fn turn(&self, status: &Status, now: u64, last: u32, lag: u64) -> Option<u64> {
+        let is_named = self.rename(status, now, last, true);
+        is_named.then(|| self.split(status, self.generation.load(Ordering::Relaxed), lag)).flatten()
     }
 
     /// Begins a generation after `last`, at another place if it `turns` and can. False if there is none.

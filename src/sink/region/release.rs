@@ -109,9 +109,8 @@ impl Regions {
             match region.kind {
                 Backing::Private { adopted: true, .. } => unmap_tables(region.base, region.start, &region.tables),
                 Backing::Private { .. } if had_file => {
-                    code_memory::unmap(region.base, region.start - region.base);
+                    unmap_around(region);
                     mapped.iter().for_each(|piece| code_memory::unmap(piece.start, piece.end - piece.start));
-                    code_memory::unmap(region.end(), region.tables.end - region.end());
                 }
                 Backing::Private { .. } => code_memory::unmap(region.base, region.tables.end - region.base),
                 Backing::TwoViews { write } => {
@@ -129,10 +128,7 @@ impl Regions {
             // SAFETY: these are the tables, which nobody reads there, and address space, of which the host does not know.
             unsafe {
                 match region.kind {
-                    Backing::Private { adopted: false, .. } => {
-                        code_memory::unmap(region.base, region.start - region.base);
-                        code_memory::unmap(region.end(), region.tables.end - region.end());
-                    }
+                    Backing::Private { adopted: false, .. } => unmap_around(region),
                     _ => unmap_tables(region.base, region.start, &region.tables),
                 }
             }
@@ -165,6 +161,18 @@ impl Regions {
         // The region stays for ever, but need not take much.
         lock(&region.naming).end();
         true
+    }
+}
+
+/// Unmaps what lies around the code of a created region with one view.
+///
+/// # Safety
+/// Nobody has it any more.
+unsafe fn unmap_around(region: &Region) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        code_memory::unmap(region.base, region.start - region.base);
+        code_memory::unmap(region.end(), region.tables.end - region.end());
     }
 }
 

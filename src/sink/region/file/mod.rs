@@ -201,10 +201,7 @@ impl RegionFile {
         let number = u32::try_from(self.parts.symtab.end() / SYMBOL_SIZE as u64).ok()?;
         self.parts.symtab.pending.try_reserve(SYMBOL_SIZE).ok()?;
         self.parts.strtab.pending.try_reserve(code.name.len() + 1).ok()?;
-        // perf 6 asks addr2line for address 0 to know where its answer to another one ends, and waits for one that knows nothing.
-        let at = self.layout.text + code.offset;
-        let hidden = u64::from(at == 0);
-        self.parts.symtab.pending.extend_from_slice(&symbol(name, at + hidden, code.size - hidden));
+        self.parts.symtab.pending.extend_from_slice(&symbol(name, self.layout.text + code.offset, code.size));
         self.parts.strtab.pending.extend_from_slice(code.name);
         self.parts.strtab.pending.push(0);
 
@@ -219,7 +216,7 @@ impl RegionFile {
         }
         let mut lines = None;
         if debug.inlines.is_some() || debug.lines.is_some() {
-            lines = if at > 0 { self.add_lines(&debug, code) } else { None };
+            lines = self.add_lines(&debug, code);
             self.left_out.lines += u64::from(lines.is_none());
         }
         self.known.insert(offset, Known { size, symbol: number, lines });
