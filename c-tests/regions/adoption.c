@@ -270,6 +270,28 @@ static void given_up(void) {
   CHECK_OK(jitsym_close(session));
 }
 
+/*
+ * A linker may place an object's code farther from its beginning than it lies in the file (lld does). perf 7 takes such an object to
+ * begin, and to end, by as much later. The header page lies beyond that.
+ */
+static void beyond_the_seeming_end_of_an_object(void) {
+  jitsym *session = open_regions();
+  enum { FARTHER = 2, END = 3 + FARTHER, START = END + 5 };
+  unsigned char *object = in_open_space(START * PAGE + SIZE, 0), *memory = object + START * PAGE;
+  int file = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+  CHECK(file >= 0);
+  unsigned char *code = object + (1 + FARTHER) * PAGE;
+  CHECK(mmap(object, PAGE, PROT_READ, MAP_PRIVATE | MAP_FIXED, file, 0) == object);
+  CHECK(mmap(code, PAGE, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_FIXED, file, PAGE) == code);
+  CHECK(mprotect(code + PAGE, PAGE, PROT_READ | PROT_WRITE) == 0);
+  CHECK(munmap(object + END * PAGE, (START - END) * PAGE) == 0 && close(file) == 0);
+  CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
+  for (int page = END; page < START; page++) {
+    CHECK(is_in_file(object + page * PAGE) == (page == END + FARTHER));
+  }
+  CHECK_OK(jitsym_close(session));
+}
+
 /* Made longer by the program, the memory has zeros at its end, which are the program's own. */
 static void made_longer(void) {
   jitsym *session = open_regions();
@@ -364,6 +386,7 @@ int main(int argc, char **argv) {
   test_child(adoption_means_on);
   test_child(no_foreign_bytes);
   test_child(given_up);
+  test_child(beyond_the_seeming_end_of_an_object);
   test_child(made_longer);
   test_child(in_short_files);
   test_child(bytes_in_the_end);

@@ -150,7 +150,8 @@ impl Regions {
         let below = || maps.iter().filter(|mapping| mapping.start < start);
         let code = below().filter(|mapping| mapping.is_executable()).map(|mapping| mapping.end.min(start)).max();
         let regions = self.all().filter(|region| region.start < start).map(|region| region.end()).max();
-        let low = code.max(regions).unwrap_or(0).max(start.saturating_sub(HEADER_REACH)).max(LOWEST);
+        let taken = code.max(regions).max(reach_of_last(maps, start)).unwrap_or(0);
+        let low = taken.max(start.saturating_sub(HEADER_REACH)).max(LOWEST);
         let low = self.last_beginning(maps, end).map_or(low, |last| low.max(last + page));
         let nearest = start.saturating_sub(APART * page).max(low);
         let free = below().next_back().map_or(nearest, |mapping| nearest.max(mapping.end));
@@ -162,8 +163,8 @@ impl Regions {
 
     /// Where the last of the objects begins that there are, or were, before some address.
     fn last_beginning(&self, maps: &[Mapping], end: u64) -> Option<u64> {
-        let is_object = |mapping: &&Mapping| mapping.inode != 0 && mapping.is_executable();
-        let mapped = maps.iter().filter(is_object).map(|mapping| mapping.start.saturating_sub(mapping.offset));
+        let objects = maps.iter().filter(|mapping| is_object(mapping));
+        let mapped = objects.map(|mapping| mapping.start.saturating_sub(mapping.offset));
         let ended = lock(&self.settings).bases.range(..end).next_back().copied();
         mapped.filter(|&begin| begin < end).max().max(ended)
     }
@@ -197,6 +198,22 @@ pub(super) fn refused(status: &Status, text: String) -> Error {
     status.counters.region_refused.add(1);
     status.last_error.set(text);
     Error::SinkFailed
+}
+
+fn is_object(mapping: &Mapping) -> bool {
+    mapping.inode != 0 && mapping.is_executable()
+}
+
+/// Where the last object before an address ends for perf 7.2, which takes code to be as far from an object's beginning as it is in
+/// the file. Linkers (lld) may place it farther away. Then the object seems to begin, and to end, by as much later.
+fn reach_of_last(maps: &[Mapping], start: u64) -> Option<u64> {
+    let at = maps.iter().rposition(|mapping| mapping.start < start && is_object(mapping))?;
+    let code = maps[at];
+    let first = maps[..=at].iter().rfind(|mapping| mapping.inode == code.inode && mapping.offset == 0);
+    let farther = first.map_or(0, |first| (code.start - first.start).saturating_sub(code.offset));
+    // An object's last part may be memory without a file.
+    let rest = maps[at..].windows(2).take_while(|pair| pair[0].end == pair[1].start);
+    Some(rest.last().map_or(code, |pair| pair[1]).end + farther)
 }
 
 /// Whether the memory right below looks like an arena that waits for code: programs that have several often map them before they
