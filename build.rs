@@ -30,6 +30,9 @@ fn main() {
     }
     // Threads may be in the library, or come back to it when they end, after a dlclose.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
+    // perf 7 takes code to be as far from an object's beginning as it is in the file. Otherwise lld places it a page farther, and
+    // perf uses the wrong tables for it, or takes the object to overlap the next one.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,separate-code");
 }
 
 /// Fills in cmake/*.in for `PREFIX/share/cmake/jitsym`, from where cargo-c installs data. scripts/install.sh does the same for
