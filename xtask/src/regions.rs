@@ -47,9 +47,9 @@ const HOLDS: &[(&str, &[&str])] = &[
     ("two-views-dies", &["6.1", "6.12", "7.2"]),
     ("two-views-all", &["6.1", "6.12"]),
     ("two-views-ends", &["6.1", "6.12", "7.2"]),
-    ("adopted-comes", &["6.1", "6.12"]),
-    ("adopted-dies", &["6.1", "6.12"]),
-    ("adopted-arenas", &["6.1", "6.12"]),
+    ("adopted-comes", &["6.1", "6.12", "7.2"]),
+    ("adopted-dies", &["6.1", "6.12", "7.2"]),
+    ("adopted-arenas", &["6.1", "6.12", "7.2"]),
 ];
 
 /// The reduced run takes this many cells of those that hold, which the seed chooses, with the perfs that the tests use.
