@@ -850,8 +850,54 @@ static void left_over(void) {
   CHECK(lstat(now.text, &stat) == 0 && stat.st_size == 0);
 }
 
+static size_t count_in(const char *path, const char *text) {
+  struct stat stat;
+  int file = open(path, O_RDONLY | O_CLOEXEC);
+  CHECK(file >= 0 && fstat(file, &stat) == 0);
+  char *content = mmap(NULL, (size_t)stat.st_size, PROT_READ, MAP_PRIVATE, file, 0);
+  CHECK(content != MAP_FAILED && close(file) == 0);
+  size_t count = 0;
+  for (const char *at = content; (at = memmem(at, (size_t)(content + stat.st_size - at), text, strlen(text))); at++) {
+    count++;
+  }
+  munmap(content, (size_t)stat.st_size);
+  return count;
+}
+
+/* However often code has been replaced, the file of a generation says little of what is gone. */
+static void copies_are_small(void) {
+  enum { LIVE = 64, REPLACED = 2000, EACH = 100 };
+  jitsym *session = open_regions();
+  jitsym_region region = create(session, 1 << 16, 0);
+  unsigned char *write = region.write;
+  unsigned char *exec = region.exec;
+  for (uint32_t i = 0; i < LIVE; i++) {
+    put_code(write + i * CODE_SIZE, i);
+    announce(session, exec + i * CODE_SIZE, "lives on");
+  }
+  static struct test_path paths[REPLACED / EACH];
+  jitsym_id id = 0;
+  for (uint32_t i = 0; i < REPLACED; i++) {
+    if (i > 0) {
+      CHECK_OK(jitsym_unregister(session, id));
+    }
+    put_code(write + LIVE * CODE_SIZE, i);
+    id = announce(session, exec + LIVE * CODE_SIZE, "is replaced");
+    CHECK_OK(jitsym_path(session, JITSYM_SINK_REGION, paths[i / EACH].text, sizeof paths[0].text));
+  }
+  CHECK_OK(jitsym_flush(session, 60000));
+  /* The last path is that of the file itself. */
+  for (unsigned i = 0; i + 1 < REPLACED / EACH; i++) {
+    CHECK(count_in(paths[i].text, "lives on") == LIVE);
+    size_t replaced = count_in(paths[i].text, "is replaced");
+    CHECK(replaced > 0 && replaced < 1000);
+  }
+  CHECK_OK(jitsym_close(session));
+}
+
 int main(int argc, char **argv) {
   static void (*const parts[])(void) = {
+      copies_are_small,
       bytes_are_the_hosts,
       bytes_are_the_childs,
       forks_while_adopted,

@@ -273,6 +273,10 @@ impl Ledger {
         let result = self.put_aside(region, file, split.first);
         self.region_code.registry.forget_dead_in(region.start, region.end());
         file.set_begin(split.begin);
+        // Copies have everything that the tables have.
+        if split.is_clean && file.is_wasteful(150) {
+            self.write_anew(region, file);
+        }
         drop(guard);
         if let Err(error) = result {
             self.status.counters.write_errors.add(1);
@@ -282,7 +286,7 @@ impl Ledger {
         let last = thread::cpu_time() - begin;
         let cost = last.min(std::mem::replace(&mut self.region_code.last_cost, last));
         if cost > CHEAP_SWITCH {
-            region.not_before.store(self.status.clock.now() + cost * SWITCH_SHARE, Ordering::Relaxed);
+            region.not_before.fetch_max(self.status.clock.now() + cost * SWITCH_SHARE, Ordering::Relaxed);
         }
     }
 
@@ -324,6 +328,8 @@ impl Ledger {
         };
         let result = file.snapshot(to, has_bytes, region.build_id());
         let bytes = written.metadata().map_or(0, |data| data.blocks() * 512);
+        let pause = self.regions.pause_after(bytes, names.len(), self.status.clock.now());
+        region.pause.store(pause, Ordering::Relaxed);
         self.status.counters.region_bytes.add(bytes);
         self.regions.keep_old(path.with_file_name(name), identity, bytes);
         for other in others {
@@ -368,7 +374,7 @@ impl Ledger {
             have_work |= region.is_splitting();
             let mut guard = region.opened();
             let Some(file) = guard.as_mut() else { continue };
-            if file.is_wasteful() {
+            if file.is_wasteful(400) {
                 self.write_anew(region, file);
             }
             let left = file.left_out();

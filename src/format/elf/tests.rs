@@ -227,15 +227,8 @@ fn address_0_is_hidden() {
     assert!(line.ends_with(&program), "{line:x?}");
     assert_eq!(aranges[16..32], [1u64, 63].map(u64::to_ne_bytes).concat());
 
-    let inline = |begin, end, parent| Inline {
-        begin,
-        end,
-        name: b"g",
-        call_file: b"a",
-        call_line: 1,
-        call_column: 0,
-        parent,
-    };
+    let inline =
+        |begin, end, parent| Inline { begin, end, name: b"g", call_file: b"a", call_line: 1, call_column: 0, parent };
     let all = [inline(0, 8, None), inline(0, 1, Some(0)), inline(1, 2, Some(0)), inline(8, 64, None)];
     let [_, _, _, ranges] = unit_at(0, &inlines::record(&all, 64).unwrap()).unwrap();
     assert_eq!(ranges, [0u64, 7, 0, 0, 0, 1, 0, 0, 7, 63, 0, 0].map(u64::to_ne_bytes).concat());

@@ -21,6 +21,11 @@ const OLD_FILES: usize = 20_000;
 const OLD_BYTES: u64 = 256 << 20;
 /// With more than this, names and tables are more important than the bytes of code that lives on.
 const OLD_BYTES_FEW: u64 = 64 << 20;
+/// From half of that room on, the fuller it is the more slowly it is used: all of it is to last for so many nanoseconds.
+const KEPT_FOR: u64 = 60_000_000_000;
+
+/// A region that had to wait for a generation such a short time ago will have to again.
+const BUSY_FOR: u64 = 1_000_000_000;
 
 /// A file that is no longer written to.
 #[derive(Debug)]
@@ -64,6 +69,22 @@ impl Regions {
     /// Whether files of older generations have little room so far.
     pub fn old_are_few(&self) -> bool {
         lock(&self.settings).files.old_bytes < OLD_BYTES_FEW
+    }
+
+    /// How long the next generation of a region has to wait, in nanoseconds, after one whose file has so many bytes and names.
+    pub fn pause_after(&self, bytes: u64, names: usize, now: u64) -> u64 {
+        let (old_bytes, old_files) = {
+            let files = &lock(&self.settings).files;
+            (files.old_bytes, files.old.len())
+        };
+        let of_files = pause(names as u64, old_files as u64, OLD_FILES as u64);
+        let pause = pause(bytes, old_bytes, OLD_BYTES).max(of_files);
+        if pause == 0 {
+            return 0;
+        }
+        // Other regions share the room.
+        let is_busy = |region: &&Region| region.not_before.load(Ordering::Relaxed) + BUSY_FOR > now;
+        pause * self.all().filter(is_busy).count().max(1) as u64
     }
 
     /// Takes note of the file of a region that ends. In time there may be many.
@@ -135,9 +156,28 @@ impl Region {
     }
 }
 
+/// How long it takes to use a part of all room, if it is to last for [`KEPT_FOR`] when it is full.
+fn pause(part: u64, used: u64, all: u64) -> u64 {
+    let fullness = (2 * used).saturating_sub(all) as f64 / all as f64;
+    (KEPT_FOR as f64 * fullness * part as f64 / all as f64) as u64
+}
+
 /// The file of a region, under all its names.
 fn last_of(region: &Region) -> Vec<Past> {
     let naming = lock(&region.naming);
     let Some(identity) = naming.last() else { return Vec::new() };
     naming.paths().map(|path| Past { path, identity, bytes: 0 }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_that_is_full_lasts_for_a_time() {
+        assert_eq!(pause(1 << 20, OLD_BYTES / 2, OLD_BYTES), 0);
+        assert_eq!(pause(1 << 20, OLD_BYTES, OLD_BYTES) * (OLD_BYTES >> 20), KEPT_FOR);
+        assert_eq!(pause(1 << 20, OLD_BYTES / 4 * 3, OLD_BYTES) * (OLD_BYTES >> 20), KEPT_FOR / 2);
+        assert_eq!(pause(2, OLD_FILES as u64, OLD_FILES as u64), KEPT_FOR / 10_000);
+    }
 }

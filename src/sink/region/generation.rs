@@ -83,7 +83,7 @@ impl Region {
         undisturbed(|| {
             let last = self.generation.load(Ordering::Relaxed);
             if since <= last {
-                self.split(status, since, 0);
+                self.split(status, since, 0, false);
                 lock(&self.naming).is_reused = true;
                 return;
             }
@@ -143,7 +143,7 @@ impl Region {
     /// Begins a generation after `last`, at another place if it can, for which the file does not say what it says now.
     fn turn(&self, status: &Status, now: u64, last: u32, lag: u64) -> Option<u64> {
         let is_named = self.rename(status, now, last, true);
-        is_named.then(|| self.split(status, self.generation.load(Ordering::Relaxed), lag)).flatten()
+        is_named.then(|| self.split(status, self.generation.load(Ordering::Relaxed), lag, lag == 0)).flatten()
     }
 
     /// Begins a generation after `last`, at another place if it `turns` and can. False if there is none.
@@ -201,7 +201,7 @@ impl Region {
 
     /// What the file says now is for the generations before `first`; the rest is for that one, and later ones.
     /// Returns when that was. The writer may take its time for a `lag`.
-    fn split(&self, status: &Status, first: u32, lag: u64) -> Option<u64> {
+    fn split(&self, status: &Status, first: u32, lag: u64, is_clean: bool) -> Option<u64> {
         let mut naming = lock(&self.naming);
         // The caller's code is stamped later.
         let now = status.clock.now();
@@ -218,7 +218,8 @@ impl Region {
         }
         if is_new {
             let begin = if naming.begins_at_code() { self.text() } else { 0 };
-            naming.splits.push_back(Split { time: now, due: now + lag, first, begin });
+            naming.splits.push_back(Split { time: now, due: now + lag, first, begin, is_clean });
+            self.not_before.fetch_max(now + self.pause.load(Ordering::Relaxed), Ordering::Relaxed);
             self.splits_at.store(naming.next_time(), Ordering::Release);
         }
         if lag == 0 {

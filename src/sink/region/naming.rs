@@ -71,6 +71,8 @@ pub struct Split {
     pub first: u32,
     /// Where the segment that is loaded begins from now on.
     pub begin: u64,
+    /// No code that is dead when the writer sees to it ran in `first` or later.
+    pub is_clean: bool,
 }
 
 impl Naming {

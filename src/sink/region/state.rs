@@ -62,8 +62,10 @@ pub struct Region {
     pub(super) gone: AtomicU64,
     /// Its file cannot be written: new code in it is for the other sinks.
     pub is_unwell: AtomicBool,
-    /// The time before which no caller gives the file another name.
+    /// The time before which nobody begins a generation that costs a copy.
     pub not_before: AtomicU64,
+    /// How long after one the next may begin.
+    pub pause: AtomicU64,
     /// When the first split is due that the writer has not seen to; else `NEVER`.
     pub(super) splits_at: AtomicU64,
     pub naming: Mutex<Naming>,
@@ -108,6 +110,7 @@ impl Region {
             gone: AtomicU64::new(NEVER),
             is_unwell: AtomicBool::new(parts.file.is_none()),
             not_before: AtomicU64::new(0),
+            pause: AtomicU64::new(0),
             splits_at: AtomicU64::new(NEVER),
             naming: Mutex::new(parts.naming),
             file: Mutex::new(parts.file.map(Box::new)),

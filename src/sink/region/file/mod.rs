@@ -426,9 +426,9 @@ impl RegionFile {
         Ok(())
     }
 
-    /// Whether most of what is in the tables is about code that has been replaced.
-    pub fn is_wasteful(&self) -> bool {
-        self.parts.symtab.end() / SYMBOL_SIZE as u64 > 4 * self.known.len() as u64 + 1024
+    /// Whether the tables are about more code than there is: more than so many percent, and some.
+    pub fn is_wasteful(&self, percent: u64) -> bool {
+        self.parts.symtab.end() / SYMBOL_SIZE as u64 > self.known.len() as u64 * percent / 100 + 512
     }
 
     /// How many bytes were written since this was asked last.
