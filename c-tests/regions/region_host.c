@@ -895,8 +895,32 @@ static void copies_are_small(void) {
   CHECK_OK(jitsym_close(session));
 }
 
+/* Nor do the unwind tables of what is gone leave no room for others, where the host changes the protection. */
+static void tables_have_room(void) {
+  enum { LIVE = 900, REPLACED = 4000, EACH = 100 };
+  jitsym *session = open_regions();
+  unsigned char *memory = create(session, 1 << 16, JITSYM_REGION_ONE_VIEW).write;
+  static jitsym_id ids[LIVE];
+  for (uint32_t i = 0; i < REPLACED; i++) {
+    unsigned char *at = memory + (i % LIVE) * 64;
+    if (i >= LIVE) {
+      CHECK_OK(jitsym_unregister(session, ids[i % LIVE]));
+    }
+    CHECK(mprotect(memory, 1 << 16, PROT_READ | PROT_WRITE) == 0);
+    put_code(at, i);
+    CHECK(mprotect(memory, 1 << 16, PROT_READ | PROT_EXEC) == 0);
+    ids[i % LIVE] = announce_whole(session, at, at, "is replaced");
+    if (i % EACH == 0) {
+      CHECK_OK(jitsym_flush(session, 60000));
+      CHECK(test_stats(session).region_left_out == 0);
+    }
+  }
+  CHECK_OK(jitsym_close(session));
+}
+
 int main(int argc, char **argv) {
   static void (*const parts[])(void) = {
+      tables_have_room,
       copies_are_small,
       bytes_are_the_hosts,
       bytes_are_the_childs,

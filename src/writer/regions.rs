@@ -374,7 +374,7 @@ impl Ledger {
             have_work |= region.is_splitting();
             let mut guard = region.opened();
             let Some(file) = guard.as_mut() else { continue };
-            if file.is_wasteful(400) {
+            if file.is_wasteful(400) || file.is_nearly_full() {
                 self.write_anew(region, file);
             }
             let left = file.left_out();
