@@ -888,12 +888,19 @@ static void copies_are_small(void) {
     CHECK_OK(jitsym_path(session, JITSYM_SINK_REGION, paths[i / EACH].text, sizeof paths[0].text));
   }
   CHECK_OK(jitsym_flush(session, 60000));
-  /* The last path is that of the file itself. */
-  for (unsigned i = 0; i + 1 < REPLACED / EACH; i++) {
-    CHECK(count_in(paths[i].text, "lives on") == LIVE);
-    size_t replaced = count_in(paths[i].text, "is replaced");
-    CHECK(replaced > 0 && replaced < 1000);
+  /* The last path is that of the file itself, and others may be. */
+  struct stat own, stat;
+  CHECK(lstat(paths[REPLACED / EACH - 1].text, &own) == 0);
+  unsigned copies = 0;
+  for (unsigned i = 0; i < REPLACED / EACH; i++) {
+    if (lstat(paths[i].text, &stat) == 0 && stat.st_ino != own.st_ino) {
+      CHECK(count_in(paths[i].text, "lives on") == LIVE);
+      size_t replaced = count_in(paths[i].text, "is replaced");
+      CHECK(replaced > 0 && replaced < 1000);
+      copies++;
+    }
   }
+  CHECK(copies > 0);
   CHECK_OK(jitsym_close(session));
 }
 
