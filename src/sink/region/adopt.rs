@@ -274,6 +274,7 @@ pub(super) fn swap(
             // SAFETY: the file has the same bytes there, and the caller of `adopt` has promised that nobody writes.
             unsafe { code_memory::map_over(addr, len, piece.protection, Sharing::Private, &memory, offset) }
                 .inspect_err(|_| take_back(&pieces[..done]))?;
+            code_memory::advise_random(addr, len);
             part_from_file(&pages).inspect_err(|_| take_back(&pieces[..=done]))?;
             if offset == 0 && pages.first().is_none_or(|&(at, _)| at > addr) {
                 // The header page will lie there.

@@ -292,6 +292,7 @@ pub(super) fn check_private_exec(file: &File, at: u64, offset: u64, protection: 
     // SAFETY: the page is for the tables, which nobody reads in this process.
     unsafe {
         code_memory::map_over(at, page, READ_WRITE, Sharing::Private, file, offset)?;
+        code_memory::advise_random(at, page);
         let checked = (|| {
             (at as *mut u8).write_volatile(1);
             code_memory::protect(at, page, protection | READ_EXEC)?;

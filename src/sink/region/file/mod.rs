@@ -140,7 +140,9 @@ impl RegionFile {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let disk = Disk::new(file)?;
-        disk.file().set_len(layout.text + layout.text_len)?;
+        if disk.file().metadata()?.len() < layout.text + layout.text_len {
+            disk.file().set_len(layout.text + layout.text_len)?;
+        }
         let mut bytes = Some(layout.text);
         if layout.is_private {
             let (at, len) = (end + GROWTH, layout.text_room.next_multiple_of(PAGE));
