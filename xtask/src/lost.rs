@@ -193,13 +193,6 @@ pub const LOST: &[Lost] = &[
         instead: "frame pointers; names are right in any case",
     },
     Lost {
-        readers: &["perf-sid/region"],
-        scenarios: &["region-mappings"],
-        what: &[What::Stacks],
-        reason: "where other memory lies right below a small adopted mapping, its header page lies farther below, and code that is mapped between them later hides both from perf 7",
-        instead: "memory from `jitsym_alloc`, or few large mappings; names are right in any case",
-    },
-    Lost {
         readers: &["perf-bookworm/region", "perf-trixie/region", "perf-sid/region"],
         scenarios: &["region-large"],
         what: &[What::Annotate],

@@ -41,7 +41,7 @@ const HOLDS: &[(&str, &[&str])] = &[
     ("created-comes", &["6.1", "6.12", "7.2"]),
     ("created-dies", &["6.1", "6.12", "7.2"]),
     ("created-rwx-dies", &["6.1", "6.12", "7.2"]),
-    ("created-fork", &["7.2"]),
+    ("created-fork", &["6.1", "6.12", "7.2"]),
     ("created-grow", &["6.1", "6.12", "7.2"]),
     ("two-views-comes", &["6.1", "6.12", "7.2"]),
     ("two-views-dies", &["6.1", "6.12", "7.2"]),
