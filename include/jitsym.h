@@ -994,7 +994,7 @@ typedef struct jitsym_stats {
    */
   uint64_t region_generations;
   /**
-   * Times that this came too late, or could not be done: samples in the new code may have the name of the old.
+   * Times that this came too late, or could not be done: samples in the old code may have the name of the new, or the reverse.
    */
   uint64_t region_late;
   /**

@@ -167,8 +167,13 @@ pub fn advise_random(addr: u64, len: u64) {
     advise(addr, len, libc::MADV_RANDOM);
 }
 
+/// Takes that back.
+pub fn advise_normal(addr: u64, len: u64) {
+    advise(addr, len, libc::MADV_NORMAL);
+}
+
 fn advise(addr: u64, len: u64, advice: i32) {
-    // SAFETY: neither advice changes contents, wherever it points.
+    // SAFETY: no advice of these changes contents, wherever it points.
     unsafe { libc::madvise(addr as *mut _, len as usize, advice) };
 }
 

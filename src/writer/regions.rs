@@ -274,7 +274,7 @@ impl Ledger {
         self.region_code.registry.forget_dead_in(region.start, region.end());
         file.set_begin(split.begin);
         // Copies have everything that the tables have.
-        if split.is_clean && file.is_wasteful(150) {
+        if result.is_ok() && split.is_clean && file.is_wasteful(150) {
             self.write_anew(region, file);
         }
         drop(guard);

@@ -88,7 +88,7 @@ pub struct jitsym_stats {
     pub region_bytes: u64,
     /// Times that the file of a region got another name, so that code in the place of dead code has its own name.
     pub region_generations: u64,
-    /// Times that this came too late, or could not be done: samples in the new code may have the name of the old.
+    /// Times that this came too late, or could not be done: samples in the old code may have the name of the new, or the reverse.
     pub region_late: u64,
     /// Regions that are plain memory because they could not have a file, and memory with code that could not be adopted, though it
     /// is of the kind.

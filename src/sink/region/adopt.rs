@@ -280,6 +280,8 @@ pub(super) fn swap(
                 // The header page will lie there.
                 part_from_file(&[(addr, 0)]).inspect_err(|_| take_back(&pieces[..=done]))?;
             }
+            // Such memory is taken for what is not used again, and swapped out first.
+            code_memory::advise_normal(addr, len);
             copied_pages.try_reserve(pages.len()).inspect_err(|_| take_back(&pieces[..=done]))?;
             copied_pages.extend(pages.into_iter().map(|(addr, _)| addr - base));
         }

@@ -24,7 +24,7 @@ const OLD_BYTES_FEW: u64 = 64 << 20;
 /// From half of that room on, the fuller it is the more slowly it is used: all of it is to last for so many nanoseconds.
 const KEPT_FOR: u64 = 60_000_000_000;
 
-/// A region that had to wait for a generation such a short time ago will have to again.
+/// A region that began a generation such a short time ago will begin others.
 const BUSY_FOR: u64 = 1_000_000_000;
 
 /// A file that is no longer written to.
@@ -50,6 +50,26 @@ pub(super) struct Files {
     /// Files of older generations, and the last ones of ended regions; oldest first.
     old: VecDeque<Past>,
     old_bytes: u64,
+    recent: Recent,
+}
+
+/// How much of the room older generations have taken of late: what was taken is forgotten as fast as the full room lasts.
+#[derive(Debug, Default)]
+struct Recent {
+    bytes: u64,
+    names: u64,
+    at: u64,
+}
+
+impl Recent {
+    /// Takes note of a file. Returns how long it takes to use as much if the room is to last.
+    fn add(&mut self, bytes: u64, names: u64, now: u64) -> u64 {
+        let passed = now.saturating_sub(std::mem::replace(&mut self.at, now)).min(KEPT_FOR) as f64 / KEPT_FOR as f64;
+        let used = |level: u64, room: u64, more: u64| level.saturating_sub((room as f64 * passed) as u64) + more;
+        self.bytes = used(self.bytes, OLD_BYTES, bytes);
+        self.names = used(self.names, OLD_FILES as u64, names);
+        pause(bytes, self.bytes, OLD_BYTES).max(pause(names, self.names, OLD_FILES as u64))
+    }
 }
 
 impl Regions {
@@ -73,18 +93,13 @@ impl Regions {
 
     /// How long the next generation of a region has to wait, in nanoseconds, after one whose file has so many bytes and names.
     pub fn pause_after(&self, bytes: u64, names: usize, now: u64) -> u64 {
-        let (old_bytes, old_files) = {
-            let files = &lock(&self.settings).files;
-            (files.old_bytes, files.old.len())
-        };
-        let of_files = pause(names as u64, old_files as u64, OLD_FILES as u64);
-        let pause = pause(bytes, old_bytes, OLD_BYTES).max(of_files);
+        let pause = lock(&self.settings).files.recent.add(bytes, names as u64, now);
         if pause == 0 {
             return 0;
         }
         // Other regions share the room.
         let is_busy = |region: &&Region| region.not_before.load(Ordering::Relaxed) + BUSY_FOR > now;
-        pause * self.all().filter(is_busy).count().max(1) as u64
+        pause.saturating_mul(self.all().filter(is_busy).count().max(1) as u64).min(KEPT_FOR)
     }
 
     /// Takes note of the file of a region that ends. In time there may be many.
@@ -179,5 +194,21 @@ mod tests {
         assert_eq!(pause(1 << 20, OLD_BYTES, OLD_BYTES) * (OLD_BYTES >> 20), KEPT_FOR);
         assert_eq!(pause(1 << 20, OLD_BYTES / 4 * 3, OLD_BYTES) * (OLD_BYTES >> 20), KEPT_FOR / 2);
         assert_eq!(pause(2, OLD_FILES as u64, OLD_FILES as u64), KEPT_FOR / 10_000);
+    }
+
+    #[test]
+    fn what_was_taken_long_ago_delays_nothing() {
+        let mut recent = Recent::default();
+        let mut now = 7;
+        // A file after the other as soon as it may come: in the end the room is used in that time.
+        let (mut files, mut begin) = (0, now);
+        while files < 3 * (OLD_BYTES >> 20) {
+            now += recent.add(1 << 20, 1, now);
+            files += 1;
+            begin = if files == 2 * (OLD_BYTES >> 20) { now } else { begin };
+        }
+        assert!((now - begin).abs_diff(KEPT_FOR) < KEPT_FOR / 20, "{} ns", now - begin);
+        assert!(recent.add(1 << 20, 1, now) > 0);
+        assert_eq!(recent.add(1 << 20, 1, now + KEPT_FOR), 0);
     }
 }
