@@ -328,7 +328,7 @@ impl Ledger {
         };
         let result = file.snapshot(to, has_bytes, region.build_id());
         let bytes = written.metadata().map_or(0, |data| data.blocks() * 512);
-        let pause = self.regions.pause_after(bytes, names.len(), self.status.clock.now());
+        let pause = self.regions.pause_after(bytes, self.status.clock.now());
         region.pause.store(pause, Ordering::Relaxed);
         self.status.counters.region_bytes.add(bytes);
         self.regions.keep_old(path.with_file_name(name), identity, bytes);

@@ -21,7 +21,7 @@ const OLD_FILES: usize = 20_000;
 const OLD_BYTES: u64 = 256 << 20;
 /// With more than this, names and tables are more important than the bytes of code that lives on.
 const OLD_BYTES_FEW: u64 = 64 << 20;
-/// From half of that room on, the fuller it is the more slowly it is used: all of it is to last for so many nanoseconds.
+/// From three quarters of that room on, the fuller it is the more slowly it is used: all of it is to last for so many nanoseconds.
 const KEPT_FOR: u64 = 60_000_000_000;
 
 /// A region that began a generation such a short time ago will begin others.
@@ -57,18 +57,15 @@ pub(super) struct Files {
 #[derive(Debug, Default)]
 struct Recent {
     bytes: u64,
-    names: u64,
     at: u64,
 }
 
 impl Recent {
     /// Takes note of a file. Returns how long it takes to use as much if the room is to last.
-    fn add(&mut self, bytes: u64, names: u64, now: u64) -> u64 {
+    fn add(&mut self, bytes: u64, now: u64) -> u64 {
         let passed = now.saturating_sub(std::mem::replace(&mut self.at, now)).min(KEPT_FOR) as f64 / KEPT_FOR as f64;
-        let used = |level: u64, room: u64, more: u64| level.saturating_sub((room as f64 * passed) as u64) + more;
-        self.bytes = used(self.bytes, OLD_BYTES, bytes);
-        self.names = used(self.names, OLD_FILES as u64, names);
-        pause(bytes, self.bytes, OLD_BYTES).max(pause(names, self.names, OLD_FILES as u64))
+        self.bytes = self.bytes.saturating_sub((OLD_BYTES as f64 * passed) as u64) + bytes;
+        pause(bytes, self.bytes)
     }
 }
 
@@ -91,9 +88,9 @@ impl Regions {
         lock(&self.settings).files.old_bytes < OLD_BYTES_FEW
     }
 
-    /// How long the next generation of a region has to wait, in nanoseconds, after one whose file has so many bytes and names.
-    pub fn pause_after(&self, bytes: u64, names: usize, now: u64) -> u64 {
-        let pause = lock(&self.settings).files.recent.add(bytes, names as u64, now);
+    /// How long the next generation of a region has to wait, in nanoseconds, after one whose file has so many bytes.
+    pub fn pause_after(&self, bytes: u64, now: u64) -> u64 {
+        let pause = lock(&self.settings).files.recent.add(bytes, now);
         if pause == 0 {
             return 0;
         }
@@ -171,10 +168,10 @@ impl Region {
     }
 }
 
-/// How long it takes to use a part of all room, if it is to last for [`KEPT_FOR`] when it is full.
-fn pause(part: u64, used: u64, all: u64) -> u64 {
-    let fullness = (2 * used).saturating_sub(all) as f64 / all as f64;
-    (KEPT_FOR as f64 * fullness * part as f64 / all as f64) as u64
+/// How long it takes to use a part of the room, if it is to last for [`KEPT_FOR`] when it is full.
+fn pause(part: u64, used: u64) -> u64 {
+    let fullness = (4 * used).saturating_sub(3 * OLD_BYTES) as f64 / OLD_BYTES as f64;
+    (KEPT_FOR as f64 * fullness * part as f64 / OLD_BYTES as f64) as u64
 }
 
 /// The file of a region, under all its names.
@@ -190,10 +187,9 @@ mod tests {
 
     #[test]
     fn room_that_is_full_lasts_for_a_time() {
-        assert_eq!(pause(1 << 20, OLD_BYTES / 2, OLD_BYTES), 0);
-        assert_eq!(pause(1 << 20, OLD_BYTES, OLD_BYTES) * (OLD_BYTES >> 20), KEPT_FOR);
-        assert_eq!(pause(1 << 20, OLD_BYTES / 4 * 3, OLD_BYTES) * (OLD_BYTES >> 20), KEPT_FOR / 2);
-        assert_eq!(pause(2, OLD_FILES as u64, OLD_FILES as u64), KEPT_FOR / 10_000);
+        assert_eq!(pause(1 << 20, OLD_BYTES / 4 * 3), 0);
+        assert_eq!(pause(1 << 20, OLD_BYTES) * (OLD_BYTES >> 20), KEPT_FOR);
+        assert_eq!(pause(1 << 20, OLD_BYTES / 8 * 7) * (OLD_BYTES >> 20), KEPT_FOR / 2);
     }
 
     #[test]
@@ -203,12 +199,12 @@ mod tests {
         // A file after the other as soon as it may come: in the end the room is used in that time.
         let (mut files, mut begin) = (0, now);
         while files < 3 * (OLD_BYTES >> 20) {
-            now += recent.add(1 << 20, 1, now);
+            now += recent.add(1 << 20, now);
             files += 1;
             begin = if files == 2 * (OLD_BYTES >> 20) { now } else { begin };
         }
         assert!((now - begin).abs_diff(KEPT_FOR) < KEPT_FOR / 20, "{} ns", now - begin);
-        assert!(recent.add(1 << 20, 1, now) > 0);
-        assert_eq!(recent.add(1 << 20, 1, now + KEPT_FOR), 0);
+        assert!(recent.add(1 << 20, now) > 0);
+        assert_eq!(recent.add(1 << 20, now + KEPT_FOR), 0);
     }
 }

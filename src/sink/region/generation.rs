@@ -56,8 +56,7 @@ impl Region {
             return last + 1;
         }
         let now = status.clock.now();
-        // While no file can be put aside, more names tell nothing apart.
-        let is_in_use = now >= self.not_before.load(Ordering::Relaxed) && self.is_in_use.swap(false, Ordering::Relaxed);
+        let is_in_use = self.is_in_use.swap(false, Ordering::Relaxed);
         if is_in_use || now > self.named_at.load(Ordering::Relaxed).saturating_add(SHARED) {
             undisturbed(|| {
                 if self.is_to_turn(now) {
