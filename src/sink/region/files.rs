@@ -21,7 +21,8 @@ const OLD_FILES: usize = 20_000;
 const OLD_BYTES: u64 = 256 << 20;
 /// With more than this, names and tables are more important than the bytes of code that lives on.
 const OLD_BYTES_FEW: u64 = 64 << 20;
-/// From three quarters of that room on, the fuller it is the more slowly it is used: all of it is to last for so many nanoseconds.
+/// From three quarters of that room on, the fuller it is the more slowly it is used: all of it is to last for this number of
+/// nanoseconds.
 const KEPT_FOR: u64 = 60_000_000_000;
 
 /// A region that began a generation such a short time ago will begin others.
@@ -88,7 +89,7 @@ impl Regions {
         lock(&self.settings).files.old_bytes < OLD_BYTES_FEW
     }
 
-    /// How long the next generation of a region has to wait, in nanoseconds, after one whose file has so many bytes.
+    /// How long the next generation of a region has to wait, in nanoseconds, after one whose file has this number of bytes.
     pub fn pause_after(&self, bytes: u64, now: u64) -> u64 {
         let pause = lock(&self.settings).files.recent.add(bytes, now);
         if pause == 0 {

@@ -212,11 +212,11 @@ impl Region {
         let is_waiting = naming.splits.back().is_some_and(|last| last.first >= first);
         let has_names = naming.names.front().is_some_and(|&(generation, _)| generation < first);
         let is_new = self.first.load(Ordering::Relaxed) < first && !is_waiting && has_names;
-        if is_new && !Self::has_room(status, &naming) {
-            status.counters.region_late.add(1);
-            return None;
-        }
         if is_new {
+            if !Self::has_room(status, &naming) {
+                status.counters.region_late.add(1);
+                return None;
+            }
             let begin = if naming.begins_at_code() { self.text() } else { 0 };
             naming.splits.push_back(Split { time: now, due: now + lag, first, begin, is_clean });
             self.not_before.fetch_max(now + self.pause.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -24,6 +24,7 @@ mod part;
 mod table;
 #[cfg(test)]
 mod tests;
+mod waste;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -426,23 +427,6 @@ impl RegionFile {
         self.parts.all_mut().into_iter().for_each(|part| part.leave_other(&mut self.space));
         self.space.give_back(&self.disk, Duration::ZERO);
         Ok(())
-    }
-
-    /// How many symbols there have been, and of how much code they still are.
-    fn symbols(&self) -> (u64, u64) {
-        (self.parts.symtab.end() / SYMBOL_SIZE as u64, self.known.len() as u64)
-    }
-
-    /// Whether the tables are about more code than there is: more than so many percent, and some.
-    pub fn is_wasteful(&self, percent: u64) -> bool {
-        let (symbols, known) = self.symbols();
-        symbols > known * percent / 100 + 512
-    }
-
-    /// Whether the unwind tables of code that has been replaced will soon leave no room for others.
-    pub fn is_nearly_full(&self) -> bool {
-        let (eh_frame, (symbols, known)) = (&self.parts.eh_frame, self.symbols());
-        eh_frame.end() > eh_frame.room() / 4 * 3 && symbols > known * 5 / 4 + 1
     }
 
     /// How many bytes were written since this was asked last.
