@@ -196,7 +196,7 @@ fn every_write_is_of_whole_lines() {
     let log = dir.join("strace");
     let mut strace = perf::command("strace");
     strace.args(["-f", "-y", "-e", "trace=write,writev,pwrite64,pwritev,pwritev2", "-s", "10000000", "-o"]).arg(&log);
-    strace.arg(perf::program()).args(["scenario=many", "sinks=map", "count=3000", "seconds=0.5"]);
+    strace.arg(perf::program()).args(["scenario=many", "sinks=map", "count=20000", "seconds=0.5"]);
     strace.arg(format!("dir={}", dir.display()));
     let (truth, _files) = perf::read_truth(&stdout(&run(&mut strace)));
     let log = std::fs::read_to_string(log).expect("output of strace");
@@ -220,6 +220,6 @@ fn every_write_is_of_whole_lines() {
             });
         }
     }
-    writes.decide(10, 0.0);
+    writes.decide(1, 0.0);
     assert_eq!(bytes, truth.stats["map_bytes"], "every write was seen");
 }
