@@ -26,7 +26,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use recorded::{for_frame_pointers, for_tables, Recorded, Running, STACKS};
-use support::{compile, describe, run, stdout, tool, until_enough, Link};
+use support::{compile, describe, run, stdout, tool, Link};
 
 /// Records a scenario in regions of the library's own, and wants 99 % of the names and whole stacks.
 fn right(scenario: &str) {
@@ -127,23 +127,11 @@ fn reused_in_what_was_reserved() {
     Recorded::of(for_tables(), "cache-flush", &["memory=reserved"], STACKS).check();
 }
 
-/// Nobody says that the old code is gone, so that the writer's next pass is the first to see it. From then on each sample has the
-/// new name. On a busy machine that pass comes late, so that the code has to run for longer.
+/// Nobody says that the old code is gone: the registration of the new code ends it.
 #[test]
 fn overwritten() {
-    const CODES: usize = 20;
-    let recorded = until_enough(CODES / 2, |pace| {
-        let options = ["memory=created", "seconds=3"];
-        let recorded = Recorded::at_pace(pace, for_tables(), "overwrite", &options, STACKS);
-        let names = recorded.right_names();
-        let seen = names.iter().filter(|(name, right)| name.starts_with("newest_") && right.ends_with(&[true])).count();
-        (recorded, seen)
-    });
-    for (name, right) in recorded.right_names() {
-        let first = right.iter().position(|right| *right).unwrap_or(right.len());
-        println!("{name}: {first} of {} samples before the first that is right", right.len());
-        assert!(right[first..].iter().all(|right| *right), "{name} has lost its name again: {right:?}");
-    }
+    right("overwrite");
+    right_in_adopted("overwrite");
 }
 
 #[test]

@@ -65,6 +65,8 @@ pub mod flag {
     pub const PACKED: u8 = 32;
     /// The body begins with a record of inlined functions (`format::jitdump::inlines`).
     pub const INLINES: u8 = 64;
+    /// The caller has seen live code of a region there, and has told perf that other code takes its place.
+    pub const REPLACES: u8 = 128;
 }
 
 impl Event {

@@ -62,12 +62,11 @@ impl Ref {
             return self.still_open(Id(0));
         }
         let status = &self.engine.status;
-        if self.process.regions.are_watching() {
-            self.process.regions.before_code(status, code.addr, code.size);
-        }
-        let registered = register::register(self.process, self.engine, code);
-        if registered.is_err() && self.process.regions.are_watching() {
-            self.process.regions.no_code(code.addr, code.size);
+        let regions = &self.process.regions;
+        let flags = if regions.are_watching() { regions.before_code(status, code.addr, code.size) } else { 0 };
+        let registered = register::register(self.process, self.engine, code, flags);
+        if registered.is_err() && regions.are_watching() {
+            regions.not_registered(code.addr, code.size);
         }
         self.outcome(registered)
     }
@@ -82,13 +81,13 @@ impl Ref {
         }
         let regions = &self.process.regions;
         let old = if regions.are_watching() { self.engine.ids.place_of(id) } else { None };
-        if let Some((addr, size)) = old {
+        let flags = old.map_or(0, |(addr, size)| {
             regions.after_code(&self.engine.status, addr, size);
-            regions.before_code(&self.engine.status, target.addr, size);
-        }
-        let moved = register::move_code(self.process, self.engine, id, target);
+            regions.before_code(&self.engine.status, target.addr, size)
+        });
+        let moved = register::move_code(self.process, self.engine, id, target, flags);
         if let (Some((addr, size)), Err(error)) = (old, &moved) {
-            regions.no_code(target.addr, size);
+            regions.not_registered(target.addr, size);
             if *error != Error::UnknownId {
                 regions.code_stays(addr, size);
             }

@@ -12,7 +12,7 @@ use super::ledger::{copy, Ledger, Notice};
 use crate::api::options::Sinks;
 use crate::format::jitdump::{shadow, LOAD_FIXED_SIZE};
 use crate::queue::chunk::Chunk;
-use crate::queue::record::{CodeBytes, Event, Load};
+use crate::queue::record::{flag, CodeBytes, Event, Load};
 use crate::registry::{Live, Registry};
 use crate::sink::again::Again;
 use crate::sink::region::file::{Code, RegionFile};
@@ -135,6 +135,7 @@ impl Ledger {
         let (addr, size, index) = (event.addr, event.size, event.index);
         let live = Live { addr, size, reach: addr + size, index, stored: None, tables_len: event.tables_len };
         let code = if let CodeBytes::Here(bytes) = load.code() { bytes } else { &[] };
+        self.end_replaced(region, event, size);
         self.enter(region, event.id, event.timestamp, &live, load.name(), load.info_records(), code);
         self.notify_read(event);
     }
@@ -174,7 +175,10 @@ impl Ledger {
         self.status.counters.moved.add(1);
         (live.addr, live.index, live.reach) = (event.addr, event.index, event.addr + live.size);
         match to {
-            Some(region) => self.enter(region, event.id, event.timestamp, &live, &name, &info_records, &[]),
+            Some(region) => {
+                self.end_replaced(region, event, live.size);
+                self.enter(region, event.id, event.timestamp, &live, &name, &info_records, &[]);
+            }
             None => self.insert(event.id, &live, &name, Origin::LeftRegion(event.timestamp, &info_records)),
         }
         self.notify_read(event);
@@ -191,6 +195,14 @@ impl Ledger {
             self.end_uncalled(id);
             self.status.counters.overwritten.add(1);
             self.notify(Notice::Retired(id));
+        }
+    }
+
+    /// Ends code in whose place other code begins to live, if the caller has begun a generation for that.
+    fn end_replaced(&mut self, region: &'static Region, event: &Event, size: u64) {
+        if event.has(flag::REPLACES) {
+            self.close_all(region, || region.next_split(event.timestamp));
+            self.retire_in(true, event.addr, event.addr + size);
         }
     }
 

@@ -151,20 +151,6 @@ pub const LOST: &[Lost] = &[
         instead: "a jitdump; names, stacks and lines are right in any case",
     },
     Lost {
-        readers: &["/region"],
-        scenarios: &["overwrite"],
-        what: &[What::Names],
-        reason: "code over live code of which nobody has said that it is gone is seen by the background thread alone, up to 50 ms later",
-        instead: "`jitsym_unregister` before memory is used for something else; or a jitdump",
-    },
-    Lost {
-        readers: &["perf-bookworm/adopted", "perf-trixie/adopted", "perf-sid/adopted"],
-        scenarios: &["overwrite"],
-        what: &[What::Names],
-        reason: "code over live code is seen by the background thread, which cannot tell perf of a new generation in memory that is writable and executable at once",
-        instead: "`jitsym_unregister` before memory is used for something else; or a jitdump",
-    },
-    Lost {
         readers: &["perf-bookworm/region", "perf-bookworm/adopted"],
         scenarios: &["mangled-lookalikes"],
         what: &[What::Names],
@@ -209,8 +195,8 @@ pub const LOST: &[Lost] = &[
     Lost {
         readers: &["blazesym/region"],
         scenarios: &[
-            "moves", "cache-flush", "reuse", "reuse-other-frames", "region-automatic", "region-released", "region-reused",
-            "region-flips-reused", "region-large", "region-discarded", "region-forked",
+            "moves", "cache-flush", "reuse", "reuse-other-frames", "overwrite", "region-automatic", "region-released",
+            "region-reused", "region-flips-reused", "region-large", "region-discarded", "region-forked",
         ],
         what: &[What::Names],
         reason: "blazesym is asked about the process as it is at the end, and so knows neither what lay there before, nor its children",

@@ -47,6 +47,7 @@ const HOLDS: &[(&str, &[&str])] = &[
     ("two-views-dies", &["6.1", "6.12", "7.2"]),
     ("two-views-all", &["6.1", "6.12"]),
     ("two-views-ends", &["6.1", "6.12", "7.2"]),
+    ("two-views-over", &["6.1", "6.12"]),
     ("adopted-comes", &["6.1", "6.12", "7.2"]),
     ("adopted-dies", &["6.1", "6.12", "7.2"]),
     ("adopted-arenas", &["6.1", "6.12", "7.2"]),

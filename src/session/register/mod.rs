@@ -38,21 +38,32 @@ pub struct Local {
     unwind: Cache,
 }
 
-/// Lays down a registration.
+/// Lays down a registration. `flags`: what is known of its place.
 #[inline]
-pub fn register<U: Source>(process: &'static Process, engine: &'static Engine, code: &Code<'_, U>) -> Result<Id> {
+pub fn register<U: Source>(
+    process: &'static Process,
+    engine: &'static Engine,
+    code: &Code<'_, U>,
+    flags: u8,
+) -> Result<Id> {
     check_range(code.addr, code.size, code.free_after)?;
     check_bytes(&code.bytes, code.size)?;
-    with_local(process, engine, |local| local.register(code))
+    with_local(process, engine, |local| local.register(code, flags))
 }
 
 /// Lays down a move.
-pub fn move_code(process: &'static Process, engine: &'static Engine, id: Id, target: &MoveTarget<'_>) -> Result<()> {
+pub fn move_code(
+    process: &'static Process,
+    engine: &'static Engine,
+    id: Id,
+    target: &MoveTarget<'_>,
+    flags: u8,
+) -> Result<()> {
     let size = engine.ids.size_of(id).ok_or(Error::UnknownId)?;
     check_range(target.addr, size, target.free_after)?;
     check_bytes(&target.bytes, size)?;
     wait_until_read(engine, engine.ids.is_unread(id));
-    with_local(process, engine, |local| local.move_code(id, size, target))
+    with_local(process, engine, |local| local.move_code(id, size, target, flags))
 }
 
 /// Lays down the end of one registration.
@@ -158,10 +169,10 @@ impl Local {
     }
 
     #[inline(always)]
-    pub fn register<U: Source>(&mut self, code: &Code<'_, U>) -> Result<Id> {
-        match self.register_at_once(code)? {
+    pub fn register<U: Source>(&mut self, code: &Code<'_, U>, flags: u8) -> Result<Id> {
+        match self.register_at_once(code, flags)? {
             Some(id) => Ok(id),
-            None => self.register_slowly(code),
+            None => self.register_slowly(code, flags),
         }
     }
 
@@ -171,7 +182,7 @@ impl Local {
     /// Everything is put together at its place in the chunk, because runtimes pay for this time. It is a separate function, because
     /// one that includes its callers has too few registers.
     #[inline(never)]
-    fn register_at_once<U: Source>(&mut self, code: &Code<'_, U>) -> Result<Option<Id>> {
+    fn register_at_once<U: Source>(&mut self, code: &Code<'_, U>, flags: u8) -> Result<Option<Id>> {
         let Local { thread_queue, tid, indices, stock, unwind, .. } = self;
         let engine = thread_queue.engine;
         let Bytes::Here(bytes) = code.bytes else { return Ok(None) };
@@ -217,7 +228,8 @@ impl Local {
             unwinding_at: unwinding_at as u32,
             tid,
             kind: EventKind::Load,
-            flags: flag::HAS_CODE
+            flags: flags
+                | flag::HAS_CODE
                 | if claim { flag::FREE_BEHIND } else { 0 }
                 | if code.packed { flag::PACKED } else { 0 },
             name_len: name.len() as u16,
@@ -228,7 +240,7 @@ impl Local {
 
     #[cold]
     #[inline(never)]
-    fn register_slowly<U: Source>(&mut self, code: &Code<'_, U>) -> Result<Id> {
+    fn register_slowly<U: Source>(&mut self, code: &Code<'_, U>, flags: u8) -> Result<Id> {
         if sys::reserve::is_short() {
             return Err(Error::NoMemory);
         }
@@ -238,6 +250,7 @@ impl Local {
         }
         let index = self.next_index();
         let mut event = self.event(EventKind::Load, 0, index, code.addr, code.size);
+        event.flags = flags;
         if *name != *code.name {
             event.flags |= flag::NAME_CHANGED;
         }
@@ -281,10 +294,11 @@ impl Local {
         Ok(id)
     }
 
-    fn move_code(&mut self, id: Id, size: u64, target: &MoveTarget<'_>) -> Result<()> {
+    fn move_code(&mut self, id: Id, size: u64, target: &MoveTarget<'_>, flags: u8) -> Result<()> {
         let engine = self.thread_queue.engine;
         let index = self.next_index();
         let mut event = self.event(EventKind::Move, id.0, index, target.addr, 0);
+        event.flags = flags;
         // Whether that is enough depends on the tables, which the writer has.
         event.unwinding_at = u32::try_from(target.free_after).unwrap_or(u32::MAX);
         let tail = Tail::new(engine, engine.wanted(), &target.bytes, target.addr, size, target.stable);

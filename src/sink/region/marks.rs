@@ -1,17 +1,20 @@
-//! Since when code is dead, by place: looked at and written by the threads that register code, without a lock.
+//! Where code lives in a region, and since when it is dead: looked at and written by the threads that register code, without a
+//! lock.
 
 use std::io;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::sys::mapping::Region;
 
 /// Bytes of code for which there is one mark.
 const PIECE: u64 = 16;
 
-/// For each piece of a region the generation since which the code there is dead; 0 for none.
+/// For each piece of a region the generation since which the code there is dead; 0 for none. For each byte whether live code begins
+/// or ends with it.
 #[derive(Debug)]
 pub struct Marks {
     memory: Region,
+    ends: Region,
     count: usize,
     /// The generation of the last mark: as long as no code has died in one, nothing else need be looked at.
     newest: AtomicU32,
@@ -20,7 +23,9 @@ pub struct Marks {
 impl Marks {
     pub fn new(len: u64) -> io::Result<Marks> {
         let count = usize::try_from(len.div_ceil(PIECE)).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        Ok(Marks { memory: Region::private(count * size_of::<AtomicU32>())?, count, newest: AtomicU32::new(0) })
+        let memory = Region::private(count * size_of::<AtomicU32>())?;
+        let ends = Region::private(words_for(count) * size_of::<AtomicU64>())?;
+        Ok(Marks { memory, ends, count, newest: AtomicU32::new(0) })
     }
 
     /// Whether they are enough for a region that can be so long.
@@ -61,6 +66,54 @@ impl Marks {
     pub fn clear(&self) {
         self.newest.store(0, Ordering::Relaxed);
         self.memory.discard(0..self.count * size_of::<AtomicU32>());
+        self.no_code();
+    }
+
+    /// No code lives.
+    pub fn no_code(&self) {
+        self.ends.discard(0..words_for(self.count) * size_of::<AtomicU64>());
+    }
+
+    fn all_words(&self) -> &[AtomicU64] {
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts(self.ends.start().as_ptr().cast(), words_for(self.count)) }
+    }
+
+    /// The words with the bits of a range, and which bits these are.
+    fn words(&self, offset: u64, len: u64) -> impl Iterator<Item = (&AtomicU64, u64)> {
+        let (first, last) = (offset / 64, (offset + len).div_ceil(64));
+        let words = self.all_words().get(first as usize..last as usize).unwrap_or_default();
+        words.iter().zip(first..).map(move |(word, number)| {
+            let before = |at: u64| u64::MAX.checked_shl((at.max(number * 64) - number * 64) as u32).unwrap_or(0);
+            (word, before(offset) & !before(offset + len))
+        })
+    }
+
+    /// Code begins to live in a range. Whether other code has its beginning or end there. (A change that another thread makes in
+    /// the same word at that moment may be lost. Then the writer sees that code is overwritten, a little later.)
+    #[inline]
+    pub fn begin(&self, offset: u64, len: u64) -> bool {
+        let is_taken = self.end(offset, len);
+        for at in [offset, offset + len.max(1) - 1] {
+            if let Some(word) = self.all_words().get((at / 64) as usize) {
+                word.store(word.load(Ordering::Relaxed) | 1 << (at % 64), Ordering::Relaxed);
+            }
+        }
+        is_taken
+    }
+
+    /// Code in a range lives no more. Whether any did.
+    #[inline]
+    pub fn end(&self, offset: u64, len: u64) -> bool {
+        let mut did = false;
+        for (word, bits) in self.words(offset, len) {
+            let old = word.load(Ordering::Relaxed);
+            if old & bits != 0 {
+                word.store(old & !bits, Ordering::Relaxed);
+                did = true;
+            }
+        }
+        did
     }
 
     /// Takes note of that.
@@ -76,6 +129,11 @@ impl Marks {
             self.newest.fetch_max(generation, Ordering::Relaxed);
         }
     }
+}
+
+/// How many words of bits belong to so much code.
+fn words_for(pieces: usize) -> usize {
+    pieces.div_ceil(64 / PIECE as usize)
 }
 
 /// Generation, and which part of the piece is dead.
@@ -113,5 +171,19 @@ mod tests {
         // A late mark of the one before does not hide those.
         marks.set(500, 1, 7);
         assert_eq!(marks.after(100, 1, 1), Some(2));
+    }
+
+    #[test]
+    fn live_code_has_two_ends() {
+        let marks = Marks::new(1000).unwrap();
+        // Packed code touches nothing else.
+        assert!(![(0, 37), (37, 91), (128, 1), (129, 500), (999, 1)].map(|(at, len)| marks.begin(at, len)).contains(&true));
+        // Over both ends, the first one, the last one; a byte is enough.
+        assert!([(37, 91), (628, 3), (127, 1), (0, 1)].iter().all(|&(at, len)| marks.begin(at, len)));
+        assert!(marks.end(0, 1) && !marks.end(0, 1) && !marks.begin(0, 1));
+        marks.no_code();
+        assert!(!marks.begin(0, 1000) && marks.begin(0, 1000));
+        // There is nothing after the end.
+        assert!(!marks.begin(5000, 10) && !marks.begin(5000, 10));
     }
 }

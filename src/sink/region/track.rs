@@ -4,15 +4,16 @@ use std::sync::atomic::Ordering;
 
 use super::state::{Backing, Region, FIRST};
 use super::{undisturbed, Regions, NEVER};
+use crate::queue::record::flag;
 use crate::queue::status::Status;
 use crate::sys::clock::monotonic_ns;
 use crate::sys::maps;
 
 impl Regions {
     /// Before code is registered: ensures that its samples are not taken for dead code, or for no code at all. Each registration
-    /// pays for this: it takes no lock, and writes to shared memory only where that changes.
+    /// pays for this, and it takes no lock. Returns flags of the code's event.
     #[inline(never)]
-    pub fn before_code(&self, status: &Status, addr: u64, size: u64) {
+    pub fn before_code(&self, status: &Status, addr: u64, size: u64) -> u8 {
         if self.due.is_any() {
             self.look_again(status);
         }
@@ -24,7 +25,7 @@ impl Regions {
 
     #[cold]
     #[inline(never)]
-    fn before_doubtful_code(&self, status: &Status, addr: u64, size: u64, known: Option<&'static Region>) {
+    fn before_doubtful_code(&self, status: &Status, addr: u64, size: u64, known: Option<&'static Region>) -> u8 {
         if let Some(region) = known {
             if region.is_there(self, status, addr, size) && region.holds(addr, size) {
                 return region.take(status, addr, size);
@@ -32,12 +33,12 @@ impl Regions {
             region.tally.subtract(addr - region.start, size);
         }
         if !self.adopting.load(Ordering::Relaxed) {
-            return;
+            return 0;
         }
-        if let Some(region) = self.adopt_if_new(status, addr, size) {
+        self.adopt_if_new(status, addr, size).map_or(0, |region| {
             region.tally.add(addr - region.start, size);
-            region.take(status, addr, size);
-        }
+            region.take(status, addr, size)
+        })
     }
 
     /// Adopts the mapping that code lies in, unless that was tried recently. A program may register all its code in such a mapping.
@@ -56,12 +57,21 @@ impl Regions {
         }
         let Some(region) = self.around(addr, size) else { return };
         region.tally.subtract(addr - region.start, size);
+        region.marks.end(addr - region.start, size);
         if !region.is_unwell.load(Ordering::Relaxed) {
             region.mark_dead(status, addr, size);
         }
     }
 
-    /// Counted code does not live: it was overwritten, or could not be registered.
+    /// Code could not be registered.
+    pub fn not_registered(&self, addr: u64, size: u64) {
+        if let Some(region) = self.around(addr, size) {
+            region.tally.subtract(addr - region.start, size);
+            region.marks.end(addr - region.start, size);
+        }
+    }
+
+    /// Counted code lives no more: other code has taken its place.
     pub fn no_code(&self, addr: u64, size: u64) {
         if let Some(region) = self.around(addr, size) {
             region.tally.subtract(addr - region.start, size);
@@ -77,7 +87,10 @@ impl Regions {
 
     /// All sessions have ended, and all code with them.
     pub fn no_code_at_all(&self) {
-        self.all().for_each(|region| region.tally.clear());
+        self.all().for_each(|region| {
+            region.tally.clear();
+            region.marks.no_code();
+        });
     }
 
     /// All code in a range is gone.
@@ -92,20 +105,30 @@ impl Regions {
         for region in self.all().filter(overlaps) {
             let (start, end) = (addr.max(region.start), end.min(region.end()));
             region.tally.doubt(start - region.start, end - start);
+            region.marks.end(start - region.start, end - start);
             region.mark_dead(status, start, end - start);
         }
     }
 }
 
 impl Region {
-    /// Code that has been counted is about to be registered.
-    fn take(&self, status: &Status, addr: u64, size: u64) {
+    /// Code that has been counted is about to be registered. Returns flags of its event.
+    fn take(&self, status: &Status, addr: u64, size: u64) -> u8 {
         if matches!(self.kind, Backing::Private { .. }) && !self.is_in_use.load(Ordering::Relaxed) {
             self.begin_to_use(addr, size);
+        }
+        let replaces = self.marks.begin(addr - self.start, size);
+        if replaces {
+            self.mark_dead(status, addr, size);
+            if self.flips() {
+                // perf has been told of the file's name before.
+                status.counters.region_late.add(1);
+            }
         }
         if let Some(since) = self.marks.after(addr - self.start, size, self.first.load(Ordering::Relaxed)) {
             self.replace(status, addr, size, since);
         }
+        if replaces { flag::REPLACES } else { 0 }
     }
 
     #[cold]
@@ -121,6 +144,7 @@ impl Region {
     /// Counts live code that was not registered in it.
     pub fn count_live(&self, addr: u64, size: u64) {
         self.tally.add(addr - self.start, size);
+        self.marks.begin(addr - self.start, size);
     }
 
     fn mark_dead(&self, status: &Status, addr: u64, size: u64) {
