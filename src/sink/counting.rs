@@ -14,7 +14,7 @@ pub static KIND: Kind = Kind {
     word: "counting",
     wants: Sinks::NONE,
     is_silent: false,
-    make: Some(|_, _| Box::new(Counting)),
+    make: Some(|_| Box::new(Counting)),
 };
 
 /// What the sink of this process has seen.

@@ -19,7 +19,6 @@ use crate::queue::record::{Event, Load};
 use crate::queue::spool::layout::FileState;
 use crate::queue::status::Status;
 use crate::registry::{Live, MapChange, Registry, Stored};
-use region::Regions;
 
 /// A sink: one form in which code is reported. All its methods run on the background thread, in the order of time.
 pub trait Sink: Send {
@@ -146,7 +145,7 @@ pub struct Saved {
 }
 
 /// Makes a sink that is not open yet.
-pub type Make = fn(&Arc<Status>, &Arc<Regions>) -> Box<dyn Sink>;
+pub type Make = fn(&Arc<Status>) -> Box<dyn Sink>;
 
 /// A kind of sink.
 pub struct Kind {
@@ -157,7 +156,7 @@ pub struct Kind {
     pub wants: Sinks,
     /// It has nothing to open or to write, and runs beside others or where nothing else is asked for.
     pub is_silent: bool,
-    /// None for the jitdump, which the set has by itself: forks and recovery read from it.
+    /// None for those that the set has by itself: forks and recovery read from the jitdump, and the ledger sends code to regions.
     pub make: Option<Make>,
 }
 

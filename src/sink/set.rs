@@ -17,7 +17,7 @@ use crate::sink::jitdump::live::forget_places;
 use crate::sink::jitdump::names::is_name_of;
 use crate::sink::jitdump::{self, Jitdump};
 use crate::sink::perf_map::PerfMap;
-use crate::sink::region::Regions;
+use crate::sink::region::{self, RegionSink, Regions};
 use crate::sink::{describe, stall, with_wants, Close, Kind, Loaded, Saved, Sink, Turn, KINDS};
 use crate::sys::clock::Clock;
 use crate::sys::file::Identity;
@@ -27,6 +27,8 @@ pub struct SinkSet {
     status: Arc<Status>,
     /// Forks and recovery read from it.
     dump: Jitdump,
+    /// The ledger sends code to it.
+    pub region: RegionSink,
     others: Vec<(&'static Kind, Box<dyn Sink>)>,
     /// The files are removed in the end.
     remove_files: bool,
@@ -36,21 +38,25 @@ pub struct SinkSet {
 
 impl SinkSet {
     pub fn new(status: Arc<Status>, regions: &Arc<Regions>) -> SinkSet {
-        let make = |kind: &&'static Kind| kind.make.map(|make| (*kind, make(&status, regions)));
+        let make = |kind: &&'static Kind| kind.make.map(|make| (*kind, make(&status)));
         let others = KINDS.iter().filter_map(make).collect();
-        SinkSet { dump: Jitdump::new(status.clone()), others, status, remove_files: false, missed: Sinks::NONE }
+        let (dump, region) = (Jitdump::new(status.clone()), RegionSink::new(status.clone(), regions.clone()));
+        SinkSet { dump, region, others, status, remove_files: false, missed: Sinks::NONE }
     }
 
     fn each(&mut self) -> impl Iterator<Item = (&'static Kind, &mut (dyn Sink + 'static))> {
         let others = self.others.iter_mut().map(|(kind, sink)| (*kind, &mut **sink));
-        others.chain([(&jitdump::KIND, &mut self.dump as &mut (dyn Sink + 'static))])
+        let own: [(_, &mut (dyn Sink + 'static)); 2] =
+            [(&region::KIND, &mut self.region), (&jitdump::KIND, &mut self.dump)];
+        others.chain(own)
     }
 
     fn of(&self, bit: Sinks) -> Option<&dyn Sink> {
-        if bit == Sinks::JITDUMP {
-            return Some(&self.dump);
+        match bit {
+            Sinks::JITDUMP => Some(&self.dump),
+            Sinks::REGION => Some(&self.region),
+            _ => self.others.iter().find(|(kind, _)| kind.bit == bit).map(|(_, sink)| &**sink),
         }
-        self.others.iter().find(|(kind, _)| kind.bit == bit).map(|(_, sink)| &**sink)
     }
 
     /// Opens the sinks that the configuration asks for. One that fails is reported, and the others run.
@@ -231,7 +237,8 @@ impl SinkSet {
 
     /// How long it is until something that has failed is to be tried again.
     pub fn again_in(&self) -> Option<Duration> {
-        let running = self.status.sinks();
+        // Files of regions are seen to whether their sink runs or not.
+        let running = self.status.sinks().with(Sinks::REGION);
         KINDS.iter().filter(|kind| running.has(kind.bit)).filter_map(|kind| self.of(kind.bit)?.wake_in()).min()
     }
 

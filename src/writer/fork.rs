@@ -84,7 +84,7 @@ impl Writer {
     /// except for the jitdump, which is read from.
     pub fn hand_down(&mut self, forked_at: u64) -> Inheritance {
         let registry = std::mem::take(&mut self.ledger.registry);
-        let region_code = std::mem::take(&mut self.ledger.region_code.registry);
+        let region_code = std::mem::take(&mut self.ledger.sinks.region.registry);
         Inheritance { registry, region_code, regions: None, dump: self.ledger.sinks.let_go(), forked_at }
     }
 

@@ -96,7 +96,7 @@ impl Writer {
                 ids.recycle(Id(id));
             }
         });
-        ledger.region_code.registry.remove_all(|id| {
+        ledger.sinks.region.registry.remove_all(|id| {
             if ids.retire(Id(id)) {
                 ids.recycle(Id(id));
             }

@@ -4,7 +4,6 @@
 
 use std::sync::Arc;
 
-use super::regions::RegionCode;
 use crate::api::options::Sinks;
 use crate::format::jitdump::{clear_mapped_size, set_time, shadow};
 use crate::format::unwind;
@@ -28,8 +27,6 @@ pub struct Ledger {
     pub alive: bool,
     /// Time of the last record.
     pub last_time: u64,
-    /// Code that lies in regions.
-    pub region_code: RegionCode,
     /// Code memory that is a mapping of an ELF file.
     pub regions: Arc<Regions>,
     /// For ids that a registration pushes out; empty in between.
@@ -51,17 +48,7 @@ impl Ledger {
     pub fn new(status: Arc<Status>, regions: Arc<Regions>, alive: bool) -> Ledger {
         let sinks = SinkSet::new(status.clone(), &regions);
         let registry = Registry::default();
-        Ledger {
-            status,
-            registry,
-            sinks,
-            notices: Vec::new(),
-            alive,
-            last_time: 0,
-            region_code: RegionCode::default(),
-            regions,
-            overwritten: Vec::new(),
-        }
+        Ledger { status, registry, sinks, notices: Vec::new(), alive, last_time: 0, regions, overwritten: Vec::new() }
     }
 
     /// How far everything is written.
@@ -104,7 +91,7 @@ impl Ledger {
                 let (start, end) = (event.addr, event.addr + event.size);
                 let mut ids = self.registry.live_in(start, end);
                 if ids.is_empty() {
-                    ids = self.region_code.registry.live_in(start, end);
+                    ids = self.sinks.region.registry.live_in(start, end);
                 }
                 if ids.is_empty() {
                     break;
@@ -212,7 +199,7 @@ impl Ledger {
 
     /// Adds code to the registry, and tells the sinks.
     pub(super) fn insert(&mut self, id: u64, live: &Live, name: &[u8], origin: Origin<'_>) {
-        self.retire_in(true, live.addr, live.addr + live.size);
+        self.retire_in_regions(live.addr, live.addr + live.size);
         let inserted = self.registry.insert(id, live, name, &mut self.overwritten);
         let code = Loaded { id, live, name, change: inserted.change, origin };
         if inserted.was_refused {

@@ -54,9 +54,9 @@ impl Writer {
     /// last close (they returned `Closed`), and takes requests again.
     pub(super) fn begin(&mut self) {
         self.off = false;
-        let Ledger { registry, region_code, notices, .. } = &mut self.ledger;
+        let Ledger { registry, sinks, notices, .. } = &mut self.ledger;
         registry.remove_all(|id| notices.push(Notice::Retired(id)));
-        region_code.registry.remove_all(|id| notices.push(Notice::Retired(id)));
+        sinks.region.registry.remove_all(|id| notices.push(Notice::Retired(id)));
         self.ledger.regions.no_code_at_all();
         self.heed_notices();
         self.collect();

@@ -150,10 +150,7 @@ impl Writer {
                 self.rest();
             }
             pause = if bytes >= BUSY_BYTES { pause / 2 } else { pause * 2 }.clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
-            let idle = bytes == 0
-                && pause == LONGEST_PAUSE
-                && !self.ledger.sinks.have_work()
-                && !self.ledger.region_code.have_work;
+            let idle = bytes == 0 && pause == LONGEST_PAUSE && !self.ledger.sinks.have_work();
             idle_passes = if idle { idle_passes + 1 } else { 0 };
             if idle_passes > IDLE_PASSES {
                 self.sleep();

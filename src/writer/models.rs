@@ -133,7 +133,7 @@ impl World {
 fn register(local: &mut Local, size: usize) {
     let bytes = [0; CHUNK_SIZE];
     let code = Code { bytes: Bytes::Here(&bytes[..size]), ..Code::new(0x1000, size as u64, "code") };
-    local.register(&code).expect("there is room");
+    local.register(&code, 0).expect("there is room");
 }
 
 /// Fills most of a chunk.

@@ -28,9 +28,7 @@ impl Writer {
         // found here.
         self.collect();
         if !self.is_asked() && !self.sources.values().any(Source::has_unread) {
-            let ledger = &self.ledger;
-            let times = [ledger.sinks.again_in(), ledger.region_code.again_in(), ledger.regions.children_in()];
-            let again = times.into_iter().flatten().min();
+            let again = self.ledger.sinks.again_in();
             if last_thread::first_has_ended() {
                 self.sleep_as_the_last(again);
             } else if let Some(time) = again {

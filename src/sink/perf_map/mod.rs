@@ -39,7 +39,7 @@ pub static KIND: Kind = Kind {
     word: "map",
     wants: Sinks::NONE,
     is_silent: false,
-    make: Some(|status, _| Box::new(PerfMap::at(PathBuf::new(), Dialect::Perf, 0, status.clone()))),
+    make: Some(|status| Box::new(PerfMap::at(PathBuf::new(), Dialect::Perf, 0, status.clone()))),
 };
 
 /// The sink.

@@ -177,7 +177,9 @@ mod tests {
     fn live_code_has_two_ends() {
         let marks = Marks::new(1000).unwrap();
         // Packed code touches nothing else.
-        assert!(![(0, 37), (37, 91), (128, 1), (129, 500), (999, 1)].map(|(at, len)| marks.begin(at, len)).contains(&true));
+        assert!(![(0, 37), (37, 91), (128, 1), (129, 500), (999, 1)]
+            .map(|(at, len)| marks.begin(at, len))
+            .contains(&true));
         // Over both ends, the first one, the last one; a byte is enough.
         assert!([(37, 91), (628, 3), (127, 1), (0, 1)].iter().all(|&(at, len)| marks.begin(at, len)));
         assert!(marks.end(0, 1) && !marks.end(0, 1) && !marks.begin(0, 1));

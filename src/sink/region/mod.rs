@@ -1,5 +1,5 @@
 //! Code memory that is a mapping of an ELF file, so that every profiler names code in it by itself. These are the regions of a
-//! process, as the threads that register code and the writer share them.
+//! process, as the threads that register code and the writer share them. The writer's part alone is `sink` and `split`.
 //!
 //! perf takes the name of a mapping from the path of its file at the time of `mmap` or `mprotect`. So the file gets other names
 //! when code dies and other code takes its place: see `generation`.
@@ -10,7 +10,7 @@ mod changing;
 mod children;
 mod create;
 mod declined;
-pub mod file;
+mod file;
 mod files;
 mod fork;
 mod generation;
@@ -21,6 +21,7 @@ mod places;
 mod release;
 mod room;
 mod sink;
+mod split;
 mod state;
 mod tally;
 mod track;
@@ -42,10 +43,10 @@ pub use changing::Changing;
 pub use create::{CodeRegion, RegionOptions, SIZE_MAX};
 use declined::{Declined, Shown};
 use marks::Marks;
-pub use naming::{Naming, Split};
+use naming::Naming;
 use places::Places;
 pub use room::REACH;
-pub use sink::KIND;
+pub use sink::{NewCode, RegionSink, KIND};
 use state::Parts;
 pub use state::{Backing, Region};
 use waiting::{Due, Waiting};

@@ -1,25 +1,48 @@
-//! Regions as a sink: the files are written by way of the ledger, where the code of a region is known.
+//! Regions as a sink: which code lives in them, and what their files are told of it. The ledger decides which code that is.
 
 use std::io;
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use super::Regions;
+use super::file::{Code, RegionFile};
+use super::{lock, Region, Regions};
 use crate::api::options::{Config, DumpDir, Sinks};
 use crate::queue::status::Status;
-use crate::sink::{Close, Kind, Sink};
+use crate::registry::{Live, Registry};
+use crate::sink::again::Again;
+use crate::sink::{describe, Close, Kind, Sink};
+use crate::sys::process_memory;
 
 /// It has nothing to open.
-pub static KIND: Kind = Kind {
-    bit: Sinks::REGION,
-    word: "region",
-    wants: Sinks::GROUPS,
-    is_silent: true,
-    make: Some(|status, regions| Box::new(RegionSink { status: status.clone(), regions: regions.clone() })),
-};
+pub static KIND: Kind = Kind { bit: Sinks::REGION, word: "region", wants: Sinks::GROUPS, is_silent: true, make: None };
 
-struct RegionSink {
-    status: Arc<Status>,
-    regions: Arc<Regions>,
+/// See the module's description. Files are seen to whether it runs or not.
+pub struct RegionSink {
+    pub(super) status: Arc<Status>,
+    pub(super) regions: Arc<Regions>,
+    /// Which code in regions is live, and what is named where in the file of the generation.
+    pub registry: Registry,
+    /// Something waits to be written.
+    have_work: bool,
+    /// When to try again what could not be.
+    again: Option<Instant>,
+    /// What the end of the last generation cost.
+    pub(super) last_cost: u64,
+}
+
+/// Code that begins to live in a region.
+#[derive(Clone, Copy)]
+pub struct NewCode<'a> {
+    pub id: u64,
+    pub time: u64,
+    pub live: &'a Live,
+    pub name: &'a [u8],
+    pub info_records: &'a [u8],
+    /// Empty if they are to be read at its address.
+    pub bytes: &'a [u8],
+    /// perf knows that it is in the place of other code.
+    pub is_told: bool,
 }
 
 impl Sink for RegionSink {
@@ -29,10 +52,182 @@ impl Sink for RegionSink {
         Ok(())
     }
 
+    fn has_work(&self) -> bool {
+        self.have_work
+    }
+
+    fn wake_in(&self) -> Option<Duration> {
+        let again = self.again.map(|at| at.saturating_duration_since(Instant::now()));
+        again.into_iter().chain(self.regions.children_in()).min()
+    }
+
     fn close(&mut self, how: Close) -> io::Result<()> {
         if how == Close::Remove {
             self.regions.remove_files(&self.status);
         }
         Ok(())
+    }
+}
+
+impl RegionSink {
+    pub fn new(status: Arc<Status>, regions: Arc<Regions>) -> RegionSink {
+        RegionSink { status, regions, registry: Registry::default(), have_work: false, again: None, last_cost: 0 }
+    }
+
+    /// Code begins to live. Returns the ids of live code in whose place it is.
+    pub fn enter(&mut self, region: &'static Region, code: &NewCode<'_>) -> Vec<u64> {
+        let NewCode { id, time, live, name, info_records, bytes, is_told } = *code;
+        self.close_all(region, || region.next_split(time));
+        let is_late = !is_told && self.registry.has_live_in(live.addr, live.addr + live.size);
+        if is_late {
+            // If the host has begun another generation since, the end of the old one has to wait until all code from before the
+            // new one is known.
+            self.status.counters.region_late.add(1);
+            self.close_all(region, || region.next_split_made(time));
+        }
+        let retired = self.retire_in(live.addr, live.addr + live.size);
+        if is_late && !region.is_splitting() {
+            let replaced = region.replace_live(&self.status);
+            if let Some(split) = replaced.and_then(|time| region.next_split(time)) {
+                self.close_generations(region, &split);
+            }
+        }
+        if self.registry.insert(id, live, name, &mut Vec::new()).was_refused {
+            self.status.counters.dropped.add(1);
+            return retired;
+        }
+        self.status.counters.region_code.add(1);
+        self.registry.keep_info_records(id, info_records);
+        if let Some(file) = region.opened().as_mut() {
+            let offset = live.addr - region.start;
+            file.add(&Code { offset, size: live.size, name, info_records });
+            if region.is_private() {
+                // What the host writes is not in the file by itself.
+                let read = if bytes.is_empty() { read(self.status.pid, live) } else { Vec::new() };
+                let _ = file.write_code(offset, if bytes.is_empty() { &read } else { bytes });
+            }
+        }
+        retired
+    }
+
+    /// Ends what live code lies where code begins to live, in a region or not. Returns its ids.
+    pub fn retire_in(&mut self, start: u64, end: u64) -> Vec<u64> {
+        if self.registry.live_count() == 0 || !self.registry.is_known_in(start, end) {
+            return Vec::new();
+        }
+        let ids = self.registry.live_in(start, end);
+        for live in ids.iter().filter_map(|&id| self.registry.remove(id)) {
+            self.regions.no_code(live.addr, live.size);
+        }
+        ids
+    }
+
+    /// Regions that the host had unmapped before some time, of which everything has been seen.
+    pub fn end_gone(&mut self, before: u64) {
+        for region in self.regions.gone(before) {
+            self.close_all(region, || region.next_split_made(before));
+            self.regions.end_gone(&self.status, region);
+            self.registry.forget_dead_in(region.start, region.end());
+        }
+    }
+
+    /// Rewrites a file: live code, and the names of the code that was there last.
+    pub(super) fn write_anew(&self, region: &Region, file: &mut RegionFile) {
+        file.reset();
+        let registry = &self.registry;
+        let (start, end) = (region.start, region.end());
+        for (addr, size, name, id) in registry.spans_in(start, end) {
+            if addr < start || addr + size > end {
+                continue;
+            }
+            let info_records = if id == 0 { &[] } else { registry.info_records_of(id) };
+            file.add(&Code { offset: addr - start, size, name, info_records });
+        }
+    }
+
+    /// Before the files are written: closes and removes those that nobody needs any more. False if there are no regions.
+    /// `until`: everything that was stamped before has been seen.
+    pub fn tidy(&mut self, until: u64) -> bool {
+        self.regions.close_ended();
+        self.regions.tidy_children();
+        let are_watching = self.regions.are_watching();
+        if are_watching {
+            self.end_gone(until);
+        } else {
+            (self.have_work, self.again) = (false, None);
+        }
+        are_watching
+    }
+
+    /// Brings the files up to date.
+    pub fn write_files(&mut self, now: bool, until: u64) {
+        let (status, regions) = (self.status.clone(), self.regions.clone());
+        let (mut have_work, mut left_out) = (false, 0);
+        self.again = None;
+        for region in regions.all() {
+            self.close_all(region, || if now { region.next_split_made(until) } else { region.next_split(until) });
+            have_work |= region.is_splitting();
+            let mut guard = region.opened();
+            let Some(file) = guard.as_mut() else { continue };
+            if file.is_wasteful(400) || file.is_nearly_full() {
+                self.write_anew(region, file);
+            }
+            let left = file.left_out();
+            left_out += left.names + left.tables + left.lines;
+            let waits = !now && file.again.as_ref().is_some_and(|again| !again.is_due());
+            if !waits {
+                let result = status.write_gate.pass(|| file.write(now));
+                status.counters.region_bytes.add(file.take_written());
+                let was_unwell = region.is_unwell.swap(result.is_err(), Ordering::Relaxed);
+                match &result {
+                    Err(error) if !was_unwell => self.report("write", region, error),
+                    // Code that was registered meanwhile is in the other sinks.
+                    Ok(()) if was_unwell => {
+                        region.is_new.store(true, Ordering::Relaxed);
+                        have_work = true;
+                    }
+                    _ => {}
+                }
+                file.again = result.is_err().then(|| Again::after(file.again.as_ref()));
+            }
+            match &file.again {
+                None => have_work |= file.has_work(),
+                Some(again) => {
+                    let at = Instant::now() + again.remaining();
+                    self.again = Some(self.again.map_or(at, |other| other.min(at)));
+                }
+            }
+        }
+        match self.again {
+            None => status.sink_goes_on(Sinks::REGION),
+            Some(_) => status.sink_stalled(Sinks::REGION),
+        }
+        self.have_work = have_work;
+        status.counters.region_left_out.set(left_out);
+        self.registry.tidy();
+    }
+
+    /// The files, which are up to date, are final for now: the last session closes, or the process exits. Those of private memory
+    /// are not before its end: see [`Regions::write_last`].
+    pub fn finish(&self) {
+        for region in self.regions.all() {
+            let build_id = if region.is_private() { None } else { region.build_id() };
+            let _ = region.opened().as_mut().map(|file| file.finish(build_id));
+        }
+    }
+
+    /// A file cannot be written.
+    pub(super) fn report(&self, what: &str, region: &Region, error: &io::Error) {
+        self.status.counters.write_errors.add(1);
+        let path = lock(&region.naming).path.clone();
+        self.status.last_error.set(describe(what, &path, error));
+    }
+}
+
+/// The code's bytes in memory, or nothing if the code has gone. Without a jitdump not every record has the bytes.
+fn read(pid: u32, code: &Live) -> Vec<u8> {
+    match process_memory::copy(pid, code.addr, code.size) {
+        Ok((bytes, true)) => bytes,
+        _ => Vec::new(),
     }
 }

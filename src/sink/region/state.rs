@@ -63,14 +63,14 @@ pub struct Region {
     /// Its file cannot be written: new code in it is for the other sinks.
     pub is_unwell: AtomicBool,
     /// The time before which nobody begins a generation that costs a copy.
-    pub not_before: AtomicU64,
+    pub(super) not_before: AtomicU64,
     /// How long after one the next may begin.
-    pub pause: AtomicU64,
+    pub(super) pause: AtomicU64,
     /// When the first split is due that the writer has not seen to; else `NEVER`.
     pub(super) splits_at: AtomicU64,
-    pub naming: Mutex<Naming>,
+    pub(super) naming: Mutex<Naming>,
     /// Only the writer has it for long.
-    pub file: Mutex<Option<Box<RegionFile>>>,
+    pub(super) file: Mutex<Option<Box<RegionFile>>>,
     /// The one that has ended before this one.
     pub(super) ended_before: AtomicPtr<Region>,
 }

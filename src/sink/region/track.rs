@@ -128,7 +128,11 @@ impl Region {
         if let Some(since) = self.marks.after(addr - self.start, size, self.first.load(Ordering::Relaxed)) {
             self.replace(status, addr, size, since);
         }
-        if replaces { flag::REPLACES } else { 0 }
+        if replaces {
+            flag::REPLACES
+        } else {
+            0
+        }
     }
 
     #[cold]

@@ -1,0 +1,106 @@
+//! The writer's part in a split (see `generation`): what the file says goes under its names of older generations.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use super::file::RegionFile;
+use super::naming::Split;
+use super::sink::RegionSink;
+use super::{lock, Region};
+use crate::sys::dir::Dir;
+use crate::sys::{file, thread};
+
+/// What the end of a generation may cost the writer, in nanoseconds of its processor's time, for callers to begin the next one at
+/// any time. Beyond that they do so only if it takes at most this part of the writer's time. Of two ends the cheaper one counts: on
+/// a busy machine a single end sometimes looks expensive.
+const CHEAP_SWITCH: u64 = 2_000_000;
+const SWITCH_SHARE: u64 = 8;
+
+/// Live code of a region up to this size is copied to the files of older generations, for `perf annotate`.
+const COPIED_MOST: u64 = 256 << 10;
+
+impl RegionSink {
+    /// Sees to one split after the other.
+    pub(super) fn close_all(&mut self, region: &'static Region, next: impl Fn() -> Option<Split>) {
+        while let Some(split) = next() {
+            self.close_generations(region, &split);
+        }
+    }
+
+    /// What the file of a region says goes under its names of older generations. The file keeps what it knows: code that has died
+    /// since is named until other code takes its place.
+    pub(super) fn close_generations(&mut self, region: &'static Region, split: &Split) {
+        let begin = thread::cpu_time();
+        let mut guard = region.opened();
+        let Some(file) = guard.as_mut() else { return };
+        let result = self.put_aside(region, file, split.first);
+        self.registry.forget_dead_in(region.start, region.end());
+        file.set_begin(split.begin);
+        // Copies have everything that the tables have.
+        if result.is_ok() && split.is_clean && file.is_wasteful(150) {
+            self.write_anew(region, file);
+        }
+        drop(guard);
+        if let Err(error) = result {
+            self.report("write an older generation of", region, &error);
+        }
+        let last = thread::cpu_time() - begin;
+        let cost = last.min(std::mem::replace(&mut self.last_cost, last));
+        if cost > CHEAP_SWITCH {
+            region.not_before.fetch_max(self.status.clock.now() + cost * SWITCH_SHARE, Ordering::Relaxed);
+        }
+    }
+
+    /// Writes what the file says under the names that it had before a generation.
+    fn put_aside(&mut self, region: &Region, file: &mut RegionFile, first: u32) -> io::Result<()> {
+        let mut naming = lock(&region.naming);
+        let (names, path, own) = (naming.take_names(first), naming.path.clone(), naming.named());
+        let dir = naming.dir()?;
+        drop(naming);
+        // A name that is left is one of the file that is written to: no file is better than one with other code.
+        let is_own = |name: &OsStr| dir.identity_of(name).is_ok_and(|found| own.is_some_and(|own| own.is(&found)));
+        let free = |name: &OsStr| if is_own(name) { dir.remove(name) } else { Ok(()) };
+        let result = file.write(true).and_then(|()| self.copy_to(region, file, &dir, &names, &path, &free));
+        let freed = names.iter().try_for_each(|name| free(name));
+        result.and(freed)
+    }
+
+    /// Writes what the file says under names.
+    fn copy_to(
+        &self,
+        region: &Region,
+        file: &RegionFile,
+        dir: &Dir,
+        names: &[OsString],
+        path: &Path,
+        free: &impl Fn(&OsStr) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let Some((name, others)) = names.split_first() else { return Ok(()) };
+        free(name)?;
+        let to = file::claim(dir, name, self.regions.mode(), file::ANYWHERE)?;
+        let (written, identity) = (to.try_clone()?, file::look_at(&to)?);
+        // A profile finds live code in newer files too. Where code has died the host may have written other code already, which a
+        // private mapping keeps to itself.
+        let (registry, start) = (&self.registry, region.start);
+        let (is_private, with_live) = (region.is_private(), region.len() <= COPIED_MOST && self.regions.old_are_few());
+        let has_bytes = |offset| match registry.id_at(start + offset) {
+            Some(_) => with_live,
+            None => is_private,
+        };
+        let result = file.snapshot(to, has_bytes, region.build_id());
+        let bytes = written.metadata().map_or(0, |data| data.blocks() * 512);
+        let pause = self.regions.pause_after(bytes, self.status.clock.now());
+        region.pause.store(pause, Ordering::Relaxed);
+        self.status.counters.region_bytes.add(bytes);
+        self.regions.keep_old(path.with_file_name(name), identity, bytes);
+        for other in others {
+            if free(other).and_then(|()| dir.link(name, other)).is_ok() {
+                self.regions.keep_old(path.with_file_name(other), identity, 0);
+            }
+        }
+        result
+    }
+}
