@@ -45,6 +45,9 @@ impl Registry {
 
     /// Ids of the live code that has a byte in `[start, end)`; fewer, but some, if memory is short.
     pub fn live_in(&self, start: u64, end: u64) -> Vec<u64> {
+        if self.live == 0 || !self.is_known_in(start, end) {
+            return Vec::new();
+        }
         let pieces = self.starts.range(..end).rev().map(|(_, &number)| &self.pieces[number]);
         let overlapping = pieces.take_while(|piece| piece.end() > start);
         let mut ids = Vec::with_capacity(64);
@@ -59,11 +62,11 @@ impl Registry {
 
     /// Whether code lives in `[start, end)`.
     pub fn has_live_in(&self, start: u64, end: u64) -> bool {
-        self.is_known_in(start, end) && !self.live_in(start, end).is_empty()
+        !self.live_in(start, end).is_empty()
     }
 
     /// Whether anything is known in `[start, end)`, of live code or dead.
-    pub fn is_known_in(&self, start: u64, end: u64) -> bool {
+    fn is_known_in(&self, start: u64, end: u64) -> bool {
         self.last_before(end).is_some_and(|number| self.pieces[number].end() > start)
     }
 

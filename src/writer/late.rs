@@ -91,16 +91,13 @@ impl Writer {
     /// Ends all registrations, and forgets what was known of them.
     fn forget_all(&mut self) {
         let (ledger, ids) = (&mut self.ledger, &self.engine.ids);
-        ledger.registry.remove_all(|id| {
-            if ids.retire(Id(id)) {
-                ids.recycle(Id(id));
-            }
-        });
-        ledger.sinks.region.registry.remove_all(|id| {
-            if ids.retire(Id(id)) {
-                ids.recycle(Id(id));
-            }
-        });
+        for registry in [&mut ledger.registry, &mut ledger.sinks.region.registry] {
+            registry.remove_all(|id| {
+                if ids.retire(Id(id)) {
+                    ids.recycle(Id(id));
+                }
+            });
+        }
         ledger.registry = Registry::default();
         ledger.sinks.forget();
         self.ledger.notices = Vec::new();

@@ -150,12 +150,9 @@ impl Ledger {
     fn enter(&mut self, region: &'static Region, code: &NewCode<'_>) {
         let retired = self.sinks.region.enter(region, code);
         self.count_overwritten(retired);
-        let (start, end) = (code.live.addr, code.live.addr + code.live.size);
-        if self.registry.live_count() > 0 && self.registry.is_known_in(start, end) {
-            let ids = self.registry.live_in(start, end);
-            ids.iter().for_each(|&id| self.end_uncalled(id));
-            self.count_overwritten(ids);
-        }
+        let ids = self.registry.live_in(code.live.addr, code.live.addr + code.live.size);
+        ids.iter().for_each(|&id| self.end_uncalled(id));
+        self.count_overwritten(ids);
     }
 
     /// Ends what live code of regions lies where code begins to live outside of them.

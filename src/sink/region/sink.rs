@@ -112,9 +112,6 @@ impl RegionSink {
 
     /// Ends what live code lies where code begins to live, in a region or not. Returns its ids.
     pub fn retire_in(&mut self, start: u64, end: u64) -> Vec<u64> {
-        if self.registry.live_count() == 0 || !self.registry.is_known_in(start, end) {
-            return Vec::new();
-        }
         let ids = self.registry.live_in(start, end);
         for live in ids.iter().filter_map(|&id| self.registry.remove(id)) {
             self.regions.no_code(live.addr, live.size);
