@@ -293,6 +293,26 @@ static void beyond_the_seeming_end_of_an_object(void) {
   CHECK_OK(jitsym_close(session));
 }
 
+/*
+ * Pages that are made writable and executable again one by one are one mapping with the others then: perf is told of all of it, and
+ * the program does not come near the limit on mappings.
+ */
+static void one_mapping(void) {
+  jitsym *session = open_regions();
+  unsigned char *memory = apart_from_neighbours(SIZE, PROT_READ | PROT_EXEC);
+  CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
+  for (int i = 0; i < 2 * SIZE / PAGE; i++) {
+    unsigned char *page = memory + i * 7 * PAGE % SIZE;
+    CHECK(mprotect(page, PAGE, PROT_READ | PROT_WRITE) == 0);
+    put_code(page, i);
+    CHECK(mprotect(page, PAGE, PROT_READ | PROT_EXEC) == 0 && run_code(page) == i);
+    announce(session, page, "flipped");
+    struct mapping mapping = mapping_at(page);
+    CHECK(mapping.start == (uintptr_t)memory && mapping.end == (uintptr_t)memory + SIZE);
+  }
+  CHECK_OK(jitsym_close(session));
+}
+
 /* Made longer by the program, the memory has zeros at its end, which are the program's own. */
 static void made_longer(void) {
   jitsym *session = open_regions();
@@ -388,6 +408,7 @@ int main(int argc, char **argv) {
   test_child(no_foreign_bytes);
   test_child(given_up);
   test_child(beyond_the_seeming_end_of_an_object);
+  test_child(one_mapping);
   test_child(made_longer);
   test_child(in_short_files);
   test_child(bytes_in_the_end);

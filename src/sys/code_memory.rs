@@ -37,7 +37,10 @@ pub unsafe fn map_over(
     file: &File,
     offset: u64,
 ) -> io::Result<()> {
-    let flags = if sharing == Sharing::Shared { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
+    // The kernel accounts for private memory from when it is first writable, page for page. What is not accounted for would never
+    // be one mapping with it again.
+    let private = libc::MAP_PRIVATE | libc::MAP_NORESERVE;
+    let flags = if sharing == Sharing::Shared { libc::MAP_SHARED } else { private };
     // SAFETY: the caller's promise.
     unsafe { map(addr, len, protection, flags, file.as_raw_fd(), offset) }
 }

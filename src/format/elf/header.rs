@@ -48,7 +48,7 @@ pub struct Image {
     pub begin: u64,
     /// The code. The segment that is loaded ends with it.
     pub text: Range<u64>,
-    /// How long the code may become: the segment takes that much memory.
+    /// How much memory the segment takes for code. Code beyond that is not in it.
     pub text_room: u64,
     /// Where the bytes are of code in the place of the header page, if it is there.
     pub first: Range<u64>,
@@ -120,8 +120,9 @@ impl Image {
 
         let mut segments = 1;
         // libdw knows an object by where it begins and ends, so that is the same for all generations and sizes.
-        let room = self.text.start + self.text_room - self.begin;
-        put_segment(&mut page, 0, PT_LOAD, PF_R | PF_X, &(self.begin..self.text.end), room, HEADER_SIZE as u64);
+        let end = self.text.start + self.text_room;
+        let loaded = self.begin..self.text.end.min(end);
+        put_segment(&mut page, 0, PT_LOAD, PF_R | PF_X, &loaded, end - self.begin, HEADER_SIZE as u64);
         for (kind, range) in [(PT_GNU_EH_FRAME, &self.eh_frame_hdr), (PT_NOTE, &note)] {
             if !range.is_empty() {
                 put_segment(&mut page, segments, kind, PF_R, range, range.end - range.start, 4);

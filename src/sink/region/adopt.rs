@@ -7,9 +7,8 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
-use super::create::{
-    check_private_exec, head_len, map_tables, provide_if_possible, unmap_tables, New, APART, SIZE_MAX,
-};
+use super::create::{check_private_exec, map_tables, provide_if_possible, unmap_tables, New, APART, SIZE_MAX};
+use super::generation::can_begin_at_code;
 use super::{lock, Backing, Parts, Region, Regions};
 use crate::api::error::{Error, Result};
 use crate::api::options::Sinks;
@@ -90,20 +89,20 @@ impl Regions {
         if code_memory::has_locked_memory() {
             return Err(Error::Locked);
         }
-        let (base, tables) = self.place_beside(maps, start, end)?;
-        let swapped = self.swap_range(status, &pieces, base, tables.clone());
+        let (header, tables) = self.place_beside(maps, start, end)?;
+        let swapped = self.swap_range(status, &pieces, header, tables.clone());
         if swapped.is_err() {
             // SAFETY: it was set aside for tables, which nobody reads there.
             unsafe {
-                unmap_tables(base, start, &tables);
+                unmap_tables(header, start, &tables);
             }
         }
         swapped
     }
 
     /// Sets address space aside for the header page right below a range, and for tables after it. Where there is no room for these,
-    /// both lie below. Returns where the file's first byte is mapped, and the tables.
-    fn place_beside(&self, maps: &[Mapping], start: u64, end: u64) -> Result<(u64, Range<u64>)> {
+    /// both lie below. Returns where the file's first byte would be mapped, how much of a header page is, and the tables.
+    fn place_beside(&self, maps: &[Mapping], start: u64, end: u64) -> Result<((u64, u64), Range<u64>)> {
         let mut again;
         let mut maps = maps;
         let (page, tables_len) = (page_size() as u64, RegionFile::tables_room(end - start));
@@ -111,23 +110,29 @@ impl Regions {
         for _ in 0..8 {
             let wish = end + (end - start).min(GROWTH_NEAR);
             let tables = maps::gap(maps, end + page, highest, tables_len, page, wish);
-            let base = match tables {
+            let (base, head) = match tables {
+                // Generations need two beginnings, of which one is in the memory below.
+                Some(_) if may_be_arena(maps, start) => {
+                    let can = can_begin_at_code(&lock(&self.settings).dir);
+                    (if can { start - page } else { start }, 0)
+                }
                 Some(_) => self.header_below(maps, start, end),
                 None => {
                     let wish = start.saturating_sub(page + tables_len);
-                    maps::gap(maps, lowest, start, page + tables_len, page, wish).ok_or(Error::NoMemory)?
+                    let base = maps::gap(maps, lowest, start, page + tables_len, page, wish).ok_or(Error::NoMemory)?;
+                    (base, page)
                 }
             };
             let tables = tables.unwrap_or(base + page);
             let (below, above) = match tables > start {
-                true => (head_len(base, start), tables_len),
+                true => (head, tables_len),
                 false => (page + tables_len, 0),
             };
             // Another thread may map something there meanwhile.
             let reserved = |at: u64, len: u64| len == 0 || Reserved::at(at, len).is_some();
             if reserved(base, below) {
                 if reserved(tables, above) {
-                    return Ok((base, tables..tables + tables_len));
+                    return Ok(((base, head), tables..tables + tables_len));
                 }
                 // SAFETY: it was just set aside, and nobody has it.
                 unsafe { code_memory::unmap(base, below) };
@@ -141,10 +146,7 @@ impl Regions {
     /// Where the header page of a range goes: below it, with nothing between them that is or may become code, or over its first
     /// page where there is no room. perf 7.2 takes an object for another one if they begin at the same address. If one object begins
     /// before another that lies in it, perf's libdw finds neither (elfutils libdwfl/segment.c, `reify_segments`).
-    fn header_below(&self, maps: &[Mapping], start: u64, end: u64) -> u64 {
-        if may_be_arena(maps, start) {
-            return start;
-        }
+    fn header_below(&self, maps: &[Mapping], start: u64, end: u64) -> (u64, u64) {
         let page = page_size() as u64;
         // The kernel makes one mapping of neighbours that are alike.
         let below = || maps.iter().filter(|mapping| mapping.start < start);
@@ -152,13 +154,14 @@ impl Regions {
         let regions = self.all().filter(|region| region.start < start).map(|region| region.end()).max();
         let taken = code.max(regions).max(reach_of_last(maps, start)).unwrap_or(0);
         let low = taken.max(start.saturating_sub(HEADER_REACH)).max(LOWEST);
-        let low = self.last_beginning(maps, end).map_or(low, |last| low.max(last + page));
+        let low = self.last_beginning(maps, end - page).map_or(low, |last| low.max(last + page));
         let nearest = start.saturating_sub(APART * page).max(low);
         let free = below().next_back().map_or(nearest, |mapping| nearest.max(mapping.end));
         if free < start {
-            return free;
+            // All of it, so that nothing is mapped between page and code later.
+            return (free, start - free);
         }
-        maps::gap(maps, low, nearest, page, page, nearest).unwrap_or(start)
+        maps::gap(maps, low, nearest, page, page, nearest).map_or((start, 0), |base| (base, page))
     }
 
     /// Where the last of the objects begins that there are, or were, before some address.
@@ -173,13 +176,15 @@ impl Regions {
         &self,
         status: &Status,
         pieces: &[Mapping],
-        base: u64,
+        header: (u64, u64),
         tables: Range<u64>,
     ) -> Result<&'static Region> {
-        let new = self.new_file(status, false).map_err(|text| refused(status, text))?;
-        let path = new.naming.path.clone();
         let range = pieces.first().map_or(0, |first| first.start)..pieces.last().map_or(0, |last| last.end);
-        let swapped = swap(new, range, pieces, base, tables);
+        // If it can, it does not begin in the memory below.
+        let at_code = header == (range.start - page_size() as u64, 0) && matches!(pieces, [one] if one.is_executable());
+        let new = self.new_file(status, at_code).map_err(|text| refused(status, text))?;
+        let path = new.naming.path.clone();
+        let swapped = swap(new, range, pieces, header, tables);
         let parts = swapped.map_err(|error| refused(status, describe("map", &path, &error)))?;
         let made = self.marks_for(parts.max_len).and_then(|marks| Region::new(parts, marks));
         let region = made.and_then(|region| self.publish(region)).inspect_err(|_| {
@@ -251,7 +256,7 @@ pub(super) fn swap(
     new: New,
     range: Range<u64>,
     pieces: &[Mapping],
-    base: u64,
+    (base, head): (u64, u64),
     tables: Range<u64>,
 ) -> io::Result<Parts> {
     let New { mut naming, file } = new;
@@ -264,7 +269,7 @@ pub(super) fn swap(
         file.set_len(text + len)?;
         check_private_exec(&memory, tables.start, tables.start - base, if never_flips { both } else { READ_EXEC })?;
         provide_if_possible(&memory, text, len)?;
-        map_tables(base, start, &tables, Sharing::Private, &memory)?;
+        map_tables((base, head), start, &tables, Sharing::Private, &memory)?;
         let mut copied_pages = Vec::new();
         for (done, piece) in pieces.iter().enumerate() {
             let offset = piece.start - base;
@@ -288,12 +293,16 @@ pub(super) fn swap(
         clear(&memory, text, len, &copied_pages).inspect_err(|_| take_back(pieces))?;
         // The header page may lie over the first page of the code, which is the process's own now.
         let layout = Layout::of_memory(base, start, (len, len), &tables, true);
-        RegionFile::create(file, layout).inspect_err(|_| take_back(pieces))
+        let mut file = RegionFile::create(file, layout).inspect_err(|_| take_back(pieces))?;
+        if naming.begins_at_code() {
+            file.set_begin(text);
+        }
+        Ok(file)
     })();
     match swapped {
         Ok(file) => {
             let kind = Backing::Private { adopted: true, never_flips };
-            Ok(Parts { start, len, max_len: len, base, tables, kind, naming, file: Some(file) })
+            Ok(Parts { start, len, max_len: len, base, head, tables, kind, naming, file: Some(file) })
         }
         Err(error) => {
             naming.remove();

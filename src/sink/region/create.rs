@@ -182,7 +182,7 @@ fn fill(new: New, wanted: &RegionOptions, room: &Room) -> io::Result<Parts> {
         if wanted.one_view {
             check_private_exec(&text, room.tables.start, room.tables.start - base, READ_WRITE)?;
             provide_if_possible(&text, start - base, len)?;
-            map_tables(base, start, &room.tables, Sharing::Private, &text)?;
+            map_tables((base, room.head()), start, &room.tables, Sharing::Private, &text)?;
             // SAFETY: the room was set aside for this, and nobody has it.
             unsafe { code_memory::map_over(start, len, READ_WRITE, Sharing::Private, &text, start - base)? };
             return Ok((Backing::Private { adopted: false, never_flips: false }, file));
@@ -193,7 +193,8 @@ fn fill(new: New, wanted: &RegionOptions, room: &Room) -> io::Result<Parts> {
     })();
     match filled {
         Ok((kind, file)) => {
-            Ok(Parts { start, len, max_len, base, tables: room.tables.clone(), kind, naming, file: Some(file) })
+            let (head, tables) = (room.head(), room.tables.clone());
+            Ok(Parts { start, len, max_len, base, head, tables, kind, naming, file: Some(file) })
         }
         Err(error) => {
             // SAFETY: nobody has it.
@@ -207,7 +208,7 @@ fn fill(new: New, wanted: &RegionOptions, room: &Room) -> io::Result<Parts> {
 /// Maps a file for a region with two views.
 fn map_two_views(file: &File, room: &Room) -> io::Result<()> {
     let &Room { base, start, len, write, .. } = room;
-    map_tables(base, start, &room.tables, Sharing::Shared, file)?;
+    map_tables((base, room.head()), start, &room.tables, Sharing::Shared, file)?;
     // SAFETY: both ranges were set aside for this, and nobody has them.
     unsafe {
         code_memory::map_over(write, len, READ_WRITE, Sharing::Shared, file, start - base)?;
@@ -215,11 +216,17 @@ fn map_two_views(file: &File, room: &Room) -> io::Result<()> {
     }
 }
 
-/// Maps the header page, unless code begins there, and the tables. perf with libunwind looks for tables in the mapping of the file
+/// Maps the header page, if it has address space, and the tables. perf with libunwind looks for tables in the mapping of the file
 /// that the code is in, and counts from where the lowest one begins (linux tools/perf/util/unwind-libunwind-local.c,
 /// `read_unwind_spec_eh_frame`). The ranges are the caller's.
-pub(super) fn map_tables(base: u64, start: u64, tables: &Range<u64>, sharing: Sharing, file: &File) -> io::Result<()> {
-    let head = head_len(base, start).min(page_size() as u64);
+pub(super) fn map_tables(
+    (base, head): (u64, u64),
+    start: u64,
+    tables: &Range<u64>,
+    sharing: Sharing,
+    file: &File,
+) -> io::Result<()> {
+    let head = head.min(page_size() as u64);
     // SAFETY: the caller's; they show the same parts of the same file, or nothing yet, and nobody reads there.
     tables_of(base, start, head, tables).into_iter().filter(|range| !range.is_empty()).try_for_each(|range| unsafe {
         code_memory::map_over(range.start, range.end - range.start, READ_EXEC, sharing, file, range.start - base)
@@ -228,23 +235,11 @@ pub(super) fn map_tables(base: u64, start: u64, tables: &Range<u64>, sharing: Sh
 
 /// # Safety
 /// The ranges are the caller's still.
-pub(super) unsafe fn unmap_tables(base: u64, start: u64, tables: &Range<u64>) {
-    let head = head_len(base, start);
+pub(super) unsafe fn unmap_tables((base, head): (u64, u64), start: u64, tables: &Range<u64>) {
     // SAFETY: the caller's promise.
     tables_of(base, start, head, tables).into_iter().filter(|range| !range.is_empty()).for_each(|range| unsafe {
         code_memory::unmap(range.start, range.end - range.start);
     });
-}
-
-/// How much address space the header page has: up to the code, so that nothing is mapped between them later. If the page lies
-/// farther away, what lies between is the host's.
-pub(super) fn head_len(base: u64, start: u64) -> u64 {
-    let page = page_size() as u64;
-    if start - base <= APART * page {
-        start - base
-    } else {
-        page
-    }
 }
 
 /// The header page, or its address space, and the tables. Where they lie below the code they are one.
@@ -272,7 +267,8 @@ fn without_file(wanted: &RegionOptions, room: &Room) -> Option<Parts> {
         (Backing::TwoViews { write }, Some(Arc::new(Held::new(file).ok()?)))
     };
     let naming = Naming::nameless(held);
-    Some(Parts { start, len, max_len, base, tables: room.tables.clone(), kind, naming, file: None })
+    let (head, tables) = (room.head(), room.tables.clone());
+    Some(Parts { start, len, max_len, base, head, tables, kind, naming, file: None })
 }
 
 fn is_full(error: &io::Error) -> bool {

@@ -82,8 +82,10 @@ impl Regions {
     /// The same memory in a new file.
     fn again(&self, status: &Status, old: &Region) -> Option<Parts> {
         // perf 7 goes on with the file that this process has had until now, unless the next one begins at another place.
-        let is_next = |naming: &Naming| naming.of_child().is_some() && old.can_begin_at_code(naming);
-        let at_code = old.naming.try_lock().is_ok_and(|naming| is_next(&naming) && !naming.begins_at_code());
+        let is_known = |naming: &Naming| old.is_private() || naming.of_child().is_some();
+        let is_next = |naming: &Naming| is_known(naming) && !naming.begins_at_code() && old.can_begin_at_code(naming);
+        let at_code = old.naming.try_lock().is_ok_and(|naming| is_next(&naming))
+            && (!old.is_private() || old.executes_in_one_piece());
         let made = self.new_file(status, at_code).and_then(|new| {
             let path = new.naming.path.clone();
             let made = match old.kind {
@@ -180,14 +182,14 @@ fn remap(region: &Region, write: u64, file: &File) -> io::Result<()> {
     // SAFETY: nobody else runs in this process yet, or they run code whose bytes are the same.
     unsafe {
         code_memory::map_over(write, len, READ_WRITE, Sharing::Shared, file, offset)?;
-        let _ = map_tables(region.base, region.start, &region.tables, Sharing::Shared, file);
+        let _ = map_tables((region.base, region.head), region.start, &region.tables, Sharing::Shared, file);
         code_memory::map_over(region.start, len, READ_EXEC, Sharing::Shared, file, offset)
     }
 }
 
 fn refill(new: New, old: &Region, write: u64) -> io::Result<Parts> {
     let New { mut naming, file } = new;
-    let (start, max_len, base, tables) = (old.start, old.max_len, old.base, old.tables.clone());
+    let (start, max_len, tables) = (old.start, old.max_len, old.tables.clone());
     let filled = (|| {
         let memory = file.clone();
         let mut file = RegionFile::create(file, old.layout())?;
@@ -201,8 +203,8 @@ fn refill(new: New, old: &Region, write: u64) -> io::Result<Parts> {
     })();
     match filled {
         Ok(file) => {
-            let kind = old.kind;
-            Ok(Parts { start, len: old.len(), max_len, base, tables, kind, naming, file: Some(file) })
+            let (base, head, kind) = (old.base, old.head, old.kind);
+            Ok(Parts { start, len: old.len(), max_len, base, head, tables, kind, naming, file: Some(file) })
         }
         Err(error) => {
             naming.remove();
@@ -217,7 +219,7 @@ fn adopt_again(mut new: New, old: &Region, adopted: bool, never_flips: bool) -> 
     let is_free = old.naming.try_lock().is_ok();
     let pieces = if is_free { old.mapped() } else { Err(io::ErrorKind::WouldBlock.into()) };
     let pieces = pieces.inspect_err(|_| new.naming.remove())?;
-    let parts = swap(new, old.start..old.end(), &pieces, old.base, old.tables.clone())?;
+    let parts = swap(new, old.start..old.end(), &pieces, (old.base, old.head), old.tables.clone())?;
     Ok(Parts { kind: Backing::Private { adopted, never_flips }, ..parts })
 }
 
@@ -241,6 +243,7 @@ fn plain(old: &Region) -> Parts {
         len: old.len(),
         max_len: old.max_len,
         base: old.base,
+        head: old.head,
         tables: old.tables.clone(),
         kind: old.kind,
         naming: Naming::nameless(held),

@@ -42,6 +42,11 @@ const TURN_PAUSE: u64 = 10_000_000;
 /// Deaths with no registration between them share a name for so many nanoseconds.
 const SHARED: u64 = 10_000_000;
 
+/// Whether files in a directory may begin at their code for perf 7.
+pub(super) fn can_begin_at_code(dir: &Path) -> bool {
+    dir == Path::new("/tmp")
+}
+
 impl Region {
     /// Whether the host changes the protection of the memory, which tells perf of names.
     pub(super) fn flips(&self) -> bool {
@@ -128,7 +133,7 @@ impl Region {
     /// one before, though nothing moves.
     pub(super) fn can_begin_at_code(&self, naming: &Naming) -> bool {
         let is_whole = self.base < self.start && !self.lost.any(self.start, self.end());
-        is_whole && naming.path.parent() == Some(Path::new("/tmp"))
+        is_whole && naming.path.parent().is_some_and(can_begin_at_code)
     }
 
     /// Whether the next generation is to begin at another place, in memory whose protection the host changes. There a mapping may
@@ -136,8 +141,17 @@ impl Region {
     fn is_to_turn(&self, now: u64) -> bool {
         let naming = lock(&self.naming);
         let (can, has_paused) = (self.can_begin_at_code(&naming), now > naming.turned_at.saturating_add(TURN_PAUSE));
-        let turns = if can { naming.is_reused && has_paused } else { naming.begins_at_code() };
+        let (is_at_code, is_due) = (naming.begins_at_code(), naming.is_reused && has_paused);
+        drop(naming);
+        let turns = is_due && (is_at_code || self.executes_in_one_piece()) && can || is_at_code && !can;
         turns && now >= self.not_before.load(Ordering::Relaxed)
+    }
+
+    /// Whether all that is executable is one mapping, which begins where the code does.
+    pub(super) fn executes_in_one_piece(&self) -> bool {
+        let maps = maps::within(self.start, self.end()).unwrap_or_default();
+        let mut executable = self.mapped_in(&maps).filter(Mapping::is_executable);
+        executable.next().is_some_and(|first| first.start == self.start) && executable.next().is_none()
     }
 
     /// Begins a generation after `last`, at another place if it can, for which the file does not say what it says now.
@@ -180,7 +194,7 @@ impl Region {
         naming.names.push_back((last, old));
         if let Ok(file) = naming.file() {
             let sharing = if let Backing::TwoViews { .. } = self.kind { Sharing::Shared } else { Sharing::Private };
-            let _ = map_tables(self.base, self.start, &self.tables, sharing, &file);
+            let _ = map_tables((self.base, self.head), self.start, &self.tables, sharing, &file);
             if let Backing::TwoViews { .. } = self.kind {
                 let (start, len) = (self.start, self.len());
                 // SAFETY: the range is this region's, and shows the same part of the same file already.

@@ -170,6 +170,7 @@ mod tests {
             len,
             max_len: len,
             base: start,
+            head: 0,
             tables: 0..0,
             kind,
             naming: Naming::nameless(None),

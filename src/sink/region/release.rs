@@ -107,7 +107,9 @@ impl Regions {
         // SAFETY: the caller gives the memory up, or it holds our tables, which nobody reads there.
         unsafe {
             match region.kind {
-                Backing::Private { adopted: true, .. } => unmap_tables(region.base, region.start, &region.tables),
+                Backing::Private { adopted: true, .. } => {
+                    unmap_tables((region.base, region.head), region.start, &region.tables)
+                }
                 Backing::Private { .. } if had_file => {
                     unmap_around(region);
                     mapped.iter().for_each(|piece| code_memory::unmap(piece.start, piece.end - piece.start));
@@ -129,7 +131,7 @@ impl Regions {
             unsafe {
                 match region.kind {
                     Backing::Private { adopted: false, .. } => unmap_around(region),
-                    _ => unmap_tables(region.base, region.start, &region.tables),
+                    _ => unmap_tables((region.base, region.head), region.start, &region.tables),
                 }
             }
         }

@@ -38,6 +38,11 @@ impl Room {
     pub fn layout(&self, is_private: bool) -> Layout {
         Layout::of_memory(self.base, self.start, (self.len, self.max_len), &self.tables, is_private)
     }
+
+    /// How much address space the header page has.
+    pub fn head(&self) -> u64 {
+        self.start - self.base
+    }
 }
 
 /// Sets address space aside.

@@ -40,8 +40,10 @@ pub struct Region {
     pub start: u64,
     pub(super) len: AtomicU64,
     pub max_len: u64,
-    /// Where the file's first byte would be mapped: there is its header page, unless code begins there.
+    /// Where the file's first byte would be mapped.
     pub base: u64,
+    /// How much address space its header page has there; 0 if it is not mapped.
+    pub head: u64,
     /// Where its tables are mapped.
     pub tables: Range<u64>,
     pub kind: Backing,
@@ -82,6 +84,7 @@ pub(super) struct Parts {
     pub len: u64,
     pub max_len: u64,
     pub base: u64,
+    pub head: u64,
     pub tables: Range<u64>,
     pub kind: Backing,
     pub naming: Naming,
@@ -97,6 +100,7 @@ impl Region {
             len: AtomicU64::new(parts.len),
             max_len: parts.max_len,
             base: parts.base,
+            head: parts.head,
             tables: parts.tables,
             kind: parts.kind,
             marks,

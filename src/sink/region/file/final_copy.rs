@@ -54,7 +54,7 @@ impl RegionFile {
             eh_frame: self.parts.eh_frame.copy_to(&self.disk, &mut to, self.layout.tables)?,
             eh_frame_hdr: self.table.copy_to(&mut to)?,
             text,
-            text_room: self.layout.text_room,
+            text_room: self.loaded_room(),
             first,
             build_id,
         };

@@ -40,6 +40,7 @@ use crate::format::jitdump::raw::{RawRecord, RawRecords};
 use crate::format::jitdump::{id, shadow};
 use crate::sink::again::Again;
 use crate::sys::file::Held;
+use crate::sys::mapping::page_size;
 
 use disk::Disk;
 use layout::split;
@@ -348,12 +349,25 @@ impl RegionFile {
         self.layout.text..self.layout.text + self.layout.text_len
     }
 
+    /// How much of the text's room is in the segment that is loaded. Private memory leaves its last page out until there is code:
+    /// for libdw the object of the memory above may begin there, and libdw cannot read objects that overlap.
+    fn loaded_room(&self) -> u64 {
+        let room = self.layout.text_room;
+        let least = room.saturating_sub(page_size() as u64);
+        let end = self.known.last_key_value().map_or(0, |(&offset, known)| u64::from(offset) + u64::from(known.size));
+        if self.layout.is_private && least > 0 && end <= least {
+            least
+        } else {
+            room
+        }
+    }
+
     /// The contents of the file.
     fn image(&self) -> Image {
         Image {
             begin: self.begin,
             text: self.text(),
-            text_room: self.layout.text_room,
+            text_room: self.loaded_room(),
             first: 0..0,
             eh_frame: self.parts.eh_frame.range(),
             eh_frame_hdr: self.table.range(),

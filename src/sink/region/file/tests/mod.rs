@@ -329,6 +329,13 @@ fn text_can_grow_within_its_room() {
     region.file.write_code((2 << 20) - 4, b"last").unwrap();
     region.file.write(true).unwrap();
     region.check();
+    let least = region.file.loaded_room();
+    assert_eq!(least, (2 << 20) - page_size() as u64);
+    // The last page belongs to the segment from when it has code on.
+    region.add(least, Truth::new(3, 10));
+    region.file.write(true).unwrap();
+    region.check();
+    assert_eq!(region.file.loaded_room(), 2 << 20);
     assert!(region.file.set_text_len((2 << 20) + 1).is_err());
     assert!(region.file.write_code((2 << 20) - 3, b"last").is_err());
 }
