@@ -301,7 +301,7 @@ static void one_mapping(void) {
   jitsym *session = open_regions();
   unsigned char *memory = apart_from_neighbours(SIZE, PROT_READ | PROT_EXEC);
   CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
-  for (int i = 0; i < 2 * SIZE / PAGE; i++) {
+  for (uint32_t i = 0; i < 2 * SIZE / PAGE; i++) {
     unsigned char *page = memory + i * 7 * PAGE % SIZE;
     CHECK(mprotect(page, PAGE, PROT_READ | PROT_WRITE) == 0);
     put_code(page, i);

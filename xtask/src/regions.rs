@@ -51,6 +51,8 @@ const HOLDS: &[(&str, &[&str])] = &[
     ("adopted-comes", &["6.1", "6.12", "7.2"]),
     ("adopted-dies", &["6.1", "6.12", "7.2"]),
     ("adopted-arenas", &["6.1", "6.12", "7.2"]),
+    ("adopted-fork", &["6.1", "6.12", "7.2"]),
+    ("adopted-rwx", &["7.2"]),
 ];
 
 /// The reduced run takes this many cells of those that hold, which the seed chooses, with the perfs that the tests use.

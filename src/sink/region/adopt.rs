@@ -180,7 +180,7 @@ impl Regions {
         tables: Range<u64>,
     ) -> Result<&'static Region> {
         let range = pieces.first().map_or(0, |first| first.start)..pieces.last().map_or(0, |last| last.end);
-        // If it can, it does not begin in the memory below.
+        // If it can, the object does not begin in the memory below.
         let at_code = header == (range.start - page_size() as u64, 0) && matches!(pieces, [one] if one.is_executable());
         let new = self.new_file(status, at_code).map_err(|text| refused(status, text))?;
         let path = new.naming.path.clone();

@@ -11,9 +11,8 @@
 //! A private mapping shows the file where the process has not written: so nobody writes to the text of such a file. The bytes of
 //! code lie elsewhere in it, and only a [`RegionFile::snapshot`] has them where readers look for them.
 //!
-//! The header page lies lowest in memory, or under the text: unwinders that count from the lowest mapping of a file then count
-//! right. The tables are in no segment. So the object reaches from the header page to the end of the text, and never overlaps
-//! another one.
+//! The header page lies lowest in memory, or under the text, or is not mapped. The tables are in no segment. So the object reaches
+//! from the header page, or from the text, to the end of the text.
 //!
 //! Nothing is written through a mapping, so that a full disk is an error and no signal. The caller has SIGXFSZ blocked.
 
