@@ -291,10 +291,10 @@ typedef enum jitsym_sink {
    */
   JITSYM_SINK_JITDUMP = 2,
   /**
-   * The ELF files `jit-PID-N.so` that regions of code memory are mappings of (`jitsym_region_create`, `jitsym_region_adopt`,
-   * `JITSYM_INIT_ADOPT`), in the directory of the jitdump: names, lines and call stacks in every profiler, with no further
-   * step. Code that is registered in a region goes to its file, and not to map and jitdump. Without regions this sink does
-   * nothing.
+   * The ELF files (`jit-PID-N.so`, `jitted-PID-rN.so`) that regions of code memory are mappings of (`jitsym_region_create`,
+   * `jitsym_region_adopt`, `JITSYM_INIT_ADOPT`), in the directory of the jitdump: names, lines and call stacks in every
+   * profiler, with no further step. Code that is registered in a region goes to its file, and not to map and jitdump. Without
+   * regions this sink does nothing.
    */
   JITSYM_SINK_REGION = 4,
 } jitsym_sink;

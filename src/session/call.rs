@@ -66,7 +66,7 @@ impl Ref {
         let flags = if regions.are_watching() { regions.before_code(status, code.addr, code.size) } else { 0 };
         let registered = register::register(self.process, self.engine, code, flags);
         if registered.is_err() && regions.are_watching() {
-            regions.not_registered(code.addr, code.size);
+            regions.not_registered(code.addr, code.size, flags);
         }
         self.outcome(registered)
     }
@@ -87,7 +87,7 @@ impl Ref {
         });
         let moved = register::move_code(self.process, self.engine, id, target, flags);
         if let (Some((addr, size)), Err(error)) = (old, &moved) {
-            regions.not_registered(target.addr, size);
+            regions.not_registered(target.addr, size, flags);
             if *error != Error::UnknownId {
                 regions.code_stays(addr, size);
             }

@@ -17,6 +17,7 @@ static const struct workload workloads[] = {
     {"created-comes", CREATED_ONE_VIEW, ANY_FLIPS, COMES, 8, SIGNALS | LIBRARIES},
     {"created-dies", CREATED_ONE_VIEW, ANY_FLIPS, DIES, 40, 0},
     {"created-all", CREATED_ONE_VIEW, ANY_FLIPS, REUSES, 40, ALL},
+    {"created-gaps", CREATED_ONE_VIEW, ANY_FLIPS, REUSES, 40, ALL | HAS_GAPS},
     {"created-rwx-dies", CREATED_ONE_VIEW, NO_FLIPS, DIES, 40, 0},
     {"created-fork", CREATED, NO_FLIPS, DIES, 40, FORKS},
     {"created-grow", CREATED, NO_FLIPS, REUSES, 40, GROWS},

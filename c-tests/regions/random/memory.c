@@ -36,8 +36,10 @@ struct arena *arena_new(struct rng *rng, enum origin origin, enum flips flips, u
   check(jitsym_region_create(session, &options, &region), "jitsym_region_create");
   arena->exec = region.exec;
   arena->write = region.write;
-  if (origin == CREATED_ONE_VIEW && flips == NO_FLIPS &&
-      mprotect(arena->exec, size, PROT_READ | PROT_WRITE | PROT_EXEC) != 0) {
+  /* Most programs begin with memory that is executable as a whole. Others leave pages between code that are not. */
+  int has_gaps = workload->life == REUSES ? (workload->features & HAS_GAPS) != 0 : one_in(rng, 2);
+  int protection = PROT_READ | PROT_EXEC | (flips == NO_FLIPS ? PROT_WRITE : 0);
+  if (origin == CREATED_ONE_VIEW && (flips == NO_FLIPS || !has_gaps) && mprotect(arena->exec, size, protection) != 0) {
     fail("mprotect");
   }
   return arena;

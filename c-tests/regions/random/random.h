@@ -151,6 +151,8 @@ enum {
   AUTOMATIC = 1 << 11,
   /* All code is registered while it is still writable; otherwise, a quarter. */
   EARLY = 1 << 12,
+  /* Memory between code is writable, and not executable. */
+  HAS_GAPS = 1 << 13,
   ALL = MOVES | THREADS | SIGNALS | LIBRARIES,
 };
 

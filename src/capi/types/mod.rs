@@ -47,10 +47,10 @@ pub enum jitsym_sink {
     /// The jitdump `jit-PID.dump`: names over time, code bytes, source lines and call stacks, for `perf inject --jit`. If
     /// another library in the process has a file of that name, the number has zeros before it, which perf reads as well.
     JITSYM_SINK_JITDUMP = 2,
-    /// The ELF files `jit-PID-N.so` that regions of code memory are mappings of (`jitsym_region_create`, `jitsym_region_adopt`,
-    /// `JITSYM_INIT_ADOPT`), in the directory of the jitdump: names, lines and call stacks in every profiler, with no further
-    /// step. Code that is registered in a region goes to its file, and not to map and jitdump. Without regions this sink does
-    /// nothing.
+    /// The ELF files (`jit-PID-N.so`, `jitted-PID-rN.so`) that regions of code memory are mappings of (`jitsym_region_create`,
+    /// `jitsym_region_adopt`, `JITSYM_INIT_ADOPT`), in the directory of the jitdump: names, lines and call stacks in every
+    /// profiler, with no further step. Code that is registered in a region goes to its file, and not to map and jitdump. Without
+    /// regions this sink does nothing.
     JITSYM_SINK_REGION = 4,
 }
 

@@ -184,7 +184,9 @@ impl Regions {
         let at_code = header == (range.start - page_size() as u64, 0) && matches!(pieces, [one] if one.is_executable());
         let new = self.new_file(status, at_code).map_err(|text| refused(status, text))?;
         let path = new.naming.path.clone();
-        let swapped = swap(new, range, pieces, header, tables);
+        let begins_below = |above: &Region| above.head == 0 && above.base < above.start;
+        let has_object_above = self.all().any(|above| above.start == range.end && begins_below(above));
+        let swapped = swap(new, range, pieces, header, tables, has_object_above);
         let parts = swapped.map_err(|error| refused(status, describe("map", &path, &error)))?;
         let made = self.marks_for(parts.max_len).and_then(|marks| Region::new(parts, marks));
         let region = made.and_then(|region| self.publish(region)).inspect_err(|_| {
@@ -258,6 +260,7 @@ pub(super) fn swap(
     pieces: &[Mapping],
     (base, head): (u64, u64),
     tables: Range<u64>,
+    has_object_above: bool,
 ) -> io::Result<Parts> {
     let New { mut naming, file } = new;
     let (start, len) = (range.start, range.end - range.start);
@@ -292,7 +295,7 @@ pub(super) fn swap(
         }
         clear(&memory, text, len, &copied_pages).inspect_err(|_| take_back(pieces))?;
         // The header page may lie over the first page of the code, which is the process's own now.
-        let layout = Layout::of_memory(base, start, (len, len), &tables, true);
+        let layout = Layout { has_object_above, ..Layout::of_memory(base, start, (len, len), &tables, true) };
         let mut file = RegionFile::create(file, layout).inspect_err(|_| take_back(pieces))?;
         if naming.begins_at_code() {
             file.set_begin(text);
@@ -302,7 +305,8 @@ pub(super) fn swap(
     match swapped {
         Ok(file) => {
             let kind = Backing::Private { adopted: true, never_flips };
-            Ok(Parts { start, len, max_len: len, base, head, tables, kind, naming, file: Some(file) })
+            let file = Some(file);
+            Ok(Parts { start, len, max_len: len, base, head, has_object_above, tables, kind, naming, file })
         }
         Err(error) => {
             naming.remove();

@@ -194,7 +194,8 @@ fn fill(new: New, wanted: &RegionOptions, room: &Room) -> io::Result<Parts> {
     match filled {
         Ok((kind, file)) => {
             let (head, tables) = (room.head(), room.tables.clone());
-            Ok(Parts { start, len, max_len, base, head, tables, kind, naming, file: Some(file) })
+            let (file, has_object_above) = (Some(file), false);
+            Ok(Parts { start, len, max_len, base, head, has_object_above, tables, kind, naming, file })
         }
         Err(error) => {
             // SAFETY: nobody has it.
@@ -268,7 +269,7 @@ fn without_file(wanted: &RegionOptions, room: &Room) -> Option<Parts> {
     };
     let naming = Naming::nameless(held);
     let (head, tables) = (room.head(), room.tables.clone());
-    Some(Parts { start, len, max_len, base, head, tables, kind, naming, file: None })
+    Some(Parts { start, len, max_len, base, head, has_object_above: false, tables, kind, naming, file: None })
 }
 
 fn is_full(error: &io::Error) -> bool {

@@ -203,8 +203,19 @@ fn refill(new: New, old: &Region, write: u64) -> io::Result<Parts> {
     })();
     match filled {
         Ok(file) => {
-            let (base, head, kind) = (old.base, old.head, old.kind);
-            Ok(Parts { start, len: old.len(), max_len, base, head, tables, kind, naming, file: Some(file) })
+            let (base, head, kind, file) = (old.base, old.head, old.kind, Some(file));
+            Ok(Parts {
+                start,
+                len: old.len(),
+                max_len,
+                base,
+                head,
+                has_object_above: false,
+                tables,
+                kind,
+                naming,
+                file,
+            })
         }
         Err(error) => {
             naming.remove();
@@ -219,7 +230,8 @@ fn adopt_again(mut new: New, old: &Region, adopted: bool, never_flips: bool) -> 
     let is_free = old.naming.try_lock().is_ok();
     let pieces = if is_free { old.mapped() } else { Err(io::ErrorKind::WouldBlock.into()) };
     let pieces = pieces.inspect_err(|_| new.naming.remove())?;
-    let parts = swap(new, old.start..old.end(), &pieces, (old.base, old.head), old.tables.clone())?;
+    let parts =
+        swap(new, old.start..old.end(), &pieces, (old.base, old.head), old.tables.clone(), old.has_object_above)?;
     Ok(Parts { kind: Backing::Private { adopted, never_flips }, ..parts })
 }
 
@@ -244,6 +256,7 @@ fn plain(old: &Region) -> Parts {
         max_len: old.max_len,
         base: old.base,
         head: old.head,
+        has_object_above: old.has_object_above,
         tables: old.tables.clone(),
         kind: old.kind,
         naming: Naming::nameless(held),

@@ -140,11 +140,21 @@ impl Region {
     /// be a part of the memory, whose beginning says nothing. So nothing changes before code has taken the place of dead code.
     fn is_to_turn(&self, now: u64) -> bool {
         let naming = lock(&self.naming);
-        let (can, has_paused) = (self.can_begin_at_code(&naming), now > naming.turned_at.saturating_add(TURN_PAUSE));
-        let (is_at_code, is_due) = (naming.begins_at_code(), naming.is_reused && has_paused);
+        let (can, is_at_code, is_reused) = (self.can_begin_at_code(&naming), naming.begins_at_code(), naming.is_reused);
+        let has_paused = now > naming.turned_at.saturating_add(TURN_PAUSE);
         drop(naming);
-        let turns = is_due && (is_at_code || self.executes_in_one_piece()) && can || is_at_code && !can;
-        turns && now >= self.not_before.load(Ordering::Relaxed)
+        if now < self.not_before.load(Ordering::Relaxed) {
+            return false;
+        }
+        if !can || !has_paused || !(is_at_code || is_reused) {
+            return is_at_code && !can;
+        }
+        // To look takes reading what is mapped.
+        let turns = is_at_code && is_reused || self.executes_in_one_piece() != is_at_code;
+        if !turns {
+            lock(&self.naming).turned_at = now;
+        }
+        turns
     }
 
     /// Whether all that is executable is one mapping, which begins where the code does.

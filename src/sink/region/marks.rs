@@ -93,13 +93,21 @@ impl Marks {
     /// the same word at that moment may be lost. Then the writer sees that code is overwritten, a little later.)
     #[inline]
     pub fn begin(&self, offset: u64, len: u64) -> bool {
+        if len == 0 {
+            return false;
+        }
         let is_taken = self.end(offset, len);
-        for at in [offset, offset + len.max(1) - 1] {
+        for at in [offset, offset + len - 1] {
             if let Some(word) = self.all_words().get((at / 64) as usize) {
                 word.store(word.load(Ordering::Relaxed) | 1 << (at % 64), Ordering::Relaxed);
             }
         }
         is_taken
+    }
+
+    /// Whether live code is known to begin or end in a range.
+    pub fn any(&self, offset: u64, len: u64) -> bool {
+        self.words(offset, len).any(|(word, bits)| word.load(Ordering::Relaxed) & bits != 0)
     }
 
     /// Code in a range lives no more. Whether any did.
@@ -182,7 +190,8 @@ mod tests {
             .contains(&true));
         // Over both ends, the first one, the last one; a byte is enough.
         assert!([(37, 91), (628, 3), (127, 1), (0, 1)].iter().all(|&(at, len)| marks.begin(at, len)));
-        assert!(marks.end(0, 1) && !marks.end(0, 1) && !marks.begin(0, 1));
+        assert!(marks.end(0, 1) && !marks.end(0, 1) && !marks.any(0, 1) && !marks.begin(0, 1) && marks.any(0, 1));
+        assert!(!marks.begin(10, 0) && !marks.any(10, 1));
         marks.no_code();
         assert!(!marks.begin(0, 1000) && marks.begin(0, 1000));
         // There is nothing after the end.

@@ -50,7 +50,7 @@ pub struct Naming {
     pub(super) splits: VecDeque<Split>,
     /// Code has taken the place of dead code since the file began to begin where it does.
     pub(super) is_reused: bool,
-    /// When a generation began last that begins at another place than the one before.
+    /// When a generation began last that begins at another place than the one before, or there was no reason for one.
     pub(super) turned_at: u64,
 }
 

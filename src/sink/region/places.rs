@@ -171,6 +171,7 @@ mod tests {
             max_len: len,
             base: start,
             head: 0,
+            has_object_above: false,
             tables: 0..0,
             kind,
             naming: Naming::nameless(None),

@@ -43,7 +43,9 @@ pub struct Region {
     /// Where the file's first byte would be mapped.
     pub base: u64,
     /// How much address space its header page has there; 0 if it is not mapped.
-    pub head: u64,
+    pub(super) head: u64,
+    /// For libdw the object of the memory above may begin in its last page.
+    pub(super) has_object_above: bool,
     /// Where its tables are mapped.
     pub tables: Range<u64>,
     pub kind: Backing,
@@ -85,6 +87,7 @@ pub(super) struct Parts {
     pub max_len: u64,
     pub base: u64,
     pub head: u64,
+    pub has_object_above: bool,
     pub tables: Range<u64>,
     pub kind: Backing,
     pub naming: Naming,
@@ -101,6 +104,7 @@ impl Region {
             max_len: parts.max_len,
             base: parts.base,
             head: parts.head,
+            has_object_above: parts.has_object_above,
             tables: parts.tables,
             kind: parts.kind,
             marks,
@@ -154,7 +158,9 @@ impl Region {
 
     /// Where the parts lie in the file.
     pub(super) fn layout(&self) -> Layout {
-        Layout::of_memory(self.base, self.start, (self.len(), self.max_len), &self.tables, self.is_private())
+        let lens = (self.len(), self.max_len);
+        let layout = Layout::of_memory(self.base, self.start, lens, &self.tables, self.is_private());
+        Layout { has_object_above: self.has_object_above, ..layout }
     }
 
     /// Where the text begins in the file.

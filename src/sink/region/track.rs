@@ -63,11 +63,14 @@ impl Regions {
         }
     }
 
-    /// Code could not be registered.
-    pub fn not_registered(&self, addr: u64, size: u64) {
+    /// Code could not be registered, for which `before_code` has returned these flags.
+    pub fn not_registered(&self, addr: u64, size: u64, flags: u8) {
         if let Some(region) = self.around(addr, size) {
             region.tally.subtract(addr - region.start, size);
-            region.marks.end(addr - region.start, size);
+            // Otherwise other code lives on there.
+            if flags & flag::REPLACES == 0 {
+                region.marks.end(addr - region.start, size);
+            }
         }
     }
 
@@ -81,7 +84,8 @@ impl Regions {
     /// Code that was counted as gone lives on.
     pub fn code_stays(&self, addr: u64, size: u64) {
         if let Some(region) = self.around(addr, size) {
-            region.count_live(addr, size);
+            region.tally.add(addr - region.start, size);
+            region.marks.begin(addr - region.start, size);
         }
     }
 
@@ -114,9 +118,6 @@ impl Regions {
 impl Region {
     /// Code that has been counted is about to be registered. Returns flags of its event.
     fn take(&self, status: &Status, addr: u64, size: u64) -> u8 {
-        if matches!(self.kind, Backing::Private { .. }) && !self.is_in_use.load(Ordering::Relaxed) {
-            self.begin_to_use(addr, size);
-        }
         let replaces = self.marks.begin(addr - self.start, size);
         if replaces {
             self.mark_dead(status, addr, size);
@@ -124,6 +125,9 @@ impl Region {
                 // perf has been told of the file's name before.
                 status.counters.region_late.add(1);
             }
+        }
+        if matches!(self.kind, Backing::Private { .. }) && !self.is_in_use.load(Ordering::Relaxed) {
+            self.begin_to_use(addr, size);
         }
         if let Some(since) = self.marks.after(addr - self.start, size, self.first.load(Ordering::Relaxed)) {
             self.replace(status, addr, size, since);
@@ -145,10 +149,13 @@ impl Region {
         }
     }
 
-    /// Counts live code that was not registered in it.
+    /// Counts live code that was not registered in it. Callers may know of newer code there already, or of its end.
     pub fn count_live(&self, addr: u64, size: u64) {
-        self.tally.add(addr - self.start, size);
-        self.marks.begin(addr - self.start, size);
+        let offset = addr - self.start;
+        self.tally.add(offset, size);
+        if !self.marks.any(offset, size) && self.marks.after(offset, size, 0).is_none() {
+            self.marks.begin(offset, size);
+        }
     }
 
     fn mark_dead(&self, status: &Status, addr: u64, size: u64) {

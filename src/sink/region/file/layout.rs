@@ -19,6 +19,8 @@ pub struct Layout {
     pub tables_len: u64,
     /// The mapping of the text is private.
     pub is_private: bool,
+    /// For libdw the object of the memory above may begin in the last page of the text.
+    pub has_object_above: bool,
 }
 
 impl Layout {
@@ -31,7 +33,8 @@ impl Layout {
         is_private: bool,
     ) -> Layout {
         let (tables, tables_len) = (tables.start - base, tables.end - tables.start);
-        Layout { text: start - base, text_len, text_room, tables, tables_len, is_private }
+        let has_object_above = false;
+        Layout { text: start - base, text_len, text_room, tables, tables_len, is_private, has_object_above }
     }
 }
 

@@ -348,13 +348,13 @@ impl RegionFile {
         self.layout.text..self.layout.text + self.layout.text_len
     }
 
-    /// How much of the text's room is in the segment that is loaded. Private memory leaves its last page out until there is code:
-    /// for libdw the object of the memory above may begin there, and libdw cannot read objects that overlap.
+    /// How much of the text's room is in the segment that is loaded. Where another object may begin in the last page, that page is
+    /// left out until there is code: libdw cannot read objects that overlap.
     fn loaded_room(&self) -> u64 {
         let room = self.layout.text_room;
         let least = room.saturating_sub(page_size() as u64);
         let end = self.known.last_key_value().map_or(0, |(&offset, known)| u64::from(offset) + u64::from(known.size));
-        if self.layout.is_private && least > 0 && end <= least {
+        if self.layout.has_object_above && least > 0 && end <= least {
             least
         } else {
             room

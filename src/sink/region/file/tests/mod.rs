@@ -161,6 +161,7 @@ impl Region {
             tables: text + 2 * text_len + PAGE,
             tables_len,
             is_private,
+            has_object_above: is_private,
         };
         Region { file: RegionFile::create(Arc::new(Held::new(file).unwrap()), layout).unwrap(), truth: BTreeMap::new() }
     }
@@ -345,8 +346,15 @@ fn full_tables_leave_names_and_lines() {
     let mut region = Region::new(4096);
     // The least room: 2046 rows, which come before 64 KiB of FDEs do with code that has nothing to say.
     let tables_len = RegionFile::tables_room(4096);
-    let layout =
-        Layout { text: PAGE, text_len: 1 << 20, text_room: 1 << 20, tables: 2 << 20, tables_len, is_private: false };
+    let layout = Layout {
+        text: PAGE,
+        text_len: 1 << 20,
+        text_room: 1 << 20,
+        tables: 2 << 20,
+        tables_len,
+        is_private: false,
+        has_object_above: false,
+    };
     region.file = RegionFile::create(Arc::new(Held::new(unnamed()).unwrap()), layout).unwrap();
     for number in 0..4000 {
         region.add(number * 100, Truth::new(5 * number + 1, 90));
@@ -366,8 +374,15 @@ fn full_tables_leave_names_and_lines() {
 fn unwind_tables_end_where_the_search_tables_begin() {
     let mut region = Region::new(1 << 20);
     let tables_len = RegionFile::tables_room(4096);
-    let layout =
-        Layout { text: PAGE, text_len: 1 << 20, text_room: 1 << 20, tables: 2 << 20, tables_len, is_private: false };
+    let layout = Layout {
+        text: PAGE,
+        text_len: 1 << 20,
+        text_room: 1 << 20,
+        tables: 2 << 20,
+        tables_len,
+        is_private: false,
+        has_object_above: false,
+    };
     region.file = RegionFile::create(Arc::new(Held::new(unnamed()).unwrap()), layout).unwrap();
     let frame = cfi::encode(Arch::X86_64, &Unwind::FramePointer(FramePointer::default()), BASE, 90).unwrap().unwrap();
     for number in 0..4000 {
