@@ -172,13 +172,6 @@ pub const LOST: &[Lost] = &[
         instead: "run perf in the container, or copy the file and use `--symfs`; or frame pointers",
     },
     Lost {
-        readers: &["perf-sid/region"],
-        scenarios: &["region-replaced-in-pairs"],
-        what: &[What::Stacks],
-        reason: "perf 7 keeps tables by where an object begins, and generations have two beginnings in turn: where no sample was in the one between, it goes on with the tables of the one before",
-        instead: "frame pointers; names are right in any case",
-    },
-    Lost {
         readers: &["perf-bookworm/region", "perf-trixie/region", "perf-sid/region"],
         scenarios: &["region-large"],
         what: &[What::Annotate],

@@ -39,6 +39,9 @@ const LAG: u64 = 20_000_000;
 /// A turn costs a copy of what the file says. perf takes some samples between two.
 const TURN_PAUSE: u64 = 10_000_000;
 
+/// Within so many nanoseconds perf has probably taken no sample: the next generation begins where this one does.
+const BRIEF: u64 = 300_000;
+
 /// Deaths with no registration between them share a name for so many nanoseconds.
 const SHARED: u64 = 10_000_000;
 
@@ -180,7 +183,8 @@ impl Region {
         let dir = if naming.names.len() < NAMES_MOST { naming.dir().ok() } else { None };
         let was_at_code = naming.begins_at_code();
         // A turn without a split would leave names of both kinds to one file.
-        let turns = turns && Self::has_room(status, &naming);
+        // Nor would perf know of a beginning in which it has taken no sample, and go on with the tables of the one before.
+        let turns = turns && Self::has_room(status, &naming) && now > naming.turned_at.saturating_add(BRIEF);
         let at_code = if turns { !was_at_code && self.can_begin_at_code(&naming) } else { was_at_code };
         let name_of = |generation| naming.name_of(generation, at_code);
         let fresh = dir.and_then(|dir| {
