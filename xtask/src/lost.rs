@@ -179,13 +179,6 @@ pub const LOST: &[Lost] = &[
         instead: "a jitdump; names, stacks and lines are right in any case",
     },
     Lost {
-        readers: &["samply/region"],
-        scenarios: &["region-adopted-flips"],
-        what: &[What::Names],
-        reason: "samply forgets the whole of a mapping when a part of it is mapped anew, or flips its protection",
-        instead: "flip the whole of what was adopted, or a region of two views, which flips nothing",
-    },
-    Lost {
         readers: &["blazesym/region"],
         scenarios: &[
             "moves", "cache-flush", "reuse", "reuse-other-frames", "overwrite", "region-automatic", "region-released",

@@ -352,13 +352,9 @@ impl RegionFile {
     /// left out until there is code: libdw cannot read objects that overlap.
     fn loaded_room(&self) -> u64 {
         let room = self.layout.text_room;
-        let least = room.saturating_sub(page_size() as u64);
         let end = self.known.last_key_value().map_or(0, |(&offset, known)| u64::from(offset) + u64::from(known.size));
-        if self.layout.has_object_above && least > 0 && end <= least {
-            least
-        } else {
-            room
-        }
+        let without = room.checked_sub(page_size() as u64).filter(|&least| least > 0 && end <= least);
+        without.filter(|_| self.layout.has_object_above).unwrap_or(room)
     }
 
     /// The contents of the file.
