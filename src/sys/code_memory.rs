@@ -37,8 +37,8 @@ pub unsafe fn map_over(
     file: &File,
     offset: u64,
 ) -> io::Result<()> {
-    // The kernel accounts for private memory from when it is first writable, page for page. What is not accounted for would never
-    // be one mapping with it again.
+    // The kernel accounts for private memory from when it is first writable, page for page. Pages that differ in that would never
+    // be one mapping again.
     let private = libc::MAP_PRIVATE | libc::MAP_NORESERVE;
     let flags = if sharing == Sharing::Shared { libc::MAP_SHARED } else { private };
     // SAFETY: the caller's promise.

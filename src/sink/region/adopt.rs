@@ -296,11 +296,7 @@ pub(super) fn swap(
         clear(&memory, text, len, &copied_pages).inspect_err(|_| take_back(pieces))?;
         // The header page may lie over the first page of the code, which is the process's own now.
         let layout = Layout { has_object_above, ..Layout::of_memory(base, start, (len, len), &tables, true) };
-        let mut file = RegionFile::create(file, layout).inspect_err(|_| take_back(pieces))?;
-        if naming.begins_at_code() {
-            file.set_begin(text);
-        }
-        Ok(file)
+        naming.create_file(file, layout).inspect_err(|_| take_back(pieces))
     })();
     match swapped {
         Ok(file) => {

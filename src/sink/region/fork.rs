@@ -14,7 +14,6 @@ use super::{Backing, Naming, Parts, Region, Regions, NEVER};
 use crate::api::options::Sinks;
 use crate::queue::status::Status;
 use crate::sink::describe;
-use crate::sink::region::file::RegionFile;
 use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::dir::Dir;
 use crate::sys::file::{self, Held};
@@ -192,10 +191,7 @@ fn refill(new: New, old: &Region, write: u64) -> io::Result<Parts> {
     let (start, max_len, tables) = (old.start, old.max_len, old.tables.clone());
     let filled = (|| {
         let memory = file.clone();
-        let mut file = RegionFile::create(file, old.layout())?;
-        if naming.begins_at_code() {
-            file.set_begin(old.text());
-        }
+        let file = naming.create_file(file, old.layout())?;
         code_memory::provide(&memory, old.text(), old.len())?;
         copy_text(old, &memory)?;
         remap(old, write, &memory)?;

@@ -24,7 +24,7 @@ use crate::sys::maps::{self, Mapping};
 const PENDING_MOST: u64 = 256;
 const COPIED_MOST: u64 = 4 << 20;
 
-/// A file has at most so many names.
+/// A file has at most this number of names.
 const NAMES_MOST: usize = 4096;
 
 /// A file gets another name in spite of this many files of a dead process.
@@ -33,16 +33,16 @@ const LEFT_MOST: u32 = 256;
 /// Marks have room for no more.
 pub(super) const GENERATION_MOST: u32 = 1 << 24;
 
-/// Code that is registered so many nanoseconds after a generation began may have been told of under the name before.
+/// Code that is registered within this number of nanoseconds after a generation began may have been told of under the name before.
 const LAG: u64 = 20_000_000;
 
 /// A turn costs a copy of what the file says. perf takes some samples between two.
 const TURN_PAUSE: u64 = 10_000_000;
 
-/// Within so many nanoseconds perf has probably taken no sample: the next generation begins where this one does.
+/// Within this number of nanoseconds perf has probably taken no sample: the next generation begins where this one does.
 const BRIEF: u64 = 300_000;
 
-/// Deaths with no registration between them share a name for so many nanoseconds.
+/// Deaths with no registration between them share a name for this number of nanoseconds.
 const SHARED: u64 = 10_000_000;
 
 /// Whether files in a directory may begin at their code for perf 7.
@@ -183,7 +183,7 @@ impl Region {
         let dir = if naming.names.len() < NAMES_MOST { naming.dir().ok() } else { None };
         let was_at_code = naming.begins_at_code();
         // A turn without a split would leave names of both kinds to one file.
-        // Nor would perf know of a beginning in which it has taken no sample, and go on with the tables of the one before.
+        // Nor would perf know of a beginning in which it has taken no sample: it would keep the tables of the one before.
         let turns = turns && Self::has_room(status, &naming) && now > naming.turned_at.saturating_add(BRIEF);
         let at_code = if turns { !was_at_code && self.can_begin_at_code(&naming) } else { was_at_code };
         let name_of = |generation| naming.name_of(generation, at_code);

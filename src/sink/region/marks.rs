@@ -139,7 +139,7 @@ impl Marks {
     }
 }
 
-/// How many words of bits belong to so much code.
+/// How many words of bits belong to this number of pieces.
 fn words_for(pieces: usize) -> usize {
     pieces.div_ceil(64 / PIECE as usize)
 }

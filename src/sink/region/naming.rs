@@ -9,6 +9,7 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::file::{Layout, RegionFile};
 use super::{children, NEVER};
 use crate::sys::delegate;
 use crate::sys::descriptors::DescriptorTable;
@@ -127,6 +128,15 @@ impl Naming {
     /// Whether the segment that is loaded begins at the code, and not with the file.
     pub(super) fn begins_at_code(&self) -> bool {
         self.name().as_encoded_bytes().starts_with(AT_CODE.as_bytes())
+    }
+
+    /// Makes of an empty file of this name one of a region that has no code yet.
+    pub(super) fn create_file(&self, file: Arc<Held>, layout: Layout) -> io::Result<RegionFile> {
+        let mut file = RegionFile::create(file, layout)?;
+        if self.begins_at_code() {
+            file.set_begin(layout.text);
+        }
+        Ok(file)
     }
 
     /// The path of the file that a forked child gets.

@@ -151,6 +151,14 @@ impl Region {
         Region::mapped(file, text_len, false)
     }
 
+    /// One with the least room for tables.
+    fn with_least_tables() -> Region {
+        let tables = 2 << 20..(2 << 20) + RegionFile::tables_room(4096);
+        let layout = Layout::of_memory(0, PAGE, (1 << 20, 1 << 20), &tables, false);
+        let file = RegionFile::create(Arc::new(Held::new(unnamed()).unwrap()), layout).unwrap();
+        Region { file, truth: BTreeMap::new() }
+    }
+
     fn mapped(file: File, text_len: u64, is_private: bool) -> Region {
         let tables_len = RegionFile::tables_room(text_len);
         let text = PAGE;
@@ -343,19 +351,8 @@ fn text_can_grow_within_its_room() {
 
 #[test]
 fn full_tables_leave_names_and_lines() {
-    let mut region = Region::new(4096);
-    // The least room: 2046 rows, which come before 64 KiB of FDEs do with code that has nothing to say.
-    let tables_len = RegionFile::tables_room(4096);
-    let layout = Layout {
-        text: PAGE,
-        text_len: 1 << 20,
-        text_room: 1 << 20,
-        tables: 2 << 20,
-        tables_len,
-        is_private: false,
-        has_object_above: false,
-    };
-    region.file = RegionFile::create(Arc::new(Held::new(unnamed()).unwrap()), layout).unwrap();
+    // 2046 rows, which come before 64 KiB of FDEs do with code that has nothing to say.
+    let mut region = Region::with_least_tables();
     for number in 0..4000 {
         region.add(number * 100, Truth::new(5 * number + 1, 90));
     }
@@ -372,25 +369,15 @@ fn full_tables_leave_names_and_lines() {
 
 #[test]
 fn unwind_tables_end_where_the_search_tables_begin() {
-    let mut region = Region::new(1 << 20);
-    let tables_len = RegionFile::tables_room(4096);
-    let layout = Layout {
-        text: PAGE,
-        text_len: 1 << 20,
-        text_room: 1 << 20,
-        tables: 2 << 20,
-        tables_len,
-        is_private: false,
-        has_object_above: false,
-    };
-    region.file = RegionFile::create(Arc::new(Held::new(unnamed()).unwrap()), layout).unwrap();
+    let mut region = Region::with_least_tables();
     let frame = cfi::encode(Arch::X86_64, &Unwind::FramePointer(FramePointer::default()), BASE, 90).unwrap().unwrap();
     for number in 0..4000 {
         let info_records = info_records(BASE + 100 * number, 90, "f", &[], Some(&frame));
         region.file.add(&Code { offset: 100 * number, size: 90, name: b"f", info_records: &info_records });
     }
     region.file.write(true).unwrap();
-    let (eh_frame, slots) = split(2 << 20, tables_len).unwrap();
+    let Layout { tables, tables_len, .. } = region.file.layout;
+    let (eh_frame, slots) = split(tables, tables_len).unwrap();
     let end = region.file.parts.eh_frame.range().end;
     assert!(end <= slots[0].start && end + 64 > eh_frame.end, "{end:#x} {slots:x?}");
     assert!(slots[0].end <= slots[1].start && slots[1].end <= (2 << 20) + tables_len);
