@@ -297,6 +297,12 @@ typedef enum jitsym_sink {
    * regions this sink does nothing.
    */
   JITSYM_SINK_REGION = 4,
+  /**
+   * Objects in memory that gdb and lldb read through `__jit_debug_descriptor`, also those of a core file: names, lines, inlined
+   * functions and call stacks of code that lives, in regions or not. Not among the sinks that run where nobody says which: it
+   * starts by itself when a debugger listens (unless the variable `JITSYM_GDB` is `0`), in a process where any other sink runs.
+   */
+  JITSYM_SINK_GDB = 8,
 } jitsym_sink;
 
 /**
@@ -308,7 +314,7 @@ typedef enum jitsym_init_flag {
    */
   JITSYM_INIT_ENV_WINS = 1,
   /**
-   * With `sinks` 0: no sink unless the variable `JITSYM` names one. Without this flag, all sinks.
+   * With `sinks` 0: no sink unless the variable `JITSYM` names one. Without this flag, map, jitdump and region.
    */
   JITSYM_INIT_OFF_BY_DEFAULT = 2,
   /**
@@ -477,7 +483,7 @@ typedef struct jitsym_options {
    */
   size_t struct_size;
   /**
-   * `JITSYM_SINK_*` bits. 0: what the variable `JITSYM` says, else all of them.
+   * `JITSYM_SINK_*` bits. 0: what the variable `JITSYM` says, else map, jitdump and region.
    */
   uint32_t sinks;
   /**
@@ -504,9 +510,9 @@ typedef struct jitsym_options {
   uint32_t file_mode;
   /**
    * Bound in bytes of the memory that holds records on their way to the writer, from 1 MiB to 16 GiB (other values are moved
-   * into that range). 0: 64 MiB. It starts with 4 MiB (or the bound, if that is less) and grows when the writer cannot keep
-   * up. Code whose record does not fit into the bound less that start is refused with `JITSYM_ERR_NO_MEMORY`. The first
-   * session of a process decides.
+   * into that range). 0: 64 MiB. It starts with 16 KiB, takes 4 MiB (or half of the bound, if that is less) when many are
+   * registered, and grows beyond that when the writer cannot keep up. Code whose record does not fit into the bound less these
+   * 4 MiB is refused with `JITSYM_ERR_NO_MEMORY`. The first session of a process decides.
    */
   uint64_t max_memory;
   /**

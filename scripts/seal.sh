@@ -1,5 +1,6 @@
 #!/bin/sh
-# Makes of the archive that rustc has written one that shows the functions of jitsym.h and nothing else. As it comes, it has
+# Makes of the archive that rustc has written one that shows the functions of jitsym.h and nothing else but what debuggers look
+# for. As it comes, it has
 # symbols of Rust's runtime library in it (rust_eh_personality for one), and a second Rust library in the same program
 # defines them again. Here everything becomes one object, in which those names are local.
 set -eu
@@ -8,7 +9,7 @@ usage() {
     cat <<'END'
 usage: seal.sh ARCHIVE OUT
 Makes of the static library ARCHIVE, as rustc has written it, the library OUT,
-which shows the functions of jitsym.h and nothing else. Environment:
+which shows the functions of jitsym.h and what debuggers look for. Environment:
   LD, OBJCOPY, AR  the programs to use, for another architecture
 END
 }
@@ -36,7 +37,17 @@ trap 'rm -rf "$work"' EXIT
 # the same one, and the second be thrown away.
 # shellcheck disable=SC2046 # One argument for each name.
 "${LD:-ld}" -r --force-group-allocation -o "$work/jitsym.o" $(sed 's/^/--undefined=/' "$functions") "$archive"
-"${OBJCOPY:-objcopy}" --keep-global-symbols="$functions" "$work/jitsym.o"
+# Debuggers know these names, which other libraries in the same program may define too.
+set --
+for name in __jit_debug_register_code __jit_debug_descriptor; do
+    set -- "$@" --keep-global-symbol=$name --weaken-symbol=$name
+done
+"${OBJCOPY:-objcopy}" --keep-global-symbols="$functions" "$@" "$work/jitsym.o"
 "${AR:-ar}" rcsD "$work/libjitsym.a" "$work/jitsym.o"
+# Of an object with code that it does not know, objcopy drops all symbols without an error. The archive begins with its index.
+head -c 4096 "$work/libjitsym.a" | grep -aq jitsym_register || {
+    echo "seal.sh: ${OBJCOPY:-objcopy} has left no symbols in $out" >&2
+    exit 1
+}
 # Whoever links it has nothing to do if it is the same.
 cmp -s "$work/libjitsym.a" "$out" || mv -f "$work/libjitsym.a" "$out"

@@ -51,6 +51,7 @@ fn numbers() {
     assert_eq!(jitsym_sink::JITSYM_SINK_MAP as u32, 1);
     assert_eq!(jitsym_sink::JITSYM_SINK_JITDUMP as u32, 2);
     assert_eq!(jitsym_sink::JITSYM_SINK_REGION as u32, 4);
+    assert_eq!(jitsym_sink::JITSYM_SINK_GDB as u32, 8);
     assert_eq!(jitsym_init_flag::JITSYM_INIT_ENV_WINS as u32, 1);
     assert_eq!(jitsym_init_flag::JITSYM_INIT_OFF_BY_DEFAULT as u32, 2);
     assert_eq!(jitsym_init_flag::JITSYM_INIT_NO_UNWIND as u32, 4);

@@ -431,7 +431,7 @@ fn every_sink_is_named_where_the_library_is_introduced() {
 /// docs/users.md says which tools learn nothing. No text by which somebody finds the library says otherwise.
 #[test]
 fn nothing_promises_what_is_denied() {
-    let denied = "gdb, lldb and valgrind learn nothing from this version.";
+    let denied = "valgrind learns nothing\nfrom this version.";
     assert!(read("docs/users.md").contains(denied), "this test goes with the sentence");
     let mut files = vec!["README.md".to_owned(), "Cargo.toml".into(), "CMakeLists.txt".into(), "scripts/deb.sh".into()];
     let mut folders: Vec<String> = ["bindings", "cmake", "include", "pkgconfig"].map(str::to_owned).into();
@@ -452,8 +452,7 @@ fn nothing_promises_what_is_denied() {
         let text = text.to_lowercase();
         // Comments in Cargo.toml are for those who build.
         for line in text.lines().filter(|line| !(file == "Cargo.toml" && line.starts_with('#'))) {
-            let promised = ["debugger", "debugging", "gdb", "lldb", "valgrind"].iter().any(|word| line.contains(word));
-            assert!(!promised, "{file}: {line}");
+            assert!(!line.contains("valgrind"), "{file}: {line}");
         }
     }
 }

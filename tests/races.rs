@@ -118,7 +118,7 @@ fn thread_sanitizer_finds_a_weak_order() {
     ] {
         let weak = place(file, text);
         // Which threads meet is chance, so that a run now and then shows nothing, and many do on a single processor.
-        let is_found = (0..50).any(|_| {
+        let is_found = (0..400).any(|_| {
             let (_, output) = try_program(SAME_ADDRESSES, &program, &["registering"], &[("JITSYM_WEAKEN", &weak)]);
             let report = String::from_utf8_lossy(&output.stderr);
             !output.status.success() && report.contains("WARNING: ThreadSanitizer: data race")

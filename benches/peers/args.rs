@@ -3,17 +3,19 @@
 use std::path::PathBuf;
 
 use crate::contenders::Kind;
+use crate::pin::Pin;
 use crate::plot;
 use crate::task::Mode;
 
 pub const USAGE: &str = "\
 cargo bench -- [MODES] [OPTIONS]
-MODES                latency bursts saturated rate; all of them if none is named
+MODES                latency bursts saturated rate start; all of them if none is named
 --rounds N           rounds of each comparison (9)
 --sizes A,B          bytes of code, in place of each mode's own
 --threads A,B        threads, in place of each mode's own
---contenders A,B     of cpython v8 llvm wasmtime luajit moarvm channel bulk; memcpy, bare and jitsym always take part
+--contenders A,B     of cpython v8 llvm wasmtime luajit moarvm channel bulk; memcpy, bare, crossed and jitsym always take part
 --quick              3 rounds, a quarter of the calls
+--pin same|apart     caller and background thread on one processor, or on two
 --dir DIR            where the files go (/dev/shm; /tmp to include a real file system)
 --plot FILE          also draw the distribution at 512 bytes, as SVG; needs latency and bursts
 --library FILE       a libjitsym.so to measure in place of the one of this source tree";
@@ -30,6 +32,7 @@ pub struct Args {
     pub contenders: Option<Vec<Kind>>,
     /// Percentage of the usual number of calls.
     pub effort: usize,
+    pub pin: Option<Pin>,
     pub dir: PathBuf,
     pub library: Option<PathBuf>,
     pub plot: Option<PathBuf>,
@@ -44,6 +47,7 @@ impl Args {
             threads: None,
             contenders: None,
             effort: 100,
+            pin: None,
             dir: "/dev/shm".into(),
             library: None,
             plot: None,
@@ -63,6 +67,7 @@ impl Args {
                 "--sizes" => args.sizes = Some(list(value()?, number)?),
                 "--threads" => args.threads = Some(list(value()?, number)?),
                 "--contenders" => args.contenders = Some(list(value()?, contender)?),
+                "--pin" => args.pin = Some(Pin::parse(value()?)?),
                 "--dir" => args.dir = value()?.into(),
                 "--plot" => args.plot = Some(value()?.into()),
                 "--library" => args.library = Some(value()?.into()),

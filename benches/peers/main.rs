@@ -9,7 +9,9 @@ mod clock;
 mod contenders;
 mod files;
 mod library;
+mod machine;
 mod measure;
+mod pin;
 mod plot;
 mod record;
 mod report;
@@ -32,9 +34,11 @@ fn main() {
         eprintln!("{message}\n\n{}", args::USAGE);
         std::process::exit(2);
     });
+    machine::print();
     let results = rounds::run(&args);
     report::print(&args, &results);
     targets::print(&results);
+    machine::compare(&results);
     if let Some(path) = &args.plot {
         std::fs::write(path, plot::draw(&results)).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     }

@@ -30,6 +30,7 @@ fn color(kind: Kind) -> &'static str {
     match kind {
         Kind::Memcpy => "#8c8c8c",
         Kind::Bare => "#b5a58c",
+        Kind::Crossed => "#c98bb0",
         Kind::Jitsym => "#f0522e",
         Kind::CPython => "#4f8fe0",
         Kind::V8 => "#2fa56b",
@@ -117,7 +118,8 @@ fn put(out: &mut String, text: std::fmt::Arguments<'_>) {
 
 fn stroke(kind: Kind) -> String {
     let width = if kind == Kind::Jitsym { 3.0 } else { 1.6 };
-    let dashes = if matches!(kind, Kind::Memcpy | Kind::Bare) { r#" stroke-dasharray="5 4""# } else { "" };
+    let dashes =
+        if matches!(kind, Kind::Memcpy | Kind::Bare | Kind::Crossed) { r#" stroke-dasharray="5 4""# } else { "" };
     format!(r#"fill="none" stroke="{}" stroke-width="{width}"{dashes}"#, color(kind))
 }
 

@@ -2,6 +2,7 @@
 
 use crate::args::{Args, SMOKE};
 use crate::contenders::Kind;
+use crate::pin::Pin;
 use crate::rounds::Results;
 use crate::statistics::Quartiles;
 use crate::task::{Mode, Setting};
@@ -18,8 +19,10 @@ enum Show {
     Number,
     /// The median divided by a million.
     Millions,
-    /// The median with two digits behind the point.
+    /// The median with two digits after the point.
     Fraction,
+    /// The median with its quartiles.
+    Quartiles,
     /// How many times this library's.
     ToJitsym,
     /// This library's is so many times as much.
@@ -62,6 +65,16 @@ const RATE: &[Column] = &[
     column("mean / jitsym", "single_mean", Show::ToJitsym),
 ];
 
+const START: &[Column] = &[
+    column("init, us", "init", Show::Quartiles),
+    column("first call, us", "first", Show::Quartiles),
+    column("first of a further thread, us", "further", Show::Quartiles),
+    column("all ten, us", "calls", Show::Quartiles),
+    column("close, us", "close", Show::Quartiles),
+    column("page faults more", "faults", Show::Quartiles),
+    column("peak MiB more", "memory", Show::Quartiles),
+];
+
 pub fn print(args: &Args, results: &Results) {
     if args.effort == SMOKE {
         println!("\nFar too short to measure anything: without `cargo bench` this only shows that everything works.");
@@ -73,6 +86,9 @@ pub fn print(args: &Args, results: &Results) {
         Quartiles::of(timers.copied()).median
     );
     println!("A record has {} bytes on top of its code. Files in {}.", results.around, args.dir.display());
+    if let Some(Pin(caller, background)) = args.pin {
+        println!("Callers run on processor {caller}, background threads on {background}.");
+    }
     for (size, region) in &results.regions {
         println!("memcpy at {size} bytes of code goes round in {} MiB for each thread.", region >> 20);
     }
@@ -82,6 +98,7 @@ pub fn print(args: &Args, results: &Results) {
             Mode::Bursts => ("bursts of 16, 1 ms apart", CALLER),
             Mode::Saturated => ("as fast as they can", SATURATED),
             Mode::Rate | Mode::Probe => ("one each millisecond", RATE),
+            Mode::Start => ("a process that registers ten functions", START),
         };
         let plural = if setting.threads == 1 { "" } else { "s" };
         println!(
@@ -118,17 +135,18 @@ fn print_table(results: &Results, setting: Setting, columns: &[Column]) {
 
 fn cell(results: &Results, setting: Setting, kind: Kind, column: &Column) -> String {
     let median = || results.median(setting, kind, column.figure);
+    let with_quartiles = |Quartiles { low, median, high }| {
+        let digits = if median < 10.0 { 2 } else { 0 };
+        format!("{median:.digits$} [{low:.digits$}-{high:.digits$}]")
+    };
     let ratio = |one: Kind, other: Kind| {
-        let ratio = results.ratio(setting, (one, other), column.figure).filter(|_| one != other);
-        ratio.map(|Quartiles { low, median, high }| {
-            let digits = if median < 10.0 { 2 } else { 0 };
-            format!("{median:.digits$} [{low:.digits$}-{high:.digits$}]")
-        })
+        results.ratio(setting, (one, other), column.figure).filter(|_| one != other).map(with_quartiles)
     };
     let text = match column.show {
         Show::Number => median().map(|value| format!("{value:.0}")),
         Show::Millions => median().map(|value| format!("{:.2}", value / 1e6)),
         Show::Fraction => median().map(|value| format!("{value:.2}")),
+        Show::Quartiles => results.quartiles(setting, kind, column.figure).map(with_quartiles),
         Show::ToJitsym => ratio(kind, Kind::Jitsym),
         Show::FromJitsym => ratio(Kind::Jitsym, kind).map(|text| format!("{text} x")),
         Show::ToMemcpy => ratio(kind, Kind::Memcpy),

@@ -22,9 +22,10 @@ const IDLE_ROUNDS: usize = 2;
 
 /// Against whom the library is held everywhere.
 const SATURATED: [Kind; 5] = [Kind::Memcpy, Kind::Jitsym, Kind::CPython, Kind::Wasmtime, Kind::Bulk];
-const CALLERS: [Kind; 10] = [
+const CALLERS: [Kind; 11] = [
     Kind::Memcpy,
     Kind::Bare,
+    Kind::Crossed,
     Kind::Jitsym,
     Kind::CPython,
     Kind::V8,
@@ -34,8 +35,8 @@ const CALLERS: [Kind; 10] = [
     Kind::MoarVm,
     Kind::Channel,
 ];
-const MAIN: [Kind; 5] = [Kind::Memcpy, Kind::Bare, Kind::Jitsym, Kind::CPython, Kind::Wasmtime];
-const FLOOR: [Kind; 3] = [Kind::Memcpy, Kind::Bare, Kind::Jitsym];
+const MAIN: [Kind; 6] = [Kind::Memcpy, Kind::Bare, Kind::Crossed, Kind::Jitsym, Kind::CPython, Kind::Wasmtime];
+const FLOOR: [Kind; 4] = [Kind::Memcpy, Kind::Bare, Kind::Crossed, Kind::Jitsym];
 
 /// All figures: for each setting and contender those of each round.
 #[derive(Default)]
@@ -60,9 +61,13 @@ impl Results {
         rounds.filter_map(|figures| figures.get(figure)).copied().collect()
     }
 
-    pub fn median(&self, setting: Setting, kind: Kind, figure: &str) -> Option<f64> {
+    pub fn quartiles(&self, setting: Setting, kind: Kind, figure: &str) -> Option<Quartiles> {
         let values = self.each(setting, kind, figure);
-        (!values.is_empty()).then(|| Quartiles::of(values).median)
+        (!values.is_empty()).then(|| Quartiles::of(values))
+    }
+
+    pub fn median(&self, setting: Setting, kind: Kind, figure: &str) -> Option<f64> {
+        self.quartiles(setting, kind, figure).map(|quartiles| quartiles.median)
     }
 
     /// What `relate` makes of a figure of one contender and that of another in the same round.
@@ -88,6 +93,7 @@ impl Results {
 fn settings(args: &Args, mode: Mode) -> Vec<(Setting, Vec<Kind>)> {
     let usual: &[(usize, usize, &[Kind])] = match mode {
         Mode::Probe => &[],
+        Mode::Start => return vec![(Setting { mode, size: 512, threads: 1 }, vec![Kind::Jitsym])],
         Mode::Latency => &[(64, 1, &MAIN), (512, 1, &CALLERS), (4096, 1, &MAIN), (65_536, 1, &MAIN)],
         Mode::Bursts => {
             &[(512, 1, &MAIN), (512, 2, &MAIN), (512, 4, &MAIN), (512, 8, &CALLERS), (64, 8, &FLOOR), (4096, 8, &FLOOR)]
@@ -139,6 +145,7 @@ pub fn run(args: &Args) -> Results {
         tables: 0,
         region: REGION,
         idle: false,
+        pin: args.pin,
         dir: scratch.0.clone(),
         library,
     };
@@ -152,12 +159,19 @@ pub fn run(args: &Args) -> Results {
         }
         for round in 0..args.rounds {
             for (setting, kinds) in &settings {
-                let mut kinds = kinds.clone();
-                shuffle(&mut kinds, &mut order);
-                for kind in kinds {
+                for kind in shuffled(kinds, &mut order) {
                     (task.setting, task.contender, task.region) = (*setting, kind, results.regions[&setting.size]);
-                    task.idle = kind == Kind::Jitsym && round < IDLE_ROUNDS && args.effort > SMOKE;
-                    results.rounds.entry((*setting, kind)).or_default().push(measure(&task));
+                    task.idle =
+                        mode == Mode::Rate && kind == Kind::Jitsym && round < IDLE_ROUNDS && args.effort > SMOKE;
+                    let mut figures = measure(&task);
+                    if mode == Mode::Start {
+                        task.idle = true;
+                        let loaded = measure(&task);
+                        for name in ["faults", "memory"] {
+                            *figures.get_mut(name).expect("a figure") -= loaded[name];
+                        }
+                    }
+                    results.rounds.entry((*setting, kind)).or_default().push(figures);
                 }
             }
             let seconds = start.elapsed().as_secs();
@@ -168,6 +182,17 @@ pub fn run(args: &Args) -> Results {
         results.syscalls = syscalls::count(&mut task, args.effort > SMOKE);
     }
     results
+}
+
+/// Random order, but those that targets hold closely against each other run one after another: what else the machine does changes
+/// from second to second.
+fn shuffled(kinds: &[Kind], order: &mut u64) -> Vec<Kind> {
+    let (mut close, others): (Vec<Kind>, Vec<Kind>) =
+        kinds.iter().partition(|&kind| FLOOR.contains(kind) || *kind == Kind::Bulk);
+    shuffle(&mut close, order);
+    let mut groups: Vec<Vec<Kind>> = others.into_iter().map(|kind| vec![kind]).chain([close]).collect();
+    shuffle(&mut groups, order);
+    groups.concat()
 }
 
 /// How large a region `memcpy` has to write to: that in which the library's records move, which depends on how long they wait

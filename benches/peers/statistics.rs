@@ -27,7 +27,7 @@ pub fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// Puts the contenders of a round in random order. The order decides nothing but fairness, so any generator will do.
+/// Puts the contenders of a round in random order. Only fairness depends on it, so any generator will do.
 pub fn shuffle<T>(items: &mut [T], state: &mut u64) {
     for last in (1..items.len()).rev() {
         *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::contenders::Kind;
+use crate::pin::Pin;
 use crate::record::Shape;
 
 /// The first word of a worker's command line.
@@ -21,11 +22,13 @@ pub enum Mode {
     Saturated,
     /// One function each millisecond.
     Rate,
+    /// A process that starts the library, registers ten functions and ends it.
+    Start,
 }
 
 impl Mode {
     /// Those that can be asked for.
-    pub const ALL: [Mode; 4] = [Mode::Latency, Mode::Bursts, Mode::Saturated, Mode::Rate];
+    pub const ALL: [Mode; 5] = [Mode::Latency, Mode::Bursts, Mode::Saturated, Mode::Rate, Mode::Start];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -34,6 +37,7 @@ impl Mode {
             Mode::Bursts => "bursts",
             Mode::Saturated => "saturated",
             Mode::Rate => "rate",
+            Mode::Start => "start",
         }
     }
 
@@ -61,8 +65,10 @@ pub struct Task {
     pub tables: usize,
     /// Bytes of the region that `memcpy` writes to, for each thread.
     pub region: usize,
-    /// Rate: also watch the background thread while there is nothing to do.
+    /// Rate: also watch the background thread while there is nothing to do. Start: load the library and do not call it.
     pub idle: bool,
+    /// The processors that the threads are bound to, if any.
+    pub pin: Option<Pin>,
     /// Where the files go.
     pub dir: PathBuf,
     /// `libjitsym.so`.
@@ -83,6 +89,7 @@ impl Task {
             self.tables.to_string(),
             self.region.to_string(),
             u8::from(self.idle).to_string(),
+            self.pin.map_or("-".into(), |Pin(caller, background)| format!("{caller},{background}")),
             path(&self.dir),
             path(&self.library),
         ]
@@ -90,7 +97,8 @@ impl Task {
 
     /// From what follows `WORKER`.
     pub fn from_words(words: &[String]) -> Task {
-        let number = |at: usize| words[at].parse::<usize>().expect("a number");
+        let parse = |word: &str| word.parse::<usize>().expect("a number");
+        let number = |at: usize| parse(&words[at]);
         let mode = Mode::parse(&words[0]).expect("a mode");
         Task {
             setting: Setting { mode, size: number(1), threads: number(2) },
@@ -99,13 +107,19 @@ impl Task {
             tables: number(5),
             region: number(6),
             idle: number(7) != 0,
-            dir: PathBuf::from(&words[8]),
-            library: PathBuf::from(&words[9]),
+            pin: words[8].split_once(',').map(|(caller, background)| Pin(parse(caller), parse(background))),
+            dir: PathBuf::from(&words[9]),
+            library: PathBuf::from(&words[10]),
         }
     }
 
     pub fn shape(&self) -> Shape {
         Shape { code: self.setting.size, tables: self.tables }
+    }
+
+    /// To be called when the contender is warm: some start their threads with the first function.
+    pub fn bind_background(&self) {
+        self.pin.iter().for_each(|pin| pin.bind_background());
     }
 
     /// A file for a contender to write.

@@ -2,7 +2,7 @@
 
 use crate::clock::Scale;
 use crate::contenders::{
-    Bare, Bulk, CPython, Channel, Contender, Jitsym, Kind, Llvm, LuaJit, Memcpy, MoarVm, Wasmtime, V8,
+    Bare, Bulk, CPython, Channel, Contender, Crossed, Jitsym, Kind, Llvm, LuaJit, Memcpy, MoarVm, Wasmtime, V8,
 };
 use crate::measure::{self, Figures};
 use crate::task::{Mode, Task};
@@ -10,9 +10,11 @@ use crate::task::{Mode, Task};
 /// `words`: what `Task::to_words` made.
 pub fn run(words: &[String]) {
     let task = Task::from_words(words);
+    task.pin.iter().for_each(|pin| pin.bind_all());
     let figures = match task.contender {
         Kind::Memcpy => measure::<Memcpy>(&task),
         Kind::Bare => measure::<Bare>(&task),
+        Kind::Crossed => measure::<Crossed>(&task),
         Kind::Jitsym => measure::<Jitsym>(&task),
         Kind::CPython => measure::<CPython>(&task),
         Kind::V8 => measure::<V8>(&task),
@@ -36,6 +38,7 @@ fn measure<C: Contender>(task: &Task) -> Figures {
         Mode::Bursts => measure::bursts::<C>(task, &scale),
         Mode::Saturated => measure::saturated::<C>(task),
         Mode::Rate => measure::rate::<C>(task, &scale),
+        Mode::Start => measure::start(task, &scale),
     };
     figures.insert("timer".into(), scale.overhead_ns());
     figures

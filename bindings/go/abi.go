@@ -66,6 +66,7 @@ const (
 	SinkMap     Sink = C.JITSYM_SINK_MAP
 	SinkJitdump Sink = C.JITSYM_SINK_JITDUMP
 	SinkRegion  Sink = C.JITSYM_SINK_REGION
+	SinkGdb     Sink = C.JITSYM_SINK_GDB
 )
 
 // Init are flags of a session: bits.

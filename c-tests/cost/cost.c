@@ -1,4 +1,7 @@
-/* Registers, for a tool that counts instructions in jitsym_register: DIR COUNT SIZE LINES NAME-LENGTH. */
+/*
+ * Registers, for a tool that counts instructions: DIR COUNT SIZE LINES NAME-LENGTH IN-REGION. With 1 for the last one the code lies
+ * in a region.
+ */
 #define _GNU_SOURCE
 #include "testing.h"
 
@@ -12,10 +15,11 @@ static uint64_t argument(char **argv, int index, uint64_t max) {
 }
 
 int main(int argc, char **argv) {
-  CHECK(argc == 6);
+  CHECK(argc == 7);
   test_dir = argv[1];
   uint64_t count = argument(argv, 2, 1 << 20), size = argument(argv, 3, TEST_CODE_MAX);
   size_t line_count = argument(argv, 4, LINES_MAX), name_len = argument(argv, 5, JITSYM_NAME_MAX);
+  uint64_t in_region = argument(argv, 6, 1);
 
   /* Memory for all records at once: what a registration costs must not depend on how far the writer has got. */
   jitsym_options options = test_options();
@@ -34,13 +38,25 @@ int main(int argc, char **argv) {
     jitsym_line line = {i, i + 1, 1, 0, "/guest/a_source_file"};
     lines[i] = line;
   }
-  jitsym_code code = test_code(0x7000000000, size, name);
+  uint64_t addr = 0x7000000000;
+  if (in_region) {
+    jitsym_region region;
+    region.struct_size = sizeof region;
+    jitsym_region_options wanted;
+    memset(&wanted, 0, sizeof wanted);
+    wanted.struct_size = sizeof wanted;
+    wanted.size = (count * size | 0xffff) + 1;
+    CHECK_OK(jitsym_region_create(session, &wanted, &region));
+    addr = (uint64_t)(uintptr_t)region.exec;
+  }
+  jitsym_code code = test_code(addr, size, name);
   code.name_len = name_len;
   code.unwind = &unwind;
   code.lines = lines;
   code.line_count = line_count;
   for (uint64_t i = 0; i < count; i++) {
     jitsym_id id;
+    code.size = size - i % 8; /* no two functions of a program have one size */
     CHECK_OK(jitsym_register(session, &code, &id));
     code.addr += size;
   }

@@ -2,17 +2,18 @@
  * Registers, moves and unregisters between calls that a tracer recognises: getppid begins a stretch, getppid ends one
  * in which the library has to make no system call, getsid one that does not count. DIR THREADS.
  *
- * A thread makes several chunks full. After each stretch it waits until the writer has caught up, so that there are
- * always chunks that are free. The writer is not asleep either: it goes on for a second after the last record, so a
- * stretch that ends sooner after the one before cannot have to wake it. On a machine so busy that it ends later, it
- * does not count.
+ * A thread makes several chunks full. After each stretch it waits until the writer has caught up, and all threads
+ * together have less on the way than the pool holds, so there are always chunks that are free. The writer is not asleep
+ * either, and has not given the pool's memory up: it goes on for a second after the last record, so a stretch that ends
+ * sooner after the one before cannot meet that. On a machine so busy that it ends later, it does not count, and the
+ * memory is made anew.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
 
 #include "testing.h"
 
-enum { THREADS_MAX = 8, STRETCHES = 20, LIVE = 1000, SIZE = 64, CHUNKS = 10, BY_ADDRESS = 10 };
+enum { THREADS_MAX = 8, STRETCHES = 40, LIVE = 400, SIZE = 64, CHUNKS = 10, BY_ADDRESS = 10, AMPLE = 4 << 20 };
 static const uint64_t SOON_NS = 500000000;
 
 static jitsym *session;
@@ -58,9 +59,16 @@ static void *thread(void *number) {
   calls(addr, ids);
   pthread_barrier_wait(&all_live);
   end_calls(ids);
-  uint64_t last = test_now();
   CHECK_OK(jitsym_flush(session, 60000));
+  uint64_t last = 0;
   for (int i = 0; i < STRETCHES;) {
+    /* The memory for records grows with what threads lay down in it, to 4 MiB. */
+    while (test_stats(session).memory_held < AMPLE) {
+      calls(addr, ids);
+      end_calls(ids);
+      last = test_now();
+      CHECK_OK(jitsym_flush(session, 60000));
+    }
     getppid();
     calls(addr, ids);
     end_calls(ids);

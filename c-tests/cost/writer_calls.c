@@ -11,11 +11,12 @@
 enum { RATE_PER_MS = 100, SIZE = 512, COUNT = 50000, CACHE = 10000, FOLLOWING = 100, IDLE_PERIODS = 2 };
 static const uint64_t MS = 1000000, SOON = 500000000;
 
-/* Fills a code cache over and over again; one that never gets full; and one that has no bytes to copy from. */
-enum mode { CYCLE, GROW, BY_ADDRESS };
+/* Fills a code cache over and over again; one that never gets full; moves what is in it; and has no bytes to copy from. */
+enum mode { CYCLE, GROW, MOVE, BY_ADDRESS };
 
 static jitsym *session;
 static unsigned entered;
+static jitsym_id ids[CACHE];
 
 static void enter(enum mode mode) {
   jitsym_unwind unwind;
@@ -23,6 +24,13 @@ static void enter(enum mode mode) {
   unwind.struct_size = sizeof unwind;
   unwind.kind = JITSYM_UNWIND_FRAME_POINTER;
   uint64_t addr = 0x7000000000 + SIZE * (uint64_t)(mode == CYCLE ? entered % CACHE : entered);
+  jitsym_id *id = &ids[entered % CACHE];
+  if (mode == MOVE && entered >= CACHE) {
+    entered++;
+    jitsym_move_target target = test_target(addr);
+    CHECK_OK(jitsym_move(session, *id, &target));
+    return;
+  }
   jitsym_code code = test_code(addr, SIZE, "a function with a name of about fifty bytes(int, int)");
   entered++;
   code.unwind = &unwind;
@@ -30,7 +38,7 @@ static void enter(enum mode mode) {
     code.addr = (uint64_t)(uintptr_t)test_bytes;
     code.bytes = NULL;
   }
-  CHECK_OK(jitsym_register(session, &code, NULL));
+  CHECK_OK(jitsym_register(session, &code, mode == MOVE ? id : NULL));
 }
 
 /*
@@ -117,7 +125,10 @@ static void wait_for_silence(void) {
 
 /* Whoever registers first wakes the writer; those that follow do not. */
 static void idle(void) {
-  enter(CYCLE);
+  /* As many as make the memory for records grow to its usual size, some of which stays. */
+  for (int i = 0; i < 10 * FOLLOWING; i++) {
+    enter(CYCLE);
+  }
   /* An answer from the writer: so its thread has got as far as to have its name. */
   CHECK_OK(jitsym_flush(session, 60000));
   for (int period = 0; period < IDLE_PERIODS;) {
@@ -148,7 +159,7 @@ int main(int argc, char **argv) {
   jitsym_options options = test_options();
   options.max_memory = 1 << 30;
   CHECK_OK(jitsym_init(&options, &session));
-  const char *modes[] = {"cycle", "grow", "by-address"};
+  const char *modes[] = {"cycle", "grow", "move", "by-address"};
   int mode = 0;
   while (mode <= BY_ADDRESS && strcmp(argv[2], modes[mode]) != 0) {
     mode++;

@@ -900,7 +900,8 @@ static void adopts_by_itself(void) {
     jitsym_stats stats = test_stats(session);
     adopted += (uint64_t)adopts[way];
     CHECK(stats.regions == (uint64_t)adopts[way] && stats.region_code == adopted);
-    CHECK(stats.live == 4 && stats.region_refused == 0);
+    /* Memory with code in it that nobody makes executable is given up after a while. */
+    CHECK(stats.live == 4 && stats.region_refused <= way + 1);
     CHECK(is_of_file(memory, "jit-") == adopts[way] && is_of_file(memory + 8 * page - 1, "jit-") == adopts[way]);
     CHECK(!is_of_file(data, "jit-") && call(memory + page) == way);
     struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);

@@ -521,7 +521,7 @@ static void not_adopted(void) {
   CHECK(mprotect(memory, SIZE, PROT_READ | PROT_EXEC) == 0);
   announce(session, memory, "adopted now");
   CHECK(test_stats(session).regions == 1 && in_file(session, "adopted now", 11));
-  /* What waits for a second is counted, and nothing waits any more. */
+  /* What has waited for a second is counted, now or later. */
   uint64_t refused = test_stats(session).region_refused;
 
   /* There are as many as there may be. */
@@ -541,7 +541,8 @@ static void not_adopted(void) {
   /* It is counted, with the reason. */
   char error[1024];
   CHECK_OK(jitsym_last_error(session, error, sizeof error));
-  CHECK(test_stats(session).region_refused == refused + 1 && strstr(error, "768 regions") != NULL);
+  uint64_t more = test_stats(session).region_refused - refused;
+  CHECK(more >= 1 && more <= 2 && strstr(error, "768 regions") != NULL);
   CHECK_OK(jitsym_close(session));
 }
 

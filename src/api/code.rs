@@ -3,10 +3,8 @@
 use crate::api::error::{Error, Result};
 
 /// One piece of code to register. See `jitsym_code` in the C header for ranges and meanings.
-///
-/// `U` is how it says to unwind; the C layer has another type for that, which is decoded only if need be.
 #[derive(Clone, Copy, Debug)]
-pub struct Code<'a, U = Unwind<'a>> {
+pub struct Code<'a> {
     /// Where the code runs.
     pub addr: u64,
     /// Size in bytes.
@@ -16,7 +14,7 @@ pub struct Code<'a, U = Unwind<'a>> {
     /// Name; cleaned as `jitsym_code.name` says.
     pub name: &'a [u8],
     /// How to find the caller's frame.
-    pub unwind: U,
+    pub unwind: Unwind<'a>,
     /// Line table.
     pub lines: Lines<'a>,
     /// Inlined functions. They are seen where the code lies in a region.

@@ -28,11 +28,15 @@ impl Sinks {
     pub const JITDUMP: Sinks = Sinks(2);
     /// The ELF files that are code memory.
     pub const REGION: Sinks = Sinks(4);
+    /// The objects in memory that gdb and lldb read.
+    pub const GDB: Sinks = Sinks(8);
     /// Every sink.
-    pub const ALL: Sinks = Sinks(7);
+    pub const ALL: Sinks = Sinks(15);
     /// The bits of all sinks that there may ever be.
-    pub(crate) const ANY: Sinks = Sinks((1 << 29) - 1);
-    /// No sink, but beside them where the running ones are noted: one of them wants lines and unwind tables.
+    pub(crate) const ANY: Sinks = Sinks((1 << 28) - 1);
+    /// No sink, but beside them where the running ones are noted: a debugger listens, and is to know of code before a call returns.
+    pub(crate) const WATCHED: Sinks = Sinks(1 << 28);
+    /// Likewise: one of them wants lines and unwind tables.
     pub(crate) const GROUPS: Sinks = Sinks(1 << 29);
     /// Likewise: one of them wants the bytes of the code.
     pub(crate) const BYTES: Sinks = Sinks(1 << 30);
@@ -53,6 +57,12 @@ impl Sinks {
     #[inline]
     pub(crate) const fn want_groups(self) -> bool {
         self.0 & (Sinks::GROUPS.0 | Sinks::REMEMBER.0) != 0
+    }
+
+    /// Whether records are wanted with these, and nobody waits for them.
+    #[inline]
+    pub(crate) const fn want_groups_only(self) -> bool {
+        self.want_groups() && self.0 & Sinks::WATCHED.0 == 0
     }
 
     /// Whether all of `other` is in this set.
@@ -155,6 +165,8 @@ pub struct Config {
     pub late: bool,
     /// Unknown memory that code is registered in becomes a region.
     pub adopt: bool,
+    /// The sink for debuggers may start by itself.
+    pub debugger: bool,
     pub map_max: u64,
     pub jitdump_max: u64,
 }

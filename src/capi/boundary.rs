@@ -3,12 +3,19 @@
 use super::status::jitsym_status;
 use crate::api::error::Result;
 use crate::session::process;
+use crate::sys::guard::PerThread;
 use crate::sys::thread;
 
 /// Runs the body of a C function.
 #[inline]
 pub fn boundary(body: impl FnOnce() -> Result<()>) -> jitsym_status {
-    match process::guarded(body) {
+    boundary_on(|_| body())
+}
+
+/// As `boundary`, for a body that needs what the library keeps for the calling thread.
+#[inline]
+pub fn boundary_on(body: impl FnOnce(&PerThread) -> Result<()>) -> jitsym_status {
+    match process::guarded_on(body) {
         Ok(()) => jitsym_status::JITSYM_OK,
         Err(error) => error.into(),
     }

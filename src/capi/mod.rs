@@ -19,11 +19,12 @@ use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
-use crate::api::error::Error;
+use crate::api::error::{Error, Result};
 use crate::api::Id;
-use crate::session::{self, Session};
+use crate::session::{self, Given, Session};
 use crate::sys::guard;
-use boundary::{blocking_boundary, boundary};
+use boundary::{blocking_boundary, boundary, boundary_on};
+use input::CodeInput;
 use status::jitsym_status;
 use types::*;
 
@@ -83,6 +84,7 @@ pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *
 /// # Safety
 /// `code` is NULL or points to `struct_size` readable bytes, and every pointer in it is valid for what it says.
 #[no_mangle]
+#[link_section = ".text.hot.jitsym"]
 pub unsafe extern "C" fn jitsym_register(
     session: *mut jitsym,
     code: *const jitsym_code,
@@ -104,28 +106,50 @@ pub unsafe extern "C" fn jitsym_register(
 /// # Safety
 /// As `jitsym_register`.
 #[inline(never)]
+#[link_section = ".text.hot.jitsym"]
 unsafe fn register(session: *mut jitsym, code: *const jitsym_code, out_id: *mut jitsym_id) -> jitsym_status {
-    boundary(|| {
-        let session = session::find(session as usize as u64)?;
-        let id = if session.is_idle() {
-            session.still_open(0)?
-        } else {
-            let mut place = MaybeUninit::uninit();
-            // SAFETY: the caller's promise about `code`, here and below.
-            let code = unsafe { input::locate(code, &mut place)? };
+    boundary_on(|thread| {
+        let handle = session as usize as u64;
+        let mut place = MaybeUninit::uninit();
+        let id = match session::usual_local(thread, handle) {
+            Some(local) => {
+                // SAFETY: the caller's promise about `code`, here and below.
+                let code = unsafe { input::code(code, &mut place)? };
+                match session::register_as_usual(thread, local, code) {
+                    Ok(registered) => registered?,
+                    Err(flags) => register_otherwise(handle, || Ok(code), flags)?,
+                }
+            }
             // SAFETY: as above.
-            let lines = unsafe { input::check_code(code)? };
-            // SAFETY: as above.
-            let inlines = unsafe { input::inlines(code)? };
-            // SAFETY: as above.
-            session.register(&unsafe { input::code(code, &lines, &inlines) })?.0
+            None => register_otherwise(handle, || unsafe { input::code(code, &mut place) }, None)?,
         };
         if !out_id.is_null() {
             // SAFETY: not NULL, and by the caller's promise writable.
-            unsafe { out_id.write(id) };
+            unsafe { out_id.write(id.0) };
         }
         Ok(())
     })
+}
+
+/// A registration that is not as usual, or whose session is not the one that the thread has used last. `flags`: what is known of
+/// the code's place, if that was asked.
+#[inline(never)]
+fn register_otherwise<'a>(
+    handle: u64,
+    code: impl FnOnce() -> Result<CodeInput<'a>>,
+    mut flags: Option<u8>,
+) -> Result<Id> {
+    let session = session::find(handle)?;
+    if session.is_idle() {
+        return session.still_open(Id(0));
+    }
+    let code = code()?;
+    let registered = code.with_code(|code| session.register(code, flags.take()));
+    // Refused before the session was asked.
+    if let Some(flags) = flags {
+        session::not_registered(code.addr(), code.size(), flags);
+    }
+    registered
 }
 
 /// Tells that registered code now runs at another address: it keeps its id, name, lines and unwind description.

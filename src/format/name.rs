@@ -54,53 +54,140 @@ fn is_line_end(c: char) -> bool {
     matches!(c, '\u{2028}' | '\u{2029}')
 }
 
-/// Whether a name is printable ASCII without outer spaces, and neither too short nor too long: nothing is to be done then,
-/// and nearly every name is so.
-#[inline]
-pub fn is_plain(name: &[u8]) -> bool {
-    let (Some(first), Some(last)) = (name.first(), name.last()) else { return false };
-    // In pieces, the last one overlapping the one before, so that no byte is left for a loop by bytes.
-    let all_printable = match (name.last_chunk::<16>(), name.first_chunk::<8>(), name.last_chunk::<8>()) {
-        (Some(last), ..) => {
-            name.chunks_exact(16).filter_map(<[u8]>::first_chunk::<16>).all(are_printable) && are_printable(last)
-        }
-        (None, Some(first), Some(last)) => {
-            let mut both = [0; 16];
-            both[..8].copy_from_slice(first);
-            both[8..].copy_from_slice(last);
-            are_printable(&both)
-        }
-        _ => name.iter().all(|byte| (0x20..0x7f).contains(byte)),
-    };
-    all_printable && *first != b' ' && *last != b' ' && (MIN..=MAX).contains(&name.len())
-}
-
-/// All bytes at once: written with the instructions that every x86-64 processor has, because compilers only make them of a loop
-/// when they do not care for size.
-#[cfg(target_arch = "x86_64")]
+/// Copies a name to `out`, which is as long, if it is plain: printable ASCII without outer spaces, and neither too short nor too
+/// long. Nothing is to be done then, and nearly every name is so. Else `out` holds anything.
 #[inline(always)]
-fn are_printable(bytes: &[u8; 16]) -> bool {
-    use std::arch::x86_64::{_mm_and_si128, _mm_cmpgt_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi8};
-    // SAFETY: the load needs no alignment and reads the 16 bytes. All are instructions of SSE2, a part of x86-64.
+pub fn copy_plain(name: &[u8], out: &mut [u8]) -> bool {
+    let (len, from, to) = (name.len(), name.as_ptr(), out.as_mut_ptr());
+    if !(MIN..=MAX).contains(&len) || out.len() != len {
+        return false;
+    }
+    if len < 16 {
+        return copy_short_plain(name, out);
+    }
+    if len > 64 {
+        return copy_long_plain(name, out);
+    }
+    let mut blocks = Blocks::new();
+    // The last block overlaps the one before, so that no byte is left for a loop by bytes. No loop at all: compilers make a call
+    // of one that copies, and another loop of the rest.
+    // SAFETY: name and `out` have `len` bytes, and so each block lies in both, and each has a first and a last byte.
     unsafe {
-        let bytes = _mm_loadu_si128(bytes.as_ptr().cast());
-        // Signed: bytes from 0x80 on are less than everything else.
-        let from_space = _mm_cmpgt_epi8(bytes, _mm_set1_epi8(0x1f));
-        let below_delete = _mm_cmpgt_epi8(_mm_set1_epi8(0x7f), bytes);
-        _mm_movemask_epi8(_mm_and_si128(from_space, below_delete)) == 0xffff
+        if len > 16 {
+            blocks.copy(from, to);
+        }
+        if len > 32 {
+            blocks.copy(from.add(16), to.add(16));
+        }
+        if len > 48 {
+            blocks.copy(from.add(32), to.add(32));
+        }
+        blocks.copy(from.add(len - 16), to.add(len - 16));
+        blocks.are_printable() && *from != b' ' && *from.add(len - 1) != b' '
     }
 }
 
-/// All bytes at once. In ASCII, adding 1 sets the highest bit of 0x7f alone, and adding 0x60 that of everything from 0x20 on;
-/// nothing is carried into the next byte then.
+/// The same for a name of at least a block.
+#[inline(never)]
+fn copy_long_plain(name: &[u8], out: &mut [u8]) -> bool {
+    let mut blocks = Blocks::new();
+    let starts = (0..name.len() - 16).step_by(16).chain([name.len() - 16]);
+    // SAFETY: both have as many bytes, and so 16 from there on.
+    starts.for_each(|at| unsafe { blocks.copy(name.as_ptr().add(at), out.as_mut_ptr().add(at)) });
+    blocks.are_printable() && name.first() != Some(&b' ') && name.last() != Some(&b' ')
+}
+
+/// The same for a name that has less than a block.
+#[inline(never)]
+fn copy_short_plain(name: &[u8], out: &mut [u8]) -> bool {
+    out.copy_from_slice(name);
+    let is_printable = |byte: &u8| (0x20..0x7f).contains(byte);
+    name.first() != Some(&b' ') && name.last() != Some(&b' ') && name.iter().all(is_printable)
+}
+
+/// Copies 16 bytes at once, and remembers whether all are printable ASCII: with the instructions that every x86-64 processor has,
+/// because compilers only make them of a loop when they do not care for size.
+#[cfg(target_arch = "x86_64")]
+struct Blocks(std::arch::x86_64::__m128i);
+
+#[cfg(target_arch = "x86_64")]
+impl Blocks {
+    #[inline(always)]
+    fn new() -> Blocks {
+        // SAFETY: all instructions are SSE2, a part of x86-64, here and below.
+        Blocks(unsafe { std::arch::x86_64::_mm_setzero_si128() })
+    }
+
+    /// A byte sixteen times, from a number among the instructions. A compiler's constant lies among the library's data, and the
+    /// first call after a sleep would wait for that page.
+    #[inline(always)]
+    fn all<const BYTE: u32>() -> std::arch::x86_64::__m128i {
+        let all;
+        // SAFETY: no memory is touched.
+        unsafe {
+            std::arch::asm!(
+                "mov {number:e}, {bytes}", "movd {all}, {number:e}", "pshufd {all}, {all}, 0",
+                number = out(reg) _, all = out(xmm_reg) all, bytes = const BYTE * 0x0101_0101,
+                options(pure, nomem, nostack, preserves_flags),
+            );
+        }
+        all
+    }
+
+    /// # Safety
+    /// 16 bytes are readable at `from`, and writable at `to`.
+    #[inline(always)]
+    unsafe fn copy(&mut self, from: *const u8, to: *mut u8) {
+        use std::arch::x86_64::{_mm_loadu_si128, _mm_max_epu8, _mm_storeu_si128, _mm_sub_epi8};
+        // SAFETY: the caller's promise; neither needs an alignment.
+        unsafe {
+            let bytes = _mm_loadu_si128(from.cast());
+            _mm_storeu_si128(to.cast(), bytes);
+            // What comes before the space wraps around.
+            self.0 = _mm_max_epu8(self.0, _mm_sub_epi8(bytes, Blocks::all::<0x20>()));
+        }
+    }
+
+    #[inline(always)]
+    fn are_printable(&self) -> bool {
+        use std::arch::x86_64::{_mm_cmpeq_epi8, _mm_max_epu8, _mm_movemask_epi8};
+        // SAFETY: as above.
+        unsafe {
+            let most = Blocks::all::<{ 0x7e - 0x20 }>();
+            _mm_movemask_epi8(_mm_cmpeq_epi8(_mm_max_epu8(self.0, most), most)) == 0xffff
+        }
+    }
+}
+
+/// Copies 16 bytes at once, and remembers whether all are printable ASCII.
 #[cfg(not(target_arch = "x86_64"))]
-#[inline(always)]
-fn are_printable(bytes: &[u8; 16]) -> bool {
-    const EACH: u128 = u128::from_ne_bytes([1; 16]);
-    let word = u128::from_ne_bytes(*bytes);
-    let too_high = word | word.wrapping_add(EACH);
-    let high_enough = word.wrapping_add(0x60 * EACH);
-    (too_high | !high_enough) & (0x80 * EACH) == 0
+struct Blocks(u128);
+
+#[cfg(not(target_arch = "x86_64"))]
+impl Blocks {
+    #[inline(always)]
+    fn new() -> Blocks {
+        Blocks(0)
+    }
+
+    /// # Safety
+    /// 16 bytes are readable at `from`, and writable at `to`.
+    #[inline(always)]
+    unsafe fn copy(&mut self, from: *const u8, to: *mut u8) {
+        const EACH: u128 = u128::from_ne_bytes([1; 16]);
+        // SAFETY: the caller's promise.
+        let word = unsafe { from.cast::<u128>().read_unaligned() };
+        // SAFETY: as above.
+        unsafe { to.cast::<u128>().write_unaligned(word) };
+        // In ASCII, adding 1 sets the highest bit of 0x7f alone, and adding 0x60 that of everything from 0x20 on; nothing is
+        // carried into the next byte then.
+        self.0 |= word | word.wrapping_add(EACH) | !word.wrapping_add(0x60 * EACH);
+    }
+
+    #[inline(always)]
+    fn are_printable(&self) -> bool {
+        self.0 & u128::from_ne_bytes([0x80; 16]) == 0
+    }
 }
 
 /// FNV-1a, folded to 32 bits.
@@ -119,12 +206,20 @@ mod tests {
         String::from_utf8(clean(name).into_owned()).unwrap()
     }
 
+    /// Whether it is copied because it is plain.
+    fn is_copied(name: &[u8]) -> bool {
+        let mut out = vec![0; name.len()];
+        let copied = copy_plain(name, &mut out);
+        assert!(!copied || out == name, "{name:?}");
+        copied
+    }
+
     #[test]
     fn clean_names_stay() {
         for name in ["foo", "foo::bar<int, 3>(a b)", "größe", "名前", "_ZN3foo3barEv"] {
             assert_eq!(cleaned(name.as_bytes()), name);
             assert!(matches!(clean(name.as_bytes()), Cow::Borrowed(_)), "{name}");
-            assert_eq!(is_plain(name.as_bytes()), name.is_ascii(), "{name}");
+            assert_eq!(is_copied(name.as_bytes()), name.is_ascii(), "{name}");
         }
     }
 
@@ -160,26 +255,26 @@ mod tests {
 
     #[test]
     fn plain_names_are_known_by_every_byte() {
-        for len in MIN..70 {
+        for len in MIN..150 {
             let mut name = vec![b'x'; len];
-            assert!(is_plain(&name));
+            assert!(is_copied(&name));
             for at in 0..len {
                 for (byte, inside) in
                     [(b' ', true), (b'~', true), (0x1f, false), (0x7f, false), (0x80, false), (0, false)]
                 {
                     name[at] = byte;
                     let outer_space = byte == b' ' && (at == 0 || at == len - 1);
-                    assert_eq!(is_plain(&name), inside && !outer_space, "{name:?}");
+                    assert_eq!(is_copied(&name), inside && !outer_space, "{name:?}");
                 }
                 name[at] = b'x';
             }
         }
         assert!(
-            !is_plain(b"")
-                && !is_plain(b"f")
-                && !is_plain(b"if")
-                && is_plain(&[b'x'; MAX])
-                && !is_plain(&[b'x'; MAX + 1])
+            !is_copied(b"")
+                && !is_copied(b"f")
+                && !is_copied(b"if")
+                && is_copied(&[b'x'; MAX])
+                && !is_copied(&[b'x'; MAX + 1])
         );
     }
 }

@@ -27,6 +27,11 @@ impl<'a> Put<'a> {
     }
 
     #[inline(always)]
+    pub fn u16(&mut self, value: u16) {
+        self.bytes(&value.to_ne_bytes());
+    }
+
+    #[inline(always)]
     pub fn u32(&mut self, value: u32) {
         self.bytes(&value.to_ne_bytes());
     }

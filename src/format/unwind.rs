@@ -31,20 +31,8 @@ pub fn room_needed(unwind: &Unwind, code_size: u64) -> Result<u64> {
     Ok(room(code_size, tables_len))
 }
 
-/// A source of an unwind description.
-pub trait Source {
-    /// What [`Cache::tables`] makes of it.
-    fn tables<'c>(&self, cache: &'c mut Cache, code_addr: u64, code_size: u64) -> Result<Option<(&'c [u8], usize)>>;
-}
-
-impl Source for Unwind<'_> {
-    fn tables<'c>(&self, cache: &'c mut Cache, code_addr: u64, code_size: u64) -> Result<Option<(&'c [u8], usize)>> {
-        cache.tables(self, code_addr, code_size)
-    }
-}
-
-/// A `jitsym_unwind` as the caller has it, byte by byte: the same again means the same tables.
-pub type Raw = [u8; 96];
+/// A `jitsym_unwind` as the caller has it, word by word: the same again means the same tables.
+pub type Raw = [u64; 12];
 
 /// A description as the caller gave it.
 #[derive(Debug)]
@@ -56,9 +44,33 @@ struct Given {
 }
 
 impl Given {
+    /// Written out: of `==`, and of a loop, compilers that care for size make twice as many instructions.
+    ///
+    /// # Safety
+    /// There is one, which need not be aligned.
     #[inline(always)]
-    fn is(&self, raw: &Raw) -> bool {
-        self.raw == *raw
+    unsafe fn is(&self, raw: *const Raw) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::x86_64::{_mm_and_si128, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8};
+            // SAFETY: the caller's promise. The instructions are SSE2, a part of x86-64, and both have six times 16 bytes.
+            let same = |at: usize| unsafe {
+                let of = |raw: *const Raw| _mm_loadu_si128(raw.cast::<u64>().add(2 * at).cast());
+                _mm_cmpeq_epi8(of(&self.raw), of(raw))
+            };
+            // SAFETY: as above.
+            let both = |a, b| unsafe { _mm_and_si128(a, b) };
+            let all = both(both(same(0), same(1)), both(both(same(2), same(3)), both(same(4), same(5))));
+            // SAFETY: as above.
+            unsafe { _mm_movemask_epi8(all) == 0xffff }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        {
+            // SAFETY: the caller's promise.
+            let (a, b) = (self.raw, unsafe { raw.read_unaligned() });
+            let differs = |at: usize| (a[at] ^ b[at]) | (a[at + 1] ^ b[at + 1]) | (a[at + 2] ^ b[at + 2]);
+            differs(0) | differs(3) | differs(6) | differs(9) == 0
+        }
     }
 }
 
@@ -86,82 +98,79 @@ pub struct Cache {
 #[derive(Debug)]
 struct Entry {
     key: Vec<u32>,
-    code_size: u64,
     tables: Tables,
     given: Option<Given>,
 }
 
 impl Cache {
-    /// What [`cfi::encode`] makes of the description on this architecture: the tables' bytes, and how many of them, at the
-    /// end, are `.eh_frame_hdr`.
+    /// What [`cfi::encode`] makes of the description on this architecture, perhaps for code of another size: to be copied for
+    /// code of this size (`Tables::copy_to`).
     ///
     /// Fails as [`cfi::encode`] does, and with `Arch`.
-    pub fn tables<'c>(
-        &'c mut self,
-        unwind: &Unwind,
-        code_addr: u64,
-        code_size: u64,
-    ) -> Result<Option<(&'c [u8], usize)>> {
+    pub fn tables<'c>(&'c mut self, unwind: &Unwind, code_addr: u64, code_size: u64) -> Result<Option<&'c Tables>> {
         if matches!(unwind, Unwind::None) {
             return Ok(None);
         }
         let arch = NATIVE.ok_or(Error::Arch)?;
         cfi::check_code_size(code_size)?;
-        let tables = if self.describe(arch, unwind, code_size)? {
+        if self.describe(arch, unwind, code_size)? {
             match self.find() {
                 Some(index) => self.recent = index,
                 None => match cfi::encode(arch, unwind, code_addr, code_size)? {
-                    Some(tables) => self.keep(code_size, tables),
+                    Some(tables) => self.keep(tables),
                     None => return Ok(None),
                 },
             }
-            let entry = self.entries.get_mut(self.recent).ok_or(Error::Internal)?;
-            if entry.code_size != code_size {
-                entry.tables.set_code_size(code_size)?;
-                entry.code_size = code_size;
-            }
-            &entry.tables
-        } else {
-            match cfi::encode(arch, unwind, code_addr, code_size)? {
-                Some(tables) => self.passing.insert(tables),
-                None => return Ok(None),
-            }
-        };
-        Ok(Some((&tables.bytes, tables.hdr_size)))
+            return self.recent_tables(code_size);
+        }
+        // What is remembered would be of another entry.
+        self.recent = usize::MAX;
+        self.passing = cfi::encode(arch, unwind, code_addr, code_size)?;
+        Ok(self.passing.as_ref())
     }
 
     /// Whether the entry that was used last was given in this raw form, but perhaps for the registers saved. Most runtimes have
     /// one frame layout, and give it again and again.
+    ///
+    /// # Safety
+    /// There is one, which need not be aligned.
     #[inline(always)]
-    pub fn is_recent(&self, raw: &Raw) -> bool {
-        let given = self.entries.get(self.recent).and_then(|entry| entry.given.as_ref());
-        given.is_some_and(|given| given.is(raw))
+    pub unsafe fn is_recent(&self, raw: *const Raw) -> bool {
+        match self.recent_given() {
+            // SAFETY: the caller's promise.
+            Some(given) => unsafe { given.is(raw) },
+            None => false,
+        }
     }
 
     /// Whether the description that `is_recent` saves these registers too, and was found good for code that is not larger.
     #[inline(always)]
     pub fn recent_is_for(&self, saved: &[SavedRegister], code_size: u64) -> bool {
-        let given = self.entries.get(self.recent).and_then(|entry| entry.given.as_ref());
-        given.is_some_and(|given| code_size >= given.least && given.saved == saved)
+        // Most save none, for which `==` would call a function.
+        let same = |given: &Given| given.saved.len() == saved.len() && (saved.is_empty() || given.saved == saved);
+        matches!(self.recent_given(), Some(given) if code_size >= given.least && same(given))
+    }
+
+    #[inline(always)]
+    fn recent_given(&self) -> Option<&Given> {
+        match self.entries.get(self.recent) {
+            Some(Entry { given: Some(given), .. }) => Some(given),
+            _ => None,
+        }
     }
 
     /// The tables of that description.
     #[inline(always)]
-    pub fn recent_tables(&mut self, code_size: u64) -> Result<Option<(&[u8], usize)>> {
-        let entry = self.entries.get_mut(self.recent).ok_or(Error::Internal)?;
-        if entry.code_size != code_size {
-            entry.tables.set_code_size(code_size)?;
-            entry.code_size = code_size;
-        }
-        Ok(Some((&entry.tables.bytes, entry.tables.hdr_size)))
+    pub fn recent_tables(&self, code_size: u64) -> Result<Option<&Tables>> {
+        let tables = &self.entries.get(self.recent).ok_or(Error::Internal)?.tables;
+        tables.check_size(code_size)?;
+        Ok(Some(tables))
     }
 
     /// Remembers that the description whose tables were asked for last has this raw form. Its tables must not depend on the size
     /// of the code except for that size itself.
     pub fn remember(&mut self, raw: &Raw, saved: &[SavedRegister], code_size: u64) {
-        let Some(entry) = self.entries.get_mut(self.recent).filter(|entry| entry.code_size == code_size) else {
-            return;
-        };
+        let Some(entry) = self.entries.get_mut(self.recent) else { return };
         let given = entry.given.get_or_insert(Given { raw: *raw, saved: Vec::new(), least: code_size });
         (given.raw, given.least) = (*raw, code_size);
         // In the memory that it has: runtimes with several frame layouts come by here.
@@ -220,8 +229,8 @@ impl Cache {
     }
 
     /// Adds an entry, in place of the oldest one if all are taken.
-    fn keep(&mut self, code_size: u64, tables: Tables) {
-        let entry = Entry { key: self.key.clone(), code_size, tables, given: None };
+    fn keep(&mut self, tables: Tables) {
+        let entry = Entry { key: self.key.clone(), tables, given: None };
         match self.entries.get_mut(self.oldest) {
             Some(place) => *place = entry,
             None => self.entries.push(entry),
@@ -249,9 +258,13 @@ mod tests {
     /// Asks the cache and compares with a fresh encoding; returns where the bytes lie.
     fn ask(cache: &mut Cache, unwind: &Unwind, size: u64) -> *const u8 {
         let expected = fresh(unwind, size).unwrap().unwrap();
-        let (bytes, hdr_size) = cache.tables(unwind, 0, size).unwrap().unwrap();
-        assert_eq!((bytes, hdr_size), (&expected.bytes[..], expected.hdr_size), "{unwind:?} of {size} bytes");
-        bytes.as_ptr()
+        let tables = cache.tables(unwind, 0, size).unwrap().unwrap();
+        assert_eq!(
+            (tables.copied(size), tables.hdr_size),
+            (expected.bytes, expected.hdr_size),
+            "{unwind:?} of {size} bytes"
+        );
+        tables.bytes.as_ptr()
     }
 
     #[test]
@@ -400,23 +413,26 @@ mod tests {
 
     #[test]
     fn the_same_raw_description_again_is_the_same_tables() {
+        // SAFETY: a reference.
+        let is_recent = |cache: &Cache, raw: &Raw| unsafe { cache.is_recent(raw) };
         let mut cache = Cache::default();
-        let (one, other): (Raw, Raw) = ([1; size_of::<Raw>()], [2; size_of::<Raw>()]);
-        assert!(!cache.is_recent(&one));
+        let (one, other): (Raw, Raw) = ([1; 12], [2; 12]);
+        assert!(!is_recent(&cache, &one));
         ask(&mut cache, &fp(0), 100);
         cache.remember(&one, &SAVED, 100);
         for size in [100, 101, 5000, 100] {
-            assert!(cache.is_recent(&one) && cache.recent_is_for(&SAVED, size));
+            assert!(is_recent(&cache, &one) && cache.recent_is_for(&SAVED, size));
             let expected = fresh(&fp(0), size).unwrap().unwrap();
-            assert_eq!(cache.recent_tables(size), Ok(Some((&expected.bytes[..], expected.hdr_size))), "{size}");
+            let tables = cache.recent_tables(size).unwrap().unwrap();
+            assert_eq!((tables.copied(size), tables.hdr_size), (expected.bytes, expected.hdr_size), "{size}");
         }
         assert!(!cache.recent_is_for(&SAVED, 99), "smaller code is checked again");
-        assert!(!cache.is_recent(&other));
+        assert!(!is_recent(&cache, &other));
         assert!(!cache.recent_is_for(&SAVED[..1], 100));
         // Its entry is replaced by others.
         for set in 5..=5 + ENTRIES as u32 {
             ask(&mut cache, &fp(set), 100);
         }
-        assert!(!cache.is_recent(&one));
+        assert!(!is_recent(&cache, &one));
     }
 }

@@ -13,13 +13,17 @@
 use std::ptr::NonNull;
 use std::slice;
 
+use crate::sys::ahead;
 use crate::sys::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sys::sync::Witness;
 
 use super::record::{Event, EventKind};
 
-/// Size of a chunk of the pool, and the unit of larger ones. In a model one record fills it.
+/// Size of a chunk of the pool that has grown to its full size, and the unit of larger ones. In a model one record fills it.
 pub const CHUNK_SIZE: usize = if cfg!(jitsym_loom) { 4096 } else { 256 * 1024 };
+
+/// Size of a thread's first chunk. It begins a unit, the rest of which has no memory.
+pub const FIRST_SIZE: usize = if cfg!(jitsym_loom) { CHUNK_SIZE } else { 16 * 1024 };
 
 /// Two cache lines: one for the thread that fills the chunk, one for the writer.
 pub const HEAD: usize = size_of::<Head>();
@@ -54,6 +58,7 @@ struct ConsumedCell {
     count: AtomicU64,
 }
 
+const _: () = assert!(FIRST_SIZE <= CHUNK_SIZE && CHUNK_SIZE.is_power_of_two() && FIRST_SIZE.is_power_of_two());
 const _: () = assert!((HEAD == 128 || cfg!(jitsym_loom)) && size_of::<Event>() == 64);
 
 /// A cell that is being written.
@@ -78,6 +83,20 @@ pub fn size_for(body: usize) -> Option<usize> {
     let size = body.checked_add(HEAD + size_of::<Event>())?.checked_next_multiple_of(CHUNK_SIZE)?;
     // Places in a chunk are 32 bits wide.
     (size <= u32::MAX as usize).then_some(size)
+}
+
+/// Size of the chunk for a thread that has none, and has a record with at least this much of a body.
+pub fn first_size_for(body: usize) -> usize {
+    if body + HEAD + size_of::<Event>() > FIRST_SIZE {
+        CHUNK_SIZE
+    } else {
+        FIRST_SIZE
+    }
+}
+
+/// Whether a chunk of this size may begin a range of `room` bytes, which are whole units.
+pub fn is_size_in(size: usize, room: usize) -> bool {
+    size == room || room == CHUNK_SIZE && (FIRST_SIZE..room).contains(&size) && size.is_power_of_two()
 }
 
 /// A chunk. Copies are names of the same memory; who may use it is said at each method.
@@ -136,6 +155,11 @@ impl Chunk {
         self.head().serial.load(Ordering::Relaxed)
     }
 
+    /// The longest body that it has room for when it is empty.
+    pub fn body_max(self) -> usize {
+        self.size() - HEAD - size_of::<Event>()
+    }
+
     /// Number of events that can be read.
     pub fn committed(self) -> u32 {
         self.head().committed.load(Ordering::Acquire)
@@ -190,7 +214,7 @@ impl Chunk {
 
     /// Whether an event has a kind that exists, without which it is no value of its type.
     fn is_event(self, number: u32) -> bool {
-        let event = self.event_ptr_in(self.size(), number).cast::<u8>();
+        let event = self.event_place(number).cast::<u8>();
         // SAFETY: the event lies in the chunk.
         let kind = unsafe { event.add(std::mem::offset_of!(Event, kind)).read() };
         kind <= EventKind::UnregisterRange as u8
@@ -206,10 +230,10 @@ impl Chunk {
         }
     }
 
-    fn event_ptr_in(self, size: usize, number: u32) -> *mut Event {
-        let at = size - (number as usize + 1) * size_of::<Event>();
-        // SAFETY: `Cursor::room` keeps the events inside the chunk. Chunk sizes are multiples of an event's, so it is aligned.
-        unsafe { self.0.as_ptr().add(at).cast() }
+    /// Where an event lies, if the chunk has so many. Chunk sizes are multiples of an event's, so it is aligned.
+    pub fn event_place(self, number: u32) -> *mut Event {
+        let end = self.0.as_ptr().wrapping_add(self.size());
+        end.wrapping_sub((number as usize + 1) * size_of::<Event>()).cast()
     }
 
     /// An event that is committed.
@@ -217,7 +241,7 @@ impl Chunk {
         debug_assert!(number < self.committed());
         self.head().contents.read(number);
         // SAFETY: committed events are never written to again.
-        unsafe { self.event_ptr_in(self.size(), number).read() }
+        unsafe { self.event_place(number).read() }
     }
 
     /// The body of a committed event.
@@ -252,8 +276,10 @@ impl Chunk {
 #[derive(Debug)]
 pub struct Cursor {
     chunk: Chunk,
-    size: usize,
-    body: usize,
+    /// Where the next body goes.
+    body: *mut u8,
+    /// Where the next event goes; below `body` if there is no room for another one.
+    event: *mut Event,
     events: u32,
 }
 
@@ -261,7 +287,9 @@ impl Cursor {
     /// Starts to write in an empty chunk that nobody else uses; `serial` is higher than that of every chunk begun before.
     pub fn new(chunk: Chunk, serial: u64) -> Cursor {
         chunk.head().serial.store(serial, Ordering::Relaxed);
-        Cursor { chunk, size: chunk.size(), body: HEAD, events: 0 }
+        // SAFETY: the head is a part of the chunk.
+        let body = unsafe { chunk.0.as_ptr().add(HEAD) };
+        Cursor { chunk, body, event: chunk.event_place(0), events: 0 }
     }
 
     pub fn chunk(&self) -> Chunk {
@@ -273,26 +301,61 @@ impl Cursor {
         self.events == 0
     }
 
+    /// How many bytes are left for the body of the next record; `None` if not even an event fits.
+    #[inline(always)]
+    pub fn room_len(&self) -> Option<usize> {
+        (self.event as usize).checked_sub(self.body as usize)
+    }
+
     /// All the memory that is left for the body of the next record; `None` if not even an event fits.
-    #[inline]
+    #[inline(always)]
     pub fn room(&mut self) -> Option<&mut [u8]> {
-        let events = (self.events as usize + 1) * size_of::<Event>();
-        let len = self.size.checked_sub(self.body + events)?;
+        let len = self.room_len()?;
         // SAFETY: the range lies between what is committed and the events, so this thread alone uses it; the memory is
         // mapped zeroed, so it holds initialised bytes.
-        Some(unsafe { slice::from_raw_parts_mut(self.chunk.0.as_ptr().add(self.body), len) })
+        Some(unsafe { slice::from_raw_parts_mut(self.body, len) })
+    }
+
+    /// Asks for the memory that is written to next, after a time in which other processors and programs may have had the caches.
+    #[inline(always)]
+    pub fn ask_ahead(&self) {
+        ahead::to_write::<0>(self.chunk.as_ptr());
+        ahead::to_write::<0>(self.event.cast());
+        ahead::to_write::<0>(self.body);
+    }
+
+    /// Writes the event of the record whose body, `event.body_len` bytes, is written to the start of `room`, before or after this.
+    /// There is room for one.
+    #[inline(always)]
+    pub fn write_event(&mut self, event: Event) {
+        let body_at = (self.body as usize - self.chunk.0.as_ptr() as usize) as u32;
+        self.chunk.head().contents.written(self.events);
+        // SAFETY: `room` left space for the event.
+        unsafe { self.event.write(Event { body_at, ..event }) };
+    }
+
+    /// Publishes the record whose event and body were just written.
+    #[inline(always)]
+    pub fn publish(&mut self, body_len: usize) {
+        self.body = self.body.wrapping_add(body_len);
+        self.event = self.event.wrapping_sub(1);
+        self.events += 1;
+        self.chunk.head().committed.store(self.events, Ordering::Release);
+        // The writer has read what lay there before. The lines of the next record come back while the caller does something else,
+        // those of a long one by themselves once the first ones are asked for.
+        ahead::to_write::<0>(self.event.cast());
+        ahead::to_write::<64>(self.body);
+        ahead::to_write::<128>(self.body);
+        ahead::to_write::<192>(self.body);
+        ahead::to_write::<256>(self.body);
     }
 
     /// Publishes a record whose body, `event.body_len` bytes, was just written to the start of `room`.
     #[inline]
-    pub fn commit(&mut self, mut event: Event) {
-        event.body_at = self.body as u32;
-        self.chunk.head().contents.written(self.events);
-        // SAFETY: `room` left space for the event.
-        unsafe { self.chunk.event_ptr_in(self.size, self.events).write(event) };
-        self.body += event.body_len as usize;
-        self.events += 1;
-        self.chunk.head().committed.store(self.events, Ordering::Release);
+    pub fn commit(&mut self, event: Event) {
+        let body_len = event.body_len as usize;
+        self.write_event(event);
+        self.publish(body_len);
     }
 }
 
@@ -322,7 +385,7 @@ pub mod tests {
     #[test]
     fn bodies_are_adjacent_and_come_back() {
         let memory = Memory::new(1).unwrap();
-        let chunk = memory.make_chunk(&(0..1)).unwrap();
+        let chunk = memory.make_chunk(&(0..1), CHUNK_SIZE).unwrap();
         let mut cursor = Cursor::new(chunk, 7);
         let mut written = 0u32;
         while let Some(room) = cursor.room().filter(|room| room.len() >= 100) {
@@ -349,7 +412,7 @@ pub mod tests {
     #[test]
     fn what_is_consumed_counts_when_its_pass_does() {
         let memory = Memory::new(1).unwrap();
-        let chunk = memory.make_chunk(&(0..1)).unwrap();
+        let chunk = memory.make_chunk(&(0..1), CHUNK_SIZE).unwrap();
         assert_eq!(chunk.consumed(), 0);
         chunk.set_consumed(3, 10);
         assert_eq!((chunk.consumed(), chunk.consumed_up_to(2), chunk.consumed_up_to(3)), (10, 0, 10));

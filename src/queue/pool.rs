@@ -3,18 +3,26 @@
 //! Free chunks lie on a stack, so that the ones that were used last, and lie in the processor's caches, are used first. A channel
 //! would hand them out in turn, and so walk through all of the pool's memory. That took 31 instead of 20 ns for a 512-byte record,
 //! measured with 1 MiB and 256 KiB in turn.
+//!
+//! Each page of memory costs its maker a fault, so the pool makes little before it is needed. A chunk is as small as its thread has
+//! use for, and grows while it is empty. The writer makes chunks ahead while threads ask for more, and gives all of them back when
+//! the process is idle.
+
+#[cfg(test)]
+mod tests;
 
 use std::io;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::atomic::AtomicUsize as Counter;
 
-use crate::queue::chunk::{size_for, Chunk, Cursor, CHUNK_SIZE};
+use crate::queue::chunk::{size_for, Chunk, Cursor, CHUNK_SIZE, FIRST_SIZE};
 use crate::queue::spool::Memory;
 use crate::sys::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::sys::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What the pool starts with, unless its bound is lower.
-const START: usize = (4 << 20) / CHUNK_SIZE;
+/// What the pool grows to while the writer keeps up, unless its bound is lower.
+const AMPLE: usize = (4 << 20) / CHUNK_SIZE;
 
 /// With fewer chunks free than this the writer should hurry.
 const LOW: usize = 4;
@@ -23,13 +31,21 @@ const LOW: usize = 4;
 #[derive(Debug)]
 pub struct Pool {
     memory: Memory,
-    free: Stack,
-    /// Units that nothing is in, in order and with gaps between them; none while the pool is shut. Only the writer and threads
-    /// with large records ask.
+    /// Free chunks of `CHUNK_SIZE`, and smaller ones.
+    whole: Stack,
+    small: Stack,
+    /// Units that nothing is in, in order and with gaps between them; none while the pool is shut. Only who makes
+    /// or gives up chunks asks.
     unused: Mutex<Vec<Range<usize>>>,
     /// Units that have memory.
     held: AtomicUsize,
-    start: usize,
+    /// Bytes of chunks that were made, and of those that somebody has.
+    bytes_held: Counter,
+    bytes_used: Counter,
+    ample: usize,
+    /// The size of the largest chunk that a thread has needed because it had filled another one; 0 for none since the process was
+    /// idle.
+    asked: Counter,
     /// A large record found no room: the writer is to give free chunks up for it.
     cramped: AtomicBool,
     serial: AtomicU64,
@@ -41,10 +57,14 @@ impl Pool {
         let units = (max_memory / CHUNK_SIZE).max(2);
         Ok(Pool {
             memory: Memory::new(units)?,
-            free: Stack::new(units),
+            whole: Stack::new(units),
+            small: Stack::new(units),
             unused: Mutex::default(),
             held: AtomicUsize::new(0),
-            start: START.min(units / 2),
+            bytes_held: Counter::new(0),
+            bytes_used: Counter::new(0),
+            ample: AMPLE.min(units / 2),
+            asked: Counter::new(0),
             cramped: AtomicBool::new(false),
             serial: AtomicU64::new(1),
         })
@@ -63,26 +83,25 @@ impl Pool {
         }
         let why = dir.and_then(|dir| self.memory.attach(dir).err());
         self.unused().push(0..self.memory.units());
-        // One, for the thread that registers at once. The writer makes the others.
-        self.grow();
+        // For the thread that registers at once.
+        self.grow(FIRST_SIZE);
         why.map(|why| format!("cannot make a spool: {why}"))
     }
 
     /// Gives all memory back, and the spool, if no chunk is in use. Nobody else opens or shuts it.
     pub fn shut(&self) -> bool {
         let mut unused = self.unused();
-        let mut free = Vec::new();
-        while let Some(unit) = self.free.pop() {
-            free.push(unit);
-        }
+        let free: Vec<Chunk> = std::iter::from_fn(|| self.pop()).collect();
         // The owner of a chunk in use has taken it, or is about to give it back.
         if free.len() < self.held.load(Ordering::Relaxed) {
-            free.into_iter().rev().for_each(|unit| self.free.push(unit));
+            free.into_iter().rev().for_each(|chunk| self.push(chunk));
             return false;
         }
         // From here on there is none to be had.
         unused.clear();
         self.held.store(0, Ordering::Relaxed);
+        self.bytes_held.store(0, Ordering::Relaxed);
+        self.forget_asked();
         self.memory.detach();
         true
     }
@@ -93,12 +112,12 @@ impl Pool {
 
     /// Bytes in use.
     pub fn bytes_used(&self) -> u64 {
-        (self.held.load(Ordering::Relaxed).saturating_sub(self.free.len()) * CHUNK_SIZE) as u64
+        self.bytes_used.load(Ordering::Relaxed) as u64
     }
 
     /// Bytes in use or free.
     pub fn bytes_held(&self) -> u64 {
-        (self.held.load(Ordering::Relaxed) * CHUNK_SIZE) as u64
+        self.bytes_held.load(Ordering::Relaxed) as u64
     }
 
     /// The most chunks that there can be at a time.
@@ -109,29 +128,89 @@ impl Pool {
     /// Whether so few chunks are free that the writer should hurry.
     #[inline]
     pub fn is_low(&self) -> bool {
-        self.free.len() < LOW
+        self.count_free() < LOW
     }
 
-    /// A chunk, if one is free.
-    pub fn take(&self) -> Option<Cursor> {
-        let unit = self.free.pop()?;
-        // SAFETY: only units that begin a chunk are on the stack.
-        Some(self.begin(unsafe { self.memory.chunk_of(unit) }))
+    /// About how many chunks are free.
+    #[inline]
+    fn count_free(&self) -> usize {
+        // In this order: a chunk that is made larger meanwhile is counted twice, and not left out.
+        let small = self.small.len();
+        small + self.whole.len()
+    }
+
+    fn pop(&self) -> Option<Chunk> {
+        // A small one that was made larger meanwhile is found by the third.
+        let unit = self.whole.pop().or_else(|| self.small.pop()).or_else(|| self.whole.pop())?;
+        // SAFETY: only units that begin a chunk are on the stacks.
+        Some(unsafe { self.memory.chunk_of(unit) })
+    }
+
+    fn push(&self, chunk: Chunk) {
+        let stack = if chunk.size() < CHUNK_SIZE { &self.small } else { &self.whole };
+        stack.push(self.memory.units_of(chunk).start);
+    }
+
+    /// Whether the pool may grow without reason to wait for the writer.
+    pub fn is_ample(&self) -> bool {
+        self.bytes_held.load(Ordering::Relaxed) >= self.ample * CHUNK_SIZE
+    }
+
+    /// A chunk of at least this size, if one is free.
+    pub fn take(&self, size: usize) -> Option<Cursor> {
+        let chunk = self.pop()?;
+        if chunk.size() < size && !self.enlarge(chunk, size) {
+            self.push(chunk);
+            return None;
+        }
+        Some(self.begin(chunk))
+    }
+
+    /// A chunk with room for a body of this length, if the next free one is such.
+    pub fn take_as_it_is(&self, body: usize) -> Option<Cursor> {
+        let chunk = self.pop()?;
+        if chunk.body_max() < body {
+            self.push(chunk);
+            return None;
+        }
+        Some(self.begin(chunk))
+    }
+
+    /// No thread asks for more: chunks that come back from now on stay as small as they are.
+    pub fn forget_asked(&self) {
+        self.asked.store(0, Ordering::Relaxed);
+    }
+
+    /// A thread that has filled a chunk needs one of this size.
+    pub fn ask_for(&self, size: usize) {
+        self.asked.fetch_max(size, Ordering::Relaxed);
+    }
+
+    /// Gives a chunk that nobody uses more memory. False if there is none, and nothing has changed.
+    #[cold]
+    fn enlarge(&self, chunk: Chunk, size: usize) -> bool {
+        let (units, before) = (self.memory.units_of(chunk), chunk.size());
+        let is_made = self.memory.make_chunk(&units, size).is_ok();
+        if is_made {
+            self.bytes_held.fetch_add(size - before, Ordering::Relaxed);
+        }
+        is_made
     }
 
     fn begin(&self, chunk: Chunk) -> Cursor {
+        self.bytes_used.fetch_add(chunk.size(), Ordering::Relaxed);
         Cursor::new(chunk, self.serial.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Whether a record with `body` bytes can ever be held.
     pub fn can_hold(&self, body: usize) -> bool {
-        size_for(body).is_some_and(|size| size / CHUNK_SIZE <= self.memory.units() - self.start)
+        size_for(body).is_some_and(|size| size / CHUNK_SIZE <= self.memory.units() - self.ample)
     }
 
     /// A chunk for one record with a body that no chunk of the pool holds, if there is room.
     pub fn take_large(&self, body: usize) -> Option<Cursor> {
         let count = size_for(body)? / CHUNK_SIZE;
-        let made = self.make(count, self.unused().iter_mut().rev(), |range| {
+        let made = self.make(count, count * CHUNK_SIZE, self.unused().iter_mut().rev(), |range| {
             // From the end, which the pool itself comes to last.
             range.end -= count;
             range.end..range.end + count
@@ -143,52 +222,75 @@ impl Pool {
     }
 
     /// One chunk more, if the bound allows it.
-    fn make_one(&self) -> Option<Chunk> {
-        self.make(1, self.unused().iter_mut(), |range| {
+    fn make_one(&self, size: usize) -> Option<Chunk> {
+        self.make(1, size, self.unused().iter_mut(), |range| {
             range.start += 1;
             range.start - 1..range.start
         })
     }
 
     /// One free chunk more, if the bound allows it.
-    fn grow(&self) -> bool {
-        let made = self.make_one().map(|chunk| self.memory.units_of(chunk).start);
-        made.map(|unit| self.free.push(unit)).is_some()
+    fn grow(&self, size: usize) -> bool {
+        self.make_one(size).map(|chunk| self.push(chunk)).is_some()
     }
 
-    /// A chunk for a thread that finds none free, because the writer is held up by a slow disk. That costs the thread as much
-    /// as writing a chunk does, once a chunk.
+    /// A chunk for a thread that finds none free: because the pool has not grown yet, or the writer is held up by a slow disk. That
+    /// costs the thread as much as writing a chunk does, once a chunk.
     #[cold]
-    pub fn take_new(&self) -> Option<Cursor> {
-        self.make_one().map(|chunk| self.begin(chunk))
+    pub fn take_new(&self, size: usize) -> Option<Cursor> {
+        self.make_one(size).map(|chunk| self.begin(chunk))
     }
 
     fn make<'r>(
         &self,
         count: usize,
+        size: usize,
         mut unused: impl Iterator<Item = &'r mut Range<usize>>,
         cut: impl FnOnce(&mut Range<usize>) -> Range<usize>,
     ) -> Option<Chunk> {
         let units = cut(unused.find(|range| range.len() >= count)?);
-        let made = self.memory.make_chunk(&units).ok();
-        match made {
-            Some(_) => self.held.fetch_add(count, Ordering::Relaxed),
-            // The address space has no room for private memory either. These units are lost, which hardly matters now.
-            None => 0,
-        };
-        made
+        // The address space may have no room for private memory either. These units are lost then, which hardly matters now.
+        let made = self.memory.make_chunk(&units, size).ok()?;
+        self.held.fetch_add(count, Ordering::Relaxed);
+        self.bytes_held.fetch_add(size, Ordering::Relaxed);
+        Some(made)
     }
 
     fn unused(&self) -> MutexGuard<'_, Vec<Range<usize>>> {
         self.unused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Some of the chunks of the start, if there are fewer. For the writer, which does it pass by pass. Those beyond it are made
-    /// by who needs them (`take_new`): the writer is held up in writing then.
-    pub fn replenish(&self) {
-        for _ in 0..LOW {
-            if self.held.load(Ordering::Relaxed) >= self.start || !self.grow() {
+    /// Makes memory ahead, up to an ample amount: a small chunk for the next thread; while threads ask for more, for each of them one
+    /// of the size that they will ask for next; and all of it once they ask for whole ones. For the writer, which does it bit by
+    /// bit, pass by pass. More than that is made by who needs it (`take_new`): the writer is held up in writing then.
+    pub fn replenish(&self, threads: usize) {
+        let asked = self.asked.load(Ordering::Relaxed);
+        let (free, size) = match asked {
+            0 => (1, FIRST_SIZE),
+            CHUNK_SIZE.. => (usize::MAX, CHUNK_SIZE),
+            _ => (LOW.max(threads), 2 * asked),
+        };
+        for _ in 0..LOW.max(threads) {
+            let has_ample_units = self.held.load(Ordering::Relaxed) >= self.ample;
+            if self.count_free() >= free || has_ample_units || !self.grow(size) {
                 break;
+            }
+        }
+        if asked >= CHUNK_SIZE {
+            self.grow_free_ones();
+        }
+    }
+
+    /// Enlarges some of the free chunks. One by one: threads find the others.
+    fn grow_free_ones(&self) {
+        for _ in 0..LOW {
+            let Some(unit) = self.small.pop() else { return };
+            // SAFETY: only units that begin a chunk are on the stacks.
+            let chunk = unsafe { self.memory.chunk_of(unit) };
+            let is_whole = self.enlarge(chunk, CHUNK_SIZE);
+            self.push(chunk);
+            if !is_whole {
+                return;
             }
         }
     }
@@ -196,45 +298,68 @@ impl Pool {
     /// Gives a chunk back that is written out, or was never published, and that nobody else uses any more.
     pub fn recycle(&self, chunk: Chunk) {
         chunk.reset();
-        let units = self.memory.units_of(chunk);
-        if units.len() == 1 {
-            self.free.push(units.start);
-        } else {
-            self.give_up(units);
+        let (units, size) = (self.memory.units_of(chunk), chunk.size());
+        self.bytes_used.fetch_sub(size, Ordering::Relaxed);
+        let wanted = self.asked.load(Ordering::Relaxed);
+        if units.len() > 1 {
+            self.give_up(units, size);
+            return;
         }
+        if size < wanted {
+            self.enlarge(chunk, wanted);
+        }
+        self.push(chunk);
     }
 
-    /// Gives free chunks up if a large record waits for room. For the writer, as the following ones.
+    /// Gives free chunks up that an ample pool does not need, if a large record waits for room. For the writer.
     pub fn shrink_if_cramped(&self) {
         if self.cramped.swap(false, Ordering::Relaxed) {
-            self.shrink_to_start();
+            // Those that stay lie together, so that the others leave room together.
+            self.shrink_to(self.ample);
         }
     }
 
-    /// Gives free chunks up that the pool has grown by.
-    pub fn shrink_to_start(&self) {
-        self.shrink(self.start);
+    /// Gives all free chunks up but one, for the next thread. For the writer, when nobody has registered anything for a while.
+    pub fn rest(&self) {
+        let kept = self.pop();
+        self.shrink();
+        match kept {
+            Some(chunk) => self.push(chunk),
+            None => self.replenish(1),
+        }
     }
 
-    /// Gives free chunks up until that many units are held, or none is free.
-    pub fn shrink(&self, units: usize) {
-        let mut kept = Vec::new();
-        while let Some(unit) = self.free.pop() {
-            // Those of the start lie together, so that the others leave room together.
-            if self.held.load(Ordering::Relaxed) > units && unit >= units {
-                self.give_up(unit..unit + 1);
-            } else {
-                kept.push(unit);
+    /// Gives all free chunks up. For the writer.
+    pub fn shrink(&self) {
+        self.shrink_to(0);
+    }
+
+    /// Gives the free chunks up that do not lie in the first units.
+    fn shrink_to(&self, units: usize) {
+        let mut free: Vec<(usize, Chunk)> =
+            std::iter::from_fn(|| self.pop()).map(|chunk| (self.memory.units_of(chunk).start, chunk)).collect();
+        free.retain(|&(unit, chunk)| {
+            let stays = unit < units;
+            if stays {
+                self.push(chunk);
             }
+            !stays
+        });
+        free.sort_unstable_by_key(|&(unit, _)| unit);
+        let is_whole = |(unit, chunk): &(usize, Chunk)| chunk.size() == CHUNK_SIZE && !self.memory.is_private(*unit);
+        // Neighbours go in one system call.
+        for row in free.chunk_by(|one, next| one.0 + 1 == next.0 && is_whole(one) && is_whole(next)) {
+            let ((first, _), (last, chunk)) = (row[0], row[row.len() - 1]);
+            self.give_up(first..last + 1, (last - first) * CHUNK_SIZE + chunk.size());
         }
-        kept.into_iter().rev().for_each(|unit| self.free.push(unit));
     }
 
-    /// Makes units unused that nobody uses.
-    fn give_up(&self, units: Range<usize>) {
+    /// Makes units unused that nobody uses, the first `size` bytes of which have memory.
+    fn give_up(&self, units: Range<usize>, size: usize) {
         let mut unused = self.unused();
-        self.memory.unmake_chunk(&units);
+        self.memory.unmake_chunks(&units, size);
         self.held.fetch_sub(units.len(), Ordering::Relaxed);
+        self.bytes_held.fetch_sub(size, Ordering::Relaxed);
         let at = unused.partition_point(|range| range.start < units.start);
         unused.insert(at, units);
         unused.dedup_by(|next, range| {
@@ -294,111 +419,5 @@ impl Stack {
     fn change(&self, new: impl Fn(u32) -> Option<u32>) -> Option<u32> {
         let next = |old: u64| Some(((old >> 32) + 1) << 32 | u64::from(new(old as u32)?));
         self.top.fetch_update(Ordering::AcqRel, Ordering::Acquire, next).ok().map(|old| old as u32)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::queue::chunk::tests::event;
-    use crate::queue::chunk::BODY_MAX;
-    use crate::queue::record::EventKind;
-
-    fn pool(max_memory: usize) -> Pool {
-        let pool = Pool::new(max_memory).unwrap();
-        assert!(!pool.is_open() && pool.take().is_none() && pool.take_new().is_none());
-        assert!(pool.open(None).is_none() && pool.is_open());
-        (0..8).for_each(|_| pool.replenish());
-        pool
-    }
-
-    #[test]
-    fn what_was_used_last_is_used_first() {
-        let pool = pool(64 << 20);
-        assert_eq!((pool.bytes_held(), pool.bytes_used()), (4 << 20, 0));
-        let (a, b) = (pool.take().unwrap().chunk(), pool.take().unwrap().chunk());
-        assert_ne!(a, b);
-        assert_eq!(pool.bytes_used(), 2 * CHUNK_SIZE as u64);
-        pool.recycle(b);
-        pool.recycle(a);
-        assert_eq!(pool.take().unwrap().chunk(), a);
-        let last = pool.take().unwrap();
-        assert_eq!(last.chunk(), b);
-        assert!(last.chunk().serial() > a.serial());
-    }
-
-    #[test]
-    fn the_pool_grows_to_its_bound_and_back() {
-        let pool = pool(8 << 20);
-        let mut taken = Vec::new();
-        while let Some(cursor) = pool.take().or_else(|| pool.take_new()) {
-            taken.push(cursor.chunk());
-        }
-        assert_eq!(taken.len(), 32);
-        assert_eq!((pool.bytes_held(), pool.bytes_used()), (8 << 20, 8 << 20));
-        assert!(pool.is_low() && !pool.grow() && pool.take_large(BODY_MAX + 1).is_none());
-        taken.into_iter().for_each(|chunk| pool.recycle(chunk));
-        // A large record has asked.
-        pool.shrink_if_cramped();
-        assert_eq!((pool.bytes_held(), pool.bytes_used()), (4 << 20, 0));
-        assert!(pool.take_large(4 << 20).is_none() && pool.take_large((4 << 20) - 1000).is_some());
-    }
-
-    #[test]
-    fn it_is_shut_when_every_chunk_has_come_home() {
-        let pool = pool(8 << 20);
-        let (a, b) = (pool.take().unwrap().chunk(), pool.take_large(1 << 20).unwrap().chunk());
-        pool.recycle(a);
-        assert!(!pool.shut() && pool.is_open());
-        pool.recycle(b);
-        assert!(pool.shut() && !pool.is_open());
-        assert_eq!((pool.bytes_held(), pool.bytes_used()), (0, 0));
-        assert!(pool.take().is_none() && pool.take_new().is_none() && pool.take_large(1 << 20).is_none());
-        let dir = std::env::temp_dir();
-        assert_eq!(pool.open(Some(&dir)), None);
-        assert_eq!(pool.memory().state(), crate::queue::status::SpoolState::Shared);
-        let again = pool.take().unwrap().chunk();
-        assert_eq!((again.committed(), again.size()), (0, CHUNK_SIZE));
-        pool.recycle(again);
-        assert!(pool.shut());
-        assert_eq!(pool.memory().state(), crate::queue::status::SpoolState::None);
-    }
-
-    #[test]
-    fn large_records_come_and_go() {
-        let pool = pool(8 << 20);
-        assert!(!pool.can_hold(4 << 20) && pool.can_hold(3 << 20));
-        let mut cursor = pool.take_large(3 << 20).unwrap();
-        cursor.room().unwrap()[..3 << 20].fill(7);
-        cursor.commit(event(EventKind::Load, 1, 3 << 20));
-        assert!(pool.take_large(3 << 20).is_none());
-        assert_eq!(pool.bytes_held(), (4 << 20) + (3 << 20) + CHUNK_SIZE as u64);
-        pool.recycle(cursor.chunk());
-        assert_eq!(pool.bytes_held(), 4 << 20);
-        let again = pool.take_large(3 << 20).unwrap();
-        assert_eq!(again.chunk(), cursor.chunk());
-        assert_eq!((again.chunk().committed(), again.chunk().consumed()), (0, 0));
-    }
-
-    #[test]
-    fn threads_never_get_the_same_chunk() {
-        let pool = pool(8 << 20);
-        std::thread::scope(|scope| {
-            for thread in 0..4u8 {
-                let pool = &pool;
-                scope.spawn(move || {
-                    for _ in 0..20_000 {
-                        let Some(mut cursor) = pool.take() else { continue };
-                        let room = cursor.room().unwrap();
-                        room[0] = thread;
-                        std::hint::black_box(&mut *room);
-                        assert_eq!(room[0], thread);
-                        pool.recycle(cursor.chunk());
-                    }
-                });
-            }
-        });
-        assert_eq!(pool.bytes_used(), 0);
-        assert_eq!(std::iter::from_fn(|| pool.take()).count(), 16);
     }
 }

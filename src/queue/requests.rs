@@ -1,4 +1,5 @@
-//! The requests of callers to the writer. They do not use the channel, which may be full while the writer hangs in a slow disk.
+//! The requests of callers to the writer. They do not use the channel of messages, which may be full while the writer hangs in a
+//! slow disk.
 
 use super::oneshot::Give;
 use crate::api::error::{Error, Result};

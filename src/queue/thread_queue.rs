@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use crate::api::error::{Error, Result};
-use crate::queue::chunk::{Cursor, BODY_MAX};
+use crate::queue::chunk::{first_size_for, Cursor, BODY_MAX, CHUNK_SIZE};
 use crate::queue::engine::{Engine, Message};
 use crate::queue::quiesce::HELD_FOR;
 use crate::queue::record::Event;
 use crate::queue::thread_slot::ThreadSlot;
 
 /// See the module's description.
+#[repr(C)]
 pub struct ThreadQueue {
     pub engine: &'static Engine,
     slot: Arc<ThreadSlot>,
@@ -34,26 +35,33 @@ impl ThreadQueue {
         Ok(ThreadQueue { engine, slot: engine.attach()?, cursor: None })
     }
 
-    /// Begins the record of a registration: where its body goes, and the time. `None` if the thread has no chunk. To be followed by
-    /// `end_at_once` in any case.
+    /// Begins the record of a registration, whose time is to be taken after this. `None` if the thread has no chunk. To be followed
+    /// by `end_at_once` in any case.
     ///
     /// For the usual registration only, as its other half; all other records go through [`ThreadQueue::append`]. It has two halves
     /// and no [`Fill`], so that the event is written to its place from registers. An event that is built in memory and copied costs
     /// a quarter of the call, because the processor cannot forward pieces of what was just stored in other pieces.
     #[inline(always)]
-    pub fn begin_at_once(&mut self) -> Option<(&mut [u8], u64)> {
+    pub fn begin_at_once(&mut self) -> Option<&mut Cursor> {
         self.slot.begin();
         self.engine.order();
-        let cursor = self.cursor.as_mut().filter(|_| self.slot.is_kept())?;
-        Some((cursor.room()?, self.engine.clock.now_after_ends()))
+        match &mut self.cursor {
+            Some(cursor) if self.slot.is_kept() => Some(cursor),
+            _ => None,
+        }
     }
 
-    /// Publishes the record, if there is one.
+    /// Asks for the memory that the next record is written to.
     #[inline(always)]
-    pub fn end_at_once(&mut self, event: Option<Event>) {
-        if let (Some(cursor), Some(event)) = (&mut self.cursor, event) {
-            cursor.commit(event);
+    pub fn ask_ahead(&self) {
+        if let Some(cursor) = &self.cursor {
+            cursor.ask_ahead();
         }
+    }
+
+    /// Ends what `begin_at_once` has begun, whether anything was published or not. What is read after this is read after it.
+    #[inline(always)]
+    pub fn end_at_once(&mut self) {
         self.slot.end();
         self.engine.wake_if_asleep();
     }
@@ -67,23 +75,27 @@ impl ThreadQueue {
         if record.least_len() > BODY_MAX {
             return self.append_large(record);
         }
+        let mut size = first_size_for(record.least_len());
         loop {
             if self.cursor.is_some() {
                 self.enter()?;
                 // While there was no record the writer may have taken the chunk.
                 let filled = self.cursor.as_mut().map(|cursor| fill_and_commit(cursor, self.engine, record));
-                let was_empty = self.cursor.as_ref().is_some_and(Cursor::is_empty);
+                let full = self.cursor.as_ref().map(|cursor| (cursor.chunk().size(), cursor.is_empty()));
                 self.slot.end();
-                match filled.transpose()? {
-                    Some(true) => {
-                        self.engine.wake_if_asleep();
-                        return Ok(());
-                    }
-                    Some(false) if was_empty => return self.append_large(record),
-                    _ => {}
+                if filled.transpose()? == Some(true) {
+                    self.engine.wake_if_asleep();
+                    return Ok(());
                 }
+                size = match full {
+                    Some((CHUNK_SIZE.., true)) => return self.append_large(record),
+                    // The record alone fills it.
+                    Some((_, true)) => CHUNK_SIZE,
+                    Some((size, false)) => (2 * size).min(CHUNK_SIZE),
+                    None => size,
+                };
             }
-            self.change_chunk()?;
+            self.change_chunk(size, record.least_len())?;
         }
     }
 
@@ -140,9 +152,47 @@ impl ThreadQueue {
         }
     }
 
-    /// Hands over the current chunk, if there is one, and takes another one.
+    /// Whether a body of this length fits the thread's chunk.
+    pub fn has_room(&self, body: usize) -> bool {
+        self.cursor.as_ref().is_some_and(|cursor| cursor.room_len() >= Some(body))
+    }
+
+    /// Hands over a chunk that is full and takes the next one, with room for a body of this length, as far as nothing has to be
+    /// waited for, and no memory made. Most changes are of this kind, and each is in the middle of a call.
     #[cold]
-    fn change_chunk(&mut self) -> Result<()> {
+    pub fn change_at_once(&mut self, body: usize) -> bool {
+        // Before anything is read of the chunk: the writer may have taken it, and its memory may be gone.
+        if self.enter().is_err() {
+            return false;
+        }
+        let is_changed = self.exchange(body);
+        self.slot.end();
+        is_changed
+    }
+
+    /// See `change_at_once`. To be called between `enter` and `ThreadSlot::end`.
+    fn exchange(&mut self, body: usize) -> bool {
+        let Some(full) = self.cursor.as_ref().filter(|cursor| !cursor.is_empty()).map(Cursor::chunk) else {
+            return false;
+        };
+        let Some(next) = self.engine.next_chunk(full.size(), body) else { return false };
+        // The full one is sent before it is taken out of the slot, as in `hand_over`.
+        if !self.engine.send_now(Message::Full { slot: self.slot.number, chunk: full }) {
+            self.engine.pool.recycle(next.chunk());
+            return false;
+        }
+        self.slot.set_current(Some(next.chunk()));
+        self.cursor = Some(next);
+        true
+    }
+
+    /// Hands over the current chunk, if there is one, and takes another one: of at least this size, or a smaller one with room for a
+    /// body of this length.
+    #[cold]
+    fn change_chunk(&mut self, size: usize, body: usize) -> Result<()> {
+        if self.cursor.is_some() && self.change_at_once(body) {
+            return Ok(());
+        }
         // The full one goes first, also if there is no other yet: writing it out is what makes one free.
         self.enter()?;
         let has_filled_one = self.cursor.is_some();
@@ -150,9 +200,11 @@ impl ThreadQueue {
         self.slot.end();
         handed_over?;
         let engine = self.engine;
-        let taken = engine.take_chunk().or_else(|| if has_filled_one { engine.wait_for_writer() } else { None });
-        let taken = taken.or_else(|| engine.pool.take_new());
-        let Some(cursor) = taken.or_else(|| engine.wait_for(|| engine.pool.take())) else {
+        let waits = || has_filled_one && engine.pool.is_ample();
+        let taken =
+            engine.take_chunk(size, has_filled_one).or_else(|| waits().then(|| engine.wait_for_writer(size))?);
+        let taken = taken.or_else(|| engine.pool.take_new(size));
+        let Some(cursor) = taken.or_else(|| engine.wait_for(|| engine.pool.take(size))) else {
             if engine.is_off() {
                 return Err(Error::NotRunning);
             }

@@ -39,7 +39,8 @@ impl Registry {
 
     /// The id of the live code that starts at an address.
     pub fn id_at(&self, start: u64) -> Option<u64> {
-        let slot = self.pieces[*self.starts.get(&start)?].owner()?;
+        let (_, number) = self.starts.from(start).next().filter(|&(at, _)| at == start)?;
+        let slot = self.pieces[number].owner()?;
         Some(self.id_in(slot))
     }
 
@@ -48,7 +49,8 @@ impl Registry {
         if self.live == 0 || !self.is_known_in(start, end) {
             return Vec::new();
         }
-        let pieces = self.starts.range(..end).rev().map(|(_, &number)| &self.pieces[number]);
+        let numbers = std::iter::successors(self.last_before(end), |&next| self.last_before(self.pieces[next].start));
+        let pieces = numbers.map(|number| &self.pieces[number]);
         let overlapping = pieces.take_while(|piece| piece.end() > start);
         let mut ids = Vec::with_capacity(64);
         for slot in overlapping.filter_map(|piece| piece.owner()) {
@@ -70,8 +72,13 @@ impl Registry {
         self.last_before(end).is_some_and(|number| self.pieces[number].end() > start)
     }
 
+    /// The pieces that begin in `[start, end)`.
+    pub(super) fn numbers_in(&self, start: u64, end: u64) -> impl Iterator<Item = u32> + '_ {
+        self.starts.from(start).take_while(move |&(at, _)| at < end).map(|(_, number)| number)
+    }
+
     /// Whether live code begins in `[start, end)`.
     pub fn live_begins_in(&self, start: u64, end: u64) -> bool {
-        start < end && self.starts.range(start..end).any(|(_, &number)| self.pieces[number].owner().is_some())
+        start < end && self.numbers_in(start, end).any(|number| self.pieces[number].owner().is_some())
     }
 }

@@ -12,17 +12,17 @@ mod find;
 mod heap;
 pub mod ids;
 mod names;
+pub mod ordered;
 mod pieces;
 mod spans;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
-
 pub use entry::Stored;
 use entry::{Entry, IN_MEMORY};
 use heap::Heap;
 use names::Names;
+use ordered::Ordered;
 use pieces::Pieces;
 
 use crate::sys::mapping::Table;
@@ -71,7 +71,7 @@ pub struct Registry {
     live: usize,
     pieces: Pieces,
     /// The pieces by their start. They do not overlap.
-    starts: BTreeMap<u64, u32>,
+    starts: Ordered,
     names: Names,
     info_records: Heap,
 }
@@ -85,13 +85,16 @@ impl Registry {
     /// Adds a registration; the newest wins. Live code that it overlaps is retired and its ids are pushed to `overwritten`.
     pub fn insert(&mut self, id: u64, live: &Live, name: &[u8], overwritten: &mut Vec<u64>) -> Inserted {
         // No effect for ids from `Ids`: their slot is free.
-        self.remove(self.id_in(id as u32));
+        if self.id_in(id as u32) != 0 {
+            self.remove(self.id_in(id as u32));
+        }
         let (start, end) = (live.addr, live.addr + live.size);
         let mut inserted = Inserted { change: MapChange::Append, was_claimed: false, was_refused: false };
         if !self.make_room(id as u32 as usize, name) {
             return Inserted { change: MapChange::None, was_refused: true, ..inserted };
         }
-        let highest = self.starts.range(..end).next_back().map(|(_, &number)| number);
+        let place = self.starts.place(end);
+        let highest = self.starts.before(place).map(|(_, number)| number);
         let overlapped = highest.filter(|&number| self.pieces[number].end() > start);
         let before = if overlapped.is_none() { highest } else { self.last_before(start) };
         // Code that reaches into the new code itself made no claim there: it is overwritten.
@@ -112,13 +115,15 @@ impl Registry {
                 number
             }
             _ => {
+                let mut place = place;
                 if overlapped.is_some() {
                     inserted.change = MapChange::Rewrite;
                     self.clear(start, end, overwritten);
+                    place = self.starts.place(start);
                 }
                 let name = self.names.add(name);
                 let number = self.pieces.add(start, live.size as u32, name);
-                self.starts.insert(start, number);
+                self.starts.insert(place, start, number);
                 number
             }
         };
@@ -131,7 +136,10 @@ impl Registry {
     /// Reserves the large pieces of memory that an insertion may need.
     fn make_room(&mut self, slot: usize, name: &[u8]) -> bool {
         let more = (slot + 1).saturating_sub(self.entries.len());
-        self.entries.try_reserve(more).is_ok() && self.pieces.make_room() && self.names.make_room(name)
+        self.entries.try_reserve(more).is_ok()
+            && self.pieces.make_room()
+            && self.starts.make_room(2)
+            && self.names.make_room(name)
     }
 
     fn set_entry(&mut self, id: u64, live: &Live, piece: u32) {
@@ -154,7 +162,7 @@ impl Registry {
 
     /// The last piece that begins before an address.
     fn last_before(&self, addr: u64) -> Option<u32> {
-        self.starts.range(..addr).next_back().map(|(_, &number)| number)
+        self.starts.last_below(addr).map(|(_, number)| number)
     }
 
     /// Where the bytes end that a piece claims; 0 if it is dead.
@@ -172,7 +180,7 @@ impl Registry {
                 let name = self.names.copy(old.name);
                 let rest = self.pieces.add(end, (old.end() - end) as u32, name);
                 self.pieces.retire(rest);
-                self.starts.insert(end, rest);
+                self.starts.insert(self.starts.place(end), end, rest);
             }
             if old.start < start {
                 self.pieces[number].size = (start - old.start) as u32;
@@ -210,7 +218,7 @@ impl Registry {
     /// Drops a piece that is vacated.
     fn forget(&mut self, number: u32) {
         let piece = self.pieces[number];
-        self.starts.remove(&piece.start);
+        self.starts.remove(piece.start);
         self.names.drop(piece.name);
         self.pieces.release(number);
     }

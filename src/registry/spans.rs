@@ -13,7 +13,7 @@ impl Registry {
 
     /// Start, size and name of all spans in order of address.
     pub fn spans(&self) -> impl Iterator<Item = (u64, u64, &[u8])> {
-        self.starts.values().map(|&number| {
+        self.starts.values().map(|number| {
             let piece = &self.pieces[number];
             (piece.start, piece.size.into(), self.names.get(piece.name))
         })
@@ -35,7 +35,7 @@ impl Registry {
 
     /// Start, size, name and id of all spans that begin in `[start, end)`; the id of dead code is 0.
     pub fn spans_in(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64, &[u8], u64)> {
-        self.starts.range(start..end).map(|(_, &number)| {
+        self.numbers_in(start, end).map(|number| {
             let piece = &self.pieces[number];
             let id = piece.owner().map_or(0, |slot| self.id_in(slot));
             (piece.start, piece.size.into(), self.names.get(piece.name), id)
@@ -61,8 +61,9 @@ impl Registry {
     /// Drops the spans of dead code that begin in `[start, end)`.
     pub fn forget_dead_in(&mut self, start: u64, end: u64) {
         let mut next = start;
-        while let Some((&at, &number)) = self.starts.range(next..end).next() {
-            next = at + 1;
+        let next_in = |registry: &Registry, next| registry.numbers_in(next, end).next();
+        while let Some(number) = next_in(self, next) {
+            next = self.pieces[number].end();
             if self.pieces[number].owner().is_none() {
                 self.pieces.unlink(number);
                 self.forget(number);

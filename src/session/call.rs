@@ -8,7 +8,6 @@ use crate::api::code::{Code, MoveTarget};
 use crate::api::error::{Error, Result};
 use crate::api::options::{Config, Options, Sinks};
 use crate::api::Id;
-use crate::format::unwind::Source;
 use crate::queue::engine::Engine;
 use crate::queue::status::Stats;
 use crate::session::control::STOP_TIMEOUT;
@@ -56,19 +55,33 @@ impl Ref {
         self.still_open(()).and(result)
     }
 
-    #[inline]
-    pub fn register<U: Source>(&self, code: &Code<'_, U>) -> Result<Id> {
+    /// `flags`: what is known of the code's place, if `Regions::before_code` has been asked.
+    pub fn register(&self, code: &Code<'_>, flags: Option<u8>) -> Result<Id> {
         if self.is_idle() {
             return self.still_open(Id(0));
         }
         let status = &self.engine.status;
         let regions = &self.process.regions;
-        let flags = if regions.are_watching() { regions.before_code(status, code.addr, code.size) } else { 0 };
-        let registered = register::register(self.process, self.engine, code, flags);
-        if registered.is_err() && regions.are_watching() {
+        let watching = regions.are_watching();
+        let before = || if watching { regions.before_code(status, code.addr, code.size) } else { 0 };
+        let flags = flags.unwrap_or_else(before);
+        let registered = register::register(self, code, flags);
+        if registered.is_err() && watching {
             regions.not_registered(code.addr, code.size, flags);
         }
+        self.show_debugger();
         self.outcome(registered)
+    }
+
+    /// A debugger that listens knows of the change before the call returns. The next instruction of the caller may run the code,
+    /// and is to meet a breakpoint there. Or it may write over code that has ended, and over a breakpoint that is still there.
+    fn show_debugger(&self) {
+        /// A debugger may have stopped the writer alone. While it has stopped all threads, only one of these passes.
+        const PATIENCE: (u32, Duration) = (20, Duration::from_millis(50));
+        if self.engine.wanted().has(Sinks::WATCHED) {
+            let is_late = || matches!(self.engine.flush(PATIENCE.1), Err(Error::Timeout));
+            thread::uncancelled(|| (0..PATIENCE.0).all(|_| is_late()));
+        }
     }
 
     pub fn code_size(&self, id: Id) -> Result<u64> {
@@ -92,6 +105,7 @@ impl Ref {
                 regions.code_stays(addr, size);
             }
         }
+        self.show_debugger();
         self.outcome(moved)
     }
 
@@ -105,7 +119,9 @@ impl Ref {
                 self.process.regions.after_code(status, addr, size);
             }
         }
-        self.outcome(register::unregister(self.process, self.engine, id))
+        let ended = register::unregister(self.process, self.engine, id);
+        self.show_debugger();
+        self.outcome(ended)
     }
 
     pub fn unregister_range(&self, addr: u64, size: u64) -> Result<()> {
@@ -116,7 +132,9 @@ impl Ref {
         if self.process.regions.are_watching() {
             self.process.regions.after_range(status, addr, size);
         }
-        self.outcome(register::unregister_range(self.process, self.engine, addr, size))
+        let ended = register::unregister_range(self.process, self.engine, addr, size);
+        self.show_debugger();
+        self.outcome(ended)
     }
 
     pub fn flush(&self, timeout: Option<Duration>) -> Result<()> {
@@ -151,7 +169,7 @@ impl Ref {
         if reserve::is_short() {
             return Err(Error::NoMemory);
         }
-        let default = if config.sinks == Sinks::NONE { sink::every() } else { config.sinks };
+        let default = if config.sinks == Sinks::NONE { sink::default() } else { config.sinks };
         let config = Config { sinks: sinks.unwrap_or(default), ..config.clone() };
         let enabled = control.enable(self.process, self.engine, config);
         watch_thread(self.engine, &control);

@@ -50,7 +50,7 @@ impl Config {
         // Nothing can be adopted without files.
         let adopt = switch("JITSYM_ADOPT");
         let is_off = options.off_by_default && adopt != Some(true);
-        let default_sinks = if is_off { Sinks::NONE } else { sink::every() };
+        let default_sinks = if is_off { Sinks::NONE } else { sink::default() };
         let env_sinks = env("JITSYM").map(|value| parse_sinks(&value));
         let sinks = prefer(options, options.sinks, env_sinks).unwrap_or(default_sinks);
 
@@ -107,6 +107,7 @@ impl Config {
             late,
             // Here too the user has the last word.
             adopt: adopt.unwrap_or(options.adopt),
+            debugger: late && switch("JITSYM_GDB").unwrap_or(true),
             map_max: bound(options.map_max, "JITSYM_MAP_MAX", MAP_MAX_LEAST),
             jitdump_max: bound(options.jitdump_max, "JITSYM_JITDUMP_MAX", JITDUMP_MAX_LEAST),
         })
@@ -126,7 +127,7 @@ fn parse_sinks(value: &OsString) -> Sinks {
     value.as_bytes().split(|&byte| byte == b',').fold(Sinks::NONE, |sinks, word| {
         let is = |names: &[&str]| names.iter().any(|name| word.trim_ascii().eq_ignore_ascii_case(name.as_bytes()));
         if is(&["on", "1", "true", "yes"]) {
-            return sink::every();
+            return sink::default();
         }
         let named = KINDS.iter().filter(|kind| is(&[kind.word]));
         named.fold(sinks, |sinks, kind| sinks.with(kind.bit))
@@ -179,18 +180,19 @@ mod tests {
     fn sinks_come_from_options_then_environment_then_default() {
         let sinks = |options: Options, env: &[(&str, &str)]| config(options, env).unwrap().sinks;
         let map_only = || Options { sinks: Some(Sinks::MAP), ..Options::default() };
-        assert_eq!(sinks(Options::default(), &[]), sink::every());
+        assert_eq!(sinks(Options::default(), &[]), sink::default());
         assert_eq!(sinks(Options { off_by_default: true, ..Options::default() }, &[]), Sinks::NONE);
         assert_eq!(sinks(Options { off_by_default: true, ..Options::default() }, &[("JITSYM", "map")]), Sinks::MAP);
         assert_eq!(sinks(Options::default(), &[("JITSYM", "off")]), Sinks::NONE);
         let off = || Options { off_by_default: true, ..Options::default() };
-        assert_eq!(sinks(off(), &[("JITSYM_ADOPT", "1")]), sink::every());
+        assert_eq!(sinks(off(), &[("JITSYM_ADOPT", "1")]), sink::default());
         assert_eq!(sinks(off(), &[("JITSYM_ADOPT", "0")]), Sinks::NONE);
         assert_eq!(sinks(off(), &[("JITSYM_ADOPT", "1"), ("JITSYM", "off")]), Sinks::NONE);
         assert_eq!(sinks(Options::default(), &[("JITSYM", "jitdump, map,later")]), Sinks(3));
         assert_eq!(sinks(Options::default(), &[("JITSYM", "region")]), Sinks::REGION);
+        assert_eq!(sinks(Options::default(), &[("JITSYM", "gdb,map")]), Sinks::MAP.with(Sinks::GDB));
         for (value, expected) in
-            [("ON", sink::every()), ("true", sink::every()), ("Map", Sinks::MAP), ("foo", Sinks::NONE)]
+            [("ON", sink::default()), ("true", sink::default()), ("Map", Sinks::MAP), ("foo", Sinks::NONE)]
         {
             assert_eq!(sinks(Options::default(), &[("JITSYM", value)]), expected, "{value}");
         }

@@ -13,7 +13,7 @@ use crate::session::fork;
 use crate::session::process::Process;
 use crate::sink;
 use crate::sys::thread::Thread;
-use crate::sys::{delegate, descriptors, guard, loader, thread};
+use crate::sys::{barrier, delegate, descriptors, guard, loader, thread};
 use crate::writer::recover;
 use crate::writer::{self, Inheritance, Writer};
 
@@ -70,32 +70,37 @@ impl Control {
             engine.status.stop_sinks();
             Error::Thread
         };
+        if thread::is_alone() && !barrier::is_light() {
+            // It takes the kernel milliseconds where there are several threads: then the writer does it.
+            barrier::register();
+        }
+        // First: without it nobody can say who else writes to the files that the writer opens.
+        delegate::want();
         self.threads.push(delegate::start().map_err(no_thread)?);
         let writer =
             self.writer.take().unwrap_or_else(|| Box::new(Writer::new(&process.host, engine, process.regions.clone())));
         let recover = inheritance.is_none() && (config.recover || !engine.pool.is_open());
-        let (hand, take) = oneshot::<Box<Begin>>();
-        // Handed over when the thread is there, so that it is not lost if that cannot be.
+        let (home, come_home) = oneshot();
+        let (opened, is_open) = oneshot();
+        let (inherit, inherited) = oneshot();
+        let (ready, is_ready) = oneshot();
+        let inherited = inheritance.is_some().then_some((inherited, ready));
+        let begin = Box::new(Begin { writer, config: config.clone(), recover, home, opened, inherited });
+        let (hand, take) = oneshot();
+        // Last: the kernel lets it run when this one waits.
         let spawned = thread::spawn_quiet(thread::WRITER, thread::STACK, move || {
-            if let Some(begin) = take.wait() {
-                Begin::run(*begin);
-            }
+            take.wait().into_iter().for_each(|begin: Box<Begin>| begin.run());
         });
         match spawned {
             Ok(thread) => self.threads.push(thread),
             Err(error) => {
                 delegate::stop();
+                self.writer = Some(begin.writer);
                 self.join_threads();
-                self.writer = Some(writer);
                 return Err(no_thread(error));
             }
         }
-        let (home, come_home) = oneshot();
-        let (opened, is_open) = oneshot();
-        let (inherit, inherited) = oneshot();
-        let (ready, is_ready) = oneshot();
-        let begin = Begin { writer, config: config.clone(), recover, home, opened, inherited, ready };
-        hand.give(Box::new(begin));
+        hand.give(begin);
         self.home = Some(come_home);
         match is_open.wait() {
             Some(true) => {}
@@ -105,12 +110,14 @@ impl Control {
             }
             None => return Err(Error::Internal),
         }
-        if let Some(Inheritance { regions: Some(regions), .. }) = &inheritance {
-            // Here, where the descriptors are that the child has inherited.
-            process.regions.inherit(&engine.status, regions);
+        if let Some(inheritance) = inheritance {
+            if let Some(regions) = &inheritance.regions {
+                // Here, where the descriptors are that the child has inherited.
+                process.regions.inherit(&engine.status, regions);
+            }
+            inherit.give(inheritance);
+            is_ready.wait().ok_or(Error::Internal)?;
         }
-        inherit.give(inheritance);
-        is_ready.wait().ok_or(Error::Internal)?;
         engine.signal_flush.begin();
         self.running = Some(Running { config });
         Ok(())
@@ -181,6 +188,10 @@ impl Control {
             return Ok(());
         };
         let mut left = engine.status.sinks().without(sinks);
+        if !running.config.sinks.has(Sinks::GDB) {
+            // It has started by itself, for what the others know.
+            left = left.without(Sinks::GDB);
+        }
         if process.regions.all().next().is_none() {
             // Nothing is in a region that would have to be written.
             left = left.without(Sinks::REGION);
@@ -213,7 +224,9 @@ impl Control {
                 if !matches!(result, Ok(()) | Err(Error::SinkFailed)) {
                     running.config = before;
                 }
-                running.config.sinks = engine.status.sinks();
+                // One that has started by itself was not asked for.
+                let by_itself = Sinks::GDB.without(running.config.sinks);
+                running.config.sinks = engine.status.sinks().without(by_itself);
                 result
             }
             Err(Missing::Late) => Err(Error::Timeout),
@@ -256,7 +269,7 @@ impl Control {
     }
 }
 
-/// What a new writer thread begins with. It opens all files itself, in its own table of descriptors.
+/// What a writer thread begins with. It opens all files itself, in its own table of descriptors.
 struct Begin {
     writer: Box<Writer>,
     config: Config,
@@ -266,8 +279,8 @@ struct Begin {
     home: Give<Box<Writer>>,
     /// Gets the answer: whether a sink could be opened.
     opened: Give<bool>,
-    inherited: Take<Option<Inheritance>>,
-    ready: Give<()>,
+    /// In a forked child: brings what it takes over, and gets to know when that is done.
+    inherited: Option<(Take<Inheritance>, Give<()>)>,
 }
 
 impl Begin {
@@ -276,26 +289,32 @@ impl Begin {
         guard::enter_for_good();
         descriptors::separate();
         let (host, engine) = (self.writer.host, self.writer.engine);
-        if guard::guarded(|| self.run_writer()).is_none() {
+        if guard::guarded(|_| self.run_writer()).is_none() {
             writer::fail(host, engine);
         }
     }
 
     fn run_writer(self) {
-        let Begin { mut writer, config, recover, home, opened, inherited, ready } = self;
+        let Begin { mut writer, config, recover, home, opened, inherited } = self;
         if !writer.start(&config, recover) {
             delegate::stop();
             home.give(writer);
             opened.give(false);
             return;
         }
-        opened.give(true);
-        let Some(inheritance) = inherited.wait() else { return };
-        if let Some(inheritance) = inheritance {
-            writer.inherit(inheritance);
+        match inherited {
+            None => {
+                writer.announce();
+                opened.give(true);
+            }
+            Some((inherited, ready)) => {
+                opened.give(true);
+                let Some(inheritance) = inherited.wait() else { return };
+                writer.inherit(inheritance);
+                writer.announce();
+                ready.give(());
+            }
         }
-        writer.announce();
-        ready.give(());
         writer.run(home);
     }
 }

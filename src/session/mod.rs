@@ -26,10 +26,19 @@ use crate::sink::region::{CodeRegion, RegionOptions};
 use crate::sys::futex::keeping_errno;
 pub use config::{clean_dirs, spool_dir};
 pub(crate) use handle::{find, is_off};
+pub(crate) use register::{check_range, register_as_usual, usual_local, Given};
 
 /// An open session. Closed when dropped.
 #[derive(Debug)]
 pub struct Session(u64);
+
+/// Code whose place was asked for is not registered after all.
+#[cold]
+pub(crate) fn not_registered(addr: u64, size: u64, flags: u8) {
+    if let Ok(process) = process::current() {
+        process.regions.not_registered(addr, size, flags);
+    }
+}
 
 /// Closes a session that C has.
 pub(crate) fn close(handle: u64) -> Result<()> {
@@ -47,7 +56,7 @@ impl Session {
 
     /// Registers code: from now on samples in it belong to its name; `jitsym_register` in C.
     pub fn register(&self, code: &Code<'_>) -> Result<Id> {
-        find(self.0)?.register(code)
+        find(self.0)?.register(code, None)
     }
 
     /// Tells that code runs at another address now; `jitsym_move` in C.

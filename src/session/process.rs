@@ -1,7 +1,7 @@
 //! What this process has: made by the first session, left by a fork, never freed.
 //!
 //! Nothing here is ever freed, so that a call that races with `close` finds valid memory. A forked child recognises by the
-//! fork page that it inherited a copy whose locks and channels may be in any state, touches none of these, and makes its own
+//! fork page that it inherited a copy whose locks and queues may be in any state, touches none of these, and makes its own
 //! (`fork`).
 
 use std::ptr;
@@ -17,8 +17,9 @@ use crate::session::allocator::Allocator;
 use crate::session::control::Control;
 use crate::session::fork;
 use crate::sink::region::Regions;
+use crate::sys::guard::{self, PerThread};
 use crate::sys::sync::outside::{Arc, Mutex, MutexGuard, PoisonError};
-use crate::sys::{guard, thread};
+use crate::sys::thread;
 
 /// How many sessions a process may have open at a time.
 pub const SESSIONS: usize = 256;
@@ -95,6 +96,12 @@ pub fn current_or_new() -> Result<&'static Process> {
 /// Runs `body` inside the panic guard.
 #[inline]
 pub fn guarded<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
+    guarded_on(|_| body())
+}
+
+/// As `guarded`, for a body that needs what the library keeps for the calling thread.
+#[inline]
+pub fn guarded_on<T>(body: impl FnOnce(&PerThread) -> Result<T>) -> Result<T> {
     guard::guarded(body).unwrap_or_else(|| Err(broken()))
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
-use super::{Close, Kind, Loaded, Sink, Turn};
+use super::{Close, GroupOf, Kind, Loaded, Sink, Turn};
 use crate::api::options::{Config, Sinks};
 use crate::registry::Registry;
 
@@ -14,6 +14,8 @@ pub static KIND: Kind = Kind {
     word: "counting",
     wants: Sinks::NONE,
     is_silent: false,
+    is_default: true,
+    is_told_of_regions: false,
     make: Some(|_| Box::new(Counting)),
 };
 
@@ -63,7 +65,7 @@ impl Sink for Counting {
         count(code.id, code.live.addr, code.name);
     }
 
-    fn load_live(&mut self, registry: &mut Registry, _: u64) -> bool {
+    fn load_live(&mut self, registry: &mut Registry, _: u64, _: GroupOf<'_>) -> bool {
         for id in registry.live_by_place().into_iter().flatten() {
             let (Some(live), Some(name)) = (registry.get(id), registry.name_of(id)) else { continue };
             count(id, live.addr, name);

@@ -3,6 +3,7 @@
 pub mod again;
 #[cfg(test)]
 pub mod counting;
+pub mod gdb;
 pub mod jitdump;
 pub mod perf_map;
 pub mod region;
@@ -19,6 +20,7 @@ use crate::queue::record::{Event, Load};
 use crate::queue::spool::layout::FileState;
 use crate::queue::status::Status;
 use crate::registry::{Live, MapChange, Registry, Stored};
+use crate::sink::region::NewCode;
 
 /// A sink: one form in which code is reported. All its methods run on the background thread, in the order of time.
 pub trait Sink: Send {
@@ -29,9 +31,12 @@ pub trait Sink: Send {
     /// Code begins to live, or lives at another place now. The registry has it already.
     fn load(&mut self, _code: &Loaded<'_>, _registry: &mut Registry) {}
 
+    /// Code begins to live in a region. The region's file names it, so that most sinks have nothing to do.
+    fn enter(&mut self, _code: &NewCode<'_>) {}
+
     /// All code that lives when it is enabled late, or in a forked child. For a sink that does not ask the registry itself.
-    /// `time` is after that of all records before. False if there is no memory for that.
-    fn load_live(&mut self, _registry: &mut Registry, _time: u64) -> bool {
+    /// `time` is after that of all records before. `group_of` reads what the jitdump has. False if there is no memory for that.
+    fn load_live(&mut self, _registry: &mut Registry, _time: u64, _group_of: GroupOf<'_>) -> bool {
         true
     }
 
@@ -119,6 +124,9 @@ pub struct Turn<'a> {
     pub announce: Announce<'a>,
 }
 
+/// Reads a group from the jitdump, if it has one.
+pub type GroupOf<'a> = &'a mut dyn FnMut(Stored) -> Option<Vec<u8>>;
+
 pub type Announce<'a> = &'a dyn Fn(Sinks, FileState);
 
 /// In which way a sink ends.
@@ -156,6 +164,10 @@ pub struct Kind {
     pub wants: Sinks,
     /// It has nothing to open or to write, and runs beside others or where nothing else is asked for.
     pub is_silent: bool,
+    /// It runs where nobody says which ones are to.
+    pub is_default: bool,
+    /// It hears of code in regions too.
+    pub is_told_of_regions: bool,
     /// None for those that the set has by itself: forks and recovery read from the jitdump, and the ledger sends code to regions.
     pub make: Option<Make>,
 }
@@ -165,6 +177,7 @@ pub static KINDS: &[&Kind] = &[
     &perf_map::KIND,
     &jitdump::KIND,
     &region::KIND,
+    &gdb::KIND,
     #[cfg(test)]
     &counting::KIND,
 ];
@@ -172,6 +185,11 @@ pub static KINDS: &[&Kind] = &[
 /// Every sink that there is.
 pub fn every() -> Sinks {
     KINDS.iter().fold(Sinks::NONE, |all, kind| all.with(kind.bit))
+}
+
+/// Those that run where nobody says which ones are to.
+pub fn default() -> Sinks {
+    KINDS.iter().filter(|kind| kind.is_default).fold(Sinks::NONE, |all, kind| all.with(kind.bit))
 }
 
 /// The sinks in a set, with what they want from registering threads.

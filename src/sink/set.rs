@@ -17,7 +17,7 @@ use crate::sink::jitdump::live::forget_places;
 use crate::sink::jitdump::names::is_name_of;
 use crate::sink::jitdump::{self, Jitdump};
 use crate::sink::perf_map::PerfMap;
-use crate::sink::region::{self, RegionSink, Regions};
+use crate::sink::region::{self, NewCode, RegionSink, Regions};
 use crate::sink::{describe, stall, with_wants, Close, Kind, Loaded, Saved, Sink, Turn, KINDS};
 use crate::sys::clock::Clock;
 use crate::sys::file::Identity;
@@ -34,6 +34,8 @@ pub struct SinkSet {
     remove_files: bool,
     /// Sinks that did not run when code was loaded.
     missed: Sinks,
+    /// Those that hear of code in regions too.
+    told_of_regions: Sinks,
 }
 
 impl SinkSet {
@@ -41,7 +43,9 @@ impl SinkSet {
         let make = |kind: &&'static Kind| kind.make.map(|make| (*kind, make(&status)));
         let others = KINDS.iter().filter_map(make).collect();
         let (dump, region) = (Jitdump::new(status.clone()), RegionSink::new(status.clone(), regions.clone()));
-        SinkSet { dump, region, others, status, remove_files: false, missed: Sinks::NONE }
+        let told = KINDS.iter().filter(|kind| kind.is_told_of_regions);
+        let told_of_regions = told.fold(Sinks::NONE, |all, kind| all.with(kind.bit));
+        SinkSet { dump, region, others, status, remove_files: false, missed: Sinks::NONE, told_of_regions }
     }
 
     fn each(&mut self) -> impl Iterator<Item = (&'static Kind, &mut (dyn Sink + 'static))> {
@@ -143,7 +147,8 @@ impl SinkSet {
     /// the memory of the code may become a region.
     pub fn keep_info_records(&self) -> bool {
         let sinks = self.status.sinks();
-        (self.remember() || sinks.has(Sinks::REGION)) && !sinks.has(Sinks::JITDUMP)
+        let are_of_use = self.remember() || sinks.has(Sinks::REGION) || sinks.has(Sinks::GDB);
+        are_of_use && !sinks.has(Sinks::JITDUMP)
     }
 
     /// Takes over the files of a dead process. They are not made: they have the modes that they have.
@@ -232,7 +237,8 @@ impl SinkSet {
 
     /// Whether there is something to write that has to wait a little.
     pub fn have_work(&mut self) -> bool {
-        self.each().any(|(_, sink)| sink.has_work())
+        let running = self.status.sinks().with(Sinks::REGION);
+        self.each().any(|(kind, sink)| running.has(kind.bit) && sink.has_work())
     }
 
     /// How long it is until something that has failed is to be tried again.
@@ -270,9 +276,39 @@ impl SinkSet {
         self.missed = self.missed.with(Sinks::ANY.without(running));
     }
 
+    /// Code begins to live in a region.
+    #[inline]
+    pub fn enter(&mut self, code: &NewCode<'_>) {
+        if self.status.sinks().0 & self.told_of_regions.0 != 0 {
+            self.running(self.told_of_regions).for_each(|(_, sink)| sink.enter(code));
+        }
+    }
+
+    /// Code has ended that may have been in a region.
+    #[inline]
+    pub fn gone_in_region(&mut self, id: u64) {
+        if self.status.sinks().0 & self.told_of_regions.0 != 0 {
+            self.running(self.told_of_regions).for_each(|(_, sink)| sink.gone(id));
+        }
+    }
+
     /// Tells sinks that have just started of the code that lives. False if there is no memory for that.
     pub fn load_live(&mut self, started: Sinks, registry: &mut Registry, time: u64) -> bool {
-        self.running(started).fold(true, |all, (_, sink)| sink.load_live(registry, time) && all)
+        let running = Sinks(self.status.sinks().0 & started.0);
+        let mut has_all = true;
+        // Before the jitdump, which in a forked child writes the groups of its parent's anew.
+        for (kind, sink) in self.others.iter_mut().filter(|(kind, _)| running.has(kind.bit)) {
+            let dump = &mut self.dump;
+            let mut group_of = |stored| dump.group_before(stored);
+            has_all &= sink.load_live(registry, time, &mut group_of);
+            if kind.is_told_of_regions {
+                has_all &= sink.load_live(&mut self.region.registry, time, &mut |_| None);
+            }
+        }
+        for (_, sink) in self.running(Sinks(started.0 & Sinks::JITDUMP.0)) {
+            has_all &= sink.load_live(registry, time, &mut |_| None);
+        }
+        has_all
     }
 
     /// Code has ended.

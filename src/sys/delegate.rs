@@ -21,9 +21,10 @@ static BELL: AtomicU32 = AtomicU32::new(0);
 /// Number of the thread that is wanted, the last one; 0 if none is.
 static WANTED: AtomicU32 = AtomicU32::new(0);
 static LAST: AtomicU32 = AtomicU32::new(0);
-/// Its id and its process; 0 while none runs.
-static TID: AtomicU32 = AtomicU32::new(0);
+/// The process that wants it.
 static PID: AtomicU32 = AtomicU32::new(0);
+/// Its id; 0 while none runs.
+static TID: AtomicU32 = AtomicU32::new(0);
 /// The task to be done, on the stack of the thread that waits for it.
 static TASK: AtomicPtr<Task<'static>> = AtomicPtr::new(std::ptr::null_mut());
 
@@ -32,20 +33,20 @@ struct Task<'t> {
     done: AtomicBool,
 }
 
-/// Starts the thread, from a thread of the host. There is one at a time.
-pub fn start() -> io::Result<Thread> {
+/// Says that the thread is about to be started: who needs it waits for it from now on. There is one at a time.
+pub fn want() {
     // Those of a parent are not here.
     TASK.store(std::ptr::null_mut(), Ordering::Relaxed);
     TID.store(0, Ordering::SeqCst);
-    let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
-    WANTED.store(number, Ordering::SeqCst);
+    PID.store(std::process::id(), Ordering::SeqCst);
+    WANTED.store(LAST.fetch_add(1, Ordering::Relaxed) + 1, Ordering::SeqCst);
+}
+
+/// Starts the thread that is wanted, from a thread of the host. Nobody waits until it runs.
+pub fn start() -> io::Result<Thread> {
+    let number = LAST.load(Ordering::Relaxed);
     let started = thread::spawn_bare(thread::SMALL_STACK, serve, number as usize as *mut c_void);
-    let thread = started.inspect_err(|_| stop())?;
-    // A writer that fails meanwhile stops it.
-    while TID.load(Ordering::Acquire) == 0 && WANTED.load(Ordering::SeqCst) == number {
-        futex::wait(&TID, 0, LONGEST_WAIT);
-    }
-    Ok(thread)
+    started.inspect_err(|_| stop())
 }
 
 /// Ends it.
@@ -55,10 +56,18 @@ pub fn stop() {
     ring();
 }
 
-/// The id of the thread, if one runs in this process.
+/// The id of the thread, if one runs in this process or is about to.
 pub fn tid() -> Option<u32> {
-    let tid = TID.load(Ordering::Acquire);
-    (tid != 0 && PID.load(Ordering::Relaxed) == std::process::id()).then_some(tid)
+    loop {
+        let (bell, tid) = (BELL.load(Ordering::SeqCst), TID.load(Ordering::SeqCst));
+        if PID.load(Ordering::SeqCst) != std::process::id() || tid == 0 && WANTED.load(Ordering::SeqCst) == 0 {
+            return None;
+        }
+        if tid != 0 {
+            return Some(tid);
+        }
+        futex::wait(&BELL, bell, LONGEST_WAIT);
+    }
 }
 
 fn ring() {
@@ -98,23 +107,32 @@ pub fn run(body: &(dyn Fn() + Sync)) {
 /// The body of the thread. It allocates nothing by itself.
 extern "C" fn serve(number: *mut c_void) -> *mut c_void {
     thread::become_quiet(thread::DELEGATE);
-    guard::enter_for_good();
-    PID.store(std::process::id(), Ordering::Relaxed);
-    TID.store(thread::id(), Ordering::Release);
-    futex::wake(&TID, futex::ALL);
+    let own = thread::id();
+    TID.store(own, Ordering::SeqCst);
+    ring();
     while WANTED.load(Ordering::SeqCst) as usize == number as usize {
         let bell = BELL.load(Ordering::SeqCst);
         // SAFETY: whoever has put it there waits until it is done, and nobody else takes it.
         match unsafe { TASK.swap(std::ptr::null_mut(), Ordering::SeqCst).as_ref() } {
-            Some(task) => {
-                let _ = catch_unwind(AssertUnwindSafe(task.body));
-                task.done.store(true, Ordering::SeqCst);
-                ring();
-            }
+            Some(task) => perform(task),
             None => futex::wait(&BELL, bell, LONGEST_WAIT),
         }
     }
+    // It may have been stopped before it said that it ran.
+    if TID.compare_exchange(own, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+        ring();
+    }
     std::ptr::null_mut()
+}
+
+/// Does one task. A function by itself, because it uses thread-local storage. In a library that was loaded by `dlopen` that is the
+/// thread's first allocation, and a thread without a task needs none.
+#[inline(never)]
+fn perform(task: &Task<'_>) {
+    guard::enter_for_good();
+    let _ = catch_unwind(AssertUnwindSafe(task.body));
+    task.done.store(true, Ordering::SeqCst);
+    ring();
 }
 
 #[cfg(test)]
@@ -128,6 +146,7 @@ mod tests {
         // SAFETY: whether the descriptor is open is for the kernel to find out.
         let is_open = move || unsafe { libc::fcntl(number, libc::F_GETFD) } != -1;
         for _ in 0..100 {
+            want();
             let thread = start().unwrap();
             // Several at once, as when a session that recovers joins others.
             let askers = [(); 3].map(|()| {

@@ -4,18 +4,20 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use rustix::fs::{Dir, OFlags, CWD};
+use rustix::fs::{OFlags, RawDir, CWD};
 
 use super::dir::open_at;
 
 /// All names in a directory, except those of itself and its parent.
 pub fn names(path: &Path) -> io::Result<Vec<OsString>> {
     let dir = open_at(CWD, path.as_os_str(), OFlags::DIRECTORY, 0)?;
-    let mut names = Vec::new();
-    for entry in Dir::new(dir)? {
+    let (mut names, mut room) = (Vec::new(), [MaybeUninit::uninit(); 4096]);
+    let mut entries = RawDir::new(dir, &mut room);
+    while let Some(entry) = entries.next() {
         let entry = entry?;
         let name = OsStr::from_bytes(entry.file_name().to_bytes());
         if name != "." && name != ".." {
@@ -27,7 +29,7 @@ pub fn names(path: &Path) -> io::Result<Vec<OsString>> {
 }
 
 /// The numbers among them: descriptors, or threads.
-pub fn numbers<T: std::str::FromStr>(path: &Path) -> io::Result<Vec<T>> {
+pub fn numbers(path: &Path) -> io::Result<Vec<i32>> {
     Ok(names(path)?.iter().filter_map(|name| name.to_str()?.parse().ok()).collect())
 }
 
@@ -50,6 +52,6 @@ mod tests {
         std::fs::remove_dir_all(&dir).unwrap();
         assert_eq!(names(&dir).unwrap_err().kind(), io::ErrorKind::NotFound);
         let file = std::fs::File::open("/").unwrap();
-        assert!(numbers::<i32>(Path::new("/proc/self/fd")).unwrap().contains(&file.as_raw_fd()));
+        assert!(numbers(Path::new("/proc/self/fd")).unwrap().contains(&file.as_raw_fd()));
     }
 }

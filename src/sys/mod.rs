@@ -1,8 +1,10 @@
 //! Everything that is asked of the operating system, and nearly all `unsafe` code that is not about pointers from C.
 
+pub mod ahead;
 pub mod barrier;
 pub mod clock;
 pub mod code_memory;
+pub mod debugger;
 pub mod delegate;
 pub mod descriptors;
 pub mod dir;

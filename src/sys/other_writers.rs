@@ -240,7 +240,7 @@ mod tests {
         let high = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 700) };
         // A limit may forbid it.
         if high >= 0 {
-            let listed = listing::numbers::<RawFd>(Path::new("/proc/thread-self/fd")).unwrap();
+            let listed = listing::numbers(Path::new("/proc/thread-self/fd")).unwrap();
             assert!(
                 high < table_size() && listed.contains(&high) && listed.iter().all(|&number| number < table_size())
             );

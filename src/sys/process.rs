@@ -1,6 +1,6 @@
 //! Other processes: whether one lives, and which files those that can be seen have in use.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -31,17 +31,17 @@ pub fn limit(resource: impl Into<i64>) -> Option<u64> {
 }
 
 /// The mount namespaces of all processes that can be seen; `None` if none can.
-pub fn mount_namespaces() -> Option<HashSet<u64>> {
-    let pids: Vec<u32> = listing::numbers(Path::new("/proc")).ok()?;
-    let of = |pid: u32| Some(fs::metadata(format!("/proc/{pid}/ns/mnt")).ok()?.ino());
-    let found: HashSet<u64> = pids.into_iter().filter_map(of).collect();
+pub fn mount_namespaces() -> Option<Vec<u64>> {
+    let pids = listing::numbers(Path::new("/proc")).ok()?;
+    let of = |pid| Some(fs::metadata(format!("/proc/{pid}/ns/mnt")).ok()?.ino());
+    let found: Vec<u64> = pids.into_iter().filter_map(of).collect();
     (!found.is_empty()).then_some(found)
 }
 
 /// Device and inode of every file that a process has open or mapped, as far as this user may know. The result is `None` without
 /// `/proc`, or if `/proc` does not even show this process.
-pub fn files_in_use() -> Option<HashSet<(u64, u64)>> {
-    let mut found = HashSet::new();
+pub fn files_in_use() -> Option<BTreeSet<(u64, u64)>> {
+    let mut found = BTreeSet::new();
     fs::read_dir("/proc/self/fd").ok()?;
     for process in fs::read_dir("/proc").ok()?.flatten() {
         let name = process.file_name();
@@ -52,9 +52,9 @@ pub fn files_in_use() -> Option<HashSet<(u64, u64)>> {
     Some(found)
 }
 
-fn add_files(process: &Path, found: &mut HashSet<(u64, u64)>) {
+fn add_files(process: &Path, found: &mut BTreeSet<(u64, u64)>) {
     // A thread may have its own descriptor table.
-    let tasks: Vec<u32> = listing::numbers(&process.join("task")).unwrap_or_default();
+    let tasks = listing::numbers(&process.join("task")).unwrap_or_default();
     let dirs = tasks.into_iter().map(|task| process.join(format!("task/{task}/fd")));
     for dir in dirs.chain([process.join("map_files")]) {
         let names = listing::names(&dir).unwrap_or_default();

@@ -1,8 +1,9 @@
 //! The spool's file: made for one process, locked as long as that lives, backed with memory before it is touched.
 
+use std::cell::LazyCell;
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata, OpenOptions};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -10,7 +11,6 @@ use rustix::fs::OFlags;
 
 use super::clock::{monotonic_ns, tick_ns, TimeNamespace};
 use super::dir::Dir;
-use super::file::look_at;
 use super::listing;
 use super::process::{is_alive, user};
 use super::range_lock;
@@ -116,7 +116,10 @@ pub(super) fn start_time(process: &str) -> Option<u64> {
 }
 
 fn stat(process: &str) -> Option<String> {
-    fs::read_to_string(format!("/proc/{process}/stat")).ok()
+    let mut stat = [0; 1024];
+    let len = File::open(format!("/proc/{process}/stat")).and_then(|mut file| file.read(&mut stat)).ok()?;
+    // The name may hold any bytes.
+    Some(String::from_utf8_lossy(&stat[..len]).into_owned())
 }
 
 /// Whether `/proc` is that of this pid namespace.
@@ -178,8 +181,8 @@ impl SpoolFile {
 
     /// Whether the name is still that of this file.
     fn is_named(&self) -> bool {
-        let named = Dir::of(&self.path).and_then(|dir| dir.identity_of(self.path.file_name().unwrap_or_default()));
-        named.is_ok_and(|named| look_at(&self.file).is_ok_and(|identity| named.is(&identity)))
+        let named = fs::symlink_metadata(&self.path);
+        named.is_ok_and(|named| self.file.metadata().is_ok_and(|own| number_of(&own) == number_of(&named)))
     }
 
     /// Opens what may be the spool of a dead process of this user, and locks it against everybody else who would recover it.
@@ -255,8 +258,8 @@ pub struct Listed {
 
 /// The spools in a directory, oldest first.
 pub fn list(dir: &Path) -> io::Result<Vec<Listed>> {
-    let own = Owner::this_process();
-    let is_own = |pid, start: u64| pid == own.pid && start != 0 && start.abs_diff(own.start_time) <= 1;
+    let own_start = LazyCell::new(|| start_time("self").unwrap_or(0));
+    let is_own = |pid, start: u64| pid == std::process::id() && start != 0 && start.abs_diff(*own_start) <= 1;
     let mut found = Vec::new();
     for name in listing::names(dir)? {
         if let Some((pid, start, made)) = name.to_str().and_then(parse_name) {

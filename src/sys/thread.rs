@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::io;
 use std::mem::MaybeUninit;
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
 
 use rustix::thread::set_name;
 
@@ -44,6 +44,13 @@ pub fn sleep_micros(micros: u64) {
 #[cfg(jitsym_loom)]
 pub fn sleep_micros(_: u64) {
     super::sync::yield_now();
+}
+
+/// Whether the C library knows of no other thread in this process, or does not say.
+pub fn is_alone() -> bool {
+    let known = loader::function(c"__libc_single_threaded").cast::<AtomicU8>();
+    // SAFETY: glibc has a byte of that name, from version 2.32 on.
+    unsafe { known.as_ref() }.is_none_or(|known| known.load(Ordering::Relaxed) != 0)
 }
 
 /// How long the calling thread has had a processor, in nanoseconds.

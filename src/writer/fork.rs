@@ -44,7 +44,7 @@ impl Writer {
         }
         barrier::all_threads();
         self.collect();
-        if !still.hold_threads(self.sources.values().map(|source| source.slot.clone())) {
+        if !still.hold_threads(self.sources.iter().map(|source| source.slot.clone())) {
             return;
         }
         barrier::all_threads();
@@ -56,7 +56,7 @@ impl Writer {
         }
         if still.enter_last() {
             self.pass_inside(false);
-            still.answer(quiet && !self.sources.values().any(Source::has_unread));
+            still.answer(quiet && !self.sources.iter().any(Source::has_unread));
         }
     }
 

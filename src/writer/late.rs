@@ -8,7 +8,8 @@ use crate::api::options::{Config, Sinks};
 use crate::api::Id;
 use crate::queue::requests::Change;
 use crate::registry::Registry;
-use crate::sys::{barrier, reserve, thread};
+use crate::sink::with_wants;
+use crate::sys::{barrier, debugger, reserve, thread};
 
 /// How long the end of all sinks waits for threads that lay down a record.
 const TURN_OFF_TIMEOUT: Duration = Duration::from_secs(2);
@@ -23,15 +24,39 @@ impl Writer {
         ack.give(result);
     }
 
+    /// If a debugger listens, the sink for it starts by itself, where any other one runs.
+    pub(super) fn heed_debugger(&mut self) {
+        let status = &self.engine.status;
+        let (running, failed) = (status.sinks(), status.sinks_failed());
+        let is_in_order = running != Sinks::NONE && !running.with(failed).has(Sinks::GDB) && !self.no_debugger;
+        if !is_in_order || reserve::is_short() || !debugger::is_watched() {
+            return;
+        }
+        let Some(config) = self.config.clone().filter(|config| config.debugger) else { return };
+        self.quiesce().enter();
+        let _ = self.change(Sinks::GDB, Sinks::NONE, config);
+        self.quiesce().leave();
+        let status = &self.engine.status;
+        if !status.sinks().has(Sinks::GDB) {
+            // Nobody has asked for it, so that it is no failure.
+            self.no_debugger = true;
+            status.remove_sinks(Sinks::GDB, with_wants);
+        }
+    }
+
     fn change(&mut self, on: Sinks, off: Sinks, config: Config) -> Result<()> {
+        // Who disables the sink for debuggers wants it not to start by itself either.
+        self.no_debugger = (self.no_debugger || off.has(Sinks::GDB)) && !on.has(Sinks::GDB);
         let ledger = &mut self.ledger;
         let status = ledger.status.clone();
+        // That one may have started since this was asked for.
+        let fresh = on.without(status.sinks());
         if config.remember {
             status.add_sinks(Sinks::REMEMBER, Sinks::REMEMBER);
         }
         let unwritten = status.sinks_unwell().0 & off.0 != 0;
         ledger.sinks.stop(off, Some(&mut ledger.registry));
-        let started = ledger.sinks.start(&config, on);
+        let started = ledger.sinks.start(&config, fresh);
         let memory = self.engine.pool.memory();
         memory.header().set_files(&ledger.sinks.files(&config));
         if started != Sinks::NONE {
@@ -39,7 +64,7 @@ impl Writer {
             self.pass_inside(false);
         }
         let ledger = &mut self.ledger;
-        ledger.sinks.announce(on, started);
+        ledger.sinks.announce(fresh, started);
         ledger.sinks.announce_paths();
         if started.has(Sinks::MAP) {
             // The map lists code that is live from now on.
@@ -72,6 +97,7 @@ impl Writer {
     pub(super) fn turn_off(&mut self) {
         self.off = true;
         self.engine.status.stop_sinks();
+        self.engine.pool.forget_asked();
         let end = Instant::now() + TURN_OFF_TIMEOUT;
         loop {
             barrier::all_threads();

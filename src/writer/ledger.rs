@@ -204,6 +204,7 @@ impl Ledger {
         let code = Loaded { id, live, name, change: inserted.change, origin };
         if inserted.was_refused {
             self.status.counters.dropped.add(1);
+            self.sinks.gone(id);
             // Its group needs no place in the registry.
             self.sinks.dump().into_iter().for_each(|dump| dump.load(&code, &mut self.registry));
             return;
@@ -212,13 +213,11 @@ impl Ledger {
             // Too late to take the older code's claim back, but not to say it.
             self.status.counters.not_free.add(1);
         }
-        let mut overwritten = std::mem::take(&mut self.overwritten);
-        for old in overwritten.drain(..) {
+        while let Some(old) = self.overwritten.pop() {
             self.status.counters.overwritten.add(1);
             self.sinks.gone(old);
             self.notify(Notice::Retired(old));
         }
-        self.overwritten = overwritten;
         if let Origin::LeftRegion(_, info_records) = code.origin {
             self.registry.keep_info_records(id, info_records);
         }
@@ -238,6 +237,7 @@ pub fn copy(bytes: &[u8]) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
     use crate::queue::chunk::tests::event;
+    use crate::queue::chunk::FIRST_SIZE;
     use crate::queue::pool::Pool;
     use crate::sys::clock::Clock;
 
@@ -247,8 +247,8 @@ mod tests {
         let mut ledger = Ledger::new(status, Arc::default(), false);
         let pool = Pool::new(8 << 20).unwrap();
         pool.open(None);
-        pool.replenish();
-        let chunk = pool.take().unwrap().chunk();
+        pool.replenish(1);
+        let chunk = pool.take(FIRST_SIZE).unwrap().chunk();
         let mut last = |timestamp| {
             ledger.apply(chunk, &mut event(EventKind::Unregister, timestamp, 0));
             ledger.last_time

@@ -36,6 +36,7 @@ impl Writer {
             }
             return false;
         }
+        self.heed_debugger();
         true
     }
 
@@ -72,7 +73,7 @@ impl Writer {
             self.exiting = true;
             self.shut_out();
         }
-        let mut merge = Merge::new(self.sources.values().map(Source::readings));
+        let mut merge = Merge::new(self.sources.iter().map(Source::readings));
         while let Some((_, event)) = merge.next(u64::MAX) {
             match event.kind {
                 EventKind::Load => self.ledger.notices.push(Notice::Retired(event.id)),
@@ -109,15 +110,16 @@ impl Writer {
         if self.short {
             self.engine.set_left_unread();
         }
+        // Its end takes as long as what is still to be done here.
+        delegate::stop();
         let problem = if self.short { Some(Error::NoMemory) } else { problem };
         self.engine.status.counters.live.set(0);
         self.engine.pool.memory().commit(&self.ledger.state());
-        self.engine.pool.shrink(0);
+        self.engine.pool.shrink();
         self.engine.status.stop_sinks();
         self.engine.signal_flush.end(problem);
         end_requests(self.engine, problem);
         self.config = None;
-        delegate::stop();
         problem.map_or(Ok(()), Err)
     }
 
@@ -128,7 +130,7 @@ impl Writer {
         barrier::all_threads();
         self.collect();
         let engine = self.engine;
-        let others = || self.sources.values().map(|source| &source.slot).filter(|slot| engine.is_shut_out(slot.tid));
+        let others = || self.sources.iter().map(|source| &source.slot).filter(|slot| engine.is_shut_out(slot.tid));
         others().for_each(|slot| slot.shut());
         barrier::all_threads();
         let end = Instant::now() + RECORD_TIMEOUT;

@@ -3,7 +3,11 @@
 use std::collections::VecDeque;
 
 use crate::queue::chunk::Chunk;
-use crate::queue::record::{Event, EventKind};
+use crate::queue::record::{flag, Event, EventKind};
+use crate::sys::ahead;
+
+/// How many events ahead the processor gets names, and twice as many ahead the events themselves.
+const AHEAD: u32 = 8;
 
 /// The unread part of a chunk.
 struct Reading {
@@ -91,6 +95,7 @@ impl Merge {
         let reading = lane.front_mut()?;
         let (chunk, event) = (reading.chunk, reading.chunk.event(reading.next));
         reading.next += 1;
+        reading.look_ahead();
         if reading.next < reading.end {
             reading.turn = turn(&chunk.event(reading.next));
         } else {
@@ -120,17 +125,34 @@ impl Reading {
         let (next, end) = (chunk.consumed(), chunk.committed());
         (next < end).then(|| Reading { chunk, marked: next, next, end, turn: turn(&chunk.event(next)) })
     }
+
+    /// Has the processor get the name of an event that comes soon: it lies in the cache of the thread that has registered the code,
+    /// and the writer would wait for each.
+    #[inline(always)]
+    fn look_ahead(&self) {
+        let number = self.next + AHEAD;
+        if number < self.end && cfg!(not(jitsym_loom)) {
+            ahead::to_read(self.chunk.event_place(number + AHEAD).cast());
+            let event = self.chunk.event(number);
+            let code = if event.has(flag::HAS_CODE) { event.size as usize } else { 0 };
+            let end = (event.body_at as usize + event.body_len as usize).wrapping_sub(code);
+            let name = end.wrapping_sub(event.name_len.into());
+            ahead::to_read(self.chunk.as_ptr().wrapping_add(name));
+            ahead::to_read(self.chunk.as_ptr().wrapping_add(end));
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::queue::chunk::tests::event;
+    use crate::queue::chunk::FIRST_SIZE;
     use crate::queue::pool::Pool;
 
     fn chunk(pool: &Pool, timestamps: &[u64]) -> Chunk {
-        pool.replenish();
-        let mut cursor = pool.take().unwrap();
+        pool.replenish(1);
+        let mut cursor = pool.take(FIRST_SIZE).unwrap();
         for &timestamp in timestamps {
             cursor.commit(event(EventKind::Unregister, timestamp, 0));
         }
@@ -186,8 +208,8 @@ mod tests {
         let pool = Pool::new(8 << 20).unwrap();
         pool.open(None);
         let lanes = [EventKind::Unregister, EventKind::Load, EventKind::Move].map(|kind| {
-            pool.replenish();
-            let mut cursor = pool.take().unwrap();
+            pool.replenish(1);
+            let mut cursor = pool.take(FIRST_SIZE).unwrap();
             cursor.commit(event(kind, 5, 0));
             [cursor.chunk()]
         });

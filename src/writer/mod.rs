@@ -15,7 +15,6 @@ mod regions;
 mod sleep;
 mod sources;
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{fence, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -41,8 +40,8 @@ use sources::Source;
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
-/// A pass with at least this many bytes shortens the pause.
-const BUSY_BYTES: usize = 64 * 1024;
+/// A pass with at least this many bytes shortens the pause. Each pass has a cost of its own, in a region a dozen writes.
+const BUSY_BYTES: usize = 256 * 1024;
 /// What a pass has read is written and committed by about this much: its chunks are then used again while the processor still
 /// has them in its caches.
 const COMMIT_BYTES: usize = 1 << 20;
@@ -56,7 +55,8 @@ pub struct Writer {
     pub host: &'static Host,
     pub engine: &'static Engine,
     pub ledger: Ledger,
-    sources: BTreeMap<u64, Source>,
+    /// In the order of the threads' numbers.
+    sources: Vec<Source>,
     /// Requests as they have come in; they are answered after a pass that began later.
     asked: u64,
     answered: u64,
@@ -73,6 +73,8 @@ pub struct Writer {
     cutoff: u64,
     /// Memory has run out, and something is left unread for that.
     short: bool,
+    /// The sink for debuggers is not to start by itself.
+    no_debugger: bool,
     /// When the spool was seen to be there.
     spool_seen: Option<Instant>,
     last_thread: LastThread,
@@ -84,7 +86,7 @@ impl Writer {
             host,
             engine,
             ledger: Ledger::new(engine.status.clone(), regions, true),
-            sources: BTreeMap::new(),
+            sources: Vec::new(),
             asked: 0,
             answered: 0,
             stop: None,
@@ -95,6 +97,7 @@ impl Writer {
             config: None,
             cutoff: 0,
             short: false,
+            no_debugger: false,
             spool_seen: None,
             last_thread: LastThread::default(),
         }
@@ -112,6 +115,7 @@ impl Writer {
     fn run_until_stopped(&mut self) -> Stop {
         let mut pause = SHORTEST_PAUSE;
         let mut idle_passes = 0;
+        let mut has_registered = barrier::is_light();
         loop {
             if self.quiesce().is_asked() {
                 self.be_quiescent();
@@ -130,6 +134,9 @@ impl Writer {
                 continue;
             }
             let bytes = self.pass(asked);
+            if bytes > 0 {
+                idle_passes = 0;
+            }
             // First: who asks may be the exiting thread, and then end the process.
             if let Some(change) = change {
                 self.change_sinks(change);
@@ -143,15 +150,22 @@ impl Writer {
             if let Some(stop) = stop {
                 return stop;
             }
+            self.heed_debugger();
             if self.is_asked() {
                 continue;
             }
             if signal_flush.is_some() {
                 self.rest();
             }
+            // When nobody waits: with several threads it takes the kernel milliseconds. Until then they make fences.
+            if !has_registered {
+                has_registered = true;
+                barrier::register();
+            }
             pause = if bytes >= BUSY_BYTES { pause / 2 } else { pause * 2 }.clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
+            // A pass that was asked for came before its time.
             let idle = bytes == 0 && pause == LONGEST_PAUSE && !self.ledger.sinks.have_work();
-            idle_passes = if idle { idle_passes + 1 } else { 0 };
+            idle_passes = if idle { idle_passes + u32::from(!asked) } else { 0 };
             if idle_passes > IDLE_PASSES {
                 self.sleep();
                 idle_passes = 0;
@@ -216,7 +230,7 @@ impl Writer {
         self.cutoff = cutoff;
         fence(Ordering::SeqCst);
         self.collect();
-        let mut merge = Merge::new(self.sources.values().map(Source::readings));
+        let mut merge = Merge::new(self.sources.iter().map(Source::readings));
         let (mut bytes, mut uncommitted) = (0, 0);
         while !self.short {
             let Some((chunk, mut event)) = merge.next(cutoff) else { break };
@@ -282,7 +296,7 @@ impl Writer {
         let Some(config) = self.config.as_ref().filter(|_| pool.memory().is_spool_lost()) else { return };
         self.host.last_error.set("somebody has removed the spool".into());
         self.take_back();
-        if self.sources.values().any(Source::has_unread) || !pool.shut() {
+        if self.sources.iter().any(Source::has_unread) || !pool.shut() {
             return;
         }
         if let Some(why) = pool.open(Some(&config.spool_dir)) {

@@ -85,6 +85,8 @@ impl World {
         let config = Config { max_memory: units * CHUNK_SIZE, ..config.clone() };
         let engine = Engine::new(&config, &process.host.last_error).expect("engine");
         assert_eq!(engine.pool.open(None), None);
+        // As in a busy process: threads find chunks that the writer has made, and do not meet at the lock under which they are made.
+        engine.pool.ask_for(CHUNK_SIZE);
         // Records have bodies, though there is no file to write them to.
         engine.status.set_sinks(Sinks::GROUPS.with(Sinks::BYTES), Sinks::NONE);
         World { engine: Box::leak(Box::new(engine)), process }
@@ -182,13 +184,13 @@ fn pool(world: &World) {
     let world = *world;
     let use_one = move || {
         for _ in 0..2 {
-            if let Some(cursor) = world.engine.pool.take() {
+            if let Some(cursor) = world.engine.pool.take(CHUNK_SIZE) {
                 cursor.chunk().touch();
                 world.engine.pool.recycle(cursor.chunk());
             }
         }
     };
-    world.engine.pool.replenish();
+    world.engine.pool.replenish(1);
     let threads = [thread::spawn(use_one), thread::spawn(use_one)];
     for thread in threads {
         thread.join().expect("thread");

@@ -74,13 +74,19 @@ impl Ledger {
             self.sinks.gone(id);
             return true;
         }
-        self.sinks.region.registry.remove(id).is_some()
+        let was_in_region = self.sinks.region.registry.remove(id).is_some();
+        if was_in_region {
+            self.sinks.gone_in_region(id);
+        }
+        was_in_region
     }
 
     /// Ends a registration of which the host has not said itself that it ends.
     pub(super) fn end_uncalled(&mut self, id: u64) {
         if self.registry.is_live(id) {
             self.sinks.gone(id);
+        } else {
+            self.sinks.gone_in_region(id);
         }
         if let Some(live) = self.registry.remove(id).or_else(|| self.sinks.region.registry.remove(id)) {
             self.regions.no_code(live.addr, live.size);
@@ -150,6 +156,7 @@ impl Ledger {
     fn enter(&mut self, region: &'static Region, code: &NewCode<'_>) {
         let retired = self.sinks.region.enter(region, code);
         self.count_overwritten(retired);
+        self.sinks.enter(code);
         let ids = self.registry.live_in(code.live.addr, code.live.addr + code.live.size);
         ids.iter().for_each(|&id| self.end_uncalled(id));
         self.count_overwritten(ids);
@@ -157,12 +164,15 @@ impl Ledger {
 
     /// Ends what live code of regions lies where code begins to live outside of them.
     pub(super) fn retire_in_regions(&mut self, start: u64, end: u64) {
-        let retired = self.sinks.region.retire_in(start, end);
-        self.count_overwritten(retired);
+        if self.sinks.region.registry.live_count() > 0 {
+            let retired = self.sinks.region.retire_in(start, end);
+            self.count_overwritten(retired);
+        }
     }
 
     fn count_overwritten(&mut self, ids: Vec<u64>) {
         for id in ids {
+            self.sinks.gone_in_region(id);
             self.status.counters.overwritten.add(1);
             self.notify(Notice::Retired(id));
         }

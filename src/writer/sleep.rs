@@ -19,15 +19,16 @@ impl Writer {
     /// Sleeps until it is woken, unless there is something to do already.
     pub(super) fn sleep(&mut self) {
         // Nobody has registered anything for a while: an idle process keeps little.
+        self.engine.pool.forget_asked();
         self.take_back();
-        self.engine.pool.shrink_to_start();
+        self.engine.pool.rest();
         self.engine.clock.rest();
         self.engine.set_asleep(true);
         barrier::all_threads();
         // A thread that publishes a record or sends a message from now on sees the announcement. Earlier records and messages are
         // found here.
         self.collect();
-        if !self.is_asked() && !self.sources.values().any(Source::has_unread) {
+        if !self.is_asked() && !self.sources.iter().any(Source::has_unread) {
             let again = self.ledger.sinks.again_in();
             if last_thread::first_has_ended() {
                 self.sleep_as_the_last(again);

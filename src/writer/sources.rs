@@ -32,34 +32,42 @@ impl Writer {
                 self.change = requests.change.take();
             }
         }
-        for source in self.sources.values_mut() {
+        for source in &mut self.sources {
             // Before the channel is emptied: what an ended thread has sent is then in the channel.
             source.ended = source.slot.is_detached();
             source.current = source.slot.current();
         }
         // After the slots, so that a chunk which a thread changes now is found at least once, and the older chunks of a
         // thread are always known before newer ones.
-        while let Some(message) = self.engine.receive() {
+        while self.sources.try_reserve(1).is_ok() {
+            let Some(message) = self.engine.receive() else { return };
             match message {
                 Message::Attach(slot) => {
                     // Its full chunks, if it has any, come after this message.
                     let current = slot.current();
                     let source = Source { slot, full: VecDeque::new(), current, ended: false };
-                    self.sources.insert(source.slot.number, source);
+                    let Err(at) = self.place_of(source.slot.number) else { continue };
+                    self.sources.insert(at, source);
                 }
                 Message::Full { slot, chunk } => {
-                    if let Some(source) = self.sources.get_mut(&slot) {
-                        source.full.push_back(chunk);
+                    if let Ok(at) = self.place_of(slot) {
+                        self.sources[at].full.push_back(chunk);
                     }
                 }
             }
         }
+        // The other messages stay in the channel.
+        self.short = true;
+    }
+
+    fn place_of(&self, slot: u64) -> Result<usize, usize> {
+        self.sources.binary_search_by_key(&slot, |source| source.slot.number)
     }
 
     /// Gives back the chunks that are read to their end and no longer written to.
     pub(super) fn recycle(&mut self) {
         let pool = &self.engine.pool;
-        self.sources.retain(|_, source| {
+        self.sources.retain_mut(|source| {
             while let Some(&chunk) = source.full.front() {
                 // The thread has sent it, and is about to take it out of its slot.
                 let still_in_slot = source.slot.current() == Some(chunk);
@@ -71,19 +79,19 @@ impl Writer {
             }
             !(source.ended && source.full.is_empty())
         });
-        // Before the pool grows: memory that nobody uses is better than more.
-        if pool.is_low() {
+        // Before the pool grows by more: memory that nobody uses is better.
+        if pool.is_low() && pool.is_ample() {
             self.take_back();
         }
         pool.shrink_if_cramped();
         if !self.off {
-            pool.replenish();
+            pool.replenish(self.sources.len());
         }
     }
 
     /// Takes back the chunks of threads that have nothing in them to be read and are not laying down anything.
     pub(super) fn take_back(&self) {
-        let slots = self.sources.values().map(|source| &source.slot);
+        let slots = self.sources.iter().map(|source| &source.slot);
         let idle = |slot: &&Arc<ThreadSlot>| slot.current().is_some_and(|chunk| chunk.consumed() == chunk.committed());
         let wanted: Vec<&Arc<ThreadSlot>> = slots.filter(idle).filter(|slot| slot.want()).collect();
         if wanted.is_empty() {

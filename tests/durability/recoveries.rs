@@ -149,7 +149,8 @@ fn files_that_were_replaced() {
 fn check_other(run: &Run, path: &Path, is_map: bool) {
     let bytes = std::fs::read(path).expect("file");
     let checked = match is_map {
-        true => check_map(&run.plan, &run.truth(), &bytes, State::Complete),
+        // Lines that waited until older ones were taken back are known to the jitdump alone.
+        true => check_map(&run.plan, &run.truth(), &bytes, State::Partial),
         false => check_dump(&run.plan, &run.truth(), &bytes, State::Complete),
     };
     checked.unwrap_or_else(|error| panic!("{run}: the other file: {error}"));

@@ -62,10 +62,12 @@ fn lines_and_stacks_of_adopted_traces_are_right() {
     let newer_perf = hot::newer_perf();
     let (recording, _files) = hot::record(Path::new("luajit"), "adopted", &ADOPT);
     let is_in_trace = |stack: &hot::Stack| recording.in_areas(stack.ip);
+    // A new area has no name before the writer's next pass, which a busy machine delays.
+    let unnamed = hot::IN_STUBS + 3;
     println!("perf with libunwind:");
-    hot::check(&recording, &hot::stacks(perf, &recording, &recording.file), is_in_trace);
+    hot::check(&recording, &hot::stacks(perf, &recording, &recording.file), is_in_trace, unnamed);
     println!("perf with libdw:");
-    hot::check(&recording, &hot::stacks(&newer_perf, &recording, &recording.file), is_in_trace);
+    hot::check(&recording, &hot::stacks(&newer_perf, &recording, &recording.file), is_in_trace, unnamed);
 }
 
 /// Machine code that comes and goes, thousands of traces, with the areas that they are in: each is adopted anew, and the names

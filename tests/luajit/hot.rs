@@ -142,6 +142,9 @@ fn is_in_trace(stack: &Stack) -> bool {
     stack.frames.first().is_some_and(|frame| frame.1.contains("/jitted-"))
 }
 
+/// Samples of a phase may be in the stubs that lead out of traces, which are part of the memory.
+pub const IN_STUBS: usize = 1;
+
 /// The phase that a sample was taken in.
 fn phase_at(phases: &[(String, f64, f64)], time: f64) -> Option<&str> {
     phases.iter().find(|(_, from, to)| (*from..*to).contains(&time)).map(|(name, ..)| &**name)
@@ -162,8 +165,8 @@ fn is_named(stack: &Stack) -> bool {
 }
 
 /// In each phase: samples in traces have names, the line that was hot is the one that they are in, and their stacks go
-/// through the right callers to `main`.
-pub fn check(recording: &Recording, stacks: &[Stack], is_in_trace: impl Fn(&Stack) -> bool) {
+/// through the right callers to `main`. A hundredth of each may be otherwise, and this many samples may have no name.
+pub fn check(recording: &Recording, stacks: &[Stack], is_in_trace: impl Fn(&Stack) -> bool, unnamed: usize) {
     let lines = hot_lines();
     let phases = phases(recording);
     assert_eq!(phases.len(), PHASES.len(), "{}", recording.output);
@@ -196,13 +199,15 @@ pub fn check(recording: &Recording, stacks: &[Stack], is_in_trace: impl Fn(&Stac
         );
         // Now and then LuaJIT cannot compile a side trace with many values.
         assert!(all >= ENOUGH_IN_PHASE, "{phase}: {all} of {} samples in traces", of_phase.len());
-        // One sample may be in the stubs that lead out of traces, which are part of the memory.
-        let enough = |count: usize| (all - count) * 100 <= all.max(100);
-        assert!(enough(named), "{phase}: {named} of {all} have names");
+        let few = |count: usize, beside: usize| count <= beside + all / 100;
+        assert!(few(all - named, unnamed), "{phase}: {named} of {all} have names");
         // How much of the time the quick instructions around it take depends on the processor.
         assert!(hot * 2 > all, "{phase}: {hot} of {all} in {}, but {found:?}", lines[phase]);
         let broken = traces.iter().find(|stack| !goes_through(stack, callers)).map(|stack| &stack.frames);
-        assert!(enough(whole), "{phase}: {whole} of {all} stacks through {callers:?}, not {broken:#?}");
+        assert!(
+            few(named - whole.min(named), IN_STUBS),
+            "{phase}: {whole} of {all} stacks through {callers:?}, not {broken:#?}"
+        );
     }
 }
 
@@ -228,9 +233,9 @@ fn lines_and_stacks_of_traces_are_right() {
         check_files(recording.pid);
         check_all_square_roots(recording.pid);
         println!("{name}, perf with libunwind:");
-        check(&recording, &stacks(perf, &recording, &inject(perf, &recording)), is_in_trace);
+        check(&recording, &stacks(perf, &recording, &inject(perf, &recording)), is_in_trace, IN_STUBS);
         println!("{name}, perf with libdw:");
         let injected = inject(&newer_perf, &recording);
-        check(&recording, &stacks(&newer_perf, &recording, &injected), is_in_trace);
+        check(&recording, &stacks(&newer_perf, &recording, &injected), is_in_trace, IN_STUBS);
     }
 }

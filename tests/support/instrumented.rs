@@ -67,8 +67,9 @@ impl Build {
             let dir = root().join("target").join(format!("races-{}", self.name));
             let mut cargo = Command::new(env!("CARGO"));
             cargo.current_dir(root()).args(["rustc", "--quiet", "--locked", "--release", "--lib"]);
+            // The feature that is for an archive as rustc writes it.
             cargo
-                .args(["--features", "reserve", "--crate-type", "staticlib", "--target", &target(), "--target-dir"])
+                .args(["--features", "capi", "--crate-type", "staticlib", "--target", &target(), "--target-dir"])
                 .arg(&dir);
             // Sanitizers are not stable yet.
             cargo

@@ -32,7 +32,8 @@ pub struct Plan {
 /// What a perf is called on the command line, and the Debian suite that it comes from.
 const PERFS: [(&str, &str); 3] = [("6.1", "bookworm"), ("6.12", "trixie"), ("7.2", "sid")];
 
-/// Names and whole stacks that a row needs, in percent, and the most samples without any frame.
+/// Names and whole stacks that a row needs, in percent, and the most samples without any frame. A cell fails that falls short with
+/// its seed, and with one of the next two.
 const WANTED: f64 = 99.0;
 const WITHOUT_FRAMES: f64 = 1.0;
 
@@ -149,14 +150,22 @@ pub fn run(plan: &Plan) -> Result<bool> {
                 eprintln!("    {wrong}");
             }
             if !plan.jitdump && holds(workload, name) && !outcome.is_right() {
-                failed.push(format!("--seed {seed} --workload {workload} --perf {name}"));
+                // One function that perf has a wrong frame of may be in a hundredth of one run's samples.
+                let again = [seed + 1, seed + 2].map(|seed| measure(plan, perf, &program, workload, seed));
+                for (seed, outcome) in (seed + 1..).zip(again) {
+                    let outcome = outcome.with_context(|| format!("seed {seed}, {workload}, perf {version}"))?;
+                    eprintln!("    again with seed {seed}: {}", outcome.shown());
+                    if !outcome.is_right() {
+                        failed.push(format!("--seed {seed} --workload {workload} --perf {name}"));
+                    }
+                }
             }
             row.push(outcome.shown());
         }
         println!("| {workload} | {} |", row.join(" | "));
     }
     for failed in &failed {
-        println!("Less than {WANTED} percent, or too few samples: cargo xtask regions {failed}");
+        println!("Less than {WANTED} percent twice, or too few samples: cargo xtask regions {failed}");
     }
     Ok(failed.is_empty())
 }

@@ -11,48 +11,74 @@ use crate::task::Task;
 /// What the library lays down besides the record itself.
 const EVENT: usize = 64;
 
-/// See the module's description.
-pub struct Bare {
+/// The parts of a record.
+pub struct Parts {
     shape: Shape,
     code: Vec<u8>,
     tables: Vec<u8>,
+}
+
+impl Parts {
+    pub fn new(task: &Task) -> Parts {
+        let shape = task.shape();
+        Parts { shape, code: shape.code(), tables: vec![1; shape.tables] }
+    }
+
+    /// How many bytes `lay_down` writes.
+    pub fn size(&self) -> usize {
+        self.shape.total() + EVENT
+    }
+
+    /// Lays the record of a function at `addr` down at the beginning of `room`.
+    #[inline(always)]
+    pub fn lay_down(&self, mut room: &mut [u8], addr: u64) {
+        let name = black_box(NAME.as_ptr());
+        // SAFETY: the name is a C string.
+        let name = unsafe { std::ffi::CStr::from_ptr(name) }.to_bytes_with_nul();
+        let time = ticks();
+        let mut put = |bytes: &[u8]| {
+            let (place, rest) = std::mem::take(&mut room).split_at_mut(bytes.len());
+            place.copy_from_slice(bytes);
+            room = rest;
+        };
+        put(&self.shape.unwinding_head(time));
+        put(&self.tables);
+        put(&self.shape.load_head(time, 1, 1, addr, addr));
+        put(name);
+        put(&self.code);
+        put(&[1; EVENT]);
+    }
+
+    /// The address after a function at `addr`.
+    pub fn next(&self, addr: u64) -> u64 {
+        addr + self.code.len() as u64
+    }
+}
+
+/// See the module's description.
+pub struct Bare {
+    parts: Parts,
     region: usize,
 }
 
 impl Contender for Bare {
     fn open(task: &Task) -> Self {
-        let shape = task.shape();
-        let region = task.region.max(shape.total() + EVENT);
-        Bare { shape, code: shape.code(), tables: vec![1; shape.tables], region }
+        let parts = Parts::new(task);
+        Bare { region: task.region.max(parts.size()), parts }
     }
 
     fn caller(&self, thread: usize) -> impl FnMut() {
         let mut region = vec![1_u8; self.region];
         let mut at = 0;
         let mut addr = first_address(thread);
-        let Bare { shape, code, tables, .. } = self;
+        let Bare { parts, .. } = self;
         move || {
-            let name = black_box(NAME.as_ptr());
-            // SAFETY: the name is a C string.
-            let name = unsafe { std::ffi::CStr::from_ptr(name) }.to_bytes_with_nul();
-            let time = ticks();
-            addr += code.len() as u64;
-            if region.len() - at < shape.total() + EVENT {
+            if region.len() - at < parts.size() {
                 at = 0;
             }
-            let mut room = &mut region[at..];
-            let mut put = |bytes: &[u8]| {
-                let (place, rest) = std::mem::take(&mut room).split_at_mut(bytes.len());
-                place.copy_from_slice(bytes);
-                room = rest;
-            };
-            put(&shape.unwinding_head(time));
-            put(tables);
-            put(&shape.load_head(time, 1, 1, addr, addr));
-            put(name);
-            put(code);
-            put(&[1; EVENT]);
-            at += shape.total() + EVENT;
+            parts.lay_down(&mut region[at..], addr);
+            addr = parts.next(addr);
+            at += parts.size();
             black_box(region.as_mut_ptr());
         }
     }

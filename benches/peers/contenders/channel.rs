@@ -34,7 +34,7 @@ impl Contender for Channel {
         let mut file = BufWriter::new(File::create(&path).expect("create a file"));
         file.write_all(&file_header()).expect("write");
         let (sender, records) = crossbeam_channel::bounded::<Vec<u8>>(CAPACITY);
-        let receiver = std::thread::spawn(move || {
+        let receiver = std::thread::Builder::new().name("channel-writer".into()).spawn(move || {
             for record in records {
                 file.write_all(&record).expect("write");
             }
@@ -43,7 +43,7 @@ impl Contender for Channel {
         let shape = task.shape();
         Channel {
             sender,
-            receiver,
+            receiver: receiver.expect("start a thread"),
             index: AtomicU64::new(0),
             pid: std::process::id(),
             shape,

@@ -4,6 +4,7 @@ mod bare;
 mod buffered;
 mod bulk;
 mod channel;
+mod crossed;
 mod map_lines;
 mod memcpy;
 mod ours;
@@ -14,6 +15,7 @@ pub use bare::Bare;
 pub use buffered::Llvm;
 pub use bulk::Bulk;
 pub use channel::Channel;
+pub use crossed::Crossed;
 pub use map_lines::{LuaJit, MoarVm};
 pub use memcpy::Memcpy;
 pub use ours::Jitsym;
@@ -49,6 +51,7 @@ pub trait Contender: Sized + Sync {
 pub enum Kind {
     Memcpy,
     Bare,
+    Crossed,
     Jitsym,
     CPython,
     V8,
@@ -61,9 +64,10 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Kind; 11] = [
+    pub const ALL: [Kind; 12] = [
         Kind::Memcpy,
         Kind::Bare,
+        Kind::Crossed,
         Kind::Jitsym,
         Kind::CPython,
         Kind::V8,
@@ -79,6 +83,7 @@ impl Kind {
         match self {
             Kind::Memcpy => "memcpy",
             Kind::Bare => "bare",
+            Kind::Crossed => "crossed",
             Kind::Jitsym => "jitsym",
             Kind::CPython => "cpython",
             Kind::V8 => "v8",

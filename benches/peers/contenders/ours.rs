@@ -17,23 +17,79 @@ use crate::files::Files;
 use crate::record::{first_address, NAME};
 use crate::task::Task;
 
+type Init = unsafe extern "C" fn(*const jitsym_options, *mut *mut jitsym) -> jitsym_status;
 type Register = unsafe extern "C" fn(*mut jitsym, *const jitsym_code, *mut jitsym_id) -> jitsym_status;
+type Flush = unsafe extern "C" fn(*mut jitsym, u32) -> jitsym_status;
+type GetStats = unsafe extern "C" fn(*mut jitsym, *mut jitsym_stats) -> jitsym_status;
+type Close = unsafe extern "C" fn(*mut jitsym) -> jitsym_status;
 
 /// A session, and the functions of the library that was loaded.
 pub struct Jitsym {
     session: *mut jitsym,
+    init: Init,
     register: Register,
-    flush: unsafe extern "C" fn(*mut jitsym, u32) -> jitsym_status,
-    stats: unsafe extern "C" fn(*mut jitsym, *mut jitsym_stats) -> jitsym_status,
-    close: unsafe extern "C" fn(*mut jitsym) -> jitsym_status,
+    flush: Flush,
+    stats: GetStats,
+    close: Close,
     code: Vec<u8>,
-    files: Files,
+    pub files: Files,
 }
 
 // SAFETY: a session is a name, not an address that anyone looks behind, and may be used in any thread.
 unsafe impl Sync for Jitsym {}
 
 impl Jitsym {
+    /// Loads the library, and opens no session.
+    pub fn load(task: &Task) -> Jitsym {
+        let library = load(&task.library);
+        let pid = std::process::id();
+        let files = Files {
+            dump: Some(task.file(&format!("jit-{pid}.dump"))),
+            unwinding: 1,
+            map: Some(task.file(&format!("perf-{pid}.map"))),
+        };
+        // SAFETY: the types are those of the functions in the header.
+        unsafe {
+            Jitsym {
+                session: ptr::null_mut(),
+                init: mem::transmute::<*mut c_void, Init>(symbol(library, c"jitsym_init")),
+                register: mem::transmute::<*mut c_void, Register>(symbol(library, c"jitsym_register")),
+                flush: mem::transmute::<*mut c_void, Flush>(symbol(library, c"jitsym_flush")),
+                stats: mem::transmute::<*mut c_void, GetStats>(symbol(library, c"jitsym_get_stats")),
+                close: mem::transmute::<*mut c_void, Close>(symbol(library, c"jitsym_close")),
+                code: task.shape().code(),
+                files,
+            }
+        }
+    }
+
+    /// Opens a session whose files go to `dir`.
+    pub fn init(&mut self, dir: &Path, sinks: u32, max_wait_ms: u32) {
+        let dir = CString::new(dir.as_os_str().as_bytes()).expect("a directory without NUL");
+        let options = jitsym_options {
+            struct_size: size_of::<jitsym_options>(),
+            sinks,
+            flags: 0,
+            map_dir: dir.as_ptr(),
+            jitdump_dir: dir.as_ptr(),
+            map_dialect: 0,
+            file_mode: 0,
+            max_memory: 0,
+            max_wait_ms,
+            reserved: 0,
+            spool_dir: ptr::null(),
+            map_max: 0,
+            jitdump_max: 0,
+        };
+        // SAFETY: the options and the directory live until the call returns, and `session` is writable.
+        ok(unsafe { (self.init)(&options, &mut self.session) });
+    }
+
+    pub fn end(&self) {
+        // SAFETY: the function takes any handle.
+        ok(unsafe { (self.close)(self.session) });
+    }
+
     fn stats(&self) -> jitsym_stats {
         let mut stats = jitsym_stats { struct_size: size_of::<jitsym_stats>(), ..Default::default() };
         // SAFETY: `struct_size` bytes of `stats` are writable.
@@ -44,53 +100,11 @@ impl Jitsym {
 
 impl Contender for Jitsym {
     fn open(task: &Task) -> Self {
-        let library = load(&task.library);
-        type Init = unsafe extern "C" fn(*const jitsym_options, *mut *mut jitsym) -> jitsym_status;
-        // SAFETY: the types are those of the functions in the header.
-        let (init, register, flush, stats, close) = unsafe {
-            (
-                mem::transmute::<*mut c_void, Init>(symbol(library, c"jitsym_init")),
-                mem::transmute::<*mut c_void, Register>(symbol(library, c"jitsym_register")),
-                mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut jitsym, u32) -> jitsym_status>(symbol(
-                    library,
-                    c"jitsym_flush",
-                )),
-                mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut jitsym, *mut jitsym_stats) -> jitsym_status>(
-                    symbol(library, c"jitsym_get_stats"),
-                ),
-                mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut jitsym) -> jitsym_status>(symbol(
-                    library,
-                    c"jitsym_close",
-                )),
-            )
-        };
-        let dir = CString::new(task.dir.as_os_str().as_bytes()).expect("a directory without NUL");
-        let options = jitsym_options {
-            struct_size: size_of::<jitsym_options>(),
-            sinks: jitsym_sink::JITSYM_SINK_MAP as u32 | jitsym_sink::JITSYM_SINK_JITDUMP as u32,
-            flags: 0,
-            map_dir: dir.as_ptr(),
-            jitdump_dir: dir.as_ptr(),
-            map_dialect: 0,
-            file_mode: 0,
-            max_memory: 0,
-            // The contenders write every record, so this one is not to drop any either.
-            max_wait_ms: 60_000,
-            reserved: 0,
-            spool_dir: std::ptr::null(),
-            map_max: 0,
-            jitdump_max: 0,
-        };
-        let mut session = ptr::null_mut();
-        // SAFETY: the options and the directory live until the call returns, and `session` is writable.
-        ok(unsafe { init(&options, &mut session) });
-        let pid = std::process::id();
-        let files = Files {
-            dump: Some(task.file(&format!("jit-{pid}.dump"))),
-            unwinding: 1,
-            map: Some(task.file(&format!("perf-{pid}.map"))),
-        };
-        Jitsym { session, register, flush, stats, close, code: task.shape().code(), files }
+        let mut jitsym = Jitsym::load(task);
+        let sinks = jitsym_sink::JITSYM_SINK_MAP as u32 | jitsym_sink::JITSYM_SINK_JITDUMP as u32;
+        // The contenders write every record, so this one is not to drop any either.
+        jitsym.init(&task.dir, sinks, 60_000);
+        jitsym
     }
 
     fn caller(&self, thread: usize) -> impl FnMut() {
@@ -139,8 +153,7 @@ impl Contender for Jitsym {
         let stats = self.stats();
         assert_eq!((stats.registered, stats.jitdump_records), (calls as u64, calls as u64), "records");
         assert_eq!((stats.dropped, stats.write_errors), (0, 0), "dropped records, write errors");
-        // SAFETY: the function takes any handle.
-        ok(unsafe { (self.close)(self.session) });
+        self.end();
         self.files
     }
 }

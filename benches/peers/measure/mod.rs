@@ -1,13 +1,15 @@
 //! The measurements. Each opens a contender, warms it up, times it, closes it, and checks its files.
 
 mod paced;
-mod process;
+pub mod process;
 mod rate;
 mod saturated;
+mod start;
 
 pub use paced::{bursts, latency, probe};
 pub use rate::rate;
 pub use saturated::saturated;
+pub use start::start;
 
 use std::collections::BTreeMap;
 

@@ -93,6 +93,7 @@ pub fn latency<C: Contender>(task: &Task, scale: &Scale) -> Figures {
         }
         pace.wait();
     }
+    task.bind_background();
     let mut samples = Samples::new(task.amount(pace.batches(120)), task.amount(pace.batches(240)));
     process::mark();
     samples.take(&mut call, || pace.wait());
@@ -111,7 +112,8 @@ pub fn latency<C: Contender>(task: &Task, scale: &Scale) -> Figures {
 pub fn bursts<C: Contender>(task: &Task, scale: &Scale) -> Figures {
     let contender = C::open(task);
     let barrier = Barrier::new(task.setting.threads);
-    let (warm_up, batches, singles) = (30, task.amount(100), task.amount(240));
+    // Until this library's memory for records has grown to what the threads need.
+    let (warm_up, batches, singles) = (200, task.amount(100), task.amount(240));
     let thread = |number: usize| {
         let mut call = contender.caller(number);
         let mut samples = Samples::new(batches, singles);
@@ -122,6 +124,7 @@ pub fn bursts<C: Contender>(task: &Task, scale: &Scale) -> Figures {
             }
             pause();
         }
+        task.bind_background();
         barrier.wait();
         samples.take(&mut call, pause);
         samples

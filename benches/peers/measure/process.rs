@@ -11,14 +11,24 @@ pub fn mark() {
 
 /// Processor time of all threads, ended ones too, in nanoseconds.
 pub fn cpu_ns() -> u64 {
-    let mut usage = MaybeUninit::<libc::rusage>::uninit();
+    let ns = |time: libc::timeval| time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000;
+    let usage = usage();
+    ns(usage.ru_utime) + ns(usage.ru_stime)
+}
+
+/// Page faults of all threads.
+pub fn faults() -> i64 {
+    let usage = usage();
+    usage.ru_minflt + usage.ru_majflt
+}
+
+fn usage() -> libc::rusage {
+    let mut usage = MaybeUninit::uninit();
     // SAFETY: `usage` is writable, and filled when the call succeeds.
-    let usage = unsafe {
+    unsafe {
         assert_eq!(libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()), 0);
         usage.assume_init()
-    };
-    let ns = |time: libc::timeval| time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000;
-    ns(usage.ru_utime) + ns(usage.ru_stime)
+    }
 }
 
 /// The most memory that this process has had, in MiB. Not that of `getrusage`, which begins with its parent's.

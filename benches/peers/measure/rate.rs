@@ -16,10 +16,6 @@ const WATCH: Duration = Duration::from_secs(5);
 pub fn rate<C: Contender>(task: &Task, scale: &Scale) -> Figures {
     let before = process::threads();
     let contender = C::open(task);
-    let background: Vec<u32> = process::threads().difference(&before).copied().collect();
-    let cpu = || background.iter().map(|&thread| process::thread_cpu_ns(thread)).sum::<u64>() as f64;
-    let sleeps = || background.iter().map(|&thread| process::thread_sleeps(thread)).sum::<u64>() as f64;
-
     let mut call = contender.caller(0);
     let mut timed = |count: usize| -> Vec<u64> {
         let mut next = Instant::now();
@@ -32,8 +28,12 @@ pub fn rate<C: Contender>(task: &Task, scale: &Scale) -> Figures {
         };
         (0..count).map(time).collect()
     };
-    // Until the background thread has come to rest at this pace.
+    // Until the background thread, which may start with the first call, has settled at this pace.
     let mut calls = timed(100).len();
+    task.bind_background();
+    let background: Vec<u32> = process::threads().difference(&before).copied().collect();
+    let cpu = || background.iter().map(|&thread| process::thread_cpu_ns(thread)).sum::<u64>() as f64;
+    let sleeps = || background.iter().map(|&thread| process::thread_sleeps(thread)).sum::<u64>() as f64;
 
     let (start, cpu_before) = (Instant::now(), cpu());
     let samples = timed(task.amount(700));

@@ -24,6 +24,7 @@ pub fn saturated<C: Contender>(task: &Task) -> Figures {
             scope.spawn(move || {
                 let mut call = contender.caller(number);
                 (0..warm_up).for_each(|_| call());
+                task.bind_background();
                 barrier.wait();
                 barrier.wait();
                 (0..each).for_each(|_| call());

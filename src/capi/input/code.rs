@@ -6,11 +6,15 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::{ptr, slice};
 
-use super::unwind::RawUnwind;
+use super::unwind::{tables, unwind};
 use super::{check_flags, field, name, read, Array, Plain};
 use crate::api::code::{Bytes, Code, Inline, Line, LineTable, Lines, MoveTarget};
 use crate::api::error::{Error, Result};
 use crate::capi::types::*;
+use crate::format::cfi::Tables;
+use crate::format::jitdump::put_debug;
+use crate::format::unwind::Cache;
+use crate::session::{check_range, Given};
 
 // SAFETY: integers and raw pointers only, here and below.
 unsafe impl Plain for jitsym_code {
@@ -32,62 +36,142 @@ fn check_code_flags(flags: u32, known: u32, reserved: u32) -> Result<()> {
     check_flags(flags & !known | reserved, 0)
 }
 
-/// A `jitsym_code` of this version's size: the caller's own, or a copy in `place`. Nearly every caller's is of that size, and is
-/// not copied: its fields go to their places directly.
+/// A `jitsym_code` of this version's size, and what its pointers point to, which is valid for what the header says.
+///
+/// Nearly every caller's is of that size, and is not copied: its fields go to their places directly.
+#[derive(Clone, Copy)]
+pub struct CodeInput<'a>(*const jitsym_code, PhantomData<&'a jitsym_code>);
+
+/// The caller's own `jitsym_code`, or a copy in `place`.
 ///
 /// # Safety
-/// As `read`.
+/// As `read`, and every pointer in the struct is valid for what the header says.
 #[inline(always)]
-pub unsafe fn locate(from: *const jitsym_code, place: &mut MaybeUninit<jitsym_code>) -> Result<*const jitsym_code> {
+pub unsafe fn code<'a>(from: *const jitsym_code, place: &'a mut MaybeUninit<jitsym_code>) -> Result<CodeInput<'a>> {
     // SAFETY: the caller's promise; the size is the first field.
-    if !from.is_null() && unsafe { from.cast::<usize>().read_unaligned() } == size_of::<jitsym_code>() {
-        return Ok(from);
-    }
-    // SAFETY: the caller's promise.
-    Ok(place.write(unsafe { read(from)? }))
+    let from = if !from.is_null() && unsafe { from.cast::<usize>().read_unaligned() } == size_of::<jitsym_code>() {
+        from
+    } else {
+        // SAFETY: the caller's promise.
+        place.write(unsafe { read(from)? })
+    };
+    Ok(CodeInput(from, PhantomData))
 }
 
-/// Checks that the data of a `jitsym_code` can be read, and returns its line table.
-///
-/// # Safety
-/// `from` is what `locate` returned, and every pointer in the struct is valid for what the header says.
-#[inline(always)]
-pub unsafe fn check_code<'a>(from: *const jitsym_code) -> Result<LineInput<'a>> {
-    // SAFETY: the caller's promise, for all fields.
-    let (flags, reserved, size) = unsafe { (field!(from, flags), field!(from, reserved), field!(from, size)) };
-    check_code_flags(flags, STABLE | PACKED, reserved)?;
-    if size == 0 {
-        return Err(Error::SizeZero);
+impl<'a> CodeInput<'a> {
+    /// Runs `body` with the same as the Rust API has it, unless something is wrong with it.
+    pub fn with_code<T>(self, body: impl FnOnce(&Code<'_>) -> Result<T>) -> Result<T> {
+        // SAFETY: the maker's promise, for all fields and for what the pointers among them point to.
+        let code = unsafe { self.0.read_unaligned() };
+        check_code_flags(code.flags, STABLE | PACKED, code.reserved)?;
+        if code.size == 0 {
+            return Err(Error::SizeZero);
+        }
+        if code.size > jitsym_limit::JITSYM_CODE_SIZE_MAX as u64 {
+            return Err(Error::TooLarge);
+        }
+        let lines = self.lines()?;
+        // SAFETY: as above.
+        unsafe {
+            let inlines = inlines(&code)?;
+            check_range(code.addr, code.size, code.free_after)?;
+            let unwind = unwind(code.unwind)?;
+            body(&Code {
+                addr: code.addr,
+                size: code.size,
+                name: name(code.name, code.name_len),
+                bytes: bytes(code.bytes, code.size),
+                unwind: unwind.as_unwind(),
+                lines: if lines.rows.count == 0 { Lines::Rows(&[]) } else { Lines::Table(&lines) },
+                inlines: &inlines,
+                free_after: code.free_after,
+                stable: code.flags & STABLE != 0,
+                packed: code.flags & PACKED != 0,
+            })
+        }
     }
-    if size > jitsym_limit::JITSYM_CODE_SIZE_MAX as u64 {
-        return Err(Error::TooLarge);
+
+    /// The line table.
+    fn lines(&self) -> Result<LineInput<'a>> {
+        let from = self.0;
+        // SAFETY: the maker's promise.
+        let rows = unsafe { Array::new(field!(from, lines), field!(from, line_count), field!(from, line_size))? };
+        Ok(LineInput { rows, last_file: Cell::new((ptr::null(), 0)) })
     }
-    // SAFETY: the caller's promise.
-    let rows = unsafe { Array::new(field!(from, lines), field!(from, line_count), field!(from, line_size))? };
-    Ok(LineInput { rows, last_file: Cell::new((ptr::null(), 0)) })
+}
+
+impl Given for CodeInput<'_> {
+    #[inline(always)]
+    fn is_usual(&self) -> bool {
+        let from = self.0;
+        // SAFETY: the maker's promise, here and below.
+        let (flags, reserved) = unsafe { (field!(from, flags), field!(from, reserved)) };
+        // SAFETY: as above.
+        let (bytes, inline_count) = unsafe { (field!(from, bytes), field!(from, inline_count)) };
+        flags & !PACKED | reserved == 0 && !bytes.is_null() && inline_count == 0
+    }
+
+    #[inline(always)]
+    fn addr(&self) -> u64 {
+        // SAFETY: the maker's promise.
+        unsafe { field!(self.0, addr) }
+    }
+
+    #[inline(always)]
+    fn size(&self) -> u64 {
+        // SAFETY: the maker's promise.
+        unsafe { field!(self.0, size) }
+    }
+
+    #[inline(always)]
+    fn free_after(&self) -> u64 {
+        // SAFETY: the maker's promise.
+        unsafe { field!(self.0, free_after) }
+    }
+
+    #[inline(always)]
+    fn packed(&self) -> bool {
+        // SAFETY: the maker's promise.
+        unsafe { field!(self.0, flags) & PACKED != 0 }
+    }
+
+    #[inline(always)]
+    fn name(&self) -> &[u8] {
+        // SAFETY: the maker's promise.
+        unsafe { name(field!(self.0, name), field!(self.0, name_len)) }
+    }
+
+    #[inline(always)]
+    fn bytes(&self) -> *const u8 {
+        // SAFETY: the maker's promise.
+        unsafe { field!(self.0, bytes) }.cast()
+    }
+
+    #[inline(always)]
+    fn tables<'c>(&self, cache: &'c mut Cache, addr: u64, size: u64) -> Result<Option<&'c Tables>> {
+        // SAFETY: the maker's promise.
+        unsafe { tables(field!(self.0, unwind), cache, addr, size) }
+    }
+
+    #[inline(always)]
+    fn has_lines(&self) -> bool {
+        // SAFETY: the maker's promise.
+        unsafe { field!(self.0, line_count) != 0 }
+    }
+
+    #[inline(never)]
+    fn put_lines(&self, size: u64, out: &mut [u8]) -> Result<usize> {
+        put_debug(Lines::Table(&self.lines()?), self.addr(), size, 0, out)
+    }
 }
 
 /// The inlined functions of a `jitsym_code`.
 ///
 /// # Safety
-/// As `check_code`.
-#[inline(always)]
-pub unsafe fn inlines<'a>(from: *const jitsym_code) -> Result<Vec<Inline<'a>>> {
+/// Every pointer in the struct is valid for what the header says.
+unsafe fn inlines<'a>(code: &jitsym_code) -> Result<Vec<Inline<'a>>> {
     // SAFETY: the caller's promise.
-    if unsafe { field!(from, inline_count) } == 0 {
-        return Ok(Vec::new());
-    }
-    // SAFETY: the caller's promise.
-    unsafe { some_inlines(from) }
-}
-
-/// # Safety
-/// As `check_code`.
-#[cold]
-#[inline(never)]
-unsafe fn some_inlines<'a>(from: *const jitsym_code) -> Result<Vec<Inline<'a>>> {
-    // SAFETY: the caller's promise.
-    let array = unsafe { Array::new(field!(from, inlines), field!(from, inline_count), field!(from, inline_size))? };
+    let array = unsafe { Array::new(code.inlines, code.inline_count, code.inline_size)? };
     let mut all = Vec::new();
     all.try_reserve_exact(array.count).map_err(|_| Error::NoMemory)?;
     for index in 0..array.count {
@@ -106,34 +190,6 @@ unsafe fn some_inlines<'a>(from: *const jitsym_code) -> Result<Vec<Inline<'a>>> 
         });
     }
     Ok(all)
-}
-
-/// The same as the Rust API has it.
-///
-/// # Safety
-/// As `check_code`, which has found nothing wrong.
-#[inline(always)]
-pub unsafe fn code<'a>(
-    from: *const jitsym_code,
-    lines: &'a LineInput<'a>,
-    inlines: &'a [Inline<'a>],
-) -> Code<'a, RawUnwind<'a>> {
-    // SAFETY: the caller's promise, for all fields and for what the pointers among them point to.
-    unsafe {
-        let size = field!(from, size);
-        Code {
-            addr: field!(from, addr),
-            size,
-            name: name(field!(from, name), field!(from, name_len)),
-            bytes: bytes(field!(from, bytes), size),
-            unwind: RawUnwind { from: field!(from, unwind), what: PhantomData },
-            lines: if lines.rows.count == 0 { Lines::Rows(&[]) } else { Lines::Table(lines) },
-            inlines,
-            free_after: field!(from, free_after),
-            stable: field!(from, flags) & STABLE != 0,
-            packed: field!(from, flags) & PACKED != 0,
-        }
-    }
 }
 
 /// A line table of C.

@@ -8,7 +8,7 @@ mod options;
 mod region;
 mod unwind;
 
-pub use code::{check_code, code, inlines, locate, move_target};
+pub use code::{code, move_target, CodeInput};
 pub use options::{options, sink, sinks};
 pub use region::{region, region_size};
 pub use unwind::unwind;

@@ -1,12 +1,12 @@
 //! `jitsym_unwind`.
 
-use std::marker::PhantomData;
 use std::{mem, slice};
 
 use super::{check_flags, field, read, Array, Plain};
 use crate::api::code::{FramePointer, SavedRegister, Unwind, UnwindRow};
 use crate::api::error::{Error, Result};
 use crate::capi::types::*;
+use crate::format::cfi::Tables;
 use crate::format::unwind::{self, Cache};
 
 // SAFETY: integers and raw pointers only, here and below.
@@ -14,42 +14,45 @@ unsafe impl Plain for jitsym_unwind {}
 // SAFETY: as above.
 unsafe impl Plain for jitsym_unwind_row {}
 
-/// A `jitsym_unwind` that is decoded if it is not the one that was used last. May be NULL.
-#[derive(Clone, Copy)]
-pub struct RawUnwind<'a> {
-    pub from: *const jitsym_unwind,
-    pub what: PhantomData<&'a jitsym_unwind>,
-}
-
-impl unwind::Source for RawUnwind<'_> {
-    #[inline(always)]
-    fn tables<'c>(&self, cache: &'c mut Cache, code_addr: u64, code_size: u64) -> Result<Option<(&'c [u8], usize)>> {
-        if self.from.is_null() {
-            return Ok(None);
-        }
-        // SAFETY: the maker of this value promised that the struct is there; the size is its first field.
-        let known_size = unsafe { self.from.cast::<usize>().read_unaligned() } == size_of::<jitsym_unwind>();
-        // SAFETY: as above; the struct is as large, and bytes need no alignment.
-        if known_size && cache.is_recent(unsafe { &*self.from.cast::<unwind::Raw>() }) {
-            // SAFETY: as above. The last one was good, and this is the same but perhaps for what it points to.
-            let saved = unsafe { saved_registers(field!(self.from, saved), field!(self.from, saved_count))? };
-            if cache.recent_is_for(saved, code_size) {
-                return cache.recent_tables(code_size);
-            }
-        }
-        decode_and_encode(self.from, cache, code_addr, code_size)
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn decode_and_encode(
+/// The tables that a `jitsym_unwind` makes, for code of this size. It is decoded if it is not the one that was used last.
+///
+/// # Safety
+/// As `unwind`.
+#[inline(always)]
+pub unsafe fn tables(
     from: *const jitsym_unwind,
     cache: &mut Cache,
     code_addr: u64,
     code_size: u64,
-) -> Result<Option<(&[u8], usize)>> {
-    // SAFETY: the maker of the `RawUnwind` promised that the struct is there, and all that it points to.
+) -> Result<Option<&Tables>> {
+    if from.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the caller's promise; the size is the first field.
+    let known_size = unsafe { from.cast::<usize>().read_unaligned() } == size_of::<jitsym_unwind>();
+    // SAFETY: as above; the struct is as large.
+    if known_size && unsafe { cache.is_recent(from.cast::<unwind::Raw>()) } {
+        // SAFETY: as above. The last one was good, and this is the same but perhaps for what it points to.
+        let saved = unsafe { saved_registers(field!(from, saved), field!(from, saved_count))? };
+        if cache.recent_is_for(saved, code_size) {
+            return cache.recent_tables(code_size);
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe { decode_and_encode(from, cache, code_addr, code_size) }
+}
+
+/// # Safety
+/// As `unwind`.
+#[cold]
+#[inline(never)]
+unsafe fn decode_and_encode(
+    from: *const jitsym_unwind,
+    cache: &mut Cache,
+    code_addr: u64,
+    code_size: u64,
+) -> Result<Option<&Tables>> {
+    // SAFETY: the caller's promise.
     let (raw, input) = unsafe { (read(from)?, unwind(from)?) };
     // Rows and sections lie elsewhere and are compared in the cache, by their contents. Code that ends where the epilogue does
     // has other tables than code that goes on, and so has code that ends where the epilogue would begin.

@@ -52,6 +52,10 @@ pub enum jitsym_sink {
     /// profiler, with no further step. Code that is registered in a region goes to its file, and not to map and jitdump. Without
     /// regions this sink does nothing.
     JITSYM_SINK_REGION = 4,
+    /// Objects in memory that gdb and lldb read through `__jit_debug_descriptor`, also those of a core file: names, lines, inlined
+    /// functions and call stacks of code that lives, in regions or not. Not among the sinks that run where nobody says which: it
+    /// starts by itself when a debugger listens (unless the variable `JITSYM_GDB` is `0`), in a process where any other sink runs.
+    JITSYM_SINK_GDB = 8,
 }
 
 // C and Rust programs have the same limits.

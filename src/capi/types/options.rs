@@ -8,7 +8,7 @@ use std::ffi::c_char;
 pub enum jitsym_init_flag {
     /// The environment decides what the options say too. Without this flag the options win where they are not 0 or NULL.
     JITSYM_INIT_ENV_WINS = 1,
-    /// With `sinks` 0: no sink unless the variable `JITSYM` names one. Without this flag, all sinks.
+    /// With `sinks` 0: no sink unless the variable `JITSYM` names one. Without this flag, map, jitdump and region.
     JITSYM_INIT_OFF_BY_DEFAULT = 2,
     /// Write no unwinding records to the jitdump. One reader (ddprof) stops at the first one.
     JITSYM_INIT_NO_UNWIND = 4,
@@ -62,7 +62,7 @@ pub enum jitsym_map_dialect {
 pub struct jitsym_options {
     /// `sizeof(jitsym_options)`.
     pub struct_size: usize,
-    /// `JITSYM_SINK_*` bits. 0: what the variable `JITSYM` says, else all of them.
+    /// `JITSYM_SINK_*` bits. 0: what the variable `JITSYM` says, else map, jitdump and region.
     pub sinks: u32,
     /// `JITSYM_INIT_*` bits.
     pub flags: u32,
@@ -77,9 +77,9 @@ pub struct jitsym_options {
     /// names. With 0600 only the same user (and root) can.
     pub file_mode: u32,
     /// Bound in bytes of the memory that holds records on their way to the writer, from 1 MiB to 16 GiB (other values are moved
-    /// into that range). 0: 64 MiB. It starts with 4 MiB (or the bound, if that is less) and grows when the writer cannot keep
-    /// up. Code whose record does not fit into the bound less that start is refused with `JITSYM_ERR_NO_MEMORY`. The first
-    /// session of a process decides.
+    /// into that range). 0: 64 MiB. It starts with 16 KiB, takes 4 MiB (or half of the bound, if that is less) when many are
+    /// registered, and grows beyond that when the writer cannot keep up. Code whose record does not fit into the bound less these
+    /// 4 MiB is refused with `JITSYM_ERR_NO_MEMORY`. The first session of a process decides.
     pub max_memory: u64,
     /// How long a registration may wait when that memory is full, in milliseconds, before its record is dropped. 0: 10.
     pub max_wait_ms: u32,

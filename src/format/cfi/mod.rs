@@ -49,23 +49,51 @@ impl Tables {
         self.bytes.len() - self.hdr_size
     }
 
-    /// Makes the tables fit code of another size in bytes: what comes out is what [`encode`] would have made.
-    ///
-    /// Whether the description holds for that size is for the caller to know: the rows of [`Unwind::Rows`] must lie in the
-    /// code, and an [`Unwind::FramePointer`] must resolve to an equal [`Frame`]. `Internal` for tables that were made from
-    /// an `.eh_frame` section, which may cover a part of the code.
-    pub fn set_code_size(&mut self, code_size: u64) -> Result<()> {
+    /// Whether the tables can be for code of this size in bytes.
+    #[inline(always)]
+    pub fn check_size(&self, code_size: u64) -> Result<()> {
         check_code_size(code_size)?;
-        let fde = self.fde.ok_or(Error::Internal)?;
-        let hdr = self.eh_frame_size();
-        let begin = to_code(fde + 8, 0, code_size)?;
-        let range = i32::try_from(code_size).map_err(|_| Error::TooLarge)?;
-        let hdr_begin = to_code(hdr, 0, code_size)?;
-        for (at, value) in [(fde + 8, begin), (fde + 12, range), (hdr + HDR_TABLE, hdr_begin)] {
-            let field = self.bytes.get_mut(at..at + 4).ok_or(Error::Internal)?;
-            field.copy_from_slice(&value.to_le_bytes());
+        // The way from the header back to the code fits 32 bits; that from the FDE is shorter.
+        const FARTHEST: u64 = 1 << 31;
+        if self.fde.is_some() && align8(code_size) + self.eh_frame_size() as u64 > FARTHEST {
+            return Err(Error::TooLarge);
         }
         Ok(())
+    }
+
+    /// Copies the tables to `out`, which is as long, for code of a size that was checked: what comes out is what [`encode`] would
+    /// have made. Tables that were made from an `.eh_frame` section stay as they are, because they may cover a part of the code.
+    ///
+    /// Whether the description holds for that size is for the caller to know: the rows of [`Unwind::Rows`] must lie in the
+    /// code, and an [`Unwind::FramePointer`] must resolve to an equal [`Frame`].
+    #[inline(always)]
+    pub fn copy_to(&self, out: &mut [u8], code_size: u64) {
+        out.copy_from_slice(&self.bytes);
+        let (Some(fde), hdr) = (self.fde, self.eh_frame_size()) else { return };
+        if fde + 16 > hdr || hdr + HDR_TABLE + 4 > out.len() {
+            return;
+        }
+        let code_at = align8(code_size) as u32;
+        let out = out.as_mut_ptr();
+        // SAFETY: the FDE's first four words and the header's table lie in the tables, as was just checked.
+        let put = |at: usize, value: u32| unsafe { out.add(at).cast::<u32>().write_unaligned(value.to_le()) };
+        put(fde + 8, code_at.wrapping_add(fde as u32 + 8).wrapping_neg());
+        put(fde + 12, code_size as u32);
+        put(hdr + HDR_TABLE, code_at.wrapping_add(hdr as u32).wrapping_neg());
+    }
+
+    /// What is copied for code of this size.
+    #[cfg(test)]
+    pub fn copied(&self, code_size: u64) -> Vec<u8> {
+        let mut out = vec![0xaa; self.bytes.len()];
+        self.copy_to(&mut out, code_size);
+        out
+    }
+
+    /// Tables that are ready, as those of a section are.
+    #[cfg(test)]
+    pub fn ready(bytes: &[u8], hdr_size: usize) -> Tables {
+        Tables { bytes: bytes.to_vec(), hdr_size, fde: None }
     }
 }
 

@@ -6,14 +6,13 @@
 //! names in a section that all units share, and older binutils get it wrong. In version 4 a unit is complete in itself, so that
 //! it can be appended.
 
-use std::collections::HashMap;
-use std::ops::Range;
-
 use gimli::leb128::write::{signed, unsigned};
 
 use super::hidden;
 use super::inlines::Inlines;
+use super::numbers::{are_same, Numbers};
 use crate::format::jitdump::raw::{RawEntry, RawRecord};
+use crate::format::put::Put;
 
 /// `.debug_abbrev`, the same for all units. A unit is 1, a function 2, one with inlined functions in it 3, and a function of
 /// which inlined ones are instances 4. An inlined function with others in it is 5, one without is 6.
@@ -64,10 +63,47 @@ const ARANGES_ADDR: u64 = 16;
 
 /// Special opcodes advance the line by -5 to 8, and the address by up to 17 bytes.
 const LINE_BASE: i64 = -5;
-const LINE_RANGE: i64 = 14;
-const OPCODE_BASE: i64 = 13;
-/// How many operands the standard opcodes have.
-const OPERANDS: &[u8] = &[0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1];
+const LINE_RANGE: u64 = 14;
+const ADVANCE_MOST: u64 = 17;
+const OPCODE_BASE: u64 = 13;
+
+/// A line program before its table of files. Both lengths in it are filled in later.
+const LINE_HEAD: &[u8] = &[
+    0,
+    0,
+    0,
+    0, // length
+    VERSION[0],
+    VERSION[1], //
+    0,
+    0,
+    0,
+    0, // length of the header from here
+    1,
+    1,
+    1, // instructions of one byte, one operation each; rows are statements
+    LINE_BASE as i8 as u8,
+    LINE_RANGE as u8,
+    OPCODE_BASE as u8, //
+    0,
+    1,
+    1,
+    1,
+    1,
+    0,
+    0,
+    0,
+    1,
+    0,
+    0,
+    1, // how many operands the standard opcodes have
+    0, // no directories
+];
+const VERSION: [u8; 2] = 4u16.to_ne_bytes();
+/// Where in it the header's length is.
+const LINE_HEADER_LENGTH: usize = 6;
+/// Where in a unit the address of its function is.
+const UNIT_ADDR: usize = 12;
 
 const DW_LNS_COPY: u8 = 1;
 const DW_LNS_ADVANCE_PC: u8 = 2;
@@ -119,13 +155,21 @@ impl<'a> Records<'a> {
         size(self.lines) + size(self.inlines)
     }
 
-    /// Offset and row of each line, after `hidden` bytes.
-    fn rows(&self, hidden: u64) -> impl Iterator<Item = (Option<u64>, RawEntry<'a>)> {
-        let debug = self.lines.and_then(|record| record.debug_info());
-        let offset = move |addr: u64, start| Some(addr.checked_sub(start)?.saturating_sub(hidden));
-        debug.into_iter().flat_map(move |debug| debug.entries().map(move |row| (offset(row.addr, debug.addr), row)))
+    /// The lines, after `hidden` bytes. `None` if there is no memory.
+    fn rows(&self, hidden: u64) -> Option<Vec<Row<'a>>> {
+        let mut rows = Vec::new();
+        if let Some(debug) = self.lines.and_then(|record| record.debug_info()) {
+            let entries = debug.entries();
+            rows.try_reserve_exact(entries.most().min(debug.count as usize)).ok()?;
+            let offset = |addr: u64| Some(addr.checked_sub(debug.addr)?.saturating_sub(hidden));
+            entries.for_each(|entry| rows.push((offset(entry.addr), entry)));
+        }
+        Some(rows)
     }
 }
+
+/// A line, and where in the code it begins.
+type Row<'a> = (Option<u64>, RawEntry<'a>);
 
 /// Appends the unit that some records are about. `None` if they make no sense, the sections are full, or there is no
 /// memory; then nothing has changed.
@@ -149,58 +193,84 @@ fn try_to_append(records: &Records<'_>, function: &Function<'_>, to: &mut Sectio
     let (info_at, line_at, aranges_at, ranges_at) =
         (end(&to.info)?, end(&to.line)?, end(&to.aranges)?, end(&to.ranges)?);
     let inlines = records.inlines.map_or(Some(Inlines::default()), |record| Inlines::read(&record, hidden as u32))?;
-    let rows = || records.rows(hidden);
-    let first_file = rows().map(|(_, row)| row.file).chain(inlines.files()).next()?;
+    let rows = &records.rows(hidden)?[..];
+    let first_file = rows.iter().map(|(_, row)| row.file).chain(inlines.files()).next()?;
 
     let line = &mut *to.line.1;
     // A row takes at most 26 bytes and its name, and 17 in the record and its name. So do inlined functions at least.
     line.try_reserve(2 * records.size() + 256).ok()?;
-    let (set_address, files) = lines(rows, &inlines, function, line)?;
+    let (set_address, mut files) = lines(rows, &inlines, function, line)?;
     let set_address = line_at.checked_add(set_address)?;
 
     let info = &mut *to.info.1;
     info.try_reserve(first_file.len() + function.name.len() + 64 + inlines.room()).ok()?;
     let begin = info.len();
-    info.extend_from_slice(&[0; 4]);
-    info.extend_from_slice(&4u16.to_ne_bytes());
-    info.extend_from_slice(&0u32.to_ne_bytes());
-    info.extend_from_slice(&[8, 1]);
-    let unit_addr = info.len() - begin;
-    info.extend_from_slice(&function.addr.to_ne_bytes());
-    info.extend_from_slice(&size.to_ne_bytes());
-    info.extend_from_slice(&line_at.to_ne_bytes());
+    info.extend_from_slice(&unit_head(function.addr, size, line_at));
     info.extend_from_slice(first_file);
     info.push(0);
-    let origins = inlines.append_origins(info, begin, &files, rows())?;
+    let mut origins = inlines.append_origins(info, begin, &mut files, rows)?;
     info.push(if inlines.is_empty() { 2 } else { 3 });
     let function_addr = info.len() - begin;
-    info.extend_from_slice(&function.addr.to_ne_bytes());
-    info.extend_from_slice(&size.to_ne_bytes());
+    info.extend_from_slice(&place(function.addr, size));
     info.extend_from_slice(function.name);
     info.push(0);
     if !inlines.is_empty() {
         let ranges = &mut *to.ranges.1;
         ranges.try_reserve(inlines.room()).ok()?;
-        inlines.append(function.size, &origins, &files, info, (ranges_at, ranges))?;
+        inlines.append(function.size, &mut origins, &mut files, info, (ranges_at, ranges))?;
     }
     info.push(0);
     set_length(info, begin)?;
 
     let aranges = &mut *to.aranges.1;
     aranges.try_reserve(ARANGES_SIZE as usize).ok()?;
-    aranges.extend_from_slice(&(ARANGES_SIZE as u32 - 4).to_ne_bytes());
-    aranges.extend_from_slice(&2u16.to_ne_bytes());
-    aranges.extend_from_slice(&info_at.to_ne_bytes());
-    aranges.extend_from_slice(&[8, 0, 0, 0, 0, 0]);
-    for word in [function.addr, function.size, 0, 0] {
-        aranges.extend_from_slice(&word.to_ne_bytes());
-    }
+    aranges.extend_from_slice(&range(info_at, function));
     let in_info = |at: usize| info_at.checked_add(u32::try_from(at).ok()?);
     Some(Addresses {
-        info: [in_info(unit_addr)?, in_info(function_addr)?],
+        info: [in_info(UNIT_ADDR)?, in_info(function_addr)?],
         line: set_address,
         aranges: aranges_at.checked_add(ARANGES_ADDR as u32)?,
     })
+}
+
+/// The unit before the name of its file. Its length is filled in later.
+fn unit_head(addr: u64, size: u32, line_at: u32) -> [u8; UNIT_ADDR + 16] {
+    let mut out = [0; UNIT_ADDR + 16];
+    let mut put = Put::new(&mut out);
+    put.u32(0);
+    put.u16(4);
+    put.u32(0);
+    put.bytes(&[8, 1]);
+    put.bytes(&place(addr, size));
+    put.u32(line_at);
+    debug_assert!(put.is_full());
+    out
+}
+
+/// Where code begins, and its size.
+fn place(addr: u64, size: u32) -> [u8; 12] {
+    let mut out = [0; 12];
+    let mut put = Put::new(&mut out);
+    put.u64(addr);
+    put.u32(size);
+    out
+}
+
+/// What is in `.debug_aranges` for a unit.
+fn range(info_at: u32, function: &Function<'_>) -> [u8; ARANGES_SIZE as usize] {
+    let mut out = [0; ARANGES_SIZE as usize];
+    let mut put = Put::new(&mut out);
+    put.u32(ARANGES_SIZE as u32 - 4);
+    put.u16(2);
+    put.u32(info_at);
+    put.bytes(&[8, 0, 0, 0, 0, 0]);
+    put.u64(function.addr);
+    put.u64(function.size);
+    // The end of the ranges.
+    put.u64(0);
+    put.u64(0);
+    debug_assert!(put.is_full());
+    out
 }
 
 /// The end of a section, which DWARF wants to be below 4 GiB.
@@ -216,41 +286,34 @@ fn set_length(out: &mut [u8], begin: usize) -> Option<()> {
 }
 
 /// Appends a line program, for which there is room. Returns where in it the address is, and the numbers of the files.
-fn lines<'a, R: Iterator<Item = (Option<u64>, RawEntry<'a>)>>(
-    rows: impl Fn() -> R,
+fn lines<'a>(
+    rows: &[Row<'a>],
     inlines: &Inlines<'a>,
     function: &Function<'_>,
     out: &mut Vec<u8>,
-) -> Option<(u32, HashMap<&'a [u8], u64>)> {
+) -> Option<(u32, Numbers<'a>)> {
     let begin = out.len();
-    out.extend_from_slice(&[0; 4]);
-    out.extend_from_slice(&4u16.to_ne_bytes());
-    let header = out.len();
-    out.extend_from_slice(&[0; 4]);
-    // Instructions of one byte, one operation each; rows are statements.
-    out.extend_from_slice(&[1, 1, 1, LINE_BASE as i8 as u8, LINE_RANGE as u8, OPCODE_BASE as u8]);
-    out.extend_from_slice(OPERANDS);
-    out.push(0);
-    let files = put_files(rows().map(|(_, row)| row.file).chain(inlines.files()), out)?;
-    set_length(out, header)?;
+    out.extend_from_slice(LINE_HEAD);
+    let mut files = put_files(rows.iter().map(|(_, row)| row.file).chain(inlines.files()), out)?;
+    set_length(out, begin + LINE_HEADER_LENGTH)?;
 
     out.extend_from_slice(&[0, 9, DW_LNE_SET_ADDRESS]);
     let set_address = out.len();
     out.extend_from_slice(&function.addr.to_ne_bytes());
     // What a program starts with.
     let mut now = LineRow { offset: 0, line: 1, column: 0, file: 1 };
-    let mut known: Option<(&[u8], u64)> = None;
-    for (offset, entry) in rows() {
-        let offset = offset?;
+    let mut known: Option<(&[u8], u32)> = None;
+    for (offset, entry) in rows {
+        let offset = (*offset)?;
         if offset >= function.size {
             break;
         }
         let file = match known {
-            Some((name, file)) if name == entry.file => file,
-            _ => *files.get(entry.file)?,
+            Some((name, file)) if are_same(name, entry.file) => file,
+            _ => *files.of(entry.file)?,
         };
         known = Some((entry.file, file));
-        let next = LineRow { offset, line: i64::from(entry.line), column: u64::from(entry.column), file };
+        let next = LineRow { offset, line: i64::from(entry.line), column: u64::from(entry.column), file: file.into() };
         now.step(&next, out)?;
         now = next;
     }
@@ -262,22 +325,22 @@ fn lines<'a, R: Iterator<Item = (Option<u64>, RawEntry<'a>)>>(
 }
 
 /// Writes the table of files, each once, and returns the number of each. Files count from 1.
-fn put_files<'a>(names: impl Iterator<Item = &'a [u8]>, out: &mut Vec<u8>) -> Option<HashMap<&'a [u8], u64>> {
-    let mut files = HashMap::new();
-    let mut last = None;
+fn put_files<'a>(names: impl Iterator<Item = &'a [u8]> + Clone, out: &mut Vec<u8>) -> Option<Numbers<'a>> {
+    let mut files = Numbers::new(names.clone())?;
+    let (mut last, mut count) = (None, 0);
     for name in names {
-        if last == Some(name) {
+        if last.is_some_and(|last| are_same(last, name)) {
             continue;
         }
         last = Some(name);
-        files.try_reserve(1).ok()?;
-        let next = files.len() as u64 + 1;
-        files.entry(name).or_insert_with(|| {
+        let number = files.of(name)?;
+        if *number == 0 {
+            count += 1;
+            *number = count;
             out.extend_from_slice(name);
             // The end of the name; the directory is in it; neither time nor size.
             out.extend_from_slice(&[0, 0, 0, 0]);
-            next
-        });
+        }
     }
     out.push(0);
     Some(files)
@@ -303,26 +366,30 @@ impl LineRow {
             put_unsigned(out, next.column);
         }
         let lines = next.line - self.line;
-        let small = Range { start: LINE_BASE, end: LINE_BASE + LINE_RANGE };
-        let special = i64::try_from(advance).ok().and_then(|advance| advance.checked_mul(LINE_RANGE));
-        let special = special.and_then(|advance| (lines - LINE_BASE + OPCODE_BASE).checked_add(advance));
-        match special.and_then(|special| u8::try_from(special).ok()).filter(|_| small.contains(&lines)) {
-            Some(opcode) => out.push(opcode),
-            None => {
-                out.push(DW_LNS_ADVANCE_LINE);
-                put_signed(out, lines);
-                out.push(DW_LNS_ADVANCE_PC);
-                put_unsigned(out, advance);
-                out.push(DW_LNS_COPY);
-            }
+        // Far too much if it is below 0.
+        let above_base = (lines - LINE_BASE) as u64;
+        let has_special = above_base < LINE_RANGE && advance <= ADVANCE_MOST;
+        let special = OPCODE_BASE.wrapping_add(above_base).wrapping_add(advance.wrapping_mul(LINE_RANGE));
+        if has_special && special <= u8::MAX.into() {
+            out.push(special as u8);
+        } else {
+            out.push(DW_LNS_ADVANCE_LINE);
+            put_signed(out, lines);
+            out.push(DW_LNS_ADVANCE_PC);
+            put_unsigned(out, advance);
+            out.push(DW_LNS_COPY);
         }
         Some(())
     }
 }
 
 fn put_unsigned(out: &mut Vec<u8>, value: u64) {
-    // Writing to a vector cannot fail.
-    let _ = unsigned(out, value);
+    if value < 0x80 {
+        out.push(value as u8);
+    } else {
+        // Writing to a vector cannot fail.
+        let _ = unsigned(out, value);
+    }
 }
 
 fn put_signed(out: &mut Vec<u8>, value: i64) {

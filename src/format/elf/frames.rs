@@ -4,13 +4,11 @@
 //! The section is only appended to. It has no zero word at its end, over which the next entry would have to be written while
 //! somebody reads it: its size is in its header.
 
-use std::collections::HashMap;
-
 use super::search::Row;
 use crate::format::jitdump::raw::u32_at;
 
 /// Different CIEs that are remembered. Compilers have a handful.
-const CIES_MAX: usize = 1024;
+const CIES_MAX: usize = 64;
 
 /// Where in an FDE the size of its code is. With 0 there it describes nothing.
 pub const FDE_RANGE: u64 = 12;
@@ -18,7 +16,7 @@ pub const FDE_RANGE: u64 = 12;
 /// The CIEs that a section has.
 #[derive(Debug, Default)]
 pub struct Frames {
-    cies: HashMap<Vec<u8>, u32>,
+    cies: Vec<(Vec<u8>, u32)>,
 }
 
 /// Where the entries go.
@@ -44,7 +42,7 @@ impl Frames {
         if done.is_none() {
             out.truncate(out_len);
             rows.truncate(rows_len);
-            self.cies.retain(|_, &mut at| u64::from(at) < to.at);
+            self.cies.retain(|&(_, at)| u64::from(at) < to.at);
         }
         done
     }
@@ -95,8 +93,8 @@ impl Frames {
 
     /// Where this CIE is, which is appended if there is none like it.
     fn cie(&mut self, cie: &[u8], to: &Target, out: &mut Vec<u8>, begin: usize) -> Option<u32> {
-        if let Some(&at) = self.cies.get(cie) {
-            return Some(at);
+        if let Some((_, at)) = self.cies.iter().find(|(known, _)| known == cie) {
+            return Some(*at);
         }
         let at = u32::try_from(to.at + (out.len() - begin) as u64).ok()?;
         out.try_reserve(cie.len()).ok()?;
@@ -106,7 +104,7 @@ impl Frames {
             key.try_reserve_exact(cie.len()).ok()?;
             key.extend_from_slice(cie);
             self.cies.try_reserve(1).ok()?;
-            self.cies.insert(key, at);
+            self.cies.push((key, at));
         }
         Some(at)
     }

@@ -10,9 +10,9 @@ use crate::format::put::Put;
 /// Size of the page.
 pub const HEADER_SIZE: usize = 4096;
 
-const ELF_HEADER: u16 = 64;
+pub const ELF_HEADER: u16 = 64;
 const PROGRAM_HEADER: u16 = 56;
-const SECTION_HEADER: u16 = 64;
+pub const SECTION_HEADER: u16 = 64;
 
 const ET_DYN: u16 = 3;
 const PT_LOAD: u32 = 1;
@@ -140,13 +140,15 @@ impl Image {
         }
         page[ABBREV_AT..ABBREV_AT + ABBREV.len()].copy_from_slice(ABBREV);
         page[NAMES_AT..NAMES_AT + NAMES.len()].copy_from_slice(NAMES);
-        put_elf_header(&mut page, segments as u16, count as u16);
+        page[..usize::from(ELF_HEADER)].copy_from_slice(&elf_header(segments as u16, count as u16, SECTIONS_AT as u64));
         page
     }
 }
 
-fn put_elf_header(page: &mut [u8], segments: u16, sections: u16) {
-    let mut put = Put::new(&mut page[..usize::from(ELF_HEADER)]);
+/// The header of a file with this many program headers, which follow it, and section headers, the last of which is for their names.
+pub fn elf_header(segments: u16, sections: u16, sections_at: u64) -> [u8; ELF_HEADER as usize] {
+    let mut header = [0; ELF_HEADER as usize];
+    let mut put = Put::new(&mut header);
     // 64 bits, this machine's byte order, version 1, System V.
     put.bytes(b"\x7fELF");
     put.bytes(&[2, if cfg!(target_endian = "little") { 1 } else { 2 }, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
@@ -155,12 +157,13 @@ fn put_elf_header(page: &mut [u8], segments: u16, sections: u16) {
     put.u32(1);
     put.u64(0);
     put.u64(u64::from(ELF_HEADER));
-    put.u64(SECTIONS_AT as u64);
+    put.u64(sections_at);
     put.u32(0);
     for value in [ELF_HEADER, PROGRAM_HEADER, segments, SECTION_HEADER, sections, sections - 1] {
         put.bytes(&value.to_ne_bytes());
     }
     debug_assert!(put.is_full());
+    header
 }
 
 fn put_segment(page: &mut [u8], index: usize, kind: u32, flags: u32, range: &Range<u64>, room: u64, align: u64) {
@@ -183,16 +186,51 @@ fn put_section(page: &mut [u8], at: usize, section: &Section<'_>, index: u32) {
         SHT_SYMTAB => (index + 1, (len / SYMBOL_SIZE as u64) as u32, SYMBOL_SIZE as u64),
         _ => (0, 0, 0),
     };
-    let mut put = Put::new(&mut page[at..at + usize::from(SECTION_HEADER)]);
-    put.u32(name as u32);
-    put.u32(section.kind);
-    put.u64(section.flags);
-    put.u64(if section.flags & SHF_ALLOC == 0 { 0 } else { section.range.start.wrapping_add(section.beyond) });
-    put.u64(section.range.start);
-    put.u64(len);
-    put.u32(link);
-    put.u32(info);
-    put.u64(section.align);
-    put.u64(entry);
+    page[at..at + usize::from(SECTION_HEADER)].copy_from_slice(&section_header(&Entry {
+        name: name as u32,
+        kind: section.kind,
+        flags: section.flags,
+        addr: if section.flags & SHF_ALLOC == 0 { 0 } else { section.range.start.wrapping_add(section.beyond) },
+        at: section.range.start,
+        len,
+        link,
+        info,
+        align: section.align,
+        entry_size: entry,
+    }));
+}
+
+/// What a section header says.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Entry {
+    /// An offset in the section of names.
+    pub name: u32,
+    pub kind: u32,
+    pub flags: u64,
+    pub addr: u64,
+    /// Where it is in the file, and its size.
+    pub at: u64,
+    pub len: u64,
+    pub link: u32,
+    pub info: u32,
+    pub align: u64,
+    pub entry_size: u64,
+}
+
+/// A section header.
+pub fn section_header(entry: &Entry) -> [u8; SECTION_HEADER as usize] {
+    let mut header = [0; SECTION_HEADER as usize];
+    let mut put = Put::new(&mut header);
+    put.u32(entry.name);
+    put.u32(entry.kind);
+    put.u64(entry.flags);
+    put.u64(entry.addr);
+    put.u64(entry.at);
+    put.u64(entry.len);
+    put.u32(entry.link);
+    put.u32(entry.info);
+    put.u64(entry.align);
+    put.u64(entry.entry_size);
     debug_assert!(put.is_full());
+    header
 }

@@ -1,10 +1,10 @@
 //! Inlined functions in DWARF: what a unit has of them besides its function. They nest as the calls did that are gone.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
 
 use gimli::leb128::write::unsigned;
 
+use super::numbers::Numbers;
 use crate::api::code::Inline;
 use crate::format::jitdump::inlines;
 use crate::format::jitdump::raw::{RawEntry, RawRecord};
@@ -41,7 +41,7 @@ impl<'a> Inlines<'a> {
     }
 
     /// The files of their calls.
-    pub fn files(&self) -> impl Iterator<Item = &'a [u8]> + '_ {
+    pub fn files(&self) -> impl Iterator<Item = &'a [u8]> + Clone + '_ {
         self.all.iter().map(|(_, inline)| inline.call_file)
     }
 
@@ -57,24 +57,24 @@ impl<'a> Inlines<'a> {
         &self,
         info: &mut Vec<u8>,
         begin: usize,
-        files: &HashMap<&[u8], u64>,
-        rows: impl Iterator<Item = (Option<u64>, RawEntry<'a>)>,
-    ) -> Option<HashMap<&'a [u8], u32>> {
-        let mut origins = HashMap::new();
-        let mut rows = rows.peekable();
+        files: &mut Numbers<'_>,
+        rows: &[(Option<u64>, RawEntry<'a>)],
+    ) -> Option<Numbers<'a>> {
+        let mut origins = Numbers::new(self.all.iter().map(|(_, inline)| inline.name))?;
+        let mut rows = rows.iter().peekable();
         let mut file_here = None;
         for (place, (index, inline)) in self.all.iter().enumerate() {
             while let Some((_, row)) = rows.next_if(|(offset, _)| offset.is_none_or(|at| at <= inline.begin.into())) {
                 file_here = Some(row.file);
             }
-            if origins.contains_key(inline.name) {
+            let origin = origins.of(inline.name)?;
+            if *origin != 0 {
                 continue;
             }
             // Where the first call in it stands, else its first line.
             let call_in_it = self.all.get(place + 1).filter(|(_, next)| next.is_in(*index));
             let file = call_in_it.map(|(_, next)| next.call_file).or(file_here).unwrap_or(inline.call_file);
-            origins.try_reserve(1).ok()?;
-            origins.insert(inline.name, u32::try_from(info.len() - begin).ok()?);
+            *origin = u32::try_from(info.len() - begin).ok()?;
             info.push(4);
             // The second one is that for linkers: without, binutils asks the symbols, which know the outermost function alone.
             for _ in 0..2 {
@@ -82,7 +82,7 @@ impl<'a> Inlines<'a> {
                 info.push(0);
             }
             // Without, perf 7 does not look at the files of calls (linux tools/perf/util/dwarf-aux.c, `die_get_file_name`).
-            let _ = unsigned(info, *files.get(file)?);
+            let _ = unsigned(info, u64::from(*files.of(file)?));
             info.push(DW_INL_INLINED);
         }
         Some(origins)
@@ -93,8 +93,8 @@ impl<'a> Inlines<'a> {
     pub fn append(
         &self,
         code_size: u64,
-        origins: &HashMap<&[u8], u32>,
-        files: &HashMap<&[u8], u64>,
+        origins: &mut Numbers<'_>,
+        files: &mut Numbers<'_>,
         info: &mut Vec<u8>,
         (ranges_at, ranges): (u32, &mut Vec<u8>),
     ) -> Option<()> {
@@ -112,11 +112,11 @@ impl<'a> Inlines<'a> {
             }
             let has_more = self.all.get(place + 1).is_some_and(|(_, next)| next.is_in(*index));
             info.push(if has_more { 5 } else { 6 });
-            info.extend_from_slice(&origins.get(inline.name)?.to_ne_bytes());
+            info.extend_from_slice(&origins.of(inline.name)?.to_ne_bytes());
             let at = ranges_at.checked_add(u32::try_from(ranges.len() - ranges_begin).ok()?)?;
             info.extend_from_slice(&at.to_ne_bytes());
             // Writing to a vector cannot fail.
-            let _ = unsigned(info, *files.get(inline.call_file)?);
+            let _ = unsigned(info, u64::from(*files.of(inline.call_file)?));
             let _ = unsigned(info, inline.call_line.into());
             let _ = unsigned(info, inline.call_column.into());
             // From the start of the unit's code on, wherever that is.

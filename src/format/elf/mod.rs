@@ -7,6 +7,8 @@ pub mod debug;
 pub mod frames;
 pub mod header;
 pub mod inlines;
+mod numbers;
+pub mod object;
 pub mod search;
 #[cfg(test)]
 mod tests;
@@ -30,13 +32,18 @@ pub fn hidden(addr: u64) -> u64 {
 
 /// A function in `.symtab`. `name` is an offset in `.strtab`.
 pub fn symbol(name: u32, addr: u64, size: u64) -> [u8; SYMBOL_SIZE] {
+    symbol_in(TEXT.into(), name, addr, size)
+}
+
+/// A function in the section of this number.
+pub fn symbol_in(section: u16, name: u32, addr: u64, size: u64) -> [u8; SYMBOL_SIZE] {
     let (addr, size) = (addr + hidden(addr), size - hidden(addr).min(size));
     let mut out = [0; SYMBOL_SIZE];
     let mut put = Put::new(&mut out);
     put.u32(name);
     put.u8(LOCAL_FUNCTION);
     put.u8(0);
-    put.bytes(&u16::from(TEXT).to_ne_bytes());
+    put.u16(section);
     put.u64(addr);
     put.u64(size);
     debug_assert!(put.is_full());

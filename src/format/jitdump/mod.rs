@@ -15,6 +15,7 @@ pub use read::{is_group_head, is_group_of, places, GroupPlace, Loaded, Record, R
 use super::put::Put;
 use crate::api::code::{Line, Lines};
 use crate::api::error::{Error, Result};
+use crate::format::cfi::Tables;
 
 /// Size of the file header. Readers take no other.
 pub const HEADER_SIZE: usize = 40;
@@ -109,10 +110,8 @@ pub struct Group<'a> {
 /// specification says the reverse, and no perf unwinds with that).
 #[derive(Clone, Copy)]
 pub struct Unwinding<'a> {
-    /// Both tables.
-    pub tables: &'a [u8],
-    /// How many bytes at their end are the `.eh_frame_hdr`. Never 0: perf would give the tables to all code that follows.
-    pub hdr_size: usize,
+    /// Both tables. The `.eh_frame_hdr` is never empty: perf would give the tables to all code that follows.
+    pub tables: &'a Tables,
     /// The tables' size if that many bytes after the code (rounded up to 8) are free, else 0. perf extends the code's mapping by
     /// it; perf builds with libunwind read the tables there.
     pub mapped_size: u64,
@@ -131,14 +130,12 @@ pub struct Layout {
 
 impl Group<'_> {
     /// The size of the records that do not depend on the line table, without the code bytes.
-    #[inline]
     pub fn fixed_size(&self) -> usize {
         self.unwinding_size() + LOAD_FIXED_SIZE + self.name.len() + 1
     }
 
-    #[inline]
     fn unwinding_size(&self) -> usize {
-        self.unwind.map_or(0, |unwind| UNWINDING_FIXED_SIZE + unwind.tables.len())
+        self.unwind.map_or(0, |unwind| UNWINDING_FIXED_SIZE + unwind.tables.bytes.len())
     }
 
     /// Checks the line table, and returns the size of the group without the code bytes.
@@ -153,9 +150,9 @@ impl Group<'_> {
 
     /// Writes the group without its code bytes to the start of `out`. `None` if that has no room for it and `behind` bytes
     /// more; what is in `out` then is of no use, as it is after an error.
-    #[inline(always)]
     pub fn write(&self, timestamp: u64, out: &mut [u8], behind: usize) -> Result<Option<Layout>> {
-        let Some(room) = out.len().checked_sub(self.fixed_size() + behind) else { return Ok(None) };
+        let fixed_size = self.fixed_size();
+        let Some(room) = out.len().checked_sub(fixed_size + behind) else { return Ok(None) };
         let unwinding = if self.lines.is_empty() {
             0
         } else {
@@ -164,39 +161,117 @@ impl Group<'_> {
         if unwinding > room {
             return Ok(None);
         }
-        let load = unwinding + self.unwinding_size();
+        let (load, code) = (unwinding + self.unwinding_size(), unwinding + fixed_size);
         if let Some(unwind) = &self.unwind {
-            let (fixed, tables) = out[unwinding..load].split_at_mut(UNWINDING_FIXED_SIZE);
-            let mut put = Put::new(fixed);
-            put_prefix(&mut put, timestamp, id::UNWINDING_INFO, load - unwinding);
-            put.u64(unwind.tables.len() as u64);
-            put.u64(unwind.hdr_size as u64);
-            put.u64(unwind.mapped_size);
-            tables.copy_from_slice(unwind.tables);
+            let record = &mut out[unwinding..load];
+            // SAFETY: there is room for it.
+            unsafe { put_unwinding_fixed(record.as_mut_ptr(), timestamp, unwind.tables, unwind.mapped_size) };
+            unwind.tables.copy_to(&mut record[UNWINDING_FIXED_SIZE..], self.size);
         }
-        let code = load + LOAD_FIXED_SIZE + self.name.len() + 1;
-        let (fixed, name) = out[load..code].split_at_mut(LOAD_FIXED_SIZE);
-        let mut put = Put::new(fixed);
-        put_prefix(&mut put, timestamp, id::LOAD, code - load + self.size as usize);
-        put.u32(self.pid);
-        put.u32(self.tid);
-        // `vma` and `code_addr`: always the same, some readers take one and some the other.
-        put.u64(self.addr);
-        put.u64(self.addr);
-        put.u64(self.size);
-        put.u64(self.index);
-        debug_assert!(put.is_full());
-        let (name, nul) = name.split_at_mut(self.name.len());
-        name.copy_from_slice(self.name);
-        nul.fill(0);
+        let (pid, tid, index) = (self.pid, self.tid, self.index);
+        let fixed = Load { pid, tid, addr: self.addr, size: self.size, index, name_len: self.name.len() };
+        let record = &mut out[load..code];
+        // SAFETY: as above.
+        unsafe { put_load_fixed(record.as_mut_ptr(), timestamp, &fixed) };
+        record[LOAD_FIXED_SIZE..code - load - 1].copy_from_slice(self.name);
         Ok(Some(Layout { unwinding, load, code }))
     }
 }
 
+/// What the fixed part of a LOAD record says.
+pub struct Load {
+    pub pid: u32,
+    pub tid: u32,
+    pub addr: u64,
+    pub size: u64,
+    pub index: u64,
+    pub name_len: usize,
+}
+
+/// Writes an UNWINDING_INFO record, all but the tables.
+///
+/// # Safety
+/// `out` has room for it, and nobody else has it.
+#[inline(always)]
+pub unsafe fn put_unwinding_fixed(out: *mut u8, timestamp: u64, tables: &Tables, mapped_size: u64) {
+    let record = UnwindingFixed {
+        id: id::UNWINDING_INFO,
+        total_size: (UNWINDING_FIXED_SIZE + tables.bytes.len()) as u32,
+        timestamp,
+        tables_size: tables.bytes.len() as u64,
+        hdr_size: tables.hdr_size as u64,
+        mapped_size,
+    };
+    // SAFETY: the caller's promise.
+    unsafe { out.cast::<UnwindingFixed>().write_unaligned(record) };
+}
+
+/// Writes a LOAD record with the NUL after its name, all but the name and the code.
+///
+/// # Safety
+/// As `put_unwinding_fixed`.
+#[inline(always)]
+pub unsafe fn put_load_fixed(out: *mut u8, timestamp: u64, load: &Load) {
+    let record = LoadFixed {
+        id: id::LOAD,
+        total_size: (LOAD_FIXED_SIZE + load.name_len + 1 + load.size as usize) as u32,
+        timestamp,
+        pid: load.pid,
+        tid: load.tid,
+        vma: load.addr,
+        code_addr: load.addr,
+        code_size: load.size,
+        index: load.index,
+    };
+    // SAFETY: the caller's promise.
+    unsafe {
+        out.cast::<LoadFixed>().write_unaligned(record);
+        out.add(LOAD_FIXED_SIZE + load.name_len).write(0);
+    }
+}
+
+/// Gives a record that was written another time.
+///
+/// # Safety
+/// `record` begins with what all records begin with, and nobody else has it.
+#[inline(always)]
+pub unsafe fn put_time(record: *mut u8, timestamp: u64) {
+    // SAFETY: the caller's promise.
+    unsafe { record.add(std::mem::offset_of!(LoadFixed, timestamp)).cast::<u64>().write_unaligned(timestamp) };
+}
+
+/// An UNWINDING_INFO record before its tables.
+#[repr(C)]
+struct UnwindingFixed {
+    id: u32,
+    total_size: u32,
+    timestamp: u64,
+    tables_size: u64,
+    hdr_size: u64,
+    mapped_size: u64,
+}
+
+/// A LOAD record before its name.
+#[repr(C)]
+struct LoadFixed {
+    id: u32,
+    total_size: u32,
+    timestamp: u64,
+    pid: u32,
+    tid: u32,
+    /// Always the same as `code_addr`: some readers take one and some the other.
+    vma: u64,
+    code_addr: u64,
+    code_size: u64,
+    index: u64,
+}
+
+const _: () = assert!(size_of::<UnwindingFixed>() == UNWINDING_FIXED_SIZE && size_of::<LoadFixed>() == LOAD_FIXED_SIZE);
+
 /// Writes as much of the DEBUG_INFO record as there is room for, and returns its whole size.
 // Not a method, so that a group of which only the lines matter need not lie in memory.
 #[inline(never)]
-fn put_debug(lines: Lines<'_>, addr: u64, size: u64, timestamp: u64, out: &mut [u8]) -> Result<usize> {
+pub fn put_debug(lines: Lines<'_>, addr: u64, size: u64, timestamp: u64, out: &mut [u8]) -> Result<usize> {
     let mut entries = 0;
     let record_size = walk_lines(lines, addr, size, |at, addr, row| {
         // Of rows with one offset the last one counts: it takes the place of the one before.

@@ -1,5 +1,7 @@
 //! Records as they are in a file of any origin: nothing is believed that has not been found to be there.
 
+use std::ffi::CStr;
+
 use super::{DEBUG_ENTRY_FIXED_SIZE, DEBUG_FIXED_SIZE, HEADER_SIZE, LOAD_FIXED_SIZE, MAGIC, MOVE_SIZE, PREFIX_SIZE};
 use super::{FLAG_ARCH_TIMESTAMP, UNWINDING_FIXED_SIZE};
 
@@ -23,17 +25,19 @@ impl Fields<'_> {
     }
 }
 
+#[inline(always)]
 pub(in crate::format) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
 }
 
+#[inline(always)]
 pub(in crate::format) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
 }
 
 pub(super) fn c_string(bytes: &[u8]) -> Option<&[u8]> {
-    let end = bytes.iter().position(|&byte| byte == 0)?;
-    bytes.get(..end)
+    // Several bytes at a time.
+    CStr::from_bytes_until_nul(bytes).ok().map(CStr::to_bytes)
 }
 
 /// All fields of a file header, whatever is in them.
@@ -305,7 +309,7 @@ pub struct RawDebug<'a> {
 impl<'a> RawDebug<'a> {
     /// The entries, as far as they are whole.
     pub fn entries(&self) -> RawEntries<'a> {
-        RawEntries { left: self.count, rest: self.tail }
+        RawEntries { left: self.count, rest: self.tail, last: &[] }
     }
 }
 
@@ -327,9 +331,16 @@ pub struct RawEntry<'a> {
 pub struct RawEntries<'a> {
     left: u64,
     rest: Fields<'a>,
+    /// The file name of the last entry, with its NUL.
+    last: &'a [u8],
 }
 
 impl<'a> RawEntries<'a> {
+    /// At most this number of entries are left.
+    pub fn most(&self) -> usize {
+        self.rest.bytes.len() / (DEBUG_ENTRY_FIXED_SIZE + 1)
+    }
+
     /// The number of missing entries, and the bytes in their place, or after the last one.
     pub fn rest(&self) -> (u64, &'a [u8]) {
         (self.left, self.rest.bytes)
@@ -339,14 +350,18 @@ impl<'a> RawEntries<'a> {
 impl<'a> Iterator for RawEntries<'a> {
     type Item = RawEntry<'a>;
 
+    #[inline(always)]
     fn next(&mut self) -> Option<RawEntry<'a>> {
         let left = self.left.checked_sub(1)?;
-        let file = c_string(self.rest.bytes.get(DEBUG_ENTRY_FIXED_SIZE..)?)?;
-        let entry =
-            RawEntry { addr: self.rest.u64_at(0)?, line: self.rest.u32_at(8)?, column: self.rest.u32_at(12)?, file };
-        self.rest.bytes = self.rest.bytes.get(DEBUG_ENTRY_FIXED_SIZE + file.len() + 1..)?;
-        self.left = left;
-        Some(entry)
+        let (fixed, rest) = self.rest.bytes.split_at_checked(DEBUG_ENTRY_FIXED_SIZE)?;
+        let fixed = Fields { bytes: fixed, ..self.rest };
+        let (addr, line, column) = (fixed.u64_at(0)?, fixed.u32_at(8)?, fixed.u32_at(12)?);
+        // Most often that of the entry before. Then it is the same bytes, and known to be by its address.
+        if self.last.is_empty() || !rest.starts_with(self.last) {
+            self.last = rest.get(..=c_string(rest)?.len())?;
+        }
+        (self.rest.bytes, self.left) = (rest.get(self.last.len()..)?, left);
+        Some(RawEntry { addr, line, column, file: self.last.split_last()?.1 })
     }
 }
 

@@ -218,7 +218,7 @@ mod tests {
         const ADDR: u64 = 0x7000_1003;
         let fixed = Unwind::FixedFrame { cfa_offset: 96, saved: &[] };
         let tables = cfi::encode(Arch::X86_64, &fixed, ADDR, 45).unwrap().unwrap();
-        let unwind = Unwinding { tables: &tables.bytes, hdr_size: tables.hdr_size, mapped_size: 0 };
+        let unwind = Unwinding { tables: &tables, mapped_size: 0 };
         let (name, lines) = (&b"trace"[..], Lines::Rows(&[]));
         let group = Group { pid: 1, tid: 2, index: 3, addr: ADDR, size: 45, name, lines, unwind: Some(unwind) };
         let mut out = [0; 1000];

@@ -16,6 +16,10 @@ fn line(offset: u32, line: u32, column: u32, file: &[u8]) -> Line<'_> {
     Line { offset, line, column, file }
 }
 
+fn ready() -> Tables {
+    Tables::ready(&[1, 2, 3, 4, 5, 6], 2)
+}
+
 fn group<'a>(lines: &'a [Line<'a>], unwind: Option<Unwinding<'a>>) -> Group<'a> {
     Group {
         pid: 100,
@@ -97,7 +101,8 @@ fn golden_debug_info() {
 
 #[test]
 fn golden_unwinding_info() {
-    let unwind = Unwinding { tables: &[1, 2, 3, 4, 5, 6], hdr_size: 2, mapped_size: 6 };
+    let ready = ready();
+    let unwind = Unwinding { tables: &ready, mapped_size: 6 };
     let out = bytes(&group(&[], Some(unwind)));
     let expected =
         [&le32(4)[..], &le32(46), &le64(0x1111_2222_3333_4444), &le64(6), &le64(2), &le64(6), &[1, 2, 3, 4, 5, 6]]
@@ -138,7 +143,8 @@ fn bad_lines_are_named() {
 #[test]
 fn records_come_back() {
     let lines = [line(0, 10, 3, b"/a.lua")];
-    let unwind = Unwinding { tables: &[1, 2, 3, 4, 5, 6], hdr_size: 2, mapped_size: 0 };
+    let ready = ready();
+    let unwind = Unwinding { tables: &ready, mapped_size: 0 };
     let file = [&[0; HEADER_SIZE][..], &bytes(&group(&lines, Some(unwind))), &[0x90; 8], &le32(3), &le32(16), &le64(1)]
         .concat();
     let mut records = Records::new(&file);
@@ -163,7 +169,8 @@ fn a_torn_record_ends_the_file() {
 #[test]
 fn relocation_equals_a_fresh_group() {
     let lines = [line(0, 10, 3, b"/a.lua"), line(5, 12, 0, b"/b.lua")];
-    let unwind = |mapped_size| Some(Unwinding { tables: &[1, 2, 3, 4, 5, 6], hdr_size: 2, mapped_size });
+    let ready = ready();
+    let unwind = |mapped_size| Some(Unwinding { tables: &ready, mapped_size });
     let mut moved = bytes(&group(&lines, unwind(0)));
     relocate(&mut moved, &Relocation { timestamp: 77, tid: 5, addr: 0x1234_5678, index: 3, mapped_size: 6 });
     let fresh = Group { tid: 5, addr: 0x1234_5678, index: 3, ..group(&lines, unwind(6)) };
@@ -173,7 +180,8 @@ fn relocation_equals_a_fresh_group() {
 #[test]
 fn a_claim_of_free_bytes_can_be_taken_back() {
     let lines = [line(0, 10, 3, b"/a.lua")];
-    let unwind = |mapped_size| Some(Unwinding { tables: &[1, 2, 3, 4, 5, 6], hdr_size: 2, mapped_size });
+    let ready = ready();
+    let unwind = |mapped_size| Some(Unwinding { tables: &ready, mapped_size });
     let claimed = group(&lines, unwind(6));
     let mut out = bytes(&claimed);
     clear_mapped_size(&mut out, claimed.write(TIME, &mut [0; 1000], 0).unwrap().unwrap().unwinding);
@@ -188,7 +196,8 @@ fn a_claim_of_free_bytes_can_be_taken_back() {
 #[test]
 fn a_group_can_be_given_another_time() {
     let lines = [line(0, 10, 3, b"/a.lua")];
-    let unwind = Some(Unwinding { tables: &[1, 2, 3, 4, 5, 6], hdr_size: 2, mapped_size: 0 });
+    let ready = ready();
+    let unwind = Some(Unwinding { tables: &ready, mapped_size: 0 });
     // With code bytes that look like another record.
     let code = le32(4).repeat(2);
     let mut out = [bytes(&group(&lines, unwind)), code.clone()].concat();
@@ -198,8 +207,8 @@ fn a_group_can_be_given_another_time() {
 
 #[test]
 fn a_group_of_another_process() {
-    let (lines, tables) = ([line(0, 1, 0, b"a")], [1, 2, 3, 4]);
-    let unwind = Unwinding { tables: &tables, hdr_size: 2, mapped_size: 4 };
+    let (lines, tables) = ([line(0, 1, 0, b"a")], Tables::ready(&[1, 2, 3, 4], 2));
+    let unwind = Unwinding { tables: &tables, mapped_size: 4 };
     let mut head = bytes(&group(&lines, Some(unwind)));
     let other = Group { pid: 7, tid: 7, ..group(&lines, Some(unwind)) };
     assert!(is_group_of(&head, 8, 7 << 32, b"fib"));

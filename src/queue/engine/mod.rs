@@ -19,10 +19,10 @@ use crate::registry::ids::Ids;
 use crate::registry::Registry;
 use crate::sys::clock::{self, Timekeeper};
 use crate::sys::park::Parker;
+use crate::sys::reserve;
 use crate::sys::sync::atomic::{fence, AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
 use crate::sys::sync::channel::{self, Receiver, Sender};
 use crate::sys::sync::{Arc, Condvar, Mutex};
-use crate::sys::{barrier, reserve};
 
 /// The first code index. perf names files after process and index, in a directory that other writers of the same process
 /// use too. CPython, V8, LLVM and wasmtime count from 0, other copies of this library from their own address.
@@ -96,7 +96,6 @@ impl Engine {
         }
         // Room for every chunk that there can be, and for many threads that start at once.
         let messages = channel::bounded(pool.most_chunks() + 1024);
-        barrier::register();
         Ok(Engine {
             pool,
             ids: Ids::new(),

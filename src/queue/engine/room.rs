@@ -3,20 +3,36 @@
 use std::time::Duration;
 
 use super::Engine;
-use crate::queue::chunk::Cursor;
+use crate::queue::chunk::{Cursor, CHUNK_SIZE};
 use crate::sys::sync::atomic::Ordering;
 use crate::sys::sync::Instant;
 use crate::sys::{reserve, thread};
 
 impl Engine {
-    /// An empty chunk for a thread, if there is one.
-    pub fn take_chunk(&self) -> Option<Cursor> {
-        let taken = self.pool.take();
-        // Waking costs more than a hundred registrations, so only one thread does it.
+    /// An empty chunk of at least this size for a thread, if there is one. `filled`: it has filled another one.
+    pub fn take_chunk(&self, size: usize, filled: bool) -> Option<Cursor> {
+        let taken = self.pool.take(size);
+        if filled {
+            self.ask_for_chunks(size);
+        }
+        taken
+    }
+
+    /// The next chunk for a thread that has filled one of this size, with room for a body of this length, if such a one is free. It may
+    /// be smaller: making it larger would cost the thread more than changing chunks more often until the writer has made larger ones.
+    pub fn next_chunk(&self, size: usize, body: usize) -> Option<Cursor> {
+        let taken = self.pool.take_as_it_is(body);
+        self.ask_for_chunks((2 * size).min(CHUNK_SIZE));
+        taken
+    }
+
+    /// A thread needs chunks of this size. Waking costs more than a hundred registrations, so only one thread does it, and none for
+    /// its first chunk.
+    fn ask_for_chunks(&self, size: usize) {
+        self.pool.ask_for(size);
         if self.pool.is_low() && !self.hurried.swap(true, Ordering::Relaxed) {
             self.wake();
         }
-        taken
     }
 
     /// The writer sees to the reason for which it was woken.
@@ -49,7 +65,7 @@ impl Engine {
     /// A chunk that the writer makes free, as long as it makes progress. When threads only register faster than it writes,
     /// waiting costs them less than more memory, whose pages have to be made. If it hangs in a slow disk, only memory helps.
     #[cold]
-    pub fn wait_for_writer(&self) -> Option<Cursor> {
+    pub fn wait_for_writer(&self, size: usize) -> Option<Cursor> {
         const HANGING: Duration = Duration::from_millis(2);
         // For a thread that always comes too late.
         const LONGEST: Duration = Duration::from_millis(20);
@@ -58,7 +74,7 @@ impl Engine {
         while self.may_wait() {
             // Waking eight threads ten times a millisecond would cost as much as writing what they register.
             thread::sleep_micros(400);
-            let taken = self.pool.take();
+            let taken = self.pool.take(size);
             if taken.is_some() {
                 return taken;
             }

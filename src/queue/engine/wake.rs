@@ -41,7 +41,7 @@ impl Engine {
     }
 
     /// Called after each record: a thread that publishes one while the writer sleeps wakes it.
-    #[inline]
+    #[inline(always)]
     pub fn wake_if_asleep(&self) {
         self.order();
         if self.asleep.load(Ordering::Relaxed) {

@@ -19,7 +19,7 @@ use crate::sys::mapping::page_size;
 use crate::sys::spool::Owner;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"jitspool");
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 
 /// In the directory: part of a chunk that begins in an earlier unit. Else the number of units of the chunk that begins here,
 /// 0 if none does.

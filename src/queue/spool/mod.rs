@@ -12,9 +12,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::queue::chunk::{Chunk, CHUNK_SIZE};
+use crate::queue::chunk::{Chunk, CHUNK_SIZE, FIRST_SIZE};
 use crate::queue::status::SpoolState;
-use crate::sys::mapping::Region;
+use crate::sys::mapping::{page_size, Region};
 use crate::sys::spool::{NamedSpool, Owner, SpoolFile};
 use layout::{header_len, Header, Progress, INSIDE};
 
@@ -47,8 +47,8 @@ impl Memory {
         let len = self.start + self.units * CHUNK_SIZE;
         let file = SpoolFile::create(dir, &owner, len)?;
         let named = file.named().inspect_err(|_| file.remove())?;
-        // With the first unit: a spool that cannot hold that is none.
-        let head = self.start + CHUNK_SIZE;
+        // With the first chunk: a spool that cannot hold that is none.
+        let head = (self.start + FIRST_SIZE).next_multiple_of(page_size());
         let mapped = Region::closed_file(file.file(), len).and_then(|region| {
             region.open(0..head)?;
             region.provide(0..head)?;
@@ -107,19 +107,30 @@ impl Memory {
         }
     }
 
-    fn bytes(&self, units: &Range<usize>) -> Range<usize> {
-        self.start + units.start * CHUNK_SIZE..self.start + units.end * CHUNK_SIZE
+    fn bytes(&self, first: usize, len: usize) -> Range<usize> {
+        let start = self.start + first * CHUNK_SIZE;
+        start..start + len
     }
 
-    /// Makes one chunk of units that nobody uses, and gives it memory.
-    pub fn make_chunk(&self, units: &Range<usize>) -> io::Result<Chunk> {
-        let bytes = self.bytes(units);
-        let is_private = || units.clone().any(|unit| self.private[unit].load(Ordering::Relaxed));
+    /// Whether a unit is private memory in the place of a part of the spool.
+    pub fn is_private(&self, unit: usize) -> bool {
+        self.private[unit].load(Ordering::Relaxed)
+    }
+
+    /// Makes one chunk of units that nobody uses, and gives its `size` bytes memory. A single unit may have a smaller chunk in it, and
+    /// a larger one later.
+    pub fn make_chunk(&self, units: &Range<usize>, size: usize) -> io::Result<Chunk> {
+        let bytes = self.bytes(units.start, size);
         let provide = || match self.known_spool() {
             Some(_) => self.region.provide(bytes.clone()),
-            None => Ok(()),
+            None => {
+                self.region.populate(bytes.clone());
+                Ok(())
+            }
         };
-        if self.region.open(bytes.clone()).and_then(|()| provide()).is_err() || is_private() {
+        // A unit that was private once stays so: what a file has there could not be given back.
+        let is_private = units.clone().any(|unit| self.is_private(unit));
+        if is_private || self.region.open(bytes.clone()).and_then(|()| provide()).is_err() {
             // The host continues to register. Records in this chunk are lost if the host is killed.
             self.region.make_private(bytes.clone())?;
             units.clone().for_each(|unit| self.private[unit].store(true, Ordering::Relaxed));
@@ -136,20 +147,20 @@ impl Memory {
         Ok(chunk)
     }
 
-    /// Takes its memory from a chunk that is no longer used.
-    pub fn unmake_chunk(&self, units: &Range<usize>) {
+    /// Takes their memory, `len` bytes, from chunks that are no longer used and lie in a row.
+    pub fn unmake_chunks(&self, units: &Range<usize>, len: usize) {
         let directory = self.header().directory(self.units);
         // First: what is inside may look like anything.
         for unit in units.clone() {
             directory[unit].store(0, Ordering::Release);
         }
-        self.region.discard(self.bytes(units));
+        self.region.discard(self.bytes(units.start, len));
     }
 
     /// The chunk that begins with a unit.
     ///
     /// # Safety
-    /// `make_chunk` has made one there, and `unmake_chunk` has not taken it away.
+    /// `make_chunk` has made one there, and `unmake_chunks` has not taken it away.
     pub unsafe fn chunk_of(&self, unit: usize) -> Chunk {
         // SAFETY: the range lies in the region, and by contract a chunk begins there.
         unsafe { Chunk::at(self.region.start().add(self.start + unit * CHUNK_SIZE)) }
@@ -170,7 +181,7 @@ impl Memory {
     /// The units of a chunk that was made here.
     pub fn units_of(&self, chunk: Chunk) -> Range<usize> {
         let first = (chunk.as_ptr() as usize - self.region.start().as_ptr() as usize - self.start) / CHUNK_SIZE;
-        first..first + chunk.size() / CHUNK_SIZE
+        first..first + chunk.size().div_ceil(CHUNK_SIZE)
     }
 
     /// Number of the pass of the writer that is to be committed next.

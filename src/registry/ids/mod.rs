@@ -17,11 +17,11 @@ use crate::registry::Registry;
 pub use stock::Stock;
 
 /// Slots of the first segment; each further one is twice as long.
-const FIRST_SEGMENT: u32 = 1 << 12;
-const SEGMENTS: usize = 20;
+const FIRST_SEGMENT: u32 = 1 << 8;
+const SEGMENTS: usize = 24;
 /// Threads take slots by this many.
 const BATCH: usize = 32;
-/// The number of unused slots that are kept ready.
+/// The most unused slots that are kept ready.
 const AHEAD: u32 = 1 << 13;
 /// Slots in a page of memory.
 const IN_A_PAGE: usize = 4096 / size_of::<IdSlot>();
@@ -138,7 +138,7 @@ impl Ids {
     pub fn prepare(&self) {
         let fresh = self.fresh.load(Ordering::Relaxed);
         let mut ready = self.ready.load(Ordering::Relaxed).max(fresh);
-        while ready < fresh.saturating_add(AHEAD) {
+        while ready < fresh.saturating_add(ahead(fresh)) {
             let Some(place) = self.place_or_new(ready) else { break };
             // This store changes nothing, even if another registration has the place by now.
             let _ = place.word.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
@@ -224,6 +224,11 @@ impl Ids {
             }
         }
     }
+}
+
+/// How many unused slots are kept ready: a process that registers little needs few.
+fn ahead(fresh: u32) -> u32 {
+    fresh.saturating_mul(4).clamp(IN_A_PAGE as u32, AHEAD)
 }
 
 fn word_of(generation: u32, size: u64) -> u64 {

@@ -5,21 +5,29 @@ use std::sync::atomic::Ordering;
 
 use super::{split, word_of, IdSlot, Ids, BATCH, NO_SLOT, UNREAD};
 use crate::api::Id;
+use crate::sys::ahead;
 
 /// The free slots that one thread holds ready.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Stock<'i> {
-    /// Slots that were used before.
-    used: [u32; BATCH],
-    used_len: usize,
     /// Slots that were never used: they lie side by side, from slot `next_fresh` on.
     fresh: slice::Iter<'i, IdSlot>,
     next_fresh: u32,
+    /// Slots that were used before.
+    used_len: usize,
+    used: [u32; BATCH],
 }
 
 impl<'i> Stock<'i> {
     pub fn new() -> Self {
         Stock { used: [NO_SLOT; BATCH], used_len: 0, fresh: [].iter(), next_fresh: 0 }
+    }
+
+    /// Asks for the memory of the next id.
+    #[inline(always)]
+    pub fn ask_ahead(&self) {
+        ahead::to_write::<0>(self.fresh.as_slice().as_ptr().cast_mut().cast());
     }
 
     /// Makes a live id for code at `addr` of `size` bytes, which is below 2 GiB. `None` if there is no memory for more.

@@ -44,8 +44,8 @@ pub struct Arena {
     free: BTreeMap<u64, u64>,
     free_by_len: BTreeSet<(u64, u64)>,
     free_len: u64,
-    /// The places of chunks that were given back.
-    given_back: BTreeSet<u64>,
+    /// The chunks that were given back: their lengths by their places.
+    given_back: BTreeMap<u64, u64>,
 }
 
 impl Arena {
@@ -64,7 +64,7 @@ impl Arena {
             free: BTreeMap::new(),
             free_by_len: BTreeSet::new(),
             free_len: 0,
-            given_back: BTreeSet::new(),
+            given_back: BTreeMap::new(),
         }
     }
 
@@ -191,7 +191,7 @@ impl Arena {
             let chunks = (start.next_multiple_of(CHUNK)..).step_by(CHUNK as usize);
             for chunk in chunks.take_while(|chunk| chunk + CHUNK <= start + len) {
                 match found.last_mut() {
-                    _ if self.given_back.contains(&chunk) => {}
+                    _ if self.given_back.contains_key(&chunk) => {}
                     Some(last) if last.end == chunk => last.end += CHUNK,
                     _ => found.push(chunk..chunk + CHUNK),
                 }
@@ -202,12 +202,12 @@ impl Arena {
 
     /// Notes that chunks were given back.
     pub fn give_back(&mut self, range: Range<u64>) {
-        self.given_back.extend(range.step_by(CHUNK as usize));
+        self.given_back.extend(range.step_by(CHUNK as usize).map(|chunk| (chunk, CHUNK)));
     }
 
     /// Chunks of a piece that were given back.
     pub fn missing(&self, place: u64, len: u64) -> Vec<u64> {
-        self.given_back.range(place / CHUNK * CHUNK..place + len).copied().collect()
+        self.given_back.range(place / CHUNK * CHUNK..place + len).map(|(&chunk, _)| chunk).collect()
     }
 
     /// Notes that a chunk is there again.
@@ -235,7 +235,7 @@ impl Arena {
         assert_eq!((&by_len, self.free_len), (&self.free_by_len, self.free.values().sum()));
         let starts: Vec<u64> = self.free.keys().copied().collect();
         assert!(starts.windows(2).all(|pair| pair[0] + self.free[&pair[0]] < pair[1]), "neighbours are not one");
-        for &chunk in &self.given_back {
+        for &chunk in self.given_back.keys() {
             assert!(self.pieces.range(..chunk + CHUNK).next_back().is_none_or(|(start, len)| start + len <= chunk));
         }
     }

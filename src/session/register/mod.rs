@@ -1,26 +1,34 @@
 //! The registering side: what each call checks and lays down, and the fast way of the usual registration.
 
+mod at_once;
 mod records;
 mod thread;
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::api::code::{Bytes, Code, Lines, MoveTarget};
 use crate::api::error::{Error, Result};
 use crate::api::limits::CODE_SIZE_MAX;
+use crate::api::options::Sinks;
 use crate::api::Id;
+use crate::format::cfi::Tables;
 use crate::format::jitdump::{inlines, Group, Unwinding};
 use crate::format::name;
-use crate::format::unwind;
-use crate::format::unwind::{Cache, Source};
+use crate::format::unwind::{self, Cache};
 use crate::queue::engine::Engine;
 use crate::queue::record::{flag, Event, EventKind};
+use crate::queue::status::Status;
 use crate::queue::thread_queue::ThreadQueue;
 use crate::registry::ids::Stock;
+use crate::session::call::Ref;
 use crate::session::process::Process;
 use crate::sink::region::Regions;
 use crate::sys;
+use crate::sys::guard::PerThread;
+use crate::sys::mapping::Words;
+pub use at_once::Given;
 use records::{Bare, Load, Move, Tail};
 use thread::with_local;
 pub use thread::{is_attached, watch_thread};
@@ -28,27 +36,69 @@ pub use thread::{is_attached, watch_thread};
 /// How long the end of stable code waits for the writer to read its bytes.
 const STABLE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a registering thread keeps between calls.
+/// No session has it, nor does a place that is free.
+const NO_HANDLE: u64 = 1;
+
+/// What a registering thread keeps between calls. The first call after a sleep waits for each line of memory, so what each call
+/// needs lies in few, and is reached without a detour.
+#[repr(C, align(128))]
 pub struct Local {
+    /// The session that the thread has used last, and its place among those that are open.
+    handle: u64,
+    place: &'static AtomicU64,
     process: &'static Process,
+    /// Parts of `process` and of its engine, which would take a detour.
+    fork_words: &'static Words,
+    status: &'static Status,
+    regions: &'static Regions,
     thread_queue: ThreadQueue,
-    tid: u32,
     indices: Range<u64>,
+    pid: u32,
+    tid: u32,
     stock: Stock<'static>,
     unwind: Cache,
 }
 
 /// Lays down a registration. `flags`: what is known of its place.
-#[inline]
-pub fn register<U: Source>(
-    process: &'static Process,
-    engine: &'static Engine,
-    code: &Code<'_, U>,
-    flags: u8,
-) -> Result<Id> {
+pub fn register(session: &Ref, code: &Code<'_>, flags: u8) -> Result<Id> {
     check_range(code.addr, code.size, code.free_after)?;
     check_bytes(&code.bytes, code.size)?;
-    with_local(process, engine, |local| local.register(code, flags))
+    with_local(session.process, session.engine, |local| {
+        (local.handle, local.place) = (session.handle, session.place);
+        local.register(code, flags)
+    })
+}
+
+/// What the calling thread keeps, if it has used this session last, which is open and wants all of a record.
+#[inline(always)]
+#[allow(clippy::mut_from_ref, reason = "the cell has a pointer, and `in_use` says that nobody else follows it")]
+pub fn usual_local(thread: &PerThread, handle: u64) -> Option<&mut Local> {
+    if thread.in_use.get() {
+        return None;
+    }
+    // SAFETY: only the cell has it, and the thread uses it nowhere else while it is not in use.
+    let local = unsafe { thread.local.get()?.cast::<Local>().as_mut() };
+    let is_same = local.handle == handle && local.fork_words.same_process();
+    let is_usual = is_same && local.is_open() && local.status.wanted().want_groups_only();
+    is_usual.then_some(local)
+}
+
+/// Lays down a registration the fast way, if everything is as usual. Else there is nothing in the chunk, and the result is what
+/// the place of the code has turned out to be, if that was asked: for the slow way, or for `not_registered`.
+#[inline(always)]
+pub fn register_as_usual(
+    thread: &PerThread,
+    local: &mut Local,
+    code: impl Given,
+) -> std::result::Result<Result<Id>, Option<u8>> {
+    thread.in_use.set(true);
+    let mut registered = local.register_at_once(code, None);
+    if let Err(flags) = registered {
+        registered = local.register_in_next_chunk(code, flags);
+    }
+    thread.in_use.set(false);
+    // As `Ref::still_open`, and the place is read after the record was published.
+    registered.map(|id| if local.is_open() { Ok(id) } else { Err(Error::Closed) })
 }
 
 /// Lays down a move.
@@ -109,7 +159,8 @@ fn wait_until_read(engine: &Engine, unread: bool) {
     }
 }
 
-fn check_range(addr: u64, size: u64, free_after: u64) -> Result<()> {
+/// Refuses places where no code can be.
+pub fn check_range(addr: u64, size: u64, free_after: u64) -> Result<()> {
     if size == 0 {
         return Err(Error::SizeZero);
     }
@@ -133,10 +184,16 @@ fn check_bytes(bytes: &Bytes<'_>, size: u64) -> Result<()> {
 impl Local {
     pub fn new(process: &'static Process, engine: &'static Engine) -> Result<Local> {
         Ok(Local {
+            handle: NO_HANDLE,
+            place: &process.sessions[0],
             process,
+            fork_words: process.host.page.words(),
+            status: &engine.status,
+            regions: &process.regions,
             thread_queue: ThreadQueue::new(engine)?,
-            tid: sys::thread::id(),
             indices: 0..0,
+            pid: engine.status.pid,
+            tid: sys::thread::id(),
             stock: Stock::new(),
             unwind: Cache::default(),
         })
@@ -168,79 +225,47 @@ impl Local {
         })
     }
 
+    /// Whether the session that the thread has used last is open.
     #[inline(always)]
-    pub fn register<U: Source>(&mut self, code: &Code<'_, U>, flags: u8) -> Result<Id> {
-        match self.register_at_once(code, flags)? {
-            Some(id) => Ok(id),
-            None => self.register_slowly(code, flags),
+    fn is_open(&self) -> bool {
+        self.place.load(Ordering::Acquire) == self.handle
+    }
+
+    #[inline(always)]
+    fn wants_groups(&self) -> bool {
+        self.status.wanted().want_groups()
+    }
+
+    pub fn register(&mut self, code: &Code<'_>, flags: u8) -> Result<Id> {
+        match self.wants_groups().then(|| self.register_at_once(code, Some(flags))) {
+            Some(Ok(id)) => Ok(id),
+            _ => self.register_slowly(code, flags),
         }
     }
 
-    /// The fast path of nearly every registration: a plain name, bytes that can be read here, room in the chunk. `None` if one of
-    /// these is missing; then nothing has happened.
-    ///
-    /// Everything is put together at its place in the chunk, because runtimes pay for this time. It is a separate function, because
-    /// one that includes its callers has too few registers.
+    /// Tries the fast way again, if the chunk is so full that this was most likely the reason. The slow way could do that too, but
+    /// its code lies in no cache.
+    #[cold]
     #[inline(never)]
-    fn register_at_once<U: Source>(&mut self, code: &Code<'_, U>, flags: u8) -> Result<Option<Id>> {
-        let Local { thread_queue, tid, indices, stock, unwind, .. } = self;
-        let engine = thread_queue.engine;
-        let Bytes::Here(bytes) = code.bytes else { return Ok(None) };
-        let is_usual = !code.stable && code.inlines.is_empty();
-        if !is_usual || !name::is_plain(code.name) || !engine.wanted().want_groups() {
-            return Ok(None);
+    fn register_in_next_chunk(&mut self, code: impl Given, flags: Option<u8>) -> std::result::Result<Id, Option<u8>> {
+        // Name, tables and a few lines.
+        const AROUND_CODE: usize = 4096;
+        // For the time of larger code it does not matter.
+        const LARGE: u64 = 32 * 1024;
+        if code.size() >= LARGE {
+            return Err(flags);
         }
-        let Some(index) = indices.next() else { return Ok(None) };
-        let unwind = unwinding(engine, code, unwind)?;
-        let (pid, tid) = (engine.status.pid, *tid);
-        let (addr, size, name, lines) = (code.addr, code.size, code.name, code.lines);
-        let group = Group { pid, tid, index, addr, size, name, lines, unwind };
-        let begun = thread_queue.begin_at_once();
-        let written = match begun {
-            Some((room, timestamp)) => match group.write(timestamp, room, bytes.len()) {
-                Ok(Some(layout)) => {
-                    let body_len = layout.code + bytes.len();
-                    room[layout.code..body_len].copy_from_slice(bytes);
-                    stock
-                        .take(&engine.ids, addr, size, false)
-                        .map(|id| (id, timestamp, layout.unwinding, body_len))
-                        .ok_or(Error::NoMemory)
-                        .map(Some)
-                }
-                Ok(None) => Ok(None),
-                Err(error) => Err(error),
-            },
-            None => Ok(None),
-        };
-        let Ok(Some((id, timestamp, unwinding_at, body_len))) = written else {
-            thread_queue.end_at_once(None);
-            return written.map(|_| None);
-        };
-        let claim = unwind.is_some_and(|unwind| unwind.mapped_size != 0);
-        thread_queue.end_at_once(Some(Event {
-            timestamp,
-            id: id.0,
-            index,
-            addr,
-            size,
-            body_at: 0,
-            body_len: body_len as u32,
-            unwinding_at: unwinding_at as u32,
-            tid,
-            kind: EventKind::Load,
-            flags: flags
-                | flag::HAS_CODE
-                | if claim { flag::FREE_BEHIND } else { 0 }
-                | if code.packed { flag::PACKED } else { 0 },
-            name_len: name.len() as u16,
-            tables_len: unwind.map_or(0, |unwind| unwind.tables.len() as u32),
-        }));
-        Ok(Some(id))
+        let body = code.size() as usize + AROUND_CODE;
+        if self.thread_queue.has_room(body) || !self.thread_queue.change_at_once(body) || flags.is_some() {
+            // The slow way knows what is known of the place. An argument for that would make every usual call slower.
+            return Err(flags);
+        }
+        self.register_at_once(code, None)
     }
 
     #[cold]
     #[inline(never)]
-    fn register_slowly<U: Source>(&mut self, code: &Code<'_, U>, flags: u8) -> Result<Id> {
+    fn register_slowly(&mut self, code: &Code<'_>, flags: u8) -> Result<Id> {
         if sys::reserve::is_short() {
             return Err(Error::NoMemory);
         }
@@ -265,14 +290,14 @@ impl Local {
             if unwind.mapped_size != 0 {
                 event.flags |= flag::FREE_BEHIND;
             }
-            event.tables_len = unwind.tables.len() as u32;
+            event.tables_len = unwind.tables.bytes.len() as u32;
         }
-        let (pid, tid) = (engine.status.pid, self.tid);
+        let (pid, tid) = (self.pid, self.tid);
         let (addr, size, lines) = (code.addr, code.size, code.lines);
         let mut group = Group { pid, tid, index, addr, size, name: &name, lines, unwind };
         let wanted = engine.wanted();
         let tail = Tail::new(engine, wanted, &code.bytes, addr, size, code.stable);
-        let inlines = inlines_of(&self.process.regions, code)?;
+        let inlines = inlines_of(wanted, self.regions, code)?;
         if !inlines.is_empty() {
             event.flags |= flag::INLINES;
         }
@@ -312,30 +337,33 @@ impl Local {
     }
 }
 
-/// The record of the inlined functions of code, if anybody can read it: nobody can but the files of regions, also of those that
-/// memory becomes later. What makes no sense is an error all the same.
-fn inlines_of<U>(regions: &Regions, code: &Code<'_, U>) -> Result<Vec<u8>> {
+/// The record of the inlined functions of code, if anybody can read it: nobody can but debuggers, and the files of regions, also of
+/// those that memory becomes later. What makes no sense is an error all the same.
+fn inlines_of(wanted: Sinks, regions: &Regions, code: &Code<'_>) -> Result<Vec<u8>> {
     if code.inlines.is_empty() {
         return Ok(Vec::new());
     }
     let record = inlines::record(code.inlines, code.size)?;
-    let is_read = regions.are_watching() && regions.may_name(code.addr, code.size);
+    let is_read = wanted.has(Sinks::GDB) || regions.are_watching() && regions.may_name(code.addr, code.size);
     Ok(if is_read { record } else { Vec::new() })
 }
 
 /// The unwind tables of code, if they are wanted. A description that makes no sense is an error all the same.
+fn unwinding<'c>(engine: &Engine, code: &Code<'_>, cache: &'c mut Cache) -> Result<Option<Unwinding<'c>>> {
+    let tables = cache.tables(&code.unwind, code.addr, code.size)?.filter(|_| engine.unwind_records());
+    Ok(tables.map(|tables| Unwinding { tables, mapped_size: mapped_size(tables, code.size, code.free_after) }))
+}
+
+/// See [`Unwinding::mapped_size`].
 #[inline(always)]
-fn unwinding<'c, U: Source>(
-    engine: &Engine,
-    code: &Code<'_, U>,
-    cache: &'c mut Cache,
-) -> Result<Option<Unwinding<'c>>> {
-    let tables = code.unwind.tables(cache, code.addr, code.size)?;
-    Ok(tables.filter(|_| engine.unwind_records()).map(|(tables, hdr_size)| {
-        let room = unwind::room(code.size, tables.len());
-        let mapped_size = if code.free_after >= room { tables.len() as u64 } else { 0 };
-        Unwinding { tables, hdr_size, mapped_size }
-    }))
+fn mapped_size(tables: &Tables, size: u64, free_after: u64) -> u64 {
+    let len = tables.bytes.len();
+    // In most cases nobody has said that anything is free.
+    if free_after != 0 && free_after >= unwind::room(size, len) {
+        len as u64
+    } else {
+        0
+    }
 }
 
 impl Drop for Local {

@@ -3,7 +3,7 @@
 //! Groups are known by their place in the order of all groups, counted in bytes as if every one had been written. As long as
 //! nothing goes wrong that is their place in the file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -14,34 +14,36 @@ use crate::sys::file::{self, Held};
 use crate::sys::mapping::View;
 use crate::sys::other_writers;
 
-/// Where the groups are that have been written.
+/// Where the groups are that have been written: where each run begins in the file, or `NOWHERE`, by where its groups begin.
 #[derive(Debug, Default)]
-pub struct Places(BTreeMap<u64, Option<u64>>);
+pub struct Places(BTreeMap<u64, u64>);
+
+/// The place of groups that are not in the file.
+const NOWHERE: u64 = u64::MAX;
 
 impl Places {
     /// A run of groups has been written. The groups after it count as unwritten until another call.
     pub fn set(&mut self, order: u64, len: u64, offset: u64) {
-        self.0.entry(order + len).or_insert(None);
-        let before = self.0.range(..order).next_back();
-        let goes_on = before.is_some_and(|(&at, &place)| place.is_some_and(|place| place + (order - at) == offset));
-        if goes_on {
+        self.0.entry(order + len).or_insert(NOWHERE);
+        if order.checked_sub(1).and_then(|last| self.get(last)).is_some_and(|last| last + 1 == offset) {
             self.0.remove(&order);
         } else {
-            self.0.insert(order, Some(offset));
+            self.0.insert(order, offset);
         }
     }
 
     /// Where in the file a group begins.
     pub fn get(&self, order: u64) -> Option<u64> {
         let (&at, &place) = self.0.range(..=order).next_back()?;
-        Some(place? + (order - at))
+        (place != NOWHERE).then(|| place + (order - at))
     }
 }
 
 /// Groups that wait to be written.
 #[derive(Debug, Default)]
 pub struct Backlog {
-    groups: BTreeMap<u64, Arc<Vec<u8>>>,
+    /// In order.
+    groups: VecDeque<(u64, Arc<Vec<u8>>)>,
     bytes: usize,
     most: usize,
 }
@@ -72,34 +74,44 @@ impl Backlog {
     /// Keeps a group that lies in pieces. False if there is no room for it.
     pub fn add(&mut self, order: u64, len: usize, pieces: &[&[u8]]) -> bool {
         let mut group = Vec::new();
-        if self.bytes + len > self.most || group.try_reserve_exact(len).is_err() {
+        if self.bytes + len > self.most || group.try_reserve_exact(len).is_err() || self.groups.try_reserve(1).is_err()
+        {
             return false;
         }
         pieces.iter().for_each(|piece| group.extend_from_slice(piece));
         self.bytes += len;
-        self.groups.insert(order, Arc::new(group));
+        match self.place_of(order) {
+            Ok(at) => self.groups[at].1 = Arc::new(group),
+            Err(at) => self.groups.insert(at, (order, Arc::new(group))),
+        }
         true
     }
 
+    fn place_of(&self, order: u64) -> Result<usize, usize> {
+        self.groups.binary_search_by_key(&order, |&(at, _)| at)
+    }
+
     pub fn get(&self, order: u64) -> Option<&[u8]> {
-        self.groups.get(&order).map(|group| group.as_slice())
+        self.place_of(order).ok().map(|at| self.groups[at].1.as_slice())
     }
 
     /// The oldest ones, as many as are worth one system call.
     pub fn first(&self) -> impl Iterator<Item = (u64, Arc<Vec<u8>>)> + '_ {
-        self.groups.iter().take(256).map(|(&order, group)| (order, group.clone()))
+        self.groups.iter().take(256).cloned()
     }
 
     /// Forgets a group.
     pub fn remove(&mut self, order: u64) {
-        self.bytes -= self.groups.remove(&order).map_or(0, |group| group.len());
+        if let Some((_, group)) = self.place_of(order).ok().and_then(|at| self.groups.remove(at)) {
+            self.bytes -= group.len();
+        }
     }
 
     /// Forgets all groups that are not `wanted`, and returns the number of the others.
     pub fn retain(&mut self, wanted: impl Fn(u64) -> bool) -> usize {
         let before = self.groups.len();
-        self.groups.retain(|&order, _| wanted(order));
-        self.bytes = self.groups.values().map(|group| group.len()).sum();
+        self.groups.retain(|&(order, _)| wanted(order));
+        self.bytes = self.groups.iter().map(|(_, group)| group.len()).sum();
         before - self.groups.len()
     }
 }

@@ -121,13 +121,24 @@ impl Jitdump {
     /// Reads a group back that was taken over before: keeping the tables and lines of all live code in memory for a move that
     /// hardly ever comes would cost every host more than this.
     pub fn read_back(&mut self, stored: Stored) -> Option<Vec<u8>> {
-        self.flush();
+        // Most moves are of code whose group was written long ago; those that come together are written together.
+        if stored.offset + stored.len as u64 > self.next {
+            self.flush();
+        }
         let read = self.contents.group(stored);
         if let Err(error) = &read {
             self.status.counters.write_errors.add(1);
             self.status.last_error.set(describe("read back", self.path().unwrap_or(Path::new("")), error));
         }
         read.ok()
+    }
+
+    /// The same, also of the parent's jitdump in a forked child that has not written anything yet.
+    pub fn group_before(&mut self, stored: Stored) -> Option<Vec<u8>> {
+        match &self.parent {
+            Some(parent) => parent.group(stored).ok(),
+            None => self.read_back(stored),
+        }
     }
 
     /// A copy of code bytes, or zeros in their place if there is no memory for them.

@@ -27,7 +27,7 @@ use crate::queue::spool::layout::FileState;
 use crate::queue::status::Status;
 use crate::registry::Registry;
 use crate::sink::again::Again;
-use crate::sink::{describe, Close, Kind, Loaded, Saved, Sink, Turn};
+use crate::sink::{describe, Close, GroupOf, Kind, Loaded, Saved, Sink, Turn};
 use crate::sys::clock::Clock;
 use crate::sys::dir::Dir;
 use crate::sys::file::{self, Identity};
@@ -43,6 +43,8 @@ pub static KIND: Kind = Kind {
     word: "jitdump",
     wants: Sinks::GROUPS.with(Sinks::BYTES),
     is_silent: false,
+    is_default: true,
+    is_told_of_regions: false,
     make: None,
 };
 
@@ -166,9 +168,7 @@ impl Jitdump {
         self.len = HEADER_SIZE as u64;
         (self.torn, self.spoiled, self.goes_on) = (false, false, false);
         self.contents.places = Places::default();
-        self.contents.hold(created)?;
-        self.contents.show(self.len);
-        Ok(())
+        self.contents.hold(created)
     }
 
     fn set_marker(&mut self, marker: Marker) {
@@ -270,7 +270,7 @@ impl Sink for Jitdump {
         self.add(code, registry);
     }
 
-    fn load_live(&mut self, registry: &mut Registry, time: u64) -> bool {
+    fn load_live(&mut self, registry: &mut Registry, time: u64, _: GroupOf<'_>) -> bool {
         self.write_live(registry, time)
     }
 

@@ -1,7 +1,6 @@
 //! Waiting groups are written first. Live code that found no room to wait is then written from the registry's data and the bytes at
 //! its address. It has its name, but no lines and unwind tables.
 
-use std::collections::HashSet;
 use std::io;
 
 use super::Jitdump;
@@ -30,12 +29,13 @@ impl Jitdump {
 
     /// What waits is worth its memory only if the code lives.
     fn forget_dead_backlog(&mut self, registry: &Registry) {
-        let mut live = HashSet::new();
-        if live.try_reserve(registry.live_count()).is_err() {
+        let mut live: Vec<u64> = Vec::new();
+        if live.try_reserve_exact(registry.live_count()).is_err() {
             return;
         }
         live.extend(registry.stored().map(|(_, stored, _)| stored.offset));
-        let forgotten = self.contents.backlog.retain(|order| live.contains(&order));
+        live.sort_unstable();
+        let forgotten = self.contents.backlog.retain(|order| live.binary_search(&order).is_ok());
         self.count(0, 0, forgotten as u64);
     }
 

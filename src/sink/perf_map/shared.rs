@@ -3,7 +3,6 @@
 //! Then the file is neither replaced, because the others would continue to write to the old one, nor cut. Whole lines are appended
 //! after those of the others. Lines that should change stay, so that two may claim the same address.
 
-use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, IoSlice, Seek};
@@ -173,14 +172,15 @@ impl PerfMap {
         there.try_reserve_exact(len as usize)?;
         there.resize(len as usize, 0);
         file.read_exact_at(&mut there, 0)?;
-        let mut lines: HashSet<&[u8]> = HashSet::new();
-        lines.try_reserve(there.iter().filter(|&&byte| byte == b'\n').count() + 1)?;
+        let mut lines: Vec<&[u8]> = Vec::new();
+        lines.try_reserve_exact(there.iter().filter(|&&byte| byte == b'\n').count() + 1)?;
         lines.extend(there.split_inclusive(|&byte| byte == b'\n'));
+        lines.sort_unstable();
         let (mut text, mut line) = (Vec::new(), Vec::new());
         for (start, size, name) in registry.spans() {
             line.clear();
             push_line(&mut line, self.dialect, start, size, name);
-            if !lines.contains(&line[..]) {
+            if lines.binary_search(&&line[..]).is_err() {
                 text.try_reserve(line.len())?;
                 text.extend_from_slice(&line);
             }

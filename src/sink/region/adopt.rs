@@ -168,7 +168,7 @@ impl Regions {
     fn last_beginning(&self, maps: &[Mapping], end: u64) -> Option<u64> {
         let objects = maps.iter().filter(|mapping| is_object(mapping));
         let mapped = objects.map(|mapping| mapping.start.saturating_sub(mapping.offset));
-        let ended = lock(&self.settings).bases.range(..end).next_back().copied();
+        let ended = lock(&self.settings).bases.range(..end).next_back().map(|(&base, _)| base);
         mapped.filter(|&begin| begin < end).max().max(ended)
     }
 

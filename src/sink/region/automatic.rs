@@ -89,7 +89,7 @@ impl Regions {
 
     /// Counts memory that is not adopted; each once.
     fn not_adopted(&self, status: &Status, start: u64, why: &str) {
-        if lock(&self.settings).refused.insert(start) {
+        if lock(&self.settings).refused.insert(start, 0).is_none() {
             refused(status, format!("memory at {start:#x} is not adopted: {why}"));
         }
     }

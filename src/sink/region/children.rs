@@ -2,7 +2,6 @@
 //! it is forked, so that its code has names from the beginning. Most children execute another program at once: the parent's writer
 //! removes their files. Those of children that have run for a while stay, as a profile may need them.
 
-use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
@@ -29,7 +28,7 @@ pub struct Children {
     /// When files are looked at.
     due: AtomicU64,
     /// Files that stay, and whether their child has ended.
-    settled: Mutex<HashMap<OsString, bool>>,
+    settled: Mutex<Vec<(OsString, bool)>>,
 }
 
 impl Regions {
@@ -63,25 +62,25 @@ impl Regions {
         let path = lock(&self.settings).dir.clone();
         let Ok(dir) = Dir::open(&path) else { return };
         let mut settled = std::mem::take(&mut *lock(&self.children.settled));
-        let mut found = HashMap::new();
+        let mut found = Vec::new();
         for name in listing::names(&path).unwrap_or_default() {
             let Some(child) = child_of(&name, std::process::id()) else { continue };
             let Ok(data) = dir.look(&name) else { continue };
             if file::check_ours(&data).is_err() || data.mode() & file::OURS == 0 {
                 continue;
             }
-            let known = settled.remove(&name);
+            let known = settled.iter().position(|(file, _)| *file == name).map(|at| settled.swap_remove(at).1);
             match runs(child) || file::is_locked(&dir, &name) {
-                true if known.is_some() || age(&data) >= SETTLED / 2 => _ = found.insert(name, false),
+                true if known.is_some() || age(&data) >= SETTLED / 2 => found.push((name, false)),
                 true => {}
                 // A profile may need it, as long as there are not too many.
                 false if known == Some(false) => {
                     if let Ok(identity) = dir.identity_of(&name) {
                         self.keep_old(path.join(&name), identity, data.blocks() * 512);
                     }
-                    found.insert(name, true);
+                    found.push((name, true));
                 }
-                false if known == Some(true) => _ = found.insert(name, true),
+                false if known == Some(true) => found.push((name, true)),
                 false => _ = dir.remove(&name),
             }
         }

@@ -27,7 +27,7 @@ mod tally;
 mod track;
 mod waiting;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -88,8 +88,8 @@ struct Settings {
     files: files::Files,
     /// The last ended region. They are not freed: a call that races with their end may still look at them.
     ended: Option<&'static Region>,
-    /// Where they began, with their tables.
-    bases: BTreeSet<u64>,
+    /// Where they began, with their tables, and how long they were.
+    bases: BTreeMap<u64, u64>,
     /// Files of such regions that the writer has open, for it to close.
     to_close: Vec<Arc<Held>>,
     /// Marks of such regions, for others to use. A call that still looks at them may see another region's marks, which costs a
@@ -97,8 +97,9 @@ struct Settings {
     spare_marks: Vec<Arc<Marks>>,
     declined: Declined,
     waiting: Waiting,
-    /// Where memory begins that was not adopted, which has been counted.
-    refused: BTreeSet<u64>,
+    /// Where memory begins that was not adopted, which has been counted. The values say nothing: this kind of map costs no
+    /// code of its own.
+    refused: BTreeMap<u64, u64>,
 }
 
 impl Default for Regions {
@@ -265,7 +266,7 @@ impl Regions {
             let last =
                 settings.ended.replace(region).map_or(std::ptr::null_mut(), |last| std::ptr::from_ref(last).cast_mut());
             region.ended_before.store(last, Ordering::Relaxed);
-            settings.bases.insert(region.base);
+            settings.bases.insert(region.base, region.len());
             settings.spare_marks.push(region.marks.clone());
         }
         self.watch();

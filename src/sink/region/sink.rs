@@ -15,7 +15,15 @@ use crate::sink::{describe, Close, Kind, Sink};
 use crate::sys::process_memory;
 
 /// It has nothing to open.
-pub static KIND: Kind = Kind { bit: Sinks::REGION, word: "region", wants: Sinks::GROUPS, is_silent: true, make: None };
+pub static KIND: Kind = Kind {
+    bit: Sinks::REGION,
+    word: "region",
+    wants: Sinks::GROUPS,
+    is_silent: true,
+    is_default: true,
+    is_told_of_regions: false,
+    make: None,
+};
 
 /// See the module's description. Files are seen to whether it runs or not.
 pub struct RegionSink {
@@ -85,7 +93,7 @@ impl RegionSink {
             self.status.counters.region_late.add(1);
             self.close_all(region, || region.next_split_made(time));
         }
-        let retired = self.retire_in(live.addr, live.addr + live.size);
+        let retired = if is_late || is_told { self.retire_in(live.addr, live.addr + live.size) } else { Vec::new() };
         if is_late && !region.is_splitting() {
             let replaced = region.replace_live(&self.status);
             if let Some(split) = replaced.and_then(|time| region.next_split(time)) {

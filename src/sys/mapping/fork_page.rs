@@ -30,6 +30,14 @@ pub struct Words {
     pub writer: AtomicPtr<()>,
 }
 
+impl Words {
+    /// See `ForkPage::same_process`.
+    #[inline(always)]
+    pub fn same_process(&self) -> bool {
+        self.same_process.load(Ordering::Relaxed) == 1
+    }
+}
+
 /// What a child reads as it is in the parent now, and not as it was when the child was forked.
 #[derive(Debug)]
 #[repr(C)]
@@ -55,7 +63,7 @@ impl ForkPage {
 
     /// Its content.
     #[inline]
-    pub fn words(&self) -> &Words {
+    pub fn words(&self) -> &'static Words {
         self.words
     }
 
@@ -67,7 +75,7 @@ impl ForkPage {
     /// Whether this is still the process that made the page.
     #[inline]
     pub fn same_process(&self) -> bool {
-        self.words().same_process.load(Ordering::Relaxed) == 1
+        self.words().same_process()
     }
 
     /// Does in a forked child what the kernel would have done.

@@ -6,7 +6,7 @@ mod reserved;
 mod table;
 mod view;
 
-pub use fork_page::{ForkPage, Shared};
+pub use fork_page::{ForkPage, Shared, Words};
 pub use region::Region;
 pub use reserved::Reserved;
 pub use rustix::param::page_size;
@@ -18,6 +18,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 pub const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 /// Memory without a file.
@@ -94,9 +95,21 @@ impl OwnedMapping {
 
     /// Gives advice that is no mere hint. Whether the kernel follows it.
     fn heeds(&self, range: Range<usize>, advice: i32) -> bool {
-        // No kernel knows it, but qemu 7.2 running a program of another architecture agrees to any advice, and does nothing.
+        self.advise(range.clone(), advice) && !self.agrees_to_anything(range)
+    }
+
+    /// No kernel does, but qemu 7.2 running a program of another architecture agrees to any advice, and does nothing.
+    fn agrees_to_anything(&self, range: Range<usize>) -> bool {
         const NO_ADVICE: i32 = i32::MAX;
-        self.advise(range.clone(), advice) && !self.advise(range, NO_ADVICE)
+        static KNOWN: AtomicU8 = AtomicU8::new(0);
+        match KNOWN.load(Ordering::Relaxed) {
+            0 => {
+                let agrees = self.advise(range, NO_ADVICE);
+                KNOWN.store(1 + u8::from(agrees), Ordering::Relaxed);
+                agrees
+            }
+            known => known == 2,
+        }
     }
 
     fn at(&self, range: &Range<usize>) -> *mut libc::c_void {

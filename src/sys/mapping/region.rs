@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{checked, done, page_size, OwnedMapping, PRIVATE, READ_WRITE};
+use super::{checked, done, OwnedMapping, PRIVATE, READ_WRITE};
 use crate::sys::process_memory;
 use crate::sys::thread::uncancelled;
 
@@ -54,12 +54,15 @@ impl Region {
         self.mapping.start
     }
 
-    /// Allows a range to be touched, and has the kernel provide its pages now if it can.
+    /// Allows a range to be touched.
     pub fn open(&self, range: Range<usize>) -> io::Result<()> {
         // SAFETY: the range lies in the region, and its bytes stay as they are.
-        done(unsafe { libc::mprotect(self.mapping.at(&range), range.len(), READ_WRITE) })?;
+        done(unsafe { libc::mprotect(self.mapping.at(&range), range.len(), READ_WRITE) })
+    }
+
+    /// Has the kernel provide the pages of a range that is open now, if it can.
+    pub fn populate(&self, range: Range<usize>) {
         self.mapping.advise(range, libc::MADV_POPULATE_WRITE);
-        Ok(())
     }
 
     /// Has the kernel provide the pages of a range of a file that is open. An error where there is no room for them: touching one on a
@@ -75,8 +78,10 @@ impl Region {
 
     /// The same for kernels before 5.14: the kernel writes to each page, and answers where touching it would be a signal.
     fn write_to_pages(&self, range: &Range<usize>) -> io::Result<()> {
+        // An emulator may tell of larger pages than the file system has.
+        const SMALLEST_PAGE: usize = 4096;
         let memory = File::options().write(true).open("/proc/thread-self/mem")?;
-        for offset in range.clone().step_by(page_size()) {
+        for offset in range.clone().step_by(SMALLEST_PAGE) {
             let at = self.mapping.at(&(offset..range.end)) as u64;
             let mut byte = [0];
             // The present bytes stay: nobody else writes to them yet.
@@ -129,7 +134,8 @@ impl Region {
     /// Gives the pages of a range that nobody uses back, of a file too. The range reads zero afterwards.
     pub fn discard(&self, range: Range<usize>) {
         // The first is for the pages of a file, and fails for private ones, for which the second is.
-        self.mapping.advise(range.clone(), libc::MADV_REMOVE);
-        self.mapping.advise(range, libc::MADV_DONTNEED);
+        if !self.mapping.heeds(range.clone(), libc::MADV_REMOVE) {
+            self.mapping.advise(range, libc::MADV_DONTNEED);
+        }
     }
 }

@@ -12,17 +12,24 @@ use super::{page_size, OwnedMapping, PRIVATE, READ_WRITE};
 /// Bytes that the smallest one takes of the address space.
 const LEAST: usize = 64 * 1024;
 
+/// From this many bytes on pages are made this many bytes at a time, before they are used: a fault for each costs a sixth more. Calls
+/// of the host that change its mappings wait for the kernel meanwhile, so it is not more at once.
+const LARGE: usize = 1 << 20;
+const AT_ONCE: usize = 128 * 1024;
+
 /// See the module's description.
 #[derive(Debug)]
 pub struct Table<T: Copy> {
     mapping: OwnedMapping,
     len: usize,
+    /// Up to this byte pages are there, or come with their first use.
+    made: usize,
     values: PhantomData<T>,
 }
 
 impl<T: Copy> Default for Table<T> {
     fn default() -> Table<T> {
-        Table { mapping: OwnedMapping::none::<T>(), len: 0, values: PhantomData }
+        Table { mapping: OwnedMapping::none::<T>(), len: 0, made: LARGE, values: PhantomData }
     }
 }
 
@@ -31,21 +38,31 @@ impl<T: Copy> Table<T> {
         self.mapping.start.as_ptr().cast()
     }
 
-    fn capacity(&self) -> usize {
-        self.mapping.len / size_of::<T>()
+    /// Makes room for more values. Only pages that are written to take memory, and up to `AT_ONCE` after them.
+    #[inline]
+    pub fn try_reserve(&mut self, more: usize) -> io::Result<()> {
+        let wanted = self.len.checked_add(more).and_then(|wanted| wanted.checked_mul(size_of::<T>()));
+        match wanted {
+            Some(wanted) if wanted <= self.made.min(self.mapping.len) => Ok(()),
+            _ => self.grow(wanted.ok_or(io::ErrorKind::OutOfMemory)?),
+        }
     }
 
-    /// Makes room for more values. Only pages that are written to take memory.
-    pub fn try_reserve(&mut self, more: usize) -> io::Result<()> {
-        let wanted = self.len.checked_add(more).ok_or(io::ErrorKind::OutOfMemory)?;
-        if wanted <= self.capacity() {
-            return Ok(());
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self, wanted: usize) -> io::Result<()> {
+        if wanted > self.mapping.len {
+            let bytes = wanted.max(self.mapping.len * 2).max(LEAST).checked_next_multiple_of(page_size());
+            let bytes = bytes.ok_or(io::ErrorKind::OutOfMemory)?;
+            match self.mapping.len {
+                0 => self.mapping = OwnedMapping::new(bytes, READ_WRITE, PRIVATE, None)?,
+                _ => self.mapping.resize(bytes, libc::MREMAP_MAYMOVE)?,
+            }
         }
-        let wanted = wanted.max(self.capacity() * 2).checked_mul(size_of::<T>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let bytes = wanted.max(LEAST).next_multiple_of(page_size());
-        match self.mapping.len {
-            0 => self.mapping = OwnedMapping::new(bytes, READ_WRITE, PRIVATE, None)?,
-            _ => self.mapping.resize(bytes, libc::MREMAP_MAYMOVE)?,
+        while self.made < wanted {
+            let end = (self.made + AT_ONCE).min(self.mapping.len);
+            self.mapping.advise(self.made..end, libc::MADV_POPULATE_WRITE);
+            self.made = end;
         }
         Ok(())
     }
@@ -57,7 +74,7 @@ impl<T: Copy> Table<T> {
 
     /// Adds values, if there is room for all.
     pub fn extend_from_slice(&mut self, values: &[T]) {
-        if values.len() <= self.capacity() - self.len || self.try_reserve(values.len()).is_ok() {
+        if self.try_reserve(values.len()).is_ok() {
             // SAFETY: there is room for them after the existing ones, and the two do not overlap.
             unsafe { ptr::copy_nonoverlapping(values.as_ptr(), self.start().add(self.len), values.len()) };
             self.len += values.len();
@@ -100,5 +117,23 @@ mod tests {
         );
         assert!(table.try_reserve(usize::MAX).is_err() && table.try_reserve(usize::MAX / 64).is_err());
         assert_eq!(table.len(), 100_002);
+    }
+
+    #[test]
+    fn pages_of_a_large_one_are_there_before_they_are_used() {
+        let mut table: Table<u8> = Table::default();
+        let is_there = |table: &Table<u8>, at: usize| {
+            let (mut found, page) = (0u8, page_size());
+            // SAFETY: the page lies in the mapping, and `found` has room for what is said of one page.
+            assert_eq!(unsafe { libc::mincore(table.start().add(at).cast(), page, &mut found) }, 0);
+            found & 1 == 1
+        };
+        table.push(1);
+        assert!(!is_there(&table, LEAST - page_size()));
+        table.extend_from_slice(&[1; LARGE - 1]);
+        table.push(1);
+        // Before Linux 5.14 they come one by one.
+        let is_old = !table.mapping.heeds(0..page_size(), libc::MADV_POPULATE_WRITE);
+        assert!(is_old || is_there(&table, LARGE + AT_ONCE - page_size()) && !is_there(&table, LARGE + AT_ONCE));
     }
 }

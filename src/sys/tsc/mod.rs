@@ -19,7 +19,8 @@
 //!   on takes several times that. A writer that is interrupted for long between the last look at the counter and the very next
 //!   store stretches this. With the lines of a quiet clock, it does so by 1 ns for each millisecond or so.
 
-use std::fs;
+use std::fs::File;
+use std::io::Read;
 use std::sync::atomic::{fence, AtomicU64, AtomicUsize, Ordering};
 
 use crate::sys::clock::{arch_ticks, monotonic_ns, unordered_ticks};
@@ -124,6 +125,9 @@ impl Line {
         if self.exists() {
             let tsc = counter();
             self.at(tsc).unwrap_or_else(|| self.clock(tsc, last_held))
+        } else if self.ns == 0 {
+            // There was none before either, by which the clock would be held.
+            monotonic_ns()
         } else {
             self.clock(0, last_held)
         }
@@ -278,24 +282,25 @@ impl Published {
     }
 }
 
-/// The calibrated counter.
-#[derive(Debug)]
+/// Whether the counter is fit for this, on this machine.
+#[derive(Clone, Copy, Debug, Default)]
+enum Counter {
+    /// Nobody has asked yet. That takes some 40 µs, which `jitsym_init` would wait for.
+    #[default]
+    Unknown,
+    Fit(Calibration),
+    /// It never was, or the kernel has given it up.
+    Unfit,
+}
+
+/// The calibrated counter. Until the first `rebase` it is the clock.
+#[derive(Debug, Default)]
 pub struct Calibrated {
     published: Published,
-    /// None once the kernel has given the counter up.
-    calibration: Mutex<Option<Calibration>>,
+    counter: Mutex<Counter>,
 }
 
 impl Calibrated {
-    /// None if the counter is not fit for this, on this machine.
-    pub fn new() -> Option<Calibrated> {
-        if !is_invariant() || !is_clock_source() {
-            return None;
-        }
-        let calibration = Calibration::start(Sample::take()?, 0);
-        Some(Calibrated { published: Published::default(), calibration: Mutex::new(Some(calibration)) })
-    }
-
     /// `CLOCK_MONOTONIC` in nanoseconds, or nearly. From the clock itself until `rebase` was called for some time, and again
     /// when it was not called for some time.
     #[inline]
@@ -321,8 +326,16 @@ impl Calibrated {
     }
 
     fn change(&self, change: impl Fn(Calibration, Sample) -> Calibration) {
-        let Ok(mut calibration) = self.calibration.try_lock() else { return };
-        let Some(old) = *calibration else { return };
+        let Ok(mut counter) = self.counter.try_lock() else { return };
+        let old = match *counter {
+            Counter::Fit(calibration) => calibration,
+            Counter::Unfit => return,
+            Counter::Unknown => {
+                let Some(sample) = Sample::take() else { return };
+                *counter = if is_fit() { Counter::Fit(Calibration::start(sample, 0)) } else { Counter::Unfit };
+                return;
+            }
+        };
         for _ in 0..READINGS {
             let Some(sample) = Sample::take() else { continue };
             let new = change(old, sample);
@@ -339,10 +352,14 @@ impl Calibrated {
             }
             // The kernel gives the counter up if it finds it unstable: one reason for a line to be no good.
             let is_given_up = old.line.exists() && !new.line.exists() && !is_clock_source();
-            *calibration = (!is_given_up).then_some(new);
+            *counter = if is_given_up { Counter::Unfit } else { Counter::Fit(new) };
             return;
         }
     }
+}
+
+fn is_fit() -> bool {
+    is_invariant() && is_clock_source()
 }
 
 /// Whether the counter always runs at the same rate.
@@ -359,8 +376,10 @@ fn is_invariant() -> bool {
 
 /// Whether the kernel has found the counter to be the same on all processors, and makes its own clock of it.
 fn is_clock_source() -> bool {
-    fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource")
-        .is_ok_and(|name| name.trim_end() == "tsc")
+    let mut name = [0; 16];
+    File::open("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+        .and_then(|mut file| file.read(&mut name))
+        .is_ok_and(|len| name[..len].trim_ascii_end() == b"tsc")
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! a file is removed only if its name has exactly the form, it is this user's, and, unless it is a region's, it has no other name. Besides, no process with
 //! its pid may be alive, nobody may have it locked, and no process that can be seen may have it open or mapped.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
@@ -47,7 +47,7 @@ pub fn clean(dir: &Path, dry_run: bool) -> io::Result<Vec<Cleaned>> {
     Ok(names.into_iter().map(clean).collect())
 }
 
-fn check(dir: &Dir, name: &OsStr, pid: u32, used: Option<&HashSet<(u64, u64)>>) -> io::Result<()> {
+fn check(dir: &Dir, name: &OsStr, pid: u32, used: Option<&BTreeSet<(u64, u64)>>) -> io::Result<()> {
     let refuse = |why| Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
     let data = dir.look(name)?;
     match std::str::from_utf8(name.as_bytes()).is_ok_and(|text| region_pid(text).is_some()) {

@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::queue::chunk::{Chunk, CHUNK_SIZE, HEAD};
+use crate::queue::chunk::{is_size_in, Chunk, CHUNK_SIZE, HEAD};
 use crate::queue::record::EventKind;
 use crate::queue::spool::layout::{header_len, next_map_cell, Header, INSIDE};
 use crate::queue::status::{LastError, Status};
@@ -101,6 +101,9 @@ pub fn tidy(dir: &Path, all: bool) -> u64 {
 
 /// How many of `count` spools are too many: all, if they take the room that the next one needs.
 fn excess(dir: &Path, count: usize) -> usize {
+    if count == 0 {
+        return 0;
+    }
     match file::free_space(dir) {
         Some(free) if free < ROOM => count,
         _ => count.saturating_sub(LEFT_ALONE),
@@ -211,10 +214,10 @@ impl Dead {
     /// Whether everything in it is in the files. Looks at the heads of the chunks only: a session that starts has no time.
     fn is_empty(&self) -> bool {
         !self.header().state().map_is_stale
-            && !self.places().any(|(offset, size)| !matches!(self.read_chunk(offset, size, HEAD), Ok(None)))
+            && !self.places().any(|(offset, room)| !matches!(self.read_chunk(offset, room, HEAD), Ok(None)))
     }
 
-    /// Where in the file chunks begin, and their sizes.
+    /// Where in the file chunks begin, and how much room they have.
     fn places(&self) -> impl Iterator<Item = (u64, usize)> + '_ {
         let units = self.units;
         let directory = self.header().directory(units);
@@ -237,15 +240,15 @@ impl Dead {
     }
 
     /// A copy of the first `len` bytes of a chunk, if there is anything in it to be read.
-    fn read_chunk(&self, offset: u64, size: usize, len: usize) -> io::Result<Option<Copied>> {
-        match self.try_to_read_chunk(offset, size, len) {
+    fn read_chunk(&self, offset: u64, room: usize, len: usize) -> io::Result<Option<Copied>> {
+        match self.try_to_read_chunk(offset, room, len) {
             // Somebody has cut the spool: what is not there will not come.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
             result => result,
         }
     }
 
-    fn try_to_read_chunk(&self, offset: u64, size: usize, len: usize) -> io::Result<Option<Copied>> {
+    fn try_to_read_chunk(&self, offset: u64, room: usize, len: usize) -> io::Result<Option<Copied>> {
         let memory = Region::private(len)?;
         // SAFETY: the region is `len` bytes long, and nobody else has it yet.
         let bytes = unsafe { std::slice::from_raw_parts_mut(memory.start().as_ptr(), len) };
@@ -253,10 +256,14 @@ impl Dead {
         // SAFETY: the region begins with the head of a chunk, whatever its bytes are.
         let chunk = unsafe { Chunk::at(memory.start()) };
         let unread = chunk.consumed_up_to(self.header().committed());
-        if chunk.size() != size || unread >= chunk.committed() {
+        if !is_size_in(chunk.size(), room) || unread >= chunk.committed() {
             return Ok(None);
         }
-        if len == size {
+        if len > HEAD {
+            // Somebody may have changed it since it was read first.
+            if chunk.size() != len {
+                return Ok(None);
+            }
             self.file.file().read_exact_at(&mut bytes[HEAD..], offset + HEAD as u64)?;
             chunk.make_sound(unread, is_sound);
         }
@@ -269,11 +276,12 @@ impl Dead {
         // paid for.
         let mut backed = self.backed;
         let mut chunks = Vec::new();
-        for (offset, size) in self.places() {
-            let read = self.read_chunk(offset, size, HEAD).and_then(|found| {
-                let Some(left) = backed.checked_sub(size as u64).filter(|_| found.is_some()) else { return Ok(None) };
+        for (offset, room) in self.places() {
+            let read = self.read_chunk(offset, room, HEAD).and_then(|found| {
+                let Some(size) = found.map(|head| head.chunk.size()) else { return Ok(None) };
+                let Some(left) = backed.checked_sub(size as u64) else { return Ok(None) };
                 backed = left;
-                self.read_chunk(offset, size, size)
+                self.read_chunk(offset, room, size)
             });
             match read {
                 Ok(found) => chunks.extend(found),

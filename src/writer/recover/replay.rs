@@ -1,6 +1,6 @@
 //! What the writer of a dead process would have done with the records that it did not come to.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::api::options::Sinks;
@@ -29,7 +29,7 @@ pub struct Replay {
     /// The last id of code that is known from the files.
     last_from_files: u64,
     /// Our ids for those of the dead process.
-    ids: HashMap<u64, u64>,
+    ids: BTreeMap<u64, u64>,
     /// A file that could not be taken over may be there another time.
     pub lacks_a_file: bool,
     /// Why the jitdump could not be read, so that something may be missing.
@@ -55,7 +55,7 @@ impl Replay {
             ledger,
             last_id: BEFORE_IDS,
             last_from_files: 0,
-            ids: HashMap::new(),
+            ids: BTreeMap::new(),
             lacks_a_file: adopted.worth_another_try,
             unread: None,
         };
@@ -217,7 +217,7 @@ mod tests {
         let status = Arc::new(Status::new(1, Clock::Monotonic, Arc::default()));
         status.set_sinks(Sinks::JITDUMP, Sinks::NONE);
         let ledger = Ledger::new(status, Arc::default(), false);
-        let ids = HashMap::new();
+        let ids = BTreeMap::new();
         let mut replay =
             Replay { ledger, last_id: BEFORE_IDS, last_from_files: 0, ids, lacks_a_file: false, unread: None };
         // There is no file.

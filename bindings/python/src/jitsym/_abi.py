@@ -61,6 +61,7 @@ class Sink(enum.IntFlag):
     MAP = 1
     JITDUMP = 2
     REGION = 4
+    GDB = 8
 
 
 class Init(enum.IntFlag):

@@ -65,8 +65,8 @@ impl RegionFile {
     fn copy_first(&self, to: &mut Disk, place: u64, has_bytes: impl Fn(u64) -> bool) -> io::Result<Range<u64>> {
         let len = (HEADER_SIZE as u64).min(self.layout.text_len);
         let Some(bytes) = self.bytes.filter(|_| self.layout.text == 0) else { return Ok(0..0) };
-        for (&offset, known) in self.known.range(..len as u32) {
-            let (offset, size) = (u64::from(offset), u64::from(known.size));
+        for (offset, number) in self.known.from(0).take_while(|&(offset, _)| offset < len) {
+            let size = self.size_of(number);
             if has_bytes(offset) {
                 to.copy(Some(&self.disk), bytes + offset, place + offset, size.min(len - offset))?;
             }
@@ -110,11 +110,11 @@ impl RegionFile {
         mut each: impl FnMut(Range<u64>) -> io::Result<()>,
     ) -> io::Result<()> {
         let mut range = 0..0;
-        for (&offset, known) in &self.known {
-            let end = self.layout.text + u64::from(offset) + u64::from(known.size);
+        for (offset, number) in self.known.from(0) {
+            let end = self.layout.text + offset + self.size_of(number);
             // The header page may lie over the first code.
-            let at = (self.layout.text + u64::from(offset)).max(HEADER_SIZE as u64).min(end);
-            if !has_bytes(offset.into()) {
+            let at = (self.layout.text + offset).max(HEADER_SIZE as u64).min(end);
+            if !has_bytes(offset) {
                 each(std::mem::replace(&mut range, 0..0))?;
                 continue;
             }

@@ -25,7 +25,6 @@ mod table;
 mod tests;
 mod waste;
 
-use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -37,6 +36,7 @@ use crate::format::elf::header::{Image, HEADER_SIZE};
 use crate::format::elf::{search, symbol, SYMBOL_SIZE};
 use crate::format::jitdump::raw::{RawRecord, RawRecords};
 use crate::format::jitdump::{id, shadow};
+use crate::registry::ordered::Ordered;
 use crate::sink::again::Again;
 use crate::sys::file::Held;
 use crate::sys::mapping::page_size;
@@ -90,11 +90,9 @@ pub struct LeftOut {
 }
 
 /// What the file says of a piece of code.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Known {
     size: u32,
-    /// Which symbol it is.
-    symbol: u32,
     lines: Option<Addresses>,
 }
 
@@ -108,9 +106,13 @@ pub struct RegionFile {
     space: Space,
     frames: Frames,
     table: SearchTable,
+    /// Of the code that is being added.
+    rows: Vec<search::Row>,
     parts: Parts,
-    /// By offset in the text. No two overlap.
-    known: BTreeMap<u32, Known>,
+    /// Which symbol code is, by its offset in the text. No two pieces overlap.
+    known: Ordered,
+    /// All symbols but the first one, which names nothing. Those of code that has been replaced are among them.
+    symbols: Vec<Known>,
     /// What the header page says.
     published: Image,
     /// What the header page says is not what is known now, but what was before a `reset`.
@@ -159,8 +161,10 @@ impl RegionFile {
             space: Space::new(end),
             frames: Frames::default(),
             table: SearchTable::new(slots, eh_frame.start, layout.text),
+            rows: Vec::new(),
             parts: Parts::new(eh_frame),
-            known: BTreeMap::new(),
+            known: Ordered::default(),
+            symbols: Vec::new(),
             published: Image::default(),
             is_reset: false,
             begin: 0,
@@ -182,31 +186,32 @@ impl RegionFile {
 
     fn try_to_add(&mut self, code: &Code<'_>) -> Option<()> {
         let end = code.offset.checked_add(code.size).filter(|&end| end <= self.layout.text_len)?;
-        let (offset, size) = (u32::try_from(code.offset).ok()?, u32::try_from(code.size).ok()?);
-        if size == 0 {
+        let size = u32::try_from(code.size).ok()?;
+        if size == 0 || !self.known.make_room(1) || self.symbols.try_reserve(1).is_err() {
             return None;
         }
-        self.forget(code.offset..end);
-        let waiting = self.parts.all().iter().map(|part| part.pending.len()).sum::<usize>();
+        let place = self.forget(code.offset..end);
+        let waiting = self.parts.waiting();
         if waiting > AT_ONCE && self.again.is_none() && self.write_parts().is_err() {
             self.again = Some(Again::after(None));
         }
         if waiting > WAITING_MAX && self.again.is_some() {
             return None;
         }
-        if self.parts.symtab.end() == 0 {
-            self.parts.symtab.pending.try_reserve(SYMBOL_SIZE).ok()?;
-            self.parts.strtab.pending.try_reserve(1).ok()?;
-            self.parts.symtab.pending.extend_from_slice(&[0; SYMBOL_SIZE]);
-            self.parts.strtab.pending.push(0);
+        let Parts { symtab, strtab, .. } = &mut self.parts;
+        if symtab.end() == 0 {
+            symtab.pending.try_reserve(SYMBOL_SIZE).ok()?;
+            strtab.pending.try_reserve(1).ok()?;
+            symtab.pending.extend_from_slice(&[0; SYMBOL_SIZE]);
+            strtab.pending.push(0);
         }
-        let name = u32::try_from(self.parts.strtab.end()).ok()?;
-        let number = u32::try_from(self.parts.symtab.end() / SYMBOL_SIZE as u64).ok()?;
-        self.parts.symtab.pending.try_reserve(SYMBOL_SIZE).ok()?;
-        self.parts.strtab.pending.try_reserve(code.name.len() + 1).ok()?;
-        self.parts.symtab.pending.extend_from_slice(&symbol(name, self.layout.text + code.offset, code.size));
-        self.parts.strtab.pending.extend_from_slice(code.name);
-        self.parts.strtab.pending.push(0);
+        let name = u32::try_from(strtab.end()).ok()?;
+        let number = u32::try_from(self.symbols.len() + 1).ok()?;
+        symtab.pending.try_reserve(SYMBOL_SIZE).ok()?;
+        strtab.pending.try_reserve(code.name.len() + 1).ok()?;
+        symtab.pending.extend_from_slice(&symbol(name, self.layout.text + code.offset, code.size));
+        strtab.pending.extend_from_slice(code.name);
+        strtab.pending.push(0);
 
         let mut debug = debug::Records::default();
         for record in RawRecords::from(code.info_records, shadow::len(code.info_records)) {
@@ -222,7 +227,9 @@ impl RegionFile {
             lines = self.add_lines(&debug, code);
             self.left_out.lines += u64::from(lines.is_none());
         }
-        self.known.insert(offset, Known { size, symbol: number, lines });
+        self.known.insert(place, code.offset, number);
+        self.symbols.push(Known { size, lines });
+        self.space.code.0 += code.size;
         Some(())
     }
 
@@ -253,43 +260,19 @@ impl RegionFile {
             at: part.end(),
             room: part.room(),
         };
-        let mut rows = Vec::new();
-        let offset = code.offset as u32;
-        self.frames.append(section, &to, &mut part.pending, &mut rows)?;
-        let room = self.table.has_room(rows.len());
-        if !room {
+        self.rows.clear();
+        self.frames.append(section, &to, &mut part.pending, &mut self.rows)?;
+        if !self.table.has_room(self.rows.len()) {
             // The appended bytes stay, because readers may remember CIEs in them. But no reader is to find the FDEs.
-            for row in &rows {
+            for row in &self.rows {
                 part.patch(u64::from(row.fde) + FDE_RANGE, &[0; 4]);
             }
             return None;
         }
-        for row in rows {
-            self.table.add(search::Row { start: offset + row.start, fde: row.fde });
+        for row in &self.rows {
+            self.table.add(search::Row { start: code.offset as u32 + row.start, fde: row.fde });
         }
         Some(())
-    }
-
-    /// Forgets code that overlaps a part of the text.
-    fn forget(&mut self, range: Range<u64>) {
-        let Ok(end) = u32::try_from(range.end) else { return };
-        while let Some((&offset, &known)) = self.known.range(..end).next_back() {
-            let old = u64::from(offset)..u64::from(offset) + u64::from(known.size);
-            if old.end <= range.start {
-                return;
-            }
-            self.known.remove(&offset);
-            self.parts.symtab.patch(u64::from(known.symbol) * SYMBOL_SIZE as u64, &[0; SYMBOL_SIZE]);
-            let eh_frame = &mut self.parts.eh_frame;
-            self.table.remove(old, |fde| eh_frame.patch(u64::from(fde) + FDE_RANGE, &[0; 4]));
-            if let Some(lines) = known.lines {
-                // Where no code ever is.
-                let nowhere = [0; 8];
-                lines.info.iter().for_each(|&at| self.parts.debug_info.patch(at.into(), &nowhere));
-                self.parts.debug_line.patch(lines.line.into(), &nowhere);
-                self.parts.debug_aranges.patch(lines.aranges.into(), &nowhere);
-            }
-        }
     }
 
     /// Brings the file up to date. New code that does not lie highest gets into the search table when that is due, or `now`. After
@@ -316,6 +299,7 @@ impl RegionFile {
             let without_tables = Image { eh_frame: 0..0, eh_frame_hdr: 0..0, ..self.published.clone() };
             self.publish_as(without_tables)?;
         }
+        self.space.code.1 = self.layout.text_len;
         self.parts.all_mut().into_iter().try_for_each(|part| part.write(&mut self.disk, &mut self.space))
     }
 
@@ -352,7 +336,7 @@ impl RegionFile {
     /// left out until there is code: libdw cannot read objects that overlap.
     fn loaded_room(&self) -> u64 {
         let room = self.layout.text_room;
-        let end = self.known.last_key_value().map_or(0, |(&offset, known)| u64::from(offset) + u64::from(known.size));
+        let end = self.known.last_below(u64::MAX).map_or(0, |(offset, number)| offset + self.size_of(number));
         let without = room.checked_sub(page_size() as u64).filter(|&least| least > 0 && end <= least);
         without.filter(|_| self.layout.has_object_above).unwrap_or(room)
     }
@@ -424,7 +408,9 @@ impl RegionFile {
             part.clear(!self.is_reset);
         }
         self.table.clear();
-        self.known.clear();
+        self.known = Ordered::default();
+        self.symbols.clear();
+        self.space.code.0 = 0;
         self.left_out = LeftOut::default();
         self.is_reset = true;
     }

@@ -1,5 +1,6 @@
-//! A section that is appended to, in a separate range of the file. When that is full it moves to one of twice the size at the end
-//! of the file, so that a byte is copied about once.
+//! A section that is appended to, in a separate range of the file, which is as long as it takes for text that is full of such code.
+//! If it gets full all the same, the section moves to one of eight times the size at the end of the file (twice, if it is large), so
+//! that few bytes are copied.
 
 use std::io;
 use std::ops::Range;
@@ -10,6 +11,11 @@ use crate::sys::code_memory;
 
 /// How long the smallest stretch is.
 const ROOM_MIN: u64 = 16 << 10;
+/// How many times as long the next stretch is at least, up to this length. What is not written takes no room on the disk.
+const GROWTH: u64 = 8;
+const LARGE: u64 = 64 << 20;
+/// How many times as long as now a section is expected to be at most. The file's length may be limited (RLIMIT_FSIZE).
+const FORESIGHT: u64 = 64;
 /// A buffer that is larger is given back when it is empty.
 const KEPT: usize = 1 << 20;
 
@@ -18,6 +24,8 @@ const KEPT: usize = 1 << 20;
 pub struct Space {
     pub end: u64,
     left: Vec<Stretch>,
+    /// How many bytes of code the sections are about, and how long the text is.
+    pub code: (u64, u64),
 }
 
 #[derive(Debug)]
@@ -29,7 +37,21 @@ struct Stretch {
 
 impl Space {
     pub fn new(end: u64) -> Space {
-        Space { end, left: Vec::new() }
+        Space { end, left: Vec::new(), code: (0, 0) }
+    }
+
+    /// How long a section of this length will be when the text is full of such code, as far as that is foreseen.
+    fn expected(&self, len: u64) -> u64 {
+        let (known, all) = self.code;
+        let when_full = len.checked_mul(all).map_or(LARGE, |product| product / known.max(1));
+        // Later functions often have longer names and lines. A few functions say little of the rest.
+        when_full.saturating_add(when_full / 8).min(len.saturating_mul(FORESIGHT)).min(LARGE)
+    }
+
+    /// No stretch waits to be given back.
+    #[cfg(test)]
+    pub fn is_all_used(&self) -> bool {
+        self.left.is_empty()
     }
 
     /// The header that has just been written says nothing of what was left before.
@@ -147,7 +169,8 @@ impl Part {
             return Err(io::ErrorKind::StorageFull.into());
         }
         space.left.try_reserve(1)?;
-        let room = self.end().max(self.room + 1).max(ROOM_MIN).next_power_of_two();
+        let wanted = if self.room < LARGE { GROWTH * self.room } else { self.room + 1 };
+        let room = self.end().max(wanted).max(space.expected(self.end())).max(ROOM_MIN).next_power_of_two();
         let at = space.end;
         disk.copy(None, self.at, at, self.len)?;
         if self.room > 0 {
@@ -212,6 +235,11 @@ impl Parts {
             debug_aranges: Part::growing(),
             debug_ranges: Part::growing(),
         }
+    }
+
+    /// How many bytes are not written yet.
+    pub fn waiting(&self) -> usize {
+        self.all().iter().map(|part| part.pending.len()).sum()
     }
 
     pub fn all(&self) -> [&Part; 7] {

@@ -4,13 +4,13 @@
 //! table is due, which is then written in order to the other place. After that the header points there. (Readers in the middle of
 //! the old table continue.)
 
-use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use super::disk::Disk;
 use crate::format::elf::search::{Places, Row, COUNT_AT, HEAD_SIZE, ROW_SIZE};
+use crate::registry::ordered::Ordered;
 
 /// The least time between two tables, unless somebody asks for a flush.
 const INTERVAL: Duration = Duration::from_millis(50);
@@ -35,8 +35,8 @@ pub struct SearchTable {
     counted: usize,
     /// Those in the file are not the first ones of `rows`, or some of them are dead.
     stale: bool,
-    /// Rows that are to be added.
-    fresh: BTreeMap<u32, u32>,
+    /// Rows that are to be added: FDEs by the starts of their code.
+    fresh: Ordered,
     not_before: Instant,
 }
 
@@ -51,7 +51,7 @@ impl SearchTable {
             written: 0,
             counted: 0,
             stale: false,
-            fresh: BTreeMap::new(),
+            fresh: Ordered::default(),
             not_before: Instant::now(),
         }
     }
@@ -60,12 +60,22 @@ impl SearchTable {
     pub fn has_room(&mut self, more: usize) -> bool {
         let room = (self.slots[0].end - self.slots[0].start) as usize;
         let count = self.rows.len() + self.fresh.len() + more;
-        HEAD_SIZE + ROW_SIZE * count <= room && self.rows.try_reserve(self.fresh.len() + more).is_ok()
+        HEAD_SIZE + ROW_SIZE * count <= room
+            && self.rows.try_reserve(self.fresh.len() + more).is_ok()
+            && self.fresh.make_room(more)
     }
 
     /// Takes note of a row, for which there is room. There is none with this start that lives.
     pub fn add(&mut self, row: Row) {
-        self.fresh.insert(row.start, row.fde);
+        if self.fresh.len() == 0 && self.rows.last().is_none_or(|last| last.start < row.start) {
+            self.rows.push(row);
+            return;
+        }
+        let start = row.start.into();
+        if self.first_fresh(start..start + 1).is_some() {
+            self.fresh.remove(start);
+        }
+        self.fresh.insert(self.fresh.place(start), start, row.fde);
     }
 
     /// Removes the rows of code that starts in a part of the text, and reports their FDEs to `found`.
@@ -78,22 +88,27 @@ impl SearchTable {
                 self.stale = true;
             }
         }
-        let bounds = range.start as u32..range.end.min(u32::MAX.into()) as u32;
-        while let Some((&start, &fde)) = self.fresh.range(bounds.clone()).next() {
-            self.fresh.remove(&start);
-            found(fde);
+        while let Some(row) = self.first_fresh(range.clone()) {
+            self.fresh.remove(row.start.into());
+            found(row.fde);
         }
+    }
+
+    /// The first of the rows to be added for code that starts in a part of the text.
+    fn first_fresh(&self, range: Range<u64>) -> Option<Row> {
+        let (start, fde) = self.fresh.from(range.start).next().filter(|&(start, _)| start < range.end)?;
+        Some(Row { start: start as u32, fde })
     }
 
     pub fn clear(&mut self) {
         self.rows.clear();
-        self.fresh.clear();
+        self.fresh = Ordered::default();
         (self.written, self.counted, self.stale) = (0, 0, false);
     }
 
     /// Whether something waits.
     pub fn has_work(&self) -> bool {
-        self.stale || !self.fresh.is_empty() || self.has_news()
+        self.stale || self.fresh.len() > 0 || self.has_news()
     }
 
     /// Whether the file's count is out of date. (Rows that can be appended come with FDEs, which are separate news.)
@@ -107,16 +122,15 @@ impl SearchTable {
     }
 
     /// The lowest start of code that lies after all rows in order.
-    fn behind(&self) -> Option<u32> {
-        self.rows.last().map_or(Some(0), |row| row.start.checked_add(1))
+    fn behind(&self) -> u64 {
+        self.rows.last().map_or(0, |row| u64::from(row.start) + 1)
     }
 
     /// Writes what can be appended, or a new table if that is due, or `now`.
     pub fn write(&mut self, disk: &mut Disk, now: bool) -> io::Result<()> {
-        let merge = (self.stale || self.behind().is_none_or(|from| self.fresh.range(..from).next().is_some()))
-            && (now || self.is_due());
+        let merge = (self.stale || self.first_fresh(0..self.behind()).is_some()) && (now || self.is_due());
         if merge || self.written == 0 {
-            if self.rows.is_empty() && self.fresh.is_empty() {
+            if self.rows.is_empty() && self.fresh.len() == 0 {
                 self.stale = false;
                 return Ok(());
             }
@@ -129,8 +143,10 @@ impl SearchTable {
         if self.stale {
             return Ok(());
         }
-        let last = self.behind().map(|from| self.fresh.split_off(&from)).unwrap_or_default();
-        self.rows.extend(last.into_iter().map(|(start, fde)| Row { start, fde }));
+        while let Some(row) = self.first_fresh(self.behind()..u64::MAX) {
+            self.fresh.remove(row.start.into());
+            self.rows.push(row);
+        }
         if self.written < self.rows.len() {
             let mut bytes = Vec::new();
             self.push_rows(self.slot, self.written, &mut bytes)?;
@@ -149,14 +165,14 @@ impl SearchTable {
         self.rows.resize(count, Row { start: 0, fde: DEAD });
         // From the end, so that nothing is overwritten that is still wanted.
         let mut to = count;
-        let fresh = std::mem::take(&mut self.fresh);
-        for (start, fde) in fresh.into_iter().rev() {
-            while old > 0 && self.rows[old - 1].start > start {
+        while let Some((start, fde)) = self.fresh.last_below(u64::MAX) {
+            self.fresh.remove(start);
+            while old > 0 && u64::from(self.rows[old - 1].start) > start {
                 (old, to) = (old - 1, to - 1);
                 self.rows[to] = self.rows[old];
             }
             to -= 1;
-            self.rows[to] = Row { start, fde };
+            self.rows[to] = Row { start: start as u32, fde };
         }
         self.stale = true;
     }
@@ -205,7 +221,10 @@ impl SearchTable {
         let mut all = SearchTable::new(self.slots.clone(), self.eh_frame, self.text);
         all.rows.try_reserve_exact(self.rows.len() + self.fresh.len())?;
         all.rows.extend_from_slice(&self.rows);
-        all.fresh = self.fresh.clone();
+        for (start, fde) in self.fresh.from(0) {
+            all.fresh.make_room(1).then_some(()).ok_or(io::ErrorKind::OutOfMemory)?;
+            all.fresh.insert(all.fresh.place(start), start, fde);
+        }
         // It writes to the place where it is not.
         all.slot = 1;
         all.merge();

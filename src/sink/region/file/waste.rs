@@ -1,22 +1,48 @@
-//! When the tables are about much code that has been replaced, so that the file is worth writing anew.
+//! Code that is replaced: what the file says of it is taken back. When that was much, the file is worth writing anew.
 
-use super::{RegionFile, SYMBOL_SIZE};
+use std::ops::Range;
+
+use super::{RegionFile, FDE_RANGE, SYMBOL_SIZE};
+use crate::registry::ordered::Place;
 
 impl RegionFile {
-    /// How many symbols there have been, and of how much code they still are.
-    fn symbols(&self) -> (u64, u64) {
-        (self.parts.symtab.end() / SYMBOL_SIZE as u64, self.known.len() as u64)
+    /// Forgets code that overlaps a part of the text. Returns the place of other code there.
+    pub(super) fn forget(&mut self, range: Range<u64>) -> Place {
+        loop {
+            let place = self.known.place(range.end);
+            let Some((offset, number)) = self.known.before(place) else { return place };
+            let known = self.symbols[number as usize - 1];
+            let old = offset..offset + u64::from(known.size);
+            if old.end <= range.start {
+                return place;
+            }
+            self.known.remove(offset);
+            self.parts.symtab.patch(u64::from(number) * SYMBOL_SIZE as u64, &[0; SYMBOL_SIZE]);
+            let eh_frame = &mut self.parts.eh_frame;
+            self.table.remove(old, |fde| eh_frame.patch(u64::from(fde) + FDE_RANGE, &[0; 4]));
+            if let Some(lines) = known.lines {
+                // Where no code ever is.
+                let nowhere = [0; 8];
+                lines.info.iter().for_each(|&at| self.parts.debug_info.patch(at.into(), &nowhere));
+                self.parts.debug_line.patch(lines.line.into(), &nowhere);
+                self.parts.debug_aranges.patch(lines.aranges.into(), &nowhere);
+            }
+        }
+    }
+
+    /// The size of the code of a symbol.
+    pub(super) fn size_of(&self, number: u32) -> u64 {
+        self.symbols[number as usize - 1].size.into()
     }
 
     /// Whether there have been more symbols than this percentage of the code there is, and some.
     pub fn is_wasteful(&self, percent: u64) -> bool {
-        let (symbols, known) = self.symbols();
-        symbols > known * percent / 100 + 512
+        self.symbols.len() as u64 >= self.known.len() as u64 * percent / 100 + 512
     }
 
     /// Whether the unwind tables of code that has been replaced will soon leave no room for others.
     pub fn is_nearly_full(&self) -> bool {
-        let (eh_frame, (symbols, known)) = (&self.parts.eh_frame, self.symbols());
-        eh_frame.end() > eh_frame.room() / 4 * 3 && symbols > known * 5 / 4 + 1
+        let eh_frame = &self.parts.eh_frame;
+        eh_frame.end() > eh_frame.room() / 4 * 3 && self.symbols.len() > self.known.len() * 5 / 4
     }
 }

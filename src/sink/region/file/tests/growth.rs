@@ -75,6 +75,32 @@ fn assert_even_costs(numbers: &[u64], numbers_downwards: &[u64]) {
     }
 }
 
+/// The room of a section is known from the first code on, if the rest of the text is like it.
+#[test]
+fn sections_of_text_that_gets_full_stay_where_they_are() {
+    let mut region = Region::new(1980 * 128);
+    for number in 0..1980 {
+        region.add(number * 128, Truth::new(number % 30, 128));
+        if number % 60 == 59 {
+            region.file.write(true).unwrap();
+            assert!(region.file.space.is_all_used(), "after {number}");
+        }
+    }
+    region.check();
+}
+
+/// A single function in much text makes no long file.
+#[test]
+fn a_few_functions_take_little_room() {
+    let mut region = Region::new(64 << 20);
+    let before = region.file.space.end;
+    region.add(0, Truth::new(7, 128));
+    region.file.write(true).unwrap();
+    let taken = region.file.space.end - before;
+    assert!(taken <= 1 << 20, "{taken} bytes");
+    region.check();
+}
+
 /// A table is rebuilt at most every 50 milliseconds, however much code comes below all other.
 #[test]
 fn new_tables_are_rare() {

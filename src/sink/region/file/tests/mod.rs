@@ -127,7 +127,7 @@ fn info_records(addr: u64, size: u64, name: &str, lines: &[Line<'_>], tables: Op
 
 /// The whole group except its code.
 fn head(addr: u64, size: u64, name: &str, lines: &[Line<'_>], tables: Option<&Tables>) -> Vec<u8> {
-    let unwind = tables.map(|tables| Unwinding { tables: &tables.bytes, hdr_size: tables.hdr_size, mapped_size: 0 });
+    let unwind = tables.map(|tables| Unwinding { tables, mapped_size: 0 });
     let (name, lines) = (name.as_bytes(), Lines::Rows(lines));
     let group = Group { pid: 1, tid: 2, index: 3, addr, size, name, lines, unwind };
     let mut out = vec![0; group.size().unwrap()];

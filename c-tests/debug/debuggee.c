@@ -1,0 +1,188 @@
+/*
+ * Calls C code through three pieces of code without frame pointers, for a debugger to look at. DIR WHAT [NUMBER [SINKS]]. x86-64.
+ *
+ * The stack is known: main, call_through, jit_outer, jit_middle (and in it the inlined function inlined_step), jit_inner,
+ * reached. Each piece has lines of DIR/chain.toy.
+ */
+#define _GNU_SOURCE
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include "testing.h"
+
+enum { LINES = 60, PIECES = 3, PIECE_ROOM = 64, MEMORY = 1 << 24, SINK_GDB = JITSYM_SINK_GDB };
+
+static jitsym *session;
+static unsigned char *memory;
+static char source[600];
+static const char *what;
+static const char *const names[PIECES] = {"jit_outer", "jit_middle", "jit_inner"};
+
+/* Where a debugger has a breakpoint. */
+__attribute__((noinline)) int reached(int value) {
+  if (strcmp(what, "crash") == 0) {
+    raise(SIGSEGV);
+  } else if (strcmp(what, "wait") == 0) {
+    printf("waiting\n");
+    fflush(stdout);
+    pause();
+  }
+  __asm__ volatile("" : "+r"(value));
+  return value + 1;
+}
+
+/*
+ * push rbx; sub rsp, 32; mov rax, next; call rax; add rsp, 32; pop rbx; ret. Where each of these begins and the next one
+ * would is told to nobody: the tables have a row for each change of the stack pointer.
+ */
+static size_t emit(unsigned char *at, uint64_t next) {
+  static const unsigned char before[] = {0x53, 0x48, 0x83, 0xec, 32, 0x48, 0xb8};
+  static const unsigned char after[] = {0xff, 0xd0, 0x48, 0x83, 0xc4, 32, 0x5b, 0xc3};
+  memcpy(at, before, sizeof before);
+  memcpy(at + sizeof before, &next, sizeof next);
+  memcpy(at + sizeof before + sizeof next, after, sizeof after);
+  return sizeof before + sizeof next + sizeof after;
+}
+
+static jitsym_id announce(const unsigned char *at, size_t size, const char *name, unsigned line_number, int has_inlined) {
+  enum { PUSHED = 1, WHOLE = 5, RETURNED = 17, DROPPED = 21, POPPED = 22, RBX = 3, RSP = 7 };
+  const jitsym_saved_register rbx[] = {{RBX, -16}};
+  jitsym_unwind_row rows[4];
+  memset(rows, 0, sizeof rows);
+  const struct { uint32_t offset; int32_t cfa_offset; uint32_t saved_count; } states[] = {
+    {PUSHED, 16, 1}, {WHOLE, 48, 1}, {DROPPED, 16, 1}, {POPPED, 8, 0}};
+  for (int i = 0; i < 4; i++) {
+    rows[i].offset = states[i].offset;
+    rows[i].cfa_reg = RSP;
+    rows[i].cfa_offset = states[i].cfa_offset;
+    rows[i].saved = rbx;
+    rows[i].saved_count = states[i].saved_count;
+  }
+  jitsym_unwind unwind;
+  memset(&unwind, 0, sizeof unwind);
+  unwind.struct_size = sizeof unwind;
+  unwind.kind = JITSYM_UNWIND_ROWS;
+  unwind.rows = rows;
+  unwind.row_count = 4;
+  jitsym_line lines[] = {{0, line_number, 1, 0, source}, {WHOLE, line_number + 1, 1, 0, source},
+                         {RETURNED, line_number + 2, 1, 0, source}};
+  jitsym_inline inlined = {WHOLE, RETURNED, "inlined_step", 0, source, line_number + 5, 1, UINT32_MAX, 0};
+  jitsym_code code = test_code((uintptr_t)at, size, name);
+  code.bytes = at;
+  code.unwind = &unwind;
+  code.lines = lines;
+  code.line_count = 3;
+  code.inlines = &inlined;
+  code.inline_count = has_inlined ? 1 : 0;
+  jitsym_id id = 0;
+  CHECK_OK(jitsym_register(session, &code, &id));
+  return id;
+}
+
+/* Puts the pieces there and names them, each with a prefix. */
+static void make_chain(unsigned char *at, const char *prefix, jitsym_id *ids) {
+  uint64_t next = (uintptr_t)reached;
+  for (int i = PIECES - 1; i >= 0; i--) {
+    char name[100];
+    snprintf(name, sizeof name, "%s%s", prefix, names[i]);
+    unsigned char *place = at + PIECE_ROOM * i;
+    size_t size = emit(place, next);
+    ids[i] = announce(place, size, name, 10 * (unsigned)(i + 1), i == 1);
+    next = (uintptr_t)place;
+  }
+}
+
+__attribute__((noinline)) int call_through(const void *at) {
+  int result = ((int (*)(int))(uintptr_t)at)(41);
+  __asm__ volatile("" : "+r"(result));
+  return result;
+}
+
+static void register_many(unsigned count) {
+  for (unsigned i = 0; i < count; i++) {
+    unsigned char *at = memory + 4096 + (size_t)PIECE_ROOM * i;
+    char name[100];
+    snprintf(name, sizeof name, "many_%u", i);
+    jitsym_unwind unwind;
+    memset(&unwind, 0, sizeof unwind);
+    unwind.struct_size = sizeof unwind;
+    unwind.kind = JITSYM_UNWIND_FIXED_FRAME;
+    unwind.cfa_offset = 8;
+    jitsym_code code = test_code((uintptr_t)at, PIECE_ROOM, name);
+    code.unwind = &unwind;
+    CHECK_OK(jitsym_register(session, &code, NULL));
+  }
+}
+
+int main(int argc, char **argv) {
+  test_begin(argc, argv);
+  CHECK(argc >= 3);
+  what = argv[2];
+  /* Any debugger of this user may come. */
+  (void)prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+  snprintf(source, sizeof source, "%s/chain.toy", argv[1]);
+  FILE *file = fopen(source, "w");
+  CHECK(file != NULL);
+  for (int i = 1; i <= LINES; i++) {
+    fprintf(file, "toy line %d\n", i);
+  }
+  CHECK(fclose(file) == 0);
+  memory = mmap(NULL, MEMORY, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(memory != MAP_FAILED);
+  uint32_t flags = strcmp(what, "adopted") == 0 ? JITSYM_INIT_ADOPT : 0;
+  session = test_open_flags(argc > 4 ? (uint32_t)atoi(argv[4]) : 0, flags);
+  jitsym_id ids[PIECES];
+  unsigned number = argc > 3 ? (unsigned)atoi(argv[3]) : 0;
+  if (strcmp(what, "reuse") == 0) {
+    make_chain(memory, "old_", ids);
+    CHECK(call_through(memory) == 42);
+    for (int i = 0; i < PIECES; i++) {
+      CHECK_OK(jitsym_unregister(session, ids[i]));
+    }
+  } else if (strcmp(what, "one-by-one") == 0) {
+    /* What is ended one by one was in large objects. */
+    CHECK_OK(jitsym_disable(session, SINK_GDB));
+    register_many(number);
+    CHECK_OK(jitsym_enable(session, SINK_GDB));
+    for (unsigned i = 0; i < number; i += 2) {
+      CHECK_OK(jitsym_unregister_range(session, (uintptr_t)memory + 4096 + (uint64_t)PIECE_ROOM * i, PIECE_ROOM));
+    }
+  } else if (strcmp(what, "on-and-off") == 0) {
+    for (unsigned i = 0; i < 20; i++) {
+      register_many(number);
+      CHECK_OK(jitsym_disable(session, SINK_GDB));
+      CHECK(!(test_stats_now(session).sinks_running & SINK_GDB));
+      CHECK_OK(jitsym_enable(session, SINK_GDB));
+      CHECK(test_stats_now(session).sinks_running & SINK_GDB);
+    }
+    if (argc > 4) {
+      /* Without a jitdump, which would have its bytes. No object can describe it, and it takes no name from others. */
+      jitsym_code large = test_code(0x7000000000, 0x7fff0000, "large");
+      CHECK_OK(jitsym_register(session, &large, NULL));
+    }
+  } else if (number > 0) {
+    uint64_t begin = test_now();
+    register_many(number);
+    printf("registered=%u ns\n", (unsigned)((test_now() - begin) / number));
+  }
+  make_chain(memory, "", ids);
+  CHECK_OK(jitsym_flush(session, 60000));
+  if (strcmp(what, "fork") == 0) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child != 0) {
+      int status;
+      CHECK(waitpid(child, &status, 0) == child && status == 0);
+      CHECK_OK(jitsym_close(session));
+      return test_end();
+    }
+    jitsym_id more[PIECES];
+    make_chain(memory + 2048, "child_", more);
+    CHECK(call_through(memory + 2048) == 42);
+  }
+  CHECK(call_through(memory) == 42);
+  CHECK_OK(jitsym_close(session));
+  return test_end();
+}

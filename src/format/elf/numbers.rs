@@ -1,0 +1,49 @@
+//! The numbers of names.
+
+/// Names, each once and in order, and a number for each: 0 at first. Most often there is only one.
+#[derive(Debug)]
+pub struct Numbers<'a> {
+    only: Option<(&'a [u8], u32)>,
+    /// If there are several.
+    all: Vec<(&'a [u8], u32)>,
+}
+
+impl<'a> Numbers<'a> {
+    /// `None` if there is no memory.
+    pub fn new(names: impl Iterator<Item = &'a [u8]> + Clone) -> Option<Numbers<'a>> {
+        let mut all = Vec::new();
+        let mut last = names.clone().next();
+        let only = last.map(|name| (name, 0)).filter(|&(only, _)| names.clone().all(|name| are_same(only, name)));
+        if only.is_some() {
+            return Some(Numbers { only, all });
+        }
+        for name in names {
+            if all.is_empty() || !last.is_some_and(|last| are_same(last, name)) {
+                all.try_reserve(1).ok()?;
+                all.push((name, 0));
+                last = Some(name);
+            }
+        }
+        all.sort_unstable();
+        all.dedup();
+        Some(Numbers { only, all })
+    }
+
+    /// The number of one of the names.
+    #[inline]
+    pub fn of(&mut self, name: &[u8]) -> Option<&mut u32> {
+        match &mut self.only {
+            Some((only, number)) if are_same(only, name) => Some(number),
+            _ => {
+                let at = self.all.binary_search_by(|(other, _)| (*other).cmp(name)).ok()?;
+                Some(&mut self.all[at].1)
+            }
+        }
+    }
+}
+
+/// Whether two names are alike. Most that are lie at the same place.
+#[inline]
+pub fn are_same(one: &[u8], other: &[u8]) -> bool {
+    std::ptr::eq(one, other) || one == other
+}

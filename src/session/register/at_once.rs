@@ -1,0 +1,206 @@
+//! The fast way of nearly every registration: a plain name, bytes that can be read here, room in the thread's chunk.
+//!
+//! Runtimes pay for the time that this takes, so everything is put together at its place in the chunk, each field is read where
+//! it is used, and nothing is built that is copied later. What is not as usual is left to the slow way, errors included.
+
+use std::slice;
+
+use super::{mapped_size, Local};
+use crate::api::code::{Bytes, Code};
+use crate::api::error::Error;
+use crate::api::limits::CODE_SIZE_MAX;
+use crate::api::Id;
+use crate::format::cfi::Tables;
+use crate::format::jitdump::{
+    put_debug, put_load_fixed, put_time, put_unwinding_fixed, Load, LOAD_FIXED_SIZE, UNWINDING_FIXED_SIZE,
+};
+use crate::format::name;
+use crate::format::unwind::Cache;
+use crate::queue::record::{flag, Event, EventKind};
+
+/// A registration in the form that its caller has it. Each method reads what the caller gave: what is believed of the size is
+/// read once.
+pub trait Given: Copy {
+    /// Whether its bytes can be read here and need not stay, and it has no inlined functions.
+    fn is_usual(&self) -> bool;
+    fn addr(&self) -> u64;
+    fn size(&self) -> u64;
+    fn free_after(&self) -> u64;
+    fn packed(&self) -> bool;
+    fn name(&self) -> &[u8];
+    /// The bytes of code that is as usual.
+    fn bytes(&self) -> *const u8;
+    /// The unwind tables, to be copied for code of this size.
+    fn tables<'c>(&self, cache: &'c mut Cache, addr: u64, size: u64) -> Result<Option<&'c Tables>, Error>;
+    fn has_lines(&self) -> bool;
+    /// Writes as much of the record of its lines as there is room for, and returns its whole size. Its time is to be set later.
+    fn put_lines(&self, size: u64, out: &mut [u8]) -> Result<usize, Error>;
+}
+
+impl Local {
+    /// Lays down a registration, all of which is wanted. `flags`: what is known of the place of the code, if anybody has asked. If something about it is
+    /// not as usual, nothing is laid down, and the result is what is known now.
+    ///
+    /// The order is that in which least has to be kept in registers: what is checked and done with comes first, what copies much
+    /// last. The section brings the functions of the usual call together, in few pages.
+    #[inline(never)]
+    #[link_section = ".text.hot.jitsym"]
+    pub fn register_at_once<G: Given>(&mut self, code: G, flags: Option<u8>) -> Result<Id, Option<u8>> {
+        self.thread_queue.ask_ahead();
+        self.stock.ask_ahead();
+        let engine = self.thread_queue.engine;
+        let size = code.size();
+        let in_range = size.wrapping_sub(1) < CODE_SIZE_MAX && code.addr() != 0;
+        if !in_range || !code.is_usual() {
+            return Err(flags);
+        }
+        let (end, is_beyond) = code.addr().overflowing_add(size);
+        if is_beyond || end.checked_add(code.free_after()).is_none() {
+            return Err(flags);
+        }
+        let tables = match code.tables(&mut self.unwind, code.addr(), size) {
+            Ok(Some(tables)) if engine.unwind_records() => Some(tables),
+            Ok(_) => None,
+            Err(_) => return Err(flags),
+        };
+
+        let regions = self.regions;
+        let watching = flags.is_none() && regions.are_watching();
+        let known = match flags {
+            Some(flags) => flags,
+            None if watching => regions.before_code(&engine.status, code.addr(), size),
+            None => 0,
+        };
+
+        // No closure: where compilers care for size it would be a function, and what it uses would go through memory.
+        let registered = 'registered: {
+            let Some(cursor) = self.thread_queue.begin_at_once() else { break 'registered None };
+            let Some(room) = cursor.room() else { break 'registered None };
+            let name = code.name();
+            if name.len() > name::MAX {
+                break 'registered None;
+            }
+            let (unwinding_size, tables_len) = match tables {
+                Some(tables) => (UNWINDING_FIXED_SIZE + tables.bytes.len(), tables.bytes.len()),
+                None => (0, 0),
+            };
+            let needed = unwinding_size + LOAD_FIXED_SIZE + name.len() + 1 + size as usize;
+            if room.len() < needed {
+                break 'registered None;
+            }
+            let mut lines_len = 0;
+            if code.has_lines() {
+                let spare = room.len() - needed;
+                match code.put_lines(size, &mut room[..spare]) {
+                    Ok(len) if len <= spare => lines_len = len,
+                    _ => break 'registered None,
+                }
+            }
+            // SAFETY: there is room for the lines, for the other records, and for the code, here and below.
+            let out = unsafe { room.as_mut_ptr().add(lines_len) };
+            // SAFETY: as above.
+            let load = unsafe { out.add(unwinding_size) };
+            // SAFETY: as above.
+            let name_room = unsafe { slice::from_raw_parts_mut(load.add(LOAD_FIXED_SIZE), name.len()) };
+            if !name::copy_plain(name, name_room) {
+                break 'registered None;
+            }
+            let name_len = name.len();
+
+            let timestamp = engine.clock.now_after_ends();
+            let Some(index) = self.indices.next() else { break 'registered None };
+            let Some(id) = self.stock.take(&engine.ids, code.addr(), size, false) else { break 'registered None };
+            let mut flags = known | flag::HAS_CODE | if code.packed() { flag::PACKED } else { 0 };
+            if let Some(tables) = tables {
+                let mapped_size = mapped_size(tables, size, code.free_after());
+                if mapped_size != 0 {
+                    flags |= flag::FREE_BEHIND;
+                }
+                // SAFETY: as above.
+                unsafe { put_unwinding_fixed(out, timestamp, tables, mapped_size) };
+            }
+            let load_record = Load { pid: self.pid, tid: self.tid, addr: code.addr(), size, index, name_len };
+            // SAFETY: as above.
+            unsafe { put_load_fixed(load, timestamp, &load_record) };
+            cursor.write_event(Event {
+                timestamp,
+                id: id.0,
+                index,
+                addr: code.addr(),
+                size,
+                body_at: 0,
+                body_len: (lines_len + needed) as u32,
+                unwinding_at: lines_len as u32,
+                tid: self.tid,
+                kind: EventKind::Load,
+                flags,
+                name_len: name_len as u16,
+                tables_len: tables_len as u32,
+            });
+            // SAFETY: as above.
+            unsafe {
+                if lines_len != 0 {
+                    put_time(out.sub(lines_len), timestamp);
+                }
+                load.add(LOAD_FIXED_SIZE + name_len + 1).copy_from_nonoverlapping(code.bytes(), size as usize);
+                if let Some(tables) = tables {
+                    tables.copy_to(slice::from_raw_parts_mut(out.add(UNWINDING_FIXED_SIZE), tables_len), size);
+                }
+            }
+            cursor.publish(lines_len + needed);
+            Some(id)
+        };
+        self.thread_queue.end_at_once();
+        match registered {
+            Some(id) => Ok(id),
+            None => Err(if watching { Some(known) } else { flags }),
+        }
+    }
+}
+
+impl Given for &Code<'_> {
+    fn is_usual(&self) -> bool {
+        !self.stable
+            && self.inlines.is_empty()
+            && matches!(self.bytes, Bytes::Here(bytes) if bytes.len() as u64 == self.size)
+    }
+
+    fn addr(&self) -> u64 {
+        self.addr
+    }
+
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn free_after(&self) -> u64 {
+        self.free_after
+    }
+
+    fn packed(&self) -> bool {
+        self.packed
+    }
+
+    fn name(&self) -> &[u8] {
+        self.name
+    }
+
+    fn bytes(&self) -> *const u8 {
+        match self.bytes {
+            Bytes::Here(bytes) => bytes.as_ptr(),
+            Bytes::AtAddress => std::ptr::null(),
+        }
+    }
+
+    fn tables<'c>(&self, cache: &'c mut Cache, addr: u64, size: u64) -> Result<Option<&'c Tables>, Error> {
+        cache.tables(&self.unwind, addr, size)
+    }
+
+    fn has_lines(&self) -> bool {
+        !self.lines.is_empty()
+    }
+
+    fn put_lines(&self, size: u64, out: &mut [u8]) -> Result<usize, Error> {
+        put_debug(self.lines, self.addr, size, 0, out)
+    }
+}

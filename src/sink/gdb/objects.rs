@@ -1,0 +1,333 @@
+//! Which code is in which object. New code comes in small objects, and these are put together as there come to be many: debuggers
+//! look through all of them for each address, and take longer for each new one.
+
+use std::collections::HashMap;
+use std::io;
+use std::time::{Duration, Instant};
+
+use crate::format::elf::object::{self, Function, FUNCTIONS_MAX, SPAN_MAX};
+use crate::sys::debugger::{self, Listed};
+
+/// This many objects of one size become one.
+const WAYS: usize = 16;
+/// An object is of code that begins in one range of this size.
+const WINDOW: u64 = 1 << 30;
+/// Objects of this much code are not taken to pieces.
+const PART_LEAST: usize = 64;
+/// How long an object that was taken to pieces stays in these.
+const PARTED: Duration = Duration::from_secs(5);
+
+/// Code that begins to live.
+#[derive(Clone, Copy, Debug)]
+pub struct Code<'a> {
+    pub id: u64,
+    pub addr: u64,
+    pub size: u64,
+    pub name: &'a [u8],
+    /// The records before its LOAD; `None` for those that it had at another place.
+    pub info_records: Option<&'a [u8]>,
+}
+
+/// A function.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    id: u64,
+    addr: u64,
+    size: u64,
+    /// Where its name and its records are, one after the other.
+    at: usize,
+    name_len: u32,
+    info_len: u32,
+}
+
+/// Functions, with the object that says so.
+#[derive(Debug, Default)]
+struct Group {
+    /// In the order of addresses, except for those that are fresh.
+    entries: Vec<Entry>,
+    texts: Vec<u8>,
+    listed: Option<Listed>,
+    dead: usize,
+    /// It is a part of what was one, and not to be merged before this.
+    whole_from: Option<Instant>,
+}
+
+/// All objects.
+#[derive(Debug, Default)]
+pub struct Objects {
+    /// What no object says yet.
+    fresh: Group,
+    groups: Vec<Option<Group>>,
+    /// Where the entries of ids are, by the slots of these.
+    places: Vec<Place>,
+    dead: usize,
+    /// An object has gone since the last one came.
+    has_lost: bool,
+}
+
+/// In which group the entry of an id is, and which one it is there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Place {
+    /// 0 for none.
+    id: u64,
+    group: u32,
+    number: u32,
+}
+
+/// The number of the group of fresh code.
+const FRESH: u32 = u32::MAX;
+
+/// An id is `generation << 32 | slot`, and the lowest free slot is used first.
+fn slot_of(id: u64) -> usize {
+    id as u32 as usize
+}
+
+impl Group {
+    fn push(&mut self, id: u64, addr: u64, size: u64, name: &[u8], info_records: &[u8]) -> Option<()> {
+        self.entries.try_reserve(1).ok()?;
+        self.texts.try_reserve(name.len() + info_records.len()).ok()?;
+        let (name_len, info_len) = (name.len() as u32, info_records.len() as u32);
+        self.entries.push(Entry { id, addr, size, at: self.texts.len(), name_len, info_len });
+        self.texts.extend_from_slice(name);
+        self.texts.extend_from_slice(info_records);
+        Some(())
+    }
+
+    fn text_of(&self, entry: &Entry) -> (&[u8], &[u8]) {
+        let (name_end, end) =
+            (entry.at + entry.name_len as usize, entry.at + (entry.name_len + entry.info_len) as usize);
+        (&self.texts[entry.at..name_end], &self.texts[name_end..end])
+    }
+
+    fn window(&self) -> u64 {
+        self.entries.first().map_or(0, |entry| entry.addr / WINDOW)
+    }
+
+    fn level(&self) -> u32 {
+        self.entries.len().max(1).ilog(WAYS)
+    }
+
+    /// The object for its entries.
+    fn object(&self) -> Option<Vec<u8>> {
+        object::object(self.entries.iter().map(|entry| {
+            let (name, info_records) = self.text_of(entry);
+            Function { addr: entry.addr, size: entry.size, name, info_records }
+        }))
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.listed.take().into_iter().for_each(debugger::unlist);
+    }
+}
+
+impl Objects {
+    /// Takes note of code. This id is no longer at the place where it was. Without memory the code has no name.
+    pub fn add(&mut self, code: &Code<'_>) {
+        let old = code.info_records.is_none().then(|| self.info_records_of(code.id)).flatten();
+        self.remove(code.id);
+        let info_records = code.info_records.or(old.as_deref()).unwrap_or_default();
+        if code.addr % WINDOW + code.size > SPAN_MAX {
+            // No object can hold it.
+            return;
+        }
+        let slot = slot_of(code.id);
+        if let Some(other) = self.places.get(slot).filter(|place| place.id != 0) {
+            self.remove(other.id);
+        }
+        if slot >= self.places.len() {
+            if self.places.try_reserve(slot + 1 - self.places.len()).is_err() {
+                return;
+            }
+            self.places.resize(slot + 1, Place::default());
+        }
+        let number = self.fresh.entries.len() as u32;
+        if self.fresh.push(code.id, code.addr, code.size, code.name, info_records).is_some() {
+            self.places[slot] = Place { id: code.id, group: FRESH, number };
+        }
+    }
+
+    fn place_of(&self, id: u64) -> Option<Place> {
+        self.places.get(slot_of(id)).copied().filter(|place| place.id == id)
+    }
+
+    /// Whether the entry of an id is this one.
+    fn is_at(&self, id: u64, group: u32, number: usize) -> bool {
+        self.place_of(id) == Some(Place { id, group, number: number as u32 })
+    }
+
+    fn info_records_of(&self, id: u64) -> Option<Vec<u8>> {
+        let Place { group, number, .. } = self.place_of(id)?;
+        let group = if group == FRESH { &self.fresh } else { self.groups.get(group as usize)?.as_ref()? };
+        let records = group.text_of(group.entries.get(number as usize)?).1;
+        let mut copied = Vec::new();
+        copied.try_reserve_exact(records.len()).ok()?;
+        copied.extend_from_slice(records);
+        Some(copied)
+    }
+
+    /// Code has ended.
+    pub fn remove(&mut self, id: u64) {
+        let Some(place) = self.place_of(id) else { return };
+        self.places[slot_of(id)] = Place::default();
+        if let Some(group) = self.groups.get_mut(place.group as usize).and_then(Option::as_mut) {
+            group.dead += 1;
+            self.dead += 1;
+        }
+    }
+
+    /// The objects that are in the list.
+    #[cfg(test)]
+    pub fn images(&self) -> impl Iterator<Item = &[u8]> {
+        self.groups.iter().flatten().filter_map(|group| Some(group.listed.as_ref()?.image()))
+    }
+
+    /// How much code no object speaks of yet.
+    pub fn fresh_count(&self) -> usize {
+        self.fresh.entries.len()
+    }
+
+    /// Whether objects speak of code that has ended.
+    pub fn have_dead(&self) -> bool {
+        self.dead > 0
+    }
+
+    /// Makes all such objects again, without that code. `in_parts`: there may be more to take out soon, and the host waits for it.
+    pub fn take_out_dead(&mut self, in_parts: bool) -> io::Result<()> {
+        for number in 0..self.groups.len() {
+            if self.groups[number].as_ref().is_some_and(|group| group.dead > 0) {
+                self.replace(&[number], if in_parts { WAYS } else { 1 })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes all objects out of the list.
+    pub fn clear(&mut self) {
+        let had_any = self.groups.iter().any(Option::is_some);
+        *self = Objects { has_lost: had_any, ..Objects::default() };
+    }
+
+    /// Makes objects of fresh code, and fewer of all if there are many.
+    pub fn list_fresh(&mut self) -> io::Result<()> {
+        if self.fresh.entries.is_empty() {
+            return Ok(());
+        }
+        let is_live = |(number, entry): &(usize, &Entry)| self.is_at(entry.id, FRESH, *number);
+        let mut live = Vec::new();
+        live.try_reserve(self.fresh.entries.len())?;
+        live.extend(self.fresh.entries.iter().enumerate().filter(is_live).map(|(_, entry)| *entry));
+        live.sort_unstable_by_key(|entry| entry.addr);
+        for part in live.chunk_by(|one, next| one.addr / WINDOW == next.addr / WINDOW) {
+            for part in part.chunks(FUNCTIONS_MAX) {
+                let mut group = Group::default();
+                for entry in part {
+                    let (name, info_records) = self.fresh.text_of(entry);
+                    group
+                        .push(entry.id, entry.addr, entry.size, name, info_records)
+                        .ok_or(io::ErrorKind::OutOfMemory)?;
+                }
+                self.put(group)?;
+            }
+        }
+        self.fresh = Group::default();
+        self.merge()
+    }
+
+    /// Makes one object of many that are of one size, as long as there are as many.
+    fn merge(&mut self) -> io::Result<()> {
+        let now = Instant::now();
+        loop {
+            let mut by_level: HashMap<(u64, u32), Vec<usize>> = HashMap::new();
+            for (number, group) in self.groups.iter().enumerate() {
+                if let Some(group) = group.as_ref().filter(|group| group.whole_from.is_none_or(|from| now >= from)) {
+                    by_level.entry((group.window(), group.level())).or_default().push(number);
+                }
+            }
+            let mut merged = false;
+            for (_, mut numbers) in by_level.into_iter().filter(|(_, numbers)| numbers.len() >= WAYS) {
+                let mut sum = 0;
+                let len_of = |number: usize| self.groups[number].as_ref().map_or(0, |group| group.entries.len());
+                numbers.sort_unstable_by_key(|&number| len_of(number));
+                numbers.retain(|&number| {
+                    sum += len_of(number);
+                    sum <= FUNCTIONS_MAX
+                });
+                if numbers.len() >= WAYS / 2 {
+                    self.replace(&numbers, 1)?;
+                    merged = true;
+                }
+            }
+            if !merged {
+                return Ok(());
+            }
+        }
+    }
+
+    /// gdb takes breakpoints out of the code of an object that has gone when another one comes, and not before.
+    pub fn settle_breakpoints(&mut self) {
+        if std::mem::take(&mut self.has_lost) {
+            debugger::list(object::empty(), object::empty).into_iter().for_each(debugger::unlist);
+        }
+    }
+
+    /// Makes one group of some, with the code of them that lives; or several groups, if that is much code.
+    fn replace(&mut self, numbers: &[usize], parts: usize) -> io::Result<()> {
+        let mut live = Vec::new();
+        for &number in numbers {
+            let Some(group) = &self.groups[number] else { continue };
+            live.try_reserve(group.entries.len())?;
+            for (at, entry) in group.entries.iter().enumerate() {
+                if self.is_at(entry.id, number as u32, at) {
+                    live.push((number, *entry));
+                }
+            }
+        }
+        live.sort_unstable_by_key(|(_, entry)| entry.addr);
+        let mut made = Vec::new();
+        for part in live.chunks(live.len().div_ceil(parts).max(PART_LEAST)) {
+            let mut group = Group::default();
+            group.whole_from = (parts > 1).then(|| Instant::now() + PARTED);
+            for (number, entry) in part {
+                let Some(from) = &self.groups[*number] else { continue };
+                let (name, info_records) = from.text_of(entry);
+                group.push(entry.id, entry.addr, entry.size, name, info_records).ok_or(io::ErrorKind::OutOfMemory)?;
+            }
+            let image = group.object().ok_or(io::ErrorKind::OutOfMemory)?;
+            made.push((group, image));
+        }
+        // Debuggers forget the old ones first: they have no rule for two objects that speak of one address.
+        for &number in numbers {
+            if let Some(group) = self.groups[number].take() {
+                self.dead -= group.dead;
+                self.has_lost = true;
+            }
+        }
+        made.into_iter().try_for_each(|(group, image)| self.settle(group, image))
+    }
+
+    fn put(&mut self, group: Group) -> io::Result<()> {
+        let Some(image) = group.object() else {
+            // There is no memory, or the code is larger than an object can be. It has no name.
+            group.entries.iter().for_each(|entry| self.places[slot_of(entry.id)] = Place::default());
+            return Ok(());
+        };
+        self.settle(group, image)
+    }
+
+    fn settle(&mut self, mut group: Group, image: Vec<u8>) -> io::Result<()> {
+        let number = self.groups.iter().position(Option::is_none).unwrap_or(self.groups.len());
+        if number == self.groups.len() {
+            self.groups.try_reserve(1)?;
+            self.groups.push(None);
+        }
+        for (at, entry) in group.entries.iter().enumerate() {
+            self.places[slot_of(entry.id)] = Place { id: entry.id, group: number as u32, number: at as u32 };
+        }
+        group.listed = debugger::list(image, object::empty);
+        self.has_lost = false;
+        self.groups[number] = Some(group);
+        Ok(())
+    }
+}

@@ -1,0 +1,167 @@
+//! What readers of ELF and DWARF find in the objects, against what was added and ended at random.
+
+use std::collections::BTreeMap;
+
+use gimli::{BaseAddresses, CfaRule, EhFrame, LittleEndian, UnwindContext, UnwindSection};
+use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
+
+use super::objects::{Code, Objects};
+use crate::api::code::{Line, Lines, Unwind};
+use crate::format::arch::Arch;
+use crate::format::cfi;
+use crate::format::jitdump::{Group, Unwinding};
+
+/// xorshift64*
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16) % end
+    }
+}
+
+/// Names the seed if the test fails.
+struct Seed(u64);
+
+impl Drop for Seed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("again with JITSYM_TEST_SEED={}", self.0);
+        }
+    }
+}
+
+/// What is said of code, by its address.
+#[derive(Clone, Debug, PartialEq)]
+struct Truth {
+    size: u64,
+    name: String,
+    cfa_offset: i64,
+    line: Option<u64>,
+}
+
+fn info_records(addr: u64, truth: &Truth) -> Vec<u8> {
+    let unwind = Unwind::FixedFrame { cfa_offset: truth.cfa_offset as i32, saved: &[] };
+    let tables = cfi::encode(Arch::X86_64, &unwind, 0, truth.size).unwrap().unwrap();
+    let line = truth.line.map(|line| Line { offset: 0, line: line as u32, column: 0, file: b"/a.toy" });
+    let (size, name) = (truth.size, truth.name.as_bytes());
+    let lines = Lines::Rows(line.as_slice());
+    let unwind = Some(Unwinding { tables: &tables, mapped_size: 0 });
+    let group = Group { pid: 1, tid: 1, index: 1, addr, size, name, lines, unwind };
+    let mut out = vec![0; group.size().unwrap()];
+    let layout = group.write(1, &mut out, 0).unwrap().unwrap();
+    out.truncate(layout.load);
+    out
+}
+
+/// All that the objects say.
+fn said(objects: &Objects) -> BTreeMap<u64, Truth> {
+    let (mut all, mut texts) = (BTreeMap::new(), Vec::new());
+    for image in objects.images() {
+        let elf = object::File::parse(image).unwrap();
+        let data = |name: &str| elf.section_by_name(name).map_or(&[][..], |section| section.data().unwrap());
+        let eh_frame_at = elf.section_by_name(".eh_frame").map_or(0, |section| section.address());
+        let eh_frame = EhFrame::new(data(".eh_frame"), LittleEndian);
+        let bases = BaseAddresses::default().set_eh_frame(eh_frame_at);
+        let lines = lines(&data);
+        let sections = elf.sections().filter(|section| section.name() == Ok(".text"));
+        texts.extend(sections.map(|section| section.address()..section.address() + section.size()));
+        for symbol in elf.symbols().filter(|symbol| symbol.kind() == SymbolKind::Text) {
+            let (addr, size) = (symbol.address(), symbol.size());
+            let section = elf.section_by_index(symbol.section_index().unwrap()).unwrap();
+            let text = section.address()..section.address() + section.size();
+            assert!(section.name() == Ok(".text") && text.contains(&addr) && addr + size <= text.end);
+            let mut context = UnwindContext::new();
+            let at = addr + size - 1;
+            let row = eh_frame.unwind_info_for_address(&bases, &mut context, at, EhFrame::cie_from_offset).unwrap();
+            let CfaRule::RegisterAndOffset { offset: cfa_offset, .. } = *row.cfa() else { panic!("{row:?}") };
+            let truth =
+                Truth { size, name: symbol.name().unwrap().into(), cfa_offset, line: lines.get(&addr).copied() };
+            assert_eq!(all.insert(addr, truth), None, "two objects speak of {addr:#x}");
+        }
+    }
+    // Debuggers take one of two objects for an address that both have.
+    texts.sort_unstable_by_key(|text| text.start);
+    let overlap = texts.windows(2).find(|pair| pair[0].end > pair[1].start);
+    assert!(overlap.is_none(), "{overlap:?}");
+    all
+}
+
+/// The line at the first instruction of each function that has lines.
+fn lines<'a>(data: &dyn Fn(&str) -> &'a [u8]) -> BTreeMap<u64, u64> {
+    let section = |id: gimli::SectionId| Ok(gimli::EndianSlice::new(data(id.name()), LittleEndian));
+    let dwarf = gimli::Dwarf::load(section).map_err(|error: gimli::Error| error).unwrap();
+    let (mut units, mut found) = (dwarf.units(), BTreeMap::new());
+    while let Some(header) = units.next().unwrap() {
+        let unit = dwarf.unit(header).unwrap();
+        let mut rows = unit.line_program.clone().unwrap().rows();
+        let (_, row) = rows.next_row().unwrap().unwrap();
+        found.insert(row.address(), row.line().unwrap().get());
+    }
+    found
+}
+
+#[test]
+fn code_at_random() {
+    let given = std::env::var("JITSYM_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = Seed(given.unwrap_or_else(|| u64::from(std::time::UNIX_EPOCH.elapsed().unwrap().subsec_nanos()) + 1));
+    let mut random = Random(seed.0);
+    let (mut objects, mut truth, mut ids) = (Objects::default(), BTreeMap::new(), BTreeMap::new());
+    // Two windows, dense memory and memory with gaps.
+    const PLACES: u64 = 3000;
+    let place =
+        |number: u64| [0x7000_0000_0000, 0x7000_8000_0000][(number % 2) as usize] + number * (16 + number % 3 * 64);
+    let mut next_id = 1;
+    for turn in 0..100 {
+        for _ in 0..random.below(60) {
+            let addr = place(random.below(PLACES));
+            if let Some(id) = ids.remove(&addr) {
+                let old: Truth = truth.remove(&addr).unwrap();
+                let to = place(random.below(PLACES));
+                // A move keeps its records, and so is only asserted for code without lines, which have addresses in them.
+                if random.below(4) == 0 && !truth.contains_key(&to) && old.line.is_none() {
+                    let name = old.name.clone();
+                    let code = Code { id, addr: to, size: old.size, name: name.as_bytes(), info_records: None };
+                    objects.add(&code);
+                    ids.insert(to, id);
+                    truth.insert(to, old);
+                } else {
+                    objects.remove(id);
+                }
+                continue;
+            }
+            let code = Truth {
+                size: 1 + random.below(15),
+                name: format!("f{next_id}"),
+                cfa_offset: 8 + 8 * random.below(8) as i64,
+                line: (random.below(2) == 0).then(|| 1 + random.below(1000)),
+            };
+            let (size, name, records) = (code.size, code.name.as_bytes(), info_records(addr, &code));
+            objects.add(&Code { id: next_id, addr, size, name, info_records: Some(&records) });
+            ids.insert(addr, next_id);
+            truth.insert(addr, code);
+            next_id += 1;
+        }
+        objects.take_out_dead(random.below(2) == 0).unwrap();
+        objects.list_fresh().unwrap();
+        if turn % 10 == 0 {
+            let said = said(&objects);
+            let wrong = said.iter().find(|(addr, found)| truth.get(addr) != Some(found));
+            assert!(
+                wrong.is_none() && said.len() == truth.len(),
+                "turn {turn}: {wrong:?}, {} of {}",
+                said.len(),
+                truth.len()
+            );
+            let count = objects.images().count();
+            assert!(count <= 2 * 6 * 16, "{count} objects");
+        }
+    }
+    ids.values().for_each(|&id| objects.remove(id));
+    assert!(objects.have_dead());
+    objects.take_out_dead(false).unwrap();
+    assert!(!objects.have_dead() && objects.images().count() == 0);
+}

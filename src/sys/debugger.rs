@@ -1,0 +1,284 @@
+//! The interface by which debuggers learn of code that no file has. It is a list of objects in memory, and a function at which they
+//! set a breakpoint (gdb/jit.h, "JIT Compilation Interface" in gdb's manual; lldb reads the same).
+//!
+//! Debuggers find both by their names. Other libraries in the process may define them too (LLVM, a second copy of this one). Where
+//! the linker or the loader makes one of all, the list is shared. The protocol has no lock, so this library writes to no entry of
+//! others once it has put two entries into the list. All others go between these.
+
+#[cfg(feature = "reserve")]
+use std::ptr;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::{Mutex, TryLockError};
+
+const NOTHING: u32 = 0;
+const REGISTER: u32 = 1;
+const UNREGISTER: u32 = 2;
+
+/// `struct jit_code_entry`.
+#[derive(Debug)]
+#[repr(C)]
+struct Entry {
+    next: AtomicPtr<Entry>,
+    prev: AtomicPtr<Entry>,
+    object: *const u8,
+    size: u64,
+}
+
+/// `struct jit_descriptor`.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Descriptor {
+    version: u32,
+    action: AtomicU32,
+    relevant: AtomicPtr<Entry>,
+    first: AtomicPtr<Entry>,
+}
+
+/// The C libraries export the two names; `scripts/seal.sh` makes those of the static one weak.
+#[cfg(feature = "reserve")]
+mod names {
+    use super::*;
+
+    #[no_mangle]
+    pub static __jit_debug_descriptor: Descriptor = Descriptor {
+        version: 1,
+        action: AtomicU32::new(NOTHING),
+        relevant: AtomicPtr::new(ptr::null_mut()),
+        first: AtomicPtr::new(ptr::null_mut()),
+    };
+
+    /// Debuggers set a breakpoint here.
+    #[no_mangle]
+    #[inline(never)]
+    pub extern "C" fn __jit_debug_register_code() {
+        // SAFETY: it has no instruction. Without it calls of the function would be left out.
+        unsafe { std::arch::asm!("", options(nostack, preserves_flags)) };
+    }
+
+    pub fn descriptor() -> &'static Descriptor {
+        // By its address: another library's may have come before.
+        std::hint::black_box(&__jit_debug_descriptor)
+    }
+}
+
+/// Other crates of the same program may define them (wasmtime does), so that these are weak from the start.
+#[cfg(not(feature = "reserve"))]
+mod names {
+    use super::Descriptor;
+
+    std::arch::global_asm!(
+        ".pushsection .text.jitsym_debugger,\"ax\",%progbits",
+        ".weak __jit_debug_register_code",
+        ".type __jit_debug_register_code, %function",
+        ".p2align 4",
+        "__jit_debug_register_code:",
+        "ret",
+        ".size __jit_debug_register_code, . - __jit_debug_register_code",
+        ".popsection",
+        ".pushsection .data.jitsym_debugger,\"aw\",%progbits",
+        ".weak __jit_debug_descriptor",
+        ".type __jit_debug_descriptor, %object",
+        ".p2align 3",
+        "__jit_debug_descriptor:",
+        ".long 1, 0",
+        ".quad 0, 0",
+        ".size __jit_debug_descriptor, 24",
+        ".popsection",
+    );
+
+    unsafe extern "C" {
+        static __jit_debug_descriptor: Descriptor;
+        pub safe fn __jit_debug_register_code();
+    }
+
+    pub fn descriptor() -> &'static Descriptor {
+        // SAFETY: it is defined above or elsewhere, with the layout that debuggers expect.
+        unsafe { &__jit_debug_descriptor }
+    }
+}
+
+/// Whether a debugger listens.
+pub fn is_watched() -> bool {
+    has_breakpoint() && is_traced()
+}
+
+/// Whether somebody traces the process. A debugger that was killed leaves its breakpoints in the process, and they end it.
+fn is_traced() -> bool {
+    let status = std::fs::read_to_string("/proc/thread-self/status");
+    !status.is_ok_and(|status| status.lines().any(|line| line == "TracerPid:\t0"))
+}
+
+/// Whether a breakpoint is in the place of the function's first instruction.
+fn has_breakpoint() -> bool {
+    let at = names::__jit_debug_register_code as *const ();
+    // SAFETY: code can be read on Linux.
+    unsafe {
+        if cfg!(target_arch = "x86_64") {
+            // int3
+            at.cast::<u8>().read_volatile() == 0xcc
+        } else if cfg!(target_arch = "aarch64") {
+            // brk #0
+            at.cast::<u32>().read_volatile() == 0xd420_0000
+        } else if cfg!(target_arch = "riscv64") {
+            // c.ebreak, or ebreak
+            let halves = [at.cast::<u16>().read_volatile(), at.cast::<u16>().add(1).read_volatile()];
+            halves[0] == 0x9002 || halves == [0x0073, 0x0010]
+        } else {
+            false
+        }
+    }
+}
+
+/// The entries between which those of this library are.
+struct Ends {
+    first: NonNull<Entry>,
+    last: NonNull<Entry>,
+}
+
+// SAFETY: they are never freed, and used by who has the lock.
+unsafe impl Send for Ends {}
+
+static ENDS: Mutex<Option<Ends>> = Mutex::new(None);
+
+/// An object in the list. It stays there until it is taken out.
+#[derive(Debug)]
+pub struct Listed {
+    entry: NonNull<Entry>,
+    image: Vec<u8>,
+}
+
+// SAFETY: nobody else has the entry but who walks the list.
+unsafe impl Send for Listed {}
+
+#[cfg(test)]
+impl Listed {
+    pub fn image(&self) -> &[u8] {
+        &self.image
+    }
+}
+
+/// Puts an object into the list, and tells a debugger. `empty`: an object that says nothing. `None` if another thread is in here, which happens only in a child that was
+/// forked in the middle of it, or if there is no memory.
+pub fn list(image: Vec<u8>, empty: fn() -> Vec<u8>) -> Option<Listed> {
+    with_ends(|ends| {
+        let ends = match ends {
+            Some(ends) => ends,
+            None => ends.insert(put_ends(empty().leak())?),
+        };
+        let entry = new_entry(&image)?;
+        // SAFETY: both ends and what is between them belong to this library.
+        unsafe { link(ends.first, entry, ends.first.as_ref().next.load(Ordering::Relaxed)) };
+        tell(REGISTER, entry);
+        Some(Listed { entry, image })
+    })
+}
+
+/// Takes an object out of the list.
+pub fn unlist(listed: Listed) {
+    let done = with_ends(|_| {
+        // SAFETY: it is in the list, between two entries of this library.
+        let entry = unsafe { listed.entry.as_ref() };
+        let (next, prev) = (entry.next.load(Ordering::Relaxed), entry.prev.load(Ordering::Relaxed));
+        // SAFETY: as above.
+        unsafe {
+            (*prev).next.store(next, Ordering::Release);
+            (*next).prev.store(prev, Ordering::Release);
+        }
+        tell(UNREGISTER, listed.entry);
+        Some(())
+    });
+    match done {
+        // SAFETY: it came from a box, and nobody finds it any more.
+        Some(()) => drop(unsafe { Box::from_raw(listed.entry.as_ptr()) }),
+        // It is in the list still.
+        None => std::mem::forget(listed.image),
+    }
+}
+
+/// Takes everything out that this library has in the list: in a forked child, what its parent had. That memory is lost.
+pub fn unlist_all() -> bool {
+    let done = with_ends(|ends| {
+        let Some(ends) = ends else { return Some(()) };
+        loop {
+            // SAFETY: what is between the ends belongs to this library.
+            let entry = unsafe { ends.first.as_ref() }.next.load(Ordering::Relaxed);
+            let Some(entry) = NonNull::new(entry).filter(|&entry| entry != ends.last) else { return Some(()) };
+            // SAFETY: as above; the last of the ends follows at the latest.
+            unsafe {
+                let next = entry.as_ref().next.load(Ordering::Relaxed);
+                ends.first.as_ref().next.store(next, Ordering::Release);
+                (*next).prev.store(ends.first.as_ptr(), Ordering::Release);
+            }
+            tell(UNREGISTER, entry);
+        }
+    });
+    done.is_some()
+}
+
+fn with_ends<T>(body: impl FnOnce(&mut Option<Ends>) -> Option<T>) -> Option<T> {
+    let mut ends = match ENDS.try_lock() {
+        Ok(ends) => ends,
+        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        Err(TryLockError::WouldBlock) => return None,
+    };
+    body(&mut ends)
+}
+
+/// Debuggers complain of entries without an object, so the ends have one too.
+fn put_ends(empty: &'static [u8]) -> Option<Ends> {
+    let (first, last) = (new_entry(empty)?, new_entry(empty)?);
+    let head = &names::descriptor().first;
+    // SAFETY: nobody else has them yet.
+    let [first_ref, last_ref] = unsafe { [first.as_ref(), last.as_ref()] };
+    first_ref.next.store(last.as_ptr(), Ordering::Relaxed);
+    last_ref.prev.store(first.as_ptr(), Ordering::Relaxed);
+    let mut before = head.load(Ordering::Acquire);
+    loop {
+        last_ref.next.store(before, Ordering::Relaxed);
+        match head.compare_exchange(before, first.as_ptr(), Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => break,
+            Err(now) => before = now,
+        }
+    }
+    if let Some(before) = NonNull::new(before) {
+        // SAFETY: entries of others are there until they are taken out.
+        unsafe { before.as_ref() }.prev.store(last.as_ptr(), Ordering::Release);
+    }
+    tell(REGISTER, first);
+    tell(REGISTER, last);
+    Some(Ends { first, last })
+}
+
+fn new_entry(image: &[u8]) -> Option<NonNull<Entry>> {
+    let entry = Entry {
+        next: AtomicPtr::default(),
+        prev: AtomicPtr::default(),
+        object: image.as_ptr(),
+        size: image.len() as u64,
+    };
+    NonNull::new(Box::into_raw(Box::new(entry)))
+}
+
+/// # Safety
+/// All three belong to this library, and `before` is followed by `after`.
+unsafe fn link(before: NonNull<Entry>, entry: NonNull<Entry>, after: *mut Entry) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        entry.as_ref().prev.store(before.as_ptr(), Ordering::Relaxed);
+        entry.as_ref().next.store(after, Ordering::Relaxed);
+        (*after).prev.store(entry.as_ptr(), Ordering::Release);
+        before.as_ref().next.store(entry.as_ptr(), Ordering::Release);
+    }
+}
+
+/// Has a debugger look at an entry.
+fn tell(action: u32, entry: NonNull<Entry>) {
+    let descriptor = names::descriptor();
+    descriptor.relevant.store(entry.as_ptr(), Ordering::Release);
+    descriptor.action.store(action, Ordering::Release);
+    if !has_breakpoint() || is_traced() {
+        names::__jit_debug_register_code();
+    }
+    descriptor.action.store(NOTHING, Ordering::Release);
+}
