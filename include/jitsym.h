@@ -1309,9 +1309,9 @@ enum jitsym_status jitsym_last_error(struct jitsym *session,
 /**
  * Copies the path of the file that a sink writes to `buf`, NUL-terminated.
  *
- * Returns `JITSYM_OK`; `JITSYM_ERR_ENUM` if `sink` is not one `JITSYM_SINK_*` bit; `JITSYM_ERR_NOT_RUNNING`;
- * `JITSYM_ERR_NULL`; `JITSYM_ERR_BUFFER` if it does not fit (`JITSYM_DIR_MAX` + 64 bytes always do); `JITSYM_ERR_SESSION`,
- * `_CLOSED`, `_FORKED`.
+ * Returns `JITSYM_OK`; `JITSYM_ERR_ENUM` if `sink` is not one `JITSYM_SINK_*` bit; `JITSYM_ERR_NOT_RUNNING`, and for a sink
+ * without a file too; `JITSYM_ERR_NULL`; `JITSYM_ERR_BUFFER` if it does not fit (`JITSYM_DIR_MAX` + 64 bytes always do);
+ * `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
  *
  * Any thread, concurrently; not from a signal handler.
  *
