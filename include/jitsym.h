@@ -303,6 +303,13 @@ typedef enum jitsym_sink {
    * starts by itself when a debugger listens (unless the variable `JITSYM_GDB` is `0`), in a process where any other sink runs.
    */
   JITSYM_SINK_GDB = 8,
+  /**
+   * The unwinder of the process (libgcc, or LLVM libunwind): C++ exceptions and `backtrace` pass through code that has an unwind
+   * description, in regions or not, and so does what runs when a thread is cancelled or calls `pthread_exit`. Not among the
+   * sinks that run where nobody says which. While it runs, a call that registers, moves or ends code waits until the library's
+   * thread has told the unwinder.
+   */
+  JITSYM_SINK_UNWINDER = 16,
 } jitsym_sink;
 
 /**

@@ -65,7 +65,7 @@ need cc=gcc g++=g++ clang=clang /usr/include/stdio.h=libc6-dev perf=linux-perf o
     llvm-dwarfdump=llvm eu-readelf=elfutils pkg-config=pkg-config cmake=cmake make=make meson=meson strace=strace mandoc=mandoc \
     dpkg-shlibdeps=dpkg-dev lintian=lintian abidiff=abigail-tools \
     aarch64-linux-gnu-gcc=gcc-aarch64-linux-gnu /usr/aarch64-linux-gnu/include/stdio.h=libc6-dev-arm64-cross \
-    gdb-multiarch=gdb-multiarch gdb=gdb lldb=lldb \
+    gdb-multiarch=gdb-multiarch gdb=gdb lldb=lldb /usr/lib/llvm-14/lib/libunwind.so.1=libunwind-14 \
     /usr/share/keyrings/debian-archive-keyring.gpg=debian-archive-keyring
 
 work=$(mktemp -d)

@@ -67,6 +67,7 @@ const (
 	SinkJitdump Sink = C.JITSYM_SINK_JITDUMP
 	SinkRegion  Sink = C.JITSYM_SINK_REGION
 	SinkGdb     Sink = C.JITSYM_SINK_GDB
+	SinkUnwinder Sink = C.JITSYM_SINK_UNWINDER
 )
 
 // Init are flags of a session: bits.

@@ -58,7 +58,7 @@ const Status = Object.freeze({
   ERR_INLINE: 40,
 });
 
-const Sink = Object.freeze({ MAP: 1, JITDUMP: 2, REGION: 4, GDB: 8 });
+const Sink = Object.freeze({ MAP: 1, JITDUMP: 2, REGION: 4, GDB: 8, UNWINDER: 16 });
 
 const Init = Object.freeze({
   ENV_WINS: 1,

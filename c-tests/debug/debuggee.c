@@ -10,6 +10,7 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
+#include "chain.h"
 #include "testing.h"
 
 enum { LINES = 60, PIECES = 3, PIECE_ROOM = 64, MEMORY = 1 << 24, SINK_GDB = JITSYM_SINK_GDB };
@@ -33,42 +34,12 @@ __attribute__((noinline)) int reached(int value) {
   return value + 1;
 }
 
-/*
- * push rbx; sub rsp, 32; mov rax, next; call rax; add rsp, 32; pop rbx; ret. Where each of these begins and the next one
- * would is told to nobody: the tables have a row for each change of the stack pointer.
- */
-static size_t emit(unsigned char *at, uint64_t next) {
-  static const unsigned char before[] = {0x53, 0x48, 0x83, 0xec, 32, 0x48, 0xb8};
-  static const unsigned char after[] = {0xff, 0xd0, 0x48, 0x83, 0xc4, 32, 0x5b, 0xc3};
-  memcpy(at, before, sizeof before);
-  memcpy(at + sizeof before, &next, sizeof next);
-  memcpy(at + sizeof before + sizeof next, after, sizeof after);
-  return sizeof before + sizeof next + sizeof after;
-}
-
 static jitsym_id announce(const unsigned char *at, size_t size, const char *name, unsigned line_number, int has_inlined) {
-  enum { PUSHED = 1, WHOLE = 5, RETURNED = 17, DROPPED = 21, POPPED = 22, RBX = 3, RSP = 7 };
-  const jitsym_saved_register rbx[] = {{RBX, -16}};
   jitsym_unwind_row rows[4];
-  memset(rows, 0, sizeof rows);
-  const struct { uint32_t offset; int32_t cfa_offset; uint32_t saved_count; } states[] = {
-    {PUSHED, 16, 1}, {WHOLE, 48, 1}, {DROPPED, 16, 1}, {POPPED, 8, 0}};
-  for (int i = 0; i < 4; i++) {
-    rows[i].offset = states[i].offset;
-    rows[i].cfa_reg = RSP;
-    rows[i].cfa_offset = states[i].cfa_offset;
-    rows[i].saved = rbx;
-    rows[i].saved_count = states[i].saved_count;
-  }
-  jitsym_unwind unwind;
-  memset(&unwind, 0, sizeof unwind);
-  unwind.struct_size = sizeof unwind;
-  unwind.kind = JITSYM_UNWIND_ROWS;
-  unwind.rows = rows;
-  unwind.row_count = 4;
-  jitsym_line lines[] = {{0, line_number, 1, 0, source}, {WHOLE, line_number + 1, 1, 0, source},
-                         {RETURNED, line_number + 2, 1, 0, source}};
-  jitsym_inline inlined = {WHOLE, RETURNED, "inlined_step", 0, source, line_number + 5, 1, UINT32_MAX, 0};
+  jitsym_unwind unwind = chain_unwind(rows);
+  jitsym_line lines[] = {{0, line_number, 1, 0, source}, {CHAIN_WHOLE, line_number + 1, 1, 0, source},
+                         {CHAIN_RETURNED, line_number + 2, 1, 0, source}};
+  jitsym_inline inlined = {CHAIN_WHOLE, CHAIN_RETURNED, "inlined_step", 0, source, line_number + 5, 1, UINT32_MAX, 0};
   jitsym_code code = test_code((uintptr_t)at, size, name);
   code.bytes = at;
   code.unwind = &unwind;
@@ -88,7 +59,7 @@ static void make_chain(unsigned char *at, const char *prefix, jitsym_id *ids) {
     char name[100];
     snprintf(name, sizeof name, "%s%s", prefix, names[i]);
     unsigned char *place = at + PIECE_ROOM * i;
-    size_t size = emit(place, next);
+    size_t size = chain_emit(place, next);
     ids[i] = announce(place, size, name, 10 * (unsigned)(i + 1), i == 1);
     next = (uintptr_t)place;
   }

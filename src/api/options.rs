@@ -30,12 +30,14 @@ impl Sinks {
     pub const REGION: Sinks = Sinks(4);
     /// The objects in memory that gdb and lldb read.
     pub const GDB: Sinks = Sinks(8);
+    /// The unwinder of the process.
+    pub const UNWINDER: Sinks = Sinks(16);
     /// Every sink.
-    pub const ALL: Sinks = Sinks(15);
+    pub const ALL: Sinks = Sinks(31);
     /// The bits of all sinks that there may ever be.
     pub(crate) const ANY: Sinks = Sinks((1 << 28) - 1);
-    /// No sink, but beside them where the running ones are noted: a debugger listens, and is to know of code before a call returns.
-    pub(crate) const WATCHED: Sinks = Sinks(1 << 28);
+    /// No sink, but beside them where the running ones are noted: one of them is to know of code before a call returns.
+    pub(crate) const AWAITED: Sinks = Sinks(1 << 28);
     /// Likewise: one of them wants lines and unwind tables.
     pub(crate) const GROUPS: Sinks = Sinks(1 << 29);
     /// Likewise: one of them wants the bytes of the code.
@@ -62,7 +64,7 @@ impl Sinks {
     /// Whether records are wanted with these, and nobody waits for them.
     #[inline]
     pub(crate) const fn want_groups_only(self) -> bool {
-        self.want_groups() && self.0 & Sinks::WATCHED.0 == 0
+        self.want_groups() && self.0 & Sinks::AWAITED.0 == 0
     }
 
     /// Whether all of `other` is in this set.

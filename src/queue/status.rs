@@ -109,8 +109,8 @@ impl Status {
     /// These sinks are no longer wanted. `with_wants`: what the others want.
     pub fn remove_sinks(&self, sinks: Sinks, with_wants: fn(Sinks) -> Sinks) {
         let left = |running| {
-            let kept = Sinks(running & (Sinks::ANY.0 | Sinks::REMEMBER.0 | Sinks::WATCHED.0)).without(sinks);
-            let kept = if kept.has(Sinks::GDB) { kept } else { kept.without(Sinks::WATCHED) };
+            let kept = Sinks(running & (Sinks::ANY.0 | Sinks::REMEMBER.0 | Sinks::AWAITED.0)).without(sinks);
+            let kept = if kept.has(Sinks::GDB) { kept } else { kept.without(Sinks::AWAITED) };
             Some(with_wants(kept).0)
         };
         let _ = self.sinks.running.fetch_update(Ordering::Release, Ordering::Relaxed, left);
@@ -121,9 +121,9 @@ impl Status {
     /// Whether calls wait until a debugger knows of the code, as long as the sink for it runs.
     pub fn set_watched(&self, is_watched: bool) {
         let change = |running| {
-            let without = Sinks(running).without(Sinks::WATCHED);
-            let is_set = is_watched && without.has(Sinks::GDB);
-            let new = if is_set { without.with(Sinks::WATCHED) } else { without };
+            let without = Sinks(running).without(Sinks::AWAITED);
+            let is_set = is_watched && without.has(Sinks::GDB) || without.has(Sinks::UNWINDER);
+            let new = if is_set { without.with(Sinks::AWAITED) } else { without };
             (new.0 != running).then_some(new.0)
         };
         let _ = self.sinks.running.fetch_update(Ordering::Release, Ordering::Relaxed, change);

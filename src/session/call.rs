@@ -69,16 +69,17 @@ impl Ref {
         if registered.is_err() && watching {
             regions.not_registered(code.addr, code.size, flags);
         }
-        self.show_debugger();
+        self.wait_until_known();
         self.outcome(registered)
     }
 
-    /// A debugger that listens knows of the change before the call returns. The next instruction of the caller may run the code,
-    /// and is to meet a breakpoint there. Or it may write over code that has ended, and over a breakpoint that is still there.
-    fn show_debugger(&self) {
+    /// The unwinder, or a debugger that listens, knows of the change before the call returns. The next instruction of the caller may
+    /// run the code, throw an exception through it, and is to meet a breakpoint there. Or it may write over code that has ended,
+    /// and over a breakpoint that is still there.
+    fn wait_until_known(&self) {
         /// A debugger may have stopped the writer alone. While it has stopped all threads, only one of these passes.
         const PATIENCE: (u32, Duration) = (20, Duration::from_millis(50));
-        if self.engine.wanted().has(Sinks::WATCHED) {
+        if self.engine.wanted().has(Sinks::AWAITED) {
             let is_late = || matches!(self.engine.flush(PATIENCE.1), Err(Error::Timeout));
             thread::uncancelled(|| (0..PATIENCE.0).all(|_| is_late()));
         }
@@ -105,7 +106,7 @@ impl Ref {
                 regions.code_stays(addr, size);
             }
         }
-        self.show_debugger();
+        self.wait_until_known();
         self.outcome(moved)
     }
 
@@ -120,7 +121,7 @@ impl Ref {
             }
         }
         let ended = register::unregister(self.process, self.engine, id);
-        self.show_debugger();
+        self.wait_until_known();
         self.outcome(ended)
     }
 
@@ -133,7 +134,7 @@ impl Ref {
             self.process.regions.after_range(status, addr, size);
         }
         let ended = register::unregister_range(self.process, self.engine, addr, size);
-        self.show_debugger();
+        self.wait_until_known();
         self.outcome(ended)
     }
 

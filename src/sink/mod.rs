@@ -6,8 +6,11 @@ pub mod counting;
 pub mod gdb;
 pub mod jitdump;
 pub mod perf_map;
+#[cfg(test)]
+pub mod random;
 pub mod region;
 pub mod set;
+pub mod unwinder;
 
 use std::io;
 use std::path::Path;
@@ -15,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::api::options::{Config, Sinks};
+use crate::format::jitdump::LOAD_FIXED_SIZE;
 use crate::queue::chunk::Chunk;
 use crate::queue::record::{Event, Load};
 use crate::queue::spool::layout::FileState;
@@ -152,6 +156,23 @@ pub struct Saved {
     pub is_shared: bool,
 }
 
+/// Hands over live code: id, place, name, and the records before its LOAD. False if there is no memory for that.
+pub fn each_live(
+    registry: &Registry,
+    group_of: GroupOf<'_>,
+    mut each: impl FnMut(u64, &Live, &[u8], &[u8]),
+) -> bool {
+    let Some(ids) = registry.live_by_place() else { return false };
+    for id in ids {
+        let (Some(live), Some(name)) = (registry.get(id), registry.name_of(id)) else { continue };
+        let kept = registry.info_records_of(id);
+        let group = live.stored.filter(|_| kept.is_empty()).and_then(&mut *group_of).unwrap_or_default();
+        let before_load = group.len().saturating_sub(LOAD_FIXED_SIZE + name.len() + 1);
+        each(id, &live, name, if kept.is_empty() { &group[..before_load] } else { kept });
+    }
+    true
+}
+
 /// Makes a sink that is not open yet.
 pub type Make = fn(&Arc<Status>) -> Box<dyn Sink>;
 
@@ -178,6 +199,7 @@ pub static KINDS: &[&Kind] = &[
     &jitdump::KIND,
     &region::KIND,
     &gdb::KIND,
+    &unwinder::KIND,
     #[cfg(test)]
     &counting::KIND,
 ];

@@ -29,3 +29,4 @@ pub mod thread;
 #[cfg(target_arch = "x86_64")]
 pub mod tsc;
 pub mod untouched;
+pub mod unwinder;

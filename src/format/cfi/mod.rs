@@ -4,6 +4,7 @@
 //! `jit_add_eh_frame_info`). `.eh_frame` starts at the first multiple of 8 after the code, and `.eh_frame_hdr` follows without a
 //! gap. Every pointer in them is relative, so the same bytes also serve when they are stored after the code in memory.
 
+pub mod absolute;
 mod eh_frame;
 mod presets;
 #[cfg(test)]

@@ -12,11 +12,10 @@ use std::time::{Duration, Instant};
 
 use self::objects::{Code, Objects};
 use crate::api::options::{Config, Sinks};
-use crate::format::jitdump::LOAD_FIXED_SIZE;
 use crate::queue::status::Status;
 use crate::registry::Registry;
 use crate::sink::region::NewCode;
-use crate::sink::{Close, GroupOf, Kind, Loaded, Origin, Sink, Turn};
+use crate::sink::{each_live, Close, GroupOf, Kind, Loaded, Origin, Sink, Turn};
 use crate::sys::debugger;
 
 /// See the module's description.
@@ -100,16 +99,9 @@ impl Sink for Gdb {
     }
 
     fn load_live(&mut self, registry: &mut Registry, _: u64, group_of: GroupOf<'_>) -> bool {
-        let Some(ids) = registry.live_by_place() else { return false };
-        for id in ids {
-            let (Some(live), Some(name)) = (registry.get(id), registry.name_of(id)) else { continue };
-            let kept = registry.info_records_of(id);
-            let group = live.stored.filter(|_| kept.is_empty()).and_then(&mut *group_of).unwrap_or_default();
-            let before_load = group.len().saturating_sub(LOAD_FIXED_SIZE + name.len() + 1);
-            let info_records = Some(if kept.is_empty() { &group[..before_load] } else { kept });
-            self.objects.add(&Code { id, addr: live.addr, size: live.size, name, info_records });
-        }
-        true
+        each_live(registry, group_of, |id, live, name, info_records| {
+            self.objects.add(&Code { id, addr: live.addr, size: live.size, name, info_records: Some(info_records) });
+        })
     }
 
     fn gone(&mut self, id: u64) {

@@ -10,29 +10,7 @@ use crate::api::code::{Line, Lines, Unwind};
 use crate::format::arch::Arch;
 use crate::format::cfi;
 use crate::format::jitdump::{Group, Unwinding};
-
-/// xorshift64*
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16) % end
-    }
-}
-
-/// Names the seed if the test fails.
-struct Seed(u64);
-
-impl Drop for Seed {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("again with JITSYM_TEST_SEED={}", self.0);
-        }
-    }
-}
+use crate::sink::random::{Random, Seed};
 
 /// What is said of code, by its address.
 #[derive(Clone, Debug, PartialEq)]
@@ -106,8 +84,7 @@ fn lines<'a>(data: &dyn Fn(&str) -> &'a [u8]) -> BTreeMap<u64, u64> {
 
 #[test]
 fn code_at_random() {
-    let given = std::env::var("JITSYM_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seed = Seed(given.unwrap_or_else(|| u64::from(std::time::UNIX_EPOCH.elapsed().unwrap().subsec_nanos()) + 1));
+    let seed = Seed::new();
     let mut random = Random(seed.0);
     let (mut objects, mut truth, mut ids) = (Objects::default(), BTreeMap::new(), BTreeMap::new());
     // Two windows, dense memory and memory with gaps.

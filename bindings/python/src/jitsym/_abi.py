@@ -62,6 +62,7 @@ class Sink(enum.IntFlag):
     JITDUMP = 2
     REGION = 4
     GDB = 8
+    UNWINDER = 16
 
 
 class Init(enum.IntFlag):

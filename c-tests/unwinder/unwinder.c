@@ -1,0 +1,275 @@
+/*
+ * C code is called through three pieces of code without frame pointers, and the process's own unwinder finds its callers. DIR
+ * WHAT [NUMBER]. x86-64.
+ */
+#define _GNU_SOURCE
+#include <execinfo.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "chain.h"
+#include "exceptions.h"
+#include "testing.h"
+
+enum { PIECES = 3, PIECE_ROOM = 64, CHAIN_ROOM = PIECES * PIECE_ROOM, MEMORY = 1 << 25, THREADS = 8 };
+
+typedef int jit_function(int);
+
+static jitsym *session;
+static unsigned char *memory;
+static const char *what;
+static _Thread_local const unsigned char *running;
+static _Thread_local const void *caller;
+static uint32_t sinks = JITSYM_SINK_UNWINDER | JITSYM_SINK_MAP;
+
+/* Whether all callers are found: the three pieces, innermost first, and then `through`'s caller. */
+static int all_are_found(void) {
+  void *found[100];
+  int count = backtrace(found, 100), at = 0;
+  const void *last = NULL;
+  for (int piece = PIECES - 1; piece >= 0; piece--) {
+    const unsigned char *start = running + PIECE_ROOM * piece;
+    while (at < count && !((unsigned char *)found[at] > start && (unsigned char *)found[at] < start + PIECE_ROOM)) {
+      at++;
+    }
+    last = at < count ? found[at] : NULL;
+    CHECK(last == NULL || (piece == PIECES - 1 || found[at - 1] != last));
+    at++;
+  }
+  while (at < count && found[at] != caller) {
+    at++;
+  }
+  return at < count;
+}
+
+/* What the innermost piece calls. */
+__attribute__((noinline)) int reached(int number) {
+  if (strcmp(what, "exit") == 0) {
+    pthread_exit(NULL);
+  } else if (strcmp(what, "cancel") == 0) {
+    for (;;) {
+      pause();
+    }
+  } else if (number < 0) {
+    throw_number(-number);
+  }
+  return all_are_found();
+}
+
+__attribute__((noinline)) static int through(const unsigned char *at, int argument) {
+  running = at;
+  caller = __builtin_return_address(0);
+  int left = 0, result = call_and_catch((jit_function *)(uintptr_t)at, argument, &left);
+  CHECK(left == 1);
+  return result;
+}
+
+static jitsym_id announce(const unsigned char *at, size_t size) {
+  jitsym_unwind_row rows[4];
+  jitsym_unwind unwind = chain_unwind(rows);
+  jitsym_code code = test_code((uintptr_t)at, size, "piece");
+  code.bytes = at;
+  code.unwind = &unwind;
+  jitsym_id id = 0;
+  CHECK_OK(jitsym_register(session, &code, &id));
+  return id;
+}
+
+static void make_chain(unsigned char *at, jitsym_id *ids) {
+  uint64_t next = (uintptr_t)reached;
+  for (int i = PIECES - 1; i >= 0; i--) {
+    unsigned char *place = at + PIECE_ROOM * i;
+    ids[i] = announce(place, chain_emit(place, next));
+    next = (uintptr_t)place;
+  }
+}
+
+static void end_chain(const jitsym_id *ids) {
+  for (int i = 0; i < PIECES; i++) {
+    CHECK_OK(jitsym_unregister(session, ids[i]));
+  }
+}
+
+static void check(const unsigned char *at) {
+  CHECK(through(at, 1) == 1);
+  CHECK(through(at, -5) == 1005);
+}
+
+static void *runs_and_ends(void *left) {
+  running = memory;
+  call_and_clean((jit_function *)(uintptr_t)memory, 1, left);
+  return left;
+}
+
+/* The thread ends in the midst of the code: what C++ has to clean up above it is cleaned up. */
+static void thread_ends(void) {
+  pthread_t thread;
+  int left = 0;
+  void *result;
+  CHECK(pthread_create(&thread, NULL, runs_and_ends, &left) == 0);
+  if (strcmp(what, "cancel") == 0) {
+    CHECK(pthread_cancel(thread) == 0);
+  }
+  CHECK(pthread_join(thread, &result) == 0);
+  CHECK(result == (strcmp(what, "cancel") == 0 ? PTHREAD_CANCELED : NULL) && left == 1);
+}
+
+static void forks(void) {
+  jitsym_id ids[PIECES];
+  pid_t child = fork();
+  CHECK(child >= 0);
+  check(memory);
+  if (child == 0) {
+    make_chain(memory + CHAIN_ROOM, ids);
+    check(memory + CHAIN_ROOM);
+    check(memory);
+    end_chain(ids);
+    make_chain(memory + CHAIN_ROOM + 8, ids);
+    check(memory + CHAIN_ROOM + 8);
+    CHECK_OK(jitsym_close(session));
+    _exit(0);
+  }
+  test_wait_ok(child);
+}
+
+/* Memory is used again, at other places in it. `count` chains at a time. */
+static void reuse(unsigned seed, unsigned char *from, unsigned count, unsigned rounds) {
+  jitsym_id (*ids)[PIECES] = calloc(count, sizeof *ids);
+  unsigned char **places = calloc(count, sizeof *places);
+  CHECK(ids != NULL && places != NULL);
+  for (unsigned round = 0; round < rounds; round++) {
+    seed = seed * 1664525 + 1013904223;
+    unsigned i = (seed >> 8) % count;
+    if (places[i] != NULL) {
+      end_chain(ids[i]);
+    }
+    places[i] = from + (size_t)(2 * CHAIN_ROOM) * i + (seed >> 24) % CHAIN_ROOM;
+    make_chain(places[i], ids[i]);
+    check(places[i]);
+    i = (seed >> 4) % count;
+    if (places[i] != NULL) {
+      check(places[i]);
+    }
+  }
+  for (unsigned i = 0; i < count; i++) {
+    if (places[i] != NULL) {
+      check(places[i]);
+      end_chain(ids[i]);
+    }
+  }
+  free(ids);
+  free(places);
+}
+
+struct storm {
+  unsigned number, count, rounds;
+};
+
+static void *storm(void *argument) {
+  const struct storm *part = argument;
+  reuse(part->number, memory + MEMORY / THREADS * part->number, part->count, part->rounds);
+  return NULL;
+}
+
+static void storms(unsigned rounds) {
+  pthread_t threads[THREADS];
+  struct storm parts[THREADS];
+  for (unsigned i = 0; i < THREADS; i++) {
+    parts[i] = (struct storm){i, 20, rounds};
+    CHECK(pthread_create(&threads[i], NULL, storm, &parts[i]) == 0);
+  }
+  for (unsigned i = 0; i < THREADS; i++) {
+    CHECK(pthread_join(threads[i], NULL) == 0);
+  }
+}
+
+/* From high addresses to low ones, or the other way. */
+static void many(unsigned count, int downwards) {
+  unsigned char *at = memory + CHAIN_ROOM;
+  for (unsigned i = 0; i < count; i++) {
+    unsigned char *place = at + PIECE_ROOM * (size_t)(downwards ? count - i : i);
+    announce(place, chain_emit(place, 0));
+  }
+}
+
+/* Nanoseconds of a throw: the median of some. */
+static uint64_t throw_takes(void) {
+  enum { TIMES = 201 };
+  uint64_t took[TIMES];
+  for (int i = 0; i < TIMES; i++) {
+    uint64_t begin = test_now();
+    CHECK(through(memory, -5) == 1005);
+    took[i] = test_now() - begin;
+    for (int k = i; k > 0 && took[k] < took[k - 1]; k--) {
+      uint64_t other = took[k];
+      took[k] = took[k - 1];
+      took[k - 1] = other;
+    }
+  }
+  return took[TIMES / 2];
+}
+
+int main(int argc, char **argv) {
+  test_begin(argc, argv);
+  CHECK(argc >= 3);
+  what = argv[2];
+  unsigned number = argc > 3 ? (unsigned)atoi(argv[3]) : 0;
+  struct rlimit none = {0, 0};
+  CHECK(setrlimit(RLIMIT_CORE, &none) == 0);
+  uint32_t flags = strcmp(what, "adopted") == 0 ? JITSYM_INIT_ADOPT : 0;
+  sinks |= flags != 0 ? JITSYM_SINK_REGION : 0;
+  session = test_open_flags(strcmp(what, "late") == 0 || strcmp(what, "off") == 0 ? JITSYM_SINK_JITDUMP : sinks, flags);
+  memory = mmap(NULL, MEMORY, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(memory != MAP_FAILED);
+  jitsym_id ids[PIECES];
+  make_chain(memory, ids);
+  if (strcmp(what, "off") == 0) {
+    /* The unwinder stops at the first piece. */
+    CHECK(through(memory, 1) == 0);
+  } else if (strcmp(what, "exit") == 0 || strcmp(what, "cancel") == 0) {
+    thread_ends();
+  } else if (strcmp(what, "fork") == 0) {
+    forks();
+  } else if (strcmp(what, "reuse") == 0) {
+    reuse(number, memory, 200, 2000);
+  } else if (strcmp(what, "storm") == 0) {
+    end_chain(ids);
+    storms(number);
+  } else if (strcmp(what, "many") == 0) {
+    many(number, number % 2);
+    check(memory);
+  } else if (strcmp(what, "cost") == 0) {
+    uint64_t alone = throw_takes(), begin = test_now();
+    many(number, 0);
+    begin = test_now() - begin;
+    uint64_t first = test_now();
+    CHECK(through(memory, -5) == 1005);
+    first = test_now() - first;
+    printf("throw %llu ns, with %u pieces %llu (first %llu); register %llu ns each\n", (unsigned long long)alone, number,
+           (unsigned long long)throw_takes(), (unsigned long long)first, (unsigned long long)(begin / number));
+  } else if (strcmp(what, "late") == 0) {
+    CHECK(through(memory, 1) == 0);
+    CHECK_OK(jitsym_enable(session, JITSYM_SINK_UNWINDER));
+    check(memory);
+    CHECK_OK(jitsym_disable(session, JITSYM_SINK_UNWINDER));
+    CHECK(through(memory, 1) == 0);
+  } else {
+    check(memory);
+    /* The outermost piece. */
+    unsigned char *moved = memory + CHAIN_ROOM;
+    memcpy(moved, memory, PIECE_ROOM);
+    jitsym_move_target target;
+    memset(&target, 0, sizeof target);
+    target.struct_size = sizeof target;
+    target.addr = (uintptr_t)moved;
+    target.bytes = moved;
+    CHECK_OK(jitsym_move(session, ids[0], &target));
+    CHECK(through(moved, -5) == 1005);
+    announce(memory, chain_emit(memory, (uintptr_t)memory + PIECE_ROOM));
+    check(memory);
+  }
+  CHECK_OK(jitsym_close(session));
+  return test_end();
+}

@@ -1,0 +1,102 @@
+//! The unwinder of the process: C++ exceptions, `backtrace` and the end of a thread find the callers of code.
+//!
+//! It has to know a table before the code runs, and no table of code that has ended. So calls wait for the writer while this sink
+//! runs.
+
+mod tables;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::sync::{Mutex, PoisonError};
+
+use self::tables::Tables;
+use crate::api::options::{Config, Sinks};
+use crate::format::jitdump::raw::RawRecords;
+use crate::format::jitdump::{id, shadow};
+use crate::registry::Registry;
+use crate::sink::region::NewCode;
+use crate::sink::{each_live, Close, GroupOf, Kind, Loaded, Origin, Sink};
+use crate::sys::unwinder;
+
+/// See the module's description.
+pub static KIND: Kind = Kind {
+    bit: Sinks::UNWINDER,
+    word: "unwinder",
+    wants: Sinks::GROUPS.with(Sinks::AWAITED),
+    is_silent: false,
+    is_default: false,
+    is_told_of_regions: true,
+    make: Some(|_| Box::new(Unwinder::default())),
+};
+
+/// In a forked child: what its parent's writer has told the unwinder, which knows it in the child too.
+static INHERITED: Mutex<Option<Tables>> = Mutex::new(None);
+
+#[derive(Default)]
+struct Unwinder {
+    tables: Option<Tables>,
+}
+
+impl Unwinder {
+    fn add(&mut self, id: u64, (addr, size): (u64, u64), info_records: Option<&[u8]>) {
+        let Some(tables) = &mut self.tables else { return };
+        match info_records {
+            Some(records) => tables.add(id, (addr, size), eh_frame(records).unwrap_or_default()),
+            None => tables.moved(id, (addr, size)),
+        }
+    }
+}
+
+/// The unwind tables among the records before a LOAD. Those of a shadow count for nothing.
+fn eh_frame(info_records: &[u8]) -> Option<&[u8]> {
+    let mut records = RawRecords::from(info_records, shadow::len(info_records));
+    let record = records.find(|record| record.id == id::UNWINDING_INFO)?;
+    Some(record.unwinding_info()?.tables()?.0)
+}
+
+impl Sink for Unwinder {
+    fn open(&mut self, _: &Config) -> Result<(), String> {
+        let dialect = unwinder::dialect().ok_or("the process has no unwinder that can be told of code")?;
+        let inherited = INHERITED.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.tables = Some(inherited.unwrap_or_else(|| Tables::new(dialect)));
+        Ok(())
+    }
+
+    fn load(&mut self, code: &Loaded<'_>, _: &mut Registry) {
+        let info_records = match code.origin {
+            Origin::Registered(_, _, load) => Some(load.info_records()),
+            Origin::Moved { .. } => None,
+            Origin::LeftRegion(_, info_records) => Some(info_records),
+        };
+        self.add(code.id, (code.live.addr, code.live.size), info_records);
+    }
+
+    fn enter(&mut self, code: &NewCode<'_>) {
+        self.add(code.id, (code.live.addr, code.live.size), Some(code.info_records));
+    }
+
+    fn load_live(&mut self, registry: &mut Registry, _: u64, group_of: GroupOf<'_>) -> bool {
+        each_live(registry, group_of, |id, live, _, info_records| {
+            let place = (live.addr, live.size);
+            // What it has known since before a fork stays.
+            if !self.tables.as_ref().is_some_and(|tables| tables.has(id, place)) {
+                self.add(id, place, Some(info_records));
+            }
+        })
+    }
+
+    fn gone(&mut self, id: u64) {
+        if let Some(tables) = &mut self.tables {
+            tables.remove(id);
+        }
+    }
+
+    fn close(&mut self, how: Close) -> io::Result<()> {
+        let tables = self.tables.take();
+        if how == Close::LetGo {
+            *INHERITED.lock().unwrap_or_else(PoisonError::into_inner) = tables;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,132 @@
+//! What the unwinder of this process finds, against what was added and ended at random.
+
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+
+use gimli::{BaseAddresses, CfaRule, EhFrame, LittleEndian, UnwindContext, UnwindSection};
+
+use super::tables::Tables;
+use crate::api::code::Unwind;
+use crate::format::arch::Arch;
+use crate::format::cfi::{self, absolute};
+use crate::sink::random::{Random, Seed};
+use crate::sys::unwinder::{self, Dialect};
+
+/// `struct dwarf_eh_bases` (gcc/unwind-dw2-fde.h).
+#[repr(C)]
+#[derive(Default)]
+struct Bases {
+    tbase: u64,
+    dbase: u64,
+    func: u64,
+}
+
+unsafe extern "C" {
+    fn _Unwind_Find_FDE(pc: *const c_void, bases: *mut Bases) -> *const u8;
+}
+
+/// Where the code begins that the unwinder finds for an address.
+fn found(addr: u64) -> Option<u64> {
+    let mut bases = Bases::default();
+    // SAFETY: the unwinder compares the address with those that it knows.
+    let fde = unsafe { _Unwind_Find_FDE(addr as *const c_void, &raw mut bases) };
+    (!fde.is_null()).then_some(bases.func)
+}
+
+fn eh_frame(cfa_offset: i32, size: u64) -> Vec<u8> {
+    let unwind = Unwind::FixedFrame { cfa_offset, saved: &[] };
+    let tables = cfi::encode(Arch::X86_64, &unwind, 0, size).unwrap().unwrap();
+    let eh_frame_size = tables.eh_frame_size();
+    let mut bytes = tables.bytes;
+    bytes.truncate(eh_frame_size);
+    bytes
+}
+
+#[test]
+fn entries_have_addresses() {
+    const ADDR: u64 = 0x7000_1234_5678;
+    let mut out = vec![0; 5];
+    absolute::append(&eh_frame(48, 99), (ADDR - 7, 99), &mut out).unwrap();
+    absolute::shift(&mut out[5..], 7);
+    let fdes: Vec<usize> = absolute::fdes(&out[5..]).collect();
+    assert_eq!((fdes.len(), &out[..5]), (1, &[0; 5][..]));
+    out.extend_from_slice(&[0; 4]);
+    let (section, bases) = (EhFrame::new(&out[5..], LittleEndian), BaseAddresses::default());
+    let fde = section.fde_for_address(&bases, ADDR + 98, EhFrame::cie_from_offset).unwrap();
+    assert_eq!((fde.initial_address(), fde.len(), fde.offset()), (ADDR, 99, fdes[0]));
+    let mut context = UnwindContext::new();
+    let row = fde.unwind_info_for_address(&section, &bases, &mut context, ADDR).unwrap();
+    assert!(matches!(row.cfa(), CfaRule::RegisterAndOffset { offset: 48, .. }), "{row:?}");
+    // Each part of it makes no sense by itself.
+    let whole = eh_frame(48, 99);
+    for len in 0..whole.len() - 4 {
+        let mut out = vec![0; 5];
+        assert_eq!((absolute::append(&whole[..len], (ADDR, 99), &mut out), out.len()), (None, 5), "{len}");
+    }
+    assert_eq!(absolute::append(&whole, (ADDR, 98), &mut Vec::new()), None, "for other code");
+}
+
+/// The unwinder finds each piece of code that lives, and nothing else. libgcc's list takes single tables, too.
+fn code_at_random(dialect: Dialect, begin: u64) {
+    let seed = Seed::new();
+    let mut random = Random(seed.0);
+    let mut tables = Tables::new(dialect);
+    let mut live: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+    let mut next_id = 0;
+    for round in 0..300 {
+        for _ in 0..random.below(100) {
+            // Downwards, upwards, and anywhere.
+            let addr = begin
+                + match random.below(3) {
+                    0 => (1 << 30) - 200 * next_id,
+                    1 => (1 << 31) + 200 * next_id,
+                    _ => (1 << 32) + 50 * random.below(10_000),
+                };
+            let size = 1 + random.below(300);
+            live.retain(|&other, &mut (_, len)| other + len <= addr || addr + size <= other);
+            match live.iter().next().map(|(&addr, &(id, len))| (addr, id, len)).filter(|_| random.below(10) == 0) {
+                Some((old, id, len)) if !live.range(..addr + len).any(|(&other, &(_, len))| other + len > addr) => {
+                    live.remove(&old);
+                    live.insert(addr, (id, len));
+                    tables.moved(id, (addr, len));
+                }
+                _ => {
+                    next_id += 1;
+                    live.insert(addr, (next_id, size));
+                    tables.add(next_id, (addr, size), &eh_frame(16 + 8 * random.below(100) as i32, size));
+                }
+            }
+        }
+        for _ in 0..random.below(if round % 30 == 29 { 3000 } else { 80 }) {
+            let from = begin + (1 << 29) + random.below(1 << 32);
+            let Some((&addr, &(id, _))) = live.range(from..).next() else { continue };
+            live.remove(&addr);
+            tables.remove(id);
+        }
+        for (&addr, &(id, size)) in &live {
+            assert!(tables.has(id, (addr, size)));
+            for at in [addr, addr + size - 1] {
+                assert_eq!(found(at), Some(addr), "{at:#x} in round {round}");
+            }
+            if !live.range(..=addr + size).any(|(&other, &(_, len))| other + len > addr + size) {
+                assert_eq!(found(addr + size), None, "{addr:#x} + {size} in round {round}");
+            }
+        }
+    }
+    assert!(tables.count() < if dialect == Dialect::List { 100 } else { usize::MAX }, "{}", tables.count());
+    drop(tables);
+    live.keys().for_each(|&addr| assert_eq!(found(addr), None, "{addr:#x}"));
+}
+
+#[test]
+fn code_in_many_tables_at_random() {
+    code_at_random(Dialect::Tree, 1 << 45);
+}
+
+#[test]
+fn code_in_few_tables_at_random() {
+    // A tree takes no tables that overlap.
+    if unwinder::dialect() == Some(Dialect::List) {
+        code_at_random(Dialect::List, 1 << 46);
+    }
+}
