@@ -157,11 +157,7 @@ pub struct Saved {
 }
 
 /// Hands over live code: id, place, name, and the records before its LOAD. False if there is no memory for that.
-pub fn each_live(
-    registry: &Registry,
-    group_of: GroupOf<'_>,
-    mut each: impl FnMut(u64, &Live, &[u8], &[u8]),
-) -> bool {
+pub fn each_live(registry: &Registry, group_of: GroupOf<'_>, mut each: impl FnMut(u64, &Live, &[u8], &[u8])) -> bool {
     let Some(ids) = registry.live_by_place() else { return false };
     for id in ids {
         let (Some(live), Some(name)) = (registry.get(id), registry.name_of(id)) else { continue };

@@ -25,8 +25,12 @@ struct Functions {
     deregister_info: Option<unsafe extern "C" fn(*const u8) -> *mut c_void>,
     register: Option<unsafe extern "C" fn(*const u8)>,
     deregister: Option<unsafe extern "C" fn(*const u8)>,
+    find: Option<unsafe extern "C" fn(*const c_void, *mut Bases) -> *const u8>,
     llvm_add: Option<unsafe extern "C" fn(u64)>,
 }
+
+/// What `_Unwind_Find_FDE` says beside the FDE: two bases, and where the code begins (gcc/unwind-dw2-fde.h, `struct dwarf_eh_bases`).
+type Bases = [u64; 3];
 
 // Rust has no weak symbols. `dlsym` would find none in a static program.
 std::arch::global_asm!(
@@ -35,6 +39,7 @@ std::arch::global_asm!(
     ".weak __deregister_frame_info",
     ".weak __register_frame",
     ".weak __deregister_frame",
+    ".weak _Unwind_Find_FDE",
     ".weak __unw_add_dynamic_fde",
     ".hidden jitsym_unwinder_functions",
     ".globl jitsym_unwinder_functions",
@@ -45,8 +50,9 @@ std::arch::global_asm!(
     ".quad __deregister_frame_info",
     ".quad __register_frame",
     ".quad __deregister_frame",
+    ".quad _Unwind_Find_FDE",
     ".quad __unw_add_dynamic_fde",
-    ".size jitsym_unwinder_functions, 40",
+    ".size jitsym_unwinder_functions, 48",
     ".popsection",
 );
 
@@ -106,6 +112,14 @@ fn dialect_of_libgcc() -> Option<Dialect> {
     let next = probe.object.as_ref()?[NEXT];
     drop(probe);
     Some(if next == UNTOUCHED { Dialect::Tree } else { Dialect::List })
+}
+
+/// Where the code begins that libgcc finds for an address.
+pub fn find(addr: u64) -> Option<u64> {
+    let (find, mut bases) = (functions().find?, [0; 3]);
+    // SAFETY: it compares the address with those that it knows.
+    let fde = unsafe { find(addr as *const c_void, &raw mut bases) };
+    (!fde.is_null()).then_some(bases[2])
 }
 
 /// Tells the unwinder of entries, without `END`. `fdes`: where the FDEs are, for `Dialect::Each`. `None` without memory.

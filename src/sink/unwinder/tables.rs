@@ -5,7 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::format::cfi::absolute;
+use crate::api::code::Unwind;
+use crate::format::arch::NATIVE;
+use crate::format::cfi::{self, absolute};
 use crate::sys::unwinder::{self, Dialect, Registered};
 
 /// A table that others are to be made part of has at most this many pieces of code.
@@ -34,6 +36,8 @@ struct Table {
     pieces: Vec<Piece>,
     registered: Registered,
     dead: usize,
+    /// Parts of the code, for libgcc 13 to 14.2: see `Tables::reach_the_end`.
+    parts: Vec<Registered>,
 }
 
 /// See the module's description.
@@ -69,7 +73,9 @@ impl Table {
     fn of<'a>(dialect: Dialect, of: impl Iterator<Item = (&'a Piece, &'a [u8])> + Clone) -> Option<Table> {
         let (mut pieces, mut entries): (Vec<Piece>, Vec<u8>) = (Vec::new(), Vec::new());
         pieces.try_reserve_exact(of.clone().count()).ok()?;
-        entries.try_reserve_exact(of.clone().map(|(_, bytes)| bytes.len()).sum::<usize>() + unwinder::END.len()).ok()?;
+        entries
+            .try_reserve_exact(of.clone().map(|(_, bytes)| bytes.len()).sum::<usize>() + unwinder::END.len())
+            .ok()?;
         for (piece, bytes) in of {
             pieces.push(Piece { at: entries.len(), len: bytes.len(), ..*piece });
             entries.extend_from_slice(bytes);
@@ -78,7 +84,31 @@ impl Table {
             return None;
         }
         let fdes = if dialect == Dialect::Each { absolute::fdes(&entries).collect() } else { Vec::new() };
-        Some(Table { pieces, registered: unwinder::register(dialect, entries, fdes)?, dead: 0 })
+        Some(Table { pieces, registered: unwinder::register(dialect, entries, fdes)?, dead: 0, parts: Vec::new() })
+    }
+}
+
+impl Table {
+    /// A node of libgcc's tree separates addresses where code once began. Up to version 14.2 it finds no code from there on in code
+    /// that lies on both sides (gcc bug 119151). Then the rest of the code gets another table.
+    fn reach_the_end(&mut self, addr: u64, end: u64) -> Option<()> {
+        let mut from = addr;
+        while unwinder::find(end - 1).is_none() && unwinder::find(from).is_some() {
+            // The first address that is not found.
+            let (mut low, mut high) = (from, end - 1);
+            while high - low > 1 {
+                let middle = low + (high - low) / 2;
+                *if unwinder::find(middle).is_some() { &mut low } else { &mut high } = middle;
+            }
+            from = high;
+            let all = Unwind::EhFrame { bytes: self.entries(&self.pieces[0]), addr: 0 };
+            let tables = cfi::encode(NATIVE?, &all, from, end - from).ok()??;
+            let mut entries = Vec::new();
+            absolute::append(&tables.bytes[..tables.eh_frame_size()], (from, end - from), &mut entries)?;
+            self.parts.try_reserve(1).ok()?;
+            self.parts.push(unwinder::register(Dialect::Tree, entries, Vec::new())?);
+        }
+        Some(())
     }
 }
 
@@ -166,7 +196,10 @@ impl Tables {
             self.part(addr, end);
         }
         let piece = Piece { id, addr, size, at: 0, len: entries.len() };
-        let Some(table) = Table::of(self.dialect, std::iter::once((&piece, entries))) else { return };
+        let Some(mut table) = Table::of(self.dialect, std::iter::once((&piece, entries))) else { return };
+        if self.dialect == Dialect::Tree {
+            table.reach_the_end(addr, end);
+        }
         self.tables.insert(addr, table);
         self.places.insert(id, addr);
         self.live.insert(addr, (end, id));
@@ -186,7 +219,9 @@ impl Tables {
 
     /// Makes a table again without what has ended.
     fn renew(&mut self, start: u64) {
-        let Some(fresh) = self.tables.get(&start).and_then(|table| Table::of(self.dialect, table.live())) else { return };
+        let Some(fresh) = self.tables.get(&start).and_then(|table| Table::of(self.dialect, table.live())) else {
+            return;
+        };
         self.replace(&[start], [Some(fresh)]);
     }
 
