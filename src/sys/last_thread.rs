@@ -11,7 +11,8 @@ use super::{delegate, listing, process_memory};
 
 /// No thread has a number as high (linux include/linux/threads.h, `PID_MAX_LIMIT`).
 const MOST: u32 = 4 << 20;
-/// Asking for all of them takes a second or so of a processor. This many times as long passes until it is done again.
+/// Asking for all of them takes a second or so of a processor's time. This many times as long passes until it is done again, however
+/// long others had the processor meanwhile.
 const REST: u32 = 20;
 
 /// Whether the process's first thread has ended while others go on: it stays as a zombie.
@@ -41,11 +42,11 @@ impl LastThread {
     /// Never true while there is another thread, unless that is another one each time: all numbers are asked for twice, with a
     /// pause between.
     fn is_alone_by_number(&mut self, is_woken: impl Fn() -> bool) -> bool {
-        let (process, own, begin) = (std::process::id(), thread::id(), Instant::now());
+        let (process, own, begin) = (std::process::id(), thread::id(), thread::cpu_time());
         if self.other != 0 && is_thread(process, self.other) == Some(true) {
             return false;
         }
-        if self.not_before.is_some_and(|time| begin < time) {
+        if self.not_before.is_some_and(|time| Instant::now() < time) {
             return false;
         }
         self.other = 0;
@@ -56,7 +57,7 @@ impl LastThread {
             if is_other != Some(false) || number % 4096 == 0 && is_woken() {
                 self.other = if is_other == Some(true) { number } else { 0 };
                 self.asked = 0;
-                self.rest_after(begin.elapsed());
+                self.rest_since(begin);
                 return false;
             }
         }
@@ -64,13 +65,15 @@ impl LastThread {
         let is_honest = [process, own].iter().all(|&number| is_thread(process, number) == Some(true));
         self.asked = if is_honest { self.asked + 1 } else { 0 };
         if !is_honest {
-            self.rest_after(begin.elapsed());
+            self.rest_since(begin);
         }
         self.asked >= 2
     }
 
-    fn rest_after(&mut self, time: Duration) {
-        self.not_before = Some(Instant::now() + time * REST);
+    /// `begin`: the thread's processor time when it began to ask.
+    fn rest_since(&mut self, begin: u64) {
+        let took = Duration::from_nanos(thread::cpu_time().saturating_sub(begin));
+        self.not_before = Some(Instant::now() + took * REST);
     }
 }
 
