@@ -55,6 +55,8 @@ fn program(test: &str, link: Link, options: &[&str]) -> PathBuf {
 fn check(program: &PathBuf, test: &str, preload: Option<&Path>, what: &[&str]) {
     let mut command = Command::new("timeout");
     command.args(["-k", "5", "1200"]).arg(program).arg(scratch_dir(test)).args(what);
+    // What is freed is no table any more.
+    command.env("MALLOC_PERTURB_", "165");
     if let Some(library) = preload {
         assert!(library.exists(), "{library:?}");
         command.env("LD_PRELOAD", library);
@@ -72,7 +74,7 @@ fn seed() -> String {
 /// All that holds whichever unwinder the process has.
 fn everything(test: &str, link: Link, options: &[&str], preload: Option<&Path>) {
     let program = program(test, link, options);
-    for what in ["off", "call", "move", "late", "fork", "adopted"] {
+    for what in ["off", "call", "move", "late", "again", "fork", "adopted"] {
         check(&program, test, preload, &[what]);
     }
     if preload.is_none_or(|library| library != Path::new(LLVM)) {

@@ -13,7 +13,7 @@
 #include "exceptions.h"
 #include "testing.h"
 
-enum { PIECES = 3, PIECE_ROOM = 64, CHAIN_ROOM = PIECES * PIECE_ROOM, MEMORY = 1 << 25, THREADS = 8 };
+enum { PIECES = 3, PIECE_ROOM = 64, CHAIN_ROOM = PIECES * PIECE_ROOM, MEMORY = 1 << 25, THREADS = 8, STORM_ROOM = 16384 };
 
 typedef int jit_function(int);
 
@@ -167,18 +167,27 @@ struct storm {
   unsigned number, count, rounds;
 };
 
+static _Atomic unsigned running_storms;
+
 static void *storm(void *argument) {
   const struct storm *part = argument;
-  reuse(part->number, memory + MEMORY / THREADS * part->number, part->count, part->rounds);
+  /* Near each other, for tables that all share. */
+  reuse(part->number, memory + 4096 + (size_t)STORM_ROOM * part->number, part->count, part->rounds);
+  running_storms--;
   return NULL;
 }
 
+/* Exceptions go through code that lives all the time, while tables come and go around it. */
 static void storms(unsigned rounds) {
   pthread_t threads[THREADS];
   struct storm parts[THREADS];
+  running_storms = THREADS;
   for (unsigned i = 0; i < THREADS; i++) {
     parts[i] = (struct storm){i, 20, rounds};
     CHECK(pthread_create(&threads[i], NULL, storm, &parts[i]) == 0);
+  }
+  while (running_storms > 0) {
+    check(memory);
   }
   for (unsigned i = 0; i < THREADS; i++) {
     CHECK(pthread_join(threads[i], NULL) == 0);
@@ -235,7 +244,6 @@ int main(int argc, char **argv) {
   } else if (strcmp(what, "reuse") == 0) {
     reuse(number, memory, 200, 2000);
   } else if (strcmp(what, "storm") == 0) {
-    end_chain(ids);
     storms(number);
   } else if (strcmp(what, "many") == 0) {
     many(number, number % 2);
@@ -249,6 +257,14 @@ int main(int argc, char **argv) {
     first = test_now() - first;
     printf("throw %llu ns, with %u pieces %llu (first %llu); register %llu ns each\n", (unsigned long long)alone, number,
            (unsigned long long)throw_takes(), (unsigned long long)first, (unsigned long long)(begin / number));
+  } else if (strcmp(what, "again") == 0) {
+    for (int i = 0; i < 3; i++) {
+      check(memory);
+      CHECK_OK(jitsym_disable(session, JITSYM_SINK_UNWINDER));
+      CHECK(through(memory, 1) == 0);
+      CHECK_OK(jitsym_enable(session, JITSYM_SINK_UNWINDER));
+    }
+    check(memory);
   } else if (strcmp(what, "late") == 0) {
     CHECK(through(memory, 1) == 0);
     CHECK_OK(jitsym_enable(session, JITSYM_SINK_UNWINDER));

@@ -18,7 +18,7 @@ use crate::sink::jitdump::names::is_name_of;
 use crate::sink::jitdump::{self, Jitdump};
 use crate::sink::perf_map::PerfMap;
 use crate::sink::region::{self, NewCode, RegionSink, Regions};
-use crate::sink::{describe, stall, with_wants, Close, Kind, Loaded, Saved, Sink, Turn, KINDS};
+use crate::sink::{describe, stall, unwinder, with_wants, Close, Kind, Loaded, Saved, Sink, Turn, KINDS};
 use crate::sys::clock::Clock;
 use crate::sys::file::Identity;
 
@@ -147,7 +147,7 @@ impl SinkSet {
     /// the memory of the code may become a region.
     pub fn keep_info_records(&self) -> bool {
         let sinks = self.status.sinks();
-        let are_of_use = self.remember() || sinks.has(Sinks::REGION) || sinks.has(Sinks::GDB);
+        let are_of_use = self.remember() || sinks.0 & (Sinks::REGION.0 | Sinks::GDB.0 | Sinks::UNWINDER.0) != 0;
         are_of_use && !sinks.has(Sinks::JITDUMP)
     }
 
@@ -223,6 +223,7 @@ impl SinkSet {
 
     /// In a forked child: takes over what the parent's sinks have let go of. `registry`: the parent's.
     pub fn inherit(&mut self, dump: Option<Contents>, registry: &mut Registry) {
+        unwinder::end_inherited();
         if self.status.sinks().has(Sinks::JITDUMP) {
             self.dump.inherit(dump);
         } else {

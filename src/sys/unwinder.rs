@@ -4,8 +4,12 @@
 //! Each has the names of libgcc's functions (gcc/unwind-dw2-fde.c, `__register_frame_info`; llvm libunwind,
 //! UnwindLevel1-gcc-ext.c, `__register_frame`).
 
+use std::collections::VecDeque;
 use std::ffi::c_void;
-use std::sync::OnceLock;
+use std::ptr;
+use std::sync::atomic::{fence, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 /// What an unwinder does with many tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +26,7 @@ pub enum Dialect {
 #[repr(C)]
 struct Functions {
     register_info: Option<unsafe extern "C" fn(*const u8, *mut c_void)>,
+    register_array: Option<unsafe extern "C" fn(*const u8, *mut c_void)>,
     deregister_info: Option<unsafe extern "C" fn(*const u8) -> *mut c_void>,
     register: Option<unsafe extern "C" fn(*const u8)>,
     deregister: Option<unsafe extern "C" fn(*const u8)>,
@@ -36,6 +41,7 @@ type Bases = [u64; 3];
 std::arch::global_asm!(
     ".pushsection .data.rel.ro.jitsym_unwinder,\"aw\",%progbits",
     ".weak __register_frame_info",
+    ".weak __register_frame_info_table",
     ".weak __deregister_frame_info",
     ".weak __register_frame",
     ".weak __deregister_frame",
@@ -47,12 +53,13 @@ std::arch::global_asm!(
     ".p2align 3",
     "jitsym_unwinder_functions:",
     ".quad __register_frame_info",
+    ".quad __register_frame_info_table",
     ".quad __deregister_frame_info",
     ".quad __register_frame",
     ".quad __deregister_frame",
     ".quad _Unwind_Find_FDE",
     ".quad __unw_add_dynamic_fde",
-    ".size jitsym_unwinder_functions, 48",
+    ".size jitsym_unwinder_functions, 56",
     ".popsection",
 );
 
@@ -66,39 +73,27 @@ fn functions() -> &'static Functions {
 }
 
 /// libgcc's `struct object`, and some more room. It says what libgcc knows of a table.
-type Object = [u64; 16];
+type Object = [u64; 8];
 
-/// What is after the last entry.
-pub const END: [u8; 4] = [0; 4];
-
-/// A table that the unwinder knows, until this is dropped.
-#[derive(Debug)]
-pub struct Registered {
-    /// Entries, and a zero word. libgcc reads them at any time, and knows the table by its address.
-    table: Vec<u8>,
-    /// Where the FDEs are, if each was registered.
-    fdes: Vec<usize>,
-    object: Option<Box<Object>>,
-}
+/// What no unwinder writes there.
+const UNTOUCHED: u64 = 0x5a5a_5a5a_5a5a_5a5a;
 
 /// Which unwinder the process has; `None` if it has none that can be told.
 pub fn dialect() -> Option<Dialect> {
     static FOUND: OnceLock<Option<Dialect>> = OnceLock::new();
     *FOUND.get_or_init(|| {
         let functions = functions();
-        if functions.llvm_add.is_some() {
-            functions.register.and(functions.deregister).map(|_| Dialect::Each)
-        } else {
-            functions.register_info.and(functions.deregister_info).and_then(|_| dialect_of_libgcc())
-        }
+        let each = functions.llvm_add.and(functions.register).and(functions.deregister).map(|_| Dialect::Each);
+        // Of two unwinders the first one counts.
+        dialect_of_libgcc().or(each)
     })
 }
 
 /// libgcc has no function that tells its version. The old one links the objects of its tables, the new one leaves that field alone.
+/// LLVM libunwind has functions of these names that do nothing.
 fn dialect_of_libgcc() -> Option<Dialect> {
     /// Where the link is: after `pc_begin`, `tbase`, `dbase`, `u` and `s`.
     const NEXT: usize = 5;
-    const UNTOUCHED: u64 = 0x5a5a_5a5a_5a5a_5a5a;
     static NOWHERE: [u8; 16] = [0; 16];
     let mut entries = Vec::new();
     // A CIE: version 1, augmentation "zR", alignment of code 1, of data -8, a return address, absolute pointers.
@@ -107,11 +102,117 @@ fn dialect_of_libgcc() -> Option<Dialect> {
     entries.extend_from_slice(&[24, 0, 0, 0, 24, 0, 0, 0]);
     entries.extend_from_slice(&(NOWHERE.as_ptr() as u64).to_ne_bytes());
     entries.extend_from_slice(&(NOWHERE.len() as u64).to_ne_bytes());
-    entries.extend_from_slice(&[0; 4]);
-    let probe = register_with(Dialect::Tree, entries, Vec::new(), [UNTOUCHED; 16])?;
-    let next = probe.object.as_ref()?[NEXT];
-    drop(probe);
-    Some(if next == UNTOUCHED { Dialect::Tree } else { Dialect::List })
+    // No augmentation data, no instructions, and the end.
+    entries.extend_from_slice(&[0; 8]);
+    let functions = functions();
+    let (register, deregister) = (functions.register_info?, functions.deregister_info?);
+    let mut object: Box<Object> = Box::new([UNTOUCHED; 8]);
+    // SAFETY: entries with a zero word after them, and room for what libgcc notes of them, until it has forgotten both.
+    unsafe {
+        register(entries.as_ptr(), (&raw mut *object).cast());
+        deregister(entries.as_ptr());
+    }
+    match (object[0], object[NEXT]) {
+        (UNTOUCHED, _) => None,
+        (_, UNTOUCHED) => Some(Dialect::Tree),
+        _ => Some(Dialect::List),
+    }
+}
+
+/// A table that the unwinder knows, until this is dropped. Its bytes are elsewhere.
+#[derive(Debug)]
+pub struct Registered {
+    /// By this libgcc knows it, or LLVM libunwind if there is no object.
+    begin: *const u8,
+    object: Option<Box<Object>>,
+    /// Where libgcc finds tables, and a NULL.
+    array: Vec<*const u8>,
+}
+
+// SAFETY: nobody but libgcc reads through the pointers, and it takes calls of all threads.
+unsafe impl Send for Registered {}
+
+impl Registered {
+    /// Tells `Dialect::Tree` or `Dialect::Each` of a table with one FDE. `None` without memory.
+    ///
+    /// # Safety
+    /// The table, which ends with a zero word, stays where it is until this is dropped.
+    pub unsafe fn one(dialect: Dialect, table: &[u8], fde: usize) -> Option<Registered> {
+        let functions = functions();
+        if dialect == Dialect::Each {
+            let begin = table.get(fde..)?.as_ptr();
+            // SAFETY: an FDE, with its CIE before it, that stays there by the caller's promise.
+            unsafe { functions.register?(begin) };
+            return Some(Registered { begin, object: None, array: Vec::new() });
+        }
+        let mut object: Box<Object> = Box::new([0; 8]);
+        let begin = table.as_ptr();
+        // SAFETY: the caller's promise, and room for what libgcc notes.
+        unsafe { functions.register_info?(begin, (&raw mut *object).cast()) };
+        Some(Registered { begin, object: Some(object), array: Vec::new() })
+    }
+
+    /// Tells `Dialect::List` of tables as if they were one. `None` without memory, or without a table.
+    ///
+    /// # Safety
+    /// The tables, each of which ends with a zero word, stay where they are until this is dropped.
+    pub unsafe fn all<'a>(tables: impl Iterator<Item = &'a [u8]> + Clone) -> Option<Registered> {
+        let mut array = Vec::new();
+        array.try_reserve_exact(tables.clone().count() + 1).ok()?;
+        array.extend(tables.map(<[u8]>::as_ptr));
+        if array.is_empty() {
+            return None;
+        }
+        array.push(ptr::null());
+        let mut object: Box<Object> = Box::new([0; 8]);
+        let begin = array.as_ptr().cast();
+        // SAFETY: as above.
+        unsafe { functions().register_array?(begin, (&raw mut *object).cast()) };
+        Some(Registered { begin, object: Some(object), array })
+    }
+}
+
+/// Objects of tables that libgcc has forgotten, and when. Up to version 12 it looks at the object of a table once more after it has
+/// found code by it and released its lock. That code may live, because another table has it now.
+static RETIRED: Mutex<VecDeque<(Instant, Box<Object>)>> = Mutex::new(VecDeque::new());
+
+/// How long these stay. libgcc needs some nanoseconds, if the thread keeps its processor.
+const RETIREMENT: Duration = Duration::from_secs(1);
+
+fn retire(object: Box<Object>) {
+    let mut retired = RETIRED.lock().unwrap_or_else(PoisonError::into_inner);
+    while retired.front().is_some_and(|(since, _)| since.elapsed() > RETIREMENT) {
+        retired.pop_front();
+    }
+    match retired.try_reserve(1) {
+        Ok(()) => retired.push_back((Instant::now(), object)),
+        Err(_) => std::mem::forget(object),
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        let functions = functions();
+        if self.object.is_none() {
+            // SAFETY: it was registered, once, and this is the only end of that.
+            functions.deregister.into_iter().for_each(|deregister| unsafe { deregister(self.begin) });
+        } else if let Some(deregister) = functions.deregister_info {
+            // SAFETY: as above.
+            unsafe { deregister(self.begin) };
+        }
+        if !self.array.is_empty() {
+            self.object.take().into_iter().for_each(retire);
+        }
+    }
+}
+
+/// Makes four bytes of a table 0, which the unwinder knows all the time.
+pub fn clear(table: &mut [u8], at: usize) {
+    if let Some(field) = table.get_mut(at..at + 4) {
+        // SAFETY: the four bytes. The unwinder of another thread may read them now, with the old values or the new ones.
+        unsafe { field.as_mut_ptr().cast::<u32>().write_unaligned(0) };
+        fence(Ordering::SeqCst);
+    }
 }
 
 /// Where the code begins that libgcc finds for an address.
@@ -120,62 +221,4 @@ pub fn find(addr: u64) -> Option<u64> {
     // SAFETY: it compares the address with those that it knows.
     let fde = unsafe { find(addr as *const c_void, &raw mut bases) };
     (!fde.is_null()).then_some(bases[2])
-}
-
-/// Tells the unwinder of entries, without `END`. `fdes`: where the FDEs are, for `Dialect::Each`. `None` without memory.
-pub fn register(dialect: Dialect, entries: Vec<u8>, fdes: Vec<usize>) -> Option<Registered> {
-    register_with(dialect, entries, fdes, [0; 16])
-}
-
-fn register_with(dialect: Dialect, mut table: Vec<u8>, fdes: Vec<usize>, object: Object) -> Option<Registered> {
-    table.try_reserve_exact(END.len()).ok()?;
-    table.extend_from_slice(&END);
-    let mut registered = Registered { table, fdes, object: None };
-    let functions = functions();
-    if dialect == Dialect::Each {
-        let register = functions.register?;
-        for &fde in &registered.fdes {
-            // SAFETY: an FDE, with its CIE before it, that stays there until it is deregistered.
-            unsafe { register(registered.table.as_ptr().add(fde)) };
-        }
-        return Some(registered);
-    }
-    let mut object = Box::new(object);
-    let register = functions.register_info?;
-    // SAFETY: entries with a zero word after them, and room for what libgcc notes of them, both of which stay where they are until
-    // they are deregistered.
-    unsafe { register(registered.table.as_ptr(), (&raw mut *object).cast()) };
-    registered.object = Some(object);
-    Some(registered)
-}
-
-impl Registered {
-    /// All entries.
-    pub fn entries(&self) -> &[u8] {
-        &self.table
-    }
-
-    /// Makes four bytes 0. The unwinder knows the table all the time.
-    pub fn clear(&mut self, at: usize) {
-        if let Some(field) = self.table.get_mut(at..at + 4) {
-            // SAFETY: the four bytes. The unwinder of another thread may read them now, with the old values or the new ones.
-            unsafe { field.as_mut_ptr().cast::<u32>().write_unaligned(0) };
-            std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
-        }
-    }
-}
-
-impl Drop for Registered {
-    fn drop(&mut self) {
-        let functions = functions();
-        if let (Some(deregister), Some(_)) = (functions.deregister_info, &self.object) {
-            // SAFETY: it was registered, once, and this is the only end of that.
-            unsafe { deregister(self.table.as_ptr()) };
-        } else if let Some(deregister) = functions.deregister.filter(|_| self.object.is_none()) {
-            for &fde in &self.fdes {
-                // SAFETY: as above.
-                unsafe { deregister(self.table.as_ptr().add(fde)) };
-            }
-        }
-    }
 }

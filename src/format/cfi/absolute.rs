@@ -13,78 +13,75 @@ const MORE: u32 = 8;
 /// Where in an FDE its address is.
 const FDE_ADDR: usize = 8;
 /// Where the size of its code is. Sizes have 31 bits. With four zero bytes there it speaks of no code.
-pub const FDE_SIZE: usize = 16;
+const FDE_SIZE: usize = 16;
+/// What is after the last entry of a table.
+const END: [u8; 4] = [0; 4];
 
-/// Appends the entries of an `.eh_frame` that was made to follow code of this size (rounded up to 8), for that code at an address.
-/// `None` if there is no memory, if the entries make no sense, or if there is no FDE. Then nothing is appended.
-///
-/// What is appended refers to itself only. A zero word has to follow the last of all.
-pub fn append(section: &[u8], (addr, size): (u64, u64), out: &mut Vec<u8>) -> Option<()> {
-    let begin = out.len();
-    let done = try_to_append(section, (addr, size), out).filter(|&fdes| fdes > 0);
-    if done.is_none() {
-        out.truncate(begin);
+/// A table with one FDE, after its CIE.
+#[derive(Debug)]
+pub struct Frame {
+    pub bytes: Vec<u8>,
+    /// Where the FDE is.
+    pub fde: usize,
+    /// The code.
+    pub start: u64,
+    pub end: u64,
+}
+
+impl Frame {
+    /// Where the four bytes are that are zero in an FDE that speaks of no code.
+    pub fn size_at(&self) -> usize {
+        self.fde + FDE_SIZE
     }
-    done.map(|_| ())
-}
 
-/// Where the FDEs begin in entries that were appended.
-pub fn fdes(entries: &[u8]) -> impl Iterator<Item = usize> + '_ {
-    let mut next = 0;
-    let all = std::iter::from_fn(move || {
-        let at = next;
-        next += u32_at(entries, at).filter(|&length| length != 0)? as usize + 4;
-        Some(at)
-    });
-    all.filter(|&at| u32_at(entries, at + 4).is_some_and(|back| back != 0))
-}
-
-/// Makes entries that were appended speak of the same code at an address that is so much higher.
-pub fn shift(entries: &mut [u8], by: u64) {
-    let at: Vec<usize> = fdes(entries).collect();
-    for field in at {
-        if let Some(field) = entries.get_mut(field + FDE_ADDR..).and_then(|rest| rest.first_chunk_mut()) {
-            *field = u64::from_ne_bytes(*field).wrapping_add(by).to_ne_bytes();
+    /// Makes it speak of the same code at an address that is so much higher.
+    pub fn shift(&mut self, by: u64) {
+        (self.start, self.end) = (self.start.wrapping_add(by), self.end.wrapping_add(by));
+        if let Some(field) = self.bytes.get_mut(self.fde + FDE_ADDR..).and_then(|rest| rest.first_chunk_mut()) {
+            *field = self.start.to_ne_bytes();
         }
     }
 }
 
-/// Returns how many FDEs there are.
-fn try_to_append(section: &[u8], (addr, size): (u64, u64), out: &mut Vec<u8>) -> Option<usize> {
+/// The entries of an `.eh_frame` that was made to follow code of this size (rounded up to 8), for that code at an address. `None` if
+/// there is no memory, or the entries make no sense.
+pub fn frames(section: &[u8], (addr, size): (u64, u64)) -> Option<Vec<Frame>> {
     let section_addr = addr.checked_add(size.checked_next_multiple_of(8)?)?;
-    let (mut cies, mut fdes) = (Vec::new(), 0);
+    let end = addr.checked_add(size)?;
+    let mut frames = Vec::new();
     let mut next = 0;
     while let Some(length) = u32_at(section, next).filter(|&length| length != 0) {
         let at = next;
         next = at.checked_add(length as usize)?.checked_add(4)?;
         let entry = section.get(at..next)?;
         let back = u32_at(entry, 4)?;
-        out.try_reserve(entry.len() + MORE as usize).ok()?;
-        let to = out.len();
         if back == 0 {
-            cies.try_reserve(1).ok()?;
-            cies.push((at, to));
-            out.extend_from_slice(entry);
-            *out.get_mut(to + pointer_encoding(entry)?)? = ABSOLUTE;
             continue;
         }
-        let cie = (at + 4).checked_sub(back as usize)?;
-        let &(_, cie) = cies.iter().find(|(from, _)| *from == cie)?;
+        let cie_at = (at + 4).checked_sub(back as usize)?;
+        let cie_len = (u32_at(section, cie_at)? as usize).checked_add(4)?;
+        let cie = section.get(cie_at..cie_at.checked_add(cie_len)?).filter(|cie| u32_at(cie, 4) == Some(0))?;
         let distance = i64::from(u32_at(entry, 8)? as i32);
         let start = section_addr.checked_add(at as u64 + 8)?.checked_add_signed(distance)?;
         let range = u64::from(u32_at(entry, 12)?);
-        let is_inside = start >= addr && start.checked_add(range)? <= addr.checked_add(size)?;
-        if !is_inside || range == 0 {
+        let code = start..start.checked_add(range)?;
+        if code.is_empty() || code.start < addr || code.end > end {
             continue;
         }
-        fdes += 1;
-        out.extend_from_slice(&length.checked_add(MORE)?.to_ne_bytes());
-        out.extend_from_slice(&u32::try_from(to + 4 - cie).ok()?.to_ne_bytes());
-        out.extend_from_slice(&start.to_ne_bytes());
-        out.extend_from_slice(&range.to_ne_bytes());
-        out.extend_from_slice(&entry[16..]);
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(cie.len() + entry.len() + MORE as usize + END.len()).ok()?;
+        bytes.extend_from_slice(cie);
+        *bytes.get_mut(pointer_encoding(cie)?)? = ABSOLUTE;
+        bytes.extend_from_slice(&length.checked_add(MORE)?.to_ne_bytes());
+        bytes.extend_from_slice(&u32::try_from(cie.len() + 4).ok()?.to_ne_bytes());
+        bytes.extend_from_slice(&start.to_ne_bytes());
+        bytes.extend_from_slice(&range.to_ne_bytes());
+        bytes.extend_from_slice(entry.get(16..)?);
+        bytes.extend_from_slice(&END);
+        frames.try_reserve(1).ok()?;
+        frames.push(Frame { bytes, fde: cie.len(), start: code.start, end: code.end });
     }
-    Some(fdes)
+    Some(frames)
 }
 
 /// Where a CIE says how its FDEs point to code.

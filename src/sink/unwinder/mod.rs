@@ -33,6 +33,11 @@ pub static KIND: Kind = Kind {
 /// In a forked child: what its parent's writer has told the unwinder, which knows it in the child too.
 static INHERITED: Mutex<Option<Tables>> = Mutex::new(None);
 
+/// In a forked child, when its sinks are open: without this sink the unwinder forgets the code.
+pub fn end_inherited() {
+    drop(INHERITED.lock().unwrap_or_else(PoisonError::into_inner).take());
+}
+
 #[derive(Default)]
 struct Unwinder {
     tables: Option<Tables>,

@@ -1,13 +1,18 @@
 //! Which code is in which table.
 //!
-//! New unwinders take a table for each piece of code. Old ones search a list of tables, and sort a table when they first search it.
-//! They get few tables of much code, and small ones for the newest code.
+//! New unwinders take a table for each FDE. Old ones search a list of tables, and sort a table when they first search it. They get
+//! few tables of much code, and small ones for the newest code.
+//!
+//! An unwinder reads entries that it has found without any lock. So the entries of code stay where they are until it has ended,
+//! whichever table they are in.
 
 use std::collections::BTreeMap;
 
 use crate::api::code::Unwind;
 use crate::format::arch::NATIVE;
-use crate::format::cfi::{self, absolute};
+use crate::format::cfi;
+use crate::format::cfi::absolute::{self, Frame};
+use crate::sys::reserve;
 use crate::sys::unwinder::{self, Dialect, Registered};
 
 /// A table that others are to be made part of has at most this many pieces of code.
@@ -16,28 +21,28 @@ const PIECES_MAX: usize = 8192;
 const TABLES: usize = 16;
 /// Between two pieces that come into one table lies at most this: code of others might be there, which has a table of its own.
 const GAP: u64 = 64 << 10;
+/// What an unwinder may need to take note of a table. It does not ask whether there is memory.
+const NOTES: usize = 64 << 10;
 
-/// Code, with its entries in a table.
-#[derive(Clone, Copy, Debug)]
+/// Code.
+#[derive(Debug)]
 struct Piece {
     /// 0 when it has ended.
     id: u64,
     addr: u64,
     size: u64,
-    /// Where its entries are.
-    at: usize,
-    len: usize,
+    frames: Vec<Frame>,
 }
 
-/// Code that the unwinder finds by one table. A list has to find all code there that lies between the first piece and the last one.
+/// Code that the unwinder finds by one table, or by one for each FDE. A list has to find all code there that lies between the first
+/// piece and the last one.
 #[derive(Debug)]
 struct Table {
+    /// Before the pieces, which it speaks of: it is dropped first.
+    registered: Vec<Registered>,
     /// In the order of addresses. At least one.
     pieces: Vec<Piece>,
-    registered: Registered,
     dead: usize,
-    /// Parts of the code, for libgcc 13 to 14.2: see `Tables::reach_the_end`.
-    parts: Vec<Registered>,
 }
 
 /// See the module's description.
@@ -50,6 +55,8 @@ pub struct Tables {
     places: BTreeMap<u64, u64>,
     /// Its end, and its id, by its address. No two pieces overlap.
     live: BTreeMap<u64, (u64, u64)>,
+    /// With as many tables none could be merged.
+    apart: usize,
 }
 
 impl Table {
@@ -60,92 +67,95 @@ impl Table {
     fn end(&self) -> u64 {
         self.pieces.last().map_or(0, |piece| piece.addr + piece.size)
     }
-
-    fn entries(&self, piece: &Piece) -> &[u8] {
-        &self.registered.entries()[piece.at..piece.at + piece.len]
-    }
-
-    fn live(&self) -> impl Iterator<Item = (&Piece, &[u8])> + Clone {
-        self.pieces.iter().filter(|piece| piece.id != 0).map(|piece| (piece, self.entries(piece)))
-    }
-
-    /// A table of these pieces, which the unwinder knows. `None` without memory, or without a piece.
-    fn of<'a>(dialect: Dialect, of: impl Iterator<Item = (&'a Piece, &'a [u8])> + Clone) -> Option<Table> {
-        let (mut pieces, mut entries): (Vec<Piece>, Vec<u8>) = (Vec::new(), Vec::new());
-        pieces.try_reserve_exact(of.clone().count()).ok()?;
-        entries
-            .try_reserve_exact(of.clone().map(|(_, bytes)| bytes.len()).sum::<usize>() + unwinder::END.len())
-            .ok()?;
-        for (piece, bytes) in of {
-            pieces.push(Piece { at: entries.len(), len: bytes.len(), ..*piece });
-            entries.extend_from_slice(bytes);
-        }
-        if pieces.is_empty() {
-            return None;
-        }
-        let fdes = if dialect == Dialect::Each { absolute::fdes(&entries).collect() } else { Vec::new() };
-        Some(Table { pieces, registered: unwinder::register(dialect, entries, fdes)?, dead: 0, parts: Vec::new() })
-    }
 }
 
-impl Table {
-    /// A node of libgcc's tree separates addresses where code once began. Up to version 14.2 it finds no code from there on in code
-    /// that lies on both sides (gcc bug 119151). Then the rest of the code gets another table.
-    fn reach_the_end(&mut self, addr: u64, end: u64) -> Option<()> {
-        let mut from = addr;
-        while unwinder::find(end - 1).is_none() && unwinder::find(from).is_some() {
-            // The first address that is not found.
-            let (mut low, mut high) = (from, end - 1);
-            while high - low > 1 {
-                let middle = low + (high - low) / 2;
-                *if unwinder::find(middle).is_some() { &mut low } else { &mut high } = middle;
-            }
-            from = high;
-            let all = Unwind::EhFrame { bytes: self.entries(&self.pieces[0]), addr: 0 };
-            let tables = cfi::encode(NATIVE?, &all, from, end - from).ok()??;
-            let mut entries = Vec::new();
-            absolute::append(&tables.bytes[..tables.eh_frame_size()], (from, end - from), &mut entries)?;
-            self.parts.try_reserve(1).ok()?;
-            self.parts.push(unwinder::register(Dialect::Tree, entries, Vec::new())?);
-        }
-        Some(())
+/// Has an unwinder with a list know pieces as one table. `None` without memory.
+fn listed<'a>(pieces: impl Iterator<Item = &'a Piece> + Clone) -> Option<Vec<Registered>> {
+    let frames = pieces.flat_map(|piece| &piece.frames);
+    let mut registered = Vec::new();
+    registered.try_reserve_exact(1).ok()?;
+    // SAFETY: a table is dropped before its pieces, and these are freed with the last one that has them.
+    registered.push(unsafe { Registered::all(frames.map(|frame| &*frame.bytes)) }?);
+    Some(registered)
+}
+
+/// Has an unwinder with a tree know an FDE.
+///
+/// A node of the tree separates addresses where code once began. Up to version 14.2 libgcc finds nothing from there on in code that
+/// lies on both sides (gcc bug 119151). Then the rest of the code gets another table.
+fn in_tree(frames: &mut Vec<Frame>, frame: Frame, registered: &mut Vec<Registered>) -> Option<()> {
+    let (mut from, last) = (frame.start, frame.end - 1);
+    // The host may have told the unwinder itself. No two tables may speak of one place.
+    if unwinder::find(from).is_some() || unwinder::find(last).is_some() {
+        return None;
     }
+    let mut rest = Some(frame);
+    while let Some(frame) = rest.take() {
+        frames.try_reserve(1).ok()?;
+        registered.try_reserve(1).ok()?;
+        // SAFETY: as in `listed`.
+        registered.push(unsafe { Registered::one(Dialect::Tree, &frame.bytes, frame.fde) }?);
+        frames.push(frame);
+        if unwinder::find(from).is_none() || unwinder::find(last).is_some() {
+            break;
+        }
+        // The first address that is not found.
+        let mut high = last;
+        while high - from > 1 {
+            let middle = from + (high - from) / 2;
+            *if unwinder::find(middle).is_some() { &mut from } else { &mut high } = middle;
+        }
+        from = high;
+        let size = last + 1 - from;
+        let whole = Unwind::EhFrame { bytes: &frames.last()?.bytes, addr: 0 };
+        let tables = cfi::encode(NATIVE?, &whole, from, size).ok()??;
+        rest = absolute::frames(&tables.bytes[..tables.eh_frame_size()], (from, size))?.pop();
+    }
+    Some(())
 }
 
 impl Tables {
     pub fn new(dialect: Dialect) -> Tables {
-        Tables { dialect, tables: BTreeMap::new(), places: BTreeMap::new(), live: BTreeMap::new() }
+        let (tables, places, live) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Tables { dialect, tables, places, live, apart: 0 }
     }
 
     /// Takes note of code with its entries, as they are laid out to follow it; there may be none. This id is no longer where it was,
     /// and no other code lies there. Without memory the code has no table.
     pub fn add(&mut self, id: u64, place: (u64, u64), eh_frame: &[u8]) {
-        let mut entries = Vec::new();
-        let has_any = absolute::append(eh_frame, place, &mut entries);
         self.remove(id);
-        self.insert(id, place, if has_any.is_some() { &entries } else { &[] });
+        self.insert(id, place, absolute::frames(eh_frame, place).unwrap_or_default());
     }
 
     /// Code is at another place now.
     pub fn moved(&mut self, id: u64, place: (u64, u64)) {
-        let mut entries = Vec::new();
+        let mut frames = Vec::new();
         if let Some((piece, table)) = self.find(id) {
-            let old = table.entries(&table.pieces[piece]);
-            if entries.try_reserve_exact(old.len()).is_ok() {
-                entries.extend_from_slice(old);
-                absolute::shift(&mut entries, place.0.wrapping_sub(table.pieces[piece].addr));
+            let Piece { addr, frames: old, .. } = &table.pieces[piece];
+            for frame in old {
+                let mut bytes = Vec::new();
+                if bytes.try_reserve_exact(frame.bytes.len()).is_err() || frames.try_reserve(1).is_err() {
+                    break;
+                }
+                bytes.extend_from_slice(&frame.bytes);
+                let mut frame = Frame { bytes, ..*frame };
+                frame.shift(place.0.wrapping_sub(*addr));
+                // Another one may be for a part of the same code.
+                if !frames.iter().any(|other: &Frame| other.start <= frame.start && frame.end <= other.end) {
+                    frames.push(frame);
+                }
             }
         }
         self.remove(id);
-        self.insert(id, place, &entries);
+        self.insert(id, place, frames);
     }
 
     /// Code has ended.
     pub fn remove(&mut self, id: u64) {
-        let Some(start) = self.find(id).map(|(_, table)| table.start()) else { return };
+        let start = self.find(id).map(|(_, table)| table.start());
         let Some(addr) = self.places.remove(&id) else { return };
         self.live.remove(&addr);
-        let Some(table) = self.tables.get_mut(&start) else { return };
+        let Some((start, table)) = start.and_then(|start| Some((start, self.tables.get_mut(&start)?))) else { return };
         table.dead += 1;
         if table.dead == table.pieces.len() {
             self.tables.remove(&start);
@@ -153,12 +163,13 @@ impl Tables {
         }
         if let Some(piece) = table.pieces.iter_mut().rfind(|piece| piece.id == id) {
             piece.id = 0;
-            let entries = piece.at..piece.at + piece.len;
-            let fdes: Vec<usize> = absolute::fdes(&table.registered.entries()[entries.clone()]).collect();
-            fdes.iter().for_each(|fde| table.registered.clear(entries.start + fde + absolute::FDE_SIZE));
+            for frame in &mut piece.frames {
+                let at = frame.size_at();
+                unwinder::clear(&mut frame.bytes, at);
+            }
         }
         if table.dead > table.pieces.len() / 2 {
-            self.renew(start);
+            self.part(start, start, start);
         }
     }
 
@@ -183,64 +194,96 @@ impl Tables {
         Some((piece, table))
     }
 
-    fn insert(&mut self, id: u64, (addr, size): (u64, u64), entries: &[u8]) {
+    fn insert(&mut self, id: u64, (addr, size): (u64, u64), frames: Vec<Frame>) {
         let Some(end) = addr.checked_add(size) else { return };
         while let Some((_, &(_, other))) = self.live.range(..end).next_back().filter(|(_, (end, _))| *end > addr) {
             self.remove(other);
         }
-        if entries.is_empty() {
+        if frames.is_empty() || !reserve::is_there(NOTES) {
             return;
         }
-        let is_list = self.dialect == Dialect::List;
-        if is_list {
-            self.part(addr, end);
+        let mut piece = Piece { id, addr, size, frames };
+        let mut registered = Vec::new();
+        match self.dialect {
+            Dialect::List => {
+                while let Some((&start, _)) =
+                    self.tables.range(..end).next_back().filter(|(_, table)| table.end() > addr)
+                {
+                    if self.part(start, addr, end).is_none() {
+                        return;
+                    }
+                }
+                let Some(one) = listed(std::iter::once(&piece)) else { return };
+                registered = one;
+            }
+            Dialect::Tree => {
+                for frame in std::mem::take(&mut piece.frames) {
+                    let _ = in_tree(&mut piece.frames, frame, &mut registered);
+                }
+            }
+            Dialect::Each => {
+                for frame in &piece.frames {
+                    // SAFETY: as in `listed`.
+                    registered.extend(unsafe { Registered::one(Dialect::Each, &frame.bytes, frame.fde) });
+                }
+            }
         }
-        let piece = Piece { id, addr, size, at: 0, len: entries.len() };
-        let Some(mut table) = Table::of(self.dialect, std::iter::once((&piece, entries))) else { return };
-        if self.dialect == Dialect::Tree {
-            table.reach_the_end(addr, end);
-        }
-        self.tables.insert(addr, table);
+        self.tables.insert(addr, Table { registered, pieces: vec![piece], dead: 0 });
         self.places.insert(id, addr);
         self.live.insert(addr, (end, id));
-        while is_list && self.tables.len() > TABLES + 2 * self.live.len() / PIECES_MAX && self.merge().is_some() {}
-    }
-
-    /// Sees to it that no table reaches from one side of a range to the other, or into it. No code lives there.
-    fn part(&mut self, from: u64, to: u64) {
-        while let Some((&start, table)) = self.tables.range(..to).next_back().filter(|(_, table)| table.end() > from) {
-            let parts = [
-                Table::of(self.dialect, table.live().filter(|(piece, _)| piece.addr < from)),
-                Table::of(self.dialect, table.live().filter(|(piece, _)| piece.addr >= to)),
-            ];
-            self.replace(&[start], parts);
+        if self.dialect == Dialect::List {
+            let most = TABLES + 2 * self.live.len() / PIECES_MAX;
+            while self.tables.len() > most.max(self.apart) {
+                self.apart = if self.merge().is_some() { 0 } else { 2 * self.tables.len() };
+            }
         }
     }
 
-    /// Makes a table again without what has ended.
-    fn renew(&mut self, start: u64) {
-        let Some(fresh) = self.tables.get(&start).and_then(|table| Table::of(self.dialect, table.live())) else {
-            return;
-        };
-        self.replace(&[start], [Some(fresh)]);
+    /// Makes two tables of one, without what has ended: one for what lies below a place, and one for what lies above another one.
+    /// `None` without memory.
+    fn part(&mut self, start: u64, from: u64, to: u64) -> Option<()> {
+        let table = self.tables.get_mut(&start)?;
+        let live = table.pieces.iter().filter(|piece| piece.id != 0);
+        let below = live.clone().filter(|piece| piece.addr < from);
+        let above = live.filter(|piece| piece.addr >= to);
+        let counts = [below.clone().count(), above.clone().count()];
+        let registered = [
+            if counts[0] > 0 { listed(below)? } else { Vec::new() },
+            if counts[1] > 0 { listed(above)? } else { Vec::new() },
+        ];
+        let mut pieces = [Vec::new(), Vec::new()];
+        for (pieces, count) in pieces.iter_mut().zip(counts) {
+            pieces.try_reserve_exact(count).ok()?;
+        }
+        // From here on nothing can fail. The unwinder knows the new tables, and forgets the old one before what has ended is freed.
+        let Table { registered: old, pieces: all, .. } = self.tables.remove(&start)?;
+        drop(old);
+        for piece in all.into_iter().filter(|piece| piece.id != 0) {
+            pieces[usize::from(piece.addr >= to)].push(piece);
+        }
+        for (pieces, registered) in pieces.into_iter().zip(registered).filter(|(pieces, _)| !pieces.is_empty()) {
+            self.tables.insert(pieces[0].addr, Table { registered, pieces, dead: 0 });
+        }
+        Some(())
     }
 
-    /// Makes one of the two smallest neighbours.
+    /// Makes one of the two smallest neighbours. `None` if there are none, or without memory.
     fn merge(&mut self) -> Option<()> {
         let sum = |(low, high): &(&Table, &Table)| low.pieces.len() + high.pieces.len();
         let pairs = self.tables.values().zip(self.tables.values().skip(1));
         let near = pairs.filter(|pair| pair.1.start() - pair.0.end() <= GAP && sum(pair) <= PIECES_MAX);
         let (low, high) = near.min_by_key(sum)?;
+        let live = low.pieces.iter().chain(&high.pieces).filter(|piece| piece.id != 0);
+        let mut pieces = Vec::new();
+        pieces.try_reserve_exact(live.clone().count()).ok()?;
+        let registered = listed(live)?;
         let starts = [low.start(), high.start()];
-        let table = Table::of(self.dialect, low.live().chain(high.live()))?;
-        self.replace(&starts, [Some(table)]);
+        // As in `part`.
+        for table in starts.map(|start| self.tables.remove(&start)).into_iter().flatten() {
+            drop(table.registered);
+            pieces.extend(table.pieces.into_iter().filter(|piece| piece.id != 0));
+        }
+        self.tables.insert(pieces.first()?.addr, Table { registered, pieces, dead: 0 });
         Some(())
-    }
-
-    /// The unwinder knows the new tables already, and forgets the old ones, which say the same of code that lives.
-    fn replace<const N: usize>(&mut self, starts: &[u64], tables: [Option<Table>; N]) {
-        let old: Vec<_> = starts.iter().map(|start| self.tables.remove(start)).collect();
-        self.tables.extend(tables.into_iter().flatten().map(|table| (table.start(), table)));
-        drop(old);
     }
 }
