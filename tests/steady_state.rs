@@ -202,6 +202,15 @@ fn starting_beside_threads_waits_for_no_barrier() {
     assert!(ready > started, "ready with line {ready}, started with {started}: {lines:#?}");
 }
 
+/// Nor does the end of a program that is short-lived: it does not ask for barriers (the test above is the control).
+/// On a busy machine a program may live longer, so one of ten has to end early.
+#[test]
+fn a_short_life_beside_threads_waits_for_no_barrier() {
+    let strace = ["strace", "-f", "-o", "/dev/null", "-e", "inject=membarrier:delay_enter=2000000"];
+    let program = program("start_and_end", "start_short");
+    assert!((0..10).any(|_| said(&output_of(&strace, &program, "short"), "lived_for") < 2000), "all had to wait");
+}
+
 /// Memory for records, in KiB: what a thread holds that has registered something once, what a busy process does, and an idle one.
 #[test]
 fn idle_threads_and_processes_hold_little() {

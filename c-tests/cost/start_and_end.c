@@ -66,17 +66,18 @@ static void *waits(void *unused) {
   return NULL;
 }
 
-/* A program with several threads. */
-static void beside(void) {
+/* A program with several threads, which ends soon or after a second. It prints for how many milliseconds there was a session. */
+static void beside(uint32_t lives_for_ms) {
   pthread_t thread;
   CHECK(pthread_barrier_init(&all_seen, NULL, 2) == 0 && pthread_create(&thread, NULL, waits, NULL) == 0);
   getppid();
+  uint64_t begin = test_now();
   session = test_open();
   getppid();
   test_register(session, 0x7000000000, SIZE, "a function");
-  /* The writer gets ready for barriers when nobody waits for it. */
-  test_sleep_ms(1000);
+  test_sleep_ms(lives_for_ms);
   CHECK_OK(jitsym_close(session));
+  printf("lived_for=%llu\n", (unsigned long long)(test_now() - begin) / 1000000);
   pthread_barrier_wait(&all_seen);
   CHECK(pthread_join(thread, NULL) == 0);
 }
@@ -124,7 +125,10 @@ int main(int argc, char **argv) {
   if (strcmp(argv[2], "ten") == 0) {
     ten();
   } else if (strcmp(argv[2], "beside") == 0) {
-    beside();
+    /* The writer gets ready for barriers when nobody waits for it. */
+    beside(1000);
+  } else if (strcmp(argv[2], "short") == 0) {
+    beside(20);
   } else {
     CHECK(strcmp(argv[2], "workers") == 0);
     workers();

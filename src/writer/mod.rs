@@ -47,6 +47,9 @@ const BUSY_BYTES: usize = 256 * 1024;
 const COMMIT_BYTES: usize = 1 << 20;
 /// How often a writer that has work looks whether its spool is still there.
 const LOOK_AT_SPOOL: Duration = Duration::from_millis(100);
+/// How old the writer is before it asks the kernel for barriers in a process with several threads. A program that has ended by then would
+/// wait for the answer and have no use for it.
+const BARRIERS_AFTER: Duration = Duration::from_millis(100);
 /// Passes without work, at the longest pause, before the writer sleeps until it is woken.
 const IDLE_PASSES: u32 = 20;
 
@@ -116,6 +119,7 @@ impl Writer {
         let mut pause = SHORTEST_PAUSE;
         let mut idle_passes = 0;
         let mut has_registered = barrier::is_light();
+        let begin = Instant::now();
         loop {
             if self.quiesce().is_asked() {
                 self.be_quiescent();
@@ -158,7 +162,7 @@ impl Writer {
                 self.rest();
             }
             // When nobody waits: with several threads it takes the kernel milliseconds. Until then they make fences.
-            if !has_registered {
+            if !has_registered && begin.elapsed() > BARRIERS_AFTER {
                 has_registered = true;
                 barrier::register();
             }

@@ -60,7 +60,7 @@ pub fn recover(dir: &Path, wanted: &dyn Fn(u32) -> bool) -> io::Result<Vec<Repor
     for listed in list(dir)?.iter().filter(|listed| wanted(listed.pid)) {
         match Dead::wait_for(&listed.path) {
             Opened::Dead(dead) => reports.push(dead.recover()),
-            Opened::Busy => reports.push(Report {
+            Opened::Locked => reports.push(Report {
                 pid: listed.pid,
                 problems: vec!["somebody else recovers it".into()],
                 kept: true,
@@ -84,7 +84,7 @@ pub fn tidy(dir: &Path, all: bool) -> u64 {
             // Not held on to: somebody else may want to recover it.
             Opened::Dead(_) => full.push(listed.path),
             Opened::Elsewhere(_) => elsewhere.push(listed.path),
-            Opened::Busy | Opened::Other => {}
+            Opened::Locked | Opened::Other => {}
         }
     }
     // Whose namespace it is cannot be told for sure: the kernel gives its number to another one later. So both kinds count.
@@ -134,9 +134,9 @@ enum Opened {
     Dead(Dead),
     /// Its process lived in another mount namespace, where paths mean other files.
     Elsewhere(Dead),
-    /// A dead process's, but somebody has it locked.
-    Busy,
-    /// That of a living process, somebody else's, or none.
+    /// That of a living process, or one that somebody else recovers.
+    Locked,
+    /// Somebody else's, or none.
     Other,
 }
 
@@ -166,10 +166,7 @@ impl Dead {
                 Some(dead) => Opened::Elsewhere(dead),
                 None => Opened::Other,
             },
-            Ok(None) => match open_to_look(path).ok().and_then(|file| read_description(&file)) {
-                Some((owner, _)) if owner.is_visible() && !owner.is_visibly_alive() => Opened::Busy,
-                _ => Opened::Other,
-            },
+            Ok(None) => Opened::Locked,
             Err(_) => Opened::Other,
         }
     }
@@ -179,7 +176,8 @@ impl Dead {
         let end = Instant::now() + LOCK_TIMEOUT;
         loop {
             match Dead::open(path) {
-                Opened::Busy if Instant::now() < end => thread::sleep_micros(5000),
+                Opened::Locked if !is_dead_ones(path) => return Opened::Other,
+                Opened::Locked if Instant::now() < end => thread::sleep_micros(5000),
                 other => return other,
             }
         }
@@ -344,6 +342,12 @@ impl Dead {
 /// Not through a link, and without waiting for anybody.
 fn open_to_look(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
+}
+
+/// Whether a spool is that of a process which could be seen here, and is dead.
+fn is_dead_ones(path: &Path) -> bool {
+    let described = open_to_look(path).ok().and_then(|file| read_description(&file));
+    described.is_some_and(|(owner, _)| owner.is_visible() && !owner.is_visibly_alive())
 }
 
 /// Reads whose spool a file is, and of how many units.
