@@ -107,7 +107,7 @@ pub unsafe extern "C" fn jitsym_register(
 /// As `jitsym_register`.
 #[inline(never)]
 #[link_section = ".text.hot.jitsym"]
-unsafe fn register(session: *mut jitsym, code: *const jitsym_code, out_id: *mut jitsym_id) -> jitsym_status {
+unsafe extern "C" fn register(session: *mut jitsym, code: *const jitsym_code, out_id: *mut jitsym_id) -> jitsym_status {
     boundary_on(|thread| {
         let handle = session as usize as u64;
         let mut place = MaybeUninit::uninit();

@@ -4,6 +4,7 @@ use crate::api::code::{SavedRegister, Unwind};
 use crate::api::error::{Error, Result};
 use crate::format::arch::{Arch, NATIVE};
 use crate::format::cfi::{self, Frame, Tables};
+use crate::format::jitdump::UnwindingTemplate;
 
 /// Bytes after code of `code_size` bytes that tables of `tables_len` bytes take: they start at the first multiple of 8 from the
 /// code's start, where perf's ELF file has them (linux tools/perf/util/jitdump.c, `jit_repipe_code_load`).
@@ -34,16 +35,27 @@ pub fn room_needed(unwind: &Unwind, code_size: u64) -> Result<u64> {
 /// A `jitsym_unwind` as the caller has it, word by word: the same again means the same tables.
 pub type Raw = [u64; 12];
 
-/// A description as the caller gave it.
+/// The description that was used last as its caller gave it, and the record of its tables.
 #[derive(Debug)]
-struct Given {
+#[repr(C)]
+struct Recent {
+    template: UnwindingTemplate,
+    /// The entry that it was made of.
+    entry: usize,
     raw: Raw,
     saved: Vec<SavedRegister>,
-    /// The smallest code that it was found good for.
+    /// The smallest code that it was found good for; `u64::MAX` if the caller's form is not known.
     least: u64,
 }
 
-impl Given {
+impl Default for Recent {
+    fn default() -> Recent {
+        let template = UnwindingTemplate::empty();
+        Recent { template, entry: usize::MAX, raw: Raw::default(), saved: Vec::new(), least: u64::MAX }
+    }
+}
+
+impl Recent {
     /// Written out: of `==`, and of a loop, compilers that care for size make twice as many instructions.
     ///
     /// # Safety
@@ -89,6 +101,8 @@ pub struct Cache {
     key: Vec<u32>,
     /// Entry that was used last.
     recent: usize,
+    /// What is copied if that is asked for again.
+    ready: Recent,
     /// Entry to be replaced next.
     oldest: usize,
     /// Tables that are not kept beyond the call.
@@ -99,7 +113,6 @@ pub struct Cache {
 struct Entry {
     key: Vec<u32>,
     tables: Tables,
-    given: Option<Given>,
 }
 
 impl Cache {
@@ -121,7 +134,9 @@ impl Cache {
                     None => return Ok(None),
                 },
             }
-            return self.recent_tables(code_size);
+            let tables = &self.entries.get(self.recent).ok_or(Error::Internal)?.tables;
+            tables.check_size(code_size)?;
+            return Ok(Some(tables));
         }
         // What is remembered would be of another entry.
         self.recent = usize::MAX;
@@ -129,53 +144,52 @@ impl Cache {
         Ok(self.passing.as_ref())
     }
 
-    /// Whether the entry that was used last was given in this raw form, but perhaps for the registers saved. Most runtimes have
-    /// one frame layout, and give it again and again.
+    /// As `tables`, for a record that is copied whole. `TooLarge` also if there can be no template of it.
+    pub fn template(&mut self, unwind: &Unwind, code_addr: u64, code_size: u64) -> Result<Option<&UnwindingTemplate>> {
+        if self.tables(unwind, code_addr, code_size)?.is_none() {
+            return Ok(None);
+        }
+        // There is none of what is not kept.
+        let entry = self.entries.get(self.recent).ok_or(Error::TooLarge)?;
+        if self.ready.entry != self.recent {
+            let template = UnwindingTemplate::new(&entry.tables).ok_or(Error::TooLarge)?;
+            (self.ready.template, self.ready.entry, self.ready.least) = (template, self.recent, u64::MAX);
+        }
+        Ok(Some(&self.ready.template))
+    }
+
+    /// Whether the description of `ready_template` was given in this raw form, but perhaps for the registers saved, and was found
+    /// good for code that is not larger. Most runtimes have one frame layout, and give it again and again.
     ///
     /// # Safety
     /// There is one, which need not be aligned.
     #[inline(always)]
-    pub unsafe fn is_recent(&self, raw: *const Raw) -> bool {
-        match self.recent_given() {
-            // SAFETY: the caller's promise.
-            Some(given) => unsafe { given.is(raw) },
-            None => false,
-        }
+    pub unsafe fn is_ready(&self, raw: *const Raw, code_size: u64) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe { self.ready.is(raw) && code_size >= self.ready.least && self.ready.template.is_for(code_size) }
     }
 
-    /// Whether the description that `is_recent` saves these registers too, and was found good for code that is not larger.
+    /// Whether it saves these registers, too.
     #[inline(always)]
-    pub fn recent_is_for(&self, saved: &[SavedRegister], code_size: u64) -> bool {
+    pub fn ready_saves(&self, saved: &[SavedRegister]) -> bool {
         // Most save none, for which `==` would call a function.
-        let same = |given: &Given| given.saved.len() == saved.len() && (saved.is_empty() || given.saved == saved);
-        matches!(self.recent_given(), Some(given) if code_size >= given.least && same(given))
+        let known = &self.ready.saved;
+        known.len() == saved.len() && (saved.is_empty() || known == saved)
     }
 
+    /// The template that was asked for last.
     #[inline(always)]
-    fn recent_given(&self) -> Option<&Given> {
-        match self.entries.get(self.recent) {
-            Some(Entry { given: Some(given), .. }) => Some(given),
-            _ => None,
-        }
+    pub fn ready_template(&self) -> &UnwindingTemplate {
+        &self.ready.template
     }
 
-    /// The tables of that description.
-    #[inline(always)]
-    pub fn recent_tables(&self, code_size: u64) -> Result<Option<&Tables>> {
-        let tables = &self.entries.get(self.recent).ok_or(Error::Internal)?.tables;
-        tables.check_size(code_size)?;
-        Ok(Some(tables))
-    }
-
-    /// Remembers that the description whose tables were asked for last has this raw form. Its tables must not depend on the size
+    /// Remembers that the description whose template was asked for last has this raw form. Its tables must not depend on the size
     /// of the code except for that size itself.
     pub fn remember(&mut self, raw: &Raw, saved: &[SavedRegister], code_size: u64) {
-        let Some(entry) = self.entries.get_mut(self.recent) else { return };
-        let given = entry.given.get_or_insert(Given { raw: *raw, saved: Vec::new(), least: code_size });
-        (given.raw, given.least) = (*raw, code_size);
+        (self.ready.raw, self.ready.least) = (*raw, code_size);
         // In the memory that it has: runtimes with several frame layouts come by here.
-        given.saved.clear();
-        given.saved.extend_from_slice(saved);
+        self.ready.saved.clear();
+        self.ready.saved.extend_from_slice(saved);
     }
 
     /// Makes the key: all that the tables depend on but the size of the code. `false` if the description is not to be kept.
@@ -230,12 +244,15 @@ impl Cache {
 
     /// Adds an entry, in place of the oldest one if all are taken.
     fn keep(&mut self, tables: Tables) {
-        let entry = Entry { key: self.key.clone(), tables, given: None };
+        let entry = Entry { key: self.key.clone(), tables };
         match self.entries.get_mut(self.oldest) {
             Some(place) => *place = entry,
             None => self.entries.push(entry),
         }
         self.recent = self.oldest;
+        if self.ready.entry == self.recent {
+            self.ready.entry = usize::MAX;
+        }
         self.oldest = (self.oldest + 1) % ENTRIES;
     }
 }
@@ -244,6 +261,7 @@ impl Cache {
 mod tests {
     use super::*;
     use crate::api::code::{FramePointer, UnwindRow};
+    use crate::format::jitdump::{put_time, Group, Unwinding};
 
     const SAVED: [SavedRegister; 2] = [SavedRegister { reg: 3, offset: -24 }, SavedRegister { reg: 12, offset: -32 }];
 
@@ -414,25 +432,55 @@ mod tests {
     #[test]
     fn the_same_raw_description_again_is_the_same_tables() {
         // SAFETY: a reference.
-        let is_recent = |cache: &Cache, raw: &Raw| unsafe { cache.is_recent(raw) };
+        let is_ready = |cache: &Cache, raw: &Raw, size| unsafe { cache.is_ready(raw, size) };
         let mut cache = Cache::default();
         let (one, other): (Raw, Raw) = ([1; 12], [2; 12]);
-        assert!(!is_recent(&cache, &one));
-        ask(&mut cache, &fp(0), 100);
+        assert!(!is_ready(&cache, &one, 100) && !is_ready(&cache, &Raw::default(), 100));
+        cache.template(&fp(0), 0, 100).unwrap().unwrap();
         cache.remember(&one, &SAVED, 100);
         for size in [100, 101, 5000, 100] {
-            assert!(is_recent(&cache, &one) && cache.recent_is_for(&SAVED, size));
-            let expected = fresh(&fp(0), size).unwrap().unwrap();
-            let tables = cache.recent_tables(size).unwrap().unwrap();
-            assert_eq!((tables.copied(size), tables.hdr_size), (expected.bytes, expected.hdr_size), "{size}");
+            assert!(is_ready(&cache, &one, size) && cache.ready_saves(&SAVED));
         }
-        assert!(!cache.recent_is_for(&SAVED, 99), "smaller code is checked again");
-        assert!(!is_recent(&cache, &other));
-        assert!(!cache.recent_is_for(&SAVED[..1], 100));
-        // Its entry is replaced by others.
-        for set in 5..=5 + ENTRIES as u32 {
-            ask(&mut cache, &fp(set), 100);
+        assert!(!is_ready(&cache, &one, 99), "smaller code is checked again");
+        assert!(!is_ready(&cache, &one, 1 << 31) && !is_ready(&cache, &one, (1 << 31) - 1), "it is too large");
+        assert!(!is_ready(&cache, &other, 100));
+        assert!(!cache.ready_saves(&SAVED[..1]) && !cache.ready_saves(&[]));
+        // A template of another frame takes its place.
+        cache.template(&fp(5), 0, 100).unwrap().unwrap();
+        assert!(!is_ready(&cache, &one, 100));
+    }
+
+    #[test]
+    fn a_copied_record_is_a_fresh_one() {
+        let rows =
+            [0, 10, 20, 30, 40].map(|at| UnwindRow { offset: at, cfa_register: 7, cfa_offset: 96, saved: &SAVED });
+        let moar = FramePointer { epilogue_begin: 30, epilogue_end: 31, saved: &SAVED, ..FramePointer::default() };
+        let frames =
+            [fp(0), Unwind::FramePointer(moar), Unwind::FixedFrame { cfa_offset: 96, saved: &[] }, Unwind::Rows(&rows)];
+        let mut cache = Cache::default();
+        for size in [100, 101, 200, 4096, 50, 1 << 30] {
+            for unwind in &frames {
+                let tables = fresh(unwind, size).unwrap().unwrap();
+                let (lines, name) = (crate::api::code::Lines::Rows(&[]), b"name");
+                let unwinding = Some(Unwinding { tables: &tables, mapped_size: 40 });
+                let group = Group { pid: 1, tid: 2, index: 3, addr: 4096, size, name, lines, unwind: unwinding };
+                let mut written = vec![0; group.size().unwrap()];
+                let layout = group.write(77, &mut written, 0).unwrap().unwrap();
+
+                let template = cache.template(unwind, 0, size).unwrap().unwrap();
+                assert_eq!((template.record_len(), template.tables_len()), (layout.load, tables.bytes.len()));
+                let mut copied = vec![0xaa; template.record_len() + UnwindingTemplate::SLACK];
+                // SAFETY: there is room.
+                unsafe {
+                    template.copy_to(copied.as_mut_ptr(), 40, size);
+                    put_time(copied.as_mut_ptr(), 77);
+                }
+                assert_eq!(copied[..template.record_len()], written[..layout.load], "{unwind:?} of {size} bytes");
+            }
         }
-        assert!(!is_recent(&cache, &one));
+        // Of tables that are longer there is none.
+        let many: Vec<_> = (0..20).map(|at| UnwindRow { offset: 2 * at, ..rows[0] }).collect();
+        assert_eq!(cache.template(&Unwind::Rows(&many), 0, 100).map(|_| ()), Err(Error::TooLarge));
+        assert!(cache.template(&frames[3], 0, 100).unwrap().is_some());
     }
 }

@@ -319,9 +319,10 @@ impl Cursor {
     /// Asks for the memory that is written to next, after a time in which other processors and programs may have had the caches.
     #[inline(always)]
     pub fn ask_ahead(&self) {
-        ahead::to_write::<0>(self.chunk.as_ptr());
-        ahead::to_write::<0>(self.event.cast());
-        ahead::to_write::<0>(self.body);
+        let Cursor { chunk, body, event, .. } = *self;
+        ahead::to_write::<0>(chunk.as_ptr());
+        ahead::to_write::<0>(event.cast());
+        ahead::to_write::<0>(body);
     }
 
     /// Writes the event of the record whose body, `event.body_len` bytes, is written to the start of `room`, before or after this.
@@ -337,17 +338,17 @@ impl Cursor {
     /// Publishes the record whose event and body were just written.
     #[inline(always)]
     pub fn publish(&mut self, body_len: usize) {
-        self.body = self.body.wrapping_add(body_len);
-        self.event = self.event.wrapping_sub(1);
+        let (body, event) = (self.body.wrapping_add(body_len), self.event.wrapping_sub(1));
+        (self.body, self.event) = (body, event);
         self.events += 1;
         self.chunk.head().committed.store(self.events, Ordering::Release);
         // The writer has read what lay there before. The lines of the next record come back while the caller does something else,
         // those of a long one by themselves once the first ones are asked for.
-        ahead::to_write::<0>(self.event.cast());
-        ahead::to_write::<64>(self.body);
-        ahead::to_write::<128>(self.body);
-        ahead::to_write::<192>(self.body);
-        ahead::to_write::<256>(self.body);
+        ahead::to_write::<0>(event.cast());
+        ahead::to_write::<64>(body);
+        ahead::to_write::<128>(body);
+        ahead::to_write::<192>(body);
+        ahead::to_write::<256>(body);
     }
 
     /// Publishes a record whose body, `event.body_len` bytes, was just written to the start of `room`.

@@ -6,13 +6,12 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::{ptr, slice};
 
-use super::unwind::{tables, unwind};
+use super::unwind::{template, unwind};
 use super::{check_flags, field, name, read, Array, Plain};
 use crate::api::code::{Bytes, Code, Inline, Line, LineTable, Lines, MoveTarget};
 use crate::api::error::{Error, Result};
 use crate::capi::types::*;
-use crate::format::cfi::Tables;
-use crate::format::jitdump::put_debug;
+use crate::format::jitdump::{put_debug, UnwindingTemplate};
 use crate::format::unwind::Cache;
 use crate::session::{check_range, Given};
 
@@ -148,9 +147,9 @@ impl Given for CodeInput<'_> {
     }
 
     #[inline(always)]
-    fn tables<'c>(&self, cache: &'c mut Cache, addr: u64, size: u64) -> Result<Option<&'c Tables>> {
+    fn template<'c>(&self, cache: &'c mut Cache, addr: u64, size: u64) -> Result<Option<&'c UnwindingTemplate>> {
         // SAFETY: the maker's promise.
-        unsafe { tables(field!(self.0, unwind), cache, addr, size) }
+        unsafe { template(field!(self.0, unwind), cache, addr, size) }
     }
 
     #[inline(always)]

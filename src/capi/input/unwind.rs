@@ -6,7 +6,7 @@ use super::{check_flags, field, read, Array, Plain};
 use crate::api::code::{FramePointer, SavedRegister, Unwind, UnwindRow};
 use crate::api::error::{Error, Result};
 use crate::capi::types::*;
-use crate::format::cfi::Tables;
+use crate::format::jitdump::UnwindingTemplate;
 use crate::format::unwind::{self, Cache};
 
 // SAFETY: integers and raw pointers only, here and below.
@@ -14,28 +14,29 @@ unsafe impl Plain for jitsym_unwind {}
 // SAFETY: as above.
 unsafe impl Plain for jitsym_unwind_row {}
 
-/// The tables that a `jitsym_unwind` makes, for code of this size. It is decoded if it is not the one that was used last.
+/// The record of the tables that a `jitsym_unwind` makes, for code of this size. It is decoded if it is not the one that was used
+/// last.
 ///
 /// # Safety
 /// As `unwind`.
 #[inline(always)]
-pub unsafe fn tables(
+pub unsafe fn template(
     from: *const jitsym_unwind,
     cache: &mut Cache,
     code_addr: u64,
     code_size: u64,
-) -> Result<Option<&Tables>> {
+) -> Result<Option<&UnwindingTemplate>> {
     if from.is_null() {
         return Ok(None);
     }
     // SAFETY: the caller's promise; the size is the first field.
     let known_size = unsafe { from.cast::<usize>().read_unaligned() } == size_of::<jitsym_unwind>();
     // SAFETY: as above; the struct is as large.
-    if known_size && unsafe { cache.is_recent(from.cast::<unwind::Raw>()) } {
+    if known_size && unsafe { cache.is_ready(from.cast::<unwind::Raw>(), code_size) } {
         // SAFETY: as above. The last one was good, and this is the same but perhaps for what it points to.
         let saved = unsafe { saved_registers(field!(from, saved), field!(from, saved_count))? };
-        if cache.recent_is_for(saved, code_size) {
-            return cache.recent_tables(code_size);
+        if cache.ready_saves(saved) {
+            return Ok(Some(cache.ready_template()));
         }
     }
     // SAFETY: the caller's promise.
@@ -51,20 +52,20 @@ unsafe fn decode_and_encode(
     cache: &mut Cache,
     code_addr: u64,
     code_size: u64,
-) -> Result<Option<&Tables>> {
+) -> Result<Option<&UnwindingTemplate>> {
     // SAFETY: the caller's promise.
     let (raw, input) = unsafe { (read(from)?, unwind(from)?) };
     // Rows and sections lie elsewhere and are compared in the cache, by their contents. Code that ends where the epilogue does
     // has other tables than code that goes on, and so has code that ends where the epilogue would begin.
     let any_larger = raw.epilogue_end == 0 && u64::from(raw.epilogue_begin) != code_size;
     if matches!(raw.kind, 1 | 2) && any_larger {
-        cache.tables(&input.as_unwind(), code_addr, code_size)?;
+        cache.template(&input.as_unwind(), code_addr, code_size)?;
         // SAFETY: the type is as large, and the struct is of integers and pointers without padding.
         let words: unwind::Raw = unsafe { mem::transmute::<jitsym_unwind, unwind::Raw>(raw) };
         // SAFETY: as above.
         cache.remember(&words, unsafe { saved_registers(raw.saved, raw.saved_count)? }, code_size);
     }
-    cache.tables(&input.as_unwind(), code_addr, code_size)
+    cache.template(&input.as_unwind(), code_addr, code_size)
 }
 
 /// A checked `jitsym_unwind`: rows have to be kept, because they are laid out differently.

@@ -44,22 +44,43 @@ pub struct Tables {
     fde: Option<usize>,
 }
 
+/// Offsets in tables of words that depend on the size of the code.
+#[derive(Clone, Copy, Debug)]
+pub struct Places {
+    /// Ways back to the code, and where each of them counts from: in the FDE, and in the table of the header.
+    pub to_code: [(usize, usize); 2],
+    /// The size of the code.
+    pub size: usize,
+}
+
 impl Tables {
     /// Bytes of `.eh_frame`, the first ones of `bytes`.
     pub fn eh_frame_size(&self) -> usize {
         self.bytes.len() - self.hdr_size
     }
 
+    /// The most bytes of code that the tables can be for: the way from the header back to the code fits 32 bits, and that from
+    /// the FDE is shorter.
+    pub fn code_max(&self) -> u64 {
+        const FARTHEST: u64 = 1 << 31;
+        let farthest = if self.fde.is_some() { FARTHEST - self.eh_frame_size() as u64 } else { FARTHEST };
+        CODE_SIZE_MAX.min(farthest & !7)
+    }
+
     /// Whether the tables can be for code of this size in bytes.
-    #[inline(always)]
     pub fn check_size(&self, code_size: u64) -> Result<()> {
         check_code_size(code_size)?;
-        // The way from the header back to the code fits 32 bits; that from the FDE is shorter.
-        const FARTHEST: u64 = 1 << 31;
-        if self.fde.is_some() && align8(code_size) + self.eh_frame_size() as u64 > FARTHEST {
+        if code_size > self.code_max() {
             return Err(Error::TooLarge);
         }
         Ok(())
+    }
+
+    /// Which words depend on the size of the code; `None` if the tables were made from an `.eh_frame` section.
+    pub fn places(&self) -> Option<Places> {
+        let (fde, hdr) = (self.fde?, self.eh_frame_size());
+        let is_within = fde + 16 <= hdr && hdr + HDR_TABLE + 4 <= self.bytes.len();
+        is_within.then_some(Places { to_code: [(fde + 8, fde + 8), (hdr + HDR_TABLE, hdr)], size: fde + 12 })
     }
 
     /// Copies the tables to `out`, which is as long, for code of a size that was checked: what comes out is what [`encode`] would
@@ -67,20 +88,14 @@ impl Tables {
     ///
     /// Whether the description holds for that size is for the caller to know: the rows of [`Unwind::Rows`] must lie in the
     /// code, and an [`Unwind::FramePointer`] must resolve to an equal [`Frame`].
-    #[inline(always)]
     pub fn copy_to(&self, out: &mut [u8], code_size: u64) {
         out.copy_from_slice(&self.bytes);
-        let (Some(fde), hdr) = (self.fde, self.eh_frame_size()) else { return };
-        if fde + 16 > hdr || hdr + HDR_TABLE + 4 > out.len() {
-            return;
+        let Some(places) = self.places() else { return };
+        let mut put = |at: usize, value: u32| out[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        for (at, from) in places.to_code {
+            put(at, (align8(code_size) as u32).wrapping_add(from as u32).wrapping_neg());
         }
-        let code_at = align8(code_size) as u32;
-        let out = out.as_mut_ptr();
-        // SAFETY: the FDE's first four words and the header's table lie in the tables, as was just checked.
-        let put = |at: usize, value: u32| unsafe { out.add(at).cast::<u32>().write_unaligned(value.to_le()) };
-        put(fde + 8, code_at.wrapping_add(fde as u32 + 8).wrapping_neg());
-        put(fde + 12, code_size as u32);
-        put(hdr + HDR_TABLE, code_at.wrapping_add(hdr as u32).wrapping_neg());
+        put(places.size, code_size as u32);
     }
 
     /// What is copied for code of this size.

@@ -9,8 +9,10 @@ pub mod inlines;
 pub mod raw;
 mod read;
 pub mod shadow;
+mod template;
 
 pub use read::{is_group_head, is_group_of, places, GroupPlace, Loaded, Record, Records};
+pub use template::UnwindingTemplate;
 
 use super::put::Put;
 use crate::api::code::{Line, Lines};
@@ -192,8 +194,7 @@ pub struct Load {
 ///
 /// # Safety
 /// `out` has room for it, and nobody else has it.
-#[inline(always)]
-pub unsafe fn put_unwinding_fixed(out: *mut u8, timestamp: u64, tables: &Tables, mapped_size: u64) {
+unsafe fn put_unwinding_fixed(out: *mut u8, timestamp: u64, tables: &Tables, mapped_size: u64) {
     let record = UnwindingFixed {
         id: id::UNWINDING_INFO,
         total_size: (UNWINDING_FIXED_SIZE + tables.bytes.len()) as u32,
@@ -209,7 +210,7 @@ pub unsafe fn put_unwinding_fixed(out: *mut u8, timestamp: u64, tables: &Tables,
 /// Writes a LOAD record with the NUL after its name, all but the name and the code.
 ///
 /// # Safety
-/// As `put_unwinding_fixed`.
+/// `out` has room for it, and nobody else has it.
 #[inline(always)]
 pub unsafe fn put_load_fixed(out: *mut u8, timestamp: u64, load: &Load) {
     let record = LoadFixed {
@@ -238,6 +239,16 @@ pub unsafe fn put_load_fixed(out: *mut u8, timestamp: u64, load: &Load) {
 pub unsafe fn put_time(record: *mut u8, timestamp: u64) {
     // SAFETY: the caller's promise.
     unsafe { record.add(std::mem::offset_of!(LoadFixed, timestamp)).cast::<u64>().write_unaligned(timestamp) };
+}
+
+/// Gives an UNWINDING_INFO record another `Unwinding::mapped_size`.
+///
+/// # Safety
+/// `record` is one, and nobody else has it.
+#[inline(always)]
+unsafe fn put_mapped_size(record: *mut u8, mapped_size: u64) {
+    // SAFETY: the caller's promise.
+    unsafe { record.add(std::mem::offset_of!(UnwindingFixed, mapped_size)).cast::<u64>().write_unaligned(mapped_size) };
 }
 
 /// An UNWINDING_INFO record before its tables.

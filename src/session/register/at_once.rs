@@ -10,13 +10,12 @@ use crate::api::code::{Bytes, Code};
 use crate::api::error::Error;
 use crate::api::limits::CODE_SIZE_MAX;
 use crate::api::Id;
-use crate::format::cfi::Tables;
-use crate::format::jitdump::{
-    put_debug, put_load_fixed, put_time, put_unwinding_fixed, Load, LOAD_FIXED_SIZE, UNWINDING_FIXED_SIZE,
-};
+use crate::format::jitdump::{put_debug, put_load_fixed, put_time, Load, UnwindingTemplate, LOAD_FIXED_SIZE};
 use crate::format::name;
 use crate::format::unwind::Cache;
 use crate::queue::record::{flag, Event, EventKind};
+
+static NO_TABLES: UnwindingTemplate = UnwindingTemplate::empty();
 
 /// A registration in the form that its caller has it. Each method reads what the caller gave: what is believed of the size is
 /// read once.
@@ -30,8 +29,8 @@ pub trait Given: Copy {
     fn name(&self) -> &[u8];
     /// The bytes of code that is as usual.
     fn bytes(&self) -> *const u8;
-    /// The unwind tables, to be copied for code of this size.
-    fn tables<'c>(&self, cache: &'c mut Cache, addr: u64, size: u64) -> Result<Option<&'c Tables>, Error>;
+    /// The record of its unwind tables, to be copied for code of this size.
+    fn template<'c>(&self, cache: &'c mut Cache, addr: u64, size: u64) -> Result<Option<&'c UnwindingTemplate>, Error>;
     fn has_lines(&self) -> bool;
     /// Writes as much of the record of its lines as there is room for, and returns its whole size. Its time is to be set later.
     fn put_lines(&self, size: u64, out: &mut [u8]) -> Result<usize, Error>;
@@ -58,9 +57,9 @@ impl Local {
         if is_beyond || end.checked_add(code.free_after()).is_none() {
             return Err(flags);
         }
-        let tables = match code.tables(&mut self.unwind, code.addr(), size) {
-            Ok(Some(tables)) if engine.unwind_records() => Some(tables),
-            Ok(_) => None,
+        let template = match code.template(&mut self.unwind, code.addr(), size) {
+            Ok(Some(template)) if engine.unwind_records() => template,
+            Ok(_) => &NO_TABLES,
             Err(_) => return Err(flags),
         };
 
@@ -80,17 +79,10 @@ impl Local {
             if name.len() > name::MAX {
                 break 'registered None;
             }
-            let (unwinding_size, tables_len) = match tables {
-                Some(tables) => (UNWINDING_FIXED_SIZE + tables.bytes.len(), tables.bytes.len()),
-                None => (0, 0),
-            };
-            let needed = unwinding_size + LOAD_FIXED_SIZE + name.len() + 1 + size as usize;
-            if room.len() < needed {
-                break 'registered None;
-            }
+            let needed = template.record_len() + LOAD_FIXED_SIZE + name.len() + 1 + size as usize;
+            let Some(spare) = room.len().checked_sub(needed + UnwindingTemplate::SLACK) else { break 'registered None };
             let mut lines_len = 0;
             if code.has_lines() {
-                let spare = room.len() - needed;
                 match code.put_lines(size, &mut room[..spare]) {
                     Ok(len) if len <= spare => lines_len = len,
                     _ => break 'registered None,
@@ -99,7 +91,14 @@ impl Local {
             // SAFETY: there is room for the lines, for the other records, and for the code, here and below.
             let out = unsafe { room.as_mut_ptr().add(lines_len) };
             // SAFETY: as above.
-            let load = unsafe { out.add(unwinding_size) };
+            let load = unsafe { out.add(template.record_len()) };
+            let mut flags = known | flag::HAS_CODE | if code.packed() { flag::PACKED } else { 0 };
+            let mapped_size = mapped_size(template.tables_len(), size, code.free_after());
+            if mapped_size != 0 {
+                flags |= flag::FREE_BEHIND;
+            }
+            // SAFETY: as above.
+            unsafe { template.copy_to(out, mapped_size, size) };
             // SAFETY: as above.
             let name_room = unsafe { slice::from_raw_parts_mut(load.add(LOAD_FIXED_SIZE), name.len()) };
             if !name::copy_plain(name, name_room) {
@@ -110,18 +109,14 @@ impl Local {
             let timestamp = engine.clock.now_after_ends();
             let Some(index) = self.indices.next() else { break 'registered None };
             let Some(id) = self.stock.take(&engine.ids, code.addr(), size, false) else { break 'registered None };
-            let mut flags = known | flag::HAS_CODE | if code.packed() { flag::PACKED } else { 0 };
-            if let Some(tables) = tables {
-                let mapped_size = mapped_size(tables, size, code.free_after());
-                if mapped_size != 0 {
-                    flags |= flag::FREE_BEHIND;
-                }
-                // SAFETY: as above.
-                unsafe { put_unwinding_fixed(out, timestamp, tables, mapped_size) };
-            }
             let load_record = Load { pid: self.pid, tid: self.tid, addr: code.addr(), size, index, name_len };
+            // Those that are not there begin where the next one does.
             // SAFETY: as above.
-            unsafe { put_load_fixed(load, timestamp, &load_record) };
+            unsafe {
+                put_time(out.sub(lines_len), timestamp);
+                put_time(out, timestamp);
+                put_load_fixed(load, timestamp, &load_record);
+            }
             cursor.write_event(Event {
                 timestamp,
                 id: id.0,
@@ -135,18 +130,10 @@ impl Local {
                 kind: EventKind::Load,
                 flags,
                 name_len: name_len as u16,
-                tables_len: tables_len as u32,
+                tables_len: template.tables_len() as u32,
             });
             // SAFETY: as above.
-            unsafe {
-                if lines_len != 0 {
-                    put_time(out.sub(lines_len), timestamp);
-                }
-                load.add(LOAD_FIXED_SIZE + name_len + 1).copy_from_nonoverlapping(code.bytes(), size as usize);
-                if let Some(tables) = tables {
-                    tables.copy_to(slice::from_raw_parts_mut(out.add(UNWINDING_FIXED_SIZE), tables_len), size);
-                }
-            }
+            unsafe { load.add(LOAD_FIXED_SIZE + name_len + 1).copy_from_nonoverlapping(code.bytes(), size as usize) };
             cursor.publish(lines_len + needed);
             Some(id)
         };
@@ -192,8 +179,8 @@ impl Given for &Code<'_> {
         }
     }
 
-    fn tables<'c>(&self, cache: &'c mut Cache, addr: u64, size: u64) -> Result<Option<&'c Tables>, Error> {
-        cache.tables(&self.unwind, addr, size)
+    fn template<'c>(&self, cache: &'c mut Cache, addr: u64, size: u64) -> Result<Option<&'c UnwindingTemplate>, Error> {
+        cache.template(&self.unwind, addr, size)
     }
 
     fn has_lines(&self) -> bool {

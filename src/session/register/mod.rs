@@ -13,7 +13,6 @@ use crate::api::error::{Error, Result};
 use crate::api::limits::CODE_SIZE_MAX;
 use crate::api::options::Sinks;
 use crate::api::Id;
-use crate::format::cfi::Tables;
 use crate::format::jitdump::{inlines, Group, Unwinding};
 use crate::format::name;
 use crate::format::unwind::{self, Cache};
@@ -351,16 +350,16 @@ fn inlines_of(wanted: Sinks, regions: &Regions, code: &Code<'_>) -> Result<Vec<u
 /// The unwind tables of code, if they are wanted. A description that makes no sense is an error all the same.
 fn unwinding<'c>(engine: &Engine, code: &Code<'_>, cache: &'c mut Cache) -> Result<Option<Unwinding<'c>>> {
     let tables = cache.tables(&code.unwind, code.addr, code.size)?.filter(|_| engine.unwind_records());
-    Ok(tables.map(|tables| Unwinding { tables, mapped_size: mapped_size(tables, code.size, code.free_after) }))
+    Ok(tables
+        .map(|tables| Unwinding { tables, mapped_size: mapped_size(tables.bytes.len(), code.size, code.free_after) }))
 }
 
 /// See [`Unwinding::mapped_size`].
 #[inline(always)]
-fn mapped_size(tables: &Tables, size: u64, free_after: u64) -> u64 {
-    let len = tables.bytes.len();
+fn mapped_size(tables_len: usize, size: u64, free_after: u64) -> u64 {
     // In most cases nobody has said that anything is free.
-    if free_after != 0 && free_after >= unwind::room(size, len) {
-        len as u64
+    if free_after != 0 && free_after >= unwind::room(size, tables_len) {
+        tables_len as u64
     } else {
         0
     }
