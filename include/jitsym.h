@@ -1019,6 +1019,10 @@ typedef struct jitsym_stats {
    * Names, unwind tables and line tables of code that have no room in the files of regions as they are now.
    */
   uint64_t region_left_out;
+  /**
+   * Calls that were refused because of what the caller gave: `jitsym_last_error` says what was wrong with the last one of a thread.
+   */
+  uint64_t calls_refused;
 } jitsym_stats;
 
 /**
@@ -1296,8 +1300,10 @@ enum jitsym_status jitsym_get_stats(struct jitsym *session,
                                     struct jitsym_stats *out);
 
 /**
- * Copies the text of the last failure of a sink (or of opening a session) to `buf`: what was tried, on which file, and what
- * the system said. An empty text if there was none. The text is cut to fit and always NUL-terminated.
+ * Copies the text of the last failure to `buf`, of whichever came later. One is that of a sink, or of opening a session: what was
+ * tried, on which file, and what the system said. The other one is the last call of this thread that was refused because of what
+ * the caller gave: the status, and the field, index and value that are wrong. An empty text if there was none. The text is cut to
+ * fit and always NUL-terminated.
  *
  * `session` may be NULL, and is how to ask why `jitsym_init` failed.
  *

@@ -9,7 +9,8 @@
  *   - The environment variable JITSYM_LIB names the file of the library. Programs that run with the rights of another user
  *     ignore it. Without it, libjitsym.so.0.1 is looked for where the dynamic linker looks for libraries (DT_RPATH and
  *     DT_RUNPATH of the program, LD_LIBRARY_PATH, the system's directories). A program that has the library elsewhere calls
- *     jitsym_dl_load(path) before.
+ *     jitsym_dl_load(path) before. With JITSYM_DEBUG set to 1, or to the path of a file, the reason is said there if it cannot be
+ *     loaded.
  *   - Not for programs without a dynamic linker (-static), in which dlopen does not work properly.
  *   - A library of another ABI version is not used. The library is never unloaded.
  *   - All files of a program, or of a shared library, share one state. Another shared library with this file in it has its
@@ -33,6 +34,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
+#include <unistd.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -98,11 +100,23 @@ static inline void jitsym_dl_give_why(void) {
   __atomic_store_n(&jitsym_dl_why.busy, (unsigned char)0, __ATOMIC_RELEASE);
 }
 
+/* Says it, if the user has asked for that (JITSYM_DEBUG). The text belongs to the caller. */
+static inline void jitsym_dl_say_why(void) {
+  const char *to = getauxval(AT_SECURE) == 0 ? getenv("JITSYM_DEBUG") : NULL;
+  FILE *file;
+  if (to == NULL || to[0] == 0 || strcmp(to, "0") == 0 || strcmp(to, "off") == 0) return;
+  file = to[0] == '/' ? fopen(to, "ae") : stderr;
+  if (file == NULL) return;
+  fprintf(file, "jitsym %ld: the library cannot be loaded: %s\n", (long)getpid(), jitsym_dl_why.text);
+  if (file != stderr) fclose(file);
+}
+
 /* Notes what dlerror says, and `more`. */
 static inline void jitsym_dl_note_error(const char *more) {
   const char *error = dlerror();
   jitsym_dl_take_why();
   snprintf(jitsym_dl_why.text, sizeof jitsym_dl_why.text, "%s%s", error != NULL ? error : "", more);
+  jitsym_dl_say_why();
   jitsym_dl_give_why();
 }
 
@@ -111,6 +125,7 @@ static inline void jitsym_dl_note_version(const char *path, uint32_t version) {
   snprintf(jitsym_dl_why.text, sizeof jitsym_dl_why.text, "%s is version %u.%u.%u, and not %d.%d", path,
            (unsigned)(version / 1000000), (unsigned)(version / 1000 % 1000), (unsigned)(version % 1000),
            JITSYM_VERSION_MAJOR, JITSYM_VERSION_MINOR);
+  jitsym_dl_say_why();
   jitsym_dl_give_why();
 }
 

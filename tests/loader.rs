@@ -90,6 +90,15 @@ fn reasons() {
     assert!(said.starts_with("/nowhere/long/") && (500..2000).contains(&said.len()), "{}: {said}", said.len());
 }
 
+/// The reason is said where the user asks for it.
+#[test]
+fn reasons_are_said() {
+    let mut command = command(program(), "why");
+    let output = try_run(command.env("JITSYM_LIB", "/nowhere/it.so").env("JITSYM_DEBUG", "1"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.starts_with("jitsym ") && said.contains(": the library cannot be loaded: /nowhere/it.so: "), "{said}");
+}
+
 /// Another ABI is not used, nor a library that lacks a function, and nothing is left of the attempt.
 #[test]
 fn other_libraries() {

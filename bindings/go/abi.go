@@ -144,6 +144,7 @@ type Stats struct {
 	RegionLate        uint64
 	RegionRefused     uint64
 	RegionLeftOut     uint64
+	CallsRefused      uint64
 }
 
 // Stats reads the counters. Flush first for exact ones.
@@ -188,5 +189,6 @@ func (s *Session) Stats() (Stats, error) {
 		RegionLate:        uint64(out.region_late),
 		RegionRefused:     uint64(out.region_refused),
 		RegionLeftOut:     uint64(out.region_left_out),
+		CallsRefused:      uint64(out.calls_refused),
 	}, nil
 }

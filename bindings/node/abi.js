@@ -230,6 +230,7 @@ structs.jitsym_stats = koffi.struct({
   region_late: 'uint64_t',
   region_refused: 'uint64_t',
   region_left_out: 'uint64_t',
+  calls_refused: 'uint64_t',
 });
 
 /** The size that a struct begins with. */

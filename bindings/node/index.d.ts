@@ -123,6 +123,7 @@ export interface Stats {
   regionLate: number;
   regionRefused: number;
   regionLeftOut: number;
+  callsRefused: number;
 }
 
 /** A piece of registered code. Nothing happens when the object goes: code is gone when it is unregistered. */

@@ -147,6 +147,7 @@ FIELD(jitsym_stats, region_generations, 240);
 FIELD(jitsym_stats, region_late, 248);
 FIELD(jitsym_stats, region_refused, 256);
 FIELD(jitsym_stats, region_left_out, 264);
+FIELD(jitsym_stats, calls_refused, 272);
 #endif
 
 /* Foreign function interfaces declare enumerations as int. */

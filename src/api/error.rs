@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::sys::refusal;
+
 macro_rules! errors {
     ($($number:literal $name:ident, $constant:literal, $text:literal;)*) => {
         /// Why a call had no effect. The numbers are those of `jitsym_status` in the C header.
@@ -67,6 +69,29 @@ errors! {
     38 Region, "JITSYM_ERR_REGION", "there is no region, or there is one already, or not of this kind";
     39 Alignment, "JITSYM_ERR_ALIGNMENT", "an address or size is no multiple of a page, or an alignment no power of two";
     40 Inline, "JITSYM_ERR_INLINE", "an inlined function has a bad range or parent, no name, or no place of its call";
+}
+
+impl Error {
+    /// This error, with a note of what exactly is wrong, for `jitsym_last_error` and `JITSYM_DEBUG`. In the text `{}` stands for a
+    /// number, and `{x}` for one in hexadecimal digits.
+    #[cold]
+    pub(crate) fn because<const N: usize>(self, text: &'static str, numbers: [u64; N]) -> Error {
+        const { assert!(N <= 3) };
+        let mut all = [0; 3];
+        all[..N].copy_from_slice(&numbers);
+        refusal::note(self as u32, text, all);
+        self
+    }
+
+    /// The name of the C enumerator.
+    pub(crate) fn name(self) -> &'static str {
+        self.texts().0.trim_end_matches('\0')
+    }
+
+    /// Whether the caller can do something about it, and the library has not said more about it elsewhere.
+    pub(crate) fn is_callers(self) -> bool {
+        matches!(self as u32, 1..=18 | 20 | 24 | 28..=31 | 34 | 39 | 40)
+    }
 }
 
 impl fmt::Display for Error {

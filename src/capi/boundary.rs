@@ -2,7 +2,7 @@
 
 use super::status::jitsym_status;
 use crate::api::error::Result;
-use crate::session::process;
+use crate::session::{self, process};
 use crate::sys::guard::PerThread;
 use crate::sys::thread;
 
@@ -17,7 +17,10 @@ pub fn boundary(body: impl FnOnce() -> Result<()>) -> jitsym_status {
 pub fn boundary_on(body: impl FnOnce(&PerThread) -> Result<()>) -> jitsym_status {
     match process::guarded_on(body) {
         Ok(()) => jitsym_status::JITSYM_OK,
-        Err(error) => error.into(),
+        Err(error) => {
+            session::refused(error);
+            error.into()
+        }
     }
 }
 

@@ -343,8 +343,10 @@ pub unsafe extern "C" fn jitsym_get_stats(session: *mut jitsym, out: *mut jitsym
     })
 }
 
-/// Copies the text of the last failure of a sink (or of opening a session) to `buf`: what was tried, on which file, and what
-/// the system said. An empty text if there was none. The text is cut to fit and always NUL-terminated.
+/// Copies the text of the last failure to `buf`, of whichever came later. One is that of a sink, or of opening a session: what was
+/// tried, on which file, and what the system said. The other one is the last call of this thread that was refused because of what
+/// the caller gave: the status, and the field, index and value that are wrong. An empty text if there was none. The text is cut to
+/// fit and always NUL-terminated.
 ///
 /// `session` may be NULL, and is how to ask why `jitsym_init` failed.
 ///

@@ -8,6 +8,7 @@ use crate::queue::quiesce::Quiesce;
 use crate::queue::write_gate::WriteGate;
 use crate::sys::clock::{self, Clock};
 use crate::sys::sync::outside::{Arc, Mutex, PoisonError};
+use crate::sys::{debug, refusal};
 
 /// The values that the sinks are given, and those that they report.
 #[derive(Debug)]
@@ -152,15 +153,17 @@ impl Status {
 
 /// Text of the last failure; empty if there was none.
 #[derive(Debug, Default)]
-pub struct LastError(Mutex<String>);
+pub struct LastError(Mutex<(u64, String)>);
 
 impl LastError {
-    pub fn get(&self) -> String {
+    /// The text, and the number of the failure in the order of all.
+    pub fn get(&self) -> (u64, String) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub fn set(&self, text: String) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = text;
+        debug::say(format_args!("{text}"));
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = (refusal::next_number(), text);
     }
 }
 
@@ -171,7 +174,7 @@ macro_rules! with_counters {
             registered moved unregistered overwritten live dropped unreadable names_changed not_free
             jitdump_bytes jitdump_records map_bytes map_entries map_rewrites map_forgotten write_errors waited recovered
             jitdump_lost jitdump_held jitdump_rewrites map_omitted
-            region_code region_bytes region_generations region_late region_refused region_left_out
+            region_code region_bytes region_generations region_late region_refused region_left_out calls_refused
         }
     };
 }

@@ -19,6 +19,10 @@ use crate::sink;
 use crate::sink::region::{CodeRegion, RegionOptions};
 use crate::sys::{reserve, thread};
 
+fn unknown(id: Id) -> Error {
+    Error::UnknownId.because("the id {x} was never given, or its code has been unregistered or replaced", [id.0])
+}
+
 /// A session that was open when it was looked up.
 #[derive(Clone, Copy, Debug)]
 pub struct Ref {
@@ -86,7 +90,7 @@ impl Ref {
     }
 
     pub fn code_size(&self, id: Id) -> Result<u64> {
-        self.outcome(self.engine.ids.size_of(id).ok_or(Error::UnknownId))
+        self.outcome(self.engine.ids.size_of(id).ok_or_else(|| unknown(id)))
     }
 
     pub fn move_code(&self, id: Id, target: &MoveTarget<'_>) -> Result<()> {
@@ -121,6 +125,7 @@ impl Ref {
             }
         }
         let ended = register::unregister(self.process, self.engine, id);
+        let ended = if ended == Err(Error::UnknownId) { Err(unknown(id)) } else { ended };
         self.wait_until_known();
         self.outcome(ended)
     }

@@ -1,6 +1,6 @@
 //! Options and the environment make one configuration.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -122,11 +122,14 @@ fn prefer<T>(options: &Options, option: Option<T>, env: Option<T>) -> Option<T> 
     }
 }
 
+/// Words for the sinks that run by default.
+pub const SINK_WORDS_ON: [&str; 4] = ["on", "1", "true", "yes"];
+
 /// `JITSYM=map,jitdump` or `off`. Words that are not known are passed over: they may be sinks of a later version.
 fn parse_sinks(value: &OsString) -> Sinks {
     value.as_bytes().split(|&byte| byte == b',').fold(Sinks::NONE, |sinks, word| {
         let is = |names: &[&str]| names.iter().any(|name| word.trim_ascii().eq_ignore_ascii_case(name.as_bytes()));
-        if is(&["on", "1", "true", "yes"]) {
+        if is(&SINK_WORDS_ON) {
             return sink::default();
         }
         let named = KINDS.iter().filter(|kind| is(&[kind.word]));
@@ -144,7 +147,7 @@ fn parse_fork(value: OsString) -> Option<Fork> {
 }
 
 /// A number of bytes, or, with a letter after the number, of kilobytes and so on (powers of 1024).
-fn parse_size(value: &OsString) -> Option<u64> {
+pub fn parse_size(value: &OsStr) -> Option<u64> {
     let text = value.to_str()?.trim();
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let shift = match text[digits.len()..].to_ascii_lowercase().as_str() {
@@ -162,7 +165,7 @@ fn check_dir(dir: &Path) -> Result<()> {
     if dir.is_absolute() && fits && !dir.as_os_str().as_bytes().contains(&0) {
         Ok(())
     } else {
-        Err(Error::Path)
+        Err(Error::Path.because("a directory is no absolute path, or longer than {} bytes", [DIR_MAX as u64]))
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::api::error::Error;
 use crate::session::control::STOP_TIMEOUT;
-use crate::session::process;
+use crate::session::{explain, process};
 use crate::sys::thread;
 
 /// Writes pending records when the process exits with a session open, for as long as closing would. Unwritten records stay in
@@ -32,6 +32,7 @@ pub fn flush_at_exit() {
         }
         Err(_) => {}
     }
+    explain::summary(&engine.status);
     engine.signal_flush.exit_is_over();
 }
 

@@ -6,6 +6,7 @@ mod call;
 mod config;
 mod control;
 mod exit;
+mod explain;
 pub mod fork;
 mod handle;
 mod open;
@@ -25,8 +26,9 @@ use crate::queue::status::Stats;
 use crate::sink::region::{CodeRegion, RegionOptions};
 use crate::sys::futex::keeping_errno;
 pub use config::{clean_dirs, spool_dir};
+pub use explain::{doubts, last_error, refused};
 pub(crate) use handle::{find, is_off};
-pub(crate) use register::{check_range, register_as_usual, usual_local, Given};
+pub(crate) use register::{check_range, check_size, register_as_usual, usual_local, Given};
 
 /// An open session. Closed when dropped.
 #[derive(Debug)]
@@ -266,11 +268,6 @@ impl Drop for Session {
     fn drop(&mut self) {
         let _ = close(self.0);
     }
-}
-
-/// Text of the last failure in this process; empty if there was none.
-pub fn last_error() -> String {
-    process::current().map(|process| process.host.last_error.get()).unwrap_or_default()
 }
 
 /// Writes everything that was registered before, from a signal handler that may have interrupted anything;

@@ -8,7 +8,7 @@ use crate::queue::engine::Engine;
 use crate::session::control::{tidy, Control};
 use crate::session::handle::{new_handle, set_off};
 use crate::session::process::{self, Process};
-use crate::session::{autoload, fork, register, Session};
+use crate::session::{autoload, explain, fork, register, Session};
 use crate::sys::{reserve, thread};
 use crate::writer::Inheritance;
 
@@ -25,7 +25,9 @@ pub fn open(options: &Options) -> Result<Session> {
     if process.host.is_broken() {
         return Err(Error::Internal);
     }
+    explain::opening();
     let opened = open_in(process, options);
+    explain::opened(&opened.as_ref().map(|_| process.engine().map(|engine| &*engine.status)).map_err(|error| *error));
     if let Err(error) = &opened {
         // Sinks and the thread have said more already.
         if !matches!(error, Error::NoSink | Error::Thread) {
@@ -37,6 +39,7 @@ pub fn open(options: &Options) -> Result<Session> {
 
 fn open_in(process: &'static Process, options: &Options) -> Result<Session> {
     let config = Config::new(options)?;
+    explain::decided(&config);
     let mut control = process.control();
     let engine = process.engine_or_new(|| thread::quietly(|| Engine::new(&config, &process.host.last_error)))?;
     // The place comes first: nothing else would have to be undone.

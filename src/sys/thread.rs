@@ -91,10 +91,19 @@ fn change_blocked(how: libc::c_int, signals: &libc::sigset_t) -> Option<libc::si
 /// Runs `body` with the signals of others blocked on this thread, which cannot be cancelled either. A SIGXFSZ that a write in it has
 /// raised is taken away: the write has failed with EFBIG, which says it all.
 pub fn quietly<T>(body: impl FnOnce() -> T) -> T {
+    quietly_but(&[libc::SIGXFSZ], body)
+}
+
+/// As `quietly`, for writing to what may be a pipe whose reader has gone.
+pub fn quietly_writing<T>(body: impl FnOnce() -> T) -> T {
+    quietly_but(&[libc::SIGXFSZ, libc::SIGPIPE], body)
+}
+
+fn quietly_but<T>(own: &[libc::c_int], body: impl FnOnce() -> T) -> T {
     uncancelled(|| {
         let before = block_others();
         let result = body();
-        before.inspect(restore_blocked);
+        before.inspect(|before| restore_blocked(before, own));
         result
     })
 }
@@ -106,10 +115,10 @@ fn block_others() -> Option<libc::sigset_t> {
 }
 
 #[inline(never)]
-fn restore_blocked(before: &libc::sigset_t) {
+fn restore_blocked(before: &libc::sigset_t, own: &[libc::c_int]) {
     let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointers are valid.
-    unsafe { libc::sigtimedwait(&signals(false, &[libc::SIGXFSZ]), std::ptr::null_mut(), &now) };
+    unsafe { libc::sigtimedwait(&signals(false, own), std::ptr::null_mut(), &now) };
     change_blocked(libc::SIG_SETMASK, before);
 }
 

@@ -13,7 +13,7 @@ use crate::api::error::{Error, Result};
 use crate::capi::types::*;
 use crate::format::jitdump::{put_debug, UnwindingTemplate};
 use crate::format::unwind::Cache;
-use crate::session::{check_range, Given};
+use crate::session::{check_range, check_size, Given};
 
 // SAFETY: integers and raw pointers only, here and below.
 unsafe impl Plain for jitsym_code {
@@ -63,12 +63,7 @@ impl<'a> CodeInput<'a> {
         // SAFETY: the maker's promise, for all fields and for what the pointers among them point to.
         let code = unsafe { self.0.read_unaligned() };
         check_code_flags(code.flags, STABLE | PACKED, code.reserved)?;
-        if code.size == 0 {
-            return Err(Error::SizeZero);
-        }
-        if code.size > jitsym_limit::JITSYM_CODE_SIZE_MAX as u64 {
-            return Err(Error::TooLarge);
-        }
+        check_size(code.size)?;
         let lines = self.lines()?;
         // SAFETY: as above.
         unsafe {

@@ -50,13 +50,14 @@ unsafe fn copy<T: Plain>(from: *const u8, size: usize) -> Result<T> {
 #[inline(never)]
 unsafe fn copy_other<T: Plain>(from: *const u8, size: usize) -> Result<T> {
     if size < T::FIRST_SIZE {
-        return Err(Error::StructSize);
+        return Err(Error::StructSize.because("a struct_size (or element size) is {}: set it to sizeof", [size as u64]));
     }
     let known = size.min(size_of::<T>());
     // SAFETY: the caller's promise.
     let tail = unsafe { slice::from_raw_parts(from.add(known), size - known) };
-    if tail.iter().any(|&byte| byte != 0) {
-        return Err(Error::StructTail);
+    if let Some(at) = tail.iter().position(|&byte| byte != 0) {
+        let text = "struct_size is {}, and byte {} of the struct, of which this version knows {}, is not 0";
+        return Err(Error::StructTail.because(text, [size as u64, (known + at) as u64, known as u64]));
     }
     let mut value = MaybeUninit::<T>::zeroed();
     // SAFETY: `known` bytes are readable there and fit here; the two do not overlap.
@@ -72,14 +73,14 @@ unsafe fn copy_other<T: Plain>(from: *const u8, size: usize) -> Result<T> {
 #[inline(always)]
 unsafe fn read<T: Plain>(from: *const T) -> Result<T> {
     if from.is_null() {
-        return Err(Error::Null);
+        return Err(Error::Null.because("the pointer to a struct is NULL", []));
     }
     // A size above this is a mistake, and its tail is not looked at.
     const LARGEST: usize = 4096;
     // SAFETY: the caller's promise; the size is the first field of every struct that is read this way.
     let size = unsafe { from.cast::<usize>().read_unaligned() };
     if size > LARGEST {
-        return Err(Error::StructTail);
+        return Err(Error::StructTail.because("struct_size is {}: set it to sizeof", [size as u64]));
     }
     // SAFETY: the caller's promise.
     unsafe { copy(from.cast(), size) }
@@ -89,7 +90,10 @@ fn check_flags(flags: u32, known: u32) -> Result<()> {
     if flags & !known == 0 {
         Ok(())
     } else {
-        Err(Error::Flags)
+        Err(Error::Flags.because(
+            "a field of flags has the unknown bits {x}, or a reserved field is not 0",
+            [(flags & !known).into()],
+        ))
     }
 }
 
@@ -109,7 +113,10 @@ impl<T: Plain> Array<'_, T> {
     unsafe fn new(start: *const T, count: usize, stride: usize) -> Result<Self> {
         let stride = if stride == 0 { T::FIRST_SIZE } else { stride };
         if count > 0 && start.is_null() {
-            return Err(Error::Null);
+            return Err(Error::Null.because(
+                "the number of lines, inlined functions or rows is {}, and their address NULL",
+                [count as u64],
+            ));
         }
         let array = Array { start: start.cast(), count, stride, element: PhantomData };
         if count > 0 && stride != size_of::<T>() {

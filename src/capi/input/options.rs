@@ -34,7 +34,7 @@ pub unsafe fn options(from: *const jitsym_options) -> Result<Options> {
     let map_dialect = match raw.map_dialect {
         0 => Dialect::Perf,
         1 => Dialect::Simpleperf,
-        _ => return Err(Error::Enum),
+        other => return Err(Error::Enum.because("map_dialect is {}", [other.into()])),
     };
     let has = |flag: jitsym_init_flag| raw.flags & flag as u32 != 0;
     Ok(Options {

@@ -95,6 +95,8 @@ pub struct jitsym_stats {
     pub region_refused: u64,
     /// Names, unwind tables and line tables of code that have no room in the files of regions as they are now.
     pub region_left_out: u64,
+    /// Calls that were refused because of what the caller gave: `jitsym_last_error` says what was wrong with the last one of a thread.
+    pub calls_refused: u64,
 }
 
 // C and Rust programs have the same numbers.

@@ -44,17 +44,19 @@ impl<'a> Frame<'a> {
         let saved_from = if fp.saved.is_empty() { set } else { or(fp.saved_from, set) };
         let standing = set.max(saved_from);
         if pushed > set || pushed > saved_from || u64::from(standing) > code_size {
-            return Err(Error::UnwindOrder);
+            let text = "the frame stands from byte {} on (fp_pushed is {}), the code has {} bytes";
+            return Err(Error::UnwindOrder.because(text, [standing.into(), pushed.into(), code_size]));
         }
         let (mut begin, mut end) = (fp.epilogue_begin, fp.epilogue_end);
         if begin == 0 {
             if end != 0 {
-                return Err(Error::UnwindOrder);
+                return Err(Error::UnwindOrder.because("epilogue_end is {}, and epilogue_begin 0", [end.into()]));
             }
         } else {
             let until = if end == 0 { code_size } else { u64::from(end) };
             if begin < standing || u64::from(begin) > until || until > code_size {
-                return Err(Error::UnwindOrder);
+                let text = "the epilogue is [{}, {}): before the frame stands, or beyond the code of {} bytes";
+                return Err(Error::UnwindOrder.because(text, [begin.into(), until, code_size]));
             }
             if until == code_size {
                 end = 0;
@@ -89,7 +91,8 @@ pub(super) fn entries(unwind: &Unwind, limit: u64, code_size: u64, placement: &P
             let mut least = 0;
             for row in *rows {
                 if u64::from(row.offset) < least || u64::from(row.offset) >= limit {
-                    return Err(Error::UnwindOrder);
+                    let text = "a row has offset {}: at least {} and less than {} are allowed";
+                    return Err(Error::UnwindOrder.because(text, [row.offset.into(), least, limit]));
                 }
                 least = u64::from(row.offset) + 1;
                 let state = program.state(row.cfa_register, row.cfa_offset, row.saved)?;
@@ -129,14 +132,20 @@ impl FrameState {
     /// Puts a register into a slot. A second slot for the same register contradicts the first.
     fn save(&mut self, abi: &Abi, reg: u32, offset: i32) -> Result<()> {
         if !abi.registers.iter().any(|range| range.contains(&reg)) {
-            return Err(Error::UnwindRegister);
+            return Err(
+                Error::UnwindRegister.because("{} is no DWARF number of a register that can be saved", [reg.into()])
+            );
         }
         if offset % SLOT != 0 {
-            return Err(Error::UnwindFormat);
+            return Err(
+                Error::UnwindFormat.because("register {} is saved at an offset that is no multiple of 8", [reg.into()])
+            );
         }
         let slot = self.slots.get_mut(reg as usize).ok_or(Error::UnwindRegister)?;
         match slot.replace(offset) {
-            Some(other) if other != offset => Err(Error::UnwindFormat),
+            Some(other) if other != offset => {
+                Err(Error::UnwindFormat.because("register {} is saved twice", [reg.into()]))
+            }
             _ => Ok(()),
         }
     }
@@ -157,10 +166,10 @@ impl Program {
     /// A whole state, which does not depend on the one before.
     fn state(&self, cfa_register: u32, cfa_offset: i32, saved: &[SavedRegister]) -> Result<FrameState> {
         if !self.abi.general.contains(&cfa_register) {
-            return Err(Error::UnwindRegister);
+            return Err(Error::UnwindRegister.because("the CFA cannot count from register {}", [cfa_register.into()]));
         }
         if cfa_offset % SLOT != 0 {
-            return Err(Error::UnwindFormat);
+            return Err(Error::UnwindFormat.because("cfa_offset is no multiple of 8", []));
         }
         let cfa_register = u16::try_from(cfa_register).map_err(|_| Error::UnwindRegister)?;
         let mut state = FrameState { cfa_register, cfa_offset, ..entry(self.abi) };

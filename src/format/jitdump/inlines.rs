@@ -24,10 +24,10 @@ pub fn record(inlines: &[Inline<'_>], code_size: u64) -> Result<Vec<u8>> {
         Ok(())
     };
     put(&[0; PREFIX_SIZE])?;
-    for inline in inlines {
+    for (index, inline) in inlines.iter().enumerate() {
         let name = name::clean(inline.name);
         if name.is_empty() {
-            return Err(Error::Inline);
+            return Err(Error::Inline.because("inlines[{}] has no name", [index as u64]));
         }
         let parent = inline.parent.unwrap_or(u32::MAX);
         for word in [inline.begin, inline.end, parent, inline.call_line, inline.call_column] {
@@ -53,19 +53,20 @@ fn check(inlines: &[Inline<'_>], code_size: u64) -> Result<()> {
         let (begin, end) = match inline.parent.map(|parent| inlines.get(..index)?.get(parent as usize)) {
             None => (0, code_size),
             Some(Some(parent)) => (parent.begin.into(), parent.end.into()),
-            Some(None) => return Err(Error::Inline),
+            Some(None) => return Err(Error::Inline.because("inlines[{}].parent is not before it", [index as u64])),
         };
         let is_within = u64::from(inline.begin) >= begin && u64::from(inline.end) <= end;
         let file = inline.call_file;
         if inline.begin >= inline.end || !is_within || file.is_empty() || file.contains(&0) || inline.call_line == 0 {
-            return Err(Error::Inline);
+            let text = "inlines[{}] is [{}, {}): not within its parent, or with no file or line of its call";
+            return Err(Error::Inline.because(text, [index as u64, inline.begin.into(), inline.end.into()]));
         }
         places.push((inline.parent, inline.begin, inline.end));
     }
     places.sort_unstable();
     let overlap = |two: &[(Option<u32>, u32, u32)]| two[0].0 == two[1].0 && two[0].2 > two[1].1;
     if places.windows(2).any(overlap) {
-        return Err(Error::Inline);
+        return Err(Error::Inline.because("two of the inlined functions with the same parent overlap", []));
     }
     Ok(())
 }

@@ -308,15 +308,19 @@ fn walk_lines(lines: Lines<'_>, addr: u64, size: u64, mut entry: impl FnMut(Slot
     for index in 0..lines.len() {
         let row = lines.row(index)?;
         if u64::from(row.offset) >= size {
-            return Err(Error::LineOffset);
+            let text = "lines[{}].offset is {}, the code has {} bytes";
+            return Err(Error::LineOffset.because(text, [index as u64, row.offset.into(), size]));
         }
         let same_place = match last {
-            Some((before, _)) if row.offset < before.offset => return Err(Error::LineOrder),
+            Some((before, _)) if row.offset < before.offset => {
+                let text = "lines[{}].offset is {}, less than {} in the line before";
+                return Err(Error::LineOrder.because(text, [index as u64, row.offset.into(), before.offset.into()]));
+            }
             Some((before, place)) if row.offset == before.offset => Some(place),
             _ => None,
         };
         if row.line == 0 || row.file.is_empty() {
-            return Err(Error::LineFile);
+            return Err(Error::LineFile.because("lines[{}] has line {}, or no file", [index as u64, row.line.into()]));
         }
         let place = same_place.unwrap_or(end);
         entry(Slot { place, is_new: same_place.is_none() }, addr + u64::from(row.offset), &row);

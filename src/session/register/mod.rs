@@ -158,19 +158,22 @@ fn wait_until_read(engine: &Engine, unread: bool) {
     }
 }
 
+/// Refuses sizes that no code can have.
+pub fn check_size(size: u64) -> Result<()> {
+    match size {
+        0 => Err(Error::SizeZero.because("code.size is 0", [])),
+        1..=CODE_SIZE_MAX => Ok(()),
+        _ => Err(Error::TooLarge.because("code.size is {}, at most {} are allowed", [size, CODE_SIZE_MAX])),
+    }
+}
+
 /// Refuses places where no code can be.
 pub fn check_range(addr: u64, size: u64, free_after: u64) -> Result<()> {
-    if size == 0 {
-        return Err(Error::SizeZero);
-    }
-    if size > CODE_SIZE_MAX {
-        return Err(Error::TooLarge);
-    }
+    check_size(size)?;
     // The host got no memory and continued with 0. Readers take a line or record with that address for damage.
-    if addr == 0 {
-        return Err(Error::AddressRange);
-    }
-    addr.checked_add(size).and_then(|end| end.checked_add(free_after)).map(drop).ok_or(Error::AddressRange)
+    let text = "addr is {x}, size {}, free_after {}: the address is 0, or the end beyond all addresses";
+    let end = addr.checked_add(size).filter(|_| addr != 0).and_then(|end| end.checked_add(free_after));
+    end.map(drop).ok_or_else(|| Error::AddressRange.because(text, [addr, size, free_after]))
 }
 
 fn check_bytes(bytes: &Bytes<'_>, size: u64) -> Result<()> {

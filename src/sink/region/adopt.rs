@@ -18,7 +18,7 @@ use crate::sink::region::file::{Layout, RegionFile};
 use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::mapping::{page_size, Reserved};
 use crate::sys::maps::{self, Mapping};
-use crate::sys::{file, process_memory, reserve, thread, untouched};
+use crate::sys::{debug, file, process_memory, reserve, thread, untouched};
 
 /// How far below the code its tables may lie: distances are 32-bit numbers.
 const REACH: u64 = 0x7000_0000;
@@ -197,6 +197,8 @@ impl Regions {
             lock(&region.naming).let_go();
         }
         status.counters.regions.add(1);
+        let (start, end) = (region.start, region.start + region.len());
+        debug::say(format_args!("memory [{start:#x}, {end:#x}) is adopted; its file is {}", path.display()));
         Ok(region)
     }
 }

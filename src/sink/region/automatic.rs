@@ -10,6 +10,7 @@ use crate::api::error::Error;
 use crate::queue::status::Status;
 use crate::sys::clock::monotonic_ns;
 use crate::sys::code_memory::READ_WRITE;
+use crate::sys::debug;
 use crate::sys::mapping::page_size;
 use crate::sys::maps::{overlapping, Mapping};
 
@@ -55,7 +56,13 @@ impl Regions {
                 Some(region) => return Some(region),
                 None => (start..behind, declined::FAILED),
             },
-            [it] if is_whole && !it.is_plain() => (start..behind, declined::FAILED),
+            [it] if is_whole && !it.is_plain() => {
+                let at = it.start;
+                debug::say(format_args!(
+                    "memory at {at:#x} is not adopted: it has a file, is shared, a heap or a stack"
+                ));
+                (start..behind, declined::FAILED)
+            }
             _ if is_whole && found.iter().all(Mapping::is_plain) => {
                 // It is being written to, perhaps. What else lies in the mapping may be no code.
                 self.wait_for(status, &pages, now);

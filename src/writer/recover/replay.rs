@@ -145,7 +145,7 @@ impl Replay {
         sinks.trim();
         let status = &self.ledger.status;
         if status.sinks_failed() != Sinks::NONE {
-            return Err(status.last_error.get());
+            return Err(status.last_error.get().1);
         }
         if let Some(why) = self.unread {
             return Err(why);

@@ -289,6 +289,7 @@ class jitsym_stats(Structure):
         ("region_late", c_uint64),
         ("region_refused", c_uint64),
         ("region_left_out", c_uint64),
+        ("calls_refused", c_uint64),
     ]
 
 

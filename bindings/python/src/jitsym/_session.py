@@ -82,6 +82,7 @@ class Stats:
     region_late: int
     region_refused: int
     region_left_out: int
+    calls_refused: int
 
 
 class Code:

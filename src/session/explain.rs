@@ -1,0 +1,270 @@
+//! What the library decided and why, in words: for `JITSYM_DEBUG`, `jitsym_last_error` and the program `jitsym`.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::config::{parse_size, SINK_WORDS_ON};
+use super::process;
+use crate::api::error::{Error, Result};
+use crate::api::options::{Config, DumpDir, Sinks};
+use crate::queue::status::Status;
+use crate::sink::KINDS;
+use crate::sys::{debug, refusal};
+
+/// What a variable of the environment may be.
+enum Takes {
+    Sinks,
+    Switch,
+    Directory,
+    Bytes,
+    Words(&'static [&'static str]),
+    Anything,
+}
+
+/// `docs/conventions.md` explains them.
+const VARIABLES: [(&str, Takes); 17] = [
+    ("JITSYM", Takes::Sinks),
+    ("JITSYM_ADOPT", Takes::Switch),
+    ("JITSYM_DEBUG", Takes::Anything),
+    ("JITSYM_DIR", Takes::Directory),
+    ("JITSYM_FORK", Takes::Words(&["now", "off", "on", "0", "1"])),
+    ("JITSYM_GDB", Takes::Switch),
+    ("JITSYM_JITDUMP_MAX", Takes::Bytes),
+    ("JITSYM_LATE", Takes::Words(&["off", "on", "remember", "0", "1"])),
+    ("JITSYM_LIB", Takes::Anything),
+    ("JITSYM_MAP_MAX", Takes::Bytes),
+    ("JITSYM_RECOVER", Takes::Switch),
+    ("JITSYM_REMOVE", Takes::Switch),
+    ("JITSYM_SPOOL", Takes::Switch),
+    ("JITSYM_SPOOL_DIR", Takes::Directory),
+    ("JITSYM_UNWIND", Takes::Switch),
+    ("JITDUMPDIR", Takes::Directory),
+    ("JITDUMP_USE_ARCH_TIMESTAMP", Takes::Switch),
+];
+
+/// What is wrong with the variables for this library among these: one sentence each.
+pub fn doubts(variables: impl Iterator<Item = (OsString, OsString)>) -> Vec<String> {
+    let doubt = |(name, value): (OsString, OsString)| {
+        let doubt = if value.is_empty() { None } else { doubt_of(&name, &value) };
+        doubt.map(|doubt| format!("{}={}: {doubt}", name.display(), value.display()))
+    };
+    variables.filter(|(name, _)| name.as_bytes().starts_with(b"JITSYM")).filter_map(doubt).collect()
+}
+
+fn doubt_of(name: &OsStr, value: &OsStr) -> Option<String> {
+    let Some((_, takes)) = VARIABLES.iter().find(|(known, _)| name == OsStr::new(known)) else {
+        let known = VARIABLES.iter().map(|(known, _)| *known);
+        return Some(format!("this version knows no such variable{}", did_you_mean(name.as_bytes(), known)));
+    };
+    let any_of = |words: &[&str]| words.iter().any(|word| value.as_bytes().eq_ignore_ascii_case(word.as_bytes()));
+    match takes {
+        Takes::Sinks => {
+            let off = ["off", "0", "none", "no", "false"];
+            let known = || KINDS.iter().map(|kind| kind.word).chain(SINK_WORDS_ON).chain(off);
+            let words = value.as_bytes().split(|&byte| byte == b',').map(<[u8]>::trim_ascii);
+            let is_known = |word: &&[u8]| known().any(|known| word.eq_ignore_ascii_case(known.as_bytes()));
+            let word = words.filter(|word| !word.is_empty()).find(|word| !is_known(word))?;
+            Some(format!("there is no sink `{}`{}", word.escape_ascii(), did_you_mean(word, known())))
+        }
+        Takes::Switch if any_of(&["0", "off", "1", "on", "yes", "true"]) => None,
+        Takes::Switch => Some("anything but 0 and off counts as on".into()),
+        Takes::Directory if !Path::new(value).is_absolute() => Some("is no absolute path, and refused".into()),
+        Takes::Directory if !Path::new(value).is_dir() => Some("there is no such directory".into()),
+        Takes::Bytes if parse_size(value).is_none() => Some("is no number of bytes, as 64M is, and ignored".into()),
+        Takes::Words(words) if !any_of(words) => Some(format!("is none of {}, and ignored", words.join(", "))),
+        Takes::Directory | Takes::Bytes | Takes::Words(_) | Takes::Anything => None,
+    }
+}
+
+/// The known word that is nearest, if it is near.
+fn did_you_mean<'k>(word: &[u8], known: impl Iterator<Item = &'k str>) -> String {
+    let nearest = known.map(|known| (distance(word, known.as_bytes()), known)).min();
+    match nearest {
+        Some((edits, known)) if edits <= 1 + word.len() / 5 => format!("; did you mean {known}?"),
+        _ => String::new(),
+    }
+}
+
+/// How many bytes have to be inserted, removed or changed to make one word of another (Levenshtein).
+fn distance(one: &[u8], other: &[u8]) -> usize {
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (at, byte) in one.iter().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], at + 1);
+        for (column, found) in other.iter().enumerate() {
+            let changed = diagonal + usize::from(!byte.eq_ignore_ascii_case(found));
+            diagonal = row[column + 1];
+            row[column + 1] = changed.min(diagonal + 1).min(row[column] + 1);
+        }
+    }
+    row[other.len()]
+}
+
+/// A session is about to be opened.
+pub fn opening() {
+    if debug::is_on() {
+        debug::say(format_args!("libjitsym {}", env!("CARGO_PKG_VERSION")));
+        for (name, value) in std::env::vars_os().filter(|(name, _)| name.as_bytes().starts_with(b"JIT")) {
+            debug::say(format_args!("{}={}", name.display(), value.display()));
+        }
+        doubts(std::env::vars_os()).iter().for_each(|doubt| debug::say(format_args!("{doubt}")));
+    }
+}
+
+/// The options and the environment have become this.
+pub fn decided(config: &Config) {
+    if debug::is_on() {
+        let (DumpDir::Exactly(dump) | DumpDir::CacheBelow(dump)) = &config.dump_dir;
+        let words = |sinks: Sinks| words(sinks).unwrap_or_else(|| "none: the session is off".into());
+        debug::say(format_args!(
+            "sinks wanted: {}; map in {}, jitdump in {}; adopts memory: {}; may be enabled late: {}; unwind records: {}",
+            words(config.sinks),
+            config.map_dir.display(),
+            dump.display(),
+            config.adopt,
+            config.late,
+            config.unwind,
+        ));
+    }
+}
+
+/// This was the result.
+pub fn opened(result: &Result<Option<&Status>>) {
+    if !debug::is_on() {
+        return;
+    }
+    match result {
+        Err(error) => debug::say(format_args!("no session: {}: {error}", error.name())),
+        Ok(status) => {
+            for kind in KINDS {
+                let path = status.and_then(|status| status.path(kind.bit));
+                path.inspect(|path| debug::say(format_args!("sink {}: {}", kind.word, path.display())));
+            }
+            let failed = status.and_then(|status| words(status.sinks_failed()));
+            failed.inspect(|failed| debug::say(format_args!("sinks that failed: {failed}")));
+        }
+    }
+}
+
+/// The process ends.
+pub fn summary(status: &Status) {
+    if debug::is_on() {
+        let stats = status.stats();
+        debug::say(format_args!(
+            "at exit: {} registered, {} moved, {} unregistered, {} refused, {} dropped, {} unreadable; {} bytes of map, {} \
+             of jitdump; {} regions with {} registrations, {} refused; {} errors of writing",
+            stats.registered,
+            stats.moved,
+            stats.unregistered,
+            stats.calls_refused,
+            stats.dropped,
+            stats.unreadable,
+            stats.map_bytes,
+            stats.jitdump_bytes,
+            stats.regions,
+            stats.region_code,
+            stats.region_refused,
+            stats.write_errors,
+        ));
+    }
+}
+
+/// The words of sinks; `None` if there are none.
+fn words(sinks: Sinks) -> Option<String> {
+    let words: Vec<&str> = KINDS.iter().filter(|kind| sinks.has(kind.bit)).map(|kind| kind.word).collect();
+    (!words.is_empty()).then(|| words.join(" "))
+}
+
+/// A call is refused with this error. The first refusal for each is said at once.
+#[cold]
+#[inline(never)]
+pub fn refused(error: Error) {
+    static SAID: AtomicU64 = AtomicU64::new(0);
+    if error.is_callers() {
+        refusal::tell(error as u32);
+        if let Some(engine) = process::current_engine() {
+            engine.status.counters.calls_refused.add(1);
+        }
+    }
+    let bit = 1 << (error as u32);
+    if debug::is_on() && SAID.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
+        debug::say(format_args!("refused: {}", in_words(error)));
+    }
+}
+
+/// What was wrong, as far as it was noted.
+fn in_words(error: Error) -> String {
+    let last = refusal::last();
+    let why = if last.error == error as u32 { last.to_string() } else { String::new() };
+    if why.is_empty() {
+        format!("{}: {error}", error.name())
+    } else {
+        format!("{}: {why}", error.name())
+    }
+}
+
+/// Text of the last failure in this process, or of the last refusal of this thread if that came later. Empty if there was none.
+pub fn last_error() -> String {
+    let failed = process::current().map(|process| process.host.last_error.get()).unwrap_or_default();
+    let refused = refusal::last();
+    let error = Error::ALL.iter().find(|error| **error as u32 == refused.error);
+    match error {
+        Some(&error) if refused.number > failed.0 => in_words(error),
+        _ => failed.1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn doubts_of(name: &str, value: &str) -> String {
+        doubts(std::iter::once((name.into(), value.into()))).concat()
+    }
+
+    #[test]
+    fn mistakes_are_found() {
+        for (name, value, expected) in [
+            ("JITSYM", "jitdmp", "JITSYM=jitdmp: there is no sink `jitdmp`; did you mean jitdump?"),
+            ("JITSYM", "map, gbd", "JITSYM=map, gbd: there is no sink `gbd`; did you mean gdb?"),
+            ("JITSYM", "everything", "JITSYM=everything: there is no sink `everything`"),
+            ("JITSYM_JITDUMP_MAX", "lots", "JITSYM_JITDUMP_MAX=lots: is no number of bytes, as 64M is, and ignored"),
+            (
+                "JITSYM_JITDUMPMAX",
+                "64M",
+                "JITSYM_JITDUMPMAX=64M: this version knows no such variable; did you mean JITSYM_JITDUMP_MAX?",
+            ),
+            ("JITSYM_DIR", "tmp", "JITSYM_DIR=tmp: is no absolute path, and refused"),
+            ("JITSYM_DIR", "/nowhere", "JITSYM_DIR=/nowhere: there is no such directory"),
+            ("JITSYM_FORK", "never", "JITSYM_FORK=never: is none of now, off, on, 0, 1, and ignored"),
+            ("JITSYM_ADOPT", "please", "JITSYM_ADOPT=please: anything but 0 and off counts as on"),
+        ] {
+            assert_eq!(doubts_of(name, value), expected);
+        }
+    }
+
+    #[test]
+    fn what_is_right_is_not_doubted() {
+        for (name, value) in [
+            ("JITSYM", "map,jitdump, region"),
+            ("JITSYM", "ON"),
+            ("JITSYM", "off"),
+            ("JITSYM_DIR", "/tmp"),
+            ("JITSYM_MAP_MAX", "64M"),
+            ("JITSYM_DEBUG", "/tmp/log"),
+            ("JITSYM_ADOPT", ""),
+            ("OTHER", "x"),
+        ] {
+            assert_eq!(doubts_of(name, value), "", "{name}={value}");
+        }
+    }
+
+    #[test]
+    fn distances() {
+        for (one, other, edits) in [("", "", 0), ("abc", "abc", 0), ("abc", "ab", 1), ("kitten", "sitting", 3)] {
+            assert_eq!(distance(one.as_bytes(), other.as_bytes()), edits);
+            assert_eq!(distance(other.as_bytes(), one.as_bytes()), edits);
+        }
+    }
+}

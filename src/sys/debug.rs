@@ -1,0 +1,121 @@
+//! What the library says where its user asks for it: lines on the standard error output, or at the end of a file (`JITSYM_DEBUG`).
+
+use std::ffi::{c_char, CStr, OsStr};
+use std::fmt::{self, Write as _};
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::mem::ManuallyDrop;
+use std::os::fd::FromRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use once_cell::race::OnceBox;
+
+use super::{delegate, thread};
+
+/// Longer lines are cut.
+const LINE_MAX: usize = 1024;
+
+const UNKNOWN: u8 = 0;
+const OFF: u8 = 1;
+const ON: u8 = 2;
+
+static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
+/// The file, if it is not the standard error output.
+static FILE: OnceBox<PathBuf> = OnceBox::new();
+
+/// Whether somebody wants to hear anything. The environment is asked once: a program that runs with more rights than its caller has
+/// none.
+pub fn is_on() -> bool {
+    match STATE.load(Ordering::Relaxed) {
+        UNKNOWN => look(),
+        state => state == ON,
+    }
+}
+
+extern "C" {
+    /// None for a program that runs with more rights than its caller.
+    fn secure_getenv(name: *const c_char) -> *const c_char;
+}
+
+#[cold]
+fn look() -> bool {
+    // SAFETY: the name is a C string. The value is copied before anything else happens.
+    let value = unsafe {
+        let found = secure_getenv(c"JITSYM_DEBUG".as_ptr());
+        if found.is_null() {
+            &[][..]
+        } else {
+            CStr::from_ptr(found).to_bytes()
+        }
+    };
+    if value.starts_with(b"/") {
+        let _ = FILE.set(Box::new(OsStr::from_bytes(value).into()));
+    }
+    let is_on = !matches!(value, b"" | b"0" | b"off");
+    STATE.store(if is_on { ON } else { OFF }, Ordering::Relaxed);
+    is_on
+}
+
+/// Says a line, if anybody wants to hear it. Allocates nothing, and leaves `errno` as it is.
+pub fn say(text: fmt::Arguments<'_>) {
+    if !is_on() {
+        return;
+    }
+    let mut line = Line { bytes: [0; LINE_MAX], len: 0 };
+    // One that is too long is cut.
+    let _ = write!(line, "jitsym {}: {text}", std::process::id());
+    line.bytes[line.len] = b'\n';
+    let bytes = &line.bytes[..=line.len];
+    // SAFETY: the C library's own variable of this thread, here and below.
+    let errno = unsafe { *libc::__errno_location() };
+    // In the host's descriptor table, where the standard error output is.
+    thread::quietly_writing(|| delegate::run(&|| write_out(bytes)));
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// In one piece, because other threads and processes write there too. A failure has nobody to be told.
+fn write_out(bytes: &[u8]) {
+    let _ = match FILE.get() {
+        // Opened for each line: the host may close all descriptors.
+        Some(path) => {
+            OpenOptions::new().append(true).create(true).open(path).and_then(|mut file| file.write_all(bytes))
+        }
+        None => {
+            // SAFETY: the number is not closed here, and what it stands for is the host's business.
+            ManuallyDrop::new(unsafe { std::fs::File::from_raw_fd(libc::STDERR_FILENO) }).write_all(bytes)
+        }
+    };
+}
+
+struct Line {
+    bytes: [u8; LINE_MAX],
+    len: usize,
+}
+
+impl fmt::Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = LINE_MAX - 1 - self.len;
+        for &byte in text.as_bytes().iter().take(room) {
+            // A line is one line, whatever paths and values have in them.
+            self.bytes[self.len] = if byte.is_ascii_control() { b'?' } else { byte };
+            self.len += 1;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_one_line_of_bounded_length() {
+        let mut line = Line { bytes: [0; LINE_MAX], len: 0 };
+        write!(line, "a\nb {}", "x".repeat(3000)).unwrap();
+        assert_eq!(line.len, LINE_MAX - 1);
+        assert!(line.bytes.starts_with(b"a?b x"));
+    }
+}

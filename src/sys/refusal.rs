@@ -1,0 +1,94 @@
+//! Why the last call of a thread was refused: noted where it is found out, and put into words when somebody asks.
+
+use std::cell::Cell;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The reason of a refusal.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Refusal {
+    /// In the order of all failures of the process.
+    pub number: u64,
+    /// The number of the error; 0 if there was none.
+    pub error: u32,
+    /// A text in which `{}` stands for a number, and `{x}` for one in hexadecimal digits. Empty if there is no more to say than the
+    /// error does.
+    text: &'static str,
+    numbers: [u64; 3],
+}
+
+thread_local! {
+    /// What was found out in the call that is under way, or in an earlier one.
+    static NOTED: Cell<Refusal> = const { Cell::new(Refusal { number: 0, error: 0, text: "", numbers: [0; 3] }) };
+    /// The last refusal that the caller was told.
+    static TOLD: Cell<Refusal> = const { Cell::new(Refusal { number: 0, error: 0, text: "", numbers: [0; 3] }) };
+}
+
+static LAST: AtomicU64 = AtomicU64::new(0);
+
+/// The number of the next failure.
+pub fn next_number() -> u64 {
+    LAST.fetch_add(1, Ordering::Relaxed) + 1
+}
+
+/// Notes what is wrong, before an error is returned for it.
+#[cold]
+#[inline(never)]
+pub fn note(error: u32, text: &'static str, numbers: [u64; 3]) {
+    NOTED.set(Refusal { number: 0, error, text, numbers });
+}
+
+/// A call of this thread is refused with an error.
+pub fn tell(error: u32) -> Refusal {
+    let noted = NOTED.take();
+    let refusal = if noted.error == error { noted } else { Refusal { error, ..Refusal::default() } };
+    TOLD.set(Refusal { number: next_number(), ..refusal });
+    TOLD.get()
+}
+
+/// The last refusal of this thread.
+pub fn last() -> Refusal {
+    TOLD.get()
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut numbers = self.numbers.iter();
+        let mut rest = self.text;
+        while let Some((before, after)) = rest.split_once('{') {
+            f.write_str(before)?;
+            let number = numbers.next().copied().unwrap_or_default();
+            rest = match after.strip_prefix("x}") {
+                Some(after) => {
+                    write!(f, "{number:#x}")?;
+                    after
+                }
+                None => {
+                    write!(f, "{number}")?;
+                    after.strip_prefix('}').unwrap_or(after)
+                }
+            };
+        }
+        f.write_str(rest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_put_into_the_text() {
+        note(9, "lines[{}].offset is {x}, the code has {} bytes", [3, 50, 12]);
+        assert_eq!(tell(9).to_string(), "lines[3].offset is 0x32, the code has 12 bytes");
+        assert_eq!(last().error, 9);
+    }
+
+    #[test]
+    fn a_note_belongs_to_its_error() {
+        note(9, "something", [0; 3]);
+        let (first, second) = (tell(5), tell(9));
+        assert_eq!((first.to_string(), second.to_string()), (String::new(), String::new()));
+        assert!(first.number < second.number && last().error == 9);
+    }
+}
