@@ -110,7 +110,7 @@ FIELD(jitsym_region, exec, 8);
 FIELD(jitsym_region, write, 16);
 FIELD(jitsym_region, size, 24);
 
-SIZE(jitsym_stats, 272);
+SIZE(jitsym_stats, 280);
 FIELD(jitsym_stats, struct_size, 0);
 FIELD(jitsym_stats, sinks_running, 8);
 FIELD(jitsym_stats, sinks_failed, 12);

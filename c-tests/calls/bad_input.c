@@ -27,6 +27,8 @@ static jitsym_stats known(void) {
   /* Buffers come and go with the writer's timing. */
   stats.memory = 0;
   stats.memory_held = 0;
+  /* This is what a refused call may change. */
+  stats.calls_refused = 0;
   return stats;
 }
 
