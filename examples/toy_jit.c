@@ -49,9 +49,8 @@ static void finish(struct function *function, const jitsym_line *lines, size_t l
     emit("\x5d\xc3", 2); /* pop rbp; ret */
     size_t size = (size_t)(at - function->code);
 
-    jitsym_unwind unwind = {0};
-    unwind.struct_size = sizeof unwind;
-    unwind.kind = JITSYM_UNWIND_FRAME_POINTER; /* push rbp; mov rbp, rsp at the start: the defaults */
+    /* push rbp; mov rbp, rsp at the start: the defaults */
+    jitsym_unwind unwind = JITSYM_UNWIND(JITSYM_UNWIND_FRAME_POINTER);
     unwind.epilogue_begin = (uint32_t)(size - 1);
 
     /* Some free bytes behind the code let older builds of perf unwind through it. */
@@ -59,12 +58,8 @@ static void finish(struct function *function, const jitsym_line *lines, size_t l
     if (jitsym_unwind_size(&unwind, size, &gap) != JITSYM_OK) gap = 0;
     at += gap;
 
-    jitsym_code code = {0};
-    code.struct_size = sizeof code;
-    code.addr = (uint64_t)(uintptr_t)function->code;
-    code.size = size;
+    jitsym_code code = JITSYM_CODE(function->code, size, function->name);
     code.bytes = function->code;
-    code.name = function->name;
     code.unwind = &unwind;
     code.lines = lines;
     code.line_count = line_count;

@@ -3,12 +3,8 @@
  *
  *   jitsym *session;
  *   if (jitsym_init(NULL, &session) == JITSYM_OK) {
- *       jitsym_code code = {0};
- *       code.struct_size = sizeof code;
- *       code.addr = (uint64_t)(uintptr_t)entry;
- *       code.size = length;
+ *       jitsym_code code = JITSYM_CODE(entry, length, "my_function");
  *       code.bytes = entry;
- *       code.name = "my_function";
  *       jitsym_register(session, &code, NULL);
  *       // ... it runs ...
  *       jitsym_close(session);
@@ -68,6 +64,29 @@
 #ifndef JITSYM_API
 #define JITSYM_API extern
 #endif
+
+/*
+ * Initialisers for C and C++. A struct that is defined with one has its size, what is named here, and 0 in all other fields. The
+ * address of the code is a pointer or a number.
+ */
+#define JITSYM_CODE(addr, size, name)                                                                          \
+  {                                                                                                            \
+    sizeof(jitsym_code), (uint64_t)(uintptr_t)(addr), (uint64_t)(size), (name), 0, NULL, NULL, NULL, 0, 0, 0, 0, 0, \
+        NULL, 0, 0                                                                                             \
+  }
+#define JITSYM_UNWIND(kind) \
+  { sizeof(jitsym_unwind), (uint32_t)(kind), 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, NULL, 0, NULL, 0, 0 }
+#define JITSYM_MOVE_TARGET(addr) \
+  { sizeof(jitsym_move_target), (uint64_t)(uintptr_t)(addr), NULL, 0, 0, 0 }
+#define JITSYM_OPTIONS \
+  { sizeof(jitsym_options), 0, 0, NULL, NULL, 0, 0, 0, 0, 0, NULL, 0, 0 }
+#define JITSYM_REGION_OPTIONS(size) \
+  { sizeof(jitsym_region_options), (uint64_t)(size), 0, 0, 0, 0, 0 }
+#define JITSYM_REGION \
+  { sizeof(jitsym_region), NULL, NULL, 0 }
+#define JITSYM_STATS \
+  { sizeof(jitsym_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 
 

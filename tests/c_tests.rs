@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use instrumented::{ADDRESS, SANITIZE};
-use support::{artifacts, checker, compile, describe, fresh_dir, run, scratch_dir, stdout, try_run, Link};
+use support::{artifacts, checker, compile, describe, fresh_dir, root, run, scratch_dir, stdout, try_run, Link};
 
 const VALGRIND: &[&str] = &[
     "-q",
@@ -186,7 +186,7 @@ const CANCELLATION_POINTS: &str = "accept accept4 clock_nanosleep close connect 
 fn cancellation_points() {
     let preloaded = scratch_dir("bin").join("cancellation_points.so");
     let mut compiler = Command::new("gcc");
-    compiler.current_dir(support::root()).args(["-g", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]);
+    compiler.current_dir(root()).args(["-g", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]);
     run(compiler.args(["c-tests/host/cancellation_points.c", "-o"]).arg(&preloaded).arg("-ldl"));
     let symbols = |kind: &str, object: &Path| -> Vec<String> {
         let output = stdout(&run(Command::new("nm").args(["-D", "-P", kind]).arg(object)));
@@ -251,7 +251,7 @@ fn header_compiles_alone() {
     std::fs::write(&source, "#include \"jitsym.h\"\n").expect("write the source");
     let compiles = |compiler: &str, language: &str, version: &str, extra: &[&str]| {
         let mut command = Command::new(compiler);
-        command.current_dir(support::root()).args(["-x", language, &format!("-std={version}"), "-Iinclude"]);
+        command.current_dir(root()).args(["-x", language, &format!("-std={version}"), "-Iinclude"]);
         command.args(["-fsyntax-only", "-pedantic", "-Wall", "-Wextra", "-Werror", "-Wundef", "-Wconversion"]);
         run(command.args(extra).arg(&source));
     };
@@ -267,6 +267,33 @@ fn header_compiles_alone() {
             compiles(compiler, "c++", version, &[]);
             compiles(compiler, "c++", version, &["-fno-exceptions", "-fno-rtti"]);
         }
+    }
+}
+
+/// In each version of both languages, without a warning, and by both compilers.
+#[test]
+fn initialisers() {
+    let source = root().join("c-tests/calls/initialisers.c");
+    let dir = scratch_dir("initialisers");
+    let check = |compiler: &str, language: &str, version: &str| {
+        let program = dir.join(format!("{compiler}-{version}"));
+        let mut command = Command::new(compiler);
+        command.current_dir(root()).args([
+            "-x",
+            language,
+            &format!("-std={version}"),
+            "-Iinclude",
+            "-pedantic",
+            "-Wall",
+        ]);
+        run(command.args(["-Wextra", "-Werror", "-Wmissing-field-initializers", "-o"]).arg(&program).arg(&source));
+        assert_eq!(stdout(&run(&mut Command::new(&program))), "ok\n", "{compiler} {version}");
+    };
+    for compiler in ["gcc", "clang"] {
+        ["c99", "c11", "c17", "c2x"].iter().for_each(|version| check(compiler, "c", version));
+    }
+    for compiler in ["g++", "clang++"] {
+        ["c++11", "c++14", "c++17", "c++20", "c++2b"].iter().for_each(|version| check(compiler, "c++", version));
     }
 }
 
