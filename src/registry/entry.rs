@@ -1,6 +1,7 @@
 //! Entries of live registrations: the place of a group in the jitdump, or of its info records in memory.
 
 use super::Registry;
+use crate::sys::sort::sort;
 
 /// A place in the jitdump: that of a group, without the code bytes at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +61,7 @@ impl Registry {
         let mut ids: Vec<(u64, u64)> = Vec::new();
         ids.try_reserve_exact(self.live).ok()?;
         ids.extend(live.map(|(slot, entry)| (entry.stored_offset, u64::from(entry.generation) << 32 | slot as u64)));
-        ids.sort_unstable();
+        sort(&mut ids);
         Some(ids.into_iter().map(|(_, id)| id))
     }
 

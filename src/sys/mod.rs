@@ -25,6 +25,7 @@ pub mod process_memory;
 pub mod range_lock;
 pub mod refusal;
 pub mod reserve;
+pub mod sort;
 pub mod spool;
 pub mod sync;
 pub mod thread;

@@ -23,6 +23,7 @@ use crate::api::code::Unwind;
 use crate::api::error::{Error, Result};
 use crate::api::limits::CODE_SIZE_MAX;
 use crate::format::arch::Arch;
+use crate::sys::sort::sort;
 
 /// What `.eh_frame` is written with; its CIEs have version 1 whatever the version of DWARF is.
 const ENCODING: Encoding = Encoding { format: Format::Dwarf32, version: 1, address_size: 8 };
@@ -211,7 +212,7 @@ fn tables(entries: &Entries, code_size: u64) -> Result<Tables> {
         let fde = i64::try_from(fde).and_then(|fde| i32::try_from(fde - hdr as i64)).map_err(|_| Error::TooLarge)?;
         rows.push((to_code(hdr, start, code_size)?, fde));
     }
-    rows.sort_unstable();
+    sort(&mut rows);
 
     let eh_frame = i64::try_from(hdr).and_then(|hdr| i32::try_from(-hdr - 4)).map_err(|_| Error::TooLarge)?;
     let count = u32::try_from(rows.len()).map_err(|_| Error::TooLarge)?;

@@ -1,5 +1,7 @@
 //! The numbers of names.
 
+use crate::sys::sort::sort;
+
 /// Names, each once and in order, and a number for each: 0 at first. Most often there is only one.
 #[derive(Debug)]
 pub struct Numbers<'a> {
@@ -24,7 +26,7 @@ impl<'a> Numbers<'a> {
                 last = Some(name);
             }
         }
-        all.sort_unstable();
+        sort(&mut all);
         all.dedup();
         Some(Numbers { only, all })
     }

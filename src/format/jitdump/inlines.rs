@@ -10,6 +10,7 @@ use crate::api::code::Inline;
 use crate::api::error::{Error, Result};
 use crate::format::name;
 use crate::format::put::Put;
+use crate::sys::sort::sort;
 
 /// Size of an entry before its name.
 const ENTRY_FIXED_SIZE: usize = 20;
@@ -63,7 +64,7 @@ fn check(inlines: &[Inline<'_>], code_size: u64) -> Result<()> {
         }
         places.push((inline.parent, inline.begin, inline.end));
     }
-    places.sort_unstable();
+    sort(&mut places);
     let overlap = |two: &[(Option<u32>, u32, u32)]| two[0].0 == two[1].0 && two[0].2 > two[1].1;
     if places.windows(2).any(overlap) {
         return Err(Error::Inline.because("two of the inlined functions with the same parent overlap", []));

@@ -10,6 +10,7 @@ use crate::registry::{Registry, Stored};
 use crate::sink::again::Again;
 use crate::sink::Turn;
 use crate::sys::process_memory;
+use crate::sys::sort::sort;
 
 impl Jitdump {
     /// Sets right what is wrong with the file, if that is due or wanted now. `None` if it is not.
@@ -34,7 +35,7 @@ impl Jitdump {
             return;
         }
         live.extend(registry.stored().map(|(_, stored, _)| stored.offset));
-        live.sort_unstable();
+        sort(&mut live);
         let forgotten = self.contents.backlog.retain(|order| live.binary_search(&order).is_ok());
         self.count(0, 0, forgotten as u64);
     }
@@ -56,7 +57,7 @@ impl Jitdump {
         let mut groups: Vec<(u64, usize)> = Vec::new();
         groups.try_reserve_exact(registry.live_count())?;
         groups.extend(registry.stored().map(|(_, stored, size)| (stored.offset, stored.len + size as usize)));
-        groups.sort_unstable();
+        sort(&mut groups);
         let total: u64 = groups.iter().map(|&(_, len)| len as u64).sum();
         if total > self.rewrite_most() {
             let why = "is as long as it may be, and live code takes most of it";

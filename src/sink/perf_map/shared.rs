@@ -15,6 +15,7 @@ use crate::queue::status::Status;
 use crate::registry::Registry;
 use crate::sys::file;
 use crate::sys::other_writers;
+use crate::sys::sort::sort;
 
 /// How much is remembered.
 const MARK: usize = 64;
@@ -175,7 +176,7 @@ impl PerfMap {
         let mut lines: Vec<&[u8]> = Vec::new();
         lines.try_reserve_exact(there.iter().filter(|&&byte| byte == b'\n').count() + 1)?;
         lines.extend(there.split_inclusive(|&byte| byte == b'\n'));
-        lines.sort_unstable();
+        sort(&mut lines);
         let (mut text, mut line) = (Vec::new(), Vec::new());
         for (start, size, name) in registry.spans() {
             line.clear();

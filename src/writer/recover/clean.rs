@@ -13,6 +13,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::sys::dir::Dir;
+use crate::sys::sort::sort;
 use crate::sys::{file, process, spool};
 
 /// A file with the name of a map, a jitdump, a region or a spool.
@@ -34,7 +35,7 @@ pub fn clean(dir: &Path, dry_run: bool) -> io::Result<Vec<Cleaned>> {
             names.push((name, pid));
         }
     }
-    names.sort();
+    sort(&mut names);
     if names.is_empty() {
         return Ok(Vec::new());
     }
