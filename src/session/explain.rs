@@ -227,7 +227,7 @@ mod tests {
     fn mistakes_are_found() {
         for (name, value, expected) in [
             ("JITSYM", "jitdmp", "JITSYM=jitdmp: there is no sink `jitdmp`; did you mean jitdump?"),
-            ("JITSYM", "map, gbd", "JITSYM=map, gbd: there is no sink `gbd`; did you mean gdb?"),
+            ("JITSYM", "map, gdbb", "JITSYM=map, gdbb: there is no sink `gdbb`; did you mean gdb?"),
             ("JITSYM", "everything", "JITSYM=everything: there is no sink `everything`"),
             ("JITSYM_JITDUMP_MAX", "lots", "JITSYM_JITDUMP_MAX=lots: is no number of bytes, as 64M is, and ignored"),
             (
