@@ -35,7 +35,8 @@ impl Set {
 
 /// objdump is what `perf annotate` disassembles with.
 pub const PERF: Set = Set::new("perf", &["linux-perf", "binutils"], &["perf", "objdump", "addr2line"]);
-pub const DEBUGGERS: Set = Set::new("debuggers", &["gdb", "lldb", "valgrind"], &["gdb", "lldb", "lldb-server", "valgrind"]);
+pub const DEBUGGERS: Set =
+    Set::new("debuggers", &["gdb", "lldb", "valgrind"], &["gdb", "lldb", "lldb-server", "valgrind"]);
 pub const PYTHON: Set = Set::new("python", &["python3.13"], &["python3.13"]);
 const LUAJIT: Set = Set::new("luajit", &["luajit"], &["luajit"]);
 const CARGO_C: Set = Set::new("cargo-c", &["cargo-c"], &["cargo-cinstall"]);
@@ -296,7 +297,8 @@ pub fn print_one(cache: &Cache, name: &str) -> Result<()> {
         return Ok(());
     }
     let (wanted, name) = name.split_once('/').map_or((None, name), |(suite, name)| (Some(suite), name));
-    let is_it = |(suite, set): &&(&str, Set)| wanted.is_none_or(|wanted| wanted == *suite) && set.commands.contains(&name);
+    let is_it =
+        |(suite, set): &&(&str, Set)| wanted.is_none_or(|wanted| wanted == *suite) && set.commands.contains(&name);
     let Some((suite, set)) = FOR_TESTS.iter().find(is_it) else { bail!("no tool {name:?}") };
     println!("{}", cache.commands(suite, set)?.join(name).display());
     Ok(())

@@ -1,0 +1,133 @@
+//! lldb on the same programs.
+
+use super::support::*;
+use super::tools::*;
+
+#[test]
+fn stacks_names_and_lines() {
+    let debuggee = Debuggee::new("lldb");
+    let commands = [
+        "breakpoint set -n reached",
+        "run",
+        "up",
+        "source list -a $pc",
+        "image lookup -a $pc",
+        "disassemble -n jit_inner",
+        "frame select 0",
+        "bt",
+        "finish",
+    ];
+    for lldb in lldbs() {
+        let text = debuggee.run_in(lldb, &commands, &["bt"]);
+        let (before, finished) = text.split_once("(lldb) finish").expect("its echo");
+        assert_stack(before, 0, "");
+        assert_has(before, &["`jit_inner + 17 at chain.toy:31", "toy line 31", "`jit_inner:\n"]);
+        assert_has(finished, &["stop reason = step out", "`jit_inner at chain.toy:32"]);
+    }
+}
+
+#[test]
+fn breakpoints_by_name() {
+    let debuggee = Debuggee::new("lldb-breakpoints");
+    for lldb in lldbs() {
+        assert_stack(&debuggee.run_in(lldb, &["breakpoint set -n jit_inner", "run", "bt"], &["bt"]), 1, "");
+        let commands = [
+            "breakpoint set -n old_jit_inner",
+            "breakpoint set -n jit_inner",
+            "run",
+            "bt",
+            "continue",
+            "bt",
+            "image lookup -a $pc",
+        ];
+        let text = debuggee.run_in(lldb, &commands, &["reuse"]);
+        let (first, second) = text.split_once("(lldb) continue").expect("two stops");
+        assert_stack(first, 1, "old_");
+        assert_stack(second, 1, "");
+        assert!(!second.contains("old_"), "{text}");
+    }
+}
+
+#[test]
+fn every_instruction() {
+    let debuggee = Debuggee::new("lldb-instructions");
+    let step = ["bt", "thread step-inst"];
+    // lldb's breakpoint is after the prologue unless it is told otherwise.
+    let mut commands = vec!["breakpoint set -n jit_outer -K false", "run", "breakpoint delete -f"];
+    commands.extend(std::iter::repeat_n(step, FORTH).flatten());
+    commands.push("thread step-out");
+    commands.extend(std::iter::repeat_n(step, BACK).flatten());
+    for lldb in lldbs() {
+        let text = debuggee.run_in(lldb, &commands, &["bt"]);
+        assert_steps(&text.replace("(lldb) bt\n", "STEP\n"));
+    }
+}
+
+/// lldb 14 finds the list only in the executable.
+#[test]
+fn attached_later() {
+    for (test, link) in [("lldb-attached-static", Link::Static), ("lldb-attached", Link::Shared)] {
+        let debuggee = Debuggee::linked(test, link, &[], &[]);
+        for lldb in lldbs().iter().filter(|lldb| link == Link::Static || !lldb.is_installed) {
+            let waiting = debuggee.waiting(&["wait", "100000", GDB]);
+            let text = lldb.attached(&waiting, &["bt", "image lookup -s many_77777"]);
+            assert_stack(&text, 0, "");
+            assert_has(&text, &["`many_77777"]);
+        }
+    }
+}
+
+#[test]
+fn forked_children() {
+    let debuggee = Debuggee::new("lldb-forked");
+    let commands = [
+        "settings set target.process.follow-fork-mode child",
+        "breakpoint set -n child_jit_inner",
+        "breakpoint set -n jit_inner",
+        "run",
+        "bt",
+        "continue",
+        "bt",
+    ];
+    for lldb in lldbs() {
+        let text = debuggee.run_in(lldb, &commands, &["fork"]);
+        let (first, second) = text.split_once("(lldb) continue").expect("two stops");
+        assert_stack(first, 1, "child_");
+        for function in ["jit_inner", "jit_middle", "jit_outer", "call_through", "main"] {
+            assert!(frames(second).iter().any(|line| has_function(line, function)), "{function}: {second}");
+        }
+    }
+}
+
+#[test]
+fn stripped() {
+    let mut debuggee =
+        Debuggee::linked("lldb-stripped", Link::Static, &["-Wl,--export-dynamic-symbol=__jit_debug_*"], &[]);
+    let stripped = debuggee.dir.join("stripped");
+    run(std::process::Command::new("strip").arg("-o").arg(&stripped).arg(&debuggee.program));
+    debuggee.program = stripped;
+    for lldb in lldbs() {
+        let text = debuggee.run_in(lldb, &["breakpoint set -n jit_inner", "run", "bt"], &["bt"]);
+        let lines = frames(&text);
+        for function in ["jit_inner", "inlined_step", "jit_middle", "jit_outer"] {
+            assert!(lines.iter().any(|line| has_function(line, function)), "{function}: {text}");
+        }
+    }
+}
+
+/// The program has the interface too.
+#[test]
+fn another_definer() {
+    let debuggee = Debuggee::linked("lldb-definer", Link::Shared, &["-rdynamic"], &["c-tests/debug/definer.c"]);
+    for lldb in lldbs() {
+        assert_stack(&debuggee.run_in(lldb, &["breakpoint set -n reached", "run", "bt"], &["bt"]), 0, "");
+    }
+}
+
+#[test]
+fn in_adopted_memory() {
+    let debuggee = Debuggee::new("lldb-adopted");
+    for lldb in lldbs() {
+        assert_stack(&debuggee.run_in(lldb, &["breakpoint set -n reached", "run", "bt"], &["adopted"]), 0, "");
+    }
+}
