@@ -8,6 +8,8 @@
 mod cores;
 #[path = "debug/lldb.rs"]
 mod lldb;
+#[path = "debug/luajit.rs"]
+mod luajit;
 mod support;
 #[path = "debug/tools.rs"]
 mod tools;

@@ -78,6 +78,11 @@ impl Debugger {
         debugger
     }
 
+    /// The arguments that come next are a program and its arguments.
+    pub fn start<'c>(&self, command: &'c mut Command) -> &'c mut Command {
+        command.arg(if self.name.ends_with("lldb") { "--" } else { "--args" })
+    }
+
     /// What it prints, with its name before that.
     pub fn said(&self, command: &mut Command) -> String {
         let output = try_run(command);
@@ -116,8 +121,8 @@ impl Debuggee {
 
     /// The same, with a debugger that was prepared.
     pub fn run_with(&self, debugger: &Debugger, mut command: Command, what: &[&str]) -> String {
-        command.arg(if debugger.name.ends_with("lldb") { "--" } else { "--args" });
-        debugger.said(command.arg(&self.program).arg(&self.dir).args(what))
+        debugger.start(&mut command).arg(&self.program).arg(&self.dir).args(what);
+        debugger.said(&mut command)
     }
 
     /// Starts it, and waits until it stands in `reached`.
