@@ -97,6 +97,16 @@ fn attached_later() {
     }
 }
 
+/// Nothing was asked for. The sink starts when the program registers something next.
+#[test]
+fn attached_without_the_sink() {
+    let debuggee = Debuggee::new("later");
+    for gdb in gdbs() {
+        let waiting = debuggee.waiting(&["later"]);
+        assert_functions(&gdb.attached(&waiting, &["break jit_inner", "continue", "bt"]));
+    }
+}
+
 /// One after the other, with gdb's eyes on them.
 #[test]
 fn many_in_gdb() {
@@ -151,9 +161,7 @@ fn forked_children() {
         let text = debuggee.run_in(gdb, &commands, &["fork"]);
         let (first, second) = text.split_once("SECOND").expect("two stops");
         assert_stack(first, 1, "child_");
-        for function in ["jit_inner", "jit_middle", "jit_outer", "call_through", "main"] {
-            assert!(frames(second).iter().any(|line| has_function(line, function)), "{function}: {second}");
-        }
+        assert_functions(second);
     }
 }
 

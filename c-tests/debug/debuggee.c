@@ -153,6 +153,16 @@ int main(int argc, char **argv) {
     make_chain(memory + 2048, "child_", more);
     CHECK(call_through(memory + 2048) == 42);
   }
+  if (strcmp(what, "later") == 0) {
+    /* Until a debugger comes, and ends it. */
+    printf("waiting\n");
+    fflush(stdout);
+    for (unsigned i = 1; i <= 6000; i++) {
+      test_sleep_ms(10);
+      register_many(1);
+      CHECK(call_through(memory) == 42);
+    }
+  }
   CHECK(call_through(memory) == 42);
   CHECK_OK(jitsym_close(session));
   return test_end();

@@ -77,6 +77,16 @@ fn attached_later() {
     }
 }
 
+/// Nothing was asked for. The sink starts when the program registers something next.
+#[test]
+fn attached_without_the_sink() {
+    let debuggee = Debuggee::linked("lldb-later", Link::Static, &[], &[]);
+    for lldb in lldbs() {
+        let waiting = debuggee.waiting(&["later"]);
+        assert_functions(&lldb.attached(&waiting, &["breakpoint set -n jit_inner", "continue", "bt"]));
+    }
+}
+
 #[test]
 fn forked_children() {
     let debuggee = Debuggee::new("lldb-forked");
@@ -93,9 +103,7 @@ fn forked_children() {
         let text = debuggee.run_in(lldb, &commands, &["fork"]);
         let (first, second) = text.split_once("(lldb) continue").expect("two stops");
         assert_stack(first, 1, "child_");
-        for function in ["jit_inner", "jit_middle", "jit_outer", "call_through", "main"] {
-            assert!(frames(second).iter().any(|line| has_function(line, function)), "{function}: {second}");
-        }
+        assert_functions(second);
     }
 }
 

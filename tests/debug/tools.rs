@@ -163,6 +163,18 @@ pub fn assert_stack(text: &str, from: usize, prefix: &str) {
     }
 }
 
+/// Asserts that it is that of the chain from `jit_inner` on, without inlined functions, which are not kept for a debugger or a child
+/// that comes later.
+pub fn assert_functions(text: &str) {
+    let found = frames(text);
+    let begin = found.iter().rposition(|line| has_function(line, "jit_inner"));
+    let begin = begin.unwrap_or_else(|| panic!("no jit_inner: {text}"));
+    for (index, function) in ["jit_inner", "jit_middle", "jit_outer", "call_through", "main"].iter().enumerate() {
+        let line = found.get(begin + index).unwrap_or_else(|| panic!("no frame for {function}: {text}"));
+        assert!(has_function(line, function), "{function} in {line}: {text}");
+    }
+}
+
 fn named(function: &str, prefix: &str) -> String {
     if function.starts_with("jit_") {
         format!("{prefix}{function}")

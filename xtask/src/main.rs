@@ -11,6 +11,7 @@ mod attach;
 mod blaze;
 mod bpf;
 mod crates;
+mod debuggers;
 mod eu_stack;
 mod inject;
 mod lost;
