@@ -172,7 +172,8 @@ fn stripped() {
     let library = dir.join("libjitsym.so.0.1");
     run(Command::new("strip").arg("-o").arg(&library).arg(artifacts().shared_dir.join("libjitsym.so")));
     let shared = Debuggee::new("stripped-shared");
-    let environment = format!("set environment LD_LIBRARY_PATH {}", dir.display());
+    // It has the name of the one that the program is linked with, and takes its place.
+    let environment = format!("set environment LD_PRELOAD {}", library.display());
 
     let mut fixed =
         Debuggee::linked("stripped-static", Link::Static, &["-Wl,--export-dynamic-symbol=__jit_debug_*"], &[]);
@@ -181,7 +182,10 @@ fn stripped() {
     fixed.program = stripped;
 
     for gdb in gdbs() {
-        assert_stack(&shared.run_in(gdb, &["break jit_inner", &environment, "run", "bt"], &["bt"]), 1, "");
+        let text = shared.run_in(gdb, &["break jit_inner", &environment, "run", "bt", "info sharedlibrary"], &["bt"]);
+        assert_stack(&text, 1, "");
+        let libraries: Vec<&str> = text.lines().filter(|line| line.contains("libjitsym")).collect();
+        assert!(libraries.len() == 1 && libraries[0].contains(&*dir.to_string_lossy()), "{text}");
         let text = fixed.run_in(gdb, &["break jit_inner", "run", "bt"], &["bt"]);
         let lines = frames(&text);
         let is_at = |(name, at): (&str, usize)| lines.get(at).is_some_and(|line| has_function(line, name));
