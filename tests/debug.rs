@@ -168,24 +168,15 @@ fn forked_children() {
 /// Without its symbol table the library is known by its dynamic symbols, and so is a program with the static one, which exports them.
 #[test]
 fn stripped() {
-    let dir = scratch_dir("stripped-library");
-    let library = dir.join("libjitsym.so.0.1");
-    run(Command::new("strip").arg("-o").arg(&library).arg(artifacts().shared_dir.join("libjitsym.so")));
+    let library = stripped_library("stripped-library");
     let shared = Debuggee::new("stripped-shared");
-    // It has the name of the one that the program is linked with, and takes its place.
     let environment = format!("set environment LD_PRELOAD {}", library.display());
-
-    let mut fixed =
-        Debuggee::linked("stripped-static", Link::Static, &["-Wl,--export-dynamic-symbol=__jit_debug_*"], &[]);
-    let stripped = fixed.dir.join("stripped");
-    run(Command::new("strip").arg("-o").arg(&stripped).arg(&fixed.program));
-    fixed.program = stripped;
-
+    let fixed = Debuggee::linked("stripped-static", Link::Static, EXPORTED, &[]).stripped();
     for gdb in gdbs() {
         let text = shared.run_in(gdb, &["break jit_inner", &environment, "run", "bt", "info sharedlibrary"], &["bt"]);
         assert_stack(&text, 1, "");
         let libraries: Vec<&str> = text.lines().filter(|line| line.contains("libjitsym")).collect();
-        assert!(libraries.len() == 1 && libraries[0].contains(&*dir.to_string_lossy()), "{text}");
+        assert!(libraries.len() == 1 && libraries[0].contains(&*library.to_string_lossy()), "{text}");
         let text = fixed.run_in(gdb, &["break jit_inner", "run", "bt"], &["bt"]);
         let lines = frames(&text);
         let is_at = |(name, at): (&str, usize)| lines.get(at).is_some_and(|line| has_function(line, name));

@@ -109,13 +109,18 @@ fn forked_children() {
 
 #[test]
 fn stripped() {
-    let mut debuggee =
-        Debuggee::linked("lldb-stripped", Link::Static, &["-Wl,--export-dynamic-symbol=__jit_debug_*"], &[]);
-    let stripped = debuggee.dir.join("stripped");
-    run(std::process::Command::new("strip").arg("-o").arg(&stripped).arg(&debuggee.program));
-    debuggee.program = stripped;
+    let library = stripped_library("lldb-stripped-library");
+    let shared = Debuggee::new("lldb-stripped-shared");
+    let environment = format!("settings set target.env-vars LD_PRELOAD={}", library.display());
+    let fixed = Debuggee::linked("lldb-stripped", Link::Static, EXPORTED, &[]).stripped();
     for lldb in lldbs() {
-        let text = debuggee.run_in(lldb, &["breakpoint set -n jit_inner", "run", "bt"], &["bt"]);
+        let commands = [&environment, "breakpoint set -n jit_inner", "run", "bt", "image list"];
+        let text = shared.run_in(lldb, &commands, &["bt"]);
+        assert_stack(&text, 1, "");
+        let libraries: Vec<&str> = text.lines().filter(|line| line.contains("libjitsym.so")).collect();
+        let (_, listed) = text.split_once("(lldb) image list").expect("its echo");
+        assert!(listed.contains(&*library.to_string_lossy()) && libraries.len() == 2, "{text}");
+        let text = fixed.run_in(lldb, &["breakpoint set -n jit_inner", "run", "bt"], &["bt"]);
         let lines = frames(&text);
         for function in ["jit_inner", "inlined_step", "jit_middle", "jit_outer"] {
             assert!(lines.iter().any(|line| has_function(line, function)), "{function}: {text}");

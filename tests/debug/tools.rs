@@ -114,6 +114,12 @@ impl Debuggee {
         Debuggee { program, dir: scratch_dir(test) }
     }
 
+    /// The same program without its symbol table.
+    pub fn stripped(mut self) -> Debuggee {
+        self.program = stripped(&self.program, &self.dir.join("stripped"));
+        self
+    }
+
     /// Runs it in a debugger with these commands, and returns what that prints.
     pub fn run_in(&self, debugger: &Debugger, commands: &[&str], what: &[&str]) -> String {
         self.run_with(debugger, debugger.commands(commands), what)
@@ -134,6 +140,21 @@ impl Debuggee {
         Waiting(child)
     }
 }
+
+/// A file without its symbol table.
+pub fn stripped(file: &Path, out: &Path) -> PathBuf {
+    run(Command::new("strip").arg("-o").arg(out).arg(file));
+    out.to_owned()
+}
+
+/// The library without its symbol table. It has the name of the one that programs are linked with, and takes its place where it is
+/// loaded first.
+pub fn stripped_library(test: &str) -> PathBuf {
+    stripped(&artifacts().shared_dir.join("libjitsym.so"), &scratch_dir(test).join("libjitsym.so.0.1"))
+}
+
+/// Links the static library so that debuggers find it in a stripped program.
+pub const EXPORTED: &[&str] = &["-Wl,--export-dynamic-symbol=__jit_debug_*"];
 
 /// A program that is ended in the end.
 pub struct Waiting(Child);
