@@ -214,7 +214,7 @@ fn another_definer() {
     }
 }
 
-/// The page's transcript is what gdb prints, but for numbers that differ from run to run.
+/// The page's transcript is what gdb prints, except for numbers that differ from run to run.
 #[test]
 fn the_page_shows_what_gdb_prints() {
     let debuggee = Debuggee::new("page");

@@ -1,4 +1,4 @@
-//! gdb and lldb as readers: the program is started in them, interrupted again and again, and all threads' stacks are held against
+//! gdb and lldb as readers: the program is started in them, interrupted again and again, and all threads' stacks are compared with
 //! what was run at that moment.
 
 use std::io::{BufRead, BufReader};
@@ -161,8 +161,8 @@ impl Debugger {
     }
 }
 
-/// Interrupts the program some time after it goes on, and collects what is printed while it stands still. What is read may have been
-/// printed a while ago, so that it stopped at some time between the interrupt and now.
+/// Interrupts the program some time after it goes on, and collects what is printed while it stands still. Lines are read some time
+/// after they were printed, so that it stopped at some time between the interrupt and now.
 fn stop_often(mut output: impl BufRead, marks: &Marks, scenario: &Scenario, count: usize) -> Result<Vec<Snapshot>> {
     let (mut stops, mut line, mut is_stopped) = (Vec::<Snapshot>::new(), Vec::new(), false);
     let (mut pid, mut from) = (None, 0);
@@ -191,7 +191,7 @@ fn stop_often(mut output: impl BufRead, marks: &Marks, scenario: &Scenario, coun
     Ok(stops)
 }
 
-/// The program says who it is when it has begun.
+/// The program prints its process id when it has begun.
 fn wait_for_pid(scenario: &Scenario) -> Result<u32> {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
@@ -276,7 +276,7 @@ mod tests {
     const LLDB_SAYS: &str = "* TID 0x7\n  * #0 0x0000000000001004 leaf (of two)\n    #1 0x0000000000002005 mid\n    \
         #2 0x00005555555568ff main\n    #3 0x00005555555568ff \n  TID 0x8\n    #0 0x00007ffff7cfb829 syscall\n";
 
-    /// The same stack as both print it, held against what was run.
+    /// The same stack as both print it, compared with what was run.
     #[test]
     fn stacks_of_debuggers_are_read() {
         let text = "pid\t7\ncode\t1\t1000\t10\t0\t0\tleaf (of two)\ncode\t2\t2000\t10\t0\t0\tmid\n\
@@ -296,7 +296,7 @@ mod tests {
         }
     }
 
-    /// What is printed while the program runs is no stack.
+    /// Lines that are printed while the program runs are no stack.
     #[test]
     fn stops_are_told_apart() {
         let said = "begin\n@goes on\nnoise\n@stopped\none\ntwo\n@goes on\nnoise\n@stopped\nthree\n";
