@@ -35,7 +35,6 @@ const SCENARIOS: &[&str] = &[
     "moves-overlapping",
     "reuse",
     "reuse-other-frames",
-    "overwrite",
     "odd-names",
     "threads",
 ];
@@ -225,7 +224,7 @@ impl Which {
             if let Some(tid) = self.thread(line) {
                 threads.push((tid, Vec::new()));
             } else if let (Some((_, frames)), Some((address, name))) = (threads.last_mut(), self.frame(line)) {
-                let address = if frames.is_empty() { address } else { address - 1 };
+                let address = if frames.is_empty() { address } else { address.saturating_sub(1) };
                 frames.push(Shown { address, name, module: None });
             }
         }
