@@ -8,7 +8,7 @@
 
 #include "testing.h"
 
-enum { THREADS = 3 };
+enum { THREADS = 3, STORM_THREADS = 8 };
 
 static const uint64_t ADDR = 0x7000000000;
 
@@ -73,17 +73,22 @@ static void *brief(void *unused) {
   return NULL;
 }
 
-static void run(unsigned rounds, void (*meanwhile)(void)) {
+/* So many threads at once. */
+static void register_at_once(uintptr_t count, unsigned rounds, void (*meanwhile)(void)) {
+  pthread_t threads[STORM_THREADS];
   shared.rounds = rounds;
-  atomic_store(&shared.session, test_open());
-  pthread_t threads[THREADS];
-  for (uintptr_t i = 0; i < THREADS; i++) {
+  for (uintptr_t i = 0; i < count; i++) {
     CHECK(pthread_create(&threads[i], NULL, registers, (void *)i) == 0);
   }
   meanwhile();
-  for (int i = 0; i < THREADS; i++) {
+  for (uintptr_t i = 0; i < count; i++) {
     CHECK(pthread_join(threads[i], NULL) == 0);
   }
+}
+
+static void run(unsigned rounds, void (*meanwhile)(void)) {
+  atomic_store(&shared.session, test_open());
+  register_at_once(THREADS, rounds, meanwhile);
   jitsym_stats stats = test_stats(atomic_load(&shared.session));
   CHECK(stats.sinks_failed == 0 && stats.write_errors == 0);
   CHECK_OK(jitsym_close(atomic_load(&shared.session)));
@@ -140,6 +145,57 @@ static void with_brief_threads(void) {
 
 static void comes_and_goes(void) {
   run(test_light ? 40 : 400, with_brief_threads);
+}
+
+/* What debuggers look for. */
+struct entry {
+  struct entry *next, *prev;
+  const void *object;
+  uint64_t size;
+};
+extern struct {
+  uint32_t version, action;
+  struct entry *relevant, *first;
+} __jit_debug_descriptor;
+
+/* How many objects the list has that debuggers read. Nothing may be on its way. */
+static unsigned listed(void) {
+  unsigned count = 0;
+  const struct entry *before = NULL;
+  for (const struct entry *entry = __jit_debug_descriptor.first; entry != NULL; entry = entry->next) {
+    CHECK(entry->prev == before && entry->size >= 64 && memcmp(entry->object, "\177ELF", 4) == 0);
+    before = entry;
+    count++;
+  }
+  return count;
+}
+
+static void starts_and_stops(void) {
+  jitsym *session = atomic_load(&shared.session);
+  for (unsigned i = 0; i < (test_light ? 6 : 60); i++) {
+    test_sleep_ms(10);
+    CHECK_OK(jitsym_disable(session, JITSYM_SINK_GDB));
+    CHECK_OK(jitsym_enable(session, JITSYM_SINK_GDB));
+  }
+}
+
+/* Code that comes, moves and goes, for a debugger that may come, too. Both ends of the list stay. */
+static void storm(void) {
+  enum { ENDS = 2 };
+  jitsym *session = test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_GDB, 0);
+  atomic_store(&shared.session, session);
+  for (int i = 0; i < 2; i++) {
+    register_at_once(STORM_THREADS, test_light ? 300 : 3000, i == 0 ? nothing : starts_and_stops);
+    jitsym_stats stats = test_stats(session);
+    CHECK(stats.sinks_failed == 0 && stats.write_errors == 0 && stats.live > 0 && listed() > ENDS);
+    CHECK_OK(jitsym_unregister_range(session, 0, UINT64_MAX));
+    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK_OK(jitsym_disable(session, JITSYM_SINK_GDB));
+    CHECK(listed() == ENDS);
+    CHECK_OK(jitsym_enable(session, JITSYM_SINK_GDB));
+  }
+  CHECK_OK(jitsym_close(session));
+  CHECK(listed() == ENDS);
 }
 
 /* The writer goes to sleep, and whoever registers next wakes it. */
@@ -212,6 +268,7 @@ int main(int argc, char **argv) {
   test_child(closes);
   test_child(forks);
   test_child(comes_and_goes);
+  test_child(storm);
   test_child(sleeps);
   test_child(exits);
   return test_end();

@@ -28,10 +28,10 @@ pub fn version() -> Result<String> {
 }
 
 /// What it printed at one time: between when and when.
-struct Snapshot {
-    from: u64,
-    to: u64,
-    text: String,
+pub struct Snapshot {
+    pub from: u64,
+    pub to: u64,
+    pub text: String,
 }
 
 pub fn measure(program: &Program, task: &Task, mode: &Mode) -> Result<Outcome> {
@@ -50,12 +50,12 @@ pub fn measure(program: &Program, task: &Task, mode: &Mode) -> Result<Outcome> {
     held.go()?;
     let mut snapshots = Vec::new();
     while !held.has_said_more(Duration::from_millis(3))? {
-        let from = now();
+        let from = run::now();
         let mut command = run::command("eu-stack");
         // Names as they are, call sites, and object files. It fails if there is one thread whose stack is not whole.
         command.args(["-r", "-a", "-m", "-n", "0", "-p", &pid.to_string()]);
         let text = String::from_utf8_lossy(&run::output(&mut command)?.stdout).into_owned();
-        snapshots.push(Snapshot { from, to: now(), text });
+        snapshots.push(Snapshot { from, to: run::now(), text });
     }
     held.wait_for("done\n")?;
     let truth = scenario.truth()?;
@@ -65,13 +65,6 @@ pub fn measure(program: &Program, task: &Task, mode: &Mode) -> Result<Outcome> {
         samples.extend(parse(snapshot, &truth, whole)?);
     }
     Ok(Outcome::of(score::score(&truth, &samples, whole)))
-}
-
-fn now() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a valid timespec.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// A line `TID N:` a thread, and below it a line a frame.
@@ -90,10 +83,11 @@ fn parse(snapshot: &Snapshot, truth: &Truth, whole: bool) -> Result<Vec<Sample>>
 }
 
 /// A frame as printed.
-struct Shown {
-    address: u64,
-    name: Option<String>,
-    module: Option<String>,
+pub struct Shown {
+    /// Of callers one in the call.
+    pub address: u64,
+    pub name: Option<String>,
+    pub module: Option<String>,
 }
 
 /// `#N ADDRESS    NAME - OBJECT` of the innermost frame, `#N ADDRESS - 1 NAME - OBJECT` of others. Names may hold anything.
@@ -114,8 +108,8 @@ fn parse_frame(line: &str) -> Result<Shown> {
     Ok(Shown { address, name: (!name.is_empty()).then(|| name.to_string()), module })
 }
 
-/// The thread was stopped at some time while the program looked. It is held against each stack that was run then.
-fn sample(snapshot: &Snapshot, truth: &Truth, tid: u32, shown: &[Shown], whole: bool) -> Option<Sample> {
+/// The thread was stopped at some time of these. It is held against each stack that was run then.
+pub fn sample(snapshot: &Snapshot, truth: &Truth, tid: u32, shown: &[Shown], whole: bool) -> Option<Sample> {
     let innermost = shown.first()?;
     let at = |time: u64| Sample {
         tid,

@@ -188,6 +188,13 @@ pub const LOST: &[Lost] = &[
         reason: "blazesym is asked about the process as it is at the end, and so knows neither what lay there before, nor its children",
         instead: "ask it while the code lives; or perf or samply",
     },
+    Lost {
+        readers: &["/stops"],
+        scenarios: &["threads"],
+        what: &[What::Names, What::Stacks],
+        reason: "when objects are put together they go before the one that takes their place comes, because debuggers have no rule for two of one address; other threads that are stopped between the two have frames without names",
+        instead: "go on for some milliseconds and stop again; nothing is lost once a program has registered its code",
+    },
 ];
 
 impl Lost {

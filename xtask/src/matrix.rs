@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use anyhow::{bail, Context, Result};
 
+use crate::debuggers::{self, Debugger, Which};
 use crate::lost::{self, Lost};
 use crate::perf::{self, Mode, Perf};
 use crate::program::{self, Program};
@@ -19,8 +20,10 @@ const SECONDS: f64 = 1.0;
 const MOST_SECONDS: f64 = 64.0;
 /// Functions of the scenario `many`. With more, perf 6 takes minutes for one cell.
 const MANY: usize = 10_000;
-/// The Debian suites whose perf is tried.
+/// The Debian suites whose perf and debuggers are tried.
 const SUITES: [&str; 3] = ["bookworm", "trixie", "sid"];
+/// The readers of the reduced run.
+const QUICK: [&str; 4] = ["perf-bookworm/", "perf-sid/", "gdb-sid/", "lldb-sid/"];
 /// Fewer samples than this tell nothing.
 const ENOUGH: usize = 200;
 
@@ -59,6 +62,8 @@ enum Runner {
     Bpftrace,
     EuStack,
     Crates,
+    /// Which one.
+    Debugger(usize),
 }
 
 /// What the columns are measured with.
@@ -66,6 +71,7 @@ struct Tools {
     perfs: Vec<(&'static str, Perf)>,
     samply: Option<PathBuf>,
     bpftrace: Option<PathBuf>,
+    debuggers: Vec<(String, Debugger)>,
 }
 
 impl Tools {
@@ -170,6 +176,7 @@ pub fn run(plan: &Plan) -> Result<bool> {
             let about = match column.run {
                 Runner::Perf(_) => column.mode.is_about(scenario),
                 Runner::EuStack => eu_stack::is_about(scenario),
+                Runner::Debugger(_) => debuggers::is_about(scenario),
                 _ => column.mode.written.is_about(scenario),
             };
             if !about || plan.quick && !is_quick(&column.id, scenario) {
@@ -242,7 +249,14 @@ fn tools(plan: &Plan) -> Result<Tools> {
     // The one of the newest suite wants tracepoints of the kernel that not every kernel has.
     let bpftrace =
         is_wanted(plan, "bpftrace/").then(|| plan.cache.commands("bookworm", &suites::BPFTRACE)).transpose()?;
-    Ok(Tools { perfs, samply, bpftrace: bpftrace.map(|bin| bin.join("bpftrace")) })
+    let mut debuggers = Vec::new();
+    for (which, suite) in [Which::Gdb, Which::Lldb].into_iter().flat_map(|which| SUITES.map(|suite| (which, suite))) {
+        let name = format!("{}-{suite}", which.name());
+        if is_wanted(plan, &format!("{name}/")) {
+            debuggers.push((name, Debugger::of_suite(&plan.cache, suite, which)?));
+        }
+    }
+    Ok(Tools { perfs, samply, bpftrace: bpftrace.map(|bin| bin.join("bpftrace")), debuggers })
 }
 
 fn columns(plan: &Plan, tools: &Tools) -> Result<Vec<Column>> {
@@ -275,6 +289,10 @@ fn columns(plan: &Plan, tools: &Tools) -> Result<Vec<Column>> {
         let reader = format!("linux-perf-data {}, object {}", locked("linux-perf-data")?, locked("object")?);
         add("crates", reader, crates::MODES, Runner::Crates);
     }
+    for (index, (name, debugger)) in tools.debuggers.iter().enumerate() {
+        let (which, suite) = name.split_once('-').unwrap_or((name, ""));
+        add(name, format!("{which} {} ({suite})", debugger.version), debuggers::MODES, Runner::Debugger(index));
+    }
     Ok(columns)
 }
 
@@ -294,7 +312,7 @@ fn locked(name: &str) -> Result<String> {
 
 /// Whether a column with that id, or one that begins so, is asked for.
 fn is_wanted(plan: &Plan, id: &str) -> bool {
-    if plan.quick && !id.starts_with("perf-bookworm/") && !id.starts_with("perf-sid/") {
+    if plan.quick && !QUICK.iter().any(|reader| id.starts_with(reader)) {
         return false;
     }
     let named = |part: &String| id.contains(part.as_str()) || (id.ends_with('/') && part.starts_with(id));
@@ -315,6 +333,7 @@ fn chosen(plan: &Plan, all: &[String]) -> Result<Vec<String>> {
 fn is_quick(id: &str, scenario: &str) -> bool {
     let mode = id.rsplit('/').next().unwrap_or_default();
     match scenario {
+        "moves" if mode == "stops" => true,
         "declared-gap" | "row-tables" | "fixed-frame" | "callbacks" | "moves" | "threads" => mode == "dwarf",
         "packed-down" => ["dwarf", "map", "region"].contains(&mode),
         "reuse" => mode == "dwarf" || mode == "map",
@@ -335,6 +354,7 @@ fn measure(program: &Program, tools: &Tools, column: &Column, scenario: &str, se
         Runner::Blazesym => blaze::measure(recorder(), program, &task, mode),
         Runner::Bpftrace => bpf::measure(present(&tools.bpftrace), program, &task, mode),
         Runner::EuStack => eu_stack::measure(program, &task, mode),
+        Runner::Debugger(index) => tools.debuggers[index].1.measure(program, &task, mode),
         Runner::Crates => crates::measure(recorder(), program, &task, mode),
     };
     match outcome {

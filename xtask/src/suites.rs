@@ -35,7 +35,8 @@ impl Set {
 
 /// objdump is what `perf annotate` disassembles with.
 pub const PERF: Set = Set::new("perf", &["linux-perf", "binutils"], &["perf", "objdump", "addr2line"]);
-pub const DEBUGGERS: Set = Set::new("debuggers", &["gdb", "valgrind"], &["gdb", "valgrind"]);
+pub const DEBUGGERS: Set =
+    Set::new("debuggers", &["gdb", "lldb", "valgrind"], &["gdb", "lldb", "lldb-server", "valgrind"]);
 pub const PYTHON: Set = Set::new("python", &["python3.13"], &["python3.13"]);
 const LUAJIT: Set = Set::new("luajit", &["luajit"], &["luajit"]);
 const CARGO_C: Set = Set::new("cargo-c", &["cargo-c"], &["cargo-cinstall"]);
@@ -59,14 +60,16 @@ const CROSS_RISCV64: Set = Set {
     commands: &["rustc", "qemu-riscv64"],
 };
 
-/// What the tests of the library use, and where it is taken from.
-const FOR_TESTS: [(&str, Set); 6] = [
+/// What the tests of the library use, and where it is taken from; by its name alone a command is that of the first.
+const FOR_TESTS: [(&str, Set); 8] = [
     ("trixie", PYTHON),
     ("trixie", LUAJIT),
     ("sid", PERF),
     ("trixie", CARGO_C),
     ("forky", CROSS_AARCH64),
     ("forky", CROSS_RISCV64),
+    ("trixie", DEBUGGERS),
+    ("sid", DEBUGGERS),
 ];
 
 /// Where libraries and the loader lie; older suites have some in `/lib`.
@@ -254,6 +257,10 @@ fn wrappers(set: &Set, new: &Path, dir: &Path) -> Result<()> {
             // A script and the program that it calls; the tools themselves are static.
             "valgrind" => format!("VALGRIND_LIB={root}/usr/libexec/valgrind {run} {program}.bin \"$@\""),
             "gdb" => format!("PYTHONHOME={root}/usr {run} {program} --data-directory={root}/usr/share/gdb \"$@\""),
+            // It starts its server, which has to be a script of these, too.
+            "lldb" => {
+                format!("PYTHONHOME={root}/usr LLDB_DEBUGSERVER_PATH=\"${{0%/*}}/lldb-server\" {run} {program} \"$@\"")
+            }
             // Static, and its own loader.
             name if name.starts_with("qemu-") => format!("exec {program} \"$@\""),
             "python3.13" => format!("PYTHONHOME={root}/usr {run} {program} \"$@\""),
@@ -283,15 +290,16 @@ fn loader(root: &Path) -> Result<PathBuf> {
 }
 
 /// Prepares one command of a newer suite, for the tests of the library, and prints where it is. The others of its set lie beside
-/// it.
+/// it. `name` may be that of a suite and that of a command, `sid/gdb`.
 pub fn print_one(cache: &Cache, name: &str) -> Result<()> {
     if name == "cargo-deny" {
         println!("{}", cache.cargo_deny()?.display());
         return Ok(());
     }
-    let Some((suite, set)) = FOR_TESTS.iter().find(|(_, set)| set.commands.contains(&name)) else {
-        bail!("no tool {name:?}")
-    };
+    let (wanted, name) = name.split_once('/').map_or((None, name), |(suite, name)| (Some(suite), name));
+    let is_it =
+        |(suite, set): &&(&str, Set)| wanted.is_none_or(|wanted| wanted == *suite) && set.commands.contains(&name);
+    let Some((suite, set)) = FOR_TESTS.iter().find(is_it) else { bail!("no tool {name:?}") };
     println!("{}", cache.commands(suite, set)?.join(name).display());
     Ok(())
 }

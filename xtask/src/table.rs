@@ -73,17 +73,19 @@ pub fn details(cell: &Cell) {
     }
 }
 
-/// The table with a column a reader.
+/// The tables with a column a reader.
 const OTHERS: &str = "other readers, code in regions";
+const DEBUGGERS: &str = "debuggers";
 
 fn reader(column: &Column) -> &str {
     column.id.split('/').next().unwrap_or_default()
 }
 
-/// The table that a column is in. Those of code in regions are tables of their own: one for each perf, and one for all others, which
-/// have a column each.
+/// The table that a column is in. Debuggers are in one, with a column each. Those of code in regions are tables of their own: one for
+/// each perf, and one for all others, which have a column each.
 fn key(column: &Column) -> String {
     match (column.mode.written, reader(column)) {
+        (_, reader) if reader.starts_with("gdb-") || reader.starts_with("lldb-") => DEBUGGERS.into(),
         (Written::Map | Written::Jitdump, reader) => reader.into(),
         (_, reader) if reader.starts_with("perf-") => format!("{reader}, code in regions"),
         _ => OTHERS.into(),
@@ -109,10 +111,11 @@ pub fn sections(columns: &[Column], scenarios: &[String], cells: &[Cell]) -> Vec
 
 fn section(key: &str, columns: &[Column], of_reader: &[usize], scenarios: &[String], cells: &[Cell]) -> String {
     let mut text = String::new();
-    let title = |&index: &usize| if key == OTHERS { columns[index].reader.as_str() } else { columns[index].mode.name };
+    let has_readers = [OTHERS, DEBUGGERS].contains(&key);
+    let title = |&index: &usize| if has_readers { columns[index].reader.as_str() } else { columns[index].mode.name };
     let titles: Vec<&str> = of_reader.iter().map(title).collect();
     let _ = writeln!(text, "{}\n", heading(key));
-    let reader = if key == OTHERS { String::new() } else { format!("{}, ", columns[of_reader[0]].reader) };
+    let reader = if has_readers { String::new() } else { format!("{}, ", columns[of_reader[0]].reader) };
     let _ = writeln!(text, "{reader}Linux {}\n", kernel());
     let _ = writeln!(text, "| scenario | {} |", titles.join(" | "));
     let _ = writeln!(text, "|---|{}", "---|".repeat(titles.len()));

@@ -27,7 +27,7 @@ const SHT_NOBITS: u32 = 8;
 const SHF_ALLOC: u64 = 2;
 const SHF_EXECINSTR: u64 = 4;
 
-/// Names of sections, as in `.shstrtab`.
+/// Names of sections, as `.shstrtab` begins.
 const NAMES: &[u8] =
     b"\0.text\0.eh_frame\0.symtab\0.strtab\0.debug_abbrev\0.debug_info\0.debug_line\0.debug_ranges\0.shstrtab\0";
 
@@ -140,6 +140,7 @@ impl Parts {
             self.eh_frame.extend_from_slice(&[0; 4]);
         }
         let abbrev = if self.info.is_empty() { &[] } else { ABBREV };
+        let names = section_names(texts.len())?;
         let sections: [(&str, u32, u64, &[u8]); 8] = [
             (".eh_frame", SHT_PROGBITS, 8, &self.eh_frame),
             (".symtab", SHT_SYMTAB, 8, &self.symtab),
@@ -148,7 +149,7 @@ impl Parts {
             (".debug_info", SHT_PROGBITS, 1, &self.info),
             (".debug_line", SHT_PROGBITS, 1, &self.line),
             (".debug_ranges", SHT_PROGBITS, 1, &self.ranges),
-            (".shstrtab", SHT_STRTAB, 1, NAMES),
+            (".shstrtab", SHT_STRTAB, 1, &names),
         ];
         let sections = sections.iter().filter(|(_, _, _, bytes)| !bytes.is_empty());
         let count = 1 + texts.len() + sections.clone().count();
@@ -162,10 +163,10 @@ impl Parts {
             out.resize(out.len().next_multiple_of(8), 0);
         }
         out.extend_from_slice(&[0; SECTION_HEADER as usize]);
-        for text in texts {
+        for (number, text) in texts.iter().enumerate() {
             let len = text.end - text.start;
             out.extend_from_slice(&section_header(&Entry {
-                name: name_of(".text"),
+                name: text_name_of(number),
                 kind: SHT_NOBITS,
                 flags: SHF_ALLOC | SHF_EXECINSTR,
                 addr: text.start,
@@ -206,4 +207,28 @@ impl Parts {
 
 fn name_of(section: &str) -> u32 {
     NAMES.windows(section.len()).position(|name| name == section.as_bytes()).unwrap_or(0) as u32
+}
+
+/// How long the name of a section of code is that is not the first, with its NUL: `.text.00001`.
+const TEXT_NAME: usize = 12;
+
+/// The names for so many sections of code, and of the others. lldb 14 looks for the section of a symbol by name.
+fn section_names(texts: usize) -> Option<Vec<u8>> {
+    let mut names = Vec::new();
+    names.try_reserve_exact(NAMES.len() + TEXT_NAME * texts).ok()?;
+    names.extend_from_slice(NAMES);
+    for number in 1..texts {
+        let digits = [10_000, 1000, 100, 10, 1].map(|unit| b'0' + (number / unit % 10) as u8);
+        names.extend_from_slice(b".text.");
+        names.extend_from_slice(&digits);
+        names.push(0);
+    }
+    Some(names)
+}
+
+fn text_name_of(number: usize) -> u32 {
+    match number.checked_sub(1) {
+        None => name_of(".text"),
+        Some(before) => (NAMES.len() + TEXT_NAME * before) as u32,
+    }
 }
