@@ -37,6 +37,8 @@ impl Set {
 pub const PERF: Set = Set::new("perf", &["linux-perf", "binutils"], &["perf", "objdump", "addr2line"]);
 pub const DEBUGGERS: Set = Set::new("debuggers", &["gdb", "valgrind"], &["gdb", "valgrind"]);
 pub const PYTHON: Set = Set::new("python", &["python3.13"], &["python3.13"]);
+/// Libraries, which other programs are made to load.
+const UNWINDERS: Set = Set::new("unwinders", &["libunwind-19", "libgcc-s1"], &[]);
 const LUAJIT: Set = Set::new("luajit", &["luajit"], &["luajit"]);
 const CARGO_C: Set = Set::new("cargo-c", &["cargo-c"], &["cargo-cinstall"]);
 pub const BPFTRACE: Set = Set::new("bpftrace", &["bpftrace"], &["bpftrace"]);
@@ -60,8 +62,9 @@ const CROSS_RISCV64: Set = Set {
 };
 
 /// What the tests of the library use, and where it is taken from.
-const FOR_TESTS: [(&str, Set); 6] = [
+const FOR_TESTS: [(&str, Set); 7] = [
     ("trixie", PYTHON),
+    ("trixie", UNWINDERS),
     ("trixie", LUAJIT),
     ("sid", PERF),
     ("trixie", CARGO_C),
@@ -283,10 +286,14 @@ fn loader(root: &Path) -> Result<PathBuf> {
 }
 
 /// Prepares one command of a newer suite, for the tests of the library, and prints where it is. The others of its set lie beside
-/// it.
+/// it. For a set without commands, which is asked for by its own name, that is where its packages are unpacked.
 pub fn print_one(cache: &Cache, name: &str) -> Result<()> {
     if name == "cargo-deny" {
         println!("{}", cache.cargo_deny()?.display());
+        return Ok(());
+    }
+    if let Some((suite, set)) = FOR_TESTS.iter().find(|(_, set)| set.commands.is_empty() && set.name == name) {
+        println!("{}", cache.commands(suite, set)?.with_file_name("root").display());
         return Ok(());
     }
     let Some((suite, set)) = FOR_TESTS.iter().find(|(_, set)| set.commands.contains(&name)) else {
