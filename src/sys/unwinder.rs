@@ -90,7 +90,8 @@ pub fn dialect() -> Option<Dialect> {
 }
 
 /// libgcc has no function that tells its version. The old one links the objects of its tables, the new one leaves that field alone.
-/// LLVM libunwind has functions of these names that do nothing.
+/// LLVM libunwind has functions of these names that do nothing, and later none. Then the process may have libgcc's as well, which
+/// nobody asks.
 fn dialect_of_libgcc() -> Option<Dialect> {
     /// Where the link is: after `pc_begin`, `tbase`, `dbase`, `u` and `s`.
     const NEXT: usize = 5;
@@ -108,11 +109,12 @@ fn dialect_of_libgcc() -> Option<Dialect> {
     let (register, deregister) = (functions.register_info?, functions.deregister_info?);
     let mut object: Box<Object> = Box::new([UNTOUCHED; 8]);
     // SAFETY: entries with a zero word after them, and room for what libgcc notes of them, until it has forgotten both.
-    unsafe {
-        register(entries.as_ptr(), (&raw mut *object).cast());
-        deregister(entries.as_ptr());
-    }
+    unsafe { register(entries.as_ptr(), (&raw mut *object).cast()) };
+    let is_asked = functions.find.is_none() || find(NOWHERE.as_ptr() as u64).is_some();
+    // SAFETY: as above. Functions that did nothing do nothing.
+    unsafe { deregister(entries.as_ptr()) };
     match (object[0], object[NEXT]) {
+        _ if !is_asked => None,
         (UNTOUCHED, _) => None,
         (_, UNTOUCHED) => Some(Dialect::Tree),
         _ => Some(Dialect::List),

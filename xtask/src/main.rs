@@ -58,7 +58,8 @@ cargo xtask regions  Runs random code in regions under perf, and prints how many
     --quick          a choice of workloads and perfs, in a minute
 cargo xtask tools    Prepares the tools of newer Debian suites and prints their versions.
 cargo xtask tool N   Prepares one that the tests of the library use and prints where it is: python3.13, luajit, perf,
-                     cargo-cinstall, cargo-deny, qemu-aarch64, qemu-riscv64 (these two with a rustc beside them).
+                     cargo-cinstall, cargo-deny, qemu-aarch64, qemu-riscv64 (these two with a rustc beside them),
+                     unwinders (libraries, where they are unpacked).
 All:
     --cache DIR      where the tools are kept (${XDG_CACHE_HOME:-~/.cache}/jitsym-matrix)
     --mirror URI     the Debian archive to fetch them from (the one that apt uses)";
