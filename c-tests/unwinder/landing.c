@@ -252,7 +252,10 @@ static void make_chain(struct chain *chain, unsigned char *at, unsigned *seed) {
 
 static void end_chain(const struct chain *chain) {
   for (int i = 0; i < PIECES; i++) {
-    CHECK_OK(jitsym_unregister(session, chain->pieces[i].id));
+    const struct piece *piece = &chain->pieces[i];
+    CHECK(_Unwind_FindEnclosingFunction(piece->code + 1) == piece->code);
+    CHECK_OK(jitsym_unregister(session, piece->id));
+    CHECK(_Unwind_FindEnclosingFunction(piece->code + 1) == NULL);
   }
 }
 
@@ -301,6 +304,7 @@ static void reuse(unsigned seed, unsigned char *from, unsigned rounds) {
         ((uint64_t *)(void *)(moving->at + SLOTS))[1] += (uint64_t)(to - moving->code);
       }
       CHECK_OK(jitsym_move(session, moving->id, &target));
+      CHECK(_Unwind_FindEnclosingFunction(moving->code + 1) == NULL);
       moving->code = to;
       check(&chains[i]);
     }

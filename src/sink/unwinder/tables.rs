@@ -76,6 +76,13 @@ fn listed<'a>(pieces: impl Iterator<Item = &'a Piece> + Clone) -> Option<Vec<Reg
     Some(registered)
 }
 
+/// Has an unwinder with a list search a table that it knows by now, and no other one for the same code. It sorts a table at the first
+/// search: now, and not when the host throws.
+fn search_once(pieces: &[Piece]) {
+    let frame = pieces.iter().find(|piece| piece.id != 0).and_then(|piece| piece.frames.first());
+    frame.into_iter().for_each(|frame| drop(unwinder::find(frame.start)));
+}
+
 /// Has an unwinder with a tree know an FDE.
 ///
 /// A node of the tree separates addresses where code once began. Up to version 14.2 libgcc finds nothing from there on in code that
@@ -206,6 +213,7 @@ impl Tables {
                 }
                 let Some(one) = listed(std::iter::once(&piece)) else { return };
                 registered = one;
+                search_once(std::slice::from_ref(&piece));
             }
             Dialect::Tree => {
                 for frame in std::mem::take(&mut piece.frames) {
@@ -253,6 +261,7 @@ impl Tables {
             pieces[usize::from(piece.addr >= to)].push(piece);
         }
         for (pieces, registered) in pieces.into_iter().zip(registered).filter(|(pieces, _)| !pieces.is_empty()) {
+            search_once(&pieces);
             self.tables.insert(pieces[0].addr, Table { registered, pieces, dead: 0 });
         }
         Some(())
@@ -274,6 +283,7 @@ impl Tables {
             drop(table.registered);
             pieces.extend(table.pieces.into_iter().filter(|piece| piece.id != 0));
         }
+        search_once(&pieces);
         self.tables.insert(pieces.first()?.addr, Table { registered, pieces, dead: 0 });
         Some(())
     }
