@@ -79,8 +79,9 @@ fn listed<'a>(pieces: impl Iterator<Item = &'a Piece> + Clone) -> Option<Vec<Reg
 /// Has an unwinder with a list search a table that it knows by now, and no other one for the same code. It sorts a table at the first
 /// search: now, and not when the host throws.
 fn search_once(pieces: &[Piece]) {
-    let frame = pieces.iter().find(|piece| piece.id != 0).and_then(|piece| piece.frames.first());
-    frame.into_iter().for_each(|frame| drop(unwinder::find(frame.start)));
+    if let Some(frame) = pieces.iter().find_map(|piece| piece.frames.first()) {
+        let _ = unwinder::find(frame.start);
+    }
 }
 
 /// Has an unwinder with a tree know an FDE.
