@@ -685,8 +685,9 @@ typedef struct jitsym_unwind {
    */
   size_t row_size;
   /**
-   * EH_FRAME: the section's bytes; a terminating zero word may be there or not. Entries for other code are left out, as
-   * are personality routines; an entry that extends beyond the code is cut to it.
+   * EH_FRAME: the section's bytes; a terminating zero word may be there or not. Entries for other code are left out; an entry
+   * that extends beyond the code is cut to it. Personality routines and LSDAs are for `JITSYM_SINK_UNWINDER` alone (see
+   * docs/exceptions.md).
    */
   const void *eh_frame;
   /**

@@ -11,8 +11,13 @@ use std::process::Command;
 use support::*;
 
 const SOURCES: [&str; 3] = ["c-tests/unwinder/unwinder.c", "c-tests/unwinder/exceptions.cc", "-lstdc++"];
+/// Code with landing pads.
+const LANDING: [&str; 3] = ["c-tests/unwinder/landing.c", SOURCES[1], SOURCES[2]];
 /// Comes before libgcc, whose functions it has too.
 const LLVM: &str = "/usr/lib/llvm-14/lib/libunwind.so.1";
+/// In the packages of Debian 13.
+const NEWER_LLVM: &str = "usr/lib/llvm-19/lib/libunwind.so.1";
+const LIBGCC: &str = "usr/lib/x86_64-linux-gnu/libgcc_s.so.1";
 
 mod rust {
     //! Rust's own backtraces, in this process.
@@ -48,8 +53,8 @@ mod rust {
     }
 }
 
-fn program(test: &str, link: Link, options: &[&str]) -> PathBuf {
-    compile("gcc", &SOURCES, link, &[&["-O1", "-fexceptions"], options].concat(), test)
+fn program(sources: &[&str], test: &str, link: Link, options: &[&str]) -> PathBuf {
+    compile("gcc", sources, link, &[&["-O1", "-fexceptions"], options].concat(), test)
 }
 
 fn check(program: &PathBuf, test: &str, preload: Option<&Path>, what: &[&str]) {
@@ -73,11 +78,15 @@ fn seed() -> String {
 
 /// All that holds whichever unwinder the process has.
 fn everything(test: &str, link: Link, options: &[&str], preload: Option<&Path>) {
-    let program = program(test, link, options);
+    let landing = program(&LANDING, &format!("{test}-landing"), link, options);
+    for what in ["bad", "reuse", "storm"] {
+        check(&landing, test, preload, &[what, &seed()]);
+    }
+    let program = program(&SOURCES, test, link, options);
     for what in ["off", "call", "move", "late", "again", "fork", "adopted"] {
         check(&program, test, preload, &[what]);
     }
-    if preload.is_none_or(|library| library != Path::new(LLVM)) {
+    if preload.is_none_or(|library| !library.ends_with("libunwind.so.1")) {
         // The C library goes to libgcc for that, which is one unwinder too many for C++ without this library, too.
         check(&program, test, preload, &["exit"]);
         check(&program, test, preload, &["cancel"]);
@@ -94,12 +103,16 @@ fn libgcc() {
     everything("libgcc", Link::Shared, &[], None);
 }
 
-/// libgcc 14 of Debian 13. It keeps a tree in which it loses code sometimes, as long as nothing is done about that.
+/// A library of Debian 13.
+fn newer(library: &str) -> PathBuf {
+    let root = run(Command::new(env!("CARGO")).current_dir(root()).args(["xtask", "tool", "unwinders"]));
+    Path::new(stdout(&root).trim()).join(library)
+}
+
+/// libgcc 14. It keeps a tree in which it loses code sometimes, as long as nothing is done about that.
 #[test]
 fn libgcc_with_a_tree() {
-    let tool = run(Command::new(env!("CARGO")).current_dir(root()).args(["xtask", "tool", "luajit"]));
-    let suite = PathBuf::from(stdout(&tool).trim()).with_file_name("../root/usr/lib/x86_64-linux-gnu/libgcc_s.so.1");
-    everything("libgcc-14", Link::Shared, &[], Some(&suite));
+    everything("libgcc-14", Link::Shared, &[], Some(&newer(LIBGCC)));
 }
 
 #[test]
@@ -115,4 +128,9 @@ fn in_a_static_program() {
 #[test]
 fn llvm() {
     everything("unwinder-llvm", Link::Shared, &[], Some(Path::new(LLVM)));
+}
+
+#[test]
+fn newer_llvm() {
+    everything("unwinder-llvm-19", Link::Shared, &[], Some(&newer(NEWER_LLVM)));
 }

@@ -1,5 +1,7 @@
 #include "exceptions.h"
 
+#include <cxxabi.h>
+
 namespace {
 
 struct Leaving {
@@ -22,4 +24,10 @@ int call_and_catch(int (*function)(int), int argument, int *left) {
   } catch (int number) {
     return 1000 + number;
   }
+}
+
+int caught(void *exception) {
+  int number = *static_cast<int *>(abi::__cxa_begin_catch(exception));
+  abi::__cxa_end_catch();
+  return 2000 + number;
 }

@@ -1,4 +1,4 @@
-/* The C++ part of unwinder.c. */
+/* The C++ part of unwinder.c and landing.c. */
 #ifndef EXCEPTIONS_H
 #define EXCEPTIONS_H
 
@@ -17,6 +17,9 @@ int call_and_catch(int (*function)(int), int argument, int *left);
 
 /* The same without a catch. */
 int call_and_clean(int (*function)(int), int argument, int *left);
+
+/* What a landing pad calls that has caught a number. Returns 2000 more than it. */
+int caught(void *exception);
 
 #ifdef __cplusplus
 }

@@ -220,6 +220,27 @@ static uint64_t throw_takes(void) {
   return took[TIMES / 2];
 }
 
+/* A throw with few pieces of code, with many, and so on: the medians, and their ratio. */
+static void cost(unsigned count) {
+  enum { ROUNDS = 3, PATIENCE_MS = 60000 };
+  for (int round = 0; round < ROUNDS; round++) {
+    uint64_t few = throw_takes(), begin = test_now();
+    many(count, 0);
+    begin = test_now() - begin;
+    uint64_t first = test_now();
+    CHECK(through(memory, -5) == 1005);
+    first = test_now() - first;
+    uint64_t with_many = throw_takes();
+    printf("throw %llu ns, with %u pieces more %llu (%.2f times, first %llu); register %llu ns each\n", (unsigned long long)few, count,
+           (unsigned long long)with_many, (double)with_many / (double)few, (unsigned long long)first,
+           (unsigned long long)(begin / count));
+    fflush(stdout);
+    CHECK_OK(jitsym_unregister_range(session, (uintptr_t)memory + CHAIN_ROOM, (uint64_t)PIECE_ROOM * (count + 1)));
+    /* LLVM libunwind takes its time for that. */
+    CHECK_OK(jitsym_flush(session, PATIENCE_MS));
+  }
+}
+
 int main(int argc, char **argv) {
   test_begin(argc, argv);
   CHECK(argc >= 3);
@@ -249,14 +270,7 @@ int main(int argc, char **argv) {
     many(number, number % 2);
     check(memory);
   } else if (strcmp(what, "cost") == 0) {
-    uint64_t alone = throw_takes(), begin = test_now();
-    many(number, 0);
-    begin = test_now() - begin;
-    uint64_t first = test_now();
-    CHECK(through(memory, -5) == 1005);
-    first = test_now() - first;
-    printf("throw %llu ns, with %u pieces %llu (first %llu); register %llu ns each\n", (unsigned long long)alone, number,
-           (unsigned long long)throw_takes(), (unsigned long long)first, (unsigned long long)(begin / number));
+    cost(number);
   } else if (strcmp(what, "again") == 0) {
     for (int i = 0; i < 3; i++) {
       check(memory);

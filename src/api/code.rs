@@ -160,7 +160,8 @@ pub enum Unwind<'a> {
     },
     /// A table of rows in strictly rising order of their offsets.
     Rows(&'a [UnwindRow<'a>]),
-    /// An `.eh_frame` section that the compiler made.
+    /// An `.eh_frame` section that the compiler made. Personality routines and LSDAs in it are for the sink `unwinder` alone: they are
+    /// called when an exception passes the code, and have to be there as long as it is.
     EhFrame {
         /// The section.
         bytes: &'a [u8],

@@ -90,7 +90,8 @@ pub fn dialect() -> Option<Dialect> {
 }
 
 /// libgcc has no function that tells its version. The old one links the objects of its tables, the new one leaves that field alone.
-/// LLVM libunwind has functions of these names that do nothing.
+/// LLVM libunwind has functions of these names that do nothing, and later none. Then the process may have libgcc's as well, which
+/// nobody asks.
 fn dialect_of_libgcc() -> Option<Dialect> {
     /// Where the link is: after `pc_begin`, `tbase`, `dbase`, `u` and `s`.
     const NEXT: usize = 5;
@@ -108,11 +109,12 @@ fn dialect_of_libgcc() -> Option<Dialect> {
     let (register, deregister) = (functions.register_info?, functions.deregister_info?);
     let mut object: Box<Object> = Box::new([UNTOUCHED; 8]);
     // SAFETY: entries with a zero word after them, and room for what libgcc notes of them, until it has forgotten both.
-    unsafe {
-        register(entries.as_ptr(), (&raw mut *object).cast());
-        deregister(entries.as_ptr());
-    }
+    unsafe { register(entries.as_ptr(), (&raw mut *object).cast()) };
+    let is_asked = functions.find.is_none() || find(NOWHERE.as_ptr() as u64).is_some();
+    // SAFETY: as above. Functions that did nothing do nothing.
+    unsafe { deregister(entries.as_ptr()) };
     match (object[0], object[NEXT]) {
+        _ if !is_asked => None,
         (UNTOUCHED, _) => None,
         (_, UNTOUCHED) => Some(Dialect::Tree),
         _ => Some(Dialect::List),
@@ -127,29 +129,48 @@ pub struct Registered {
     object: Option<Box<Object>>,
     /// Where libgcc finds tables, and a NULL.
     array: Vec<*const u8>,
+    /// Where an FDE has its code's address and size, and those that libgcc knows the table by.
+    part: Option<(*mut Code, Code)>,
 }
 
-// SAFETY: nobody but libgcc reads through the pointers, and it takes calls of all threads.
+/// Address and size, as an FDE has them.
+type Code = [u64; 2];
+
+// SAFETY: nobody but libgcc reads through the pointers while others may, and it takes calls of all threads.
 unsafe impl Send for Registered {}
 
 impl Registered {
-    /// Tells `Dialect::Tree` or `Dialect::Each` of a table with one FDE. `None` without memory.
+    /// Tells `Dialect::Each` of an FDE. `None` if there is none.
     ///
     /// # Safety
-    /// The table, which ends with a zero word, stays where it is until this is dropped.
-    pub unsafe fn one(dialect: Dialect, table: &[u8], fde: usize) -> Option<Registered> {
-        let functions = functions();
-        if dialect == Dialect::Each {
-            let begin = table.get(fde..)?.as_ptr();
-            // SAFETY: an FDE, with its CIE before it, that stays there by the caller's promise.
-            unsafe { functions.register?(begin) };
-            return Some(Registered { begin, object: None, array: Vec::new() });
-        }
+    /// The FDE, the CIE before it, and a zero word after it stay where they are until this is dropped.
+    pub unsafe fn fde(table: &[u8], fde: usize) -> Option<Registered> {
+        let begin = table.get(fde..)?.as_ptr();
+        // SAFETY: the caller's promise.
+        unsafe { functions().register?(begin) };
+        Some(Registered { begin, object: None, array: Vec::new(), part: None })
+    }
+
+    /// Tells `Dialect::Tree` of a table with one FDE, and has it look there for a part of the code. `None` without memory.
+    ///
+    /// libgcc notes for which addresses a table is when the table is registered, and reads this again at the end.
+    ///
+    /// # Safety
+    /// The table, which ends with a zero word and has the code's address and its size at `addr_at`, stays where it is until this is
+    /// dropped. Nobody else writes to it, and nobody looks for the code now or when this is dropped.
+    pub unsafe fn part(table: &mut [u8], addr_at: usize, part: (u64, u64)) -> Option<Registered> {
+        let register = functions().register_info?;
         let mut object: Box<Object> = Box::new([0; 8]);
+        let whole = table.get_mut(addr_at..addr_at + size_of::<Code>())?.as_mut_ptr().cast::<Code>();
         let begin = table.as_ptr();
-        // SAFETY: the caller's promise, and room for what libgcc notes.
-        unsafe { functions.register_info?(begin, (&raw mut *object).cast()) };
-        Some(Registered { begin, object: Some(object), array: Vec::new() })
+        // SAFETY: 16 bytes of the table, and room for what libgcc notes. The rest is the caller's promise.
+        unsafe {
+            let code = whole.read_unaligned();
+            whole.write_unaligned(part.into());
+            register(begin, (&raw mut *object).cast());
+            whole.write_unaligned(code);
+        }
+        Some(Registered { begin, object: Some(object), array: Vec::new(), part: Some((whole, part.into())) })
     }
 
     /// Tells `Dialect::List` of tables as if they were one. `None` without memory, or without a table.
@@ -168,7 +189,7 @@ impl Registered {
         let begin = array.as_ptr().cast();
         // SAFETY: as above.
         unsafe { functions().register_array?(begin, (&raw mut *object).cast()) };
-        Some(Registered { begin, object: Some(object), array })
+        Some(Registered { begin, object: Some(object), array, part: None })
     }
 }
 
@@ -193,6 +214,10 @@ fn retire(object: Box<Object>) {
 impl Drop for Registered {
     fn drop(&mut self) {
         let functions = functions();
+        if let Some((whole, part)) = self.part {
+            // SAFETY: the promise that `Registered::part` was called with.
+            unsafe { whole.write_unaligned(part) };
+        }
         if self.object.is_none() {
             // SAFETY: it was registered, once, and this is the only end of that.
             functions.deregister.into_iter().for_each(|deregister| unsafe { deregister(self.begin) });

@@ -38,6 +38,8 @@ pub const PERF: Set = Set::new("perf", &["linux-perf", "binutils"], &["perf", "o
 pub const DEBUGGERS: Set =
     Set::new("debuggers", &["gdb", "lldb", "valgrind"], &["gdb", "lldb", "lldb-server", "valgrind"]);
 pub const PYTHON: Set = Set::new("python", &["python3.13"], &["python3.13"]);
+/// Libraries, which other programs are made to load.
+const UNWINDERS: Set = Set::new("unwinders", &["libunwind-19", "libgcc-s1"], &[]);
 const LUAJIT: Set = Set::new("luajit", &["luajit"], &["luajit"]);
 const CARGO_C: Set = Set::new("cargo-c", &["cargo-c"], &["cargo-cinstall"]);
 pub const BPFTRACE: Set = Set::new("bpftrace", &["bpftrace"], &["bpftrace"]);
@@ -61,8 +63,9 @@ const CROSS_RISCV64: Set = Set {
 };
 
 /// What the tests of the library use, and where it is taken from; by its name alone a command is that of the first.
-const FOR_TESTS: [(&str, Set); 8] = [
+const FOR_TESTS: [(&str, Set); 9] = [
     ("trixie", PYTHON),
+    ("trixie", UNWINDERS),
     ("trixie", LUAJIT),
     ("sid", PERF),
     ("trixie", CARGO_C),
@@ -290,10 +293,15 @@ fn loader(root: &Path) -> Result<PathBuf> {
 }
 
 /// Prepares one command of a newer suite, for the tests of the library, and prints where it is. The others of its set lie beside
-/// it. `name` may be that of a suite and that of a command, `sid/gdb`.
+/// it. `name` may be that of a suite and that of a command, `sid/gdb`. For a set without commands, which is asked for by its own
+/// name, that is where its packages are unpacked.
 pub fn print_one(cache: &Cache, name: &str) -> Result<()> {
     if name == "cargo-deny" {
         println!("{}", cache.cargo_deny()?.display());
+        return Ok(());
+    }
+    if let Some((suite, set)) = FOR_TESTS.iter().find(|(_, set)| set.commands.is_empty() && set.name == name) {
+        println!("{}", cache.commands(suite, set)?.with_file_name("root").display());
         return Ok(());
     }
     let (wanted, name) = name.split_once('/').map_or((None, name), |(suite, name)| (Some(suite), name));

@@ -1,19 +1,23 @@
 //! Entries for the unwinders of the process itself: they lie anywhere in memory, so they have the addresses of code in place of
 //! distances to it, which may not fit 32 bits.
 
+use super::handlers::Handler;
 use crate::format::jitdump::raw::u32_at;
 
 /// As in `format/cfi`: a CIE's pointers to code are distances of 32 bits (DW_EH_PE_pcrel | DW_EH_PE_sdata4).
 const RELATIVE: u8 = 0x1b;
 /// DW_EH_PE_absptr.
 const ABSOLUTE: u8 = 0;
-/// Bytes by which an FDE becomes longer: its address and its size have 8 bytes.
-const MORE: u32 = 8;
 
 /// Where in an FDE its address is.
 const FDE_ADDR: usize = 8;
 /// Where the size of its code is. Sizes have 31 bits. With four zero bytes there it speaks of no code.
 const FDE_SIZE: usize = 16;
+/// Where the address of its LSDA is, after the length of the augmentation data.
+const FDE_LSDA: usize = 25;
+/// By no more than this the entries become longer: addresses and sizes of code have 8 bytes, there may be a handler, each entry is
+/// filled up, and there is an end.
+const MORE: usize = 8 + 8 + 12 + 2 * 8 + END.len();
 /// What is after the last entry of a table.
 const END: [u8; 4] = [0; 4];
 
@@ -26,6 +30,8 @@ pub struct Frame {
     /// The code.
     pub start: u64,
     pub end: u64,
+    /// Its LSDA lies in the code, and moves with it.
+    pub lsda_moves: bool,
 }
 
 impl Frame {
@@ -34,11 +40,27 @@ impl Frame {
         self.fde + FDE_SIZE
     }
 
+    /// Where the code's address is, and after it its size, in 8 bytes each.
+    pub fn addr_at(&self) -> usize {
+        self.fde + FDE_ADDR
+    }
+
+    /// The same again. `None` without memory.
+    pub fn copy(&self) -> Option<Frame> {
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(self.bytes.len()).ok()?;
+        bytes.extend_from_slice(&self.bytes);
+        Some(Frame { bytes, ..*self })
+    }
+
     /// Makes it speak of the same code at an address that is so much higher.
     pub fn shift(&mut self, by: u64) {
         (self.start, self.end) = (self.start.wrapping_add(by), self.end.wrapping_add(by));
-        if let Some(field) = self.bytes.get_mut(self.fde + FDE_ADDR..).and_then(|rest| rest.first_chunk_mut()) {
-            *field = self.start.to_ne_bytes();
+        let lsda = self.lsda_moves.then_some(FDE_LSDA);
+        for at in [FDE_ADDR].into_iter().chain(lsda) {
+            if let Some(field) = self.bytes.get_mut(self.fde + at..).and_then(|rest| rest.first_chunk_mut()) {
+                *field = u64::from_ne_bytes(*field).wrapping_add(by).to_ne_bytes();
+            }
         }
     }
 }
@@ -68,43 +90,65 @@ pub fn frames(section: &[u8], (addr, size): (u64, u64)) -> Option<Vec<Frame>> {
         if code.is_empty() || code.start < addr || code.end > end {
             continue;
         }
+        let (handler, instructions) = Handler::find(entry);
         let mut bytes = Vec::new();
-        bytes.try_reserve_exact(cie.len() + entry.len() + MORE as usize + END.len()).ok()?;
-        bytes.extend_from_slice(cie);
-        *bytes.get_mut(pointer_encoding(cie)?)? = ABSOLUTE;
-        bytes.extend_from_slice(&length.checked_add(MORE)?.to_ne_bytes());
-        bytes.extend_from_slice(&u32::try_from(cie.len() + 4).ok()?.to_ne_bytes());
+        bytes.try_reserve_exact(cie.len() + entry.len() + MORE).ok()?;
+        cie_for(cie, handler.as_ref(), &mut bytes)?;
+        let fde = bytes.len();
+        bytes.extend_from_slice(&[0; 4]);
+        bytes.extend_from_slice(&u32::try_from(fde + 4).ok()?.to_ne_bytes());
         bytes.extend_from_slice(&start.to_ne_bytes());
         bytes.extend_from_slice(&range.to_ne_bytes());
-        bytes.extend_from_slice(entry.get(16..)?);
+        if let Some(handler) = handler {
+            bytes.push(size_of::<u64>() as u8);
+            let base = if handler.lsda_moves { start } else { 0 };
+            bytes.extend_from_slice(&base.wrapping_add(handler.lsda).to_ne_bytes());
+        } else {
+            bytes.push(0);
+        }
+        bytes.extend_from_slice(entry.get(instructions..)?);
+        end_entry(&mut bytes, fde)?;
         bytes.extend_from_slice(&END);
         frames.try_reserve(1).ok()?;
-        frames.push(Frame { bytes, fde: cie.len(), start: code.start, end: code.end });
+        let lsda_moves = handler.is_some_and(|handler| handler.lsda_moves);
+        frames.push(Frame { bytes, fde, start: code.start, end: code.end, lsda_moves });
     }
     Some(frames)
 }
 
-/// Where a CIE says how its FDEs point to code.
-fn pointer_encoding(cie: &[u8]) -> Option<usize> {
+/// Appends a CIE of `format/cfi`, for FDEs that have addresses, and perhaps a handler.
+fn cie_for(cie: &[u8], handler: Option<&Handler>, out: &mut Vec<u8>) -> Option<()> {
     // Length, a zero, and the version.
     const AUGMENTATION: usize = 9;
-    let len = cie.get(AUGMENTATION..)?.iter().position(|&byte| byte == 0)?;
-    let letters = cie[AUGMENTATION..AUGMENTATION + len].strip_prefix(b"z")?;
-    // Alignment of code, of data, return address, and how long the rest is: four numbers that end with a byte below 0x80. Version 1
-    // has one byte for the return address, which `format/cfi` keeps below that too.
-    let mut at = AUGMENTATION + len + 1;
-    for _ in 0..4 {
-        at += cie.get(at..)?.iter().position(|&byte| byte < 0x80)? + 1;
+    let begin = out.len();
+    let (head, rest) = cie.split_at_checked(AUGMENTATION)?;
+    let letters_len = rest.iter().position(|&byte| byte == 0)?;
+    let (letters, rest) = rest.split_at_checked(letters_len)?;
+    // A zero; alignment of code, of data, and return address, three numbers that end with a byte below 0x80.
+    let mut numbers = 1;
+    for _ in 0..3 {
+        numbers += rest.get(numbers..)?.iter().position(|&byte| byte < 0x80)? + 1;
     }
-    for letter in letters {
-        match letter {
-            b'R' => return (*cie.get(at)? == RELATIVE).then_some(at),
-            b'L' => at += 1,
-            // An encoding, and an address.
-            b'P' => at += 1 + 8,
-            b'S' | b'B' => {}
-            _ => return None,
-        }
-    }
-    None
+    let (numbers, rest) = rest.split_at_checked(numbers)?;
+    let instructions = rest.strip_prefix(&[1, RELATIVE])?;
+    out.extend_from_slice(head);
+    out.push(b'z');
+    out.extend(handler.iter().flat_map(|_| Handler::LETTERS));
+    out.extend_from_slice(letters.strip_prefix(b"z").filter(|letters| letters.first() == Some(&b'R'))?);
+    out.extend_from_slice(numbers);
+    let data = handler.map(Handler::augmentation);
+    let data = data.as_ref().map_or(&[][..], |data| data);
+    out.push(u8::try_from(data.len() + 1).ok()?);
+    out.extend_from_slice(data);
+    out.push(ABSOLUTE);
+    out.extend_from_slice(instructions);
+    end_entry(out, begin)
+}
+
+/// Fills an entry up to a multiple of 8 bytes, and writes its length.
+fn end_entry(out: &mut Vec<u8>, begin: usize) -> Option<()> {
+    let len = (out.len() - begin).checked_next_multiple_of(8)?;
+    out.resize(begin + len, 0);
+    *out.get_mut(begin..)?.first_chunk_mut()? = u32::try_from(len - 4).ok()?.to_ne_bytes();
+    Some(())
 }

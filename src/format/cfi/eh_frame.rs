@@ -1,8 +1,7 @@
 //! Entries of a compiler's `.eh_frame` section, cut to one piece of code and rewritten.
 //!
 //! Each CIE keeps its alignment factor for data, return address column, initial instructions and its mark for signal
-//! trampolines. Personality routines and LSDAs are dropped: readers of profiles call no personality, and pointers to them
-//! mean nothing in another place.
+//! trampolines. Personality routines and LSDAs are kept for the unwinder of the process ([`super::handlers`]).
 //!
 //! gimli can convert whole tables, but not from a section at a separate address, nor only selected entries. Its arithmetic
 //! overflows when the bytes are hostile. So the entries are read with `gimli::read` and handed to `gimli::write` one instruction
@@ -10,10 +9,12 @@
 
 use std::ops::Range;
 
-use gimli::read::{self, BaseAddresses, CieOrFde, EhFrame, EndianSlice, UnwindSection};
+use gimli::constants::{DW_EH_PE_funcrel, DW_EH_PE_pcrel, DwEhPe};
+use gimli::read::{self, BaseAddresses, CieOrFde, EhFrame, EndianSlice, Pointer, UnwindSection};
 use gimli::write::{self, CallFrameInstruction, Expression, FrameTable};
 use gimli::LittleEndian;
 
+use super::handlers::Handler;
 use super::{Entries, Placement};
 use crate::api::error::{Error, Result};
 
@@ -31,7 +32,7 @@ pub(super) fn entries(bytes: &[u8], addr: u64, code: Option<Range<u64>>, placeme
     section.set_vendor(placement.arch.abi().vendor);
     let bases = BaseAddresses::default().set_eh_frame(addr);
 
-    let mut out = Entries { table: FrameTable::default(), starts: Vec::new() };
+    let mut out = Entries { table: FrameTable::default(), fdes: Vec::new() };
     let mut all = section.entries(&bases);
     while let Some(entry) = all.next().map_err(read_error)? {
         let CieOrFde::Fde(partial) = entry else { continue };
@@ -47,6 +48,11 @@ pub(super) fn entries(bytes: &[u8], addr: u64, code: Option<Range<u64>>, placeme
         let from_cie = fde.cie();
         let (to_cie, mut state) = cie(from_cie, &section, &bases, placement)?;
         let mut to = placement.fde(start, len);
+        // Places in an LSDA are counted from where the entry begins.
+        let handler = handler(&fde, addr, &code).filter(|_| kept.start == whole.start);
+        if handler.is_some() {
+            to.add_instruction(0, Handler::room());
+        }
         let mut location = whole.start;
         let mut instructions = fde.instructions(&section, &bases);
         while let Some(instruction) = instructions.next().map_err(read_error)? {
@@ -69,12 +75,44 @@ pub(super) fn entries(bytes: &[u8], addr: u64, code: Option<Range<u64>>, placeme
         }
         let cie = out.table.add_cie(to_cie);
         out.table.add_fde(cie, to);
-        out.starts.push(start);
+        out.fdes.push((start, handler));
     }
-    if out.starts.is_empty() {
+    if out.fdes.is_empty() {
         return Err(Error::UnwindFormat);
     }
     Ok(out)
+}
+
+/// Personality routine and LSDA, if there is one of them.
+///
+/// An LSDA in the code is where the code is, and that may move. What lies elsewhere stays there.
+fn handler(fde: &read::FrameDescriptionEntry<Reader>, section: u64, code: &Range<u64>) -> Option<Handler> {
+    // In an entry 0 stands for no pointer, whatever it is counted from.
+    let given = |pointer, encoding: DwEhPe, offset: usize, len: usize| {
+        let (addr, is_indirect) = match pointer {
+            Pointer::Direct(addr) => (addr, false),
+            Pointer::Indirect(addr) => (addr, true),
+        };
+        let is_zero = if encoding.application() == DW_EH_PE_pcrel {
+            addr.wrapping_sub(section.wrapping_add(offset as u64)) <= len as u64
+        } else {
+            addr == if encoding.application() == DW_EH_PE_funcrel { fde.initial_address() } else { 0 }
+        };
+        (!is_zero).then_some((addr, is_indirect))
+    };
+    let cie = fde.cie();
+    let personality = cie.personality_with_encoding();
+    let personality = personality.and_then(|(encoding, at)| given(at, encoding, cie.offset(), cie.entry_len()));
+    let lsda = fde.lsda().zip(cie.lsda_encoding());
+    let lsda = lsda.and_then(|(at, encoding)| given(at, encoding, fde.offset(), fde.entry_len()));
+    personality.or(lsda)?;
+    let (personality, personality_is_indirect) = personality.unwrap_or_default();
+    let (mut lsda, lsda_is_indirect) = lsda.unwrap_or_default();
+    let lsda_moves = code.contains(&lsda);
+    if lsda_moves {
+        lsda = lsda.wrapping_sub(fde.initial_address());
+    }
+    Some(Handler { personality, personality_is_indirect, lsda, lsda_is_indirect, lsda_moves })
 }
 
 /// The CIE as it is written, and the state of an unwinder after it.

@@ -6,6 +6,7 @@
 
 pub mod absolute;
 mod eh_frame;
+mod handlers;
 mod presets;
 #[cfg(test)]
 mod tests;
@@ -24,6 +25,7 @@ use crate::api::error::{Error, Result};
 use crate::api::limits::CODE_SIZE_MAX;
 use crate::format::arch::Arch;
 use crate::sys::sort::sort;
+use handlers::Handler;
 
 /// What `.eh_frame` is written with; its CIEs have version 1 whatever the version of DWARF is.
 const ENCODING: Encoding = Encoding { format: Format::Dwarf32, version: 1, address_size: 8 };
@@ -195,8 +197,8 @@ impl Placement {
 /// Frame entries that are not laid out yet.
 struct Entries {
     table: FrameTable,
-    /// Where each FDE starts, in bytes from the start of the code, in the order of the table.
-    starts: Vec<u64>,
+    /// Where each FDE starts, in bytes from the start of the code, and its handler, in the order of the table.
+    fdes: Vec<(u64, Option<Handler>)>,
 }
 
 /// Writes `.eh_frame` and `.eh_frame_hdr`.
@@ -207,8 +209,12 @@ fn tables(entries: &Entries, code_size: u64) -> Result<Tables> {
     let mut bytes = section.0.into_vec();
     let hdr = bytes.len();
 
-    let mut rows = Vec::with_capacity(entries.starts.len());
-    for (&start, fde) in entries.starts.iter().zip(fde_offsets(&bytes)) {
+    let mut rows = Vec::with_capacity(entries.fdes.len());
+    let fdes: Vec<usize> = fde_offsets(&bytes).collect();
+    for (&(start, handler), fde) in entries.fdes.iter().zip(fdes) {
+        if let Some((handler, fde)) = handler.zip(bytes.get_mut(fde..)) {
+            handler.hide(fde);
+        }
         let fde = i64::try_from(fde).and_then(|fde| i32::try_from(fde - hdr as i64)).map_err(|_| Error::TooLarge)?;
         rows.push((to_code(hdr, start, code_size)?, fde));
     }
@@ -236,16 +242,19 @@ fn to_code(from: usize, start: u64, code_size: u64) -> Result<i32> {
 
 /// Where the FDEs lie in a section that was written here: entries whose second word, the distance to the CIE, is not 0.
 fn fde_offsets(section: &[u8]) -> impl Iterator<Item = usize> + '_ {
-    let word = |at: usize| Some(u32::from_le_bytes(*section.get(at..)?.first_chunk()?));
     let mut next = 0;
     std::iter::from_fn(move || loop {
         let at = next;
-        let length = word(at).filter(|&length| length != 0)?;
+        let length = word(section, at).filter(|&length| length != 0)?;
         next = at + 4 + length as usize;
-        if word(at + 4)? != 0 {
+        if word(section, at + 4)? != 0 {
             return Some(at);
         }
     })
+}
+
+fn word(section: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(*section.get(at..)?.first_chunk()?))
 }
 
 /// The first multiple of 8 that is not below `size`, modulo 2^64.

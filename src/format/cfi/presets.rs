@@ -116,7 +116,7 @@ pub(super) fn entries(unwind: &Unwind, limit: u64, code_size: u64, placement: &P
     let mut table = FrameTable::default();
     let cie = table.add_cie(cie);
     table.add_fde(cie, fde);
-    Ok(Entries { table, starts: vec![0] })
+    Ok(Entries { table, fdes: vec![(0, None)] })
 }
 
 /// Where the CFA and the caller's registers are.

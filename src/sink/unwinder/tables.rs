@@ -8,9 +8,6 @@
 
 use std::collections::BTreeMap;
 
-use crate::api::code::Unwind;
-use crate::format::arch::NATIVE;
-use crate::format::cfi;
 use crate::format::cfi::absolute::{self, Frame};
 use crate::sys::reserve;
 use crate::sys::unwinder::{self, Dialect, Registered};
@@ -79,6 +76,14 @@ fn listed<'a>(pieces: impl Iterator<Item = &'a Piece> + Clone) -> Option<Vec<Reg
     Some(registered)
 }
 
+/// Has an unwinder with a list search a table that it knows by now, and no other one for the same code. It sorts a table at the first
+/// search: now, and not when the host throws.
+fn search_once(pieces: &[Piece]) {
+    if let Some(frame) = pieces.iter().find_map(|piece| piece.frames.first()) {
+        let _ = unwinder::find(frame.start);
+    }
+}
+
 /// Has an unwinder with a tree know an FDE.
 ///
 /// A node of the tree separates addresses where code once began. Up to version 14.2 libgcc finds nothing from there on in code that
@@ -89,12 +94,14 @@ fn in_tree(frames: &mut Vec<Frame>, frame: Frame, registered: &mut Vec<Registere
     if unwinder::find(from).is_some() || unwinder::find(last).is_some() {
         return None;
     }
-    let mut rest = Some(frame);
-    while let Some(frame) = rest.take() {
+    // Landing pads are counted from where the entry begins, so each table gets the whole entry.
+    let mut next = Some(frame);
+    while let Some(mut frame) = next.take() {
         frames.try_reserve(1).ok()?;
         registered.try_reserve(1).ok()?;
+        let addr_at = frame.addr_at();
         // SAFETY: as in `listed`.
-        registered.push(unsafe { Registered::one(Dialect::Tree, &frame.bytes, frame.fde) }?);
+        registered.push(unsafe { Registered::part(&mut frame.bytes, addr_at, (from, last + 1 - from)) }?);
         frames.push(frame);
         if unwinder::find(from).is_none() || unwinder::find(last).is_some() {
             break;
@@ -106,10 +113,7 @@ fn in_tree(frames: &mut Vec<Frame>, frame: Frame, registered: &mut Vec<Registere
             *if unwinder::find(middle).is_some() { &mut from } else { &mut high } = middle;
         }
         from = high;
-        let size = last + 1 - from;
-        let whole = Unwind::EhFrame { bytes: &frames.last()?.bytes, addr: 0 };
-        let tables = cfi::encode(NATIVE?, &whole, from, size).ok()??;
-        rest = absolute::frames(&tables.bytes[..tables.eh_frame_size()], (from, size))?.pop();
+        next = frames.last().and_then(Frame::copy);
     }
     Some(())
 }
@@ -133,15 +137,10 @@ impl Tables {
         if let Some((piece, table)) = self.find(id) {
             let Piece { addr, frames: old, .. } = &table.pieces[piece];
             for frame in old {
-                let mut bytes = Vec::new();
-                if bytes.try_reserve_exact(frame.bytes.len()).is_err() || frames.try_reserve(1).is_err() {
-                    break;
-                }
-                bytes.extend_from_slice(&frame.bytes);
-                let mut frame = Frame { bytes, ..*frame };
+                let Some(mut frame) = frame.copy().filter(|_| frames.try_reserve(1).is_ok()) else { break };
                 frame.shift(place.0.wrapping_sub(*addr));
-                // Another one may be for a part of the same code.
-                if !frames.iter().any(|other: &Frame| other.start <= frame.start && frame.end <= other.end) {
+                // A tree may have the same one again.
+                if !frames.iter().any(|other: &Frame| other.start == frame.start) {
                     frames.push(frame);
                 }
             }
@@ -215,6 +214,7 @@ impl Tables {
                 }
                 let Some(one) = listed(std::iter::once(&piece)) else { return };
                 registered = one;
+                search_once(std::slice::from_ref(&piece));
             }
             Dialect::Tree => {
                 for frame in std::mem::take(&mut piece.frames) {
@@ -224,7 +224,7 @@ impl Tables {
             Dialect::Each => {
                 for frame in &piece.frames {
                     // SAFETY: as in `listed`.
-                    registered.extend(unsafe { Registered::one(Dialect::Each, &frame.bytes, frame.fde) });
+                    registered.extend(unsafe { Registered::fde(&frame.bytes, frame.fde) });
                 }
             }
         }
@@ -262,6 +262,7 @@ impl Tables {
             pieces[usize::from(piece.addr >= to)].push(piece);
         }
         for (pieces, registered) in pieces.into_iter().zip(registered).filter(|(pieces, _)| !pieces.is_empty()) {
+            search_once(&pieces);
             self.tables.insert(pieces[0].addr, Table { registered, pieces, dead: 0 });
         }
         Some(())
@@ -283,6 +284,7 @@ impl Tables {
             drop(table.registered);
             pieces.extend(table.pieces.into_iter().filter(|piece| piece.id != 0));
         }
+        search_once(&pieces);
         self.tables.insert(pieces.first()?.addr, Table { registered, pieces, dead: 0 });
         Some(())
     }

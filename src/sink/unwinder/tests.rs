@@ -2,7 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use gimli::{BaseAddresses, CfaRule, EhFrame, LittleEndian, UnwindContext, UnwindSection};
+use gimli::constants::*;
+use gimli::read::{BaseAddresses, CfaRule, EhFrame, Pointer, UnwindContext, UnwindSection};
+use gimli::write::{
+    self, Address, CallFrameInstruction, CommonInformationEntry, EndianVec, FrameDescriptionEntry, FrameTable,
+};
+use gimli::{Encoding, Format, LittleEndian};
 
 use super::tables::Tables;
 use crate::api::code::Unwind;
@@ -54,6 +59,127 @@ fn entries_have_addresses() {
         assert!(absolute::frames(&whole[..len], (ADDR, 99)).is_none_or(|frames| frames.is_empty()), "{len}");
     }
     assert!(absolute::frames(&whole, (ADDR, 98)).is_none_or(|frames| frames.is_empty()));
+}
+
+/// A pointer in a section, and what a reader is to find.
+#[derive(Clone, Copy, Debug)]
+struct Target {
+    encoding: DwEhPe,
+    addr: u64,
+}
+
+impl Target {
+    /// Near the section, for encodings of 32 bits.
+    fn new(random: &mut Random, addr: u64) -> Target {
+        let format = [DW_EH_PE_absptr, DW_EH_PE_udata8, DW_EH_PE_sdata8, DW_EH_PE_uleb128, DW_EH_PE_sleb128];
+        let format =
+            [&format[..], &[DW_EH_PE_udata4, DW_EH_PE_sdata4, DW_EH_PE_udata2]].concat()[random.below(8) as usize];
+        let base = [DW_EH_PE_absptr, DW_EH_PE_pcrel][random.below(2) as usize];
+        let indirect = [DwEhPe(0), DW_EH_PE_indirect][random.below(2) as usize];
+        Target { encoding: format | base | indirect, addr }
+    }
+
+    /// As gimli writes it for a section at 0.
+    fn written(&self, section: u64) -> Address {
+        let base = if self.encoding.application() == DW_EH_PE_pcrel { section } else { 0 };
+        Address::Constant(self.addr.wrapping_sub(base))
+    }
+
+    fn found(&self, by: u64) -> Pointer {
+        let addr = self.addr.wrapping_add(by);
+        if self.encoding.is_indirect() {
+            Pointer::Indirect(addr)
+        } else {
+            Pointer::Direct(addr)
+        }
+    }
+}
+
+/// Personality routines and LSDAs come through, however they are written, and LSDAs in code move with it.
+#[test]
+fn handlers_at_random() {
+    const ADDR: u64 = 0x7000_0000_1000;
+    let seed = Seed::new();
+    let mut random = Random(seed.0);
+    let (mut accepted, mut moving, mut cut) = (0, 0, 0);
+    while accepted < if cfg!(miri) { 20 } else { 3000 } {
+        // Not where the code is.
+        let distance = (16 << 10) + random.below(1 << 20);
+        let section_addr = if random.below(2) == 0 { ADDR + distance } else { ADDR - distance };
+        let code = ADDR + random.below(200)..ADDR + 300 + random.below(700);
+        let mut table = FrameTable::default();
+        let mut functions = Vec::new();
+        let mut start = ADDR - random.below(100);
+        while start < code.end {
+            let size = 1 + random.below(400);
+            let mut target = |addr| (random.below(4) > 0).then(|| Target::new(&mut random, addr));
+            let personality = target(section_addr + 5000);
+            let lsda = target(section_addr + 9000);
+            let lsda = lsda.map(|lsda| match random.below(3) {
+                0 => Target { addr: code.start + random.below(code.end - code.start), ..lsda },
+                _ => lsda,
+            });
+            functions.push((start, size, personality, lsda));
+            start += size + random.below(20);
+        }
+        for &(start, size, personality, lsda) in &functions {
+            let encoding = Encoding { format: Format::Dwarf32, version: 1, address_size: 8 };
+            let mut cie = CommonInformationEntry::new(encoding, 1, -8, gimli::X86_64::RA);
+            cie.personality = personality.map(|target| (target.encoding, target.written(section_addr)));
+            cie.lsda_encoding = lsda.map(|target| target.encoding);
+            cie.signal_trampoline = random.below(2) == 0;
+            cie.add_instruction(CallFrameInstruction::Cfa(gimli::X86_64::RSP, 8));
+            let cie = table.add_cie(cie);
+            let mut fde = FrameDescriptionEntry::new(Address::Constant(start), size as u32);
+            fde.lsda = lsda.map(|target| target.written(section_addr));
+            fde.add_instruction(0, CallFrameInstruction::CfaOffset(16 + 8 * random.below(9) as i32));
+            table.add_fde(cie, fde);
+        }
+        let mut section = write::EhFrame::from(EndianVec::new(LittleEndian));
+        // Not every encoding is long enough.
+        if table.write_eh_frame(&mut section).is_err() {
+            continue;
+        }
+        accepted += 1;
+        let unwind = Unwind::EhFrame { bytes: section.slice(), addr: section_addr };
+        let size = code.end - code.start;
+        let tables = cfi::encode(Arch::X86_64, &unwind, code.start, size).unwrap().unwrap();
+        assert!(tables.bytes.len() <= cfi::size_bound(Arch::X86_64, &unwind).unwrap());
+        // It has moved, perhaps, before the unwinder hears of it.
+        let moved = [0, 1 << 44][random.below(2) as usize];
+        let eh_frame = &tables.bytes[..tables.eh_frame_size()];
+        let mut frames = absolute::frames(eh_frame, (code.start + moved, size)).unwrap();
+        let by = random.below(1 << 40);
+        frames.iter_mut().for_each(|frame| frame.shift(by));
+        let by = by + moved;
+        let kept = |&&(start, size, ..): &&(u64, u64, _, _)| start < code.end && start + size > code.start;
+        let kept: Vec<_> = functions.iter().filter(kept).collect();
+        assert_eq!(frames.len(), kept.len());
+        for (frame, &&(start, size, personality, lsda)) in frames.iter().zip(&kept) {
+            let range = start.max(code.start)..(start + size).min(code.end);
+            assert_eq!((frame.start, frame.end), (range.start + by, range.end + by));
+            let (section, bases) = (EhFrame::new(&frame.bytes, LittleEndian), BaseAddresses::default());
+            let fde = section.fde_for_address(&bases, frame.start, EhFrame::cie_from_offset).unwrap();
+            assert_eq!((fde.initial_address(), fde.len()), (frame.start, frame.end - frame.start));
+            let row = fde
+                .unwind_info_for_address(&section, &bases, &mut UnwindContext::new(), frame.end - 1)
+                .unwrap()
+                .clone();
+            assert!(matches!(row.cfa(), CfaRule::RegisterAndOffset { offset: 16.., .. }), "{row:?}");
+            // Places in an LSDA are counted from the start of the entry, so it has none if that is not in the code.
+            if personality.is_none() && lsda.is_none() || start < code.start {
+                assert_eq!((fde.personality(), fde.lsda()), (None, None));
+                cut += u32::from(start < code.start);
+                continue;
+            }
+            assert_eq!(fde.personality(), Some(personality.map_or(Pointer::Direct(0), |target| target.found(0))));
+            let moves = lsda.is_some_and(|lsda| code.contains(&lsda.addr));
+            moving += u32::from(moves);
+            let expected = lsda.map_or(Pointer::Direct(0), |target| target.found(if moves { by } else { 0 }));
+            assert_eq!(fde.lsda(), Some(expected), "{lsda:?} of {start:#x} in {code:#x?}");
+        }
+    }
+    assert!(moving > 0 && cut > 0);
 }
 
 /// The unwinder finds each piece of code that lives, and nothing else. libgcc's list takes single tables, too.
