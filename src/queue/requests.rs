@@ -13,6 +13,8 @@ pub struct Requests {
     pub open: bool,
     /// Number of the last request to write everything.
     pub asked: u64,
+    /// When the latest of these requests was made, by the clock of the thread that made it.
+    pub asked_at: u64,
     /// Number of the last such request that is answered.
     pub answered: u64,
     /// The last answer, or the error of a writer that has ended with records unwritten.

@@ -3,10 +3,13 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::Session;
+use super::{process, Session};
 use crate::api::code::{Bytes, Code, MoveTarget};
+use crate::api::error::Result;
 use crate::api::options::{Options, Sinks};
 use crate::api::Id;
+use crate::queue::record::{Event, EventKind};
+use crate::queue::thread_queue::{Fill, ThreadQueue};
 use crate::sink::counting::{self, seen, Seen};
 use crate::sink::{self, Close};
 
@@ -32,6 +35,59 @@ fn names(seen: &Seen) -> Vec<(u64, &str)> {
     let mut names: Vec<_> = seen.live.values().map(|(addr, name)| (*addr, name.as_str())).collect();
     names.sort_unstable();
     names
+}
+
+/// The end of all code from an address on, stamped by a clock that is ahead.
+struct EndAhead(u64, u64);
+
+impl Fill for EndAhead {
+    const REFERS: bool = true;
+
+    fn least_len(&self) -> usize {
+        0
+    }
+
+    fn exact_len(&self) -> Result<usize> {
+        Ok(0)
+    }
+
+    fn fill(&self, _: &mut [u8], timestamp: u64) -> Result<Option<Event>> {
+        Ok(Some(Event {
+            timestamp: timestamp + self.1,
+            id: 0,
+            index: 0,
+            addr: self.0,
+            size: 0x1000,
+            body_at: 0,
+            body_len: 0,
+            unwinding_at: 0,
+            tid: 1,
+            kind: EventKind::UnregisterRange,
+            flags: 0,
+            name_len: 0,
+            tables_len: 0,
+        }))
+    }
+}
+
+/// What was registered before a flush has reached the sinks after it, also if the clock of the thread is ahead of the writer's.
+#[test]
+fn a_flush_finds_what_is_stamped_ahead() {
+    let _alone = alone();
+    let session = open(Options { sinks: Some(COUNTING), ..Options::default() });
+    register(&session, 0x7000, "ended ahead");
+    session.flush(LONG).unwrap();
+    assert_eq!(names(&seen()), [(0x7000, "ended ahead")]);
+    let engine = process::current_engine().unwrap();
+    let mut queue = ThreadQueue::new(engine).unwrap();
+    const AHEAD: u64 = 8_000_000;
+    queue.append(&EndAhead(0x7000, AHEAD)).unwrap();
+    // As by the thread itself.
+    engine.requests().asked_at = engine.clock.now() + AHEAD;
+    session.flush(LONG).unwrap();
+    assert_eq!(names(&seen()), []);
+    queue.finish();
+    session.close().unwrap();
 }
 
 #[test]

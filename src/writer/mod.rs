@@ -50,6 +50,8 @@ const LOOK_AT_SPOOL: Duration = Duration::from_millis(100);
 /// How old the writer is before it asks the kernel for barriers in a process with several threads. A program that has ended by then would
 /// wait for the answer and have no use for it.
 const BARRIERS_AFTER: Duration = Duration::from_millis(100);
+/// A thread's clock is never ahead by as much.
+const CLOCK_AHEAD: Duration = Duration::from_millis(10);
 /// Passes without work, at the longest pause, before the writer sleeps until it is woken.
 const IDLE_PASSES: u32 = 20;
 
@@ -62,6 +64,8 @@ pub struct Writer {
     sources: Vec<Source>,
     /// Requests as they have come in; they are answered after a pass that began later.
     asked: u64,
+    /// When the latest of them was made.
+    asked_at: u64,
     answered: u64,
     stop: Option<Stop>,
     change: Option<Change>,
@@ -99,6 +103,7 @@ impl Writer {
             committed: Progress::default(),
             config: None,
             cutoff: 0,
+            asked_at: 0,
             short: false,
             no_debugger: false,
             spool_seen: None,
@@ -219,6 +224,22 @@ impl Writer {
         bytes
     }
 
+    /// The time now, but not before the last request was made. A thread's clock is ahead of the writer's by as much as the writer's
+    /// clock has changed while the writer was stopped in the middle of that (`sys/tsc`). A request is about records with such stamps.
+    fn time_of_pass(&mut self) -> u64 {
+        let begin = Instant::now();
+        loop {
+            let now = self.engine.clock.now();
+            if now >= self.asked_at {
+                return now;
+            }
+            if begin.elapsed() > CLOCK_AHEAD {
+                self.asked_at = 0;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
     fn pass_inside(&mut self, now: bool) -> usize {
         self.engine.clear_hurry();
         self.engine.clock.rebase();
@@ -230,7 +251,7 @@ impl Writer {
         }
         // Records stamped later than this wait for the next pass. A record that came about because of another one is stamped
         // after the other was published; so if it is read in this pass, the other one is found in this pass too.
-        let cutoff = self.engine.clock.now();
+        let cutoff = self.time_of_pass();
         self.cutoff = cutoff;
         fence(Ordering::SeqCst);
         self.collect();

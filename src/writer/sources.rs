@@ -26,6 +26,7 @@ impl Writer {
     pub(super) fn collect(&mut self) {
         if let Some(mut requests) = self.requests() {
             self.asked = requests.asked;
+            self.asked_at = requests.asked_at;
             self.exiting = requests.exiting.is_some();
             self.stop = requests.stop.take().or(self.stop.take());
             if self.change.is_none() {

@@ -59,6 +59,8 @@ impl Engine {
         }
         requests.asked += 1;
         let mine = requests.asked;
+        // Not before any record that this thread has laid down.
+        requests.asked_at = requests.asked_at.max(self.clock.now()).max(self.clock.now_after_ends());
         drop(requests);
         self.wake();
         let unanswered = |requests: &mut Requests| requests.open && requests.answered < mine;
