@@ -3,14 +3,51 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use jitsym_tool::check::report::{Printer, Style};
-use jitsym_tool::check::{self, Rule};
+use jitsym_tool::check::report::{list_rules, Printer, Style};
+use jitsym_tool::check::{self, rules, Rule};
 
 use crate::progress::Progress;
-use crate::{complain, input, Outcome};
+use crate::{args, complain, input, written, Outcome};
+
+/// Says what readers of jitdumps and perf maps would choke on, misattribute or silently stop at
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  jitsym check --allow dump-dir,map-dir dumps/*.dump")]
+pub struct Check {
+    /// Jitdumps and perf maps
+    #[arg(value_name = "FILE", required_unless_present = "rules")]
+    files: Vec<PathBuf>,
+    /// Every finding, not the first few of each rule
+    #[arg(long)]
+    all: bool,
+    /// The same for programs: an object with "files", of which each has "findings"
+    #[arg(long)]
+    json: bool,
+    /// Leaves out a rule; several with commas
+    #[arg(long, value_name = "RULE", value_delimiter = ',', value_parser = rule)]
+    allow: Vec<&'static Rule>,
+    /// Lists the rules, with the readers that each is about
+    #[arg(long, conflicts_with_all = ["files", "all", "allow"])]
+    rules: bool,
+}
+
+fn rule(id: &str) -> Result<&'static Rule, String> {
+    rules::find(id).ok_or_else(|| match args::most_like(id, rules::ALL.iter().map(|rule| rule.id)) {
+        Some(like) => format!("there is no such rule; a similar one exists: '{like}'"),
+        None => "there is no such rule (`jitsym check --rules` lists them)".into(),
+    })
+}
 
 /// Checks files and prints what was found.
-pub fn run(files: &[PathBuf], style: Style, allowed: &[&'static Rule], out: &mut dyn Write) -> Outcome {
+pub fn run(asked: &Check, out: &mut dyn Write) -> Outcome {
+    let Check { files, all, json, allow: allowed, rules } = asked;
+    if *rules {
+        return written(list_rules(out, *json));
+    }
+    let style = match (json, all) {
+        (true, _) => Style::Json,
+        (false, true) => Style::AllText,
+        (false, false) => Style::Text,
+    };
     let mut outcome = Outcome::Good;
     let progress = std::cell::RefCell::new(None);
     let mut update = |done| {

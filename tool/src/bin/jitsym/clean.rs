@@ -5,9 +5,22 @@ use std::path::PathBuf;
 
 use crate::{complain, written, Outcome};
 
-/// Removes maps, jitdumps and spools of this user's dead processes from `dirs`, and says which.
-pub fn clean(dirs: Vec<PathBuf>, dry_run: bool, out: &mut impl Write) -> Outcome {
-    let dirs = if dirs.is_empty() { jitsym::clean_dirs() } else { dirs };
+/// Removes maps, jitdumps, files of regions and spools of this user's dead processes
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  jitsym clean --dry-run")]
+pub struct Clean {
+    /// Only says which
+    #[arg(long)]
+    dry_run: bool,
+    /// Where they are looked for, and nowhere else; without it in JITSYM_DIR or /tmp, and in the directory of the spools
+    #[arg(long, value_name = "DIR")]
+    dir: Vec<PathBuf>,
+}
+
+/// Removes what dead processes have left, and says which files that are.
+pub fn clean(asked: Clean, out: &mut dyn Write) -> Outcome {
+    let Clean { dry_run, dir } = asked;
+    let dirs = if dir.is_empty() { jitsym::clean_dirs() } else { dir };
     let verb = if dry_run { "would remove" } else { "removed" };
     let mut outcome = Outcome::Good;
     for dir in dirs {

@@ -1,17 +1,44 @@
 //! `jitsym dump` and `jitsym stat`
 
+use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use crate::terminal;
-use jitsym_tool::show::{self, Disassembler, Dump, Look};
+use jitsym_tool::show::{self, Disassembler, Look};
 
 use crate::input::{self, Input};
 use crate::progress::Progress;
 use crate::{complain, Outcome};
 
+/// Prints a jitdump with its line and unwind tables, or a perf map
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  jitsym dump --disassemble --name fib /tmp/jit-4711.dump")]
+pub struct Dump {
+    /// A jitdump or perf map
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The instructions too, by objdump
+    #[arg(long)]
+    disassemble: bool,
+    /// Only code with that in its name
+    #[arg(long, value_name = "TEXT")]
+    name: Option<OsString>,
+}
+
+/// Prints numbers, sizes and rates, and a picture of the addresses over time
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  jitsym stat /tmp/jit-4711.dump")]
+pub struct Stat {
+    /// Jitdumps and perf maps
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+}
+
 /// Prints a file.
-pub fn dump(path: &Path, disassemble: bool, name: Option<Vec<u8>>, out: &mut dyn Write) -> Outcome {
+pub fn dump(asked: Dump, out: &mut dyn Write) -> Outcome {
+    let Dump { file, disassemble, name } = asked;
+    let (path, name) = (&*file, name.map(OsString::into_vec));
     let disassembler = match disassemble.then(Disassembler::new).transpose() {
         Ok(disassembler) => disassembler,
         Err(error) => {
@@ -20,14 +47,15 @@ pub fn dump(path: &Path, disassemble: bool, name: Option<Vec<u8>>, out: &mut dyn
         }
     };
     with(path, "printing", true, |input, progress| {
-        let mut how = Dump { disassembler, name, progress };
+        let mut how = show::Dump { disassembler, name, progress };
         show::dump(&input.bytes, &input.facts, &mut how, out)
     })
 }
 
 /// Prints numbers and a picture of each file.
-pub fn stat(paths: &[PathBuf], out: &mut dyn Write) -> Outcome {
-    let look = Look { width: terminal::width(&io::stdout()).unwrap_or(80), terminal: io::stdout().is_terminal() };
+pub fn stat(asked: &Stat, out: &mut dyn Write) -> Outcome {
+    let paths = &asked.files;
+    let look = Look { width: columns(), terminal: io::stdout().is_terminal() };
     let mut outcome = Outcome::Good;
     for (number, path) in paths.iter().enumerate() {
         let one = with(path, "counting", false, |input, progress| {
@@ -42,6 +70,11 @@ pub fn stat(paths: &[PathBuf], out: &mut dyn Write) -> Outcome {
         outcome = outcome.max(one);
     }
     outcome
+}
+
+/// The width of the terminal that is written to, or the usual one.
+fn columns() -> usize {
+    terminal_size::terminal_size_of(io::stdout()).map_or(80, |(terminal_size::Width(columns), _)| columns.into())
 }
 
 /// Does something with a file and shows how far it is.
