@@ -27,7 +27,7 @@ end
 complete -c jitsym -n "__fish_jitsym_needs_command" -s h -l help -d 'Print help'
 complete -c jitsym -n "__fish_jitsym_needs_command" -s V -l version -d 'Print version'
 complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "check" -d 'Says what readers of jitdumps and perf maps would choke on, misattribute or silently stop at'
-complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "dump" -d 'Prints a jitdump with its line and unwind tables, or a perf map'
+complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "dump" -d 'Prints a block for each function: source lines, unwind rows and instructions side by side'
 complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "stat" -d 'Prints numbers, sizes and rates, and a picture of the addresses over time'
 complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "recover" -d 'Completes the files of processes that were killed'
 complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "clean" -d 'Removes maps, jitdumps, files of regions and spools of this user\'s dead processes'
@@ -41,6 +41,7 @@ complete -c jitsym -n "__fish_jitsym_using_subcommand check" -s h -l help -d 'Pr
 complete -c jitsym -n "__fish_jitsym_using_subcommand dump" -l name -d 'Only code with that in its name' -r
 complete -c jitsym -n "__fish_jitsym_using_subcommand dump" -l disassemble -d 'The instructions too, by objdump'
 complete -c jitsym -n "__fish_jitsym_using_subcommand dump" -s h -l help -d 'Print help'
+complete -c jitsym -n "__fish_jitsym_using_subcommand stat" -l top -d 'The N names that take the most bytes, too' -r
 complete -c jitsym -n "__fish_jitsym_using_subcommand stat" -s h -l help -d 'Print help'
 complete -c jitsym -n "__fish_jitsym_using_subcommand recover" -l dir -d 'Where the spools are; else JITSYM_SPOOL_DIR, else /dev/shm' -r -F
 complete -c jitsym -n "__fish_jitsym_using_subcommand recover" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -49,7 +50,7 @@ complete -c jitsym -n "__fish_jitsym_using_subcommand clean" -l dry-run -d 'Only
 complete -c jitsym -n "__fish_jitsym_using_subcommand clean" -s h -l help -d 'Print help'
 complete -c jitsym -n "__fish_jitsym_using_subcommand version" -s h -l help -d 'Print help'
 complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat recover clean version help" -f -a "check" -d 'Says what readers of jitdumps and perf maps would choke on, misattribute or silently stop at'
-complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat recover clean version help" -f -a "dump" -d 'Prints a jitdump with its line and unwind tables, or a perf map'
+complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat recover clean version help" -f -a "dump" -d 'Prints a block for each function: source lines, unwind rows and instructions side by side'
 complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat recover clean version help" -f -a "stat" -d 'Prints numbers, sizes and rates, and a picture of the addresses over time'
 complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat recover clean version help" -f -a "recover" -d 'Completes the files of processes that were killed'
 complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat recover clean version help" -f -a "clean" -d 'Removes maps, jitdumps, files of regions and spools of this user\'s dead processes'

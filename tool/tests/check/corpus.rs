@@ -52,7 +52,7 @@ pub fn dump_text(file: &[u8]) -> Vec<u8> {
 pub fn stat_text(file: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let look = Look { width: 80, terminal: false };
-    stat(file, &Facts::default(), look, &mut |_| {}, &mut out).expect("printed");
+    stat(file, &Facts::default(), look, 0, &mut |_| {}, &mut out).expect("printed");
     out
 }
 

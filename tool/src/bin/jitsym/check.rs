@@ -13,7 +13,7 @@ use crate::{args, complain, input, written, Outcome};
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  jitsym check --allow dump-dir,map-dir dumps/*.dump")]
 pub struct Check {
-    /// Jitdumps and perf maps
+    /// Jitdumps, perf maps and files of regions, also as .gz or .zst; - is standard input, a number the files of a process
     #[arg(value_name = "FILE", required_unless_present = "rules")]
     files: Vec<PathBuf>,
     /// Every finding, not the first few of each rule
@@ -56,10 +56,21 @@ pub fn run(asked: &Check, out: &mut dyn Write) -> Outcome {
         }
     };
     let mut printer = Printer::new(out, style, allowed, &mut update);
-    for path in files {
+    let mut paths = Vec::new();
+    for word in files {
+        match input::files(word) {
+            Ok(files) => paths.extend(files.into_iter().map(Ok)),
+            Err(error) => paths.push(Err((word.clone(), error))),
+        }
+    }
+    for found in paths {
+        let (path, read) = match found {
+            Ok(path) => (path.clone(), input::read(&path)),
+            Err((word, error)) => (word, Err(error)),
+        };
         let shown = path.display().to_string();
         let mut printed = printer.file(&shown);
-        match input::read(path) {
+        match read {
             Ok(input) => {
                 let (what, total) = (format!("checking {shown}"), input.bytes.len() as u64);
                 *progress.borrow_mut() = Some(Progress::new(what, total, style != Style::Text));
@@ -70,7 +81,7 @@ pub fn run(asked: &Check, out: &mut dyn Write) -> Outcome {
                 }
             }
             Err(error) => {
-                complain(path, &error);
+                complain(&path, &error);
                 printed.fail(&error);
                 outcome = Outcome::Failed;
             }

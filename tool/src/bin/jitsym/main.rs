@@ -7,6 +7,8 @@ mod clean;
 #[cfg(test)]
 mod generated;
 mod input;
+mod origin;
+mod process;
 mod progress;
 mod recover;
 mod show;
@@ -44,16 +46,7 @@ fn main() -> ExitCode {
         Asked::Command(Command::Dump(asked)) => show::dump(asked, &mut out),
         Asked::Command(Command::Stat(asked)) => show::stat(&asked, &mut out),
         Asked::Command(Command::Clean(asked)) => clean::clean(asked, &mut out),
-        Asked::Command(Command::Recover(asked)) => {
-            drop(out);
-            return match recover::recover(asked) {
-                Ok(()) => ExitCode::SUCCESS,
-                Err(text) => {
-                    eprintln!("{text}");
-                    ExitCode::FAILURE
-                }
-            };
-        }
+        Asked::Command(Command::Recover(asked)) => recover::recover(asked, &mut out),
     };
     ExitCode::from(outcome.max(written(out.flush())) as u8)
 }
