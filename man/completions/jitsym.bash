@@ -79,7 +79,7 @@ _jitsym() {
             return 0
             ;;
         jitsym__subcmd__check)
-            opts="-h --all --json --allow --rules --help"
+            opts="-h --all --notes --json --allow --rules --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -34,8 +34,9 @@ complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "clean" -d 'Removes ma
 complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "version" -d 'Prints the version'
 complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c jitsym -n "__fish_jitsym_using_subcommand check" -l allow -d 'Leaves out a rule; several with commas' -r
-complete -c jitsym -n "__fish_jitsym_using_subcommand check" -l all -d 'Every finding, not the first few of each rule'
-complete -c jitsym -n "__fish_jitsym_using_subcommand check" -l json -d 'The same for programs: an object with "files", of which each has "findings"'
+complete -c jitsym -n "__fish_jitsym_using_subcommand check" -l all -d 'Every finding, not the first few of each rule, and all notes'
+complete -c jitsym -n "__fish_jitsym_using_subcommand check" -l notes -d 'Notes too: what is odd, and harmless except where a reader is named'
+complete -c jitsym -n "__fish_jitsym_using_subcommand check" -l json -d 'The same for programs: an object with "files", of which each has "findings" and "verdicts"'
 complete -c jitsym -n "__fish_jitsym_using_subcommand check" -l rules -d 'Lists the rules, with the readers that each is about'
 complete -c jitsym -n "__fish_jitsym_using_subcommand check" -s h -l help -d 'Print help'
 complete -c jitsym -n "__fish_jitsym_using_subcommand dump" -l name -d 'Only code with that in its name' -r

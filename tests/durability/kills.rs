@@ -209,7 +209,7 @@ fn killed_under_perf() {
         run(perf::perf("inject").arg("--jit").arg("-i").arg(&data).arg("-o").arg(&injected));
         let dump = std::fs::read(process.dump()).expect("dump");
         let printed = stdout(&run(perf::command(tool()).arg("dump").arg(process.dump())));
-        let loads = printed.lines().filter(|line| line.contains(" LOAD ")).count();
+        let loads = printed.lines().filter(|line| line.contains(" index ")).count();
         let objects = std::fs::read_dir(&process.dir).expect("directory");
         let objects =
             objects.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with("jitted-")).count();

@@ -14,6 +14,7 @@ mod region;
 pub mod report;
 pub mod rules;
 mod unwinding;
+pub mod verdict;
 
 pub use crate::kind::Kind;
 pub use file::Facts;

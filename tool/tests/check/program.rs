@@ -51,20 +51,24 @@ fn now() -> u64 {
 }
 
 const GOLDEN: &str = "\
+FILE: jitdump: 6 errors, 1 warning, 7 notes (--notes)
+  perf 6 (libunwind): names partly (close-not-last, index-reused), stacks by frame pointers, lines partly (debug-no-end)
+  perf 7 (libdw): names partly (close-not-last, index-reused), stacks by frame pointers, lines partly (debug-no-end)
+  samply: names partly (close-not-last), stacks by frame pointers, lines yes
+  blazesym, bpftrace: jitdumps are not read
+
 FILE:0x28: error: CLOSE: the next record is at 0x38 [close-not-last; perf, samply, ddprof, parca]
     Behind a JIT_CODE_CLOSE nothing is read, and samply forgets all code.
-FILE:0x38: note: DEBUG_INFO: it has 53 bytes [record-unaligned; none known]
-    The size of the record is not a multiple of 8; no reader that is known wants it to be.
-FILE:0x38: warning: DEBUG_INFO of \"fib_int\": the last entry is for 0x7f0000001004, the code ends at 0x7f0000001008 [debug-no-end; perf]
-    perf ends the table at its last entry, which so covers nothing; one at the end of the code has to follow.
+
 FILE:0xb5: error: LOAD \"_\": code_index 1 is that of the record at 0x6d [index-reused; perf]
     perf names its objects by the code index: with one used twice, both pieces of code show the later name.
 FILE:0xf6: error: LOAD \"_\": code_index 1 is that of the record at 0x6d [index-reused; perf]
 FILE:0x137: error: LOAD \"_\": code_index 1 is that of the record at 0x6d [index-reused; perf]
-FILE: note: 6 of 6 pieces of code have no tables [unwind-missing; perf, CodSpeed]
-    Call stacks go through code without unwind tables only by frame pointers.
-FILE: 5 more of record-unaligned (--all)
 FILE: 2 more of index-reused (--all)
+
+FILE:0x38: warning: DEBUG_INFO of \"fib_int\": the last entry is for 0x7f0000001004, the code ends at 0x7f0000001008 [debug-no-end; perf]
+    perf ends the table at its last entry, which so covers nothing; one at the end of the code has to follow.
+
 FILE: jitdump: 6 errors, 1 warning, 7 notes
 ";
 
@@ -80,10 +84,15 @@ fn golden_file() -> Vec<u8> {
 
 #[test]
 fn golden_text() {
-    let printed = String::from_utf8(check_text(&golden_file(), Style::Text)).expect("text");
+    let printed = String::from_utf8(check_text(&golden_file(), Style::Text, false)).expect("text");
     assert_eq!(printed, GOLDEN, "{printed}");
+    let with_notes = |style, notes| String::from_utf8(check_text(&golden_file(), style, notes)).expect("text");
+    // Notes that concern a reader only if they are asked for, and others only with everything.
+    let notes = with_notes(Style::Text, true);
+    assert!(notes.contains("note: 6 of 6 pieces") && !notes.contains("[record-unaligned;"), "{notes}");
+    assert!(!GOLDEN.contains(": note:") && with_notes(Style::AllText, false).contains("[record-unaligned;"));
     // All of them, each with a line.
-    let all = String::from_utf8(check_text(&golden_file(), Style::AllText)).expect("text");
+    let all = String::from_utf8(check_text(&golden_file(), Style::AllText, false)).expect("text");
     assert_eq!(all.matches("[index-reused;").count(), 5, "{all}");
     assert!(!all.contains("more of"));
 }
@@ -364,10 +373,14 @@ fn copies_and_renamed_files() {
     let copy = write("my.dump", &plain());
     assert!(!stdout(&jitsym(&["check", "--all", text(&copy)])).contains("[dump-"), "a copy of one in /tmp");
     drop(file);
+    assert!(
+        stdout(&jitsym(&["check", text(&copy)])).contains("it is a copy or was renamed"),
+        "no runtime calls it that"
+    );
     // Of another machine, to all appearances: written at once, and of a time that this one has not seen yet.
-    let name = write("elsewhere.dump", &dump(&[Load { time: 1 << 58, ..Load::default() }.bytes()]));
+    let name = write("jit-elsewhere.dump", &dump(&[Load { time: 1 << 58, ..Load::default() }.bytes()]));
     assert!(!stdout(&jitsym(&["check", "--all", text(&name)])).contains("[dump-"), "of another machine");
-    let map = write("some.map", b"1000 8 fib_int\n");
+    let map = write("perf-x.map", b"1000 8 fib_int\n");
     assert!(stdout(&jitsym(&["check", text(&map)])).contains("[map-name;"), "nothing is known of it");
     // As `cp -p`, `tar` and `mv` leave it.
     let mut touch = Command::new("touch");
@@ -433,4 +446,59 @@ fn largest_names() {
     let path = write("top.dump", &dump(&[Load::default().bytes(), other.bytes()]));
     let printed = stdout(&jitsym(&["stat", "--top", "1", text(&path)]));
     assert!(printed.contains("65 bytes in      1 piece   larger") && !printed.contains("fib_int"), "{printed}");
+}
+
+/// What each reader makes of a file, for people and for programs.
+#[test]
+fn verdicts() {
+    let verdicts = |name: &str, file: &[u8]| {
+        let path = write(name, file);
+        let printed = stdout(&jitsym(&["check", text(&path)]));
+        let value: Value = serde_json::from_slice(&jitsym(&["check", "--json", text(&path)]).stdout).expect("JSON");
+        (printed, value["files"][0]["verdicts"].clone())
+    };
+    let lines = debug(&[(0, 1, b"/a.c".as_slice()), (8, 1, b"/a.c")][..]);
+    let not_mapped = Unwinding::default();
+    let mapped = Unwinding { mapped_size: 4096, ..Unwinding::default() };
+    let (printed, json) = verdicts("own.dump", &dump(&[lines.clone(), not_mapped.bytes(), Load::default().bytes()]));
+    assert!(printed.contains("\n  perf 6 (libunwind): names yes, stacks NO (free_after), lines yes\n"), "{printed}");
+    assert!(printed.contains("\n  perf 7 (libdw): names yes, stacks yes, lines yes\n"), "{printed}");
+    assert!(printed.contains("\n  samply: names yes, stacks by frame pointers, lines yes\n"), "{printed}");
+    assert!(printed.contains("\n  blazesym, bpftrace: jitdumps are not read\n"), "{printed}");
+    assert_eq!(json[0]["reader"], "perf 6 (libunwind)");
+    assert_eq!(json[0]["stacks"], serde_json::json!({ "state": "no", "why": "free_after" }));
+    assert_eq!((&json[1]["stacks"]["state"], &json[1]["names"]["state"]), (&Value::from("yes"), &Value::from("yes")));
+    let (printed, _) = verdicts("mapped.dump", &dump(&[mapped.bytes(), Load::default().bytes()]));
+    assert!(printed.contains("perf 6 (libunwind): names yes, stacks yes\n"), "{printed}");
+    // What costs everything, and what costs some of it.
+    let version = Header { version: 2, ..Header::default() };
+    let (printed, _) = verdicts("version.dump", &crate::build::file(version, &[lines, Load::default().bytes()]));
+    assert!(
+        printed
+            .contains("perf 7 (libdw): names NO (header-version), stacks by frame pointers, lines NO (header-version)"),
+        "{printed}"
+    );
+    assert!(printed.contains("samply: names yes"), "{printed}");
+    let (printed, json) = verdicts("other.map", b"1000 8 aa\n2000 8 name\n");
+    assert!(
+        printed.contains("perf 6 (libunwind): names partly (map-name-short), stacks by frame pointers\n"),
+        "{printed}"
+    );
+    assert!(printed.contains("blazesym, bpftrace: names yes"), "{printed}");
+    assert_eq!(json[3]["lines"]["state"], "none");
+}
+
+/// On a terminal, or where somebody wants it so; and not where somebody does not.
+#[test]
+fn colour() {
+    let path = write("colour.dump", &golden_file());
+    let printed = |variables: &[(&str, &str)]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_jitsym"));
+        command.env_remove("NO_COLOR").env_remove("CLICOLOR_FORCE").envs(variables.iter().copied());
+        stdout(&try_run(command.arg("check").arg(&path)))
+    };
+    assert!(!printed(&[]).contains('\x1b'));
+    let forced = printed(&[("CLICOLOR_FORCE", "1")]);
+    assert!(forced.contains("\x1b[1;31merror\x1b[0m: CLOSE") && forced.contains("\x1b[33mwarning\x1b[0m"), "{forced}");
+    assert!(!printed(&[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")]).contains('\x1b'));
 }

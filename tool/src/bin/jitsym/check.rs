@@ -1,6 +1,6 @@
 //! `jitsym check`
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use jitsym_tool::check::report::{list_rules, Printer, Style};
@@ -16,17 +16,20 @@ pub struct Check {
     /// Jitdumps, perf maps and files of regions, also as .gz or .zst; - is standard input, a number the files of a process
     #[arg(value_name = "FILE", required_unless_present = "rules")]
     files: Vec<PathBuf>,
-    /// Every finding, not the first few of each rule
+    /// Every finding, not the first few of each rule, and all notes
     #[arg(long)]
     all: bool,
-    /// The same for programs: an object with "files", of which each has "findings"
+    /// Notes too: what is odd, and harmless except where a reader is named
+    #[arg(long)]
+    notes: bool,
+    /// The same for programs: an object with "files", of which each has "findings" and "verdicts"
     #[arg(long)]
     json: bool,
     /// Leaves out a rule; several with commas
     #[arg(long, value_name = "RULE", value_delimiter = ',', value_parser = rule)]
     allow: Vec<&'static Rule>,
     /// Lists the rules, with the readers that each is about
-    #[arg(long, conflicts_with_all = ["files", "all", "allow"])]
+    #[arg(long, conflicts_with_all = ["files", "all", "notes", "allow"])]
     rules: bool,
 }
 
@@ -37,9 +40,19 @@ fn rule(id: &str) -> Result<&'static Rule, String> {
     })
 }
 
+/// On a terminal that shows it, unless somebody wants it otherwise (no-color.org, bixense.com/clicolors).
+fn has_colour() -> bool {
+    let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    if set("NO_COLOR") {
+        return false;
+    }
+    let forced = std::env::var_os("CLICOLOR_FORCE").is_some_and(|value| !value.is_empty() && value != "0");
+    forced || (io::stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb"))
+}
+
 /// Checks files and prints what was found.
 pub fn run(asked: &Check, out: &mut dyn Write) -> Outcome {
-    let Check { files, all, json, allow: allowed, rules } = asked;
+    let Check { files, all, notes, json, allow: allowed, rules } = asked;
     if *rules {
         return written(list_rules(out, *json));
     }
@@ -55,7 +68,7 @@ pub fn run(asked: &Check, out: &mut dyn Write) -> Outcome {
             Progress::update(progress, done);
         }
     };
-    let mut printer = Printer::new(out, style, allowed, &mut update);
+    let mut printer = Printer::new(out, style, allowed, &mut update).with(*notes, style != Style::Json && has_colour());
     let mut paths = Vec::new();
     for word in files {
         match input::files(word) {
@@ -74,6 +87,7 @@ pub fn run(asked: &Check, out: &mut dyn Write) -> Outcome {
             Ok(input) => {
                 let (what, total) = (format!("checking {shown}"), input.bytes.len() as u64);
                 *progress.borrow_mut() = Some(Progress::new(what, total, style != Style::Text));
+                printed.copied(input.facts.copied);
                 let kind = check::check(&input.bytes, &input.facts, &mut printed);
                 *progress.borrow_mut() = None;
                 if printed.finish(kind).found() {

@@ -14,6 +14,17 @@ const AFTERWARDS: Duration = Duration::from_secs(1);
 /// Whether it certainly is no file that a runtime has written there.
 pub fn is_copy(path: &Path, bytes: &[u8], kind: Kind) -> bool {
     let Ok(metadata) = fs::metadata(path) else { return false };
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let start = match kind {
+        Kind::Jitdump => "jit",
+        Kind::PerfMap => "perf",
+        // Its name is in the mapping.
+        Kind::Region => return false,
+    };
+    // A runtime that mistypes the name comes nearer to it.
+    if !name.starts_with(start) {
+        return true;
+    }
     // Who writes changes both times, who renames or unpacks only one of them.
     let written = metadata.mtime_nsec() + metadata.mtime() * 1_000_000_000;
     let changed = metadata.ctime_nsec() + metadata.ctime() * 1_000_000_000;
@@ -29,12 +40,14 @@ fn is_younger(bytes: &[u8], metadata: &Metadata) -> bool {
     let last = RawRecords::new(bytes, &header).map(|record| record.timestamp).max().unwrap_or_default();
     let Some((boot, uptime)) = boot() else { return false };
     let last = Duration::from_nanos(last);
+    // Some write the time of another clock there.
+    let begun = Some(Duration::from_nanos(header.timestamp)).filter(|begun| *begun <= uptime).unwrap_or_default();
     // That of another machine, or from before it was started anew.
     if last > uptime {
         return last < Duration::from_secs(31 * 365 * 86_400);
     }
     let born = metadata.created().ok();
-    born.is_some_and(|born| born > boot + last.max(Duration::from_nanos(header.timestamp).min(uptime)) + AFTERWARDS)
+    born.is_some_and(|born| born > boot + last.max(begun) + AFTERWARDS)
 }
 
 /// When the clock of the records was zero, and what it says now.
