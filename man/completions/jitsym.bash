@@ -97,13 +97,17 @@ _jitsym() {
             return 0
             ;;
         jitsym__subcmd__clean)
-            opts="-h --dry-run --dir --help"
+            opts="-h --dry-run --dir --older-than --injected --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --older-than)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -47,7 +47,9 @@ complete -c jitsym -n "__fish_jitsym_using_subcommand stat" -s h -l help -d 'Pri
 complete -c jitsym -n "__fish_jitsym_using_subcommand recover" -l dir -d 'Where the spools are; else JITSYM_SPOOL_DIR, else /dev/shm' -r -F
 complete -c jitsym -n "__fish_jitsym_using_subcommand recover" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c jitsym -n "__fish_jitsym_using_subcommand clean" -l dir -d 'Where they are looked for, and nowhere else; without it in JITSYM_DIR or /tmp, and in the directory of the spools' -r -F
+complete -c jitsym -n "__fish_jitsym_using_subcommand clean" -l older-than -d 'Only what was last written to so long ago: a number with s, m, h, d or w' -r
 complete -c jitsym -n "__fish_jitsym_using_subcommand clean" -l dry-run -d 'Only says which'
+complete -c jitsym -n "__fish_jitsym_using_subcommand clean" -l injected -d 'What perf has made for dead processes too, of which recordings then have no names: jitted-PID-N.so there, and their entries in ~/.debug'
 complete -c jitsym -n "__fish_jitsym_using_subcommand clean" -s h -l help -d 'Print help'
 complete -c jitsym -n "__fish_jitsym_using_subcommand version" -s h -l help -d 'Print help'
 complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat recover clean version help" -f -a "check" -d 'Says what readers of jitdumps and perf maps would choke on, misattribute or silently stop at'

@@ -5,6 +5,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]
 
 pub mod check;
+pub mod injected;
 pub mod kind;
 pub mod region;
 pub mod show;
