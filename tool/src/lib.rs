@@ -8,6 +8,9 @@ pub mod check;
 pub mod injected;
 pub mod kind;
 pub mod region;
+// Only for the program.
+#[allow(missing_docs)]
+pub mod record;
 pub mod show;
 mod tables;
 pub mod text;

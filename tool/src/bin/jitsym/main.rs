@@ -10,6 +10,7 @@ mod input;
 mod origin;
 mod process;
 mod progress;
+mod record;
 mod recover;
 mod show;
 
@@ -46,6 +47,10 @@ fn main() -> ExitCode {
         Asked::Command(Command::Dump(asked)) => show::dump(asked, &mut out),
         Asked::Command(Command::Stat(asked)) => show::stat(&asked, &mut out),
         Asked::Command(Command::Clean(asked)) => clean::clean(asked, &mut out),
+        Asked::Command(Command::Record(asked)) => {
+            drop(out);
+            return record::run(asked);
+        }
         Asked::Command(Command::Recover(asked)) => recover::recover(asked, &mut out),
     };
     ExitCode::from(outcome.max(written(out.flush())) as u8)
