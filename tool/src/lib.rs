@@ -10,6 +10,8 @@ pub mod kind;
 pub mod region;
 // Only for the program.
 #[allow(missing_docs)]
+pub mod doctor;
+#[allow(missing_docs)]
 pub mod record;
 pub mod show;
 mod tables;

@@ -24,6 +24,8 @@ pub struct Process {
     pub injected: Vec<(u64, u64, String)>,
     /// Executable memory without a file.
     pub memory: bool,
+    /// The shared library.
+    pub library: bool,
 }
 
 impl Process {
@@ -41,6 +43,8 @@ impl Process {
             self.regions.insert(path);
         } else if script::file_name(&path).starts_with("jitted-") {
             self.injected.push((mapping.start, mapping.size, path));
+        } else if script::file_name(&path).starts_with("libjitsym.so") {
+            self.library = true;
         } else if is_memory(&path) {
             self.memory |= mapping.executable;
         }
@@ -78,6 +82,7 @@ impl Contents {
                     let inherited = self.processes.get(&parent).cloned().unwrap_or_default();
                     let child = self.processes.entry(pid).or_default();
                     child.memory |= inherited.memory;
+                    child.library |= inherited.library;
                     child.regions.extend(inherited.regions);
                 }
             }

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::{check, clean, record, recover, show};
+use crate::{check, clean, doctor, record, recover, show};
 
 /// What the exit status says, in `jitsym help` and the manual page.
 pub const EXIT_CODES: [(u8, &str); 3] = [
@@ -29,6 +29,7 @@ pub enum Command {
     Dump(show::Dump),
     Stat(show::Stat),
     Record(record::Record),
+    Doctor(doctor::Doctor),
     Recover(recover::Recover),
     Clean(clean::Clean),
     /// Prints the version

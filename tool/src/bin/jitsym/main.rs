@@ -4,6 +4,7 @@
 mod args;
 mod check;
 mod clean;
+mod doctor;
 #[cfg(test)]
 mod generated;
 mod input;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         Asked::Command(Command::Dump(asked)) => show::dump(asked, &mut out),
         Asked::Command(Command::Stat(asked)) => show::stat(&asked, &mut out),
         Asked::Command(Command::Clean(asked)) => clean::clean(asked, &mut out),
+        Asked::Command(Command::Doctor(asked)) => doctor::run(&asked, &mut out),
         Asked::Command(Command::Record(asked)) => {
             drop(out);
             return record::run(asked);

@@ -11,19 +11,16 @@ use jitsym_tool::record::plan::{Options, Stacks as How, Target};
 use jitsym_tool::record::stacks::Stacks;
 use jitsym_tool::record::{self, PROC};
 
-/// Records a program or a running process with perf, so that compiled code has names, stacks and lines.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:
-  jitsym record -- ./vm script          then: perf report -i perf.data --no-children
-  jitsym record --top --flamegraph hot.svg -- ./vm script
-  jitsym record -p 1234 --seconds 10
-
-It ends with the status of the command: with 126 or 127 if the command cannot be run, with 125 if perf cannot record it.")]
+/// Records a program or a running process with perf, so that compiled code has names, stacks and lines
+///
+/// Ends with the status of the command: 126 or 127 if it cannot be run, 125 if perf cannot record it.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  jitsym record --top --flamegraph hot.svg -- ./vm script")]
 pub struct Record {
-    /// Record this running process, and its children
+    /// Records this running process, and its children
     #[arg(short, long, value_name = "PID", conflicts_with = "command", required_unless_present = "command")]
     pid: Option<u32>,
-    /// Stop after so many seconds (with --pid)
+    /// Stops after so many seconds (with --pid)
     #[arg(long, value_name = "S", requires = "pid", value_parser = seconds)]
     seconds: Option<f64>,
     /// The recording; one that is there becomes FILE.old
@@ -38,14 +35,14 @@ pub struct Record {
     /// What takes the samples, in perf's words; by default cycles, or cpu-clock where the processor's counters are not there
     #[arg(short, long, value_name = "EVENT")]
     event: Option<String>,
-    /// Set JITSYM_ADOPT=1: code memory becomes a mapping of files that every profiler reads. Only for programs in which one
+    /// Sets JITSYM_ADOPT=1: code memory becomes a mapping of files that every profiler reads. Only for programs in which one
     /// thread at a time writes code
     #[arg(long, conflicts_with = "pid")]
     adopt: bool,
-    /// Print the ten hottest functions with their callers
+    /// Prints the ten hottest functions with their callers
     #[arg(long)]
     top: bool,
-    /// Write a flame graph
+    /// Writes a flame graph
     #[arg(long, value_name = "FILE.svg")]
     flamegraph: Option<PathBuf>,
     /// Another perf than the one in PATH
