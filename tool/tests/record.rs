@@ -41,18 +41,15 @@ fn server() -> &'static Path {
 fn with_a_jitdump() {
     let dir = fresh_dir("jitdump");
     let (data, svg) = (dir.join("perf.data"), dir.join("hot.svg"));
-    let ((truth, _files, output), _) = (
-        until_enough(perf::ENOUGH as usize, |pace| {
-            let mut command = jitsym(&["record", "-F", "999", "-e", "cpu-clock", "-g", "dwarf,16384", "--top", "-o"]);
-            command.arg(&data).arg("--flamegraph").arg(&svg).arg("--").arg(perf::program());
-            command.args(["scenario=stacks", "layout=gap", "seconds=1", &format!("dir={}", dir.display())]);
-            let output = run(command.env(PACE, pace.to_string()));
-            let (truth, files) = perf::read_truth(&stdout(&output));
-            let count = perf::count_in_guest(&truth, &data);
-            ((truth, files, output), count)
-        }),
-        (),
-    );
+    let (truth, _files, output) = until_enough(perf::ENOUGH as usize, |pace| {
+        let mut command = jitsym(&["record", "-F", "999", "-e", "cpu-clock", "-g", "dwarf,16384", "--top", "-o"]);
+        command.arg(&data).arg("--flamegraph").arg(&svg).arg("--").arg(perf::program());
+        command.args(["scenario=stacks", "layout=gap", "seconds=1", &format!("dir={}", dir.display())]);
+        let output = run(command.env(PACE, pace.to_string()));
+        let (truth, files) = perf::read_truth(&stdout(&output));
+        let count = perf::count_in_guest(&truth, &data);
+        ((truth, files, output), count)
+    });
     let samples = perf::samples(&truth, &data, true);
     let found = perf::guest_samples(&truth, &samples);
     perf::check_names(&found, 500);
@@ -65,7 +62,7 @@ fn with_a_jitdump() {
     let shares = truth.shares();
     let hottest = shares.iter().max_by(|a, b| a.1.total_cmp(b.1)).expect("functions").0;
     assert!(top.contains(&format!("{hottest}  [JIT]")), "{hottest} is not in {top}");
-    for name in ["leaf_fp", "leaf_eh", "steps_rows", "wide"] {
+    for name in ["leaf_fp", "leaf_eh", "steps_rows", "called_back"] {
         assert!(report.contains(name), "{name} is not in {report}");
         assert!(svg.contains(&format!(">{name} (")), "{name} is not in the flame graph");
     }
@@ -160,8 +157,8 @@ fn with_children_and_regions() {
     let (family, data, said) = record_server("regions", &["--adopt"]);
     assert!(said.contains("JITSYM_ADOPT=1") && !said.contains("inject"), "{said}");
     assert!(said.contains(&format!("process {}: 1 file of regions", family.pids[0])), "{said}");
-    let script = stdout(&run(perf::perf("script").args(["-F", "dso", "-G", "-i"]).arg(&data)));
-    assert!(!script.contains(".dump") && script.contains("/tmp/jit"), "{script}");
+    let script = stdout(&run(perf::perf("script").args(["--no-inline", "-F", "ip,sym,dso", "-i"]).arg(&data)));
+    assert!(!script.contains(".map)") && script.contains("(/tmp/jit"), "{script}");
 }
 
 /// A process that runs already, and the children that it has already.
@@ -170,8 +167,12 @@ fn attached_to_a_process() {
     let data = fresh_dir("attached").join("perf.data");
     let (_family, said) = until_enough(30, |pace| {
         let mut guest = perf::command(server());
-        let mut guest =
-            guest.args(["2", "16"]).env("JITSYM", "on").stdout(Stdio::piped()).spawn().expect("start the server");
+        let mut guest = guest
+            .args(["2", "40"])
+            .envs([("JITSYM", "on"), ("JITSYM_FORK", "now")])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("start the server");
         let mut output = std::io::BufReader::new(guest.stdout.take().expect("output"));
         let mut text = String::new();
         // The parent forks after a fourth of its time.

@@ -42,7 +42,12 @@ fn perf(program: &Path, proc: &Path, report: &mut Report) -> Option<Perf> {
             Some(perf)
         }
         Err(cause) => {
-            report.cause(cause.clone(), Rank::Perf, cause, format!("apt install linux-perf && {} --version", program.display()));
+            report.cause(
+                cause.clone(),
+                Rank::Perf,
+                cause,
+                format!("apt install linux-perf && {} --version", program.display()),
+            );
             None
         }
     }
@@ -51,7 +56,12 @@ fn perf(program: &Path, proc: &Path, report: &mut Report) -> Option<Perf> {
 fn permission(proc: &Path, report: &mut Report) {
     let text = fs::read_to_string(proc.join("sys/kernel/perf_event_paranoid"));
     let Ok(level) = text.unwrap_or_default().trim().parse::<i32>() else {
-        report.cause("no perf_event_paranoid: the kernel has no events", Rank::Perf, "this kernel has no support for perf", "uname -r");
+        report.cause(
+            "no perf_event_paranoid: the kernel has no events",
+            Rank::Perf,
+            "this kernel has no support for perf",
+            "uname -r",
+        );
         return;
     };
     let status = fs::read_to_string(proc.join("self/status")).unwrap_or_default();
@@ -101,7 +111,12 @@ pub fn files_dir(dir: &Path, command: &str, report: &mut Report) {
     let shown = dir.display();
     let elsewhere = format!("JITSYM_DIR=/var/tmp {command}");
     match room(dir) {
-        None => report.cause(format!("{shown}: no such directory"), Rank::Files, format!("there is no directory {shown} for the files"), elsewhere),
+        None => report.cause(
+            format!("{shown}: no such directory"),
+            Rank::Files,
+            format!("there is no directory {shown} for the files"),
+            elsewhere,
+        ),
         Some(Room { writable: false, .. }) => report.cause(
             format!("{shown} may not be written to"),
             Rank::Files,
@@ -115,7 +130,12 @@ pub fn files_dir(dir: &Path, command: &str, report: &mut Report) {
             elsewhere,
         ),
         Some(Room { free: ..ROOM, .. }) => {
-            report.cause(format!("{shown} has no room"), Rank::Files, format!("{shown} has no room for the files"), format!("df -h {shown}"));
+            report.cause(
+                format!("{shown} has no room"),
+                Rank::Files,
+                format!("{shown} has no room for the files"),
+                format!("df -h {shown}"),
+            );
         }
         Some(Room { free, .. }) => report.good(format!("{shown}: {} free", size(free))),
     }
@@ -144,7 +164,8 @@ fn spool_dir(dir: &Path, report: &mut Report) {
 /// The variables of the library. Returns whether anything turns it off.
 pub fn environment(variables: impl Iterator<Item = (OsString, OsString)>, command: &str, report: &mut Report) -> bool {
     let mut is_off = false;
-    let mut ours: Vec<(String, OsString)> = variables.map(|(name, value)| (name.to_string_lossy().into_owned(), value)).collect();
+    let mut ours: Vec<(String, OsString)> =
+        variables.map(|(name, value)| (name.to_string_lossy().into_owned(), value)).collect();
     ours.sort();
     for (name, value) in ours {
         let Some(found) = words::look(&name, &value) else { continue };

@@ -124,7 +124,7 @@ pub fn look(pid: u32, proc: &Path, report: &mut Report) -> Result<(), String> {
     let files = set("JITSYM_DIR").unwrap_or_else(|| "/tmp".into());
     let in_its_root = dir.join("root").join(files.strip_prefix("/").unwrap_or(&files));
     let has_files = !seen.markers.is_empty() || !seen.maps.is_empty() || !seen.regions.is_empty();
-    if !seen.has_library(&dir) && !has_files {
+    if !seen.has_library(&dir) && !has_files && seen.unmarked.is_empty() {
         report.cause(
             "no libjitsym in it",
             Rank::Off,
@@ -133,14 +133,20 @@ pub fn look(pid: u32, proc: &Path, report: &mut Report) -> Result<(), String> {
         );
     } else if is_off && !has_files {
         report.bad("libjitsym is there, and writes nothing");
-    } else if seen.markers.is_empty() && seen.regions.is_empty() && machine::room(&in_its_root).is_some_and(|room| room.noexec) {
+    } else if seen.markers.is_empty()
+        && seen.regions.is_empty()
+        && machine::room(&in_its_root).is_some_and(|room| room.noexec)
+    {
         report.cause(
             format!("{} is mounted noexec", files.display()),
             Rank::Files,
-            format!("{} is mounted noexec for process {pid}: it has no jitdump and no region, only the perf map", files.display()),
+            format!(
+                "{} is mounted noexec for process {pid}: it has no jitdump and no region, only the perf map",
+                files.display()
+            ),
             format!("JITSYM_DIR=/var/tmp {again}"),
         );
-    } else if !has_files {
+    } else if !has_files && seen.unmarked.is_empty() {
         report.cause(
             "libjitsym is there, and writes nothing",
             Rank::Off,

@@ -1,6 +1,6 @@
 //! What a recording has: its clock, jitdumps seen and worked in, names and whole stacks of compiled code.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -91,14 +91,21 @@ pub fn look(perf: &Perf, data: &Path, report: &mut Report) -> Result<(), String>
 
 fn dumps(contents: &Contents, report: &mut Report) -> Dumps {
     let mut dumps = Dumps::default();
-    for (pid, path) in contents.dumps() {
-        match dump_of(pid, path) {
+    // perf inject leaves no trace of the jitdump but the objects beside it.
+    let injected = contents.processes.iter().flat_map(|(&pid, process)| {
+        process.injected.iter().filter_map(move |(.., object)| Some((pid, jitdump_of(object)?)))
+    });
+    let injected: BTreeSet<(u32, String)> = injected.collect();
+    for (pid, path) in contents.dumps().map(|(pid, path)| (pid, path.to_owned())).chain(injected.iter().cloned()) {
+        match dump_of(pid, &path) {
             Dump::Here { codes, with_tables, .. } => {
-                report.good(format!("{path}: {}, {with_tables} with unwind tables", count(codes, "piece") + " of code"));
+                report
+                    .good(format!("{path}: {}, {with_tables} with unwind tables", count(codes, "piece") + " of code"));
                 dumps.codes += codes;
                 dumps.with_tables += with_tables;
             }
-            Dump::Gone => dumps.gone.push(path.into()),
+            _ if injected.contains(&(pid, path.clone())) => {}
+            Dump::Gone => dumps.gone.push(path),
             Dump::Unreadable(error) => dumps.unreadable.push(format!("{path}: {error}")),
         }
     }
@@ -108,6 +115,13 @@ fn dumps(contents: &Contents, report: &mut Report) -> Dumps {
         }
     }
     dumps
+}
+
+/// The jitdump that `DIR/jitted-PID-INDEX.so` is made of.
+fn jitdump_of(object: &str) -> Option<String> {
+    let (dir, name) = object.rsplit_once('/')?;
+    let (pid, _) = name.strip_prefix("jitted-")?.split_once('-')?;
+    Some(format!("{dir}/jit-{pid}.dump"))
 }
 
 /// Nothing was worked in: is there anything to work in?
@@ -120,7 +134,12 @@ fn not_injected(shown: &str, monotonic: bool, dumps: &Dumps, report: &mut Report
             RECORD,
         );
     } else if let Some(problem) = dumps.unreadable.first() {
-        report.cause(problem.clone(), Rank::Recording, format!("a jitdump cannot be read: {problem}"), "id; ls -l /tmp/jit-*.dump");
+        report.cause(
+            problem.clone(),
+            Rank::Recording,
+            format!("a jitdump cannot be read: {problem}"),
+            "id; ls -l /tmp/jit-*.dump",
+        );
     } else if dumps.codes > 0 && monotonic {
         report.cause(
             "the jitdump is not in the recording yet",
@@ -135,7 +154,8 @@ fn not_injected(shown: &str, monotonic: bool, dumps: &Dumps, report: &mut Report
 fn objects(perf: &Perf, data: &Path, contents: &Contents, report: &mut Report) -> Result<(), String> {
     let output = perf.output(perf.command("buildid-list").arg("-i").arg(data))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let recorded: BTreeMap<&str, &str> = text.lines().filter_map(|line| line.trim().split_once(' ')).map(|(id, path)| (path, id)).collect();
+    let recorded: BTreeMap<&str, &str> =
+        text.lines().filter_map(|line| line.trim().split_once(' ')).map(|(id, path)| (path, id)).collect();
     let (mut missing, mut other) = (Vec::new(), Vec::new());
     let all = contents.processes.values().flat_map(|process| &process.injected);
     for (_, _, path) in all {
@@ -150,7 +170,9 @@ fn objects(perf: &Perf, data: &Path, contents: &Contents, report: &mut Report) -
         report.cause(
             format!("{path} is another one than was put in"),
             Rank::Recording,
-            format!("the objects are those of another run of perf inject (such as {path}): names and lines may be wrong"),
+            format!(
+                "the objects are those of another run of perf inject (such as {path}): names and lines may be wrong"
+            ),
             next,
         );
     } else if let Some(path) = missing.first() {
@@ -179,7 +201,11 @@ fn names(contents: &Contents, quality: &Quality, dumps: &Dumps, injected: bool, 
         report.note("no sample is in compiled code");
         return;
     }
-    let line = format!("{} of {} in compiled code have names ({named:.0} %)", quality.named, count(quality.jit as usize, "sample"));
+    let line = format!(
+        "{} of {} in compiled code have names ({named:.0} %)",
+        quality.named,
+        count(quality.jit as usize, "sample")
+    );
     if named >= FEW || quality.jit < ENOUGH {
         report.good(line);
         return;
@@ -189,7 +215,12 @@ fn names(contents: &Contents, quality: &Quality, dumps: &Dumps, injected: bool, 
     if nothing && machine::room(Path::new("/tmp")).is_some_and(|room| room.noexec) {
         report.bad(line);
     } else if nothing && has_library {
-        report.cause(line, Rank::Off, "the program has libjitsym, and has written nothing: it was not turned on", format!("JITSYM=on {RECORD}"));
+        report.cause(
+            line,
+            Rank::Off,
+            "the program has libjitsym, and has written nothing: it was not turned on",
+            format!("JITSYM=on {RECORD}"),
+        );
     } else if nothing {
         report.cause(
             line,
@@ -198,7 +229,12 @@ fn names(contents: &Contents, quality: &Quality, dumps: &Dumps, injected: bool, 
             "jitsym doctor PID",
         );
     } else {
-        report.cause(line, Rank::Quality, "some compiled code has no name: it is not in the jitdump", "jitsym check /tmp/jit-*.dump");
+        report.cause(
+            line,
+            Rank::Quality,
+            "some compiled code has no name: it is not in the jitdump",
+            "jitsym check /tmp/jit-*.dump",
+        );
     }
 }
 
@@ -207,7 +243,11 @@ fn stacks(perf: &Perf, quality: &Quality, graph: Graph, dumps: &Dumps, regions: 
     if quality.jit == 0 {
         return;
     }
-    let line = format!("{} of {} in compiled code have whole stacks ({whole:.0} %)", quality.whole, count(quality.jit as usize, "sample"));
+    let line = format!(
+        "{} of {} in compiled code have whole stacks ({whole:.0} %)",
+        quality.whole,
+        count(quality.jit as usize, "sample")
+    );
     if whole >= FEW || quality.jit < ENOUGH {
         report.good(line);
         return;
@@ -240,6 +280,12 @@ fn stacks(perf: &Perf, quality: &Quality, graph: Graph, dumps: &Dumps, regions: 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_jitdump_of_an_object() {
+        assert_eq!(jitdump_of("/tmp/jitted-12-34.so").as_deref(), Some("/tmp/jit-12.dump"));
+        assert_eq!(jitdump_of("/tmp/x-12-34.so"), None);
+    }
 
     #[test]
     fn build_ids() {

@@ -7,8 +7,19 @@ use crate::record::stacks::percent;
 
 /// Where threads begin.
 const ROOTS: &[&str] = &[
-    "_start", "__libc_start_main", "__libc_start_call_main", "main", "clone", "__clone", "clone3", "__clone3", "start_thread",
-    "thread_start", "_dl_start_user", "runtime.goexit", "ret_from_fork",
+    "_start",
+    "__libc_start_main",
+    "__libc_start_call_main",
+    "main",
+    "clone",
+    "__clone",
+    "clone3",
+    "__clone3",
+    "start_thread",
+    "thread_start",
+    "_dl_start_user",
+    "runtime.goexit",
+    "ret_from_fork",
 ];
 /// The frames that are looked at for one: a program without symbols has none for its first function.
 const OUTERMOST: usize = 3;

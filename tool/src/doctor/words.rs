@@ -15,7 +15,8 @@ enum Value {
     Any,
 }
 
-const SINKS: &[&str] = &["on", "off", "map", "jitdump", "region", "gdb", "unwinder", "1", "0", "true", "yes", "false", "no"];
+const SINKS: &[&str] =
+    &["on", "off", "map", "jitdump", "region", "gdb", "unwinder", "1", "0", "true", "yes", "false", "no"];
 
 const VARIABLES: &[(&str, Value)] = &[
     ("JITSYM", Value::Sinks),
@@ -71,7 +72,9 @@ pub fn look(name: &str, value: &OsStr) -> Option<Finding> {
         Value::Sinks => return Some(sinks(&text, &unknown)),
         Value::Words(words) if !words.contains(&&*text) => Some(unknown(&text, words)),
         Value::Switch if !["0", "1", "on", "off"].contains(&&*text) => Some(unknown(&text, &["0", "1", "on", "off"])),
-        Value::Size if !is_size(&text) => Some(format!("{name}={text} is no size, such as 64M or 500k: it has no effect")),
+        Value::Size if !is_size(&text) => {
+            Some(format!("{name}={text} is no size, such as 64M or 500k: it has no effect"))
+        }
         Value::Dir if !Path::new(value).is_absolute() => Some(format!("{name}={text} is not an absolute path")),
         Value::File if !Path::new(value).is_file() => Some(format!("{name}={text}: there is no such file")),
         _ => None,
@@ -96,7 +99,8 @@ fn sinks(text: &str, unknown: &dyn Fn(&str, &[&'static str]) -> String) -> Findi
 fn is_size(text: &str) -> bool {
     let digits = text.trim().trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let unit = &text.trim()[digits.len()..];
-    digits.parse::<u64>().is_ok() && (unit.is_empty() || ["k", "m", "g"].iter().any(|known| known.eq_ignore_ascii_case(unit)))
+    digits.parse::<u64>().is_ok()
+        && (unit.is_empty() || ["k", "m", "g"].iter().any(|known| known.eq_ignore_ascii_case(unit)))
 }
 
 /// The known word that is most like another, if any is.
@@ -128,7 +132,10 @@ mod tests {
             other => panic!("{other:?}"),
         };
         let both = look("JITSYM", "jitdmp");
-        assert!(matches!(&both, Some(Finding::WrongAndOff(text)) if text.ends_with("did you mean `jitdump`?")), "{both:?}");
+        assert!(
+            matches!(&both, Some(Finding::WrongAndOff(text)) if text.ends_with("did you mean `jitdump`?")),
+            "{both:?}"
+        );
         assert!(text(look("JITSYM", "map,jitdmp")).contains("`jitdump`"));
         assert!(text(look("JITSYM_JITDUMP_MAX", "lots")).contains("no size"));
         assert!(text(look("JITSYM_JITDUMPMAX", "1")).ends_with("did you mean JITSYM_JITDUMP_MAX?"));

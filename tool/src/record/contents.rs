@@ -117,7 +117,11 @@ impl Contents {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Dump {
     /// With so many pieces of code, so many of which have unwind tables.
-    Here { path: PathBuf, codes: usize, with_tables: usize },
+    Here {
+        path: PathBuf,
+        codes: usize,
+        with_tables: usize,
+    },
     Gone,
     Unreadable(String),
 }
@@ -144,19 +148,19 @@ fn count(file: &File) -> io::Result<Option<(usize, usize)>> {
         return Ok(None);
     }
     let (mut codes, mut with_tables) = (0, 0);
-    places(file.metadata()?.len(), |bytes, at| file.read_exact_at(bytes, at), |place| {
-        codes += 1;
-        with_tables += usize::from(place.tables_len > 0);
-    })?;
+    places(
+        file.metadata()?.len(),
+        |bytes, at| file.read_exact_at(bytes, at),
+        |place| {
+            codes += 1;
+            with_tables += usize::from(place.tables_len > 0);
+        },
+    )?;
     Ok(Some((codes, with_tables)))
 }
 
 /// Runs a command of perf, and hands on each line that it prints.
-pub fn read_lines(
-    perf: &Perf,
-    command: &mut std::process::Command,
-    found: &mut dyn FnMut(&str),
-) -> Result<(), String> {
+pub fn read_lines(perf: &Perf, command: &mut std::process::Command, found: &mut dyn FnMut(&str)) -> Result<(), String> {
     with_output(perf, command, |output| {
         for line in output.split(b'\n') {
             found(&String::from_utf8_lossy(&line?));

@@ -54,7 +54,8 @@ pub fn record(perf: &Perf, options: &Options, say: &mut dyn FnMut(&str)) -> Resu
                 return Err(Failure { status: 125, cause: format!("there is no process {pid}") });
             }
             let pids = plan::family(*pid, Path::new(PROC));
-            let until = seconds.map_or("until it ends (Ctrl-C stops earlier)".into(), |seconds| format!("for {seconds} s"));
+            let until =
+                seconds.map_or("until it ends (Ctrl-C stops earlier)".into(), |seconds| format!("for {seconds} s"));
             say(&format!("recording process {}, {until}", named(*pid, pids.len() - 1)));
             let sleep = seconds.map(|seconds| ["sleep".into(), OsString::from(seconds.to_string())]);
             (pids, sleep.into_iter().flatten().collect(), Vec::new())
@@ -64,7 +65,8 @@ pub fn record(perf: &Perf, options: &Options, say: &mut dyn FnMut(&str)) -> Resu
     let _ = fs::remove_file(&raw);
     let start = Instant::now();
     let arguments = plan::arguments(options, &event, &raw, &pids);
-    let ran = run::run(perf, &arguments, &command, &environment, &raw).map_err(|error| Failure::of(perf.cannot_start(&error)))?;
+    let ran = run::run(perf, &arguments, &command, &environment, &raw)
+        .map_err(|error| Failure::of(perf.cannot_start(&error)))?;
     let seconds = start.elapsed().as_secs_f64();
     if !ran.recorded {
         let _ = fs::remove_file(&raw);
@@ -102,7 +104,13 @@ fn named(pid: u32, children: usize) -> String {
 const TOLD: usize = 6;
 
 /// Works the jitdumps in if there are any, and puts the recording where it is wanted.
-fn keep(perf: &Perf, options: &Options, raw: &Path, contents: &Contents, say: &mut dyn FnMut(&str)) -> Result<(), String> {
+fn keep(
+    perf: &Perf,
+    options: &Options,
+    raw: &Path,
+    contents: &Contents,
+    say: &mut dyn FnMut(&str),
+) -> Result<(), String> {
     let out = &options.out;
     let mut problem = None;
     let mut needed = false;
@@ -162,9 +170,11 @@ fn keep(perf: &Perf, options: &Options, raw: &Path, contents: &Contents, say: &m
 
 /// There is compiled code, and neither a jitdump nor a region tells of it.
 fn without_names(contents: &Contents) -> String {
-    let has_map = |pid: u32| [format!("/tmp/perf-{pid}.map"), format!("{PROC}/{pid}/root/tmp/perf-{pid}.map")]
-        .iter()
-        .any(|path| Path::new(path).exists());
+    let has_map = |pid: u32| {
+        [format!("/tmp/perf-{pid}.map"), format!("{PROC}/{pid}/root/tmp/perf-{pid}.map")]
+            .iter()
+            .any(|path| Path::new(path).exists())
+    };
     if contents.with_jit().any(|(&pid, _)| has_map(pid)) {
         return "names are in a perf map, and there is no jitdump: no whole stacks without frame pointers".into();
     }

@@ -28,7 +28,8 @@ pub enum Unwinder {
 
 /// The file that a command's name stands for, as a shell finds it.
 pub fn find_program(name: &OsStr) -> Option<PathBuf> {
-    let runs = |path: &Path| fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0);
+    let runs =
+        |path: &Path| fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0);
     if Path::new(name).components().count() > 1 {
         return Some(PathBuf::from(name)).filter(|path| runs(path));
     }
@@ -169,6 +170,9 @@ mod tests {
             let cause = perf.cause(said);
             assert!(!cause.is_empty() && !cause.contains('\n'), "{cause:?}");
         }
-        assert_eq!(perf.cause("incompatible file format\n[ perf record: Woken up 1 times ]\n"), "incompatible file format");
+        assert_eq!(
+            perf.cause("incompatible file format\n[ perf record: Woken up 1 times ]\n"),
+            "incompatible file format"
+        );
     }
 }

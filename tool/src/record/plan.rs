@@ -92,12 +92,16 @@ pub fn arguments(options: &Options, event: &str, data: &Path, pids: &BTreeSet<u3
     arguments
 }
 
-/// What the command's environment gets beside what it has, and what is wrong with what it has.
+/// What the command's environment gets beside what it has.
 pub fn environment(options: &Options, env: &dyn Fn(&str) -> Option<OsString>) -> Vec<(&'static str, &'static str)> {
     let mut added = Vec::new();
     let is_unset = |name: &str| env(name).is_none_or(|value| value.is_empty());
     if is_unset("JITSYM") {
         added.push(("JITSYM", "on"));
+    }
+    // Children that compile nothing run their parent's code.
+    if is_unset("JITSYM_FORK") {
+        added.push(("JITSYM_FORK", "now"));
     }
     if options.adopt && is_unset("JITSYM_ADOPT") {
         added.push(("JITSYM_ADOPT", "1"));
@@ -168,9 +172,9 @@ mod tests {
         let added = |adopt, set: &[&str]| {
             environment(&options(Stacks::None, adopt), &|name| set.contains(&name).then(|| "map".into()))
         };
-        assert_eq!(added(false, &[]), [("JITSYM", "on")]);
-        assert_eq!(added(true, &[]), [("JITSYM", "on"), ("JITSYM_ADOPT", "1")]);
-        assert_eq!(added(true, &["JITSYM", "JITSYM_ADOPT"]), []);
+        assert_eq!(added(false, &[]), [("JITSYM", "on"), ("JITSYM_FORK", "now")]);
+        assert_eq!(added(true, &["JITSYM_FORK"]), [("JITSYM", "on"), ("JITSYM_ADOPT", "1")]);
+        assert_eq!(added(true, &["JITSYM", "JITSYM_ADOPT", "JITSYM_FORK"]), []);
     }
 
     #[test]

@@ -105,4 +105,3 @@ pub fn exit_code(status: ExitStatus) -> u8 {
     let signal = status.signal().map(|signal| 128 + signal);
     u8::try_from(status.code().or(signal).unwrap_or(1)).unwrap_or(1)
 }
-

@@ -77,7 +77,11 @@ impl Frame {
         let name = file_name(object);
         if object == "[unknown]" || object.is_empty() {
             // Addresses of the kernel may be hidden from the user who reads.
-            if self.address >= 1 << 63 { Kind::Kernel } else { Kind::Nowhere }
+            if self.address >= 1 << 63 {
+                Kind::Kernel
+            } else {
+                Kind::Nowhere
+            }
         } else if object.starts_with("[kernel") || object.starts_with("[guest.kernel") || name.contains(".ko") {
             Kind::Kernel
         } else if is_region(object) {
@@ -86,9 +90,17 @@ impl Frame {
             Kind::Injected
         } else if object.starts_with("[JIT]") || (name.starts_with("perf-") && name.ends_with(".map")) {
             // perf calls it so as soon as it has looked for a map, found or not.
-            if self.symbol.is_some() { Kind::Map } else { Kind::Memory }
+            if self.symbol.is_some() {
+                Kind::Map
+            } else {
+                Kind::Memory
+            }
         } else if is_memory(object) {
-            if self.symbol.is_some() { Kind::Map } else { Kind::Memory }
+            if self.symbol.is_some() {
+                Kind::Map
+            } else {
+                Kind::Memory
+            }
         } else if object.starts_with('[') && object != "[vdso]" && object != "[vsyscall]" {
             // `[heap]`, `[stack]`: code may be there too.
             Kind::Memory
@@ -214,7 +226,9 @@ mod tests {
 
     #[test]
     fn files_by_their_names() {
-        assert!(is_region("/tmp/jitted-100-r1.3.so") && is_region("/x/jit-7-0.so") && !is_region("/tmp/jitted-100-1.so"));
+        assert!(
+            is_region("/tmp/jitted-100-r1.3.so") && is_region("/x/jit-7-0.so") && !is_region("/tmp/jitted-100-1.so")
+        );
         assert_eq!((jitdump_pid("/tmp/jit-0012.dump"), jitdump_pid("/tmp/jit-1.dump (deleted)")), (Some(12), None));
         let kind = |object: &str, symbol: Option<&str>| {
             Frame { symbol: symbol.map(str::to_owned), object: object.into(), address: 16 }.kind()
@@ -228,7 +242,13 @@ mod tests {
     #[test]
     fn mappings() {
         let line = "18595 PERF_RECORD_MMAP2 18595/18595: [0x5649aa1ef000(0x13000) @ 0x4000 fe:00 247076 0]: r-xp /tmp/jit-1.dump\n";
-        let expected = Mapping { pid: 18595, start: 0x5649_aa1e_f000, size: 0x13000, executable: true, path: "/tmp/jit-1.dump".into() };
+        let expected = Mapping {
+            pid: 18595,
+            start: 0x5649_aa1e_f000,
+            size: 0x13000,
+            executable: true,
+            path: "/tmp/jit-1.dump".into(),
+        };
         assert_eq!(mapping(line), Some(expected));
         let anon = mapping("x PERF_RECORD_MMAP -1/0: [0x10(0x20) @ 0x10]: x [kernel.kallsyms]_text").unwrap();
         assert_eq!((anon.pid, &*anon.path), (u32::MAX, "[kernel.kallsyms]_text"));
