@@ -105,8 +105,10 @@ fn is_size(text: &str) -> bool {
 
 /// The known word that is most like another, if any is.
 pub fn most_like<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let alike = known.map(|known| (strsim::jaro(word, known), known)).filter(|&(like, _)| like > 0.7);
-    alike.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, known)| known)
+    // One letter that is wrong, missing, too much or in another place; more in long words.
+    let most = (word.len() / 3).max(1);
+    let near = known.map(|known| (strsim::damerau_levenshtein(word, known), known)).filter(|&(far, _)| far <= most);
+    near.min_by_key(|&(far, _)| far).map(|(_, known)| known)
 }
 
 #[cfg(test)]

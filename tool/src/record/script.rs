@@ -161,7 +161,10 @@ fn header(line: &str) -> Option<(u32, &str)> {
 fn frame(text: &str) -> Option<Frame> {
     let (address, rest) = text.split_once(' ')?;
     let rest = rest.trim_start().strip_suffix(')')?;
-    let from = rest.strip_suffix(" (deleted)").unwrap_or(rest).rfind(" (").or(rest.starts_with('(').then_some(0))?;
+    // Files and what perf makes up begin with `/` and `[`, and may have ` (` in them themselves.
+    let bare = rest.strip_suffix(" (deleted)").unwrap_or(rest);
+    let begins = [" (/", " (["].iter().filter_map(|start| bare.rfind(start)).max();
+    let from = begins.or(rest.starts_with('(').then_some(0)).or(bare.rfind(" ("))?;
     let symbol = rest[..from].trim();
     Some(Frame {
         address: u64::from_str_radix(address, 16).ok()?,
