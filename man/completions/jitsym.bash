@@ -22,11 +22,17 @@ _jitsym() {
             jitsym,clean)
                 cmd="jitsym__subcmd__clean"
                 ;;
+            jitsym,doctor)
+                cmd="jitsym__subcmd__doctor"
+                ;;
             jitsym,dump)
                 cmd="jitsym__subcmd__dump"
                 ;;
             jitsym,help)
                 cmd="jitsym__subcmd__help"
+                ;;
+            jitsym,record)
+                cmd="jitsym__subcmd__record"
                 ;;
             jitsym,recover)
                 cmd="jitsym__subcmd__recover"
@@ -43,11 +49,17 @@ _jitsym() {
             jitsym__subcmd__help,clean)
                 cmd="jitsym__subcmd__help__subcmd__clean"
                 ;;
+            jitsym__subcmd__help,doctor)
+                cmd="jitsym__subcmd__help__subcmd__doctor"
+                ;;
             jitsym__subcmd__help,dump)
                 cmd="jitsym__subcmd__help__subcmd__dump"
                 ;;
             jitsym__subcmd__help,help)
                 cmd="jitsym__subcmd__help__subcmd__help"
+                ;;
+            jitsym__subcmd__help,record)
+                cmd="jitsym__subcmd__help__subcmd__record"
                 ;;
             jitsym__subcmd__help,recover)
                 cmd="jitsym__subcmd__help__subcmd__recover"
@@ -65,7 +77,7 @@ _jitsym() {
 
     case "${cmd}" in
         jitsym)
-            opts="-h -V --help --version check dump stat recover clean version help"
+            opts="-h -V --help --version check dump stat record doctor recover clean version help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -118,6 +130,28 @@ _jitsym() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        jitsym__subcmd__doctor)
+            opts="-h --perf --proc --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --perf)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --proc)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         jitsym__subcmd__dump)
             opts="-h --disassemble --name --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -137,7 +171,7 @@ _jitsym() {
             return 0
             ;;
         jitsym__subcmd__help)
-            opts="check dump stat recover clean version help"
+            opts="check dump stat record doctor recover clean version help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -178,6 +212,20 @@ _jitsym() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        jitsym__subcmd__help__subcmd__doctor)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         jitsym__subcmd__help__subcmd__dump)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -193,6 +241,20 @@ _jitsym() {
             return 0
             ;;
         jitsym__subcmd__help__subcmd__help)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        jitsym__subcmd__help__subcmd__record)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -241,6 +303,72 @@ _jitsym() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        jitsym__subcmd__record)
+            opts="-p -o -F -g -e -h --pid --seconds --output --frequency --call-graph --event --adopt --top --flamegraph --perf --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --pid)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -p)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --seconds)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --frequency)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -F)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --call-graph)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -g)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --event)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -e)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --flamegraph)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --perf)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
