@@ -1,4 +1,4 @@
-//! The manual pages. `jitsym(1)` is written by hand. Those of section 3 are generated from the header: one for each function and
+//! The manual pages. `jitsym(1)` is made from jitsym.1.in by a test of the program. Those of section 3 are generated from the header: one for each function and
 //! type, and `libjitsym(3)` for all of it. The build script of the C libraries writes them.
 
 pub mod header;

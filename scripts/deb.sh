@@ -68,7 +68,8 @@ files() { (cd "$all" && find "$@" ! -type d); }
 # shellcheck disable=SC2046 # One argument for each file.
 {
   move "$library" $(files "$libdir" -name 'libjitsym.so.*')
-  move jitsym usr/bin/jitsym usr/share/man/man1/jitsym.1
+  move jitsym usr/bin/jitsym usr/share/man/man1/jitsym.1 \
+    $(files usr/share/bash-completion usr/share/zsh usr/share/fish)
   move libjitsym-dev $(files .)
 }
 

@@ -94,6 +94,8 @@ follow() {
   echo "$from/${way#./}"
 }
 
+# Where shells look for what they complete.
+datadir=$prefix/share
 destdir=${DESTDIR:-}
 case $destdir in "" | /*) ;; *) destdir=$PWD/$destdir ;; esac
 pkgconfigdir=$libdir/pkgconfig
@@ -281,6 +283,11 @@ install_template pkgconfig/jitsym.pc.in "$pkgconfigdir" jitsym.pc
 install_template cmake/jitsymConfig.cmake.in "$cmakedir" jitsymConfig.cmake
 install_template cmake/jitsymConfigVersion.cmake.in "$cmakedir" jitsymConfigVersion.cmake
 if [ -n "$tool" ]; then install_stripped 755 "$target/$release/jitsym" "$bindir" jitsym --strip-unneeded; fi
+if [ -n "$tool" ]; then
+  install_file 644 man/completions/jitsym.bash "$datadir/bash-completion/completions" jitsym
+  install_file 644 man/completions/_jitsym "$datadir/zsh/site-functions" _jitsym
+  install_file 644 man/completions/jitsym.fish "$datadir/fish/vendor_completions.d" jitsym.fish
+fi
 for page in "$pages"/*; do
   install_file 644 "$page" "$mandir/man${page##*.}" "${page##*/}"
 done

@@ -54,6 +54,9 @@ fn installed_files() {
             (tree.path(tree.includedir).join("jitsym.h"), 0o644),
             (tree.path(tree.includedir).join("jitsym_dl.h"), 0o644),
             (tree.path(tree.prefix).join("bin/jitsym"), 0o755),
+            (tree.path(tree.prefix).join("share/bash-completion/completions/jitsym"), 0o644),
+            (tree.path(tree.prefix).join("share/zsh/site-functions/_jitsym"), 0o644),
+            (tree.path(tree.prefix).join("share/fish/vendor_completions.d/jitsym.fish"), 0o644),
         ];
         let pages = man::pages().into_keys().map(|name| {
             let section = name.rsplit('.').next().expect("section");

@@ -35,19 +35,18 @@ fn pages_are_well_formed() {
     }
 }
 
-/// Commands and options of a text: `--words`, and what follows the program's name.
-fn interface(text: &str) -> BTreeSet<String> {
-    let words: Vec<&str> = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').collect();
-    let options = words.iter().filter(|word| word.starts_with("--") && word.len() > 2).map(|word| word.to_string());
-    let summary =
-        text.lines().filter(|line| line.trim_start().starts_with("jitsym ") || line.contains("usage: jitsym "));
-    let commands = summary.filter_map(|line| line.split("jitsym ").nth(1)?.split(' ').next().map(str::to_string));
-    options.chain(commands).collect()
+/// The lines of a help text below a heading: commands or options.
+fn listed(help: &str, heading: &str) -> BTreeSet<String> {
+    let lines = help.lines().skip_while(|line| *line != heading).skip(1).take_while(|line| !line.is_empty());
+    // What goes on in the next line is farther to the right.
+    let near = lines.filter(|line| line.find(|c| c != ' ').is_some_and(|at| at <= 6));
+    let words =
+        near.flat_map(|line| line.split_whitespace().find(|word| !word.starts_with('-') || word.starts_with("--")));
+    words.map(str::to_owned).collect()
 }
 
 #[test]
 fn page_of_the_program_has_all_commands_and_options() {
-    let usage = stdout(&run(Command::new(tool()).arg("help")));
     // As somebody reads it, without overstrikes.
     let page = run(Command::new("mandoc").args(["-T", "ascii", "-O", "width=200"]).arg(root().join("man/jitsym.1")));
     let page: String = stdout(&page);
@@ -58,11 +57,18 @@ fn page_of_the_program_has_all_commands_and_options() {
         .collect();
     let (_, synopsis) = struck.split_once("SYNOPSIS").expect("a synopsis");
     let (synopsis, rest) = synopsis.split_once("DESCRIPTION").expect("a description");
-    let (commands, _) = rest.split_once("EXIT STATUS").expect("exit status");
-    assert_eq!(interface(synopsis), interface(&usage));
-    // Each is explained too.
-    for word in interface(&usage) {
-        let explained = commands.lines().any(|line| line.trim_start().starts_with(&word));
-        assert!(explained, "{word} is not explained");
+    let (_, commands) = rest.split_once("COMMANDS").expect("commands");
+    let (commands, _) = commands.split_once("EXIT STATUS").expect("exit status");
+    let names = listed(&stdout(&run(Command::new(tool()).arg("help"))), "Commands:");
+    assert!(names.len() > 5, "{names:?}");
+    for name in names.iter().filter(|name| *name != "help") {
+        assert!(synopsis.contains(&format!("jitsym {name}")), "{name} is not in the synopsis");
+        let (_, section) =
+            commands.split_once(&format!("\n   {name}\n")).unwrap_or_else(|| panic!("{name} is not there"));
+        let section: String = section.lines().take_while(|line| line.is_empty() || line.starts_with("    ")).collect();
+        let options = listed(&stdout(&run(Command::new(tool()).args([name, "--help"]))), "Options:");
+        for option in options.iter().filter(|option| *option != "--help") {
+            assert!(section.contains(option.as_str()), "{name} {option} is not explained");
+        }
     }
 }

@@ -13,7 +13,7 @@ const OWN_DIRECTORY: [&str; 2] = ["dump-dir", "map-dir"];
 pub fn problems(bytes: &[u8], path: &Path, allowed: &[&str]) -> Result<(), String> {
     let rule = |id: &&str| jitsym_tool::check::rules::find(id).unwrap_or_else(|| panic!("there is no rule {id}"));
     let allowed: Vec<&'static Rule> = allowed.iter().chain(&OWN_DIRECTORY).map(rule).collect();
-    let facts = Facts { path: Some(path.into()), mode: None };
+    let facts = Facts { path: Some(path.into()), ..Facts::default() };
     let (mut out, mut progress) = (Vec::new(), |_| {});
     let mut printer = Printer::new(&mut out, Style::Text, &allowed, &mut progress);
     let mut printed = printer.file(&path.display().to_string());

@@ -5,6 +5,14 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]
 
 pub mod check;
+pub mod injected;
+pub mod kind;
+pub mod region;
+// Only for the program.
+#[allow(missing_docs)]
+pub mod doctor;
+#[allow(missing_docs)]
+pub mod record;
 pub mod show;
 mod tables;
 pub mod text;

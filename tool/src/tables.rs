@@ -44,8 +44,11 @@ pub struct Target {
 impl Target {
     /// That of a file.
     pub fn new(header: &RawHeader) -> Self {
-        let little = cfg!(target_endian = "little") != header.swapped;
-        let machine = header.machine;
+        Target::of(header.machine, cfg!(target_endian = "little") != header.swapped)
+    }
+
+    /// That of code for a machine (`e_machine`) of this byte order.
+    pub fn of(machine: u32, little: bool) -> Self {
         let address_size = if matches!(machine, EM_386 | EM_ARM) { 4 } else { 8 };
         let vendor = if machine == EM_AARCH64 { Vendor::AArch64 } else { Vendor::Default };
         let endian = if little { RunTimeEndian::Little } else { RunTimeEndian::Big };

@@ -4,6 +4,8 @@
 mod build;
 #[path = "check/cases.rs"]
 mod cases;
+#[path = "check/clean.rs"]
+mod clean;
 #[path = "check/corpus.rs"]
 mod corpus;
 #[path = "check/mutations.rs"]

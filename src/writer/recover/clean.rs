@@ -11,6 +11,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use crate::sys::dir::Dir;
 use crate::sys::sort::sort;
@@ -23,16 +24,22 @@ pub struct Cleaned {
     pub path: PathBuf,
     /// Why it is still there; `None` if it is gone.
     pub kept: Option<String>,
+    /// What its end gives back to the file system. Of a file with several names, each has its part of it.
+    pub bytes: u64,
 }
 
-/// Removes the files of dead processes from a directory, or only lists them.
-pub fn clean(dir: &Path, dry_run: bool) -> io::Result<Vec<Cleaned>> {
+/// Removes the files of dead processes from a directory, or only lists them; with a time, only those that nobody has written to
+/// since then.
+pub fn clean(dir: &Path, dry_run: bool, before: Option<SystemTime>) -> io::Result<Vec<Cleaned>> {
     let held = Dir::open(dir)?;
     let mut names = Vec::new();
     for entry in fs::read_dir(dir)? {
         let name = entry?.file_name();
-        if let Some(pid) = pid_in(&name) {
-            names.push((name, pid));
+        let Some(pid) = pid_in(&name) else { continue };
+        let Ok(data) = held.look(&name) else { continue };
+        let written = data.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+        if before.is_none_or(|before| written < before) {
+            names.push((name, pid, data.blocks() * 512 / data.nlink().max(1)));
         }
     }
     sort(&mut names);
@@ -40,10 +47,10 @@ pub fn clean(dir: &Path, dry_run: bool) -> io::Result<Vec<Cleaned>> {
         return Ok(Vec::new());
     }
     let used = process::files_in_use();
-    let clean = |(name, pid): (std::ffi::OsString, u32)| {
+    let clean = |(name, pid, bytes): (std::ffi::OsString, u32, u64)| {
         let result =
             check(&held, &name, pid, used.as_ref()).and_then(|()| if dry_run { Ok(()) } else { held.remove(&name) });
-        Cleaned { path: dir.join(name), kept: result.err().map(|error| error.to_string()) }
+        Cleaned { path: dir.join(name), kept: result.err().map(|error| error.to_string()), bytes }
     };
     Ok(names.into_iter().map(clean).collect())
 }

@@ -13,6 +13,8 @@ pub struct Facts {
     pub path: Option<PathBuf>,
     /// Its permissions.
     pub mode: Option<u32>,
+    /// It was copied or renamed, so that name and place are not those that readers had to find it by.
+    pub copied: bool,
 }
 
 /// The only directory in which perf and the others look for maps.
@@ -22,11 +24,12 @@ pub(super) fn check(kind: Kind, file: &[u8], facts: &Facts, report: &mut dyn Rep
     let mut found = |rule: &'static Rule, text: String| {
         report.finding(Finding { rule, place: Place::File, subject: String::new(), text });
     };
-    if let Some(path) = &facts.path {
+    // The name of a region's file is in the mapping, where readers find it.
+    if let Some(path) = facts.path.as_ref().filter(|_| !facts.copied && kind != Kind::Region) {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let (prefix, suffix) = match kind {
             Kind::Jitdump => ("jit-", ".dump"),
-            Kind::PerfMap => ("perf-", ".map"),
+            Kind::PerfMap | Kind::Region => ("perf-", ".map"),
         };
         let digits = name.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(suffix));
         let digits = digits.filter(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()));

@@ -13,7 +13,7 @@ use super::lines::Lines;
 use super::places::{Load, Places};
 use super::rules::{self, Rule};
 use super::unwinding::Tables;
-use super::{Finding, Place, Report};
+use super::{Finding, Place, Report, Summary};
 use crate::tables::Target;
 use crate::text::{has_control, is_mangled, is_type_code, shortened, RECORDS};
 
@@ -39,6 +39,7 @@ pub(super) fn check(file: &[u8], report: &mut dyn Report) {
         unbiased: false,
         unwinds: false,
         without_tables: 0,
+        summary: Summary::default(),
         code_sum: 0,
         indices: HashMap::new(),
         shadow: None,
@@ -66,6 +67,7 @@ struct Check<'a, 'r> {
     unwinds: bool,
     /// How much code has no unwind tables, and the bytes of all code.
     without_tables: u64,
+    summary: Summary,
     code_sum: u128,
     /// Where each code index was first used.
     indices: HashMap<u64, usize>,
@@ -126,6 +128,7 @@ impl<'a> Check<'a, '_> {
             let all = self.places.len();
             found(&rules::UNWIND_MISSING, format!("{} of {all} pieces of code have no tables", self.without_tables));
         }
+        self.report.summary(self.summary);
     }
 
     /// There is a record behind those that may only be the last.
@@ -260,7 +263,9 @@ impl<'a> Check<'a, '_> {
             self.lone_shadow("the code of another index");
         }
         let shadow = self.shadow.take();
+        self.summary.pieces += 1;
         if let Some((at, debug)) = self.debug.take() {
+            self.summary.with_lines += u64::from(debug.count > 0);
             let may_be_biased = !self.unbiased;
             let lines =
                 Lines { offset: at, name: &name, debug: &debug, addr: load.addr, size: load.size, may_be_biased };
@@ -268,6 +273,8 @@ impl<'a> Check<'a, '_> {
         }
         if let Some((at, unwinding)) = self.unwinding.take() {
             mapped_size = unwinding.mapped_size;
+            self.summary.with_tables += 1;
+            self.summary.with_mapped += u64::from(mapped_size != 0 || shadow.is_some());
             let (size, target) = (load.size, self.target);
             let shadow = shadow.map(|shadow| load.addr.wrapping_sub(shadow.addr));
             Tables { offset: at, name: &name, unwinding: &unwinding, size, target, shadow }.check(self.report);

@@ -10,12 +10,14 @@ mod jitdump;
 mod lines;
 mod perf_map;
 mod places;
+mod region;
 pub mod report;
 pub mod rules;
 mod unwinding;
+pub mod verdict;
 
+pub use crate::kind::Kind;
 pub use file::Facts;
-use jitsym::format::jitdump::raw::RawHeader;
 pub use rules::{Rule, Severity};
 
 /// Where something was found.
@@ -42,10 +44,26 @@ pub struct Finding {
     pub text: String,
 }
 
+/// How much code a file has, and with what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Pieces of code.
+    pub pieces: u64,
+    /// Of these, with unwind tables.
+    pub with_tables: u64,
+    /// With unwind tables that the process's memory has place for too (`mapped_size`, or a shadow).
+    pub with_mapped: u64,
+    /// With source lines.
+    pub with_lines: u64,
+}
+
 /// Takes what is found.
 pub trait Report {
     /// Something was found.
     fn finding(&mut self, finding: Finding);
+
+    /// What there is in all; once, unless the file cannot be read at all.
+    fn summary(&mut self, _summary: Summary) {}
 
     /// So many bytes of the file are done. Whether to go on.
     fn progress(&mut self, _done: u64) -> bool {
@@ -59,35 +77,6 @@ impl Report for Vec<Finding> {
     }
 }
 
-/// What a file was taken for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// `jit-PID.dump`
-    Jitdump,
-    /// `perf-PID.map`
-    PerfMap,
-}
-
-impl Kind {
-    /// By the first bytes, or else by the name.
-    pub fn of(file: &[u8], facts: &Facts) -> Kind {
-        let named = facts.path.as_deref().and_then(|path| path.extension()).is_some_and(|end| end == "dump");
-        if RawHeader::has_magic(file) || named {
-            Kind::Jitdump
-        } else {
-            Kind::PerfMap
-        }
-    }
-
-    /// As printed.
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Jitdump => "jitdump",
-            Kind::PerfMap => "perf map",
-        }
-    }
-}
-
 /// Checks one file.
 pub fn check(file: &[u8], facts: &Facts, report: &mut dyn Report) -> Kind {
     let kind = Kind::of(file, facts);
@@ -95,6 +84,7 @@ pub fn check(file: &[u8], facts: &Facts, report: &mut dyn Report) -> Kind {
     match kind {
         Kind::Jitdump => jitdump::check(file, report),
         Kind::PerfMap => perf_map::check(file, report),
+        Kind::Region => region::check(file, report),
     }
     report.progress(file.len() as u64);
     kind

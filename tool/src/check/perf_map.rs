@@ -3,7 +3,7 @@
 use jitsym::format::perf_map::{raw_lines, RawLine};
 
 use super::rules::{self, Rule};
-use super::{Finding, Place, Report};
+use super::{Finding, Place, Report, Summary};
 use crate::text::{has_control, shortened};
 
 /// parca's buffer, newline included.
@@ -28,6 +28,7 @@ pub(super) fn check(file: &[u8], report: &mut dyn Report) {
     if number == 0 {
         map.found(&rules::MAP_EMPTY, Place::File, "", "the file is empty".into());
     }
+    map.report.summary(Summary { pieces: map.entries.len() as u64, ..Summary::default() });
     map.overlaps();
 }
 

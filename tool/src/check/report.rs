@@ -1,30 +1,28 @@
-//! Findings as text for people and as JSON for programs.
+//! Findings as text for people and as JSON for programs. People read first what each reader makes of the file, and then the findings
+//! by rule, errors first.
 //!
 //! The JSON is one object: `files`, and in each of these `path`, `format` ("jitdump" or "perf map"), `errors`, `warnings`,
-//! `notes`, and `findings`, each of which has `rule`, `severity`, `readers`, `record`, `text`, and `offset` or `line` unless it
+//! `notes`, `copied`, `verdicts` (for each `reader` the `state` of `names`, `stacks` and `lines`: yes, partly, no or none; and `why`), and
+//! `findings`, each of which has `rule`, `severity`, `readers`, `record`, `text`, and `offset` or `line` unless it
 //! is about the file as a whole. A file that could not be read has `unreadable` instead, with the reason.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use super::rules::ALL;
-use super::{Finding, Kind, Place, Report, Rule, Severity};
+use super::verdict::{self, State, Verdict};
+use super::{Finding, Kind, Place, Report, Rule, Severity, Summary};
 use crate::text::printable;
 
-/// Of how many findings of one rule in one file people are told, unless they ask for all.
-fn shown(rule: &Rule) -> u64 {
-    match rule.severity {
-        Severity::Note => 1,
-        _ => 3,
-    }
-}
+/// The readers of rules that no reader is known to mind. Only those who want everything are told.
+const NOBODY: &str = "none known";
 
 /// How findings are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
     /// The first few of each rule.
     Text,
-    /// One line for each.
+    /// One line for each, notes included.
     AllText,
     /// JSON, with everything.
     Json,
@@ -52,9 +50,14 @@ impl Counts {
 pub struct Printer<'a> {
     out: &'a mut dyn Write,
     style: Style,
+    /// People want the notes too.
+    notes: bool,
+    colour: bool,
     /// Rules that are not to be reported.
     allowed: &'a [&'static Rule],
     files: u64,
+    /// Those of all files.
+    counts: Counts,
     /// Told how far the file is done.
     pub progress: &'a mut dyn FnMut(u64),
     /// Something could not be written.
@@ -69,7 +72,14 @@ impl<'a> Printer<'a> {
         allowed: &'a [&'static Rule],
         progress: &'a mut dyn FnMut(u64),
     ) -> Self {
-        Printer { out, style, allowed, files: 0, progress, error: None }
+        let (notes, counts) = (style == Style::AllText, Counts::default());
+        Printer { out, style, notes, colour: false, allowed, files: 0, counts, progress, error: None }
+    }
+
+    /// With the notes that concern a reader, and in colour.
+    pub fn with(mut self, notes: bool, colour: bool) -> Self {
+        (self.notes, self.colour) = (self.notes || notes, colour);
+        self
     }
 
     /// Begins a file. What it is called is printed as it is.
@@ -80,7 +90,16 @@ impl<'a> Printer<'a> {
             self.print(|out| write!(out, "{start}\n{{\"path\":{},\"findings\":[", json_string(&path)));
         }
         self.files += 1;
-        FilePrinter { printer: self, path, counts: Counts::default(), of_rule: BTreeMap::new() }
+        let (counts, summary) = (Counts::default(), Summary::default());
+        FilePrinter {
+            printer: self,
+            path,
+            counts,
+            summary,
+            copied: false,
+            broken: BTreeMap::new(),
+            lines: BTreeMap::new(),
+        }
     }
 
     /// Ends the output. Fails if any of it could not be written.
@@ -88,6 +107,9 @@ impl<'a> Printer<'a> {
         if self.style == Style::Json {
             let start = if self.files == 0 { "{\"files\":[" } else { "" };
             self.print(|out| writeln!(out, "{start}\n]}}"));
+        } else if self.files > 1 {
+            let (files, counts) = (self.files, self.counts.text(self.colour));
+            self.print(|out| writeln!(out, "{files} files: {counts}"));
         }
         self.print(|out| out.flush());
         self.error.map_or(Ok(()), Err)
@@ -100,36 +122,111 @@ impl<'a> Printer<'a> {
     }
 }
 
+impl Counts {
+    fn text(&self, colour: bool) -> String {
+        let part = |count, what, code| {
+            let text = plural(count, what);
+            if count > 0 {
+                painted(&text, code, colour)
+            } else {
+                text
+            }
+        };
+        let errors = part(self.errors, "error", RED);
+        format!("{errors}, {}, {}", part(self.warnings, "warning", YELLOW), plural(self.notes, "note"))
+    }
+
+    fn of(&mut self, severity: Severity) -> &mut u64 {
+        match severity {
+            Severity::Error => &mut self.errors,
+            Severity::Warning => &mut self.warnings,
+            Severity::Note => &mut self.notes,
+        }
+    }
+}
+
+const RED: &str = "1;31";
+const YELLOW: &str = "33";
+const GREEN: &str = "32";
+const CYAN: &str = "36";
+
+fn painted(text: &str, code: &str, colour: bool) -> String {
+    if colour {
+        format!("\x1b[{code}m{text}\x1b[0m")
+    } else {
+        text.into()
+    }
+}
+
 /// Writes the findings of one file.
 pub struct FilePrinter<'b, 'a> {
     printer: &'b mut Printer<'a>,
     path: String,
     counts: Counts,
-    /// How often each rule was broken.
-    of_rule: BTreeMap<&'static str, u64>,
+    summary: Summary,
+    copied: bool,
+    /// The rules that were broken, and how often.
+    broken: BTreeMap<&'static str, (&'static Rule, u64)>,
+    /// What is to be printed for each, once all are known: errors come first.
+    lines: BTreeMap<&'static str, Vec<String>>,
 }
 
 impl FilePrinter<'_, '_> {
     /// Ends the file, which was of this kind.
     pub fn finish(self, kind: Kind) -> Counts {
-        let FilePrinter { printer, path, counts, of_rule } = self;
+        let FilePrinter { printer, path, counts, summary, copied, broken, lines } = self;
         let Counts { errors, warnings, notes } = counts;
-        match printer.style {
-            Style::Json => printer.print(|out| {
+        let verdicts = verdict::verdicts(kind, summary, &broken);
+        for severity in [Severity::Error, Severity::Warning, Severity::Note] {
+            *printer.counts.of(severity) += *{ counts }.of(severity);
+        }
+        if printer.style == Style::Json {
+            let verdicts: Vec<String> = verdicts.iter().map(json_verdict).collect();
+            printer.print(|out| {
                 let kind = json_string(kind.name());
-                write!(out, "],\"format\":{kind},\"errors\":{errors},\"warnings\":{warnings},\"notes\":{notes}}}")
-            }),
-            style => {
-                for rule in ALL {
-                    let more = of_rule.get(rule.id).map_or(0, |count| count.saturating_sub(shown(rule)));
-                    if style == Style::Text && more > 0 {
-                        printer.print(|out| writeln!(out, "{path}: {more} more of {} (--all)", rule.id));
+                write!(out, "],\"format\":{kind},\"errors\":{errors},\"warnings\":{warnings},\"notes\":{notes},")?;
+                write!(out, "\"copied\":{copied},\"verdicts\":[{}]}}", verdicts.join(","))
+            });
+            return counts;
+        }
+        let colour = printer.colour;
+        let total = format!("{path}: {}: {}", kind.name(), counts.text(colour));
+        let hidden = if notes > 0 && !printer.notes { " (--notes)" } else { "" };
+        printer.print(|out| {
+            writeln!(out, "{total}{hidden}")?;
+            if copied {
+                writeln!(out, "  it is a copy or was renamed, so name and place do not count")?;
+            }
+            for verdict in &verdicts {
+                writeln!(out, "  {}", verdict_text(verdict, kind, colour))?;
+            }
+            Ok(())
+        });
+        let mut rules: Vec<&(&Rule, u64)> = broken.values().collect();
+        // In the order of the list, errors before warnings.
+        let place = |rule: &Rule| ALL.iter().position(|known| known.id == rule.id);
+        rules.sort_by_key(|(rule, _)| (std::cmp::Reverse(rule.severity), place(rule)));
+        let mut printed = false;
+        for (rule, count) in rules {
+            let Some(lines) = lines.get(rule.id).filter(|lines| !lines.is_empty()) else { continue };
+            printed = true;
+            let more = count - lines.len() as u64;
+            printer.print(|out| {
+                writeln!(out)?;
+                for (number, line) in lines.iter().enumerate() {
+                    writeln!(out, "{line}")?;
+                    if number == 0 {
+                        writeln!(out, "    {}", rule.text)?;
                     }
                 }
-                let (errors, warnings, notes) =
-                    (plural(errors, "error"), plural(warnings, "warning"), plural(notes, "note"));
-                printer.print(|out| writeln!(out, "{path}: {}: {errors}, {warnings}, {notes}", kind.name()));
-            }
+                match more {
+                    0 => Ok(()),
+                    more => writeln!(out, "{path}: {more} more of {} (--all)", rule.id),
+                }
+            });
+        }
+        if printed {
+            printer.print(|out| writeln!(out, "\n{total}"));
         }
         counts
     }
@@ -142,6 +239,21 @@ impl FilePrinter<'_, '_> {
             self.printer.print(|out| write!(out, "],\"unreadable\":{text}}}"));
         }
     }
+
+    /// Name and place of the file were not judged.
+    pub fn copied(&mut self, copied: bool) {
+        self.copied = copied;
+    }
+
+    /// How many findings of a rule are printed.
+    fn shown(&self, rule: &Rule) -> u64 {
+        match (self.printer.style, rule.severity) {
+            (Style::AllText, _) => u64::MAX,
+            (_, Severity::Note) if !self.printer.notes || rule.readers == NOBODY => 0,
+            (_, Severity::Note) => 1,
+            _ => 3,
+        }
+    }
 }
 
 impl Report for FilePrinter<'_, '_> {
@@ -150,43 +262,74 @@ impl Report for FilePrinter<'_, '_> {
         if self.printer.allowed.contains(&rule) {
             return;
         }
-        let count = match rule.severity {
-            Severity::Error => &mut self.counts.errors,
-            Severity::Warning => &mut self.counts.warnings,
-            Severity::Note => &mut self.counts.notes,
-        };
-        *count += 1;
-        let of_rule = self.of_rule.entry(rule.id).or_default();
+        *self.counts.of(rule.severity) += 1;
+        let (_, of_rule) = self.broken.entry(rule.id).or_insert((rule, 0));
         *of_rule += 1;
         let of_rule = *of_rule;
-        let path = &self.path;
-        match self.printer.style {
-            Style::Json => {
-                let comma = if self.counts.errors + self.counts.warnings + self.counts.notes > 1 { "," } else { "" };
-                self.printer.print(|out| write!(out, "{comma}\n  {}", json(&finding)));
-            }
-            Style::Text if of_rule > shown(rule) => {}
-            _ => self.printer.print(|out| {
-                let Finding { rule, place, subject, text } = &finding;
-                let place = match place {
-                    Place::File => String::new(),
-                    Place::Offset(offset) => format!(":{offset:#x}"),
-                    Place::Line(line) => format!(":{line}"),
-                };
-                let (severity, colon) = (rule.severity.name(), if subject.is_empty() { "" } else { ": " });
-                writeln!(out, "{path}{place}: {severity}: {subject}{colon}{text} [{}; {}]", rule.id, rule.readers)?;
-                if of_rule == 1 {
-                    writeln!(out, "    {}", rule.text)?;
-                }
-                Ok(())
-            }),
+        if self.printer.style == Style::Json {
+            let comma = if self.counts.errors + self.counts.warnings + self.counts.notes > 1 { "," } else { "" };
+            self.printer.print(|out| write!(out, "{comma}\n  {}", json(&finding)));
+        } else if of_rule <= self.shown(rule) {
+            let Finding { rule, place, subject, text } = &finding;
+            let place = match place {
+                Place::File => String::new(),
+                Place::Offset(offset) => format!(":{offset:#x}"),
+                Place::Line(line) => format!(":{line}"),
+            };
+            let code = match rule.severity {
+                Severity::Error => RED,
+                Severity::Warning => YELLOW,
+                Severity::Note => CYAN,
+            };
+            let severity = painted(rule.severity.name(), code, self.printer.colour);
+            let colon = if subject.is_empty() { "" } else { ": " };
+            let path = &self.path;
+            let line = format!("{path}{place}: {severity}: {subject}{colon}{text} [{}; {}]", rule.id, rule.readers);
+            self.lines.entry(rule.id).or_default().push(line);
         }
+    }
+
+    fn summary(&mut self, summary: Summary) {
+        self.summary = summary;
     }
 
     fn progress(&mut self, done: u64) -> bool {
         (self.printer.progress)(done);
         self.printer.error.is_none()
     }
+}
+
+/// `perf 6 (libunwind): names yes, stacks NO (free_after), lines yes`
+fn verdict_text(verdict: &Verdict, kind: Kind, colour: bool) -> String {
+    let states = verdict.states.iter().filter_map(|(what, state)| {
+        Some(match state {
+            State::Yes => format!("{what} {}", painted("yes", GREEN, colour)),
+            State::Partly(why) => format!("{what} {} ({why})", painted("partly", YELLOW, colour)),
+            State::No(why) => format!("{what} {} ({why})", painted("NO", RED, colour)),
+            State::None("") => return None,
+            State::None(instead) => format!("{what} {instead}"),
+        })
+    });
+    let states: Vec<String> = states.collect();
+    match states.is_empty() {
+        true if verdict.states.is_empty() => format!("{}: {}s are not read", verdict.reader, kind.name()),
+        true => format!("{}: nothing to find", verdict.reader),
+        false => format!("{}: {}", verdict.reader, states.join(", ")),
+    }
+}
+
+fn json_verdict(verdict: &Verdict) -> String {
+    let mut text = format!("{{\"reader\":{}", json_string(verdict.reader));
+    for (what, state) in &verdict.states {
+        let (word, why) = match state {
+            State::Yes => ("yes", ""),
+            State::Partly(why) => ("partly", why.as_str()),
+            State::No(why) => ("no", why.as_str()),
+            State::None(instead) => ("none", *instead),
+        };
+        text += &format!(",{}:{{\"state\":\"{word}\",\"why\":{}}}", json_string(what), json_string(why));
+    }
+    text + "}"
 }
 
 fn plural(count: u64, what: &str) -> String {

@@ -5,6 +5,8 @@ use std::io::{self, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Command, Stdio};
 
+use super::block::Column;
+
 /// Runs `objdump` for one piece of code after the other, with the code in a file without a name.
 pub struct Disassembler {
     file: File,
@@ -20,30 +22,31 @@ impl Disassembler {
         Ok(Disassembler { file })
     }
 
-    pub(super) fn write(&mut self, machine: u32, addr: u64, code: &[u8], out: &mut dyn Write) -> io::Result<()> {
+    /// The instructions with their addresses, or a line that says why there are none.
+    pub(super) fn column(&mut self, machine: u32, addr: u64, code: &[u8]) -> io::Result<Column> {
         let Some(name) = objdump_name(machine) else {
-            return writeln!(out, "    objdump has no name for machine {machine}");
+            return Ok(vec![(addr, format!("objdump has no name for machine {machine}"))]);
         };
         if code.is_empty() {
-            return Ok(());
+            return Ok(Column::new());
         }
         self.file.set_len(0)?;
         self.file.rewind()?;
         self.file.write_all(code)?;
         let mut command = Command::new("objdump");
-        command.args(["-D", "-b", "binary", "-m", name, &format!("--adjust-vma={addr:#x}"), "/dev/stdin"]);
+        command.args(["-D", "-z", "-b", "binary", "-m", name, "--no-show-raw-insn"]);
+        command.args([&format!("--adjust-vma={addr:#x}"), "/dev/stdin"]);
         let output = command.env("LC_ALL", "C").stdin(self.file.try_clone()?).output()?;
         if !output.status.success() {
             let problem = String::from_utf8_lossy(&output.stderr);
-            return writeln!(out, "    objdump fails: {}", problem.lines().next().unwrap_or_default());
+            return Ok(vec![(addr, format!("objdump fails: {}", problem.lines().next().unwrap_or_default()))]);
         }
-        // Behind the name of the section, which says nothing.
         let text = String::from_utf8_lossy(&output.stdout);
-        let lines = text.lines().skip_while(|line| !line.contains("<.data>:")).skip(1);
-        for line in lines.filter(|line| !line.is_empty()) {
-            writeln!(out, "    {}", line.trim_start())?;
-        }
-        Ok(())
+        let instructions = text.lines().filter_map(|line| line.split_once(":\t"));
+        let address = |text: &str| u64::from_str_radix(text.trim(), 16).ok();
+        let one =
+            |(at, text): (&str, &str)| Some((address(at)?, text.split_whitespace().collect::<Vec<_>>().join(" ")));
+        Ok(instructions.filter_map(one).collect())
     }
 }
 

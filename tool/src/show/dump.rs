@@ -1,4 +1,4 @@
-//! `jitsym dump`: one line a record, and one more for each row of its tables.
+//! `jitsym dump`: a block for each piece of code, and a line for each other record.
 
 use std::io::{self, Write};
 
@@ -6,9 +6,10 @@ use jitsym::format::jitdump::id;
 use jitsym::format::jitdump::raw::{End, RawHeader, RawLoad, RawRecord, RawRecords};
 use jitsym::format::perf_map::raw_lines;
 
-use super::cfi::write_rows;
-use super::{machine_name, not_a_dump, Disassembler};
-use crate::check::{Facts, Kind};
+use super::block::{self, Column, Lines};
+use super::{cfi, machine_name, not_a_dump, region, Disassembler};
+use crate::check::Facts;
+use crate::kind::Kind;
 use crate::tables::Target;
 use crate::text::printable;
 
@@ -22,19 +23,22 @@ pub struct Dump<'a> {
     pub progress: &'a mut dyn FnMut(u64),
 }
 
-/// Prints a jitdump or a perf map.
-pub fn dump(file: &[u8], facts: &Facts, how: &mut Dump, out: &mut dyn Write) -> io::Result<()> {
-    match Kind::of(file, facts) {
-        Kind::Jitdump => jitdump(file, how, out),
-        Kind::PerfMap => perf_map(file, how, out),
+impl Dump<'_> {
+    pub(super) fn is_wanted(&self, name: &[u8]) -> bool {
+        self.name.as_deref().is_none_or(|part| part.is_empty() || name.windows(part.len()).any(|window| window == part))
     }
 }
 
-fn is_wanted(how: &Dump, name: &[u8]) -> bool {
-    how.name.as_deref().is_none_or(|part| part.is_empty() || name.windows(part.len()).any(|window| window == part))
+/// Prints a jitdump, a perf map or the file of a region. Returns how much code it has printed.
+pub fn dump(file: &[u8], facts: &Facts, how: &mut Dump, out: &mut dyn Write) -> io::Result<u64> {
+    match Kind::of(file, facts) {
+        Kind::Jitdump => jitdump(file, how, out),
+        Kind::PerfMap => perf_map(file, how, out),
+        Kind::Region => region::dump(file, facts, how, out),
+    }
 }
 
-fn jitdump(file: &[u8], how: &mut Dump, out: &mut dyn Write) -> io::Result<()> {
+fn jitdump(file: &[u8], how: &mut Dump, out: &mut dyn Write) -> io::Result<u64> {
     let header = RawHeader::read(file).ok_or_else(not_a_dump)?;
     let clock = if header.arch_timestamp() { "counter" } else { "CLOCK_MONOTONIC" };
     let (machine, name) = (header.machine, machine_name(header.machine));
@@ -44,104 +48,129 @@ fn jitdump(file: &[u8], how: &mut Dump, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "version {}, flags {:#x}{order}", header.version, header.flags)?;
     }
     let target = Target::new(&header);
+    let mut printed = 0;
+    // What stands before a LOAD and belongs to it.
+    let (mut debug, mut unwinding): (Option<RawRecord>, Option<RawRecord>) = (None, None);
     let mut records = RawRecords::new(file, &header);
-    while let Some(record) = records.next() {
+    for record in records.by_ref() {
         (how.progress)(record.offset as u64);
-        // What stands before a LOAD is printed if that is.
-        let load = following_load(&record, &records);
-        let name = load.and_then(|load| load.name()).unwrap_or_default();
-        if is_wanted(how, name) {
-            write!(out, "{:#x} {} ", record.offset, record.timestamp)?;
-            write_record(&record, load.as_ref(), target, out)?;
-            if let (id::LOAD, Some(load), Some(disassembler)) = (record.id, &load, &mut how.disassembler) {
-                disassembler.write(machine, load.addr, load.code().unwrap_or_default(), out)?;
+        let replaced = match record.id {
+            id::DEBUG_INFO => vec![debug.replace(record)],
+            id::UNWINDING_INFO => vec![unwinding.replace(record)],
+            id::LOAD => {
+                let tables = (debug.take(), unwinding.take());
+                if let Some(load) = record.load() {
+                    if how.is_wanted(load.name().unwrap_or_default()) {
+                        printed += 1;
+                        block(&record, &load, tables, target, machine, how, out)?;
+                    }
+                    continue;
+                }
+                vec![tables.0, tables.1, Some(record)]
             }
+            _ => vec![debug.take(), unwinding.take(), Some(record)],
+        };
+        for record in replaced.into_iter().flatten().filter(|_| how.name.is_none()) {
+            lone(&record, out)?;
         }
+    }
+    for record in [debug, unwinding].into_iter().flatten().filter(|_| how.name.is_none()) {
+        lone(&record, out)?;
     }
     let (at, left) = (records.offset(), records.rest().len());
     match records.end() {
-        End::Clean => Ok(()),
-        End::Zeros => writeln!(out, "{at:#x} {left} bytes at the end are zero"),
-        _ => writeln!(out, "{at:#x} {left} bytes at the end are no whole record"),
+        End::Clean => {}
+        End::Zeros => writeln!(out, "{at:#x} {left} bytes at the end are zero")?,
+        _ => writeln!(out, "{at:#x} {left} bytes at the end are no whole record")?,
     }
+    Ok(printed)
 }
 
-/// The LOAD that a record is, or is for.
-fn following_load<'a>(record: &RawRecord<'a>, behind: &RawRecords<'a>) -> Option<RawLoad<'a>> {
-    let is_prelude = |record: &RawRecord| matches!(record.id, id::DEBUG_INFO | id::UNWINDING_INFO);
-    let mut record = *record;
-    let mut behind = behind.clone();
-    // One of each kind.
-    for _ in 0..2 {
-        if is_prelude(&record) {
-            record = behind.next()?;
+/// A piece of code, with the tables before it.
+fn block<'a>(
+    record: &RawRecord,
+    load: &RawLoad,
+    (debug, unwinding): (Option<RawRecord<'a>>, Option<RawRecord<'a>>),
+    target: Target,
+    machine: u32,
+    how: &mut Dump,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let RawLoad { addr, size, index, tid, pid, vma, tail: _ } = load;
+    match load.name() {
+        Some(name) => write!(out, "{}", printable(name))?,
+        None => write!(out, "without a name")?,
+    }
+    write!(out, ": {addr:#x}+{size:#x} index {index} process {pid} thread {tid}")?;
+    if vma != addr {
+        write!(out, " vma {vma:#x}")?;
+    }
+    writeln!(out, ", at {:#x}, time {}", record.offset, record.timestamp)?;
+    let (mut lines, mut rows) = (Lines::default(), Column::new());
+    if let Some(record) = debug {
+        match record.debug_info() {
+            Some(debug) => {
+                if debug.addr != *addr {
+                    writeln!(out, "    lines for {:#x}", debug.addr)?;
+                }
+                let mut entries = debug.entries();
+                for entry in entries.by_ref() {
+                    lines.add(entry.addr, entry.file, entry.line.into(), entry.column.into());
+                }
+                if entries.rest().0 != 0 {
+                    writeln!(out, "    {} rows of the line table are missing", entries.rest().0)?;
+                }
+            }
+            None => writeln!(out, "    DEBUG_INFO, too short: {} bytes", record.size())?,
         }
     }
-    record.load().filter(|_| record.id == id::LOAD)
+    if let Some(record) = unwinding {
+        match record.unwinding_info().map(|unwinding| (unwinding.tables(), unwinding)) {
+            Some((Some((eh_frame, hdr)), unwinding)) => {
+                let (tables, header, mapped) = (eh_frame.len(), hdr.len(), unwinding.mapped_size);
+                writeln!(out, "    .eh_frame {tables} bytes, .eh_frame_hdr {header}, mapped {mapped}")?;
+                rows = cfi::rows(eh_frame, *addr, *size, target);
+            }
+            Some((None, unwinding)) => {
+                let (size, hdr_size, mapped) = (unwinding.size, unwinding.hdr_size, unwinding.mapped_size);
+                writeln!(out, "    unwind tables of impossible size {size}, header {hdr_size}, mapped {mapped}")?;
+            }
+            None => writeln!(out, "    UNWINDING_INFO, too short: {} bytes", record.size())?,
+        }
+    }
+    let instructions = match &mut how.disassembler {
+        Some(disassembler) => disassembler.column(machine, *addr, load.code().unwrap_or_default())?,
+        None => Column::new(),
+    };
+    block::write(*addr, [lines.finish(), rows, instructions], out)
 }
 
-fn write_record(record: &RawRecord, load: Option<&RawLoad>, target: Target, out: &mut dyn Write) -> io::Result<()> {
-    let too_short = |out: &mut dyn Write, what: &str| writeln!(out, "{what}, too short: {} bytes", record.size());
-    match record.id {
-        id::LOAD => {
-            let Some(load) = record.load() else { return too_short(out, "LOAD") };
-            let RawLoad { addr, size, index, tid, pid, vma, tail: _ } = load;
-            write!(out, "LOAD {addr:#x}+{size:#x} index {index} process {pid} thread {tid}")?;
-            if vma != addr {
-                write!(out, " vma {vma:#x}")?;
-            }
-            match load.name() {
-                Some(name) => writeln!(out, " {}", printable(name)),
-                None => writeln!(out, " without a name"),
-            }
-        }
-        id::MOVE => {
-            let Some(moved) = record.code_move() else { return too_short(out, "MOVE") };
+/// A record that belongs to no code.
+fn lone(record: &RawRecord, out: &mut dyn Write) -> io::Result<()> {
+    write!(out, "{:#x} {} ", record.offset, record.timestamp)?;
+    match (record.id, record.code_move()) {
+        (id::MOVE, Some(moved)) => {
             let (old, new, size, index) = (moved.old_addr, moved.new_addr, moved.size, moved.index);
             writeln!(out, "MOVE {old:#x} to {new:#x}+{size:#x} index {index}")
         }
-        id::DEBUG_INFO => {
-            let Some(debug) = record.debug_info() else { return too_short(out, "DEBUG_INFO") };
-            writeln!(out, "DEBUG_INFO {:#x}, {} rows", debug.addr, debug.count)?;
-            let mut entries = debug.entries();
-            for entry in entries.by_ref() {
-                let (offset, file) = (entry.addr.wrapping_sub(debug.addr) as i64, printable(entry.file));
-                let (sign, offset) = (if offset < 0 { '-' } else { '+' }, offset.unsigned_abs());
-                writeln!(out, "    {:#x} {sign}{offset:#x} {file}:{}:{}", entry.addr, entry.line, entry.column)?;
-            }
-            match entries.rest().0 {
-                0 => Ok(()),
-                missing => writeln!(out, "    {missing} rows are missing"),
-            }
-        }
-        id::UNWINDING_INFO => {
-            let Some(unwinding) = record.unwinding_info() else { return too_short(out, "UNWINDING_INFO") };
-            let mapped = unwinding.mapped_size;
-            match unwinding.tables() {
-                Some((eh_frame, hdr)) => {
-                    let (tables, header) = (eh_frame.len(), hdr.len());
-                    writeln!(out, "UNWINDING_INFO .eh_frame {tables} .eh_frame_hdr {header} mapped {mapped}")?;
-                    load.map_or(Ok(()), |load| write_rows(eh_frame, load.size, target, out))
-                }
-                None => {
-                    let (size, hdr_size) = (unwinding.size, unwinding.hdr_size);
-                    writeln!(out, "UNWINDING_INFO of impossible size {size}, header {hdr_size}, mapped {mapped}")
-                }
-            }
-        }
-        id::CLOSE => writeln!(out, "CLOSE"),
-        id => writeln!(out, "record of kind {id}, {} bytes", record.size()),
+        (id::MOVE, None) => writeln!(out, "MOVE, too short: {} bytes", record.size()),
+        (id::LOAD, _) => writeln!(out, "LOAD, too short: {} bytes", record.size()),
+        (id::DEBUG_INFO, _) => writeln!(out, "DEBUG_INFO of no code, {} bytes", record.size()),
+        (id::UNWINDING_INFO, _) => writeln!(out, "UNWINDING_INFO of no code, {} bytes", record.size()),
+        (id::CLOSE, _) => writeln!(out, "CLOSE"),
+        (id, _) => writeln!(out, "record of kind {id}, {} bytes", record.size()),
     }
 }
 
-fn perf_map(file: &[u8], how: &mut Dump, out: &mut dyn Write) -> io::Result<()> {
-    let mut done = 0;
+fn perf_map(file: &[u8], how: &mut Dump, out: &mut dyn Write) -> io::Result<u64> {
+    let (mut done, mut printed) = (0, 0);
     for line in raw_lines(file) {
         done += line.bytes.len() as u64 + 1;
         (how.progress)(done);
         let torn = if line.ended { "" } else { " (no newline)" };
         match line.fields() {
-            Some(fields) if is_wanted(how, fields.name) => {
+            Some(fields) if how.is_wanted(fields.name) => {
+                printed += 1;
                 let end = fields.start.saturating_add(fields.size);
                 let (start, size, name) = (fields.start, fields.size, printable(fields.name));
                 writeln!(out, "{start:#018x}..{end:#018x} {size:8} {name}{torn}")?;
@@ -150,5 +179,5 @@ fn perf_map(file: &[u8], how: &mut Dump, out: &mut dyn Write) -> io::Result<()> 
             _ => {}
         }
     }
-    Ok(())
+    Ok(printed)
 }

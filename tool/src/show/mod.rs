@@ -1,9 +1,11 @@
 //! Jitdumps and perf maps for people to read: `jitsym dump` and `jitsym stat`.
 
+mod block;
 mod cfi;
 mod disassemble;
 mod dump;
 mod picture;
+mod region;
 mod stat;
 
 pub use disassemble::Disassembler;

@@ -1,6 +1,6 @@
 //! `jitsym stat`: what is in a file, in numbers, and where the code lay over time.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 
 use jitsym::format::jitdump::raw::{End, RawHeader, RawLoad, RawRecord, RawRecords};
@@ -8,36 +8,62 @@ use jitsym::format::jitdump::{id, shadow, HEADER_SIZE};
 use jitsym::format::perf_map::raw_lines;
 
 use super::picture::{self, Block, Look};
-use super::{machine_name, not_a_dump};
-use crate::check::{Facts, Kind};
-use crate::text::RECORDS;
+use super::{machine_name, not_a_dump, region};
+use crate::check::Facts;
+use crate::kind::Kind;
+use crate::text::{printable, RECORDS};
 
-/// Prints the numbers, and the picture.
+/// Prints the numbers, so many of the largest pieces of code, and the picture.
 pub fn stat(
     file: &[u8],
     facts: &Facts,
     look: Look,
+    most: usize,
     progress: &mut dyn FnMut(u64),
     out: &mut dyn Write,
 ) -> io::Result<()> {
     match Kind::of(file, facts) {
-        Kind::Jitdump => jitdump(file, look, progress, out),
-        Kind::PerfMap => perf_map(file, look, progress, out),
+        Kind::Jitdump => jitdump(file, look, most, progress, out),
+        Kind::PerfMap => perf_map(file, look, most, progress, out),
+        Kind::Region => region::stat(file, facts, look, most, out),
     }
 }
 
 /// Sizes, for their distribution.
 #[derive(Default)]
-struct Sizes(Vec<u64>);
+pub(super) struct Sizes(pub Vec<u64>);
 
 impl Sizes {
-    fn text(mut self) -> String {
+    pub fn text(mut self) -> String {
         self.0.sort_unstable();
         let (Some(least), Some(most)) = (self.0.first(), self.0.last()) else { return "none".into() };
         let sum: u128 = self.0.iter().map(|&size| u128::from(size)).sum();
         let middle = self.0[self.0.len() / 2];
         format!("{} pieces of {least} to {most} bytes, half of them below {middle}; {sum} bytes in all", self.0.len())
     }
+}
+
+/// Prints the names that take most, each with the bytes of all its code. Those of the same size by name.
+pub(super) fn top<'a>(code: impl Iterator<Item = (&'a [u8], u64)>, most: usize, out: &mut dyn Write) -> io::Result<()> {
+    if most == 0 {
+        return Ok(());
+    }
+    let mut by_name: HashMap<&[u8], (u64, u128)> = HashMap::new();
+    for (name, size) in code {
+        let (count, bytes) = by_name.entry(name).or_default();
+        (*count, *bytes) = (*count + 1, *bytes + u128::from(size));
+    }
+    let mut names: Vec<_> = by_name.into_iter().collect();
+    names.sort_by(|(a, (_, more)), (b, (_, less))| less.cmp(more).then(a.cmp(b)));
+    for (name, (count, bytes)) in names.into_iter().take(most) {
+        writeln!(
+            out,
+            "  {bytes:10} bytes in {count:6} {}  {}",
+            if count == 1 { "piece " } else { "pieces" },
+            printable(name)
+        )?;
+    }
+    Ok(())
 }
 
 /// Number and bytes of one kind of record.
@@ -59,6 +85,7 @@ struct Jitdump<'a> {
     mapped: u64,
     /// Size of the tables before the next LOAD, and what they are mapped to.
     unwinding: (u64, u64),
+    code: Vec<(&'a [u8], u64)>,
     blocks: Vec<Block>,
     times: Vec<u64>,
 }
@@ -96,12 +123,13 @@ impl<'a> Jitdump<'a> {
         self.name_bytes += name.len() as u64;
         self.threads.insert(load.tid);
         self.sizes.0.push(load.size);
+        self.code.push((name, load.size));
         self.times.push(time);
         self.blocks.push(Block { time, start: load.addr, end: load.addr.saturating_add(load.size) });
     }
 }
 
-fn jitdump(file: &[u8], look: Look, progress: &mut dyn FnMut(u64), out: &mut dyn Write) -> io::Result<()> {
+fn jitdump(file: &[u8], look: Look, most: usize, progress: &mut dyn FnMut(u64), out: &mut dyn Write) -> io::Result<()> {
     let header = RawHeader::read(file).ok_or_else(not_a_dump)?;
     let mut all = Jitdump::default();
     let mut records = RawRecords::new(file, &header);
@@ -126,6 +154,7 @@ fn jitdump(file: &[u8], look: Look, progress: &mut dyn FnMut(u64), out: &mut dyn
     writeln!(out, "unwinding  {} tables, {} bytes, {} mapped", all.kinds[2].count, all.tables, all.mapped)?;
     writeln!(out, "threads    {}", all.threads.len())?;
     write_rates(all.times, header.arch_timestamp(), out)?;
+    top(all.code.into_iter(), most, out)?;
     let seconds = if header.arch_timestamp() { None } else { Some("s") };
     picture::write(all.blocks, seconds, look, out)
 }
@@ -156,9 +185,15 @@ fn write_rates(mut times: Vec<u64>, raw_counter: bool, out: &mut dyn Write) -> i
     writeln!(out, "time       {seconds:.6} s, {rate:.0} pieces of code a second, at most {most} in a millisecond")
 }
 
-fn perf_map(file: &[u8], look: Look, progress: &mut dyn FnMut(u64), out: &mut dyn Write) -> io::Result<()> {
+fn perf_map(
+    file: &[u8],
+    look: Look,
+    most: usize,
+    progress: &mut dyn FnMut(u64),
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let (mut count, mut bad, mut done, mut longest) = (0, 0, 0, 0);
-    let (mut sizes, mut names, mut blocks) = (Sizes::default(), HashSet::new(), Vec::new());
+    let (mut sizes, mut names, mut blocks, mut code) = (Sizes::default(), HashSet::new(), Vec::new(), Vec::new());
     for line in raw_lines(file) {
         done += line.bytes.len() as u64 + 1;
         progress(done);
@@ -167,6 +202,7 @@ fn perf_map(file: &[u8], look: Look, progress: &mut dyn FnMut(u64), out: &mut dy
                 let end = fields.start.saturating_add(fields.size);
                 blocks.push(Block { time: count, start: fields.start, end });
                 sizes.0.push(fields.size);
+                code.push((fields.name, fields.size));
                 longest = longest.max(fields.name.len());
                 names.insert(fields.name);
                 count += 1;
@@ -178,5 +214,6 @@ fn perf_map(file: &[u8], look: Look, progress: &mut dyn FnMut(u64), out: &mut dy
     writeln!(out, "lines      {count}, and {bad} that are none of a map")?;
     writeln!(out, "code       {}", sizes.text())?;
     writeln!(out, "names      {} different, the longest {longest} bytes", names.len())?;
+    top(code.into_iter(), most, out)?;
     picture::write(blocks, None, look, out)
 }

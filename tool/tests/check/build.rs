@@ -194,7 +194,7 @@ pub fn before_load(records: &[Vec<u8>]) -> Vec<u8> {
 
 /// Where a file lies.
 pub fn at(path: &str) -> Facts {
-    Facts { path: Some(PathBuf::from(path)), mode: Some(0o100_644) }
+    Facts { path: Some(PathBuf::from(path)), mode: Some(0o100_644), copied: false }
 }
 
 /// The same piece of data with some bytes changed.

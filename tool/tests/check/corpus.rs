@@ -32,9 +32,9 @@ fn expect(path: &Path, what: &str, text: &[u8]) {
 }
 
 /// What the three commands print.
-pub fn check_text(file: &[u8], style: Style) -> Vec<u8> {
+pub fn check_text(file: &[u8], style: Style, notes: bool) -> Vec<u8> {
     let (mut out, mut progress) = (Vec::new(), |_| {});
-    let mut printer = Printer::new(&mut out, style, &[], &mut progress);
+    let mut printer = Printer::new(&mut out, style, &[], &mut progress).with(notes, false);
     let mut printed = printer.file("FILE");
     let kind = check(file, &Facts::default(), &mut printed);
     printed.finish(kind);
@@ -52,7 +52,7 @@ pub fn dump_text(file: &[u8]) -> Vec<u8> {
 pub fn stat_text(file: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let look = Look { width: 80, terminal: false };
-    stat(file, &Facts::default(), look, &mut |_| {}, &mut out).expect("printed");
+    stat(file, &Facts::default(), look, 0, &mut |_| {}, &mut out).expect("printed");
     out
 }
 
@@ -72,7 +72,7 @@ fn a_whole_directory() {
         let name = name.trim_end_matches(".gz");
         if name.ends_with(".dump") || name.ends_with(".map") {
             count += 1;
-            let checked = String::from_utf8(check_text(&file, Style::Text)).expect("text");
+            let checked = String::from_utf8(check_text(&file, Style::Text, true)).expect("text");
             println!("{name}:\n{checked}");
             let pieces = dump_text(&file).split(|&byte| byte == b'\n').count();
             assert!(pieces > 10 && stat_text(&file).len() > 100 && checked.contains(" note"), "{name}");
@@ -84,7 +84,7 @@ fn a_whole_directory() {
 #[test]
 fn findings() {
     for path in files() {
-        expect(&path, "check", &check_text(&std::fs::read(&path).expect("file"), Style::Text));
+        expect(&path, "check", &check_text(&std::fs::read(&path).expect("file"), Style::Text, true));
     }
 }
 

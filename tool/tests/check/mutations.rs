@@ -88,8 +88,8 @@ fn damaged_files() {
             let mut how = Dump { disassembler: None, name: None, progress: &mut progress };
             let _ = dump(&file, &Facts::default(), &mut how, &mut out);
             let look = Look { width: random.below(200), terminal: round % 8 == 0 };
-            let _ = stat(&file, &Facts::default(), look, &mut |_| {}, &mut out);
-            out.extend(check_text(&file, Style::AllText));
+            let _ = stat(&file, &Facts::default(), look, 3, &mut |_| {}, &mut out);
+            out.extend(check_text(&file, Style::AllText, true));
             let text = String::from_utf8(out).expect("text");
             let escapes = text.replace("\x1b[33m", "").replace("\x1b[0m", "");
             assert!(!escapes.contains(|c: char| c.is_control() && c != '\n'), "round {round}: {text:?}");

@@ -13,7 +13,7 @@ use crate::support::try_run;
 
 /// The errors and warnings of a file.
 fn rules(file: &[u8], path: &Path) -> BTreeSet<&'static str> {
-    let (mut findings, facts) = (Vec::new(), Facts { path: Some(path.into()), mode: None });
+    let (mut findings, facts) = (Vec::new(), Facts { path: Some(path.into()), ..Facts::default() });
     check(file, &facts, &mut findings);
     findings.iter().filter(|found| found.rule.severity > Severity::Note).map(|found| found.rule.id).collect()
 }

@@ -1,168 +1,90 @@
-//! The command line.
+//! The command line, described once: the manual page and what shells complete are made from this too (`generated`).
 
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
 
-use jitsym_tool::check::report::Style;
-use jitsym_tool::check::rules::{self, Rule};
-use lexopt::prelude::*;
-use lexopt::Parser;
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, Subcommand};
 
-pub const USAGE: &str = "\
-usage: jitsym check [--all | --json] [--allow RULE]... FILE...
-           says what readers of jitdumps and perf maps would choke on, misattribute or stop at;
-           ends with 1 if there are errors or warnings, with 2 if a file could not be read
-               --all         every finding, not the first few of each rule
-               --json        the same for programs: an object with \"files\", of which each has \"findings\"
-               --allow RULE  leaves out a rule; several with commas
-       jitsym check --rules [--json]
-           lists the rules
-       jitsym dump [--disassemble] [--name TEXT] FILE
-           prints a jitdump with its line and unwind tables, or a perf map
-               --disassemble  the instructions too, by objdump
-               --name TEXT    only code with that in its name
-       jitsym stat FILE...
-           prints numbers, sizes and rates, and a picture of the addresses over time
-       jitsym recover [--dir DIR] [PID]...
-           completes the files of processes that were killed
-       jitsym clean [--dry-run] [--dir DIR]...
-           removes maps, jitdumps, files of regions and spools of this user's dead processes
-               --dry-run      only says which
-       jitsym help | version
-";
+use crate::{check, clean, doctor, record, recover, show};
+
+/// What the exit status says, in `jitsym help` and the manual page.
+pub const EXIT_CODES: [(u8, &str); 3] = [
+    (0, "all is well"),
+    (1, "`check` found errors or warnings, or `recover` could not complete a file"),
+    (2, "something is not there or cannot be read, or the command line is wrong"),
+];
+
+/// Reads jitdumps and perf maps as the tools do, and looks after the files of dead processes
+#[derive(Parser)]
+#[command(name = "jitsym", version, arg_required_else_help = false, max_term_width = 100, after_help = exit_codes())]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
 
 /// What is to be done.
+#[derive(Subcommand)]
 pub enum Command {
-    Help,
+    Check(check::Check),
+    Dump(show::Dump),
+    Stat(show::Stat),
+    Record(record::Record),
+    Doctor(doctor::Doctor),
+    Recover(recover::Recover),
+    Clean(clean::Clean),
+    /// Prints the version
     Version,
-    Rules { json: bool },
-    Check { files: Vec<PathBuf>, style: Style, allowed: Vec<&'static Rule> },
-    Dump { file: PathBuf, disassemble: bool, name: Option<Vec<u8>> },
-    Stat { files: Vec<PathBuf> },
-    Recover { dir: PathBuf, pids: Vec<u32> },
-    Clean { dirs: Vec<PathBuf>, dry_run: bool },
 }
 
-pub fn parse() -> Result<Command, String> {
-    let mut parser = Parser::from_env();
-    match parser.next().map_err(text)? {
-        Some(Value(word)) => match word.to_str() {
-            Some("check") => check(&mut parser).map_err(text),
-            Some("dump") => dump(&mut parser).map_err(text),
-            Some("stat") => stat(&mut parser).map_err(text),
-            Some("recover") => recover(&mut parser).map_err(text),
-            Some("clean") => clean(&mut parser).map_err(text),
-            Some("version") => nothing_more(&mut parser, Command::Version),
-            Some("help") => nothing_more(&mut parser, Command::Help),
-            _ => Err(format!("there is no command {word:?}")),
-        },
-        Some(Long("version") | Short('V')) => nothing_more(&mut parser, Command::Version),
-        Some(Long("help") | Short('h')) => nothing_more(&mut parser, Command::Help),
-        Some(other) => Err(text(other.unexpected())),
-        None => Err("there is no command".into()),
+fn exit_codes() -> String {
+    let mut text = String::from("Exit codes:");
+    for (code, meaning) in EXIT_CODES {
+        text += &format!("\n  {code}  {meaning}");
     }
+    text + "\n\n`jitsym help COMMAND` explains the options of a command, with an example."
 }
 
-fn text(error: lexopt::Error) -> String {
-    error.to_string()
+/// What a command line asks for: a command, or a text to print. The error is a line, and where to read on.
+pub enum Asked {
+    Command(Command),
+    Text(String),
 }
 
-fn nothing_more(parser: &mut Parser, command: Command) -> Result<Command, String> {
-    match parser.next().map_err(text)? {
-        Some(other) => Err(text(other.unexpected())),
-        None => Ok(command),
-    }
-}
-
-fn check(parser: &mut Parser) -> Result<Command, lexopt::Error> {
-    let (mut files, mut allowed) = (Vec::new(), Vec::new());
-    let (mut all, mut json, mut rules) = (false, false, false);
-    while let Some(argument) = parser.next()? {
-        match argument {
-            Long("all") => all = true,
-            Long("json") => json = true,
-            Long("rules") => rules = true,
-            Long("allow") => {
-                for id in parser.value()?.string()?.split(',') {
-                    allowed.push(rules::find(id).ok_or_else(|| format!("there is no rule {id:?}"))?);
-                }
-            }
-            Long("help") | Short('h') => return Ok(Command::Help),
-            Value(file) => files.push(file.into()),
-            other => return Err(other.unexpected()),
+pub fn parse() -> Result<Asked, String> {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    match Cli::try_parse_from(&words) {
+        Ok(cli) => Ok(Asked::Command(cli.command)),
+        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+            Ok(Asked::Text(error.to_string()))
         }
+        Err(error) => Err(refusal(&error, &words)),
     }
-    if rules && files.is_empty() {
-        return Ok(Command::Rules { json });
-    }
-    if files.is_empty() || rules {
-        return Err("check wants files, or --rules".into());
-    }
-    let style = match (json, all) {
-        (true, _) => Style::Json,
-        (false, true) => Style::AllText,
-        (false, false) => Style::Text,
+}
+
+/// Two lines of what clap says in many.
+fn refusal(error: &clap::Error, words: &[OsString]) -> String {
+    let rendered = error.to_string();
+    let mut line = match error.kind() {
+        ErrorKind::MissingSubcommand => "a command is missing".to_owned(),
+        _ => String::new(),
     };
-    Ok(Command::Check { files, style, allowed })
-}
-
-fn dump(parser: &mut Parser) -> Result<Command, lexopt::Error> {
-    let (mut file, mut disassemble, mut name) = (None, false, None);
-    while let Some(argument) = parser.next()? {
-        match argument {
-            Long("disassemble") => disassemble = true,
-            Long("name") => name = Some(parser.value()?.into_vec()),
-            Long("help") | Short('h') => return Ok(Command::Help),
-            Value(word) if file.is_none() => file = Some(word.into()),
-            other => return Err(other.unexpected()),
+    for paragraph in rendered.split("\n\n") {
+        let paragraph = paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
+        if let Some(tip) = paragraph.strip_prefix("tip: ") {
+            line += &format!("; {tip}");
+        } else if let Some(problem) = paragraph.strip_prefix("error: ").filter(|_| line.is_empty()) {
+            line += problem;
         }
     }
-    Ok(Command::Dump { file: file.ok_or("dump wants a file")?, disassemble, name })
+    let is_command = |word: &&OsString| Cli::command().find_subcommand(word).is_some();
+    match words.get(1).filter(is_command).and_then(|word| word.to_str()) {
+        Some("help") | None => format!("{line}\nsee `jitsym --help`"),
+        Some(command) => format!("{line}\nsee `jitsym {command} --help`"),
+    }
 }
 
-fn stat(parser: &mut Parser) -> Result<Command, lexopt::Error> {
-    let mut files = Vec::new();
-    while let Some(argument) = parser.next()? {
-        match argument {
-            Long("help") | Short('h') => return Ok(Command::Help),
-            Value(file) => files.push(file.into()),
-            other => return Err(other.unexpected()),
-        }
-    }
-    if files.is_empty() {
-        return Err("stat wants files".into());
-    }
-    Ok(Command::Stat { files })
-}
-
-fn recover(parser: &mut Parser) -> Result<Command, lexopt::Error> {
-    let (mut dir, mut pids) = (None, Vec::new());
-    while let Some(argument) = parser.next()? {
-        match argument {
-            Long("dir") => dir = Some(PathBuf::from(parser.value()?)),
-            Long("help") | Short('h') => return Ok(Command::Help),
-            Value(pid) => pids.push(pid_of(pid)?),
-            other => return Err(other.unexpected()),
-        }
-    }
-    Ok(Command::Recover { dir: dir.unwrap_or_else(jitsym::spool_dir), pids })
-}
-
-fn clean(parser: &mut Parser) -> Result<Command, lexopt::Error> {
-    let (mut dirs, mut dry_run) = (Vec::new(), false);
-    while let Some(argument) = parser.next()? {
-        match argument {
-            Long("dry-run") => dry_run = true,
-            Long("dir") => dirs.push(PathBuf::from(parser.value()?)),
-            Long("help") | Short('h') => return Ok(Command::Help),
-            other => return Err(other.unexpected()),
-        }
-    }
-    Ok(Command::Clean { dirs, dry_run })
-}
-
-fn pid_of(word: OsString) -> Result<u32, lexopt::Error> {
-    let pid = word.to_str().and_then(|word| word.parse().ok());
-    pid.ok_or_else(|| format!("{}: no pid", word.display()).into())
+/// The one of these words that is most like another one, if any is.
+pub fn most_like<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let alike = known.map(|known| (strsim::jaro(word, known), known)).filter(|&(like, _)| like > 0.7);
+    alike.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, known)| known)
 }

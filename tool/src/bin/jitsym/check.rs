@@ -1,16 +1,66 @@
 //! `jitsym check`
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use jitsym_tool::check::report::{Printer, Style};
-use jitsym_tool::check::{self, Rule};
+use jitsym_tool::check::report::{list_rules, Printer, Style};
+use jitsym_tool::check::{self, rules, Rule};
 
 use crate::progress::Progress;
-use crate::{complain, input, Outcome};
+use crate::{args, complain, input, written, Outcome};
+
+/// Says what readers of jitdumps and perf maps would choke on, misattribute or silently stop at
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  jitsym check --allow dump-dir,map-dir dumps/*.dump")]
+pub struct Check {
+    /// Jitdumps, perf maps and files of regions, also as .gz or .zst; - is standard input, a number the files of a process
+    #[arg(value_name = "FILE", required_unless_present = "rules")]
+    files: Vec<PathBuf>,
+    /// Every finding, not the first few of each rule, and all notes
+    #[arg(long)]
+    all: bool,
+    /// Notes too: what is odd, and harmless except where a reader is named
+    #[arg(long)]
+    notes: bool,
+    /// The same for programs: an object with "files", of which each has "findings" and "verdicts"
+    #[arg(long)]
+    json: bool,
+    /// Leaves out a rule; several with commas
+    #[arg(long, value_name = "RULE", value_delimiter = ',', value_parser = rule)]
+    allow: Vec<&'static Rule>,
+    /// Lists the rules, with the readers that each is about
+    #[arg(long, conflicts_with_all = ["files", "all", "notes", "allow"])]
+    rules: bool,
+}
+
+fn rule(id: &str) -> Result<&'static Rule, String> {
+    rules::find(id).ok_or_else(|| match args::most_like(id, rules::ALL.iter().map(|rule| rule.id)) {
+        Some(like) => format!("there is no such rule; a similar one exists: '{like}'"),
+        None => "there is no such rule (`jitsym check --rules` lists them)".into(),
+    })
+}
+
+/// On a terminal that shows it, unless somebody wants it otherwise (no-color.org, bixense.com/clicolors).
+fn has_colour() -> bool {
+    let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    if set("NO_COLOR") {
+        return false;
+    }
+    let forced = std::env::var_os("CLICOLOR_FORCE").is_some_and(|value| !value.is_empty() && value != "0");
+    forced || (io::stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb"))
+}
 
 /// Checks files and prints what was found.
-pub fn run(files: &[PathBuf], style: Style, allowed: &[&'static Rule], out: &mut dyn Write) -> Outcome {
+pub fn run(asked: &Check, out: &mut dyn Write) -> Outcome {
+    let Check { files, all, notes, json, allow: allowed, rules } = asked;
+    if *rules {
+        return written(list_rules(out, *json));
+    }
+    let style = match (json, all) {
+        (true, _) => Style::Json,
+        (false, true) => Style::AllText,
+        (false, false) => Style::Text,
+    };
     let mut outcome = Outcome::Good;
     let progress = std::cell::RefCell::new(None);
     let mut update = |done| {
@@ -18,14 +68,26 @@ pub fn run(files: &[PathBuf], style: Style, allowed: &[&'static Rule], out: &mut
             Progress::update(progress, done);
         }
     };
-    let mut printer = Printer::new(out, style, allowed, &mut update);
-    for path in files {
+    let mut printer = Printer::new(out, style, allowed, &mut update).with(*notes, style != Style::Json && has_colour());
+    let mut paths = Vec::new();
+    for word in files {
+        match input::files(word) {
+            Ok(files) => paths.extend(files.into_iter().map(Ok)),
+            Err(error) => paths.push(Err((word.clone(), error))),
+        }
+    }
+    for found in paths {
+        let (path, read) = match found {
+            Ok(path) => (path.clone(), input::read(&path)),
+            Err((word, error)) => (word, Err(error)),
+        };
         let shown = path.display().to_string();
         let mut printed = printer.file(&shown);
-        match input::read(path) {
+        match read {
             Ok(input) => {
                 let (what, total) = (format!("checking {shown}"), input.bytes.len() as u64);
                 *progress.borrow_mut() = Some(Progress::new(what, total, style != Style::Text));
+                printed.copied(input.facts.copied);
                 let kind = check::check(&input.bytes, &input.facts, &mut printed);
                 *progress.borrow_mut() = None;
                 if printed.finish(kind).found() {
@@ -33,7 +95,7 @@ pub fn run(files: &[PathBuf], style: Style, allowed: &[&'static Rule], out: &mut
                 }
             }
             Err(error) => {
-                complain(path, &error);
+                complain(&path, &error);
                 printed.fail(&error);
                 outcome = Outcome::Failed;
             }

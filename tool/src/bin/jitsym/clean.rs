@@ -1,27 +1,94 @@
 //! `jitsym clean`
 
+//! `jitsym clean`
+
 use std::io::Write;
 use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use jitsym::Cleaned;
+use jitsym_tool::injected;
 
 use crate::{complain, written, Outcome};
 
-/// Removes maps, jitdumps and spools of this user's dead processes from `dirs`, and says which.
-pub fn clean(dirs: Vec<PathBuf>, dry_run: bool, out: &mut impl Write) -> Outcome {
-    let dirs = if dirs.is_empty() { jitsym::clean_dirs() } else { dirs };
+/// Removes maps, jitdumps, files of regions and spools of this user's dead processes
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  jitsym clean --dry-run --injected --older-than 7d")]
+pub struct Clean {
+    /// Only says which
+    #[arg(long)]
+    dry_run: bool,
+    /// Where they are looked for, and nowhere else; without it in JITSYM_DIR or /tmp, and in the directory of the spools
+    #[arg(long, value_name = "DIR")]
+    dir: Vec<PathBuf>,
+    /// Only what was last written to so long ago: a number with s, m, h, d or w
+    #[arg(long, value_name = "TIME", value_parser = span)]
+    older_than: Option<Duration>,
+    /// What perf has made for dead processes too, of which recordings then have no names: jitted-PID-N.so there, and their
+    /// entries in ~/.debug
+    #[arg(long)]
+    injected: bool,
+}
+
+fn span(word: &str) -> Result<Duration, String> {
+    let problem = || "it is no number with s, m, h, d or w behind it, such as 12h".to_owned();
+    let unit = word.chars().last().ok_or_else(problem)?;
+    let seconds = match unit {
+        's' => 1,
+        'm' => 60,
+        'h' => 3600,
+        'd' => 86_400,
+        'w' => 7 * 86_400,
+        _ => return Err(problem()),
+    };
+    let number = &word[..word.len() - unit.len_utf8()];
+    let number = number.parse::<u64>().map_err(|_| problem())?;
+    number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(problem)
+}
+
+/// Removes what dead processes have left, and says which files that are, and how many.
+pub fn clean(asked: Clean, out: &mut dyn Write) -> Outcome {
+    let Clean { dry_run, dir, older_than, injected } = asked;
+    let dirs = if dir.is_empty() { jitsym::clean_dirs() } else { dir };
     let verb = if dry_run { "would remove" } else { "removed" };
+    // What is older than all time is nothing.
+    let before = older_than.map(|span| SystemTime::now().checked_sub(span).unwrap_or(SystemTime::UNIX_EPOCH));
     let mut outcome = Outcome::Good;
-    for dir in dirs {
-        let found = jitsym::clean(&dir, dry_run).unwrap_or_else(|error| {
+    let (mut removed, mut kept, mut freed) = (0u64, 0u64, 0u64);
+    let perfs = injected.then(|| injected::Clean::new(dry_run, before));
+    let own = dirs.iter().map(|dir| (dir.clone(), jitsym::clean(dir, dry_run, before)));
+    let objects = perfs.iter().flat_map(|perfs| dirs.iter().map(|dir| (dir.clone(), perfs.objects(dir))));
+    let home = std::env::var_os("HOME").filter(|home| !home.is_empty()).map(|home| PathBuf::from(home).join(".debug"));
+    let cache = perfs.iter().zip(home).map(|(perfs, cache)| (cache.clone(), perfs.cache(&cache)));
+    for (dir, found) in own.chain(objects).chain(cache) {
+        let found = found.unwrap_or_else(|error| {
             complain(&dir, &error);
             outcome = Outcome::Failed;
             Vec::new()
         });
-        for jitsym::Cleaned { path, kept } in found {
-            outcome = outcome.max(written(match kept {
-                None => writeln!(out, "{verb} {}", path.display()),
-                Some(why) => writeln!(out, "kept {}: {why}", path.display()),
+        for Cleaned { path, kept: why, bytes } in found {
+            outcome = outcome.max(written(match why {
+                None => {
+                    (removed, freed) = (removed + 1, freed + bytes);
+                    writeln!(out, "{verb} {}", path.display())
+                }
+                Some(why) => {
+                    kept += 1;
+                    writeln!(out, "kept {}: {why}", path.display())
+                }
             }));
         }
     }
-    outcome
+    let (files, done) =
+        (if removed == 1 { "file" } else { "files" }, if dry_run { "would be removed" } else { "removed" });
+    outcome.max(written(writeln!(out, "{removed} {files} {done} ({}), {kept} kept", size(freed))))
+}
+
+/// Bytes for people.
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..10_240 => format!("{bytes} bytes"),
+        10_240..10_485_760 => format!("{} KiB", bytes >> 10),
+        _ => format!("{} MiB", bytes >> 20),
+    }
 }

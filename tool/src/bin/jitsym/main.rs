@@ -4,18 +4,22 @@
 mod args;
 mod check;
 mod clean;
+mod doctor;
+#[cfg(test)]
+mod generated;
 mod input;
+mod origin;
+mod process;
 mod progress;
+mod record;
 mod recover;
 mod show;
-mod terminal;
 
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use args::Command;
-use jitsym_tool::check::report::list_rules;
+use args::{Asked, Command};
 
 /// What the exit status says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,32 +33,27 @@ pub enum Outcome {
 }
 
 fn main() -> ExitCode {
-    let command = match args::parse() {
-        Ok(command) => command,
+    let asked = match args::parse() {
+        Ok(asked) => asked,
         Err(text) => {
-            eprintln!("jitsym: {text}\n\n{}", args::USAGE.trim_end());
+            eprintln!("jitsym: {text}");
             return ExitCode::from(Outcome::Failed as u8);
         }
     };
     let mut out = BufWriter::with_capacity(64 * 1024, io::stdout().lock());
-    let outcome = match command {
-        Command::Help => written(out.write_all(args::USAGE.as_bytes())),
-        Command::Version => written(writeln!(out, "jitsym {}", env!("CARGO_PKG_VERSION"))),
-        Command::Rules { json } => written(list_rules(&mut out, json)),
-        Command::Check { files, style, allowed } => check::run(&files, style, &allowed, &mut out),
-        Command::Dump { file, disassemble, name } => show::dump(&file, disassemble, name, &mut out),
-        Command::Stat { files } => show::stat(&files, &mut out),
-        Command::Clean { dirs, dry_run } => clean::clean(dirs, dry_run, &mut out),
-        Command::Recover { dir, pids } => {
+    let outcome = match asked {
+        Asked::Text(text) => written(out.write_all(text.as_bytes())),
+        Asked::Command(Command::Version) => written(writeln!(out, "jitsym {}", env!("CARGO_PKG_VERSION"))),
+        Asked::Command(Command::Check(asked)) => check::run(&asked, &mut out),
+        Asked::Command(Command::Dump(asked)) => show::dump(asked, &mut out),
+        Asked::Command(Command::Stat(asked)) => show::stat(&asked, &mut out),
+        Asked::Command(Command::Clean(asked)) => clean::clean(asked, &mut out),
+        Asked::Command(Command::Doctor(asked)) => doctor::run(&asked, &mut out),
+        Asked::Command(Command::Record(asked)) => {
             drop(out);
-            return match recover::recover(&dir, &pids) {
-                Ok(()) => ExitCode::SUCCESS,
-                Err(text) => {
-                    eprintln!("{text}");
-                    ExitCode::FAILURE
-                }
-            };
+            return record::run(asked);
         }
+        Asked::Command(Command::Recover(asked)) => recover::recover(asked, &mut out),
     };
     ExitCode::from(outcome.max(written(out.flush())) as u8)
 }

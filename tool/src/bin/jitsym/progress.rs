@@ -4,10 +4,12 @@ use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 /// Shorter work goes without.
-const AFTER: Duration = Duration::from_millis(700);
+const AFTER: Duration = Duration::from_millis(500);
+/// Characters of the bar.
+const BAR: usize = 24;
 const EVERY: Duration = Duration::from_millis(100);
 
-/// One line on the standard error output, which comes late and goes at the end.
+/// A bar in one line on the standard error output, which comes late and goes at the end.
 pub struct Progress {
     what: String,
     total: u64,
@@ -29,8 +31,9 @@ impl Progress {
         if self.next.is_some_and(|next| Instant::now() >= next) {
             self.next = Some(Instant::now() + EVERY);
             self.shown = true;
-            let percent = done.min(self.total) as f64 * 100.0 / self.total.max(1) as f64;
-            let _ = write!(io::stderr(), "\r\x1b[K{} {percent:.0} %", self.what);
+            let percent = (u128::from(done.min(self.total)) * 100 / u128::from(self.total.max(1))) as usize;
+            let bar = "#".repeat(percent * BAR / 100);
+            let _ = write!(io::stderr(), "\r\x1b[K[{bar:BAR$}] {percent:3} % {}", self.what);
         }
     }
 }

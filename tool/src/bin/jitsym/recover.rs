@@ -1,23 +1,68 @@
 //! `jitsym recover`
 
-use std::path::Path;
+use std::io::Write;
+use std::path::PathBuf;
 
 use jitsym_tool::text::printable;
 
-/// Completes the files of all dead processes of this user that left a spool in `dir`, or of those with these pids.
-pub fn recover(dir: &Path, pids: &[u32]) -> Result<(), String> {
+use crate::{complain, process, written, Outcome};
+
+/// Completes the files of processes that were killed
+///
+/// Puts what was still on its way into the files: of these processes, or of all of this user's. It can be run at any time and
+/// as often as you like.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  jitsym recover 4711")]
+pub struct Recover {
+    /// Processes; without any, all dead ones of this user
+    #[arg(value_name = "PID", value_parser = pid)]
+    pids: Vec<u32>,
+    /// Where the spools are; else JITSYM_SPOOL_DIR, else /dev/shm
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+fn pid(word: &str) -> Result<u32, String> {
+    word.parse().map_err(|_| "it is no pid".into())
+}
+
+/// Completes the files of all dead processes of this user that left a spool, or of those that are asked for.
+pub fn recover(asked: Recover, out: &mut dyn Write) -> Outcome {
+    let Recover { pids, dir } = asked;
+    let dir = &dir.unwrap_or_else(jitsym::spool_dir);
     let wanted = |pid| pids.is_empty() || pids.contains(&pid);
-    let reports = jitsym::recover(dir, &wanted).map_err(|error| format!("{}: {error}", dir.display()))?;
-    let mut failed = false;
-    for report in reports {
+    let reports = match jitsym::recover(dir, &wanted) {
+        Ok(reports) => reports,
+        Err(error) => {
+            complain(dir, &error);
+            return Outcome::Found;
+        }
+    };
+    let mut outcome = Outcome::Good;
+    for report in &reports {
         // The paths in them are those in the spools.
         let problem = |problem: &String| format!("; {}", printable(problem.as_bytes()));
         let problems: String = report.problems.iter().map(problem).collect();
-        println!("{}: {} records completed{problems}", report.pid, report.records);
-        failed |= report.kept;
+        outcome = outcome.max(written(writeln!(out, "{}: {} records completed{problems}", report.pid, report.records)));
+        if report.kept {
+            outcome = outcome.max(Outcome::Found);
+        }
     }
-    if failed {
-        return Err("some files are not complete; their spools are kept".into());
+    if outcome == Outcome::Found {
+        eprintln!("some files are not complete; their spools are kept");
     }
-    Ok(())
+    for pid in pids.iter().filter(|pid| !reports.iter().any(|report| report.pid == **pid)) {
+        if process::is_alive(*pid) {
+            eprintln!("{pid}: it lives, and writes its files itself");
+        } else if process::files(*pid).is_ok() {
+            eprintln!("{pid}: it has left no spool, its files are complete");
+        } else {
+            eprintln!(
+                "{pid}: there is no such process, and it has left neither a spool in {} nor files",
+                dir.display()
+            );
+            outcome = Outcome::Failed;
+        }
+    }
+    outcome
 }

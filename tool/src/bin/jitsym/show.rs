@@ -1,34 +1,97 @@
 //! `jitsym dump` and `jitsym stat`
 
+use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use crate::terminal;
-use jitsym_tool::show::{self, Disassembler, Dump, Look};
+use jitsym_tool::show::{self, Disassembler, Look};
 
 use crate::input::{self, Input};
 use crate::progress::Progress;
 use crate::{complain, Outcome};
 
-/// Prints a file.
-pub fn dump(path: &Path, disassemble: bool, name: Option<Vec<u8>>, out: &mut dyn Write) -> Outcome {
-    let disassembler = match disassemble.then(Disassembler::new).transpose() {
-        Ok(disassembler) => disassembler,
+/// Prints a block for each function: source lines, unwind rows and instructions side by side
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  jitsym dump --disassemble --name fib /tmp/jit-4711.dump")]
+pub struct Dump {
+    /// A jitdump, perf map or file of a region, also as .gz or .zst; - is standard input, a number the files of a process
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The instructions too, by objdump
+    #[arg(long)]
+    disassemble: bool,
+    /// Only code with that in its name
+    #[arg(long, value_name = "TEXT")]
+    name: Option<OsString>,
+}
+
+/// Prints numbers, sizes and rates, and a picture of the addresses over time
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  jitsym stat --top 10 /tmp/jit-4711.dump")]
+pub struct Stat {
+    /// Jitdumps, perf maps and files of regions, also as .gz or .zst; - is standard input, a number the files of a process
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+    /// The N names that take the most bytes, too
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    top: usize,
+}
+
+/// Prints a file, or those of a process.
+pub fn dump(asked: Dump, out: &mut dyn Write) -> Outcome {
+    let Dump { file, disassemble, name } = asked;
+    let shown = name.as_ref().map(|name| name.display().to_string());
+    let name = name.map(OsString::into_vec);
+    let paths = match input::files(&file) {
+        Ok(paths) => paths,
         Err(error) => {
-            complain(path, &error);
+            complain(&file, &error);
             return Outcome::Failed;
         }
     };
-    with(path, "printing", true, |input, progress| {
-        let mut how = Dump { disassembler, name, progress };
-        show::dump(&input.bytes, &input.facts, &mut how, out)
-    })
+    let (mut outcome, mut printed) = (Outcome::Good, 0);
+    for path in &paths {
+        let disassembler = match disassemble.then(Disassembler::new).transpose() {
+            Ok(disassembler) => disassembler,
+            Err(error) => {
+                complain(path, &error);
+                return Outcome::Failed;
+            }
+        };
+        let one = with(path, "printing", true, |input, progress| {
+            if paths.len() > 1 {
+                writeln!(out, "{}:", path.display())?;
+            }
+            let mut how = show::Dump { disassembler, name: name.clone(), progress };
+            printed += show::dump(&input.bytes, &input.facts, &mut how, out)?;
+            Ok(())
+        });
+        outcome = outcome.max(one);
+    }
+    match shown.filter(|_| printed == 0 && outcome == Outcome::Good) {
+        Some(name) => {
+            let text = format!("no code has '{name}' in its name");
+            complain(&file, &io::Error::new(io::ErrorKind::NotFound, text));
+            Outcome::Failed
+        }
+        None => outcome,
+    }
 }
 
 /// Prints numbers and a picture of each file.
-pub fn stat(paths: &[PathBuf], out: &mut dyn Write) -> Outcome {
-    let look = Look { width: terminal::width(&io::stdout()).unwrap_or(80), terminal: io::stdout().is_terminal() };
-    let mut outcome = Outcome::Good;
+pub fn stat(asked: &Stat, out: &mut dyn Write) -> Outcome {
+    let look = Look { width: columns(), terminal: io::stdout().is_terminal() };
+    let (mut outcome, mut paths) = (Outcome::Good, Vec::new());
+    for word in &asked.files {
+        match input::files(word) {
+            Ok(files) => paths.extend(files),
+            Err(error) => {
+                complain(word, &error);
+                outcome = Outcome::Failed;
+            }
+        }
+    }
     for (number, path) in paths.iter().enumerate() {
         let one = with(path, "counting", false, |input, progress| {
             if number > 0 {
@@ -37,11 +100,16 @@ pub fn stat(paths: &[PathBuf], out: &mut dyn Write) -> Outcome {
             if paths.len() > 1 {
                 writeln!(out, "{}:", path.display())?;
             }
-            show::stat(&input.bytes, &input.facts, look, progress, out)
+            show::stat(&input.bytes, &input.facts, look, asked.top, progress, out)
         });
         outcome = outcome.max(one);
     }
     outcome
+}
+
+/// The width of the terminal that is written to, or the usual one.
+fn columns() -> usize {
+    terminal_size::terminal_size_of(io::stdout()).map_or(80, |(terminal_size::Width(columns), _)| columns.into())
 }
 
 /// Does something with a file and shows how far it is.

@@ -1,0 +1,100 @@
+//! `jitsym doctor`
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use jitsym_tool::doctor::{machine, process, recording, Report};
+use jitsym_tool::record::perf::Perf;
+use jitsym_tool::record::plan::{Options, Stacks, Target, STACK_BYTES};
+use jitsym_tool::record::{self, is_recording, PROC};
+
+use crate::{written, Outcome};
+
+/// Says what the machine can do, what a process does or a recording has, why names or stacks are missing, and what to type next
+///
+/// Ends with 1 if something is wrong.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  jitsym doctor perf.data")]
+pub struct Doctor {
+    /// A process, by its number, or a file: a recording of perf, or another one
+    #[arg(value_name = "PID|FILE", conflicts_with = "command")]
+    what: Option<PathBuf>,
+    /// A command, which is recorded
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+    /// Another perf than the one in PATH
+    #[arg(long, value_name = "PROGRAM", default_value = "perf")]
+    perf: PathBuf,
+    /// Settings of the kernel are read below this directory
+    #[arg(long, value_name = "DIR", default_value = PROC, hide = true)]
+    proc: PathBuf,
+}
+
+/// Looks, and prints what was found.
+pub fn run(asked: &Doctor, out: &mut dyn Write) -> Outcome {
+    let mut report = Report::default();
+    report.usual = Some("jitsym record -- COMMAND".into());
+    let perf = machine::look(&asked.perf, &asked.proc, &mut report);
+    let looked = match (&asked.what, asked.command.is_empty()) {
+        (Some(what), _) => look(what, perf.as_ref(), &mut report),
+        (None, false) => run_command(&asked.command, perf.as_ref(), &mut report),
+        (None, true) => Ok(()),
+    };
+    if let Err(text) = looked {
+        let _ = out.flush();
+        eprintln!("jitsym: {text}");
+        return Outcome::Failed;
+    }
+    let found = if report.causes().is_empty() { Outcome::Good } else { Outcome::Found };
+    found.max(written(report.print(out)))
+}
+
+fn look(what: &Path, perf: Option<&Perf>, report: &mut Report) -> Result<(), String> {
+    let pid = what.to_str().and_then(|text| text.parse().ok()).filter(|_| !what.exists());
+    if let Some(pid) = pid {
+        return process::look(pid, Path::new(PROC), report);
+    }
+    let shown = record::quoted(what);
+    let mut start = Vec::new();
+    let read = File::open(what).and_then(|file| file.take(16).read_to_end(&mut start));
+    read.map_err(|error| format!("{}: {error}", what.display()))?;
+    if !is_recording(&start) {
+        report.part(format!("file {}", what.display()));
+        report.note("no recording of perf: if it is a jitdump, a perf map or a region, `jitsym check` reads it");
+        report.usual = Some(format!("jitsym check {shown}"));
+        return Ok(());
+    }
+    // Without a perf that is the cause, and nothing more can be said.
+    perf.map_or(Ok(()), |perf| recording::look(perf, what, report))
+}
+
+/// Records a command, and looks at the recording.
+fn run_command(command: &[OsString], perf: Option<&Perf>, report: &mut Report) -> Result<(), String> {
+    let Some(perf) = perf else { return Ok(()) };
+    let dir = std::env::temp_dir();
+    let data = dir.join(format!("jitsym-doctor-{}.data", std::process::id()));
+    let options = Options {
+        out: data.clone(),
+        frequency: 499,
+        event: None,
+        stacks: Stacks::Dwarf(STACK_BYTES),
+        adopt: false,
+        target: Target::Command(command.to_vec()),
+    };
+    let mut said = Vec::new();
+    let recorded = record::record(perf, &options, &mut |line| said.push(line.to_owned()));
+    let looked = recorded.map_err(|failure| failure.cause).and_then(|status| {
+        report.part(format!("command {}", command.join(OsStr::new(" ")).display()));
+        said.iter().for_each(|line| report.note(line.clone()));
+        if status != 0 {
+            report.bad(format!("it ended with {status}"));
+        }
+        recording::look(perf, &data, report)
+    });
+    let _ = std::fs::remove_file(&data);
+    let words = command.join(OsStr::new(" "));
+    report.usual = Some(format!("jitsym record -- {}", words.display()));
+    looked
+}

@@ -1,0 +1,107 @@
+//! What is made from the description of the command line and lies in `man`: the manual page, and completions for shells.
+//! With `JITSYM_BLESS=1` in the environment this test writes them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use clap::{Command, CommandFactory};
+use clap_complete::{generate, Shell};
+use clap_mangen::Man;
+
+use crate::args::{Cli, EXIT_CODES};
+
+/// What the description does not say, with places for the rest.
+const PAGE: &str = include_str!("../../../../man/jitsym.1.in");
+
+fn page() -> String {
+    let (mut synopsis, mut commands) = (String::new(), String::new());
+    let mut cli = Cli::command();
+    cli.build();
+    for command in cli.get_subcommands().filter(|command| command.get_name() != "help") {
+        let usage = command.clone().render_usage().to_string();
+        let usage = usage.trim_start_matches("Usage: ").replace('-', "\\-");
+        let (program, rest) = usage.split_once(command.get_name()).expect("the command");
+        synopsis += &format!("\\fB{program}{}\\fR{rest}\n", command.get_name());
+        let about = command.get_long_about().or(command.get_about()).map(ToString::to_string).unwrap_or_default();
+        commands += &format!(".SS {}\n{}\n", command.get_name(), paragraphs(&about));
+        commands += &options(command);
+        if let Some(example) = command.get_after_help() {
+            let example = example.to_string().replace('-', "\\-");
+            let (heading, example) = example.split_once('\n').expect("an example");
+            commands += &format!(".PP\n{heading}\n.PP\n.nf\n{example}\n.fi\n");
+        }
+    }
+    let codes: String = EXIT_CODES.iter().map(|(code, text)| format!(".TP\n.B {code}\n{}\n", spans(text))).collect();
+    let filled = [("@SYNOPSIS@\n", synopsis), ("@COMMANDS@\n", commands), ("@EXIT_CODES@\n", codes)];
+    let page = filled.into_iter().fold(PAGE.to_owned(), |page, (place, text)| page.replace(place, &text));
+    page.replace("@VERSION@", env!("CARGO_PKG_VERSION"))
+}
+
+/// Options and arguments, without the one that each command has.
+fn options(command: &Command) -> String {
+    let command = command.clone().mut_args(|argument| {
+        let is_help = argument.get_id() == "help";
+        argument.hide(is_help)
+    });
+    if command.get_arguments().all(|argument| argument.is_hide_set()) {
+        return String::new();
+    }
+    let mut text = Vec::new();
+    Man::new(command).render_options_section(&mut text).expect("written to memory");
+    let text = String::from_utf8(text).expect("UTF-8");
+    // The requests before the heading define strings for the whole page, and the heading would end the section.
+    let (_, text) = text.split_once(".SH OPTIONS\n").expect("the heading");
+    text.to_owned()
+}
+
+fn paragraphs(text: &str) -> String {
+    spans(&text.replace("\n\n", ".\n.PP\n").replace(". ", ".\n"))
+}
+
+/// What is between backquotes in bold type.
+fn spans(text: &str) -> String {
+    let parts = text.split('`').enumerate();
+    parts.map(|(at, part)| if at % 2 == 0 { part.into() } else { format!("\\fB{part}\\fR") }).collect()
+}
+
+/// All files by their names in `man`.
+fn files() -> BTreeMap<&'static str, String> {
+    let completions = |shell| {
+        let mut text = Vec::new();
+        generate(shell, &mut Cli::command(), "jitsym", &mut text);
+        let text = String::from_utf8(text).expect("UTF-8");
+        text.lines().map(|line| line.trim_end().to_owned() + "\n").collect::<String>()
+    };
+    BTreeMap::from([
+        ("jitsym.1", page()),
+        ("completions/jitsym.bash", completions(Shell::Bash)),
+        ("completions/_jitsym", completions(Shell::Zsh)),
+        ("completions/jitsym.fish", completions(Shell::Fish)),
+    ])
+}
+
+#[test]
+fn generated_files_are_current() {
+    let man = Path::new(env!("CARGO_MANIFEST_DIR")).join("../man");
+    for (name, text) in files() {
+        let path = man.join(name);
+        if std::env::var_os("JITSYM_BLESS").is_some() {
+            std::fs::create_dir_all(path.parent().expect("directory")).expect("make the directory");
+            std::fs::write(&path, &text).expect("write the file");
+        }
+        let there = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(there == text, "man/{name} is not what the program says: JITSYM_BLESS=1 cargo test -p jitsym-tool");
+    }
+}
+
+/// The description does not contradict itself.
+#[test]
+fn description() {
+    Cli::command().debug_assert();
+    for command in Cli::command().get_subcommands().filter(|command| command.get_name() != "version") {
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        let example =
+            help.strip_prefix("Example:\n  ").unwrap_or_else(|| panic!("{} has no example", command.get_name()));
+        assert!(example.starts_with(&format!("jitsym {} ", command.get_name())), "{example}");
+    }
+}

@@ -1,0 +1,64 @@
+//! The files of a process: those that it has mapped, and those with the usual names.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Whether there is a process with this pid.
+pub fn is_alive(pid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
+/// Its jitdump, its map and the files of its regions, of whatever library. Fails if there is none.
+pub fn files(pid: u32) -> io::Result<Vec<PathBuf>> {
+    let mut found = mapped(pid);
+    let mut places = vec![(PathBuf::from("/tmp"), pid)];
+    places.extend(jitsym::clean_dirs().into_iter().map(|dir| (dir, pid)));
+    // In a container it has its own number and its own /tmp.
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let inner = status.lines().find_map(|line| line.strip_prefix("NSpid:")?.split_whitespace().last()?.parse().ok());
+    places.push((PathBuf::from(format!("/proc/{pid}/root/tmp")), inner.unwrap_or(pid)));
+    for (dir, pid) in places {
+        let mut here: Vec<PathBuf> =
+            fs::read_dir(&dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+        here.retain(|path| is_of(path, pid));
+        here.sort();
+        found.extend(here);
+    }
+    let mut seen = BTreeSet::new();
+    found.retain(|path| fs::metadata(path).is_ok_and(|data| data.is_file() && seen.insert((data.dev(), data.ino()))));
+    if found.is_empty() {
+        let text = if is_alive(pid) {
+            "the process has no jitdump, perf map or region"
+        } else {
+            "there is no such file, and no process that has left one"
+        };
+        return Err(io::Error::new(io::ErrorKind::NotFound, text));
+    }
+    Ok(found)
+}
+
+/// What it has mapped that looks like one of these.
+fn mapped(pid: u32) -> Vec<PathBuf> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let paths = maps.lines().filter_map(|line| line.find('/').map(|at| PathBuf::from(&line[at..])));
+    let mut paths: Vec<PathBuf> = paths.filter(|path| is_dump_or_region(path)).collect();
+    paths.dedup();
+    paths
+}
+
+fn is_dump_or_region(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    name.starts_with("jit") && (name.ends_with(".dump") || name.ends_with(".so"))
+}
+
+fn is_of(path: &Path, pid: u32) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let region = |start: String| name.starts_with(&start) && name.ends_with(".so");
+    name == format!("perf-{pid}.map")
+        || name == format!("jit-{pid}.dump")
+        || region(format!("jit-{pid}-"))
+        || region(format!("jitted-{pid}-r"))
+}

@@ -1,0 +1,130 @@
+//! `jitsym record`
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use jitsym_tool::record::perf::Perf;
+use jitsym_tool::record::plan::{Options, Stacks as How, Target};
+use jitsym_tool::record::stacks::Stacks;
+use jitsym_tool::record::{self, PROC};
+
+/// Records a program or a running process with perf, so that compiled code has names, stacks and lines
+///
+/// Ends with the status of the command: 126 or 127 if it cannot be run, 125 if perf cannot record it.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  jitsym record --top --flamegraph hot.svg -- ./vm script")]
+pub struct Record {
+    /// Records this running process, and its children
+    #[arg(short, long, value_name = "PID", conflicts_with = "command", required_unless_present = "command")]
+    pid: Option<u32>,
+    /// Stops after so many seconds (with --pid)
+    #[arg(long, value_name = "S", requires = "pid", value_parser = seconds)]
+    seconds: Option<f64>,
+    /// The recording; one that is there becomes FILE.old
+    #[arg(short, long, value_name = "FILE", default_value = "perf.data")]
+    output: PathBuf,
+    /// Samples a second
+    #[arg(short = 'F', long, value_name = "N", default_value_t = 499, value_parser = clap::value_parser!(u32).range(1..))]
+    frequency: u32,
+    /// How stacks are found: dwarf, or dwarf,BYTES (unwind tables), fp (frame pointers), none
+    #[arg(short = 'g', long = "call-graph", value_name = "HOW", default_value = "dwarf")]
+    stacks: How,
+    /// What takes the samples, in perf's words; by default cycles, or cpu-clock where the processor's counters are not there
+    #[arg(short, long, value_name = "EVENT")]
+    event: Option<String>,
+    /// Sets JITSYM_ADOPT=1: code memory becomes a mapping of files that every profiler reads. Only for programs in which one
+    /// thread at a time writes code
+    #[arg(long, conflicts_with = "pid")]
+    adopt: bool,
+    /// Prints the ten hottest functions with their callers
+    #[arg(long)]
+    top: bool,
+    /// Writes a flame graph
+    #[arg(long, value_name = "FILE.svg")]
+    flamegraph: Option<PathBuf>,
+    /// Another perf than the one in PATH
+    #[arg(long, value_name = "PROGRAM", default_value = "perf")]
+    perf: PathBuf,
+    /// The command with its arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds: &f64| seconds.is_finite() && *seconds > 0.0);
+    seconds.ok_or_else(|| "a number of seconds above 0".into())
+}
+
+fn say(line: &str) {
+    eprintln!("jitsym: {line}");
+}
+
+/// Records, prints what was asked for, and says what can be done with the recording.
+pub fn run(args: Record) -> ExitCode {
+    let target = match args.pid {
+        Some(pid) => Target::Process(pid, args.seconds),
+        None => Target::Command(args.command),
+    };
+    let options = Options {
+        out: args.output,
+        frequency: args.frequency,
+        event: args.event,
+        stacks: args.stacks,
+        adopt: args.adopt,
+        target,
+    };
+    let perf = match Perf::new(&args.perf, Path::new(PROC)) {
+        Ok(perf) => perf,
+        Err(cause) => {
+            say(&cause);
+            return ExitCode::from(125);
+        }
+    };
+    match record::record(&perf, &options, &mut say) {
+        Ok(status) => {
+            if let Err(cause) = show(&perf, &options.out, args.top, args.flamegraph.as_deref()) {
+                say(&cause);
+                return ExitCode::from(125);
+            }
+            say("look at it with");
+            record::next_steps(&options.out).iter().for_each(|step| eprintln!("    {step}"));
+            ExitCode::from(status)
+        }
+        Err(failure) => {
+            say(&failure.cause);
+            ExitCode::from(failure.status)
+        }
+    }
+}
+
+/// Prints the hottest functions, and writes the flame graph.
+fn show(perf: &Perf, data: &Path, top: bool, flamegraph: Option<&Path>) -> Result<(), String> {
+    if !top && flamegraph.is_none() {
+        return Ok(());
+    }
+    let mut stacks = Stacks::new(flamegraph.is_some());
+    record::add_up(perf, data, &mut stacks)?;
+    if top {
+        match stacks.top(&mut io::stdout().lock()) {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(format!("output: {error}")),
+            _ => {}
+        }
+    }
+    if let Some(path) = flamegraph {
+        let (samples, _) = stacks.counts();
+        if samples == 0 {
+            return Err(format!("{}: no sample, no flame graph", path.display()));
+        }
+        let write = || {
+            let mut file = BufWriter::new(File::create(path)?);
+            stacks.flamegraph(&data.display().to_string(), &mut file)?;
+            file.flush()
+        };
+        write().map_err(|error| format!("{}: {error}", path.display()))?;
+        say(&format!("the flame graph is {} (compiled code is green)", path.display()));
+    }
+    Ok(())
+}

@@ -1,0 +1,150 @@
+//! What each reader finds in a file: names, call stacks, source lines.
+
+use std::collections::BTreeMap;
+
+use super::{Kind, Rule, Severity, Summary};
+
+/// What a reader makes of one thing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// All of it.
+    Yes,
+    /// Not all of it, because of this.
+    Partly(String),
+    /// Nothing, because of this.
+    No(String),
+    /// The file has none, or the reader does not look for it; with what it does instead, if anything.
+    None(&'static str),
+}
+
+/// What one reader makes of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// The reader.
+    pub reader: &'static str,
+    /// Names, stacks and lines; nothing if the reader does not read such files.
+    pub states: Vec<(&'static str, State)>,
+}
+
+struct Reader {
+    name: &'static str,
+    /// How rules call it, besides "all" and names that begin with this.
+    called: &'static [&'static str],
+    /// What it reads.
+    kinds: &'static [Kind],
+    /// It takes unwind tables from the file.
+    tables: bool,
+}
+
+const READERS: [Reader; 4] = [
+    Reader {
+        name: "perf 6 (libunwind)",
+        called: &["perf 6"],
+        kinds: &[Kind::Jitdump, Kind::PerfMap, Kind::Region],
+        tables: true,
+    },
+    Reader {
+        name: "perf 7 (libdw)",
+        called: &["perf 7"],
+        kinds: &[Kind::Jitdump, Kind::PerfMap, Kind::Region],
+        tables: true,
+    },
+    Reader { name: "samply", called: &["samply"], kinds: &[Kind::Jitdump, Kind::PerfMap, Kind::Region], tables: false },
+    Reader {
+        name: "blazesym, bpftrace",
+        called: &["blazesym", "bcc"],
+        kinds: &[Kind::PerfMap, Kind::Region],
+        tables: false,
+    },
+];
+
+/// Rules that cost a reader everything, wherever in the file they are broken.
+const EVERYTHING: &[&str] = &[
+    "dump-name",
+    "dump-dir",
+    "map-dir",
+    "dump-name-pid",
+    "map-name",
+    "bad-magic",
+    "header-torn",
+    "header-size",
+    "header-version",
+    "header-flags",
+    "time-wall-clock",
+    "load-pid",
+    "map-0x",
+    "map-not-utf8",
+    "map-line-long",
+];
+
+/// What a rule is about.
+fn aspect(id: &str) -> &'static str {
+    match id {
+        "dump-dir" => "stacks",
+        _ if id.starts_with("debug-") => "lines",
+        _ if ["unwind-", "mapped-", "frame-"].iter().any(|start| id.starts_with(start)) => "stacks",
+        _ => "names",
+    }
+}
+
+impl Reader {
+    fn is_affected(&self, rule: &Rule) -> bool {
+        // "perf" is every version; "perf 6.12" one of those of that number.
+        let perf = self.called[0].starts_with("perf");
+        rule.readers.split(", ").any(|called| {
+            called == "all" || (perf && called == "perf") || self.called.iter().any(|name| called.starts_with(name))
+        })
+    }
+
+    fn verdict(&self, kind: Kind, summary: Summary, broken: &BTreeMap<&'static str, (&'static Rule, u64)>) -> Verdict {
+        let mut verdict = Verdict { reader: self.name, states: Vec::new() };
+        if !self.kinds.contains(&kind) {
+            return verdict;
+        }
+        let state = |about: &str| {
+            let rules = broken.values().filter(|(rule, _)| aspect(rule.id) == about && self.is_affected(rule));
+            let mut partly: Vec<&str> = Vec::new();
+            for (rule, _) in rules.filter(|(rule, _)| rule.severity > Severity::Note) {
+                if EVERYTHING.contains(&rule.id) {
+                    return State::No(rule.id.into());
+                }
+                // How perf 6 with libunwind fares is counted.
+                if !NOT_MAPPED.contains(&rule.id) {
+                    partly.push(rule.id);
+                }
+            }
+            if partly.is_empty() {
+                State::Yes
+            } else {
+                State::Partly(partly.join(", "))
+            }
+        };
+        let names = if summary.pieces == 0 { State::None("") } else { state("names") };
+        let lost = matches!(names, State::No(_));
+        let stacks = if !self.tables || summary.with_tables == 0 {
+            State::None("by frame pointers")
+        } else if self.name.contains("libunwind") && summary.with_mapped == 0 {
+            State::No("free_after".into())
+        } else if self.name.contains("libunwind") && summary.with_mapped < summary.with_tables {
+            let left = summary.with_tables - summary.with_mapped;
+            State::Partly(format!("{left} of {} without free_after", summary.with_tables))
+        } else {
+            state("stacks")
+        };
+        let lines = if summary.with_lines == 0 { State::None("") } else { state("lines") };
+        // Nothing is left of a file that is not read.
+        let rest =
+            |state: State| if lost && matches!(state, State::Yes | State::Partly(_)) { names.clone() } else { state };
+        let (stacks, lines) = (rest(stacks), rest(lines));
+        verdict.states = vec![("names", names), ("stacks", stacks), ("lines", lines)];
+        verdict
+    }
+}
+
+/// Tables that have no place in the memory of the process.
+const NOT_MAPPED: &[&str] = &["unwind-not-mapped"];
+
+/// What each reader makes of a file in which these rules are broken so often.
+pub fn verdicts(kind: Kind, summary: Summary, broken: &BTreeMap<&'static str, (&'static Rule, u64)>) -> Vec<Verdict> {
+    READERS.iter().map(|reader| reader.verdict(kind, summary, broken)).collect()
+}

@@ -1,0 +1,188 @@
+//! What the machine can do: perf and its permission, directories, the environment.
+
+use std::ffi::{CString, OsString};
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::words::{self, Finding};
+use super::{size, Rank, Report};
+use crate::record::perf::{Perf, Unwinder};
+
+/// Less than this is too little for a program that compiles: a spool alone has as much.
+const ROOM: u64 = 1 << 20;
+/// The capability that perf asks for, and the older one that has it all.
+const CAP_SYS_ADMIN: u32 = 21;
+const CAP_PERFMON: u32 = 38;
+
+/// Looks at the machine. `None` for perf if there is none.
+pub fn look(program: &Path, proc: &Path, report: &mut Report) -> Option<Perf> {
+    report.part("machine");
+    let perf = perf(program, proc, report);
+    permission(proc, report);
+    let env = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let set = |name: &str| env(name).map(PathBuf::from);
+    files_dir(&set("JITSYM_DIR").unwrap_or_else(|| "/tmp".into()), "jitsym record -- COMMAND", report);
+    spool_dir(&set("JITSYM_SPOOL_DIR").unwrap_or_else(|| "/dev/shm".into()), report);
+    environment(std::env::vars_os(), "jitsym record -- COMMAND", report);
+    perf
+}
+
+fn perf(program: &Path, proc: &Path, report: &mut Report) -> Option<Perf> {
+    let perf = Perf::new(program, proc);
+    let facts = perf.and_then(|perf| Ok((perf.version()?, perf.unwinder()?, perf)));
+    match facts {
+        Ok((version, unwinder, perf)) => {
+            let unwinds = match unwinder {
+                Unwinder::Libunwind => "libunwind goes through stacks (it needs a gap after code, or regions)",
+                Unwinder::Libdw => "libdw goes through stacks",
+                Unwinder::None => "it cannot go through stacks by unwind tables",
+            };
+            report.good(format!("perf {version} ({}): {unwinds}", perf.program().display()));
+            Some(perf)
+        }
+        Err(cause) => {
+            report.cause(
+                cause.clone(),
+                Rank::Perf,
+                cause,
+                format!("apt install linux-perf && {} --version", program.display()),
+            );
+            None
+        }
+    }
+}
+
+fn permission(proc: &Path, report: &mut Report) {
+    let text = fs::read_to_string(proc.join("sys/kernel/perf_event_paranoid"));
+    let Ok(level) = text.unwrap_or_default().trim().parse::<i32>() else {
+        report.cause(
+            "no perf_event_paranoid: the kernel has no events",
+            Rank::Perf,
+            "this kernel has no support for perf",
+            "uname -r",
+        );
+        return;
+    };
+    let status = fs::read_to_string(proc.join("self/status")).unwrap_or_default();
+    let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let capabilities = capabilities.and_then(|text| u64::from_str_radix(text.trim(), 16).ok()).unwrap_or(0);
+    let may = (capabilities >> CAP_PERFMON | capabilities >> CAP_SYS_ADMIN) & 1 == 1;
+    match (may, level) {
+        (true, _) => report.good(format!("perf_event_paranoid is {level}, and you may record everything")),
+        (false, ..=2) => report.good(format!("perf_event_paranoid is {level}: you may record your own processes")),
+        (false, _) => report.cause(
+            format!("perf_event_paranoid is {level}: you may record nothing"),
+            Rank::Perf,
+            format!("/proc/sys/kernel/perf_event_paranoid is {level}: only root may record, 2 or less lets you record your own processes"),
+            "sudo sysctl kernel.perf_event_paranoid=2",
+        ),
+    }
+}
+
+/// What can be done in a directory.
+pub struct Room {
+    writable: bool,
+    pub noexec: bool,
+    free: u64,
+}
+
+/// Looks at a directory; `None` if there is none.
+pub fn room(dir: &Path) -> Option<Room> {
+    let path = CString::new(dir.as_os_str().as_bytes()).ok()?;
+    if !dir.is_dir() {
+        return None;
+    }
+    let mut found = std::mem::MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: the path ends with a zero, and the struct is written if the result is 0.
+    let found = unsafe {
+        if libc::statvfs(path.as_ptr(), found.as_mut_ptr()) != 0 {
+            return None;
+        }
+        found.assume_init()
+    };
+    // SAFETY: as above; nothing is written.
+    let writable = unsafe { libc::access(path.as_ptr(), libc::W_OK | libc::X_OK) } == 0;
+    Some(Room { writable, noexec: found.f_flag & libc::ST_NOEXEC != 0, free: found.f_bavail * found.f_frsize })
+}
+
+/// The directory of maps, jitdumps and regions.
+pub fn files_dir(dir: &Path, command: &str, report: &mut Report) {
+    let shown = dir.display();
+    let elsewhere = format!("JITSYM_DIR=/var/tmp {command}");
+    match room(dir) {
+        None => report.cause(
+            format!("{shown}: no such directory"),
+            Rank::Files,
+            format!("there is no directory {shown} for the files"),
+            elsewhere,
+        ),
+        Some(Room { writable: false, .. }) => report.cause(
+            format!("{shown} may not be written to"),
+            Rank::Files,
+            format!("nothing can be written to {shown}"),
+            elsewhere,
+        ),
+        Some(Room { noexec: true, .. }) => report.cause(
+            format!("{shown} is mounted noexec"),
+            Rank::Files,
+            format!("{shown} is mounted noexec: there can be no jitdump and no region, only the perf map"),
+            elsewhere,
+        ),
+        Some(Room { free: ..ROOM, .. }) => {
+            report.cause(
+                format!("{shown} has no room"),
+                Rank::Files,
+                format!("{shown} has no room for the files"),
+                format!("df -h {shown}"),
+            );
+        }
+        Some(Room { free, .. }) => report.good(format!("{shown}: {} free", size(free))),
+    }
+}
+
+/// The directory of what a killed program leaves for `jitsym recover`.
+fn spool_dir(dir: &Path, report: &mut Report) {
+    let shown = dir.display();
+    let (line, text) = match room(dir) {
+        Some(Room { writable: true, free: ROOM.., .. }) => {
+            report.good(format!("{shown}: room for what a killed program has not written yet"));
+            return;
+        }
+        Some(Room { writable: true, free, .. }) => (
+            format!("{shown} has {} left", size(free)),
+            format!("{shown} has no room: a program that is killed loses what it has not written yet (usually 50 ms)"),
+        ),
+        _ => (
+            format!("{shown} cannot be used"),
+            format!("{shown} cannot be written to: a program that is killed loses what it has not written yet (usually 50 ms)"),
+        ),
+    };
+    report.cause(line, Rank::Minor, text, "JITSYM_SPOOL_DIR=/var/tmp jitsym record -- COMMAND");
+}
+
+/// The variables of the library. Returns whether anything turns it off.
+pub fn environment(variables: impl Iterator<Item = (OsString, OsString)>, command: &str, report: &mut Report) -> bool {
+    let mut is_off = false;
+    let mut ours: Vec<(String, OsString)> =
+        variables.map(|(name, value)| (name.to_string_lossy().into_owned(), value)).collect();
+    ours.sort();
+    for (name, value) in ours {
+        let Some(found) = words::look(&name, &value) else { continue };
+        let shown = format!("{name}={}", value.display());
+        let next = format!("JITSYM=on {command}");
+        match found {
+            Finding::Good => report.good(shown),
+            Finding::Wrong(text) => report.cause(shown, Rank::Minor, text, format!("unset {name}; {command}")),
+            Finding::Off => {
+                is_off = true;
+                report.cause(shown.clone(), Rank::Off, format!("{shown} turns everything off"), next);
+            }
+            Finding::WrongAndOff(text) => {
+                is_off = true;
+                report.cause(shown, Rank::Off, format!("{text} Without a word that is known, everything is off"), next);
+            }
+        }
+    }
+    is_off
+}

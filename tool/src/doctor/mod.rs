@@ -1,0 +1,143 @@
+//! `jitsym doctor`: what the machine can do, what a process does, what a recording has, and what to type next.
+
+pub mod machine;
+pub mod process;
+pub mod recording;
+mod stacks;
+pub mod words;
+
+use std::io::{self, Write};
+
+/// How a line is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    Good,
+    /// Worth knowing.
+    Note,
+    /// It costs something.
+    Bad,
+}
+
+/// Why something is wrong, and the one command that helps. The order is that of importance: a cause hides those after it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Cause {
+    pub rank: Rank,
+    pub text: String,
+    pub next: String,
+}
+
+/// What a cause is about, the first of which has to be dealt with first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rank {
+    /// Without perf, or its permission, there is nothing.
+    Perf,
+    /// The library is not there, or writes nothing.
+    Off,
+    /// Files that nobody can make or find.
+    Files,
+    /// The recording cannot be used.
+    Recording,
+    /// Names or stacks are missing.
+    Quality,
+    /// Something else may be lost.
+    Minor,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    lines: Vec<(Option<Mark>, String)>,
+    causes: Vec<Cause>,
+    /// What to type if nothing is wrong.
+    pub usual: Option<String>,
+}
+
+impl Report {
+    /// Begins a part.
+    pub fn part(&mut self, title: impl Into<String>) {
+        self.lines.push((None, title.into()));
+    }
+
+    pub fn good(&mut self, text: impl Into<String>) {
+        self.lines.push((Some(Mark::Good), text.into()));
+    }
+
+    pub fn note(&mut self, text: impl Into<String>) {
+        self.lines.push((Some(Mark::Note), text.into()));
+    }
+
+    pub fn bad(&mut self, text: impl Into<String>) {
+        self.lines.push((Some(Mark::Bad), text.into()));
+    }
+
+    /// A line, and the cause that it is.
+    pub fn cause(&mut self, line: impl Into<String>, rank: Rank, text: impl Into<String>, next: impl Into<String>) {
+        self.bad(line);
+        self.causes.push(Cause { rank, text: text.into(), next: next.into() });
+    }
+
+    /// The causes, the most important first, and without what they lead to.
+    pub fn causes(&self) -> Vec<&Cause> {
+        let mut causes: Vec<&Cause> = self.causes.iter().collect();
+        causes.sort_by_key(|cause| cause.rank);
+        causes.dedup_by(|a, b| a.text == b.text);
+        // Names and stacks that are missing follow from what comes before.
+        let follows = causes.first().is_some_and(|first| first.rank < Rank::Quality);
+        causes.retain(|cause| !(follows && cause.rank == Rank::Quality));
+        causes
+    }
+
+    /// Prints everything: the parts, then the causes, then what to type.
+    pub fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        for (mark, text) in &self.lines {
+            match mark {
+                None => writeln!(out, "{text}")?,
+                Some(Mark::Good) => writeln!(out, "  ok     {text}")?,
+                Some(Mark::Note) => writeln!(out, "  note   {text}")?,
+                Some(Mark::Bad) => writeln!(out, "  WRONG  {text}")?,
+            }
+        }
+        writeln!(out)?;
+        let causes = self.causes();
+        for (number, cause) in causes.iter().enumerate() {
+            writeln!(out, "{} {}", if number == 0 { "cause:" } else { "also: " }, cause.text)?;
+        }
+        if causes.is_empty() {
+            writeln!(out, "nothing is wrong")?;
+        }
+        if let Some(next) = causes.first().map(|cause| &cause.next).or(self.usual.as_ref()) {
+            writeln!(out, "type:  {next}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A size for people.
+pub fn size(bytes: u64) -> String {
+    let units = ["bytes", "KiB", "MiB", "GiB", "TiB"];
+    let unit = (bytes.checked_ilog2().unwrap_or(0) as usize / 10).min(units.len() - 1);
+    format!("{} {}", bytes >> (10 * unit), units[unit])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_cause_is_the_one_to_deal_with() {
+        let mut report = Report { usual: Some("jitsym record".into()), ..Report::default() };
+        let print = |report: &Report| {
+            let mut text = Vec::new();
+            report.print(&mut text).unwrap();
+            String::from_utf8(text).unwrap()
+        };
+        report.part("machine");
+        report.good("perf");
+        assert_eq!(print(&report), "machine\n  ok     perf\n\nnothing is wrong\ntype:  jitsym record\n");
+        report.cause("stacks", Rank::Quality, "no stacks", "b");
+        report.cause("off", Rank::Off, "it is off", "a");
+        report.cause("off", Rank::Off, "it is off", "a");
+        assert!(print(&report).ends_with("\ncause: it is off\ntype:  a\n"), "{}", print(&report));
+        assert_eq!((size(0), size(5000), size(3 << 30)), ("0 bytes".into(), "4 KiB".into(), "3 GiB".into()));
+    }
+}

@@ -1,0 +1,182 @@
+//! What a running process does, as far as /proc shows.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::{machine, size, Rank, Report};
+use crate::record::script::{file_name, is_region, jitdump_pid};
+
+/// What is mapped and open.
+#[derive(Default)]
+struct Seen {
+    /// The shared library; a program may also hold the static one.
+    library: bool,
+    /// Executable mappings of jitdumps, and jitdumps without one.
+    markers: BTreeSet<String>,
+    unmarked: BTreeSet<String>,
+    maps: BTreeSet<String>,
+    regions: BTreeSet<String>,
+    spool: bool,
+    /// Bytes of executable memory without a file.
+    memory: u64,
+}
+
+impl Seen {
+    fn add(&mut self, path: &str, executable: bool, bytes: u64) {
+        let name = file_name(path);
+        if name.starts_with("libjitsym.so") {
+            self.library = true;
+        } else if jitdump_pid(path).is_some() {
+            let set = if executable { &mut self.markers } else { &mut self.unmarked };
+            set.insert(path.into());
+        } else if name.starts_with("perf-") && name.ends_with(".map") {
+            self.maps.insert(path.into());
+        } else if is_region(path) {
+            self.regions.insert(path.into());
+        } else if name.starts_with("jitsym-") && name.ends_with(".spool") {
+            self.spool = true;
+        } else if (path.is_empty() || path.starts_with("[anon") || path.starts_with("/memfd:")) && executable {
+            self.memory += bytes;
+        }
+    }
+
+    fn read(dir: &Path) -> io::Result<Seen> {
+        let mut seen = Seen::default();
+        for line in String::from_utf8_lossy(&fs::read(dir.join("maps"))?).lines() {
+            // `START-END PROTECTION OFFSET DEVICE INODE   PATH`
+            let mut rest = line;
+            let mut fields = [""; 5];
+            for field in &mut fields {
+                (*field, rest) = rest.split_once(' ').unwrap_or((rest, ""));
+            }
+            let bound = |text: &str| u64::from_str_radix(text, 16).unwrap_or(0);
+            let (start, end) = fields[0].split_once('-').map_or((0, 0), |(start, end)| (bound(start), bound(end)));
+            seen.add(rest.trim_start(), fields[1].contains('x'), end - start);
+        }
+        for entry in fs::read_dir(dir.join("fd"))?.flatten() {
+            if let Ok(path) = fs::read_link(entry.path()) {
+                seen.add(&path.to_string_lossy(), false, 0);
+            }
+        }
+        seen.unmarked = seen.unmarked.difference(&seen.markers).cloned().collect();
+        Ok(seen)
+    }
+
+    /// Whether anything of the library's is to be seen. The static library has no name of its own.
+    fn has_library(&self, dir: &Path) -> bool {
+        let thread = |entry: fs::DirEntry| fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+        let tasks = fs::read_dir(dir.join("task"));
+        self.library
+            || self.spool
+            || tasks.is_ok_and(|tasks| tasks.flatten().any(|entry| thread(entry).starts_with("jitsym")))
+    }
+}
+
+/// The environment that a process was started with.
+fn environment(dir: &Path) -> io::Result<Vec<(OsString, OsString)>> {
+    let bytes = fs::read(dir.join("environ"))?;
+    let pairs = bytes.split(|&byte| byte == 0).filter_map(|pair| {
+        let at = pair.iter().position(|&byte| byte == b'=')?;
+        Some((OsStr::from_bytes(&pair[..at]).to_owned(), OsStr::from_bytes(&pair[at + 1..]).to_owned()))
+    });
+    Ok(pairs.collect())
+}
+
+/// Looks at a process.
+pub fn look(pid: u32, proc: &Path, report: &mut Report) -> Result<(), String> {
+    let dir = proc.join(pid.to_string());
+    let command = fs::read(dir.join("comm")).map_err(|_| format!("there is no process {pid}"))?;
+    report.part(format!("process {pid} ({})", crate::text::printable(command.trim_ascii_end())));
+    let denied = |error: io::Error| format!("process {pid}: {error}: look at it as its user, or as root");
+    let seen = Seen::read(&dir).map_err(denied)?;
+    let environment = environment(&dir).map_err(denied)?;
+    let again = "jitsym record -- COMMAND";
+    report.usual = Some(format!("jitsym record -p {pid} --seconds 10"));
+    let is_off = machine::environment(environment.iter().cloned(), again, report);
+    let inside = namespace(pid, &dir, report);
+
+    let shown = |set: &BTreeSet<String>| set.iter().cloned().collect::<Vec<_>>().join(", ");
+    if !seen.markers.is_empty() {
+        report.good(format!("jitdump {}, where perf finds it", shown(&seen.markers)));
+    }
+    if !seen.maps.is_empty() {
+        report.good(format!("perf map {}", shown(&seen.maps)));
+    }
+    if !seen.regions.is_empty() {
+        report.good(format!("{} of regions: {}", count(seen.regions.len(), "file"), shown(&seen.regions)));
+    }
+    if seen.memory > 0 {
+        report.note(format!("{} of executable memory without a file", size(seen.memory)));
+    }
+    if seen.markers.is_empty() && !seen.unmarked.is_empty() {
+        report.cause(
+            format!("jitdump {} is not mapped", shown(&seen.unmarked)),
+            Rank::Files,
+            "the jitdump has no executable mapping, by which perf finds it: a perf that comes now will not see it",
+            again,
+        );
+    }
+    let set = |name: &str| environment.iter().find(|(known, _)| known == name).map(|(_, value)| PathBuf::from(value));
+    let files = set("JITSYM_DIR").unwrap_or_else(|| "/tmp".into());
+    let in_its_root = dir.join("root").join(files.strip_prefix("/").unwrap_or(&files));
+    let has_files = !seen.markers.is_empty() || !seen.maps.is_empty() || !seen.regions.is_empty();
+    if !seen.has_library(&dir) && !has_files && seen.unmarked.is_empty() {
+        report.cause(
+            "no libjitsym in it",
+            Rank::Off,
+            format!("process {pid} has no libjitsym: it is not linked with it, and has not loaded it (JITSYM_LIB names the file)"),
+            format!("jitsym record -g fp -p {pid} --seconds 10"),
+        );
+    } else if is_off && !has_files {
+        report.bad("libjitsym is there, and writes nothing");
+    } else if seen.markers.is_empty()
+        && seen.regions.is_empty()
+        && machine::room(&in_its_root).is_some_and(|room| room.noexec)
+    {
+        report.cause(
+            format!("{} is mounted noexec", files.display()),
+            Rank::Files,
+            format!(
+                "{} is mounted noexec for process {pid}: it has no jitdump and no region, only the perf map",
+                files.display()
+            ),
+            format!("JITSYM_DIR=/var/tmp {again}"),
+        );
+    } else if !has_files && seen.unmarked.is_empty() {
+        report.cause(
+            "libjitsym is there, and writes nothing",
+            Rank::Off,
+            format!("process {pid} has turned nothing on: it was started without JITSYM=on, or has not opened a session yet"),
+            format!("JITSYM=on {again}"),
+        );
+    } else if let Some(inside) = inside.filter(|_| report.causes().is_empty()) {
+        report.cause(
+            format!("its files have the number {inside}"),
+            Rank::Minor,
+            format!(
+                "process {pid} is {inside} in a pid namespace of its own, and its files are in its own /tmp: perf 6 finds them \
+                 while it lives, perf 7 has to run inside"
+            ),
+            format!("jitsym record -p {pid} --seconds 10"),
+        );
+    }
+    Ok(())
+}
+
+/// Its number in its own namespace, if that is another one.
+fn namespace(pid: u32, dir: &Path, report: &mut Report) -> Option<u32> {
+    let status = fs::read_to_string(dir.join("status")).ok()?;
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NStgid:"))?;
+    let inside = numbers.split_whitespace().last()?.parse().ok()?;
+    (inside != pid).then(|| report.note(format!("it is process {inside} in a pid namespace of its own")))?;
+    Some(inside)
+}
+
+/// `1 file`, `2 files`.
+pub fn count(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}

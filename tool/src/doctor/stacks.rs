@@ -1,0 +1,109 @@
+//! How many samples in compiled code have names and whole stacks, and which functions fail.
+
+use std::collections::HashMap;
+
+use crate::record::script::{Kind, Sample};
+use crate::record::stacks::percent;
+
+/// Where threads begin.
+const ROOTS: &[&str] = &[
+    "_start",
+    "__libc_start_main",
+    "__libc_start_call_main",
+    "main",
+    "clone",
+    "__clone",
+    "clone3",
+    "__clone3",
+    "start_thread",
+    "thread_start",
+    "_dl_start_user",
+    "runtime.goexit",
+    "ret_from_fork",
+];
+/// The frames that are looked at for one: a program without symbols has none for its first function.
+const OUTERMOST: usize = 3;
+
+/// Shares of the samples whose stacks have compiled code.
+#[derive(Default)]
+pub struct Quality {
+    /// All samples.
+    pub samples: u64,
+    /// With compiled code anywhere in the stack.
+    pub jit: u64,
+    /// The innermost of that has a name.
+    pub named: u64,
+    /// The stack goes down to where the thread begins.
+    pub whole: u64,
+    /// By the function at which stacks end: how many do.
+    cut: HashMap<String, u64>,
+    /// In memory of which perf knows nothing.
+    pub nowhere: u64,
+}
+
+impl Quality {
+    pub fn add(&mut self, sample: &Sample) {
+        self.samples += 1;
+        let Some(outermost) = sample.frames.last() else { return };
+        let innermost = &sample.frames[0];
+        // Injecting takes the memory away in which code without a record lies.
+        let unknown = innermost.kind() == Kind::Nowhere;
+        self.nowhere += u64::from(unknown);
+        let mut jit = sample.frames.iter().filter(|frame| frame.kind().is_jit());
+        let Some(first) = jit.next().or(unknown.then_some(innermost)) else { return };
+        self.jit += 1;
+        self.named += u64::from(first.symbol.is_some());
+        let is_root = |symbol: &str| ROOTS.contains(&symbol.split('@').next().unwrap_or_default());
+        let ends = sample.frames.iter().rev().take(OUTERMOST);
+        if ends.filter_map(|frame| frame.symbol.as_deref()).any(is_root) {
+            self.whole += 1;
+        } else {
+            // Where compiled code is left for an address of nothing, it is that code whose caller was not found.
+            let last = sample.frames.iter().rev().find(|frame| frame.symbol.is_some()).unwrap_or(outermost);
+            *self.cut.entry(last.shown()).or_default() += 1;
+        }
+    }
+
+    /// In percent of the samples in compiled code.
+    pub fn shares(&self) -> (f64, f64) {
+        (percent(self.named, self.jit), percent(self.whole, self.jit))
+    }
+
+    /// The functions at which most stacks end, and how many do.
+    pub fn worst(&self, most: usize) -> Vec<(&str, u64)> {
+        let mut cut: Vec<(&str, u64)> = self.cut.iter().map(|(name, &count)| (&**name, count)).collect();
+        cut.sort_by(|(a, count), (b, other)| other.cmp(count).then(a.cmp(b)));
+        cut.truncate(most);
+        cut
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::script::Frame;
+
+    fn sample(frames: &[(&str, &str)]) -> Sample {
+        let frame = |&(symbol, object): &(&str, &str)| Frame {
+            symbol: Some(symbol.into()).filter(|_| !symbol.is_empty()),
+            object: object.into(),
+            address: 1,
+        };
+        Sample { pid: 7, frames: frames.iter().map(frame).collect() }
+    }
+
+    #[test]
+    fn whole_stacks_begin_where_the_thread_does() {
+        let jit = "/tmp/jitted-7-1.so";
+        let mut quality = Quality::default();
+        quality.add(&sample(&[("leaf", jit), ("main", "/vm"), ("", "/libc"), ("", "/vm")]));
+        quality.add(&sample(&[("leaf", jit), ("__libc_start_main@@GLIBC_2.34", "/libc"), ("", "/vm")]));
+        quality.add(&sample(&[("memcpy", "/libc"), ("leaf", jit), ("", "[unknown]")]));
+        quality.add(&sample(&[("", "//anon")]));
+        quality.add(&sample(&[("", "[unknown]")]));
+        quality.add(&sample(&[("work", "/vm"), ("main", "/vm")]));
+        quality.add(&sample(&[]));
+        assert_eq!((quality.samples, quality.jit, quality.named, quality.whole, quality.nowhere), (7, 5, 3, 2, 1));
+        assert_eq!(quality.worst(5), [("[unknown]", 2), ("leaf", 1)]);
+    }
+}

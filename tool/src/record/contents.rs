@@ -1,0 +1,232 @@
+//! What a recording holds for each process: jitdumps, files of regions, memory with compiled code.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use jitsym::format::jitdump::{places, Header, HEADER_SIZE};
+
+use super::perf::Perf;
+use super::script::{self, is_memory, is_region, jitdump_pid, Mapping};
+
+/// A process of the recording.
+#[derive(Clone, Debug, Default)]
+pub struct Process {
+    /// The jitdumps whose mapping perf has seen, and which it finds again: mapped executable.
+    pub dumps: BTreeSet<String>,
+    /// Those that are mapped otherwise, and have no effect without `perf record -d`.
+    pub unexecutable_dumps: BTreeSet<String>,
+    pub regions: BTreeSet<String>,
+    /// Objects that `perf inject` has put in, by address.
+    pub injected: Vec<(u64, u64, String)>,
+    /// Executable memory without a file.
+    pub memory: bool,
+    /// The shared library.
+    pub library: bool,
+}
+
+impl Process {
+    /// Whether any of it is about code that was compiled while it ran.
+    pub fn has_jit(&self) -> bool {
+        !self.dumps.is_empty() || !self.regions.is_empty() || !self.injected.is_empty() || self.memory
+    }
+
+    fn add(&mut self, mapping: Mapping) {
+        let path = mapping.path;
+        if jitdump_pid(&path).is_some() {
+            let set = if mapping.executable { &mut self.dumps } else { &mut self.unexecutable_dumps };
+            set.insert(path);
+        } else if is_region(&path) {
+            self.regions.insert(path);
+        } else if script::file_name(&path).starts_with("jitted-") {
+            self.injected.push((mapping.start, mapping.size, path));
+        } else if script::file_name(&path).starts_with("libjitsym.so") {
+            self.library = true;
+        } else if is_memory(&path) {
+            self.memory |= mapping.executable;
+        }
+    }
+}
+
+/// All processes of a recording that have mapped anything, and the number of samples.
+#[derive(Clone, Debug, Default)]
+pub struct Contents {
+    pub processes: BTreeMap<u32, Process>,
+    pub samples: u64,
+}
+
+impl Contents {
+    /// Reads the events of a recording. Symbols and stacks are left alone, so that this is quick.
+    pub fn read(perf: &Perf, data: &Path) -> Result<Contents, String> {
+        let mut command = perf.command("script");
+        command.arg("-i").arg(data).args(["--show-mmap-events", "--show-task-events", "-F", "pid,tid"]);
+        let mut contents = Contents::default();
+        read_lines(perf, &mut command, &mut |line| contents.add(line))?;
+        Ok(contents)
+    }
+
+    fn add(&mut self, line: &str) {
+        if let Some(mapping) = script::mapping(line) {
+            if mapping.pid != u32::MAX {
+                self.processes.entry(mapping.pid).or_default().add(mapping);
+            }
+        } else if let Some((_, task)) = line.split_once("PERF_RECORD_FORK(") {
+            // `PID:TID):(PARENT:TID)`. A child begins with the mappings of its parent; threads have the same pid.
+            let ids: Vec<u32> = task.split([':', ')', '(']).filter_map(|id| id.parse().ok()).collect();
+            if let [pid, _, parent, _] = ids[..] {
+                if pid != parent {
+                    // Each has a jitdump of its own.
+                    let inherited = self.processes.get(&parent).cloned().unwrap_or_default();
+                    let child = self.processes.entry(pid).or_default();
+                    child.memory |= inherited.memory;
+                    child.library |= inherited.library;
+                    child.regions.extend(inherited.regions);
+                }
+            }
+        } else if let Some((_, named)) = line.split_once("PERF_RECORD_COMM exec: ") {
+            // `NAME:PID/TID`: another program, without anything of the one before.
+            let pid = named.rsplit(':').next().and_then(|ids| ids.split('/').next()?.parse::<u32>().ok());
+            if let Some(pid) = pid {
+                self.processes.insert(pid, Process::default());
+            }
+        } else if !line.contains("PERF_RECORD_") && !line.trim().is_empty() {
+            self.samples += 1;
+        }
+    }
+
+    /// Processes with compiled code.
+    pub fn with_jit(&self) -> impl Iterator<Item = (&u32, &Process)> {
+        self.processes.iter().filter(|(_, process)| process.has_jit())
+    }
+
+    /// Each jitdump that `perf inject` will read, with its process.
+    pub fn dumps(&self) -> impl Iterator<Item = (u32, &str)> {
+        self.processes.iter().flat_map(|(&pid, process)| process.dumps.iter().map(move |path| (pid, &**path)))
+    }
+
+    /// Whether something was put in by `perf inject`.
+    pub fn is_injected(&self) -> bool {
+        self.processes.values().any(|process| !process.injected.is_empty())
+    }
+}
+
+/// What there is of a jitdump now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Dump {
+    /// With so many pieces of code, so many of which have unwind tables.
+    Here {
+        path: PathBuf,
+        codes: usize,
+        with_tables: usize,
+    },
+    Gone,
+    Unreadable(String),
+}
+
+/// Looks a jitdump up, also in the namespace of a process that lives.
+pub fn dump_of(pid: u32, path: &str) -> Dump {
+    let inside = PathBuf::from(format!("/proc/{pid}/root{path}"));
+    let mut problem = None;
+    for path in [PathBuf::from(path), inside] {
+        match File::open(&path).and_then(|file| count(&file)) {
+            Ok(Some((codes, with_tables))) => return Dump::Here { path, codes, with_tables },
+            Ok(None) => return Dump::Unreadable("is no jitdump".into()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => problem = Some(error.to_string()),
+        }
+    }
+    problem.map_or(Dump::Gone, Dump::Unreadable)
+}
+
+/// Pieces of code, and those with unwind tables; `None` if it is no jitdump of this machine.
+fn count(file: &File) -> io::Result<Option<(usize, usize)>> {
+    let mut header = [0; HEADER_SIZE];
+    if file.read_exact_at(&mut header, 0).is_err() || Header::read(&header).is_none() {
+        return Ok(None);
+    }
+    let (mut codes, mut with_tables) = (0, 0);
+    places(
+        file.metadata()?.len(),
+        |bytes, at| file.read_exact_at(bytes, at),
+        |place| {
+            codes += 1;
+            with_tables += usize::from(place.tables_len > 0);
+        },
+    )?;
+    Ok(Some((codes, with_tables)))
+}
+
+/// Runs a command of perf, and hands on each line that it prints.
+pub fn read_lines(perf: &Perf, command: &mut std::process::Command, found: &mut dyn FnMut(&str)) -> Result<(), String> {
+    with_output(perf, command, |output| {
+        for line in output.split(b'\n') {
+            found(&String::from_utf8_lossy(&line?));
+        }
+        Ok(())
+    })
+}
+
+/// Runs a command of perf whose output may be larger than memory.
+pub fn with_output(
+    perf: &Perf,
+    command: &mut std::process::Command,
+    read: impl FnOnce(&mut dyn BufRead) -> io::Result<()>,
+) -> Result<(), String> {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| perf.cannot_start(&error))?;
+    let errors = child.stderr.take().map(|stderr| std::thread::spawn(move || io::read_to_string(stderr)));
+    let result = child.stdout.take().map(|stdout| read(&mut BufReader::with_capacity(1 << 16, stdout)));
+    let status = child.wait().map_err(|error| error.to_string())?;
+    let said = errors.and_then(|thread| thread.join().ok()).and_then(Result::ok).unwrap_or_default();
+    if !status.success() {
+        return Err(perf.cause(&said));
+    }
+    match result {
+        Some(Err(error)) => Err(error.to_string()),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_by_process() {
+        let mut contents = Contents::default();
+        let map = |pid: u32, protection: &str, path: &str| {
+            format!("{pid}/{pid} PERF_RECORD_MMAP2 {pid}/{pid}: [0x1000(0x20) @ 0 00:00 0 0]: {protection} {path}")
+        };
+        for line in [
+            map(7, "r-xp", "/tmp/jit-7.dump"),
+            map(7, "rwxp", "//anon"),
+            map(8, "r--p", "/tmp/jit-8.dump"),
+            map(9, "r-xp", "/tmp/jit-9-0.so"),
+            "7/7 PERF_RECORD_FORK(10:10):(7:7)".into(),
+            "9/9 PERF_RECORD_FORK(9:11):(9:9)".into(),
+            map(9, "r-xp", "/usr/lib/libc.so.6"),
+            " 7/7 ".into(),
+            map(12, "rwxp", "//anon"),
+            "12/12 PERF_RECORD_COMM exec: a:b:12/12".into(),
+            String::new(),
+        ] {
+            contents.add(&line);
+        }
+        assert_eq!(contents.dumps().collect::<Vec<_>>(), [(7, "/tmp/jit-7.dump")]);
+        assert_eq!(contents.with_jit().map(|(pid, _)| *pid).collect::<Vec<_>>(), [7, 9, 10]);
+        assert!(!contents.processes.contains_key(&11) && !contents.is_injected());
+        assert_eq!((contents.samples, contents.processes[&8].unexecutable_dumps.len()), (1, 1));
+    }
+
+    #[test]
+    fn a_dump_that_is_gone() {
+        assert_eq!(dump_of(u32::MAX, "/nowhere/jit-1.dump"), Dump::Gone);
+    }
+}

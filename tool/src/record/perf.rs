@@ -1,0 +1,178 @@
+//! The perf that is used: where it is, what it can do, and in one line why it has failed.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A perf program.
+#[derive(Clone, Debug)]
+pub struct Perf {
+    program: PathBuf,
+    /// Where the settings of the kernel are: `/proc`.
+    proc: PathBuf,
+}
+
+/// How a perf goes through the frames of copied stacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unwinder {
+    /// Needs the unwind tables in mapped memory: the gap after the code, or regions.
+    Libunwind,
+    /// Reads the tables from files.
+    Libdw,
+    /// `--call-graph dwarf` is of no use.
+    None,
+}
+
+/// The file that a command's name stands for, as a shell finds it.
+pub fn find_program(name: &OsStr) -> Option<PathBuf> {
+    let runs =
+        |path: &Path| fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0);
+    if Path::new(name).components().count() > 1 {
+        return Some(PathBuf::from(name)).filter(|path| runs(path));
+    }
+    let dirs = std::env::var_os("PATH")?;
+    std::env::split_paths(&dirs).map(|dir| dir.join(name)).find(|path| runs(path))
+}
+
+impl Perf {
+    /// The perf of that name or path. `proc` is `/proc`.
+    pub fn new(program: &Path, proc: &Path) -> Result<Perf, String> {
+        match find_program(program.as_os_str()) {
+            Some(found) => Ok(Perf { program: found, proc: proc.into() }),
+            None => Err(format!(
+                "there is no program `{}`: install perf (Debian: linux-perf, Ubuntu: linux-tools-generic, Fedora: perf), \
+                 or name one with --perf",
+                program.display()
+            )),
+        }
+    }
+
+    /// A command of perf.
+    pub fn command(&self, subcommand: &str) -> Command {
+        let mut command = Command::new(&self.program);
+        command.arg(subcommand);
+        command
+    }
+
+    /// Runs a command that only reads.
+    pub fn output(&self, command: &mut Command) -> Result<Output, String> {
+        let output = command.output().map_err(|error| self.cannot_start(&error))?;
+        if output.status.success() {
+            return Ok(output);
+        }
+        Err(self.cause(&String::from_utf8_lossy(&output.stderr)))
+    }
+
+    /// The program, as it was found.
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// What to say if perf does not run at all.
+    pub fn cannot_start(&self, error: &io::Error) -> String {
+        format!("{} does not start: {error}", self.program.display())
+    }
+
+    /// `6.1.187`.
+    pub fn version(&self) -> Result<String, String> {
+        let output = self.output(&mut self.command("--version"))?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        Ok(text.trim().trim_start_matches("perf version ").to_owned())
+    }
+
+    /// What it was built with to go through frames.
+    pub fn unwinder(&self) -> Result<Unwinder, String> {
+        let output = self.output(self.command("version").arg("--build-options"))?;
+        Ok(unwinder_of(&String::from_utf8_lossy(&output.stdout)))
+    }
+
+    /// The level of `perf_event_paranoid`, if the kernel has such.
+    pub fn paranoid(&self) -> Option<i32> {
+        fs::read_to_string(self.proc.join("sys/kernel/perf_event_paranoid")).ok()?.trim().parse().ok()
+    }
+
+    /// The cause of a failure, in one line.
+    pub fn cause(&self, said: &str) -> String {
+        let has = |text: &str| said.contains(text);
+        if has("No such process") {
+            return "there is no such process".into();
+        }
+        if has("perf_event_paranoid") || has("Access to performance monitoring") || has("No permission to enable") {
+            let level = self.paranoid().map_or("unknown".into(), |level| level.to_string());
+            return format!(
+                "the kernel does not permit it: /proc/sys/kernel/perf_event_paranoid is {level}. Your own processes need 2 or \
+                 less (as root: sysctl kernel.perf_event_paranoid=2), those of others CAP_PERFMON or root"
+            );
+        }
+        if has("must be sampled with perf record -k 1") {
+            return "it was recorded with another clock than the jitdump's: record again with -k 1".into();
+        }
+        if has("not owned by current user or root") {
+            return "the recording belongs to somebody else: perf reads it with -f".into();
+        }
+        if has("No space left") {
+            return "there is no room left on the disk".into();
+        }
+        if let Some(line) = said.lines().find(|line| line.contains("event syntax error")) {
+            return crate::text::printable(line.trim().as_bytes()).to_string();
+        }
+        // perf says the cause last, but for hints and its own summary.
+        let tells = |line: &&str| !line.is_empty() && !line.starts_with("[ perf record:") && !line.contains("Run '");
+        let line = said.lines().map(str::trim).rev().find(tells).unwrap_or("it says nothing");
+        let shown = crate::text::printable(line.as_bytes()).to_string();
+        shown.chars().take(200).collect()
+    }
+}
+
+/// The unwinder in the output of `perf version --build-options`: libunwind wins where both are there.
+fn unwinder_of(options: &str) -> Unwinder {
+    let on = |name: &str| {
+        options.lines().any(|line| {
+            let (option, state) = line.split_once(':').unwrap_or_default();
+            option.trim() == name && state.split(']').next().is_some_and(|state| state.contains("on"))
+        })
+    };
+    if on("libunwind") {
+        Unwinder::Libunwind
+    } else if on("libdw-dwarf-unwind") || on("libdw") || on("dwarf-unwind") {
+        Unwinder::Libdw
+    } else {
+        Unwinder::None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_unwinder_is_the_one_that_wins() {
+        let both = "             libunwind: [ on  ]  # HAVE_LIBUNWIND_SUPPORT\n    libdw-dwarf-unwind: [ on  ]  # X\n";
+        assert_eq!(unwinder_of(both), Unwinder::Libunwind);
+        assert_eq!(unwinder_of(&both.replacen("on ", "OFF", 1)), Unwinder::Libdw);
+        let newer = "    libdw: [ on  ]  # HAVE_LIBDW_SUPPORT\n libunwind: [ OFF ]  # HAVE_LIBUNWIND_SUPPORT ( tip: Deprecated, use LIBUNWIND=1 )\n";
+        assert_eq!(unwinder_of(newer), Unwinder::Libdw);
+        assert_eq!(unwinder_of("             libunwind: [ OFF ]  # HAVE_LIBUNWIND_SUPPORT\n"), Unwinder::None);
+    }
+
+    #[test]
+    fn a_cause_is_one_line() {
+        let perf = Perf { program: "perf".into(), proc: "/nowhere".into() };
+        for said in [
+            "Couldn't create thread/CPU maps: No such process\n",
+            "Error:\nAccess to performance monitoring and observability operations is limited.\nConsider adjusting /proc/sys/kernel/perf_event_paranoid setting\n",
+            "failed to open x: No such file or directory\n\n",
+            "",
+        ] {
+            let cause = perf.cause(said);
+            assert!(!cause.is_empty() && !cause.contains('\n'), "{cause:?}");
+        }
+        assert_eq!(
+            perf.cause("incompatible file format\n[ perf record: Woken up 1 times ]\n"),
+            "incompatible file format"
+        );
+    }
+}

@@ -1,0 +1,196 @@
+//! How `perf record` is called, and with which environment.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// How call stacks are recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stacks {
+    /// By unwind tables, from copies of so many bytes.
+    Dwarf(u32),
+    FramePointers,
+    None,
+}
+
+/// The bytes of a stack that are copied by default, as perf does it.
+pub const STACK_BYTES: u32 = 8192;
+/// The most that the kernel copies.
+const STACK_MOST: u32 = 65528;
+
+impl std::str::FromStr for Stacks {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let size = |digits: &str| digits.parse().ok().filter(|size| (8..=STACK_MOST).contains(size) && size % 8 == 0);
+        match text.split_once(',') {
+            None if text == "dwarf" => Ok(Stacks::Dwarf(STACK_BYTES)),
+            None if text == "fp" => Ok(Stacks::FramePointers),
+            None if text == "none" => Ok(Stacks::None),
+            Some(("dwarf", digits)) => size(digits)
+                .map(Stacks::Dwarf)
+                .ok_or_else(|| format!("the size of the stacks is a multiple of 8 up to {STACK_MOST}")),
+            _ => Err("one of dwarf, dwarf,BYTES, fp, none".into()),
+        }
+    }
+}
+
+/// What is recorded.
+#[derive(Clone, Debug)]
+pub enum Target {
+    Command(Vec<OsString>),
+    /// A process that is there, and its children; for so many seconds, or until it ends.
+    Process(u32, Option<f64>),
+}
+
+/// What the user wants.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub out: PathBuf,
+    pub frequency: u32,
+    /// What perf calls an event, in place of its own choice.
+    pub event: Option<String>,
+    pub stacks: Stacks,
+    /// `JITSYM_ADOPT=1`.
+    pub adopt: bool,
+    pub target: Target,
+}
+
+/// The event to ask for where the processor's cycles cannot be counted, as in most virtual machines.
+pub const CLOCK_EVENT: &str = "cpu-clock";
+
+/// The event that is recorded. `sys` is `/sys`.
+pub fn event(options: &Options, sys: &Path) -> String {
+    let counts = |entry: &fs::DirEntry| {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        name == "cpu" || name.starts_with("cpu_") || name.starts_with("arm") && name.contains("_pmu")
+    };
+    let devices = fs::read_dir(sys.join("bus/event_source/devices"));
+    let has_counters = devices.is_ok_and(|mut devices| devices.any(|entry| entry.is_ok_and(|entry| counts(&entry))));
+    let own_choice = if has_counters { "cycles" } else { CLOCK_EVENT };
+    options.event.clone().unwrap_or_else(|| own_choice.into())
+}
+
+/// The arguments of `perf record` up to the command. `data` is where it writes.
+pub fn arguments(options: &Options, event: &str, data: &Path, pids: &BTreeSet<u32>) -> Vec<OsString> {
+    // The clock of the jitdump, without which perf inject refuses the recording.
+    let mut arguments: Vec<OsString> = ["-k", "1", "-e", event, "-F"].map(OsString::from).to_vec();
+    arguments.push(options.frequency.to_string().into());
+    match options.stacks {
+        Stacks::Dwarf(size) => arguments.extend(["--call-graph".into(), format!("dwarf,{size}").into()]),
+        Stacks::FramePointers => arguments.extend(["--call-graph".into(), "fp".into()]),
+        Stacks::None => {}
+    }
+    if !pids.is_empty() {
+        let list: Vec<String> = pids.iter().map(u32::to_string).collect();
+        arguments.extend(["-p".into(), list.join(",").into()]);
+    }
+    arguments.extend([OsStr::new("-o").into(), data.as_os_str().into()]);
+    arguments
+}
+
+/// What the command's environment gets beside what it has.
+pub fn environment(options: &Options, env: &dyn Fn(&str) -> Option<OsString>) -> Vec<(&'static str, &'static str)> {
+    let mut added = Vec::new();
+    let is_unset = |name: &str| env(name).is_none_or(|value| value.is_empty());
+    if is_unset("JITSYM") {
+        added.push(("JITSYM", "on"));
+    }
+    // Children that compile nothing run their parent's code.
+    if is_unset("JITSYM_FORK") {
+        added.push(("JITSYM_FORK", "now"));
+    }
+    if options.adopt && is_unset("JITSYM_ADOPT") {
+        added.push(("JITSYM_ADOPT", "1"));
+    }
+    added
+}
+
+/// A process with its descendants: perf itself follows those that are forked later.
+pub fn family(pid: u32, proc: &Path) -> BTreeSet<u32> {
+    let mut found = BTreeSet::new();
+    let mut open = vec![pid];
+    while let Some(pid) = open.pop() {
+        if !found.insert(pid) {
+            continue;
+        }
+        let tasks = fs::read_dir(proc.join(format!("{pid}/task")));
+        for task in tasks.into_iter().flatten().flatten() {
+            let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+            open.extend(children.split_whitespace().filter_map(|child| child.parse::<u32>().ok()));
+        }
+    }
+    found
+}
+
+/// Where a file goes while it is not done.
+pub fn beside(out: &Path, suffix: &str) -> PathBuf {
+    let mut name = out.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+/// Why a command cannot be run: status and text, as shells have it.
+pub fn refusal(command: &OsStr) -> Option<(u8, String)> {
+    if super::perf::find_program(command).is_some() {
+        return None;
+    }
+    let shown = command.display();
+    match fs::metadata(command) {
+        Ok(file) if file.is_dir() => Some((126, format!("{shown} is a directory"))),
+        Ok(file) if file.permissions().mode() & 0o111 == 0 && Path::new(command).components().count() > 1 => {
+            Some((126, format!("{shown} may not be executed")))
+        }
+        _ => Some((127, format!("there is no command {shown}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(stacks: Stacks, adopt: bool) -> Options {
+        let target = Target::Command(vec!["vm".into()]);
+        Options { out: "perf.data".into(), frequency: 499, event: None, stacks, adopt, target }
+    }
+
+    #[test]
+    fn perf_is_called_with_the_clock_of_the_jitdump() {
+        let pids = BTreeSet::from([7, 8]);
+        let words = arguments(&options(Stacks::Dwarf(16384), false), "cpu-clock", Path::new("x.raw"), &pids);
+        let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+        assert_eq!(words.join(" "), "-k 1 -e cpu-clock -F 499 --call-graph dwarf,16384 -p 7,8 -o x.raw");
+        let words = arguments(&options(Stacks::None, false), "cycles", Path::new("x"), &BTreeSet::new());
+        assert!(!words.iter().any(|word| word == "-p" || word == "--call-graph"), "{words:?}");
+    }
+
+    #[test]
+    fn what_the_user_has_set_stays() {
+        let added = |adopt, set: &[&str]| {
+            environment(&options(Stacks::None, adopt), &|name| set.contains(&name).then(|| "map".into()))
+        };
+        assert_eq!(added(false, &[]), [("JITSYM", "on"), ("JITSYM_FORK", "now")]);
+        assert_eq!(added(true, &["JITSYM_FORK"]), [("JITSYM", "on"), ("JITSYM_ADOPT", "1")]);
+        assert_eq!(added(true, &["JITSYM", "JITSYM_ADOPT", "JITSYM_FORK"]), []);
+    }
+
+    #[test]
+    fn kinds_of_stacks() {
+        assert_eq!("dwarf".parse(), Ok(Stacks::Dwarf(STACK_BYTES)));
+        assert_eq!("dwarf,32768".parse(), Ok(Stacks::Dwarf(32768)));
+        for wrong in ["dwarf,7", "dwarf,65536", "lbr", "fp,8"] {
+            assert!(wrong.parse::<Stacks>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_command_that_is_not_there() {
+        assert_eq!(refusal(OsStr::new("sh")), None);
+        assert_eq!(refusal(OsStr::new("no-such-program")).map(|refused| refused.0), Some(127));
+        assert_eq!(refusal(OsStr::new("/etc/passwd")).map(|refused| refused.0), Some(126));
+        assert!(family(std::process::id(), Path::new("/proc")).contains(&std::process::id()));
+    }
+}

@@ -1,0 +1,260 @@
+//! What `perf script` prints, as samples and mappings.
+
+use std::io::{self, BufRead};
+
+/// The fields that are asked for. The command's name is not among them, because it may hold anything.
+pub const FIELDS: &str = "pid,tid,ip,sym,dso";
+
+/// A sample: frames from the innermost on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sample {
+    pub pid: u32,
+    pub frames: Vec<Frame>,
+}
+
+/// A frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// `None` if perf has no name for the address.
+    pub symbol: Option<String>,
+    /// The file that the address lies in, as perf names it.
+    pub object: String,
+    /// The address; with a call graph and in a file, that in the file.
+    pub address: u64,
+}
+
+/// Whose code a frame is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    Kernel,
+    /// A program or library.
+    File,
+    /// An object that `perf inject` has made of a jitdump.
+    Injected,
+    /// A region's file.
+    Region,
+    /// A perf map.
+    Map,
+    /// Memory without a file, which nobody has named.
+    Memory,
+    /// No mapping at all that perf knows of.
+    Nowhere,
+}
+
+impl Kind {
+    /// Whether it is compiled by a running program. Of addresses in no mapping only more than this frame can tell.
+    pub fn is_jit(self) -> bool {
+        matches!(self, Kind::Injected | Kind::Region | Kind::Map | Kind::Memory)
+    }
+}
+
+/// The last part of a path.
+pub fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// Whether a file of that name is one that libjitsym writes for a region: `jit-PID-N.so`, or `jitted-PID-rN.so` in /tmp.
+pub fn is_region(path: &str) -> bool {
+    let name = file_name(path.strip_suffix(" (deleted)").unwrap_or(path));
+    let injected = name.strip_prefix("jitted-").and_then(|rest| rest.split_once('-'));
+    name.ends_with(".so") && (name.starts_with("jit-") || injected.is_some_and(|(_, rest)| rest.starts_with('r')))
+}
+
+/// The number in `jit-NUMBER.dump`, which is what perf takes for a jitdump.
+pub fn jitdump_pid(path: &str) -> Option<u32> {
+    let digits = file_name(path).strip_prefix("jit-")?.strip_suffix(".dump")?;
+    digits.parse().ok()
+}
+
+/// Whether a mapping has no file, as perf names it.
+pub fn is_memory(object: &str) -> bool {
+    ["//anon", "[anon", "/memfd:", "/dev/zero", "/anon_hugepage", "/SYSV"].iter().any(|start| object.starts_with(start))
+}
+
+impl Frame {
+    pub fn kind(&self) -> Kind {
+        let object = &*self.object;
+        let name = file_name(object);
+        if object == "[unknown]" || object.is_empty() {
+            // Addresses of the kernel may be hidden from the user who reads.
+            if self.address >= 1 << 63 {
+                Kind::Kernel
+            } else {
+                Kind::Nowhere
+            }
+        } else if object.starts_with("[kernel") || object.starts_with("[guest.kernel") || name.contains(".ko") {
+            Kind::Kernel
+        } else if is_region(object) {
+            Kind::Region
+        } else if name.starts_with("jitted-") && name.contains(".so") {
+            Kind::Injected
+        } else if object.starts_with("[JIT]") || (name.starts_with("perf-") && name.ends_with(".map")) {
+            // perf calls it so as soon as it has looked for a map, found or not.
+            if self.symbol.is_some() {
+                Kind::Map
+            } else {
+                Kind::Memory
+            }
+        } else if is_memory(object) {
+            if self.symbol.is_some() {
+                Kind::Map
+            } else {
+                Kind::Memory
+            }
+        } else if object.starts_with('[') && object != "[vdso]" && object != "[vsyscall]" {
+            // `[heap]`, `[stack]`: code may be there too.
+            Kind::Memory
+        } else {
+            Kind::File
+        }
+    }
+
+    /// The name to show.
+    pub fn shown(&self) -> String {
+        match &self.symbol {
+            Some(symbol) => symbol.clone(),
+            None if self.kind() == Kind::File => format!("[{}]", file_name(&self.object)),
+            None if self.kind() == Kind::Kernel => "[kernel]".into(),
+            None => "[unknown]".into(),
+        }
+    }
+}
+
+/// Hands on each sample of the output: with call graphs a block of a line a frame, without them one line.
+pub fn samples(output: impl BufRead, found: &mut dyn FnMut(&Sample)) -> io::Result<()> {
+    let mut sample: Option<Sample> = None;
+    for line in output.split(b'\n') {
+        let line = line?;
+        let line = String::from_utf8_lossy(&line);
+        let trimmed = line.trim();
+        if trimmed.is_empty() {
+            if let Some(done) = sample.take() {
+                found(&done);
+            }
+        } else if line.starts_with('\t') {
+            let frame = frame(trimmed);
+            if let (Some(sample), Some(frame)) = (&mut sample, frame) {
+                sample.frames.push(frame);
+            }
+        } else if let Some((pid, rest)) = header(trimmed) {
+            if let Some(done) = sample.take() {
+                found(&done);
+            }
+            sample = Some(Sample { pid, frames: frame(rest).into_iter().collect() });
+        }
+    }
+    if let Some(done) = sample.take() {
+        found(&done);
+    }
+    Ok(())
+}
+
+/// `PID/TID` and the rest. Processes that the recording does not know are -1.
+fn header(line: &str) -> Option<(u32, &str)> {
+    let (ids, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+    let (pid, tid) = ids.split_once('/')?;
+    tid.parse::<i64>().ok()?;
+    Some((pid.parse::<i64>().ok()? as u32, rest.trim()))
+}
+
+/// `ADDRESS SYMBOL (OBJECT)`, where symbol and object may hold blanks and parentheses.
+fn frame(text: &str) -> Option<Frame> {
+    let (address, rest) = text.split_once(' ')?;
+    let rest = rest.trim_start().strip_suffix(')')?;
+    // Files and what perf makes up begin with `/` and `[`, and may have ` (` in them themselves.
+    let bare = rest.strip_suffix(" (deleted)").unwrap_or(rest);
+    let begins = [" (/", " (["].iter().filter_map(|start| bare.rfind(start)).max();
+    let from = begins.or(rest.starts_with('(').then_some(0)).or(bare.rfind(" ("))?;
+    let symbol = rest[..from].trim();
+    Some(Frame {
+        address: u64::from_str_radix(address, 16).ok()?,
+        symbol: (symbol != "[unknown]" && !symbol.is_empty()).then(|| symbol.to_owned()),
+        object: rest[from..].trim_start().trim_start_matches('(').to_owned(),
+    })
+}
+
+/// A mapping in the recording.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    pub pid: u32,
+    pub start: u64,
+    pub size: u64,
+    pub executable: bool,
+    pub path: String,
+}
+
+/// `... PERF_RECORD_MMAP2 PID/TID: [START(SIZE) @ OFFSET DEVICE INODE GENERATION]: PROTECTION PATH`
+pub fn mapping(line: &str) -> Option<Mapping> {
+    let (_, rest) = line.split_once("PERF_RECORD_MMAP")?;
+    let (_, rest) = rest.split_once(' ')?;
+    let (ids, rest) = rest.split_once(": [")?;
+    let (range, rest) = rest.split_once(") @ ")?;
+    let (start, size) = range.split_once('(')?;
+    let (_, rest) = rest.split_once("]: ")?;
+    let (protection, path) = rest.split_once(' ')?;
+    let hexadecimal = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).ok();
+    Some(Mapping {
+        pid: ids.trim().split('/').next()?.parse::<i64>().ok()? as u32,
+        start: hexadecimal(start)?,
+        size: hexadecimal(size)?,
+        executable: protection.contains('x'),
+        path: path.trim_end().to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(text: &str) -> Vec<Sample> {
+        let mut all = Vec::new();
+        samples(text.as_bytes(), &mut |sample| all.push(sample.clone())).unwrap();
+        all
+    }
+
+    #[test]
+    fn names_with_blanks_and_parentheses() {
+        let stacks = all(" 100/101  \n\t  84 operator()(int) const (/tmp/jitted-100-7.so)\n\t 7f0000002000 two  blanks (/tmp/perf-100.map)\n\
+            \t 1b2c4 main (/home/me (old)/vm)\n\t 10 [unknown] (/memfd:code (deleted))\n\n   -1/-1  \n\n");
+        assert_eq!(stacks.len(), 2);
+        let names: Vec<Option<&str>> = stacks[0].frames.iter().map(|frame| frame.symbol.as_deref()).collect();
+        assert_eq!(names, [Some("operator()(int) const"), Some("two  blanks"), Some("main"), None]);
+        let kinds: Vec<Kind> = stacks[0].frames.iter().map(Frame::kind).collect();
+        assert_eq!(kinds, [Kind::Injected, Kind::Map, Kind::File, Kind::Memory]);
+        assert_eq!((stacks[0].pid, stacks[1].pid, stacks[1].frames.len()), (100, u32::MAX, 0));
+        let flat = all(" 100/101      7f0000001004 a b (/tmp/jit-100-1.so)\n 100/101  7f00 [unknown] ([unknown])\n");
+        assert_eq!(flat.len(), 2);
+        assert_eq!((flat[0].frames[0].kind(), flat[1].frames[0].kind()), (Kind::Region, Kind::Nowhere));
+    }
+
+    #[test]
+    fn files_by_their_names() {
+        assert!(
+            is_region("/tmp/jitted-100-r1.3.so") && is_region("/x/jit-7-0.so") && !is_region("/tmp/jitted-100-1.so")
+        );
+        assert_eq!((jitdump_pid("/tmp/jit-0012.dump"), jitdump_pid("/tmp/jit-1.dump (deleted)")), (Some(12), None));
+        let kind = |object: &str, symbol: Option<&str>| {
+            Frame { symbol: symbol.map(str::to_owned), object: object.into(), address: 16 }.kind()
+        };
+        assert_eq!(kind("[JIT] tid 7", None), Kind::Memory);
+        assert_eq!(kind("[JIT] tid 7", Some("f")), Kind::Map);
+        assert_eq!(kind("[kernel.kallsyms]", Some("f")), Kind::Kernel);
+        assert_eq!(kind("[vdso]", Some("f")), Kind::File);
+    }
+
+    #[test]
+    fn mappings() {
+        let line = "18595 PERF_RECORD_MMAP2 18595/18595: [0x5649aa1ef000(0x13000) @ 0x4000 fe:00 247076 0]: r-xp /tmp/jit-1.dump\n";
+        let expected = Mapping {
+            pid: 18595,
+            start: 0x5649_aa1e_f000,
+            size: 0x13000,
+            executable: true,
+            path: "/tmp/jit-1.dump".into(),
+        };
+        assert_eq!(mapping(line), Some(expected));
+        let anon = mapping("x PERF_RECORD_MMAP -1/0: [0x10(0x20) @ 0x10]: x [kernel.kallsyms]_text").unwrap();
+        assert_eq!((anon.pid, &*anon.path), (u32::MAX, "[kernel.kallsyms]_text"));
+        assert_eq!(mapping("7 PERF_RECORD_COMM: x"), None);
+    }
+}

@@ -1,0 +1,174 @@
+//! The file of a region, as debuggers and profilers read it: any ELF file with symbols, line tables and unwind tables.
+
+use std::io;
+
+use gimli::read::{BaseAddresses, CieOrFde, EhFrame, EndianSlice, UnwindContext, UnwindSection};
+use gimli::{Dwarf, RunTimeEndian, SectionId};
+use object::read::elf::ElfFile64;
+use object::{Architecture, Endianness, Object, ObjectSection, ObjectSymbol, SymbolKind};
+
+use crate::tables::{Row, Target};
+
+/// A function in its symbol table.
+#[derive(Clone, Debug)]
+pub struct Function<'a> {
+    /// Where it lies in the file.
+    pub addr: u64,
+    /// Bytes of code.
+    pub size: u64,
+    /// As it is there.
+    pub name: &'a [u8],
+}
+
+impl Function<'_> {
+    /// The first address behind it.
+    pub fn end(&self) -> u64 {
+        self.addr.saturating_add(self.size)
+    }
+}
+
+/// From an address on the source is this line; `None` where a sequence ends.
+pub type LineRow = (u64, Option<(String, u64, u64)>);
+
+/// The parts of the file.
+pub struct Region<'a> {
+    file: ElfFile64<'a, Endianness>,
+    /// What decoding depends on.
+    pub target: Target,
+    /// `e_machine`
+    pub machine: u32,
+    /// In the order of their addresses.
+    pub functions: Vec<Function<'a>>,
+    /// In the order of their addresses.
+    pub lines: Vec<LineRow>,
+}
+
+impl<'a> Region<'a> {
+    /// Fails for what is no whole ELF file of 64 bits.
+    pub fn read(bytes: &'a [u8]) -> io::Result<Self> {
+        let file = ElfFile64::<Endianness>::parse(bytes)
+            .map_err(|error| problem(format!("is no whole ELF file of 64 bits: {error}")))?;
+        let machine = match file.architecture() {
+            Architecture::X86_64 => 62,
+            Architecture::Aarch64 => 183,
+            Architecture::Riscv64 => 243,
+            _ => 0,
+        };
+        let target = Target::of(machine, file.is_little_endian());
+        let symbols = file.symbols().filter(|symbol| symbol.kind() == SymbolKind::Text && !symbol.is_undefined());
+        let function = |symbol: object::read::elf::ElfSymbol64<'a, '_, Endianness>| {
+            Some(Function { addr: symbol.address(), size: symbol.size(), name: symbol.name_bytes().ok()? })
+        };
+        let mut functions: Vec<Function> = symbols.filter_map(function).collect();
+        functions.sort_by_key(|function| function.addr);
+        let mut region = Region { file, target, machine, functions, lines: Vec::new() };
+        // What is there until then is shown.
+        let _ = region.read_lines();
+        region.lines.sort_by_key(|(addr, line)| (*addr, line.is_some()));
+        Ok(region)
+    }
+
+    fn section(&self, name: &str) -> Option<(u64, &'a [u8])> {
+        let section = self.file.section_by_name(name)?;
+        Some((section.address(), section.data().ok()?))
+    }
+
+    /// The bytes of a function; fewer if the file has not all of them.
+    pub fn code(&self, function: &Function) -> &'a [u8] {
+        let Some((at, text)) = self.section(".text") else { return &[] };
+        let start = usize::try_from(function.addr.saturating_sub(at)).unwrap_or(usize::MAX);
+        let end = start.saturating_add(usize::try_from(function.size).unwrap_or(usize::MAX)).min(text.len());
+        text.get(start..end).unwrap_or_default()
+    }
+
+    fn endian(&self) -> RunTimeEndian {
+        if self.file.is_little_endian() {
+            RunTimeEndian::Little
+        } else {
+            RunTimeEndian::Big
+        }
+    }
+
+    fn read_lines(&mut self) -> gimli::Result<()> {
+        let load = |id: SectionId| {
+            let bytes = self.section(id.name()).map_or(&[][..], |(_, bytes)| bytes);
+            Ok::<_, gimli::Error>(EndianSlice::new(bytes, self.endian()))
+        };
+        let dwarf = Dwarf::load(load)?;
+        let mut lines = Vec::new();
+        let mut units = dwarf.units();
+        while let Some(header) = units.next()? {
+            let unit = dwarf.unit(header)?;
+            let Some(program) = unit.line_program.clone() else { continue };
+            let mut rows = program.rows();
+            while let Some((header, row)) = rows.next_row()? {
+                let line = (!row.end_sequence()).then(|| {
+                    let path = row.file(header).and_then(|file| {
+                        let name = dwarf.attr_string(&unit, file.path_name()).ok()?.to_string_lossy().into_owned();
+                        let dir = file.directory(header).and_then(|dir| dwarf.attr_string(&unit, dir).ok());
+                        match dir.map(|dir| dir.to_string_lossy().into_owned()).filter(|_| !name.starts_with('/')) {
+                            Some(dir) if !dir.is_empty() => Some(format!("{dir}/{name}")),
+                            _ => Some(name),
+                        }
+                    });
+                    let column = match row.column() {
+                        gimli::ColumnType::Column(column) => column.get(),
+                        gimli::ColumnType::LeftEdge => 0,
+                    };
+                    (path.unwrap_or_default(), row.line().map_or(0, std::num::NonZero::get), column)
+                });
+                lines.push((row.address(), line));
+            }
+        }
+        drop(dwarf);
+        self.lines = lines;
+        Ok(())
+    }
+
+    /// The lines of a function.
+    pub fn lines_of(&self, function: &Function) -> &[LineRow] {
+        let at = |addr: u64| self.lines.partition_point(|(line, _)| *line < addr);
+        self.lines.get(at(function.addr)..at(function.end())).unwrap_or_default()
+    }
+
+    /// Hands out all rows of the unwind tables. The error says what cannot be decoded.
+    pub fn each_row(&self, each: &mut dyn FnMut(&Row)) -> Result<(), String> {
+        let Some((at, bytes)) = self.section(".eh_frame") else { return Ok(()) };
+        let text = self.section(".text").map_or(0, |(at, _)| at);
+        let bases = BaseAddresses::default().set_eh_frame(at).set_text(text);
+        let section = EhFrame::new(bytes, self.endian());
+        let mut context = UnwindContext::new();
+        let mut entries = section.entries(&bases);
+        while let Some(entry) = entries.next().map_err(|error| error.to_string())? {
+            let CieOrFde::Fde(partial) = entry else { continue };
+            let at = partial.offset();
+            let problem = |error: gimli::Error| format!("the entry at {at:#x}: {error}");
+            let fde = partial.parse(EhFrame::cie_from_offset).map_err(problem)?;
+            let mut rows = fde.rows(&section, &bases, &mut context).map_err(problem)?;
+            while let Some(row) = rows.next_row().map_err(problem)? {
+                each(row);
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes of each section, for their sizes.
+    pub fn sections(&self) -> impl Iterator<Item = (String, u64)> + use<'a, '_> {
+        self.file.sections().filter_map(|section| Some((section.name().ok()?.to_owned(), section.size())))
+    }
+}
+
+fn problem(text: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text)
+}
+
+/// What the name of a region's file says: which process, which region, which generation.
+pub fn generation(name: &str) -> Option<(u32, u32, &str)> {
+    let text = name.strip_suffix(".so")?;
+    let (pid, rest) = match text.strip_prefix("jitted-") {
+        Some(text) => text.split_once("-r")?,
+        None => text.strip_prefix("jit-")?.split_once('-')?,
+    };
+    let (region, generation) = rest.split_once('.').unwrap_or((rest, "0"));
+    Some((pid.parse().ok()?, region.parse().ok()?, generation))
+}

@@ -1,0 +1,339 @@
+//! `jitsym doctor` on broken set-ups, all of which are made here: its last lines name the cause. docs/doctor.md has them too;
+//! `JITSYM_BLESS=1` writes them there.
+
+#[path = "../../tests/support/perf.rs"]
+mod perf;
+#[path = "../../tests/support/mod.rs"]
+mod support;
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use support::*;
+
+fn doctor(words: &[&str]) -> Command {
+    let config = scratch_dir("config").join("perfconfig");
+    let text = format!("[buildid]\n\tdir = {}\n", scratch_dir("buildid").display());
+    std::fs::write(&config, text).expect("settings of perf");
+    let mut command = perf::command(env!("CARGO_BIN_EXE_jitsym"));
+    command.env("PERF_CONFIG", config).arg("doctor").args(words);
+    command
+}
+
+fn toy() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| compile("gcc", &["examples/toy_jit.c"], Link::Shared, &["-O1"], "toy_jit"))
+}
+
+/// A broken set-up: its heading in the document, what is done, and the cause.
+struct SetUp {
+    heading: &'static str,
+    done: &'static str,
+    make: fn(&Path) -> Output,
+    cause: &'static str,
+}
+
+const SET_UPS: &[SetUp] = &[
+    SetUp {
+        heading: "No perf",
+        done: "There is no program of that name.",
+        make: |_| try_run(&mut doctor(&["--perf", "no-such-perf"])),
+        cause: "there is no program `no-such-perf`",
+    },
+    SetUp {
+        heading: "No permission",
+        done: "A user looks at a machine that lets only root record.",
+        make: paranoid,
+        cause: "perf_event_paranoid is 4",
+    },
+    SetUp {
+        heading: "Turned off",
+        done: "`JITSYM=off` is in the environment.",
+        make: |dir| try_run(doctor(&[]).env("JITSYM", "off").env("JITSYM_DIR", dir)),
+        cause: "JITSYM=off turns everything off",
+    },
+    SetUp {
+        heading: "A mistyped word",
+        done: "The process was started with `JITSYM=jitdmp`.",
+        make: |dir| of_process(toy_with(&[("JITSYM", "jitdmp")], dir), "libjitsym.so"),
+        cause: "did you mean `jitdump`?",
+    },
+    SetUp {
+        heading: "A process without the library",
+        done: "The process is `sleep`.",
+        make: |_| of_process(perf::command("sleep").arg("600").spawn().expect("start"), "/sleep"),
+        cause: "has no libjitsym",
+    },
+    SetUp {
+        heading: "noexec",
+        done: "The directory of the files is mounted noexec.",
+        make: |dir| in_mount(dir, "noexec", "JITSYM_DIR"),
+        cause: "is mounted noexec",
+    },
+    SetUp {
+        heading: "No room in /dev/shm",
+        done: "The file system is full. Only what a killed program leaves is at stake.",
+        make: |dir| in_mount(dir, "size=4k", "JITSYM_SPOOL_DIR"),
+        cause: "has no room",
+    },
+    SetUp {
+        heading: "In a container",
+        done: "The process is number 1 in a pid namespace of its own.",
+        make: container,
+        cause: "in a pid namespace of its own",
+    },
+    SetUp {
+        heading: "A jitdump without its mark",
+        done: "A runtime has its jitdump open, and has ended the mapping by which perf finds it.",
+        make: unmapped,
+        cause: "no executable mapping, by which perf finds it",
+    },
+    SetUp {
+        heading: "Another clock",
+        done: "It was recorded by `perf record --call-graph dwarf`.",
+        make: |dir| of_recording(&record(dir, &["--call-graph", "dwarf"], &[])),
+        cause: "recorded without -k 1",
+    },
+    SetUp {
+        heading: "Not injected",
+        done: "It was recorded by `perf record -k 1 --call-graph dwarf`, and nothing was done after that.",
+        make: |dir| of_recording(&record(dir, DWARF, &[])),
+        cause: "perf inject --jit has not been run",
+    },
+    SetUp {
+        heading: "The jitdump is gone",
+        done: "The program was run with `JITSYM_REMOVE=1`.",
+        make: |dir| of_recording(&record(dir, DWARF, &[("JITSYM_REMOVE", "1")])),
+        cause: "was removed before perf inject has read it",
+    },
+    SetUp {
+        heading: "Objects of another run",
+        done: "`perf inject` was run again on another recording, and has replaced an object of the first one.",
+        make: |dir| of_recording(&replaced(dir, true)),
+        cause: "are those of another run of perf inject",
+    },
+    SetUp {
+        heading: "Objects removed",
+        done: "Somebody has tidied up.",
+        make: |dir| of_recording(&replaced(dir, false)),
+        cause: "that perf inject has made were removed",
+    },
+    SetUp {
+        heading: "Frame pointers that are not there",
+        done: "It was recorded with `-g`, and neither the compiled code nor the program has frame pointers.",
+        make: |dir| of_recording(&inject(&record(dir, &["-k", "1", "-g"], &[]))),
+        cause: "recorded by frame pointers, and some code has none",
+    },
+    SetUp {
+        heading: "No unwind description",
+        done: "The program registers its code without `jitsym_code.unwind`.",
+        make: |dir| of_recording(&inject(&record(dir, DWARF, &[("JITSYM_UNWIND", "0")]))),
+        cause: "describes no frames",
+    },
+];
+
+const DWARF: &[&str] = &["-k", "1", "--call-graph", "dwarf"];
+
+/// A fake of the kernel's files, because the real setting is the machine's.
+fn paranoid(dir: &Path) -> Output {
+    std::fs::create_dir_all(dir.join("sys/kernel")).expect("directory");
+    std::fs::create_dir_all(dir.join("self")).expect("directory");
+    std::fs::write(dir.join("sys/kernel/perf_event_paranoid"), "4\n").expect("setting");
+    std::fs::write(dir.join("self/status"), "Name:\tjitsym\nCapEff:\t0000000000000000\n").expect("status");
+    try_run(doctor(&["--proc"]).arg(dir))
+}
+
+fn toy_with(environment: &[(&str, &str)], dir: &Path) -> Child {
+    let mut command = perf::command(toy());
+    command.arg(root().join("examples/hello.toy")).arg("600").env("JITSYM_DIR", dir);
+    command.envs(environment.iter().copied()).spawn().expect("start the toy")
+}
+
+/// Looks at a process when a file is mapped in it, and ends it.
+fn of_process(mut child: Child, mapped: &str) -> Output {
+    let pid = child.id();
+    for _ in 0..6000 {
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+        if maps.contains(mapped) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let output = try_run(&mut doctor(&[&pid.to_string()]));
+    child.kill().expect("end it");
+    child.wait().expect("wait");
+    output
+}
+
+/// In a mount namespace, with a file system like that on the directory.
+fn in_mount(dir: &Path, option: &str, variable: &str) -> Output {
+    let command = doctor(&[]);
+    let script = format!(
+        "mount -t tmpfs -o {option} none \"$1\"; head -c 8k /dev/zero >\"$1\"/x 2>/dev/null || :; exec \"$2\" doctor"
+    );
+    let mut unshare = perf::command("unshare");
+    unshare.args(["--mount", "sh", "-euc", &script, "sh"]).arg(dir).arg(command.get_program()).env(variable, dir);
+    try_run(&mut unshare)
+}
+
+fn container(dir: &Path) -> Output {
+    // The first process of a pid namespace, with the files where they are.
+    let mut unshare = perf::command("unshare");
+    unshare.args(["--pid", "--fork", "--kill-child"]).arg(toy()).arg(root().join("examples/hello.toy")).arg("600");
+    let mut unshare = unshare.env("JITSYM_DIR", dir).spawn().expect("start unshare");
+    let children = format!("/proc/{0}/task/{0}/children", unshare.id());
+    let mut pid = String::new();
+    for _ in 0..6000 {
+        pid = std::fs::read_to_string(&children).unwrap_or_default().trim().to_owned();
+        if !pid.is_empty() && dir.join("jit-1.dump").exists() && dir.join("perf-1.map").exists() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let output = try_run(&mut doctor(&[&pid]));
+    unshare.kill().expect("end it");
+    unshare.wait().expect("wait");
+    output
+}
+
+fn unmapped(dir: &Path) -> Output {
+    let mut shell = perf::command("sh");
+    shell.args(["-c", "exec 3>\"$0\"; exec sleep 600"]).arg(dir.join("jit-77.dump"));
+    let child = shell.spawn().expect("start");
+    of_process(child, "/sleep")
+}
+
+/// Records the ground-truth program, whose C part has no frame pointers.
+fn record(dir: &Path, options: &[&str], environment: &[(&str, &str)]) -> PathBuf {
+    let data = dir.join("perf.data");
+    let mut record = perf::perf("record");
+    record.args(["-e", "cpu-clock", "-F", "999"]).args(options).arg("-o").arg(&data).arg("--").arg(perf::program());
+    record.args(["scenario=stacks", "layout=gap", "seconds=0.5"]).arg(format!("dir={}", dir.display()));
+    run(record.envs(environment.iter().copied()));
+    data
+}
+
+fn inject(data: &Path) -> PathBuf {
+    let injected = data.with_file_name("jit.data");
+    run(perf::perf("inject").arg("--jit").arg("-i").arg(data).arg("-o").arg(&injected));
+    injected
+}
+
+/// An injected recording one of whose objects is another one, or all of them gone.
+fn replaced(dir: &Path, by_another: bool) -> PathBuf {
+    let data = inject(&record(dir, DWARF, &[]));
+    let list = stdout(&run(perf::perf("buildid-list").arg("-i").arg(&data)));
+    let paths = list.lines().filter_map(|line| line.split_once(' ')).map(|(_, path)| path);
+    let objects: Vec<&str> = paths.filter(|path| path.contains("/jitted-")).collect();
+    assert!(objects.len() > 1, "{list}");
+    if by_another {
+        std::fs::copy(objects[0], objects[1]).expect("replace an object");
+    } else {
+        objects.iter().for_each(|path| std::fs::remove_file(path).expect("remove an object"));
+    }
+    data
+}
+
+fn of_recording(data: &Path) -> Output {
+    try_run(doctor(&[]).arg(data))
+}
+
+/// The lines after the last empty one, without what differs between two runs.
+fn last_lines(text: &str, dir: &Path) -> String {
+    let (_, last) = text.trim_end().rsplit_once("\n\n").expect("an empty line");
+    let last = last.replace(&dir.display().to_string(), "DIR");
+    let mut plain = String::new();
+    for line in last.lines() {
+        // Which function it is depends on the samples.
+        let line = line.split_once("end at ").map_or(line.to_owned(), |(start, _)| format!("{start}end at FUNCTION"));
+        let mut number = String::new();
+        for c in line.chars().chain(['\n']) {
+            if c.is_ascii_digit() {
+                number.push(c);
+            } else {
+                // Numbers of processes and objects.
+                plain += if number.len() > 2 { "N" } else { &number };
+                number.clear();
+                plain.push(c);
+            }
+        }
+    }
+    // The directory of the jitdump is the test's.
+    plain.trim_end().to_owned()
+}
+
+const DOCUMENT: &str = "docs/doctor.md";
+const BEGIN: &str = "<!-- The rest is written by tool/tests/doctor.rs. -->\n";
+
+/// Each set-up has its cause in the last lines, and these are in the document.
+#[test]
+fn last_lines_name_the_cause() {
+    assert!(SET_UPS.len() >= 12);
+    let mut sections = String::new();
+    for (number, set_up) in SET_UPS.iter().enumerate() {
+        let dir = fresh_dir(format!("set-up-{number}"));
+        let output = (set_up.make)(&dir);
+        let text = stdout(&output);
+        assert_eq!(
+            output.status.code(),
+            Some(1),
+            "{}: {text}{}",
+            set_up.heading,
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let last = last_lines(&text, &dir);
+        let cause = last.lines().next().unwrap_or_default();
+        let (line, cause_there) = (set_up.heading, set_up.cause.replace(" perf_event", "perf_event"));
+        assert!(cause.starts_with("cause: ") && cause.contains(&cause_there), "{line}: {text}");
+        assert!(last.lines().last().is_some_and(|line| line.starts_with("type:  ")), "{line}: {text}");
+        let _ = write!(
+            sections,
+            "\n## {}\n\n{}\n\n<!-- test: not run, tool/tests/doctor.rs makes the set-up and compares this -->\n```text\n{last}\n```\n",
+            set_up.heading, set_up.done
+        );
+    }
+    let path = root().join(DOCUMENT);
+    let text = std::fs::read_to_string(&path).expect("document");
+    let (start, there) = text.split_once(BEGIN).expect("the place of the set-ups");
+    if std::env::var_os("JITSYM_BLESS").is_some() {
+        std::fs::write(&path, format!("{start}{BEGIN}{sections}")).expect("write the document");
+    } else {
+        assert!(there == sections, "{DOCUMENT} is not what the program says (JITSYM_BLESS=1 writes it):\n{sections}");
+    }
+}
+
+/// Where nothing is wrong it says so, of a machine, a process, a recording and a command.
+#[test]
+fn nothing_is_wrong() {
+    let dir = fresh_dir("good");
+    let good = |output: &Output| {
+        let text = stdout(output);
+        assert_eq!(output.status.code(), Some(0), "{text}");
+        assert!(text.contains("\n\nnothing is wrong\ntype:  "), "{text}");
+        text
+    };
+    good(&try_run(&mut doctor(&[])));
+    let process = of_process(toy_with(&[("JITSYM", "on")], &dir), "jit-");
+    assert!(good(&process).contains("where perf finds it"), "{}", stdout(&process));
+    let text = good(&of_recording(&inject(&record(&dir, DWARF, &[]))));
+    assert!(text.contains("have whole stacks") && text.contains("(100 %)"), "{text}");
+    let mut command = doctor(&["--"]);
+    command.arg(perf::program()).args(["scenario=stacks", "layout=gap", "seconds=0.5"]);
+    let text = good(&try_run(command.arg(format!("dir={}", dir.display()))));
+    assert!(text.contains("perf inject --jit has put that in"), "{text}");
+}
+
+/// What is not there is an error; a file of another kind is told what it is.
+#[test]
+fn other_things() {
+    let output = try_run(&mut doctor(&["4194305"]));
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("there is no process 4194305"));
+    let output = try_run(&mut doctor(&["no-such-file"]));
+    assert_eq!(output.status.code(), Some(2));
+    let output = try_run(doctor(&[]).arg(root().join("Cargo.toml")));
+    assert!(stdout(&output).contains("type:  jitsym check "), "{}", stdout(&output));
+}
