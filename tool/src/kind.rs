@@ -86,6 +86,6 @@ pub fn other(file: &[u8], facts: &Facts) -> Option<String> {
         return None;
     }
     let start = &file[..file.len().min(4096)];
-    let what = if start.iter().any(|byte| *byte == 0) { "data of an unknown kind" } else { "text" };
+    let what = if start.contains(&0) { "data of an unknown kind" } else { "text" };
     Some(format!("is {what}, and no jitdump, perf map or file of a region"))
 }

@@ -105,3 +105,22 @@ fn description() {
         assert!(example.starts_with(&format!("jitsym {} ", command.get_name())), "{example}");
     }
 }
+
+/// The shells take what is made for them, and complete words with it.
+#[test]
+fn shells_complete() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../man/completions");
+    let shell = |program: &str, arguments: &[&str]| {
+        let mut command = std::process::Command::new(program);
+        let output =
+            command.current_dir(&dir).args(arguments).output().unwrap_or_else(|error| panic!("{program}: {error}"));
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success() && output.stderr.is_empty(), "{program}: {output:?}");
+        printed
+    };
+    let script = "source ./jitsym.bash; COMP_WORDS=(jitsym check --al); COMP_CWORD=2; _jitsym jitsym --al check; echo ${COMPREPLY[*]}";
+    assert_eq!(shell("bash", &["--norc", "-c", script]), "--all --allow\n");
+    let script = "source ./jitsym.fish; complete -C 'jitsym cle'";
+    assert!(shell("fish", &["--no-config", "-c", script]).starts_with("clean\t"));
+    shell("zsh", &["-f", "-n", "_jitsym"]);
+}

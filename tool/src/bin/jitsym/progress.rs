@@ -31,11 +31,16 @@ impl Progress {
         if self.next.is_some_and(|next| Instant::now() >= next) {
             self.next = Some(Instant::now() + EVERY);
             self.shown = true;
-            let percent = (u128::from(done.min(self.total)) * 100 / u128::from(self.total.max(1))) as usize;
-            let bar = "#".repeat(percent * BAR / 100);
-            let _ = write!(io::stderr(), "\r\x1b[K[{bar:BAR$}] {percent:3} % {}", self.what);
+            let _ = write!(io::stderr(), "\r\x1b[K{} {}", bar(done, self.total), self.what);
         }
     }
+}
+
+/// So much of all, drawn.
+fn bar(done: u64, total: u64) -> String {
+    let percent = (u128::from(done.min(total)) * 100 / u128::from(total.max(1))) as usize;
+    let bar = "#".repeat(percent * BAR / 100);
+    format!("[{bar:BAR$}] {percent:3} %")
 }
 
 impl Drop for Progress {
@@ -43,5 +48,26 @@ impl Drop for Progress {
         if self.shown {
             let _ = write!(io::stderr(), "\r\x1b[K");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bars() {
+        assert_eq!(bar(0, 0), format!("[{}]   0 %", " ".repeat(BAR)));
+        assert_eq!(bar(1, 2), format!("[{}{}]  50 %", "#".repeat(BAR / 2), " ".repeat(BAR / 2)));
+        assert_eq!(bar(u64::MAX, 7), format!("[{}] 100 %", "#".repeat(BAR)));
+    }
+
+    /// Where no terminal is, as in tests, nothing is ever shown.
+    #[test]
+    fn nothing_without_a_terminal() {
+        let mut progress = Progress::new("checking".into(), 10, false);
+        progress.update(5);
+        assert_eq!(progress.next.is_some(), io::stderr().is_terminal());
+        assert!(!progress.shown);
     }
 }
