@@ -5,6 +5,7 @@
 //! too odd for the memory.
 
 mod file;
+mod frames;
 mod header;
 mod jitdump;
 mod lines;
@@ -15,6 +16,7 @@ pub mod rules;
 mod unwinding;
 
 pub use file::Facts;
+pub use frames::Frames;
 use jitsym::format::jitdump::raw::RawHeader;
 pub use rules::{Rule, Severity};
 
@@ -46,6 +48,9 @@ pub struct Finding {
 pub trait Report {
     /// Something was found.
     fn finding(&mut self, finding: Finding);
+
+    /// One piece of code with unwind tables has been compared with them.
+    fn frames(&mut self, _frames: Frames) {}
 
     /// So many bytes of the file are done. Whether to go on.
     fn progress(&mut self, _done: u64) -> bool {

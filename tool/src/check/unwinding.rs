@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use jitsym::format::jitdump::raw::RawUnwinding;
 
+use super::frames;
 use super::rules::{self, Rule};
 use super::{Finding, Place, Report};
 use crate::tables::{readable, terminator, TableReader, Target, CODE};
@@ -22,6 +23,8 @@ pub(super) struct Tables<'a> {
     /// Of the code.
     pub size: u64,
     pub target: Target,
+    /// As far as it is there.
+    pub code: &'a [u8],
     /// How far below the code it has a shadow, where the tables are mapped and for which they have entries too.
     pub shadow: Option<u64>,
 }
@@ -110,6 +113,10 @@ impl Tables<'_> {
             } else if tables.header_pointer(hdr) != Some(tables.address()) {
                 found(&rules::UNWIND_HDR_FORM, "it does not point to .eh_frame".into());
             }
+        }
+        if self.code.len() as u64 == self.size {
+            let compared = frames::check(&tables, self.code, self.target, &mut found);
+            report.frames(compared);
         }
     }
 

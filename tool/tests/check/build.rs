@@ -172,6 +172,17 @@ impl Unwinding {
     }
 }
 
+/// A dump of code for an architecture with the tables that say this.
+pub fn described(arch: Arch, code: &[u8], rows: &[UnwindRow]) -> Vec<u8> {
+    let tables = encode(arch, &Unwind::Rows(rows), ADDR, code.len() as u64).expect("encoded").expect("tables");
+    let (eh_frame, hdr) = tables.bytes.split_at(tables.bytes.len() - tables.hdr_size);
+    let mapped_size = tables.bytes.len() as u64;
+    let unwinding = Unwinding { eh_frame: eh_frame.into(), hdr: hdr.into(), mapped_size, ..Unwinding::default() };
+    let load = Load { code: code.into(), ..Load::default() };
+    let header = Header { machine: arch.abi().elf_machine, ..Header::default() };
+    file(header, &[unwinding.bytes(), load.bytes()])
+}
+
 /// A file of these records.
 pub fn file(header: Header, records: &[Vec<u8>]) -> Vec<u8> {
     [header.bytes(), records.concat()].concat()
