@@ -50,11 +50,7 @@ impl Tables<'_> {
         if hdr_size == 0 {
             found(&rules::UNWIND_HDR_ZERO, "eh_frame_hdr_size is 0".into());
         }
-        if mapped_size == 0 && self.shadow.is_some() {
-            // They are mapped there.
-        } else if mapped_size == 0 {
-            found(&rules::UNWIND_NOT_MAPPED, "mapped_size is 0".into());
-        } else if mapped_size < size {
+        if mapped_size != 0 && mapped_size < size {
             found(&rules::UNWIND_MAPPED_SHORT, format!("mapped_size is {mapped_size}, unwinding_size {size}"));
         }
         if eh_frame.starts_with(&HDR_START) && !hdr.starts_with(&HDR_START) {
@@ -95,6 +91,10 @@ impl Tables<'_> {
         if fdes.is_empty() {
             found(&rules::UNWIND_EMPTY, ".eh_frame has no entry for any code".into());
             return;
+        }
+        // With a shadow they are mapped there.
+        if mapped_size == 0 && self.shadow.is_none() {
+            found(&rules::UNWIND_NOT_MAPPED, "mapped_size is 0".into());
         }
         let for_shadow = |fde: &Entry| {
             self.shadow.is_some_and(|distance| (CODE + distance..CODE + distance + self.size).contains(&fde.start))

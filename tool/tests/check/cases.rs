@@ -365,8 +365,9 @@ fn unwind_tables() -> Vec<Case> {
             &["unwind-behind-terminator"],
             Unwinding { eh_frame: [&frame[..], &[0; 2]].concat(), hdr: farther(of().hdr), ..of() },
         ),
-        bad("unwind-not-mapped", of()).but(file(Unwinding { mapped_size: (end + 20) as u64, ..of() })),
-        bad("unwind-mapped-short", Unwinding { mapped_size: (end + 19) as u64, ..of() }),
+        bad("unwind-not-mapped", Unwinding { mapped_size: 0, ..of() }),
+        bad("unwind-mapped-short", Unwinding { mapped_size: (end + 19) as u64, ..of() })
+            .but(file(Unwinding { mapped_size: (end + 20) as u64, ..of() })),
     ]
 }
 
