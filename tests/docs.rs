@@ -113,7 +113,7 @@ fn programs_compile_and_run() {
             let child = command.spawn().expect("start");
             let pid = child.id();
             assert!(child.wait_with_output().expect("wait").status.success(), "{}, {link:?}", block.place());
-            checker::assert_all_sound(&dir, &[]);
+            checker::assert_all_described(&dir);
             let map = std::fs::read_to_string(dir.join(format!("perf-{pid}.map"))).expect("map");
             let found: Vec<&str> = map.lines().filter_map(|line| line.rsplit(' ').next()).collect();
             assert_eq!(found, names, "{}", block.place());
@@ -231,7 +231,7 @@ fn fragments_of_a_runtime_do_what_the_text_says() {
             command.env("JITSYM", value);
         }
         assert_eq!(stdout(&run(&mut command)), "ok\n");
-        assert_eq!(checker::assert_all_sound(&dir, &[]), files, "{mode}");
+        assert_eq!(checker::assert_all_described(&dir), files, "{mode}");
     }
 }
 

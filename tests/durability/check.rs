@@ -174,7 +174,7 @@ pub fn check_dump(plan: &Plan, truth: &Truth, bytes: &[u8], state: State) -> Res
     ensure!(records.offset() == bytes.len(), "{} bytes are no whole record", bytes.len() - records.offset());
     ensure!(lines.is_none() && unwind.is_none(), "a group without code");
     other_opinion(bytes, count)?;
-    checker::problems(bytes, Path::new(&format!("/tmp/jit-{}.dump", truth.pid)), &[])?;
+    checker::problems(bytes, Path::new(&format!("/tmp/jit-{}.dump", truth.pid)), &checker::OTHER_CODE)?;
 
     let mut missing = 0;
     for thread in 0..plan.noting() {

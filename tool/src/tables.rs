@@ -55,6 +55,26 @@ impl Target {
         Target { endian, address_size, vendor, machine }
     }
 
+    /// The same, with the machine by the column of the return address where the file does not say it.
+    pub fn with_column(mut self, return_address: u16) -> Target {
+        self.machine = match (self.machine, return_address) {
+            (0, 16) => EM_X86_64,
+            (0, 30) => EM_AARCH64,
+            (machine, _) => machine,
+        };
+        self
+    }
+
+    /// Whether the code is that of x86-64.
+    pub fn is_x86_64(&self) -> bool {
+        self.machine == EM_X86_64
+    }
+
+    /// Whether it is that of AArch64.
+    pub fn is_aarch64(&self) -> bool {
+        self.machine == EM_AARCH64
+    }
+
     /// What a register is called, if that is known.
     pub fn register_name(&self, register: gimli::Register) -> Option<&'static str> {
         match self.machine {

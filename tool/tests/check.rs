@@ -8,6 +8,8 @@ mod cases;
 mod clean;
 #[path = "check/corpus.rs"]
 mod corpus;
+#[path = "check/frames.rs"]
+mod frames;
 #[path = "check/mutations.rs"]
 mod mutations;
 #[path = "../../tests/support/perf.rs"]
@@ -16,6 +18,8 @@ mod perf;
 mod perf_agrees;
 #[path = "check/program.rs"]
 mod program;
+#[path = "check/random.rs"]
+mod random;
 #[path = "check/rules.rs"]
 mod rules;
 #[path = "../../tests/support/mod.rs"]

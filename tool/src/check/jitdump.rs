@@ -8,6 +8,7 @@ use jitsym::format::jitdump::UNWINDING_FIXED_SIZE;
 use jitsym::format::jitdump::{id, shadow, DEBUG_FIXED_SIZE, HEADER_SIZE, LOAD_FIXED_SIZE, MOVE_SIZE, PREFIX_SIZE};
 use jitsym::format::name;
 
+use super::frames;
 use super::header::{self, TODAY};
 use super::lines::Lines;
 use super::places::{Load, Places};
@@ -277,7 +278,8 @@ impl<'a> Check<'a, '_> {
             self.summary.with_mapped += u64::from(mapped_size != 0 || shadow.is_some());
             let (size, target) = (load.size, self.target);
             let shadow = shadow.map(|shadow| load.addr.wrapping_sub(shadow.addr));
-            Tables { offset: at, name: &name, unwinding: &unwinding, size, target, shadow }.check(self.report);
+            let code = frames::code_of(load).unwrap_or_default();
+            Tables { offset: at, name: &name, unwinding: &unwinding, size, target, code, shadow }.check(self.report);
         } else {
             self.without_tables += 1;
         }

@@ -5,6 +5,7 @@
 //! too odd for the memory.
 
 mod file;
+mod frames;
 mod header;
 mod jitdump;
 mod lines;
@@ -18,6 +19,7 @@ pub mod verdict;
 
 pub use crate::kind::Kind;
 pub use file::Facts;
+pub use frames::Frames;
 pub use rules::{Rule, Severity};
 
 /// Where something was found.
@@ -64,6 +66,8 @@ pub trait Report {
 
     /// What there is in all; once, unless the file cannot be read at all.
     fn summary(&mut self, _summary: Summary) {}
+    /// One piece of code with unwind tables has been compared with them.
+    fn frames(&mut self, _frames: Frames) {}
 
     /// So many bytes of the file are done. Whether to go on.
     fn progress(&mut self, _done: u64) -> bool {

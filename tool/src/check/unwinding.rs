@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use jitsym::format::jitdump::raw::RawUnwinding;
 
+use super::frames;
 use super::rules::{self, Rule};
 use super::{Finding, Place, Report};
 use crate::tables::{readable, terminator, TableReader, Target, CODE};
@@ -22,6 +23,8 @@ pub(super) struct Tables<'a> {
     /// Of the code.
     pub size: u64,
     pub target: Target,
+    /// As far as it is there.
+    pub code: &'a [u8],
     /// How far below the code it has a shadow, where the tables are mapped and for which they have entries too.
     pub shadow: Option<u64>,
 }
@@ -47,11 +50,7 @@ impl Tables<'_> {
         if hdr_size == 0 {
             found(&rules::UNWIND_HDR_ZERO, "eh_frame_hdr_size is 0".into());
         }
-        if mapped_size == 0 && self.shadow.is_some() {
-            // They are mapped there.
-        } else if mapped_size == 0 {
-            found(&rules::UNWIND_NOT_MAPPED, "mapped_size is 0".into());
-        } else if mapped_size < size {
+        if mapped_size != 0 && mapped_size < size {
             found(&rules::UNWIND_MAPPED_SHORT, format!("mapped_size is {mapped_size}, unwinding_size {size}"));
         }
         if eh_frame.starts_with(&HDR_START) && !hdr.starts_with(&HDR_START) {
@@ -93,6 +92,10 @@ impl Tables<'_> {
             found(&rules::UNWIND_EMPTY, ".eh_frame has no entry for any code".into());
             return;
         }
+        // With a shadow they are mapped there.
+        if mapped_size == 0 && self.shadow.is_none() {
+            found(&rules::UNWIND_NOT_MAPPED, "mapped_size is 0".into());
+        }
         let for_shadow = |fde: &Entry| {
             self.shadow.is_some_and(|distance| (CODE + distance..CODE + distance + self.size).contains(&fde.start))
         };
@@ -110,6 +113,10 @@ impl Tables<'_> {
             } else if tables.header_pointer(hdr) != Some(tables.address()) {
                 found(&rules::UNWIND_HDR_FORM, "it does not point to .eh_frame".into());
             }
+        }
+        if self.code.len() as u64 == self.size {
+            let compared = frames::check(&tables, self.code, self.target, &mut found);
+            report.frames(compared);
         }
     }
 

@@ -160,7 +160,8 @@ impl Unwinding {
             hdr: hdr.into(),
             size: None,
             hdr_size: None,
-            mapped_size: 0,
+            // More than any test needs, and less than there is to other code.
+            mapped_size: 128,
             padding: none,
         }
     }
@@ -170,6 +171,17 @@ impl Unwinding {
         let fixed = words(&[size, self.hdr_size.unwrap_or(self.hdr.len() as u64), self.mapped_size]);
         record(4, TIME, &[fixed, self.eh_frame.clone(), self.hdr.clone(), self.padding.clone()].concat())
     }
+}
+
+/// A dump of code for an architecture with the tables that say this.
+pub fn described(arch: Arch, code: &[u8], rows: &[UnwindRow]) -> Vec<u8> {
+    let tables = encode(arch, &Unwind::Rows(rows), ADDR, code.len() as u64).expect("encoded").expect("tables");
+    let (eh_frame, hdr) = tables.bytes.split_at(tables.bytes.len() - tables.hdr_size);
+    let mapped_size = tables.bytes.len() as u64;
+    let unwinding = Unwinding { eh_frame: eh_frame.into(), hdr: hdr.into(), mapped_size, ..Unwinding::default() };
+    let load = Load { code: code.into(), ..Load::default() };
+    let header = Header { machine: arch.abi().elf_machine, ..Header::default() };
+    file(header, &[unwinding.bytes(), load.bytes()])
 }
 
 /// A file of these records.

@@ -3,6 +3,7 @@
 use jitsym_tool::check::Facts;
 
 use crate::build::*;
+use crate::frames;
 
 /// A rule with its two files.
 pub struct Case {
@@ -15,7 +16,7 @@ pub struct Case {
     pub at: [Facts; 2],
 }
 
-fn case(rule: &'static str, bad: Vec<u8>, good: Vec<u8>) -> Case {
+pub fn case(rule: &'static str, bad: Vec<u8>, good: Vec<u8>) -> Case {
     Case { rule, also: &[], bad, good, at: [at("/tmp/jit-100.dump"), at("/tmp/jit-100.dump")] }
 }
 
@@ -56,10 +57,21 @@ fn second() -> Load {
 }
 
 pub fn cases() -> Vec<Case> {
-    [files(), headers(), records(), loads(), overlaps(), line_tables(), unwind_tables(), mapped(), maps()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        files(),
+        headers(),
+        records(),
+        loads(),
+        overlaps(),
+        line_tables(),
+        unwind_tables(),
+        frames::cases(),
+        mapped(),
+        maps(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 fn files() -> Vec<Case> {
@@ -353,8 +365,9 @@ fn unwind_tables() -> Vec<Case> {
             &["unwind-behind-terminator"],
             Unwinding { eh_frame: [&frame[..], &[0; 2]].concat(), hdr: farther(of().hdr), ..of() },
         ),
-        bad("unwind-not-mapped", of()).but(file(Unwinding { mapped_size: (end + 20) as u64, ..of() })),
-        bad("unwind-mapped-short", Unwinding { mapped_size: (end + 19) as u64, ..of() }),
+        bad("unwind-not-mapped", Unwinding { mapped_size: 0, ..of() }),
+        bad("unwind-mapped-short", Unwinding { mapped_size: (end + 19) as u64, ..of() })
+            .but(file(Unwinding { mapped_size: (end + 20) as u64, ..of() })),
     ]
 }
 

@@ -9,19 +9,8 @@ use jitsym_tool::show::{dump, stat, Dump, Look};
 use crate::build::{dump as file_of, Load, Unwinding, ADDR, TIME};
 use crate::cases::cases;
 use crate::corpus::check_text;
+use crate::random::Random;
 use crate::support::root;
-
-/// xorshift64*, always the same.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % end.max(1)
-    }
-}
 
 fn seeds() -> Vec<Vec<u8>> {
     let mut seeds: Vec<Vec<u8>> = cases().into_iter().flat_map(|case| [case.bad, case.good]).collect();
@@ -74,7 +63,7 @@ fn damage(file: &mut Vec<u8>, others: &[Vec<u8>], random: &mut Random) {
 #[test]
 fn damaged_files() {
     let seeds = seeds();
-    let mut random = Random(0x6a69_7473_796d);
+    let mut random = Random::new(0x6a69_7473_796d);
     let mut found = 0;
     for round in 0..20_000 {
         let mut file = seeds[round % seeds.len()].clone();

@@ -39,7 +39,7 @@ type Damaged<'a> = (&'a str, Vec<u8>, &'a [&'a str], Option<usize>);
 
 #[test]
 fn perf_does_what_the_checker_says() {
-    let arguments = ["scenario=stacks", "layout=packed", "seconds=0.2"];
+    let arguments = ["scenario=stacks", "layout=gap", "seconds=0.2"];
     let recording = Recording::with_stacks("perf-agrees", perf::program(), &arguments);
     let path = recording.truth.paths["jitdump"].clone();
     let good = std::fs::read(&path).expect("dump");
@@ -94,6 +94,35 @@ fn unwound(recording: &Recording) -> usize {
 /// A change of unwind tables, whose header is at an offset: what it is, what the checker says, and whether perf unwinds still.
 type Change<'a> = (&'a str, &'a [&'a str], &'a dyn Fn(&mut [u8], usize), bool);
 
+/// Where an entry has its instructions: behind length, distance to the CIE, start and size of the code, and an empty augmentation.
+const INSTRUCTIONS: usize = 17;
+
+/// Adds 8 to each distance of a CFA, but to that of code without a frame (DWARF 5, 7.24).
+fn enlarge(instructions: &mut [u8]) {
+    let mut at = 0;
+    while at < instructions.len() {
+        let offset = match instructions[at] {
+            0x0c => Some(at + 2),
+            0x0e => Some(at + 1),
+            _ => None,
+        };
+        if let Some(offset) = offset.filter(|&offset| instructions[offset] > 8) {
+            instructions[offset] += 8;
+            // Those of these functions take one byte.
+            assert!(instructions[offset] < 0x80, "{instructions:x?}");
+        }
+        at += match instructions[at] {
+            0x0c => 3,
+            0x02 | 0x06..=0x08 | 0x0d | 0x0e | 0x80..=0xbf => 2,
+            0x03 => 3,
+            0x00 | 0x0a | 0x0b | 0x40..=0x7f | 0xc0..=0xff => 1,
+            // A number of several bytes, of which all but the last have the highest bit.
+            0x2e => 2 + instructions[at + 1..].iter().take_while(|&&byte| byte >= 0x80).count(),
+            other => panic!("{other:#x} in {instructions:x?}"),
+        };
+    }
+}
+
 /// Unwind tables that the checker calls unusable are of no use to perf, and others are.
 #[test]
 fn perf_unwinds_as_the_checker_says() {
@@ -118,6 +147,15 @@ fn perf_unwinds_as_the_checker_says() {
             false,
         ),
         ("an entry for less", &["unwind-fde-range"], &|tables, _| tables[fde(tables) + 12] -= 1, true),
+        (
+            "frames that are 8 bytes larger",
+            &["unwind-cfa-wrong"],
+            &|tables, hdr| {
+                let from = fde(tables) + INSTRUCTIONS;
+                enlarge(&mut tables[from..hdr]);
+            },
+            false,
+        ),
         ("another version", &[], &|tables, hdr| tables[hdr] = 2, true),
         ("another encoding of the rows", &[], &|tables, hdr| tables[hdr + 3] = 0x1b, true),
         ("another pointer to the table", &[], &|tables, hdr| tables[hdr + 4] ^= 0x10, true),

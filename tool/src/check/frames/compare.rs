@@ -1,0 +1,154 @@
+//! Holds the rows of an unwind table against what the instructions do.
+
+use super::rows::{Row, Rows, Where};
+use super::state::{State, Value};
+use super::walk::{Flow, Machine};
+use super::Difference;
+use crate::check::rules::{self, Rule};
+use crate::tables::Target;
+
+/// What an instruction is compared with.
+pub(super) struct Compare<'a> {
+    pub rows: &'a Rows,
+    pub target: Target,
+    /// The first row is that of a function that has just been called.
+    pub plain: bool,
+    /// Where the stack pointer is from the CFA at the start, if that can be known.
+    pub entry_sp: Option<i64>,
+    /// The first row.
+    pub entry: &'a Row,
+}
+
+/// How a row and the truth compare.
+enum Verdict {
+    Same,
+    Unknown,
+    Differs(&'static Rule, String),
+}
+
+impl Compare<'_> {
+    /// Compares at one instruction. `None` if something is not known, and otherwise what differs.
+    pub fn at<M: Machine>(&self, offset: u64, flow: Flow, state: &State, found: &mut Vec<Difference>) -> Option<()> {
+        let row = self.rows.at(offset)?;
+        let mut known = Some(());
+        match self.cfa::<M>(row, flow, state) {
+            Verdict::Same => {}
+            Verdict::Unknown => return None,
+            Verdict::Differs(rule, text) => {
+                // All else counts from it.
+                found.push(Difference { rule, text });
+                return known;
+            }
+        }
+        let said: Vec<u16> = row.rules().map(|(register, _)| register).collect();
+        let required = [M::FP, self.rows.return_address];
+        let others = required.iter().filter(|register| !said.contains(register));
+        for &register in said.iter().chain(others) {
+            if register == M::SP {
+                continue;
+            }
+            match self.saved::<M>(register, row, state, required.contains(&register)) {
+                Verdict::Same => {}
+                Verdict::Unknown => known = None,
+                Verdict::Differs(rule, text) => found.push(Difference { rule, text }),
+            }
+        }
+        known
+    }
+
+    fn cfa<M: Machine>(&self, row: &Row, flow: Flow, state: &State) -> Verdict {
+        let Some((from, offset)) = row.cfa else { return Verdict::Unknown };
+        let sp = state.get(M::SP);
+        let text = match state.get(from) {
+            Value::Cfa(at) if at == -offset => return self.returns::<M>(row, flow, state),
+            Value::Cfa(at) => {
+                let wrong = offset.saturating_add(at);
+                let way = if wrong > 0 { "high" } else { "low" };
+                format!("{} too {way}: it is {}", wrong.unsigned_abs(), self.truth::<M>(state))
+            }
+            // Code that was entered in the middle of a frame may find anything in its registers.
+            Value::Callers(_) if self.plain => {
+                let name = self.name(from);
+                format!("wrong, {name} is the caller's: it is {}", self.truth::<M>(state))
+            }
+            _ => return Verdict::Unknown,
+        };
+        let back = self.plain && row.cfa == self.entry.cfa && self.rows.differs_before(row);
+        let gone = match (sp, self.entry_sp) {
+            (Value::Cfa(sp), Some(entry)) => sp > entry || self.plain && state.framed && sp == entry,
+            _ => false,
+        };
+        // A frame that others are called from stands in the middle of stacks.
+        let rule =
+            if (back || gone) && flow != Flow::Call { &rules::UNWIND_EPILOGUE } else { &rules::UNWIND_CFA_WRONG };
+        Verdict::Differs(rule, format!("the row has the CFA at {}, which is {text}", self.sum(from, offset)))
+    }
+
+    /// Code that is entered with a frame, as its first row says, and returns with it to where no frame is, had none.
+    fn returns<M: Machine>(&self, row: &Row, flow: Flow, state: &State) -> Verdict {
+        let (Flow::Return, false, Value::Cfa(sp), Some((from, offset))) = (flow, self.plain, state.get(M::SP), row.cfa)
+        else {
+            return Verdict::Same;
+        };
+        let ra = self.rows.return_address;
+        let untouched = if M::ENTRY == 0 { state.get(ra) == Value::Callers(ra) } else { state.slot(sp).is_none() };
+        if sp == -M::ENTRY || !untouched {
+            return Verdict::Same;
+        }
+        let wrong = -sp - M::ENTRY;
+        let way = if wrong > 0 { "high" } else { "low" };
+        let (said, is) = (self.sum(from, offset), self.sum(M::SP, M::ENTRY));
+        let text = format!("the row has the CFA at {said}, which is {} too {way}: it is {is}", wrong.unsigned_abs());
+        Verdict::Differs(&rules::UNWIND_CFA_WRONG, text)
+    }
+
+    fn saved<M: Machine>(&self, register: u16, row: &Row, state: &State, required: bool) -> Verdict {
+        let own = Value::Callers(register);
+        let in_place = state.get(register) == own;
+        let said = match row.rule(register) {
+            Where::At(at) => match state.slot(at) {
+                Some(value) if value == own => return Verdict::Same,
+                Some(Value::Unknown) => return Verdict::Unknown,
+                // The caller has written there.
+                None if self.entry_sp.is_none_or(|sp| at >= sp) => return Verdict::Unknown,
+                _ => format!("at {}", distance(at)),
+            },
+            Where::In(other) if state.get(other) == own => return Verdict::Same,
+            Where::Same if in_place || !required => return Verdict::Same,
+            Where::Same => "where it was".into(),
+            Where::In(_) | Where::Elsewhere => return Verdict::Unknown,
+        };
+        let is = match state.slots_of(register).next() {
+            _ if in_place && register != self.rows.return_address => "still in its register".into(),
+            _ if in_place => format!("in {}", self.name(register)),
+            Some(at) => format!("at {}", distance(at)),
+            None => return Verdict::Unknown,
+        };
+        let return_address = register == self.rows.return_address;
+        let what = if return_address { "the return address".into() } else { self.name(register) };
+        let rule = if return_address { &rules::UNWIND_RETURN_ADDRESS } else { &rules::UNWIND_SAVED_REGISTER };
+        Verdict::Differs(rule, format!("the row has {what} {said}, and it is {is}"))
+    }
+
+    /// How the CFA can really be found.
+    fn truth<M: Machine>(&self, state: &State) -> String {
+        let ways = [M::SP, M::FP].into_iter().find_map(|from| match state.get(from) {
+            Value::Cfa(at) => Some(self.sum(from, at.wrapping_neg())),
+            _ => None,
+        });
+        ways.unwrap_or_else(|| "elsewhere".into())
+    }
+
+    fn sum(&self, register: u16, offset: i64) -> String {
+        format!("{}{offset:+}", self.name(register))
+    }
+
+    fn name(&self, register: u16) -> String {
+        let name = self.target.register_name(gimli::Register(register));
+        name.map_or_else(|| format!("r{register}"), str::to_lowercase)
+    }
+}
+
+fn distance(at: i64) -> String {
+    format!("CFA{at:+}")
+}

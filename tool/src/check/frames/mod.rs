@@ -1,0 +1,147 @@
+//! Unwind tables against the code that they describe: the instructions are gone through along the control flow, and tell where
+//! the CFA, the return address and the caller's registers are. An instruction that is not understood makes values unknown, and
+//! nothing is said of those.
+
+mod aarch64;
+mod compare;
+mod rows;
+mod state;
+#[cfg(test)]
+mod tests;
+mod walk;
+mod x86_64;
+
+use std::rc::Rc;
+
+use jitsym::format::jitdump::raw::RawLoad;
+
+use self::compare::Compare;
+use self::rows::{Row, Rows, Where};
+use self::state::{State, Value};
+use self::walk::{Graph, Machine};
+use super::rules::{self, Rule};
+use crate::tables::{TableReader, Target};
+
+/// The outcome of the comparison for one piece of code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frames {
+    /// The tables are right at each instruction that can be reached.
+    Proved,
+    /// They are right as far as the instructions are understood.
+    Partly,
+    /// They are wrong.
+    Wrong,
+    /// The bytes are no function, as far as can be seen, or of an architecture that is not known here.
+    NotKnown,
+}
+
+/// Where a row and the code differ.
+struct Difference {
+    rule: &'static Rule,
+    text: String,
+}
+
+/// The code, where it really is in a record with padding; `None` if there is not as much.
+pub(super) fn code_of<'a>(load: &RawLoad<'a>) -> Option<&'a [u8]> {
+    let behind_name = load.tail.get(load.name()?.len() + 1..)?;
+    let size = usize::try_from(load.size).ok()?;
+    let (code, padding) = behind_name.split_at_checked(size)?;
+    let after = padding.iter().all(|&byte| byte == 0) && behind_name.iter().take(padding.len()).any(|&byte| byte != 0);
+    if after {
+        Some(code)
+    } else {
+        load.code()
+    }
+}
+
+/// Compares all that the tables say with the code. Of each rule the first place is told.
+pub(super) fn check(
+    tables: &TableReader,
+    code: &[u8],
+    target: Target,
+    found: &mut dyn FnMut(&'static Rule, String),
+) -> Frames {
+    let Some(rows) = Rows::read(tables, code.len() as u64) else { return Frames::NotKnown };
+    let target = target.with_column(rows.return_address);
+    let differences = if target.is_x86_64() {
+        compare(&mut x86_64::X86_64::new(), code, &rows, target)
+    } else if target.is_aarch64() {
+        compare(&mut aarch64::Aarch64::new(), code, &rows, target)
+    } else {
+        None
+    };
+    let Some((known, differences)) = differences else { return Frames::NotKnown };
+    let mut told: Vec<&'static Rule> = Vec::new();
+    for Difference { rule, text, .. } in differences {
+        if !told.contains(&rule) {
+            told.push(rule);
+            found(rule, text);
+        }
+    }
+    match (told.is_empty(), known) {
+        (false, _) => Frames::Wrong,
+        (true, true) => Frames::Proved,
+        (true, false) => Frames::Partly,
+    }
+}
+
+/// Whether all is known, and what differs. `None` if the bytes are no function.
+fn compare<M: Machine>(machine: &mut M, code: &[u8], rows: &Rows, target: Target) -> Option<(bool, Vec<Difference>)> {
+    let entry = rows.at(0)?;
+    let plain = is_plain::<M>(entry, rows.return_address);
+    let plain_at = |at: u64| rows.at(at).is_some_and(|row| is_plain::<M>(row, rows.return_address));
+    let graph = Graph::new(machine, code, &rows.entries, &plain_at)?;
+    let named = Rc::new(rows.places());
+    let start = |at: u64| {
+        let row = rows.at(at).filter(|_| at == 0 || plain_at(at))?;
+        entered::<M>(row, State::new(named.clone()))
+    };
+    let entry_sp = entry.cfa.filter(|&(from, _)| from == M::SP).and_then(|(_, offset)| offset.checked_neg());
+    // Nothing is known without the first row.
+    start(0)?;
+    let comparison = Compare { rows, target, plain, entry_sp, entry };
+    let (mut known, mut sets_fp, mut differences) = (true, false, Vec::new());
+    graph.states(machine, rows, &start, &mut |machine, at, instruction, flow, state| {
+        sets_fp |= !matches!(state.get(M::FP), Value::Callers(_));
+        let before = differences.len();
+        known &= comparison.at::<M>(at, flow, state, &mut differences).is_some();
+        for difference in &mut differences[before..] {
+            difference.text = format!("at +{at:#x}, {}: {}", machine.text(instruction), difference.text);
+        }
+    })?;
+    if plain && !sets_fp && rows.count_from(M::FP) {
+        // The first one tells all: the description is that of other code.
+        differences.truncate(1);
+        for difference in &mut differences {
+            difference.rule = &rules::UNWIND_FRAME_POINTER;
+        }
+    }
+    Some((known, differences))
+}
+
+/// Whether a row is that of a function that has just been called.
+fn is_plain<M: Machine>(row: &Row, return_address: u16) -> bool {
+    row.cfa == Some((M::SP, M::ENTRY))
+        && row.rules().all(|(register, place)| match place {
+            Where::At(at) => register == return_address && M::ENTRY != 0 && at == -M::ENTRY,
+            place => place == Where::Same,
+        })
+}
+
+/// The state that the first row tells of.
+fn entered<M: Machine>(row: &Row, mut state: State) -> Option<State> {
+    let (from, offset) = row.cfa?;
+    for (register, place) in row.rules() {
+        if place != Where::Same {
+            state.set(register, Value::Unknown);
+        }
+        match place {
+            Where::At(at) => state.store(Value::Cfa(at), Value::Callers(register)),
+            Where::In(other) => state.set(other, Value::Callers(register)),
+            Where::Same | Where::Elsewhere => {}
+        }
+    }
+    state.set(M::SP, Value::Unknown);
+    state.set(from, Value::Cfa(offset.checked_neg()?));
+    Some(state)
+}

@@ -1,0 +1,119 @@
+//! What unwind tables say, row by row, in offsets from the start of the code.
+
+use std::collections::BTreeSet;
+
+use gimli::{CfaRule, RegisterRule};
+
+use crate::tables::{Row as TableRow, TableReader, CODE};
+
+/// Where the caller's value of a register is, as a row says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Where {
+    /// In memory, so far from the CFA.
+    At(i64),
+    /// In another register.
+    In(u16),
+    /// In its own register, said or unsaid.
+    Same,
+    /// Nowhere, or where only an expression leads to.
+    Elsewhere,
+}
+
+/// One row.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    pub start: u64,
+    pub end: u64,
+    /// The register and the bytes that are added to it; `None` for an expression.
+    pub cfa: Option<(u16, i64)>,
+    rules: Vec<(u16, Where)>,
+}
+
+impl Row {
+    fn new(row: &TableRow) -> Row {
+        let cfa = match *row.cfa() {
+            CfaRule::RegisterAndOffset { register, offset } => Some((register.0, offset)),
+            CfaRule::Expression(_) => None,
+        };
+        let rules = row.registers().map(|(register, rule)| {
+            let place = match *rule {
+                RegisterRule::Offset(offset) => Where::At(offset),
+                RegisterRule::Register(other) => Where::In(other.0),
+                RegisterRule::SameValue => Where::Same,
+                _ => Where::Elsewhere,
+            };
+            (register.0, place)
+        });
+        let offset = |address: u64| address.wrapping_sub(CODE);
+        Row { start: offset(row.start_address()), end: offset(row.end_address()), cfa, rules: rules.collect() }
+    }
+
+    pub fn rule(&self, register: u16) -> Where {
+        self.rules().find(|&(said, _)| said == register).map_or(Where::Same, |(_, place)| place)
+    }
+
+    pub fn rules(&self) -> impl Iterator<Item = (u16, Where)> + '_ {
+        self.rules.iter().copied()
+    }
+}
+
+/// Rows and rules of one piece of code that are held; hostile tables have any number of them for each byte.
+const RULES_MAX: usize = 1 << 20;
+
+/// The rows of one piece of code.
+pub(super) struct Rows {
+    /// In the order of their starts.
+    rows: Vec<Row>,
+    /// Where entries begin.
+    pub entries: Vec<u64>,
+    /// The column of the return address.
+    pub return_address: u16,
+}
+
+impl Rows {
+    /// Those for code of this size; `None` if they cannot be decoded or tell of no code.
+    pub fn read(tables: &TableReader, size: u64) -> Option<Rows> {
+        let mut all = Rows { rows: Vec::new(), entries: Vec::new(), return_address: u16::MAX };
+        let (mut last, mut held) = (None, 0);
+        let decoded = tables.each_row(&mut |fde, row| {
+            let row = Row::new(row);
+            held += 1 + row.rules.len();
+            if held > RULES_MAX {
+                return Err("too many rows".into());
+            }
+            if row.start < size {
+                if last.replace(fde.offset()) != Some(fde.offset()) {
+                    all.entries.push(row.start);
+                }
+                all.return_address = fde.cie().return_address_register().0;
+                all.rows.push(row);
+            }
+            Ok(())
+        });
+        all.rows.sort_by_key(|row| row.start);
+        all.entries.sort_unstable();
+        (decoded.is_ok() && !all.rows.is_empty()).then_some(all)
+    }
+
+    /// The row for an offset.
+    pub fn at(&self, offset: u64) -> Option<&Row> {
+        let after = self.rows.partition_point(|row| row.start <= offset);
+        self.rows.get(after.checked_sub(1)?).filter(|row| offset < row.end)
+    }
+
+    /// A row that begins before this one has another CFA.
+    pub fn differs_before(&self, row: &Row) -> bool {
+        self.rows.iter().take_while(|earlier| earlier.start < row.start).any(|earlier| earlier.cfa != row.cfa)
+    }
+
+    /// One of them counts the CFA from this register.
+    pub fn count_from(&self, register: u16) -> bool {
+        self.rows.iter().any(|row| row.cfa.is_some_and(|(from, _)| from == register))
+    }
+
+    /// All words of the stack that they speak of.
+    pub fn places(&self) -> BTreeSet<i64> {
+        let rules = self.rows.iter().flat_map(Row::rules);
+        rules.filter_map(|(_, place)| if let Where::At(at) = place { Some(at) } else { None }).collect()
+    }
+}

@@ -1,0 +1,121 @@
+//! What a function holds where, as far as its instructions tell: all of it counted from the CFA.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+/// What a register or a word of the stack holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Value {
+    /// The CFA and this number of bytes.
+    Cfa(i64),
+    /// What this register held in the caller; for the return address its column.
+    Callers(u16),
+    /// Anything.
+    Unknown,
+}
+
+impl Value {
+    pub fn plus(self, bytes: i64) -> Value {
+        match self {
+            Value::Cfa(at) => at.checked_add(bytes).map_or(Value::Unknown, Value::Cfa),
+            _ => Value::Unknown,
+        }
+    }
+}
+
+/// Bytes of a word of the stack.
+pub(super) const WORD: i64 = 8;
+/// General registers of the architectures that are known here, the stack pointer included.
+pub(super) const REGISTERS: usize = 32;
+
+/// All that is known between two instructions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct State {
+    /// By their DWARF numbers.
+    registers: [Value; REGISTERS],
+    /// By the distance from the CFA. Words that are not here were never written; those that no table speaks of may be missing.
+    slots: BTreeMap<i64, Value>,
+    /// The words that tables speak of.
+    named: Rc<BTreeSet<i64>>,
+    /// There has been a frame, by one of the ways that lead here.
+    pub framed: bool,
+}
+
+impl State {
+    /// All registers have the caller's values.
+    pub fn new(named: Rc<BTreeSet<i64>>) -> State {
+        let registers = std::array::from_fn(|register| Value::Callers(register as u16));
+        State { registers, slots: BTreeMap::new(), named, framed: false }
+    }
+
+    pub fn get(&self, register: u16) -> Value {
+        self.registers.get(usize::from(register)).copied().unwrap_or(Value::Unknown)
+    }
+
+    pub fn set(&mut self, register: u16, value: Value) {
+        if let Some(place) = self.registers.get_mut(usize::from(register)) {
+            *place = value;
+        }
+    }
+
+    /// The word at an address; `None` if it was never written.
+    pub fn slot(&self, at: i64) -> Option<Value> {
+        self.slots.get(&at).copied()
+    }
+
+    /// Which words hold the caller's value of a register.
+    pub fn slots_of(&self, register: u16) -> impl Iterator<Item = i64> + '_ {
+        self.slots.iter().filter(move |&(_, &value)| value == Value::Callers(register)).map(|(&at, _)| at)
+    }
+
+    pub fn load(&self, address: Value) -> Value {
+        match address {
+            Value::Cfa(at) => self.slot(at).unwrap_or(Value::Unknown),
+            _ => Value::Unknown,
+        }
+    }
+
+    /// Stores a whole word.
+    pub fn store(&mut self, address: Value, value: Value) {
+        self.overwrite(address, WORD);
+        if let Value::Cfa(at) = address {
+            if value != Value::Unknown {
+                self.slots.insert(at, value);
+            }
+        }
+    }
+
+    /// Something is written there. Elsewhere than in the frame is of no interest.
+    pub fn overwrite(&mut self, address: Value, size: i64) {
+        let Value::Cfa(at) = address else { return };
+        let (Some(from), Some(to)) = (at.checked_sub(WORD - 1), at.checked_add(size)) else { return };
+        if from >= to {
+            return;
+        }
+        self.slots.range_mut(from..to).for_each(|(_, value)| *value = Value::Unknown);
+        let named = self.named.clone();
+        for &at in named.range(from..to) {
+            self.slots.insert(at, Value::Unknown);
+        }
+    }
+
+    /// Keeps only what is true in the other state too. Returns whether that is less than before.
+    pub fn join(&mut self, other: &State) -> bool {
+        let before = self.clone();
+        for (mine, &theirs) in self.registers.iter_mut().zip(&other.registers) {
+            if *mine != theirs {
+                *mine = Value::Unknown;
+            }
+        }
+        for (at, value) in &mut self.slots {
+            if other.slots.get(at) != Some(value) {
+                *value = Value::Unknown;
+            }
+        }
+        for &at in other.slots.keys() {
+            self.slots.entry(at).or_insert(Value::Unknown);
+        }
+        self.framed |= other.framed;
+        *self != before
+    }
+}
