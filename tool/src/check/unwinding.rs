@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use jitsym::format::jitdump::raw::RawUnwinding;
 
-use super::frames;
+use super::frames::{self, Rows};
 use super::rules::{self, Rule};
 use super::{Finding, Place, Report};
 use crate::tables::{readable, terminator, TableReader, Target, CODE};
@@ -81,8 +81,8 @@ impl Tables<'_> {
             found(&rules::UNWIND_LSDA, "the CIE has an encoding for pointers to language-specific data, 0xff".into());
         }
         let tables = TableReader::new(self.target, &bytes, self.size);
-        let fdes = match decode(&tables) {
-            Ok(fdes) => fdes,
+        let (fdes, rows) = match decode(&tables, self.size) {
+            Ok(decoded) => decoded,
             Err(error) => {
                 found(&rules::UNWIND_CFI, error);
                 return;
@@ -115,7 +115,7 @@ impl Tables<'_> {
             }
         }
         if self.code.len() as u64 == self.size {
-            let compared = frames::check(&tables, self.code, self.target, &mut found);
+            let compared = frames::check(rows, self.code, self.target, &mut found);
             report.frames(compared);
         }
     }
@@ -182,15 +182,16 @@ struct Entry {
     len: u64,
 }
 
-/// Decodes all entries, rows included.
-fn decode(tables: &TableReader) -> Result<Vec<Entry>, String> {
-    let mut entries: Vec<Entry> = Vec::new();
-    tables.each_row(&mut |fde, _| {
+/// Decodes all entries, with the rows for code of this size.
+fn decode(tables: &TableReader, size: u64) -> Result<(Vec<Entry>, Rows), String> {
+    let (mut entries, mut rows): (Vec<Entry>, Rows) = (Vec::new(), Rows::new(size));
+    tables.each_row(&mut |fde, row| {
         let at = fde.offset() as u64;
         if entries.last().is_none_or(|last| last.at != at) {
             entries.push(Entry { at, start: fde.initial_address(), len: fde.len() });
         }
+        rows.push(fde, row);
         Ok(())
     })?;
-    Ok(entries)
+    Ok((entries, rows))
 }

@@ -16,11 +16,12 @@ use std::rc::Rc;
 use jitsym::format::jitdump::raw::RawLoad;
 
 use self::compare::Compare;
-use self::rows::{Row, Rows, Where};
+pub(super) use self::rows::Rows;
+use self::rows::{Row, Where};
 use self::state::{State, Value};
 use self::walk::{Graph, Machine};
 use super::rules::{self, Rule};
-use crate::tables::{TableReader, Target};
+use crate::tables::Target;
 
 /// The outcome of the comparison for one piece of code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,13 +56,8 @@ pub(super) fn code_of<'a>(load: &RawLoad<'a>) -> Option<&'a [u8]> {
 }
 
 /// Compares all that the tables say with the code. Of each rule the first place is told.
-pub(super) fn check(
-    tables: &TableReader,
-    code: &[u8],
-    target: Target,
-    found: &mut dyn FnMut(&'static Rule, String),
-) -> Frames {
-    let Some(rows) = Rows::read(tables, code.len() as u64) else { return Frames::NotKnown };
+pub(super) fn check(rows: Rows, code: &[u8], target: Target, found: &mut dyn FnMut(&'static Rule, String)) -> Frames {
+    let Some(rows) = rows.complete() else { return Frames::NotKnown };
     let target = target.with_column(rows.return_address);
     let differences = if target.is_x86_64() {
         compare(&mut x86_64::X86_64::new(), code, &rows, target)

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use gimli::{CfaRule, RegisterRule};
 
-use crate::tables::{Row as TableRow, TableReader, CODE};
+use crate::tables::{Fde, Row as TableRow, CODE};
 
 /// Where the caller's value of a register is, as a row says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,58 +61,66 @@ impl Row {
 const RULES_MAX: usize = 1 << 20;
 
 /// The rows of one piece of code.
-pub(super) struct Rows {
+pub(in crate::check) struct Rows {
     /// In the order of their starts.
     rows: Vec<Row>,
     /// Where entries begin.
-    pub entries: Vec<u64>,
+    pub(super) entries: Vec<u64>,
     /// The column of the return address.
-    pub return_address: u16,
+    pub(super) return_address: u16,
+    /// Bytes of the code.
+    size: u64,
+    /// The entry that the last row was of.
+    last: Option<usize>,
+    /// Rows and rules so far.
+    held: usize,
 }
 
 impl Rows {
-    /// Those for code of this size; `None` if they cannot be decoded or tell of no code.
-    pub fn read(tables: &TableReader, size: u64) -> Option<Rows> {
-        let mut all = Rows { rows: Vec::new(), entries: Vec::new(), return_address: u16::MAX };
-        let (mut last, mut held) = (None, 0);
-        let decoded = tables.each_row(&mut |fde, row| {
-            let row = Row::new(row);
-            held += 1 + row.rules.len();
-            if held > RULES_MAX {
-                return Err("too many rows".into());
-            }
-            if row.start < size {
-                if last.replace(fde.offset()) != Some(fde.offset()) {
-                    all.entries.push(row.start);
-                }
-                all.return_address = fde.cie().return_address_register().0;
-                all.rows.push(row);
-            }
-            Ok(())
-        });
-        all.rows.sort_by_key(|row| row.start);
-        all.entries.sort_unstable();
-        (decoded.is_ok() && !all.rows.is_empty()).then_some(all)
+    /// For code of this size.
+    pub fn new(size: u64) -> Rows {
+        Rows { rows: Vec::new(), entries: Vec::new(), return_address: u16::MAX, size, last: None, held: 0 }
+    }
+
+    /// Takes a row of an entry. Those for other places than the code are of no interest.
+    pub fn push(&mut self, fde: &Fde, row: &TableRow) {
+        if row.start_address().wrapping_sub(CODE) >= self.size || self.held > RULES_MAX {
+            return;
+        }
+        let row = Row::new(row);
+        self.held += 1 + row.rules.len();
+        if self.last.replace(fde.offset()) != Some(fde.offset()) {
+            self.entries.push(row.start);
+        }
+        self.return_address = fde.cie().return_address_register().0;
+        self.rows.push(row);
+    }
+
+    /// All of them in order; `None` if there are none, or too many.
+    pub(super) fn complete(mut self) -> Option<Rows> {
+        self.rows.sort_by_key(|row| row.start);
+        self.entries.sort_unstable();
+        (!self.rows.is_empty() && self.held <= RULES_MAX).then_some(self)
     }
 
     /// The row for an offset.
-    pub fn at(&self, offset: u64) -> Option<&Row> {
+    pub(super) fn at(&self, offset: u64) -> Option<&Row> {
         let after = self.rows.partition_point(|row| row.start <= offset);
         self.rows.get(after.checked_sub(1)?).filter(|row| offset < row.end)
     }
 
     /// A row that begins before this one has another CFA.
-    pub fn differs_before(&self, row: &Row) -> bool {
+    pub(super) fn differs_before(&self, row: &Row) -> bool {
         self.rows.iter().take_while(|earlier| earlier.start < row.start).any(|earlier| earlier.cfa != row.cfa)
     }
 
     /// One of them counts the CFA from this register.
-    pub fn count_from(&self, register: u16) -> bool {
+    pub(super) fn count_from(&self, register: u16) -> bool {
         self.rows.iter().any(|row| row.cfa.is_some_and(|(from, _)| from == register))
     }
 
     /// All words of the stack that they speak of.
-    pub fn places(&self) -> BTreeSet<i64> {
+    pub(super) fn places(&self) -> BTreeSet<i64> {
         let rules = self.rows.iter().flat_map(Row::rules);
         rules.filter_map(|(_, place)| if let Where::At(at) = place { Some(at) } else { None }).collect()
     }
