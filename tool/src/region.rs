@@ -7,7 +7,7 @@ use gimli::{Dwarf, RunTimeEndian, SectionId};
 use object::read::elf::ElfFile64;
 use object::{Architecture, Endianness, Object, ObjectSection, ObjectSymbol, SymbolKind};
 
-use crate::tables::{Row, Target};
+use crate::tables::{Row, Target, WORK_MAX};
 
 /// A function in its symbol table.
 #[derive(Clone, Debug)]
@@ -41,6 +41,8 @@ pub struct Region<'a> {
     pub functions: Vec<Function<'a>>,
     /// In the order of their addresses.
     pub lines: Vec<LineRow>,
+    /// More rows than a file has bytes are not believed.
+    rows_max: usize,
 }
 
 impl<'a> Region<'a> {
@@ -61,7 +63,7 @@ impl<'a> Region<'a> {
         };
         let mut functions: Vec<Function> = symbols.filter_map(function).collect();
         functions.sort_by_key(|function| function.addr);
-        let mut region = Region { file, target, machine, functions, lines: Vec::new() };
+        let mut region = Region { file, target, machine, functions, lines: Vec::new(), rows_max: bytes.len() };
         // What is there until then is shown.
         let _ = region.read_lines();
         region.lines.sort_by_key(|(addr, line)| (*addr, line.is_some()));
@@ -102,6 +104,10 @@ impl<'a> Region<'a> {
             let Some(program) = unit.line_program.clone() else { continue };
             let mut rows = program.rows();
             while let Some((header, row)) = rows.next_row()? {
+                // Units of a hostile file can share one program, each with all of its rows.
+                if lines.len() > self.rows_max {
+                    break;
+                }
                 let line = (!row.end_sequence()).then(|| {
                     let path = row.file(header).and_then(|file| {
                         let name = dwarf.attr_string(&unit, file.path_name()).ok()?.to_string_lossy().into_owned();
@@ -137,13 +143,17 @@ impl<'a> Region<'a> {
         let text = self.section(".text").map_or(0, |(at, _)| at);
         let bases = BaseAddresses::default().set_eh_frame(at).set_text(text);
         let section = EhFrame::new(bytes, self.endian());
-        let mut context = UnwindContext::new();
+        let (mut context, mut work) = (UnwindContext::new(), 0);
         let mut entries = section.entries(&bases);
         while let Some(entry) = entries.next().map_err(|error| error.to_string())? {
             let CieOrFde::Fde(partial) = entry else { continue };
             let at = partial.offset();
             let problem = |error: gimli::Error| format!("the entry at {at:#x}: {error}");
             let fde = partial.parse(EhFrame::cie_from_offset).map_err(problem)?;
+            work += fde.cie().entry_len();
+            if work > WORK_MAX {
+                return Err("too many entries share too much".into());
+            }
             let mut rows = fde.rows(&section, &bases, &mut context).map_err(problem)?;
             while let Some(row) = rows.next_row().map_err(problem)? {
                 each(row);

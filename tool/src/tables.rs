@@ -19,7 +19,7 @@ pub const CODE: u64 = 1 << 40;
 
 /// Bytes of CIEs that are gone through for the tables of one piece of code. Each FDE goes through all of its CIE,
 /// so that hostile tables could keep us busy for hours; those of compilers do not come near this.
-const WORK_MAX: usize = 16 << 20;
+pub const WORK_MAX: usize = 16 << 20;
 
 /// Where an `.eh_frame_hdr` has the number of its rows.
 const HDR_COUNT: usize = 8;

@@ -121,7 +121,9 @@ impl Reader {
         };
         let names = if summary.pieces == 0 { State::None("") } else { state("names") };
         let lost = matches!(names, State::No(_));
-        let stacks = if !self.tables || summary.with_tables == 0 {
+        let stacks = if summary.pieces == 0 {
+            State::None("")
+        } else if !self.tables || summary.with_tables == 0 {
             State::None("by frame pointers")
         } else if self.name.contains("libunwind") && summary.with_mapped == 0 {
             State::No("free_after".into())

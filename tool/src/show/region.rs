@@ -67,7 +67,7 @@ pub(super) fn stat(file: &[u8], facts: &Facts, look: Look, most: usize, out: &mu
     let region = Region::read(file)?;
     writeln!(out, "{}, {} bytes", head(&region, facts), file.len())?;
     for (name, size) in region.sections().filter(|(name, size)| !name.is_empty() && *size > 0) {
-        writeln!(out, "  {name:20} {size:12} bytes")?;
+        writeln!(out, "  {:20} {size:12} bytes", printable(name.as_bytes()).to_string())?;
     }
     let names: HashSet<&[u8]> = region.functions.iter().map(|function| function.name).collect();
     let mut rows = 0u64;

@@ -47,7 +47,10 @@ fn what_perf_has_made() {
     let alive = dir.join(format!("jitted-{}-1.so", std::process::id()));
     std::fs::copy(&objects[0], &alive).expect("copy");
     let foreign = dir.join(format!("jitted-{dead}-77777.so"));
-    std::fs::copy(env!("CARGO_BIN_EXE_jitsym"), &foreign).expect("copy");
+    let source = home.join("one.c");
+    std::fs::write(&source, "int one(void) { return 1; }\n").expect("write");
+    let mut cc = Command::new("gcc");
+    run(cc.args(["-shared", "-nostdlib", "-Wl,--build-id", "-o"]).args([&foreign, &source]));
     let text = dir.join(format!("jitted-{dead}-88888.so"));
     std::fs::write(&text, "precious").expect("write");
     let more = dir.join(format!("jitted-{dead}-99999.so"));
@@ -76,6 +79,7 @@ fn what_perf_has_made() {
     assert!(clean(&home, &dir, &["--older-than", "1d"]).contains("0 files removed (0 bytes), 0 kept"));
     assert_eq!((below(&dir), below(&cache)), before, "they are not so old");
     run(Command::new("touch").args(["-d", "2 days ago"]).arg(&objects[2]));
+    run(Command::new("touch").args(["-d", "12 hours ago"]).arg(&objects[3]));
     clean(&home, &dir, &["--older-than", "1d"]);
     let mut left = before.0.clone();
     assert!(left.remove(&objects[2]));

@@ -87,6 +87,36 @@ fn damaged_files() {
     assert!(found > 20_000, "{found} findings");
 }
 
+/// The same for files of regions: of a few functions, with line and unwind tables.
+#[test]
+fn damaged_elf_files() {
+    let dir = crate::support::scratch_dir("damaged-elf");
+    let (source, library) = (dir.join("some.c"), dir.join("some.so"));
+    std::fs::write(
+        &source,
+        "int other(int n);\nint one(int n) { return other(n) + n; }\nint two(void) { return 2; }\n",
+    )
+    .expect("write");
+    let mut cc = std::process::Command::new("gcc");
+    cc.args(["-g", "-gdwarf-4", "-O1", "-shared", "-fPIC", "-nostdlib", "-o"]);
+    crate::support::run(cc.arg(&library).arg(&source));
+    let seeds = [std::fs::read(&library).expect("library")];
+    let (mut random, mut printed) = (Random(0x7265_6769_6f6e), 0);
+    for round in 0..3000 {
+        let mut file = seeds[0].clone();
+        damage(&mut file, &seeds, &mut random);
+        let (mut out, mut progress) = (Vec::new(), |_| {});
+        let mut how = Dump { disassembler: None, name: None, progress: &mut progress };
+        printed += dump(&file, &Facts::default(), &mut how, &mut out).unwrap_or_default();
+        let look = Look { width: random.below(200), terminal: false };
+        let _ = stat(&file, &Facts::default(), look, 3, &mut |_| {}, &mut out);
+        out.extend(check_text(&file, Style::AllText, true));
+        let text = String::from_utf8(out).expect("text");
+        assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "round {round}: {text:?}");
+    }
+    assert!(printed > 300, "{printed} functions");
+}
+
 /// Hostile tables of which each entry goes through much of the others, mappings over all of the address space, names and
 /// lengths that nobody can have: the time and the memory taken are in proportion to the file.
 #[test]
