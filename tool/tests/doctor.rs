@@ -81,7 +81,7 @@ const SET_UPS: &[SetUp] = &[
     },
     SetUp {
         heading: "In a container",
-        done: "The process is number 1 in a pid namespace of its own.",
+        done: "The process is number 1 in another pid namespace.",
         make: container,
         cause: "in a pid namespace of its own",
     },

@@ -63,7 +63,7 @@ fn a_signal_ends_the_recording() {
     let data = fresh_dir("signal").join("perf.data");
     let mut child = jitsym(&["record", "-F", "999", "-e", "cpu-clock", "-o"])
         .arg(&data)
-        .args(["--", "sh", "-c", "echo here; while :; do :; done"])
+        .args(["--", "sh", "-c", "ulimit -t 30; echo here; while :; do :; done"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
