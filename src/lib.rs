@@ -65,9 +65,9 @@ pub use api::options::{Dialect, Fork, Options, Sinks};
 pub use api::Id;
 pub use format::unwind::room_needed as unwind_size;
 pub use queue::status::{SpoolState, Stats};
-#[doc(hidden)]
-pub use session::doubts;
 pub use session::{clean_dirs, flush_from_signal, last_error, spool_dir, Session};
+#[doc(hidden)]
+pub use session::{doubt, turns_off};
 pub use sink::region::{CodeRegion, RegionOptions};
 pub use writer::recover::clean::{clean, Cleaned};
 pub use writer::recover::{recover, Report};

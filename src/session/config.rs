@@ -126,7 +126,7 @@ fn prefer<T>(options: &Options, option: Option<T>, env: Option<T>) -> Option<T> 
 pub const SINK_WORDS_ON: [&str; 4] = ["on", "1", "true", "yes"];
 
 /// `JITSYM=map,jitdump` or `off`. Words that are not known are passed over: they may be sinks of a later version.
-fn parse_sinks(value: &OsString) -> Sinks {
+pub fn parse_sinks(value: &OsStr) -> Sinks {
     value.as_bytes().split(|&byte| byte == b',').fold(Sinks::NONE, |sinks, word| {
         let is = |names: &[&str]| names.iter().any(|name| word.trim_ascii().eq_ignore_ascii_case(name.as_bytes()));
         if is(&SINK_WORDS_ON) {

@@ -1,11 +1,11 @@
 //! What the library decided and why, in words: for `JITSYM_DEBUG`, `jitsym_last_error` and the program `jitsym`.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::config::{parse_size, SINK_WORDS_ON};
+use super::config::{parse_sinks, parse_size, SINK_WORDS_ON};
 use super::process;
 use crate::api::error::{Error, Result};
 use crate::api::options::{Config, DumpDir, Sinks};
@@ -18,6 +18,7 @@ enum Takes {
     Sinks,
     Switch,
     Directory,
+    File,
     Bytes,
     Words(&'static [&'static str]),
     Anything,
@@ -33,7 +34,7 @@ const VARIABLES: [(&str, Takes); 17] = [
     ("JITSYM_GDB", Takes::Switch),
     ("JITSYM_JITDUMP_MAX", Takes::Bytes),
     ("JITSYM_LATE", Takes::Words(&["off", "on", "remember", "0", "1"])),
-    ("JITSYM_LIB", Takes::Anything),
+    ("JITSYM_LIB", Takes::File),
     ("JITSYM_MAP_MAX", Takes::Bytes),
     ("JITSYM_RECOVER", Takes::Switch),
     ("JITSYM_REMOVE", Takes::Switch),
@@ -44,13 +45,16 @@ const VARIABLES: [(&str, Takes); 17] = [
     ("JITDUMP_USE_ARCH_TIMESTAMP", Takes::Switch),
 ];
 
-/// What is wrong with the variables for this library among these: one sentence each.
-pub fn doubts(variables: impl Iterator<Item = (OsString, OsString)>) -> Vec<String> {
-    let doubt = |(name, value): (OsString, OsString)| {
-        let doubt = if value.is_empty() { None } else { doubt_of(&name, &value) };
-        doubt.map(|doubt| format!("{}={}: {doubt}", name.display(), value.display()))
-    };
-    variables.filter(|(name, _)| name.as_bytes().starts_with(b"JITSYM")).filter_map(doubt).collect()
+/// What is wrong with a variable, in a sentence, if it is one for this library.
+pub fn doubt(name: &OsStr, value: &OsStr) -> Option<String> {
+    let is_ours = name.as_bytes().starts_with(b"JITSYM") && !value.is_empty();
+    let doubt = if is_ours { doubt_of(name, value) } else { None };
+    doubt.map(|doubt| format!("{}={}: {doubt}", name.display(), value.display()))
+}
+
+/// Whether this value of `JITSYM` turns everything off.
+pub fn turns_off(value: &OsStr) -> bool {
+    parse_sinks(value) == Sinks::NONE
 }
 
 fn doubt_of(name: &OsStr, value: &OsStr) -> Option<String> {
@@ -72,9 +76,10 @@ fn doubt_of(name: &OsStr, value: &OsStr) -> Option<String> {
         Takes::Switch => Some("anything but 0 and off counts as on".into()),
         Takes::Directory if !Path::new(value).is_absolute() => Some("is no absolute path, and refused".into()),
         Takes::Directory if !Path::new(value).is_dir() => Some("there is no such directory".into()),
+        Takes::File if !Path::new(value).is_file() => Some("there is no such file".into()),
         Takes::Bytes if parse_size(value).is_none() => Some("is no number of bytes, as 64M is, and ignored".into()),
         Takes::Words(words) if !any_of(words) => Some(format!("is none of {}, and ignored", words.join(", "))),
-        Takes::Directory | Takes::Bytes | Takes::Words(_) | Takes::Anything => None,
+        Takes::Directory | Takes::File | Takes::Bytes | Takes::Words(_) | Takes::Anything => None,
     }
 }
 
@@ -106,9 +111,11 @@ pub fn opening() {
     if debug::is_on() {
         debug::say(format_args!("libjitsym {}", env!("CARGO_PKG_VERSION")));
         for (name, value) in std::env::vars_os().filter(|(name, _)| name.as_bytes().starts_with(b"JIT")) {
-            debug::say(format_args!("{}={}", name.display(), value.display()));
+            match doubt(&name, &value) {
+                Some(doubt) => debug::say(format_args!("{doubt}")),
+                None => debug::say(format_args!("{}={}", name.display(), value.display())),
+            }
         }
-        doubts(std::env::vars_os()).iter().for_each(|doubt| debug::say(format_args!("{doubt}")));
     }
 }
 
@@ -220,7 +227,7 @@ mod tests {
     use super::*;
 
     fn doubts_of(name: &str, value: &str) -> String {
-        doubts(std::iter::once((name.into(), value.into()))).concat()
+        doubt(name.as_ref(), value.as_ref()).unwrap_or_default()
     }
 
     #[test]
@@ -237,6 +244,7 @@ mod tests {
             ),
             ("JITSYM_DIR", "tmp", "JITSYM_DIR=tmp: is no absolute path, and refused"),
             ("JITSYM_DIR", "/nowhere", "JITSYM_DIR=/nowhere: there is no such directory"),
+            ("JITSYM_LIB", "/nowhere.so", "JITSYM_LIB=/nowhere.so: there is no such file"),
             ("JITSYM_FORK", "never", "JITSYM_FORK=never: is none of now, off, on, 0, 1, and ignored"),
             ("JITSYM_ADOPT", "please", "JITSYM_ADOPT=please: anything but 0 and off counts as on"),
         ] {

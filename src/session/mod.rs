@@ -26,7 +26,7 @@ use crate::queue::status::Stats;
 use crate::sink::region::{CodeRegion, RegionOptions};
 use crate::sys::futex::keeping_errno;
 pub use config::{clean_dirs, spool_dir};
-pub use explain::{doubts, last_error, refused};
+pub use explain::{doubt, last_error, refused, turns_off};
 pub(crate) use handle::{find, is_off};
 pub(crate) use register::{check_range, check_size, register_as_usual, usual_local, Given};
 

@@ -59,7 +59,7 @@ const SET_UPS: &[SetUp] = &[
         heading: "A mistyped word",
         done: "The process was started with `JITSYM=jitdmp`.",
         make: |dir| of_process(toy_with(&[("JITSYM", "jitdmp")], dir), "libjitsym.so"),
-        cause: "did you mean `jitdump`?",
+        cause: "did you mean jitdump?",
     },
     SetUp {
         heading: "A process without the library",
