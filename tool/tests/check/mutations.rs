@@ -101,7 +101,7 @@ fn damaged_elf_files() {
     cc.args(["-g", "-gdwarf-4", "-O1", "-shared", "-fPIC", "-nostdlib", "-o"]);
     crate::support::run(cc.arg(&library).arg(&source));
     let seeds = [std::fs::read(&library).expect("library")];
-    let (mut random, mut printed) = (Random(0x7265_6769_6f6e), 0);
+    let (mut random, mut printed) = (Random::new(0x7265_6769_6f6e), 0);
     for round in 0..3000 {
         let mut file = seeds[0].clone();
         damage(&mut file, &seeds, &mut random);
