@@ -7,8 +7,9 @@ usage() {
     cat <<'END'
 usage: demo.sh
 Builds the library and a small just-in-time compiler (examples/toy_jit.c),
-records it with perf, and prints who burned the time and who called them.
-Debian packages that are missing are installed where that is allowed, else named.
+records it with perf, and prints who burned the time and who called them. The
+recording stays in target/demo. Debian packages that are missing are named, and
+then installed where that is allowed.
 END
 }
 
@@ -30,13 +31,13 @@ cargo rustc --quiet --release --locked --lib --features reserve --crate-type cdy
 lib=$PWD/target/c/release
 ln -sf libjitsym.so "$lib/libjitsym.so.0.1"
 
-work=$(mktemp -d)
-pid=""
-cleanup() {
-    rm -rf "$work"
-    [ -z "$pid" ] || rm -f "/tmp/perf-$pid.map" "/tmp/jit-$pid.dump" "/tmp/jitted-$pid-"*.so
-}
-trap cleanup EXIT
+work=target/demo
+mkdir -p "$work"
+# The files of the last demonstration, to which its recording referred.
+if [ -f "$work/pid" ]; then
+    pid=$(cat "$work/pid")
+    rm -f "/tmp/perf-$pid.map" "/tmp/jit-$pid.dump" "/tmp/jitted-$pid-"*.so "$work/pid"
+fi
 
 cc -std=c11 -O1 -g -Iinclude examples/toy_jit.c -o "$work/toy_jit" -L"$lib" -ljitsym "-Wl,-rpath,$lib"
 
@@ -52,6 +53,13 @@ then
         grep -v '^#' | cat -s
     echo "The hottest function, source and code"
     perf annotate -i "$work/jit.data" --stdio -s pixel 2>/dev/null | cat -s | head -40
+    cat <<END
+
+The recording is kept. To look at it again:
+    perf report -i $work/jit.data --no-children
+    target/release/jitsym doctor $work/jit.data
+To record a program of your own in one step: target/release/jitsym record -- COMMAND
+END
 else
     echo "perf cannot be used here:"
     sed 's/^/    /' "$work/perf.log" 2>/dev/null || true

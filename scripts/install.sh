@@ -165,6 +165,7 @@ fi
 
 # Without the Rust library, because there is no LTO as soon as `lib` is among the crate types; in a directory of their own, so
 # that cargo does not build them anew when it has built the program.
+echo "install.sh: building the library" >&2
 messages=$(env ${bootstrap:+RUSTC_BOOTSTRAP=1} ${bootstrap:+"RUSTFLAGS=$flags"} "$cargo" rustc "$@" \
   --crate-type cdylib,staticlib --target-dir "$target/c" --message-format json-render-diagnostics)
 # Where build.rs has written the manual pages.
@@ -176,6 +177,7 @@ sh scripts/seal.sh "$libraries/libjitsym.a" "$static"
 tool=
 if [ -f tool/Cargo.toml ]; then
   tool=yes
+  echo "install.sh: building the program jitsym" >&2
   "$cargo" build --quiet --locked --release --package jitsym-tool --target-dir "$target"
 fi
 
@@ -298,3 +300,13 @@ ways=$({ printf %s "$installed"; cat "$destdir$cmakedir/$manifest" 2>/dev/null |
 { printf '%s\n' "$ways" | grep -v '/$'; printf '%s\n' "$ways" | grep '/$' | LC_ALL=C sort -r; } >"$new"
 chmod 644 "$new"
 finish "$cmakedir" "$manifest"
+
+# Packagers know where things go.
+if [ -z "$destdir" ]; then
+  cat <<END
+libjitsym is installed below ${prefix:-/}. For a build:
+    export PKG_CONFIG_PATH=$pkgconfigdir
+    cc vm.c -o vm \$(pkg-config --cflags --libs jitsym) -Wl,-rpath,$libdir
+END
+  [ -z "$tool" ] || echo "To look at compiled code: $bindir/jitsym record -- ./vm"
+fi
