@@ -17,8 +17,10 @@ use support::*;
 
 /// The program, with perf's cache of objects in the scratch directory.
 fn jitsym(words: &[&str]) -> Command {
-    let config = scratch_dir("config").join("perfconfig");
-    let text = format!("[buildid]\n\tdir = {}\n", scratch_dir("buildid").display());
+    // Each test has its own: a perf that reads an object of the cache while another one writes it loses frames.
+    let test = std::thread::current().name().unwrap_or("test").replace("::", "-");
+    let config = scratch_dir(format!("config-{test}")).join("perfconfig");
+    let text = format!("[buildid]\n\tdir = {}\n", scratch_dir(format!("cache-{test}")).display());
     std::fs::write(&config, text).expect("settings of perf");
     let mut command = perf::command(env!("CARGO_BIN_EXE_jitsym"));
     command.env("PERF_CONFIG", config).args(words);
@@ -39,6 +41,7 @@ fn server() -> &'static Path {
 /// A program with a jitdump: names and stacks are those of the truth, `--top` and the flame graph show them.
 #[test]
 fn with_a_jitdump() {
+    let _alone = serial();
     let dir = fresh_dir("jitdump");
     let (data, svg) = (dir.join("perf.data"), dir.join("hot.svg"));
     let (truth, _files, output) = until_enough(perf::ENOUGH as usize, |pace| {
@@ -143,6 +146,7 @@ fn record_server(name: &str, options: &[&str]) -> (Family, PathBuf, String) {
 
 #[test]
 fn with_children_and_jitdumps() {
+    let _alone = serial();
     let (family, _, said) = record_server("children", &[]);
     assert_eq!(family.pids.len(), 3);
     for pid in &family.pids {
@@ -154,6 +158,7 @@ fn with_children_and_jitdumps() {
 /// With regions there is nothing to work in, and nothing is tried.
 #[test]
 fn with_children_and_regions() {
+    let _alone = serial();
     let (family, data, said) = record_server("regions", &["--adopt"]);
     assert!(said.contains("JITSYM_ADOPT=1") && !said.contains("inject"), "{said}");
     assert!(said.contains(&format!("process {}: 1 file of regions", family.pids[0])), "{said}");
@@ -164,6 +169,7 @@ fn with_children_and_regions() {
 /// A process that runs already, and the children that it has already.
 #[test]
 fn attached_to_a_process() {
+    let _alone = serial();
     let data = fresh_dir("attached").join("perf.data");
     let (_family, said) = until_enough(30, |pace| {
         let mut guest = perf::command(server());

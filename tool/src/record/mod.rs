@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
 use contents::{dump_of, Contents, Dump};
@@ -210,11 +210,6 @@ pub fn quoted(path: &Path) -> String {
         return text;
     }
     format!("'{}'", text.replace('\'', "'\\''"))
-}
-
-/// The path of the recording that is made where nobody names one.
-pub fn default_out() -> PathBuf {
-    "perf.data".into()
 }
 
 #[cfg(test)]

@@ -5,12 +5,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::support::{fresh_dir, try_run};
+use crate::support::{fresh_dir, serial, try_run};
 use crate::{jitsym, said};
 
 /// The command's status and output are the command's.
 #[test]
 fn the_command_is_left_alone() {
+    let _alone = serial();
     let data = fresh_dir("status").join("perf.data");
     let mut command = jitsym(&["record", "-o"]);
     command.arg(&data).args(["--", "sh", "-c", "echo out; echo $JITSYM $JITSYM_FORK $X >&2; exit 7"]).env("X", "-x");
@@ -27,6 +28,7 @@ fn the_command_is_left_alone() {
 /// One line with the cause, a status of its own, and no file.
 #[test]
 fn causes_are_one_line() {
+    let _alone = serial();
     let dir = fresh_dir("causes");
     let data = dir.join("perf.data");
     // A system that does not permit it cannot be had without changing this one: the real words of perf 6.1.
@@ -60,6 +62,7 @@ fn causes_are_one_line() {
 /// Whoever stops it keeps what there is.
 #[test]
 fn a_signal_ends_the_recording() {
+    let _alone = serial();
     let data = fresh_dir("signal").join("perf.data");
     let mut child = jitsym(&["record", "-F", "999", "-e", "cpu-clock", "-o"])
         .arg(&data)
