@@ -50,7 +50,7 @@ fn is_named(facts: &Facts, extension: &str) -> bool {
 const OTHERS: &[(&[u8], &str)] = &[
     (
         b"PERFILE2",
-        "is a recording of perf (perf.data); the jitdump or map of its process is what can be looked at here",
+        "is a recording of perf (perf.data): `jitsym doctor` says what it has, and `jitsym check` reads the jitdump or map",
     ),
     (b"2ELIFREP", "is a recording of perf (perf.data) of the other byte order"),
     (b"jitspool", "is a spool of libjitsym: `jitsym recover` completes the files from it"),
