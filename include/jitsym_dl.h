@@ -100,14 +100,19 @@ static inline void jitsym_dl_give_why(void) {
   __atomic_store_n(&jitsym_dl_why.busy, (unsigned char)0, __ATOMIC_RELEASE);
 }
 
-/* Says it, if the user has asked for that (JITSYM_DEBUG). The text belongs to the caller. */
+/* Says it, if the user has asked for that (JITSYM_DEBUG). */
 static inline void jitsym_dl_say_why(void) {
   const char *to = getauxval(AT_SECURE) == 0 ? getenv("JITSYM_DEBUG") : NULL;
+  char text[sizeof jitsym_dl_why.text];
   FILE *file;
   if (to == NULL || to[0] == 0 || strcmp(to, "0") == 0 || strcmp(to, "off") == 0) return;
   file = to[0] == '/' ? fopen(to, "ae") : stderr;
   if (file == NULL) return;
-  fprintf(file, "jitsym %ld: the library cannot be loaded: %s\n", (long)getpid(), jitsym_dl_why.text);
+  /* Nobody waits for the text while it is written out. */
+  jitsym_dl_take_why();
+  memcpy(text, jitsym_dl_why.text, sizeof text);
+  jitsym_dl_give_why();
+  fprintf(file, "jitsym %ld: the library cannot be loaded: %s\n", (long)getpid(), text);
   if (file != stderr) fclose(file);
 }
 
@@ -116,8 +121,8 @@ static inline void jitsym_dl_note_error(const char *more) {
   const char *error = dlerror();
   jitsym_dl_take_why();
   snprintf(jitsym_dl_why.text, sizeof jitsym_dl_why.text, "%s%s", error != NULL ? error : "", more);
-  jitsym_dl_say_why();
   jitsym_dl_give_why();
+  jitsym_dl_say_why();
 }
 
 static inline void jitsym_dl_note_version(const char *path, uint32_t version) {
@@ -125,8 +130,8 @@ static inline void jitsym_dl_note_version(const char *path, uint32_t version) {
   snprintf(jitsym_dl_why.text, sizeof jitsym_dl_why.text, "%s is version %u.%u.%u, and not %d.%d", path,
            (unsigned)(version / 1000000), (unsigned)(version / 1000 % 1000), (unsigned)(version % 1000),
            JITSYM_VERSION_MAJOR, JITSYM_VERSION_MINOR);
-  jitsym_dl_say_why();
   jitsym_dl_give_why();
+  jitsym_dl_say_why();
 }
 
 /*

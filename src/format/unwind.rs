@@ -146,10 +146,13 @@ impl Cache {
 
     /// As `tables`, for a record that is copied whole. `TooLarge` also if there can be no template of it.
     pub fn template(&mut self, unwind: &Unwind, code_addr: u64, code_size: u64) -> Result<Option<&UnwindingTemplate>> {
+        // There is none of what is not kept.
+        if matches!(unwind, Unwind::EhFrame { .. }) {
+            return Err(Error::TooLarge);
+        }
         if self.tables(unwind, code_addr, code_size)?.is_none() {
             return Ok(None);
         }
-        // There is none of what is not kept.
         let entry = self.entries.get(self.recent).ok_or(Error::TooLarge)?;
         if self.ready.entry != self.recent {
             let template = UnwindingTemplate::new(&entry.tables).ok_or(Error::TooLarge)?;

@@ -32,8 +32,8 @@ pub fn flush_at_exit() {
         }
         Err(_) => {}
     }
-    explain::summary(&engine.status);
     engine.signal_flush.exit_is_over();
+    explain::summary(&engine.status);
 }
 
 /// If the process exits by another thread too, waits until that has written pending records: the first thread without exit

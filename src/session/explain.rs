@@ -1,6 +1,7 @@
 //! What the library decided and why, in words: for `JITSYM_DEBUG`, `jitsym_last_error` and the program `jitsym`.
 
 use std::ffi::OsStr;
+use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -188,6 +189,10 @@ fn words(sinks: Sinks) -> Option<String> {
 #[inline(never)]
 pub fn refused(error: Error) {
     static SAID: AtomicU64 = AtomicU64::new(0);
+    // In a signal handler that has interrupted the library, and perhaps the allocator: nothing is said of this call.
+    if error == Error::Busy {
+        return;
+    }
     if error.is_callers() {
         refusal::tell(error as u32);
         if let Some(engine) = process::current_engine() {
@@ -196,18 +201,20 @@ pub fn refused(error: Error) {
     }
     let bit = 1 << (error as u32);
     if debug::is_on() && SAID.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
-        debug::say(format_args!("refused: {}", in_words(error)));
+        debug::say(format_args!("refused: {}", InWords(error)));
     }
 }
 
 /// What was wrong, as far as it was noted.
-fn in_words(error: Error) -> String {
-    let last = refusal::last();
-    let why = if last.error == error as u32 { last.to_string() } else { String::new() };
-    if why.is_empty() {
-        format!("{}: {error}", error.name())
-    } else {
-        format!("{}: {why}", error.name())
+struct InWords(Error);
+
+impl fmt::Display for InWords {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (InWords(error), last) = (self, refusal::last());
+        match last.error == *error as u32 && last.has_text() {
+            true => write!(f, "{}: {last}", error.name()),
+            false => write!(f, "{}: {error}", error.name()),
+        }
     }
 }
 
@@ -217,7 +224,7 @@ pub fn last_error() -> String {
     let refused = refusal::last();
     let error = Error::ALL.iter().find(|error| **error as u32 == refused.error);
     match error {
-        Some(&error) if refused.number > failed.0 => in_words(error),
+        Some(&error) if refused.number > failed.0 => InWords(error).to_string(),
         _ => failed.1,
     }
 }

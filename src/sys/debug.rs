@@ -7,6 +7,7 @@ use std::io::Write as _;
 use std::mem::ManuallyDrop;
 use std::os::fd::FromRawFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -81,13 +82,26 @@ fn write_out(bytes: &[u8]) {
     let _ = match FILE.get() {
         // Opened for each line: the host may close all descriptors.
         Some(path) => {
-            OpenOptions::new().append(true).create(true).open(path).and_then(|mut file| file.write_all(bytes))
+            let mut options = OpenOptions::new();
+            // A FIFO without a reader is no reason to wait.
+            options.append(true).create(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+            options.open(path).and_then(|mut file| file.write_all(bytes))
         }
-        None => {
+        None if has_room(libc::STDERR_FILENO) => {
             // SAFETY: the number is not closed here, and what it stands for is the host's business.
             ManuallyDrop::new(unsafe { std::fs::File::from_raw_fd(libc::STDERR_FILENO) }).write_all(bytes)
         }
+        None => Ok(()),
     };
+}
+
+/// Whether a line can be written without waiting for long: a pipe has room for one then. Else the line is left out, because the host
+/// may wait for the calling thread.
+fn has_room(descriptor: libc::c_int) -> bool {
+    const LONGEST_WAIT_MS: libc::c_int = 100;
+    let mut asked = libc::pollfd { fd: descriptor, events: libc::POLLOUT, revents: 0 };
+    // SAFETY: one structure.
+    unsafe { libc::poll(&raw mut asked, 1, LONGEST_WAIT_MS) == 1 }
 }
 
 struct Line {

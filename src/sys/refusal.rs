@@ -40,6 +40,7 @@ pub fn note(error: u32, text: &'static str, numbers: [u64; 3]) {
 
 /// A call of this thread is refused with an error.
 pub fn tell(error: u32) -> Refusal {
+    // Another one is of an error that the library has got over.
     let noted = NOTED.take();
     let refusal = if noted.error == error { noted } else { Refusal { error, ..Refusal::default() } };
     TOLD.set(Refusal { number: next_number(), ..refusal });
@@ -49,6 +50,13 @@ pub fn tell(error: u32) -> Refusal {
 /// The last refusal of this thread.
 pub fn last() -> Refusal {
     TOLD.get()
+}
+
+impl Refusal {
+    /// Whether there is more to say than the error does.
+    pub fn has_text(&self) -> bool {
+        !self.text.is_empty()
+    }
 }
 
 impl fmt::Display for Refusal {

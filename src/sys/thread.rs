@@ -91,21 +91,30 @@ fn change_blocked(how: libc::c_int, signals: &libc::sigset_t) -> Option<libc::si
 /// Runs `body` with the signals of others blocked on this thread, which cannot be cancelled either. A SIGXFSZ that a write in it has
 /// raised is taken away: the write has failed with EFBIG, which says it all.
 pub fn quietly<T>(body: impl FnOnce() -> T) -> T {
-    quietly_but(&[libc::SIGXFSZ], body)
+    uncancelled(|| {
+        let before = block_others();
+        let result = body();
+        before.inspect(|before| restore_blocked(before, &[libc::SIGXFSZ]));
+        result
+    })
 }
 
 /// As `quietly`, for writing to what may be a pipe whose reader has gone.
 pub fn quietly_writing<T>(body: impl FnOnce() -> T) -> T {
-    quietly_but(&[libc::SIGXFSZ, libc::SIGPIPE], body)
-}
-
-fn quietly_but<T>(own: &[libc::c_int], body: impl FnOnce() -> T) -> T {
     uncancelled(|| {
         let before = block_others();
+        // One that has come for the host is left to it.
+        let own: &[libc::c_int] = if is_pending(libc::SIGPIPE) { &[] } else { &[libc::SIGPIPE] };
         let result = body();
         before.inspect(|before| restore_blocked(before, own));
         result
     })
+}
+
+fn is_pending(signal: libc::c_int) -> bool {
+    let mut pending = MaybeUninit::uninit();
+    // SAFETY: the set is filled in if the call does not fail.
+    unsafe { libc::sigpending(pending.as_mut_ptr()) == 0 && libc::sigismember(pending.as_ptr(), signal) == 1 }
 }
 
 /// Those that are blocked already stay so.

@@ -226,15 +226,15 @@ impl Writer {
 
     /// The time now, but not before the last request was made. A thread's clock is ahead of the writer's by as much as the writer's
     /// clock has changed while the writer was stopped in the middle of that (`sys/tsc`). A request is about records with such stamps.
-    fn time_of_pass(&mut self) -> u64 {
+    fn time_of_pass(&self) -> u64 {
         let begin = Instant::now();
+        let asked_at = self.asked_at.max(self.engine.signal_flush.asked_at());
         loop {
+            // In this order: the thread may be stopped in between.
+            let is_late = begin.elapsed() > CLOCK_AHEAD;
             let now = self.engine.clock.now();
-            if now >= self.asked_at {
+            if now >= asked_at || is_late {
                 return now;
-            }
-            if begin.elapsed() > CLOCK_AHEAD {
-                self.asked_at = 0;
             }
             std::hint::spin_loop();
         }

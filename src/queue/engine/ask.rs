@@ -35,6 +35,11 @@ impl Engine {
         self.ask(timeout, false)
     }
 
+    /// The time of a request that the calling thread makes: not before that of any record which it has laid down.
+    pub fn request_time(&self) -> u64 {
+        self.clock.now().max(self.clock.now_after_ends())
+    }
+
     /// The writer's last answer, or the result with which it has ended.
     pub fn last_answer(&self) -> Result<()> {
         self.requests().result.map_or(Ok(()), Err)
@@ -59,8 +64,7 @@ impl Engine {
         }
         requests.asked += 1;
         let mine = requests.asked;
-        // Not before any record that this thread has laid down.
-        requests.asked_at = requests.asked_at.max(self.clock.now()).max(self.clock.now_after_ends());
+        requests.asked_at = requests.asked_at.max(self.request_time());
         drop(requests);
         self.wake();
         let unanswered = |requests: &mut Requests| requests.open && requests.answered < mine;
