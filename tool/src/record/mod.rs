@@ -63,10 +63,18 @@ pub fn record(perf: &Perf, options: &Options, say: &mut dyn FnMut(&str)) -> Resu
     };
     let raw = plan::beside(&options.out, ".raw");
     let _ = fs::remove_file(&raw);
-    let start = Instant::now();
     let arguments = plan::arguments(options, &event, &raw, &pids);
-    let ran = run::run(perf, &arguments, &command, &environment, &raw)
-        .map_err(|error| Failure::of(perf.cannot_start(&error)))?;
+    let cannot_start = |error| Failure::of(perf.cannot_start(&error));
+    let is_command = matches!(options.target, Target::Command(_));
+    if is_command {
+        let tried = run::try_out(perf, &arguments, &raw).map_err(cannot_start)?;
+        let _ = fs::remove_file(&raw);
+        if !tried.recorded {
+            return Err(Failure::of(perf.cause(&tried.said)));
+        }
+    }
+    let start = Instant::now();
+    let ran = run::run(perf, &arguments, &command, &environment, &raw, is_command).map_err(cannot_start)?;
     let seconds = start.elapsed().as_secs_f64();
     if !ran.recorded {
         let _ = fs::remove_file(&raw);
@@ -87,7 +95,6 @@ pub fn record(perf: &Perf, options: &Options, say: &mut dyn FnMut(&str)) -> Resu
     ));
     keep(perf, options, &raw, &contents, say).map_err(Failure::of)?;
     // Whoever stops the recording of a process has got what they wanted.
-    let is_command = matches!(options.target, Target::Command(_));
     Ok(if is_command { run::exit_code(ran.status) } else { 0 })
 }
 

@@ -1,13 +1,16 @@
 //! Runs `perf record`: what perf says is kept, what the command says goes where it would go without perf.
+//!
+//! perf and the command have one standard error output. A shell between the two could give them different ones, but perf 6.1 would
+//! find no unwind tables in half of the recordings: it keeps the mappings that the process had before it executed the command, and
+//! counts the C library's tables from the lower one of its two mappings (linux tools/perf/util/unwind-libunwind-local.c).
 
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{ExitStatus, Stdio};
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use super::perf::Perf;
@@ -34,24 +37,38 @@ extern "C" fn hand_on(signal: libc::c_int) {
     }
 }
 
-/// Runs perf with these arguments, and the command if there is one.
+/// Finds out whether perf can record a command with these arguments.
+pub fn try_out(perf: &Perf, arguments: &[OsString], data: &Path) -> io::Result<Ran> {
+    let output = perf.command("record").args(arguments).args(["--", "true"]).stdin(Stdio::null()).output()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    Ok(Ran { status: output.status, said, recorded: has_data(data) })
+}
+
+/// Runs perf with these arguments, and the command if there is one. `is_quiet`: the standard error output is the command's, and perf
+/// says nothing.
 pub fn run(
     perf: &Perf,
     arguments: &[OsString],
     command: &[OsString],
     environment: &[(&str, &str)],
     data: &Path,
+    is_quiet: bool,
 ) -> io::Result<Ran> {
     let mut record = perf.command("record");
-    record.args(arguments).stderr(Stdio::piped());
-    record.envs(environment.iter().copied());
-    let errors = if command.is_empty() { None } else { Some(under_perf(&mut record, command)?) };
+    record.args(arguments).envs(environment.iter().copied());
+    if is_quiet {
+        record.arg("--quiet");
+    } else {
+        record.stderr(Stdio::piped());
+    }
+    if !command.is_empty() {
+        record.arg("--").args(command);
+    }
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: the handler does nothing but what may be done in one. It is not inherited by perf.
         unsafe { libc::signal(signal, hand_on as extern "C" fn(libc::c_int) as libc::sighandler_t) };
     }
     let mut child = record.spawn()?;
-    drop(errors);
     RUNNING.store(child.id() as i32, Ordering::Relaxed);
     let mut said = Vec::new();
     if let Some(mut pipe) = child.stderr.take() {
@@ -61,30 +78,6 @@ pub fn run(
     RUNNING.store(0, Ordering::Relaxed);
     let said = String::from_utf8_lossy(&said).into_owned();
     Ok(Ran { status, said, recorded: has_data(data) })
-}
-
-/// Makes perf run a command whose standard error output is ours, and not the pipe that perf writes to.
-fn under_perf(record: &mut Command, command: &[OsString]) -> io::Result<OwnedFd> {
-    // SAFETY: it makes a descriptor, which nobody else has.
-    let errors = match unsafe { libc::fcntl(libc::STDERR_FILENO, libc::F_DUPFD_CLOEXEC, 10) } {
-        -1 => return Err(io::Error::last_os_error()),
-        // SAFETY: as above.
-        fd => unsafe { OwnedFd::from_raw_fd(fd) },
-    };
-    // Shells take one digit. One that is open was given to us for the command.
-    // SAFETY: fcntl only answers.
-    let is_free = |fd: &RawFd| unsafe { libc::fcntl(*fd, libc::F_GETFD) } == -1;
-    let free = (3..=9).rev().find(is_free).ok_or_else(|| io::Error::other("descriptors 3 to 9 are all in use"))?;
-    let from = errors.as_raw_fd();
-    // SAFETY: dup2 may be called between fork and exec.
-    unsafe {
-        record.pre_exec(move || match libc::dup2(from, free) {
-            -1 => Err(io::Error::last_os_error()),
-            _ => Ok(()),
-        });
-    }
-    record.args(["--", "sh", "-c"]).arg(format!("exec \"$@\" 2>&{free} {free}>&-")).arg("jitsym").args(command);
-    Ok(errors)
 }
 
 /// Whether a file is a recording with events: perf writes their size at the end.
