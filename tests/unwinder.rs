@@ -150,12 +150,19 @@ fn storms(build: &Build, test: &str) {
             command.args(["-k", "5", "1200"]).args(SAME_ADDRESSES).arg("env");
             command.args(preload.iter().map(|library| format!("LD_PRELOAD={}", library.display())));
             command.arg(build.program("gcc", &words)).arg(scratch_dir(test)).args(what);
-            command.env("TSAN_OPTIONS", thread_options());
+            // The library's thread has no standard error.
+            let reports = fresh_dir(format!("{test}-reports"));
+            let log = format!("log_path={}", reports.join("report").display());
+            command.env("TSAN_OPTIONS", format!("{}:{log}", thread_options()));
             // What is freed is no table any more.
-            command.env("ASAN_OPTIONS", "detect_leaks=1:max_free_fill_size=65536:free_fill_byte=165");
+            command.env("ASAN_OPTIONS", format!("detect_leaks=1:max_free_fill_size=65536:free_fill_byte=165:{log}"));
             let output = try_run(&mut command);
+            let mut report = String::new();
+            for file in std::fs::read_dir(&reports).expect("reports") {
+                report += &std::fs::read_to_string(file.expect("report").path()).expect("report");
+            }
             let clean = output.status.success() && output.stdout == b"ok\n" && output.stderr.is_empty();
-            assert!(clean, "{}", describe(&command, &output));
+            assert!(clean && report.is_empty(), "{}\n{report}", describe(&command, &output));
         }
     }
 }

@@ -109,7 +109,7 @@ impl Build {
         let (libraries, sources): (Vec<&str>, Vec<&str>) =
             sources.iter().partition(|word| word.starts_with("-l") || word.contains(".so"));
         for source in &sources {
-            let object = out(source).with_extension("o");
+            let object = out(&format!("{source}.o"));
             let mut command = Command::new(compiler);
             command.current_dir(root()).args(["-g", "-Wall", "-Wextra", "-Werror", "-Iinclude", "-Ic-tests/support"]);
             run(command.args(["-fPIE", "-c"]).args(self.c_flags).arg(source).arg("-o").arg(&object));
