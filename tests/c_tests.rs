@@ -85,7 +85,7 @@ fn compile_sanitized(compiler: &str, source: &str, name: &str) -> PathBuf {
     if WANT_ROOM.contains(&source) {
         compile_sanitized_alone(compiler, source, Link::Shared, name)
     } else {
-        check_sanitized(ADDRESS.program(compiler, source))
+        check_sanitized(ADDRESS.program(compiler, &[source]))
     }
 }
 
@@ -314,7 +314,7 @@ fn tools_find_mistakes() {
         std::fs::write(&source, text).expect("write the source");
         let source = source.to_str().expect("path");
         let alone = compile("gcc", &[source], Link::None, SANITIZE, &format!("mistake-{name}-sanitized"));
-        for sanitized in [alone, ADDRESS.program("gcc", source)] {
+        for sanitized in [alone, ADDRESS.program("gcc", &[source])] {
             let output = try_run(&mut Command::new(&sanitized));
             assert!(!output.status.success() && !output.stderr.is_empty(), "the sanitizers do not find a {name}");
         }
@@ -329,7 +329,7 @@ fn tools_find_mistakes() {
 /// The library's own code reads what it must not: the caller has lied to it.
 #[test]
 fn address_sanitizer_finds_an_overread() {
-    let program = ADDRESS.program("gcc", "c-tests/calls/overread.c");
+    let program = ADDRESS.program("gcc", &["c-tests/calls/overread.c"]);
     let mut command = Command::new(program);
     let output = try_run(command.arg(scratch_dir("overread")));
     let report = String::from_utf8_lossy(&output.stderr);

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use instrumented::{THREAD, VALGRIND};
+use instrumented::{thread_options, SAME_ADDRESSES, THREAD, VALGRIND};
 use support::{describe, fresh_dir, root, run, scratch_dir, stdout, try_run};
 
 /// helgrind and drd take an access that is atomic for any other, and the order that it gives for none. So they are not shown what
@@ -43,21 +43,13 @@ const VALGRIND_SUPPRESSIONS: &str = "
 }
 ";
 
-/// What ThreadSanitizer cannot know.
-///
-/// `Arc`: it orders the end of its value by a fence (`atomic::fence`), which ThreadSanitizer does not understand; the standard
-/// library has another way for that, but not in the build that compilers come with.
-const THREAD_SUPPRESSIONS: &str = "race:alloc::sync::Arc*drop_slow\n";
-
 /// Runs a program behind `tool` with a directory of its own. That the files in it are right other tests see to.
 fn try_program(tool: &[&str], program: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> (Command, Output) {
     static RUNS: AtomicU32 = AtomicU32::new(0);
     let dir = fresh_dir(format!("run-{}", RUNS.fetch_add(1, Ordering::Relaxed)));
     let mut command = Command::new("timeout");
     command.args(["-k", "5", "1800"]).args(tool).arg(program).arg(&dir).args(arguments);
-    let suppressions = scratch_dir("suppressions").join("thread");
-    std::fs::write(&suppressions, THREAD_SUPPRESSIONS).expect("write the suppressions");
-    command.env("TSAN_OPTIONS", format!("suppressions={}", suppressions.display()));
+    command.env("TSAN_OPTIONS", thread_options());
     command.envs(environment.iter().copied());
     let output = try_run(&mut command);
     std::fs::remove_dir_all(&dir).expect("remove the scratch directory");
@@ -79,11 +71,8 @@ fn place(file: &str, text: &str) -> String {
     format!("{file}:{line}")
 }
 
-/// The sanitizer uses addresses that the kernel may have put something else at.
-const SAME_ADDRESSES: &[&str] = &["setarch", "-R"];
-
 fn thread_sanitizer(source: &str, arguments: &[&str]) {
-    check(SAME_ADDRESSES, &THREAD.program("gcc", &format!("c-tests/{source}.c")), arguments);
+    check(SAME_ADDRESSES, &THREAD.program("gcc", &[&format!("c-tests/{source}.c")]), arguments);
 }
 
 #[test]
@@ -109,7 +98,7 @@ fn thread_sanitizer_host() {
 /// What of the order between threads ThreadSanitizer would miss.
 #[test]
 fn thread_sanitizer_finds_a_weak_order() {
-    let program = THREAD.program("gcc", "c-tests/races/races.c");
+    let program = THREAD.program("gcc", &["c-tests/races/races.c"]);
     for (file, text) in [
         // A record is published before it is laid down.
         ("src/queue/chunk.rs", "committed.store(self.events, Ordering::Release)"),
@@ -141,7 +130,7 @@ fn valgrind(tool: &'static str, program: &Path, mode: &str, environment: &[(&str
 #[test]
 #[ignore = "slow"]
 fn helgrind_and_drd() {
-    let program = VALGRIND.program("gcc", "c-tests/races/races.c");
+    let program = VALGRIND.program("gcc", &["c-tests/races/races.c"]);
     for tool in ["helgrind", "drd"] {
         let (command, output) = valgrind(tool, &program, "locks", &[]);
         let clean = output.status.success() && output.stdout == b"ok\n" && output.stderr.is_empty();

@@ -3,11 +3,14 @@
 //! The program (`c-tests/unwinder/unwinder.c`) has machine code of x86-64 in it.
 #![cfg(target_arch = "x86_64")]
 
+#[path = "support/instrumented.rs"]
+mod instrumented;
 mod support;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use instrumented::{thread_options, Build, ADDRESS, SAME_ADDRESSES, THREAD};
 use support::*;
 
 const SOURCES: [&str; 3] = ["c-tests/unwinder/unwinder.c", "c-tests/unwinder/exceptions.cc", "-lstdc++"];
@@ -133,4 +136,43 @@ fn llvm() {
 #[test]
 fn newer_llvm() {
     everything("unwinder-llvm-19", Link::Shared, &[], Some(&newer(NEWER_LLVM)));
+}
+
+/// Code is registered, passed by exceptions and unregistered by eight threads. The sanitizers see the library and the program,
+/// which reads the entries that the unwinder finds. The unwinder itself is not instrumented.
+fn storms(build: &Build, test: &str) {
+    let llvm = |library: PathBuf| (Some(library), Some(LLVM));
+    for (preload, linked) in [(None, None), (Some(newer(LIBGCC)), None), llvm(LLVM.into()), llvm(newer(NEWER_LLVM))] {
+        for (sources, what) in [(SOURCES, ["storm", "100"]), (LANDING, ["storm", &seed()])] {
+            // A weak reference of a static library is to what the program is linked with, or to nothing.
+            let words: Vec<&str> = sources[..2].iter().copied().chain(linked).chain([sources[2]]).collect();
+            let mut command = Command::new("timeout");
+            command.args(["-k", "5", "1200"]).args(SAME_ADDRESSES).arg("env");
+            command.args(preload.iter().map(|library| format!("LD_PRELOAD={}", library.display())));
+            command.arg(build.program("gcc", &words)).arg(scratch_dir(test)).args(what);
+            // The library's thread has no standard error.
+            let reports = fresh_dir(format!("{test}-reports"));
+            let log = format!("log_path={}", reports.join("report").display());
+            command.env("TSAN_OPTIONS", format!("{}:{log}", thread_options()));
+            // What is freed is no table any more.
+            command.env("ASAN_OPTIONS", format!("detect_leaks=1:max_free_fill_size=65536:free_fill_byte=165:{log}"));
+            let output = try_run(&mut command);
+            let mut report = String::new();
+            for file in std::fs::read_dir(&reports).expect("reports") {
+                report += &std::fs::read_to_string(file.expect("report").path()).expect("report");
+            }
+            let clean = output.status.success() && output.stdout == b"ok\n" && output.stderr.is_empty();
+            assert!(clean && report.is_empty(), "{}\n{report}", describe(&command, &output));
+        }
+    }
+}
+
+#[test]
+fn storms_under_thread_sanitizer() {
+    storms(&THREAD, "storm-thread");
+}
+
+#[test]
+fn storms_under_address_sanitizer() {
+    storms(&ADDRESS, "storm-address");
 }

@@ -92,9 +92,31 @@ static void end_chain(const jitsym_id *ids) {
   }
 }
 
+/* libgcc's, which not all unwinders have: the FDE of an address, and what it is counted from. */
+extern const unsigned char *_Unwind_Find_FDE(const void *addr, uintptr_t *bases) __attribute__((weak));
+
+/* Reads what the unwinder reads, where tools see it: sanitizers are in this program and in the library, and not in the unwinder. */
+static void read_entries(const unsigned char *at) {
+  uintptr_t bases[3], start;
+  for (int i = 0; i < PIECES && _Unwind_Find_FDE != NULL; i++) {
+    const unsigned char *piece = at + PIECE_ROOM * i, *entry = _Unwind_Find_FDE(piece + 1, bases);
+    CHECK(entry != NULL);
+    unsigned sum = 0;
+    uint32_t size;
+    memcpy(&size, entry, sizeof size);
+    for (uint32_t k = 0; k < size; k++) {
+      sum += entry[sizeof size + k];
+    }
+    /* After its size and the distance to its CIE. */
+    memcpy(&start, entry + 2 * sizeof size, sizeof start);
+    CHECK(sum > 0 && start == (uintptr_t)piece);
+  }
+}
+
 static void check(const unsigned char *at) {
   CHECK(through(at, 1) == 1);
   CHECK(through(at, -5) == 1005);
+  read_entries(at);
 }
 
 static void *runs_and_ends(void *left) {

@@ -121,6 +121,14 @@ fn dialect_of_libgcc() -> Option<Dialect> {
     }
 }
 
+/// A table without entries, first in each array. libgcc takes an array that begins with four zero bytes for an empty table when it is
+/// to forget it, and keeps what it knows. A pointer to this begins with another one, and one to a table at a multiple of 4 GiB does
+/// not.
+#[repr(align(8))]
+struct Empty([u32; 2]);
+
+static EMPTY: Empty = Empty([0; 2]);
+
 /// A table that the unwinder knows, until this is dropped. Its bytes are elsewhere.
 #[derive(Debug)]
 pub struct Registered {
@@ -179,9 +187,10 @@ impl Registered {
     /// The tables, each of which ends with a zero word, stay where they are until this is dropped.
     pub unsafe fn all<'a>(tables: impl Iterator<Item = &'a [u8]> + Clone) -> Option<Registered> {
         let mut array = Vec::new();
-        array.try_reserve_exact(tables.clone().count() + 1).ok()?;
+        array.try_reserve_exact(tables.clone().count() + 2).ok()?;
+        array.push((&raw const EMPTY.0[1]).cast());
         array.extend(tables.map(<[u8]>::as_ptr));
-        if array.is_empty() {
+        if array.len() == 1 {
             return None;
         }
         array.push(ptr::null());
@@ -246,4 +255,46 @@ pub fn find(addr: u64) -> Option<u64> {
     // SAFETY: it compares the address with those that it knows.
     let fde = unsafe { find(addr as *const c_void, &raw mut bases) };
     (!fde.is_null()).then_some(bases[2])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the list forgets does not depend on where a table lies.
+    #[test]
+    fn table_at_a_multiple_of_4_gib() {
+        const ROOM: usize = 8 << 30;
+        // An entry as in `dialect_of_libgcc`, for code at an address.
+        const ENTRIES: [u8; 64] = {
+            let mut entries = [0; 64];
+            let cie = [16, 0, 0, 0, 0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 16, 1, 0, 0, 0, 0];
+            let fde = [24, 0, 0, 0, 24, 0, 0, 0, 0, 0, 0, 0, 0, 0x70, 0, 0, 16];
+            let mut i = 0;
+            while i < cie.len() + fde.len() {
+                entries[i] = if i < cie.len() { cie[i] } else { fde[i - cie.len()] };
+                i += 1;
+            }
+            entries
+        };
+        const CODE: u64 = 0x7000_0000_0000;
+        if dialect() != Some(Dialect::List) {
+            return;
+        }
+        // SAFETY: new memory, of which one page is used, as long as the table is registered.
+        unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+            let memory = libc::mmap(ptr::null_mut(), ROOM, libc::PROT_NONE, flags, -1, 0);
+            assert_ne!(memory, libc::MAP_FAILED);
+            let page = (memory as usize).next_multiple_of(4 << 30) as *mut u8;
+            assert_eq!(libc::mprotect(page.cast(), 4096, libc::PROT_READ | libc::PROT_WRITE), 0);
+            page.copy_from_nonoverlapping(ENTRIES.as_ptr(), ENTRIES.len());
+            let table = std::slice::from_raw_parts(page, ENTRIES.len());
+            let registered = Registered::all(std::iter::once(table));
+            assert_eq!(find(CODE + 15), Some(CODE));
+            drop(registered);
+            assert_eq!(find(CODE + 15), None);
+            libc::munmap(memory, ROOM);
+        }
+    }
 }

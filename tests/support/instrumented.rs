@@ -26,7 +26,8 @@ pub static THREAD: Build = Build {
     name: "thread",
     opt_level: "1",
     flags: &["-Zsanitizer=thread", "-Cunsafe-allow-abi-mismatch=sanitizer", "--cfg=jitsym_locks"],
-    c_flags: &["-O1", "-fsanitize=thread", "-fno-omit-frame-pointer"],
+    // An exception leaves functions, of which ThreadSanitizer keeps a stack.
+    c_flags: &["-O1", "-fsanitize=thread", "-fno-omit-frame-pointer", "-fexceptions"],
     runtime: Some("tsan"),
     built: OnceLock::new(),
 };
@@ -50,6 +51,22 @@ pub static VALGRIND: Build = Build {
     runtime: None,
     built: OnceLock::new(),
 };
+
+/// Before a program. ThreadSanitizer uses addresses that the kernel may have put something else at.
+pub const SAME_ADDRESSES: &[&str] = &["setarch", "-R"];
+
+/// What ThreadSanitizer cannot know.
+///
+/// `Arc`: it orders the end of its value by a fence (`atomic::fence`), which ThreadSanitizer does not understand; the standard
+/// library has another way for that, but not in the build that compilers come with.
+const THREAD_SUPPRESSIONS: &str = "race:alloc::sync::Arc*drop_slow\n";
+
+/// `TSAN_OPTIONS`.
+pub fn thread_options() -> String {
+    let suppressions = scratch_dir("suppressions").join("thread");
+    std::fs::write(&suppressions, THREAD_SUPPRESSIONS).expect("write the suppressions");
+    format!("suppressions={}", suppressions.display())
+}
 
 /// Makes undefined behaviour end the program, with a stack that is worth reading.
 pub const SANITIZE: &[&str] =
@@ -83,16 +100,23 @@ impl Build {
         })
     }
 
-    /// Compiles a C or C++ program (below the root) with it.
-    pub fn program(&self, compiler: &str, source: &str) -> PathBuf {
-        let out = scratch_dir("bin").join(format!("{}-{}", source.replace('/', "-"), self.name));
-        let object = out.with_extension("o");
-        let mut command = Command::new(compiler);
-        command.current_dir(root()).args(["-g", "-Wall", "-Wextra", "-Werror", "-Iinclude", "-Ic-tests/support"]);
-        run(command.args(["-fPIE", "-c"]).args(self.c_flags).arg(source).arg("-o").arg(&object));
+    /// Compiles a C or C++ program (below the root) with it, of sources and of libraries (`-lNAME`, or a path).
+    pub fn program(&self, compiler: &str, sources: &[&str]) -> PathBuf {
+        let out = |source: &str| scratch_dir("bin").join(format!("{}-{}", source.replace('/', "-"), self.name));
         // Linked with the runtime of the Rust compiler: there can be only one.
         let mut link = Command::new(compiler);
-        link.args(["-pie", "-rdynamic"]).arg(&object).arg(self.library());
+        link.args(["-pie", "-rdynamic"]);
+        let (libraries, sources): (Vec<&str>, Vec<&str>) =
+            sources.iter().partition(|word| word.starts_with("-l") || word.contains(".so"));
+        for source in &sources {
+            let object = out(&format!("{source}.o"));
+            let mut command = Command::new(compiler);
+            command.current_dir(root()).args(["-g", "-Wall", "-Wextra", "-Werror", "-Iinclude", "-Ic-tests/support"]);
+            run(command.args(["-fPIE", "-c"]).args(self.c_flags).arg(source).arg("-o").arg(&object));
+            link.arg(object);
+        }
+        let out = out(sources[0]);
+        link.arg(self.library()).args(libraries);
         if let Some(name) = self.runtime {
             let sysroot = stdout(&run(Command::new("rustc").current_dir(root()).args(["--print", "sysroot"])));
             let lib = Path::new(sysroot.trim()).join("lib/rustlib").join(target()).join("lib");
