@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Refusal {
     /// In the order of all failures of the process.
     pub number: u64,
+    /// The process that was told. A forked child has a copy of the thread that forked.
+    pid: u32,
     /// The number of the error; 0 if there was none.
     pub error: u32,
     /// A text in which `{}` stands for a number, and `{x}` for one in hexadecimal digits. Empty if there is no more to say than the
@@ -17,11 +19,13 @@ pub struct Refusal {
     numbers: [u64; 3],
 }
 
+const NONE: Refusal = Refusal { number: 0, pid: 0, error: 0, text: "", numbers: [0; 3] };
+
 thread_local! {
     /// What was found out in the call that is under way, or in an earlier one.
-    static NOTED: Cell<Refusal> = const { Cell::new(Refusal { number: 0, error: 0, text: "", numbers: [0; 3] }) };
+    static NOTED: Cell<Refusal> = const { Cell::new(NONE) };
     /// The last refusal that the caller was told.
-    static TOLD: Cell<Refusal> = const { Cell::new(Refusal { number: 0, error: 0, text: "", numbers: [0; 3] }) };
+    static TOLD: Cell<Refusal> = const { Cell::new(NONE) };
 }
 
 static LAST: AtomicU64 = AtomicU64::new(0);
@@ -35,21 +39,21 @@ pub fn next_number() -> u64 {
 #[cold]
 #[inline(never)]
 pub fn note(error: u32, text: &'static str, numbers: [u64; 3]) {
-    NOTED.set(Refusal { number: 0, error, text, numbers });
+    NOTED.set(Refusal { error, text, numbers, ..NONE });
 }
 
 /// A call of this thread is refused with an error.
 pub fn tell(error: u32) -> Refusal {
     // Another one is of an error that the library has got over.
     let noted = NOTED.take();
-    let refusal = if noted.error == error { noted } else { Refusal { error, ..Refusal::default() } };
-    TOLD.set(Refusal { number: next_number(), ..refusal });
+    let refusal = if noted.error == error { noted } else { Refusal { error, ..NONE } };
+    TOLD.set(Refusal { number: next_number(), pid: std::process::id(), ..refusal });
     TOLD.get()
 }
 
-/// The last refusal of this thread.
+/// The last refusal of this thread in this process.
 pub fn last() -> Refusal {
-    TOLD.get()
+    Some(TOLD.get()).filter(|told| told.pid == std::process::id()).unwrap_or(NONE)
 }
 
 impl Refusal {
