@@ -206,8 +206,8 @@ impl Registered {
 /// found code by it and released its lock. That code may live, because another table has it now.
 static RETIRED: Mutex<VecDeque<(Instant, Box<Object>)>> = Mutex::new(VecDeque::new());
 
-/// How long these stay. libgcc needs some nanoseconds, if the thread keeps its processor.
-const RETIREMENT: Duration = Duration::from_secs(1);
+/// How long these stay. libgcc needs some nanoseconds, but on a busy machine a thread may wait for its processor meanwhile.
+const RETIREMENT: Duration = Duration::from_secs(10);
 
 fn retire(object: Box<Object>) {
     let mut retired = RETIRED.lock().unwrap_or_else(PoisonError::into_inner);
