@@ -90,7 +90,7 @@ impl Error {
 
     /// Whether the caller can do something about it, and the library has not said more about it elsewhere.
     pub(crate) fn is_callers(self) -> bool {
-        matches!(self as u32, 1..=18 | 20 | 24 | 28..=31 | 34 | 39 | 40)
+        matches!(self as u32, 1..=18 | 20 | 24 | 28 | 29 | 34 | 39 | 40)
     }
 }
 

@@ -4,7 +4,7 @@
 //! futex, and no lock, no allocation, no thread-local storage. The writer may need a lock that the interrupted thread holds, the
 //! allocator's for instance. Then the handler's time runs out, and the unwritten records stay in the spool.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::api::error::{Error, Result};
@@ -22,8 +22,6 @@ pub struct SignalFlush {
     /// Number of the last request, and the thread that made it.
     asked: AtomicU32,
     asker: AtomicU32,
-    /// When it was made.
-    asked_at: AtomicU64,
     /// Number of the last request that is answered, and the answer: 0, or an error's number.
     answered: AtomicU32,
     result: AtomicU32,
@@ -105,13 +103,8 @@ impl SignalFlush {
         futex::wake(&self.news, futex::ALL);
     }
 
-    /// For the writer: when the last request was made.
-    pub fn asked_at(&self) -> u64 {
-        self.asked_at.load(Ordering::Relaxed)
-    }
-
-    /// Asks and waits, in a signal handler. `now`: the time of the request. `wake` wakes the writer.
-    pub fn flush(&self, timeout: Duration, now: u64, wake: impl FnOnce()) -> Result<()> {
+    /// Asks and waits, in a signal handler. `wake` wakes the writer.
+    pub fn flush(&self, timeout: Duration, wake: impl FnOnce()) -> Result<()> {
         let (writer, own) = (self.writer.load(Ordering::SeqCst), thread::id());
         if writer == 0 {
             return Err(Error::NotRunning);
@@ -123,7 +116,6 @@ impl SignalFlush {
             return Err(Error::Timeout);
         }
         self.asker.store(own, Ordering::Relaxed);
-        self.asked_at.fetch_max(now, Ordering::Relaxed);
         let mine = self.asked.fetch_add(1, Ordering::SeqCst).wrapping_add(1);
         wake();
         let end = monotonic_ns().saturating_add(timeout.as_nanos() as u64);

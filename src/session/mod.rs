@@ -283,5 +283,5 @@ fn ask_from_signal(timeout: Duration) -> Result<()> {
         return Err(Error::Internal);
     }
     let engine = process.engine().ok_or(Error::NotRunning)?;
-    engine.signal_flush.flush(timeout, engine.request_time(), || engine.wake())
+    engine.signal_flush.flush(timeout, || engine.wake())
 }

@@ -52,6 +52,9 @@ const LOOK_AT_SPOOL: Duration = Duration::from_millis(100);
 const BARRIERS_AFTER: Duration = Duration::from_millis(100);
 /// A thread's clock is never ahead by as much.
 const CLOCK_AHEAD: Duration = Duration::from_millis(10);
+/// By so much, in nanoseconds or ticks, the clock of a thread that a signal has interrupted is ahead at most, if the writer keeps its
+/// processor.
+const SIGNAL_AHEAD: u64 = 50_000;
 /// Passes without work, at the longest pause, before the writer sleeps until it is woken.
 const IDLE_PASSES: u32 = 20;
 
@@ -228,7 +231,10 @@ impl Writer {
     /// clock has changed while the writer was stopped in the middle of that (`sys/tsc`). A request is about records with such stamps.
     fn time_of_pass(&self) -> u64 {
         let begin = Instant::now();
-        let asked_at = self.asked_at.max(self.engine.signal_flush.asked_at());
+        // A signal handler does not say what the time is.
+        let from_signal = self.engine.signal_flush.is_pending();
+        let earliest = if from_signal { self.engine.clock.now() + SIGNAL_AHEAD } else { 0 };
+        let asked_at = self.asked_at.max(earliest);
         loop {
             // In this order: the thread may be stopped in between.
             let is_late = begin.elapsed() > CLOCK_AHEAD;

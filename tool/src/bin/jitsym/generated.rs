@@ -49,9 +49,10 @@ fn options(command: &Command) -> String {
     let mut text = Vec::new();
     Man::new(command).render_options_section(&mut text).expect("written to memory");
     let text = String::from_utf8(text).expect("UTF-8");
-    // The requests before the heading define strings for the whole page, and the heading would end the section.
+    // The requests before the heading define strings, and the heading would end the section.
     let (_, text) = text.split_once(".SH OPTIONS\n").expect("the heading");
-    text.to_owned()
+    // One of these strings is the apostrophe.
+    text.replace("\\*(Aq", "\\(aq")
 }
 
 fn paragraphs(text: &str) -> String {
