@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -58,6 +59,7 @@ POINT(int, clock_nanosleep, (clockid_t clock, int flags, const struct timespec *
       time, rest)
 POINT(int, sigtimedwait, (const sigset_t *set, siginfo_t *info, const struct timespec *time), set, info, time)
 
+POINT(int, poll, (struct pollfd *files, nfds_t count, int milliseconds), files, count, milliseconds)
 POINT(int, select, (int count, fd_set *in, fd_set *out, fd_set *other, struct timeval *time), count, in, out, other, time)
 
 /* Those with as many arguments as the caller has: reading one more than there are does no harm. */
