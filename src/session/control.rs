@@ -215,7 +215,7 @@ impl Control {
         if requests.exit_is_elsewhere() || requests.change.is_some() {
             return Err(Error::Timeout);
         }
-        requests.asked_at = requests.asked_at.max(engine.request_time());
+        engine.date(&mut requests);
         requests.change = Some(Change { on, off, config: config.clone(), ack });
         drop(requests);
         engine.wake();
@@ -258,7 +258,7 @@ impl Control {
         if requests.exit_is_elsewhere() {
             return Err(Error::Timeout);
         }
-        requests.asked_at = requests.asked_at.max(engine.request_time());
+        engine.date(&mut requests);
         requests.stop = Some(Stop { off, ack });
         drop(requests);
         self.running = None;

@@ -2,12 +2,12 @@
 
 use std::io;
 
-use gimli::read::{BaseAddresses, CieOrFde, EhFrame, EndianSlice, UnwindContext, UnwindSection};
+use gimli::read::{BaseAddresses, EhFrame, EndianSlice};
 use gimli::{Dwarf, RunTimeEndian, SectionId};
 use object::read::elf::ElfFile64;
 use object::{Architecture, Endianness, Object, ObjectSection, ObjectSymbol, SymbolKind};
 
-use crate::tables::{Row, Target, WORK_MAX};
+use crate::tables::{self, Row, Target};
 
 /// A function in its symbol table.
 #[derive(Clone, Debug)]
@@ -143,23 +143,10 @@ impl<'a> Region<'a> {
         let text = self.section(".text").map_or(0, |(at, _)| at);
         let bases = BaseAddresses::default().set_eh_frame(at).set_text(text);
         let section = EhFrame::new(bytes, self.endian());
-        let (mut context, mut work) = (UnwindContext::new(), 0);
-        let mut entries = section.entries(&bases);
-        while let Some(entry) = entries.next().map_err(|error| error.to_string())? {
-            let CieOrFde::Fde(partial) = entry else { continue };
-            let at = partial.offset();
-            let problem = |error: gimli::Error| format!("the entry at {at:#x}: {error}");
-            let fde = partial.parse(EhFrame::cie_from_offset).map_err(problem)?;
-            work += fde.cie().entry_len();
-            if work > WORK_MAX {
-                return Err("too many entries share too much".into());
-            }
-            let mut rows = fde.rows(&section, &bases, &mut context).map_err(problem)?;
-            while let Some(row) = rows.next_row().map_err(problem)? {
-                each(row);
-            }
-        }
-        Ok(())
+        tables::each_row(&section, &bases, &mut |_, row| {
+            each(row);
+            Ok(())
+        })
     }
 
     /// The bytes of each section, for their sizes.

@@ -19,7 +19,7 @@ pub const CODE: u64 = 1 << 40;
 
 /// Bytes of CIEs that are gone through for the tables of one piece of code. Each FDE goes through all of its CIE,
 /// so that hostile tables could keep us busy for hours; those of compilers do not come near this.
-pub const WORK_MAX: usize = 16 << 20;
+const WORK_MAX: usize = 16 << 20;
 
 /// Where an `.eh_frame_hdr` has the number of its rows.
 const HDR_COUNT: usize = 8;
@@ -138,28 +138,37 @@ impl<'a> TableReader<'a> {
         Some(self.bases.eh_frame_hdr.section?.wrapping_add(4).wrapping_add_signed(distance.into()))
     }
 
-    /// Hands out all rows with their FDEs, each of which has at least one. The error says what cannot be decoded, or is that of
-    /// `each`.
+    /// As the function `each_row`.
     pub fn each_row(&self, each: &mut dyn FnMut(&Fde<'a>, &Row) -> Result<(), String>) -> Result<(), String> {
-        let mut context = UnwindContext::new();
-        let mut work = 0;
-        let mut entries = self.section.entries(&self.bases);
-        while let Some(entry) = entries.next().map_err(|error| error.to_string())? {
-            let CieOrFde::Fde(partial) = entry else { continue };
-            let at = partial.offset();
-            let problem = |error: gimli::Error| format!("the entry at {at:#x}: {error}");
-            let fde = partial.parse(EhFrame::cie_from_offset).map_err(problem)?;
-            work += fde.cie().entry_len();
-            if work > WORK_MAX {
-                return Err("too many entries share too much".into());
-            }
-            let mut rows = fde.rows(&self.section, &self.bases, &mut context).map_err(problem)?;
-            while let Some(row) = rows.next_row().map_err(problem)? {
-                each(&fde, row)?;
-            }
-        }
-        Ok(())
+        each_row(&self.section, &self.bases, each)
     }
+}
+
+/// Hands out all rows of a section with their FDEs, each of which has at least one. The error says what cannot be decoded, or is
+/// that of `each`.
+pub fn each_row<'a>(
+    section: &EhFrame<Reader<'a>>,
+    bases: &BaseAddresses,
+    each: &mut dyn FnMut(&Fde<'a>, &Row) -> Result<(), String>,
+) -> Result<(), String> {
+    let mut context = UnwindContext::new();
+    let mut work = 0;
+    let mut entries = section.entries(bases);
+    while let Some(entry) = entries.next().map_err(|error| error.to_string())? {
+        let CieOrFde::Fde(partial) = entry else { continue };
+        let at = partial.offset();
+        let problem = |error: gimli::Error| format!("the entry at {at:#x}: {error}");
+        let fde = partial.parse(EhFrame::cie_from_offset).map_err(problem)?;
+        work += fde.cie().entry_len();
+        if work > WORK_MAX {
+            return Err("too many entries share too much".into());
+        }
+        let mut rows = fde.rows(section, bases, &mut context).map_err(problem)?;
+        while let Some(row) = rows.next_row().map_err(problem)? {
+            each(&fde, row)?;
+        }
+    }
+    Ok(())
 }
 
 /// Where the zero word is that ends a section; `None` if there is none.

@@ -35,9 +35,9 @@ impl Engine {
         self.ask(timeout, false)
     }
 
-    /// The time of a request that the calling thread makes: not before that of any record which it has laid down.
-    pub fn request_time(&self) -> u64 {
-        self.clock.now().max(self.clock.now_after_ends())
+    /// Dates a request that the calling thread makes: not before any record which it has laid down.
+    pub fn date(&self, requests: &mut Requests) {
+        requests.asked_at = requests.asked_at.max(self.clock.now()).max(self.clock.now_after_ends());
     }
 
     /// The writer's last answer, or the result with which it has ended.
@@ -64,7 +64,7 @@ impl Engine {
         }
         requests.asked += 1;
         let mine = requests.asked;
-        requests.asked_at = requests.asked_at.max(self.request_time());
+        self.date(&mut requests);
         drop(requests);
         self.wake();
         let unanswered = |requests: &mut Requests| requests.open && requests.answered < mine;

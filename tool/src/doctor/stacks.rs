@@ -81,28 +81,18 @@ impl Quality {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::script::Frame;
-
-    fn sample(frames: &[(&str, &str)]) -> Sample {
-        let frame = |&(symbol, object): &(&str, &str)| Frame {
-            symbol: Some(symbol.into()).filter(|_| !symbol.is_empty()),
-            object: object.into(),
-            address: 1,
-        };
-        Sample { pid: 7, frames: frames.iter().map(frame).collect() }
-    }
 
     #[test]
     fn whole_stacks_begin_where_the_thread_does() {
         let jit = "/tmp/jitted-7-1.so";
         let mut quality = Quality::default();
-        quality.add(&sample(&[("leaf", jit), ("main", "/vm"), ("", "/libc"), ("", "/vm")]));
-        quality.add(&sample(&[("leaf", jit), ("__libc_start_main@@GLIBC_2.34", "/libc"), ("", "/vm")]));
-        quality.add(&sample(&[("memcpy", "/libc"), ("leaf", jit), ("", "[unknown]")]));
-        quality.add(&sample(&[("", "//anon")]));
-        quality.add(&sample(&[("", "[unknown]")]));
-        quality.add(&sample(&[("work", "/vm"), ("main", "/vm")]));
-        quality.add(&sample(&[]));
+        quality.add(&Sample::of(&[("leaf", jit), ("main", "/vm"), ("", "/libc"), ("", "/vm")]));
+        quality.add(&Sample::of(&[("leaf", jit), ("__libc_start_main@@GLIBC_2.34", "/libc"), ("", "/vm")]));
+        quality.add(&Sample::of(&[("memcpy", "/libc"), ("leaf", jit), ("", "[unknown]")]));
+        quality.add(&Sample::of(&[("", "//anon")]));
+        quality.add(&Sample::of(&[("", "[unknown]")]));
+        quality.add(&Sample::of(&[("work", "/vm"), ("main", "/vm")]));
+        quality.add(&Sample::of(&[]));
         assert_eq!((quality.samples, quality.jit, quality.named, quality.whole, quality.nowhere), (7, 5, 3, 2, 1));
         assert_eq!(quality.worst(5), [("[unknown]", 2), ("leaf", 1)]);
     }

@@ -12,6 +12,19 @@ pub struct Sample {
     pub frames: Vec<Frame>,
 }
 
+#[cfg(test)]
+impl Sample {
+    /// One of these symbols and objects; no symbol is an empty one.
+    pub fn of(frames: &[(&str, &str)]) -> Sample {
+        let frame = |&(symbol, object): &(&str, &str)| Frame {
+            symbol: Some(symbol.into()).filter(|_| !symbol.is_empty()),
+            object: object.into(),
+            address: 1,
+        };
+        Sample { pid: 7, frames: frames.iter().map(frame).collect() }
+    }
+}
+
 /// A frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {

@@ -107,25 +107,19 @@ pub fn percent(part: u64, whole: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::script::Frame;
-
-    fn sample(frames: &[(&str, &str)]) -> Sample {
-        let frame = |&(symbol, object): &(&str, &str)| Frame {
-            symbol: Some(symbol.into()).filter(|_| !symbol.is_empty()),
-            object: object.into(),
-            address: 1,
-        };
-        Sample { pid: 7, frames: frames.iter().map(frame).collect() }
-    }
 
     #[test]
     fn hottest_functions_and_a_flame_graph() {
         let mut stacks = Stacks::new(true);
         for _ in 0..3 {
-            stacks.add(&sample(&[("leaf; (a)", "/tmp/jitted-7-1.so"), ("caller", "/tmp/jit-7-0.so"), ("main", "/vm")]));
+            stacks.add(&Sample::of(&[
+                ("leaf; (a)", "/tmp/jitted-7-1.so"),
+                ("caller", "/tmp/jit-7-0.so"),
+                ("main", "/vm"),
+            ]));
         }
-        stacks.add(&sample(&[("", "/vm")]));
-        stacks.add(&sample(&[]));
+        stacks.add(&Sample::of(&[("", "/vm")]));
+        stacks.add(&Sample::of(&[]));
         assert_eq!(stacks.counts(), (4, 3));
         let mut text = Vec::new();
         stacks.top(&mut text).unwrap();
