@@ -36,6 +36,8 @@ struct SinkBits {
     failed: AtomicU32,
     /// Those that run and cannot write at present.
     stalled: AtomicU32,
+    /// Those that run beside others although nobody has asked for them.
+    unasked: AtomicU32,
 }
 
 impl Status {
@@ -75,6 +77,16 @@ impl Status {
     #[inline]
     pub fn sinks(&self) -> Sinks {
         Sinks(self.wanted().0 & Sinks::ANY.0)
+    }
+
+    /// Those of the running sinks that nobody has asked for.
+    pub fn sinks_unasked(&self) -> Sinks {
+        Sinks(self.sinks().0 & self.sinks.unasked.load(Ordering::Relaxed))
+    }
+
+    /// Notes which sinks nobody has asked for.
+    pub fn set_unasked(&self, sinks: Sinks) {
+        self.sinks.unasked.store(sinks.0, Ordering::Relaxed);
     }
 
     /// Those of the running sinks that can write.
@@ -225,6 +237,7 @@ macro_rules! counters {
                     sinks if regions == 0 => sinks.without(Sinks::REGION),
                     sinks => sinks,
                 };
+                let sinks_running = sinks_running.without(self.sinks_unasked());
                 Stats {
                     sinks_running,
                     sinks_failed: self.sinks_failed(),

@@ -163,7 +163,7 @@ impl Control {
 
     /// Starts sinks.
     pub fn enable(&mut self, process: &'static Process, engine: &'static Engine, config: Config) -> Result<()> {
-        let (asked, known) = (config.sinks, engine.status.sinks());
+        let (asked, known) = (config.sinks, engine.status.sinks().without(engine.status.sinks_unasked()));
         let Some(running) = &self.running else {
             self.start(process, engine, config, None)?;
             return match engine.status.sinks_failed() {

@@ -18,7 +18,7 @@ use crate::sink::jitdump::names::is_name_of;
 use crate::sink::jitdump::{self, Jitdump};
 use crate::sink::perf_map::PerfMap;
 use crate::sink::region::{self, NewCode, RegionSink, Regions};
-use crate::sink::{describe, stall, unwinder, with_wants, Close, Kind, Loaded, Saved, Sink, Turn, KINDS};
+use crate::sink::{describe, gdb, stall, unwinder, with_wants, Close, Kind, Loaded, Saved, Sink, Turn, KINDS};
 use crate::sys::clock::Clock;
 use crate::sys::file::Identity;
 
@@ -224,6 +224,7 @@ impl SinkSet {
     /// In a forked child: takes over what the parent's sinks have let go of. `registry`: the parent's.
     pub fn inherit(&mut self, dump: Option<Contents>, registry: &mut Registry) {
         unwinder::end_inherited();
+        gdb::end_inherited();
         if self.status.sinks().has(Sinks::JITDUMP) {
             self.dump.inherit(dump);
         } else {

@@ -24,11 +24,12 @@ impl Writer {
         ack.give(result);
     }
 
-    /// If a debugger listens, the sink for it starts by itself, where any other one runs.
+    /// If a debugger listens, the sink for it starts by itself, where any other one runs. It begins anew where it has a limit.
     pub(super) fn heed_debugger(&mut self) {
         let status = &self.engine.status;
         let (running, failed) = (status.sinks(), status.sinks_failed());
-        let is_in_order = running != Sinks::NONE && !running.with(failed).has(Sinks::GDB) && !self.no_debugger;
+        let is_complete = running.without(status.sinks_unasked()).with(failed).has(Sinks::GDB);
+        let is_in_order = running != Sinks::NONE && !is_complete && !self.no_debugger;
         if !is_in_order || reserve::is_short() || !debugger::is_watched() {
             return;
         }
@@ -44,19 +45,38 @@ impl Writer {
         }
     }
 
+    /// The sink for debuggers, if it is to run beside others for core files and for a debugger that comes later: these want the same
+    /// records, so that callers do not pay for it.
+    pub(super) fn unasked(&self, config: &Config, others: Sinks) -> Sinks {
+        let is_wanted = config.debugger && !self.no_debugger && !others.has(Sinks::GDB);
+        let is_free = with_wants(others).has(Sinks::GROUPS) && debugger::is_alone();
+        if is_wanted && is_free && !debugger::is_watched() {
+            Sinks::GDB
+        } else {
+            Sinks::NONE
+        }
+    }
+
     fn change(&mut self, on: Sinks, off: Sinks, config: Config) -> Result<()> {
         // Who disables the sink for debuggers wants it not to start by itself either.
         self.no_debugger = (self.no_debugger || off.has(Sinks::GDB)) && !on.has(Sinks::GDB);
         let ledger = &mut self.ledger;
         let status = ledger.status.clone();
         // That one may have started since this was asked for.
-        let fresh = on.without(status.sinks());
+        let unasked = status.sinks_unasked();
+        let fresh = on.without(status.sinks().without(unasked));
+        let left = status.sinks().without(unasked).without(off).with(fresh);
+        // With the last one that wants the same records the one that nobody has asked for ends, and with who asks for it.
+        let ends = if left.has(unasked) || !with_wants(left).has(Sinks::GROUPS) { unasked } else { Sinks::NONE };
         if config.remember {
             status.add_sinks(Sinks::REMEMBER, Sinks::REMEMBER);
         }
         let unwritten = status.sinks_unwell().0 & off.0 != 0;
-        ledger.sinks.stop(off, Some(&mut ledger.registry));
-        let started = ledger.sinks.start(&config, fresh);
+        ledger.sinks.stop(off.with(ends), Some(&mut ledger.registry));
+        let more = self.unasked(&config, left.with(status.sinks()));
+        let ledger = &mut self.ledger;
+        let started = ledger.sinks.start(&config, fresh.with(more));
+        status.set_unasked(Sinks(unasked.without(ends.with(off)).0 | started.0 & more.0));
         let memory = self.engine.pool.memory();
         memory.header().set_files(&ledger.sinks.files(&config));
         if started != Sinks::NONE {
@@ -64,7 +84,7 @@ impl Writer {
             self.pass_inside(false);
         }
         let ledger = &mut self.ledger;
-        ledger.sinks.announce(fresh, started);
+        ledger.sinks.announce(fresh.with(started), started);
         ledger.sinks.announce_paths();
         if started.has(Sinks::MAP) {
             // The map lists code that is live from now on.

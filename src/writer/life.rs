@@ -36,6 +36,10 @@ impl Writer {
             }
             return false;
         }
+        let unasked = self.unasked(config, engine.status.sinks());
+        let started = self.ledger.sinks.start(config, unasked);
+        engine.status.set_unasked(started);
+        self.ledger.sinks.announce(started, started);
         self.heed_debugger();
         true
     }

@@ -32,7 +32,7 @@ fn assert_core(debuggee: &Debuggee, core: &Path) {
 fn core_files() {
     let debuggee = Debuggee::new("core");
     let core = debuggee.dir.join("core");
-    let waiting = debuggee.waiting(&["wait", "100", GDB]);
+    let waiting = debuggee.waiting(&["wait", "100"]);
     gdbs()[0].attached(&waiting, &[&format!("gcore {}", core.display())]);
     drop(waiting);
     assert_core(&debuggee, &core);
@@ -69,7 +69,7 @@ fn after_a_crash() {
 fn by_kernel(debuggee: &Debuggee, dir: &Path) -> PathBuf {
     let mut crash = Command::new("sh");
     crash.current_dir(dir).args(["-c", "ulimit -S -c \"$(ulimit -H -c)\" && exec \"$@\"", "sh"]);
-    crash.arg(&debuggee.program).arg(&debuggee.dir).args(["crash", "100", GDB]);
+    crash.arg(&debuggee.program).arg(&debuggee.dir).args(["crash", "100"]);
     let output = try_run(&mut crash);
     let status = output.status;
     assert!(status.signal() == Some(libc::SIGSEGV) && status.core_dumped(), "{}", describe(&crash, &output));
@@ -81,7 +81,7 @@ fn by_kernel(debuggee: &Debuggee, dir: &Path) -> PathBuf {
 
 fn by_gdb(debuggee: &Debuggee, dir: &Path) -> PathBuf {
     let core = dir.join("core");
-    let text = debuggee.run_in(&gdbs()[0], &["run", &format!("gcore {}", core.display())], &["crash", "100", GDB]);
+    let text = debuggee.run_in(&gdbs()[0], &["run", &format!("gcore {}", core.display())], &["crash", "100"]);
     assert_has(&text, &["SIGSEGV"]);
     core
 }

@@ -69,20 +69,22 @@ fn attached_later() {
     for (test, link) in [("lldb-attached-static", Link::Static), ("lldb-attached", Link::Shared)] {
         let debuggee = Debuggee::linked(test, link, &[], &[]);
         for lldb in lldbs().iter().filter(|lldb| link == Link::Static || !lldb.is_installed) {
-            let waiting = debuggee.waiting(&["wait", "100000", GDB]);
-            let text = lldb.attached(&waiting, &["bt", "image lookup -s many_77777"]);
-            assert_stack(&text, 0, "");
-            assert_has(&text, &["`many_77777"]);
+            for what in [&["wait", "10000"][..], &["wait", "100000", GDB]] {
+                let waiting = debuggee.waiting(what);
+                let text = lldb.attached(&waiting, &["bt", "image lookup -s many_9999"]);
+                assert_stack(&text, 0, "");
+                assert_has(&text, &["`many_9999"]);
+            }
         }
     }
 }
 
-/// Nothing was asked for. The sink starts when the program registers something next.
+/// Of more functions than it knows unasked, a debugger hears of the rest when the program registers something next.
 #[test]
-fn attached_without_the_sink() {
+fn attached_beyond_the_limit() {
     let debuggee = Debuggee::linked("lldb-later", Link::Static, &[], &[]);
     for lldb in lldbs() {
-        let waiting = debuggee.waiting(&["later"]);
+        let waiting = debuggee.waiting(&["later", "20000"]);
         assert_functions(&lldb.attached(&waiting, &["breakpoint set -n jit_inner", "continue", "bt"]));
     }
 }
@@ -103,7 +105,7 @@ fn forked_children() {
         let text = debuggee.run_in(lldb, &commands, &["fork"]);
         let (first, second) = text.split_once("(lldb) continue").expect("two stops");
         assert_stack(first, 1, "child_");
-        assert_functions(second);
+        assert_stack(second, 1, "");
     }
 }
 

@@ -184,8 +184,8 @@ pub fn assert_stack(text: &str, from: usize, prefix: &str) {
     }
 }
 
-/// Asserts that it is that of the chain from `jit_inner` on, without inlined functions, which are not kept for a debugger or a child
-/// that comes later.
+/// Asserts that it is that of the chain from `jit_inner` on, without inlined functions: the jitdump has none, which the rest of the
+/// code is read from.
 pub fn assert_functions(text: &str) {
     let found = frames(text);
     let begin = found.iter().rposition(|line| has_function(line, "jit_inner"));

@@ -1,13 +1,15 @@
 //! gdb and lldb: names, lines and unwind tables of live code, as objects in memory that a debugger or a core file finds.
 //!
-//! Debuggers read these when they attach, and when the process tells them of another one. A core file has them by itself.
+//! Debuggers read these when they attach, and when the process tells them of another one. A core file has them by itself. So the
+//! sink runs beside others that want the same records, for a limited number of functions. It has no limit where somebody has asked
+//! for it, or a debugger listens.
 
 mod objects;
 #[cfg(test)]
 mod tests;
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use self::objects::{Code, Objects};
@@ -29,15 +31,31 @@ pub static KIND: Kind = Kind {
     make: Some(|status| Box::new(Gdb::new(status.clone()))),
 };
 
+/// Where nobody has asked for it, it knows at most so much code: 350 bytes each are 6 MB.
+const UNASKED_MOST: usize = 16 << 10;
 /// While no debugger listens, this much code comes together before it is put into an object, or what comes within this time.
 const BATCH: usize = 4096;
 const BATCH_TIME: Duration = Duration::from_millis(50);
 /// While no debugger listens, taking out what has ended costs at most this part of the writer's time.
 const SHARE: u32 = 20;
 
+/// In a forked child: the objects of its parent's writer, which are in the child's list too.
+static INHERITED: Mutex<Option<Objects>> = Mutex::new(None);
+
+fn take_inherited() -> Option<Objects> {
+    INHERITED.lock().unwrap_or_else(PoisonError::into_inner).take()
+}
+
+/// In a forked child, when its sinks know what lives: without this sink the list is empty.
+pub fn end_inherited() {
+    drop(take_inherited());
+}
+
 struct Gdb {
     status: Arc<Status>,
     objects: Objects,
+    /// How much code it may know.
+    most: usize,
     /// When code that has ended is taken out again, if no debugger listens.
     not_before: Instant,
     /// When the first of the code has come that no object speaks of yet.
@@ -46,7 +64,17 @@ struct Gdb {
 
 impl Gdb {
     fn new(status: Arc<Status>) -> Gdb {
-        Gdb { status, objects: Objects::default(), not_before: Instant::now(), fresh_since: None }
+        Gdb { status, objects: Objects::default(), most: 0, not_before: Instant::now(), fresh_since: None }
+    }
+
+    fn add(&mut self, code: &Code<'_>) {
+        let is_taken = match code.info_records {
+            Some(_) => self.objects.live_count() < self.most,
+            None => self.objects.addr_of(code.id).is_some(),
+        };
+        if is_taken {
+            self.objects.add(code);
+        }
     }
 
     /// Has the objects say what is known. `now`: somebody waits for that.
@@ -74,9 +102,14 @@ impl Gdb {
 }
 
 impl Sink for Gdb {
-    fn open(&mut self, _: &Config) -> Result<(), String> {
+    fn open(&mut self, config: &Config) -> Result<(), String> {
+        self.most = if config.sinks.has(Sinks::GDB) || debugger::is_watched() { usize::MAX } else { UNASKED_MOST };
+        if let Some(inherited) = take_inherited() {
+            self.objects = inherited;
+            return Ok(());
+        }
         self.objects = Objects::default();
-        // Those of a forked child's parent.
+        // Those of the parent, in a child that takes nothing over.
         if !debugger::unlist_all() {
             return Err("the list that debuggers read is in use since before the fork".into());
         }
@@ -90,17 +123,20 @@ impl Sink for Gdb {
             Origin::LeftRegion(_, info_records) => Some(info_records),
         };
         let (id, addr, size, name) = (code.id, code.live.addr, code.live.size, code.name);
-        self.objects.add(&Code { id, addr, size, name, info_records });
+        self.add(&Code { id, addr, size, name, info_records });
     }
 
     fn enter(&mut self, code: &NewCode<'_>) {
         let NewCode { id, live, name, info_records, .. } = *code;
-        self.objects.add(&Code { id, addr: live.addr, size: live.size, name, info_records: Some(info_records) });
+        self.add(&Code { id, addr: live.addr, size: live.size, name, info_records: Some(info_records) });
     }
 
     fn load_live(&mut self, registry: &mut Registry, _: u64, group_of: GroupOf<'_>) -> bool {
         each_live(registry, group_of, |id, live, name, info_records| {
-            self.objects.add(&Code { id, addr: live.addr, size: live.size, name, info_records: Some(info_records) });
+            // What it has known since before a fork stays.
+            if self.objects.addr_of(id) != Some(live.addr) {
+                self.add(&Code { id, addr: live.addr, size: live.size, name, info_records: Some(info_records) });
+            }
         })
     }
 
@@ -119,8 +155,12 @@ impl Sink for Gdb {
     }
 
     fn close(&mut self, how: Close) -> io::Result<()> {
+        if how == Close::LetGo {
+            *INHERITED.lock().unwrap_or_else(PoisonError::into_inner) = Some(std::mem::take(&mut self.objects));
+            return Ok(());
+        }
         self.objects.clear();
-        if how != Close::LetGo && debugger::is_watched() {
+        if debugger::is_watched() {
             self.objects.settle_breakpoints();
         }
         self.status.set_watched(false);

@@ -60,6 +60,8 @@ pub struct Objects {
     groups: Vec<Option<Group>>,
     /// Where the entries of ids are, by the slots of these.
     places: Vec<Place>,
+    /// How much code they speak of, or will.
+    live: usize,
     dead: usize,
     /// An object has gone since the last one came.
     has_lost: bool,
@@ -145,7 +147,18 @@ impl Objects {
         let number = self.fresh.entries.len() as u32;
         if self.fresh.push(code.id, code.addr, code.size, code.name, info_records).is_some() {
             self.places[slot] = Place { id: code.id, group: FRESH, number };
+            self.live += 1;
         }
+    }
+
+    /// How much code lives here.
+    pub fn live_count(&self) -> usize {
+        self.live
+    }
+
+    /// Where code with this id is, if it is known.
+    pub fn addr_of(&self, id: u64) -> Option<u64> {
+        self.entry_of(id).map(|(_, entry)| entry.addr)
     }
 
     fn place_of(&self, id: u64) -> Option<Place> {
@@ -157,10 +170,15 @@ impl Objects {
         self.place_of(id) == Some(Place { id, group, number: number as u32 })
     }
 
-    fn info_records_of(&self, id: u64) -> Option<Vec<u8>> {
+    fn entry_of(&self, id: u64) -> Option<(&Group, &Entry)> {
         let Place { group, number, .. } = self.place_of(id)?;
         let group = if group == FRESH { &self.fresh } else { self.groups.get(group as usize)?.as_ref()? };
-        let records = group.text_of(group.entries.get(number as usize)?).1;
+        Some((group, group.entries.get(number as usize)?))
+    }
+
+    fn info_records_of(&self, id: u64) -> Option<Vec<u8>> {
+        let (group, entry) = self.entry_of(id)?;
+        let records = group.text_of(entry).1;
         let mut copied = Vec::new();
         copied.try_reserve_exact(records.len()).ok()?;
         copied.extend_from_slice(records);
@@ -171,6 +189,7 @@ impl Objects {
     pub fn remove(&mut self, id: u64) {
         let Some(place) = self.place_of(id) else { return };
         self.places[slot_of(id)] = Place::default();
+        self.live -= 1;
         if let Some(group) = self.groups.get_mut(place.group as usize).and_then(Option::as_mut) {
             group.dead += 1;
             self.dead += 1;
@@ -310,7 +329,7 @@ impl Objects {
     fn put(&mut self, group: Group) -> io::Result<()> {
         let Some(image) = group.object() else {
             // There is no memory, or the code is larger than an object can be. It has no name.
-            group.entries.iter().for_each(|entry| self.places[slot_of(entry.id)] = Place::default());
+            group.entries.iter().for_each(|entry| self.remove(entry.id));
             return Ok(());
         };
         self.settle(group, image)
