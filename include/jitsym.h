@@ -400,6 +400,30 @@ typedef enum jitsym_init_flag {
 } jitsym_init_flag;
 
 /**
+ * What the library wants to be told, as `jitsym_wanted` returns it. Bits; a later version may have more.
+ */
+typedef enum jitsym_want {
+  /**
+   * Code: a sink runs, or live code is remembered for one. Without this bit there is no other one, and `jitsym_register` looks at
+   * nothing.
+   */
+  JITSYM_WANT_CODE = 1,
+  /**
+   * `jitsym_code.lines`.
+   */
+  JITSYM_WANT_LINES = 2,
+  /**
+   * `jitsym_code.unwind`.
+   */
+  JITSYM_WANT_UNWIND = 4,
+  /**
+   * Private executable memory that code is registered in becomes a region (`JITSYM_INIT_ADOPT`, `JITSYM_ADOPT`): the registering
+   * thread must be the only one that writes to it meanwhile.
+   */
+  JITSYM_WANT_ADOPT = 8,
+} jitsym_want;
+
+/**
  * The intended reader of the perf map.
  */
 typedef enum jitsym_map_dialect {
@@ -1455,6 +1479,20 @@ enum jitsym_status jitsym_shrink(struct jitsym *session,
 JITSYM_API
 enum jitsym_status jitsym_free(struct jitsym *session,
                                void *exec);
+
+/**
+ * Tells what the library wants to be told at present, for all sessions: for a runtime that would make names and tables only to have
+ * them thrown away. Ask before each registration, because `jitsym_enable` and `jitsym_disable` change the answer.
+ *
+ * Returns `JITSYM_WANT_*` bits; 0 if a registration would be of no use. 0 also for a session that is NULL, closed or was never
+ * opened, and in a forked child that cannot continue it. In other forked children the answer is the parent's at the time of the
+ * fork, until the child makes another call; the child takes nothing over for this one.
+ *
+ * Takes no lock, makes no system call, and leaves `errno` and `jitsym_last_error` as they were. Any thread, concurrently, and from
+ * a signal handler.
+ */
+JITSYM_API
+uint32_t jitsym_wanted(struct jitsym *session);
 
 /**
  * A sentence in English for a status; for an unknown number a text that says so. Static, never NULL.

@@ -53,6 +53,7 @@ extern "C" {
   FUNCTION(jitsym_disable)             \
   FUNCTION(jitsym_close)               \
   FUNCTION(jitsym_get_stats)           \
+  FUNCTION(jitsym_wanted)              \
   FUNCTION(jitsym_last_error)          \
   FUNCTION(jitsym_path)                \
   FUNCTION(jitsym_unwind_size)         \
@@ -242,6 +243,10 @@ static inline jitsym_status jitsym_dl_get_stats(jitsym *session, jitsym_stats *o
   JITSYM_DL_CALL(jitsym_get_stats, JITSYM_ERR_LIBRARY, (session, out));
 }
 
+static inline uint32_t jitsym_dl_wanted(jitsym *session) {
+  JITSYM_DL_CALL(jitsym_wanted, 0, (session));
+}
+
 static inline jitsym_status jitsym_dl_last_error(jitsym *session, char *buffer, size_t size) {
   const jitsym_dl_functions *functions = jitsym_dl_get();
   size_t length;
@@ -334,6 +339,7 @@ static inline uint32_t jitsym_dl_version_number(void) {
 #define jitsym_disable jitsym_dl_disable
 #define jitsym_close jitsym_dl_close
 #define jitsym_get_stats jitsym_dl_get_stats
+#define jitsym_wanted jitsym_dl_wanted
 #define jitsym_last_error jitsym_dl_last_error
 #define jitsym_path jitsym_dl_path
 #define jitsym_unwind_size jitsym_dl_unwind_size

@@ -61,7 +61,7 @@ pub use api::code::{
     Bytes, Code, FramePointer, Inline, Line, LineTable, Lines, MoveTarget, SavedRegister, Unwind, UnwindRow,
 };
 pub use api::error::{Error, Result};
-pub use api::options::{Dialect, Fork, Options, Sinks};
+pub use api::options::{Dialect, Fork, Options, Sinks, Wanted};
 pub use api::Id;
 pub use format::unwind::room_needed as unwind_size;
 pub use queue::status::{SpoolState, Stats};

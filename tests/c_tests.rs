@@ -157,6 +157,7 @@ programs! {
     #[ignore = "slow"] host, "gcc", "c-tests/host/host.c", &[], &[];
     // Programs that end without a word.
     #[ignore = "slow"] spool, "gcc", "c-tests/files/spool.c", &["--leak-check=no"], &[];
+    wanted, "gcc", "c-tests/calls/wanted.c", &["--leak-check=no"], &[];
     large_tls, "gcc", "c-tests/host/large_tls.c", &[], &[];
     // A forked child has the memory of the parent's threads, but not the registers that hold on to it.
     #[ignore = "slow"] cancel, "gcc", "c-tests/host/cancel.c", &["--leak-check=no"], &[];

@@ -70,6 +70,17 @@ const (
 	SinkUnwinder Sink = C.JITSYM_SINK_UNWINDER
 )
 
+// Want is what the library wants to be told: bits.
+type Want uint32
+
+// What Session.Wanted returns.
+const (
+	WantCode   Want = C.JITSYM_WANT_CODE
+	WantLines  Want = C.JITSYM_WANT_LINES
+	WantUnwind Want = C.JITSYM_WANT_UNWIND
+	WantAdopt  Want = C.JITSYM_WANT_ADOPT
+)
+
 // Init are flags of a session: bits.
 type Init uint32
 

@@ -217,6 +217,9 @@ func (s *Session) Close() error {
 	return check(C.go_close(s.c()))
 }
 
+// Wanted is what the library wants to be told at present: 0 if a registration would be of no use. It is cheap to ask for.
+func (s *Session) Wanted() Want { return Want(C.go_wanted(s.c())) }
+
 // LastError is the text of the last failure of a sink; empty if there was none.
 func (s *Session) LastError() (string, error) { return lastError(s.c()) }
 

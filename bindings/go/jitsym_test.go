@@ -137,11 +137,13 @@ func TestLife(t *testing.T) {
 	f.equal([5]uint64{stats.Registered, stats.Moved, stats.Unregistered, stats.NamesChanged, stats.Live}, [5]uint64{3, 1, 3, 2, 0})
 	f.equal(stats.Unreadable, uint64(0))
 	f.equal(stats.SinksRunning, jitsym.SinkMap|jitsym.SinkJitdump)
+	f.equal(session.Wanted(), jitsym.WantCode|jitsym.WantLines|jitsym.WantUnwind)
 	f.mapHas("jit_7e0000000080")
 	f.equal(value(session.Path(jitsym.SinkMap))(f), filepath.Join(f.dir, fmt.Sprintf("perf-%d.map", os.Getpid())))
 	f.ok(session.Close())
 	f.ok(session.Close())
 	f.is(session.Flush(0), jitsym.ErrClosed)
+	f.equal(session.Wanted(), jitsym.Want(0))
 }
 
 func TestBytes(t *testing.T) {

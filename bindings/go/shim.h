@@ -65,6 +65,10 @@ static inline jitsym_status go_get_stats(handle session, jitsym_stats *out) {
     return jitsym_get_stats((jitsym *)session, out);
 }
 
+static inline uint32_t go_wanted(handle session) {
+    return jitsym_wanted((jitsym *)session);
+}
+
 static inline jitsym_status go_last_error(handle session, char *buffer, size_t size) {
     return jitsym_last_error((jitsym *)session, buffer, size);
 }

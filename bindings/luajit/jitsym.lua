@@ -75,6 +75,7 @@ int32_t jitsym_lua_unregister(void *session, uint64_t id) __asm__("jitsym_unregi
 int32_t jitsym_lua_flush(void *session, uint32_t timeout_ms) __asm__("jitsym_flush");
 int32_t jitsym_lua_close(void *session) __asm__("jitsym_close");
 int32_t jitsym_lua_get_stats(void *session, void *out) __asm__("jitsym_get_stats");
+uint32_t jitsym_lua_wanted(void *session) __asm__("jitsym_wanted");
 int32_t jitsym_lua_last_error(void *session, char *buf, size_t size) __asm__("jitsym_last_error");
 const char *jitsym_lua_status_text(int32_t status) __asm__("jitsym_status_text");
 uint32_t jitsym_lua_version_number(void) __asm__("jitsym_version_number");
@@ -716,8 +717,7 @@ local function start()
   if not session then
     return message
   end
-  local stats = struct(STATS)
-  if lib.jitsym_lua_get_stats(session, stats) == 0 and stats.sinks_running == 0 then
+  if lib.jitsym_lua_wanted(session) == 0 then
     lib.jitsym_lua_close(ffi.gc(session, nil))
     session = nil
     return "no symbols are wanted (see the variable JITSYM)"

@@ -74,6 +74,8 @@ const Init = Object.freeze({
   ADOPT: 4096,
 });
 
+const Want = Object.freeze({ CODE: 1, LINES: 2, UNWIND: 4, ADOPT: 8 });
+
 const MapDialect = Object.freeze({ PERF: 0, SIMPLEPERF: 1 });
 const UnwindKind = Object.freeze({ NONE: 0, FRAME_POINTER: 1, FIXED_FRAME: 2, ROWS: 3, EH_FRAME: 4 });
 const CodeFlag = Object.freeze({ STABLE: 1, PACKED: 2 });
@@ -86,6 +88,7 @@ const numbers = {
   JITSYM_: { ...Status, ...Limit },
   JITSYM_SINK_: Sink,
   JITSYM_INIT_: Init,
+  JITSYM_WANT_: Want,
   JITSYM_MAP_: MapDialect,
   JITSYM_UNWIND_: UnwindKind,
   JITSYM_CODE_: CodeFlag,
@@ -252,6 +255,7 @@ const functions = {
   jitsym_disable: ['int', [session, 'uint32_t']],
   jitsym_close: ['int', [session]],
   jitsym_get_stats: ['int', [session, koffi.inout(pointer(structs.jitsym_stats))]],
+  jitsym_wanted: ['uint32_t', [session]],
   jitsym_last_error: ['int', [session, 'void *', 'size_t']],
   jitsym_path: ['int', [session, 'uint32_t', 'void *', 'size_t']],
   jitsym_region_create: ['int', [session, pointer(structs.jitsym_region_options), koffi.inout(pointer(structs.jitsym_region))]],
@@ -269,4 +273,4 @@ const functions = {
   jitsym_version_number: ['uint32_t', []],
 };
 
-module.exports = { VERSION, Status, Sink, Init, MapDialect, UnwindKind, CodeFlag, RegionFlag, SpoolState, Limit, numbers, structs, struct_size, functions };
+module.exports = { VERSION, Status, Sink, Init, Want, MapDialect, UnwindKind, CodeFlag, RegionFlag, SpoolState, Limit, numbers, structs, struct_size, functions };

@@ -217,6 +217,8 @@ export declare class Session {
   disable(sinks?: number): void;
   /** The counters. `flush` first for exact ones. */
   stats(): Stats;
+  /** Bits of `Want`: what the library wants to be told at present; 0 if a registration would be of no use. Cheap to ask for. */
+  readonly wanted: number;
   /** The text of the last failure of a sink; empty if there was none. */
   lastError(): string;
   /** The file that a sink writes. */
@@ -247,6 +249,7 @@ export declare function available(): boolean;
 export declare function version(): string;
 
 export declare const Sink: Readonly<{ MAP: 1; JITDUMP: 2; REGION: 4; GDB: 8; UNWINDER: 16 }>;
+export declare const Want: Readonly<{ CODE: 1; LINES: 2; UNWIND: 4; ADOPT: 8 }>;
 export declare const Init: Readonly<
   Record<
     | 'ENV_WINS'

@@ -1,7 +1,7 @@
 // JIT-compiled code made visible to perf and other profilers, through libjitsym.
 'use strict';
 
-const { CodeFlag, Init, Limit, MapDialect, RegionFlag, Sink, SpoolState, Status, struct_size, structs } = require('./abi.js');
+const { CodeFlag, Init, Limit, MapDialect, RegionFlag, Sink, SpoolState, Status, Want, struct_size, structs } = require('./abi.js');
 const { codeBytes, described, inlineTable, lineTable, path, u32, u64 } = require('./arguments.js');
 const { JitsymError, check, lastError, load, text } = require('./library.js');
 
@@ -214,6 +214,11 @@ class Session {
     return Object.fromEntries(fields.map(([field, value]) => [field.replace(/_(.)/g, (_, c) => c.toUpperCase()), Number(value)]));
   }
 
+  get wanted() {
+    const { library, handle } = this.#session;
+    return library.jitsym_wanted(handle);
+  }
+
   lastError() {
     return lastError(this.#session.handle);
   }
@@ -257,4 +262,4 @@ function version() {
   return load().jitsym_version();
 }
 
-module.exports = { Code, Init, JitsymError, MapDialect, Piece, Region, Session, Sink, SpoolState, Status, available, unwindSize, version };
+module.exports = { Code, Init, JitsymError, MapDialect, Piece, Region, Session, Sink, SpoolState, Status, Want, available, unwindSize, version };

@@ -46,6 +46,7 @@ static void test_absent(void) {
   CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_enable(session, 0));
   CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_disable(session, 0));
   CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_get_stats(session, &stats));
+  CHECK(jitsym_wanted(session) == 0);
   CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_last_error((jitsym *)&code, buffer, sizeof buffer));
   CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_path(session, JITSYM_SINK_MAP, buffer, sizeof buffer));
   CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_unwind_size(NULL, 16, &size));
@@ -145,7 +146,7 @@ static void test_present(void) {
   jitsym_id id = 0;
   jitsym_status (*pointer)(jitsym *, const jitsym_code *, jitsym_id *) = jitsym_register;
   CHECK_OK(pointer(session, &code, &id));
-  CHECK(id != 0);
+  CHECK(id != 0 && (jitsym_wanted(session) & JITSYM_WANT_CODE) != 0);
   code.addr += 0x1000;
   CHECK_OK(other_file_registers(session, &code));
   CHECK_OK(jitsym_flush(session, 0));

@@ -73,6 +73,20 @@ impl Sinks {
     }
 }
 
+/// What a session wants to be told at present; the bits of `jitsym_want` in C.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Wanted {
+    /// Code: a sink runs, or live code is remembered for one. Without this a registration returns id 0 and nothing is looked at.
+    pub code: bool,
+    /// Line tables.
+    pub lines: bool,
+    /// Unwind descriptions.
+    pub unwind: bool,
+    /// Unknown memory that code is registered in becomes a region: see [`Options::adopt`].
+    pub adopt: bool,
+}
+
 /// How a session is to behave; see `jitsym_options` in the C header. `Default` is what a NULL pointer asks for in C.
 #[derive(Clone, Debug, Default)]
 pub struct Options {

@@ -1,8 +1,30 @@
-//! The C calls about the library itself: the texts of its statuses, and its version.
+//! The C calls that answer, and change nothing: what a session wants, the texts of statuses, the version.
 
 use std::ffi::{c_char, CStr};
 
+use super::types::{jitsym, jitsym_want};
 use crate::api::error::Error;
+use crate::api::options::Wanted;
+use crate::session;
+
+/// Tells what the library wants to be told at present, for all sessions: for a runtime that would make names and tables only to have
+/// them thrown away. Ask before each registration, because `jitsym_enable` and `jitsym_disable` change the answer.
+///
+/// Returns `JITSYM_WANT_*` bits; 0 if a registration would be of no use. 0 also for a session that is NULL, closed or was never
+/// opened, and in a forked child that cannot continue it. In other forked children the answer is the parent's at the time of the
+/// fork, until the child makes another call; the child takes nothing over for this one.
+///
+/// Takes no lock, makes no system call, and leaves `errno` and `jitsym_last_error` as they were. Any thread, concurrently, and from
+/// a signal handler.
+#[no_mangle]
+pub extern "C" fn jitsym_wanted(session: *mut jitsym) -> u32 {
+    let Wanted { code, lines, unwind, adopt } = session::wanted(session as usize as u64);
+    let bit = |is_wanted: bool, bit: jitsym_want| if is_wanted { bit as u32 } else { 0 };
+    bit(code, jitsym_want::JITSYM_WANT_CODE)
+        | bit(lines, jitsym_want::JITSYM_WANT_LINES)
+        | bit(unwind, jitsym_want::JITSYM_WANT_UNWIND)
+        | bit(adopt, jitsym_want::JITSYM_WANT_ADOPT)
+}
 
 /// A sentence in English for a status; for an unknown number a text that says so. Static, never NULL.
 ///

@@ -178,6 +178,11 @@ fn usable(parent: &Process) -> Option<Rest> {
     is_usable.then_some(rest)
 }
 
+/// Whether the first call of a child makes its state from an inherited one.
+pub fn can_be_taken_over(parent: &Process) -> bool {
+    usable(parent).is_some()
+}
+
 /// The state of a child for a call with a session that it has inherited.
 #[cold]
 pub fn inheritor_for(handle: u64) -> Result<&'static Process> {

@@ -9,7 +9,7 @@ use crate::session::fork;
 use crate::session::process::{self, Process};
 
 /// A handle is `generation:16 | serial:32 | place:8 | TAG`. It is never dereferenced.
-const TAG: u64 = 0x6a;
+pub const TAG: u64 = 0x6a;
 
 /// The handle of a session that is opened.
 pub fn new_handle(process: &Process, serial: u32, place: usize) -> u64 {

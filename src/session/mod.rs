@@ -14,13 +14,14 @@ pub mod process;
 pub mod register;
 #[cfg(test)]
 mod tests;
+mod wanted;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::api::code::{Code, MoveTarget};
 use crate::api::error::{Error, Result};
-use crate::api::options::{Options, Sinks};
+use crate::api::options::{Options, Sinks, Wanted};
 use crate::api::Id;
 use crate::queue::status::Stats;
 use crate::sink::region::{CodeRegion, RegionOptions};
@@ -29,6 +30,7 @@ pub use config::{clean_dirs, spool_dir};
 pub use explain::{doubt, last_error, refused, turns_off};
 pub(crate) use handle::{find, is_off};
 pub(crate) use register::{check_range, check_size, register_as_usual, usual_local, Given};
+pub(crate) use wanted::wanted;
 
 /// An open session. Closed when dropped.
 #[derive(Debug)]
@@ -74,6 +76,29 @@ impl Session {
     /// Tells that all code with a byte in the range is gone; `jitsym_unregister_range` in C.
     pub fn unregister_range(&self, addr: u64, size: u64) -> Result<()> {
         find(self.0)?.unregister_range(addr, size)
+    }
+
+    /// What is wanted at present; `jitsym_wanted` in C. For a host that would make names and tables only to have them thrown away.
+    /// It takes no lock and makes no system call, and nothing follows from it: also not in a forked child.
+    ///
+    /// ```
+    /// use jitsym::{Options, Session, Sinks, Wanted};
+    ///
+    /// # let dir = std::env::temp_dir().join(format!("jitsym-doc-wanted-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&dir).unwrap();
+    /// let session = Session::open(&Options { sinks: Some(Sinks::NONE), ..Options::default() })?;
+    /// assert_eq!(session.wanted(), Wanted::default());
+    /// session.close()?;
+    /// let map = Options { sinks: Some(Sinks::MAP), map_dir: Some(dir.clone()), ..Options::default() };
+    /// let session = Session::open(&map)?;
+    /// let wanted = session.wanted();
+    /// assert!(wanted.code && !wanted.lines && !wanted.unwind && !wanted.adopt);
+    /// session.close()?;
+    /// # std::fs::remove_dir_all(&dir).unwrap();
+    /// # Ok::<(), jitsym::Error>(())
+    /// ```
+    pub fn wanted(&self) -> Wanted {
+        wanted(self.0)
     }
 
     /// Waits until everything registered before is in the files; `jitsym_flush` in C.

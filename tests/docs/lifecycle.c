@@ -44,7 +44,7 @@ static struct block part(unsigned char *run, unsigned char *write, int number, c
 }
 
 static void off(struct block *block) {
-    CHECK(!wanted && threads() == 1);
+    CHECK(jitsym_wanted(session) == 0 && threads() == 1);
     publish(block, NULL);
     CHECK(block->symbol == 0);
     jitsym_id id = 7;
@@ -53,7 +53,7 @@ static void off(struct block *block) {
 }
 
 static void on(unsigned char *run, unsigned char *write) {
-    CHECK(wanted && threads() == 3);
+    CHECK(jitsym_wanted(session) != 0 && threads() == 3);
 
     /* The code cannot be read where it runs, so the bytes come from the other mapping. */
     struct block block = part(run, write, 0, "twice mapped");

@@ -46,6 +46,22 @@ pub enum jitsym_init_flag {
     JITSYM_INIT_ADOPT = 4096,
 }
 
+/// What the library wants to be told, as `jitsym_wanted` returns it. Bits; a later version may have more.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum jitsym_want {
+    /// Code: a sink runs, or live code is remembered for one. Without this bit there is no other one, and `jitsym_register` looks at
+    /// nothing.
+    JITSYM_WANT_CODE = 1,
+    /// `jitsym_code.lines`.
+    JITSYM_WANT_LINES = 2,
+    /// `jitsym_code.unwind`.
+    JITSYM_WANT_UNWIND = 4,
+    /// Private executable memory that code is registered in becomes a region (`JITSYM_INIT_ADOPT`, `JITSYM_ADOPT`): the registering
+    /// thread must be the only one that writes to it meanwhile.
+    JITSYM_WANT_ADOPT = 8,
+}
+
 /// The intended reader of the perf map.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -136,6 +136,11 @@ impl Regions {
         self.watching.load(Ordering::Acquire)
     }
 
+    /// Whether unknown memory that code is registered in is adopted, while the sink runs.
+    pub fn are_adopting(&self) -> bool {
+        self.adopting.load(Ordering::Relaxed)
+    }
+
     /// Sets the directory and mode of the files of new regions, and whether unknown memory is adopted.
     pub fn configure(&self, dir: PathBuf, mode: u32, adopting: bool) {
         {
@@ -154,7 +159,7 @@ impl Regions {
     fn watch(&self) {
         // The writer ends some while others are made.
         let _settings = lock(&self.settings);
-        let any = self.all().next().is_some() || self.adopting.load(Ordering::Relaxed);
+        let any = self.all().next().is_some() || self.are_adopting();
         self.watching.store(any, Ordering::Release);
     }
 

@@ -32,7 +32,7 @@ impl Regions {
             }
             region.tally.subtract(addr - region.start, size);
         }
-        if !self.adopting.load(Ordering::Relaxed) {
+        if !self.are_adopting() {
             return 0;
         }
         self.adopt_if_new(status, addr, size).map_or(0, |region| {

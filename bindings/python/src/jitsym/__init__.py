@@ -8,7 +8,7 @@
 What each call promises is in the library's reference; this package passes on what it answers.
 """
 
-from ._abi import Init, MapDialect, Sink, SpoolState, Status
+from ._abi import Init, MapDialect, Sink, SpoolState, Status, Want
 from ._errors import (
     ClosedError,
     DroppedError,
@@ -56,6 +56,7 @@ __all__ = [
     "TimedOut",
     "UnknownId",
     "Unwind",
+    "Want",
     "available",
     "unwind_size",
     "version",

@@ -81,6 +81,15 @@ class Init(enum.IntFlag):
     ADOPT = 4096
 
 
+class Want(enum.IntFlag):
+    """What the library wants to be told, as `Session.wanted` returns it."""
+
+    CODE = 1
+    LINES = 2
+    UNWIND = 4
+    ADOPT = 8
+
+
 class MapDialect(enum.IntEnum):
     """Who is to read the perf map."""
 
@@ -312,6 +321,7 @@ NUMBERS = {
     "JITSYM_": (Status, Limit),
     "JITSYM_SINK_": (Sink,),
     "JITSYM_INIT_": (Init,),
+    "JITSYM_WANT_": (Want,),
     "JITSYM_MAP_": (MapDialect,),
     "JITSYM_UNWIND_": (UnwindKind,),
     "JITSYM_CODE_": (CodeFlag,),
@@ -334,6 +344,7 @@ FUNCTIONS = {
     "jitsym_disable": (c_int, [_session, c_uint32]),
     "jitsym_close": (c_int, [_session]),
     "jitsym_get_stats": (c_int, [_session, POINTER(jitsym_stats)]),
+    "jitsym_wanted": (c_uint32, [_session]),
     "jitsym_last_error": (c_int, [_session, c_void_p, c_size_t]),
     "jitsym_path": (c_int, [_session, c_uint32, c_void_p, c_size_t]),
     "jitsym_region_create": (c_int, [_session, POINTER(jitsym_region_options), POINTER(jitsym_region)]),

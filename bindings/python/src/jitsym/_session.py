@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from . import _abi
-from ._abi import Init, MapDialect, Sink, SpoolState, Status
+from ._abi import Init, MapDialect, Sink, SpoolState, Status, Want
 from ._arguments import address_of, milliseconds, unsigned
 from ._errors import error_for
 from ._library import load
@@ -360,6 +360,11 @@ class Session:
             values[sinks] = Sink(values[sinks])
         values["spool"] = SpoolState(values["spool"])
         return Stats(**values)
+
+    @property
+    def wanted(self) -> Want:
+        """What the library wants to be told at present: nothing if a registration would be of no use. Cheap to ask for."""
+        return Want(self._library.jitsym_wanted(self._handle))
 
     def last_error(self) -> str:
         """The text of the last failure of a sink; empty if there was none."""

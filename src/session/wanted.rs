@@ -1,0 +1,27 @@
+//! What a session wants to be told, for hosts that ask before they describe code.
+
+use super::handle::{is_off, place_of, TAG};
+use super::{fork, process};
+use crate::api::options::{Sinks, Wanted};
+
+/// What is wanted by the session that a handle names. Nothing is changed, waited for or taken over, so that a signal handler can ask
+/// too. A handle that names no open session wants nothing.
+pub fn wanted(handle: u64) -> Wanted {
+    if is_off(handle) || handle & 0xff != TAG {
+        return Wanted::default();
+    }
+    let known = process::current_or_inherited().filter(|process| {
+        let can_go_on = process.is_this_one() || fork::can_be_taken_over(process);
+        can_go_on && !process.host.is_broken() && place_of(process, handle).is_ok()
+    });
+    let Some((process, engine)) = known.and_then(|process| Some((process, process.engine()?))) else {
+        return Wanted::default();
+    };
+    let sinks = engine.wanted();
+    Wanted {
+        code: sinks != Sinks::NONE,
+        lines: sinks.want_groups(),
+        unwind: sinks.want_groups() && engine.unwind_records(),
+        adopt: sinks.has(Sinks::REGION) && process.regions.are_adopting(),
+    }
+}
