@@ -274,8 +274,8 @@ func TestErrors(t *testing.T) {
 		refused(session, jitsym.ErrSizeZero, func(c *jitsym.CodeInfo) { c.Size = 0 })
 		refused(session, jitsym.ErrAddressRange, func(c *jitsym.CodeInfo) { c.Addr = 0 })
 		refused(session, jitsym.ErrShortBytes, func(c *jitsym.CodeInfo) { c.Size = 7 })
-		refused(session, jitsym.ErrLineOrder, func(c *jitsym.CodeInfo) {
-			c.Lines = []jitsym.Line{{Offset: 2, Line: 1, File: "a"}, {Offset: 1, Line: 1, File: "a"}}
+		refused(session, jitsym.ErrLineOffset, func(c *jitsym.CodeInfo) {
+			c.Lines = []jitsym.Line{{Offset: 2, Line: 1, File: "a"}, {Offset: 9, Line: 1, File: "a"}}
 		})
 		refused(session, jitsym.ErrLineFile, func(c *jitsym.CodeInfo) { c.Lines = []jitsym.Line{{Line: 1, File: "a\x00b"}} })
 		refused(session, jitsym.ErrUnwindRegister, func(c *jitsym.CodeInfo) {

@@ -181,9 +181,12 @@ static void lines(void) {
   CODE_REFUSED(JITSYM_ERR_LINE_OFFSET, &code);
   line[2].offset = UINT32_MAX;
   CODE_REFUSED(JITSYM_ERR_LINE_OFFSET, &code);
-  line[2].offset = 7;
-  CODE_REFUSED(JITSYM_ERR_LINE_ORDER, &code);
+  /* Rows may be in any order, and what is wrong with one is found wherever it belongs. */
+  line[2].offset = 1;
+  line[2].line = 0;
+  CODE_REFUSED(JITSYM_ERR_LINE_FILE, &code);
   line[2].offset = 8;
+  line[2].line = 3;
 
   static const size_t small[] = {1, 8, sizeof line[0] - 1};
   for (size_t i = 0; i < sizeof small / sizeof small[0]; i++) {

@@ -57,7 +57,7 @@ pub enum Bytes<'a> {
 /// A line table, in the form that the caller has it.
 #[derive(Clone, Copy)]
 pub enum Lines<'a> {
-    /// Rows in order of their offsets.
+    /// Rows in any order; of two with the same offset the later one counts.
     Rows(&'a [Line<'a>]),
     /// Rows that a function supplies, for callers that hold them in another layout.
     Table(&'a dyn LineTable),

@@ -33,7 +33,7 @@ pub enum jitsym_status {
     JITSYM_ERR_TOO_LARGE = 8,
     /// A line table entry lies outside the code.
     JITSYM_ERR_LINE_OFFSET = 9,
-    /// The entries of a line table are not in order of their offsets.
+    /// Not returned: the entries of a line table may be in any order.
     JITSYM_ERR_LINE_ORDER = 10,
     /// A line table entry has no file name, or line number 0.
     JITSYM_ERR_LINE_FILE = 11,

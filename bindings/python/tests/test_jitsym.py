@@ -302,8 +302,8 @@ class Errors(TestCase):
         with self.session() as session:
             with self.refused(jitsym.InvalidArgument, "ERR_SIZE_ZERO"):
                 session.register(ADDR, 0, "none", CODE)
-            with self.refused(jitsym.InvalidArgument, "ERR_LINE_ORDER"):
-                session.register(ADDR, 6, "lines", CODE, lines=[(2, 1, "a"), (1, 1, "a")])
+            with self.refused(jitsym.InvalidArgument, "ERR_LINE_OFFSET"):
+                session.register(ADDR, 6, "lines", CODE, lines=[(2, 1, "a"), (9, 1, "a")])
             with self.refused(jitsym.InvalidArgument, "ERR_UNWIND_REGISTER"):
                 session.register(ADDR, 6, "frame", CODE, unwind=jitsym.FixedFrame(8, {99: -16}))
             old = session.register(ADDR, 6, "old", CODE)

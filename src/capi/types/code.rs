@@ -25,8 +25,8 @@ pub enum jitsym_code_flag {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct jitsym_line {
-    /// Bytes from the start of the code, less than its size. Rows are in order of it; of two rows with the same offset the
-    /// later one counts.
+    /// Bytes from the start of the code, less than its size. Rows may be in any order, and cost least in order of it. Of two rows
+    /// with the same offset the one that comes later in the table counts.
     pub offset: u32,
     /// Line number, from 1.
     pub line: u32,

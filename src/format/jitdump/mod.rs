@@ -6,16 +6,19 @@
 //! address. No record is padded: perf takes the code from the end of its record.
 
 pub mod inlines;
+mod lines;
 pub mod raw;
 mod read;
 pub mod shadow;
 mod template;
 
+use lines::debug_size;
+pub use lines::put_debug;
 pub use read::{is_group_head, is_group_of, places, GroupPlace, Loaded, Record, Records};
 pub use template::UnwindingTemplate;
 
 use super::put::Put;
-use crate::api::code::{Line, Lines};
+use crate::api::code::Lines;
 use crate::api::error::{Error, Result};
 use crate::format::cfi::Tables;
 
@@ -142,7 +145,7 @@ impl Group<'_> {
 
     /// Checks the line table, and returns the size of the group without the code bytes.
     pub fn size(&self) -> Result<usize> {
-        let debug = if self.lines.is_empty() { 0 } else { walk_lines(self.lines, self.addr, self.size, |_, _, _| {})? };
+        let debug = if self.lines.is_empty() { 0 } else { debug_size(self.lines, self.addr, self.size)? };
         // Record sizes are 32 bits wide.
         if debug > u32::MAX as usize {
             return Err(Error::TooLarge);
@@ -279,88 +282,11 @@ struct LoadFixed {
 
 const _: () = assert!(size_of::<UnwindingFixed>() == UNWINDING_FIXED_SIZE && size_of::<LoadFixed>() == LOAD_FIXED_SIZE);
 
-/// Writes as much of the DEBUG_INFO record as there is room for, and returns its whole size.
-// Not a method, so that a group of which only the lines matter need not lie in memory.
-#[inline(never)]
-pub fn put_debug(lines: Lines<'_>, addr: u64, size: u64, timestamp: u64, out: &mut [u8]) -> Result<usize> {
-    let mut entries = 0;
-    let record_size = walk_lines(lines, addr, size, |at, addr, row| {
-        // Of rows with one offset the last one counts: it takes the place of the one before.
-        entries += u64::from(at.is_new);
-        if let Some(place) = out.get_mut(at.place..at.place + entry_size(row)) {
-            put_entry(&mut Put::new(place), addr, row);
-        }
-    })?;
-    if record_size <= out.len() {
-        let mut put = Put::new(&mut out[..DEBUG_FIXED_SIZE]);
-        put_prefix(&mut put, timestamp, id::DEBUG_INFO, record_size);
-        put.u64(addr);
-        put.u64(entries);
-    }
-    Ok(record_size)
-}
-
-/// Checks the rows, hands each to `entry` with its place in the record, and returns the size of the record. Rows are read
-/// once: those of C come with a string each.
-fn walk_lines(lines: Lines<'_>, addr: u64, size: u64, mut entry: impl FnMut(Slot, u64, &Line<'_>)) -> Result<usize> {
-    let mut end = DEBUG_FIXED_SIZE;
-    let mut last: Option<(Line<'_>, usize)> = None;
-    for index in 0..lines.len() {
-        let row = lines.row(index)?;
-        if u64::from(row.offset) >= size {
-            let text = "lines[{}].offset is {}, the code has {} bytes";
-            return Err(Error::LineOffset.because(text, [index as u64, row.offset.into(), size]));
-        }
-        let same_place = match last {
-            Some((before, _)) if row.offset < before.offset => {
-                let text = "lines[{}].offset is {}, less than {} in the line before";
-                return Err(Error::LineOrder.because(text, [index as u64, row.offset.into(), before.offset.into()]));
-            }
-            Some((before, place)) if row.offset == before.offset => Some(place),
-            _ => None,
-        };
-        if row.line == 0 || row.file.is_empty() {
-            return Err(Error::LineFile.because("lines[{}] has line {}, or no file", [index as u64, row.line.into()]));
-        }
-        let place = same_place.unwrap_or(end);
-        entry(Slot { place, is_new: same_place.is_none() }, addr + u64::from(row.offset), &row);
-        end = place + entry_size(&row);
-        last = Some((row, place));
-    }
-    // perf ends the line sequence at the last entry's address, so that the last row would cover nothing
-    // (tools/perf/util/genelf_debug.c, `emit_lineno_info`): close it at the end of the code.
-    if let Some((row, _)) = last {
-        entry(Slot { place: end, is_new: true }, addr + size, &row);
-        end += entry_size(&row);
-    }
-    Ok(end)
-}
-
 #[inline(always)]
 fn put_prefix(put: &mut Put<'_>, timestamp: u64, id: u32, total_size: usize) {
     put.u32(id);
     put.u32(total_size as u32);
     put.u64(timestamp);
-}
-
-/// Where in the DEBUG_INFO record an entry goes, and whether there is none yet.
-struct Slot {
-    place: usize,
-    is_new: bool,
-}
-
-fn entry_size(row: &Line<'_>) -> usize {
-    DEBUG_ENTRY_FIXED_SIZE + row.file.len() + 1
-}
-
-/// An entry has the full file name each time: the short form "same as before" (a byte 0xff) is read by some perf only. The field
-/// after the line is called discriminator; perf ignores it, samply takes it for the column.
-fn put_entry(put: &mut Put<'_>, addr: u64, row: &Line<'_>) {
-    put.u64(addr);
-    put.u32(row.line);
-    put.u32(row.column);
-    put.bytes(row.file);
-    put.u8(0);
 }
 
 /// What changes in a group when its code is registered again at another place.

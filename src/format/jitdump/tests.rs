@@ -1,6 +1,7 @@
 //! Golden bytes of every record, and what comes back when they are read.
 
 use super::*;
+use crate::api::code::Line;
 
 const TIME: u64 = 0x1111_2222_3333_4444;
 
@@ -126,6 +127,30 @@ fn of_rows_with_one_offset_the_last_counts() {
     assert_eq!(record, Record::DebugInfo { addr: start, entries });
 }
 
+/// However the rows are shuffled, the record is that of the sorted table, in which rows with one offset are in the order of the given one.
+#[test]
+fn rows_in_any_order() {
+    let mut seed: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mut random = |below: u64| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) % below
+    };
+    let files: [&[u8]; 3] = [b"/a", b"/some/where/else.lua", b"c"];
+    for round in 0..500 {
+        let count = random(12) + 1;
+        let given: Vec<Line<'_>> = (0..count)
+            .map(|number| line(random(8) as u32, number as u32 + 1, random(3) as u32, files[random(3) as usize]))
+            .collect();
+        let mut sorted = given.clone();
+        sorted.sort_by_key(|line| line.offset);
+        let (made, expected) = (group(&given, None), group(&sorted, None));
+        assert_eq!(bytes(&made), bytes(&expected), "round {round}: {given:?}");
+        let Layout { code, .. } = made.write(TIME, &mut [0; 4000], 0).unwrap().unwrap();
+        let too_small = made.write(TIME, &mut vec![0; code - 1], 0);
+        assert_eq!(too_small, Ok(None), "round {round}: {given:?}");
+    }
+}
+
 #[test]
 fn bad_lines_are_named() {
     let status = |lines: &[Line<'_>]| {
@@ -135,7 +160,9 @@ fn bad_lines_are_named() {
         error
     };
     assert_eq!(status(&[line(8, 1, 0, b"f")]), Error::LineOffset);
-    assert_eq!(status(&[line(4, 1, 0, b"f"), line(3, 1, 0, b"f")]), Error::LineOrder);
+    // The rows are numbered as they were given, wherever they belong.
+    assert_eq!(status(&[line(4, 1, 0, b"f"), line(3, 1, 0, b"f"), line(8, 1, 0, b"f")]), Error::LineOffset);
+    assert_eq!(status(&[line(4, 1, 0, b"f"), line(3, 1, 0, b"f"), line(5, 0, 0, b"f")]), Error::LineFile);
     assert_eq!(status(&[line(4, 0, 0, b"f")]), Error::LineFile);
     assert_eq!(status(&[line(4, 1, 0, b"")]), Error::LineFile);
 }

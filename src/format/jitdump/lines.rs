@@ -1,0 +1,136 @@
+//! The line table of a group: its rows in any order, and the DEBUG_INFO record that is made of them.
+
+use super::{id, put_prefix, DEBUG_ENTRY_FIXED_SIZE, DEBUG_FIXED_SIZE};
+use crate::api::code::{Line, LineTable, Lines};
+use crate::api::error::{Error, Result};
+use crate::format::put::Put;
+use crate::sys::sort;
+
+/// Writes as much of the DEBUG_INFO record as there is room for, and returns its whole size.
+// Not a method, so that a group of which only the lines matter need not lie in memory.
+#[inline(never)]
+pub fn put_debug(lines: Lines<'_>, addr: u64, size: u64, timestamp: u64, out: &mut [u8]) -> Result<usize> {
+    match put_in_order(lines, addr, size, timestamp, out) {
+        Err(Error::LineOrder) => put_in_order(Lines::Table(&InOrder::new(lines, size)?), addr, size, timestamp, out),
+        result => result,
+    }
+}
+
+fn put_in_order(lines: Lines<'_>, addr: u64, size: u64, timestamp: u64, out: &mut [u8]) -> Result<usize> {
+    let mut entries = 0;
+    let record_size = walk_lines(lines, addr, size, |at, addr, row| {
+        // Of rows with one offset the last one counts: it takes the place of the one before.
+        entries += u64::from(at.is_new);
+        if let Some(place) = out.get_mut(at.place..at.place + entry_size(row)) {
+            put_entry(&mut Put::new(place), addr, row);
+        }
+    })?;
+    if record_size <= out.len() {
+        let mut put = Put::new(&mut out[..DEBUG_FIXED_SIZE]);
+        put_prefix(&mut put, timestamp, id::DEBUG_INFO, record_size);
+        put.u64(addr);
+        put.u64(entries);
+    }
+    Ok(record_size)
+}
+
+/// Checks the rows, and returns the size of the record.
+pub fn debug_size(lines: Lines<'_>, addr: u64, size: u64) -> Result<usize> {
+    let walk = |lines| walk_lines(lines, addr, size, |_, _, _| {});
+    match walk(lines) {
+        Err(Error::LineOrder) => walk(Lines::Table(&InOrder::new(lines, size)?)),
+        result => result,
+    }
+}
+
+/// Checks the rows, hands each to `entry` with its place in the record, and returns the size of the record. Rows are read
+/// once: those of C come with a string each. `LineOrder` if they are not in order of their offsets.
+fn walk_lines(lines: Lines<'_>, addr: u64, size: u64, mut entry: impl FnMut(Slot, u64, &Line<'_>)) -> Result<usize> {
+    let mut end = DEBUG_FIXED_SIZE;
+    let mut last: Option<(Line<'_>, usize)> = None;
+    for index in 0..lines.len() {
+        let row = lines.row(index)?;
+        check_row(index, &row, size)?;
+        let same_place = match last {
+            Some((before, _)) if row.offset < before.offset => return Err(Error::LineOrder),
+            Some((before, place)) if row.offset == before.offset => Some(place),
+            _ => None,
+        };
+        let place = same_place.unwrap_or(end);
+        entry(Slot { place, is_new: same_place.is_none() }, addr + u64::from(row.offset), &row);
+        end = place + entry_size(&row);
+        last = Some((row, place));
+    }
+    // perf ends the line sequence at the last entry's address, so that the last row would cover nothing
+    // (tools/perf/util/genelf_debug.c, `emit_lineno_info`): close it at the end of the code.
+    if let Some((row, _)) = last {
+        entry(Slot { place: end, is_new: true }, addr + size, &row);
+        end += entry_size(&row);
+    }
+    Ok(end)
+}
+
+#[inline(always)]
+fn check_row(index: usize, row: &Line<'_>, size: u64) -> Result<()> {
+    if u64::from(row.offset) >= size {
+        let text = "lines[{}].offset is {}, the code has {} bytes";
+        return Err(Error::LineOffset.because(text, [index as u64, row.offset.into(), size]));
+    }
+    if row.line == 0 || row.file.is_empty() {
+        return Err(Error::LineFile.because("lines[{}] has line {}, or no file", [index as u64, row.line.into()]));
+    }
+    Ok(())
+}
+
+/// Rows in order of their offsets, and those with one offset in the order in which they were given.
+struct InOrder<'a> {
+    lines: Lines<'a>,
+    /// Offset and number of each row.
+    order: Vec<u64>,
+}
+
+impl<'a> InOrder<'a> {
+    /// Checks all rows, because their numbers are others afterwards.
+    #[cold]
+    fn new(lines: Lines<'a>, size: u64) -> Result<InOrder<'a>> {
+        let mut order = Vec::new();
+        order.try_reserve_exact(lines.len()).map_err(|_| Error::NoMemory)?;
+        for index in 0..lines.len() {
+            let row = lines.row(index)?;
+            check_row(index, &row, size)?;
+            order.push(u64::from(row.offset) << 32 | u64::from(u32::try_from(index).map_err(|_| Error::TooLarge)?));
+        }
+        sort::sort(&mut order);
+        Ok(InOrder { lines, order })
+    }
+}
+
+impl LineTable for InOrder<'_> {
+    fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    fn row(&self, index: usize) -> Result<Line<'_>> {
+        self.lines.row(self.order.get(index).map_or(usize::MAX, |place| *place as u32 as usize))
+    }
+}
+
+/// Where in the DEBUG_INFO record an entry goes, and whether there is none yet.
+struct Slot {
+    place: usize,
+    is_new: bool,
+}
+
+fn entry_size(row: &Line<'_>) -> usize {
+    DEBUG_ENTRY_FIXED_SIZE + row.file.len() + 1
+}
+
+/// An entry has the full file name each time: the short form "same as before" (a byte 0xff) is read by some perf only. The field
+/// after the line is called discriminator; perf ignores it, samply takes it for the column.
+fn put_entry(put: &mut Put<'_>, addr: u64, row: &Line<'_>) {
+    put.u64(addr);
+    put.u32(row.line);
+    put.u32(row.column);
+    put.bytes(row.file);
+    put.u8(0);
+}
