@@ -75,7 +75,7 @@
         NULL, 0, 0                                                                                             \
   }
 #define JITSYM_UNWIND(kind) \
-  { sizeof(jitsym_unwind), (uint32_t)(kind), 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, NULL, 0, NULL, 0, 0 }
+  { sizeof(jitsym_unwind), (uint32_t)(kind), 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, NULL, 0, NULL, 0, 0, 0, 0 }
 #define JITSYM_MOVE_TARGET(addr) \
   { sizeof(jitsym_move_target), (uint64_t)(uintptr_t)(addr), NULL, 0, 0, 0 }
 #define JITSYM_OPTIONS \
@@ -86,7 +86,7 @@
   { sizeof(jitsym_region), NULL, NULL, 0 }
 #define JITSYM_STATS \
   { sizeof(jitsym_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 
 
@@ -140,7 +140,7 @@ typedef enum jitsym_status {
    */
   JITSYM_ERR_LINE_OFFSET = 9,
   /**
-   * The entries of a line table are not in order of their offsets.
+   * Not returned: the entries of a line table may be in any order.
    */
   JITSYM_ERR_LINE_ORDER = 10,
   /**
@@ -450,7 +450,9 @@ typedef enum jitsym_unwind_kind {
    */
   JITSYM_UNWIND_FRAME_POINTER = 1,
   /**
-   * The canonical frame address (CFA) lies a fixed number of bytes above the stack pointer in all of the code.
+   * The canonical frame address (CFA) lies a fixed number of bytes above the stack pointer: in all of the code, or between a
+   * prologue and an epilogue. Also for code with a frame pointer whose stack pointer stays where it is: readers find the frame by
+   * the stack pointer then, whatever the frame pointer has.
    */
   JITSYM_UNWIND_FIXED_FRAME = 2,
   /**
@@ -661,7 +663,9 @@ typedef struct jitsym_unwind {
   uint32_t flags;
   /**
    * FRAME_POINTER: bytes from the start of the code to the end of the instruction that stores the caller's frame pointer
-   * (x86-64 `push rbp`; aarch64 `stp x29, x30, [sp, #-n]!`). 0: 1 on x86-64, 4 on aarch64, 12 on riscv64.
+   * (x86-64 `push rbp`; aarch64 `stp x29, x30, [sp, #-n]!`). 0: 1 on x86-64, 4 on aarch64, 12 on riscv64. FIXED_FRAME: the same
+   * place; 0: no instruction does that. `n` is `cfa_offset` if this is equal to `sp_set`, and else 16. Must be 0 on riscv64, where
+   * `saved` can have both registers.
    */
   uint32_t fp_pushed;
   /**
@@ -670,24 +674,24 @@ typedef struct jitsym_unwind {
    */
   uint32_t fp_set;
   /**
-   * FRAME_POINTER: bytes to the end of the instruction that takes the frame down (x86-64 `pop rbp` or `leave`). From there to
+   * FRAME_POINTER, FIXED_FRAME: bytes to the end of the instruction that takes the frame down (x86-64 `pop rbp` or `leave`). From there to
    * `epilogue_end` the frame is as at entry. 0: no such place, for code that leaves by other ways. Code with several epilogues
    * is described by ROWS.
    */
   uint32_t epilogue_begin;
   /**
-   * FRAME_POINTER: bytes to the end of the return instruction; from there to the end of the code the frame is set up again. 0:
+   * FRAME_POINTER, FIXED_FRAME: bytes to the end of the return instruction; from there to the end of the code the frame is set up again. 0:
    * the end of the code.
    */
   uint32_t epilogue_end;
   /**
-   * FIXED_FRAME: CFA = SP + this, taken as it is. FRAME_POINTER: CFA = FP + this once the frame pointer is set; 0: 16 on
+   * FIXED_FRAME: CFA = SP + this from `sp_set` on, taken as it is. FRAME_POINTER: CFA = FP + this once the frame pointer is set; 0: 16 on
    * x86-64 and aarch64, 0 on riscv64.
    */
   int32_t cfa_offset;
   /**
-   * FIXED_FRAME: saved in all of the code. FRAME_POINTER: saved from `saved_from` on, beyond the frame pointer and the
-   * return address. Number of entries of `saved`.
+   * FRAME_POINTER, FIXED_FRAME: saved from `saved_from` on, beyond the frame pointer and the return address that the instruction at
+   * `fp_pushed` stores. Number of entries of `saved`.
    */
   uint32_t saved_count;
   /**
@@ -695,7 +699,8 @@ typedef struct jitsym_unwind {
    */
   const struct jitsym_saved_register *saved;
   /**
-   * FRAME_POINTER: bytes to the end of the instruction that stores the last of `saved`, not before `fp_pushed`. 0: `fp_set`.
+   * Bytes to the end of the instruction that stores the last of `saved`. FRAME_POINTER: not before `fp_pushed`; 0: `fp_set`.
+   * FIXED_FRAME: not before `sp_set`; 0: `sp_set`.
    */
   uint32_t saved_from;
   /**
@@ -724,6 +729,17 @@ typedef struct jitsym_unwind {
    * EH_FRAME: the address that pc-relative pointers in it are counted from, which is the section's own. 0: where it is now.
    */
   uint64_t eh_frame_addr;
+  /**
+   * FIXED_FRAME: bytes to the end of the instruction that takes the frame (x86-64 `sub rsp, n`), not before `fp_pushed`. Until
+   * there the frame is as at entry, but for what `fp_pushed` says. 0: the frame is there from the start.
+   */
+  uint32_t sp_set;
+  /**
+   * FIXED_FRAME: bytes to the end of the instruction that gives the frame back and leaves only what was stored at `fp_pushed`
+   * (x86-64 `mov rsp, rbp` or `add rsp, n`, with `pop rbp` after it). The registers of `saved` have their values again. 0: no such
+   * place, for code that takes all down at `epilogue_begin`, as by `leave`.
+   */
+  uint32_t sp_reset;
 } jitsym_unwind;
 
 /**
@@ -731,8 +747,8 @@ typedef struct jitsym_unwind {
  */
 typedef struct jitsym_line {
   /**
-   * Bytes from the start of the code, less than its size. Rows are in order of it; of two rows with the same offset the
-   * later one counts.
+   * Bytes from the start of the code, less than its size. Rows may be in any order, and cost least in order of it. Of two rows
+   * with the same offset the one that comes later in the table counts.
    */
   uint32_t offset;
   /**
@@ -1069,6 +1085,15 @@ typedef struct jitsym_stats {
    * Calls that were refused because of what the caller gave: `jitsym_last_error` says what was wrong with the last one of a thread.
    */
   uint64_t calls_refused;
+  /**
+   * Times that the adoption of memory with code was put off, because it was not executable yet, or its mapping did not hold all of
+   * the code. Later calls try again. `region_refused` counts what has waited for more than a second.
+   */
+  uint64_t region_put_off;
+  /**
+   * Times that memory was not adopted, or a region not made, because there were as many as there may be: 768.
+   */
+  uint64_t region_limit;
 } jitsym_stats;
 
 /**
@@ -1230,6 +1255,21 @@ JITSYM_API
 enum jitsym_status jitsym_unregister_range(struct jitsym *session,
                                            uint64_t addr,
                                            uint64_t size);
+
+/**
+ * As `jitsym_unregister_range`, for memory that the caller unmaps next: for a runtime that maps each function by itself, or gives
+ * whole caches back. Call it in the place of `jitsym_unregister`, before `munmap`.
+ *
+ * The library keeps nothing of regions that the range covers, and has not to find out that they are gone, which takes a look at
+ * everything that is mapped. From the call until whole pages in the range are unmapped, nobody reads, writes or runs what is there. In
+ * memory of `jitsym_alloc`, and in regions with two views, the call is the same as `jitsym_unregister_range`: the library unmaps them.
+ *
+ * Returns as `jitsym_unregister_range`. Any thread, concurrently; not from a signal handler.
+ */
+JITSYM_API
+enum jitsym_status jitsym_unregister_mapping(struct jitsym *session,
+                                             uint64_t addr,
+                                             uint64_t size);
 
 /**
  * Waits until everything that was registered before the call is in the files, where it survives even SIGKILL.

@@ -2,8 +2,9 @@
  * libjitsym for programs that are shipped to machines that may not have it.
  *
  * Include this file instead of jitsym.h, in C or C++, and do not link with the library. All functions can be called as they
- * are described there. jitsym_init looks for libjitsym.so; until it is found, every function does nothing and returns
- * JITSYM_ERR_LIBRARY, at the cost of one load and one branch. Nothing else is needed: no source file, no option (glibc
+ * are described there. The first jitsym_init looks for libjitsym.so; until it is found, every function does nothing and
+ * returns JITSYM_ERR_LIBRARY, at the cost of one load and one branch. Where it is not found, later calls of jitsym_init do not look
+ * again (threads that call it first at the same time may each look). jitsym_dl_load does. Nothing else is needed: no source file, no option (glibc
  * before 2.34: -ldl).
  *
  *   - The environment variable JITSYM_LIB names the file of the library. Programs that run with the rights of another user
@@ -47,6 +48,7 @@ extern "C" {
   FUNCTION(jitsym_move)                \
   FUNCTION(jitsym_unregister)          \
   FUNCTION(jitsym_unregister_range)    \
+  FUNCTION(jitsym_unregister_mapping)  \
   FUNCTION(jitsym_flush)               \
   FUNCTION(jitsym_flush_from_signal)   \
   FUNCTION(jitsym_enable)              \
@@ -83,9 +85,12 @@ static inline const jitsym_dl_functions *jitsym_dl_get(void) {
   return __atomic_load_n(&jitsym_dl_loaded, __ATOMIC_ACQUIRE);
 }
 
-/* The reason why the last attempt to load the library failed. The text belongs to the thread that has set `busy`. */
+/*
+ * The reason why the last attempt to load the library failed. The text belongs to the thread that has set `busy`. `missing`:
+ * jitsym_init has found no library, and looks no more.
+ */
 typedef struct jitsym_dl_reason {
-  unsigned char busy;
+  unsigned char busy, missing;
   char text[1000];
 } jitsym_dl_reason;
 
@@ -199,7 +204,11 @@ other:
   return functions == NULL ? (otherwise) : functions->name##_ arguments
 
 static inline jitsym_status jitsym_dl_init(const jitsym_options *options, jitsym **out) {
-  jitsym_status status = jitsym_dl_load(NULL);
+  jitsym_status status = JITSYM_ERR_LIBRARY;
+  if (jitsym_dl_get() != NULL || !__atomic_load_n(&jitsym_dl_why.missing, __ATOMIC_RELAXED)) {
+    status = jitsym_dl_load(NULL);
+    if (status == JITSYM_ERR_LIBRARY) __atomic_store_n(&jitsym_dl_why.missing, (unsigned char)1, __ATOMIC_RELAXED);
+  }
   return status != JITSYM_OK ? status : jitsym_dl_get()->jitsym_init_(options, out);
 }
 
@@ -217,6 +226,10 @@ static inline jitsym_status jitsym_dl_unregister(jitsym *session, jitsym_id id) 
 
 static inline jitsym_status jitsym_dl_unregister_range(jitsym *session, uint64_t addr, uint64_t size) {
   JITSYM_DL_CALL(jitsym_unregister_range, JITSYM_ERR_LIBRARY, (session, addr, size));
+}
+
+static inline jitsym_status jitsym_dl_unregister_mapping(jitsym *session, uint64_t addr, uint64_t size) {
+  JITSYM_DL_CALL(jitsym_unregister_mapping, JITSYM_ERR_LIBRARY, (session, addr, size));
 }
 
 static inline jitsym_status jitsym_dl_flush(jitsym *session, uint32_t timeout_ms) {
@@ -333,6 +346,7 @@ static inline uint32_t jitsym_dl_version_number(void) {
 #define jitsym_move jitsym_dl_move
 #define jitsym_unregister jitsym_dl_unregister
 #define jitsym_unregister_range jitsym_dl_unregister_range
+#define jitsym_unregister_mapping jitsym_dl_unregister_mapping
 #define jitsym_flush jitsym_dl_flush
 #define jitsym_flush_from_signal jitsym_dl_flush_from_signal
 #define jitsym_enable jitsym_dl_enable

@@ -58,7 +58,7 @@ pub mod sys;
 mod writer;
 
 pub use api::code::{
-    Bytes, Code, FramePointer, Inline, Line, LineTable, Lines, MoveTarget, SavedRegister, Unwind, UnwindRow,
+    Bytes, Code, FixedFrame, FramePointer, Inline, Line, LineTable, Lines, MoveTarget, SavedRegister, Unwind, UnwindRow,
 };
 pub use api::error::{Error, Result};
 pub use api::options::{Dialect, Fork, Options, Sinks, Wanted};

@@ -22,10 +22,10 @@ fn layout() {
         begin 0, end 4, name 8, name_len 16, call_file 24, call_line 32, call_column 36, parent 40, reserved 44,);
     frozen!(jitsym_saved_register, 8, 4; reg 0, offset 4,);
     frozen!(jitsym_unwind_row, 24, 8; offset 0, cfa_reg 4, cfa_offset 8, saved_count 12, saved 16,);
-    frozen!(jitsym_unwind, 96, 8;
+    frozen!(jitsym_unwind, 104, 8;
         struct_size 0, kind 8, flags 12, fp_pushed 16, fp_set 20, epilogue_begin 24, epilogue_end 28, cfa_offset 32,
         saved_count 36, saved 40, saved_from 48, row_count 52, rows 56, row_size 64, eh_frame 72, eh_frame_size 80,
-        eh_frame_addr 88,);
+        eh_frame_addr 88, sp_set 96, sp_reset 100,);
     frozen!(jitsym_code, 120, 8;
         struct_size 0, addr 8, size 16, name 24, name_len 32, bytes 40, unwind 48, lines 56, line_count 64, line_size 72,
         free_after 80, flags 88, reserved 92, inlines 96, inline_count 104, inline_size 112,);
@@ -33,13 +33,13 @@ fn layout() {
     frozen!(jitsym_region_options, 48, 8;
         struct_size 0, size 8, max_size 16, alignment 24, near_addr 32, flags 40, reserved 44,);
     frozen!(jitsym_region, 32, 8; struct_size 0, exec 8, write 16, size 24,);
-    frozen!(jitsym_stats, 280, 8;
+    frozen!(jitsym_stats, 296, 8;
         struct_size 0, sinks_running 8, sinks_failed 12, registered 16, moved 24, unregistered 32, overwritten 40, live 48,
         dropped 56, unreadable 64, names_changed 72, not_free 80, jitdump_bytes 88, jitdump_records 96, map_bytes 104,
         map_entries 112, map_rewrites 120, map_forgotten 128, write_errors 136, memory 144, memory_held 152, waited 160,
         recovered 168, spool 176, inherited 180, jitdump_lost 184, jitdump_held 192, jitdump_rewrites 200, map_omitted 208,
         regions 216, region_code 224, region_bytes 232, region_generations 240, region_late 248, region_refused 256,
-        region_left_out 264, calls_refused 272,);
+        region_left_out 264, calls_refused 272, region_put_off 280, region_limit 288,);
 }
 
 #[test]

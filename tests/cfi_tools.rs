@@ -11,7 +11,7 @@ use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 
 use jitsym::format::arch::Arch;
 use jitsym::format::cfi::{encode, Tables};
-use jitsym::{FramePointer, SavedRegister, Unwind, UnwindRow};
+use jitsym::{FixedFrame, FramePointer, SavedRegister, Unwind, UnwindRow};
 use support::genelf::{self, TEXT};
 use support::readelf::{lines_from, rows as readelf_rows, tool, without_kept};
 use support::{run, scratch_dir};
@@ -131,12 +131,75 @@ fn fixed_frame() {
     let saved = saved([(6, -16), (3, -24)]);
     check(
         Arch::X86_64,
-        &Unwind::FixedFrame { cfa_offset: 96, saved: &saved },
+        &Unwind::FixedFrame(FixedFrame::new(96, &saved)),
         35,
         "fixed-frame",
         &["LOC CFA rbx rbp ra", "0000000000000080 rsp+96 c-24 c-16 c-8"],
         &["0x80: CFA=RSP+96: RBX=[CFA-24], RBP=[CFA-16], RIP=[CFA-8]"],
     );
+}
+
+/// What the assembler writes for the same frame, with a directive after each instruction that changes it, gives the same rows.
+#[test]
+fn fixed_frame_as_assembled() {
+    const X86_64: &str = "\
+        .text\nframe: .cfi_startproc
+        push %rbp\n .cfi_def_cfa_offset 16\n .cfi_offset %rbp, -16
+        mov %rsp, %rbp
+        sub $0x100, %rsp\n .cfi_def_cfa_offset 0x110
+        mov %r14, -8(%rbp)\n mov %r13, -16(%rbp)
+        mov %rbx, -24(%rbp)\n .cfi_offset %r14, -24\n .cfi_offset %r13, -32\n .cfi_offset %rbx, -40
+        nop
+        mov -24(%rbp), %rbx\n mov -16(%rbp), %r13\n mov -8(%rbp), %r14
+        mov %rbp, %rsp\n .cfi_remember_state
+        .cfi_def_cfa_offset 16\n .cfi_restore %r14\n .cfi_restore %r13\n .cfi_restore %rbx
+        pop %rbp\n .cfi_def_cfa_offset 8\n .cfi_restore %rbp
+        ret\n .cfi_restore_state
+        nop\n .cfi_endproc\n";
+    const AARCH64: &str = "\
+        .text\nframe: .cfi_startproc
+        stp x29, x30, [sp, #-16]!\n .cfi_def_cfa_offset 16\n .cfi_offset 29, -16\n .cfi_offset 30, -8
+        mov x29, sp
+        sub sp, sp, #256\n .cfi_def_cfa_offset 272
+        str x19, [sp, #8]\n .cfi_offset 19, -264
+        nop
+        ldr x19, [sp, #8]
+        mov sp, x29\n .cfi_remember_state\n .cfi_def_cfa_offset 16\n .cfi_restore 19
+        ldp x29, x30, [sp], #16\n .cfi_def_cfa_offset 0\n .cfi_restore 29\n .cfi_restore 30
+        ret\n .cfi_restore_state
+        nop\n .cfi_endproc\n";
+    let (moar, one) = (saved([(14, -24), (13, -32), (3, -40)]), saved([(19, -264)]));
+    let in_x86_64 = FixedFrame {
+        pushed: 1,
+        sp_set: 11,
+        saved_from: 23,
+        sp_reset: 39,
+        epilogue_begin: 40,
+        epilogue_end: 41,
+        ..FixedFrame::new(0x110, &moar)
+    };
+    let in_aarch64 = FixedFrame {
+        pushed: 4,
+        sp_set: 12,
+        saved_from: 16,
+        sp_reset: 28,
+        epilogue_begin: 32,
+        epilogue_end: 36,
+        ..FixedFrame::new(272, &one)
+    };
+    for (compiler, arch, source, frame, size) in [
+        ("gcc", Arch::X86_64, X86_64, in_x86_64, 42),
+        ("aarch64-linux-gnu-gcc", Arch::Aarch64, AARCH64, in_aarch64, 40),
+    ] {
+        let dir = scratch_dir(format!("assembled-{compiler}"));
+        let (text, object) = (dir.join("frame.s"), dir.join("frame.o"));
+        std::fs::write(&text, source).expect("write the source");
+        run(Command::new(compiler).arg("-c").arg(&text).arg("-o").arg(&object));
+        let tables = encode(arch, &Unwind::FixedFrame(frame), 0, size).expect("encoded").expect("tables");
+        let rows = readelf_rows(&elf(arch, &tables, size, &format!("assembled-{compiler}.o")), TEXT);
+        assert!(rows.len() >= 7, "{rows:?}");
+        assert_eq!(rows, readelf_rows(&object, 0), "{compiler}");
+    }
 }
 
 #[test]

@@ -352,6 +352,32 @@ fn pkg_config_static() {
     build_and_run("pc-static", false, &tree.pkg_config_words(&["--static", "--cflags"]), &libs);
 }
 
+/// A runtime that is a library, in a place that nobody else knows: by the commands of docs/linking.md.
+#[test]
+fn a_library_in_a_private_prefix() {
+    let linking = fs::read_to_string(root().join("docs/linking.md")).expect("docs/linking.md");
+    let (_, section) = linking.split_once("## A library in a private prefix").expect("a section");
+    let (_, block) = section.split_once("```sh\n").expect("a block");
+    let (block, _) = block.split_once("```").expect("its end");
+    let vm =
+        "#include <jitsym.h>\nconst char *vm_sees(void);\nconst char *vm_sees(void) { return jitsym_version(); }\n";
+    let main = "#include <stdio.h>\nconst char *vm_sees(void);\nint main(void) { return puts(vm_sees()) < 0; }\n";
+    let dir = fresh_dir("private-prefix");
+    fs::write(dir.join("vm.c"), vm).and_then(|()| fs::write(dir.join("main.c"), main)).expect("write the sources");
+    let built = |commands: &str| {
+        let mut shell = consumer("sh");
+        shell.current_dir(&dir).env("PKG_CONFIG_PATH", plain().lib("pkgconfig")).env_remove("LD_LIBRARY_PATH");
+        try_run(shell.args(["-euc", &format!("{commands}\n./vm")]))
+    };
+    let output = built(block);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(stdout(&output).trim_end(), env!("CARGO_PKG_VERSION"));
+    // The control: the flag is what does it.
+    let without = block.replace(" \"$rpath\"", "");
+    assert_ne!(without, block);
+    assert!(!built(&without).status.success(), "found without a run path");
+}
+
 /// Without pkg-config: the header and the libraries are where one looks for them.
 #[test]
 fn plain_compilers() {

@@ -52,6 +52,7 @@ fn absent_and_present() {
     succeed(&mut command(program, "absent"));
     succeed(command(program, "absent").env("JITSYM_LIB", "/nowhere/libjitsym.so"));
     succeed(&mut command(program, "late"));
+    succeed(&mut command(program, "once"));
     succeed(command(program, "present").env("JITSYM_LIB", &library));
     for _ in 0..20 {
         succeed(command(program, "threads").env("JITSYM_LIB", &library));

@@ -27,7 +27,7 @@ mod rust {
 
     use std::backtrace::Backtrace;
 
-    use jitsym::{Code, Options, Session, Sinks, Unwind};
+    use jitsym::{Code, FixedFrame, Options, Session, Sinks, Unwind};
 
     /// push rbx; call rdi; pop rbx; ret.
     const CODE: [u8; 5] = [0x53, 0xff, 0xd7, 0x5b, 0xc3];
@@ -48,7 +48,7 @@ mod rust {
         let sinks = Some(Sinks::UNWINDER);
         let options = Options { sinks, map_dir: Some(dir.clone()), jitdump_dir: Some(dir), ..Options::default() };
         let session = Session::open(&options).expect("session");
-        let unwind = Unwind::FixedFrame { cfa_offset: 16, saved: &[] };
+        let unwind = Unwind::FixedFrame(FixedFrame::new(16, &[]));
         let code = Code { unwind, ..Code::new(memory.as_ptr() as u64, CODE.len() as u64, "code") };
         session.register(&code).expect("registered");
         assert!(function(looks_around), "not found");

@@ -156,6 +156,8 @@ type Stats struct {
 	RegionRefused     uint64
 	RegionLeftOut     uint64
 	CallsRefused      uint64
+	RegionPutOff      uint64
+	RegionLimit       uint64
 }
 
 // Stats reads the counters. Flush first for exact ones.
@@ -201,5 +203,7 @@ func (s *Session) Stats() (Stats, error) {
 		RegionRefused:     uint64(out.region_refused),
 		RegionLeftOut:     uint64(out.region_left_out),
 		CallsRefused:      uint64(out.calls_refused),
+		RegionPutOff:      uint64(out.region_put_off),
+		RegionLimit:       uint64(out.region_limit),
 	}, nil
 }

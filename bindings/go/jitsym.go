@@ -198,6 +198,11 @@ func (s *Session) UnregisterRange(addr uintptr, size uint64) error {
 	return check(C.go_unregister_range(s.c(), C.uint64_t(addr), C.uint64_t(size)))
 }
 
+// UnregisterMapping is as UnregisterRange, for memory that is unmapped next. Until then nobody reads, writes or runs what is there.
+func (s *Session) UnregisterMapping(addr uintptr, size uint64) error {
+	return check(C.go_unregister_mapping(s.c(), C.uint64_t(addr), C.uint64_t(size)))
+}
+
 // Flush waits until all that was registered is in the files; 0 stands for the library's own limit.
 func (s *Session) Flush(timeout time.Duration) error {
 	return check(C.go_flush(s.c(), milliseconds(timeout)))

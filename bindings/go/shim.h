@@ -45,6 +45,10 @@ static inline jitsym_status go_unregister_range(handle session, uint64_t addr, u
     return jitsym_unregister_range((jitsym *)session, addr, size);
 }
 
+static inline jitsym_status go_unregister_mapping(handle session, uint64_t addr, uint64_t size) {
+    return jitsym_unregister_mapping((jitsym *)session, addr, size);
+}
+
 static inline jitsym_status go_flush(handle session, uint32_t timeout_ms) {
     return jitsym_flush((jitsym *)session, timeout_ms);
 }

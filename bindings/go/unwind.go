@@ -25,10 +25,13 @@ type FramePointer struct {
 	SavedFrom                  uint32
 }
 
-// FixedFrame is for code in all of which the CFA lies CFAOffset bytes above the stack pointer.
+// FixedFrame is for code in which the CFA lies CFAOffset bytes above the stack pointer: in all of it, or from SPSet to the epilogue.
 type FixedFrame struct {
-	CFAOffset int32
-	Saved     []Saved
+	CFAOffset                  int32
+	Saved                      []Saved
+	Pushed, SPSet, SavedFrom   uint32
+	SPReset                    uint32
+	EpilogueBegin, EpilogueEnd uint32
 }
 
 // Row is the whole state from Offset on: CFA = register CFAReg + CFAOffset.
@@ -60,6 +63,12 @@ func (f FramePointer) describe(a *arena, out *C.jitsym_unwind) {
 
 func (f FixedFrame) describe(a *arena, out *C.jitsym_unwind) {
 	out.kind = C.JITSYM_UNWIND_FIXED_FRAME
+	out.fp_pushed = C.uint32_t(f.Pushed)
+	out.sp_set = C.uint32_t(f.SPSet)
+	out.saved_from = C.uint32_t(f.SavedFrom)
+	out.sp_reset = C.uint32_t(f.SPReset)
+	out.epilogue_begin = C.uint32_t(f.EpilogueBegin)
+	out.epilogue_end = C.uint32_t(f.EpilogueEnd)
 	out.cfa_offset = C.int32_t(f.CFAOffset)
 	out.saved_count, out.saved = a.saved(f.Saved)
 }

@@ -52,7 +52,7 @@ local CODE = [[struct {
 local UNWIND = [[struct {
   size_t struct_size; uint32_t kind, flags, fp_pushed, fp_set, epilogue_begin, epilogue_end; int32_t cfa_offset;
   uint32_t saved_count; const void *saved; uint32_t saved_from, row_count; const void *rows; size_t row_size;
-  const void *eh_frame; size_t eh_frame_size; uint64_t eh_frame_addr;
+  const void *eh_frame; size_t eh_frame_size; uint64_t eh_frame_addr; uint32_t sp_set, sp_reset;
 }]]
 local UNWIND_ROW = [[struct {
   uint32_t offset, cfa_reg; int32_t cfa_offset; uint32_t saved_count; const void *saved;
@@ -66,7 +66,7 @@ local STATS = [[struct {
     memory_held, waited, recovered;
   uint32_t spool, inherited;
   uint64_t jitdump_lost, jitdump_held, jitdump_rewrites, map_omitted, regions, region_code, region_bytes,
-    region_generations, region_late, region_refused, region_left_out, calls_refused;
+    region_generations, region_late, region_refused, region_left_out, calls_refused, region_put_off, region_limit;
 }]]
 local FUNCTIONS = [[
 int32_t jitsym_lua_init(const void *options, void **out) __asm__("jitsym_init");
@@ -87,7 +87,7 @@ local STAT_NAMES = {
   "unreadable", "names_changed", "not_free", "jitdump_bytes", "jitdump_records", "map_bytes", "map_entries",
   "map_rewrites", "map_forgotten", "write_errors", "memory", "regions", "region_code", "region_bytes",
   "region_generations", "region_late", "region_refused", "region_left_out",
-  "calls_refused",
+  "calls_refused", "region_put_off", "region_limit",
 }
 local UNWIND_FIXED_FRAME, UNWIND_ROWS = 2, 3        -- enum jitsym_unwind_kind
 local CODE_PACKED = 2                               -- enum jitsym_code_flag

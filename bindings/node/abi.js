@@ -140,6 +140,8 @@ structs.jitsym_unwind = koffi.struct({
   eh_frame: 'const void *',
   eh_frame_size: 'size_t',
   eh_frame_addr: 'uint64_t',
+  sp_set: 'uint32_t',
+  sp_reset: 'uint32_t',
 });
 structs.jitsym_line = koffi.struct({
   offset: 'uint32_t',
@@ -234,6 +236,8 @@ structs.jitsym_stats = koffi.struct({
   region_refused: 'uint64_t',
   region_left_out: 'uint64_t',
   calls_refused: 'uint64_t',
+  region_put_off: 'uint64_t',
+  region_limit: 'uint64_t',
 });
 
 /** The size that a struct begins with. */
@@ -250,6 +254,7 @@ const functions = {
   jitsym_move: ['int', [session, id, pointer(structs.jitsym_move_target)]],
   jitsym_unregister: ['int', [session, id]],
   jitsym_unregister_range: ['int', [session, 'uint64_t', 'uint64_t']],
+  jitsym_unregister_mapping: ['int', [session, 'uint64_t', 'uint64_t']],
   jitsym_flush: ['int', [session, 'uint32_t']],
   jitsym_enable: ['int', [session, 'uint32_t']],
   jitsym_disable: ['int', [session, 'uint32_t']],

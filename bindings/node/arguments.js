@@ -65,6 +65,12 @@ const kinds = {
   fixedFrame: (unwind) => ({
     kind: UnwindKind.FIXED_FRAME,
     cfa_offset: i32(unwind.cfaOffset, 'cfaOffset'),
+    fp_pushed: u32(unwind.pushed ?? 0, 'pushed'),
+    sp_set: u32(unwind.spSet ?? 0, 'spSet'),
+    saved_from: u32(unwind.savedFrom ?? 0, 'savedFrom'),
+    sp_reset: u32(unwind.spReset ?? 0, 'spReset'),
+    epilogue_begin: u32(unwind.epilogueBegin ?? 0, 'epilogueBegin'),
+    epilogue_end: u32(unwind.epilogueEnd ?? 0, 'epilogueEnd'),
     ...saved(unwind.saved),
   }),
   rows: (unwind) => ({

@@ -21,7 +21,17 @@ export type Unwind =
       saved?: Saved;
       savedFrom?: number;
     }
-  | { kind: 'fixedFrame'; cfaOffset: number; saved?: Saved }
+  | {
+      kind: 'fixedFrame';
+      cfaOffset: number;
+      saved?: Saved;
+      pushed?: number;
+      spSet?: number;
+      savedFrom?: number;
+      spReset?: number;
+      epilogueBegin?: number;
+      epilogueEnd?: number;
+    }
   | { kind: 'rows'; rows: { offset: number; cfaReg: number; cfaOffset: number; saved?: Saved }[] }
   | { kind: 'ehFrame'; data: ArrayBufferView | ArrayBuffer; addr?: Word };
 
@@ -124,6 +134,8 @@ export interface Stats {
   regionRefused: number;
   regionLeftOut: number;
   callsRefused: number;
+  regionPutOff: number;
+  regionLimit: number;
 }
 
 /** A piece of registered code. Nothing happens when the object goes: code is gone when it is unregistered. */
@@ -201,6 +213,8 @@ export declare class Session {
   unregister(id: bigint): void;
   /** All code that the range touches is gone, whoever has registered it. */
   unregisterRange(addr: Word, size: Word): void;
+  /** The same, for memory that is unmapped next. Until then nobody reads, writes or runs what is there. */
+  unregisterMapping(addr: Word, size: Word): void;
   /** Makes code memory that every profiler which reads ELF files finds names in, with no further step. */
   createRegion(options: RegionOptions): Region;
   /** Makes memory of the program a region, whole pages of it. During the call nobody may write to it or change its protection. */

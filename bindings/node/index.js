@@ -151,6 +151,10 @@ class Session {
     this.#session.call('jitsym_unregister_range', u64(addr, 'addr'), u64(size, 'size'));
   }
 
+  unregisterMapping(addr, size) {
+    this.#session.call('jitsym_unregister_mapping', u64(addr, 'addr'), u64(size, 'size'));
+  }
+
   createRegion({ size, maxSize = 0, alignment = 0, near = 0, oneView = false, hugePages = false }) {
     const region = { struct_size: struct_size.jitsym_region, exec: 0, write: 0, size: 0 };
     this.#session.call(

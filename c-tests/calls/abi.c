@@ -33,7 +33,7 @@ FIELD(jitsym_unwind_row, cfa_offset, 8);
 FIELD(jitsym_unwind_row, saved_count, 12);
 FIELD(jitsym_unwind_row, saved, 16);
 
-SIZE(jitsym_unwind, 96);
+SIZE(jitsym_unwind, 104);
 FIELD(jitsym_unwind, struct_size, 0);
 FIELD(jitsym_unwind, kind, 8);
 FIELD(jitsym_unwind, flags, 12);
@@ -51,6 +51,8 @@ FIELD(jitsym_unwind, row_size, 64);
 FIELD(jitsym_unwind, eh_frame, 72);
 FIELD(jitsym_unwind, eh_frame_size, 80);
 FIELD(jitsym_unwind, eh_frame_addr, 88);
+FIELD(jitsym_unwind, sp_set, 96);
+FIELD(jitsym_unwind, sp_reset, 100);
 
 SIZE(jitsym_line, 24);
 FIELD(jitsym_line, offset, 0);
@@ -110,7 +112,7 @@ FIELD(jitsym_region, exec, 8);
 FIELD(jitsym_region, write, 16);
 FIELD(jitsym_region, size, 24);
 
-SIZE(jitsym_stats, 280);
+SIZE(jitsym_stats, 296);
 FIELD(jitsym_stats, struct_size, 0);
 FIELD(jitsym_stats, sinks_running, 8);
 FIELD(jitsym_stats, sinks_failed, 12);
@@ -148,6 +150,8 @@ FIELD(jitsym_stats, region_late, 248);
 FIELD(jitsym_stats, region_refused, 256);
 FIELD(jitsym_stats, region_left_out, 264);
 FIELD(jitsym_stats, calls_refused, 272);
+FIELD(jitsym_stats, region_put_off, 280);
+FIELD(jitsym_stats, region_limit, 288);
 #endif
 
 /* Foreign function interfaces declare enumerations as int. */

@@ -864,6 +864,38 @@ static void signals_blocked(void) {
   test_wait_for_end_of_thread();
 }
 
+/* Rows of a line table may come as the compiler has them: those of the paths that are seldom taken last, and corrected later. */
+static void lines_in_any_order(void) {
+  jitsym *session = test_open();
+  enum { COUNT = 40 };
+  jitsym_line lines[COUNT];
+  memset(lines, 0, sizeof lines);
+  for (uint32_t i = 0; i < COUNT; i++) {
+    lines[i].offset = i * 7 % 20;
+    lines[i].line = i + 1;
+    lines[i].file = i % 3 == 0 ? "/src/first.js" : "/src/second.js";
+  }
+  jitsym_code code = test_code(0x10000, 64, "shuffled");
+  code.lines = lines;
+  code.line_count = COUNT;
+  CHECK_OK(jitsym_register(session, &code, NULL));
+  CHECK_OK(jitsym_close(session));
+  struct dump dump = dump_read(test_path_of(getpid(), JITSYM_SINK_JITDUMP).text);
+  const struct dump_record *load = dump_load(&dump, "shuffled", 0);
+  CHECK(load != NULL && load->debug != NULL && load->debug->lines == 21);
+  for (uint32_t offset = 0; offset < 20; offset++) {
+    /* Each offset comes twice, and the second time counts. */
+    uint32_t last = 20;
+    while (last * 7 % 20 != offset) {
+      last++;
+    }
+    struct dump_line line = dump_line(load->debug, offset);
+    CHECK(line.addr == 0x10000 + offset && line.line == last + 1 && strcmp(line.file, lines[last].file) == 0);
+  }
+  CHECK(dump_line(load->debug, 20).addr == 0x10000 + 64);
+  dump_free(&dump);
+}
+
 /* The marker by which perf finds the dump: an executable mapping of its file, made by init and kept while the process is. */
 static void marker(void) {
   struct test_path path = test_path_of(getpid(), JITSYM_SINK_JITDUMP);
@@ -888,6 +920,7 @@ int main(int argc, char **argv) {
   test_child(moves);
   test_child(ranges);
   test_child(texts);
+  test_child(lines_in_any_order);
   choices();
   test_child(directory_from_environment);
   test_child(directory_from_options);

@@ -14,6 +14,16 @@
 
 static jitsym_options options;
 
+/* How often the loader has looked for a library. */
+static int looks;
+
+void *dlopen(const char *path, int flags) {
+  void *(*real)(const char *, int), *symbol = dlsym(RTLD_NEXT, "dlopen");
+  memcpy(&real, &symbol, sizeof real);
+  __atomic_fetch_add(&looks, 1, __ATOMIC_RELAXED);
+  return real(path, flags);
+}
+
 static jitsym_code some_code(void) {
   static const unsigned char bytes[16];
   jitsym_code code;
@@ -41,6 +51,7 @@ static void test_absent(void) {
   CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_move(session, id, NULL));
   CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_unregister(session, id));
   CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_unregister_range(session, code.addr, code.size));
+  CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_unregister_mapping(session, code.addr, code.size));
   CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_flush(session, 0));
   CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_flush_from_signal(0));
   CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_enable(session, 0));
@@ -74,6 +85,25 @@ static void test_absent(void) {
   CHECK(jitsym_status_name(JITSYM_ERR_NULL)[0] != 0 && jitsym_status_text(JITSYM_ERR_NULL)[0] != 0);
   CHECK(jitsym_version()[0] == 0 && jitsym_version_number() == 0);
   CHECK_STATUS(JITSYM_ERR_LIBRARY, other_file_registers(session, &code));
+}
+
+/* A runtime that opens a session for each of its states looks once, and again when it says so. */
+static void test_once(const char *library) {
+  jitsym *session = NULL;
+  for (int i = 0; i < 10; i++) CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_init(&options, &session));
+  CHECK(looks == 1);
+  char why[512];
+  CHECK_OK(jitsym_last_error(NULL, why, sizeof why));
+  CHECK(strstr(why, "libjitsym") != NULL);
+  CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_dl_load(NULL));
+  CHECK(looks == 2);
+  CHECK_OK(jitsym_dl_load(library));
+  CHECK(looks == 3);
+  for (int i = 0; i < 10; i++) {
+    CHECK_OK(jitsym_init(&options, &session));
+    CHECK_OK(jitsym_close(session));
+  }
+  CHECK(looks == 3);
 }
 
 /* Why there is no library: nothing is said before somebody has looked for it. */
@@ -208,6 +238,8 @@ int main(int argc, char **argv) {
   } else if (strcmp(mode, "threads") == 0) {
     test_threads(fail_and_ask);
     test_threads(open_and_close);
+  } else if (strcmp(mode, "once") == 0) {
+    test_once(library);
   } else if (strcmp(mode, "why") == 0) {
     test_why();
   } else {

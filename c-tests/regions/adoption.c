@@ -61,6 +61,7 @@ static void adopted_when_executable(void) {
   CHECK(is_in_file(memory[PAGES - 1]) && run_code(memory[PAGES - 1]) == PAGES - 1);
   jitsym_stats stats = test_stats(session);
   CHECK(stats.regions == PAGES && stats.region_code == PAGES && stats.region_refused == 0);
+  CHECK(stats.region_put_off == PAGES && stats.region_limit == 0);
   CHECK(file_has(session, "written_first"));
   CHECK_OK(jitsym_close(session));
 }
@@ -123,6 +124,90 @@ static void never_executable(void) {
   usleep(1100000);
   announce(session, memory + 64 * 11, "never_executable");
   CHECK(is_in_file(memory) && test_stats(session).region_refused == 1);
+  CHECK_OK(jitsym_close(session));
+}
+
+static uint64_t address(const void *at) {
+  return (uint64_t)(uintptr_t)at;
+}
+
+static unsigned char *map_there(unsigned char *at, size_t size, int sharing) {
+  unsigned char *memory = mmap(at, size, RWX, sharing | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+  CHECK(memory == at);
+  return memory;
+}
+
+/* A region of which the program says that it unmaps it next ends at once; and what it maps there is another one. */
+static void unmapped_next(void) {
+  jitsym *session = open_adopting();
+  unsigned char *memory = apart_from_neighbours(SIZE, RWX);
+  struct test_path first;
+  put_code(memory, 1);
+  announce(session, memory, "first_there");
+  CHECK_OK(jitsym_path(session, JITSYM_SINK_REGION, first.text, sizeof first.text));
+  /* The control: as long as nothing is said of its memory, the region stays. */
+  CHECK_OK(jitsym_unregister_range(session, address(memory), SIZE));
+  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK(test_stats(session).regions == 1 && test_stats(session).live == 0);
+  announce(session, memory, "first_there");
+  /* A part of it goes. Less than a page stays. */
+  CHECK_OK(jitsym_unregister_mapping(session, address(memory) + SIZE / 2, SIZE / 2));
+  CHECK(munmap(memory + SIZE / 2, SIZE / 2) == 0);
+  CHECK_OK(jitsym_unregister_mapping(session, address(memory) + 64, PAGE));
+  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK(test_stats(session).regions == 1 && test_stats(session).live == 1 && run_code(memory) == 1);
+  CHECK_OK(jitsym_unregister_mapping(session, address(memory), SIZE / 2));
+  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK(test_stats(session).regions == 0 && test_stats(session).live == 0);
+  CHECK(munmap(memory, SIZE / 2) == 0);
+  size_t size;
+  unsigned char *bytes = file_read(first.text, &size);
+  CHECK(memmem(bytes, size, "first_there", 11) != NULL);
+  free(bytes);
+  for (uint32_t i = 0; i < 20; i++) {
+    map_there(memory, SIZE, MAP_PRIVATE);
+    put_code(memory + PAGE, i);
+    announce(session, memory + PAGE, "second_there");
+    CHECK(is_in_file(memory) && run_code(memory + PAGE) == i);
+    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK(file_has(session, "second_there") && test_stats(session).regions == 1);
+    CHECK_OK(jitsym_unregister_mapping(session, address(memory), SIZE));
+    CHECK(munmap(memory, SIZE) == 0);
+  }
+  CHECK_OK(jitsym_flush(session, 60000));
+  jitsym_stats stats = test_stats(session);
+  CHECK(stats.regions == 0 && stats.live == 0 && stats.region_code == 22 && stats.region_refused == 0);
+  CHECK_STATUS(JITSYM_ERR_SIZE_ZERO, jitsym_unregister_mapping(session, address(memory), 0));
+  CHECK_STATUS(JITSYM_ERR_ADDRESS_RANGE, jitsym_unregister_mapping(session, UINT64_MAX, 2));
+  CHECK_OK(jitsym_close(session));
+}
+
+/* What was found out of memory is not held against the memory that comes there. */
+static void other_memory_there(void) {
+  jitsym *session = open_adopting();
+  unsigned char *memory = apart_from_neighbours(SIZE, RWX);
+  for (int told = 0; told < 2; told++) {
+    map_there(memory, SIZE, MAP_SHARED);
+    announce(session, memory, "shared");
+    CHECK(!is_in_file(memory));
+    if (told) {
+      CHECK_OK(jitsym_unregister_mapping(session, address(memory), SIZE));
+    }
+    CHECK(munmap(memory, SIZE) == 0);
+    map_there(memory, SIZE, MAP_PRIVATE);
+    uint64_t begin = test_now();
+    announce(session, memory, "private");
+    /* The control: nobody looks again for some seconds. */
+    CHECK(told ? is_in_file(memory) : !is_in_file(memory) || test_now() - begin > 1000000000);
+  }
+  /* Nor does memory wait that is gone. */
+  unsigned char *waiting = apart_from_neighbours(SIZE, PROT_READ | PROT_WRITE);
+  announce(session, waiting, "never_executable");
+  CHECK(test_stats(session).region_put_off > 0);
+  CHECK_OK(jitsym_unregister_mapping(session, address(waiting), SIZE));
+  CHECK(munmap(waiting, SIZE) == 0);
+  usleep(1200000);
+  CHECK(test_stats(session).region_refused == 0);
   CHECK_OK(jitsym_close(session));
 }
 
@@ -402,6 +487,8 @@ int main(int argc, char **argv) {
   test_child(adopted_with_all_that_is_known);
   test_child(adopted_at_the_end_of_code);
   test_child(never_executable);
+  test_child(unmapped_next);
+  test_child(other_memory_there);
   test_child(stacks_stay);
   test_child(stacks_of_others_stay);
   test_child(adoption_means_on);

@@ -487,7 +487,7 @@ static void many(void) {
     CHECK(mapping_at(memory).path[0] == 0 && has_flags(memory, "r-xp"));
     CHECK(munmap(memory, page) == 0);
     CHECK(test_files_in(test_dir) == files);
-    CHECK(test_stats(session).regions == MOST);
+    CHECK(test_stats(session).regions == MOST && test_stats(session).region_limit == 2 * (uint64_t)(round + 1));
     for (int i = 0; i < MOST; i++) {
       emit(regions[i].write, regions[i].exec, (unsigned)i);
       CHECK(call(regions[i].exec) == (unsigned)i);

@@ -151,13 +151,8 @@ pub enum Unwind<'a> {
     None,
     /// The code keeps a frame pointer.
     FramePointer(FramePointer<'a>),
-    /// CFA = SP + `cfa_offset` in all of the code.
-    FixedFrame {
-        /// Bytes from the stack pointer to the CFA.
-        cfa_offset: i32,
-        /// Registers saved in all of the code.
-        saved: &'a [SavedRegister],
-    },
+    /// CFA = SP + a fixed number of bytes, in all of the code or between prologue and epilogue.
+    FixedFrame(FixedFrame<'a>),
     /// A table of rows in strictly rising order of their offsets.
     Rows(&'a [UnwindRow<'a>]),
     /// An `.eh_frame` section that the compiler made. Personality routines and LSDAs in it are for the sink `unwinder` alone: they are
@@ -188,6 +183,44 @@ pub struct FramePointer<'a> {
     pub saved: &'a [SavedRegister],
     /// From where on they are saved; 0: `set`.
     pub saved_from: u32,
+}
+
+/// A frame whose distance from the stack pointer is fixed, and the places in the code where it is not; see `jitsym_unwind` in the C
+/// header.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FixedFrame<'a> {
+    /// Bytes from the stack pointer to the CFA in the frame.
+    pub cfa_offset: i32,
+    /// Registers saved in the frame, beyond the frame pointer if `pushed` is not 0.
+    pub saved: &'a [SavedRegister],
+    /// Behind the instruction that stores the caller's frame pointer; 0: none does.
+    pub pushed: u32,
+    /// Behind the instruction that takes the frame; 0: it is there from the start.
+    pub sp_set: u32,
+    /// From where on `saved` are saved; 0: `sp_set`.
+    pub saved_from: u32,
+    /// Behind the instruction that gives back all but the stored frame pointer; 0: none does.
+    pub sp_reset: u32,
+    /// Behind the instruction that takes the frame down; 0: none.
+    pub epilogue_begin: u32,
+    /// Behind the return instruction; 0: the end of the code.
+    pub epilogue_end: u32,
+}
+
+impl<'a> FixedFrame<'a> {
+    /// A frame that is there in all of the code.
+    pub const fn new(cfa_offset: i32, saved: &'a [SavedRegister]) -> Self {
+        FixedFrame {
+            cfa_offset,
+            saved,
+            pushed: 0,
+            sp_set: 0,
+            saved_from: 0,
+            sp_reset: 0,
+            epilogue_begin: 0,
+            epilogue_end: 0,
+        }
+    }
 }
 
 /// A register that is saved in the frame; `jitsym_saved_register` in C, where it is said what each field means.

@@ -214,6 +214,22 @@ pub extern "C" fn jitsym_unregister_range(session: *mut jitsym, addr: u64, size:
     boundary(|| session::find(session as usize as u64)?.unregister_range(addr, size))
 }
 
+/// As `jitsym_unregister_range`, for memory that the caller unmaps next: for a runtime that maps each function by itself, or gives
+/// whole caches back. Call it in the place of `jitsym_unregister`, before `munmap`.
+///
+/// The library keeps nothing of regions that the range covers, and has not to find out that they are gone, which takes a look at
+/// everything that is mapped. From the call until whole pages in the range are unmapped, nobody reads, writes or runs what is there. In
+/// memory of `jitsym_alloc`, and in regions with two views, the call is the same as `jitsym_unregister_range`: the library unmaps them.
+///
+/// Returns as `jitsym_unregister_range`. Any thread, concurrently; not from a signal handler.
+#[no_mangle]
+pub extern "C" fn jitsym_unregister_mapping(session: *mut jitsym, addr: u64, size: u64) -> jitsym_status {
+    if session::is_off(session as usize as u64) {
+        return jitsym_status::JITSYM_OK;
+    }
+    boundary(|| session::find(session as usize as u64)?.unregister_mapping(addr, size))
+}
+
 /// Waits until everything that was registered before the call is in the files, where it survives even SIGKILL.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT` after `timeout_ms` milliseconds (0 waits for one pass of the writer, 10 seconds at

@@ -1,6 +1,6 @@
 //! What the library does with unwind descriptions: how much room their tables take, and a cache of encoded tables.
 
-use crate::api::code::{SavedRegister, Unwind};
+use crate::api::code::{FixedFrame, SavedRegister, Unwind};
 use crate::api::error::{Error, Result};
 use crate::format::arch::{Arch, NATIVE};
 use crate::format::cfi::{self, Frame, Tables};
@@ -32,8 +32,11 @@ pub fn room_needed(unwind: &Unwind, code_size: u64) -> Result<u64> {
     Ok(room(code_size, tables_len))
 }
 
-/// A `jitsym_unwind` as the caller has it, word by word: the same again means the same tables.
-pub type Raw = [u64; 12];
+/// A `jitsym_unwind` as the caller has it, word by word after its size: the same again means the same tables.
+pub type Raw = [u64; RAW_WORDS];
+
+/// Their number.
+pub const RAW_WORDS: usize = 12;
 
 /// The description that was used last as its caller gave it, and the record of its tables.
 #[derive(Debug)]
@@ -208,7 +211,20 @@ impl Cache {
                 let words = [1, pushed, set, saved_from, epilogue_begin, epilogue_end, cfa_offset as u32];
                 Ok(self.put(&words, saved))
             }
-            Unwind::FixedFrame { cfa_offset, saved } => Ok(self.put(&[2, *cfa_offset as u32], saved)),
+            Unwind::FixedFrame(fixed) => {
+                let FixedFrame {
+                    cfa_offset,
+                    saved,
+                    pushed,
+                    sp_set,
+                    saved_from,
+                    sp_reset,
+                    epilogue_begin,
+                    epilogue_end,
+                } = cfi::resolve_fixed(arch, fixed, code_size)?;
+                let words = [2, cfa_offset as u32, pushed, sp_set, saved_from, sp_reset, epilogue_begin, epilogue_end];
+                Ok(self.put(&words, saved))
+            }
             Unwind::Rows(rows) => {
                 if rows.last().is_some_and(|row| u64::from(row.offset) >= code_size) {
                     return Err(Error::UnwindOrder);
@@ -308,8 +324,8 @@ mod tests {
         for unwind in [
             fp(0),
             Unwind::FramePointer(moar),
-            Unwind::FixedFrame { cfa_offset: 96, saved: &SAVED },
-            Unwind::FixedFrame { cfa_offset: 96, saved: &SAVED[..1] },
+            Unwind::FixedFrame(FixedFrame::new(96, &SAVED)),
+            Unwind::FixedFrame(FixedFrame::new(96, &SAVED[..1])),
             Unwind::Rows(&rows),
             Unwind::Rows(&rows[..1]),
             Unwind::Rows(&[]),
@@ -405,8 +421,8 @@ mod tests {
         assert_eq!(cache.entries.len(), 1);
         assert_eq!(cache.tables(&unwind, 100, 50), Err(Error::UnwindFormat));
         // A description that is refused is not kept either.
-        assert_eq!(cache.tables(&Unwind::FixedFrame { cfa_offset: 7, saved: &[] }, 0, 50), Err(Error::UnwindFormat));
-        assert_eq!(cache.tables(&Unwind::FixedFrame { cfa_offset: 7, saved: &[] }, 0, 50), Err(Error::UnwindFormat));
+        assert_eq!(cache.tables(&Unwind::FixedFrame(FixedFrame::new(7, &[])), 0, 50), Err(Error::UnwindFormat));
+        assert_eq!(cache.tables(&Unwind::FixedFrame(FixedFrame::new(7, &[])), 0, 50), Err(Error::UnwindFormat));
         assert_eq!(cache.entries.len(), 1);
     }
 
@@ -424,7 +440,7 @@ mod tests {
         // With an epilogue that ends before the code does the tables are larger; the bound knows.
         let moar = FramePointer { epilogue_begin: 30, epilogue_end: 31, saved: &SAVED, ..FramePointer::default() };
         let eh_frame = Unwind::EhFrame { bytes: &tables.bytes[..tables.eh_frame_size()], addr: 104 };
-        for unwind in [fp(0), Unwind::FramePointer(moar), Unwind::FixedFrame { cfa_offset: 8, saved: &[] }, eh_frame] {
+        for unwind in [fp(0), Unwind::FramePointer(moar), Unwind::FixedFrame(FixedFrame::new(8, &[])), eh_frame] {
             let bound = room_needed(&unwind, 0).unwrap();
             let largest = (31..60).map(|size| room_needed(&unwind, size).unwrap()).max();
             assert_eq!(Some(bound), largest, "{unwind:?}");
@@ -459,7 +475,7 @@ mod tests {
             [0, 10, 20, 30, 40].map(|at| UnwindRow { offset: at, cfa_register: 7, cfa_offset: 96, saved: &SAVED });
         let moar = FramePointer { epilogue_begin: 30, epilogue_end: 31, saved: &SAVED, ..FramePointer::default() };
         let frames =
-            [fp(0), Unwind::FramePointer(moar), Unwind::FixedFrame { cfa_offset: 96, saved: &[] }, Unwind::Rows(&rows)];
+            [fp(0), Unwind::FramePointer(moar), Unwind::FixedFrame(FixedFrame::new(96, &[])), Unwind::Rows(&rows)];
         let mut cache = Cache::default();
         for size in [100, 101, 200, 4096, 50, 1 << 30] {
             for unwind in &frames {

@@ -187,6 +187,7 @@ macro_rules! with_counters {
             jitdump_bytes jitdump_records map_bytes map_entries map_rewrites map_forgotten write_errors waited recovered
             jitdump_lost jitdump_held jitdump_rewrites map_omitted
             region_code region_bytes region_generations region_late region_refused region_left_out calls_refused
+            region_put_off region_limit
         }
     };
 }

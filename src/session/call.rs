@@ -143,6 +143,16 @@ impl Ref {
         self.outcome(ended)
     }
 
+    /// As `unregister_range`, for memory that the caller unmaps next.
+    pub fn unregister_mapping(&self, addr: u64, size: u64) -> Result<()> {
+        self.unregister_range(addr, size)?;
+        if self.process.regions.are_watching() {
+            // After the record of the end: the writer ends a region when it has seen all that was recorded before.
+            self.process.regions.before_unmapping(&self.engine.status, addr, size);
+        }
+        Ok(())
+    }
+
     pub fn flush(&self, timeout: Option<Duration>) -> Result<()> {
         match (self.is_idle(), self.engine.status.sinks_failed()) {
             (true, Sinks::NONE) => self.still_open(()),

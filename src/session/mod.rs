@@ -78,6 +78,15 @@ impl Session {
         find(self.0)?.unregister_range(addr, size)
     }
 
+    /// As [`unregister_range`](Session::unregister_range), and the memory is unmapped next; `jitsym_unregister_mapping` in C.
+    ///
+    /// # Safety
+    /// Whole pages of the range are not read, written or run any more until they are unmapped, and they are unmapped before anything
+    /// else is mapped there.
+    pub unsafe fn unregister_mapping(&self, addr: u64, size: u64) -> Result<()> {
+        find(self.0)?.unregister_mapping(addr, size)
+    }
+
     /// What is wanted at present; `jitsym_wanted` in C. For a host that would make names and tables only to have them thrown away.
     /// It takes no lock and makes no system call, and nothing follows from it: also not in a forked child.
     ///

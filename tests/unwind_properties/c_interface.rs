@@ -74,6 +74,8 @@ impl Memory {
             eh_frame: wild.cast(),
             eh_frame_size: garbage as usize,
             eh_frame_addr: garbage.into(),
+            sp_set: garbage,
+            sp_reset: garbage,
         };
         match given {
             Given::Described(Description::FramePointer(places, cfa_offset, saved)) => {
@@ -83,8 +85,12 @@ impl Memory {
                 (unwind.cfa_offset, unwind.saved_count) = (*cfa_offset, saved.len() as u32);
                 unwind.saved = self.keep(saved);
             }
-            Given::Described(Description::FixedFrame(cfa_offset, saved)) => {
+            Given::Described(Description::FixedFrame(places, cfa_offset, saved)) => {
                 unwind.kind = jitsym_unwind_kind::JITSYM_UNWIND_FIXED_FRAME as u32;
+                (unwind.fp_pushed, unwind.sp_set, unwind.saved_from) =
+                    (places.pushed, places.sp_set, places.saved_from);
+                (unwind.epilogue_begin, unwind.epilogue_end) = (places.epilogue_begin, places.epilogue_end);
+                unwind.sp_reset = places.sp_reset;
                 (unwind.cfa_offset, unwind.saved_count) = (*cfa_offset, saved.len() as u32);
                 unwind.saved = self.keep(saved);
             }

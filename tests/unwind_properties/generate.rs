@@ -6,7 +6,7 @@ use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use proptest::sample::{select, Index};
 
-use crate::model::{machine, Description, Places, Row, Saved};
+use crate::model::{machine, Description, FixedPlaces, Places, Row, Saved};
 
 pub fn arch() -> impl Strategy<Value = Arch> {
     select(Arch::ALL)
@@ -130,6 +130,35 @@ fn frame_pointer(arch: Arch, size: u64) -> BoxedStrategy<Description> {
     parts.prop_map(|(places, cfa_offset, saved)| Description::FramePointer(places, cfa_offset, saved)).boxed()
 }
 
+fn fixed_frame(arch: Arch, size: u64) -> BoxedStrategy<Description> {
+    let sorted = vec(place(size), 6).prop_map(|mut places| {
+        places.sort_unstable();
+        places
+    });
+    let zero = vec(prop::bool::weighted(0.3), 6);
+    let wild = prop::option::weighted(0.15, (0usize..6, place(size)));
+    let places = (sorted, zero, wild).prop_map(move |(mut sorted, zero, wild)| {
+        if let Some((at, place)) = wild {
+            sorted[at] = place;
+        }
+        let or_zero = |at: usize| if zero[at] { 0 } else { sorted[at] };
+        let pushed = if zero[1] || arch == Arch::Riscv64 { 0 } else { or_zero(0) };
+        let epilogue_begin = or_zero(4);
+        FixedPlaces {
+            pushed,
+            sp_set: or_zero(1),
+            saved_from: or_zero(2),
+            sp_reset: if pushed == 0 || epilogue_begin == 0 { 0 } else { or_zero(3) },
+            epilogue_begin,
+            epilogue_end: if epilogue_begin == 0 { 0 } else { or_zero(5) },
+        }
+    });
+    let places = prop_oneof![1 => Just(FixedPlaces::default()), 3 => places];
+    let saved = prop_oneof![4 => saved(arch, true), 1 => saved(arch, false)];
+    let parts = (places, cfa_offset(), saved);
+    parts.prop_map(|(places, at, saved)| Description::FixedFrame(places, at, saved)).boxed()
+}
+
 fn rows(arch: Arch, size: u64) -> BoxedStrategy<Description> {
     let end = size.min(u32::MAX.into()) as u32;
     let offsets = prop_oneof![
@@ -158,6 +187,5 @@ fn rows(arch: Arch, size: u64) -> BoxedStrategy<Description> {
 }
 
 pub fn description(arch: Arch, size: u64) -> BoxedStrategy<Description> {
-    let fixed = (cfa_offset(), saved(arch, false)).prop_map(|(at, saved)| Description::FixedFrame(at, saved));
-    prop_oneof![4 => frame_pointer(arch, size), 1 => fixed, 4 => rows(arch, size)].boxed()
+    prop_oneof![4 => frame_pointer(arch, size), 3 => fixed_frame(arch, size), 4 => rows(arch, size)].boxed()
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use jitsym::format::arch::Arch;
-use jitsym::{Error, FramePointer, SavedRegister, Unwind, UnwindRow};
+use jitsym::{Error, FixedFrame, FramePointer, SavedRegister, Unwind, UnwindRow};
 
 use crate::cfi::{Cfa, Rule, State};
 
@@ -37,11 +37,30 @@ impl Places {
     }
 }
 
+/// Places as in `jitsym::FixedFrame`.
+#[derive(Clone, Debug, Default)]
+pub struct FixedPlaces {
+    pub pushed: u32,
+    pub sp_set: u32,
+    pub saved_from: u32,
+    pub sp_reset: u32,
+    pub epilogue_begin: u32,
+    pub epilogue_end: u32,
+}
+
+impl FixedPlaces {
+    /// All of them, to change one.
+    pub fn all(&mut self) -> Vec<&mut u32> {
+        let FixedPlaces { pushed, sp_set, saved_from, sp_reset, epilogue_begin, epilogue_end } = self;
+        vec![pushed, sp_set, saved_from, sp_reset, epilogue_begin, epilogue_end]
+    }
+}
+
 /// A description that owns what it points to.
 #[derive(Clone, Debug)]
 pub enum Description {
     FramePointer(Places, i32, Saved),
-    FixedFrame(i32, Saved),
+    FixedFrame(FixedPlaces, i32, Saved),
     Rows(Vec<Row>),
 }
 
@@ -55,7 +74,20 @@ impl Description {
                 let fp = FramePointer { pushed, set, epilogue_begin, epilogue_end, cfa_offset, saved, saved_from };
                 f(&Unwind::FramePointer(fp))
             }
-            Description::FixedFrame(cfa_offset, saved) => f(&Unwind::FixedFrame { cfa_offset: *cfa_offset, saved }),
+            Description::FixedFrame(places, cfa_offset, saved) => {
+                let FixedPlaces { pushed, sp_set, saved_from, sp_reset, epilogue_begin, epilogue_end } = *places;
+                let cfa_offset = *cfa_offset;
+                f(&Unwind::FixedFrame(FixedFrame {
+                    cfa_offset,
+                    saved,
+                    pushed,
+                    sp_set,
+                    saved_from,
+                    sp_reset,
+                    epilogue_begin,
+                    epilogue_end,
+                }))
+            }
             Description::Rows(rows) => {
                 let row = |row: &Row| (row.offset, row.cfa_register, row.cfa_offset);
                 let rows: Vec<UnwindRow> = rows
@@ -139,10 +171,7 @@ pub fn expected(arch: Arch, description: &Description, code_size: u64) -> Result
         Description::FramePointer(places, cfa_offset, saved) => {
             model.frame_pointer(places, *cfa_offset, saved, code_size)
         }
-        Description::FixedFrame(cfa_offset, saved) => {
-            let sp = u32::from(model.machine.sp);
-            vec![(0, model.state(sp, *cfa_offset, saved))]
-        }
+        Description::FixedFrame(places, cfa_offset, saved) => model.fixed_frame(places, *cfa_offset, saved, code_size),
         Description::Rows(rows) => {
             let mut states = vec![(0, model.entry())];
             for (index, row) in rows.iter().enumerate() {
@@ -206,6 +235,76 @@ impl Model {
         let mut state = State { cfa: Cfa::From(cfa_register as u16, cfa_offset.into()), ..self.entry() };
         self.save(&mut state, saved);
         state
+    }
+
+    fn fixed_frame(
+        &mut self,
+        places: &FixedPlaces,
+        cfa_offset: i32,
+        saved: &[SavedRegister],
+        size: u64,
+    ) -> Vec<(u64, State)> {
+        let FixedPlaces { pushed, sp_set, saved_from, sp_reset, epilogue_begin, epilogue_end } = *places;
+        let [pushed, sp_set, reset, begin] = [pushed, sp_set, sp_reset, epilogue_begin].map(u64::from);
+        let saved_from = if saved.is_empty() || saved_from == 0 { sp_set } else { saved_from.into() };
+        let end = if epilogue_end == 0 { size } else { epilogue_end.into() };
+        let mut in_order = pushed <= sp_set && sp_set <= saved_from && saved_from <= size;
+        if begin == 0 {
+            in_order &= epilogue_end == 0 && reset == 0;
+        } else {
+            in_order &= saved_from <= begin && begin <= end && end <= size;
+            in_order &= reset == 0 || pushed != 0 && saved_from <= reset && reset <= begin;
+        }
+        if !in_order {
+            self.faults.push(Error::UnwindOrder);
+        }
+        let machine_fp = (self.machine.sp, self.machine.fp, self.machine.ra);
+        let (sp, fp, ra) = machine_fp;
+        let mut stored = self.entry();
+        if pushed != 0 {
+            match self.arch {
+                Arch::X86_64 => {
+                    stored.cfa = Cfa::From(sp, 16);
+                    self.slot(&mut stored, fp, -16);
+                }
+                Arch::Aarch64 => {
+                    let taken = if pushed == sp_set { cfa_offset.into() } else { 16 };
+                    stored.cfa = Cfa::From(sp, taken);
+                    self.slot(&mut stored, fp, -taken);
+                    self.slot(&mut stored, ra, 8 - taken);
+                }
+                Arch::Riscv64 => self.faults.push(Error::UnwindFormat),
+            }
+        }
+        if cfa_offset % 8 != 0 {
+            self.faults.push(Error::UnwindFormat);
+        }
+        let mut standing = State { cfa: Cfa::From(sp, cfa_offset.into()), ..stored.clone() };
+        let without = standing.clone();
+        self.save(&mut standing, saved);
+        let mut changes = vec![0, pushed, sp_set, saved_from];
+        if begin != 0 {
+            changes.extend([begin, end]);
+            changes.extend((reset != 0).then_some(reset));
+        }
+        changes.sort_unstable();
+        changes.dedup();
+        let state_at = |offset: u64| {
+            if begin != 0 && (begin..end).contains(&offset) {
+                self.entry()
+            } else if begin != 0 && begin < end && reset != 0 && (reset..begin).contains(&offset) {
+                stored.clone()
+            } else if offset >= saved_from {
+                standing.clone()
+            } else if offset >= sp_set {
+                without.clone()
+            } else if offset >= pushed && pushed != 0 {
+                stored.clone()
+            } else {
+                self.entry()
+            }
+        };
+        changes.into_iter().map(|offset| (offset, state_at(offset))).collect()
     }
 
     fn frame_pointer(

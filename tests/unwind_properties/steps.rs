@@ -114,9 +114,11 @@ impl Change {
                 }
                 self.saved(saved);
             }
-            Description::FixedFrame(cfa_offset, saved) => {
-                if let Change::CfaOffset(by) = self {
-                    *cfa_offset = cfa_offset.wrapping_add(*by);
+            Description::FixedFrame(places, cfa_offset, saved) => {
+                match self {
+                    Change::CfaOffset(by) => *cfa_offset = cfa_offset.wrapping_add(*by),
+                    Change::Place(index, by) => moved(places.all().swap_remove(index.index(6)), *by),
+                    _ => {}
                 }
                 self.saved(saved);
             }
@@ -143,6 +145,9 @@ impl Size {
         match (self, given) {
             (Size::Place(index, delta), Given::Described(Description::FramePointer(places, ..))) => {
                 by((*places.clone().all().swap_remove(index.index(5))).into(), *delta)
+            }
+            (Size::Place(index, delta), Given::Described(Description::FixedFrame(places, ..))) => {
+                by((*places.clone().all().swap_remove(index.index(6))).into(), *delta)
             }
             (Size::Place(index, delta), Given::Described(Description::Rows(rows))) if !rows.is_empty() => {
                 by(index.get(rows).offset.into(), *delta)

@@ -3,14 +3,16 @@
 use std::{mem, slice};
 
 use super::{check_flags, field, read, Array, Plain};
-use crate::api::code::{FramePointer, SavedRegister, Unwind, UnwindRow};
+use crate::api::code::{FixedFrame, FramePointer, SavedRegister, Unwind, UnwindRow};
 use crate::api::error::{Error, Result};
 use crate::capi::types::*;
 use crate::format::jitdump::UnwindingTemplate;
 use crate::format::unwind::{self, Cache};
 
 // SAFETY: integers and raw pointers only, here and below.
-unsafe impl Plain for jitsym_unwind {}
+unsafe impl Plain for jitsym_unwind {
+    const FIRST_SIZE: usize = mem::offset_of!(jitsym_unwind, sp_set);
+}
 // SAFETY: as above.
 unsafe impl Plain for jitsym_unwind_row {}
 
@@ -31,8 +33,8 @@ pub unsafe fn template(
     }
     // SAFETY: the caller's promise; the size is the first field.
     let known_size = unsafe { from.cast::<usize>().read_unaligned() } == size_of::<jitsym_unwind>();
-    // SAFETY: as above; the struct is as large.
-    if known_size && unsafe { cache.is_ready(from.cast::<unwind::Raw>(), code_size) } {
+    // SAFETY: as above; the struct is as large. Its size has been compared.
+    if known_size && unsafe { cache.is_ready(from.cast::<usize>().add(1).cast::<unwind::Raw>(), code_size) } {
         // SAFETY: as above. The last one was good, and this is the same but perhaps for what it points to.
         let saved = unsafe { saved_registers(field!(from, saved), field!(from, saved_count))? };
         if cache.ready_saves(saved) {
@@ -61,7 +63,7 @@ unsafe fn decode_and_encode(
     if matches!(raw.kind, 1 | 2) && any_larger {
         cache.template(&input.as_unwind(), code_addr, code_size)?;
         // SAFETY: the type is as large, and the struct is of integers and pointers without padding.
-        let words: unwind::Raw = unsafe { mem::transmute::<jitsym_unwind, unwind::Raw>(raw) };
+        let [_, words @ ..] = unsafe { mem::transmute::<jitsym_unwind, [u64; 1 + unwind::RAW_WORDS]>(raw) };
         // SAFETY: as above.
         cache.remember(&words, unsafe { saved_registers(raw.saved, raw.saved_count)? }, code_size);
     }
@@ -101,7 +103,16 @@ pub unsafe fn unwind<'a>(from: *const jitsym_unwind) -> Result<UnwindInput<'a>> 
             saved: saved()?,
             saved_from: raw.saved_from,
         }),
-        2 => Unwind::FixedFrame { cfa_offset: raw.cfa_offset, saved: saved()? },
+        2 => Unwind::FixedFrame(FixedFrame {
+            cfa_offset: raw.cfa_offset,
+            saved: saved()?,
+            pushed: raw.fp_pushed,
+            sp_set: raw.sp_set,
+            saved_from: raw.saved_from,
+            sp_reset: raw.sp_reset,
+            epilogue_begin: raw.epilogue_begin,
+            epilogue_end: raw.epilogue_end,
+        }),
         // SAFETY: the caller's promise.
         3 => return unsafe { rows(&raw) },
         4 => {

@@ -97,6 +97,11 @@ pub struct jitsym_stats {
     pub region_left_out: u64,
     /// Calls that were refused because of what the caller gave: `jitsym_last_error` says what was wrong with the last one of a thread.
     pub calls_refused: u64,
+    /// Times that the adoption of memory with code was put off, because it was not executable yet, or its mapping did not hold all of
+    /// the code. Later calls try again. `region_refused` counts what has waited for more than a second.
+    pub region_put_off: u64,
+    /// Times that memory was not adopted, or a region not made, because there were as many as there may be: 768.
+    pub region_limit: u64,
 }
 
 // C and Rust programs have the same numbers.

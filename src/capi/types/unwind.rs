@@ -10,7 +10,9 @@ pub enum jitsym_unwind_kind {
     JITSYM_UNWIND_NONE = 0,
     /// The code keeps a frame pointer as compiled C does with `-fno-omit-frame-pointer`.
     JITSYM_UNWIND_FRAME_POINTER = 1,
-    /// The canonical frame address (CFA) lies a fixed number of bytes above the stack pointer in all of the code.
+    /// The canonical frame address (CFA) lies a fixed number of bytes above the stack pointer: in all of the code, or between a
+    /// prologue and an epilogue. Also for code with a frame pointer whose stack pointer stays where it is: readers find the frame by
+    /// the stack pointer then, whatever the frame pointer has.
     JITSYM_UNWIND_FIXED_FRAME = 2,
     /// A table of rows.
     JITSYM_UNWIND_ROWS = 3,
@@ -63,27 +65,30 @@ pub struct jitsym_unwind {
     /// Must be 0.
     pub flags: u32,
     /// FRAME_POINTER: bytes from the start of the code to the end of the instruction that stores the caller's frame pointer
-    /// (x86-64 `push rbp`; aarch64 `stp x29, x30, [sp, #-n]!`). 0: 1 on x86-64, 4 on aarch64, 12 on riscv64.
+    /// (x86-64 `push rbp`; aarch64 `stp x29, x30, [sp, #-n]!`). 0: 1 on x86-64, 4 on aarch64, 12 on riscv64. FIXED_FRAME: the same
+    /// place; 0: no instruction does that. `n` is `cfa_offset` if this is equal to `sp_set`, and else 16. Must be 0 on riscv64, where
+    /// `saved` can have both registers.
     pub fp_pushed: u32,
     /// FRAME_POINTER: bytes to the end of the instruction that sets the frame pointer (x86-64 `mov rbp, rsp`). 0: 4 on x86-64, 8
     /// on aarch64, 16 on riscv64. If something stands before the usual prologue (`endbr64`), give both.
     pub fp_set: u32,
-    /// FRAME_POINTER: bytes to the end of the instruction that takes the frame down (x86-64 `pop rbp` or `leave`). From there to
+    /// FRAME_POINTER, FIXED_FRAME: bytes to the end of the instruction that takes the frame down (x86-64 `pop rbp` or `leave`). From there to
     /// `epilogue_end` the frame is as at entry. 0: no such place, for code that leaves by other ways. Code with several epilogues
     /// is described by ROWS.
     pub epilogue_begin: u32,
-    /// FRAME_POINTER: bytes to the end of the return instruction; from there to the end of the code the frame is set up again. 0:
+    /// FRAME_POINTER, FIXED_FRAME: bytes to the end of the return instruction; from there to the end of the code the frame is set up again. 0:
     /// the end of the code.
     pub epilogue_end: u32,
-    /// FIXED_FRAME: CFA = SP + this, taken as it is. FRAME_POINTER: CFA = FP + this once the frame pointer is set; 0: 16 on
+    /// FIXED_FRAME: CFA = SP + this from `sp_set` on, taken as it is. FRAME_POINTER: CFA = FP + this once the frame pointer is set; 0: 16 on
     /// x86-64 and aarch64, 0 on riscv64.
     pub cfa_offset: i32,
-    /// FIXED_FRAME: saved in all of the code. FRAME_POINTER: saved from `saved_from` on, beyond the frame pointer and the
-    /// return address. Number of entries of `saved`.
+    /// FRAME_POINTER, FIXED_FRAME: saved from `saved_from` on, beyond the frame pointer and the return address that the instruction at
+    /// `fp_pushed` stores. Number of entries of `saved`.
     pub saved_count: u32,
     /// See `saved_count`.
     pub saved: *const jitsym_saved_register,
-    /// FRAME_POINTER: bytes to the end of the instruction that stores the last of `saved`, not before `fp_pushed`. 0: `fp_set`.
+    /// Bytes to the end of the instruction that stores the last of `saved`. FRAME_POINTER: not before `fp_pushed`; 0: `fp_set`.
+    /// FIXED_FRAME: not before `sp_set`; 0: `sp_set`.
     pub saved_from: u32,
     /// ROWS: number of entries of `rows`.
     pub row_count: u32,
@@ -99,6 +104,13 @@ pub struct jitsym_unwind {
     pub eh_frame_size: usize,
     /// EH_FRAME: the address that pc-relative pointers in it are counted from, which is the section's own. 0: where it is now.
     pub eh_frame_addr: u64,
+    /// FIXED_FRAME: bytes to the end of the instruction that takes the frame (x86-64 `sub rsp, n`), not before `fp_pushed`. Until
+    /// there the frame is as at entry, but for what `fp_pushed` says. 0: the frame is there from the start.
+    pub sp_set: u32,
+    /// FIXED_FRAME: bytes to the end of the instruction that gives the frame back and leaves only what was stored at `fp_pushed`
+    /// (x86-64 `mov rsp, rbp` or `add rsp, n`, with `pop rbp` after it). The registers of `saved` have their values again. 0: no such
+    /// place, for code that takes all down at `epilogue_begin`, as by `leave`.
+    pub sp_reset: u32,
 }
 
 // The Rust struct has the same layout, so that a slice of it can be borrowed.

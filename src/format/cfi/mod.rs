@@ -11,7 +11,7 @@ mod presets;
 #[cfg(test)]
 mod tests;
 
-pub use presets::Frame;
+pub use presets::{resolve_fixed, Frame};
 
 use gimli::constants::{DW_EH_PE_pcrel, DW_EH_PE_sdata4, DwEhPe};
 use gimli::write::{

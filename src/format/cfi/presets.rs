@@ -4,7 +4,7 @@ use gimli::write::{CallFrameInstruction, FrameTable};
 use gimli::Register;
 
 use super::{Entries, Placement};
-use crate::api::code::{FramePointer, SavedRegister, Unwind};
+use crate::api::code::{FixedFrame, FramePointer, SavedRegister, Unwind};
 use crate::api::error::{Error, Result};
 use crate::format::arch::{Abi, Arch};
 
@@ -47,24 +47,7 @@ impl<'a> Frame<'a> {
             let text = "the frame stands from byte {} on (fp_pushed is {}), the code has {} bytes";
             return Err(Error::UnwindOrder.because(text, [standing.into(), pushed.into(), code_size]));
         }
-        let (mut begin, mut end) = (fp.epilogue_begin, fp.epilogue_end);
-        if begin == 0 {
-            if end != 0 {
-                return Err(Error::UnwindOrder.because("epilogue_end is {}, and epilogue_begin 0", [end.into()]));
-            }
-        } else {
-            let until = if end == 0 { code_size } else { u64::from(end) };
-            if begin < standing || u64::from(begin) > until || until > code_size {
-                let text = "the epilogue is [{}, {}): before the frame stands, or beyond the code of {} bytes";
-                return Err(Error::UnwindOrder.because(text, [begin.into(), until, code_size]));
-            }
-            if until == code_size {
-                end = 0;
-            }
-            if u64::from(begin) == until {
-                (begin, end) = (0, 0);
-            }
-        }
+        let (begin, end) = resolve_epilogue(fp.epilogue_begin, fp.epilogue_end, standing, code_size)?;
         Ok(Frame {
             pushed,
             set,
@@ -77,16 +60,55 @@ impl<'a> Frame<'a> {
     }
 }
 
+/// Fills in the defaults of an epilogue, which begins no earlier than the frame stands.
+fn resolve_epilogue(mut begin: u32, mut end: u32, standing: u32, code_size: u64) -> Result<(u32, u32)> {
+    if begin == 0 {
+        if end != 0 {
+            return Err(Error::UnwindOrder.because("epilogue_end is {}, and epilogue_begin 0", [end.into()]));
+        }
+    } else {
+        let until = if end == 0 { code_size } else { u64::from(end) };
+        if begin < standing || u64::from(begin) > until || until > code_size {
+            let text = "the epilogue is [{}, {}): before the frame stands, or beyond the code of {} bytes";
+            return Err(Error::UnwindOrder.because(text, [begin.into(), until, code_size]));
+        }
+        if until == code_size {
+            end = 0;
+        }
+        if u64::from(begin) == until {
+            (begin, end) = (0, 0);
+        }
+    }
+    Ok((begin, end))
+}
+
+/// Fills in the defaults of a fixed frame; `UnwindOrder` if the places are not in order or lie beyond the code.
+pub fn resolve_fixed<'a>(arch: Arch, fixed: &FixedFrame<'a>, code_size: u64) -> Result<FixedFrame<'a>> {
+    let FixedFrame { pushed, sp_set, sp_reset, epilogue_begin, epilogue_end, .. } = *fixed;
+    if pushed != 0 && !arch.abi().record_is_pushed {
+        return Err(Error::UnwindFormat
+            .because("no one instruction stores the frame pointer here: fp_pushed is {}", [pushed.into()]));
+    }
+    let saved_from = if fixed.saved.is_empty() || fixed.saved_from == 0 { sp_set } else { fixed.saved_from };
+    if pushed > sp_set || sp_set > saved_from || u64::from(saved_from) > code_size {
+        let text = "fp_pushed is {}, sp_set {}, saved_from {}, and the code has more bytes: not in this order";
+        return Err(Error::UnwindOrder.because(text, [pushed.into(), sp_set.into(), saved_from.into()]));
+    }
+    if sp_reset != 0 && (pushed == 0 || sp_reset < saved_from || sp_reset > epilogue_begin) {
+        let text = "sp_reset is {}: before the frame stands, after epilogue_begin ({}), or without fp_pushed";
+        return Err(Error::UnwindOrder.because(text, [sp_reset.into(), epilogue_begin.into()]));
+    }
+    let standing = saved_from.max(sp_reset);
+    let (epilogue_begin, epilogue_end) = resolve_epilogue(epilogue_begin, epilogue_end, standing, code_size)?;
+    Ok(FixedFrame { saved_from, epilogue_begin, epilogue_end, ..*fixed })
+}
+
 /// The CIE and the FDE of a description. Places are checked against `limit`, and `code_size` is written.
 pub(super) fn entries(unwind: &Unwind, limit: u64, code_size: u64, placement: &Placement) -> Result<Entries> {
     let mut program = Program::new(placement.arch.abi());
     match unwind {
         Unwind::FramePointer(fp) => program.frame_pointer(&Frame::resolve(placement.arch, fp, limit)?)?,
-        Unwind::FixedFrame { cfa_offset, saved } => {
-            let sp = u32::from(program.abi.sp);
-            let state = program.state(sp, *cfa_offset, saved)?;
-            program.to(0, state);
-        }
+        Unwind::FixedFrame(fixed) => program.fixed_frame(&resolve_fixed(placement.arch, fixed, limit)?)?,
         Unwind::Rows(rows) => {
             let mut least = 0;
             for row in *rows {
@@ -226,21 +248,60 @@ impl Program {
         }
         self.to(frame.saved_from.max(frame.set), saved.clone());
 
+        let down = (frame.epilogue_begin, entry(abi));
+        self.epilogue([None, Some(down).filter(|down| down.0 != 0)], frame.epilogue_end);
+        Ok(())
+    }
+
+    /// A frame that the CFA is a fixed distance away from.
+    fn fixed_frame(&mut self, frame: &FixedFrame) -> Result<()> {
+        let abi = self.abi;
+        let mut pushed = entry(abi);
+        if frame.pushed != 0 {
+            // The instruction that stores the frame pointer takes all of the frame, or as much as it does in most code.
+            let whole = frame.pushed == frame.sp_set;
+            let taken = if whole { frame.cfa_offset.checked_neg() } else { abi.fp_to_cfa.checked_neg() };
+            let record = abi.frame_record.or(taken).ok_or(Error::UnwindFormat)?;
+            pushed.cfa_offset = record.checked_neg().ok_or(Error::UnwindFormat)?;
+            pushed.save(abi, abi.fp.into(), record)?;
+            pushed.save(abi, abi.ra.into(), record.checked_add(SLOT).ok_or(Error::UnwindFormat)?)?;
+        }
+        let mut standing = self.state(abi.sp.into(), frame.cfa_offset, &[])?;
+        standing.slots = pushed.slots;
+        let mut saved = standing.clone();
+        for register in frame.saved {
+            saved.save(abi, register.reg, register.offset)?;
+        }
+        if frame.pushed != frame.sp_set {
+            self.to(frame.pushed, pushed.clone());
+        }
+        if frame.sp_set != frame.saved_from {
+            self.to(frame.sp_set, standing);
+        }
+        self.to(frame.saved_from, saved);
         if frame.epilogue_begin != 0 {
-            let comes_back = frame.epilogue_end != 0;
-            if comes_back {
-                self.instructions.push((frame.epilogue_begin, CallFrameInstruction::RememberState));
-            }
-            self.to(frame.epilogue_begin, entry(abi));
-            if comes_back {
-                // DWARF 5, 6.4.2.4 says that the rules for registers come back, and there are readers (llvm-dwarfdump 14)
-                // that leave the CFA as it is.
-                let cfa = CallFrameInstruction::Cfa(Register(saved.cfa_register), saved.cfa_offset);
-                self.instructions.push((frame.epilogue_end, CallFrameInstruction::RestoreState));
-                self.instructions.push((frame.epilogue_end, cfa));
-            }
+            let reset = (frame.sp_reset, pushed);
+            let down = (frame.epilogue_begin, entry(abi));
+            self.epilogue([Some(reset).filter(|reset| reset.0 != 0), Some(down)], frame.epilogue_end);
         }
         Ok(())
+    }
+
+    /// The states of an epilogue, and where the one before it comes back; 0: nowhere.
+    fn epilogue(&mut self, states: [Option<(u32, FrameState)>; 2], end: u32) {
+        let before = (self.now.cfa_register, self.now.cfa_offset);
+        let Some(begin) = states.iter().flatten().map(|(offset, _)| *offset).next() else { return };
+        if end != 0 {
+            self.instructions.push((begin, CallFrameInstruction::RememberState));
+        }
+        states.into_iter().flatten().for_each(|(offset, state)| self.to(offset, state));
+        if end != 0 {
+            // DWARF 5, 6.4.2.4 says that the rules for registers come back, and there are readers (llvm-dwarfdump 14)
+            // that leave the CFA as it is.
+            let cfa = CallFrameInstruction::Cfa(Register(before.0), before.1);
+            self.instructions.push((end, CallFrameInstruction::RestoreState));
+            self.instructions.push((end, cfa));
+        }
     }
 }
 

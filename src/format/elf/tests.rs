@@ -4,7 +4,7 @@ use super::frames::{Frames, Target};
 use super::header::Image;
 use super::search::Row;
 use super::*;
-use crate::api::code::{Inline, Line, Lines, Unwind};
+use crate::api::code::{FixedFrame, Inline, Line, Lines, Unwind};
 use crate::format::arch::Arch;
 use crate::format::cfi;
 use crate::format::jitdump::raw::RawRecords;
@@ -51,8 +51,9 @@ fn what_is_empty_is_left_out() {
 }
 
 fn tables(code_size: u64, cfa_offset: i32) -> Vec<u8> {
-    let tables =
-        cfi::encode(Arch::X86_64, &Unwind::FixedFrame { cfa_offset, saved: &[] }, 0, code_size).unwrap().unwrap();
+    let tables = cfi::encode(Arch::X86_64, &Unwind::FixedFrame(FixedFrame::new(cfa_offset, &[])), 0, code_size)
+        .unwrap()
+        .unwrap();
     tables.bytes[..tables.eh_frame_size()].to_vec()
 }
 
@@ -80,7 +81,7 @@ fn a_cie_is_there_once_and_pointers_are_those_of_the_new_place() {
     assert_eq!(word(&more, 8) as i64, 0x1000 - (target.at as i64 + 8));
 
     // Without room nothing changes, and what was to be shared is not remembered.
-    let other = cfi::encode(Arch::Aarch64, &Unwind::FixedFrame { cfa_offset: 16, saved: &[] }, 0, 8).unwrap().unwrap();
+    let other = cfi::encode(Arch::Aarch64, &Unwind::FixedFrame(FixedFrame::new(16, &[])), 0, 8).unwrap().unwrap();
     let other = &other.bytes[..other.eh_frame_size()];
     let (old, old_rows) = (more.clone(), rows.clone());
     target.at += more.len() as u64;

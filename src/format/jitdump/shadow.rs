@@ -207,7 +207,7 @@ mod tests {
     use gimli::{BaseAddresses, EhFrame, EhFrameHdr, LittleEndian, UnwindContext, UnwindSection};
 
     use super::*;
-    use crate::api::code::{Lines, Unwind};
+    use crate::api::code::{FixedFrame, Lines, Unwind};
     use crate::format::arch::Arch;
     use crate::format::cfi;
     use crate::format::jitdump::{is_group_of, Group, Unwinding};
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn tables_hold_from_both_places() {
         const ADDR: u64 = 0x7000_1003;
-        let fixed = Unwind::FixedFrame { cfa_offset: 96, saved: &[] };
+        let fixed = Unwind::FixedFrame(FixedFrame::new(96, &[]));
         let tables = cfi::encode(Arch::X86_64, &fixed, ADDR, 45).unwrap().unwrap();
         let unwind = Unwinding { tables: &tables, mapped_size: 0 };
         let (name, lines) = (&b"trace"[..], Lines::Rows(&[]));

@@ -6,7 +6,7 @@ use gimli::{BaseAddresses, CfaRule, EhFrame, LittleEndian, UnwindContext, Unwind
 use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 
 use super::objects::{Code, Objects};
-use crate::api::code::{Line, Lines, Unwind};
+use crate::api::code::{FixedFrame, Line, Lines, Unwind};
 use crate::format::arch::Arch;
 use crate::format::cfi;
 use crate::format::jitdump::{Group, Unwinding};
@@ -22,7 +22,7 @@ struct Truth {
 }
 
 fn info_records(addr: u64, truth: &Truth) -> Vec<u8> {
-    let unwind = Unwind::FixedFrame { cfa_offset: truth.cfa_offset as i32, saved: &[] };
+    let unwind = Unwind::FixedFrame(FixedFrame::new(truth.cfa_offset as i32, &[]));
     let tables = cfi::encode(Arch::X86_64, &unwind, 0, truth.size).unwrap().unwrap();
     let line = truth.line.map(|line| Line { offset: 0, line: line as u32, column: 0, file: b"/a.toy" });
     let (size, name) = (truth.size, truth.name.as_bytes());

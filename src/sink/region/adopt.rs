@@ -83,7 +83,7 @@ impl Regions {
             return Err(Error::NotPlain);
         }
         let pieces = pieces(maps, start, end)?;
-        if self.places.is_full() {
+        if self.is_full(status) {
             return Err(Error::NoMemory);
         }
         if code_memory::has_locked_memory() {

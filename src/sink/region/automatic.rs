@@ -64,11 +64,15 @@ impl Regions {
                 (start..behind, declined::FAILED)
             }
             _ if is_whole && found.iter().all(Mapping::is_plain) => {
+                status.counters.region_put_off.add(1);
                 // It is being written to, perhaps. What else lies in the mapping may be no code.
                 self.wait_for(status, &pages, now);
                 (pages, declined::NOT_NOW)
             }
-            _ => (start..behind, declined::NOT_NOW),
+            _ => {
+                status.counters.region_put_off.add(1);
+                (start..behind, declined::NOT_NOW)
+            }
         };
         lock(&self.settings).declined.add(&self.declined, declined.start, declined.end, now, pause);
         None
@@ -78,7 +82,7 @@ impl Regions {
     fn adopt_mapping(&self, status: &Status, maps: &[Mapping], it: &Mapping) -> Option<&'static Region> {
         let stacks_may_lie_in = |it: &Mapping| it.protection & READ_WRITE == READ_WRITE && it.is_executable();
         let has_stacks = stacks_may_lie_in(it) && maps.iter().any(|other| other.special && stacks_may_lie_in(other));
-        let why_not = if self.places.is_full() {
+        let why_not = if self.is_full(status) {
             format!("there are {MOST} regions, and there may be no more")
         } else if has_stacks {
             "the stacks of this process are executable, and may lie there; see jitsym_region_adopt".into()
@@ -187,7 +191,7 @@ mod tests {
         let adopt_at = |now| regions.adopt_around(&status, addr + 100, 100, now);
         let refused = || status.counters.region_refused.get();
         // While it is written to, and for a moment after that.
-        assert!(adopt_at(0).is_none() && refused() == 0);
+        assert!(adopt_at(0).is_none() && refused() == 0 && status.counters.region_put_off.get() == 1);
         // SAFETY: as above.
         unsafe { code_memory::protect(addr, 4 * page, READ_EXEC).unwrap() };
         assert!(adopt_at(declined::NOT_NOW - 1).is_none() && refused() == 0);

@@ -80,7 +80,7 @@ impl Regions {
         let huge = if wanted.huge { HUGE_PAGE } else { 0 };
         let alignment = wanted.alignment.max(page_size() as u64).max(huge);
         let _changing = self.changing.begin();
-        if self.places.is_full() || reserve::is_short() {
+        if self.is_full(status) || reserve::is_short() {
             return Err(Error::NoMemory);
         }
         let room = place(RegionFile::tables_room(max_len), len, max_len, alignment, wanted.near)?;

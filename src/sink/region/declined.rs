@@ -60,6 +60,17 @@ impl Declined {
         found.map(|&range| shown.show(range, now)).is_some()
     }
 
+    /// A range is about to be unmapped: what is mapped there later is other memory.
+    pub fn forget(&mut self, shown: &Shown, start: u64, end: u64) {
+        let overlaps = |from: u64, to: u64| from < end && start < to;
+        self.0.retain(|range| !overlaps(range.start, range.end));
+        for [from, to, until] in &shown.places {
+            if overlaps(from.load(Ordering::Relaxed), to.load(Ordering::Relaxed)) {
+                until.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
     pub fn clear(&mut self, shown: &Shown) {
         self.0.clear();
         shown.places.iter().for_each(|[_, _, until]| until.store(0, Ordering::Relaxed));
@@ -115,6 +126,12 @@ mod tests {
         assert!(is_shown(100, 200, 1049) && is_shown(120, 130, 1000));
         assert!(!is_shown(100, 200, 1050) && !is_shown(99, 120, 1000) && !is_shown(190, 201, 1000));
         assert!(declined.has(&shown, 150, 160, 1049) && !declined.has(&shown, 150, 160, 1050));
+        declined.forget(&shown, 0, 100);
+        declined.forget(&shown, 200, 300);
+        assert!(is_shown(100, 200, 1000) && declined.has(&shown, 100, 200, 1000));
+        declined.forget(&shown, 199, 300);
+        assert!(!is_shown(100, 200, 1000) && !declined.has(&shown, 100, 200, 1000));
+        declined.add(&shown, 100, 200, 1000, 50);
         declined.clear(&shown);
         assert!(!is_shown(100, 200, 1000) && !declined.has(&shown, 100, 200, 1000));
     }

@@ -236,6 +236,15 @@ impl Regions {
         self.all().any(|region| overlaps(region) && region.gone() == NEVER)
     }
 
+    /// Whether there can be no further region, which is counted.
+    fn is_full(&self, status: &Status) -> bool {
+        let is_full = self.places.is_full();
+        if is_full {
+            status.counters.region_limit.add(1);
+        }
+        is_full
+    }
+
     /// Makes a region known. It cannot be taken back, only ended.
     fn publish(&self, region: Region) -> Result<&'static Region> {
         if self.places.is_full() {
@@ -297,12 +306,17 @@ impl Regions {
             parts().next().is_some() && region.lost.add(region.start, region.end(), parts())
         };
         if !is_mapped {
-            // Code that is registered after this is stamped later. Another thread may have been faster.
-            let now = status.clock.now();
-            let _ = region.gone.compare_exchange(NEVER, now, Ordering::AcqRel, Ordering::Relaxed);
-            self.some_gone.store(true, Ordering::Release);
+            self.set_gone(status, region);
         }
         is_mapped
+    }
+
+    /// The host has unmapped a region, or does so next.
+    fn set_gone(&self, status: &Status, region: &Region) {
+        // Code that is registered after this is stamped later. Another thread may have been faster.
+        let now = status.clock.now();
+        let _ = region.gone.compare_exchange(NEVER, now, Ordering::AcqRel, Ordering::Relaxed);
+        self.some_gone.store(true, Ordering::Release);
     }
 
     /// Looks after regions that the host may have unmapped, given everything that is mapped.

@@ -3,10 +3,11 @@
 use std::sync::atomic::Ordering;
 
 use super::state::{Backing, Region, FIRST};
-use super::{undisturbed, Regions, NEVER};
+use super::{lock, undisturbed, Regions, NEVER};
 use crate::queue::record::flag;
 use crate::queue::status::Status;
 use crate::sys::clock::monotonic_ns;
+use crate::sys::mapping::page_size;
 use crate::sys::maps;
 
 impl Regions {
@@ -95,6 +96,36 @@ impl Regions {
             region.tally.clear();
             region.marks.no_code();
         });
+    }
+
+    /// Memory whose code is gone is about to be unmapped. What is known from this need not be found out later.
+    #[cold]
+    #[inline(never)]
+    pub fn before_unmapping(&self, status: &Status, addr: u64, size: u64) {
+        let page = page_size() as u64;
+        let (start, end) = (addr.next_multiple_of(page), addr.saturating_add(size) / page * page);
+        if start >= end {
+            return;
+        }
+        if self.are_adopting() {
+            undisturbed(|| {
+                let mut settings = lock(&self.settings);
+                settings.waiting.forget(&self.due, start, end);
+                settings.declined.forget(&self.declined, start, end);
+            });
+        }
+        let overlaps = |region: &&Region| region.start < end && start < region.end() && region.gone() == NEVER;
+        for region in self.all().filter(overlaps).filter(|region| region.is_private()) {
+            let (start, end) = (start.max(region.start), end.min(region.end()));
+            let has_file = undisturbed(|| lock(&region.naming).has_file());
+            // Without memory for the note, it is found out later.
+            if has_file && undisturbed(|| region.lost.add(start, end, std::iter::empty())) {
+                region.tally.settle(start - region.start, end - start);
+                if region.lost.all(region.start, region.end()) {
+                    self.set_gone(status, region);
+                }
+            }
+        }
     }
 
     /// All code in a range is gone.

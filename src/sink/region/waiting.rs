@@ -130,6 +130,19 @@ impl Waiting {
         })
     }
 
+    /// A range of whole pages is about to be unmapped.
+    pub fn forget(&mut self, due: &Due, start: u64, end: u64) {
+        self.0.retain_mut(|wait| {
+            if start <= wait.start && wait.start < end {
+                wait.goes_on_at(end.min(wait.end));
+            } else if wait.start < start && wait.end <= end {
+                wait.end = wait.end.min(start);
+            }
+            wait.start < wait.end
+        });
+        self.tell(due);
+    }
+
     pub fn clear(&mut self, due: &Due) {
         self.0.clear();
         self.tell(due);
@@ -170,5 +183,21 @@ mod tests {
         );
         waiting.clear(&due);
         assert!(!due.is_any());
+    }
+
+    #[test]
+    fn what_is_unmapped_waits_no_longer() {
+        let (mut waiting, due) = (Waiting::default(), Due::default());
+        let waits = |waiting: &Waiting| waiting.0.iter().map(|wait| (wait.start, wait.end)).collect::<Vec<_>>();
+        assert!([(10, 20), (30, 40), (50, 60)].iter().all(|&(start, end)| waiting.add(&due, start, end, 7)));
+        waiting.forget(&due, 0, 10);
+        waiting.forget(&due, 35, 36);
+        assert_eq!(waits(&waiting), [(10, 20), (30, 40), (50, 60)]);
+        waiting.forget(&due, 15, 35);
+        assert_eq!(waits(&waiting), [(10, 15), (35, 40), (50, 60)]);
+        waiting.forget(&due, 35, 60);
+        assert!(waits(&waiting) == [(10, 15)] && due.is_any());
+        waiting.forget(&due, 0, 100);
+        assert!(waits(&waiting).is_empty() && !due.is_any());
     }
 }

@@ -10,14 +10,14 @@ use gimli::write::{
 use gimli::{Encoding, Format, LittleEndian};
 
 use super::tables::Tables;
-use crate::api::code::Unwind;
+use crate::api::code::{FixedFrame, Unwind};
 use crate::format::arch::Arch;
 use crate::format::cfi::{self, absolute};
 use crate::sink::random::{Random, Seed};
 use crate::sys::unwinder::{self, find, Dialect};
 
 fn eh_frame(cfa_offset: i32, size: u64) -> Vec<u8> {
-    let unwind = Unwind::FixedFrame { cfa_offset, saved: &[] };
+    let unwind = Unwind::FixedFrame(FixedFrame::new(cfa_offset, &[]));
     let tables = cfi::encode(Arch::X86_64, &unwind, 0, size).unwrap().unwrap();
     let eh_frame_size = tables.eh_frame_size();
     let mut bytes = tables.bytes;

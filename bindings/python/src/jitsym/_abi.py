@@ -180,6 +180,8 @@ class jitsym_unwind(Structure):
         ("eh_frame", c_void_p),
         ("eh_frame_size", c_size_t),
         ("eh_frame_addr", c_uint64),
+        ("sp_set", c_uint32),
+        ("sp_reset", c_uint32),
     ]
 
 
@@ -299,6 +301,8 @@ class jitsym_stats(Structure):
         ("region_refused", c_uint64),
         ("region_left_out", c_uint64),
         ("calls_refused", c_uint64),
+        ("region_put_off", c_uint64),
+        ("region_limit", c_uint64),
     ]
 
 
@@ -339,6 +343,7 @@ FUNCTIONS = {
     "jitsym_move": (c_int, [_session, _id, POINTER(jitsym_move_target)]),
     "jitsym_unregister": (c_int, [_session, _id]),
     "jitsym_unregister_range": (c_int, [_session, c_uint64, c_uint64]),
+    "jitsym_unregister_mapping": (c_int, [_session, c_uint64, c_uint64]),
     "jitsym_flush": (c_int, [_session, c_uint32]),
     "jitsym_enable": (c_int, [_session, c_uint32]),
     "jitsym_disable": (c_int, [_session, c_uint32]),

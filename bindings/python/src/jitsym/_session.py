@@ -83,6 +83,8 @@ class Stats:
     region_refused: int
     region_left_out: int
     calls_refused: int
+    region_put_off: int
+    region_limit: int
 
 
 class Code:
@@ -292,6 +294,10 @@ class Session:
     def unregister_range(self, addr: int, size: int) -> None:
         """All code that the range touches is gone, whoever has registered it."""
         self._call("jitsym_unregister_range", unsigned(addr, 64, "addr"), unsigned(size, 64, "size"))
+
+    def unregister_mapping(self, addr: int, size: int) -> None:
+        """The same, for memory that is unmapped next. Until then nobody reads, writes or runs what is there."""
+        self._call("jitsym_unregister_mapping", unsigned(addr, 64, "addr"), unsigned(size, 64, "size"))
 
     def create_region(
         self,

@@ -43,15 +43,27 @@ class FramePointer:
 
 @dataclass(frozen=True)
 class FixedFrame:
-    """The CFA lies `cfa_offset` bytes above the stack pointer in all of the code."""
+    """The CFA lies `cfa_offset` bytes above the stack pointer: in all of the code, or from `sp_set` to the epilogue."""
 
     cfa_offset: int
     saved: Saved = field(default_factory=dict)
+    pushed: int = 0
+    sp_set: int = 0
+    saved_from: int = 0
+    sp_reset: int = 0
+    epilogue_begin: int = 0
+    epilogue_end: int = 0
 
     def _fill(self, unwind: _abi.jitsym_unwind, keep: list[Any]) -> None:
         unwind.kind = _abi.UnwindKind.FIXED_FRAME
         unwind.cfa_offset = signed(self.cfa_offset, "cfa_offset")
         unwind.saved_count, unwind.saved = _saved(self.saved)
+        unwind.fp_pushed = unsigned(self.pushed, 32, "pushed")
+        unwind.sp_set = unsigned(self.sp_set, 32, "sp_set")
+        unwind.saved_from = unsigned(self.saved_from, 32, "saved_from")
+        unwind.sp_reset = unsigned(self.sp_reset, 32, "sp_reset")
+        unwind.epilogue_begin = unsigned(self.epilogue_begin, 32, "epilogue_begin")
+        unwind.epilogue_end = unsigned(self.epilogue_end, 32, "epilogue_end")
 
 
 @dataclass(frozen=True)

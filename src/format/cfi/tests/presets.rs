@@ -2,7 +2,7 @@
 
 use super::eh_frame::{compiled, Input, SECTION};
 use super::*;
-use crate::api::code::{FramePointer, UnwindRow};
+use crate::api::code::{FixedFrame, FramePointer, UnwindRow};
 
 /// MoarVM's frame: push rbp; mov rbp,rsp; sub rsp,0x100; three registers stored; ...; leave; ret; data.
 const MOAR_SAVED: [SavedRegister; 3] = [
@@ -95,7 +95,7 @@ fn moarvm_golden() {
 
 #[test]
 fn fixed_frame_golden() {
-    let unwind = Unwind::FixedFrame { cfa_offset: 96, saved: &LUA_SAVED };
+    let unwind = Unwind::FixedFrame(FixedFrame::new(96, &LUA_SAVED));
     golden(
         &tables_of(Arch::X86_64, &unwind, 100),
         20,
@@ -208,14 +208,94 @@ fn frame_pointer_rows_riscv64() {
 
 #[test]
 fn fixed_frame_rows() {
-    check(Arch::X86_64, &Unwind::FixedFrame { cfa_offset: 96, saved: &LUA_SAVED }, 10, &[(0, lua(96))]);
-    check(Arch::X86_64, &Unwind::FixedFrame { cfa_offset: 8, saved: &[] }, 1, &[(0, row(7, 8, [(16, -8)]))]);
+    check(Arch::X86_64, &Unwind::FixedFrame(FixedFrame::new(96, &LUA_SAVED)), 10, &[(0, lua(96))]);
+    check(Arch::X86_64, &Unwind::FixedFrame(FixedFrame::new(8, &[])), 1, &[(0, row(7, 8, [(16, -8)]))]);
     let saved = regs([(30, -8), (72, -16)]);
-    let unwind = Unwind::FixedFrame { cfa_offset: 4096, saved: &saved };
+    let unwind = Unwind::FixedFrame(FixedFrame::new(4096, &saved));
     check(Arch::Aarch64, &unwind, 4, &[(0, row(31, 4096, [(30, -8), (72, -16)]))]);
     let saved = regs([(1, -8), (63, -16)]);
-    let unwind = Unwind::FixedFrame { cfa_offset: 16, saved: &saved };
+    let unwind = Unwind::FixedFrame(FixedFrame::new(16, &saved));
     check(Arch::Riscv64, &unwind, 4, &[(0, row(2, 16, [(1, -8), (63, -16)]))]);
+}
+
+/// MoarVM's frame by the stack pointer: nothing depends on what rbp has.
+const MOAR_BY_SP: FixedFrame<'static> = FixedFrame {
+    pushed: 1,
+    sp_set: 11,
+    saved_from: 23,
+    sp_reset: 89,
+    epilogue_begin: 90,
+    epilogue_end: 91,
+    ..FixedFrame::new(0x110, &MOAR_SAVED)
+};
+
+#[test]
+fn fixed_frame_between_prologue_and_epilogue() {
+    let fixed = |frame: FixedFrame<'static>| Unwind::FixedFrame(frame);
+    let entry = || row(7, 8, [(16, -8)]);
+    let pushed = || row(7, 16, [(6, -16), (16, -8)]);
+    let standing = || row(7, 0x110, [(6, -16), (16, -8)]);
+    let saved = || row(7, 0x110, [(3, -40), (6, -16), (13, -32), (14, -24), (16, -8)]);
+    let head = || vec![(0, entry()), (1, pushed()), (11, standing()), (23, saved())];
+    let with = |more: Vec<(u64, _)>| head().into_iter().chain(more).collect::<Vec<_>>();
+    let whole = with(vec![(89, pushed()), (90, entry()), (91, saved())]);
+    check(Arch::X86_64, &fixed(MOAR_BY_SP), 100, &whole);
+    // The return instruction is the last one, however that is said.
+    let to_end = with(vec![(89, pushed()), (90, entry())]);
+    check(Arch::X86_64, &fixed(MOAR_BY_SP), 91, &to_end);
+    check(Arch::X86_64, &fixed(FixedFrame { epilogue_end: 0, ..MOAR_BY_SP }), 91, &to_end);
+    // `leave` takes all down at once; and code that does not return.
+    check(
+        Arch::X86_64,
+        &fixed(FixedFrame { sp_reset: 0, ..MOAR_BY_SP }),
+        100,
+        &with(vec![(90, entry()), (91, saved())]),
+    );
+    check(
+        Arch::X86_64,
+        &fixed(FixedFrame { sp_reset: 90, ..MOAR_BY_SP }),
+        100,
+        &with(vec![(90, entry()), (91, saved())]),
+    );
+    let for_ever = FixedFrame { sp_reset: 0, epilogue_begin: 0, epilogue_end: 0, ..MOAR_BY_SP };
+    check(Arch::X86_64, &fixed(for_ever), 100, &head());
+    // Without a frame pointer: `sub rsp, 24`, `add rsp, 24`, `ret`.
+    let plain = FixedFrame { sp_set: 4, epilogue_begin: 30, ..FixedFrame::new(32, &[]) };
+    check(Arch::X86_64, &fixed(plain), 31, &[(0, entry()), (4, row(7, 32, [(16, -8)])), (30, entry())]);
+
+    // `stp x29, x30, [sp, -64]!` takes all of it, or a part, before `sub sp, sp, 48`.
+    let entry = || row(31, 0, []);
+    let all = FixedFrame { pushed: 4, sp_set: 4, epilogue_begin: 32, ..FixedFrame::new(64, &[]) };
+    check(Arch::Aarch64, &fixed(all), 36, &[(0, entry()), (4, row(31, 64, [(29, -64), (30, -56)])), (32, entry())]);
+    let part = FixedFrame { sp_set: 12, sp_reset: 28, ..all };
+    let pushed = || row(31, 16, [(29, -16), (30, -8)]);
+    let steps = [(0, entry()), (4, pushed()), (12, row(31, 64, [(29, -16), (30, -8)])), (28, pushed()), (32, entry())];
+    check(Arch::Aarch64, &fixed(part), 36, &steps);
+    // No instruction of RISC-V stores both.
+    let listed = regs([(1, -8), (8, -16)]);
+    let riscv = FixedFrame { sp_set: 4, saved_from: 12, epilogue_begin: 32, ..FixedFrame::new(16, &listed) };
+    let steps = [(0, row(2, 0, [])), (4, row(2, 16, [])), (12, row(2, 16, [(1, -8), (8, -16)])), (32, row(2, 0, []))];
+    check(Arch::Riscv64, &Unwind::FixedFrame(riscv), 36, &steps);
+    assert_eq!(refused(Arch::Riscv64, &Unwind::FixedFrame(FixedFrame { pushed: 4, ..riscv }), 36), Error::UnwindFormat);
+}
+
+#[test]
+fn places_of_a_fixed_frame_are_checked() {
+    for (frame, size) in [
+        (FixedFrame { pushed: 12, ..MOAR_BY_SP }, 100),
+        (FixedFrame { sp_set: 24, ..MOAR_BY_SP }, 100),
+        (FixedFrame { saved_from: 10, ..MOAR_BY_SP }, 100),
+        (FixedFrame { sp_reset: 22, ..MOAR_BY_SP }, 100),
+        (FixedFrame { sp_reset: 91, ..MOAR_BY_SP }, 100),
+        (FixedFrame { pushed: 0, ..MOAR_BY_SP }, 100),
+        (FixedFrame { epilogue_begin: 0, epilogue_end: 0, ..MOAR_BY_SP }, 100),
+        (FixedFrame { epilogue_begin: 0, sp_reset: 0, ..MOAR_BY_SP }, 100),
+        (FixedFrame { epilogue_end: 89, ..MOAR_BY_SP }, 100),
+        (MOAR_BY_SP, 90),
+        (FixedFrame { sp_set: 0, pushed: 1, ..FixedFrame::new(16, &[]) }, 100),
+    ] {
+        assert_eq!(refused(Arch::X86_64, &Unwind::FixedFrame(frame), size), Error::UnwindOrder, "{frame:?} {size}");
+    }
 }
 
 #[test]
@@ -258,7 +338,8 @@ fn rows_change_everything() {
 fn presets() -> Vec<(Arch, Unwind<'static>)> {
     let mut all = vec![
         (Arch::X86_64, MOAR),
-        (Arch::X86_64, Unwind::FixedFrame { cfa_offset: 96, saved: &LUA_SAVED }),
+        (Arch::X86_64, Unwind::FixedFrame(FixedFrame::new(96, &LUA_SAVED))),
+        (Arch::X86_64, Unwind::FixedFrame(MOAR_BY_SP)),
         (Arch::X86_64, Unwind::Rows(&LUA_ROWS)),
     ];
     for &arch in Arch::ALL {
@@ -345,7 +426,7 @@ fn registers_and_offsets() {
         // 16 is the return address of x86-64, which has its place already.
         for reg in (0..200).chain([0x1_0003, u32::MAX]).filter(|&reg| reg != 16) {
             let saved = regs([(reg, -64)]);
-            let unwind = Unwind::FixedFrame { cfa_offset: 96, saved: &saved };
+            let unwind = Unwind::FixedFrame(FixedFrame::new(96, &saved));
             let expected = if valid(arch, reg) { None } else { Some(Error::UnwindRegister) };
             assert_eq!(encode(arch, &unwind, CODE, 9).err(), expected, "{reg}");
         }
@@ -356,8 +437,8 @@ fn registers_and_offsets() {
         for offset in [-1, 4, i32::MAX] {
             let saved = regs([(3, offset)]);
             for unwind in [
-                Unwind::FixedFrame { cfa_offset: 96, saved: &saved },
-                Unwind::FixedFrame { cfa_offset: offset, saved: &[] },
+                Unwind::FixedFrame(FixedFrame::new(96, &saved)),
+                Unwind::FixedFrame(FixedFrame::new(offset, &[])),
                 Unwind::Rows(&[UnwindRow { offset: 0, cfa_register: 7, cfa_offset: 96, saved: &saved }]),
                 Unwind::Rows(&[UnwindRow { offset: 0, cfa_register: 7, cfa_offset: offset, saved: &[] }]),
                 Unwind::FramePointer(FramePointer { saved: &saved, ..Default::default() }),
@@ -369,7 +450,7 @@ fn registers_and_offsets() {
         // The lowest offset, whose negative does not exist.
         let saved = regs([(3, i32::MIN)]);
         for (cfa_offset, saved) in [(i32::MIN, &[][..]), (16, &saved)] {
-            let _ = encode(arch, &Unwind::FixedFrame { cfa_offset, saved }, CODE, 100);
+            let _ = encode(arch, &Unwind::FixedFrame(FixedFrame::new(cfa_offset, saved)), CODE, 100);
             let fp = FramePointer { cfa_offset, saved, ..Default::default() };
             let _ = encode(arch, &Unwind::FramePointer(fp), CODE, 100);
         }
@@ -382,7 +463,7 @@ fn registers_and_offsets() {
         ([(3, -16), (16, -8)], None),
     ] {
         let saved = regs(list);
-        let unwind = Unwind::FixedFrame { cfa_offset: 96, saved: &saved };
+        let unwind = Unwind::FixedFrame(FixedFrame::new(96, &saved));
         assert_eq!(encode(Arch::X86_64, &unwind, CODE, 9).err(), expected, "{list:?}");
     }
     let saved = regs([(6, -32)]);

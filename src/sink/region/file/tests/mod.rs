@@ -16,7 +16,7 @@ use object::{Object as _, ObjectSection as _};
 use seen::Seen;
 
 use super::*;
-use crate::api::code::{FramePointer, Inline, Line, Lines, Unwind};
+use crate::api::code::{FixedFrame, FramePointer, Inline, Line, Lines, Unwind};
 use crate::format::arch::Arch;
 use crate::format::cfi::{self, Tables};
 use crate::format::jitdump::{inlines, Group, Unwinding, LOAD_FIXED_SIZE};
@@ -105,7 +105,7 @@ impl Truth {
     }
 
     fn tables(&self, addr: u64) -> Option<Tables> {
-        let unwind = self.cfa.map_or(Unwind::None, |cfa_offset| Unwind::FixedFrame { cfa_offset, saved: &[] });
+        let unwind = self.cfa.map_or(Unwind::None, |cfa_offset| Unwind::FixedFrame(FixedFrame::new(cfa_offset, &[])));
         cfi::encode(Arch::X86_64, &unwind, addr, self.size).unwrap()
     }
 
