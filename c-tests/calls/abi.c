@@ -310,10 +310,17 @@ static void test_sizes(void) {
   code.line_size = sizeof line;
   jitsym_unwind unwind;
   memset(&unwind, 0, sizeof unwind);
-  unwind.struct_size = sizeof unwind - 1;
+  unwind.struct_size = offsetof(jitsym_unwind, sp_set) - 1;
   code.unwind = &unwind;
   CHECK_STATUS(JITSYM_ERR_STRUCT_SIZE, jitsym_register(session, &code, &id));
+  /* As the first version had it. */
+  unwind.struct_size = offsetof(jitsym_unwind, sp_set);
+  unwind.kind = JITSYM_UNWIND_FIXED_FRAME;
+  unwind.cfa_offset = 8;
+  unwind.sp_set = 65;
+  CHECK_OK(jitsym_register(session, &code, NULL));
   unwind.struct_size = sizeof unwind;
+  CHECK_STATUS(JITSYM_ERR_UNWIND_ORDER, jitsym_register(session, &code, &id));
   unwind.kind = JITSYM_UNWIND_ROWS;
   jitsym_unwind_row row = {0, 7, 8, 0, NULL};
   unwind.rows = &row;

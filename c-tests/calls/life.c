@@ -890,7 +890,7 @@ static void lines_in_any_order(void) {
       last++;
     }
     struct dump_line line = dump_line(load->debug, offset);
-    CHECK(line.addr == 0x10000 + offset && line.line == last + 1 && strcmp(line.file, lines[last].file) == 0);
+    CHECK(line.addr == 0x10000 + offset && line.line == (int32_t)last + 1 && strcmp(line.file, lines[last].file) == 0);
   }
   CHECK(dump_line(load->debug, 20).addr == 0x10000 + 64);
   dump_free(&dump);

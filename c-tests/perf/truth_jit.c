@@ -115,7 +115,7 @@ static struct {
   X(MID_REALIGN, mid_realign, "mid_realign")                      \
   X(MID_EH, mid_eh, "mid_eh")                                     \
   X(OUTER_FP, mid_fp, "outer_fp")                                 \
-  X(OUTER_ROWS, mid_rows, "outer rows")                           \
+  X(OUTER_FIXED, mid_fixed, "outer fixed")                        \
   X(TRACE_ENTRY, trace_entry, "trace_entry")                      \
   X(TRACE_LEAF, trace_leaf, "TRACE_7 guest.toy:3")                \
   X(TRACE_MID, trace_mid, "TRACE_8 guest.toy:5")                  \
@@ -514,16 +514,16 @@ NOINLINE void scenario_stacks(void) {
       STACK(10, MID_REALIGN, MID_FP_SAVES, LEAF_ROWS),
       STACK(10, MID_REALIGN, MID_FP_EARLY, MID_FP_SAVES, STEPS_FP),
       STACK(10, MID_REALIGN, OUTER_FP, MID_EH, STEPS_ROWS),
-      STACK(8, MID_EH, OUTER_ROWS, LEAF_EH),
-      STACK(6, OUTER_ROWS, TRACE_ENTRY, TRACE_LEAF),
+      STACK(8, MID_EH, OUTER_FIXED, LEAF_EH),
+      STACK(6, OUTER_FIXED, TRACE_ENTRY, TRACE_LEAF),
       STACK(6, MID_REALIGN, TRACE_ENTRY, TRACE_MID, MID_ROWS, LEAF_FP),
-      STACK(8, OUTER_ROWS, SORT_IN_C, COMPARE, MID_ROWS, COMPARE_LEAF),
+      STACK(8, OUTER_FIXED, SORT_IN_C, COMPARE, MID_ROWS, COMPARE_LEAF),
       STACK(8, OUTER_FP, MID_ROWS, CALL_IN_C, MID_FP, MID_REALIGN, CALL_IN_C, MID_EH, CALLED_BACK),
       STACK(6, OUTER_FP, MID_EH, BURN_IN_C),
       STACK(4, MID_FP, MID_FP, MID_FP, MID_ROWS, MID_ROWS, MID_FP_SAVES, MID_FP, MID_EH, MID_EH, LEAF_FIXED),
   };
   static const int order[] = {
-      MID_FP,     LEAF_FIXED, MID_EH,      LEAF_ROWS,   STEPS_ROWS,   MID_ROWS,     OUTER_ROWS,
+      MID_FP,     LEAF_FIXED, MID_EH,      LEAF_ROWS,   STEPS_ROWS,   MID_ROWS,     OUTER_FIXED,
       TRACE_LEAF, TRACE_MID,  TRACE_ENTRY, LEAF_FP,     MID_FP_SAVES, COMPARE,      STEPS_FP,
       OUTER_FP,   LEAF_EH,    CALLED_BACK, MID_REALIGN, MID_FP_EARLY, COMPARE_LEAF,
   };
@@ -539,11 +539,11 @@ NOINLINE void scenario_walk(void) {
   enum { DEPTH = 12, STACKS_PER_MOVE = 16, MOVED_SIZE = 1024 };
 
   static const int callers[] = {MID_FP,   MID_FP_EARLY, MID_FP_SAVES, MID_ROWS,  MID_REALIGN, MID_EH,
-                                OUTER_FP, OUTER_ROWS,   SORT_IN_C,    CALL_IN_C, TRACE_ENTRY};
+                                OUTER_FP, OUTER_FIXED,  SORT_IN_C,    CALL_IN_C, TRACE_ENTRY};
   static const int leaves[] = {LEAF_FP, LEAF_FIXED, LEAF_ROWS, LEAF_EH, STEPS_FP, STEPS_ROWS, WIDE, BURN_IN_C};
   static const int order[] = {
       MID_ROWS,    LEAF_FP,   MID_FP,     MID_EH,      MID_FP_SAVES, TRACE_MID,  LEAF_EH,
-      MID_REALIGN, STEPS_FP,  COMPARE,    WIDE,        OUTER_FP,     STEPS_ROWS, OUTER_ROWS,
+      MID_REALIGN, STEPS_FP,  COMPARE,    WIDE,        OUTER_FP,     STEPS_ROWS, OUTER_FIXED,
       LEAF_FIXED,  LEAF_ROWS, TRACE_LEAF, TRACE_ENTRY, MID_FP_EARLY,
   };
   uint8_t *arena = new_arena(ARENA_SIZE), *at = arena;

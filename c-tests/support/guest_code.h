@@ -228,6 +228,28 @@ static inline void mid_rows(struct function *f) {
   x_ret(&f->code);
 }
 
+/* A frame pointer that is saved and set, and has anything after that: the frame is found by the stack pointer alone. */
+static inline void mid_fixed(struct function *f) {
+  f->unwind.kind = JITSYM_UNWIND_FIXED_FRAME;
+  f->unwind.cfa_offset = 48;
+  line(f, "fn");
+  x_push_rbp(&f->code);
+  f->unwind.fp_pushed = f->code.size;
+  x_mov_rbp_rsp(&f->code);
+  x_sub_rsp(&f->code, 32);
+  f->unwind.sp_set = f->code.size;
+  x_zero_rbp(&f->code);
+  line(f, "  call the next from");
+  x_call_next(&f->code);
+  line(f, "end");
+  x_add_rsp(&f->code, 32);
+  f->unwind.sp_reset = f->code.size;
+  x_pop_rbp(&f->code);
+  f->unwind.epilogue_begin = f->code.size;
+  x_ret(&f->code);
+  f->unwind.epilogue_end = f->code.size;
+}
+
 /* Aligns its stack, so that only rbx knows where the frame begins. */
 static inline void mid_realign(struct function *f) {
   f->unwind.kind = JITSYM_UNWIND_ROWS;
