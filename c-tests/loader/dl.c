@@ -3,7 +3,19 @@
  * thread comes first. Takes the library's path and a mode after the directory.
  */
 #define _GNU_SOURCE
+#include <dlfcn.h>
+
+/* How often the loader has looked for a library. The library itself calls dlopen too. */
+static int looks;
+
+static void *counted_dlopen(const char *path, int flags) {
+  __atomic_fetch_add(&looks, 1, __ATOMIC_RELAXED);
+  return dlopen(path, flags);
+}
+
+#define dlopen counted_dlopen
 #include "jitsym_dl.h"
+#undef dlopen
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -13,16 +25,6 @@
 #include "dl.h"
 
 static jitsym_options options;
-
-/* How often the loader has looked for a library. */
-static int looks;
-
-void *dlopen(const char *path, int flags) {
-  void *(*real)(const char *, int), *symbol = dlsym(RTLD_NEXT, "dlopen");
-  memcpy(&real, &symbol, sizeof real);
-  __atomic_fetch_add(&looks, 1, __ATOMIC_RELAXED);
-  return real(path, flags);
-}
 
 static jitsym_code some_code(void) {
   static const unsigned char bytes[16];
