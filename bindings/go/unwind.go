@@ -25,7 +25,8 @@ type FramePointer struct {
 	SavedFrom                  uint32
 }
 
-// FixedFrame is for code in which the CFA lies CFAOffset bytes above the stack pointer: in all of it, or from SPSet to the epilogue.
+// FixedFrame is for code in which the CFA lies CFAOffset bytes above the stack pointer: in all of it, or from SPSet to the
+// epilogue.
 type FixedFrame struct {
 	CFAOffset                  int32
 	Saved                      []Saved

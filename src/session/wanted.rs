@@ -4,7 +4,7 @@ use super::handle::{is_off, place_of, TAG};
 use super::{fork, process};
 use crate::api::options::{Sinks, Wanted};
 
-/// What is wanted by the session that a handle names. Nothing is changed, waited for or taken over, so that a signal handler can ask
+/// Answers for the session that a handle names. Nothing is changed, waited for or taken over, so that a signal handler can ask
 /// too. A handle that names no open session wants nothing.
 pub fn wanted(handle: u64) -> Wanted {
     if is_off(handle) || handle & 0xff != TAG {

@@ -1,4 +1,4 @@
-//! The line table of a group: its rows in any order, and the DEBUG_INFO record that is made of them.
+//! The line table of a group: rows in any order, and the DEBUG_INFO record with them.
 
 use super::{id, put_prefix, DEBUG_ENTRY_FIXED_SIZE, DEBUG_FIXED_SIZE};
 use crate::api::code::{Line, LineTable, Lines};
