@@ -435,8 +435,8 @@ pub struct UnwindIn {
     odd: bool,
     kind: u8,
     flags: u8,
-    frame: [u8; 5],
-    wild: Option<[u32; 5]>,
+    frame: [u8; 7],
+    wild: Option<[u32; 7]>,
     cfa_offset: i16,
     saved: Vec<SavedIn>,
     rows: Vec<RowIn>,
@@ -480,7 +480,7 @@ impl EhFrame {
 
 impl UnwindIn {
     pub fn place(&self, memory: &mut Memory) -> *const u8 {
-        let [fp_pushed, fp_set, epilogue_begin, epilogue_end, saved_from] =
+        let [fp_pushed, fp_set, epilogue_begin, epilogue_end, saved_from, sp_set, sp_reset] =
             self.wild.unwrap_or(self.frame.map(u32::from));
         let (saved, saved_count) = place_saved(&self.saved, memory);
         let mut rows: Vec<Vec<u8>> = self.rows.iter().map(|row| row.place(memory)).collect();
@@ -512,6 +512,8 @@ impl UnwindIn {
             eh_frame: if eh_frame_size == 0 { null() } else { memory.bytes(eh_frame).cast() },
             eh_frame_size: eh_frame_size,
             eh_frame_addr: self.eh_frame_addr,
+            sp_set: sp_set,
+            sp_reset: sp_reset,
         });
         let mut fields = behind_size(fields);
         fields.push(self.tail);
