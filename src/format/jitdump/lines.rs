@@ -6,17 +6,19 @@ use crate::api::error::{Error, Result};
 use crate::format::put::Put;
 use crate::sys::sort;
 
-/// Writes as much of the DEBUG_INFO record as there is room for, and returns its whole size.
-// Not a method, so that a group of which only the lines matter need not lie in memory.
-#[inline(never)]
-pub fn put_debug(lines: Lines<'_>, addr: u64, size: u64, timestamp: u64, out: &mut [u8]) -> Result<usize> {
-    match put_in_order(lines, addr, size, timestamp, out) {
-        Err(Error::LineOrder) => put_in_order(Lines::Table(&InOrder::new(lines, size)?), addr, size, timestamp, out),
+/// As `put_debug`, for rows in any order.
+pub fn put_debug_of_any(lines: Lines<'_>, addr: u64, size: u64, timestamp: u64, out: &mut [u8]) -> Result<usize> {
+    match put_debug(lines, addr, size, timestamp, out) {
+        Err(Error::LineOrder) => put_debug(Lines::Table(&InOrder::new(lines, size)?), addr, size, timestamp, out),
         result => result,
     }
 }
 
-fn put_in_order(lines: Lines<'_>, addr: u64, size: u64, timestamp: u64, out: &mut [u8]) -> Result<usize> {
+/// Writes as much of the DEBUG_INFO record as there is room for, and returns its whole size. `LineOrder` if the rows are not in order
+/// of their offsets.
+// Not a method, so that a group of which only the lines matter need not lie in memory.
+#[inline(never)]
+pub fn put_debug(lines: Lines<'_>, addr: u64, size: u64, timestamp: u64, out: &mut [u8]) -> Result<usize> {
     let mut entries = 0;
     let record_size = walk_lines(lines, addr, size, |at, addr, row| {
         // Of rows with one offset the last one counts: it takes the place of the one before.

@@ -12,8 +12,8 @@ mod read;
 pub mod shadow;
 mod template;
 
-use lines::debug_size;
 pub use lines::put_debug;
+use lines::{debug_size, put_debug_of_any};
 pub use read::{is_group_head, is_group_of, places, GroupPlace, Loaded, Record, Records};
 pub use template::UnwindingTemplate;
 
@@ -161,7 +161,7 @@ impl Group<'_> {
         let unwinding = if self.lines.is_empty() {
             0
         } else {
-            put_debug(self.lines, self.addr, self.size, timestamp, &mut out[..room])?
+            put_debug_of_any(self.lines, self.addr, self.size, timestamp, &mut out[..room])?
         };
         if unwinding > room {
             return Ok(None);
