@@ -3,6 +3,8 @@
 
 #[path = "../../tests/support/perf.rs"]
 mod perf;
+#[path = "doctor/published.rs"]
+mod published;
 #[path = "../../tests/support/mod.rs"]
 mod support;
 
