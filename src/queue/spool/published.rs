@@ -7,7 +7,7 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::layout::{Files, HeaderCopy, TextCell};
+use super::layout::{HeaderCopy, TextCell};
 use crate::queue::status::{LastError, Stats};
 use crate::sys::spool::SpoolFile;
 
@@ -81,8 +81,6 @@ pub struct Said {
     pub values: Vec<(String, u64)>,
     /// Text of the last failure; empty if there was none.
     pub failure: String,
-    /// The map and the jitdump; none if they are not written, or the process has another version of the library.
-    pub paths: [Option<Vec<u8>>; 2],
 }
 
 /// Reads what a spool says, and believes nothing in it.
@@ -94,13 +92,8 @@ pub fn read(path: &Path) -> io::Result<Said> {
         let header = HeaderCopy::read(&file, 0).ok_or_else(other)?;
         let pid = header.pid_of_any_version(SINCE).ok_or_else(other)?;
         let (values, failure) = header.published().get().ok_or_else(other)?;
-        let files = header.description().and_then(|_| header.files()).unwrap_or_default();
-        let written = header.state();
-        let path = |path: Vec<u8>, is_written: bool| Some(path).filter(|path| is_written && !path.is_empty());
-        let Files { map_path, dump_path, .. } = files;
-        let paths = [path(map_path, written.map.is_some()), path(dump_path, written.dump.is_some())];
-        let said = Said { pid, values, failure, paths };
-        let is_same = |last: &Said| last.failure == said.failure && last.paths == said.paths;
+        let said = Said { pid, values, failure };
+        let is_same = |last: &Said| last.failure == said.failure;
         if last.as_ref().is_some_and(is_same) {
             return Ok(said);
         }

@@ -1,8 +1,6 @@
 //! What a running process says of itself in its spool: sinks, counters, files and its last failure.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::process::count;
 use super::{size, Rank, Report};
@@ -46,11 +44,6 @@ fn tell(said: &Said, again: &str, report: &mut Report) -> bool {
     match &running {
         Some(running) => report.good(format!("sinks that run: {running}")),
         None => report.note("no sink runs"),
-    }
-    for (what, path) in ["perf map", "jitdump"].iter().zip(&said.paths) {
-        let Some(path) = path else { continue };
-        let path = PathBuf::from(OsStr::from_bytes(path));
-        report.good(format!("writes the {what} {}", printable(path.as_os_str().as_bytes())));
     }
     let registered = value("registered");
     let line = format!(
@@ -118,7 +111,7 @@ mod tests {
 
     fn told(values: &[(&str, u64)], failure: &str) -> (String, Vec<String>) {
         let values = values.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
-        let said = Said { pid: 7, values, failure: failure.into(), paths: [None, Some(b"/tmp/jit-7.dump".to_vec())] };
+        let said = Said { pid: 7, values, failure: failure.into() };
         let mut report = Report::default();
         tell(&said, "jitsym record -- COMMAND", &mut report);
         let mut text = Vec::new();
@@ -130,9 +123,7 @@ mod tests {
     fn counters_are_put_into_words() {
         let (text, causes) = told(&[("sinks_running", 3), ("registered", 3), ("live", 2), ("brand_new", 9)], "");
         assert!(causes.is_empty(), "{text}");
-        for line in
-            ["run: map jitdump\n", "jitdump /tmp/jit-7.dump\n", "3 pieces of code registered, 2 live", "brand_new 9"]
-        {
+        for line in ["run: map jitdump\n", "3 pieces of code registered, 2 live", "brand_new 9"] {
             assert!(text.contains(line), "{line}: {text}");
         }
     }
