@@ -47,6 +47,11 @@ fn valgrinds() -> &'static [PathBuf] {
     })
 }
 
+fn program() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| compile("gcc", &["c-tests/callgrind/profiled.c"], Link::Shared, &["-std=gnu11"], "profiled"))
+}
+
 /// A recording, in a directory with the files of the process.
 struct Recording {
     dir: PathBuf,
@@ -56,18 +61,11 @@ struct Recording {
 
 impl Recording {
     fn new(test: &str, valgrind: &Path, options: &[&str]) -> Recording {
-        let program = compile(
-            "gcc",
-            &["c-tests/callgrind/profiled.c"],
-            Link::Shared,
-            &["-std=gnu11"],
-            &format!("profiled-{test}"),
-        );
         let dir = fresh_dir(test);
         let mut command = Command::new(valgrind);
         command.args(["-q", "--tool=callgrind", "--callgrind-out-file=callgrind.out.%p"]).args(options);
         // The library can name code by itself there.
-        command.arg(&program).arg(&dir).current_dir(&dir).env("JITSYM_VALGRIND", "0");
+        command.arg(program()).arg(&dir).current_dir(&dir).env("JITSYM_VALGRIND", "0");
         assert!(stdout(&run(&mut command)).ends_with("ok\n"));
         let names = fs::read_dir(&dir).expect("directory").map(|entry| entry.expect("entry").file_name());
         let names: Vec<String> = names.map(|name| name.to_string_lossy().into_owned()).collect();
@@ -94,7 +92,7 @@ fn read(path: &Path) -> Profile {
 /// working directory.
 fn listing(file: &Path, options: &[&str]) -> String {
     let mut annotate = Command::new("callgrind_annotate");
-    stdout(&run(annotate.arg("--threshold=100").args(options).arg(file).current_dir("/")))
+    stdout(&run(annotate.args(["--threshold=100", "--auto=no"]).args(options).arg(file).current_dir("/")))
 }
 
 fn costs(listing: &str) -> BTreeMap<String, u64> {
@@ -148,16 +146,14 @@ fn names_and_costs() {
         assert_same(&before, &after);
         let inclusive = listing(&recording.named(), &["--inclusive=yes", "--tree=both"]);
         let source = recording.dir.join("counted.toy");
+        let listed = costs(&listing(&recording.named(), &["--inclusive=yes"]));
         for (name, _, cost) in COSTS.into_iter().filter(|(name, ..)| !name.contains(" or ")) {
             let name = format!("{}:{name}", source.display());
-            assert_eq!(costs(&listing(&recording.named(), &["--inclusive=yes"]))[&name], cost, "{name}: {inclusive}");
+            assert_eq!(listed[&name], cost, "{name}: {inclusive}");
         }
         let has = |start: &str, end: &str| inclusive.lines().any(|line| line.contains(start) && line.contains(end));
-        assert!(
-            has("  <  ", "counted.toy:jit_outer (3x)") && has("  >  ", "counted.toy:jit_inner (6x)"),
-            "{inclusive}"
-        );
-        assert!(has("  >  ", "profiled.c:helper (3x)") && has("  <  ", "profiled.c:run ("), "{inclusive}");
+        assert!(has("  < ", "counted.toy:jit_outer (3x)") && has("  > ", "counted.toy:jit_inner (6x)"), "{inclusive}");
+        assert!(has("  > ", "profiled.c:helper (3x)") && has("  < ", "profiled.c:run ("), "{inclusive}");
     }
 }
 
@@ -218,7 +214,7 @@ fn options_of_callgrind() {
     assert_eq!(after.costs("jit_recursive'3'main'(below main)'__libc_start_main@@GLIBC_2.34").0, 11);
     assert!(after.own.keys().any(|spot| spot.0 .2 == "helper'jit_outer'run'main"));
 
-    let options = ["--combine-dumps=yes", "--dump-before=helper", "--dump-instr=yes", "--dump-bb=yes"];
+    let options = ["--combine-dumps=yes", "--dump-before=helper", "--dump-instr=yes"];
     let recording = Recording::new("parts", valgrind, &options);
     recording.name(&[]);
     let (before, after) = (read(&recording.file), read(&recording.named()));
