@@ -23,7 +23,7 @@ use writer::Writer;
 /// Names that code which an address had in turn gets at most.
 const NAMES: usize = 3;
 
-/// What was done.
+/// A report on a copy.
 #[derive(Default)]
 pub struct Summary {
     /// Addresses of functions that have names now.
@@ -37,7 +37,7 @@ pub struct Summary {
     pub unnamed_cost: u64,
     /// Functions whose costs are those of several, by all their names.
     pub shared: BTreeSet<String>,
-    /// From a function to one that it jumped to, and the cost of the latter that counts as that of the former.
+    /// From a function to one that it jumped to, and the cost of that one, which counts as the first one's.
     pub tail_calls: Vec<(String, String, u64)>,
 }
 

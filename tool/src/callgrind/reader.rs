@@ -1,8 +1,8 @@
 //! Reads a file of callgrind line by line: names and positions come out whole, however they were shortened.
 //!
-//! The format is described in valgrind's manual (Callgrind Format Specification). Where that leaves something open, this reads as
-//! `callgrind_annotate` and KCachegrind do: a position is relative to that of the last line that begins with one, the target of a
-//! call included; a call without a file or object goes to those of the line before it.
+//! The format is described in valgrind's manual (Callgrind Format Specification). This reads open points as `callgrind_annotate` and
+//! KCachegrind do. A position is relative to that of the last line that begins with one, also the position of a target. A call
+//! without a file or object goes to those of the line before it.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, Read};
@@ -71,7 +71,7 @@ enum Waiting {
     Jump { how: Vec<u8>, to: Place, target: At },
 }
 
-/// What is known at a line.
+/// Everything that earlier lines have set.
 struct State<'t> {
     texts: &'t mut Texts,
     /// Names by their numbers: of objects, files, functions.
@@ -263,7 +263,7 @@ impl State<'_> {
         Ok(())
     }
 
-    /// The end of a part says what it costs, which has to be so.
+    /// The end of a part has its total, which has to be the sum of its costs.
     fn end(&mut self, totals: &[u8]) -> Result<(), Problem> {
         let found = std::mem::take(&mut self.sums);
         self.sums = vec![0; found.len()];

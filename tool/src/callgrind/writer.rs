@@ -27,7 +27,7 @@ impl<K: Hash + Eq> Numbers<K> {
     }
 }
 
-/// What is written, and where that has come to.
+/// The output, and the place that it has come to.
 pub struct Writer<W> {
     out: W,
     objects: Numbers<Text>,
@@ -115,7 +115,7 @@ impl<W: Write> Writer<W> {
         self.line(b"")
     }
 
-    /// What is written next is about this place.
+    /// Costs that are written next are those of this place.
     fn place(&mut self, texts: &Texts, place: Place) -> io::Result<()> {
         let (part, out, function) = (self.part, &mut self.out, place.function);
         let mut file = self.place.filter(|old| old.function == function).map(|old| old.file);

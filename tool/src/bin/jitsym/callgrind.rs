@@ -51,7 +51,7 @@ impl Drop for Unfinished {
     }
 }
 
-/// Writes the copy, and says what it has.
+/// Writes the copy, and reports on it.
 pub fn run(asked: &Callgrind, out: &mut dyn Write) -> Outcome {
     let mut texts = Texts::default();
     let output = asked.output.clone().unwrap_or_else(|| beside(&asked.file));
@@ -188,7 +188,7 @@ fn copy(from: &Path, to: &Path, code: &Code, texts: &mut Texts, names_of: &str) 
     Ok(summary)
 }
 
-/// What was done, and what cannot be done.
+/// Reports on the copy: its names, and sums that cannot be taken apart.
 fn tell(path: &Path, summary: &Summary, names_of: &str, out: &mut dyn Write) -> io::Result<()> {
     let share = |cost: u64| format!("{:.1} % of {}", cost as f64 * 100.0 / summary.total.max(1) as f64, summary.event);
     let functions = |count: usize| if count == 1 { "1 function".to_owned() } else { format!("{count} functions") };
