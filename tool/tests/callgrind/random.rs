@@ -250,6 +250,8 @@ fn function(random: &mut Random, objects: &[&str], pieces: &[Piece]) -> (String,
     };
     let mut name = match random.below(3) {
         _ if object == "???" => unknown(random),
+        // In a stripped library: an address in its file.
+        0 if random.one_in(2) => unknown(random),
         0 => format!("0x{:016x}", 0x1000 + random.below(9)),
         number => ["main", "(below main)", "f(int)"][number].to_owned(),
     };
