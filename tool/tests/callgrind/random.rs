@@ -284,8 +284,7 @@ fn random_recordings() {
         let after = String::from_utf8(after).expect("UTF-8");
         let rename = |spot: &Spot, is_target: bool| renamed(&pieces, columns, spot, is_target);
         let (expected, found) = (Profile::read(&text).renamed(&rename), Profile::read(&after));
-        let difference = expected.difference(&found);
-        assert!(difference.is_empty(), "seed {seed}: {difference}\n{text}\nbecame\n{after}");
+        assert!(expected == found, "seed {seed}: {}\n{text}\nbecame\n{after}", expected.difference(&found));
         names += summary.named.len();
         // Once named, it stays as it is.
         let (_, again) = named(after.as_bytes(), &jitdump(&pieces)).expect("named again");
