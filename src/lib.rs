@@ -64,10 +64,12 @@ pub use api::error::{Error, Result};
 pub use api::options::{Dialect, Fork, Options, Sinks, Wanted};
 pub use api::Id;
 pub use format::unwind::room_needed as unwind_size;
+#[doc(hidden)]
+pub use queue::spool::published::{read as read_spool, Said};
 pub use queue::status::{SpoolState, Stats};
 pub use session::{clean_dirs, flush_from_signal, last_error, spool_dir, Session};
 #[doc(hidden)]
-pub use session::{doubt, turns_off};
+pub use session::{doubt, sink_words, turns_off};
 pub use sink::region::{CodeRegion, RegionOptions};
 pub use writer::recover::clean::{clean, Cleaned};
 pub use writer::recover::{recover, Report};

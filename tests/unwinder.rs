@@ -20,6 +20,7 @@ const LANDING: [&str; 3] = ["c-tests/unwinder/landing.c", SOURCES[1], SOURCES[2]
 const LLVM: &str = "/usr/lib/llvm-14/lib/libunwind.so.1";
 /// In the packages of Debian 13.
 const NEWER_LLVM: &str = "usr/lib/llvm-19/lib/libunwind.so.1";
+const NEWER_NONGNU: &str = "usr/lib/x86_64-linux-gnu/libunwind.so.8";
 const LIBGCC: &str = "usr/lib/x86_64-linux-gnu/libgcc_s.so.1";
 
 mod rust {
@@ -79,8 +80,10 @@ fn seed() -> String {
     (now.subsec_nanos() / 2).to_string()
 }
 
-/// All that holds whichever unwinder the process has.
+/// All that holds whichever unwinder the process has. glibc goes to libgcc for the end of a thread, which is one unwinder too many for
+/// C++ where that has another one, without this library, too.
 fn everything(test: &str, link: Link, options: &[&str], preload: Option<&Path>) {
+    let is_libgcc = preload.is_none_or(|library| !library.ends_with("libunwind.so.1")) && !options.ends_with(&NONGNU);
     let landing = program(&LANDING, &format!("{test}-landing"), link, options);
     for what in ["bad", "reuse", "storm"] {
         check(&landing, test, preload, &[what, &seed()]);
@@ -89,8 +92,7 @@ fn everything(test: &str, link: Link, options: &[&str], preload: Option<&Path>) 
     for what in ["off", "call", "move", "late", "again", "fork", "adopted"] {
         check(&program, test, preload, &[what]);
     }
-    if preload.is_none_or(|library| !library.ends_with("libunwind.so.1")) {
-        // The C library goes to libgcc for that, which is one unwinder too many for C++ without this library, too.
+    if is_libgcc {
         check(&program, test, preload, &["exit"]);
         check(&program, test, preload, &["cancel"]);
     }
@@ -136,6 +138,24 @@ fn llvm() {
 #[test]
 fn newer_llvm() {
     everything("unwinder-llvm-19", Link::Shared, &[], Some(&newer(NEWER_LLVM)));
+}
+
+/// What programs are linked with that have nongnu libunwind.
+const NONGNU: [&str; 2] = ["-Wl,--no-as-needed", "-lunwind"];
+
+/// nongnu libunwind walks the stack by its own interface, and libgcc throws.
+#[test]
+fn nongnu_beside_libgcc() {
+    let options = ["-DUNW_STEP", "-Wl,--no-as-needed", "-lgcc_s", "-lunwind", "-Wl,--as-needed"];
+    everything("unwinder-nongnu-beside", Link::Shared, &options, None);
+}
+
+/// It throws, too. The functions of libgcc have the same names, and come later.
+#[test]
+fn nongnu() {
+    let options = [&["-DUNW_STEP"], &NONGNU[..]].concat();
+    everything("unwinder-nongnu", Link::Shared, &options, None);
+    everything("unwinder-nongnu-1.8", Link::Shared, &options, Some(&newer(NEWER_NONGNU)));
 }
 
 /// Code is registered, passed by exceptions and unregistered by eight threads. The sanitizers see the library and the program,

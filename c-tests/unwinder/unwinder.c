@@ -25,6 +25,26 @@ static _Thread_local const unsigned char *running;
 static _Thread_local const void *caller;
 static uint32_t sinks = JITSYM_SINK_UNWINDER | JITSYM_SINK_MAP;
 
+#ifdef UNW_STEP
+#define UNW_LOCAL_ONLY
+#include <libunwind.h>
+
+/* nongnu libunwind's own interface. */
+static int walk(void **found, int most) {
+  unw_context_t context;
+  unw_cursor_t cursor;
+  CHECK(unw_getcontext(&context) == 0 && unw_init_local(&cursor, &context) == 0);
+  int count = 0;
+  do {
+    unw_word_t at;
+    CHECK(unw_get_reg(&cursor, UNW_REG_IP, &at) == 0);
+    found[count++] = (void *)(uintptr_t)at;
+  } while (count < most && unw_step(&cursor) > 0);
+  return count;
+}
+#define backtrace walk
+#endif
+
 /* Whether all callers are found: the three pieces, innermost first, and then `through`'s caller. */
 static int all_are_found(void) {
   void *found[100];
@@ -87,14 +107,25 @@ static void make_chain(unsigned char *at, jitsym_id *ids) {
   }
 }
 
-static void end_chain(const jitsym_id *ids) {
-  for (int i = 0; i < PIECES; i++) {
-    CHECK_KNOWN(session, jitsym_unregister(session, ids[i]));
-  }
-}
-
 /* libgcc's, which not all unwinders have: the FDE of an address, and what it is counted from. */
 extern const unsigned char *_Unwind_Find_FDE(const void *addr, uintptr_t *bases) __attribute__((weak));
+
+/* Nobody knows code that has ended. */
+static void check_unknown(const unsigned char *at) {
+  uintptr_t bases[3];
+  CHECK(_Unwind_Find_FDE == NULL || _Unwind_Find_FDE(at, bases) == NULL);
+#ifdef UNW_STEP
+  unw_proc_info_t info;
+  CHECK(unw_get_proc_info_by_ip(unw_local_addr_space, (uintptr_t)at, &info, NULL) != 0);
+#endif
+}
+
+static void end_chain(const jitsym_id *ids, const unsigned char *at) {
+  for (int i = 0; i < PIECES; i++) {
+    CHECK_KNOWN(session, jitsym_unregister(session, ids[i]));
+    check_unknown(at + PIECE_ROOM * i + 1);
+  }
+}
 
 /* Reads what the unwinder reads, where tools see it: sanitizers are in this program and in the library, and not in the unwinder. */
 static void read_entries(const unsigned char *at) {
@@ -148,7 +179,7 @@ static void forks(void) {
     make_chain(memory + CHAIN_ROOM, ids);
     check(memory + CHAIN_ROOM);
     check(memory);
-    end_chain(ids);
+    end_chain(ids, memory + CHAIN_ROOM);
     make_chain(memory + CHAIN_ROOM + 8, ids);
     check(memory + CHAIN_ROOM + 8);
     CHECK_OK(jitsym_close(session));
@@ -166,7 +197,7 @@ static void reuse(unsigned seed, unsigned char *from, unsigned count, unsigned r
     seed = seed * 1664525 + 1013904223;
     unsigned i = (seed >> 8) % count;
     if (places[i] != NULL) {
-      end_chain(ids[i]);
+      end_chain(ids[i], places[i]);
     }
     places[i] = from + (size_t)(2 * CHAIN_ROOM) * i + (seed >> 24) % CHAIN_ROOM;
     make_chain(places[i], ids[i]);
@@ -179,7 +210,7 @@ static void reuse(unsigned seed, unsigned char *from, unsigned count, unsigned r
   for (unsigned i = 0; i < count; i++) {
     if (places[i] != NULL) {
       check(places[i]);
-      end_chain(ids[i]);
+      end_chain(ids[i], places[i]);
     }
   }
   free(ids);

@@ -16,6 +16,9 @@ _jitsym() {
             ",$1")
                 cmd="jitsym"
                 ;;
+            jitsym,callgrind)
+                cmd="jitsym__subcmd__callgrind"
+                ;;
             jitsym,check)
                 cmd="jitsym__subcmd__check"
                 ;;
@@ -42,6 +45,9 @@ _jitsym() {
                 ;;
             jitsym,version)
                 cmd="jitsym__subcmd__version"
+                ;;
+            jitsym__subcmd__help,callgrind)
+                cmd="jitsym__subcmd__help__subcmd__callgrind"
                 ;;
             jitsym__subcmd__help,check)
                 cmd="jitsym__subcmd__help__subcmd__check"
@@ -77,12 +83,42 @@ _jitsym() {
 
     case "${cmd}" in
         jitsym)
-            opts="-h -V --help --version check dump stat record doctor recover clean version help"
+            opts="-h -V --help --version check dump stat record callgrind doctor recover clean version help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        jitsym__subcmd__callgrind)
+            opts="-o -h --map --jitdump --output --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --map)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --jitdump)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -171,8 +207,22 @@ _jitsym() {
             return 0
             ;;
         jitsym__subcmd__help)
-            opts="check dump stat record doctor recover clean version help"
+            opts="check dump stat record callgrind doctor recover clean version help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        jitsym__subcmd__help__subcmd__callgrind)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi

@@ -30,6 +30,7 @@ complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "check" -d 'Says what 
 complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "dump" -d 'Prints a block for each function: source lines, unwind rows and instructions side by side'
 complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "stat" -d 'Prints numbers, sizes and rates, and a picture of the addresses over time'
 complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "record" -d 'Records a program or a running process with perf, so that compiled code has names, stacks and lines'
+complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "callgrind" -d 'Gives names to the compiled code in a recording of valgrind\'s callgrind'
 complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "doctor" -d 'Says what the machine can do, what a process does or a recording has, why names or stacks are missing, and what to type next'
 complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "recover" -d 'Completes the files of processes that were killed'
 complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "clean" -d 'Removes maps, jitdumps, files of regions and spools of this user\'s dead processes'
@@ -57,6 +58,10 @@ complete -c jitsym -n "__fish_jitsym_using_subcommand record" -l perf -d 'Anothe
 complete -c jitsym -n "__fish_jitsym_using_subcommand record" -l adopt -d 'Sets JITSYM_ADOPT=1: code memory becomes a mapping of files that every profiler reads. Only for programs in which one thread at a time writes code'
 complete -c jitsym -n "__fish_jitsym_using_subcommand record" -l top -d 'Prints the ten hottest functions with their callers'
 complete -c jitsym -n "__fish_jitsym_using_subcommand record" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c jitsym -n "__fish_jitsym_using_subcommand callgrind" -l map -d 'Takes names from this perf map' -r -F
+complete -c jitsym -n "__fish_jitsym_using_subcommand callgrind" -l jitdump -d 'Takes names and lines from this jitdump' -r -F
+complete -c jitsym -n "__fish_jitsym_using_subcommand callgrind" -s o -l output -d 'The copy; else callgrind.out.named.PID beside the recording' -r -F
+complete -c jitsym -n "__fish_jitsym_using_subcommand callgrind" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c jitsym -n "__fish_jitsym_using_subcommand doctor" -l perf -d 'Another perf than the one in PATH' -r -F
 complete -c jitsym -n "__fish_jitsym_using_subcommand doctor" -l proc -d 'Settings of the kernel are read below this directory' -r -F
 complete -c jitsym -n "__fish_jitsym_using_subcommand doctor" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -68,12 +73,13 @@ complete -c jitsym -n "__fish_jitsym_using_subcommand clean" -l dry-run -d 'Only
 complete -c jitsym -n "__fish_jitsym_using_subcommand clean" -l injected -d 'What perf has made for dead processes too, of which recordings then have no names: jitted-PID-N.so there, and their entries in ~/.debug'
 complete -c jitsym -n "__fish_jitsym_using_subcommand clean" -s h -l help -d 'Print help'
 complete -c jitsym -n "__fish_jitsym_using_subcommand version" -s h -l help -d 'Print help'
-complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat record doctor recover clean version help" -f -a "check" -d 'Says what readers of jitdumps and perf maps would choke on, misattribute or silently stop at'
-complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat record doctor recover clean version help" -f -a "dump" -d 'Prints a block for each function: source lines, unwind rows and instructions side by side'
-complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat record doctor recover clean version help" -f -a "stat" -d 'Prints numbers, sizes and rates, and a picture of the addresses over time'
-complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat record doctor recover clean version help" -f -a "record" -d 'Records a program or a running process with perf, so that compiled code has names, stacks and lines'
-complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat record doctor recover clean version help" -f -a "doctor" -d 'Says what the machine can do, what a process does or a recording has, why names or stacks are missing, and what to type next'
-complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat record doctor recover clean version help" -f -a "recover" -d 'Completes the files of processes that were killed'
-complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat record doctor recover clean version help" -f -a "clean" -d 'Removes maps, jitdumps, files of regions and spools of this user\'s dead processes'
-complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat record doctor recover clean version help" -f -a "version" -d 'Prints the version'
-complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat record doctor recover clean version help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat record callgrind doctor recover clean version help" -f -a "check" -d 'Says what readers of jitdumps and perf maps would choke on, misattribute or silently stop at'
+complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat record callgrind doctor recover clean version help" -f -a "dump" -d 'Prints a block for each function: source lines, unwind rows and instructions side by side'
+complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat record callgrind doctor recover clean version help" -f -a "stat" -d 'Prints numbers, sizes and rates, and a picture of the addresses over time'
+complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat record callgrind doctor recover clean version help" -f -a "record" -d 'Records a program or a running process with perf, so that compiled code has names, stacks and lines'
+complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat record callgrind doctor recover clean version help" -f -a "callgrind" -d 'Gives names to the compiled code in a recording of valgrind\'s callgrind'
+complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat record callgrind doctor recover clean version help" -f -a "doctor" -d 'Says what the machine can do, what a process does or a recording has, why names or stacks are missing, and what to type next'
+complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat record callgrind doctor recover clean version help" -f -a "recover" -d 'Completes the files of processes that were killed'
+complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat record callgrind doctor recover clean version help" -f -a "clean" -d 'Removes maps, jitdumps, files of regions and spools of this user\'s dead processes'
+complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat record callgrind doctor recover clean version help" -f -a "version" -d 'Prints the version'
+complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat record callgrind doctor recover clean version help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'

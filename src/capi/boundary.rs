@@ -15,12 +15,11 @@ pub fn boundary(body: impl FnOnce() -> Result<()>) -> jitsym_status {
 /// As `boundary`, for a body that needs what the library keeps for the calling thread.
 #[inline]
 pub fn boundary_on(body: impl FnOnce(&PerThread) -> Result<()>) -> jitsym_status {
-    match process::guarded_on(body) {
+    // Within the guard: what was noted belongs to this call.
+    let tell = |thread: &PerThread| body(thread).inspect_err(|&error| session::refused(error));
+    match process::guarded_on(tell) {
         Ok(()) => jitsym_status::JITSYM_OK,
-        Err(error) => {
-            session::refused(error);
-            error.into()
-        }
+        Err(error) => error.into(),
     }
 }
 

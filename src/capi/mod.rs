@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use crate::api::error::{Error, Result};
 use crate::api::Id;
-use crate::session::{self, Given, Session};
+use crate::session::{self, Given};
 use crate::sys::guard;
 use boundary::{blocking_boundary, boundary, boundary_on};
 use input::CodeInput;
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *
         guard::silence_panics();
         // SAFETY: the caller's promise about `options`.
         let options = unsafe { input::options(options)? };
-        let session = Session::open(&options)?;
+        let session = session::open(&options)?;
         // SAFETY: `out` is not NULL and by the caller's promise writable.
         unsafe { out.write(session.into_handle() as *mut jitsym) };
         Ok(())

@@ -3,8 +3,8 @@
 
 use crate::queue::oneshot::oneshot;
 use crate::sys::descriptors::{self, DescriptorTable};
-use crate::sys::guard;
 use crate::sys::thread;
+use crate::sys::{debug, guard};
 
 /// Runs `body` there and waits for it.
 pub fn run<T: Default + Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
@@ -24,6 +24,7 @@ pub fn run<T: Default + Send + 'static>(body: impl FnOnce() -> T + Send + 'stati
             hand.give(Box::new(body));
             let result = result.wait().unwrap_or_default();
             thread.join();
+            debug::write_waiting();
             result
         }
         // No memory for a thread, perhaps.

@@ -173,6 +173,14 @@ impl LastError {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// As `get`, without a copy of the text, and not while another thread has it: a signal handler may have interrupted that one,
+    /// and wait for this.
+    pub fn look(&self, look: impl FnOnce(u64, &str)) {
+        if let Ok(last) = self.0.try_lock() {
+            look(last.0, &last.1);
+        }
+    }
+
     pub fn set(&self, text: String) {
         debug::say(format_args!("{text}"));
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = (refusal::next_number(), text);
@@ -226,6 +234,24 @@ macro_rules! counters {
                 #[doc = concat!("[`", stringify!($name), "`](crate::capi::types::jitsym_stats::", stringify!($name), ")")]
                 pub $name: u64,
             )*
+        }
+
+        impl Stats {
+            /// The names of `values`, in their order.
+            pub(crate) const NAMES: &[&str] = &[
+                "sinks_running", "sinks_failed", "memory", "memory_held", "inherited", "regions", $(stringify!($name)),*
+            ];
+            /// The same, with a space after each.
+            pub(crate) const NAMES_IN_ONE: &str = concat!(
+                "sinks_running sinks_failed memory memory_held inherited regions ", $(stringify!($name), " "),*
+            );
+
+            /// All but the state of the spool.
+            pub(crate) fn values(&self) -> impl Iterator<Item = u64> {
+                let Stats { sinks_running, sinks_failed, memory, memory_held, inherited, regions, .. } = *self;
+                let first = [sinks_running.0.into(), sinks_failed.0.into(), memory, memory_held, inherited, regions];
+                first.into_iter().chain([$(self.$name),*])
+            }
         }
 
         impl Status {

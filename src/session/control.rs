@@ -13,7 +13,7 @@ use crate::session::fork;
 use crate::session::process::Process;
 use crate::sink;
 use crate::sys::thread::Thread;
-use crate::sys::{barrier, delegate, descriptors, guard, loader, thread};
+use crate::sys::{barrier, debug, delegate, descriptors, guard, loader, thread};
 use crate::writer::recover;
 use crate::writer::{self, Inheritance, Writer};
 
@@ -143,6 +143,7 @@ impl Control {
     /// Waits for threads that are about to end.
     fn join_threads(&mut self) {
         self.threads.drain(..).for_each(Thread::join);
+        debug::write_waiting();
     }
 
     /// A session joins those that are open. Nobody has to start what nobody has asked for so far, but to remember, or to write

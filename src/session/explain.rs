@@ -178,6 +178,11 @@ pub fn summary(status: &Status) {
     }
 }
 
+/// The words of the sinks with these bits; `None` if there are none.
+pub fn sink_words(bits: u32) -> Option<String> {
+    words(Sinks(bits))
+}
+
 /// The words of sinks; `None` if there are none.
 fn words(sinks: Sinks) -> Option<String> {
     let words: Vec<&str> = KINDS.iter().filter(|kind| sinks.has(kind.bit)).map(|kind| kind.word).collect();
@@ -197,6 +202,8 @@ pub fn refused(error: Error) {
         refusal::tell(error as u32);
         if let Some(engine) = process::current_engine() {
             engine.status.counters.calls_refused.add(1);
+            // For who looks at the process from outside.
+            engine.wake_if_asleep();
         }
     }
     let bit = 1 << (error as u32);

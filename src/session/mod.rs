@@ -26,10 +26,12 @@ use crate::api::Id;
 use crate::queue::status::Stats;
 use crate::sink::region::{CodeRegion, RegionOptions};
 use crate::sys::futex::keeping_errno;
+use crate::sys::guard;
 pub use config::{clean_dirs, spool_dir};
-pub use explain::{doubt, last_error, refused, turns_off};
+pub use explain::{doubt, last_error, refused, sink_words, turns_off};
 pub(crate) use handle::{find, is_off};
-pub(crate) use register::{check_range, check_size, register_as_usual, usual_local, Given};
+pub(crate) use open::open;
+pub(crate) use register::{check_range, register_as_usual, usual_local, Given};
 pub(crate) use wanted::wanted;
 
 /// An open session. Closed when dropped.
@@ -52,30 +54,36 @@ pub(crate) fn close(handle: u64) -> Result<()> {
     }
 }
 
+/// Runs a call of the Rust interface: one that is refused is counted, and [`last_error`] says why, as in C.
+#[inline]
+fn told<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
+    guard::as_one_call(|| body().inspect_err(|&error| refused(error)))
+}
+
 impl Session {
     /// Opens a session, and with the first one starts the sinks and the background thread; `jitsym_init` in C.
     pub fn open(options: &Options) -> Result<Session> {
-        open::open(options)
+        told(|| open::open(options))
     }
 
     /// Registers code: from now on samples in it belong to its name; `jitsym_register` in C.
     pub fn register(&self, code: &Code<'_>) -> Result<Id> {
-        find(self.0)?.register(code, None)
+        told(|| find(self.0)?.register(code, None))
     }
 
     /// Tells that code runs at another address now; `jitsym_move` in C.
     pub fn move_code(&self, id: Id, target: &MoveTarget<'_>) -> Result<()> {
-        find(self.0)?.move_code(id, target)
+        told(|| find(self.0)?.move_code(id, target))
     }
 
     /// Tells that code is gone; `jitsym_unregister` in C.
     pub fn unregister(&self, id: Id) -> Result<()> {
-        find(self.0)?.unregister(id)
+        told(|| find(self.0)?.unregister(id))
     }
 
     /// Tells that all code with a byte in the range is gone; `jitsym_unregister_range` in C.
     pub fn unregister_range(&self, addr: u64, size: u64) -> Result<()> {
-        find(self.0)?.unregister_range(addr, size)
+        told(|| find(self.0)?.unregister_range(addr, size))
     }
 
     /// As [`unregister_range`](Session::unregister_range), and the memory is unmapped next; `jitsym_unregister_mapping` in C.
@@ -84,7 +92,7 @@ impl Session {
     /// Whole pages of the range are not read, written or run any more until they are unmapped, and they are unmapped before anything
     /// else is mapped there.
     pub unsafe fn unregister_mapping(&self, addr: u64, size: u64) -> Result<()> {
-        find(self.0)?.unregister_mapping(addr, size)
+        told(|| find(self.0)?.unregister_mapping(addr, size))
     }
 
     /// What is wanted at present; `jitsym_wanted` in C. For a host that would make names and tables only to have them thrown away.
@@ -112,7 +120,7 @@ impl Session {
 
     /// Waits until everything registered before is in the files; `jitsym_flush` in C.
     pub fn flush(&self, timeout: Duration) -> Result<()> {
-        find(self.0)?.flush(Some(timeout))
+        told(|| find(self.0)?.flush(Some(timeout)))
     }
 
     /// The counters of this process, over all sessions; `jitsym_get_stats` in C. Registrations that are still on their way
@@ -144,17 +152,17 @@ impl Session {
     /// # Ok::<(), jitsym::Error>(())
     /// ```
     pub fn stats(&self) -> Result<Stats> {
-        Ok(find(self.0)?.stats())
+        told(|| Ok(find(self.0)?.stats()))
     }
 
     /// Starts sinks in a running process; `jitsym_enable` in C.
     pub fn enable(&self, sinks: Option<Sinks>) -> Result<()> {
-        find(self.0)?.enable(sinks)
+        told(|| find(self.0)?.enable(sinks))
     }
 
     /// Stops sinks in a running process; `jitsym_disable` in C.
     pub fn disable(&self, sinks: Option<Sinks>) -> Result<()> {
-        find(self.0)?.disable(sinks)
+        told(|| find(self.0)?.disable(sinks))
     }
 
     /// Makes a region of code memory: a mapping of an ELF file that the library writes (`jitsym_region_create` in C). So every
@@ -196,7 +204,7 @@ impl Session {
     /// # Ok::<(), jitsym::Error>(())
     /// ```
     pub fn create_region(&self, options: &RegionOptions) -> Result<CodeRegion> {
-        find(self.0)?.create_region(options)
+        told(|| find(self.0)?.create_region(options))
     }
 
     /// Turns existing memory of the runtime into a region, whole pages of it: a private mapping of an ELF file with the same bytes
@@ -206,13 +214,13 @@ impl Session {
     /// During the call nobody writes to the memory or changes its protection, on any thread: such writes may be lost. Others
     /// may execute it.
     pub unsafe fn adopt_region(&self, addr: u64, size: u64) -> Result<()> {
-        find(self.0)?.adopt_region(addr, size)
+        told(|| find(self.0)?.adopt_region(addr, size))
     }
 
     /// Makes a region with two views larger, at its end: up to `size` bytes in all. Nothing that is there moves;
     /// `jitsym_region_grow` in C.
     pub fn grow_region(&self, exec: u64, size: u64) -> Result<()> {
-        find(self.0)?.grow_region(exec, size)
+        told(|| find(self.0)?.grow_region(exec, size))
     }
 
     /// Gives whole pages of a region back, which read zero afterwards; `jitsym_region_discard` in C.
@@ -220,7 +228,7 @@ impl Session {
     /// # Safety
     /// Nobody runs code there, or has a reference to what lies there.
     pub unsafe fn discard_region(&self, addr: u64, size: u64) -> Result<()> {
-        find(self.0)?.discard_region(addr, size)
+        told(|| find(self.0)?.discard_region(addr, size))
     }
 
     /// Ends the region that begins here; `jitsym_region_release` in C. A region that was created is unmapped. One that was adopted
@@ -230,7 +238,7 @@ impl Session {
     /// Nobody runs code in memory that was created, or has a reference to what lies there, in either view. For memory that was
     /// adopted the same holds as for [`adopt_region`](Session::adopt_region).
     pub unsafe fn release_region(&self, exec: u64) -> Result<()> {
-        find(self.0)?.release_region(exec)
+        told(|| find(self.0)?.release_region(exec))
     }
 
     /// Hands out code memory: a piece of a region of the library's, which is at least `size` bytes long; `jitsym_alloc` in C.
@@ -260,7 +268,7 @@ impl Session {
     /// # Ok::<(), jitsym::Error>(())
     /// ```
     pub fn alloc(&self, size: u64, alignment: u64, near: u64) -> Result<CodeRegion> {
-        find(self.0)?.alloc(size, alignment, near)
+        told(|| find(self.0)?.alloc(size, alignment, near))
     }
 
     /// Takes back the end of a piece, in which no code is registered; `jitsym_shrink` in C.
@@ -268,7 +276,7 @@ impl Session {
     /// # Safety
     /// Nobody has a reference to what lies there, or runs it.
     pub unsafe fn shrink(&self, exec: u64, size: u64) -> Result<()> {
-        find(self.0)?.shrink(exec, size)
+        told(|| find(self.0)?.shrink(exec, size))
     }
 
     /// Takes back a piece, and ends the registrations of code in it; `jitsym_free` in C.
@@ -276,17 +284,17 @@ impl Session {
     /// # Safety
     /// Nobody has a reference to what lies there, or runs it.
     pub unsafe fn free(&self, exec: u64) -> Result<()> {
-        find(self.0)?.free(exec)
+        told(|| find(self.0)?.free(exec))
     }
 
     /// The path of the file that a sink writes; `jitsym_path` in C.
     pub fn path(&self, sink: Sinks) -> Result<PathBuf> {
-        find(self.0)?.path(sink)
+        told(|| find(self.0)?.path(sink))
     }
 
     /// Closes the session, and reports a failure to write; `jitsym_close` in C.
     pub fn close(self) -> Result<()> {
-        close(self.0)
+        told(|| close(self.0))
         // Dropping it closes again, which is refused.
     }
 

@@ -3,9 +3,9 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{process, Session};
+use super::{last_error, process, Session};
 use crate::api::code::{Bytes, Code, MoveTarget};
-use crate::api::error::Result;
+use crate::api::error::{Error, Result};
 use crate::api::options::{Options, Sinks};
 use crate::api::Id;
 use crate::queue::record::{Event, EventKind};
@@ -205,4 +205,27 @@ fn a_map_says_what_was_registered_while_it_did_not_run() {
 #[test]
 fn all_sinks_are_those_that_there_are() {
     assert_eq!(sink::every(), Sinks::ALL.with(COUNTING));
+}
+
+/// Refusals of this interface are counted and put into words, as those of C are. A reason that was noted in a call which succeeded is
+/// none of a later one's.
+#[test]
+fn refusals() {
+    let _alone = alone();
+    let session = open(Options { sinks: Some(COUNTING), ..Options::default() });
+    let refused = || session.stats().unwrap().calls_refused;
+    let before = refused();
+    assert_eq!(session.register(&Code::new(0, 16, "nowhere")), Err(Error::AddressRange));
+    assert!(last_error().contains("addr is 0x0, size 16"), "{}", last_error());
+    let wrong = Code { bytes: Bytes::Here(&[0xc3; 16]), ..Code::new(0x1000, 17, "longer") };
+    assert_eq!(session.register(&wrong), Err(Error::Buffer));
+    assert!(last_error().contains("code.bytes has 16 bytes, code.size is 17"), "{}", last_error());
+    assert_eq!(session.unregister(Id(77)), Err(Error::UnknownId));
+    assert!(last_error().contains("the id 0x4d"), "{}", last_error());
+    assert_eq!(refused(), before + 3);
+    register(&session, 0x1000, "right");
+    assert_eq!(refused(), before + 3);
+    session.close().unwrap();
+    assert_eq!(Session::open(&Options { map_dir: Some("tmp".into()), ..Options::default() }).err(), Some(Error::Path));
+    assert!(last_error().contains("a directory is no absolute path"), "{}", last_error());
 }

@@ -8,8 +8,9 @@ use std::mem::ManuallyDrop;
 use std::os::fd::FromRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use once_cell::race::OnceBox;
 
@@ -18,6 +19,9 @@ use super::{delegate, thread};
 /// Longer lines are cut.
 const LINE_MAX: usize = 1024;
 
+/// What may wait: as much as a pipe takes in one piece.
+const WAITING_MAX: usize = 4 * LINE_MAX;
+
 const UNKNOWN: u8 = 0;
 const OFF: u8 = 1;
 const ON: u8 = 2;
@@ -25,6 +29,8 @@ const ON: u8 = 2;
 static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
 /// The file, if it is not the standard error output.
 static FILE: OnceBox<PathBuf> = OnceBox::new();
+/// Lines that wait for a thread of the host. Locked for moments only.
+static WAITING: Mutex<Lines> = Mutex::new(Lines { bytes: [0; WAITING_MAX], len: 0 });
 
 /// Whether somebody wants to hear anything. The environment is asked once: a program that runs with more rights than its caller has
 /// none.
@@ -71,28 +77,53 @@ pub fn say(text: fmt::Arguments<'_>) {
     let bytes = &line.bytes[..=line.len];
     // SAFETY: the C library's own variable of this thread, here and below.
     let errno = unsafe { *libc::__errno_location() };
-    // In the host's descriptor table, where the standard error output is.
-    thread::quietly_writing(|| delegate::run(&|| write_out(bytes)));
+    thread::quietly_writing(|| match FILE.get() {
+        // Opened for each line: the host may close all descriptors.
+        Some(path) => append(path, bytes),
+        None => write_where_the_host_does(bytes),
+    });
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// In one piece, because other threads and processes write there too. A failure has nobody to be told.
-fn write_out(bytes: &[u8]) {
-    let _ = match FILE.get() {
-        // Opened for each line: the host may close all descriptors.
-        Some(path) => {
-            let mut options = OpenOptions::new();
-            // A FIFO without a reader is no reason to wait.
-            options.append(true).create(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
-            options.open(path).and_then(|mut file| file.write_all(bytes))
-        }
-        None if has_room(libc::STDERR_FILENO) => {
-            // SAFETY: the number is not closed here, and what it stands for is the host's business.
-            ManuallyDrop::new(unsafe { std::fs::File::from_raw_fd(libc::STDERR_FILENO) }).write_all(bytes)
-        }
-        None => Ok(()),
+/// A failure has nobody to be told, here and below.
+fn append(path: &Path, bytes: &[u8]) {
+    let mut options = OpenOptions::new();
+    // A FIFO without a reader is no reason to wait.
+    options.append(true).create(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+    let _ = options.open(path).and_then(|mut file| file.write_all(bytes));
+}
+
+/// In the host's descriptor table, where the standard error output is. If none of its threads can do it for the calling thread, the
+/// line waits for the next one that comes by.
+fn write_where_the_host_does(bytes: &[u8]) {
+    let write = || {
+        write_waiting();
+        write_out(bytes);
     };
+    if !delegate::try_to_run(&write) {
+        let mut waiting = WAITING.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.add(bytes);
+    }
+}
+
+/// Writes the lines that wait for a thread of the host, if any do.
+pub fn write_waiting() {
+    // A signal handler may have interrupted whoever has them.
+    let Ok(mut waiting) = WAITING.try_lock() else { return };
+    let Lines { bytes, len } = &mut *waiting;
+    if *len > 0 {
+        thread::quietly_writing(|| write_out(&bytes[..std::mem::take(len)]));
+    }
+}
+
+/// In one piece, because other threads and processes write there too.
+fn write_out(bytes: &[u8]) {
+    if has_room(libc::STDERR_FILENO) {
+        // SAFETY: the number is not closed here, and what it stands for is the host's business.
+        let mut stderr = ManuallyDrop::new(unsafe { std::fs::File::from_raw_fd(libc::STDERR_FILENO) });
+        let _ = stderr.write_all(bytes);
+    }
 }
 
 /// Whether a line can be written without waiting for long: a pipe has room for one then. Else the line is left out, because the host
@@ -102,6 +133,22 @@ fn has_room(descriptor: libc::c_int) -> bool {
     let mut asked = libc::pollfd { fd: descriptor, events: libc::POLLOUT, revents: 0 };
     // SAFETY: one structure.
     unsafe { libc::poll(&raw mut asked, 1, LONGEST_WAIT_MS) == 1 }
+}
+
+/// Lines that nobody could write.
+struct Lines {
+    bytes: [u8; WAITING_MAX],
+    len: usize,
+}
+
+impl Lines {
+    /// A line for which there is no room is left out.
+    fn add(&mut self, line: &[u8]) {
+        if let Some(room) = self.bytes.get_mut(self.len..self.len + line.len()) {
+            room.copy_from_slice(line);
+            self.len += line.len();
+        }
+    }
 }
 
 struct Line {
@@ -131,5 +178,39 @@ mod tests {
         write!(line, "a\nb {}", "x".repeat(3000)).unwrap();
         assert_eq!(line.len, LINE_MAX - 1);
         assert!(line.bytes.starts_with(b"a?b x"));
+    }
+
+    /// Run by the next test, in a process where nobody else says anything.
+    #[test]
+    #[ignore = "is run by another one"]
+    fn says_lines_where_nobody_writes_them() {
+        let separate = || assert!(crate::sys::descriptors::separate());
+        let said = std::thread::spawn(move || {
+            separate();
+            (1..=2).for_each(|number| say(format_args!("line {number}")));
+        });
+        said.join().unwrap();
+        say(format_args!("line 3"));
+        std::thread::spawn(move || {
+            separate();
+            (0..10).for_each(|_| say(format_args!("{}", "x".repeat(600))));
+        })
+        .join()
+        .unwrap();
+        write_waiting();
+        write_waiting();
+    }
+
+    #[test]
+    fn a_line_waits_for_a_thread_that_can_write_it() {
+        let mut program = std::process::Command::new(std::env::current_exe().unwrap());
+        program.args(["--exact", "--ignored", "--nocapture", "sys::debug::tests::says_lines_where_nobody_writes_them"]);
+        let output = program.env("JITSYM_DEBUG", "1").output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        let lines: Vec<&str> =
+            said.lines().filter_map(|line| line.strip_prefix("jitsym ")?.split_once(": ")).map(|it| it.1).collect();
+        assert_eq!(lines[..3], ["line 1", "line 2", "line 3"], "{said}");
+        // As many as there is room for, each of them whole.
+        assert!((3..=6).contains(&lines[3..].len()) && lines[3..].iter().all(|line| line.len() == 600), "{said}");
     }
 }

@@ -75,10 +75,18 @@ fn ring() {
     futex::wake(&BELL, futex::ALL);
 }
 
-/// Runs `body` in the host's descriptor table and waits for it: on this thread, if that has no other one.
+/// Runs `body` in the host's descriptor table and waits for it: on this thread, if that has no other one, or nobody else is there.
 pub fn run(body: &(dyn Fn() + Sync)) {
+    if !try_to_run(body) {
+        body();
+    }
+}
+
+/// The same, but false if nobody is there to do it.
+pub fn try_to_run(body: &(dyn Fn() + Sync)) -> bool {
     if DescriptorTable::current().is_host() {
-        return body();
+        body();
+        return true;
     }
     let task = Task { body, done: AtomicBool::new(false) };
     let (mine, none) = ((&raw const task).cast_mut().cast(), std::ptr::null_mut());
@@ -86,13 +94,12 @@ pub fn run(body: &(dyn Fn() + Sync)) {
     loop {
         let bell = BELL.load(Ordering::SeqCst);
         if task.done.load(Ordering::SeqCst) {
-            return;
+            return true;
         }
         if tid().is_none()
             && (!is_given || TASK.compare_exchange(mine, none, Ordering::SeqCst, Ordering::SeqCst).is_ok())
         {
-            // Nobody is there to do it.
-            return body();
+            return false;
         }
         // There is room for one at a time.
         if !is_given && TASK.compare_exchange(none, mine, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
@@ -145,6 +152,7 @@ mod tests {
         let number = std::os::fd::AsRawFd::as_raw_fd(&std::io::stdout());
         // SAFETY: whether the descriptor is open is for the kernel to find out.
         let is_open = move || unsafe { libc::fcntl(number, libc::F_GETFD) } != -1;
+        assert!(std::thread::spawn(|| descriptors::separate() && !try_to_run(&|| ())).join().unwrap());
         for _ in 0..100 {
             want();
             let thread = start().unwrap();

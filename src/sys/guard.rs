@@ -8,26 +8,29 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What the library keeps for each thread: cells of plain values, so that access costs no more than finding them.
 pub struct PerThread {
-    /// The thread runs code of this library.
-    pub inside: Cell<bool>,
+    /// The thread runs code of this library (`INSIDE`), and the call that is under way has noted why it is refused (`NOTED`).
+    state: Cell<u8>,
     /// The state of a registering thread, except during a call that uses it.
     pub local: Cell<Option<NonNull<c_void>>>,
     /// Such a call is under way.
     pub in_use: Cell<bool>,
 }
 
+const INSIDE: u8 = 1;
+const NOTED: u8 = 2;
+
 thread_local! {
     pub static PER_THREAD: PerThread =
-        const { PerThread { inside: Cell::new(false), local: Cell::new(None), in_use: Cell::new(false) } };
+        const { PerThread { state: Cell::new(0), local: Cell::new(None), in_use: Cell::new(false) } };
 }
 
 /// Runs `body` as code of this library. `None` if it has panicked.
 #[inline]
 pub fn guarded<T>(body: impl FnOnce(&PerThread) -> T) -> Option<T> {
     let result = PER_THREAD.with(|thread| {
-        let outer = thread.inside.replace(true);
+        let outer = thread.state.replace(INSIDE);
         let result = panic::catch_unwind(AssertUnwindSafe(|| body(thread)));
-        thread.inside.set(outer);
+        thread.state.set(outer);
         result
     });
     match result {
@@ -38,6 +41,27 @@ pub fn guarded<T>(body: impl FnOnce(&PerThread) -> T) -> Option<T> {
             None
         }
     }
+}
+
+/// Runs `body` as one call, for what is noted in it, and without a guard.
+#[inline]
+pub fn as_one_call<T>(body: impl FnOnce() -> T) -> T {
+    PER_THREAD.with(|thread| {
+        let outer = thread.state.replace(thread.state.get() & INSIDE);
+        let result = body();
+        thread.state.set(outer);
+        result
+    })
+}
+
+/// The call that is under way has noted why it is refused.
+pub fn set_noted() {
+    PER_THREAD.with(|thread| thread.state.set(thread.state.get() | NOTED));
+}
+
+/// Whether it has.
+pub fn has_noted() -> bool {
+    PER_THREAD.with(|thread| thread.state.get() & NOTED != 0)
 }
 
 /// Keeps Rust from printing a message about a panic in this library to the host's standard error. Panics of the host's own
@@ -57,12 +81,12 @@ pub fn silence_panics() {
 
 /// Whether the calling thread runs code of this library.
 pub fn is_inside() -> bool {
-    PER_THREAD.with(|thread| thread.inside.get())
+    PER_THREAD.with(|thread| thread.state.get() & INSIDE != 0)
 }
 
 /// Marks the calling thread as one of the library's own.
 pub fn enter_for_good() {
-    PER_THREAD.with(|thread| thread.inside.set(true));
+    PER_THREAD.with(|thread| thread.state.set(INSIDE));
 }
 
 /// Rust's printer of backtraces asks this function for the stack. It finds no frame, and the compiler leaves out the rest of the

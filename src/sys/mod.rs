@@ -13,6 +13,7 @@ pub mod file;
 pub mod futex;
 pub mod guard;
 pub mod last_thread;
+pub mod libunwind;
 pub mod listing;
 pub mod loader;
 pub mod mapping;

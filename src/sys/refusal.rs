@@ -4,6 +4,8 @@ use std::cell::Cell;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::guard;
+
 /// The reason of a refusal.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Refusal {
@@ -40,13 +42,14 @@ pub fn next_number() -> u64 {
 #[inline(never)]
 pub fn note(error: u32, text: &'static str, numbers: [u64; 3]) {
     NOTED.set(Refusal { error, text, numbers, ..NONE });
+    guard::set_noted();
 }
 
 /// A call of this thread is refused with an error.
 pub fn tell(error: u32) -> Refusal {
-    // Another one is of an error that the library has got over.
+    // Another one is of an error that the library has got over, in this call or in an earlier one.
     let noted = NOTED.take();
-    let refusal = if noted.error == error { noted } else { Refusal { error, ..NONE } };
+    let refusal = if noted.error == error && guard::has_noted() { noted } else { Refusal { error, ..NONE } };
     TOLD.set(Refusal { number: next_number(), pid: std::process::id(), ..refusal });
     TOLD.get()
 }
@@ -94,6 +97,19 @@ mod tests {
         note(9, "lines[{}].offset is {x}, the code has {} bytes", [3, 50, 12]);
         assert_eq!(tell(9).to_string(), "lines[3].offset is 0x32, the code has 12 bytes");
         assert_eq!(last().error, 9);
+    }
+
+    #[test]
+    fn a_note_belongs_to_its_call() {
+        guard::guarded(|_| note(9, "something", [0; 3]));
+        assert_eq!(guard::guarded(|_| tell(9).to_string()).unwrap(), "");
+        guard::as_one_call(|| note(9, "something", [0; 3]));
+        assert_eq!(guard::as_one_call(|| tell(9).to_string()), "");
+        let told = guard::as_one_call(|| {
+            note(9, "something", [0; 3]);
+            tell(9).to_string()
+        });
+        assert_eq!(told, "something");
     }
 
     #[test]

@@ -202,6 +202,11 @@ impl SpoolFile {
         Ok(spool.is_named().then_some(spool))
     }
 
+    /// Opens what may be a spool for reading. Not through a link, and without waiting for anybody.
+    pub fn open_to_look(path: &Path) -> io::Result<File> {
+        OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
+    }
+
     /// The facts that are needed when it is mapped and no longer has a descriptor.
     pub fn named(&self) -> io::Result<NamedSpool> {
         let (file, dir) = (number_of(&self.file.metadata()?), directory_of(&self.path)?);

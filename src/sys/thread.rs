@@ -91,20 +91,19 @@ fn change_blocked(how: libc::c_int, signals: &libc::sigset_t) -> Option<libc::si
 /// Runs `body` with the signals of others blocked on this thread, which cannot be cancelled either. A SIGXFSZ that a write in it has
 /// raised is taken away: the write has failed with EFBIG, which says it all.
 pub fn quietly<T>(body: impl FnOnce() -> T) -> T {
-    uncancelled(|| {
-        let before = block_others();
-        let result = body();
-        before.inspect(|before| restore_blocked(before, &[libc::SIGXFSZ]));
-        result
-    })
+    with_others_blocked(|| Some(libc::SIGXFSZ), body)
 }
 
 /// As `quietly`, for writing to what may be a pipe whose reader has gone.
 pub fn quietly_writing<T>(body: impl FnOnce() -> T) -> T {
+    // One that has come for the host is left to it.
+    with_others_blocked(|| Some(libc::SIGPIPE).filter(|&signal| !is_pending(signal)), body)
+}
+
+/// `own`: asked before `body`, the signal that it may raise.
+fn with_others_blocked<T>(own: impl FnOnce() -> Option<libc::c_int>, body: impl FnOnce() -> T) -> T {
     uncancelled(|| {
-        let before = block_others();
-        // One that has come for the host is left to it.
-        let own: &[libc::c_int] = if is_pending(libc::SIGPIPE) { &[] } else { &[libc::SIGPIPE] };
+        let (before, own) = (block_others(), own());
         let result = body();
         before.inspect(|before| restore_blocked(before, own));
         result
@@ -124,10 +123,10 @@ fn block_others() -> Option<libc::sigset_t> {
 }
 
 #[inline(never)]
-fn restore_blocked(before: &libc::sigset_t, own: &[libc::c_int]) {
+fn restore_blocked(before: &libc::sigset_t, own: Option<libc::c_int>) {
     let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointers are valid.
-    unsafe { libc::sigtimedwait(&signals(false, own), std::ptr::null_mut(), &now) };
+    unsafe { libc::sigtimedwait(&signals(false, own.as_slice()), std::ptr::null_mut(), &now) };
     change_blocked(libc::SIG_SETMASK, before);
 }
 

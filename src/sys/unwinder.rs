@@ -11,6 +11,8 @@ use std::sync::atomic::{fence, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::libunwind;
+
 /// What an unwinder does with many tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
@@ -20,6 +22,8 @@ pub enum Dialect {
     Tree,
     /// LLVM libunwind: a list of FDEs, which are registered one by one.
     Each,
+    /// nongnu libunwind (`sys/libunwind`), beside one of the others: a list. No two tables should overlap.
+    Offsets,
 }
 
 /// The functions, by addresses of which any may be 0: no library of the process may have them.
@@ -78,7 +82,12 @@ type Object = [u64; 8];
 /// What no unwinder writes there.
 const UNTOUCHED: u64 = 0x5a5a_5a5a_5a5a_5a5a;
 
-/// Which unwinder the process has; `None` if it has none that can be told.
+/// Which unwinders the process has that can be told.
+pub fn dialects() -> impl Iterator<Item = Dialect> {
+    dialect().into_iter().chain(libunwind::is_there().then_some(Dialect::Offsets))
+}
+
+/// The unwinder of C++ exceptions.
 pub fn dialect() -> Option<Dialect> {
     static FOUND: OnceLock<Option<Dialect>> = OnceLock::new();
     *FOUND.get_or_init(|| {

@@ -121,6 +121,7 @@ impl Writer {
         self.engine.pool.memory().commit(&self.ledger.state());
         self.engine.pool.shrink();
         self.engine.status.stop_sinks();
+        self.publish();
         self.engine.signal_flush.end(problem);
         end_requests(self.engine, problem);
         self.config = None;

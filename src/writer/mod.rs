@@ -27,6 +27,7 @@ use crate::queue::oneshot::Give;
 use crate::queue::record::Event;
 use crate::queue::requests::{Change, Requests, Stop};
 use crate::queue::spool::layout::Progress;
+use crate::queue::status::Stats;
 use crate::sink::region::Regions;
 use crate::sink::Turn;
 use crate::sys::last_thread::LastThread;
@@ -319,6 +320,15 @@ impl Writer {
         self.engine.ids.prepare();
         self.recycle();
         self.engine.status.counters.live.set(self.ledger.live_count() as u64);
+        self.publish();
+    }
+
+    /// Tells other processes the state of this one.
+    fn publish(&self) {
+        let pool = &self.engine.pool;
+        let (memory, memory_held) = (pool.bytes_used(), pool.bytes_held());
+        let stats = Stats { memory, memory_held, ..self.engine.status.stats() };
+        pool.memory().header().published().set(&stats, &self.host.last_error);
     }
 
     /// If somebody has removed the spool, as cleaners of shared memory do, makes another one as soon as no record is on its way.

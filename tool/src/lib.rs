@@ -4,6 +4,8 @@
 // Files come from anywhere: nothing in one may make the program give up.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]
 
+#[allow(missing_docs)]
+pub mod callgrind;
 pub mod check;
 pub mod injected;
 pub mod kind;

@@ -3,13 +3,15 @@
 
 #[path = "../../tests/support/perf.rs"]
 mod perf;
+#[path = "doctor/published.rs"]
+mod published;
 #[path = "../../tests/support/mod.rs"]
 mod support;
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use support::*;
@@ -28,10 +30,11 @@ fn toy() -> &'static Path {
     BUILT.get_or_init(|| compile("gcc", &["examples/toy_jit.c"], Link::Shared, &["-O1"], "toy_jit"))
 }
 
-/// A broken set-up: its heading in the document, what is done, and the cause.
+/// A broken set-up: its heading in the document, what is done, what a user meets without `jitsym doctor`, and the cause.
 struct SetUp {
     heading: &'static str,
     done: &'static str,
+    without: &'static str,
     make: fn(&Path) -> Output,
     cause: &'static str,
 }
@@ -40,96 +43,112 @@ const SET_UPS: &[SetUp] = &[
     SetUp {
         heading: "No perf",
         done: "There is no program of that name.",
+        without: "`perf: command not found`",
         make: |_| try_run(&mut doctor(&["--perf", "no-such-perf"])),
         cause: "there is no program `no-such-perf`",
     },
     SetUp {
         heading: "No permission",
         done: "A user looks at a machine that lets only root record.",
+        without: "perf's own advice, which names the setting",
         make: paranoid,
         cause: "perf_event_paranoid is 4",
     },
     SetUp {
         heading: "Turned off",
         done: "`JITSYM=off` is in the environment.",
+        without: "addresses, and no word",
         make: |dir| try_run(doctor(&[]).env("JITSYM", "off").env("JITSYM_DIR", dir)),
         cause: "JITSYM=off turns everything off",
     },
     SetUp {
         heading: "A mistyped word",
         done: "The process was started with `JITSYM=jitdmp`.",
+        without: "addresses, and no word",
         make: |dir| of_process(toy_with(&[("JITSYM", "jitdmp")], dir), "libjitsym.so"),
         cause: "did you mean jitdump?",
     },
     SetUp {
         heading: "A process without the library",
         done: "The process is `sleep`.",
+        without: "addresses, and no word",
         make: |_| of_process(perf::command("sleep").arg("600").spawn().expect("start"), "/sleep"),
         cause: "has no libjitsym",
     },
     SetUp {
         heading: "noexec",
         done: "The directory of the files is mounted noexec.",
+        without: "names, stacks that end at compiled code, and no word",
         make: |dir| in_mount(dir, "noexec", "JITSYM_DIR"),
         cause: "is mounted noexec",
     },
     SetUp {
         heading: "No room in /dev/shm",
         done: "The file system is full. Only what a killed program leaves is at stake.",
+        without: "no word, and code is missing after a `kill -9`",
         make: |dir| in_mount(dir, "size=4k", "JITSYM_SPOOL_DIR"),
         cause: "has no room",
     },
     SetUp {
         heading: "In a container",
         done: "The process is number 1 in another pid namespace.",
+        without: "addresses with perf 7, and no word",
         make: container,
         cause: "in a pid namespace of its own",
     },
     SetUp {
         heading: "A jitdump without its mark",
         done: "A runtime has its jitdump open, and has ended the mapping by which perf finds it.",
+        without: "`perf inject` is content, and nothing has changed",
         make: unmapped,
         cause: "no executable mapping, by which perf finds it",
     },
     SetUp {
         heading: "Another clock",
         done: "It was recorded by `perf record --call-graph dwarf`.",
+        without: "`jitted code must be sampled with perf record -k 1`, from `perf inject`",
         make: |dir| of_recording(&record(dir, &["--call-graph", "dwarf"], &[])),
         cause: "recorded without -k 1",
     },
     SetUp {
         heading: "Not injected",
         done: "It was recorded by `perf record -k 1 --call-graph dwarf`, and nothing was done after that.",
+        without: "stacks that end at compiled code, and no word",
         make: |dir| of_recording(&record(dir, DWARF, &[])),
         cause: "perf inject --jit has not been run",
     },
     SetUp {
         heading: "The jitdump is gone",
         done: "The program was run with `JITSYM_REMOVE=1`.",
+        without: "`perf inject` ends with an error and no word",
         make: |dir| of_recording(&record(dir, DWARF, &[("JITSYM_REMOVE", "1")])),
         cause: "was removed before perf inject has read it",
     },
     SetUp {
         heading: "Objects of another run",
         done: "`perf inject` was run again on another recording, and has replaced an object of the first one.",
+        without: "names and lines that may be wrong, and no word",
         make: |dir| of_recording(&replaced(dir, true)),
         cause: "are those of another run of perf inject",
     },
     SetUp {
         heading: "Objects removed",
         done: "Somebody has tidied up.",
+        without: "names as long as perf's cache in `~/.debug` has the objects, then addresses, and no word",
         make: |dir| of_recording(&replaced(dir, false)),
         cause: "that perf inject has made were removed",
     },
     SetUp {
         heading: "Frame pointers that are not there",
         done: "It was recorded with `-g`, and neither the compiled code nor the program has frame pointers.",
+        without: "callers that are missing or absurd, and no word",
         make: |dir| of_recording(&inject(&record(dir, &["-k", "1", "-g"], &[]))),
         cause: "recorded by frame pointers, and some code has none",
     },
     SetUp {
         heading: "No unwind description",
         done: "The program registers its code without `jitsym_code.unwind`.",
+        without: "stacks that end at compiled code, and no word",
         make: |dir| of_recording(&inject(&record(dir, DWARF, &[("JITSYM_UNWIND", "0")]))),
         cause: "describes no frames",
     },
@@ -291,18 +310,93 @@ fn last_lines_name_the_cause() {
         assert!(last.lines().last().is_some_and(|line| line.starts_with("type:  ")), "{line}: {text}");
         let _ = write!(
             sections,
-            "\n## {}\n\n{}\n\n<!-- test: not run, tool/tests/doctor.rs makes the set-up and compares this -->\n```text\n{last}\n```\n",
-            set_up.heading, set_up.done
+            "\n## {}\n\n{}\nWithout `jitsym doctor`: {}.\n\n<!-- test: not run, tool/tests/doctor.rs makes the set-up and compares this -->\n```text\n{last}\n```\n",
+            set_up.heading, set_up.done, set_up.without
         );
     }
+    in_the_document(BEGIN, "", &sections);
+}
+
+/// What is between two texts of the document, or after one, is what the program says.
+fn in_the_document(begin: &str, end: &str, said: &str) {
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock();
     let path = root().join(DOCUMENT);
     let text = std::fs::read_to_string(&path).expect("document");
-    let (start, there) = text.split_once(BEGIN).expect("the place of the set-ups");
+    let (start, rest) = text.split_once(begin).expect("its beginning");
+    let at = if end.is_empty() { rest.len() } else { rest.find(end).expect("its end") };
     if std::env::var_os("JITSYM_BLESS").is_some() {
-        std::fs::write(&path, format!("{start}{BEGIN}{sections}")).expect("write the document");
+        std::fs::write(&path, format!("{start}{begin}{said}{}", &rest[at..])).expect("write the document");
     } else {
-        assert!(there == sections, "{DOCUMENT} is not what the program says (JITSYM_BLESS=1 writes it):\n{sections}");
+        assert!(rest[..at] == *said, "{DOCUMENT} is not what the program says (JITSYM_BLESS=1 writes it):\n{said}");
     }
+}
+
+const SESSION: &str = "<!-- The session is written by tool/tests/doctor.rs. -->\n";
+
+/// A session with a program that is set up rightly, screen by screen. What differs between machines and runs is masked.
+#[test]
+fn a_session() {
+    let dir = fresh_dir("session");
+    let jitsym = |words: &[&str]| {
+        let mut command = doctor(&[]);
+        let environment: Vec<_> =
+            command.get_envs().map(|(name, value)| (name.to_owned(), value.map(ToOwned::to_owned))).collect();
+        command = perf::command(env!("CARGO_BIN_EXE_jitsym"));
+        environment.into_iter().for_each(|(name, value)| _ = value.map(|value| command.env(name, value)));
+        command.current_dir(&dir).args(words);
+        command
+    };
+    let shown = |output: &Output| masked(&(stdout(output) + &String::from_utf8_lossy(&output.stderr)), &dir);
+    let mut screens = String::new();
+    let mut screen = |words: &str, text: &str| {
+        _ = write!(
+            screens,
+            "\n<!-- test: not run, tool/tests/doctor.rs does, and compares this -->\n```text\n$ {words}\n{text}```\n"
+        )
+    };
+    screen("jitsym doctor", &shown(&run(&mut jitsym(&["doctor"]))));
+    let mut record = jitsym(&["record", "-e", "cpu-clock", "--"]);
+    let output = run(record.arg(toy()).arg(root().join("examples/hello.toy")).arg("1"));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let pid = said.split_once("/tmp/jit-").and_then(|(_, rest)| rest.split_once(".dump")).expect("its jitdump").0;
+    let _files = TmpFiles(pid.parse().expect("a number"));
+    screen("jitsym record -e cpu-clock -- toy_jit hello.toy 1", &masked(&said, &dir));
+    screen("jitsym doctor perf.data", &shown(&run(&mut jitsym(&["doctor", "perf.data"]))));
+    screen("jitsym check /tmp/jit-N.dump", &shown(&run(&mut jitsym(&["check", &format!("/tmp/jit-{pid}.dump")]))));
+    let process = of_process(toy_with(&[("JITSYM", "on")], &dir), "jit-");
+    screen("jitsym doctor N", &shown(&process));
+    in_the_document(SESSION, "\n## Set-ups that are broken\n", &screens);
+}
+
+/// A screen without what differs between machines and runs.
+fn masked(text: &str, dir: &Path) -> String {
+    let text = text.replace(&dir.display().to_string(), "DIR");
+    let mut masked = String::new();
+    for line in text.lines() {
+        let line = match line.trim_start().split_once(' ') {
+            Some(("ok", rest)) if rest.trim_start().starts_with("perf ") && rest.contains("goes through stacks") => {
+                "  ok     perf N (PATH): HOW IT goes through stacks".into()
+            }
+            Some(("ok", rest)) if rest.trim_start().starts_with("counters: ") => "  ok     counters: ...".into(),
+            _ => line.replace("perf_event_paranoid is 2", "perf_event_paranoid is N"),
+        };
+        // Numbers, but not those of perf's versions in a verdict.
+        let keeps = line.starts_with("  perf ");
+        let mut number = String::new();
+        for c in line.chars().chain(['\n']) {
+            if !keeps && (c.is_ascii_digit() || c == '.' && !number.is_empty()) {
+                number.push(c);
+            } else {
+                if !number.is_empty() {
+                    masked += if number.ends_with('.') { "N." } else { "N" };
+                    number.clear();
+                }
+                masked.push(c);
+            }
+        }
+    }
+    ["KiB", "MiB", "TiB"].iter().fold(masked, |text, unit| text.replace(&format!("N {unit}"), "N GiB"))
 }
 
 /// Where nothing is wrong it says so, of a machine, a process, a recording and a command.

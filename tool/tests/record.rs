@@ -1,6 +1,8 @@
 //! `jitsym record`: what the real perf then says of programs that know what they have run, with jitdumps, with regions, with
 //! children, and of processes that run already.
 
+#[path = "record/newer.rs"]
+mod newer;
 #[path = "../../tests/support/perf.rs"]
 mod perf;
 #[path = "record/refusals.rs"]

@@ -39,7 +39,7 @@ pub const DEBUGGERS: Set =
     Set::new("debuggers", &["gdb", "lldb", "valgrind"], &["gdb", "lldb", "lldb-server", "valgrind"]);
 pub const PYTHON: Set = Set::new("python", &["python3.13"], &["python3.13"]);
 /// Libraries, which other programs are made to load.
-const UNWINDERS: Set = Set::new("unwinders", &["libunwind-19", "libgcc-s1"], &[]);
+const UNWINDERS: Set = Set::new("unwinders", &["libunwind-19", "libgcc-s1", "libunwind8"], &[]);
 const LUAJIT: Set = Set::new("luajit", &["luajit"], &["luajit"]);
 const CARGO_C: Set = Set::new("cargo-c", &["cargo-c"], &["cargo-cinstall"]);
 pub const BPFTRACE: Set = Set::new("bpftrace", &["bpftrace"], &["bpftrace"]);

@@ -13,7 +13,7 @@ use crate::api::error::{Error, Result};
 use crate::capi::types::*;
 use crate::format::jitdump::{put_debug, UnwindingTemplate};
 use crate::format::unwind::Cache;
-use crate::session::{check_range, check_size, Given};
+use crate::session::{check_range, Given};
 
 // SAFETY: integers and raw pointers only, here and below.
 unsafe impl Plain for jitsym_code {
@@ -63,12 +63,11 @@ impl<'a> CodeInput<'a> {
         // SAFETY: the maker's promise, for all fields and for what the pointers among them point to.
         let code = unsafe { self.0.read_unaligned() };
         check_code_flags(code.flags, STABLE | PACKED, code.reserved)?;
-        check_size(code.size)?;
+        check_range(code.addr, code.size, code.free_after)?;
         let lines = self.lines()?;
         // SAFETY: as above.
         unsafe {
             let inlines = inlines(&code)?;
-            check_range(code.addr, code.size, code.free_after)?;
             let unwind = unwind(code.unwind)?;
             body(&Code {
                 addr: code.addr,

@@ -9,17 +9,21 @@
 //! beside the data of the last committed pass. One store of the pass's number makes it valid. A process may be killed between any
 //! two stores.
 
+use std::fs::File;
 use std::mem::offset_of;
+use std::ops::Deref;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
 
+use super::published::{self, Published};
 use crate::api::options::Sinks;
 use crate::queue::chunk::CHUNK_SIZE;
 use crate::sys::file::Identity;
-use crate::sys::mapping::page_size;
+use crate::sys::mapping::{page_size, Region};
 use crate::sys::spool::Owner;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"jitspool");
-const VERSION: u32 = 6;
+const VERSION: u32 = 7;
 
 /// In the directory: part of a chunk that begins in an earlier unit. Else the number of units of the chunk that begins here,
 /// 0 if none does.
@@ -28,7 +32,7 @@ pub const INSIDE: u32 = u32::MAX;
 /// Room for a path: the longest directory, and the name of a file in it.
 pub const PATH_ROOM: usize = 1024 + 64;
 
-/// What the first bytes of a spool are.
+/// What the first bytes of a spool are. The fields up to `published` lie there in all versions.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Header {
@@ -43,6 +47,7 @@ pub struct Header {
     mount_namespace: AtomicU64,
     /// Number of the last pass that was committed.
     committed: AtomicU64,
+    published: Published,
     /// The one of the last pass and the one of the pass before or after it; the place is the lowest bit of the pass.
     states: [StateCell; 2],
     /// The file that is about to replace the map.
@@ -51,9 +56,11 @@ pub struct Header {
     next_dump: FileStateCell,
     /// Those of [`Files`].
     flags: AtomicU64,
-    map_path: PathCell,
-    dump_path: PathCell,
+    map_path: TextCell<{ PATH_ROOM / 8 }>,
+    dump_path: TextCell<{ PATH_ROOM / 8 }>,
 }
+
+const _: () = assert!(offset_of!(Header, published) == published::PLACE && VERSION >= published::SINCE);
 
 /// How far the writer has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -114,11 +121,12 @@ struct FileStateCell {
     len: AtomicU64,
 }
 
+/// Text of up to eight bytes a word, without zeros.
 #[derive(Debug)]
 #[repr(C)]
-struct PathCell {
+pub struct TextCell<const WORDS: usize> {
     len: AtomicU64,
-    words: [AtomicU64; PATH_ROOM / 8],
+    words: [AtomicU64; WORDS],
 }
 
 /// Where in a spool the file is announced that is about to replace the map, and what is written there.
@@ -162,21 +170,22 @@ impl FileStateCell {
     }
 }
 
-impl PathCell {
-    fn set(&self, path: &[u8]) {
-        self.len.store(path.len() as u64, Ordering::Relaxed);
-        for (word, bytes) in self.words.iter().zip(path.chunks(8)) {
+impl<const WORDS: usize> TextCell<WORDS> {
+    pub fn set(&self, text: &[u8]) {
+        self.len.store(text.len() as u64, Ordering::Relaxed);
+        for (word, bytes) in self.words.iter().zip(text.chunks(8)) {
             let mut padded = [0; 8];
             padded[..bytes.len()].copy_from_slice(bytes);
             word.store(u64::from_ne_bytes(padded), Ordering::Relaxed);
         }
     }
 
-    fn get(&self) -> Option<Vec<u8>> {
-        let len = usize::try_from(self.len.load(Ordering::Relaxed)).ok().filter(|&len| len <= PATH_ROOM)?;
-        let mut path: Vec<u8> = self.words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect();
-        path.truncate(len);
-        (!path.contains(&0)).then_some(path)
+    /// `None` if that makes no sense.
+    pub fn get(&self) -> Option<Vec<u8>> {
+        let len = usize::try_from(self.len.load(Ordering::Relaxed)).ok().filter(|&len| len <= 8 * WORDS)?;
+        let mut text: Vec<u8> = self.words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect();
+        text.truncate(len);
+        (!text.contains(&0)).then_some(text)
     }
 }
 
@@ -211,6 +220,16 @@ impl Header {
     pub fn directory(&self, units: usize) -> &[AtomicU32] {
         // SAFETY: the directory lies after the header in the same mapping (`header_len`); zero is a valid value.
         unsafe { std::slice::from_raw_parts((&raw const *self).add(1).cast(), units) }
+    }
+
+    /// The pid in a spool of this version, or of another one since `first`.
+    pub fn pid_of_any_version(&self, first: u32) -> Option<u32> {
+        let known = self.magic.load(Ordering::Acquire) == MAGIC && self.version.load(Ordering::Relaxed) >= first;
+        self.pid.load(Ordering::Relaxed).try_into().ok().filter(|_| known)
+    }
+
+    pub fn published(&self) -> &Published {
+        &self.published
     }
 
     /// Number of the last pass that was committed.
@@ -285,5 +304,29 @@ impl Header {
             simpleperf: bit(0),
             arch_timestamps: bit(1),
         })
+    }
+}
+
+/// A copy of the header and the directory of a spool, which somebody may change or cut meanwhile.
+pub struct HeaderCopy(Region);
+
+impl HeaderCopy {
+    /// Reads it of a spool with that many units, if the file is as long.
+    pub fn read(file: &File, units: usize) -> Option<HeaderCopy> {
+        let len = header_len(units);
+        let copy = Region::private(len).ok()?;
+        // SAFETY: the region is that long, and nobody else has it yet.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(copy.start().as_ptr(), len) };
+        file.read_exact_at(bytes, 0).ok()?;
+        Some(HeaderCopy(copy))
+    }
+}
+
+impl Deref for HeaderCopy {
+    type Target = Header;
+
+    fn deref(&self) -> &Header {
+        // SAFETY: the region is at least as long as a header, all of whose fields are atomics.
+        unsafe { self.0.start().cast::<Header>().as_ref() }
     }
 }

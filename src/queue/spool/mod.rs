@@ -5,6 +5,7 @@
 //! and while nothing is written, it is private memory of the same shape at the same addresses.
 
 pub mod layout;
+pub mod published;
 
 use std::io;
 use std::ops::Range;

@@ -158,18 +158,13 @@ fn wait_until_read(engine: &Engine, unread: bool) {
     }
 }
 
-/// Refuses sizes that no code can have.
-pub fn check_size(size: u64) -> Result<()> {
-    match size {
-        0 => Err(Error::SizeZero.because("code.size is 0", [])),
-        1..=CODE_SIZE_MAX => Ok(()),
-        _ => Err(Error::TooLarge.because("code.size is {}, at most {} are allowed", [size, CODE_SIZE_MAX])),
-    }
-}
-
-/// Refuses places where no code can be.
+/// Refuses places and sizes that no code can have.
 pub fn check_range(addr: u64, size: u64, free_after: u64) -> Result<()> {
-    check_size(size)?;
+    match size {
+        0 => return Err(Error::SizeZero.because("code.size is 0", [])),
+        1..=CODE_SIZE_MAX => {}
+        _ => return Err(Error::TooLarge.because("code.size is {}, at most {} are allowed", [size, CODE_SIZE_MAX])),
+    }
     // The host got no memory and continued with 0. Readers take a line or record with that address for damage.
     let text = "addr is {x}, size {}, free_after {}: the address is 0, or the end beyond all addresses";
     let end = addr.checked_add(size).filter(|_| addr != 0).and_then(|end| end.checked_add(free_after));
@@ -178,7 +173,9 @@ pub fn check_range(addr: u64, size: u64, free_after: u64) -> Result<()> {
 
 fn check_bytes(bytes: &Bytes<'_>, size: u64) -> Result<()> {
     match bytes {
-        Bytes::Here(bytes) if bytes.len() as u64 != size => Err(Error::Buffer),
+        Bytes::Here(bytes) if bytes.len() as u64 != size => {
+            Err(Error::Buffer.because("code.bytes has {} bytes, code.size is {}", [bytes.len() as u64, size]))
+        }
         _ => Ok(()),
     }
 }

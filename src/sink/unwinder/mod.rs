@@ -31,24 +31,30 @@ pub static KIND: Kind = Kind {
 };
 
 /// In a forked child: what its parent's writer has told the unwinder, which knows it in the child too.
-static INHERITED: Mutex<Option<Tables>> = Mutex::new(None);
+static INHERITED: Mutex<Vec<Tables>> = Mutex::new(Vec::new());
+
+fn take_inherited() -> Vec<Tables> {
+    std::mem::take(&mut *INHERITED.lock().unwrap_or_else(PoisonError::into_inner))
+}
 
 /// In a forked child, when its sinks are open: without this sink the unwinder forgets the code.
 pub fn end_inherited() {
-    drop(INHERITED.lock().unwrap_or_else(PoisonError::into_inner).take());
+    drop(take_inherited());
 }
 
 #[derive(Default)]
 struct Unwinder {
-    tables: Option<Tables>,
+    /// Of each unwinder of the process.
+    tables: Vec<Tables>,
 }
 
 impl Unwinder {
     fn add(&mut self, id: u64, (addr, size): (u64, u64), info_records: Option<&[u8]>) {
-        let Some(tables) = &mut self.tables else { return };
-        match info_records {
-            Some(records) => tables.add(id, (addr, size), eh_frame(records).unwrap_or_default()),
-            None => tables.moved(id, (addr, size)),
+        for tables in &mut self.tables {
+            match info_records {
+                Some(records) => tables.add(id, (addr, size), eh_frame(records).unwrap_or_default()),
+                None => tables.moved(id, (addr, size)),
+            }
         }
     }
 }
@@ -62,9 +68,13 @@ fn eh_frame(info_records: &[u8]) -> Option<&[u8]> {
 
 impl Sink for Unwinder {
     fn open(&mut self, _: &Config) -> Result<(), String> {
-        let dialect = unwinder::dialect().ok_or("the process has no unwinder that can be told of code")?;
-        let inherited = INHERITED.lock().unwrap_or_else(PoisonError::into_inner).take();
-        self.tables = Some(inherited.unwrap_or_else(|| Tables::new(dialect)));
+        self.tables = take_inherited();
+        if self.tables.is_empty() {
+            self.tables = unwinder::dialects().map(Tables::new).collect();
+        }
+        if self.tables.is_empty() {
+            return Err("the process has no unwinder that can be told of code".into());
+        }
         Ok(())
     }
 
@@ -85,20 +95,18 @@ impl Sink for Unwinder {
         each_live(registry, group_of, |id, live, _, info_records| {
             let place = (live.addr, live.size);
             // What it has known since before a fork stays.
-            if !self.tables.as_ref().is_some_and(|tables| tables.has(id, place)) {
+            if !self.tables.iter().all(|tables| tables.has(id, place)) {
                 self.add(id, place, Some(info_records));
             }
         })
     }
 
     fn gone(&mut self, id: u64) {
-        if let Some(tables) = &mut self.tables {
-            tables.remove(id);
-        }
+        self.tables.iter_mut().for_each(|tables| tables.remove(id));
     }
 
     fn close(&mut self, how: Close) -> io::Result<()> {
-        let tables = self.tables.take();
+        let tables = std::mem::take(&mut self.tables);
         if how == Close::LetGo {
             *INHERITED.lock().unwrap_or_else(PoisonError::into_inner) = tables;
         }

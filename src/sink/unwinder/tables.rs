@@ -1,7 +1,7 @@
 //! Which code is in which table.
 //!
 //! New unwinders take a table for each FDE. Old ones search a list of tables, and sort a table when they first search it. They get
-//! few tables of much code, and small ones for the newest code.
+//! few tables of much code, and small ones for the newest code. So does nongnu libunwind, with copies of the entries.
 //!
 //! An unwinder reads entries that it has found without any lock. So the entries of code stay where they are until it has ended,
 //! whichever table they are in.
@@ -9,8 +9,8 @@
 use std::collections::BTreeMap;
 
 use crate::format::cfi::absolute::{self, Frame};
-use crate::sys::reserve;
 use crate::sys::unwinder::{self, Dialect, Registered};
+use crate::sys::{libunwind, reserve};
 
 /// A table that others are to be made part of has at most this many pieces of code.
 const PIECES_MAX: usize = 8192;
@@ -31,12 +31,20 @@ struct Piece {
     frames: Vec<Frame>,
 }
 
+/// By what the unwinder knows it.
+#[derive(Debug, Default)]
+struct Known {
+    registered: Vec<Registered>,
+    /// Of `Dialect::Offsets`.
+    copy: Option<libunwind::Table>,
+}
+
 /// Code that the unwinder finds by one table, or by one for each FDE. A list has to find all code there that lies between the first
 /// piece and the last one.
 #[derive(Debug)]
 struct Table {
     /// Before the pieces, which it speaks of: it is dropped first.
-    registered: Vec<Registered>,
+    known: Known,
     /// In the order of addresses. At least one.
     pieces: Vec<Piece>,
     dead: usize,
@@ -67,18 +75,30 @@ impl Table {
 }
 
 /// Has an unwinder with a list know pieces as one table. `None` without memory.
-fn listed<'a>(pieces: impl Iterator<Item = &'a Piece> + Clone) -> Option<Vec<Registered>> {
+fn listed<'a>(dialect: Dialect, pieces: impl Iterator<Item = &'a Piece> + Clone) -> Option<Known> {
     let frames = pieces.flat_map(|piece| &piece.frames);
-    let mut registered = Vec::new();
-    registered.try_reserve_exact(1).ok()?;
+    let mut known = Known::default();
+    if dialect == Dialect::Offsets {
+        let entry = |frame: &'a Frame| {
+            let &Frame { start, end, ref bytes, fde, .. } = frame;
+            libunwind::Entry { start, end, bytes, fde }
+        };
+        known.copy = Some(libunwind::Table::new(frames.map(entry))?);
+        return Some(known);
+    }
+    known.registered.try_reserve_exact(1).ok()?;
     // SAFETY: a table is dropped before its pieces, and these are freed with the last one that has them.
-    registered.push(unsafe { Registered::all(frames.map(|frame| &*frame.bytes)) }?);
-    Some(registered)
+    known.registered.push(unsafe { Registered::all(frames.map(|frame| &*frame.bytes)) }?);
+    Some(known)
 }
 
 /// Has an unwinder with a list search a table that it knows by now, and no other one for the same code. It sorts a table at the first
 /// search: now, and not when the host throws.
-fn search_once(pieces: &[Piece]) {
+fn search_once(dialect: Dialect, pieces: &[Piece]) {
+    if dialect == Dialect::Offsets {
+        // Its tables are sorted.
+        return;
+    }
     if let Some(frame) = pieces.iter().find_map(|piece| piece.frames.first()) {
         let _ = unwinder::find(frame.start);
     }
@@ -164,7 +184,10 @@ impl Tables {
             piece.id = 0;
             for frame in &mut piece.frames {
                 let at = frame.size_at();
-                unwinder::clear(&mut frame.bytes, at);
+                match &mut table.known.copy {
+                    Some(copy) => copy.end(frame.start, at - frame.fde),
+                    None => unwinder::clear(&mut frame.bytes, at),
+                }
             }
         }
         if table.dead > table.pieces.len() / 2 {
@@ -202,9 +225,9 @@ impl Tables {
             return;
         }
         let mut piece = Piece { id, addr, size, frames };
-        let mut registered = Vec::new();
+        let mut known = Known::default();
         match self.dialect {
-            Dialect::List => {
+            Dialect::List | Dialect::Offsets => {
                 while let Some((&start, _)) =
                     self.tables.range(..end).next_back().filter(|(_, table)| table.end() > addr)
                 {
@@ -212,26 +235,26 @@ impl Tables {
                         return;
                     }
                 }
-                let Some(one) = listed(std::iter::once(&piece)) else { return };
-                registered = one;
-                search_once(std::slice::from_ref(&piece));
+                let Some(one) = listed(self.dialect, std::iter::once(&piece)) else { return };
+                known = one;
+                search_once(self.dialect, std::slice::from_ref(&piece));
             }
             Dialect::Tree => {
                 for frame in std::mem::take(&mut piece.frames) {
-                    let _ = in_tree(&mut piece.frames, frame, &mut registered);
+                    let _ = in_tree(&mut piece.frames, frame, &mut known.registered);
                 }
             }
             Dialect::Each => {
                 for frame in &piece.frames {
                     // SAFETY: as in `listed`.
-                    registered.extend(unsafe { Registered::fde(&frame.bytes, frame.fde) });
+                    known.registered.extend(unsafe { Registered::fde(&frame.bytes, frame.fde) });
                 }
             }
         }
-        self.tables.insert(addr, Table { registered, pieces: vec![piece], dead: 0 });
+        self.tables.insert(addr, Table { known, pieces: vec![piece], dead: 0 });
         self.places.insert(id, addr);
         self.live.insert(addr, (end, id));
-        if self.dialect == Dialect::List {
+        if matches!(self.dialect, Dialect::List | Dialect::Offsets) {
             let most = TABLES + 2 * self.live.len() / PIECES_MAX;
             while self.tables.len() > most.max(self.apart) {
                 self.apart = if self.merge().is_some() { 0 } else { 2 * self.tables.len() };
@@ -247,23 +270,23 @@ impl Tables {
         let below = live.clone().filter(|piece| piece.addr < from);
         let above = live.filter(|piece| piece.addr >= to);
         let counts = [below.clone().count(), above.clone().count()];
-        let registered = [
-            if counts[0] > 0 { listed(below)? } else { Vec::new() },
-            if counts[1] > 0 { listed(above)? } else { Vec::new() },
+        let known = [
+            if counts[0] > 0 { listed(self.dialect, below)? } else { Known::default() },
+            if counts[1] > 0 { listed(self.dialect, above)? } else { Known::default() },
         ];
         let mut pieces = [Vec::new(), Vec::new()];
         for (pieces, count) in pieces.iter_mut().zip(counts) {
             pieces.try_reserve_exact(count).ok()?;
         }
         // From here on nothing can fail. The unwinder knows the new tables, and forgets the old one before what has ended is freed.
-        let Table { registered: old, pieces: all, .. } = self.tables.remove(&start)?;
+        let Table { known: old, pieces: all, .. } = self.tables.remove(&start)?;
         drop(old);
         for piece in all.into_iter().filter(|piece| piece.id != 0) {
             pieces[usize::from(piece.addr >= to)].push(piece);
         }
-        for (pieces, registered) in pieces.into_iter().zip(registered).filter(|(pieces, _)| !pieces.is_empty()) {
-            search_once(&pieces);
-            self.tables.insert(pieces[0].addr, Table { registered, pieces, dead: 0 });
+        for (pieces, known) in pieces.into_iter().zip(known).filter(|(pieces, _)| !pieces.is_empty()) {
+            search_once(self.dialect, &pieces);
+            self.tables.insert(pieces[0].addr, Table { known, pieces, dead: 0 });
         }
         Some(())
     }
@@ -277,15 +300,15 @@ impl Tables {
         let live = low.pieces.iter().chain(&high.pieces).filter(|piece| piece.id != 0);
         let mut pieces = Vec::new();
         pieces.try_reserve_exact(live.clone().count()).ok()?;
-        let registered = listed(live)?;
+        let known = listed(self.dialect, live)?;
         let starts = [low.start(), high.start()];
         // As in `part`.
         for table in starts.map(|start| self.tables.remove(&start)).into_iter().flatten() {
-            drop(table.registered);
+            drop(table.known);
             pieces.extend(table.pieces.into_iter().filter(|piece| piece.id != 0));
         }
-        search_once(&pieces);
-        self.tables.insert(pieces.first()?.addr, Table { registered, pieces, dead: 0 });
+        search_once(self.dialect, &pieces);
+        self.tables.insert(pieces.first()?.addr, Table { known, pieces, dead: 0 });
         Some(())
     }
 }

@@ -11,9 +11,9 @@
 pub mod clean;
 mod replay;
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use crate::queue::chunk::{is_size_in, Chunk, CHUNK_SIZE, HEAD};
 use crate::queue::record::EventKind;
-use crate::queue::spool::layout::{header_len, next_map_cell, Header, INSIDE};
+use crate::queue::spool::layout::{header_len, next_map_cell, HeaderCopy, INSIDE};
 use crate::queue::status::{LastError, Status};
 use crate::sys::clock::Clock;
 use crate::sys::file::{self, Identity};
@@ -144,7 +144,7 @@ enum Opened {
 struct Dead {
     file: SpoolFile,
     /// A copy of the header and the directory.
-    header: Region,
+    header: HeaderCopy,
     owner: Owner,
     units: usize,
     /// How many bytes of the file have memory.
@@ -201,24 +201,20 @@ impl Dead {
         if units.checked_mul(CHUNK_SIZE)?.checked_add(header_len(units))? != len || header_len(units) as u64 > backed {
             return None;
         }
-        let header = copy(file.file(), header_len(units))?;
+        let header = HeaderCopy::read(file.file(), units)?;
         Some(Dead { file, header, owner, units, backed })
-    }
-
-    fn header(&self) -> &Header {
-        header(&self.header)
     }
 
     /// Whether everything in it is in the files. Looks at the heads of the chunks only: a session that starts has no time.
     fn is_empty(&self) -> bool {
-        !self.header().state().map_is_stale
+        !self.header.state().map_is_stale
             && !self.places().any(|(offset, room)| !matches!(self.read_chunk(offset, room, HEAD), Ok(None)))
     }
 
     /// Where in the file chunks begin, and how much room they have.
     fn places(&self) -> impl Iterator<Item = (u64, usize)> + '_ {
         let units = self.units;
-        let directory = self.header().directory(units);
+        let directory = self.header.directory(units);
         let mut unit = 0;
         std::iter::from_fn(move || {
             while let Some(word) = directory.get(unit) {
@@ -253,7 +249,7 @@ impl Dead {
         self.file.file().read_exact_at(&mut bytes[..HEAD], offset)?;
         // SAFETY: the region begins with the head of a chunk, whatever its bytes are.
         let chunk = unsafe { Chunk::at(memory.start()) };
-        let unread = chunk.consumed_up_to(self.header().committed());
+        let unread = chunk.consumed_up_to(self.header.committed());
         if !is_size_in(chunk.size(), room) || unread >= chunk.committed() {
             return Ok(None);
         }
@@ -290,7 +286,7 @@ impl Dead {
                 }
             }
         }
-        if !chunks.is_empty() || self.header().state().map_is_stale {
+        if !chunks.is_empty() || self.header.state().map_is_stale {
             self.complete_files(&chunks, &mut report);
         }
         if !report.kept {
@@ -307,7 +303,7 @@ impl Dead {
     }
 
     fn complete_files(&self, copies: &[Copied], report: &mut Report) {
-        let header = self.header();
+        let header = &*self.header;
         let Some(files) = header.files() else {
             report.problems.push("the spool does not say where the files are".into());
             return;
@@ -339,32 +335,13 @@ impl Dead {
     }
 }
 
-/// Not through a link, and without waiting for anybody.
-fn open_to_look(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
-}
-
 /// Whether a spool is that of a process which could be seen here, and is dead.
 fn is_dead_ones(path: &Path) -> bool {
-    let described = open_to_look(path).ok().and_then(|file| read_description(&file));
+    let described = SpoolFile::open_to_look(path).ok().and_then(|file| read_description(&file));
     described.is_some_and(|(owner, _)| owner.is_visible() && !owner.is_visibly_alive())
 }
 
 /// Reads whose spool a file is, and of how many units.
 fn read_description(file: &File) -> Option<(Owner, usize)> {
-    header(&copy(file, header_len(0))?).description()
-}
-
-/// A copy of the first `len` bytes of a file.
-fn copy(file: &File, len: usize) -> Option<Region> {
-    let copy = Region::private(len).ok()?;
-    // SAFETY: the region is that long, and nobody else has it yet.
-    let bytes = unsafe { std::slice::from_raw_parts_mut(copy.start().as_ptr(), len) };
-    file.read_exact_at(bytes, 0).ok()?;
-    Some(copy)
-}
-
-fn header(region: &Region) -> &Header {
-    // SAFETY: the region is at least as long as a header, all of whose fields are atomics.
-    unsafe { region.start().cast::<Header>().as_ref() }
+    HeaderCopy::read(file, 0)?.description()
 }

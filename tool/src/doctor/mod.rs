@@ -2,6 +2,7 @@
 
 pub mod machine;
 pub mod process;
+mod published;
 pub mod recording;
 mod stacks;
 pub mod words;

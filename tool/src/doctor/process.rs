@@ -1,4 +1,4 @@
-//! What a running process does, as far as /proc shows.
+//! What a running process does: as far as /proc shows, and what it says of itself.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::{machine, size, Rank, Report};
+use super::{machine, published, size, Rank, Report};
 use crate::record::script::{file_name, is_region, jitdump_pid};
 
 /// What is mapped and open.
@@ -20,7 +20,7 @@ struct Seen {
     unmarked: BTreeSet<String>,
     maps: BTreeSet<String>,
     regions: BTreeSet<String>,
-    spool: bool,
+    spools: BTreeSet<String>,
     /// Bytes of executable memory without a file.
     memory: u64,
 }
@@ -38,7 +38,7 @@ impl Seen {
         } else if is_region(path) {
             self.regions.insert(path.into());
         } else if name.starts_with("jitsym-") && name.ends_with(".spool") {
-            self.spool = true;
+            self.spools.insert(path.into());
         } else if (path.is_empty() || path.starts_with("[anon") || path.starts_with("/memfd:")) && executable {
             self.memory += bytes;
         }
@@ -57,7 +57,9 @@ impl Seen {
             let (start, end) = fields[0].split_once('-').map_or((0, 0), |(start, end)| (bound(start), bound(end)));
             seen.add(rest.trim_start(), fields[1].contains('x'), end - start);
         }
-        for entry in fs::read_dir(dir.join("fd"))?.flatten() {
+        // The library's thread has descriptors of its own.
+        let threads = fs::read_dir(dir.join("task"))?.flatten().map(|thread| fs::read_dir(thread.path().join("fd")));
+        for entry in threads.flatten().flatten().flatten() {
             if let Ok(path) = fs::read_link(entry.path()) {
                 seen.add(&path.to_string_lossy(), false, 0);
             }
@@ -71,7 +73,7 @@ impl Seen {
         let thread = |entry: fs::DirEntry| fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
         let tasks = fs::read_dir(dir.join("task"));
         self.library
-            || self.spool
+            || !self.spools.is_empty()
             || tasks.is_ok_and(|tasks| tasks.flatten().any(|entry| thread(entry).starts_with("jitsym")))
     }
 }
@@ -112,6 +114,15 @@ pub fn look(pid: u32, proc: &Path, report: &mut Report) -> Result<(), String> {
     if seen.memory > 0 {
         report.note(format!("{} of executable memory without a file", size(seen.memory)));
     }
+    let mut runs = false;
+    for spool in &seen.spools {
+        runs |= published::look(spool, &dir.join("root"), [pid, inside.unwrap_or(pid)], again, report);
+    }
+    if seen.spools.is_empty() && seen.has_library(&dir) {
+        report.note(
+            "it has no spool in which it could say what it does: no sink runs, there was no room, or JITSYM_SPOOL=off",
+        );
+    }
     if seen.markers.is_empty() && !seen.unmarked.is_empty() {
         report.cause(
             format!("jitdump {} is not mapped", shown(&seen.unmarked)),
@@ -131,7 +142,7 @@ pub fn look(pid: u32, proc: &Path, report: &mut Report) -> Result<(), String> {
             format!("process {pid} has no libjitsym: it is not linked with it, and has not loaded it (JITSYM_LIB names the file)"),
             format!("jitsym record -g fp -p {pid} --seconds 10"),
         );
-    } else if is_off && !has_files {
+    } else if is_off && !has_files && !runs {
         report.bad("libjitsym is there, and writes nothing");
     } else if seen.markers.is_empty()
         && seen.regions.is_empty()
@@ -146,7 +157,7 @@ pub fn look(pid: u32, proc: &Path, report: &mut Report) -> Result<(), String> {
             ),
             format!("JITSYM_DIR=/var/tmp {again}"),
         );
-    } else if !has_files && seen.unmarked.is_empty() {
+    } else if !has_files && !runs && seen.unmarked.is_empty() {
         report.cause(
             "libjitsym is there, and writes nothing",
             Rank::Off,

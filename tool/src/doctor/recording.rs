@@ -9,6 +9,7 @@ use super::stacks::Quality;
 use super::{machine, Rank, Report};
 use crate::record::contents::{self, dump_of, Contents, Dump};
 use crate::record::perf::{Perf, Unwinder};
+use crate::record::stacks::percent;
 use crate::record::{quoted, script};
 use crate::text::printable;
 
@@ -80,6 +81,10 @@ pub fn look(perf: &Perf, data: &Path, report: &mut Report) -> Result<(), String>
     let mut command = perf.command("script");
     command.arg("-i").arg(data).args(["--no-inline", "-F", script::FIELDS]);
     contents::with_output(perf, &mut command, |output| script::samples(output, &mut |sample| quality.add(sample)))?;
+    if quality.jit == 0 {
+        report.note("no sample is in compiled code");
+        return Ok(());
+    }
     names(&contents, &quality, &dumps, injected, report);
     if graph == Graph::None {
         report.note("no call stacks were recorded");
@@ -195,21 +200,19 @@ fn build_id(file: &[u8]) -> Option<String> {
     Some(file.get(at..at + 20)?.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
+/// How many samples in compiled code have something. Returns what to say if these are too few.
+fn too_few(quality: &Quality, number: u64, what: &str, report: &mut Report) -> Option<String> {
+    let (share, samples) = (percent(number, quality.jit), count(quality.jit as usize, "sample"));
+    let line = format!("{number} of {samples} in compiled code have {what} ({share:.0} %)");
+    if share < FEW && quality.jit >= ENOUGH {
+        return Some(line);
+    }
+    report.good(line);
+    None
+}
+
 fn names(contents: &Contents, quality: &Quality, dumps: &Dumps, injected: bool, report: &mut Report) {
-    let (named, _) = quality.shares();
-    if quality.jit == 0 {
-        report.note("no sample is in compiled code");
-        return;
-    }
-    let line = format!(
-        "{} of {} in compiled code have names ({named:.0} %)",
-        quality.named,
-        count(quality.jit as usize, "sample")
-    );
-    if named >= FEW || quality.jit < ENOUGH {
-        report.good(line);
-        return;
-    }
+    let Some(line) = too_few(quality, quality.named, "names", report) else { return };
     let nothing = dumps.codes == 0 && dumps.gone.is_empty() && dumps.unreadable.is_empty() && !injected;
     let has_library = contents.processes.values().any(|process| process.library);
     if nothing && machine::room(Path::new("/tmp")).is_some_and(|room| room.noexec) {
@@ -239,19 +242,7 @@ fn names(contents: &Contents, quality: &Quality, dumps: &Dumps, injected: bool, 
 }
 
 fn stacks(perf: &Perf, quality: &Quality, graph: Graph, dumps: &Dumps, regions: usize, report: &mut Report) {
-    let (_, whole) = quality.shares();
-    if quality.jit == 0 {
-        return;
-    }
-    let line = format!(
-        "{} of {} in compiled code have whole stacks ({whole:.0} %)",
-        quality.whole,
-        count(quality.jit as usize, "sample")
-    );
-    if whole >= FEW || quality.jit < ENOUGH {
-        report.good(line);
-        return;
-    }
+    let Some(line) = too_few(quality, quality.whole, "whole stacks", report) else { return };
     let worst = quality.worst(5);
     let cut = |(name, count): &(&str, u64)| format!("{count} stacks end at {}", printable(name.as_bytes()));
     let first = worst.first().map_or("compiled code".into(), |(name, _)| printable(name.as_bytes()).to_string());

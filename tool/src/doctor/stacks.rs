@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 
 use crate::record::script::{Kind, Sample};
-use crate::record::stacks::percent;
 
 /// Where threads begin.
 const ROOTS: &[&str] = &[
@@ -62,11 +61,6 @@ impl Quality {
             let last = sample.frames.iter().rev().find(|frame| frame.symbol.is_some()).unwrap_or(outermost);
             *self.cut.entry(last.shown()).or_default() += 1;
         }
-    }
-
-    /// In percent of the samples in compiled code.
-    pub fn shares(&self) -> (f64, f64) {
-        (percent(self.named, self.jit), percent(self.whole, self.jit))
     }
 
     /// The functions at which most stacks end, and how many do.

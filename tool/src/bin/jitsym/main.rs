@@ -2,6 +2,7 @@
 //! that were killed, and removes those of processes that are dead.
 
 mod args;
+mod callgrind;
 mod check;
 mod clean;
 mod doctor;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         Asked::Command(Command::Check(asked)) => check::run(&asked, &mut out),
         Asked::Command(Command::Dump(asked)) => show::dump(asked, &mut out),
         Asked::Command(Command::Stat(asked)) => show::stat(&asked, &mut out),
+        Asked::Command(Command::Callgrind(asked)) => callgrind::run(&asked, &mut out),
         Asked::Command(Command::Clean(asked)) => clean::clean(asked, &mut out),
         Asked::Command(Command::Doctor(asked)) => doctor::run(&asked, &mut out),
         Asked::Command(Command::Record(asked)) => {

@@ -1,0 +1,142 @@
+//! What a living process tells others of itself, for `jitsym doctor PID`: its counters, and its last failure.
+//!
+//! It lies in the header of the spool, at the same place in all versions, and names its values. So a program of another version reads
+//! it too. Each value is right by itself, as in `jitsym_stats`. The writer stores them after each pass.
+
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::layout::{HeaderCopy, TextCell};
+use crate::queue::status::{LastError, Stats};
+use crate::sys::spool::SpoolFile;
+
+/// Where it lies in the file.
+pub const PLACE: usize = 64;
+/// The version of the spool that it came with.
+pub const SINCE: u32 = 7;
+const LAYOUT: u32 = 1;
+/// Room for values, and for bytes of their names and of the last failure.
+const VALUES: usize = 64;
+const NAMES: usize = 896;
+const FAILURE: usize = 256;
+/// How often a text that changes meanwhile is read.
+const READINGS: usize = 10;
+
+/// A part of the header.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Published {
+    /// Stored last: 0 before anything is said.
+    layout: AtomicU32,
+    count: AtomicU32,
+    values: [AtomicU64; VALUES],
+    /// The names of the values, with a space after each.
+    names: TextCell<{ NAMES / 8 }>,
+    /// The number of the last failure, and its text.
+    failure_number: AtomicU64,
+    failure: TextCell<{ FAILURE / 8 }>,
+}
+
+const _: () = assert!(Stats::NAMES.len() <= VALUES && Stats::NAMES_IN_ONE.len() <= NAMES);
+
+impl Published {
+    /// Says this. For the writer.
+    pub fn set(&self, stats: &Stats, last_error: &LastError) {
+        for (cell, value) in self.values.iter().zip(stats.values()) {
+            cell.store(value, Ordering::Relaxed);
+        }
+        last_error.look(|number, text| {
+            if self.failure_number.swap(number, Ordering::Relaxed) != number {
+                self.failure.set(&text.as_bytes()[..text.len().min(FAILURE)]);
+            }
+        });
+        if self.layout.load(Ordering::Relaxed) != LAYOUT {
+            self.names.set(Stats::NAMES_IN_ONE.as_bytes());
+            self.count.store(Stats::NAMES.len() as u32, Ordering::Relaxed);
+            self.layout.store(LAYOUT, Ordering::Release);
+        }
+    }
+
+    /// The values with their names, and the last failure. `None` if nothing is said, or not in this layout.
+    fn get(&self) -> Option<(Vec<(String, u64)>, String)> {
+        if self.layout.load(Ordering::Acquire) != LAYOUT {
+            return None;
+        }
+        let names = String::from_utf8(self.names.get()?).ok()?;
+        let is_name = |name: &str| name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+        let count = (self.count.load(Ordering::Relaxed) as usize).min(VALUES);
+        let values = names.split_ascii_whitespace().zip(&self.values[..count]).filter(|(name, _)| is_name(name));
+        let values = values.map(|(name, value)| (name.to_owned(), value.load(Ordering::Relaxed))).collect();
+        Some((values, String::from_utf8_lossy(&self.failure.get()?).into_owned()))
+    }
+}
+
+/// What the spool of a living process says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Said {
+    /// The process, as it knows itself.
+    pub pid: u32,
+    /// Counters and others, by the names that they have in `jitsym_stats`.
+    pub values: Vec<(String, u64)>,
+    /// Text of the last failure; empty if there was none.
+    pub failure: String,
+}
+
+/// Reads what a spool says, and believes nothing in it.
+pub fn read(path: &Path) -> io::Result<Said> {
+    let file = SpoolFile::open_to_look(path)?;
+    let other = || io::Error::new(io::ErrorKind::InvalidData, "is no spool, or one of another version of the library");
+    let mut last = None;
+    for _ in 0..READINGS {
+        let header = HeaderCopy::read(&file, 0).ok_or_else(other)?;
+        let pid = header.pid_of_any_version(SINCE).ok_or_else(other)?;
+        let (values, failure) = header.published().get().ok_or_else(other)?;
+        let said = Said { pid, values, failure };
+        let is_same = |last: &Said| last.failure == said.failure;
+        if last.as_ref().is_some_and(is_same) {
+            return Ok(said);
+        }
+        last = Some(said);
+    }
+    last.ok_or_else(other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn empty() -> Published {
+        // SAFETY: all of it is atomics, for which zero is a valid value.
+        unsafe { std::mem::zeroed() }
+    }
+
+    #[test]
+    fn what_is_said_is_heard() {
+        let (published, last_error) = (empty(), LastError::default());
+        assert_eq!(published.get(), None);
+        let stats = Stats { registered: 7, calls_refused: 3, memory: 9, ..Stats::default() };
+        published.set(&stats, &last_error);
+        let value = |name: &str| published.get().unwrap().0.into_iter().find(|(known, _)| known == name).unwrap().1;
+        assert_eq!((value("registered"), value("calls_refused"), value("memory"), value("moved")), (7, 3, 9, 0));
+        assert_eq!(published.get().unwrap().1, "");
+        last_error.set("x".repeat(1000));
+        published.set(&stats, &last_error);
+        assert_eq!(published.get().unwrap().1, "x".repeat(FAILURE));
+        last_error.set("short".into());
+        published.set(&stats, &last_error);
+        assert_eq!(published.get().unwrap().1, "short");
+    }
+
+    #[test]
+    fn another_version_may_have_other_values() {
+        let published = empty();
+        published.names.set(b"registered brand_new ../etc X");
+        published.count.store(u32::MAX, Ordering::Relaxed);
+        published.values.iter().zip(1..).for_each(|(cell, value)| cell.store(value, Ordering::Relaxed));
+        published.layout.store(LAYOUT, Ordering::Relaxed);
+        assert_eq!(published.get().unwrap().0, [("registered".to_owned(), 1), ("brand_new".to_owned(), 2)]);
+        published.layout.store(LAYOUT + 1, Ordering::Relaxed);
+        assert_eq!(published.get(), None);
+    }
+}

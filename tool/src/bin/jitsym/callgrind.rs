@@ -1,0 +1,212 @@
+//! `jitsym callgrind`
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufReader, BufWriter, Seek, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use jitsym_tool::callgrind::{self, Code, Summary, Texts};
+use jitsym_tool::kind::Kind;
+use jitsym_tool::text::printable;
+
+use crate::progress::Progress;
+use crate::{complain, input, process, written, Outcome};
+
+/// Tail calls and functions in one place that are named in the summary.
+const NAMED: usize = 5;
+
+/// Gives names to the compiled code in a recording of valgrind's callgrind
+///
+/// Writes a copy with names, and with files and lines where a jitdump has them. No cost changes. The jitdump or perf map is found
+/// by the pid in the recording, in JITSYM_DIR or /tmp. Record with `--dump-instr=yes` for lines and tail calls.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  jitsym callgrind callgrind.out.4711")]
+pub struct Callgrind {
+    /// The recording (callgrind.out.PID)
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Takes names from this perf map
+    #[arg(long, value_name = "FILE", conflicts_with = "jitdump")]
+    map: Option<PathBuf>,
+    /// Takes names and lines from this jitdump
+    #[arg(long, value_name = "FILE")]
+    jitdump: Option<PathBuf>,
+    /// The copy; else callgrind.out.named.PID beside the recording
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// A file that takes its name when it is whole, and goes if it never is.
+struct Unfinished {
+    path: PathBuf,
+    is_whole: bool,
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if !self.is_whole {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Writes the copy, and reports on it.
+pub fn run(asked: &Callgrind, out: &mut dyn Write) -> Outcome {
+    let mut texts = Texts::default();
+    let output = asked.output.clone().unwrap_or_else(|| beside(&asked.file));
+    let names = recording(&asked.file).and_then(|(_, pid)| code(asked, pid, &mut texts));
+    let (code, names_of) = match names {
+        Ok(names) => names,
+        Err((path, error)) => {
+            complain(&path, &error);
+            return Outcome::Failed;
+        }
+    };
+    match copy(&asked.file, &output, &code, &mut texts, &names_of) {
+        Ok(summary) if summary.named.is_empty() => {
+            let text = format!("no function has a name in {names_of}, and nothing is written");
+            complain(&asked.file, &io::Error::new(io::ErrorKind::NotFound, text));
+            Outcome::Found
+        }
+        Ok(summary) => written(tell(&output, &summary, &names_of, out)),
+        Err((path, error)) => {
+            complain(&path, &error);
+            Outcome::Failed
+        }
+    }
+}
+
+/// An error with the file that it is about.
+type Failure = (PathBuf, io::Error);
+
+fn about(path: &Path) -> impl Fn(io::Error) -> Failure + '_ {
+    |error| (path.to_owned(), error)
+}
+
+/// Opens a recording, and reads which process it is of.
+fn recording(path: &Path) -> Result<(File, Option<u32>), Failure> {
+    let open = || {
+        let file = File::open(path)?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "is not a file"));
+        }
+        let mut start = BufReader::new(file);
+        let pid = callgrind::pid(&mut start)?;
+        let mut file = start.into_inner();
+        file.rewind()?;
+        Ok((file, pid))
+    };
+    open().map_err(about(path))
+}
+
+/// The code of the process, and the files that name it.
+fn code(asked: &Callgrind, pid: Option<u32>, texts: &mut Texts) -> Result<(Code, String), Failure> {
+    let given = asked.map.as_ref().map(|path| (path, Kind::PerfMap));
+    let given = given.or(asked.jitdump.as_ref().map(|path| (path, Kind::Jitdump)));
+    let paths = match (given, pid) {
+        (Some((path, _)), _) => vec![path.clone()],
+        (None, Some(pid)) => process::files(pid).map_err(|error| {
+            let text = format!("process {pid}: {error}; say where its code is with --map or --jitdump");
+            (asked.file.clone(), io::Error::new(error.kind(), text))
+        })?,
+        (None, None) => {
+            let error = io::Error::new(io::ErrorKind::NotFound, "has no pid: use --map or --jitdump");
+            return Err((asked.file.clone(), error));
+        }
+    };
+    let (mut code, mut names_of) = (Code::default(), Vec::new());
+    let mut found = Vec::new();
+    for path in paths {
+        let input = input::read(&path).map_err(about(&path))?;
+        let kind = Kind::of(&input.bytes, &input.facts);
+        if let Some((_, wanted)) = given.filter(|&(_, wanted)| wanted != kind) {
+            let text = format!("is a {}, and no {}", kind.name(), wanted.name());
+            return Err((path, io::Error::new(io::ErrorKind::InvalidData, text)));
+        }
+        found.push((path, kind, input.bytes));
+    }
+    // A jitdump knows more.
+    found.sort_by_key(|&(_, kind, _)| kind != Kind::Jitdump);
+    for (path, kind, bytes) in found {
+        let shown = printable(path.display().to_string().as_bytes()).to_string();
+        let object = texts.add(shown.as_bytes());
+        match kind {
+            Kind::PerfMap => code.add_map(&bytes, object, texts),
+            Kind::Jitdump if code.add_jitdump(&bytes, object, texts) => {}
+            Kind::Jitdump => {
+                return Err((path, io::Error::new(io::ErrorKind::InvalidData, "is not a jitdump")));
+            }
+            Kind::Region => continue,
+        }
+        names_of.push(shown);
+    }
+    if code.is_empty() {
+        let text = format!("no jitdump or perf map with code: {}", names_of.join(", "));
+        return Err((asked.file.clone(), io::Error::new(io::ErrorKind::NotFound, text)));
+    }
+    Ok((code, names_of.join(", ")))
+}
+
+/// Where the copy goes: KCachegrind opens all `callgrind.out.PID.*` together, so that the pid has to come last.
+fn beside(file: &Path) -> PathBuf {
+    let name = file.file_name().unwrap_or_default();
+    let named = match name.to_str().and_then(|name| name.strip_prefix("callgrind.out.")) {
+        Some(rest) => format!("callgrind.out.named.{rest}").into(),
+        None => {
+            let mut named = OsString::from("named.");
+            named.push(name);
+            named
+        }
+    };
+    file.with_file_name(named)
+}
+
+/// Writes the copy. Unless all went well, and there are names in it, nothing is changed.
+fn copy(from: &Path, to: &Path, code: &Code, texts: &mut Texts, names_of: &str) -> Result<Summary, Failure> {
+    if fs::metadata(to).is_ok_and(|data| !data.is_file()) {
+        return Err(about(to)(io::Error::new(io::ErrorKind::InvalidInput, "is not a file")));
+    }
+    let (file, _) = recording(from)?;
+    let total = file.metadata().map_err(about(from))?.len();
+    let mut name = OsString::from(".");
+    name.push(to.file_name().unwrap_or_default());
+    name.push(format!(".{}", std::process::id()));
+    let path = to.with_file_name(name);
+    // As callgrind makes them: what a program does is not for everybody.
+    let new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).map_err(about(to))?;
+    let mut unfinished = Unfinished { path, is_whole: false };
+    let mut progress = Progress::new(format!("naming {}", from.display()), total, false);
+    let mut input = BufReader::with_capacity(1 << 18, file);
+    let new = BufWriter::with_capacity(1 << 18, new);
+    let result = callgrind::rewrite(&mut input, code, texts, names_of, &mut |done| progress.update(done), new);
+    let (summary, _) = result.map_err(about(from))?;
+    if !summary.named.is_empty() {
+        fs::rename(&unfinished.path, to).map_err(about(to))?;
+        unfinished.is_whole = true;
+    }
+    Ok(summary)
+}
+
+/// Reports on the copy: its names, and sums that cannot be taken apart.
+fn tell(path: &Path, summary: &Summary, names_of: &str, out: &mut dyn Write) -> io::Result<()> {
+    let share = |cost: u64| format!("{:.1} % of {}", cost as f64 * 100.0 / summary.total.max(1) as f64, summary.event);
+    let functions = |count: usize| if count == 1 { "1 function".to_owned() } else { format!("{count} functions") };
+    let (named, unnamed) = (summary.named.len(), summary.unnamed.len());
+    writeln!(out, "{}: {} named by {names_of} ({})", path.display(), functions(named), share(summary.named_cost))?;
+    if unnamed > 0 {
+        writeln!(out, "{} without a name there ({})", functions(unnamed), share(summary.unnamed_cost))?;
+    }
+    for names in summary.shared.iter().take(NAMED) {
+        writeln!(out, "one address had several functions in turn, and their costs are one sum: {names}")?;
+    }
+    for (from, to, cost) in summary.tail_calls.iter().take(NAMED) {
+        writeln!(out, "tail call: {} by {to} counts as that of {from}, which jumps to it", share(*cost))?;
+    }
+    for (count, what) in [(summary.shared.len(), "such addresses"), (summary.tail_calls.len(), "tail calls")] {
+        if count > NAMED {
+            writeln!(out, "and {} more {what}", count - NAMED)?;
+        }
+    }
+    Ok(())
+}

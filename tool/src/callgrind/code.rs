@@ -1,0 +1,206 @@
+//! Which code was at an address, by a jitdump or a perf map: all of it, if several pieces were there in turn.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use jitsym::format::jitdump::id;
+use jitsym::format::jitdump::raw::{RawDebug, RawHeader, RawRecords};
+use jitsym::format::jitdump::shadow;
+use jitsym::format::perf_map::raw_lines;
+
+use super::text::{Text, Texts};
+use crate::text::printable;
+
+/// What V8 and LLVM add to each address of a line table.
+const BIAS: u64 = 0x40;
+
+/// A piece of code.
+#[derive(Clone, Debug)]
+struct Piece {
+    time: u64,
+    start: u64,
+    end: u64,
+    name: Text,
+    rows: Range<usize>,
+}
+
+/// A row of a line table.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    /// Where it begins, from the start of the code.
+    offset: u64,
+    file: Text,
+    line: u32,
+}
+
+/// The code of one file.
+struct Source {
+    object: Text,
+    /// By their starts, and those of one start by their times.
+    pieces: Vec<Piece>,
+    /// The highest end of a piece and those before it.
+    ends: Vec<u64>,
+    rows: Vec<Row>,
+}
+
+/// The code of a process. If several files have code at an address, the first one is right.
+#[derive(Default)]
+pub struct Code {
+    sources: Vec<Source>,
+}
+
+/// The code that was at an address: one piece or several of them, the last one first.
+#[derive(Clone, Debug)]
+pub struct Found {
+    source: usize,
+    pieces: Vec<usize>,
+    /// They have one name.
+    pub is_one: bool,
+}
+
+impl Code {
+    pub fn is_empty(&self) -> bool {
+        self.sources.iter().all(|source| source.pieces.is_empty())
+    }
+
+    /// Adds what a perf map has. `object` is what the code is a part of.
+    pub fn add_map(&mut self, map: &[u8], object: Text, texts: &mut Texts) {
+        let mut pieces = Vec::new();
+        for (time, line) in raw_lines(map).enumerate() {
+            let Some(fields) = line.fields().filter(|fields| !fields.name.is_empty()) else { continue };
+            let name = texts.add(printable(fields.name).to_string().trim_end().as_bytes());
+            let end = fields.start.saturating_add(fields.size);
+            pieces.push(Piece { time: time as u64, start: fields.start, end, name, rows: 0..0 });
+        }
+        self.add(object, pieces, Vec::new());
+    }
+
+    /// Adds what a jitdump has. Whether it is one.
+    pub fn add_jitdump(&mut self, dump: &[u8], object: Text, texts: &mut Texts) -> bool {
+        let Some(header) = RawHeader::read(dump) else { return false };
+        let (mut pieces, mut rows, mut by_index): (Vec<Piece>, Vec<Row>, HashMap<u64, usize>) = Default::default();
+        let (mut debug, mut unwinding) = (None, (0, 0));
+        for record in RawRecords::new(dump, &header) {
+            match record.id {
+                id::DEBUG_INFO => debug = record.debug_info(),
+                id::UNWINDING_INFO => {
+                    unwinding = record.unwinding_info().map_or((0, 0), |tables| (tables.size, tables.mapped_size));
+                }
+                id::LOAD => {
+                    let (tables, mapped) = std::mem::take(&mut unwinding);
+                    let debug: Option<RawDebug> = debug.take();
+                    let Some(load) = record.load() else { continue };
+                    let name = load.name().filter(|name| !name.is_empty()).unwrap_or(b"without a name");
+                    if shadow::is_one(load.size, name, tables, mapped) {
+                        continue;
+                    }
+                    let first = rows.len();
+                    for entry in
+                        debug.filter(|debug| debug.addr == load.addr).into_iter().flat_map(|debug| debug.entries())
+                    {
+                        let file = texts.add(printable(entry.file).to_string().as_bytes());
+                        rows.push(Row { offset: entry.addr.wrapping_sub(load.addr), file, line: entry.line });
+                    }
+                    rows[first..].sort_by_key(|row| row.offset);
+                    by_index.insert(load.index, pieces.len());
+                    let (start, end) = (load.addr, load.addr.saturating_add(load.size));
+                    let name = texts.add(printable(name).to_string().as_bytes());
+                    pieces.push(Piece { time: record.timestamp, start, end, name, rows: first..rows.len() });
+                }
+                id::MOVE => {
+                    let Some(moved) = record.code_move() else { continue };
+                    let Some(&old) = by_index.get(&moved.index) else { continue };
+                    let (start, end) = (moved.new_addr, moved.new_addr.saturating_add(moved.size));
+                    by_index.insert(moved.index, pieces.len());
+                    pieces.push(Piece { time: record.timestamp, start, end, ..pieces[old].clone() });
+                }
+                _ => {}
+            }
+        }
+        let tables = || pieces.iter().filter(|piece| !piece.rows.is_empty());
+        // A table of addresses that are right begins where its code does.
+        let is_biased = tables().all(|piece| rows[piece.rows.start].offset >= BIAS)
+            && tables().any(|piece| rows[piece.rows.end - 1].offset > piece.end - piece.start);
+        if is_biased {
+            rows.iter_mut().for_each(|row| row.offset -= BIAS);
+        }
+        self.add(object, pieces, rows);
+        true
+    }
+
+    fn add(&mut self, object: Text, mut pieces: Vec<Piece>, rows: Vec<Row>) {
+        pieces.sort_by_key(|piece| (piece.start, piece.time));
+        let highest = |highest: &mut u64, piece: &Piece| {
+            *highest = piece.end.max(*highest);
+            Some(*highest)
+        };
+        let ends = pieces.iter().scan(0, highest).collect();
+        self.sources.push(Source { object, pieces, ends, rows });
+    }
+
+    /// The code at an address.
+    pub fn at(&self, address: u64) -> Option<Found> {
+        self.sources.iter().enumerate().find_map(|(source, code)| {
+            let mut pieces: Vec<usize> = (0..code.pieces.partition_point(|piece| piece.start <= address))
+                .rev()
+                .take_while(|&number| code.ends[number] > address)
+                .filter(|&number| code.pieces[number].end > address)
+                .collect();
+            pieces.sort_by_key(|&number| std::cmp::Reverse(code.pieces[number].time));
+            let name = code.pieces[*pieces.first()?].name;
+            let is_one = pieces.iter().all(|&number| code.pieces[number].name == name);
+            Some(Found { source, pieces, is_one })
+        })
+    }
+
+    /// The code that was entered at an address: such code as begins there, if there is any.
+    pub fn entered(&self, address: u64) -> Option<Found> {
+        let mut found = self.at(address)?;
+        let pieces = &self.sources[found.source].pieces;
+        if found.pieces.iter().any(|&number| pieces[number].start == address) {
+            found.pieces.retain(|&number| pieces[number].start == address);
+            found.is_one = found.pieces.iter().all(|&number| pieces[number].name == pieces[found.pieces[0]].name);
+        }
+        Some(found)
+    }
+
+    pub fn object(&self, found: &Found) -> Text {
+        self.sources[found.source].object
+    }
+
+    /// The names of the code that was there, the last one first, each once.
+    pub fn names(&self, found: &Found) -> Vec<Text> {
+        let mut names = Vec::new();
+        for &number in &found.pieces {
+            let name = self.sources[found.source].pieces[number].name;
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        names
+    }
+
+    pub fn has(&self, found: &Found, address: u64) -> bool {
+        self.piece(found, address).is_some()
+    }
+
+    fn piece(&self, found: &Found, address: u64) -> Option<&Piece> {
+        let pieces = found.pieces.iter().map(|&number| &self.sources[found.source].pieces[number]);
+        pieces.into_iter().find(|piece| (piece.start..piece.end).contains(&address))
+    }
+
+    /// The file that the code begins in, if it is known which code that is.
+    pub fn file(&self, found: &Found) -> Option<Text> {
+        let code = &self.sources[found.source];
+        let first = code.rows.get(code.pieces[*found.pieces.first()?].rows.clone())?.first()?;
+        found.is_one.then_some(first.file)
+    }
+
+    /// File and line of an address, if it is known which code that is.
+    pub fn line(&self, found: &Found, address: u64) -> Option<(Text, u64)> {
+        let piece = self.piece(found, address).filter(|_| found.is_one)?;
+        let rows = self.sources[found.source].rows.get(piece.rows.clone())?;
+        let after = rows.partition_point(|row| row.offset <= address - piece.start);
+        rows.get(after.checked_sub(1)?).map(|row| (row.file, row.line.into()))
+    }
+}
