@@ -41,7 +41,7 @@
  * command `jitsym recover`, unless a crash handler calls jitsym_flush_from_signal.
  *
  * The library prints nothing, installs no signal handler, and does nothing when it is loaded but to remember to write at
- * exit. Nothing that fails in it ends the process, not even a process that is out of memory, unless one call
+ * exit, and to look at the lists of debuggers if the variable JITSYM has the word bridge. Nothing that fails in it ends the process, not even a process that is out of memory, unless one call
  * needs more than 1 MiB of it in small pieces.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
@@ -397,6 +397,13 @@ typedef enum jitsym_init_flag {
    * a session on that is off by default, or forbid it.
    */
   JITSYM_INIT_ADOPT = 4096,
+  /**
+   * Code that other libraries in the process tell gdb of (`__jit_debug_descriptor`: LLVM, wasmtime, PHP, Julia) is registered too,
+   * with names, lines and unwind tables, from this session on until the process ends. A thread looks at their lists every few
+   * milliseconds. The variable `JITSYM` can ask for it by the word `bridge`, and then the library looks from the time on when it is
+   * loaded. The sink for debuggers does not start by itself then.
+   */
+  JITSYM_INIT_BRIDGE = 8192,
 } jitsym_init_flag;
 
 /**

@@ -67,6 +67,7 @@ need cc=gcc g++=g++ clang=clang /usr/include/stdio.h=libc6-dev perf=linux-perf o
     dpkg-shlibdeps=dpkg-dev lintian=lintian abidiff=abigail-tools \
     aarch64-linux-gnu-gcc=gcc-aarch64-linux-gnu /usr/aarch64-linux-gnu/include/stdio.h=libc6-dev-arm64-cross \
     gdb-multiarch=gdb-multiarch gdb=gdb lldb=lldb /usr/lib/llvm-14/lib/libunwind.so.1=libunwind-14 /usr/share/doc/libunwind-dev=libunwind-dev \
+    lli=llvm /usr/include/dnnl.h=libdnnl-dev /usr/lib/postgresql=postgresql \
     /usr/share/keyrings/debian-archive-keyring.gpg=debian-archive-keyring
 
 work=$(mktemp -d)

@@ -97,6 +97,7 @@ const (
 	InitRemoveFiles  Init = C.JITSYM_INIT_REMOVE_FILES
 	InitRemember     Init = C.JITSYM_INIT_REMEMBER
 	InitAdopt        Init = C.JITSYM_INIT_ADOPT
+	InitBridge       Init = C.JITSYM_INIT_BRIDGE
 )
 
 // MapDialect says who is to read the perf map.

@@ -72,6 +72,7 @@ const Init = Object.freeze({
   REMOVE_FILES: 1024,
   REMEMBER: 2048,
   ADOPT: 4096,
+  BRIDGE: 8192,
 });
 
 const Want = Object.freeze({ CODE: 1, LINES: 2, UNWIND: 4, ADOPT: 8 });

@@ -276,7 +276,8 @@ export declare const Init: Readonly<
     | 'FORK_ALONE'
     | 'REMOVE_FILES'
     | 'REMEMBER'
-    | 'ADOPT',
+    | 'ADOPT'
+    | 'BRIDGE',
     number
   >
 >;

@@ -115,6 +115,9 @@ pub struct Options {
     /// registration: the registering thread alone writes to that mapping or changes its protection meanwhile. The kernel makes one
     /// mapping of neighbouring memory with the same protection, so the promise includes every writer of code in the process.
     pub adopt: bool,
+    /// What other libraries in the process tell gdb of, by way of `__jit_debug_descriptor`, is registered too, from the first session
+    /// that says so on until the process ends.
+    pub bridge: bool,
     /// The most bytes that the perf map may take.
     pub map_max: Option<u64>,
     /// The most bytes that the jitdump may take.
@@ -181,6 +184,8 @@ pub struct Config {
     pub late: bool,
     /// Unknown memory that code is registered in becomes a region.
     pub adopt: bool,
+    /// What others tell gdb of is registered too.
+    pub bridge: bool,
     /// The sink for debuggers may start by itself.
     pub debugger: bool,
     pub map_max: u64,

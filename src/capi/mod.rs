@@ -7,6 +7,7 @@
 
 pub mod alloc;
 pub(crate) mod boundary;
+pub mod collector;
 pub mod info;
 mod input;
 mod output;

@@ -1,4 +1,5 @@
-//! The one thing that happens when the library is loaded: it asks to be called when the process exits.
+//! What happens when the library is loaded: it asks to be called when the process exits. If the variable `JITSYM` asks for the bridge,
+//! it begins to look at the lists of debuggers, in programs that never call it.
 //!
 //! Exit handlers run in the reverse order of their registration. One that is registered at load runs after all those that
 //! the host registers later, so that code which the host registers while it shuts down is written too. A process that ends
@@ -6,6 +7,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::session::bridge;
+use crate::session::config::environment_asks_for_bridge;
 use crate::session::control::STOP_TIMEOUT;
 use crate::session::exit::{flush_at_exit, wait_for_exit};
 use crate::session::flush_from_signal;
@@ -17,6 +20,13 @@ static ARMED: AtomicBool = AtomicBool::new(false);
 #[ctor::ctor(unsafe)]
 fn at_load() {
     arm();
+    if environment_asks_for_bridge() {
+        // Nothing may unwind into the loader; there is nobody to hear of a failure.
+        let _ = blocking_guarded(|| {
+            bridge::start();
+            Ok(())
+        });
+    }
 }
 
 /// Registers the exit handler, once. Called by the first session too: the linker may leave constructors out of a static

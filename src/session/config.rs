@@ -52,6 +52,7 @@ impl Config {
         let is_off = options.off_by_default && adopt != Some(true);
         let default_sinks = if is_off { Sinks::NONE } else { sink::default() };
         let env_sinks = env("JITSYM").map(|value| parse_sinks(&value));
+        let bridge = options.bridge || env("JITSYM").is_some_and(|value| asks_for_bridge(&value));
         let sinks = prefer(options, options.sinks, env_sinks).unwrap_or(default_sinks);
 
         let env_dir = env("JITSYM_DIR").map(PathBuf::from);
@@ -107,7 +108,9 @@ impl Config {
             late,
             // Here too the user has the last word.
             adopt: adopt.unwrap_or(options.adopt),
-            debugger: late && switch("JITSYM_GDB").unwrap_or(true),
+            bridge,
+            // A debugger knows of the code that comes over the bridge, and has no rule for code that it is told of twice.
+            debugger: late && !bridge && switch("JITSYM_GDB").unwrap_or(true),
             map_max: bound(options.map_max, "JITSYM_MAP_MAX", MAP_MAX_LEAST),
             jitdump_max: bound(options.jitdump_max, "JITSYM_JITDUMP_MAX", JITDUMP_MAX_LEAST),
         })
@@ -125,8 +128,35 @@ fn prefer<T>(options: &Options, option: Option<T>, env: Option<T>) -> Option<T> 
 /// Words for the sinks that run by default.
 pub const SINK_WORDS_ON: [&str; 4] = ["on", "1", "true", "yes"];
 
-/// `JITSYM=map,jitdump` or `off`. Words that are not known are passed over: they may be sinks of a later version.
+/// The word by which `JITSYM` asks for the bridge.
+pub const BRIDGE_WORD: &str = "bridge";
+
+/// Whether `JITSYM` asks for the bridge.
+pub fn asks_for_bridge(value: &OsStr) -> bool {
+    value
+        .as_bytes()
+        .split(|&byte| byte == b',')
+        .any(|word| word.trim_ascii().eq_ignore_ascii_case(BRIDGE_WORD.as_bytes()))
+}
+
+/// Whether the environment of this process does.
+pub fn environment_asks_for_bridge() -> bool {
+    // SAFETY: getauxval only answers.
+    let privileged = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+    !privileged && std::env::var_os("JITSYM").is_some_and(|value| asks_for_bridge(&value))
+}
+
+/// `JITSYM=map,jitdump` or `off`. Words that are not known are passed over: they may be sinks of a later version. The bridge alone
+/// is for the sinks that run by default.
 pub fn parse_sinks(value: &OsStr) -> Sinks {
+    let named = named_sinks(value);
+    if named == Sinks::NONE && asks_for_bridge(value) {
+        return sink::default();
+    }
+    named
+}
+
+fn named_sinks(value: &OsStr) -> Sinks {
     value.as_bytes().split(|&byte| byte == b',').fold(Sinks::NONE, |sinks, word| {
         let is = |names: &[&str]| names.iter().any(|name| word.trim_ascii().eq_ignore_ascii_case(name.as_bytes()));
         if is(&SINK_WORDS_ON) {
@@ -193,6 +223,8 @@ mod tests {
         assert_eq!(sinks(off(), &[("JITSYM_ADOPT", "1"), ("JITSYM", "off")]), Sinks::NONE);
         assert_eq!(sinks(Options::default(), &[("JITSYM", "jitdump, map,later")]), Sinks(3));
         assert_eq!(sinks(Options::default(), &[("JITSYM", "region")]), Sinks::REGION);
+        assert_eq!(sinks(Options::default(), &[("JITSYM", "bridge")]), sink::default());
+        assert_eq!(sinks(Options::default(), &[("JITSYM", "map, Bridge")]), Sinks::MAP);
         assert_eq!(sinks(Options::default(), &[("JITSYM", "gdb,map")]), Sinks::MAP.with(Sinks::GDB));
         for (value, expected) in
             [("ON", sink::default()), ("true", sink::default()), ("Map", Sinks::MAP), ("foo", Sinks::NONE)]
@@ -252,6 +284,17 @@ mod tests {
         assert_eq!(late(false, &[("JITSYM_LATE", "remember")]), (true, true));
         assert_eq!(late(true, &[("JITSYM_LATE", "off")]), (false, false), "the user has the last word");
         assert_eq!(late(false, &[("JITSYM_LATE", "on")]), (true, false));
+    }
+
+    #[test]
+    fn bridge() {
+        let bridge = |asked, value| {
+            let config = config(Options { bridge: asked, ..Options::default() }, &[("JITSYM", value)]).unwrap();
+            (config.bridge, config.debugger)
+        };
+        assert_eq!((bridge(false, "on"), bridge(true, "on")), ((false, true), (true, false)));
+        assert_eq!((bridge(false, "bridge"), bridge(false, "map,BRIDGE")), ((true, false), (true, false)));
+        assert_eq!(bridge(false, "bridges"), (false, true));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::config::{parse_sinks, parse_size, SINK_WORDS_ON};
+use super::config::{parse_sinks, parse_size, BRIDGE_WORD, SINK_WORDS_ON};
 use super::process;
 use crate::api::error::{Error, Result};
 use crate::api::options::{Config, DumpDir, Sinks};
@@ -67,7 +67,7 @@ fn doubt_of(name: &OsStr, value: &OsStr) -> Option<String> {
     match takes {
         Takes::Sinks => {
             let off = ["off", "0", "none", "no", "false"];
-            let known = || KINDS.iter().map(|kind| kind.word).chain(SINK_WORDS_ON).chain(off);
+            let known = || KINDS.iter().map(|kind| kind.word).chain(SINK_WORDS_ON).chain([BRIDGE_WORD]).chain(off);
             let words = value.as_bytes().split(|&byte| byte == b',').map(<[u8]>::trim_ascii);
             let is_known = |word: &&[u8]| known().any(|known| word.eq_ignore_ascii_case(known.as_bytes()));
             let word = words.filter(|word| !word.is_empty()).find(|word| !is_known(word))?;

@@ -17,6 +17,7 @@ use crate::api::options::{Config, Fork, Options, Sinks};
 use crate::queue::engine::Engine;
 use crate::queue::quiesce::{Found, Rest};
 use crate::registry::Registry;
+use crate::session::bridge;
 use crate::session::process::{self, Process};
 use crate::session::register::is_attached;
 use crate::session::{handle, open};
@@ -38,11 +39,14 @@ pub struct Underway {
     held: bool,
     /// Nobody makes or ends regions.
     regions_held: bool,
+    /// Nobody looks at the lists of debuggers.
+    bridge_held: bool,
     found: Found,
 }
 
 impl Underway {
-    pub const NONE: Underway = Underway { depth: 0, held: false, regions_held: false, found: Found::NOTHING };
+    pub const NONE: Underway =
+        Underway { depth: 0, held: false, regions_held: false, bridge_held: false, found: Found::NOTHING };
 }
 
 thread_local! {
@@ -83,9 +87,12 @@ fn prepare() {
         underway.depth += 1;
         // A signal handler that interrupts this library may find its locks held by its own thread.
         if underway.depth == 1 && !guard::is_inside() {
+            bridge::before_fork();
+            underway.bridge_held = true;
             let _ = process::guarded(|| {
                 if let Ok(process) = process::current() {
-                    // Who allocates may be about to make a region.
+                    // Who registers or allocates may be about to make a region.
+                    process.collector.changing.before_fork();
                     process.allocator.changing.before_fork();
                     process.regions.changing.before_fork();
                     underway.regions_held = true;
@@ -121,6 +128,9 @@ fn go_on_in_parent() {
             return;
         }
         of_thread.set(Underway::NONE);
+        if underway.bridge_held {
+            bridge::after_fork();
+        }
         if let Ok(process) = process::current() {
             let _ = process::guarded(|| {
                 if let Some(engine) = process.engine().filter(|_| underway.held) {
@@ -129,6 +139,7 @@ fn go_on_in_parent() {
                 if underway.regions_held {
                     process.regions.changing.after_fork();
                     process.allocator.changing.after_fork();
+                    process.collector.changing.after_fork();
                 }
                 if let Some(engine) = process.engine().filter(|_| process.regions.has_forked()) {
                     engine.wake_if_asleep();
@@ -141,6 +152,16 @@ fn go_on_in_parent() {
 
 fn begin_in_child() {
     let underway = UNDERWAY.replace(Underway::NONE);
+    take_note_in_child(underway);
+    if underway.bridge_held {
+        let _ = process::guarded(|| {
+            bridge::in_child();
+            Ok(())
+        });
+    }
+}
+
+fn take_note_in_child(underway: Underway) {
     let Some(parent) = process::current_or_inherited() else { return };
     if !parent.host.page.kept_by_kernel {
         parent.host.page.clear();
@@ -259,6 +280,7 @@ fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<
     let mut engine = Engine::new(&config, &process.host.last_error)?;
     // From here on nothing fails that would have to be tried again.
     process.allocator.inherit(&parent.allocator);
+    process.collector.inherit(&parent.collector);
     let mut inheritance = writer.map(|writer| writer.hand_down(words.forked_at.load(Ordering::Relaxed)));
     let regions = &*parent.regions;
     if let Some(parent) = parent.engine() {

@@ -2,7 +2,9 @@
 
 mod allocator;
 mod autoload;
+pub mod bridge;
 mod call;
+pub mod collector;
 mod config;
 mod control;
 mod exit;

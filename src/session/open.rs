@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use crate::api::error::{Error, Result};
 use crate::api::options::{Config, Options, Sinks};
 use crate::queue::engine::Engine;
+use crate::session::bridge;
 use crate::session::control::{tidy, Control};
 use crate::session::handle::{new_handle, set_off};
 use crate::session::process::{self, Process};
@@ -40,6 +41,7 @@ pub fn open(options: &Options) -> Result<Session> {
 fn open_in(process: &'static Process, options: &Options) -> Result<Session> {
     let config = Config::new(options)?;
     explain::decided(&config);
+    let asks_for_bridge = config.bridge;
     let mut control = process.control();
     let engine = process.engine_or_new(|| thread::quietly(|| Engine::new(&config, &process.host.last_error)))?;
     // The place comes first: nothing else would have to be undone.
@@ -62,6 +64,9 @@ fn open_in(process: &'static Process, options: &Options) -> Result<Session> {
     control.configs.retain(|&(known, _)| known != place);
     control.configs.push((place, config));
     let serial = process.serial.fetch_add(1, Ordering::Relaxed);
+    if asks_for_bridge {
+        bridge::start();
+    }
     let handle = new_handle(process, serial, place);
     process.sessions[place].store(handle, Ordering::Release);
     set_off(engine, handle);

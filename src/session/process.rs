@@ -14,6 +14,7 @@ use crate::api::options::Config;
 use crate::queue::engine::Engine;
 use crate::queue::host::Host;
 use crate::session::allocator::Allocator;
+use crate::session::collector::Collector;
 use crate::session::control::Control;
 use crate::session::fork;
 use crate::sink::region::Regions;
@@ -43,6 +44,8 @@ pub struct Process {
     pub regions: Arc<Regions>,
     /// Regions that are cut into pieces.
     pub allocator: Allocator,
+    /// What runtimes tell by way of Intel's JIT profiling API.
+    pub collector: Collector,
 }
 
 static CURRENT: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
@@ -135,6 +138,7 @@ impl Process {
             engine: OnceCell::new(),
             regions: Arc::default(),
             allocator: Allocator::default(),
+            collector: Collector::default(),
         }))
     }
 

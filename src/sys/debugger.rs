@@ -54,6 +54,8 @@ mod names {
     pub extern "C" fn __jit_debug_register_code() {
         // SAFETY: it has no instruction. Without it calls of the function would be left out.
         unsafe { std::arch::asm!("", options(nostack, preserves_flags)) };
+        // Others call it too, where the linker or the loader makes one of all.
+        called();
     }
 
     pub fn descriptor() -> &'static Descriptor {
@@ -96,6 +98,38 @@ mod names {
         // SAFETY: it is defined above or elsewhere, with the layout that debuggers expect.
         unsafe { &__jit_debug_descriptor }
     }
+}
+
+/// Called when somebody has changed the list, and calls this library's function for that. NULL: nobody wants to know.
+static LISTENER: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Has this function called then, on any thread.
+pub fn listen(listener: fn()) {
+    LISTENER.store(listener as *mut (), Ordering::Release);
+}
+
+#[cfg_attr(not(feature = "reserve"), allow(dead_code, reason = "the function of other builds is a bare instruction"))]
+fn called() {
+    let listener = LISTENER.load(Ordering::Acquire);
+    if !listener.is_null() && !super::guard::is_inside() {
+        // SAFETY: `listen` has put a function of this type there.
+        unsafe { std::mem::transmute::<*mut (), fn()>(listener)() };
+    }
+}
+
+/// Where the descriptor is that this library uses.
+pub fn descriptor_addr() -> u64 {
+    std::ptr::from_ref(names::descriptor()) as u64
+}
+
+/// The first of this library's entries in the list, and the entry after its last one. `None` if it changes them just now.
+pub fn own_entries() -> Option<Option<(u64, u64)>> {
+    with_ends(|ends| {
+        let Some(ends) = ends else { return Some(None) };
+        // SAFETY: the ends are never freed.
+        let after = unsafe { ends.last.as_ref() }.next.load(Ordering::Acquire);
+        Some(Some((ends.first.as_ptr() as u64, after as u64)))
+    })
 }
 
 /// Whether a debugger listens.

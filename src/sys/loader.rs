@@ -39,6 +39,11 @@ pub fn function(name: &CStr) -> *mut c_void {
     unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
 }
 
+/// Where the object begins that an address lies in.
+pub fn object_at(place: u64) -> Option<u64> {
+    object_of(place as usize as *const c_void).map(|object| object.dli_fbase as u64)
+}
+
 /// What the loader knows of the object that an address lies in.
 fn object_of(place: *const c_void) -> Option<libc::Dl_info> {
     let mut info = MaybeUninit::<libc::Dl_info>::uninit();

@@ -6,6 +6,7 @@ pub mod clock;
 pub mod code_memory;
 pub mod debug;
 pub mod debugger;
+pub mod debugger_lists;
 pub mod delegate;
 pub mod descriptors;
 pub mod dir;

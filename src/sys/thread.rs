@@ -161,7 +161,9 @@ pub const WRITER: &CStr = c"jitsym-writer";
 /// And the one that shares the host's descriptors (`delegate`), and those that work on files for a call.
 pub const DELEGATE: &CStr = c"jitsym-host";
 pub const APART: &CStr = c"jitsym-files";
-pub const OURS: [&CStr; 3] = [WRITER, DELEGATE, APART];
+/// The one that looks at the lists of debuggers.
+pub const BRIDGE: &CStr = c"jitsym-bridge";
+pub const OURS: [&CStr; 4] = [WRITER, DELEGATE, APART, BRIDGE];
 /// How much of its stack a thread has for itself.
 pub const STACK: usize = 512 << 10;
 pub const SMALL_STACK: usize = 128 << 10;

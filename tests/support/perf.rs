@@ -387,7 +387,7 @@ pub struct PerfFrame {
 
 impl PerfFrame {
     /// `ip symbol (object)`, where the symbol may hold blanks and parentheses.
-    fn parse(text: &str) -> Self {
+    pub fn parse(text: &str) -> Self {
         let (ip, rest) = text.trim_start().split_once(' ').unwrap_or_else(|| panic!("frame in {text:?}"));
         let (sym, dso) = rest.rsplit_once(" (").unwrap_or_else(|| panic!("object in {text:?}"));
         PerfFrame {

@@ -27,7 +27,7 @@ pub unsafe fn options(from: *const jitsym_options) -> Result<Options> {
     // SAFETY: the caller's promise.
     let raw = unsafe { read(from)? };
     // 8 and 16 are no longer flags.
-    check_flags(raw.flags, (2 * jitsym_init_flag::JITSYM_INIT_ADOPT as u32 - 1) & !(8 | 16))?;
+    check_flags(raw.flags, (2 * jitsym_init_flag::JITSYM_INIT_BRIDGE as u32 - 1) & !(8 | 16))?;
     check_flags(raw.sinks, sink::every().0)?;
     check_flags(raw.file_mode, 0o777)?;
     check_flags(raw.reserved, 0)?;
@@ -54,6 +54,7 @@ pub unsafe fn options(from: *const jitsym_options) -> Result<Options> {
         remove_files: has(jitsym_init_flag::JITSYM_INIT_REMOVE_FILES),
         remember: has(jitsym_init_flag::JITSYM_INIT_REMEMBER),
         adopt: has(jitsym_init_flag::JITSYM_INIT_ADOPT),
+        bridge: has(jitsym_init_flag::JITSYM_INIT_BRIDGE),
         map_max: (raw.map_max != 0).then_some(raw.map_max),
         jitdump_max: (raw.jitdump_max != 0).then_some(raw.jitdump_max),
         // SAFETY: the caller's promise.

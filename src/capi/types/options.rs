@@ -44,6 +44,11 @@ pub enum jitsym_init_flag {
     /// later. The options of the session that has started the sinks decide. The variable `JITSYM_ADOPT` can ask for it, which turns
     /// a session on that is off by default, or forbid it.
     JITSYM_INIT_ADOPT = 4096,
+    /// Code that other libraries in the process tell gdb of (`__jit_debug_descriptor`: LLVM, wasmtime, PHP, Julia) is registered too,
+    /// with names, lines and unwind tables, from this session on until the process ends. A thread looks at their lists every few
+    /// milliseconds. The variable `JITSYM` can ask for it by the word `bridge`, and then the library looks from the time on when it is
+    /// loaded. The sink for debuggers does not start by itself then.
+    JITSYM_INIT_BRIDGE = 8192,
 }
 
 /// What the library wants to be told, as `jitsym_wanted` returns it. Bits; a later version may have more.

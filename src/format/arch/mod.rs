@@ -39,6 +39,12 @@ architectures! {
     Riscv64 "riscv64" riscv64;
 }
 
+/// Whether code begins by making a frame pointer, with the frame that is at 0 in a
+/// [`FramePointer`](crate::api::code::FramePointer).
+pub fn makes_frame_pointer(code: &[u8]) -> bool {
+    NATIVE.is_some_and(|arch| arch.abi().prologues.iter().any(|prologue| code.starts_with(prologue)))
+}
+
 /// `e_machine` of the ELF header, which the header of a jitdump carries (elf.h).
 pub const ELF_MACHINE: u32 = match NATIVE {
     Some(arch) => arch.abi().elf_machine,
@@ -71,6 +77,8 @@ pub struct Abi {
     pub frame_record: Option<i32>,
     /// Whether both are there from `pushed` on. Otherwise they are read from the registers until the frame pointer is set.
     pub record_is_pushed: bool,
+    /// The instructions of that prologue, in each of their forms that is looked for.
+    pub prologues: &'static [&'static [u8]],
     /// A register that keeps its value, as each CIE says.
     pub kept: Option<Register>,
     /// The vendor that has defined further instructions of `.eh_frame`.

@@ -21,6 +21,8 @@ pub static ABI: Abi = Abi {
     fp_to_cfa: 0,
     frame_record: Some(-16),
     record_is_pushed: false,
+    // Compilers for it make frame pointers in several ways, none of which is the one above.
+    prologues: &[],
     kept: None,
     vendor: Vendor::Default,
 };

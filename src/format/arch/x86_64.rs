@@ -17,6 +17,8 @@ pub static ABI: Abi = Abi {
     fp_to_cfa: 16,
     frame_record: Some(-16),
     record_is_pushed: true,
+    // push rbp; mov rbp, rsp
+    prologues: &[&[0x55, 0x48, 0x89, 0xe5], &[0x55, 0x48, 0x8b, 0xec]],
     // What nobody says of rbx, libdw takes for lost: among the registers that the ABI keeps it has rax (0) where it means
     // rbx (3) (elfutils 0.196, perf 7.2). Frames whose CFA counts from rbx then have no callers.
     kept: Some(Register(3)),

@@ -9,6 +9,7 @@ pub mod header;
 pub mod inlines;
 mod numbers;
 pub mod object;
+pub mod read;
 pub mod search;
 #[cfg(test)]
 mod tests;

@@ -4,9 +4,9 @@
 //! sink runs beside others that want the same records, for a limited number of functions. It has no limit where somebody has asked
 //! for it, or a debugger listens.
 
-mod objects;
+pub mod objects;
 #[cfg(test)]
-mod tests;
+pub mod tests;
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -14,14 +14,14 @@ use crate::sink::random::{Random, Seed};
 
 /// What is said of code, by its address.
 #[derive(Clone, Debug, PartialEq)]
-struct Truth {
-    size: u64,
-    name: String,
-    cfa_offset: i64,
-    line: Option<u64>,
+pub struct Truth {
+    pub size: u64,
+    pub name: String,
+    pub cfa_offset: i64,
+    pub line: Option<u64>,
 }
 
-fn info_records(addr: u64, truth: &Truth) -> Vec<u8> {
+pub fn info_records(addr: u64, truth: &Truth) -> Vec<u8> {
     let unwind = Unwind::FixedFrame(FixedFrame::new(truth.cfa_offset as i32, &[]));
     let tables = cfi::encode(Arch::X86_64, &unwind, 0, truth.size).unwrap().unwrap();
     let line = truth.line.map(|line| Line { offset: 0, line: line as u32, column: 0, file: b"/a.toy" });

@@ -27,6 +27,10 @@ pub struct Changer<'c> {
 }
 
 impl Changing {
+    pub const fn new() -> Changing {
+        Changing { one: Mutex::new(()), changers: AtomicU32::new(0), forks: AtomicU32::new(0) }
+    }
+
     pub fn begin(&self) -> Changer<'_> {
         let end = Instant::now() + FORK_TIMEOUT;
         while !self.enter() && Instant::now() < end {

@@ -79,6 +79,7 @@ class Init(enum.IntFlag):
     REMOVE_FILES = 1024
     REMEMBER = 2048
     ADOPT = 4096
+    BRIDGE = 8192
 
 
 class Want(enum.IntFlag):

@@ -1,0 +1,194 @@
+/*
+ * A runtime that tells debuggers of objects and takes them back at random, and unmaps them at once, in a process with the bridge. It
+ * keeps the truth: what is in the list at the end. A forked child adds one more, and so makes files with exactly that code.
+ *
+ * usage: lists SEED DIRECTORY VARIANTS (objects 0.o, 1.o, ... are there)
+ */
+#include <elf.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define CHECK(condition) \
+    do { \
+        if (!(condition)) { \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
+            exit(1); \
+        } \
+    } while (0)
+
+struct jit_code_entry {
+    struct jit_code_entry *next_entry, *prev_entry;
+    const char *symfile_addr;
+    uint64_t symfile_size;
+};
+
+struct jit_descriptor {
+    uint32_t version, action_flag;
+    struct jit_code_entry *relevant_entry, *first_entry;
+};
+
+/* As LLVM has them: nobody can put a function of his own in the place of the first. */
+__attribute__((noinline, visibility("hidden"))) void __jit_debug_register_code(void) {
+    __asm__ volatile("" ::: "memory");
+}
+__attribute__((visibility("hidden"))) struct jit_descriptor __jit_debug_descriptor = {1, 0, NULL, NULL};
+
+enum { SLOTS = 48, SLOT = 4096, STEPS = 3000, VARIANTS_MAX = 16 };
+
+static uint64_t state;
+
+static unsigned below(unsigned bound) {
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return (unsigned)(state >> 33) % bound;
+}
+
+static struct {
+    unsigned char *bytes;
+    size_t size;
+} variants[VARIANTS_MAX];
+static unsigned char *arena;
+static struct {
+    struct jit_code_entry *entry;
+    size_t size;
+    int variant;
+} slots[SLOTS + 2];
+
+static void tell(uint32_t action, struct jit_code_entry *entry) {
+    __jit_debug_descriptor.relevant_entry = entry;
+    __jit_debug_descriptor.action_flag = action;
+    __jit_debug_register_code();
+    __jit_debug_descriptor.action_flag = 0;
+}
+
+/* Puts the code of a variant into a slot, and an object that says so into the list. */
+static void add(int slot, int variant) {
+    size_t size = variants[variant].size;
+    unsigned char *object = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(object != MAP_FAILED);
+    memcpy(object, variants[variant].bytes, size);
+    Elf64_Ehdr *header = (Elf64_Ehdr *)object;
+    Elf64_Shdr *sections = (Elf64_Shdr *)(object + header->e_shoff);
+    for (int i = 0; i < header->e_shnum; i++)
+        if (sections[i].sh_flags & SHF_EXECINSTR && sections[i].sh_size) {
+            CHECK(sections[i].sh_size <= SLOT);
+            sections[i].sh_addr = (uint64_t)(arena + slot * SLOT);
+            memcpy(arena + slot * SLOT, object + sections[i].sh_offset, sections[i].sh_size);
+        }
+    struct jit_code_entry *entry = malloc(sizeof *entry);
+    CHECK(entry);
+    *entry = (struct jit_code_entry){__jit_debug_descriptor.first_entry, NULL, (char *)object, size};
+    if (entry->next_entry) entry->next_entry->prev_entry = entry;
+    __jit_debug_descriptor.first_entry = entry;
+    tell(1, entry);
+    slots[slot].entry = entry;
+    slots[slot].size = size;
+    slots[slot].variant = variant;
+}
+
+static void take(int slot) {
+    struct jit_code_entry *entry = slots[slot].entry;
+    if (entry->prev_entry)
+        entry->prev_entry->next_entry = entry->next_entry;
+    else
+        __jit_debug_descriptor.first_entry = entry->next_entry;
+    if (entry->next_entry) entry->next_entry->prev_entry = entry->prev_entry;
+    tell(2, entry);
+    CHECK(munmap((void *)entry->symfile_addr, slots[slot].size) == 0);
+    memset(entry, 0xa5, sizeof *entry);
+    free(entry);
+    slots[slot].entry = NULL;
+}
+
+/* The functions of an object, by way of its own symbols. */
+static void print(int slot) {
+    const char *object = slots[slot].entry->symfile_addr;
+    const Elf64_Ehdr *header = (const Elf64_Ehdr *)object;
+    const Elf64_Shdr *sections = (const Elf64_Shdr *)(object + header->e_shoff);
+    for (int i = 0; i < header->e_shnum; i++) {
+        if (sections[i].sh_type != SHT_SYMTAB) continue;
+        const Elf64_Sym *symbols = (const Elf64_Sym *)(object + sections[i].sh_offset);
+        const char *strings = object + sections[sections[i].sh_link].sh_offset;
+        for (size_t n = 0; n < sections[i].sh_size / sizeof *symbols; n++)
+            if (ELF64_ST_TYPE(symbols[n].st_info) == STT_FUNC)
+                printf("%lx %lx %s\n", (unsigned long)(arena + slot * SLOT + symbols[n].st_value),
+                       (unsigned long)symbols[n].st_size, strings + symbols[n].st_name);
+    }
+}
+
+static void pause_ms(long ms) {
+    struct timespec time = {ms / 1000, ms % 1000 * 1000000};
+    nanosleep(&time, NULL);
+}
+
+/* Waits until the map of this process has the code in a slot. */
+static void await(int slot) {
+    char path[4096], line[1024], start[32];
+    snprintf(path, sizeof path, "%s/perf-%d.map", getenv("JITSYM_DIR"), (int)getpid());
+    snprintf(start, sizeof start, "%lx ", (unsigned long)(arena + slot * SLOT));
+    for (int turn = 0; turn < 12000; turn++) {
+        FILE *map = fopen(path, "r");
+        int found = 0;
+        while (map && fgets(line, sizeof line, map)) found |= strncmp(line, start, strlen(start)) == 0;
+        if (map) fclose(map);
+        if (found) return;
+        pause_ms(10);
+    }
+    CHECK(!"the code is in the map");
+}
+
+int main(int argc, char **argv) {
+    CHECK(argc == 4);
+    state = strtoull(argv[1], NULL, 0) * 2 + 1;
+    int count = atoi(argv[3]);
+    CHECK(count > 0 && count <= VARIANTS_MAX);
+    for (int variant = 0; variant < count; variant++) {
+        char path[4096];
+        snprintf(path, sizeof path, "%s/%d.o", argv[2], variant);
+        int file = open(path, O_RDONLY);
+        struct stat known;
+        CHECK(file >= 0 && fstat(file, &known) == 0);
+        variants[variant].size = (size_t)known.st_size;
+        variants[variant].bytes = malloc(variants[variant].size);
+        CHECK(read(file, variants[variant].bytes, variants[variant].size) == known.st_size);
+        close(file);
+    }
+    arena = mmap(NULL, (SLOTS + 2) * SLOT, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(arena != MAP_FAILED);
+    for (int step = 0; step < STEPS; step++) {
+        int slot = (int)below(SLOTS);
+        if (slots[slot].entry)
+            take(slot);
+        else
+            add(slot, (int)below((unsigned)count));
+        /* Now and then the bridge has the time to see it. */
+        if (below(40) == 0) pause_ms(below(12));
+    }
+    /* All that was added and taken before is known when this one is. */
+    add(SLOTS, 0);
+    await(SLOTS);
+    for (int slot = 0; slot <= SLOTS; slot++)
+        if (slots[slot].entry) print(slot);
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        add(SLOTS + 1, 0);
+        await(SLOTS + 1);
+        printf("child ");
+        print(SLOTS + 1);
+        exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    printf("pid %d\n", (int)child);
+    return 0;
+}

@@ -1,0 +1,181 @@
+//! The two functions of a collector for Intel's JIT profiling API. A runtime that speaks it loads the library that the variable
+//! `INTEL_JIT_PROFILER64` names, looks both up, and calls them through pointers. (Names, numbers and structs: jitprofiling.h in
+//! Intel's ittapi, version 2026; how they are looked up: its jitprofiling.c.)
+
+#![allow(non_snake_case, reason = "names of the API")]
+
+use std::ffi::{c_char, c_uint, c_void, CStr};
+use std::ptr;
+
+use crate::session::collector::{self, Method, Row};
+use crate::session::process::guarded;
+use crate::sys::{guard, thread};
+
+const SHUTDOWN: c_uint = 2;
+const LOAD: c_uint = 13;
+const UNLOAD: c_uint = 14;
+const UPDATE: c_uint = 15;
+const INLINE_LOAD: c_uint = 16;
+const UPDATE_V2: c_uint = 17;
+const LOAD_V2: c_uint = 21;
+const LOAD_V3: c_uint = 22;
+
+/// The answer to both: sampling is on, or the event is taken.
+const YES: c_uint = 1;
+const NO: c_uint = 0;
+
+/// What all structs of methods begin with. `iJIT_Method_Inline_Load` has the number of the parent between the first two fields,
+/// where the others have a gap.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct MethodStart {
+    id: c_uint,
+    parent: c_uint,
+    name: *const c_char,
+    addr: u64,
+    size: c_uint,
+    row_count: c_uint,
+    rows: *const Row,
+}
+
+/// `iJIT_Method_Load`. Its field for the source follows a field that nobody uses any more, and the one for the class.
+#[repr(C)]
+struct MethodLoad {
+    start: MethodStart,
+    class_id: c_uint,
+    class: *const c_char,
+    source: *const c_char,
+}
+
+/// `iJIT_Method_Load_V2`, `_V3` and `iJIT_Method_Inline_Load`, as far as they are the same.
+#[repr(C)]
+struct MethodLoadV2 {
+    start: MethodStart,
+    class: *const c_char,
+    source: *const c_char,
+}
+
+/// `iJIT_Method_Update`.
+#[repr(C)]
+struct MethodUpdate {
+    addr: u64,
+    size: c_uint,
+}
+
+/// Called once by each runtime in the process, before all else.
+///
+/// Neither function is in the header, because no program calls them by name. In the static library both are hidden.
+#[cfg_attr(feature = "reserve", no_mangle)]
+pub extern "C" fn Initialize() -> c_uint {
+    guard::silence_panics();
+    let started = thread::uncancelled(|| guarded(collector::start));
+    answer(started)
+}
+
+/// Called for each event. Runtimes number their methods from 1, and several may be in the process. So the one that calls is told
+/// apart by the address that the call returns to.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64"))]
+#[cfg_attr(feature = "reserve", no_mangle)]
+#[unsafe(naked)]
+pub extern "C" fn NotifyEvent(event: c_uint, data: *const c_void) -> c_uint {
+    #[cfg(target_arch = "x86_64")]
+    std::arch::naked_asm!("mov rdx, [rsp]", "jmp {}", sym notify);
+    #[cfg(target_arch = "aarch64")]
+    std::arch::naked_asm!("mov x2, x30", "b {}", sym notify);
+    #[cfg(target_arch = "riscv64")]
+    std::arch::naked_asm!("mv a2, ra", "tail {}", sym notify);
+}
+
+/// The same where all runtimes are taken for one.
+///
+/// # Safety
+/// `data` is what the event says.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")))]
+#[cfg_attr(feature = "reserve", no_mangle)]
+pub unsafe extern "C" fn NotifyEvent(event: c_uint, data: *const c_void) -> c_uint {
+    // SAFETY: the caller's promise.
+    unsafe { notify(event, data, 0) }
+}
+
+/// # Safety
+/// `data` is what the event says.
+unsafe extern "C" fn notify(event: c_uint, data: *const c_void, caller: u64) -> c_uint {
+    let done = thread::quietly(|| {
+        guarded(|| {
+            if event == SHUTDOWN {
+                return collector::flush();
+            }
+            if data.is_null() {
+                return Ok(false);
+            }
+            // SAFETY: the caller's promise, here and below. No more is read of a struct than its event has.
+            unsafe {
+                match event {
+                    LOAD => {
+                        let load = data.cast::<MethodLoad>();
+                        with_method(load.cast(), &raw const (*load).source, |_, method| collector::load(caller, method))
+                    }
+                    LOAD_V2 | LOAD_V3 => {
+                        let load = data.cast::<MethodLoadV2>();
+                        with_method(load.cast(), &raw const (*load).source, |_, method| collector::load(caller, method))
+                    }
+                    INLINE_LOAD => {
+                        let load = data.cast::<MethodLoadV2>();
+                        with_method(load.cast(), &raw const (*load).source, |parent, method| {
+                            collector::inline(parent, method)
+                        })
+                    }
+                    // Some runtimes hand over nothing but the number.
+                    UNLOAD => collector::unload(caller, data.cast::<c_uint>().read_unaligned()),
+                    UPDATE => {
+                        let start = data.cast::<MethodStart>().read_unaligned();
+                        collector::update(start.addr, start.size)
+                    }
+                    UPDATE_V2 => {
+                        let update = data.cast::<MethodUpdate>();
+                        let (addr, size) = (&raw const (*update).addr, &raw const (*update).size);
+                        collector::update(addr.read_unaligned(), size.read_unaligned())
+                    }
+                    _ => Ok(false),
+                }
+            }
+        })
+    });
+    answer(done)
+}
+
+fn answer(done: crate::api::error::Result<bool>) -> c_uint {
+    match done {
+        Ok(true) => YES,
+        Ok(false) => NO,
+        Err(error) => {
+            crate::session::refused(error);
+            NO
+        }
+    }
+}
+
+/// Runs `body` with the number of the parent and what the struct says.
+///
+/// # Safety
+/// There is a struct with this start and this field, and all pointers in it are valid for the call.
+unsafe fn with_method<T>(
+    start: *const MethodStart,
+    source: *const *const c_char,
+    body: impl FnOnce(u32, &Method<'_>) -> T,
+) -> T {
+    // SAFETY: the caller's promise, here and below.
+    let (start, source) = unsafe { (start.read_unaligned(), source.read_unaligned()) };
+    let text = |text: *const c_char| match text.is_null() {
+        true => None,
+        // SAFETY: as above.
+        false => Some(unsafe { CStr::from_ptr(text) }.to_bytes()).filter(|text| !text.is_empty()),
+    };
+    let rows = match start.row_count as usize {
+        count if start.rows.is_null() || !start.rows.is_aligned() || count == 0 => &[][..],
+        // SAFETY: as above.
+        count => unsafe { &*ptr::slice_from_raw_parts(start.rows, count) },
+    };
+    let (name, file) = (text(start.name), text(source));
+    body(start.parent, &Method { id: start.id, name, addr: start.addr, size: start.size, rows, file })
+}

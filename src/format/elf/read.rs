@@ -1,0 +1,333 @@
+//! The objects that runtimes hand to debuggers: 64-bit, of this machine's kind and byte order, with functions, lines and unwind
+//! tables. They may not be linked yet (System V ABI, "Object Files"; the psABIs for relocations). Nothing in them is believed.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use super::SYMBOL_SIZE;
+use crate::format::arch::ELF_MACHINE;
+
+const HEADER_SIZE: usize = 64;
+const SECTION_SIZE: usize = 64;
+const RELA_SIZE: usize = 24;
+
+const ET_REL: u16 = 1;
+const SHT_SYMTAB: u32 = 2;
+const SHT_RELA: u32 = 4;
+const SHT_NOBITS: u32 = 8;
+const SHF_ALLOC: u64 = 2;
+const SHF_EXECINSTR: u64 = 4;
+const STT_FUNC: u8 = 2;
+const STT_NOTYPE: u8 = 0;
+const STB_LOCAL: u8 = 0;
+
+/// An object. All accesses are checked.
+#[derive(Clone, Debug)]
+pub struct Image<'a> {
+    is_linked: bool,
+    sections: Vec<Section<'a>>,
+}
+
+/// A section, as far as it is wanted.
+#[derive(Clone, Copy, Debug)]
+struct Section<'a> {
+    name: &'a [u8],
+    kind: u32,
+    flags: u64,
+    addr: u64,
+    offset: u64,
+    data: &'a [u8],
+    size: u64,
+    link: u32,
+    info: u32,
+}
+
+/// A function of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Function<'a> {
+    pub addr: u64,
+    pub size: u64,
+    pub name: &'a [u8],
+}
+
+/// A symbol, with its address where the object runs.
+struct Symbol {
+    name: u32,
+    kind: u8,
+    bind: u8,
+    section: u16,
+    addr: u64,
+    size: u64,
+}
+
+impl<'a> Image<'a> {
+    /// `None` if it is no such object.
+    pub fn parse(bytes: &'a [u8]) -> Option<Image<'a>> {
+        let is_elf = bytes.starts_with(b"\x7fELF\x02")
+            && bytes.get(5) == Some(&if cfg!(target_endian = "little") { 1 } else { 2 });
+        if !is_elf || u32::from(u16_at(bytes, 18)?) != ELF_MACHINE {
+            return None;
+        }
+        let (table, count) = (usize::try_from(u64_at(bytes, 40)?).ok()?, usize::from(u16_at(bytes, 60)?));
+        let headers = bytes.get(table..)?.chunks_exact(SECTION_SIZE).take(count);
+        let mut sections: Vec<Section<'a>> = Vec::new();
+        sections.try_reserve_exact(headers.len()).ok()?;
+        let mut names = Vec::new();
+        names.try_reserve_exact(headers.len()).ok()?;
+        for header in headers {
+            let (kind, offset, size) = (u32_at(header, 4)?, u64_at(header, 24)?, u64_at(header, 32)?);
+            let place = usize::try_from(offset).ok()..usize::try_from(offset.checked_add(size)?).ok();
+            let data = match (kind, place) {
+                (SHT_NOBITS, _) => &[][..],
+                (_, Range { start: Some(start), end: Some(end) }) => bytes.get(start..end).unwrap_or_default(),
+                _ => &[],
+            };
+            names.push(u32_at(header, 0)?);
+            let (flags, addr) = (u64_at(header, 8)?, u64_at(header, 16)?);
+            let (link, info) = (u32_at(header, 40)?, u32_at(header, 44)?);
+            sections.push(Section { name: &[], kind, flags, addr, offset, data, size, link, info });
+        }
+        let strings = sections.get(usize::from(u16_at(bytes, 62)?)).map_or(&[][..], |section| section.data);
+        for (section, name) in sections.iter_mut().zip(names) {
+            section.name = text_at(strings, name);
+        }
+        Some(Image { is_linked: u16_at(bytes, 16)? != ET_REL, sections })
+    }
+
+    /// Where the section headers are, by the beginning of an object.
+    pub fn header_range(start: &[u8]) -> Option<Range<u64>> {
+        let (table, count) = (u64_at(start, 40)?, u64::from(u16_at(start, 60)?));
+        Some(table..table.checked_add(count * SECTION_SIZE as u64)?)
+    }
+
+    /// Where its symbols and their names are, by its section headers; the first part of each, if they are many.
+    pub fn name_ranges(headers: &[u8]) -> Vec<Range<u64>> {
+        const MOST: u64 = 32 << 10;
+        let header = |number: usize| headers.chunks_exact(SECTION_SIZE).nth(number);
+        let range = |header: &[u8]| {
+            let (start, size) = (u64_at(header, 24)?, u64_at(header, 32)?);
+            Some(start..start.checked_add(size.min(MOST))?)
+        };
+        let is_table = |header: &&[u8]| u32_at(header, 4) == Some(SHT_SYMTAB);
+        let tables = headers.chunks_exact(SECTION_SIZE).filter(is_table);
+        let both = tables.flat_map(|table| [Some(table), u32_at(table, 40).and_then(|link| header(link as usize))]);
+        both.flatten().filter_map(range).take(8).collect()
+    }
+
+    /// How many bytes of an object have to be read for [`header_range`](Image::header_range).
+    pub const START_LEN: usize = HEADER_SIZE;
+
+    fn symbols(&self, section: &Section<'a>) -> impl Iterator<Item = Symbol> + use<'_, 'a> {
+        section.data.chunks_exact(SYMBOL_SIZE).filter_map(|raw| self.symbol(raw))
+    }
+
+    fn symbol(&self, raw: &[u8]) -> Option<Symbol> {
+        let (info, section) = (*raw.get(4)?, u16_at(raw, 6)?);
+        let (value, size) = (u64_at(raw, 8)?, u64_at(raw, 16)?);
+        let of = self.sections.get(usize::from(section));
+        // Values are places in a section until an object is linked. wasmtime's are linked except for that; others have addresses at once.
+        let addr = match of {
+            Some(of) if !(of.addr..of.addr.saturating_add(of.size)).contains(&value) && value <= of.size => {
+                of.addr.wrapping_add(value)
+            }
+            _ => value,
+        };
+        Some(Symbol { name: u32_at(raw, 0)?, kind: info & 15, bind: info >> 4, section, addr, size })
+    }
+
+    /// The functions that have code, in the order of their addresses, each with one name.
+    pub fn functions(&self) -> Vec<Function<'a>> {
+        let mut found: Vec<(u8, Function<'a>, u64)> = Vec::new();
+        for table in self.sections.iter().filter(|section| section.kind == SHT_SYMTAB) {
+            let strings = self.sections.get(table.link as usize).map_or(&[][..], |section| section.data);
+            for symbol in self.symbols(table) {
+                let Some(section) = self.sections.get(usize::from(symbol.section)) else { continue };
+                let is_code = section.flags & SHF_EXECINSTR != 0 && section.addr != 0;
+                let is_function = symbol.kind == STT_FUNC || symbol.kind == STT_NOTYPE && symbol.size > 0;
+                let name = text_at(strings, symbol.name);
+                let end = section.addr.saturating_add(section.size);
+                if !is_code || !is_function || name.is_empty() || !(section.addr..end).contains(&symbol.addr) {
+                    continue;
+                }
+                if found.try_reserve(1).is_err() {
+                    return Vec::new();
+                }
+                let size = symbol.size.min(end - symbol.addr);
+                // Of several names the global one.
+                let rank = u8::from(symbol.bind == STB_LOCAL);
+                found.push((rank, Function { addr: symbol.addr, size, name }, end));
+            }
+        }
+        found.sort_by_key(|(rank, function, _)| (function.addr, function.size == 0, *rank));
+        found.dedup_by_key(|(_, function, _)| function.addr);
+        for at in 0..found.len() {
+            // Without a size a function ends where the next one begins.
+            let next = found.get(at + 1).map_or(u64::MAX, |(_, next, _)| next.addr);
+            let (_, function, end) = &mut found[at];
+            let room = next.min(*end) - function.addr;
+            function.size = if function.size == 0 { room } else { function.size.min(room) };
+        }
+        found.into_iter().map(|(_, function, _)| function).filter(|function| function.size > 0).collect()
+    }
+
+    /// The bytes of a section, and the address that they are for. Relocations are applied where the object is not linked.
+    pub fn section(&self, name: &[u8]) -> Option<(Cow<'a, [u8]>, u64)> {
+        let number = self.sections.iter().position(|section| section.name == name && !section.data.is_empty())?;
+        let section = &self.sections[number];
+        let mut data = Cow::Borrowed(section.data);
+        if !self.is_linked {
+            let tables = self.sections.iter().filter(|table| table.kind == SHT_RELA && table.info as usize == number);
+            for table in tables {
+                self.relocate(data.to_mut(), section.addr, table);
+            }
+        }
+        Some((data, self.addr_of(section)))
+    }
+
+    /// Where a section lies. wasmtime says it of the code alone, with which the other ones are loaded as they are in the file.
+    fn addr_of(&self, section: &Section<'a>) -> u64 {
+        let is_code = |other: &&Section<'_>| other.flags & SHF_EXECINSTR != 0 && other.addr != 0;
+        match self.sections.iter().find(is_code) {
+            Some(code) if self.is_linked && section.addr == 0 && section.flags & SHF_ALLOC != 0 => {
+                code.addr.wrapping_add(section.offset).wrapping_sub(code.offset)
+            }
+            _ => section.addr,
+        }
+    }
+
+    fn relocate(&self, data: &mut [u8], addr: u64, table: &Section<'a>) {
+        let Some(symbols) = self.sections.get(table.link as usize) else { return };
+        for entry in table.data.chunks_exact(RELA_SIZE) {
+            let number = |at| u64_at(entry, at).unwrap_or_default();
+            let (place, info, addend) = (number(0), number(8), number(16));
+            let raw = ((info >> 32) as usize).checked_mul(SYMBOL_SIZE);
+            let raw = raw.and_then(|at| symbols.data.get(at..at.checked_add(SYMBOL_SIZE)?));
+            let Some(symbol) = raw.and_then(|raw| self.symbol(raw)) else { continue };
+            let value = symbol.addr.wrapping_add(addend);
+            let value = match kind_of(info as u32) {
+                Some(Kind { is_relative: true, .. }) => value.wrapping_sub(addr.wrapping_add(place)),
+                Some(_) => value,
+                None => continue,
+            };
+            let len = kind_of(info as u32).map_or(0, |kind| kind.len);
+            let at = usize::try_from(place).ok().and_then(|at| data.get_mut(at..at.checked_add(len)?));
+            if let Some(at) = at {
+                at.copy_from_slice(&value.to_ne_bytes()[..len]);
+            }
+        }
+    }
+}
+
+/// A relocation of data.
+struct Kind {
+    len: usize,
+    is_relative: bool,
+}
+
+fn kind_of(number: u32) -> Option<Kind> {
+    let absolute = |len| Some(Kind { len, is_relative: false });
+    let relative = |len| Some(Kind { len, is_relative: true });
+    if cfg!(target_arch = "x86_64") {
+        match number {
+            1 => absolute(8),
+            10 | 11 => absolute(4),
+            2 => relative(4),
+            24 => relative(8),
+            _ => None,
+        }
+    } else if cfg!(target_arch = "aarch64") {
+        match number {
+            257 => absolute(8),
+            258 => absolute(4),
+            260 => relative(8),
+            261 => relative(4),
+            _ => None,
+        }
+    } else {
+        None
+    }
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(bytes.get(at..at.checked_add(2)?)?.try_into().ok()?))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_ne_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
+}
+
+/// The text at a place, up to its NUL; empty if there is none.
+fn text_at(strings: &[u8], at: u32) -> &[u8] {
+    let from = strings.get(at as usize..).unwrap_or_default();
+    from.iter().position(|&byte| byte == 0).map_or(&[], |end| &from[..end])
+}
+
+/// The value of a symbol in a file, by its table of dynamic symbols or, if that lacks it, by that of all. `read` reads a number of bytes
+/// at an offset.
+pub fn find_symbol(name: &[u8], read: &mut dyn FnMut(u64, u64) -> Option<Vec<u8>>) -> Option<u64> {
+    const SHT_DYNSYM: u32 = 11;
+    let start = read(0, HEADER_SIZE as u64)?;
+    if !start.starts_with(b"\x7fELF\x02") {
+        return None;
+    }
+    let table = Image::header_range(&start)?;
+    let headers = read(table.start, table.end - table.start)?;
+    let headers: Vec<&[u8]> = headers.chunks_exact(SECTION_SIZE).collect();
+    let mut contents = |header: &[u8]| read(u64_at(header, 24)?, u64_at(header, 32)?);
+    for kind in [SHT_DYNSYM, SHT_SYMTAB] {
+        let Some(header) = headers.iter().find(|header| u32_at(header, 4) == Some(kind)) else { continue };
+        let Some(strings) = headers.get(u32_at(header, 40)? as usize).and_then(|strings| contents(strings)) else {
+            continue;
+        };
+        let places = places_of(name, &strings);
+        if places.is_empty() {
+            continue;
+        }
+        let Some(symbols) = contents(header) else { continue };
+        let is_it = |raw: &&[u8]| u32_at(raw, 0).is_some_and(|at| places.contains(&at)) && u16_at(raw, 6) != Some(0);
+        if let Some(raw) = symbols.chunks_exact(SYMBOL_SIZE).find(is_it) {
+            return u64_at(raw, 8);
+        }
+    }
+    None
+}
+
+/// Where a name ends a string, or is one. Strings may share their ends. (Horspool's search: files have megabytes of names.)
+fn places_of(name: &[u8], strings: &[u8]) -> Vec<u32> {
+    let mut skip = [name.len() + 1; 256];
+    for (at, &byte) in name.iter().enumerate() {
+        skip[usize::from(byte)] = name.len() - at;
+    }
+    let (mut places, mut at) = (Vec::new(), 0);
+    // With the NUL at the end.
+    while let Some(window) = strings.get(at..=at + name.len()) {
+        let last = window[name.len()];
+        if last == 0 && &window[..name.len()] == name {
+            places.push(at as u32);
+        }
+        at += skip[usize::from(last)];
+    }
+    places
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_found_wherever_they_end_a_string() {
+        let strings = b"\0abc\0xabc\0abcd\0ab\0abc\0\0abc";
+        let naive = |name: &[u8]| {
+            let at = |&at: &usize| strings[at..].starts_with(&[name, b"\0"].concat());
+            (0..strings.len()).filter(at).map(|at| at as u32).collect::<Vec<_>>()
+        };
+        for name in [&b"abc"[..], b"ab", b"c", b"abcd", b"bc", b"nothing"] {
+            assert_eq!(places_of(name, strings), naive(name), "{}", name.escape_ascii());
+        }
+        assert_eq!(places_of(b"abc", strings), [1, 6, 18]);
+    }
+}

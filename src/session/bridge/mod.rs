@@ -1,0 +1,285 @@
+//! The bridge from debuggers' lists: objects that other libraries in the process have made for gdb become code of a session, so that
+//! perf is given what gdb was given.
+//!
+//! A thread looks at the lists every few milliseconds. Libraries call a function after each change, for a breakpoint. Where that call
+//! comes to this library's function, the bridge looks at once, before the code runs.
+
+mod objects;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hasher};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::api::code::{Bytes, Code, FramePointer, Lines, Unwind};
+use crate::api::error::{Error, Result};
+use crate::api::options::{Options, Sinks};
+use crate::api::Id;
+use crate::format::arch;
+use crate::format::elf::read::{find_symbol, Image};
+use crate::queue::apart;
+use crate::session::call::Ref;
+use crate::session::process::{current_engine, guarded};
+use crate::session::{find, fork, Session};
+use crate::sink::region::Changing;
+use crate::sys::debugger_lists::{Listed, Lists};
+use crate::sys::last_thread::{first_has_ended, LastThread};
+use crate::sys::sync::outside::{Mutex, PoisonError};
+use crate::sys::{debugger, guard, process_memory, thread};
+use objects::{LineTables, UnwindTables};
+
+/// How often the thread looks: more often just after it has found something.
+const OFTEN: Duration = Duration::from_millis(1);
+const SELDOM: Duration = Duration::from_millis(10);
+
+/// Looking takes at most this part of the time, if one look takes no longer than the second.
+const SHARE: u32 = 20;
+const COST_MOST: Duration = Duration::from_millis(50);
+
+/// How long it waits after a failure.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Larger objects are passed over.
+const OBJECT_MAX: u64 = 1 << 30;
+
+/// Nobody looks while the process forks.
+static CHANGING: Changing = Changing::new();
+static STATE: Mutex<Option<State>> = Mutex::new(None);
+static IS_ON: AtomicBool = AtomicBool::new(false);
+/// The session that the first object has opened. 0: none yet.
+static SESSION: AtomicU64 = AtomicU64::new(0);
+
+#[derive(Default)]
+struct State {
+    lists: Lists,
+    /// The objects that are in the lists, each with the sum of its headers and its functions.
+    known: HashMap<Listed, (u64, Vec<Id>)>,
+}
+
+/// Begins to look, once in a process.
+pub fn start() {
+    if !IS_ON.swap(true, Ordering::AcqRel) {
+        guard::silence_panics();
+        fork::watch();
+        debugger::listen(called);
+        spawn();
+    }
+}
+
+fn spawn() {
+    // Without a thread, only calls that come here are followed.
+    drop(thread::spawn_quiet(thread::BRIDGE, thread::STACK, run));
+}
+
+/// Nobody is waited for any longer than for regions.
+pub fn before_fork() {
+    CHANGING.before_fork();
+}
+
+pub fn after_fork() {
+    CHANGING.after_fork();
+}
+
+/// The child has a copy of the state, and not the thread.
+pub fn in_child() {
+    CHANGING.after_fork();
+    if IS_ON.load(Ordering::Acquire) {
+        spawn();
+    }
+}
+
+/// The thread.
+fn run() {
+    guard::enter_for_good();
+    let (mut last_change, mut last_thread) = (Instant::now(), LastThread::default());
+    let mut cost = Duration::ZERO;
+    for turn in 1_u32.. {
+        let wait = (last_change.elapsed() / 32).clamp(OFTEN, SELDOM).max(cost * SHARE);
+        thread::sleep_micros(wait.as_micros() as u64);
+        if current_engine().is_some_and(|engine| engine.signal_flush.exits_elsewhere(thread::id())) {
+            return;
+        }
+        // Without a writer, which looks for that, the process would not end with the host's last thread.
+        if turn % 128 == 0
+            && SESSION.load(Ordering::Acquire) == 0
+            && first_has_ended()
+            && last_thread.is_this_one(|| false)
+        {
+            return thread::end_process();
+        }
+        let before = thread::cpu_time();
+        let looked = guarded(look);
+        cost = Duration::from_nanos(thread::cpu_time().saturating_sub(before)).min(COST_MOST);
+        match looked {
+            Ok(true) => last_change = Instant::now(),
+            Ok(false) => {}
+            Err(Error::Internal) => return,
+            // No sink can be opened, or there is no memory: not for long, perhaps.
+            Err(_) => thread::sleep_micros(RETRY.as_micros() as u64),
+        }
+    }
+}
+
+/// A library has told of a change, on the thread that has made it.
+fn called() {
+    let _ = thread::quietly(|| guarded(look));
+}
+
+/// Runs `body` with the state, unless the process forks.
+fn with_state<T>(body: impl FnOnce(&mut State) -> Result<T>) -> Result<Option<T>> {
+    let Some(_changing) = CHANGING.begin_unless_forking() else { return Ok(None) };
+    let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+    body(state.get_or_insert_default()).map(Some)
+}
+
+/// Compares the lists with what is known. Whether anything has changed.
+fn look() -> Result<bool> {
+    // Files are read while others may fork, and are opened where the host does not see their descriptors.
+    if let Some(modules) = with_state(|state| Ok(state.lists.new_modules()))?.flatten() {
+        let found = apart::run(move || modules.find(find_symbol));
+        with_state(|state| {
+            state.lists.add(found);
+            Ok(())
+        })?;
+    }
+    Ok(with_state(compare)?.unwrap_or(false))
+}
+
+fn compare(state: &mut State) -> Result<bool> {
+    let pid = std::process::id();
+    let Some(listed) = state.lists.read(pid) else { return Ok(true) };
+    let mut changed = false;
+    let mut now = HashMap::new();
+    let mut fresh = Vec::new();
+    for listed in listed {
+        let Some(sum) = fingerprint(pid, &listed) else { continue };
+        match state.known.remove_entry(&listed) {
+            Some((listed, (known, ids))) if known == sum => drop(now.insert(listed, (known, ids))),
+            Some((listed, gone)) => {
+                // Another object has got the same place.
+                state.known.insert(Listed { entry: !listed.entry, ..listed }, gone);
+                fresh.push((listed, sum));
+            }
+            None => fresh.push((listed, sum)),
+        }
+    }
+    // Ends come first: that memory may be used again.
+    let gone = std::mem::replace(&mut state.known, now);
+    if !gone.is_empty() {
+        changed = true;
+        let session = session()?;
+        for id in gone.into_values().flat_map(|(_, ids)| ids) {
+            // Other code may have taken its place.
+            let _ = session.unregister(id);
+        }
+    }
+    for (listed, sum) in fresh {
+        changed = true;
+        let ids = match read(pid, &listed) {
+            Some(object) => register(&object),
+            None => continue,
+        };
+        state.known.insert(listed, (sum, ids?));
+    }
+    Ok(changed)
+}
+
+/// What distinguishes an object from a later one at the same place: its headers, which have the addresses of its code, and the names.
+fn fingerprint(pid: u32, listed: &Listed) -> Option<u64> {
+    let mut start = [0; Image::START_LEN];
+    if listed.size < start.len() as u64 || listed.size > OBJECT_MAX {
+        return None;
+    }
+    process_memory::read(pid, listed.object, &mut start);
+    let part = |range: Range<u64>| {
+        let range = Some(range).filter(|range| range.end <= listed.size)?;
+        let mut bytes = vec![0; (range.end - range.start) as usize];
+        process_memory::read(pid, listed.object.checked_add(range.start)?, &mut bytes);
+        Some(bytes)
+    };
+    let headers = part(Image::header_range(&start)?)?;
+    let mut hasher = DefaultHasher::new();
+    hasher.write(&start);
+    hasher.write(&headers);
+    Image::name_ranges(&headers).into_iter().filter_map(part).for_each(|names| hasher.write(&names));
+    Some(hasher.finish())
+}
+
+/// A copy of an object, if it is in the list still after it was made.
+fn read(pid: u32, listed: &Listed) -> Option<Vec<u8>> {
+    let (object, is_whole) = process_memory::copy(pid, listed.object, listed.size).ok()?;
+    (is_whole && Lists::is_still(pid, listed)).then_some(object)
+}
+
+/// The session of the bridge. A process whose lists are empty has none.
+fn session() -> Result<Ref> {
+    let known = SESSION.load(Ordering::Acquire);
+    if known != 0 {
+        return find(known);
+    }
+    let options = Options::default();
+    let opened = match Session::open(&options) {
+        // The host's own session writes less, or elsewhere.
+        Err(Error::Conflict) => {
+            let running = current_engine().map_or(Sinks::NONE, |engine| engine.status.sinks());
+            Session::open(&Options { sinks: Some(running), ..options })
+        }
+        opened => opened,
+    };
+    let handle = opened?.into_handle();
+    SESSION.store(handle, Ordering::Release);
+    find(handle)
+}
+
+/// Registers the functions of an object.
+fn register(object: &[u8]) -> Result<Vec<Id>> {
+    let Some(image) = Image::parse(object) else { return Ok(Vec::new()) };
+    let functions = image.functions();
+    if functions.is_empty() {
+        return Ok(Vec::new());
+    }
+    let session = session()?;
+    if session.is_idle() {
+        return Ok(Vec::new());
+    }
+    let lines = LineTables::of(&image);
+    // The process's unwinder has been told by whoever made the object.
+    let is_told = session.engine.wanted().has(Sinks::UNWINDER);
+    let tables = if is_told { UnwindTables::default() } else { UnwindTables::of(&image) };
+    let mut ids = Vec::new();
+    ids.try_reserve_exact(functions.len()).map_err(|_| Error::NoMemory)?;
+    for function in &functions {
+        let rows = lines.of_function(function.addr, function.size);
+        let table = tables.of_function(function.addr);
+        let mut start = [0; 16];
+        let start_len = start.len().min(function.size as usize);
+        process_memory::read(session.engine.status.pid, function.addr, &mut start[..start_len]);
+        let unwind = match &table {
+            Some((bytes, addr)) => Unwind::EhFrame { bytes, addr: *addr },
+            None if !is_told && arch::makes_frame_pointer(&start[..start_len]) => {
+                Unwind::FramePointer(FramePointer::default())
+            }
+            None => Unwind::None,
+        };
+        let code = Code {
+            addr: function.addr,
+            size: function.size,
+            bytes: Bytes::AtAddress,
+            name: function.name,
+            unwind,
+            lines: Lines::Rows(&rows),
+            inlines: &[],
+            free_after: 0,
+            stable: false,
+            packed: true,
+        };
+        // Tables that nobody understands, or lines in no order, do not cost the name.
+        let plain = Code { unwind: Unwind::None, lines: Lines::Rows(&[]), ..code };
+        let registered = session.register(&code, None).or_else(|_| session.register(&plain, None));
+        ids.extend(registered.ok());
+    }
+    Ok(ids)
+}

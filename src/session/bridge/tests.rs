@@ -1,0 +1,83 @@
+//! What is read of objects, against what was written to them, and of damaged ones.
+
+use gimli::{BaseAddresses, CfaRule, EhFrame, LittleEndian, UnwindContext, UnwindSection};
+
+use super::objects::{LineTables, UnwindTables};
+use crate::api::code::Unwind;
+use crate::format::arch::Arch;
+use crate::format::cfi;
+use crate::format::elf::read::Image;
+use crate::sink::gdb::objects::{Code, Objects};
+use crate::sink::gdb::tests::{info_records, Truth};
+use crate::sink::random::{Random, Seed};
+
+/// Objects of some functions, and what they say.
+fn objects(random: &mut Random) -> (Vec<Vec<u8>>, Vec<(u64, Truth)>) {
+    let (mut objects, mut said) = (Objects::default(), Vec::new());
+    for number in 1..20 {
+        let (addr, size) = (0x7000_0000_0000 + number * 64, 1 + random.below(60));
+        let line = (random.below(2) == 0).then(|| 1 + random.below(1000));
+        let truth = Truth { size, name: format!("f{number}"), cfa_offset: 8 + 8 * random.below(8) as i64, line };
+        let (name, records) = (truth.name.clone(), info_records(addr, &truth));
+        objects.add(&Code { id: number, addr, size, name: name.as_bytes(), info_records: Some(&records) });
+        said.push((addr, truth));
+    }
+    objects.list_fresh().unwrap();
+    (objects.images().map(<[u8]>::to_vec).collect(), said)
+}
+
+#[test]
+fn all_of_an_object() {
+    let seed = Seed::new();
+    let (images, said) = objects(&mut Random(seed.0));
+    let mut found = 0;
+    for bytes in &images {
+        let image = Image::parse(bytes).unwrap();
+        let (lines, tables) = (LineTables::of(&image), UnwindTables::of(&image));
+        for function in image.functions() {
+            let (_, truth) = said.iter().find(|(addr, _)| *addr == function.addr).unwrap();
+            assert_eq!((function.size, function.name), (truth.size, truth.name.as_bytes()));
+            let rows = lines.of_function(function.addr, function.size);
+            assert_eq!(rows.first().map(|row| (row.offset, u64::from(row.line))), truth.line.map(|line| (0, line)));
+            assert!(rows.iter().all(|row| row.file == b"/a.toy"), "{rows:?}");
+            let (section, addr) = tables.of_function(function.addr).unwrap();
+            let (eh_frame, bases) = (EhFrame::new(&section, LittleEndian), BaseAddresses::default().set_eh_frame(addr));
+            let mut context = UnwindContext::new();
+            let at = function.addr + function.size - 1;
+            let row = eh_frame.unwind_info_for_address(&bases, &mut context, at, EhFrame::cie_from_offset).unwrap();
+            let is_right =
+                matches!(*row.cfa(), CfaRule::RegisterAndOffset { offset, .. } if offset == truth.cfa_offset);
+            assert!(is_right, "{row:?}");
+            found += 1;
+        }
+    }
+    assert_eq!(found, said.len());
+}
+
+#[test]
+fn bytes_at_random() {
+    let seed = Seed::new();
+    let mut random = Random(seed.0);
+    let (images, _) = objects(&mut random);
+    for _ in 0..3000 {
+        let mut bytes = images[random.below(images.len() as u64) as usize].clone();
+        for _ in 0..1 + random.below(20) {
+            let at = random.below(bytes.len() as u64) as usize;
+            bytes[at] = match random.below(3) {
+                0 => 0xff,
+                1 => 0,
+                _ => random.below(256) as u8,
+            };
+        }
+        bytes.truncate(bytes.len() - random.below(2) as usize * random.below(bytes.len() as u64) as usize);
+        let Some(image) = Image::parse(&bytes) else { continue };
+        let (lines, tables) = (LineTables::of(&image), UnwindTables::of(&image));
+        for function in image.functions() {
+            lines.of_function(function.addr, function.size);
+            if let Some((section, addr)) = tables.of_function(function.addr) {
+                let unwind = Unwind::EhFrame { bytes: &section, addr };
+                let _ = cfi::encode(Arch::X86_64, &unwind, function.addr, function.size.min(1 << 20));
+            }
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! A collector for Intel's JIT profiling API: what runtimes tell it of becomes code of a session like any other.
+//!
+//! The API has no unwind tables. Code that begins by making a frame pointer is taken to keep one.
+
+mod lines;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::api::code::{Bytes, Code, FramePointer, Inline, Lines, MoveTarget, Unwind};
+use crate::api::error::{Error, Result};
+use crate::api::options::{Options, Sinks};
+use crate::api::Id;
+use crate::format::arch;
+use crate::session::call::Ref;
+use crate::session::{find, Session};
+use crate::sink::region::Changing;
+use crate::sys::sync::outside::{Mutex, MutexGuard, PoisonError};
+use crate::sys::{loader, process_memory};
+pub use lines::Row;
+
+/// The session that the collector has opened, for the life of the process and its forked children. 0: none.
+static SESSION: AtomicU64 = AtomicU64::new(0);
+
+/// A method, as an event says it.
+#[derive(Clone, Copy, Debug)]
+pub struct Method<'a> {
+    pub id: u32,
+    pub name: Option<&'a [u8]>,
+    pub addr: u64,
+    pub size: u32,
+    pub rows: &'a [Row],
+    pub file: Option<&'a [u8]>,
+}
+
+/// How many places that call are remembered.
+const CALLERS_MAX: usize = 4096;
+
+/// What the runtimes of a process have told.
+#[derive(Debug, Default)]
+pub struct Collector {
+    /// Nobody changes anything while the process forks.
+    pub changing: Changing,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Live code, by its address.
+    regions: BTreeMap<u64, Region>,
+    /// Methods with live code.
+    methods: HashMap<Owner, Symbol>,
+    /// The object that each caller's code lies in.
+    modules: HashMap<u64, u64>,
+}
+
+/// A method of a runtime, which is known by the address of its object, and the method's number there.
+type Owner = (u64, u32);
+
+/// What a method's first event says of it: later ones may leave it out.
+#[derive(Debug)]
+struct Symbol {
+    name: Vec<u8>,
+    file: Vec<u8>,
+    /// The addresses of its code.
+    addrs: Vec<u64>,
+}
+
+/// A piece of code.
+#[derive(Debug)]
+struct Region {
+    size: u32,
+    owner: Owner,
+    id: Id,
+    name: Vec<u8>,
+    /// Its lines, and its inlined functions.
+    source: lines::Source,
+    inlined: Vec<lines::Inlined>,
+}
+
+impl Region {
+    fn end(&self, addr: u64) -> u64 {
+        addr + u64::from(self.size)
+    }
+}
+
+impl Collector {
+    /// In a child that takes over: what the parent was told.
+    pub fn inherit(&self, parent: &Collector) {
+        // Nobody holds it, or the fork was made in the middle of a call.
+        if let Ok(mut state) = parent.state.try_lock() {
+            *self.lock() = std::mem::take(&mut *state);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Opens the session, if there is none, with the options that the environment says. Whether anything wants symbols.
+pub fn start() -> Result<bool> {
+    let known = SESSION.load(Ordering::Acquire);
+    if known == 0 {
+        // SAFETY: getauxval only answers.
+        let privileged = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+        // The variable by which this library was loaded is not for such a program, nor are others.
+        let sinks = privileged.then_some(Sinks::NONE);
+        let opened = Session::open(&Options { sinks, ..Options::default() })?.into_handle();
+        if SESSION.compare_exchange(0, opened, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            // Another thread was faster.
+            crate::session::close(opened)?;
+        }
+    }
+    Ok(!session()?.is_idle())
+}
+
+fn session() -> Result<Ref> {
+    find(SESSION.load(Ordering::Acquire))
+}
+
+/// Runs `body` with the state of this process, if anything wants symbols.
+fn with_state(body: impl FnOnce(&Ref, &mut State) -> Result<bool>) -> Result<bool> {
+    let session = session()?;
+    if session.is_idle() {
+        return session.still_open(false);
+    }
+    let collector = &session.process.collector;
+    let _changing = collector.changing.begin();
+    let mut state = collector.lock();
+    body(&session, &mut state)
+}
+
+/// Code of a method is there. `caller`: an address in the runtime that says it.
+pub fn load(caller: u64, method: &Method<'_>) -> Result<bool> {
+    if method.id == 0 || method.addr == 0 || method.size == 0 {
+        return Ok(false);
+    }
+    with_state(|session, state| state.load(session, caller, method))
+}
+
+/// A function was inlined into the method with the number `parent`, or into a function that was inlined there.
+pub fn inline(parent: u32, method: &Method<'_>) -> Result<bool> {
+    if method.id == 0 || parent == 0 || method.size == 0 {
+        return Ok(false);
+    }
+    with_state(|session, state| state.inline(session, parent, method))
+}
+
+/// A method is gone, with all its code.
+pub fn unload(caller: u64, id: u32) -> Result<bool> {
+    with_state(|session, state| {
+        let owner = (state.module(caller), id);
+        let Some(symbol) = state.methods.remove(&owner) else { return Ok(false) };
+        let mut ended = Ok(());
+        for addr in symbol.addrs {
+            if let Some(region) = state.regions.remove(&addr) {
+                ended = ended.and(session.unregister(region.id));
+            }
+        }
+        ended.map(|()| true)
+    })
+}
+
+/// The bytes of code have changed.
+pub fn update(addr: u64, size: u32) -> Result<bool> {
+    with_state(|session, state| {
+        let Some((&start, region)) = state.regions.range(..=addr).next_back() else { return Ok(false) };
+        if addr.saturating_add(size.into()) > region.end(start) {
+            return Ok(false);
+        }
+        // The name, lines and tables stay.
+        let target = MoveTarget { addr: start, bytes: Bytes::AtAddress, free_after: 0, stable: false };
+        session.move_code(region.id, &target).map(|()| true)
+    })
+}
+
+/// The runtime ends. Others may go on.
+pub fn flush() -> Result<bool> {
+    session()?.flush(None).map(|()| true)
+}
+
+impl State {
+    /// The object that code at this address lies in; 0 for code that is in none.
+    fn module(&mut self, caller: u64) -> u64 {
+        if self.modules.len() > CALLERS_MAX {
+            // Calls come from a few places, unless compiled code makes them.
+            self.modules.clear();
+        }
+        *self.modules.entry(caller).or_insert_with(|| loader::object_at(caller).unwrap_or_default())
+    }
+
+    fn load(&mut self, session: &Ref, caller: u64, method: &Method<'_>) -> Result<bool> {
+        let owner = (self.module(caller), method.id);
+        let known = self.methods.get(&owner);
+        let name = method.name.or(known.map(|known| &*known.name)).ok_or(Error::Null)?;
+        let file = method.file.or(known.map(|known| &*known.file)).unwrap_or_default();
+        let source = lines::Source::new(method.rows, 0, method.size, file)?;
+        let mut region =
+            Region { size: method.size, owner, id: Id(0), name: name.to_vec(), source, inlined: Vec::new() };
+        let symbol = Symbol { name: name.to_vec(), file: file.to_vec(), addrs: Vec::new() };
+        region.id = register(session, method.addr, &region)?;
+        self.end_overlapped(method.addr, region.end(method.addr));
+        self.methods.entry(owner).or_insert(symbol).addrs.push(method.addr);
+        self.regions.insert(method.addr, region);
+        Ok(true)
+    }
+
+    /// Code that other code has taken the place of is gone. The registration has ended it already.
+    fn end_overlapped(&mut self, addr: u64, end: u64) {
+        while let Some((&old, region)) = self.regions.range(..end).next_back() {
+            if region.end(old) <= addr {
+                break;
+            }
+            let owner = region.owner;
+            self.regions.remove(&old);
+            if let Some(symbol) = self.methods.get_mut(&owner) {
+                symbol.addrs.retain(|&addr| addr != old);
+                if symbol.addrs.is_empty() {
+                    self.methods.remove(&owner);
+                }
+            }
+        }
+    }
+
+    fn inline(&mut self, session: &Ref, parent: u32, method: &Method<'_>) -> Result<bool> {
+        let Some((&addr, region)) = self.regions.range_mut(..=method.addr).next_back() else { return Ok(false) };
+        let begin = method.addr - addr;
+        let Some(end) = u32::try_from(begin + u64::from(method.size)).ok().filter(|&end| end <= region.size) else {
+            return Ok(false);
+        };
+        let begin = begin as u32;
+        let source = lines::Source::new(method.rows, begin, end, method.file.unwrap_or_default())?;
+        let name = method.name.ok_or(Error::Null)?.to_vec();
+        region.inlined.push(lines::Inlined { id: method.id, parent, begin, end, name, source });
+        // Code has all its inlined functions when it is registered, and this is told of them one by one, in any order.
+        match register(session, addr, region) {
+            Ok(id) => region.id = id,
+            Err(error) => {
+                region.inlined.pop();
+                return Err(error);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Registers a piece of code with all that is known of it.
+fn register(session: &Ref, addr: u64, region: &Region) -> Result<Id> {
+    let rows = lines::merged(region.size, &region.source, &region.inlined)?;
+    let inlines = lines::placed(region.owner.1, &region.source, &region.inlined);
+    let mut start = [0; 16];
+    let start_len = start.len().min(region.size as usize);
+    process_memory::read(session.engine.status.pid, addr, &mut start[..start_len]);
+    let unwind = match arch::makes_frame_pointer(&start[..start_len]) {
+        true => Unwind::FramePointer(FramePointer::default()),
+        false => Unwind::None,
+    };
+    let code = Code {
+        addr,
+        size: region.size.into(),
+        bytes: Bytes::AtAddress,
+        name: &region.name,
+        unwind,
+        lines: Lines::Rows(&rows),
+        inlines: &inlines,
+        free_after: 0,
+        stable: false,
+        // Other code may follow it.
+        packed: true,
+    };
+    match session.register(&code, None) {
+        // Their lines are right all the same.
+        Err(Error::Inline) => session.register(&Code { inlines: &[] as &[Inline<'_>], ..code }, None),
+        registered => registered,
+    }
+}

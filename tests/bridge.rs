@@ -1,0 +1,171 @@
+//! The bridge from debuggers' lists: what programs that never heard of the library tell gdb, and the real perf shows.
+
+#[path = "support/guests.rs"]
+mod guests;
+#[path = "support/perf.rs"]
+mod perf;
+mod support;
+
+use std::os::unix::fs::chown;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use guests::{check_names, check_stacks, guest, library, python_with, record, Stacks};
+use perf::Verdict;
+use support::{checker, fresh_dir, root, run, scratch_dir, serial, stdout, until_enough, TmpFiles};
+
+/// nobody, and its group.
+const NOBODY: u32 = 65534;
+
+fn python() -> &'static Path {
+    static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
+    INSTALLED.get_or_init(|| python_with(&["wasmtime==50.0.1", "llvmlite==0.50.0"]))
+}
+
+fn bridged(record: &mut Command) -> &mut Command {
+    record.env("JITSYM", "bridge").env("LD_PRELOAD", library())
+}
+
+fn is_way(symbol: &str) -> bool {
+    symbol.contains("first_") || symbol.contains("second_")
+}
+
+#[test]
+fn wasmtime() {
+    let stacks = record("wasmtime", true, |record, seconds| {
+        bridged(record).arg(python()).arg(guest("wasm.py")).args([seconds, "debug"]);
+    });
+    check_names("wasmtime", &stacks, |symbol| is_way(symbol) || symbol.contains("trampoline"));
+    check_stacks("wasmtime", &stacks, &["middle", "outer"]);
+}
+
+/// Code without frame pointers: callers are found by the object's own tables.
+#[test]
+fn llvmlite() {
+    let stacks = record("llvmlite", true, |record, seconds| {
+        bridged(record).arg(python()).arg(guest("llvm.py")).arg(seconds);
+    });
+    check_names("llvmlite", &stacks, is_way);
+    check_stacks("llvmlite", &stacks, &["outer"]);
+    // The control: without the option nothing happens, though the library is there.
+    let stacks = record("llvmlite-without", false, |record, seconds| {
+        record.env("LD_PRELOAD", library()).arg(python()).arg(guest("llvm.py")).arg(seconds);
+    });
+    assert!(!stacks.stacks.iter().any(|stack| is_way(&stack[0].sym)));
+}
+
+/// Both linkers of LLVM, names, stacks, and the lines of the source.
+#[test]
+fn lli() {
+    let program = scratch_dir("lli").join("hot.ll");
+    let mut clang = Command::new("clang");
+    clang.args(["-O1", "-g", "-fomit-frame-pointer", "-S", "-emit-llvm"]).arg(guest("hot.c"));
+    run(clang.arg("-o").arg(&program));
+    for kind in ["mcjit", "orc"] {
+        let name = format!("lli-{kind}");
+        let stacks = record(&name, true, |record, seconds| {
+            bridged(record).arg("lli").arg(format!("--jit-kind={kind}")).arg(&program).arg(seconds);
+        });
+        check_names(&name, &stacks, |symbol| is_way(symbol) || symbol == "main");
+        check_stacks(&name, &stacks, &["outer"]);
+        let mut script = perf::perf("script");
+        script.args(["--no-inline", "-G", "-F", "ip,sym,srcline", "-i"]);
+        let text = stdout(&run(script.arg(scratch_dir(&name).join("injected.data"))));
+        let source = std::fs::read_to_string(guest("hot.c")).expect("source");
+        let line_of = |text: &str| 1 + source.lines().position(|line| line.contains(text)).expect("line") as u32;
+        let (first, second) = (
+            line_of("first_leaf(uint64_t n) {")..line_of("first_outer"),
+            line_of("second_leaf(uint64_t n) {")..line_of("second_outer"),
+        );
+        let mut lines = Verdict::new(&format!("{name}: lines"));
+        let text: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        for pair in text.windows(2).filter(|pair| pair[0].contains("_leaf")) {
+            let range = if pair[0].contains("first_leaf") { first.clone() } else { second.clone() };
+            let line = pair[1].strip_prefix("hot.c:").and_then(|line| line.parse::<u32>().ok());
+            lines.check(line.is_some_and(|line| range.contains(&line)), || format!("{pair:?}"));
+        }
+        lines.decide(100, 1.0);
+    }
+}
+
+/// A server that forks a process for each connection, which then loads LLVM.
+#[test]
+fn postgresql() {
+    let bin = ["15", "16", "17"].map(|version| PathBuf::from(format!("/usr/lib/postgresql/{version}/bin")));
+    let bin = bin.iter().find(|bin| bin.join("postgres").exists()).expect("PostgreSQL");
+    // Where the other user may be.
+    let dir = PathBuf::from(format!("/tmp/jitsym-postgres-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("directory");
+    std::fs::copy(library(), dir.join("libjitsym.so")).expect("copy");
+    std::fs::copy(guest("postgres.sh"), dir.join("postgres.sh")).expect("copy");
+    chown(&dir, Some(NOBODY), Some(NOBODY)).expect("give the directory away, which root may");
+    let stacks = until_enough(200, |pace| {
+        let mut shell = perf::command("setpriv");
+        shell.args(["--reuid=65534", "--regid=65534", "--clear-groups", "sh"]).arg(dir.join("postgres.sh"));
+        shell.arg(&dir).arg(bin).arg(dir.join("libjitsym.so")).arg(pace.to_string());
+        let output = {
+            let _alone = serial();
+            run(shell.env("HOME", &dir).current_dir(&dir))
+        };
+        let text = stdout(&output);
+        let pid = text.lines().find_map(|line| line.strip_prefix("pid ")).expect("pid").parse().expect("number");
+        let files = TmpFiles(pid);
+        let text = std::fs::read_to_string(dir.join("script.txt")).expect("script");
+        let stacks = Stacks::parse(&text, files);
+        let count = stacks.stacks.iter().filter(|stack| guests::is_compiled(&stack[0])).count();
+        (stacks, count)
+    });
+    check_names("postgresql", &stacks, |symbol| symbol.starts_with("evalexpr_") || symbol.starts_with("deform_"));
+    let mut whole = Verdict::new("postgresql: stacks");
+    for stack in stacks.stacks.iter().filter(|stack| guests::is_compiled(&stack[0])) {
+        let names: Vec<&str> = stack.iter().map(|frame| &*frame.sym).collect();
+        let is_whole = names.contains(&"PostgresMain") && names.last().is_some_and(|last| *last == "_start");
+        whole.check(is_whole, || names.join(" < "));
+    }
+    whole.decide(200, 1.0);
+    std::fs::remove_dir_all(&dir).expect("remove the directory");
+}
+
+/// Objects that come and go at random, whose memory is unmapped at once, and a forked child.
+#[test]
+fn lists_at_random() {
+    const VARIANTS: u32 = 8;
+    let dir = scratch_dir("lists");
+    let sources = root().join("c-tests/sources");
+    for variant in 0..VARIANTS {
+        let mut gcc = Command::new("gcc");
+        gcc.args(["-c", "-g", "-O2", "-fomit-frame-pointer"]).arg(format!("-DVARIANT=v{variant}"));
+        run(gcc.arg(sources.join("object.c")).arg("-o").arg(dir.join(format!("{variant}.o"))));
+    }
+    let program = dir.join("lists");
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-std=c11", "-D_GNU_SOURCE", "-g", "-O1", "-Wall", "-Wextra", "-Werror"]);
+    run(gcc.arg(sources.join("lists.c")).arg("-o").arg(&program));
+    let fixed = std::env::var("JITSYM_LISTS_SEED").ok().map(|seed| seed.parse().expect("number"));
+    let first: u64 = fixed.unwrap_or_else(|| u64::from(std::process::id()));
+    for seed in first..first + if fixed.is_some() { 1 } else { 3 } {
+        println!("JITSYM_LISTS_SEED={seed}");
+        let files = fresh_dir("lists-files");
+        let mut command = perf::command(&program);
+        command.arg(seed.to_string()).arg(&dir).arg(VARIANTS.to_string()).env("JITSYM_DIR", &files);
+        let text = stdout(&run(bridged(&mut command)));
+        let child = text.lines().find_map(|line| line.strip_prefix("pid ")).expect("pid");
+        assert_eq!(checker::assert_all_sound(&files, &[]), 4, "maps and jitdumps of parent and child");
+        let map = std::fs::read(files.join(format!("perf-{child}.map"))).expect("map of the child");
+        let lines = perf::parse_map(&map).expect("map").into_iter();
+        let mut found: Vec<_> = lines.map(|line| (line.start, line.end, line.name)).collect();
+        let function = |line: &str| {
+            let words: Vec<&str> = line.strip_prefix("child ").unwrap_or(line).split(' ').collect();
+            let number = |at: usize| u64::from_str_radix(words.get(at)?, 16).ok();
+            Some((number(0)?, number(0)? + number(1)?, words.get(2)?.to_string()))
+        };
+        let mut live: Vec<_> = text.lines().filter_map(function).collect();
+        live.sort();
+        found.sort();
+        let wrong = found.iter().zip(&live).find(|(found, live)| found != live);
+        let counts = (found.len(), live.len());
+        assert!(counts.0 == counts.1 && wrong.is_none(), "seed {seed}: {wrong:x?}, {counts:?}");
+        assert!(live.len() > 20, "seed {seed}: {} live", live.len());
+    }
+}

@@ -1,0 +1,154 @@
+//! The library as a collector for Intel's JIT profiling API: programs that never heard of it, and what the real perf shows of them.
+
+#[path = "support/guests.rs"]
+mod guests;
+#[path = "support/perf.rs"]
+mod perf;
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use guests::{check_names, check_stacks, guest, library, python_with, record};
+use support::{checker, fresh_dir, root, run, scratch_dir, stdout};
+
+const VARIABLE: &str = "INTEL_JIT_PROFILER64";
+
+fn python() -> &'static Path {
+    static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
+    INSTALLED.get_or_init(|| python_with(&["wasmtime==50.0.1", "llvmlite==0.50.0"]))
+}
+
+/// Functions of WebAssembly keep frame pointers, so that stacks are whole.
+#[test]
+fn wasmtime() {
+    for (name, adopt) in [("wasmtime", "0"), ("wasmtime-adopted", "1")] {
+        let stacks = record(name, adopt == "0", |record, seconds| {
+            record.env(VARIABLE, library()).env("JITSYM_ADOPT", adopt);
+            record.arg(python()).arg(guest("wasm.py")).args([seconds, "vtune"]);
+        });
+        let is_right = |symbol: &str| {
+            symbol.starts_with("first_") || symbol.starts_with("second_") || symbol.contains("trampoline")
+        };
+        check_names(name, &stacks, is_right);
+        check_stacks(name, &stacks, &["middle", "outer"]);
+    }
+}
+
+/// oneDNN's kernels have no frame pointers and no tables: names alone.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn one_dnn() {
+    let program = scratch_dir("bin").join("dnnl");
+    run(Command::new("gcc")
+        .args(["-O1", "-Wall", "-Wextra"])
+        .arg(guest("dnnl.c"))
+        .arg("-o")
+        .arg(&program)
+        .arg("-ldnnl"));
+    let recorded = |name: &str, set: bool, inject: bool| {
+        record(name, inject, |record, seconds| {
+            if set {
+                record.env(VARIABLE, library());
+            }
+            record.env("OMP_NUM_THREADS", "1").arg(&program).arg(seconds);
+        })
+    };
+    let is_right = |symbol: &str| symbol.starts_with("jit_") && symbol.len() > 8;
+    check_names("oneDNN, map", &recorded("dnnl-map", true, false), is_right);
+    check_names("oneDNN, jitdump", &recorded("dnnl-dump", true, true), is_right);
+    // The control: nothing has a name without the library.
+    let without = recorded("dnnl-without", false, false);
+    assert!(!without.stacks.iter().any(|stack| is_right(&stack[0].sym)));
+}
+
+/// LLVM's listener is asked for by a variable of its own; the names alone come this way.
+#[test]
+fn llvm() {
+    let stacks = record("llvm", true, |record, seconds| {
+        record.env(VARIABLE, library()).env("INTEL_JIT_BACKWARD_COMPATIBILITY", "1");
+        record.arg(python()).arg(guest("llvm.py")).arg(seconds);
+    });
+    let is_right = |symbol: &str| symbol.starts_with("first_") || symbol.starts_with("second_");
+    // libffi has code in anonymous memory that calls back into Python, which is not compiled by LLVM.
+    check_names("llvmlite", &stacks, is_right);
+}
+
+/// What two runtimes tell at random.
+fn runtimes() -> (PathBuf, [PathBuf; 2]) {
+    let dir = scratch_dir("runtimes");
+    let flags = ["-std=c11", "-D_GNU_SOURCE", "-g", "-O1", "-Wall", "-Wextra", "-Werror"];
+    let sources = root().join("c-tests/sources");
+    let libraries = ["a", "b"].map(|name| {
+        let library = dir.join(format!("{name}.so"));
+        let mut gcc = Command::new("gcc");
+        run(gcc
+            .args(flags)
+            .args(["-shared", "-fPIC"])
+            .arg(sources.join("runtime.c"))
+            .arg("-o")
+            .arg(&library)
+            .arg("-ldl"));
+        library
+    });
+    let program = dir.join("collector");
+    run(Command::new("gcc").args(flags).arg(sources.join("collector.c")).arg("-o").arg(&program).arg("-ldl"));
+    (program, libraries)
+}
+
+fn events(dir: &Path, seed: u64, complete: impl FnOnce(&mut Command)) -> String {
+    static BUILT: OnceLock<(PathBuf, [PathBuf; 2])> = OnceLock::new();
+    let (program, libraries) = BUILT.get_or_init(runtimes);
+    let mut command = perf::command(program);
+    command.arg(seed.to_string()).args(libraries).env("JITSYM_DIR", dir).env(VARIABLE, library());
+    complete(&mut command);
+    stdout(&run(&mut command))
+}
+
+/// All versions of all events, with numbers that both runtimes use, code that takes the place of other code, and a forked child.
+#[test]
+fn events_at_random() {
+    let fixed = std::env::var("JITSYM_COLLECTOR_SEED").ok().map(|seed| seed.parse().expect("number"));
+    let first = fixed.unwrap_or_else(|| u64::from(std::process::id()));
+    for seed in first..first + if fixed.is_some() { 1 } else { 3 } {
+        println!("JITSYM_COLLECTOR_SEED={seed}");
+        let dir = fresh_dir("events");
+        let text = events(&dir, seed, |_| {});
+        let (truth, child) = text.trim_end().rsplit_once("\nchild ").expect("child");
+        assert_eq!(checker::assert_all_sound(&dir, &[]), 4, "maps and jitdumps of parent and child");
+        let map = std::fs::read(dir.join(format!("perf-{child}.map"))).expect("map of the child");
+        let mut found: Vec<_> =
+            perf::parse_map(&map).expect("map").into_iter().map(|line| (line.start, line.end, line.name)).collect();
+        let at = found.iter().position(|(_, _, name)| name == "of_the_child").expect("the child's own method");
+        let own = found.remove(at);
+        let live = truth.lines().map(|line| {
+            let words: Vec<&str> = line.split(' ').collect();
+            let number = |at: usize| u64::from_str_radix(words[at], 16).expect("number");
+            (number(0), number(0) + number(1), words[2].to_string())
+        });
+        // It has taken the place of the first one, if there was one.
+        let mut live: Vec<_> = live.filter(|(start, _, _)| *start != own.0).collect();
+        live.sort();
+        found.sort();
+        let wrong = found.iter().zip(&live).find(|(found, live)| found != live);
+        assert!(
+            found.len() == live.len() && wrong.is_none(),
+            "seed {seed}: {wrong:?}, {} and {}",
+            found.len(),
+            live.len()
+        );
+        assert!(live.len() > 50, "seed {seed}: {} live", live.len());
+    }
+}
+
+/// `JITSYM` decides as everywhere, and a runtime hears whether anything wants its events.
+#[test]
+fn off() {
+    let dir = fresh_dir("off");
+    assert_eq!(events(&dir, 1, |command| _ = command.env("JITSYM", "off")), "off\n");
+    assert_eq!(std::fs::read_dir(&dir).expect("directory").count(), 0);
+    let dir = fresh_dir("map");
+    events(&dir, 1, |command| _ = command.env("JITSYM", "map"));
+    assert_eq!(checker::assert_all_sound(&dir, &[]), 2, "maps alone");
+}

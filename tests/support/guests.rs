@@ -1,0 +1,115 @@
+//! Programs that never heard of the library, under the real perf.
+#![allow(dead_code)]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::perf::{self, PerfFrame, Verdict};
+use crate::support::{artifacts, fresh_dir, root, run, serial, stdout, until_enough, TmpFiles};
+
+/// The shared library.
+pub fn library() -> PathBuf {
+    artifacts().shared_dir.join("libjitsym.so")
+}
+
+/// A Python environment for this test program alone, with these packages of PyPI in it.
+pub fn python_with(packages: &[&str]) -> PathBuf {
+    let env = crate::support::scratch_dir("python-env");
+    let (python, stamp) = (env.join("bin/python"), env.join("packages"));
+    let wanted = packages.join("\n");
+    if !std::fs::read_to_string(&stamp).is_ok_and(|found| found == wanted) {
+        run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&env));
+        run(Command::new(env.join("bin/pip")).args(["install", "--quiet", "--only-binary=:all:"]).args(packages));
+        std::fs::write(stamp, wanted).expect("write");
+    }
+    python
+}
+
+pub fn guest(file: &str) -> PathBuf {
+    root().join("tests/guests").join(file)
+}
+
+/// The stacks of a recording, innermost frame first.
+pub struct Stacks {
+    pub stacks: Vec<Vec<PerfFrame>>,
+    _files: TmpFiles,
+}
+
+/// Records a guest, which prints its pid, for so long that there are 300 samples in compiled code, and then what perf shows.
+/// `inject`: the jitdump is worked into the recording. `complete` is given the seconds.
+pub fn record(name: &str, inject: bool, complete: impl Fn(&mut Command, &str)) -> Stacks {
+    let dir = fresh_dir(name);
+    let data = dir.join("perf.data");
+    until_enough(WANTED, |pace| {
+        let mut record = perf::perf("record");
+        record.args(["-e", "cpu-clock", "-F", "499"]).args(perf::WITH_STACKS).arg("-o").arg(&data).arg("--");
+        complete(&mut record, &(2 * pace).to_string());
+        let output = {
+            let _alone = serial();
+            run(&mut record)
+        };
+        let text = stdout(&output);
+        let pid = text.lines().find_map(|line| line.strip_prefix("pid ")).expect("pid").parse().expect("number");
+        let files = TmpFiles(pid);
+        let shown = if inject { injected(&data) } else { data.clone() };
+        let stacks = Stacks::parse(&script(&shown), files);
+        let count = stacks.stacks.iter().filter(|stack| is_compiled(&stack[0])).count();
+        (stacks, count)
+    })
+}
+
+/// How many samples in compiled code there are at least.
+const WANTED: usize = 300;
+
+fn injected(data: &Path) -> PathBuf {
+    let injected = data.with_file_name("injected.data");
+    run(perf::perf("inject").arg("--jit").arg("-i").arg(data).arg("-o").arg(&injected));
+    injected
+}
+
+fn script(data: &Path) -> String {
+    let mut script = perf::perf("script");
+    stdout(&run(script.args(["--no-inline", "-F", "ip,sym,dso", "-i"]).arg(data)))
+}
+
+impl Stacks {
+    /// What `perf script -F ip,sym,dso` has printed.
+    pub fn parse(text: &str, files: TmpFiles) -> Stacks {
+        let samples = text.split("\n\n").map(|sample| sample.lines().filter(|line| !line.trim().is_empty()));
+        let stacks =
+            samples.map(|lines| lines.map(PerfFrame::parse).collect()).filter(|stack: &Vec<_>| !stack.is_empty());
+        Stacks { stacks: stacks.collect(), _files: files }
+    }
+}
+
+/// Whether the frame lies in compiled code, however perf calls that memory.
+pub fn is_compiled(frame: &PerfFrame) -> bool {
+    let names = ["/jitted-", "/tmp/jit-", "[JIT]", "//anon", "/tmp/perf-", "[anon", "[unknown]"];
+    names.iter().any(|name| frame.dso.contains(name)) || frame.dso.is_empty()
+}
+
+/// All samples in compiled code have one of the names: 99 %.
+pub fn check_names(name: &str, stacks: &Stacks, is_right: impl Fn(&str) -> bool) {
+    let mut names = Verdict::new(&format!("{name}: names"));
+    for stack in stacks.stacks.iter().filter(|stack| is_compiled(&stack[0])) {
+        names.check(is_right(&stack[0].sym), || format!("{:?}", stack[0]));
+    }
+    names.decide(WANTED / 2, 1.0);
+}
+
+/// The stacks from `WAY_leaf` have these callers of the same way, and end where threads begin: 99 %.
+pub fn check_stacks(name: &str, stacks: &Stacks, callers: &[&str]) {
+    for way in ["first", "second"] {
+        let mut whole = Verdict::new(&format!("{name}: stacks from {way}_leaf"));
+        let leaf = format!("{way}_leaf");
+        for stack in stacks.stacks.iter().filter(|stack| stack[0].sym.contains(&leaf)) {
+            let is_caller = |(at, caller): (usize, &&str)| {
+                stack.get(at + 1).is_some_and(|frame| frame.sym.contains(&format!("{way}_{caller}")))
+            };
+            let is_whole = callers.iter().enumerate().all(is_caller);
+            let ends = stack.last().is_some_and(|frame| ["_start", "clone"].iter().any(|end| frame.sym.contains(end)));
+            whole.check(is_whole && ends, || stack.iter().map(|frame| &*frame.sym).collect::<Vec<_>>().join(" < "));
+        }
+        whole.decide(WANTED / 4, 1.0);
+    }
+}
