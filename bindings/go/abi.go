@@ -68,6 +68,7 @@ const (
 	SinkRegion  Sink = C.JITSYM_SINK_REGION
 	SinkGdb     Sink = C.JITSYM_SINK_GDB
 	SinkUnwinder Sink = C.JITSYM_SINK_UNWINDER
+	SinkValgrind Sink = C.JITSYM_SINK_VALGRIND
 )
 
 // Init are flags of a session: bits.

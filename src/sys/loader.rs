@@ -39,6 +39,11 @@ pub fn function(name: &CStr) -> *mut c_void {
     unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
 }
 
+/// Whether an address lies in an object that the loader has loaded.
+pub fn has_loaded(addr: u64) -> bool {
+    object_of(addr as *const c_void).is_some()
+}
+
 /// What the loader knows of the object that an address lies in.
 fn object_of(place: *const c_void) -> Option<libc::Dl_info> {
     let mut info = MaybeUninit::<libc::Dl_info>::uninit();
