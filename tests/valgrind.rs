@@ -1,5 +1,5 @@
-//! Programs that register code, under valgrind: what its tools say of the code, held against the instructions that the program is known
-//! to run. The installed valgrind, and those of two newer Debian suites.
+//! Programs that register code, under valgrind: what its tools say of the code, held against the instructions that the program is
+//! known to run. The installed valgrind, and those of two newer Debian suites.
 //!
 //! The program (`c-tests/valgrind/guest.c`) has machine code of x86-64 in it.
 #![cfg(target_arch = "x86_64")]
@@ -104,8 +104,8 @@ fn callgrind(valgrind: &Path, name: &str, what: &[&str]) -> (Profile, Guest) {
     (Profile::read(&guest.dir.join("out")), guest)
 }
 
-/// Each function by name and file, its callers and callees, and inclusive costs, which are known. On one page, and where each function lies
-/// in two of them.
+/// Each function by name and file, its callers and callees, and inclusive costs, which are known. On one page, and where each
+/// function lies in two of them.
 #[test]
 fn callgrind_has_names_calls_costs_and_lines() {
     const COUNT: u64 = 200;
@@ -146,7 +146,8 @@ fn without_the_sink_callgrind_has_no_names() {
     assert!(!profile.has("jit_outer") && !profile.has("jit_loop") && guest.files() == 0, "{}", profile.text);
 }
 
-/// Code that lies in two pages, hundreds of functions in a row, one by one and in bursts. Each function runs a number of times that is known.
+/// Code that lies in two pages, hundreds of functions in a row, one by one and in bursts. Each function runs a number of times that
+/// is known.
 #[test]
 fn packed_code_and_bursts() {
     const COUNT: usize = 700;
@@ -242,7 +243,8 @@ fn padding_is_not_reported() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("uninitialised byte(s)"), "{output:?}");
 }
 
-/// Protection, contents and sharing stay. Code that changes itself or is written elsewhere, and code where there is none, do as natively.
+/// Protection, contents and sharing stay. Code that changes itself or is written elsewhere, and code where there is none, do as
+/// natively.
 #[test]
 fn memory_is_as_it_was() {
     Guest::new(None, "memory-natively", &["memory"]).run();
@@ -274,8 +276,8 @@ fn the_other_tools() {
     }
 }
 
-/// The tools that look for races know nothing of how the library's threads wait for each other, and say so of its queue. Of what the sink
-/// does, nothing is said.
+/// The tools that look for races know nothing of how the library's threads wait for each other, and say so of its queue. Of what
+/// the sink does, nothing is said.
 #[test]
 fn race_checkers() {
     for tool in ["helgrind", "drd"] {

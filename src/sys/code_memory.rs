@@ -223,6 +223,12 @@ fn advise(addr: u64, len: u64, advice: i32) {
     unsafe { libc::madvise(addr as *mut _, len as usize, advice) };
 }
 
+/// Where the heap ends that `brk` makes longer.
+pub fn heap_end() -> u64 {
+    // SAFETY: it only answers.
+    unsafe { libc::sbrk(0) as u64 }
+}
+
 /// `len` in whole pages.
 pub fn whole_pages(len: u64) -> Option<u64> {
     len.checked_next_multiple_of(page_size() as u64)

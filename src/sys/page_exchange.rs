@@ -1,8 +1,8 @@
 //! Has valgrind read a file as the origin of pages that are mapped already: for a moment the file is mapped in their place.
 //!
-//! valgrind reads debugging information when a program maps a file, and drops it when a program unmaps one. It does neither when pages
-//! move (`mremap`). So the pages move away, the file is mapped, and they move back over it: they have the same contents, protection
-//! and sharing as before, and valgrind still has what it has read.
+//! valgrind reads debugging information when a program maps a file, and drops it when a program unmaps one. It does neither when
+//! pages move (`mremap`). So the pages move away, the file is mapped, and they move back over it: they have the same contents,
+//! protection and sharing as before, and valgrind still has what it has read.
 //!
 //! In between the pages are not there. That is for processes under valgrind alone, where only one thread runs at a time.
 
@@ -18,8 +18,8 @@ use super::valgrind;
 /// Address space is set aside in pieces of this size.
 const ROOM: u64 = 16 << 20;
 
-/// A page of address space for the data of a file. valgrind remembers where it was, and forgets other files when something is mapped
-/// there again: so no page is given out twice.
+/// A page of address space for the data of a file. valgrind remembers where it was, and forgets other files when something is
+/// mapped there again: so no page is given out twice.
 pub fn data_page() -> io::Result<u64> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     static END: AtomicU64 = AtomicU64::new(0);
@@ -45,8 +45,8 @@ pub struct Origin<'a> {
     pub data: u64,
 }
 
-/// Has valgrind forget what it has read of these pages, and read a file in place of that, if there is one. Each of the pieces is one
-/// mapping or a part of one, and together they are the pages. If that fails, the pages are as they were.
+/// Has valgrind forget what it has read of these pages, and read a file in place of that, if there is one. Each of the pieces is
+/// one mapping or a part of one, and together they are the pages. If that fails, the pages are as they were.
 ///
 /// # Safety
 /// The process runs under valgrind, and the data page is from `data_page`.

@@ -1,8 +1,8 @@
 //! Requests to valgrind: instructions that together change nothing on a processor, and that valgrind recognises.
 //!
-//! The address of six words, which are the number of the request and its arguments, is in one register, and the answer comes in another
-//! one. It is what it was before where no valgrind runs (valgrind's manual, "The Client Request mechanism"; its include/valgrind.h has
-//! the instructions for each architecture).
+//! The address of six words, which are the number of the request and its arguments, is in one register, and the answer comes in
+//! another one. It is what it was before where no valgrind runs (valgrind's manual, "The Client Request mechanism"; its
+//! include/valgrind.h has the instructions for each architecture).
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -104,8 +104,8 @@ pub fn make_defined(bytes: &[u8]) {
     request(MAKE_MEM_DEFINED, bytes.as_ptr() as usize, bytes.len());
 }
 
-/// Under valgrind one thread runs at a time, each for 100,000 blocks of instructions. Afterwards the calling thread has nearly all of
-/// its time before it, so that what it does without waiting is done before any other thread runs.
+/// Under valgrind one thread runs at a time, each for 100,000 blocks of instructions. Afterwards the calling thread has nearly all
+/// of its time before it, so that what it does without waiting is done before any other thread runs.
 ///
 /// An instruction that is for waiting leaves a thread 300 blocks (valgrind, coregrind/m_scheduler/scheduler.c,
 /// `VEX_TRC_JMP_YIELD`), and then its turn comes again.

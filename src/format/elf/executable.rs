@@ -1,9 +1,9 @@
-//! An executable file that valgrind takes for the origin of pages of code: symbols, lines and unwind tables at the addresses where the
-//! code lies.
+//! An executable file that valgrind takes for the origin of pages of code: symbols, lines and unwind tables at the addresses where
+//! the code lies.
 //!
 //! valgrind reads a file when it has seen a mapping of each of its loaded segments, one for code and one for data (valgrind 3.19,
-//! coregrind/m_debuginfo/debuginfo.c, `VG_(di_notify_mmap)`). `.eh_frame` would have to lie in one of them, so the tables are a `.debug_frame`
-//! (readelf.c, `ML_(read_elf_debug_info)`).
+//! coregrind/m_debuginfo/debuginfo.c, `VG_(di_notify_mmap)`). `.eh_frame` would have to lie in one of them, so the tables are a
+//! `.debug_frame` (readelf.c, `ML_(read_elf_debug_info)`).
 
 use std::ops::Range;
 
@@ -32,8 +32,8 @@ pub struct Content {
 }
 
 impl Content {
-    /// Adds a function that lies in these pages, at least in part. `None` without memory. A function whose tables or lines make no sense
-    /// goes without them.
+    /// Adds a function that lies in these pages, at least in part. `None` without memory. A function whose tables or lines make no
+    /// sense goes without them.
     pub fn add(&mut self, function: &Function<'_>, pages: &Range<u64>) -> Option<()> {
         self.parts.splits_names = true;
         let end = function.addr.checked_add(function.size)?;

@@ -125,7 +125,11 @@ impl Files {
         }
         self.known = 0..0;
         let maps = maps::within(pages.start, pages.end)?;
-        let is_code = |map: &maps::Mapping| !map.special && !loader::has_loaded(map.start.max(pages.start));
+        // valgrind has a separate heap for the program, without the kernel's name for it.
+        let heap_end = code_memory::heap_end();
+        let is_heap = |map: &maps::Mapping| map.start < heap_end && heap_end <= map.end;
+        let is_code =
+            |map: &maps::Mapping| !map.special && !is_heap(map) && !loader::has_loaded(map.start.max(pages.start));
         let mapped: u64 = maps.iter().map(|map| map.end.min(pages.end) - map.start.max(pages.start)).sum();
         if mapped != pages.end - pages.start || !maps.iter().all(is_code) {
             return Err(io::Error::other(

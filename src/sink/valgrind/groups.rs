@@ -1,8 +1,9 @@
-//! Which code lives, and in which groups of pages valgrind is told of it. A group has one file. A page belongs to one group at most.
+//! Which code lives, and in which groups of pages valgrind is told of it. A group has one file. A page belongs to one group at
+//! most.
 //!
-//! Code that is on both sides of a page boundary brings both pages into one group, so that a function is in one file. Groups are read anew
-//! as a whole whenever code comes to one of their pages, so they do not grow without bound: the function that would make one too large is
-//! in two files, in each with the part that lies there.
+//! Code that is on both sides of a page boundary brings both pages into one group, so that a function is in one file. Groups are
+//! read anew as a whole whenever code comes to one of their pages, so they do not grow without bound: the function that would make
+//! one too large is in two files, in each with the part that lies there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -195,7 +196,8 @@ impl Groups {
         self.within(pages).nth(most).is_none()
     }
 
-    /// Groups for the code that has come, and those of which code has ended if `with_stale`; and the addresses of what has come, in order.
+    /// Groups for the code that has come, and those of which code has ended if `with_stale`; and the addresses of what has come, in
+    /// order.
     pub fn take_due(&mut self, with_stale: bool) -> (Vec<Due>, Vec<u64>) {
         let mut due: BTreeSet<u64> = BTreeSet::new();
         let mut fresh = std::mem::take(&mut self.fresh);

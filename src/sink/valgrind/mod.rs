@@ -1,7 +1,7 @@
 //! valgrind: names, lines and unwind tables of live code, in files that are mapped in the place of the code for a moment.
 //!
-//! Its tools take names when code first runs, so calls wait for the writer while this sink runs. Natively it does not run: threads that
-//! run the code meanwhile would find nothing there (`sys/page_exchange`).
+//! Its tools take names when code first runs, so calls wait for the writer while this sink runs. Natively it does not run: threads
+//! that run the code meanwhile would find nothing there (`sys/page_exchange`).
 
 mod files;
 mod groups;
@@ -96,8 +96,8 @@ impl Valgrind {
         }
     }
 
-    /// Has valgrind know what is known of a group of pages, and nothing else of them. `fresh`: addresses of functions that are not in what
-    /// the group's file said before. Returns what it says now, if there is code.
+    /// Has valgrind know what is known of a group of pages, and nothing else of them. `fresh`: addresses of functions that are not
+    /// in what the group's file said before. Returns what it says now, if there is code.
     fn tell(&mut self, due: &mut Due, fresh: &[u64]) -> io::Result<Option<Content>> {
         let pages = &due.pages;
         let Some((first, function)) = self.groups.within(pages).next() else {
