@@ -276,21 +276,6 @@ fn the_other_tools() {
     }
 }
 
-/// The tools that look for races know nothing of how the library's threads wait for each other, and say so of its queue. Of what
-/// the sink does, nothing is said.
-#[test]
-fn race_checkers() {
-    for tool in ["helgrind", "drd"] {
-        let mut guest = Guest::new(Some((installed(), tool)), tool, &["calls", "20"]);
-        let output = guest.run();
-        let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        let begins = |line: &&str| line.contains(" at 0x");
-        let own =
-            text.lines().filter(begins).filter(|line| line.contains("sink::valgrind") || line.contains("exchange"));
-        assert_eq!(own.collect::<Vec<_>>(), Vec::<&str>::new(), "{text}");
-    }
-}
-
 /// Threads run code of the pages of which valgrind is told meanwhile.
 fn threads(valgrind: &Path, tool: &str, name: &str) {
     let mut guest = Guest::new(Some((valgrind, tool)), name, &["threads", "40"]);
