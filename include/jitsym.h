@@ -331,6 +331,13 @@ typedef enum jitsym_sink {
    * thread has told the unwinder.
    */
   JITSYM_SINK_UNWINDER = 16,
+  /**
+   * valgrind: callgrind, memcheck and the others show names, lines and call stacks of code that lives. It runs by itself in a process
+   * that valgrind runs, whenever a session is open, unless the variable `JITSYM_VALGRIND` is `0` or `JITSYM` turns everything off; in
+   * any other process it cannot run. While it runs, a call that registers, moves or ends code waits until valgrind knows, and
+   * there are no regions with files: `JITSYM_SINK_REGION` does not run.
+   */
+  JITSYM_SINK_VALGRIND = 32,
 } jitsym_sink;
 
 /**
@@ -491,6 +498,13 @@ typedef enum jitsym_code_flag {
    * description. Not for `jitsym_move_target`: packed code stays packed, unless it moves while no jitdump is written.
    */
   JITSYM_CODE_PACKED = 2,
+  /**
+   * Other code is registered next, before any of it runs. Sinks that have to know of code before it runs (`JITSYM_SINK_VALGRIND`,
+   * `JITSYM_SINK_UNWINDER`, and `JITSYM_SINK_GDB` while a debugger listens) then make the call wait for nothing: the
+   * next call without this flag waits for all of the code, and so does `jitsym_flush`. Without such a sink no call waits, and the
+   * flag does nothing. Not for `jitsym_move_target`.
+   */
+  JITSYM_CODE_MORE = 4,
 } jitsym_code_flag;
 
 /**

@@ -119,13 +119,13 @@ package "$library" libs "$(needs "$work/$library/$libdir/libjitsym.so.$version")
 A just-in-time compiler tells this library where it has put code and what the
 code is called. A background thread writes that down in the forms that perf,
 bpftrace, samply and others read: perf maps, jitdumps, and the ELF files of
-regions of code memory. It tells gdb, lldb and the unwinder, too.
+regions of code memory. It tells gdb, lldb, the unwinder and valgrind, too.
 END
 package libjitsym-dev libdevel "$library (= $version-1)" "JIT-compiled code made visible to profilers - development files" <<'END'
 A just-in-time compiler tells this library where it has put code and what the
 code is called. A background thread writes that down in the forms that perf,
 bpftrace, samply and others read: perf maps, jitdumps, and the ELF files of
-regions of code memory. It tells gdb, lldb and the unwinder, too.
+regions of code memory. It tells gdb, lldb, the unwinder and valgrind, too.
 
 Header, static library, pkg-config file, CMake package and manual pages.
 END

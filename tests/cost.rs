@@ -49,6 +49,7 @@ fn count(program: &Path, calls: u64, code: Code, environment: &[(&str, &str)]) -
     command
         .env_remove("JITSYM")
         .env_remove("JITDUMP_USE_ARCH_TIMESTAMP")
+        .env("JITSYM_VALGRIND", "0")
         .env("LD_BIND_NOW", "1")
         .env("GLIBC_TUNABLES", EVERY_PROCESSOR)
         .envs(environment.iter().copied());
@@ -131,7 +132,7 @@ fn count_others(program: &Path, calls: u64, code: Code, place: Place) -> u64 {
     command.args([calls, code.size, code.lines, code.name_len, in_region].map(|number| number.to_string()));
     command.env_remove("JITSYM").env_remove("JITDUMP_USE_ARCH_TIMESTAMP").env("GLIBC_TUNABLES", EVERY_PROCESSOR);
     command.env("JITSYM_GDB", if place == Place::Objects { "1" } else { "0" });
-    let output = run(&mut command);
+    let output = run(command.env("JITSYM_VALGRIND", "0"));
     assert_eq!(stdout(&output), "ok\n", "{}", describe(&command, &output));
     checker::assert_all_sound(&dir, &[]);
     let total = |path: PathBuf| -> u64 {

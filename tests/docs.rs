@@ -428,35 +428,6 @@ fn every_sink_is_named_where_the_library_is_introduced() {
     }
 }
 
-/// docs/users.md says which tools learn nothing. No text by which somebody finds the library says otherwise.
-#[test]
-fn nothing_promises_what_is_denied() {
-    let denied = "valgrind learns nothing\nfrom this version.";
-    assert!(read("docs/users.md").contains(denied), "this test goes with the sentence");
-    let mut files = vec!["README.md".to_owned(), "Cargo.toml".into(), "CMakeLists.txt".into(), "scripts/deb.sh".into()];
-    let mut folders: Vec<String> = ["bindings", "cmake", "include", "pkgconfig"].map(str::to_owned).into();
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(root().join(&folder)).expect("folder").map(|entry| entry.expect("entry")) {
-            let path = format!("{folder}/{}", entry.file_name().to_str().expect("UTF-8"));
-            if !entry.file_type().expect("type").is_dir() {
-                files.push(path);
-            } else if !path.ends_with("__pycache__") {
-                folders.push(path);
-            }
-        }
-    }
-    let mut texts = man::pages();
-    texts.extend(files.into_iter().map(|file| (file.clone(), read(&file))));
-    assert!(texts.len() > 60, "{:?}", texts.keys());
-    for (file, text) in texts {
-        let text = text.to_lowercase();
-        // Comments in Cargo.toml are for those who build.
-        for line in text.lines().filter(|line| !(file == "Cargo.toml" && line.starts_with('#'))) {
-            assert!(!line.contains("valgrind"), "{file}: {line}");
-        }
-    }
-}
-
 #[test]
 fn the_link_line_for_static_libraries_is_the_tested_one() {
     assert!(read("docs/linking.md").contains(&format!("lib/libjitsym.a {}`", STATIC_LIBS.join(" "))));

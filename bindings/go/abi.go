@@ -68,6 +68,7 @@ const (
 	SinkRegion  Sink = C.JITSYM_SINK_REGION
 	SinkGdb     Sink = C.JITSYM_SINK_GDB
 	SinkUnwinder Sink = C.JITSYM_SINK_UNWINDER
+	SinkValgrind Sink = C.JITSYM_SINK_VALGRIND
 )
 
 // Want is what the library wants to be told: bits.

@@ -58,7 +58,7 @@ const Status = Object.freeze({
   ERR_INLINE: 40,
 });
 
-const Sink = Object.freeze({ MAP: 1, JITDUMP: 2, REGION: 4, GDB: 8, UNWINDER: 16 });
+const Sink = Object.freeze({ MAP: 1, JITDUMP: 2, REGION: 4, GDB: 8, UNWINDER: 16, VALGRIND: 32 });
 
 const Init = Object.freeze({
   ENV_WINS: 1,
@@ -79,7 +79,7 @@ const Want = Object.freeze({ CODE: 1, LINES: 2, UNWIND: 4, ADOPT: 8 });
 
 const MapDialect = Object.freeze({ PERF: 0, SIMPLEPERF: 1 });
 const UnwindKind = Object.freeze({ NONE: 0, FRAME_POINTER: 1, FIXED_FRAME: 2, ROWS: 3, EH_FRAME: 4 });
-const CodeFlag = Object.freeze({ STABLE: 1, PACKED: 2 });
+const CodeFlag = Object.freeze({ STABLE: 1, PACKED: 2, MORE: 4 });
 const RegionFlag = Object.freeze({ ONE_VIEW: 1, HUGE_PAGES: 2 });
 const SpoolState = Object.freeze({ NONE: 0, SHARED: 1, PARTLY: 2 });
 const Limit = Object.freeze({ NAME_MAX: 1000, DIR_MAX: 1023, CODE_SIZE_MAX: 2147483647 });

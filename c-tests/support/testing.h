@@ -55,6 +55,8 @@ static inline void test_begin(int argc, char **argv) {
   unsetenv("JITSYM_ADOPT");
   unsetenv("JITSYM_MAP_MAX");
   unsetenv("JITSYM_JITDUMP_MAX");
+  /* tests/valgrind.rs has programs for that. */
+  setenv("JITSYM_VALGRIND", "0", 1);
   unsetenv("JITDUMPDIR");
   unsetenv("JITDUMP_USE_ARCH_TIMESTAMP");
   umask(022);

@@ -25,6 +25,8 @@ pub struct Code<'a> {
     pub stable: bool,
     /// No bytes are free after the code: see `JITSYM_CODE_PACKED` in the C header.
     pub packed: bool,
+    /// Other code is registered before any of it runs: see `JITSYM_CODE_MORE` in the C header.
+    pub more: bool,
 }
 
 impl<'a> Code<'a> {
@@ -41,6 +43,7 @@ impl<'a> Code<'a> {
             free_after: 0,
             stable: false,
             packed: false,
+            more: false,
         }
     }
 }

@@ -32,8 +32,10 @@ impl Sinks {
     pub const GDB: Sinks = Sinks(8);
     /// The unwinder of the process.
     pub const UNWINDER: Sinks = Sinks(16);
+    /// valgrind.
+    pub const VALGRIND: Sinks = Sinks(32);
     /// Every sink.
-    pub const ALL: Sinks = Sinks(31);
+    pub const ALL: Sinks = Sinks(63);
     /// The bits of all sinks that there may ever be.
     pub(crate) const ANY: Sinks = Sinks((1 << 28) - 1);
     /// No sink, but beside them where the running ones are noted: one of them is to know of code before a call returns.
@@ -198,7 +200,12 @@ impl Config {
         let map = !self.sinks.has(Sinks::MAP) || (self.map_dir == running.map_dir && self.dialect == running.dialect);
         let dump = !self.sinks.has(Sinks::JITDUMP) || self.dump_dir == running.dump_dir;
         // Where no region is made none is missed.
-        running.sinks.has(self.sinks.without(Sinks::REGION)) && map && dump
+        running.sinks.has(self.asked_for().without(Sinks::REGION)) && map && dump
+    }
+
+    /// The sinks without the one that runs wherever valgrind does.
+    pub fn asked_for(&self) -> Sinks {
+        self.sinks.without(Sinks::VALGRIND)
     }
 
     /// As it is once these sinks have been started too, as a session with `other` wants them. What only concerns registering

@@ -135,7 +135,8 @@ impl Status {
     pub fn set_watched(&self, is_watched: bool) {
         let change = |running| {
             let without = Sinks(running).without(Sinks::AWAITED);
-            let is_set = is_watched && without.has(Sinks::GDB) || without.has(Sinks::UNWINDER);
+            let is_set =
+                is_watched && without.has(Sinks::GDB) || without.0 & (Sinks::UNWINDER.0 | Sinks::VALGRIND.0) != 0;
             let new = if is_set { without.with(Sinks::AWAITED) } else { without };
             (new.0 != running).then_some(new.0)
         };

@@ -73,11 +73,13 @@ impl Ref {
         if registered.is_err() && watching {
             regions.not_registered(code.addr, code.size, flags);
         }
-        self.wait_until_known();
+        if !code.more {
+            self.wait_until_known();
+        }
         self.outcome(registered)
     }
 
-    /// The unwinder, or a debugger that listens, knows of the change before the call returns. The next instruction of the caller may
+    /// The unwinder, valgrind, or a debugger that listens knows of the change before the call returns. The next instruction of the caller may
     /// run the code, throw an exception through it, and is to meet a breakpoint there. Or it may write over code that has ended,
     /// and over a breakpoint that is still there.
     fn wait_until_known(&self) {
@@ -185,7 +187,7 @@ impl Ref {
         if reserve::is_short() {
             return Err(Error::NoMemory);
         }
-        let default = if config.sinks == Sinks::NONE { sink::default() } else { config.sinks };
+        let default = if config.asked_for() == Sinks::NONE { sink::default() } else { config.sinks };
         let config = Config { sinks: sinks.unwrap_or(default), ..config.clone() };
         let enabled = control.enable(self.process, self.engine, config);
         watch_thread(self.engine, &control);

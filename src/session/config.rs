@@ -10,6 +10,7 @@ use crate::api::limits::DIR_MAX;
 use crate::api::options::{Config, Dialect, DumpDir, Fork, Options, Sinks};
 use crate::sink::{self, KINDS};
 use crate::sys::clock::Clock;
+use crate::sys::valgrind;
 
 /// Bounds of files below these are of no use.
 const MAP_MAX_LEAST: u64 = 4096;
@@ -42,10 +43,10 @@ impl Config {
         let privileged = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
         let lookup =
             |name: &str| if privileged { None } else { std::env::var_os(name).filter(|value| !value.is_empty()) };
-        Config::with_env(options, &lookup)
+        Config::with_env(options, &lookup, valgrind::is_running())
     }
 
-    fn with_env(options: &Options, env: Lookup<'_>) -> Result<Config> {
+    fn with_env(options: &Options, env: Lookup<'_>, under_valgrind: bool) -> Result<Config> {
         let switch = |name| env(name).map(|value| value != "0" && value != "off");
         // Nothing can be adopted without files.
         let adopt = switch("JITSYM_ADOPT");
@@ -53,7 +54,11 @@ impl Config {
         let default_sinks = if is_off { Sinks::NONE } else { sink::default() };
         let env_sinks = env("JITSYM").map(|value| parse_sinks(&value));
         let bridge = options.bridge || env("JITSYM").is_some_and(|value| asks_for_bridge(&value));
+        let for_valgrind =
+            under_valgrind && env_sinks != Some(Sinks::NONE) && switch("JITSYM_VALGRIND").unwrap_or(true);
         let sinks = prefer(options, options.sinks, env_sinks).unwrap_or(default_sinks);
+        // valgrind takes code in mappings of files for code that never changes.
+        let sinks = if for_valgrind { sinks.without(Sinks::REGION).with(Sinks::VALGRIND) } else { sinks };
 
         let env_dir = env("JITSYM_DIR").map(PathBuf::from);
         let tmp = match options.map_dialect {
@@ -107,7 +112,7 @@ impl Config {
             remember: remember && late,
             late,
             // Here too the user has the last word.
-            adopt: adopt.unwrap_or(options.adopt),
+            adopt: adopt.unwrap_or(options.adopt) && !for_valgrind,
             bridge,
             // A debugger knows of the code that comes over the bridge, and has no rule for code that it is told of twice.
             debugger: late && !bridge && switch("JITSYM_GDB").unwrap_or(true),
@@ -204,9 +209,12 @@ mod tests {
     use super::*;
 
     fn config(options: Options, env: &[(&str, &str)]) -> Result<Config> {
-        Config::with_env(&options, &|name| {
-            env.iter().find(|(known, _)| *known == name).map(|(_, value)| OsString::from(value))
-        })
+        config_in(options, env, false)
+    }
+
+    fn config_in(options: Options, env: &[(&str, &str)], under_valgrind: bool) -> Result<Config> {
+        let lookup = |name: &str| env.iter().find(|(known, _)| *known == name).map(|(_, value)| OsString::from(value));
+        Config::with_env(&options, &lookup, under_valgrind)
     }
 
     #[test]
@@ -234,6 +242,22 @@ mod tests {
         assert_eq!(sinks(map_only(), &[("JITSYM", "jitdump")]), Sinks::MAP);
         assert_eq!(sinks(Options { env_wins: true, ..map_only() }, &[("JITSYM", "jitdump")]), Sinks::JITDUMP);
         assert_eq!(sinks(Options { env_wins: true, ..map_only() }, &[]), Sinks::MAP);
+    }
+
+    /// Files that code is mapped from are none of its own, and it runs beside all others. Natively it runs where it is asked for, and
+    /// fails.
+    #[test]
+    fn the_sink_for_valgrind_is_added_under_valgrind() {
+        let sinks = |options: Options, env: &[(&str, &str)]| config_in(options, env, true).unwrap().sinks;
+        let added = sink::default().without(Sinks::REGION).with(Sinks::VALGRIND);
+        assert_eq!(sinks(Options::default(), &[]), added);
+        assert_eq!(sinks(Options { off_by_default: true, ..Options::default() }, &[]), Sinks::VALGRIND);
+        assert_eq!(sinks(Options::default(), &[("JITSYM", "map")]), Sinks::MAP.with(Sinks::VALGRIND));
+        assert_eq!(sinks(Options::default(), &[("JITSYM", "off")]), Sinks::NONE);
+        assert_eq!(sinks(Options::default(), &[("JITSYM_VALGRIND", "0")]), sink::default());
+        let off = config_in(Options { off_by_default: true, ..Options::default() }, &[], true).unwrap();
+        assert_eq!((off.asked_for(), off.adopt), (Sinks::NONE, false));
+        assert_eq!(config(Options::default(), &[("JITSYM_VALGRIND", "1")]).unwrap().sinks, sink::default());
     }
 
     #[test]

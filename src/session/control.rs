@@ -150,8 +150,8 @@ impl Control {
     /// where so far code is only remembered.
     pub fn join(&mut self, engine: &Engine, config: &Config) -> Result<()> {
         let Some(running) = &self.running else { return Ok(()) };
-        let only_remembers = running.config.sinks == Sinks::NONE;
-        let on = if only_remembers { config.sinks } else { Sinks::NONE };
+        let only_remembers = running.config.asked_for() == Sinks::NONE;
+        let on = if only_remembers { config.asked_for() } else { Sinks::NONE };
         if on == Sinks::NONE && (running.config.remember || !config.remember) {
             return Ok(());
         }

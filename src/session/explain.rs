@@ -26,7 +26,7 @@ enum Takes {
 }
 
 /// `docs/conventions.md` explains them.
-const VARIABLES: [(&str, Takes); 17] = [
+const VARIABLES: [(&str, Takes); 18] = [
     ("JITSYM", Takes::Sinks),
     ("JITSYM_ADOPT", Takes::Switch),
     ("JITSYM_DEBUG", Takes::Anything),
@@ -42,6 +42,7 @@ const VARIABLES: [(&str, Takes); 17] = [
     ("JITSYM_SPOOL", Takes::Switch),
     ("JITSYM_SPOOL_DIR", Takes::Directory),
     ("JITSYM_UNWIND", Takes::Switch),
+    ("JITSYM_VALGRIND", Takes::Switch),
     ("JITDUMPDIR", Takes::Directory),
     ("JITDUMP_USE_ARCH_TIMESTAMP", Takes::Switch),
 ];

@@ -48,7 +48,7 @@ fn open_in(process: &'static Process, options: &Options) -> Result<Session> {
     let place = process.sessions.iter().position(|place| place.load(Ordering::Relaxed) == 0);
     let place = place.ok_or(Error::TooManySessions)?;
     match &control.running {
-        Some(running) if running.config.sinks != Sinks::NONE && !config.can_join(&running.config) => {
+        Some(running) if running.config.asked_for() != Sinks::NONE && !config.can_join(&running.config) => {
             return Err(Error::Conflict)
         }
         Some(_) => {

@@ -11,6 +11,7 @@ pub mod random;
 pub mod region;
 pub mod set;
 pub mod unwinder;
+pub mod valgrind;
 
 use std::io;
 use std::path::Path;
@@ -196,6 +197,7 @@ pub static KINDS: &[&Kind] = &[
     &region::KIND,
     &gdb::KIND,
     &unwinder::KIND,
+    &valgrind::KIND,
     #[cfg(test)]
     &counting::KIND,
 ];

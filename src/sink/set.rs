@@ -147,7 +147,8 @@ impl SinkSet {
     /// the memory of the code may become a region.
     pub fn keep_info_records(&self) -> bool {
         let sinks = self.status.sinks();
-        let are_of_use = self.remember() || sinks.0 & (Sinks::REGION.0 | Sinks::GDB.0 | Sinks::UNWINDER.0) != 0;
+        let are_of_use = self.remember()
+            || sinks.0 & Sinks::REGION.with(Sinks::GDB).with(Sinks::UNWINDER).with(Sinks::VALGRIND).0 != 0;
         are_of_use && !sinks.has(Sinks::JITDUMP)
     }
 

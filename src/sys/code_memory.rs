@@ -151,6 +151,49 @@ pub fn write_from(addr: u64, len: u64, file: &File, offset: u64) -> io::Result<(
     Ok(())
 }
 
+/// Writes parts of memory, which are in order, to a file in which each has an offset that is its address and `beyond`. Where something
+/// cannot be read that and what follows is left out.
+pub fn write_parts(parts: impl Iterator<Item = Range<u64>>, file: &File, beyond: u64) -> io::Result<()> {
+    static ZEROS: [u8; GAP] = [0; GAP];
+    /// A longer gap between two parts is a hole in the file.
+    const GAP: usize = 4096;
+    /// The kernel takes 1024.
+    const MOST: usize = 512;
+    let mut vectors: Vec<libc::iovec> = Vec::new();
+    let (mut start, mut end) = (0, 0);
+    let write = |vectors: &mut Vec<libc::iovec>, start: u64| {
+        let at = start.wrapping_add(beyond) as libc::off_t;
+        // SAFETY: the descriptor is open, and the kernel looks itself at whether it can read there.
+        let written = unsafe { libc::pwritev(file.as_raw_fd(), vectors.as_ptr(), vectors.len() as libc::c_int, at) };
+        vectors.clear();
+        if written < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(())
+        }
+    };
+    for part in parts {
+        let gap = part.start.wrapping_sub(end) as usize;
+        if !vectors.is_empty() && (gap > GAP || vectors.len() >= MOST) {
+            write(&mut vectors, start)?;
+        }
+        vectors.try_reserve(2)?;
+        if vectors.is_empty() {
+            start = part.start;
+        } else if gap > 0 {
+            vectors.push(libc::iovec { iov_base: ZEROS.as_ptr().cast_mut().cast(), iov_len: gap });
+        }
+        let iov_len = (part.end - part.start) as usize;
+        vectors.push(libc::iovec { iov_base: part.start as *mut libc::c_void, iov_len });
+        end = part.end;
+    }
+    if vectors.is_empty() {
+        Ok(())
+    } else {
+        write(&mut vectors, start)
+    }
+}
+
 /// Gives up what was written to private memory: it shows its file again, or zero if it has none.
 ///
 /// # Safety
@@ -178,6 +221,12 @@ pub fn advise_normal(addr: u64, len: u64) {
 fn advise(addr: u64, len: u64, advice: i32) {
     // SAFETY: no advice of these changes contents, wherever it points.
     unsafe { libc::madvise(addr as *mut _, len as usize, advice) };
+}
+
+/// Where the heap ends that `brk` makes longer.
+pub fn heap_end() -> u64 {
+    // SAFETY: it only answers.
+    unsafe { libc::sbrk(0) as u64 }
 }
 
 /// `len` in whole pages.

@@ -44,6 +44,11 @@ pub fn object_at(place: u64) -> Option<u64> {
     object_of(place as usize as *const c_void).map(|object| object.dli_fbase as u64)
 }
 
+/// Whether an address lies in an object that the loader has loaded.
+pub fn has_loaded(addr: u64) -> bool {
+    object_of(addr as *const c_void).is_some()
+}
+
 /// What the loader knows of the object that an address lies in.
 fn object_of(place: *const c_void) -> Option<libc::Dl_info> {
     let mut info = MaybeUninit::<libc::Dl_info>::uninit();

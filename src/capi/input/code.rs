@@ -29,6 +29,7 @@ unsafe impl Plain for jitsym_inline {}
 
 const STABLE: u32 = jitsym_code_flag::JITSYM_CODE_STABLE as u32;
 const PACKED: u32 = jitsym_code_flag::JITSYM_CODE_PACKED as u32;
+const MORE: u32 = jitsym_code_flag::JITSYM_CODE_MORE as u32;
 
 #[inline(always)]
 fn check_code_flags(flags: u32, known: u32, reserved: u32) -> Result<()> {
@@ -62,7 +63,7 @@ impl<'a> CodeInput<'a> {
     pub fn with_code<T>(self, body: impl FnOnce(&Code<'_>) -> Result<T>) -> Result<T> {
         // SAFETY: the maker's promise, for all fields and for what the pointers among them point to.
         let code = unsafe { self.0.read_unaligned() };
-        check_code_flags(code.flags, STABLE | PACKED, code.reserved)?;
+        check_code_flags(code.flags, STABLE | PACKED | MORE, code.reserved)?;
         check_range(code.addr, code.size, code.free_after)?;
         let lines = self.lines()?;
         // SAFETY: as above.
@@ -80,6 +81,7 @@ impl<'a> CodeInput<'a> {
                 free_after: code.free_after,
                 stable: code.flags & STABLE != 0,
                 packed: code.flags & PACKED != 0,
+                more: code.flags & MORE != 0,
             })
         }
     }
@@ -101,7 +103,7 @@ impl Given for CodeInput<'_> {
         let (flags, reserved) = unsafe { (field!(from, flags), field!(from, reserved)) };
         // SAFETY: as above.
         let (bytes, inline_count) = unsafe { (field!(from, bytes), field!(from, inline_count)) };
-        flags & !PACKED | reserved == 0 && !bytes.is_null() && inline_count == 0
+        flags & !(PACKED | MORE) | reserved == 0 && !bytes.is_null() && inline_count == 0
     }
 
     #[inline(always)]

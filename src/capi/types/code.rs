@@ -19,6 +19,11 @@ pub enum jitsym_code_flag {
     /// that is used up, or there is none within 1.75 GiB below the code, the flag does nothing. Nor does it without an unwind
     /// description. Not for `jitsym_move_target`: packed code stays packed, unless it moves while no jitdump is written.
     JITSYM_CODE_PACKED = 2,
+    /// Other code is registered next, before any of it runs. Sinks that have to know of code before it runs (`JITSYM_SINK_VALGRIND`,
+    /// `JITSYM_SINK_UNWINDER`, and `JITSYM_SINK_GDB` while a debugger listens) then make the call wait for nothing: the
+    /// next call without this flag waits for all of the code, and so does `jitsym_flush`. Without such a sink no call waits, and the
+    /// flag does nothing. Not for `jitsym_move_target`.
+    JITSYM_CODE_MORE = 4,
 }
 
 /// One row of a line table: from `offset` on, up to the next row, the code belongs to this place in the source.

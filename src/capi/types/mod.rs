@@ -63,6 +63,11 @@ pub enum jitsym_sink {
     /// sinks that run where nobody says which. While it runs, a call that registers, moves or ends code waits until the library's
     /// thread has told the unwinder.
     JITSYM_SINK_UNWINDER = 16,
+    /// valgrind: callgrind, memcheck and the others show names, lines and call stacks of code that lives. It runs by itself in a process
+    /// that valgrind runs, whenever a session is open, unless the variable `JITSYM_VALGRIND` is `0` or `JITSYM` turns everything off; in
+    /// any other process it cannot run. While it runs, a call that registers, moves or ends code waits until valgrind knows, and
+    /// there are no regions with files: `JITSYM_SINK_REGION` does not run.
+    JITSYM_SINK_VALGRIND = 32,
 }
 
 // C and Rust programs have the same limits.

@@ -5,6 +5,7 @@
 //! gap. Every pointer in them is relative, so the same bytes also serve when they are stored after the code in memory.
 
 pub mod absolute;
+pub mod debug_frame;
 mod eh_frame;
 mod handlers;
 mod presets;

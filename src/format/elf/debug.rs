@@ -131,6 +131,8 @@ pub struct Sections<'a> {
     pub line: (u64, &'a mut Vec<u8>),
     pub aranges: (u64, &'a mut Vec<u8>),
     pub ranges: (u64, &'a mut Vec<u8>),
+    /// Names of files are split into directory and rest: valgrind takes a name without a directory for a relative one.
+    pub splits_names: bool,
 }
 
 /// Where a unit has the address of its function, in each section. With 0 there, where no code is, it says nothing.
@@ -199,7 +201,7 @@ fn try_to_append(records: &Records<'_>, function: &Function<'_>, to: &mut Sectio
     let line = &mut *to.line.1;
     // A row takes at most 26 bytes and its name, and 17 in the record and its name. So do inlined functions at least.
     line.try_reserve(2 * records.size() + 256).ok()?;
-    let (set_address, mut files) = lines(rows, &inlines, function, line)?;
+    let (set_address, mut files) = lines(rows, &inlines, function, to.splits_names, line)?;
     let set_address = line_at.checked_add(set_address)?;
 
     let info = &mut *to.info.1;
@@ -290,11 +292,13 @@ fn lines<'a>(
     rows: &[Row<'a>],
     inlines: &Inlines<'a>,
     function: &Function<'_>,
+    splits_names: bool,
     out: &mut Vec<u8>,
 ) -> Option<(u32, Numbers<'a>)> {
     let begin = out.len();
     out.extend_from_slice(LINE_HEAD);
-    let mut files = put_files(rows.iter().map(|(_, row)| row.file).chain(inlines.files()), out)?;
+    let names = rows.iter().map(|(_, row)| row.file).chain(inlines.files());
+    let mut files = if splits_names { put_split_files(names, out)? } else { put_files(names, out)? };
     set_length(out, begin + LINE_HEADER_LENGTH)?;
 
     out.extend_from_slice(&[0, 9, DW_LNE_SET_ADDRESS]);
@@ -340,6 +344,41 @@ fn put_files<'a>(names: impl Iterator<Item = &'a [u8]> + Clone, out: &mut Vec<u8
             out.extend_from_slice(name);
             // The end of the name; the directory is in it; neither time nor size.
             out.extend_from_slice(&[0, 0, 0, 0]);
+        }
+    }
+    out.push(0);
+    Some(files)
+}
+
+/// The same in two tables, for names of which some begin with a directory.
+fn put_split_files<'a>(names: impl Iterator<Item = &'a [u8]> + Clone, out: &mut Vec<u8>) -> Option<Numbers<'a>> {
+    let split = |name: &'a [u8]| name.iter().rposition(|&byte| byte == b'/').filter(|&at| at > 0);
+    let dir_of = |name: &'a [u8]| split(name).map_or(&name[..0], |at| &name[..at]);
+    let (mut files, mut dirs) = (Numbers::new(names.clone())?, Numbers::new(names.clone().map(dir_of))?);
+    // In the place of the end of a table without directories.
+    out.pop();
+    let mut count = 0;
+    for dir in names.clone().map(dir_of).filter(|dir| !dir.is_empty()) {
+        let number = dirs.of(dir)?;
+        if *number == 0 {
+            count += 1;
+            *number = count;
+            out.extend_from_slice(dir);
+            out.push(0);
+        }
+    }
+    out.push(0);
+    count = 0;
+    for name in names {
+        let number = files.of(name)?;
+        if *number == 0 {
+            count += 1;
+            *number = count;
+            out.extend_from_slice(split(name).map_or(name, |at| &name[at + 1..]));
+            out.push(0);
+            put_unsigned(out, (*dirs.of(dir_of(name))?).into());
+            // Neither time nor size.
+            out.extend_from_slice(&[0, 0]);
         }
     }
     out.push(0);

@@ -11,15 +11,17 @@ use crate::format::put::Put;
 pub const HEADER_SIZE: usize = 4096;
 
 pub const ELF_HEADER: u16 = 64;
-const PROGRAM_HEADER: u16 = 56;
+pub const PROGRAM_HEADER: u16 = 56;
 pub const SECTION_HEADER: u16 = 64;
 
-const ET_DYN: u16 = 3;
-const PT_LOAD: u32 = 1;
+pub const ET_EXEC: u16 = 2;
+pub const ET_DYN: u16 = 3;
+pub const PT_LOAD: u32 = 1;
 const PT_NOTE: u32 = 4;
 const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
-const PF_X: u32 = 1;
-const PF_R: u32 = 4;
+pub const PF_X: u32 = 1;
+pub const PF_W: u32 = 2;
+pub const PF_R: u32 = 4;
 const SHT_PROGBITS: u32 = 1;
 const SHT_SYMTAB: u32 = 2;
 const SHT_STRTAB: u32 = 3;
@@ -140,19 +142,24 @@ impl Image {
         }
         page[ABBREV_AT..ABBREV_AT + ABBREV.len()].copy_from_slice(ABBREV);
         page[NAMES_AT..NAMES_AT + NAMES.len()].copy_from_slice(NAMES);
-        page[..usize::from(ELF_HEADER)].copy_from_slice(&elf_header(segments as u16, count as u16, SECTIONS_AT as u64));
+        page[..usize::from(ELF_HEADER)].copy_from_slice(&elf_header(
+            ET_DYN,
+            segments as u16,
+            count as u16,
+            SECTIONS_AT as u64,
+        ));
         page
     }
 }
 
-/// The header of a file with this many program headers, which follow it, and section headers, the last of which is for their names.
-pub fn elf_header(segments: u16, sections: u16, sections_at: u64) -> [u8; ELF_HEADER as usize] {
+/// The header of a file of a kind (`ET_*`) with this many program headers, which follow it, and section headers, the last of which is for their names.
+pub fn elf_header(kind: u16, segments: u16, sections: u16, sections_at: u64) -> [u8; ELF_HEADER as usize] {
     let mut header = [0; ELF_HEADER as usize];
     let mut put = Put::new(&mut header);
     // 64 bits, this machine's byte order, version 1, System V.
     put.bytes(b"\x7fELF");
     put.bytes(&[2, if cfg!(target_endian = "little") { 1 } else { 2 }, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-    put.bytes(&ET_DYN.to_ne_bytes());
+    put.bytes(&kind.to_ne_bytes());
     put.bytes(&(ELF_MACHINE as u16).to_ne_bytes());
     put.u32(1);
     put.u64(0);

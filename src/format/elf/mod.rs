@@ -4,6 +4,7 @@
 //! Everything here is made for one function at a time, so that the next one costs as much as the first.
 
 pub mod debug;
+pub mod executable;
 pub mod frames;
 pub mod header;
 pub mod inlines;

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::debug::{self, ABBREV};
 use super::frames::{self, Frames};
-use super::header::{elf_header, section_header, Entry, ELF_HEADER, SECTION_HEADER};
+use super::header::{elf_header, section_header, Entry, ELF_HEADER, ET_DYN, SECTION_HEADER};
 use super::{symbol_in, SYMBOL_SIZE};
 use crate::format::jitdump::id;
 use crate::format::jitdump::raw::RawRecords;
@@ -20,16 +20,16 @@ pub const SPAN_MAX: u64 = 0x7000_0000;
 /// Code that begins after other code of the object at the next multiple of this is in one section with it.
 const ALIGN: u64 = 16;
 
-const SHT_PROGBITS: u32 = 1;
+pub(super) const SHT_PROGBITS: u32 = 1;
 const SHT_SYMTAB: u32 = 2;
 const SHT_STRTAB: u32 = 3;
 const SHT_NOBITS: u32 = 8;
-const SHF_ALLOC: u64 = 2;
-const SHF_EXECINSTR: u64 = 4;
+pub(super) const SHF_ALLOC: u64 = 2;
+pub(super) const SHF_EXECINSTR: u64 = 4;
 
 /// Names of sections, as `.shstrtab` begins.
 const NAMES: &[u8] =
-    b"\0.text\0.eh_frame\0.symtab\0.strtab\0.debug_abbrev\0.debug_info\0.debug_line\0.debug_ranges\0.shstrtab\0";
+    b"\0.text\0.eh_frame\0.symtab\0.strtab\0.debug_abbrev\0.debug_info\0.debug_line\0.debug_ranges\0.debug_frame\0.shstrtab\0";
 
 /// A function. No two of an object overlap.
 #[derive(Clone, Copy, Debug)]
@@ -51,8 +51,7 @@ pub fn object<'a>(functions: impl Iterator<Item = Function<'a>> + Clone) -> Opti
     // Tables count from their own address to that of the code. They have none, so they may be anywhere.
     let eh_frame_at = first / 8 * 8;
     let mut frames = Frames::default();
-    parts.symtab.extend_from_slice(&[0; SYMBOL_SIZE]);
-    parts.strtab.push(0);
+    let (mut eh_frame, mut rows) = (Vec::new(), Vec::new());
     for (number, function) in functions.enumerate() {
         let end = function.addr.checked_add(function.size)?;
         if number >= FUNCTIONS_MAX || end.checked_sub(first)? > SPAN_MAX {
@@ -65,20 +64,65 @@ pub fn object<'a>(functions: impl Iterator<Item = Function<'a>> + Clone) -> Opti
                 texts.push(function.addr..end);
             }
         }
-        parts.add(&function, texts.len() as u16, eh_frame_at, &mut frames)?;
+        let added = parts.add(&function, texts.len() as u16, function.addr..end)?;
+        if let Some(section) = added {
+            let to = frames::Target {
+                code_size: function.size,
+                code: function.addr.wrapping_sub(eh_frame_at) as i64,
+                at: eh_frame.len() as u64,
+                room: u32::MAX.into(),
+            };
+            rows.clear();
+            let _ = frames.append(section, &to, &mut eh_frame, &mut rows);
+        }
     }
-    parts.finish(&texts, eh_frame_at)
+    if !eh_frame.is_empty() {
+        // The end of the entries.
+        eh_frame.try_reserve(4).ok()?;
+        eh_frame.extend_from_slice(&[0; 4]);
+    }
+    in_memory(
+        &texts,
+        &parts,
+        Section {
+            kind: SHT_PROGBITS,
+            align: 8,
+            addr: eh_frame_at,
+            ..Section::new(const { name_of(".eh_frame") }, &eh_frame)
+        },
+    )
 }
 
 /// An object that says nothing.
 pub fn empty() -> Vec<u8> {
-    Parts::default().finish(&[], 0).unwrap_or_default()
+    in_memory(&[], &Parts::default(), Section::new(const { name_of(".eh_frame") }, &[])).unwrap_or_default()
+}
+
+/// The whole object: sections with no bytes for these ranges of code, and what is known of it.
+fn in_memory(texts: &[Range<u64>], parts: &Parts, eh_frame: Section<'_>) -> Option<Vec<u8>> {
+    let texts = texts.iter().enumerate().map(|(number, text)| Entry {
+        name: text_name_of(number),
+        kind: SHT_NOBITS,
+        flags: SHF_ALLOC | SHF_EXECINSTR,
+        addr: text.start,
+        at: u64::from(ELF_HEADER),
+        len: text.end - text.start,
+        align: 1,
+        ..Entry::default()
+    });
+    let mut out = Vec::new();
+    out.try_reserve(ELF_HEADER.into()).ok()?;
+    out.resize(ELF_HEADER.into(), 0);
+    let (count, headers_at) = parts.finish(texts, eh_frame, 0, &mut out)?;
+    out[..ELF_HEADER.into()].copy_from_slice(&elf_header(ET_DYN, 0, count, headers_at));
+    Some(out)
 }
 
 /// The sections while they are put together.
 #[derive(Default)]
-struct Parts {
-    eh_frame: Vec<u8>,
+pub(super) struct Parts {
+    /// As in `debug::Sections`.
+    pub splits_names: bool,
     symtab: Vec<u8>,
     strtab: Vec<u8>,
     info: Vec<u8>,
@@ -86,35 +130,47 @@ struct Parts {
     ranges: Vec<u8>,
     /// Nobody reads these.
     aranges: Vec<u8>,
-    rows: Vec<super::search::Row>,
+}
+
+/// A section that has its bytes in the file.
+pub(super) struct Section<'a> {
+    pub name: u32,
+    pub kind: u32,
+    pub align: u64,
+    pub addr: u64,
+    pub bytes: &'a [u8],
+}
+
+impl<'a> Section<'a> {
+    pub const fn new(name: u32, bytes: &'a [u8]) -> Section<'a> {
+        Section { name, kind: SHT_PROGBITS, align: 1, addr: 0, bytes }
+    }
 }
 
 impl Parts {
-    fn add(&mut self, function: &Function<'_>, section: u16, eh_frame_at: u64, frames: &mut Frames) -> Option<()> {
+    /// Adds a function in the section of this number, of which the symbol is to cover these addresses. Returns its `.eh_frame`, which
+    /// was made to follow the code, if it has one.
+    pub fn add<'a>(&mut self, function: &Function<'a>, section: u16, symbol: Range<u64>) -> Option<Option<&'a [u8]>> {
+        if self.symtab.is_empty() {
+            self.symtab.try_reserve(SYMBOL_SIZE).ok()?;
+            self.symtab.extend_from_slice(&[0; SYMBOL_SIZE]);
+            self.strtab.push(0);
+        }
         let name = u32::try_from(self.strtab.len()).ok()?;
         self.symtab.try_reserve(SYMBOL_SIZE).ok()?;
         self.strtab.try_reserve(function.name.len() + 1).ok()?;
-        self.symtab.extend_from_slice(&symbol_in(section, name, function.addr, function.size));
+        self.symtab.extend_from_slice(&symbol_in(section, name, symbol.start, symbol.end - symbol.start));
         self.strtab.extend_from_slice(function.name);
         self.strtab.push(0);
 
-        let mut records = debug::Records::default();
+        let (mut records, mut eh_frame) = (debug::Records::default(), None);
         for record in RawRecords::from(function.info_records, shadow::len(function.info_records)) {
             match record.id {
                 id::INLINES => records.inlines = Some(record),
                 id::DEBUG_INFO => records.lines = Some(record),
                 id::UNWINDING_INFO => {
-                    let Some((section, _)) = record.unwinding_info().and_then(|unwinding| unwinding.tables()) else {
-                        continue;
-                    };
-                    let to = frames::Target {
-                        code_size: function.size,
-                        code: function.addr.wrapping_sub(eh_frame_at) as i64,
-                        at: self.eh_frame.len() as u64,
-                        room: u32::MAX.into(),
-                    };
-                    self.rows.clear();
-                    let _ = frames.append(section, &to, &mut self.eh_frame, &mut self.rows);
+                    let tables = record.unwinding_info().and_then(|unwinding| unwinding.tables());
+                    eh_frame = tables.map(|(section, _)| section);
                 }
                 _ => {}
             }
@@ -127,86 +183,85 @@ impl Parts {
                 line: (0, &mut self.line),
                 aranges: (0, &mut self.aranges),
                 ranges: (0, &mut self.ranges),
+                splits_names: self.splits_names,
             };
             let _ = debug::append(&records, &function, to);
         }
-        Some(())
+        Some(eh_frame)
     }
 
-    fn finish(mut self, texts: &[Range<u64>], eh_frame_at: u64) -> Option<Vec<u8>> {
-        if !self.eh_frame.is_empty() {
-            // The end of the entries.
-            self.eh_frame.try_reserve(4).ok()?;
-            self.eh_frame.extend_from_slice(&[0; 4]);
-        }
+    /// Appends all sections, and their headers. The bytes begin at `base` in the file. Returns how many headers there are, and
+    /// where they are in the file.
+    pub fn finish(
+        &self,
+        texts: impl ExactSizeIterator<Item = Entry>,
+        frames: Section<'_>,
+        base: u64,
+        out: &mut Vec<u8>,
+    ) -> Option<(u16, u64)> {
         let abbrev = if self.info.is_empty() { &[] } else { ABBREV };
         let names = section_names(texts.len())?;
-        let sections: [(&str, u32, u64, &[u8]); 8] = [
-            (".eh_frame", SHT_PROGBITS, 8, &self.eh_frame),
-            (".symtab", SHT_SYMTAB, 8, &self.symtab),
-            (".strtab", SHT_STRTAB, 1, &self.strtab),
-            (".debug_abbrev", SHT_PROGBITS, 1, abbrev),
-            (".debug_info", SHT_PROGBITS, 1, &self.info),
-            (".debug_line", SHT_PROGBITS, 1, &self.line),
-            (".debug_ranges", SHT_PROGBITS, 1, &self.ranges),
-            (".shstrtab", SHT_STRTAB, 1, &names),
+        let sections = [
+            frames,
+            Section { kind: SHT_SYMTAB, align: 8, ..Section::new(const { name_of(".symtab") }, &self.symtab) },
+            Section { kind: SHT_STRTAB, ..Section::new(const { name_of(".strtab") }, &self.strtab) },
+            Section::new(const { name_of(".debug_abbrev") }, abbrev),
+            Section::new(const { name_of(".debug_info") }, &self.info),
+            Section::new(const { name_of(".debug_line") }, &self.line),
+            Section::new(const { name_of(".debug_ranges") }, &self.ranges),
+            Section { kind: SHT_STRTAB, ..Section::new(const { name_of(".shstrtab") }, &names) },
         ];
-        let sections = sections.iter().filter(|(_, _, _, bytes)| !bytes.is_empty());
-        let count = 1 + texts.len() + sections.clone().count();
-        let bytes: usize = sections.clone().map(|(_, _, _, bytes)| bytes.len().next_multiple_of(8)).sum();
-        let headers_at = ELF_HEADER as usize + bytes;
-        let mut out = Vec::new();
-        out.try_reserve_exact(headers_at + count * SECTION_HEADER as usize).ok()?;
-        out.extend_from_slice(&elf_header(0, count as u16, headers_at as u64));
-        for (_, _, _, bytes) in sections.clone() {
-            out.extend_from_slice(bytes);
+        let sections = sections.iter().filter(|section| !section.bytes.is_empty());
+        let (text_count, count) = (texts.len(), 1 + texts.len() + sections.clone().count());
+        let bytes: usize = sections.clone().map(|section| section.bytes.len().next_multiple_of(8)).sum();
+        out.try_reserve_exact(bytes + count * SECTION_HEADER as usize).ok()?;
+        let mut at = base + out.len() as u64;
+        for section in sections.clone() {
+            out.extend_from_slice(section.bytes);
             out.resize(out.len().next_multiple_of(8), 0);
         }
+        let headers_at = base + out.len() as u64;
         out.extend_from_slice(&[0; SECTION_HEADER as usize]);
-        for (number, text) in texts.iter().enumerate() {
-            let len = text.end - text.start;
-            out.extend_from_slice(&section_header(&Entry {
-                name: text_name_of(number),
-                kind: SHT_NOBITS,
-                flags: SHF_ALLOC | SHF_EXECINSTR,
-                addr: text.start,
-                at: u64::from(ELF_HEADER),
-                len,
-                align: 1,
-                ..Entry::default()
-            }));
-        }
-        let mut at = u64::from(ELF_HEADER);
-        for (index, &(name, kind, align, bytes)) in sections.enumerate() {
-            let len = bytes.len() as u64;
+        texts.for_each(|text| out.extend_from_slice(&section_header(&text)));
+        for (index, section) in sections.enumerate() {
+            let len = section.bytes.len() as u64;
             // The strings of the symbols are in the section after that of the symbols; all symbols are local.
-            let (link, info, entry_size) = match kind {
-                SHT_SYMTAB => {
-                    ((texts.len() + index + 2) as u32, (bytes.len() / SYMBOL_SIZE) as u32, SYMBOL_SIZE as u64)
-                }
+            let (link, info, entry_size) = match section.kind {
+                SHT_SYMTAB => ((text_count + index + 2) as u32, (len / SYMBOL_SIZE as u64) as u32, SYMBOL_SIZE as u64),
                 _ => (0, 0, 0),
             };
-            let addr = if name == ".eh_frame" { eh_frame_at } else { 0 };
             out.extend_from_slice(&section_header(&Entry {
-                name: name_of(name),
-                kind,
+                name: section.name,
+                kind: section.kind,
                 flags: 0,
-                addr,
+                addr: section.addr,
                 at,
                 len,
                 link,
                 info,
-                align,
+                align: section.align,
                 entry_size,
             }));
             at += len.next_multiple_of(8);
         }
-        Some(out)
+        Some((count as u16, headers_at))
     }
 }
 
-fn name_of(section: &str) -> u32 {
-    NAMES.windows(section.len()).position(|name| name == section.as_bytes()).unwrap_or(0) as u32
+/// Where the name of a section is among these. To be asked when the library is compiled.
+pub(super) const fn name_of(section: &str) -> u32 {
+    let section = section.as_bytes();
+    let mut at = 0;
+    loop {
+        let mut len = 0;
+        while len < section.len() && NAMES[at + len] == section[len] {
+            len += 1;
+        }
+        if len == section.len() && NAMES[at + len] == 0 {
+            return at as u32;
+        }
+        at += 1;
+    }
 }
 
 /// How long the name of a section of code is that is not the first, with its NUL: `.text.00001`.
@@ -228,7 +283,7 @@ fn section_names(texts: usize) -> Option<Vec<u8>> {
 
 fn text_name_of(number: usize) -> u32 {
     match number.checked_sub(1) {
-        None => name_of(".text"),
+        None => const { name_of(".text") },
         Some(before) => (NAMES.len() + TEXT_NAME * before) as u32,
     }
 }

@@ -275,6 +275,7 @@ fn register(object: &[u8]) -> Result<Vec<Id>> {
             free_after: 0,
             stable: false,
             packed: true,
+            more: false,
         };
         // Tables that nobody understands, or lines in no order, do not cost the name.
         let plain = Code { unwind: Unwind::None, lines: Lines::Rows(&[]), ..code };

@@ -268,6 +268,7 @@ fn register(session: &Ref, addr: u64, region: &Region) -> Result<Id> {
         stable: false,
         // Other code may follow it.
         packed: true,
+        more: false,
     };
     match session.register(&code, None) {
         // Their lines are right all the same.

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::fs::{File, Permissions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
 
 use rustix::fs::OFlags;
 
@@ -31,6 +32,15 @@ pub fn reopen(dir: &Dir, name: &OsStr, expected: Identity, access: Access) -> io
     }
     let _ = lock(&file);
     other_writers::note(&file, true);
+    Ok(file)
+}
+
+/// Opens such a file to read it, on a thread with another table of descriptors.
+pub fn open_same(path: &Path, expected: Identity) -> io::Result<File> {
+    let file = Dir::of(path)?.open_file(path.file_name().unwrap_or_default(), OFlags::RDONLY | OFlags::NONBLOCK, 0)?;
+    if !look_at(&file)?.is(&expected) {
+        return Err(refuse(io::ErrorKind::NotFound, "has been replaced"));
+    }
     Ok(file)
 }
 

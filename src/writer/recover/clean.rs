@@ -90,7 +90,7 @@ fn pid_in(name: &OsStr) -> Option<u32> {
     pid_of(between("perf-", ".map").or_else(|| between("jit-", ".dump"))?)
 }
 
-/// The text of the pid in `jit-PID-N.so`, and in `jitted-PID-rN.so` as in `/tmp`. N may be followed by a dot and the number of a
+/// The text of the pid in `jit-PID-N.so`, in `jit-PID-vN.so` for valgrind, and in `jitted-PID-rN.so` as in `/tmp`. N may be followed by a dot and the number of a
 /// generation, or an f and the pid of the process that has forked this one. (`jitted-PID-N.so` is what `perf inject` makes.)
 fn region_pid(text: &str) -> Option<&str> {
     let text = text.strip_suffix(".so")?;
@@ -99,6 +99,7 @@ fn region_pid(text: &str) -> Option<&str> {
         None => text.strip_prefix("jit-")?.split_once('-')?,
     };
     let is_number = |text: &str| text.parse::<u32>().is_ok_and(|number| number.to_string() == text);
+    let rest = rest.strip_prefix('v').filter(|rest| is_number(rest) && !text.starts_with("jitted-")).unwrap_or(rest);
     let (number, generation) = rest.split_once('.').unwrap_or((rest, "1"));
     (is_number(number) && is_number(generation.strip_prefix('f').unwrap_or(generation))).then_some(pid)
 }
@@ -125,6 +126,7 @@ mod tests {
             "jitsym-17-2af-1c.spool",
             "jit-17-0.so",
             "jit-17-4711.so",
+            "jit-17-v4711.so",
             "jit-17-0.1.so",
             "jit-17-0.f4711.so",
             "jitted-17-r0.f4711.so",
@@ -157,6 +159,9 @@ mod tests {
             "jitted-x-r1.so",
             "jitted-17-rr1.so",
             "jit-17-r1.so",
+            "jit-17-v1.2.so",
+            "jit-17-vv1.so",
+            "jitted-17-rv1.so",
             "jit-17.so",
             "jit-17-.so",
             "jit-17-1",

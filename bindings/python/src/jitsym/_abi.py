@@ -63,6 +63,7 @@ class Sink(enum.IntFlag):
     REGION = 4
     GDB = 8
     UNWINDER = 16
+    VALGRIND = 32
 
 
 class Init(enum.IntFlag):
@@ -109,6 +110,7 @@ class UnwindKind(enum.IntEnum):
 class CodeFlag(enum.IntFlag):
     STABLE = 1
     PACKED = 2
+    MORE = 4
 
 
 class RegionFlag(enum.IntFlag):

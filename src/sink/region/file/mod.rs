@@ -243,6 +243,7 @@ impl RegionFile {
             line: (behind(line), &mut line.pending),
             aranges: (behind(aranges), &mut aranges.pending),
             ranges: (behind(ranges), &mut ranges.pending),
+            splits_names: false,
         };
         debug::append(records, &function, to)
     }

@@ -1,0 +1,127 @@
+//! `.debug_frame` (DWARF 5, 6.4.1) from entries with absolute addresses: for readers that take `.eh_frame` only where it is mapped.
+
+use super::absolute::Frame;
+use crate::format::jitdump::raw::u32_at;
+
+/// What an entry has in place of the offset of its CIE if it is one.
+const CIE_ID: [u8; 4] = [0xff; 4];
+/// Before the augmentation string: length, id, version.
+const AUGMENTATION: usize = 9;
+/// Before the instructions of an FDE: length, CIE, address, size, and the length of augmentation data.
+const FDE_HEAD: usize = 25;
+
+/// A section.
+#[derive(Debug, Default)]
+pub struct DebugFrame {
+    pub bytes: Vec<u8>,
+    /// The CIEs that it has, as they were, and where they are.
+    cies: Vec<(Vec<u8>, u32)>,
+}
+
+impl DebugFrame {
+    /// Appends an entry. `None` if it makes no sense, or if there is no memory; then nothing has changed that a reader would see.
+    pub fn append(&mut self, frame: &Frame) -> Option<()> {
+        let (cie, fde) = frame.bytes.split_at_checked(frame.fde)?;
+        let fde = fde.get(..(u32_at(fde, 0)? as usize).checked_add(4)?)?;
+        let cie = self.cie(cie)?;
+        let instructions = FDE_HEAD + usize::from(*fde.get(FDE_HEAD - 1)?);
+        self.bytes.try_reserve(fde.len() + 8).ok()?;
+        let begin = self.bytes.len();
+        self.bytes.extend_from_slice(&[0; 4]);
+        self.bytes.extend_from_slice(&cie.to_ne_bytes());
+        self.bytes.extend_from_slice(fde.get(8..FDE_HEAD - 1)?);
+        self.bytes.extend_from_slice(fde.get(instructions..)?);
+        self.end_entry(begin)
+    }
+
+    /// Where this CIE is, which is appended if there is none like it.
+    fn cie(&mut self, cie: &[u8]) -> Option<u32> {
+        if let Some((_, at)) = self.cies.iter().find(|(known, _)| known == cie) {
+            return Some(*at);
+        }
+        let rest = cie.get(AUGMENTATION..)?;
+        let letters_len = rest.iter().position(|&byte| byte == 0)?;
+        let rest = rest.get(letters_len..)?;
+        // A zero; alignment of code, of data, and return address, three numbers that end with a byte below 0x80.
+        let mut numbers = 1;
+        for _ in 0..3 {
+            numbers += rest.get(numbers..)?.iter().position(|&byte| byte < 0x80)? + 1;
+        }
+        let (numbers, rest) = rest.split_at_checked(numbers)?;
+        let instructions = rest.get(1 + usize::from(*rest.first()?)..)?;
+        self.bytes.try_reserve(cie.len() + 8).ok()?;
+        self.cies.try_reserve(1).ok()?;
+        let begin = self.bytes.len();
+        self.bytes.extend_from_slice(&[0; 4]);
+        self.bytes.extend_from_slice(&CIE_ID);
+        self.bytes.extend_from_slice(cie.get(8..AUGMENTATION)?);
+        self.bytes.extend_from_slice(numbers);
+        self.bytes.extend_from_slice(instructions);
+        self.end_entry(begin)?;
+        let at = u32::try_from(begin).ok()?;
+        self.cies.push((cie.to_vec(), at));
+        Some(at)
+    }
+
+    /// Fills an entry up to a multiple of 8 bytes, and writes its length.
+    fn end_entry(&mut self, begin: usize) -> Option<()> {
+        let len = (self.bytes.len() - begin).checked_next_multiple_of(8)?;
+        self.bytes.resize(begin + len, 0);
+        *self.bytes.get_mut(begin..)?.first_chunk_mut()? = u32::try_from(len - 4).ok()?.to_ne_bytes();
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gimli::{BaseAddresses, CieOrFde, LittleEndian, UnwindContext, UnwindSection};
+
+    use super::*;
+    use crate::api::code::Unwind;
+    use crate::format::arch::Arch;
+    use crate::format::cfi::{absolute, encode};
+
+    /// What a reader finds is what the `.eh_frame` says, for two kinds of frames, twice each: they share CIEs.
+    #[test]
+    fn a_reader_finds_the_same() {
+        const SIZE: u64 = 100;
+        let mut section = DebugFrame::default();
+        let kinds = [
+            Unwind::FramePointer(crate::api::code::FramePointer::default()),
+            Unwind::FixedFrame { cfa_offset: 40, saved: &[] },
+        ];
+        let mut wanted = Vec::new();
+        for (number, kind) in kinds.iter().chain(&kinds).enumerate() {
+            let tables = encode(Arch::X86_64, kind, 0, SIZE).unwrap().unwrap();
+            let addr = 0x7000_0000_0000 + 0x1000 * number as u64;
+            for frame in absolute::frames(&tables.bytes[..tables.eh_frame_size()], (addr, SIZE)).unwrap() {
+                section.append(&frame).unwrap();
+                let mut eh_frame = gimli::EhFrame::new(&frame.bytes, LittleEndian);
+                eh_frame.set_address_size(8);
+                wanted.extend(rows(&eh_frame));
+            }
+        }
+        assert_eq!(section.cies.len(), 1);
+        let mut debug_frame = gimli::DebugFrame::new(&section.bytes, LittleEndian);
+        debug_frame.set_address_size(8);
+        assert!(wanted.len() >= 6);
+        assert_eq!(rows(&debug_frame), wanted);
+    }
+
+    /// Where each row begins and ends, and what it says.
+    fn rows<'a, S: UnwindSection<gimli::EndianSlice<'a, LittleEndian>>>(section: &S) -> Vec<String> {
+        let (bases, mut context, mut rows) = (BaseAddresses::default(), UnwindContext::new(), Vec::new());
+        let mut entries = section.entries(&bases);
+        while let Some(entry) = entries.next().unwrap() {
+            let CieOrFde::Fde(fde) = entry else { continue };
+            let fde = fde.parse(S::cie_from_offset).unwrap();
+            let mut table = fde.rows(section, &bases, &mut context).unwrap();
+            while let Some(row) = table.next_row().unwrap() {
+                let mut registers: Vec<String> = row.registers().map(|rule| format!("{rule:?}")).collect();
+                registers.sort();
+                rows.push(format!("{:x} {:x} {:?} {registers:?}", row.start_address(), row.end_address(), row.cfa()));
+            }
+        }
+        rows
+    }
+}

@@ -1,0 +1,83 @@
+//! An executable file that valgrind takes for the origin of pages of code: symbols, lines and unwind tables at the addresses where
+//! the code lies.
+//!
+//! valgrind reads a file when it has seen a mapping of each of its loaded segments, one for code and one for data (valgrind 3.19,
+//! coregrind/m_debuginfo/debuginfo.c, `VG_(di_notify_mmap)`). `.eh_frame` would have to lie in one of them, so the tables are a
+//! `.debug_frame` (readelf.c, `ML_(read_elf_debug_info)`).
+
+use std::ops::Range;
+
+use super::header::{elf_header, Entry, ELF_HEADER, ET_EXEC, PF_R, PF_W, PF_X, PROGRAM_HEADER, PT_LOAD};
+use super::object::{name_of, Function, Parts, Section, SHF_ALLOC, SHF_EXECINSTR, SHT_PROGBITS};
+use crate::format::cfi::absolute;
+use crate::format::cfi::debug_frame::DebugFrame;
+use crate::format::put::Put;
+
+/// A file in two parts, with the bytes of the code between them.
+#[derive(Debug)]
+pub struct Executable {
+    pub head: Vec<u8>,
+    /// Where the bytes of the code are.
+    pub text_at: u64,
+    pub rest: Vec<u8>,
+    /// Where the rest is.
+    pub rest_at: u64,
+}
+
+/// What a file says of functions.
+#[derive(Default)]
+pub struct Content {
+    parts: Parts,
+    frames: DebugFrame,
+}
+
+impl Content {
+    /// Adds a function that lies in these pages, at least in part. `None` without memory. A function whose tables or lines make no
+    /// sense goes without them.
+    pub fn add(&mut self, function: &Function<'_>, pages: &Range<u64>) -> Option<()> {
+        self.parts.splits_names = true;
+        let end = function.addr.checked_add(function.size)?;
+        let symbol = function.addr.max(pages.start)..end.min(pages.end);
+        let eh_frame = self.parts.add(function, 1, symbol)?;
+        let entries = eh_frame.and_then(|section| absolute::frames(section, (function.addr, function.size)));
+        entries.iter().flatten().for_each(|frame| _ = self.frames.append(frame));
+        Some(())
+    }
+
+    /// The file for code in these pages. `data`: where the first page of the file is mapped a second time. `None` without memory.
+    pub fn executable(&self, pages: &Range<u64>, data: u64, page_size: u64) -> Option<Executable> {
+        let (text_at, len) = (page_size, pages.end - pages.start);
+        let text = Entry {
+            name: const { name_of(".text") },
+            kind: SHT_PROGBITS,
+            flags: SHF_ALLOC | SHF_EXECINSTR,
+            addr: pages.start,
+            at: text_at,
+            len,
+            align: 16,
+            ..Entry::default()
+        };
+        let (rest_at, mut rest) = (text_at + len, Vec::new());
+        let frames = Section { align: 8, ..Section::new(const { name_of(".debug_frame") }, &self.frames.bytes) };
+        let (count, headers_at) = self.parts.finish([text].into_iter(), frames, rest_at, &mut rest)?;
+
+        let mut head = Vec::new();
+        head.try_reserve_exact(usize::from(ELF_HEADER + 2 * PROGRAM_HEADER)).ok()?;
+        head.extend_from_slice(&elf_header(ET_EXEC, 2, count, headers_at));
+        let mut segments = [(PF_R | PF_X, text_at, pages.start, len), (PF_R | PF_W, 0, data, page_size)];
+        // In the order of addresses, as the format wants it.
+        segments.sort_unstable_by_key(|&(_, _, addr, _)| addr);
+        segments.iter().for_each(|segment| head.extend_from_slice(&program_header(*segment, page_size)));
+        Some(Executable { head, text_at, rest, rest_at })
+    }
+}
+
+fn program_header((flags, at, addr, len): (u32, u64, u64, u64), page_size: u64) -> [u8; PROGRAM_HEADER as usize] {
+    let mut out = [0; PROGRAM_HEADER as usize];
+    let mut put = Put::new(&mut out);
+    put.u32(PT_LOAD);
+    put.u32(flags);
+    [at, addr, addr, len, len, page_size].into_iter().for_each(|value| put.u64(value));
+    debug_assert!(put.is_full());
+    out
+}

@@ -1,0 +1,175 @@
+//! The files, and the pages in whose place they are mapped for a moment.
+
+use std::ffi::OsString;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use super::groups::Due;
+use crate::api::options::{Config, DumpDir};
+use crate::format::elf::executable::Executable;
+use crate::sys::dir::Dir;
+use crate::sys::file::{self, Identity};
+use crate::sys::mapping::page_size;
+use crate::sys::page_exchange::{exchange, Origin};
+use crate::sys::{code_memory, delegate, loader, maps, valgrind};
+
+/// The files of a process.
+pub struct Files {
+    pid: u32,
+    /// Where they may be made: the first may be on a file system that nothing may be executed from.
+    dirs: Vec<PathBuf>,
+    dir: Option<Dir>,
+    mode: u32,
+    /// Those that were made, by their numbers.
+    made: Vec<Option<Identity>>,
+    /// The mapping in which pages were found to be plain memory.
+    known: Range<u64>,
+}
+
+impl Files {
+    pub fn new(pid: u32) -> Files {
+        Files { pid, dirs: Vec::new(), dir: None, mode: 0, made: Vec::new(), known: 0..0 }
+    }
+
+    pub fn configure(&mut self, config: &Config) {
+        let (DumpDir::Exactly(dir) | DumpDir::CacheBelow(dir)) = &config.dump_dir;
+        self.dirs = vec![config.spool_dir.clone(), dir.clone()];
+        (self.dir, self.mode) = (None, config.file_mode);
+    }
+
+    /// Makes the file of a group, and has valgrind read it. `code`: the functions.
+    pub fn show(
+        &mut self,
+        due: &Due,
+        executable: &Executable,
+        code: impl Iterator<Item = Range<u64>> + Clone,
+        data: u64,
+    ) -> io::Result<()> {
+        loop {
+            let shown = self.show_here(due, executable, code.clone(), data);
+            let is_noexec = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+            if !shown.as_ref().is_err_and(is_noexec) || self.dirs.len() < 2 {
+                return shown;
+            }
+            self.remove();
+            self.dirs.pop();
+            self.dir = None;
+        }
+    }
+
+    fn show_here(
+        &mut self,
+        due: &Due,
+        executable: &Executable,
+        code: impl Iterator<Item = Range<u64>>,
+        data: u64,
+    ) -> io::Result<()> {
+        let name = self.name(due.number);
+        self.remove_one(due.number);
+        let dir = match &mut self.dir {
+            Some(dir) if dir.is_open() => dir,
+            dir => dir.insert(Dir::open(self.dirs.last().map_or(Path::new("/"), |dir| dir))?),
+        };
+        let file = file::claim(dir, &name, self.mode, file::ANYWHERE)?;
+        let number = due.number as usize;
+        if number >= self.made.len() {
+            self.made.try_reserve(number + 1 - self.made.len())?;
+            self.made.resize(number + 1, None);
+        }
+        self.made[number] = Some(file::look_at(&file)?);
+        let (pages, text_at) = (&due.pages, executable.text_at);
+        valgrind::unreported(|| {
+            file.write_all_at(&executable.rest, executable.rest_at)?;
+            // For those who disassemble. Code that cannot be read is left out.
+            let inside = code.map(|part| part.start.max(pages.start)..part.end.min(pages.end));
+            let _ = code_memory::write_parts(inside, &file, text_at.wrapping_sub(pages.start));
+            // Last: a part of a file that begins like that is no such file.
+            file.write_all_at(&executable.head, 0)
+        })?;
+        let identity = file::look_at(&file)?;
+        let path = self.dirs.last().map(|dir| dir.join(&name)).unwrap_or_default();
+        let done = Mutex::new((self, Ok(())));
+        // valgrind asks `/proc/self/fd` for the name of a file, which has the descriptors of the host.
+        delegate::run(&|| {
+            let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+            done.1 = valgrind::unreported(|| {
+                let file = file::open_same(&path, identity)?;
+                let origin = Origin { file: &file, text_at, data };
+                // SAFETY: the sink runs under valgrind alone, and the page is from there.
+                done.0.in_pieces(pages, |pieces| unsafe { exchange(pieces, Some(&origin)) })
+            });
+        });
+        done.into_inner().unwrap_or_else(PoisonError::into_inner).1
+    }
+
+    /// Does something with pages in pieces that are one mapping each. Refuses memory that is the process's own in other ways.
+    pub fn in_pieces(
+        &mut self,
+        pages: &Range<u64>,
+        mut body: impl FnMut(&[Range<u64>]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let is_known = self.known.start <= pages.start && pages.end <= self.known.end;
+        // The pages are not, or no longer, one mapping.
+        let are_several = |result: &io::Result<()>| {
+            let code = result.as_ref().err().and_then(io::Error::raw_os_error);
+            matches!(code, Some(libc::EINVAL | libc::EFAULT))
+        };
+        if is_known {
+            let result = body(std::slice::from_ref(pages));
+            if !are_several(&result) {
+                return result;
+            }
+        }
+        self.known = 0..0;
+        let maps = maps::within(pages.start, pages.end)?;
+        // valgrind has a separate heap for the program, without the kernel's name for it.
+        let heap_end = code_memory::heap_end();
+        let is_heap = |map: &maps::Mapping| map.start < heap_end && heap_end <= map.end;
+        let is_code =
+            |map: &maps::Mapping| !map.special && !is_heap(map) && !loader::has_loaded(map.start.max(pages.start));
+        let mapped: u64 = maps.iter().map(|map| map.end.min(pages.end) - map.start.max(pages.start)).sum();
+        if mapped != pages.end - pages.start || !maps.iter().all(is_code) {
+            return Err(io::Error::other(
+                "it lies in memory that is not mapped, or part of a program, a heap or a stack",
+            ));
+        }
+        let mut pieces = Vec::new();
+        pieces.try_reserve(maps.len())?;
+        pieces.extend(maps.iter().map(|map| map.start.max(pages.start)..map.end.min(pages.end)));
+        let result = body(&pieces);
+        if !are_several(&result) {
+            if let [map] = &maps[..] {
+                self.known = map.start..map.end;
+            }
+            return result;
+        }
+        // What the kernel takes for one mapping may be several for valgrind.
+        let page = page_size();
+        let mut each = Vec::new();
+        each.try_reserve((pages.end - pages.start) as usize / page)?;
+        each.extend(pages.clone().step_by(page).map(|start| start..start + page as u64));
+        body(&each)
+    }
+
+    fn name(&self, number: u32) -> OsString {
+        format!("jit-{}-v{number}.so", self.pid).into()
+    }
+
+    /// Removes the files that were made.
+    pub fn remove(&mut self) {
+        (0..self.made.len() as u32).for_each(|number| self.remove_one(number));
+    }
+
+    fn remove_one(&mut self, number: u32) {
+        let name = self.name(number);
+        let Some(identity) = self.made.get_mut(number as usize).and_then(Option::take) else { return };
+        let Some(dir) = self.dir.as_ref() else { return };
+        if dir.identity_of(&name).is_ok_and(|found| identity.is(&found)) {
+            // Nothing can be done about a failure.
+            let _ = dir.remove(&name);
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! Which code lives, and in which groups of pages valgrind is told of it. A group has one file. A page belongs to one group at
+//! most.
+//!
+//! Code that is on both sides of a page boundary brings both pages into one group, so that a function is in one file. Groups are
+//! read anew as a whole whenever code comes to one of their pages, so they do not grow without bound: the function that would make
+//! one too large is in two files, in each with the part that lies there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use crate::format::elf::executable::Content;
+
+/// The most functions of a group that grows because a function lies in two of its pages.
+const FUNCTIONS_MAX: usize = 512;
+/// The most functions of a group that grows because the next page follows.
+const NEIGHBOURS_MAX: usize = 32;
+
+/// A function.
+#[derive(Debug)]
+pub struct Function {
+    id: u64,
+    pub size: u64,
+    /// Its name, and the records before its LOAD.
+    text: Box<[u8]>,
+    name_len: usize,
+}
+
+impl Function {
+    /// `None` without memory.
+    pub fn new(id: u64, size: u64, name: &[u8], info_records: &[u8]) -> Option<Function> {
+        let mut text = Vec::new();
+        text.try_reserve_exact(name.len() + info_records.len()).ok()?;
+        text.extend_from_slice(name);
+        text.extend_from_slice(info_records);
+        Some(Function { id, size, text: text.into_boxed_slice(), name_len: name.len() })
+    }
+
+    #[cfg(test)]
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub fn name(&self) -> &[u8] {
+        &self.text[..self.name_len]
+    }
+
+    pub fn info_records(&self) -> &[u8] {
+        &self.text[self.name_len..]
+    }
+}
+
+/// Pages that valgrind was told of.
+struct Group {
+    end: u64,
+    number: u32,
+    /// What the file says, as long as no code has ended: code that comes is added to that.
+    content: Option<Content>,
+}
+
+/// Pages of which valgrind is to be told, and the number of the file for that.
+pub struct Due {
+    pub pages: Range<u64>,
+    pub number: u32,
+    /// What the file said before, to which the code that has come is to be added.
+    pub content: Option<Content>,
+}
+
+/// See the module's description.
+pub struct Groups {
+    page_size: u64,
+    /// By address. No two overlap.
+    functions: BTreeMap<u64, Function>,
+    /// Where they are, by the slots of ids. 0 for none.
+    places: Vec<u64>,
+    /// By the first page.
+    groups: BTreeMap<u64, Group>,
+    /// Addresses of functions that valgrind was not told of, and of some that have ended since.
+    fresh: Vec<u64>,
+    /// Groups of which code has ended since valgrind was told.
+    stale: BTreeSet<u64>,
+    next_number: u32,
+}
+
+/// An id is `generation << 32 | slot`, and the lowest free slot is used first.
+fn slot_of(id: u64) -> usize {
+    id as u32 as usize
+}
+
+impl Groups {
+    pub fn new(page_size: u64) -> Groups {
+        Groups {
+            page_size,
+            functions: BTreeMap::new(),
+            places: Vec::new(),
+            groups: BTreeMap::new(),
+            fresh: Vec::new(),
+            stale: BTreeSet::new(),
+            next_number: 0,
+        }
+    }
+
+    /// Nothing is known any more. Numbers are not given out again.
+    pub fn begin(&mut self) {
+        *self = Groups { next_number: self.next_number, ..Groups::new(self.page_size) };
+    }
+
+    /// Code begins to live. This id is no longer elsewhere. Without memory nothing is known of it.
+    pub fn add(&mut self, addr: u64, function: Function) {
+        let Some(end) = addr.checked_add(function.size) else { return };
+        let slot = slot_of(function.id);
+        let more = (slot + 1).saturating_sub(self.places.len());
+        if self.places.try_reserve(more).is_err() || self.fresh.try_reserve(1).is_err() {
+            return;
+        }
+        while let Some(at) = self.overlapped(addr, end) {
+            self.take_out(at);
+        }
+        if more > 0 {
+            self.places.resize(slot + 1, 0);
+        }
+        self.places[slot] = addr;
+        self.functions.insert(addr, function);
+        self.fresh.push(addr);
+    }
+
+    /// Code with a byte in this range.
+    fn overlapped(&self, addr: u64, end: u64) -> Option<u64> {
+        // Most code comes after all other.
+        self.functions.last_key_value().filter(|(at, last)| *at + last.size > addr)?;
+        let (at, function) = self.functions.range(..end).next_back()?;
+        (at + function.size > addr).then_some(*at)
+    }
+
+    /// Code has ended. Returns where it was, and what was known of it.
+    pub fn remove(&mut self, id: u64) -> Option<(u64, Function)> {
+        let addr = *self.places.get(slot_of(id)).filter(|&&addr| addr != 0)?;
+        let is_it = self.functions.get(&addr).is_some_and(|function| function.id == id);
+        is_it.then(|| Some((addr, self.take_out(addr)?))).flatten()
+    }
+
+    fn take_out(&mut self, addr: u64) -> Option<Function> {
+        let function = self.functions.remove(&addr)?;
+        self.places[slot_of(function.id)] = 0;
+        let pages = self.pages_of(addr, function.size);
+        for start in self.touching(&pages) {
+            if let Some(group) = self.groups.get_mut(&start) {
+                group.content = None;
+                self.stale.insert(start);
+            }
+        }
+        Some(function)
+    }
+
+    pub fn has_fresh(&self) -> bool {
+        !self.fresh.is_empty()
+    }
+
+    pub fn has_stale(&self) -> bool {
+        !self.stale.is_empty()
+    }
+
+    fn pages_of(&self, addr: u64, size: u64) -> Range<u64> {
+        let page = self.page_size;
+        addr / page * page..(addr + size).checked_next_multiple_of(page).unwrap_or(u64::MAX / page * page)
+    }
+
+    /// The groups that have one of these pages.
+    fn touching(&self, pages: &Range<u64>) -> Vec<u64> {
+        let before = self.groups.range(..pages.end).rev().take_while(|(_, group)| group.end > pages.start);
+        before.map(|(&start, _)| start).collect()
+    }
+
+    /// The functions that lie in these pages, at least in part, in the order of their addresses.
+    pub fn within(&self, pages: &Range<u64>) -> impl Iterator<Item = (u64, &Function)> + Clone {
+        let start = pages.start;
+        let before = self.functions.range(..start).next_back().filter(|(addr, function)| *addr + function.size > start);
+        before.into_iter().chain(self.functions.range(pages.clone())).map(|(&addr, function)| (addr, function))
+    }
+
+    /// Of some functions, those that lie in these pages. `addrs`: where they are, in order.
+    pub fn these_within<'a>(
+        &'a self,
+        addrs: &'a [u64],
+        pages: &Range<u64>,
+    ) -> impl Iterator<Item = (u64, &'a Function)> + use<'a> {
+        let is_one = |addr: &u64| addrs.binary_search(addr).is_ok();
+        let (start, end) = (pages.start, pages.end);
+        let before = self.within(pages).next().filter(|(addr, _)| *addr < start && is_one(addr));
+        let inside = addrs.partition_point(|&addr| addr < start)..addrs.partition_point(|&addr| addr < end);
+        let known = |addr: &u64| Some((*addr, self.functions.get(addr)?));
+        before.into_iter().chain(addrs[inside].iter().filter_map(known))
+    }
+
+    /// Whether there is no more than this number of functions.
+    fn are_few(&self, pages: &Range<u64>, most: usize) -> bool {
+        self.within(pages).nth(most).is_none()
+    }
+
+    /// Groups for the code that has come, and those of which code has ended if `with_stale`; and the addresses of what has come, in
+    /// order.
+    pub fn take_due(&mut self, with_stale: bool) -> (Vec<Due>, Vec<u64>) {
+        let mut due: BTreeSet<u64> = BTreeSet::new();
+        let mut fresh = std::mem::take(&mut self.fresh);
+        fresh.sort_unstable();
+        fresh.dedup();
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for addr in &fresh {
+            let Some(function) = self.functions.get(addr) else { continue };
+            let pages = self.pages_of(*addr, function.size);
+            match ranges.last_mut() {
+                // What has come together is told of together.
+                Some(last) if pages.start <= last.end => last.end = last.end.max(pages.end),
+                _ => ranges.push(pages),
+            }
+        }
+        for range in ranges {
+            for part in self.split(range) {
+                self.join(part, &mut due);
+            }
+        }
+        if with_stale {
+            due.append(&mut self.stale);
+        }
+        self.stale.retain(|start| !due.contains(start));
+        let taken = |start: u64| {
+            let group = self.groups.get_mut(&start)?;
+            Some(Due { pages: start..group.end, number: group.number, content: group.content.take() })
+        };
+        (due.into_iter().filter_map(taken).collect(), fresh)
+    }
+
+    /// valgrind was told of a group, in this way.
+    pub fn told(&mut self, pages: &Range<u64>, content: Content) {
+        if let Some(group) = self.groups.get_mut(&pages.start) {
+            group.content = Some(content);
+        }
+    }
+
+    /// Cuts pages where the functions in them become too many, if possible between two functions.
+    fn split(&self, pages: Range<u64>) -> Vec<Range<u64>> {
+        let mut parts = Vec::new();
+        let (mut start, mut count) = (pages.start, 0);
+        for (addr, _) in self.within(&pages) {
+            let first = addr / self.page_size * self.page_size;
+            let is_clean =
+                self.functions.range(..addr).next_back().is_none_or(|(at, before)| at + before.size <= first);
+            if count >= FUNCTIONS_MAX && first > start && (is_clean || count >= 2 * FUNCTIONS_MAX) {
+                parts.push(start..first);
+                (start, count) = (first, 0);
+            }
+            count += 1;
+        }
+        parts.push(start..pages.end);
+        parts
+    }
+
+    /// Makes pages a group, together with the groups that they touch as far as these do not become too large.
+    fn join(&mut self, mut pages: Range<u64>, due: &mut BTreeSet<u64>) {
+        let mut joined: Vec<u64> = Vec::new();
+        for start in self.touching(&pages) {
+            let Some(end) = self.groups.get(&start).map(|group| group.end) else { continue };
+            let group = start..end;
+            let is_inside = pages.start <= group.start && group.end <= pages.end;
+            let is_around = group.start <= pages.start && pages.end <= group.end;
+            if is_inside
+                || is_around
+                || self.are_few(&(group.start.min(pages.start)..group.end.max(pages.end)), FUNCTIONS_MAX)
+            {
+                pages = pages.start.min(start)..pages.end.max(end);
+                joined.push(start);
+                continue;
+            }
+            due.insert(start);
+            // The rest lies on one side of it.
+            if group.start < pages.start {
+                pages.start = group.end;
+            } else {
+                pages.end = group.start;
+            }
+        }
+        if pages.is_empty() {
+            return;
+        }
+        if joined.is_empty() {
+            let before = self.groups.range(..pages.start).next_back().filter(|(_, group)| group.end == pages.start);
+            let before = before.map(|(&start, _)| start);
+            if let Some(start) = before.filter(|start| self.are_few(&(*start..pages.end), NEIGHBOURS_MAX)) {
+                pages.start = start;
+                joined.push(start);
+            }
+        }
+        // The file of the largest stays: in a profile, code of the others is then in two files.
+        let largest =
+            joined.iter().copied().max_by_key(|start| self.groups.get(start).map_or(0, |group| group.end - start));
+        let number = largest.and_then(|start| self.groups.get(&start)).map(|group| group.number);
+        let number = number.unwrap_or_else(|| {
+            self.next_number += 1;
+            self.next_number
+        });
+        let mut content = None;
+        let is_one = joined.len() == 1;
+        for start in joined {
+            let group = self.groups.remove(&start);
+            self.stale.remove(&start);
+            due.remove(&start);
+            content = group.and_then(|group| group.content).filter(|_| is_one);
+        }
+        self.groups.insert(pages.start, Group { end: pages.end, number, content });
+        due.insert(pages.start);
+    }
+
+    /// These pages are no group any more: valgrind knows nothing of them.
+    pub fn forget(&mut self, pages: &Range<u64>) {
+        self.groups.remove(&pages.start);
+    }
+}

@@ -1,0 +1,204 @@
+//! valgrind: names, lines and unwind tables of live code, in files that are mapped in the place of the code for a moment.
+//!
+//! Its tools take names when code first runs, so calls wait for the writer while this sink runs. Natively it does not run: threads
+//! that run the code meanwhile would find nothing there (`sys/page_exchange`).
+
+mod files;
+mod groups;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use self::files::Files;
+use self::groups::{Due, Function, Groups};
+use crate::api::options::{Config, Sinks};
+use crate::format::elf::executable::Content;
+use crate::format::elf::object;
+use crate::format::jitdump::raw::RawRecords;
+use crate::format::jitdump::{id, shadow};
+use crate::queue::record::CodeBytes;
+use crate::queue::status::Status;
+use crate::registry::Registry;
+use crate::sink::region::NewCode;
+use crate::sink::{each_live, Close, GroupOf, Kind, Loaded, Origin, Sink, Turn};
+use crate::sys::mapping::page_size;
+use crate::sys::page_exchange::{self, exchange};
+use crate::sys::valgrind;
+
+/// See the module's description.
+pub static KIND: Kind = Kind {
+    bit: Sinks::VALGRIND,
+    word: "valgrind",
+    wants: Sinks::GROUPS.with(Sinks::AWAITED),
+    is_silent: false,
+    is_default: false,
+    is_told_of_regions: true,
+    make: Some(|status| Box::new(Valgrind::new(status.clone()))),
+};
+
+/// valgrind forgets code that has ended after so long, or when other code comes to its page: much code may end at once.
+const FORGOTTEN_AFTER: Duration = Duration::from_millis(50);
+
+struct Valgrind {
+    status: Arc<Status>,
+    groups: Groups,
+    files: Files,
+    /// When the first code ended of which valgrind still has the name.
+    stale_since: Option<Instant>,
+}
+
+impl Valgrind {
+    fn new(status: Arc<Status>) -> Valgrind {
+        let files = Files::new(status.pid);
+        Valgrind { status, groups: Groups::new(page_size() as u64), files, stale_since: None }
+    }
+
+    fn add(&mut self, id: u64, (addr, size): (u64, u64), name: &[u8], info_records: Option<&[u8]>) {
+        let old = self.end(id);
+        // Code that moves has what it had.
+        let info_records = info_records.unwrap_or_else(|| old.as_ref().map_or(&[], Function::info_records));
+        // Without memory it has no name.
+        if let Some(function) = Function::new(id, size, name, info_records) {
+            self.groups.add(addr, function);
+        }
+    }
+
+    /// Code has ended, or has moved from where it was.
+    fn end(&mut self, id: u64) -> Option<Function> {
+        let (addr, function) = self.groups.remove(id)?;
+        valgrind::discard_translations(addr, function.size);
+        Some(function)
+    }
+
+    /// Has valgrind know what is known.
+    fn bring_up_to_date(&mut self) {
+        self.stale_since = self.stale_since.filter(|_| self.groups.has_stale());
+        if self.groups.has_stale() && self.stale_since.is_none() {
+            self.stale_since = Some(Instant::now());
+        }
+        let with_stale = self.stale_since.is_some_and(|since| since.elapsed() >= FORGOTTEN_AFTER);
+        if !with_stale && !self.groups.has_fresh() {
+            return;
+        }
+        let (due, fresh) = self.groups.take_due(with_stale);
+        for mut due in due {
+            match self.tell(&mut due, &fresh) {
+                Ok(Some(content)) => self.groups.told(&due.pages, content),
+                Ok(None) => self.groups.forget(&due.pages),
+                Err(error) => {
+                    self.groups.forget(&due.pages);
+                    self.status.last_error.set(format!("cannot tell valgrind of code: {error}"));
+                }
+            }
+        }
+    }
+
+    /// Has valgrind know what is known of a group of pages, and nothing else of them. `fresh`: addresses of functions that are not
+    /// in what the group's file said before. Returns what it says now, if there is code.
+    fn tell(&mut self, due: &mut Due, fresh: &[u64]) -> io::Result<Option<Content>> {
+        let pages = &due.pages;
+        let Some((first, function)) = self.groups.within(pages).next() else {
+            // SAFETY: the sink runs under valgrind alone.
+            self.files.in_pieces(pages, |pieces| unsafe { exchange(pieces, None) })?;
+            return Ok(None);
+        };
+        let has_lines = has_lines(function.info_records());
+        let add = |content: &mut Content, (addr, function): (u64, &Function)| {
+            let (name, info_records) = (function.name(), function.info_records());
+            let function = object::Function { addr, size: function.size, name, info_records };
+            content.add(&function, pages).ok_or(io::ErrorKind::OutOfMemory)
+        };
+        let content = match due.content.take() {
+            Some(mut content) => {
+                self.groups.these_within(fresh, pages).try_for_each(|function| add(&mut content, function))?;
+                content
+            }
+            None => {
+                let mut content = Content::default();
+                self.groups.within(pages).try_for_each(|function| add(&mut content, function))?;
+                content
+            }
+        };
+        let data = page_exchange::data_page()?;
+        let executable = content.executable(pages, data, page_size() as u64).ok_or(io::ErrorKind::OutOfMemory)?;
+        let code = self.groups.within(pages).map(|(addr, function)| addr..addr + function.size);
+        self.files.show(due, &executable, code, data)?;
+        // Newer valgrinds read more of the file when they are first asked for a line.
+        let line = valgrind::line_of(first.max(pages.start));
+        if has_lines && line.is_empty() && first >= pages.start {
+            return Err(io::Error::other("it has not taken the file for code"));
+        }
+        Ok(Some(content))
+    }
+}
+
+/// Whether there is a line table among the records before a LOAD.
+fn has_lines(info_records: &[u8]) -> bool {
+    RawRecords::from(info_records, shadow::len(info_records)).any(|record| record.id == id::DEBUG_INFO)
+}
+
+impl Sink for Valgrind {
+    fn open(&mut self, config: &Config) -> Result<(), String> {
+        if !valgrind::is_running() {
+            return Err("the process does not run under valgrind".into());
+        }
+        self.groups.begin();
+        self.files.configure(config);
+        Ok(())
+    }
+
+    fn load(&mut self, code: &Loaded<'_>, _: &mut Registry) {
+        let info_records = match code.origin {
+            Origin::Registered(_, _, load) => {
+                if let CodeBytes::Here(bytes) = load.code() {
+                    // They are written to files, padding and all.
+                    valgrind::make_defined(bytes);
+                }
+                Some(load.info_records())
+            }
+            Origin::Moved { body, .. } => {
+                valgrind::make_defined(body);
+                None
+            }
+            Origin::LeftRegion(_, info_records) => Some(info_records),
+        };
+        self.add(code.id, (code.live.addr, code.live.size), code.name, info_records);
+    }
+
+    fn enter(&mut self, code: &NewCode<'_>) {
+        valgrind::make_defined(code.bytes);
+        self.add(code.id, (code.live.addr, code.live.size), code.name, Some(code.info_records));
+    }
+
+    fn load_live(&mut self, registry: &mut Registry, _: u64, group_of: GroupOf<'_>) -> bool {
+        each_live(registry, group_of, |id, live, name, info_records| {
+            self.add(id, (live.addr, live.size), name, Some(info_records));
+        })
+    }
+
+    fn gone(&mut self, id: u64) {
+        self.end(id);
+    }
+
+    fn write(&mut self, _: &mut Turn<'_>) -> io::Result<()> {
+        // helgrind and DRD know nothing of the way in which two threads of ours wait for each other.
+        valgrind::unreported(|| self.bring_up_to_date());
+        Ok(())
+    }
+
+    fn has_work(&self) -> bool {
+        self.groups.has_stale()
+    }
+
+    fn close(&mut self, how: Close) -> io::Result<()> {
+        // valgrind keeps what it knows: the code may still run.
+        self.groups.begin();
+        if how == Close::Remove {
+            self.files.remove();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,132 @@
+//! Code that comes and goes at random, and what valgrind knows then: whatever is mapped over pages replaces what it knew of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use super::groups::{Function, Groups};
+use crate::format::elf::executable::Content;
+use crate::sink::random::{Random, Seed};
+
+const PAGE: u64 = 4096;
+const PAGES: u64 = 200;
+const BEGIN: u64 = 0x7000_0000;
+
+/// What valgrind knows: by the first of some pages where they end, and the ids of the functions.
+#[derive(Default)]
+struct Known(BTreeMap<u64, (u64, BTreeSet<u64>)>);
+
+impl Known {
+    /// As `Valgrind::tell` does it.
+    fn tell(&mut self, groups: &mut Groups, with_stale: bool) {
+        let (due, fresh) = groups.take_due(with_stale);
+        let mut told: Vec<Range<u64>> = Vec::new();
+        for due in due {
+            let pages = due.pages;
+            assert!(pages.start % PAGE == 0 && pages.end % PAGE == 0 && pages.start < pages.end);
+            assert!(told.iter().all(|other| other.end <= pages.start || pages.end <= other.start), "told twice");
+            let within: Vec<(u64, u64)> = groups.within(&pages).map(|(addr, function)| (addr, function.id())).collect();
+            let mut ids: BTreeSet<u64> = within.iter().map(|(_, id)| *id).collect();
+            if due.content.is_some() {
+                let fresh = within.iter().filter(|(addr, _)| fresh.binary_search(addr).is_ok()).map(|(_, id)| *id);
+                let old = self.0.values().filter(|(end, _)| *end <= pages.end);
+                let old: BTreeSet<u64> = old.flat_map(|(_, ids)| ids).copied().filter(|id| ids.contains(id)).collect();
+                assert_eq!(old.into_iter().chain(fresh).collect::<BTreeSet<u64>>(), ids, "a file that lacks something");
+            }
+            self.0.retain(|&start, (end, _)| *end <= pages.start || pages.end <= start);
+            if ids.is_empty() {
+                groups.forget(&pages);
+            } else {
+                self.0.insert(pages.start, (pages.end, std::mem::take(&mut ids)));
+                groups.told(&pages, Content::default());
+            }
+            told.push(pages);
+        }
+    }
+
+    /// Whether all of some code is known by this id, and in one place if it has to be.
+    fn has(&self, id: u64, code: &Range<u64>, in_one: bool) -> bool {
+        let mut at = code.start;
+        let mut places = 0;
+        while at < code.end {
+            let Some((_, (end, ids))) = self.0.range(..=at).next_back() else { return false };
+            if *end <= at || !ids.contains(&id) {
+                return false;
+            }
+            places += 1;
+            at = *end;
+        }
+        !in_one || places == 1
+    }
+}
+
+fn function(id: u64, size: u64) -> Function {
+    Function::new(id, size, b"", b"").unwrap()
+}
+
+fn run(random: &mut Random, longest: u64, most: usize, in_one: bool) {
+    let (mut groups, mut known) = (Groups::new(PAGE), Known::default());
+    let mut live: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+    let mut next_id = 1;
+    for _ in 0..600 {
+        for _ in 0..1 + random.below(4) {
+            if live.len() >= most || random.below(4) == 0 {
+                let Some((&addr, &(_, id))) = live.range(BEGIN + random.below(PAGES * PAGE)..).next() else { continue };
+                assert!(groups.remove(id).is_some_and(|(found, _)| found == addr));
+                assert!(groups.remove(id).is_none());
+                live.remove(&addr);
+                continue;
+            }
+            let addr = BEGIN + random.below(PAGES * PAGE - longest);
+            let size = 1 + random.below(longest);
+            // Other code may have been there, and nobody has said that it ends.
+            live.retain(|&at, (end, _)| *end <= addr || addr + size <= at);
+            groups.add(addr, function(next_id, size));
+            live.insert(addr, (addr + size, next_id));
+            next_id += 1;
+        }
+        known.tell(&mut groups, random.below(5) == 0);
+        assert!(!groups.has_fresh());
+        for (&addr, &(end, id)) in &live {
+            assert!(known.has(id, &(addr..end), in_one), "{id} at {addr:x} to {end:x}: {:x?}", known.0);
+        }
+    }
+    known.tell(&mut groups, true);
+    assert!(!groups.has_stale());
+    let all: BTreeSet<u64> = known.0.values().flat_map(|(_, ids)| ids).copied().collect();
+    assert_eq!(all, live.values().map(|(_, id)| *id).collect(), "exactly what lives is known");
+    let ids: Vec<u64> = live.values().map(|(_, id)| *id).collect();
+    ids.into_iter().for_each(|id| _ = groups.remove(id));
+    known.tell(&mut groups, true);
+    assert!(known.0.is_empty());
+}
+
+/// Each function is known in one place, as long as no group becomes too large.
+#[test]
+fn code_at_random() {
+    let seed = Seed::new();
+    let mut random = Random(seed.0);
+    for longest in [50, 3000, 20_000] {
+        run(&mut random, longest, 300, true);
+    }
+}
+
+/// So much code that groups have to be cut.
+#[test]
+fn much_code_at_random() {
+    let seed = Seed::new();
+    run(&mut Random(seed.0), 900, 5000, false);
+    // Packed, in one burst and then one by one: no group is too large, and all is known.
+    let (mut groups, mut known) = (Groups::new(PAGE), Known::default());
+    let add = |groups: &mut Groups, id: u64| groups.add(BEGIN + 37 * id, function(id, 37));
+    (0..3000).for_each(|id| add(&mut groups, id));
+    known.tell(&mut groups, false);
+    for id in 3000..5000 {
+        add(&mut groups, id);
+        known.tell(&mut groups, false);
+    }
+    for id in 0..5000 {
+        assert!(known.has(id, &(BEGIN + 37 * id..BEGIN + 37 * (id + 1)), false), "{id}");
+    }
+    let largest = known.0.values().map(|(_, ids)| ids.len()).max().unwrap();
+    assert!((500..1300).contains(&largest), "{largest}");
+}

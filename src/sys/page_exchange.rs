@@ -1,0 +1,96 @@
+//! Has valgrind read a file as the origin of pages that are mapped already: for a moment the file is mapped in their place.
+//!
+//! valgrind reads debugging information when a program maps a file, and drops it when a program unmaps one. It does neither when
+//! pages move (`mremap`). So the pages move away, the file is mapped, and they move back over it: they have the same contents,
+//! protection and sharing as before, and valgrind still has what it has read.
+//!
+//! In between the pages are not there. That is for processes under valgrind alone, where only one thread runs at a time.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
+use super::mapping::page_size;
+use super::valgrind;
+
+/// Address space is set aside in pieces of this size.
+const ROOM: u64 = 16 << 20;
+
+/// A page of address space for the data of a file. valgrind remembers where it was, and forgets other files when something is
+/// mapped there again: so no page is given out twice.
+pub fn data_page() -> io::Result<u64> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    static END: AtomicU64 = AtomicU64::new(0);
+    let page = NEXT.load(Ordering::Relaxed);
+    let (page, end) = match page == END.load(Ordering::Relaxed) {
+        true => {
+            let room = code_memory::reserve(ROOM)?;
+            (room, room + ROOM)
+        }
+        false => (page, END.load(Ordering::Relaxed)),
+    };
+    NEXT.store(page + page_size() as u64, Ordering::Relaxed);
+    END.store(end, Ordering::Relaxed);
+    Ok(page)
+}
+
+/// A file, and which part of it is code.
+#[derive(Debug)]
+pub struct Origin<'a> {
+    pub file: &'a File,
+    pub text_at: u64,
+    /// Where its first page is to be mapped too.
+    pub data: u64,
+}
+
+/// Has valgrind forget what it has read of these pages, and read a file in place of that, if there is one. Each of the pieces is
+/// one mapping or a part of one, and together they are the pages. If that fails, the pages are as they were.
+///
+/// # Safety
+/// The process runs under valgrind, and the data page is from `data_page`.
+pub unsafe fn exchange(pieces: &[Range<u64>], origin: Option<&Origin<'_>>) -> io::Result<()> {
+    let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { return Ok(()) };
+    let (start, len) = (first.start, last.end - first.start);
+    let aside = code_memory::reserve(len)?;
+    let place = |piece: &Range<u64>| piece.start - start + aside;
+    valgrind::begin_turn();
+    // SAFETY: no other thread runs before the pages are back, and the place aside is ours.
+    unsafe {
+        let mut result = Ok(());
+        let mut away = 0;
+        for piece in pieces {
+            result = code_memory::move_over(piece.start, place(piece), piece.end - piece.start);
+            if result.is_err() {
+                break;
+            }
+            away += 1;
+        }
+        if away == pieces.len() {
+            code_memory::unmap(start, len);
+            result = origin.map_or(Ok(()), |origin| show(start, len, origin));
+        }
+        for piece in &pieces[..away] {
+            result = code_memory::move_over(place(piece), piece.start, piece.end - piece.start).and(result);
+        }
+        if let Some(rest) = pieces.get(away) {
+            code_memory::unmap(place(rest), aside + len - place(rest));
+        }
+        result
+    }
+}
+
+/// Maps a file where nothing is mapped.
+///
+/// # Safety
+/// The range is the caller's.
+unsafe fn show(start: u64, len: u64, origin: &Origin<'_>) -> io::Result<()> {
+    let page = page_size() as u64;
+    // SAFETY: the caller's promise, and that of `exchange`.
+    unsafe {
+        code_memory::map_over(origin.data, page, READ_WRITE, Sharing::Private, origin.file, 0)?;
+        let mapped = code_memory::map_over(start, len, READ_EXEC, Sharing::Private, origin.file, origin.text_at);
+        code_memory::reserve_over(origin.data, page).and(mapped)
+    }
+}

@@ -1,0 +1,368 @@
+//! Programs that register code, under valgrind: what its tools say of the code, held against the instructions that the program is
+//! known to run. The installed valgrind, and those of two newer Debian suites.
+//!
+//! The program (`c-tests/valgrind/guest.c`) has machine code of x86-64 in it.
+#![cfg(target_arch = "x86_64")]
+
+#[path = "valgrind/profile.rs"]
+mod profile;
+mod support;
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+
+use profile::Profile;
+use support::*;
+
+/// The suites of Debian whose valgrind is tried, beside the one that is installed.
+const SUITES: [&str; 2] = ["trixie", "sid"];
+/// Instructions of a call of the loop, and of a piece of the chain without what it calls.
+const LOOP: u64 = 103;
+const PIECE: u64 = 7;
+/// `JITSYM_SINK_VALGRIND`, and the other sinks that run by themselves beside it.
+const VALGRIND: u32 = 32;
+const BESIDE: u32 = 3;
+
+/// The valgrinds that there are, the installed one first.
+fn valgrinds() -> &'static [PathBuf] {
+    static ALL: OnceLock<Vec<PathBuf>> = OnceLock::new();
+    ALL.get_or_init(|| {
+        let newer = SUITES.map(|suite| {
+            let tool = format!("{suite}/valgrind");
+            let tool = run(Command::new(env!("CARGO")).current_dir(root()).args(["xtask", "tool", &tool]));
+            stdout(&tool).trim().into()
+        });
+        std::iter::once("valgrind".into()).chain(newer).collect()
+    })
+}
+
+fn installed() -> &'static Path {
+    &valgrinds()[0]
+}
+
+fn guest() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| compile("gcc", &["c-tests/valgrind/guest.c"], Link::Shared, &["-std=gnu11", "-O1"], "guest"))
+}
+
+/// A run of the program.
+struct Guest {
+    dir: PathBuf,
+    command: Command,
+}
+
+impl Guest {
+    /// With a tool of valgrind, or natively.
+    fn new(valgrind: Option<(&Path, &str)>, name: &str, what: &[&str]) -> Guest {
+        let dir = fresh_dir(name);
+        let mut command = Command::new("timeout");
+        command.args(["-k", "5", "1200"]);
+        if let Some((valgrind, tool)) = valgrind {
+            command.arg(valgrind).arg(format!("--tool={tool}")).args(["-q", "--error-exitcode=9"]);
+            if !matches!(tool, "memcheck" | "helgrind" | "drd" | "none") {
+                command.arg(format!("--{tool}-out-file={}", dir.join("out").display()));
+            }
+        }
+        command.arg(guest()).arg(&dir).args(what);
+        for variable in ["JITSYM", "JITSYM_DIR", "JITSYM_VALGRIND", "JITSYM_GDB", "JITSYM_ADOPT", "JITSYM_LATE"] {
+            command.env_remove(variable);
+        }
+        Guest { dir, command }
+    }
+
+    /// Runs it. It says that all was well, and which sinks ran.
+    fn run(&mut self) -> Output {
+        let output = try_run(&mut self.command);
+        assert!(stdout(&output).ends_with("ok\n"), "{}", describe(&self.command, &output));
+        output
+    }
+
+    /// Runs it, and nobody complains of anything.
+    fn run_clean(&mut self) -> Output {
+        let output = self.run();
+        let is_clean = output.status.success() && output.stderr.is_empty();
+        assert!(is_clean && stdout(&output).contains("\nerror \n"), "{}", describe(&self.command, &output));
+        output
+    }
+
+    /// The files that valgrind was shown.
+    fn files(&self) -> usize {
+        let is_shown = |name: &OsStr| name.to_string_lossy().contains("-v") && name.to_string_lossy().ends_with(".so");
+        std::fs::read_dir(&self.dir)
+            .expect("files")
+            .filter(|file| is_shown(&file.as_ref().expect("file").file_name()))
+            .count()
+    }
+}
+
+fn callgrind(valgrind: &Path, name: &str, what: &[&str]) -> (Profile, Guest) {
+    let mut guest = Guest::new(Some((valgrind, "callgrind")), name, what);
+    let output = guest.run_clean();
+    assert!(stdout(&output).contains(&format!("sinks {} failed 0\n", VALGRIND | BESIDE)), "{output:?}");
+    (Profile::read(&guest.dir.join("out")), guest)
+}
+
+/// Each function by name and file, its callers and callees, and inclusive costs, which are known. On one page, and where each
+/// function lies in two of them.
+#[test]
+fn callgrind_has_names_calls_costs_and_lines() {
+    const COUNT: u64 = 200;
+    for (number, valgrind) in valgrinds().iter().enumerate() {
+        for what in ["calls", "straddling"] {
+            let (profile, guest) = callgrind(valgrind, &format!("{what}-{number}"), &[what, &COUNT.to_string()]);
+            let chain = ["call", "jit_outer", "jit_middle", "jit_inner", "jit_loop"];
+            let mut object = None;
+            for (depth, names) in chain.windows(2).enumerate() {
+                let [caller, name] = names else { unreachable!() };
+                let function = profile.function(name);
+                let cost = COUNT * (LOOP + PIECE * (3 - depth as u64));
+                assert_eq!((function.cost, function.callers.len()), (cost, 1), "{name}: {}", profile.text);
+                assert_eq!(function.callers.get(*caller), Some(&(COUNT, cost)), "{name}: {}", profile.text);
+                let callee = chain.get(depth + 2).map(|callee| (callee.to_string(), (COUNT, cost - COUNT * PIECE)));
+                assert_eq!(function.callees, callee.into_iter().collect(), "{name}: {}", profile.text);
+                assert_eq!(Path::new(&function.file), guest.dir.join("chain.toy"), "{}", profile.text);
+                assert_eq!(*object.get_or_insert(&function.object), &function.object, "{}", profile.text);
+            }
+            for (first, piece) in [10, 20, 30].iter().zip(&chain[1..]) {
+                let costs = [0, 1, 2, 3].map(|more| profile.line(&format!("toy line {}", first + more)));
+                assert_eq!(costs, [2 * COUNT, 2 * COUNT, 3 * COUNT, 0], "{piece}: {}", profile.text);
+            }
+            assert_eq!(profile.line("toy line 40"), COUNT * LOOP);
+            assert_eq!(guest.files(), 1, "a chain of pages is one file");
+        }
+    }
+}
+
+/// The control: without the sink valgrind knows nothing of the same code.
+#[test]
+fn without_the_sink_callgrind_has_no_names() {
+    let mut guest = Guest::new(Some((installed(), "callgrind")), "off", &["calls", "20"]);
+    guest.command.env("JITSYM_VALGRIND", "0");
+    let output = guest.run();
+    assert!(!stdout(&output).contains(&format!("sinks {}", VALGRIND | BESIDE)), "{output:?}");
+    let profile = Profile::read(&guest.dir.join("out"));
+    assert!(!profile.has("jit_outer") && !profile.has("jit_loop") && guest.files() == 0, "{}", profile.text);
+}
+
+/// Code that lies in two pages, hundreds of functions in a row, one by one and in bursts. Each function runs a number of times that
+/// is known.
+#[test]
+fn packed_code_and_bursts() {
+    const COUNT: usize = 700;
+    for burst in ["1", "64"] {
+        let (profile, _) = callgrind(installed(), &format!("packed-{burst}"), &["packed", &COUNT.to_string(), burst]);
+        for number in 0..COUNT {
+            let name = format!("packed_{number}");
+            assert_eq!(profile.sum(&name), LOOP * (1 + number as u64 % 3), "{name}, bursts of {burst}");
+        }
+    }
+}
+
+/// Costs of code are under the name that it had when it ran: after a move, and where other code was.
+#[test]
+fn moved_and_ended_code() {
+    let known = [("jit_moving", 300), ("jit_second", 30), ("jit_third", 7), ("jit_fourth", 5)];
+    for (number, valgrind) in valgrinds().iter().enumerate() {
+        let (profile, _) = callgrind(valgrind, &format!("moves-{number}"), &["moves"]);
+        for (name, count) in known {
+            assert_eq!(profile.sum(name), count * LOOP, "{name}: {}", profile.text);
+        }
+    }
+}
+
+/// Memory of regions and of the allocator, and memory that a host would have adopted, is plain under valgrind, and has its names.
+#[test]
+fn memory_of_the_library() {
+    let mut guest = Guest::new(Some((installed(), "callgrind")), "regions", &["regions"]);
+    guest.run();
+    let profile = Profile::read(&guest.dir.join("out"));
+    for (name, count) in [("jit_in_region", 11), ("jit_allocated", 13), ("jit_not_adopted", 17)] {
+        assert_eq!(profile.sum(name), count * LOOP, "{name}: {}", profile.text);
+    }
+}
+
+/// A forked child goes on by itself, with files of its own.
+#[test]
+fn forked_children() {
+    let mut guest = Guest::new(Some((installed(), "callgrind")), "child", &["child"]);
+    let out = format!("--callgrind-out-file={}", guest.dir.join("out.%p").display());
+    let mut command = Command::new(installed());
+    command.args(["--tool=callgrind", "-q", &out]).arg(self::guest()).arg(&guest.dir).arg("child");
+    guest.command = command;
+    guest.run_clean();
+    let outs = std::fs::read_dir(&guest.dir).expect("files").map(|file| file.expect("file").path());
+    let outs = outs.filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("out.")));
+    let mut seen: Vec<(u64, u64, u64)> = Vec::new();
+    for out in outs {
+        let profile = Profile::read(&out);
+        seen.push((profile.sum("jit_of_parent"), profile.sum("jit_of_child"), profile.sum("jit_loop")));
+    }
+    seen.sort_unstable();
+    // The child's profile has what ran before the fork, too.
+    assert_eq!(seen, [(0, 20 * LOOP, 20 * LOOP), (20 * LOOP, 0, 20 * LOOP)]);
+}
+
+/// The whole stack, through code without frame pointers, by name and line.
+#[test]
+fn memcheck_has_whole_stacks() {
+    let stack = [
+        ("jit_reader", "chain.toy:50"),
+        ("jit_inner", "chain.toy:31"),
+        ("jit_middle", "chain.toy:21"),
+        ("jit_outer", "chain.toy:11"),
+        ("call", "guest.c:"),
+    ];
+    for (number, valgrind) in valgrinds().iter().enumerate() {
+        let mut guest = Guest::new(Some((valgrind, "memcheck")), &format!("invalid-{number}"), &["invalid"]);
+        let output = guest.run();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        let mut lines = text.lines().skip_while(|line| !line.contains("Invalid read of size 8")).skip(1);
+        for (name, place) in stack {
+            let line = lines.next().unwrap_or_default();
+            assert!(line.contains(&format!(": {name} (")) && line.contains(place), "{name}, {place}: {text}");
+        }
+        assert!(text.contains("main (guest.c:") && text.matches("Invalid read").count() == 1, "{text}");
+        assert_eq!(output.status.code(), Some(9), "{text}");
+    }
+    let mut guest = Guest::new(Some((installed(), "memcheck")), "invalid-off", &["invalid"]);
+    guest.command.env("JITSYM_VALGRIND", "0");
+    let output = guest.run();
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("jit_"), "{output:?}");
+}
+
+/// Registered padding that nobody has written is no error of the program.
+#[test]
+fn padding_is_not_reported() {
+    Guest::new(Some((installed(), "memcheck")), "padding", &["padding"]).run_clean();
+    // The control: the same bytes, which the jitdump has.
+    let mut guest = Guest::new(Some((installed(), "memcheck")), "padding-off", &["padding"]);
+    guest.command.env("JITSYM_VALGRIND", "0");
+    let output = guest.run();
+    assert!(String::from_utf8_lossy(&output.stderr).contains("uninitialised byte(s)"), "{output:?}");
+}
+
+/// Protection, contents and sharing stay. Code that changes itself or is written elsewhere, and code where there is none, do as
+/// natively.
+#[test]
+fn memory_is_as_it_was() {
+    Guest::new(None, "memory-natively", &["memory"]).run();
+    for (number, valgrind) in valgrinds().iter().enumerate() {
+        for tool in ["callgrind", "memcheck"] {
+            let output = Guest::new(Some((valgrind, tool)), &format!("memory-{tool}-{number}"), &["memory"]).run();
+            assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        }
+    }
+}
+
+/// The other tools find nothing wrong, and those that have functions in what they write have ours.
+#[test]
+fn the_other_tools() {
+    for (number, valgrind) in valgrinds().iter().enumerate() {
+        for tool in ["cachegrind", "massif", "dhat", "none"] {
+            let mut guest = Guest::new(Some((valgrind, tool)), &format!("{tool}-{number}"), &["calls", "20"]);
+            let output = guest.run();
+            assert!(
+                output.status.success() && stdout(&output).contains("\nerror \n"),
+                "{}",
+                describe(&guest.command, &output)
+            );
+            if tool == "cachegrind" {
+                let text = std::fs::read_to_string(guest.dir.join("out")).expect("what cachegrind has written");
+                assert!(text.contains("fn=jit_inner") && text.contains("chain.toy"), "{text}");
+            }
+        }
+    }
+}
+
+/// Threads run code of the pages of which valgrind is told meanwhile.
+fn threads(valgrind: &Path, tool: &str, name: &str) {
+    let mut guest = Guest::new(Some((valgrind, tool)), name, &["threads", "40"]);
+    guest.command.env("JITSYM", "map");
+    let output = guest.run();
+    assert!(output.status.success(), "{}", describe(&guest.command, &output));
+    if tool == "callgrind" {
+        let profile = Profile::read(&guest.dir.join("out"));
+        for number in 0..40 {
+            assert_eq!(profile.sum(&format!("among_{number}")), 3 * LOOP, "{}", profile.text);
+        }
+    }
+}
+
+#[test]
+fn threads_that_run_the_code() {
+    for (number, valgrind) in valgrinds().iter().enumerate() {
+        threads(valgrind, "callgrind", &format!("threads-callgrind-{number}"));
+        threads(valgrind, "memcheck", &format!("threads-memcheck-{number}"));
+    }
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn threads_that_run_the_code_often() {
+    for number in 0..50 {
+        threads(installed(), "callgrind", &format!("threads-{number}"));
+    }
+}
+
+/// Natively pages are never exchanged: the threads would run into nothing. The sink does not run, even if it is asked for.
+#[test]
+fn natively_the_sink_does_not_run() {
+    for number in 0..5 {
+        let mut guest = Guest::new(None, &format!("natively-{number}"), &["threads", "80"]);
+        guest.command.env("JITSYM", "map,valgrind").env("JITSYM_VALGRIND", "1");
+        let output = guest.run();
+        let said = stdout(&output);
+        assert!(said.contains("sinks 1 failed 32\n") && said.contains("does not run under valgrind"), "{said}");
+        assert_eq!(guest.files(), 0);
+    }
+    let mut guest = Guest::new(None, "natively", &["calls", "20"]);
+    let said = stdout(&guest.run_clean());
+    assert!(said.contains(&format!("sinks {BESIDE} failed 0\n")) && guest.files() == 0, "{said}");
+}
+
+/// gdb on a program that valgrind runs, by way of valgrind's own server for it.
+#[test]
+fn gdb_by_way_of_valgrind() {
+    let mut guest = Guest::new(Some((installed(), "none")), "vgdb", &["debugger"]);
+    let prefix = format!("--vgdb-prefix={}", guest.dir.join("vgdb").display());
+    let mut command = Command::new(installed());
+    command.args(["--tool=none", "-q", "--vgdb=yes", "--vgdb-error=0", &prefix]);
+    guest.command = command;
+    guest.command.arg(self::guest()).arg(&guest.dir).arg("debugger").stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = guest.command.spawn().expect("valgrind");
+    let mut gdb = Command::new("timeout");
+    gdb.args(["-k", "5", "300", "gdb", "-q", "-nx", "-batch"]).env("LC_ALL", "C");
+    let target = format!("target remote | vgdb --wait=60 {prefix} --pid={}", child.id());
+    let settings = ["set pagination off", "set width 0", "set debuginfod enabled off", "set breakpoint pending on"];
+    for command in settings.into_iter().chain([&*target, "break reached", "continue", "bt", "delete", "continue"]) {
+        gdb.args(["-ex", command]);
+    }
+    let text = stdout(&run(gdb.arg(self::guest())));
+    let _ = child.kill();
+    child.wait().expect("its end");
+    let frames: Vec<&str> = text.lines().filter(|line| line.starts_with('#')).collect();
+    for (number, name) in ["reached", "jit_inner", "jit_middle", "jit_outer", "call", "run_debugger"].iter().enumerate()
+    {
+        let is_it = |frame: &&&str| frame.contains(&format!("{name} ("));
+        assert!(frames.get(number).filter(is_it).is_some(), "{name}: {text}");
+    }
+    assert!(frames[1].contains("chain.toy:31"), "{text}");
+}
+
+/// LuaJIT as Debian has it, with our module: its traces have their names.
+#[test]
+fn traces_of_luajit() {
+    let dir = fresh_dir("luajit");
+    let out = dir.join("out");
+    let mut command = Command::new(installed());
+    command.args(["-q", "--tool=callgrind"]).arg(format!("--callgrind-out-file={}", out.display()));
+    command.env("LUA_PATH", format!("{};;", root().join("bindings/luajit/?.lua").display()));
+    command.env("JITSYM_LIB", artifacts().shared_dir.join("libjitsym.so")).env("JITSYM_DIR", &dir).env_remove("JITSYM");
+    let output = run(command.args(["luajit", "-ljitsym"]).arg(root().join("tests/valgrind/luajit.lua")));
+    assert!(stdout(&output) == "true\n" && output.stderr.is_empty(), "{output:?}");
+    let profile = Profile::read(&out);
+    let trace = profile.text.lines().find(|line| line.contains("  *  ") && line.contains(":TRACE_1 luajit.lua:7"));
+    assert!(trace.is_some_and(|line| line.contains("-v")), "{}", profile.text);
+}
