@@ -1,0 +1,247 @@
+/*
+ * LuaJIT announces its traces and exit stubs to libjitsym: names, lines, and frames that are exact at each instruction.
+ *
+ * build.sh includes this file at the end of lj_trace.c. It is for x86-64, POSIX, GC64. Without the library, or without a variable
+ * that asks for it, LuaJIT does what it always did.
+ *
+ * SPDX-License-Identifier: MIT OR Apache-2.0
+ */
+#include "lj_jitsym.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "jitsym_dl.h"
+
+#include "lj_debug.h"
+#include "lj_target.h"
+
+/* One session for all states of the process. The library writes what is pending when the process ends. */
+static jitsym *jitsym_session;
+static pthread_once_t jitsym_once = PTHREAD_ONCE_INIT;
+static char jitsym_directory[4096];
+
+/* LUAJIT_JITSYM=1 turns the sinks on that the library's own variables name, or else all. Without it, these variables decide. */
+static void jitsym_begin(void)
+{
+  jitsym_options options = JITSYM_OPTIONS;
+  const char *wanted = getenv("LUAJIT_JITSYM");
+  if (wanted == NULL || *wanted == 0) {
+    if (getenv("JITSYM") == NULL && getenv("JITSYM_ADOPT") == NULL) return;
+    options.flags = JITSYM_INIT_OFF_BY_DEFAULT;
+  }
+  if (getcwd(jitsym_directory, sizeof jitsym_directory) == NULL) jitsym_directory[0] = 0;
+  jitsym_init(&options, &jitsym_session);
+}
+
+void lj_jitsym_open(void)
+{
+  pthread_once(&jitsym_once, jitsym_begin);
+}
+
+/* -- Frames -------------------------------------------------------------- */
+
+enum { JITSYM_RBX = 3, JITSYM_RBP = 6, JITSYM_RSP = 7 };
+
+/* By the interpreter, and the last two on the way into a trace. */
+static const jitsym_saved_register jitsym_saved[] = {
+  { JITSYM_RBP, -16 }, { JITSYM_RBX, -24 }, { 15, -32 }, { 14, -40 }, { 13, -80 }, { 12, -88 },
+};
+
+/* How many bytes `add rsp, imm` at `p` takes, and its operand; 0 if it is another instruction. */
+static int jitsym_is_adjustment(const MCode *p, const MCode *end, int32_t *by)
+{
+  if (end - p >= 4 && p[0] == 0x48 && p[1] == 0x83 && p[2] == 0xc4) {
+    *by = (int8_t)p[3];
+    return 4;
+  }
+  if (end - p >= 7 && p[0] == 0x48 && p[1] == 0x81 && p[2] == 0xc4) {
+    memcpy(by, p + 3, 4);
+    return 7;
+  }
+  return 0;
+}
+
+/* At the end of a trace that does not loop the frame is given back, before the last jump. */
+static uint32_t jitsym_tail(const GCtrace *T)
+{
+  const MCode *jump = T->mcode + T->szmcode - 5;
+  int32_t by;
+  if (T->spadjust == 0 || T->szmcode < 12 || *jump != 0xe9) return 0;
+  if ((jitsym_is_adjustment(jump - 4, jump, &by) == 4 && by == T->spadjust) ||
+      (jitsym_is_adjustment(jump - 7, jump, &by) == 7 && by == T->spadjust))
+    return T->szmcode - 5;
+  return 0;
+}
+
+/*
+ * The end of the head's `add rsp, -grown`. It is the first instruction of a root trace. In a side trace, loads from the parent's
+ * frame come first, and the store of the trace's number follows it, by which it is recognised.
+ */
+static uint32_t jitsym_head(const GCtrace *T, int32_t grown)
+{
+  const MCode *p = T->mcode, *end = p + T->szmcode;
+  int32_t by;
+  for (; p < end; p++) {
+    int size = *p == 0x48 ? jitsym_is_adjustment(p, end, &by) : 0;
+    const MCode *store = p + size;
+    if (size != 0 && by == -grown && end - store >= 7 && store[0] == 0x41 && store[1] == 0xc7 && (store[2] & 0xbf) == 0x86) {
+      uint32_t number;
+      const MCode *operand = store + (store[2] == 0x86 ? 7 : 4);
+      if (end - operand < 4) return 0;
+      memcpy(&number, operand, 4);
+      if (number == T->traceno) return (uint32_t)(store - T->mcode);
+    }
+  }
+  return 0;
+}
+
+static uint32_t jitsym_frame(jit_State *J, GCtrace *T, jitsym_unwind_row rows[3])
+{
+  const int32_t frame = CFRAME_SIZE_JIT;
+  TraceNo parent = T->ir[REF_BASE].op1;
+  int32_t inherited = parent ? traceref(J, parent)->spadjust : 0;
+  uint32_t count = 0, tail = jitsym_tail(T);
+  jitsym_unwind_row row = { 0, JITSYM_RSP, 0, sizeof jitsym_saved / sizeof *jitsym_saved, jitsym_saved };
+  row.cfa_offset = frame + inherited;
+  rows[count++] = row;
+  if (T->spadjust != inherited) {
+    row.offset = jitsym_head(T, T->spadjust - inherited);
+    row.cfa_offset = frame + T->spadjust;
+    if (row.offset == 0) return 0;
+    rows[count++] = row;
+  }
+  if (tail != 0) {
+    row.offset = tail;
+    row.cfa_offset = frame;
+    rows[count++] = row;
+  }
+  return count;
+}
+
+/* -- Lines --------------------------------------------------------------- */
+
+#define JITSYM_PROTOS 32
+#define JITSYM_PATH 1024
+
+/* The functions that a trace has inlined, which its constants name, and the files that they are from. */
+typedef struct {
+  GCproto *pt[JITSYM_PROTOS];
+  char path[JITSYM_PROTOS][JITSYM_PATH];
+  uint32_t count;
+} JitsymProtos;
+
+static void jitsym_proto(JitsymProtos *protos, GCproto *pt)
+{
+  const char *name = proto_chunknamestr(pt);
+  char *path;
+  uint32_t i;
+  for (i = 0; i < protos->count; i++)
+    if (protos->pt[i] == pt) return;
+  if (i == JITSYM_PROTOS || *name != '@') return;
+  protos->pt[i] = pt;
+  path = protos->path[protos->count++];
+  if (name[1] == '/' || jitsym_directory[0] == 0)
+    snprintf(path, JITSYM_PATH, "%s", name + 1);
+  else
+    snprintf(path, JITSYM_PATH, "%s/%s", jitsym_directory, name + (strncmp(name, "@./", 3) == 0 ? 3 : 1));
+}
+
+static void jitsym_protos(GCtrace *T, JitsymProtos *protos)
+{
+  IRRef ref;
+  protos->count = 0;
+  jitsym_proto(protos, &gcref(T->startpt)->pt);
+  for (ref = T->nk; ref < REF_TRUE; ref++) {
+    IRIns *ir = &T->ir[ref];
+    if (ir->o == IR_KGC) {
+      GCobj *object = ir_kgc(ir);
+      if (irt_type(ir->t) == IRT_FUNC && isluafunc(&object->fn)) jitsym_proto(protos, funcproto(&object->fn));
+      else if (irt_type(ir->t) == IRT_PROTO) jitsym_proto(protos, gco2pt(object));
+    }
+    if (ir->o == IR_KNUM || ir->o == IR_KINT64 || ir->o == IR_KGC || ir->o == IR_KPTR || ir->o == IR_KKPTR)
+      ref++;  /* A 64 bit constant takes two slots. */
+  }
+}
+
+/* The machine code from one snapshot to the next is what has been compiled from the snapshot's bytecode on. */
+static uint32_t jitsym_lines(GCtrace *T, const JitsymProtos *protos, jitsym_line *lines)
+{
+  uint32_t count = 0, i, n;
+  for (n = 0; n < T->nsnap; n++) {
+    SnapShot *snap = &T->snap[n];
+    const BCIns *pc = snap_pc(&T->snapmap[snap->mapofs + snap->nent]);
+    uint32_t offset = n == 0 ? 0 : snap->mcofs;
+    if (offset >= T->szmcode) break;
+    for (i = 0; i < protos->count; i++) {
+      GCproto *pt = protos->pt[i];
+      if (proto_bc(pt) <= pc && pc < proto_bc(pt) + pt->sizebc) {
+        jitsym_line row = { offset, (uint32_t)lj_debug_line(pt, proto_bcpos(pt, pc)), 0, 0, protos->path[i] };
+        if (row.line != 0 && (count == 0 || lines[count-1].line != row.line || lines[count-1].file != row.file) &&
+            (count == 0 || lines[count-1].offset <= offset))
+          lines[count++] = row;
+        break;
+      }
+    }
+  }
+  return count;
+}
+
+/* -- Registration -------------------------------------------------------- */
+
+void lj_jitsym_addtrace(jit_State *J, GCtrace *T)
+{
+  char name[256];
+  GCproto *pt = &gcref(T->startpt)->pt;
+  const char *chunk = proto_chunknamestr(pt);
+  jitsym_code code = JITSYM_CODE(T->mcode, T->szmcode, name);
+  jitsym_unwind unwind = JITSYM_UNWIND(JITSYM_UNWIND_ROWS);
+  jitsym_unwind_row rows[3];
+  jitsym_line stack[64], *lines = stack;
+  JitsymProtos protos;
+  if (jitsym_session == NULL) return;
+
+  chunk = *chunk == '@' || *chunk == '=' ? chunk + 1 : "(string)";
+  snprintf(name, sizeof name, "TRACE_%d %s:%d", T->traceno, chunk,
+           (int)lj_debug_line(pt, proto_bcpos(pt, mref(T->startpc, const BCIns))));
+  code.bytes = T->mcode;
+  /* The next trace begins where this one ends. */
+  code.flags = JITSYM_CODE_PACKED;
+  unwind.row_count = jitsym_frame(J, T, rows);
+  unwind.rows = rows;
+  unwind.row_size = sizeof *rows;
+  if (unwind.row_count != 0) code.unwind = &unwind;
+  if (T->nsnap > sizeof stack / sizeof *stack) lines = malloc(T->nsnap * sizeof *lines);
+  if (lines != NULL) {
+    jitsym_protos(T, &protos);
+    code.line_count = jitsym_lines(T, &protos, lines);
+    code.lines = lines;
+    code.line_size = sizeof *lines;
+  }
+  jitsym_register(jitsym_session, &code, NULL);
+  if (lines != stack) free(lines);
+}
+
+/* Its memory stays until all of it is given back. */
+void lj_jitsym_deltrace(GCtrace *T)
+{
+  if (jitsym_session != NULL) jitsym_unregister_range(jitsym_session, (uint64_t)(uintptr_t)T->mcode, T->szmcode);
+}
+
+/* Their frame is that of the trace that was left, so there is none to describe. */
+void lj_jitsym_addstubs(ExitNo first, MCode *begin, MCode *end)
+{
+  char name[64];
+  jitsym_code code = JITSYM_CODE(begin, end - begin, name);
+  if (jitsym_session == NULL) return;
+  snprintf(name, sizeof name, "exit stubs %d-%d", (int)first, (int)first + EXITSTUBS_PER_GROUP - 1);
+  code.bytes = begin;
+  jitsym_register(jitsym_session, &code, NULL);
+}
+
+void lj_jitsym_freearea(void *area, size_t size)
+{
+  if (jitsym_session != NULL) jitsym_unregister_range(jitsym_session, (uint64_t)(uintptr_t)area, size);
+}

@@ -1,0 +1,1 @@
+//! LuaJIT, with the guest of `tests/luajit`.

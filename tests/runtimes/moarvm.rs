@@ -1,0 +1,132 @@
+//! MoarVM, which runs Debian's Rakudo.
+
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use crate::perf;
+use crate::recording::{at_least, built, check_stacks, Recording, Sample, Way};
+use crate::support::{root, run, stdout, until_enough};
+
+/// Samples in compiled code that each phase has to have.
+const ENOUGH: usize = 40;
+const GENERATIONS: usize = 60;
+
+fn raku() -> &'static PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| built("moarvm", "raku"))
+}
+
+fn guest() -> PathBuf {
+    root().join("tests/runtimes/hot.raku")
+}
+
+/// Where the guest burns in each phase: the function, and the line that ends with `# PHASE`.
+fn hot(phase: &str) -> (String, String) {
+    let function = match phase {
+        "first" | "second" => "first_or_second",
+        "big" => "big_numbers",
+        other => other,
+    };
+    let text = std::fs::read_to_string(guest()).expect("guest");
+    let line = 1 + text.lines().position(|line| line.ends_with(&format!("# {phase}"))).expect("the hot line");
+    (format!("{function} "), format!("hot.raku:{line}"))
+}
+
+fn record(name: &str, way: Way, variables: &[(&str, &str)]) -> Recording {
+    until_enough(ENOUGH, |pace| {
+        let seconds = format!("{}", 0.3 * f64::from(pace));
+        let (raku, guest) = (raku().to_str().expect("UTF-8"), guest());
+        let recording = Recording::of(
+            name,
+            way,
+            variables,
+            &[raku, guest.to_str().expect("UTF-8"), &seconds, &GENERATIONS.to_string()],
+        );
+        let compiled =
+            |phase: &str| recording.during(recording.phase(phase)).filter(|sample| sample.is_compiled()).count();
+        let fewest = ["first", "second", "numbers"].map(compiled).into_iter().min().unwrap_or(0);
+        (recording, fewest)
+    })
+}
+
+fn check(what: &str, recording: &Recording) {
+    for phase in ["first", "second", "numbers"] {
+        let (function, line) = hot(phase);
+        let compiled: Vec<&Sample> =
+            recording.during(recording.phase(phase)).filter(|sample| sample.is_compiled()).collect();
+        let others = |is_right: &dyn Fn(&Sample) -> bool| {
+            let wrong = compiled.iter().filter(|sample| !is_right(sample)).take(5);
+            format!("{:?}", wrong.map(|sample| (&sample.frames[0], &sample.line)).collect::<Vec<_>>())
+        };
+        let is_named =
+            |sample: &Sample| sample.frames[0].0.starts_with(&function) && sample.frames[0].0.contains("hot.raku:");
+        let named = compiled.iter().filter(|sample| is_named(sample)).count();
+        at_least(&format!("{what}, {phase}: names"), named, compiled.len(), ENOUGH, 99, || others(&is_named));
+        let is_at_line = |sample: &Sample| sample.line == line;
+        let at_line = compiled.iter().filter(|sample| is_at_line(sample)).count();
+        at_least(&format!("{what}, {phase}: lines"), at_line, compiled.len(), ENOUGH, 95, || others(&is_at_line));
+    }
+    // C burns, called by compiled code.
+    let burning = recording.during(recording.phase("big")).filter(|sample| !sample.is_compiled());
+    let burning: Vec<&Sample> = burning.collect();
+    let is_called = |sample: &&&Sample| {
+        sample
+            .frames
+            .iter()
+            .any(|frame| frame.0.starts_with("big_numbers hot.raku:") || frame.0.starts_with("big_numbers "))
+    };
+    let called = burning.iter().filter(is_called).count();
+    at_least(&format!("{what}, big: callers of C"), called, burning.len(), ENOUGH, 90, String::new);
+    check_stacks(what, recording, 200);
+    check_generations(what, recording);
+}
+
+/// Code that came and went has its own name, wherever it lay. Returns how many pages had code of more than one generation.
+fn check_generations(what: &str, recording: &Recording) -> usize {
+    let (mut right, mut all, mut wrong) = (0, 0, Vec::new());
+    let mut pages: HashMap<u64, HashSet<&str>> = HashMap::new();
+    for sample in recording.samples.iter().filter(|sample| sample.is_compiled()) {
+        let Some(phase) = recording.phase_at(sample.time) else { continue };
+        let Some((name, _)) = sample.frames[0].0.split_once(' ') else { continue };
+        if name.starts_with("generation_") {
+            all += 1;
+            if name == phase.name {
+                right += 1;
+                pages.entry(sample.ip >> 12).or_default().insert(name);
+            } else {
+                wrong.push((name, &phase.name));
+            }
+        }
+    }
+    at_least(&format!("{what}: generations"), right, all, ENOUGH, 99, || format!("{wrong:?}"));
+    pages.values().filter(|names| names.len() > 1).count()
+}
+
+#[test]
+fn moarvm_with_a_jitdump() {
+    let recording = record("moarvm-jitdump", Way::Jitdump, &[("MVM_JITSYM", "1")]);
+    check("jitdump", &recording);
+    check_annotation(&recording);
+}
+
+/// Code memory is the library's: names, lines and stacks without `perf inject`.
+#[test]
+fn moarvm_in_regions() {
+    let recording = record("moarvm-regions", Way::Regions, &[("MVM_JITSYM", "1")]);
+    check("regions", &recording);
+    let elsewhere = recording.samples.iter().filter(|sample| sample.is_compiled());
+    let elsewhere = elsewhere.filter(|sample| !sample.frames[0].1.contains("/jit-")).count();
+    assert_eq!(elsewhere, 0, "compiled code that is in no region");
+    check_annotation(&recording);
+}
+
+/// `perf annotate` shows the source of the guest.
+fn check_annotation(recording: &Recording) {
+    let (function, _) = hot("numbers");
+    let named = recording.samples.iter().flat_map(|sample| sample.frames.first());
+    let symbol = &named.into_iter().find(|frame| frame.0.starts_with(&function)).expect("a sample").0;
+    let annotated = run(perf::perf("annotate").args(["--stdio", "-i"]).arg(&recording.file).arg(symbol));
+    let annotated = stdout(&annotated);
+    assert!(annotated.contains("sqrt($x)"), "no line of the guest's source in\n{annotated}");
+}
