@@ -33,6 +33,8 @@ add src "$here/lj_jitsym.c" "$here/lj_jitsym.h" "$include/jitsym.h" "$include/ji
 begin src/lj_trace.c
 after '#include "lj_trace.h"' '#include "lj_jitsym.h"'
 after '  lj_gdbjit_addtrace(J, T);' '  lj_jitsym_addtrace(J, T);'
+before '  lj_record_setup(J);' '  lj_jitsym_recorder(J);'
+before '      lj_record_ins(J);' '      lj_jitsym_recins(J);'
 # In lj_trace_free; lj_trace_flushall gives all memory back.
 after '    lj_gdbjit_deltrace(J, T);' '    lj_jitsym_deltrace(T);'
 before '  /* Initialize aligned SIMD constants. */' '  lj_jitsym_open();'
@@ -46,6 +48,12 @@ end
 
 begin src/lj_asm.c
 after '#include "lj_asm.h"' '#include "lj_jitsym.h"'
+after '      asm_ir(as, ir);' '      lj_jitsym_asmins(as->curins, as->mcp);'
+end
+
+begin src/lj_opt_loop.c
+after '#include "lj_iropt.h"' '#include "lj_jitsym.h"'
+before '    /* Substitute instruction operands. */' '    lj_jitsym_copyins(J, ins);'
 end
 
 begin src/lj_asm_x86.h

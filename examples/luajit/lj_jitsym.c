@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "jitsym_dl.h"
@@ -123,68 +124,130 @@ static uint32_t jitsym_frame(jit_State *J, GCtrace *T, jitsym_unwind_row rows[3]
 
 /* -- Lines --------------------------------------------------------------- */
 
-#define JITSYM_PROTOS 32
+#define JITSYM_REFS 0x8000
+#define JITSYM_PATHS 16
 #define JITSYM_PATH 1024
 
-/* The functions that a trace has inlined, which its constants name, and the files that they are from. */
+/* The IR from `ref` on, up to the next step, is of this bytecode. */
 typedef struct {
-  GCproto *pt[JITSYM_PROTOS];
-  char path[JITSYM_PROTOS][JITSYM_PATH];
-  uint32_t count;
-} JitsymProtos;
+  IRRef ref;
+  GCproto *pt;
+  const BCIns *pc;
+} JitsymStep;
 
-static void jitsym_proto(JitsymProtos *protos, GCproto *pt)
+/* What is known of the trace that this thread compiles. Steps are in order of their IR, with each loop's copy of it. */
+typedef struct {
+  uint32_t steps_num;
+  JitsymStep steps[JITSYM_REFS];
+  MCode *mcode[JITSYM_REFS];  /* Of an IR instruction that has code: its first byte. */
+  uint32_t mcode_num;
+  jitsym_line lines[JITSYM_REFS];
+  uint32_t paths_num;
+  const char *chunks[JITSYM_PATHS];
+  char paths[JITSYM_PATHS][JITSYM_PATH];
+} JitsymTrace;
+
+static __thread JitsymTrace *jitsym_trace;
+
+/* A recording begins. */
+void lj_jitsym_recorder(jit_State *J)
 {
+  UNUSED(J);
+  if (jitsym_session == NULL) return;
+  /* Pages that no trace needs are never touched. */
+  if (jitsym_trace == NULL) jitsym_trace = mmap(NULL, sizeof *jitsym_trace, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0);
+  if (jitsym_trace == MAP_FAILED) jitsym_trace = NULL;
+  if (jitsym_trace == NULL) return;
+  jitsym_trace->steps_num = 0;
+  memset(jitsym_trace->mcode, 0, jitsym_trace->mcode_num * sizeof *jitsym_trace->mcode);
+  jitsym_trace->mcode_num = 0;
+}
+
+static void jitsym_step(IRRef ref, GCproto *pt, const BCIns *pc)
+{
+  JitsymTrace *trace = jitsym_trace;
+  JitsymStep *last = trace->steps_num == 0 ? NULL : &trace->steps[trace->steps_num-1];
+  JitsymStep step = { ref, pt, pc };
+  if (last != NULL && last->ref == ref) *last = step;  /* No IR was made of the last one. */
+  else if (trace->steps_num < JITSYM_REFS) trace->steps[trace->steps_num++] = step;
+}
+
+/* The next bytecode is recorded. */
+void lj_jitsym_recins(jit_State *J)
+{
+  if (jitsym_trace != NULL && J->pt != NULL) jitsym_step(J->cur.nins, J->pt, J->pc);
+}
+
+static const JitsymStep *jitsym_step_of(IRRef ref)
+{
+  uint32_t from = 0, to = jitsym_trace->steps_num;
+  while (from < to) {
+    uint32_t middle = from + (to - from) / 2;
+    if (jitsym_trace->steps[middle].ref <= ref) from = middle + 1; else to = middle;
+  }
+  return from == 0 ? NULL : &jitsym_trace->steps[from-1];
+}
+
+/* Copies `ref` for the body of a loop. */
+void lj_jitsym_copyins(jit_State *J, IRRef ref)
+{
+  const JitsymStep *step;
+  if (jitsym_trace == NULL) return;
+  step = jitsym_step_of(ref);
+  if (step != NULL) jitsym_step(J->cur.nins, step->pt, step->pc);
+}
+
+/* Code of one IR instruction was made: backwards, and perhaps again. */
+void lj_jitsym_asmins(IRRef ref, MCode *mcode)
+{
+  uint32_t index = ref - REF_BIAS;
+  if (jitsym_trace == NULL || index >= JITSYM_REFS) return;
+  jitsym_trace->mcode[index] = mcode;
+  if (index >= jitsym_trace->mcode_num) jitsym_trace->mcode_num = index + 1;
+}
+
+/* The absolute path of a chunk that is a file. */
+static const char *jitsym_path_of(GCproto *pt)
+{
+  JitsymTrace *trace = jitsym_trace;
   const char *name = proto_chunknamestr(pt);
   char *path;
   uint32_t i;
-  for (i = 0; i < protos->count; i++)
-    if (protos->pt[i] == pt) return;
-  if (i == JITSYM_PROTOS || *name != '@') return;
-  protos->pt[i] = pt;
-  path = protos->path[protos->count++];
+  if (*name != '@') return NULL;
+  for (i = 0; i < trace->paths_num; i++)
+    if (trace->chunks[i] == name) return trace->paths[i];
+  if (i == JITSYM_PATHS) return NULL;
+  path = trace->paths[i];
+  trace->chunks[i] = name;
+  trace->paths_num++;
   if (name[1] == '/' || jitsym_directory[0] == 0)
     snprintf(path, JITSYM_PATH, "%s", name + 1);
   else
     snprintf(path, JITSYM_PATH, "%s/%s", jitsym_directory, name + (strncmp(name, "@./", 3) == 0 ? 3 : 1));
+  return path;
 }
 
-static void jitsym_protos(GCtrace *T, JitsymProtos *protos)
+/* A row for each change of line. What is before the first instruction of the IR belongs to it. */
+static uint32_t jitsym_lines(GCtrace *T)
 {
+  JitsymTrace *trace = jitsym_trace;
+  uint32_t count = 0;
   IRRef ref;
-  protos->count = 0;
-  jitsym_proto(protos, &gcref(T->startpt)->pt);
-  for (ref = T->nk; ref < REF_TRUE; ref++) {
-    IRIns *ir = &T->ir[ref];
-    if (ir->o == IR_KGC) {
-      GCobj *object = ir_kgc(ir);
-      if (irt_type(ir->t) == IRT_FUNC && isluafunc(&object->fn)) jitsym_proto(protos, funcproto(&object->fn));
-      else if (irt_type(ir->t) == IRT_PROTO) jitsym_proto(protos, gco2pt(object));
-    }
-    if (ir->o == IR_KNUM || ir->o == IR_KINT64 || ir->o == IR_KGC || ir->o == IR_KPTR || ir->o == IR_KKPTR)
-      ref++;  /* A 64 bit constant takes two slots. */
-  }
-}
-
-/* The machine code from one snapshot to the next is what has been compiled from the snapshot's bytecode on. */
-static uint32_t jitsym_lines(GCtrace *T, const JitsymProtos *protos, jitsym_line *lines)
-{
-  uint32_t count = 0, i, n;
-  for (n = 0; n < T->nsnap; n++) {
-    SnapShot *snap = &T->snap[n];
-    const BCIns *pc = snap_pc(&T->snapmap[snap->mapofs + snap->nent]);
-    uint32_t offset = n == 0 ? 0 : snap->mcofs;
-    if (offset >= T->szmcode) break;
-    for (i = 0; i < protos->count; i++) {
-      GCproto *pt = protos->pt[i];
-      if (proto_bc(pt) <= pc && pc < proto_bc(pt) + pt->sizebc) {
-        jitsym_line row = { offset, (uint32_t)lj_debug_line(pt, proto_bcpos(pt, pc)), 0, 0, protos->path[i] };
-        if (row.line != 0 && (count == 0 || lines[count-1].line != row.line || lines[count-1].file != row.file) &&
-            (count == 0 || lines[count-1].offset <= offset))
-          lines[count++] = row;
-        break;
-      }
-    }
+  const MCode *at = T->mcode, *end = T->mcode + T->szmcode;
+  trace->paths_num = 0;
+  for (ref = REF_FIRST; ref - REF_BIAS < trace->mcode_num; ref++) {
+    MCode *mcode = trace->mcode[ref - REF_BIAS];
+    const JitsymStep *step;
+    jitsym_line row = { 0, 0, 0, 0, NULL };
+    if (mcode < at || mcode >= end || (step = jitsym_step_of(ref)) == NULL) continue;
+    at = mcode;
+    row.offset = count == 0 ? 0 : (uint32_t)(mcode - T->mcode);
+    row.line = (uint32_t)lj_debug_line(step->pt, proto_bcpos(step->pt, step->pc));
+    row.file = jitsym_path_of(step->pt);
+    if (row.line == 0 || row.file == NULL) continue;
+    if (count != 0 && trace->lines[count-1].line == row.line && trace->lines[count-1].file == row.file) continue;
+    if (count != 0 && trace->lines[count-1].offset == row.offset) count--;
+    trace->lines[count++] = row;
   }
   return count;
 }
@@ -199,8 +262,6 @@ void lj_jitsym_addtrace(jit_State *J, GCtrace *T)
   jitsym_code code = JITSYM_CODE(T->mcode, T->szmcode, name);
   jitsym_unwind unwind = JITSYM_UNWIND(JITSYM_UNWIND_ROWS);
   jitsym_unwind_row rows[3];
-  jitsym_line stack[64], *lines = stack;
-  JitsymProtos protos;
   if (jitsym_session == NULL) return;
 
   chunk = *chunk == '@' || *chunk == '=' ? chunk + 1 : "(string)";
@@ -213,15 +274,12 @@ void lj_jitsym_addtrace(jit_State *J, GCtrace *T)
   unwind.rows = rows;
   unwind.row_size = sizeof *rows;
   if (unwind.row_count != 0) code.unwind = &unwind;
-  if (T->nsnap > sizeof stack / sizeof *stack) lines = malloc(T->nsnap * sizeof *lines);
-  if (lines != NULL) {
-    jitsym_protos(T, &protos);
-    code.line_count = jitsym_lines(T, &protos, lines);
-    code.lines = lines;
-    code.line_size = sizeof *lines;
+  if (jitsym_trace != NULL) {
+    code.line_count = jitsym_lines(T);
+    code.lines = jitsym_trace->lines;
+    code.line_size = sizeof *code.lines;
   }
   jitsym_register(jitsym_session, &code, NULL);
-  if (lines != stack) free(lines);
 }
 
 /* Its memory stays until all of it is given back. */

@@ -9,6 +9,10 @@
 #include "lj_jit.h"
 
 LJ_FUNC void lj_jitsym_open(void);
+LJ_FUNC void lj_jitsym_recorder(jit_State *J);
+LJ_FUNC void lj_jitsym_recins(jit_State *J);
+LJ_FUNC void lj_jitsym_copyins(jit_State *J, IRRef ref);
+LJ_FUNC void lj_jitsym_asmins(IRRef ref, MCode *mcode);
 LJ_FUNC void lj_jitsym_addtrace(jit_State *J, GCtrace *T);
 LJ_FUNC void lj_jitsym_deltrace(GCtrace *T);
 LJ_FUNC void lj_jitsym_addstubs(ExitNo first, MCode *begin, MCode *end);

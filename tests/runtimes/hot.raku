@@ -57,10 +57,12 @@ sub phase($name, &burn, int $which) {
     printf "%s %.9f %.9f\n", $name, $from, $now;
 }
 
-phase('first', &first_or_second, 0);
-phase('second', &first_or_second, 1);
-phase('numbers', &numbers, 0);
-phase('big', &big_numbers, 0);
+if $seconds > 0e0 {
+    phase('first', &first_or_second, 0);
+    phase('second', &first_or_second, 1);
+    phase('numbers', &numbers, 0);
+    phase('big', &big_numbers, 0);
+}
 
 # Code that comes and goes, at addresses that are used again.
 for 1 .. (@*ARGS[1] // 60).Int -> $n {
@@ -70,7 +72,7 @@ for 1 .. (@*ARGS[1] // 60).Int -> $n {
         while $i < $turns { $sum = $sum + ($i +& 7); $i = $i + 1; }
         $sum
     }
-    for ^40 -> int $i { generation_' ~ $n ~ '(20_000) }';
+    for ^100 -> int $i { generation_' ~ $n ~ '(1_000) }';
     my num $from = seconds();
     use MONKEY-SEE-NO-EVAL;
     EVAL $source;

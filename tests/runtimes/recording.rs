@@ -33,7 +33,6 @@ pub type Frame = (String, String);
 /// A sample of the thread that runs the guest.
 pub struct Sample {
     pub time: f64,
-    pub ip: u64,
     /// `FILE:LINE` of the address, if perf knows it.
     pub line: String,
     pub frames: Vec<Frame>,
@@ -68,12 +67,15 @@ pub struct Recording {
     pub file: PathBuf,
     pub phases: Vec<Phase>,
     pub samples: Vec<Sample>,
-    _files: TmpFiles,
+    files: TmpFiles,
 }
+
+/// For stacks: the interpreters and their C libraries keep no frame pointers.
+pub const STACKS: &[&str] = &["--call-graph", "dwarf,16384"];
 
 impl Recording {
     /// Records a runtime. Each line of its output is the name of a phase, its begin and its end.
-    pub fn of(name: &str, way: Way, variables: &[(&str, &str)], command: &[&str]) -> Recording {
+    pub fn of(name: &str, way: Way, variables: &[(&str, &str)], options: &[&str], command: &[&str]) -> Recording {
         let dir = scratch_dir("recordings");
         let (file, pid_file) = (dir.join(format!("{name}.data")), dir.join(format!("{name}.pid")));
         let output = {
@@ -81,9 +83,7 @@ impl Recording {
             let mut record = perf::perf("record");
             record.envs(variables.iter().copied()).env("JITSYM_LIB", artifacts().shared_dir.join("libjitsym.so"));
             record.env("JITSYM", if way == Way::Jitdump { "map,jitdump" } else { "on" });
-            record
-                .args(["-q", "-k", "1", "-e", "cpu-clock", "-F", "999", "--call-graph", "dwarf,16384", "-o"])
-                .arg(&file);
+            record.args(["-q", "-k", "1", "-e", "cpu-clock", "-F", "999"]).args(options).arg("-o").arg(&file);
             // A runtime whose launcher is a script has the number of the shell.
             record.args(["sh", "-c", "echo $$ >\"$0\"; exec \"$@\""]).arg(&pid_file).args(command);
             stdout(&run(&mut record))
@@ -106,7 +106,12 @@ impl Recording {
             Way::Regions => file,
         };
         let samples = samples(&file, pid);
-        Recording { file, phases, samples, _files: files }
+        Recording { file, phases, samples, files }
+    }
+
+    /// The jitdump of the process.
+    pub fn dump(&self) -> PathBuf {
+        format!("/tmp/jit-{}.dump", self.files.0).into()
     }
 
     pub fn phase(&self, name: &str) -> &Phase {
@@ -133,17 +138,17 @@ fn samples(file: &Path, pid: u32) -> Vec<Sample> {
     // Lines without callers: perf 6.1 may crash when it looks for the line of a frame that is in no file.
     let (stacks, lines) =
         (script(&["-F", "tid,time,ip,sym,dso"]), script(&["--max-stack", "1", "-F", "tid,time,ip,srcline"]));
-    let ips = script(&["-G", "-F", "tid,time,ip"]);
+    let bare = script(&["-G", "-F", "tid,time"]);
     let blocks = |text: &str| -> Vec<Vec<String>> {
         let blocks = text.split("\n\n").filter(|block| !block.trim().is_empty());
         blocks.map(|block| block.lines().filter(|line| !line.is_empty()).map(String::from).collect()).collect()
     };
     let (stacks, lines) = (blocks(&stacks), blocks(&lines));
-    assert_eq!((stacks.len(), stacks.len()), (lines.len(), ips.lines().count()));
+    assert_eq!((stacks.len(), stacks.len()), (lines.len(), bare.lines().count()));
     let mut samples = Vec::new();
-    for ((stack, line), bare) in stacks.iter().zip(&lines).zip(ips.lines()) {
+    for ((stack, line), bare) in stacks.iter().zip(&lines).zip(bare.lines()) {
         let fields: Vec<&str> = bare.split_whitespace().collect();
-        let [tid, time, ip] = fields[..] else { panic!("perf script printed {bare:?}") };
+        let [tid, time] = fields[..] else { panic!("perf script printed {bare:?}") };
         if tid != pid.to_string() {
             continue;
         }
@@ -154,12 +159,24 @@ fn samples(file: &Path, pid: u32) -> Vec<Sample> {
         };
         samples.push(Sample {
             time: time.trim_end_matches(':').parse().expect("time"),
-            ip: u64::from_str_radix(ip, 16).expect("address"),
             line: line.get(2).map_or_else(String::new, |line| line.trim().into()),
             frames: stack[1..].iter().map(frame).collect(),
         });
     }
     samples
+}
+
+/// How many pieces of code the library says to have registered, and how many of them were gone before the process ended. `said` is
+/// what it has said with `JITSYM_DEBUG`.
+pub fn registered_and_gone(said: &str) -> (u64, u64) {
+    let end = said.lines().find(|line| line.contains("at exit: ")).unwrap_or_else(|| panic!("no end in {said}"));
+    let words: Vec<&str> = end.split([' ', ',']).collect();
+    let count = |what: &str| -> u64 {
+        let at = words.iter().position(|word| *word == what).unwrap_or_else(|| panic!("{what} in {end}"));
+        words[at - 1].parse().expect("number")
+    };
+    assert_eq!((count("refused"), count("dropped"), count("unreadable")), (0, 0, 0), "{end}");
+    (count("registered"), count("unregistered"))
 }
 
 /// Fails if more than this many percent are otherwise. Says the numbers in any case.
@@ -169,12 +186,14 @@ pub fn at_least(what: &str, right: usize, all: usize, enough: usize, percent: us
     assert!(right * 100 >= all * percent, "{what}: {right} of {all}; others: {}", others());
 }
 
-/// Every stack with a compiled frame in it goes down to `main`.
-pub fn check_stacks(what: &str, recording: &Recording, enough: usize) {
+/// Every stack with a compiled frame in it goes down to `main`, of the samples that count.
+pub fn check_stacks(what: &str, recording: &Recording, enough: usize, counts: impl Fn(&Sample) -> bool) {
     let compiled: Vec<&Sample> = recording
         .samples
         .iter()
-        .filter(|sample| recording.phase_at(sample.time).is_some() && sample.frames.iter().any(is_compiled))
+        .filter(|sample| {
+            recording.phase_at(sample.time).is_some() && sample.frames.iter().any(is_compiled) && counts(sample)
+        })
         .collect();
     let whole = compiled.iter().filter(|sample| sample.is_whole()).count();
     let broken = || format!("{:?}", compiled.iter().find(|sample| !sample.is_whole()).map(|sample| &sample.frames));
