@@ -43,7 +43,11 @@ end
 
 begin src/lj_mcode.c
 after '#include "lj_mcode.h"' '#include "lj_jitsym.h"'
-before '    lj_err_deregister_mcode(mc, sz, (uint8_t *)mc + sizeof(MCLink));' '    lj_jitsym_freearea(mc, sz);'
+after '    lj_err_deregister_mcode(mc, sz, (uint8_t *)mc + sizeof(MCLink));' \
+    '    if (lj_jitsym_keeparea(mc, sz)) { mc = next; continue; }'
+# mcode_alloc of a machine where jumps reach 2 GiB; areas that are kept were in reach.
+after '  const uintptr_t range = (1u << (LJ_TARGET_JUMPRANGE-1)) - (1u << 21);' \
+    '  { void *kept = lj_jitsym_takearea(sz); if (kept) return kept; }'
 end
 
 begin src/lj_asm.c

@@ -23,6 +23,7 @@
 static jitsym *jitsym_session;
 static pthread_once_t jitsym_once = PTHREAD_ONCE_INIT;
 static char jitsym_directory[4096];
+static int jitsym_adopts;
 
 /* LUAJIT_JITSYM=1 turns the sinks on that the library's own variables name, or else all. Without it, these variables decide. */
 static void jitsym_begin(void)
@@ -34,6 +35,7 @@ static void jitsym_begin(void)
     options.flags = JITSYM_INIT_OFF_BY_DEFAULT;
   }
   if (getcwd(jitsym_directory, sizeof jitsym_directory) == NULL) jitsym_directory[0] = 0;
+  jitsym_adopts = getenv("JITSYM_ADOPT") != NULL;
   jitsym_init(&options, &jitsym_session);
 }
 
@@ -299,7 +301,49 @@ void lj_jitsym_addstubs(ExitNo first, MCode *begin, MCode *end)
   jitsym_register(jitsym_session, &code, NULL);
 }
 
-void lj_jitsym_freearea(void *area, size_t size)
+/* -- Areas --------------------------------------------------------------- */
+
+/*
+ * Areas that hold no code any more. If memory is adopted, they are kept for the next code instead of being unmapped, because code
+ * that comes in the place of dead code costs less than a new region.
+ */
+#define JITSYM_KEPT 16
+
+static struct { void *area; size_t size; } jitsym_kept[JITSYM_KEPT];
+static pthread_mutex_t jitsym_kept_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* All code in the area is dead. Whether it is kept. */
+int lj_jitsym_keeparea(void *area, size_t size)
 {
-  if (jitsym_session != NULL) jitsym_unregister_range(jitsym_session, (uint64_t)(uintptr_t)area, size);
+  int i, kept = 0;
+  if (jitsym_session == NULL) return 0;
+  jitsym_unregister_range(jitsym_session, (uint64_t)(uintptr_t)area, size);
+  if (!jitsym_adopts) return 0;
+  pthread_mutex_lock(&jitsym_kept_lock);
+  for (i = 0; i < JITSYM_KEPT && !kept; i++) {
+    if (jitsym_kept[i].area == NULL) {
+      jitsym_kept[i].area = area;
+      jitsym_kept[i].size = size;
+      kept = 1;
+    }
+  }
+  pthread_mutex_unlock(&jitsym_kept_lock);
+  return kept;
+}
+
+/* An area that was kept, readable and writable; NULL if there is none of that size. */
+void *lj_jitsym_takearea(size_t size)
+{
+  void *area = NULL;
+  int i;
+  if (jitsym_session == NULL) return NULL;
+  pthread_mutex_lock(&jitsym_kept_lock);
+  for (i = 0; i < JITSYM_KEPT && area == NULL; i++) {
+    if (jitsym_kept[i].area != NULL && jitsym_kept[i].size == size && mprotect(jitsym_kept[i].area, size, PROT_READ|PROT_WRITE) == 0) {
+      area = jitsym_kept[i].area;
+      jitsym_kept[i].area = NULL;
+    }
+  }
+  pthread_mutex_unlock(&jitsym_kept_lock);
+  return area;
 }

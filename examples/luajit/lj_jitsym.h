@@ -16,6 +16,7 @@ LJ_FUNC void lj_jitsym_asmins(IRRef ref, MCode *mcode);
 LJ_FUNC void lj_jitsym_addtrace(jit_State *J, GCtrace *T);
 LJ_FUNC void lj_jitsym_deltrace(GCtrace *T);
 LJ_FUNC void lj_jitsym_addstubs(ExitNo first, MCode *begin, MCode *end);
-LJ_FUNC void lj_jitsym_freearea(void *area, size_t size);
+LJ_FUNC int lj_jitsym_keeparea(void *area, size_t size);
+LJ_FUNC void *lj_jitsym_takearea(size_t size);
 
 #endif

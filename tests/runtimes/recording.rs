@@ -170,7 +170,7 @@ fn samples(file: &Path, pid: u32) -> Vec<Sample> {
 /// what it has said with `JITSYM_DEBUG`.
 pub fn registered_and_gone(said: &str) -> (u64, u64) {
     let end = said.lines().find(|line| line.contains("at exit: ")).unwrap_or_else(|| panic!("no end in {said}"));
-    let words: Vec<&str> = end.split([' ', ',']).collect();
+    let words: Vec<&str> = end.split([' ', ',', ';']).collect();
     let count = |what: &str| -> u64 {
         let at = words.iter().position(|word| *word == what).unwrap_or_else(|| panic!("{what} in {end}"));
         words[at - 1].parse().expect("number")
