@@ -157,7 +157,8 @@ void lj_jitsym_recorder(jit_State *J)
   UNUSED(J);
   if (jitsym_session == NULL) return;
   /* Pages that no trace needs are never touched. */
-  if (jitsym_trace == NULL) jitsym_trace = mmap(NULL, sizeof *jitsym_trace, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0);
+  if (jitsym_trace == NULL)
+    jitsym_trace = mmap(NULL, sizeof *jitsym_trace, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0);
   if (jitsym_trace == MAP_FAILED) jitsym_trace = NULL;
   if (jitsym_trace == NULL) return;
   jitsym_trace->steps_num = 0;
@@ -339,7 +340,8 @@ void *lj_jitsym_takearea(size_t size)
   if (jitsym_session == NULL) return NULL;
   pthread_mutex_lock(&jitsym_kept_lock);
   for (i = 0; i < JITSYM_KEPT && area == NULL; i++) {
-    if (jitsym_kept[i].area != NULL && jitsym_kept[i].size == size && mprotect(jitsym_kept[i].area, size, PROT_READ|PROT_WRITE) == 0) {
+    if (jitsym_kept[i].area != NULL && jitsym_kept[i].size == size &&
+        mprotect(jitsym_kept[i].area, size, PROT_READ|PROT_WRITE) == 0) {
       area = jitsym_kept[i].area;
       jitsym_kept[i].area = NULL;
     }

@@ -65,7 +65,8 @@ fn check(what: &str, recording: &Recording) {
     }
     // C burns, called by compiled code.
     let burning = recording.during(recording.phase("big"));
-    let burning: Vec<&Sample> = burning.filter(|sample| sample.frames.first().is_some_and(|frame| frame.1.contains("/libtommath"))).collect();
+    let burning: Vec<&Sample> =
+        burning.filter(|sample| sample.frames.first().is_some_and(|frame| frame.1.contains("/libtommath"))).collect();
     let is_called = |sample: &&&Sample| sample.frames.iter().any(|frame| frame.0.starts_with("big_numbers "));
     let called = burning.iter().filter(is_called).count();
     let others = || format!("{:?}", burning.iter().find(|sample| !is_called(sample)).map(|sample| &sample.frames));
