@@ -12,10 +12,18 @@ const ENOUGH: usize = 40;
 /// So many that the garbage collector has given memory of code back, which then has other code.
 const GENERATIONS: usize = 400;
 
-fn raku() -> &'static PathBuf {
+fn moar() -> &'static PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| built("moarvm", "raku"))
+    BUILT.get_or_init(|| built("moarvm", "moar"))
 }
+
+/// What its script `raku` calls.
+const RAKUDO: [&str; 4] = [
+    "--libpath=/usr/share/nqp/lib",
+    "--libpath=/usr/lib/perl6/lib",
+    "--libpath=/usr/lib/perl6/runtime",
+    "/usr/lib/perl6/runtime/rakudo.moarvm",
+];
 
 fn guest() -> PathBuf {
     root().join("tests/runtimes/hot.raku")
@@ -36,8 +44,8 @@ fn hot(phase: &str) -> (String, String) {
 fn record(name: &str, way: Way, variables: &[(&str, &str)]) -> Recording {
     until_enough(ENOUGH, |pace| {
         let seconds = format!("{}", 0.3 * f64::from(pace));
-        let (raku, guest) = (raku().to_str().expect("UTF-8"), guest());
-        let words = [raku, guest.to_str().expect("UTF-8"), &seconds, "0"];
+        let (moar, guest) = (moar().to_str().expect("UTF-8"), guest());
+        let words = [&[moar][..], &RAKUDO, &[guest.to_str().expect("UTF-8"), &seconds, "0"]].concat();
         let recording = Recording::of(name, way, variables, STACKS, &words);
         let compiled =
             |phase: &str| recording.during(recording.phase(phase)).filter(|sample| sample.is_compiled()).count();
@@ -79,8 +87,9 @@ fn check(what: &str, recording: &Recording) {
 fn moarvm_frees_code() {
     let log = fresh_dir("generations").join("log");
     let variables = [("MVM_JITSYM", "1"), ("JITSYM_DEBUG", log.to_str().expect("UTF-8"))];
-    let (raku, guest) = (raku().to_str().expect("UTF-8"), guest());
-    let words = [raku, guest.to_str().expect("UTF-8"), "0", &GENERATIONS.to_string()];
+    let (moar, guest) = (moar().to_str().expect("UTF-8"), guest());
+    let generations = GENERATIONS.to_string();
+    let words = [&[moar][..], &RAKUDO, &[guest.to_str().expect("UTF-8"), "0", &generations]].concat();
     let recording = Recording::of("moarvm-generations", Way::Jitdump, &variables, &["-g"], &words);
     let (registered, gone) = registered_and_gone(&std::fs::read_to_string(&log).expect("log"));
     println!("{registered} registered, {gone} unregistered");

@@ -1,6 +1,5 @@
 //! A recording of a runtime, and what perf says of its samples.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -50,10 +49,10 @@ impl Sample {
     }
 }
 
-/// In an object of the library, or in memory that nobody knows.
+/// In an object of the library, or in memory that no object describes.
 pub fn is_compiled((_, object): &Frame) -> bool {
     let name = object.rsplit('/').next().unwrap_or_default();
-    ["jit", "perf-", "anon"].iter().any(|start| name.starts_with(start)) || object == "[unknown]"
+    ["jit", "perf-", "anon"].iter().any(|start| name.starts_with(start))
 }
 
 /// What the guest did from when to when.
@@ -77,18 +76,20 @@ impl Recording {
     /// Records a runtime. Each line of its output is the name of a phase, its begin and its end.
     pub fn of(name: &str, way: Way, variables: &[(&str, &str)], options: &[&str], command: &[&str]) -> Recording {
         let dir = scratch_dir("recordings");
-        let (file, pid_file) = (dir.join(format!("{name}.data")), dir.join(format!("{name}.pid")));
+        let file = dir.join(format!("{name}.data"));
         let output = {
             let _serial = serial();
             let mut record = perf::perf("record");
             record.envs(variables.iter().copied()).env("JITSYM_LIB", artifacts().shared_dir.join("libjitsym.so"));
             record.env("JITSYM", if way == Way::Jitdump { "map,jitdump" } else { "on" });
             record.args(["-q", "-k", "1", "-e", "cpu-clock", "-F", "999"]).args(options).arg("-o").arg(&file);
-            // A runtime whose launcher is a script has the number of the shell.
-            record.args(["sh", "-c", "echo $$ >\"$0\"; exec \"$@\""]).arg(&pid_file).args(command);
+            // Not by way of a shell: perf then sometimes loses all stacks that begin in the C library.
+            record.args(command);
             stdout(&run(&mut record))
         };
-        let pid = fs::read_to_string(&pid_file).expect("pid").trim().parse().expect("pid");
+        let pids = stdout(&run(perf::perf("script").args(["-G", "-F", "pid", "-i"]).arg(&file)));
+        let pid = pids.lines().next().and_then(|pid| pid.trim().parse().ok()).expect("pid");
+        assert!(pids.lines().all(|line| line.trim() == pids.lines().next().unwrap_or_default().trim()), "one process");
         let files = TmpFiles(pid);
         let phases = output.lines().map(|line| {
             let fields: Vec<&str> = line.split(' ').collect();
