@@ -17,6 +17,8 @@ pub struct Set {
     packages: &'static [&'static str],
     /// Packages that are wanted without those that they depend on.
     alone: &'static [&'static str],
+    /// Whether sources are wanted, unpacked as Debian builds them, and no packages: each below its own name.
+    sources: bool,
     /// Debian's name of another architecture that packages are taken of.
     foreign: Option<&'static str>,
     commands: &'static [&'static str],
@@ -24,7 +26,7 @@ pub struct Set {
 
 impl Set {
     const fn new(name: &'static str, packages: &'static [&'static str], commands: &'static [&'static str]) -> Set {
-        Set { name, packages, alone: &[], foreign: None, commands }
+        Set { name, packages, alone: &[], sources: false, foreign: None, commands }
     }
 
     /// Everything that there is in the set, as a name for it.
@@ -41,6 +43,9 @@ pub const PYTHON: Set = Set::new("python", &["python3.13"], &["python3.13"]);
 /// Libraries, which other programs are made to load.
 const UNWINDERS: Set = Set::new("unwinders", &["libunwind-19", "libgcc-s1", "libunwind8"], &[]);
 const LUAJIT: Set = Set::new("luajit", &["luajit"], &["luajit"]);
+/// Virtual machines that tests build against the library, each in the version of which the machine has the packages.
+const MOARVM_SOURCE: Set = Set { sources: true, ..Set::new("moarvm-source", &["moarvm"], &[]) };
+const LUAJIT_SOURCE: Set = Set { sources: true, ..Set::new("luajit-source", &["luajit"], &[]) };
 const CARGO_C: Set = Set::new("cargo-c", &["cargo-c"], &["cargo-cinstall"]);
 pub const BPFTRACE: Set = Set::new("bpftrace", &["bpftrace"], &["bpftrace"]);
 
@@ -51,6 +56,7 @@ const CROSS_AARCH64: Set = Set {
     name: "cross-aarch64",
     packages: &["libstd-rust-dev"],
     alone: &["rustc", "libstd-rust-dev:arm64", "qemu-user"],
+    sources: false,
     foreign: Some("arm64"),
     commands: &["rustc", "qemu-aarch64"],
 };
@@ -58,15 +64,18 @@ const CROSS_RISCV64: Set = Set {
     name: "cross-riscv64",
     packages: &["libstd-rust-dev"],
     alone: &["rustc", "libstd-rust-dev:riscv64", "qemu-user"],
+    sources: false,
     foreign: Some("riscv64"),
     commands: &["rustc", "qemu-riscv64"],
 };
 
 /// What the tests of the library use, and where it is taken from; by its name alone a command is that of the first.
-const FOR_TESTS: [(&str, Set); 9] = [
+const FOR_TESTS: [(&str, Set); 11] = [
     ("trixie", PYTHON),
     ("trixie", UNWINDERS),
     ("trixie", LUAJIT),
+    ("bookworm", MOARVM_SOURCE),
+    ("bookworm", LUAJIT_SOURCE),
     ("sid", PERF),
     ("trixie", CARGO_C),
     ("forky", CROSS_AARCH64),
@@ -115,7 +124,9 @@ impl Cache {
         }
         eprintln!("Fetching {} of {suite} to {}", [set.packages, set.alone].concat().join(", "), dir.display());
         self.fetch(suite, set, &new).with_context(|| format!("cannot fetch {} of {suite}", set.name))?;
-        wrappers(set, &new, &dir)?;
+        if !set.sources {
+            wrappers(set, &new, &dir)?;
+        }
         fs::write(new.join("complete"), recipe)?;
         fs::rename(&new, &dir)?;
         Ok(dir.join("bin"))
@@ -184,11 +195,15 @@ impl Cache {
         if !Path::new(KEYRING).exists() {
             bail!("{KEYRING} is missing: install debian-archive-keyring");
         }
-        fs::write(apt.join("sources.list"), format!("deb [signed-by={KEYRING}] {mirror} {suite} main\n"))?;
+        let kind = if set.sources { "deb-src" } else { "deb" };
+        fs::write(apt.join("sources.list"), format!("{kind} [signed-by={KEYRING}] {mirror} {suite} main\n"))?;
         fs::write(apt.join("status"), "")?;
         let archives = apt.join("cache/archives");
         let apt_get = || apt_get(&apt, set.foreign);
         run::success(apt_get().arg("update"))?;
+        if set.sources {
+            return unpack_sources(set, &root, apt_get);
+        }
         run::success(apt_get().args(["--download-only", "--yes", "install"]).args(set.packages))?;
         if !set.alone.is_empty() {
             run::success(apt_get().arg("download").args(set.alone).current_dir(&archives))?;
@@ -211,6 +226,22 @@ impl Cache {
         }
         Ok(())
     }
+}
+
+/// Sources with Debian's patches, each in a directory that is called as its package.
+fn unpack_sources(set: &Set, root: &Path, apt_get: impl Fn() -> Command) -> Result<()> {
+    for package in set.packages {
+        let dir = root.join(format!("{package}.fetched"));
+        fs::create_dir_all(&dir)?;
+        run::success(apt_get().args(["--download-only", "source", package]).current_dir(&dir))?;
+        let description = fs::read_dir(&dir)?.flatten().map(|entry| entry.path());
+        let description = description.filter(|path| path.extension().is_some_and(|extension| extension == "dsc"));
+        let description = description.last().with_context(|| format!("no source of {package}"))?;
+        let to = root.join(package);
+        run::success(run::command("dpkg-source").args(["--quiet", "--extract"]).arg(description).arg(&to))?;
+        fs::remove_dir_all(&dir)?;
+    }
+    Ok(())
 }
 
 /// apt with a state of its own, and nothing installed yet. Proxies and the like are the machine's.

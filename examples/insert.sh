@@ -1,0 +1,47 @@
+# Sourced by the scripts that build runtimes against the library: inserts lines into the source in $build, each once, at a line
+# that is there exactly once. Everything else ends the script.
+
+# `add DIRECTORY FILE...`: copies files of ours to it.
+changed=no
+add() {
+    dir=$build/$1
+    shift
+    for added in "$@"; do
+        cmp -s "$added" "$dir/${added##*/}" || { cp "$added" "$dir/"; changed=yes; }
+    done
+}
+
+# `begin FILE`: goes on from the file as it was delivered.
+begin() {
+    file=$build/$1
+    [ -f "$file.delivered" ] || cp "$file" "$file.delivered"
+    cp "$file.delivered" "$file.new"
+}
+
+# `after LINE INSERTED...` and `before LINE INSERTED...`.
+after() { insert after "$@"; }
+before() { insert before "$@"; }
+
+insert() {
+    where=$1 anchor=$2
+    shift 2
+    count=$(grep -cFx -e "$anchor" "$file.new" || :)
+    if [ "$count" != 1 ]; then
+        echo "$file: $count lines are \"$anchor\", and not one: this version is another one" >&2
+        exit 1
+    fi
+    lines=$(printf '%s\n' "$@")
+    # As the environment, in which awk takes no backslash for its own.
+    anchor=$anchor lines=$lines where=$where awk '
+        $0 == ENVIRON["anchor"] && ENVIRON["where"] == "before" { print ENVIRON["lines"] }
+        { print }
+        $0 == ENVIRON["anchor"] && ENVIRON["where"] == "after" { print ENVIRON["lines"] }' "$file.new" >"$file.newer"
+    mv "$file.newer" "$file.new"
+}
+
+at_the_end() { printf '%s\n' "$@" >>"$file.new"; }
+
+# The file keeps its date if nothing is different, in what was added neither, so that make leaves it alone.
+end() {
+    if [ $changed = no ] && cmp -s "$file.new" "$file"; then rm "$file.new"; else mv "$file.new" "$file"; fi
+}

@@ -1,0 +1,351 @@
+/*
+ * LuaJIT announces its traces and exit stubs to libjitsym: names, lines, and frames that are exact at each instruction.
+ *
+ * build.sh includes this file at the end of lj_trace.c. It is for x86-64, POSIX, GC64. Without the library, or without a variable
+ * that asks for it, LuaJIT does what it always did.
+ *
+ * SPDX-License-Identifier: MIT OR Apache-2.0
+ */
+#include "lj_jitsym.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "jitsym_dl.h"
+
+#include "lj_debug.h"
+#include "lj_target.h"
+
+/* One session for all states of the process. The library writes what is pending when the process ends. */
+static jitsym *jitsym_session;
+static pthread_once_t jitsym_once = PTHREAD_ONCE_INIT;
+static char jitsym_directory[4096];
+static int jitsym_adopts;
+
+/* LUAJIT_JITSYM=1 turns the sinks on that the library's own variables name, or else all. Without it, these variables decide. */
+static void jitsym_begin(void)
+{
+  jitsym_options options = JITSYM_OPTIONS;
+  const char *wanted = getenv("LUAJIT_JITSYM");
+  if (wanted == NULL || *wanted == 0) {
+    if (getenv("JITSYM") == NULL && getenv("JITSYM_ADOPT") == NULL) return;
+    options.flags = JITSYM_INIT_OFF_BY_DEFAULT;
+  }
+  if (getcwd(jitsym_directory, sizeof jitsym_directory) == NULL) jitsym_directory[0] = 0;
+  jitsym_adopts = getenv("JITSYM_ADOPT") != NULL;
+  jitsym_init(&options, &jitsym_session);
+}
+
+void lj_jitsym_open(void)
+{
+  pthread_once(&jitsym_once, jitsym_begin);
+}
+
+/* -- Frames -------------------------------------------------------------- */
+
+enum { JITSYM_RBX = 3, JITSYM_RBP = 6, JITSYM_RSP = 7 };
+
+/* By the interpreter, and the last two on the way into a trace. */
+static const jitsym_saved_register jitsym_saved[] = {
+  { JITSYM_RBP, -16 }, { JITSYM_RBX, -24 }, { 15, -32 }, { 14, -40 }, { 13, -80 }, { 12, -88 },
+};
+
+/* How many bytes `add rsp, imm` at `p` takes, and its operand; 0 if it is another instruction. */
+static int jitsym_is_adjustment(const MCode *p, const MCode *end, int32_t *by)
+{
+  if (end - p >= 4 && p[0] == 0x48 && p[1] == 0x83 && p[2] == 0xc4) {
+    *by = (int8_t)p[3];
+    return 4;
+  }
+  if (end - p >= 7 && p[0] == 0x48 && p[1] == 0x81 && p[2] == 0xc4) {
+    memcpy(by, p + 3, 4);
+    return 7;
+  }
+  return 0;
+}
+
+/* At the end of a trace that does not loop the frame is given back, before the last jump. */
+static uint32_t jitsym_tail(const GCtrace *T)
+{
+  const MCode *jump = T->mcode + T->szmcode - 5;
+  int32_t by;
+  if (T->spadjust == 0 || T->szmcode < 12 || *jump != 0xe9) return 0;
+  if ((jitsym_is_adjustment(jump - 4, jump, &by) == 4 && by == T->spadjust) ||
+      (jitsym_is_adjustment(jump - 7, jump, &by) == 7 && by == T->spadjust))
+    return T->szmcode - 5;
+  return 0;
+}
+
+/*
+ * The end of the head's `add rsp, -grown`. It is the first instruction of a root trace. In a side trace, loads from the parent's
+ * frame come first, and the store of the trace's number follows it, by which it is recognised.
+ */
+static uint32_t jitsym_head(const GCtrace *T, int32_t grown)
+{
+  const MCode *p = T->mcode, *end = p + T->szmcode;
+  int32_t by;
+  for (; p < end; p++) {
+    int size = *p == 0x48 ? jitsym_is_adjustment(p, end, &by) : 0;
+    const MCode *store = p + size;
+    if (size != 0 && by == -grown && end - store >= 7 && store[0] == 0x41 && store[1] == 0xc7 && (store[2] & 0xbf) == 0x86) {
+      uint32_t number;
+      const MCode *operand = store + (store[2] == 0x86 ? 7 : 4);
+      if (end - operand < 4) return 0;
+      memcpy(&number, operand, 4);
+      if (number == T->traceno) return (uint32_t)(store - T->mcode);
+    }
+  }
+  return 0;
+}
+
+static uint32_t jitsym_frame(jit_State *J, GCtrace *T, jitsym_unwind_row rows[3])
+{
+  const int32_t frame = CFRAME_SIZE_JIT;
+  TraceNo parent = T->ir[REF_BASE].op1;
+  int32_t inherited = parent ? traceref(J, parent)->spadjust : 0;
+  uint32_t count = 0, tail = jitsym_tail(T);
+  jitsym_unwind_row row = { 0, JITSYM_RSP, 0, sizeof jitsym_saved / sizeof *jitsym_saved, jitsym_saved };
+  row.cfa_offset = frame + inherited;
+  rows[count++] = row;
+  if (T->spadjust != inherited) {
+    row.offset = jitsym_head(T, T->spadjust - inherited);
+    row.cfa_offset = frame + T->spadjust;
+    if (row.offset == 0) return 0;
+    rows[count++] = row;
+  }
+  if (tail != 0) {
+    row.offset = tail;
+    row.cfa_offset = frame;
+    rows[count++] = row;
+  }
+  return count;
+}
+
+/* -- Lines --------------------------------------------------------------- */
+
+#define JITSYM_REFS 0x8000
+#define JITSYM_PATHS 16
+#define JITSYM_PATH 1024
+
+/* The IR from `ref` on, up to the next step, is of this bytecode. */
+typedef struct {
+  IRRef ref;
+  GCproto *pt;
+  const BCIns *pc;
+} JitsymStep;
+
+/* What is known of the trace that this thread compiles. Steps are in order of their IR, with each loop's copy of it. */
+typedef struct {
+  uint32_t steps_num;
+  JitsymStep steps[JITSYM_REFS];
+  MCode *mcode[JITSYM_REFS];  /* Of an IR instruction that has code: its first byte. */
+  uint32_t mcode_num;
+  jitsym_line lines[JITSYM_REFS];
+  uint32_t paths_num;
+  const char *chunks[JITSYM_PATHS];
+  char paths[JITSYM_PATHS][JITSYM_PATH];
+} JitsymTrace;
+
+static __thread JitsymTrace *jitsym_trace;
+
+/* A recording begins. */
+void lj_jitsym_recorder(jit_State *J)
+{
+  UNUSED(J);
+  if (jitsym_session == NULL) return;
+  /* Pages that no trace needs are never touched. */
+  if (jitsym_trace == NULL)
+    jitsym_trace = mmap(NULL, sizeof *jitsym_trace, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0);
+  if (jitsym_trace == MAP_FAILED) jitsym_trace = NULL;
+  if (jitsym_trace == NULL) return;
+  jitsym_trace->steps_num = 0;
+  memset(jitsym_trace->mcode, 0, jitsym_trace->mcode_num * sizeof *jitsym_trace->mcode);
+  jitsym_trace->mcode_num = 0;
+}
+
+static void jitsym_step(IRRef ref, GCproto *pt, const BCIns *pc)
+{
+  JitsymTrace *trace = jitsym_trace;
+  JitsymStep *last = trace->steps_num == 0 ? NULL : &trace->steps[trace->steps_num-1];
+  JitsymStep step = { ref, pt, pc };
+  if (last != NULL && last->ref == ref) *last = step;  /* No IR was made of the last one. */
+  else if (trace->steps_num < JITSYM_REFS) trace->steps[trace->steps_num++] = step;
+}
+
+/* The next bytecode is recorded. */
+void lj_jitsym_recins(jit_State *J)
+{
+  if (jitsym_trace != NULL && J->pt != NULL) jitsym_step(J->cur.nins, J->pt, J->pc);
+}
+
+static const JitsymStep *jitsym_step_of(IRRef ref)
+{
+  uint32_t from = 0, to = jitsym_trace->steps_num;
+  while (from < to) {
+    uint32_t middle = from + (to - from) / 2;
+    if (jitsym_trace->steps[middle].ref <= ref) from = middle + 1; else to = middle;
+  }
+  return from == 0 ? NULL : &jitsym_trace->steps[from-1];
+}
+
+/* Copies `ref` for the body of a loop. */
+void lj_jitsym_copyins(jit_State *J, IRRef ref)
+{
+  const JitsymStep *step;
+  if (jitsym_trace == NULL) return;
+  step = jitsym_step_of(ref);
+  if (step != NULL) jitsym_step(J->cur.nins, step->pt, step->pc);
+}
+
+/* Code of one IR instruction was made: backwards, and perhaps again. */
+void lj_jitsym_asmins(IRRef ref, MCode *mcode)
+{
+  uint32_t index = ref - REF_BIAS;
+  if (jitsym_trace == NULL || index >= JITSYM_REFS) return;
+  jitsym_trace->mcode[index] = mcode;
+  if (index >= jitsym_trace->mcode_num) jitsym_trace->mcode_num = index + 1;
+}
+
+/* The absolute path of a chunk that is a file. */
+static const char *jitsym_path_of(GCproto *pt)
+{
+  JitsymTrace *trace = jitsym_trace;
+  const char *name = proto_chunknamestr(pt);
+  char *path;
+  uint32_t i;
+  if (*name != '@') return NULL;
+  for (i = 0; i < trace->paths_num; i++)
+    if (trace->chunks[i] == name) return trace->paths[i];
+  if (i == JITSYM_PATHS) return NULL;
+  path = trace->paths[i];
+  trace->chunks[i] = name;
+  trace->paths_num++;
+  if (name[1] == '/' || jitsym_directory[0] == 0)
+    snprintf(path, JITSYM_PATH, "%s", name + 1);
+  else
+    snprintf(path, JITSYM_PATH, "%s/%s", jitsym_directory, name + (strncmp(name, "@./", 3) == 0 ? 3 : 1));
+  return path;
+}
+
+/* A row for each change of line. What is before the first instruction of the IR belongs to it. */
+static uint32_t jitsym_lines(GCtrace *T)
+{
+  JitsymTrace *trace = jitsym_trace;
+  uint32_t count = 0;
+  IRRef ref;
+  const MCode *at = T->mcode, *end = T->mcode + T->szmcode;
+  trace->paths_num = 0;
+  for (ref = REF_FIRST; ref - REF_BIAS < trace->mcode_num; ref++) {
+    MCode *mcode = trace->mcode[ref - REF_BIAS];
+    const JitsymStep *step;
+    jitsym_line row = { 0, 0, 0, 0, NULL };
+    if (mcode < at || mcode >= end || (step = jitsym_step_of(ref)) == NULL) continue;
+    at = mcode;
+    row.offset = count == 0 ? 0 : (uint32_t)(mcode - T->mcode);
+    row.line = (uint32_t)lj_debug_line(step->pt, proto_bcpos(step->pt, step->pc));
+    row.file = jitsym_path_of(step->pt);
+    if (row.line == 0 || row.file == NULL) continue;
+    if (count != 0 && trace->lines[count-1].line == row.line && trace->lines[count-1].file == row.file) continue;
+    if (count != 0 && trace->lines[count-1].offset == row.offset) count--;
+    trace->lines[count++] = row;
+  }
+  return count;
+}
+
+/* -- Registration -------------------------------------------------------- */
+
+void lj_jitsym_addtrace(jit_State *J, GCtrace *T)
+{
+  char name[256];
+  GCproto *pt = &gcref(T->startpt)->pt;
+  const char *chunk = proto_chunknamestr(pt);
+  jitsym_code code = JITSYM_CODE(T->mcode, T->szmcode, name);
+  jitsym_unwind unwind = JITSYM_UNWIND(JITSYM_UNWIND_ROWS);
+  jitsym_unwind_row rows[3];
+  if (jitsym_session == NULL) return;
+
+  chunk = *chunk == '@' || *chunk == '=' ? chunk + 1 : "(string)";
+  snprintf(name, sizeof name, "TRACE_%d %s:%d", T->traceno, chunk,
+           (int)lj_debug_line(pt, proto_bcpos(pt, mref(T->startpc, const BCIns))));
+  code.bytes = T->mcode;
+  /* The next trace begins where this one ends. */
+  code.flags = JITSYM_CODE_PACKED;
+  unwind.row_count = jitsym_frame(J, T, rows);
+  unwind.rows = rows;
+  unwind.row_size = sizeof *rows;
+  if (unwind.row_count != 0) code.unwind = &unwind;
+  if (jitsym_trace != NULL) {
+    code.line_count = jitsym_lines(T);
+    code.lines = jitsym_trace->lines;
+    code.line_size = sizeof *code.lines;
+  }
+  jitsym_register(jitsym_session, &code, NULL);
+}
+
+/* Its memory stays until all of it is given back. */
+void lj_jitsym_deltrace(GCtrace *T)
+{
+  if (jitsym_session != NULL) jitsym_unregister_range(jitsym_session, (uint64_t)(uintptr_t)T->mcode, T->szmcode);
+}
+
+/* Their frame is that of the trace that was left, so there is none to describe. */
+void lj_jitsym_addstubs(ExitNo first, MCode *begin, MCode *end)
+{
+  char name[64];
+  jitsym_code code = JITSYM_CODE(begin, end - begin, name);
+  if (jitsym_session == NULL) return;
+  snprintf(name, sizeof name, "exit stubs %d-%d", (int)first, (int)first + EXITSTUBS_PER_GROUP - 1);
+  code.bytes = begin;
+  jitsym_register(jitsym_session, &code, NULL);
+}
+
+/* -- Areas --------------------------------------------------------------- */
+
+/*
+ * Areas that hold no code any more. If memory is adopted, they are kept for the next code instead of being unmapped, because code
+ * that comes in the place of dead code costs less than a new region.
+ */
+#define JITSYM_KEPT 16
+
+static struct { void *area; size_t size; } jitsym_kept[JITSYM_KEPT];
+static pthread_mutex_t jitsym_kept_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* All code in the area is dead. Whether it is kept. */
+int lj_jitsym_keeparea(void *area, size_t size)
+{
+  int i, kept = 0;
+  if (jitsym_session == NULL) return 0;
+  jitsym_unregister_range(jitsym_session, (uint64_t)(uintptr_t)area, size);
+  if (!jitsym_adopts) return 0;
+  pthread_mutex_lock(&jitsym_kept_lock);
+  for (i = 0; i < JITSYM_KEPT && !kept; i++) {
+    if (jitsym_kept[i].area == NULL) {
+      jitsym_kept[i].area = area;
+      jitsym_kept[i].size = size;
+      kept = 1;
+    }
+  }
+  pthread_mutex_unlock(&jitsym_kept_lock);
+  return kept;
+}
+
+/* An area that was kept, readable and writable; NULL if there is none of that size. */
+void *lj_jitsym_takearea(size_t size)
+{
+  void *area = NULL;
+  int i;
+  if (jitsym_session == NULL) return NULL;
+  pthread_mutex_lock(&jitsym_kept_lock);
+  for (i = 0; i < JITSYM_KEPT && area == NULL; i++) {
+    if (jitsym_kept[i].area != NULL && jitsym_kept[i].size == size &&
+        mprotect(jitsym_kept[i].area, size, PROT_READ|PROT_WRITE) == 0) {
+      area = jitsym_kept[i].area;
+      jitsym_kept[i].area = NULL;
+    }
+  }
+  pthread_mutex_unlock(&jitsym_kept_lock);
+  return area;
+}

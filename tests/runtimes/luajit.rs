@@ -1,0 +1,119 @@
+//! LuaJIT, with the guest of `tests/luajit`: each phase burns its time in one line, in another kind of trace.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use crate::perf;
+use crate::recording::{
+    at_least, built, check_stacks, is_compiled, registered_and_gone, Recording, Sample, Way, STACKS,
+};
+use crate::support::{artifacts, root, run, stdout, until_enough};
+
+/// Samples in traces that each phase has to have.
+const ENOUGH: usize = 40;
+const PHASES: [&str; 9] =
+    ["loop", "inlined", "side", "side_inlined", "spill", "recursion", "coroutines", "callback", "stitched"];
+
+fn luajit() -> &'static PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| built("luajit", "luajit"))
+}
+
+/// Where each phase is hot: `FILE:LINE`.
+fn hot_lines() -> BTreeMap<String, String> {
+    let mut lines = BTreeMap::new();
+    for file in ["hot.lua", "inlined.lua"] {
+        let text = std::fs::read_to_string(root().join("tests/luajit").join(file)).expect("guest");
+        for (index, line) in text.lines().enumerate() {
+            if let Some((_, phase)) = line.split_once(" -- hot: ") {
+                lines.insert(phase.to_string(), format!("{file}:{}", index + 1));
+            }
+        }
+    }
+    lines
+}
+
+fn record(name: &str, way: Way, variables: &[(&str, &str)]) -> Recording {
+    until_enough(ENOUGH, |pace| {
+        let seconds = format!("{}", 0.2 * f64::from(pace));
+        let guest = root().join("tests/luajit/hot.lua");
+        let words = [luajit().to_str().expect("UTF-8"), guest.to_str().expect("UTF-8"), &seconds];
+        let recording = Recording::of(name, way, variables, STACKS, &[&words, &PHASES[..]].concat());
+        let compiled =
+            |phase: &str| recording.during(recording.phase(phase)).filter(|sample| sample.is_compiled()).count();
+        let fewest = PHASES.map(compiled).into_iter().min().unwrap_or(0);
+        (recording, fewest)
+    })
+}
+
+fn check(what: &str, recording: &Recording) {
+    let lines = hot_lines();
+    for phase in PHASES {
+        let traces: Vec<&Sample> =
+            recording.during(recording.phase(phase)).filter(|sample| sample.is_compiled()).collect();
+        let is_named = |sample: &&&Sample| {
+            let name = &sample.frames[0].0;
+            name.starts_with("TRACE_") && name.contains(".lua:") || name.starts_with("exit stubs ")
+        };
+        let named = traces.iter().filter(is_named).count();
+        let others = || {
+            let others = traces.iter().filter(|sample| !is_named(sample)).take(5);
+            format!("{:?}", others.map(|sample| &sample.frames).collect::<Vec<_>>())
+        };
+        at_least(&format!("{what}, {phase}: names"), named, traces.len(), ENOUGH, 99, others);
+        let mut found: BTreeMap<&str, usize> = BTreeMap::new();
+        for sample in &traces {
+            *found.entry(&sample.line).or_default() += 1;
+        }
+        // How much of the time the quick instructions around it take depends on the processor.
+        let hot = found.get(&*lines[phase]).copied().unwrap_or(0);
+        at_least(&format!("{what}, {phase}: lines"), hot, traces.len(), ENOUGH, 50, || format!("{found:?}"));
+    }
+    // LuaJIT's own code between a trace and the interpreter has no table for the frame of the trace.
+    let is_leaving = |sample: &Sample| sample.frames.iter().any(|frame| frame.0 == "lj_vm_exit_handler");
+    check_stacks(what, recording, 200, |sample| !is_leaving(sample));
+    // The library of C calls the trace's function, which calls traces.
+    let through = recording.during(recording.phase("callback")).filter(|sample| sample.is_compiled());
+    let (mut right, mut all) = (0, 0);
+    for sample in through {
+        all += 1;
+        let from = sample.frames.iter().position(|frame| frame.0.contains("qsort_r"));
+        right += usize::from(from.is_some_and(|from| sample.frames[..from].iter().any(is_compiled)));
+    }
+    at_least(&format!("{what}: through a callback of C"), right, all, ENOUGH, 99, String::new);
+}
+
+#[test]
+fn luajit_with_a_jitdump() {
+    check("jitdump", &record("luajit-jitdump", Way::Jitdump, &[("LUAJIT_JITSYM", "1")]));
+}
+
+/// The memory of traces is adopted: names, lines and stacks without `perf inject`.
+#[test]
+fn luajit_in_adopted_memory() {
+    check("adopted", &record("luajit-adopted", Way::Regions, &[("JITSYM_ADOPT", "1")]));
+}
+
+/// A program that compiles and flushes all the time computes the same, and at its end nothing is registered that is not live.
+#[test]
+fn luajit_flushes() {
+    let guest = root().join("bindings/luajit/churn.lua");
+    let run_it = |variables: &[(&str, &str)]| {
+        let mut command = perf::command(luajit());
+        command.envs(variables.iter().copied()).arg(&guest).args(["4", "1000"]);
+        command.env("JITSYM_LIB", artifacts().shared_dir.join("libjitsym.so"));
+        let output = run(&mut command);
+        (stdout(&output), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (plain, _) = run_it(&[]);
+    for variables in
+        [[("JITSYM", "map,jitdump"), ("JITSYM_REMOVE", "1")], [("JITSYM_ADOPT", "1"), ("JITSYM_REMOVE", "1")]]
+    {
+        let (output, said) = run_it(&[&variables[..], &[("JITSYM_DEBUG", "1")]].concat());
+        assert_eq!(output, plain, "{variables:?}");
+        let (registered, gone) = registered_and_gone(&said);
+        println!("{variables:?}: {registered} registered, {gone} unregistered");
+        assert!(registered > 1000 && gone == registered, "{said}");
+    }
+}

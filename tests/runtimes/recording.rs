@@ -1,0 +1,202 @@
+//! A recording of a runtime, and what perf says of its samples.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::perf;
+use crate::support::{artifacts, root, run, scratch_dir, serial, stdout, TmpFiles};
+
+/// The runtime, built from its source as Debian has it: `PREFIX/bin/NAME`. Built again only if something has changed.
+pub fn built(name: &str, program: &str) -> PathBuf {
+    let source = format!("{name}-source");
+    let source = run(Command::new(env!("CARGO")).current_dir(root()).args(["xtask", "tool", &source]));
+    let source = Path::new(stdout(&source).trim()).join(name);
+    let prefix = scratch_dir(format!("built-{name}"));
+    let script = root().join("examples").join(name).join("build.sh");
+    run(Command::new("sh").arg(script).arg(&source).arg(&prefix));
+    prefix.join("bin").join(program)
+}
+
+/// The ways in which code is announced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// A jitdump, and `perf inject --jit`.
+    Jitdump,
+    /// Regions, and nothing after the recording.
+    Regions,
+}
+
+/// One frame of a stack: symbol and object.
+pub type Frame = (String, String);
+
+/// A sample of the thread that runs the guest.
+pub struct Sample {
+    pub time: f64,
+    /// `FILE:LINE` of the address, if perf knows it.
+    pub line: String,
+    pub frames: Vec<Frame>,
+}
+
+impl Sample {
+    /// Whether the code that ran was compiled at run time.
+    pub fn is_compiled(&self) -> bool {
+        self.frames.first().is_some_and(is_compiled)
+    }
+
+    /// Whether the stack goes down to where the program began.
+    pub fn is_whole(&self) -> bool {
+        self.frames.iter().rev().take(4).any(|(symbol, _)| symbol == "main")
+    }
+}
+
+/// In an object of the library, or in memory that no object describes.
+pub fn is_compiled((_, object): &Frame) -> bool {
+    let name = object.rsplit('/').next().unwrap_or_default();
+    ["jit", "perf-", "anon"].iter().any(|start| name.starts_with(start))
+}
+
+/// What the guest did from when to when.
+pub struct Phase {
+    pub name: String,
+    pub from: f64,
+    pub to: f64,
+}
+
+pub struct Recording {
+    pub file: PathBuf,
+    pub phases: Vec<Phase>,
+    pub samples: Vec<Sample>,
+    files: TmpFiles,
+}
+
+/// For stacks: the interpreters and their C libraries keep no frame pointers.
+pub const STACKS: &[&str] = &["--call-graph", "dwarf,16384"];
+
+impl Recording {
+    /// Records a runtime. Each line of its output is the name of a phase, its begin and its end.
+    pub fn of(name: &str, way: Way, variables: &[(&str, &str)], options: &[&str], command: &[&str]) -> Recording {
+        let dir = scratch_dir("recordings");
+        let file = dir.join(format!("{name}.data"));
+        let output = {
+            let _serial = serial();
+            let mut record = perf::perf("record");
+            record.envs(variables.iter().copied()).env("JITSYM_LIB", artifacts().shared_dir.join("libjitsym.so"));
+            record.env("JITSYM", if way == Way::Jitdump { "map,jitdump" } else { "on" });
+            record.args(["-q", "-k", "1", "-e", "cpu-clock", "-F", "999"]).args(options).arg("-o").arg(&file);
+            // Not by way of a shell: perf then sometimes loses all stacks that begin in the C library.
+            record.args(command);
+            stdout(&run(&mut record))
+        };
+        let pids = stdout(&run(perf::perf("script").args(["-G", "-F", "pid", "-i"]).arg(&file)));
+        let pid = pids.lines().next().and_then(|pid| pid.trim().parse().ok()).expect("pid");
+        assert!(pids.lines().all(|line| line.trim() == pids.lines().next().unwrap_or_default().trim()), "one process");
+        let files = TmpFiles(pid);
+        let phases = output.lines().map(|line| {
+            let fields: Vec<&str> = line.split(' ').collect();
+            let [name, from, to] = fields[..] else { panic!("the guest printed {line:?}") };
+            Phase { name: name.into(), from: from.parse().expect("begin"), to: to.parse().expect("end") }
+        });
+        let phases: Vec<Phase> = phases.collect();
+        assert!(!phases.is_empty(), "the guest printed nothing");
+        let file = match way {
+            Way::Jitdump => {
+                let injected = file.with_extension("injected");
+                run(perf::perf("inject").arg("--jit").arg("-i").arg(&file).arg("-o").arg(&injected));
+                injected
+            }
+            Way::Regions => file,
+        };
+        let samples = samples(&file, pid);
+        Recording { file, phases, samples, files }
+    }
+
+    /// The jitdump of the process.
+    pub fn dump(&self) -> PathBuf {
+        format!("/tmp/jit-{}.dump", self.files.0).into()
+    }
+
+    pub fn phase(&self, name: &str) -> &Phase {
+        self.phases.iter().find(|phase| phase.name == name).unwrap_or_else(|| panic!("no phase {name}"))
+    }
+
+    /// The samples of a phase.
+    pub fn during(&self, phase: &Phase) -> impl Iterator<Item = &Sample> {
+        let during = phase.from..phase.to;
+        self.samples.iter().filter(move |sample| during.contains(&sample.time))
+    }
+
+    /// The phase at a time.
+    pub fn phase_at(&self, time: f64) -> Option<&Phase> {
+        self.phases.iter().find(|phase| (phase.from..phase.to).contains(&time))
+    }
+}
+
+/// The samples of the first thread of a process.
+fn samples(file: &Path, pid: u32) -> Vec<Sample> {
+    let script = |options: &[&str]| {
+        stdout(&run(perf::perf("script").args(["--ns", "--no-inline"]).args(options).arg("-i").arg(file)))
+    };
+    // Lines without callers: perf 6.1 may crash when it looks for the line of a frame that is in no file.
+    let (stacks, lines) =
+        (script(&["-F", "tid,time,ip,sym,dso"]), script(&["--max-stack", "1", "-F", "tid,time,ip,srcline"]));
+    let bare = script(&["-G", "-F", "tid,time"]);
+    let blocks = |text: &str| -> Vec<Vec<String>> {
+        let blocks = text.split("\n\n").filter(|block| !block.trim().is_empty());
+        blocks.map(|block| block.lines().filter(|line| !line.is_empty()).map(String::from).collect()).collect()
+    };
+    let (stacks, lines) = (blocks(&stacks), blocks(&lines));
+    assert_eq!((stacks.len(), stacks.len()), (lines.len(), bare.lines().count()));
+    let mut samples = Vec::new();
+    for ((stack, line), bare) in stacks.iter().zip(&lines).zip(bare.lines()) {
+        let fields: Vec<&str> = bare.split_whitespace().collect();
+        let [tid, time] = fields[..] else { panic!("perf script printed {bare:?}") };
+        if tid != pid.to_string() {
+            continue;
+        }
+        let frame = |line: &String| {
+            let frame = line.trim_start().split_once(' ').and_then(|(_, frame)| frame.rsplit_once(" ("));
+            let (symbol, object) = frame.unwrap_or_else(|| panic!("perf script printed {line:?}"));
+            (symbol.to_owned(), object.trim_end_matches(')').to_owned())
+        };
+        samples.push(Sample {
+            time: time.trim_end_matches(':').parse().expect("time"),
+            line: line.get(2).map_or_else(String::new, |line| line.trim().into()),
+            frames: stack[1..].iter().map(frame).collect(),
+        });
+    }
+    samples
+}
+
+/// How many pieces of code the library says to have registered, and how many of them were gone before the process ended. `said` is
+/// what it has said with `JITSYM_DEBUG`.
+pub fn registered_and_gone(said: &str) -> (u64, u64) {
+    let end = said.lines().find(|line| line.contains("at exit: ")).unwrap_or_else(|| panic!("no end in {said}"));
+    let words: Vec<&str> = end.split([' ', ',', ';']).collect();
+    let count = |what: &str| -> u64 {
+        let at = words.iter().position(|word| *word == what).unwrap_or_else(|| panic!("{what} in {end}"));
+        words[at - 1].parse().expect("number")
+    };
+    assert_eq!((count("refused"), count("dropped"), count("unreadable")), (0, 0, 0), "{end}");
+    (count("registered"), count("unregistered"))
+}
+
+/// Fails if more than this many percent are otherwise. Says the numbers in any case.
+pub fn at_least(what: &str, right: usize, all: usize, enough: usize, percent: usize, others: impl FnOnce() -> String) {
+    println!("{what}: {right} of {all}");
+    assert!(all >= enough, "{what}: only {all} samples");
+    assert!(right * 100 >= all * percent, "{what}: {right} of {all}; others: {}", others());
+}
+
+/// Every stack with a compiled frame in it goes down to `main`, of the samples that count.
+pub fn check_stacks(what: &str, recording: &Recording, enough: usize, counts: impl Fn(&Sample) -> bool) {
+    let compiled: Vec<&Sample> = recording
+        .samples
+        .iter()
+        .filter(|sample| {
+            recording.phase_at(sample.time).is_some() && sample.frames.iter().any(is_compiled) && counts(sample)
+        })
+        .collect();
+    let whole = compiled.iter().filter(|sample| sample.is_whole()).count();
+    let broken = || format!("{:?}", compiled.iter().find(|sample| !sample.is_whole()).map(|sample| &sample.frames));
+    at_least(&format!("{what}: stacks down to main"), whole, compiled.len(), enough, 99, broken);
+}
