@@ -172,13 +172,13 @@ pub enum Unwind<'a> {
 /// usual prologue of the architecture and no epilogue.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FramePointer<'a> {
-    /// Behind the instruction that stores the caller's frame pointer; 0: the architecture's usual place.
+    /// After the instruction that stores the caller's frame pointer; 0: the architecture's usual place.
     pub pushed: u32,
-    /// Behind the instruction that sets the frame pointer; 0: the architecture's usual place.
+    /// After the instruction that sets the frame pointer; 0: the architecture's usual place.
     pub set: u32,
-    /// Behind the instruction that takes the frame down; 0: none.
+    /// After the instruction that takes the frame down; 0: none.
     pub epilogue_begin: u32,
-    /// Behind the return instruction; 0: the end of the code.
+    /// After the return instruction; 0: the end of the code.
     pub epilogue_end: u32,
     /// CFA = FP + this; 0: the architecture's usual distance.
     pub cfa_offset: i32,
@@ -196,17 +196,17 @@ pub struct FixedFrame<'a> {
     pub cfa_offset: i32,
     /// Registers saved in the frame, beyond the frame pointer if `pushed` is not 0.
     pub saved: &'a [SavedRegister],
-    /// Behind the instruction that stores the caller's frame pointer; 0: none does.
+    /// After the instruction that stores the caller's frame pointer; 0: none does.
     pub pushed: u32,
-    /// Behind the instruction that takes the frame; 0: it is there from the start.
+    /// After the instruction that takes the frame; 0: it is there from the start.
     pub sp_set: u32,
     /// From where on `saved` are saved; 0: `sp_set`.
     pub saved_from: u32,
-    /// Behind the instruction that gives back all but the stored frame pointer; 0: none does.
+    /// After the instruction that gives back all but the stored frame pointer; 0: none does.
     pub sp_reset: u32,
-    /// Behind the instruction that takes the frame down; 0: none.
+    /// After the instruction that takes the frame down; 0: none.
     pub epilogue_begin: u32,
-    /// Behind the return instruction; 0: the end of the code.
+    /// After the return instruction; 0: the end of the code.
     pub epilogue_end: u32,
 }
 

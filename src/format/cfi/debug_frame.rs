@@ -88,7 +88,7 @@ mod tests {
         let mut section = DebugFrame::default();
         let kinds = [
             Unwind::FramePointer(crate::api::code::FramePointer::default()),
-            Unwind::FixedFrame { cfa_offset: 40, saved: &[] },
+            Unwind::FixedFrame(crate::api::code::FixedFrame::new(40, &[])),
         ];
         let mut wanted = Vec::new();
         for (number, kind) in kinds.iter().chain(&kinds).enumerate() {
