@@ -54,7 +54,7 @@ int main(int argc, char **argv) {
     expect_why(session, "JITSYM_ERR_LINE_OFFSET: lines[3].offset is 50, the code has 12 bytes");
     code.struct_size = 0;
     CHECK_STATUS(jitsym_register(session, &code, NULL), JITSYM_ERR_STRUCT_SIZE);
-    expect_why(session, "JITSYM_ERR_STRUCT_SIZE: a struct_size (or element size) is 0: set it to sizeof");
+    expect_why(session, "JITSYM_ERR_STRUCT_SIZE: jitsym_code.struct_size is 0: set it to sizeof(jitsym_code), or use JITSYM_CODE()");
   }
   CHECK_STATUS(jitsym_unregister(session, 77), JITSYM_ERR_UNKNOWN_ID);
   expect_why(session, "JITSYM_ERR_UNKNOWN_ID: the id 0x4d was never given, or its code has been unregistered or replaced");

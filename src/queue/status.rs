@@ -183,7 +183,7 @@ impl LastError {
     }
 
     pub fn set(&self, text: String) {
-        debug::say(format_args!("{text}"));
+        debug::say(format_args!("failed: {text}"));
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = (refusal::next_number(), text);
     }
 }

@@ -30,6 +30,24 @@ fn toy() -> &'static Path {
     BUILT.get_or_init(|| compile("gcc", &["examples/toy_jit.c"], Link::Shared, &["-O1"], "toy_jit"))
 }
 
+/// The toy with a mistake: one text of it is another one.
+fn broken(name: &str, right: &str, wrong: &str) -> PathBuf {
+    let source = std::fs::read_to_string(root().join("examples/toy_jit.c")).expect("source");
+    assert!(source.contains(right), "{right}");
+    let path = scratch_dir(format!("broken-{name}")).join(format!("{name}.c"));
+    std::fs::write(&path, source.replace(right, wrong)).expect("source");
+    compile("gcc", &[path.to_str().expect("path")], Link::Shared, &["-O1"], name)
+}
+
+/// Records the toy with such a mistake, and looks at the recording.
+fn of_command(program: &Path, dir: &Path, environment: &[(&str, &str)]) -> Output {
+    let mut command = doctor(&["--"]);
+    command.arg(program).arg(root().join("examples/hello.toy")).arg("1").env("JITSYM_DIR", dir);
+    try_run(command.envs(environment.iter().copied()))
+}
+
+const CODE: &str = "jitsym_code code = JITSYM_CODE(function->code, size, function->name);";
+
 /// A broken set-up: its heading in the document, what is done, what a user meets without `jitsym doctor`, and the cause.
 struct SetUp {
     heading: &'static str,
@@ -125,6 +143,67 @@ const SET_UPS: &[SetUp] = &[
         cause: "was removed before perf inject has read it",
     },
     SetUp {
+        heading: "Nothing was written",
+        done: "It was recorded with `JITSYM=off`, which the recording does not tell.",
+        without: "addresses, and no word",
+        make: |dir| of_recording(&record_toy(dir, &["-k", "1"], &[("JITSYM", "off")])),
+        cause: "has named no code",
+    },
+    SetUp {
+        heading: "A call that is refused",
+        done: "The program sets no `struct_size`, and looks at no status. `jitsym doctor -- COMMAND` records it.",
+        without: "addresses, and no word",
+        make: |dir| {
+            let wrong = format!("{CODE} code.struct_size = 0;");
+            of_command(&broken("no_size", CODE, &wrong), dir, &[])
+        },
+        cause: "jitsym_code.struct_size is 0: set it to sizeof(jitsym_code), or use JITSYM_CODE()",
+    },
+    SetUp {
+        heading: "A session that was never opened",
+        done: "The program does not call `jitsym_init`. `jitsym doctor -- COMMAND` records it.",
+        without: "addresses, and no word",
+        make: |dir| of_command(&broken("no_session", "jitsym_init(NULL, &session)", "JITSYM_OK"), dir, &[]),
+        cause: "the session was never opened",
+    },
+    SetUp {
+        heading: "Memory that is not adopted",
+        done: "It has `JITSYM=region JITSYM_ADOPT=1`, and its code is in shared memory. `jitsym doctor -- COMMAND` records it.",
+        without: "addresses, and no word",
+        make: |dir| of_command(shared(), dir, ADOPTING),
+        cause: "is not adopted: it is shared",
+    },
+    SetUp {
+        heading: "A directory that is missing",
+        done: "`JITSYM_DIR` names it. `jitsym doctor -- COMMAND` records the program.",
+        without: "addresses, and no word",
+        make: |dir| of_command(toy(), &dir.join("missing"), &[]),
+        cause: "there is no such directory",
+    },
+    SetUp {
+        heading: "The recording before perf inject",
+        done: "`perf inject` was run into `jit.data`, and the user looks at `perf.data`.",
+        without: "addresses, and no word",
+        make: |dir| {
+            let data = record(dir, DWARF, &[]);
+            inject(&data);
+            of_recording(&data)
+        },
+        cause: "perf inject was run into ",
+    },
+    SetUp {
+        heading: "perf inject that has failed",
+        done: "It was recorded without `-k 1`, and the user looks at the file that `perf inject` has left.",
+        without: "`incompatible file format (rerun with -v to learn more)`, from perf",
+        make: |dir| {
+            let data = record(dir, &["-g"], &[]);
+            let injected = dir.join("jit.data");
+            try_run(perf::perf("inject").arg("--jit").arg("-i").arg(data).arg("-o").arg(&injected));
+            of_recording(&injected)
+        },
+        cause: "perf inject has not finished this file",
+    },
+    SetUp {
         heading: "Objects of another run",
         done: "`perf inject` was run again on another recording, and has replaced an object of the first one.",
         without: "names and lines that may be wrong, and no word",
@@ -154,6 +233,14 @@ const SET_UPS: &[SetUp] = &[
     },
 ];
 
+/// The toy with its code in shared memory.
+fn shared() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| broken("shared", "MAP_PRIVATE | MAP_ANONYMOUS", "MAP_SHARED | MAP_ANONYMOUS"))
+}
+
+const ADOPTING: &[(&str, &str)] = &[("JITSYM", "region"), ("JITSYM_ADOPT", "1")];
+
 const DWARF: &[&str] = &["-k", "1", "--call-graph", "dwarf"];
 
 /// A fake of the kernel's files, because the real setting is the machine's.
@@ -166,7 +253,11 @@ fn paranoid(dir: &Path) -> Output {
 }
 
 fn toy_with(environment: &[(&str, &str)], dir: &Path) -> Child {
-    let mut command = perf::command(toy());
+    process_with(toy(), environment, dir)
+}
+
+fn process_with(program: &Path, environment: &[(&str, &str)], dir: &Path) -> Child {
+    let mut command = perf::command(program);
     command.arg(root().join("examples/hello.toy")).arg("600").env("JITSYM_DIR", dir);
     command.envs(environment.iter().copied()).spawn().expect("start the toy")
 }
@@ -235,6 +326,16 @@ fn record(dir: &Path, options: &[&str], environment: &[(&str, &str)]) -> PathBuf
     data
 }
 
+/// Records the toy for a second.
+fn record_toy(dir: &Path, options: &[&str], environment: &[(&str, &str)]) -> PathBuf {
+    let data = dir.join("perf.data");
+    let mut record = perf::perf("record");
+    record.args(["-e", "cpu-clock", "-F", "999"]).args(options).arg("-o").arg(&data).arg(toy());
+    record.arg(root().join("examples/hello.toy")).arg("1").env("JITSYM_DIR", dir);
+    run(record.envs(environment.iter().copied()));
+    data
+}
+
 fn inject(data: &Path) -> PathBuf {
     let injected = data.with_file_name("jit.data");
     run(perf::perf("inject").arg("--jit").arg("-i").arg(data).arg("-o").arg(&injected));
@@ -268,6 +369,17 @@ fn last_lines(text: &str, dir: &Path) -> String {
     for line in last.lines() {
         // Which function it is depends on the samples.
         let line = line.split_once("end at ").map_or(line.to_owned(), |(start, _)| format!("{start}end at FUNCTION"));
+        let line = line.split_once("memory at 0x").map_or(line.clone(), |(start, rest)| {
+            format!("{start}memory at ADDRESS{}", rest.trim_start_matches(|c: char| c.is_ascii_hexdigit()))
+        });
+        // The real command is a program of the test's, with its arguments.
+        let line = [" -- /", "JITSYM_DEBUG=1 /"].iter().fold(line, |line, start| match line.split_once(start) {
+            Some((before, rest)) => {
+                let (_, name) = rest.split(' ').next().unwrap_or_default().rsplit_once('/').unwrap_or_default();
+                format!("{before}{} {name} ...", start.trim_end_matches('/').trim_end())
+            }
+            None => line,
+        });
         let mut number = String::new();
         for c in line.chars().chain(['\n']) {
             if c.is_ascii_digit() {
@@ -418,6 +530,39 @@ fn nothing_is_wrong() {
     command.arg(perf::program()).args(["scenario=stacks", "layout=gap", "seconds=0.5"]);
     let text = good(&try_run(command.arg(format!("dir={}", dir.display()))));
     assert!(text.contains("perf inject --jit has put that in"), "{text}");
+}
+
+/// A process tells why its memory is not adopted, and one that opens no session is told how to find out.
+#[test]
+fn processes_that_write_nothing() {
+    let dir = fresh_dir("nothing");
+    let child = process_with(shared(), ADOPTING, &dir);
+    let pid = child.id();
+    // Until it has registered something, which it says with the first pass of its writer.
+    for _ in 0..6000 {
+        if stdout(&try_run(&mut doctor(&[&pid.to_string()]))).contains("not adopted") {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let text = stdout(&of_process(child, "libjitsym.so"));
+    assert!(text.contains("\ncause: memory at 0x") && text.contains("is not adopted: it is shared"), "{text}");
+    assert!(!text.contains("has opened no session"), "{text}");
+    let never = broken("never", "jitsym_init(NULL, &session)", "JITSYM_OK");
+    let text = stdout(&of_process(process_with(&never, &[("JITSYM", "on")], &dir), "libjitsym.so"));
+    let (_, last) = text.split_once("\ncause: ").expect("a cause");
+    assert!(last.contains("has opened no session (jitsym_init)") && !last.contains("without JITSYM=on"), "{text}");
+    assert!(last.contains(&format!("type:  JITSYM_DEBUG=1 {}", never.display())), "{text}");
+}
+
+/// Some samples are too few to praise or to blame.
+#[test]
+fn too_few_samples() {
+    let dir = fresh_dir("few");
+    let data = inject(&record_toy(&dir, &["-k", "1", "-g", "-F", "3"], &[("JITSYM", "jitdump")]));
+    let text = stdout(&of_recording(&data));
+    assert!(text.contains("too few samples to tell") || text.contains("no sample is in compiled code"), "{text}");
+    assert!(!text.contains(" %)"), "{text}");
 }
 
 /// What is not there is an error; a file of another kind is told what it is.

@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 use std::{ptr, slice};
 
 use super::unwind::{template, unwind};
-use super::{check_flags, field, name, read, Array, Plain};
+use super::{check_flags, field, name, read, size_of_element, size_of_struct, Array, Plain};
 use crate::api::code::{Bytes, Code, Inline, Line, LineTable, Lines, MoveTarget};
 use crate::api::error::{Error, Result};
 use crate::capi::types::*;
@@ -18,14 +18,21 @@ use crate::session::{check_range, Given};
 // SAFETY: integers and raw pointers only, here and below.
 unsafe impl Plain for jitsym_code {
     const FIRST_SIZE: usize = std::mem::offset_of!(jitsym_code, inlines);
+    const TOO_SMALL: &'static str = size_of_struct!("jitsym_code", "JITSYM_CODE()");
 }
 // SAFETY: as above.
-unsafe impl Plain for jitsym_move_target {}
+unsafe impl Plain for jitsym_move_target {
+    const TOO_SMALL: &'static str = size_of_struct!("jitsym_move_target", "JITSYM_MOVE_TARGET()");
+}
 
 // SAFETY: as above.
-unsafe impl Plain for jitsym_line {}
+unsafe impl Plain for jitsym_line {
+    const TOO_SMALL: &'static str = size_of_element!("jitsym_line", "jitsym_code.line_size");
+}
 // SAFETY: as above.
-unsafe impl Plain for jitsym_inline {}
+unsafe impl Plain for jitsym_inline {
+    const TOO_SMALL: &'static str = size_of_element!("jitsym_inline", "jitsym_code.inline_size");
+}
 
 const STABLE: u32 = jitsym_code_flag::JITSYM_CODE_STABLE as u32;
 const PACKED: u32 = jitsym_code_flag::JITSYM_CODE_PACKED as u32;

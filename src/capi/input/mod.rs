@@ -27,7 +27,25 @@ use crate::api::error::{Error, Result};
 unsafe trait Plain: Copy {
     /// Size of the struct in the first version of the header.
     const FIRST_SIZE: usize = size_of::<Self>();
+    /// What to say of a size that is too small; `{}` stands for it.
+    const TOO_SMALL: &'static str;
 }
+
+/// [`Plain::TOO_SMALL`] of a struct that begins with its size. `$init` sets that, if there is such a macro.
+macro_rules! size_of_struct {
+    ($name:literal $(, $init:literal)?) => {
+        concat!($name, ".struct_size is {}: set it to sizeof(", $name, ")" $(, ", or use ", $init)?)
+    };
+}
+use size_of_struct;
+
+/// The same of an element of an array.
+macro_rules! size_of_element {
+    ($name:literal, $field:literal) => {
+        concat!($field, " is {}: set it to sizeof(", $name, ")")
+    };
+}
+use size_of_element;
 
 /// Copies a struct of `size` bytes. Bytes that this version does not know must be zero.
 ///
@@ -50,7 +68,7 @@ unsafe fn copy<T: Plain>(from: *const u8, size: usize) -> Result<T> {
 #[inline(never)]
 unsafe fn copy_other<T: Plain>(from: *const u8, size: usize) -> Result<T> {
     if size < T::FIRST_SIZE {
-        return Err(Error::StructSize.because("a struct_size (or element size) is {}: set it to sizeof", [size as u64]));
+        return Err(Error::StructSize.because(T::TOO_SMALL, [size as u64]));
     }
     let known = size.min(size_of::<T>());
     // SAFETY: the caller's promise.

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{check_flags, read, Plain};
+use super::{check_flags, read, size_of_struct, Plain};
 use crate::api::error::{Error, Result};
 use crate::api::options::{Dialect, Fork, Options, Sinks};
 use crate::capi::types::*;
@@ -14,6 +14,7 @@ use crate::sink::{self, KINDS};
 // SAFETY: integers and raw pointers only.
 unsafe impl Plain for jitsym_options {
     const FIRST_SIZE: usize = std::mem::offset_of!(jitsym_options, map_max);
+    const TOO_SMALL: &'static str = size_of_struct!("jitsym_options", "JITSYM_OPTIONS");
 }
 
 /// `jitsym_options`, or the defaults for NULL.

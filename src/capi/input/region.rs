@@ -1,12 +1,15 @@
 //! `jitsym_region_options`, and the size of `jitsym_region`.
 
+use super::size_of_struct;
 use super::{check_flags, read, Plain};
 use crate::api::error::{Error, Result};
 use crate::capi::types::*;
 use crate::sink::region::RegionOptions;
 
 // SAFETY: integers and raw pointers only.
-unsafe impl Plain for jitsym_region_options {}
+unsafe impl Plain for jitsym_region_options {
+    const TOO_SMALL: &'static str = size_of_struct!("jitsym_region_options", "JITSYM_REGION_OPTIONS()");
+}
 
 /// `jitsym_region_options`.
 ///

@@ -2,7 +2,7 @@
 
 use std::{mem, slice};
 
-use super::{check_flags, field, read, Array, Plain};
+use super::{check_flags, field, read, size_of_element, size_of_struct, Array, Plain};
 use crate::api::code::{FixedFrame, FramePointer, SavedRegister, Unwind, UnwindRow};
 use crate::api::error::{Error, Result};
 use crate::capi::types::*;
@@ -12,9 +12,12 @@ use crate::format::unwind::{self, Cache};
 // SAFETY: integers and raw pointers only, here and below.
 unsafe impl Plain for jitsym_unwind {
     const FIRST_SIZE: usize = mem::offset_of!(jitsym_unwind, sp_set);
+    const TOO_SMALL: &'static str = size_of_struct!("jitsym_unwind", "JITSYM_UNWIND()");
 }
 // SAFETY: as above.
-unsafe impl Plain for jitsym_unwind_row {}
+unsafe impl Plain for jitsym_unwind_row {
+    const TOO_SMALL: &'static str = size_of_element!("jitsym_unwind_row", "jitsym_unwind.row_size");
+}
 
 /// The record of the tables that a `jitsym_unwind` makes, for code of this size. It is decoded if it is not the one that was used
 /// last.

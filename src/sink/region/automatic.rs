@@ -10,7 +10,6 @@ use crate::api::error::Error;
 use crate::queue::status::Status;
 use crate::sys::clock::monotonic_ns;
 use crate::sys::code_memory::READ_WRITE;
-use crate::sys::debug;
 use crate::sys::mapping::page_size;
 use crate::sys::maps::{overlapping, Mapping};
 
@@ -57,10 +56,11 @@ impl Regions {
                 None => (start..behind, declined::FAILED),
             },
             [it] if is_whole && !it.is_plain() => {
-                let at = it.start;
-                debug::say(format_args!(
-                    "memory at {at:#x} is not adopted: it has a file, is shared, a heap or a stack"
-                ));
+                // Others of its kind are no failure, and are not counted.
+                if lock(&self.settings).refused.insert(it.start, 0).is_none() {
+                    let why = why_not_plain(it);
+                    status.last_error.set(format!("memory at {:#x} is not adopted: {why}", it.start));
+                }
                 (start..behind, declined::FAILED)
             }
             _ if is_whole && found.iter().all(Mapping::is_plain) => {
@@ -165,6 +165,17 @@ impl Regions {
         if self.due.is_any() {
             undisturbed(|| self.count_long(status, monotonic_ns()));
         }
+    }
+}
+
+/// Why memory is of a kind that is not adopted.
+fn why_not_plain(it: &Mapping) -> &'static str {
+    if it.special {
+        "it is a heap or a stack"
+    } else if it.shared {
+        "it is shared (MAP_SHARED), and only private memory is"
+    } else {
+        "it is a mapping of a file"
     }
 }
 

@@ -15,17 +15,32 @@ const ROOM: u64 = 1 << 20;
 const CAP_SYS_ADMIN: u32 = 21;
 const CAP_PERFMON: u32 = 38;
 
+const AGAIN: &str = "jitsym record -- COMMAND";
+
+/// What the variables of an environment ask for, as far as others need to know.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Variables {
+    pub is_on: bool,
+    pub is_off: bool,
+    pub adopts: bool,
+    pub no_unwind: bool,
+}
+
 /// Looks at the machine. `None` for perf if there is none.
-pub fn look(program: &Path, proc: &Path, report: &mut Report) -> Option<Perf> {
+pub fn look(program: &Path, proc: &Path, report: &mut Report) -> (Option<Perf>, Variables) {
     report.part("machine");
     let perf = perf(program, proc, report);
     permission(proc, report);
     let env = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let set = |name: &str| env(name).map(PathBuf::from);
-    files_dir(&set("JITSYM_DIR").unwrap_or_else(|| "/tmp".into()), "jitsym record -- COMMAND", report);
+    let dir = set("JITSYM_DIR").unwrap_or_else(|| "/tmp".into());
+    // What is wrong with the variable is told once.
+    if jitsym::doubt("JITSYM_DIR".as_ref(), dir.as_os_str()).is_none() {
+        files_dir(&dir, AGAIN, report);
+    }
     spool_dir(&set("JITSYM_SPOOL_DIR").unwrap_or_else(|| "/dev/shm".into()), report);
-    environment(std::env::vars_os(), "jitsym record -- COMMAND", report);
-    perf
+    let variables = environment(std::env::vars_os(), AGAIN, report);
+    (perf, variables)
 }
 
 fn perf(program: &Path, proc: &Path, report: &mut Report) -> Option<Perf> {
@@ -161,9 +176,13 @@ fn spool_dir(dir: &Path, report: &mut Report) {
     report.cause(line, Rank::Minor, text, "JITSYM_SPOOL_DIR=/var/tmp jitsym record -- COMMAND");
 }
 
-/// The variables of the library. Returns whether anything turns it off.
-pub fn environment(variables: impl Iterator<Item = (OsString, OsString)>, command: &str, report: &mut Report) -> bool {
-    let mut is_off = false;
+/// The variables of the library.
+pub fn environment(
+    variables: impl Iterator<Item = (OsString, OsString)>,
+    command: &str,
+    report: &mut Report,
+) -> Variables {
+    let mut set = Variables::default();
     let mut ours: Vec<(String, OsString)> =
         variables.map(|(name, value)| (name.to_string_lossy().into_owned(), value)).collect();
     ours.sort();
@@ -171,18 +190,37 @@ pub fn environment(variables: impl Iterator<Item = (OsString, OsString)>, comman
         let Some(found) = words::look(&name, &value) else { continue };
         let shown = format!("{name}={}", value.display());
         let next = format!("JITSYM=on {command}");
+        let switched_off = ["0", "off"].iter().any(|off| value.eq_ignore_ascii_case(off));
+        match &*name {
+            "JITSYM" => set.is_on = true,
+            "JITSYM_ADOPT" => set.adopts = !switched_off,
+            "JITSYM_UNWIND" => set.no_unwind = switched_off,
+            _ => {}
+        }
         match found {
+            Finding::Good if name == "JITSYM_REMOVE" && !switched_off => {
+                report.note(format!(
+                    "{shown}: files go when their process ends, before perf inject; jitsym record sets 0"
+                ));
+            }
             Finding::Good => report.good(shown),
-            Finding::Wrong(text) => report.cause(shown, Rank::Minor, text, format!("unset {name}; {command}")),
+            Finding::Wrong(text) => {
+                let rank =
+                    if name.ends_with("DIR") && name != "JITSYM_SPOOL_DIR" { Rank::Environment } else { Rank::Minor };
+                report.cause(shown, rank, text, format!("unset {name}; {command}"));
+            }
             Finding::Off => {
-                is_off = true;
-                report.cause(shown.clone(), Rank::Off, format!("{shown} turns everything off"), next);
+                set.is_off = true;
+                report.cause(shown.clone(), Rank::Environment, format!("{shown} turns everything off"), next);
             }
             Finding::WrongAndOff(text) => {
-                is_off = true;
-                report.cause(shown, Rank::Off, format!("{text} Without a word that is known, everything is off"), next);
+                set.is_off = true;
+                let stop = if text.ends_with('?') { "" } else { "." };
+                let text = format!("{text}{stop} Without a word that is known, everything is off");
+                report.cause(shown, Rank::Environment, text, next);
             }
         }
     }
-    is_off
+    set.is_on &= !set.is_off;
+    set
 }

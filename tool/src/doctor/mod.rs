@@ -1,5 +1,6 @@
 //! `jitsym doctor`: what the machine can do, what a process does, what a recording has, and what to type next.
 
+pub mod log;
 pub mod machine;
 pub mod process;
 mod published;
@@ -32,17 +33,26 @@ pub struct Cause {
 pub enum Rank {
     /// Without perf, or its permission, there is nothing.
     Perf,
+    /// A variable turns everything off, or names a directory that cannot be used.
+    Environment,
     /// The library is not there, or writes nothing.
     Off,
     /// Files that nobody can make or find.
     Files,
+    /// The library has said so.
+    Told,
     /// The recording cannot be used.
     Recording,
+    /// Nothing was written.
+    Nothing,
     /// Names or stacks are missing.
     Quality,
     /// Something else may be lost.
     Minor,
 }
+
+/// Stands for the command that is looked at, in what to type.
+const COMMAND: &str = "COMMAND";
 
 /// What was found.
 #[derive(Clone, Debug, Default)]
@@ -51,6 +61,8 @@ pub struct Report {
     causes: Vec<Cause>,
     /// What to type if nothing is wrong.
     pub usual: Option<String>,
+    /// The command that is or was looked at, in place of `COMMAND`.
+    pub command: Option<String>,
 }
 
 impl Report {
@@ -82,9 +94,10 @@ impl Report {
         let mut causes: Vec<&Cause> = self.causes.iter().collect();
         causes.sort_by_key(|cause| cause.rank);
         causes.dedup_by(|a, b| a.text == b.text);
-        // Names and stacks that are missing follow from what comes before.
-        let follows = causes.first().is_some_and(|first| first.rank < Rank::Quality);
-        causes.retain(|cause| !(follows && cause.rank == Rank::Quality));
+        // Failures, and names and stacks that are missing, follow from what comes before.
+        let first = causes.first().map_or(Rank::Minor, |first| first.rank);
+        let follows = |rank| first < rank && matches!(rank, Rank::Told | Rank::Nothing | Rank::Quality);
+        causes.retain(|cause| !follows(cause.rank));
         causes
     }
 
@@ -107,7 +120,8 @@ impl Report {
             writeln!(out, "nothing is wrong")?;
         }
         if let Some(next) = causes.first().map(|cause| &cause.next).or(self.usual.as_ref()) {
-            writeln!(out, "type:  {next}")?;
+            let command = self.command.as_deref().unwrap_or(COMMAND);
+            writeln!(out, "type:  {}", next.replace(COMMAND, command))?;
         }
         Ok(())
     }
@@ -136,9 +150,13 @@ mod tests {
         report.good("perf");
         assert_eq!(print(&report), "machine\n  ok     perf\n\nnothing is wrong\ntype:  jitsym record\n");
         report.cause("stacks", Rank::Quality, "no stacks", "b");
-        report.cause("off", Rank::Off, "it is off", "a");
-        report.cause("off", Rank::Off, "it is off", "a");
-        assert!(print(&report).ends_with("\ncause: it is off\ntype:  a\n"), "{}", print(&report));
+        report.cause("off", Rank::Off, "it is off", "jitsym -- COMMAND");
+        report.cause("nothing", Rank::Nothing, "nothing was written", "b");
+        report.cause("off", Rank::Off, "it is off", "jitsym -- COMMAND");
+        let ends_with = |report: &Report, end: &str| assert!(print(report).ends_with(end), "{}", print(report));
+        ends_with(&report, "\ncause: it is off\ntype:  jitsym -- COMMAND\n");
+        report.command = Some("vm x".into());
+        ends_with(&report, "\ncause: it is off\ntype:  jitsym -- vm x\n");
         assert_eq!((size(0), size(5000), size(3 << 30)), ("0 bytes".into(), "4 KiB".into(), "3 GiB".into()));
     }
 }

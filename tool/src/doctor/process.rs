@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::{machine, published, size, Rank, Report};
+use crate::record::command_line;
 use crate::record::script::{file_name, is_region, jitdump_pid};
 
 /// What is mapped and open.
@@ -88,6 +89,14 @@ fn environment(dir: &Path) -> io::Result<Vec<(OsString, OsString)>> {
     Ok(pairs.collect())
 }
 
+/// The command that a process runs, as a shell takes it.
+fn command_line(dir: &Path) -> Option<String> {
+    let bytes = fs::read(dir.join("cmdline")).ok()?;
+    let text = String::from_utf8_lossy(&bytes);
+    let words = text.strip_suffix('\0').unwrap_or(&text);
+    (!words.is_empty()).then(|| command_line::shown(words.split('\0')))
+}
+
 /// Looks at a process.
 pub fn look(pid: u32, proc: &Path, report: &mut Report) -> Result<(), String> {
     let dir = proc.join(pid.to_string());
@@ -97,8 +106,9 @@ pub fn look(pid: u32, proc: &Path, report: &mut Report) -> Result<(), String> {
     let seen = Seen::read(&dir).map_err(denied)?;
     let environment = environment(&dir).map_err(denied)?;
     let again = "jitsym record -- COMMAND";
+    report.command = command_line(&dir);
     report.usual = Some(format!("jitsym record -p {pid} --seconds 10"));
-    let is_off = machine::environment(environment.iter().cloned(), again, report);
+    let variables = machine::environment(environment.iter().cloned(), again, report);
     let inside = namespace(pid, &dir, report);
 
     let shown = |set: &BTreeSet<String>| set.iter().cloned().collect::<Vec<_>>().join(", ");
@@ -142,7 +152,7 @@ pub fn look(pid: u32, proc: &Path, report: &mut Report) -> Result<(), String> {
             format!("process {pid} has no libjitsym: it is not linked with it, and has not loaded it (JITSYM_LIB names the file)"),
             format!("jitsym record -g fp -p {pid} --seconds 10"),
         );
-    } else if is_off && !has_files && !runs {
+    } else if variables.is_off && !has_files && !runs {
         report.bad("libjitsym is there, and writes nothing");
     } else if seen.markers.is_empty()
         && seen.regions.is_empty()
@@ -157,12 +167,27 @@ pub fn look(pid: u32, proc: &Path, report: &mut Report) -> Result<(), String> {
             ),
             format!("JITSYM_DIR=/var/tmp {again}"),
         );
+    } else if !has_files && !runs && !seen.spools.is_empty() {
+        report.bad("libjitsym is there, and writes nothing");
+        if report.causes().is_empty() {
+            report.cause(
+                "no sink runs",
+                Rank::Nothing,
+                format!("no sink runs in process {pid}, which has opened a session: JITSYM_DEBUG=1 says why"),
+                "JITSYM_DEBUG=1 COMMAND",
+            );
+        }
     } else if !has_files && !runs && seen.unmarked.is_empty() {
         report.cause(
             "libjitsym is there, and writes nothing",
             Rank::Off,
-            format!("process {pid} has turned nothing on: it was started without JITSYM=on, or has not opened a session yet"),
-            format!("JITSYM=on {again}"),
+            match variables.is_on {
+                true => format!("process {pid} has opened no session (jitsym_init): JITSYM_DEBUG=1 says whether it tries to"),
+                false => format!(
+                    "process {pid} has turned nothing on: it was started without JITSYM=on, or has not opened a session yet"
+                ),
+            },
+            if variables.is_on { "JITSYM_DEBUG=1 COMMAND".into() } else { format!("JITSYM=on {again}") },
         );
     } else if let Some(inside) = inside.filter(|_| report.causes().is_empty()) {
         report.cause(

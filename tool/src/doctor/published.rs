@@ -66,6 +66,13 @@ fn tell(said: &Said, again: &str, report: &mut Report) -> bool {
             format!("the sink {failed} cannot write: {failure}"),
             format!("JITSYM_DEBUG=1 {again}"),
         );
+    } else if said.failure.contains("is not adopted") {
+        report.cause(
+            failure.to_string(),
+            Rank::Quality,
+            failure.to_string(),
+            format!("JITSYM=on JITSYM_ADOPT=0 {again}"),
+        );
     } else if !said.failure.is_empty() {
         report.note(format!("last failure: {failure}"));
     }

@@ -1,5 +1,6 @@
 //! `jitsym record`: calls `perf record` rightly, works jitdumps in where that is needed, and says what it has done.
 
+pub mod command_line;
 pub mod contents;
 pub mod perf;
 pub mod plan;
@@ -17,7 +18,7 @@ use std::time::Instant;
 use contents::{dump_of, Contents, Dump};
 use perf::Perf;
 use plan::{Options, Target};
-pub use run::is_recording;
+pub use run::{is_recording, unfinished};
 use stacks::Stacks;
 
 /// A recording that was not made: the status to end with, and why.
@@ -47,6 +48,9 @@ pub fn record(perf: &Perf, options: &Options, say: &mut dyn FnMut(&str)) -> Resu
                 return Err(Failure { status, cause });
             }
             let environment = plan::environment(options, &|name| std::env::var_os(name));
+            if let Some(text) = std::env::var_os("JITSYM").filter(|value| jitsym::turns_off(value)) {
+                say(&format!("JITSYM={} is in the environment, and turns everything off", text.display()));
+            }
             (BTreeSet::new(), command.clone(), environment)
         }
         Target::Process(pid, seconds) => {
@@ -74,7 +78,9 @@ pub fn record(perf: &Perf, options: &Options, say: &mut dyn FnMut(&str)) -> Resu
         }
     }
     let start = Instant::now();
-    let ran = run::run(perf, &arguments, &command, &environment, &raw, is_command).map_err(cannot_start)?;
+    let log = options.log.as_ref().map(|path| ("JITSYM_DEBUG", path.as_os_str()));
+    let variables = environment.iter().map(|&(name, value)| (name, value.as_ref())).chain(log);
+    let ran = run::run(perf, &arguments, &command, variables, &raw, is_command).map_err(cannot_start)?;
     let seconds = start.elapsed().as_secs_f64();
     if !ran.recorded {
         let _ = fs::remove_file(&raw);
@@ -125,10 +131,11 @@ fn keep(
     for (&pid, process) in contents.with_jit() {
         for path in &process.dumps {
             match dump_of(pid, path) {
-                Dump::Here { codes: 0, .. } => {}
+                Dump::Here { codes: 0, .. } => lines.push(format!("process {pid}: no code in {path}")),
                 Dump::Here { codes, .. } => {
                     needed = true;
-                    lines.push(format!("process {pid}: {codes} pieces of code in {path}"));
+                    let pieces = if codes == 1 { "piece" } else { "pieces" };
+                    lines.push(format!("process {pid}: {codes} {pieces} of code in {path}"));
                 }
                 Dump::Gone => problem = Some(format!("{path} of process {pid} is gone")),
                 Dump::Unreadable(error) => problem = Some(format!("{path} of process {pid}: {error}")),
@@ -154,6 +161,8 @@ fn keep(
             Ok(_) => {
                 let done = Contents::read(perf, &injected)?.is_injected();
                 say(if done { "perf inject --jit has put that in" } else { "perf inject --jit has put nothing in" });
+                // Without it everything but the command that was recorded is there.
+                let _ = command_line::carry_over(raw, &injected);
                 made.clone_from(&injected);
             }
             Err(cause) => {
@@ -180,10 +189,10 @@ fn without_names(contents: &Contents) -> String {
     let has_map = |pid: u32| {
         [format!("/tmp/perf-{pid}.map"), format!("{PROC}/{pid}/root/tmp/perf-{pid}.map")]
             .iter()
-            .any(|path| Path::new(path).exists())
+            .any(|path| fs::metadata(path).is_ok_and(|map| map.len() > 0))
     };
     if contents.with_jit().any(|(&pid, _)| has_map(pid)) {
-        return "names are in a perf map, and there is no jitdump: no whole stacks without frame pointers".into();
+        return "names are in a perf map, and no jitdump has code: no whole stacks without frame pointers".into();
     }
     "there is compiled code, and nothing that names it: `jitsym doctor` on the recording says why".into()
 }

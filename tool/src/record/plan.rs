@@ -55,6 +55,8 @@ pub struct Options {
     pub stacks: Stacks,
     /// `JITSYM_ADOPT=1`.
     pub adopt: bool,
+    /// The file for `JITSYM_DEBUG`.
+    pub log: Option<PathBuf>,
     pub target: Target,
 }
 
@@ -102,6 +104,10 @@ pub fn environment(options: &Options, env: &dyn Fn(&str) -> Option<OsString>) ->
     // Children that compile nothing run their parent's code.
     if is_unset("JITSYM_FORK") {
         added.push(("JITSYM_FORK", "now"));
+    }
+    // perf inject needs the jitdump after the end of the program.
+    if env("JITSYM_REMOVE").is_some_and(|value| !["", "0", "off"].iter().any(|off| value.eq_ignore_ascii_case(off))) {
+        added.push(("JITSYM_REMOVE", "0"));
     }
     if options.adopt && is_unset("JITSYM_ADOPT") {
         added.push(("JITSYM_ADOPT", "1"));
@@ -154,7 +160,7 @@ mod tests {
 
     fn options(stacks: Stacks, adopt: bool) -> Options {
         let target = Target::Command(vec!["vm".into()]);
-        Options { out: "perf.data".into(), frequency: 499, event: None, stacks, adopt, target }
+        Options { out: "perf.data".into(), frequency: 499, event: None, stacks, adopt, log: None, target }
     }
 
     #[test]
@@ -175,6 +181,7 @@ mod tests {
         assert_eq!(added(false, &[]), [("JITSYM", "on"), ("JITSYM_FORK", "now")]);
         assert_eq!(added(true, &["JITSYM_FORK"]), [("JITSYM", "on"), ("JITSYM_ADOPT", "1")]);
         assert_eq!(added(true, &["JITSYM", "JITSYM_ADOPT", "JITSYM_FORK"]), []);
+        assert_eq!(added(false, &["JITSYM", "JITSYM_FORK", "JITSYM_REMOVE"]), [("JITSYM_REMOVE", "0")]);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! find no unwind tables in half of the recordings: it keeps the mappings that the process had before it executed the command, and
 //! counts the C library's tables from the lower one of its two mappings (linux tools/perf/util/unwind-libunwind-local.c).
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
@@ -46,16 +46,16 @@ pub fn try_out(perf: &Perf, arguments: &[OsString], data: &Path) -> io::Result<R
 
 /// Runs perf with these arguments, and the command if there is one. `is_quiet`: the standard error output is the command's, and perf
 /// says nothing.
-pub fn run(
+pub fn run<'e>(
     perf: &Perf,
     arguments: &[OsString],
     command: &[OsString],
-    environment: &[(&str, &str)],
+    environment: impl Iterator<Item = (&'static str, &'e OsStr)>,
     data: &Path,
     is_quiet: bool,
 ) -> io::Result<Ran> {
     let mut record = perf.command("record");
-    record.args(arguments).envs(environment.iter().copied());
+    record.args(arguments).envs(environment);
     if is_quiet {
         record.arg("--quiet");
     } else {
@@ -86,6 +86,18 @@ fn has_data(path: &Path) -> bool {
     let mut header = [0; 56];
     let read = File::open(path).and_then(|file| file.read_exact_at(&mut header, 0));
     read.is_ok() && is_recording(&header) && header[48..56] != [0; 8]
+}
+
+/// Why a recording is not complete, if it is not: the program that wrote it has been stopped. perf inject writes everything but the
+/// size of the header at the end, perf record the size of the events.
+pub fn unfinished(path: &Path) -> Option<&'static str> {
+    let mut header = [0; 56];
+    File::open(path).and_then(|file| file.read_exact_at(&mut header, 0)).ok()?;
+    match (header[24..40] == [0; 16], header[48..56] == [0; 8]) {
+        (true, true) => Some("perf inject"),
+        (false, true) => Some("perf record"),
+        (_, false) => None,
+    }
 }
 
 /// Whether bytes begin as a recording does.

@@ -42,7 +42,8 @@ fn exit_codes() -> String {
     for (code, meaning) in EXIT_CODES {
         text += &format!("\n  {code}  {meaning}");
     }
-    text + "\n\n`jitsym help COMMAND` explains the options of a command, with an example."
+    text + "\n\n`jitsym help COMMAND` explains the options of a command, with an example.\n\
+            JITSYM_DEBUG=1 COMMAND: the library says what it decides, refuses and fails at."
 }
 
 /// What a command line asks for: a command, or a text to print. The error is a line, and where to read on.

@@ -5,10 +5,12 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
+use jitsym_tool::doctor::log::Log;
+use jitsym_tool::doctor::recording::Run;
 use jitsym_tool::doctor::{machine, process, recording, Report};
 use jitsym_tool::record::perf::Perf;
 use jitsym_tool::record::plan::{Options, Stacks, Target, STACK_BYTES};
-use jitsym_tool::record::{self, is_recording, PROC};
+use jitsym_tool::record::{self, command_line, is_recording, PROC};
 
 use crate::{written, Outcome};
 
@@ -16,7 +18,9 @@ use crate::{written, Outcome};
 ///
 /// Ends with 1 if something is wrong.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  jitsym doctor perf.data")]
+#[command(
+    after_help = "Example:\n  jitsym doctor perf.data\n\nJITSYM_DEBUG=1 in the environment of a program makes the library say what it decides and refuses."
+)]
 pub struct Doctor {
     /// A process, by its number, or a file: a recording of perf, or another one
     #[arg(value_name = "PID|FILE", conflicts_with = "command")]
@@ -36,10 +40,11 @@ pub struct Doctor {
 pub fn run(asked: &Doctor, out: &mut dyn Write) -> Outcome {
     let mut report = Report::default();
     report.usual = Some("jitsym record -- COMMAND".into());
-    let perf = machine::look(&asked.perf, &asked.proc, &mut report);
+    let (perf, variables) = machine::look(&asked.perf, &asked.proc, &mut report);
+    let known = Run { variables, ..Run::default() };
     let looked = match (&asked.what, asked.command.is_empty()) {
-        (Some(what), _) => look(what, perf.as_ref(), &mut report),
-        (None, false) => run_command(&asked.command, perf.as_ref(), &mut report),
+        (Some(what), _) => look(what, perf.as_ref(), known, &mut report),
+        (None, false) => run_command(&asked.command, perf.as_ref(), known, &mut report),
         (None, true) => Ok(()),
     };
     if let Err(text) = looked {
@@ -51,7 +56,7 @@ pub fn run(asked: &Doctor, out: &mut dyn Write) -> Outcome {
     found.max(written(report.print(out)))
 }
 
-fn look(what: &Path, perf: Option<&Perf>, report: &mut Report) -> Result<(), String> {
+fn look(what: &Path, perf: Option<&Perf>, known: Run<'_>, report: &mut Report) -> Result<(), String> {
     let pid = what.to_str().and_then(|text| text.parse().ok()).filter(|_| !what.exists());
     if let Some(pid) = pid {
         return process::look(pid, Path::new(PROC), report);
@@ -67,20 +72,27 @@ fn look(what: &Path, perf: Option<&Perf>, report: &mut Report) -> Result<(), Str
         return Ok(());
     }
     // Without a perf that is the cause, and nothing more can be said.
-    perf.map_or(Ok(()), |perf| recording::look(perf, what, report))
+    perf.map_or(Ok(()), |perf| recording::look(perf, what, known, report))
 }
 
 /// Records a command, and looks at the recording.
-fn run_command(command: &[OsString], perf: Option<&Perf>, report: &mut Report) -> Result<(), String> {
+fn run_command(command: &[OsString], perf: Option<&Perf>, known: Run<'_>, report: &mut Report) -> Result<(), String> {
+    let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
+    report.command = Some(command_line::shown(words.iter().map(AsRef::as_ref)));
     let Some(perf) = perf else { return Ok(()) };
     let dir = std::env::temp_dir();
     let data = dir.join(format!("jitsym-doctor-{}.data", std::process::id()));
+    // What the library says is the user's if it was asked for.
+    let is_asked = std::env::var_os("JITSYM_DEBUG").is_some_and(|value| !value.is_empty());
+    let log = (!is_asked).then(|| data.with_extension("log"));
+    remove(log.as_deref());
     let options = Options {
         out: data.clone(),
         frequency: 499,
         event: None,
         stacks: Stacks::Dwarf(STACK_BYTES),
         adopt: false,
+        log: log.clone(),
         target: Target::Command(command.to_vec()),
     };
     let mut said = Vec::new();
@@ -91,10 +103,15 @@ fn run_command(command: &[OsString], perf: Option<&Perf>, report: &mut Report) -
         if status != 0 {
             report.bad(format!("it ended with {status}"));
         }
-        recording::look(perf, &data, report)
+        let log = log.as_deref().map(Log::read);
+        recording::look(perf, &data, Run { log: log.as_ref(), is_own: true, ..known }, report)
     });
-    let _ = std::fs::remove_file(&data);
-    let words = command.join(OsStr::new(" "));
-    report.usual = Some(format!("jitsym record -- {}", words.display()));
+    remove(Some(&data));
+    remove(log.as_deref());
+    report.usual = Some("jitsym record -- COMMAND".into());
     looked
+}
+
+fn remove(file: Option<&Path>) {
+    let _ = file.map(std::fs::remove_file);
 }

@@ -74,6 +74,7 @@ pub fn run(args: Record) -> ExitCode {
         event: args.event,
         stacks: args.stacks,
         adopt: args.adopt,
+        log: None,
         target,
     };
     let perf = match Perf::new(&args.perf, Path::new(PROC)) {

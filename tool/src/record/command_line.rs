@@ -1,0 +1,197 @@
+//! The command that a recording was made of, from the command line of perf that the recording holds.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use super::quoted;
+
+/// Where the header says where the events are, and which features follow them (linux
+/// tools/perf/Documentation/perf.data-file-format.txt).
+const EVENTS: u64 = 40;
+const FEATURES: u64 = 72;
+const CMDLINE: u32 = 11;
+/// Longer ones are not read.
+const LENGTH: u64 = 4 << 20;
+
+/// Options of `perf record` that take the next word.
+const SHORT: &str = "eptrCcoFmGDukPb";
+const LONG: &[&str] = &[
+    "--event",
+    "--filter",
+    "--realtime",
+    "--cpu",
+    "--count",
+    "--output",
+    "--freq",
+    "--mmap-pages",
+    "--call-graph",
+    "--cgroup",
+    "--delay",
+    "--uid",
+    "--clockid",
+    "--proc-map-timeout",
+    "--switch-max-files",
+    "--max-size",
+    "--control",
+    "--affinity",
+];
+
+/// The command as a shell takes it; `None` if the recording does not tell, or is of a process that ran already.
+pub fn command(data: &Path) -> Option<String> {
+    let mut found = words(data).ok()?;
+    if let Some(before) = source_of(&found) {
+        found = words(&data.with_file_name(before)).ok()?;
+    }
+    let words = command_of(&found)?;
+    Some(shown(words.iter().map(String::as_str)))
+}
+
+/// Words as a shell takes them.
+pub fn shown<'w>(words: impl Iterator<Item = &'w str>) -> String {
+    let words: Vec<String> = words.map(|word| quoted(Path::new(word))).collect();
+    crate::text::printable(words.join(" ").as_bytes()).to_string()
+}
+
+fn u64_at(file: &File, at: u64) -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    file.read_exact_at(&mut bytes, at).map(|()| u64::from_ne_bytes(bytes))
+}
+
+/// Where the header says where the command line is, and how long it is.
+fn entry(file: &File) -> io::Result<u64> {
+    let features = u64_at(file, FEATURES)?;
+    if features >> CMDLINE & 1 == 0 {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    let before = (features & ((1 << CMDLINE) - 1)).count_ones();
+    let table = u64_at(file, EVENTS)?.saturating_add(u64_at(file, EVENTS + 8)?);
+    Ok(table.saturating_add(16 * u64::from(before)))
+}
+
+/// The command line as it is in the file.
+fn section(file: &File) -> io::Result<Vec<u8>> {
+    let entry = entry(file)?;
+    let (at, length) = (u64_at(file, entry)?, u64_at(file, entry + 8)?);
+    if length > LENGTH {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut bytes = vec![0; length as usize];
+    file.read_exact_at(&mut bytes, at)?;
+    Ok(bytes)
+}
+
+/// perf inject puts its own command line in the place of the one that it finds. This gives a recording that of another one: at the
+/// end of the file, where a section may be as well.
+pub fn carry_over(from: &Path, to: &Path) -> io::Result<()> {
+    let bytes = section(&File::open(from)?)?;
+    let to = File::options().read(true).write(true).open(to)?;
+    let (entry, end) = (entry(&to)?, to.metadata()?.len());
+    to.write_all_at(&bytes, end)?;
+    to.write_all_at(&[end, bytes.len() as u64].map(u64::to_ne_bytes).concat(), entry)
+}
+
+/// The words of perf's own command line.
+fn words(data: &Path) -> io::Result<Vec<String>> {
+    let bytes = section(&File::open(data)?)?;
+    Ok(words_of(&bytes).unwrap_or_default())
+}
+
+/// Their number, then each with its length and zeros at its end.
+fn words_of(bytes: &[u8]) -> Option<Vec<String>> {
+    let (count, mut rest) = bytes.split_first_chunk()?;
+    let mut words = Vec::new();
+    for _ in 0..u32::from_ne_bytes(*count) {
+        let (length, word) = rest.split_first_chunk()?;
+        let (word, after) = word.split_at_checked(u32::from_ne_bytes(*length) as usize)?;
+        let end = word.iter().position(|&byte| byte == 0).unwrap_or(word.len());
+        words.push(String::from_utf8_lossy(&word[..end]).into_owned());
+        rest = after;
+    }
+    Some(words)
+}
+
+/// The recording that perf inject has worked something into.
+fn source_of(words: &[String]) -> Option<&str> {
+    let at = words.iter().position(|word| word == "-i")?;
+    words.get(at + 1).filter(|_| words[1] == "inject").map(String::as_str)
+}
+
+/// What comes after the options of `perf record`.
+fn command_of(words: &[String]) -> Option<&[String]> {
+    if words.get(1).is_none_or(|word| word != "record") {
+        return None;
+    }
+    let mut at = 2;
+    while let Some(word) = words.get(at).filter(|word| word.starts_with('-')) {
+        let is_short = !word.starts_with("--");
+        if word == "--" {
+            at += 1;
+            break;
+        }
+        let is_of_process = ["--pid", "--tid"].iter().any(|long| word.starts_with(long));
+        if is_of_process || is_short && (word.starts_with("-p") || word.starts_with("-t")) {
+            return None;
+        }
+        let last = word.chars().last().unwrap_or('-');
+        // `-ag` are two flags, `-F99` has its value.
+        let takes = if is_short {
+            SHORT.contains(last) && word[1..].chars().all(char::is_alphabetic) && !has_value(&word[1..])
+        } else {
+            LONG.contains(&&**word)
+        };
+        at += 1 + usize::from(takes);
+    }
+    words.get(at..).filter(|command| !command.is_empty())
+}
+
+/// Whether one of the letters before the last takes the rest for its value.
+fn has_value(letters: &str) -> bool {
+    let last = letters.chars().count().saturating_sub(1);
+    letters.chars().take(last).any(|letter| SHORT.contains(letter))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(line: &str) -> Option<String> {
+        let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+        command_of(&words).map(|words| words.join(" "))
+    }
+
+    #[test]
+    fn the_command_comes_after_the_options() {
+        for line in [
+            "perf record vm x",
+            "/usr/bin/perf record -q -e cpu-clock -o perf.data -k 1 --call-graph dwarf vm x",
+            "perf record -k1 -F99 -ag --call-graph=fp vm x",
+            "perf record -aF 99 -ecpu-clock -- vm x",
+        ] {
+            assert_eq!(of(line).as_deref(), Some("vm x"), "{line}");
+        }
+        assert_eq!(of("perf record -- vm -- x").as_deref(), Some("vm -- x"));
+        for line in ["perf record -p 7 sleep 1", "perf record --pid=7", "perf record -a", "perf inject --jit", "perf"] {
+            assert_eq!(of(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn words_are_counted() {
+        let mut bytes = [2u32, 4].map(u32::to_ne_bytes).concat();
+        bytes.extend(b"vm\0\0\x04\0\0\0x\0\0\0");
+        #[cfg(target_endian = "little")]
+        assert_eq!(words_of(&bytes).unwrap(), ["vm", "x"]);
+        for len in 0..bytes.len() {
+            assert_eq!(words_of(&bytes[..len]), None);
+        }
+    }
+
+    #[test]
+    fn what_is_no_recording_has_no_command() {
+        assert_eq!(command(Path::new("/nowhere")), None);
+        assert_eq!(command(Path::new("/etc/passwd")), None);
+        assert_eq!(shown(["a b", "c"].into_iter()), "'a b' c");
+    }
+}
