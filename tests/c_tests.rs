@@ -222,7 +222,9 @@ fn dlopen() {
         check(&[], &program, &format!("dlopen-{mode}"), &[library, mode]);
         check(&[], &sanitized, &format!("dlopen-sanitized-{mode}"), &[library, mode]);
     }
-    check(&valgrind(&[]), &program, "dlopen-valgrind", &[library, "now"]);
+    // Its code is nowhere, which is a failure to report for the sink that tells valgrind of code.
+    let alone = [&["env", "JITSYM_VALGRIND=0"], &valgrind(&[])[..]].concat();
+    check(&alone, &program, "dlopen-valgrind", &[library, "now"]);
 }
 
 #[test]

@@ -718,7 +718,7 @@ static void buffers(void) {
 
   char buffer[TEST_PATH_MAX];
   memset(buffer, 0x55, sizeof buffer);
-  static const uint32_t unknown[] = {0, 3, 5, 6, 7, 32, 0x80000000, UINT32_MAX};
+  static const uint32_t unknown[] = {0, 3, 5, 6, 7, 64, 0x80000000, UINT32_MAX};
   for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++) {
     REFUSED(JITSYM_ERR_ENUM, jitsym_path(session, unknown[i], buffer, sizeof buffer));
   }
@@ -846,14 +846,14 @@ static void bad_options(void) {
   longer.tail[39] = 1;
   init_refused(JITSYM_ERR_STRUCT_TAIL, &longer.known);
 
-  for (int bit = 5; bit < 32; bit++) {
+  for (int bit = 6; bit < 32; bit++) {
     options = test_options();
     options.sinks = (uint32_t)1 << bit;
     init_refused(JITSYM_ERR_FLAGS, &options);
     options.sinks |= JITSYM_SINK_MAP;
     init_refused(JITSYM_ERR_FLAGS, &options);
   }
-  for (int bit = 13; bit < 32; bit++) {
+  for (int bit = 14; bit < 32; bit++) {
     options = test_options();
     options.flags = (uint32_t)1 << bit;
     init_refused(JITSYM_ERR_FLAGS, &options);

@@ -53,6 +53,7 @@ POINT(ssize_t, writev, (int file, const struct iovec *parts, int count), file, p
 POINT(ssize_t, pread64, (int file, void *to, size_t size, off64_t at), file, to, size, at)
 POINT(ssize_t, pwrite, (int file, const void *from, size_t size, off_t at), file, from, size, at)
 POINT(ssize_t, pwrite64, (int file, const void *from, size_t size, off64_t at), file, from, size, at)
+POINT(ssize_t, pwritev, (int file, const struct iovec *parts, int count, off_t at), file, parts, count, at)
 POINT(int, fallocate64, (int file, int mode, off64_t at, off64_t size), file, mode, at, size)
 POINT(ssize_t, getrandom, (void *to, size_t size, unsigned flags), to, size, flags)
 POINT(int, clock_nanosleep, (clockid_t clock, int flags, const struct timespec *time, struct timespec *rest), clock, flags,

@@ -11,6 +11,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, TryLockError};
 
+use super::mapping::Table;
+
 const NOTHING: u32 = 0;
 const REGISTER: u32 = 1;
 const UNREGISTER: u32 = 2;
@@ -185,7 +187,7 @@ static ENDS: Mutex<Option<Ends>> = Mutex::new(None);
 #[derive(Debug)]
 pub struct Listed {
     entry: NonNull<Entry>,
-    image: Vec<u8>,
+    image: Table<u8>,
 }
 
 // SAFETY: nobody else has the entry but who walks the list.
@@ -200,7 +202,10 @@ impl Listed {
 
 /// Puts an object into the list, and tells a debugger. `empty`: an object that says nothing. `None` if another thread is in here, which happens only in a child that was
 /// forked in the middle of it, or if there is no memory.
-pub fn list(image: Vec<u8>, empty: fn() -> Vec<u8>) -> Option<Listed> {
+pub fn list(bytes: &[u8], empty: fn() -> Vec<u8>) -> Option<Listed> {
+    let mut image = Table::default();
+    image.try_reserve(bytes.len()).ok()?;
+    image.extend_from_slice(bytes);
     with_ends(|ends| {
         let ends = match ends {
             Some(ends) => ends,

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::format::elf::object::{self, Function, FUNCTIONS_MAX, SPAN_MAX};
 use crate::sys::debugger::{self, Listed};
+use crate::sys::mapping::Table;
 
 /// This many objects of one size become one.
 const WAYS: usize = 16;
@@ -44,8 +45,8 @@ struct Entry {
 #[derive(Debug, Default)]
 struct Group {
     /// In the order of addresses, except for those that are fresh.
-    entries: Vec<Entry>,
-    texts: Vec<u8>,
+    entries: Table<Entry>,
+    texts: Table<u8>,
     listed: Option<Listed>,
     dead: usize,
     /// It is a part of what was one, and not to be merged before this.
@@ -59,7 +60,7 @@ pub struct Objects {
     fresh: Group,
     groups: Vec<Option<Group>>,
     /// Where the entries of ids are, by the slots of these.
-    places: Vec<Place>,
+    places: Table<Place>,
     /// How much code they speak of, or will.
     live: usize,
     dead: usize,
@@ -142,7 +143,7 @@ impl Objects {
             if self.places.try_reserve(slot + 1 - self.places.len()).is_err() {
                 return;
             }
-            self.places.resize(slot + 1, Place::default());
+            (self.places.len()..=slot).for_each(|_| self.places.push(Place::default()));
         }
         let number = self.fresh.entries.len() as u32;
         if self.fresh.push(code.id, code.addr, code.size, code.name, info_records).is_some() {
@@ -287,7 +288,7 @@ impl Objects {
     /// gdb takes breakpoints out of the code of an object that has gone when another one comes, and not before.
     pub fn settle_breakpoints(&mut self) {
         if std::mem::take(&mut self.has_lost) {
-            debugger::list(object::empty(), object::empty).into_iter().for_each(debugger::unlist);
+            debugger::list(&object::empty(), object::empty).into_iter().for_each(debugger::unlist);
         }
     }
 
@@ -344,7 +345,7 @@ impl Objects {
         for (at, entry) in group.entries.iter().enumerate() {
             self.places[slot_of(entry.id)] = Place { id: entry.id, group: number as u32, number: at as u32 };
         }
-        group.listed = debugger::list(image, object::empty);
+        group.listed = debugger::list(&image, object::empty);
         self.has_lost = false;
         self.groups[number] = Some(group);
         Ok(())
