@@ -320,7 +320,7 @@ typedef enum jitsym_sink {
    * Objects in memory that gdb and lldb read through `__jit_debug_descriptor`, also those of a core file: names, lines, inlined
    * functions and call stacks of code that lives, in regions or not. Not among the sinks that run where nobody says which: it
    * runs by itself (unless the variable `JITSYM_GDB` is `0`) where a debugger listens and any other sink runs, and, for at most
-   * 16384 live functions, where a jitdump or a region is written. While nobody listens and nobody has asked for it, it is not
+   * 8192 live functions, where a jitdump or a region is written. While nobody listens and nobody has asked for it, it is not
    * among `jitsym_stats.sinks_running`.
    */
   JITSYM_SINK_GDB = 8,

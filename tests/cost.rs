@@ -149,10 +149,10 @@ fn instructions_of_the_writer() {
     let program = compile("gcc", &["c-tests/cost/cost.c"], Link::Shared, &["-O1"], "cost-writer");
     for &(code, place, bound) in BOUNDS_WRITER {
         // There are objects for a limited number of functions.
-        let times = if place == Place::Objects { [1, 2] } else { [2, 4] };
-        let counted = times.map(|times| count_others(&program, times * CALLS, code, place));
+        let calls = if place == Place::Objects { [CALLS / 2, CALLS] } else { [2 * CALLS, 4 * CALLS] };
+        let counted = calls.map(|calls| count_others(&program, calls, code, place));
         let more = counted[1].checked_sub(counted[0]).expect("more calls, more instructions");
-        let measured = more / ((times[1] - times[0]) * CALLS);
+        let measured = more / (calls[1] - calls[0]);
         println!("the writer, {code:?} {place:?}: {measured} of {bound}");
         assert!(measured > 300, "{measured} instructions: the writer was not seen");
         assert!(

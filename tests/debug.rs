@@ -89,11 +89,11 @@ fn every_instruction() {
 fn attached_later() {
     let debuggee = Debuggee::new("attached");
     for gdb in gdbs() {
-        for what in [&["wait", "10000"][..], &["wait", "100000", GDB]] {
+        for what in [&["wait", "5000"][..], &["wait", "100000", GDB]] {
             let waiting = debuggee.waiting(what);
-            let text = gdb.attached(&waiting, &["bt", "info symbol many_9999", "maint info jit"]);
+            let text = gdb.attached(&waiting, &["bt", "info symbol many_4999", "maint info jit"]);
             assert_stack(&text, 0, "");
-            assert_has(&text, &["many_9999 in section"]);
+            assert_has(&text, &["many_4999 in section"]);
             assert_short_list(&text);
         }
     }

@@ -69,11 +69,11 @@ fn attached_later() {
     for (test, link) in [("lldb-attached-static", Link::Static), ("lldb-attached", Link::Shared)] {
         let debuggee = Debuggee::linked(test, link, &[], &[]);
         for lldb in lldbs().iter().filter(|lldb| link == Link::Static || !lldb.is_installed) {
-            for what in [&["wait", "10000"][..], &["wait", "100000", GDB]] {
+            for what in [&["wait", "5000"][..], &["wait", "100000", GDB]] {
                 let waiting = debuggee.waiting(what);
-                let text = lldb.attached(&waiting, &["bt", "image lookup -s many_9999"]);
+                let text = lldb.attached(&waiting, &["bt", "image lookup -s many_4999"]);
                 assert_stack(&text, 0, "");
-                assert_has(&text, &["`many_9999"]);
+                assert_has(&text, &["`many_4999"]);
             }
         }
     }

@@ -31,8 +31,8 @@ pub static KIND: Kind = Kind {
     make: Some(|status| Box::new(Gdb::new(status.clone()))),
 };
 
-/// Where nobody has asked for it, it knows at most so much code: 350 bytes each are 6 MB.
-const UNASKED_MOST: usize = 16 << 10;
+/// Where nobody has asked for it, it knows at most so much code: 350 to 700 bytes each are 3 to 6 MB.
+const UNASKED_MOST: usize = 8 << 10;
 /// While no debugger listens, this much code comes together before it is put into an object, or what comes within this time.
 const BATCH: usize = 4096;
 const BATCH_TIME: Duration = Duration::from_millis(50);
