@@ -21,13 +21,15 @@ use crate::run::{fresh_dir, Run, SpoolDir};
 
 /// Where things are in a spool: see `src/queue/spool/layout.rs`.
 const PID_NAMESPACE: usize = 40;
-const STATES: [usize; 2] = [64, 152];
+/// Bytes that a process publishes for readers.
+const PUBLISHED: usize = 1696;
+const STATES: [usize; 2] = [64 + PUBLISHED, 152 + PUBLISHED];
 const MAP_IS_SHARED: usize = 16;
 const MAP: usize = 24;
 const DUMP: usize = 56;
-const NEXT_MAP: usize = 240;
-const NEXT_DUMP: usize = 264;
-const MAP_PATH: usize = 304;
+const NEXT_MAP: usize = 240 + PUBLISHED;
+const NEXT_DUMP: usize = 264 + PUBLISHED;
+const MAP_PATH: usize = 304 + PUBLISHED;
 const PATH_ROOM: usize = 1088;
 const DUMP_PATH: usize = MAP_PATH + 8 + PATH_ROOM;
 
