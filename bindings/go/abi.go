@@ -63,10 +63,10 @@ type Sink uint32
 
 // The sinks.
 const (
-	SinkMap     Sink = C.JITSYM_SINK_MAP
-	SinkJitdump Sink = C.JITSYM_SINK_JITDUMP
-	SinkRegion  Sink = C.JITSYM_SINK_REGION
-	SinkGdb     Sink = C.JITSYM_SINK_GDB
+	SinkMap      Sink = C.JITSYM_SINK_MAP
+	SinkJitdump  Sink = C.JITSYM_SINK_JITDUMP
+	SinkRegion   Sink = C.JITSYM_SINK_REGION
+	SinkGdb      Sink = C.JITSYM_SINK_GDB
 	SinkUnwinder Sink = C.JITSYM_SINK_UNWINDER
 	SinkValgrind Sink = C.JITSYM_SINK_VALGRIND
 )

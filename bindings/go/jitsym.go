@@ -112,6 +112,9 @@ type CodeInfo struct {
 	Stable bool
 	// Packed says that other code lies behind this without a gap; its stacks then cost a second record.
 	Packed bool
+	// More says that other code is registered before any of it runs, so that the call need not wait for a sink that calls wait
+	// for.
+	More bool
 }
 
 // Code is a piece of registered code: a value that can be copied, and used by any goroutine. It is live until Unregister, or
@@ -146,6 +149,9 @@ func (s *Session) Register(info CodeInfo) (Code, error) {
 	}
 	if info.Packed {
 		code.flags |= C.JITSYM_CODE_PACKED
+	}
+	if info.More {
+		code.flags |= C.JITSYM_CODE_MORE
 	}
 	if memory.nul {
 		return Code{}, ErrLineFile
