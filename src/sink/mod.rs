@@ -118,6 +118,17 @@ pub enum Origin<'a> {
     LeftRegion(u64, &'a [u8]),
 }
 
+impl<'a> Origin<'a> {
+    /// The records before its LOAD; `None` for code that keeps those that it had at another place.
+    pub fn info_records(&self) -> Option<&'a [u8]> {
+        match *self {
+            Origin::Registered(_, _, load) => Some(load.info_records()),
+            Origin::Moved { .. } => None,
+            Origin::LeftRegion(_, info_records) => Some(info_records),
+        }
+    }
+}
+
 /// One opportunity to write.
 pub struct Turn<'a> {
     pub registry: &'a mut Registry,

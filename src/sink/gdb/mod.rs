@@ -17,7 +17,7 @@ use crate::api::options::{Config, Sinks};
 use crate::queue::status::Status;
 use crate::registry::Registry;
 use crate::sink::region::NewCode;
-use crate::sink::{each_live, Close, GroupOf, Kind, Loaded, Origin, Sink, Turn};
+use crate::sink::{each_live, Close, GroupOf, Kind, Loaded, Sink, Turn};
 use crate::sys::debugger;
 
 /// See the module's description.
@@ -117,11 +117,7 @@ impl Sink for Gdb {
     }
 
     fn load(&mut self, code: &Loaded<'_>, _: &mut Registry) {
-        let info_records = match code.origin {
-            Origin::Registered(_, _, load) => Some(load.info_records()),
-            Origin::Moved { .. } => None,
-            Origin::LeftRegion(_, info_records) => Some(info_records),
-        };
+        let info_records = code.origin.info_records();
         let (id, addr, size, name) = (code.id, code.live.addr, code.live.size, code.name);
         self.add(&Code { id, addr, size, name, info_records });
     }

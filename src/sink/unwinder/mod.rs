@@ -16,7 +16,7 @@ use crate::format::jitdump::raw::RawRecords;
 use crate::format::jitdump::{id, shadow};
 use crate::registry::Registry;
 use crate::sink::region::NewCode;
-use crate::sink::{each_live, Close, GroupOf, Kind, Loaded, Origin, Sink};
+use crate::sink::{each_live, Close, GroupOf, Kind, Loaded, Sink};
 use crate::sys::unwinder;
 
 /// See the module's description.
@@ -79,12 +79,7 @@ impl Sink for Unwinder {
     }
 
     fn load(&mut self, code: &Loaded<'_>, _: &mut Registry) {
-        let info_records = match code.origin {
-            Origin::Registered(_, _, load) => Some(load.info_records()),
-            Origin::Moved { .. } => None,
-            Origin::LeftRegion(_, info_records) => Some(info_records),
-        };
-        self.add(code.id, (code.live.addr, code.live.size), info_records);
+        self.add(code.id, (code.live.addr, code.live.size), code.origin.info_records());
     }
 
     fn enter(&mut self, code: &NewCode<'_>) {

@@ -151,21 +151,17 @@ impl Sink for Valgrind {
     }
 
     fn load(&mut self, code: &Loaded<'_>, _: &mut Registry) {
-        let info_records = match code.origin {
+        match code.origin {
             Origin::Registered(_, _, load) => {
                 if let CodeBytes::Here(bytes) = load.code() {
                     // They are written to files, padding and all.
                     valgrind::make_defined(bytes);
                 }
-                Some(load.info_records())
             }
-            Origin::Moved { body, .. } => {
-                valgrind::make_defined(body);
-                None
-            }
-            Origin::LeftRegion(_, info_records) => Some(info_records),
-        };
-        self.add(code.id, (code.live.addr, code.live.size), code.name, info_records);
+            Origin::Moved { body, .. } => valgrind::make_defined(body),
+            Origin::LeftRegion(..) => {}
+        }
+        self.add(code.id, (code.live.addr, code.live.size), code.name, code.origin.info_records());
     }
 
     fn enter(&mut self, code: &NewCode<'_>) {
