@@ -7,6 +7,7 @@
 
 pub mod alloc;
 pub(crate) mod boundary;
+pub mod bridge;
 pub mod collector;
 pub mod info;
 mod input;

@@ -1,19 +1,19 @@
 //! What happens when the library is loaded: it asks to be called when the process exits. If the variable `JITSYM` asks for the bridge,
-//! it begins to look at the lists of debuggers, in programs that never call it.
+//! the shared library begins to look at the lists of debuggers, in programs that never call it.
 //!
 //! Exit handlers run in the reverse order of their registration. One that is registered at load runs after all those that
 //! the host registers later, so that code which the host registers while it shuts down is written too. A process that ends
 //! without a session pays nothing else.
 
+use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::session::bridge;
 use crate::session::config::environment_asks_for_bridge;
 use crate::session::control::STOP_TIMEOUT;
 use crate::session::exit::{flush_at_exit, wait_for_exit};
 use crate::session::flush_from_signal;
 use crate::session::process::blocking_guarded;
-use crate::sys::guard;
+use crate::sys::{guard, loader};
 
 static ARMED: AtomicBool = AtomicBool::new(false);
 
@@ -21,11 +21,13 @@ static ARMED: AtomicBool = AtomicBool::new(false);
 fn at_load() {
     arm();
     if environment_asks_for_bridge() {
-        // Nothing may unwind into the loader; there is nobody to hear of a failure.
-        let _ = blocking_guarded(|| {
-            bridge::start();
-            Ok(())
-        });
+        // Looked up: linkers keep all that is called from here, which is most of the library. A program with the static library in it
+        // has no function of that name, and its first session starts the bridge.
+        let start = loader::function(c"jitsym_start_bridge");
+        // SAFETY: the name is this library's, and the function is that of capi/bridge.rs.
+        if let Some(start) = unsafe { std::mem::transmute::<*mut c_void, Option<extern "C" fn()>>(start) } {
+            start();
+        }
     }
 }
 
