@@ -7,6 +7,7 @@ mod perf;
 mod published;
 #[path = "../../tests/support/mod.rs"]
 mod support;
+mod toy;
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,7 @@ use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use support::*;
+use toy::{broken, no_size, toy};
 
 fn doctor(words: &[&str]) -> Command {
     let config = scratch_dir("config").join("perfconfig");
@@ -25,28 +27,12 @@ fn doctor(words: &[&str]) -> Command {
     command
 }
 
-fn toy() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| compile("gcc", &["examples/toy_jit.c"], Link::Shared, &["-O1"], "toy_jit"))
-}
-
-/// The toy with a mistake: one text of it is another one.
-fn broken(name: &str, right: &str, wrong: &str) -> PathBuf {
-    let source = std::fs::read_to_string(root().join("examples/toy_jit.c")).expect("source");
-    assert!(source.contains(right), "{right}");
-    let path = scratch_dir(format!("broken-{name}")).join(format!("{name}.c"));
-    std::fs::write(&path, source.replace(right, wrong)).expect("source");
-    compile("gcc", &[path.to_str().expect("path")], Link::Shared, &["-O1"], name)
-}
-
 /// Records the toy with such a mistake, and looks at the recording.
 fn of_command(program: &Path, dir: &Path, environment: &[(&str, &str)]) -> Output {
     let mut command = doctor(&["--"]);
     command.arg(program).arg(root().join("examples/hello.toy")).arg("1").env("JITSYM_DIR", dir);
     try_run(command.envs(environment.iter().copied()))
 }
-
-const CODE: &str = "jitsym_code code = JITSYM_CODE(function->code, size, function->name);";
 
 /// A broken set-up: its heading in the document, what is done, what a user meets without `jitsym doctor`, and the cause.
 struct SetUp {
@@ -153,10 +139,7 @@ const SET_UPS: &[SetUp] = &[
         heading: "A call that is refused",
         done: "The program sets no `struct_size`, and looks at no status. `jitsym doctor -- COMMAND` records it.",
         without: "addresses, and no word",
-        make: |dir| {
-            let wrong = format!("{CODE} code.struct_size = 0;");
-            of_command(&broken("no_size", CODE, &wrong), dir, &[])
-        },
+        make: |dir| of_command(&no_size(), dir, &[]),
         cause: "jitsym_code.struct_size is 0: set it to sizeof(jitsym_code), or use JITSYM_CODE()",
     },
     SetUp {

@@ -7,8 +7,11 @@ mod newer;
 mod perf;
 #[path = "record/refusals.rs"]
 mod refusals;
+#[path = "record/said.rs"]
+mod said;
 #[path = "../../tests/support/mod.rs"]
 mod support;
+mod toy;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
