@@ -63,7 +63,7 @@ fn decisions_and_first_refusals() {
             "sinks wanted: map jitdump; map in /",
             "sink map: /",
             "sink jitdump: /",
-            "refused: JITSYM_ERR_SESSION: the session was never opened",
+            "refused: JITSYM_ERR_SESSION: the session was never opened (jitsym_init opens one)",
             "refused: JITSYM_ERR_LINE_OFFSET: lines[3].offset is 50, the code has 12 bytes",
             "refused: JITSYM_ERR_STRUCT_SIZE: jitsym_code.struct_size is 0: set it to sizeof(jitsym_code), or use JITSYM_CODE()",
             "refused: JITSYM_ERR_UNKNOWN_ID: the id 0x4d",

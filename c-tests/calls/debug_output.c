@@ -30,7 +30,7 @@ static void *other_thread(void *session) {
   jitsym_code code = test_code(0x7000000000, 12, "other");
   code.size = 0;
   CHECK_STATUS(jitsym_register(session, &code, NULL), JITSYM_ERR_SIZE_ZERO);
-  expect_why(session, "JITSYM_ERR_SIZE_ZERO: code.size is 0");
+  expect_why(session, "JITSYM_ERR_SIZE_ZERO: code.size is 0 (code `other`)");
   return NULL;
 }
 
@@ -41,7 +41,7 @@ int main(int argc, char **argv) {
   }
   /* Before there is any session. */
   CHECK_STATUS(jitsym_flush((jitsym *)(uintptr_t)0x123456, 0), JITSYM_ERR_SESSION);
-  expect_why(NULL, "JITSYM_ERR_SESSION: the session was never opened");
+  expect_why(NULL, "JITSYM_ERR_SESSION: the session was never opened (jitsym_init opens one)");
 
   jitsym *session = test_open();
   uint64_t before = refused(session);
@@ -51,7 +51,7 @@ int main(int argc, char **argv) {
     code.lines = lines;
     code.line_count = 4;
     CHECK_STATUS(jitsym_register(session, &code, NULL), JITSYM_ERR_LINE_OFFSET);
-    expect_why(session, "JITSYM_ERR_LINE_OFFSET: lines[3].offset is 50, the code has 12 bytes");
+    expect_why(session, "JITSYM_ERR_LINE_OFFSET: lines[3].offset is 50, the code has 12 bytes (code `mistakes`)");
     code.struct_size = 0;
     CHECK_STATUS(jitsym_register(session, &code, NULL), JITSYM_ERR_STRUCT_SIZE);
     expect_why(session, "JITSYM_ERR_STRUCT_SIZE: jitsym_code.struct_size is 0: set it to sizeof(jitsym_code), or use JITSYM_CODE()");

@@ -44,7 +44,7 @@ errors! {
     13 UnwindRegister, "JITSYM_ERR_UNWIND_REGISTER", "an unwind description names an unknown register";
     14 UnwindFormat, "JITSYM_ERR_UNWIND_FORMAT", "an unwind description cannot be expressed";
     15 Arch, "JITSYM_ERR_ARCH", "unwind descriptions are not supported on this architecture";
-    16 Session, "JITSYM_ERR_SESSION", "the session was never opened";
+    16 Session, "JITSYM_ERR_SESSION", "the session was never opened (jitsym_init opens one)";
     17 Closed, "JITSYM_ERR_CLOSED", "the session is closed";
     18 UnknownId, "JITSYM_ERR_UNKNOWN_ID", "no code with this id is registered";
     19 Timeout, "JITSYM_ERR_TIMEOUT", "the time allowed ran out";
@@ -80,6 +80,15 @@ impl Error {
         let mut all = [0; 3];
         all[..N].copy_from_slice(&numbers);
         refusal::note(self as u32, text, all);
+        self
+    }
+
+    /// This error, with a note of the name of the code that it is about, if the caller can do something about it.
+    #[cold]
+    pub(crate) fn of_code(self, name: &[u8]) -> Error {
+        if self.is_callers() {
+            refusal::note_code(self as u32, name);
+        }
         self
     }
 

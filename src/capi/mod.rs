@@ -151,7 +151,7 @@ fn register_otherwise<'a>(
     if let Some(flags) = flags {
         session::not_registered(code.addr(), code.size(), flags);
     }
-    registered
+    registered.map_err(|error| error.of_code(code.name()))
 }
 
 /// Tells that registered code now runs at another address: it keeps its id, name, lines and unwind description.

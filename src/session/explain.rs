@@ -162,7 +162,7 @@ pub fn summary(status: &Status) {
         let stats = status.stats();
         debug::say(format_args!(
             "at exit: {} registered, {} moved, {} unregistered, {} refused, {} dropped, {} unreadable; {} bytes of map, {} \
-             of jitdump; {} regions with {} registrations, {} refused; {} errors of writing",
+             of jitdump; {} regions with {} registrations, {} refused, {} put off; {} errors of writing",
             stats.registered,
             stats.moved,
             stats.unregistered,
@@ -174,6 +174,7 @@ pub fn summary(status: &Status) {
             stats.regions,
             stats.region_code,
             stats.region_refused,
+            stats.region_put_off,
             stats.write_errors,
         ));
     }
@@ -219,10 +220,14 @@ struct InWords(Error);
 impl fmt::Display for InWords {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (InWords(error), last) = (self, refusal::last());
-        match last.error == *error as u32 && last.has_text() {
-            true => write!(f, "{}: {last}", error.name()),
-            false => write!(f, "{}: {error}", error.name()),
+        if last.error != *error as u32 {
+            return write!(f, "{}: {error}", error.name());
         }
+        match last.has_text() {
+            true => write!(f, "{}: {last}", error.name())?,
+            false => write!(f, "{}: {error}", error.name())?,
+        }
+        last.code().map_or(Ok(()), |name| write!(f, " (code `{name}`)"))
     }
 }
 

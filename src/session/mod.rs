@@ -70,7 +70,7 @@ impl Session {
 
     /// Registers code: from now on samples in it belong to its name; `jitsym_register` in C.
     pub fn register(&self, code: &Code<'_>) -> Result<Id> {
-        told(|| find(self.0)?.register(code, None))
+        told(|| find(self.0)?.register(code, None).map_err(|error| error.of_code(code.name)))
     }
 
     /// Tells that code runs at another address now; `jitsym_move` in C.

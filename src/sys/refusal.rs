@@ -1,5 +1,6 @@
 //! Why the last call of a thread was refused: noted where it is found out, and put into words when somebody asks.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::guard;
 
 /// The reason of a refusal.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Refusal {
     /// In the order of all failures of the process.
     pub number: u64,
@@ -19,9 +20,14 @@ pub struct Refusal {
     /// error does.
     text: &'static str,
     numbers: [u64; 3],
+    /// The name of the code that it is about, or its beginning; NULs follow.
+    code: [u8; NAME_MOST],
 }
 
-const NONE: Refusal = Refusal { number: 0, pid: 0, error: 0, text: "", numbers: [0; 3] };
+/// Bytes of a name that are kept.
+const NAME_MOST: usize = 64;
+
+const NONE: Refusal = Refusal { number: 0, pid: 0, error: 0, text: "", numbers: [0; 3], code: [0; NAME_MOST] };
 
 thread_local! {
     /// What was found out in the call that is under way, or in an earlier one.
@@ -45,10 +51,22 @@ pub fn note(error: u32, text: &'static str, numbers: [u64; 3]) {
     guard::set_noted();
 }
 
+/// Notes the name of the code that an error is about, before that is returned.
+#[cold]
+#[inline(never)]
+pub fn note_code(error: u32, name: &[u8]) {
+    let noted = NOTED.get();
+    let mut refusal = if noted.error == error && guard::has_noted() { noted } else { Refusal { error, ..NONE } };
+    let name = &name[..name.len().min(NAME_MOST)];
+    refusal.code[..name.len()].copy_from_slice(name);
+    NOTED.set(refusal);
+    guard::set_noted();
+}
+
 /// A call of this thread is refused with an error.
 pub fn tell(error: u32) -> Refusal {
     // Another one is of an error that the library has got over, in this call or in an earlier one.
-    let noted = NOTED.take();
+    let noted = NOTED.replace(NONE);
     let refusal = if noted.error == error && guard::has_noted() { noted } else { Refusal { error, ..NONE } };
     TOLD.set(Refusal { number: next_number(), pid: std::process::id(), ..refusal });
     TOLD.get()
@@ -63,6 +81,12 @@ impl Refusal {
     /// Whether there is more to say than the error does.
     pub fn has_text(&self) -> bool {
         !self.text.is_empty()
+    }
+
+    /// The name of the code that it is about, which may be cut off; `None` if there is none.
+    pub fn code(&self) -> Option<Cow<'_, str>> {
+        let name = self.code.split(|&byte| byte == 0).next().filter(|name| !name.is_empty())?;
+        Some(String::from_utf8_lossy(name))
     }
 }
 
@@ -110,6 +134,29 @@ mod tests {
             tell(9).to_string()
         });
         assert_eq!(told, "something");
+    }
+
+    #[test]
+    fn the_code_is_named() {
+        let named = |body: &dyn Fn()| {
+            guard::as_one_call(|| {
+                body();
+                let told = tell(9);
+                (told.to_string(), told.code().map(Cow::into_owned))
+            })
+        };
+        let both = named(&|| {
+            note(9, "something", [0; 3]);
+            note_code(9, b"pixel");
+        });
+        assert_eq!(both, ("something".into(), Some("pixel".into())));
+        assert_eq!(named(&|| note_code(9, &[b'x'; 100])), (String::new(), Some("x".repeat(NAME_MOST))));
+        assert_eq!(named(&|| note_code(8, b"another error's")), (String::new(), None));
+        let other = named(&|| {
+            note(8, "another error's", [0; 3]);
+            note_code(9, b"pixel");
+        });
+        assert_eq!(other, (String::new(), Some("pixel".into())));
     }
 
     #[test]

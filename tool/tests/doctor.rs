@@ -157,6 +157,19 @@ const SET_UPS: &[SetUp] = &[
         cause: "is not adopted: it is shared",
     },
     SetUp {
+        heading: "A variable that a script sets",
+        done: "The program is started by a script that sets `JITSYM=off`. `jitsym doctor -- COMMAND` records it.",
+        without: "addresses, and no word",
+        make: |dir| {
+            let script = dir.join("service");
+            let text = format!("#!/bin/sh\nexport JITSYM=off\nexec {} \"$@\"\n", toy().display());
+            std::fs::write(&script, text).expect("script");
+            run(perf::command("chmod").arg("+x").arg(&script));
+            of_command(&script, dir, &[])
+        },
+        cause: "JITSYM=off. It was started with JITSYM=on, so the program itself sets that, or a script that starts it",
+    },
+    SetUp {
         heading: "A directory that is missing",
         done: "`JITSYM_DIR` names it. `jitsym doctor -- COMMAND` records the program.",
         without: "addresses, and no word",
@@ -212,7 +225,7 @@ const SET_UPS: &[SetUp] = &[
         done: "The program registers its code without `jitsym_code.unwind`.",
         without: "stacks that end at compiled code, and no word",
         make: |dir| of_recording(&inject(&record(dir, DWARF, &[("JITSYM_UNWIND", "0")]))),
-        cause: "describes no frames",
+        cause: "the program describes no frames (jitsym_code.unwind)",
     },
 ];
 
@@ -347,21 +360,22 @@ fn of_recording(data: &Path) -> Output {
 /// The lines after the last empty one, without what differs between two runs.
 fn last_lines(text: &str, dir: &Path) -> String {
     let (_, last) = text.trim_end().rsplit_once("\n\n").expect("an empty line");
-    let last = last.replace(&dir.display().to_string(), "DIR");
     let mut plain = String::new();
     for line in last.lines() {
+        // The real command is a program of the test's, with its arguments.
+        let line =
+            [" -- /", "JITSYM_DEBUG=1 /"].iter().fold(line.to_owned(), |line, start| match line.split_once(start) {
+                Some((before, rest)) => {
+                    let (_, name) = rest.split(' ').next().unwrap_or_default().rsplit_once('/').unwrap_or_default();
+                    format!("{before}{} {name} ...", start.trim_end_matches('/').trim_end())
+                }
+                None => line,
+            });
+        let line = line.replace(&dir.display().to_string(), "DIR");
         // Which function it is depends on the samples.
-        let line = line.split_once("end at ").map_or(line.to_owned(), |(start, _)| format!("{start}end at FUNCTION"));
+        let line = line.split_once("end at ").map_or(line.clone(), |(start, _)| format!("{start}end at FUNCTION"));
         let line = line.split_once("memory at 0x").map_or(line.clone(), |(start, rest)| {
             format!("{start}memory at ADDRESS{}", rest.trim_start_matches(|c: char| c.is_ascii_hexdigit()))
-        });
-        // The real command is a program of the test's, with its arguments.
-        let line = [" -- /", "JITSYM_DEBUG=1 /"].iter().fold(line, |line, start| match line.split_once(start) {
-            Some((before, rest)) => {
-                let (_, name) = rest.split(' ').next().unwrap_or_default().rsplit_once('/').unwrap_or_default();
-                format!("{before}{} {name} ...", start.trim_end_matches('/').trim_end())
-            }
-            None => line,
         });
         let mut number = String::new();
         for c in line.chars().chain(['\n']) {
@@ -535,7 +549,7 @@ fn processes_that_write_nothing() {
     let text = stdout(&of_process(process_with(&never, &[("JITSYM", "on")], &dir), "libjitsym.so"));
     let (_, last) = text.split_once("\ncause: ").expect("a cause");
     assert!(last.contains("has opened no session (jitsym_init)") && !last.contains("without JITSYM=on"), "{text}");
-    assert!(last.contains(&format!("type:  JITSYM_DEBUG=1 {}", never.display())), "{text}");
+    assert!(last.contains(&format!("type:  jitsym doctor -- {}", never.display())), "{text}");
 }
 
 /// Some samples are too few to praise or to blame.
@@ -557,5 +571,7 @@ fn other_things() {
     let output = try_run(&mut doctor(&["no-such-file"]));
     assert_eq!(output.status.code(), Some(2));
     let output = try_run(doctor(&[]).arg(root().join("Cargo.toml")));
-    assert!(stdout(&output).contains("type:  jitsym check "), "{}", stdout(&output));
+    assert_eq!(output.status.code(), Some(2));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("no recording of perf") && text.contains("\n    jitsym check "), "{text}");
 }

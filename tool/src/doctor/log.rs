@@ -10,25 +10,59 @@ use crate::text::printable;
 /// More is not read.
 const MOST: u64 = 1 << 20;
 
+/// The variables that decide whether there is anything in a recording.
+pub const DECIDE: [&str; 3] = ["JITSYM", "JITSYM_ADOPT", "JITSYM_REMOVE"];
+
 /// The lines of all processes of a command, without what each begins with.
 #[derive(Clone, Debug, Default)]
-pub struct Log(Vec<String>);
+pub struct Log {
+    lines: Vec<String>,
+    /// Those of the variables above that the command was given.
+    given: Vec<(&'static str, String)>,
+}
 
 impl Log {
     /// A file that is not there is that of a command that said nothing.
-    pub fn read(path: &Path) -> Log {
+    pub fn read(path: &Path, given: Vec<(&'static str, String)>) -> Log {
         let mut bytes = Vec::new();
         let _ = File::open(path).and_then(|file| file.take(MOST).read_to_end(&mut bytes));
-        Log::of(&String::from_utf8_lossy(&bytes))
+        Log { given, ..Log::of(&String::from_utf8_lossy(&bytes)) }
     }
 
     fn of(text: &str) -> Log {
         let said = text.lines().filter_map(|line| line.strip_prefix("jitsym ")?.split_once(": "));
-        Log(said.map(|(_, line)| printable(line.as_bytes()).to_string()).collect())
+        Log { lines: said.map(|(_, line)| printable(line.as_bytes()).to_string()).collect(), given: Vec::new() }
+    }
+
+    /// A variable that the process had otherwise than the command was given it, in a sentence.
+    fn overridden(&self) -> Option<String> {
+        DECIDE.iter().find_map(|&name| {
+            let said = self.lines.iter().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with('=')))?;
+            let given = self.given.iter().find(|(given, _)| *given == name);
+            let given = given.map(|(_, value)| format!("{name}={value}"));
+            // A doubt about the value follows a colon.
+            let is_given = |given: &String| said.strip_prefix(&**given).is_some_and(|rest| rest.is_empty() || rest.starts_with(": "));
+            if given.as_ref().is_some_and(is_given) {
+                return None;
+            }
+            let given = given.map_or_else(|| format!("without {name}"), |given| format!("with {given}"));
+            let stop = if said.ends_with('?') { "" } else { "." };
+            Some(format!(
+                "{said}{stop} It was started {given}, so the program itself sets that, or a script that starts it. Change it there"
+            ))
+        })
     }
 
     fn after(&self, start: &str) -> Option<&str> {
-        self.0.iter().find_map(|line| line.strip_prefix(start))
+        self.lines.iter().find_map(|line| line.strip_prefix(start))
+    }
+
+    /// How many calls were refused in the process that told this last.
+    fn refused(&self) -> u64 {
+        let summaries =
+            self.lines.iter().rev().filter_map(|line| line.strip_prefix("at exit: ")?.split_once(" refused"));
+        let numbers = summaries.filter_map(|(before, _)| before.rsplit(' ').next()?.parse().ok());
+        numbers.into_iter().find(|&number: &u64| number > 0).unwrap_or(0)
     }
 
     /// Why nothing was written, if nothing went wrong.
@@ -36,19 +70,46 @@ impl Log {
         if self.after("libjitsym ").is_none() {
             return Some("the program has opened no session (jitsym_init)");
         }
-        self.after("at exit: 0 registered").map(|_| "the program has opened a session, and registered no code")
+        let end = self.after("at exit: ")?;
+        if end.starts_with("0 registered") {
+            return Some("the program has opened a session, and registered no code");
+        }
+        let put_off = end.split(" put off").next().filter(|before| before.len() < end.len());
+        put_off.filter(|before| end.contains("; 0 regions ") && !before.ends_with(" 0")).map(|_| {
+            "no memory was adopted: none was executable when the library was called (docs/regions.md says when it looks again). \
+             Without JITSYM=region a jitdump has the code"
+        })
+    }
+
+    /// Adds why the process had other variables than the command, if that can be why something is wrong.
+    pub fn explain(&self, report: &mut Report) {
+        let can_be_why = |rank| matches!(rank, Rank::Told | Rank::Recording | Rank::Nothing);
+        if report.causes().iter().any(|cause| can_be_why(cause.rank)) {
+            if let Some(text) = self.overridden() {
+                report.because(Rank::Overridden, text, "JITSYM_DEBUG=1 COMMAND");
+            }
+        }
     }
 
     /// Adds the first thing that went wrong.
     pub fn tell(&self, report: &mut Report) {
         let kinds = ["refused: ", "no session: ", "failed: ", "sinks wanted: none"];
         let found =
-            self.0.iter().find_map(|line| kinds.iter().find_map(|kind| Some((*kind, line.strip_prefix(kind)?))));
+            self.lines.iter().find_map(|line| kinds.iter().find_map(|kind| Some((*kind, line.strip_prefix(kind)?))));
         let Some((kind, said)) = found else { return };
         let again = "JITSYM_DEBUG=1 COMMAND";
         match kind {
             "refused: " => {
-                report.cause(format!("refused: {said}"), Rank::Told, format!("a call was refused: {said}"), again);
+                let calls = match self.refused() {
+                    0 | 1 => "a call was refused".to_owned(),
+                    several => format!("{several} calls were refused, the first one"),
+                };
+                report.cause(
+                    format!("refused: {said}"),
+                    Rank::Told,
+                    format!("{calls}: {said}. Change the program, then look again"),
+                    "jitsym doctor -- COMMAND",
+                );
             }
             "no session: " => {
                 report.cause(
@@ -85,18 +146,54 @@ mod tests {
         let start = "jitsym 7: libjitsym 0.1.0\nother\njitsym 7: JITSYM=on\n";
         assert!(causes(start).is_empty());
         let refused = "jitsym 7: refused: JITSYM_ERR_X: lines[2].offset is 62\njitsym 7: refused: JITSYM_ERR_Y\n";
-        assert_eq!(causes(&(start.to_owned() + refused)), ["a call was refused: JITSYM_ERR_X: lines[2].offset is 62"]);
+        let told = |calls: &str| {
+            vec![format!("{calls}: JITSYM_ERR_X: lines[2].offset is 62. Change the program, then look again")]
+        };
+        assert_eq!(causes(&(start.to_owned() + refused)), told("a call was refused"));
+        let summary = "jitsym 7: at exit: 4 registered, 0 moved, 3 refused, 1 dropped\njitsym 8: at exit: 0 registered, 0 refused\n";
+        assert_eq!(causes(&(refused.to_owned() + summary)), told("3 calls were refused, the first one"));
         let declined = "jitsym 8: failed: memory at 0x10 is not adopted: it is shared\n";
         assert_eq!(causes(&(declined.to_owned() + refused)), ["memory at 0x10 is not adopted: it is shared"]);
         assert!(causes("jitsym 7: sinks wanted: none: the session is off; map in /tmp\n")[0].contains("no sink"));
     }
 
     #[test]
+    fn what_the_process_had_instead() {
+        let causes = |text: &str, given: &[(&'static str, &str)]| {
+            let given = given.iter().map(|&(name, value)| (name, value.to_owned())).collect();
+            let mut report = Report::default();
+            let log = Log { given, ..Log::of(text) };
+            log.tell(&mut report);
+            log.explain(&mut report);
+            report.causes().first().map(|cause| cause.text.clone()).unwrap_or_default()
+        };
+        let off = "jitsym 7: JITSYM=off\njitsym 7: JITSYM_REMOVE=1\njitsym 7: sinks wanted: none\n";
+        let right = "jitsym 7: JITSYM=map\njitsym 7: sinks wanted: map\n";
+        assert_eq!(causes(right, &[("JITSYM", "on")]), "");
+        assert!(
+            causes(off, &[("JITSYM", "on")]).starts_with("JITSYM=off. It was started with JITSYM=on, so the program")
+        );
+        assert!(
+            causes(off, &[("JITSYM", "off")]).starts_with("JITSYM_REMOVE=1. It was started without JITSYM_REMOVE, so")
+        );
+        assert!(causes(off, &[("JITSYM", "off"), ("JITSYM_REMOVE", "1")]).starts_with("the session is off"));
+        let wrong =
+            "jitsym 7: JITSYM=jitdmp: there is no sink `jitdmp`; did you mean jitdump?\njitsym 7: sinks wanted: none\n";
+        assert!(causes(wrong, &[("JITSYM", "on")]).contains("did you mean jitdump? It was started with JITSYM=on, so"));
+        assert!(causes(wrong, &[("JITSYM", "jitdmp")]).starts_with("the session is off"));
+    }
+
+    #[test]
     fn why_nothing_was_written() {
-        let of = |text| Log::of(text).why_nothing();
+        let of = |text: &str| -> Option<&'static str> { Log::of(text).why_nothing() };
         assert!(of("").is_some_and(|text| text.contains("no session")));
         assert!(of("jitsym 7: libjitsym 1\njitsym 7: at exit: 0 registered, 0 moved\n")
             .is_some_and(|text| text.contains("no code")));
         assert_eq!(of("jitsym 7: libjitsym 1\njitsym 7: at exit: 10 registered, 0 moved\n"), None);
+        let regions = |text| of(&format!("jitsym 7: libjitsym 1\njitsym 7: at exit: 4 registered; {text}; 0 errors\n"));
+        assert!(regions("0 regions with 0 registrations, 0 refused, 4 put off")
+            .is_some_and(|text| text.contains("executable")));
+        assert_eq!(regions("0 regions with 0 registrations, 0 refused, 0 put off"), None);
+        assert_eq!(regions("1 regions with 2 registrations, 0 refused, 4 put off"), None);
     }
 }

@@ -200,7 +200,7 @@ pub fn environment(
         match found {
             Finding::Good if name == "JITSYM_REMOVE" && !switched_off => {
                 report.note(format!(
-                    "{shown}: files go when their process ends, before perf inject; jitsym record sets 0"
+                    "{shown}: files go when their process ends, and perf inject has to run before that; `jitsym record -- COMMAND` sets 0"
                 ));
             }
             Finding::Good => report.good(shown),

@@ -39,6 +39,8 @@ pub enum Rank {
     Off,
     /// Files that nobody can make or find.
     Files,
+    /// The program, or a script that starts it, sets a variable.
+    Overridden,
     /// The library has said so.
     Told,
     /// The recording cannot be used.
@@ -86,6 +88,11 @@ impl Report {
     /// A line, and the cause that it is.
     pub fn cause(&mut self, line: impl Into<String>, rank: Rank, text: impl Into<String>, next: impl Into<String>) {
         self.bad(line);
+        self.because(rank, text, next);
+    }
+
+    /// A cause whose line was added before.
+    pub fn because(&mut self, rank: Rank, text: impl Into<String>, next: impl Into<String>) {
         self.causes.push(Cause { rank, text: text.into(), next: next.into() });
     }
 
@@ -96,7 +103,11 @@ impl Report {
         causes.dedup_by(|a, b| a.text == b.text);
         // Failures, and names and stacks that are missing, follow from what comes before.
         let first = causes.first().map_or(Rank::Minor, |first| first.rank);
-        let follows = |rank| first < rank && matches!(rank, Rank::Told | Rank::Nothing | Rank::Quality);
+        let follows = |rank| match rank {
+            Rank::Told => first < Rank::Overridden,
+            Rank::Nothing | Rank::Quality => first < rank,
+            _ => false,
+        };
         causes.retain(|cause| !follows(cause.rank));
         causes
     }

@@ -182,12 +182,13 @@ pub fn look(pid: u32, proc: &Path, report: &mut Report) -> Result<(), String> {
             "libjitsym is there, and writes nothing",
             Rank::Off,
             match variables.is_on {
-                true => format!("process {pid} has opened no session (jitsym_init): JITSYM_DEBUG=1 says whether it tries to"),
+                true => format!("process {pid} has opened no session (jitsym_init): run it under doctor, which says whether it tries to"),
                 false => format!(
-                    "process {pid} has turned nothing on: it was started without JITSYM=on, or has not opened a session yet"
+                    "process {pid} has opened no session (jitsym_init), or was started without JITSYM=on: run it under doctor, which \
+                     says which"
                 ),
             },
-            if variables.is_on { "JITSYM_DEBUG=1 COMMAND".into() } else { format!("JITSYM=on {again}") },
+            "jitsym doctor -- COMMAND",
         );
     } else if let Some(inside) = inside.filter(|_| report.causes().is_empty()) {
         report.cause(

@@ -53,8 +53,9 @@ fn tell(said: &Said, again: &str, report: &mut Report) -> bool {
         value("region_code"),
         size(value("memory_held"))
     );
+    let refused = value("calls_refused");
     if registered + value("inherited") == 0 {
-        report.note("no code registered yet");
+        report.note(if refused > 0 { "no code registered" } else { "no code registered yet" });
     } else {
         report.good(line);
     }
@@ -76,14 +77,13 @@ fn tell(said: &Said, again: &str, report: &mut Report) -> bool {
     } else if !said.failure.is_empty() {
         report.note(format!("last failure: {failure}"));
     }
-    let refused = value("calls_refused");
     if refused > 0 {
         let calls = format!("{} refused", were(refused, "call"));
         report.cause(
             calls.clone(),
             Rank::Quality,
-            format!("{calls} because of what the program passed: JITSYM_DEBUG=1 says which field is wrong"),
-            format!("JITSYM_DEBUG=1 {again}"),
+            format!("{calls} because of what the program passed: run it under doctor, which says what was wrong"),
+            "jitsym doctor -- COMMAND",
         );
     }
     for (name, what, lost) in LOSSES {

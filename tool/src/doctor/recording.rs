@@ -51,6 +51,12 @@ struct Dumps {
 
 /// Looks at a recording.
 pub fn look(perf: &Perf, data: &Path, run: Run<'_>, report: &mut Report) -> Result<(), String> {
+    look_inside(perf, data, run, report)?;
+    run.log.inspect(|log| log.explain(report));
+    Ok(())
+}
+
+fn look_inside(perf: &Perf, data: &Path, run: Run<'_>, report: &mut Report) -> Result<(), String> {
     let shown = quoted(data);
     if report.command.is_none() {
         report.command = command_line::command(data);
@@ -88,7 +94,8 @@ pub fn look(perf: &Perf, data: &Path, run: Run<'_>, report: &mut Report) -> Resu
         report.cause(
             "the clock is not that of the jitdump",
             Rank::Recording,
-            "it was recorded without -k 1: perf inject refuses it, because its times are not those of the jitdump",
+            "it was recorded without -k 1: perf inject refuses it, because its times are not those of the jitdump. Record \
+             again, with -k 1 in your `perf record`, or by the command below",
             RECORD,
         );
     } else {
@@ -96,7 +103,7 @@ pub fn look(perf: &Perf, data: &Path, run: Run<'_>, report: &mut Report) -> Resu
     }
     if injected {
         report.good("perf inject has put objects in for compiled code");
-        objects(perf, data, &contents, report)?;
+        objects(perf, data, &contents, &dumps, report)?;
     } else {
         not_injected(data, monotonic, &dumps, report);
     }
@@ -110,6 +117,10 @@ pub fn look(perf: &Perf, data: &Path, run: Run<'_>, report: &mut Report) -> Resu
         return Ok(());
     }
     names(&contents, &quality, &dumps, injected, run, report);
+    // Without perf inject, and without names, there are no whole stacks either.
+    if !injected && dumps.codes > 0 || percent(quality.named, quality.jit) < FEW {
+        return Ok(());
+    }
     if quality.jit < ENOUGH {
         let samples = count(quality.jit as usize, "sample");
         report.cause(
@@ -225,8 +236,9 @@ fn not_injected(data: &Path, monotonic: bool, dumps: &Dumps, report: &mut Report
         );
     } else if let Some(made) = made_of(data).filter(|_| dumps.codes > 0 && monotonic) {
         let made = quoted(&made);
-        report.cause(
-            format!("the jitdump is in {made}"),
+        // There is nothing wrong with it.
+        report.note(format!("the jitdump is in {made}"));
+        report.because(
             Rank::Recording,
             format!("perf inject was run into {made}: look at that, this recording is as it was before"),
             format!("jitsym doctor {made}"),
@@ -235,34 +247,39 @@ fn not_injected(data: &Path, monotonic: bool, dumps: &Dumps, report: &mut Report
         report.cause(
             "the jitdump is not in the recording yet",
             Rank::Recording,
-            "perf inject --jit has not been run: the recording has a jitdump, and nothing of it",
+            "perf inject --jit has not been run: the recording has a jitdump, and nothing of it but what a perf map has too",
             format!("perf inject --jit -i {shown} -o jit.data && perf report -i jit.data --no-children"),
         );
     }
 }
 
 /// The objects that were put in must be those that lie there now.
-fn objects(perf: &Perf, data: &Path, contents: &Contents, report: &mut Report) -> Result<(), String> {
+fn objects(perf: &Perf, data: &Path, contents: &Contents, dumps: &Dumps, report: &mut Report) -> Result<(), String> {
     let output = perf.output(perf.command("buildid-list").arg("-i").arg(data))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let recorded: BTreeMap<&str, &str> =
         text.lines().filter_map(|line| line.trim().split_once(' ')).map(|(id, path)| (path, id)).collect();
     let (mut missing, mut other) = (Vec::new(), Vec::new());
     let all = contents.processes.values().flat_map(|process| &process.injected);
-    for (_, _, path) in all {
+    let paths: BTreeSet<&String> = all.map(|(_, _, path)| path).collect();
+    for path in paths {
         match (fs::read(path), recorded.get(&**path)) {
             (Err(_), _) => missing.push(path),
-            (Ok(bytes), Some(id)) if build_id(&bytes).is_some_and(|there| there != **id) => other.push(path),
+            (Ok(bytes), Some(id)) if build_id(&bytes).is_some_and(|there| there != *id) => other.push(path),
             _ => {}
         }
     }
-    let next = "jitsym record -- COMMAND";
+    // Again, if all that it needs is there.
+    let next = match source_of(data).filter(|_| dumps.codes > 0 && dumps.gone.is_empty()) {
+        Some(source) => format!("perf inject --jit -i {} -o {}", quoted(&source), quoted(data)),
+        None => RECORD.into(),
+    };
     if let Some(path) = other.first() {
         report.cause(
             format!("{path} is another one than was put in"),
             Rank::Recording,
             format!(
-                "the objects are those of another run of perf inject (such as {path}): names and lines may be wrong"
+                "the objects are those of another run of perf inject (such as {path}): names and lines may be wrong or missing"
             ),
             next,
         );
@@ -320,15 +337,9 @@ fn names(contents: &Contents, quality: &Quality, dumps: &Dumps, injected: bool, 
             next,
         );
     } else {
-        report.cause(
-            line,
-            Rank::Quality,
-            "some compiled code has no name: it is not in the jitdump",
-            dumps
-                .paths
-                .first()
-                .map_or("jitsym doctor -- COMMAND".into(), |path| format!("jitsym check {}", quoted(path))),
-        );
+        let text =
+            "some compiled code has no name: it is not in the jitdump, as code is whose registration was refused";
+        report.cause(line, Rank::Quality, text, next);
     }
 }
 
@@ -349,12 +360,25 @@ fn stacks(
     };
     let first = worst.first().map_or("compiled code".into(), |(name, _)| printable(name.as_bytes()).to_string());
     let (text, next) = match graph {
+        Graph::FramePointers if dumps.codes > 0 && dumps.with_tables == 0 => (
+            format!(
+                "the program describes no frames (jitsym_code.unwind), and some code keeps no frame pointers either. Change the \
+                 program, then look again: stacks end at {first}"
+            ),
+            "jitsym doctor -- COMMAND".to_owned(),
+        ),
         Graph::FramePointers => (
-            format!("stacks were recorded by frame pointers, and some code has none: they end at {first}"),
+            format!(
+                "stacks were recorded by frame pointers, and some code has none. Record with --call-graph dwarf in place of -g, \
+                 or by the command below: they end at {first}"
+            ),
             RECORD.to_owned(),
         ),
         _ if dumps.codes > 0 && dumps.with_tables == 0 => (
-            format!("the program describes no frames (jitsym_code.unwind): stacks end at {first}"),
+            format!(
+                "the program describes no frames (jitsym_code.unwind). Until it does, stacks by frame pointers may be whole, if all \
+                 of its code keeps them: they end at {first}"
+            ),
             "jitsym record -g fp -- COMMAND".to_owned(),
         ),
         _ if dumps.codes > 0 && regions == 0 && perf.unwinder() == Ok(Unwinder::Libunwind) => (

@@ -13,7 +13,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use contents::{dump_of, Contents, Dump};
 use perf::Perf;
@@ -48,8 +48,9 @@ pub fn record(perf: &Perf, options: &Options, say: &mut dyn FnMut(&str)) -> Resu
                 return Err(Failure { status, cause });
             }
             let environment = plan::environment(options, &|name| std::env::var_os(name));
-            if let Some(text) = std::env::var_os("JITSYM").filter(|value| jitsym::turns_off(value)) {
-                say(&format!("JITSYM={} is in the environment, and turns everything off", text.display()));
+            if let Some(value) = std::env::var_os("JITSYM").filter(|value| jitsym::turns_off(value)) {
+                say(&format!("JITSYM={} is in the environment, and turns everything off", value.display()));
+                jitsym::doubt("JITSYM".as_ref(), &value).inspect(|doubt| say(doubt));
             }
             (BTreeSet::new(), command.clone(), environment)
         }
@@ -77,7 +78,7 @@ pub fn record(perf: &Perf, options: &Options, say: &mut dyn FnMut(&str)) -> Resu
             return Err(Failure::of(perf.cause(&tried.said)));
         }
     }
-    let start = Instant::now();
+    let (start, started) = (Instant::now(), SystemTime::now());
     let log = options.log.as_ref().map(|path| ("JITSYM_DEBUG", path.as_os_str()));
     let variables = environment.iter().map(|&(name, value)| (name, value.as_ref())).chain(log);
     let ran = run::run(perf, &arguments, &command, variables, &raw, is_command).map_err(cannot_start)?;
@@ -99,7 +100,8 @@ pub fn record(perf: &Perf, options: &Options, say: &mut dyn FnMut(&str)) -> Resu
             plan::Stacks::None => "no stacks".into(),
         }
     ));
-    keep(perf, options, &raw, &contents, say).map_err(Failure::of)?;
+    let whose = Recorded { contents: &contents, since: is_command.then_some(started) };
+    keep(perf, options, &raw, whose, say).map_err(Failure::of)?;
     // Whoever stops the recording of a process has got what they wanted.
     Ok(if is_command { run::exit_code(ran.status) } else { 0 })
 }
@@ -121,9 +123,10 @@ fn keep(
     perf: &Perf,
     options: &Options,
     raw: &Path,
-    contents: &Contents,
+    recorded: Recorded<'_>,
     say: &mut dyn FnMut(&str),
 ) -> Result<(), String> {
+    let contents = recorded.contents;
     let out = &options.out;
     let mut problem = None;
     let mut needed = false;
@@ -175,7 +178,7 @@ fn keep(
     } else if contents.with_jit().next().is_none() {
         say("no process had compiled code in memory: is it the right one, and did it run for long enough?");
     } else if !contents.with_jit().any(|(_, process)| !process.regions.is_empty()) {
-        say(&without_names(contents));
+        say(without_names(recorded));
     }
     put(&made, out).map_err(|error| format!("{}: {error}", out.display()))?;
     if made != raw {
@@ -184,17 +187,32 @@ fn keep(
     Ok(())
 }
 
+/// What is known of the processes that were recorded.
+#[derive(Clone, Copy)]
+struct Recorded<'a> {
+    contents: &'a Contents,
+    /// When a command was started. Files that are older are those of processes that had its numbers before.
+    since: Option<SystemTime>,
+}
+
+/// What is said of compiled code that nothing tells of.
+pub const WITHOUT_NAMES: &str =
+    "there is compiled code, and nothing that names it: `jitsym doctor -- COMMAND` says why";
+
 /// There is compiled code, and neither a jitdump nor a region tells of it.
-fn without_names(contents: &Contents) -> String {
+fn without_names(recorded: Recorded<'_>) -> &'static str {
+    let is_of_this = |map: fs::Metadata| {
+        map.len() > 0 && recorded.since.is_none_or(|since| map.modified().is_ok_and(|written| written >= since))
+    };
     let has_map = |pid: u32| {
         [format!("/tmp/perf-{pid}.map"), format!("{PROC}/{pid}/root/tmp/perf-{pid}.map")]
             .iter()
-            .any(|path| fs::metadata(path).is_ok_and(|map| map.len() > 0))
+            .any(|path| fs::metadata(path).is_ok_and(is_of_this))
     };
-    if contents.with_jit().any(|(&pid, _)| has_map(pid)) {
-        return "names are in a perf map, and no jitdump has code: no whole stacks without frame pointers".into();
+    if recorded.contents.with_jit().any(|(&pid, _)| has_map(pid)) {
+        return "names are in a perf map, and no jitdump has code: no whole stacks without frame pointers";
     }
-    "there is compiled code, and nothing that names it: `jitsym doctor` on the recording says why".into()
+    WITHOUT_NAMES
 }
 
 /// Gives a recording its name. One that was there stays as `.old`, as with perf.

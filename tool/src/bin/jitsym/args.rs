@@ -10,7 +10,7 @@ use crate::{callgrind, check, clean, doctor, record, recover, show};
 /// What the exit status says, in `jitsym help` and the manual page.
 pub const EXIT_CODES: [(u8, &str); 3] = [
     (0, "all is well"),
-    (1, "`check` found errors or warnings, `recover` could not complete a file, or `callgrind` found no name"),
+    (1, "`check` found errors or warnings, `doctor` something wrong, `recover` could not complete a file, or `callgrind` found no name"),
     (2, "something is not there or cannot be read, or the command line is wrong"),
 ];
 

@@ -5,11 +5,11 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
-use jitsym_tool::doctor::log::Log;
+use jitsym_tool::doctor::log::{Log, DECIDE};
 use jitsym_tool::doctor::recording::Run;
-use jitsym_tool::doctor::{machine, process, recording, Report};
+use jitsym_tool::doctor::{machine, process, recording, Rank, Report};
 use jitsym_tool::record::perf::Perf;
-use jitsym_tool::record::plan::{Options, Stacks, Target, STACK_BYTES};
+use jitsym_tool::record::plan::{self, Options, Stacks, Target, STACK_BYTES};
 use jitsym_tool::record::{self, command_line, is_recording, PROC};
 
 use crate::{written, Outcome};
@@ -66,10 +66,10 @@ fn look(what: &Path, perf: Option<&Perf>, known: Run<'_>, report: &mut Report) -
     let read = File::open(what).and_then(|file| file.take(16).read_to_end(&mut start));
     read.map_err(|error| format!("{}: {error}", what.display()))?;
     if !is_recording(&start) {
-        report.part(format!("file {}", what.display()));
-        report.note("no recording of perf: if it is a jitdump, a perf map or a region, `jitsym check` reads it");
-        report.usual = Some(format!("jitsym check {shown}"));
-        return Ok(());
+        return Err(format!(
+            "{}: no recording of perf; if it is a jitdump, a perf map or a region, look at it by\n    jitsym check {shown}",
+            what.display()
+        ));
     }
     // Without a perf that is the cause, and nothing more can be said.
     perf.map_or(Ok(()), |perf| recording::look(perf, what, known, report))
@@ -82,36 +82,46 @@ fn run_command(command: &[OsString], perf: Option<&Perf>, known: Run<'_>, report
     let Some(perf) = perf else { return Ok(()) };
     let dir = std::env::temp_dir();
     let data = dir.join(format!("jitsym-doctor-{}.data", std::process::id()));
-    // What the library says is the user's if it was asked for.
-    let is_asked = std::env::var_os("JITSYM_DEBUG").is_some_and(|value| !value.is_empty());
-    let log = (!is_asked).then(|| data.with_extension("log"));
-    remove(log.as_deref());
+    let log = data.with_extension("log");
+    remove(&log);
     let options = Options {
         out: data.clone(),
         frequency: 499,
         event: None,
         stacks: Stacks::Dwarf(STACK_BYTES),
         adopt: false,
-        log: log.clone(),
+        log: Some(log.clone()),
         target: Target::Command(command.to_vec()),
     };
     let mut said = Vec::new();
     let recorded = record::record(perf, &options, &mut |line| said.push(line.to_owned()));
     let looked = recorded.map_err(|failure| failure.cause).and_then(|status| {
         report.part(format!("command {}", command.join(OsStr::new(" ")).display()));
-        said.iter().for_each(|line| report.note(line.clone()));
+        said.iter().filter(|line| **line != record::WITHOUT_NAMES).for_each(|line| report.note(line.clone()));
         if status != 0 {
-            report.bad(format!("it ended with {status}"));
+            let text = format!("the command itself ended with {status}");
+            report.cause(format!("it ended with {status}"), Rank::Minor, text, "COMMAND");
         }
-        let log = log.as_deref().map(Log::read);
-        recording::look(perf, &data, Run { log: log.as_ref(), is_own: true, ..known }, report)
+        let env = |name: &str| std::env::var_os(name);
+        let added = plan::environment(&options, &env);
+        let given = |name: &'static str| {
+            let added = added.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
+            let value = added.or_else(|| Some(env(name)?.to_string_lossy().into_owned()))?;
+            Some((name, value)).filter(|(_, value)| !value.is_empty())
+        };
+        let told = Log::read(&log, DECIDE.into_iter().filter_map(given).collect());
+        if env("JITSYM_DEBUG").is_some_and(|value| !value.is_empty()) {
+            // The user wants to see it too.
+            eprint!("{}", String::from_utf8_lossy(&std::fs::read(&log).unwrap_or_default()));
+        }
+        recording::look(perf, &data, Run { log: Some(&told), is_own: true, ..known }, report)
     });
-    remove(Some(&data));
-    remove(log.as_deref());
+    remove(&data);
+    remove(&log);
     report.usual = Some("jitsym record -- COMMAND".into());
     looked
 }
 
-fn remove(file: Option<&Path>) {
-    let _ = file.map(std::fs::remove_file);
+fn remove(file: &Path) {
+    let _ = std::fs::remove_file(file);
 }
