@@ -136,12 +136,14 @@ pub const SINK_WORDS_ON: [&str; 4] = ["on", "1", "true", "yes"];
 /// The word by which `JITSYM` asks for the bridge.
 pub const BRIDGE_WORD: &str = "bridge";
 
+/// The words of `JITSYM`.
+pub fn words(value: &OsStr) -> impl Iterator<Item = &[u8]> {
+    value.as_bytes().split(|&byte| byte == b',').map(<[u8]>::trim_ascii)
+}
+
 /// Whether `JITSYM` asks for the bridge.
 pub fn asks_for_bridge(value: &OsStr) -> bool {
-    value
-        .as_bytes()
-        .split(|&byte| byte == b',')
-        .any(|word| word.trim_ascii().eq_ignore_ascii_case(BRIDGE_WORD.as_bytes()))
+    words(value).any(|word| word.eq_ignore_ascii_case(BRIDGE_WORD.as_bytes()))
 }
 
 /// Whether the environment of this process does.
@@ -162,8 +164,8 @@ pub fn parse_sinks(value: &OsStr) -> Sinks {
 }
 
 fn named_sinks(value: &OsStr) -> Sinks {
-    value.as_bytes().split(|&byte| byte == b',').fold(Sinks::NONE, |sinks, word| {
-        let is = |names: &[&str]| names.iter().any(|name| word.trim_ascii().eq_ignore_ascii_case(name.as_bytes()));
+    words(value).fold(Sinks::NONE, |sinks, word| {
+        let is = |names: &[&str]| names.iter().any(|name| word.eq_ignore_ascii_case(name.as_bytes()));
         if is(&SINK_WORDS_ON) {
             return sink::default();
         }

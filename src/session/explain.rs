@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::config::{parse_sinks, parse_size, BRIDGE_WORD, SINK_WORDS_ON};
+use super::config::{self, parse_sinks, parse_size, BRIDGE_WORD, SINK_WORDS_ON};
 use super::process;
 use crate::api::error::{Error, Result};
 use crate::api::options::{Config, DumpDir, Sinks};
@@ -69,9 +69,8 @@ fn doubt_of(name: &OsStr, value: &OsStr) -> Option<String> {
         Takes::Sinks => {
             let off = ["off", "0", "none", "no", "false"];
             let known = || KINDS.iter().map(|kind| kind.word).chain(SINK_WORDS_ON).chain([BRIDGE_WORD]).chain(off);
-            let words = value.as_bytes().split(|&byte| byte == b',').map(<[u8]>::trim_ascii);
             let is_known = |word: &&[u8]| known().any(|known| word.eq_ignore_ascii_case(known.as_bytes()));
-            let word = words.filter(|word| !word.is_empty()).find(|word| !is_known(word))?;
+            let word = config::words(value).filter(|word| !word.is_empty()).find(|word| !is_known(word))?;
             Some(format!("there is no sink `{}`{}", word.escape_ascii(), did_you_mean(word, known())))
         }
         Takes::Switch if any_of(&["0", "off", "1", "on", "yes", "true"]) => None,
@@ -87,9 +86,11 @@ fn doubt_of(name: &OsStr, value: &OsStr) -> Option<String> {
 
 /// The known word that is nearest, if it is near.
 fn did_you_mean<'k>(word: &[u8], known: impl Iterator<Item = &'k str>) -> String {
+    // What all names of variables begin with is no likeness.
+    let len = word.strip_prefix(b"JITSYM_").unwrap_or(word).len();
     let nearest = known.map(|known| (distance(word, known.as_bytes()), known)).min();
     match nearest {
-        Some((edits, known)) if edits <= 1 + word.len() / 5 => format!("; did you mean {known}?"),
+        Some((edits, known)) if edits <= 1 + len / 5 => format!("; did you mean {known}?"),
         _ => String::new(),
     }
 }
@@ -262,6 +263,7 @@ mod tests {
                 "64M",
                 "JITSYM_JITDUMPMAX=64M: this version knows no such variable; did you mean JITSYM_JITDUMP_MAX?",
             ),
+            ("JITSYM_LINES", "0", "JITSYM_LINES=0: this version knows no such variable"),
             ("JITSYM_DIR", "tmp", "JITSYM_DIR=tmp: is no absolute path, and refused"),
             ("JITSYM_DIR", "/nowhere", "JITSYM_DIR=/nowhere: there is no such directory"),
             ("JITSYM_LIB", "/nowhere.so", "JITSYM_LIB=/nowhere.so: there is no such file"),

@@ -8,16 +8,12 @@
 //! its tables between these and takes them out again by itself, and the memory of these stays for a while.
 
 use std::cell::UnsafeCell;
-use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
 
-/// How long the memory of a table stays that was taken out. A walk over the list takes microseconds, but on a busy machine a thread may wait for its
-/// processor meanwhile.
-const RETIREMENT: Duration = Duration::from_secs(10);
+use super::retired::Retired;
 
 /// `UNW_INFO_FORMAT_DYNAMIC`, which only says a few words of the code, and `UNW_INFO_FORMAT_IP_OFFSET`.
 const FORMAT_DYNAMIC: i32 = 0;
@@ -126,7 +122,7 @@ fn rest_at() -> Option<usize> {
             by_ip(*functions.local, NOWHERE.as_ptr() as u64, &raw mut said, ptr::null_mut());
             cancel(memory.info.get());
         }
-        retire(memory);
+        RETIRED.keep(memory);
         // `handler`, the second field of `unw_dyn_proc_info_t`.
         MARKS.iter().position(|mark| said.contains(mark))?.checked_sub(1)
     })
@@ -211,18 +207,8 @@ fn between_ends(body: impl FnOnce(&Ends)) -> Option<()> {
     ends.as_ref().map(body)
 }
 
-static RETIRED: Mutex<VecDeque<(Instant, Box<Memory>)>> = Mutex::new(VecDeque::new());
-
-fn retire(memory: Box<Memory>) {
-    let mut retired = RETIRED.lock().unwrap_or_else(PoisonError::into_inner);
-    while retired.front().is_some_and(|(since, _)| since.elapsed() > RETIREMENT) {
-        retired.pop_front();
-    }
-    match retired.try_reserve(1) {
-        Ok(()) => retired.push_back((Instant::now(), memory)),
-        Err(_) => std::mem::forget(memory),
-    }
-}
+/// Memory of tables that were taken out of the list, which another thread may be walking through.
+static RETIRED: Retired<Box<Memory>> = Retired::new();
 
 /// An entry of unwind tables, which is copied: a CIE, an FDE with the address of its code, and four zero bytes.
 #[derive(Clone, Copy, Debug)]
@@ -289,7 +275,7 @@ impl Drop for Table {
         // SAFETY: it was put there when this was made.
         between_ends(|ends| unsafe { ends.take_out(&*memory.info.get()) });
         flush_cache();
-        retire(memory);
+        RETIRED.keep(memory);
     }
 }
 

@@ -28,6 +28,7 @@ pub mod process_memory;
 pub mod range_lock;
 pub mod refusal;
 pub mod reserve;
+mod retired;
 pub mod sort;
 pub mod spool;
 pub mod sync;

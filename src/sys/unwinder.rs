@@ -4,14 +4,13 @@
 //! Each has the names of libgcc's functions (gcc/unwind-dw2-fde.c, `__register_frame_info`; llvm libunwind,
 //! UnwindLevel1-gcc-ext.c, `__register_frame`).
 
-use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{fence, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::OnceLock;
 
 use super::libunwind;
+use super::retired::Retired;
 
 /// What an unwinder does with many tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -211,23 +210,9 @@ impl Registered {
     }
 }
 
-/// Objects of tables that libgcc has forgotten, and when. Up to version 12 it looks at the object of a table once more after it has
+/// Objects of tables that libgcc has forgotten. Up to version 12 it looks at the object of a table once more after it has
 /// found code by it and released its lock. That code may live, because another table has it now.
-static RETIRED: Mutex<VecDeque<(Instant, Box<Object>)>> = Mutex::new(VecDeque::new());
-
-/// How long these stay. libgcc needs some nanoseconds, but on a busy machine a thread may wait for its processor meanwhile.
-const RETIREMENT: Duration = Duration::from_secs(10);
-
-fn retire(object: Box<Object>) {
-    let mut retired = RETIRED.lock().unwrap_or_else(PoisonError::into_inner);
-    while retired.front().is_some_and(|(since, _)| since.elapsed() > RETIREMENT) {
-        retired.pop_front();
-    }
-    match retired.try_reserve(1) {
-        Ok(()) => retired.push_back((Instant::now(), object)),
-        Err(_) => std::mem::forget(object),
-    }
-}
+static RETIRED: Retired<Box<Object>> = Retired::new();
 
 impl Drop for Registered {
     fn drop(&mut self) {
@@ -244,7 +229,7 @@ impl Drop for Registered {
             unsafe { deregister(self.begin) };
         }
         if !self.array.is_empty() {
-            self.object.take().into_iter().for_each(retire);
+            self.object.take().into_iter().for_each(|object| RETIRED.keep(object));
         }
     }
 }
