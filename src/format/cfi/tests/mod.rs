@@ -1,5 +1,6 @@
 //! Golden bytes, and tables read back with `gimli::read` as a reader of the ELF file would.
 
+mod bounds;
 mod eh_frame;
 mod presets;
 

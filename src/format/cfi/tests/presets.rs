@@ -1,6 +1,5 @@
 //! Descriptions that are not CFI yet.
 
-use super::eh_frame::{compiled, Input, SECTION};
 use super::*;
 use crate::api::code::{FixedFrame, FramePointer, UnwindRow};
 
@@ -10,7 +9,7 @@ const MOAR_SAVED: [SavedRegister; 3] = [
     SavedRegister { reg: 13, offset: -32 },
     SavedRegister { reg: 3, offset: -40 },
 ];
-const MOAR: Unwind = Unwind::FramePointer(FramePointer {
+pub const MOAR: Unwind = Unwind::FramePointer(FramePointer {
     pushed: 0,
     set: 0,
     epilogue_begin: 90,
@@ -21,7 +20,7 @@ const MOAR: Unwind = Unwind::FramePointer(FramePointer {
 });
 
 /// A LuaJIT trace: what the interpreter has saved, and two more.
-const LUA_SAVED: [SavedRegister; 6] = [
+pub const LUA_SAVED: [SavedRegister; 6] = [
     SavedRegister { reg: 6, offset: -16 },
     SavedRegister { reg: 3, offset: -24 },
     SavedRegister { reg: 15, offset: -32 },
@@ -30,12 +29,12 @@ const LUA_SAVED: [SavedRegister; 6] = [
     SavedRegister { reg: 12, offset: -88 },
 ];
 
-const fn lua_row(offset: u32, cfa_offset: i32) -> UnwindRow<'static> {
+pub const fn lua_row(offset: u32, cfa_offset: i32) -> UnwindRow<'static> {
     UnwindRow { offset, cfa_register: 7, cfa_offset, saved: &LUA_SAVED }
 }
 
 /// A trace that takes 96 bytes more in its head and gives them back before its last jump.
-const LUA_ROWS: [UnwindRow; 3] = [lua_row(0, 96), lua_row(4, 192), lua_row(90, 96)];
+pub const LUA_ROWS: [UnwindRow; 3] = [lua_row(0, 96), lua_row(4, 192), lua_row(90, 96)];
 
 fn lua(cfa_offset: i64) -> Row {
     row(7, cfa_offset, [(6, -16), (3, -24), (15, -32), (14, -40), (13, -80), (12, -88), (16, -8)])
@@ -219,7 +218,7 @@ fn fixed_frame_rows() {
 }
 
 /// MoarVM's frame by the stack pointer: nothing depends on what rbp has.
-const MOAR_BY_SP: FixedFrame<'static> = FixedFrame {
+pub const MOAR_BY_SP: FixedFrame<'static> = FixedFrame {
     pushed: 1,
     sp_set: 11,
     saved_from: 23,
@@ -332,197 +331,4 @@ fn rows_change_everything() {
     }
     // No rows: as at entry.
     check(Arch::X86_64, &Unwind::Rows(&[]), 5, &[(0, row(7, 8, [(16, -8)]))]);
-}
-
-/// Descriptions whose tables can be moved to any size from 100 on.
-fn presets() -> Vec<(Arch, Unwind<'static>)> {
-    let mut all = vec![
-        (Arch::X86_64, MOAR),
-        (Arch::X86_64, Unwind::FixedFrame(FixedFrame::new(96, &LUA_SAVED))),
-        (Arch::X86_64, Unwind::FixedFrame(MOAR_BY_SP)),
-        (Arch::X86_64, Unwind::Rows(&LUA_ROWS)),
-    ];
-    for &arch in Arch::ALL {
-        all.push((arch, Unwind::FramePointer(FramePointer::default())));
-        let to_end = FramePointer { epilogue_begin: 90, ..FramePointer::default() };
-        all.push((arch, Unwind::FramePointer(to_end)));
-        all.push((arch, Unwind::FramePointer(FramePointer { epilogue_end: 91, ..to_end })));
-    }
-    all
-}
-
-#[test]
-fn a_copy_for_another_size_is_a_fresh_encoding() {
-    for (arch, unwind) in presets() {
-        let tables = tables_of(arch, &unwind, 777);
-        for size in (100..400).chain([4095, 65_536, 1 << 20, (1 << 31) - 200]) {
-            tables.check_size(size).unwrap();
-            assert_eq!(tables.copied(size), tables_of(arch, &unwind, size).bytes, "{unwind:?} of {size} bytes");
-        }
-        assert_eq!(tables.check_size(0), Err(Error::SizeZero));
-        assert_eq!(tables.check_size(CODE_SIZE_MAX), Err(Error::TooLarge));
-        assert_eq!(tables.check_size(u64::MAX), Err(Error::TooLarge));
-    }
-    let bytes = compiled(&Input::default());
-    let tables = tables_of(Arch::X86_64, &Unwind::EhFrame { bytes: &bytes, addr: SECTION }, 100);
-    assert_eq!(tables.copied(200), tables.bytes);
-}
-
-#[test]
-fn sizes() {
-    let unwind = Unwind::FramePointer(FramePointer::default());
-    assert_eq!(encode(Arch::X86_64, &Unwind::None, CODE, 0), Ok(None));
-    assert_eq!(refused(Arch::X86_64, &unwind, 0), Error::SizeZero);
-    assert_eq!(refused(Arch::X86_64, &unwind, 1 << 31), Error::TooLarge);
-    assert_eq!(refused(Arch::X86_64, &unwind, u64::MAX), Error::TooLarge);
-    // Code and tables share the reach of 32 bits; `.eh_frame` takes 60 bytes here.
-    assert!(encode(Arch::X86_64, &unwind, CODE, (1 << 31) - 64).is_ok());
-    assert_eq!(refused(Arch::X86_64, &unwind, (1 << 31) - 56), Error::TooLarge);
-    assert_eq!(refused(Arch::X86_64, &unwind, CODE_SIZE_MAX), Error::TooLarge);
-    for (arch, unwind) in presets() {
-        let bound = size_bound(arch, &unwind).unwrap();
-        assert_eq!(bound, tables_of(arch, &unwind, 1000).bytes.len(), "{unwind:?}");
-        assert!(bound >= tables_of(arch, &unwind, 91).bytes.len());
-    }
-    assert_eq!(size_bound(Arch::X86_64, &Unwind::None), Ok(0));
-}
-
-#[test]
-fn places_out_of_order() {
-    let fp = FramePointer { pushed: 5, set: 8, epilogue_begin: 20, epilogue_end: 21, ..FramePointer::default() };
-    let saved = regs([(3, -24)]);
-    let try_size = |fp: FramePointer, size| encode(Arch::X86_64, &Unwind::FramePointer(fp), CODE, size).map(|_| ());
-    let order = Err(Error::UnwindOrder);
-    assert_eq!(try_size(fp, 21), Ok(()));
-    assert_eq!(try_size(fp, 20), order);
-    assert_eq!(try_size(FramePointer { epilogue_end: 0, ..fp }, 20), Ok(()));
-    assert_eq!(try_size(FramePointer { epilogue_end: 0, ..fp }, 19), order);
-    assert_eq!(try_size(FramePointer { epilogue_end: 19, ..fp }, 30), order);
-    assert_eq!(try_size(FramePointer { epilogue_begin: 0, ..fp }, 30), order);
-    assert_eq!(try_size(FramePointer { epilogue_begin: 7, ..fp }, 30), order);
-    assert_eq!(try_size(FramePointer { set: 0, ..fp }, 30), order);
-    assert_eq!(try_size(FramePointer { saved: &saved, saved_from: 21, ..fp }, 30), order);
-    assert_eq!(try_size(FramePointer { saved: &saved, saved_from: 4, ..fp }, 30), order);
-    assert_eq!(try_size(FramePointer { saved: &saved, saved_from: 5, ..fp }, 30), Ok(()));
-    for (arch, size) in [(Arch::X86_64, 4), (Arch::Aarch64, 8), (Arch::Riscv64, 16)] {
-        let unwind = Unwind::FramePointer(FramePointer::default());
-        assert!(encode(arch, &unwind, CODE, size).is_ok());
-        assert_eq!(refused(arch, &unwind, size - 1), Error::UnwindOrder);
-    }
-
-    assert_eq!(refused(Arch::X86_64, &Unwind::Rows(&[lua_row(0, 8), lua_row(0, 16)]), 10), Error::UnwindOrder);
-    assert_eq!(refused(Arch::X86_64, &Unwind::Rows(&[lua_row(4, 8), lua_row(3, 16)]), 10), Error::UnwindOrder);
-    assert_eq!(refused(Arch::X86_64, &Unwind::Rows(&LUA_ROWS), 90), Error::UnwindOrder);
-}
-
-#[test]
-fn registers_and_offsets() {
-    let valid = |arch, reg: u32| match arch {
-        Arch::X86_64 => reg <= 32,
-        Arch::Aarch64 => reg <= 31 || (64..=95).contains(&reg),
-        Arch::Riscv64 => reg <= 63,
-    };
-    for &arch in Arch::ALL {
-        // 16 is the return address of x86-64, which has its place already.
-        for reg in (0..200).chain([0x1_0003, u32::MAX]).filter(|&reg| reg != 16) {
-            let saved = regs([(reg, -64)]);
-            let unwind = Unwind::FixedFrame(FixedFrame::new(96, &saved));
-            let expected = if valid(arch, reg) { None } else { Some(Error::UnwindRegister) };
-            assert_eq!(encode(arch, &unwind, CODE, 9).err(), expected, "{reg}");
-        }
-        for (cfa_register, expected) in [(0, None), (15, None), (64, Some(Error::UnwindRegister))] {
-            let rows = [UnwindRow { offset: 0, cfa_register, cfa_offset: 16, saved: &[] }];
-            assert_eq!(encode(arch, &Unwind::Rows(&rows), CODE, 9).err(), expected);
-        }
-        for offset in [-1, 4, i32::MAX] {
-            let saved = regs([(3, offset)]);
-            for unwind in [
-                Unwind::FixedFrame(FixedFrame::new(96, &saved)),
-                Unwind::FixedFrame(FixedFrame::new(offset, &[])),
-                Unwind::Rows(&[UnwindRow { offset: 0, cfa_register: 7, cfa_offset: 96, saved: &saved }]),
-                Unwind::Rows(&[UnwindRow { offset: 0, cfa_register: 7, cfa_offset: offset, saved: &[] }]),
-                Unwind::FramePointer(FramePointer { saved: &saved, ..Default::default() }),
-                Unwind::FramePointer(FramePointer { cfa_offset: offset, ..Default::default() }),
-            ] {
-                assert_eq!(refused(arch, &unwind, 100), Error::UnwindFormat, "{unwind:?}");
-            }
-        }
-        // The lowest offset, whose negative does not exist.
-        let saved = regs([(3, i32::MIN)]);
-        for (cfa_offset, saved) in [(i32::MIN, &[][..]), (16, &saved)] {
-            let _ = encode(arch, &Unwind::FixedFrame(FixedFrame::new(cfa_offset, saved)), CODE, 100);
-            let fp = FramePointer { cfa_offset, saved, ..Default::default() };
-            let _ = encode(arch, &Unwind::FramePointer(fp), CODE, 100);
-        }
-    }
-    // Two places for one register.
-    for (list, expected) in [
-        ([(3, -16), (3, -24)], Some(Error::UnwindFormat)),
-        ([(3, -16), (3, -16)], None),
-        ([(3, -16), (16, -16)], Some(Error::UnwindFormat)),
-        ([(3, -16), (16, -8)], None),
-    ] {
-        let saved = regs(list);
-        let unwind = Unwind::FixedFrame(FixedFrame::new(96, &saved));
-        assert_eq!(encode(Arch::X86_64, &unwind, CODE, 9).err(), expected, "{list:?}");
-    }
-    let saved = regs([(6, -32)]);
-    let fp = FramePointer { saved: &saved, ..Default::default() };
-    assert_eq!(refused(Arch::X86_64, &Unwind::FramePointer(fp), 100), Error::UnwindFormat);
-}
-
-#[test]
-fn descriptions_at_random() {
-    let mut random = Random(0x2545_f491_4f6c_dd1d);
-    let mut accepted = 0;
-    for _ in 0..ROUNDS / 2 {
-        let arch = Arch::ALL[random.below(3) as usize];
-        let saved: Vec<_> = (0..random.below(4))
-            .map(|_| SavedRegister { reg: random.below(40) as u32, offset: -8 * (1 + random.below(20) as i32) })
-            .collect();
-        let mut place = |limit| if random.below(3) == 0 { 0 } else { random.below(limit) as u32 };
-        let fp = FramePointer {
-            pushed: place(6),
-            set: place(20),
-            epilogue_begin: place(60),
-            epilogue_end: place(70),
-            cfa_offset: 8 * place(9) as i32,
-            saved: &saved,
-            saved_from: place(30),
-        };
-        let size = 1 + random.below(70);
-        let unwind = Unwind::FramePointer(fp);
-        let Ok(Some(tables)) = encode(arch, &unwind, CODE, size) else { continue };
-        accepted += 1;
-        assert!(size_bound(arch, &unwind).unwrap() >= tables.bytes.len());
-        // The last row is the one after the epilogue, or the entry's if the epilogue ends the code.
-        let image = Image::new(arch, &tables, size);
-        let rows: Vec<_> = (0..size).map(|offset| plain(&image.find(offset).unwrap())).collect();
-        let frame = Frame::resolve(arch, &fp, size).unwrap();
-        let stands = |row: &Row| {
-            row.0
-                == match arch {
-                    Arch::X86_64 => 6,
-                    Arch::Aarch64 => 29,
-                    Arch::Riscv64 => 8,
-                }
-        };
-        for (offset, row) in rows.iter().enumerate() {
-            let offset = offset as u32;
-            let down = frame.epilogue_begin != 0
-                && offset >= frame.epilogue_begin
-                && (frame.epilogue_end == 0 || offset < frame.epilogue_end);
-            assert_eq!(stands(row), offset >= frame.set && !down, "{fp:?} at {offset} of {size}");
-            let has_saved = saved.iter().all(|it| row.2.get(&(it.reg as u16)) == Some(&i64::from(it.offset)));
-            if offset >= frame.saved_from && !down {
-                assert!(has_saved, "{fp:?} at {offset} of {size}");
-            }
-        }
-        // What the cache relies on.
-        if Frame::resolve(arch, &fp, size + 100) == Ok(frame) {
-            let other = encode(arch, &unwind, CODE, size + 100).unwrap().unwrap();
-            assert_eq!(tables.copied(size + 100), other.bytes);
-        }
-    }
-    assert!(accepted > ROUNDS / 40, "{accepted} accepted");
 }
