@@ -20,7 +20,7 @@ static unsigned char *memory;
 static char source[600];
 static const char *const names[PIECES] = {"jit_outer", "jit_middle", "jit_inner"};
 static unsigned more;
-static _Thread_local int bytes_are_given;
+static _Thread_local int bytes_are_given, is_stable;
 
 static unsigned char *map(int protection, int flags, int file, size_t size) {
   unsigned char *at = mmap(NULL, size, protection, flags, file, 0);
@@ -43,7 +43,7 @@ static jitsym_id announce_at(const unsigned char *at, size_t size, const char *n
   code.unwind = &unwind;
   code.lines = lines;
   code.line_count = is_piece ? 3 : 1;
-  code.flags = more;
+  code.flags = more | (is_stable ? JITSYM_CODE_STABLE : 0);
   code.bytes = bytes_are_given ? at : NULL;
   jitsym_id id = 0;
   CHECK_OK(jitsym_register(session, &code, &id));
@@ -291,6 +291,7 @@ static void *registers_on(void *argument) {
   for (unsigned i = 0; i < 12; i++) {
     unsigned char *at = own + 100 * (i % 2), *there = own + 16 * PAGE;
     bytes_are_given = i % 4 < 2;
+    is_stable = i % 5 == 1;
     char name[100];
     snprintf(name, sizeof name, "own_%u", i);
     jitsym_id id = announce_at(at, emit_loop(at), name, 41, 0);

@@ -43,7 +43,7 @@ fn instructions_of_a_registration() {
 #[test]
 #[ignore = "measures time, for minutes"]
 fn time_of_a_registration() {
-    const ROUNDS: usize = 5;
+    const ROUNDS: usize = 3;
     for (count, burst) in [(1000, 1), (10_000, 1), (1000, 64), (10_000, 64)] {
         let mut all: [Vec<f64>; 3] = Default::default();
         for _ in 0..ROUNDS {
