@@ -4,6 +4,8 @@
 //! The program (`c-tests/valgrind/guest.c`) has machine code of x86-64 in it.
 #![cfg(target_arch = "x86_64")]
 
+#[path = "valgrind/cost.rs"]
+mod cost;
 #[path = "valgrind/profile.rs"]
 mod profile;
 mod support;
@@ -272,6 +274,33 @@ fn the_other_tools() {
                 let text = std::fs::read_to_string(guest.dir.join("out")).expect("what cachegrind has written");
                 assert!(text.contains("fn=jit_inner") && text.contains("chain.toy"), "{text}");
             }
+        }
+    }
+}
+
+/// Threads of a host keep no order in what they do with the library and its memory. The tools that look for races report nothing of
+/// that, with the sink and without. A race of the host's own, in the same threads, is reported.
+#[test]
+fn race_checkers() {
+    for (number, valgrind) in valgrinds().iter().enumerate() {
+        for tool in ["helgrind", "drd"] {
+            let guest = |name: &str, planted| {
+                Guest::new(Some((valgrind, tool)), &format!("{tool}-{name}-{number}"), &["races", planted])
+            };
+            guest("clean", "0").run_clean();
+            let mut without = guest("without", "0");
+            without.command.env("JITSYM_VALGRIND", "0");
+            without.run_clean();
+            let output = guest("planted", "1").run();
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            let mut lines = text.lines();
+            let mut found = 0;
+            while lines.any(|line| line.contains("Possible data race") || line.contains("Conflicting")) {
+                let place = lines.find(|line| line.contains(" at 0x")).unwrap_or_default();
+                assert!(place.contains(": plants (guest.c:"), "{text}");
+                found += 1;
+            }
+            assert!(found > 0 && output.status.code() == Some(9), "{text}");
         }
     }
 }

@@ -20,7 +20,7 @@ static unsigned char *memory;
 static char source[600];
 static const char *const names[PIECES] = {"jit_outer", "jit_middle", "jit_inner"};
 static unsigned more;
-static int bytes_are_given;
+static _Thread_local int bytes_are_given, is_stable;
 
 static unsigned char *map(int protection, int flags, int file, size_t size) {
   unsigned char *at = mmap(NULL, size, protection, flags, file, 0);
@@ -43,7 +43,7 @@ static jitsym_id announce_at(const unsigned char *at, size_t size, const char *n
   code.unwind = &unwind;
   code.lines = lines;
   code.line_count = is_piece ? 3 : 1;
-  code.flags = more;
+  code.flags = more | (is_stable ? JITSYM_CODE_STABLE : 0);
   code.bytes = bytes_are_given ? at : NULL;
   jitsym_id id = 0;
   CHECK_OK(jitsym_register(session, &code, &id));
@@ -128,10 +128,10 @@ static void run_packed(unsigned count, unsigned burst) {
   }
 }
 
-/* One to a page, or 64. Prints how long it took. */
+/* One to a page, or 64. Prints the processor time of each. */
 static void run_many(unsigned count, unsigned burst, size_t step) {
   struct timespec begin, end;
-  clock_gettime(CLOCK_MONOTONIC, &begin);
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &begin);
   for (unsigned i = 0; i < count; i++) {
     unsigned char *at = memory + step * i;
     char name[100];
@@ -143,7 +143,7 @@ static void run_many(unsigned count, unsigned burst, size_t step) {
       call(memory + step * done, NULL);
     }
   }
-  clock_gettime(CLOCK_MONOTONIC, &end);
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
   printf("%.1f us\n", ((double)(end.tv_sec - begin.tv_sec) * 1e9 + (double)(end.tv_nsec - begin.tv_nsec)) / 1e3 / count);
 }
 
@@ -282,6 +282,69 @@ static void run_threads(unsigned count) {
   }
 }
 
+static int unlocked, is_planted;
+static pthread_mutex_t planting = PTHREAD_MUTEX_INITIALIZER;
+
+/* One of several threads that register, move, end and write over code, in pages that they share. It keeps no order with the others. */
+static void *registers_on(void *argument) {
+  unsigned char *own = memory + 300 * (size_t)(uintptr_t)argument;
+  for (unsigned i = 0; i < 12; i++) {
+    unsigned char *at = own + 100 * (i % 2), *there = own + 16 * PAGE;
+    bytes_are_given = i % 4 < 2;
+    is_stable = i % 5 == 1;
+    char name[100];
+    snprintf(name, sizeof name, "own_%u", i);
+    jitsym_id id = announce_at(at, emit_loop(at), name, 41, 0);
+    call_often(at, 3);
+    if (i % 3 == 0) {
+      memcpy(there, at, 100);
+      jitsym_move_target target;
+      memset(&target, 0, sizeof target);
+      target.struct_size = sizeof target;
+      target.addr = (uintptr_t)there;
+      CHECK_OK(jitsym_move(session, id, &target));
+      call_often(there, 3);
+    }
+    if (i % 2) {
+      CHECK_OK(jitsym_unregister(session, id));
+      memset(at, 0xcc, 100);
+    }
+    CHECK(jitsym_wanted(session) != 0);
+    jitsym_stats stats;
+    memset(&stats, 0, sizeof stats);
+    stats.struct_size = sizeof stats;
+    CHECK_OK(jitsym_get_stats(session, &stats));
+  }
+  CHECK_OK(jitsym_flush(session, 0));
+  return NULL;
+}
+
+/* The same, and then an access without the lock that others have, if that is wanted. */
+static void *plants(void *argument) {
+  registers_on(argument);
+  if (is_planted) {
+    unlocked++;
+    return NULL;
+  }
+  CHECK(pthread_mutex_lock(&planting) == 0);
+  unlocked++;
+  CHECK(pthread_mutex_unlock(&planting) == 0);
+  return NULL;
+}
+
+/* Threads that keep no order, except that a variable has a lock; with a number other than 0 not even that one. */
+static void run_races(unsigned number) {
+  pthread_t threads[4];
+  is_planted = number != 0;
+  for (uintptr_t i = 0; i < 4; i++) {
+    CHECK(pthread_create(&threads[i], NULL, plants, (void *)i) == 0);
+  }
+  for (int i = 0; i < 4; i++) {
+    CHECK(pthread_join(threads[i], NULL) == 0);
+  }
+  CHECK(unlocked <= 4);
+}
+
 /* Memory that the library gives, and memory that becomes a region. */
 static void run_regions(void) {
   jitsym_region_options options;
@@ -367,6 +430,8 @@ int main(int argc, char **argv) {
     run_memory();
   } else if (strcmp(what, "threads") == 0) {
     run_threads(number);
+  } else if (strcmp(what, "races") == 0) {
+    run_races(number);
   } else if (strcmp(what, "regions") == 0) {
     run_regions();
   } else if (strcmp(what, "debugger") == 0) {

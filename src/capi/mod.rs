@@ -24,7 +24,7 @@ use std::time::Duration;
 use crate::api::error::{Error, Result};
 use crate::api::Id;
 use crate::session::{self, Given};
-use crate::sys::guard;
+use crate::sys::{guard, valgrind};
 use boundary::{blocking_boundary, boundary, boundary_on};
 use input::CodeInput;
 use status::jitsym_status;
@@ -141,17 +141,19 @@ fn register_otherwise<'a>(
     code: impl FnOnce() -> Result<CodeInput<'a>>,
     mut flags: Option<u8>,
 ) -> Result<Id> {
-    let session = session::find(handle)?;
-    if session.is_idle() {
-        return session.still_open(Id(0));
-    }
-    let code = code()?;
-    let registered = code.with_code(|code| session.register(code, flags.take()));
-    // Refused before the session was asked.
-    if let Some(flags) = flags {
-        session::not_registered(code.addr(), code.size(), flags);
-    }
-    registered.map_err(|error| error.of_code(code.name()))
+    valgrind::without_races(|| {
+        let session = session::find(handle)?;
+        if session.is_idle() {
+            return session.still_open(Id(0));
+        }
+        let code = code()?;
+        let registered = code.with_code(|code| session.register(code, flags.take()));
+        // Refused before the session was asked.
+        if let Some(flags) = flags {
+            session::not_registered(code.addr(), code.size(), flags);
+        }
+        registered.map_err(|error| error.of_code(code.name()))
+    })
 }
 
 /// Tells that registered code now runs at another address: it keeps its id, name, lines and unwind description.
@@ -266,7 +268,7 @@ pub extern "C" fn jitsym_flush_from_signal(timeout_ms: u32) -> jitsym_status {
     const DEFAULT_MS: u32 = 1000;
     let timeout = Duration::from_millis(if timeout_ms == 0 { DEFAULT_MS } else { timeout_ms }.into());
     // No panic boundary, which keeps something in thread-local storage: there is nothing here that can panic.
-    match session::flush_from_signal(timeout) {
+    match valgrind::without_races(|| session::flush_from_signal(timeout)) {
         Ok(()) => jitsym_status::JITSYM_OK,
         Err(error) => error.into(),
     }

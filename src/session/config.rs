@@ -10,7 +10,7 @@ use crate::api::limits::DIR_MAX;
 use crate::api::options::{Config, Dialect, DumpDir, Fork, Options, Sinks};
 use crate::sink::{self, KINDS};
 use crate::sys::clock::Clock;
-use crate::sys::valgrind;
+use crate::sys::valgrind::{self, Tool};
 
 /// Bounds of files below these are of no use.
 const MAP_MAX_LEAST: u64 = 4096;
@@ -43,10 +43,10 @@ impl Config {
         let privileged = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
         let lookup =
             |name: &str| if privileged { None } else { std::env::var_os(name).filter(|value| !value.is_empty()) };
-        Config::with_env(options, &lookup, valgrind::is_running())
+        Config::with_env(options, &lookup, valgrind::tool())
     }
 
-    fn with_env(options: &Options, env: Lookup<'_>, under_valgrind: bool) -> Result<Config> {
+    fn with_env(options: &Options, env: Lookup<'_>, tool: Tool) -> Result<Config> {
         let switch = |name| env(name).map(|value| value != "0" && value != "off");
         // Nothing can be adopted without files.
         let adopt = switch("JITSYM_ADOPT");
@@ -55,7 +55,7 @@ impl Config {
         let env_sinks = env("JITSYM").map(|value| parse_sinks(&value));
         let bridge = options.bridge || env("JITSYM").is_some_and(|value| asks_for_bridge(&value));
         let for_valgrind =
-            under_valgrind && env_sinks != Some(Sinks::NONE) && switch("JITSYM_VALGRIND").unwrap_or(true);
+            tool != Tool::Nothing && env_sinks != Some(Sinks::NONE) && switch("JITSYM_VALGRIND").unwrap_or(true);
         let sinks = prefer(options, options.sinks, env_sinks).unwrap_or(default_sinks);
         // valgrind takes code in mappings of files for code that never changes.
         let sinks = if for_valgrind { sinks.without(Sinks::REGION).with(Sinks::VALGRIND) } else { sinks };
@@ -115,7 +115,8 @@ impl Config {
             adopt: adopt.unwrap_or(options.adopt) && !for_valgrind,
             bridge,
             // A debugger knows of the code that comes over the bridge, and has no rule for code that it is told of twice.
-            debugger: late && !bridge && switch("JITSYM_GDB").unwrap_or(true),
+            // Nobody debugs by way of a profiler, under which it would be half of what a registration costs.
+            debugger: late && !bridge && switch("JITSYM_GDB").unwrap_or(!for_valgrind || tool != Tool::Other),
             map_max: bound(options.map_max, "JITSYM_MAP_MAX", MAP_MAX_LEAST),
             jitdump_max: bound(options.jitdump_max, "JITSYM_JITDUMP_MAX", JITDUMP_MAX_LEAST),
         })
@@ -211,12 +212,12 @@ mod tests {
     use super::*;
 
     fn config(options: Options, env: &[(&str, &str)]) -> Result<Config> {
-        config_in(options, env, false)
+        config_in(options, env, Tool::Nothing)
     }
 
-    fn config_in(options: Options, env: &[(&str, &str)], under_valgrind: bool) -> Result<Config> {
+    fn config_in(options: Options, env: &[(&str, &str)], tool: Tool) -> Result<Config> {
         let lookup = |name: &str| env.iter().find(|(known, _)| *known == name).map(|(_, value)| OsString::from(value));
-        Config::with_env(&options, &lookup, under_valgrind)
+        Config::with_env(&options, &lookup, tool)
     }
 
     #[test]
@@ -250,16 +251,20 @@ mod tests {
     /// fails.
     #[test]
     fn the_sink_for_valgrind_is_added_under_valgrind() {
-        let sinks = |options: Options, env: &[(&str, &str)]| config_in(options, env, true).unwrap().sinks;
+        let sinks = |options: Options, env: &[(&str, &str)]| config_in(options, env, Tool::Other).unwrap().sinks;
         let added = sink::default().without(Sinks::REGION).with(Sinks::VALGRIND);
         assert_eq!(sinks(Options::default(), &[]), added);
         assert_eq!(sinks(Options { off_by_default: true, ..Options::default() }, &[]), Sinks::VALGRIND);
         assert_eq!(sinks(Options::default(), &[("JITSYM", "map")]), Sinks::MAP.with(Sinks::VALGRIND));
         assert_eq!(sinks(Options::default(), &[("JITSYM", "off")]), Sinks::NONE);
         assert_eq!(sinks(Options::default(), &[("JITSYM_VALGRIND", "0")]), sink::default());
-        let off = config_in(Options { off_by_default: true, ..Options::default() }, &[], true).unwrap();
+        let off = config_in(Options { off_by_default: true, ..Options::default() }, &[], Tool::Other).unwrap();
         assert_eq!((off.asked_for(), off.adopt), (Sinks::NONE, false));
         assert_eq!(config(Options::default(), &[("JITSYM_VALGRIND", "1")]).unwrap().sinks, sink::default());
+        let debugger = |env: &[_], tool| config_in(Options::default(), env, tool).unwrap().debugger;
+        assert!(!debugger(&[], Tool::Other) && debugger(&[("JITSYM_GDB", "1")], Tool::Other));
+        assert!(debugger(&[], Tool::Memcheck) && debugger(&[], Tool::Races));
+        assert!(debugger(&[("JITSYM_VALGRIND", "0")], Tool::Other), "nothing is changed for valgrind then");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::queue::engine::Engine;
 use crate::session::call::Ref;
 use crate::session::fork;
 use crate::session::process::{self, Process};
+use crate::sys::valgrind;
 
 /// A handle is `generation:16 | serial:32 | place:8 | TAG`. It is never dereferenced.
 pub const TAG: u64 = 0x6a;
@@ -80,6 +81,7 @@ fn why_not(process: &Process, handle: u64) -> Error {
 
 /// Notes whether the session is off. The caller holds the process's lock.
 pub fn set_off(engine: &Engine, handle: u64) {
+    valgrind::share(&OFF);
     OFF.store(if engine.is_off() { handle } else { NO_HANDLE }, Ordering::Relaxed);
 }
 

@@ -20,7 +20,7 @@ use crate::session::fork;
 use crate::sink::region::Regions;
 use crate::sys::guard::{self, PerThread};
 use crate::sys::sync::outside::{Arc, Mutex, MutexGuard, PoisonError};
-use crate::sys::thread;
+use crate::sys::{thread, valgrind};
 
 /// How many sessions a process may have open at a time.
 pub const SESSIONS: usize = 256;
@@ -99,7 +99,7 @@ pub fn current_or_new() -> Result<&'static Process> {
 /// Runs `body` inside the panic guard.
 #[inline]
 pub fn guarded<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
-    guarded_on(|_| body())
+    valgrind::without_races(|| guarded_on(|_| body()))
 }
 
 /// As `guarded`, for a body that needs what the library keeps for the calling thread.

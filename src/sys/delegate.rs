@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::descriptors::DescriptorTable;
 use super::thread::Thread;
-use super::{futex, guard, thread};
+use super::{futex, guard, thread, valgrind};
 
 /// Nobody is woken too late by more than this, whatever goes wrong.
 const LONGEST_WAIT: Option<Duration> = Some(Duration::from_secs(60));
@@ -114,10 +114,15 @@ pub fn try_to_run(body: &(dyn Fn() + Sync)) -> bool {
 /// The body of the thread. It allocates nothing by itself.
 extern "C" fn serve(number: *mut c_void) -> *mut c_void {
     thread::become_quiet(thread::DELEGATE);
+    valgrind::without_races(|| serve_until_unwanted(number as usize));
+    std::ptr::null_mut()
+}
+
+fn serve_until_unwanted(number: usize) {
     let own = thread::id();
     TID.store(own, Ordering::SeqCst);
     ring();
-    while WANTED.load(Ordering::SeqCst) as usize == number as usize {
+    while WANTED.load(Ordering::SeqCst) as usize == number {
         let bell = BELL.load(Ordering::SeqCst);
         // SAFETY: whoever has put it there waits until it is done, and nobody else takes it.
         match unsafe { TASK.swap(std::ptr::null_mut(), Ordering::SeqCst).as_ref() } {
@@ -129,7 +134,6 @@ extern "C" fn serve(number: *mut c_void) -> *mut c_void {
     if TID.compare_exchange(own, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
         ring();
     }
-    std::ptr::null_mut()
 }
 
 /// Does one task. A function by itself, because it uses thread-local storage. In a library that was loaded by `dlopen` that is the

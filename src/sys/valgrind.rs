@@ -7,19 +7,28 @@
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// The numbers of requests (include/valgrind.h), and of one for memcheck (memcheck/memcheck.h), which other tools do not heed.
+/// The numbers of requests (include/valgrind.h), and of some for one tool each (memcheck/memcheck.h, helgrind/helgrind.h, drd/drd.h),
+/// which other tools do not heed.
 const RUNNING_ON_VALGRIND: usize = 0x1001;
 const DISCARD_TRANSLATIONS: usize = 0x1002;
 const MAP_IP_TO_SRCLOC: usize = 0x1701;
 const CHANGE_ERR_DISABLEMENT: usize = 0x1801;
-const MAKE_MEM_DEFINED: usize = (b'M' as usize) << 24 | (b'C' as usize) << 16 | 2;
+const MAKE_MEM_DEFINED: usize = of_tool(b"MC") + 2;
+const HELGRIND_GET_ABITS: usize = of_tool(b"HG") + 0x12e;
+const HELGRIND_MAKE_UNTRACKED: usize = of_tool(b"HG") + 0x127;
+const DRD_GET_THREAD_ID: usize = of_tool(b"DR");
+const DRD_START_SUPPRESSION: usize = of_tool(b"DR") + 2;
+
+const fn of_tool(letters: &[u8; 2]) -> usize {
+    (letters[0] as usize) << 24 | (letters[1] as usize) << 16
+}
 
 /// How many bytes valgrind writes to tell of a line.
 const LINE_SIZE: usize = 64;
 
 #[inline(always)]
-fn request(number: usize, one: usize, two: usize) -> usize {
-    let words = [number, one, two, 0, 0, 0];
+fn request(number: usize, one: usize, two: usize, three: usize) -> usize {
+    let words = [number, one, two, three, 0, 0];
     let mut result = 0_usize;
     // SAFETY: the registers have the values that they had before, except for the one with the result. Where a request writes, and
     // what it reads, is said by the callers.
@@ -65,43 +74,112 @@ fn request(number: usize, one: usize, two: usize) -> usize {
     result
 }
 
-/// Whether valgrind runs this process. It is asked once.
-pub fn is_running() -> bool {
+/// Which tool of valgrind runs the process, as far as that makes a difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tool {
+    Memcheck = 1,
+    /// helgrind or DRD.
+    Races = 2,
+    Other = 3,
+    /// valgrind does not run it.
+    Nothing = 4,
+}
+
+/// Which one it is. It is asked once.
+#[inline]
+pub fn tool() -> Tool {
     static KNOWN: AtomicU8 = AtomicU8::new(0);
     match KNOWN.load(Ordering::Relaxed) {
-        0 => {
-            let is_running = request(RUNNING_ON_VALGRIND, 0, 0) != 0;
-            KNOWN.store(1 + u8::from(is_running), Ordering::Relaxed);
-            is_running
+        1 => Tool::Memcheck,
+        2 => Tool::Races,
+        3 => Tool::Other,
+        4 => Tool::Nothing,
+        _ => {
+            let tool = ask_for_tool();
+            KNOWN.store(tool as u8, Ordering::Relaxed);
+            tool
         }
-        known => known == 2,
     }
+}
+
+#[cold]
+#[inline(never)]
+fn ask_for_tool() -> Tool {
+    // Tools answer their own requests alone. That of memcheck is about no bytes, that of helgrind about one which it knows.
+    static BYTE: AtomicU8 = AtomicU8::new(0);
+    let known = std::ptr::from_ref(&BYTE) as usize;
+    match () {
+        () if request(RUNNING_ON_VALGRIND, 0, 0, 0) == 0 => Tool::Nothing,
+        () if request(MAKE_MEM_DEFINED, 0, 0, 0) != 0 => Tool::Memcheck,
+        () if request(HELGRIND_GET_ABITS, known, 0, 1) != 0 || request(DRD_GET_THREAD_ID, 0, 0, 0) != 0 => Tool::Races,
+        () => Tool::Other,
+    }
+}
+
+/// Whether valgrind runs this process.
+pub fn is_running() -> bool {
+    tool() != Tool::Nothing
 }
 
 /// Has valgrind forget what it has made of code: other code lies there from now on.
 pub fn discard_translations(addr: u64, size: u64) {
-    request(DISCARD_TRANSLATIONS, addr as usize, size as usize);
+    request(DISCARD_TRANSLATIONS, addr as usize, size as usize, 0);
 }
 
 /// The file and the line that valgrind knows for an address; empty if it knows none.
 pub fn line_of(addr: u64) -> String {
     let mut text = [0_u8; LINE_SIZE];
-    request(MAP_IP_TO_SRCLOC, addr as usize, text.as_mut_ptr() as usize);
+    request(MAP_IP_TO_SRCLOC, addr as usize, text.as_mut_ptr() as usize, 0);
     let text = CStr::from_bytes_until_nul(&text).unwrap_or_default();
     text.to_string_lossy().into_owned()
 }
 
-/// Does something of which valgrind is to report no error. For what the calling thread does meanwhile.
+/// While it lives, valgrind reports no error for what the calling thread does.
+struct Silence;
+
+impl Silence {
+    #[cold]
+    #[inline(never)]
+    fn begin() -> Silence {
+        request(CHANGE_ERR_DISABLEMENT, 1, 0, 0);
+        Silence
+    }
+}
+
+impl Drop for Silence {
+    #[cold]
+    #[inline(never)]
+    fn drop(&mut self) {
+        request(CHANGE_ERR_DISABLEMENT, -1_isize as usize, 0, 0);
+    }
+}
+
+/// Does something of which valgrind is to report no error.
 pub fn unreported<T>(body: impl FnOnce() -> T) -> T {
-    request(CHANGE_ERR_DISABLEMENT, 1, 0);
-    let result = body();
-    request(CHANGE_ERR_DISABLEMENT, -1_isize as usize, 0);
-    result
+    let _silence = Silence::begin();
+    body()
+}
+
+/// Runs code of the library, on a thread of its own or for one of the host's. helgrind and DRD report no error for it: they take the library's atomic
+/// operations for accesses without a lock. What the host's code does before and after is reported as ever.
+#[inline]
+pub fn without_races<T>(body: impl FnOnce() -> T) -> T {
+    let _silence = (tool() == Tool::Races).then(Silence::begin);
+    body()
+}
+
+/// The same for accesses to a value that threads of the host look at in all calls.
+pub fn share<T>(value: &T) {
+    let (start, size) = (std::ptr::from_ref(value) as usize, size_of::<T>());
+    if tool() == Tool::Races {
+        request(HELGRIND_MAKE_UNTRACKED, start, size, 0);
+        request(DRD_START_SUPPRESSION, start, size, 0);
+    }
 }
 
 /// Has memcheck take bytes for initialised: code has padding that nobody has written.
 pub fn make_defined(bytes: &[u8]) {
-    request(MAKE_MEM_DEFINED, bytes.as_ptr() as usize, bytes.len());
+    request(MAKE_MEM_DEFINED, bytes.as_ptr() as usize, bytes.len(), 0);
 }
 
 /// Under valgrind one thread runs at a time, each for 100,000 blocks of instructions. Afterwards the calling thread has nearly all
@@ -136,7 +214,8 @@ mod tests {
     fn natively_requests_do_nothing() {
         assert!(!is_running());
         assert_eq!(line_of(line_of as fn(u64) -> String as usize as u64), "");
-        assert_eq!(unreported(|| 7), 7);
+        assert_eq!((unreported(|| 7), without_races(|| 7), tool()), (7, 7, Tool::Nothing));
+        share(&7);
         let code = [1, 2, 3];
         make_defined(&code);
         discard_translations(code.as_ptr() as u64, 3);

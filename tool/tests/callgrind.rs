@@ -7,6 +7,9 @@
 mod build;
 #[path = "callgrind/plain.rs"]
 mod plain;
+#[cfg(target_arch = "x86_64")]
+#[path = "callgrind/raku.rs"]
+mod raku;
 #[path = "callgrind/random.rs"]
 mod random;
 #[cfg(target_arch = "x86_64")]

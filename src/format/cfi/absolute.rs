@@ -65,12 +65,26 @@ impl Frame {
     }
 }
 
-/// The entries of an `.eh_frame` that was made to follow code of this size (rounded up to 8), for that code at an address. `None` if
-/// there is no memory, or the entries make no sense.
-pub fn frames(section: &[u8], (addr, size): (u64, u64)) -> Option<Vec<Frame>> {
+/// An entry for a part of some code.
+#[derive(Debug)]
+pub struct Entry<'a> {
+    pub cie: &'a [u8],
+    /// Where the part begins, and its size.
+    pub start: u64,
+    pub range: u64,
+    handler: Option<Handler>,
+    pub instructions: &'a [u8],
+}
+
+/// Hands on the entries of an `.eh_frame` that was made to follow code of this size (rounded up to 8), for that code at an address.
+/// `None` as soon as one makes no sense, or could not be handed on.
+pub fn each_entry(
+    section: &[u8],
+    (addr, size): (u64, u64),
+    mut body: impl FnMut(&Entry<'_>) -> Option<()>,
+) -> Option<()> {
     let section_addr = addr.checked_add(size.checked_next_multiple_of(8)?)?;
     let end = addr.checked_add(size)?;
-    let mut frames = Vec::new();
     let mut next = 0;
     while let Some(length) = u32_at(section, next).filter(|&length| length != 0) {
         let at = next;
@@ -91,8 +105,18 @@ pub fn frames(section: &[u8], (addr, size): (u64, u64)) -> Option<Vec<Frame>> {
             continue;
         }
         let (handler, instructions) = Handler::find(entry);
+        body(&Entry { cie, start, range, handler, instructions: entry.get(instructions..)? })?;
+    }
+    Some(())
+}
+
+/// The entries of such a section. `None` if there is no memory, or the entries make no sense.
+pub fn frames(section: &[u8], place: (u64, u64)) -> Option<Vec<Frame>> {
+    let mut frames = Vec::new();
+    each_entry(section, place, |entry| {
+        let Entry { cie, start, range, handler, instructions } = entry;
         let mut bytes = Vec::new();
-        bytes.try_reserve_exact(cie.len() + entry.len() + MORE).ok()?;
+        bytes.try_reserve_exact(cie.len() + instructions.len() + FDE_LSDA + MORE).ok()?;
         cie_for(cie, handler.as_ref(), &mut bytes)?;
         let fde = bytes.len();
         bytes.extend_from_slice(&[0; 4]);
@@ -101,18 +125,19 @@ pub fn frames(section: &[u8], (addr, size): (u64, u64)) -> Option<Vec<Frame>> {
         bytes.extend_from_slice(&range.to_ne_bytes());
         if let Some(handler) = handler {
             bytes.push(size_of::<u64>() as u8);
-            let base = if handler.lsda_moves { start } else { 0 };
+            let base = if handler.lsda_moves { *start } else { 0 };
             bytes.extend_from_slice(&base.wrapping_add(handler.lsda).to_ne_bytes());
         } else {
             bytes.push(0);
         }
-        bytes.extend_from_slice(entry.get(instructions..)?);
+        bytes.extend_from_slice(instructions);
         end_entry(&mut bytes, fde)?;
         bytes.extend_from_slice(&END);
         frames.try_reserve(1).ok()?;
-        let lsda_moves = handler.is_some_and(|handler| handler.lsda_moves);
-        frames.push(Frame { bytes, fde, start: code.start, end: code.end, lsda_moves });
-    }
+        let lsda_moves = handler.as_ref().is_some_and(|handler| handler.lsda_moves);
+        frames.push(Frame { bytes, fde, start: *start, end: start + range, lsda_moves });
+        Some(())
+    })?;
     Some(frames)
 }
 

@@ -1,14 +1,13 @@
-//! `.debug_frame` (DWARF 5, 6.4.1) from entries with absolute addresses: for readers that take `.eh_frame` only where it is mapped.
+//! `.debug_frame` (DWARF 5, 6.4.1) from an `.eh_frame`: for readers that take that only where it is mapped.
 
-use super::absolute::Frame;
-use crate::format::jitdump::raw::u32_at;
+use super::absolute::{each_entry, Entry};
 
 /// What an entry has in place of the offset of its CIE if it is one.
 const CIE_ID: [u8; 4] = [0xff; 4];
 /// Before the augmentation string: length, id, version.
 const AUGMENTATION: usize = 9;
-/// Before the instructions of an FDE: length, CIE, address, size, and the length of augmentation data.
-const FDE_HEAD: usize = 25;
+/// Before the instructions of an FDE: length, CIE, address and size.
+const FDE_HEAD: usize = 24;
 
 /// A section.
 #[derive(Debug, Default)]
@@ -19,18 +18,21 @@ pub struct DebugFrame {
 }
 
 impl DebugFrame {
-    /// Appends an entry. `None` if it makes no sense, or if there is no memory; then nothing has changed that a reader would see.
-    pub fn append(&mut self, frame: &Frame) -> Option<()> {
-        let (cie, fde) = frame.bytes.split_at_checked(frame.fde)?;
-        let fde = fde.get(..(u32_at(fde, 0)? as usize).checked_add(4)?)?;
-        let cie = self.cie(cie)?;
-        let instructions = FDE_HEAD + usize::from(*fde.get(FDE_HEAD - 1)?);
-        self.bytes.try_reserve(fde.len() + 8).ok()?;
+    /// Appends the entries of an `.eh_frame` that was made to follow code of this size (rounded up to 8), for that code at an address.
+    /// `None` if one makes no sense, or if there is no memory; then it has those before.
+    pub fn append(&mut self, section: &[u8], place: (u64, u64)) -> Option<()> {
+        each_entry(section, place, |entry| self.append_entry(entry))
+    }
+
+    fn append_entry(&mut self, entry: &Entry<'_>) -> Option<()> {
+        let cie = self.cie(entry.cie)?;
+        self.bytes.try_reserve(FDE_HEAD + entry.instructions.len() + 8).ok()?;
         let begin = self.bytes.len();
         self.bytes.extend_from_slice(&[0; 4]);
         self.bytes.extend_from_slice(&cie.to_ne_bytes());
-        self.bytes.extend_from_slice(fde.get(8..FDE_HEAD - 1)?);
-        self.bytes.extend_from_slice(fde.get(instructions..)?);
+        self.bytes.extend_from_slice(&entry.start.to_ne_bytes());
+        self.bytes.extend_from_slice(&entry.range.to_ne_bytes());
+        self.bytes.extend_from_slice(entry.instructions);
         self.end_entry(begin)
     }
 
@@ -94,8 +96,9 @@ mod tests {
         for (number, kind) in kinds.iter().chain(&kinds).enumerate() {
             let tables = encode(Arch::X86_64, kind, 0, SIZE).unwrap().unwrap();
             let addr = 0x7000_0000_0000 + 0x1000 * number as u64;
-            for frame in absolute::frames(&tables.bytes[..tables.eh_frame_size()], (addr, SIZE)).unwrap() {
-                section.append(&frame).unwrap();
+            let eh_frame = &tables.bytes[..tables.eh_frame_size()];
+            section.append(eh_frame, (addr, SIZE)).unwrap();
+            for frame in absolute::frames(eh_frame, (addr, SIZE)).unwrap() {
                 let mut eh_frame = gimli::EhFrame::new(&frame.bytes, LittleEndian);
                 eh_frame.set_address_size(8);
                 wanted.extend(rows(&eh_frame));

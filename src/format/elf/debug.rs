@@ -97,7 +97,6 @@ const LINE_HEAD: &[u8] = &[
     0,
     0,
     1, // how many operands the standard opcodes have
-    0, // no directories
 ];
 const VERSION: [u8; 2] = 4u16.to_ne_bytes();
 /// Where in it the header's length is.
@@ -131,8 +130,32 @@ pub struct Sections<'a> {
     pub line: (u64, &'a mut Vec<u8>),
     pub aranges: (u64, &'a mut Vec<u8>),
     pub ranges: (u64, &'a mut Vec<u8>),
+    pub head: &'a mut Head,
+}
+
+/// What a line program begins with if all its rows are in one file. It is kept, because the next function is often from the same file.
+#[derive(Debug, Default)]
+pub struct Head {
     /// Names of files are split into directory and rest: valgrind takes a name without a directory for a relative one.
     pub splits_names: bool,
+    file: Vec<u8>,
+    bytes: Vec<u8>,
+}
+
+impl Head {
+    /// Appends it for this file. `None` if there is no memory.
+    fn put(&mut self, file: &[u8], out: &mut Vec<u8>) -> Option<()> {
+        if self.file != file || self.bytes.is_empty() {
+            self.bytes.clear();
+            self.file.clear();
+            self.bytes.try_reserve(LINE_HEAD.len() + file.len() + 16).ok()?;
+            self.file.try_reserve(file.len()).ok()?;
+            put_head(std::iter::once(file), self.splits_names, &mut self.bytes)?;
+            self.file.extend_from_slice(file);
+        }
+        out.extend_from_slice(&self.bytes);
+        Some(())
+    }
 }
 
 /// Where a unit has the address of its function, in each section. With 0 there, where no code is, it says nothing.
@@ -201,7 +224,7 @@ fn try_to_append(records: &Records<'_>, function: &Function<'_>, to: &mut Sectio
     let line = &mut *to.line.1;
     // A row takes at most 26 bytes and its name, and 17 in the record and its name. So do inlined functions at least.
     line.try_reserve(2 * records.size() + 256).ok()?;
-    let (set_address, mut files) = lines(rows, &inlines, function, to.splits_names, line)?;
+    let (set_address, mut files) = lines(rows, &inlines, function, to.head, line)?;
     let set_address = line_at.checked_add(set_address)?;
 
     let info = &mut *to.info.1;
@@ -292,21 +315,27 @@ fn lines<'a>(
     rows: &[Row<'a>],
     inlines: &Inlines<'a>,
     function: &Function<'_>,
-    splits_names: bool,
+    head: &mut Head,
     out: &mut Vec<u8>,
 ) -> Option<(u32, Numbers<'a>)> {
     let begin = out.len();
-    out.extend_from_slice(LINE_HEAD);
     let names = rows.iter().map(|(_, row)| row.file).chain(inlines.files());
-    let mut files = if splits_names { put_split_files(names, out)? } else { put_files(names, out)? };
-    set_length(out, begin + LINE_HEADER_LENGTH)?;
+    let mut files = Numbers::new(names.clone())?;
+    let mut known: Option<(&[u8], u32)> = None;
+    match files.only() {
+        Some((file, number)) => {
+            head.put(file, out)?;
+            *number = 1;
+            known = Some((file, 1));
+        }
+        None => files = put_head(names, head.splits_names, out)?,
+    }
 
     out.extend_from_slice(&[0, 9, DW_LNE_SET_ADDRESS]);
     let set_address = out.len();
     out.extend_from_slice(&function.addr.to_ne_bytes());
     // What a program starts with.
     let mut now = LineRow { offset: 0, line: 1, column: 0, file: 1 };
-    let mut known: Option<(&[u8], u32)> = None;
     for (offset, entry) in rows {
         let offset = (*offset)?;
         if offset >= function.size {
@@ -328,36 +357,19 @@ fn lines<'a>(
     Some((u32::try_from(set_address - begin).ok()?, files))
 }
 
-/// Writes the table of files, each once, and returns the number of each. Files count from 1.
-fn put_files<'a>(names: impl Iterator<Item = &'a [u8]> + Clone, out: &mut Vec<u8>) -> Option<Numbers<'a>> {
-    let mut files = Numbers::new(names.clone())?;
-    let (mut last, mut count) = (None, 0);
-    for name in names {
-        if last.is_some_and(|last| are_same(last, name)) {
-            continue;
-        }
-        last = Some(name);
-        let number = files.of(name)?;
-        if *number == 0 {
-            count += 1;
-            *number = count;
-            out.extend_from_slice(name);
-            // The end of the name; the directory is in it; neither time nor size.
-            out.extend_from_slice(&[0, 0, 0, 0]);
-        }
-    }
-    out.push(0);
-    Some(files)
-}
-
-/// The same in two tables, for names of which some begin with a directory.
-fn put_split_files<'a>(names: impl Iterator<Item = &'a [u8]> + Clone, out: &mut Vec<u8>) -> Option<Numbers<'a>> {
-    let split = |name: &'a [u8]| name.iter().rposition(|&byte| byte == b'/').filter(|&at| at > 0);
-    let dir_of = |name: &'a [u8]| split(name).map_or(&name[..0], |at| &name[..at]);
+/// Appends what a line program begins with, up to the end of the tables of directories and of files. Returns the number of each file.
+/// Files count from 1, and without splitting no name has a directory.
+fn put_head<'a>(
+    names: impl Iterator<Item = &'a [u8]> + Clone,
+    splits_names: bool,
+    out: &mut Vec<u8>,
+) -> Option<Numbers<'a>> {
+    let slash = |name: &[u8]| name.iter().rposition(|&byte| byte == b'/').filter(|&at| splits_names && at > 0);
+    let dir_of = |name: &'a [u8]| slash(name).map_or(&name[..0], |at| &name[..at]);
     let (mut files, mut dirs) = (Numbers::new(names.clone())?, Numbers::new(names.clone().map(dir_of))?);
-    // In the place of the end of a table without directories.
-    out.pop();
-    let mut count = 0;
+    let begin = out.len();
+    out.extend_from_slice(LINE_HEAD);
+    let (mut count, mut known) = (0, None);
     for dir in names.clone().map(dir_of).filter(|dir| !dir.is_empty()) {
         let number = dirs.of(dir)?;
         if *number == 0 {
@@ -370,11 +382,15 @@ fn put_split_files<'a>(names: impl Iterator<Item = &'a [u8]> + Clone, out: &mut 
     out.push(0);
     count = 0;
     for name in names {
+        if known.is_some_and(|known| are_same(known, name)) {
+            continue;
+        }
+        known = Some(name);
         let number = files.of(name)?;
         if *number == 0 {
             count += 1;
             *number = count;
-            out.extend_from_slice(split(name).map_or(name, |at| &name[at + 1..]));
+            out.extend_from_slice(slash(name).map_or(name, |at| &name[at + 1..]));
             out.push(0);
             put_unsigned(out, (*dirs.of(dir_of(name))?).into());
             // Neither time nor size.
@@ -382,6 +398,7 @@ fn put_split_files<'a>(names: impl Iterator<Item = &'a [u8]> + Clone, out: &mut 
         }
     }
     out.push(0);
+    set_length(out, begin + LINE_HEADER_LENGTH)?;
     Some(files)
 }
 

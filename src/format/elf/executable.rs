@@ -9,7 +9,6 @@ use std::ops::Range;
 
 use super::header::{elf_header, Entry, ELF_HEADER, ET_EXEC, PF_R, PF_W, PF_X, PROGRAM_HEADER, PT_LOAD};
 use super::object::{name_of, Function, Parts, Section, SHF_ALLOC, SHF_EXECINSTR, SHT_PROGBITS};
-use crate::format::cfi::absolute;
 use crate::format::cfi::debug_frame::DebugFrame;
 use crate::format::put::Put;
 
@@ -35,12 +34,11 @@ impl Content {
     /// Adds a function that lies in these pages, at least in part. `None` without memory. A function whose tables or lines make no
     /// sense goes without them.
     pub fn add(&mut self, function: &Function<'_>, pages: &Range<u64>) -> Option<()> {
-        self.parts.splits_names = true;
+        self.parts.head.splits_names = true;
         let end = function.addr.checked_add(function.size)?;
         let symbol = function.addr.max(pages.start)..end.min(pages.end);
         let eh_frame = self.parts.add(function, 1, symbol)?;
-        let entries = eh_frame.and_then(|section| absolute::frames(section, (function.addr, function.size)));
-        entries.iter().flatten().for_each(|frame| _ = self.frames.append(frame));
+        let _ = eh_frame.and_then(|section| self.frames.append(section, (function.addr, function.size)));
         Some(())
     }
 

@@ -61,6 +61,9 @@ impl<'a> Inlines<'a> {
         rows: &[(Option<u64>, RawEntry<'a>)],
     ) -> Option<Numbers<'a>> {
         let mut origins = Numbers::new(self.all.iter().map(|(_, inline)| inline.name))?;
+        if self.is_empty() {
+            return Some(origins);
+        }
         let mut rows = rows.iter().peekable();
         let mut file_here = None;
         for (place, (index, inline)) in self.all.iter().enumerate() {

@@ -31,6 +31,11 @@ impl<'a> Numbers<'a> {
         Some(Numbers { only, all })
     }
 
+    /// The only name, and its number.
+    pub fn only(&mut self) -> Option<(&'a [u8], &mut u32)> {
+        self.only.as_mut().map(|(name, number)| (*name, number))
+    }
+
     /// The number of one of the names.
     #[inline]
     pub fn of(&mut self, name: &[u8]) -> Option<&mut u32> {

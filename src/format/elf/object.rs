@@ -121,8 +121,7 @@ fn in_memory(texts: &[Range<u64>], parts: &Parts, eh_frame: Section<'_>) -> Opti
 /// The sections while they are put together.
 #[derive(Default)]
 pub(super) struct Parts {
-    /// As in `debug::Sections`.
-    pub splits_names: bool,
+    pub head: debug::Head,
     symtab: Vec<u8>,
     strtab: Vec<u8>,
     info: Vec<u8>,
@@ -183,7 +182,7 @@ impl Parts {
                 line: (0, &mut self.line),
                 aranges: (0, &mut self.aranges),
                 ranges: (0, &mut self.ranges),
-                splits_names: self.splits_names,
+                head: &mut self.head,
             };
             let _ = debug::append(&records, &function, to);
         }

@@ -27,6 +27,7 @@ use crate::sink::region::Regions;
 use crate::sys;
 use crate::sys::guard::PerThread;
 use crate::sys::mapping::Words;
+use crate::sys::valgrind::{self, Tool};
 pub use at_once::Given;
 use records::{Bare, Load, Move, Tail};
 use thread::with_local;
@@ -63,7 +64,9 @@ pub fn register(session: &Ref, code: &Code<'_>, flags: u8) -> Result<Id> {
     check_range(code.addr, code.size, code.free_after)?;
     check_bytes(&code.bytes, code.size)?;
     with_local(session.process, session.engine, |local| {
-        (local.handle, local.place) = (session.handle, session.place);
+        // The fast way begins with looks at what all threads share. helgrind and DRD would report each of them.
+        let is_to_be_slow = valgrind::tool() == Tool::Races;
+        (local.handle, local.place) = (if is_to_be_slow { NO_HANDLE } else { session.handle }, session.place);
         local.register(code, flags)
     })
 }

@@ -14,7 +14,8 @@ use crate::sys::dir::Dir;
 use crate::sys::file::{self, Identity};
 use crate::sys::mapping::page_size;
 use crate::sys::page_exchange::{exchange, Origin};
-use crate::sys::{code_memory, delegate, loader, maps, valgrind};
+use crate::sys::valgrind::{self, Tool};
+use crate::sys::{code_memory, delegate, loader, maps};
 
 /// The files of a process.
 pub struct Files {
@@ -83,9 +84,12 @@ impl Files {
         let (pages, text_at) = (&due.pages, executable.text_at);
         valgrind::unreported(|| {
             file.write_all_at(&executable.rest, executable.rest_at)?;
-            // For those who disassemble. Code that cannot be read is left out.
-            let inside = code.map(|part| part.start.max(pages.start)..part.end.min(pages.end));
-            let _ = code_memory::write_parts(inside, &file, text_at.wrapping_sub(pages.start));
+            // For those who disassemble what a profiler has counted. Code that cannot be read is left out. helgrind would take this for
+            // an access by another thread than the host's, without a lock.
+            if valgrind::tool() == Tool::Other {
+                let inside = code.map(|part| part.start.max(pages.start)..part.end.min(pages.end));
+                let _ = code_memory::write_parts(inside, &file, text_at.wrapping_sub(pages.start));
+            }
             // Last: a part of a file that begins like that is no such file.
             file.write_all_at(&executable.head, 0)
         })?;

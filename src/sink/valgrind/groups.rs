@@ -239,16 +239,14 @@ impl Groups {
     /// Cuts pages where the functions in them become too many, if possible between two functions.
     fn split(&self, pages: Range<u64>) -> Vec<Range<u64>> {
         let mut parts = Vec::new();
-        let (mut start, mut count) = (pages.start, 0);
-        for (addr, _) in self.within(&pages) {
+        let (mut start, mut count, mut last_end) = (pages.start, 0, 0);
+        for (addr, function) in self.within(&pages) {
             let first = addr / self.page_size * self.page_size;
-            let is_clean =
-                self.functions.range(..addr).next_back().is_none_or(|(at, before)| at + before.size <= first);
-            if count >= FUNCTIONS_MAX && first > start && (is_clean || count >= 2 * FUNCTIONS_MAX) {
+            if count >= FUNCTIONS_MAX && first > start && (last_end <= first || count >= 2 * FUNCTIONS_MAX) {
                 parts.push(start..first);
                 (start, count) = (first, 0);
             }
-            count += 1;
+            (count, last_end) = (count + 1, addr + function.size);
         }
         parts.push(start..pages.end);
         parts

@@ -47,6 +47,10 @@ fn valgrinds() -> &'static [PathBuf] {
     })
 }
 
+pub fn installed() -> &'static Path {
+    &valgrinds()[0]
+}
+
 fn program() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| compile("gcc", &["c-tests/callgrind/profiled.c"], Link::Shared, &["-std=gnu11"], "profiled"))
@@ -116,7 +120,7 @@ fn assert_costs(profile: &Profile) {
 }
 
 /// Everything that is not compiled code stays as it is, and all of that has names.
-fn assert_same(before: &Profile, after: &Profile) {
+pub fn assert_same(before: &Profile, after: &Profile) {
     let is_known = |spot: &Spot| spot.0 .0 != "???" && !spot.0 .0.ends_with(".dump") && !spot.0 .0.ends_with(".map");
     let own =
         |profile: &Profile| profile.own.clone().into_iter().filter(|(spot, _)| is_known(spot)).collect::<Vec<_>>();

@@ -108,6 +108,8 @@ pub struct RegionFile {
     table: SearchTable,
     /// Of the code that is being added.
     rows: Vec<search::Row>,
+    /// Of the lines of the code that was added last.
+    head: debug::Head,
     parts: Parts,
     /// Which symbol code is, by its offset in the text. No two pieces overlap.
     known: Ordered,
@@ -162,6 +164,7 @@ impl RegionFile {
             frames: Frames::default(),
             table: SearchTable::new(slots, eh_frame.start, layout.text),
             rows: Vec::new(),
+            head: debug::Head::default(),
             parts: Parts::new(eh_frame),
             known: Ordered::default(),
             symbols: Vec::new(),
@@ -243,7 +246,7 @@ impl RegionFile {
             line: (behind(line), &mut line.pending),
             aranges: (behind(aranges), &mut aranges.pending),
             ranges: (behind(ranges), &mut ranges.pending),
-            splits_names: false,
+            head: &mut self.head,
         };
         debug::append(records, &function, to)
     }
