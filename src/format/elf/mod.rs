@@ -8,6 +8,7 @@ pub mod executable;
 pub mod frames;
 pub mod header;
 pub mod inlines;
+pub mod line_program;
 mod numbers;
 pub mod object;
 pub mod read;

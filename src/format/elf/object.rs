@@ -8,6 +8,7 @@ use std::ops::Range;
 use super::debug::{self, ABBREV};
 use super::frames::{self, Frames};
 use super::header::{elf_header, section_header, Entry, ELF_HEADER, ET_DYN, SECTION_HEADER};
+use super::line_program::Head;
 use super::{symbol_in, SYMBOL_SIZE};
 use crate::format::jitdump::id;
 use crate::format::jitdump::raw::RawRecords;
@@ -121,7 +122,7 @@ fn in_memory(texts: &[Range<u64>], parts: &Parts, eh_frame: Section<'_>) -> Opti
 /// The sections while they are put together.
 #[derive(Default)]
 pub(super) struct Parts {
-    pub head: debug::Head,
+    pub head: Head,
     symtab: Vec<u8>,
     strtab: Vec<u8>,
     info: Vec<u8>,

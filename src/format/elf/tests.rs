@@ -127,7 +127,7 @@ fn unit_at(addr: u64, records: &[u8]) -> Option<[Vec<u8>; 4]> {
         line: (200, &mut line),
         aranges: (48, &mut aranges),
         ranges: (64, &mut ranges),
-        head: &mut debug::Head::default(),
+        head: &mut line_program::Head::default(),
     };
     let of = |id| RawRecords::from(records, 0).find(|record| record.id == id);
     let records = debug::Records { lines: of(id::DEBUG_INFO), inlines: of(id::INLINES) };

@@ -33,6 +33,7 @@ use std::time::Duration;
 use crate::format::elf::debug::{self, Addresses};
 use crate::format::elf::frames::{self, Frames, FDE_RANGE};
 use crate::format::elf::header::{Image, HEADER_SIZE};
+use crate::format::elf::line_program::Head;
 use crate::format::elf::{search, symbol, SYMBOL_SIZE};
 use crate::format::jitdump::raw::{RawRecord, RawRecords};
 use crate::format::jitdump::{id, shadow};
@@ -109,7 +110,7 @@ pub struct RegionFile {
     /// Of the code that is being added.
     rows: Vec<search::Row>,
     /// Of the lines of the code that was added last.
-    head: debug::Head,
+    head: Head,
     parts: Parts,
     /// Which symbol code is, by its offset in the text. No two pieces overlap.
     known: Ordered,
@@ -164,7 +165,7 @@ impl RegionFile {
             frames: Frames::default(),
             table: SearchTable::new(slots, eh_frame.start, layout.text),
             rows: Vec::new(),
-            head: debug::Head::default(),
+            head: Head::default(),
             parts: Parts::new(eh_frame),
             known: Ordered::default(),
             symbols: Vec::new(),
