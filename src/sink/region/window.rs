@@ -157,7 +157,10 @@ impl Regions {
     /// Sets address space aside for the header page, which lies right below a window, and for the tables of the window.
     fn place_window(&self, maps: &[Mapping], it: &Mapping) -> Option<(u64, Range<u64>, Range<u64>)> {
         let page = page_size() as u64;
-        let (low, high) = around(maps, it);
+        let windows = self.all().filter(|region| region.window.is_some());
+        let windows: Vec<u64> =
+            windows.filter_map(|region| lock(&region.naming).identity()).map(|it| it.inode).collect();
+        let (low, high) = around(maps, it, &windows);
         let low = low.max(it.start.saturating_sub(REACH));
         let end = high.min(it.end.saturating_add(REACH));
         // perf 7 takes an object for another one that has begun at the same address.
@@ -230,12 +233,11 @@ impl Region {
     }
 }
 
-/// The range around a mapping in which no other object lies: libdw finds nothing in objects that overlap.
-fn around(maps: &[Mapping], it: &Mapping) -> (u64, u64) {
-    let objects: Vec<u64> = maps.iter().filter(|mapping| is_object(mapping)).map(|mapping| mapping.inode).collect();
-    let is_taken = |mapping: &Mapping| {
-        mapping.is_executable() && mapping.inode != 0 || mapping.special || objects.contains(&mapping.inode)
-    };
+/// The range around a mapping in which no other object lies but windows: libdw finds nothing in objects that overlap.
+fn around(maps: &[Mapping], it: &Mapping, windows: &[u64]) -> (u64, u64) {
+    let objects = maps.iter().filter(|mapping| is_object(mapping) && !windows.contains(&mapping.inode));
+    let objects: Vec<u64> = objects.map(|mapping| mapping.inode).collect();
+    let is_taken = |mapping: &Mapping| mapping.special || objects.contains(&mapping.inode);
     let at = maps.partition_point(|mapping| mapping.end <= it.start);
     let below = maps[..at].iter().rposition(is_taken);
     let low = below.map_or(1 << 16, |below| {
@@ -246,4 +248,131 @@ fn around(maps: &[Mapping], it: &Mapping) -> (u64, u64) {
     });
     let above = maps[at..].iter().find(|mapping| mapping.start >= it.end && is_taken(mapping));
     (low, above.map_or(it.end, |above| above.start))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::status::LastError;
+    use crate::sys::clock::Clock;
+    use crate::sys::sync::outside::Arc;
+    use crate::sys::thread::sleep_micros;
+
+    /// Regions that adopt memory, and room for mappings.
+    struct Host {
+        status: Status,
+        regions: Regions,
+        dir: std::path::PathBuf,
+        start: u64,
+    }
+
+    impl Host {
+        fn new(name: &str) -> Host {
+            let status = Status::new(std::process::id(), Clock::Monotonic, Arc::new(LastError::default()));
+            status.set_sinks(Sinks::REGION, Sinks::NONE);
+            let dir = std::env::temp_dir().join(format!("jitsym-{name}-{}", std::process::id()));
+            std::fs::create_dir_all(&dir).unwrap();
+            let regions = Regions::default();
+            regions.configure(dir.clone(), 0o600, true);
+            // There is free space below for header pages.
+            let (free, len) = (8 << 20, 64 * page_size() as u64);
+            let start = code_memory::reserve(free + len).unwrap() + free;
+            // SAFETY: it was just set aside, and nobody has it.
+            unsafe { code_memory::unmap(start - free, free) };
+            Host { status, regions, dir, start }
+        }
+
+        /// Where a mapping of two pages is: no two are neighbours.
+        fn addr(&self, number: u64) -> u64 {
+            self.start + (3 * number + 1) * page_size() as u64
+        }
+
+        /// A mapping with the bytes of a function.
+        fn map(&self, number: u64, byte: u8) -> u64 {
+            let (addr, len) = (self.addr(number), 2 * page_size() as u64);
+            // SAFETY: the range was set aside, and nobody else has it.
+            unsafe {
+                code_memory::reserve_over(addr, len).unwrap();
+                code_memory::protect(addr, len, code_memory::READ_WRITE).unwrap();
+                std::ptr::write_bytes(addr as *mut u8, byte, SIZE as usize);
+                code_memory::protect(addr, len, READ_EXEC).unwrap();
+            }
+            addr
+        }
+
+        fn register(&self, addr: u64) -> Option<&'static Region> {
+            self.regions.before_code(&self.status, addr, SIZE);
+            self.regions.find(addr, SIZE)
+        }
+
+        fn unmap(&self, number: u64) {
+            let (addr, len) = (self.addr(number), 2 * page_size() as u64);
+            self.regions.after_range(&self.status, addr, len);
+            self.regions.before_unmapping(&self.status, addr, len);
+            // SAFETY: nobody uses it.
+            unsafe { code_memory::reserve_over(addr, len).unwrap() };
+        }
+
+        fn inode(&self, addr: u64) -> u64 {
+            maps::within(addr, addr + 1).unwrap()[0].inode
+        }
+    }
+
+    impl Drop for Host {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.dir);
+        }
+    }
+
+    const SIZE: u64 = 4096 + 100;
+
+    fn bytes(addr: u64) -> Vec<u8> {
+        // SAFETY: the test has mapped it readable.
+        unsafe { std::slice::from_raw_parts(addr as *const u8, SIZE as usize) }.to_vec()
+    }
+
+    #[test]
+    fn mappings_share_a_file() {
+        let host = Host::new("window-shared");
+        let first = host.register(host.map(0, 1)).unwrap();
+        for number in 1..20 {
+            let region = host.register(host.map(number, number as u8)).unwrap();
+            assert!(std::ptr::eq(region, first));
+            assert_eq!(host.inode(host.addr(number)), host.inode(host.addr(0)));
+            assert_eq!(bytes(host.addr(number)), [number as u8; SIZE as usize]);
+        }
+        assert_eq!((host.status.counters.regions.get(), host.regions.all().count()), (1, 1));
+        // What lies between the mappings is not the window's.
+        assert!(host.regions.find(host.addr(0) - 10, 20).is_none());
+        // It ends with the last of them.
+        (0..20).for_each(|number| host.unmap(number));
+        assert!(first.gone() != NEVER && host.regions.find(host.addr(3), SIZE).is_none());
+    }
+
+    #[test]
+    fn a_page_joins_once() {
+        let host = Host::new("window-once");
+        let (status, regions) = (&host.status, &host.regions);
+        let first = host.register(host.map(0, 1)).unwrap();
+        assert!(host.register(host.map(1, 2)).is_some_and(|region| std::ptr::eq(region, first)));
+        let addr = host.addr(1);
+        let before = status.clock.now();
+        // The clock may stand still for a moment.
+        sleep_micros(100);
+        host.unmap(1);
+        sleep_micros(100);
+        let second = host.register(host.map(1, 3)).unwrap();
+        assert!(!std::ptr::eq(second, first) && second.spans(host.addr(0), SIZE) && bytes(addr) == [3; SIZE as usize]);
+        let at = |time| regions.find_at(addr, SIZE, time).map(|region| region.base);
+        assert_eq!((at(before), at(status.clock.now())), (Some(first.base), Some(second.base)));
+        // The host has unmapped it without a word.
+        let third = host.register(host.map(1, 4)).unwrap();
+        assert!(!std::ptr::eq(third, second) && bytes(addr) == [4; SIZE as usize]);
+        // Other code takes the place of this in the same mapping.
+        regions.after_code(status, addr, SIZE);
+        let fourth = host.register(addr).unwrap();
+        assert!(!std::ptr::eq(fourth, third) && host.inode(addr) != 0 && bytes(addr) == [4; SIZE as usize]);
+        assert!(host.register(host.addr(0) + SIZE).is_none());
+        assert!(first.gone() == NEVER && third.gone() != NEVER);
+    }
 }
