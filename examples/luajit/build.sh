@@ -35,8 +35,6 @@ after '#include "lj_trace.h"' '#include "lj_jitsym.h"'
 after '  lj_gdbjit_addtrace(J, T);' '  lj_jitsym_addtrace(J, T);'
 before '  lj_record_setup(J);' '  lj_jitsym_recorder(J);'
 before '      lj_record_ins(J);' '      lj_jitsym_recins(J);'
-# In lj_trace_free; lj_trace_flushall gives all memory back.
-after '    lj_gdbjit_deltrace(J, T);' '    lj_jitsym_deltrace(T);'
 before '  /* Initialize aligned SIMD constants. */' '  lj_jitsym_open();'
 before '/* Free everything associated with the JIT compiler state. */' '#include "lj_jitsym.c"'
 end

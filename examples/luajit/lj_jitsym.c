@@ -23,7 +23,6 @@
 static jitsym *jitsym_session;
 static pthread_once_t jitsym_once = PTHREAD_ONCE_INIT;
 static char jitsym_directory[4096];
-static int jitsym_adopts;
 
 /* LUAJIT_JITSYM=1 turns the sinks on that the library's own variables name, or else all. Without it, these variables decide. */
 static void jitsym_begin(void)
@@ -35,13 +34,17 @@ static void jitsym_begin(void)
     options.flags = JITSYM_INIT_OFF_BY_DEFAULT;
   }
   if (getcwd(jitsym_directory, sizeof jitsym_directory) == NULL) jitsym_directory[0] = 0;
-  jitsym_adopts = getenv("JITSYM_ADOPT") != NULL;
   jitsym_init(&options, &jitsym_session);
 }
 
 void lj_jitsym_open(void)
 {
   pthread_once(&jitsym_once, jitsym_begin);
+}
+
+static int jitsym_wants(uint32_t what)
+{
+  return jitsym_session != NULL && (jitsym_wanted(jitsym_session) & what) != 0;
 }
 
 /* -- Frames -------------------------------------------------------------- */
@@ -155,7 +158,12 @@ static __thread JitsymTrace *jitsym_trace;
 void lj_jitsym_recorder(jit_State *J)
 {
   UNUSED(J);
-  if (jitsym_session == NULL) return;
+  if (!jitsym_wants(JITSYM_WANT_LINES)) {
+    /* What is known of an older trace would be taken for this one's, if lines are wanted when it is done. */
+    if (jitsym_trace != NULL) munmap(jitsym_trace, sizeof *jitsym_trace);
+    jitsym_trace = NULL;
+    return;
+  }
   /* Pages that no trace needs are never touched. */
   if (jitsym_trace == NULL)
     jitsym_trace = mmap(NULL, sizeof *jitsym_trace, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0);
@@ -265,7 +273,7 @@ void lj_jitsym_addtrace(jit_State *J, GCtrace *T)
   jitsym_code code = JITSYM_CODE(T->mcode, T->szmcode, name);
   jitsym_unwind unwind = JITSYM_UNWIND(JITSYM_UNWIND_ROWS);
   jitsym_unwind_row rows[3];
-  if (jitsym_session == NULL) return;
+  if (!jitsym_wants(JITSYM_WANT_CODE)) return;
 
   chunk = *chunk == '@' || *chunk == '=' ? chunk + 1 : "(string)";
   snprintf(name, sizeof name, "TRACE_%d %s:%d", T->traceno, chunk,
@@ -285,18 +293,12 @@ void lj_jitsym_addtrace(jit_State *J, GCtrace *T)
   jitsym_register(jitsym_session, &code, NULL);
 }
 
-/* Its memory stays until all of it is given back. */
-void lj_jitsym_deltrace(GCtrace *T)
-{
-  if (jitsym_session != NULL) jitsym_unregister_range(jitsym_session, (uint64_t)(uintptr_t)T->mcode, T->szmcode);
-}
-
 /* Their frame is that of the trace that was left, so there is none to describe. */
 void lj_jitsym_addstubs(ExitNo first, MCode *begin, MCode *end)
 {
   char name[64];
   jitsym_code code = JITSYM_CODE(begin, end - begin, name);
-  if (jitsym_session == NULL) return;
+  if (!jitsym_wants(JITSYM_WANT_CODE)) return;
   snprintf(name, sizeof name, "exit stubs %d-%d", (int)first, (int)first + EXITSTUBS_PER_GROUP - 1);
   code.bytes = begin;
   jitsym_register(jitsym_session, &code, NULL);
@@ -305,6 +307,9 @@ void lj_jitsym_addstubs(ExitNo first, MCode *begin, MCode *end)
 /* -- Areas --------------------------------------------------------------- */
 
 /*
+ * A trace that is collected stays registered until its area is given back: no other code takes its place before. To tell of each
+ * one would begin a generation of the area's names for nothing.
+ *
  * Areas that hold no code any more. If memory is adopted, they are kept for the next code instead of being unmapped, because code
  * that comes in the place of dead code costs less than a new region.
  */
@@ -318,17 +323,17 @@ int lj_jitsym_keeparea(void *area, size_t size)
 {
   int i, kept = 0;
   if (jitsym_session == NULL) return 0;
-  jitsym_unregister_range(jitsym_session, (uint64_t)(uintptr_t)area, size);
-  if (!jitsym_adopts) return 0;
   pthread_mutex_lock(&jitsym_kept_lock);
-  for (i = 0; i < JITSYM_KEPT && !kept; i++) {
+  for (i = 0; i < JITSYM_KEPT && !kept && jitsym_wants(JITSYM_WANT_ADOPT); i++) {
     if (jitsym_kept[i].area == NULL) {
       jitsym_kept[i].area = area;
       jitsym_kept[i].size = size;
       kept = 1;
     }
   }
+  if (kept) jitsym_unregister_range(jitsym_session, (uint64_t)(uintptr_t)area, size);
   pthread_mutex_unlock(&jitsym_kept_lock);
+  if (!kept) jitsym_unregister_mapping(jitsym_session, (uint64_t)(uintptr_t)area, size);
   return kept;
 }
 

@@ -14,7 +14,6 @@ LJ_FUNC void lj_jitsym_recins(jit_State *J);
 LJ_FUNC void lj_jitsym_copyins(jit_State *J, IRRef ref);
 LJ_FUNC void lj_jitsym_asmins(IRRef ref, MCode *mcode);
 LJ_FUNC void lj_jitsym_addtrace(jit_State *J, GCtrace *T);
-LJ_FUNC void lj_jitsym_deltrace(GCtrace *T);
 LJ_FUNC void lj_jitsym_addstubs(ExitNo first, MCode *begin, MCode *end);
 LJ_FUNC int lj_jitsym_keeparea(void *area, size_t size);
 LJ_FUNC void *lj_jitsym_takearea(size_t size);

@@ -91,11 +91,13 @@ int MVM_jitsym_set_page_mode(void *memory, size_t size, int mode) {
 }
 
 int MVM_jitsym_free_pages(void *memory, size_t size, int is_region) {
+    /* All of the pages are unmapped. */
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), mapped = (size + page - 1) / page * page;
     int done;
     if (is_region || memory == jitsym_memory.exec)
         return jitsym_free(jitsym_session, memory) == JITSYM_OK;
     pthread_mutex_lock(&jitsym_lock);
-    jitsym_unregister_range(jitsym_session, (uint64_t)(uintptr_t)memory, size);
+    jitsym_unregister_mapping(jitsym_session, (uint64_t)(uintptr_t)memory, mapped);
     done = MVM_platform_free_pages(memory, size);
     pthread_mutex_unlock(&jitsym_lock);
     return done;
@@ -297,6 +299,7 @@ void MVM_jitsym_compiled(MVMThreadContext *tc, MVMJitGraph *jg, MVMJitCode *code
     jitsym_line *lines = NULL;
     char *name = NULL;
     MVMuint32 num_inlines = 0, num_frames = 0, i;
+    uint32_t wanted;
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
 
     code->jitsym_memory = code->func_ptr != NULL && (void *)code->func_ptr == jitsym_memory.exec;
@@ -306,7 +309,8 @@ void MVM_jitsym_compiled(MVMThreadContext *tc, MVMJitGraph *jg, MVMJitCode *code
     } else {
         announced.free_after = (page - code->size % page) % page;
     }
-    if (jitsym_session == NULL)
+    wanted = jitsym_wanted(jitsym_session);
+    if ((wanted & JITSYM_WANT_CODE) == 0)
         return;
 
     announced.bytes = code->func_ptr;
@@ -320,6 +324,8 @@ void MVM_jitsym_compiled(MVMThreadContext *tc, MVMJitGraph *jg, MVMJitCode *code
     /* A stub for a native call belongs to no frame. */
     if (sf != NULL) {
         announced.name = name = jitsym_name(tc, sf);
+    }
+    if (sf != NULL && (wanted & JITSYM_WANT_LINES) != 0) {
         inlines = MVM_malloc((code->num_inlines + 1) * sizeof *inlines);
         frames = MVM_calloc(code->num_inlines + 1, sizeof *frames);
         num_inlines = jitsym_inlines(jg, code, inlines);

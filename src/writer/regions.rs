@@ -32,8 +32,11 @@ impl Ledger {
         // Of another region that was there.
         self.sinks.region.registry.forget_dead_in(region.start, region.end());
         for id in self.registry.live_in(region.start, region.end()) {
-            let is_inside =
-                |live: &Live| live.addr >= region.start && live.addr.saturating_add(live.size) <= region.end();
+            // Other memory lies in a window, too.
+            let is_inside = |live: &Live| match region.window {
+                Some(_) => region.holds(live.addr, live.size),
+                None => region.spans(live.addr, live.size),
+            };
             if !self.registry.get(id).is_some_and(|live| is_inside(&live)) {
                 continue;
             }

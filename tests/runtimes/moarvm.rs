@@ -82,25 +82,30 @@ fn check(what: &str, recording: &Recording) {
     check_stacks(what, recording, 200, |_| true);
 }
 
-/// Code that comes and goes has its own name, wherever it lies.
-#[test]
-fn moarvm_frees_code() {
-    let log = fresh_dir("generations").join("log");
-    let variables = [("MVM_JITSYM", "1"), ("JITSYM_DEBUG", log.to_str().expect("UTF-8"))];
-    let (moar, guest) = (moar().to_str().expect("UTF-8"), guest());
-    let generations = GENERATIONS.to_string();
+/// Records a guest that compiles functions and forgets them. Returns also what the library has said.
+fn record_generations(
+    way: Way,
+    variables: &[(&str, &str)],
+    options: &[&str],
+    generations: usize,
+) -> (Recording, String) {
+    let name = format!("moarvm-generations-{way:?}");
+    let log = fresh_dir(&name).join("log");
+    let variables = [&[("JITSYM_DEBUG", log.to_str().expect("UTF-8"))], variables].concat();
+    let (moar, guest, generations) = (moar().to_str().expect("UTF-8"), guest(), generations.to_string());
     let words = [&[moar][..], &RAKUDO, &[guest.to_str().expect("UTF-8"), "0", &generations]].concat();
-    let recording = Recording::of("moarvm-generations", Way::Jitdump, &variables, &["-g"], &words);
-    let (registered, gone) = registered_and_gone(&std::fs::read_to_string(&log).expect("log"));
-    println!("{registered} registered, {gone} unregistered");
-    assert!(gone >= 10, "{gone} of {registered} unregistered");
-    checker::assert_sound(&recording.dump(), &[]);
+    let recording = Recording::of(&name, way, &variables, options, &words);
+    (recording, std::fs::read_to_string(&log).expect("log"))
+}
 
+/// Code that comes and goes has its own name, wherever it lies.
+fn check_generations(recording: &Recording) {
     let (mut right, mut all, mut wrong) = (0, 0, Vec::new());
     for sample in recording.samples.iter().filter(|sample| sample.is_compiled()) {
         let Some(phase) = recording.phase_at(sample.time) else { continue };
         let name = sample.frames[0].0.split(' ').next().unwrap_or_default();
-        if name.starts_with("generation_") {
+        // Without a name there is the address.
+        if name.starts_with("generation_") || name == "[unknown]" {
             all += 1;
             right += usize::from(name == phase.name);
             if name != phase.name {
@@ -109,6 +114,43 @@ fn moarvm_frees_code() {
         }
     }
     at_least("generations: names", right, all, ENOUGH, 99, || format!("{wrong:?}"));
+}
+
+#[test]
+fn moarvm_frees_code() {
+    let (recording, said) = record_generations(Way::Jitdump, &[("MVM_JITSYM", "1")], &["-g"], GENERATIONS);
+    let (registered, gone) = registered_and_gone(&said);
+    println!("{registered} registered, {gone} unregistered");
+    assert!(gone >= 10, "{gone} of {registered} unregistered");
+    checker::assert_sound(&recording.dump(), &[]);
+    check_generations(&recording);
+}
+
+/// Memory that MoarVM maps itself, each function by itself, is adopted.
+const ADOPTED: [(&str, &str); 2] = [("MVM_JITSYM", "own"), ("JITSYM_ADOPT", "1")];
+
+/// Names, lines and stacks without `perf inject`.
+#[test]
+fn moarvm_in_adopted_memory() {
+    let recording = record("moarvm-adopted", Way::Regions, &ADOPTED);
+    check("adopted", &recording);
+    assert_in_regions(&recording);
+    check_annotation(&recording);
+}
+
+/// A program that compiles more functions than there can be regions: they share a few.
+#[test]
+fn moarvm_frees_adopted_code() {
+    let (recording, said) = record_generations(Way::Regions, &ADOPTED, STACKS, GENERATIONS);
+    let (registered, gone) = registered_and_gone(&said);
+    let (regions, _) = said.split_once(" regions with ").expect("how many regions");
+    let regions: u64 = regions.rsplit(' ').next().and_then(|count| count.parse().ok()).expect("number");
+    println!("{registered} registered, {gone} unregistered, {regions} regions");
+    assert!(gone >= 10, "{gone} of {registered} unregistered");
+    assert!(regions * 5 <= registered, "{regions} regions for {registered}");
+    check_generations(&recording);
+    assert_in_regions(&recording);
+    check_stacks("adopted generations", &recording, 200, |_| true);
 }
 
 #[test]
@@ -123,10 +165,14 @@ fn moarvm_with_a_jitdump() {
 fn moarvm_in_regions() {
     let recording = record("moarvm-regions", Way::Regions, &[("MVM_JITSYM", "1")]);
     check("regions", &recording);
-    let elsewhere = recording.samples.iter().filter(|sample| sample.is_compiled());
-    let elsewhere = elsewhere.filter(|sample| !sample.frames[0].1.contains("/jit-")).count();
-    assert_eq!(elsewhere, 0, "compiled code that is in no region");
+    assert_in_regions(&recording);
     check_annotation(&recording);
+}
+
+fn assert_in_regions(recording: &Recording) {
+    let compiled: Vec<&Sample> = recording.samples.iter().filter(|sample| sample.is_compiled()).collect();
+    let inside = compiled.iter().filter(|sample| sample.frames[0].1.contains("/jit")).count();
+    at_least("code in regions", inside, compiled.len(), ENOUGH, 99, String::new);
 }
 
 /// `perf annotate` shows the source of the guest.

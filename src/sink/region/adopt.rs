@@ -209,7 +209,7 @@ pub(super) fn refused(status: &Status, text: String) -> Error {
     Error::SinkFailed
 }
 
-fn is_object(mapping: &Mapping) -> bool {
+pub(super) fn is_object(mapping: &Mapping) -> bool {
     mapping.inode != 0 && mapping.is_executable()
 }
 
@@ -273,29 +273,10 @@ pub(super) fn swap(
         let memory = file.clone();
         file.set_len(text + len)?;
         check_private_exec(&memory, tables.start, tables.start - base, if never_flips { both } else { READ_EXEC })?;
-        provide_if_possible(&memory, text, len)?;
         map_tables((base, head), start, &tables, Sharing::Private, &memory)?;
-        let mut copied_pages = Vec::new();
         for (done, piece) in pieces.iter().enumerate() {
-            let offset = piece.start - base;
-            let copied = copy_to_file(piece, &memory, offset);
-            let pages = copied.inspect_err(|_| take_back(&pieces[..done]))?;
-            let (addr, len) = (piece.start, piece.end - piece.start);
-            // SAFETY: the file has the same bytes there, and the caller of `adopt` has promised that nobody writes.
-            unsafe { code_memory::map_over(addr, len, piece.protection, Sharing::Private, &memory, offset) }
-                .inspect_err(|_| take_back(&pieces[..done]))?;
-            code_memory::advise_random(addr, len);
-            part_from_file(&pages).inspect_err(|_| take_back(&pieces[..=done]))?;
-            if offset == 0 && pages.first().is_none_or(|&(at, _)| at > addr) {
-                // The header page will lie there.
-                part_from_file(&[(addr, 0)]).inspect_err(|_| take_back(&pieces[..=done]))?;
-            }
-            // Such memory is taken for what is not used again, and swapped out first.
-            code_memory::advise_normal(addr, len);
-            copied_pages.try_reserve(pages.len()).inspect_err(|_| take_back(&pieces[..=done]))?;
-            copied_pages.extend(pages.into_iter().map(|(addr, _)| addr - base));
+            exchange(piece, &memory, base).inspect_err(|_| take_back(&pieces[..done]))?;
         }
-        clear(&memory, text, len, &copied_pages).inspect_err(|_| take_back(pieces))?;
         // The header page may lie over the first page of the code, which is the process's own now.
         let layout = Layout { has_object_above, ..Layout::of_memory(base, start, (len, len), &tables, true) };
         naming.create_file(file, layout).inspect_err(|_| take_back(pieces))
@@ -304,7 +285,19 @@ pub(super) fn swap(
         Ok(file) => {
             let kind = Backing::Private { adopted: true, never_flips };
             let file = Some(file);
-            Ok(Parts { start, len, max_len: len, base, head, has_object_above, tables, kind, naming, file })
+            Ok(Parts {
+                start,
+                len,
+                max_len: len,
+                base,
+                head,
+                has_object_above,
+                tables,
+                kind,
+                window: None,
+                naming,
+                file,
+            })
         }
         Err(error) => {
             naming.remove();
@@ -313,8 +306,27 @@ pub(super) fn swap(
     }
 }
 
+/// Puts a file in the place of a piece of memory, with the same bytes and protection. After an error it is as it was.
+pub(super) fn exchange(piece: &Mapping, file: &File, base: u64) -> io::Result<()> {
+    let (addr, len, offset) = (piece.start, piece.end - piece.start, piece.start - base);
+    provide_if_possible(file, offset, len)?;
+    let pages = copy_to_file(piece, file, offset)?;
+    // SAFETY: the file has the same bytes there, and the caller of `adopt` has promised that nobody writes.
+    unsafe { code_memory::map_over(addr, len, piece.protection, Sharing::Private, file, offset)? };
+    code_memory::advise_random(addr, len);
+    let mut exchanged = part_from_file(&pages);
+    if offset == 0 && pages.first().is_none_or(|&(at, _)| at > addr) {
+        // The header page will lie there.
+        exchanged = exchanged.and_then(|()| part_from_file(&[(addr, 0)]));
+    }
+    // Such memory is taken for what is not used again, and swapped out first.
+    code_memory::advise_normal(addr, len);
+    let offsets = pages.iter().map(|(addr, _)| addr - base);
+    exchanged.and_then(|()| clear(file, offset, len, offsets)).inspect_err(|_| take_back(std::slice::from_ref(piece)))
+}
+
 /// Puts plain memory in the place of what has been swapped.
-fn take_back(pieces: &[Mapping]) {
+pub(super) fn take_back(pieces: &[Mapping]) {
     for piece in pieces {
         // What cannot be taken back is memory with the right bytes all the same.
         let _ = make_plain(piece);
@@ -368,11 +380,11 @@ fn part_from_file(pages: &[(u64, u8)]) -> io::Result<()> {
 
 /// Makes the text of the file zero again, so that pages which the host gives up (`MADV_DONTNEED`) read zero. A file system in
 /// memory has to keep their room.
-fn clear(file: &File, text: u64, len: u64, pages: &[u64]) -> io::Result<()> {
+fn clear(file: &File, text: u64, len: u64, mut pages: impl Iterator<Item = u64>) -> io::Result<()> {
     if file::is_on_disk(file) && code_memory::punch(file, text, len).is_ok() {
         return Ok(());
     }
-    pages.iter().try_for_each(|&offset| write_zeros(file, offset))
+    pages.try_for_each(|offset| write_zeros(file, offset))
 }
 
 /// Makes a page of a private mapping zero, and the process's own.

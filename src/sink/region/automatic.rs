@@ -35,6 +35,9 @@ impl Regions {
             // Another thread was faster.
             return Some(region);
         }
+        if let Some(region) = self.join(status, addr, size) {
+            return Some(region);
+        }
         let maps = self.all_mapped(status).unwrap_or_default();
         // It costs little now to look at the memory that waits.
         if self.due.is_any() {

@@ -195,7 +195,7 @@ fn fill(new: New, wanted: &RegionOptions, room: &Room) -> io::Result<Parts> {
         Ok((kind, file)) => {
             let (head, tables) = (room.head(), room.tables.clone());
             let (file, has_object_above) = (Some(file), false);
-            Ok(Parts { start, len, max_len, base, head, has_object_above, tables, kind, naming, file })
+            Ok(Parts { start, len, max_len, base, head, has_object_above, tables, kind, window: None, naming, file })
         }
         Err(error) => {
             // SAFETY: nobody has it.
@@ -269,7 +269,19 @@ fn without_file(wanted: &RegionOptions, room: &Room) -> Option<Parts> {
     };
     let naming = Naming::nameless(held);
     let (head, tables) = (room.head(), room.tables.clone());
-    Some(Parts { start, len, max_len, base, head, has_object_above: false, tables, kind, naming, file: None })
+    Some(Parts {
+        start,
+        len,
+        max_len,
+        base,
+        head,
+        has_object_above: false,
+        tables,
+        kind,
+        window: None,
+        naming,
+        file: None,
+    })
 }
 
 fn is_full(error: &io::Error) -> bool {

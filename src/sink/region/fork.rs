@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::adopt::{for_pages, swap, BLOCK};
 use super::create::{map_tables, New};
+use super::window::Window;
 use super::{Backing, Naming, Parts, Region, Regions, NEVER};
 use crate::api::options::Sinks;
 use crate::queue::status::Status;
@@ -57,6 +58,10 @@ impl Regions {
             };
             let named = made.is_some();
             let parts = made.unwrap_or_else(|| plain(old));
+            if !named && old.window.is_some() {
+                // What lies in it is others' memory too.
+                continue;
+            }
             let Ok(region) = self.marks_for(parts.max_len).and_then(|marks| Region::new(parts, marks)) else {
                 continue;
             };
@@ -209,6 +214,7 @@ fn refill(new: New, old: &Region, write: u64) -> io::Result<Parts> {
                 has_object_above: false,
                 tables,
                 kind,
+                window: None,
                 naming,
                 file,
             })
@@ -226,9 +232,14 @@ fn adopt_again(mut new: New, old: &Region, adopted: bool, never_flips: bool) -> 
     let is_free = old.naming.try_lock().is_ok();
     let pieces = if is_free { old.mapped() } else { Err(io::ErrorKind::WouldBlock.into()) };
     let pieces = pieces.inspect_err(|_| new.naming.remove())?;
+    let window = old.window.as_ref().and_then(|_| Window::new(old.start, old.len()).ok());
+    for piece in &pieces {
+        // Before all that was registered.
+        window.iter().for_each(|window| window.join(piece.start, piece.end, 0));
+    }
     let parts =
         swap(new, old.start..old.end(), &pieces, (old.base, old.head), old.tables.clone(), old.has_object_above)?;
-    Ok(Parts { kind: Backing::Private { adopted, never_flips }, ..parts })
+    Ok(Parts { kind: Backing::Private { adopted, never_flips }, window, ..parts })
 }
 
 /// Memory whose code goes to the other sinks.
@@ -255,6 +266,7 @@ fn plain(old: &Region) -> Parts {
         has_object_above: old.has_object_above,
         tables: old.tables.clone(),
         kind: old.kind,
+        window: None,
         naming: Naming::nameless(held),
         file: None,
     }

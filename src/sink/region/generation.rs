@@ -59,8 +59,8 @@ impl Region {
     /// Code in a range has died. Returns since which generation it is dead.
     pub(super) fn dead_since(&self, status: &Status) -> u32 {
         let last = self.generation.load(Ordering::Relaxed);
-        if !self.flips() {
-            // The next one begins when code is registered there.
+        if !self.flips() || self.window.is_some() {
+            // The next one begins when code is registered there; in a window, none does.
             return last + 1;
         }
         let now = status.clock.now();
@@ -81,7 +81,7 @@ impl Region {
     #[cold]
     pub(super) fn replace(&self, status: &Status, addr: u64, size: u64, since: u32) {
         let now = status.clock.now();
-        if now < self.not_before.load(Ordering::Relaxed) {
+        if self.window.is_some() || now < self.not_before.load(Ordering::Relaxed) {
             status.counters.region_late.add(1);
             if self.is_splitting() {
                 undisturbed(|| self.make_due(&mut lock(&self.naming), now));
@@ -106,7 +106,7 @@ impl Region {
     pub fn replace_live(&self, status: &Status) -> Option<u64> {
         let (now, last) = (status.clock.now(), self.generation.load(Ordering::Relaxed));
         let is_new = matches!(self.kind, Backing::TwoViews { .. }) || self.flips();
-        let may = is_new && now >= self.not_before.load(Ordering::Relaxed);
+        let may = self.window.is_none() && is_new && now >= self.not_before.load(Ordering::Relaxed);
         may.then(|| self.turn(status, now, last, 0)).flatten()
     }
 

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 /// Memory is lost in whole pages, which are as large as this at least.
 const PAGE: u64 = 4096;
 
-/// Which pages of a region are lost. They stay so.
+/// Which pages of a region are lost. They stay so, except in regions that mappings join (see `window`).
 #[derive(Debug)]
 pub struct Lost {
     start: u64,
@@ -70,6 +70,15 @@ impl Lost {
         true
     }
 
+    /// A range is not lost any more.
+    pub fn find(&self, start: u64, end: u64) {
+        for (word, mask) in self.words(start, end) {
+            if let Some(bits) = self.bits.get().and_then(|bits| bits.get(word)) {
+                bits.fetch_and(!mask, Ordering::Release);
+            }
+        }
+    }
+
     #[cold]
     fn make(&self) -> Option<&[AtomicU64]> {
         let count = self.len.div_ceil(64 * PAGE) as usize;
@@ -110,5 +119,7 @@ mod tests {
         assert!((100..2000).step_by(2).all(|page| !any(page, page + 1) && all(page + 1, page + 2)));
         assert!(lost.add(at(10), at(2000), std::iter::empty()) && all(10, 2000));
         assert!(!any(0, 10) && !any(2000, 3000));
+        lost.find(at(70), at(140));
+        assert!(!any(70, 140) && all(10, 70) && all(140, 2000));
     }
 }

@@ -26,6 +26,7 @@ mod state;
 mod tally;
 mod track;
 mod waiting;
+mod window;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -187,7 +188,7 @@ impl Regions {
     pub fn find_at(&self, addr: u64, size: u64, time: u64) -> Option<&'static Region> {
         let mut first: Option<&'static Region> = None;
         self.places.around(addr, |region| {
-            let held = region.spans(addr, size) && region.gone() > time && !region.lost.any(addr, addr + size);
+            let held = region.spans(addr, size) && region.gone() > time && region.had(addr, size, time);
             if held && first.is_none_or(|first| region.gone() < first.gone()) {
                 first = Some(region);
             }
@@ -301,14 +302,37 @@ impl Regions {
     /// Whether any part of a region still is a mapping of its file; other parts are lost. If none is, the region is gone.
     fn check(&self, status: &Status, region: &Region, maps: &[Mapping]) -> bool {
         // Without a file nothing can tell.
-        let is_mapped = !lock(&region.naming).has_file() || {
-            let parts = || region.mapped_in(maps).map(|mapping| (mapping.start, mapping.end));
-            parts().next().is_some() && region.lost.add(region.start, region.end(), parts())
-        };
-        if !is_mapped {
+        if !lock(&region.naming).has_file() {
+            return true;
+        }
+        let parts = || region.mapped_in(maps).map(|mapping| (mapping.start, mapping.end));
+        let is_mapped = parts().next().is_some();
+        is_mapped && self.lose(status, region, region.start, region.end(), parts()) || {
+            self.set_gone(status, region);
+            false
+        }
+    }
+
+    /// A range is unmapped, except the parts `left`, which are in order. If that is all of the region, the region is gone. False if
+    /// there is no memory for the note.
+    fn lose(
+        &self,
+        status: &Status,
+        region: &Region,
+        start: u64,
+        end: u64,
+        left: impl Iterator<Item = (u64, u64)>,
+    ) -> bool {
+        // No mapping joins a window meanwhile.
+        let _naming = lock(&region.naming);
+        let is_noted = region.lost.add(start, end, left);
+        if let Some(window) = &region.window {
+            window.leave(start, end, status.clock.now(), |page| region.lost.any(page, page + 1));
+        }
+        if is_noted && region.lost.all(region.start, region.end()) {
             self.set_gone(status, region);
         }
-        is_mapped
+        is_noted
     }
 
     /// The host has unmapped a region, or does so next.

@@ -174,6 +174,7 @@ mod tests {
             has_object_above: false,
             tables: 0..0,
             kind,
+            window: None,
             naming: Naming::nameless(None),
             file: None,
         };

@@ -174,7 +174,8 @@ impl RegionSink {
             have_work |= region.is_splitting();
             let mut guard = region.opened();
             let Some(file) = guard.as_mut() else { continue };
-            if file.is_wasteful(400) || file.is_nearly_full() {
+            // In a window nothing is replaced, and the code that lies over dead code is in another file.
+            if region.window.is_none() && (file.is_wasteful(400) || file.is_nearly_full()) {
                 self.write_anew(region, file);
             }
             let left = file.left_out();

@@ -10,6 +10,7 @@ use super::lost::Lost;
 use super::marks::Marks;
 use super::naming::Naming;
 use super::tally::Tally;
+use super::window::Window;
 use super::{lock, NEVER};
 use crate::api::error::Result;
 use crate::sys::maps::{self, Mapping};
@@ -49,6 +50,8 @@ pub struct Region {
     /// Where its tables are mapped.
     pub tables: Range<u64>,
     pub kind: Backing,
+    /// Other mappings can join it.
+    pub window: Option<Window>,
     pub(super) marks: Arc<Marks>,
     /// The present generation, and the first one that the file has not been split from.
     pub(super) generation: AtomicU32,
@@ -90,6 +93,7 @@ pub(super) struct Parts {
     pub has_object_above: bool,
     pub tables: Range<u64>,
     pub kind: Backing,
+    pub window: Option<Window>,
     pub naming: Naming,
     /// None if no profiler will see it.
     pub file: Option<RegionFile>,
@@ -97,7 +101,9 @@ pub(super) struct Parts {
 
 impl Region {
     pub(super) fn new(parts: Parts, marks: Arc<Marks>) -> Result<Region> {
-        let tally = Tally::new(if matches!(parts.kind, Backing::Private { .. }) { parts.max_len } else { 0 })?;
+        // In a window each mapping is looked at before code comes in the place of other code.
+        let may_be_unmapped = matches!(parts.kind, Backing::Private { .. }) && parts.window.is_none();
+        let tally = Tally::new(if may_be_unmapped { parts.max_len } else { 0 })?;
         Ok(Region {
             start: parts.start,
             len: AtomicU64::new(parts.len),
@@ -107,6 +113,7 @@ impl Region {
             has_object_above: parts.has_object_above,
             tables: parts.tables,
             kind: parts.kind,
+            window: parts.window,
             marks,
             generation: AtomicU32::new(FIRST),
             first: AtomicU32::new(FIRST),
@@ -139,15 +146,23 @@ impl Region {
         matches!(self.kind, Backing::Private { .. })
     }
 
-    pub(super) fn holds(&self, addr: u64, size: u64) -> bool {
+    pub fn holds(&self, addr: u64, size: u64) -> bool {
         self.spans(addr, size) && self.gone() == NEVER && !self.lost.any(addr, addr + size)
+    }
+
+    /// Whether memory was the region's at a time, as far as the region was there.
+    pub(super) fn had(&self, addr: u64, size: u64, time: u64) -> bool {
+        match &self.window {
+            Some(window) => window.had(addr, addr + size, time),
+            None => !self.lost.any(addr, addr + size),
+        }
     }
 
     pub(super) fn gone(&self) -> u64 {
         self.gone.load(Ordering::Acquire)
     }
 
-    pub(super) fn spans(&self, addr: u64, size: u64) -> bool {
+    pub fn spans(&self, addr: u64, size: u64) -> bool {
         addr >= self.start && addr.checked_add(size).is_some_and(|end| end <= self.end())
     }
 

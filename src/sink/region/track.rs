@@ -19,7 +19,9 @@ impl Regions {
             self.look_again(status);
         }
         match self.find(addr, size) {
-            Some(region) if region.tally.add(addr - region.start, size) => region.take(status, addr, size),
+            Some(region) if region.tally.add(addr - region.start, size) && !region.is_used_up(addr, size) => {
+                region.take(status, addr, size)
+            }
             known => self.before_doubtful_code(status, addr, size, known),
         }
     }
@@ -28,6 +30,9 @@ impl Regions {
     #[inline(never)]
     fn before_doubtful_code(&self, status: &Status, addr: u64, size: u64, known: Option<&'static Region>) -> u8 {
         if let Some(region) = known {
+            if region.is_used_up(addr, size) {
+                self.part_from_window(status, region, addr, size);
+            }
             if region.is_there(self, status, addr, size) && region.holds(addr, size) {
                 return region.take(status, addr, size);
             }
@@ -119,11 +124,8 @@ impl Regions {
             let (start, end) = (start.max(region.start), end.min(region.end()));
             let has_file = undisturbed(|| lock(&region.naming).has_file());
             // Without memory for the note, it is found out later.
-            if has_file && undisturbed(|| region.lost.add(start, end, std::iter::empty())) {
+            if has_file && undisturbed(|| self.lose(status, region, start, end, std::iter::empty())) {
                 region.tally.settle(start - region.start, end - start);
-                if region.lost.all(region.start, region.end()) {
-                    self.set_gone(status, region);
-                }
             }
         }
     }
@@ -191,12 +193,23 @@ impl Region {
 
     fn mark_dead(&self, status: &Status, addr: u64, size: u64) {
         let since = self.dead_since(status);
+        let (addr, size) = self.counted(addr, size);
         self.marks.set(addr - self.start, size, since);
         // Another thread may have begun a generation meanwhile, in which this code is still named.
         let last = self.generation.load(Ordering::Relaxed);
         if since <= last && !self.flips() {
             self.marks.set(addr - self.start, size, last + 1);
         }
+    }
+
+    /// In a window, the pages of dead code: what comes there next may be another mapping.
+    fn counted(&self, addr: u64, size: u64) -> (u64, u64) {
+        if self.window.is_none() {
+            return (addr, size);
+        }
+        let page = page_size() as u64;
+        let start = addr / page * page;
+        (start, (addr + size).next_multiple_of(page) - start)
     }
 
     /// Whether the host has left the memory as it was, as far as there is doubt.

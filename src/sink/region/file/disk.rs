@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
@@ -57,6 +58,28 @@ impl Disk {
         self.file.write_all_at(bytes, at)?;
         self.written += bytes.len() as u64;
         Ok(())
+    }
+
+    /// Writes pieces that lie near each other as one: the file keeps what is between them. Of pieces that overlap, the last counts.
+    pub fn write_pieces<'a>(
+        &mut self,
+        range: Range<u64>,
+        mut pieces: impl Iterator<Item = (u64, &'a [u8])>,
+    ) -> io::Result<()> {
+        let mut block = Vec::new();
+        block.try_reserve_exact((range.end - range.start) as usize)?;
+        block.resize((range.end - range.start) as usize, 0);
+        // A piece that fills the range leaves nothing between.
+        let mut first = pieces.next();
+        if first.is_none_or(|(_, bytes)| bytes.len() < block.len()) {
+            self.file.read_exact_at(&mut block, range.start)?;
+        }
+        while let Some((at, bytes)) = first {
+            let at = (at - range.start) as usize;
+            block[at..at + bytes.len()].copy_from_slice(bytes);
+            first = pieces.next();
+        }
+        self.write(range.start, &block)
     }
 
     /// Copies what is in a part of another file, or of this one if `from` is `None`.

@@ -17,7 +17,7 @@ const GAP: u64 = 4096;
 
 impl RegionFile {
     /// Writes what this file says, or is about to say, to an empty one, as if [`RegionFile::finish`] had been called; this one
-    /// stays as it is. Code and unwind tables lie at the same places. `has_bytes`: whether the bytes that the file has for the code
+    /// stays as it is. Bytes of code that have not been written are left out. Code and unwind tables lie at the same places. `has_bytes`: whether the bytes that the file has for the code
     /// at an offset in the text are still those of the code.
     pub fn snapshot(
         &self,

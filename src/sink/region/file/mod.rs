@@ -16,6 +16,7 @@
 //!
 //! Nothing is written through a mapping, so that a full disk is an error and no signal. The caller has SIGXFSZ blocked.
 
+mod code;
 mod disk;
 mod final_copy;
 mod layout;
@@ -42,6 +43,7 @@ use crate::sink::again::Again;
 use crate::sys::file::Held;
 use crate::sys::mapping::page_size;
 
+use code::PendingCode;
 use disk::Disk;
 use layout::split;
 pub use layout::Layout;
@@ -104,6 +106,7 @@ pub struct RegionFile {
     layout: Layout,
     /// Where it has the bytes of the text, if it has them.
     bytes: Option<u64>,
+    pending_code: PendingCode,
     space: Space,
     frames: Frames,
     table: SearchTable,
@@ -161,6 +164,7 @@ impl RegionFile {
             disk,
             layout,
             bytes,
+            pending_code: PendingCode::default(),
             space: Space::new(end),
             frames: Frames::default(),
             table: SearchTable::new(slots, eh_frame.start, layout.text),
@@ -304,6 +308,7 @@ impl RegionFile {
             let without_tables = Image { eh_frame: 0..0, eh_frame_hdr: 0..0, ..self.published.clone() };
             self.publish_as(without_tables)?;
         }
+        self.write_pending_code()?;
         self.space.code.1 = self.layout.text_len;
         self.parts.all_mut().into_iter().try_for_each(|part| part.write(&mut self.disk, &mut self.space))
     }
@@ -323,6 +328,7 @@ impl RegionFile {
     /// Whether something can be written at once.
     fn has_news(&self) -> bool {
         self.is_reset
+            || !self.pending_code.is_empty()
             || self.parts.all().iter().any(|part| part.has_news())
             || self.table.has_news()
             || self.published != self.image()
@@ -392,12 +398,23 @@ impl RegionFile {
         Ok(())
     }
 
-    /// Writes code in private memory, for the file's final copy.
+    fn write_pending_code(&mut self) -> io::Result<()> {
+        match self.bytes {
+            Some(at) if !self.pending_code.is_empty() => self.pending_code.write(&mut self.disk, at),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes code in private memory, for the file's final copy, with the next [`RegionFile::write`].
     pub fn write_code(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let end = offset.checked_add(bytes.len() as u64).filter(|&end| end <= self.layout.text_len);
         end.filter(|_| self.layout.is_private).ok_or(io::ErrorKind::InvalidInput)?;
         let Some(at) = self.bytes else { return Ok(()) };
+        if self.pending_code.push(offset, bytes) {
+            return Ok(());
+        }
         self.disk.check()?;
+        self.write_pending_code()?;
         self.disk.write(at + offset, bytes)
     }
 

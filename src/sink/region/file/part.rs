@@ -16,6 +16,8 @@ const GROWTH: u64 = 8;
 const LARGE: u64 = 64 << 20;
 /// How many times as long as now a section is expected to be at most. The file's length may be limited (RLIMIT_FSIZE).
 const FORESIGHT: u64 = 64;
+/// Patches that are not further apart are written together.
+const BLOCK: u64 = 16 << 10;
 /// A buffer that is larger is given back when it is empty.
 const KEPT: usize = 1 << 20;
 
@@ -145,10 +147,7 @@ impl Part {
 
     /// Brings the file up to date. The bytes that an earlier header describes stay unchanged, except for patches.
     pub fn write(&mut self, disk: &mut Disk, space: &mut Space) -> io::Result<()> {
-        while let Some((at, (bytes, len))) = self.patches.last() {
-            disk.write(self.at + at, &bytes[..*len])?;
-            self.patches.pop();
-        }
+        self.write_patches(disk)?;
         if self.pending.is_empty() {
             return Ok(());
         }
@@ -160,6 +159,20 @@ impl Part {
         self.pending.clear();
         if self.pending.capacity() > KEPT {
             self.pending = Vec::new();
+        }
+        Ok(())
+    }
+
+    /// Code that dies together has its bytes near each other, for thousands of functions. So those are read, changed and written
+    /// as one. All patches are zeros, so that their order does not matter.
+    fn write_patches(&mut self, disk: &mut Disk) -> io::Result<()> {
+        self.patches.sort_unstable_by_key(|&(at, _)| at);
+        while let Some(&(last, _)) = self.patches.last() {
+            let first = self.patches.partition_point(|&(at, _)| at + BLOCK < last);
+            let group = || self.patches[first..].iter().map(|(at, (bytes, len))| (self.at + at, &bytes[..*len]));
+            let end = group().map(|(at, bytes)| at + bytes.len() as u64).max().unwrap_or(0);
+            disk.write_pieces(self.at + self.patches[first].0..end, group())?;
+            self.patches.truncate(first);
         }
         Ok(())
     }

@@ -302,6 +302,8 @@ fn final_copy(is_private: bool) {
     // Code that the file has, and code that it has not yet, is replaced.
     region.add(5000, Truth::new(500, 10));
     region.add(5000 * (199 * 1001 % 200), Truth::new(501, 20));
+    // Bytes of code are in the file before it is copied, and names need not be.
+    region.file.write_pending_code().unwrap();
     let before = region.bytes();
     let text = region.file.text();
     assert_eq!(before[text.start as usize..text.end as usize].iter().all(|&byte| byte == 0), is_private);

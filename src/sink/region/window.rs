@@ -1,0 +1,378 @@
+//! Windows: regions that many small mappings share, for runtimes that map each function by itself.
+//!
+//! A window is a range of address space in which no other object lies. Its file has room for all of it. The first function that is
+//! registered there is adopted as any memory is, and the rest of the range counts as lost. Later mappings *join*: their pages become
+//! a mapping of the same file, at the offset that belongs to their address, and are not lost any more. So one header page, one set of
+//! tables and one descriptor serve all of them, and a mapping costs neither a region nor a look at everything that is mapped.
+//!
+//! Each page joins a window once. What is mapped there later joins another window, which lies over the same range. So a window has
+//! no generations, and the name that perf knows stays right: perf with libunwind counts from the lowest mapping of a name, which has
+//! to be that of the header page.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::adopt::{exchange, is_object, swap, take_back};
+use super::create::unmap_tables;
+use super::file::RegionFile;
+use super::state::Region;
+use super::{lock, undisturbed, Regions, NEVER};
+use crate::api::error::{Error, Result};
+use crate::api::options::Sinks;
+use crate::queue::status::Status;
+use crate::sys::code_memory::{self, READ_EXEC};
+use crate::sys::mapping::{page_size, Reserved};
+use crate::sys::maps::{self, Mapping};
+use crate::sys::{debug, reserve, thread};
+
+/// How far a window reaches in both directions from the mapping that begins it. perf may copy its file, holes and all.
+const REACH: u64 = 4 << 20;
+/// A larger mapping is a region by itself.
+const MAPPING_MOST: u64 = 1 << 20;
+/// Pages are as large as this at least.
+const PAGE: u64 = 4096;
+
+/// Since when the pages of a window are its own, and until when they were: what was registered there meanwhile is in its file.
+#[derive(Debug)]
+pub struct Window {
+    start: u64,
+    /// 0: no mapping there has joined yet.
+    since: Box<[AtomicU64]>,
+    until: Box<[AtomicU64]>,
+}
+
+impl Window {
+    pub fn new(start: u64, len: u64) -> Result<Window> {
+        let count = len.div_ceil(PAGE) as usize;
+        let times = |first: u64| {
+            let mut times = Vec::new();
+            times.try_reserve_exact(count).map_err(|_| Error::NoMemory)?;
+            times.resize_with(count, || AtomicU64::new(first));
+            Ok(times.into_boxed_slice())
+        };
+        Ok(Window { start, since: times(0)?, until: times(NEVER)? })
+    }
+
+    fn pages(&self, start: u64, end: u64) -> Range<usize> {
+        let page = |addr: u64| (addr.saturating_sub(self.start) as usize).div_ceil(PAGE as usize).min(self.since.len());
+        (page(start + 1).max(1) - 1)..page(end)
+    }
+
+    /// Whether no mapping in a range has joined yet.
+    fn is_unused(&self, start: u64, end: u64) -> bool {
+        self.since[self.pages(start, end)].iter().all(|since| since.load(Ordering::Relaxed) == 0)
+    }
+
+    pub fn join(&self, start: u64, end: u64, now: u64) {
+        self.since[self.pages(start, end)].iter().for_each(|since| since.store(now.max(1), Ordering::Relaxed));
+    }
+
+    /// The pages of a range that are lost are others' from now on.
+    pub fn leave(&self, start: u64, end: u64, now: u64, is_lost: impl Fn(u64) -> bool) {
+        for page in self.pages(start, end) {
+            let is_own =
+                self.since[page].load(Ordering::Relaxed) != 0 && self.until[page].load(Ordering::Relaxed) == NEVER;
+            if is_own && is_lost(self.start + page as u64 * PAGE) {
+                self.until[page].store(now, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Whether a range was its own at a time.
+    pub fn had(&self, start: u64, end: u64, time: u64) -> bool {
+        self.pages(start, end).all(|page| {
+            let since = self.since[page].load(Ordering::Relaxed);
+            since != 0 && since <= time && time < self.until[page].load(Ordering::Relaxed)
+        })
+    }
+}
+
+impl Regions {
+    /// Adopts memory that has one function alone, without a region of its own. `None` if it is no such memory, or there is no room.
+    pub(super) fn join(&self, status: &Status, addr: u64, size: u64) -> Option<&'static Region> {
+        let page = page_size() as u64;
+        let end = addr.checked_add(size)?.checked_next_multiple_of(page)?;
+        if !addr.is_multiple_of(page) || end - addr > MAPPING_MOST || !status.sinks().has(Sinks::REGION) {
+            return None;
+        }
+        let found = maps::within(addr, end).ok()?;
+        let [it] = found[..] else { return None };
+        // What has been merged with its neighbours, or is written to at the same time, is adopted in another way.
+        let is_functions = it.is_plain() && it.protection == READ_EXEC && (it.start, it.end) == (addr, end);
+        if !is_functions || reserve::is_short() || thread::has_stack_in(addr, end) || code_memory::has_locked_memory() {
+            return None;
+        }
+        let can_take = |region: &Region| {
+            let is_unused = |window: &Window| region.spans(addr, end - addr) && window.is_unused(addr, end);
+            region.gone() == NEVER
+                && !region.is_unwell.load(Ordering::Relaxed)
+                && region.window.as_ref().is_some_and(is_unused)
+        };
+        let joined = self.all().filter(|region| can_take(region)).find(|region| region.take_in(status, &it).is_some());
+        joined.or_else(|| self.open_window(status, &it))
+    }
+
+    /// A new window around a mapping.
+    fn open_window(&self, status: &Status, it: &Mapping) -> Option<&'static Region> {
+        let maps = self.all_mapped(status).ok()?;
+        if self.overlap(it.start, it.end) || self.is_full(status) {
+            return None;
+        }
+        let (base, range, tables) = self.place_window(&maps, it)?;
+        let page = page_size() as u64;
+        let made = (|| {
+            let window = Window::new(range.start, range.end - range.start).ok()?;
+            let new = self.new_file(status, false).ok()?;
+            let path = new.naming.path.clone();
+            let parts = swap(new, range.clone(), &[*it], (base, page), tables.clone(), false).ok()?;
+            window.join(it.start, it.end, status.clock.now());
+            let marks = self.marks_for(parts.max_len);
+            let made =
+                marks.and_then(|marks| Region::new(super::state::Parts { window: Some(window), ..parts }, marks));
+            let region = made.and_then(|region| {
+                let is_noted = region.lost.add(range.start, range.end, std::iter::once((it.start, it.end)));
+                if is_noted {
+                    self.publish(region)
+                } else {
+                    Err(Error::NoMemory)
+                }
+            });
+            let region = region.inspect_err(|_| {
+                take_back(&[*it]);
+                let _ = std::fs::remove_file(&path);
+            });
+            region.ok().map(|region| (region, path))
+        })();
+        let Some((region, path)) = made else {
+            // SAFETY: it was set aside for tables, which nobody reads there.
+            unsafe { unmap_tables((base, page), range.start, &tables) };
+            return None;
+        };
+        status.counters.regions.add(1);
+        let (start, end) = (range.start, range.end);
+        debug::say(format_args!("mappings in [{start:#x}, {end:#x}) are adopted; their file is {}", path.display()));
+        Some(region)
+    }
+
+    /// Sets address space aside for the header page, which lies right below a window, and for the tables of the window.
+    fn place_window(&self, maps: &[Mapping], it: &Mapping) -> Option<(u64, Range<u64>, Range<u64>)> {
+        let page = page_size() as u64;
+        let windows = self.all().filter(|region| region.window.is_some());
+        let windows: Vec<u64> =
+            windows.filter_map(|region| lock(&region.naming).identity()).map(|it| it.inode).collect();
+        let (low, high) = around(maps, it, &windows);
+        let low = low.max(it.start.saturating_sub(REACH));
+        let end = high.min(it.end.saturating_add(REACH));
+        // perf 7 takes an object for another one that has begun at the same address.
+        let is_known = |base: u64| lock(&self.settings).bases.contains_key(&base);
+        let mut wish = low;
+        let base = loop {
+            let base = maps::gap(maps, wish, it.start, page, page, wish)?;
+            if !is_known(base) {
+                break base;
+            }
+            wish = base + page;
+        };
+        let range = base + page..end;
+        let len = RegionFile::tables_room(range.end - range.start);
+        let at = maps::gap(maps, end, end + (1 << 30), len, page, end)?;
+        // Another thread may map something there meanwhile.
+        Reserved::at(base, page)?;
+        if Reserved::at(at, len).is_none() {
+            // SAFETY: it was just set aside, and nobody has it.
+            unsafe { code_memory::unmap(base, page) };
+            return None;
+        }
+        Some((base, range, at..at + len))
+    }
+
+    /// Code is about to be registered in the place of other code of a window. Whatever is mapped there now leaves the window.
+    #[cold]
+    pub(super) fn part_from_window(&self, status: &Status, region: &Region, addr: u64, size: u64) {
+        let page = page_size() as u64;
+        let (start, end) = (addr / page * page, (addr + size).next_multiple_of(page).min(region.end()));
+        undisturbed(|| {
+            let Some(_changing) = self.changing.begin_unless_forking() else { return };
+            let Ok(maps) = maps::within(start, end) else { return };
+            let own: Vec<Mapping> = region.mapped_in(&maps).collect();
+            let clamped = own.iter().map(|it| Mapping { start: it.start.max(start), end: it.end.min(end), ..*it });
+            take_back(&clamped.collect::<Vec<_>>());
+            self.lose(status, region, start, end, std::iter::empty());
+        });
+    }
+}
+
+impl Region {
+    /// A mapping in a window joins it: puts its file in the place of the memory. `None` if it cannot.
+    fn take_in(&self, status: &Status, it: &Mapping) -> Option<()> {
+        let file = lock(&self.naming).file().ok()?;
+        exchange(it, &file, self.base).ok()?;
+        let naming = lock(&self.naming);
+        // Whoever finds that nothing of the window is mapped any more ends it.
+        if self.gone() != NEVER || naming.identity().is_none() {
+            drop(naming);
+            take_back(&[*it]);
+            return None;
+        }
+        if let Some(window) = &self.window {
+            window.join(it.start, it.end, status.clock.now());
+        }
+        self.lost.find(it.start, it.end);
+        Some(())
+    }
+
+    /// Whether code would come in the place of other code in a window.
+    #[inline]
+    pub(super) fn is_used_up(&self, addr: u64, size: u64) -> bool {
+        self.window.is_some() && self.has_had_code(addr - self.start, size)
+    }
+
+    #[cold]
+    fn has_had_code(&self, offset: u64, size: u64) -> bool {
+        self.marks.any(offset, size) || self.marks.after(offset, size, 0).is_some()
+    }
+}
+
+/// The range around a mapping in which no other object lies but windows: libdw finds nothing in objects that overlap.
+fn around(maps: &[Mapping], it: &Mapping, windows: &[u64]) -> (u64, u64) {
+    let objects = maps.iter().filter(|mapping| is_object(mapping) && !windows.contains(&mapping.inode));
+    let objects: Vec<u64> = objects.map(|mapping| mapping.inode).collect();
+    let is_taken = |mapping: &Mapping| mapping.special || objects.contains(&mapping.inode);
+    let at = maps.partition_point(|mapping| mapping.end <= it.start);
+    let below = maps[..at].iter().rposition(is_taken);
+    let low = below.map_or(1 << 16, |below| {
+        // An object's last part may be memory without a file.
+        let last =
+            maps.get(below + 1).filter(|next| next.start == maps[below].end && next.end < it.start && next.is_plain());
+        last.map_or(maps[below].end, |last| last.end)
+    });
+    let above = maps[at..].iter().find(|mapping| mapping.start >= it.end && is_taken(mapping));
+    (low, above.map_or(it.end, |above| above.start))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::status::LastError;
+    use crate::sys::clock::Clock;
+    use crate::sys::sync::outside::Arc;
+    use crate::sys::thread::sleep_micros;
+
+    /// Regions that adopt memory, and room for mappings.
+    struct Host {
+        status: Status,
+        regions: Regions,
+        dir: std::path::PathBuf,
+        start: u64,
+    }
+
+    impl Host {
+        fn new(name: &str) -> Host {
+            let status = Status::new(std::process::id(), Clock::Monotonic, Arc::new(LastError::default()));
+            status.set_sinks(Sinks::REGION, Sinks::NONE);
+            let dir = std::env::temp_dir().join(format!("jitsym-{name}-{}", std::process::id()));
+            std::fs::create_dir_all(&dir).unwrap();
+            let regions = Regions::default();
+            regions.configure(dir.clone(), 0o600, true);
+            // There is free space below for header pages.
+            let (free, len) = (8 << 20, 64 * page_size() as u64);
+            let start = code_memory::reserve(free + len).unwrap() + free;
+            // SAFETY: it was just set aside, and nobody has it.
+            unsafe { code_memory::unmap(start - free, free) };
+            Host { status, regions, dir, start }
+        }
+
+        /// Where a mapping of two pages is: no two are neighbours.
+        fn addr(&self, number: u64) -> u64 {
+            self.start + (3 * number + 1) * page_size() as u64
+        }
+
+        /// A mapping with the bytes of a function.
+        fn map(&self, number: u64, byte: u8) -> u64 {
+            let (addr, len) = (self.addr(number), 2 * page_size() as u64);
+            // SAFETY: the range was set aside, and nobody else has it.
+            unsafe {
+                code_memory::reserve_over(addr, len).unwrap();
+                code_memory::protect(addr, len, code_memory::READ_WRITE).unwrap();
+                std::ptr::write_bytes(addr as *mut u8, byte, SIZE as usize);
+                code_memory::protect(addr, len, READ_EXEC).unwrap();
+            }
+            addr
+        }
+
+        fn register(&self, addr: u64) -> Option<&'static Region> {
+            self.regions.before_code(&self.status, addr, SIZE);
+            self.regions.find(addr, SIZE)
+        }
+
+        fn unmap(&self, number: u64) {
+            let (addr, len) = (self.addr(number), 2 * page_size() as u64);
+            self.regions.after_range(&self.status, addr, len);
+            self.regions.before_unmapping(&self.status, addr, len);
+            // SAFETY: nobody uses it.
+            unsafe { code_memory::reserve_over(addr, len).unwrap() };
+        }
+
+        fn inode(&self, addr: u64) -> u64 {
+            maps::within(addr, addr + 1).unwrap()[0].inode
+        }
+    }
+
+    impl Drop for Host {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.dir);
+        }
+    }
+
+    const SIZE: u64 = 4096 + 100;
+
+    fn bytes(addr: u64) -> Vec<u8> {
+        // SAFETY: the test has mapped it readable.
+        unsafe { std::slice::from_raw_parts(addr as *const u8, SIZE as usize) }.to_vec()
+    }
+
+    #[test]
+    fn mappings_share_a_file() {
+        let host = Host::new("window-shared");
+        let first = host.register(host.map(0, 1)).unwrap();
+        for number in 1..20 {
+            let region = host.register(host.map(number, number as u8)).unwrap();
+            assert!(std::ptr::eq(region, first));
+            assert_eq!(host.inode(host.addr(number)), host.inode(host.addr(0)));
+            assert_eq!(bytes(host.addr(number)), [number as u8; SIZE as usize]);
+        }
+        assert_eq!((host.status.counters.regions.get(), host.regions.all().count()), (1, 1));
+        // What lies between the mappings is not the window's.
+        assert!(host.regions.find(host.addr(0) - 10, 20).is_none());
+        // It ends with the last of them.
+        (0..20).for_each(|number| host.unmap(number));
+        assert!(first.gone() != NEVER && host.regions.find(host.addr(3), SIZE).is_none());
+    }
+
+    #[test]
+    fn a_page_joins_once() {
+        let host = Host::new("window-once");
+        let (status, regions) = (&host.status, &host.regions);
+        let first = host.register(host.map(0, 1)).unwrap();
+        assert!(host.register(host.map(1, 2)).is_some_and(|region| std::ptr::eq(region, first)));
+        let addr = host.addr(1);
+        let before = status.clock.now();
+        // The clock may stand still for a moment.
+        sleep_micros(100);
+        host.unmap(1);
+        sleep_micros(100);
+        let second = host.register(host.map(1, 3)).unwrap();
+        assert!(!std::ptr::eq(second, first) && second.spans(host.addr(0), SIZE) && bytes(addr) == [3; SIZE as usize]);
+        let at = |time| regions.find_at(addr, SIZE, time).map(|region| region.base);
+        assert_eq!((at(before), at(status.clock.now())), (Some(first.base), Some(second.base)));
+        // The host has unmapped it without a word.
+        let third = host.register(host.map(1, 4)).unwrap();
+        assert!(!std::ptr::eq(third, second) && bytes(addr) == [4; SIZE as usize]);
+        // Other code takes the place of this in the same mapping.
+        regions.after_code(status, addr, SIZE);
+        let fourth = host.register(addr).unwrap();
+        assert!(!std::ptr::eq(fourth, third) && host.inode(addr) != 0 && bytes(addr) == [4; SIZE as usize]);
+        assert!(host.register(host.addr(0) + SIZE).is_none());
+        assert!(first.gone() == NEVER && third.gone() != NEVER);
+    }
+}
