@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use super::create::{check_private_exec, map_tables, provide_if_possible, unmap_tables, New, APART, SIZE_MAX};
@@ -129,13 +130,8 @@ impl Regions {
                 false => (page + tables_len, 0),
             };
             // Another thread may map something there meanwhile.
-            let reserved = |at: u64, len: u64| len == 0 || Reserved::at(at, len).is_some();
-            if reserved(base, below) {
-                if reserved(tables, above) {
-                    return Ok(((base, head), tables..tables + tables_len));
-                }
-                // SAFETY: it was just set aside, and nobody has it.
-                unsafe { code_memory::unmap(base, below) };
+            if reserve_both((base, below), (tables, above)) {
+                return Ok(((base, head), tables..tables + tables_len));
             }
             again = maps::all().map_err(|_| Error::NoMemory)?;
             maps = &again;
@@ -188,17 +184,32 @@ impl Regions {
         let has_object_above = self.all().any(|above| above.start == range.end && begins_below(above));
         let swapped = swap(new, range, pieces, header, tables, has_object_above);
         let parts = swapped.map_err(|error| refused(status, describe("map", &path, &error)))?;
-        let made = self.marks_for(parts.max_len).and_then(|marks| Region::new(parts, marks));
-        let region = made.and_then(|region| self.publish(region)).inspect_err(|_| {
-            take_back(pieces);
-            let _ = std::fs::remove_file(&path);
-        })?;
+        let region = self.make_known(status, pieces, parts, &path, |_| true)?;
         if self.all().count() > OPEN_MOST {
             lock(&region.naming).let_go();
         }
-        status.counters.regions.add(1);
         let (start, end) = (region.start, region.start + region.len());
         debug::say(format_args!("memory [{start:#x}, {end:#x}) is adopted; its file is {}", path.display()));
+        Ok(region)
+    }
+
+    /// Makes a region of what has been swapped. `prepare` comes before anybody else knows of it; false if there is no memory. After an
+    /// error the memory is plain again, and the file is gone.
+    pub(super) fn make_known(
+        &self,
+        status: &Status,
+        pieces: &[Mapping],
+        parts: Parts,
+        path: &Path,
+        prepare: impl FnOnce(&Region) -> bool,
+    ) -> Result<&'static Region> {
+        let made = self.marks_for(parts.max_len).and_then(|marks| Region::new(parts, marks));
+        let prepared = made.and_then(|region| if prepare(&region) { Ok(region) } else { Err(Error::NoMemory) });
+        let region = prepared.and_then(|region| self.publish(region)).inspect_err(|_| {
+            take_back(pieces);
+            let _ = std::fs::remove_file(path);
+        })?;
+        status.counters.regions.add(1);
         Ok(region)
     }
 }
@@ -207,6 +218,20 @@ pub(super) fn refused(status: &Status, text: String) -> Error {
     status.counters.region_refused.add(1);
     status.last_error.set(text);
     Error::SinkFailed
+}
+
+/// Sets two ranges of address space aside, each by its start and length, or neither of them.
+pub(super) fn reserve_both(one: (u64, u64), other: (u64, u64)) -> bool {
+    let reserved = |(at, len): (u64, u64)| len == 0 || Reserved::at(at, len).is_some();
+    if !reserved(one) {
+        return false;
+    }
+    let both = reserved(other);
+    if !both {
+        // SAFETY: it was just set aside, and nobody has it.
+        unsafe { code_memory::unmap(one.0, one.1) };
+    }
+    both
 }
 
 pub(super) fn is_object(mapping: &Mapping) -> bool {

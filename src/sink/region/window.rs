@@ -12,16 +12,16 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::adopt::{exchange, is_object, swap, take_back};
+use super::adopt::{exchange, is_object, reserve_both, swap, take_back};
 use super::create::unmap_tables;
 use super::file::RegionFile;
-use super::state::Region;
+use super::state::{Parts, Region};
 use super::{lock, undisturbed, Regions, NEVER};
 use crate::api::error::{Error, Result};
 use crate::api::options::Sinks;
 use crate::queue::status::Status;
 use crate::sys::code_memory::{self, READ_EXEC};
-use crate::sys::mapping::{page_size, Reserved};
+use crate::sys::mapping::page_size;
 use crate::sys::maps::{self, Mapping};
 use crate::sys::{debug, reserve, thread};
 
@@ -118,7 +118,7 @@ impl Regions {
         if self.overlap(it.start, it.end) || self.is_full(status) {
             return None;
         }
-        let (base, range, tables) = self.place_window(&maps, it)?;
+        let (base, range, tables) = self.place_window(maps, it)?;
         let page = page_size() as u64;
         let made = (|| {
             let window = Window::new(range.start, range.end - range.start).ok()?;
@@ -126,64 +126,50 @@ impl Regions {
             let path = new.naming.path.clone();
             let parts = swap(new, range.clone(), &[*it], (base, page), tables.clone(), false).ok()?;
             window.join(it.start, it.end, status.clock.now());
-            let marks = self.marks_for(parts.max_len);
-            let made =
-                marks.and_then(|marks| Region::new(super::state::Parts { window: Some(window), ..parts }, marks));
-            let region = made.and_then(|region| {
-                let is_noted = region.lost.add(range.start, range.end, std::iter::once((it.start, it.end)));
-                if is_noted {
-                    self.publish(region)
-                } else {
-                    Err(Error::NoMemory)
-                }
-            });
-            let region = region.inspect_err(|_| {
-                take_back(&[*it]);
-                let _ = std::fs::remove_file(&path);
-            });
-            region.ok().map(|region| (region, path))
+            let parts = Parts { window: Some(window), ..parts };
+            let is_noted =
+                |region: &Region| region.lost.add(range.start, range.end, std::iter::once((it.start, it.end)));
+            self.make_known(status, &[*it], parts, &path, is_noted).ok().map(|region| (region, path))
         })();
         let Some((region, path)) = made else {
             // SAFETY: it was set aside for tables, which nobody reads there.
             unsafe { unmap_tables((base, page), range.start, &tables) };
             return None;
         };
-        status.counters.regions.add(1);
         let (start, end) = (range.start, range.end);
         debug::say(format_args!("mappings in [{start:#x}, {end:#x}) are adopted; their file is {}", path.display()));
         Some(region)
     }
 
     /// Sets address space aside for the header page, which lies right below a window, and for the tables of the window.
-    fn place_window(&self, maps: &[Mapping], it: &Mapping) -> Option<(u64, Range<u64>, Range<u64>)> {
+    fn place_window(&self, mut maps: Vec<Mapping>, it: &Mapping) -> Option<(u64, Range<u64>, Range<u64>)> {
         let page = page_size() as u64;
         let windows = self.all().filter(|region| region.window.is_some());
         let windows: Vec<u64> =
             windows.filter_map(|region| lock(&region.naming).identity()).map(|it| it.inode).collect();
-        let (low, high) = around(maps, it, &windows);
-        let low = low.max(it.start.saturating_sub(REACH));
-        let end = high.min(it.end.saturating_add(REACH));
         // perf 7 takes an object for another one that has begun at the same address.
         let is_known = |base: u64| lock(&self.settings).bases.contains_key(&base);
-        let mut wish = low;
-        let base = loop {
-            let base = maps::gap(maps, wish, it.start, page, page, wish)?;
-            if !is_known(base) {
-                break base;
+        for _ in 0..8 {
+            let (low, high) = around(&maps, it, &windows);
+            let end = high.min(it.end.saturating_add(REACH));
+            let mut wish = low.max(it.start.saturating_sub(REACH));
+            let base = loop {
+                let base = maps::gap(&maps, wish, it.start, page, page, wish)?;
+                if !is_known(base) {
+                    break base;
+                }
+                wish = base + page;
+            };
+            let range = base + page..end;
+            let len = RegionFile::tables_room(range.end - range.start);
+            let at = maps::gap(&maps, end, end + (1 << 30), len, page, end)?;
+            // Another thread may map something there meanwhile.
+            if reserve_both((base, page), (at, len)) {
+                return Some((base, range, at..at + len));
             }
-            wish = base + page;
-        };
-        let range = base + page..end;
-        let len = RegionFile::tables_room(range.end - range.start);
-        let at = maps::gap(maps, end, end + (1 << 30), len, page, end)?;
-        // Another thread may map something there meanwhile.
-        Reserved::at(base, page)?;
-        if Reserved::at(at, len).is_none() {
-            // SAFETY: it was just set aside, and nobody has it.
-            unsafe { code_memory::unmap(base, page) };
-            return None;
+            maps = maps::all().ok()?;
         }
-        Some((base, range, at..at + len))
+        None
     }
 
     /// Code is about to be registered in the place of other code of a window. Whatever is mapped there now leaves the window.
@@ -194,9 +180,9 @@ impl Regions {
         undisturbed(|| {
             let Some(_changing) = self.changing.begin_unless_forking() else { return };
             let Ok(maps) = maps::within(start, end) else { return };
-            let own: Vec<Mapping> = region.mapped_in(&maps).collect();
-            let clamped = own.iter().map(|it| Mapping { start: it.start.max(start), end: it.end.min(end), ..*it });
-            take_back(&clamped.collect::<Vec<_>>());
+            let own = region.mapped_in(&maps);
+            let inside = own.map(|it| Mapping { start: it.start.max(start), end: it.end.min(end), ..it });
+            take_back(&inside.collect::<Vec<_>>());
             self.lose(status, region, start, end, std::iter::empty());
         });
     }
@@ -274,9 +260,9 @@ mod tests {
             std::fs::create_dir_all(&dir).unwrap();
             let regions = Regions::default();
             regions.configure(dir.clone(), 0o600, true);
-            // There is free space below for header pages.
-            let (free, len) = (8 << 20, 64 * page_size() as u64);
-            let start = code_memory::reserve(free + len).unwrap() + free;
+            // What other tests map lies farther away than a window reaches. There is free space right below for header pages.
+            let (apart, len, free) = (2 * REACH, 64 * page_size() as u64, 8 * page_size() as u64);
+            let start = code_memory::reserve(apart + len + apart).unwrap() + apart;
             // SAFETY: it was just set aside, and nobody has it.
             unsafe { code_memory::unmap(start - free, free) };
             Host { status, regions, dir, start }
