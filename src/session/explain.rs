@@ -220,15 +220,15 @@ struct InWords(Error);
 
 impl fmt::Display for InWords {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (InWords(error), last) = (self, refusal::last());
-        if last.error != *error as u32 {
-            return write!(f, "{}: {error}", error.name());
+        let InWords(error) = self;
+        let noted = Some(refusal::last()).filter(|last| last.error == *error as u32);
+        write!(f, "{}: ", error.name())?;
+        match &noted {
+            Some(noted) if noted.has_text() => write!(f, "{noted}")?,
+            _ => write!(f, "{error}")?,
         }
-        match last.has_text() {
-            true => write!(f, "{}: {last}", error.name())?,
-            false => write!(f, "{}: {error}", error.name())?,
-        }
-        last.code().map_or(Ok(()), |name| write!(f, " (code `{name}`)"))
+        let code = noted.as_ref().and_then(refusal::Refusal::code);
+        code.map_or(Ok(()), |name| write!(f, " (code `{name}`)"))
     }
 }
 

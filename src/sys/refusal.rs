@@ -51,12 +51,22 @@ pub fn note(error: u32, text: &'static str, numbers: [u64; 3]) {
     guard::set_noted();
 }
 
+/// What was noted for an error in this call. Another note is of an error that the library has got over, in this call or in an earlier
+/// one.
+fn noted(error: u32) -> Refusal {
+    let noted = NOTED.get();
+    if noted.error == error && guard::has_noted() {
+        noted
+    } else {
+        Refusal { error, ..NONE }
+    }
+}
+
 /// Notes the name of the code that an error is about, before that is returned.
 #[cold]
 #[inline(never)]
 pub fn note_code(error: u32, name: &[u8]) {
-    let noted = NOTED.get();
-    let mut refusal = if noted.error == error && guard::has_noted() { noted } else { Refusal { error, ..NONE } };
+    let mut refusal = noted(error);
     let name = &name[..name.len().min(NAME_MOST)];
     refusal.code[..name.len()].copy_from_slice(name);
     NOTED.set(refusal);
@@ -65,9 +75,8 @@ pub fn note_code(error: u32, name: &[u8]) {
 
 /// A call of this thread is refused with an error.
 pub fn tell(error: u32) -> Refusal {
-    // Another one is of an error that the library has got over, in this call or in an earlier one.
-    let noted = NOTED.replace(NONE);
-    let refusal = if noted.error == error && guard::has_noted() { noted } else { Refusal { error, ..NONE } };
+    let refusal = noted(error);
+    NOTED.set(NONE);
     TOLD.set(Refusal { number: next_number(), pid: std::process::id(), ..refusal });
     TOLD.get()
 }

@@ -61,8 +61,8 @@ impl Log {
     fn refused(&self) -> u64 {
         let summaries =
             self.lines.iter().rev().filter_map(|line| line.strip_prefix("at exit: ")?.split_once(" refused"));
-        let numbers = summaries.filter_map(|(before, _)| before.rsplit(' ').next()?.parse().ok());
-        numbers.into_iter().find(|&number: &u64| number > 0).unwrap_or(0)
+        let mut numbers = summaries.filter_map(|(before, _)| before.rsplit(' ').next()?.parse().ok());
+        numbers.find(|&number| number > 0).unwrap_or(0)
     }
 
     /// Why nothing was written, if nothing went wrong.

@@ -117,10 +117,6 @@ fn look_inside(perf: &Perf, data: &Path, run: Run<'_>, report: &mut Report) -> R
         return Ok(());
     }
     names(&contents, &quality, &dumps, injected, run, report);
-    // Without perf inject, and without names, there are no whole stacks either.
-    if !injected && dumps.codes > 0 || percent(quality.named, quality.jit) < FEW {
-        return Ok(());
-    }
     if quality.jit < ENOUGH {
         let samples = count(quality.jit as usize, "sample");
         report.cause(
@@ -129,6 +125,10 @@ fn look_inside(perf: &Perf, data: &Path, run: Run<'_>, report: &mut Report) -> R
             format!("too few samples to tell ({samples} in compiled code): record for longer"),
             format!("jitsym record -F 4999 -- {}", super::COMMAND),
         );
+        return Ok(());
+    }
+    // Without perf inject, and without names, there are no whole stacks either.
+    if !injected && dumps.codes > 0 || percent(quality.named, quality.jit) < FEW {
         return Ok(());
     }
     if graph == Graph::None {
