@@ -241,7 +241,7 @@ mod tests {
     use super::*;
     use crate::queue::status::LastError;
     use crate::sys::clock::Clock;
-    use crate::sys::sync::outside::Arc;
+    use crate::sys::sync::outside::{Arc, Mutex, MutexGuard, PoisonError};
     use crate::sys::thread::sleep_micros;
 
     /// Regions that adopt memory, and room for mappings.
@@ -250,22 +250,29 @@ mod tests {
         regions: Regions,
         dir: std::path::PathBuf,
         start: u64,
+        /// Two that lie near each other would be objects to each other.
+        _alone: MutexGuard<'static, ()>,
     }
 
     impl Host {
         fn new(name: &str) -> Host {
+            static ONE: Mutex<()> = Mutex::new(());
+            let alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);
             let status = Status::new(std::process::id(), Clock::Monotonic, Arc::new(LastError::default()));
             status.set_sinks(Sinks::REGION, Sinks::NONE);
             let dir = std::env::temp_dir().join(format!("jitsym-{name}-{}", std::process::id()));
             std::fs::create_dir_all(&dir).unwrap();
             let regions = Regions::default();
             regions.configure(dir.clone(), 0o600, true);
-            // What other tests map lies farther away than a window reaches. There is free space right below for header pages.
-            let (apart, len, free) = (2 * REACH, 64 * page_size() as u64, 8 * page_size() as u64);
-            let start = code_memory::reserve(apart + len + apart).unwrap() + apart;
+            // There is free space below for header pages, and above for tables.
+            let (free, len, above) = (8 << 20, 64 * page_size() as u64, 512 << 20);
+            let start = code_memory::reserve(free + len + above).unwrap() + free;
             // SAFETY: it was just set aside, and nobody has it.
-            unsafe { code_memory::unmap(start - free, free) };
-            Host { status, regions, dir, start }
+            unsafe {
+                code_memory::unmap(start - free, free);
+                code_memory::unmap(start + len, above);
+            }
+            Host { status, regions, dir, start, _alone: alone }
         }
 
         /// Where a mapping of two pages is: no two are neighbours.
