@@ -242,16 +242,20 @@ static const char *jitsym_path_of(GCproto *pt)
 static uint32_t jitsym_lines(GCtrace *T)
 {
   JitsymTrace *trace = jitsym_trace;
-  uint32_t count = 0;
+  const JitsymStep *step;
+  uint32_t count = 0, next = 0, last = 0;
   IRRef ref;
   const MCode *at = T->mcode, *end = T->mcode + T->szmcode;
   trace->paths_num = 0;
   for (ref = REF_FIRST; ref - REF_BIAS < trace->mcode_num; ref++) {
     MCode *mcode = trace->mcode[ref - REF_BIAS];
-    const JitsymStep *step;
     jitsym_line row = { 0, 0, 0, 0, NULL };
-    if (mcode < at || mcode >= end || (step = jitsym_step_of(ref)) == NULL) continue;
+    if (mcode < at || mcode >= end) continue;
     at = mcode;
+    while (next < trace->steps_num && trace->steps[next].ref <= ref) next++;
+    if (next == 0 || (count != 0 && next == last)) continue;
+    step = &trace->steps[next-1];
+    last = next;
     row.offset = count == 0 ? 0 : (uint32_t)(mcode - T->mcode);
     row.line = (uint32_t)lj_debug_line(step->pt, proto_bcpos(step->pt, step->pc));
     row.file = jitsym_path_of(step->pt);

@@ -36,6 +36,8 @@ const UNASKED_MOST: usize = 8 << 10;
 /// While no debugger listens, this much code comes together before it is put into an object, or what comes within this time.
 const BATCH: usize = 4096;
 const BATCH_TIME: Duration = Duration::from_millis(50);
+/// The same where most code ends before that: then less is put into objects for nothing.
+const LONGEST_BATCH_TIME: Duration = Duration::from_millis(400);
 /// While no debugger listens, taking out what has ended costs at most this part of the writer's time.
 const SHARE: u32 = 20;
 
@@ -60,11 +62,20 @@ struct Gdb {
     not_before: Instant,
     /// When the first of the code has come that no object speaks of yet.
     fresh_since: Option<Instant>,
+    /// How long it waits for more.
+    batch_time: Duration,
 }
 
 impl Gdb {
     fn new(status: Arc<Status>) -> Gdb {
-        Gdb { status, objects: Objects::default(), most: 0, not_before: Instant::now(), fresh_since: None }
+        Gdb {
+            status,
+            objects: Objects::default(),
+            most: 0,
+            not_before: Instant::now(),
+            fresh_since: None,
+            batch_time: BATCH_TIME,
+        }
     }
 
     fn add(&mut self, code: &Code<'_>) {
@@ -89,10 +100,15 @@ impl Gdb {
             done?;
         }
         let fresh = self.objects.fresh_count();
-        let since = self.fresh_since.filter(|_| fresh > 0).unwrap_or_else(Instant::now);
-        self.fresh_since = Some(since);
-        if is_watched || now || fresh >= BATCH || since.elapsed() >= BATCH_TIME {
-            self.objects.list_fresh()?;
+        let is_enough = fresh >= BATCH || self.objects.are_full();
+        if fresh > 0 {
+            let since = *self.fresh_since.get_or_insert_with(Instant::now);
+            if is_watched || now || is_enough || since.elapsed() >= self.batch_time {
+                self.fresh_since = None;
+                let live = self.objects.list_fresh()?;
+                let longer = if live < fresh / 2 { self.batch_time * 2 } else { BATCH_TIME };
+                self.batch_time = longer.min(LONGEST_BATCH_TIME);
+            }
         }
         if is_watched {
             self.objects.settle_breakpoints();

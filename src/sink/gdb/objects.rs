@@ -17,6 +17,8 @@ const WINDOW: u64 = 1 << 30;
 const PART_LEAST: usize = 64;
 /// How long an object that was taken to pieces stays in these.
 const PARTED: Duration = Duration::from_secs(5);
+/// So many bytes about fresh code are enough for an object. The pages for them are kept for the next.
+const FRESH_BYTES: usize = 1 << 20;
 
 /// Code that begins to live.
 #[derive(Clone, Copy, Debug)]
@@ -86,6 +88,14 @@ fn slot_of(id: u64) -> usize {
 }
 
 impl Group {
+    /// An empty one, in which there is room for these.
+    fn with_room<'a>(entries: impl ExactSizeIterator<Item = &'a Entry>) -> io::Result<Group> {
+        let mut group = Group::default();
+        group.entries.try_reserve(entries.len())?;
+        group.texts.try_reserve(entries.map(|entry| (entry.name_len + entry.info_len) as usize).sum())?;
+        Ok(group)
+    }
+
     fn push(&mut self, id: u64, addr: u64, size: u64, name: &[u8], info_records: &[u8]) -> Option<()> {
         self.entries.try_reserve(1).ok()?;
         self.texts.try_reserve(name.len() + info_records.len()).ok()?;
@@ -208,6 +218,11 @@ impl Objects {
         self.fresh.entries.len()
     }
 
+    /// Whether that is as much as memory is kept for.
+    pub fn are_full(&self) -> bool {
+        self.fresh.texts.len() >= FRESH_BYTES / 2
+    }
+
     /// Whether objects speak of code that has ended.
     pub fn have_dead(&self) -> bool {
         self.dead > 0
@@ -229,10 +244,10 @@ impl Objects {
         *self = Objects { has_lost: had_any, ..Objects::default() };
     }
 
-    /// Makes objects of fresh code, and fewer of all if there are many.
-    pub fn list_fresh(&mut self) -> io::Result<()> {
+    /// Makes objects of fresh code, and fewer of all if there are many. Returns how much code they are about.
+    pub fn list_fresh(&mut self) -> io::Result<usize> {
         if self.fresh.entries.is_empty() {
-            return Ok(());
+            return Ok(0);
         }
         let is_live = |(number, entry): &(usize, &Entry)| self.is_at(entry.id, FRESH, *number);
         let mut live = Vec::new();
@@ -241,7 +256,7 @@ impl Objects {
         live.sort_unstable_by_key(|entry| entry.addr);
         for part in live.chunk_by(|one, next| one.addr / WINDOW == next.addr / WINDOW) {
             for part in part.chunks(FUNCTIONS_MAX) {
-                let mut group = Group::default();
+                let mut group = Group::with_room(part.iter())?;
                 for entry in part {
                     let (name, info_records) = self.fresh.text_of(entry);
                     group
@@ -251,8 +266,10 @@ impl Objects {
                 self.put(group)?;
             }
         }
-        self.fresh = Group::default();
-        self.merge()
+        self.fresh.entries.clear(FRESH_BYTES);
+        self.fresh.texts.clear(FRESH_BYTES);
+        self.merge()?;
+        Ok(live.len())
     }
 
     /// Makes one object of many that are of one size, as long as there are as many.
@@ -307,7 +324,7 @@ impl Objects {
         live.sort_unstable_by_key(|(_, entry)| entry.addr);
         let mut made = Vec::new();
         for part in live.chunks(live.len().div_ceil(parts).max(PART_LEAST)) {
-            let mut group = Group::default();
+            let mut group = Group::with_room(part.iter().map(|(_, entry)| entry))?;
             group.whole_from = (parts > 1).then(|| Instant::now() + PARTED);
             for (number, entry) in part {
                 let Some(from) = &self.groups[*number] else { continue };

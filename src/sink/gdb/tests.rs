@@ -1,16 +1,23 @@
 //! What readers of ELF and DWARF find in the objects, against what was added and ended at random.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use gimli::{BaseAddresses, CfaRule, EhFrame, LittleEndian, UnwindContext, UnwindSection};
 use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 
 use super::objects::{Code, Objects};
+use super::{Gdb, BATCH_TIME};
 use crate::api::code::{FixedFrame, Line, Lines, Unwind};
 use crate::format::arch::Arch;
 use crate::format::cfi;
 use crate::format::jitdump::{Group, Unwinding};
+use crate::queue::status::Status;
 use crate::sink::random::{Random, Seed};
+use crate::sink::{Close, Sink};
+use crate::sys::clock::Clock;
 
 /// What is said of code, by its address.
 #[derive(Clone, Debug, PartialEq)]
@@ -147,4 +154,36 @@ fn code_at_random() {
     assert!(objects.have_dead());
     objects.take_out_dead(false).unwrap();
     assert!(!objects.have_dead() && objects.images().count() == 0);
+}
+
+/// Code that ends before an object says it costs the writer little: then it waits longer for the next.
+#[test]
+fn what_ends_soon_is_listed_later() {
+    let status = Status::new(std::process::id(), Clock::Monotonic, Arc::default());
+    let mut gdb = Gdb { most: usize::MAX, ..Gdb::new(Arc::new(status)) };
+    let add = |gdb: &mut Gdb, ids: Range<u64>| {
+        ids.for_each(|id| gdb.add(&Code { id, addr: id << 8, size: 16, name: b"short", info_records: Some(&[]) }));
+    };
+    let is_listed_after = |gdb: &mut Gdb, waited: Duration| {
+        gdb.fresh_since = Some(Instant::now().checked_sub(waited).unwrap());
+        gdb.bring_up_to_date(false).unwrap();
+        assert_eq!(
+            gdb.fresh_since.is_none(),
+            gdb.objects.fresh_count() == 0,
+            "the time counts anew for what comes later"
+        );
+        gdb.fresh_since.is_none()
+    };
+    add(&mut gdb, 1 << 32..(1 << 32) + 10);
+    assert!(is_listed_after(&mut gdb, BATCH_TIME));
+    assert_eq!((gdb.objects.images().count(), gdb.batch_time), (1, BATCH_TIME));
+
+    add(&mut gdb, (1 << 32) + 10..(1 << 32) + 20);
+    ((1 << 32) + 10..(1 << 32) + 16).for_each(|id| gdb.gone(id));
+    assert!(is_listed_after(&mut gdb, BATCH_TIME));
+    assert_eq!((gdb.objects.images().count(), gdb.batch_time), (2, 2 * BATCH_TIME));
+    add(&mut gdb, (1 << 32) + 20..(1 << 32) + 21);
+    assert!(is_listed_after(&mut gdb, 2 * BATCH_TIME));
+    assert_eq!(gdb.batch_time, BATCH_TIME, "nothing has ended");
+    gdb.close(Close::Leave).unwrap();
 }

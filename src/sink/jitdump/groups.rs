@@ -31,8 +31,13 @@ enum Piece {
 impl Groups {
     /// Begins a group that is part of a record: `len` bytes from `at` on. Its chunk is not recycled before the groups are written.
     pub fn push(&mut self, chunk: Chunk, at: usize, len: usize) {
-        self.lens.push(len);
-        self.bytes += len;
+        self.lens.push(0);
+        self.add_in_chunk(chunk, at, len);
+    }
+
+    /// Adds to the last group what is part of a record.
+    pub fn add_in_chunk(&mut self, chunk: Chunk, at: usize, len: usize) {
+        self.grow(len);
         match self.pieces.last_mut() {
             Some(Piece::InChunk(same, start, before)) if *same == chunk && *start + *before == at => *before += len,
             _ => self.pieces.push(Piece::InChunk(chunk, at, len)),
@@ -46,12 +51,16 @@ impl Groups {
         self.add(group, len);
     }
 
+    fn grow(&mut self, by: usize) {
+        if let Some(len) = self.lens.last_mut() {
+            *len += by;
+        }
+        self.bytes += by;
+    }
+
     /// Adds code bytes to the last group, with zeros for those that are missing of `size`.
     pub fn add(&mut self, code: Vec<u8>, size: usize) {
-        if let Some(len) = self.lens.last_mut() {
-            *len += size;
-        }
-        self.bytes += size;
+        self.grow(size);
         let mut missing = size - code.len();
         self.pieces.push(Piece::Owned(code));
         while missing > 0 {

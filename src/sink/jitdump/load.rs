@@ -49,11 +49,6 @@ impl Jitdump {
     ) -> (Option<Stored>, u32) {
         let head = load.head();
         let doubled = if is_packed { self.add_shadow(head, live) } else { None };
-        let code = match load.code() {
-            CodeBytes::Here(bytes) => self.copy_code(bytes),
-            CodeBytes::At(place) => self.read_code(place, live.size),
-            CodeBytes::InPlace => self.read_code(live.addr, live.size),
-        };
         let offset = self.next_place();
         let (len, tables_len) = match doubled {
             Some((group, tables_len)) => {
@@ -66,7 +61,15 @@ impl Jitdump {
                 (head.len(), live.tables_len)
             }
         };
-        self.groups.add(code, live.size as usize);
+        let place = match load.code() {
+            CodeBytes::Here(bytes) => {
+                self.groups.add_in_chunk(chunk, at + head.len(), bytes.len());
+                return (Some(Stored { offset, len }), tables_len);
+            }
+            CodeBytes::At(place) => place,
+            CodeBytes::InPlace => live.addr,
+        };
+        self.groups.add(self.read_code(place, live.size), live.size as usize);
         (Some(Stored { offset, len }), tables_len)
     }
 

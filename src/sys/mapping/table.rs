@@ -67,6 +67,14 @@ impl<T: Copy> Table<T> {
         Ok(())
     }
 
+    /// Forgets the values. Up to so many bytes of pages stay, for the next ones.
+    pub fn clear(&mut self, kept: usize) {
+        match self.mapping.len <= kept {
+            true => self.len = 0,
+            false => *self = Table::default(),
+        }
+    }
+
     /// Adds a value, if there is room: see `try_reserve`.
     pub fn push(&mut self, value: T) {
         self.extend_from_slice(&[value]);
@@ -117,6 +125,11 @@ mod tests {
         );
         assert!(table.try_reserve(usize::MAX).is_err() && table.try_reserve(usize::MAX / 64).is_err());
         assert_eq!(table.len(), 100_002);
+        let mapped = table.mapping.len;
+        table.clear(mapped);
+        assert_eq!((table.len(), table.mapping.len), (0, mapped));
+        table.clear(mapped - 1);
+        assert_eq!((table.len(), table.mapping.len), (0, 0));
     }
 
     #[test]
