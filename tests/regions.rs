@@ -145,6 +145,19 @@ fn forked() {
     right("region-forked");
 }
 
+/// Each function has its own mapping, which the library puts into a window with others; in children too.
+#[test]
+fn windows() {
+    let recorded = Recorded::of(for_tables(), "region-windows", &["memory=created"], STACKS);
+    recorded.check();
+    let text = recorded.perf("script", &["--show-mmap-events"]);
+    let paths = text.lines().filter_map(|line| line.split_whitespace().last()).filter(|path| script::is_region(path));
+    let files: BTreeSet<&str> = paths.collect();
+    println!("{} files", files.len());
+    // Each of three processes has 64 functions or 128, and exchanges a third of its own.
+    assert!(files.len() < 64, "{files:?}");
+}
+
 /// Some thousand functions, for each of which the program asks for memory and gives it back.
 #[test]
 fn allocated() {

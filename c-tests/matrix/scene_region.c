@@ -511,6 +511,92 @@ static void forked_silent(void) {
   fork_children(1);
 }
 
+static void map_writable(const struct region *region) {
+  const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
+  if (mmap(region->run, region->size, PROT_READ | PROT_WRITE, flags, -1, 0) != region->run) {
+    fail("cannot map memory at this place");
+  }
+}
+
+/* A function in a mapping that is writable first, and then executable. It reaches into the last page. */
+static void put_mapping(struct code *code, unsigned number, const char *name, const struct region *region) {
+  struct function *function = compile(kind_of(number), number + 1, name, NULL);
+  write_code(code, function, kind_of(number), name, region, 0);
+  if (region->size > PAGE) {
+    code->size = region->size - 100;
+  }
+  protect(region, 0);
+  announce(code, NO_GAP);
+}
+
+/* A function ends, and with it its mapping. Another one comes, with other code. */
+static void exchange_mapping(struct code *code, unsigned number, const char *name, const struct region *region) {
+  truth_code_ends(code->number, now());
+  check(jitsym_unregister_mapping(session, (uintptr_t)region->run, region->size), "jitsym_unregister_mapping");
+  if (munmap(region->run, region->size) != 0) {
+    fail("munmap");
+  }
+  map_writable(region);
+  put_mapping(code, number, name, region);
+}
+
+enum { WINDOWED = 4 * CODES, GROUPS = CHILDREN + 2 };
+
+static struct code of_group[GROUPS][WINDOWED];
+static struct region places[GROUPS][WINDOWED];
+
+/* Each function has its own mapping. Every third one is exchanged. */
+static void fill_and_exchange(unsigned group, const char *name, double seconds) {
+  struct code *codes = of_group[group];
+  for (unsigned i = 0; i < WINDOWED; i++) {
+    put_mapping(&codes[i], i, name_of(name, i), &places[group][i]);
+  }
+  run_any(codes, WINDOWED, seconds / 2);
+  for (unsigned i = 0; i < WINDOWED; i += 3) {
+    exchange_mapping(&codes[i], i, name_of(name, WINDOWED + i), &places[group][i]);
+  }
+  run_any(codes, WINDOWED, seconds / 2);
+}
+
+/* A runtime that maps each function by itself, and says nothing of memory. Its children do the same beside what they inherit. */
+static void windows(void) {
+  pid_t children[CHILDREN];
+  /* With room between them, and below and above. */
+  const struct region room = plain_region(REGION_W_XOR_X, 64 << 20);
+  if (munmap(room.run, room.size) != 0) {
+    fail("munmap");
+  }
+  uint8_t *at = room.run + room.size / 2;
+  for (unsigned i = 0; i < WINDOWED; i++) {
+    for (unsigned group = 0; group < GROUPS; group++, at += 3 * PAGE) {
+      places[group][i] = (struct region){.run = at, .write = at, .size = (1 + i % 2) * PAGE};
+      map_writable(&places[group][i]);
+    }
+  }
+  fill_and_exchange(0, "of_all", option.seconds / 4);
+  for (unsigned i = 0; i < CHILDREN; i++) {
+    children[i] = fork();
+    if (children[i] < 0) {
+      fail("fork");
+    }
+    if (children[i] == 0) {
+      truth_forked();
+      fill_and_exchange(1 + i, name_of("of_child", i), option.seconds / 8);
+      run_any(of_group[0], WINDOWED, option.seconds / 8);
+      /* Only then the files have the bytes of the code where they belong. */
+      exit(0);
+    }
+  }
+  fill_and_exchange(GROUPS - 1, "of_parent", option.seconds / 8);
+  run_any(of_group[0], WINDOWED, option.seconds / 8);
+  for (unsigned i = 0; i < CHILDREN; i++) {
+    int status;
+    if (waitpid(children[i], &status, 0) != children[i] || status != 0) {
+      fail("a child has failed");
+    }
+  }
+}
+
 /* ------------------------------------------------------------------------------------------------ inlined functions */
 
 /* The hot loop of a leaf, its last line, is a function `inner_N` that has been inlined into `outer_N`, and that into the leaf. */
@@ -595,6 +681,7 @@ const struct scenario region_scenarios[] = {
     {"region-several", several, "dwarf", NO_GAP, 0},
     {"region-forked", forked, "dwarf", NO_GAP, 0},
     {"region-forked-silent", forked_silent, "dwarf", NO_GAP, 0},
+    {"region-windows", windows, "dwarf", NO_GAP, ADOPTS_ALL},
     {"region-inlined", inlined, "dwarf", NO_GAP, 0},
     SCENARIOS_END,
 };

@@ -137,6 +137,13 @@ pub const LOST: &[Lost] = &[
         instead: "regions of the library's own; or frame pointers, or a perf with libunwind; names are right in any case",
     },
     Lost {
+        readers: &["perf-sid/region"],
+        scenarios: &["region-windows"],
+        what: &[What::Stacks],
+        reason: "where mappings of single functions are used again, windows lie over one another, and libdw reads no objects that overlap",
+        instead: "a jitdump; or frame pointers, or a perf with libunwind; names are right in any case",
+    },
+    Lost {
         readers: &["perf-bookworm/region", "perf-trixie/region", "perf-sid/adopted"],
         scenarios: &["region-automatic", "cache-flush"],
         what: &[What::Annotate],
@@ -183,6 +190,7 @@ pub const LOST: &[Lost] = &[
         scenarios: &[
             "moves", "cache-flush", "reuse", "reuse-other-frames", "overwrite", "region-automatic", "region-released",
             "region-reused", "region-flips-reused", "region-large", "region-discarded", "region-forked",
+            "region-windows",
         ],
         what: &[What::Names],
         reason: "blazesym is asked about the process as it is at the end, and so knows neither what lay there before, nor its children",
