@@ -395,3 +395,26 @@ fn traces_of_luajit() {
     let trace = profile.text.lines().find(|line| line.contains("  *  ") && line.contains(":TRACE_1 luajit.lua:7"));
     assert!(trace.is_some_and(|line| line.contains("-v")), "{}", profile.text);
 }
+
+/// KCachegrind shows flat profile, source, call graph and machine code. With `JITSYM_BLESS`, the picture becomes that of
+/// docs/valgrind.md. Needs what is named in the script, and tesseract, which reads it.
+#[test]
+#[ignore = "opens a window, and needs many packages"]
+fn kcachegrind() {
+    let dir = Path::new("/tmp/jitsym-kcachegrind");
+    let _ = std::fs::remove_dir_all(dir);
+    std::fs::create_dir(dir).expect("directory");
+    let picture = dir.join("picture.png");
+    run(Command::new("sh").arg(root().join("tests/valgrind/kcachegrind.sh")).arg(guest()).arg(dir).arg(&picture));
+    let large = dir.join("large.png");
+    run(Command::new("convert").arg(&picture).args(["-resize", "300%"]).arg(&large));
+    let text = stdout(&run(Command::new("tesseract").arg(&large).args(["-", "--psm", "11"])));
+    let is_read = |part: &str, times| text.matches(part).count() >= times;
+    // The functions, a line, a call of it, what it calls by machine code, the calls in the graph, and instructions.
+    let parts = [("jit_outer", 1), ("toy line", 5), ("calls to", 2), ("30 000 x", 1), ("movabs", 1), ("$0x20,%rsp", 2)];
+    assert!(parts.iter().all(|&(part, times)| is_read(part, times)), "{text}");
+    if std::env::var_os("JITSYM_BLESS").is_some() {
+        std::fs::copy(&picture, root().join("docs/kcachegrind.png")).expect("the picture in the documents");
+    }
+    std::fs::remove_dir_all(dir).expect("directory");
+}
