@@ -553,7 +553,7 @@ static void fill_and_exchange(unsigned group, const char *name, double seconds) 
   }
   run_any(codes, WINDOWED, seconds / 2);
   for (unsigned i = 0; i < WINDOWED; i += 3) {
-    exchange_mapping(&codes[i], i, name_of(name, WINDOWED + i), &places[group][i]);
+    exchange_mapping(&codes[i], i + WINDOWED + 1, name_of(name, WINDOWED + i), &places[group][i]);
   }
   run_any(codes, WINDOWED, seconds / 2);
 }
@@ -561,7 +561,7 @@ static void fill_and_exchange(unsigned group, const char *name, double seconds) 
 /* A runtime that maps each function by itself, and says nothing of memory. Its children do the same beside what they inherit. */
 static void windows(void) {
   pid_t children[CHILDREN];
-  /* With room between them, and below and above. */
+  /* With room between them, and below and above. What comes to lie there meanwhile takes the highest free place. */
   const struct region room = plain_region(REGION_W_XOR_X, 64 << 20);
   if (munmap(room.run, room.size) != 0) {
     fail("munmap");
@@ -583,7 +583,7 @@ static void windows(void) {
       truth_forked();
       fill_and_exchange(1 + i, name_of("of_child", i), option.seconds / 8);
       run_any(of_group[0], WINDOWED, option.seconds / 8);
-      /* Only then the files have the bytes of the code where they belong. */
+      /* Files get the bytes of the code only at an exit. */
       exit(0);
     }
   }

@@ -177,10 +177,10 @@ void lj_jitsym_recorder(jit_State *J)
 static void jitsym_step(IRRef ref, GCproto *pt, const BCIns *pc)
 {
   JitsymTrace *trace = jitsym_trace;
-  JitsymStep *last = trace->steps_num == 0 ? NULL : &trace->steps[trace->steps_num-1];
   JitsymStep step = { ref, pt, pc };
-  if (last != NULL && last->ref == ref) *last = step;  /* No IR was made of the last one. */
-  else if (trace->steps_num < JITSYM_REFS) trace->steps[trace->steps_num++] = step;
+  /* No IR was made of the last one, or it was undone: a loop that could not be made is. */
+  while (trace->steps_num != 0 && trace->steps[trace->steps_num-1].ref >= ref) trace->steps_num--;
+  if (trace->steps_num < JITSYM_REFS) trace->steps[trace->steps_num++] = step;
 }
 
 /* The next bytecode is recorded. */

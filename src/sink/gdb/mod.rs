@@ -100,13 +100,13 @@ impl Gdb {
             done?;
         }
         let fresh = self.objects.fresh_count();
-        let is_enough = fresh >= BATCH || self.objects.are_full();
+        let is_enough = fresh >= BATCH || self.objects.is_fresh_enough();
         if fresh > 0 {
             let since = *self.fresh_since.get_or_insert_with(Instant::now);
             if is_watched || now || is_enough || since.elapsed() >= self.batch_time {
                 self.fresh_since = None;
                 let live = self.objects.list_fresh()?;
-                let longer = if live < fresh / 2 { self.batch_time * 2 } else { BATCH_TIME };
+                let longer = if 2 * live < fresh { self.batch_time * 2 } else { BATCH_TIME };
                 self.batch_time = longer.min(LONGEST_BATCH_TIME);
             }
         }
@@ -120,6 +120,7 @@ impl Gdb {
 impl Sink for Gdb {
     fn open(&mut self, config: &Config) -> Result<(), String> {
         self.most = if config.sinks.has(Sinks::GDB) || debugger::is_watched() { usize::MAX } else { UNASKED_MOST };
+        (self.fresh_since, self.batch_time) = (None, BATCH_TIME);
         if let Some(inherited) = take_inherited() {
             self.objects = inherited;
             return Ok(());

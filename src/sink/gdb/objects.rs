@@ -17,8 +17,10 @@ const WINDOW: u64 = 1 << 30;
 const PART_LEAST: usize = 64;
 /// How long an object that was taken to pieces stays in these.
 const PARTED: Duration = Duration::from_secs(5);
-/// So many bytes about fresh code are enough for an object. The pages for them are kept for the next.
-const FRESH_BYTES: usize = 1 << 20;
+/// So many bytes about fresh code are enough for an object.
+const ENOUGH_BYTES: usize = 512 << 10;
+/// If there were as many, so much memory is kept for the next.
+const KEPT_BYTES: usize = 1 << 20;
 
 /// Code that begins to live.
 #[derive(Clone, Copy, Debug)]
@@ -218,9 +220,9 @@ impl Objects {
         self.fresh.entries.len()
     }
 
-    /// Whether that is as much as memory is kept for.
-    pub fn are_full(&self) -> bool {
-        self.fresh.texts.len() >= FRESH_BYTES / 2
+    /// Whether an object for it would be large.
+    pub fn is_fresh_enough(&self) -> bool {
+        self.fresh.texts.len() >= ENOUGH_BYTES
     }
 
     /// Whether objects speak of code that has ended.
@@ -246,9 +248,6 @@ impl Objects {
 
     /// Makes objects of fresh code, and fewer of all if there are many. Returns how much code they are about.
     pub fn list_fresh(&mut self) -> io::Result<usize> {
-        if self.fresh.entries.is_empty() {
-            return Ok(0);
-        }
         let is_live = |(number, entry): &(usize, &Entry)| self.is_at(entry.id, FRESH, *number);
         let mut live = Vec::new();
         live.try_reserve(self.fresh.entries.len())?;
@@ -266,8 +265,9 @@ impl Objects {
                 self.put(group)?;
             }
         }
-        self.fresh.entries.clear(FRESH_BYTES);
-        self.fresh.texts.clear(FRESH_BYTES);
+        let kept = if self.is_fresh_enough() { KEPT_BYTES } else { 0 };
+        self.fresh.entries.clear(kept);
+        self.fresh.texts.clear(kept);
         self.merge()?;
         Ok(live.len())
     }

@@ -1,15 +1,14 @@
 //! What readers of ELF and DWARF find in the objects, against what was added and ended at random.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use gimli::{BaseAddresses, CfaRule, EhFrame, LittleEndian, UnwindContext, UnwindSection};
 use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 
 use super::objects::{Code, Objects};
-use super::{Gdb, BATCH_TIME};
+use super::{Gdb, BATCH_TIME, LONGEST_BATCH_TIME};
 use crate::api::code::{FixedFrame, Line, Lines, Unwind};
 use crate::format::arch::Arch;
 use crate::format::cfi;
@@ -18,6 +17,12 @@ use crate::queue::status::Status;
 use crate::sink::random::{Random, Seed};
 use crate::sink::{Close, Sink};
 use crate::sys::clock::Clock;
+
+/// A process has one list, and one writer that uses it.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// What is said of code, by its address.
 #[derive(Clone, Debug, PartialEq)]
@@ -97,6 +102,7 @@ fn lines<'a>(data: &dyn Fn(&str) -> &'a [u8]) -> BTreeMap<u64, u64> {
 
 #[test]
 fn code_at_random() {
+    let _alone = alone();
     let seed = Seed::new();
     let mut random = Random(seed.0);
     let (mut objects, mut truth, mut ids) = (Objects::default(), BTreeMap::new(), BTreeMap::new());
@@ -159,31 +165,38 @@ fn code_at_random() {
 /// Code that ends before an object says it costs the writer little: then it waits longer for the next.
 #[test]
 fn what_ends_soon_is_listed_later() {
+    let _alone = alone();
     let status = Status::new(std::process::id(), Clock::Monotonic, Arc::default());
     let mut gdb = Gdb { most: usize::MAX, ..Gdb::new(Arc::new(status)) };
-    let add = |gdb: &mut Gdb, ids: Range<u64>| {
-        ids.for_each(|id| gdb.add(&Code { id, addr: id << 8, size: 16, name: b"short", info_records: Some(&[]) }));
+    let mut next = 1 << 32;
+    // Adds three pieces, of which so many end at once.
+    let mut add = |gdb: &mut Gdb, ended: u64| {
+        for id in next..next + 3 {
+            gdb.add(&Code { id, addr: id << 8, size: 16, name: b"short", info_records: Some(&[]) });
+        }
+        (next..next + ended).for_each(|id| gdb.gone(id));
+        next += 3;
     };
     let is_listed_after = |gdb: &mut Gdb, waited: Duration| {
         gdb.fresh_since = Some(Instant::now().checked_sub(waited).unwrap());
         gdb.bring_up_to_date(false).unwrap();
-        assert_eq!(
-            gdb.fresh_since.is_none(),
-            gdb.objects.fresh_count() == 0,
-            "the time counts anew for what comes later"
-        );
-        gdb.fresh_since.is_none()
+        let is_listed = gdb.objects.fresh_count() == 0;
+        assert_eq!(gdb.fresh_since.is_none(), is_listed, "the time counts anew for what comes later");
+        is_listed
     };
-    add(&mut gdb, 1 << 32..(1 << 32) + 10);
+    add(&mut gdb, 0);
     assert!(is_listed_after(&mut gdb, BATCH_TIME));
     assert_eq!((gdb.objects.images().count(), gdb.batch_time), (1, BATCH_TIME));
-
-    add(&mut gdb, (1 << 32) + 10..(1 << 32) + 20);
-    ((1 << 32) + 10..(1 << 32) + 16).for_each(|id| gdb.gone(id));
-    assert!(is_listed_after(&mut gdb, BATCH_TIME));
-    assert_eq!((gdb.objects.images().count(), gdb.batch_time), (2, 2 * BATCH_TIME));
-    add(&mut gdb, (1 << 32) + 20..(1 << 32) + 21);
-    assert!(is_listed_after(&mut gdb, 2 * BATCH_TIME));
+    for longer in [2, 4, 8, 8] {
+        let waited = gdb.batch_time;
+        add(&mut gdb, 2);
+        assert!(is_listed_after(&mut gdb, waited));
+        assert_eq!(gdb.batch_time, (longer * BATCH_TIME).min(LONGEST_BATCH_TIME));
+    }
+    gdb.batch_time = Duration::from_secs(60);
+    add(&mut gdb, 0);
+    assert!(!is_listed_after(&mut gdb, LONGEST_BATCH_TIME));
+    assert!(is_listed_after(&mut gdb, Duration::from_secs(60)));
     assert_eq!(gdb.batch_time, BATCH_TIME, "nothing has ended");
     gdb.close(Close::Leave).unwrap();
 }
