@@ -263,7 +263,7 @@ extern "C" fn run(start: *mut libc::c_void) -> *mut libc::c_void {
     std::ptr::null_mut()
 }
 
-/// Makes the calling thread one of ours: it gets this name, and takes no signals except those of its own faults.
+/// Makes the calling thread one of ours: it gets this name, and takes no signals except those that it causes itself.
 pub fn become_quiet(name: &'static CStr) {
     change_blocked(libc::SIG_SETMASK, &signals(true, &OWN_FAULTS));
     let _ = set_name(name);

@@ -121,7 +121,7 @@ pub fn is_running() -> bool {
     tool() != Tool::Nothing
 }
 
-/// Has valgrind forget what it has made of code: other code lies there from now on.
+/// Has valgrind forget its translation of code: other code lies there from now on.
 pub fn discard_translations(addr: u64, size: u64) {
     request(DISCARD_TRANSLATIONS, addr as usize, size as usize, 0);
 }
@@ -161,7 +161,7 @@ pub fn unreported<T>(body: impl FnOnce() -> T) -> T {
 }
 
 /// Runs code of the library, on a thread of its own or for one of the host's. helgrind and DRD report no error for it: they take the library's atomic
-/// operations for accesses without a lock. What the host's code does before and after is reported as ever.
+/// operations for accesses without a lock. What the host's code does before and after is reported as before.
 #[inline]
 pub fn without_races<T>(body: impl FnOnce() -> T) -> T {
     let _silence = (tool() == Tool::Races).then(Silence::begin);

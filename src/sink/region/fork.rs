@@ -8,8 +8,9 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::adopt::{for_pages, swap, BLOCK};
+use super::adopt::swap;
 use super::create::{map_tables, New};
+use super::exchange::{for_pages, BLOCK};
 use super::window::Window;
 use super::{Backing, Naming, Parts, Region, Regions, NEVER};
 use crate::api::options::Sinks;
@@ -59,7 +60,7 @@ impl Regions {
             let named = made.is_some();
             let parts = made.unwrap_or_else(|| plain(old));
             if !named && old.window.is_some() {
-                // What lies in it is others' memory too.
+                // Others' memory lies in it too.
                 continue;
             }
             let Ok(region) = self.marks_for(parts.max_len).and_then(|marks| Region::new(parts, marks)) else {
@@ -85,7 +86,7 @@ impl Regions {
 
     /// The same memory in a new file.
     fn again(&self, status: &Status, old: &Region) -> Option<Parts> {
-        // perf 7 goes on with the file that this process has had until now, unless the next one begins at another place.
+        // perf 7 stays with the file that this process has had until now, unless the next one begins at another place.
         let is_known = |naming: &Naming| old.is_private() || naming.of_child().is_some();
         let is_next = |naming: &Naming| is_known(naming) && !naming.begins_at_code() && old.can_begin_at_code(naming);
         let at_code = old.naming.try_lock().is_ok_and(|naming| is_next(&naming))

@@ -70,7 +70,7 @@ impl Lost {
         true
     }
 
-    /// A range is not lost any more.
+    /// A range is no longer lost.
     pub fn find(&self, start: u64, end: u64) {
         for (word, mask) in self.words(start, end) {
             if let Some(bits) = self.bits.get().and_then(|bits| bits.get(word)) {

@@ -10,6 +10,7 @@ mod changing;
 mod children;
 mod create;
 mod declined;
+mod exchange;
 mod file;
 mod files;
 mod fork;

@@ -4,8 +4,8 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
-use super::adopt;
 use super::create::unmap_tables;
+use super::exchange;
 use super::state::{Backing, Region};
 use super::{lock, Regions, NEVER};
 use crate::api::error::{Error, Result};
@@ -69,7 +69,9 @@ impl Regions {
         let dropped = unsafe { code_memory::drop_pages(addr, size) };
         // Except for the header page.
         let shows_header = addr == region.base && naming.has_file();
-        dropped.and_then(|()| if shows_header { adopt::own_zeros(addr) } else { Ok(()) }).map_err(|_| Error::NoMemory)
+        dropped
+            .and_then(|()| if shows_header { exchange::own_zeros(addr) } else { Ok(()) })
+            .map_err(|_| Error::NoMemory)
     }
 
     /// Has the file system provide room again for pages that were given back, so that touching them raises no signal.

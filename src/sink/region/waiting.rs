@@ -33,7 +33,7 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// What lies before an address waits no longer.
+    /// Memory before an address waits no longer.
     pub fn goes_on_at(&mut self, addr: u64) {
         (self.start, self.first_end) = (addr, addr);
     }

@@ -2,18 +2,19 @@
 //!
 //! A window is a range of address space in which no other object lies. Its file has room for all of it. The first function that is
 //! registered there is adopted as any memory is, and the rest of the range counts as lost. Later mappings *join*: their pages become
-//! a mapping of the same file, at the offset that belongs to their address, and are not lost any more. So one header page, one set of
+//! a mapping of the same file, at the offset that belongs to their address, and are no longer lost. So one header page, one set of
 //! tables and one descriptor serve all of them, and a mapping costs neither a region nor a look at everything that is mapped.
 //!
-//! Each page joins a window once. What is mapped there later joins another window, which lies over the same range. So a window has
+//! Each page joins a window once. A later mapping there joins another window, which lies over the same range. So a window has
 //! no generations, and the name that perf knows stays right: perf with libunwind counts from the lowest mapping of a name, which has
 //! to be that of the header page.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::adopt::{exchange, is_object, reserve_both, swap, take_back};
+use super::adopt::{is_object, reserve_both, swap};
 use super::create::unmap_tables;
+use super::exchange::{exchange, take_back};
 use super::file::RegionFile;
 use super::state::{Parts, Region};
 use super::{lock, undisturbed, Regions, NEVER};
@@ -88,7 +89,7 @@ impl Window {
 }
 
 impl Regions {
-    /// Adopts memory that has one function alone, without a region of its own. `None` if it is no such memory, or there is no room.
+    /// Adopts memory that has one function alone, without a separate region. `None` if it is no such memory, or there is no room.
     pub(super) fn join(&self, status: &Status, addr: u64, size: u64) -> Option<&'static Region> {
         let page = page_size() as u64;
         let end = addr.checked_add(size)?.checked_next_multiple_of(page)?;
@@ -97,7 +98,7 @@ impl Regions {
         }
         let found = maps::within(addr, end).ok()?;
         let [it] = found[..] else { return None };
-        // What has been merged with its neighbours, or is written to at the same time, is adopted in another way.
+        // Memory that has been merged with its neighbours, or is written to at the same time, is adopted in another way.
         let is_functions = it.is_plain() && it.protection == READ_EXEC && (it.start, it.end) == (addr, end);
         if !is_functions || reserve::is_short() || thread::has_stack_in(addr, end) || code_memory::has_locked_memory() {
             return None;
@@ -172,7 +173,7 @@ impl Regions {
         None
     }
 
-    /// Code is about to be registered in the place of other code of a window. Whatever is mapped there now leaves the window.
+    /// Code is about to be registered in the place of other code of a window. The memory that is mapped there now leaves the window.
     #[cold]
     pub(super) fn part_from_window(&self, status: &Status, region: &Region, addr: u64, size: u64) {
         let page = page_size() as u64;
@@ -335,7 +336,7 @@ mod tests {
             assert_eq!(bytes(host.addr(number)), [number as u8; SIZE as usize]);
         }
         assert_eq!((host.status.counters.regions.get(), host.regions.all().count()), (1, 1));
-        // What lies between the mappings is not the window's.
+        // Memory between the mappings is not the window's.
         assert!(host.regions.find(host.addr(0) - 10, 20).is_none());
         // It ends with the last of them.
         (0..20).for_each(|number| host.unmap(number));
