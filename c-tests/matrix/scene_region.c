@@ -461,6 +461,25 @@ enum { CHILDREN = 2, SHARE = REGION_SIZE / (CHILDREN + 2) };
 
 static struct code of_all[CODES], of_one[CODES];
 
+/* 0 in the child, as of fork. */
+static pid_t fork_one(void) {
+  pid_t child = fork();
+  if (child < 0) {
+    fail("fork");
+  }
+  if (child == 0) {
+    truth_forked();
+  }
+  return child;
+}
+
+static void wait_for(pid_t child) {
+  int status;
+  if (waitpid(child, &status, 0) != child || status != 0) {
+    fail("a child has failed");
+  }
+}
+
 /* What all have inherited, and what this process has made, each in turn. */
 static void run_both(double seconds) {
   run_any(of_all, CODES, seconds / 2);
@@ -477,12 +496,8 @@ static void fork_children(int is_silent) {
   put_some(of_all, CODES, "of_all", &region, 0);
   run_any(of_all, CODES, option.seconds / 4);
   for (unsigned i = 0; i < CHILDREN; i++) {
-    children[i] = fork();
-    if (children[i] < 0) {
-      fail("fork");
-    }
+    children[i] = fork_one();
     if (children[i] == 0) {
-      truth_forked();
       if (is_silent) {
         run_any(of_all, CODES, option.seconds / 4);
         _exit(0);
@@ -496,10 +511,7 @@ static void fork_children(int is_silent) {
   put_some(of_one, CODES, "of_parent", &region, (CHILDREN + 1) * SHARE);
   run_both(option.seconds / 4);
   for (unsigned i = 0; i < CHILDREN; i++) {
-    int status;
-    if (waitpid(children[i], &status, 0) != children[i] || status != 0) {
-      fail("a child has failed");
-    }
+    wait_for(children[i]);
   }
 }
 
@@ -575,12 +587,8 @@ static void windows(void) {
   }
   fill_and_exchange(0, "of_all", option.seconds / 4);
   for (unsigned i = 0; i < CHILDREN; i++) {
-    children[i] = fork();
-    if (children[i] < 0) {
-      fail("fork");
-    }
+    children[i] = fork_one();
     if (children[i] == 0) {
-      truth_forked();
       fill_and_exchange(1 + i, name_of("of_child", i), option.seconds / 8);
       run_any(of_group[0], WINDOWED, option.seconds / 8);
       /* Files get the bytes of the code only at an exit. */
@@ -590,10 +598,7 @@ static void windows(void) {
   fill_and_exchange(GROUPS - 1, "of_parent", option.seconds / 8);
   run_any(of_group[0], WINDOWED, option.seconds / 8);
   for (unsigned i = 0; i < CHILDREN; i++) {
-    int status;
-    if (waitpid(children[i], &status, 0) != children[i] || status != 0) {
-      fail("a child has failed");
-    }
+    wait_for(children[i]);
   }
 }
 
@@ -645,21 +650,14 @@ static void inlined(void) {
   move_code(&codes[0], &region, 2 * PAGE, NO_GAP);
   run_any(codes, ALL, option.seconds / 4);
 
-  pid_t child = fork();
-  if (child < 0) {
-    fail("fork");
-  }
+  pid_t child = fork_one();
   if (child == 0) {
-    truth_forked();
     /* With its first call it has a file of its own. */
     check(jitsym_flush(session, 60000), "jitsym_flush");
     run_any(codes, ALL, option.seconds / 4);
     _exit(0);
   }
-  int status;
-  if (waitpid(child, &status, 0) != child || status != 0) {
-    fail("the child has failed");
-  }
+  wait_for(child);
 }
 
 const struct scenario region_scenarios[] = {

@@ -161,7 +161,7 @@ pub fn unreported<T>(body: impl FnOnce() -> T) -> T {
 }
 
 /// Runs code of the library, on a thread of its own or for one of the host's. helgrind and DRD report no error for it: they take the library's atomic
-/// operations for accesses without a lock. What the host's code does before and after is reported as before.
+/// operations for accesses without a lock. Errors of the host's code before and after are reported.
 #[inline]
 pub fn without_races<T>(body: impl FnOnce() -> T) -> T {
     let _silence = (tool() == Tool::Races).then(Silence::begin);

@@ -90,11 +90,16 @@ fn slot_of(id: u64) -> usize {
 }
 
 impl Group {
-    /// An empty one, in which there is room for these.
-    fn with_room<'a>(entries: impl ExactSizeIterator<Item = &'a Entry>) -> io::Result<Group> {
+    /// One of entries, each with the group that has its texts.
+    fn of<'a>(entries: impl Iterator<Item = (&'a Group, &'a Entry)> + Clone) -> io::Result<Group> {
         let mut group = Group::default();
-        group.entries.try_reserve(entries.len())?;
-        group.texts.try_reserve(entries.map(|entry| (entry.name_len + entry.info_len) as usize).sum())?;
+        group.entries.try_reserve(entries.clone().count())?;
+        let sizes = entries.clone().map(|(_, entry)| (entry.name_len + entry.info_len) as usize);
+        group.texts.try_reserve(sizes.sum())?;
+        for (from, entry) in entries {
+            let (name, info_records) = from.text_of(entry);
+            group.push(entry.id, entry.addr, entry.size, name, info_records).ok_or(io::ErrorKind::OutOfMemory)?;
+        }
         Ok(group)
     }
 
@@ -255,13 +260,7 @@ impl Objects {
         live.sort_unstable_by_key(|entry| entry.addr);
         for part in live.chunk_by(|one, next| one.addr / WINDOW == next.addr / WINDOW) {
             for part in part.chunks(FUNCTIONS_MAX) {
-                let mut group = Group::with_room(part.iter())?;
-                for entry in part {
-                    let (name, info_records) = self.fresh.text_of(entry);
-                    group
-                        .push(entry.id, entry.addr, entry.size, name, info_records)
-                        .ok_or(io::ErrorKind::OutOfMemory)?;
-                }
+                let group = Group::of(part.iter().map(|entry| (&self.fresh, entry)))?;
                 self.put(group)?;
             }
         }
@@ -324,13 +323,9 @@ impl Objects {
         live.sort_unstable_by_key(|(_, entry)| entry.addr);
         let mut made = Vec::new();
         for part in live.chunks(live.len().div_ceil(parts).max(PART_LEAST)) {
-            let mut group = Group::with_room(part.iter().map(|(_, entry)| entry))?;
+            let of = |number: usize| self.groups[number].as_ref();
+            let mut group = Group::of(part.iter().filter_map(|(number, entry)| Some((of(*number)?, entry))))?;
             group.whole_from = (parts > 1).then(|| Instant::now() + PARTED);
-            for (number, entry) in part {
-                let Some(from) = &self.groups[*number] else { continue };
-                let (name, info_records) = from.text_of(entry);
-                group.push(entry.id, entry.addr, entry.size, name, info_records).ok_or(io::ErrorKind::OutOfMemory)?;
-            }
             let image = group.object().ok_or(io::ErrorKind::OutOfMemory)?;
             made.push((group, image));
         }

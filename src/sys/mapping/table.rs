@@ -67,7 +67,7 @@ impl<T: Copy> Table<T> {
         Ok(())
     }
 
-    /// Forgets the values. Up to so many bytes of pages stay, for the next ones.
+    /// Forgets the values. `kept`: at most this many bytes of pages stay, for the next ones.
     pub fn clear(&mut self, kept: usize) {
         match self.mapping.len <= kept {
             true => self.len = 0,
