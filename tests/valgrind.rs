@@ -335,6 +335,13 @@ fn threads_that_run_the_code_often() {
     }
 }
 
+/// The library's thread may be slow under valgrind, where one thread runs at a time: a call waits for it all the same.
+#[test]
+fn a_call_waits_until_it_is_known() {
+    let (profile, _) = callgrind(installed(), "late", &["late"]);
+    assert_eq!(profile.sum("jit_late"), 3 * LOOP, "{}", profile.text);
+}
+
 /// Natively pages are never exchanged: the threads would run into nothing. The sink does not run, even if it is asked for.
 #[test]
 fn natively_the_sink_does_not_run() {

@@ -6,9 +6,12 @@
  */
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "chain.h"
 #include "testing.h"
@@ -282,6 +285,26 @@ static void run_threads(unsigned count) {
   }
 }
 
+static atomic_int delay;
+
+/* The library's, which is this slow where threads of a busy machine run one at a time. */
+void *mremap(void *from, size_t old_size, size_t new_size, int flags, ...) {
+  va_list arguments;
+  va_start(arguments, flags);
+  void *to = flags & MREMAP_FIXED ? va_arg(arguments, void *) : NULL;
+  va_end(arguments);
+  sleep((unsigned)atomic_exchange(&delay, 0));
+  return (void *)syscall(SYS_mremap, from, old_size, new_size, flags, to);
+}
+
+/* The library's thread needs seconds for a function. */
+static void run_late(void) {
+  delay = 3;
+  announce_at(memory, emit_loop(memory), "jit_late", 40, 0);
+  CHECK(delay == 0);
+  call_often(memory, 3);
+}
+
 static int unlocked, is_planted;
 static pthread_mutex_t planting = PTHREAD_MUTEX_INITIALIZER;
 
@@ -430,6 +453,8 @@ int main(int argc, char **argv) {
     run_memory();
   } else if (strcmp(what, "threads") == 0) {
     run_threads(number);
+  } else if (strcmp(what, "late") == 0) {
+    run_late();
   } else if (strcmp(what, "races") == 0) {
     run_races(number);
   } else if (strcmp(what, "regions") == 0) {

@@ -17,7 +17,7 @@ use crate::session::process::Process;
 use crate::session::{fork, register};
 use crate::sink;
 use crate::sink::region::{CodeRegion, RegionOptions};
-use crate::sys::{reserve, thread};
+use crate::sys::{reserve, thread, valgrind};
 
 fn unknown(id: Id) -> Error {
     Error::UnknownId.because("the id {x} was never given, or its code has been unregistered or replaced", [id.0])
@@ -84,10 +84,12 @@ impl Ref {
     /// and over a breakpoint that is still there.
     fn wait_until_known(&self) {
         /// A debugger may have stopped the writer alone. While it has stopped all threads, only one of these passes.
-        const PATIENCE: (u32, Duration) = (20, Duration::from_millis(50));
+        const STEP: Duration = Duration::from_millis(50);
         if self.engine.wanted().has(Sinks::AWAITED) {
-            let is_late = || matches!(self.engine.flush(PATIENCE.1), Err(Error::Timeout));
-            thread::uncancelled(|| (0..PATIENCE.0).all(|_| is_late()));
+            let is_late = || matches!(self.engine.flush(STEP), Err(Error::Timeout));
+            // Under valgrind one thread runs at a time, and the writer may have to wait long for its turn.
+            let steps = if valgrind::is_running() { 1200 } else { 20 };
+            thread::uncancelled(|| (0..steps).all(|_| is_late()));
         }
     }
 
