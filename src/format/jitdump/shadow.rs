@@ -12,8 +12,6 @@
 //!
 //! The records of the shadow are the beginning of the group of its code, so that they stay together wherever that is copied.
 
-use std::collections::BinaryHeap;
-
 use super::raw::{u32_at, u64_at};
 use super::read::raw;
 use super::{id, put_at, put_prefix, LOAD_FIXED_SIZE, UNWINDING_FIXED_SIZE};
@@ -35,9 +33,9 @@ pub fn len(group: &[u8]) -> usize {
         let load_at = unwinding.total_size;
         let load = raw(group, load_at).filter(|record| record.id == id::LOAD)?;
         let name = group.get(load_at + LOAD_FIXED_SIZE..)?.get(..NAME.len())?;
-        let behind_name = *group.get(load_at + LOAD_FIXED_SIZE + NAME.len())?;
+        let after_name = *group.get(load_at + LOAD_FIXED_SIZE + NAME.len())?;
         let (tables, mapped) = (u64_at(group, 16)?, u64_at(group, 32)?);
-        (is_one(u64_at(group, load_at + 40)?, name, tables, mapped) && behind_name == 0)
+        (is_one(u64_at(group, load_at + 40)?, name, tables, mapped) && after_name == 0)
             .then_some(load_at + load.total_size)
     };
     records().filter(|&len| len <= group.len()).unwrap_or(0)
@@ -70,13 +68,17 @@ pub fn add(head: &[u8], addr: u64) -> Option<(Vec<u8>, usize)> {
     let (before, unwinding, load) = (head.get(..unwinding_at)?, head.get(unwinding_at..load_at)?, head.get(load_at..)?);
     let (time, hdr_size) = (u64_at(unwinding, 8)?, usize::try_from(u64_at(unwinding, 24)?).ok()?);
     let (code_addr, code_size) = (u64_at(load, 32)?, u64_at(load, 40)?);
-    let distance = i32::try_from(code_addr.checked_sub(addr)?).ok()?;
-    let (tables, hdr_size) = twice(unwinding.get(UNWINDING_FIXED_SIZE..)?, hdr_size, distance)?;
+    let distance = code_addr.checked_sub(addr).filter(|&distance| distance >= code_size)?;
+    let tables = unwinding.get(UNWINDING_FIXED_SIZE..)?;
 
     let mut group = Vec::new();
-    group.try_reserve_exact(2 * (head.len() + tables.len() + NAME.len())).ok()?;
-    put_unwinding(&mut group, time, &tables, hdr_size, align8(code_size) + tables.len() as u64);
+    let fixed = 2 * (UNWINDING_FIXED_SIZE + LOAD_FIXED_SIZE + NAME.len());
+    group.try_reserve_exact(fixed + 4 * tables.len() + before.len() + load.len()).ok()?;
+    group.extend_from_slice(&[0; UNWINDING_FIXED_SIZE]);
+    let hdr_size = put_twice(tables, hdr_size, i32::try_from(distance).ok()?, &mut group)?;
     let start = group.len();
+    let len = start - UNWINDING_FIXED_SIZE;
+    put_at(&mut group, 0, &unwinding_head(time, len, hdr_size, align8(code_size) + len as u64));
     group.extend_from_slice(load.get(..LOAD_FIXED_SIZE)?);
     group.extend_from_slice(NAME);
     group.extend_from_slice(&[0; 1 + SIZE as usize]);
@@ -88,20 +90,21 @@ pub fn add(head: &[u8], addr: u64) -> Option<(Vec<u8>, usize)> {
     put_at(record, 40, &SIZE.to_ne_bytes());
 
     group.extend_from_slice(before);
-    put_unwinding(&mut group, time, &tables, hdr_size, 0);
+    group.extend_from_slice(&unwinding_head(time, len, hdr_size, 0));
+    group.extend_from_within(UNWINDING_FIXED_SIZE..start);
     group.extend_from_slice(load);
-    Some((group, tables.len()))
+    Some((group, len))
 }
 
-fn put_unwinding(out: &mut Vec<u8>, time: u64, tables: &[u8], hdr_size: usize, mapped_size: u64) {
+/// A record of so many bytes of tables, up to these.
+fn unwinding_head(time: u64, len: usize, hdr_size: usize, mapped_size: u64) -> [u8; UNWINDING_FIXED_SIZE] {
     let mut record = [0; UNWINDING_FIXED_SIZE];
     let mut put = Put::new(&mut record);
-    put_prefix(&mut put, time, id::UNWINDING_INFO, UNWINDING_FIXED_SIZE + tables.len());
-    put.u64(tables.len() as u64);
+    put_prefix(&mut put, time, id::UNWINDING_INFO, UNWINDING_FIXED_SIZE + len);
+    put.u64(len as u64);
     put.u64(hdr_size as u64);
     put.u64(mapped_size);
-    out.extend_from_slice(&record);
-    out.extend_from_slice(tables);
+    record
 }
 
 /// Takes the shadow out of a group that has one, and of its tables what they have for that: it then is as it was before `add`.
@@ -153,45 +156,48 @@ pub fn remove(group: &mut Vec<u8>) -> Option<usize> {
     Some(new_size)
 }
 
-/// Tables in which each FDE comes a second time, for code that lies `distance` bytes higher. Returns the size of their header too.
-fn twice(tables: &[u8], hdr_size: usize, distance: i32) -> Option<(Vec<u8>, usize)> {
+/// Appends tables in which each FDE comes a second time, for code that lies `distance` bytes higher, which is at least the size of the
+/// code. Returns the size of their header.
+fn put_twice(tables: &[u8], hdr_size: usize, distance: i32, to: &mut Vec<u8>) -> Option<usize> {
     let (section, hdr) = tables.split_at_checked(tables.len().checked_sub(hdr_size)?)?;
     let count = u32_at(hdr, 8)? as usize;
     // All counted from the start of the section.
     let hdr_at = i32::try_from(section.len()).ok()?;
-    let end = section.len().checked_sub(4)?;
-    let mut out = Vec::new();
-    out.try_reserve_exact(2 * tables.len()).ok()?;
-    out.extend_from_slice(&section[..end]);
-    // There are few rows, and sorting a slice of them would add 7 KB to the library.
-    let mut rows = BinaryHeap::new();
-    rows.try_reserve_exact(2 * count.min(tables.len())).ok()?;
-    for row in 0..count {
-        let (start, fde) = (i32_at(hdr, HDR_TABLE + 8 * row)?, i32_at(hdr, HDR_TABLE + 8 * row + 4)?);
-        let (start, at) = (start.checked_add(hdr_at)?, usize::try_from(hdr_at.checked_add(fde)?).ok()?);
+    let row = |number: usize| {
+        let at = HDR_TABLE + 8 * number;
+        Some((i32_at(hdr, at)?.checked_add(hdr_at)?, usize::try_from(hdr_at.checked_add(i32_at(hdr, at + 4)?)?).ok()?))
+    };
+    let begin = to.len();
+    to.extend_from_slice(&section[..section.len().checked_sub(4)?]);
+    for number in 0..count {
+        let (_, at) = row(number)?;
         let len = (u32_at(section, at)? as usize).checked_add(4)?;
-        let (copy_at, moved) = (out.len(), i32::try_from(out.len().checked_sub(at)?).ok()?);
-        out.extend_from_slice(section.get(at..at.checked_add(len)?)?);
-        let copy = &mut out[copy_at..];
+        let (copy_at, moved) = (to.len(), i32::try_from((to.len() - begin).checked_sub(at)?).ok()?);
+        to.extend_from_slice(section.get(at..at.checked_add(len)?)?);
+        let copy = &mut to[copy_at..];
         let cie = u32_at(copy, 4)?.checked_add(moved as u32)?;
-        let begin = i32_at(copy, 8)?.checked_sub(moved)?.checked_add(distance)?;
+        let first = i32_at(copy, 8)?.checked_sub(moved)?.checked_add(distance)?;
         put_at(copy, 4, &cie.to_ne_bytes());
-        put_at(copy, 8, &begin.to_ne_bytes());
-        rows.push((start, at));
-        rows.push((start.checked_add(distance)?, copy_at));
+        put_at(copy, 8, &first.to_ne_bytes());
     }
-    let rows = rows.into_sorted_vec();
-    out.extend_from_slice(&[0; 4]);
-    let hdr_at = i32::try_from(out.len()).ok()?;
-    out.extend_from_slice(hdr.get(..4)?);
-    out.extend_from_slice(&(-hdr_at - 4).to_ne_bytes());
-    out.extend_from_slice(&(rows.len() as u32).to_ne_bytes());
-    for (start, at) in rows {
-        out.extend_from_slice(&start.checked_sub(hdr_at)?.to_ne_bytes());
-        out.extend_from_slice(&(i32::try_from(at).ok()? - hdr_at).to_ne_bytes());
+    to.extend_from_slice(&[0; 4]);
+    let new_hdr_at = i32::try_from(to.len() - begin).ok()?;
+    to.extend_from_slice(hdr.get(..4)?);
+    to.extend_from_slice(&(-new_hdr_at - 4).to_ne_bytes());
+    to.extend_from_slice(&(2 * count as u32).to_ne_bytes());
+    // In order: the copies are for higher addresses than all others, and lie one after the other.
+    let mut copy_at = hdr_at - 4;
+    for number in 0..2 * count {
+        let (mut start, at) = row(number % count)?;
+        let mut fde = i32::try_from(at).ok()?;
+        if number >= count {
+            (start, fde) = (start.checked_add(distance)?, copy_at);
+            copy_at += i32::try_from(u32_at(section, at)?).ok()?.checked_add(4)?;
+        }
+        to.extend_from_slice(&start.checked_sub(new_hdr_at)?.to_ne_bytes());
+        to.extend_from_slice(&(fde - new_hdr_at).to_ne_bytes());
     }
-    let hdr_size = out.len() - hdr_at as usize;
-    Some((out, hdr_size))
+    Some(to.len() - begin - new_hdr_at as usize)
 }
 
 fn i32_at(bytes: &[u8], at: usize) -> Option<i32> {
@@ -204,7 +210,13 @@ fn align8(size: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use gimli::{BaseAddresses, EhFrame, EhFrameHdr, LittleEndian, UnwindContext, UnwindSection};
+    use gimli::constants::{DW_EH_PE_pcrel, DW_EH_PE_sdata4};
+    use gimli::write::{
+        self, Address, CallFrameInstruction, CommonInformationEntry, EndianVec, FrameDescriptionEntry, FrameTable,
+    };
+    use gimli::{
+        BaseAddresses, EhFrame, EhFrameHdr, Encoding, Format, LittleEndian, Register, UnwindContext, UnwindSection,
+    };
 
     use super::*;
     use crate::api::code::{FixedFrame, Lines, Unwind};
@@ -212,12 +224,40 @@ mod tests {
     use crate::format::cfi;
     use crate::format::jitdump::{is_group_of, Group, Unwinding};
 
-    /// Both readers find the code's frame by way of the search table: from where the tables lie for the one, and for the other.
+    const ADDR: u64 = 0x7000_1003;
+
+    /// Both readers find the frame of each piece of code by way of the search table: from where the tables lie for the one, and for
+    /// the other.
     #[test]
     fn tables_hold_from_both_places() {
-        const ADDR: u64 = 0x7000_1003;
-        let fixed = Unwind::FixedFrame(FixedFrame::new(96, &[]));
-        let tables = cfi::encode(Arch::X86_64, &fixed, ADDR, 45).unwrap().unwrap();
+        hold(&Unwind::FixedFrame(FixedFrame::new(96, &[])), &[(0, 96), (44, 96)]);
+    }
+
+    /// The same with three entries, which lie in another order than their code.
+    #[test]
+    fn tables_of_several_entries_hold_too() {
+        const SECTION: u64 = ADDR + 0x1000;
+        let mut table = FrameTable::default();
+        let encoding = Encoding { format: Format::Dwarf32, version: 1, address_size: 8 };
+        let mut cie = CommonInformationEntry::new(encoding, 1, -8, Register(16));
+        cie.fde_address_encoding = DW_EH_PE_pcrel | DW_EH_PE_sdata4;
+        let cie = table.add_cie(cie);
+        for (start, cfa) in [(30, 48), (0, 16), (15, 32)] {
+            // gimli writes pc-relative pointers for a section at 0.
+            let mut fde = FrameDescriptionEntry::new(Address::Constant((ADDR + start).wrapping_sub(SECTION)), 15);
+            fde.add_instruction(0, CallFrameInstruction::Cfa(Register(7), cfa));
+            table.add_fde(cie, fde);
+        }
+        let mut section = write::EhFrame::from(EndianVec::new(LittleEndian));
+        table.write_eh_frame(&mut section).unwrap();
+        let bytes = section.0.into_vec();
+        let frames = [(0, 16), (14, 16), (15, 32), (29, 32), (30, 48), (44, 48)];
+        hold(&Unwind::EhFrame { bytes: &bytes, addr: SECTION }, &frames);
+    }
+
+    /// `frames`: offsets in the code, and the offsets of the CFA from a register there.
+    fn hold(unwind: &Unwind<'_>, frames: &[(u64, i64)]) {
+        let tables = cfi::encode(Arch::X86_64, unwind, ADDR, 45).unwrap().unwrap();
         let unwind = Unwinding { tables: &tables, mapped_size: 0 };
         let (name, lines) = (&b"trace"[..], Lines::Rows(&[]));
         let group = Group { pid: 1, tid: 2, index: 3, addr: ADDR, size: 45, name, lines, unwind: Some(unwind) };
@@ -241,16 +281,18 @@ mod tests {
                     BaseAddresses::default().set_eh_frame(section_at).set_eh_frame_hdr(section_at + hdr_at as u64);
                 let hdr = EhFrameHdr::new(&both[hdr_at..], LittleEndian).parse(&bases, 8).unwrap();
                 let section = EhFrame::new(&both[..hdr_at], LittleEndian);
-                for ip in [ADDR, ADDR + 44] {
+                for &(at, cfa) in frames {
                     let mut context = UnwindContext::new();
                     let found = hdr.table().unwrap().unwind_info_for_address(
                         &section,
                         &bases,
                         &mut context,
-                        ip,
+                        ADDR + at,
                         EhFrame::cie_from_offset,
                     );
-                    assert!(matches!(found.unwrap().cfa(), gimli::CfaRule::RegisterAndOffset { offset: 96, .. }));
+                    assert!(
+                        matches!(found.unwrap().cfa(), gimli::CfaRule::RegisterAndOffset { offset, .. } if *offset == cfa)
+                    );
                 }
             }
             // Taking a shadow out again leaves nothing of it, in the info_records as in all.

@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use super::{RegionFile, FDE_RANGE, SYMBOL_SIZE};
+use super::RegionFile;
+use crate::format::elf::frames::FDE_RANGE;
+use crate::format::elf::SYMBOL_SIZE;
 use crate::registry::ordered::Place;
 
 impl RegionFile {

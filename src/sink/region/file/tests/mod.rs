@@ -19,7 +19,8 @@ use super::*;
 use crate::api::code::{FixedFrame, FramePointer, Inline, Line, Lines, Unwind};
 use crate::format::arch::Arch;
 use crate::format::cfi::{self, Tables};
-use crate::format::jitdump::{inlines, Group, Unwinding, LOAD_FIXED_SIZE};
+use crate::format::elf::SYMBOL_SIZE;
+use crate::format::jitdump::{inlines, shadow, Group, Unwinding, LOAD_FIXED_SIZE};
 
 /// Where the code of these tests runs, so that what is taken for an offset by mistake is none.
 const BASE: u64 = 0x7f12_3450_0000;

@@ -1,0 +1,112 @@
+//! What is known of a piece of code, in the sections of the file: symbol, unwind tables, lines and inlined functions.
+
+use super::part::{Part, Parts};
+use super::{Code, Known, RegionFile, AT_ONCE, UNWINDING_MAX, WAITING_MAX};
+use crate::format::elf::debug::{self, Addresses};
+use crate::format::elf::frames::{self, FDE_RANGE};
+use crate::format::elf::{search, symbol, SYMBOL_SIZE};
+use crate::format::jitdump::raw::{RawRecord, RawRecords};
+use crate::format::jitdump::{id, shadow};
+use crate::sink::again::Again;
+
+impl RegionFile {
+    /// Takes note of code. It replaces what is known of code that it overlaps.
+    pub fn add(&mut self, code: &Code<'_>) {
+        self.build_id = None;
+        if self.try_to_add(code).is_none() {
+            self.left_out.names += 1;
+        }
+    }
+
+    fn try_to_add(&mut self, code: &Code<'_>) -> Option<()> {
+        let end = code.offset.checked_add(code.size).filter(|&end| end <= self.layout.text_len)?;
+        let size = u32::try_from(code.size).ok()?;
+        if size == 0 || !self.known.make_room(1) || self.symbols.try_reserve(1).is_err() {
+            return None;
+        }
+        let place = self.forget(code.offset..end);
+        let waiting = self.parts.waiting();
+        if waiting > AT_ONCE && self.again.is_none() && self.write_parts().is_err() {
+            self.again = Some(Again::after(None));
+        }
+        if waiting > WAITING_MAX && self.again.is_some() {
+            return None;
+        }
+        let Parts { symtab, strtab, .. } = &mut self.parts;
+        if symtab.end() == 0 {
+            symtab.pending.try_reserve(SYMBOL_SIZE).ok()?;
+            strtab.pending.try_reserve(1).ok()?;
+            symtab.pending.extend_from_slice(&[0; SYMBOL_SIZE]);
+            strtab.pending.push(0);
+        }
+        let name = u32::try_from(strtab.end()).ok()?;
+        let number = u32::try_from(self.symbols.len() + 1).ok()?;
+        symtab.pending.try_reserve(SYMBOL_SIZE).ok()?;
+        strtab.pending.try_reserve(code.name.len() + 1).ok()?;
+        symtab.pending.extend_from_slice(&symbol(name, self.layout.text + code.offset, code.size));
+        strtab.pending.extend_from_slice(code.name);
+        strtab.pending.push(0);
+
+        let mut debug = debug::Records::default();
+        for record in RawRecords::from(code.info_records, shadow::len(code.info_records)) {
+            match record.id {
+                id::INLINES => debug.inlines = Some(record),
+                id::DEBUG_INFO => debug.lines = Some(record),
+                id::UNWINDING_INFO if self.add_tables(&record, code).is_none() => self.left_out.tables += 1,
+                _ => {}
+            }
+        }
+        let mut lines = None;
+        if debug.inlines.is_some() || debug.lines.is_some() {
+            lines = self.add_lines(&debug, code);
+            self.left_out.lines += u64::from(lines.is_none());
+        }
+        self.known.insert(place, code.offset, number);
+        self.symbols.push(Known { size, lines });
+        self.space.code.0 += code.size;
+        Some(())
+    }
+
+    fn add_lines(&mut self, records: &debug::Records<'_>, code: &Code<'_>) -> Option<Addresses> {
+        let function = debug::Function { name: code.name, addr: self.layout.text + code.offset, size: code.size };
+        let Parts { debug_info: info, debug_line: line, debug_aranges: aranges, debug_ranges: ranges, .. } =
+            &mut self.parts;
+        let pending_at = |part: &Part| part.end() - part.pending.len() as u64;
+        let to = debug::Sections {
+            info: (pending_at(info), &mut info.pending),
+            line: (pending_at(line), &mut line.pending),
+            aranges: (pending_at(aranges), &mut aranges.pending),
+            ranges: (pending_at(ranges), &mut ranges.pending),
+            head: &mut self.head,
+        };
+        debug::append(records, &function, to)
+    }
+
+    fn add_tables(&mut self, record: &RawRecord<'_>, code: &Code<'_>) -> Option<()> {
+        let (section, _) = record.unwinding_info()?.tables()?;
+        let addr = self.layout.text + code.offset;
+        if addr.checked_add(code.size)? > UNWINDING_MAX {
+            return None;
+        }
+        let part = &mut self.parts.eh_frame;
+        let to = frames::Target {
+            code_size: code.size,
+            code: addr.wrapping_sub(part.range().start) as i64,
+            at: part.end(),
+            room: part.room(),
+        };
+        self.rows.clear();
+        self.frames.append(section, &to, &mut part.pending, &mut self.rows)?;
+        if !self.table.has_room(self.rows.len()) {
+            // The appended bytes stay, because readers may remember CIEs in them. But no reader is to find the FDEs.
+            for row in &self.rows {
+                part.patch(u64::from(row.fde) + FDE_RANGE, &[0; 4]);
+            }
+            return None;
+        }
+        for row in &self.rows {
+            self.table.add(search::Row { start: code.offset as u32 + row.start, fde: row.fde });
+        }
+        Some(())
+    }
+}
