@@ -250,9 +250,9 @@ impl Cache {
             return false;
         }
         self.key.extend_from_slice(words);
-        for register in saved {
-            self.key.extend_from_slice(&[register.reg, register.offset as u32]);
-        }
+        // At once: a loop takes more than twice as many instructions.
+        // SAFETY: a register is two words in C's layout, and any word is a u32.
+        self.key.extend_from_slice(unsafe { std::slice::from_raw_parts(saved.as_ptr().cast(), 2 * saved.len()) });
         true
     }
 
