@@ -20,7 +20,7 @@ const NOBODY: u32 = 65534;
 
 fn python() -> &'static Path {
     static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
-    INSTALLED.get_or_init(|| python_with(&["wasmtime==50.0.1", "llvmlite==0.50.0"]))
+    INSTALLED.get_or_init(|| python_with(&["wasmtime==50.0.1", "llvmlite==0.50.0", "numba==0.68.1"]))
 }
 
 fn bridged(record: &mut Command) -> &mut Command {
@@ -53,6 +53,15 @@ fn llvmlite() {
         record.env("LD_PRELOAD", library()).arg(python()).arg(guest("llvm.py")).arg(seconds);
     });
     assert!(!stacks.stacks.iter().any(|stack| is_way(&stack[0].sym)));
+}
+
+#[test]
+fn numba() {
+    let stacks = record("numba", true, |record, seconds| {
+        bridged(record).arg(python()).arg(guest("numba_hot.py")).args([seconds, "debug"]);
+    });
+    check_names("numba", &stacks, is_way);
+    check_stacks("numba", &stacks, &[]);
 }
 
 /// Both linkers of LLVM, names, stacks, and the lines of the source.

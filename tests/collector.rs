@@ -17,7 +17,7 @@ const VARIABLE: &str = "INTEL_JIT_PROFILER64";
 
 fn python() -> &'static Path {
     static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
-    INSTALLED.get_or_init(|| python_with(&["wasmtime==50.0.1", "llvmlite==0.50.0"]))
+    INSTALLED.get_or_init(|| python_with(&["wasmtime==50.0.1", "llvmlite==0.50.0", "numba==0.68.1"]))
 }
 
 /// Functions of WebAssembly keep frame pointers, so that stacks are whole.
@@ -73,6 +73,16 @@ fn llvm() {
     let is_right = |symbol: &str| symbol.starts_with("first_") || symbol.starts_with("second_");
     // libffi has code in anonymous memory that calls back into Python, which is not compiled by LLVM.
     check_names("llvmlite", &stacks, is_right);
+}
+
+/// numba has a variable of its own, by which it asks LLVM.
+#[test]
+fn numba() {
+    let stacks = record("numba", true, |record, seconds| {
+        record.env(VARIABLE, library()).env("INTEL_JIT_BACKWARD_COMPATIBILITY", "1").env("NUMBA_ENABLE_PROFILING", "1");
+        record.arg(python()).arg(guest("numba_hot.py")).arg(seconds);
+    });
+    check_names("numba", &stacks, |symbol| symbol.contains("first_") || symbol.contains("second_"));
 }
 
 /// What two runtimes tell at random.
