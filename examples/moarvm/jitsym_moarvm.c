@@ -105,15 +105,15 @@ int MVM_jitsym_free_pages(void *memory, size_t size, int is_region) {
 
 /* ------------------------------------------------------------------------------------------------ unwinding */
 
-enum { RBX = 3, RBP = 6, RSP = 7, R13 = 13, R14 = 14 };
+enum { RBX = 3, R13 = 13, R14 = 14 };
 
-static const jitsym_saved_register jitsym_saved[] = { { RBP, -16 }, { R14, -24 }, { R13, -32 }, { RBX, -40 } };
+static const jitsym_saved_register jitsym_saved[] = { { R14, -24 }, { R13, -32 }, { RBX, -40 } };
 
 /*
  * What MVM_jit_emit_prologue and MVM_jit_emit_epilogue (src/jit/x64/emit.dasc) make. The CFA is counted from rsp, which is
  * constant in the body: rbp would do as well, but perf copies no stack below rsp, and rsp needs no register of another frame.
  */
-static int jitsym_frame(const MVMuint8 *code, size_t size, size_t exit, jitsym_unwind_row rows[6]) {
+static int jitsym_frame(const MVMuint8 *code, size_t size, size_t exit, jitsym_unwind *unwind) {
     static const MVMuint8 prologue[] = {
         0x55,                                     /*  0 push rbp */
         0x48, 0x89, 0xe5,                         /*  1 mov rbp, rsp */
@@ -123,25 +123,22 @@ static int jitsym_frame(const MVMuint8 *code, size_t size, size_t exit, jitsym_u
         0x48, 0x89, 0x5d, 0xe8,                   /* 19 mov [rbp-24], rbx */
     };
     static const MVMuint8 epilogue[] = { 0x48, 0x89, 0xec, 0x5d, 0xc3 }; /* mov rsp, rbp; pop rbp; ret */
-    const jitsym_unwind_row table[] = {
-        { 1, RSP, 16, 1, jitsym_saved },
-        { 11, RSP, 0x110, 1, jitsym_saved },
-        { 23, RSP, 0x110, 4, jitsym_saved },
-        { 0, RSP, 16, 1, jitsym_saved },
-        { 0, RSP, 8, 0, NULL },
-        { 0, RSP, 0x110, 4, jitsym_saved },
-    };
     if (size < sizeof prologue || memcmp(code, prologue, sizeof prologue) != 0)
         return 0;
-    memcpy(rows, table, sizeof table);
     for (; exit + sizeof epilogue <= size; exit++) {
         if (memcmp(code + exit, epilogue, sizeof epilogue) != 0)
             continue;
-        rows[3].offset = exit + 3;
-        rows[4].offset = exit + 4;
-        rows[5].offset = exit + 5;
+        unwind->fp_pushed = 1;
+        unwind->sp_set = 11;
+        unwind->saved_from = sizeof prologue;
+        unwind->cfa_offset = 0x110;
+        unwind->saved = jitsym_saved;
+        unwind->saved_count = 3;
+        unwind->sp_reset = exit + 3;
+        unwind->epilogue_begin = exit + 4;
         /* Data may follow, which is no code but part of the function. */
-        return exit + 5 < size ? 6 : 5;
+        unwind->epilogue_end = exit + 5;
+        return 1;
     }
     return 0;
 }
@@ -282,7 +279,7 @@ static MVMuint32 jitsym_lines(MVMThreadContext *tc, MVMJitGraph *jg, MVMJitCode 
             sf = inlines[inside].sf;
         }
         row.line = jitsym_line_at(tc, files, sf, bb->initial_pc, &row.file);
-        if (row.line != 0 && row.offset < code->size && (count == 0 || lines[count - 1].offset <= row.offset))
+        if (row.line != 0 && row.offset < code->size)
             lines[count++] = row;
     }
     return count;
@@ -291,8 +288,7 @@ static MVMuint32 jitsym_lines(MVMThreadContext *tc, MVMJitGraph *jg, MVMJitCode 
 void MVM_jitsym_compiled(MVMThreadContext *tc, MVMJitGraph *jg, MVMJitCode *code) {
     MVMStaticFrame *sf = jg->sg->sf;
     jitsym_code announced = JITSYM_CODE(code->func_ptr, code->size, "<native call>");
-    jitsym_unwind unwind = JITSYM_UNWIND(JITSYM_UNWIND_ROWS);
-    jitsym_unwind_row rows[6];
+    jitsym_unwind unwind = JITSYM_UNWIND(JITSYM_UNWIND_FIXED_FRAME);
     JitsymFiles files = { { NULL }, { NULL }, { 0 }, 0 };
     JitsymInline *inlines = NULL;
     jitsym_inline *frames = NULL;
@@ -314,11 +310,7 @@ void MVM_jitsym_compiled(MVMThreadContext *tc, MVMJitGraph *jg, MVMJitCode *code
         return;
 
     announced.bytes = code->func_ptr;
-    unwind.row_count =
-        jitsym_frame(announced.bytes, code->size, (char *)code->exit_label - (char *)code->func_ptr, rows);
-    unwind.rows = rows;
-    unwind.row_size = sizeof rows[0];
-    if (unwind.row_count != 0)
+    if (jitsym_frame(announced.bytes, code->size, (char *)code->exit_label - (char *)code->func_ptr, &unwind))
         announced.unwind = &unwind;
 
     /* A stub for a native call belongs to no frame. */

@@ -101,7 +101,7 @@ fn record_generations(
     options: &[&str],
     generations: usize,
 ) -> (Recording, String) {
-    let name = format!("moarvm-generations-{way:?}");
+    let name = format!("moarvm-generations-{way:?}-{}", variables[0].1);
     let log = fresh_dir(&name).join("log");
     let variables = [&[("JITSYM_DEBUG", log.to_str().expect("UTF-8"))], variables].concat();
     let (moar, guest, generations) = (moar().to_str().expect("UTF-8"), guest(), generations.to_string());
@@ -148,6 +148,18 @@ fn moarvm_in_adopted_memory() {
     check("adopted", &recording);
     assert_in_regions(&recording);
     check_annotation(&recording);
+}
+
+/// The same in the library's memory.
+#[test]
+fn moarvm_frees_regions() {
+    let (recording, said) = record_generations(Way::Regions, &[("MVM_JITSYM", "1")], STACKS, GENERATIONS);
+    let (registered, gone) = registered_and_gone(&said);
+    println!("{registered} registered, {gone} unregistered");
+    assert!(gone >= 10, "{gone} of {registered} unregistered");
+    check_generations(&recording);
+    assert_in_regions(&recording);
+    check_stacks("generations in regions", &recording, 200, |_| true);
 }
 
 /// A program that compiles more functions than there can be regions: they share a few.

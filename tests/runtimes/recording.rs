@@ -81,7 +81,11 @@ impl Recording {
             let _serial = serial();
             let mut record = perf::perf("record");
             record.envs(variables.iter().copied()).env("JITSYM_LIB", artifacts().shared_dir.join("libjitsym.so"));
-            record.env("JITSYM", if way == Way::Jitdump { "map,jitdump" } else { "on" });
+            // For regions the runtime's own variable has to be enough.
+            record.env_remove("JITSYM");
+            if way == Way::Jitdump {
+                record.env("JITSYM", "map,jitdump");
+            }
             record.args(["-q", "-k", "1", "-e", "cpu-clock", "-F", "999"]).args(options).arg("-o").arg(&file);
             // Not by way of a shell: perf then sometimes loses all stacks that begin in the C library.
             record.args(command);
