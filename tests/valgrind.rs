@@ -258,6 +258,22 @@ fn memory_is_as_it_was() {
     }
 }
 
+/// Memory whose code has ended is unmapped. valgrind lives, says nothing, and knows the code beside it.
+#[test]
+fn memory_is_unmapped() {
+    for (number, valgrind) in valgrinds().iter().enumerate() {
+        Guest::new(Some((valgrind, "memcheck")), &format!("unmapped-memcheck-{number}"), &["unmapped"]).run_clean();
+        let (profile, guest) = callgrind(valgrind, &format!("unmapped-{number}"), &["unmapped"]);
+        for (pages, way) in
+            [1, 16, 256].iter().flat_map(|pages| ["unregistered", "mapping", "silent"].map(|way| (pages, way)))
+        {
+            assert_eq!(profile.sum(&format!("kept_{pages}_{way}")), 3 * LOOP, "{}", profile.text);
+        }
+        // One for each of the pages that are left, and not one more for each of those that are gone.
+        assert!(guest.files() < 15, "{} files", guest.files());
+    }
+}
+
 /// The other tools find nothing wrong, and those that have functions in what they write have ours.
 #[test]
 fn the_other_tools() {

@@ -254,6 +254,32 @@ static void run_memory(void) {
   free(in_heap);
 }
 
+/* Memory is unmapped whose code has ended, or was not unregistered at all. Code beside it stays known. */
+static void run_unmapped(void) {
+  const size_t sizes[] = {PAGE, 16 * PAGE, 256 * PAGE};
+  const char *const ways[] = {"unregistered", "mapping", "silent"};
+  for (size_t i = 0; i < 9; i++) {
+    size_t size = sizes[i / 3], way = i % 3;
+    unsigned char *at = map(PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, size + PAGE), *kept = at + size;
+    jitsym_id id = announce_at(at, emit_loop(at), "jit_freed", 40, 0);
+    char name[100];
+    snprintf(name, sizeof name, "kept_%zu_%s", size / PAGE, ways[way]);
+    announce_at(kept, emit_loop(kept), name, 41, 0);
+    call_often(at, 2);
+    if (way == 0) {
+      CHECK_OK(jitsym_unregister(session, id));
+    } else if (way == 1) {
+      CHECK_OK(jitsym_unregister_mapping(session, (uintptr_t)at, size));
+    }
+    CHECK(munmap(at, size) == 0);
+    usleep(100000);
+    if (way == 2) {
+      announce_at(kept + 100, emit_loop(kept + 100), "jit_later", 42, 0);
+    }
+    call_often(kept, 3);
+  }
+}
+
 static atomic_int stop;
 
 static void *runs_on(void *at) {
@@ -451,6 +477,8 @@ int main(int argc, char **argv) {
     run_padding();
   } else if (strcmp(what, "memory") == 0) {
     run_memory();
+  } else if (strcmp(what, "unmapped") == 0) {
+    run_unmapped();
   } else if (strcmp(what, "threads") == 0) {
     run_threads(number);
   } else if (strcmp(what, "late") == 0) {

@@ -53,9 +53,19 @@ pub struct Origin<'a> {
 pub unsafe fn exchange(pieces: &[Range<u64>], origin: Option<&Origin<'_>>) -> io::Result<()> {
     let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { return Ok(()) };
     let (start, len) = (first.start, last.end - first.start);
+    let mut resident = Vec::new();
+    resident.try_reserve_exact(len as usize / page_size())?;
+    resident.resize(len as usize / page_size(), 0_u8);
     let aside = code_memory::reserve(len)?;
     let place = |piece: &Range<u64>| piece.start - start + aside;
     valgrind::begin_turn();
+    // valgrind does not survive a move of pages that are not mapped, which the kernel refuses.
+    // SAFETY: there is a byte for each page.
+    if unsafe { libc::mincore(start as *mut _, len as usize, resident.as_mut_ptr()) } != 0 {
+        // SAFETY: nobody has it.
+        unsafe { code_memory::unmap(aside, len) };
+        return Err(io::Error::from_raw_os_error(libc::EFAULT));
+    }
     // SAFETY: no other thread runs before the pages are back, and the place aside is ours.
     unsafe {
         let mut result = Ok(());

@@ -4,6 +4,8 @@
 //! Code that is on both sides of a page boundary brings both pages into one group, so that a function is in one file. Groups are
 //! read anew as a whole whenever code comes to one of their pages, so they do not grow without bound: the function that would make
 //! one too large is in two files, in each with the part that lies there.
+//!
+//! A group has no page without code: the host may unmap such a page at any time, and valgrind then forgets the whole file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -78,6 +80,11 @@ pub struct Groups {
     fresh: Vec<u64>,
     /// Groups of which code has ended since valgrind was told.
     stale: BTreeSet<u64>,
+    /// Those of them that may have a page without code.
+    emptied: BTreeSet<u64>,
+    /// Numbers of groups that are no more: those that valgrind may still know, and those to be used again.
+    left: Vec<u32>,
+    free: Vec<u32>,
     next_number: u32,
 }
 
@@ -95,6 +102,9 @@ impl Groups {
             groups: BTreeMap::new(),
             fresh: Vec::new(),
             stale: BTreeSet::new(),
+            emptied: BTreeSet::new(),
+            left: Vec::new(),
+            free: Vec::new(),
             next_number: 0,
         }
     }
@@ -142,17 +152,41 @@ impl Groups {
         let function = self.functions.remove(&addr)?;
         self.places[slot_of(function.id)] = 0;
         let pages = self.pages_of(addr, function.size);
+        let is_emptied = pages.clone().step_by(self.page_size as usize).any(|page| !self.has_code(page));
         for start in self.touching(&pages) {
             if let Some(group) = self.groups.get_mut(&start) {
                 group.content = None;
                 self.stale.insert(start);
+                if is_emptied {
+                    self.emptied.insert(start);
+                }
             }
         }
         Some(function)
     }
 
-    pub fn has_fresh(&self) -> bool {
-        !self.fresh.is_empty()
+    fn has_code(&self, page: u64) -> bool {
+        self.within(&(page..page + self.page_size)).next().is_some()
+    }
+
+    /// Code of pages of no group has ended, unless it is still there. If some has, the rest is to be told of again. Returns whether some
+    /// has.
+    pub fn end_unless(&mut self, pages: &Range<u64>, is_there: impl Fn(u64, u64) -> bool) -> bool {
+        let all: Vec<(u64, bool)> =
+            self.within(pages).map(|(addr, function)| (addr, is_there(addr, function.size))).collect();
+        let has_ended = all.iter().any(|(_, is_there)| !is_there);
+        for (addr, is_there) in all.into_iter().filter(|_| has_ended) {
+            match is_there {
+                true => self.fresh.push(addr),
+                false => drop(self.take_out(addr)),
+            }
+        }
+        has_ended
+    }
+
+    /// Whether valgrind is to be told at once: of code that has come, or of pages without code.
+    pub fn has_urgent(&self) -> bool {
+        !self.fresh.is_empty() || !self.emptied.is_empty()
     }
 
     pub fn has_stale(&self) -> bool {
@@ -196,10 +230,14 @@ impl Groups {
         self.within(pages).nth(most).is_none()
     }
 
-    /// Groups for the code that has come, and those of which code has ended if `with_stale`; and the addresses of what has come, in
-    /// order.
+    /// Groups for the code that has come, those without code in a page, and those of which code has ended if `with_stale`; and the
+    /// addresses of what has come, in order.
     pub fn take_due(&mut self, with_stale: bool) -> (Vec<Due>, Vec<u64>) {
         let mut due: BTreeSet<u64> = BTreeSet::new();
+        let mut gone = Vec::new();
+        for start in std::mem::take(&mut self.emptied) {
+            gone.extend(self.shrink(start, &mut due));
+        }
         let mut fresh = std::mem::take(&mut self.fresh);
         fresh.sort_unstable();
         fresh.dedup();
@@ -215,9 +253,11 @@ impl Groups {
         }
         for range in ranges {
             for part in self.split(range) {
-                self.join(part, &mut due);
+                self.join(part, &fresh, &mut due);
             }
         }
+        // What is told of other code in a page replaces what was known of it.
+        gone.retain(|gone: &Due| self.touching(&gone.pages).is_empty());
         if with_stale {
             due.append(&mut self.stale);
         }
@@ -226,7 +266,47 @@ impl Groups {
             let group = self.groups.get_mut(&start)?;
             Some(Due { pages: start..group.end, number: group.number, content: group.content.take() })
         };
-        (due.into_iter().filter_map(taken).collect(), fresh)
+        gone.extend(due.into_iter().filter_map(taken));
+        (gone, fresh)
+    }
+
+    /// Makes a group those of its pages that have code, one for each run of them. Returns the group if there is none.
+    fn shrink(&mut self, start: u64, due: &mut BTreeSet<u64>) -> Option<Due> {
+        let group = self.groups.remove(&start)?;
+        self.stale.remove(&start);
+        let mut number = Some(group.number);
+        let mut run: Option<Range<u64>> = None;
+        for page in (start..=group.end).step_by(self.page_size as usize) {
+            let is_inside = page < group.end && self.has_code(page);
+            match &mut run {
+                Some(run) if is_inside => run.end = page + self.page_size,
+                None if is_inside => run = Some(page..page + self.page_size),
+                _ => {}
+            }
+            if let Some(run) = run.take_if(|run| run.end == page) {
+                let number = number.take().unwrap_or_else(|| self.new_number());
+                self.groups.insert(run.start, Group { end: run.end, number, content: None });
+                due.insert(run.start);
+            }
+        }
+        let number = number?;
+        self.left.push(number);
+        Some(Due { pages: start..group.end, number, content: None })
+    }
+
+    fn new_number(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
+            self.next_number += 1;
+            self.next_number
+        })
+    }
+
+    /// valgrind was told of all that was due, or of some of it alone. It must not know two files by one name.
+    pub fn all_told(&mut self, is_all: bool) {
+        if is_all {
+            self.free.append(&mut self.left);
+        }
+        self.left.clear();
     }
 
     /// valgrind was told of a group, in this way.
@@ -253,7 +333,7 @@ impl Groups {
     }
 
     /// Makes pages a group, together with the groups that they touch as far as these do not become too large.
-    fn join(&mut self, mut pages: Range<u64>, due: &mut BTreeSet<u64>) {
+    fn join(&mut self, mut pages: Range<u64>, fresh: &[u64], due: &mut BTreeSet<u64>) {
         let mut joined: Vec<u64> = Vec::new();
         for start in self.touching(&pages) {
             let Some(end) = self.groups.get(&start).map(|group| group.end) else { continue };
@@ -291,20 +371,30 @@ impl Groups {
         let largest =
             joined.iter().copied().max_by_key(|start| self.groups.get(start).map_or(0, |group| group.end - start));
         let number = largest.and_then(|start| self.groups.get(&start)).map(|group| group.number);
-        let number = number.unwrap_or_else(|| {
-            self.next_number += 1;
-            self.next_number
-        });
+        let number = number.unwrap_or_else(|| self.new_number());
         let mut content = None;
         let is_one = joined.len() == 1;
         for start in joined {
-            let group = self.groups.remove(&start);
             self.stale.remove(&start);
             due.remove(&start);
-            content = group.and_then(|group| group.content).filter(|_| is_one);
+            let Some(group) = self.groups.remove(&start) else { continue };
+            if group.number != number {
+                self.left.push(group.number);
+            }
+            // Code beside the group may be known to nobody: valgrind has refused it.
+            content = group.content.filter(|_| is_one && self.others_are_fresh(&pages, &(start..group.end), fresh));
         }
         self.groups.insert(pages.start, Group { end: pages.end, number, content });
         due.insert(pages.start);
+    }
+
+    /// Whether all code in these pages that is not in those of a group has just come.
+    fn others_are_fresh(&self, pages: &Range<u64>, group: &Range<u64>, fresh: &[u64]) -> bool {
+        [pages.start..group.start, group.end..pages.end].iter().filter(|part| !part.is_empty()).all(|part| {
+            let is_known = |addr: u64, size: u64| addr < group.end && group.start < addr + size;
+            self.within(part)
+                .all(|(addr, function)| is_known(addr, function.size) || fresh.binary_search(&addr).is_ok())
+        })
     }
 
     /// These pages are no group any more: valgrind knows nothing of them.

@@ -25,6 +25,7 @@ use crate::registry::Registry;
 use crate::sink::region::NewCode;
 use crate::sink::{each_live, Close, GroupOf, Kind, Loaded, Origin, Sink, Turn};
 use crate::sys::mapping::page_size;
+use crate::sys::maps;
 use crate::sys::page_exchange::{self, exchange};
 use crate::sys::valgrind;
 
@@ -39,7 +40,8 @@ pub static KIND: Kind = Kind {
     make: Some(|status| Box::new(Valgrind::new(status.clone()))),
 };
 
-/// valgrind forgets code that has ended after so long, or when other code comes to its page: much code may end at once.
+/// valgrind forgets code that has ended after so long, or when other code comes to its page, or at once if its page has no other
+/// code: much code may end at once, and a page without code may be unmapped.
 const FORGOTTEN_AFTER: Duration = Duration::from_millis(50);
 
 struct Valgrind {
@@ -80,19 +82,30 @@ impl Valgrind {
             self.stale_since = Some(Instant::now());
         }
         let with_stale = self.stale_since.is_some_and(|since| since.elapsed() >= FORGOTTEN_AFTER);
-        if !with_stale && !self.groups.has_fresh() {
+        if !with_stale && !self.groups.has_urgent() {
             return;
         }
         let (due, fresh) = self.groups.take_due(with_stale);
+        let (mut is_all, mut has_ended) = (true, false);
         for mut due in due {
             match self.tell(&mut due, &fresh) {
                 Ok(Some(content)) => self.groups.told(&due.pages, content),
                 Ok(None) => self.groups.forget(&due.pages),
                 Err(error) => {
+                    is_all = false;
                     self.groups.forget(&due.pages);
+                    // The host may have unmapped code that it has not unregistered.
+                    if self.groups.end_unless(&due.pages, is_mapped) {
+                        has_ended = true;
+                        continue;
+                    }
                     self.status.last_error.set(format!("cannot tell valgrind of code: {error}"));
                 }
             }
+        }
+        self.groups.all_told(is_all);
+        if has_ended {
+            self.bring_up_to_date();
         }
     }
 
@@ -101,8 +114,8 @@ impl Valgrind {
     fn tell(&mut self, due: &mut Due, fresh: &[u64]) -> io::Result<Option<Content>> {
         let pages = &due.pages;
         let Some((first, function)) = self.groups.within(pages).next() else {
-            // SAFETY: the sink runs under valgrind alone.
-            self.files.in_pieces(pages, |pieces| unsafe { exchange(pieces, None) })?;
+            // SAFETY: the sink runs under valgrind alone. It has forgotten what the host has unmapped.
+            let _ = self.files.in_pieces(pages, |pieces| unsafe { exchange(pieces, None) });
             return Ok(None);
         };
         let has_lines = has_lines(function.info_records());
@@ -133,6 +146,12 @@ impl Valgrind {
         }
         Ok(Some(content))
     }
+}
+
+fn is_mapped(addr: u64, size: u64) -> bool {
+    let end = addr + size;
+    let mapped = |map: &maps::Mapping| map.end.min(end) - map.start.max(addr);
+    maps::within(addr, end).is_ok_and(|maps| maps.iter().map(mapped).sum::<u64>() == size)
 }
 
 /// Whether there is a line table among the records before a LOAD.

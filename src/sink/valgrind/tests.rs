@@ -11,36 +11,62 @@ const PAGE: u64 = 4096;
 const PAGES: u64 = 200;
 const BEGIN: u64 = 0x7000_0000;
 
-/// What valgrind knows: by the first of some pages where they end, and the ids of the functions.
+/// What valgrind knows: by the first of some pages where they end, the number of the file, and the ids of the functions.
 #[derive(Default)]
-struct Known(BTreeMap<u64, (u64, BTreeSet<u64>)>);
+struct Known(BTreeMap<u64, (u64, u32, BTreeSet<u64>)>);
 
 impl Known {
-    /// As `Valgrind::tell` does it.
-    fn tell(&mut self, groups: &mut Groups, with_stale: bool) {
+    /// As `Valgrind::bring_up_to_date` does it. `fails` says of each group whether valgrind refuses it. `refused`: the
+    /// ids in such groups that it was not told of since.
+    fn tell(
+        &mut self,
+        groups: &mut Groups,
+        with_stale: bool,
+        refused: &mut BTreeSet<u64>,
+        mut fails: impl FnMut() -> bool,
+    ) {
         let (due, fresh) = groups.take_due(with_stale);
         let mut told: Vec<Range<u64>> = Vec::new();
+        let mut is_all = true;
         for due in due {
             let pages = due.pages;
             assert!(pages.start % PAGE == 0 && pages.end % PAGE == 0 && pages.start < pages.end);
             assert!(told.iter().all(|other| other.end <= pages.start || pages.end <= other.start), "told twice");
+            told.push(pages.clone());
             let within: Vec<(u64, u64)> = groups.within(&pages).map(|(addr, function)| (addr, function.id())).collect();
-            let mut ids: BTreeSet<u64> = within.iter().map(|(_, id)| *id).collect();
+            let is_inside =
+                |(addr, function): &(u64, &Function)| pages.start <= *addr && addr + function.size <= pages.end;
+            let whole = groups.within(&pages).filter(is_inside).map(|(_, function)| function.id());
+            let whole: BTreeSet<u64> = whole.collect();
+            let ids: BTreeSet<u64> = within.iter().map(|(_, id)| *id).collect();
             if due.content.is_some() {
                 let fresh = within.iter().filter(|(addr, _)| fresh.binary_search(addr).is_ok()).map(|(_, id)| *id);
-                let old = self.0.values().filter(|(end, _)| *end <= pages.end);
-                let old: BTreeSet<u64> = old.flat_map(|(_, ids)| ids).copied().filter(|id| ids.contains(id)).collect();
+                let old = self.0.values().filter(|(end, ..)| *end <= pages.end);
+                let old: BTreeSet<u64> = old.flat_map(|(.., ids)| ids).copied().filter(|id| ids.contains(id)).collect();
                 assert_eq!(old.into_iter().chain(fresh).collect::<BTreeSet<u64>>(), ids, "a file that lacks something");
             }
-            self.0.retain(|&start, (end, _)| *end <= pages.start || pages.end <= start);
+            if !ids.is_empty() && fails() {
+                is_all = false;
+                refused.extend(ids);
+                groups.forget(&pages);
+                continue;
+            }
+            self.0.retain(|&start, (end, ..)| *end <= pages.start || pages.end <= start);
             if ids.is_empty() {
                 groups.forget(&pages);
             } else {
-                self.0.insert(pages.start, (pages.end, std::mem::take(&mut ids)));
+                refused.retain(|id| !whole.contains(id));
+                assert!(self.0.values().all(|(_, number, _)| *number != due.number), "two files with one name");
+                self.0.insert(pages.start, (pages.end, due.number, ids));
                 groups.told(&pages, Content::default());
             }
-            told.push(pages);
         }
+        groups.all_told(is_all);
+    }
+
+    /// Unmaps pages: valgrind forgets whatever it knows of them, and what it knows together with that.
+    fn unmap(&mut self, pages: &Range<u64>) {
+        self.0.retain(|&start, (end, ..)| *end <= pages.start || pages.end <= start);
     }
 
     /// Whether all of some code is known by this id, and in one place if it has to be.
@@ -48,7 +74,7 @@ impl Known {
         let mut at = code.start;
         let mut places = 0;
         while at < code.end {
-            let Some((_, (end, ids))) = self.0.range(..=at).next_back() else { return false };
+            let Some((_, (end, _, ids))) = self.0.range(..=at).next_back() else { return false };
             if *end <= at || !ids.contains(&id) {
                 return false;
             }
@@ -63,8 +89,10 @@ fn function(id: u64, size: u64) -> Function {
     Function::new(id, size, b"", b"").unwrap()
 }
 
-fn run(random: &mut Random, longest: u64, most: usize, in_one: bool) {
+/// `refusals`: valgrind refuses some groups.
+fn run(random: &mut Random, longest: u64, most: usize, in_one: bool, refusals: bool) {
     let (mut groups, mut known) = (Groups::new(PAGE), Known::default());
+    let mut refused = BTreeSet::new();
     let mut live: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
     let mut next_id = 1;
     for _ in 0..600 {
@@ -84,20 +112,31 @@ fn run(random: &mut Random, longest: u64, most: usize, in_one: bool) {
             live.insert(addr, (addr + size, next_id));
             next_id += 1;
         }
-        known.tell(&mut groups, random.below(5) == 0);
-        assert!(!groups.has_fresh());
+        let with_stale = random.below(5) == 0;
+        known.tell(&mut groups, with_stale, &mut refused, || refusals && random.below(10) == 0);
+        assert!(!groups.has_urgent());
+        if !refusals && random.below(3) == 0 {
+            // The host unmaps what it has taken its code from.
+            let page = BEGIN + PAGE * random.below(PAGES);
+            if !live.iter().any(|(&addr, &(end, _))| addr < page + PAGE && page < end) {
+                known.unmap(&(page..page + PAGE));
+            }
+        }
         for (&addr, &(end, id)) in &live {
-            assert!(known.has(id, &(addr..end), in_one), "{id} at {addr:x} to {end:x}: {:x?}", known.0);
+            let is_well = refused.contains(&id) || known.has(id, &(addr..end), in_one);
+            assert!(is_well, "{id} at {addr:x} to {end:x}: {:x?}", known.0);
         }
     }
-    known.tell(&mut groups, true);
+    known.tell(&mut groups, true, &mut refused, || false);
     assert!(!groups.has_stale());
-    let all: BTreeSet<u64> = known.0.values().flat_map(|(_, ids)| ids).copied().collect();
-    assert_eq!(all, live.values().map(|(_, id)| *id).collect(), "exactly what lives is known");
+    let all: BTreeSet<u64> = known.0.values().flat_map(|(.., ids)| ids).copied().collect();
+    let all_live: BTreeSet<u64> = live.values().map(|(_, id)| *id).collect();
+    // What it has refused it may know as it was before.
+    assert!(refusals || all == all_live, "exactly what lives is known");
     let ids: Vec<u64> = live.values().map(|(_, id)| *id).collect();
     ids.into_iter().for_each(|id| _ = groups.remove(id));
-    known.tell(&mut groups, true);
-    assert!(known.0.is_empty());
+    known.tell(&mut groups, false, &mut refused, || false);
+    assert!(refusals || known.0.is_empty());
 }
 
 /// Each function is known in one place, as long as no group becomes too large.
@@ -106,7 +145,8 @@ fn code_at_random() {
     let seed = Seed::new();
     let mut random = Random(seed.0);
     for longest in [50, 3000, 20_000] {
-        run(&mut random, longest, 300, true);
+        run(&mut random, longest, 300, true, false);
+        run(&mut random, longest, 300, false, true);
     }
 }
 
@@ -114,19 +154,19 @@ fn code_at_random() {
 #[test]
 fn much_code_at_random() {
     let seed = Seed::new();
-    run(&mut Random(seed.0), 900, 5000, false);
+    run(&mut Random(seed.0), 900, 5000, false, false);
     // Packed, in one burst and then one by one: no group is too large, and all is known.
     let (mut groups, mut known) = (Groups::new(PAGE), Known::default());
     let add = |groups: &mut Groups, id: u64| groups.add(BEGIN + 37 * id, function(id, 37));
     (0..3000).for_each(|id| add(&mut groups, id));
-    known.tell(&mut groups, false);
+    known.tell(&mut groups, false, &mut BTreeSet::new(), || false);
     for id in 3000..5000 {
         add(&mut groups, id);
-        known.tell(&mut groups, false);
+        known.tell(&mut groups, false, &mut BTreeSet::new(), || false);
     }
     for id in 0..5000 {
         assert!(known.has(id, &(BEGIN + 37 * id..BEGIN + 37 * (id + 1)), false), "{id}");
     }
-    let largest = known.0.values().map(|(_, ids)| ids.len()).max().unwrap();
+    let largest = known.0.values().map(|(.., ids)| ids.len()).max().unwrap();
     assert!((500..1300).contains(&largest), "{largest}");
 }

@@ -38,9 +38,30 @@ struct Source {
     object: Text,
     /// By their starts, and those of one start by their times.
     pieces: Vec<Piece>,
-    /// The highest end of a piece and those before it.
+    /// A binary tree of the highest ends: nodes 2n and 2n + 1 are below node n, and the lowest ones are for the pieces.
     ends: Vec<u64>,
     rows: Vec<Row>,
+}
+
+impl Source {
+    /// The pieces that an address lies in: looks at these alone, and at few others, however long some pieces are.
+    fn around(&self, address: u64) -> Vec<usize> {
+        let begun = self.pieces.partition_point(|piece| piece.start <= address);
+        let leaves = self.ends.len() / 2;
+        let (mut found, mut open) = (Vec::new(), vec![1]);
+        while let Some(node) = open.pop() {
+            let first = (node << (leaves.ilog2() - usize::ilog2(node))) - leaves;
+            if first >= begun || self.ends[node] <= address {
+                continue;
+            }
+            if node >= leaves {
+                found.push(first);
+            } else {
+                open.extend([2 * node, 2 * node + 1]);
+            }
+        }
+        found
+    }
 }
 
 /// The code of a process. If several files have code at an address, the first one is right.
@@ -130,22 +151,20 @@ impl Code {
 
     fn add(&mut self, object: Text, mut pieces: Vec<Piece>, rows: Vec<Row>) {
         pieces.sort_by_key(|piece| (piece.start, piece.time));
-        let highest = |highest: &mut u64, piece: &Piece| {
-            *highest = piece.end.max(*highest);
-            Some(*highest)
-        };
-        let ends = pieces.iter().scan(0, highest).collect();
+        let leaves = pieces.len().next_power_of_two();
+        let mut ends = vec![0; leaves];
+        ends.extend(pieces.iter().map(|piece| piece.end));
+        ends.resize(2 * leaves, 0);
+        for node in (1..leaves).rev() {
+            ends[node] = ends[2 * node].max(ends[2 * node + 1]);
+        }
         self.sources.push(Source { object, pieces, ends, rows });
     }
 
     /// The code at an address.
     pub fn at(&self, address: u64) -> Option<Found> {
         self.sources.iter().enumerate().find_map(|(source, code)| {
-            let mut pieces: Vec<usize> = (0..code.pieces.partition_point(|piece| piece.start <= address))
-                .rev()
-                .take_while(|&number| code.ends[number] > address)
-                .filter(|&number| code.pieces[number].end > address)
-                .collect();
+            let mut pieces = code.around(address);
             pieces.sort_by_key(|&number| std::cmp::Reverse(code.pieces[number].time));
             let name = code.pieces[*pieces.first()?].name;
             let is_one = pieces.iter().all(|&number| code.pieces[number].name == name);
@@ -202,5 +221,36 @@ impl Code {
         let rows = self.sources[found.source].rows.get(piece.rows.clone())?;
         let after = rows.partition_point(|row| row.offset <= address - piece.start);
         rows.get(after.checked_sub(1)?).map(|row| (row.file, row.line.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every piece that an address lies in is found, and no other, whatever lies in what.
+    #[test]
+    fn pieces_around_an_address() {
+        for count in 0..70 {
+            let (mut texts, mut code) = (Texts::default(), Code::default());
+            let name = texts.add(b"name");
+            // Some long, some empty, several with one start.
+            let piece = |number: u64| {
+                let start = number * number * 7 % 97;
+                let len = if number % 9 == 0 { 60 } else { number * 5 % 11 };
+                Piece { time: number, start, end: start + len, name, rows: 0..0 }
+            };
+            code.add(name, (0..count).map(piece).collect(), Vec::new());
+            let source = &code.sources[0];
+            for address in 0..170 {
+                let mut found = source.around(address);
+                found.sort_unstable();
+                let is_around = |&number: &usize| {
+                    let piece = &source.pieces[number];
+                    (piece.start..piece.end).contains(&address)
+                };
+                assert_eq!(found, (0..source.pieces.len()).filter(is_around).collect::<Vec<_>>(), "{count} {address}");
+            }
+        }
     }
 }

@@ -370,7 +370,8 @@ impl State<'_> {
             let Some(cost) = number(word) else { return wrong(format!("'{}' is no cost", shortened(word))) };
             let Some(sum) = sums.next() else { return wrong("more costs than events") };
             if are_own {
-                *sum = sum.wrapping_add(cost);
+                let Some(more) = sum.checked_add(cost) else { return wrong("the costs do not fit in 64 bits") };
+                *sum = more;
             }
         }
         Ok(())

@@ -335,6 +335,7 @@ fn refusals() {
     write("cut", &good.as_bytes()[..good.len() - 10]);
     write("wrong", good.replace("0 7", "0 8").as_bytes());
     write("late", good.replace("0 7", "0 7 7").as_bytes());
+    write("much", good.replace("0 7", "0 18446744073709551615\n0 8").as_bytes());
     write("undefined", good.replace("fn=0x04a20000", "fn=(3)").as_bytes());
     write("text", b"Dear reader,\n");
     write("empty", b"");
@@ -354,6 +355,7 @@ fn refusals() {
         refused(&["cut", "--map", "map"], 2, "cut: is not whole: its end is missing");
         refused(&["wrong", "--map", "map"], 2, "wrong: line 7: the costs are 8 in all, and not 7");
         refused(&["late", "--map", "map"], 2, "late: line 6: more costs than events");
+        refused(&["much", "--map", "map"], 2, "much: line 7: the costs do not fit in 64 bits");
         refused(&["undefined", "--map", "map"], 2, "undefined: line 4: there is no name with the number 3");
         refused(&["text", "--map", "map"], 2, "text: is no file of callgrind");
         refused(&["empty", "--map", "map"], 2, "empty: is empty");
@@ -366,7 +368,7 @@ fn refusals() {
         refused(&["good", "--map", "other-map"], 1, "no function has a name in other-map, and nothing is written");
         let there: Vec<_> =
             fs::read_dir(&dir).expect("directory").map(|entry| entry.expect("entry").file_name()).collect();
-        assert_eq!(there.len(), 11 + usize::from(kept), "{there:?}");
+        assert_eq!(there.len(), 12 + usize::from(kept), "{there:?}");
         if kept {
             assert_eq!(fs::read(dir.join("out")).expect("out"), b"kept");
         }
