@@ -237,7 +237,7 @@ mod tests {
             // Some long, some empty, several with one start.
             let piece = |number: u64| {
                 let start = number * number * 7 % 97;
-                let len = if number % 9 == 0 { 60 } else { number * 5 % 11 };
+                let len = if number.is_multiple_of(9) { 60 } else { number * 5 % 11 };
                 Piece { time: number, start, end: start + len, name, rows: 0..0 }
             };
             code.add(name, (0..count).map(piece).collect(), Vec::new());
