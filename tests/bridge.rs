@@ -11,6 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use jitsym::format::jitdump::id;
+use jitsym::format::jitdump::raw::{RawHeader, RawRecords};
+
 use guests::{check_names, check_stacks, guest, library, python_with, record, Stacks};
 use perf::Verdict;
 use support::{checker, fresh_dir, root, run, scratch_dir, serial, stdout, until_enough, TmpFiles};
@@ -138,21 +141,57 @@ fn postgresql() {
     std::fs::remove_dir_all(&dir).expect("remove the directory");
 }
 
-/// Objects that come and go at random, whose memory is unmapped at once, and a forked child.
-#[test]
-fn lists_at_random() {
-    const VARIANTS: u32 = 8;
-    let dir = scratch_dir("lists");
-    let sources = root().join("c-tests/sources");
+/// Objects with the functions of lists.c, in a directory.
+fn objects(name: &str) -> PathBuf {
+    let dir = scratch_dir(name);
     for variant in 0..VARIANTS {
         let mut gcc = Command::new("gcc");
         gcc.args(["-c", "-g", "-O2", "-fomit-frame-pointer"]).arg(format!("-DVARIANT=v{variant}"));
-        run(gcc.arg(sources.join("object.c")).arg("-o").arg(dir.join(format!("{variant}.o"))));
+        run(gcc.arg(source("object.c")).arg("-o").arg(dir.join(format!("{variant}.o"))));
     }
-    let program = dir.join("lists");
+    dir
+}
+
+const VARIANTS: u32 = 8;
+
+fn source(file: &str) -> PathBuf {
+    root().join("c-tests/sources").join(file)
+}
+
+fn gcc() -> Command {
     let mut gcc = Command::new("gcc");
     gcc.args(["-std=c11", "-D_GNU_SOURCE", "-g", "-O1", "-Wall", "-Wextra", "-Werror"]);
-    run(gcc.arg(sources.join("lists.c")).arg("-o").arg(&program));
+    gcc
+}
+
+/// A shared library that calls its function through the dynamic linker calls that of this one: no object is missed, however soon it
+/// is gone. Without that, most are.
+#[test]
+fn lists_of_a_shared_library() {
+    let dir = objects("lists-shared");
+    let (library, program, main) = (dir.join("liblists.so"), dir.join("lists"), dir.join("main.c"));
+    run(gcc().args(["-DSHARED", "-shared", "-fPIC"]).arg(source("lists.c")).arg("-o").arg(&library));
+    let text = "int lists_main(int, char **); int main(int count, char **words) { return lists_main(count, words); }";
+    std::fs::write(&main, text).expect("write");
+    run(gcc().args([&main, &library]).arg("-o").arg(&program));
+    let files = fresh_dir("lists-shared-files");
+    let mut command = perf::command(&program);
+    command.arg("1").arg(&dir).arg(VARIANTS.to_string()).env("JITSYM_DIR", &files);
+    let text = stdout(&run(bridged(&mut command)));
+    let total = text.lines().find_map(|line| line.strip_prefix("total ")?.split_once(" of ")).expect("total");
+    checker::assert_all_sound(&files, &[]);
+    let dump = std::fs::read(files.join(format!("jit-{}.dump", total.1))).expect("jitdump");
+    let header = RawHeader::read(&dump).expect("header");
+    let count = RawRecords::new(&dump, &header).filter(|record| record.id == id::LOAD).count();
+    assert_eq!(count.to_string(), total.0, "functions in the jitdump, and those that were told of");
+}
+
+/// Objects that come and go at random, whose memory is unmapped at once, and a forked child.
+#[test]
+fn lists_at_random() {
+    let dir = objects("lists");
+    let program = dir.join("lists");
+    run(gcc().arg(source("lists.c")).arg("-o").arg(&program));
     let fixed = std::env::var("JITSYM_LISTS_SEED").ok().map(|seed| seed.parse().expect("number"));
     let first: u64 = fixed.unwrap_or_else(|| u64::from(std::process::id()));
     for seed in first..first + if fixed.is_some() { 1 } else { 3 } {

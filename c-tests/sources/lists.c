@@ -35,11 +35,18 @@ struct jit_descriptor {
     struct jit_code_entry *relevant_entry, *first_entry;
 };
 
-/* As LLVM has them: nobody can put a function of his own in the place of the first. */
-__attribute__((noinline, visibility("hidden"))) void __jit_debug_register_code(void) {
+/* As LLVM has them: nobody can put a function of his own in the place of the first. With SHARED, a shared library's: the one that is
+ * loaded first is called. */
+#ifdef SHARED
+#define VISIBILITY "default"
+#define main lists_main
+#else
+#define VISIBILITY "hidden"
+#endif
+__attribute__((noinline, visibility(VISIBILITY))) void __jit_debug_register_code(void) {
     __asm__ volatile("" ::: "memory");
 }
-__attribute__((visibility("hidden"))) struct jit_descriptor __jit_debug_descriptor = {1, 0, NULL, NULL};
+__attribute__((visibility(VISIBILITY))) struct jit_descriptor __jit_debug_descriptor = {1, 0, NULL, NULL};
 
 enum { SLOTS = 48, SLOT = 4096, STEPS = 3000, VARIANTS_MAX = 16 };
 
@@ -63,11 +70,35 @@ static struct {
     int variant;
 } slots[SLOTS + 2];
 
+/* How many functions were told of. */
+static unsigned long told;
+
 static void tell(uint32_t action, struct jit_code_entry *entry) {
     __jit_debug_descriptor.relevant_entry = entry;
     __jit_debug_descriptor.action_flag = action;
     __jit_debug_register_code();
     __jit_debug_descriptor.action_flag = 0;
+}
+
+/* Counts the functions of an object, by way of its own symbols, and prints them. */
+static unsigned long functions(int slot, int printed) {
+    unsigned long count = 0;
+    const char *object = slots[slot].entry->symfile_addr;
+    const Elf64_Ehdr *header = (const Elf64_Ehdr *)object;
+    const Elf64_Shdr *sections = (const Elf64_Shdr *)(object + header->e_shoff);
+    for (int i = 0; i < header->e_shnum; i++) {
+        if (sections[i].sh_type != SHT_SYMTAB) continue;
+        const Elf64_Sym *symbols = (const Elf64_Sym *)(object + sections[i].sh_offset);
+        const char *strings = object + sections[sections[i].sh_link].sh_offset;
+        for (size_t n = 0; n < sections[i].sh_size / sizeof *symbols; n++)
+            if (ELF64_ST_TYPE(symbols[n].st_info) == STT_FUNC) {
+                count++;
+                if (printed)
+                    printf("%lx %lx %s\n", (unsigned long)(arena + slot * SLOT + symbols[n].st_value),
+                           (unsigned long)symbols[n].st_size, strings + symbols[n].st_name);
+            }
+    }
+    return count;
 }
 
 /* Puts the code of a variant into a slot, and an object that says so into the list. */
@@ -93,6 +124,7 @@ static void add(int slot, int variant) {
     slots[slot].entry = entry;
     slots[slot].size = size;
     slots[slot].variant = variant;
+    told += functions(slot, 0);
 }
 
 static void take(int slot) {
@@ -107,22 +139,6 @@ static void take(int slot) {
     memset(entry, 0xa5, sizeof *entry);
     free(entry);
     slots[slot].entry = NULL;
-}
-
-/* The functions of an object, by way of its own symbols. */
-static void print(int slot) {
-    const char *object = slots[slot].entry->symfile_addr;
-    const Elf64_Ehdr *header = (const Elf64_Ehdr *)object;
-    const Elf64_Shdr *sections = (const Elf64_Shdr *)(object + header->e_shoff);
-    for (int i = 0; i < header->e_shnum; i++) {
-        if (sections[i].sh_type != SHT_SYMTAB) continue;
-        const Elf64_Sym *symbols = (const Elf64_Sym *)(object + sections[i].sh_offset);
-        const char *strings = object + sections[sections[i].sh_link].sh_offset;
-        for (size_t n = 0; n < sections[i].sh_size / sizeof *symbols; n++)
-            if (ELF64_ST_TYPE(symbols[n].st_info) == STT_FUNC)
-                printf("%lx %lx %s\n", (unsigned long)(arena + slot * SLOT + symbols[n].st_value),
-                       (unsigned long)symbols[n].st_size, strings + symbols[n].st_name);
-    }
 }
 
 static void pause_ms(long ms) {
@@ -177,14 +193,15 @@ int main(int argc, char **argv) {
     add(SLOTS, 0);
     await(SLOTS);
     for (int slot = 0; slot <= SLOTS; slot++)
-        if (slots[slot].entry) print(slot);
+        if (slots[slot].entry) functions(slot, 1);
+    printf("total %lu of %d\n", told, (int)getpid());
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
         add(SLOTS + 1, 0);
         await(SLOTS + 1);
         printf("child ");
-        print(SLOTS + 1);
+        functions(SLOTS + 1, 1);
         exit(0);
     }
     int status;

@@ -319,7 +319,11 @@ void *mremap(void *from, size_t old_size, size_t new_size, int flags, ...) {
   va_start(arguments, flags);
   void *to = flags & MREMAP_FIXED ? va_arg(arguments, void *) : NULL;
   va_end(arguments);
-  sleep((unsigned)atomic_exchange(&delay, 0));
+  unsigned seconds = (unsigned)atomic_exchange(&delay, 0);
+  if (seconds != 0) {
+    /* Any wait, be it for no time, is a turn for other threads. */
+    sleep(seconds);
+  }
   return (void *)syscall(SYS_mremap, from, old_size, new_size, flags, to);
 }
 
