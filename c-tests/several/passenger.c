@@ -41,6 +41,11 @@ static void *ride(void *nothing) {
     snprintf(name, sizeof name, "passenger_code_%d", i);
     jitsym_code code = test_code((uint64_t)(uintptr_t)at, SIZE, name);
     code.bytes = at;
+    jitsym_unwind unwind = JITSYM_UNWIND(JITSYM_UNWIND_FRAME_POINTER);
+    unwind.epilogue_begin = 15;
+    unwind.epilogue_end = 16;
+    code.unwind = &unwind;
+    code.free_after = PLACE - SIZE;
     CHECK_OK(jitsym_register(session, &code, NULL));
     uint64_t from = test_now();
     for (uint64_t end = time_spent() + (uint64_t)(LAP_NS * test_pace()); time_spent() < end;) {
