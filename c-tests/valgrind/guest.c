@@ -107,6 +107,18 @@ static void run_calls(unsigned count) {
   call_often(memory, count);
 }
 
+static uint64_t allocates(void) {
+  void *volatile allocated = malloc(1000000);
+  free(allocated);
+  return 0;
+}
+
+/* The chain, whose innermost piece calls a function that allocates memory. */
+static void run_allocations(unsigned count) {
+  make_chain(memory, ROOM, "", (const void *)(uintptr_t)allocates);
+  call_often(memory, count);
+}
+
 /* A chain over several pages: each of the pieces lies in two of them. */
 static void run_straddling(unsigned count) {
   unsigned char *loop = memory + 4 * PAGE - 4, *first = memory + PAGE - 9;
@@ -465,6 +477,8 @@ int main(int argc, char **argv) {
   memory = map(PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, MEMORY);
   if (strcmp(what, "calls") == 0) {
     run_calls(number);
+  } else if (strcmp(what, "allocations") == 0) {
+    run_allocations(number);
   } else if (strcmp(what, "straddling") == 0) {
     run_straddling(number);
   } else if (strcmp(what, "packed") == 0) {

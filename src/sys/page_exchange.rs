@@ -104,3 +104,17 @@ unsafe fn show(start: u64, len: u64, origin: &Origin<'_>) -> io::Result<()> {
         code_memory::reserve_over(origin.data, page).and(mapped)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No page is given out twice, also where one piece of address space ends and the next begins.
+    #[test]
+    fn data_pages_are_new() {
+        let count = 2 * ROOM as usize / page_size() + 3;
+        let mut pages: Vec<u64> = (0..count).map(|_| data_page().unwrap()).collect();
+        pages.sort_unstable();
+        assert!(pages.windows(2).all(|pair| pair[0] + page_size() as u64 <= pair[1]));
+    }
+}

@@ -23,6 +23,8 @@ const fn of_tool(letters: &[u8; 2]) -> usize {
     (letters[0] as usize) << 24 | (letters[1] as usize) << 16
 }
 
+const DHAT: &[u8] = b"vgpreload_dhat-";
+
 /// How many bytes valgrind writes to tell of a line.
 const LINE_SIZE: usize = 64;
 
@@ -108,8 +110,14 @@ fn ask_for_tool() -> Tool {
     // Tools answer their own requests alone. That of memcheck is about no bytes, that of helgrind about one which it knows.
     static BYTE: AtomicU8 = AtomicU8::new(0);
     let known = std::ptr::from_ref(&BYTE) as usize;
+    // DHAT complains of requests to others. Like most, it has the loader load a library of its own.
+    let is_dhat = || {
+        let loaded = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+        loaded.as_encoded_bytes().windows(DHAT.len()).any(|part| part == DHAT)
+    };
     match () {
         () if request(RUNNING_ON_VALGRIND, 0, 0, 0) == 0 => Tool::Nothing,
+        () if is_dhat() => Tool::Other,
         () if request(MAKE_MEM_DEFINED, 0, 0, 0) != 0 => Tool::Memcheck,
         () if request(HELGRIND_GET_ABITS, known, 0, 1) != 0 || request(DRD_GET_THREAD_ID, 0, 0, 0) != 0 => Tool::Races,
         () => Tool::Other,
@@ -179,7 +187,9 @@ pub fn share<T>(value: &T) {
 
 /// Has memcheck take bytes for initialised: code has padding that nobody has written.
 pub fn make_defined(bytes: &[u8]) {
-    request(MAKE_MEM_DEFINED, bytes.as_ptr() as usize, bytes.len(), 0);
+    if tool() == Tool::Memcheck {
+        request(MAKE_MEM_DEFINED, bytes.as_ptr() as usize, bytes.len(), 0);
+    }
 }
 
 /// Under valgrind one thread runs at a time, each for 100,000 blocks of instructions. Afterwards the calling thread has nearly all
