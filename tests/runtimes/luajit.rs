@@ -117,3 +117,32 @@ fn luajit_flushes() {
         assert!(registered > 1000 && gone == registered, "{said}");
     }
 }
+
+/// The code of each generation has its own name, though it lies where that of others was, and its stacks are whole.
+#[test]
+fn flushed_traces() {
+    let guest = root().join("tests/runtimes/flushes.lua");
+    for (name, way, variable) in [
+        ("luajit-flushes-jitdump", Way::Jitdump, ("LUAJIT_JITSYM", "1")),
+        ("luajit-flushes-adopted", Way::Regions, ("JITSYM_ADOPT", "1")),
+    ] {
+        let recording = until_enough(4 * ENOUGH, |pace| {
+            let generations = (60.0 * f64::from(pace)).to_string();
+            let words = [luajit().to_str().expect("UTF-8"), guest.to_str().expect("UTF-8"), &generations];
+            let recording = Recording::of(name, way, &[variable], STACKS, &words);
+            let compiled = recording.samples.iter().filter(|sample| sample.is_compiled()).count();
+            (recording, compiled)
+        });
+        let traces = recording.samples.iter().filter(|sample| sample.is_compiled());
+        let traces: Vec<_> =
+            traces.filter_map(|sample| Some((&sample.frames[0].0, &recording.phase_at(sample.time)?.name))).collect();
+        let is_named = |(symbol, phase): &&(&String, &String)| {
+            symbol.starts_with("TRACE_") && symbol.contains(&format!(" {phase}.lua:"))
+                || symbol.starts_with("exit stubs ")
+        };
+        let named = traces.iter().filter(is_named).count();
+        let others = || format!("{:?}", traces.iter().filter(|trace| !is_named(trace)).take(5).collect::<Vec<_>>());
+        at_least(&format!("{name}: names"), named, traces.len(), 4 * ENOUGH, 99, others);
+        check_stacks(name, &recording, 4 * ENOUGH, |sample| sample.is_compiled());
+    }
+}
