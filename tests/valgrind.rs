@@ -412,7 +412,7 @@ fn gdb_by_way_of_valgrind() {
 #[test]
 fn traces_of_luajit() {
     for (number, valgrind) in valgrinds().iter().enumerate() {
-        let dir = fresh_dir(&format!("luajit-{number}"));
+        let dir = fresh_dir(format!("luajit-{number}"));
         let out = dir.join("out");
         let mut command = Command::new(valgrind);
         command.args(["-q", "--tool=callgrind"]).arg(format!("--callgrind-out-file={}", out.display()));

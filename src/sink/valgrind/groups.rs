@@ -172,6 +172,9 @@ impl Groups {
     /// Code of pages of no group has ended, unless it is still there. If some has, the rest is to be told of again. Returns whether some
     /// has.
     pub fn end_unless(&mut self, pages: &Range<u64>, is_there: impl Fn(u64, u64) -> bool) -> bool {
+        if is_there(pages.start, pages.end - pages.start) {
+            return false;
+        }
         let all: Vec<(u64, bool)> =
             self.within(pages).map(|(addr, function)| (addr, is_there(addr, function.size))).collect();
         let has_ended = all.iter().any(|(_, is_there)| !is_there);
@@ -388,13 +391,10 @@ impl Groups {
         due.insert(pages.start);
     }
 
-    /// Whether all code in these pages that is not in those of a group has just come.
+    /// Whether all code in these pages, but outside of those of a group, has just come.
     fn others_are_fresh(&self, pages: &Range<u64>, group: &Range<u64>, fresh: &[u64]) -> bool {
-        [pages.start..group.start, group.end..pages.end].iter().filter(|part| !part.is_empty()).all(|part| {
-            let is_known = |addr: u64, size: u64| addr < group.end && group.start < addr + size;
-            self.within(part)
-                .all(|(addr, function)| is_known(addr, function.size) || fresh.binary_search(&addr).is_ok())
-        })
+        let is_fresh = |part: &Range<u64>| self.within(part).all(|(addr, _)| fresh.binary_search(&addr).is_ok());
+        [pages.start..group.start, group.end..pages.end].iter().filter(|part| !part.is_empty()).all(is_fresh)
     }
 
     /// These pages are no group any more: valgrind knows nothing of them.

@@ -114,9 +114,11 @@ impl Valgrind {
     fn tell(&mut self, due: &mut Due, fresh: &[u64]) -> io::Result<Option<Content>> {
         let pages = &due.pages;
         let Some((first, function)) = self.groups.within(pages).next() else {
-            // SAFETY: the sink runs under valgrind alone. It has forgotten what the host has unmapped.
-            let _ = self.files.in_pieces(pages, |pieces| unsafe { exchange(pieces, None) });
-            return Ok(None);
+            // SAFETY: the sink runs under valgrind alone.
+            let done = self.files.in_pieces(pages, |pieces| unsafe { exchange(pieces, None) });
+            // It has forgotten what the host has unmapped.
+            let is_refused = done.is_err() && is_mapped(pages.start, pages.end - pages.start);
+            return if is_refused { done.map(|()| None) } else { Ok(None) };
         };
         let has_lines = has_lines(function.info_records());
         let add = |content: &mut Content, (addr, function): (u64, &Function)| {
@@ -148,10 +150,11 @@ impl Valgrind {
     }
 }
 
+/// Whether all of it is mapped, as far as is known.
 fn is_mapped(addr: u64, size: u64) -> bool {
     let end = addr + size;
     let mapped = |map: &maps::Mapping| map.end.min(end) - map.start.max(addr);
-    maps::within(addr, end).is_ok_and(|maps| maps.iter().map(mapped).sum::<u64>() == size)
+    maps::within(addr, end).map_or(true, |maps| maps.iter().map(mapped).sum::<u64>() == size)
 }
 
 /// Whether there is a line table among the records before a LOAD.
