@@ -268,7 +268,7 @@ pub extern "C" fn jitsym_flush_from_signal(timeout_ms: u32) -> jitsym_status {
     const DEFAULT_MS: u32 = 1000;
     let timeout = Duration::from_millis(if timeout_ms == 0 { DEFAULT_MS } else { timeout_ms }.into());
     // No panic boundary, which keeps something in thread-local storage: there is nothing here that can panic.
-    match valgrind::without_races(|| session::flush_from_signal(timeout)) {
+    match valgrind::without_races_in_handler(|| session::flush_from_signal(timeout)) {
         Ok(()) => jitsym_status::JITSYM_OK,
         Err(error) => error.into(),
     }

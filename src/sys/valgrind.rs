@@ -87,21 +87,28 @@ pub enum Tool {
     Nothing = 4,
 }
 
-/// Which one it is. It is asked once.
+/// What `tool` has found; 0 before that.
+static KNOWN: AtomicU8 = AtomicU8::new(0);
+
+#[inline(always)]
+fn known() -> Option<Tool> {
+    match KNOWN.load(Ordering::Relaxed) {
+        1 => Some(Tool::Memcheck),
+        2 => Some(Tool::Races),
+        3 => Some(Tool::Other),
+        4 => Some(Tool::Nothing),
+        _ => None,
+    }
+}
+
+/// Which one it is. It is asked once, by the first call that opens a session or comes before that.
 #[inline]
 pub fn tool() -> Tool {
-    static KNOWN: AtomicU8 = AtomicU8::new(0);
-    match KNOWN.load(Ordering::Relaxed) {
-        1 => Tool::Memcheck,
-        2 => Tool::Races,
-        3 => Tool::Other,
-        4 => Tool::Nothing,
-        _ => {
-            let tool = ask_for_tool();
-            KNOWN.store(tool as u8, Ordering::Relaxed);
-            tool
-        }
-    }
+    known().unwrap_or_else(|| {
+        let tool = ask_for_tool();
+        KNOWN.store(tool as u8, Ordering::Relaxed);
+        tool
+    })
 }
 
 #[cold]
@@ -173,6 +180,13 @@ pub fn unreported<T>(body: impl FnOnce() -> T) -> T {
 #[inline]
 pub fn without_races<T>(body: impl FnOnce() -> T) -> T {
     let _silence = (tool() == Tool::Races).then(Silence::begin);
+    body()
+}
+
+/// The same in a signal handler, where nobody can be asked which tool it is. Before the first session there is nothing to report.
+#[inline]
+pub fn without_races_in_handler<T>(body: impl FnOnce() -> T) -> T {
+    let _silence = (known() == Some(Tool::Races)).then(Silence::begin);
     body()
 }
 
