@@ -130,7 +130,7 @@ static void from_off(void) {
   for (int round = 0; round < 3; round++) {
     CHECK_OK(jitsym_enable(session, 0));
     /* A map that was there before may be written anew just now. */
-    CHECK_OK(jitsym_flush(session, 0));
+    CHECK_OK(jitsym_flush(session, 60000));
     CHECK(running(session) == BOTH && own_files() == 2 && own_spools() == 1 && held(session) > 0);
     CHECK(test_stats(session).spool == JITSYM_SPOOL_SHARED);
     CHECK_STATUS(JITSYM_ERR_UNKNOWN_ID, jitsym_unregister(session, 0));
@@ -1337,7 +1337,7 @@ static void *forks_and_waits(void *session) {
   pid_t child = fork();
   CHECK(child >= 0);
   if (child == 0) {
-    CHECK_OK(jitsym_flush(session, 0));
+    CHECK_OK(jitsym_flush(session, 60000));
     test_sleep_ms(1500);
     pthread_exit(NULL);
   }

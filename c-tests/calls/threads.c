@@ -323,7 +323,7 @@ static void *storm_thread(void *argument) {
   for (unsigned i = 0; i < storm.each; i++) {
     storm_register(thread, i);
     if (i % 997 == 996) {
-      CHECK_OK(jitsym_flush(storm.session, 0));
+      CHECK_OK(jitsym_flush(storm.session, 60000));
     }
   }
   return NULL;

@@ -168,7 +168,7 @@ static pid_t killed;
 static void is_killed(void) {
   jitsym *session = test_open();
   test_register(session, ADDR, 0x40, "first");
-  CHECK_OK(jitsym_flush(session, 0));
+  CHECK_OK(jitsym_flush(session, 60000));
   test_register(session, ADDR + 0x1000, 0x40, "pending");
   kill(getpid(), SIGKILL);
 }
@@ -299,7 +299,7 @@ static void sandboxed(void) {
   if (afterwards) {
     CHECK(pthread_sigmask(SIG_SETMASK, &before, NULL) == 0);
     put(session, 0, "first");
-    CHECK_OK(jitsym_flush(session, 0));
+    CHECK_OK(jitsym_flush(session, 60000));
     refuse();
   } else if (status != JITSYM_OK) {
     char text[256];

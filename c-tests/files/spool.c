@@ -83,7 +83,7 @@ static void removed(void) {
   spools_apart("removed");
   jitsym *session = test_open();
   put(session, CODES, "first");
-  CHECK_OK(jitsym_flush(session, 0));
+  CHECK_OK(jitsym_flush(session, 60000));
   for (int i = 0; i < 3; i++) {
     struct test_path path;
     CHECK(own_spools(&path) == 1 && test_stats_now(session).spool == JITSYM_SPOOL_SHARED);
@@ -91,7 +91,7 @@ static void removed(void) {
     for (uint64_t begin = test_now(); test_stats_now(session).spool != JITSYM_SPOOL_SHARED; test_sleep_ms(1)) {
       CHECK(test_now() - begin < TEST_PATIENCE);
       put(session, 1, "another");
-      CHECK_OK(jitsym_flush(session, 0));
+      CHECK_OK(jitsym_flush(session, 60000));
     }
   }
   put(session, CODES, "last");
@@ -216,7 +216,7 @@ static void locks_memory(void) {
     session = test_open();
   }
   put(session, CODES, "any");
-  CHECK_OK(jitsym_flush(session, 0));
+  CHECK_OK(jitsym_flush(session, 60000));
   CHECK(test_stats_now(session).spool == JITSYM_SPOOL_SHARED);
   /* The stacks of two threads, and what they allocate. */
   CHECK(status_kib("VmRSS:") < resident + (24 << 10));

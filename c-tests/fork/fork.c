@@ -80,7 +80,7 @@ static void grandchild(void) {
   check_forked(session);
   jitsym *own = open_alone();
   test_register(own, CHILD, 64, "of the child");
-  CHECK_OK(jitsym_flush(own, 0));
+  CHECK_OK(jitsym_flush(own, 60000));
   pid_t child = fork();
   CHECK(child >= 0);
   if (child == 0) {
@@ -90,7 +90,7 @@ static void grandchild(void) {
     exit(0);
   }
   test_wait_ok(child);
-  CHECK_OK(jitsym_flush(own, 0));
+  CHECK_OK(jitsym_flush(own, 60000));
   struct dump dump = dump_read(test_path(own, JITSYM_SINK_JITDUMP).text);
   CHECK(dump.pid == (uint32_t)getpid() && dump_count(&dump, DUMP_LOAD) == 1);
   dump_free(&dump);

@@ -665,7 +665,7 @@ static void off_child(void) {
   jitsym_id id = 1;
   CHECK_OK(jitsym_register(session, &code, &id));
   CHECK(id == 0);
-  CHECK_OK(jitsym_flush(session, 0));
+  CHECK_OK(jitsym_flush(session, 60000));
   check_no_trace();
 }
 

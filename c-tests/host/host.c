@@ -268,7 +268,7 @@ static void in_one_table(void) {
     return;
   }
   jitsym *session = test_open();
-  CHECK_OK(jitsym_flush(session, 0));
+  CHECK_OK(jitsym_flush(session, 60000));
   close_all();
   unsigned lost = 0;
   for (int number = 3; number < 32; number++) {
@@ -468,7 +468,7 @@ static void late_calls(void *number) {
     CHECK(pthread_setspecific(last_moment, (void *)((uintptr_t)number + 1)) == 0);
   }
   test_register(late_session, ADDR + 0x1000 * (uintptr_t)number, 0x40, "late");
-  CHECK_OK(jitsym_flush(late_session, 0));
+  CHECK_OK(jitsym_flush(late_session, 60000));
   if ((uintptr_t)number == 3) {
     CHECK_OK(jitsym_close(late_session));
   }
@@ -477,7 +477,7 @@ static void late_calls(void *number) {
 static void *late_thread(void *unused) {
   (void)unused;
   test_register(late_session, ADDR + 0x100000, 0x40, "early");
-  CHECK_OK(jitsym_flush(late_session, 0));
+  CHECK_OK(jitsym_flush(late_session, 60000));
   CHECK(pthread_setspecific(last_moment, (void *)1) == 0);
   return NULL;
 }

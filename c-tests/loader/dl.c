@@ -181,7 +181,7 @@ static void test_present(void) {
   CHECK(id != 0 && (jitsym_wanted(session) & JITSYM_WANT_CODE) != 0);
   code.addr += 0x1000;
   CHECK_OK(other_file_registers(session, &code));
-  CHECK_OK(jitsym_flush(session, 0));
+  CHECK_OK(jitsym_flush(session, 60000));
   char path[JITSYM_DIR_MAX + 64];
   CHECK_OK(jitsym_path(session, JITSYM_SINK_MAP, path, sizeof path));
   struct map map = map_read(path);

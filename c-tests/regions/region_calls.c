@@ -766,7 +766,7 @@ static void leaves_one(void) {
   jitsym *session = test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_JITDUMP | JITSYM_SINK_REGION, 0);
   jitsym_region_options options = wanted(SIZE);
   jitsym_region region = create(session, &options);
-  CHECK_OK(jitsym_flush(session, 0));
+  CHECK_OK(jitsym_flush(session, 60000));
   put_code(region.write, 1);
   printf("%ld\n", (long)getpid());
   fflush(stdout);

@@ -380,7 +380,7 @@ static void *registers_on(void *argument) {
     stats.struct_size = sizeof stats;
     CHECK_OK(jitsym_get_stats(session, &stats));
   }
-  CHECK_OK(jitsym_flush(session, 0));
+  CHECK_OK(jitsym_flush(session, 60000));
   return NULL;
 }
 
