@@ -7,24 +7,18 @@ mod perf;
 mod support;
 
 use std::os::unix::fs::chown;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
-use std::sync::OnceLock;
 
 use jitsym::format::jitdump::id;
 use jitsym::format::jitdump::raw::{RawHeader, RawRecords};
 
-use guests::{check_names, check_stacks, guest, library, python_with, record, Stacks};
+use guests::{check_names, check_stacks, guest, library, python, record, Stacks};
 use perf::Verdict;
 use support::{checker, fresh_dir, root, run, scratch_dir, serial, stdout, until_enough, TmpFiles};
 
 /// nobody, and its group.
 const NOBODY: u32 = 65534;
-
-fn python() -> &'static Path {
-    static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
-    INSTALLED.get_or_init(|| python_with(&["wasmtime==50.0.1", "llvmlite==0.50.0", "numba==0.68.1"]))
-}
 
 fn bridged(record: &mut Command) -> &mut Command {
     record.env("JITSYM", "bridge").env("LD_PRELOAD", library())

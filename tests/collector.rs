@@ -10,15 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use guests::{check_names, check_stacks, guest, library, python_with, record};
+use guests::{check_names, check_stacks, guest, library, python, record};
 use support::{checker, fresh_dir, root, run, scratch_dir, stdout};
 
 const VARIABLE: &str = "INTEL_JIT_PROFILER64";
-
-fn python() -> &'static Path {
-    static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
-    INSTALLED.get_or_init(|| python_with(&["wasmtime==50.0.1", "llvmlite==0.50.0", "numba==0.68.1"]))
-}
 
 /// Functions of WebAssembly keep frame pointers, so that stacks are whole.
 #[test]

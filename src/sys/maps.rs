@@ -31,6 +31,11 @@ impl Mapping {
         !self.shared && self.inode == 0 && !self.special
     }
 
+    /// How many of its bytes lie in a range that it overlaps.
+    pub fn len_within(&self, start: u64, end: u64) -> u64 {
+        self.end.min(end) - self.start.max(start)
+    }
+
     pub fn is_executable(&self) -> bool {
         self.protection & libc::PROT_EXEC != 0
     }

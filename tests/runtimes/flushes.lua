@@ -2,13 +2,7 @@
 --
 --   luajit flushes.lua GENERATIONS
 
-local ffi = require("ffi")
-ffi.cdef("int clock_gettime(int clock, long now[2]);")
-local function now()
-  local time = ffi.new("long[2]")
-  ffi.C.clock_gettime(1, time)
-  return tonumber(time[0]) + tonumber(time[1]) / 1e9
-end
+local now = dofile((arg[0]:gsub("runtimes/flushes%.lua$", "luajit/clock.lua")))
 
 local template = [[
   local sum = 0

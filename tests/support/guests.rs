@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use crate::perf::{self, PerfFrame, Verdict};
 use crate::support::{artifacts, fresh_dir, root, run, serial, stdout, until_enough, TmpFiles};
@@ -12,8 +13,14 @@ pub fn library() -> PathBuf {
     artifacts().shared_dir.join("libjitsym.so")
 }
 
+/// Python with the compilers of the guests.
+pub fn python() -> &'static Path {
+    static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
+    INSTALLED.get_or_init(|| python_with(&["wasmtime==50.0.1", "llvmlite==0.50.0", "numba==0.68.1"]))
+}
+
 /// A Python environment for this test program alone, with these packages of PyPI in it.
-pub fn python_with(packages: &[&str]) -> PathBuf {
+fn python_with(packages: &[&str]) -> PathBuf {
     let env = crate::support::scratch_dir("python-env");
     let (python, stamp) = (env.join("bin/python"), env.join("packages"));
     let wanted = packages.join("\n");

@@ -252,7 +252,7 @@ fn reach_of_last(maps: &[Mapping], start: u64) -> Option<u64> {
 fn may_be_arena(maps: &[Mapping], end: u64) -> bool {
     let start = end.saturating_sub(ARENA_LEAST);
     let below = || maps::overlapping(maps, start, end).iter().filter(|mapping| mapping.is_plain());
-    let len: u64 = below().map(|mapping| mapping.end.min(end) - mapping.start.max(start)).sum();
+    let len: u64 = below().map(|mapping| mapping.len_within(start, end)).sum();
     len == ARENA_LEAST
         && below().any(|mapping| mapping.protection != 0)
         && untouched::is_all(start, end).is_ok_and(|is_all| is_all)

@@ -134,7 +134,7 @@ impl Files {
         let is_heap = |map: &maps::Mapping| map.start < heap_end && heap_end <= map.end;
         let is_code =
             |map: &maps::Mapping| !map.special && !is_heap(map) && !loader::has_loaded(map.start.max(pages.start));
-        let mapped: u64 = maps.iter().map(|map| map.end.min(pages.end) - map.start.max(pages.start)).sum();
+        let mapped: u64 = maps.iter().map(|map| map.len_within(pages.start, pages.end)).sum();
         if mapped != pages.end - pages.start || !maps.iter().all(is_code) {
             return Err(io::Error::other(
                 "it lies in memory that is not mapped, or part of a program, a heap or a stack",

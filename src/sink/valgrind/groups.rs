@@ -259,7 +259,7 @@ impl Groups {
                 self.join(part, &fresh, &mut due);
             }
         }
-        // What is told of other code in a page replaces what was known of it.
+        // A file with other code in a page replaces the one that valgrind knows for it.
         gone.retain(|gone: &Due| self.touching(&gone.pages).is_empty());
         if with_stale {
             due.append(&mut self.stale);
@@ -397,7 +397,7 @@ impl Groups {
         [pages.start..group.start, group.end..pages.end].iter().filter(|part| !part.is_empty()).all(is_fresh)
     }
 
-    /// These pages are no group any more: valgrind knows nothing of them.
+    /// These pages are no longer a group: valgrind knows nothing of them.
     pub fn forget(&mut self, pages: &Range<u64>) {
         self.groups.remove(&pages.start);
     }

@@ -40,8 +40,8 @@ pub static KIND: Kind = Kind {
     make: Some(|status| Box::new(Valgrind::new(status.clone()))),
 };
 
-/// valgrind forgets code that has ended after so long, or when other code comes to its page, or at once if its page has no other
-/// code: much code may end at once, and a page without code may be unmapped.
+/// valgrind forgets code that has ended after so long, or when other code comes to its page: much code may end at once. If the page
+/// has no other code, it forgets at once, because the host may unmap the page.
 const FORGOTTEN_AFTER: Duration = Duration::from_millis(50);
 
 struct Valgrind {
@@ -153,8 +153,7 @@ impl Valgrind {
 /// Whether all of it is mapped, as far as is known.
 fn is_mapped(addr: u64, size: u64) -> bool {
     let end = addr + size;
-    let mapped = |map: &maps::Mapping| map.end.min(end) - map.start.max(addr);
-    maps::within(addr, end).map_or(true, |maps| maps.iter().map(mapped).sum::<u64>() == size)
+    maps::within(addr, end).map_or(true, |maps| maps.iter().map(|map| map.len_within(addr, end)).sum::<u64>() == size)
 }
 
 /// Whether there is a line table among the records before a LOAD.
