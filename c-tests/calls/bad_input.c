@@ -990,65 +990,6 @@ static void directories(void) {
   CHECK(stat(file.text, &status) == 0 && S_ISREG(status.st_mode) && status.st_size == 6);
 }
 
-/*
- * A link where one of the files is to be, as somebody who knows the next pid could plant it in /tmp: what it points to is
- * not written, not created and not cut, and the other sink works.
- */
-static void symlink_at(uint32_t sink, int dangling) {
-  struct test_path path = test_path_of(getpid(), sink), victim = test_subdir("victim", 0);
-  if (dangling) {
-    unlink(victim.text);
-  } else {
-    file_write(victim.text, "precious\n");
-  }
-  unlink(path.text);
-  CHECK(symlink(victim.text, path.text) == 0);
-  uint32_t other = sink == JITSYM_SINK_MAP ? JITSYM_SINK_JITDUMP : JITSYM_SINK_MAP;
-  jitsym *opened = test_open();
-  test_register(opened, KEEPER, 64, "linked");
-  CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_flush(opened, 0));
-  jitsym_stats stats;
-  memset(&stats, 0, sizeof stats);
-  stats.struct_size = sizeof stats;
-  CHECK_OK(jitsym_get_stats(opened, &stats));
-  CHECK(stats.sinks_running == other && stats.sinks_failed == sink && stats.registered == 1);
-  char text[4096];
-  CHECK_OK(jitsym_last_error(opened, text, sizeof text));
-  CHECK(strstr(text, path.text) != NULL);
-  struct test_path works = test_path(opened, other);
-  if (other == JITSYM_SINK_MAP) {
-    struct map map = map_read(works.text);
-    CHECK(strcmp(map_name(&map, KEEPER), "linked") == 0);
-    map_free(&map);
-  } else {
-    struct dump dump = dump_read(works.text);
-    CHECK(dump_load(&dump, "linked", 0) != NULL);
-    dump_free(&dump);
-  }
-  (void)jitsym_close(opened);
-  if (dangling) {
-    CHECK(!file_exists(victim.text));
-  } else {
-    file_check(victim.text, "precious\n");
-  }
-}
-
-static void symlink_map(void) {
-  symlink_at(JITSYM_SINK_MAP, 0);
-}
-
-static void symlink_map_dangling(void) {
-  symlink_at(JITSYM_SINK_MAP, 1);
-}
-
-static void symlink_jitdump(void) {
-  symlink_at(JITSYM_SINK_JITDUMP, 0);
-}
-
-static void symlink_jitdump_dangling(void) {
-  symlink_at(JITSYM_SINK_JITDUMP, 1);
-}
-
 /* The name that a name becomes, in both files. */
 static void name_becomes(const char *name, size_t length, const char *expected) {
   static uint64_t addr = 0x7200000000;
@@ -1274,10 +1215,6 @@ int main(int argc, char **argv) {
   test_child(sessions);
   test_child(init);
   test_child(directories);
-  test_child(symlink_map);
-  test_child(symlink_map_dangling);
-  test_child(symlink_jitdump);
-  test_child(symlink_jitdump_dangling);
   test_child(names);
   test_child(unreadable);
   return test_end();

@@ -398,9 +398,18 @@ static void first_without_room(void) {
   CHECK(rmdir(test_path_of(getpid(), JITSYM_SINK_MAP).text) == 0);
 }
 
+/* A jitdump has ten names. */
+static struct test_path name_of_jitdump(int zeros) {
+  struct test_path path;
+  CHECK(snprintf(path.text, sizeof path.text, "%s/jit-%.*s%d.dump", test_dir, zeros, "000000000", (int)getpid()) > 0);
+  return path;
+}
+
 static void first_without_any_room(void) {
   CHECK(mkdir(test_path_of(getpid(), JITSYM_SINK_MAP).text, 0700) == 0);
-  CHECK(mkdir(test_path_of(getpid(), JITSYM_SINK_JITDUMP).text, 0700) == 0);
+  for (int zeros = 0; zeros < 10; zeros++) {
+    CHECK(mkdir(name_of_jitdump(zeros).text, 0700) == 0);
+  }
   jitsym_code code = test_code(CHILD, 64, "of the child");
   CHECK_OK(jitsym_register(session, &code, NULL));
   jitsym_stats stats;
@@ -408,9 +417,14 @@ static void first_without_any_room(void) {
   CHECK_OK(jitsym_get_stats(session, &stats));
   CHECK(stats.sinks_running == 0 && stats.sinks_failed == SINKS);
   CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_flush(session, 0));
+  char text[4096];
+  CHECK_OK(jitsym_last_error(session, text, sizeof text));
+  CHECK(strstr(text, "all other names for it are taken") != NULL);
   CHECK_OK(jitsym_close(session));
   CHECK(rmdir(test_path_of(getpid(), JITSYM_SINK_MAP).text) == 0);
-  CHECK(rmdir(test_path_of(getpid(), JITSYM_SINK_JITDUMP).text) == 0);
+  for (int zeros = 0; zeros < 10; zeros++) {
+    CHECK(rmdir(name_of_jitdump(zeros).text) == 0);
+  }
 }
 
 /* ------------------------------------------------------------------------------------- children without a call */

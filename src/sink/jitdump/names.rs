@@ -25,20 +25,25 @@ pub fn is_name_of(name: &OsStr, pid: u32) -> bool {
 }
 
 impl Jitdump {
-    /// Makes a file, under the first name that nobody else in this process has.
+    /// Makes a file, under the first name that nobody else has.
     pub(super) fn make(&mut self) -> io::Result<File> {
         let (pid, mode) = (self.status.pid, self.mode);
-        for zeros in 0..NAMES {
+        let mut zeros = 0;
+        loop {
             let name = name_of(pid, zeros);
             match file::claim(self.dir()?, OsStr::new(&name), mode, file::APPEND) {
-                Err(error) if error.kind() == file::TAKEN => {}
+                Err(error) if file::is_anothers(&error) => {
+                    zeros += 1;
+                    if zeros == NAMES {
+                        return Err(io::Error::new(error.kind(), format!("{error}, and all other names for it are taken")));
+                    }
+                }
                 claimed => {
                     self.path.set_file_name(name);
                     return claimed;
                 }
             }
         }
-        Err(io::Error::new(file::TAKEN, "and all other names for it are taken by other libraries in this process"))
     }
 
     /// Whether the file is still the one that we have begun.
