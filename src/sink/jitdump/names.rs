@@ -35,7 +35,8 @@ impl Jitdump {
                 Err(error) if file::is_anothers(&error) => {
                     zeros += 1;
                     if zeros == NAMES {
-                        return Err(io::Error::new(error.kind(), format!("{error}, and all other names for it are taken")));
+                        let text = format!("{error}, and all other names for it are taken");
+                        return Err(io::Error::new(error.kind(), text));
                     }
                 }
                 claimed => {
