@@ -81,7 +81,7 @@ fn check(what: &str, recording: &Recording) {
         at_least(&format!("{what}, {phase}: hot"), hot.len(), compiled.len(), ENOUGH, 50, || others(&is_hot));
         let is_at_line = |sample: &Sample| sample.line == line;
         let at_line = hot.iter().filter(|sample| is_at_line(sample)).count();
-        at_least(&format!("{what}, {phase}: lines"), at_line, hot.len(), ENOUGH / 2, 95, || others(&is_at_line));
+        at_least(&format!("{what}, {phase}: lines"), at_line, hot.len(), ENOUGH / 2, 99, || others(&is_at_line));
     }
     // C burns, called by compiled code.
     let burning = recording.during(recording.phase("big"));
@@ -90,7 +90,7 @@ fn check(what: &str, recording: &Recording) {
     let is_called = |sample: &&&Sample| sample.frames.iter().any(|frame| frame.0.starts_with("big_numbers "));
     let called = burning.iter().filter(is_called).count();
     let others = || format!("{:?}", burning.iter().find(|sample| !is_called(sample)).map(|sample| &sample.frames));
-    at_least(&format!("{what}, big: callers of C"), called, burning.len(), ENOUGH / 2, 90, others);
+    at_least(&format!("{what}, big: callers of C"), called, burning.len(), ENOUGH / 2, 99, others);
     check_stacks(what, recording, 200, |_| true);
 }
 
