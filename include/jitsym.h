@@ -435,6 +435,11 @@ typedef enum jitsym_want {
    * thread must be the only one that writes to it meanwhile.
    */
   JITSYM_WANT_ADOPT = 8,
+  /**
+   * Memory from `jitsym_create_region` and `jitsym_alloc` has a file. Without this bit a runtime that has memory of its own gains
+   * nothing by them.
+   */
+  JITSYM_WANT_REGION = 16,
 } jitsym_want;
 
 /**

@@ -80,6 +80,7 @@ const (
 	WantLines  Want = C.JITSYM_WANT_LINES
 	WantUnwind Want = C.JITSYM_WANT_UNWIND
 	WantAdopt  Want = C.JITSYM_WANT_ADOPT
+	WantRegion Want = C.JITSYM_WANT_REGION
 )
 
 // Init are flags of a session: bits.

@@ -75,7 +75,7 @@ const Init = Object.freeze({
   BRIDGE: 8192,
 });
 
-const Want = Object.freeze({ CODE: 1, LINES: 2, UNWIND: 4, ADOPT: 8 });
+const Want = Object.freeze({ CODE: 1, LINES: 2, UNWIND: 4, ADOPT: 8, REGION: 16 });
 
 const MapDialect = Object.freeze({ PERF: 0, SIMPLEPERF: 1 });
 const UnwindKind = Object.freeze({ NONE: 0, FRAME_POINTER: 1, FIXED_FRAME: 2, ROWS: 3, EH_FRAME: 4 });

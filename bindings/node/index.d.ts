@@ -263,7 +263,7 @@ export declare function available(): boolean;
 export declare function version(): string;
 
 export declare const Sink: Readonly<{ MAP: 1; JITDUMP: 2; REGION: 4; GDB: 8; UNWINDER: 16; VALGRIND: 32 }>;
-export declare const Want: Readonly<{ CODE: 1; LINES: 2; UNWIND: 4; ADOPT: 8 }>;
+export declare const Want: Readonly<{ CODE: 1; LINES: 2; UNWIND: 4; ADOPT: 8; REGION: 16 }>;
 export declare const Init: Readonly<
   Record<
     | 'ENV_WINS'

@@ -6,7 +6,7 @@
 
 #include "testing.h"
 
-enum { CODE = JITSYM_WANT_CODE, TABLES = JITSYM_WANT_LINES | JITSYM_WANT_UNWIND, ADOPT = JITSYM_WANT_ADOPT };
+enum { CODE = JITSYM_WANT_CODE, TABLES = JITSYM_WANT_LINES | JITSYM_WANT_UNWIND, ADOPT = JITSYM_WANT_ADOPT, REGION = JITSYM_WANT_REGION };
 enum { MAP = JITSYM_SINK_MAP, DUMP = JITSYM_SINK_JITDUMP, OFF = JITSYM_INIT_OFF_BY_DEFAULT };
 
 /* A session that nobody has, whatever its handle looks like. */
@@ -34,14 +34,14 @@ static void check_all_options(void) {
   check_options(DUMP, 0, CODE | TABLES);
   check_options(MAP | DUMP, JITSYM_INIT_NO_UNWIND, CODE | JITSYM_WANT_LINES);
   check_options(0, OFF | JITSYM_INIT_REMEMBER, CODE | TABLES);
-  check_options(JITSYM_SINK_REGION, 0, CODE | TABLES);
-  check_options(MAP | JITSYM_SINK_REGION, JITSYM_INIT_ADOPT, CODE | TABLES | ADOPT);
+  check_options(JITSYM_SINK_REGION, 0, CODE | TABLES | REGION);
+  check_options(MAP | JITSYM_SINK_REGION, JITSYM_INIT_ADOPT, CODE | TABLES | ADOPT | REGION);
   /* No file, no region. */
   check_options(MAP, JITSYM_INIT_ADOPT, CODE);
   setenv("JITSYM_ADOPT", "1", 1);
-  check_options(0, OFF, CODE | TABLES | ADOPT);
+  check_options(0, OFF, CODE | TABLES | ADOPT | REGION);
   setenv("JITSYM_ADOPT", "0", 1);
-  check_options(MAP | JITSYM_SINK_REGION, JITSYM_INIT_ADOPT, CODE | TABLES);
+  check_options(MAP | JITSYM_SINK_REGION, JITSYM_INIT_ADOPT, CODE | TABLES | REGION);
   unsetenv("JITSYM_ADOPT");
 }
 

@@ -28,17 +28,6 @@ static pthread_mutex_t jitsym_lock = PTHREAD_MUTEX_INITIALIZER;
 /* The memory of the function that this thread compiles, if the library has given it. */
 static __thread jitsym_region jitsym_memory = JITSYM_REGION;
 
-/* Whether memory that the library hands out has a file. Without one, code is where MoarVM has always put it. */
-static int jitsym_has_regions(jitsym *session) {
-    jitsym_region probe = JITSYM_REGION;
-    jitsym_stats stats = JITSYM_STATS;
-    if (jitsym_alloc(session, 1, 0, 0, &probe) != JITSYM_OK)
-        return 0;
-    jitsym_get_stats(session, &stats);
-    jitsym_free(session, probe.exec);
-    return (stats.sinks_running & JITSYM_SINK_REGION) != 0;
-}
-
 /*
  * MVM_JITSYM=1 turns the sinks on that the library's own variables name, or else all. MVM_JITSYM=own does too, and leaves code
  * in memory that MoarVM maps itself. Without it, the library's variables decide.
@@ -52,8 +41,8 @@ void MVM_jitsym_init(void) {
         options.flags = JITSYM_INIT_OFF_BY_DEFAULT;
     if (jitsym_session != NULL || jitsym_init(&options, &session) != JITSYM_OK)
         return;
-    if (wanted != NULL ? strcmp(wanted, "own") != 0 : getenv("JITSYM") != NULL || getenv("JITSYM_ADOPT") != NULL)
-        jitsym_regions = jitsym_has_regions(session);
+    if (wanted == NULL || strcmp(wanted, "own") != 0)
+        jitsym_regions = (jitsym_wanted(session) & JITSYM_WANT_REGION) != 0;
     jitsym_session = session;
 }
 

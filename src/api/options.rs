@@ -87,6 +87,9 @@ pub struct Wanted {
     pub unwind: bool,
     /// Unknown memory that code is registered in becomes a region: see [`Options::adopt`].
     pub adopt: bool,
+    /// Memory that [`Session::create_region`](crate::Session::create_region) and [`Session::alloc`](crate::Session::alloc) hand out
+    /// has a file.
+    pub region: bool,
 }
 
 /// How a session is to behave; see `jitsym_options` in the C header. `Default` is what a NULL pointer asks for in C.

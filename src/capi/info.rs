@@ -19,13 +19,14 @@ use crate::sys::valgrind;
 /// a signal handler.
 #[no_mangle]
 pub extern "C" fn jitsym_wanted(session: *mut jitsym) -> u32 {
-    let Wanted { code, lines, unwind, adopt } =
+    let Wanted { code, lines, unwind, adopt, region } =
         valgrind::without_races_in_handler(|| session::wanted(session as usize as u64));
     let bit = |is_wanted: bool, bit: jitsym_want| if is_wanted { bit as u32 } else { 0 };
     bit(code, jitsym_want::JITSYM_WANT_CODE)
         | bit(lines, jitsym_want::JITSYM_WANT_LINES)
         | bit(unwind, jitsym_want::JITSYM_WANT_UNWIND)
         | bit(adopt, jitsym_want::JITSYM_WANT_ADOPT)
+        | bit(region, jitsym_want::JITSYM_WANT_REGION)
 }
 
 /// A sentence in English for a status; for an unknown number a text that says so. Static, never NULL.

@@ -65,6 +65,9 @@ pub enum jitsym_want {
     /// Private executable memory that code is registered in becomes a region (`JITSYM_INIT_ADOPT`, `JITSYM_ADOPT`): the registering
     /// thread must be the only one that writes to it meanwhile.
     JITSYM_WANT_ADOPT = 8,
+    /// Memory from `jitsym_create_region` and `jitsym_alloc` has a file. Without this bit a runtime that has memory of its own gains
+    /// nothing by them.
+    JITSYM_WANT_REGION = 16,
 }
 
 /// The intended reader of the perf map.

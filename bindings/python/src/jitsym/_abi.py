@@ -90,6 +90,7 @@ class Want(enum.IntFlag):
     LINES = 2
     UNWIND = 4
     ADOPT = 8
+    REGION = 16
 
 
 class MapDialect(enum.IntEnum):
