@@ -33,8 +33,7 @@ pub static KIND: Kind = Kind {
 
 /// Where nobody has asked for it, it knows at most so much code: 350 to 700 bytes each are 3 to 6 MB.
 const UNASKED_MOST: usize = 8 << 10;
-/// While no debugger listens, this much code comes together before it is put into an object, or what comes within this time.
-const BATCH: usize = 4096;
+/// While no debugger listens, code comes together for so long before it is put into an object, unless it is enough for one before.
 const BATCH_TIME: Duration = Duration::from_millis(50);
 /// The same where most code ends before that: then less is put into objects for nothing.
 const LONGEST_BATCH_TIME: Duration = Duration::from_millis(400);
@@ -62,6 +61,8 @@ struct Gdb {
     not_before: Instant,
     /// When the first of the code has come that no object speaks of yet.
     fresh_since: Option<Instant>,
+    /// How much code has ended since then.
+    ended: usize,
     /// How long it waits for more.
     batch_time: Duration,
 }
@@ -74,6 +75,7 @@ impl Gdb {
             most: 0,
             not_before: Instant::now(),
             fresh_since: None,
+            ended: 0,
             batch_time: BATCH_TIME,
         }
     }
@@ -99,14 +101,21 @@ impl Gdb {
             self.not_before = Instant::now() + begin.elapsed() * SHARE;
             done?;
         }
+        let mut is_enough = self.objects.is_fresh_enough(1);
+        if is_enough {
+            self.ended += self.objects.forget_dead_fresh();
+            is_enough = self.objects.is_fresh_enough(2);
+        }
         let fresh = self.objects.fresh_count();
-        let is_enough = fresh >= BATCH || self.objects.is_fresh_enough();
-        if fresh > 0 {
+        if fresh == 0 {
+            self.fresh_since = None;
+        } else {
             let since = *self.fresh_since.get_or_insert_with(Instant::now);
             if is_watched || now || is_enough || since.elapsed() >= self.batch_time {
+                let all = fresh + std::mem::take(&mut self.ended);
                 self.fresh_since = None;
                 let live = self.objects.list_fresh()?;
-                let longer = if 2 * live < fresh { self.batch_time * 2 } else { BATCH_TIME };
+                let longer = if 2 * live < all { self.batch_time * 2 } else { BATCH_TIME };
                 self.batch_time = longer.min(LONGEST_BATCH_TIME);
             }
         }
@@ -120,7 +129,7 @@ impl Gdb {
 impl Sink for Gdb {
     fn open(&mut self, config: &Config) -> Result<(), String> {
         self.most = if config.sinks.has(Sinks::GDB) || debugger::is_watched() { usize::MAX } else { UNASKED_MOST };
-        (self.fresh_since, self.batch_time) = (None, BATCH_TIME);
+        (self.fresh_since, self.ended, self.batch_time) = (None, 0, BATCH_TIME);
         if let Some(inherited) = take_inherited() {
             self.objects = inherited;
             return Ok(());

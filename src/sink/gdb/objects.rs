@@ -17,10 +17,11 @@ const WINDOW: u64 = 1 << 30;
 const PART_LEAST: usize = 64;
 /// How long an object that was taken to pieces stays in these.
 const PARTED: Duration = Duration::from_secs(5);
-/// So many bytes about fresh code are enough for an object.
-const ENOUGH_BYTES: usize = 512 << 10;
-/// If there were as many, so much memory is kept for the next.
-const KEPT_BYTES: usize = 1 << 20;
+/// So much fresh code, or so many bytes about it, are enough for an object.
+const ENOUGH: usize = 4096;
+const ENOUGH_BYTES: usize = 2 << 20;
+/// If there was an eighth of that, so much memory is kept for the next.
+const KEPT_BYTES: usize = 4 << 20;
 
 /// Code that begins to live.
 #[derive(Clone, Copy, Debug)]
@@ -225,9 +226,29 @@ impl Objects {
         self.fresh.entries.len()
     }
 
-    /// Whether an object for it would be large.
-    pub fn is_fresh_enough(&self) -> bool {
-        self.fresh.texts.len() >= ENOUGH_BYTES
+    /// Whether it is enough for an object, if it comes so many times.
+    pub fn is_fresh_enough(&self, times: usize) -> bool {
+        self.fresh.entries.len() * times >= ENOUGH || self.fresh.texts.len() * times >= ENOUGH_BYTES
+    }
+
+    /// Forgets what has ended before an object spoke of it. Returns how much code that was.
+    pub fn forget_dead_fresh(&mut self) -> usize {
+        let (count, mut live, mut text_end) = (self.fresh.entries.len(), 0, 0);
+        for number in 0..count {
+            let entry = self.fresh.entries[number];
+            if !self.is_at(entry.id, FRESH, number) {
+                continue;
+            }
+            let text = entry.at..entry.at + (entry.name_len + entry.info_len) as usize;
+            let len = text.len();
+            self.fresh.texts.copy_within(text, text_end);
+            self.fresh.entries[live] = Entry { at: text_end, ..entry };
+            self.places[slot_of(entry.id)].number = live as u32;
+            (live, text_end) = (live + 1, text_end + len);
+        }
+        self.fresh.entries.truncate(live);
+        self.fresh.texts.truncate(text_end);
+        count - live
     }
 
     /// Whether objects speak of code that has ended.
@@ -264,7 +285,7 @@ impl Objects {
                 self.put(group)?;
             }
         }
-        let kept = if self.is_fresh_enough() { KEPT_BYTES } else { 0 };
+        let kept = if self.is_fresh_enough(8) { KEPT_BYTES } else { 0 };
         self.fresh.entries.clear(kept);
         self.fresh.texts.clear(kept);
         self.merge()?;

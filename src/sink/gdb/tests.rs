@@ -142,6 +142,13 @@ fn code_at_random() {
             next_id += 1;
         }
         objects.take_out_dead(random.below(2) == 0).unwrap();
+        if random.below(2) == 0 {
+            objects.forget_dead_fresh();
+            assert_eq!(objects.forget_dead_fresh(), 0, "what is left lives");
+        }
+        if turn % 10 != 0 && random.below(2) == 0 {
+            continue;
+        }
         objects.list_fresh().unwrap();
         if turn % 10 == 0 {
             let said = said(&objects);
@@ -169,14 +176,15 @@ fn what_ends_soon_is_listed_later() {
     let status = Status::new(std::process::id(), Clock::Monotonic, Arc::default());
     let mut gdb = Gdb { most: usize::MAX, ..Gdb::new(Arc::new(status)) };
     let mut next = 1 << 32;
-    // Adds three pieces, of which so many end at once.
-    let mut add = |gdb: &mut Gdb, ended: u64| {
-        for id in next..next + 3 {
+    // Adds pieces, of which so many end at once.
+    let mut add_some = |gdb: &mut Gdb, count: u64, ended: u64| {
+        for id in next..next + count {
             gdb.add(&Code { id, addr: id << 8, size: 16, name: b"short", info_records: Some(&[]) });
         }
         (next..next + ended).for_each(|id| gdb.gone(id));
-        next += 3;
+        next += count;
     };
+    let mut add = |gdb: &mut Gdb, ended: u64| add_some(gdb, 3, ended);
     let is_listed_after = |gdb: &mut Gdb, waited: Duration| {
         gdb.fresh_since = Some(Instant::now().checked_sub(waited).unwrap());
         gdb.bring_up_to_date(false).unwrap();
@@ -198,5 +206,13 @@ fn what_ends_soon_is_listed_later() {
     assert!(!is_listed_after(&mut gdb, LONGEST_BATCH_TIME));
     assert!(is_listed_after(&mut gdb, Duration::from_secs(60)));
     assert_eq!(gdb.batch_time, BATCH_TIME, "nothing has ended");
+    // Much code is put into an object at once, if it lives.
+    add_some(&mut gdb, 5000, 4990);
+    assert!(!is_listed_after(&mut gdb, Duration::ZERO));
+    assert_eq!(gdb.objects.fresh_count(), 10, "what has ended is forgotten");
+    assert!(is_listed_after(&mut gdb, BATCH_TIME));
+    assert_eq!(gdb.batch_time, 2 * BATCH_TIME);
+    add_some(&mut gdb, 5000, 2000);
+    assert!(is_listed_after(&mut gdb, Duration::ZERO));
     gdb.close(Close::Leave).unwrap();
 }

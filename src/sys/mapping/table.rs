@@ -75,6 +75,11 @@ impl<T: Copy> Table<T> {
         }
     }
 
+    /// Forgets the values from this one on. Their pages stay.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
     /// Adds a value, if there is room: see `try_reserve`.
     pub fn push(&mut self, value: T) {
         self.extend_from_slice(&[value]);
@@ -126,6 +131,10 @@ mod tests {
         assert!(table.try_reserve(usize::MAX).is_err() && table.try_reserve(usize::MAX / 64).is_err());
         assert_eq!(table.len(), 100_002);
         let mapped = table.mapping.len;
+        table.truncate(usize::MAX);
+        assert_eq!(table.len(), 100_002);
+        table.truncate(3);
+        assert_eq!((&*table, table.mapping.len), (&[[0; 5], [1; 5], [2; 5]][..], mapped));
         table.clear(mapped);
         assert_eq!((table.len(), table.mapping.len), (0, mapped));
         table.clear(mapped - 1);
