@@ -7,7 +7,7 @@ mod perf;
 mod support;
 
 use std::os::unix::fs::chown;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use jitsym::format::jitdump::id;
@@ -169,9 +169,15 @@ fn lists_of_a_shared_library() {
     std::fs::write(&main, text).expect("write");
     run(gcc().args([&main, &library]).arg("-o").arg(&program));
     let files = fresh_dir("lists-shared-files");
-    let mut command = perf::command(&program);
-    command.arg("1").arg(&dir).arg(VARIANTS.to_string()).env("JITSYM_DIR", &files);
-    let text = stdout(&run(bridged(&mut command)));
+    let listed = |adopt: &str| {
+        let mut command = perf::command(&program);
+        command.arg("1").arg(&dir).arg(VARIANTS.to_string()).env("JITSYM_DIR", &files).env("JITSYM_ADOPT", adopt);
+        stdout(&run(bridged(&mut command)))
+    };
+    // The call comes on the thread that writes code, so that its memory can be adopted.
+    listed("1");
+    assert!(are_regions(&files));
+    let text = listed("0");
     let total = text.lines().find_map(|line| line.strip_prefix("total ")?.split_once(" of ")).expect("total");
     checker::assert_all_sound(&files, &[]);
     let dump = std::fs::read(files.join(format!("jit-{}.dump", total.1))).expect("jitdump");
@@ -180,7 +186,14 @@ fn lists_of_a_shared_library() {
     assert_eq!(count.to_string(), total.0, "functions in the jitdump, and those that were told of");
 }
 
-/// Objects that come and go at random, whose memory is unmapped at once, and a forked child.
+/// Whether memory was adopted.
+fn are_regions(files: &Path) -> bool {
+    let names = std::fs::read_dir(files).expect("directory").map(|entry| entry.expect("entry").path());
+    names.into_iter().any(|path| path.extension().is_some_and(|extension| extension == "so"))
+}
+
+/// Objects that come and go at random, whose memory is unmapped at once, and a forked child. The thread that looks at lists adopts
+/// nothing, because it does not know who writes to the memory meanwhile.
 #[test]
 fn lists_at_random() {
     let dir = objects("lists");
@@ -192,9 +205,11 @@ fn lists_at_random() {
         println!("JITSYM_LISTS_SEED={seed}");
         let files = fresh_dir("lists-files");
         let mut command = perf::command(&program);
-        command.arg(seed.to_string()).arg(&dir).arg(VARIANTS.to_string()).env("JITSYM_DIR", &files);
+        command.arg(seed.to_string()).arg(&dir).arg(VARIANTS.to_string());
+        command.env("JITSYM_DIR", &files).env("JITSYM_ADOPT", "1");
         let text = stdout(&run(bridged(&mut command)));
         let child = text.lines().find_map(|line| line.strip_prefix("pid ")).expect("pid");
+        assert!(!are_regions(&files));
         assert_eq!(checker::assert_all_sound(&files, &[]), 4, "maps and jitdumps of parent and child");
         let map = std::fs::read(files.join(format!("perf-{child}.map"))).expect("map of the child");
         let lines = perf::parse_map(&map).expect("map").into_iter();

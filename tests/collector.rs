@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use guests::{check_names, check_stacks, guest, library, python, record};
+use guests::{check_adopted, check_names, check_stacks, guest, library, python, record};
 use support::{checker, fresh_dir, root, run, scratch_dir, stdout};
 
 const VARIABLE: &str = "INTEL_JIT_PROFILER64";
@@ -28,6 +28,9 @@ fn wasmtime() {
         };
         check_names(name, &stacks, is_right);
         check_stacks(name, &stacks, &["middle", "outer"]);
+        if adopt == "1" {
+            check_adopted(name, &stacks);
+        }
     }
 }
 
@@ -47,12 +50,18 @@ fn one_dnn() {
             if set {
                 record.env(VARIABLE, library());
             }
+            if name.ends_with("adopted") {
+                record.env("JITSYM_ADOPT", "1");
+            }
             record.env("OMP_NUM_THREADS", "1").arg(&program).arg(seconds);
         })
     };
     let is_right = |symbol: &str| symbol.starts_with("jit_") && symbol.len() > 8;
     check_names("oneDNN, map", &recorded("dnnl-map", true, false), is_right);
     check_names("oneDNN, jitdump", &recorded("dnnl-dump", true, true), is_right);
+    let adopted = recorded("dnnl-adopted", true, false);
+    check_names("oneDNN, adopted", &adopted, is_right);
+    check_adopted("oneDNN", &adopted);
     // The control: nothing has a name without the library.
     let without = recorded("dnnl-without", false, false);
     assert!(!without.stacks.iter().any(|stack| is_right(&stack[0].sym)));

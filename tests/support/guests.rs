@@ -104,6 +104,15 @@ pub fn check_names(name: &str, stacks: &Stacks, is_right: impl Fn(&str) -> bool)
     names.decide(WANTED / 2, 1.0);
 }
 
+/// Samples in compiled code lie in the files of regions: 99 %.
+pub fn check_adopted(name: &str, stacks: &Stacks) {
+    let mut adopted = Verdict::new(&format!("{name}: code in regions"));
+    for stack in stacks.stacks.iter().filter(|stack| is_compiled(&stack[0])) {
+        adopted.check(stack[0].dso.contains("/jit-"), || format!("{:?}", stack[0]));
+    }
+    adopted.decide(WANTED / 2, 1.0);
+}
+
 /// The stacks from `WAY_leaf` have these callers of the same way, and end where threads begin: 99 %.
 pub fn check_stacks(name: &str, stacks: &Stacks, callers: &[&str]) {
     for way in ["first", "second"] {

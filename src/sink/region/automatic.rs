@@ -10,6 +10,7 @@ use crate::api::error::Error;
 use crate::queue::status::Status;
 use crate::sys::clock::monotonic_ns;
 use crate::sys::code_memory::READ_WRITE;
+use crate::sys::guard;
 use crate::sys::mapping::page_size;
 use crate::sys::maps::{overlapping, Mapping};
 
@@ -120,7 +121,7 @@ impl Regions {
     #[inline(never)]
     pub(super) fn look_again(&self, status: &Status) {
         let now = monotonic_ns();
-        if self.due.is_at(now) {
+        if self.due.is_at(now) && !guard::is_own() {
             undisturbed(|| self.look_again_at(status, now));
         }
     }

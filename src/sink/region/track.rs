@@ -7,6 +7,7 @@ use super::{lock, undisturbed, Regions, NEVER};
 use crate::queue::record::flag;
 use crate::queue::status::Status;
 use crate::sys::clock::monotonic_ns;
+use crate::sys::guard;
 use crate::sys::mapping::page_size;
 use crate::sys::maps;
 
@@ -30,7 +31,7 @@ impl Regions {
     #[inline(never)]
     fn before_doubtful_code(&self, status: &Status, addr: u64, size: u64, known: Option<&'static Region>) -> u8 {
         if let Some(region) = known {
-            if region.is_used_up(addr, size) {
+            if region.is_used_up(addr, size) && !guard::is_own() {
                 self.part_from_window(status, region, addr, size);
             }
             if region.is_there(self, status, addr, size) && region.holds(addr, size) {
@@ -38,7 +39,8 @@ impl Regions {
             }
             region.tally.subtract(addr - region.start, size);
         }
-        if !self.are_adopting() {
+        // The host may be writing to it, or unmapping it, while the bridge's thread registers code.
+        if !self.are_adopting() || guard::is_own() {
             return 0;
         }
         self.adopt_if_new(status, addr, size).map_or(0, |region| {
