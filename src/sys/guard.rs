@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct PerThread {
     /// The thread runs code of this library (`INSIDE`), and the call that is under way has noted why it is refused (`NOTED`).
     state: Cell<u8>,
-    /// It is one of the library's own.
-    is_own: Cell<bool>,
+    /// What runs does not know what the host's threads are doing.
+    is_beside_host: Cell<bool>,
     /// The state of a registering thread, except during a call that uses it.
     pub local: Cell<Option<NonNull<c_void>>>,
     /// Such a call is under way.
@@ -23,7 +23,7 @@ const NOTED: u8 = 2;
 
 thread_local! {
     pub static PER_THREAD: PerThread =
-        const { PerThread { state: Cell::new(0), is_own: Cell::new(false), local: Cell::new(None), in_use: Cell::new(false) } };
+        const { PerThread { state: Cell::new(0), is_beside_host: Cell::new(false), local: Cell::new(None), in_use: Cell::new(false) } };
 }
 
 /// Runs `body` as code of this library. `None` if it has panicked.
@@ -88,15 +88,22 @@ pub fn is_inside() -> bool {
 
 /// Marks the calling thread as one of the library's own.
 pub fn enter_for_good() {
-    PER_THREAD.with(|thread| {
-        thread.state.set(INSIDE);
-        thread.is_own.set(true);
-    });
+    PER_THREAD.with(|thread| thread.state.set(INSIDE));
 }
 
-/// Whether it is one, so that the host's threads run beside it during each call.
-pub fn is_own() -> bool {
-    PER_THREAD.with(|thread| thread.is_own.get())
+/// Runs `body`, which does not panic, as what knows nothing of the host's threads: they may write to the code that it is about.
+pub fn beside_host<T>(body: impl FnOnce() -> T) -> T {
+    PER_THREAD.with(|thread| {
+        let outer = thread.is_beside_host.replace(true);
+        let result = body();
+        thread.is_beside_host.set(outer);
+        result
+    })
+}
+
+/// Whether that is what runs.
+pub fn is_beside_host() -> bool {
+    PER_THREAD.with(|thread| thread.is_beside_host.get())
 }
 
 /// Rust's printer of backtraces asks this function for the stack. It finds no frame, and the compiler leaves out the rest of the

@@ -111,7 +111,7 @@ fn run() {
             return thread::end_process();
         }
         let before = thread::cpu_time();
-        let looked = guarded(look);
+        let looked = look_beside_host();
         cost = Duration::from_nanos(thread::cpu_time().saturating_sub(before)).min(COST_MOST);
         match looked {
             Ok(true) => last_change = Instant::now(),
@@ -125,7 +125,12 @@ fn run() {
 
 /// A library has told of a change, on the thread that has made it.
 fn called() {
-    let _ = thread::quietly(|| guarded(look));
+    let _ = thread::quietly(look_beside_host);
+}
+
+/// Also the list of a library whose call it is may have code of another thread in it.
+fn look_beside_host() -> Result<bool> {
+    guard::beside_host(|| guarded(look))
 }
 
 /// Runs `body` with the state, unless the process forks.

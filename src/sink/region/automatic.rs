@@ -121,7 +121,7 @@ impl Regions {
     #[inline(never)]
     pub(super) fn look_again(&self, status: &Status) {
         let now = monotonic_ns();
-        if self.due.is_at(now) && !guard::is_own() {
+        if self.due.is_at(now) && !guard::is_beside_host() {
             undisturbed(|| self.look_again_at(status, now));
         }
     }

@@ -31,7 +31,7 @@ impl Regions {
     #[inline(never)]
     fn before_doubtful_code(&self, status: &Status, addr: u64, size: u64, known: Option<&'static Region>) -> u8 {
         if let Some(region) = known {
-            if region.is_used_up(addr, size) && !guard::is_own() {
+            if region.is_used_up(addr, size) && !guard::is_beside_host() {
                 self.part_from_window(status, region, addr, size);
             }
             if region.is_there(self, status, addr, size) && region.holds(addr, size) {
@@ -39,8 +39,8 @@ impl Regions {
             }
             region.tally.subtract(addr - region.start, size);
         }
-        // The host may be writing to it, or unmapping it, while the bridge's thread registers code.
-        if !self.are_adopting() || guard::is_own() {
+        // The host may be writing to it, or unmapping it, while the bridge registers code.
+        if !self.are_adopting() || guard::is_beside_host() {
             return 0;
         }
         self.adopt_if_new(status, addr, size).map_or(0, |region| {
