@@ -1,10 +1,11 @@
 //! A runtime that knows nothing of this library: Debian's `raku`, whose MoarVM writes a perf map.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use crate::plain::Profile;
-use crate::real::{assert_same, installed};
+use crate::real::{assert_same, valgrinds};
 use crate::support::*;
 
 /// A loop and a function that run often enough to be compiled. The map has names, files and lines.
@@ -17,9 +18,15 @@ say $sum > 0;
 
 #[test]
 fn a_perf_map_of_moarvm() {
+    for valgrind in valgrinds() {
+        named(valgrind);
+    }
+}
+
+fn named(valgrind: &Path) {
     let dir = fresh_dir("raku");
     fs::write(dir.join("hot.raku"), SCRIPT).expect("a script");
-    let mut raku = Command::new(installed());
+    let mut raku = Command::new(valgrind);
     raku.current_dir(&dir).args(["-q", "--tool=callgrind", "--callgrind-out-file=out", "raku", "hot.raku"]);
     // Its compiler works in turns with the program, so that the same is compiled each time.
     raku.env("MVM_JIT_PERF_MAP", "1").env("MVM_SPESH_BLOCKING", "1");

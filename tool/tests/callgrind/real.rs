@@ -36,7 +36,7 @@ const LINES: [(u64, u64); 12] = [
 ];
 
 /// The valgrind that is installed, and newer ones.
-fn valgrinds() -> &'static [PathBuf] {
+pub fn valgrinds() -> &'static [PathBuf] {
     static ALL: OnceLock<Vec<PathBuf>> = OnceLock::new();
     ALL.get_or_init(|| {
         let newer = ["trixie/valgrind", "sid/valgrind"].map(|name| {
@@ -45,10 +45,6 @@ fn valgrinds() -> &'static [PathBuf] {
         });
         std::iter::once("valgrind".into()).chain(newer).collect()
     })
-}
-
-pub fn installed() -> &'static Path {
-    &valgrinds()[0]
 }
 
 fn program() -> &'static Path {
@@ -217,6 +213,14 @@ fn options_of_callgrind() {
     assert_eq!(after.costs("jit_inner'jit_middle'jit_outer'run").0, 6 * 202);
     assert_eq!(after.costs("jit_recursive'3'main'(below main)'__libc_start_main@@GLIBC_2.34").0, 11);
     assert!(after.own.keys().any(|spot| spot.0 .2 == "helper'jit_outer'run'main"));
+
+    // A file for each thread, the program's and the library's.
+    let recording = Recording::new("threads", valgrind, &["--separate-threads=yes"]);
+    let of_first = recording.dir.join(format!("callgrind.out.{}-01", recording.pid));
+    run(Command::new(tool()).arg("callgrind").arg(&of_first).env("JITSYM_DIR", &recording.dir));
+    let after = read(&recording.dir.join(format!("callgrind.out.named.{}-01", recording.pid)));
+    assert_same(&read(&of_first), &after);
+    assert_costs(&after);
 
     let options = ["--combine-dumps=yes", "--dump-before=helper", "--dump-instr=yes"];
     let recording = Recording::new("parts", valgrind, &options);
