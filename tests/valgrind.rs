@@ -382,10 +382,16 @@ fn natively_the_sink_does_not_run() {
 /// gdb on a program that valgrind runs, by way of valgrind's own server for it.
 #[test]
 fn gdb_by_way_of_valgrind() {
-    let mut guest = Guest::new(Some((installed(), "none")), "vgdb", &["debugger"]);
+    for tool in ["none", "memcheck"] {
+        gdb_by_way_of(tool);
+    }
+}
+
+fn gdb_by_way_of(tool: &str) {
+    let mut guest = Guest::new(Some((installed(), tool)), &format!("vgdb-{tool}"), &["debugger"]);
     let prefix = format!("--vgdb-prefix={}", guest.dir.join("vgdb").display());
     let mut command = Command::new(installed());
-    command.args(["--tool=none", "-q", "--vgdb=yes", "--vgdb-error=0", &prefix]);
+    command.arg(format!("--tool={tool}")).args(["-q", "--vgdb=yes", "--vgdb-error=0", &prefix]);
     guest.command = command;
     guest.command.arg(self::guest()).arg(&guest.dir).arg("debugger").stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = guest.command.spawn().expect("valgrind");
@@ -403,9 +409,9 @@ fn gdb_by_way_of_valgrind() {
     for (number, name) in ["reached", "jit_inner", "jit_middle", "jit_outer", "call", "run_debugger"].iter().enumerate()
     {
         let is_it = |frame: &&&str| frame.contains(&format!("{name} ("));
-        assert!(frames.get(number).filter(is_it).is_some(), "{name}: {text}");
+        assert!(frames.get(number).filter(is_it).is_some(), "{tool}, {name}: {text}");
     }
-    assert!(frames[1].contains("chain.toy:31"), "{text}");
+    assert!(frames[1].contains("chain.toy:31"), "{tool}: {text}");
 }
 
 /// LuaJIT as Debian has it, with our module: its traces have their names.
