@@ -437,7 +437,7 @@ typedef enum jitsym_want {
   JITSYM_WANT_ADOPT = 8,
   /**
    * Memory from `jitsym_create_region` and `jitsym_alloc` has a file. Without this bit a runtime that has memory of its own gains
-   * nothing by them.
+   * nothing by them. The bit goes when the file of a region cannot be made, so ask after the call too.
    */
   JITSYM_WANT_REGION = 16,
 } jitsym_want;

@@ -345,7 +345,7 @@ fn refusals() {
     let (told, _files) = run_host("foreign dump-all! load a more flush exit");
     let copy = &told.copies[0];
     assert_eq!((copy.running, copy.failed), (1, 2), "{told:?}");
-    assert!(copy.error.contains("taken by other libraries in this process"), "{told:?}");
+    assert!(copy.error.contains("all other names for it are taken"), "{told:?}");
     assert!(told.dumps().iter().all(|dump| dump.metadata().expect("dump").len() == 0), "{told:?}");
     told.check_map("dump");
     // Somebody has begun a line: as long as it is not ended nothing can be appended, and then it is.

@@ -435,8 +435,12 @@ static void plant(const char *path, const char *victim) {
   }
 }
 
-/* It is not written, not followed, not removed. A jitdump gets another name. A map cannot: the reason names it, and the other sink goes on. */
+/*
+ * It is not written, not followed, not removed. A jitdump gets another name. A map cannot: the reason names it, and the other sink
+ * goes on.
+ */
 static void meets_plant(void) {
+  test_jitdump_is_elsewhere = planted.sink == JITSYM_SINK_JITDUMP;
   struct test_path path = test_path_of(getpid(), planted.sink), victim = test_subdir("victim", 0);
   unlink(victim.text);
   plant(path.text, victim.text);
@@ -447,7 +451,6 @@ static void meets_plant(void) {
   put(session, 0, 1);
   if (planted.sink == JITSYM_SINK_JITDUMP) {
     CHECK_OK(jitsym_flush(session, 60000));
-    CHECK(strcmp(test_path(session, JITSYM_SINK_JITDUMP).text, path.text) != 0);
     check_live(session, 0, 1, 1);
     CHECK_OK(jitsym_close(session));
   } else {

@@ -612,7 +612,9 @@ static void no_exec(void) {
   options.sinks = JITSYM_SINK_REGION;
   jitsym *session = NULL;
   CHECK_OK(jitsym_init(&options, &session));
+  CHECK((jitsym_wanted(session) & JITSYM_WANT_REGION) != 0);
   check_plain(session, 0, "noexec/jit-");
+  CHECK((jitsym_wanted(session) & JITSYM_WANT_REGION) == 0);
   unsigned char *memory = map_anonymous(2 * page, PROT_READ | PROT_WRITE | PROT_EXEC);
   emit(memory, memory, 9);
   CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_region_adopt(session, memory, 2 * page));

@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 static jitsym *jitsym_session;
-static int jitsym_regions;
+static int jitsym_own_memory;
 
 /* The library may exchange executable memory for a region while it registers code. Nobody changes the protection of such memory
  * or unmaps it then. */
@@ -41,8 +41,7 @@ void MVM_jitsym_init(void) {
         options.flags = JITSYM_INIT_OFF_BY_DEFAULT;
     if (jitsym_session != NULL || jitsym_init(&options, &session) != JITSYM_OK)
         return;
-    if (wanted == NULL || strcmp(wanted, "own") != 0)
-        jitsym_regions = (jitsym_wanted(session) & JITSYM_WANT_REGION) != 0;
+    jitsym_own_memory = wanted != NULL && strcmp(wanted, "own") == 0;
     jitsym_session = session;
 }
 
@@ -53,12 +52,20 @@ void MVM_jitsym_close(void) {
 
 /* ------------------------------------------------------------------------------------------------ memory */
 
-/* Where the code will run. */
+static int jitsym_has_files(void) {
+    return (jitsym_wanted(jitsym_session) & JITSYM_WANT_REGION) != 0;
+}
+
+/* Where the code will run. Memory of the library without a file would gain nothing. */
 void * MVM_jitsym_alloc_pages(size_t size, int mode) {
     jitsym_region memory = JITSYM_REGION;
-    if (jitsym_regions && jitsym_alloc(jitsym_session, size, 0, 0, &memory) == JITSYM_OK) {
-        jitsym_memory = memory;
-        return memory.exec;
+    if (!jitsym_own_memory && jitsym_has_files() &&
+        jitsym_alloc(jitsym_session, size, 0, 0, &memory) == JITSYM_OK) {
+        if (jitsym_has_files()) {
+            jitsym_memory = memory;
+            return memory.exec;
+        }
+        jitsym_free(jitsym_session, memory.exec);
     }
     jitsym_memory.exec = NULL;
     return MVM_platform_alloc_pages(size, mode);

@@ -88,7 +88,7 @@ pub struct Wanted {
     /// Unknown memory that code is registered in becomes a region: see [`Options::adopt`].
     pub adopt: bool,
     /// Memory that [`Session::create_region`](crate::Session::create_region) and [`Session::alloc`](crate::Session::alloc) hand out
-    /// has a file.
+    /// has a file, unless that cannot be made, as for the last region that was created.
     pub region: bool,
 }
 

@@ -23,6 +23,6 @@ pub fn wanted(handle: u64) -> Wanted {
         lines: sinks.want_groups(),
         unwind: sinks.want_groups() && engine.unwind_records(),
         adopt: sinks.has(Sinks::REGION) && process.regions.are_adopting(),
-        region: engine.status.sinks().has(Sinks::REGION),
+        region: engine.status.sinks().has(Sinks::REGION) && !process.regions.are_without_files(),
     }
 }

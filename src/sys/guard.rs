@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct PerThread {
     /// The thread runs code of this library (`INSIDE`), and the call that is under way has noted why it is refused (`NOTED`).
     state: Cell<u8>,
-    /// What runs does not know what the host's threads are doing.
+    /// The running code does not know what the host's threads are doing.
     is_beside_host: Cell<bool>,
     /// The state of a registering thread, except during a call that uses it.
     pub local: Cell<Option<NonNull<c_void>>>,
@@ -23,7 +23,10 @@ const NOTED: u8 = 2;
 
 thread_local! {
     pub static PER_THREAD: PerThread =
-        const { PerThread { state: Cell::new(0), is_beside_host: Cell::new(false), local: Cell::new(None), in_use: Cell::new(false) } };
+        const {
+            let (state, is_beside_host) = (Cell::new(0), Cell::new(false));
+            PerThread { state, is_beside_host, local: Cell::new(None), in_use: Cell::new(false) }
+        };
 }
 
 /// Runs `body` as code of this library. `None` if it has panicked.
@@ -91,7 +94,7 @@ pub fn enter_for_good() {
     PER_THREAD.with(|thread| thread.state.set(INSIDE));
 }
 
-/// Runs `body`, which does not panic, as what knows nothing of the host's threads: they may write to the code that it is about.
+/// Runs `body`, which does not panic. The host's threads may write to the code that it registers, or unmap that, at any time.
 pub fn beside_host<T>(body: impl FnOnce() -> T) -> T {
     PER_THREAD.with(|thread| {
         let outer = thread.is_beside_host.replace(true);
@@ -101,7 +104,7 @@ pub fn beside_host<T>(body: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Whether that is what runs.
+/// Whether the calling thread runs such a body.
 pub fn is_beside_host() -> bool {
     PER_THREAD.with(|thread| thread.is_beside_host.get())
 }

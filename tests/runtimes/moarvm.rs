@@ -90,7 +90,7 @@ fn check(what: &str, recording: &Recording) {
     let is_called = |sample: &&&Sample| sample.frames.iter().any(|frame| frame.0.starts_with("big_numbers "));
     let called = burning.iter().filter(is_called).count();
     let others = || format!("{:?}", burning.iter().find(|sample| !is_called(sample)).map(|sample| &sample.frames));
-    at_least(&format!("{what}, big: callers of C"), called, burning.len(), ENOUGH / 2, 99, others);
+    at_least(&format!("{what}, big: callers of C"), called, burning.len(), ENOUGH / 2, 90, others);
     check_stacks(what, recording, 200, |_| true);
 }
 

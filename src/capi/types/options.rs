@@ -66,7 +66,7 @@ pub enum jitsym_want {
     /// thread must be the only one that writes to it meanwhile.
     JITSYM_WANT_ADOPT = 8,
     /// Memory from `jitsym_create_region` and `jitsym_alloc` has a file. Without this bit a runtime that has memory of its own gains
-    /// nothing by them.
+    /// nothing by them. The bit goes when the file of a region cannot be made, so ask after the call too.
     JITSYM_WANT_REGION = 16,
 }
 

@@ -128,7 +128,7 @@ fn called() {
     let _ = thread::quietly(look_beside_host);
 }
 
-/// Also the list of a library whose call it is may have code of another thread in it.
+/// A list may have code of any thread, in the call of a library too.
 fn look_beside_host() -> Result<bool> {
     guard::beside_host(|| guarded(look))
 }

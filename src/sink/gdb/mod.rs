@@ -33,7 +33,7 @@ pub static KIND: Kind = Kind {
 
 /// Where nobody has asked for it, it knows at most so much code: 350 to 700 bytes each are 3 to 6 MB.
 const UNASKED_MOST: usize = 8 << 10;
-/// While no debugger listens, code comes together for so long before it is put into an object, unless it is enough for one before.
+/// How long code comes together before it is put into an object, while no debugger listens. Much code does not wait.
 const BATCH_TIME: Duration = Duration::from_millis(50);
 /// The same where most code ends before that: then less is put into objects for nothing.
 const LONGEST_BATCH_TIME: Duration = Duration::from_millis(400);
@@ -108,7 +108,7 @@ impl Gdb {
         }
         let fresh = self.objects.fresh_count();
         if fresh == 0 {
-            self.fresh_since = None;
+            (self.fresh_since, self.ended) = (None, 0);
         } else {
             let since = *self.fresh_since.get_or_insert_with(Instant::now);
             if is_watched || now || is_enough || since.elapsed() >= self.batch_time {

@@ -20,7 +20,7 @@ const PARTED: Duration = Duration::from_secs(5);
 /// So much fresh code, or so many bytes about it, are enough for an object.
 const ENOUGH: usize = 4096;
 const ENOUGH_BYTES: usize = 2 << 20;
-/// If there was an eighth of that, so much memory is kept for the next.
+/// Where an eighth of that has come, so much memory is kept for the next code.
 const KEPT_BYTES: usize = 4 << 20;
 
 /// Code that begins to live.

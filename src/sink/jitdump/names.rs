@@ -1,4 +1,4 @@
-//! The names of the jitdumps of a process: each library in it has a separate one.
+//! The names of the jitdumps of a process: each library in it has a separate one, and names of other users are left to them.
 
 use std::ffi::OsStr;
 use std::fs::File;

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use super::naming::file_name;
@@ -123,6 +124,7 @@ impl Regions {
             }),
             false => Err("a region has no file: the sink for them does not run".into()),
         };
+        self.without_files.store(made.is_err(), Ordering::Relaxed);
         made.map_err(|text| {
             status.counters.region_refused.add(1);
             status.last_error.set(text);

@@ -17,6 +17,7 @@ use super::state::{Backing, Region};
 use super::{lock, undisturbed, NEVER};
 use crate::queue::status::Status;
 use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
+use crate::sys::guard;
 use crate::sys::mapping::page_size;
 use crate::sys::maps::{self, Mapping};
 
@@ -117,7 +118,7 @@ impl Region {
         let maps = maps::within(start, end).unwrap_or_default();
         let rwx = READ_WRITE | READ_EXEC;
         let is_rwx = |piece: Mapping| piece.start <= start && end <= piece.end && piece.protection == rwx;
-        if self.mapped_in(&maps).any(is_rwx) {
+        if !guard::is_beside_host() && self.mapped_in(&maps).any(is_rwx) {
             // perf is told by `mprotect` if that changes anything. Writable pages are readable too on each of our processors
             // (linux mm, `protection_map`): nobody misses the right to read. At its return the mapping is one again, and
             // perf is told of all of it.

@@ -62,6 +62,7 @@ pub struct Regions {
     /// There are some, or unknown memory is adopted: registering threads have to look.
     watching: AtomicBool,
     adopting: AtomicBool,
+    without_files: AtomicBool,
     /// Memory that is not adopted for now.
     declined: Shown,
     /// When memory is to be looked at again that could not be executed yet.
@@ -109,6 +110,7 @@ impl Default for Regions {
         Regions {
             watching: AtomicBool::new(false),
             adopting: AtomicBool::new(false),
+            without_files: AtomicBool::new(false),
             declined: Shown::default(),
             due: Due::default(),
             some_new: AtomicBool::new(false),
@@ -143,6 +145,11 @@ impl Regions {
         self.adopting.load(Ordering::Relaxed)
     }
 
+    /// Whether the last region that was created has got no file.
+    pub fn are_without_files(&self) -> bool {
+        self.without_files.load(Ordering::Relaxed)
+    }
+
     /// Sets the directory and mode of the files of new regions, and whether unknown memory is adopted.
     pub fn configure(&self, dir: PathBuf, mode: u32, adopting: bool) {
         {
@@ -155,6 +162,7 @@ impl Regions {
         // Code that was registered in regions while this sink did not run belongs in their files now.
         self.all().for_each(|region| region.is_new.store(true, Ordering::Relaxed));
         self.adopting.store(adopting, Ordering::Relaxed);
+        self.without_files.store(false, Ordering::Relaxed);
         self.watch();
     }
 

@@ -31,7 +31,7 @@ impl Regions {
     #[inline(never)]
     fn before_doubtful_code(&self, status: &Status, addr: u64, size: u64, known: Option<&'static Region>) -> u8 {
         if let Some(region) = known {
-            if region.is_used_up(addr, size) && !guard::is_beside_host() {
+            if region.is_used_up(addr, size) {
                 self.part_from_window(status, region, addr, size);
             }
             if region.is_there(self, status, addr, size) && region.holds(addr, size) {

@@ -22,6 +22,7 @@ use crate::api::error::{Error, Result};
 use crate::api::options::Sinks;
 use crate::queue::status::Status;
 use crate::sys::code_memory::{self, READ_EXEC};
+use crate::sys::guard;
 use crate::sys::mapping::page_size;
 use crate::sys::maps::{self, Mapping};
 use crate::sys::{debug, reserve, thread};
@@ -183,8 +184,12 @@ impl Regions {
             let Ok(maps) = maps::within(start, end) else { return };
             let own = region.mapped_in(&maps);
             let inside = own.map(|it| Mapping { start: it.start.max(start), end: it.end.min(end), ..it });
-            take_back(&inside.collect::<Vec<_>>());
-            self.lose(status, region, start, end, std::iter::empty());
+            let mut inside: Vec<Mapping> = inside.collect();
+            if !guard::is_beside_host() {
+                take_back(&inside);
+                inside.clear();
+            }
+            self.lose(status, region, start, end, inside.iter().map(|it| (it.start, it.end)));
         });
     }
 }

@@ -58,7 +58,7 @@ fn is_of(path: &Path, pid: u32) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let region = |start: String| name.starts_with(&start) && name.ends_with(".so");
     name == format!("perf-{pid}.map")
-        || name == format!("jit-{pid}.dump")
+        || name.strip_prefix("jit-").is_some_and(|rest| rest.trim_start_matches('0') == format!("{pid}.dump"))
         || region(format!("jit-{pid}-"))
         || region(format!("jitted-{pid}-r"))
 }
