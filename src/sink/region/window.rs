@@ -374,4 +374,19 @@ mod tests {
         assert!(host.register(host.addr(0) + SIZE).is_none());
         assert!(first.gone() == NEVER && third.gone() != NEVER);
     }
+
+    /// It does not know what the host does with the memory meanwhile.
+    #[test]
+    fn the_bridge_exchanges_nothing() {
+        let host = Host::new("window-bridge");
+        let register = |addr| guard::beside_host(|| host.register(addr));
+        let is_plain = |addr, byte| host.inode(addr) == 0 && bytes(addr) == [byte; SIZE as usize];
+        let unknown = host.map(0, 1);
+        assert!(register(unknown).is_none() && is_plain(unknown, 1));
+        assert!(host.register(host.map(1, 2)).is_some() && host.register(host.map(2, 3)).is_some());
+        // The host has unmapped one without a word, and mapped other memory there.
+        let other = host.map(2, 4);
+        assert!(register(other).is_none() && is_plain(other, 4));
+        assert!(host.inode(host.addr(1)) != 0);
+    }
 }
