@@ -45,25 +45,21 @@ fn one_dnn() {
         .arg("-o")
         .arg(&program)
         .arg("-ldnnl"));
-    let recorded = |name: &str, set: bool, inject: bool| {
+    let library = library();
+    let set = (VARIABLE, library.to_str().expect("UTF-8"));
+    let recorded = |name: &str, variables: &[(&str, &str)], inject: bool| {
         record(name, inject, |record, seconds| {
-            if set {
-                record.env(VARIABLE, library());
-            }
-            if name.ends_with("adopted") {
-                record.env("JITSYM_ADOPT", "1");
-            }
-            record.env("OMP_NUM_THREADS", "1").arg(&program).arg(seconds);
+            record.envs(variables.iter().copied()).env("OMP_NUM_THREADS", "1").arg(&program).arg(seconds);
         })
     };
     let is_right = |symbol: &str| symbol.starts_with("jit_") && symbol.len() > 8;
-    check_names("oneDNN, map", &recorded("dnnl-map", true, false), is_right);
-    check_names("oneDNN, jitdump", &recorded("dnnl-dump", true, true), is_right);
-    let adopted = recorded("dnnl-adopted", true, false);
+    check_names("oneDNN, map", &recorded("dnnl-map", &[set], false), is_right);
+    check_names("oneDNN, jitdump", &recorded("dnnl-dump", &[set], true), is_right);
+    let adopted = recorded("dnnl-adopted", &[set, ("JITSYM_ADOPT", "1")], false);
     check_names("oneDNN, adopted", &adopted, is_right);
     check_adopted("oneDNN", &adopted);
     // The control: nothing has a name without the library.
-    let without = recorded("dnnl-without", false, false);
+    let without = recorded("dnnl-without", &[], false);
     assert!(!without.stacks.iter().any(|stack| is_right(&stack[0].sym)));
 }
 

@@ -101,20 +101,29 @@ static unsigned long functions(int slot, int printed) {
     return count;
 }
 
+/* The one section of an object that has code. */
+static Elf64_Shdr *code_of(char *object) {
+    const Elf64_Ehdr *header = (const Elf64_Ehdr *)object;
+    Elf64_Shdr *sections = (Elf64_Shdr *)(object + header->e_shoff), *found = NULL;
+    for (int i = 0; i < header->e_shnum; i++)
+        if (sections[i].sh_flags & SHF_EXECINSTR && sections[i].sh_size) {
+            CHECK(!found);
+            found = &sections[i];
+        }
+    CHECK(found);
+    return found;
+}
+
 /* Puts the code of a variant into a slot, and an object that says so into the list. */
 static void add(int slot, int variant) {
     size_t size = variants[variant].size;
     unsigned char *object = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(object != MAP_FAILED);
     memcpy(object, variants[variant].bytes, size);
-    Elf64_Ehdr *header = (Elf64_Ehdr *)object;
-    Elf64_Shdr *sections = (Elf64_Shdr *)(object + header->e_shoff);
-    for (int i = 0; i < header->e_shnum; i++)
-        if (sections[i].sh_flags & SHF_EXECINSTR && sections[i].sh_size) {
-            CHECK(sections[i].sh_size <= SLOT);
-            sections[i].sh_addr = (uint64_t)(arena + slot * SLOT);
-            memcpy(arena + slot * SLOT, object + sections[i].sh_offset, sections[i].sh_size);
-        }
+    Elf64_Shdr *code = code_of((char *)object);
+    CHECK(code->sh_size <= SLOT);
+    code->sh_addr = (uint64_t)(arena + slot * SLOT);
+    memcpy(arena + slot * SLOT, object + code->sh_offset, code->sh_size);
     struct jit_code_entry *entry = malloc(sizeof *entry);
     CHECK(entry);
     *entry = (struct jit_code_entry){__jit_debug_descriptor.first_entry, NULL, (char *)object, size};
@@ -127,19 +136,11 @@ static void add(int slot, int variant) {
     told += functions(slot, 0);
 }
 
-/* Nobody else has changed the code. */
-static void check_code(int slot) {
-    const char *object = slots[slot].entry->symfile_addr;
-    const Elf64_Ehdr *header = (const Elf64_Ehdr *)object;
-    const Elf64_Shdr *sections = (const Elf64_Shdr *)(object + header->e_shoff);
-    for (int i = 0; i < header->e_shnum; i++)
-        if (sections[i].sh_flags & SHF_EXECINSTR && sections[i].sh_size)
-            CHECK(memcmp((void *)sections[i].sh_addr, object + sections[i].sh_offset, sections[i].sh_size) == 0);
-}
-
 static void take(int slot) {
     struct jit_code_entry *entry = slots[slot].entry;
-    check_code(slot);
+    /* Nobody else has changed the code. */
+    const Elf64_Shdr *code = code_of((char *)entry->symfile_addr);
+    CHECK(memcmp((void *)code->sh_addr, entry->symfile_addr + code->sh_offset, code->sh_size) == 0);
     if (entry->prev_entry)
         entry->prev_entry->next_entry = entry->next_entry;
     else

@@ -22,11 +22,14 @@ const INSIDE: u8 = 1;
 const NOTED: u8 = 2;
 
 thread_local! {
-    pub static PER_THREAD: PerThread =
-        const {
-            let (state, is_beside_host) = (Cell::new(0), Cell::new(false));
-            PerThread { state, is_beside_host, local: Cell::new(None), in_use: Cell::new(false) }
-        };
+    pub static PER_THREAD: PerThread = const {
+        PerThread {
+            state: Cell::new(0),
+            is_beside_host: Cell::new(false),
+            local: Cell::new(None),
+            in_use: Cell::new(false),
+        }
+    };
 }
 
 /// Runs `body` as code of this library. `None` if it has panicked.

@@ -32,12 +32,10 @@ impl Jitdump {
         loop {
             let name = name_of(pid, zeros);
             match file::claim(self.dir()?, OsStr::new(&name), mode, file::APPEND) {
+                Err(error) if file::is_anothers(&error) && zeros + 1 < NAMES => zeros += 1,
                 Err(error) if file::is_anothers(&error) => {
-                    zeros += 1;
-                    if zeros == NAMES {
-                        let text = format!("{error}, and all other names for it are taken");
-                        return Err(io::Error::new(error.kind(), text));
-                    }
+                    let text = format!("{error}, and all other names for it are taken");
+                    return Err(io::Error::new(error.kind(), text));
                 }
                 claimed => {
                     self.path.set_file_name(name);

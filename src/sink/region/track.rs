@@ -105,7 +105,7 @@ impl Regions {
         });
     }
 
-    /// Memory whose code is gone is about to be unmapped. What is known from this need not be found out later.
+    /// Memory whose code is gone is about to be unmapped. Then nobody has to find that out later.
     #[cold]
     #[inline(never)]
     pub fn before_unmapping(&self, status: &Status, addr: u64, size: u64) {

@@ -184,12 +184,11 @@ impl Regions {
             let Ok(maps) = maps::within(start, end) else { return };
             let own = region.mapped_in(&maps);
             let inside = own.map(|it| Mapping { start: it.start.max(start), end: it.end.min(end), ..it });
-            let mut inside: Vec<Mapping> = inside.collect();
+            let mut left: Vec<Mapping> = inside.collect();
             if !guard::is_beside_host() {
-                take_back(&inside);
-                inside.clear();
+                take_back(&std::mem::take(&mut left));
             }
-            self.lose(status, region, start, end, inside.iter().map(|it| (it.start, it.end)));
+            self.lose(status, region, start, end, left.iter().map(|it| (it.start, it.end)));
         });
     }
 }

@@ -215,11 +215,12 @@ fn options_of_callgrind() {
     assert!(after.own.keys().any(|spot| spot.0 .2 == "helper'jit_outer'run'main"));
 
     // A file for each thread, the program's and the library's.
-    let recording = Recording::new("threads", valgrind, &["--separate-threads=yes"]);
-    let of_first = recording.dir.join(format!("callgrind.out.{}-01", recording.pid));
-    run(Command::new(tool()).arg("callgrind").arg(&of_first).env("JITSYM_DIR", &recording.dir));
-    let after = read(&recording.dir.join(format!("callgrind.out.named.{}-01", recording.pid)));
-    assert_same(&read(&of_first), &after);
+    let mut recording = Recording::new("threads", valgrind, &["--separate-threads=yes"]);
+    recording.pid += "-01";
+    recording.file = recording.dir.join(format!("callgrind.out.{}", recording.pid));
+    recording.name(&[]);
+    let after = read(&recording.named());
+    assert_same(&read(&recording.file), &after);
     assert_costs(&after);
 
     let options = ["--combine-dumps=yes", "--dump-before=helper", "--dump-instr=yes"];
