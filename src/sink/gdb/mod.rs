@@ -102,9 +102,9 @@ impl Gdb {
             done?;
         }
         let mut is_enough = self.objects.is_fresh_enough(1);
-        if is_enough {
+        if is_enough && self.objects.is_fresh_dead() {
             self.ended += self.objects.forget_dead_fresh();
-            is_enough = self.objects.is_fresh_enough(2);
+            is_enough = false;
         }
         let fresh = self.objects.fresh_count();
         if fresh == 0 {

@@ -209,7 +209,9 @@ impl Objects {
         let Some(place) = self.place_of(id) else { return };
         self.places[slot_of(id)] = Place::default();
         self.live -= 1;
-        if let Some(group) = self.groups.get_mut(place.group as usize).and_then(Option::as_mut) {
+        if place.group == FRESH {
+            self.fresh.dead += 1;
+        } else if let Some(group) = self.groups.get_mut(place.group as usize).and_then(Option::as_mut) {
             group.dead += 1;
             self.dead += 1;
         }
@@ -231,6 +233,11 @@ impl Objects {
         self.fresh.entries.len() * times >= ENOUGH || self.fresh.texts.len() * times >= ENOUGH_BYTES
     }
 
+    /// Whether more than half of it has ended again.
+    pub fn is_fresh_dead(&self) -> bool {
+        2 * self.fresh.dead > self.fresh.entries.len()
+    }
+
     /// Forgets what has ended before an object spoke of it. Returns how much code that was.
     pub fn forget_dead_fresh(&mut self) -> usize {
         let (count, mut live, mut text_end) = (self.fresh.entries.len(), 0, 0);
@@ -248,6 +255,8 @@ impl Objects {
         }
         self.fresh.entries.truncate(live);
         self.fresh.texts.truncate(text_end);
+        debug_assert_eq!(count - live, self.fresh.dead);
+        self.fresh.dead = 0;
         count - live
     }
 
@@ -288,6 +297,7 @@ impl Objects {
         let kept = if self.is_fresh_enough(8) { KEPT_BYTES } else { 0 };
         self.fresh.entries.clear(kept);
         self.fresh.texts.clear(kept);
+        self.fresh.dead = 0;
         self.merge()?;
         Ok(live.len())
     }
