@@ -17,6 +17,7 @@
 #include "jitsym_dl.h"
 
 #include "lj_debug.h"
+#include "lj_strfmt.h"
 #include "lj_target.h"
 
 /* One session for all states of the process. The library writes what is pending when the process ends. */
@@ -269,9 +270,17 @@ static uint32_t jitsym_lines(GCtrace *T)
 
 /* -- Registration -------------------------------------------------------- */
 
+/* Copies at most `max` bytes of a text, and returns its end. */
+static char *jitsym_puts(char *p, const char *text, size_t max)
+{
+  size_t len = strnlen(text, max);
+  memcpy(p, text, len);
+  return p + len;
+}
+
 void lj_jitsym_addtrace(jit_State *J, GCtrace *T)
 {
-  char name[256];
+  char name[256], *p = name;
   GCproto *pt = &gcref(T->startpt)->pt;
   const char *chunk = proto_chunknamestr(pt);
   jitsym_code code = JITSYM_CODE(T->mcode, T->szmcode, name);
@@ -280,8 +289,13 @@ void lj_jitsym_addtrace(jit_State *J, GCtrace *T)
   if (!jitsym_wants(JITSYM_WANT_CODE)) return;
 
   chunk = *chunk == '@' || *chunk == '=' ? chunk + 1 : "(string)";
-  snprintf(name, sizeof name, "TRACE_%d %s:%d", T->traceno, chunk,
-           (int)lj_debug_line(pt, proto_bcpos(pt, mref(T->startpc, const BCIns))));
+  /* snprintf takes as long as the registration. */
+  p = lj_strfmt_wint(jitsym_puts(p, "TRACE_", 6), (int32_t)T->traceno);
+  *p++ = ' ';
+  p = jitsym_puts(p, chunk, sizeof name - sizeof "TRACE_ :" - 2 * STRFMT_MAXBUF_INT);
+  *p++ = ':';
+  p = lj_strfmt_wint(p, (int32_t)lj_debug_line(pt, proto_bcpos(pt, mref(T->startpc, const BCIns))));
+  code.name_len = (size_t)(p - name);
   code.bytes = T->mcode;
   /* The next trace begins where this one ends. */
   code.flags = JITSYM_CODE_PACKED;

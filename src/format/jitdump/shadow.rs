@@ -53,9 +53,18 @@ pub fn room(code_size: u64, tables_len: usize) -> u64 {
     8 + align8(code_size) + 2 * tables_len as u64 + 16
 }
 
-/// The group for that which begins with `head` and has no shadow, but with one at `addr`; and the size of its tables. `None` if
-/// it has no tables, or `addr` is not below the code, or too far away.
-pub fn add(head: &[u8], addr: u64) -> Option<(Vec<u8>, usize)> {
+/// Appends the group for that which begins with `head` and has no shadow, but with one at `addr`. Returns the size of its tables. `None`,
+/// and nothing is appended, if it has no tables, or `addr` is not below the code, or too far away.
+pub fn add(head: &[u8], addr: u64, out: &mut Vec<u8>) -> Option<usize> {
+    let begin = out.len();
+    let added = add_at(begin, head, addr, out);
+    if added.is_none() {
+        out.truncate(begin);
+    }
+    added
+}
+
+fn add_at(begin: usize, head: &[u8], addr: u64, out: &mut Vec<u8>) -> Option<usize> {
     let mut unwinding_at = 0;
     let load_at = loop {
         let record = raw(head, unwinding_at)?;
@@ -71,29 +80,29 @@ pub fn add(head: &[u8], addr: u64) -> Option<(Vec<u8>, usize)> {
     let distance = code_addr.checked_sub(addr).filter(|&distance| distance >= code_size)?;
     let tables = unwinding.get(UNWINDING_FIXED_SIZE..)?;
 
-    let mut group = Vec::new();
     let fixed = 2 * (UNWINDING_FIXED_SIZE + LOAD_FIXED_SIZE + NAME.len());
-    group.try_reserve_exact(fixed + 4 * tables.len() + before.len() + load.len()).ok()?;
-    group.extend_from_slice(&[0; UNWINDING_FIXED_SIZE]);
-    let hdr_size = put_twice(tables, hdr_size, i32::try_from(distance).ok()?, &mut group)?;
-    let start = group.len();
-    let len = start - UNWINDING_FIXED_SIZE;
-    put_at(&mut group, 0, &unwinding_head(time, len, hdr_size, align8(code_size) + len as u64));
-    group.extend_from_slice(load.get(..LOAD_FIXED_SIZE)?);
-    group.extend_from_slice(NAME);
-    group.extend_from_slice(&[0; 1 + SIZE as usize]);
-    let record = &mut group[start..];
+    out.try_reserve(fixed + 4 * tables.len() + before.len() + load.len()).ok()?;
+    let tables_at = begin + UNWINDING_FIXED_SIZE;
+    out.resize(tables_at, 0);
+    let hdr_size = put_twice(tables, hdr_size, i32::try_from(distance).ok()?, out)?;
+    let start = out.len();
+    let len = start - tables_at;
+    put_at(out, begin, &unwinding_head(time, len, hdr_size, align8(code_size) + len as u64));
+    out.extend_from_slice(load.get(..LOAD_FIXED_SIZE)?);
+    out.extend_from_slice(NAME);
+    out.extend_from_slice(&[0; 1 + SIZE as usize]);
+    let record = &mut out[start..];
     let total = u32::try_from(record.len()).ok()?;
     put_at(record, 4, &total.to_ne_bytes());
     put_at(record, 24, &addr.to_ne_bytes());
     put_at(record, 32, &addr.to_ne_bytes());
     put_at(record, 40, &SIZE.to_ne_bytes());
 
-    group.extend_from_slice(before);
-    group.extend_from_slice(&unwinding_head(time, len, hdr_size, 0));
-    group.extend_from_within(UNWINDING_FIXED_SIZE..start);
-    group.extend_from_slice(load);
-    Some((group, len))
+    out.extend_from_slice(before);
+    out.extend_from_slice(&unwinding_head(time, len, hdr_size, 0));
+    out.extend_from_within(tables_at..start);
+    out.extend_from_slice(load);
+    Some(len)
 }
 
 /// A record of so many bytes of tables, up to these.
@@ -265,7 +274,10 @@ mod tests {
         let layout = group.write(7, &mut out, 0).unwrap().unwrap();
         let plain = out[..layout.code].to_vec();
         for addr in [ADDR - 64, ADDR - 0x1000, ADDR - 0x6fff_0000] {
-            let (whole, tables_len) = add(&plain, addr).unwrap();
+            let mut out = b"before".to_vec();
+            let tables_len = add(&plain, addr, &mut out).unwrap();
+            let whole = out.split_off(6);
+            assert_eq!(out, b"before");
             let at = len(&whole);
             assert!(at > 0 && tables_len < 2 * tables.bytes.len());
             assert!(room(45, tables.bytes.len()) >= 48 + tables_len as u64);
@@ -304,9 +316,10 @@ mod tests {
             assert_eq!((&again[..], &info_records[..]), (&plain[..], &plain[..layout.load]));
         }
         // Not below; and without tables.
-        assert!(
-            add(&out[..layout.code], ADDR + 8).is_none() && add(&out[layout.load..layout.code], ADDR - 64).is_none()
-        );
+        let mut none = b"before".to_vec();
+        for (head, addr) in [(&out[..layout.code], ADDR + 8), (&out[layout.load..layout.code], ADDR - 64)] {
+            assert!(add(head, addr, &mut none).is_none() && none == b"before");
+        }
         assert_eq!(len(&out[..layout.code]), 0);
     }
 }

@@ -1,5 +1,7 @@
 //! Groups on their way to the jitdump in few system calls. Most lie in chunks.
 
+use std::ops::Range;
+
 use crate::queue::chunk::Chunk;
 
 /// Pieces and bytes that may come together before they are written.
@@ -17,12 +19,16 @@ pub struct Groups {
     /// How long each group is.
     lens: Vec<usize>,
     bytes: usize,
+    /// What was made for some of them.
+    made: Vec<u8>,
 }
 
 #[derive(Debug)]
 enum Piece {
     /// So many bytes of bodies in a chunk, from a place on.
     InChunk(Chunk, usize, usize),
+    /// A part of `made`.
+    Made(Range<usize>),
     Owned(Vec<u8>),
     /// At most as many as there are in `ZEROS`.
     Zeros(usize),
@@ -42,6 +48,19 @@ impl Groups {
             Some(Piece::InChunk(same, start, before)) if *same == chunk && *start + *before == at => *before += len,
             _ => self.pieces.push(Piece::InChunk(chunk, at, len)),
         }
+    }
+
+    /// Begins a group with what `make` appends, and returns how long that is with what `make` returns. Nothing is begun if that is
+    /// `None`.
+    pub fn push_made<T>(&mut self, make: impl FnOnce(&mut Vec<u8>) -> Option<T>) -> Option<(usize, T)> {
+        let start = self.made.len();
+        let said = make(&mut self.made)?;
+        let made = start..self.made.len();
+        let len = made.len();
+        self.lens.push(0);
+        self.grow(len);
+        self.pieces.push(Piece::Made(made));
+        Some((len, said))
     }
 
     /// Begins a group that lies in no chunk.
@@ -84,6 +103,7 @@ impl Groups {
         let bytes = |piece| match piece {
             // SAFETY: these are committed bodies in a chunk that is recycled later, and nobody writes to them any more.
             &Piece::InChunk(chunk, at, len) => unsafe { chunk.bodies(at, len) },
+            Piece::Made(range) => &self.made[range.clone()],
             Piece::Owned(bytes) => &bytes[..],
             &Piece::Zeros(len) => &ZEROS[..len],
         };
@@ -95,5 +115,7 @@ impl Groups {
         self.pieces.clear();
         self.lens.clear();
         self.bytes = 0;
+        self.made.clear();
+        self.made.shrink_to(BATCH_BYTES);
     }
 }

@@ -47,15 +47,11 @@ impl Jitdump {
         load: &Load<'_>,
         is_packed: bool,
     ) -> (Option<Stored>, u32) {
-        let head = load.head();
-        let doubled = if is_packed { self.add_shadow(head, live) } else { None };
-        let offset = self.next_place();
+        let (head, offset) = (load.head(), self.next_place());
+        let place = if is_packed { self.place_shadow(live) } else { None };
+        let doubled = place.and_then(|place| self.groups.push_made(|made| shadow::add(head, place, made)));
         let (len, tables_len) = match doubled {
-            Some((group, tables_len)) => {
-                let len = group.len();
-                self.groups.push_owned(group);
-                (len, tables_len)
-            }
+            Some((len, tables_len)) => (len, tables_len as u32),
             None => {
                 self.groups.push(chunk, at, head.len());
                 (head.len(), live.tables_len)
@@ -90,8 +86,10 @@ impl Jitdump {
         let (timestamp, tid) = (event.timestamp, event.tid);
         relocate(&mut group, &Relocation { timestamp, tid, addr: live.addr, index: live.index, mapped_size });
         if was_shadowed && mapped_size == 0 {
-            if let Some(doubled) = self.add_shadow(&group, &live) {
-                (group, live.tables_len) = doubled;
+            let mut doubled = Vec::new();
+            let place = self.place_shadow(&live);
+            if let Some(tables_len) = place.and_then(|place| shadow::add(&group, place, &mut doubled)) {
+                (group, live.tables_len) = (doubled, tables_len as u32);
             }
         }
         let code = if event.has(flag::HAS_CODE) {
@@ -110,15 +108,13 @@ impl Jitdump {
         self.next + self.groups.bytes() as u64
     }
 
-    /// The group that begins with `head`, with a shadow, and the size of its tables then.
-    fn add_shadow(&self, head: &[u8], live: &Live) -> Option<(Vec<u8>, u32)> {
+    /// Where a shadow of code can be, if it needs one.
+    fn place_shadow(&self, live: &Live) -> Option<u64> {
         // In a process that is gone nothing can be set aside.
         if live.tables_len == 0 || self.dead {
             return None;
         }
-        let place = shadows::place(live.addr, shadow::room(live.size, live.tables_len as usize))?;
-        let (group, tables_len) = shadow::add(head, place)?;
-        Some((group, tables_len as u32))
+        shadows::place(live.addr, shadow::room(live.size, live.tables_len as usize))
     }
 
     /// Reads a group back that was taken over before: keeping the tables and lines of all live code in memory for a move that

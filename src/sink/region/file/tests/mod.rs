@@ -397,7 +397,8 @@ fn stand_ins_count_for_nothing() {
     let truth = Truth::new(2, 90);
     let tables = truth.tables(BASE);
     let group = head(BASE, 90, &truth.name, &truth.rows(), tables.as_ref());
-    let (with_stand_in, _) = shadow::add(&group, BASE - 4096).unwrap();
+    let mut with_stand_in = Vec::new();
+    shadow::add(&group, BASE - 4096, &mut with_stand_in).unwrap();
     let len = with_stand_in.len() - (group.len() - truth.info_records(BASE).len());
     region.add(0, truth);
     let code = Code { offset: 0, size: 90, name: b"function 2", info_records: &with_stand_in[..len] };
