@@ -123,12 +123,10 @@ static int was_disturbed(void) {
 }
 
 /* A child that is forked without waiting is forked anew, unless that is the rule. */
-enum { IN_A_ROW = 10 };
-
 static pid_t fork_now(void (*child)(void)) {
   const char *mode = getenv("JITSYM_FORK");
   int may_inherit = mode == NULL || strcmp(mode, "off") != 0;
-  for (unsigned turn = 0;; turn++) {
+  for (uint64_t begin = test_now();; test_sleep_ms(20)) {
     if (test_slow) {
       /* Until the writer sleeps: a fork does not wait for it as long as a pass may take under valgrind. */
       test_sleep_ms(1300);
@@ -151,7 +149,7 @@ static pid_t fork_now(void (*child)(void)) {
       test_ended_well(pid, status);
       return pid;
     }
-    CHECK(turn < IN_A_ROW);
+    CHECK(test_now() - begin < TEST_PATIENCE);
   }
 }
 

@@ -97,8 +97,8 @@ static void adopted_at_the_end_of_code(void) {
     CHECK(mprotect(memory, SIZE, PROT_READ | PROT_EXEC) == 0);
     CHECK(run_code(memory + 64 * i) == i);
   }
-  /* Looks become rare. */
-  usleep(50000);
+  /* Looks become rare: one a second. */
+  usleep(1100000);
   CHECK_OK(jitsym_unregister(session, first));
   CHECK(is_in_file(memory) && run_code(memory + 64) == 1);
   CHECK(test_stats(session).region_code == 16);

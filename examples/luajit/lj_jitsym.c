@@ -289,7 +289,7 @@ void lj_jitsym_addtrace(jit_State *J, GCtrace *T)
   if (!jitsym_wants(JITSYM_WANT_CODE)) return;
 
   chunk = *chunk == '@' || *chunk == '=' ? chunk + 1 : "(string)";
-  /* snprintf takes as long as the registration. */
+  /* Not with snprintf, which takes as long as the registration. */
   p = lj_strfmt_wint(jitsym_puts(p, "TRACE_", 6), (int32_t)T->traceno);
   *p++ = ' ';
   p = jitsym_puts(p, chunk, sizeof name - sizeof "TRACE_ :" - 2 * STRFMT_MAXBUF_INT);

@@ -12,7 +12,7 @@ use crate::truth::{Truth, Unwind};
 use crate::{perf, script};
 
 /// Call stacks by unwind tables, and the clock of the truth.
-pub const STACKS: &[&str] = &["-k", "CLOCK_MONOTONIC", "--call-graph", "dwarf,16384"];
+pub const STACKS: &[&str] = &["-k", "CLOCK_MONOTONIC", "--call-graph", "dwarf,16384", "-m", "4M"];
 
 /// Every call is a call, so that every function is in the stack.
 const FLAGS: &[&str] = &["-std=gnu11", "-O2", "-fno-optimize-sibling-calls"];

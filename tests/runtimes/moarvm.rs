@@ -91,7 +91,7 @@ fn check(what: &str, recording: &Recording) {
     let called = burning.iter().filter(is_called).count();
     let others = || format!("{:?}", burning.iter().find(|sample| !is_called(sample)).map(|sample| &sample.frames));
     at_least(&format!("{what}, big: callers of C"), called, burning.len(), ENOUGH / 2, 90, others);
-    check_stacks(what, recording, 200, |_| true);
+    check_stacks(what, recording, 3 * ENOUGH, |_| true);
 }
 
 /// Records a guest that compiles functions and forgets them. Returns also what the library has said.

@@ -69,8 +69,8 @@ pub struct Recording {
     files: TmpFiles,
 }
 
-/// For stacks: the interpreters and their C libraries keep no frame pointers.
-pub const STACKS: &[&str] = &["--call-graph", "dwarf,16384"];
+/// For stacks: the interpreters and their C libraries keep no frame pointers. perf's buffer holds a quarter of a second of them.
+pub const STACKS: &[&str] = &["--call-graph", "dwarf,16384", "-m", "4M"];
 
 impl Recording {
     /// Records a runtime. Each line of its output is the name of a phase, its begin and its end.
@@ -184,11 +184,12 @@ pub fn registered_and_gone(said: &str) -> (u64, u64) {
     (count("registered"), count("unregistered"))
 }
 
-/// Fails if more than this many percent are otherwise. Says the numbers in any case.
+/// Fails if less than this many percent are right, and more than two are not: two of a hundred samples can fall into what is no code
+/// of the guest. Says the numbers in any case.
 pub fn at_least(what: &str, right: usize, all: usize, enough: usize, percent: usize, others: impl FnOnce() -> String) {
     println!("{what}: {right} of {all}");
     assert!(all >= enough, "{what}: only {all} samples");
-    assert!(right * 100 >= all * percent, "{what}: {right} of {all}; others: {}", others());
+    assert!(all - right <= 2 + all * (100 - percent) / 100, "{what}: {right} of {all}; others: {}", others());
 }
 
 /// Every stack with a compiled frame in it goes down to `main`, of the samples that count.

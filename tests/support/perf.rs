@@ -284,7 +284,7 @@ pub fn read_truth(text: &str) -> (Truth, TmpFiles) {
 // ------------------------------------------------------------------------------------------------ recordings
 
 /// Records call stacks, and by the clock of the jitdump.
-pub const WITH_STACKS: &[&str] = &["-k", "1", "--call-graph", "dwarf,16384"];
+pub const WITH_STACKS: &[&str] = &["-k", "1", "--call-graph", "dwarf,16384", "-m", "4M"];
 
 /// Samples in code of the guest for each second that it burns, where 999 are asked for.
 pub const ENOUGH: f64 = 650.0;
@@ -524,12 +524,14 @@ impl Verdict {
         }
     }
 
-    /// Fails the test unless enough was checked and at most so many percent were wrong. Says the numbers in any case.
+    /// Fails the test unless enough was checked and at most so many percent were wrong, or two where some may be: so many of few are
+    /// chance. Says the numbers in any case.
     pub fn decide(self, at_least: usize, percent: f64) {
         let Verdict { what, checked, wrong, text } = self;
         println!("{what}: {wrong} of {checked} wrong");
         assert!(checked >= at_least, "{what}: only {checked} checked, {at_least} needed");
-        assert!(wrong as f64 * 100.0 <= percent * checked as f64, "{what}: {wrong} of {checked} wrong\n{text}");
+        let allowed = if percent > 0.0 { (percent * checked as f64 / 100.0).max(2.0) } else { 0.0 };
+        assert!(wrong as f64 <= allowed, "{what}: {wrong} of {checked} wrong\n{text}");
     }
 }
 

@@ -258,6 +258,19 @@ fn process_with(program: &Path, environment: &[(&str, &str)], dir: &Path) -> Chi
     command.envs(environment.iter().copied()).spawn().expect("start the toy")
 }
 
+/// Starts the toy with all sinks, and waits until its map names something.
+fn toy_that_has_code(dir: &Path) -> Child {
+    let child = toy_with(&[("JITSYM", "on")], dir);
+    let map = dir.join(format!("perf-{}.map", child.id()));
+    for _ in 0..6000 {
+        if std::fs::metadata(&map).is_ok_and(|map| map.len() > 0) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child
+}
+
 /// Looks at a process when a file is mapped in it, and ends it.
 fn of_process(mut child: Child, mapped: &str) -> Output {
     let pid = child.id();
@@ -473,7 +486,7 @@ fn a_session() {
     screen("jitsym record -e cpu-clock -- toy_jit hello.toy 1", &masked(&said, &dir));
     screen("jitsym doctor perf.data", &shown(&run(&mut jitsym(&["doctor", "perf.data"]))));
     screen("jitsym check /tmp/jit-N.dump", &shown(&run(&mut jitsym(&["check", &format!("/tmp/jit-{pid}.dump")]))));
-    let process = of_process(toy_with(&[("JITSYM", "on")], &dir), "jit-");
+    let process = of_process(toy_that_has_code(&dir), "jit-");
     screen("jitsym doctor N", &shown(&process));
     in_the_document(SESSION, "\n## Set-ups that are broken\n", &screens);
 }
@@ -519,7 +532,7 @@ fn nothing_is_wrong() {
         text
     };
     good(&try_run(&mut doctor(&[])));
-    let process = of_process(toy_with(&[("JITSYM", "on")], &dir), "jit-");
+    let process = of_process(toy_that_has_code(&dir), "jit-");
     assert!(good(&process).contains("where perf finds it"), "{}", stdout(&process));
     let text = good(&of_recording(&inject(&record(&dir, DWARF, &[]))));
     assert!(text.contains("have whole stacks") && text.contains("(100 %)"), "{text}");

@@ -53,8 +53,8 @@ pub fn room(code_size: u64, tables_len: usize) -> u64 {
     8 + align8(code_size) + 2 * tables_len as u64 + 16
 }
 
-/// Appends the group for that which begins with `head` and has no shadow, but with one at `addr`. Returns the size of its tables. `None`,
-/// and nothing is appended, if it has no tables, or `addr` is not below the code, or too far away.
+/// Appends the group that begins with `head`, and has no shadow, with one at `addr`. Returns the size of its tables. `None`, and nothing
+/// is appended, if it has no tables, or `addr` is not below the code, or too far away.
 pub fn add(head: &[u8], addr: u64, out: &mut Vec<u8>) -> Option<usize> {
     let begin = out.len();
     let added = add_at(begin, head, addr, out);

@@ -101,11 +101,10 @@ impl Gdb {
             self.not_before = Instant::now() + begin.elapsed() * SHARE;
             done?;
         }
-        let mut is_enough = self.objects.is_fresh_enough(1);
-        if is_enough && self.objects.is_fresh_dead() {
+        if self.objects.is_fresh_enough(1) && self.objects.is_fresh_dead() {
             self.ended += self.objects.forget_dead_fresh();
-            is_enough = false;
         }
+        let is_enough = self.objects.is_fresh_enough(1);
         let fresh = self.objects.fresh_count();
         if fresh == 0 {
             (self.fresh_since, self.ended) = (None, 0);

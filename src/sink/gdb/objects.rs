@@ -233,7 +233,7 @@ impl Objects {
         self.fresh.entries.len() * times >= ENOUGH || self.fresh.texts.len() * times >= ENOUGH_BYTES
     }
 
-    /// Whether more than half of it has ended again.
+    /// Whether more than half of that code has ended again.
     pub fn is_fresh_dead(&self) -> bool {
         2 * self.fresh.dead > self.fresh.entries.len()
     }
@@ -386,7 +386,10 @@ impl Objects {
             self.groups.push(None);
         }
         for (at, entry) in group.entries.iter().enumerate() {
-            self.places[slot_of(entry.id)] = Place { id: entry.id, group: number as u32, number: at as u32 };
+            let place = &mut self.places[slot_of(entry.id)];
+            // If what comes after it finds no memory, it is looked at again.
+            self.fresh.dead += usize::from(place.group == FRESH);
+            *place = Place { id: entry.id, group: number as u32, number: at as u32 };
         }
         group.listed = debugger::list(&image, object::empty);
         self.has_lost = false;

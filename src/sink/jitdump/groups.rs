@@ -19,7 +19,7 @@ pub struct Groups {
     /// How long each group is.
     lens: Vec<usize>,
     bytes: usize,
-    /// What was made for some of them.
+    /// The bytes of groups that `push_made` has begun.
     made: Vec<u8>,
 }
 
@@ -50,8 +50,8 @@ impl Groups {
         }
     }
 
-    /// Begins a group with what `make` appends, and returns how long that is with what `make` returns. Nothing is begun if that is
-    /// `None`.
+    /// Begins a group with the bytes that `make` appends, and returns their number and what `make` has returned. If that is `None`, no
+    /// group is begun.
     pub fn push_made<T>(&mut self, make: impl FnOnce(&mut Vec<u8>) -> Option<T>) -> Option<(usize, T)> {
         let start = self.made.len();
         let said = make(&mut self.made)?;
@@ -116,6 +116,5 @@ impl Groups {
         self.lens.clear();
         self.bytes = 0;
         self.made.clear();
-        self.made.shrink_to(BATCH_BYTES);
     }
 }

@@ -48,8 +48,8 @@ impl Jitdump {
         is_packed: bool,
     ) -> (Option<Stored>, u32) {
         let (head, offset) = (load.head(), self.next_place());
-        let place = if is_packed { self.place_shadow(live) } else { None };
-        let doubled = place.and_then(|place| self.groups.push_made(|made| shadow::add(head, place, made)));
+        let shadow_at = if is_packed { self.place_shadow(live) } else { None };
+        let doubled = shadow_at.and_then(|addr| self.groups.push_made(|made| shadow::add(head, addr, made)));
         let (len, tables_len) = match doubled {
             Some((len, tables_len)) => (len, tables_len as u32),
             None => {
@@ -87,8 +87,8 @@ impl Jitdump {
         relocate(&mut group, &Relocation { timestamp, tid, addr: live.addr, index: live.index, mapped_size });
         if was_shadowed && mapped_size == 0 {
             let mut doubled = Vec::new();
-            let place = self.place_shadow(&live);
-            if let Some(tables_len) = place.and_then(|place| shadow::add(&group, place, &mut doubled)) {
+            let shadow_at = self.place_shadow(&live);
+            if let Some(tables_len) = shadow_at.and_then(|addr| shadow::add(&group, addr, &mut doubled)) {
                 (group, live.tables_len) = (doubled, tables_len as u32);
             }
         }
@@ -108,7 +108,7 @@ impl Jitdump {
         self.next + self.groups.bytes() as u64
     }
 
-    /// Where a shadow of code can be, if it needs one.
+    /// Sets a place aside for the shadow of packed code, permanently. `None` if the code has no tables, or there is no room.
     fn place_shadow(&self, live: &Live) -> Option<u64> {
         // In a process that is gone nothing can be set aside.
         if live.tables_len == 0 || self.dead {
