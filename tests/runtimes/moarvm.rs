@@ -73,7 +73,7 @@ fn check(what: &str, recording: &Recording) {
             let name = &sample.frames[0].0;
             is_hot(sample)
                 || is_of_guest(sample) && ["seconds ", "phase "].iter().any(|start| name.starts_with(start))
-                || name.contains("#sources/")
+                || ["#sources/", "gen/moar/"].iter().any(|core| name.contains(core))
         };
         let named = compiled.iter().filter(|sample| is_named(sample)).count();
         at_least(&format!("{what}, {phase}: names"), named, compiled.len(), ENOUGH, 99, || others(&is_named));
