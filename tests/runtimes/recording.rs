@@ -189,7 +189,7 @@ pub fn registered_and_gone(said: &str) -> (u64, u64) {
 pub fn at_least(what: &str, right: usize, all: usize, enough: usize, percent: usize, others: impl FnOnce() -> String) {
     println!("{what}: {right} of {all}");
     assert!(all >= enough, "{what}: only {all} samples");
-    assert!(all - right <= 2 + all * (100 - percent) / 100, "{what}: {right} of {all}; others: {}", others());
+    assert!(all - right <= (all * (100 - percent) / 100).max(2), "{what}: {right} of {all}; others: {}", others());
 }
 
 /// Every stack with a compiled frame in it goes down to `main`, of the samples that count.

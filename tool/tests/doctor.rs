@@ -262,25 +262,24 @@ fn process_with(program: &Path, environment: &[(&str, &str)], dir: &Path) -> Chi
 fn toy_that_has_code(dir: &Path) -> Child {
     let child = toy_with(&[("JITSYM", "on")], dir);
     let map = dir.join(format!("perf-{}.map", child.id()));
+    wait_until(|| std::fs::metadata(&map).is_ok_and(|map| map.len() > 0));
+    child
+}
+
+/// For a minute: what is looked at then says what is missing.
+fn wait_until(mut is_so: impl FnMut() -> bool) {
     for _ in 0..6000 {
-        if std::fs::metadata(&map).is_ok_and(|map| map.len() > 0) {
+        if is_so() {
             break;
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    child
 }
 
 /// Looks at a process when a file is mapped in it, and ends it.
 fn of_process(mut child: Child, mapped: &str) -> Output {
     let pid = child.id();
-    for _ in 0..6000 {
-        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-        if maps.contains(mapped) {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    wait_until(|| std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default().contains(mapped));
     let output = try_run(&mut doctor(&[&pid.to_string()]));
     child.kill().expect("end it");
     child.wait().expect("wait");
@@ -549,12 +548,7 @@ fn processes_that_write_nothing() {
     let child = process_with(shared(), ADOPTING, &dir);
     let pid = child.id();
     // Until it has registered something, which it says with the first pass of its writer.
-    for _ in 0..6000 {
-        if stdout(&try_run(&mut doctor(&[&pid.to_string()]))).contains("not adopted") {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    wait_until(|| stdout(&try_run(&mut doctor(&[&pid.to_string()]))).contains("not adopted"));
     let text = stdout(&of_process(child, "libjitsym.so"));
     assert!(text.contains("\ncause: memory at 0x") && text.contains("is not adopted: it is shared"), "{text}");
     assert!(!text.contains("has opened no session"), "{text}");
