@@ -864,8 +864,8 @@ static void memory(void) {
     if (getenv("TEST_PRINT_MEMORY") != NULL) {
       fprintf(stderr, "on %ld KiB more, off %ld KiB more\n", (long)(on - before) / 1024, (long)(off - before) / 1024);
     }
-    /* A slot for each id of each round is kept (16 bytes): no id is ever given out again. */
-    CHECK(test_light || (on - before > 12 << 20 && off - before < (uint64_t)(5 + 2 * round) << 20));
+    /* A slot for each id is kept (16 bytes): no id is ever given out again. */
+    CHECK(test_light || (on - before > 12 << 20 && off - before < 4 << 20));
   }
   CHECK_OK(jitsym_close(session));
 

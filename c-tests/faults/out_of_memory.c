@@ -1,14 +1,16 @@
 /*
- * Allocations that fail, one by one: the first, the second, and so on, alone or with all that follow, while a session is
+ * Allocations and mappings that fail, one by one: the first, the second, and so on, alone or with all that follow, while a session is
  * opened, used and closed. Each call answers with a status, and afterwards, when there is memory again, all works. Code memory that
  * is adopted lies in a process that has thousands of mappings.
  *
- * Counted and refused by standing in for the C library's allocator, from which Rust's has its memory.
+ * Counted and refused by standing in for the C library's allocator and its mmap, from which the library has its memory.
  */
 #define _GNU_SOURCE
 #include <malloc.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 
 #include "testing.h"
 
@@ -56,6 +58,23 @@ void *aligned_alloc(size_t alignment, size_t size) {
 int posix_memalign(void **out, size_t alignment, size_t size) {
   *out = memalign(alignment, size);
   return *out == NULL ? ENOMEM : 0;
+}
+
+void *mmap(void *addr, size_t size, int protection, int flags, int fd, off_t offset) {
+  int failed = flags & MAP_ANONYMOUS && fails();
+  return failed ? MAP_FAILED : (void *)syscall(SYS_mmap, addr, size, protection, flags, fd, offset);
+}
+
+void *mmap64(void *addr, size_t size, int protection, int flags, int fd, off_t offset) {
+  return mmap(addr, size, protection, flags, fd, offset);
+}
+
+void *mremap(void *old, size_t old_size, size_t size, int flags, ...) {
+  va_list rest;
+  va_start(rest, flags);
+  void *to = flags & MREMAP_FIXED ? va_arg(rest, void *) : NULL;
+  va_end(rest);
+  return fails() ? MAP_FAILED : (void *)syscall(SYS_mremap, old, old_size, size, flags, to);
 }
 
 static void arm(int on) {

@@ -4,6 +4,9 @@
 //! From the reserve come the small pieces that a call or a pass of the writer needs to finish in good order. Whoever begins
 //! something asks [`is_short`] first, and leaves it. Large pieces are asked for in a way that can fail.
 //!
+//! Large pieces are mappings, which go back to the kernel when they are freed. glibc has a threshold for that too, but with the first
+//! large piece that is freed it rises for the whole process, up to 32 MiB. The host's heap would keep what this library has freed.
+//!
 //! Only the C libraries have it (feature `reserve`): a Rust program has one allocator, and that is for it to choose.
 
 #[cfg(feature = "reserve")]
@@ -29,10 +32,14 @@ mod reserve {
     use std::ptr;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+    use crate::sys::mapping::{page_size, OwnedMapping, PRIVATE, READ_WRITE};
+
     const SIZE: usize = 1 << 20;
     /// Larger pieces do not come from the reserve.
     const LARGEST: usize = 64 << 10;
     const ALIGN: usize = align_of::<Reserve>();
+    /// Pieces of this size or more are mappings: where glibc's threshold begins.
+    const LARGE: usize = 128 << 10;
 
     #[global_allocator]
     static ALLOCATOR: Allocator = Allocator;
@@ -101,26 +108,34 @@ mod reserve {
         let _ = STATE.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
     }
 
+    /// Whether a piece of this layout is a mapping.
+    fn is_mapped(layout: Layout) -> bool {
+        layout.size() >= LARGE && layout.align() <= page_size()
+    }
+
+    fn new_piece(layout: Layout, other: unsafe fn(&System, Layout) -> *mut u8) -> *mut u8 {
+        let piece = match is_mapped(layout) {
+            true => OwnedMapping::new(layout.size(), READ_WRITE, PRIVATE, None)
+                .map_or(ptr::null_mut(), |new| new.leak().as_ptr()),
+            // SAFETY: layouts of allocators have a size.
+            false => unsafe { other(&System, layout) },
+        };
+        if piece.is_null() {
+            take(layout)
+        } else {
+            piece
+        }
+    }
+
     // SAFETY: pieces come from the system's allocator and go back there, or from the reserve, where none is given out twice.
     unsafe impl GlobalAlloc for Allocator {
         unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-            // SAFETY: the caller's promise.
-            let piece = unsafe { System.alloc(layout) };
-            if piece.is_null() {
-                take(layout)
-            } else {
-                piece
-            }
+            new_piece(layout, System::alloc)
         }
 
         unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-            // SAFETY: the caller's promise.
-            let piece = unsafe { System.alloc_zeroed(layout) };
-            if !piece.is_null() {
-                return piece;
-            }
-            let piece = take(layout);
-            if !piece.is_null() {
+            let piece = new_piece(layout, System::alloc_zeroed);
+            if is_reserve(piece) {
                 // SAFETY: the piece is that long.
                 unsafe { piece.write_bytes(0, layout.size()) };
             }
@@ -130,6 +145,9 @@ mod reserve {
         unsafe fn dealloc(&self, piece: *mut u8, layout: Layout) {
             if is_reserve(piece) {
                 give_back();
+            } else if is_mapped(layout) {
+                // SAFETY: the piece is a mapping of this size, and nobody uses it any more.
+                unsafe { libc::munmap(piece.cast(), layout.size()) };
             } else {
                 // SAFETY: the caller's promise.
                 unsafe { System.dealloc(piece, layout) };
@@ -137,15 +155,20 @@ mod reserve {
         }
 
         unsafe fn realloc(&self, piece: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-            if !is_reserve(piece) {
-                // SAFETY: the caller's promise.
-                let moved = unsafe { System.realloc(piece, layout, size) };
-                if !moved.is_null() {
-                    return moved;
-                }
-            }
             // SAFETY: by the caller's promise the size makes a valid layout.
-            let new = unsafe { self.alloc(Layout::from_size_align_unchecked(size, layout.align())) };
+            let new_layout = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
+            let moved = match (is_mapped(layout), is_mapped(new_layout)) {
+                // SAFETY: the piece is a mapping of this size, and its user takes the new address.
+                (true, true) => unsafe { libc::mremap(piece.cast(), layout.size(), size, libc::MREMAP_MAYMOVE) }.cast(),
+                // SAFETY: the caller's promise.
+                (false, false) if !is_reserve(piece) => unsafe { System.realloc(piece, layout, size) },
+                _ => ptr::null_mut(),
+            };
+            if !moved.is_null() && moved != libc::MAP_FAILED.cast() {
+                return moved;
+            }
+            // SAFETY: the caller's promise.
+            let new = unsafe { self.alloc(new_layout) };
             if !new.is_null() {
                 // SAFETY: both pieces are that long, and they are different ones.
                 unsafe {
