@@ -1,11 +1,14 @@
 //! The library as a collector for Intel's JIT profiling API: programs that never heard of it, and what the real perf shows of them.
 
+#[path = "support/cfi.rs"]
+mod cfi;
 #[path = "support/guests.rs"]
 mod guests;
 #[path = "support/perf.rs"]
 mod perf;
 mod support;
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -116,6 +119,45 @@ fn events(dir: &Path, seed: u64, complete: impl FnOnce(&mut Command)) -> String 
     stdout(&run(&mut command))
 }
 
+fn dumped(dir: &Path, pid: &str) -> Vec<cfi::Dumped> {
+    cfi::read_dump(File::open(dir.join(format!("jit-{pid}.dump"))).expect("jitdump"))
+}
+
+/// A line of the guest says which bytes and lines a method has at last, and so does the jitdump.
+fn check_dumped(truth: &str, dumped: &[cfi::Dumped]) {
+    let [addr, _, name, rows, bytes] = truth.split(' ').collect::<Vec<_>>()[..] else { panic!("{truth:?}") };
+    let addr = u64::from_str_radix(addr, 16).expect("number");
+    let found = dumped.iter().rfind(|code| code.addr == addr && code.name == name);
+    let found = found.unwrap_or_else(|| panic!("{name} is not in the jitdump"));
+    let hex: String = found.code.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(hex, bytes, "bytes of {name}");
+    // Rows end at offsets 4, 9 and 20, and the last line goes on.
+    let inlined = (77, "/src/inlined.toy");
+    for offset in 0..found.code.len() as u64 {
+        let row = match rows {
+            "0" => None,
+            "9" => Some(inlined),
+            count => {
+                let at = [4, 9, 20].iter().filter(|&&end| end <= offset).count() as u32;
+                Some((11 + at.min(count.parse::<u32>().expect("number") - 1), "/src/guest.toy"))
+            }
+        };
+        let line = found.lines.iter().rfind(|(from, _, _)| *from <= addr + offset);
+        assert_eq!(line.map(|(_, line, file)| (*line, &**file)), row, "line of {name} at {offset}, {rows} rows");
+    }
+}
+
+/// A method has the lines of all its inlined functions, and is not written once for each of them.
+fn check_many_inlined(dumped: &[cfi::Dumped]) {
+    let written: Vec<_> = dumped.iter().filter(|code| code.name == "with_many_inlined").collect();
+    let last = written.last().expect("the method");
+    // A last row says where the last line ends.
+    for (at, row) in last.lines[..last.code.len()].iter().enumerate() {
+        assert_eq!((row.0 - last.addr, row.1 as usize), (at as u64, 100 + at));
+    }
+    assert!(written.len() * 10 < last.code.len(), "written {} times", written.len());
+}
+
 /// All versions of all events, with numbers that both runtimes use, code that takes the place of other code, and a forked child.
 #[test]
 fn events_at_random() {
@@ -126,12 +168,18 @@ fn events_at_random() {
         let dir = fresh_dir("events");
         let text = events(&dir, seed, |_| {});
         let (truth, child) = text.trim_end().rsplit_once("\nchild ").expect("child");
+        let (truth, parent) = truth.rsplit_once("\nparent ").expect("parent");
         assert_eq!(checker::assert_all_sound(&dir, &[]), 4, "maps and jitdumps of parent and child");
+        check_many_inlined(&dumped(&dir, parent));
         let map = std::fs::read(dir.join(format!("perf-{child}.map"))).expect("map of the child");
         let mut found: Vec<_> =
             perf::parse_map(&map).expect("map").into_iter().map(|line| (line.start, line.end, line.name)).collect();
+        found.retain(|(_, _, name)| name != "with_many_inlined");
         let at = found.iter().position(|(_, _, name)| name == "of_the_child").expect("the child's own method");
         let own = found.remove(at);
+        for line in truth.lines().filter(|line| !line.starts_with(&format!("{:x} ", own.0))) {
+            check_dumped(line, &dumped(&dir, child));
+        }
         let live = truth.lines().map(|line| {
             let words: Vec<&str> = line.split(' ').collect();
             let number = |at: usize| u64::from_str_radix(words[at], 16).expect("number");

@@ -34,10 +34,11 @@ static unsigned below(unsigned bound) {
     return (unsigned)(state >> 33) % bound;
 }
 
-/* Code in a slot; no two overlap. */
+/* Code in a slot; no two overlap. `rows`: how many of the table's lines it has, or INLINED if a function covers all of it. */
+enum { INLINED = 9, MANY = 1000 };
 static struct {
     int runtime;
-    unsigned id, size;
+    unsigned id, size, rows;
     char name[32];
 } slots[SLOTS];
 
@@ -80,6 +81,21 @@ static void load(int runtime, unsigned id, int slot) {
     slots[slot].runtime = runtime;
     slots[slot].id = id;
     slots[slot].size = size;
+    slots[slot].rows = rows;
+}
+
+/* A method with so many functions that were inlined: each is one byte, and has its own line. The last event is of the last of them. */
+static void inline_many(unsigned char *at) {
+    char file[] = "/src/many.toy";
+    struct row row = {0, 1};
+    struct method_load_v2 method = {500, "with_many_inlined", at, MANY, 1, &row, NULL, file, NULL, 0};
+    memset(at, 0x90, MANY);
+    CHECK(notify[0](LOAD_V2, &method) == 1);
+    for (unsigned i = 0; i < MANY; i++) {
+        row.line = 100 + i;
+        struct method_inline_load data = {501 + i, 500, "one_of_many", at + i, 1, 1, &row, NULL, file};
+        CHECK(notify[0](INLINE_LOAD, &data) == 1);
+    }
 }
 
 int main(int argc, char **argv) {
@@ -94,14 +110,14 @@ int main(int argc, char **argv) {
         if (answer == 0) return puts("off") < 0;
         CHECK(answer == 1);
     }
-    arena = mmap(NULL, SLOTS * SLOT, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    arena = mmap(NULL, SLOTS * SLOT + MANY, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(arena != MAP_FAILED);
     for (int step = 0; step < STEPS; step++) {
         int runtime = (int)below(2), slot = (int)below(SLOTS);
         unsigned id = 1 + below(IDS);
         switch (below(8)) {
         case 0: {
-            /* Nothing behind the number can be read. */
+            /* Nothing after the number can be read. */
             size_t page = (size_t)sysconf(_SC_PAGESIZE);
             static unsigned char *end;
             if (!end) {
@@ -131,6 +147,7 @@ int main(int argc, char **argv) {
             struct method_inline_load data = {1000 + id, slots[slot].id ? slots[slot].id : 1, "inlined", arena + slot * SLOT, size, 1,
                                               &row, NULL, file};
             CHECK(notify[runtime](INLINE_LOAD, &data) == (slots[slot].id != 0));
+            if (slots[slot].id) slots[slot].rows = INLINED;
             break;
         }
         default: load(runtime, id, slot);
@@ -147,10 +164,16 @@ int main(int argc, char **argv) {
     CHECK(notify[0](LOAD, &bad) == 0);
     CHECK(notify[0](LOAD, NULL) == 0 && notify[0](12345, arena) == 0);
 
+    inline_many(arena + SLOTS * SLOT);
     CHECK(notify[0](SHUTDOWN, NULL) == 1);
-    for (int slot = 0; slot < SLOTS; slot++)
-        if (slots[slot].id)
-            printf("%lx %x %s\n", (unsigned long)(arena + slot * SLOT), slots[slot].size, slots[slot].name);
+    for (int slot = 0; slot < SLOTS; slot++) {
+        if (slots[slot].id == 0) continue;
+        unsigned char *at = arena + slot * SLOT;
+        printf("%lx %x %s %u ", (unsigned long)at, slots[slot].size, slots[slot].name, slots[slot].rows);
+        for (unsigned i = 0; i < slots[slot].size; i++) printf("%02x", at[i]);
+        puts("");
+    }
+    printf("parent %d\n", (int)getpid());
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {

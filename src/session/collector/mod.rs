@@ -48,6 +48,8 @@ pub struct Collector {
 struct State {
     /// Live code, by its address.
     regions: BTreeMap<u64, Region>,
+    /// Where the code is whose last inlined functions are not registered yet.
+    unsettled: Option<u64>,
     /// Methods with live code.
     methods: HashMap<Owner, Symbol>,
     /// The object that each caller's code lies in.
@@ -76,11 +78,47 @@ struct Region {
     /// Its lines, and its inlined functions.
     source: lines::Source,
     inlined: Vec<lines::Inlined>,
+    /// With how many of these it is registered.
+    registered: usize,
 }
 
 impl Region {
     fn end(&self, addr: u64) -> u64 {
         addr + u64::from(self.size)
+    }
+
+    /// Registers it with all that is known of it.
+    fn register(&mut self, session: &Ref, addr: u64) -> Result<()> {
+        let rows = lines::merged(self.size, &self.source, &self.inlined)?;
+        let inlines = lines::placed(self.owner.1, &self.source, &self.inlined);
+        let mut start = [0; 16];
+        let start_len = start.len().min(self.size as usize);
+        process_memory::read(session.engine.status.pid, addr, &mut start[..start_len]);
+        let unwind = match arch::makes_frame_pointer(&start[..start_len]) {
+            true => Unwind::FramePointer(FramePointer::default()),
+            false => Unwind::None,
+        };
+        let code = Code {
+            addr,
+            size: self.size.into(),
+            bytes: Bytes::AtAddress,
+            name: &self.name,
+            unwind,
+            lines: Lines::Rows(&rows),
+            inlines: &inlines,
+            free_after: 0,
+            stable: false,
+            // Other code may follow it.
+            packed: true,
+            more: false,
+        };
+        self.id = match session.register(&code, None) {
+            // Their lines are right all the same.
+            Err(Error::Inline) => session.register(&Code { inlines: &[] as &[Inline<'_>], ..code }, None),
+            registered => registered,
+        }?;
+        self.registered = self.inlined.len();
+        Ok(())
     }
 }
 
@@ -131,12 +169,20 @@ fn with_state(body: impl FnOnce(&Ref, &mut State) -> Result<bool>) -> Result<boo
     body(&session, &mut state)
 }
 
+/// The same, once all that was told before is registered.
+fn with_settled(body: impl FnOnce(&Ref, &mut State) -> Result<bool>) -> Result<bool> {
+    with_state(|session, state| {
+        state.settle(session);
+        body(session, state)
+    })
+}
+
 /// Code of a method is there. `caller`: an address in the runtime that says it.
 pub fn load(caller: u64, method: &Method<'_>) -> Result<bool> {
     if method.id == 0 || method.addr == 0 || method.size == 0 {
         return Ok(false);
     }
-    with_state(|session, state| state.load(session, caller, method))
+    with_settled(|session, state| state.load(session, caller, method))
 }
 
 /// A function was inlined into the method with the number `parent`, or into a function that was inlined there.
@@ -149,7 +195,7 @@ pub fn inline(parent: u32, method: &Method<'_>) -> Result<bool> {
 
 /// A method is gone, with all its code.
 pub fn unload(caller: u64, id: u32) -> Result<bool> {
-    with_state(|session, state| {
+    with_settled(|session, state| {
         let owner = (state.module(caller), id);
         let Some(symbol) = state.methods.remove(&owner) else { return Ok(false) };
         let mut ended = Ok(());
@@ -164,7 +210,7 @@ pub fn unload(caller: u64, id: u32) -> Result<bool> {
 
 /// The bytes of code have changed.
 pub fn update(addr: u64, size: u32) -> Result<bool> {
-    with_state(|session, state| {
+    with_settled(|session, state| {
         let Some((&start, region)) = state.regions.range(..=addr).next_back() else { return Ok(false) };
         if addr.saturating_add(size.into()) > region.end(start) {
             return Ok(false);
@@ -177,6 +223,7 @@ pub fn update(addr: u64, size: u32) -> Result<bool> {
 
 /// The runtime ends. Others may go on.
 pub fn flush() -> Result<bool> {
+    with_settled(|_, _| Ok(true))?;
     session()?.flush(None).map(|()| true)
 }
 
@@ -196,10 +243,17 @@ impl State {
         let name = method.name.or(known.map(|known| &*known.name)).ok_or(Error::Null)?;
         let file = method.file.or(known.map(|known| &*known.file)).unwrap_or_default();
         let source = lines::Source::new(method.rows, 0, method.size, file)?;
-        let mut region =
-            Region { size: method.size, owner, id: Id(0), name: name.to_vec(), source, inlined: Vec::new() };
+        let mut region = Region {
+            size: method.size,
+            owner,
+            id: Id(0),
+            name: name.to_vec(),
+            source,
+            inlined: Vec::new(),
+            registered: 0,
+        };
         let symbol = Symbol { name: name.to_vec(), file: file.to_vec(), addrs: Vec::new() };
-        region.id = register(session, method.addr, &region)?;
+        region.register(session, method.addr)?;
         self.end_overlapped(method.addr, region.end(method.addr));
         self.methods.entry(owner).or_insert(symbol).addrs.push(method.addr);
         self.regions.insert(method.addr, region);
@@ -224,7 +278,11 @@ impl State {
     }
 
     fn inline(&mut self, session: &Ref, parent: u32, method: &Method<'_>) -> Result<bool> {
-        let Some((&addr, region)) = self.regions.range_mut(..=method.addr).next_back() else { return Ok(false) };
+        let Some((&addr, _)) = self.regions.range(..=method.addr).next_back() else { return Ok(false) };
+        if self.unsettled != Some(addr) {
+            self.settle(session);
+        }
+        let Some(region) = self.regions.get_mut(&addr) else { return Ok(false) };
         let begin = method.addr - addr;
         let Some(end) = u32::try_from(begin + u64::from(method.size)).ok().filter(|&end| end <= region.size) else {
             return Ok(false);
@@ -233,46 +291,26 @@ impl State {
         let source = lines::Source::new(method.rows, begin, end, method.file.unwrap_or_default())?;
         let name = method.name.ok_or(Error::Null)?.to_vec();
         region.inlined.push(lines::Inlined { id: method.id, parent, begin, end, name, source });
-        // Code has all its inlined functions when it is registered, and this is told of them one by one, in any order.
-        match register(session, addr, region) {
-            Ok(id) => region.id = id,
-            Err(error) => {
-                region.inlined.pop();
-                return Err(error);
-            }
+        // Code has all its inlined functions when it is registered, and this is told of them one by one, in any order. To register it
+        // for each would write the code of a method with many as many times. The next event of another kind brings the rest.
+        if region.inlined.len() - region.registered <= region.registered / 8 {
+            self.unsettled = Some(addr);
+            return Ok(true);
         }
+        if let Err(error) = region.register(session, addr) {
+            region.inlined.pop();
+            return Err(error);
+        }
+        self.unsettled = None;
         Ok(true)
     }
-}
 
-/// Registers a piece of code with all that is known of it.
-fn register(session: &Ref, addr: u64, region: &Region) -> Result<Id> {
-    let rows = lines::merged(region.size, &region.source, &region.inlined)?;
-    let inlines = lines::placed(region.owner.1, &region.source, &region.inlined);
-    let mut start = [0; 16];
-    let start_len = start.len().min(region.size as usize);
-    process_memory::read(session.engine.status.pid, addr, &mut start[..start_len]);
-    let unwind = match arch::makes_frame_pointer(&start[..start_len]) {
-        true => Unwind::FramePointer(FramePointer::default()),
-        false => Unwind::None,
-    };
-    let code = Code {
-        addr,
-        size: region.size.into(),
-        bytes: Bytes::AtAddress,
-        name: &region.name,
-        unwind,
-        lines: Lines::Rows(&rows),
-        inlines: &inlines,
-        free_after: 0,
-        stable: false,
-        // Other code may follow it.
-        packed: true,
-        more: false,
-    };
-    match session.register(&code, None) {
-        // Their lines are right all the same.
-        Err(Error::Inline) => session.register(&Code { inlines: &[] as &[Inline<'_>], ..code }, None),
-        registered => registered,
+    /// Registers the inlined functions that were told of last.
+    fn settle(&mut self, session: &Ref) {
+        let Some(addr) = self.unsettled.take() else { return };
+        if let Some(region) = self.regions.get_mut(&addr) {
+            // Without memory the registration stays that has fewer of them.
+            let _ = region.register(session, addr);
+        }
     }
 }
