@@ -2,6 +2,8 @@
 //!
 //! Their guests say what burned from when to when.
 
+#[path = "support/cfi.rs"]
+mod cfi;
 #[path = "runtimes/luajit.rs"]
 mod luajit;
 #[path = "runtimes/moarvm.rs"]

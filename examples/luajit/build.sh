@@ -41,6 +41,7 @@ end
 
 begin src/lj_mcode.c
 after '#include "lj_mcode.h"' '#include "lj_jitsym.h"'
+after '#include <sys/mman.h>' '#define mprotect lj_jitsym_mprotect' '#define munmap lj_jitsym_munmap'
 after '    lj_err_deregister_mcode(mc, sz, (uint8_t *)mc + sizeof(MCLink));' \
     '    if (lj_jitsym_keeparea(mc, sz)) { mc = next; continue; }'
 # mcode_alloc of a machine where jumps reach 2 GiB; areas that are kept were in reach.
@@ -50,7 +51,7 @@ end
 
 begin src/lj_asm.c
 after '#include "lj_asm.h"' '#include "lj_jitsym.h"'
-after '      asm_ir(as, ir);' '      lj_jitsym_asmins(as->curins, as->mcp);'
+after '      asm_ir(as, ir);' '      lj_jitsym_asmins(as->J, as->curins, as->mcp);'
 end
 
 begin src/lj_opt_loop.c

@@ -23,7 +23,26 @@
 /* One session for all states of the process. The library writes what is pending when the process ends. */
 static jitsym *jitsym_session;
 static pthread_once_t jitsym_once = PTHREAD_ONCE_INIT;
+static pthread_key_t jitsym_thread;
 static char jitsym_directory[4096];
+
+/*
+ * The library may exchange executable memory for a region while it registers code. Another thread, with a state of its own, does
+ * not change the protection of its areas or unmap one then: areas side by side are one mapping.
+ */
+static pthread_mutex_t jitsym_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void jitsym_enter(void)
+{
+  pthread_mutex_lock(&jitsym_lock);
+}
+
+static void jitsym_leave(void)
+{
+  pthread_mutex_unlock(&jitsym_lock);
+}
+
+static void jitsym_end_thread(void *trace);
 
 /* LUAJIT_JITSYM=1 turns the sinks on that the library's own variables name, or else all. Without it, these variables decide. */
 static void jitsym_begin(void)
@@ -34,7 +53,10 @@ static void jitsym_begin(void)
     if (getenv("JITSYM") == NULL && getenv("JITSYM_ADOPT") == NULL) return;
     options.flags = JITSYM_INIT_OFF_BY_DEFAULT;
   }
+  if (pthread_key_create(&jitsym_thread, jitsym_end_thread) != 0) return;
   if (getcwd(jitsym_directory, sizeof jitsym_directory) == NULL) jitsym_directory[0] = 0;
+  /* A forked child finds the lock free. */
+  pthread_atfork(jitsym_enter, jitsym_leave, jitsym_leave);
   jitsym_init(&options, &jitsym_session);
 }
 
@@ -143,6 +165,7 @@ typedef struct {
 
 /* What is known of the trace that this thread compiles. Steps are in order of their IR, with each loop's copy of it. */
 typedef struct {
+  jit_State *J;  /* The state whose trace that is; NULL if lines are not wanted. */
   uint32_t steps_num;
   JitsymStep steps[JITSYM_REFS];
   MCode *mcode[JITSYM_REFS];  /* Of an IR instruction that has code: its first byte. */
@@ -155,21 +178,31 @@ typedef struct {
 
 static __thread JitsymTrace *jitsym_trace;
 
+static void jitsym_end_thread(void *trace)
+{
+  munmap(trace, sizeof(JitsymTrace));
+  jitsym_trace = NULL;
+}
+
+/* That of a state. While it records, a C function that it calls may have another state record on this thread. */
+static JitsymTrace *jitsym_trace_of(jit_State *J)
+{
+  return jitsym_trace != NULL && jitsym_trace->J == J ? jitsym_trace : NULL;
+}
+
 /* A recording begins. */
 void lj_jitsym_recorder(jit_State *J)
 {
-  UNUSED(J);
-  if (!jitsym_wants(JITSYM_WANT_LINES)) {
-    /* What is known of an older trace would be taken for this one's, if lines are wanted when it is done. */
-    if (jitsym_trace != NULL) munmap(jitsym_trace, sizeof *jitsym_trace);
-    jitsym_trace = NULL;
-    return;
+  int wanted = jitsym_wants(JITSYM_WANT_LINES);
+  if (jitsym_trace == NULL && wanted) {
+    /* Pages that no trace needs are never touched. */
+    void *trace = mmap(NULL, sizeof *jitsym_trace, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0);
+    if (trace == MAP_FAILED) return;
+    if (pthread_setspecific(jitsym_thread, trace) != 0) { munmap(trace, sizeof *jitsym_trace); return; }
+    jitsym_trace = trace;
   }
-  /* Pages that no trace needs are never touched. */
-  if (jitsym_trace == NULL)
-    jitsym_trace = mmap(NULL, sizeof *jitsym_trace, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0);
-  if (jitsym_trace == MAP_FAILED) jitsym_trace = NULL;
   if (jitsym_trace == NULL) return;
+  jitsym_trace->J = wanted ? J : NULL;
   jitsym_trace->steps_num = 0;
   memset(jitsym_trace->mcode, 0, jitsym_trace->mcode_num * sizeof *jitsym_trace->mcode);
   jitsym_trace->mcode_num = 0;
@@ -187,7 +220,7 @@ static void jitsym_step(IRRef ref, GCproto *pt, const BCIns *pc)
 /* The next bytecode is recorded. */
 void lj_jitsym_recins(jit_State *J)
 {
-  if (jitsym_trace != NULL && J->pt != NULL) jitsym_step(J->cur.nins, J->pt, J->pc);
+  if (jitsym_trace_of(J) != NULL && J->pt != NULL) jitsym_step(J->cur.nins, J->pt, J->pc);
 }
 
 static const JitsymStep *jitsym_step_of(IRRef ref)
@@ -204,16 +237,16 @@ static const JitsymStep *jitsym_step_of(IRRef ref)
 void lj_jitsym_copyins(jit_State *J, IRRef ref)
 {
   const JitsymStep *step;
-  if (jitsym_trace == NULL) return;
+  if (jitsym_trace_of(J) == NULL) return;
   step = jitsym_step_of(ref);
   if (step != NULL) jitsym_step(J->cur.nins, step->pt, step->pc);
 }
 
 /* Code of one IR instruction was made: backwards, and perhaps again. */
-void lj_jitsym_asmins(IRRef ref, MCode *mcode)
+void lj_jitsym_asmins(jit_State *J, IRRef ref, MCode *mcode)
 {
   uint32_t index = ref - REF_BIAS;
-  if (jitsym_trace == NULL || index >= JITSYM_REFS) return;
+  if (jitsym_trace_of(J) == NULL || index >= JITSYM_REFS) return;
   jitsym_trace->mcode[index] = mcode;
   if (index >= jitsym_trace->mcode_num) jitsym_trace->mcode_num = index + 1;
 }
@@ -270,6 +303,13 @@ static uint32_t jitsym_lines(GCtrace *T)
 
 /* -- Registration -------------------------------------------------------- */
 
+static void jitsym_announce(const jitsym_code *code)
+{
+  jitsym_enter();
+  jitsym_register(jitsym_session, code, NULL);
+  jitsym_leave();
+}
+
 /* Copies at most `max` bytes of a text, and returns its end. */
 static char *jitsym_puts(char *p, const char *text, size_t max)
 {
@@ -303,12 +343,12 @@ void lj_jitsym_addtrace(jit_State *J, GCtrace *T)
   unwind.rows = rows;
   unwind.row_size = sizeof *rows;
   if (unwind.row_count != 0) code.unwind = &unwind;
-  if (jitsym_trace != NULL) {
+  if (jitsym_trace_of(J) != NULL) {
     code.line_count = jitsym_lines(T);
     code.lines = jitsym_trace->lines;
     code.line_size = sizeof *code.lines;
   }
-  jitsym_register(jitsym_session, &code, NULL);
+  jitsym_announce(&code);
 }
 
 /* Their frame is that of the trace that was left, so there is none to describe. */
@@ -319,7 +359,7 @@ void lj_jitsym_addstubs(ExitNo first, MCode *begin, MCode *end)
   if (!jitsym_wants(JITSYM_WANT_CODE)) return;
   snprintf(name, sizeof name, "exit stubs %d-%d", (int)first, (int)first + EXITSTUBS_PER_GROUP - 1);
   code.bytes = begin;
-  jitsym_register(jitsym_session, &code, NULL);
+  jitsym_announce(&code);
 }
 
 /* -- Areas --------------------------------------------------------------- */
@@ -334,14 +374,13 @@ void lj_jitsym_addstubs(ExitNo first, MCode *begin, MCode *end)
 #define JITSYM_KEPT 16
 
 static struct { void *area; size_t size; } jitsym_kept[JITSYM_KEPT];
-static pthread_mutex_t jitsym_kept_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* All code in the area is dead. Whether it is kept. */
 int lj_jitsym_keeparea(void *area, size_t size)
 {
   int i, kept = 0;
   if (jitsym_session == NULL) return 0;
-  pthread_mutex_lock(&jitsym_kept_lock);
+  jitsym_enter();
   for (i = 0; i < JITSYM_KEPT && !kept && jitsym_wants(JITSYM_WANT_ADOPT); i++) {
     if (jitsym_kept[i].area == NULL) {
       jitsym_kept[i].area = area;
@@ -350,8 +389,7 @@ int lj_jitsym_keeparea(void *area, size_t size)
     }
   }
   if (kept) jitsym_unregister_range(jitsym_session, (uint64_t)(uintptr_t)area, size);
-  pthread_mutex_unlock(&jitsym_kept_lock);
-  if (!kept) jitsym_unregister_mapping(jitsym_session, (uint64_t)(uintptr_t)area, size);
+  jitsym_leave();
   return kept;
 }
 
@@ -361,7 +399,7 @@ void *lj_jitsym_takearea(size_t size)
   void *area = NULL;
   int i;
   if (jitsym_session == NULL) return NULL;
-  pthread_mutex_lock(&jitsym_kept_lock);
+  jitsym_enter();
   for (i = 0; i < JITSYM_KEPT && area == NULL; i++) {
     if (jitsym_kept[i].area != NULL && jitsym_kept[i].size == size &&
         mprotect(jitsym_kept[i].area, size, PROT_READ|PROT_WRITE) == 0) {
@@ -369,6 +407,26 @@ void *lj_jitsym_takearea(size_t size)
       jitsym_kept[i].area = NULL;
     }
   }
-  pthread_mutex_unlock(&jitsym_kept_lock);
+  jitsym_leave();
   return area;
+}
+
+/* In lj_mcode.c, these two are called in place of the system's. */
+int lj_jitsym_mprotect(void *area, size_t size, int protection)
+{
+  int done;
+  jitsym_enter();
+  done = mprotect(area, size, protection);
+  jitsym_leave();
+  return done;
+}
+
+int lj_jitsym_munmap(void *area, size_t size)
+{
+  int done;
+  jitsym_enter();
+  if (jitsym_session != NULL) jitsym_unregister_mapping(jitsym_session, (uint64_t)(uintptr_t)area, size);
+  done = munmap(area, size);
+  jitsym_leave();
+  return done;
 }

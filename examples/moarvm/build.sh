@@ -50,9 +50,6 @@ end
 
 (cd "$build" && make -j"$(getconf _NPROCESSORS_ONLN)" install) >"$prefix/make.log" 2>&1 || { cat "$prefix/make.log" >&2; exit 1; }
 
-cat >"$prefix/bin/raku" <<END
-#!/bin/sh
-exec $prefix/bin/moar --libpath=/usr/share/nqp/lib --libpath=/usr/lib/perl6/lib --libpath=/usr/lib/perl6/runtime \\
-    /usr/lib/perl6/runtime/rakudo.moarvm "\$@"
-END
-chmod +x "$prefix/bin/raku"
+# No script: perf 6.1 and 6.12 keep the mappings of what the process executed before, and take the lowest of a library for the one that
+# is in use. A static program maps none.
+cc -O1 -static -DMOAR="\"$prefix/bin/moar\"" -o "$prefix/bin/raku" "$here/raku.c"

@@ -159,7 +159,7 @@ static const char * jitsym_file(MVMThreadContext *tc, JitsymFiles *files, MVMCom
         if (files->units[i] == cu && files->indices[i] == index)
             return files->names[i];
     if (i == JITSYM_FILES)
-        return files->names[0];
+        return NULL;
     if (index < cu->body.num_strings)
         string = MVM_cu_string(tc, cu, index);
     if (string == NULL)

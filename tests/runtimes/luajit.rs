@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use crate::perf;
+use std::process::Command;
+
 use crate::recording::{
     at_least, built, check_stacks, is_compiled, registered_and_gone, Recording, Sample, Way, STACKS,
 };
-use crate::support::{artifacts, root, run, stdout, until_enough};
+use crate::support::{artifacts, root, run, scratch_dir, stdout, until_enough};
 
 /// Samples in traces that each phase has to have.
 const ENOUGH: usize = 40;
@@ -32,6 +34,27 @@ fn hot_lines() -> BTreeMap<String, String> {
         }
     }
     lines
+}
+
+/// Whether a line belongs to a phase, or to what calls it: functions are paragraphs of the guest.
+fn is_of_phase(line: &str, phase: &str) -> bool {
+    let Some((file, number)) = line.rsplit_once(':') else { return false };
+    let number: usize = number.parse().unwrap_or(0);
+    let file = file.rsplit('/').next().unwrap_or_default();
+    if !["hot.lua", "inlined.lua"].contains(&file) {
+        return false;
+    }
+    let text = std::fs::read_to_string(root().join("tests/luajit").join(file)).expect("guest");
+    let mut next = 1;
+    text.split("\n\n").any(|paragraph| {
+        let lines = next..next + paragraph.lines().count();
+        next = lines.end + 1;
+        let is_of = |word: &str| paragraph.contains(word);
+        lines.contains(&number)
+            && (is_of(&format!("phases.{phase} ="))
+                || is_of(&format!("-- hot: {phase}\n"))
+                || is_of("local function burn"))
+    })
 }
 
 fn record(name: &str, way: Way, variables: &[(&str, &str)]) -> Recording {
@@ -66,6 +89,12 @@ fn check(what: &str, recording: &Recording) {
         for sample in &traces {
             *found.entry(&sample.line).or_default() += 1;
         }
+        let in_phase =
+            |sample: &&&Sample| is_of_phase(&sample.line, phase) || sample.frames[0].0.starts_with("exit stubs ");
+        let inside = traces.iter().filter(in_phase).count();
+        at_least(&format!("{what}, {phase}: lines of the phase"), inside, traces.len(), ENOUGH, 99, || {
+            format!("{found:?}")
+        });
         // How much of the time the quick instructions around it take depends on the processor.
         let hot = found.get(&*lines[phase]).copied().unwrap_or(0);
         at_least(&format!("{what}, {phase}: lines"), hot, traces.len(), ENOUGH, 50, || format!("{found:?}"));
@@ -86,7 +115,46 @@ fn check(what: &str, recording: &Recording) {
 
 #[test]
 fn luajit_with_a_jitdump() {
-    check("jitdump", &record("luajit-jitdump", Way::Jitdump, &[("LUAJIT_JITSYM", "1")]));
+    let recording = record("luajit-jitdump", Way::Jitdump, &[("LUAJIT_JITSYM", "1")]);
+    check("jitdump", &recording);
+    let stubs = recording.dumped().into_iter().filter(|code| code.name.starts_with("exit stubs ")).count();
+    assert!(stubs >= 1, "no exit stubs");
+}
+
+/// gdb goes from the middle of a trace to `main`, with the trace's name and line.
+#[test]
+fn luajit_in_gdb() {
+    let (guest, library) = (root().join("tests/luajit/visits.lua"), scratch_dir("luajit").join("stop.so"));
+    let mut cc = Command::new("gcc");
+    run(cc.current_dir(root()).args(["-g", "-O1", "-fPIC", "-shared", "c-tests/debug/stop.c", "-o"]).arg(&library));
+    let mut gdb = perf::command("gdb");
+    gdb.env("JITSYM", "gdb").env("JITSYM_LIB", artifacts().shared_dir.join("libjitsym.so"));
+    gdb.args([
+        "-batch",
+        "-nx",
+        "-ex",
+        "set debuginfod enabled off",
+        "-ex",
+        "set breakpoint pending on",
+        "-ex",
+        "break reached",
+        "-ex",
+        "run",
+        "-ex",
+        "bt",
+    ]);
+    // The guest asks the module for a flush, which is not loaded. A debugger that listens knows of code before it runs.
+    let module = "package.loaded.jitsym = {flush = function() return true end}";
+    gdb.arg("--args").arg(luajit()).args(["-e", module]).arg(&guest).arg(&library);
+    let text = stdout(&run(&mut gdb));
+    let source = std::fs::read_to_string(&guest).expect("guest");
+    let line = |comment: &str| 1 + source.lines().position(|line| line.ends_with(comment)).expect("the line");
+    let trace = format!("visits.lua:{} ", line("-- the trace's name"));
+    let stack: Vec<&str> = text.lines().filter(|line| line.starts_with('#')).collect();
+    let at = stack.iter().position(|frame| frame.contains("TRACE_1 ") && frame.contains(&trace));
+    let at = at.unwrap_or_else(|| panic!("no {trace}: {text}"));
+    assert!(stack[at].ends_with(&format!("visits.lua:{}", line("-- inlined"))), "{text}");
+    assert!(stack[at + 1..].iter().any(|frame| frame.contains(" main (")), "{text}");
 }
 
 /// The memory of traces is adopted: names, lines and stacks without `perf inject`.

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::cfi::{self, Dumped};
 use crate::perf;
 use crate::support::{artifacts, root, run, scratch_dir, serial, stdout, TmpFiles};
 
@@ -117,6 +118,11 @@ impl Recording {
     /// The jitdump of the process.
     pub fn dump(&self) -> PathBuf {
         format!("/tmp/jit-{}.dump", self.files.0).into()
+    }
+
+    /// All code in it.
+    pub fn dumped(&self) -> Vec<Dumped> {
+        cfi::read_dump(std::fs::File::open(self.dump()).expect("jitdump"))
     }
 
     pub fn phase(&self, name: &str) -> &Phase {
