@@ -300,6 +300,8 @@ void MVM_jitsym_compiled(MVMThreadContext *tc, MVMJitGraph *jg, MVMJitCode *code
         jitsym_memory.exec = NULL;
     } else {
         announced.free_after = (page - code->size % page) % page;
+        /* That may be less than the tables need. */
+        announced.flags = JITSYM_CODE_PACKED;
     }
     wanted = jitsym_wanted(jitsym_session);
     if ((wanted & JITSYM_WANT_CODE) == 0)
