@@ -27,8 +27,8 @@ static pthread_key_t jitsym_thread;
 static char jitsym_directory[4096];
 
 /*
- * The library may exchange executable memory for a region while it registers code. Another thread, with a state of its own, does
- * not change the protection of its areas or unmap one then: areas side by side are one mapping.
+ * The library may exchange executable memory for a region while it registers code. No other thread changes the protection of an area
+ * or unmaps one then: areas of several states that lie side by side are one mapping.
  */
 static pthread_mutex_t jitsym_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -411,7 +411,7 @@ void *lj_jitsym_takearea(size_t size)
   return area;
 }
 
-/* In lj_mcode.c, these two are called in place of the system's. */
+/* lj_mcode.c calls this and the next function in place of the system's. */
 int lj_jitsym_mprotect(void *area, size_t size, int protection)
 {
   int done;
