@@ -13,7 +13,7 @@ use std::process::Command;
 use jitsym::format::jitdump::id;
 use jitsym::format::jitdump::raw::{RawHeader, RawRecords};
 
-use guests::{check_names, check_stacks, guest, library, python, record, Stacks};
+use guests::{check_lines, check_names, check_stacks, guest, library, python, record, Stacks};
 use perf::Verdict;
 use support::{checker, fresh_dir, root, run, scratch_dir, serial, stdout, until_enough, TmpFiles};
 
@@ -77,23 +77,7 @@ fn lli() {
         });
         check_names(&name, &stacks, |symbol| is_way(symbol) || symbol == "main");
         check_stacks(&name, &stacks, &["outer"]);
-        let mut script = perf::perf("script");
-        script.args(["--no-inline", "-G", "-F", "ip,sym,srcline", "-i"]);
-        let text = stdout(&run(script.arg(scratch_dir(&name).join("injected.data"))));
-        let source = std::fs::read_to_string(guest("hot.c")).expect("source");
-        let line_of = |text: &str| 1 + source.lines().position(|line| line.contains(text)).expect("line") as u32;
-        let (first, second) = (
-            line_of("first_leaf(uint64_t n) {")..line_of("first_outer"),
-            line_of("second_leaf(uint64_t n) {")..line_of("second_outer"),
-        );
-        let mut lines = Verdict::new(&format!("{name}: lines"));
-        let text: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-        for pair in text.windows(2).filter(|pair| pair[0].contains("_leaf")) {
-            let range = if pair[0].contains("first_leaf") { first.clone() } else { second.clone() };
-            let line = pair[1].strip_prefix("hot.c:").and_then(|line| line.parse::<u32>().ok());
-            lines.check(line.is_some_and(|line| range.contains(&line)), || format!("{pair:?}"));
-        }
-        lines.decide(100, 1.0);
+        check_lines(&name, "hot.c", |function| (format!("{function}(uint64_t n) {{"), "}"));
     }
 }
 

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use guests::{check_adopted, check_names, check_stacks, guest, library, python, record};
+use guests::{check_adopted, check_lines, check_names, check_stacks, guest, library, python, record};
 use support::{checker, fresh_dir, root, run, scratch_dir, stdout};
 
 const VARIABLE: &str = "INTEL_JIT_PROFILER64";
@@ -78,14 +78,15 @@ fn llvm() {
     check_names("llvmlite", &stacks, is_right);
 }
 
-/// numba has a variable of its own, by which it asks LLVM.
+/// numba has a variable of its own, by which it asks LLVM. With `debug` its functions have lines.
 #[test]
 fn numba() {
     let stacks = record("numba", true, |record, seconds| {
         record.env(VARIABLE, library()).env("INTEL_JIT_BACKWARD_COMPATIBILITY", "1").env("NUMBA_ENABLE_PROFILING", "1");
-        record.arg(python()).arg(guest("numba_hot.py")).arg(seconds);
+        record.arg(python()).arg(guest("numba_hot.py")).args([seconds, "debug"]);
     });
     check_names("numba", &stacks, |symbol| symbol.contains("first_") || symbol.contains("second_"));
+    check_lines("numba", "numba_hot.py", |function| (format!("def {function}("), "    return a"));
 }
 
 /// What two runtimes tell at random.

@@ -124,6 +124,13 @@ fn cpython_with_a_jitdump() {
     recording.check_names(&injected, "-");
     let named = frames(&injected, "py::pyburn");
     assert!(named >= ENOUGH, "{named} frames of pyburn\n{:?}", recording.told);
+    let mut names = perf::Verdict::new("names of Python's functions");
+    let mut script = perf::perf("script");
+    let text = stdout(&run(script.arg("-i").arg(&injected).args(["--no-inline", "-F", "ip,sym,dso"])));
+    for frame in text.lines().filter(|line| line.contains("/jitted-") && !line.contains("passenger_code")) {
+        names.check(frame.split_whitespace().nth(1).is_some_and(|name| name.starts_with("py::")), || frame.into());
+    }
+    names.decide(ENOUGH, 1.0);
     // Debian's newer C library has no names for what calls the thread's function.
     for (part, end) in [("py::pyburn", "_start"), ("passenger_code", "ride")] {
         let mut whole = perf::Verdict::new(&format!("stacks with {part}"));

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use crate::perf::{self, PerfFrame, Verdict};
-use crate::support::{artifacts, fresh_dir, root, run, serial, stdout, until_enough, TmpFiles};
+use crate::support::{artifacts, fresh_dir, root, run, scratch_dir, serial, stdout, until_enough, TmpFiles};
 
 /// The shared library.
 pub fn library() -> PathBuf {
@@ -128,4 +128,29 @@ pub fn check_stacks(name: &str, stacks: &Stacks, callers: &[&str]) {
         }
         whole.decide(WANTED / 4, 1.0);
     }
+}
+
+/// Samples in `WAY_leaf` have lines of that function of the guest: 99 %. `place`: how its first line and its last one look. The
+/// recording of this name had its jitdump worked in.
+pub fn check_lines(name: &str, file: &str, place: impl Fn(&str) -> (String, &'static str)) {
+    let source = std::fs::read_to_string(guest(file)).expect("source");
+    let range_of = |function: &str| {
+        let (first, last) = place(function);
+        let begin = source.lines().position(|line| line.contains(&first)).expect("first line");
+        let len = source.lines().skip(begin).position(|line| line == last).expect("last line");
+        begin + 1..=begin + 1 + len
+    };
+    let ranges = ["first_leaf", "second_leaf"].map(|function| (function, range_of(function)));
+    let mut script = perf::perf("script");
+    script.args(["--no-inline", "-G", "-F", "ip,sym,srcline", "-i"]).arg(scratch_dir(name).join("injected.data"));
+    let text = stdout(&run(&mut script));
+    let text: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let mut lines = Verdict::new(&format!("{name}: lines"));
+    for pair in text.windows(2) {
+        let Some((_, range)) = ranges.iter().find(|(function, _)| pair[0].contains(function)) else { continue };
+        let line = pair[1].rsplit_once(':').filter(|(found, _)| found.ends_with(file));
+        let line = line.and_then(|(_, line)| line.parse::<usize>().ok());
+        lines.check(line.is_some_and(|line| range.contains(&line)), || format!("{pair:?}"));
+    }
+    lines.decide(100, 1.0);
 }
