@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::OnceLock;
 
 use crate::perf;
-use std::process::Command;
-
 use crate::recording::{
-    at_least, built, check_stacks, is_compiled, registered_and_gone, Recording, Sample, Way, STACKS,
+    at_least, built, check_stacks, is_compiled, registered_and_gone, source, Recording, Sample, Way, STACKS,
 };
 use crate::support::{artifacts, root, run, scratch_dir, stdout, until_enough};
 
@@ -213,4 +212,29 @@ fn flushed_traces() {
         at_least(&format!("{name}: names"), named, traces.len(), 4 * ENOUGH, 99, others);
         check_stacks(name, &recording, 4 * ENOUGH, |sample| sample.is_compiled());
     }
+}
+
+/// LuaJIT as it is, with its own objects for gdb, over the bridge. They have one line for a trace, and no exit stubs.
+#[test]
+fn objects_for_gdb() {
+    let build = scratch_dir("built-luajit-gdbjit");
+    run(Command::new("cp").args(["-RT"]).arg(source("luajit")).arg(&build));
+    let mut make = Command::new("make");
+    run(make.current_dir(&build).args(["-C", "src", "luajit", "XCFLAGS=-DLUAJIT_USE_GDBJIT"]));
+    let program = build.join("src/luajit");
+    let guest = root().join("tests/luajit/hot.lua");
+    let recording = until_enough(10 * ENOUGH, |pace| {
+        // The first milliseconds of a trace have no table yet.
+        let seconds = (2.0 * f64::from(pace)).to_string();
+        let words = [program.to_str().expect("UTF-8"), guest.to_str().expect("UTF-8"), &seconds, "loop", "spill"];
+        let recording = Recording::of("luajit-gdbjit", Way::Bridge, &[], STACKS, &words);
+        let compiled = recording.samples.iter().filter(|sample| sample.is_compiled()).count();
+        (recording, compiled)
+    });
+    let traces: Vec<&Sample> = recording.samples.iter().filter(|sample| sample.is_compiled()).collect();
+    let is_named = |sample: &&&Sample| sample.frames[0].0.starts_with("TRACE_");
+    let named = traces.iter().filter(is_named).count();
+    let others = || format!("{:?}", traces.iter().find(|sample| !is_named(sample)).map(|sample| &sample.frames));
+    at_least("objects for gdb: names", named, traces.len(), 10 * ENOUGH, 99, others);
+    check_stacks("objects for gdb", &recording, 10 * ENOUGH, |sample| sample.is_compiled());
 }

@@ -7,11 +7,16 @@ use crate::cfi::{self, Dumped};
 use crate::perf;
 use crate::support::{artifacts, root, run, scratch_dir, serial, stdout, TmpFiles};
 
-/// The runtime, built from its source as Debian has it: `PREFIX/bin/NAME`. Built again only if something has changed.
-pub fn built(name: &str, program: &str) -> PathBuf {
+/// The source of a runtime as Debian has it.
+pub fn source(name: &str) -> PathBuf {
     let source = format!("{name}-source");
     let source = run(Command::new(env!("CARGO")).current_dir(root()).args(["xtask", "tool", &source]));
-    let source = Path::new(stdout(&source).trim()).join(name);
+    Path::new(stdout(&source).trim()).join(name)
+}
+
+/// The runtime, built from its source: `PREFIX/bin/NAME`. Built again only if something has changed.
+pub fn built(name: &str, program: &str) -> PathBuf {
+    let source = source(name);
     let prefix = scratch_dir(format!("built-{name}"));
     let script = root().join("examples").join(name).join("build.sh");
     run(Command::new("sh").arg(script).arg(&source).arg(&prefix));
@@ -25,6 +30,8 @@ pub enum Way {
     Jitdump,
     /// Regions, and nothing after the recording.
     Regions,
+    /// The bridge in a program without the library, and `perf inject --jit`.
+    Bridge,
 }
 
 /// One frame of a stack: symbol and object.
@@ -81,12 +88,14 @@ impl Recording {
         let output = {
             let _serial = serial();
             let mut record = perf::perf("record");
-            record.envs(variables.iter().copied()).env("JITSYM_LIB", artifacts().shared_dir.join("libjitsym.so"));
-            // For regions the runtime's own variable has to be enough.
-            record.env_remove("JITSYM");
-            if way == Way::Jitdump {
-                record.env("JITSYM", "map,jitdump");
-            }
+            let library = artifacts().shared_dir.join("libjitsym.so");
+            record.envs(variables.iter().copied()).env("JITSYM_LIB", &library);
+            match way {
+                Way::Jitdump => record.env("JITSYM", "map,jitdump"),
+                // The runtime's own variable has to be enough.
+                Way::Regions => record.env_remove("JITSYM"),
+                Way::Bridge => record.env("JITSYM", "bridge").env("LD_PRELOAD", &library),
+            };
             record.args(["-q", "-k", "1", "-e", "cpu-clock", "-F", "999"]).args(options).arg("-o").arg(&file);
             // Not by way of a shell: perf then sometimes loses all stacks that begin in the C library.
             record.args(command);
@@ -104,7 +113,7 @@ impl Recording {
         let phases: Vec<Phase> = phases.collect();
         assert!(!phases.is_empty(), "the guest printed nothing");
         let file = match way {
-            Way::Jitdump => {
+            Way::Jitdump | Way::Bridge => {
                 let injected = file.with_extension("injected");
                 run(perf::perf("inject").arg("--jit").arg("-i").arg(&file).arg("-o").arg(&injected));
                 injected

@@ -184,10 +184,18 @@ impl<'a> Image<'a> {
         Some((data, self.addr_of(section)))
     }
 
+    /// Where the first section with code lies.
+    pub fn text_addr(&self) -> Option<u64> {
+        self.text().map(|text| text.addr)
+    }
+
+    fn text(&self) -> Option<&Section<'a>> {
+        self.sections.iter().find(|section| section.flags & SHF_EXECINSTR != 0 && section.addr != 0)
+    }
+
     /// Where a section lies. wasmtime says it of the code alone, with which the other ones are loaded as they are in the file.
     fn addr_of(&self, section: &Section<'a>) -> u64 {
-        let is_code = |other: &&Section<'_>| other.flags & SHF_EXECINSTR != 0 && other.addr != 0;
-        match self.sections.iter().find(is_code) {
+        match self.text() {
             Some(code) if self.is_linked && section.addr == 0 && section.flags & SHF_ALLOC != 0 => {
                 code.addr.wrapping_add(section.offset).wrapping_sub(code.offset)
             }

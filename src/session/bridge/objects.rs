@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use gimli::constants::{DW_EH_PE_pcrel, DW_EH_PE_sdata4, DW_EH_PE_textrel, DW_EH_PE_udata4};
 use gimli::read::{
     AttributeValue, BaseAddresses, CieOrFde, DebugLine, DebugLineStr, DebugStr, EhFrame, EndianSlice, UnwindSection,
 };
@@ -140,7 +141,7 @@ impl UnwindTables {
         let mut tables = UnwindTables { section: section.into_owned(), addr, entries: Vec::new() };
         let mut eh_frame = EhFrame::new(&tables.section, LittleEndian);
         eh_frame.set_address_size(8);
-        let bases = BaseAddresses::default().set_eh_frame(addr);
+        let bases = BaseAddresses::default().set_eh_frame(addr).set_text(image.text_addr().unwrap_or_default());
         let mut all = eh_frame.entries(&bases);
         while let Ok(Some(entry)) = all.next() {
             let CieOrFde::Fde(partial) = entry else { continue };
@@ -155,10 +156,10 @@ impl UnwindTables {
     }
 
     /// A section with the entry of a function alone, and the address that it is for. The entry keeps its address, which pointers in it
-    /// may count from.
+    /// may count from. Only one whose pointer counts from the section of the code gets another, where that pointer is 0 from itself.
     pub fn of_function(&self, addr: u64) -> Option<(Vec<u8>, u64)> {
         let after = self.entries.partition_point(|entry| entry.0 <= addr);
-        let &(_, end, own, cie) = self.entries.get(after.checked_sub(1)?)?;
+        let &(start, end, own, cie) = self.entries.get(after.checked_sub(1)?)?;
         if end <= addr {
             return None;
         }
@@ -167,6 +168,29 @@ impl UnwindTables {
         // Entries of other lengths have 64-bit formats, which compilers do not make.
         let pointer = cie_bytes.len() + LENGTH_SIZE;
         section.get_mut(pointer..pointer + 4)?.copy_from_slice(&(pointer as u32).to_le_bytes());
+        if let Some(encoding) = text_relative(&mut section) {
+            // Readers of the copy know of no section of code. LuaJIT does not say where the table lies, so nothing counts from there.
+            *encoding = DW_EH_PE_pcrel.0 | DW_EH_PE_sdata4.0;
+            let begin = pointer + LENGTH_SIZE;
+            section.get_mut(begin..begin + 4)?.fill(0);
+            return Some((section, start.wrapping_sub(begin as u64)));
+        }
         Some((section, self.addr.wrapping_add(own.start as u64).wrapping_sub(cie_bytes.len() as u64)))
     }
+}
+
+/// The encoding of pointers to code in a CIE that has no other pointers, if they have four bytes and count from the section of the code.
+fn text_relative(cie: &mut [u8]) -> Option<&mut u8> {
+    // After the length, the 0 of a CIE and the version.
+    const AUGMENTATION: usize = 9;
+    let mut at = AUGMENTATION + 3;
+    if cie.get(AUGMENTATION..at)? != b"zR\0" {
+        return None;
+    }
+    // Both alignment factors, the return address and the length of what follows: numbers that end with a byte below 0x80.
+    for _ in 0..4 {
+        at += cie.get(at..)?.iter().position(|&byte| byte < 0x80)? + 1;
+    }
+    let encodings = [DW_EH_PE_udata4, DW_EH_PE_sdata4].map(|format| DW_EH_PE_textrel.0 | format.0);
+    cie.get_mut(at).filter(|encoding| encodings.contains(encoding))
 }

@@ -1,6 +1,7 @@
 //! What is read of objects, against what was written to them, and of damaged ones.
 
 use gimli::{BaseAddresses, CfaRule, EhFrame, LittleEndian, UnwindContext, UnwindSection};
+use object::{Object, ObjectSection};
 
 use super::objects::{LineTables, UnwindTables};
 use crate::api::code::Unwind;
@@ -26,12 +27,49 @@ fn objects(random: &mut Random) -> (Vec<Vec<u8>>, Vec<(u64, Truth)>) {
     (objects.images().map(<[u8]>::to_vec).collect(), said)
 }
 
+/// Makes the unwind tables of an object like those of LuaJIT: pointers to code count from the section that has it, and the table lies
+/// nowhere.
+fn count_from_code(bytes: &mut [u8]) {
+    let elf = object::File::parse(&*bytes).unwrap();
+    let section = elf.section_by_name(".eh_frame").unwrap();
+    let text = elf.sections().find(|section| section.name().unwrap().starts_with(".text")).unwrap().address();
+    let (number, addr, (offset, _)) = (section.index().0, section.address(), section.file_range().unwrap());
+    let header = u64::from_le_bytes(bytes[40..48].try_into().unwrap()) as usize + number * 64;
+    bytes[header + 16..header + 24].fill(0);
+    let table = &mut bytes[offset as usize..];
+    let word = |table: &[u8], at: usize| u32::from_le_bytes(table[at..at + 4].try_into().unwrap());
+    let mut at = 0;
+    while word(table, at) != 0 {
+        if word(table, at + 4) == 0 {
+            let encoding = table[at..].iter_mut().find(|byte| **byte == 0x1b).unwrap();
+            *encoding = 0x23;
+        } else {
+            let field = at + 8;
+            let start = addr.wrapping_add(field as u64).wrapping_add_signed(i64::from(word(table, field) as i32));
+            table[field..field + 4].copy_from_slice(&((start - text) as u32).to_le_bytes());
+        }
+        at += 4 + word(table, at) as usize;
+    }
+}
+
 #[test]
 fn all_of_an_object() {
     let seed = Seed::new();
     let (images, said) = objects(&mut Random(seed.0));
+    check_all(&images, &said);
+}
+
+#[test]
+fn tables_that_count_from_the_code() {
+    let seed = Seed::new();
+    let (mut images, said) = objects(&mut Random(seed.0));
+    images.iter_mut().for_each(|bytes| count_from_code(bytes));
+    check_all(&images, &said);
+}
+
+fn check_all(images: &[Vec<u8>], said: &[(u64, Truth)]) {
     let mut found = 0;
-    for bytes in &images {
+    for bytes in images {
         let image = Image::parse(bytes).unwrap();
         let (lines, tables) = (LineTables::of(&image), UnwindTables::of(&image));
         for function in image.functions() {
