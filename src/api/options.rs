@@ -121,7 +121,7 @@ pub struct Options {
     /// mapping of neighbouring memory with the same protection, so the promise includes every writer of code in the process.
     pub adopt: bool,
     /// What other libraries in the process tell gdb of, by way of `__jit_debug_descriptor`, is registered too, from the first session
-    /// that says so on until the process ends.
+    /// that says so on until the process ends, and written as that one's options say.
     pub bridge: bool,
     /// The most bytes that the perf map may take.
     pub map_max: Option<u64>,

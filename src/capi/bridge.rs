@@ -9,7 +9,7 @@ use crate::session::process::blocking_guarded;
 pub extern "C" fn jitsym_start_bridge() {
     // Nothing may unwind into the loader; there is nobody to hear of a failure.
     let _ = blocking_guarded(|| {
-        bridge::start();
+        bridge::start(None);
         Ok(())
     });
 }

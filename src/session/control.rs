@@ -9,8 +9,8 @@ use crate::queue::apart;
 use crate::queue::engine::Engine;
 use crate::queue::oneshot::{oneshot, Give, Missing, Take};
 use crate::queue::requests::{Change, Stop};
-use crate::session::fork;
 use crate::session::process::Process;
+use crate::session::{bridge, fork};
 use crate::sink;
 use crate::sys::thread::Thread;
 use crate::sys::{barrier, debug, delegate, descriptors, guard, loader, thread};
@@ -264,7 +264,9 @@ impl Control {
         drop(requests);
         self.running = None;
         engine.wake();
-        match answer.take(STOP_TIMEOUT) {
+        let answer = answer.take(STOP_TIMEOUT);
+        bridge::all_ended();
+        match answer {
             Ok(result) => self.fetch_writer().and(result),
             Err(Missing::Late) => Err(Error::Timeout),
             Err(Missing::Never) => Err(Error::Internal),

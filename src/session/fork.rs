@@ -184,7 +184,7 @@ fn take_note_in_child(underway: Underway) {
     }
 }
 
-fn has_open_sessions(process: &Process) -> bool {
+pub fn has_open_sessions(process: &Process) -> bool {
     process.sessions.iter().any(|place| place.load(Ordering::Relaxed) != 0)
 }
 

@@ -64,12 +64,12 @@ fn open_in(process: &'static Process, options: &Options) -> Result<Session> {
     control.configs.retain(|&(known, _)| known != place);
     control.configs.push((place, config));
     let serial = process.serial.fetch_add(1, Ordering::Relaxed);
-    if asks_for_bridge {
-        bridge::start();
-    }
     let handle = new_handle(process, serial, place);
     process.sessions[place].store(handle, Ordering::Release);
     set_off(engine, handle);
+    if asks_for_bridge {
+        bridge::start(options.bridge.then_some(options));
+    }
     Ok(Session(handle))
 }
 

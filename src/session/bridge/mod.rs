@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use crate::api::code::{Bytes, Code, FramePointer, Lines, Unwind};
@@ -22,7 +23,7 @@ use crate::format::arch;
 use crate::format::elf::read::{find_symbol, Image};
 use crate::queue::apart;
 use crate::session::call::Ref;
-use crate::session::process::{current_engine, guarded};
+use crate::session::process::{current_engine, current_or_inherited, guarded};
 use crate::session::{find, fork, Session};
 use crate::sink::region::Changing;
 use crate::sys::debugger_lists::{Listed, Lists};
@@ -51,6 +52,10 @@ static STATE: Mutex<Option<State>> = Mutex::new(None);
 static IS_ON: AtomicBool = AtomicBool::new(false);
 /// The session that the first object has opened. 0: none yet.
 static SESSION: AtomicU64 = AtomicU64::new(0);
+/// Those of the first session that has asked for the bridge.
+static OPTIONS: OnceLock<Options> = OnceLock::new();
+/// All registrations have ended with the sinks.
+static ALL_ENDED: AtomicBool = AtomicBool::new(false);
 
 #[derive(Default)]
 struct State {
@@ -59,8 +64,11 @@ struct State {
     known: HashMap<Listed, (u64, Vec<Id>)>,
 }
 
-/// Begins to look, once in a process.
-pub fn start() {
+/// Begins to look, once in a process. `options`: those of a session that asks for it.
+pub fn start(options: Option<&Options>) {
+    if let Some(options) = options {
+        let _ = OPTIONS.set(options.clone());
+    }
     if !IS_ON.swap(true, Ordering::AcqRel) {
         guard::silence_panics();
         fork::watch();
@@ -72,6 +80,19 @@ pub fn start() {
 fn spawn() {
     // Without a thread, only calls that come here are followed.
     drop(thread::spawn_quiet(thread::BRIDGE, thread::STACK, run));
+}
+
+/// All registrations have ended. Sinks that start later are told of the objects again.
+pub fn all_ended() {
+    ALL_ENDED.store(true, Ordering::Release);
+}
+
+/// Whether nothing is wanted at present: the program has turned the sinks off, or not on yet. A child that has taken nothing over yet
+/// does not for this.
+fn is_off() -> bool {
+    let shares = SESSION.load(Ordering::Acquire) != 0 || OPTIONS.get().is_some();
+    let process = current_or_inherited().filter(|process| shares && fork::has_open_sessions(process));
+    process.and_then(|process| process.engine()).is_some_and(|engine| engine.is_off())
 }
 
 /// Nobody is waited for any longer than for regions.
@@ -155,8 +176,13 @@ fn look() -> Result<bool> {
 
 fn compare(state: &mut State) -> Result<bool> {
     let pid = std::process::id();
+    if ALL_ENDED.swap(false, Ordering::AcqRel) {
+        state.known.clear();
+    }
+    if is_off() {
+        return Ok(false);
+    }
     let Some(listed) = state.lists.read(pid) else { return Ok(true) };
-    let mut changed = false;
     let mut now = HashMap::new();
     let mut fresh = Vec::new();
     for listed in listed {
@@ -173,21 +199,17 @@ fn compare(state: &mut State) -> Result<bool> {
     }
     // Ends come first: that memory may be used again.
     let gone = std::mem::replace(&mut state.known, now);
-    if !gone.is_empty() {
-        changed = true;
-        let session = session()?;
-        for id in gone.into_values().flat_map(|(_, ids)| ids) {
-            // Other code may have taken its place.
-            let _ = session.unregister(id);
-        }
+    let mut changed = !gone.is_empty();
+    for id in gone.into_values().flat_map(|(_, ids)| ids) {
+        // Other code may have taken its place.
+        let _ = session()?.unregister(id);
     }
     for (listed, sum) in fresh {
         changed = true;
-        let ids = match read(pid, &listed) {
-            Some(object) => register(&object),
-            None => continue,
-        };
-        state.known.insert(listed, (sum, ids?));
+        let Some(object) = read(pid, &listed) else { continue };
+        if let Some(ids) = register(&object)? {
+            state.known.insert(listed, (sum, ids));
+        }
     }
     Ok(changed)
 }
@@ -225,7 +247,7 @@ fn session() -> Result<Ref> {
     if known != 0 {
         return find(known);
     }
-    let options = Options::default();
+    let options = OPTIONS.get().cloned().unwrap_or_default();
     let opened = match Session::open(&options) {
         // The host's own session writes less, or elsewhere.
         Err(Error::Conflict) => {
@@ -239,16 +261,14 @@ fn session() -> Result<Ref> {
     find(handle)
 }
 
-/// Registers the functions of an object.
-fn register(object: &[u8]) -> Result<Vec<Id>> {
-    let Some(image) = Image::parse(object) else { return Ok(Vec::new()) };
-    let functions = image.functions();
-    if functions.is_empty() {
-        return Ok(Vec::new());
-    }
+/// Registers the functions of an object. `None`: nothing is wanted, and a sink that starts later has to be told of it.
+fn register(object: &[u8]) -> Result<Option<Vec<Id>>> {
+    let image = Image::parse(object);
+    let functions = image.as_ref().map_or_else(Vec::new, Image::functions);
+    let Some(image) = image.filter(|_| !functions.is_empty()) else { return Ok(Some(Vec::new())) };
     let session = session()?;
     if session.is_idle() {
-        return Ok(Vec::new());
+        return Ok(None);
     }
     let lines = LineTables::of(&image);
     // The process's unwinder has been told by whoever made the object.
@@ -287,5 +307,5 @@ fn register(object: &[u8]) -> Result<Vec<Id>> {
         let registered = session.register(&code, None).or_else(|_| session.register(&plain, None));
         ids.extend(registered.ok());
     }
-    Ok(ids)
+    Ok(Some(ids))
 }

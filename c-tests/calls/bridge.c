@@ -1,0 +1,226 @@
+/* The bridge that a program asks for: what is told to debuggers goes where its session writes, and nowhere while that is off. */
+#define _GNU_SOURCE
+#include <elf.h>
+
+#include "testing.h"
+
+enum { MAP = JITSYM_SINK_MAP, DUMP = JITSYM_SINK_JITDUMP };
+enum { BRIDGE = JITSYM_INIT_BRIDGE, OFF = JITSYM_INIT_BRIDGE | JITSYM_INIT_OFF_BY_DEFAULT };
+enum { SIZE = 64, OBJECTS = 4 };
+
+struct entry {
+  struct entry *next, *previous;
+  const void *object;
+  uint64_t size;
+};
+
+/* Hidden, as those of LLVM: no other function takes the place of this one, so the list is looked at now and then. Weak, because the
+ * library with sanitizers is in the program, and has them too. */
+__attribute__((weak, visibility("hidden"))) struct {
+  uint32_t version, action;
+  struct entry *relevant, *first;
+} __jit_debug_descriptor = {1, 0, NULL, NULL};
+__attribute__((weak, noinline, visibility("hidden"))) void __jit_debug_register_code(void) {
+  __asm__ volatile("" ::: "memory");
+}
+
+static struct object {
+  Elf64_Ehdr header;
+  Elf64_Shdr sections[4];
+  Elf64_Sym symbols[2];
+  char strings[32];
+} objects[OBJECTS];
+static struct entry entries[OBJECTS];
+
+static uint64_t place(int number) {
+  return (uint64_t)(uintptr_t)(test_bytes + number * SIZE);
+}
+
+static void tell(uint32_t action, struct entry *entry) {
+  __jit_debug_descriptor.action = action;
+  __jit_debug_descriptor.relevant = entry;
+  __jit_debug_register_code();
+}
+
+/* Puts an object into the list: with a function, or without if `name` is NULL. */
+static void add(int number, const char *name) {
+  struct object *object = &objects[number];
+  memset(object, 0, sizeof *object);
+  memcpy(object->header.e_ident, ELFMAG, SELFMAG);
+  object->header.e_ident[EI_CLASS] = ELFCLASS64;
+  object->header.e_ident[EI_DATA] = ELFDATA2LSB;
+  object->header.e_type = ET_REL;
+#ifdef __aarch64__
+  object->header.e_machine = EM_AARCH64;
+#else
+  object->header.e_machine = EM_X86_64;
+#endif
+  object->header.e_shoff = offsetof(struct object, sections);
+  object->header.e_shnum = 4;
+  Elf64_Shdr *text = &object->sections[1], *symbols = &object->sections[2], *strings = &object->sections[3];
+  text->sh_type = SHT_NOBITS;
+  text->sh_flags = SHF_ALLOC | SHF_EXECINSTR;
+  text->sh_addr = place(number);
+  text->sh_size = SIZE;
+  symbols->sh_type = SHT_SYMTAB;
+  symbols->sh_offset = offsetof(struct object, symbols);
+  symbols->sh_size = name ? sizeof object->symbols : 0;
+  symbols->sh_link = 3;
+  strings->sh_type = SHT_STRTAB;
+  strings->sh_offset = offsetof(struct object, strings);
+  strings->sh_size = sizeof object->strings;
+  object->symbols[1].st_name = 1;
+  object->symbols[1].st_info = ELF64_ST_INFO(STB_GLOBAL, STT_FUNC);
+  object->symbols[1].st_shndx = 1;
+  object->symbols[1].st_size = SIZE;
+  if (name) snprintf(object->strings + 1, sizeof object->strings - 1, "%s", name);
+  struct entry *entry = &entries[number];
+  *entry = (struct entry){__jit_debug_descriptor.first, NULL, object, sizeof *object};
+  if (entry->next) entry->next->previous = entry;
+  __jit_debug_descriptor.first = entry;
+  tell(1, entry);
+}
+
+static void take(int number) {
+  struct entry *entry = &entries[number];
+  *(entry->previous ? &entry->previous->next : &__jit_debug_descriptor.first) = entry->next;
+  if (entry->next) entry->next->previous = entry->previous;
+  tell(2, entry);
+}
+
+/* Gives the bridge the time to see what it is not to act on. */
+static void let_it_look(void) {
+  test_sleep_ms(test_slow ? 2000 : 100);
+}
+
+/* Waits until so many functions have been registered and ended since the session was opened. */
+static void await(jitsym *session, uint64_t registered, uint64_t unregistered) {
+  for (uint64_t begin = test_now();; test_sleep_ms(1)) {
+    jitsym_stats stats = test_stats_now(session);
+    CHECK(stats.registered <= registered && stats.unregistered <= unregistered);
+    if (stats.registered == registered && stats.unregistered == unregistered) break;
+    CHECK(test_now() - begin < TEST_PATIENCE);
+  }
+  CHECK_OK(jitsym_flush(session, 60000));
+}
+
+static void check_map(const char *path, int number, const char *name) {
+  struct map map = map_read(path);
+  CHECK(strcmp(map_name(&map, place(number)), name) == 0);
+  map_free(&map);
+}
+
+static void check_dump(const char *path, const char *name) {
+  struct dump dump = dump_read(path);
+  CHECK(dump_load(&dump, name, 0) != NULL);
+  dump_free(&dump);
+}
+
+/* Off at first, on, off and on again: names come with the sinks, and none while there are none. */
+static void check_off(void) {
+  jitsym *session = test_open_flags(0, OFF);
+  struct test_path map = test_path_of(getpid(), MAP), dump = test_path_of(getpid(), DUMP);
+  add(0, "before");
+  let_it_look();
+  CHECK(!file_exists(map.text) && !file_exists(dump.text));
+  CHECK_OK(jitsym_enable(session, MAP));
+  await(session, 1, 0);
+  check_map(map.text, 0, "before");
+  add(1, "meanwhile");
+  await(session, 2, 0);
+  CHECK(!file_exists(dump.text));
+  take(0);
+  await(session, 2, 1);
+
+  CHECK_OK(jitsym_disable(session, 0));
+  add(2, "while_off");
+  let_it_look();
+  check_map(map.text, 2, "");
+  CHECK_OK(jitsym_enable(session, MAP | DUMP));
+  await(session, 4, 1);
+  check_map(map.text, 1, "meanwhile");
+  check_map(map.text, 2, "while_off");
+  check_dump(dump.text, "meanwhile");
+  check_dump(dump.text, "while_off");
+
+  /* Nobody looks in between. */
+  CHECK_OK(jitsym_disable(session, 0));
+  CHECK_OK(jitsym_enable(session, MAP));
+  await(session, 6, 1);
+  CHECK_OK(jitsym_close(session));
+}
+
+/* The first object does not start what the program has stopped. */
+static void check_stopped(void) {
+  jitsym *session = test_open_flags(MAP, BRIDGE);
+  CHECK_OK(jitsym_disable(session, 0));
+  add(0, "stopped");
+  let_it_look();
+  CHECK(jitsym_wanted(session) == 0);
+  CHECK_OK(jitsym_enable(session, 0));
+  await(session, 1, 0);
+  check_map(test_path(session, MAP).text, 0, "stopped");
+  CHECK_OK(jitsym_close(session));
+}
+
+/* An object that comes while there is no session is known to a later one. */
+static void check_between(void) {
+  CHECK_OK(jitsym_close(test_open_flags(0, OFF)));
+  add(0, "between");
+  let_it_look();
+  CHECK(!file_exists(test_path_of(getpid(), MAP).text));
+  jitsym *session = test_open_flags(MAP, 0);
+  await(session, 1, 0);
+  check_map(test_path(session, MAP).text, 0, "between");
+  CHECK_OK(jitsym_close(session));
+}
+
+/* In the session's directory, and by its sinks alone; also once that session is closed. */
+static void check_options(void) {
+  struct test_path dir = test_subdir("own", 1);
+  jitsym_options options = test_options();
+  options.map_dir = options.jitdump_dir = dir.text;
+  options.sinks = DUMP;
+  options.flags = BRIDGE | JITSYM_INIT_REMOVE_FILES;
+  jitsym *session = NULL;
+  CHECK_OK(jitsym_init(&options, &session));
+  struct test_path dump;
+  CHECK_OK(jitsym_path(session, DUMP, dump.text, sizeof dump.text));
+  CHECK_OK(jitsym_close(session));
+  CHECK(test_files_in(dir.text) == 0);
+  add(0, NULL);
+  let_it_look();
+  take(0);
+  let_it_look();
+  CHECK(test_files_in(dir.text) == 0);
+
+  add(1, "in_own_directory");
+  for (uint64_t begin = test_now(); !file_exists(dump.text); test_sleep_ms(1)) {
+    CHECK(test_now() - begin < TEST_PATIENCE);
+  }
+  CHECK_OK(jitsym_init(&options, &session));
+  await(session, 1, 0);
+  check_dump(dump.text, "in_own_directory");
+  CHECK(test_files_in(dir.text) == 1);
+  CHECK_OK(jitsym_close(session));
+}
+
+/* The bridge is for good, so each needs a process. */
+static void in_child(void (*check)(void)) {
+  pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    check();
+    exit(0);
+  }
+  CHECK(test_wait_for(child, TEST_SCENARIO_PATIENCE) == 0);
+}
+
+int main(int argc, char **argv) {
+  test_begin(argc, argv);
+  in_child(check_off);
+  in_child(check_stopped);
+  in_child(check_between);
+  in_child(check_options);
+  return test_end();
+}
