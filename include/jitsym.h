@@ -72,7 +72,7 @@
 #define JITSYM_CODE(addr, size, name)                                                                          \
   {                                                                                                            \
     sizeof(jitsym_code), (uint64_t)(uintptr_t)(addr), (uint64_t)(size), (name), 0, NULL, NULL, NULL, 0, 0, 0, 0, 0, \
-        NULL, 0, 0                                                                                             \
+        NULL, 0, 0, NULL, 0, 0                                                                                 \
   }
 #define JITSYM_UNWIND(kind) \
   { sizeof(jitsym_unwind), (uint32_t)(kind), 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, NULL, 0, NULL, 0, 0, 0, 0 }
@@ -916,6 +916,20 @@ typedef struct jitsym_code {
    * `sizeof(jitsym_inline)`; 0 stands for that of version 0.1.
    */
   size_t inline_size;
+  /**
+   * File in which the function begins, NUL-terminated. The name becomes `NAME FILE:LINE` then, for every reader. Without a line
+   * table, file and line are also its only row, at offset 0, so an absolute path is best. The file is cleaned as the name is, and
+   * `JITSYM_NAME_MAX` holds for all of the name. NULL, or a file with nothing left after cleaning: not known.
+   */
+  const char *file;
+  /**
+   * Line in `file`, from 1. 0: not known; the name becomes `NAME FILE`, and there is no row.
+   */
+  uint32_t line;
+  /**
+   * Must be 0.
+   */
+  uint32_t reserved2;
 } jitsym_code;
 
 /**

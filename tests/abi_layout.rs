@@ -26,9 +26,10 @@ fn layout() {
         struct_size 0, kind 8, flags 12, fp_pushed 16, fp_set 20, epilogue_begin 24, epilogue_end 28, cfa_offset 32,
         saved_count 36, saved 40, saved_from 48, row_count 52, rows 56, row_size 64, eh_frame 72, eh_frame_size 80,
         eh_frame_addr 88, sp_set 96, sp_reset 100,);
-    frozen!(jitsym_code, 120, 8;
+    frozen!(jitsym_code, 136, 8;
         struct_size 0, addr 8, size 16, name 24, name_len 32, bytes 40, unwind 48, lines 56, line_count 64, line_size 72,
-        free_after 80, flags 88, reserved 92, inlines 96, inline_count 104, inline_size 112,);
+        free_after 80, flags 88, reserved 92, inlines 96, inline_count 104, inline_size 112, file 120,
+        line 128, reserved2 132,);
     frozen!(jitsym_move_target, 40, 8; struct_size 0, addr 8, bytes 16, free_after 24, flags 32, reserved 36,);
     frozen!(jitsym_region_options, 48, 8;
         struct_size 0, size 8, max_size 16, alignment 24, near_addr 32, flags 40, reserved 44,);

@@ -157,6 +157,9 @@ impl Session {
             inlines: ptr::null(),
             inline_count: 0,
             inline_size: 0,
+            file: ptr::null(),
+            line: 0,
+            reserved2: 0,
         };
         let mut id = 0;
         // SAFETY: the name ends in NUL, the bytes and rows are as many, and all of it lives until the call returns.

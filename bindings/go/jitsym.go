@@ -102,7 +102,10 @@ type CodeInfo struct {
 	Bytes []byte
 	// Unwind says how to find the caller's frame: a FramePointer, FixedFrame, Rows or EhFrame.
 	Unwind Unwind
-	Lines  []Line
+	// File and Line are where the function begins: the end of its name, and its only line if Lines is empty. An empty File is none.
+	File  string
+	Line  uint32
+	Lines []Line
 	// Inlines are frames where the code lies in a region.
 	Inlines []Inline
 	// FreeAfter is how many bytes behind the code hold no other code; see UnwindSize.
@@ -146,6 +149,8 @@ func (s *Session) Register(info CodeInfo) (Code, error) {
 		inlines:      memory.inlines(info.Inlines),
 		inline_count: C.size_t(len(info.Inlines)),
 		inline_size:  C.sizeof_jitsym_inline,
+		file:         memory.path(info.File),
+		line:         C.uint32_t(info.Line),
 	}
 	if info.Packed {
 		code.flags |= C.JITSYM_CODE_PACKED

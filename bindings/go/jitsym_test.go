@@ -278,6 +278,7 @@ func TestErrors(t *testing.T) {
 			c.Lines = []jitsym.Line{{Offset: 2, Line: 1, File: "a"}, {Offset: 9, Line: 1, File: "a"}}
 		})
 		refused(session, jitsym.ErrLineFile, func(c *jitsym.CodeInfo) { c.Lines = []jitsym.Line{{Line: 1, File: "a\x00b"}} })
+		refused(session, jitsym.ErrLineFile, func(c *jitsym.CodeInfo) { c.File = "a\x00b" })
 		refused(session, jitsym.ErrUnwindRegister, func(c *jitsym.CodeInfo) {
 			c.Unwind = jitsym.FixedFrame{CFAOffset: 8, Saved: []jitsym.Saved{{Reg: 99, Offset: -16}}}
 		})

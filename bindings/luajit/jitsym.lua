@@ -48,6 +48,7 @@ local CODE = [[struct {
   size_t struct_size; uint64_t addr; uint64_t size; const char *name; size_t name_len; const void *bytes;
   const void *unwind; const void *lines; size_t line_count; size_t line_size; uint64_t free_after;
   uint32_t flags; uint32_t reserved; const void *inlines; size_t inline_count; size_t inline_size;
+  const char *file; uint32_t line; uint32_t reserved2;
 }]]
 local UNWIND = [[struct {
   size_t struct_size; uint32_t kind, flags, fp_pushed, fp_set, epilogue_begin, epilogue_end; int32_t cfa_offset;

@@ -179,6 +179,9 @@ structs.jitsym_code = koffi.struct({
   inlines: koffi.pointer(structs.jitsym_inline),
   inline_count: 'size_t',
   inline_size: 'size_t',
+  file: 'const char *',
+  line: 'uint32_t',
+  reserved2: 'uint32_t',
 });
 structs.jitsym_move_target = koffi.struct({
   struct_size: 'size_t',

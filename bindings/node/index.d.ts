@@ -69,6 +69,9 @@ export interface CodeInfo extends Place {
   addr: Word;
   size: number;
   name: string;
+  /** Where the function begins: the end of its name, and its only line if there are no `lines`. */
+  file?: string | null;
+  line?: number;
   unwind?: Unwind | null;
   lines?: Line[];
   /** Frames where the code lies in a region. */

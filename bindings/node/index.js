@@ -120,7 +120,7 @@ class Session {
     this.#session = new Handle(library, out[0]);
   }
 
-  register({ addr, size, name, bytes, unwind, lines, inlines, freeAfter = 0, stable = false, packed = false }) {
+  register({ addr, size, name, file, line = 0, bytes, unwind, lines, inlines, freeAfter = 0, stable = false, packed = false }) {
     const id = [0];
     if (typeof name !== 'string') throw new TypeError(`name is not a string: ${name}`);
     this.#session.call(
@@ -131,6 +131,8 @@ class Session {
         size: u64(size, 'size'),
         name,
         name_len: Buffer.byteLength(name),
+        file: path(file, 'file'),
+        line: u32(line, 'line'),
         bytes: codeBytes(bytes, size, stable),
         unwind: described(unwind),
         ...lineTable(lines),

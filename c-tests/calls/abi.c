@@ -71,7 +71,7 @@ FIELD(jitsym_inline, call_column, 36);
 FIELD(jitsym_inline, parent, 40);
 FIELD(jitsym_inline, reserved, 44);
 
-SIZE(jitsym_code, 120);
+SIZE(jitsym_code, 136);
 FIELD(jitsym_code, struct_size, 0);
 FIELD(jitsym_code, addr, 8);
 FIELD(jitsym_code, size, 16);
@@ -88,6 +88,9 @@ FIELD(jitsym_code, reserved, 92);
 FIELD(jitsym_code, inlines, 96);
 FIELD(jitsym_code, inline_count, 104);
 FIELD(jitsym_code, inline_size, 112);
+FIELD(jitsym_code, file, 120);
+FIELD(jitsym_code, line, 128);
+FIELD(jitsym_code, reserved2, 132);
 
 SIZE(jitsym_move_target, 40);
 FIELD(jitsym_move_target, struct_size, 0);

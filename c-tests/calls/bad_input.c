@@ -1114,6 +1114,118 @@ static void names(void) {
   end();
 }
 
+/* The name that name, file and line become, in both files, and the file of the row in the jitdump: "" if there is none, "/own.c" if
+ * the code has a table, NULL for any. Returns the name. */
+static const char *source_becomes(const char *name, const char *file, uint32_t line, const char *expected, const char *row) {
+  static uint64_t addr = 0x7600000000;
+  static char got[JITSYM_NAME_MAX + 1];
+  addr += 0x1000;
+  jitsym_line own = {4, 77, 3, 0, "/own.c"};
+  jitsym_code code = test_code(addr, 16, name);
+  code.file = file;
+  code.line = line;
+  int has_own = row != NULL && strcmp(row, "/own.c") == 0;
+  if (has_own) {
+    code.lines = &own;
+    code.line_count = 1;
+  }
+  CHECK_OK(jitsym_register(session, &code, NULL));
+  CHECK_OK(jitsym_flush(session, 60000));
+  struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
+  struct dump dump = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
+  snprintf(got, sizeof got, "%s", map_name(&map, addr));
+  if (expected != NULL && strcmp(got, expected) != 0) {
+    fprintf(stderr, "\"%s\" became \"%s\", expected \"%s\"\n", name == NULL ? "NULL" : name, got, expected);
+    CHECK(0);
+  }
+  const struct dump_record *load = dump_load(&dump, got, 0);
+  CHECK(load != NULL && load->addr == addr);
+  CHECK((load->debug != NULL) == (row == NULL || row[0] != 0));
+  if (load->debug != NULL) {
+    /* The last one closes the table. */
+    CHECK(load->debug->lines == 2);
+    struct dump_line first = dump_line(load->debug, 0);
+    CHECK(strcmp(first.file, row == NULL ? first.file : row) == 0 && first.line == (has_own ? 77 : (int32_t)line));
+    CHECK(first.addr == addr + (has_own ? 4 : 0) && first.column == (has_own ? 3 : 0));
+  }
+  map_free(&map);
+  dump_free(&dump);
+  return got;
+}
+
+/* Where a function begins is the end of its name, and its only line if there is no table. */
+static void sources(void) {
+  begin();
+  source_becomes("function", "/src/a.c", 12, "function /src/a.c:12", "/src/a.c");
+  source_becomes("function", "/src/a.c", UINT32_MAX >> 1, "function /src/a.c:2147483647", "/src/a.c");
+  source_becomes("function", "/src/b.c", 12, "function /src/b.c:12", "/own.c");
+  source_becomes("function", "/src/c.c", 0, "function /src/c.c", "");
+  source_becomes("function", "/src/d.c", 0, "function /src/d.c", "/own.c");
+  source_becomes("no file", NULL, 12, "no file", "");
+  source_becomes("empty file", "", 12, "empty file", "");
+  source_becomes("gr\xc3\xbc\xc3\x9f", "/\xc3\xbc.c", 3, "gr\xc3\xbc\xc3\x9f /\xc3\xbc.c:3", "/\xc3\xbc.c");
+  /* No `()`: the name is long enough. */
+  source_becomes("f", "g", 7, "f g:7", "g");
+  CHECK(known().names_changed == 0);
+
+  source_becomes("blank file", " \t", 12, "blank file", "");
+  source_becomes("x", "\n", 12, "x()", "");
+  source_becomes(" trimmed ", "\t/src/a.c ", 5, "trimmed /src/a.c:5", "/src/a.c");
+  source_becomes("two\nlines", "/a\r/\xff.c", 6, "two_lines /a_/\xef\xbf\xbd.c:6", "/a_/\xef\xbf\xbd.c");
+  CHECK(known().names_changed == 4);
+  char by_address[64];
+  const char *got = source_becomes(NULL, "/src/e.c", 8, NULL, "/src/e.c");
+  CHECK(sscanf(got, "jit_%63[0-9a-f]", by_address) == 1 && strcmp(got + 4 + strlen(by_address), " /src/e.c:8") == 0);
+  CHECK(known().names_changed == 5);
+
+  /* The limit holds for all of it, and what differs behind the cut stays different: the name, the file or the line. */
+  enum { LONG = 3000 };
+  static char names[2][LONG], files[2][LONG];
+  for (size_t i = 0; i < 2; i++) {
+    memset(names[i], 'n', LONG - 1);
+    memset(files[i], 'f', LONG - 1);
+    names[i][LONG - 2] = files[i][LONG - 2] = (char)('a' + i);
+  }
+  const struct {
+    const char *name, *file;
+    uint32_t line;
+  } cut[] = {{names[0], "/a.c", 1}, {names[1], "/a.c", 1}, {names[0], "/b.c", 1}, {names[0], "/a.c", 2},
+             {"short", files[0], 1}, {"short", files[1], 1}, {names[0], files[0], 1}, {names[0], files[0], 2}};
+  enum { CUT = sizeof cut / sizeof cut[0] };
+  static char kept[CUT][JITSYM_NAME_MAX + 1];
+  for (size_t i = 0; i < CUT; i++) {
+    /* A file that is cut itself is so in the row too. */
+    const char *row = strlen(cut[i].file) > JITSYM_NAME_MAX ? NULL : cut[i].file;
+    strcpy(kept[i], source_becomes(cut[i].name, cut[i].file, cut[i].line, NULL, row));
+    CHECK(strlen(kept[i]) == JITSYM_NAME_MAX && kept[i][JITSYM_NAME_MAX - 9] == '~');
+    for (size_t other = 0; other < i; other++) {
+      CHECK(strcmp(kept[i], kept[other]) != 0);
+    }
+  }
+  CHECK(known().names_changed == 5 + CUT);
+  /* The longest that is kept. */
+  char longest[JITSYM_NAME_MAX + 16], name[JITSYM_NAME_MAX];
+  memset(name, 'n', sizeof name);
+  name[JITSYM_NAME_MAX - 8] = 0;
+  snprintf(longest, sizeof longest, "%s /a.c:12", name);
+  source_becomes(name, "/a.c", 1, NULL, "/a.c");
+  source_becomes(name, "/a.c", 12, longest, "/a.c");
+  CHECK(strlen(longest) == JITSYM_NAME_MAX && known().names_changed == 5 + CUT);
+
+  /* Of a struct as it was before, the fields are not looked at. */
+  jitsym_code code = test_code(0x7700000000, 16, "older");
+  code.file = (const char *)1;
+  code.reserved2 = 1;
+  CODE_REFUSED(JITSYM_ERR_FLAGS, &code);
+  code.struct_size = offsetof(jitsym_code, file);
+  CHECK_OK(jitsym_register(session, &code, NULL));
+  CHECK_OK(jitsym_flush(session, 60000));
+  struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
+  CHECK(strcmp(map_name(&map, code.addr), "older") == 0);
+  map_free(&map);
+  end();
+}
+
 static void on_signal(int number) {
   fprintf(stderr, "signal %d\n", number);
   _exit(1);
@@ -1216,6 +1328,7 @@ int main(int argc, char **argv) {
   test_child(init);
   test_child(directories);
   test_child(names);
+  test_child(sources);
   test_child(unreadable);
   return test_end();
 }

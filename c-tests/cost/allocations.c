@@ -76,6 +76,8 @@ static void round_of_calls(uint64_t addr, int warm_up) {
     code.unwind = i % 4 == 3 ? NULL : &unwinds[i % 2];
     code.lines = lines;
     code.line_count = (size_t)i % 3;
+    code.file = i % 2 == 0 ? NULL : "/guest/a";
+    code.line = (uint32_t)i;
     CHECK_OK(jitsym_register(session, &code, &ids[i]));
   }
   if (warm_up) {

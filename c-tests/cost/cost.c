@@ -1,6 +1,6 @@
 /*
- * Registers, for a tool that counts instructions: DIR COUNT SIZE LINES NAME-LENGTH IN-REGION. With 1 for the last one the code lies
- * in a region.
+ * Registers, for a tool that counts instructions: DIR COUNT SIZE LINES NAME-LENGTH IN-REGION FILE. With 1 for IN-REGION the code lies
+ * in a region. FILE says where each function begins; it may be empty.
  */
 #define _GNU_SOURCE
 #include "testing.h"
@@ -15,7 +15,7 @@ static uint64_t argument(char **argv, int index, uint64_t max) {
 }
 
 int main(int argc, char **argv) {
-  CHECK(argc == 7);
+  CHECK(argc == 8);
   test_dir = argv[1];
   uint64_t count = argument(argv, 2, 1 << 20), size = argument(argv, 3, TEST_CODE_MAX);
   size_t line_count = argument(argv, 4, LINES_MAX), name_len = argument(argv, 5, JITSYM_NAME_MAX);
@@ -54,6 +54,10 @@ int main(int argc, char **argv) {
   code.unwind = &unwind;
   code.lines = lines;
   code.line_count = line_count;
+  if (argv[7][0] != 0) {
+    code.file = argv[7];
+    code.line = 1234;
+  }
   for (uint64_t i = 0; i < count; i++) {
     jitsym_id id;
     code.size = size - i % 8; /* no two functions of a program have one size */

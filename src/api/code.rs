@@ -13,6 +13,10 @@ pub struct Code<'a> {
     pub bytes: Bytes<'a>,
     /// Name; cleaned as `jitsym_code.name` says.
     pub name: &'a [u8],
+    /// File in which the function begins, to be the end of its name; see `jitsym_code.file` in the C header. Empty: none.
+    pub file: &'a [u8],
+    /// Line in that file, from 1; 0 if unknown.
+    pub line: u32,
     /// How to find the caller's frame.
     pub unwind: Unwind<'a>,
     /// Line table.
@@ -37,6 +41,8 @@ impl<'a> Code<'a> {
             size,
             bytes: Bytes::AtAddress,
             name: name.as_bytes(),
+            file: &[],
+            line: 0,
             unwind: Unwind::None,
             lines: Lines::Rows(&[]),
             inlines: &[],

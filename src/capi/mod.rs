@@ -23,8 +23,9 @@ use std::time::Duration;
 
 use crate::api::error::{Error, Result};
 use crate::api::Id;
-use crate::session::{self, Given};
-use crate::sys::{guard, valgrind};
+use crate::session::{self, Given, Local};
+use crate::sys::guard::{self, PerThread};
+use crate::sys::valgrind;
 use boundary::{blocking_boundary, boundary, boundary_on};
 use input::CodeInput;
 use status::jitsym_status;
@@ -117,9 +118,13 @@ unsafe extern "C" fn register(session: *mut jitsym, code: *const jitsym_code, ou
             Some(local) => {
                 // SAFETY: the caller's promise about `code`, here and below.
                 let code = unsafe { input::code(code, &mut place)? };
-                match session::register_as_usual(thread, local, code) {
-                    Ok(registered) => registered?,
-                    Err(flags) => register_otherwise(handle, || Ok(code), flags)?,
+                if code.has_file() {
+                    register_with_file(thread, local, handle, code)?
+                } else {
+                    match session::register_as_usual(thread, local, code) {
+                        Ok(registered) => registered?,
+                        Err(flags) => register_otherwise(handle, || Ok(code), flags)?,
+                    }
                 }
             }
             // SAFETY: as above.
@@ -131,6 +136,15 @@ unsafe extern "C" fn register(session: *mut jitsym, code: *const jitsym_code, ou
         }
         Ok(())
     })
+}
+
+/// A registration whose name is to be put together.
+#[inline(never)]
+fn register_with_file(thread: &PerThread, local: &mut Local, handle: u64, code: CodeInput<'_>) -> Result<Id> {
+    match code.with_name(|code| session::register_as_usual(thread, local, code)).unwrap_or(Err(None)) {
+        Ok(registered) => registered,
+        Err(flags) => register_otherwise(handle, || Ok(code), flags),
+    }
 }
 
 /// A registration that is not as usual, or whose session is not the one that the thread has used last. `flags`: what is known of

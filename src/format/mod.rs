@@ -2,6 +2,7 @@
 
 pub mod arch;
 pub mod cfi;
+pub mod composed;
 pub mod elf;
 pub mod jitdump;
 pub mod name;

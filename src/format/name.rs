@@ -54,24 +54,29 @@ fn is_line_end(c: char) -> bool {
     matches!(c, '\u{2028}' | '\u{2029}')
 }
 
-/// Copies a name to `out`, which is as long, if it is plain: printable ASCII without outer spaces, and neither too short nor too
-/// long. Nothing is to be done then, and nearly every name is so. Else `out` holds anything.
+/// Copies a name to `to` if it is plain: printable ASCII without outer spaces, and neither too short nor too long. Nothing is to be
+/// done then, and nearly every name is so. Else anything may be there.
+///
+/// # Safety
+/// As many bytes are writable at `to`.
 #[inline(always)]
-pub fn copy_plain(name: &[u8], out: &mut [u8]) -> bool {
-    let (len, from, to) = (name.len(), name.as_ptr(), out.as_mut_ptr());
-    if !(MIN..=MAX).contains(&len) || out.len() != len {
+pub unsafe fn copy_plain(name: &[u8], to: *mut u8) -> bool {
+    let (len, from) = (name.len(), name.as_ptr());
+    if !(MIN..=MAX).contains(&len) {
         return false;
     }
     if len < 16 {
-        return copy_short_plain(name, out);
+        // SAFETY: the caller's promise.
+        return unsafe { copy_short_plain(name, to) };
     }
     if len > 64 {
-        return copy_long_plain(name, out);
+        // SAFETY: as above.
+        return unsafe { copy_long_plain(name, to) };
     }
     let mut blocks = Blocks::new();
     // The last block overlaps the one before, so that no byte is left for a loop by bytes. No loop at all: compilers make a call
     // of one that copies, and another loop of the rest.
-    // SAFETY: name and `out` have `len` bytes, and so each block lies in both, and each has a first and a last byte.
+    // SAFETY: there are `len` bytes in both places, and so each block lies in both, and each has a first and a last byte.
     unsafe {
         if len > 16 {
             blocks.copy(from, to);
@@ -88,19 +93,26 @@ pub fn copy_plain(name: &[u8], out: &mut [u8]) -> bool {
 }
 
 /// The same for a name of at least a block.
+///
+/// # Safety
+/// As `copy_plain`.
 #[inline(never)]
-fn copy_long_plain(name: &[u8], out: &mut [u8]) -> bool {
+unsafe fn copy_long_plain(name: &[u8], to: *mut u8) -> bool {
     let mut blocks = Blocks::new();
     let starts = (0..name.len() - 16).step_by(16).chain([name.len() - 16]);
     // SAFETY: both have as many bytes, and so 16 from there on.
-    starts.for_each(|at| unsafe { blocks.copy(name.as_ptr().add(at), out.as_mut_ptr().add(at)) });
+    starts.for_each(|at| unsafe { blocks.copy(name.as_ptr().add(at), to.add(at)) });
     blocks.are_printable() && name.first() != Some(&b' ') && name.last() != Some(&b' ')
 }
 
 /// The same for a name that has less than a block.
+///
+/// # Safety
+/// As `copy_plain`.
 #[inline(never)]
-fn copy_short_plain(name: &[u8], out: &mut [u8]) -> bool {
-    out.copy_from_slice(name);
+unsafe fn copy_short_plain(name: &[u8], to: *mut u8) -> bool {
+    // SAFETY: the caller's promise; a name that is written to cannot be borrowed.
+    unsafe { to.copy_from_nonoverlapping(name.as_ptr(), name.len()) };
     let is_printable = |byte: &u8| (0x20..0x7f).contains(byte);
     name.first() != Some(&b' ') && name.last() != Some(&b' ') && name.iter().all(is_printable)
 }
@@ -209,7 +221,8 @@ mod tests {
     /// Whether it is copied because it is plain.
     fn is_copied(name: &[u8]) -> bool {
         let mut out = vec![0; name.len()];
-        let copied = copy_plain(name, &mut out);
+        // SAFETY: it is as long.
+        let copied = unsafe { copy_plain(name, out.as_mut_ptr()) };
         assert!(!copied || out == name, "{name:?}");
         copied
     }

@@ -33,7 +33,7 @@ pub use config::{clean_dirs, spool_dir};
 pub use explain::{doubt, last_error, refused, sink_words, turns_off};
 pub(crate) use handle::{find, is_off};
 pub(crate) use open::open;
-pub(crate) use register::{check_range, register_as_usual, usual_local, Given};
+pub(crate) use register::{check_range, register_as_usual, usual_local, Given, Local};
 pub(crate) use wanted::wanted;
 
 /// An open session. Closed when dropped.

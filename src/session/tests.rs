@@ -90,6 +90,21 @@ fn a_flush_finds_what_is_stamped_ahead() {
     session.close().unwrap();
 }
 
+/// With plain parts, and with others, whose bytes are nowhere either.
+#[test]
+fn a_name_ends_with_file_and_line() {
+    let _alone = alone();
+    let session = open(Options { sinks: Some(COUNTING), ..Options::default() });
+    let code = Code { bytes: Bytes::Here(&[0xc3; 16]), file: b"/src/a.c", line: 70, ..Code::new(0x5000, 16, "plain") };
+    session.register(&code).unwrap();
+    session.register(&Code { addr: 0x5100, name: b"two\nlines", bytes: Bytes::AtAddress, line: 0, ..code }).unwrap();
+    session.register(&Code { addr: 0x5200, file: b"", ..code }).unwrap();
+    session.flush(LONG).unwrap();
+    let expected = [(0x5000, "plain /src/a.c:70"), (0x5100, "two_lines /src/a.c"), (0x5200, "plain")];
+    assert_eq!(names(&seen()), expected);
+    session.close().unwrap();
+}
+
 #[test]
 fn a_sink_is_told_of_what_lives() {
     let _alone = alone();

@@ -131,6 +131,9 @@ impl Contender for Jitsym {
                 inlines: ptr::null(),
                 inline_count: 0,
                 inline_size: 0,
+                file: ptr::null(),
+                line: 0,
+                reserved2: 0,
             };
             let mut id = 0;
             // SAFETY: the name ends in NUL, `bytes` has `size` bytes, and all of it lives until the call returns.

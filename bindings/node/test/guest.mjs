@@ -75,9 +75,11 @@ class Fn {
 
   register(session, memory, file) {
     const [before, bytes] = this.put(memory);
-    const lines = this.rows.map(([offset, line]) => ({ offset, line, column: 1, file }));
+    const [[, line], ...more] = this.rows;
+    const where = more.length ? { lines: this.rows.map(([offset, line]) => ({ offset, line, column: 1, file })) } : { file, line };
     const { addr, name, unwind, gap } = this;
-    this.code_ = session.register({ addr, size: this.code.length, name, bytes, unwind, lines, freeAfter: gap });
+    this.code_ = session.register({ addr, size: this.code.length, name, bytes, unwind, ...where, freeAfter: gap });
+    if (!more.length) this.name = `${name} ${file}:${line}`;
     this.noted(before, 'register');
   }
 
@@ -115,7 +117,7 @@ const rows = [
   { offset: code.length - 2, cfaReg: RSP, cfaOffset: 16, saved },
   { offset: code.length - 1, cfaReg: RSP, cfaOffset: 8 },
 ];
-const cold = new Fn('cold', code, { kind: 'rows', rows }, [[0, 20], [10, 21]]);
+const cold = new Fn('cold', code, { kind: 'rows', rows }, [[0, 20]]);
 const middle = framed('middle', [0xff, 0xd7], [[0, 30], [4, 31]]); // call rdi
 for (const fn of [hot, cold, middle]) fn.register(session, memory, source);
 // mov rax, middle; call rax

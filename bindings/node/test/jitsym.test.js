@@ -256,6 +256,8 @@ test('what C would cut off is refused', () => {
       [{ size: 5.5 }, RangeError],
       [{ lines: [{ offset: 2 ** 32, line: 1, file: 'a' }] }, RangeError],
       [{ lines: [{ offset: 0, line: 1, file: 'a\0b' }] }, TypeError],
+      [{ file: 'a\0b', line: 1 }, TypeError],
+      [{ file: 'a', line: 2 ** 32 }, RangeError],
       [{ unwind: { kind: 'fixedFrame', cfaOffset: 2 ** 31 } }, RangeError],
       [{ unwind: { kind: 'toString' } }, TypeError],
       [{ bytes: 'text' }, TypeError],

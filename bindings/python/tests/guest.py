@@ -54,10 +54,14 @@ class Function:
 
     def register(self, session, memory, source):
         before, data = self.put(memory)
-        lines = [jitsym.Line(offset, line, source, column=1) for offset, line in self.rows]
+        where = {"lines": [jitsym.Line(offset, line, source, column=1) for offset, line in self.rows]}
+        if len(self.rows) == 1:
+            where = {"file": source, "line": self.rows[0][1]}
         self.registered = session.register(
-            self.addr, len(self.code), self.name, data, unwind=self.unwind, lines=lines, free_after=self.gap
+            self.addr, len(self.code), self.name, data, unwind=self.unwind, free_after=self.gap, **where
         )
+        if len(self.rows) == 1:
+            self.name = f"{self.name} {source}:{self.rows[0][1]}"
         self.noted(before, "register")
 
     def move(self, memory):
@@ -92,7 +96,7 @@ def main():
         jitsym.Row(len(code) - 2, RSP, 16, saved),
         jitsym.Row(len(code) - 1, RSP, 8),
     ]
-    cold = Function("cold", code, jitsym.Rows(rows), [(0, 20), (10, 21)])
+    cold = Function("cold", code, jitsym.Rows(rows), [(0, 20)])
     middle = framed("middle", b"\xff\xd7", [(0, 30), (4, 31)])  # call rdi
     functions = [hot, cold, middle]
     for function in functions:

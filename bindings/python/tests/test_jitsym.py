@@ -366,6 +366,8 @@ class Errors(TestCase):
                 ((ADDR, 7, "name", CODE), {}),
                 ((ADDR, 6, "name", CODE), {"lines": [(1 << 32, 1, "a")]}),
                 ((ADDR, 6, "name", CODE), {"lines": [(0, 1, "a\0b")]}),
+                ((ADDR, 6, "name", CODE), {"file": "a\0b", "line": 1}),
+                ((ADDR, 6, "name", CODE), {"file": "a", "line": 1 << 32}),
                 ((ADDR, 6, "name", CODE), {"unwind": jitsym.FixedFrame(1 << 31)}),
                 ((ADDR, 6, "name", CODE), {"stable": True}),
             ):

@@ -226,6 +226,9 @@ pub struct CodeIn {
     free_after: Size,
     flags: u8,
     reserved: u8,
+    file: Option<Bytes>,
+    line: u32,
+    reserved2: u8,
     tail: u8,
 }
 
@@ -272,7 +275,8 @@ impl CodeIn {
         let stride = self.line_size.of_element(size_of::<jitsym_line>());
         let real_stride = if stride == 0 { size_of::<jitsym_line>() } else { stride };
         let inlines: Vec<Vec<u8>> = self.inlines.iter().map(|inline| inline.place(memory)).collect();
-        // A struct that ends before it says how large an entry is promises entries of the size that is known.
+        // A struct that ends before it says how large an entry is promises entries of the size that is known, and one that ends in
+        // the middle of a pointer has a wild one.
         let is_whole = self.size_of.of(size_of::<jitsym_code>()) >= size_of::<jitsym_code>();
         let inline_count = if is_whole { count(inlines.len(), self.many_inlines) } else { 0 };
         let inline_stride = self.inline_size.of_element(size_of::<jitsym_inline>());
@@ -296,6 +300,9 @@ impl CodeIn {
             },
             inline_count: inline_count,
             inline_size: inline_stride,
+            file: self.file.as_ref().filter(|_| is_whole).map_or(null(), |file| memory.text(&file.get()).cast()),
+            line: self.line,
+            reserved2: u32::from(self.reserved2 / 250),
         });
         let mut fields = behind_size(fields);
         fields.push(self.tail);

@@ -4,13 +4,15 @@ use std::cell::Cell;
 use std::ffi::{c_char, c_void, CStr};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
-use std::{ptr, slice};
+use std::{mem, ptr, slice};
 
 use super::unwind::{template, unwind};
 use super::{check_flags, field, name, read, size_of_element, size_of_struct, Array, Plain};
 use crate::api::code::{Bytes, Code, Inline, Line, LineTable, Lines, MoveTarget};
 use crate::api::error::{Error, Result};
+use crate::api::limits::NAME_MAX;
 use crate::capi::types::*;
+use crate::format::composed::Composed;
 use crate::format::jitdump::{put_debug, UnwindingTemplate};
 use crate::format::unwind::Cache;
 use crate::session::{check_range, Given};
@@ -70,7 +72,7 @@ impl<'a> CodeInput<'a> {
     pub fn with_code<T>(self, body: impl FnOnce(&Code<'_>) -> Result<T>) -> Result<T> {
         // SAFETY: the maker's promise, for all fields and for what the pointers among them point to.
         let code = unsafe { self.0.read_unaligned() };
-        check_code_flags(code.flags, STABLE | PACKED | MORE, code.reserved)?;
+        check_code_flags(code.flags, STABLE | PACKED | MORE, code.reserved | code.reserved2)?;
         check_range(code.addr, code.size, code.free_after)?;
         let lines = self.lines()?;
         // SAFETY: as above.
@@ -81,6 +83,8 @@ impl<'a> CodeInput<'a> {
                 addr: code.addr,
                 size: code.size,
                 name: name(code.name, code.name_len),
+                file: name(code.file, 0),
+                line: code.line,
                 bytes: bytes(code.bytes, code.size),
                 unwind: unwind.as_unwind(),
                 lines: if lines.rows.count == 0 { Lines::Rows(&[]) } else { Lines::Table(&lines) },
@@ -91,6 +95,38 @@ impl<'a> CodeInput<'a> {
                 more: code.flags & MORE != 0,
             })
         }
+    }
+
+    /// Whether the name is to be put together.
+    #[inline(always)]
+    pub fn has_file(&self) -> bool {
+        // SAFETY: the maker's promise.
+        unsafe { !field!(self.0, file).is_null() }
+    }
+
+    /// Runs `body` with the same code in the words of a caller who puts the name together and makes a row of the line. `None` if
+    /// the code is not as usual, or anything has to be cleaned or cut, which is counted: `with_code` knows how.
+    #[inline(never)]
+    pub fn with_name<T>(self, body: impl FnOnce(CodeInput<'_>) -> T) -> Option<T> {
+        // SAFETY: the maker's promise, here and below.
+        let mut raw = unsafe { self.0.read_unaligned() };
+        let file = mem::replace(&mut raw.file, ptr::null());
+        if !self.is_usual() {
+            return None;
+        }
+        let mut composed = Composed::default();
+        // SAFETY: as above.
+        composed.compose(self.name(), raw.addr, unsafe { name(file, 0) }, raw.line);
+        let name = composed.get();
+        if composed.file().is_empty() || composed.is_changed() || name.len() > NAME_MAX {
+            return None;
+        }
+        let row = jitsym_line { offset: 0, line: raw.line, column: 0, reserved: 0, file };
+        if raw.line_count == 0 && raw.line != 0 {
+            (raw.lines, raw.line_count, raw.line_size) = (&row, 1, size_of::<jitsym_line>());
+        }
+        (raw.name, raw.name_len) = (name.as_ptr().cast(), name.len());
+        Some(body(CodeInput(&raw, PhantomData)))
     }
 
     /// The line table.
@@ -107,7 +143,7 @@ impl Given for CodeInput<'_> {
     fn is_usual(&self) -> bool {
         let from = self.0;
         // SAFETY: the maker's promise, here and below.
-        let (flags, reserved) = unsafe { (field!(from, flags), field!(from, reserved)) };
+        let (flags, reserved) = unsafe { (field!(from, flags), field!(from, reserved) | field!(from, reserved2)) };
         // SAFETY: as above.
         let (bytes, inline_count) = unsafe { (field!(from, bytes), field!(from, inline_count)) };
         flags & !(PACKED | MORE) | reserved == 0 && !bytes.is_null() && inline_count == 0

@@ -294,6 +294,8 @@ fn register(object: &[u8]) -> Result<Option<Vec<Id>>> {
             size: function.size,
             bytes: Bytes::AtAddress,
             name: function.name,
+            file: &[],
+            line: 0,
             unwind,
             lines: Lines::Rows(&rows),
             inlines: &[],

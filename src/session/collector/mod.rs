@@ -103,6 +103,8 @@ impl Region {
             size: self.size.into(),
             bytes: Bytes::AtAddress,
             name: &self.name,
+            file: &[],
+            line: 0,
             unwind,
             lines: Lines::Rows(&rows),
             inlines: &inlines,

@@ -3,8 +3,6 @@
 //! Runtimes pay for the time that this takes, so everything is put together at its place in the chunk, each field is read where
 //! it is used, and nothing is built that is copied later. What is not as usual is left to the slow way, errors included.
 
-use std::slice;
-
 use super::{mapped_size, Local};
 use crate::api::code::{Bytes, Code};
 use crate::api::error::Error;
@@ -100,8 +98,7 @@ impl Local {
             // SAFETY: as above.
             unsafe { template.copy_to(out, mapped_size, size) };
             // SAFETY: as above.
-            let name_room = unsafe { slice::from_raw_parts_mut(load.add(LOAD_FIXED_SIZE), name.len()) };
-            if !name::copy_plain(name, name_room) {
+            if unsafe { !name::copy_plain(name, load.add(LOAD_FIXED_SIZE)) } {
                 break 'registered None;
             }
             let name_len = name.len();

@@ -8,11 +8,12 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::api::code::{Bytes, Code, Lines, MoveTarget};
+use crate::api::code::{Bytes, Code, Line, Lines, MoveTarget};
 use crate::api::error::{Error, Result};
 use crate::api::limits::CODE_SIZE_MAX;
 use crate::api::options::Sinks;
 use crate::api::Id;
+use crate::format::composed::Composed;
 use crate::format::jitdump::{inlines, Group, Unwinding};
 use crate::format::name;
 use crate::format::unwind::{self, Cache};
@@ -239,10 +240,26 @@ impl Local {
     }
 
     pub fn register(&mut self, code: &Code<'_>, flags: u8) -> Result<Id> {
+        if !code.file.is_empty() {
+            return self.register_with_file(code, flags);
+        }
         match self.wants_groups().then(|| self.register_at_once(code, Some(flags))) {
             Some(Ok(id)) => Ok(id),
             _ => self.register_slowly(code, flags),
         }
+    }
+
+    /// Has the name end with file and line, which are also the only row of code without a line table. The composed name is cleaned
+    /// but perhaps too long.
+    #[inline(never)]
+    fn register_with_file(&mut self, code: &Code<'_>, flags: u8) -> Result<Id> {
+        let mut name = Composed::default();
+        name.compose(code.name, code.addr, code.file, code.line);
+        let row = [Line { offset: 0, line: code.line, column: 0, file: name.file() }];
+        let is_row = code.line != 0 && !name.file().is_empty() && code.lines.is_empty();
+        let lines = if is_row { Lines::Rows(&row) } else { code.lines };
+        let flags = if name.is_changed() { flags | flag::NAME_CHANGED } else { flags };
+        self.register(&Code { name: name.get(), file: &[], lines, ..*code }, flags)
     }
 
     /// Tries the fast way again, if the chunk is so full that this was most likely the reason. The slow way could do that too, but

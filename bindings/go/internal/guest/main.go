@@ -108,13 +108,18 @@ func (f *function) put(m *memory) (uintptr, []byte) {
 func (f *function) register(session *jitsym.Session, m *memory, source string) {
 	before := now()
 	addr, bytes := f.put(m)
-	var lines []jitsym.Line
-	for _, row := range f.rows {
-		lines = append(lines, jitsym.Line{Offset: row[0], Line: row[1], Column: 1, File: source})
+	info := jitsym.CodeInfo{
+		Addr: addr, Size: uint64(len(f.code)), Name: f.name, Bytes: bytes, Unwind: f.unwind, FreeAfter: f.gap,
 	}
-	f.registered = must(session.Register(jitsym.CodeInfo{
-		Addr: addr, Size: uint64(len(f.code)), Name: f.name, Bytes: bytes, Unwind: f.unwind, Lines: lines, FreeAfter: f.gap,
-	}))
+	if len(f.rows) == 1 {
+		info.File, info.Line = source, f.rows[0][1]
+		f.name = fmt.Sprintf("%s %s:%d", f.name, source, info.Line)
+	} else {
+		for _, row := range f.rows {
+			info.Lines = append(info.Lines, jitsym.Line{Offset: row[0], Line: row[1], Column: 1, File: source})
+		}
+	}
+	f.registered = must(session.Register(info))
 	f.places = append(f.places, place{addr, before, now(), 0, "register"})
 }
 
@@ -150,7 +155,7 @@ func main() {
 		{Offset: 5, CFAReg: rsp, CFAOffset: 48, Saved: saved},
 		{Offset: size - 2, CFAReg: rsp, CFAOffset: 16, Saved: saved},
 		{Offset: size - 1, CFAReg: rsp, CFAOffset: 8},
-	}, [2]uint32{0, 20}, [2]uint32{10, 21})
+	}, [2]uint32{0, 20})
 	middle := framed("middle", []byte{0xff, 0xd7}, [2]uint32{0, 30}, [2]uint32{4, 31}) // call rdi
 	functions := []*function{hot, cold, middle}
 	for _, f := range functions {

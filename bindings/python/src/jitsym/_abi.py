@@ -231,6 +231,9 @@ class jitsym_code(Structure):
         ("inlines", POINTER(jitsym_inline)),
         ("inline_count", c_size_t),
         ("inline_size", c_size_t),
+        ("file", c_char_p),
+        ("line", c_uint32),
+        ("reserved2", c_uint32),
     ]
 
 

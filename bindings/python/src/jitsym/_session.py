@@ -250,6 +250,8 @@ class Session:
         bytes: Any = None,
         *,
         unwind: Unwind | None = None,
+        file: str | bytes | os.PathLike[str] | None = None,
+        line: int = 0,
         lines: Iterable[Line | tuple[Any, ...]] = (),
         inlines: Iterable[Inline | tuple[Any, ...]] = (),
         free_after: int = 0,
@@ -263,7 +265,7 @@ class Session:
         to read at `addr`. `free_after` bytes behind the code hold no other code (see `unwind_size`). With `stable` the
         bytes stay where they are until the code is unregistered, and are not copied now; `bytes` is an address then.
         `packed` code has none free behind it; its stacks then cost a second record. `inlines` are frames where the code lies
-        in a region.
+        in a region. `file` and `line` are where the function begins: the end of its name, and its only line without `lines`.
         """
         keep: list[Any] = []
         text = name.encode("utf-8", "surrogatepass")
@@ -272,6 +274,8 @@ class Session:
         code.size = unsigned(size, 64, "size")
         code.name = text
         code.name_len = len(text)
+        code.file = _path(file)
+        code.line = unsigned(line, 32, "line")
         code.bytes = _code_bytes(bytes, code.size, stable, keep)
         if unwind is not None:
             code.unwind = ctypes.pointer(described(unwind, keep))

@@ -1,0 +1,97 @@
+//! Names that the library puts together: `NAME FILE:LINE`.
+
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::slice;
+
+use super::name::{self, MAX};
+
+/// Two parts of the longest kind, a space, a colon and a line.
+const ROOM: usize = 2 * MAX + " :4294967295".len();
+
+/// A name of several parts, each of which is cleaned by itself. The whole may be longer than [`MAX`]. Of plain parts nothing is
+/// allocated.
+pub struct Composed {
+    bytes: [MaybeUninit<u8>; ROOM],
+    /// How many of them are written.
+    len: usize,
+    file: Range<usize>,
+    is_changed: bool,
+}
+
+impl Default for Composed {
+    #[inline(always)]
+    fn default() -> Composed {
+        Composed { bytes: [MaybeUninit::uninit(); ROOM], len: 0, file: 0..0, is_changed: false }
+    }
+}
+
+impl Composed {
+    /// Makes the name of code at `addr`, without the line if that is 0, and without both if nothing is left of the file. In place,
+    /// because a result would be copied.
+    pub fn compose(&mut self, name: &[u8], addr: u64, file: &[u8], line: u32) {
+        if !self.put(name) {
+            self.append(format!("jit_{addr:x}").as_bytes());
+            self.is_changed = true;
+        }
+        let without_file = self.len;
+        self.append(b" ");
+        if !self.put(file) {
+            self.len = without_file;
+            return;
+        }
+        self.file = without_file + 1..self.len;
+        if line != 0 {
+            self.put_line(line);
+        }
+    }
+
+    /// What has been put together.
+    pub fn get(&self) -> &[u8] {
+        // SAFETY: so many are written.
+        unsafe { slice::from_raw_parts(self.bytes.as_ptr().cast(), self.len) }
+    }
+
+    /// The file in it; empty if nothing is left of that.
+    pub fn file(&self) -> &[u8] {
+        &self.get()[self.file.clone()]
+    }
+
+    /// Whether cleaning has changed a part.
+    pub fn is_changed(&self) -> bool {
+        self.is_changed
+    }
+
+    /// Appends a part, and tells whether anything is left of it.
+    fn put(&mut self, part: &[u8]) -> bool {
+        let room = &mut self.bytes[self.len..];
+        // SAFETY: there is room for it.
+        if part.len() <= room.len() && unsafe { name::copy_plain(part, room.as_mut_ptr().cast()) } {
+            self.len += part.len();
+            return true;
+        }
+        let clean = name::clean(part);
+        self.append(&clean);
+        self.is_changed |= *clean != *part;
+        !clean.is_empty()
+    }
+
+    fn put_line(&mut self, mut line: u32) {
+        let mut digits = [0; 11];
+        let mut at = digits.len();
+        while line != 0 {
+            at -= 1;
+            digits[at] = b'0' + (line % 10) as u8;
+            line /= 10;
+        }
+        digits[at - 1] = b':';
+        self.append(&digits[at - 1..]);
+    }
+
+    fn append(&mut self, bytes: &[u8]) {
+        for (place, &byte) in self.bytes[self.len..].iter_mut().zip(bytes) {
+            place.write(byte);
+            self.len += 1;
+        }
+    }
+}
