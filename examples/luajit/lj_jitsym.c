@@ -163,7 +163,7 @@ typedef struct {
   const BCIns *pc;
 } JitsymStep;
 
-/* What is known of the trace that this thread compiles. Steps are in order of their IR, with each loop's copy of it. */
+/* The steps of the trace that this thread compiles, and its code so far. Steps are in order of their IR, with each loop's copy of it. */
 typedef struct {
   jit_State *J;  /* The state whose trace that is; NULL if lines are not wanted. */
   uint32_t steps_num;
@@ -310,17 +310,9 @@ static void jitsym_announce(const jitsym_code *code)
   jitsym_leave();
 }
 
-/* Copies at most `max` bytes of a text, and returns its end. */
-static char *jitsym_puts(char *p, const char *text, size_t max)
-{
-  size_t len = strnlen(text, max);
-  memcpy(p, text, len);
-  return p + len;
-}
-
 void lj_jitsym_addtrace(jit_State *J, GCtrace *T)
 {
-  char name[256], *p = name;
+  char name[sizeof "TRACE_" + STRFMT_MAXBUF_INT] = "TRACE_";
   GCproto *pt = &gcref(T->startpt)->pt;
   const char *chunk = proto_chunknamestr(pt);
   jitsym_code code = JITSYM_CODE(T->mcode, T->szmcode, name);
@@ -328,14 +320,10 @@ void lj_jitsym_addtrace(jit_State *J, GCtrace *T)
   jitsym_unwind_row rows[3];
   if (!jitsym_wants(JITSYM_WANT_CODE)) return;
 
-  chunk = *chunk == '@' || *chunk == '=' ? chunk + 1 : "(string)";
   /* Not with snprintf, which takes as long as the registration. */
-  p = lj_strfmt_wint(jitsym_puts(p, "TRACE_", 6), (int32_t)T->traceno);
-  *p++ = ' ';
-  p = jitsym_puts(p, chunk, sizeof name - sizeof "TRACE_ :" - 2 * STRFMT_MAXBUF_INT);
-  *p++ = ':';
-  p = lj_strfmt_wint(p, (int32_t)lj_debug_line(pt, proto_bcpos(pt, mref(T->startpc, const BCIns))));
-  code.name_len = (size_t)(p - name);
+  code.name_len = (size_t)(lj_strfmt_wint(name + strlen(name), (int32_t)T->traceno) - name);
+  code.file = *chunk == '@' || *chunk == '=' ? chunk + 1 : "(string)";
+  code.line = (uint32_t)lj_debug_line(pt, proto_bcpos(pt, mref(T->startpc, const BCIns)));
   code.bytes = T->mcode;
   /* The next trace begins where this one ends. */
   code.flags = JITSYM_CODE_PACKED;

@@ -6,7 +6,7 @@ use jitsym::format::jitdump::{places, Header, Records};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
-    let facts = Facts { path: Some("/tmp/jit-1.dump".into()), mode: Some(0o644) };
+    let facts = Facts { path: Some("/tmp/jit-1.dump".into()), mode: Some(0o644), ..Facts::default() };
     let mut findings: Vec<Finding> = Vec::new();
     check(data, &facts, &mut findings);
     // The reader of recovery, which believes as little.

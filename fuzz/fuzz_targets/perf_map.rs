@@ -6,7 +6,7 @@ use jitsym::format::perf_map::{lines, raw_lines};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
-    let facts = Facts { path: Some("/tmp/perf-1.map".into()), mode: Some(0o644) };
+    let facts = Facts { path: Some("/tmp/perf-1.map".into()), mode: Some(0o644), ..Facts::default() };
     let mut findings: Vec<Finding> = Vec::new();
     let kind = check(data, &facts, &mut findings);
     // Where nothing is amiss, the strict reader, which recovery uses, and the lenient one agree.

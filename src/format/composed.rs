@@ -46,9 +46,9 @@ impl Composed {
         }
     }
 
-    /// What has been put together.
+    /// The name as it is so far.
     pub fn get(&self) -> &[u8] {
-        // SAFETY: so many are written.
+        // SAFETY: this number of bytes is written.
         unsafe { slice::from_raw_parts(self.bytes.as_ptr().cast(), self.len) }
     }
 

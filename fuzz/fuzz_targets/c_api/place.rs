@@ -109,7 +109,7 @@ impl Place {
 
 fn check_file(path: &Path) {
     let bytes = fs::read(path).expect("a file of our own");
-    let facts = Facts { path: Some(path.into()), mode: None };
+    let facts = Facts { path: Some(path.into()), ..Facts::default() };
     let mut findings: Vec<Finding> = Vec::new();
     check(&bytes, &facts, &mut findings);
     let is_error = |finding: &&Finding| finding.rule.severity == Severity::Error && !ALLOWED.contains(&finding.rule.id);
